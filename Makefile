@@ -1,0 +1,49 @@
+# Everything that one must know: demo, test, bench, format, parity, install.
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+BUILD := build
+
+.PHONY: demo test build setup bench format lint parity asan fuzz install clean
+
+demo: build           ## set up, build, and paint the first picture
+	$(BUILD)/tessera generate "a red circle above a blue square on a white background" -o out.png
+
+test: setup           ## set up, build, and run every test
+	@tools/build.sh release all
+	@python3 tools/check_layers.py
+	$(BUILD)/tests/tessera_tests --gtest_brief=1
+	@tests/cli/run.sh $(BUILD)/tessera
+
+build: setup
+	@tools/build.sh release tessera
+
+setup:                ## install what is missing (Debian packages, libtorch); nothing the second time
+	@tools/setup.sh
+
+bench: setup          ## Tessera and diffusers side by side: ratios
+	@tools/setup.sh python
+	@tools/build.sh release all
+	.venv/bin/python bench/compare.py
+
+parity: build         ## live comparison with diffusers over many configurations
+	@tools/setup.sh python
+	.venv/bin/python tools/parity.py --tessera $(BUILD)/tessera
+
+asan: setup           ## the tests under AddressSanitizer and UBSan
+	@tools/build.sh asan all
+	tools/run_asan.sh
+
+fuzz: setup           ## a minute of fuzzing (FUZZ_SECONDS=60)
+	@tools/fuzz.sh
+
+format:
+	git ls-files '*.h' '*.cc' | xargs clang-format -i
+
+lint: build
+	@tools/lint.sh
+
+install: build
+	cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:
+	rm -rf build build-asan build-tsan

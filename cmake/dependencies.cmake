@@ -1,0 +1,26 @@
+# Every dependency, found once, behind the one target `tessera_dependencies`.
+find_package(Torch REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(PNG REQUIRED)
+find_package(GTest REQUIRED)
+find_package(Threads REQUIRED)
+find_library(SENTENCEPIECE_LIBRARY sentencepiece REQUIRED)
+find_path(SENTENCEPIECE_INCLUDE sentencepiece_processor.h REQUIRED)
+
+add_library(tessera_dependencies INTERFACE)
+# System headers: their warnings are not ours.
+target_include_directories(tessera_dependencies SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS} ${SENTENCEPIECE_INCLUDE})
+# libtorch brings fmt's headers but not its library.
+target_compile_definitions(tessera_dependencies INTERFACE FMT_HEADER_ONLY=1)
+target_link_libraries(tessera_dependencies INTERFACE ${TORCH_LIBRARIES} CLI11::CLI11 nlohmann_json::nlohmann_json
+                                                     PNG::PNG ${SENTENCEPIECE_LIBRARY} Threads::Threads)
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  # A precompiled header is only cached with this sloppiness; base_dir lets clones share the cache.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
+  add_compile_options(-fpch-preprocess)
+endif()

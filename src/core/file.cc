@@ -1,0 +1,119 @@
+#include "core/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "core/error.h"
+
+namespace tessera {
+namespace {
+
+// Names of the temporaries that exist now, readable from a signal handler.
+constexpr size_t kSlots = 16;
+struct Unfinished {
+  std::atomic<bool> used{false};
+  std::atomic<bool> ready{false};
+  std::array<char, 4096> name{};
+};
+std::array<Unfinished, kSlots> unfinished;
+
+void remember(const std::string& name) {
+  if (name.size() >= unfinished[0].name.size()) return;
+  for (Unfinished& slot : unfinished) {
+    if (slot.used.exchange(true)) continue;
+    std::memcpy(slot.name.data(), name.c_str(), name.size() + 1);
+    slot.ready = true;
+    return;
+  }
+}
+
+void forget(const std::string& name) {
+  for (Unfinished& slot : unfinished) {
+    if (slot.ready && name == slot.name.data()) {
+      slot.ready = false;
+      slot.used = false;
+    }
+  }
+}
+
+std::string reason() { return std::generic_category().message(errno); }
+
+std::filesystem::path temporary_name(const std::filesystem::path& path) {
+  return path.string() + fmt::format(".{}.tmp", ::getpid());
+}
+
+}  // namespace
+
+std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
+  std::error_code code;
+  if (!std::filesystem::exists(path, code)) input_error(path.string(), "no such file");
+  if (!std::filesystem::is_regular_file(path, code)) input_error(path.string(), "not a regular file");
+  const uint64_t size = std::filesystem::file_size(path, code);
+  if (code) input_error(path.string(), "cannot read: {}", code.message());
+  if (size > max_bytes) input_error(path.string(), "{} bytes, expected at most {}", size, max_bytes);
+  std::ifstream stream(path, std::ios::binary);
+  std::string text(size, '\0');
+  if (!stream || !stream.read(text.data(), static_cast<std::streamsize>(size))) {
+    input_error(path.string(), "cannot read the file");
+  }
+  return text;
+}
+
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), temporary_(temporary_name(path_)) {
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail("create");
+  remember(temporary_.string());
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) {
+    ::unlink(temporary_.c_str());
+    forget(temporary_.string());
+  }
+}
+
+void AtomicFile::fail(const char* action) const {
+  usage_error(path_.string(), "cannot {} the file: {}", action, reason());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) fail("write");
+    bytes = bytes.subspan(static_cast<size_t>(count));
+  }
+}
+
+void AtomicFile::commit() {
+  if (::fsync(descriptor_) != 0 && errno != EINVAL && errno != EROFS) fail("write");
+  const int closed = ::close(std::exchange(descriptor_, -1));
+  if (closed != 0) fail("write");
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write");
+  forget(temporary_.string());
+  temporary_.clear();
+}
+
+void remove_unfinished_files() noexcept {
+  for (const Unfinished& slot : unfinished) {
+    if (slot.ready) ::unlink(slot.name.data());
+  }
+}
+
+void require_writable(const std::filesystem::path& path) {
+  std::error_code code;
+  if (std::filesystem::is_directory(path, code)) {
+    usage_error(path.string(), "is a folder; name a file in it");
+  }
+  const AtomicFile probe(path);  // removed again when it goes out of scope
+}
+
+}  // namespace tessera

@@ -1,0 +1,206 @@
+#include "core/json.h"
+
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kMaxDepth = 100;
+constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
+
+// Builds the document from SAX events so that nesting can be limited: nlohmann's own parser follows any depth,
+// and destroying a deep document overflows the stack.
+class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
+ public:
+  using Base = nlohmann::detail::json_sax_dom_parser<Json>;
+  explicit LimitedBuilder(Json& root) : Base(root, /*allow_exceptions=*/false) {}
+
+  bool start_object(std::size_t elements) { return enter() && Base::start_object(elements); }
+  bool start_array(std::size_t elements) { return enter() && Base::start_array(elements); }
+  bool end_object() { return --depth_, Base::end_object(); }
+  bool end_array() { return --depth_, Base::end_array(); }
+
+  template <typename Exception>
+  bool parse_error(std::size_t position, const std::string& token, const Exception& error) {
+    message = fmt::format("byte {}: {}", position, error.what());
+    return Base::parse_error(position, token, error);
+  }
+
+  std::string message;
+
+ private:
+  bool enter() {
+    if (++depth_ <= kMaxDepth) return true;
+    message = fmt::format("nested deeper than {} levels", kMaxDepth);
+    return false;
+  }
+
+  int depth_ = 0;
+};
+
+// The bare words are replaced by strings of this prefix, which no file has, and put back as numbers afterwards.
+constexpr std::string_view kMark = "\x01number:";
+
+bool starts_with_word(std::string_view text, std::string_view word) {
+  if (!text.starts_with(word)) return false;
+  const char after = text.size() > word.size() ? text[word.size()] : ' ';
+  return !std::isalnum(static_cast<unsigned char>(after)) && after != '_';
+}
+
+std::string quote_bare_numbers(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      result += c;
+      if (c == '\\' && i + 1 < text.size()) {
+        result += text[++i];
+      } else if (c == '"') {
+        in_string = false;
+      }
+      continue;
+    }
+    bool replaced = false;
+    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
+      if (!starts_with_word(text.substr(i), word)) continue;
+      // \u0001 keeps the document valid: raw control characters are refused inside strings.
+      result += "\"\\u0001number:";
+      result += word;
+      result += '"';
+      i += word.size() - 1;
+      replaced = true;
+      break;
+    }
+    if (replaced) continue;
+    in_string = c == '"';
+    result += c;
+  }
+  return result;
+}
+
+void restore_numbers(Json& value) {
+  if (value.is_structured()) {
+    for (Json& child : value) restore_numbers(child);
+  } else if (value.is_string()) {
+    const std::string& text = value.get_ref<const std::string&>();
+    if (!text.starts_with(kMark)) return;
+    const std::string word = text.substr(kMark.size());
+    const double infinity = std::numeric_limits<double>::infinity();
+    value = word == "NaN" ? std::numeric_limits<double>::quiet_NaN() : word == "Infinity" ? infinity : -infinity;
+  }
+}
+
+bool has_bare_numbers(std::string_view text) {
+  return text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where) {
+  const bool quoted = has_bare_numbers(text);
+  const std::string replaced = quoted ? quote_bare_numbers(text) : std::string();
+  const std::string_view source = quoted ? std::string_view(replaced) : text;
+  Json root;
+  LimitedBuilder builder(root);
+  if (!Json::sax_parse(source, &builder)) input_error(where, "not valid JSON: {}", builder.message);
+  if (quoted) restore_numbers(root);
+  return root;
+}
+
+Json read_json(const std::filesystem::path& path) {
+  return parse_json(read_file(path, kMaxFileBytes), path.string());
+}
+
+JsonConfig::JsonConfig(Json values, std::string where) : values_(std::move(values)), where_(std::move(where)) {
+  if (!values_.is_object()) input_error(where_, "expected a JSON object");
+}
+
+JsonConfig JsonConfig::read(const std::filesystem::path& path) { return JsonConfig(read_json(path), path.string()); }
+
+const Json* JsonConfig::find(const std::string& key) const {
+  const auto entry = values_.find(key);
+  return entry == values_.end() || entry->is_null() ? nullptr : &*entry;
+}
+
+void JsonConfig::fail(const std::string& key, const std::string& expected) const {
+  const Json* value = find(key);
+  std::string got = value ? value->dump(-1, ' ', true, Json::error_handler_t::replace) : "nothing";
+  if (got.size() > 80) got = got.substr(0, 80) + "...";
+  input_error(where_, "'{}' must be {}, got {}", key, expected, got);
+}
+
+bool JsonConfig::has(const std::string& key) const { return find(key) != nullptr; }
+
+int64_t JsonConfig::integer(const std::string& key, std::optional<int64_t> fallback) const {
+  const Json* value = find(key);
+  if (!value && fallback) return *fallback;
+  if (value && value->is_number_integer()) {
+    const bool fits = !value->is_number_unsigned() ||
+                      value->get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    if (fits) return value->get<int64_t>();
+  }
+  fail(key, "an integer");
+}
+
+double JsonConfig::number(const std::string& key, std::optional<double> fallback) const {
+  const Json* value = find(key);
+  if (!value && fallback) return *fallback;
+  if (value && value->is_number()) return value->get<double>();
+  fail(key, "a number");
+}
+
+bool JsonConfig::boolean(const std::string& key, std::optional<bool> fallback) const {
+  const Json* value = find(key);
+  if (!value && fallback) return *fallback;
+  if (value && value->is_boolean()) return value->get<bool>();
+  fail(key, "true or false");
+}
+
+std::string JsonConfig::string(const std::string& key, const std::optional<std::string>& fallback) const {
+  const Json* value = find(key);
+  if (!value && fallback) return *fallback;
+  if (value && value->is_string()) return value->get<std::string>();
+  fail(key, "a string");
+}
+
+std::vector<int64_t> JsonConfig::integers(const std::string& key) const {
+  const Json* value = find(key);
+  if (value && value->is_number_integer()) return {integer(key)};
+  if (!value || !value->is_array()) fail(key, "a list of integers");
+  std::vector<int64_t> result;
+  for (const Json& item : *value) {
+    if (!item.is_number_integer()) fail(key, "a list of integers");
+    result.push_back(item.get<int64_t>());
+  }
+  return result;
+}
+
+std::vector<double> JsonConfig::numbers(const std::string& key) const {
+  const Json* value = find(key);
+  if (!value || !value->is_array()) fail(key, "a list of numbers");
+  std::vector<double> result;
+  for (const Json& item : *value) {
+    if (!item.is_number()) fail(key, "a list of numbers");
+    result.push_back(item.get<double>());
+  }
+  return result;
+}
+
+std::vector<std::string> JsonConfig::strings(const std::string& key) const {
+  const Json* value = find(key);
+  if (!value || !value->is_array()) fail(key, "a list of strings");
+  std::vector<std::string> result;
+  for (const Json& item : *value) {
+    if (!item.is_string()) fail(key, "a list of strings");
+    result.push_back(item.get<std::string>());
+  }
+  return result;
+}
+
+}  // namespace tessera

@@ -1,0 +1,54 @@
+// JSON as diffusers and transformers write it: strict JSON plus the bare words NaN, Infinity and -Infinity, which
+// Python's json module emits.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+using Json = nlohmann::json;
+
+// Parses a whole document. Non-finite numbers become floating-point values. Nesting is limited to 100 levels.
+// Throws Error(kInput) with `where` and the position of the first mistake.
+Json parse_json(std::string_view text, const std::string& where);
+
+// Reads and parses a file. Throws Error(kInput) when it is missing, unreadable or larger than 256 MiB.
+Json read_json(const std::filesystem::path& path);
+
+// A JSON object with typed access, for config files. A key that is absent or null gives the default; a key of
+// another type is an Error(kInput) that names key, expectation, value and file.
+class JsonConfig {
+ public:
+  JsonConfig() : values_(Json::object()) {}
+  // Throws Error(kInput) when `values` is not an object. `where` (a path) stands in every error.
+  JsonConfig(Json values, std::string where);
+  static JsonConfig read(const std::filesystem::path& path);
+
+  bool has(const std::string& key) const;  // present and not null
+  int64_t integer(const std::string& key, std::optional<int64_t> fallback = std::nullopt) const;
+  double number(const std::string& key, std::optional<double> fallback = std::nullopt) const;
+  bool boolean(const std::string& key, std::optional<bool> fallback = std::nullopt) const;
+  std::string string(const std::string& key, const std::optional<std::string>& fallback = std::nullopt) const;
+  std::vector<int64_t> integers(const std::string& key) const;       // required; a single integer counts as a list
+  std::vector<double> numbers(const std::string& key) const;         // required
+  std::vector<std::string> strings(const std::string& key) const;    // required
+
+  const Json& values() const { return values_; }
+  const std::string& where() const { return where_; }
+
+  // Throws Error(kInput): `[where] 'key' must be EXPECTED, got VALUE`.
+  [[noreturn]] void fail(const std::string& key, const std::string& expected) const;
+
+ private:
+  const Json* find(const std::string& key) const;  // nullptr when absent or null
+
+  Json values_;
+  std::string where_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,32 @@
+// What the library has to say while it works. The library never prints: messages go to a sink that the program
+// sets (the command line writes them to stderr); without one they are dropped.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace tessera {
+
+enum class LogLevel { kInfo, kWarning };
+
+using LogSink = std::function<void(LogLevel, const std::string&)>;
+
+// Replaces the sink and returns the one before. Not to be called while other threads log.
+LogSink set_log_sink(LogSink sink);
+
+void log_message(LogLevel level, const std::string& message);
+
+template <typename... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  log_message(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <typename... Args>
+void log_warning(fmt::format_string<Args...> format, Args&&... args) {
+  log_message(LogLevel::kWarning, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace tessera

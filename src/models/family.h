@@ -1,0 +1,99 @@
+// What a model family is to the pipelines: three parts that are open at run time (text encoder, denoiser, decoder)
+// and a row of functions that load them from a diffusers folder. registry.h holds the one table.
+//
+// Legend: B samples in a batch (guidance branches x images), L tokens of a prompt, D its width, C latent channels,
+// h x w latent size, H x W image size.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "parallel/group.h"
+
+namespace tessera::models {
+
+// What a text encoder makes of one prompt.
+struct Conditioning {
+  at::Tensor tokens;  // [L, D], only real tokens (padding is dropped), in the dtype of the text encoder
+};
+
+class TextEncoder {
+ public:
+  virtual ~TextEncoder() = default;
+  // Any UTF-8 text, also empty. At most `max_length` tokens including the end mark are kept; the rest is cut with a
+  // warning that says how many tokens were lost. Throws Error(kUsage) for text that is not UTF-8.
+  virtual Conditioning encode(const std::string& prompt, int64_t max_length) const = 0;
+};
+
+class Denoiser {
+ public:
+  virtual ~Denoiser() = default;
+
+  // What is computed once per run and prompt (caption projection, cross-attention keys and values) and is handed
+  // back at each step. Owned by the denoising loop; each model derives its own.
+  struct Context {
+    virtual ~Context() = default;
+  };
+
+  // `prompts`: the distinct conditionings of the run; samples refer to them by position. `latent_height` and
+  // `latent_width` fix position embeddings and size conditions.
+  virtual std::unique_ptr<Context> prepare(const std::vector<Conditioning>& prompts, int64_t latent_height,
+                                           int64_t latent_width) const = 0;
+
+  // The model's prediction for latents z [B, C, h, w] (fp32) at `timestep`; fp32 [B, C, h, w] (a learned variance is
+  // dropped). prompt_of[b] is the position in `prompts` that sample b is conditioned on.
+  virtual at::Tensor predict(const at::Tensor& z, double timestep, at::ArrayRef<int64_t> prompt_of,
+                             const Context& context) const = 0;
+
+  virtual int64_t latent_channels() const = 0;
+  virtual int64_t patch_size() const = 0;   // latent sides must be multiples of it
+  virtual int64_t sample_size() const = 0;  // latent side that the model was trained for
+};
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  // Latents as the denoiser leaves them [B, C, h, w] (fp32; scaling and shift are undone here) to pictures
+  // [B, 3, H, W], fp32 in [-1, 1] (not clamped), H = h * scale_factor().
+  virtual at::Tensor decode(const at::Tensor& z) const = 0;
+  virtual int64_t scale_factor() const = 0;  // 8 for the Stable Diffusion VAE
+};
+
+// How the parts are loaded.
+struct LoadOptions {
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+  parallel::Group tensor_group;  // ranks that a layer's weights are split over
+};
+
+// What loading one part cost.
+struct LoadStatistics {
+  uint64_t weights_bytes = 0;  // held in memory (mapped pages included)
+  uint64_t bytes_read = 0;     // of the checkpoint's files
+};
+
+// `model` is the folder that holds model_index.json.
+struct Family {
+  std::string class_name;  // of model_index.json
+  std::string title;       // for people
+  int64_t default_steps;
+  double default_guidance;
+  int64_t default_max_sequence_length;
+  // Height and width that the model's resolution binning maps a wish to; the wish itself where the family has none.
+  std::pair<int64_t, int64_t> (*bin_resolution)(int64_t height, int64_t width, int64_t sample_size);
+  std::unique_ptr<TextEncoder> (*load_text_encoder)(const std::filesystem::path& model, const LoadOptions&,
+                                                    LoadStatistics&);
+  std::unique_ptr<Denoiser> (*load_denoiser)(const std::filesystem::path& model, const LoadOptions&, LoadStatistics&);
+  std::unique_ptr<Decoder> (*load_decoder)(const std::filesystem::path& model, const LoadOptions&, LoadStatistics&);
+};
+
+// Every family that can run. An unknown class_name is an Error(kInput) that lists the known ones.
+const std::vector<Family>& families();
+const Family& find_family(const std::string& class_name, const std::string& where);
+
+}  // namespace tessera::models

@@ -1,0 +1,62 @@
+// The weights of one component folder of a diffusers checkpoint (`transformer/`, `vae/`, `text_encoder/`): one
+// safetensors file, or shards listed by an index.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "weights/safetensors.h"
+
+namespace tessera::weights {
+
+// A range of one dimension: what one rank holds of a weight.
+struct Slice {
+  int64_t dim;
+  int64_t begin;
+  int64_t length;
+};
+
+class Checkpoint {
+ public:
+  // Finds the weights in `folder`: `*.safetensors.index.json`, else the one `*.safetensors`, else the same with a
+  // variant (`.fp16.` or `.bf16.`). Plain files win over variants. Throws Error(kInput) when there are none (also
+  // when only `.bin` files are there), a shard is missing, or the index disagrees with the shards.
+  explicit Checkpoint(const std::filesystem::path& folder);
+
+  const std::filesystem::path& folder() const { return folder_; }
+  bool has(const std::string& key) const;
+  const TensorEntry& entry(const std::string& key) const;  // Error(kInput) when absent
+  std::vector<std::string> keys() const;
+
+  // The tensor, or its slice, in `dtype`. Without conversion and when the bytes are contiguous and aligned it is a
+  // view of the mapping, which stays alive with the tensor; otherwise a copy of just the slice. Marks the key as
+  // used. Throws Error(kInput) naming the key and both shapes when the shape is not `shape` (that of the whole).
+  at::Tensor load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
+                  const std::optional<Slice>& slice = std::nullopt);
+
+  // Keys that nothing has loaded so far, sorted.
+  std::vector<std::string> unused() const;
+
+  // The most common floating-point dtype of the weights, by bytes.
+  at::ScalarType dtype() const;
+
+  uint64_t bytes_used() const { return bytes_used_; }  // bytes of the file that load() has handed out
+
+ private:
+  void add_file(const std::filesystem::path& path);
+
+  std::filesystem::path folder_;
+  std::vector<std::shared_ptr<SafetensorsFile>> files_;
+  std::map<std::string, size_t> file_of_;  // key -> index in files_
+  std::set<std::string> used_;
+  uint64_t bytes_used_ = 0;
+};
+
+}  // namespace tessera::weights

@@ -1,0 +1,65 @@
+// The safetensors format: 8 bytes of header length (little endian), a JSON header, then the tensors' bytes.
+// Format: https://github.com/huggingface/safetensors#format
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tessera::weights {
+
+// Where one tensor lies. `begin` and `end` count bytes from the start of the data section.
+struct TensorEntry {
+  at::ScalarType dtype;
+  std::vector<int64_t> shape;
+  uint64_t begin;
+  uint64_t end;
+};
+
+struct SafetensorsHeader {
+  std::map<std::string, TensorEntry> tensors;
+  std::map<std::string, std::string> metadata;
+  uint64_t data_offset;  // of the data section in the file
+};
+
+// Parses and checks everything that can be checked without the data: the header's length against the file's, JSON,
+// dtypes, shapes (no overflow), that each tensor's bytes match its shape and lie in the file, and that tensors
+// cover the data section with neither overlap nor gap. `file` is the whole file or any prefix of it that holds the
+// header; `file_bytes` is the size of the whole. Throws Error(kInput), with `where` in the message.
+SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes, const std::string& where);
+
+// A file mapped read-only and shared: two processes that map one file share its pages, and only bytes that are
+// touched are read from disk.
+class SafetensorsFile {
+ public:
+  // Throws Error(kInput) on anything that parse_safetensors refuses.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const SafetensorsHeader& header() const { return header_; }
+  const std::filesystem::path& path() const { return path_; }
+
+  // The bytes of `entry` as they lie in the mapping. Valid as long as this object lives.
+  std::span<const std::byte> bytes(const TensorEntry& entry) const;
+
+ private:
+  std::filesystem::path path_;
+  SafetensorsHeader header_;
+  const std::byte* mapping_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+// Writes tensors (made contiguous; any device) so that the file appears whole or not at all.
+// Throws Error(kUsage) when the path cannot be written.
+void write_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace tessera::weights

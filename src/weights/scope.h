@@ -1,0 +1,42 @@
+// A place in a checkpoint: the prefix of the keys that a layer reads, and the dtype and device that it wants.
+// Layers are built from a Scope and read their tensors by the names that the checkpoint uses.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "weights/checkpoint.h"
+
+namespace tessera::weights {
+
+class Scope {
+ public:
+  // `checkpoint` must outlive the scope (not the tensors).
+  Scope(Checkpoint& checkpoint, at::ScalarType dtype, at::Device device = at::kCPU);
+
+  Scope operator/(std::string_view name) const;   // the scope `prefix.name`
+  Scope operator/(int64_t index) const;           // the scope `prefix.index`
+  Scope with_dtype(at::ScalarType dtype) const;   // the same place, other dtype (fp32 islands)
+
+  bool has(std::string_view name) const;
+  // The weight `prefix.name` of the given whole shape, or its slice. Error(kInput) when missing or misshapen.
+  at::Tensor tensor(std::string_view name, at::IntArrayRef shape,
+                    const std::optional<Slice>& slice = std::nullopt) const;
+
+  at::ScalarType dtype() const { return dtype_; }
+  at::Device device() const { return device_; }
+  const std::string& prefix() const { return prefix_; }
+
+ private:
+  std::string key(std::string_view name) const;
+
+  Checkpoint* checkpoint_;
+  std::string prefix_;
+  at::ScalarType dtype_;
+  at::Device device_;
+};
+
+}  // namespace tessera::weights

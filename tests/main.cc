@@ -1,0 +1,11 @@
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  // What the program does: no autograd anywhere, and one thread so that results do not depend on the machine.
+  const c10::InferenceMode inference_mode;
+  at::set_num_threads(1);
+  return RUN_ALL_TESTS();
+}
