@@ -1,0 +1,174 @@
+#include "weights/checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace tessera::weights {
+namespace {
+
+constexpr std::string_view kSuffix = ".safetensors";
+constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+
+bool has_variant(const std::string& name) {
+  return name.find(".fp16.") != std::string::npos || name.find(".bf16.") != std::string::npos ||
+         name.find(".non_ema.") != std::string::npos;
+}
+
+// `model-00001-of-00002.safetensors`: a shard, which only an index gives a meaning.
+bool is_shard(const std::string& name) { return name.find("-of-") != std::string::npos; }
+
+// The file with which loading starts. An index wins over a single file, a plain name over a variant.
+std::filesystem::path find_weights(const std::filesystem::path& folder) {
+  std::error_code code;
+  if (!std::filesystem::is_directory(folder, code)) input_error(folder.string(), "no such folder");
+  std::vector<std::filesystem::path> candidates;
+  bool other_format = false;
+  for (const auto& item : std::filesystem::directory_iterator(folder, code)) {
+    const std::string name = item.path().filename().string();
+    const bool single = name.ends_with(kSuffix) && !is_shard(name);
+    if (single || name.ends_with(kIndexSuffix)) candidates.push_back(item.path());
+    // Some writers put the variant last in an index: `x.safetensors.index.fp16.json`.
+    if (name.find(".safetensors.index.") != std::string::npos && !name.ends_with(kIndexSuffix)) {
+      candidates.push_back(item.path());
+    }
+    other_format |= name.ends_with(".bin") || name.ends_with(".ckpt") || name.ends_with(".pt");
+  }
+  if (code) input_error(folder.string(), "cannot list the folder: {}", code.message());
+  if (candidates.empty()) {
+    if (other_format) {
+      input_error(folder.string(), "holds weights only in a pickle format; save them as safetensors "
+                                   "(save_pretrained(..., safe_serialization=True))");
+    }
+    input_error(folder.string(), "no *.safetensors file in this folder");
+  }
+  const auto rank = [](const std::filesystem::path& path) {
+    const std::string name = path.filename().string();
+    return std::tuple(has_variant(name), !name.ends_with(".json"), name);
+  };
+  return *std::min_element(candidates.begin(), candidates.end(),
+                           [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+}
+
+int64_t element_count(at::IntArrayRef shape) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const std::filesystem::path& folder) : folder_(folder) {
+  const std::filesystem::path start = find_weights(folder);
+  if (start.extension() != ".json") {
+    add_file(start);
+    return;
+  }
+  const JsonConfig index = JsonConfig::read(start);
+  if (!index.has("weight_map") || !index.values()["weight_map"].is_object()) index.fail("weight_map", "an object");
+  std::map<std::string, std::string> file_of;
+  std::set<std::string> names;
+  for (const auto& [key, name] : index.values()["weight_map"].items()) {
+    if (!name.is_string()) index.fail("weight_map", "an object of file names");
+    const std::filesystem::path shard(name.get<std::string>());
+    // A name with a folder in it could point anywhere on the machine.
+    if (shard.filename() != shard) input_error(index.where(), "'{}' must name a file in the same folder", key);
+    file_of[key] = shard.string();
+    names.insert(shard.string());
+  }
+  std::map<std::string, size_t> position;
+  for (const std::string& name : names) {
+    position[name] = files_.size();
+    add_file(folder / name);
+  }
+  for (const auto& [key, name] : file_of) {
+    const auto found = file_of_.find(key);
+    if (found == file_of_.end() || found->second != position[name]) {
+      input_error(index.where(), "'{}' should be in {}, but is not", key, name);
+    }
+  }
+}
+
+void Checkpoint::add_file(const std::filesystem::path& path) {
+  const size_t index = files_.size();
+  files_.push_back(std::make_shared<SafetensorsFile>(path));
+  for (const auto& [key, entry] : files_.back()->header().tensors) {
+    const auto [place, fresh] = file_of_.emplace(key, index);
+    if (!fresh) {
+      input_error(path.string(), "'{}' is also in {}", key, files_[place->second]->path().filename().string());
+    }
+  }
+}
+
+bool Checkpoint::has(const std::string& key) const { return file_of_.contains(key); }
+
+const TensorEntry& Checkpoint::entry(const std::string& key) const {
+  const auto place = file_of_.find(key);
+  if (place == file_of_.end()) input_error(folder_.string(), "weight '{}' is missing", key);
+  return files_[place->second]->header().tensors.at(key);
+}
+
+std::vector<std::string> Checkpoint::keys() const {
+  std::vector<std::string> result;
+  for (const auto& [key, index] : file_of_) result.push_back(key);
+  return result;
+}
+
+at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
+                            const std::optional<Slice>& slice) {
+  const TensorEntry& entry = this->entry(key);
+  const std::shared_ptr<SafetensorsFile>& file = files_[file_of_.at(key)];
+  if (shape != at::IntArrayRef(entry.shape)) {
+    input_error(file->path().string(), "weight '{}' has shape [{}], expected [{}]", key, fmt::join(entry.shape, ", "),
+                fmt::join(shape, ", "));
+  }
+  if (!at::isFloatingType(entry.dtype)) {
+    input_error(file->path().string(), "weight '{}' has dtype {}, expected a floating-point type", key,
+                at::toString(entry.dtype));
+  }
+  used_.insert(key);
+
+  const std::span<const std::byte> bytes = file->bytes(entry);
+  const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % c10::elementSize(entry.dtype) == 0;
+  const auto options = at::TensorOptions().dtype(entry.dtype);
+  at::Tensor whole;
+  if (aligned) {
+    // The deleter holds the mapping: it lives as long as any tensor that looks into it.
+    whole = at::from_blob(const_cast<std::byte*>(bytes.data()), entry.shape, [file](void*) {}, options);
+  } else {
+    whole = at::empty(entry.shape, options);
+    std::memcpy(whole.mutable_data_ptr(), bytes.data(), bytes.size());
+  }
+  at::Tensor part = whole;
+  if (slice) {
+    TESSERA_CHECK(slice->dim >= 0 && slice->dim < whole.dim() && slice->begin >= 0 && slice->length >= 0 &&
+                      slice->begin + slice->length <= whole.size(slice->dim),
+                  "slice [{}, {}) of dim {} of '{}'", slice->begin, slice->begin + slice->length, slice->dim, key);
+    part = whole.narrow(slice->dim, slice->begin, slice->length);
+  }
+  bytes_used_ += static_cast<uint64_t>(element_count(part.sizes())) * c10::elementSize(entry.dtype);
+  return part.to(dtype).contiguous();
+}
+
+std::vector<std::string> Checkpoint::unused() const {
+  std::vector<std::string> result;
+  for (const auto& [key, index] : file_of_) {
+    if (!used_.contains(key)) result.push_back(key);
+  }
+  return result;
+}
+
+at::ScalarType Checkpoint::dtype() const {
+  std::map<at::ScalarType, uint64_t> bytes;
+  for (const auto& [key, index] : file_of_) {
+    const TensorEntry& tensor = files_[index]->header().tensors.at(key);
+    if (at::isFloatingType(tensor.dtype)) bytes[tensor.dtype] += tensor.end - tensor.begin;
+  }
+  const auto most = std::max_element(bytes.begin(), bytes.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? at::kFloat : most->first;
+}
+
+}  // namespace tessera::weights

@@ -1,0 +1,213 @@
+#include "weights/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+
+namespace tessera::weights {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensors are read as they lie: little endian");
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+
+struct DtypeName {
+  std::string_view name;
+  at::ScalarType dtype;
+};
+constexpr std::array<DtypeName, 13> kDtypes{{{"BOOL", at::kBool},
+                                             {"U8", at::kByte},
+                                             {"I8", at::kChar},
+                                             {"I16", at::kShort},
+                                             {"U16", at::kUInt16},
+                                             {"F16", at::kHalf},
+                                             {"BF16", at::kBFloat16},
+                                             {"I32", at::kInt},
+                                             {"U32", at::kUInt32},
+                                             {"F32", at::kFloat},
+                                             {"F64", at::kDouble},
+                                             {"I64", at::kLong},
+                                             {"U64", at::kUInt64}}};
+
+at::ScalarType parse_dtype(const Json& value, const std::string& key, const std::string& where) {
+  if (value.is_string()) {
+    const std::string& name = value.get_ref<const std::string&>();
+    for (const DtypeName& known : kDtypes) {
+      if (known.name == name) return known.dtype;
+    }
+  }
+  input_error(where, "'{}': dtype {} is not one that can be read (BOOL, U8-U64, I8-I64, F16, BF16, F32, F64)", key,
+              value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 40));
+}
+
+std::string_view dtype_name(at::ScalarType dtype) {
+  for (const DtypeName& known : kDtypes) {
+    if (known.dtype == dtype) return known.name;
+  }
+  TESSERA_CHECK(false, "dtype {} has no name in safetensors", at::toString(dtype));
+}
+
+// A JSON number that is an unsigned integer and fits int64.
+bool read_count(const Json& value, uint64_t& count) {
+  if (!value.is_number_unsigned()) return false;
+  count = value.get<uint64_t>();
+  return count <= static_cast<uint64_t>(INT64_MAX);
+}
+
+TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data_bytes, const std::string& where) {
+  const auto refuse = [&](const char* what) { input_error(where, "'{}': {}", key, what); };
+  if (!value.is_object()) refuse("expected an object with dtype, shape and data_offsets");
+  for (const char* field : {"dtype", "shape", "data_offsets"}) {
+    if (!value.contains(field)) input_error(where, "'{}': '{}' is missing", key, field);
+  }
+  TensorEntry entry{};
+  entry.dtype = parse_dtype(value["dtype"], key, where);
+
+  const Json& shape = value["shape"];
+  if (!shape.is_array() || shape.size() > 16) refuse("shape must be a list of at most 16 sizes");
+  uint64_t bytes = c10::elementSize(entry.dtype);
+  for (const Json& item : shape) {
+    uint64_t size = 0;
+    if (!read_count(item, size)) refuse("shape must hold non-negative integers");
+    entry.shape.push_back(static_cast<int64_t>(size));
+    if (__builtin_mul_overflow(bytes, size, &bytes)) refuse("shape is too large to address");
+  }
+
+  const Json& offsets = value["data_offsets"];
+  if (!offsets.is_array() || offsets.size() != 2 || !read_count(offsets[0], entry.begin) ||
+      !read_count(offsets[1], entry.end)) {
+    refuse("data_offsets must be two non-negative integers");
+  }
+  if (entry.begin > entry.end) refuse("data_offsets run backwards");
+  if (entry.end > data_bytes) {
+    input_error(where, "'{}': ends at byte {} of the data, but the file holds only {}: it is cut off or damaged", key,
+                entry.end, data_bytes);
+  }
+  if (entry.end - entry.begin != bytes) {
+    input_error(where, "'{}': expected {} bytes, got {}", key, bytes, entry.end - entry.begin);
+  }
+  return entry;
+}
+
+// Tensors must cover the data section without overlap and without gap: what lies elsewhere is not ours to read.
+void check_layout(const SafetensorsHeader& header, uint64_t data_bytes, const std::string& where) {
+  std::vector<std::pair<const std::string*, const TensorEntry*>> order;
+  for (const auto& [key, entry] : header.tensors) order.emplace_back(&key, &entry);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.second->begin, a.second->end) < std::tie(b.second->begin, b.second->end);
+  });
+  uint64_t end = 0;
+  for (const auto& [key, entry] : order) {
+    if (entry->begin < end) input_error(where, "'{}': overlaps the tensor before it", *key);
+    if (entry->begin > end) input_error(where, "'{}': {} bytes before it belong to no tensor", *key, entry->begin - end);
+    end = entry->end;
+  }
+  if (end != data_bytes) {
+    input_error(where, "the tensors end at byte {} of the data, but the file holds {}", end, data_bytes);
+  }
+}
+
+}  // namespace
+
+SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes, const std::string& where) {
+  uint64_t header_bytes = 0;
+  if (file_bytes < sizeof(header_bytes) || file.size() < sizeof(header_bytes)) {
+    input_error(where, "{} bytes are too few for a safetensors file", file_bytes);
+  }
+  std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
+  if (header_bytes > kMaxHeaderBytes) {
+    input_error(where, "a header of {} bytes is over the limit of {}: not a safetensors file", header_bytes,
+                kMaxHeaderBytes);
+  }
+  if (header_bytes > file_bytes - sizeof(header_bytes) || header_bytes > file.size() - sizeof(header_bytes)) {
+    input_error(where, "the header should have {} bytes, but the file ends after {}: it is cut off", header_bytes,
+                file_bytes - sizeof(header_bytes));
+  }
+  const std::string_view text(reinterpret_cast<const char*>(file.data()) + sizeof(header_bytes), header_bytes);
+  const Json json = parse_json(text, where);
+  if (!json.is_object()) input_error(where, "the header must be a JSON object");
+
+  SafetensorsHeader header;
+  header.data_offset = sizeof(header_bytes) + header_bytes;
+  const uint64_t data_bytes = file_bytes - header.data_offset;
+  for (const auto& [key, value] : json.items()) {
+    if (key != "__metadata__") {
+      header.tensors.emplace(key, parse_entry(value, key, data_bytes, where));
+      continue;
+    }
+    if (!value.is_object()) input_error(where, "'__metadata__' must be an object of strings");
+    for (const auto& [name, text_value] : value.items()) {
+      if (!text_value.is_string()) input_error(where, "'__metadata__' must be an object of strings");
+      header.metadata.emplace(name, text_value.get<std::string>());
+    }
+  }
+  check_layout(header, data_bytes, where);
+  return header;
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {
+  const auto refuse = [&](const char* action) {
+    input_error(path.string(), "cannot {} the file: {}", action, std::generic_category().message(errno));
+  };
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) refuse("open");
+  struct stat status {};
+  const bool regular = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+  size_ = static_cast<uint64_t>(status.st_size);
+  void* address = MAP_FAILED;
+  if (regular && size_ > 0) address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
+  ::close(descriptor);
+  if (!regular) input_error(path.string(), "not a regular file");
+  if (size_ == 0) input_error(path.string(), "the file is empty");
+  if (address == MAP_FAILED) refuse("map");
+  mapping_ = static_cast<const std::byte*>(address);
+  try {
+    header_ = parse_safetensors({mapping_, size_}, size_, path.string());
+  } catch (...) {
+    ::munmap(address, size_);
+    throw;
+  }
+}
+
+SafetensorsFile::~SafetensorsFile() { ::munmap(const_cast<std::byte*>(mapping_), size_); }
+
+std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) const {
+  return {mapping_ + header_.data_offset + entry.begin, entry.end - entry.begin};
+}
+
+void write_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  uint64_t end = 0;
+  for (const auto& [key, tensor] : tensors) {
+    const uint64_t begin = std::exchange(end, end + tensor.nbytes());
+    header[key] = {{"dtype", dtype_name(tensor.scalar_type())},
+                   {"shape", tensor.sizes().vec()},
+                   {"data_offsets", {begin, end}}};
+  }
+  std::string text = header.dump(-1, ' ', true, Json::error_handler_t::replace);
+  text.append((8 - text.size() % 8) % 8, ' ');  // keeps the data aligned
+  const uint64_t header_bytes = text.size();
+
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(&header_bytes, 1)));
+  file.write(text);
+  for (const auto& [key, tensor] : tensors) {
+    const at::Tensor plain = tensor.to(at::kCPU).contiguous();
+    file.write({static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()});
+  }
+  file.commit();
+}
+
+}  // namespace tessera::weights

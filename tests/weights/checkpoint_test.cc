@@ -1,0 +1,112 @@
+#include "weights/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "core/error.h"
+#include "weights/scope.h"
+
+namespace tessera::weights {
+namespace {
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / fmt::format("tessera-checkpoint-{}", ::getpid());
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void write_text(const std::string& name, const std::string& text) { std::ofstream(folder_ / name) << text; }
+
+  std::string refusal(const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 3);
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(CheckpointTest, LoadsConvertsAndSlices) {
+  const at::Tensor weight = at::randn({6, 4});
+  write_safetensors(folder_ / "model.safetensors", {{"block.0.weight", weight}, {"other", at::ones({2})}});
+  Checkpoint checkpoint(folder_);
+  const Scope scope = Scope(checkpoint, at::kFloat) / "block" / 0;
+  EXPECT_TRUE(at::equal(scope.tensor("weight", {6, 4}), weight));
+  EXPECT_TRUE(at::equal(scope.tensor("weight", {6, 4}, Slice{0, 2, 3}), weight.narrow(0, 2, 3)));
+  EXPECT_TRUE(at::equal(scope.tensor("weight", {6, 4}, Slice{1, 1, 2}), weight.narrow(1, 1, 2)));
+  EXPECT_TRUE(at::equal(scope.with_dtype(at::kBFloat16).tensor("weight", {6, 4}), weight.to(at::kBFloat16)));
+  EXPECT_EQ(checkpoint.unused(), std::vector<std::string>{"other"});
+}
+
+TEST_F(CheckpointTest, ASliceCountsOnlyItsOwnBytes) {
+  write_safetensors(folder_ / "model.safetensors", {{"w", at::zeros({8, 4})}});
+  Checkpoint checkpoint(folder_);
+  checkpoint.load("w", {8, 4}, at::kFloat, Slice{0, 0, 2});
+  EXPECT_EQ(checkpoint.bytes_used(), 2U * 4 * sizeof(float));
+}
+
+TEST_F(CheckpointTest, ATensorOutlivesItsCheckpoint) {
+  const at::Tensor weight = at::randn({5});
+  write_safetensors(folder_ / "model.safetensors", {{"w", weight}});
+  at::Tensor loaded;
+  {
+    Checkpoint checkpoint(folder_);
+    loaded = checkpoint.load("w", {5}, at::kFloat);
+  }
+  EXPECT_TRUE(at::equal(loaded, weight));
+}
+
+TEST_F(CheckpointTest, PlainFilesWinOverVariants) {
+  write_safetensors(folder_ / "model.fp16.safetensors", {{"w", at::zeros({1})}});
+  EXPECT_TRUE(Checkpoint(folder_).has("w"));
+  write_safetensors(folder_ / "model.safetensors", {{"plain", at::zeros({1})}});
+  EXPECT_TRUE(Checkpoint(folder_).has("plain"));
+}
+
+TEST_F(CheckpointTest, ReadsShards) {
+  write_safetensors(folder_ / "m-00001-of-00002.safetensors", {{"a", at::zeros({1})}});
+  write_safetensors(folder_ / "m-00002-of-00002.safetensors", {{"b", at::ones({1})}});
+  const std::string map = R"({"a":"m-00001-of-00002.safetensors","b":"m-00002-of-00002.safetensors"})";
+  write_text("m.safetensors.index.json", R"({"metadata":{"total_size":8},"weight_map":)" + map + "}");
+  Checkpoint checkpoint(folder_);
+  EXPECT_EQ(checkpoint.load("b", {1}, at::kFloat).item<float>(), 1.0F);
+
+  std::filesystem::remove(folder_ / "m-00002-of-00002.safetensors");
+  EXPECT_NE(refusal([&] { Checkpoint again(folder_); }).find("m-00002-of-00002.safetensors"), std::string::npos);
+}
+
+TEST_F(CheckpointTest, RefusesAnIndexThatLies) {
+  write_safetensors(folder_ / "m-00001-of-00001.safetensors", {{"a", at::zeros({1})}});
+  write_text("m.safetensors.index.json", R"({"weight_map":{"b":"m-00001-of-00001.safetensors"}})");
+  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("'b' should be in"), std::string::npos);
+  write_text("m.safetensors.index.json", R"({"weight_map":{"a":"../../etc/m.safetensors"}})");
+  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("same folder"), std::string::npos);
+}
+
+TEST_F(CheckpointTest, NamesWhatIsMissingOrMisshapen) {
+  write_safetensors(folder_ / "model.safetensors", {{"w", at::zeros({2, 3})}, {"i", at::zeros({2}, at::kLong)}});
+  Checkpoint checkpoint(folder_);
+  const Scope scope(checkpoint, at::kFloat);
+  EXPECT_NE(refusal([&] { scope.tensor("v", {1}); }).find("'v' is missing"), std::string::npos);
+  EXPECT_NE(refusal([&] { scope.tensor("w", {3, 2}); }).find("shape [2, 3], expected [3, 2]"), std::string::npos);
+  EXPECT_NE(refusal([&] { scope.tensor("i", {2}); }).find("floating-point"), std::string::npos);
+}
+
+TEST_F(CheckpointTest, SaysWhatItNeedsWhenOnlyPicklesAreThere) {
+  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("no *.safetensors"), std::string::npos);
+  write_text("pytorch_model.bin", "x");
+  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("pickle"), std::string::npos);
+  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_ / "none"); }).find("no such folder"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::weights
