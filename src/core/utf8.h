@@ -1,0 +1,20 @@
+// UTF-8 text.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+// The position of the first byte that is not part of valid UTF-8 (RFC 3629: no overlong forms, no surrogates,
+// at most U+10FFFF); nothing when all of `text` is valid.
+std::optional<size_t> find_invalid_utf8(std::string_view text);
+
+// Latin-1 form of valid UTF-8; nothing when a character is not in Latin-1.
+std::optional<std::string> to_latin1(std::string_view utf8);
+
+// UTF-8 form of Latin-1.
+std::string from_latin1(std::string_view latin1);
+
+}  // namespace tessera
