@@ -43,9 +43,30 @@ void forget(const std::string& name) {
   }
 }
 
-std::string reason() { return std::generic_category().message(errno); }
+std::string reason() {
+  return std::generic_category().message(errno);
+}
+
+// Devices and pipes: renaming over one would replace it.
+bool is_special(const std::filesystem::path& path) {
+  std::error_code code;
+  const auto status = std::filesystem::status(path, code);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
+}
+
+// Where a link leads, also when nothing is there yet.
+std::filesystem::path follow_links(std::filesystem::path path) {
+  std::error_code code;
+  constexpr int kMaxLinks = 40;  // of Linux; longer chains are loops
+  for (int i = 0; i < kMaxLinks && std::filesystem::is_symlink(path, code); ++i) {
+    path = path.parent_path() / std::filesystem::read_symlink(path, code);
+  }
+  return path;
+}
 
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
+  if (is_special(path)) return {};
   return path.string() + fmt::format(".{}.tmp", ::getpid());
 }
 
@@ -66,10 +87,12 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
   return text;
 }
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), temporary_(temporary_name(path_)) {
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+AtomicFile::AtomicFile(std::filesystem::path path)
+    : path_(is_special(path) ? path : follow_links(path)), temporary_(temporary_name(path_)) {
+  const std::filesystem::path& opened = temporary_.empty() ? path_ : temporary_;
+  descriptor_ = ::open(opened.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail("create");
-  remember(temporary_.string());
+  if (!temporary_.empty()) remember(temporary_.string());
 }
 
 AtomicFile::~AtomicFile() {
@@ -97,6 +120,7 @@ void AtomicFile::commit() {
   if (::fsync(descriptor_) != 0 && errno != EINVAL && errno != EROFS) fail("write");
   const int closed = ::close(std::exchange(descriptor_, -1));
   if (closed != 0) fail("write");
+  if (temporary_.empty()) return;
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write");
   forget(temporary_.string());
   temporary_.clear();
@@ -112,6 +136,10 @@ void require_writable(const std::filesystem::path& path) {
   std::error_code code;
   if (std::filesystem::is_directory(path, code)) {
     usage_error(path.string(), "is a folder; name a file in it");
+  }
+  if (is_special(path)) {  // opening a pipe would disturb its reader
+    if (::access(path.c_str(), W_OK) != 0) usage_error(path.string(), "cannot write: {}", reason());
+    return;
   }
   const AtomicFile probe(path);  // removed again when it goes out of scope
 }

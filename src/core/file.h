@@ -11,8 +11,9 @@ namespace tessera {
 // The whole file. Throws Error(kInput) when it is missing, unreadable or larger than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 
-// Writes to a temporary name beside `path`; commit() renames it into place, and an uncommitted file is removed.
-// Every failure (no such folder, not writable, disk full) is an Error(kUsage) that names the path.
+// Writes to a temporary name beside `path`; commit() renames it into place, and an uncommitted file is
+// removed. Links are followed; what is no regular file (a device, a pipe) is written to directly. Every
+// failure (no such folder, not writable, disk full) is an Error(kUsage) that names the path.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -27,16 +28,17 @@ class AtomicFile {
  private:
   [[noreturn]] void fail(const char* action) const;
 
-  std::filesystem::path path_, temporary_;
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;  // empty when there is none (devices, or already renamed)
   int descriptor_ = -1;
 };
 
-// Removes the temporaries of every AtomicFile that is open in this process. Async-signal-safe: for a handler that
-// ends the program at once.
+// Removes the temporaries of every AtomicFile that is open in this process. Async-signal-safe: for a handler
+// that ends the program at once.
 void remove_unfinished_files() noexcept;
 
-// Throws Error(kUsage) unless a file could be created at `path`: its folder exists and is writable, and `path` is
-// not a folder. Leaves nothing behind. Called before the work that would be lost.
+// Throws Error(kUsage) unless a file could be created at `path`: its folder exists and is writable, and
+// `path` is not a folder. Leaves nothing behind. Called before the work that would be lost.
 void require_writable(const std::filesystem::path& path);
 
 }  // namespace tessera

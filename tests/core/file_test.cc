@@ -1,0 +1,87 @@
+#include "core/file.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / fmt::format("tessera_file_{}", ::getpid());
+    fs::create_directory(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> result;
+    for (const auto& entry : fs::directory_iterator(folder_)) result.push_back(entry.path().filename());
+    std::sort(result.begin(), result.end());
+    return result;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(FileTest, AppearsWholeOrNotAtAll) {
+  const fs::path path = folder_ / "a";
+  {
+    AtomicFile file(path);
+    file.write("half");
+    EXPECT_FALSE(fs::exists(path));
+  }
+  EXPECT_TRUE(names().empty());
+  AtomicFile file(path);
+  file.write("wh");
+  file.write("ole");
+  file.commit();
+  EXPECT_EQ(read_file(path, 100), "whole");
+  EXPECT_EQ(names(), std::vector<std::string>{"a"});
+}
+
+TEST_F(FileTest, ReplacesTheTargetOfALinkNotTheLink) {
+  const fs::path link = folder_ / "link";
+  fs::create_symlink(folder_ / "target", link);
+  AtomicFile file(link);
+  file.write("text");
+  file.commit();
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(read_file(folder_ / "target", 100), "text");
+}
+
+TEST_F(FileTest, WritesToDevicesDirectly) {
+  AtomicFile null("/dev/null");
+  null.write("text");
+  null.commit();
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  AtomicFile full("/dev/full");
+  EXPECT_THROW(full.write("text"), Error);
+  EXPECT_NO_THROW(require_writable("/dev/full"));
+}
+
+TEST_F(FileTest, RequireWritableLeavesNothingBehind) {
+  require_writable(folder_ / "a");
+  EXPECT_TRUE(names().empty());
+  EXPECT_THROW(require_writable(folder_), Error);
+  EXPECT_THROW(require_writable(folder_ / "missing" / "a"), Error);
+}
+
+TEST_F(FileTest, ReadFileNamesWhatIsWrong) {
+  EXPECT_THROW(read_file(folder_ / "missing", 10), Error);
+  EXPECT_THROW(read_file(folder_, 10), Error);
+  AtomicFile file(folder_ / "a");
+  file.write("12345");
+  file.commit();
+  EXPECT_THROW(read_file(folder_ / "a", 4), Error);
+  EXPECT_EQ(read_file(folder_ / "a", 5), "12345");
+}
+
+}  // namespace
+}  // namespace tessera
