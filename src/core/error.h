@@ -1,5 +1,5 @@
-// Errors. `Error` is what users or the world cause (a flag, a file, a peer); `TESSERA_CHECK` guards against our
-// own mistakes. The library throws; only the command line prints and exits.
+// Errors. `Error` is what users or the world cause (a flag, a file, a peer); `TESSERA_CHECK` guards against
+// our own mistakes. The library throws; only the command line prints and exits.
 #pragma once
 
 #include <fmt/format.h>
@@ -48,8 +48,8 @@ class InternalError : public std::logic_error {
 
 }  // namespace tessera
 
-#define TESSERA_CHECK(condition, ...)                                                     \
-  do {                                                                                    \
-    if (!(condition)) [[unlikely]]                                                        \
+#define TESSERA_CHECK(condition, ...)                                                      \
+  do {                                                                                     \
+    if (!(condition)) [[unlikely]]                                                         \
       ::tessera::check_failed(#condition, __FILE__, __LINE__, ::fmt::format(__VA_ARGS__)); \
   } while (false)

@@ -12,8 +12,8 @@ namespace {
 constexpr int kMaxDepth = 100;
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
 
-// Builds the document from SAX events so that nesting can be limited: nlohmann's own parser follows any depth,
-// and destroying a deep document overflows the stack.
+// Builds the document from SAX events so that nesting can be limited: nlohmann's own parser follows any
+// depth, and destroying a deep document overflows the stack.
 class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
@@ -42,7 +42,8 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   int depth_ = 0;
 };
 
-// The bare words are replaced by strings of this prefix, which no file has, and put back as numbers afterwards.
+// The bare words are replaced by strings of this prefix, which no file has, and put back as numbers
+// afterwards.
 constexpr std::string_view kMark = "\x01number:";
 
 bool starts_with_word(std::string_view text, std::string_view word) {
@@ -92,7 +93,9 @@ void restore_numbers(Json& value) {
     if (!text.starts_with(kMark)) return;
     const std::string word = text.substr(kMark.size());
     const double infinity = std::numeric_limits<double>::infinity();
-    value = word == "NaN" ? std::numeric_limits<double>::quiet_NaN() : word == "Infinity" ? infinity : -infinity;
+    value = word == "NaN"        ? std::numeric_limits<double>::quiet_NaN()
+            : word == "Infinity" ? infinity
+                                 : -infinity;
   }
 }
 
@@ -117,11 +120,14 @@ Json read_json(const std::filesystem::path& path) {
   return parse_json(read_file(path, kMaxFileBytes), path.string());
 }
 
-JsonConfig::JsonConfig(Json values, std::string where) : values_(std::move(values)), where_(std::move(where)) {
+JsonConfig::JsonConfig(Json values, std::string where)
+    : values_(std::move(values)), where_(std::move(where)) {
   if (!values_.is_object()) input_error(where_, "expected a JSON object");
 }
 
-JsonConfig JsonConfig::read(const std::filesystem::path& path) { return JsonConfig(read_json(path), path.string()); }
+JsonConfig JsonConfig::read(const std::filesystem::path& path) {
+  return JsonConfig(read_json(path), path.string());
+}
 
 const Json* JsonConfig::find(const std::string& key) const {
   const auto entry = values_.find(key);
@@ -135,7 +141,9 @@ void JsonConfig::fail(const std::string& key, const std::string& expected) const
   input_error(where_, "'{}' must be {}, got {}", key, expected, got);
 }
 
-bool JsonConfig::has(const std::string& key) const { return find(key) != nullptr; }
+bool JsonConfig::has(const std::string& key) const {
+  return find(key) != nullptr;
+}
 
 int64_t JsonConfig::integer(const std::string& key, std::optional<int64_t> fallback) const {
   const Json* value = find(key);

@@ -1,5 +1,5 @@
-// JSON as diffusers and transformers write it: strict JSON plus the bare words NaN, Infinity and -Infinity, which
-// Python's json module emits.
+// JSON as diffusers and transformers write it: strict JSON plus the bare words NaN, Infinity and -Infinity,
+// which Python's json module emits.
 #pragma once
 
 #include <filesystem>
@@ -34,9 +34,9 @@ class JsonConfig {
   double number(const std::string& key, std::optional<double> fallback = std::nullopt) const;
   bool boolean(const std::string& key, std::optional<bool> fallback = std::nullopt) const;
   std::string string(const std::string& key, const std::optional<std::string>& fallback = std::nullopt) const;
-  std::vector<int64_t> integers(const std::string& key) const;       // required; a single integer counts as a list
-  std::vector<double> numbers(const std::string& key) const;         // required
-  std::vector<std::string> strings(const std::string& key) const;    // required
+  std::vector<int64_t> integers(const std::string& key) const;  // required; a single integer counts as a list
+  std::vector<double> numbers(const std::string& key) const;    // required
+  std::vector<std::string> strings(const std::string& key) const;  // required
 
   const Json& values() const { return values_; }
   const std::string& where() const { return where_; }

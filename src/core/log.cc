@@ -10,7 +10,9 @@ LogSink& current_sink() {
 
 }  // namespace
 
-LogSink set_log_sink(LogSink sink) { return std::exchange(current_sink(), std::move(sink)); }
+LogSink set_log_sink(LogSink sink) {
+  return std::exchange(current_sink(), std::move(sink));
+}
 
 void log_message(LogLevel level, const std::string& message) {
   if (const LogSink& sink = current_sink()) sink(level, message);

@@ -1,5 +1,5 @@
-// What the library has to say while it works. The library never prints: messages go to a sink that the program
-// sets (the command line writes them to stderr); without one they are dropped.
+// What the library has to say while it works. The library never prints: messages go to a sink that the
+// program sets (the command line writes them to stderr); without one they are dropped.
 #pragma once
 
 #include <fmt/format.h>

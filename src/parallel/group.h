@@ -1,5 +1,6 @@
-// A group of ranks that share a piece of work along one axis of the mesh. Layers take the groups that they are
-// split over; a group of one makes every collective the identity, so the one-rank program is the N-rank program.
+// A group of ranks that share a piece of work along one axis of the mesh. Layers take the groups that they
+// are split over; a group of one makes every collective the identity, so the one-rank program is the N-rank
+// program.
 #pragma once
 
 #include <cstdint>

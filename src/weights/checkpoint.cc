@@ -18,7 +18,9 @@ bool has_variant(const std::string& name) {
 }
 
 // `model-00001-of-00002.safetensors`: a shard, which only an index gives a meaning.
-bool is_shard(const std::string& name) { return name.find("-of-") != std::string::npos; }
+bool is_shard(const std::string& name) {
+  return name.find("-of-") != std::string::npos;
+}
 
 // The file with which loading starts. An index wins over a single file, a plain name over a variant.
 std::filesystem::path find_weights(const std::filesystem::path& folder) {
@@ -39,8 +41,9 @@ std::filesystem::path find_weights(const std::filesystem::path& folder) {
   if (code) input_error(folder.string(), "cannot list the folder: {}", code.message());
   if (candidates.empty()) {
     if (other_format) {
-      input_error(folder.string(), "holds weights only in a pickle format; save them as safetensors "
-                                   "(save_pretrained(..., safe_serialization=True))");
+      input_error(folder.string(),
+                  "holds weights only in a pickle format; save them as safetensors "
+                  "(save_pretrained(..., safe_serialization=True))");
     }
     input_error(folder.string(), "no *.safetensors file in this folder");
   }
@@ -67,14 +70,16 @@ Checkpoint::Checkpoint(const std::filesystem::path& folder) : folder_(folder) {
     return;
   }
   const JsonConfig index = JsonConfig::read(start);
-  if (!index.has("weight_map") || !index.values()["weight_map"].is_object()) index.fail("weight_map", "an object");
+  if (!index.has("weight_map") || !index.values()["weight_map"].is_object())
+    index.fail("weight_map", "an object");
   std::map<std::string, std::string> file_of;
   std::set<std::string> names;
   for (const auto& [key, name] : index.values()["weight_map"].items()) {
     if (!name.is_string()) index.fail("weight_map", "an object of file names");
     const std::filesystem::path shard(name.get<std::string>());
     // A name with a folder in it could point anywhere on the machine.
-    if (shard.filename() != shard) input_error(index.where(), "'{}' must name a file in the same folder", key);
+    if (shard.filename() != shard)
+      input_error(index.where(), "'{}' must name a file in the same folder", key);
     file_of[key] = shard.string();
     names.insert(shard.string());
   }
@@ -97,12 +102,15 @@ void Checkpoint::add_file(const std::filesystem::path& path) {
   for (const auto& [key, entry] : files_.back()->header().tensors) {
     const auto [place, fresh] = file_of_.emplace(key, index);
     if (!fresh) {
-      input_error(path.string(), "'{}' is also in {}", key, files_[place->second]->path().filename().string());
+      input_error(path.string(), "'{}' is also in {}", key,
+                  files_[place->second]->path().filename().string());
     }
   }
 }
 
-bool Checkpoint::has(const std::string& key) const { return file_of_.contains(key); }
+bool Checkpoint::has(const std::string& key) const {
+  return file_of_.contains(key);
+}
 
 const TensorEntry& Checkpoint::entry(const std::string& key) const {
   const auto place = file_of_.find(key);
@@ -121,8 +129,8 @@ at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::S
   const TensorEntry& entry = this->entry(key);
   const std::shared_ptr<SafetensorsFile>& file = files_[file_of_.at(key)];
   if (shape != at::IntArrayRef(entry.shape)) {
-    input_error(file->path().string(), "weight '{}' has shape [{}], expected [{}]", key, fmt::join(entry.shape, ", "),
-                fmt::join(shape, ", "));
+    input_error(file->path().string(), "weight '{}' has shape [{}], expected [{}]", key,
+                fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
   }
   if (!at::isFloatingType(entry.dtype)) {
     input_error(file->path().string(), "weight '{}' has dtype {}, expected a floating-point type", key,
@@ -136,7 +144,8 @@ at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::S
   at::Tensor whole;
   if (aligned) {
     // The deleter holds the mapping: it lives as long as any tensor that looks into it.
-    whole = at::from_blob(const_cast<std::byte*>(bytes.data()), entry.shape, [file](void*) {}, options);
+    whole = at::from_blob(
+        const_cast<std::byte*>(bytes.data()), entry.shape, [file](void*) {}, options);
   } else {
     whole = at::empty(entry.shape, options);
     std::memcpy(whole.mutable_data_ptr(), bytes.data(), bytes.size());
@@ -145,7 +154,8 @@ at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::S
   if (slice) {
     TESSERA_CHECK(slice->dim >= 0 && slice->dim < whole.dim() && slice->begin >= 0 && slice->length >= 0 &&
                       slice->begin + slice->length <= whole.size(slice->dim),
-                  "slice [{}, {}) of dim {} of '{}'", slice->begin, slice->begin + slice->length, slice->dim, key);
+                  "slice [{}, {}) of dim {} of '{}'", slice->begin, slice->begin + slice->length, slice->dim,
+                  key);
     part = whole.narrow(slice->dim, slice->begin, slice->length);
   }
   bytes_used_ += static_cast<uint64_t>(element_count(part.sizes())) * c10::elementSize(entry.dtype);

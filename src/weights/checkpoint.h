@@ -1,5 +1,5 @@
-// The weights of one component folder of a diffusers checkpoint (`transformer/`, `vae/`, `text_encoder/`): one
-// safetensors file, or shards listed by an index.
+// The weights of one component folder of a diffusers checkpoint (`transformer/`, `vae/`, `text_encoder/`):
+// one safetensors file, or shards listed by an index.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,9 +25,9 @@ struct Slice {
 
 class Checkpoint {
  public:
-  // Finds the weights in `folder`: `*.safetensors.index.json`, else the one `*.safetensors`, else the same with a
-  // variant (`.fp16.` or `.bf16.`). Plain files win over variants. Throws Error(kInput) when there are none (also
-  // when only `.bin` files are there), a shard is missing, or the index disagrees with the shards.
+  // Finds the weights in `folder`: `*.safetensors.index.json`, else the one `*.safetensors`, else the same
+  // with a variant (`.fp16.` or `.bf16.`). Plain files win over variants. Throws Error(kInput) when there are
+  // none (also when only `.bin` files are there), a shard is missing, or the index disagrees with the shards.
   explicit Checkpoint(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -35,9 +35,10 @@ class Checkpoint {
   const TensorEntry& entry(const std::string& key) const;  // Error(kInput) when absent
   std::vector<std::string> keys() const;
 
-  // The tensor, or its slice, in `dtype`. Without conversion and when the bytes are contiguous and aligned it is a
-  // view of the mapping, which stays alive with the tensor; otherwise a copy of just the slice. Marks the key as
-  // used. Throws Error(kInput) naming the key and both shapes when the shape is not `shape` (that of the whole).
+  // The tensor, or its slice, in `dtype`. Without conversion and when the bytes are contiguous and aligned it
+  // is a view of the mapping, which stays alive with the tensor; otherwise a copy of just the slice. Marks
+  // the key as used. Throws Error(kInput) naming the key and both shapes when the shape is not `shape` (that
+  // of the whole).
   at::Tensor load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
                   const std::optional<Slice>& slice = std::nullopt);
 

@@ -46,8 +46,8 @@ at::ScalarType parse_dtype(const Json& value, const std::string& key, const std:
       if (known.name == name) return known.dtype;
     }
   }
-  input_error(where, "'{}': dtype {} is not one that can be read (BOOL, U8-U64, I8-I64, F16, BF16, F32, F64)", key,
-              value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 40));
+  input_error(where, "'{}': dtype {} is not one that can be read (BOOL, U8-U64, I8-I64, F16, BF16, F32, F64)",
+              key, value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 40));
 }
 
 std::string_view dtype_name(at::ScalarType dtype) {
@@ -64,7 +64,8 @@ bool read_count(const Json& value, uint64_t& count) {
   return count <= static_cast<uint64_t>(INT64_MAX);
 }
 
-TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data_bytes, const std::string& where) {
+TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data_bytes,
+                        const std::string& where) {
   const auto refuse = [&](const char* what) { input_error(where, "'{}': {}", key, what); };
   if (!value.is_object()) refuse("expected an object with dtype, shape and data_offsets");
   for (const char* field : {"dtype", "shape", "data_offsets"}) {
@@ -90,8 +91,9 @@ TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data
   }
   if (entry.begin > entry.end) refuse("data_offsets run backwards");
   if (entry.end > data_bytes) {
-    input_error(where, "'{}': ends at byte {} of the data, but the file holds only {}: it is cut off or damaged", key,
-                entry.end, data_bytes);
+    input_error(where,
+                "'{}': ends at byte {} of the data, but the file holds only {}: it is cut off or damaged",
+                key, entry.end, data_bytes);
   }
   if (entry.end - entry.begin != bytes) {
     input_error(where, "'{}': expected {} bytes, got {}", key, bytes, entry.end - entry.begin);
@@ -99,7 +101,8 @@ TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data
   return entry;
 }
 
-// Tensors must cover the data section without overlap and without gap: what lies elsewhere is not ours to read.
+// Tensors must cover the data section without overlap and without gap: what lies elsewhere is not ours to
+// read.
 void check_layout(const SafetensorsHeader& header, uint64_t data_bytes, const std::string& where) {
   std::vector<std::pair<const std::string*, const TensorEntry*>> order;
   for (const auto& [key, entry] : header.tensors) order.emplace_back(&key, &entry);
@@ -109,7 +112,8 @@ void check_layout(const SafetensorsHeader& header, uint64_t data_bytes, const st
   uint64_t end = 0;
   for (const auto& [key, entry] : order) {
     if (entry->begin < end) input_error(where, "'{}': overlaps the tensor before it", *key);
-    if (entry->begin > end) input_error(where, "'{}': {} bytes before it belong to no tensor", *key, entry->begin - end);
+    if (entry->begin > end)
+      input_error(where, "'{}': {} bytes before it belong to no tensor", *key, entry->begin - end);
     end = entry->end;
   }
   if (end != data_bytes) {
@@ -119,7 +123,8 @@ void check_layout(const SafetensorsHeader& header, uint64_t data_bytes, const st
 
 }  // namespace
 
-SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes, const std::string& where) {
+SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes,
+                                    const std::string& where) {
   uint64_t header_bytes = 0;
   if (file_bytes < sizeof(header_bytes) || file.size() < sizeof(header_bytes)) {
     input_error(where, "{} bytes are too few for a safetensors file", file_bytes);
@@ -130,10 +135,11 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t fi
                 kMaxHeaderBytes);
   }
   if (header_bytes > file_bytes - sizeof(header_bytes) || header_bytes > file.size() - sizeof(header_bytes)) {
-    input_error(where, "the header should have {} bytes, but the file ends after {}: it is cut off", header_bytes,
-                file_bytes - sizeof(header_bytes));
+    input_error(where, "the header should have {} bytes, but the file ends after {}: it is cut off",
+                header_bytes, file_bytes - sizeof(header_bytes));
   }
-  const std::string_view text(reinterpret_cast<const char*>(file.data()) + sizeof(header_bytes), header_bytes);
+  const std::string_view text(reinterpret_cast<const char*>(file.data()) + sizeof(header_bytes),
+                              header_bytes);
   const Json json = parse_json(text, where);
   if (!json.is_object()) input_error(where, "the header must be a JSON object");
 
@@ -179,7 +185,9 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   }
 }
 
-SafetensorsFile::~SafetensorsFile() { ::munmap(const_cast<std::byte*>(mapping_), size_); }
+SafetensorsFile::~SafetensorsFile() {
+  ::munmap(const_cast<std::byte*>(mapping_), size_);
+}
 
 std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) const {
   return {mapping_ + header_.data_offset + entry.begin, entry.end - entry.begin};

@@ -28,14 +28,16 @@ struct SafetensorsHeader {
   uint64_t data_offset;  // of the data section in the file
 };
 
-// Parses and checks everything that can be checked without the data: the header's length against the file's, JSON,
-// dtypes, shapes (no overflow), that each tensor's bytes match its shape and lie in the file, and that tensors
-// cover the data section with neither overlap nor gap. `file` is the whole file or any prefix of it that holds the
-// header; `file_bytes` is the size of the whole. Throws Error(kInput), with `where` in the message.
-SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes, const std::string& where);
+// Parses and checks everything that can be checked without the data: the header's length against the file's,
+// JSON, dtypes, shapes (no overflow), that each tensor's bytes match its shape and lie in the file, and that
+// tensors cover the data section with neither overlap nor gap. `file` is the whole file or any prefix of it
+// that holds the header; `file_bytes` is the size of the whole. Throws Error(kInput), with `where` in the
+// message.
+SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes,
+                                    const std::string& where);
 
-// A file mapped read-only and shared: two processes that map one file share its pages, and only bytes that are
-// touched are read from disk.
+// A file mapped read-only and shared: two processes that map one file share its pages, and only bytes that
+// are touched are read from disk.
 class SafetensorsFile {
  public:
   // Throws Error(kInput) on anything that parse_safetensors refuses.

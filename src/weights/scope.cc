@@ -11,7 +11,9 @@ Scope Scope::operator/(std::string_view name) const {
   return scope;
 }
 
-Scope Scope::operator/(int64_t index) const { return *this / std::string_view(std::to_string(index)); }
+Scope Scope::operator/(int64_t index) const {
+  return *this / std::string_view(std::to_string(index));
+}
 
 Scope Scope::with_dtype(at::ScalarType dtype) const {
   Scope scope = *this;
@@ -19,9 +21,12 @@ Scope Scope::with_dtype(at::ScalarType dtype) const {
   return scope;
 }
 
-bool Scope::has(std::string_view name) const { return checkpoint_->has(key(name)); }
+bool Scope::has(std::string_view name) const {
+  return checkpoint_->has(key(name));
+}
 
-at::Tensor Scope::tensor(std::string_view name, at::IntArrayRef shape, const std::optional<Slice>& slice) const {
+at::Tensor Scope::tensor(std::string_view name, at::IntArrayRef shape,
+                         const std::optional<Slice>& slice) const {
   return checkpoint_->load(key(name), shape, dtype_, slice).to(device_);
 }
 

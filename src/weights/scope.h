@@ -17,9 +17,9 @@ class Scope {
   // `checkpoint` must outlive the scope (not the tensors).
   Scope(Checkpoint& checkpoint, at::ScalarType dtype, at::Device device = at::kCPU);
 
-  Scope operator/(std::string_view name) const;   // the scope `prefix.name`
-  Scope operator/(int64_t index) const;           // the scope `prefix.index`
-  Scope with_dtype(at::ScalarType dtype) const;   // the same place, other dtype (fp32 islands)
+  Scope operator/(std::string_view name) const;  // the scope `prefix.name`
+  Scope operator/(int64_t index) const;          // the scope `prefix.index`
+  Scope with_dtype(at::ScalarType dtype) const;  // the same place, other dtype (fp32 islands)
 
   bool has(std::string_view name) const;
   // The weight `prefix.name` of the given whole shape, or its slice. Error(kInput) when missing or misshapen.

@@ -81,7 +81,8 @@ TEST_F(CheckpointTest, ReadsShards) {
   EXPECT_EQ(checkpoint.load("b", {1}, at::kFloat).item<float>(), 1.0F);
 
   std::filesystem::remove(folder_ / "m-00002-of-00002.safetensors");
-  EXPECT_NE(refusal([&] { Checkpoint again(folder_); }).find("m-00002-of-00002.safetensors"), std::string::npos);
+  EXPECT_NE(refusal([&] { Checkpoint again(folder_); }).find("m-00002-of-00002.safetensors"),
+            std::string::npos);
 }
 
 TEST_F(CheckpointTest, RefusesAnIndexThatLies) {
@@ -93,11 +94,15 @@ TEST_F(CheckpointTest, RefusesAnIndexThatLies) {
 }
 
 TEST_F(CheckpointTest, NamesWhatIsMissingOrMisshapen) {
-  write_safetensors(folder_ / "model.safetensors", {{"w", at::zeros({2, 3})}, {"i", at::zeros({2}, at::kLong)}});
+  write_safetensors(folder_ / "model.safetensors",
+                    {{"w", at::zeros({2, 3})}, {"i", at::zeros({2}, at::kLong)}});
   Checkpoint checkpoint(folder_);
   const Scope scope(checkpoint, at::kFloat);
   EXPECT_NE(refusal([&] { scope.tensor("v", {1}); }).find("'v' is missing"), std::string::npos);
-  EXPECT_NE(refusal([&] { scope.tensor("w", {3, 2}); }).find("shape [2, 3], expected [3, 2]"), std::string::npos);
+  EXPECT_NE(refusal([&] {
+              scope.tensor("w", {3, 2});
+            }).find("shape [2, 3], expected [3, 2]"),
+            std::string::npos);
   EXPECT_NE(refusal([&] { scope.tensor("i", {2}); }).find("floating-point"), std::string::npos);
 }
 
@@ -105,7 +110,8 @@ TEST_F(CheckpointTest, SaysWhatItNeedsWhenOnlyPicklesAreThere) {
   EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("no *.safetensors"), std::string::npos);
   write_text("pytorch_model.bin", "x");
   EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("pickle"), std::string::npos);
-  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_ / "none"); }).find("no such folder"), std::string::npos);
+  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_ / "none"); }).find("no such folder"),
+            std::string::npos);
 }
 
 }  // namespace

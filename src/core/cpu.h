@@ -1,0 +1,9 @@
+// What this machine's processor can do.
+#pragma once
+
+namespace tessera {
+
+// True when it multiplies bf16 in hardware (AVX512-BF16 or AMX on x86, BF16 on Arm).
+bool cpu_has_bf16();
+
+}  // namespace tessera
