@@ -1,0 +1,279 @@
+#include "nn/attention.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/native/CPUBlas.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/cpu.h"
+#include "core/error.h"
+#include "nn/kernel.h"
+
+namespace tessera::nn {
+namespace {
+
+// Measured on S = T = 1024, D = 72: 64 x 512 is the fastest of {32, 64, 128} x {256, 512, 1024}; a block of
+// scores (128 KiB) and the packed keys and values (148 KiB) then lie in a level-2 cache of 1 MiB.
+constexpr int64_t kQueryBlock = 64;
+constexpr int64_t kKeyBlock = 512;
+
+constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// One head of the problem: pointers to its first element and row strides, in elements.
+template <typename T>
+struct Head {
+  const T *q, *k, *v;
+  T* out;
+  int64_t q_stride, k_stride, v_stride, out_stride;
+  int64_t keys, depth;
+};
+
+// Scratch of one thread.
+template <typename T>
+struct Scratch {
+  T *queries, *keys, *values, *probabilities;
+  float *scores, *sums;  // [kQueryBlock, kKeyBlock], [kQueryBlock, depth]
+  float maxima[kQueryBlock], totals[kQueryBlock];
+};
+
+// 2^x for x <= 0; 0 below -126. A polynomial for 2^r, |r| <= 1/2 (relative error 2.4e-7), and an exponent.
+TESSERA_INLINE float exp2_nonpositive(float x) {
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  const bool vanishes = x < -126.0F;
+  const float shifted = (vanishes ? -126.0F : x) + kRound;
+  const float r = (vanishes ? -126.0F : x) - (shifted - kRound);
+  float p = 0.0013333558F;
+  p = p * r + 0.0096181291F;
+  p = p * r + 0.055504109F;
+  p = p * r + 0.24022651F;
+  p = p * r + 0.69314718F;
+  p = p * r + 1.0F;
+  const uint32_t exponent = std::bit_cast<uint32_t>(shifted) << 23;  // modulo 2^9: what kRound adds falls out
+  const float result = std::bit_cast<float>(std::bit_cast<uint32_t>(p) + exponent);
+  return vanishes ? 0.0F : result;
+}
+
+// Probabilities are in [0, 1]: no NaN to keep.
+TESSERA_INLINE void store_probability(Bf16* to, float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  *to = static_cast<Bf16>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+TESSERA_INLINE void store_probability(float* to, float value) {
+  *to = value;
+}
+
+template <typename T>
+TESSERA_INLINE void softmax_rows(const float* scores, T* probabilities, float* maxima, float* totals,
+                                 float* sums, int64_t rows, int64_t keys, int64_t padded_keys, int64_t depth,
+                                 float scale) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* score = scores + row * padded_keys;
+    T* probability = probabilities + row * padded_keys;
+    float largest = -INFINITY;
+#pragma omp simd reduction(max : largest)
+    for (int64_t j = 0; j < keys; ++j) largest = score[j] > largest ? score[j] : largest;
+    const float maximum = std::max(maxima[row], largest * scale);
+    float total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t j = 0; j < keys; ++j) {
+      const float value = exp2_nonpositive(score[j] * scale - maximum);
+      total += value;
+      store_probability(probability + j, value);
+    }
+    for (int64_t j = keys; j < padded_keys; ++j) probability[j] = 0;
+    if (maximum != maxima[row]) {  // earlier blocks were taken relative to a smaller maximum
+      const float shrink = exp2_nonpositive(maxima[row] - maximum);
+      totals[row] *= shrink;
+      float* sum = sums + row * depth;
+      for (int64_t d = 0; d < depth; ++d) sum[d] *= shrink;
+      maxima[row] = maximum;
+    }
+    totals[row] += total;
+  }
+}
+
+TESSERA_KERNEL void softmax_block(const float* scores, Bf16* probabilities, float* maxima, float* totals,
+                                  float* sums, int64_t rows, int64_t keys, int64_t padded_keys, int64_t depth,
+                                  float scale) {
+  softmax_rows(scores, probabilities, maxima, totals, sums, rows, keys, padded_keys, depth, scale);
+}
+TESSERA_KERNEL void softmax_block(const float* scores, float* probabilities, float* maxima, float* totals,
+                                  float* sums, int64_t rows, int64_t keys, int64_t padded_keys, int64_t depth,
+                                  float scale) {
+  softmax_rows(scores, probabilities, maxima, totals, sums, rows, keys, padded_keys, depth, scale);
+}
+
+template <typename T>
+TESSERA_INLINE void normalise_rows(const float* sums, const float* totals, T* out, int64_t out_stride,
+                                   int64_t rows, int64_t depth) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const float factor = 1.0F / totals[row];
+    for (int64_t d = 0; d < depth; ++d) store(out + row * out_stride + d, sums[row * depth + d] * factor);
+  }
+}
+TESSERA_KERNEL void normalise_block(const float* sums, const float* totals, Bf16* out, int64_t out_stride,
+                                    int64_t rows, int64_t depth) {
+  normalise_rows(sums, totals, out, out_stride, rows, depth);
+}
+TESSERA_KERNEL void normalise_block(const float* sums, const float* totals, float* out, int64_t out_stride,
+                                    int64_t rows, int64_t depth) {
+  normalise_rows(sums, totals, out, out_stride, rows, depth);
+}
+
+// Rows that lie side by side for the product take: bf16 products want pairs of a column's elements beside
+// each other ("VNNI"), [K / 2, N, 2]; fp32 products plain rows.
+
+// k [keys, depth] -> k^T. bf16: [depth / 2, columns, 2].
+void pack_keys(const Bf16* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, Bf16* packed) {
+  for (int64_t key = 0; key < keys; ++key) {
+    for (int64_t d = 0; d < depth; d += 2) {
+      Bf16* pair = packed + d * columns + 2 * key;
+      pair[0] = k[key * stride + d];
+      pair[1] = d + 1 < depth ? k[key * stride + d + 1] : 0;
+    }
+  }
+}
+void pack_keys(const float* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, float* packed) {
+  for (int64_t key = 0; key < keys; ++key) {
+    for (int64_t d = 0; d < depth; ++d) packed[d * columns + key] = k[key * stride + d];
+  }
+}
+
+// v [keys, depth]. bf16: [columns / 2, depth, 2], rows past the last key zero.
+void pack_values(const Bf16* v, int64_t stride, int64_t keys, int64_t depth, int64_t columns, Bf16* packed) {
+  for (int64_t key = 0; key < columns; ++key) {
+    Bf16* row = packed + (key / 2) * depth * 2 + key % 2;
+    for (int64_t d = 0; d < depth; ++d) row[2 * d] = key < keys ? v[key * stride + d] : 0;
+  }
+}
+void pack_values(const float* v, int64_t stride, int64_t keys, int64_t depth, int64_t /*columns*/,
+                 float* packed) {
+  for (int64_t key = 0; key < keys; ++key)
+    std::memcpy(packed + key * depth, v + key * stride, depth * sizeof(float));
+}
+
+void product(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda, const Bf16* b, float* c, bool add) {
+  at::native::cpublas::brgemm(m, n, k, lda, n, n, add, reinterpret_cast<const at::BFloat16*>(a),
+                              reinterpret_cast<const at::BFloat16*>(b), c, /*is_vnni=*/true);
+}
+void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, float* c,
+             bool add) {
+  at::native::cpublas::brgemm(m, n, k, lda, n, n, add, a, b, c, /*is_vnni=*/false);
+}
+
+// Odd depths: bf16 products take pairs, so the queries get a column of zeros.
+template <typename T>
+const T* padded_queries(const Head<T>& head, int64_t first, int64_t rows, int64_t padded_depth, T* scratch,
+                        int64_t& stride) {
+  const T* queries = head.q + first * head.q_stride;
+  stride = head.q_stride;
+  if (padded_depth == head.depth) return queries;
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(scratch + row * padded_depth, queries + row * stride, head.depth * sizeof(T));
+    scratch[row * padded_depth + head.depth] = 0;
+  }
+  stride = padded_depth;
+  return scratch;
+}
+
+// Queries [begin, end) of one head against all its keys. `scale` includes log2(e).
+template <typename T>
+void attend(const Head<T>& head, int64_t begin, int64_t end, float scale, Scratch<T>& scratch) {
+  constexpr int64_t kPair = sizeof(T) == 2 ? 2 : 1;
+  const int64_t depth = head.depth, padded_depth = round_up(depth, kPair);
+  // Keys outside, queries inside would keep a pack; queries outside keep the sums. All keys are packed first.
+  const int64_t block_elements = kKeyBlock * padded_depth;
+  for (int64_t key = 0, block = 0; key < head.keys; key += kKeyBlock, ++block) {
+    const int64_t keys = std::min(kKeyBlock, head.keys - key), columns = round_up(keys, kPair);
+    pack_keys(head.k + key * head.k_stride, head.k_stride, keys, depth, columns,
+              scratch.keys + block * block_elements);
+    pack_values(head.v + key * head.v_stride, head.v_stride, keys, depth, columns,
+                scratch.values + block * block_elements);
+  }
+  for (int64_t first = begin; first < end; first += kQueryBlock) {
+    const int64_t rows = std::min(kQueryBlock, end - first);
+    int64_t stride = 0;
+    const T* queries = padded_queries(head, first, rows, padded_depth, scratch.queries, stride);
+    std::fill_n(scratch.maxima, rows, -INFINITY);
+    std::fill_n(scratch.totals, rows, 0.0F);
+    for (int64_t key = 0, block = 0; key < head.keys; key += kKeyBlock, ++block) {
+      const int64_t keys = std::min(kKeyBlock, head.keys - key), columns = round_up(keys, kPair);
+      product(rows, columns, padded_depth, queries, stride, scratch.keys + block * block_elements,
+              scratch.scores, false);
+      softmax_block(scratch.scores, scratch.probabilities, scratch.maxima, scratch.totals, scratch.sums, rows,
+                    keys, columns, depth, scale);
+      product(rows, depth, columns, scratch.probabilities, columns, scratch.values + block * block_elements,
+              scratch.sums, /*add=*/block > 0);
+    }
+    normalise_block(scratch.sums, scratch.totals, head.out + first * head.out_stride, head.out_stride, rows,
+                    depth);
+  }
+}
+
+template <typename T>
+void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                int64_t heads) {
+  const int64_t batch = q.size(0), queries = q.size(1), keys = k.size(1), depth = q.size(2) / heads;
+  const float scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(depth)));
+  const auto data = [](const at::Tensor& x) { return static_cast<T*>(x.data_ptr()); };
+  const auto head_at = [&](int64_t b, int64_t h) {
+    return Head<T>{.q = data(q) + b * q.stride(0) + h * depth,
+                   .k = data(k) + b * k.stride(0) + h * depth,
+                   .v = data(v) + b * v.stride(0) + h * depth,
+                   .out = data(out) + b * out.stride(0) + h * depth,
+                   .q_stride = q.stride(1),
+                   .k_stride = k.stride(1),
+                   .v_stride = v.stride(1),
+                   .out_stride = out.stride(1),
+                   .keys = keys,
+                   .depth = depth};
+  };
+  // Enough tasks to keep all threads busy to the end; each packs its head's keys, so not more than needed.
+  const int64_t wanted = at::get_num_threads() == 1 ? 1 : 4 * at::get_num_threads();
+  const int64_t query_blocks = (queries + kQueryBlock - 1) / kQueryBlock;
+  const int64_t chunks = std::clamp<int64_t>(wanted / (batch * heads), 1, query_blocks);
+  const int64_t chunk = (query_blocks + chunks - 1) / chunks * kQueryBlock;
+
+  at::parallel_for(0, batch * heads * chunks, 1, [&](int64_t task_begin, int64_t task_end) {
+    const int64_t padded_depth = round_up(depth, 2), padded_keys = round_up(keys, kKeyBlock);
+    const std::unique_ptr<T[]> packed(
+        new T[2 * padded_keys * padded_depth + kQueryBlock * (padded_depth + kKeyBlock)]);
+    const std::unique_ptr<float[]> sums(new float[kQueryBlock * (kKeyBlock + depth)]);
+    Scratch<T> scratch;
+    scratch.keys = packed.get();
+    scratch.values = scratch.keys + padded_keys * padded_depth;
+    scratch.queries = scratch.values + padded_keys * padded_depth;
+    scratch.probabilities = scratch.queries + kQueryBlock * padded_depth;
+    scratch.scores = sums.get();
+    scratch.sums = scratch.scores + kQueryBlock * kKeyBlock;
+    for (int64_t task = task_begin; task < task_end; ++task) {
+      const int64_t head = task / chunks, begin = task % chunks * chunk;
+      attend(head_at(head / heads, head % heads), begin, std::min(queries, begin + chunk), scale, scratch);
+    }
+    at::native::cpublas::brgemm_release();
+  });
+}
+
+}  // namespace
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
+  TESSERA_CHECK(q.size(2) % heads == 0 && q.size(2) == k.size(2) && k.sizes() == v.sizes(),
+                "widths {}, {}, {}", q.size(2), k.size(2), v.size(2));
+  TESSERA_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && v.stride(2) == 1, "rows must be contiguous");
+  TESSERA_CHECK(k.size(1) > 0, "no keys");
+  const bool bf16 = q.scalar_type() == at::kBFloat16;
+  if (q.is_cpu() && cpu_has_avx512() && (q.scalar_type() == at::kFloat || (bf16 && cpu_has_bf16()))) {
+    at::Tensor out = at::empty(q.sizes(), q.options());
+    bf16 ? attend_all<Bf16>(q, k, v, out, heads) : attend_all<float>(q, k, v, out, heads);
+    return out;
+  }
+  const auto split = [&](const at::Tensor& x) {
+    return x.unflatten(2, {heads, x.size(2) / heads}).transpose(1, 2);
+  };
+  return at::scaled_dot_product_attention(split(q), split(k), split(v)).transpose(1, 2).flatten(2);
+}
+
+}  // namespace tessera::nn

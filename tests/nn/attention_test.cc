@@ -1,0 +1,76 @@
+#include "nn/attention.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tessera::nn {
+namespace {
+
+// The definition, in double precision.
+at::Tensor reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
+  const auto split = [&](const at::Tensor& x) {
+    return x.to(at::kDouble).unflatten(2, {heads, x.size(2) / heads}).transpose(1, 2);
+  };
+  const double depth = static_cast<double>(q.size(2) / heads);
+  const at::Tensor scores = at::matmul(split(q), split(k).transpose(2, 3)) / std::sqrt(depth);
+  return at::matmul(at::softmax(scores, -1), split(v)).transpose(1, 2).flatten(2);
+}
+
+double error(const at::Tensor& got, const at::Tensor& expected) {
+  return ((got.to(at::kDouble) - expected).abs().max() / expected.abs().max()).item<double>();
+}
+
+struct Case {
+  int64_t batch, queries, keys, heads, depth;
+};
+
+class AttentionTest : public ::testing::TestWithParam<std::tuple<Case, at::ScalarType>> {};
+
+TEST_P(AttentionTest, EqualsTheDefinition) {
+  const auto& [c, dtype] = GetParam();
+  const auto draw = [&](int64_t tokens) { return at::randn({c.batch, tokens, c.heads * c.depth}).to(dtype); };
+  const at::Tensor q = draw(c.queries) * 2, k = draw(c.keys) * 2, v = draw(c.keys);
+  const at::Tensor expected = reference(q, k, v, c.heads);
+  const at::Tensor out = attention(q, k, v, c.heads);
+  EXPECT_EQ(out.scalar_type(), dtype);
+  // bf16 and fp16: the rounding of the result and of the probabilities.
+  const double tolerance = dtype == at::kFloat ? 3e-6 : dtype == at::kHalf ? 2e-3 : 1e-2;
+  EXPECT_LE(error(out, expected), tolerance);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, AttentionTest,
+    ::testing::Combine(::testing::Values(Case{1, 1, 1, 1, 1}, Case{2, 64, 64, 2, 72}, Case{1, 65, 513, 3, 16},
+                                         Case{1, 63, 1300, 1, 64}, Case{2, 100, 20, 2, 9},
+                                         Case{1, 7, 1024, 5, 33}, Case{3, 130, 1, 2, 24},
+                                         Case{1, 200, 511, 1, 128}, Case{1, 33, 70, 1, 512}),
+                       ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf)));
+
+TEST(Attention, TakesStridedParts) {
+  const at::Tensor fused = at::randn({2, 90, 3 * 40});
+  const auto parts = fused.chunk(3, 2);
+  EXPECT_LE(error(attention(parts[0], parts[1], parts[2], 5), reference(parts[0], parts[1], parts[2], 5)),
+            3e-6);
+}
+
+TEST(Attention, SurvivesExtremeScores) {
+  const at::Tensor q = at::randn({1, 70, 32}) * 100, k = at::randn({1, 600, 32}) * 100,
+                   v = at::randn({1, 600, 32});
+  const at::Tensor out = attention(q, k, v, 2);
+  EXPECT_TRUE(at::isfinite(out).all().item<bool>());
+  EXPECT_LE(error(out, reference(q, k, v, 2)), 1e-4);
+}
+
+TEST(Attention, DoesNotDependOnTheNumberOfThreads) {
+  const at::Tensor q = at::randn({1, 300, 64}), k = at::randn({1, 300, 64}), v = at::randn({1, 300, 64});
+  const at::Tensor one = attention(q, k, v, 2);
+  at::set_num_threads(3);
+  const at::Tensor three = attention(q, k, v, 2);
+  at::set_num_threads(1);
+  EXPECT_TRUE(at::equal(one, three));
+}
+
+}  // namespace
+}  // namespace tessera::nn
