@@ -1,0 +1,131 @@
+#include "pipelines/generate.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <chrono>
+
+#include "pipelines/decode.h"
+#include "pipelines/denoise.h"
+#include "pipelines/noise.h"
+#include "samplers/sampler.h"
+
+namespace tessera::pipelines {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// One run: what its stages share.
+class Run {
+  // Runs one stage: tells the observer and adds its time to `total`.
+  template <typename Work>
+  auto stage(Stage name, double& total, const Work& work) {
+    check_cancelled(observer_);
+    if (observer_.started) observer_.started(name);
+    const auto start = Clock::now();
+    auto value = work();
+    const double seconds = seconds_since(start);
+    total += seconds;
+    if (observer_.finished) observer_.finished(name, seconds);
+    return value;
+  }
+
+  template <typename Part>
+  std::unique_ptr<Part> load(Stage name, std::unique_ptr<Part> (*loader)(const std::filesystem::path&,
+                                                                         const models::LoadOptions&,
+                                                                         models::LoadStatistics&)) {
+    return stage(name, result_.seconds.load, [&] {
+      models::LoadStatistics cost;
+      auto part = loader(model_.folder, options_, cost);
+      result_.loaded.weights_bytes += cost.weights_bytes;
+      result_.loaded.bytes_read += cost.bytes_read;
+      return part;
+    });
+  }
+
+ public:
+  Run(const Settings& settings, const Model& model, const Observer& observer)
+      : settings_(settings), model_(model), observer_(observer) {
+    options_.dtype = settings.request.dtype;
+    options_.device = settings.request.device;
+  }
+
+  // Prompts to conditionings: [negative (only when guided), prompts...]. The text encoder is freed on return.
+  std::vector<models::Conditioning> encode() {
+    const auto encoder = load(Stage::kLoadTextEncoder, model_.family->load_text_encoder);
+    return stage(Stage::kEncode, result_.seconds.encode, [&] {
+      std::vector<models::Conditioning> prompts;
+      const auto add = [&](const std::string& text) {
+        check_cancelled(observer_);
+        prompts.push_back(encoder->encode(text, settings_.max_sequence_length));
+      };
+      if (settings_.guided()) add(settings_.request.negative_prompt);
+      for (const std::string& prompt : settings_.request.prompts) add(prompt);
+      return prompts;
+    });
+  }
+
+  // Noise to latents [N, C, h, w]. The denoiser is freed on return.
+  at::Tensor denoise(const samplers::Sampler& sampler, const std::vector<models::Conditioning>& prompts) {
+    const auto denoiser = load(Stage::kLoadDenoiser, model_.family->load_denoiser);
+    return stage(Stage::kDenoise, result_.seconds.denoise, [&] {
+      const Request& request = settings_.request;
+      Noise noise(request.seed);
+      const at::Tensor z = noise
+                               .draw({settings_.pictures(), model_.latent_channels, settings_.latent_height,
+                                      settings_.latent_width})
+                               .to(options_.device) *
+                           sampler.init_noise_sigma();
+      const auto context = denoiser->prepare(prompts, settings_.latent_height, settings_.latent_width);
+      const Branches branches =
+          make_branches(static_cast<int64_t>(request.prompts.size()), request.num_images_per_prompt,
+                        settings_.guided(), settings_.guidance);
+      return pipelines::denoise(*denoiser, *context, sampler, branches, z, noise, observer_,
+                                result_.step_seconds);
+    });
+  }
+
+  std::vector<Image> decode(const at::Tensor& z) {
+    const auto decoder = load(Stage::kLoadDecoder, model_.family->load_decoder);
+    return stage(Stage::kDecode, result_.seconds.decode, [&] {
+      return pipelines::decode(*decoder, z, settings_.height, settings_.width, observer_);
+    });
+  }
+
+  Result& result() { return result_; }
+
+ private:
+  const Settings& settings_;
+  const Model& model_;
+  const Observer& observer_;
+  models::LoadOptions options_;
+  Result result_;
+};
+
+}  // namespace
+
+Result generate(const Settings& settings, const Model& model, const Observer& observer) {
+  const c10::InferenceMode inference_mode;
+  const auto start = Clock::now();
+
+  // What can be refused is refused before the first weight is loaded.
+  const int64_t tokens =
+      (settings.latent_height / model.patch_size) * (settings.latent_width / model.patch_size);
+  const auto sampler =
+      samplers::make_sampler(model.scheduler, settings.request.scheduler, settings.steps, tokens);
+  check_weights(model);
+
+  Run run(settings, model, observer);
+  const at::Tensor z = run.denoise(*sampler, run.encode());
+  if (settings.request.output_type == OutputType::kImage) run.result().images = run.decode(z);
+
+  Result result = std::move(run.result());
+  result.latents = z.cpu();
+  result.seconds.total = seconds_since(start);
+  return result;
+}
+
+}  // namespace tessera::pipelines

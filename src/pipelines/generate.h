@@ -1,0 +1,38 @@
+// From prompts to pictures: the whole run.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "core/image.h"
+#include "models/family.h"
+#include "pipelines/model.h"
+#include "pipelines/observer.h"
+#include "pipelines/request.h"
+
+namespace tessera::pipelines {
+
+// Wall-clock seconds of a run.
+struct Seconds {
+  double load = 0;  // of all parts
+  double encode = 0;
+  double denoise = 0;
+  double decode = 0;
+  double total = 0;
+};
+
+struct Result {
+  at::Tensor latents;         // [N, C, h, w], fp32, on the CPU; the VAE's scaling is not undone
+  std::vector<Image> images;  // N; none for OutputType::kLatent
+  Seconds seconds;
+  std::vector<double> step_seconds;
+  models::LoadStatistics loaded;  // sums over the parts
+};
+
+// Runs `settings`, which resolve() made for this model. Each part is loaded when its turn comes and freed
+// after it, so that the memory needed is that of the largest part. Throws Error, and Cancelled when the
+// observer says so.
+Result generate(const Settings& settings, const Model& model, const Observer& observer = {});
+
+}  // namespace tessera::pipelines

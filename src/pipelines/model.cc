@@ -1,0 +1,57 @@
+#include "pipelines/model.h"
+
+#include "core/error.h"
+#include "weights/checkpoint.h"
+
+namespace tessera::pipelines {
+namespace {
+
+int64_t positive(const JsonConfig& config, const std::string& key, int64_t most) {
+  const int64_t value = config.integer(key);
+  if (value < 1 || value > most) config.fail(key, fmt::format("an integer from 1 to {}", most));
+  return value;
+}
+
+}  // namespace
+
+JsonConfig read_model_index(const std::filesystem::path& folder) {
+  std::error_code code;
+  if (!std::filesystem::exists(folder, code)) {
+    input_error(folder.string(),
+                "no such folder; --model wants a folder that diffusers' save_pretrained wrote");
+  }
+  if (!std::filesystem::is_directory(folder, code)) {
+    input_error(folder.string(), "is a file; --model wants the folder that holds model_index.json");
+  }
+  if (!std::filesystem::exists(folder / "model_index.json", code)) {
+    input_error(folder.string(), "holds no model_index.json, so diffusers' save_pretrained did not write it");
+  }
+  return JsonConfig::read(folder / "model_index.json");
+}
+
+Model read_model(const std::filesystem::path& folder) {
+  const JsonConfig index = read_model_index(folder);
+  Model model;
+  model.folder = folder;
+  model.family = &models::find_family(index.string("_class_name"), index.where());
+
+  const JsonConfig denoiser = JsonConfig::read(folder / "transformer" / "config.json");
+  model.sample_size = positive(denoiser, "sample_size", 1 << 14);
+  model.patch_size = positive(denoiser, "patch_size", 1 << 10);
+  model.latent_channels = positive(denoiser, "in_channels", 1 << 10);
+
+  // Each block of the decoder but the last doubles the sides.
+  const JsonConfig decoder = JsonConfig::read(folder / "vae" / "config.json");
+  const size_t blocks = decoder.integers("block_out_channels").size();
+  if (blocks < 1 || blocks > 8) decoder.fail("block_out_channels", "a list of 1 to 8 integers");
+  model.scale_factor = int64_t{1} << (blocks - 1);
+
+  model.scheduler = JsonConfig::read(folder / "scheduler" / "scheduler_config.json");
+  return model;
+}
+
+void check_weights(const Model& model) {
+  for (const char* part : {"text_encoder", "transformer", "vae"}) weights::Checkpoint{model.folder / part};
+}
+
+}  // namespace tessera::pipelines

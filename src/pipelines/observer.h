@@ -1,0 +1,32 @@
+// How a run tells its caller where it stands. The library never prints.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+
+namespace tessera::pipelines {
+
+enum class Stage { kLoadTextEncoder, kEncode, kLoadDenoiser, kDenoise, kLoadDecoder, kDecode };
+
+const char* stage_name(Stage stage);
+
+// Every member may be empty. All are called from the thread that runs generate().
+struct Observer {
+  std::function<void(Stage)> started;
+  std::function<void(Stage, double seconds)> finished;
+  // Steps of kDenoise, pictures of kDecode.
+  std::function<void(Stage, int64_t done, int64_t total)> progressed;
+  // Asked before every stage, step and picture; true ends the run with Cancelled.
+  std::function<bool()> cancelled;
+};
+
+class Cancelled : public std::exception {
+ public:
+  const char* what() const noexcept override { return "cancelled"; }
+};
+
+// Throws Cancelled when the caller wants the run to end.
+void check_cancelled(const Observer& observer);
+
+}  // namespace tessera::pipelines
