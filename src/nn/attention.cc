@@ -260,20 +260,28 @@ void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
-  TESSERA_CHECK(q.size(2) % heads == 0 && q.size(2) == k.size(2) && k.sizes() == v.sizes(),
-                "widths {}, {}, {}", q.size(2), k.size(2), v.size(2));
-  TESSERA_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && v.stride(2) == 1, "rows must be contiguous");
+  at::Tensor out = at::empty(q.sizes(), q.options());
+  attention_into(out, q, k, v, heads);
+  return out;
+}
+
+void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    int64_t heads) {
+  TESSERA_CHECK(
+      q.size(2) % heads == 0 && q.size(2) == k.size(2) && k.sizes() == v.sizes() && out.sizes() == q.sizes(),
+      "widths {}, {}, {}", q.size(2), k.size(2), v.size(2));
+  TESSERA_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && v.stride(2) == 1 && out.stride(2) == 1,
+                "rows must be contiguous");
   TESSERA_CHECK(k.size(1) > 0, "no keys");
   const bool bf16 = q.scalar_type() == at::kBFloat16;
   if (q.is_cpu() && cpu_has_avx512() && (q.scalar_type() == at::kFloat || (bf16 && cpu_has_bf16()))) {
-    at::Tensor out = at::empty(q.sizes(), q.options());
     bf16 ? attend_all<Bf16>(q, k, v, out, heads) : attend_all<float>(q, k, v, out, heads);
-    return out;
+    return;
   }
   const auto split = [&](const at::Tensor& x) {
     return x.unflatten(2, {heads, x.size(2) / heads}).transpose(1, 2);
   };
-  return at::scaled_dot_product_attention(split(q), split(k), split(v)).transpose(1, 2).flatten(2);
+  out.copy_(at::scaled_dot_product_attention(split(q), split(k), split(v)).transpose(1, 2).flatten(2));
 }
 
 }  // namespace tessera::nn

@@ -13,4 +13,8 @@ namespace tessera::nn {
 // arXiv:2307.08691): the scores of a block never leave the cache. Elsewhere ATen's kernels do.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads);
 
+// The same into `out` [B, S, heads * D], rows of which may be strided too.
+void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    int64_t heads);
+
 }  // namespace tessera::nn

@@ -1,0 +1,245 @@
+#include "models/pixart.h"
+
+#include "core/error.h"
+#include "core/log.h"
+#include "nn/attention.h"
+#include "nn/modulate.h"
+#include "parallel/collectives.h"
+
+namespace tessera::models {
+namespace {
+
+constexpr int64_t kTimeChannels = 256;
+constexpr int64_t kVaeScale = 8;  // size conditions are in pixels
+
+void require(const JsonConfig& json, const std::string& key, const std::string& value,
+             const std::string& fallback) {
+  if (json.string(key, fallback) != value) json.fail(key, fmt::format("\"{}\"", value));
+}
+
+}  // namespace
+
+PixArtConfig::PixArtConfig(const JsonConfig& json)
+    : num_attention_heads(json.integer("num_attention_heads", 16)),
+      attention_head_dim(json.integer("attention_head_dim", 72)),
+      num_layers(json.integer("num_layers", 28)),
+      in_channels(json.integer("in_channels", 4)),
+      out_channels(json.integer("out_channels", 8)),
+      sample_size(json.integer("sample_size", 128)),
+      patch_size(json.integer("patch_size", 2)),
+      cross_attention_dim(json.integer("cross_attention_dim", 1152)),
+      caption_channels(json.integer("caption_channels", 0)),
+      interpolation_scale(
+          json.number("interpolation_scale", static_cast<double>(std::max<int64_t>(sample_size / 64, 1)))),
+      norm_eps(json.number("norm_eps", 1e-6)),
+      use_additional_conditions(json.boolean("use_additional_conditions", sample_size == 128)) {
+  require(json, "norm_type", "ada_norm_single", "ada_norm_single");
+  require(json, "activation_fn", "gelu-approximate", "gelu-approximate");
+  require(json, "attention_type", "default", "default");
+  if (json.boolean("norm_elementwise_affine", false)) json.fail("norm_elementwise_affine", "false");
+  for (const auto& [key, value] : {std::pair("num_attention_heads", num_attention_heads),
+                                   {"attention_head_dim", attention_head_dim},
+                                   {"num_layers", num_layers},
+                                   {"in_channels", in_channels},
+                                   {"sample_size", sample_size},
+                                   {"patch_size", patch_size},
+                                   {"cross_attention_dim", cross_attention_dim}}) {
+    if (value < 1 || value > 65536) json.fail(key, "between 1 and 65536");
+  }
+  if (caption_channels < 0) json.fail("caption_channels", "a positive integer or null");
+  if (out_channels < in_channels)
+    json.fail("out_channels", fmt::format("at least in_channels ({})", in_channels));
+  if (width() % 4 != 0)
+    json.fail("num_attention_heads", "such that heads times attention_head_dim divide by 4");
+  if (use_additional_conditions && width() % 3 != 0) {
+    json.fail("use_additional_conditions", "false, as the width does not divide by 3");
+  }
+  if (caption_channels > 0 && cross_attention_dim != width()) {
+    json.fail("cross_attention_dim", fmt::format("{} (heads times attention_head_dim)", width()));
+  }
+  if (!(interpolation_scale > 0)) json.fail("interpolation_scale", "a positive number");
+}
+
+PixArtAttention::PixArtAttention(const weights::Scope& scope, const PixArtConfig& config, int64_t context_dim,
+                                 const parallel::Group& tensor_group) {
+  const parallel::Range own = parallel::split_evenly(config.num_attention_heads, tensor_group);
+  const parallel::Range columns{own.begin * config.attention_head_dim,
+                                own.length * config.attention_head_dim};
+  const int64_t width = config.width();
+  heads = own.length;
+  if (context_dim == 0) {
+    to_qkv = nn::column_parallel({scope / "to_q", scope / "to_k", scope / "to_v"}, width, width, columns);
+  } else {
+    to_q = nn::column_parallel({scope / "to_q"}, width, width, columns);
+    to_kv = nn::column_parallel({scope / "to_k", scope / "to_v"}, context_dim, width, columns);
+  }
+  to_out = nn::row_parallel(scope / "to_out" / 0, width, width, columns, tensor_group);
+}
+
+PixArtBlock::PixArtBlock(const weights::Scope& scope, const PixArtConfig& config,
+                         const parallel::Group& group)
+    : attn1(scope / "attn1", config, /*context_dim=*/0, group),
+      attn2(scope / "attn2", config, config.cross_attention_dim, group),
+      scale_shift_table(scope.with_dtype(at::kFloat).tensor("scale_shift_table", {6, config.width()})),
+      norm_eps(config.norm_eps),
+      tensor_group(group) {
+  const int64_t inner = 4 * config.width();
+  const parallel::Range range = parallel::split_evenly(inner, group);
+  ff_in = nn::column_parallel({scope / "ff" / "net" / 0 / "proj"}, config.width(), inner, range);
+  ff_out = nn::row_parallel(scope / "ff" / "net" / 2, inner, config.width(), range, group);
+}
+
+void PixArtBlock::operator()(at::Tensor& x, const at::Tensor& modulation, const PromptKeysValues& prompts,
+                             at::ArrayRef<int64_t> prompt_of) const {
+  const at::Tensor table = scale_shift_table + modulation;  // [6, C]
+  const at::Tensor shift_attention = table[0], scale_attention = table[1], gate_attention = table[2];
+  const at::Tensor shift_feed_forward = table[3], scale_feed_forward = table[4], gate_feed_forward = table[5];
+
+  {
+    const at::Tensor normed = nn::modulated_layer_norm(x, scale_attention, shift_attention, norm_eps);
+    const at::Tensor qkv = attn1.to_qkv(normed);  // [B, S, 3 * H/tp * D]
+    const auto part = qkv.chunk(3, 2);
+    const at::Tensor attended = nn::attention(part[0], part[1], part[2], attn1.heads);
+    nn::add_gated_(x, parallel::all_reduce(attn1.to_out(attended), tensor_group), gate_attention);
+  }
+  {
+    const at::Tensor q = attn2.to_q(x);  // [B, S, H/tp * D]
+    const at::Tensor attended = at::empty_like(q);
+    for (int64_t b = 0; b < q.size(0); ++b) {  // prompts differ in length
+      const auto part = prompts[prompt_of[b]].chunk(2, 2);
+      nn::attention_into(attended.narrow(0, b, 1), q.narrow(0, b, 1), part[0], part[1], attn2.heads);
+    }
+    x += parallel::all_reduce(attn2.to_out(attended), tensor_group);
+  }
+  const at::Tensor normed = nn::modulated_layer_norm(x, scale_feed_forward, shift_feed_forward, norm_eps);
+  const at::Tensor hidden = ff_in(normed, nn::Activation::kGeluTanh);  // [B, S, 4C/tp]
+  nn::add_gated_(x, parallel::all_reduce(ff_out(hidden), tensor_group), gate_feed_forward);
+}
+
+PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtConfig& config,
+                                     const parallel::Group& tensor_group)
+    : config_(config),
+      timestep_embedder_(scope.with_dtype(at::kFloat) / "adaln_single" / "emb" / "timestep_embedder",
+                         kTimeChannels, config.width()),
+      dtype_(scope.dtype()) {
+  const int64_t width = config.width(), patch = config.patch_size;
+  const weights::Scope fp32 = scope.with_dtype(at::kFloat);
+
+  // A convolution of stride p and kernel p is a product over patches.
+  const weights::Scope proj = scope / "pos_embed" / "proj";
+  patch_proj_ = nn::Linear(proj.tensor("weight", {width, config.in_channels, patch, patch}).flatten(1),
+                           proj.tensor("bias", {width}));
+  adaln_linear_ = nn::Linear(fp32 / "adaln_single" / "linear", width, 6 * width);
+  if (config.use_additional_conditions) {
+    const weights::Scope emb = fp32 / "adaln_single" / "emb";
+    resolution_embedder_.emplace(emb / "resolution_embedder", kTimeChannels, width / 3);
+    aspect_ratio_embedder_.emplace(emb / "aspect_ratio_embedder", kTimeChannels, width / 3);
+  }
+  if (config.caption_channels > 0) {
+    caption_linear_1_.emplace(scope / "caption_projection" / "linear_1", config.caption_channels, width);
+    caption_linear_2_.emplace(scope / "caption_projection" / "linear_2", width, width);
+  }
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    blocks_.emplace_back(scope / "transformer_blocks" / i, config, tensor_group);
+  }
+
+  scale_shift_table_ = fp32.tensor("scale_shift_table", {2, width});
+  // The outputs of a token are [p, p, out]; those past `in` predict the variance, which no sampler here uses.
+  const weights::Scope out = scope / "proj_out";
+  const int64_t all = patch * patch * config.out_channels;
+  const auto predicted = [&](const at::Tensor& x) {
+    return x.unflatten(0, {patch * patch, config.out_channels})
+        .narrow(1, 0, config.in_channels)
+        .flatten(0, 1);
+  };
+  proj_out_ = nn::Linear(predicted(out.tensor("weight", {all, width})).contiguous(),
+                         predicted(out.tensor("bias", {all})).contiguous());
+}
+
+std::unique_ptr<Denoiser::Context> PixArtTransformer::prepare(const std::vector<Conditioning>& prompts,
+                                                              int64_t latent_height,
+                                                              int64_t latent_width) const {
+  auto context = std::make_unique<PixArtContext>();
+  const int64_t rows = latent_height / config_.patch_size, columns = latent_width / config_.patch_size;
+  context->positions =
+      nn::sincos_position_embedding(config_.width(), rows, columns, config_.sample_size / config_.patch_size,
+                                    config_.interpolation_scale)
+          .to(dtype_)
+          .to(patch_proj_.bias.device());
+  if (config_.use_additional_conditions) {
+    const double height = static_cast<double>(latent_height * kVaeScale);
+    const double width = static_cast<double>(latent_width * kVaeScale);
+    const auto embed = [&](const std::vector<double>& values) {
+      return nn::sinusoidal_embedding(values, kTimeChannels).to(patch_proj_.bias.device());
+    };
+    context->size_embedding = at::cat({(*resolution_embedder_)(embed({height, width})).reshape({1, -1}),
+                                       (*aspect_ratio_embedder_)(embed({height / width}))},
+                                      1);
+  }
+  std::vector<at::Tensor> captions;  // [1, L, C]
+  for (const Conditioning& prompt : prompts) {
+    at::Tensor caption = prompt.tokens.to(dtype_).unsqueeze(0);
+    if (caption_linear_1_)
+      caption = (*caption_linear_2_)((*caption_linear_1_)(caption, nn::Activation::kGeluTanh));
+    captions.push_back(caption);
+  }
+  for (const PixArtBlock& block : blocks_) {
+    PromptKeysValues& keys_values = context->keys_values.emplace_back();
+    for (const at::Tensor& caption : captions) keys_values.push_back(block.attn2.to_kv(caption));
+  }
+  return context;
+}
+
+at::Tensor PixArtTransformer::predict(const at::Tensor& z, double timestep, at::ArrayRef<int64_t> prompt_of,
+                                      const Context& context) const {
+  const auto& own = static_cast<const PixArtContext&>(context);
+  at::Tensor x = embed(z, own);
+  const at::Tensor time = time_embedding(timestep, own);
+  const at::Tensor modulation = adaln_linear_(at::silu(time)).view({6, config_.width()});
+  for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i](x, modulation, own.keys_values[i], prompt_of);
+  return head(x, time, z.size(2));
+}
+
+at::Tensor PixArtTransformer::embed(const at::Tensor& z, const PixArtContext& context) const {
+  const int64_t patch = config_.patch_size;
+  const at::Tensor patches = z.to(dtype_)
+                                 .unflatten(3, {z.size(3) / patch, patch})
+                                 .unflatten(2, {z.size(2) / patch, patch})  // [B, in, h/p, p, w/p, p]
+                                 .permute({0, 2, 4, 1, 3, 5})
+                                 .flatten(3)
+                                 .flatten(1, 2);  // [B, S, in * p * p]
+  return patch_proj_(patches).add_(context.positions);
+}
+
+at::Tensor PixArtTransformer::time_embedding(double timestep, const PixArtContext& context) const {
+  const at::Tensor sinusoids =
+      nn::sinusoidal_embedding({timestep}, kTimeChannels).to(scale_shift_table_.device());
+  const at::Tensor time = timestep_embedder_(sinusoids);
+  return context.size_embedding.defined() ? time + context.size_embedding : time;
+}
+
+at::Tensor PixArtTransformer::head(const at::Tensor& x, const at::Tensor& time, int64_t latent_height) const {
+  constexpr double kEpsilon = 1e-6;
+  const at::Tensor table = scale_shift_table_ + time;  // [2, C]: shift, scale
+  const at::Tensor out = proj_out_(nn::modulated_layer_norm(x, table[1], table[0], kEpsilon)).to(at::kFloat);
+  const int64_t patch = config_.patch_size, rows = latent_height / patch, columns = x.size(1) / rows;
+  return out.view({x.size(0), rows, columns, patch, patch, config_.in_channels})
+      .permute({0, 5, 1, 3, 2, 4})
+      .reshape({x.size(0), config_.in_channels, rows * patch, columns * patch});
+}
+
+std::unique_ptr<Denoiser> load_pixart(const std::filesystem::path& model, const LoadOptions& options,
+                                      LoadStatistics& statistics) {
+  const std::filesystem::path folder = model / "transformer";
+  const PixArtConfig config(JsonConfig::read(folder / "config.json"));
+  weights::Checkpoint checkpoint(folder);
+  const weights::Scope scope(checkpoint, options.dtype, options.device);
+  auto transformer = std::make_unique<PixArtTransformer>(scope, config, options.tensor_group);
+  for (const std::string& key : checkpoint.unused())
+    log_warning("[{}] weight '{}' is not used", folder.string(), key);
+  statistics.bytes_read += checkpoint.bytes_used();
+  statistics.weights_bytes += checkpoint.bytes_used();
+  return transformer;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,40 @@
+#include "nn/embeddings.h"
+
+#include <cmath>
+
+namespace tessera::nn {
+
+at::Tensor sinusoidal_embedding(const std::vector<double>& values, int64_t dim) {
+  const at::Tensor exponent =
+      at::arange(dim / 2, at::kFloat) * -std::log(10000.0) / static_cast<double>(dim / 2);
+  const at::Tensor value = at::tensor(at::ArrayRef<double>(values), at::kDouble).to(at::kFloat);
+  const at::Tensor angle = value.unsqueeze(1) * at::exp(exponent).unsqueeze(0);
+  return at::cat({at::cos(angle), at::sin(angle)}, 1);
+}
+
+TimestepEmbedding::TimestepEmbedding(const weights::Scope& scope, int64_t in, int64_t out)
+    : linear_1(scope / "linear_1", in, out), linear_2(scope / "linear_2", out, out) {}
+
+at::Tensor TimestepEmbedding::operator()(const at::Tensor& x) const {
+  return linear_2(linear_1(x, Activation::kSilu));
+}
+
+at::Tensor sincos_position_embedding(int64_t dim, int64_t rows, int64_t columns, int64_t base_size,
+                                     double interpolation_scale) {
+  // The places are rounded to fp32 as the models saw them in training; the angles need double.
+  const auto places = [&](int64_t count) {
+    const double spread = static_cast<double>(count) / static_cast<double>(base_size);
+    return (at::arange(count, at::kFloat) / spread / interpolation_scale).to(at::kDouble);
+  };
+  const at::Tensor exponent = at::arange(dim / 4, at::kDouble) / (static_cast<double>(dim) / 4.0);
+  const at::Tensor frequency = at::pow(10000.0, exponent).reciprocal();
+  const auto encode = [&](const at::Tensor& place) {
+    const at::Tensor angle = at::outer(place, frequency);
+    return at::cat({at::sin(angle), at::cos(angle)}, 1).to(at::kFloat);  // [count, dim / 2]
+  };
+  const at::Tensor column = encode(places(columns)).unsqueeze(0).expand({rows, columns, dim / 2});
+  const at::Tensor row = encode(places(rows)).unsqueeze(1).expand({rows, columns, dim / 2});
+  return at::cat({column, row}, 2).reshape({rows * columns, dim});
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,83 @@
+#include "models/pixart.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "tests/golden.h"
+
+namespace tessera::models {
+namespace {
+
+std::unique_ptr<PixArtTransformer> load(const std::string& name, at::ScalarType dtype) {
+  weights::Checkpoint checkpoint(golden_folder(name));
+  return std::make_unique<PixArtTransformer>(
+      weights::Scope(checkpoint, dtype), PixArtConfig(JsonConfig::read(golden_folder(name) / "config.json")),
+      parallel::Group{});
+}
+
+class PixArtGolden : public ::testing::TestWithParam<const char*> {
+ protected:
+  at::Tensor run(at::ScalarType dtype, double timestep) {
+    const auto model = load(GetParam(), dtype);
+    const at::Tensor z = golden_.at("latents");
+    const std::vector<Conditioning> prompts = {{golden_.at("prompt.0")}, {golden_.at("prompt.1")}};
+    const auto context = model->prepare(prompts, z.size(2), z.size(3));
+    return model->predict(z, timestep, {0, 1, 1}, *context);
+  }
+
+  std::map<std::string, at::Tensor> golden_ =
+      read_golden(std::string(GetParam()) + "/golden/golden.safetensors");
+};
+
+TEST_P(PixArtGolden, EqualsDiffusersInFp32) {
+  for (const double timestep : {999.0, 0.0, 417.5}) {
+    const at::Tensor out = run(at::kFloat, timestep);
+    EXPECT_EQ(out.scalar_type(), at::kFloat);
+    EXPECT_LE(relative_error(out, golden_.at(fmt::format("output.{}", timestep))), kComponentTolerance)
+        << timestep;
+  }
+}
+
+TEST_P(PixArtGolden, IsAsNearTheTruthInBf16AsDiffusers) {
+  double own = 0, theirs = 0;  // summed over the timesteps: one maximum over few elements is noise
+  for (const double timestep : {999.0, 0.0, 417.5}) {
+    const at::Tensor truth = golden_.at(fmt::format("output.{}", timestep));
+    own += (run(at::kBFloat16, timestep) - truth).square().sum().item<double>();
+    theirs += (golden_.at(fmt::format("output.{}.bf16", timestep)) - truth).square().sum().item<double>();
+  }
+  EXPECT_LE(std::sqrt(own), 1.1 * std::sqrt(theirs));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, PixArtGolden,
+                         ::testing::Values("pixart-alpha", "pixart-sigma", "pixart-plain"));
+
+TEST(PixArtConfig, RefusesWhatItCannotRun) {
+  const auto refusal = [](const std::string& json) {
+    try {
+      const PixArtConfig config(JsonConfig(parse_json(json, "config.json"), "config.json"));
+      return std::string("accepted");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(refusal("{}"), "accepted");
+  EXPECT_NE(refusal(R"({"norm_type":"layer_norm"})").find("'norm_type' must be \"ada_norm_single\""),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"num_layers":0})").find("'num_layers'"), std::string::npos);
+  EXPECT_NE(refusal(R"({"num_layers":"x"})").find("an integer"), std::string::npos);
+  EXPECT_NE(refusal(R"({"out_channels":2})").find("at least in_channels"), std::string::npos);
+  EXPECT_NE(refusal(R"({"caption_channels":8,"cross_attention_dim":8})").find("1152"), std::string::npos);
+}
+
+TEST(PixArtBins, MapToTheNearestAspectRatio) {
+  EXPECT_EQ(pixart_bin_resolution(1024, 1024, 128), (std::pair<int64_t, int64_t>(1024, 1024)));
+  EXPECT_EQ(pixart_bin_resolution(500, 500, 128), (std::pair<int64_t, int64_t>(1024, 1024)));
+  EXPECT_EQ(pixart_bin_resolution(100, 400, 64), (std::pair<int64_t, int64_t>(256, 1024)));
+  EXPECT_EQ(pixart_bin_resolution(720, 1280, 128), (std::pair<int64_t, int64_t>(768, 1344)));
+  EXPECT_EQ(pixart_bin_resolution(4000, 1000, 32), (std::pair<int64_t, int64_t>(512, 128)));
+  EXPECT_EQ(pixart_bin_resolution(1024, 3968, 256), (std::pair<int64_t, int64_t>(1024, 3968)));
+  EXPECT_EQ(pixart_bin_resolution(104, 200, 16), (std::pair<int64_t, int64_t>(104, 200)));
+}
+
+}  // namespace
+}  // namespace tessera::models
