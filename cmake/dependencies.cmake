@@ -3,18 +3,17 @@ find_package(Torch REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(PNG REQUIRED)
+find_package(ICU REQUIRED COMPONENTS uc)
 find_package(GTest REQUIRED)
 find_package(Threads REQUIRED)
-find_library(SENTENCEPIECE_LIBRARY sentencepiece REQUIRED)
-find_path(SENTENCEPIECE_INCLUDE sentencepiece_processor.h REQUIRED)
 
 add_library(tessera_dependencies INTERFACE)
 # System headers: their warnings are not ours.
-target_include_directories(tessera_dependencies SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS} ${SENTENCEPIECE_INCLUDE})
+target_include_directories(tessera_dependencies SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 # libtorch brings fmt's headers but not its library.
 target_compile_definitions(tessera_dependencies INTERFACE FMT_HEADER_ONLY=1)
 target_link_libraries(tessera_dependencies INTERFACE ${TORCH_LIBRARIES} CLI11::CLI11 nlohmann_json::nlohmann_json
-                                                     PNG::PNG ${SENTENCEPIECE_LIBRARY} Threads::Threads)
+                                                     PNG::PNG ICU::uc Threads::Threads)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)

@@ -1,0 +1,87 @@
+#include "text/t5_tokenizer.h"
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/utf8.h"
+#include "text/unicode.h"
+
+namespace tessera::text {
+namespace {
+
+constexpr int64_t kUnknownId = 2;
+constexpr std::string_view kSpace = "\u2581";
+constexpr char32_t kSpaceCharacter = U'\u2581';
+
+}  // namespace
+
+T5Tokenizer::T5Tokenizer(T5TokenizerFiles files)
+    : charsmap_(files.model.charsmap.empty() ? Charsmap() : Charsmap(files.model.charsmap, files.where)),
+      unigram_(std::move(files.model.pieces), kUnknownId, files.where),
+      vocabulary_size_(unigram_.size()) {
+  std::optional<int64_t> end_id;
+  for (const auto& [token, normalized] : files.tokens) {
+    if (find_invalid_utf8(token)) input_error(files.where, "a special token is not UTF-8");
+    const int64_t id = unigram_.find(token).value_or(vocabulary_size_);
+    if (id == vocabulary_size_) ++vocabulary_size_;
+    if (token == files.end_token) end_id = id;
+    if (normalized) {
+      normalized_tokens_.add(charsmap_.normalize(token), id);
+    } else {
+      raw_tokens_.add(token, id);
+    }
+  }
+  TESSERA_CHECK(end_id.has_value(), "'{}' is not among the tokens of {}", files.end_token, files.where);
+  end_id_ = *end_id;
+}
+
+std::vector<int64_t> T5Tokenizer::encode(std::string_view text, int64_t max_length) const {
+  TESSERA_CHECK(max_length >= 1, "max_length {}", max_length);
+  require_utf8(text, "prompt");
+  std::vector<int64_t> ids;
+  raw_tokens_.split(text, [&](std::optional<int64_t> id, std::string_view part) {
+    if (id) {
+      ids.push_back(*id);
+    } else {
+      encode_between_tokens(part, ids);
+    }
+  });
+  const int64_t cut = static_cast<int64_t>(ids.size()) - (max_length - 1);
+  if (cut > 0) {
+    log_warning("the prompt is too long: its last {} tokens are cut, {} remain", cut, max_length);
+    ids.resize(max_length - 1);
+  }
+  ids.push_back(end_id_);
+  return ids;
+}
+
+void T5Tokenizer::encode_between_tokens(std::string_view text, std::vector<int64_t>& ids) const {
+  const std::string normalized = charsmap_.normalize(text);
+  normalized_tokens_.split(normalized, [&](std::optional<int64_t> id, std::string_view part) {
+    if (id) {
+      ids.push_back(*id);
+    } else {
+      encode_words(part, ids);
+    }
+  });
+}
+
+void T5Tokenizer::encode_words(std::string_view text, std::vector<int64_t>& ids) const {
+  std::string word;
+  const auto finish = [&] {
+    unigram_.encode(word, ids);
+    word.clear();
+  };
+  for_each_character(text, [&](char32_t character, std::string_view bytes) {
+    if (is_white_space(character)) return finish();
+    // In the text itself U+2581 starts a word as well, and is one when nothing follows it.
+    if (character == kSpaceCharacter) {
+      finish();
+    } else if (word.empty()) {
+      word = kSpace;
+    }
+    word += bytes;
+  });
+  finish();
+}
+
+}  // namespace tessera::text

@@ -1,0 +1,48 @@
+// The Unigram segmentation: the pieces whose scores (log-probabilities) have the largest sum.
+// Kudo, "Subword Regularization", 2018 (https://arxiv.org/abs/1804.10959), section 3.2.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace tessera::text {
+
+struct Piece {
+  std::string text;  // UTF-8
+  double score;
+};
+
+class Unigram {
+ public:
+  // A piece's position is its id; of two with the same text the later counts. `unknown_id` is what characters
+  // that no piece covers become. Throws Error(kInput) with `where` when it is not below the number of pieces,
+  // or a piece is not UTF-8.
+  Unigram(std::vector<Piece> pieces, int64_t unknown_id, const std::string& where);
+
+  // Appends the ids of `word` (well-formed UTF-8) to `ids`; neighbouring unknown characters share one id.
+  // Scores are summed in double precision from the left, and of equal sums the one whose last piece starts
+  // earlier wins: words such as "..." have several best segmentations, and which one is taken decides the
+  // ids.
+  void encode(std::string_view word, std::vector<int64_t>& ids) const;
+
+  std::optional<int64_t> find(std::string_view piece) const;
+  int64_t size() const { return static_cast<int64_t>(scores_.size()); }
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+
+  std::unordered_map<std::string, int64_t, Hash, std::equal_to<>> ids_;
+  std::vector<double> scores_;
+  int64_t unknown_id_;
+  double unknown_score_;
+  size_t max_bytes_ = 0;  // of a piece
+};
+
+}  // namespace tessera::text

@@ -1,0 +1,167 @@
+#include "text/t5_tokenizer.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "tests/golden.h"
+#include "text/unicode.h"
+
+namespace tessera::text {
+namespace {
+
+constexpr int64_t kNoLimit = 1'000'000;
+
+class T5TokenizerGolden : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(T5TokenizerGolden, GivesTheIdsOfTransformers) {
+  const T5Tokenizer tokenizer(golden_folder(GetParam()));
+  const Json lines = read_json(golden_folder(GetParam()) / "lines.json");
+  EXPECT_GE(lines.size(), 150U);
+  for (const Json& line : lines) {
+    const auto text = line["text"].get<std::string>();
+    EXPECT_EQ(tokenizer.encode(text, kNoLimit), line["ids"].get<std::vector<int64_t>>()) << text;
+    EXPECT_EQ(clean_prompt(text), line["cleaned"].get<std::string>());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Folders, T5TokenizerGolden, ::testing::Values("t5_tokenizer", "t5_tokenizer_json"));
+
+TEST(T5Tokenizer, CutsBeforeTheEndMarkAndSaysHowManyTokens) {
+  const T5Tokenizer tokenizer(golden_folder("t5_tokenizer"));
+  std::vector<std::string> warnings;
+  const LogSink before =
+      set_log_sink([&](LogLevel, const std::string& message) { warnings.push_back(message); });
+  const std::string text = "a red circle above a blue square";
+  const std::vector<int64_t> whole = tokenizer.encode(text, kNoLimit);
+  const auto length = static_cast<int64_t>(whole.size());
+  ASSERT_GE(length, 8);
+  EXPECT_EQ(whole.back(), 1);
+  EXPECT_EQ(tokenizer.encode(text, length), whole);
+  EXPECT_TRUE(warnings.empty());
+
+  std::vector<int64_t> expected(whole.begin(), whole.end() - 4);
+  expected.push_back(1);
+  EXPECT_EQ(tokenizer.encode(text, length - 3), expected);
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("its last 3 tokens are cut"), std::string::npos) << warnings[0];
+  EXPECT_EQ(tokenizer.encode(text, 1), std::vector<int64_t>{1});
+  set_log_sink(before);
+}
+
+TEST(T5Tokenizer, CountsTheSentinels) {
+  EXPECT_EQ(T5Tokenizer(golden_folder("t5_tokenizer")).vocabulary_size(), 800);
+  EXPECT_EQ(T5Tokenizer(golden_folder("t5_tokenizer_json")).vocabulary_size(), 700);
+}
+
+class T5TokenizerFolder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / fmt::format("tessera-tokenizer-{}", ::getpid());
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& name, std::string_view content) {
+    std::ofstream(folder_ / name, std::ios::binary) << content;
+  }
+  // Writes a tokenizer.json whose charsmap is `charsmap` in base64.
+  void write_json(const std::string& charsmap) {
+    write("tokenizer.json",
+          R"({"model":{"type":"Unigram","vocab":[["<pad>",0],["</s>",0],["<unk>",0],["a",-1]]},)"
+          R"("normalizer":{"type":"Precompiled","precompiled_charsmap":")" +
+              charsmap + R"("}})");
+  }
+  std::string refusal() {
+    try {
+      const T5Tokenizer tokenizer(folder_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 3);
+      return error.what();
+    }
+    return "accepted";
+  }
+  void expect_refusal(const std::string& part) {
+    const std::string message = refusal();
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(T5TokenizerFolder, RefusesACutSentencePieceModel) {
+  const std::string model = read_file(golden_folder("t5_tokenizer") / "spiece.model", 1 << 20);
+  for (size_t size = 0; size < model.size(); size += size < 400 ? 1 : 4099) {
+    write("spiece.model", std::string_view(model).substr(0, size));
+    EXPECT_EQ(refusal(), fmt::format("[{}] not a SentencePiece model, or a damaged one",
+                                     (folder_ / "spiece.model").string()))
+        << size;
+  }
+  write("spiece.model", model);
+  EXPECT_EQ(refusal(), "accepted");
+}
+
+TEST_F(T5TokenizerFolder, RefusesADamagedSentencePieceModel) {
+  const std::string model = read_file(golden_folder("t5_tokenizer") / "spiece.model", 1 << 20);
+  for (size_t position = 0; position < model.size(); position += 4001) {
+    std::string damaged = model;
+    damaged[position] = static_cast<char>(damaged[position] ^ 0xff);
+    write("spiece.model", damaged);
+    try {  // what is no error of form must not be one of memory
+      T5Tokenizer(folder_).encode("a photo ﬁ ①\uff45\u0301", kNoLimit);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 3);
+    }
+  }
+}
+
+TEST_F(T5TokenizerFolder, RefusesOtherTokenizers) {
+  EXPECT_NE(refusal().find("neither spiece.model nor tokenizer.json"), std::string::npos);
+  write("tokenizer.json", R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})");
+  expect_refusal("a tokenizer of type BPE; a T5 tokenizer has the type Unigram");
+  write("tokenizer.json", R"({"model":{"type":"Unigram","vocab":[["a",0],["b"]]}})");
+  expect_refusal("'vocab' row 1 must be [piece, score]");
+  write("tokenizer.json", R"({"model":{"type":"Unigram","vocab":[["a",0]]}})");
+  expect_refusal("1 pieces");
+  write("tokenizer.json", R"({"version":"1.0"})");
+  expect_refusal("'model' must be an object");
+  write("tokenizer.json", R"({"model":)");
+  expect_refusal("tokenizer.json");
+}
+
+TEST_F(T5TokenizerFolder, RefusesDamagedNormalisationRules) {
+  write_json("!!!!");
+  expect_refusal("not base64");
+  write_json("AAAA");
+  expect_refusal("character map is damaged");
+  write_json("BAAAAAAA");  // announces 4 bytes of trie, has 2
+  expect_refusal("character map is damaged");
+  write_json("BAAAAAAAAAA=");  // a trie of one unit
+  EXPECT_EQ(refusal(), "accepted");
+  EXPECT_EQ(T5Tokenizer(folder_).encode("b", kNoLimit), (std::vector<int64_t>{2, 1}));
+}
+
+TEST_F(T5TokenizerFolder, RefusesConfigsOfTheWrongShape) {
+  write_json("BAAAAAAAAAA=");
+  write("tokenizer_config.json", R"({"extra_ids":-1})");
+  expect_refusal("'extra_ids'");
+  write("tokenizer_config.json", R"({"added_tokens_decoder":{"x":{"content":"a"}}})");
+  expect_refusal("'added_tokens_decoder'");
+  write("tokenizer_config.json", R"({"added_tokens_decoder":{"5":{"content":"a","single_word":true}}})");
+  expect_refusal("'single_word' must be false");
+  write("tokenizer_config.json", R"({"added_tokens_decoder":{"5":7}})");
+  expect_refusal("tokenizer_config.json");
+}
+
+TEST(T5TokenizerText, MustBeUtf8) {
+  EXPECT_THROW(T5Tokenizer(golden_folder("t5_tokenizer")).encode("a\xff", 9), Error);
+}
+
+}  // namespace
+}  // namespace tessera::text
