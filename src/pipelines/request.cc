@@ -65,8 +65,8 @@ std::string scheduler_class(const Request& request, const Model& model) {
 }  // namespace
 
 Settings resolve(const Request& request, const Model& model) {
-  if (request.prompts.empty()) usage_error("prompt", "give at least one prompt (it may be empty: \"\")");
-  for (const std::string& prompt : request.prompts) check_text("prompt", prompt);
+  if (request.prompts.empty()) usage_error("PROMPT", "give at least one prompt (it may be empty: \"\")");
+  for (const std::string& prompt : request.prompts) check_text("PROMPT", prompt);
   check_text("--negative-prompt", request.negative_prompt);
 
   Settings settings;

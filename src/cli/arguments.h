@@ -1,0 +1,39 @@
+// The command line, parsed. Dashes and underscores are the same in the names of options, so that xDiT's
+// spelling works too.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "pipelines/request.h"
+
+namespace tessera::cli {
+
+struct GenerateArguments {
+  pipelines::Request request;
+  std::optional<std::string> model;  // folder or name; see find_model
+  std::filesystem::path output;
+  std::optional<std::filesystem::path> report;
+  std::optional<int> threads;
+  bool quiet = false;
+};
+
+struct ModelsArguments {
+  std::optional<std::string> model;
+};
+
+// Text that was asked for: --help or --version.
+struct ShowText {
+  std::string text;
+};
+
+using Command = std::variant<GenerateArguments, ModelsArguments, ShowText>;
+
+// `arguments` without the program's name. Throws Error(kUsage) with one line that names the option and what
+// is valid; an unknown option or command comes with the nearest known one.
+Command parse_arguments(std::vector<std::string> arguments);
+
+}  // namespace tessera::cli

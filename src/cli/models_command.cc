@@ -1,0 +1,115 @@
+#include "cli/models_command.h"
+
+#include <cstdio>
+
+#include "cli/find_model.h"
+#include "cli/report.h"
+#include "core/error.h"
+#include "pipelines/model.h"
+#include "samplers/sampler.h"
+#include "weights/checkpoint.h"
+
+namespace tessera::cli {
+namespace {
+
+std::string count_text(uint64_t count) {
+  const auto value = static_cast<double>(count);
+  if (count < 1000) return fmt::format("{}", count);
+  if (count < 1000 * 1000) return fmt::format("{:.1f} K", value / 1e3);
+  if (count < 1000 * 1000 * 1000) return fmt::format("{:.1f} M", value / 1e6);
+  return fmt::format("{:.2f} B", value / 1e9);
+}
+
+std::string bytes_text(uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes < 1024 * 1024) return fmt::format("{:.1f} KiB", value / 1024);
+  if (bytes < uint64_t{1} << 30) return fmt::format("{:.1f} MiB", value / (1 << 20));
+  return fmt::format("{:.2f} GiB", value / (1 << 30));
+}
+
+struct WeightFiles {
+  size_t files = 0;
+  bool others = false;  // weights in formats that are not read (.bin, .ckpt, ...)
+};
+
+WeightFiles count_weight_files(const std::filesystem::path& folder) {
+  WeightFiles result;
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
+    const std::filesystem::path extension = entry.path().extension();
+    result.files += extension == ".safetensors" ? 1 : 0;
+    result.others |= extension == ".bin" || extension == ".msgpack" || extension == ".ckpt";
+  }
+  return result;
+}
+
+// A line on the weights of one part.
+std::string describe_weights(const std::filesystem::path& folder) {
+  const WeightFiles found = count_weight_files(folder);
+  if (found.files == 0) return found.others ? "no safetensors (only other weight files)" : "";
+  try {
+    const weights::Checkpoint checkpoint(folder);
+    uint64_t parameters = 0, bytes = 0;
+    for (const std::string& key : checkpoint.keys()) {
+      const weights::TensorEntry& entry = checkpoint.entry(key);
+      uint64_t count = 1;
+      for (const int64_t size : entry.shape) count *= static_cast<uint64_t>(size);
+      parameters += count;
+      bytes += entry.end - entry.begin;
+    }
+    return fmt::format("{:>9}  {:<5} {:>10}  {}", count_text(parameters), dtype_name(checkpoint.dtype()),
+                       bytes_text(bytes),
+                       found.files == 1 ? "1 file" : fmt::format("sharded, {} files", found.files));
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+void print_part(const std::filesystem::path& folder, const std::string& name, const Json& part) {
+  // ["library", "Class"]; null where a pipeline goes without the part.
+  const bool named = part.is_array() && part.size() == 2 && part[1].is_string();
+  const std::string type = named ? part[1].get<std::string>() : "-";
+  const bool there = std::filesystem::is_directory(folder / name);
+  fmt::print("  {:<14} {:<28} {}\n", name, type,
+             there   ? describe_weights(folder / name)
+             : named ? "missing"
+                     : "");
+}
+
+// Why the checkpoint cannot run; empty when it can.
+std::string find_obstacle(const std::filesystem::path& folder) {
+  try {
+    const pipelines::Model model = pipelines::read_model(folder);
+    pipelines::Request defaults;
+    defaults.prompts = {""};
+    const pipelines::Settings settings = pipelines::resolve(defaults, model);
+    samplers::make_sampler(model.scheduler, std::nullopt, settings.steps, 1);
+    pipelines::check_weights(model);
+    fmt::print("  {}: pictures of {} x {} by default, {} steps, guidance {}, {} tokens a prompt\n",
+               model.family->title, settings.width, settings.height, settings.steps, settings.guidance,
+               settings.max_sequence_length);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+int run_models(const ModelsArguments& arguments) {
+  const std::filesystem::path folder = find_model(arguments.model);
+  const JsonConfig index = pipelines::read_model_index(folder);
+  fmt::print("{}: {}\n", folder.string(), index.string("_class_name"));
+  for (const auto& [name, part] : index.values().items()) {
+    if (!name.starts_with("_") && part.is_array()) print_part(folder, name, part);
+  }
+  const std::string obstacle = find_obstacle(folder);
+  if (obstacle.empty()) {
+    fmt::print("  can run: tessera generate \"PROMPT\" --model {}\n", folder.string());
+    return 0;
+  }
+  fmt::print("  cannot run: {}\n", obstacle);
+  return static_cast<int>(ErrorKind::kInput);
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,95 @@
+#include "cli/progress.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "cli/signals.h"
+
+namespace tessera::cli {
+namespace {
+
+using pipelines::Stage;
+
+std::string duration(double seconds) {
+  if (seconds < 100) return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 2 : 1);
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole < 3600) return fmt::format("{}:{:02} min", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02} h", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+std::string bar(int64_t done, int64_t total) {
+  constexpr int64_t kWidth = 24;
+  const int64_t filled = done * kWidth / total;
+  return fmt::format("[{}{}]", std::string(static_cast<size_t>(filled), '#'),
+                     std::string(static_cast<size_t>(kWidth - filled), '.'));
+}
+
+}  // namespace
+
+Progress::Progress(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1) {
+  previous_sink_ = set_log_sink([this](LogLevel level, const std::string& message) {
+    if (level == LogLevel::kWarning || !quiet_)
+      line(level == LogLevel::kWarning ? "warning: " + message : message);
+  });
+}
+
+Progress::~Progress() {
+  erase();
+  set_log_sink(std::move(previous_sink_));
+}
+
+pipelines::Observer Progress::observer() {
+  pipelines::Observer observer;
+  observer.cancelled = interrupted;
+  if (quiet_) return observer;
+  observer.started = [this](Stage stage) { started(stage); };
+  observer.finished = [this](Stage stage, double seconds) { finished(stage, seconds); };
+  observer.progressed = [this](Stage stage, int64_t done, int64_t total) { progressed(stage, done, total); };
+  return observer;
+}
+
+void Progress::line(const std::string& text) {
+  erase();
+  fmt::print(stderr, "{}\n", text);
+}
+
+void Progress::summary(const pipelines::Seconds& seconds) {
+  if (quiet_) return;
+  line(fmt::format("{} in all: load {}, encode {}, denoise {}, decode {}", duration(seconds.total),
+                   duration(seconds.load), duration(seconds.encode), duration(seconds.denoise),
+                   duration(seconds.decode)));
+}
+
+void Progress::started(Stage stage) {
+  stage_start_ = std::chrono::steady_clock::now();
+  if (terminal_) draw(fmt::format("{} ...", pipelines::stage_name(stage)));
+}
+
+void Progress::finished(Stage stage, double seconds) {
+  if (!terminal_) line(fmt::format("{:<18} {}", pipelines::stage_name(stage), duration(seconds)));
+}
+
+void Progress::progressed(Stage stage, int64_t done, int64_t total) {
+  if (!terminal_) return;
+  const double passed =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - stage_start_).count();
+  const double each = passed / static_cast<double>(done);
+  draw(fmt::format("{} {} {}/{}  {} each, {} left", pipelines::stage_name(stage), bar(done, total), done,
+                   total, duration(each), duration(each * static_cast<double>(total - done))));
+}
+
+void Progress::draw(const std::string& text) {
+  fmt::print(stderr, "\r\033[K{}", text);
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+void Progress::erase() {
+  if (!std::exchange(drawn_, false)) return;
+  fmt::print(stderr, "\r\033[K");
+  std::fflush(stderr);
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,42 @@
+// What a person sees on stderr during a run: a bar on a terminal, one line per stage otherwise.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "core/log.h"
+#include "pipelines/generate.h"
+#include "pipelines/observer.h"
+
+namespace tessera::cli {
+
+class Progress {
+ public:
+  // Takes the log sink, so that warnings and the bar do not mix, and gives it back at the end. `quiet` leaves
+  // warnings.
+  explicit Progress(bool quiet);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // To be handed to generate(). This object must outlive it.
+  pipelines::Observer observer();
+
+  void line(const std::string& text);               // one line of its own
+  void summary(const pipelines::Seconds& seconds);  // the last line
+
+ private:
+  void started(pipelines::Stage stage);
+  void finished(pipelines::Stage stage, double seconds);
+  void progressed(pipelines::Stage stage, int64_t done, int64_t total);
+  void draw(const std::string& text);
+  void erase();
+
+  bool quiet_;
+  bool terminal_;
+  bool drawn_ = false;  // a line without an end stands on the terminal
+  std::chrono::steady_clock::time_point stage_start_;
+  LogSink previous_sink_;
+};
+
+}  // namespace tessera::cli

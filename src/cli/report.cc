@@ -1,0 +1,93 @@
+#include "cli/report.h"
+
+#include <ATen/Parallel.h>
+#include <sys/resource.h>
+
+namespace tessera::cli {
+namespace {
+
+Json settings_json(const pipelines::Settings& settings, const pipelines::Model& model) {
+  const pipelines::Request& request = settings.request;
+  return {{"model", model.folder.string()},
+          {"model_class", model.family->class_name},
+          {"prompts", request.prompts},
+          {"negative_prompt", request.negative_prompt},
+          {"height", settings.height},
+          {"width", settings.width},
+          {"painted_height", settings.painted_height},
+          {"painted_width", settings.painted_width},
+          {"num_inference_steps", settings.steps},
+          {"guidance_scale", settings.guidance},
+          {"seed", request.seed},
+          {"num_images_per_prompt", request.num_images_per_prompt},
+          {"scheduler", settings.scheduler},
+          {"max_sequence_length", settings.max_sequence_length},
+          {"resolution_binning", request.resolution_binning},
+          {"output_type", request.output_type == pipelines::OutputType::kImage ? "image" : "latent"},
+          {"dtype", dtype_name(request.dtype)},
+          {"device", request.device.str()},
+          {"threads", at::get_num_threads()},
+          {"version", TESSERA_VERSION}};
+}
+
+uint64_t peak_rss_bytes() {
+  rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;  // kilobytes on Linux
+}
+
+}  // namespace
+
+std::string dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "fp32";
+    case at::kBFloat16:
+      return "bf16";
+    case at::kHalf:
+      return "fp16";
+    default:
+      return c10::toString(dtype);
+  }
+}
+
+std::string model_name(const pipelines::Model& model) {
+  const std::filesystem::path folder = std::filesystem::absolute(model.folder).lexically_normal();
+  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+}
+
+Json make_report(const pipelines::Settings& settings, const pipelines::Model& model,
+                 const pipelines::Result& result, const std::vector<std::string>& outputs) {
+  const pipelines::Seconds& seconds = result.seconds;
+  return {{"settings", settings_json(settings, model)},
+          {"seconds",
+           {{"load", seconds.load},
+            {"encode", seconds.encode},
+            {"denoise", seconds.denoise},
+            {"decode", seconds.decode},
+            {"total", seconds.total}}},
+          {"step_seconds", result.step_seconds},
+          {"ranks", Json::array({{{"peak_rss_bytes", peak_rss_bytes()},
+                                  {"weights_bytes", result.loaded.weights_bytes},
+                                  {"bytes_read", result.loaded.bytes_read}}})},
+          {"outputs", outputs}};
+}
+
+ImageText png_text(const pipelines::Settings& settings, const pipelines::Model& model, int64_t index) {
+  const pipelines::Request& request = settings.request;
+  const std::string& prompt = request.prompts.at(static_cast<size_t>(index / request.num_images_per_prompt));
+  std::string parameters = prompt;
+  if (!request.negative_prompt.empty()) parameters += "\nNegative prompt: " + request.negative_prompt;
+  parameters += fmt::format(
+      "\nSteps: {}, Sampler: {}, CFG scale: {}, Seed: {}, Size: {}x{}, Model: {}, Version: Tessera {}",
+      settings.steps, settings.scheduler, settings.guidance, request.seed, settings.width, settings.height,
+      model_name(model), TESSERA_VERSION);
+  Json json = settings_json(settings, model);
+  json["model"] = model_name(model);  // the folder says more about the machine than about the picture
+  json["prompt"] = prompt;
+  json["picture"] = index;
+  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return {{"parameters", parameters}, {"tessera", text}, {"Software", "Tessera " TESSERA_VERSION}};
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,28 @@
+// What a run leaves behind about itself: the JSON of --report, and the text in PNG files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/image.h"
+#include "core/json.h"
+#include "pipelines/generate.h"
+
+namespace tessera::cli {
+
+// `settings`, `seconds`, `step_seconds`, `ranks` (`weights_bytes`: held by the parts, summed; `bytes_read`:
+// of the checkpoint's files) and `outputs`.
+Json make_report(const pipelines::Settings& settings, const pipelines::Model& model,
+                 const pipelines::Result& result, const std::vector<std::string>& outputs);
+
+// `parameters` as most image tools read it, and `tessera` with everything as JSON, for picture `index` of the
+// run.
+ImageText png_text(const pipelines::Settings& settings, const pipelines::Model& model, int64_t index);
+
+// The short name of a dtype: fp32, bf16, fp16, or what libtorch calls it.
+std::string dtype_name(at::ScalarType dtype);
+
+// The model's folder without where it lies.
+std::string model_name(const pipelines::Model& model);
+
+}  // namespace tessera::cli

@@ -1,0 +1,13 @@
+// The program: from the words of the command line to the exit code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera::cli {
+
+// Prints results on stdout and, when something fails, one line on stderr. Returns the exit code: 0 done, 1 a
+// mistake of this program, 2 usage, 3 model or input file, 4 a peer was lost, 5 out of memory, 130 Ctrl-C.
+int run(std::vector<std::string> arguments) noexcept;
+
+}  // namespace tessera::cli

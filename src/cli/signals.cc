@@ -1,0 +1,44 @@
+#include "cli/signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string_view>
+
+#include "core/file.h"
+
+namespace tessera::cli {
+namespace {
+
+std::atomic<bool> asked_to_end{false};
+
+void say(std::string_view text) {
+  // The handler can do nothing about a failed write.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+void on_signal(int number) {
+  if (number == SIGINT && !asked_to_end.exchange(true)) {
+    say("\ntessera: stopping after this step; Ctrl-C again stops at once\n");
+    return;
+  }
+  remove_unfinished_files();
+  ::_exit(128 + number);
+}
+
+}  // namespace
+
+void install_signal_handlers() {
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
+  ::signal(SIGXFSZ, SIG_IGN);
+}
+
+bool interrupted() {
+  return asked_to_end;
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,92 @@
+#include "cli/values.h"
+
+#include <ATen/Context.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "core/cpu.h"
+#include "core/error.h"
+
+namespace tessera::cli {
+namespace {
+
+// The whole of `text` as a number, or nothing.
+template <typename Number>
+std::optional<Number> parse_whole(const std::string& text) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
+  return value;
+}
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+int64_t parse_integer(const std::string& option, const std::string& text) {
+  if (const auto value = parse_whole<int64_t>(text)) return *value;
+  usage_error(option, "expected an integer, got '{}'", text);
+}
+
+uint64_t parse_seed(const std::string& option, const std::string& text) {
+  if (const auto value = parse_whole<uint64_t>(text)) return *value;
+  usage_error(option, "expected an integer from 0 to 18446744073709551615, got '{}'", text);
+}
+
+double parse_number(const std::string& option, const std::string& text) {
+  if (const auto value = parse_whole<double>(text)) return *value;
+  usage_error(option, "expected a number, got '{}'", text);
+}
+
+at::Device parse_device(const std::string& option, const std::string& text) {
+  if (text == "cpu") return at::kCPU;
+  const bool numbered = text.starts_with("cuda:");
+  const auto index = parse_whole<int8_t>(numbered ? text.substr(5) : "0");
+  if ((text != "cuda" && !numbered) || !index || *index < 0) {
+    usage_error(option, "expected cpu, cuda or cuda:N, got '{}'", text);
+  }
+  if (!at::globalContext().hasCUDA()) {
+    usage_error(option, "no GPU can be used: this libtorch has no CUDA or finds no driver; use --device cpu");
+  }
+  return {at::kCUDA, *index};
+}
+
+pipelines::OutputType parse_output_type(const std::string& option, const std::string& text) {
+  if (text == "image" || text == "pil") return pipelines::OutputType::kImage;  // diffusers says pil
+  if (text == "latent") return pipelines::OutputType::kLatent;
+  usage_error(option, "expected image or latent, got '{}'", text);
+}
+
+at::ScalarType parse_dtype(const std::string& option, const std::string& text, at::Device device) {
+  if (text == "auto") return device.is_cuda() || cpu_has_bf16() ? at::kBFloat16 : at::kFloat;
+  if (text == "fp32") return at::kFloat;
+  if (text == "bf16") return at::kBFloat16;
+  if (text == "fp16") return at::kHalf;
+  usage_error(option, "expected auto, fp32, bf16 or fp16, got '{}'", text);
+}
+
+std::optional<std::string> nearest_word(const std::string& word, const std::vector<std::string>& known) {
+  const auto distance = [&](const std::string& other) { return edit_distance(word, other); };
+  const auto best =
+      std::min_element(known.begin(), known.end(),
+                       [&](const std::string& a, const std::string& b) { return distance(a) < distance(b); });
+  if (best == known.end() || distance(*best) > std::max<size_t>(2, word.size() / 3)) return std::nullopt;
+  return *best;
+}
+
+}  // namespace tessera::cli
