@@ -1,0 +1,263 @@
+"""The demo model's PixArt denoiser: its form, training on cached latents, and sampling."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from diffusers import AutoencoderKL, DPMSolverMultistepScheduler, PixArtTransformer2DModel
+from diffusers.models.attention_processor import AttnProcessor
+
+import check_demo
+import demo_scenes as scenes
+import demo_text
+from demo_optim import Ema, Muon, trapezoid
+
+GUIDANCE = 4.5
+SAMPLER_STEPS = 20
+CAPTION_DROPOUT = 0.1
+
+
+def build_scheduler() -> DPMSolverMultistepScheduler:
+    return DPMSolverMultistepScheduler(
+        num_train_timesteps=1000, beta_schedule="linear", beta_start=1e-4, beta_end=0.02,
+        prediction_type="v_prediction", algorithm_type="dpmsolver++", solver_order=2,
+    )
+
+
+def build_denoiser(heads: int, layers: int) -> PixArtTransformer2DModel:
+    model = PixArtTransformer2DModel(
+        num_attention_heads=heads, attention_head_dim=64, num_layers=layers, in_channels=4,
+        out_channels=4, cross_attention_dim=64 * heads, caption_channels=128, sample_size=16,
+        patch_size=2, use_additional_conditions=False, attention_bias=True,
+    )
+    # diffusers leaves out the reference initialisation: the output starts at zero, the layers
+    # that read the timestep start small.
+    torch.nn.init.zeros_(model.proj_out.weight)
+    torch.nn.init.zeros_(model.proj_out.bias)
+    torch.nn.init.normal_(model.adaln_single.linear.weight, std=0.02)
+    embedder = model.adaln_single.emb.timestep_embedder
+    for layer in (embedder.linear_1, embedder.linear_2):
+        torch.nn.init.normal_(layer.weight, std=0.02)
+    for layer in (model.caption_projection.linear_1, model.caption_projection.linear_2):
+        torch.nn.init.xavier_uniform_(layer.weight)
+    return model
+
+
+class LatentCache:
+    """Latents of training scenes in shards on disk; shards may be added while training runs."""
+
+    def __init__(self, work: str):
+        self.pattern = os.path.join(work, "latents-*.npz")
+        self.files: list[str] = []
+        self.latents = torch.empty(0)
+        self.scenes: list[scenes.Scene] = []
+
+    def refresh(self) -> None:
+        new = [f for f in sorted(glob.glob(self.pattern)) if f not in self.files]
+        parts = [self.latents] if len(self.latents) else []
+        for name in new:
+            shard = np.load(name)
+            parts.append(torch.from_numpy(shard["latents"]))
+            self.scenes += [demo_text.scene_of(row) for row in shard["attributes"]]
+            self.files.append(name)
+        if new:
+            self.latents = torch.cat(parts)
+
+
+def write_latents(work: str, vae: AutoencoderKL, seed: int, shards: int, each: int = 2048) -> None:
+    """Adds shards up to the given number; each is seeded by its own index."""
+    vae = vae.eval().to(memory_format=torch.channels_last)
+    for index in range(shards):
+        path = os.path.join(work, f"latents-{index:04d}.npz")
+        if os.path.exists(path):
+            continue
+        rng = np.random.default_rng([seed, 77, index])
+        drawn = [scenes.sample_scene(rng) for _ in range(each)]
+        latents = []
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            for start in range(0, each, 32):
+                pictures = np.stack([scenes.render(s, rng) for s in drawn[start : start + 32]])
+                x = torch.from_numpy(pictures).permute(0, 3, 1, 2).float().div(127.5).sub(1)
+                x = x.contiguous(memory_format=torch.channels_last)
+                moments = vae.encoder(x).float()
+                with torch.autocast("cpu", enabled=False):
+                    latents.append(vae.quant_conv(moments)[:, :4].half().contiguous())
+        attributes = np.array([demo_text.attribute_targets(s) for s in drawn], np.uint8)
+        np.savez(path + ".new.npz", latents=torch.cat(latents).numpy(), attributes=attributes)
+        os.replace(path + ".new.npz", path)
+        print(f"latents: shard {index + 1} of {shards}", flush=True)
+
+
+def encode_captions(text, captions):
+    coder, encoder = text
+    ids, mask = coder(captions)
+    with torch.no_grad():
+        return encoder(input_ids=ids, attention_mask=mask).last_hidden_state, mask
+
+
+@torch.no_grad()
+def generate(denoiser, vae, text, captions, seed: int, guidance: float = GUIDANCE,
+             steps: int = SAMPLER_STEPS, batch: int = 32) -> np.ndarray:
+    """Pictures, uint8 [count, size, size, 3], by the same arithmetic as diffusers' pipeline."""
+    generator = torch.Generator().manual_seed(seed)
+    pictures = []
+    for start in range(0, len(captions), batch):
+        part = captions[start : start + batch]
+        count = len(part)
+        hidden, mask = encode_captions(text, [""] * count + part)
+        scheduler = build_scheduler()
+        scheduler.set_timesteps(steps)
+        latents = torch.randn(count, 4, 16, 16, generator=generator)
+        for t in scheduler.timesteps:
+            both = denoiser(torch.cat([latents, latents]), encoder_hidden_states=hidden,
+                            encoder_attention_mask=mask, timestep=t.expand(2 * count),
+                            added_cond_kwargs={"resolution": None, "aspect_ratio": None}).sample
+            free, led = both.chunk(2)
+            latents = scheduler.step(free + guidance * (led - free), t, latents).prev_sample
+        images = vae.decode(latents / vae.config.scaling_factor).sample
+        images = (images.clamp(-1, 1) + 1) * 127.5
+        pictures.append(images.permute(0, 2, 3, 1).round().byte().numpy())
+    return np.concatenate(pictures)
+
+
+def score(denoiser, vae, text, seed: int, each: int, guidance: float = GUIDANCE):
+    """(captions, pictures, counts) for held-out captions."""
+    captions = check_demo.held_out_captions(1000, each)
+    pictures = generate(denoiser, vae, text, captions, seed, guidance)
+    verdicts = [check_demo.check(p, c) for p, c in zip(pictures, captions)]
+    return captions, pictures, check_demo.summary(verdicts)
+
+
+class TrainStep(torch.nn.Module):
+    """Error of the predicted v; a module of its own so that it compiles as a whole."""
+
+    def __init__(self, denoiser):
+        super().__init__()
+        self.denoiser = denoiser
+        betas = torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)
+        alphas = torch.cumprod(1 - betas, 0)
+        self.register_buffer("signal", alphas.sqrt().float())
+        self.register_buffer("noise", (1 - alphas).sqrt().float())
+
+    def forward(self, latents, noise, t, hidden, mask):
+        a, s = self.signal[t].view(-1, 1, 1, 1), self.noise[t].view(-1, 1, 1, 1)
+        with torch.autocast("cpu", torch.bfloat16):
+            v = self.denoiser(a * latents + s * noise, encoder_hidden_states=hidden,
+                              encoder_attention_mask=mask, timestep=t,
+                              added_cond_kwargs={"resolution": None, "aspect_ratio": None},
+                              return_dict=False)[0]
+        return F.mse_loss(v.float(), a * noise - s * latents, reduction="none").mean((1, 2, 3))
+
+
+def optimisers_of(denoiser, muon_lr: float, adam_lr: float):
+    """Muon for the blocks' matrices, AdamW for everything else."""
+    matrices = [p for n, p in denoiser.named_parameters()
+                if p.ndim == 2 and n.startswith("transformer_blocks") and "table" not in n]
+    chosen = {id(p) for p in matrices}
+    rest = [p for p in denoiser.parameters() if id(p) not in chosen]
+    return [(Muon(matrices, lr=muon_lr, weight_decay=0.01), muon_lr),
+            (torch.optim.AdamW(rest, lr=adam_lr, betas=(0.9, 0.99), weight_decay=0.0), adam_lr)]
+
+
+def train_denoiser(work: str, vae, seed: int, minutes: float, heads: int, layers: int,
+                   batch: int = 64, muon_lr: float = 0.02, adam_lr: float = 1e-3,
+                   score_minutes: float = 10, compiled: bool = True) -> None:
+    """Trains for a wall-clock budget; a stopped run goes on from its last checkpoint."""
+    path = os.path.join(work, "denoiser.pt")
+    torch.manual_seed(seed)
+    text = demo_text.load_text(work)
+    cache = LatentCache(work)
+    denoiser = build_denoiser(heads, layers)
+    # Plain matrix products and softmax: the fused kernel's backward is slow on CPU.
+    denoiser.set_attn_processor(AttnProcessor())
+    ema = Ema(denoiser, 0.9995)
+    optimisers = optimisers_of(denoiser, muon_lr, adam_lr)
+    step, spent = 0, 0.0
+    if os.path.exists(path):
+        state = torch.load(path)
+        denoiser.load_state_dict(state["denoiser"])
+        ema.module.load_state_dict(state["ema"])
+        for (optimiser, _), saved in zip(optimisers, state["optimisers"]):
+            optimiser.load_state_dict(saved)
+        step, spent = state["step"], state["spent"]
+    rng = np.random.default_rng([seed, step])
+    torch.manual_seed(seed + step)
+    train = TrainStep(denoiser)
+    run = torch.compile(train, dynamic=False) if compiled else train
+    log = open(os.path.join(work, "denoiser.csv"), "a", encoding="utf-8")
+    if log.tell() == 0:
+        log.write("step,samples,seconds,loss,loss_low,loss_mid,loss_high,single,two,of\n")
+
+    def save():
+        torch.save({"denoiser": denoiser.state_dict(), "ema": ema.module.state_dict(),
+                    "optimisers": [o.state_dict() for o, _ in optimisers],
+                    "heads": heads, "layers": layers, "step": step, "spent": spent}, path + ".new")
+        os.replace(path + ".new", path)
+
+    def draw():
+        rows = torch.from_numpy(rng.integers(0, len(cache.scenes), batch))
+        captions = ["" if rng.random() < CAPTION_DROPOUT
+                    else scenes.caption(cache.scenes[i], rng) for i in rows.tolist()]
+        hidden, mask = encode_captions(text, captions)
+        # One width for all batches, else every other width would be compiled anew.
+        short = 16 - mask.shape[1]
+        hidden, mask = F.pad(hidden, (0, 0, 0, short)), F.pad(mask, (0, short))
+        # Stratified timesteps: each batch covers the whole range.
+        t = (torch.arange(batch) + torch.rand(batch)) * (1000 / batch)
+        latents = cache.latents[rows].float()
+        return latents, torch.randn_like(latents), t.long(), hidden, mask
+
+    cache.refresh()
+    last, mark, scored, losses, times = time.time(), spent, spent, [], []
+    while spent < 60 * minutes:
+        factor = trapezoid(spent / (60 * minutes))
+        for optimiser, rate in optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = rate * factor
+        inputs = draw()
+        loss = run(*inputs)
+        loss.mean().backward()
+        torch.nn.utils.clip_grad_norm_(denoiser.parameters(), 1.0)
+        for optimiser, _ in optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
+        step += 1
+        ema.update(denoiser, step)
+        losses.append(loss.detach())
+        times.append(inputs[2])
+        spent, last = spent + time.time() - last, time.time()
+        done = spent >= 60 * minutes
+        if spent - mark >= 60 or done:
+            mark = spent
+            cache.refresh()
+            all_loss, all_time = torch.cat(losses), torch.cat(times)
+            parts = [all_loss[(all_time >= low) & (all_time < high)].mean().item()
+                     for low, high in ((0, 333), (333, 666), (666, 1000))]
+            losses, times = [], []
+            result = ["", "", ""]
+            if spent - scored >= 60 * score_minutes or done:
+                scored = spent
+                _, _, counts = score(ema.module, vae, text, seed, 32)
+                check_demo.print_summary(counts)
+                result = [counts["single"]["right"], counts["two"]["right"], 32]
+            row = [step, step * batch, round(spent), *(round(v, 5) for v in
+                                                       (all_loss.mean().item(), *parts)), *result]
+            print("denoiser", dict(zip(("step", "samples", "seconds", "loss", "low", "mid", "high"),
+                                       row)), f"of {len(cache.scenes)} pictures", flush=True)
+            log.write(",".join(map(str, row)) + "\n")
+            log.flush()
+            save()
+            last = time.time()
+
+
+def load_denoiser(work: str) -> PixArtTransformer2DModel:
+    """The averaged weights of the last checkpoint."""
+    state = torch.load(os.path.join(work, "denoiser.pt"))
+    denoiser = build_denoiser(state["heads"], state["layers"])
+    denoiser.load_state_dict(state["ema"])
+    return denoiser.eval()
