@@ -1,0 +1,15 @@
+// DPM-Solver (https://arxiv.org/abs/2206.00927) and DPM-Solver++ (https://arxiv.org/abs/2211.01095),
+// multistep, orders 1 to 3, as ODE or as SDE solver, on diffusion or flow-matching schedules.
+#pragma once
+
+#include <memory>
+
+#include "samplers/sampler.h"
+
+namespace tessera::samplers {
+
+// DPMSolverMultistepScheduler. Throws Error(kInput) for options and Error(kUsage) for steps that it cannot
+// serve.
+std::unique_ptr<Sampler> make_dpm_solver(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
+
+}  // namespace tessera::samplers

@@ -1,0 +1,103 @@
+#include "samplers/euler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "samplers/linear_sampler.h"
+#include "samplers/schedule.h"
+
+namespace tessera::samplers {
+namespace {
+
+// z' = z + (end - sigma) * (z - x_0) / sigma.
+LinearStep euler_step(Prediction prediction, double sigma, double end) {
+  const NoiseLevel level = noise_level(sigma, /*flow=*/false);
+  // The model works on latents of unit variance, alpha times those here.
+  const Conversion sample = to_sample(prediction, level);
+  const double stride = (end - sigma) / sigma;
+  LinearStep step;
+  step.input_divisor = std::sqrt(sigma * sigma + 1);
+  step.predictor.z = 1 + stride * (1 - sample.z / sample.divisor * level.alpha);
+  step.predictor.output = -stride * sample.output / sample.divisor;
+  return step;
+}
+
+std::vector<double> float_timesteps(const JsonConfig& config, int64_t steps,
+                                    const TrainingSchedule& schedule) {
+  std::vector<double> timesteps =
+      spaced_timesteps(config, "linspace", steps, schedule.size(), /*skip_last=*/false);
+  for (double& timestep : timesteps) timestep = static_cast<float>(timestep);
+  return timesteps;
+}
+
+// The model's input has unit variance, so with `leading`, which starts below the last noise level, latents of
+// variance sigma^2 + 1 are wanted.
+double initial_sigma(const JsonConfig& config, const std::vector<float>& sigmas) {
+  const double sigma = *std::max_element(sigmas.begin(), sigmas.end());
+  return config.string("timestep_spacing", "linspace") == "leading" ? std::sqrt(sigma * sigma + 1) : sigma;
+}
+
+// The sigmas between the ends in equal steps of their logarithm: one more than there are steps.
+std::vector<double> log_linear_sigmas(const TrainingSchedule& schedule, int64_t steps) {
+  const at::Tensor sigmas =
+      at::linspace(schedule.log_sigmas.back(), schedule.log_sigmas.front(), steps + 1, at::kFloat).exp_();
+  return {sigmas.const_data_ptr<float>(), sigmas.const_data_ptr<float>() + sigmas.numel()};
+}
+
+}  // namespace
+
+std::unique_ptr<Sampler> make_euler(const JsonConfig& config, int64_t steps, int64_t /*sample_tokens*/) {
+  const Prediction prediction =
+      read_prediction(config, {Prediction::kEpsilon, Prediction::kSample, Prediction::kVelocity});
+  const TrainingSchedule schedule = training_schedule(config, /*finite_sigmas=*/true);
+  std::vector<double> timesteps = float_timesteps(config, steps, schedule);
+  std::vector<double> levels;
+  if (read_choice(config, "interpolation_type", "linear", {"linear", "log_linear"}) == "linear") {
+    for (const double timestep : timesteps) levels.push_back(schedule.sigma_at(timestep));
+  } else {
+    levels = log_linear_sigmas(schedule, steps);
+  }
+  if (const auto respaced = respaced_sigmas(config, levels.front(), levels.back(), steps)) {
+    levels = *respaced;
+    timesteps.clear();
+    for (const double level : levels) timesteps.push_back(static_cast<float>(schedule.timestep_at(level)));
+  }
+  const std::vector<float> sigmas = with_final_sigma(config, levels, schedule.sigmas.front());
+  const bool continuous =
+      read_choice(config, "timestep_type", "discrete", {"discrete", "continuous"}) == "continuous" &&
+      prediction == Prediction::kVelocity;
+
+  LinearSolver solver;
+  solver.init_noise_sigma = initial_sigma(config, sigmas);
+  for (size_t i = 0; i < timesteps.size(); ++i) {
+    solver.steps.push_back(euler_step(prediction, sigmas[i], sigmas[i + 1]));
+    solver.steps.back().timestep = continuous ? 0.25F * std::log(sigmas[i]) : timesteps[i];
+  }
+  return std::make_unique<LinearSampler>(std::move(solver), config.where());
+}
+
+std::unique_ptr<Sampler> make_euler_ancestral(const JsonConfig& config, int64_t steps,
+                                              int64_t /*sample_tokens*/) {
+  const Prediction prediction = read_prediction(config, {Prediction::kEpsilon, Prediction::kVelocity});
+  const TrainingSchedule schedule = training_schedule(config, /*finite_sigmas=*/true);
+  const std::vector<double> timesteps = float_timesteps(config, steps, schedule);
+  std::vector<float> sigmas;
+  for (const double timestep : timesteps) sigmas.push_back(static_cast<float>(schedule.sigma_at(timestep)));
+  sigmas.push_back(0);
+
+  LinearSolver solver;
+  solver.needs_noise = true;
+  solver.init_noise_sigma = initial_sigma(config, sigmas);
+  for (size_t i = 0; i < timesteps.size(); ++i) {
+    const double from = sigmas[i];
+    const double to = sigmas[i + 1];
+    const double noise = to * std::sqrt(from * from - to * to) / from;
+    solver.steps.push_back(euler_step(prediction, from, to * to / from));
+    solver.steps.back().predictor.noise = noise;
+    solver.steps.back().timestep = timesteps[i];
+  }
+  return std::make_unique<LinearSampler>(std::move(solver), config.where());
+}
+
+}  // namespace tessera::samplers

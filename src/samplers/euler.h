@@ -1,0 +1,17 @@
+// Euler's method on the probability-flow ODE in x_0 + sigma * noise, and its ancestral variant, which steps
+// below the next noise level and adds fresh noise up to it (https://arxiv.org/abs/2206.00364, algorithm 2
+// without churn; https://github.com/crowsonkb/k-diffusion for the ancestral one).
+#pragma once
+
+#include <memory>
+
+#include "samplers/sampler.h"
+
+namespace tessera::samplers {
+
+// EulerDiscreteScheduler and EulerAncestralDiscreteScheduler. Throw Error(kInput) for options and
+// Error(kUsage) for steps that they cannot serve.
+std::unique_ptr<Sampler> make_euler(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
+std::unique_ptr<Sampler> make_euler_ancestral(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
+
+}  // namespace tessera::samplers

@@ -1,0 +1,75 @@
+#include "samplers/flow_match.h"
+
+#include <cmath>
+
+#include "core/error.h"
+#include "samplers/linear_sampler.h"
+#include "samplers/schedule.h"
+
+namespace tessera::samplers {
+namespace {
+
+// The largest and the smallest sigma of training, [1, 1/T], in float32 and shifted already where the shift is
+// fixed (it is applied once more to the sigmas between them).
+std::pair<float, float> training_range(double shift, int64_t train_timesteps) {
+  const auto shifted = [&](float sigma) {
+    return static_cast<float>(shift) * sigma / (1.0F + static_cast<float>(shift - 1) * sigma);
+  };
+  return {shifted(1.0F), shifted(1.0F / static_cast<float>(train_timesteps))};
+}
+
+// The shift for an image of `tokens` tokens: linear in their number between two fixed points.
+double dynamic_shift(const JsonConfig& config, int64_t tokens) {
+  TESSERA_CHECK(tokens > 0, "the number of image tokens is not known");
+  const double base_length = static_cast<double>(config.integer("base_image_seq_len", 256));
+  const double max_length = static_cast<double>(config.integer("max_image_seq_len", 4096));
+  const double base_shift = config.number("base_shift", 0.5);
+  const double slope = (config.number("max_shift", 1.15) - base_shift) / (max_length - base_length);
+  const double mu = static_cast<double>(tokens) * slope + (base_shift - slope * base_length);
+  const bool linear =
+      read_choice(config, "time_shift_type", "exponential", {"exponential", "linear"}) == "linear";
+  return linear ? mu : std::exp(mu);
+}
+
+std::vector<double> flow_sigmas(const JsonConfig& config, int64_t train_timesteps, int64_t steps,
+                                int64_t sample_tokens) {
+  const bool dynamic = config.boolean("use_dynamic_shifting", false);
+  const double fixed_shift = config.number("shift", 1);
+  const auto [largest, smallest] = training_range(dynamic ? 1 : fixed_shift, train_timesteps);
+  const auto scale = static_cast<double>(train_timesteps);
+  std::vector<double> sigmas = linspace(largest * scale, smallest * scale, steps);
+  const double shift = dynamic ? dynamic_shift(config, sample_tokens) : fixed_shift;
+  for (double& sigma : sigmas) sigma = shifted_sigma(shift, sigma / scale);
+  stretch_to_terminal(config, sigmas);
+  return respaced_sigmas(config, sigmas.front(), sigmas.back(), steps).value_or(sigmas);
+}
+
+}  // namespace
+
+std::unique_ptr<Sampler> make_flow_euler(const JsonConfig& config, int64_t steps, int64_t sample_tokens) {
+  const int64_t train_timesteps = config.integer("num_train_timesteps", 1000);
+  const bool invert = config.boolean("invert_sigmas", false);
+  std::vector<float> sigmas;
+  for (const double sigma : flow_sigmas(config, train_timesteps, steps, sample_tokens)) {
+    sigmas.push_back(invert ? 1.0F - static_cast<float>(sigma) : static_cast<float>(sigma));
+  }
+  sigmas.push_back(invert ? 1.0F : 0.0F);
+
+  LinearSolver solver;
+  solver.needs_noise = config.boolean("stochastic_sampling", false);
+  for (size_t i = 0; i + 1 < sigmas.size(); ++i) {
+    const double sigma = sigmas[i];
+    const double next = sigmas[i + 1];
+    LinearStep step;
+    step.timestep = sigmas[i] * static_cast<float>(train_timesteps);
+    if (solver.needs_noise) {
+      step.predictor = {.z = 1 - next, .output = -(1 - next) * sigma, .history = {}, .noise = next};
+    } else {
+      step.predictor = {.z = 1, .output = next - sigma, .history = {}, .noise = 0};
+    }
+    solver.steps.push_back(step);
+  }
+  return std::make_unique<LinearSampler>(std::move(solver), config.where());
+}
+
+}  // namespace tessera::samplers

@@ -1,0 +1,158 @@
+#include "samplers/linear_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace tessera::samplers {
+namespace {
+
+bool is_finite(const Combination& weights) {
+  return std::isfinite(weights.z) && std::isfinite(weights.output) && std::isfinite(weights.noise) &&
+         std::all_of(weights.history.begin(), weights.history.end(),
+                     [](double w) { return std::isfinite(w); });
+}
+
+bool is_finite(const LinearStep& step) {
+  const Conversion& convert = step.convert;
+  return std::isfinite(step.timestep) && std::isfinite(step.input_divisor) &&
+         std::isfinite(convert.z / convert.divisor) && std::isfinite(convert.output / convert.divisor) &&
+         (!step.corrector || is_finite(*step.corrector)) && is_finite(step.predictor);
+}
+
+// Sums terms into one new tensor, in the order in which they come; a weight of zero costs nothing.
+class WeightedSum {
+ public:
+  void add(double weight, const at::Tensor& term) {
+    if (weight == 0) return;
+    if (sum_.defined()) {
+      sum_.add_(term, weight);
+    } else {
+      sum_ = at::mul(term, weight);
+    }
+  }
+  at::Tensor result() const {
+    TESSERA_CHECK(sum_.defined(), "a step with no weights");
+    return sum_;
+  }
+
+ private:
+  at::Tensor sum_;
+};
+
+// Divides last: where latents and noise are nearly equal, their difference keeps its digits.
+at::Tensor convert(const Conversion& weights, const at::Tensor& model_output, const at::Tensor& z) {
+  at::Tensor m;
+  if (weights.z == 0) {
+    m = at::mul(model_output, weights.output);
+  } else if (weights.z == 1) {
+    m = at::add(z, model_output, weights.output);
+  } else {
+    m = at::mul(z, weights.z).add_(model_output, weights.output);
+  }
+  return weights.divisor == 1 ? m : m.div_(weights.divisor);
+}
+
+// `history` has the newest m last.
+at::Tensor combine(const Combination& weights, const at::Tensor& z, const at::Tensor& model_output,
+                   const std::vector<at::Tensor>& history, const at::Tensor& noise) {
+  TESSERA_CHECK(history.size() >= weights.history.size(),
+                "steps out of order: {} outputs are known, {} are needed", history.size(),
+                weights.history.size());
+  WeightedSum sum;
+  sum.add(weights.z, z);
+  sum.add(weights.output, model_output);
+  for (size_t k = 0; k < weights.history.size(); ++k)
+    sum.add(weights.history[k], history[history.size() - 1 - k]);
+  sum.add(weights.noise, noise);
+  return sum.result();
+}
+
+}  // namespace
+
+double NoiseLevel::lambda() const {
+  return std::log(alpha) - std::log(sigma);
+}
+
+NoiseLevel noise_level(double sigma, bool flow) {
+  if (flow) return {1 - sigma, sigma};
+  const double alpha = 1 / std::sqrt(sigma * sigma + 1);
+  return {alpha, sigma * alpha};
+}
+
+Conversion to_sample(Prediction prediction, const NoiseLevel& level) {
+  switch (prediction) {
+    case Prediction::kEpsilon:
+      return {1, -level.sigma, level.alpha};
+    case Prediction::kVelocity:
+      return {level.alpha, -level.sigma, 1};
+    case Prediction::kFlow:
+      return {1, -level.sigma, 1};
+    case Prediction::kSample:
+      break;
+  }
+  return {0, 1, 1};
+}
+
+Conversion to_epsilon(Prediction prediction, const NoiseLevel& level) {
+  switch (prediction) {
+    case Prediction::kSample:
+      return {1, -level.alpha, level.sigma};
+    case Prediction::kVelocity:
+      return {level.sigma, level.alpha, 1};
+    case Prediction::kFlow:
+      TESSERA_CHECK(false, "flow prediction has no conversion to epsilon");
+    case Prediction::kEpsilon:
+      break;
+  }
+  return {0, 1, 1};
+}
+
+LinearSampler::LinearSampler(LinearSolver solver, const std::string& where) : solver_(std::move(solver)) {
+  for (const LinearStep& step : solver_.steps) {
+    if (!is_finite(step) || !std::isfinite(solver_.init_noise_sigma)) {
+      input_error(
+          where,
+          "step {} of {} divides by zero with these options; choose another number of steps or sampler",
+          timesteps_.size() + 1, solver_.steps.size());
+    }
+    timesteps_.push_back(step.timestep);
+    max_history_ = std::max(max_history_, step.predictor.history.size());
+    if (step.corrector) max_history_ = std::max(max_history_, step.corrector->history.size());
+  }
+}
+
+at::Tensor LinearSampler::scale_model_input(const at::Tensor& z, int64_t index) const {
+  const double divisor = solver_.steps.at(static_cast<size_t>(index)).input_divisor;
+  return divisor == 1 ? z : at::div(z, divisor);
+}
+
+at::Tensor LinearSampler::step(const at::Tensor& model_output, int64_t index, const at::Tensor& z,
+                               SamplerState& state, const at::Tensor& noise) const {
+  const auto position = static_cast<size_t>(index);
+  const LinearStep& step = solver_.steps.at(position);
+  TESSERA_CHECK(z.sizes() == model_output.sizes(), "latents and model output differ in shape");
+  TESSERA_CHECK(!solver_.needs_noise || noise.defined(), "this sampler needs noise");
+
+  std::vector<at::Tensor>& history = state.history;
+  if (max_history_ > 0) {
+    at::Tensor m = convert(step.convert, model_output, z);
+    history.push_back(solver_.clip ? m.clamp_(-*solver_.clip, *solver_.clip) : m);
+  }
+  at::Tensor entered = z;
+  if (step.corrector) {
+    TESSERA_CHECK(!state.extra.empty(), "steps out of order: the latents of the step before are not known");
+    entered = combine(*step.corrector, state.extra.front(), model_output, history, noise);
+  }
+  at::Tensor result = combine(step.predictor, entered, model_output, history, noise);
+
+  if (history.size() >= std::max<size_t>(max_history_, 1)) history.erase(history.begin());
+  state.extra.clear();
+  if (position + 1 < solver_.steps.size() && solver_.steps[position + 1].corrector) {
+    state.extra.push_back(step.corrector ? entered : entered.clone());
+  }
+  return result;
+}
+
+}  // namespace tessera::samplers

@@ -1,0 +1,78 @@
+// The one step that all solvers here share. A step of DDIM, Euler, DPM-Solver, UniPC or flow matching is a
+// linear combination of the latents, the (converted) model outputs and fresh noise, with weights that depend
+// on the schedule alone. So a solver is a table of weights, made once per run in double precision;
+// LinearSampler applies it in fp32.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "samplers/options.h"
+#include "samplers/sampler.h"
+
+namespace tessera::samplers {
+
+// A noise level in the form x = alpha * x_0 + sigma * noise.
+struct NoiseLevel {
+  double alpha;
+  double sigma;
+  double lambda() const;  // log(alpha / sigma), half the logarithm of the signal-to-noise ratio
+};
+
+// From a solver's sigma: that of x_0 + sigma * noise, scaled to unit variance, or with `flow` that of
+// (1 - sigma) * x_0 + sigma * noise.
+NoiseLevel noise_level(double sigma, bool flow);
+
+// m = (z * (latents) + output * (model output)) / divisor.
+struct Conversion {
+  double z;
+  double output;
+  double divisor;
+};
+Conversion to_sample(Prediction prediction, const NoiseLevel& level);  // m = x_0
+Conversion to_epsilon(Prediction prediction,
+                      const NoiseLevel& level);  // m = noise; not for Prediction::kFlow
+
+// z * (latents) + output * (model output) + sum_k history[k] * m[k] + noise * (fresh noise).
+struct Combination {
+  double z = 0;
+  double output = 0;
+  std::vector<double> history;  // newest m first
+  double noise = 0;
+};
+
+struct LinearStep {
+  double timestep = 0;
+  double input_divisor = 1;              // of the model's input
+  Conversion convert{0, 1, 1};           // gives the m of this step
+  std::optional<Combination> corrector;  // replaces the latents, from those that entered the step before
+  Combination predictor;                 // gives the latents that leave the step
+};
+
+struct LinearSolver {
+  std::vector<LinearStep> steps;
+  double init_noise_sigma = 1;
+  bool needs_noise = false;
+  std::optional<double> clip;  // m is clamped to [-clip, clip]
+};
+
+// State: `history` holds the m of earlier steps that later ones need; `extra` the latents that entered the
+// step before, where the next one has a corrector. Nothing of it shares memory with the caller's tensors.
+class LinearSampler final : public Sampler {
+ public:
+  // Throws Error(kInput), with `where`, when a weight is not finite: the options ask for an impossible step.
+  LinearSampler(LinearSolver solver, const std::string& where);
+
+  double init_noise_sigma() const override { return solver_.init_noise_sigma; }
+  bool needs_noise() const override { return solver_.needs_noise; }
+  at::Tensor scale_model_input(const at::Tensor& z, int64_t index) const override;
+  at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& z, SamplerState& state,
+                  const at::Tensor& noise) const override;
+
+ private:
+  LinearSolver solver_;
+  size_t max_history_ = 0;  // of all steps
+};
+
+}  // namespace tessera::samplers

@@ -1,0 +1,164 @@
+#include "samplers/sampler.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "samplers/ddim.h"
+#include "samplers/dpm_solver.h"
+#include "samplers/euler.h"
+#include "samplers/flow_match.h"
+#include "samplers/unipc.h"
+
+namespace tessera::samplers {
+namespace {
+
+struct Row {
+  SamplerName name;
+  Json overrides;  // options that the short name stands for
+  std::unique_ptr<Sampler> (*make)(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
+};
+
+constexpr int64_t kMaxTrainTimesteps = 1'000'000;
+
+// Every sampler there is. A class may have several short names; the first row is the plain class.
+const std::vector<Row>& rows() {
+  static const std::vector<Row> table = {
+      {{"ddim", "DDIMScheduler"}, Json::object(), make_ddim},
+      {{"euler", "EulerDiscreteScheduler"}, Json::object(), make_euler},
+      {{"euler-a", "EulerAncestralDiscreteScheduler"}, Json::object(), make_euler_ancestral},
+      {{"dpm++", "DPMSolverMultistepScheduler"}, {{"algorithm_type", "dpmsolver++"}}, make_dpm_solver},
+      {{"dpm++-sde", "DPMSolverMultistepScheduler"},
+       {{"algorithm_type", "sde-dpmsolver++"}},
+       make_dpm_solver},
+      {{"unipc", "UniPCMultistepScheduler"}, Json::object(), make_unipc},
+      {{"flow-euler", "FlowMatchEulerDiscreteScheduler"}, Json::object(), make_flow_euler},
+  };
+  return table;
+}
+
+// The options that diffusers' schedulers write. A sampler leaves alone those of other classes, as diffusers
+// does when it makes one scheduler from the file of another; each sampler itself refuses those of its own
+// that it cannot serve.
+constexpr std::array<std::string_view, 51> kOptions = {"algorithm_type",
+                                                       "base_image_seq_len",
+                                                       "base_shift",
+                                                       "beta_end",
+                                                       "beta_schedule",
+                                                       "beta_start",
+                                                       "clip_sample",
+                                                       "clip_sample_range",
+                                                       "disable_corrector",
+                                                       "dynamic_thresholding_ratio",
+                                                       "euler_at_final",
+                                                       "final_sigmas_type",
+                                                       "flow_shift",
+                                                       "interpolation_type",
+                                                       "invert_sigmas",
+                                                       "lambda_min_clipped",
+                                                       "lower_order_final",
+                                                       "max_image_seq_len",
+                                                       "max_shift",
+                                                       "num_train_timesteps",
+                                                       "original_inference_steps",
+                                                       "predict_x0",
+                                                       "prediction_type",
+                                                       "rescale_betas_zero_snr",
+                                                       "sample_max_value",
+                                                       "set_alpha_to_one",
+                                                       "shift",
+                                                       "shift_terminal",
+                                                       "sigma_max",
+                                                       "sigma_min",
+                                                       "skip_prk_steps",
+                                                       "snr_shift_scale",
+                                                       "solver_order",
+                                                       "solver_p",
+                                                       "solver_type",
+                                                       "steps_offset",
+                                                       "stochastic_sampling",
+                                                       "thresholding",
+                                                       "time_shift_type",
+                                                       "timestep_scaling",
+                                                       "timestep_spacing",
+                                                       "timestep_type",
+                                                       "trained_betas",
+                                                       "use_beta_sigmas",
+                                                       "use_dynamic_shifting",
+                                                       "use_exponential_sigmas",
+                                                       "use_flow_sigmas",
+                                                       "use_karras_sigmas",
+                                                       "use_lu_lambdas",
+                                                       "variance_type",
+                                                       "quantization_config"};
+
+void check_options(const JsonConfig& config) {
+  for (const auto& [key, value] : config.values().items()) {
+    const bool known =
+        key.starts_with('_') || std::find(kOptions.begin(), kOptions.end(), key) != kOptions.end();
+    if (known || value.is_null() || value == Json(false)) continue;
+    input_error(config.where(), "'{}' is not an option of any known sampler; known are {}", key,
+                fmt::join(kOptions, ", "));
+  }
+}
+
+std::string known_names() {
+  std::vector<std::string> names;
+  for (const Row& row : rows())
+    names.push_back(fmt::format("{} ({})", row.name.short_name, row.name.class_name));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+const Row* find_row(const std::string& name) {
+  for (const Row& row : rows()) {
+    if (name == row.name.short_name || name == row.name.class_name) return &row;
+  }
+  return nullptr;
+}
+
+bool is_flow(const JsonConfig& config, const std::string& class_name) {
+  return class_name.starts_with("FlowMatch") || config.boolean("use_flow_sigmas", false);
+}
+
+}  // namespace
+
+at::Tensor Sampler::scale_model_input(const at::Tensor& z, int64_t /*index*/) const {
+  return z;
+}
+
+const std::vector<SamplerName>& known_samplers() {
+  static const std::vector<SamplerName> names = [] {
+    std::vector<SamplerName> result;
+    for (const Row& row : rows()) result.push_back(row.name);
+    return result;
+  }();
+  return names;
+}
+
+std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optional<std::string>& name,
+                                      int64_t steps, int64_t sample_tokens) {
+  const std::string file_class = config.string("_class_name", name ? "" : std::optional<std::string>());
+  const Row* row = find_row(name.value_or(file_class));
+  if (!row && name) usage_error("--scheduler", "unknown sampler '{}'; known are {}", *name, known_names());
+  if (!row) config.fail("_class_name", fmt::format("one of {}", known_names()));
+  check_options(config);
+  const int64_t train_timesteps = config.integer("num_train_timesteps", 1000);
+  if (train_timesteps < 1 || train_timesteps > kMaxTrainTimesteps) {
+    config.fail("num_train_timesteps", fmt::format("from 1 to {}", kMaxTrainTimesteps));
+  }
+  if (steps < 1 || steps > train_timesteps) {
+    usage_error("--num-inference-steps", "must be from 1 to {}, got {}", train_timesteps, steps);
+  }
+  Json options = config.values();
+  if (name == row->name.short_name) options.update(row->overrides);
+  const JsonConfig effective(std::move(options), config.where());
+  if (!file_class.empty() && is_flow(config, file_class) != is_flow(effective, row->name.class_name)) {
+    log_warning(
+        "[{}] the model was made for {}; {} works on another kind of noise and will hardly give a picture",
+        config.where(), file_class, row->name.class_name);
+  }
+  return row->make(effective, steps, sample_tokens);
+}
+
+}  // namespace tessera::samplers

@@ -1,0 +1,84 @@
+// Every sampler and option against diffusers: the cases of tools/make_golden_samplers.py.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "samplers/sampler.h"
+
+namespace tessera::samplers {
+namespace {
+
+const JsonConfig& golden() {
+  static const JsonConfig file =
+      JsonConfig::read(std::filesystem::path(TESSERA_GOLDEN_DIR) / "samplers" / "cases.json");
+  return file;
+}
+
+const Json& golden_case(int index) {
+  return golden().values().at("cases").at(static_cast<size_t>(index));
+}
+
+at::Tensor to_tensor(const Json& numbers) {
+  return at::tensor(numbers.get<std::vector<double>>(), at::kFloat).view(golden().integers("shape"));
+}
+
+// The same function as in the script.
+at::Tensor model(const at::Tensor& x, double timestep) {
+  return at::mul(x, 0.9).add_(timestep * 0.004).sin_().mul_(0.7);
+}
+
+class GoldenTest : public testing::TestWithParam<int> {};
+
+TEST_P(GoldenTest, EqualsDiffusers) {
+  const Json& expected = golden_case(GetParam());
+  const JsonConfig config(expected.at("config"), "scheduler_config.json");
+  const auto make = [&] {
+    return make_sampler(config, expected.at("scheduler").get<std::string>(),
+                        expected.at("steps").get<int64_t>(), expected.at("tokens").get<int64_t>());
+  };
+  if (expected.at("latents").is_null()) {
+    EXPECT_THROW(make(), Error);
+    return;
+  }
+  const std::unique_ptr<Sampler> sampler = make();
+  ASSERT_EQ(sampler->timesteps().size(), expected.at("timesteps").size());
+  EXPECT_NEAR(sampler->init_noise_sigma() / expected.at("init_noise_sigma").get<double>(), 1, 1e-6);
+
+  at::Tensor z = to_tensor(golden().values().at("initial")) * sampler->init_noise_sigma();
+  SamplerState state;
+  for (int64_t i = 0; i < sampler->steps(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    const double timestep = sampler->timesteps()[at];
+    const double expected_timestep = expected.at("timesteps").at(at).get<double>();
+    if (expected_timestep == std::round(expected_timestep)) {
+      EXPECT_EQ(timestep, expected_timestep) << "step " << i;
+    } else {  // a fraction, in float32
+      EXPECT_NEAR(timestep, expected_timestep, 1e-6 * std::max(1.0, std::abs(expected_timestep)))
+          << "step " << i;
+    }
+    const at::Tensor noise =
+        sampler->needs_noise() ? to_tensor(golden().values().at("noises").at(at)) : at::Tensor();
+    z = sampler->step(model(sampler->scale_model_input(z, i), timestep), i, z, state, noise);
+    const at::Tensor reference = to_tensor(expected.at("latents").at(at));
+    const double error = (z - reference).abs().max().item<double>() / reference.abs().max().item<double>();
+    EXPECT_LE(error, 1e-5) << "step " << i;
+  }
+}
+
+std::string case_name(const testing::TestParamInfo<int>& info) {
+  const Json& row = golden_case(info.param);
+  std::string name = row.at("scheduler").get<std::string>() + "_" + row.at("name").get<std::string>() + "_" +
+                     std::to_string(row.at("steps").get<int64_t>());
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Diffusers, GoldenTest,
+                         testing::Range(0, static_cast<int>(golden().values().at("cases").size())),
+                         case_name);
+
+}  // namespace
+}  // namespace tessera::samplers

@@ -1,0 +1,354 @@
+// What holds for every sampler: exact solutions, steps on slices, and errors.
+#include "samplers/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace tessera::samplers {
+namespace {
+
+JsonConfig parse(const std::string& text) {
+  return {parse_json(text, "file.json"), "file.json"};
+}
+
+struct Case {
+  std::string label;
+  std::string name;  // as for --scheduler
+  std::string options;
+};
+
+void PrintTo(const Case& value, std::ostream* out) {
+  *out << value.label;
+}
+
+std::string label_of(const testing::TestParamInfo<Case>& info) {
+  return info.param.label;
+}
+
+const std::vector<Case> kCases = {
+    {"ddim", "ddim", R"({"clip_sample": false})"},
+    {"ddim_clipped", "ddim", R"({"clip_sample_range": 4.0})"},
+    {"euler", "euler", "{}"},
+    {"euler_sample", "euler", R"({"prediction_type": "sample", "use_karras_sigmas": true})"},
+    {"euler_a", "euler-a", "{}"},
+    {"dpm", "dpm++", "{}"},
+    {"dpm_3_sample", "dpm++", R"({"solver_order": 3, "prediction_type": "sample"})"},
+    {"dpm_heun_karras", "dpm++", R"({"solver_type": "heun", "use_karras_sigmas": true})"},
+    {"dpm_flow", "dpm++",
+     R"({"use_flow_sigmas": true, "prediction_type": "flow_prediction", "flow_shift": 3.0})"},
+    {"dpm_sde", "dpm++-sde", R"({"prediction_type": "v_prediction"})"},
+    {"dpm_sde_3", "dpm++-sde", R"({"solver_order": 3})"},
+    {"unipc", "unipc", "{}"},
+    {"unipc_4", "unipc", R"({"solver_order": 4, "disable_corrector": [0, 3]})"},
+    {"unipc_flow", "unipc", R"({"use_flow_sigmas": true, "prediction_type": "flow_prediction"})"},
+    {"flow_euler", "flow-euler", R"({"shift": 3.0})"},
+    {"flow_euler_stochastic", "flow-euler", R"({"stochastic_sampling": true})"},
+};
+
+class SamplerTest : public testing::TestWithParam<Case> {
+ protected:
+  static std::unique_ptr<Sampler> make(int64_t steps) {
+    return make_sampler(parse(GetParam().options), GetParam().name, steps, 0);
+  }
+};
+
+// A stand-in for a network, elementwise.
+at::Tensor model(const at::Tensor& x, double timestep) {
+  return at::sin(x * 0.9 + timestep * 0.004);
+}
+
+at::Tensor random(at::IntArrayRef shape, uint64_t seed) {
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  return at::randn(shape, generator, at::TensorOptions(at::kFloat));
+}
+
+TEST_P(SamplerTest, StepOfSliceIsSliceOfStep) {
+  constexpr int64_t kSteps = 7;
+  const std::unique_ptr<Sampler> sampler = make(kSteps);
+  ASSERT_EQ(sampler->steps(), kSteps);
+  at::Tensor whole = random({2, 3, 13, 7}, 1) * sampler->init_noise_sigma();
+  const std::vector<std::pair<int64_t, int64_t>> rows = {{0, 5}, {5, 1}, {6, 7}};  // uneven, not contiguous
+  std::vector<at::Tensor> parts;
+  for (const auto& [begin, count] : rows) parts.push_back(whole.narrow(2, begin, count));
+  SamplerState state;
+  std::vector<SamplerState> states(rows.size());
+  for (int64_t i = 0; i < kSteps; ++i) {
+    const double timestep = sampler->timesteps()[static_cast<size_t>(i)];
+    const at::Tensor noise = sampler->needs_noise() ? random(whole.sizes(), 100 + i) : at::Tensor();
+    const at::Tensor output = model(sampler->scale_model_input(whole, i), timestep);
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const auto& [begin, count] = rows[p];
+      const auto slice = [&](const at::Tensor& t) { return t.defined() ? t.narrow(2, begin, count) : t; };
+      parts[p] = sampler->step(slice(output), i, parts[p], states[p], slice(noise));
+    }
+    whole = sampler->step(output, i, whole, state, noise);
+    EXPECT_TRUE(at::equal(at::cat(parts, 2), whole)) << "step " << i;
+  }
+}
+
+TEST_P(SamplerTest, KeepsNothingOfTheCaller) {
+  constexpr int64_t kSteps = 5;
+  const std::unique_ptr<Sampler> sampler = make(kSteps);
+  at::Tensor kept = random({2, 3}, 1);
+  at::Tensor reused = kept.clone();  // written over after every step, like the model's output and the noise
+  SamplerState kept_state;
+  SamplerState reused_state;
+  for (int64_t i = 0; i < kSteps; ++i) {
+    at::Tensor output = model(kept, 1);
+    at::Tensor noise = sampler->needs_noise() ? random({2, 3}, 100 + i) : at::Tensor();
+    const at::Tensor output_before = output.clone();
+    const at::Tensor z_before = kept.clone();
+    const at::Tensor next = sampler->step(output, i, kept, kept_state, noise);
+    EXPECT_TRUE(at::equal(output, output_before));
+    EXPECT_TRUE(at::equal(kept, z_before));
+    kept = next;
+    reused.copy_(sampler->step(output, i, reused, reused_state, noise));
+    output.fill_(NAN);
+    if (noise.defined()) noise.fill_(NAN);
+    EXPECT_TRUE(at::equal(kept, reused)) << "step " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SamplerTest, testing::ValuesIn(kCases), label_of);
+
+// Runs the sampler on a model that gives `output(z, x, timestep)` for the latents z and the model's input x.
+template <typename Output>
+at::Tensor run(const Sampler& sampler, at::Tensor z, const Output& output) {
+  SamplerState state;
+  for (int64_t i = 0; i < sampler.steps(); ++i) {
+    const at::Tensor x = sampler.scale_model_input(z, i);
+    const at::Tensor noise = sampler.needs_noise() ? random(z.sizes(), 100 + i) : at::Tensor();
+    z = sampler.step(output(z, x, sampler.timesteps()[static_cast<size_t>(i)]), i, z, state, noise);
+  }
+  return z;
+}
+
+// Where all data is one point the exact model is known, and every solver ends at that point in any number of
+// steps.
+class PointTest : public testing::TestWithParam<Case> {};
+
+TEST_P(PointTest, EndsAtThePointThatIsAllData) {
+  const at::Tensor point = at::linspace(-2, 2, 6, at::kFloat);
+  Json options = {
+      {"prediction_type", "v_prediction"}, {"timestep_spacing", "trailing"}, {"clip_sample", false}};
+  options.update(parse(GetParam().options).values());
+  const JsonConfig config(options, "file.json");
+  const std::string prediction = config.string("prediction_type");
+  at::Tensor products = at::cumprod(1.0 - at::linspace(1e-4, 0.02, 1000, at::kFloat), 0).to(at::kDouble);
+  if (config.boolean("rescale_betas_zero_snr", false)) {
+    const at::Tensor roots = products.sqrt();
+    products = ((roots - roots[-1]) * (roots[0] / (roots[0] - roots[-1]))).square();
+    if (GetParam().name != "ddim") products[-1].fill_(std::ldexp(1.0, -24));
+  }
+  for (const int64_t steps : {1, 2, 3, 4, 10, 50}) {
+    const std::unique_ptr<Sampler> sampler = make_sampler(config, GetParam().name, steps, 0);
+    const auto output = [&](const at::Tensor& z, const at::Tensor& x, double timestep) {
+      if (prediction == "sample") return point;
+      if (GetParam().name == "flow-euler") return (z - point) / (timestep / 1000);
+      const double product = products[static_cast<int64_t>(timestep)].item<double>();
+      return (std::sqrt(product) * x - point) / std::sqrt(1 - product);
+    };
+    const at::Tensor z = run(*sampler, random({6}, 3) * sampler->init_noise_sigma(), output);
+    EXPECT_LE((z - point).abs().max().item<double>(), 1e-5) << steps << " steps";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PointTest,
+    testing::Values(
+        Case{"ddim", "ddim", "{}"}, Case{"ddim_zero_snr", "ddim", R"({"rescale_betas_zero_snr": true})"},
+        Case{"euler", "euler", "{}"}, Case{"euler_zero_snr", "euler", R"({"rescale_betas_zero_snr": true})"},
+        Case{"euler_karras", "euler", R"({"use_karras_sigmas": true, "prediction_type": "sample"})"},
+        Case{"euler_a", "euler-a", "{}"},
+        Case{"euler_a_zero_snr", "euler-a", R"({"rescale_betas_zero_snr": true})"},
+        Case{"dpm", "dpm++", "{}"}, Case{"dpm_3", "dpm++", R"({"solver_order": 3})"},
+        Case{"dpm_zero_snr", "dpm++", R"({"rescale_betas_zero_snr": true})"},
+        Case{"dpm_beta", "dpm++", R"({"use_beta_sigmas": true, "prediction_type": "sample"})"},
+        Case{"dpm_flow", "dpm++", R"({"use_flow_sigmas": true, "prediction_type": "sample"})"},
+        Case{"dpm_sde", "dpm++-sde", "{}"}, Case{"unipc", "unipc", "{}"},
+        Case{"unipc_4", "unipc", R"({"solver_order": 4})"},
+        Case{"unipc_flow", "unipc", R"({"use_flow_sigmas": true, "prediction_type": "sample"})"},
+        Case{"flow_euler", "flow-euler", R"({"shift": 3.0})"},
+        Case{"flow_euler_stochastic", "flow-euler", R"({"stochastic_sampling": true})"}),
+    label_of);
+
+// Where the data are normal with deviation s, the ODE of flow matching only scales: z keeps its ratio to the
+// deviation of z, sqrt((1 - sigma)^2 s^2 + sigma^2). The error must fall with the order of the solver.
+struct OrderCase {
+  std::string label, name, options;
+  double first_sigma, order;
+};
+
+void PrintTo(const OrderCase& value, std::ostream* out) {
+  *out << value.label;
+}
+
+class OrderTest : public testing::TestWithParam<OrderCase> {};
+
+TEST_P(OrderTest, ErrorFallsWithTheOrder) {
+  constexpr double kDeviation = 0.5;
+  const auto variance = [](double sigma) {
+    return (1 - sigma) * (1 - sigma) * kDeviation * kDeviation + sigma * sigma;
+  };
+  const auto error = [&](int64_t steps) {
+    const std::unique_ptr<Sampler> sampler =
+        make_sampler(parse(GetParam().options), GetParam().name, steps, 0);
+    int64_t index = 0;
+    const at::Tensor z = at::ones({1}, at::kFloat);
+    const auto output = [&](const at::Tensor& latents, const at::Tensor& /*x*/, double /*timestep*/) {
+      const double sigma =
+          GetParam().first_sigma - 0.999 * static_cast<double>(index++) / static_cast<double>(steps);
+      const at::Tensor sample = latents * ((1 - sigma) * kDeviation * kDeviation / variance(sigma));
+      return GetParam().name == "flow-euler" ? (latents - sample) / sigma : sample;
+    };
+    const double exact = kDeviation / std::sqrt(variance(GetParam().first_sigma));
+    return std::abs(run(*sampler, z, output).item<double>() - exact);
+  };
+  EXPECT_GE(std::log2(error(80) / error(160)), GetParam().order - 0.3);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, OrderTest,
+    testing::Values(
+        OrderCase{"dpm_1", "dpm++",
+                  R"({"use_flow_sigmas": true, "prediction_type": "sample", "solver_order": 1})", 0.999, 1},
+        OrderCase{"dpm_2", "dpm++", R"({"use_flow_sigmas": true, "prediction_type": "sample"})", 0.999, 2},
+        OrderCase{"unipc_2", "unipc", R"({"use_flow_sigmas": true, "prediction_type": "sample"})", 1, 2}),
+    [](const testing::TestParamInfo<OrderCase>& info) { return info.param.label; });
+
+std::string error_of(const std::string& options, const std::optional<std::string>& name, int64_t steps = 20) {
+  try {
+    make_sampler(parse(options), name, steps, 64);
+  } catch (const Error& error) {
+    return fmt::format("{} {}", error.exit_code(), error.what());
+  }
+  return "none";
+}
+
+TEST(MakeSampler, TakesTheClassOfTheFile) {
+  EXPECT_FALSE(make_sampler(parse(R"({"_class_name": "DDIMScheduler"})"), {}, 4, 0)->needs_noise());
+  EXPECT_TRUE(
+      make_sampler(parse(R"({"_class_name": "EulerAncestralDiscreteScheduler"})"), {}, 4, 0)->needs_noise());
+}
+
+TEST(MakeSampler, ShortNamesStandForAnAlgorithmAndClassNamesForTheFile) {
+  const std::string file = R"({"_class_name": "PNDMScheduler", "skip_prk_steps": true,
+                               "algorithm_type": "sde-dpmsolver++"})";
+  EXPECT_FALSE(make_sampler(parse(file), "dpm++", 4, 0)->needs_noise());
+  EXPECT_TRUE(make_sampler(parse(file), "DPMSolverMultistepScheduler", 4, 0)->needs_noise());
+  EXPECT_TRUE(make_sampler(parse("{}"), "dpm++-sde", 4, 0)->needs_noise());
+}
+
+TEST(MakeSampler, NamesAreUnique) {
+  for (const SamplerName& name : known_samplers()) {
+    EXPECT_EQ(std::count_if(known_samplers().begin(), known_samplers().end(),
+                            [&](const SamplerName& other) { return other.short_name == name.short_name; }),
+              1);
+    EXPECT_EQ(make_sampler(parse("{}"), name.short_name, 4, 0)->steps(), 4);
+    EXPECT_EQ(make_sampler(parse("{}"), name.class_name, 4, 0)->steps(), 4);
+  }
+}
+
+TEST(MakeSampler, WarnsOfAnotherKindOfNoise) {
+  std::vector<std::string> warnings;
+  const LogSink before = set_log_sink([&](LogLevel, const std::string& text) { warnings.push_back(text); });
+  make_sampler(parse(R"({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0})"), "ddim", 4, 0);
+  make_sampler(parse(R"({"_class_name": "EulerDiscreteScheduler"})"), "ddim", 4, 0);
+  set_log_sink(before);
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("FlowMatchEulerDiscreteScheduler"), std::string::npos);
+}
+
+TEST(MakeSampler, DropsTheStepBelowZeroThatTrailingRoundingGives) {
+  const auto sampler = make_sampler(parse(R"({"timestep_spacing": "trailing"})"), "ddim", 61, 0);
+  EXPECT_EQ(sampler->steps(), 61);
+  EXPECT_GE(sampler->timesteps().back(), 0);
+}
+
+struct ErrorCase {
+  std::string name, options;
+  int64_t steps;
+  std::string message;  // starts with the exit code
+};
+
+void PrintTo(const ErrorCase& value, std::ostream* out) {
+  *out << value.name << " " << value.options;
+}
+
+class ErrorTest : public testing::TestWithParam<ErrorCase> {};
+
+TEST_P(ErrorTest, SaysWhatIsWrong) {
+  const ErrorCase& expected = GetParam();
+  const std::string message = error_of(
+      expected.options, expected.name.empty() ? std::nullopt : std::optional(expected.name), expected.steps);
+  EXPECT_EQ(message.substr(0, expected.message.size()), expected.message) << message;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ErrorTest,
+    testing::Values(
+        ErrorCase{"heun", "{}", 4,
+                  "2 [--scheduler] unknown sampler 'heun'; known are ddim (DDIMScheduler), euler ("},
+        ErrorCase{"", "{}", 4, "3 [file.json] '_class_name' must be a string, got nothing"},
+        ErrorCase{"", R"({"_class_name": "PNDMScheduler"})", 4,
+                  "3 [file.json] '_class_name' must be one of ddim (DD"},
+        ErrorCase{"ddim", "{}", 0, "2 [--num-inference-steps] must be from 1 to 1000, got 0"},
+        ErrorCase{"ddim", "{}", 1001, "2 [--num-inference-steps] must be from 1 to 1000, got 1001"},
+        ErrorCase{"ddim", R"({"num_train_timesteps": 0})", 4,
+                  "3 [file.json] 'num_train_timesteps' must be from 1 to"},
+        ErrorCase{"ddim", R"({"steps_offset": 1})", 1000,
+                  "2 [file.json] 1000 steps with this steps_offset reach"},
+        ErrorCase{"dpm++", R"({"timestep_spacing": "leading"})", 1000,
+                  "2 [file.json] timestep_spacing leading allows"},
+        ErrorCase{"dpm++", "{}", 1000, "3 [file.json] step "},  // two steps at one timestep
+        ErrorCase{"ddim", R"({"new_option": 3})", 4,
+                  "3 [file.json] 'new_option' is not an option of any known"},
+        ErrorCase{"ddim", R"({"thresholding": true})", 4, "3 [file.json] 'thresholding' is not supported"},
+        ErrorCase{"dpm++", R"({"thresholding": true})", 4, "3 [file.json] 'thresholding' is not supported"},
+        ErrorCase{"dpm++", R"({"use_dynamic_shifting": true})", 4,
+                  "3 [file.json] 'use_dynamic_shifting' is not"},
+        ErrorCase{"dpm++", R"({"variance_type": "learned_range"})", 4,
+                  "3 [file.json] 'variance_type' is not supported"},
+        ErrorCase{"dpm++", R"({"solver_order": 4})", 4, "3 [file.json] 'solver_order' must be from 1 to 3"},
+        ErrorCase{"DPMSolverMultistepScheduler", R"({"algorithm_type": "dpmsolver"})", 4,
+                  "3 [file.json] 'final_sigmas_type' must be sigma_min with algorithm_type dpmsolver"},
+        ErrorCase{"DPMSolverMultistepScheduler", R"({"algorithm_type": "x"})", 4,
+                  "3 [file.json] 'algorithm_type' must"},
+        ErrorCase{"dpm++", R"({"lambda_min_clipped": 99})", 4,
+                  "3 [file.json] 'lambda_min_clipped' must be below"},
+        ErrorCase{"dpm++", R"({"prediction_type": "flow_prediction"})", 4,
+                  "3 [file.json] 'prediction_type' must be one"},
+        ErrorCase{"unipc", R"({"thresholding": true})", 4, "3 [file.json] 'thresholding' is not supported"},
+        ErrorCase{"unipc", R"({"solver_p": {}})", 4, "3 [file.json] 'solver_p' is not supported"},
+        ErrorCase{"unipc", R"({"use_dynamic_shifting": true})", 4,
+                  "3 [file.json] 'use_dynamic_shifting' is not"},
+        ErrorCase{"unipc", R"({"shift_terminal": 0.1})", 4,
+                  "3 [file.json] 'shift_terminal' is not supported"},
+        ErrorCase{"unipc", R"({"solver_order": 0})", 4, "3 [file.json] 'solver_order' must be positive"},
+        ErrorCase{"unipc", R"({"lower_order_final": false})", 4, "3 [file.json] step 4 of 4 divides by zero"},
+        ErrorCase{"euler-a", R"({"prediction_type": "sample"})", 4,
+                  "3 [file.json] 'prediction_type' must be one of"},
+        ErrorCase{"euler", R"({"beta_schedule": "x"})", 4,
+                  "3 [file.json] 'beta_schedule' must be one of linear,"},
+        ErrorCase{"euler", R"({"trained_betas": [0.1]})", 4,
+                  "3 [file.json] 'trained_betas' must be a list of num_tr"},
+        ErrorCase{"euler", R"({"timestep_spacing": "x"})", 4,
+                  "3 [file.json] 'timestep_spacing' must be one of"},
+        ErrorCase{"euler", R"({"final_sigmas_type": "x"})", 4,
+                  "3 [file.json] 'final_sigmas_type' must be one of"},
+        ErrorCase{"euler", R"({"beta_start": NaN})", 4, "3 [file.json] step 1 of 4 divides by zero"},
+        ErrorCase{
+            "euler", R"({"use_karras_sigmas": true, "use_beta_sigmas": true})", 4,
+            "3 [file.json] set only one of use_karras_sigmas, use_exponential_sigmas and use_beta_sigmas"},
+        ErrorCase{"ddim", R"({"rescale_betas_zero_snr": true, "timestep_spacing": "trailing"})", 4,
+                  "3 [file.json] step 1 of 4 divides by zero"},
+        ErrorCase{"flow-euler", R"({"time_shift_type": "x", "use_dynamic_shifting": true})", 4,
+                  "3 [file.json] 'time_shift_type' must be one of"}));
+
+}  // namespace
+}  // namespace tessera::samplers
