@@ -143,9 +143,11 @@ at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::S
   const auto options = at::TensorOptions().dtype(entry.dtype);
   at::Tensor whole;
   if (aligned) {
-    // The deleter holds the mapping: it lives as long as any tensor that looks into it.
+    // The deleter holds the mapping: it lives as long as any tensor that looks into it. When the last one
+    // goes, because the weight was converted or packed, its pages need not stay in memory.
     whole = at::from_blob(
-        const_cast<std::byte*>(bytes.data()), entry.shape, [file](void*) {}, options);
+        const_cast<std::byte*>(bytes.data()), entry.shape, [file, &entry](void*) { file->release(entry); },
+        options);
   } else {
     whole = at::empty(entry.shape, options);
     std::memcpy(whole.mutable_data_ptr(), bytes.data(), bytes.size());

@@ -193,6 +193,14 @@ std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) cons
   return {mapping_ + header_.data_offset + entry.begin, entry.end - entry.begin};
 }
 
+void SafetensorsFile::release(const TensorEntry& entry) const noexcept {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(mapping_ + header_.data_offset + entry.begin);
+  const uintptr_t first = (begin + page - 1) / page * page,
+                  last = (begin + entry.end - entry.begin) / page * page;
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
 void write_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
