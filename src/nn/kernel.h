@@ -16,6 +16,14 @@
 #define TESSERA_KERNEL
 #endif
 
+// Before a loop whose iterations do not depend on each other although its pointers may be equal (in-place
+// kernels).
+#if defined(__GNUC__) && !defined(__clang__)
+#define TESSERA_INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define TESSERA_INDEPENDENT
+#endif
+
 #define TESSERA_INLINE inline __attribute__((always_inline))
 
 namespace tessera::nn {

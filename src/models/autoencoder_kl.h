@@ -1,0 +1,86 @@
+// AutoencoderKL: pictures to latents and back (Rombach et al., arXiv:2112.10752), as in the `vae` folder of
+// diffusers checkpoints. The halves load separately; a half reads none of the other's weights.
+//
+// Legend: B samples, C latent channels, h x w latent size, H x W image size, H = h * scale_factor.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/json.h"
+#include "models/autoencoder_kl_blocks.h"
+#include "models/family.h"
+
+namespace tessera::models {
+
+struct AutoencoderKLConfig {
+  // Throws Error(kInput) for another class, a block type or activation that is not built here, and sizes that
+  // cannot be. Options that are not known are named in a warning.
+  explicit AutoencoderKLConfig(const JsonConfig& config);
+
+  int64_t scale_factor() const { return int64_t{1} << (block_out_channels.size() - 1); }
+
+  int64_t in_channels, out_channels, latent_channels;
+  std::vector<int64_t> block_out_channels;
+  int64_t layers_per_block, norm_num_groups;
+  double scaling_factor, shift_factor;
+  std::vector<double> latents_mean, latents_std;  // per latent channel; empty when absent
+  bool use_quant_conv, use_post_quant_conv, mid_block_add_attention, force_upcast;
+};
+
+// The encoder's normal distribution of latents, each [B, C, h, w] in fp32, before scaling and shift.
+struct LatentDistribution {
+  at::Tensor mean;
+  at::Tensor logvar;  // clamped to [-30, 20]
+};
+
+struct AutoencoderKLEncoder {
+  // `scope`: the root of the checkpoint.
+  AutoencoderKLEncoder(const weights::Scope& scope, const AutoencoderKLConfig& config);
+
+  // image [B, in_channels, H, W], any floating-point dtype, in [-1, 1]; H and W multiples of the scale factor
+  // (Error(kUsage) otherwise).
+  LatentDistribution encode(const at::Tensor& image) const;
+
+  AutoencoderKLConfig config;
+  at::ScalarType dtype;
+  nn::Conv2d conv_in;
+  std::vector<DownEncoderBlock2D> down_blocks;
+  MidBlock2D mid_block;
+  nn::GroupNorm conv_norm_out;
+  nn::Conv2d conv_out;
+  std::optional<nn::Conv2d> quant_conv;
+};
+
+struct AutoencoderKLDecoder final : Decoder {
+  // `scope`: the root of the checkpoint.
+  AutoencoderKLDecoder(const weights::Scope& scope, const AutoencoderKLConfig& config);
+
+  at::Tensor decode(const at::Tensor& z) const override;
+  int64_t scale_factor() const override { return config.scale_factor(); }
+
+  AutoencoderKLConfig config;
+  at::ScalarType dtype;
+  std::optional<nn::Conv2d> post_quant_conv;
+  nn::Conv2d conv_in;
+  MidBlock2D mid_block;
+  std::vector<UpDecoderBlock2D> up_blocks;
+  nn::GroupNorm conv_norm_out;
+  nn::Conv2d conv_out;
+};
+
+// `folder` holds config.json and the weights. fp16 becomes fp32 on the CPU, which has no fp16 convolutions,
+// and where the config says that fp16 overflows (force_upcast). Keys of the half that no layer reads are
+// named in a warning. Throws Error(kInput) for files that are missing, damaged or of another model.
+std::unique_ptr<AutoencoderKLDecoder> load_autoencoder_kl_decoder(const std::filesystem::path& folder,
+                                                                  const LoadOptions& options,
+                                                                  LoadStatistics& statistics);
+std::unique_ptr<AutoencoderKLEncoder> load_autoencoder_kl_encoder(const std::filesystem::path& folder,
+                                                                  const LoadOptions& options,
+                                                                  LoadStatistics& statistics);
+
+}  // namespace tessera::models

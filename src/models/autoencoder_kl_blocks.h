@@ -1,0 +1,68 @@
+// The blocks that encoder and decoder of AutoencoderKL are made of (Esser et al., arXiv:2012.09841; names as
+// in the checkpoints of diffusers). All tensors are [B, C, H, W] in channels-last.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+#include "nn/conv.h"
+#include "nn/group_norm.h"
+#include "nn/linear.h"
+#include "weights/scope.h"
+
+namespace tessera::models {
+
+// Two convolutions, each after GroupNorm and SiLU, beside the input (through a 1x1 convolution where the
+// number of channels changes).
+struct ResnetBlock2D {
+  ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t groups);
+  // Takes x over: its memory is written to.
+  at::Tensor operator()(at::Tensor x) const;
+
+  nn::GroupNorm norm1, norm2;
+  nn::Conv2d conv1, conv2;
+  std::optional<nn::Conv2d> conv_shortcut;
+};
+
+// Attention over all positions with one head, beside the input. Reads the names of today (to_q, to_k, to_v,
+// to_out.0) and those of old checkpoints (query, key, value, proj_attn).
+struct AttentionBlock {
+  AttentionBlock(const weights::Scope& scope, int64_t channels, int64_t groups);
+  at::Tensor operator()(at::Tensor x) const;  // takes x over
+
+  nn::GroupNorm group_norm;
+  nn::Linear qkv, out;
+};
+
+// resnet, attention (may be absent), resnet.
+struct MidBlock2D {
+  MidBlock2D(const weights::Scope& scope, int64_t channels, int64_t groups, bool with_attention);
+  at::Tensor operator()(at::Tensor x) const;  // takes x over
+
+  std::vector<ResnetBlock2D> resnets;
+  std::optional<AttentionBlock> attention;
+};
+
+// `layers` resnets, then a convolution that halves the sides.
+struct DownEncoderBlock2D {
+  DownEncoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers, int64_t groups,
+                     bool downsample);
+  at::Tensor operator()(at::Tensor x) const;  // takes x over
+
+  std::vector<ResnetBlock2D> resnets;
+  std::optional<nn::Downsample2d> downsampler;
+};
+
+// `layers` resnets, then upsampling by two.
+struct UpDecoderBlock2D {
+  UpDecoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers, int64_t groups,
+                   bool upsample);
+  at::Tensor operator()(at::Tensor x) const;  // takes x over
+
+  std::vector<ResnetBlock2D> resnets;
+  std::optional<nn::Upsample2d> upsampler;
+};
+
+}  // namespace tessera::models

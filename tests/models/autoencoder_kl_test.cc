@@ -1,0 +1,154 @@
+#include "models/autoencoder_kl.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "tests/checkpoint_fixture.h"
+#include "tests/golden.h"
+
+namespace tessera::models {
+namespace {
+
+constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
+
+LoadOptions options_of(at::ScalarType dtype) {
+  LoadOptions options;
+  options.dtype = dtype;
+  return options;
+}
+
+class AutoencoderKLGolden : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::unique_ptr<AutoencoderKLDecoder> decoder(at::ScalarType dtype) {
+    return load_autoencoder_kl_decoder(golden_folder(GetParam()), options_of(dtype), decoder_cost_);
+  }
+  std::unique_ptr<AutoencoderKLEncoder> encoder(at::ScalarType dtype) {
+    return load_autoencoder_kl_encoder(golden_folder(GetParam()), options_of(dtype), encoder_cost_);
+  }
+  // Of the stages the goldens hold the first sample.
+  void expect_stage(const at::Tensor& got, const std::string& name) {
+    EXPECT_LE(relative_error(got, golden_.at(name).narrow(0, 0, got.size(0))), kComponentTolerance) << name;
+  }
+  double distance(const at::Tensor& got, const std::string& name) {
+    return (got - golden_.at(name)).square().sum().item<double>();
+  }
+
+  std::map<std::string, at::Tensor> golden_ =
+      read_golden(std::string(GetParam()) + "/golden/golden.safetensors");
+  LoadStatistics decoder_cost_, encoder_cost_;
+};
+
+TEST_P(AutoencoderKLGolden, DecodesAsDiffusersInFp32) {
+  const at::Tensor image = decoder(at::kFloat)->decode(golden_.at("latents"));
+  EXPECT_EQ(image.scalar_type(), at::kFloat);
+  EXPECT_TRUE(image.is_contiguous());
+  expect_stage(image, "image");
+}
+
+TEST_P(AutoencoderKLGolden, EncodesAsDiffusersInFp32) {
+  const LatentDistribution latents = encoder(at::kFloat)->encode(golden_.at("input"));
+  expect_stage(latents.mean, "mean");
+  expect_stage(latents.logvar, "logvar");
+}
+
+// Each stage gets the reference's input, so that one stage's mistake does not hide in another.
+TEST_P(AutoencoderKLGolden, EveryStageOfTheDecoderEqualsDiffusers) {
+  const auto half = decoder(at::kFloat);
+  const auto input = [&](const std::string& name) {
+    return golden_.at("decoder." + name).clone(kChannelsLast);
+  };
+  expect_stage(half->mid_block(input("conv_in")), "decoder.mid_block");
+  std::string before = "mid_block";
+  for (size_t i = 0; i < half->up_blocks.size(); ++i) {
+    expect_stage(half->up_blocks[i](input(before)), fmt::format("decoder.block.{}", i));
+    before = fmt::format("block.{}", i);
+  }
+  expect_stage(half->conv_out(half->conv_norm_out.silu(input(before))), "image");
+}
+
+TEST_P(AutoencoderKLGolden, EveryStageOfTheEncoderEqualsDiffusers) {
+  const auto half = encoder(at::kFloat);
+  const auto input = [&](const std::string& name) {
+    return golden_.at("encoder." + name).clone(kChannelsLast);
+  };
+  expect_stage(half->conv_in(golden_.at("input").narrow(0, 0, 1)), "encoder.conv_in");
+  std::string before = "conv_in";
+  for (size_t i = 0; i < half->down_blocks.size(); ++i) {
+    expect_stage(half->down_blocks[i](input(before)), fmt::format("encoder.block.{}", i));
+    before = fmt::format("block.{}", i);
+  }
+  expect_stage(half->mid_block(input(before)), "encoder.mid_block");
+}
+
+TEST_P(AutoencoderKLGolden, IsAsNearTheTruthInBf16AsDiffusers) {
+  const at::Tensor image = decoder(at::kBFloat16)->decode(golden_.at("latents"));
+  const LatentDistribution latents = encoder(at::kBFloat16)->encode(golden_.at("input"));
+  EXPECT_LE(std::sqrt(distance(image, "image")),
+            1.1 * std::sqrt(distance(golden_.at("image.bf16"), "image")));
+  EXPECT_LE(std::sqrt(distance(latents.mean, "mean") + distance(latents.logvar, "logvar")),
+            1.1 * std::sqrt(distance(golden_.at("mean.bf16"), "mean") +
+                            distance(golden_.at("logvar.bf16"), "logvar")));
+}
+
+// fp16 runs in fp32 on the CPU.
+TEST_P(AutoencoderKLGolden, Fp16IsNoWorseThanItsWeights) {
+  EXPECT_EQ(decoder(at::kHalf)->dtype, at::kFloat);
+}
+
+TEST_P(AutoencoderKLGolden, AHalfReadsOnlyItsOwnWeights) {
+  weights::Checkpoint checkpoint(golden_folder(GetParam()));
+  uint64_t encoder_bytes = 0, decoder_bytes = 0;
+  for (const std::string& key : checkpoint.keys()) {
+    const auto& entry = checkpoint.entry(key);
+    const bool encodes = key.starts_with("encoder.") || key.starts_with("quant_conv.");
+    (encodes ? encoder_bytes : decoder_bytes) += entry.end - entry.begin;
+  }
+  decoder(at::kFloat);
+  encoder(at::kFloat);
+  EXPECT_EQ(decoder_cost_.bytes_read, decoder_bytes);
+  EXPECT_EQ(encoder_cost_.bytes_read, encoder_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, AutoencoderKLGolden,
+                         ::testing::Values("vae-quant", "vae-shift", "vae-old-names"));
+
+TEST(AutoencoderKLEncoder, RefusesSizesThatItCannotHalve) {
+  LoadStatistics cost;
+  const auto encoder = load_autoencoder_kl_encoder(golden_folder("vae-quant"), options_of(at::kFloat), cost);
+  EXPECT_THROW(encoder->encode(at::zeros({1, 3, 8, 10})), Error);
+}
+
+// What the config's constructor says of `json`: its error, else its warnings.
+std::string verdict(const std::string& json) {
+  std::string messages;
+  const LogSink before = set_log_sink([&](LogLevel, const std::string& text) { messages += text; });
+  try {
+    const AutoencoderKLConfig config(JsonConfig(parse_json(json, "config.json"), "config.json"));
+  } catch (const Error& error) {
+    messages = error.what();
+  }
+  set_log_sink(before);
+  return messages;
+}
+
+TEST(AutoencoderKLConfig, RefusesWhatItCannotRun) {
+  const auto expect = [](const std::string& json, const std::string& words) {
+    EXPECT_NE(verdict(json).find(words), std::string::npos) << json << ": " << verdict(json);
+  };
+  EXPECT_EQ(verdict("{}"), "");
+  expect(R"({"_class_name": "AutoencoderTiny"})", "AutoencoderKL");
+  expect(R"({"act_fn": "relu"})", "silu");
+  expect(R"({"up_block_types": ["AttnUpDecoderBlock2D"]})", "UpDecoderBlock2D");
+  expect(R"({"block_out_channels": [32, 64]})", "down_block_types");
+  expect(R"({"block_out_channels": [33]})", "norm_num_groups");
+  expect(R"({"block_out_channels": []})", "block_out_channels");
+  expect(R"({"scaling_factor": 0})", "scaling_factor");
+  expect(R"({"layers_per_block": -1})", "layers_per_block");
+  expect(R"({"latents_mean": [1, 2]})", "latents_mean");
+  expect(R"({"latents_mean": [1, 2, 3, 4]})", "latents_std");
+  expect(R"({"new_option": 1, "_private": 2})", "without effect: new_option");
+}
+
+}  // namespace
+}  // namespace tessera::models
