@@ -1,37 +1,22 @@
 // Golden tensors, made by tools/make_golden_*.py from the reference implementations.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
 #include <map>
 #include <string>
 
-#include "weights/safetensors.h"
-
 namespace tessera {
 
-inline std::filesystem::path golden_folder(const std::string& name) {
-  return std::filesystem::path(TESSERA_GOLDEN_DIR) / name;
-}
+std::filesystem::path golden_folder(const std::string& name);  // tests/golden/`name`
 
 // All tensors of tests/golden/`name`, a safetensors file.
-inline std::map<std::string, at::Tensor> read_golden(const std::string& name) {
-  const weights::SafetensorsFile file(golden_folder(name));
-  std::map<std::string, at::Tensor> result;
-  for (const auto& [key, entry] : file.header().tensors) {
-    const auto bytes = file.bytes(entry);
-    const at::Tensor tensor = at::empty(entry.shape, at::TensorOptions().dtype(entry.dtype));
-    std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(tensor.mutable_data_ptr()));
-    result.emplace(key, tensor);
-  }
-  return result;
-}
+std::map<std::string, at::Tensor> read_golden(const std::string& name);
 
-// max |a - b| / max |b|
-inline double relative_error(const at::Tensor& got, const at::Tensor& expected) {
-  const at::Tensor reference = expected.to(at::kDouble);
-  return ((got.to(at::kDouble) - reference).abs().max() / reference.abs().max()).item<double>();
-}
+double relative_error(const at::Tensor& got, const at::Tensor& expected);  // max |a - b| / max |b|
 
-// The part of a component tolerance that every fp32 golden is held to.
+// What every fp32 golden of a component is held to.
 constexpr double kComponentTolerance = 1e-5;
 
 }  // namespace tessera

@@ -7,5 +7,6 @@ int main(int argc, char** argv) {
   // What the program does: no autograd anywhere, and one thread so that results do not depend on the machine.
   const c10::InferenceMode inference_mode;
   at::set_num_threads(1);
+  at::manual_seed(0);
   return RUN_ALL_TESTS();
 }

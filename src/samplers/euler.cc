@@ -64,13 +64,15 @@ std::unique_ptr<Sampler> make_euler(const JsonConfig& config, int64_t steps, int
     for (const double level : levels) timesteps.push_back(static_cast<float>(schedule.timestep_at(level)));
   }
   const std::vector<float> sigmas = with_final_sigma(config, levels, schedule.sigmas.front());
+  // The timestep of a continuous model is a function of sigma; then log_linear's last sigma gets a step of
+  // its own.
   const bool continuous =
       read_choice(config, "timestep_type", "discrete", {"discrete", "continuous"}) == "continuous" &&
       prediction == Prediction::kVelocity;
 
   LinearSolver solver;
   solver.init_noise_sigma = initial_sigma(config, sigmas);
-  for (size_t i = 0; i < timesteps.size(); ++i) {
+  for (size_t i = 0; i < (continuous ? levels : timesteps).size(); ++i) {
     solver.steps.push_back(euler_step(prediction, sigmas[i], sigmas[i + 1]));
     solver.steps.back().timestep = continuous ? 0.25F * std::log(sigmas[i]) : timesteps[i];
   }

@@ -44,6 +44,7 @@ class Sampler {
 
   // The latents after step `index`. `model_output` and `z` have one shape (any), fp32; `noise` is as above,
   // undefined when needs_noise() is false. Steps must come in order for each state.
+  // No argument is changed, and the state shares no memory with them.
   virtual at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& z,
                           SamplerState& state, const at::Tensor& noise) const = 0;
 
@@ -63,6 +64,8 @@ struct SamplerName {
   std::string short_name;  // "dpm++"
   std::string class_name;  // "DPMSolverMultistepScheduler"
 };
+// The rows of sampler.cc's table. A class may have several short names, each for one of its algorithms; the
+// class name itself leaves the choice to the file.
 const std::vector<SamplerName>& known_samplers();
 
 }  // namespace tessera::samplers

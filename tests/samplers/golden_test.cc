@@ -7,13 +7,13 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "samplers/sampler.h"
+#include "tests/golden.h"
 
 namespace tessera::samplers {
 namespace {
 
 const JsonConfig& golden() {
-  static const JsonConfig file =
-      JsonConfig::read(std::filesystem::path(TESSERA_GOLDEN_DIR) / "samplers" / "cases.json");
+  static const JsonConfig file = JsonConfig::read(golden_folder("samplers/cases.json"));
   return file;
 }
 

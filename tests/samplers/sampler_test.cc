@@ -30,25 +30,27 @@ std::string label_of(const testing::TestParamInfo<Case>& info) {
   return info.param.label;
 }
 
-const std::vector<Case> kCases = {
-    {"ddim", "ddim", R"({"clip_sample": false})"},
-    {"ddim_clipped", "ddim", R"({"clip_sample_range": 4.0})"},
-    {"euler", "euler", "{}"},
-    {"euler_sample", "euler", R"({"prediction_type": "sample", "use_karras_sigmas": true})"},
-    {"euler_a", "euler-a", "{}"},
-    {"dpm", "dpm++", "{}"},
-    {"dpm_3_sample", "dpm++", R"({"solver_order": 3, "prediction_type": "sample"})"},
-    {"dpm_heun_karras", "dpm++", R"({"solver_type": "heun", "use_karras_sigmas": true})"},
-    {"dpm_flow", "dpm++",
-     R"({"use_flow_sigmas": true, "prediction_type": "flow_prediction", "flow_shift": 3.0})"},
-    {"dpm_sde", "dpm++-sde", R"({"prediction_type": "v_prediction"})"},
-    {"dpm_sde_3", "dpm++-sde", R"({"solver_order": 3})"},
-    {"unipc", "unipc", "{}"},
-    {"unipc_4", "unipc", R"({"solver_order": 4, "disable_corrector": [0, 3]})"},
-    {"unipc_flow", "unipc", R"({"use_flow_sigmas": true, "prediction_type": "flow_prediction"})"},
-    {"flow_euler", "flow-euler", R"({"shift": 3.0})"},
-    {"flow_euler_stochastic", "flow-euler", R"({"stochastic_sampling": true})"},
-};
+// Every sampler of the table as it comes, and what takes other paths through a step.
+std::vector<Case> all_cases() {
+  std::vector<Case> cases = {
+      {"ddim_not_clipped", "ddim", R"({"clip_sample": false})"},
+      {"euler_sample", "euler", R"({"prediction_type": "sample", "use_karras_sigmas": true})"},
+      {"dpm_3_sample", "dpm++", R"({"solver_order": 3, "prediction_type": "sample"})"},
+      {"dpm_heun_karras", "dpm++", R"({"solver_type": "heun", "use_karras_sigmas": true})"},
+      {"dpm_flow", "dpm++", R"({"use_flow_sigmas": true, "prediction_type": "flow_prediction"})"},
+      {"dpm_sde_3_v", "dpm++-sde", R"({"solver_order": 3, "prediction_type": "v_prediction"})"},
+      {"unipc_4", "unipc", R"({"solver_order": 4, "disable_corrector": [0, 3]})"},
+      {"unipc_flow", "unipc", R"({"use_flow_sigmas": true, "prediction_type": "flow_prediction"})"},
+      {"flow_euler_stochastic", "flow-euler", R"({"stochastic_sampling": true})"},
+  };
+  for (const SamplerName& known : known_samplers()) {
+    std::string label = "table_" + known.short_name;
+    std::replace_if(
+        label.begin(), label.end(), [](char c) { return c == '-' || c == '+'; }, '_');
+    cases.push_back({label, known.short_name, "{}"});
+  }
+  return cases;
+}
 
 class SamplerTest : public testing::TestWithParam<Case> {
  protected:
@@ -114,7 +116,7 @@ TEST_P(SamplerTest, KeepsNothingOfTheCaller) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SamplerTest, testing::ValuesIn(kCases), label_of);
+INSTANTIATE_TEST_SUITE_P(All, SamplerTest, testing::ValuesIn(all_cases()), label_of);
 
 // Runs the sampler on a model that gives `output(z, x, timestep)` for the latents z and the model's input x.
 template <typename Output>
@@ -314,7 +316,11 @@ INSTANTIATE_TEST_SUITE_P(
                   "3 [file.json] 'use_dynamic_shifting' is not"},
         ErrorCase{"dpm++", R"({"variance_type": "learned_range"})", 4,
                   "3 [file.json] 'variance_type' is not supported"},
-        ErrorCase{"dpm++", R"({"solver_order": 4})", 4, "3 [file.json] 'solver_order' must be from 1 to 3"},
+        ErrorCase{"dpm++", R"({"solver_order": 0})", 4, "3 [file.json] 'solver_order' must be positive"},
+        ErrorCase{
+            "DPMSolverMultistepScheduler",
+            R"({"algorithm_type": "sde-dpmsolver", "solver_order": 3, "final_sigmas_type": "sigma_min"})", 4,
+            "3 [file.json] 'solver_order' must be 1 or 2 with sde-dpmsolver"},
         ErrorCase{"DPMSolverMultistepScheduler", R"({"algorithm_type": "dpmsolver"})", 4,
                   "3 [file.json] 'final_sigmas_type' must be sigma_min with algorithm_type dpmsolver"},
         ErrorCase{"DPMSolverMultistepScheduler", R"({"algorithm_type": "x"})", 4,
