@@ -54,10 +54,8 @@ std::string scheduler_names() {
 }
 
 void add_generate_options(CLI::App& app, GenerateTexts& texts) {
-  // One argument per mention: CLI11 would take a prompt in brackets for a list otherwise.
   app.add_option("PROMPT,--prompt", texts.prompts, "What to paint; several prompts give several pictures")
-      ->type_name("TEXT")
-      ->allow_extra_args(false);
+      ->type_name("TEXT");
   const auto add = [&app](const char* group, const char* names, auto& value, const char* type,
                           const std::string& description) {
     app.add_option(names, value, description)->type_name(type)->group(group)->take_last();
@@ -89,31 +87,39 @@ void add_generate_options(CLI::App& app, GenerateTexts& texts) {
   add("Machine", "--threads", texts.threads, "N", "Threads of this process [all cores]");
 }
 
-// Folds '_' to '-' in names of options and splits `--name=` (an empty value, which CLI11 would skip). Values
-// stay as they are: a word that follows an option that takes a value is that value.
+// CLI11 takes a prompt in brackets for a list of words; this mark before it keeps it whole.
+constexpr char kMark = '\x01';
+
+std::string guard(const std::string& prompt) {
+  return prompt.starts_with("[") ? kMark + prompt : prompt;
+}
+
+std::string unguard(const std::string& prompt) {
+  return prompt.starts_with(kMark) ? prompt.substr(1) : prompt;
+}
+
+// Folds '_' to '-' in names of options and splits `--name=value` (CLI11 would skip an empty value). Values
+// stay as they are: the word after an option that takes a value is that value.
 std::vector<std::string> normalize(const std::vector<std::string>& arguments, const CLI::App& command) {
-  std::vector<std::string> result;
-  bool is_value = false;
-  for (size_t i = 0; i < arguments.size(); ++i) {
+  std::vector<std::string> result = {arguments[0]};
+  bool is_value = false, only_prompts = false;
+  for (size_t i = 1; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    if (std::exchange(is_value, false) || !argument.starts_with("-") || argument == "-") {
-      result.push_back(argument);
+    if (std::exchange(is_value, false) || only_prompts || !argument.starts_with("-")) {
+      result.push_back(guard(argument));
       continue;
-    }
-    if (argument == "--") {
-      result.insert(result.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
-      break;
     }
     const size_t equals = argument.find('=');
     std::string name = argument.substr(0, equals);
     std::replace(name.begin(), name.end(), '_', '-');
     const CLI::Option* option = command.get_option_no_throw(name);
     const bool takes_value = option && option->get_items_expected_max() > 0;
+    only_prompts = name == "--";
     is_value = takes_value && equals == std::string::npos;
     result.push_back(name);
     if (equals == std::string::npos) continue;
     if (takes_value) {
-      result.push_back(argument.substr(equals + 1));
+      result.push_back(guard(argument.substr(equals + 1)));
     } else {
       result.back() += argument.substr(equals);
     }
@@ -175,7 +181,7 @@ GenerateArguments to_arguments(const GenerateTexts& texts) {
   if (texts.prompts.empty()) usage_error("PROMPT", "give at least one prompt (it may be empty: \"\")");
   GenerateArguments arguments;
   pipelines::Request& request = arguments.request;
-  request.prompts = texts.prompts;
+  for (const std::string& prompt : texts.prompts) request.prompts.push_back(unguard(prompt));
   request.negative_prompt = texts.negative_prompt.value_or("");
   if (texts.height) request.height = parse_integer("--height", *texts.height);
   if (texts.width) request.width = parse_integer("--width", *texts.width);

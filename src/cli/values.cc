@@ -81,12 +81,17 @@ at::ScalarType parse_dtype(const std::string& option, const std::string& text, a
 }
 
 std::optional<std::string> nearest_word(const std::string& word, const std::vector<std::string>& known) {
-  const auto distance = [&](const std::string& other) { return edit_distance(word, other); };
-  const auto best =
-      std::min_element(known.begin(), known.end(),
-                       [&](const std::string& a, const std::string& b) { return distance(a) < distance(b); });
-  if (best == known.end() || distance(*best) > std::max<size_t>(2, word.size() / 3)) return std::nullopt;
-  return *best;
+  std::optional<std::string> best;
+  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    // The beginning of a word counts as nearly that word.
+    const size_t distance = candidate.starts_with(word) ? 1 : edit_distance(word, candidate);
+    if (distance < best_distance) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
 }
 
 }  // namespace tessera::cli

@@ -21,7 +21,8 @@ pipelines::OutputType parse_output_type(const std::string& option, const std::st
 // `auto` is bf16 where the device multiplies it in hardware, else fp32.
 at::ScalarType parse_dtype(const std::string& option, const std::string& text, at::Device device);
 
-// The word of `known` that is nearest to `word` by edit distance; nothing when none is near.
+// The word of `known` that begins with `word`, or that is nearest by edit distance; nothing when none is
+// near.
 std::optional<std::string> nearest_word(const std::string& word, const std::vector<std::string>& known);
 
 }  // namespace tessera::cli
