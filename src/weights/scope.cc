@@ -30,6 +30,10 @@ at::Tensor Scope::tensor(std::string_view name, at::IntArrayRef shape,
   return checkpoint_->load(key(name), shape, dtype_, slice).to(device_);
 }
 
+at::Tensor Scope::stored(std::string_view name, at::IntArrayRef shape) const {
+  return checkpoint_->load(key(name), shape, checkpoint_->entry(key(name)).dtype);
+}
+
 std::string Scope::key(std::string_view name) const {
   return prefix_.empty() ? std::string(name) : fmt::format("{}.{}", prefix_, name);
 }
