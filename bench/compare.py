@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Tessera and diffusers side by side, in turns, on one machine in one run: medians of pairs, as ratios.
+
+Random weights of PixArt-Sigma-XL's and the SDXL VAE's real shape, 512 x 512 pixels by default. A ratio below 1 means
+that Tessera needs less. Absolute times are printed for orientation only: machines differ and are shared.
+"""
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WORKER = ROOT / "build" / "bench" / "tessera_bench"
+TRANSFORMER = dict(num_attention_heads=16, attention_head_dim=72, in_channels=4, out_channels=8,
+                   cross_attention_dim=1152, caption_channels=4096, sample_size=64, use_additional_conditions=False)
+VAE = dict(block_out_channels=(128, 256, 512, 512), layers_per_block=2, latent_channels=4,
+           down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
+           sample_size=1024, scaling_factor=0.13025)
+
+
+def make_model(folder, layers):
+    """Saves random weights in bf16 once; both sides read the same files."""
+    import torch
+    from diffusers import AutoencoderKL, PixArtTransformer2DModel
+    if not (folder / "transformer").exists():
+        torch.manual_seed(0)
+        model = PixArtTransformer2DModel(num_layers=layers, **TRANSFORMER).to(torch.bfloat16)
+        model.save_pretrained(folder / "transformer")
+    if not (folder / "vae").exists():
+        torch.manual_seed(1)
+        AutoencoderKL(**VAE).to(torch.bfloat16).save_pretrained(folder / "vae")
+
+
+class Peer:
+    """A process that does one unit of work per line on stdin and answers `seconds peak_bytes`."""
+
+    def __init__(self, command, threads):
+        env = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        while True:
+            line = self.process.stdout.readline()
+            if not line:
+                sys.exit(f"compare: {command[0]} ended before it was ready")
+            if line.strip() == "ready":
+                break
+
+    def __call__(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline().split()
+        if len(answer) != 2:
+            sys.exit("compare: a peer ended early")
+        return float(answer[0]), int(answer[1])
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def diffusers_worker(arguments):
+    """The reference side of a pair; runs in a process of its own."""
+    part, folder, dtype, threads, height, width, mode = arguments
+    import torch
+    from diffusers import AutoencoderKL, PixArtTransformer2DModel
+    torch.set_num_threads(int(threads))
+    dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
+    height, width = int(height) // 8, int(width) // 8
+    if part == "denoiser":
+        model = PixArtTransformer2DModel.from_pretrained(f"{folder}/transformer", torch_dtype=dtype).eval()
+        caption, mask = torch.randn(2, 300, 4096, dtype=dtype), torch.zeros(2, 300)
+        mask[0, :1] = mask[1, :25] = 1  # padded as the pipeline pads
+        z, timestep = torch.randn(2, 4, height, width, dtype=dtype), torch.tensor([500, 500])
+        call = torch.compile(model) if mode == "compile" else model
+        sizes = {"resolution": None, "aspect_ratio": None}
+
+        def work():
+            call(z, encoder_hidden_states=caption, encoder_attention_mask=mask, timestep=timestep,
+                 added_cond_kwargs=sizes)
+    else:
+        model = AutoencoderKL.from_pretrained(f"{folder}/vae", torch_dtype=dtype).eval()
+        del model.encoder
+        if mode == "channels_last":
+            model = model.to(memory_format=torch.channels_last)
+        z = torch.randn(1, 4, height, width, dtype=dtype)
+
+        def work():
+            model.decode(z)
+    with torch.inference_mode():
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            start = time.perf_counter()
+            work()
+            seconds = time.perf_counter() - start
+            peak = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+            print(seconds, peak, flush=True)
+
+
+def compare(part, folder, dtype, threads, size, mode, pairs):
+    shape = [part, str(folder), dtype, str(threads), str(size), str(size)]
+    ours = Peer([str(WORKER), "worker", *shape], threads)
+    theirs = Peer([sys.executable, __file__, "--worker", *shape, mode], threads)
+    ours(), theirs()  # warm up
+    ratios, own_times, peer_times = [], [], []
+    for _ in range(pairs):
+        (own, own_peak), (peer, peer_peak) = ours(), theirs()
+        ratios.append(own / peer)
+        own_times.append(own)
+        peer_times.append(peer)
+    ours.close()
+    theirs.close()
+    print(f"{part:9} {dtype} {threads} thread{'s' if threads > 1 else ' '} against {mode:13} "
+          f"time {statistics.median(ratios):.3f} [{min(ratios):.3f} .. {max(ratios):.3f}]  "
+          f"peak memory {own_peak / peer_peak:.3f}  "
+          f"({statistics.median(own_times):.2f} s, {statistics.median(peer_times):.2f} s; {pairs} pairs)", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--size", type=int, default=512, help="pixels of a side")
+    parser.add_argument("--layers", type=int, default=28, help="transformer blocks (28 is the real model)")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--dtypes", nargs="*", default=["bf16", "fp32"])
+    parser.add_argument("--parts", nargs="*", default=["denoiser", "decoder"])
+    parser.add_argument("--compile", action="store_true", help="compare with torch.compile as well")
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
+    parser.add_argument("--worker", nargs=7, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        return diffusers_worker(args.worker)
+    folder = args.models / f"sigma-{args.layers}"
+    make_model(folder, args.layers)
+    for part in args.parts:
+        for dtype in args.dtypes:
+            for threads in args.threads:
+                modes = ["eager"] + (["compile"] if args.compile else [])
+                for mode in modes if part == "denoiser" else ["default", "channels_last"]:
+                    compare(part, folder, dtype, threads, args.size, mode, args.pairs)
+
+
+if __name__ == "__main__":
+    main()

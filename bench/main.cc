@@ -1,0 +1,19 @@
+// The benchmarks of kernels (google-benchmark) and, as `tessera_bench worker ...`, the part that bench/compare.py
+// alternates with diffusers.
+#include <ATen/Parallel.h>
+#include <benchmark/benchmark.h>
+#include <c10/core/InferenceMode.h>
+
+#include <string_view>
+
+#include "bench/worker.h"
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "worker") return tessera::run_worker(argc - 2, argv + 2);
+  const c10::InferenceMode inference_mode;
+  at::set_num_threads(1);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

@@ -1,0 +1,71 @@
+#include "bench/worker.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <iostream>
+
+#include "core/error.h"
+#include "models/autoencoder_kl.h"
+#include "models/pixart.h"
+
+namespace tessera {
+namespace {
+
+// Peak resident memory of this process in bytes, as the kernel counts it.
+int64_t peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+// One denoising step with guidance: a batch of two, an empty negative prompt and one of 25 tokens.
+std::function<void()> denoiser_work(const std::filesystem::path& model, const models::LoadOptions& options,
+                                    int64_t height, int64_t width) {
+  models::LoadStatistics statistics;
+  const std::shared_ptr<models::Denoiser> denoiser = models::load_pixart(model, options, statistics);
+  const int64_t caption = JsonConfig::read(model / "transformer" / "config.json").integer("caption_channels");
+  const std::vector<models::Conditioning> prompts = {{at::randn({1, caption})}, {at::randn({25, caption})}};
+  const std::shared_ptr<models::Denoiser::Context> context = denoiser->prepare(prompts, height / 8, width / 8);
+  const at::Tensor z = at::randn({2, denoiser->latent_channels(), height / 8, width / 8});
+  return [=] { denoiser->predict(z, 500.0, {0, 1}, *context); };
+}
+
+std::function<void()> decoder_work(const std::filesystem::path& model, const models::LoadOptions& options,
+                                   int64_t height, int64_t width) {
+  models::LoadStatistics statistics;
+  const std::shared_ptr<models::Decoder> decoder =
+      models::load_autoencoder_kl_decoder(model / "vae", options, statistics);
+  const at::Tensor z = at::randn({1, 4, height / 8, width / 8});
+  return [=] { decoder->decode(z); };
+}
+
+}  // namespace
+
+int run_worker(int argc, char** argv) {
+  if (argc != 6) {
+    std::cerr << "usage: tessera_bench worker denoiser|decoder FOLDER fp32|bf16 THREADS HEIGHT WIDTH\n";
+    return 2;
+  }
+  const c10::InferenceMode inference_mode;
+  at::set_num_threads(std::stoi(argv[3]));
+  models::LoadOptions options;
+  options.dtype = std::string(argv[2]) == "bf16" ? at::kBFloat16 : at::kFloat;
+  const auto make = std::string(argv[0]) == "denoiser" ? denoiser_work : decoder_work;
+  const std::function<void()> work = make(argv[1], options, std::stoll(argv[4]), std::stoll(argv[5]));
+  std::cout << "ready" << std::endl;
+  for (std::string line; std::getline(std::cin, line);) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    std::cout << seconds.count() << " " << peak_bytes() << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace tessera

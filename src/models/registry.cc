@@ -1,0 +1,51 @@
+// The one table of model families.
+#include "core/error.h"
+#include "models/autoencoder_kl.h"
+#include "models/family.h"
+#include "models/pixart.h"
+#include "models/t5.h"
+
+namespace tessera::models {
+namespace {
+
+std::unique_ptr<Decoder> load_vae_decoder(const std::filesystem::path& model, const LoadOptions& options,
+                                          LoadStatistics& statistics) {
+  return load_autoencoder_kl_decoder(model / "vae", options, statistics);
+}
+
+}  // namespace
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> table = {
+      {.class_name = "PixArtAlphaPipeline",
+       .title = "PixArt-alpha",
+       .default_steps = 20,
+       .default_guidance = 4.5,
+       .default_max_sequence_length = 120,
+       .bin_resolution = pixart_bin_resolution,
+       .load_text_encoder = load_t5_text_encoder,
+       .load_denoiser = load_pixart,
+       .load_decoder = load_vae_decoder},
+      {.class_name = "PixArtSigmaPipeline",
+       .title = "PixArt-Sigma",
+       .default_steps = 20,
+       .default_guidance = 4.5,
+       .default_max_sequence_length = 300,
+       .bin_resolution = pixart_bin_resolution,
+       .load_text_encoder = load_t5_text_encoder,
+       .load_denoiser = load_pixart,
+       .load_decoder = load_vae_decoder},
+  };
+  return table;
+}
+
+const Family& find_family(const std::string& class_name, const std::string& where) {
+  std::vector<std::string> known;
+  for (const Family& family : families()) {
+    if (family.class_name == class_name) return family;
+    known.push_back(family.class_name);
+  }
+  input_error(where, "pipelines of class '{}' cannot run here; these can: {}", class_name, fmt::join(known, ", "));
+}
+
+}  // namespace tessera::models
