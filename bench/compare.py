@@ -5,11 +5,14 @@ Random weights of PixArt-Sigma-XL's and the SDXL VAE's real shape, 512 x 512 pix
 that Tessera needs less. Absolute times are printed for orientation only: machines differ and are shared.
 """
 import argparse
+import json
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -21,10 +24,14 @@ VAE = dict(block_out_channels=(128, 256, 512, 512), layers_per_block=2, latent_c
            sample_size=1024, scaling_factor=0.13025)
 
 
+TEXT_LAYERS = 4  # of T5-XXL's 24: the whole would take 9.5 GB
+
+
 def make_model(folder, layers):
     """Saves random weights in bf16 once; both sides read the same files."""
     import torch
-    from diffusers import AutoencoderKL, PixArtTransformer2DModel
+    from diffusers import AutoencoderKL, DPMSolverMultistepScheduler, PixArtTransformer2DModel
+    from transformers import T5Config, T5EncoderModel
     if not (folder / "transformer").exists():
         torch.manual_seed(0)
         model = PixArtTransformer2DModel(num_layers=layers, **TRANSFORMER).to(torch.bfloat16)
@@ -32,6 +39,19 @@ def make_model(folder, layers):
     if not (folder / "vae").exists():
         torch.manual_seed(1)
         AutoencoderKL(**VAE).to(torch.bfloat16).save_pretrained(folder / "vae")
+    if not (folder / "text_encoder").exists():
+        torch.manual_seed(2)
+        config = T5Config(d_model=4096, d_ff=10240, d_kv=64, num_heads=64, num_layers=TEXT_LAYERS, vocab_size=32128,
+                          feed_forward_proj="gated-gelu")
+        T5EncoderModel(config).to(torch.bfloat16).save_pretrained(folder / "text_encoder")
+    if not (folder / "model_index.json").exists():
+        shutil.copytree(ROOT / "models" / "shapes" / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
+        DPMSolverMultistepScheduler().save_pretrained(folder / "scheduler")
+        parts = {"scheduler": ["diffusers", "DPMSolverMultistepScheduler"],
+                 "text_encoder": ["transformers", "T5EncoderModel"], "tokenizer": ["transformers", "T5Tokenizer"],
+                 "transformer": ["diffusers", "PixArtTransformer2DModel"], "vae": ["diffusers", "AutoencoderKL"]}
+        index = {"_class_name": "PixArtSigmaPipeline", "_diffusers_version": "0.42.1", **parts}
+        (folder / "model_index.json").write_text(json.dumps(index))
 
 
 class Peer:
@@ -117,6 +137,40 @@ def compare(part, folder, dtype, threads, size, mode, pairs):
           f"({statistics.median(own_times):.2f} s, {statistics.median(peer_times):.2f} s; {pairs} pairs)", flush=True)
 
 
+def run_command(command, threads):
+    """Runs a command and returns its wall seconds and peak resident bytes."""
+    env = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
+    start = time.perf_counter()
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        sys.exit(f"compare: {' '.join(command)} failed")
+    return time.perf_counter() - start, usage.ru_maxrss * 1024
+
+
+def diffusers_command(arguments):
+    """What a user of diffusers runs: load, paint, save."""
+    folder, dtype, size, out = arguments
+    import torch
+    from diffusers import PixArtSigmaPipeline
+    dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
+    pipe = PixArtSigmaPipeline.from_pretrained(folder, torch_dtype=dtype)
+    pipe("a red circle", num_inference_steps=2, height=int(size), width=int(size)).images[0].save(out)
+
+
+def compare_command(folder, dtype, threads, size):
+    """The whole command, two steps: wall time and peak memory of the process."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = f"{scratch}/out.png"
+        own = run_command([str(ROOT / "build" / "tessera"), "generate", "a red circle", "--model", str(folder), "--dtype",
+                           dtype, "--threads", str(threads), "--num-inference-steps", "2", "--height", str(size), "--width",
+                           str(size), "-o", out], threads)
+        peer = run_command([sys.executable, __file__, "--diffusers-command", str(folder), dtype, str(size), out], threads)
+    print(f"command   {dtype} {threads} thread{'s' if threads > 1 else ' '} against diffusers     time {own[0] / peer[0]:.3f}  "
+          f"peak memory {own[1] / peer[1]:.3f}  ({own[1] / 2**30:.2f} GiB, {peer[1] / 2**30:.2f} GiB; two steps, "
+          f"{TEXT_LAYERS} of T5-XXL's 24 layers)", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7)
@@ -124,11 +178,15 @@ def main():
     parser.add_argument("--layers", type=int, default=28, help="transformer blocks (28 is the real model)")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--dtypes", nargs="*", default=["bf16", "fp32"])
-    parser.add_argument("--parts", nargs="*", default=["denoiser", "decoder"])
+    parser.add_argument("--parts", nargs="*", default=["denoiser", "decoder", "command"],
+                        help="denoiser, decoder, command (whole runs: peak memory)")
     parser.add_argument("--compile", action="store_true", help="compare with torch.compile as well")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
     parser.add_argument("--worker", nargs=7, help=argparse.SUPPRESS)
+    parser.add_argument("--diffusers-command", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.diffusers_command:
+        return diffusers_command(args.diffusers_command)
     if args.worker:
         return diffusers_worker(args.worker)
     folder = args.models / f"sigma-{args.layers}"
@@ -136,6 +194,9 @@ def main():
     for part in args.parts:
         for dtype in args.dtypes:
             for threads in args.threads:
+                if part == "command":
+                    compare_command(folder, dtype, threads, args.size)
+                    continue
                 modes = ["eager"] + (["compile"] if args.compile else [])
                 for mode in modes if part == "denoiser" else ["default", "channels_last"]:
                     compare(part, folder, dtype, threads, args.size, mode, args.pairs)
