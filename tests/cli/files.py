@@ -1,0 +1,84 @@
+"""Reads what the program writes, with nothing but the standard library."""
+import array
+import json
+import math
+import struct
+import zlib
+
+
+def read_safetensors(path):
+    """{name: (dtype, shape, bytes)} and the metadata."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    metadata = header.pop("__metadata__", {})
+    body = data[8 + length:]
+    return {name: (entry["dtype"], entry["shape"], body[slice(*entry["data_offsets"])])
+            for name, entry in header.items()}, metadata
+
+
+def write_safetensors(path, tensors, metadata=None):
+    header, body = ({"__metadata__": metadata} if metadata else {}), b""
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def floats(tensor):
+    assert tensor[0] == "F32", tensor[0]
+    return array.array("f", tensor[2])
+
+
+def png_chunks(data):
+    assert data[:8] == b"\x89PNG\r\n\x1a\n", "no PNG signature"
+    position = 8
+    while position < len(data):
+        length, kind = struct.unpack(">I4s", data[position:position + 8])
+        content = data[position + 8:position + 8 + length]
+        (crc,) = struct.unpack(">I", data[position + 8 + length:position + 12 + length])
+        assert crc == zlib.crc32(kind + content), "wrong CRC"
+        yield kind, content
+        position += 12 + length
+
+
+def unfilter(kind, row, above):
+    for i in range(len(row)):
+        left = row[i - 3] if i >= 3 else 0
+        corner = above[i - 3] if i >= 3 else 0
+        estimate = left + above[i] - corner
+        paeth = min((left, above[i], corner), key=lambda value: abs(estimate - value))
+        row[i] = (row[i] + (0, left, above[i], (left + above[i]) // 2, paeth)[kind]) & 255
+
+
+def read_png(path):
+    """(width, height, RGB bytes, {keyword: text}) of an 8-bit RGB picture."""
+    compressed, text, header = b"", {}, None
+    for kind, content in png_chunks(path.read_bytes()):
+        if kind == b"IHDR":
+            header = struct.unpack(">IIBBBBB", content)
+        elif kind == b"IDAT":
+            compressed += content
+        elif kind == b"tEXt":
+            keyword, value = content.split(b"\0", 1)
+            text[keyword.decode("latin-1")] = value.decode("latin-1")
+        elif kind == b"iTXt":
+            keyword, rest = content.split(b"\0", 1)
+            text[keyword.decode("latin-1")] = rest[2:].split(b"\0", 2)[2].decode("utf-8")
+    width, height = header[:2]
+    assert header[2:] == (8, 2, 0, 0, 0), header
+    data, stride, pixels = zlib.decompress(compressed), width * 3, bytearray()
+    above = bytearray(stride)
+    for y in range(height):
+        start = y * (stride + 1)
+        row = bytearray(data[start + 1:start + 1 + stride])
+        unfilter(data[start], row, above)
+        pixels += row
+        above = row
+    return width, height, bytes(pixels), text
+
+
+def psnr(a, b):
+    error = sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) / len(a)
+    return math.inf if error == 0 else 10 * math.log10(255 ** 2 / error)

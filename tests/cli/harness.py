@@ -1,0 +1,89 @@
+"""Runs the program in an empty folder and says what it did and what it left behind."""
+import dataclasses
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+import tempfile
+import traceback
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MODEL = ROOT / "tests" / "golden" / "tiny-pixart"
+GOLDEN = MODEL / "golden"
+
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+@dataclasses.dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+class Box:
+    """A folder of its own for one test."""
+
+    def __init__(self, program, folder):
+        self.program, self.folder = program, folder
+
+    def run(self, *arguments, env=None, limits=None, timeout=120):
+        def prepare():
+            for kind, value in (limits or {}).items():
+                resource.setrlimit(kind, (value, value))
+
+        done = subprocess.run([self.program, *map(os.fspath, arguments)], cwd=self.folder, capture_output=True,
+                              env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}, timeout=timeout, preexec_fn=prepare)
+        return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"))
+
+    def paint(self, *arguments, **options):
+        """A run of the tiny model that must succeed."""
+        outcome = self.run("generate", "--model", MODEL, "--dtype", "fp32", *arguments, **options)
+        assert outcome.code == 0, outcome
+        return outcome
+
+    def refuse(self, code, needle, *arguments, **options):
+        """A run that must fail with one line that holds `needle`, and leave nothing behind."""
+        before = self.files()
+        outcome = self.run(*arguments, **options)
+        assert outcome.code == code, outcome
+        lines = outcome.err.splitlines()
+        # A run that got as far as painting has said so before.
+        assert lines and lines[-1].startswith("tessera: ["), outcome
+        assert needle in lines[-1], (needle, outcome)
+        assert sum(line.startswith("tessera:") for line in lines) == 1, outcome
+        assert "frame #" not in outcome.err and "terminate" not in outcome.err, outcome
+        assert outcome.out == "", outcome
+        assert self.files() == before, (before, self.files())
+        return outcome
+
+    def files(self):
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
+
+    def copy_model(self):
+        target = self.folder / "model"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(MODEL, target, ignore=shutil.ignore_patterns("golden"))
+        return target
+
+
+def run_all(program, names):
+    passed, failed = 0, []
+    for function in TESTS:
+        if names and not any(name in function.__name__ for name in names):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                function(Box(program, pathlib.Path(folder)))
+                passed += 1
+            except (AssertionError, OSError, subprocess.SubprocessError, KeyError, ValueError):
+                failed.append(function.__name__)
+                print(f"FAILED {function.__name__}\n{traceback.format_exc()}")
+    print(f"{passed} passed, {len(failed)} failed")
+    return 1 if failed or not passed else 0

@@ -1,0 +1,14 @@
+#!/usr/bin/env python3
+"""run.py PROGRAM [NAME...]: the tests of the command line, or those whose names hold one of NAME. Standard library only."""
+import pathlib
+import sys
+
+import test_errors  # noqa: F401  (registers its tests)
+import test_generate  # noqa: F401
+import test_models  # noqa: F401
+from harness import run_all
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: run.py PROGRAM [NAME...]")
+    sys.exit(run_all(str(pathlib.Path(sys.argv[1]).resolve()), sys.argv[2:]))

@@ -1,0 +1,219 @@
+"""Bad input: one line, the right exit code, nothing left behind."""
+import json
+import os
+import resource
+import shutil
+import struct
+import subprocess
+import tempfile
+import pathlib
+
+from files import read_safetensors, write_safetensors
+from harness import MODEL, test
+
+USAGE = [  # words after `generate "a cat" --model MODEL`, what the line must hold
+    (["--height", "100"], "96 and 104"),
+    (["--height", "3"], "nearest valid size is 8"),
+    (["--width", "100"], "[--width] 100 is not a multiple of 8"),
+    (["--height", "72", "--no-resolution-binning"], "nearest valid sizes are 64 and 80"),
+    (["--height", "0"], "from 1 to"),
+    (["--height", "-64"], "from 1 to"),
+    (["--width", "1000000000"], "from 1 to"),
+    (["--height", "99999999999999999999"], "expected an integer"),
+    (["--num-inference-steps", "0"], "from 1 to"),
+    (["--num-inference-steps", "20.5"], "expected an integer, got '20.5'"),
+    (["--num-inference-steps", "20x"], "expected an integer, got '20x'"),
+    (["--num-inference-steps", ""], "expected an integer, got ''"),
+    (["--num-inference-steps="], "expected an integer, got ''"),
+    (["--seed", "-1"], "0 to 18446744073709551615, got '-1'"),
+    (["--seed", "18446744073709551616"], "0 to 18446744073709551615"),
+    (["--seed", "7 "], "got '7 '"),
+    (["--guidance-scale", "nan"], "finite"),
+    (["--guidance-scale", "inf"], "finite"),
+    (["--guidance-scale", "4,5"], "expected a number, got '4,5'"),
+    (["--num-images-per-prompt", "0"], "from 1 to"),
+    (["--num-images-per-prompt", "100000"], "from 1 to"),
+    (["--max-sequence-length", "0"], "from 1 to"),
+    (["--threads", "0"], "from 1 to"),
+    (["--scheduler", "magic"], "magic"),
+    (["--dtype", "fp64"], "auto, fp32, bf16 or fp16"),
+    (["--device", "gpu"], "cpu, cuda or cuda:N"),
+    (["--device", "cuda:x"], "cpu, cuda or cuda:N"),
+    (["--output-type", "jpeg"], "image or latent"),
+    (["-o", "out.jpg"], "must end in .png"),
+    (["-o", "out.png", "--output-type", "latent"], "must end in .safetensors"),
+    (["-o", "missing/out.png"], "No such file or directory"),
+    (["-o", "/proc/out.png"], "/proc/out.png"),
+    (["--report", "missing/run.json"], "No such file or directory"),
+    (["--report", "/"], "is a folder"),
+    (["--heigth", "64"], "did you mean --height?"),
+    (["--guidance", "4"], "did you mean --guidance"),
+    (["--steps-of-inference", "4"], "unknown option"),
+    (["-z"], "unknown option"),
+    (["--seed"], "needs a value"),
+]
+
+
+@test
+def usage_errors(box):
+    for words, needle in USAGE:
+        box.refuse(2, needle, "generate", "a cat", "--model", MODEL, *words)
+
+
+@test
+def commands(box):
+    box.refuse(2, "did you mean generate?", "genrate", "a cat")
+    box.refuse(2, "tessera generate", "a cat")
+    box.refuse(2, "a command comes first", "--seed", "1")
+    box.refuse(2, "one argument too many", "models", MODEL, "more")
+    box.refuse(2, "at least one prompt", "generate", "--model", MODEL)
+    outcome = box.run()
+    assert outcome.code == 2 and "Usage" in outcome.err and outcome.out == "", outcome
+
+
+@test
+def text_that_is_not_utf8(box):
+    box.refuse(2, "UTF-8", "generate", b"a \xff cat", "--model", MODEL)
+    box.refuse(2, "UTF-8", "generate", "a cat", "--negative-prompt", b"\xc3", "--model", MODEL)
+
+
+@test
+def no_checkpoint(box):
+    box.refuse(3, "no such folder", "generate", "a cat", "--model", "nowhere")
+    box.refuse(3, "no such folder", "models", "no/where")
+    (box.folder / "empty").mkdir()
+    box.refuse(3, "model_index.json", "generate", "a cat", "--model", "empty")
+    box.refuse(3, "is a file", "generate", "a cat", "--model", MODEL / "model_index.json")
+
+
+TRANSFORMER = "transformer/diffusion_pytorch_model.safetensors"
+
+
+def refuse_model(box, needle, model):
+    return box.refuse(3, needle, "generate", "a cat", "--model", model, "--num-inference-steps", "1", "--dtype", "fp32",
+                      "--height", "32", "--width", "32", "--no-resolution-binning")
+
+
+@test
+def weights_cut_at_any_byte(box):
+    model = box.copy_model()
+    for part in (TRANSFORMER, "vae/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"):
+        whole = (model / part).read_bytes()
+        (header,) = struct.unpack("<Q", whole[:8])
+        for length in (0, 1, 7, 8, 9, 100, header + 7, header + 8, header + 9, len(whole) // 2, len(whole) - 1):
+            (model / part).write_bytes(whole[:length])
+            outcome = refuse_model(box, part, model)
+            assert "s\n" not in outcome.err.split("tessera: [")[0].split("\n")[-1], outcome
+        (model / part).write_bytes(whole)
+
+
+@test
+def json_cut_or_strange(box):
+    model = box.copy_model()
+    for part in ("model_index.json", "transformer/config.json", "vae/config.json", "text_encoder/config.json",
+                 "scheduler/scheduler_config.json"):
+        whole = (model / part).read_bytes()
+        for text in (b"", whole[:20], whole[:-3], b"[]", b"7", b"{\"a\": " * 5000, b"\xff\xfe"):
+            (model / part).write_bytes(text)
+            refuse_model(box, part, model)
+        (model / part).unlink()
+        refuse_model(box, part, model)
+        (model / part).write_bytes(whole)
+
+
+@test
+def headers_that_lie(box):
+    model = box.copy_model()
+    path = model / TRANSFORMER
+    whole = path.read_bytes()
+    for length in (2 ** 60, 2 ** 64 - 1, len(whole), 0):
+        path.write_bytes(struct.pack("<Q", length) + whole[8:])
+        refuse_model(box, TRANSFORMER, model)
+    (length,) = struct.unpack("<Q", whole[:8])
+    header = json.loads(whole[8:8 + length])
+    name = next(key for key in header if key != "__metadata__")
+    for change in ({"data_offsets": [0, 10 ** 15]}, {"data_offsets": [8, 4]}, {"data_offsets": [-1, 4]},
+                   {"dtype": "F31"}, {"shape": [2 ** 62, 8]}, {"shape": [-1]}, {"shape": "wide"}):
+        text = json.dumps({**header, name: {**header[name], **change}}).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length:])
+        refuse_model(box, TRANSFORMER, model)
+
+
+@test
+def tensors_of_another_kind(box):
+    model = box.copy_model()
+    path = model / TRANSFORMER
+    tensors, metadata = read_safetensors(path)
+    name = "proj_out.weight"
+    dtype, shape, data = tensors[name]
+
+    def write(**changes):
+        write_safetensors(path, {**{key: value for key, value in tensors.items() if key != name}, **changes}, metadata)
+
+    write(**{name: (dtype, shape[::-1], data)})
+    outcome = refuse_model(box, name, model)
+    assert str(shape[0]) in outcome.err and str(shape[1]) in outcome.err, outcome
+    write(**{name: ("I32", shape, data)})
+    refuse_model(box, name, model)
+    write()
+    refuse_model(box, name, model)
+
+
+@test
+def checkpoints_that_cannot_run(box):
+    model = box.copy_model()
+    index = json.loads((model / "model_index.json").read_text())
+
+    def change_json(part, **changes):
+        config = json.loads((model / part).read_text())
+        (model / part).write_text(json.dumps({**config, **changes}))
+        return config
+
+    (model / "model_index.json").write_text(json.dumps({**index, "_class_name": "StableDiffusionPipeline"}))
+    outcome = refuse_model(box, "StableDiffusionPipeline", model)
+    assert "PixArtSigmaPipeline" in outcome.err, outcome  # lists what can run
+    (model / "model_index.json").write_text(json.dumps(index))
+
+    config = change_json("scheduler/scheduler_config.json", _class_name="MagicScheduler")
+    outcome = refuse_model(box, "MagicScheduler", model)
+    assert "DDIMScheduler" in outcome.err, outcome
+    (model / "scheduler/scheduler_config.json").write_text(json.dumps(config))
+
+    config = change_json("transformer/config.json", num_attention_heads=0)
+    refuse_model(box, "num_attention_heads", model)
+    (model / "transformer/config.json").write_text(json.dumps({**config, "patch_size": -2}))
+    refuse_model(box, "patch_size", model)
+    (model / "transformer/config.json").write_text(json.dumps(config))
+
+    (model / TRANSFORMER).rename(model / "transformer/diffusion_pytorch_model.bin")
+    refuse_model(box, "transformer", model)
+    (model / "transformer/diffusion_pytorch_model.bin").rename(model / TRANSFORMER)
+
+    shutil.rmtree(model / "tokenizer")
+    refuse_model(box, "tokenizer", model)
+
+
+@test
+def full_disk(box):
+    small = ["generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "64", "--width", "64",
+             "--no-resolution-binning", "--num-inference-steps", "1"]
+    box.refuse(2, "File too large", *small, limits={resource.RLIMIT_FSIZE: 4096})
+    outcome = box.run(*small, "--report", "/dev/full")
+    assert outcome.code == 2 and "No space left" in outcome.err, outcome
+    (box.folder / "out.png").unlink()
+    with tempfile.TemporaryDirectory() as mount:
+        mounted = os.geteuid() == 0 and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", mount], capture_output=True).returncode == 0
+        if mounted:
+            try:
+                box.refuse(2, "No space left", *small, "-o", f"{mount}/out.png")
+                assert not list(pathlib.Path(mount).iterdir())
+            finally:
+                subprocess.run(["umount", mount], check=True)
+
+
+@test
+def out_of_memory(box):
+    box.refuse(5, "memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "8192", "--width",
+               "8192", "--no-resolution-binning", "--num-images-per-prompt", "1024", "--num-inference-steps", "1",
+               limits={resource.RLIMIT_AS: 8 << 30})

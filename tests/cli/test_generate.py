@@ -1,0 +1,215 @@
+"""Good runs: files, numbers, reports; and runs that are stopped."""
+import json
+import math
+import os
+import pty
+import signal
+import subprocess
+
+from files import floats, psnr, read_png, read_safetensors
+from harness import GOLDEN, MODEL, test
+
+RUNS = json.loads((GOLDEN / "runs.json").read_text())
+SMALL = ["--height", "32", "--width", "48", "--no-resolution-binning", "--num-inference-steps", "2"]
+
+
+def arguments_of(options):
+    """The call of diffusers' pipeline as a command line, in xDiT's spelling."""
+    words = ["--seed", str(RUNS["seed"])]
+    for key, value in options.items():
+        if key == "prompt":
+            words += value
+        elif key == "use_resolution_binning":
+            words += [] if value else ["--no_resolution_binning"]
+        else:
+            words += [f"--{key}", str(value)]
+    return words
+
+
+@test
+def latents_equal_diffusers(box):
+    expected, _ = read_safetensors(GOLDEN / "latents.safetensors")
+    for name, options in RUNS["runs"].items():
+        path = box.folder / f"{name}.safetensors"
+        box.paint(*arguments_of(options), "--output_type", "latent", "-o", path)
+        written, _ = read_safetensors(path)
+        assert list(written) == ["latents"], list(written)
+        assert written["latents"][1] == expected[name][1], written["latents"][1]
+        difference = max(abs(a - b) for a, b in zip(floats(written["latents"]), floats(expected[name])))
+        assert difference <= 1e-3, (name, difference)
+
+
+@test
+def pictures_equal_diffusers(box):
+    for name, options in RUNS["runs"].items():
+        outcome = box.paint(*arguments_of(options), "-o", f"{name}.png")
+        for number, path in enumerate(outcome.out.split()):
+            width, height, pixels, _ = read_png(box.folder / path)
+            expected = read_png(GOLDEN / f"{name}-{number}.png")
+            assert (width, height) == expected[:2], (width, height)
+            quality = psnr(pixels, expected[2])
+            assert quality > 50, (name, number, quality)
+
+
+@test
+def several_pictures_are_numbered_in_order(box):
+    outcome = box.paint("a cat", "a dog", "--num-images-per-prompt", "2", "-o", "x.png", *SMALL)
+    assert outcome.out.split() == ["x-0.png", "x-1.png", "x-2.png", "x-3.png"], outcome
+    assert box.files() == outcome.out.split()
+    texts = [json.loads(read_png(box.folder / path)[3]["tessera"]) for path in outcome.out.split()]
+    assert [text["prompt"] for text in texts] == ["a cat", "a cat", "a dog", "a dog"]
+    assert [text["picture"] for text in texts] == [0, 1, 2, 3]
+
+
+@test
+def a_seed_gives_the_same_file_again(box):
+    for path in ("a.png", "b.png"):
+        box.paint("a cat", "--seed", "5", "-o", path, *SMALL)
+    assert (box.folder / "a.png").read_bytes() == (box.folder / "b.png").read_bytes()
+    box.paint("a cat", "--seed", "6", "-o", "c.png", *SMALL)
+    assert read_png(box.folder / "a.png")[2] != read_png(box.folder / "c.png")[2]
+
+
+@test
+def without_a_seed_one_is_drawn_and_told(box):
+    seeds = set()
+    for _ in range(2):
+        outcome = box.paint("a cat", *SMALL)
+        seed = json.loads(read_png(box.folder / "out.png")[3]["tessera"])["seed"]
+        assert f"seed {seed}," in outcome.err, outcome
+        seeds.add(seed)
+    assert len(seeds) == 2, seeds
+
+
+@test
+def png_text(box):
+    box.paint("A caf\u00e9", "--negative-prompt", "\u732b", "--seed", "5", "--guidance-scale", "3.5", *SMALL)
+    text = read_png(box.folder / "out.png")[3]
+    first, second, third = text["parameters"].split("\n")
+    assert first == "A caf\u00e9" and second == "Negative prompt: \u732b", text
+    assert third.startswith("Steps: 2, Sampler: DPMSolverMultistepScheduler, CFG scale: 3.5, Seed: 5, Size: 48x32, "
+                            "Model: tiny-pixart, Version: Tessera "), third
+    settings = json.loads(text["tessera"])
+    assert settings["prompt"] == "A caf\u00e9" and settings["negative_prompt"] == "\u732b", settings
+
+
+@test
+def report(box):
+    outcome = box.paint("a cat", "--seed", "5", "--report", "run.json", "--threads", "1", "--scheduler", "ddim", *SMALL)
+    report = json.loads((box.folder / "run.json").read_text())
+    settings = report["settings"]
+    for key, value in {"prompts": ["a cat"], "negative_prompt": "", "height": 32, "width": 48, "seed": 5,
+                       "num_inference_steps": 2, "guidance_scale": 4.5, "scheduler": "DDIMScheduler", "dtype": "fp32",
+                       "threads": 1, "resolution_binning": False, "model_class": "PixArtSigmaPipeline"}.items():
+        assert settings[key] == value, (key, settings[key])
+    seconds = report["seconds"]
+    assert set(seconds) == {"load", "encode", "denoise", "decode", "total"}, seconds
+    assert sum(value for key, value in seconds.items() if key != "total") <= seconds["total"], seconds
+    assert len(report["step_seconds"]) == 2 and sum(report["step_seconds"]) <= seconds["denoise"], report
+    (rank,) = report["ranks"]
+    weights = sum(path.stat().st_size for path in MODEL.glob("*/*.safetensors"))
+    assert rank["peak_rss_bytes"] > 1 << 20 and 0 < rank["bytes_read"] <= weights, rank
+    assert rank["weights_bytes"] > 0, rank
+    assert report["outputs"] == outcome.out.split() == ["out.png"], report
+
+
+@test
+def what_goes_where(box):
+    outcome = box.paint("a cat", *SMALL)
+    assert outcome.out == "out.png\n", outcome
+    assert "tiny-pixart" in outcome.err and "denoise" in outcome.err, outcome
+    quiet = box.paint("a cat", "--quiet", *SMALL)
+    assert quiet.out == "out.png\n" and quiet.err == "", quiet
+
+
+@test
+def curious_prompts(box):
+    for prompt in ("", "[a, b]", "models", "\u732b\U0001F697", "a_b --c_d", "%s {}", "x" * 3000, "line\nbreak"):
+        box.paint(prompt, "--seed", "1", *SMALL)
+        assert json.loads(read_png(box.folder / "out.png")[3]["tessera"])["prompts"] == [prompt]
+    box.paint("--negative_prompt", "--a_b", "--seed", "1", *SMALL, "--", "-1 --x_y")
+    settings = json.loads(read_png(box.folder / "out.png")[3]["tessera"])
+    assert settings["negative_prompt"] == "--a_b" and settings["prompts"] == ["-1 --x_y"], settings
+    box.paint("--prompt", "a", "--prompt=b", "c", *SMALL)
+    assert (box.folder / "out-2.png").exists()
+
+
+@test
+def a_long_prompt_is_cut_with_a_warning(box):
+    outcome = box.paint("circle " * 50, "--max_sequence_length", "20", *SMALL)
+    warnings = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 1 and "tokens" in warnings[0], outcome
+
+
+@test
+def low_precision_stays_near(box):
+    paths = {}
+    for dtype in ("fp32", "bf16"):
+        paths[dtype] = box.folder / f"{dtype}.safetensors"
+        outcome = box.run("generate", "a cat", "--model", MODEL, "--dtype", dtype, "--seed", "3", "--output-type", "latent",
+                          "-o", paths[dtype], *SMALL)
+        assert outcome.code == 0, outcome
+    exact, rounded = (floats(read_safetensors(paths[dtype])[0]["latents"]) for dtype in ("fp32", "bf16"))
+    error = math.sqrt(sum((a - b) ** 2 for a, b in zip(exact, rounded)) / sum(a * a for a in exact))
+    assert 0 < error < 0.1, error
+
+
+@test
+def models_are_found_by_name(box):
+    (box.folder / "shapes").symlink_to(MODEL)
+    env = {"TESSERA_MODELS": str(box.folder)}
+    outcome = box.run("generate", "a cat", *SMALL, env=env)
+    assert outcome.code == 0 and outcome.err.startswith("shapes ("), outcome
+    (box.folder / "sub").mkdir()
+    (box.folder / "shapes").rename(box.folder / "sub" / "mine")
+    outcome = box.run("generate", "a cat", "--model", "mine", *SMALL, env={"TESSERA_MODELS": str(box.folder / "sub")})
+    assert outcome.code == 0, outcome
+
+
+def start_long_run(box):
+    process = subprocess.Popen([box.program, "generate", "a cat", "--model", MODEL, "--num-inference-steps", "500",
+                                "--num-images-per-prompt", "4"], cwd=box.folder, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    while "load denoiser" not in process.stderr.readline():
+        assert process.poll() is None
+    return process
+
+
+@test
+def ctrl_c_ends_between_steps(box):
+    process = start_long_run(box)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and out == "", (process.returncode, out, err)
+    assert "stopped" in err.splitlines()[-1], err
+    assert box.files() == []
+
+
+@test
+def termination_ends_at_once(box):
+    process = start_long_run(box)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143, process.returncode
+    assert box.files() == []
+
+
+@test
+def a_terminal_gets_a_bar(box):
+    leader, follower = pty.openpty()
+    process = subprocess.Popen([box.program, "generate", "a cat", "--model", MODEL, *SMALL], cwd=box.folder,
+                               stdout=subprocess.PIPE, stderr=follower)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            block = os.read(leader, 4096)
+        except OSError:  # the other end was closed
+            break
+        if not block:
+            break
+        shown += block
+    os.close(leader)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and out == b"out.png\n", (process.returncode, out)
+    assert b"[############............] 1/2" in shown and b" left" in shown, shown
