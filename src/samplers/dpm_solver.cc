@@ -180,6 +180,7 @@ std::unique_ptr<Sampler> make_dpm_solver(const JsonConfig& config, int64_t steps
   LinearSolver solver;
   solver.needs_noise = options.stochastic;
   std::vector<NoiseLevel> levels;
+  levels.reserve(sigmas.size());
   for (const float sigma : sigmas) levels.push_back(noise_level(sigma, options.flow));
   const auto count = static_cast<int64_t>(raw.timesteps.size());
   for (int64_t i = 0; i < count; ++i) {

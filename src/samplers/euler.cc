@@ -85,6 +85,7 @@ std::unique_ptr<Sampler> make_euler_ancestral(const JsonConfig& config, int64_t 
   const TrainingSchedule schedule = training_schedule(config, /*finite_sigmas=*/true);
   const std::vector<double> timesteps = float_timesteps(config, steps, schedule);
   std::vector<float> sigmas;
+  sigmas.reserve(timesteps.size() + 1);
   for (const double timestep : timesteps) sigmas.push_back(static_cast<float>(schedule.sigma_at(timestep)));
   sigmas.push_back(0);
 

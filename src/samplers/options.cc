@@ -14,7 +14,7 @@ const std::array<std::string, 4> kPredictionNames = {"epsilon", "sample", "v_pre
 
 std::string read_choice(const JsonConfig& config, const std::string& key, const std::string& fallback,
                         std::initializer_list<std::string> allowed) {
-  const std::string value = config.string(key, fallback);
+  std::string value = config.string(key, fallback);
   if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
     config.fail(key, fmt::format("one of {}", fmt::join(allowed, ", ")));
   }

@@ -153,6 +153,7 @@ std::unique_ptr<Sampler> make_unipc(const JsonConfig& config, int64_t steps, int
 
   LinearSolver solver;
   std::vector<NoiseLevel> levels;
+  levels.reserve(raw.sigmas.size());
   for (const float sigma : raw.sigmas) levels.push_back(noise_level(sigma, options.flow));
   const auto count = static_cast<int64_t>(raw.timesteps.size());
   int64_t last_order = 0;

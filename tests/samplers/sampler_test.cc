@@ -84,8 +84,10 @@ TEST_P(SamplerTest, StepOfSliceIsSliceOfStep) {
     const at::Tensor noise = sampler->needs_noise() ? random(whole.sizes(), 100 + i) : at::Tensor();
     const at::Tensor output = model(sampler->scale_model_input(whole, i), timestep);
     for (size_t p = 0; p < parts.size(); ++p) {
-      const auto& [begin, count] = rows[p];
-      const auto slice = [&](const at::Tensor& t) { return t.defined() ? t.narrow(2, begin, count) : t; };
+      const std::pair<int64_t, int64_t> row = rows[p];
+      const auto slice = [&](const at::Tensor& t) {
+        return t.defined() ? t.narrow(2, row.first, row.second) : t;
+      };
       parts[p] = sampler->step(slice(output), i, parts[p], states[p], slice(noise));
     }
     whole = sampler->step(output, i, whole, state, noise);
@@ -135,7 +137,7 @@ at::Tensor run(const Sampler& sampler, at::Tensor z, const Output& output) {
 class PointTest : public testing::TestWithParam<Case> {};
 
 TEST_P(PointTest, EndsAtThePointThatIsAllData) {
-  const at::Tensor point = at::linspace(-2, 2, 6, at::kFloat);
+  at::Tensor point = at::linspace(-2, 2, 6, at::kFloat);
   Json options = {
       {"prediction_type", "v_prediction"}, {"timestep_spacing", "trailing"}, {"clip_sample", false}};
   options.update(parse(GetParam().options).values());
