@@ -184,13 +184,17 @@ def main():
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
     parser.add_argument("--worker", nargs=7, help=argparse.SUPPRESS)
     parser.add_argument("--diffusers-command", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--make-model", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.make_model:
+        return make_model(pathlib.Path(args.make_model[0]), int(args.make_model[1]))
     if args.diffusers_command:
         return diffusers_command(args.diffusers_command)
     if args.worker:
         return diffusers_worker(args.worker)
     folder = args.models / f"sigma-{args.layers}"
-    make_model(folder, args.layers)
+    # In a process of its own: a child's peak memory counts from that of the parent that forked it.
+    subprocess.run([sys.executable, __file__, "--make-model", str(folder), str(args.layers)], check=True)
     for part in args.parts:
         for dtype in args.dtypes:
             for threads in args.threads:
