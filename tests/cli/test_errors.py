@@ -1,12 +1,12 @@
 """Bad input: one line, the right exit code, nothing left behind."""
 import json
 import os
+import pathlib
 import resource
 import shutil
 import struct
 import subprocess
 import tempfile
-import pathlib
 
 from files import read_safetensors, write_safetensors
 from harness import MODEL, test
@@ -102,8 +102,7 @@ def weights_cut_at_any_byte(box):
         (header,) = struct.unpack("<Q", whole[:8])
         for length in (0, 1, 7, 8, 9, 100, header + 7, header + 8, header + 9, len(whole) // 2, len(whole) - 1):
             (model / part).write_bytes(whole[:length])
-            outcome = refuse_model(box, part, model)
-            assert "s\n" not in outcome.err.split("tessera: [")[0].split("\n")[-1], outcome
+            refuse_model(box, part, model)
         (model / part).write_bytes(whole)
 
 
@@ -214,6 +213,7 @@ def full_disk(box):
 
 @test
 def out_of_memory(box):
-    box.refuse(5, "memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "8192", "--width",
-               "8192", "--no-resolution-binning", "--num-images-per-prompt", "1024", "--num-inference-steps", "1",
-               limits={resource.RLIMIT_AS: 8 << 30})
+    # 64 GiB of noise; the libraries themselves need no more than some of the 32.
+    box.refuse(5, "memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "16384", "--width",
+               "16384", "--no-resolution-binning", "--num-images-per-prompt", "1024", "--num-inference-steps", "1",
+               limits={resource.RLIMIT_AS: 32 << 30})
