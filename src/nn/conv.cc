@@ -42,12 +42,22 @@ Tensor pack(const Tensor& weight, int64_t stride, IntArrayRef padding) {
 }  // namespace
 
 Conv2d::Conv2d(const weights::Scope& scope, int64_t in, int64_t out, int64_t kernel, int64_t step,
-               int64_t pad)
-    : Conv2d(scope.tensor("weight", {out, in, kernel, kernel}), scope.tensor("bias", {out}), step,
-             {pad, pad}) {}
+               int64_t pad) {
+  const Tensor bias_vector = scope.tensor("bias", {out});
+  const std::array<int64_t, 4> shape = {out, in, kernel, kernel};
+  if (kernel == 3 && step == 1 && pad == 1 && winograd_is_faster(in, out, scope.dtype(), scope.device())) {
+    in_channels = in;
+    out_channels = out;
+    // Transformed weights are rounded to the dtype of the layer once.
+    winograd.emplace(scope.with_dtype(at::kFloat).tensor("weight", shape), bias_vector, scope.dtype());
+  } else {
+    *this = Conv2d(scope.tensor("weight", shape), bias_vector, step, {pad, pad});
+  }
+}
 
 Conv2d::Conv2d(const Tensor& kernel, Tensor bias_vector, int64_t step, std::array<int64_t, 2> pad)
     : in_channels(kernel.size(1)),
+      out_channels(kernel.size(0)),
       stride(step),
       padding(pad),
       weight(kernel.contiguous(kChannelsLast)),
@@ -59,6 +69,11 @@ Conv2d::Conv2d(const Tensor& kernel, Tensor bias_vector, int64_t step, std::arra
 Tensor Conv2d::operator()(const Tensor& x) const {
   TESSERA_CHECK(x.dim() == 4 && x.size(1) == in_channels, "conv of {} channels got {}", in_channels,
                 fmt::join(x.sizes(), " x "));
+  if (winograd) {
+    Tensor y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
+    (*winograd)(x.contiguous(kChannelsLast), y, /*add=*/false);
+    return y;
+  }
   const std::array<int64_t, 2> step = {stride, stride};
   if (!packed) return at::conv2d(x, weight, bias, step, padding).contiguous(kChannelsLast);
   static const auto conv = c10::Dispatcher::singleton()
@@ -70,11 +85,15 @@ Tensor Conv2d::operator()(const Tensor& x) const {
 }
 
 void Conv2d::add_to(Tensor& sum, const Tensor& x) const {
+  TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");
+  if (winograd) {
+    (*winograd)(x.contiguous(kChannelsLast), sum, /*add=*/true);
+    return;
+  }
   if (!packed) {
     sum.add_((*this)(x));
     return;
   }
-  TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");
   const std::array<int64_t, 2> step = {stride, stride};
   static const auto add = c10::Dispatcher::singleton()
                               .findSchemaOrThrow("mkldnn::_convolution_pointwise_", "binary")

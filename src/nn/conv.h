@@ -5,6 +5,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <optional>
+
+#include "nn/winograd.h"
 #include "weights/scope.h"
 
 namespace tessera::nn {
@@ -25,11 +29,13 @@ struct Conv2d {
   void add_to(at::Tensor& sum, const at::Tensor& x) const;
 
   int64_t in_channels = 0;
+  int64_t out_channels = 0;
   int64_t stride = 1;
   std::array<int64_t, 2> padding = {0, 0};
-  at::Tensor weight;  // in oneDNN's layout when `packed`
+  at::Tensor weight;  // in oneDNN's layout when `packed`; undefined when `winograd`
   at::Tensor bias;
   bool packed = false;
+  std::optional<Winograd> winograd;
 };
 
 // A 3x3 convolution of stride 2 after padding one row at the bottom and one column at the right.

@@ -119,6 +119,44 @@ TEST(AutoencoderKLEncoder, RefusesSizesThatItCannotHalve) {
   EXPECT_THROW(encoder->encode(at::zeros({1, 3, 8, 10})), Error);
 }
 
+// 64 channels and more take another path through the convolutions.
+TEST(ResnetBlock2D, IsAsNearTheTruthInBf16AsSeparateOperations) {
+  at::manual_seed(4);
+  constexpr int64_t kIn = 64, kOut = 128, kGroups = 32;
+  std::map<std::string, at::Tensor> w = {{"norm1.weight", at::randn({kIn}) * 0.3 + 1},
+                                         {"norm1.bias", at::randn({kIn}) * 0.3},
+                                         {"norm2.weight", at::randn({kOut}) * 0.3 + 1},
+                                         {"norm2.bias", at::randn({kOut}) * 0.3},
+                                         {"conv1.weight", at::randn({kOut, kIn, 3, 3}) / 24},
+                                         {"conv1.bias", at::randn({kOut}) * 0.3},
+                                         {"conv2.weight", at::randn({kOut, kOut, 3, 3}) / 34},
+                                         {"conv2.bias", at::randn({kOut}) * 0.3},
+                                         {"conv_shortcut.weight", at::randn({kOut, kIn, 1, 1}) / 8},
+                                         {"conv_shortcut.bias", at::randn({kOut})}};
+  const at::Tensor x = at::randn({2, kIn, 21, 18});
+  const auto separate = [&](at::ScalarType dtype) {
+    const auto get = [&](const std::string& name) { return w.at(name).to(dtype); };
+    const auto step = [&](const at::Tensor& t, const std::string& i) {
+      const at::Tensor n =
+          at::silu(at::group_norm(t, kGroups, get("norm" + i + ".weight"), get("norm" + i + ".bias"), 1e-6));
+      return at::conv2d(n, get("conv" + i + ".weight"), get("conv" + i + ".bias"), 1, 1);
+    };
+    const at::Tensor input = x.to(dtype);
+    return at::conv2d(input, get("conv_shortcut.weight"), get("conv_shortcut.bias")) +
+           step(step(input, "1"), "2");
+  };
+  const CheckpointFixture file(w);
+  const auto ours = [&](at::ScalarType dtype) {
+    return ResnetBlock2D(file.scope(dtype), kIn, kOut, kGroups)(x.to(dtype).contiguous(kChannelsLast));
+  };
+  const at::Tensor truth = separate(at::kDouble);
+  const auto distance = [&](const at::Tensor& y) {
+    return (y.to(at::kDouble) - truth).square().sum().item<double>();
+  };
+  EXPECT_LE(relative_error(ours(at::kFloat), truth), kComponentTolerance);
+  EXPECT_LE(std::sqrt(distance(ours(at::kBFloat16))), 1.1 * std::sqrt(distance(separate(at::kBFloat16))));
+}
+
 // What the config's constructor says of `json`: its error, else its warnings.
 std::string verdict(const std::string& json) {
   std::string messages;
