@@ -25,8 +25,10 @@ bench: setup          ## Tessera and diffusers side by side: ratios
 	@tools/build.sh release all
 	.venv/bin/python bench/compare.py
 
-parity: build         ## live comparison with diffusers over many configurations
+parity: build         ## live comparison with diffusers and transformers over many configurations
 	@tools/setup.sh python
+	@tools/build.sh release tokenize_lines
+	.venv/bin/python tools/parity_tokenizer.py --binary $(BUILD)/tests/tokenize_lines
 	.venv/bin/python tools/parity.py --tessera $(BUILD)/tessera
 
 asan: setup           ## the tests under AddressSanitizer and UBSan

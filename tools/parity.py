@@ -1,0 +1,434 @@
+#!/usr/bin/env python3
+"""Compares Tessera with diffusers, whole pipelines of tiny random models, one row of ROWS each.
+
+Each row builds a pipeline of diffusers, saves it, and runs the same prompts, seed and steps with diffusers and with
+`tessera generate`. In fp32 the final latents may differ by 1e-3 (times their standard deviation where that is above 1,
+which a trained model's is not) and pictures must have a PSNR above 50 dB. In bf16, where every program rounds in its own
+way, Tessera's latents may be at most 1.1 times as far (RMS) from diffusers' fp32 latents as diffusers' bf16 latents are:
+all bf16 rows together, since one tiny row is noisy. diffusers would draw other noise in bf16, so there it is given the
+fp32 noise, rounded."""
+import argparse
+import dataclasses
+import logging
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+
+import diffusers
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from safetensors.torch import load_file
+
+import make_golden_tokenizer as tokenizers
+
+LATENT_TOLERANCE = 1e-3
+LEAST_PSNR = 50.0
+BF16_RATIO = 1.1
+PIECES = 700
+
+DDIM, EULER, ANCESTRAL = "DDIMScheduler", "EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler"
+DPM, UNIPC, FLOW = "DPMSolverMultistepScheduler", "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
+SHORT_NAMES = {  # what --scheduler NAME means in diffusers
+    "ddim": (DDIM, {}), "euler": (EULER, {}), "euler-a": (ANCESTRAL, {}), "unipc": (UNIPC, {}), "flow-euler": (FLOW, {}),
+    "dpm++": (DPM, {"algorithm_type": "dpmsolver++"}), "dpm++-sde": (DPM, {"algorithm_type": "sde-dpmsolver++"})}
+# Where the noise of training ends at 1/150 of signal, as in PixArt's files, an untrained model's latents grow 150-fold.
+RELEASED = (DPM, {"beta_start": 0.0001, "beta_end": 0.02})
+MILD = {"beta_start": 0.0001, "beta_end": 0.002}
+SCALED = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
+V = {"prediction_type": "v_prediction"}
+
+CIRCLE = "A red circle above a blue square, on a white background"
+LONG = ", ".join(["a photo of a cat wearing a hat", "detailed", "4k"] * 40)  # longer than 300 tokens
+UNICODE = "  Ein naïver КРАСНЫЙ круг \u2014 日本語 かな \U0001f600 ＡＢＣ e\u0301t\xe9  "
+THREE = [CIRCLE, "", UNICODE]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    name: str
+    # the model
+    family: str = "Sigma"  # or Alpha
+    heads: tuple = (3, 12)  # count, size
+    layers: int = 2
+    sample_size: int = 32  # of latents
+    transformer: dict = dataclasses.field(default_factory=dict)  # options of PixArtTransformer2DModel
+    vae: dict = dataclasses.field(default_factory=dict)  # options of AutoencoderKL
+    text: dict = dataclasses.field(default_factory=dict)  # options of T5Config
+    scheduler: tuple = (DPM, MILD)
+    saved: str = "fp32"  # fp32, fp16, bf16, sharded, variant, sharded variant, tokenizer.json
+    # the request
+    prompts: list = dataclasses.field(default_factory=lambda: [CIRCLE])
+    negative: str | None = None
+    size: tuple | None = (64, 96)  # height, width
+    steps: int | None = 20
+    guidance: float | None = 4.5
+    images: int = 1
+    tokens: int | None = None
+    binning: bool = False
+    override: str | None = None  # --scheduler
+    dtype: str = "fp32"
+
+
+def alpha(name, **options):
+    return Row(name, family="Alpha", **options)
+
+
+def bf16(name, **options):
+    return Row("bf16 " + name, dtype="bf16", **{"prompts": THREE, "images": 2, **options})
+
+
+ALPHA_1024 = {"family": "Alpha", "sample_size": 128}  # with size conditions
+ROWS = [
+    # What the released models are like, at the program's defaults.
+    Row("sigma defaults", scheduler=RELEASED, size=None, steps=None, guidance=None, binning=True),
+    alpha("alpha defaults", scheduler=RELEASED, size=None, steps=None, guidance=None, binning=True),
+    Row("alpha 1024 with size conditions", scheduler=RELEASED, **ALPHA_1024, heads=(2, 12)),
+    Row("alpha 1024, tall, three prompts", **ALPHA_1024, heads=(1, 24), size=(112, 48), prompts=THREE, steps=4),
+    Row("alpha 1024, one branch", **ALPHA_1024, guidance=1.0, steps=4, size=(32, 80)),
+    Row("alpha 1024 without size conditions", **ALPHA_1024, transformer={"use_additional_conditions": False}, steps=4),
+    Row("alpha 1024 in bins", **ALPHA_1024, heads=(1, 12), layers=1, size=(600, 1000), binning=True, steps=2),
+    alpha("alpha 512 in bins", sample_size=64, size=(400, 600), binning=True, steps=4),
+    Row("sigma 256 in bins", size=(264, 136), binning=True, steps=4),
+    Row("sigma 512 in bins", sample_size=64, size=(320, 520), binning=True, steps=4),
+    Row("sigma 1024 in bins", sample_size=128, heads=(1, 12), layers=1, size=(1000, 520), binning=True, steps=2,
+        transformer={"use_additional_conditions": False, "interpolation_scale": 2}, vae={"mid_block_add_attention": False}),
+    Row("sigma 2048 in bins", sample_size=256, heads=(1, 12), layers=1, size=(520, 2000), binning=True, steps=2,
+        transformer={"use_additional_conditions": False, "interpolation_scale": 4, "patch_size": 4},
+        vae={"mid_block_add_attention": False}),
+    # Shapes of the models.
+    Row("heads 5 x 8", heads=(5, 8), steps=4),
+    Row("heads 1 x 20", heads=(1, 20), steps=4),
+    Row("heads 7 x 4", heads=(7, 4), steps=4, layers=3),
+    Row("heads 3 x 20", heads=(3, 20), steps=4, size=(48, 176)),
+    Row("heads 2 x 72", heads=(2, 72), steps=4),
+    Row("sample size 20, interpolated", sample_size=20, transformer={"interpolation_scale": 1.7}, size=(160, 208)),
+    Row("patch 1", transformer={"patch_size": 1}, size=(40, 72), steps=4),
+    Row("patch 4", transformer={"patch_size": 4}, size=(96, 160), steps=4),
+    Row("no learned variance", transformer={"out_channels": 4}, steps=4),
+    Row("16 latent channels", transformer={"in_channels": 16, "out_channels": 32}, steps=4),
+    Row("no attention bias", transformer={"attention_bias": False}, steps=4),
+    Row("T5 with ReLU", text={"feed_forward_proj": "relu", "num_layers": 3}, steps=4),
+    Row("T5, few buckets", text={"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}, steps=4,
+        prompts=[CIRCLE + " and a long tail of words that are far apart"]),
+    Row("VAE without quant convs", vae={"use_quant_conv": False, "use_post_quant_conv": False}, steps=4),
+    Row("VAE without attention", vae={"mid_block_add_attention": False}, steps=4),
+    Row("VAE of 4 x 4", vae={"block_out_channels": (4, 8, 12)}, steps=4, size=(32, 48)),
+    Row("VAE of 2 layers, wider", vae={"block_out_channels": (12, 24, 24, 36), "layers_per_block": 2, "norm_num_groups": 6},
+        steps=4),
+    Row("VAE with a shift", vae={"shift_factor": 0.4, "scaling_factor": 0.36}, steps=4),
+    Row("VAE with latent statistics", vae={"latents_mean": [0.5, -0.5, 0.2, 1], "latents_std": [2, 0.5, 3, 1]}, steps=4),
+    # Requests.
+    Row("three prompts, negative", prompts=THREE, negative="blurry, a Cat"),
+    Row("two pictures each of two prompts", prompts=["a cat", CIRCLE], images=2, steps=4),
+    Row("empty prompt, one branch", prompts=[""], guidance=1.0, steps=4),
+    Row("one branch, two prompts", prompts=[UNICODE, CIRCLE], guidance=1.0, negative="unused"),
+    Row("guidance 7.5", guidance=7.5, negative="white background"),
+    Row("guidance below 1", guidance=0.3, steps=4),
+    Row("sigma, prompt beyond 300 tokens", prompts=[LONG, "a dog"], negative=LONG, steps=4),
+    alpha("alpha, prompt beyond 120 tokens", prompts=[LONG], steps=4),
+    Row("7 tokens", prompts=[CIRCLE, "a cat"], tokens=7, steps=4, negative="blurry, white, background, red, circle"),
+    alpha("300 tokens with alpha", prompts=[LONG], tokens=300, steps=4),
+    Row("one token", prompts=[CIRCLE], tokens=1, steps=4),
+    Row("one step", steps=1),
+    alpha("one step of DDIM", steps=1, scheduler=(DDIM, {**MILD, "clip_sample": False})),
+    alpha("one step of Euler", steps=1, scheduler=(EULER, {**SCALED, **V})),
+    Row("odd aspect", size=(16, 272), steps=4),
+    # Samplers from scheduler_config.json.
+    Row("DDIM", scheduler=(DDIM, {**MILD, "clip_sample": False})),
+    Row("DDIM, clipped", scheduler=(DDIM, {})),
+    Row("DDIM, v, zero SNR, trailing", scheduler=(DDIM, {**SCALED, **V, "clip_sample": False, "rescale_betas_zero_snr": True,
+                                                        "timestep_spacing": "trailing"})),
+    Row("Euler", scheduler=(EULER, MILD)),
+    Row("Euler, Karras, v", scheduler=(EULER, {**SCALED, **V, "use_karras_sigmas": True, "timestep_spacing": "leading"})),
+    Row("Euler ancestral", scheduler=(ANCESTRAL, MILD), prompts=["a cat", "a dog"]),
+    Row("DPM-Solver++ order 1", scheduler=(DPM, {**MILD, "solver_order": 1})),
+    Row("DPM-Solver++ order 3", scheduler=(DPM, {**MILD, "solver_order": 3})),
+    Row("DPM-Solver++ order 3, 4 steps", scheduler=(DPM, {**MILD, "solver_order": 3}), steps=4),
+    Row("DPM-Solver++ Karras", scheduler=(DPM, {**MILD, "use_karras_sigmas": True})),
+    Row("DPM-Solver++ Karras, sigma min, v", scheduler=(DPM, {**V, "use_karras_sigmas": True, "final_sigmas_type": "sigma_min"})),
+    Row("DPM-Solver++ lambdas", scheduler=(DPM, {**MILD, "use_lu_lambdas": True})),
+    Row("DPM-Solver++ Heun, cosine", scheduler=(DPM, {**V, "solver_type": "heun", "beta_schedule": "squaredcos_cap_v2"})),
+    Row("DPM-Solver++ SDE", scheduler=(DPM, {**MILD, "algorithm_type": "sde-dpmsolver++"}), images=2),
+    Row("DPM-Solver++ flow", scheduler=(DPM, {"use_flow_sigmas": True, "prediction_type": "flow_prediction", "flow_shift": 3.0})),
+    Row("DPM-Solver", scheduler=(DPM, {**MILD, "algorithm_type": "dpmsolver", "final_sigmas_type": "sigma_min"})),
+    Row("UniPC", scheduler=(UNIPC, MILD)),
+    Row("UniPC order 3, Karras", scheduler=(UNIPC, {**MILD, "solver_order": 3, "use_karras_sigmas": True})),
+    Row("UniPC flow", scheduler=(UNIPC, {"use_flow_sigmas": True, "prediction_type": "flow_prediction", "flow_shift": 2.0})),
+    Row("flow matching", scheduler=(FLOW, {})),
+    Row("flow matching, shifted", scheduler=(FLOW, {"shift": 3.0}), guidance=1.0),
+    # Samplers by --scheduler, instead of the checkpoint's.
+    *[Row(f"--scheduler {name}", override=name) for name in ("ddim", "euler", "euler-a", "dpm++", "dpm++-sde", "unipc")],
+    Row("--scheduler flow-euler", override="flow-euler", scheduler=(FLOW, {"shift": 2.0})),
+    Row("--scheduler by class", override=UNIPC, scheduler=(DPM, {**SCALED, **V, "use_karras_sigmas": True})),
+    Row("--scheduler over DDIM", override="euler", scheduler=(DDIM, {**SCALED, **V, "timestep_spacing": "trailing"})),
+    # How the folder was saved.
+    Row("sharded", saved="sharded", steps=4),
+    Row("variant", saved="variant", steps=4),
+    Row("sharded variant", saved="sharded variant", steps=4),
+    alpha("saved in fp16", saved="fp16"),
+    Row("saved in bf16", saved="bf16"),
+    Row("tokenizer.json", saved="tokenizer.json", prompts=THREE, negative=UNICODE, steps=4),
+    # bf16: only samplers that draw no noise, because diffusers would draw it in bf16.
+    bf16("sigma"),
+    bf16("alpha 1024", **ALPHA_1024, heads=(4, 18)),
+    bf16("wide, guidance 7.5", heads=(4, 72), layers=4, guidance=7.5, images=1),
+    bf16("one branch, Euler", guidance=1.0, scheduler=(EULER, MILD)),
+    bf16("DDIM, v", scheduler=(DDIM, {**V, "clip_sample": False})),
+    bf16("flow matching", scheduler=(FLOW, {})),
+]
+
+
+def randomize(module):
+    """Noise in every tensor, also in those that start at 0 or 1."""
+    for parameter in module.parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, mean=1.0 if parameter.mean() > 0.5 else 0.0, std=0.1)
+        else:
+            torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
+    return module.eval()
+
+
+def build(row, tokenizer):
+    heads, head_size = row.heads
+    channels = row.transformer.get("in_channels", 4)
+    text_encoder = transformers.T5EncoderModel(transformers.T5Config(**{
+        "vocab_size": PIECES + 100, "d_model": 20, "d_kv": 4, "d_ff": 28, "num_layers": 2, "num_heads": 3,
+        "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "is_encoder_decoder": False, "use_cache": False,
+        **row.text}))
+    transformer = diffusers.PixArtTransformer2DModel(**{
+        "num_attention_heads": heads, "attention_head_dim": head_size, "cross_attention_dim": heads * head_size,
+        "num_layers": row.layers, "sample_size": row.sample_size, "in_channels": 4, "out_channels": 8,
+        "caption_channels": 20, **row.transformer})
+    options = {"block_out_channels": (4, 4, 8, 8), "layers_per_block": 1, "norm_num_groups": 4, "latent_channels": channels,
+               "scaling_factor": 0.13025, **row.vae}
+    blocks = len(options["block_out_channels"])
+    vae = diffusers.AutoencoderKL(down_block_types=["DownEncoderBlock2D"] * blocks,
+                                  up_block_types=["UpDecoderBlock2D"] * blocks, **options)
+    name, scheduler = row.scheduler
+    return getattr(diffusers, f"PixArt{row.family}Pipeline")(
+        tokenizer=tokenizer, text_encoder=randomize(text_encoder), vae=randomize(vae), transformer=randomize(transformer),
+        scheduler=getattr(diffusers, name)(**scheduler))
+
+
+def save(row, folder, spiece):
+    """Builds the row's pipeline and saves it; returns what from_pretrained must be told."""
+    tokenizers.save_spiece(folder / "tokenizer", spiece, {"extra_ids": 100, "model_max_length": 300})
+    pipeline = build(row, transformers.T5Tokenizer.from_pretrained(folder / "tokenizer"))
+    variant = "fp16" if "variant" in row.saved else None
+    if variant or row.saved in ("fp16", "bf16"):
+        pipeline.to(torch.bfloat16 if row.saved == "bf16" else torch.float16)
+    if row.saved == "tokenizer.json":
+        (folder / "tokenizer" / "spiece.model").unlink()
+    else:  # as in published checkpoints
+        pipeline.tokenizer = None
+    pipeline.save_pretrained(folder, variant=variant, max_shard_size="20KB" if "sharded" in row.saved else "10GB")
+    if row.saved != "tokenizer.json":
+        index = folder / "model_index.json"
+        index.write_text(index.read_text().replace('"tokenizer": [\n    null,\n    null\n  ]',
+                                                   '"tokenizer": [\n    "transformers",\n    "T5Tokenizer"\n  ]'))
+    return {"variant": variant}
+
+
+def load(row, folder, options, dtype):
+    pipeline = diffusers.DiffusionPipeline.from_pretrained(folder, torch_dtype=dtype, **options)
+    pipeline.set_progress_bar_config(disable=True)
+    if row.override:
+        name, changed = SHORT_NAMES.get(row.override, (row.override, {}))
+        pipeline.scheduler = getattr(diffusers, name).from_config(pipeline.scheduler.config, **changed)
+    if isinstance(pipeline.scheduler, diffusers.FlowMatchEulerDiscreteScheduler):  # lacks what PixArt's pipelines ask for
+        pipeline.scheduler.init_noise_sigma = 1.0
+        pipeline.scheduler.scale_model_input = lambda latents, timestep: latents
+    return pipeline
+
+
+class Diffusers:
+    """Runs of a row with diffusers."""
+
+    def __init__(self, row, folder, options, seed):
+        self.row, self.folder, self.options, self.seed = row, folder, options, seed
+        self.pipeline = load(row, folder, options, torch.float32)
+
+    def call(self, pipeline, **options):
+        row = self.row
+        height, width = row.size or (None, None)
+        wish = {"height": height, "width": width, "num_inference_steps": row.steps, "guidance_scale": row.guidance,
+                "max_sequence_length": row.tokens, "negative_prompt": row.negative}
+        return pipeline(row.prompts, num_images_per_prompt=row.images, use_resolution_binning=row.binning,
+                        clean_caption=False, generator=torch.Generator().manual_seed(self.seed),
+                        **{key: value for key, value in wish.items() if value is not None}, **options).images
+
+    def latents(self):
+        return self.call(self.pipeline, output_type="latent")
+
+    def latents_and_pictures(self):
+        after_steps = []
+        pictures = self.call(self.pipeline, output_type="pil", callback=lambda i, t, latents: after_steps.append(latents))
+        return after_steps[-1], [np.asarray(picture) for picture in pictures]
+
+    def bf16_latents(self, shape):
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(self.seed))
+        pipeline = load(self.row, self.folder, self.options, torch.bfloat16)
+        return self.call(pipeline, output_type="latent", latents=noise.bfloat16()).float()
+
+
+class Tessera:
+    """`tessera generate` with a row's request, in a process of its own."""
+
+    def __init__(self, program, row, folder, seed, output):
+        self.output = output
+        command = [program, "generate", *[f"--prompt={prompt}" for prompt in row.prompts], "--model", folder, "-o", output,
+                   "--seed", seed, "--num-images-per-prompt", row.images, "--dtype", row.dtype, "--threads", 1, "--quiet",
+                   "--output-type", "latent" if output.suffix == ".safetensors" else "image"]
+        height, width = row.size or (None, None)
+        for option, value in {"height": height, "width": width, "num-inference-steps": row.steps,
+                              "guidance-scale": row.guidance, "max-sequence-length": row.tokens,
+                              "negative-prompt": row.negative, "scheduler": row.override}.items():
+            if value is not None:
+                command += [f"--{option}={value}"]
+        if not row.binning:
+            command.append("--no-resolution-binning")
+        self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    def wait(self):
+        _, errors = self.process.communicate()
+        if self.process.returncode != 0:
+            raise RuntimeError(f"tessera ended with code {self.process.returncode}: {errors.strip()[-300:]}")
+
+    def latents(self):
+        self.wait()
+        return load_file(self.output)["latents"]
+
+    def pictures(self, count):
+        self.wait()
+        paths = [self.output] if count == 1 else [
+            self.output.with_name(f"{self.output.stem}-{i}{self.output.suffix}") for i in range(count)]
+        return [np.asarray(Image.open(path)) for path in paths]
+
+
+def root_mean_square(x):
+    return x.double().square().mean().sqrt().item()
+
+
+def psnr(picture, reference):
+    if picture.shape != reference.shape:
+        raise RuntimeError(f"picture of {picture.shape}, expected {reference.shape}")
+    error = np.mean((picture.astype(np.float64) - reference) ** 2)
+    return math.inf if error == 0 else 10 * math.log10(255 ** 2 / error)
+
+
+def require_telling(latents, pictures):
+    """A row whose reference is flat or saturated would compare nothing."""
+    if not (latents.isfinite().all() and latents.std() > 0.1):
+        raise RuntimeError(f"diffusers' latents tell nothing (standard deviation {latents.std():.3g})")
+    for picture in pictures:
+        between = np.mean((picture > 0) & (picture < 255))
+        if picture.std() < 10 or between < 0.5:
+            raise RuntimeError(f"diffusers' picture tells nothing (deviation {picture.std():.3g}, {between:.0%} in range)")
+
+
+@dataclasses.dataclass
+class Outcome:
+    passed: bool
+    text: str
+    latents: float = 0.0  # largest difference, fp32, over the deviation where that is above 1
+    psnr: float = math.inf
+    squares: tuple = ()  # bf16: mean squares of Tessera's and of diffusers' errors
+
+
+def compare(row, number, program, folder, spiece):
+    seed = 1000 + number
+    torch.manual_seed(seed)
+    options = save(row, folder, spiece)
+    ours = Tessera(program, row, folder, seed, folder / "out.safetensors")
+    if row.dtype == "bf16":
+        reference = Diffusers(row, folder, options, seed)
+        truth = reference.latents()
+        theirs = root_mean_square(reference.bf16_latents(truth.shape) - truth)
+        own = root_mean_square(ours.latents() - truth)
+        require_telling(truth, [])
+        return Outcome(math.isfinite(own), f"bf16 errors: tessera {own:.2e}, diffusers {theirs:.2e}, ratio {own / theirs:.3f}",
+                       squares=(own ** 2, theirs ** 2))
+    painter = Tessera(program, row, folder, seed, folder / "out.png")
+    reference = Diffusers(row, folder, options, seed)
+    latents, pictures = reference.latents_and_pictures()
+    own = ours.latents()
+    if own.shape != latents.shape:
+        raise RuntimeError(f"latents of {list(own.shape)}, expected {list(latents.shape)}")
+    scale = max(1.0, latents.std().item())  # a trained model's latents have a deviation of 1
+    difference = (own - latents).abs().max().item() / scale
+    worst = min(psnr(*pair) for pair in zip(painter.pictures(len(pictures)), pictures, strict=True))
+    require_telling(latents, pictures)
+    return Outcome(difference <= LATENT_TOLERANCE and worst > LEAST_PSNR,
+                   f"latents {difference:.1e} (deviation {latents.std():.1f}), pictures {worst:.1f} dB", difference, worst)
+
+
+def run(row, number, program, root, spiece):
+    folder = root / row.name.replace(" ", "_").replace("/", "_")
+    folder.mkdir(parents=True)
+    start = time.monotonic()
+    try:
+        outcome = compare(row, number, program, folder, spiece)
+    except Exception as error:  # one row must not end the others
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        outcome = Outcome(False, f"{type(error).__name__}: {error} ({pathlib.Path(where.filename).name}:{where.lineno})")
+    print(f"{'ok  ' if outcome.passed else 'FAIL'} {row.name:36} {outcome.text}  [{time.monotonic() - start:.1f} s]", flush=True)
+    return outcome
+
+
+def summarize(outcomes):
+    """Prints the worst figures; returns whether all rows passed, the bf16 rows together included."""
+    fp32 = [outcome for outcome in outcomes if not outcome.squares and outcome.text.startswith("latents")]
+    if fp32:
+        print(f"fp32: largest difference of latents {max(o.latents for o in fp32):.1e}, worst pictures "
+              f"{min(o.psnr for o in fp32):.1f} dB, {sum(o.psnr == math.inf for o in fp32)} of {len(fp32)} rows equal in "
+              "every pixel")
+    # Each row counts in units of diffusers' own error, so that none outweighs the others.
+    squares = [own / theirs for own, theirs in (outcome.squares for outcome in outcomes if outcome.squares)]
+    ratio = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+    if squares:
+        print(f"bf16: tessera is {ratio:.3f} times as far from fp32 as diffusers (at most {BF16_RATIO})")
+    failed = sum(not outcome.passed for outcome in outcomes)
+    print(f"{len(outcomes) - failed} passed, {failed} failed")
+    return failed == 0 and ratio <= BF16_RATIO
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tessera", type=pathlib.Path, default=pathlib.Path("build/tessera"), help="the program")
+    parser.add_argument("--only", action="append", metavar="NAME", help="rows whose name contains NAME (may be repeated)")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows")
+    parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keep the checkpoints and outputs there")
+    options = parser.parse_args()
+    rows = [(number, row) for number, row in enumerate(ROWS)
+            if not options.only or any(name in row.name for name in options.only)]
+    if options.list:
+        print("\n".join(row.name for _, row in rows))
+        return
+    if not rows:
+        parser.error("no row has such a name; see --list")
+    if not options.tessera.is_file():
+        parser.error(f"{options.tessera} is missing; build it with: make build")
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    diffusers.logging.disable_progress_bar()
+    transformers.logging.disable_progress_bar()
+    spiece = tokenizers.train(5, PIECES, normalization_rule_name="nmt_nfkc")
+    with tempfile.TemporaryDirectory() as temporary:
+        root = options.keep or pathlib.Path(temporary)
+        outcomes = [run(row, number, options.tessera.resolve(), root, spiece) for number, row in rows]
+    sys.exit(0 if summarize(outcomes) else 1)
+
+
+if __name__ == "__main__":
+    main()
