@@ -8,9 +8,14 @@
 namespace tessera::models {
 namespace {
 
-std::unique_ptr<Decoder> load_vae_decoder(const std::filesystem::path& model, const LoadOptions& options,
-                                          LoadStatistics& statistics) {
-  return load_autoencoder_kl_decoder(model / "vae", options, statistics);
+// PixArt was trained on latents that are only scaled, whatever else the VAE's file holds for other models.
+std::unique_ptr<Decoder> load_pixart_decoder(const std::filesystem::path& model, const LoadOptions& options,
+                                             LoadStatistics& statistics) {
+  auto decoder = load_autoencoder_kl_decoder(model / "vae", options, statistics);
+  decoder->config.shift_factor = 0;
+  decoder->config.latents_mean.clear();
+  decoder->config.latents_std.clear();
+  return decoder;
 }
 
 }  // namespace
@@ -25,7 +30,7 @@ const std::vector<Family>& families() {
        .bin_resolution = pixart_bin_resolution,
        .load_text_encoder = load_t5_text_encoder,
        .load_denoiser = load_pixart,
-       .load_decoder = load_vae_decoder},
+       .load_decoder = load_pixart_decoder},
       {.class_name = "PixArtSigmaPipeline",
        .title = "PixArt-Sigma",
        .default_steps = 20,
@@ -34,7 +39,7 @@ const std::vector<Family>& families() {
        .bin_resolution = pixart_bin_resolution,
        .load_text_encoder = load_t5_text_encoder,
        .load_denoiser = load_pixart,
-       .load_decoder = load_vae_decoder},
+       .load_decoder = load_pixart_decoder},
   };
   return table;
 }
@@ -45,7 +50,8 @@ const Family& find_family(const std::string& class_name, const std::string& wher
     if (family.class_name == class_name) return family;
     known.push_back(family.class_name);
   }
-  input_error(where, "pipelines of class '{}' cannot run here; these can: {}", class_name, fmt::join(known, ", "));
+  input_error(where, "pipelines of class '{}' cannot run here; these can: {}", class_name,
+              fmt::join(known, ", "));
 }
 
 }  // namespace tessera::models
