@@ -248,12 +248,13 @@ Winograd::Winograd(const at::Tensor& weight, const at::Tensor& bias_vector, at::
                 out_channels);
   const at::Tensor g =
       at::tensor({1.0F, 0.0F, 0.0F, 0.5F, 0.5F, 0.5F, 0.5F, -0.5F, 0.5F, 0.0F, 0.0F, 1.0F}).view({4, 3});
-  const at::Tensor u = at::einsum("ai,ocij,bj->aboc", {g, weight.to(at::kFloat), g});
+  // G w G^T of every pair of channels as one product: [out * in, 9] x [9, 16].
+  const at::Tensor u = at::matmul(weight.to(at::kFloat).reshape({-1, 9}), at::kron(g, g).t()).to(dtype);
   const int64_t panel = panel_of(out_channels);
-  const at::Tensor panels = u.reshape({kTaps, out_channels / panel, panel, in_channels}).to(dtype);
+  const at::Tensor panels = u.view({out_channels / panel, panel, in_channels, kTaps});
   taps = dtype == at::kBFloat16
-             ? panels.unflatten(3, {in_channels / 2, 2}).permute({0, 1, 3, 2, 4}).contiguous()
-             : panels.transpose(2, 3).contiguous();
+             ? panels.unflatten(2, {in_channels / 2, 2}).permute({4, 0, 2, 1, 3}).contiguous()
+             : panels.permute({3, 0, 2, 1}).contiguous();
 }
 
 void Winograd::operator()(const at::Tensor& x, at::Tensor& y, bool add) const {
