@@ -151,9 +151,9 @@ def summary(verdicts: list[Verdict]) -> dict:
     for objects, name in ((1, "single"), (2, "two")):
         group = [v for v in verdicts if v.objects == objects]
         if group:
-            table[name] = {"pictures": len(group), "right": sum(v.right for v in group)}
+            table[name] = {"pictures": len(group), "right": int(sum(v.right for v in group))}
             for part in ("background", "colours", "shapes", "relation"):
-                table[name][part] = sum(getattr(v, part) for v in group)
+                table[name][part] = int(sum(getattr(v, part) for v in group))
     return table
 
 
