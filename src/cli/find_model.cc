@@ -31,7 +31,7 @@ fs::path find_model(const std::optional<std::string>& name) {
     return *name;
   const std::vector<fs::path> folders = model_folders();
   for (const fs::path& folder : folders) {
-    const fs::path candidate = folder / name.value_or(kDefaultModel);
+    fs::path candidate = folder / name.value_or(kDefaultModel);
     if (fs::exists(candidate / "model_index.json", code)) return candidate;
   }
   if (name) return *name;
