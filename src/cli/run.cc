@@ -18,11 +18,11 @@ namespace {
 constexpr int kInternalError = 1;
 constexpr int kInterrupted = 130;  // 128 + SIGINT
 
-// One line, whatever the message holds.
+// One line without control characters, whatever the message holds.
 int fail(int exit_code, std::string message) {
   if (const size_t end = message.find_last_not_of("\r\n "); end != std::string::npos) message.resize(end + 1);
   for (char& c : message) {
-    if (c == '\n' || c == '\r') c = ' ';
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
   }
   fmt::print(stderr, "tessera: {}\n", message);
   return exit_code;

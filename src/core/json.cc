@@ -12,6 +12,10 @@ namespace {
 constexpr int kMaxDepth = 100;
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
 
+// The bare words are replaced by strings of this prefix, which no file has, and put back as numbers
+// afterwards.
+constexpr std::string_view kMark = "\x01number:";
+
 // Builds the document from SAX events so that nesting can be limited: nlohmann's own parser follows any
 // depth, and destroying a deep document overflows the stack.
 class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
@@ -19,6 +23,11 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
   explicit LimitedBuilder(Json& root) : Base(root, /*allow_exceptions=*/false) {}
 
+  bool key(std::string& name) {
+    if (!name.starts_with(kMark)) return Base::key(name);
+    message = fmt::format("the key {} must be in quotes", name.substr(kMark.size()));
+    return false;
+  }
   bool start_object(std::size_t elements) { return enter() && Base::start_object(elements); }
   bool start_array(std::size_t elements) { return enter() && Base::start_array(elements); }
   bool end_object() { return --depth_, Base::end_object(); }
@@ -41,10 +50,6 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
 
   int depth_ = 0;
 };
-
-// The bare words are replaced by strings of this prefix, which no file has, and put back as numbers
-// afterwards.
-constexpr std::string_view kMark = "\x01number:";
 
 bool starts_with_word(std::string_view text, std::string_view word) {
   if (!text.starts_with(word)) return false;
@@ -103,6 +108,13 @@ bool has_bare_numbers(std::string_view text) {
   return text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;
 }
 
+std::optional<int64_t> as_integer(const Json& value) {
+  if (!value.is_number_integer()) return std::nullopt;
+  const bool fits = !value.is_number_unsigned() ||
+                    value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  return fits ? std::optional(value.get<int64_t>()) : std::nullopt;
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
@@ -148,11 +160,7 @@ bool JsonConfig::has(const std::string& key) const {
 int64_t JsonConfig::integer(const std::string& key, std::optional<int64_t> fallback) const {
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
-  if (value && value->is_number_integer()) {
-    const bool fits = !value->is_number_unsigned() ||
-                      value->get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-    if (fits) return value->get<int64_t>();
-  }
+  if (const auto result = value ? as_integer(*value) : std::nullopt) return *result;
   fail(key, "an integer");
 }
 
@@ -183,8 +191,9 @@ std::vector<int64_t> JsonConfig::integers(const std::string& key) const {
   if (!value || !value->is_array()) fail(key, "a list of integers");
   std::vector<int64_t> result;
   for (const Json& item : *value) {
-    if (!item.is_number_integer()) fail(key, "a list of integers");
-    result.push_back(item.get<int64_t>());
+    const auto integer = as_integer(item);
+    if (!integer) fail(key, "a list of integers");
+    result.push_back(*integer);
   }
   return result;
 }

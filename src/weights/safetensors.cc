@@ -77,11 +77,15 @@ TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data
   const Json& shape = value["shape"];
   if (!shape.is_array() || shape.size() > 16) refuse("shape must be a list of at most 16 sizes");
   uint64_t bytes = c10::elementSize(entry.dtype);
+  uint64_t strides = bytes;  // must be addressable also where another size is 0
   for (const Json& item : shape) {
     uint64_t size = 0;
     if (!read_count(item, size)) refuse("shape must hold non-negative integers");
     entry.shape.push_back(static_cast<int64_t>(size));
-    if (__builtin_mul_overflow(bytes, size, &bytes)) refuse("shape is too large to address");
+    if (__builtin_mul_overflow(strides, std::max<uint64_t>(size, 1), &strides) || strides > INT64_MAX) {
+      refuse("shape is too large to address");
+    }
+    bytes *= size;
   }
 
   const Json& offsets = value["data_offsets"];

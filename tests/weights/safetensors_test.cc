@@ -84,6 +84,8 @@ INSTANTIATE_TEST_SUITE_P(
                   "overlaps"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}})",
                   "too large"},
+        BadHeader{R"({"a":{"dtype":"F32","shape":[0,4611686018427387904,4],"data_offsets":[0,0]}})",
+                  "too large"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"x":1}})",
                   "strings"},
         BadHeader{std::string(200, '['), "nested deeper"}));

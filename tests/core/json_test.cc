@@ -1,0 +1,100 @@
+#include "core/json.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+
+namespace tessera {
+namespace {
+
+// The message of the input error that `function` throws.
+template <typename Function>
+std::string refusal(Function&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInput);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Json, ReadsBareNumbersOnlyAsValues) {
+  const Json json =
+      parse_json(R"({"a": NaN, "b": [Infinity, -Infinity], "NaN": "Infinity", "c": "\"NaN"})", "file");
+  EXPECT_TRUE(std::isnan(json["a"].get<double>()));
+  EXPECT_EQ(json["b"][0].get<double>(), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(json["b"][1].get<double>(), -std::numeric_limits<double>::infinity());
+  EXPECT_EQ(json["NaN"], "Infinity");
+  EXPECT_EQ(json["c"], "\"NaN");
+}
+
+class JsonRefuses : public ::testing::TestWithParam<std::pair<std::string, std::string>> {};
+
+TEST_P(JsonRefuses, WithAMessage) {
+  const auto& [text, message] = GetParam();
+  const std::string got = refusal([&text = text] { parse_json(text, "file"); });
+  EXPECT_NE(got.find(message), std::string::npos) << got;
+  EXPECT_EQ(got.find('\n'), std::string::npos) << got;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Texts, JsonRefuses,
+    ::testing::Values(std::pair("", "[file] not valid JSON: byte 1"), std::pair("{\"a\": 1,\n", "byte"),
+                      std::pair("{NaN: 1}", "the key NaN must be in quotes"), std::pair("[NaNa]", "byte"),
+                      std::pair("[InfinityInfinity]", "byte"), std::pair("[\"\xff\"]", "UTF-8"),
+                      std::pair(std::string(101, '[') + std::string(101, ']'),
+                                "nested deeper than 100 levels"),
+                      std::pair("[1e999]", "byte")));
+
+TEST(Json, NestsAHundredLevels) {
+  EXPECT_TRUE(parse_json(std::string(100, '[') + std::string(100, ']'), "file").is_array());
+}
+
+TEST(JsonConfig, AnswersWithTheDefaultForWhatIsAbsentOrNull) {
+  const JsonConfig config(Json{{"null", nullptr}}, "file");
+  for (const char* key : {"null", "absent"}) {
+    EXPECT_FALSE(config.has(key));
+    EXPECT_EQ(config.integer(key, 3), 3);
+    EXPECT_EQ(config.number(key, 0.5), 0.5);
+    EXPECT_EQ(config.boolean(key, true), true);
+    EXPECT_EQ(config.string(key, "x"), "x");
+    EXPECT_EQ(refusal([&] { config.integer(key); }),
+              "[file] '" + std::string(key) + "' must be an integer, got nothing");
+  }
+}
+
+TEST(JsonConfig, ReadsWhatHasTheType) {
+  const JsonConfig config(
+      Json{
+          {"i", -3}, {"f", 1.5}, {"b", false}, {"s", "x"}, {"l", {1, 2}}, {"n", {1, 0.5}}, {"w", {"a", "b"}}},
+      "file");
+  EXPECT_EQ(config.integer("i"), -3);
+  EXPECT_EQ(config.number("f"), 1.5);
+  EXPECT_EQ(config.number("i"), -3);
+  EXPECT_EQ(config.boolean("b"), false);
+  EXPECT_EQ(config.string("s"), "x");
+  EXPECT_EQ(config.integers("i"), std::vector<int64_t>{-3});
+  EXPECT_EQ(config.integers("l"), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(config.numbers("n"), (std::vector<double>{1, 0.5}));
+  EXPECT_EQ(config.strings("w"), (std::vector<std::string>{"a", "b"}));
+}
+
+TEST(JsonConfig, RefusesAnotherTypeAndWhatDoesNotFit) {
+  const uint64_t too_large = uint64_t{1} << 63;
+  const JsonConfig config(
+      Json{{"f", 1.5}, {"u", too_large}, {"lu", {too_large}}, {"s", std::string(200, 'x')}}, "file");
+  EXPECT_EQ(refusal([&] { config.integer("f"); }), "[file] 'f' must be an integer, got 1.5");
+  EXPECT_EQ(refusal([&] { config.integer("u"); }), "[file] 'u' must be an integer, got 9223372036854775808");
+  EXPECT_EQ(refusal([&] { config.integers("lu"); }),
+            "[file] 'lu' must be a list of integers, got [9223372036854775808]");
+  EXPECT_EQ(refusal([&] { config.boolean("f"); }), "[file] 'f' must be true or false, got 1.5");
+  EXPECT_LT(refusal([&] { config.number("s"); }).size(), 130U);  // long values are cut
+  EXPECT_EQ(refusal([] { JsonConfig(Json::array(), "file"); }), "[file] expected a JSON object");
+}
+
+}  // namespace
+}  // namespace tessera
