@@ -1,6 +1,5 @@
 #include "models/pixart.h"
 
-#include "core/error.h"
 #include "core/log.h"
 #include "nn/attention.h"
 #include "nn/modulate.h"
@@ -12,53 +11,7 @@ namespace {
 constexpr int64_t kTimeChannels = 256;
 constexpr int64_t kVaeScale = 8;  // size conditions are in pixels
 
-void require(const JsonConfig& json, const std::string& key, const std::string& value,
-             const std::string& fallback) {
-  if (json.string(key, fallback) != value) json.fail(key, fmt::format("\"{}\"", value));
-}
-
 }  // namespace
-
-PixArtConfig::PixArtConfig(const JsonConfig& json)
-    : num_attention_heads(json.integer("num_attention_heads", 16)),
-      attention_head_dim(json.integer("attention_head_dim", 72)),
-      num_layers(json.integer("num_layers", 28)),
-      in_channels(json.integer("in_channels", 4)),
-      out_channels(json.integer("out_channels", 8)),
-      sample_size(json.integer("sample_size", 128)),
-      patch_size(json.integer("patch_size", 2)),
-      cross_attention_dim(json.integer("cross_attention_dim", 1152)),
-      caption_channels(json.integer("caption_channels", 0)),
-      interpolation_scale(
-          json.number("interpolation_scale", static_cast<double>(std::max<int64_t>(sample_size / 64, 1)))),
-      norm_eps(json.number("norm_eps", 1e-6)),
-      use_additional_conditions(json.boolean("use_additional_conditions", sample_size == 128)) {
-  require(json, "norm_type", "ada_norm_single", "ada_norm_single");
-  require(json, "activation_fn", "gelu-approximate", "gelu-approximate");
-  require(json, "attention_type", "default", "default");
-  if (json.boolean("norm_elementwise_affine", false)) json.fail("norm_elementwise_affine", "false");
-  for (const auto& [key, value] : {std::pair("num_attention_heads", num_attention_heads),
-                                   {"attention_head_dim", attention_head_dim},
-                                   {"num_layers", num_layers},
-                                   {"in_channels", in_channels},
-                                   {"sample_size", sample_size},
-                                   {"patch_size", patch_size},
-                                   {"cross_attention_dim", cross_attention_dim}}) {
-    if (value < 1 || value > 65536) json.fail(key, "between 1 and 65536");
-  }
-  if (caption_channels < 0) json.fail("caption_channels", "a positive integer or null");
-  if (out_channels < in_channels)
-    json.fail("out_channels", fmt::format("at least in_channels ({})", in_channels));
-  if (width() % 4 != 0)
-    json.fail("num_attention_heads", "such that heads times attention_head_dim divide by 4");
-  if (use_additional_conditions && width() % 3 != 0) {
-    json.fail("use_additional_conditions", "false, as the width does not divide by 3");
-  }
-  if (caption_channels > 0 && cross_attention_dim != width()) {
-    json.fail("cross_attention_dim", fmt::format("{} (heads times attention_head_dim)", width()));
-  }
-  if (!(interpolation_scale > 0)) json.fail("interpolation_scale", "a positive number");
-}
 
 PixArtAttention::PixArtAttention(const weights::Scope& scope, const PixArtConfig& config, int64_t context_dim,
                                  const parallel::Group& tensor_group) {
