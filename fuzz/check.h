@@ -1,0 +1,30 @@
+// What a fuzzer calls a finding beside a crash: a broken promise, and an exception that is no tessera::Error.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "core/error.h"
+
+namespace tessera::fuzz {
+
+inline void require(bool condition, const char* promise) {
+  if (condition) return;
+  std::fprintf(stderr, "fuzz: broken promise: %s\n", promise);
+  std::abort();
+}
+
+// Runs `function`; true when it returned, false when it refused its input. Any other exception ends the
+// fuzzer.
+template <typename Function>
+bool accepts(Function&& function) {
+  try {
+    function();
+    return true;
+  } catch (const Error& error) {
+    require(error.kind() == ErrorKind::kInput, "bad input is an input error");
+    return false;
+  }
+}
+
+}  // namespace tessera::fuzz

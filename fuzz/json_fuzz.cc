@@ -1,0 +1,71 @@
+// Fuzzes parse_json and what reads configs: typed access to every key, the PixArt configuration, and samplers
+// made of a scheduler's options, with all their steps.
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/json.h"
+#include "fuzz/check.h"
+#include "models/pixart.h"
+#include "samplers/sampler.h"
+
+namespace tessera {
+namespace {
+
+using fuzz::accepts;
+using fuzz::require;
+
+constexpr int64_t kSteps = 4, kTokens = 256;
+
+void read_every_way(const JsonConfig& config, const std::string& key) {
+  accepts([&] { config.integer(key); });
+  accepts([&] { config.number(key); });
+  accepts([&] { config.boolean(key); });
+  accepts([&] { config.string(key); });
+  accepts([&] { config.integers(key); });
+  accepts([&] { config.numbers(key); });
+  accepts([&] { config.strings(key); });
+}
+
+// All steps on a latent of two numbers.
+void run_sampler(const JsonConfig& config) {
+  std::unique_ptr<samplers::Sampler> sampler;
+  if (!accepts([&] { sampler = samplers::make_sampler(config, std::nullopt, kSteps, kTokens); })) return;
+  require(sampler->steps() >= 1, "a sampler has steps");
+  samplers::SamplerState state;
+  at::Tensor z = at::ones({2});
+  for (int64_t i = 0; i < sampler->steps(); ++i) {
+    const at::Tensor output = 0.5 * sampler->scale_model_input(z, i);
+    z = sampler->step(output, i, z, state, sampler->needs_noise() ? at::ones({2}) : at::Tensor());
+  }
+  require(z.sizes() == at::IntArrayRef{2}, "steps keep the shape");
+}
+
+// Schedules of a million timesteps are valid, and too slow to fuzz.
+bool has_short_schedule(const JsonConfig& config) {
+  int64_t timesteps = 0;
+  return accepts([&] { timesteps = config.integer("num_train_timesteps", 1000); }) && timesteps <= 2000;
+}
+
+void run(std::string_view text) {
+  Json json;
+  if (!accepts([&] { json = parse_json(text, "file"); })) return;
+  if (text.find("NaN") == text.npos && text.find("Infinity") == text.npos) {
+    require(parse_json(json.dump(), "file") == json, "a document survives writing and reading");
+  }
+  if (!json.is_object()) return;
+  const JsonConfig config(json, "file");
+  for (const auto& [key, value] : json.items()) read_every_way(config, key);
+  read_every_way(config, "absent");
+  accepts([&] { models::PixArtConfig pixart(config); });
+  if (has_short_schedule(config)) run_sampler(config);
+}
+
+}  // namespace
+}  // namespace tessera
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tessera::run({reinterpret_cast<const char*>(data), size});
+  return 0;
+}

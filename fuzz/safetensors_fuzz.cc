@@ -1,0 +1,68 @@
+// Fuzzes parse_safetensors: any bytes are accepted or refused with an input error, and what is accepted lies
+// in the file.
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "fuzz/check.h"
+#include "weights/safetensors.h"
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
+
+namespace tessera::weights {
+namespace {
+
+using fuzz::require;
+
+constexpr size_t kLengthBytes = sizeof(uint64_t);
+
+void check_header(const SafetensorsHeader& header, uint64_t file_bytes) {
+  require(header.data_offset >= kLengthBytes && header.data_offset <= file_bytes,
+          "the data begin in the file");
+  const uint64_t data_bytes = file_bytes - header.data_offset;
+  uint64_t covered = 0;
+  for (const auto& [key, entry] : header.tensors) {
+    require(entry.begin <= entry.end && entry.end <= data_bytes, "a tensor lies in the file");
+    uint64_t bytes = c10::elementSize(entry.dtype);
+    for (const int64_t size : entry.shape) {
+      require(size >= 0, "sizes are not negative");
+      bytes *= static_cast<uint64_t>(size);
+    }
+    require(bytes == entry.end - entry.begin, "a tensor's bytes match its shape");
+    covered += bytes;
+  }
+  require(covered == data_bytes, "tensors cover the data");
+}
+
+void run(std::span<const std::byte> file) {
+  SafetensorsHeader header;
+  if (!fuzz::accepts([&] { header = parse_safetensors(file, file.size(), "file"); })) return;
+  check_header(header, file.size());
+  // The header alone says the same.
+  SafetensorsHeader prefix;
+  const bool accepted =
+      fuzz::accepts([&] { prefix = parse_safetensors(file.first(header.data_offset), file.size(), "file"); });
+  require(accepted && prefix.tensors.size() == header.tensors.size() && prefix.metadata == header.metadata,
+          "the header is enough");
+}
+
+}  // namespace
+}  // namespace tessera::weights
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tessera::weights::run({reinterpret_cast<const std::byte*>(data), size});
+  return 0;
+}
+
+// Most mutations would break the header's length and never reach the JSON behind it: seven in eight times the
+// length is set to where the header now ends.
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  size = LLVMFuzzerMutate(data, size, max_size);
+  if (seed % 8 == 0 || size <= tessera::weights::kLengthBytes) return size;
+  const std::string_view rest(reinterpret_cast<const char*>(data) + tessera::weights::kLengthBytes,
+                              size - tessera::weights::kLengthBytes);
+  const size_t brace = rest.rfind('}');
+  const uint64_t length = brace == std::string_view::npos ? rest.size() : brace + 1;
+  std::memcpy(data, &length, sizeof(length));
+  return size;
+}
