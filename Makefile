@@ -32,20 +32,20 @@ parity: build         ## live comparison with diffusers and transformers over ma
 	.venv/bin/python tools/parity.py --tessera $(BUILD)/tessera
 
 asan: setup           ## the tests under AddressSanitizer and UBSan
-	@tools/build.sh asan all
+	@tools/build.sh asan tessera tessera_tests
 	tools/run_asan.sh
 
 fuzz: setup           ## a minute of fuzzing (FUZZ_SECONDS=60)
 	@tools/fuzz.sh
 
-format:
+format:               ## clang-format over every source
 	git ls-files '*.h' '*.cc' | xargs clang-format -i
 
-lint: build
+lint: build           ## clang-format and clang-tidy find nothing
 	@tools/lint.sh
 
 install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	rm -rf build build-asan build-tsan
+	rm -rf build build-asan build-tsan build-fuzz

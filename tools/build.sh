@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# build.sh PRESET TARGET: configures (once) and builds with the preset of CMakePresets.json.
+# build.sh PRESET TARGET...: configures (once) and builds with the preset of CMakePresets.json.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-preset=$1 target=$2
+preset=$1
+shift
 case $preset in release) folder=build ;; *) folder=build-$preset ;; esac
 
 if [ ! -f "$folder/build.ninja" ]; then
@@ -11,4 +12,4 @@ if [ ! -f "$folder/build.ninja" ]; then
   trap 'rm -f "$log"' EXIT
   cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$torch" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
 fi
-cmake --build "$folder" --target "$target"
+cmake --build "$folder" --target "$@"

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# The test suites under AddressSanitizer, LeakSanitizer and UBSan, which end the program at the first finding.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+
+build-asan/tests/tessera_tests --gtest_brief=1
+tests/cli/run.sh build-asan/tessera
