@@ -71,11 +71,11 @@ std::map<int64_t, Token> saved_tokens(const fs::path& folder, const JsonConfig& 
     return tokens;
   }
   const JsonConfig added = read_if_there(folder / "added_tokens.json");
-  for (const auto& [token_text, id] : added.values().items()) {
+  for (const auto& item : added.values().items()) {
     const bool special =
-        std::any_of(named.begin(), named.end(), [&](const Token& t) { return t.text == token_text; });
-    if (!id.is_number_integer()) added.fail(token_text, "an integer");
-    tokens.insert_or_assign(id.get<int64_t>(), Token{token_text, !special});
+        std::any_of(named.begin(), named.end(), [&](const Token& t) { return t.text == item.key(); });
+    if (!item.value().is_number_integer()) added.fail(item.key(), "an integer");
+    tokens.insert_or_assign(item.value().get<int64_t>(), Token{item.key(), !special});
   }
   if (document.has("added_tokens") && document.values()["added_tokens"].is_array()) {
     for (const Json& value : document.values()["added_tokens"]) {
