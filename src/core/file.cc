@@ -87,7 +87,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
   return text;
 }
 
-AtomicFile::AtomicFile(std::filesystem::path path)
+AtomicFile::AtomicFile(const std::filesystem::path& path)
     : path_(is_special(path) ? path : follow_links(path)), temporary_(temporary_name(path_)) {
   const std::filesystem::path& opened = temporary_.empty() ? path_ : temporary_;
   descriptor_ = ::open(opened.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

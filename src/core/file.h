@@ -16,7 +16,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 // failure (no such folder, not writable, disk full) is an Error(kUsage) that names the path.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path path);
+  explicit AtomicFile(const std::filesystem::path& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
