@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The test suites under AddressSanitizer, LeakSanitizer and UBSan, which end the program at the first finding.
+# The unit tests under AddressSanitizer, LeakSanitizer and UBSan, which end the program at the first finding.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,4 +8,3 @@ ASAN_OPTIONS+=:allocator_may_return_null=1:max_allocation_size_mb=32768
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 
 build-asan/tests/tessera_tests --gtest_brief=1
-tests/cli/run.sh build-asan/tessera
