@@ -172,8 +172,9 @@ def optimisers_of(denoiser, muon_lr: float, adam_lr: float):
 
 
 def train_denoiser(work: str, vae, seed: int, minutes: float, heads: int, layers: int,
-                   batch: int = 64, muon_lr: float = 0.02, adam_lr: float = 1e-3,
-                   score_minutes: float = 10, compiled: bool = True) -> None:
+                   batch: int = 64, muon_lr: float = 0.02,
+                   single_share: float = scenes.SINGLE_SHARE, score_minutes: float = 10,
+                   compiled: bool = True) -> None:
     """Trains for a wall-clock budget; a stopped run goes on from its last checkpoint."""
     path = os.path.join(work, "denoiser.pt")
     torch.manual_seed(seed)
@@ -183,7 +184,7 @@ def train_denoiser(work: str, vae, seed: int, minutes: float, heads: int, layers
     # Plain matrix products and softmax: the fused kernel's backward is slow on CPU.
     denoiser.set_attn_processor(AttnProcessor())
     ema = Ema(denoiser, 0.9995)
-    optimisers = optimisers_of(denoiser, muon_lr, adam_lr)
+    optimisers = optimisers_of(denoiser, muon_lr, muon_lr / 20)
     step, spent = 0, 0.0
     if os.path.exists(path):
         state = torch.load(path)
@@ -207,7 +208,7 @@ def train_denoiser(work: str, vae, seed: int, minutes: float, heads: int, layers
         os.replace(path + ".new", path)
 
     def draw():
-        share = LATE_SINGLE_SHARE if spent > LATE * 60 * minutes else scenes.SINGLE_SHARE
+        share = LATE_SINGLE_SHARE if spent > LATE * 60 * minutes else single_share
         rows = torch.from_numpy(np.where(rng.random(batch) < share, rng.choice(cache.single, batch),
                                          rng.choice(cache.double, batch)))
         captions = ["" if rng.random() < CAPTION_DROPOUT

@@ -1,7 +1,8 @@
 """Trains the small text-to-image model that ships with the project, and exports it.
 
 Phases, in order: text, vae, latents, denoiser, export; `all` runs them one after another.  Each
-phase keeps its state in the work folder and goes on where it was stopped.  The training phases
+phase keeps its state in the work folder and goes on where it was stopped; `import` makes a work
+folder out of an exported model, so that a lost one does not mean starting from nothing.  The training phases
 have a wall-clock budget over their whole life, restarts included; a larger one given later
 continues the run with the learning rate that belongs to it.
 """
@@ -12,6 +13,7 @@ import argparse
 import csv
 import json
 import os
+import shutil
 
 import matplotlib
 import numpy as np
@@ -20,6 +22,7 @@ from PIL import Image
 
 import check_demo
 import demo_denoiser
+import demo_scenes
 import demo_text
 import demo_vae
 
@@ -27,6 +30,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402  (needs the backend chosen first)
 
 PHASES = ("text", "vae", "latents", "denoiser", "export", "score")
+OTHERS = ("import", "curves")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -56,6 +60,18 @@ def export(work: str, out: str, seed: int, dtype: torch.dtype) -> None:
     total = sum(os.path.getsize(os.path.join(path, name))
                 for path, _, names in os.walk(out) for name in names)
     print(f"exported {total / 2**20:.1f} MiB to {out}")
+
+
+def import_model(folder: str, work: str) -> None:
+    """Fills a work folder from an exported model, for more training; optimisers start afresh."""
+    shutil.copy(os.path.join(folder, "tokenizer", "spiece.model"), work)
+    denoiser, vae, (_, encoder) = load_exported(folder)
+    torch.save(encoder.state_dict(), os.path.join(work, "text.pt"))
+    torch.save({"ema": vae.state_dict()}, os.path.join(work, "vae.pt"))
+    torch.save({"denoiser": denoiser.state_dict(), "ema": denoiser.state_dict(), "optimisers": [],
+                "heads": denoiser.config.num_attention_heads,
+                "layers": denoiser.config.num_layers, "step": 0, "spent": 0.0},
+               os.path.join(work, "denoiser.pt"))
 
 
 def load_exported(folder: str):
@@ -130,7 +146,7 @@ def curves(work: str, path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=PHASES + ("curves", "all"))
+    parser.add_argument("phase", choices=PHASES + OTHERS + ("all",))
     parser.add_argument("--work", default="build/demo",
                         help="folder of states, logs and caches (default build/demo)")
     parser.add_argument("--out", default="models/shapes",
@@ -143,6 +159,10 @@ def main() -> None:
                         help="shards of 2048 training pictures (default 20)")
     parser.add_argument("--heads", type=int, default=3, help="denoiser: heads of 64 channels")
     parser.add_argument("--layers", type=int, default=6, help="denoiser: layers")
+    parser.add_argument("--muon-lr", type=float, default=0.02,
+                        help="denoiser: highest learning rate of the blocks' matrices")
+    parser.add_argument("--single-share", type=float, default=demo_scenes.SINGLE_SHARE,
+                        help="denoiser: share of single objects before the last sixth")
     parser.add_argument("--eager", action="store_true", help="do not compile the denoiser")
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="of the exported model")
     parser.add_argument("--each", type=int, default=200, help="score: captions of each kind")
@@ -162,7 +182,10 @@ def main() -> None:
         elif phase == "denoiser":
             vae = demo_vae.normalised_vae(args.work, args.seed)
             demo_denoiser.train_denoiser(args.work, vae, args.seed, args.denoiser_minutes,
-                                         args.heads, args.layers, compiled=not args.eager)
+                                         args.heads, args.layers, muon_lr=args.muon_lr,
+                                         single_share=args.single_share, compiled=not args.eager)
+        elif phase == "import":
+            import_model(args.out, args.work)
         elif phase == "export":
             export(args.work, args.out, args.seed, DTYPES[args.dtype])
         elif phase == "score":
