@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ LATENT_TOLERANCE = 1e-3
 LEAST_PSNR = 50.0
 BF16_RATIO = 1.1
 PIECES = 700
+SHIPPED_MODEL = pathlib.Path(__file__).resolve().parent.parent / "models" / "shapes"
 
 DDIM, EULER, ANCESTRAL = "DDIMScheduler", "EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler"
 DPM, UNIPC, FLOW = "DPMSolverMultistepScheduler", "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
@@ -63,7 +65,7 @@ class Row:
     vae: dict = dataclasses.field(default_factory=dict)  # options of AutoencoderKL
     text: dict = dataclasses.field(default_factory=dict)  # options of T5Config
     scheduler: tuple = (DPM, MILD)
-    saved: str = "fp32"  # fp32, fp16, bf16, sharded, variant, sharded variant, tokenizer.json
+    saved: str = "fp32"  # fp32, fp16, bf16, sharded, variant, sharded variant, tokenizer.json; "shipped": models/shapes
     # the request
     prompts: list = dataclasses.field(default_factory=lambda: [CIRCLE])
     negative: str | None = None
@@ -85,6 +87,8 @@ def bf16(name, **options):
     return Row("bf16 " + name, dtype="bf16", **{"prompts": THREE, "images": 2, **options})
 
 
+SHIPPED = {"family": "Alpha", "saved": "shipped", "size": None, "steps": None, "guidance": None}
+SHAPES = ["a red circle above a blue square on a white background", "an orange cross on a gray background"]
 ALPHA_1024 = {"family": "Alpha", "sample_size": 128}  # with size conditions
 ROWS = [
     # What the released models are like, at the program's defaults.
@@ -176,6 +180,10 @@ ROWS = [
     alpha("saved in fp16", saved="fp16"),
     Row("saved in bf16", saved="bf16"),
     Row("tokenizer.json", saved="tokenizer.json", prompts=THREE, negative=UNICODE, steps=4),
+    # The trained model that ships: no random weights, latents of deviation 1.
+    Row("shipped model", **SHIPPED),
+    Row("shipped model, prompts, negative", **SHIPPED, prompts=SHAPES, negative="a green star on a pink background", images=2),
+    Row("shipped model, Euler ancestral", **{**SHIPPED, "guidance": 3.0}, prompts=SHAPES, override="euler-a"),
     # bf16: only samplers that draw no noise, because diffusers would draw it in bf16.
     bf16("sigma"),
     bf16("alpha 1024", **ALPHA_1024, heads=(4, 18)),
@@ -183,6 +191,7 @@ ROWS = [
     bf16("one branch, Euler", guidance=1.0, scheduler=(EULER, MILD)),
     bf16("DDIM, v", scheduler=(DDIM, {**V, "clip_sample": False})),
     bf16("flow matching", scheduler=(FLOW, {})),
+    bf16("shipped model", **SHIPPED),
 ]
 
 
@@ -220,6 +229,9 @@ def build(row, tokenizer):
 
 def save(row, folder, spiece):
     """Builds the row's pipeline and saves it; returns what from_pretrained must be told."""
+    if row.saved == "shipped":
+        shutil.copytree(SHIPPED_MODEL, folder, dirs_exist_ok=True)
+        return {}
     tokenizers.save_spiece(folder / "tokenizer", spiece, {"extra_ids": 100, "model_max_length": 300})
     pipeline = build(row, transformers.T5Tokenizer.from_pretrained(folder / "tokenizer"))
     variant = "fp16" if "variant" in row.saved else None
