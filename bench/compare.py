@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Tessera and diffusers side by side, in turns, on one machine in one run: medians of pairs, as ratios.
+"""Tessera and diffusers side by side, in turns, on one machine in one run: medians over rounds, as ratios.
 
 Random weights of PixArt-Sigma-XL's and the SDXL VAE's real shape, 512 x 512 pixels by default. A ratio below 1 means
 that Tessera needs less. Absolute times are printed for orientation only: machines differ and are shared.
 """
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORKER = ROOT / "build" / "bench" / "tessera_bench"
@@ -80,11 +82,39 @@ class Peer:
         self.process.wait()
 
 
+def denoiser_step(model):
+    """The model as a function of tensors alone, which tracers ask for."""
+    import torch
+
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, latents, caption, mask, timestep):
+            return self.model(latents, encoder_hidden_states=caption, encoder_attention_mask=mask, timestep=timestep,
+                              added_cond_kwargs={"resolution": None, "aspect_ratio": None}, return_dict=False)[0]
+
+    return Step()
+
+
+def openvino_work(step, inputs, dtype, threads):
+    """The traced model, compiled by OpenVINO for the CPU in the given precision."""
+    import openvino
+    import torch
+    model = openvino.convert_model(step, example_input=tuple(inputs))
+    compiled = openvino.compile_model(model, "CPU", {
+        "INFERENCE_PRECISION_HINT": "bf16" if dtype == torch.bfloat16 else "f32", "INFERENCE_NUM_THREADS": int(threads)})
+    arrays = [i.numpy() for i in inputs]
+    return lambda: compiled(arrays)
+
+
 def diffusers_worker(arguments):
     """The reference side of a pair; runs in a process of its own."""
     part, folder, dtype, threads, height, width, mode = arguments
     import torch
     from diffusers import AutoencoderKL, PixArtTransformer2DModel
+    warnings.simplefilter("ignore")  # what tracing says of constants
     torch.set_num_threads(int(threads))
     dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
     height, width = int(height) // 8, int(width) // 8
@@ -93,12 +123,15 @@ def diffusers_worker(arguments):
         caption, mask = torch.randn(2, 300, 4096, dtype=dtype), torch.zeros(2, 300)
         mask[0, :1] = mask[1, :25] = 1  # padded as the pipeline pads
         z, timestep = torch.randn(2, 4, height, width, dtype=dtype), torch.tensor([500, 500])
-        call = torch.compile(model) if mode == "compile" else model
-        sizes = {"resolution": None, "aspect_ratio": None}
+        inputs = (z, caption, mask, timestep)
+        step = denoiser_step(model)
+        if mode == "openvino":
+            work = openvino_work(step.float(), [i.float() if i.is_floating_point() else i for i in inputs], dtype, threads)
+        else:
+            call = torch.compile(step) if mode == "compile" else step
 
-        def work():
-            call(z, encoder_hidden_states=caption, encoder_attention_mask=mask, timestep=timestep,
-                 added_cond_kwargs=sizes)
+            def work():
+                call(*inputs)
     else:
         model = AutoencoderKL.from_pretrained(f"{folder}/vae", torch_dtype=dtype).eval()
         del model.encoder
@@ -118,23 +151,27 @@ def diffusers_worker(arguments):
             print(seconds, peak, flush=True)
 
 
-def compare(part, folder, dtype, threads, size, mode, pairs):
+def compare(part, folder, dtype, threads, size, modes, rounds):
+    """Each round times Tessera and then every peer; a ratio is of two times of the same round."""
     shape = [part, str(folder), dtype, str(threads), str(size), str(size)]
-    ours = Peer([str(WORKER), "worker", *shape], threads)
-    theirs = Peer([sys.executable, __file__, "--worker", *shape, mode], threads)
-    ours(), theirs()  # warm up
-    ratios, own_times, peer_times = [], [], []
-    for _ in range(pairs):
-        (own, own_peak), (peer, peer_peak) = ours(), theirs()
-        ratios.append(own / peer)
-        own_times.append(own)
-        peer_times.append(peer)
-    ours.close()
-    theirs.close()
-    print(f"{part:9} {dtype} {threads} thread{'s' if threads > 1 else ' '} against {mode:13} "
-          f"time {statistics.median(ratios):.3f} [{min(ratios):.3f} .. {max(ratios):.3f}]  "
-          f"peak memory {own_peak / peer_peak:.3f}  "
-          f"({statistics.median(own_times):.2f} s, {statistics.median(peer_times):.2f} s; {pairs} pairs)", flush=True)
+    sides = {"tessera": Peer([str(WORKER), "worker", *shape], threads)}
+    for mode in modes:
+        sides[mode] = Peer([sys.executable, __file__, "--worker", *shape, mode], threads)
+    for side in sides.values():
+        side()  # warm up
+    seconds, peaks = {name: [] for name in sides}, {}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            taken, peaks[name] = side()
+            seconds[name].append(taken)
+    for side in sides.values():
+        side.close()
+    for mode in modes:
+        ratios = [own / peer for own, peer in zip(seconds["tessera"], seconds[mode])]
+        print(f"{part:9} {dtype} {threads} thread{'s' if threads > 1 else ' '} against {mode:13} "
+              f"time {statistics.median(ratios):.3f} [{min(ratios):.3f} .. {max(ratios):.3f}]  "
+              f"peak memory {peaks['tessera'] / peaks[mode]:.3f}  ({statistics.median(seconds['tessera']):.2f} s, "
+              f"{statistics.median(seconds[mode]):.2f} s; {rounds} rounds)", flush=True)
 
 
 def run_command(command, threads):
@@ -171,16 +208,21 @@ def compare_command(folder, dtype, threads, size):
           f"{TEXT_LAYERS} of T5-XXL's 24 layers)", flush=True)
 
 
+def installed_peers():
+    return ["compile"] + (["openvino"] if importlib.util.find_spec("openvino") else [])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=7, help="each times Tessera and every peer once")
     parser.add_argument("--size", type=int, default=512, help="pixels of a side")
     parser.add_argument("--layers", type=int, default=28, help="transformer blocks (28 is the real model)")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--dtypes", nargs="*", default=["bf16", "fp32"])
     parser.add_argument("--parts", nargs="*", default=["denoiser", "decoder", "command"],
                         help="denoiser, decoder, command (whole runs: peak memory)")
-    parser.add_argument("--compile", action="store_true", help="compare with torch.compile as well")
+    parser.add_argument("--peers", nargs="*", choices=["compile", "openvino"], default=installed_peers(),
+                        help="beside eager diffusers: torch.compile, OpenVINO (default: those that are installed)")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
     parser.add_argument("--worker", nargs=7, help=argparse.SUPPRESS)
     parser.add_argument("--diffusers-command", nargs=4, help=argparse.SUPPRESS)
@@ -201,9 +243,8 @@ def main():
                 if part == "command":
                     compare_command(folder, dtype, threads, args.size)
                     continue
-                modes = ["eager"] + (["compile"] if args.compile else [])
-                for mode in modes if part == "denoiser" else ["default", "channels_last"]:
-                    compare(part, folder, dtype, threads, args.size, mode, args.pairs)
+                modes = ["eager", *args.peers] if part == "denoiser" else ["default", "channels_last"]
+                compare(part, folder, dtype, threads, args.size, modes, args.rounds)
 
 
 if __name__ == "__main__":
