@@ -157,10 +157,18 @@ void place_corners(const Tensor& corners, Tensor& image, int64_t first, int64_t 
 
 }  // namespace
 
-Upsample2d::Upsample2d(const weights::Scope& scope, int64_t num_channels)
-    : channels(num_channels), corners(corner_conv(scope / "conv", num_channels)) {}
+Upsample2d::Upsample2d(const weights::Scope& scope, int64_t num_channels) : channels(num_channels) {
+  if (winograd_is_faster(channels, channels, scope.dtype(), scope.device())) {
+    const weights::Scope wide = (scope / "conv").with_dtype(at::kFloat);
+    winograd.emplace(wide.tensor("weight", {channels, channels, 3, 3}), wide.tensor("bias", {channels}),
+                     scope.dtype());
+  } else {
+    corners = corner_conv(scope / "conv", channels);
+  }
+}
 
 Tensor Upsample2d::operator()(const Tensor& x) const {
+  if (winograd) return (*winograd)(x.contiguous(kChannelsLast));
   const int64_t height = x.size(2), width = x.size(3);
   const Tensor padded = at::constant_pad_nd(x, {0, 0, 1, 1});
   Tensor y = at::empty({x.size(0), channels, 2 * height, 2 * width}, x.options(), kChannelsLast);

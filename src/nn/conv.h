@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "nn/winograd.h"
+#include "nn/winograd_upsample.h"
 #include "weights/scope.h"
 
 namespace tessera::nn {
@@ -50,14 +51,16 @@ struct Downsample2d {
 //
 // The four pixels around a corner between input pixels see only the 2x2 input pixels that meet there, and
 // taps that fall on the same input pixel add up: one 2x2 convolution with 4 C outputs does the work of the
-// 3x3 convolution on the large image, with 4/9 of its products.
+// 3x3 convolution on the large image, with 4/9 of its products; by minimal filtering with 49/324 of them.
 struct Upsample2d {
   // Reads `weight` [C, C, 3, 3] and `bias` [C].
   Upsample2d(const weights::Scope& scope, int64_t channels);
   at::Tensor operator()(const at::Tensor& x) const;  // [B, C, H, W] -> [B, C, 2 H, 2 W]
 
   int64_t channels = 0;
-  Conv2d corners;  // [4 C, C, 2, 2]; outputs: upper left, upper right, lower left, lower right of the corner
+  std::optional<WinogradUpsample> winograd;
+  Conv2d corners;  // where not `winograd`: [4 C, C, 2, 2]; outputs: upper left, upper right, lower left,
+                   // lower right of the corner
 };
 
 }  // namespace tessera::nn

@@ -1,74 +1,17 @@
 #include "nn/winograd.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/native/CPUBlas.h>
 
 #include <algorithm>
 
 #include "core/cpu.h"
 #include "core/error.h"
-#include "nn/kernel.h"
+#include "nn/winograd_tiles.h"
 
 namespace tessera::nn {
 namespace {
 
 constexpr int64_t kTaps = 16;  // products per tile and pair of channels
-
-// Outputs of one matrix product: it and its transform stay in the second-level cache.
-int64_t panel_of(int64_t out) {
-  return out % 64 == 0 ? 64 : 32;
-}
-
-// Tiles that are transformed together: their 16 matrices fill half a megabyte in bf16.
-int64_t tiles_of(int64_t in) {
-  return std::clamp<int64_t>(16384 / in, 8, 256);
-}
-
-struct Four {
-  float a, b, c, d;
-};
-
-// B^T d along one dimension.
-TESSERA_INLINE Four spread(float d0, float d1, float d2, float d3) {
-  return {d0 - d2, d1 + d2, d2 - d1, d1 - d3};
-}
-
-// The 4x4 pixels of a tile, row by row; each points to its channels.
-template <typename T>
-struct Tile {
-  const T* pixel[16];
-};
-
-// v[tap * stride + c] = (B^T d B)[tap] for every channel.
-template <typename T>
-TESSERA_INLINE void transform_tile(const Tile<T>& tile, int64_t channels, T* v, int64_t stride) {
-  const T* const* p = tile.pixel;
-  TESSERA_INDEPENDENT
-  for (int64_t c = 0; c < channels; ++c) {
-    const Four c0 = spread(load(p[0][c]), load(p[4][c]), load(p[8][c]), load(p[12][c]));
-    const Four c1 = spread(load(p[1][c]), load(p[5][c]), load(p[9][c]), load(p[13][c]));
-    const Four c2 = spread(load(p[2][c]), load(p[6][c]), load(p[10][c]), load(p[14][c]));
-    const Four c3 = spread(load(p[3][c]), load(p[7][c]), load(p[11][c]), load(p[15][c]));
-    const Four rows[4] = {spread(c0.a, c1.a, c2.a, c3.a), spread(c0.b, c1.b, c2.b, c3.b),
-                          spread(c0.c, c1.c, c2.c, c3.c), spread(c0.d, c1.d, c2.d, c3.d)};
-    T* to = v + c;
-    store(to, rows[0].a), store(to + stride, rows[0].b);
-    store(to + 2 * stride, rows[0].c), store(to + 3 * stride, rows[0].d);
-    store(to + 4 * stride, rows[1].a), store(to + 5 * stride, rows[1].b);
-    store(to + 6 * stride, rows[1].c), store(to + 7 * stride, rows[1].d);
-    store(to + 8 * stride, rows[2].a), store(to + 9 * stride, rows[2].b);
-    store(to + 10 * stride, rows[2].c), store(to + 11 * stride, rows[2].d);
-    store(to + 12 * stride, rows[3].a), store(to + 13 * stride, rows[3].b);
-    store(to + 14 * stride, rows[3].c), store(to + 15 * stride, rows[3].d);
-  }
-}
-
-TESSERA_KERNEL void transform_input(const Tile<float>& tile, int64_t channels, float* v, int64_t stride) {
-  transform_tile(tile, channels, v, stride);
-}
-TESSERA_KERNEL void transform_input(const Tile<Bf16>& tile, int64_t channels, Bf16* v, int64_t stride) {
-  transform_tile(tile, channels, v, stride);
-}
 
 // Where the 2x2 outputs of a tile go.
 template <typename T>
@@ -122,16 +65,6 @@ TESSERA_KERNEL void add_output(const float* m, int64_t stride, int64_t channels,
   transform_products<true>(m, stride, channels, bias, target);
 }
 
-// c [rows, panel] = a [rows, in] * b [in, panel].
-void multiply(const float* a, const float* b, float* c, int64_t rows, int64_t in, int64_t panel) {
-  at::native::cpublas::brgemm(rows, panel, in, in, panel, panel, false, a, b, c, false);
-}
-void multiply(const Bf16* a, const Bf16* b, float* c, int64_t rows, int64_t in, int64_t panel) {
-  const auto* left = reinterpret_cast<const at::BFloat16*>(a);
-  const auto* right = reinterpret_cast<const at::BFloat16*>(b);
-  at::native::cpublas::brgemm(rows, panel, in, in, panel, panel, false, left, right, c, true);
-}
-
 // One sample: x [height, width, in], y [height, width, out].
 template <typename T>
 struct Image {
@@ -142,16 +75,9 @@ struct Image {
   int64_t tile_columns() const { return (width + 1) / 2; }
   int64_t tiles() const { return (height + 1) / 2 * tile_columns(); }
 
-  // Pixels outside the image are zero.
-  Tile<T> tile(int64_t index, const T* zeros) const {
+  WinogradTile<T> tile(int64_t index, const T* zeros) const {
     const int64_t top = index / tile_columns() * 2 - 1, left = index % tile_columns() * 2 - 1;
-    Tile<T> result;
-    for (int64_t i = 0; i < 16; ++i) {
-      const int64_t row = top + i / 4, column = left + i % 4;
-      const bool inside = row >= 0 && row < height && column >= 0 && column < width;
-      result.pixel[i] = inside ? x + (row * width + column) * in : zeros;
-    }
-    return result;
+    return winograd_tile(x, height, width, in, top, left, zeros);
   }
 
   // Channels from `channel` on. What lies outside the image goes to `dropped` (4 panels).
@@ -180,7 +106,7 @@ struct Scratch {
 template <typename T>
 void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, bool add, int64_t first,
                     int64_t count, Scratch<T>& scratch) {
-  const int64_t panel = panel_of(image.out);
+  const int64_t panel = winograd_panel(image.out);
   const int64_t stride = count * image.in;
   for (int64_t t = 0; t < count; ++t) {
     transform_input(image.tile(first + t, scratch.zeros.data()), image.in,
@@ -206,10 +132,10 @@ void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, boo
 
 template <typename T>
 void convolve(const Image<T>& image, const T* taps, const float* bias, bool add) {
-  const int64_t per_block = tiles_of(image.in);
+  const int64_t per_block = winograd_tiles(image.in);
   const int64_t blocks = (image.tiles() + per_block - 1) / per_block;
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-    Scratch<T> scratch(per_block, image.in, panel_of(image.out));
+    Scratch<T> scratch(per_block, image.in, winograd_panel(image.out));
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * per_block;
       convolve_tiles(image, taps, bias, add, first, std::min(per_block, image.tiles() - first), scratch);
@@ -246,15 +172,11 @@ Winograd::Winograd(const at::Tensor& weight, const at::Tensor& bias_vector, at::
       bias(bias_vector.to(at::kFloat).contiguous()) {
   TESSERA_CHECK(in_channels % 32 == 0 && out_channels % 32 == 0, "{} channels to {}", in_channels,
                 out_channels);
-  const at::Tensor g =
-      at::tensor({1.0F, 0.0F, 0.0F, 0.5F, 0.5F, 0.5F, 0.5F, -0.5F, 0.5F, 0.0F, 0.0F, 1.0F}).view({4, 3});
-  // G w G^T of every pair of channels as one product: [out * in, 9] x [9, 16].
-  const at::Tensor u = at::matmul(weight.to(at::kFloat).reshape({-1, 9}), at::kron(g, g).t()).to(dtype);
-  const int64_t panel = panel_of(out_channels);
-  const at::Tensor panels = u.view({out_channels / panel, panel, in_channels, kTaps});
-  taps = dtype == at::kBFloat16
-             ? panels.unflatten(2, {in_channels / 2, 2}).permute({4, 0, 2, 1, 3}).contiguous()
-             : panels.permute({3, 0, 2, 1}).contiguous();
+  static const WinogradFilter filter = {
+      .g = {{1, 0, 0}, {0.5F, 0.5F, 0.5F}, {0.5F, -0.5F, 0.5F}, {0, 0, 1}},
+      .order = {1, 2, 0, 3},
+      .c = {{0, -0.5F, -0.5F, 0}, {0, 0, 0, 0}, {0, -1.0F / 3, 0, 0}, {0, -0.5F, -0.5F, 0}}};
+  taps = make_taps(weight, filter, dtype);
 }
 
 void Winograd::operator()(const at::Tensor& x, at::Tensor& y, bool add) const {

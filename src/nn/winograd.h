@@ -21,8 +21,7 @@ struct Winograd {
   void operator()(const at::Tensor& x, at::Tensor& y, bool add) const;
 
   int64_t in_channels, out_channels;
-  at::Tensor
-      taps;  // [16, out / panel, in, panel]; in bf16 two rows of `in` lie interleaved: [.., in / 2, panel, 2]
+  at::Tensor taps;  // 16, as make_taps of nn/winograd_tiles.h lays them out
   at::Tensor bias;  // fp32 [out]
 };
 
