@@ -42,18 +42,9 @@ ResnetBlock2D::ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t ou
 }
 
 at::Tensor ResnetBlock2D::operator()(at::Tensor x) const {
-  at::Tensor sum, h;
-  if (conv_shortcut) {
-    sum = (*conv_shortcut)(x);
-    norm1.silu_(x);
-    h = conv1(x);
-    x.reset();
-  } else {
-    h = conv1(norm1.silu(x));
-    sum = std::move(x);
-  }
-  norm2.silu_(h);
-  conv2.add_to(sum, h);
+  at::Tensor sum = conv_shortcut ? (*conv_shortcut)(x) : x;
+  at::Tensor h = conv1(norm1, std::move(x));
+  conv2.add_to(sum, norm2, std::move(h));
   return sum;
 }
 

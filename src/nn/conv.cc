@@ -102,6 +102,31 @@ void Conv2d::add_to(Tensor& sum, const Tensor& x) const {
            std::nullopt, Scalars(), std::nullopt);
 }
 
+namespace {
+
+Tensor normalised(const GroupNorm& norm, Tensor x) {
+  if (x.use_count() > 1) return norm.silu(x);
+  norm.silu_(x);
+  return x;
+}
+
+}  // namespace
+
+Tensor Conv2d::operator()(const GroupNorm& norm, Tensor x) const {
+  if (!winograd) return (*this)(normalised(norm, std::move(x)));
+  Tensor y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
+  const ChannelMaps maps = norm.maps(x);
+  (*winograd)(x, y, /*add=*/false, &maps);
+  return y;
+}
+
+void Conv2d::add_to(Tensor& sum, const GroupNorm& norm, Tensor x) const {
+  if (!winograd) return add_to(sum, normalised(norm, std::move(x)));
+  TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");
+  const ChannelMaps maps = norm.maps(x);
+  (*winograd)(x, sum, /*add=*/true, &maps);
+}
+
 Downsample2d::Downsample2d(const weights::Scope& scope, int64_t channels)
     : conv(scope / "conv", channels, channels, 3, 2) {}
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <optional>
 
+#include "nn/group_norm.h"
 #include "nn/winograd.h"
 #include "nn/winograd_upsample.h"
 #include "weights/scope.h"
@@ -26,8 +27,12 @@ struct Conv2d {
 
   // x [B, in, H, W] -> [B, out, H', W'], channels-last, in the dtype of the weights.
   at::Tensor operator()(const at::Tensor& x) const;
+  // conv(silu(norm(x))), fused where it can be. Takes x over: its memory is written to when nobody else has
+  // it.
+  at::Tensor operator()(const GroupNorm& norm, at::Tensor x) const;
   // sum += conv(x), in the accumulator where the backend can. sum [B, out, H', W'] channels-last.
   void add_to(at::Tensor& sum, const at::Tensor& x) const;
+  void add_to(at::Tensor& sum, const GroupNorm& norm, at::Tensor x) const;  // sum += conv(silu(norm(x)))
 
   int64_t in_channels = 0;
   int64_t out_channels = 0;

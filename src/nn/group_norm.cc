@@ -66,18 +66,11 @@ TESSERA_KERNEL void add_moments(const Bf16* x, int64_t positions, int64_t channe
   add_positions(x, positions, channels, scratch, total, total_squares);
 }
 
-// The affine map of each channel: y = (x - mean) * scale + bias.
-struct ChannelMap {
-  const float* mean;
-  const float* scale;
-  const float* bias;
-};
-
-template <bool kSilu, typename T>
-TESSERA_INLINE void map_positions(const T* x, T* y, int64_t positions, int64_t channels, ChannelMap map) {
+template <bool kSilu, typename T, typename Y>
+TESSERA_INLINE void map_positions(const T* x, Y* y, int64_t positions, int64_t channels, ChannelMap map) {
   for (int64_t p = 0; p < positions; ++p) {
     const T* from = x + p * channels;
-    T* to = y + p * channels;
+    Y* to = y + p * channels;
     TESSERA_INDEPENDENT
     for (int64_t c = 0; c < channels; ++c) {
       const float value = (load(from[c]) - map.mean[c]) * map.scale[c] + map.bias[c];
@@ -151,14 +144,24 @@ void channel_maps(const ChannelSums& sums, int64_t positions, const GroupNorm& n
 }
 
 template <typename T>
+ChannelMaps channel_maps(const GroupNorm& norm, const T* x, at::IntArrayRef sizes) {
+  const int64_t channels = sizes[1], positions = sizes[2] * sizes[3];
+  ChannelMaps maps{at::empty({sizes[0], channels}), at::empty({sizes[0], channels}), norm.bias};
+  for (int64_t b = 0; b < sizes[0]; ++b) {
+    channel_maps(sum_channels(x + b * positions * channels, positions, channels), positions, norm,
+                 maps.mean.mutable_data_ptr<float>() + b * channels,
+                 maps.scale.mutable_data_ptr<float>() + b * channels);
+  }
+  return maps;
+}
+
+template <typename T>
 void apply(const GroupNorm& norm, bool with_silu, const T* x, T* y, at::IntArrayRef sizes) {
   const int64_t channels = sizes[1], positions = sizes[2] * sizes[3];
-  std::vector<float> mean(channels), scale(channels);
-  const float* bias = norm.bias.const_data_ptr<float>();
+  const ChannelMaps maps = channel_maps(norm, x, sizes);
   for (int64_t b = 0; b < sizes[0]; ++b) {
     const int64_t offset = b * positions * channels;
-    channel_maps(sum_channels(x + offset, positions, channels), positions, norm, mean.data(), scale.data());
-    const ChannelMap map{mean.data(), scale.data(), bias};
+    const ChannelMap map = maps.sample(b);
     const int64_t grain = std::max<int64_t>(1, 16384 / channels);
     at::parallel_for(0, positions, grain, [&](int64_t begin, int64_t end) {
       const T* from = x + offset + begin * channels;
@@ -172,16 +175,21 @@ void apply(const GroupNorm& norm, bool with_silu, const T* x, T* y, at::IntArray
   }
 }
 
-// `y` may be `x`.
-void apply(const GroupNorm& norm, bool with_silu, const at::Tensor& x, at::Tensor& y) {
+void check_input(const GroupNorm& norm, const at::Tensor& x) {
   TESSERA_CHECK(x.dim() == 4 && x.size(1) == norm.weight.numel(), "group norm of {} channels got {}",
                 norm.weight.numel(), fmt::join(x.sizes(), " x "));
   TESSERA_CHECK(x.is_contiguous(at::MemoryFormat::ChannelsLast), "group norm needs channels-last");
+  TESSERA_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16, "group norm of {}",
+                c10::toString(x.scalar_type()));
+}
+
+// `y` may be `x`.
+void apply(const GroupNorm& norm, bool with_silu, const at::Tensor& x, at::Tensor& y) {
+  check_input(norm, x);
   if (x.numel() == 0) return;
   if (x.scalar_type() == at::kFloat) {
     apply(norm, with_silu, x.const_data_ptr<float>(), y.mutable_data_ptr<float>(), x.sizes());
   } else {
-    TESSERA_CHECK(x.scalar_type() == at::kBFloat16, "group norm of {}", c10::toString(x.scalar_type()));
     apply(norm, with_silu, static_cast<const Bf16*>(x.const_data_ptr()),
           static_cast<Bf16*>(y.mutable_data_ptr()), x.sizes());
   }
@@ -229,6 +237,20 @@ void GroupNorm::silu_(at::Tensor& x) const {
     return;
   }
   apply(*this, true, x, x);
+}
+
+ChannelMaps GroupNorm::maps(const at::Tensor& x) const {
+  check_input(*this, x);
+  return x.scalar_type() == at::kFloat
+             ? channel_maps(*this, x.const_data_ptr<float>(), x.sizes())
+             : channel_maps(*this, static_cast<const Bf16*>(x.const_data_ptr()), x.sizes());
+}
+
+TESSERA_KERNEL void map_silu(const float* x, float* y, int64_t positions, int64_t channels, ChannelMap map) {
+  map_positions<true>(x, y, positions, channels, map);
+}
+TESSERA_KERNEL void map_silu(const Bf16* x, float* y, int64_t positions, int64_t channels, ChannelMap map) {
+  map_positions<true>(x, y, positions, channels, map);
 }
 
 }  // namespace tessera::nn

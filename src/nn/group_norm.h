@@ -3,9 +3,23 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "nn/kernel.h"
 #include "weights/scope.h"
 
 namespace tessera::nn {
+
+// The affine map of each channel of a sample, y = (x - mean) * scale + bias: [C] each.
+struct ChannelMap {
+  const float *mean, *scale, *bias;
+};
+
+// Those of all samples: fp32 [B, C], [B, C] and [C].
+struct ChannelMaps {
+  ChannelMap sample(int64_t b) const {
+    return {mean[b].const_data_ptr<float>(), scale[b].const_data_ptr<float>(), bias.const_data_ptr<float>()};
+  }
+  at::Tensor mean, scale, bias;
+};
 
 // y = (x - mean) / sqrt(variance + eps) * weight + bias, with the moments of each group of channels of a
 // sample. Moments are fp32 over a few positions, shifted by the first of them, and merged in double: a large
@@ -21,9 +35,16 @@ struct GroupNorm {
   at::Tensor silu(const at::Tensor& x) const;        // followed by SiLU
   void silu_(at::Tensor& x) const;                   // the same in place
 
+  // What normalises x [B, C, H, W] on the CPU, for those who apply it as they read.
+  ChannelMaps maps(const at::Tensor& x) const;
+
   int64_t groups = 1;
   double eps = 0;
   at::Tensor weight, bias;  // fp32 [C]
 };
+
+// y = SiLU of the map, in fp32. x and y [positions, channels].
+void map_silu(const float* x, float* y, int64_t positions, int64_t channels, ChannelMap map);
+void map_silu(const Bf16* x, float* y, int64_t positions, int64_t channels, ChannelMap map);
 
 }  // namespace tessera::nn

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <memory>
+#include <type_traits>
 
 #include "core/cpu.h"
 #include "core/error.h"
@@ -75,11 +77,6 @@ struct Image {
   int64_t tile_columns() const { return (width + 1) / 2; }
   int64_t tiles() const { return (height + 1) / 2 * tile_columns(); }
 
-  WinogradTile<T> tile(int64_t index, const T* zeros) const {
-    const int64_t top = index / tile_columns() * 2 - 1, left = index % tile_columns() * 2 - 1;
-    return winograd_tile(x, height, width, in, top, left, zeros);
-  }
-
   // Channels from `channel` on. What lies outside the image goes to `dropped` (4 panels).
   Target<T> target(int64_t index, int64_t channel, T* dropped, int64_t panel) const {
     const int64_t top = index / tile_columns() * 2, left = index % tile_columns() * 2;
@@ -97,21 +94,74 @@ struct Image {
 template <typename T>
 struct Scratch {
   Scratch(int64_t tiles, int64_t in, int64_t panel)
-      : input(kTaps * tiles * in), products(kTaps * tiles * panel), zeros(in), dropped(4 * panel) {}
+      : input(kTaps * tiles * in), products(kTaps * tiles * panel), dropped(4 * panel) {}
   std::vector<T> input;         // [16, tiles, in]
   std::vector<float> products;  // [16, tiles, panel]
-  std::vector<T> zeros, dropped;
+  std::vector<T> dropped;
 };
 
+// The input as it is.
 template <typename T>
+class PlainRows {
+ public:
+  PlainRows(const Image<T>& image, int64_t /*tiles*/) : image_(image), zeros_(image.in) {}
+
+  void transform(int64_t first, int64_t count, T* v) {
+    for (int64_t t = 0; t < count; ++t) {
+      const int64_t row = (first + t) / image_.tile_columns(), column = (first + t) % image_.tile_columns();
+      transform_input(winograd_tile(image_.x, image_.height, image_.height, image_.width, image_.in,
+                                    2 * row - 1, 2 * column - 1, zeros_.data()),
+                      image_.in, v + t * image_.in, count * image_.in);
+    }
+  }
+
+ private:
+  const Image<T>& image_;
+  std::vector<T> zeros_;
+};
+
+// The input after GroupNorm and SiLU, in fp32: a ring of the rows that the tiles at hand see. Runs of tiles
+// come in order, so each row is computed once.
+template <typename T>
+class NormalisedRows {
+ public:
+  NormalisedRows(const Image<T>& image, int64_t tiles, ChannelMap map)
+      : image_(image),
+        map_(map),
+        capacity_(std::min(image.height, 2 * ((tiles - 1) / image.tile_columns() + 2) + 2)),
+        rows_(new float[capacity_ * image.width * image.in]),
+        zeros_(image.in) {}
+
+  void transform(int64_t first, int64_t count, T* v) {
+    const int64_t columns = image_.tile_columns(), row_size = image_.width * image_.in;
+    const int64_t end = std::min(image_.height, (first + count - 1) / columns * 2 + 3);
+    for (next_ = std::max(next_, first / columns * 2 - 1); next_ < end; ++next_) {
+      map_silu(image_.x + next_ * row_size, rows_.get() + next_ % capacity_ * row_size, image_.width,
+               image_.in, map_);
+    }
+    for (int64_t t = 0; t < count; ++t) {
+      const int64_t row = (first + t) / columns, column = (first + t) % columns;
+      transform_input(winograd_tile<float>(rows_.get(), capacity_, image_.height, image_.width, image_.in,
+                                           2 * row - 1, 2 * column - 1, zeros_.data()),
+                      image_.in, v + t * image_.in, count * image_.in);
+    }
+  }
+
+ private:
+  const Image<T>& image_;
+  ChannelMap map_;
+  int64_t capacity_;
+  int64_t next_ = 0;
+  std::unique_ptr<float[]> rows_;  // [capacity, width, in]
+  std::vector<float> zeros_;
+};
+
+template <typename T, typename Rows>
 void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, bool add, int64_t first,
-                    int64_t count, Scratch<T>& scratch) {
+                    int64_t count, Rows& rows, Scratch<T>& scratch) {
   const int64_t panel = winograd_panel(image.out);
   const int64_t stride = count * image.in;
-  for (int64_t t = 0; t < count; ++t) {
-    transform_input(image.tile(first + t, scratch.zeros.data()), image.in,
-                    scratch.input.data() + t * image.in, stride);
-  }
+  rows.transform(first, count, scratch.input.data());
   float* products = scratch.products.data();
   for (int64_t channel = 0; channel < image.out; channel += panel) {
     for (int64_t tap = 0; tap < kTaps; ++tap) {
@@ -130,22 +180,27 @@ void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, boo
   }
 }
 
-template <typename T>
-void convolve(const Image<T>& image, const T* taps, const float* bias, bool add) {
+template <typename T, typename... Map>
+void convolve(const Image<T>& image, const T* taps, const float* bias, bool add, Map... map) {
+  using Rows = std::conditional_t<sizeof...(Map) == 0, PlainRows<T>, NormalisedRows<T>>;
   const int64_t per_block = winograd_tiles(image.in);
   const int64_t blocks = (image.tiles() + per_block - 1) / per_block;
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
     Scratch<T> scratch(per_block, image.in, winograd_panel(image.out));
+    Rows rows(image, per_block, map...);
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * per_block;
-      convolve_tiles(image, taps, bias, add, first, std::min(per_block, image.tiles() - first), scratch);
+      convolve_tiles(image, taps, bias, add, first, std::min(per_block, image.tiles() - first), rows,
+                     scratch);
     }
   });
 }
 
 template <typename T>
-void convolve(const Winograd& conv, const at::Tensor& x, at::Tensor& y, bool add) {
+void convolve(const Winograd& conv, const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps) {
   const int64_t pixels = x.size(2) * x.size(3);
+  const auto* taps = static_cast<const T*>(conv.taps.const_data_ptr());
+  const float* bias = conv.bias.const_data_ptr<float>();
   for (int64_t b = 0; b < x.size(0); ++b) {
     const Image<T> image{static_cast<const T*>(x.const_data_ptr()) + b * pixels * conv.in_channels,
                          static_cast<T*>(y.mutable_data_ptr()) + b * pixels * conv.out_channels,
@@ -153,8 +208,11 @@ void convolve(const Winograd& conv, const at::Tensor& x, at::Tensor& y, bool add
                          x.size(3),
                          conv.in_channels,
                          conv.out_channels};
-    convolve(image, static_cast<const T*>(conv.taps.const_data_ptr()), conv.bias.const_data_ptr<float>(),
-             add);
+    if (maps) {
+      convolve(image, taps, bias, add, maps->sample(b));
+    } else {
+      convolve(image, taps, bias, add);
+    }
   }
 }
 
@@ -179,13 +237,13 @@ Winograd::Winograd(const at::Tensor& weight, const at::Tensor& bias_vector, at::
   taps = make_taps(weight, filter, dtype);
 }
 
-void Winograd::operator()(const at::Tensor& x, at::Tensor& y, bool add) const {
+void Winograd::operator()(const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps) const {
   TESSERA_CHECK(x.scalar_type() == taps.scalar_type() && y.scalar_type() == taps.scalar_type(),
                 "convolution of {} in {}", c10::toString(x.scalar_type()), c10::toString(taps.scalar_type()));
   if (taps.scalar_type() == at::kFloat) {
-    convolve<float>(*this, x, y, add);
+    convolve<float>(*this, x, y, add, maps);
   } else {
-    convolve<Bf16>(*this, x, y, add);
+    convolve<Bf16>(*this, x, y, add, maps);
   }
 }
 

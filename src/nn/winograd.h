@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "nn/group_norm.h"
+
 namespace tessera::nn {
 
 // Where this is faster than the direct convolution of oneDNN: on x86 CPUs, in fp32 and in bf16 without AMX
@@ -17,8 +19,9 @@ struct Winograd {
   // tiles and transformed weights are rounded to it once, products are summed in fp32.
   Winograd(const at::Tensor& weight, const at::Tensor& bias, at::ScalarType dtype);
 
-  // y = conv(x), or y += conv(x). x [B, in, H, W], y [B, out, H, W], both channels-last, in `dtype`.
-  void operator()(const at::Tensor& x, at::Tensor& y, bool add) const;
+  // y = conv(x), or y += conv(x). x [B, in, H, W], y [B, out, H, W], both channels-last, in `dtype`. With
+  // `maps` the input is SiLU of the maps of x, which is never rounded nor written as a whole.
+  void operator()(const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps = nullptr) const;
 
   int64_t in_channels, out_channels;
   at::Tensor taps;  // 16, as make_taps of nn/winograd_tiles.h lays them out

@@ -29,9 +29,9 @@ TESSERA_INLINE float settle(Bf16* to, float value, float carried) {
 
 // Along one dimension rows 1 and 2 are rounded first, then 0, which gives way by (e1 + e2) / 2, and 3, by
 // (e2 - e1) / 2.
-template <typename T>
-TESSERA_INLINE void transform_tile(const WinogradTile<T>& tile, int64_t channels, T* v, int64_t stride) {
-  const T* const* p = tile.pixel;
+template <typename X, typename T>
+TESSERA_INLINE void transform_tile(const WinogradTile<X>& tile, int64_t channels, T* v, int64_t stride) {
+  const X* const* p = tile.pixel;
   TESSERA_INDEPENDENT
   for (int64_t c = 0; c < channels; ++c) {
     const Four c0 = spread(load(p[0][c]), load(p[4][c]), load(p[8][c]), load(p[12][c]));
@@ -114,6 +114,10 @@ at::Tensor make_taps(const at::Tensor& weight, const WinogradFilter& filter, at:
 }
 
 TESSERA_KERNEL void transform_input(const WinogradTile<float>& tile, int64_t channels, float* v,
+                                    int64_t stride) {
+  transform_tile(tile, channels, v, stride);
+}
+TESSERA_KERNEL void transform_input(const WinogradTile<float>& tile, int64_t channels, Bf16* v,
                                     int64_t stride) {
   transform_tile(tile, channels, v, stride);
 }

@@ -42,15 +42,16 @@ struct WinogradTile {
   const T* pixel[16];
 };
 
-// The tile whose upper left pixel is (top, left) of x [height, width, channels]. Pixels outside are `zeros`.
+// The tile whose upper left pixel is (top, left) of an image [height, width, channels], of which x holds
+// `rows` in turn: row r at r modulo `rows`. Pixels outside are `zeros`.
 template <typename T>
-WinogradTile<T> winograd_tile(const T* x, int64_t height, int64_t width, int64_t channels, int64_t top,
-                              int64_t left, const T* zeros) {
+WinogradTile<T> winograd_tile(const T* x, int64_t rows, int64_t height, int64_t width, int64_t channels,
+                              int64_t top, int64_t left, const T* zeros) {
   WinogradTile<T> tile;
   for (int64_t i = 0; i < 16; ++i) {
     const int64_t row = top + i / 4, column = left + i % 4;
     const bool inside = row >= 0 && row < height && column >= 0 && column < width;
-    tile.pixel[i] = inside ? x + (row * width + column) * channels : zeros;
+    tile.pixel[i] = inside ? x + (row % rows * width + column) * channels : zeros;
   }
   return tile;
 }
@@ -60,6 +61,7 @@ WinogradTile<T> winograd_tile(const T* x, int64_t height, int64_t width, int64_t
 // bf16 make up for each other as those of taps do, here with M = (A A^T) o (G G^T); this takes 0.36 off the
 // mean square error.
 void transform_input(const WinogradTile<float>& tile, int64_t channels, float* v, int64_t stride);
+void transform_input(const WinogradTile<float>& tile, int64_t channels, Bf16* v, int64_t stride);
 void transform_input(const WinogradTile<Bf16>& tile, int64_t channels, Bf16* v, int64_t stride);
 
 // c [rows, P] = a [rows, in] * b [in, P], b as make_taps lays it out.

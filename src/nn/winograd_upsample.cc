@@ -84,7 +84,7 @@ struct Image {
 
   WinogradTile<T> tile(int64_t index, const T* zeros) const {
     const int64_t row = index / tile_columns() * kCorners, column = index % tile_columns() * kCorners;
-    return winograd_tile(x, height, width, in, row - 1, column - 1, zeros);
+    return winograd_tile(x, height, height, width, in, row - 1, column - 1, zeros);
   }
 
   // Where the rows of a tile go that lie before (phase 0) or after its corners, from `channel` on. What lies
