@@ -183,7 +183,7 @@ void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, boo
 template <typename T, typename... Map>
 void convolve(const Image<T>& image, const T* taps, const float* bias, bool add, Map... map) {
   using Rows = std::conditional_t<sizeof...(Map) == 0, PlainRows<T>, NormalisedRows<T>>;
-  const int64_t per_block = winograd_tiles(image.in);
+  const int64_t per_block = winograd_run(image.tiles(), image.in);
   const int64_t blocks = (image.tiles() + per_block - 1) / per_block;
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
     Scratch<T> scratch(per_block, image.in, winograd_panel(image.out));

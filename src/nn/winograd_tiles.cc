@@ -1,5 +1,6 @@
 #include "nn/winograd_tiles.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
 
 #include <algorithm>
@@ -87,8 +88,10 @@ int64_t winograd_panel(int64_t out) {
   return out % 64 == 0 ? 64 : 32;
 }
 
-int64_t winograd_tiles(int64_t in) {
-  return std::clamp<int64_t>(16384 / in, 8, 256);
+int64_t winograd_run(int64_t tiles, int64_t in) {
+  const int64_t most = std::clamp<int64_t>(32768 / in, 8, 64), threads = at::get_num_threads();
+  const int64_t rounds = (tiles + most * threads - 1) / (most * threads);
+  return std::max<int64_t>(1, (tiles + rounds * threads - 1) / (rounds * threads));
 }
 
 at::Tensor make_taps(const at::Tensor& weight, const WinogradFilter& filter, at::ScalarType dtype) {

@@ -17,8 +17,9 @@ namespace tessera::nn {
 // P: one product and its transform stay in the second-level cache.
 int64_t winograd_panel(int64_t out);
 
-// Tiles that are transformed together: their 16 matrices fill half a megabyte in bf16.
-int64_t winograd_tiles(int64_t in);
+// How many of an image's tiles are transformed and multiplied together: 64, where their 16 matrices fill a
+// megabyte at most in bf16, but so few that the runs are about equal and every thread has as many.
+int64_t winograd_run(int64_t tiles, int64_t in);
 
 // How the taps of one dimension come from a filter, and what their roundings to bf16 owe each other.
 //
