@@ -1,5 +1,5 @@
-// The benchmarks of kernels (google-benchmark) and, as `tessera_bench worker ...`, the part that bench/compare.py
-// alternates with diffusers.
+// The benchmarks of kernels (google-benchmark) and, as `tessera_bench worker ...`, the part that
+// bench/compare.py alternates with diffusers.
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 #include <c10/core/InferenceMode.h>

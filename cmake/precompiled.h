@@ -1,5 +1,5 @@
-// Precompiled for every source of the library, the tests and the benchmarks. Parsing ATen costs 6-7 s a source
-// and 1 s from here.
+// Precompiled for every source of the library, the tests and the benchmarks. Parsing ATen costs 6-7 s a
+// source and 1 s from here.
 #pragma once
 
 #include <ATen/ATen.h>

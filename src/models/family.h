@@ -1,8 +1,8 @@
-// What a model family is to the pipelines: three parts that are open at run time (text encoder, denoiser, decoder)
-// and a row of functions that load them from a diffusers folder. registry.h holds the one table.
+// What a model family is to the pipelines: three parts that are open at run time (text encoder, denoiser,
+// decoder) and a row of functions that load them from a diffusers folder. registry.h holds the one table.
 //
-// Legend: B samples in a batch (guidance branches x images), L tokens of a prompt, D its width, C latent channels,
-// h x w latent size, H x W image size.
+// Legend: B samples in a batch (guidance branches x images), L tokens of a prompt, D its width, C latent
+// channels, h x w latent size, H x W image size.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,8 +25,8 @@ struct Conditioning {
 class TextEncoder {
  public:
   virtual ~TextEncoder() = default;
-  // Any UTF-8 text, also empty. At most `max_length` tokens including the end mark are kept; the rest is cut with a
-  // warning that says how many tokens were lost. Throws Error(kUsage) for text that is not UTF-8.
+  // Any UTF-8 text, also empty. At most `max_length` tokens including the end mark are kept; the rest is cut
+  // with a warning that says how many tokens were lost. Throws Error(kUsage) for text that is not UTF-8.
   virtual Conditioning encode(const std::string& prompt, int64_t max_length) const = 0;
 };
 
@@ -34,8 +34,8 @@ class Denoiser {
  public:
   virtual ~Denoiser() = default;
 
-  // What is computed once per run and prompt (caption projection, cross-attention keys and values) and is handed
-  // back at each step. Owned by the denoising loop; each model derives its own.
+  // What is computed once per run and prompt (caption projection, cross-attention keys and values) and is
+  // handed back at each step. Owned by the denoising loop; each model derives its own.
   struct Context {
     virtual ~Context() = default;
   };
@@ -45,8 +45,8 @@ class Denoiser {
   virtual std::unique_ptr<Context> prepare(const std::vector<Conditioning>& prompts, int64_t latent_height,
                                            int64_t latent_width) const = 0;
 
-  // The model's prediction for latents z [B, C, h, w] (fp32) at `timestep`; fp32 [B, C, h, w] (a learned variance is
-  // dropped). prompt_of[b] is the position in `prompts` that sample b is conditioned on.
+  // The model's prediction for latents z [B, C, h, w] (fp32) at `timestep`; fp32 [B, C, h, w] (a learned
+  // variance is dropped). prompt_of[b] is the position in `prompts` that sample b is conditioned on.
   virtual at::Tensor predict(const at::Tensor& z, double timestep, at::ArrayRef<int64_t> prompt_of,
                              const Context& context) const = 0;
 
@@ -84,12 +84,15 @@ struct Family {
   int64_t default_steps;
   double default_guidance;
   int64_t default_max_sequence_length;
-  // Height and width that the model's resolution binning maps a wish to; the wish itself where the family has none.
+  // Height and width that the model's resolution binning maps a wish to; the wish itself where the family has
+  // none.
   std::pair<int64_t, int64_t> (*bin_resolution)(int64_t height, int64_t width, int64_t sample_size);
   std::unique_ptr<TextEncoder> (*load_text_encoder)(const std::filesystem::path& model, const LoadOptions&,
                                                     LoadStatistics&);
-  std::unique_ptr<Denoiser> (*load_denoiser)(const std::filesystem::path& model, const LoadOptions&, LoadStatistics&);
-  std::unique_ptr<Decoder> (*load_decoder)(const std::filesystem::path& model, const LoadOptions&, LoadStatistics&);
+  std::unique_ptr<Denoiser> (*load_denoiser)(const std::filesystem::path& model, const LoadOptions&,
+                                             LoadStatistics&);
+  std::unique_ptr<Decoder> (*load_decoder)(const std::filesystem::path& model, const LoadOptions&,
+                                           LoadStatistics&);
 };
 
 // Every family that can run. An unknown class_name is an Error(kInput) that lists the known ones.

@@ -52,7 +52,8 @@ class SafetensorsFile {
   // The bytes of `entry` as they lie in the mapping. Valid as long as this object lives.
   std::span<const std::byte> bytes(const TensorEntry& entry) const;
 
-  // Gives the memory of the pages that lie wholly in `entry` back to the system; they are read again when touched.
+  // Gives the memory of the pages that lie wholly in `entry` back to the system; they are read again when
+  // touched.
   void release(const TensorEntry& entry) const noexcept;
 
  private:
