@@ -28,6 +28,7 @@ bench: setup          ## Tessera and diffusers side by side: ratios
 parity: build         ## live comparison with diffusers and transformers over many configurations
 	@tools/setup.sh python
 	@tools/build.sh release tokenize_lines
+	.venv/bin/python tests/tools/check_demo_test.py
 	.venv/bin/python tools/parity_tokenizer.py --binary $(BUILD)/tests/tokenize_lines
 	.venv/bin/python tools/parity.py --tessera $(BUILD)/tessera
 
