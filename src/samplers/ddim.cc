@@ -33,8 +33,7 @@ LinearStep ddim_step(Prediction prediction, double alpha_cumprod, double next_al
 
 std::unique_ptr<Sampler> make_ddim(const JsonConfig& config, int64_t steps, int64_t /*sample_tokens*/) {
   refuse_option(config, "thresholding");
-  const Prediction prediction =
-      read_prediction(config, {Prediction::kEpsilon, Prediction::kSample, Prediction::kVelocity});
+  const Prediction prediction = read_prediction(config, /*flow=*/false);
   const TrainingSchedule schedule = training_schedule(config, /*finite_sigmas=*/false);
   const std::vector<float>& products = schedule.alphas_cumprod;
   const float final_product = config.boolean("set_alpha_to_one", true) ? 1.0F : products.front();

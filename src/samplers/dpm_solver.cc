@@ -49,11 +49,7 @@ DpmOptions read_options(const JsonConfig& config) {
     config.fail("final_sigmas_type", fmt::format("sigma_min with algorithm_type {}", algorithm));
   }
   options.flow = config.boolean("use_flow_sigmas", false);
-  options.prediction =
-      options.on_samples && options.flow
-          ? read_prediction(
-                config, {Prediction::kFlow, Prediction::kEpsilon, Prediction::kSample, Prediction::kVelocity})
-          : read_prediction(config, {Prediction::kEpsilon, Prediction::kSample, Prediction::kVelocity});
+  options.prediction = read_prediction(config, options.on_samples && options.flow);
   return options;
 }
 

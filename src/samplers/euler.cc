@@ -48,8 +48,7 @@ std::vector<double> log_linear_sigmas(const TrainingSchedule& schedule, int64_t 
 }  // namespace
 
 std::unique_ptr<Sampler> make_euler(const JsonConfig& config, int64_t steps, int64_t /*sample_tokens*/) {
-  const Prediction prediction =
-      read_prediction(config, {Prediction::kEpsilon, Prediction::kSample, Prediction::kVelocity});
+  const Prediction prediction = read_prediction(config, /*flow=*/false);
   const TrainingSchedule schedule = training_schedule(config, /*finite_sigmas=*/true);
   std::vector<double> timesteps = float_timesteps(config, steps, schedule);
   std::vector<double> levels;

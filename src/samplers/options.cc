@@ -37,4 +37,10 @@ Prediction read_prediction(const JsonConfig& config, std::initializer_list<Predi
   config.fail("prediction_type", fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
+Prediction read_prediction(const JsonConfig& config, bool flow) {
+  using enum Prediction;
+  return flow ? read_prediction(config, {kEpsilon, kSample, kVelocity, kFlow})
+              : read_prediction(config, {kEpsilon, kSample, kVelocity});
+}
+
 }  // namespace tessera::samplers

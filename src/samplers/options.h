@@ -21,5 +21,7 @@ enum class Prediction { kEpsilon, kSample, kVelocity, kFlow };
 
 // `prediction_type`, "epsilon" by default. Throws Error(kInput) for one that is not in `allowed`.
 Prediction read_prediction(const JsonConfig& config, std::initializer_list<Prediction> allowed);
+// Any prediction; that of flow matching only with `flow`.
+Prediction read_prediction(const JsonConfig& config, bool flow);
 
 }  // namespace tessera::samplers

@@ -35,11 +35,7 @@ UniOptions read_options(const JsonConfig& config) {
   if (config.has("disable_corrector")) options.uncorrected = config.integers("disable_corrector");
   options.flow = config.boolean("use_flow_sigmas", false);
   if (!options.flow) refuse_option(config, "shift_terminal");
-  options.prediction =
-      options.on_samples && options.flow
-          ? read_prediction(
-                config, {Prediction::kFlow, Prediction::kEpsilon, Prediction::kSample, Prediction::kVelocity})
-          : read_prediction(config, {Prediction::kEpsilon, Prediction::kSample, Prediction::kVelocity});
+  options.prediction = read_prediction(config, options.on_samples && options.flow);
   return options;
 }
 
