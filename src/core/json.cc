@@ -164,6 +164,12 @@ int64_t JsonConfig::integer(const std::string& key, std::optional<int64_t> fallb
   fail(key, "an integer");
 }
 
+int64_t JsonConfig::count(const std::string& key, int64_t most, std::optional<int64_t> fallback) const {
+  const int64_t value = integer(key, fallback);
+  if (value < 1 || value > most) fail(key, fmt::format("an integer from 1 to {}", most));
+  return value;
+}
+
 double JsonConfig::number(const std::string& key, std::optional<double> fallback) const {
   const Json* value = find(key);
   if (!value && fallback) return *fallback;

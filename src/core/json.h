@@ -31,6 +31,8 @@ class JsonConfig {
 
   bool has(const std::string& key) const;  // present and not null
   int64_t integer(const std::string& key, std::optional<int64_t> fallback = std::nullopt) const;
+  // A size or a number of things: from 1 to `most`.
+  int64_t count(const std::string& key, int64_t most, std::optional<int64_t> fallback = std::nullopt) const;
   double number(const std::string& key, std::optional<double> fallback = std::nullopt) const;
   bool boolean(const std::string& key, std::optional<bool> fallback = std::nullopt) const;
   std::string string(const std::string& key, const std::optional<std::string>& fallback = std::nullopt) const;

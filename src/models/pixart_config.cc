@@ -5,6 +5,8 @@
 namespace tessera::models {
 namespace {
 
+constexpr int64_t kMaxSize = 65536;
+
 void require(const JsonConfig& json, const std::string& key, const std::string& value,
              const std::string& fallback) {
   if (json.string(key, fallback) != value) json.fail(key, fmt::format("\"{}\"", value));
@@ -13,14 +15,14 @@ void require(const JsonConfig& json, const std::string& key, const std::string& 
 }  // namespace
 
 PixArtConfig::PixArtConfig(const JsonConfig& json)
-    : num_attention_heads(json.integer("num_attention_heads", 16)),
-      attention_head_dim(json.integer("attention_head_dim", 72)),
-      num_layers(json.integer("num_layers", 28)),
-      in_channels(json.integer("in_channels", 4)),
+    : num_attention_heads(json.count("num_attention_heads", kMaxSize, 16)),
+      attention_head_dim(json.count("attention_head_dim", kMaxSize, 72)),
+      num_layers(json.count("num_layers", kMaxSize, 28)),
+      in_channels(json.count("in_channels", kMaxSize, 4)),
       out_channels(json.integer("out_channels", 8)),
-      sample_size(json.integer("sample_size", 128)),
-      patch_size(json.integer("patch_size", 2)),
-      cross_attention_dim(json.integer("cross_attention_dim", 1152)),
+      sample_size(json.count("sample_size", kMaxSize, 128)),
+      patch_size(json.count("patch_size", kMaxSize, 2)),
+      cross_attention_dim(json.count("cross_attention_dim", kMaxSize, 1152)),
       caption_channels(json.integer("caption_channels", 0)),
       interpolation_scale(
           json.number("interpolation_scale", static_cast<double>(std::max<int64_t>(sample_size / 64, 1)))),
@@ -30,15 +32,6 @@ PixArtConfig::PixArtConfig(const JsonConfig& json)
   require(json, "activation_fn", "gelu-approximate", "gelu-approximate");
   require(json, "attention_type", "default", "default");
   if (json.boolean("norm_elementwise_affine", false)) json.fail("norm_elementwise_affine", "false");
-  for (const auto& [key, value] : {std::pair("num_attention_heads", num_attention_heads),
-                                   {"attention_head_dim", attention_head_dim},
-                                   {"num_layers", num_layers},
-                                   {"in_channels", in_channels},
-                                   {"sample_size", sample_size},
-                                   {"patch_size", patch_size},
-                                   {"cross_attention_dim", cross_attention_dim}}) {
-    if (value < 1 || value > 65536) json.fail(key, "between 1 and 65536");
-  }
   if (caption_channels < 0) json.fail("caption_channels", "a positive integer or null");
   if (out_channels < in_channels)
     json.fail("out_channels", fmt::format("at least in_channels ({})", in_channels));

@@ -18,28 +18,24 @@ std::unique_ptr<Decoder> load_pixart_decoder(const std::filesystem::path& model,
   return decoder;
 }
 
+Family pixart(std::string class_name, std::string title, int64_t max_sequence_length) {
+  return {.class_name = std::move(class_name),
+          .title = std::move(title),
+          .default_steps = 20,
+          .default_guidance = 4.5,
+          .default_max_sequence_length = max_sequence_length,
+          .bin_resolution = pixart_bin_resolution,
+          .load_text_encoder = load_t5_text_encoder,
+          .load_denoiser = load_pixart,
+          .load_decoder = load_pixart_decoder};
+}
+
 }  // namespace
 
 const std::vector<Family>& families() {
   static const std::vector<Family> table = {
-      {.class_name = "PixArtAlphaPipeline",
-       .title = "PixArt-alpha",
-       .default_steps = 20,
-       .default_guidance = 4.5,
-       .default_max_sequence_length = 120,
-       .bin_resolution = pixart_bin_resolution,
-       .load_text_encoder = load_t5_text_encoder,
-       .load_denoiser = load_pixart,
-       .load_decoder = load_pixart_decoder},
-      {.class_name = "PixArtSigmaPipeline",
-       .title = "PixArt-Sigma",
-       .default_steps = 20,
-       .default_guidance = 4.5,
-       .default_max_sequence_length = 300,
-       .bin_resolution = pixart_bin_resolution,
-       .load_text_encoder = load_t5_text_encoder,
-       .load_denoiser = load_pixart,
-       .load_decoder = load_pixart_decoder},
+      pixart("PixArtAlphaPipeline", "PixArt-alpha", 120),
+      pixart("PixArtSigmaPipeline", "PixArt-Sigma", 300),
   };
   return table;
 }

@@ -40,14 +40,14 @@ at::Tensor read_embedding(const weights::Scope& scope, const T5Config& config) {
 }  // namespace
 
 T5Config::T5Config(const JsonConfig& json)
-    : vocab_size(json.integer("vocab_size", 32128)),
-      d_model(json.integer("d_model", 512)),
-      d_kv(json.integer("d_kv", 64)),
-      d_ff(json.integer("d_ff", 2048)),
-      num_heads(json.integer("num_heads", 8)),
-      num_layers(json.integer("num_layers", 6)),
+    : vocab_size(json.count("vocab_size", kMaxSize, 32128)),
+      d_model(json.count("d_model", kMaxSize, 512)),
+      d_kv(json.count("d_kv", kMaxSize, 64)),
+      d_ff(json.count("d_ff", kMaxSize, 2048)),
+      num_heads(json.count("num_heads", kMaxSize, 8)),
+      num_layers(json.count("num_layers", kMaxSize, 6)),
       relative_attention_num_buckets(json.integer("relative_attention_num_buckets", 32)),
-      relative_attention_max_distance(json.integer("relative_attention_max_distance", 128)),
+      relative_attention_max_distance(json.count("relative_attention_max_distance", kMaxSize, 128)),
       layer_norm_epsilon(json.number("layer_norm_epsilon", 1e-6)) {
   if (json.string("model_type", "t5") != "t5") json.fail("model_type", "\"t5\"");
   const std::string projection = json.string("feed_forward_proj", "relu");
@@ -56,15 +56,6 @@ T5Config::T5Config(const JsonConfig& json)
   }
   gated = projection == "gated-gelu";
   activation = gated ? nn::Activation::kGeluTanh : nn::Activation::kRelu;
-  for (const auto& [key, value] : {std::pair("vocab_size", vocab_size),
-                                   {"d_model", d_model},
-                                   {"d_kv", d_kv},
-                                   {"d_ff", d_ff},
-                                   {"num_heads", num_heads},
-                                   {"num_layers", num_layers},
-                                   {"relative_attention_max_distance", relative_attention_max_distance}}) {
-    if (value < 1 || value > kMaxSize) json.fail(key, fmt::format("between 1 and {}", kMaxSize));
-  }
   const int64_t single_distances = relative_attention_num_buckets / 4;
   if (single_distances < 1 || single_distances >= relative_attention_max_distance) {
     json.fail("relative_attention_num_buckets",

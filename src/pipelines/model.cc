@@ -4,16 +4,6 @@
 #include "weights/checkpoint.h"
 
 namespace tessera::pipelines {
-namespace {
-
-int64_t positive(const JsonConfig& config, const std::string& key, int64_t most) {
-  const int64_t value = config.integer(key);
-  if (value < 1 || value > most) config.fail(key, fmt::format("an integer from 1 to {}", most));
-  return value;
-}
-
-}  // namespace
-
 JsonConfig read_model_index(const std::filesystem::path& folder) {
   std::error_code code;
   if (!std::filesystem::exists(folder, code)) {
@@ -36,9 +26,9 @@ Model read_model(const std::filesystem::path& folder) {
   model.family = &models::find_family(index.string("_class_name"), index.where());
 
   const JsonConfig denoiser = JsonConfig::read(folder / "transformer" / "config.json");
-  model.sample_size = positive(denoiser, "sample_size", 1 << 14);
-  model.patch_size = positive(denoiser, "patch_size", 1 << 10);
-  model.latent_channels = positive(denoiser, "in_channels", 1 << 10);
+  model.sample_size = denoiser.count("sample_size", 1 << 14);
+  model.patch_size = denoiser.count("patch_size", 1 << 10);
+  model.latent_channels = denoiser.count("in_channels", 1 << 10);
 
   // Each block of the decoder but the last doubles the sides.
   const JsonConfig decoder = JsonConfig::read(folder / "vae" / "config.json");

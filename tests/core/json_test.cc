@@ -68,11 +68,18 @@ TEST(JsonConfig, AnswersWithTheDefaultForWhatIsAbsentOrNull) {
 }
 
 TEST(JsonConfig, ReadsWhatHasTheType) {
-  const JsonConfig config(
-      Json{
-          {"i", -3}, {"f", 1.5}, {"b", false}, {"s", "x"}, {"l", {1, 2}}, {"n", {1, 0.5}}, {"w", {"a", "b"}}},
-      "file");
+  const JsonConfig config(Json{{"i", -3},
+                               {"f", 1.5},
+                               {"b", false},
+                               {"s", "x"},
+                               {"l", {1, 2}},
+                               {"n", {1, 0.5}},
+                               {"w", {"a", "b"}},
+                               {"one", 1}},
+                          "file");
   EXPECT_EQ(config.integer("i"), -3);
+  EXPECT_EQ(config.count("one", 9), 1);
+  EXPECT_EQ(config.count("absent", 9, 7), 7);
   EXPECT_EQ(config.number("f"), 1.5);
   EXPECT_EQ(config.number("i"), -3);
   EXPECT_EQ(config.boolean("b"), false);
@@ -85,10 +92,19 @@ TEST(JsonConfig, ReadsWhatHasTheType) {
 
 TEST(JsonConfig, RefusesAnotherTypeAndWhatDoesNotFit) {
   const uint64_t too_large = uint64_t{1} << 63;
-  const JsonConfig config(
-      Json{{"f", 1.5}, {"u", too_large}, {"lu", {too_large}}, {"s", std::string(200, 'x')}}, "file");
+  const JsonConfig config(Json{{"f", 1.5},
+                               {"u", too_large},
+                               {"lu", {too_large}},
+                               {"s", std::string(200, 'x')},
+                               {"ten", 10},
+                               {"zero", 0}},
+                          "file");
   EXPECT_EQ(refusal([&] { config.integer("f"); }), "[file] 'f' must be an integer, got 1.5");
   EXPECT_EQ(refusal([&] { config.integer("u"); }), "[file] 'u' must be an integer, got 9223372036854775808");
+  EXPECT_EQ(refusal([&] { config.count("u", 9); }), "[file] 'u' must be an integer, got 9223372036854775808");
+  EXPECT_EQ(refusal([&] { config.count("ten", 9); }), "[file] 'ten' must be an integer from 1 to 9, got 10");
+  EXPECT_EQ(refusal([&] { config.count("zero", 9, 1); }),
+            "[file] 'zero' must be an integer from 1 to 9, got 0");
   EXPECT_EQ(refusal([&] { config.integers("lu"); }),
             "[file] 'lu' must be a list of integers, got [9223372036854775808]");
   EXPECT_EQ(refusal([&] { config.boolean("f"); }), "[file] 'f' must be true or false, got 1.5");
