@@ -41,9 +41,10 @@ class Denoiser {
   };
 
   // `prompts`: the distinct conditionings of the run; samples refer to them by position. `latent_height` and
-  // `latent_width` fix position embeddings and size conditions.
+  // `latent_width` fix position embeddings and, times `scale_factor` (pixels per latent row of the decoder),
+  // size conditions.
   virtual std::unique_ptr<Context> prepare(const std::vector<Conditioning>& prompts, int64_t latent_height,
-                                           int64_t latent_width) const = 0;
+                                           int64_t latent_width, int64_t scale_factor) const = 0;
 
   // The model's prediction for latents z [B, C, h, w] (fp32) at `timestep`; fp32 [B, C, h, w] (a learned
   // variance is dropped). prompt_of[b] is the position in `prompts` that sample b is conditioned on.

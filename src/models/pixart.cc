@@ -9,7 +9,6 @@ namespace tessera::models {
 namespace {
 
 constexpr int64_t kTimeChannels = 256;
-constexpr int64_t kVaeScale = 8;  // size conditions are in pixels
 
 }  // namespace
 
@@ -110,8 +109,8 @@ PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtCo
 }
 
 std::unique_ptr<Denoiser::Context> PixArtTransformer::prepare(const std::vector<Conditioning>& prompts,
-                                                              int64_t latent_height,
-                                                              int64_t latent_width) const {
+                                                              int64_t latent_height, int64_t latent_width,
+                                                              int64_t scale_factor) const {
   auto context = std::make_unique<PixArtContext>();
   const int64_t rows = latent_height / config_.patch_size, columns = latent_width / config_.patch_size;
   context->positions =
@@ -120,8 +119,8 @@ std::unique_ptr<Denoiser::Context> PixArtTransformer::prepare(const std::vector<
           .to(dtype_)
           .to(patch_proj_.bias.device());
   if (config_.use_additional_conditions) {
-    const double height = static_cast<double>(latent_height * kVaeScale);
-    const double width = static_cast<double>(latent_width * kVaeScale);
+    const double height = static_cast<double>(latent_height * scale_factor);
+    const double width = static_cast<double>(latent_width * scale_factor);
     const auto embed = [&](const std::vector<double>& values) {
       return nn::sinusoidal_embedding(values, kTimeChannels).to(patch_proj_.bias.device());
     };
@@ -191,7 +190,6 @@ std::unique_ptr<Denoiser> load_pixart(const std::filesystem::path& model, const 
   for (const std::string& key : checkpoint.unused())
     log_warning("[{}] weight '{}' is not used", folder.string(), key);
   statistics.bytes_read += checkpoint.bytes_used();
-  statistics.weights_bytes += checkpoint.bytes_used();
   return transformer;
 }
 

@@ -71,7 +71,7 @@ class PixArtTransformer : public Denoiser {
   };
 
   std::unique_ptr<Context> prepare(const std::vector<Conditioning>& prompts, int64_t latent_height,
-                                   int64_t latent_width) const override;
+                                   int64_t latent_width, int64_t scale_factor) const override;
   at::Tensor predict(const at::Tensor& z, double timestep, at::ArrayRef<int64_t> prompt_of,
                      const Context& context) const override;
   int64_t latent_channels() const override { return config_.in_channels; }

@@ -79,7 +79,8 @@ class Run {
                                       settings_.latent_width})
                                .to(options_.device) *
                            sampler.init_noise_sigma();
-      const auto context = denoiser->prepare(prompts, settings_.latent_height, settings_.latent_width);
+      const auto context =
+          denoiser->prepare(prompts, settings_.latent_height, settings_.latent_width, model_.scale_factor);
       const Branches branches =
           make_branches(static_cast<int64_t>(request.prompts.size()), request.num_images_per_prompt,
                         settings_.guided(), settings_.guidance);

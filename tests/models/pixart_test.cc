@@ -15,13 +15,15 @@ std::unique_ptr<PixArtTransformer> load(const std::string& name, at::ScalarType 
       parallel::Group{});
 }
 
+constexpr int64_t kScaleFactor = 8;  // of the goldens
+
 class PixArtGolden : public ::testing::TestWithParam<const char*> {
  protected:
   at::Tensor run(at::ScalarType dtype, double timestep) {
     const auto model = load(GetParam(), dtype);
     const at::Tensor z = golden_.at("latents");
     const std::vector<Conditioning> prompts = {{golden_.at("prompt.0")}, {golden_.at("prompt.1")}};
-    const auto context = model->prepare(prompts, z.size(2), z.size(3));
+    const auto context = model->prepare(prompts, z.size(2), z.size(3), kScaleFactor);
     return model->predict(z, timestep, {0, 1, 1}, *context);
   }
 
@@ -50,6 +52,16 @@ TEST_P(PixArtGolden, IsAsNearTheTruthInBf16AsDiffusers) {
 
 INSTANTIATE_TEST_SUITE_P(Models, PixArtGolden,
                          ::testing::Values("pixart-alpha", "pixart-sigma", "pixart-plain"));
+
+TEST(PixArt, SizeConditionsAreInPixels) {
+  const auto model = load("pixart-alpha", at::kFloat);
+  const auto size_embedding = [&](int64_t height, int64_t width, int64_t scale_factor) {
+    const auto context = model->prepare({}, height, width, scale_factor);
+    return dynamic_cast<const PixArtTransformer::PixArtContext&>(*context).size_embedding;
+  };
+  EXPECT_TRUE(at::equal(size_embedding(6, 10, 16), size_embedding(12, 20, 8)));
+  EXPECT_FALSE(at::equal(size_embedding(6, 10, 16), size_embedding(6, 10, 8)));
+}
 
 TEST(PixArtConfig, RefusesWhatItCannotRun) {
   const auto refusal = [](const std::string& json) {

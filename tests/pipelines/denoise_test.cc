@@ -13,7 +13,7 @@ struct FakeDenoiser : models::Denoiser {
     std::vector<at::Tensor> values;
   };
 
-  std::unique_ptr<Context> prepare(const std::vector<models::Conditioning>& prompts, int64_t,
+  std::unique_ptr<Context> prepare(const std::vector<models::Conditioning>& prompts, int64_t, int64_t,
                                    int64_t) const override {
     auto context = std::make_unique<Prompts>();
     for (const models::Conditioning& prompt : prompts) context->values.push_back(prompt.tokens.sum());
@@ -72,7 +72,7 @@ TEST(Guide, JoinsTheBranches) {
 TEST(Denoise, FollowsTheFormulaStepByStep) {
   const FakeDenoiser denoiser;
   const FakeSampler sampler({0.5, 0.25}, false);
-  const auto context = denoiser.prepare(conditionings({1, 2, 4}), 4, 4);
+  const auto context = denoiser.prepare(conditionings({1, 2, 4}), 4, 4, 8);
   const at::Tensor z = at::arange(2 * 2 * 4 * 4, at::kFloat).view({2, 2, 4, 4});
   Noise noise(0);
   std::vector<double> seconds;
@@ -91,7 +91,7 @@ TEST(Denoise, FollowsTheFormulaStepByStep) {
 TEST(Denoise, ComputesOneBranchWithoutGuidance) {
   const FakeDenoiser denoiser;
   const FakeSampler sampler({1.0}, false);
-  const auto context = denoiser.prepare(conditionings({2}), 4, 4);
+  const auto context = denoiser.prepare(conditionings({2}), 4, 4, 8);
   Noise noise(0);
   std::vector<double> seconds;
   const at::Tensor z = at::ones({1, 2, 4, 4});
@@ -104,7 +104,7 @@ TEST(Denoise, ComputesOneBranchWithoutGuidance) {
 TEST(Denoise, NoiseOfTheStepsContinuesTheSequence) {
   const FakeDenoiser denoiser;
   const FakeSampler sampler({0.0, 0.0}, true);
-  const auto context = denoiser.prepare(conditionings({0}), 4, 4);
+  const auto context = denoiser.prepare(conditionings({0}), 4, 4, 8);
   Noise noise(5);
   const at::Tensor z = noise.draw({1, 2, 4, 4});
   std::vector<double> seconds;
@@ -119,7 +119,7 @@ TEST(Denoise, NoiseOfTheStepsContinuesTheSequence) {
 TEST(Denoise, ReportsStepsAndStopsBetweenThem) {
   const FakeDenoiser denoiser;
   const FakeSampler sampler({3.0, 2.0, 1.0}, false);
-  const auto context = denoiser.prepare(conditionings({0}), 4, 4);
+  const auto context = denoiser.prepare(conditionings({0}), 4, 4, 8);
   Noise noise(0);
   std::vector<double> seconds;
   std::vector<int64_t> seen;
