@@ -7,6 +7,7 @@
 #include "cli/find_model.h"
 #include "cli/progress.h"
 #include "cli/report.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "weights/safetensors.h"
 
@@ -24,6 +25,14 @@ std::vector<std::string> output_paths(const std::filesystem::path& path,
     paths.push_back((path.parent_path() / name).string());
   }
   return paths;
+}
+
+bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const auto canonical = [](const std::filesystem::path& path) {
+    std::error_code code;
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, code), code);
+  };
+  return canonical(a) == canonical(b);
 }
 
 std::string headline(const pipelines::Settings& settings, const pipelines::Model& model) {
@@ -64,15 +73,21 @@ void run_generate(const GenerateArguments& arguments) {
   const pipelines::Settings settings = pipelines::resolve(arguments.request, model);
   const std::vector<std::string> paths = output_paths(arguments.output, settings);
   for (const std::string& path : paths) require_writable(path);
-  if (arguments.report) require_writable(*arguments.report);
+  if (arguments.report) {
+    require_writable(*arguments.report);
+    for (const std::string& path : paths) {
+      if (same_file(path, *arguments.report))
+        usage_error("--report", "'{}' is also where a result goes", path);
+    }
+  }
 
   Progress progress(arguments.quiet);
   if (!arguments.quiet) progress.line(headline(settings, model));
   const pipelines::Result result = pipelines::generate(settings, model, progress.observer());
   write_outputs(settings, model, result, paths);
   if (arguments.report) {
-    const Json report = make_report(settings, model, result, paths);
-    write_text(*arguments.report, report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    const OrderedJson report = make_report(settings, model, result, paths);
+    write_text(*arguments.report, report.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
   }
   progress.summary(result.seconds);
   for (const std::string& path : paths) fmt::print("{}\n", path);

@@ -5,6 +5,7 @@
 #include "cli/find_model.h"
 #include "cli/report.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "pipelines/model.h"
 #include "samplers/sampler.h"
 #include "weights/checkpoint.h"
@@ -103,8 +104,11 @@ int run_models(const ModelsArguments& arguments) {
   for (const auto& [name, part] : index.values().items()) {
     if (!name.starts_with("_") && part.is_array()) print_part(folder, name, part);
   }
+  const ScopedLogSink sink(
+      [](LogLevel, const std::string& message) { fmt::print("  warning: {}\n", message); });
   const std::string obstacle = find_obstacle(folder);
   if (obstacle.empty()) {
+    fmt::print("  every weight that is needed is there, in the right shape\n");
     fmt::print("  can run: tessera generate \"PROMPT\" --model {}\n", folder.string());
     return 0;
   }

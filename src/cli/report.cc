@@ -6,7 +6,7 @@
 namespace tessera::cli {
 namespace {
 
-Json settings_json(const pipelines::Settings& settings, const pipelines::Model& model) {
+OrderedJson settings_json(const pipelines::Settings& settings, const pipelines::Model& model) {
   const pipelines::Request& request = settings.request;
   return {{"model", model.folder.string()},
           {"model_class", model.family->class_name},
@@ -56,8 +56,8 @@ std::string model_name(const pipelines::Model& model) {
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
-Json make_report(const pipelines::Settings& settings, const pipelines::Model& model,
-                 const pipelines::Result& result, const std::vector<std::string>& outputs) {
+OrderedJson make_report(const pipelines::Settings& settings, const pipelines::Model& model,
+                        const pipelines::Result& result, const std::vector<std::string>& outputs) {
   const pipelines::Seconds& seconds = result.seconds;
   return {{"settings", settings_json(settings, model)},
           {"seconds",
@@ -67,9 +67,9 @@ Json make_report(const pipelines::Settings& settings, const pipelines::Model& mo
             {"decode", seconds.decode},
             {"total", seconds.total}}},
           {"step_seconds", result.step_seconds},
-          {"ranks", Json::array({{{"peak_rss_bytes", peak_rss_bytes()},
-                                  {"weights_bytes", result.loaded.weights_bytes},
-                                  {"bytes_read", result.loaded.bytes_read}}})},
+          {"ranks", OrderedJson::array({{{"peak_rss_bytes", peak_rss_bytes()},
+                                         {"weights_bytes", result.weights_bytes},
+                                         {"bytes_read", result.bytes_read}}})},
           {"outputs", outputs}};
 }
 
@@ -82,11 +82,11 @@ ImageText png_text(const pipelines::Settings& settings, const pipelines::Model& 
       "\nSteps: {}, Sampler: {}, CFG scale: {}, Seed: {}, Size: {}x{}, Model: {}, Version: Tessera {}",
       settings.steps, settings.scheduler, settings.guidance, request.seed, settings.width, settings.height,
       model_name(model), TESSERA_VERSION);
-  Json json = settings_json(settings, model);
+  OrderedJson json = settings_json(settings, model);
   json["model"] = model_name(model);  // the folder says more about the machine than about the picture
   json["prompt"] = prompt;
   json["picture"] = index;
-  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   return {{"parameters", parameters}, {"tessera", text}, {"Software", "Tessera " TESSERA_VERSION}};
 }
 

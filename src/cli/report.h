@@ -10,10 +10,13 @@
 
 namespace tessera::cli {
 
-// `settings`, `seconds`, `step_seconds`, `ranks` (`weights_bytes`: held by the parts, summed; `bytes_read`:
-// of the checkpoint's files) and `outputs`.
-Json make_report(const pipelines::Settings& settings, const pipelines::Model& model,
-                 const pipelines::Result& result, const std::vector<std::string>& outputs);
+// Keys in the order in which they are told here and in Settings.
+using OrderedJson = nlohmann::ordered_json;
+
+// `settings`, `seconds` {load, encode, denoise, decode, total}, `step_seconds` [one per step], `ranks` [per
+// rank: `peak_rss_bytes`, `weights_bytes` and `bytes_read` of pipelines::Result] and `outputs` [paths].
+OrderedJson make_report(const pipelines::Settings& settings, const pipelines::Model& model,
+                        const pipelines::Result& result, const std::vector<std::string>& outputs);
 
 // `parameters` as most image tools read it, and `tessera` with everything as JSON, for picture `index` of the
 // run.

@@ -17,6 +17,18 @@ using LogSink = std::function<void(LogLevel, const std::string&)>;
 // Replaces the sink and returns the one before. Not to be called while other threads log.
 LogSink set_log_sink(LogSink sink);
 
+// The sink for as long as the object lives; then the one before is back.
+class ScopedLogSink {
+ public:
+  explicit ScopedLogSink(LogSink sink) : before_(set_log_sink(std::move(sink))) {}
+  ~ScopedLogSink() { set_log_sink(std::move(before_)); }
+  ScopedLogSink(const ScopedLogSink&) = delete;
+  ScopedLogSink& operator=(const ScopedLogSink&) = delete;
+
+ private:
+  LogSink before_;
+};
+
 void log_message(LogLevel level, const std::string& message);
 
 template <typename... Args>

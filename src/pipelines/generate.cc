@@ -4,10 +4,12 @@
 
 #include <chrono>
 
+#include "core/log.h"
 #include "pipelines/decode.h"
 #include "pipelines/denoise.h"
 #include "pipelines/noise.h"
 #include "samplers/sampler.h"
+#include "weights/memory_counter.h"
 
 namespace tessera::pipelines {
 namespace {
@@ -27,6 +29,7 @@ class Run {
     if (observer_.started) observer_.started(name);
     const auto start = Clock::now();
     auto value = work();
+    check_cancelled(observer_);
     const double seconds = seconds_since(start);
     total += seconds;
     if (observer_.finished) observer_.finished(name, seconds);
@@ -39,9 +42,10 @@ class Run {
                                                                          models::LoadStatistics&)) {
     return stage(name, result_.seconds.load, [&] {
       models::LoadStatistics cost;
+      const weights::MemoryCounter memory;
       auto part = loader(model_.folder, options_, cost);
-      result_.loaded.weights_bytes += cost.weights_bytes;
-      result_.loaded.bytes_read += cost.bytes_read;
+      result_.weights_bytes += memory.bytes();
+      result_.bytes_read += cost.bytes_read;
       return part;
     });
   }
@@ -117,7 +121,10 @@ Result generate(const Settings& settings, const Model& model, const Observer& ob
       (settings.latent_height / model.patch_size) * (settings.latent_width / model.patch_size);
   const auto sampler =
       samplers::make_sampler(model.scheduler, settings.request.scheduler, settings.steps, tokens);
-  check_weights(model);
+  {
+    const ScopedLogSink silence({});  // what it warns of, loading will
+    check_weights(model);
+  }
 
   Run run(settings, model, observer);
   const at::Tensor z = run.denoise(*sampler, run.encode());

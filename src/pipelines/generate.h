@@ -27,7 +27,11 @@ struct Result {
   std::vector<Image> images;  // N; none for OutputType::kLatent
   Seconds seconds;
   std::vector<double> step_seconds;
-  models::LoadStatistics loaded;  // sums over the parts
+  // Sums over the parts, which are not in memory at one time. What the weights take once loaded, in the dtype
+  // and layout of the layers (weights::MemoryCounter); and bytes of the checkpoint's files that they were
+  // made of. In neither: tables of which only the rows that a prompt needs are looked up, in the file.
+  uint64_t weights_bytes = 0;
+  uint64_t bytes_read = 0;
 };
 
 // Runs `settings`, which resolve() made for this model. Each part is loaded when its turn comes and freed

@@ -1,13 +1,12 @@
 #include "pipelines/model.h"
 
 #include "core/error.h"
-#include "weights/checkpoint.h"
 
 namespace tessera::pipelines {
 JsonConfig read_model_index(const std::filesystem::path& folder) {
   std::error_code code;
   if (!std::filesystem::exists(folder, code)) {
-    input_error(folder.string(),
+    input_error(folder.empty() ? "--model" : folder.string(),
                 "no such folder; --model wants a folder that diffusers' save_pretrained wrote");
   }
   if (!std::filesystem::is_directory(folder, code)) {
@@ -41,7 +40,12 @@ Model read_model(const std::filesystem::path& folder) {
 }
 
 void check_weights(const Model& model) {
-  for (const char* part : {"text_encoder", "transformer", "vae"}) weights::Checkpoint{model.folder / part};
+  models::LoadOptions options;
+  options.device = at::kMeta;
+  models::LoadStatistics cost;
+  model.family->load_text_encoder(model.folder, options, cost);
+  model.family->load_denoiser(model.folder, options, cost);
+  model.family->load_decoder(model.folder, options, cost);
 }
 
 }  // namespace tessera::pipelines

@@ -17,7 +17,7 @@ struct Observer {
   std::function<void(Stage, double seconds)> finished;
   // Steps of kDenoise, pictures of kDecode.
   std::function<void(Stage, int64_t done, int64_t total)> progressed;
-  // Asked before every stage, step and picture; true ends the run with Cancelled.
+  // Asked before every stage, step and picture and after every stage; true ends the run with Cancelled.
   std::function<bool()> cancelled;
 };
 

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "weights/memory_counter.h"
 
 namespace tessera::weights {
 namespace {
@@ -59,6 +60,29 @@ int64_t element_count(at::IntArrayRef shape) {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
   return count;
+}
+
+// A view of the mapping, of which `held_bytes` are in use; a copy where the bytes are not aligned.
+at::Tensor whole_tensor(const std::shared_ptr<SafetensorsFile>& file, const TensorEntry& entry,
+                        int64_t held_bytes) {
+  const std::span<const std::byte> bytes = file->bytes(entry);
+  const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % c10::elementSize(entry.dtype) == 0;
+  const auto options = at::TensorOptions().dtype(entry.dtype);
+  if (!aligned) {
+    at::Tensor copy = at::empty(entry.shape, options);
+    std::memcpy(copy.mutable_data_ptr(), bytes.data(), bytes.size());
+    return copy;
+  }
+  // The deleter holds the mapping: it lives as long as any tensor that looks into it. When the last one
+  // goes, because the weight was converted or packed, its pages need not stay in memory.
+  MemoryCounter::add_view(const_cast<std::byte*>(bytes.data()), held_bytes);
+  return at::from_blob(
+      const_cast<std::byte*>(bytes.data()), entry.shape,
+      [file, &entry, held_bytes](void* data) {
+        MemoryCounter::add_view(data, -held_bytes);
+        file->release(entry);
+      },
+      options);
 }
 
 }  // namespace
@@ -124,44 +148,43 @@ std::vector<std::string> Checkpoint::keys() const {
   return result;
 }
 
-at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
-                            const std::optional<Slice>& slice) {
+const TensorEntry& Checkpoint::use(const std::string& key, at::IntArrayRef shape) {
   const TensorEntry& entry = this->entry(key);
-  const std::shared_ptr<SafetensorsFile>& file = files_[file_of_.at(key)];
+  const std::string& path = files_[file_of_.at(key)]->path().native();
   if (shape != at::IntArrayRef(entry.shape)) {
-    input_error(file->path().string(), "weight '{}' has shape [{}], expected [{}]", key,
-                fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
+    input_error(path, "weight '{}' has shape [{}], expected [{}]", key, fmt::join(entry.shape, ", "),
+                fmt::join(shape, ", "));
   }
   if (!at::isFloatingType(entry.dtype)) {
-    input_error(file->path().string(), "weight '{}' has dtype {}, expected a floating-point type", key,
+    input_error(path, "weight '{}' has dtype {}, expected a floating-point type", key,
                 at::toString(entry.dtype));
   }
   used_.insert(key);
+  return entry;
+}
 
-  const std::span<const std::byte> bytes = file->bytes(entry);
-  const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % c10::elementSize(entry.dtype) == 0;
-  const auto options = at::TensorOptions().dtype(entry.dtype);
-  at::Tensor whole;
-  if (aligned) {
-    // The deleter holds the mapping: it lives as long as any tensor that looks into it. When the last one
-    // goes, because the weight was converted or packed, its pages need not stay in memory.
-    whole = at::from_blob(
-        const_cast<std::byte*>(bytes.data()), entry.shape, [file, &entry](void*) { file->release(entry); },
-        options);
-  } else {
-    whole = at::empty(entry.shape, options);
-    std::memcpy(whole.mutable_data_ptr(), bytes.data(), bytes.size());
-  }
-  at::Tensor part = whole;
-  if (slice) {
-    TESSERA_CHECK(slice->dim >= 0 && slice->dim < whole.dim() && slice->begin >= 0 && slice->length >= 0 &&
-                      slice->begin + slice->length <= whole.size(slice->dim),
-                  "slice [{}, {}) of dim {} of '{}'", slice->begin, slice->begin + slice->length, slice->dim,
-                  key);
-    part = whole.narrow(slice->dim, slice->begin, slice->length);
-  }
-  bytes_used_ += static_cast<uint64_t>(element_count(part.sizes())) * c10::elementSize(entry.dtype);
-  return part.to(dtype).contiguous();
+at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
+                            const std::optional<Slice>& slice, at::Device device) {
+  const TensorEntry& entry = use(key, shape);
+  TESSERA_CHECK(!slice || (slice->dim >= 0 && slice->dim < static_cast<int64_t>(shape.size()) &&
+                           slice->begin >= 0 && slice->length >= 0 &&
+                           slice->begin + slice->length <= shape[static_cast<size_t>(slice->dim)]),
+                "slice [{}, {}) of dim {} of '{}'", slice->begin, slice->begin + slice->length, slice->dim,
+                key);
+  std::vector<int64_t> part_shape = shape.vec();
+  if (slice) part_shape[static_cast<size_t>(slice->dim)] = slice->length;
+  if (device.is_meta()) return at::empty(part_shape, at::TensorOptions().device(device).dtype(dtype));
+
+  const int64_t part_bytes = element_count(part_shape) * static_cast<int64_t>(c10::elementSize(entry.dtype));
+  const at::Tensor whole = whole_tensor(files_[file_of_.at(key)], entry, part_bytes);
+  const at::Tensor part = slice ? whole.narrow(slice->dim, slice->begin, slice->length) : whole;
+  bytes_used_ += static_cast<uint64_t>(part_bytes);
+  return part.to(device, dtype).contiguous();
+}
+
+at::Tensor Checkpoint::stored(const std::string& key, at::IntArrayRef shape) {
+  const TensorEntry& entry = use(key, shape);
+  return whole_tensor(files_[file_of_.at(key)], entry, /*held_bytes=*/0);
 }
 
 std::vector<std::string> Checkpoint::unused() const {

@@ -35,12 +35,17 @@ class Checkpoint {
   const TensorEntry& entry(const std::string& key) const;  // Error(kInput) when absent
   std::vector<std::string> keys() const;
 
-  // The tensor, or its slice, in `dtype`. Without conversion and when the bytes are contiguous and aligned it
-  // is a view of the mapping, which stays alive with the tensor; otherwise a copy of just the slice. Marks
-  // the key as used. Throws Error(kInput) naming the key and both shapes when the shape is not `shape` (that
-  // of the whole).
+  // The tensor, or its slice, in `dtype` on `device`. On the CPU, without conversion and when the bytes are
+  // contiguous and aligned it is a view of the mapping, which stays alive with the tensor; otherwise a copy
+  // of just the slice. On the meta device nothing is read: loading there checks shapes. Marks the key as
+  // used. Throws Error(kInput) naming the key and both shapes when the shape is not `shape` (that of the
+  // whole), or when the dtype in the file is no floating-point type.
   at::Tensor load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
-                  const std::optional<Slice>& slice = std::nullopt);
+                  const std::optional<Slice>& slice = std::nullopt, at::Device device = at::kCPU);
+
+  // The tensor as it lies in the file, on the CPU; for tables of which few rows are used. Counts neither as
+  // read nor as held (MemoryCounter) where it is a view. Else like load().
+  at::Tensor stored(const std::string& key, at::IntArrayRef shape);
 
   // Keys that nothing has loaded so far, sorted.
   std::vector<std::string> unused() const;
@@ -48,10 +53,11 @@ class Checkpoint {
   // The most common floating-point dtype of the weights, by bytes.
   at::ScalarType dtype() const;
 
-  uint64_t bytes_used() const { return bytes_used_; }  // bytes of the file that load() has handed out
+  uint64_t bytes_used() const { return bytes_used_; }  // bytes of the files that load() has handed out
 
  private:
   void add_file(const std::filesystem::path& path);
+  const TensorEntry& use(const std::string& key, at::IntArrayRef shape);  // checked and marked
 
   std::filesystem::path folder_;
   std::vector<std::shared_ptr<SafetensorsFile>> files_;

@@ -27,11 +27,11 @@ bool Scope::has(std::string_view name) const {
 
 at::Tensor Scope::tensor(std::string_view name, at::IntArrayRef shape,
                          const std::optional<Slice>& slice) const {
-  return checkpoint_->load(key(name), shape, dtype_, slice).to(device_);
+  return checkpoint_->load(key(name), shape, dtype_, slice, device_);
 }
 
 at::Tensor Scope::stored(std::string_view name, at::IntArrayRef shape) const {
-  return checkpoint_->load(key(name), shape, checkpoint_->entry(key(name)).dtype);
+  return checkpoint_->stored(key(name), shape);
 }
 
 std::string Scope::key(std::string_view name) const {

@@ -26,8 +26,7 @@ class Scope {
   at::Tensor tensor(std::string_view name, at::IntArrayRef shape,
                     const std::optional<Slice>& slice = std::nullopt) const;
 
-  // The weight as it lies in the file: in the file's dtype, on the CPU, and a view of the mapping where that
-  // is possible. For tables of which few rows are used.
+  // The weight as it lies in the file, on the CPU: Checkpoint::stored().
   at::Tensor stored(std::string_view name, at::IntArrayRef shape) const;
 
   at::ScalarType dtype() const { return dtype_; }

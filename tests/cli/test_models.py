@@ -1,6 +1,7 @@
 """`tessera models`, --help and --version."""
 import json
 
+from files import read_safetensors, write_safetensors
 from harness import MODEL, test
 
 
@@ -9,7 +10,7 @@ def describes_a_checkpoint(box):
     outcome = box.run("models", MODEL)
     assert outcome.code == 0 and outcome.err == "", outcome
     for word in ("PixArtSigmaPipeline", "T5EncoderModel", "PixArtTransformer2DModel", "AutoencoderKL",
-                 "DPMSolverMultistepScheduler", "T5Tokenizer", "fp32", "16.1 K", "1 file", "256 x 256", "can run"):
+                 "DPMSolverMultistepScheduler", "T5Tokenizer", "fp32", "16.1 K", "1 file", "256 x 256", "every weight", "can run"):
         assert word in outcome.out, (word, outcome.out)
 
 
@@ -20,6 +21,27 @@ def says_why_a_checkpoint_cannot_run(box):
     (model / "model_index.json").write_text(json.dumps({**index, "_class_name": "FluxPipeline"}))
     outcome = box.run("models", model)
     assert outcome.code == 3 and "cannot run" in outcome.out and "FluxPipeline" in outcome.out, outcome
+
+
+@test
+def checks_every_weight(box):
+    model = box.copy_model()
+    for part, name in (("text_encoder/model.safetensors", "encoder.block.0.layer.1.DenseReluDense.wo.weight"),
+                       ("transformer/diffusion_pytorch_model.safetensors", "transformer_blocks.0.attn2.to_k.weight"),
+                       ("vae/diffusion_pytorch_model.safetensors", "decoder.conv_out.bias")):
+        whole = (model / part).read_bytes()
+        tensors, metadata = read_safetensors(model / part)
+        dtype, shape, data = tensors.pop(name)
+        write_safetensors(model / part, {**tensors, "more": ("F32", [1], bytes(4))}, metadata)
+        outcome = box.run("models", model)
+        assert outcome.code == 3 and f"'{name}' is missing" in outcome.out, outcome
+        write_safetensors(model / part, {**tensors, name: (dtype, [1, *shape], data)}, metadata)
+        outcome = box.run("models", model)
+        assert outcome.code == 3 and f"'{name}' has shape [1, " in outcome.out, outcome
+        write_safetensors(model / part, {**tensors, name: (dtype, shape, data), "more": ("F32", [1], bytes(4))}, metadata)
+        outcome = box.run("models", model)
+        assert outcome.code == 0 and "warning" in outcome.out and "more" in outcome.out, outcome
+        (model / part).write_bytes(whole)
 
 
 @test

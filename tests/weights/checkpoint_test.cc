@@ -65,6 +65,21 @@ TEST_F(CheckpointTest, ATensorOutlivesItsCheckpoint) {
   EXPECT_TRUE(at::equal(loaded, weight));
 }
 
+TEST_F(CheckpointTest, TheMetaDeviceChecksShapesOnly) {
+  write_safetensors(folder_ / "model.safetensors", {{"w", at::zeros({8, 4})}});
+  Checkpoint checkpoint(folder_);
+  const at::Tensor slice = checkpoint.load("w", {8, 4}, at::kBFloat16, Slice{0, 0, 2}, at::kMeta);
+  EXPECT_TRUE(slice.is_meta());
+  EXPECT_EQ(slice.sizes(), (at::IntArrayRef{2, 4}));
+  EXPECT_EQ(slice.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(checkpoint.bytes_used(), 0U);
+  EXPECT_TRUE(checkpoint.unused().empty());
+  EXPECT_NE(refusal([&] {
+              checkpoint.load("w", {4, 8}, at::kFloat, {}, at::kMeta);
+            }).find("expected [4, 8]"),
+            std::string::npos);
+}
+
 TEST_F(CheckpointTest, PlainFilesWinOverVariants) {
   write_safetensors(folder_ / "model.fp16.safetensors", {{"w", at::zeros({1})}});
   EXPECT_TRUE(Checkpoint(folder_).has("w"));
