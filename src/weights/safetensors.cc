@@ -198,11 +198,11 @@ std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) cons
 }
 
 void SafetensorsFile::release(const TensorEntry& entry) const noexcept {
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(mapping_ + header_.data_offset + entry.begin);
-  const uintptr_t first = (begin + page - 1) / page * page,
-                  last = (begin + entry.end - entry.begin) / page * page;
-  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  const auto page =
+      static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));  // at a multiple of which the mapping lies
+  const uint64_t first = (header_.data_offset + entry.begin + page - 1) / page * page;
+  const uint64_t last = (header_.data_offset + entry.end) / page * page;
+  if (first < last) ::madvise(const_cast<std::byte*>(mapping_) + first, last - first, MADV_DONTNEED);
 }
 
 void write_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
