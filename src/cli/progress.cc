@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <cstdio>
 
 #include "cli/signals.h"
+#include "cli/streams.h"
 
 namespace tessera::cli {
 namespace {
@@ -52,7 +52,7 @@ pipelines::Observer Progress::observer() {
 
 void Progress::line(const std::string& text) {
   erase();
-  fmt::print(stderr, "{}\n", text);
+  say(text + '\n');
 }
 
 void Progress::summary(const pipelines::Seconds& seconds) {
@@ -81,15 +81,13 @@ void Progress::progressed(Stage stage, int64_t done, int64_t total) {
 }
 
 void Progress::draw(const std::string& text) {
-  fmt::print(stderr, "\r\033[K{}", text);
-  std::fflush(stderr);
+  say("\r\033[K" + text);
   drawn_ = true;
 }
 
 void Progress::erase() {
   if (!std::exchange(drawn_, false)) return;
-  fmt::print(stderr, "\r\033[K");
-  std::fflush(stderr);
+  say("\r\033[K");
 }
 
 }  // namespace tessera::cli

@@ -9,6 +9,7 @@
 #include "cli/generate_command.h"
 #include "cli/models_command.h"
 #include "cli/signals.h"
+#include "cli/streams.h"
 #include "core/error.h"
 #include "pipelines/observer.h"
 
@@ -24,7 +25,7 @@ int fail(int exit_code, std::string message) {
   for (char& c : message) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
   }
-  fmt::print(stderr, "tessera: {}\n", message);
+  say("tessera: " + message + '\n');
   return exit_code;
 }
 
@@ -55,9 +56,12 @@ int dispatch(std::vector<std::string> arguments) {
 }  // namespace
 
 int run(std::vector<std::string> arguments) noexcept {
+  open_missing_streams();
   install_signal_handlers();
   try {
-    return dispatch(std::move(arguments));
+    const int exit_code = dispatch(std::move(arguments));
+    flush_output();
+    return exit_code;
   } catch (const Error& error) {
     return fail(error.exit_code(), error.what());
   } catch (const pipelines::Cancelled&) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 
@@ -47,8 +48,22 @@ std::string reason() {
   return std::generic_category().message(errno);
 }
 
+// The open descriptor that a name like /dev/stdout or /dev/fd/7 stands for; -1 for other names. Opened by
+// that name, a file behind it would be written from its start again, over what is already there.
+int named_descriptor(const std::filesystem::path& path) {
+  if (path == "/dev/stdout") return STDOUT_FILENO;
+  if (path == "/dev/stderr") return STDERR_FILENO;
+  const std::string folder = path.parent_path().string(), name = path.filename().string();
+  int descriptor = -1;
+  if (folder == "/dev/fd" || folder == "/proc/self/fd") {
+    std::from_chars(name.data(), name.data() + name.size(), descriptor);
+  }
+  return descriptor;
+}
+
 // Devices and pipes: renaming over one would replace it.
 bool is_special(const std::filesystem::path& path) {
+  if (named_descriptor(path) >= 0) return true;
   std::error_code code;
   const auto status = std::filesystem::status(path, code);
   return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
@@ -90,7 +105,9 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
 AtomicFile::AtomicFile(const std::filesystem::path& path)
     : path_(is_special(path) ? path : follow_links(path)), temporary_(temporary_name(path_)) {
   const std::filesystem::path& opened = temporary_.empty() ? path_ : temporary_;
-  descriptor_ = ::open(opened.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int named = named_descriptor(path_);
+  descriptor_ = named >= 0 ? ::fcntl(named, F_DUPFD_CLOEXEC, 0)
+                           : ::open(opened.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail("create");
   if (!temporary_.empty()) remember(temporary_.string());
 }

@@ -12,8 +12,9 @@ namespace tessera {
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 
 // Writes to a temporary name beside `path`; commit() renames it into place, and an uncommitted file is
-// removed. Links are followed; what is no regular file (a device, a pipe) is written to directly. Every
-// failure (no such folder, not writable, disk full) is an Error(kUsage) that names the path.
+// removed. Links are followed; what is no regular file (a device, a pipe) and names of open descriptors
+// (/dev/stdout, /dev/fd/7) are written to directly, from where they stand. Every failure (no such folder, not
+// writable, disk full) is an Error(kUsage) that names the path.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);

@@ -11,6 +11,7 @@ import traceback
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MODEL = ROOT / "tests" / "golden" / "tiny-pixart"
 GOLDEN = MODEL / "golden"
+SMALL = ["--height", "32", "--width", "48", "--no-resolution-binning", "--num-inference-steps", "2"]  # the quickest picture
 
 TESTS = []
 

@@ -3,13 +3,14 @@ import json
 import os
 import pathlib
 import resource
+import shlex
 import shutil
 import struct
 import subprocess
 import tempfile
 
 from files import read_safetensors, write_safetensors
-from harness import MODEL, test
+from harness import MODEL, SMALL, test
 
 USAGE = [  # words after `generate "a cat" --model MODEL`, what the line must hold
     (["--height", "100"], "96 and 104"),
@@ -79,6 +80,7 @@ def text_that_is_not_utf8(box):
 
 @test
 def no_checkpoint(box):
+    box.refuse(3, "[--model] no such folder", "generate", "a cat", "--model", "")
     box.refuse(3, "no such folder", "generate", "a cat", "--model", "nowhere")
     box.refuse(3, "no such folder", "models", "no/where")
     (box.folder / "empty").mkdir()
@@ -152,6 +154,7 @@ def tensors_of_another_kind(box):
     write(**{name: (dtype, shape[::-1], data)})
     outcome = refuse_model(box, name, model)
     assert str(shape[0]) in outcome.err and str(shape[1]) in outcome.err, outcome
+    assert "load text encoder" not in outcome.err, outcome  # refused before the first weight is read
     write(**{name: ("I32", shape, data)})
     refuse_model(box, name, model)
     write()
@@ -209,6 +212,28 @@ def full_disk(box):
                 assert not list(pathlib.Path(mount).iterdir())
             finally:
                 subprocess.run(["umount", mount], check=True)
+
+
+@test
+def standard_streams_that_cannot_be_written(box):
+    words = ["generate", "a cat", "--model", MODEL, "--seed", "5", "--threads", "1", *SMALL]
+    box.run(*words, "-o", "expected.png")
+    expected = (box.folder / "expected.png").read_bytes()
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([box.program, *words], cwd=box.folder, stdout=subprocess.PIPE, stderr=full)
+        assert (done.returncode, done.stdout) == (0, b"out.png\n"), done  # only messages are lost
+        done = subprocess.run([box.program, "models", MODEL], stdout=full, stderr=subprocess.PIPE)
+        assert done.returncode == 2 and b"No space left" in done.stderr, done
+    (box.folder / "out.png").unlink()
+    command = " ".join(map(shlex.quote, map(str, [box.program, *words])))
+    assert subprocess.run(["sh", "-c", command + " <&- >&- 2>&-"], cwd=box.folder).returncode == 0
+    assert (box.folder / "out.png").read_bytes() == expected
+
+
+@test
+def a_result_over_another(box):
+    box.refuse(2, "[--report] 'x-1.png'", "generate", "a cat", "a dog", "--model", MODEL, "-o", "x.png", "--report",
+               box.folder / "x-1.png", *SMALL)
 
 
 @test

@@ -7,10 +7,9 @@ import signal
 import subprocess
 
 from files import floats, psnr, read_png, read_safetensors
-from harness import GOLDEN, MODEL, test
+from harness import GOLDEN, MODEL, SMALL, test
 
 RUNS = json.loads((GOLDEN / "runs.json").read_text())
-SMALL = ["--height", "32", "--width", "48", "--no-resolution-binning", "--num-inference-steps", "2"]
 
 
 def arguments_of(options):
@@ -97,13 +96,15 @@ def png_text(box):
 def report(box):
     outcome = box.paint("a cat", "--seed", "5", "--report", "run.json", "--threads", "1", "--scheduler", "ddim", *SMALL)
     report = json.loads((box.folder / "run.json").read_text())
+    assert list(report) == ["settings", "seconds", "step_seconds", "ranks", "outputs"], list(report)
+    assert list(report["settings"])[:3] == ["model", "model_class", "prompts"], report
     settings = report["settings"]
     for key, value in {"prompts": ["a cat"], "negative_prompt": "", "height": 32, "width": 48, "seed": 5,
                        "num_inference_steps": 2, "guidance_scale": 4.5, "scheduler": "DDIMScheduler", "dtype": "fp32",
                        "threads": 1, "resolution_binning": False, "model_class": "PixArtSigmaPipeline"}.items():
         assert settings[key] == value, (key, settings[key])
     seconds = report["seconds"]
-    assert set(seconds) == {"load", "encode", "denoise", "decode", "total"}, seconds
+    assert list(seconds) == ["load", "encode", "denoise", "decode", "total"], seconds
     assert sum(value for key, value in seconds.items() if key != "total") <= seconds["total"], seconds
     assert len(report["step_seconds"]) == 2 and sum(report["step_seconds"]) <= seconds["denoise"], report
     (rank,) = report["ranks"]
@@ -111,6 +112,18 @@ def report(box):
     assert rank["peak_rss_bytes"] > 1 << 20 and 0 < rank["bytes_read"] <= weights, rank
     assert rank["weights_bytes"] > 0, rank
     assert report["outputs"] == outcome.out.split() == ["out.png"], report
+
+
+@test
+def a_report_goes_to_standard_output(box):
+    log = box.folder / "log"
+    log.write_text("before\n")
+    with open(log, "a") as out:
+        subprocess.run([box.program, "generate", "a cat", "--model", MODEL, "--report", "/dev/stdout", *SMALL],
+                       cwd=box.folder, stdout=out, stderr=subprocess.PIPE, check=True)
+    before, *report, path = log.read_text().splitlines()
+    assert (before, path) == ("before", "out.png"), log.read_text()
+    assert json.loads("\n".join(report))["outputs"] == ["out.png"], report
 
 
 @test
