@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import pathlib
 import pty
 import signal
 import subprocess
@@ -177,6 +178,19 @@ def models_are_found_by_name(box):
     (box.folder / "shapes").rename(box.folder / "sub" / "mine")
     outcome = box.run("generate", "a cat", "--model", "mine", *SMALL, env={"TESSERA_MODELS": str(box.folder / "sub")})
     assert outcome.code == 0, outcome
+
+
+@test
+def an_installed_program_runs_from_any_folder(box):
+    build = pathlib.Path(box.program).parent
+    if not (build / "CMakeCache.txt").exists():
+        return  # was installed already
+    prefix = box.folder / "prefix"
+    subprocess.run(["cmake", "--install", build, "--prefix", prefix], check=True, capture_output=True)
+    env = {key: value for key, value in os.environ.items() if key not in ("LD_LIBRARY_PATH", "TESSERA_MODELS")}
+    (box.folder / "link").symlink_to(prefix / "bin" / "tessera")
+    done = subprocess.run([box.folder / "link", "models"], cwd="/", env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith(f"{prefix}/share/tessera/models/shapes: "), done
 
 
 def start_long_run(box):
