@@ -148,7 +148,12 @@ const Json* JsonConfig::find(const std::string& key) const {
 
 void JsonConfig::fail(const std::string& key, const std::string& expected) const {
   const Json* value = find(key);
-  std::string got = value ? value->dump(-1, ' ', true, Json::error_handler_t::replace) : "nothing";
+  std::string got = "nothing";
+  if (value && value->is_number_float()) {
+    got = fmt::format("{}", value->get<double>());  // JSON has no word for NaN
+  } else if (value) {
+    got = value->dump(-1, ' ', true, Json::error_handler_t::replace);
+  }
   if (got.size() > 80) got = got.substr(0, 80) + "...";
   input_error(where_, "'{}' must be {}, got {}", key, expected, got);
 }

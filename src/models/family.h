@@ -28,6 +28,7 @@ class TextEncoder {
   // Any UTF-8 text, also empty. At most `max_length` tokens including the end mark are kept; the rest is cut
   // with a warning that says how many tokens were lost. Throws Error(kUsage) for text that is not UTF-8.
   virtual Conditioning encode(const std::string& prompt, int64_t max_length) const = 0;
+  virtual int64_t width() const = 0;  // D
 };
 
 class Denoiser {
@@ -52,8 +53,9 @@ class Denoiser {
                              const Context& context) const = 0;
 
   virtual int64_t latent_channels() const = 0;
-  virtual int64_t patch_size() const = 0;   // latent sides must be multiples of it
-  virtual int64_t sample_size() const = 0;  // latent side that the model was trained for
+  virtual int64_t conditioning_width() const = 0;  // D
+  virtual int64_t patch_size() const = 0;          // latent sides must be multiples of it
+  virtual int64_t sample_size() const = 0;         // latent side that the model was trained for
 };
 
 class Decoder {

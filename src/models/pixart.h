@@ -75,6 +75,9 @@ class PixArtTransformer : public Denoiser {
   at::Tensor predict(const at::Tensor& z, double timestep, at::ArrayRef<int64_t> prompt_of,
                      const Context& context) const override;
   int64_t latent_channels() const override { return config_.in_channels; }
+  int64_t conditioning_width() const override {
+    return config_.caption_channels > 0 ? config_.caption_channels : config_.cross_attention_dim;
+  }
   int64_t patch_size() const override { return config_.patch_size; }
   int64_t sample_size() const override { return config_.sample_size; }
 

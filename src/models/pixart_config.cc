@@ -1,6 +1,7 @@
 #include "models/pixart.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace tessera::models {
 namespace {
@@ -43,7 +44,10 @@ PixArtConfig::PixArtConfig(const JsonConfig& json)
   if (caption_channels > 0 && cross_attention_dim != width()) {
     json.fail("cross_attention_dim", fmt::format("{} (heads times attention_head_dim)", width()));
   }
-  if (!(interpolation_scale > 0)) json.fail("interpolation_scale", "a positive number");
+  if (!(interpolation_scale > 0) || !std::isfinite(interpolation_scale)) {
+    json.fail("interpolation_scale", "a positive number");
+  }
+  if (!(norm_eps >= 0 && norm_eps < 1)) json.fail("norm_eps", "from 0 to 1");
 }
 
 }  // namespace tessera::models

@@ -56,6 +56,7 @@ T5Config::T5Config(const JsonConfig& json)
   }
   gated = projection == "gated-gelu";
   activation = gated ? nn::Activation::kGeluTanh : nn::Activation::kRelu;
+  if (!(layer_norm_epsilon >= 0 && layer_norm_epsilon < 1)) json.fail("layer_norm_epsilon", "from 0 to 1");
   const int64_t single_distances = relative_attention_num_buckets / 4;
   if (single_distances < 1 || single_distances >= relative_attention_max_distance) {
     json.fail("relative_attention_num_buckets",

@@ -85,6 +85,7 @@ class T5Encoder {
   // ids (at least one) -> [L, D] in the dtype of the scope. Throws Error(kUsage) for an id outside the
   // vocabulary.
   at::Tensor operator()(at::ArrayRef<int64_t> ids) const;
+  int64_t width() const { return config_.d_model; }
 
  private:
   T5Config config_;
@@ -98,6 +99,7 @@ class T5TextEncoder : public TextEncoder {
  public:
   T5TextEncoder(text::T5Tokenizer tokenizer, T5Encoder encoder);
   Conditioning encode(const std::string& prompt, int64_t max_length) const override;
+  int64_t width() const override { return encoder_.width(); }
 
  private:
   text::T5Tokenizer tokenizer_;

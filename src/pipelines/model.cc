@@ -34,6 +34,10 @@ Model read_model(const std::filesystem::path& folder) {
   const size_t blocks = decoder.integers("block_out_channels").size();
   if (blocks < 1 || blocks > 8) decoder.fail("block_out_channels", "a list of 1 to 8 integers");
   model.scale_factor = int64_t{1} << (blocks - 1);
+  if (decoder.integer("latent_channels", 4) != model.latent_channels) {
+    decoder.fail("latent_channels",
+                 fmt::format("{}, as in_channels of the transformer", model.latent_channels));
+  }
 
   model.scheduler = JsonConfig::read(folder / "scheduler" / "scheduler_config.json");
   return model;
@@ -43,8 +47,14 @@ void check_weights(const Model& model) {
   models::LoadOptions options;
   options.device = at::kMeta;
   models::LoadStatistics cost;
-  model.family->load_text_encoder(model.folder, options, cost);
-  model.family->load_denoiser(model.folder, options, cost);
+  const auto encoder = model.family->load_text_encoder(model.folder, options, cost);
+  const auto denoiser = model.family->load_denoiser(model.folder, options, cost);
+  if (encoder->width() != denoiser->conditioning_width()) {
+    input_error(
+        model.folder.string(),
+        "the text encoder gives tokens of width {}, but the transformer takes {}; are they of one model?",
+        encoder->width(), denoiser->conditioning_width());
+  }
   model.family->load_decoder(model.folder, options, cost);
 }
 

@@ -26,8 +26,9 @@ JsonConfig read_model_index(const std::filesystem::path& folder);
 // run (listing those that can), and numbers that make no sense.
 Model read_model(const std::filesystem::path& folder);
 
-// Builds every part on the meta device: finds each file, key, shape and dtype that is wrong without reading a
-// weight, seconds before a run instead of minutes into it. Throws Error(kInput); warns as loading does.
+// Builds every part on the meta device: finds each file, key, shape and dtype that is wrong, and parts that
+// do not fit each other, without reading a weight, seconds before a run instead of minutes into it. Throws
+// Error(kInput); warns as loading does.
 void check_weights(const Model& model);
 
 }  // namespace tessera::pipelines

@@ -187,6 +187,22 @@ def checkpoints_that_cannot_run(box):
     refuse_model(box, "patch_size", model)
     (model / "transformer/config.json").write_text(json.dumps(config))
 
+    config = change_json("vae/config.json", latent_channels=8)
+    refuse_model(box, "'latent_channels' must be 4, as in_channels of the transformer", model)
+    (model / "vae/config.json").write_text(json.dumps(config))
+
+    whole = (model / TRANSFORMER).read_bytes()
+    tensors, metadata = read_safetensors(model / TRANSFORMER)
+    name = "caption_projection.linear_1.weight"
+    width = tensors[name][1][0]
+    write_safetensors(model / TRANSFORMER, {**tensors, name: ("F32", [width, 13], bytes(width * 13 * 4))}, metadata)
+    config = change_json("transformer/config.json", caption_channels=13)
+    refuse_model(box, "but the transformer takes 13", model)
+    (model / "transformer/config.json").write_text(json.dumps({**config, "norm_eps": -1.0}))
+    refuse_model(box, "'norm_eps' must be from 0 to 1, got -1", model)
+    (model / "transformer/config.json").write_text(json.dumps(config))
+    (model / TRANSFORMER).write_bytes(whole)
+
     (model / TRANSFORMER).rename(model / "transformer/diffusion_pytorch_model.bin")
     refuse_model(box, "transformer", model)
     (model / "transformer/diffusion_pytorch_model.bin").rename(model / TRANSFORMER)

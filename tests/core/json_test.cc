@@ -108,6 +108,8 @@ TEST(JsonConfig, RefusesAnotherTypeAndWhatDoesNotFit) {
   EXPECT_EQ(refusal([&] { config.integers("lu"); }),
             "[file] 'lu' must be a list of integers, got [9223372036854775808]");
   EXPECT_EQ(refusal([&] { config.boolean("f"); }), "[file] 'f' must be true or false, got 1.5");
+  EXPECT_EQ(refusal([] { JsonConfig(parse_json("{\"x\": NaN}", "file"), "file").integer("x"); }),
+            "[file] 'x' must be an integer, got nan");
   EXPECT_LT(refusal([&] { config.number("s"); }).size(), 130U);  // long values are cut
   EXPECT_EQ(refusal([] { JsonConfig(Json::array(), "file"); }), "[file] expected a JSON object");
 }

@@ -29,6 +29,7 @@ struct FakeDenoiser : models::Denoiser {
     return z * timestep + at::stack(offsets).view({-1, 1, 1, 1});
   }
   int64_t latent_channels() const override { return 2; }
+  int64_t conditioning_width() const override { return 1; }
   int64_t patch_size() const override { return 1; }
   int64_t sample_size() const override { return 4; }
 
