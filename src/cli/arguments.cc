@@ -169,7 +169,7 @@ uint64_t random_seed() {
 
 std::filesystem::path output_path(const GenerateTexts& texts, pipelines::OutputType type) {
   const std::string extension = type == pipelines::OutputType::kImage ? ".png" : ".safetensors";
-  const std::filesystem::path path = texts.output.value_or("out" + extension);
+  std::filesystem::path path = texts.output.value_or("out" + extension);
   if (path.extension() != extension) {
     usage_error("--output", "'{}' must end in {}: {} are written in that format", path.string(), extension,
                 type == pipelines::OutputType::kImage ? "pictures" : "latents");
