@@ -1,6 +1,7 @@
 #include "models/autoencoder_kl.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -11,6 +12,7 @@ namespace tessera::models {
 namespace {
 
 constexpr double kEps = 1e-6;
+constexpr int64_t kMaxSize = 65536;
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
 void require_types(const JsonConfig& config, const std::string& key, const std::string& type, size_t blocks) {
@@ -21,12 +23,6 @@ void require_types(const JsonConfig& config, const std::string& key, const std::
   const std::vector<std::string> types = config.strings(key);
   const bool known = std::all_of(types.begin(), types.end(), [&](const auto& name) { return name == type; });
   if (!known || types.size() != blocks) config.fail(key, fmt::format("{} times \"{}\"", blocks, type));
-}
-
-int64_t positive(const JsonConfig& config, const std::string& key, int64_t fallback) {
-  const int64_t value = config.integer(key, fallback);
-  if (value < 1) config.fail(key, "at least 1");
-  return value;
 }
 
 // Statistics of the latents: one number per channel.
@@ -94,20 +90,14 @@ std::unique_ptr<Half> load_half(const std::filesystem::path& folder, const LoadO
   auto half = std::make_unique<Half>(weights::Scope(checkpoint, dtype, options.device), config);
 
   std::vector<std::string> unused;
-  uint64_t parameters = 0;
-  const std::vector<std::string> left = checkpoint.unused();
-  for (const std::string& key : checkpoint.keys()) {
-    if (!std::binary_search(left.begin(), left.end(), key)) {
-      parameters += c10::multiply_integers(checkpoint.entry(key).shape);
-    } else if (std::none_of(other_half.begin(), other_half.end(),
-                            [&](const std::string& prefix) { return key.starts_with(prefix); })) {
-      unused.push_back(key);
-    }
+  for (const std::string& key : checkpoint.unused()) {
+    const bool others = std::any_of(other_half.begin(), other_half.end(),
+                                    [&](const std::string& prefix) { return key.starts_with(prefix); });
+    if (!others) unused.push_back(key);
   }
   if (!unused.empty()) {
     log_warning("[{}] weights that no layer reads: {}", folder.string(), fmt::join(unused, ", "));
   }
-  statistics.weights_bytes += parameters * c10::elementSize(dtype);
   statistics.bytes_read += checkpoint.bytes_used();
   return half;
 }
@@ -120,13 +110,13 @@ at::Tensor channel_vector(const std::vector<double>& values, const at::Tensor& l
 }  // namespace
 
 AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
-    : in_channels(positive(config, "in_channels", 3)),
-      out_channels(positive(config, "out_channels", 3)),
-      latent_channels(positive(config, "latent_channels", 4)),
+    : in_channels(config.count("in_channels", kMaxSize, 3)),
+      out_channels(config.count("out_channels", kMaxSize, 3)),
+      latent_channels(config.count("latent_channels", kMaxSize, 4)),
       block_out_channels(config.has("block_out_channels") ? config.integers("block_out_channels")
                                                           : std::vector<int64_t>{64}),
-      layers_per_block(positive(config, "layers_per_block", 1)),
-      norm_num_groups(positive(config, "norm_num_groups", 32)),
+      layers_per_block(config.count("layers_per_block", kMaxSize, 1)),
+      norm_num_groups(config.count("norm_num_groups", kMaxSize, 32)),
       scaling_factor(config.number("scaling_factor", 0.18215)),
       shift_factor(config.number("shift_factor", 0.0)),
       latents_mean(per_channel(config, "latents_mean", latent_channels)),
@@ -147,7 +137,9 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
       config.fail("block_out_channels", fmt::format("multiples of norm_num_groups ({})", norm_num_groups));
     }
   }
-  if (!(std::abs(scaling_factor) > 0)) config.fail("scaling_factor", "other than 0");
+  if (!(std::abs(scaling_factor) > 0) || !std::isfinite(scaling_factor)) {
+    config.fail("scaling_factor", "a number other than 0");
+  }
   if (latents_mean.empty() != latents_std.empty())
     config.fail("latents_std", "present with latents_mean only");
   require_types(config, "down_block_types", "DownEncoderBlock2D", block_out_channels.size());

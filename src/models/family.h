@@ -76,8 +76,7 @@ struct LoadOptions {
 
 // What loading one part cost.
 struct LoadStatistics {
-  uint64_t weights_bytes = 0;  // held in memory (mapped pages included)
-  uint64_t bytes_read = 0;     // of the checkpoint's files
+  uint64_t bytes_read = 0;  // of the checkpoint's files
 };
 
 // `model` is the folder that holds model_index.json.
