@@ -1,6 +1,11 @@
 #include "nn/kernel.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+
+#include <mutex>
+#include <set>
+#include <thread>
 
 #include <cmath>
 #include <limits>
@@ -76,6 +81,24 @@ TEST(Bf16, RoundsAsAtenDoes) {
   widen_all(static_cast<const Bf16*>(rounded.const_data_ptr()), widened.mutable_data_ptr<float>(), x.numel());
   EXPECT_TRUE(at::allclose(widened, rounded.to(at::kFloat), 0, 0, /*equal_nan=*/true));
 }
+
+#ifdef _OPENMP
+// ATen's parallel_for lies in a header: it is serial, without a word, in sources built without OpenMP.
+TEST(ParallelFor, UsesTheThreadsThatItIsGiven) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  std::set<std::thread::id> seen;
+  std::mutex mutex;
+  at::parallel_for(0, 2, 1, [&](int64_t, int64_t) {
+    const std::lock_guard lock(mutex);
+    seen.insert(std::this_thread::get_id());
+  });
+  at::set_num_threads(threads);
+  EXPECT_EQ(seen.size(), 2u);
+}
+#else
+#error "the tests are built without OpenMP: the library would be serial"
+#endif
 
 }  // namespace
 }  // namespace tessera::nn
