@@ -1,0 +1,253 @@
+#include "parallel/layout.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "parallel/group.h"
+
+namespace tessera::parallel {
+namespace {
+
+constexpr int64_t kDefaultWarmupSteps = 1;
+
+int64_t cfg_degree(const ParallelOptions& options) {
+  return options.use_cfg_parallel ? 2 : 1;
+}
+
+struct NamedDegree {
+  const char* flag;
+  int64_t ParallelOptions::*value;
+};
+constexpr NamedDegree kDegrees[] = {
+    {"--data-parallel-degree", &ParallelOptions::data_parallel_degree},
+    {"--pipefusion-parallel-degree", &ParallelOptions::pipefusion_parallel_degree},
+    {"--ring-degree", &ParallelOptions::ring_degree},
+    {"--ulysses-degree", &ParallelOptions::ulysses_degree},
+    {"--tensor-parallel-degree", &ParallelOptions::tensor_parallel_degree}};
+
+// Rules that tie degrees to the model and the request. All degrees are at least 1.
+std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const Workload& workload) {
+  std::vector<std::string> broken;
+  const auto require = [&](bool kept, auto&&... message) {
+    if (!kept) broken.push_back(fmt::format(std::forward<decltype(message)>(message)...));
+  };
+  require(options.data_parallel_degree <= workload.pictures,
+          fmt::runtime("--data-parallel-degree {} needs as many pictures, the request has {}"),
+          options.data_parallel_degree, workload.pictures);
+  require(!options.use_cfg_parallel || workload.guided,
+          fmt::runtime("--use-cfg-parallel needs a guidance scale above 1"));
+  require(options.pipefusion_parallel_degree <= workload.blocks,
+          fmt::runtime("--pipefusion-parallel-degree {} needs a block for each stage, the model has {}"),
+          options.pipefusion_parallel_degree, workload.blocks);
+  const int64_t tensor = options.tensor_parallel_degree, ulysses = options.ulysses_degree;
+  require(
+      tensor * ulysses <= workload.heads,
+      fmt::runtime(
+          "--tensor-parallel-degree {} x --ulysses-degree {} needs a head for each rank, the model has {}"),
+      tensor, ulysses, workload.heads);
+  const int64_t sequence = options.ring_degree * ulysses;
+  require(sequence <= workload.token_rows,
+          fmt::runtime(
+              "--ring-degree {} x --ulysses-degree {} needs a row of tokens for each rank, there are {}"),
+          options.ring_degree, ulysses, workload.token_rows);
+  require(
+      options.split_scheme != SplitScheme::k2d || near_square(tensor).first > 1,
+      fmt::runtime(
+          "--split-scheme 2d needs a --tensor-parallel-degree that is a product (4, 6, 8, 9, ...), not {}"),
+      tensor);
+  return broken;
+}
+
+// The valid degrees of `world_size` ranks nearest to the wish, in factors of two moved from flag to flag.
+std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, const Workload& workload,
+                                               int64_t world_size) {
+  std::optional<ParallelOptions> best;
+  double least = std::numeric_limits<double>::infinity();
+  const auto distance = [](int64_t a, int64_t b) {
+    return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(std::max<int64_t>(b, 1))));
+  };
+  const auto visit = [&](ParallelOptions candidate) {
+    double far = 0;
+    if (candidate.split_scheme == SplitScheme::k2d &&
+        near_square(candidate.tensor_parallel_degree).first == 1) {
+      candidate.split_scheme.reset();
+      far = 1;
+    }
+    if (!broken_by_degrees(candidate, workload).empty()) return;
+    far += distance(cfg_degree(candidate), cfg_degree(wish));
+    for (const auto& [flag, value] : kDegrees) far += distance(candidate.*value, wish.*value);
+    if (far < least - 1e-9) {
+      least = far;
+      best = candidate;
+    }
+  };
+  ParallelOptions candidate = wish;
+  candidate.nproc.reset();
+  // Every way to write world_size as a product of the degrees.
+  const auto deal = [&](const auto& self, size_t flag, int64_t rest) -> void {
+    if (flag + 1 == std::size(kDegrees)) {
+      candidate.*kDegrees[flag].value = rest;
+      visit(candidate);
+      return;
+    }
+    for (int64_t degree = 1; degree <= rest; ++degree) {
+      if (rest % degree != 0) continue;
+      candidate.*kDegrees[flag].value = degree;
+      self(self, flag + 1, rest / degree);
+    }
+  };
+  for (const bool cfg : {wish.use_cfg_parallel, !wish.use_cfg_parallel}) {
+    candidate.use_cfg_parallel = cfg;
+    const int64_t rest = world_size / cfg_degree(candidate);
+    if (rest * cfg_degree(candidate) == world_size) deal(deal, 0, rest);
+  }
+  return best;
+}
+
+// The largest world of at most `world_size` ranks that has valid degrees, and these.
+std::string advise(const ParallelOptions& wish, const Workload& workload, int64_t world_size) {
+  constexpr int64_t kLargestSearched = 4096;
+  for (int64_t size = std::clamp<int64_t>(world_size, 1, kLargestSearched); size >= 1; --size) {
+    if (const auto found = nearest_degrees(wish, workload, size)) {
+      const std::string flags = degree_flags(*found);
+      return fmt::format("nearest valid: {} on {} rank{}", flags.empty() ? "no degrees" : flags, size,
+                         size == 1 ? "" : "s");
+    }
+  }
+  return "no degrees are valid";
+}
+
+std::vector<int64_t> even_stages(int64_t blocks, int64_t stages) {
+  std::vector<int64_t> result;
+  for (int64_t i = 0; i < stages; ++i)
+    result.push_back(split_evenly(blocks, {.rank = i, .size = stages}).length);
+  return result;
+}
+
+// Each rank of the sequence axes needs a row of each patch.
+int64_t most_patches(const ParallelOptions& options, const Workload& workload) {
+  return std::max<int64_t>(1, workload.token_rows / (options.ring_degree * options.ulysses_degree));
+}
+
+// Rules of PipeFusion's own flags, each with its nearest valid value.
+std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, const Workload& workload) {
+  std::vector<std::string> broken;
+  const int64_t stages = options.pipefusion_parallel_degree;
+  if (stages == 1) {
+    const auto need = [&](bool given, const char* flag) {
+      if (given)
+        broken.push_back(
+            fmt::format("{} is of PipeFusion: it needs --pipefusion-parallel-degree 2 or more", flag));
+    };
+    need(options.num_pipeline_patch.has_value(), "--num-pipeline-patch");
+    need(options.warmup_steps.has_value(), "--warmup-steps");
+    need(!options.attn_layer_num_for_pp.empty(), "--attn-layer-num-for-pp");
+    return broken;
+  }
+  if (const auto patches = options.num_pipeline_patch) {
+    const int64_t most = most_patches(options, workload);
+    if (*patches < 1 || *patches > most) {
+      broken.push_back(fmt::format("--num-pipeline-patch {} must be from 1 to {}", *patches, most));
+    }
+  }
+  if (options.warmup_steps && *options.warmup_steps < 0) {
+    broken.push_back(fmt::format("--warmup-steps {} must be 0 or more", *options.warmup_steps));
+  }
+  const std::vector<int64_t>& layers = options.attn_layer_num_for_pp;
+  int64_t sum = 0;
+  for (const int64_t layer : layers) sum += layer;
+  const bool all_positive = std::all_of(layers.begin(), layers.end(), [](int64_t n) { return n >= 1; });
+  if (!layers.empty() &&
+      (static_cast<int64_t>(layers.size()) != stages || sum != workload.blocks || !all_positive)) {
+    broken.push_back(
+        fmt::format("--attn-layer-num-for-pp {} must be {} numbers from 1 on with the sum {}, such as {}",
+                    fmt::join(layers, " "), stages, workload.blocks,
+                    fmt::join(even_stages(workload.blocks, std::min(stages, workload.blocks)), " ")));
+  }
+  return broken;
+}
+
+}  // namespace
+
+int64_t ParallelOptions::degrees() const {
+  int64_t product = cfg_degree(*this);
+  for (const auto& [flag, value] : kDegrees) product *= this->*value;
+  return product;
+}
+
+std::pair<int64_t, int64_t> near_square(int64_t degree) {
+  int64_t m = static_cast<int64_t>(std::sqrt(static_cast<double>(degree)));
+  while (m > 1 && degree % m != 0) --m;
+  return {std::max<int64_t>(m, 1), degree / std::max<int64_t>(m, 1)};
+}
+
+std::string degree_flags(const ParallelOptions& options) {
+  std::vector<std::string> flags;
+  if (options.use_cfg_parallel) flags.emplace_back("--use-cfg-parallel");
+  for (const auto& [flag, value] : kDegrees) {
+    if (options.*value != 1) flags.push_back(fmt::format("{} {}", flag, options.*value));
+  }
+  if (options.split_scheme == SplitScheme::k2d) flags.emplace_back("--split-scheme 2d");
+  return fmt::format("{}", fmt::join(flags, " "));
+}
+
+Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
+                      std::optional<int64_t> world_size) {
+  constexpr int64_t kLargestDegree = 4096;  // the product of all does not overflow
+  for (const auto& [flag, value] : kDegrees) {
+    if (options.*value < 1 || options.*value > kLargestDegree)
+      usage_error(flag, "must be from 1 to {}, got {}", kLargestDegree, options.*value);
+  }
+  if (options.nproc && *options.nproc < 1)
+    usage_error("--nproc", "must be 1 or more, got {}", *options.nproc);
+
+  std::vector<std::string> broken;
+  const int64_t ranks = world_size.value_or(options.nproc.value_or(options.degrees()));
+  if (world_size && options.nproc && *options.nproc != *world_size) {
+    broken.push_back(
+        fmt::format("--nproc {} but the launcher started {} ranks", *options.nproc, *world_size));
+  }
+  if (options.degrees() != ranks) {
+    const std::string flags = degree_flags(options);
+    broken.push_back(fmt::format("{} for {} rank{}, but there are {}", flags.empty() ? "no degrees" : flags,
+                                 options.degrees(), options.degrees() == 1 ? "" : "s", ranks));
+  }
+  if (options.split_scheme && options.tensor_parallel_degree == 1)
+    broken.emplace_back("--split-scheme needs --tensor-parallel-degree 2 or more");
+  const std::vector<std::string> by_degrees = broken_by_degrees(options, workload);
+  const bool degrees_broken = !broken.empty() || !by_degrees.empty();
+  broken.insert(broken.end(), by_degrees.begin(), by_degrees.end());
+  const std::vector<std::string> by_pipeline = broken_by_pipeline(options, workload);
+  broken.insert(broken.end(), by_pipeline.begin(), by_pipeline.end());
+  if (!broken.empty()) {
+    const std::string advice = degrees_broken ? "; " + advise(options, workload, ranks) : "";
+    usage_error("parallel", "{}{}", fmt::join(broken, "; "), advice);
+  }
+
+  Layout layout;
+  const auto [outer, inner] = options.split_scheme == SplitScheme::k2d
+                                  ? near_square(options.tensor_parallel_degree)
+                                  : std::pair<int64_t, int64_t>{1, options.tensor_parallel_degree};
+  layout.sizes[Axis::kTensorInner] = inner;
+  layout.sizes[Axis::kTensorOuter] = outer;
+  layout.sizes[Axis::kUlysses] = options.ulysses_degree;
+  layout.sizes[Axis::kRing] = options.ring_degree;
+  layout.sizes[Axis::kPipeline] = options.pipefusion_parallel_degree;
+  layout.sizes[Axis::kCfg] = cfg_degree(options);
+  layout.sizes[Axis::kData] = options.data_parallel_degree;
+  layout.stage_blocks = options.attn_layer_num_for_pp.empty()
+                            ? even_stages(workload.blocks, options.pipefusion_parallel_degree)
+                            : options.attn_layer_num_for_pp;
+  if (options.pipefusion_parallel_degree > 1) {
+    layout.patches = options.num_pipeline_patch.value_or(
+        std::min(options.pipefusion_parallel_degree, most_patches(options, workload)));
+    layout.warmup_steps = std::min(options.warmup_steps.value_or(kDefaultWarmupSteps), workload.steps);
+  }
+  return layout;
+}
+
+}  // namespace tessera::parallel

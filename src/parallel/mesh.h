@@ -1,0 +1,63 @@
+// The mesh of ranks: each parallel method is an axis, and the ranks that differ in that axis alone form a
+// group.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace tessera::parallel {
+
+// Fastest first: neighbours on an axis further up have nearer numbers, hence the faster links. Tensor
+// parallelism in two dimensions has two axes; in one dimension the second has size 1.
+enum class Axis { kTensorInner, kTensorOuter, kUlysses, kRing, kPipeline, kCfg, kData };
+inline constexpr int64_t kAxes = 7;
+inline constexpr std::array<Axis, kAxes> kAllAxes = {Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses,
+                                                     Axis::kRing,        Axis::kPipeline,    Axis::kCfg,
+                                                     Axis::kData};
+// What layers that split weights, and layers that split tokens, see as one axis.
+inline constexpr std::array<Axis, 2> kTensorAxes = {Axis::kTensorInner, Axis::kTensorOuter};
+inline constexpr std::array<Axis, 2> kSequenceAxes = {Axis::kUlysses, Axis::kRing};
+// The ranks that paint the same pictures together.
+inline constexpr std::array<Axis, 6> kReplicaAxes = {Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses,
+                                                     Axis::kRing,        Axis::kPipeline,    Axis::kCfg};
+
+std::string_view axis_name(Axis axis);  // "tp", "tp2", "ulysses", "ring", "pp", "cfg", "dp"
+
+// One number for each axis: sizes, or a rank's coordinates.
+class PerAxis {
+ public:
+  explicit PerAxis(int64_t value) { values_.fill(value); }
+  int64_t& operator[](Axis axis) { return values_[static_cast<size_t>(axis)]; }
+  int64_t operator[](Axis axis) const { return values_[static_cast<size_t>(axis)]; }
+  bool operator==(const PerAxis&) const = default;
+
+ private:
+  std::array<int64_t, kAxes> values_{};
+};
+
+class Mesh {
+ public:
+  // sizes: all at least 1.
+  explicit Mesh(const PerAxis& sizes);
+
+  int64_t world_size() const { return world_size_; }
+  const PerAxis& sizes() const { return sizes_; }
+  int64_t size(std::span<const Axis> axes) const;  // product
+
+  PerAxis coordinates(int64_t rank) const;
+  int64_t rank_at(const PerAxis& coordinates) const;
+
+  // The ranks that share all coordinates with `rank` but those of `axes`, ascending.
+  std::vector<int64_t> group(int64_t rank, std::span<const Axis> axes) const;
+  // All groups of `axes`, by their first rank; together they hold each rank once.
+  std::vector<std::vector<int64_t>> groups(std::span<const Axis> axes) const;
+
+ private:
+  PerAxis sizes_;
+  int64_t world_size_;
+};
+
+}  // namespace tessera::parallel

@@ -1,0 +1,269 @@
+#include "parallel/layout.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+
+namespace tessera::parallel {
+namespace {
+
+// PixArt-Sigma-XL at 512 x 512: 16 heads, 28 blocks, 32 rows of tokens; 20 steps, 2 pictures.
+constexpr Workload kPixArt{.heads = 16, .blocks = 28, .token_rows = 32, .steps = 20, .pictures = 2};
+
+ParallelOptions degrees(int64_t dp, bool cfg, int64_t pp, int64_t ring, int64_t ulysses, int64_t tp) {
+  ParallelOptions options;
+  options.data_parallel_degree = dp;
+  options.use_cfg_parallel = cfg;
+  options.pipefusion_parallel_degree = pp;
+  options.ring_degree = ring;
+  options.ulysses_degree = ulysses;
+  options.tensor_parallel_degree = tp;
+  return options;
+}
+
+ParallelOptions with(ParallelOptions options, void (*change)(ParallelOptions&)) {
+  change(options);
+  return options;
+}
+
+std::string refusal(const ParallelOptions& options, const Workload& workload,
+                    std::optional<int64_t> world = std::nullopt) {
+  try {
+    resolve_layout(options, workload, world);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Layout, OfSixteenRanks) {
+  const Layout layout = resolve_layout(degrees(2, true, 2, 1, 2, 1), kPixArt, std::nullopt);
+  EXPECT_EQ(Mesh(layout.sizes).world_size(), 16);
+  EXPECT_EQ(layout.stage_blocks, (std::vector<int64_t>{14, 14}));
+  EXPECT_EQ(layout.patches, 2);
+  EXPECT_EQ(layout.warmup_steps, 1);
+}
+
+TEST(Layout, AllowsWhatDoesNotDivide) {
+  const Layout layout = resolve_layout(degrees(1, false, 3, 3, 5, 3), kPixArt, 135);
+  EXPECT_EQ(layout.stage_blocks, (std::vector<int64_t>{10, 9, 9}));
+  EXPECT_EQ(layout.patches, 2);  // 32 rows over 15 ranks leave two to each
+}
+
+TEST(Layout, TwoDimensions) {
+  const auto split = [](int64_t tp) {
+    return resolve_layout(with(degrees(1, false, 1, 1, 1, tp),
+                               [](ParallelOptions& o) { o.split_scheme = SplitScheme::k2d; }),
+                          kPixArt, std::nullopt)
+        .sizes;
+  };
+  for (const auto& [tp, outer, inner] : {std::array<int64_t, 3>{4, 2, 2}, {6, 2, 3}, {8, 2, 4}, {16, 4, 4}}) {
+    EXPECT_EQ(split(tp)[Axis::kTensorOuter], outer);
+    EXPECT_EQ(split(tp)[Axis::kTensorInner], inner);
+  }
+}
+
+TEST(Layout, WarmupIsAtMostAllSteps) {
+  const ParallelOptions options =
+      with(degrees(1, false, 2, 1, 1, 1), [](ParallelOptions& o) { o.warmup_steps = 1000; });
+  EXPECT_EQ(resolve_layout(options, kPixArt, std::nullopt).warmup_steps, 20);
+}
+
+TEST(Layout, StagesAsWished) {
+  const ParallelOptions options = with(degrees(1, false, 3, 1, 1, 1), [](ParallelOptions& o) {
+    o.attn_layer_num_for_pp = {8, 12, 8};
+    o.num_pipeline_patch = 5;
+    o.warmup_steps = 0;
+  });
+  const Layout layout = resolve_layout(options, kPixArt, 3);
+  EXPECT_EQ(layout.stage_blocks, (std::vector<int64_t>{8, 12, 8}));
+  EXPECT_EQ(layout.patches, 5);
+  EXPECT_EQ(layout.warmup_steps, 0);
+}
+
+struct Refused {
+  ParallelOptions options;
+  std::optional<int64_t> world;
+  std::vector<std::string> says;  // parts of the one line
+  Workload workload = kPixArt;
+};
+
+std::vector<Refused> refused() {
+  using O = ParallelOptions;
+  std::vector<Refused> rows;
+  const auto add = [&](O options, std::optional<int64_t> world, std::vector<std::string> says,
+                       Workload workload = kPixArt) {
+    rows.push_back({std::move(options), world, std::move(says), workload});
+  };
+  // Degrees below 1 or beyond all sense, each flag.
+  for (const int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{4097}, int64_t{1} << 62}) {
+    add(degrees(bad, false, 1, 1, 1, 1), {}, {"[--data-parallel-degree]", "from 1 to 4096"});
+    add(degrees(1, false, bad, 1, 1, 1), {}, {"[--pipefusion-parallel-degree]", "from 1 to 4096"});
+    add(degrees(1, false, 1, bad, 1, 1), {}, {"[--ring-degree]", "from 1 to 4096"});
+    add(degrees(1, false, 1, 1, bad, 1), {}, {"[--ulysses-degree]", "from 1 to 4096"});
+    add(degrees(1, false, 1, 1, 1, bad), {}, {"[--tensor-parallel-degree]", "from 1 to 4096"});
+  }
+  for (const int64_t bad : {0, -3}) {
+    O options;
+    options.nproc = bad;
+    add(options, {}, {"[--nproc]", "1 or more"});
+  }
+  // The product is not the world.
+  add(degrees(1, false, 1, 1, 1, 1), 2, {"no degrees for 1 rank, but there are 2", "nearest valid: --"});
+  add(degrees(1, false, 1, 1, 2, 1), 4, {"for 2 ranks", "there are 4", "on 4 ranks"});
+  add(degrees(1, false, 1, 2, 2, 1), 2, {"for 4 ranks", "there are 2", "on 2 ranks"});
+  add(degrees(2, true, 2, 1, 2, 1), 8, {"for 16 ranks", "there are 8", "on 8 ranks"});
+  add(degrees(1, false, 1, 1, 3, 1), 5, {"for 3 ranks", "nearest valid: --ulysses-degree 5 on 5 ranks"});
+  for (const int64_t nproc : {1, 3, 8}) {
+    O options = degrees(1, true, 1, 1, 2, 1);
+    options.nproc = nproc;
+    add(options, {}, {"for 4 ranks", fmt::format("there are {}", nproc)});
+  }
+  {
+    O options = degrees(1, true, 1, 1, 1, 1);
+    options.nproc = 2;
+    add(options, 4, {"--nproc 2 but the launcher started 4 ranks", "for 2 ranks"});
+  }
+  // Data: a picture for each replica.
+  for (const int64_t dp : {3, 4, 7}) {
+    add(degrees(dp, false, 1, 1, 1, 1), {},
+        {fmt::format("--data-parallel-degree {} needs as many pictures, the request has 2", dp),
+         "nearest valid"});
+  }
+  // CFG: two branches.
+  Workload unguided = kPixArt;
+  unguided.guided = false;
+  add(degrees(1, true, 1, 1, 1, 1), {}, {"--use-cfg-parallel needs a guidance scale above 1", "on 2 ranks"},
+      unguided);
+  add(degrees(1, true, 1, 1, 4, 1), {}, {"needs a guidance scale", "nearest valid", "on 8 ranks"}, unguided);
+  add(degrees(2, true, 2, 1, 1, 1), {}, {"needs a guidance scale", "on 8 ranks"}, unguided);
+  // Pipeline: a block for each stage.
+  for (const int64_t pp : {29, 30, 64}) {
+    add(degrees(1, false, pp, 1, 1, 1), {},
+        {"needs a block for each stage, the model has 28", "nearest valid"});
+  }
+  // Heads.
+  add(degrees(1, false, 1, 1, 17, 1), {}, {"needs a head for each rank, the model has 16", "on 17 ranks"});
+  add(degrees(1, false, 1, 1, 1, 17), {}, {"--tensor-parallel-degree 17", "needs a head"});
+  add(degrees(1, false, 1, 1, 6, 3), {}, {"--tensor-parallel-degree 3 x --ulysses-degree 6", "on 18 ranks"});
+  add(degrees(1, false, 1, 1, 32, 1), {}, {"needs a head", "nearest valid: --", "on 32 ranks"});
+  // Rows of tokens.
+  add(degrees(1, false, 1, 33, 1, 1), {}, {"needs a row of tokens for each rank, there are 32"});
+  add(degrees(1, false, 1, 12, 3, 1), {}, {"--ring-degree 12 x --ulysses-degree 3 needs a row"});
+  Workload small{.heads = 3, .blocks = 2, .token_rows = 4, .steps = 2, .pictures = 1, .guided = false};
+  add(degrees(1, false, 1, 5, 1, 1), {}, {"there are 4", "nearest valid"}, small);
+  add(degrees(2, true, 3, 5, 4, 1), {},
+      {"needs as many pictures", "guidance scale", "a block for each stage", "a head for each rank",
+       "a row of tokens", "nearest valid: "},
+      small);
+  // Flags that would be ignored.
+  const auto pipefusion_only = [&](void (*change)(O&), const char* flag) {
+    for (const int64_t ulysses : {1, 2}) {
+      add(with(degrees(1, false, 1, 1, ulysses, 1), change), {},
+          {fmt::format("{} is of PipeFusion: it needs --pipefusion-parallel-degree 2 or more", flag)});
+    }
+  };
+  pipefusion_only([](O& o) { o.num_pipeline_patch = 4; }, "--num-pipeline-patch");
+  pipefusion_only([](O& o) { o.warmup_steps = 0; }, "--warmup-steps");
+  pipefusion_only([](O& o) { o.attn_layer_num_for_pp = {28}; }, "--attn-layer-num-for-pp");
+  for (const SplitScheme scheme : {SplitScheme::k1d, SplitScheme::k2d}) {
+    O options;
+    options.split_scheme = scheme;
+    add(options, {}, {"--split-scheme needs --tensor-parallel-degree 2 or more"});
+  }
+  for (const int64_t prime : {2, 3, 5, 7, 13}) {
+    O options = degrees(1, false, 1, 1, 1, prime);
+    options.split_scheme = SplitScheme::k2d;
+    add(options, {}, {fmt::format("that is a product (4, 6, 8, 9, ...), not {}", prime), "nearest valid"});
+  }
+  // Patches and warm-up.
+  for (const int64_t bad : {0, -1, 33}) {
+    O options = degrees(1, false, 2, 1, 1, 1);
+    options.num_pipeline_patch = bad;
+    add(options, {}, {fmt::format("--num-pipeline-patch {} must be from 1 to 32", bad)});
+  }
+  {
+    O options = degrees(1, false, 2, 2, 2, 1);
+    options.num_pipeline_patch = 9;
+    add(options, {}, {"--num-pipeline-patch 9 must be from 1 to 8"});
+    options.num_pipeline_patch = 8;
+    options.warmup_steps = -1;
+    add(options, {}, {"--warmup-steps -1 must be 0 or more"});
+  }
+  // Stages.
+  for (const std::vector<int64_t>& stages :
+       {std::vector<int64_t>{28}, {14, 13}, {14, 15}, {0, 28}, {29, -1}, {10, 9, 9}}) {
+    O options = degrees(1, false, 2, 1, 1, 1);
+    options.attn_layer_num_for_pp = stages;
+    add(options, {}, {"must be 2 numbers from 1 on with the sum 28, such as 14 14"});
+  }
+  // All that is wrong is said at once.
+  {
+    O options = degrees(3, false, 2, 1, 17, 1);
+    options.num_pipeline_patch = 99;
+    options.attn_layer_num_for_pp = {1};
+    options.split_scheme = SplitScheme::k2d;
+    add(options, 7,
+        {"there are 7", "as many pictures", "a head for each rank", "--num-pipeline-patch 99", "--attn-layer",
+         "--split-scheme", "nearest valid"});
+  }
+  return rows;
+}
+
+TEST(Layout, RefusesInOneLineThatSaysWhatWouldBeValid) {
+  const std::vector<Refused> rows = refused();
+  EXPECT_GE(rows.size(), 60u);
+  for (const Refused& row : rows) {
+    const std::string line = refusal(row.options, row.workload, row.world);
+    EXPECT_EQ(line.find('\n'), std::string::npos);
+    for (const std::string& part : row.says)
+      EXPECT_NE(line.find(part), std::string::npos) << "no '" << part << "' in: " << line;
+  }
+}
+
+// The advice is valid: every combination of degrees up to 5, on a small model, is either accepted or answered
+// with flags that are accepted.
+TEST(Layout, AdviceIsValid) {
+  const Workload small{.heads = 3, .blocks = 4, .token_rows = 4, .steps = 2, .pictures = 2, .guided = true};
+  for (const int64_t dp : {1, 3}) {
+    for (const bool cfg : {false, true}) {
+      for (const int64_t pp : {1, 5}) {
+        for (const int64_t ring : {1, 2, 5}) {
+          for (const int64_t ulysses : {1, 4}) {
+            for (const int64_t tp : {1, 3}) {
+              const std::string line = refusal(degrees(dp, cfg, pp, ring, ulysses, tp), small);
+              if (line.empty()) continue;
+              const size_t at = line.find("nearest valid: ");
+              ASSERT_NE(at, std::string::npos) << line;
+              ParallelOptions advised;
+              std::istringstream words(line.substr(at + 15));
+              for (std::string flag; words >> flag && flag != "on" && flag != "no";) {
+                if (flag == "--use-cfg-parallel") {
+                  advised.use_cfg_parallel = true;
+                  continue;
+                }
+                int64_t value = 0;
+                words >> value;
+                if (flag == "--split-scheme") {
+                  words >> flag;
+                  advised.split_scheme = SplitScheme::k2d;
+                  continue;
+                }
+                if (flag == "--data-parallel-degree") advised.data_parallel_degree = value;
+                if (flag == "--pipefusion-parallel-degree") advised.pipefusion_parallel_degree = value;
+                if (flag == "--ring-degree") advised.ring_degree = value;
+                if (flag == "--ulysses-degree") advised.ulysses_degree = value;
+                if (flag == "--tensor-parallel-degree") advised.tensor_parallel_degree = value;
+              }
+              EXPECT_EQ(refusal(advised, small), "") << line;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::parallel
