@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
 packages=(build-essential cmake ninja-build ccache python3-venv libcli11-dev nlohmann-json3-dev libpng-dev
-          libicu-dev libgtest-dev libbenchmark-dev)
+          libicu-dev libgloo-dev libgtest-dev libbenchmark-dev)
 case ${1:-} in
   fuzz) packages+=(clang libclang-rt-14-dev) ;;
   lint) packages+=(clang clang-format clang-tidy) ;;

@@ -16,4 +16,11 @@ Range split_evenly(int64_t total, const Group& group) {
           .length = base + (group.rank < larger ? 1 : 0)};
 }
 
+std::vector<Range> split_evenly_all(int64_t total, int64_t ranks) {
+  std::vector<Range> parts;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    parts.push_back(split_evenly(total, {.rank = rank, .size = ranks}));
+  return parts;
+}
+
 }  // namespace tessera::parallel

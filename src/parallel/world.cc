@@ -1,0 +1,194 @@
+#include "parallel/world.h"
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "core/error.h"
+
+namespace tessera::parallel {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+[[noreturn]] void lost(int64_t peer, const std::string& why) {
+  throw Error(ErrorKind::kPeer, "rank " + std::to_string(peer), "lost: " + why.substr(0, why.find('\n')));
+}
+
+// Messages of one exchange, each a work of c10d.
+class GlooExchange : public Exchange {
+ public:
+  struct Part {
+    int64_t peer;  // in the world
+    c10::intrusive_ptr<c10d::Work> work;
+  };
+  GlooExchange(std::vector<Part> parts, Milliseconds timeout) : parts_(std::move(parts)), timeout_(timeout) {}
+
+  ~GlooExchange() override {
+    for (const Part& part : parts_) {
+      try {
+        part.work->wait(timeout_);
+      } catch (const std::exception&) {  // whoever unwinds past this has the first error already
+      }
+    }
+  }
+
+  void wait() override {
+    while (!parts_.empty()) {
+      const Part part = parts_.back();
+      parts_.pop_back();
+      try {
+        if (!part.work->wait(timeout_)) lost(part.peer, "the message was given up");
+      } catch (const Error&) {
+        throw;
+      } catch (const c10::Error& error) {
+        lost(part.peer, error.what_without_backtrace());
+      } catch (const std::exception& error) {
+        lost(part.peer, error.what());
+      }
+    }
+  }
+
+ private:
+  std::vector<Part> parts_;
+  Milliseconds timeout_;
+};
+
+}  // namespace
+
+// The Gloo connections of all ranks: one mesh for all groups, whose messages differ in their tag.
+class World::Connections {
+ public:
+  // interface: empty for the one that the host's name leads to.
+  Connections(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
+              const std::string& interface, Milliseconds timeout)
+      : store_(store), timeout_(timeout) {
+    const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(interface.empty()
+                                   ? c10d::ProcessGroupGloo::createDefaultDevice()
+                                   : c10d::ProcessGroupGloo::createDeviceForInterface(interface));
+    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(rank), static_cast<int>(size),
+                                                        options);
+  }
+
+  c10d::ProcessGroupGloo& gloo() { return *gloo_; }
+  Milliseconds timeout() const { return timeout_; }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  Milliseconds timeout_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+};
+
+namespace {
+
+class GlooTransport : public Transport {
+ public:
+  GlooTransport(c10d::ProcessGroupGloo& gloo, std::shared_ptr<void> owner, std::vector<int64_t> ranks,
+                int tag, Milliseconds timeout)
+      : gloo_(gloo), owner_(std::move(owner)), ranks_(std::move(ranks)), tag_(tag), timeout_(timeout) {}
+
+  std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives) override {
+    std::vector<GlooExchange::Part> parts;
+    // Receives first: what is expected needs no buffer between.
+    for (Message& message : receives) add(parts, message, /*sending=*/false);
+    for (Message& message : sends) add(parts, message, /*sending=*/true);
+    return std::make_unique<GlooExchange>(std::move(parts), timeout_);
+  }
+
+ private:
+  void add(std::vector<GlooExchange::Part>& parts, Message& message, bool sending) {
+    TESSERA_CHECK(message.tensor.is_contiguous(), "a message must be contiguous");
+    if (message.tensor.numel() == 0) return;
+    const int64_t peer = ranks_[static_cast<size_t>(message.peer)];
+    std::vector<at::Tensor> tensors = {message.tensor};
+    try {
+      parts.push_back({peer, sending ? gloo_.send(tensors, static_cast<int>(peer), tag_)
+                                     : gloo_.recv(tensors, static_cast<int>(peer), tag_)});
+    } catch (const c10::Error& error) {
+      lost(peer, error.what_without_backtrace());
+    } catch (const std::exception& error) {  // gloo's own, of a connection that is down already
+      lost(peer, error.what());
+    }
+  }
+
+  c10d::ProcessGroupGloo& gloo_;
+  std::shared_ptr<void> owner_;  // keeps gloo_ alive
+  std::vector<int64_t> ranks_;
+  int tag_;
+  Milliseconds timeout_;
+};
+
+}  // namespace
+
+Group World::group(std::vector<int64_t> ranks, std::string axis) {
+  const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+  TESSERA_CHECK(place != ranks.end(), "rank {} is not in its group '{}'", rank_, axis);
+  Group group{
+      .rank = place - ranks.begin(), .size = static_cast<int64_t>(ranks.size()), .axis = std::move(axis)};
+  const auto tag = static_cast<int>(++groups_);
+  if (group.size > 1) {
+    group.transport = std::make_shared<GlooTransport>(connections_->gloo(), connections_, ranks, tag,
+                                                      connections_->timeout());
+  }
+  group.ranks = std::move(ranks);
+  group.hooks = hooks_;
+  return group;
+}
+
+World World::join(const Rendezvous& rendezvous) {
+  World world;
+  world.rank_ = rendezvous.rank;
+  world.size_ = rendezvous.world_size;
+  if (world.size_ == 1) return world;
+  c10d::TCPStoreOptions options;
+  options.port = rendezvous.port;
+  options.isServer = rendezvous.rank == 0 && !rendezvous.store_is_elsewhere;
+  options.waitWorkers = false;
+  options.timeout = rendezvous.timeout;
+  try {
+    const auto store = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
+    world.connections_ = std::make_shared<Connections>(store, world.rank_, world.size_, rendezvous.interface,
+                                                       rendezvous.timeout);
+  } catch (const std::exception& error) {
+    const std::string what = error.what();
+    throw Error(ErrorKind::kPeer, fmt::format("{}:{}", rendezvous.address, rendezvous.port),
+                fmt::format("rank {} of {} could not join: {}", world.rank_, world.size_,
+                            what.substr(0, what.find('\n'))));
+  }
+  return world;
+}
+
+void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, Milliseconds timeout) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::exception_ptr first;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        at::set_num_threads(1);
+        World world;
+        world.rank_ = rank;
+        world.size_ = size;
+        if (size > 1)
+          world.connections_ = std::make_shared<World::Connections>(store, rank, size, "lo", timeout);
+        body(world);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,66 @@
+// All ranks of a run: how they find each other, and the groups among them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/group.h"
+#include "parallel/transport.h"
+
+namespace tessera::parallel {
+
+// Where and as whom a rank joins.
+struct Rendezvous {
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  int64_t local_rank = 0;  // among the ranks of this host
+  int64_t local_world_size = 1;
+  std::string address = "127.0.0.1";  // of the host where rank 0 runs
+  uint16_t port = 29500;
+  bool store_is_elsewhere = false;  // the launcher keeps the store, not rank 0
+  std::string interface;            // network interface for messages; empty: the one that leads to `address`
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // of each message, and of joining
+};
+
+// One rank's view of the world. Copies share the connections.
+class World {
+ public:
+  World() = default;  // a world of one
+
+  // Joins through a TCP store; returns when all ranks have joined. Throws Error(kPeer) after the timeout.
+  static World join(const Rendezvous& rendezvous);
+
+  int64_t rank() const { return rank_; }
+  int64_t size() const { return size_; }
+
+  // The group of these ranks (numbers in the world), of which this rank must be one. Every group has a number
+  // of its own, the same on all members: groups are made in the same order on all ranks, also those that a
+  // rank is not in.
+  Group group(std::vector<int64_t> ranks, std::string axis);
+  // Takes a number for a group that this rank is not in.
+  void skip_group() { ++groups_; }
+
+  void set_hooks(OperationHooks hooks) { *hooks_ = std::move(hooks); }
+
+ private:
+  friend void run_ranks_as_threads(int64_t, const std::function<void(World)>&, std::chrono::milliseconds);
+  class Connections;
+
+  int64_t rank_ = 0;
+  int64_t size_ = 1;
+  int64_t groups_ = 0;
+  std::shared_ptr<Connections> connections_;
+  std::shared_ptr<OperationHooks> hooks_ = std::make_shared<OperationHooks>();
+};
+
+// Runs `body` once for each of `size` ranks, each on a thread of its own with one intra-op thread, connected
+// through memory and the loopback device: for tests. Rethrows the first exception after all threads have
+// ended.
+void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body,
+                          std::chrono::milliseconds timeout = std::chrono::seconds(20));
+
+}  // namespace tessera::parallel
