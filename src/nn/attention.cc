@@ -29,6 +29,8 @@ struct Head {
   T* out;
   int64_t q_stride, k_stride, v_stride, out_stride;
   int64_t keys, depth;
+  // Where the softmax stands, when keys come in parts: [S, depth], [S], [S]. Null: all keys are here.
+  float *sums, *maxima, *totals;
 };
 
 // Scratch of one thread.
@@ -197,39 +199,59 @@ void attend(const Head<T>& head, int64_t begin, int64_t end, float scale, Scratc
     const int64_t rows = std::min(kQueryBlock, end - first);
     int64_t stride = 0;
     const T* queries = padded_queries(head, first, rows, padded_depth, scratch.queries, stride);
-    std::fill_n(scratch.maxima, rows, -INFINITY);
-    std::fill_n(scratch.totals, rows, 0.0F);
+    const bool goes_on = head.sums != nullptr;
+    float* sums = goes_on ? head.sums + first * depth : scratch.sums;
+    float* maxima = goes_on ? head.maxima + first : scratch.maxima;
+    float* totals = goes_on ? head.totals + first : scratch.totals;
+    if (!goes_on) {
+      std::fill_n(maxima, rows, -INFINITY);
+      std::fill_n(totals, rows, 0.0F);
+    }
     for (int64_t key = 0, block = 0; key < head.keys; key += kKeyBlock, ++block) {
       const int64_t keys = std::min(kKeyBlock, head.keys - key), columns = round_up(keys, kPair);
       product(rows, columns, padded_depth, queries, stride, scratch.keys + block * block_elements,
               scratch.scores, false);
-      softmax_block(scratch.scores, scratch.probabilities, scratch.maxima, scratch.totals, scratch.sums, rows,
-                    keys, columns, depth, scale);
+      softmax_block(scratch.scores, scratch.probabilities, maxima, totals, sums, rows, keys, columns, depth,
+                    scale);
       product(rows, depth, columns, scratch.probabilities, columns, scratch.values + block * block_elements,
-              scratch.sums, /*add=*/block > 0);
+              sums,
+              /*add=*/goes_on || block > 0);
     }
-    normalise_block(scratch.sums, scratch.totals, head.out + first * head.out_stride, head.out_stride, rows,
-                    depth);
+    if (!goes_on) {
+      normalise_block(sums, totals, head.out + first * head.out_stride, head.out_stride, rows, depth);
+    }
   }
 }
 
+// Where the softmax of all heads stands; see PartialAttention.
+struct Progress {
+  at::Tensor sums, maxima, totals;
+};
+
+// Into `out`, or into `progress` where that is given.
 template <typename T>
 void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-                int64_t heads) {
+                int64_t heads, const Progress* progress = nullptr) {
   const int64_t batch = q.size(0), queries = q.size(1), keys = k.size(1), depth = q.size(2) / heads;
   const float scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(depth)));
   const auto data = [](const at::Tensor& x) { return static_cast<T*>(x.data_ptr()); };
   const auto head_at = [&](int64_t b, int64_t h) {
+    const auto standing = [&](const at::Tensor& x) {
+      return static_cast<float*>(x.data_ptr()) + b * x.stride(0) + h * x.stride(1);
+    };
     return Head<T>{.q = data(q) + b * q.stride(0) + h * depth,
                    .k = data(k) + b * k.stride(0) + h * depth,
                    .v = data(v) + b * v.stride(0) + h * depth,
-                   .out = data(out) + b * out.stride(0) + h * depth,
+                   .out = progress ? nullptr : data(out) + b * out.stride(0) + h * depth,
                    .q_stride = q.stride(1),
                    .k_stride = k.stride(1),
                    .v_stride = v.stride(1),
-                   .out_stride = out.stride(1),
+                   .out_stride = progress ? 0 : out.stride(1),
                    .keys = keys,
-                   .depth = depth};
+                   .depth = depth,
+                   .sums = progress ? standing(progress->sums) : nullptr,
+                   .maxima = progress ? standing(progress->maxima) : nullptr,
+                   .totals = progress ? standing(progress->totals) : nullptr};
   };
   // Enough tasks to keep all threads busy to the end; each packs its head's keys, so not more than needed.
   const int64_t wanted = at::get_num_threads() == 1 ? 1 : 4 * at::get_num_threads();
@@ -257,6 +279,22 @@ void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
   });
 }
 
+bool has_own_kernel(const at::Tensor& q) {
+  return q.is_cpu() && cpu_has_avx512() &&
+         (q.scalar_type() == at::kFloat || (q.scalar_type() == at::kBFloat16 && cpu_has_bf16()));
+}
+
+void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
+  TESSERA_CHECK(q.size(2) % heads == 0 && q.size(2) == k.size(2) && k.sizes() == v.sizes(),
+                "widths {}, {}, {}", q.size(2), k.size(2), v.size(2));
+  TESSERA_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && v.stride(2) == 1, "rows must be contiguous");
+}
+
+// [B, S, heads * D] -> [B, heads, S, D]
+at::Tensor split_heads(const at::Tensor& x, int64_t heads) {
+  return x.unflatten(2, {heads, x.size(2) / heads}).transpose(1, 2);
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
@@ -267,21 +305,51 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 
 void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     int64_t heads) {
-  TESSERA_CHECK(
-      q.size(2) % heads == 0 && q.size(2) == k.size(2) && k.sizes() == v.sizes() && out.sizes() == q.sizes(),
-      "widths {}, {}, {}", q.size(2), k.size(2), v.size(2));
-  TESSERA_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && v.stride(2) == 1 && out.stride(2) == 1,
-                "rows must be contiguous");
+  check_shapes(q, k, v, heads);
+  TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1, "the output must be like the queries");
   TESSERA_CHECK(k.size(1) > 0, "no keys");
-  const bool bf16 = q.scalar_type() == at::kBFloat16;
-  if (q.is_cpu() && cpu_has_avx512() && (q.scalar_type() == at::kFloat || (bf16 && cpu_has_bf16()))) {
-    bf16 ? attend_all<Bf16>(q, k, v, out, heads) : attend_all<float>(q, k, v, out, heads);
+  if (has_own_kernel(q)) {
+    q.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q, k, v, out, heads)
+                                     : attend_all<float>(q, k, v, out, heads);
     return;
   }
-  const auto split = [&](const at::Tensor& x) {
-    return x.unflatten(2, {heads, x.size(2) / heads}).transpose(1, 2);
-  };
-  out.copy_(at::scaled_dot_product_attention(split(q), split(k), split(v)).transpose(1, 2).flatten(2));
+  out.copy_(
+      at::scaled_dot_product_attention(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads))
+          .transpose(1, 2)
+          .flatten(2));
+}
+
+PartialAttention::PartialAttention(const at::Tensor& q, int64_t heads) : q_(q), heads_(heads) {
+  const int64_t batch = q.size(0), queries = q.size(1), depth = q.size(2) / heads;
+  const auto options = q.options().dtype(at::kFloat);
+  sums_ = at::zeros({batch, heads, queries, depth}, options);
+  maxima_ = at::full({batch, heads, queries}, -INFINITY, options);
+  totals_ = at::zeros({batch, heads, queries}, options);
+}
+
+void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
+  check_shapes(q_, k, v, heads_);
+  if (k.size(1) == 0 || q_.size(1) == 0) return;
+  if (has_own_kernel(q_)) {
+    const Progress progress{sums_, maxima_, totals_};
+    q_.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q_, k, v, {}, heads_, &progress)
+                                      : attend_all<float>(q_, k, v, {}, heads_, &progress);
+    return;
+  }
+  // out = out_1 e^(l_1 - l) + out_2 e^(l_2 - l), e^l = e^(l_1) + e^(l_2)
+  const at::Tensor q =
+      split_heads(q_, heads_).to(at::kFloat) / std::sqrt(static_cast<double>(q_.size(2) / heads_));
+  const at::Tensor scores = at::matmul(q, split_heads(k, heads_).to(at::kFloat).transpose(2, 3));
+  const at::Tensor fresh = at::logsumexp(scores, {-1});  // [B, heads, S]
+  const at::Tensor all = at::logaddexp(maxima_, fresh);
+  sums_ = sums_ * (maxima_ - all).exp().unsqueeze(-1) +
+          at::matmul((scores - all.unsqueeze(-1)).exp(), split_heads(v, heads_).to(at::kFloat));
+  maxima_ = all;
+}
+
+at::Tensor PartialAttention::result() const {
+  const at::Tensor normalised = has_own_kernel(q_) ? sums_ / totals_.unsqueeze(-1) : sums_;
+  return normalised.transpose(1, 2).flatten(2).to(q_.scalar_type());
 }
 
 }  // namespace tessera::nn

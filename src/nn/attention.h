@@ -17,4 +17,25 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     int64_t heads);
 
+// Attention to keys that come in parts, each of which may be gone when the next comes: the online softmax
+// goes on where the last part left it, so the parts' order and sizes change nothing but the rounding (Ring
+// Attention, arXiv:2310.01889). At least one part must come.
+class PartialAttention {
+ public:
+  // q [B, S, heads * D] as above; it must live until the last part has been added.
+  PartialAttention(const at::Tensor& q, int64_t heads);
+
+  // k, v [B, T, heads * D] as above; T may be 0.
+  void add(const at::Tensor& k, const at::Tensor& v);
+  at::Tensor result() const;  // [B, S, heads * D] in the dtype of q
+
+ private:
+  at::Tensor q_;
+  int64_t heads_;
+  // Own kernel: sums of exp(s - max) v, relative to `maxima_`, and of exp(s - max) in `totals_`. Elsewhere
+  // the result so far, and the logarithms of the totals in `maxima_`.
+  at::Tensor sums_;             // [B, heads, S, D] fp32
+  at::Tensor maxima_, totals_;  // [B, heads, S] fp32
+};
+
 }  // namespace tessera::nn

@@ -48,6 +48,24 @@ INSTANTIATE_TEST_SUITE_P(
                                          Case{1, 200, 511, 1, 128}, Case{1, 33, 70, 1, 512}),
                        ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf)));
 
+TEST_P(AttentionTest, TakesKeysInParts) {
+  const auto& [c, dtype] = GetParam();
+  const auto draw = [&](int64_t tokens) { return at::randn({c.batch, tokens, c.heads * c.depth}).to(dtype); };
+  const at::Tensor q = draw(c.queries) * 2, k = draw(c.keys) * 2, v = draw(c.keys);
+  const at::Tensor expected = reference(q, k, v, c.heads);
+  const double tolerance = dtype == at::kFloat ? 1e-5 : dtype == at::kHalf ? 2e-3 : 1e-2;
+  for (const int64_t parts : {1, 2, 5}) {
+    PartialAttention attention(q, c.heads);
+    for (int64_t part = parts; part-- > 0;) {  // some are empty, and the last comes first
+      const int64_t begin = c.keys * part / parts, end = c.keys * (part + 1) / parts;
+      attention.add(k.narrow(1, begin, end - begin), v.narrow(1, begin, end - begin));
+    }
+    const at::Tensor out = attention.result();
+    EXPECT_EQ(out.scalar_type(), dtype);
+    EXPECT_LE(error(out, expected), tolerance) << parts << " parts";
+  }
+}
+
 TEST(Attention, TakesStridedParts) {
   const at::Tensor fused = at::randn({2, 90, 3 * 40});
   const auto parts = fused.chunk(3, 2);
