@@ -3,12 +3,11 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <thread>
-
-#include <cmath>
-#include <limits>
 
 namespace tessera::nn {
 namespace {
