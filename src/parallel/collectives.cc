@@ -1,6 +1,6 @@
 #include "parallel/collectives.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "core/error.h"
 
@@ -138,7 +138,7 @@ std::string broadcast_bytes(const std::string& bytes, int64_t root, const Group&
   at::Tensor length = at::tensor({static_cast<int64_t>(bytes.size())}, at::kLong);
   if (group.rank == root) {
     const at::Tensor data = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
-    std::memcpy(data.data_ptr(), bytes.data(), bytes.size());
+    std::copy(bytes.begin(), bytes.end(), data.mutable_data_ptr<uint8_t>());
     Pending(group, "broadcast", all_peers(length), {}).wait();
     Pending(group, "broadcast", all_peers(data), {}).wait();
     return bytes;
