@@ -22,7 +22,7 @@ struct Rendezvous {
   std::string address = "127.0.0.1";  // of the host where rank 0 runs
   uint16_t port = 29500;
   bool store_is_elsewhere = false;  // the launcher keeps the store, not rank 0
-  std::string interface;            // network interface for messages; empty: the one that leads to `address`
+  std::string interface;            // network interface for messages; empty: the one of the host's name
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // of each message, and of joining
 };
 
