@@ -6,9 +6,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/cpu.h"
 #include "core/error.h"
-#include "nn/kernel.h"
+#include "nn/attention_kernels.h"
 
 namespace tessera::nn {
 namespace {
@@ -40,122 +39,6 @@ struct Scratch {
   float *scores, *sums;  // [kQueryBlock, kKeyBlock], [kQueryBlock, depth]
   float maxima[kQueryBlock], totals[kQueryBlock];
 };
-
-// 2^x for x <= 0; 0 below -126. A polynomial for 2^r, |r| <= 1/2 (relative error 2.4e-7), and an exponent.
-TESSERA_INLINE float exp2_nonpositive(float x) {
-  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-  const bool vanishes = x < -126.0F;
-  const float shifted = (vanishes ? -126.0F : x) + kRound;
-  const float r = (vanishes ? -126.0F : x) - (shifted - kRound);
-  float p = 0.0013333558F;
-  p = p * r + 0.0096181291F;
-  p = p * r + 0.055504109F;
-  p = p * r + 0.24022651F;
-  p = p * r + 0.69314718F;
-  p = p * r + 1.0F;
-  const uint32_t exponent = std::bit_cast<uint32_t>(shifted) << 23;  // modulo 2^9: what kRound adds falls out
-  const float result = std::bit_cast<float>(std::bit_cast<uint32_t>(p) + exponent);
-  return vanishes ? 0.0F : result;
-}
-
-// Probabilities are in [0, 1]: no NaN to keep.
-TESSERA_INLINE void store_probability(Bf16* to, float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  *to = static_cast<Bf16>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
-}
-TESSERA_INLINE void store_probability(float* to, float value) {
-  *to = value;
-}
-
-template <typename T>
-TESSERA_INLINE void softmax_rows(const float* scores, T* probabilities, float* maxima, float* totals,
-                                 float* sums, int64_t rows, int64_t keys, int64_t padded_keys, int64_t depth,
-                                 float scale) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const float* score = scores + row * padded_keys;
-    T* probability = probabilities + row * padded_keys;
-    float largest = -INFINITY;
-#pragma omp simd reduction(max : largest)
-    for (int64_t j = 0; j < keys; ++j) largest = score[j] > largest ? score[j] : largest;
-    const float maximum = std::max(maxima[row], largest * scale);
-    float total = 0;
-#pragma omp simd reduction(+ : total)
-    for (int64_t j = 0; j < keys; ++j) {
-      const float value = exp2_nonpositive(score[j] * scale - maximum);
-      total += value;
-      store_probability(probability + j, value);
-    }
-    for (int64_t j = keys; j < padded_keys; ++j) probability[j] = 0;
-    if (maximum != maxima[row]) {  // earlier blocks were taken relative to a smaller maximum
-      const float shrink = exp2_nonpositive(maxima[row] - maximum);
-      totals[row] *= shrink;
-      float* sum = sums + row * depth;
-      for (int64_t d = 0; d < depth; ++d) sum[d] *= shrink;
-      maxima[row] = maximum;
-    }
-    totals[row] += total;
-  }
-}
-
-TESSERA_KERNEL void softmax_block(const float* scores, Bf16* probabilities, float* maxima, float* totals,
-                                  float* sums, int64_t rows, int64_t keys, int64_t padded_keys, int64_t depth,
-                                  float scale) {
-  softmax_rows(scores, probabilities, maxima, totals, sums, rows, keys, padded_keys, depth, scale);
-}
-TESSERA_KERNEL void softmax_block(const float* scores, float* probabilities, float* maxima, float* totals,
-                                  float* sums, int64_t rows, int64_t keys, int64_t padded_keys, int64_t depth,
-                                  float scale) {
-  softmax_rows(scores, probabilities, maxima, totals, sums, rows, keys, padded_keys, depth, scale);
-}
-
-template <typename T>
-TESSERA_INLINE void normalise_rows(const float* sums, const float* totals, T* out, int64_t out_stride,
-                                   int64_t rows, int64_t depth) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const float factor = 1.0F / totals[row];
-    for (int64_t d = 0; d < depth; ++d) store(out + row * out_stride + d, sums[row * depth + d] * factor);
-  }
-}
-TESSERA_KERNEL void normalise_block(const float* sums, const float* totals, Bf16* out, int64_t out_stride,
-                                    int64_t rows, int64_t depth) {
-  normalise_rows(sums, totals, out, out_stride, rows, depth);
-}
-TESSERA_KERNEL void normalise_block(const float* sums, const float* totals, float* out, int64_t out_stride,
-                                    int64_t rows, int64_t depth) {
-  normalise_rows(sums, totals, out, out_stride, rows, depth);
-}
-
-// Rows that lie side by side for the product take: bf16 products want pairs of a column's elements beside
-// each other ("VNNI"), [K / 2, N, 2]; fp32 products plain rows.
-
-// k [keys, depth] -> k^T. bf16: [depth / 2, columns, 2].
-void pack_keys(const Bf16* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, Bf16* packed) {
-  for (int64_t key = 0; key < keys; ++key) {
-    for (int64_t d = 0; d < depth; d += 2) {
-      Bf16* pair = packed + d * columns + 2 * key;
-      pair[0] = k[key * stride + d];
-      pair[1] = d + 1 < depth ? k[key * stride + d + 1] : 0;
-    }
-  }
-}
-void pack_keys(const float* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, float* packed) {
-  for (int64_t key = 0; key < keys; ++key) {
-    for (int64_t d = 0; d < depth; ++d) packed[d * columns + key] = k[key * stride + d];
-  }
-}
-
-// v [keys, depth]. bf16: [columns / 2, depth, 2], rows past the last key zero.
-void pack_values(const Bf16* v, int64_t stride, int64_t keys, int64_t depth, int64_t columns, Bf16* packed) {
-  for (int64_t key = 0; key < columns; ++key) {
-    Bf16* row = packed + (key / 2) * depth * 2 + key % 2;
-    for (int64_t d = 0; d < depth; ++d) row[2 * d] = key < keys ? v[key * stride + d] : 0;
-  }
-}
-void pack_values(const float* v, int64_t stride, int64_t keys, int64_t depth, int64_t /*columns*/,
-                 float* packed) {
-  for (int64_t key = 0; key < keys; ++key)
-    std::memcpy(packed + key * depth, v + key * stride, depth * sizeof(float));
-}
 
 void product(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda, const Bf16* b, float* c, bool add) {
   at::native::cpublas::brgemm(m, n, k, lda, n, n, add, reinterpret_cast<const at::BFloat16*>(a),
@@ -192,7 +75,7 @@ void attend(const Head<T>& head, int64_t begin, int64_t end, float scale, Scratc
     const int64_t keys = std::min(kKeyBlock, head.keys - key), columns = round_up(keys, kPair);
     pack_keys(head.k + key * head.k_stride, head.k_stride, keys, depth, columns,
               scratch.keys + block * block_elements);
-    pack_values(head.v + key * head.v_stride, head.v_stride, keys, depth, columns,
+    pack_values(head.v + key * head.v_stride, head.v_stride, keys, depth,
                 scratch.values + block * block_elements);
   }
   for (int64_t first = begin; first < end; first += kQueryBlock) {
@@ -203,6 +86,7 @@ void attend(const Head<T>& head, int64_t begin, int64_t end, float scale, Scratc
     float* sums = goes_on ? head.sums + first * depth : scratch.sums;
     float* maxima = goes_on ? head.maxima + first : scratch.maxima;
     float* totals = goes_on ? head.totals + first : scratch.totals;
+    const SoftmaxState state{maxima, totals, sums, depth};
     if (!goes_on) {
       std::fill_n(maxima, rows, -INFINITY);
       std::fill_n(totals, rows, 0.0F);
@@ -211,14 +95,13 @@ void attend(const Head<T>& head, int64_t begin, int64_t end, float scale, Scratc
       const int64_t keys = std::min(kKeyBlock, head.keys - key), columns = round_up(keys, kPair);
       product(rows, columns, padded_depth, queries, stride, scratch.keys + block * block_elements,
               scratch.scores, false);
-      softmax_block(scratch.scores, scratch.probabilities, maxima, totals, sums, rows, keys, columns, depth,
-                    scale);
+      softmax_block(scratch.scores, scratch.probabilities, state, rows, keys, columns, scale);
       product(rows, depth, columns, scratch.probabilities, columns, scratch.values + block * block_elements,
               sums,
               /*add=*/goes_on || block > 0);
     }
     if (!goes_on) {
-      normalise_block(sums, totals, head.out + first * head.out_stride, head.out_stride, rows, depth);
+      normalise_block(state, head.out + first * head.out_stride, head.out_stride, rows);
     }
   }
 }
@@ -280,8 +163,7 @@ void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
 }
 
 bool has_own_kernel(const at::Tensor& q) {
-  return q.is_cpu() && cpu_has_avx512() &&
-         (q.scalar_type() == at::kFloat || (q.scalar_type() == at::kBFloat16 && cpu_has_bf16()));
+  return q.is_cpu() && attention_kernels_run(q.scalar_type());
 }
 
 void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {

@@ -1,0 +1,34 @@
+// Self-attention as PixArt-XL has it (16 heads of 72), the queries, keys and values parts of one product:
+// the own kernel and ATen's.
+#include <ATen/ATen.h>
+#include <benchmark/benchmark.h>
+
+#include "nn/attention.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kHeads = 16, kDepth = 72;
+
+void own_attention(benchmark::State& state, at::ScalarType dtype) {
+  const auto parts = at::randn({2, state.range(0), 3 * kHeads * kDepth}, dtype).chunk(3, 2);
+  const at::Tensor out = at::empty(parts[0].sizes(), dtype);
+  for (auto _ : state) nn::attention_into(out, parts[0], parts[1], parts[2], kHeads);
+}
+
+void aten_attention(benchmark::State& state, at::ScalarType dtype) {
+  const auto parts = at::randn({2, state.range(0), 3 * kHeads * kDepth}, dtype).chunk(3, 2);
+  const auto heads = [](const at::Tensor& x) { return x.unflatten(2, {kHeads, kDepth}).transpose(1, 2); };
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        at::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2])));
+  }
+}
+
+BENCHMARK_CAPTURE(own_attention, bf16, at::kBFloat16)->Arg(1024)->Arg(4096)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(aten_attention, bf16, at::kBFloat16)->Arg(1024)->Arg(4096)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(own_attention, fp32, at::kFloat)->Arg(1024)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(aten_attention, fp32, at::kFloat)->Arg(1024)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace tessera
