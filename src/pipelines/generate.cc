@@ -51,8 +51,8 @@ class Run {
   }
 
  public:
-  Run(const Settings& settings, const Model& model, const Observer& observer)
-      : settings_(settings), model_(model), observer_(observer) {
+  Run(const Settings& settings, const Model& model, const Observer& observer, const parallel::Ranks& ranks)
+      : settings_(settings), model_(model), observer_(observer), ranks_(ranks) {
     options_.dtype = settings.request.dtype;
     options_.device = settings.request.device;
   }
@@ -106,13 +106,15 @@ class Run {
   const Settings& settings_;
   const Model& model_;
   const Observer& observer_;
+  const parallel::Ranks& ranks_;
   models::LoadOptions options_;
   Result result_;
 };
 
 }  // namespace
 
-Result generate(const Settings& settings, const Model& model, const Observer& observer) {
+Result generate(const Settings& settings, const Model& model, const Observer& observer,
+                const parallel::Ranks& ranks) {
   const c10::InferenceMode inference_mode;
   const auto start = Clock::now();
 
@@ -126,7 +128,7 @@ Result generate(const Settings& settings, const Model& model, const Observer& ob
     check_weights(model);
   }
 
-  Run run(settings, model, observer);
+  Run run(settings, model, observer, ranks);
   const at::Tensor z = run.denoise(*sampler, run.encode());
   if (settings.request.output_type == OutputType::kImage) run.result().images = run.decode(z);
 

@@ -7,6 +7,7 @@
 
 #include "core/image.h"
 #include "models/family.h"
+#include "parallel/ranks.h"
 #include "pipelines/model.h"
 #include "pipelines/observer.h"
 #include "pipelines/request.h"
@@ -37,6 +38,10 @@ struct Result {
 // Runs `settings`, which resolve() made for this model. Each part is loaded when its turn comes and freed
 // after it, so that the memory needed is that of the largest part. Throws Error, and Cancelled when the
 // observer says so.
-Result generate(const Settings& settings, const Model& model, const Observer& observer = {});
+//
+// All ranks must call this with the same settings and model; a rank that is lost is an Error(kPeer) on the
+// others. Rank 0 of the world gets latents and pictures, the others get neither.
+Result generate(const Settings& settings, const Model& model, const Observer& observer = {},
+                const parallel::Ranks& ranks = {});
 
 }  // namespace tessera::pipelines
