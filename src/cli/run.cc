@@ -7,6 +7,7 @@
 
 #include "cli/arguments.h"
 #include "cli/generate_command.h"
+#include "cli/mesh_command.h"
 #include "cli/models_command.h"
 #include "cli/signals.h"
 #include "cli/streams.h"
@@ -49,6 +50,10 @@ int dispatch(std::vector<std::string> arguments) {
     return 0;
   }
   if (const auto* models = std::get_if<ModelsArguments>(&command)) return run_models(*models);
+  if (const auto* mesh = std::get_if<MeshArguments>(&command)) {
+    run_mesh(*mesh);
+    return 0;
+  }
   fmt::print(nothing_asked ? stderr : stdout, "{}", std::get<ShowText>(command).text);
   return nothing_asked ? static_cast<int>(ErrorKind::kUsage) : 0;
 }
