@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
@@ -154,7 +155,9 @@ class Watch {
   }
 
  private:
-  bool alive(size_t i) const { return ends_[i].state == State::kRunning || ends_[i].state == State::kStopped; }
+  bool alive(size_t i) const {
+    return ends_[i].state == State::kRunning || ends_[i].state == State::kStopped;
+  }
   bool any_alive() const {
     for (size_t i = 0; i < ends_.size(); ++i) {
       if (alive(i)) return true;
@@ -227,8 +230,7 @@ class Watch {
     const bool failed = first_failure_ != Clock::time_point::max();
     if (failed ? may_change(ends_) && Clock::now() < first_failure_ + kGrace : Clock::now() < stop_deadline())
       return std::nullopt;
-    for (size_t i = 0; i < ends_.size(); ++i)
-      ends_[i].place = board_.rank(static_cast<int64_t>(i)).place();
+    for (size_t i = 0; i < ends_.size(); ++i) ends_[i].place = board_.rank(static_cast<int64_t>(i)).place();
     return judge(ends_, timeout_);
   }
 
@@ -245,6 +247,7 @@ class Watch {
 
 // Runs the body and ends the process, without the cleaning up that would wait for other ranks.
 [[noreturn]] void run_child(const parallel::Rendezvous& place, pid_t parent, Board& board,
+                            const BlockedSignals& signals,
                             const std::function<void(const parallel::Rendezvous&, Board&)>& body) {
   RankStatus& status = board.rank(place.rank);
   int exit_code = 0;
@@ -253,6 +256,7 @@ class Watch {
     if (::getppid() != parent) ::_exit(128 + SIGKILL);  // it was gone before
     ::prctl(PR_SET_NAME, fmt::format("tessera:{}", place.rank).c_str());
     leave_interrupts_to_parent();
+    signals.restore();
     body(place, board);
     flush_output();
   } catch (...) {
@@ -290,8 +294,7 @@ Launched launch_ranks(int64_t ranks, const parallel::Rendezvous& common,
       }
       if (process == 0) {
         if (rank != 0) ::close(socket.descriptor());
-        signals.restore();
-        run_child(place, parent, board, body);
+        run_child(place, parent, board, signals, body);
       }
       watch.add(process);
     }

@@ -52,17 +52,6 @@ std::chrono::milliseconds parse_timeout(const std::string& text) {
   return std::chrono::milliseconds(std::llround(seconds * 1000));
 }
 
-std::string parse_interface(const std::string& text) {
-  if (!text.empty() && ::if_nametoindex(text.c_str()) != 0) return text;
-  std::vector<std::string> names;
-  struct if_nameindex* const all = ::if_nameindex();
-  for (const struct if_nameindex* each = all; each && each->if_index != 0; ++each)
-    names.emplace_back(each->if_name);
-  ::if_freenameindex(all);
-  usage_error("--interface", "this host has no network interface '{}'; it has {}", text,
-              fmt::join(names, ", "));
-}
-
 }  // namespace
 
 void add_degree_options(CLI::App& app, ParallelTexts& texts) {
@@ -112,8 +101,19 @@ parallel::ParallelOptions parse_parallel_options(const ParallelTexts& texts) {
 MessageOptions parse_message_options(const ParallelTexts& texts) {
   MessageOptions options;
   if (texts.timeout) options.timeout = parse_timeout(*texts.timeout);
-  if (texts.interface) options.interface = parse_interface(*texts.interface);
+  options.interface = texts.interface;
   return options;
+}
+
+void require_interface(const std::string& name) {
+  if (!name.empty() && ::if_nametoindex(name.c_str()) != 0) return;
+  std::vector<std::string> names;
+  struct if_nameindex* const all = ::if_nameindex();
+  for (const struct if_nameindex* each = all; each && each->if_index != 0; ++each)
+    names.emplace_back(each->if_name);
+  ::if_freenameindex(all);
+  usage_error("--interface", "this host has no network interface '{}'; it has {}", name,
+              fmt::join(names, ", "));
 }
 
 bool takes_list(const std::string& option) {

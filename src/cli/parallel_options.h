@@ -35,6 +35,9 @@ void add_run_options(CLI::App& app, ParallelTexts& texts);
 parallel::ParallelOptions parse_parallel_options(const ParallelTexts& texts);
 MessageOptions parse_message_options(const ParallelTexts& texts);
 
+// Throws Error(kUsage) with the interfaces of this host when it has no such one. Hosts may differ in this.
+void require_interface(const std::string& name);
+
 // The option that takes a list of numbers. CLI11 would take the prompt behind it for one more: the numbers
 // that follow it become one word, "14 14".
 bool takes_list(const std::string& option);

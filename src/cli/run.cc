@@ -1,12 +1,14 @@
 #include "cli/run.h"
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "cli/arguments.h"
 #include "cli/failure.h"
 #include "cli/generate_command.h"
 #include "cli/mesh_command.h"
 #include "cli/models_command.h"
+#include "cli/rank_environment.h"
 #include "cli/signals.h"
 #include "cli/streams.h"
 #include "core/error.h"
@@ -14,12 +16,25 @@
 namespace tessera::cli {
 namespace {
 
-int dispatch(std::vector<std::string> arguments) {
+// Whether these words ask for a text alone, which no rank waits for.
+bool asks_for_text(const std::vector<std::string>& arguments) {
+  try {
+    return std::holds_alternative<ShowText>(parse_arguments(arguments));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+int dispatch(const std::vector<std::string>& arguments) {
   const bool nothing_asked = arguments.empty();
-  const Command command = parse_arguments(std::move(arguments));
+  std::optional<parallel::Rendezvous> place;
+  if (!nothing_asked && arguments[0] == "generate" && !asks_for_text(arguments)) {
+    place = read_rank_environment(std::getenv);
+    if (place && place->world_size > 1) run_generate_as_rank(arguments, *place);
+  }
+  const Command command = parse_arguments(arguments);
   if (const auto* generate = std::get_if<GenerateArguments>(&command)) {
-    run_generate(*generate);
-    return 0;
+    return run_generate(*generate, place ? std::optional(place->world_size) : std::nullopt);
   }
   if (const auto* models = std::get_if<ModelsArguments>(&command)) return run_models(*models);
   if (const auto* mesh = std::get_if<MeshArguments>(&command)) {
@@ -36,7 +51,7 @@ int run(std::vector<std::string> arguments) noexcept {
   open_missing_streams();
   install_signal_handlers();
   try {
-    const int exit_code = dispatch(std::move(arguments));
+    const int exit_code = dispatch(arguments);
     flush_output();
     return exit_code;
   } catch (...) {

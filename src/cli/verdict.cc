@@ -80,8 +80,8 @@ Failure judge(std::span<const RankEnd> ranks, std::chrono::milliseconds timeout)
     return blame(*failed, fmt::format("failed {}: {}", end.place, end.failure.message));
   }
   if (const auto stopped = first(ranks, [](const RankEnd& end) { return end.state == State::kStopped; })) {
-    return blame(*stopped, fmt::format("stands still (stopped by a signal or a debugger) {}",
-                                       ranks[*stopped].place));
+    return blame(*stopped,
+                 fmt::format("stands still (stopped by a signal or a debugger) {}", ranks[*stopped].place));
   }
   const auto waited = first(ranks, [](const RankEnd& end) { return end.state == State::kFailed; });
   TESSERA_CHECK(waited, "no rank is to blame");
@@ -89,15 +89,15 @@ Failure judge(std::span<const RankEnd> ranks, std::chrono::milliseconds timeout)
   // Who waits for one that waits for a third accuses the wrong one: the accused is one that still runs.
   const auto silent = accused(end.failure.message, ranks.size());
   if (silent && ranks[*silent].state == State::kRunning) {
-    return blame(*silent, fmt::format("gave no answer within {} {}", seconds_text(timeout), ranks[*silent].place));
+    return blame(*silent,
+                 fmt::format("gave no answer within {} {}", seconds_text(timeout), ranks[*silent].place));
   }
   return {end.failure.exit_code, fmt::format("{}, says rank {} {}", end.failure.message, *waited, end.place)};
 }
 
 bool may_change(std::span<const RankEnd> ranks) {
   const bool certain = std::any_of(ranks.begin(), ranks.end(), [](const RankEnd& end) {
-    return end.state == State::kKilled ||
-           (end.state == State::kFailed && is_of_users(end.failure.exit_code));
+    return end.state == State::kKilled || (end.state == State::kFailed && is_of_users(end.failure.exit_code));
   });
   const bool over = std::all_of(ranks.begin(), ranks.end(), [](const RankEnd& end) {
     return end.state != State::kRunning && end.state != State::kStopped;
