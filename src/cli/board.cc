@@ -42,7 +42,7 @@ std::optional<Failure> RankStatus::failure() const {
 std::string RankStatus::place() const {
   const int phase = phase_;
   std::string place;
-  if (phase == kJoining) return "while the ranks were joining";
+  if (phase == kJoining) return "while joining";
   if (phase == kPreparing) {
     place = "before the first stage";
   } else if (phase == kFinishing) {

@@ -1,9 +1,11 @@
 #include "cli/generate_command.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/Logging.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 #include "cli/board.h"
@@ -43,6 +45,11 @@ void pin_rank(const parallel::Rendezvous& place) {
   pin_to(share_of(allowed_cores(), place.local_rank, place.local_world_size, at::get_num_threads()));
 }
 
+// c10d tells of lost peers on stderr too, with stack frames. TORCH_CPP_LOG_LEVEL brings that back.
+void silence_libtorch() {
+  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 3;  // fatal ones
+}
+
 int run_alone(const Painting& painting) {
   set_threads(painting.arguments.threads, 1);
   parallel::World world;
@@ -60,6 +67,7 @@ int run_on_own_ranks(const Painting& painting) {
   const Launched launched =
       launch_ranks(painting.ranks(), common, [&](const parallel::Rendezvous& place, Board& board) {
         RankStatus& status = board.rank(place.rank);
+        silence_libtorch();
         set_threads(painting.arguments.threads, place.local_world_size);
         // Lives as long as the process: its end would wait for ranks that are gone.
         auto& world = *new parallel::World(parallel::World::join(place));
@@ -152,6 +160,7 @@ void run_generate_as_rank(const std::vector<std::string>& words, const parallel:
   RankStatus status;
   int exit_code = 0;
   end_at_first_interrupt();
+  silence_libtorch();
   try {
     parallel::Rendezvous place = launched;
     if (place.local_world_size == place.world_size) place.interface = "lo";

@@ -23,7 +23,9 @@ std::string reason(std::string_view what) {
   what = what.substr(0, what.find('\n'));
   if (const size_t end = what.find("] "); what.starts_with("[/") && end != std::string_view::npos)
     what.remove_prefix(end + 2);
-  return std::string(what.substr(0, what.find(". ")));
+  what = what.substr(0, what.find(". "));
+  if (what.ends_with(".")) what.remove_suffix(1);
+  return std::string(what);
 }
 
 [[noreturn]] void lost(int64_t peer, std::string_view why) {

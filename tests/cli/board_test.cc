@@ -13,7 +13,7 @@ namespace {
 TEST(Board, SaysWhereARankStands) {
   Board board(3);
   RankStatus& status = board.rank(2);
-  EXPECT_EQ(status.place(), "while the ranks were joining");
+  EXPECT_EQ(status.place(), "while joining");
   status.joined();
   EXPECT_EQ(status.place(), "before the first stage");
   status.started(pipelines::Stage::kEncode);
@@ -29,7 +29,7 @@ TEST(Board, SaysWhereARankStands) {
   EXPECT_TRUE(status.place().starts_with("at step 5, in send (aaaa")) << status.place();
   status.finishing();
   EXPECT_TRUE(status.place().starts_with("after the last stage")) << status.place();
-  EXPECT_EQ(board.rank(1).place(), "while the ranks were joining");
+  EXPECT_EQ(board.rank(1).place(), "while joining");
 }
 
 TEST(Board, KeepsWhyARankFailed) {
