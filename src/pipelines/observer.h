@@ -17,7 +17,8 @@ struct Observer {
   std::function<void(Stage, double seconds)> finished;
   // Steps of kDenoise, pictures of kDecode.
   std::function<void(Stage, int64_t done, int64_t total)> progressed;
-  // Asked before every stage, step and picture and after every stage; true ends the run with Cancelled.
+  // Asked before every stage, step and picture and after every stage; true ends the run with Cancelled. Ranks
+  // that wait for each other ask equally often, in the same order: so they agree where to end.
   std::function<bool()> cancelled;
 };
 

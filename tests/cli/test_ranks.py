@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import resource
 import signal
 import socket
 import subprocess
@@ -181,6 +182,23 @@ def a_stopped_rank_ends_the_run(box):
 
 
 @test
+def a_rank_without_memory_ends_the_run(box):
+    run = start_long_run(box)
+    resource.prlimit(run.ranks[1], resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    code, out, lines, seconds = run.finish()
+    assert code == 4 and out == "" and seconds < 10, (code, out, lines, seconds)
+    assert len(lines) == 1 and "[rank 1] failed at step " in lines[0] and "not enough memory" in lines[0], lines
+    assert box.files() == []
+
+
+@test
+def memory_that_no_rank_has(box):
+    box.refuse(5, "not enough memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "16384",
+               "--width", "16384", "--no-resolution-binning", "--num-images-per-prompt", "1024", "--num-inference-steps", "1",
+               "--use-cfg-parallel", limits={resource.RLIMIT_AS: 32 << 30})
+
+
+@test
 def a_pause_is_no_failure(box):
     run = start_long_run(box, "--timeout", "30", steps="100")
     os.kill(run.ranks[1], signal.SIGSTOP)
@@ -276,6 +294,29 @@ def ranks_of_other_launchers(box):
         assert first[:2] == (0, "out.safetensors\n"), first
         assert second == (0, "", ""), second
         assert_near(latents(box), expected)
+
+
+@test
+def a_launched_rank_that_stops_ends_the_others(box):
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--num-inference-steps", "300", "--timeout", "2"]
+    ranks = start_ranks(box, torchrun_variables, [words, words])
+    while "load denoiser" not in ranks[0].stderr.readline():
+        assert ranks[0].poll() is None
+    os.kill(ranks[1].pid, signal.SIGSTOP)
+    _, err = ranks[0].communicate(timeout=60)
+    ranks[1].kill()
+    assert ranks[0].returncode == 4 and "tessera: [rank 0] [rank 1] lost: Timed out" in err, err
+    finish_ranks(ranks[1:])
+    assert box.files() == []
+
+
+@test
+def a_rank_that_never_comes(box):
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--timeout", "1"]
+    alone = [start_ranks(box, lambda _, __, port, rank=rank: torchrun_variables(rank, 2, port), [words])[0] for rank in (0, 1)]
+    for rank, (code, out, err) in enumerate(finish_ranks(alone)):
+        assert code == 4 and out == "" and err.count("\n") == 1, (code, out, err)
+        assert f"rank {rank} of 2 could not join" in err, err
 
 
 @test
