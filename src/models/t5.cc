@@ -167,7 +167,9 @@ std::unique_ptr<TextEncoder> load_t5_text_encoder(const std::filesystem::path& m
   text::T5Tokenizer tokenizer(model / "tokenizer");
   weights::Checkpoint checkpoint(folder);
   const weights::Scope scope(checkpoint, options.dtype, options.device);
-  T5Encoder encoder(scope, config, options.tensor_groups.inner);
+  // More ranks than heads: each takes the whole.
+  const parallel::Group& group = options.tensor_groups.inner;
+  T5Encoder encoder(scope, config, group.size <= config.num_heads ? group : parallel::Group{});
   for (const std::string& key : checkpoint.unused()) {
     // Whole T5 models come with a decoder.
     if (key.starts_with("decoder.") || key.starts_with("lm_head.")) continue;

@@ -145,17 +145,13 @@ class Loop {
     if (observer_.progressed) observer_.progressed(Stage::kDenoise, step + 1, sampler_.steps());
   }
 
-  // Rows, then pictures, to rank 0.
+  // The rows of all ranks on rank 0 of the replica.
   at::Tensor gather() const {
-    if (ranks_.world.size == 1) return joined(cut_.all_patches());
-    at::Tensor result;
+    if (ranks_.replica.size == 1) return joined(cut_.all_patches());
     const bool has_latents = ranks_.pipeline.rank == 0 && ranks_.cfg.rank == 0 && ranks_.tensor.rank == 0;
-    if (has_latents) {
-      const at::Tensor replica = gather_rows();
-      if (ranks_.sequence.rank == 0) result = gather_pictures(replica);
-    }
-    parallel::barrier(ranks_.world);  // nobody leaves before its messages have arrived
-    return ranks_.world.rank == 0 ? result : at::Tensor();
+    const at::Tensor z = has_latents ? gather_rows() : at::Tensor();
+    parallel::barrier(ranks_.replica);  // nobody leaves before its messages have arrived
+    return z;
   }
 
   at::Tensor gather_rows() const {
@@ -181,20 +177,6 @@ class Loop {
       }
     }
     return z;
-  }
-
-  at::Tensor gather_pictures(const at::Tensor& z) const {
-    const parallel::Group& group = ranks_.data;
-    if (group.size == 1) return z;
-    at::Tensor all;
-    std::vector<at::Tensor> parts;
-    if (group.rank == 0) {
-      all = at::empty(whole_, options_);
-      for (const Range& range : parallel::split_evenly_all(whole_[0], group.size))
-        parts.push_back(all.narrow(0, range.begin, range.length));
-    }
-    parallel::gather(z, parts, 0, group);
-    return all;
   }
 
   const models::Denoiser& denoiser_;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/log.h"
+#include "parallel/collectives.h"
 #include "pipelines/decode.h"
 #include "pipelines/denoise.h"
 #include "pipelines/noise.h"
@@ -19,6 +20,25 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// [N, H, W, 3]
+at::Tensor to_tensor(const std::vector<Image>& images) {
+  const auto count = static_cast<int64_t>(images.size());
+  at::Tensor pixels = at::empty({count, images[0].height, images[0].width, 3}, at::kByte);
+  uint8_t* to = pixels.mutable_data_ptr<uint8_t>();
+  for (const Image& image : images) to = std::copy(image.pixels.begin(), image.pixels.end(), to);
+  return pixels;
+}
+
+std::vector<Image> to_images(const at::Tensor& pixels) {
+  std::vector<Image> images;
+  const int64_t size = pixels[0].numel();
+  for (int64_t i = 0; i < pixels.size(0); ++i) {
+    const uint8_t* from = pixels.const_data_ptr<uint8_t>() + i * size;
+    images.push_back({pixels.size(1), pixels.size(2), std::vector<uint8_t>(from, from + size)});
+  }
+  return images;
 }
 
 // One run: what its stages share.
@@ -118,16 +138,42 @@ class Run {
     });
   }
 
-  std::vector<Image> decode(const at::Tensor& z) {
+  // From the latents [n, C, h, w] of this replica's pictures to all latents and pictures on rank 0 of the
+  // world.
+  void finish(const at::Tensor& z) {
+    result_.latents = gather_pictures(z.cpu());
+    if (settings_.request.output_type == OutputType::kLatent) return;
     const auto decoder = load(Stage::kLoadDecoder, model_.family->load_decoder, options_);
-    return stage(Stage::kDecode, result_.seconds.decode, [&] {
+    std::vector<Image> images = stage(Stage::kDecode, result_.seconds.decode, [&] {
       return pipelines::decode(*decoder, z, settings_.height, settings_.width, observer_);
     });
+    if (ranks_.data.size > 1) {
+      const at::Tensor pixels = gather_pictures(to_tensor(images));
+      images = ranks_.data.rank == 0 ? to_images(pixels) : std::vector<Image>();
+    }
+    result_.images = std::move(images);
   }
 
   Result& result() { return result_; }
 
  private:
+  // x [n, ...] of this replica -> [N, ...] on the first replica, undefined elsewhere.
+  at::Tensor gather_pictures(const at::Tensor& x) const {
+    const parallel::Group& group = ranks_.data;
+    if (group.size == 1) return x;
+    at::Tensor all;
+    std::vector<at::Tensor> parts;
+    if (group.rank == 0) {
+      std::vector<int64_t> shape = x.sizes().vec();
+      shape[0] = settings_.pictures();
+      all = at::empty(shape, x.options());
+      for (const parallel::Range& range : parallel::split_evenly_all(shape[0], group.size))
+        parts.push_back(all.narrow(0, range.begin, range.length));
+    }
+    parallel::gather(x.contiguous(), parts, 0, group);
+    return all;
+  }
+
   const Settings& settings_;
   const Model& model_;
   const Observer& observer_;
@@ -155,10 +201,9 @@ Result generate(const Settings& settings, const Model& model, const Observer& ob
 
   Run run(settings, model, observer, ranks);
   const at::Tensor z = run.denoise(*sampler, run.encode());
-  if (z.defined() && settings.request.output_type == OutputType::kImage) run.result().images = run.decode(z);
+  if (z.defined()) run.finish(z);
 
   Result result = std::move(run.result());
-  if (z.defined()) result.latents = z.cpu();
   result.seconds.total = seconds_since(start);
   return result;
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/json.h"
+#include "parallel/collectives.h"
 #include "parallel/ranks.h"
 #include "pipelines/denoise.h"
 #include "tests/random_pixart.h"
@@ -57,8 +58,13 @@ at::Tensor run(const parallel::Ranks& ranks, const Case& c, at::ScalarType dtype
   const at::Tensor result =
       denoise({*denoiser, *context, *sampler, guidance, canvas.cut, ranks}, z, noise, {}, seconds);
   EXPECT_EQ(seconds.size(), static_cast<size_t>(kSteps));
-  EXPECT_EQ(result.defined(), ranks.world.rank == 0);
-  return result;
+  EXPECT_EQ(result.defined(), ranks.replica.rank == 0);
+  if (!result.defined() || ranks.data.size == 1) return result;
+  std::vector<at::Tensor> parts;
+  for (const parallel::Range& part : parallel::split_evenly_all(kPictures, ranks.data.size))
+    parts.push_back(at::empty({part.length, 4, 2 * kRows, 2 * kColumns}));
+  parallel::gather(result, ranks.data.rank == 0 ? parts : std::vector<at::Tensor>(), 0, ranks.data);
+  return at::cat(parts);
 }
 
 parallel::Layout layout_of(const Case& c) {
