@@ -14,10 +14,11 @@ namespace {
 constexpr const char* kMainFooter = R"(Examples:
   tessera generate "a red circle above a blue square on a white background" -o out.png
   tessera generate "a green star on a yellow background" --seed 7 --num-inference-steps 30
+  tessera generate "a cat" --use-cfg-parallel --ulysses-degree 2
   tessera models path/to/checkpoint
   tessera generate --help
 
-Exit codes: 0 done, 2 usage, 3 model or input file, 5 out of memory, 130 Ctrl-C.)";
+Exit codes: 0 done, 2 usage, 3 model or input file, 4 a rank was lost, 5 out of memory, 130 Ctrl-C.)";
 
 constexpr const char* kGenerateFooter =
     R"(Option names may be spelled with underscores as well (--guidance_scale).
@@ -32,11 +33,23 @@ Examples:
   Another sampler, and what the time went into:
     tessera generate "a cat" --scheduler ddim --num-inference-steps 50 --report run.json
   The final latents instead of a picture:
-    tessera generate "a cat" --output-type latent -o cat.safetensors)";
+    tessera generate "a cat" --output-type latent -o cat.safetensors
+  Four ranks on this host, each with two threads:
+    tessera generate "a cat" --use-cfg-parallel --ulysses-degree 2 --threads 2
+  Ranks that another launcher starts, on one host or several (torchrun, mpirun, srun):
+    torchrun --no-python --nproc-per-node 2 tessera generate "a cat" --use-cfg-parallel)";
 
 constexpr const char* kModelsFooter =
     R"(Prints the parts of a checkpoint with classes, sizes and dtypes, and whether it can run (exit code 0) or why
 not (exit code 3).)";
+
+constexpr const char* kMeshFooter =
+    R"(Prints which ranks form the groups of each axis, and the place of each rank on every axis. Axes from the
+fastest: tp, ulysses, ring, pp, cfg, dp; a replica is all ranks that paint the same pictures together.
+
+Example:
+  tessera mesh --world 16 --data-parallel-degree 2 --use-cfg-parallel --pipefusion-parallel-degree 2 \
+    --ulysses-degree 2)";
 
 // The texts of the options; values are parsed after CLI11 is done, so that every error has one form.
 struct GenerateTexts {
@@ -45,6 +58,13 @@ struct GenerateTexts {
       scheduler, max_sequence_length, report, threads;
   std::string output_type = "image", dtype = "auto", device = "cpu";
   bool no_binning = false, quiet = false;
+  ParallelTexts parallel;
+};
+
+struct MeshTexts {
+  std::optional<std::string> world;
+  ParallelTexts parallel;
+  bool json = false;
 };
 
 std::string scheduler_names() {
@@ -84,7 +104,10 @@ void add_generate_options(CLI::App& app, GenerateTexts& texts) {
 
   add("Machine", "--dtype", texts.dtype, "TYPE", "auto [bf16 where the hardware has it], fp32, bf16, fp16");
   add("Machine", "--device", texts.device, "DEVICE", "cpu [default], cuda or cuda:N");
-  add("Machine", "--threads", texts.threads, "N", "Threads of this process [all cores]");
+  add("Machine", "--threads", texts.threads, "N", "Threads of each rank [1; all cores for a rank alone]");
+
+  add_run_options(app, texts.parallel);
+  add_degree_options(app, texts.parallel);
 }
 
 // CLI11 takes a prompt in brackets for a list of words; this mark before it keeps it whole.
@@ -117,6 +140,14 @@ std::vector<std::string> normalize(const std::vector<std::string>& arguments, co
     only_prompts = name == "--";
     is_value = takes_value && equals == std::string::npos;
     result.push_back(name);
+    if (is_value && takes_list(name)) {
+      if (const size_t length = list_length(arguments, i + 1); length > 0) {
+        const auto first = arguments.begin() + static_cast<int64_t>(i) + 1;
+        result.push_back(fmt::format("{}", fmt::join(first, first + static_cast<int64_t>(length), " ")));
+        i += length;
+        is_value = false;
+      }
+    }
     if (equals == std::string::npos) continue;
     if (takes_value) {
       result.push_back(guard(argument.substr(equals + 1)));
@@ -206,6 +237,15 @@ GenerateArguments to_arguments(const GenerateTexts& texts) {
     arguments.threads = static_cast<int>(threads);
   }
   arguments.quiet = texts.quiet;
+  arguments.parallel = parse_parallel_options(texts.parallel);
+  arguments.messages = parse_message_options(texts.parallel);
+  return arguments;
+}
+
+MeshArguments to_arguments(const MeshTexts& texts) {
+  MeshArguments arguments{
+      .parallel = parse_parallel_options(texts.parallel), .world = {}, .json = texts.json};
+  if (texts.world) arguments.world = parse_integer("--world", *texts.world);
   return arguments;
 }
 
@@ -229,9 +269,21 @@ Command parse_arguments(std::vector<std::string> arguments) {
   models->add_option("FOLDER", models_arguments.model,
                      "Checkpoint in diffusers' format [the model that ships]");
 
+  MeshTexts mesh_texts;
+  CLI::App* mesh = app.add_subcommand("mesh", "Show how ranks are grouped for given degrees");
+  mesh->footer(kMeshFooter);
+  mesh->add_option("--world", mesh_texts.world, "How many ranks there are [the product of the degrees]")
+      ->type_name("N")
+      ->take_last();
+  mesh->add_flag("--json", mesh_texts.json, "Print JSON");
+  add_degree_options(*mesh, mesh_texts.parallel);
+
   if (arguments.empty()) return ShowText{app.help()};
   check_command(app, arguments);
-  const CLI::App* command = arguments[0] == "generate" ? generate : arguments[0] == "models" ? models : &app;
+  const CLI::App* command = &app;
+  for (const CLI::App* known : {generate, models, mesh}) {
+    if (known->get_name() == arguments[0]) command = known;
+  }
   arguments = normalize(arguments, *command);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes words from the back
   try {
@@ -249,6 +301,7 @@ Command parse_arguments(std::vector<std::string> arguments) {
     usage_error("command line", "{}; see tessera {} --help", error.what(), command->get_name());
   }
   if (command == models) return models_arguments;
+  if (command == mesh) return to_arguments(mesh_texts);
   return to_arguments(generate_texts);
 }
 

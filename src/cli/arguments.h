@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "cli/parallel_options.h"
 #include "pipelines/request.h"
 
 namespace tessera::cli {
@@ -17,8 +18,16 @@ struct GenerateArguments {
   std::optional<std::string> model;  // folder or name; see find_model
   std::filesystem::path output;
   std::optional<std::filesystem::path> report;
-  std::optional<int> threads;
+  std::optional<int> threads;  // of each rank
   bool quiet = false;
+  parallel::ParallelOptions parallel;
+  MessageOptions messages;
+};
+
+struct MeshArguments {
+  parallel::ParallelOptions parallel;
+  std::optional<int64_t> world;
+  bool json = false;
 };
 
 struct ModelsArguments {
@@ -30,7 +39,7 @@ struct ShowText {
   std::string text;
 };
 
-using Command = std::variant<GenerateArguments, ModelsArguments, ShowText>;
+using Command = std::variant<GenerateArguments, ModelsArguments, MeshArguments, ShowText>;
 
 // `arguments` without the program's name. Throws Error(kUsage) with one line that names the option and what
 // is valid; an unknown option or command comes with the nearest known one.

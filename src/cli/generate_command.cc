@@ -1,96 +1,179 @@
 #include "cli/generate_command.h"
 
 #include <ATen/Parallel.h>
+#include <unistd.h>
 
-#include <cstdio>
+#include <algorithm>
+#include <numeric>
 
-#include "cli/find_model.h"
-#include "cli/progress.h"
-#include "cli/report.h"
+#include "cli/board.h"
+#include "cli/cores.h"
+#include "cli/failure.h"
+#include "cli/launcher.h"
+#include "cli/painting.h"
+#include "cli/signals.h"
+#include "cli/streams.h"
+#include "cli/values.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "weights/safetensors.h"
+#include "parallel/collectives.h"
 
 namespace tessera::cli {
 namespace {
 
-// One file for one picture or for latents, else name-0.png, name-1.png, ...
-std::vector<std::string> output_paths(const std::filesystem::path& path,
-                                      const pipelines::Settings& settings) {
-  const int64_t pictures = settings.pictures();
-  if (pictures == 1 || settings.request.output_type == pipelines::OutputType::kLatent) return {path.string()};
-  std::vector<std::string> paths;
-  for (int64_t i = 0; i < pictures; ++i) {
-    const std::string name = fmt::format("{}-{}{}", path.stem().string(), i, path.extension().string());
-    paths.push_back((path.parent_path() / name).string());
+// More on one host is a mistake.
+constexpr int64_t kMostRanks = 1024;
+
+parallel::Rendezvous with_options(parallel::Rendezvous place, const MessageOptions& messages) {
+  if (messages.timeout) place.timeout = *messages.timeout;
+  if (messages.interface) place.interface = *messages.interface;
+  if (!place.interface.empty()) require_interface(place.interface);
+  return place;
+}
+
+// One thread where ranks share a host, else what libtorch takes: all cores.
+void set_threads(const std::optional<int>& wish, int64_t local_ranks) {
+  if (wish || local_ranks > 1) at::set_num_threads(wish.value_or(1));
+}
+
+// Only the threads that compute are pinned: those that move messages exist already when this is called, and
+// take whatever core is idle.
+void pin_rank(const parallel::Rendezvous& place) {
+  if (place.local_world_size == 1) return;
+  pin_to(share_of(allowed_cores(), place.local_rank, place.local_world_size, at::get_num_threads()));
+}
+
+int run_alone(const Painting& painting) {
+  set_threads(painting.arguments.threads, 1);
+  parallel::World world;
+  RankStatus status;
+  paint(painting, world, status, interrupted);
+  return 0;
+}
+
+int run_on_own_ranks(const Painting& painting) {
+  if (painting.ranks() > kMostRanks)
+    usage_error("--nproc", "{} ranks on one host, at most {}", painting.ranks(), kMostRanks);
+  parallel::Rendezvous common;
+  common.interface = "lo";
+  common = with_options(common, painting.arguments.messages);
+  const Launched launched =
+      launch_ranks(painting.ranks(), common, [&](const parallel::Rendezvous& place, Board& board) {
+        RankStatus& status = board.rank(place.rank);
+        set_threads(painting.arguments.threads, place.local_world_size);
+        // Lives as long as the process: its end would wait for ranks that are gone.
+        auto& world = *new parallel::World(parallel::World::join(place));
+        status.joined();
+        pin_rank(place);
+        paint(painting, world, status, [&board, &place] { return board.must_end(place.rank); });
+      });
+  if (launched.failure.exit_code == 0) return 0;
+  for (const pid_t process : launched.processes) {
+    for (const std::string& path : painting.outputs) remove_unfinished_file(path, process);
+    if (painting.arguments.report) remove_unfinished_file(*painting.arguments.report, process);
   }
-  return paths;
+  // A bar may stand on the terminal.
+  if (::isatty(STDERR_FILENO) == 1) say("\r\033[K");
+  return tell(launched.failure);
 }
 
-bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
-  const auto canonical = [](const std::filesystem::path& path) {
-    std::error_code code;
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, code), code);
-  };
-  return canonical(a) == canonical(b);
+const GenerateArguments& require_generate(const Command& command) {
+  const auto* arguments = std::get_if<GenerateArguments>(&command);
+  TESSERA_CHECK(arguments, "not a command line of generate");
+  return *arguments;
 }
 
-std::string headline(const pipelines::Settings& settings, const pipelines::Model& model) {
-  const pipelines::Request& request = settings.request;
-  const int64_t pictures = settings.pictures();
-  const int threads = at::get_num_threads();
-  return fmt::format("{} ({}): {} {} of {} x {}, {} {}, guidance {}, seed {}, {} on {}", model_name(model),
-                     model.family->title, pictures, pictures == 1 ? "picture" : "pictures", settings.width,
-                     settings.height, settings.steps, settings.steps == 1 ? "step" : "steps",
-                     settings.guidance, request.seed, dtype_name(request.dtype),
-                     request.device.is_cpu()
-                         ? fmt::format("{} {}", threads, threads == 1 ? "thread" : "threads")
-                         : request.device.str());
+// What rank 0 tells the others: its command line and what it chose for it, or that it failed. Fields end with
+// NUL, which no word of a command line holds.
+std::string encode(const std::vector<std::string>& fields) {
+  std::string text;
+  for (const std::string& field : fields) text += field + '\0';
+  return text;
 }
 
-void write_text(const std::filesystem::path& path, std::string_view text) {
-  AtomicFile file(path);
-  file.write(text);
-  file.commit();
-}
-
-void write_outputs(const pipelines::Settings& settings, const pipelines::Model& model,
-                   const pipelines::Result& result, const std::vector<std::string>& paths) {
-  if (settings.request.output_type == pipelines::OutputType::kLatent) {
-    weights::write_safetensors(paths[0], {{"latents", result.latents}});
-    return;
+std::vector<std::string> decode(const std::string& text) {
+  std::vector<std::string> fields;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\0', begin), text.size());
+    fields.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
   }
-  for (size_t i = 0; i < paths.size(); ++i) {
-    write_text(paths[i], encode_png(result.images[i], png_text(settings, model, static_cast<int64_t>(i))));
+  return fields;
+}
+
+constexpr size_t kChoices = 3;  // fields before the words
+
+// On all ranks: the painting of rank 0's command line.
+Painting agree(const std::vector<std::string>& words, const parallel::Group& world) {
+  if (world.rank == 0) {
+    try {
+      const GenerateArguments arguments = require_generate(parse_arguments(words));
+      Painting painting = plan_painting(arguments, world.size);
+      require_outputs(painting);
+      std::vector<std::string> fields = {"go", std::to_string(arguments.request.seed),
+                                         std::to_string(static_cast<int>(arguments.request.dtype))};
+      fields.insert(fields.end(), words.begin(), words.end());
+      parallel::broadcast_bytes(encode(fields), 0, world);
+      return painting;
+    } catch (...) {
+      const Failure failure = current_failure();
+      parallel::broadcast_bytes(encode({"failed", std::to_string(failure.exit_code)}), 0, world);
+      throw;
+    }
+  }
+  const std::vector<std::string> fields = decode(parallel::broadcast_bytes({}, 0, world));
+  TESSERA_CHECK(fields.size() >= 2, "rank 0 sent {} fields", fields.size());
+  if (fields[0] != "go") ::_exit(static_cast<int>(parse_integer("rank 0", fields[1])));  // rank 0 says why
+  TESSERA_CHECK(fields.size() > kChoices, "rank 0 sent {} fields", fields.size());
+  GenerateArguments arguments = require_generate(parse_arguments({fields.begin() + kChoices, fields.end()}));
+  arguments.request.seed = parse_seed("--seed", fields[1]);
+  arguments.request.dtype = static_cast<at::ScalarType>(parse_integer("--dtype", fields[2]));
+  return plan_painting(arguments, world.size);
+}
+
+// Options of messages by this rank's own words. When these are wrong, rank 0 will say so to all.
+MessageOptions own_message_options(const std::vector<std::string>& words) {
+  try {
+    return require_generate(parse_arguments(words)).messages;
+  } catch (const Error&) {
+    return {};
   }
 }
 
 }  // namespace
 
-void run_generate(const GenerateArguments& arguments) {
-  if (arguments.threads) at::set_num_threads(*arguments.threads);
-  const pipelines::Model model = pipelines::read_model(find_model(arguments.model));
-  const pipelines::Settings settings = pipelines::resolve(arguments.request, model);
-  const std::vector<std::string> paths = output_paths(arguments.output, settings);
-  for (const std::string& path : paths) require_writable(path);
-  if (arguments.report) {
-    require_writable(*arguments.report);
-    for (const std::string& path : paths) {
-      if (same_file(path, *arguments.report))
-        usage_error("--report", "'{}' is also where a result goes", path);
-    }
-  }
+int run_generate(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
+  const Painting painting = plan_painting(arguments, world_size);
+  require_outputs(painting);
+  return painting.ranks() == 1 ? run_alone(painting) : run_on_own_ranks(painting);
+}
 
-  Progress progress(arguments.quiet);
-  if (!arguments.quiet) progress.line(headline(settings, model));
-  const pipelines::Result result = pipelines::generate(settings, model, progress.observer());
-  write_outputs(settings, model, result, paths);
-  if (arguments.report) {
-    const OrderedJson report = make_report(settings, model, result, paths);
-    write_text(*arguments.report, report.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+void run_generate_as_rank(const std::vector<std::string>& words, const parallel::Rendezvous& launched) {
+  RankStatus status;
+  int exit_code = 0;
+  end_at_first_interrupt();
+  try {
+    parallel::Rendezvous place = launched;
+    if (place.local_world_size == place.world_size) place.interface = "lo";
+    place = with_options(place, own_message_options(words));
+    // A launcher may have chosen cores for its ranks already.
+    const bool may_pin = all_cores_allowed();
+    auto& world = *new parallel::World(parallel::World::join(place));
+    status.joined();
+    std::vector<int64_t> all(static_cast<size_t>(world.size()));
+    std::iota(all.begin(), all.end(), 0);
+    const Painting painting = agree(words, world.group(all, "world"));
+    set_threads(painting.arguments.threads, place.local_world_size);
+    if (may_pin) pin_rank(place);
+    paint(painting, world, status, [] { return false; });
+    flush_output();
+  } catch (...) {
+    Failure failure = current_failure();
+    failure.message = fmt::format("[rank {}] {}, {}", launched.rank, failure.message, status.place());
+    exit_code = tell(failure);
   }
-  progress.summary(result.seconds);
-  for (const std::string& path : paths) fmt::print("{}\n", path);
+  // Without the cleaning up that would wait for other ranks.
+  ::_exit(exit_code);
 }
 
 }  // namespace tessera::cli

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "cli/signals.h"
 #include "cli/streams.h"
 
 namespace tessera::cli {
@@ -30,8 +29,12 @@ std::string bar(int64_t done, int64_t total) {
 
 Progress::Progress(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1) {
   previous_sink_ = set_log_sink([this](LogLevel level, const std::string& message) {
-    if (level == LogLevel::kWarning || !quiet_)
-      line(level == LogLevel::kWarning ? "warning: " + message : message);
+    if (level == LogLevel::kWarning) {
+      warnings_.push_back(message);
+      line("warning: " + message);
+    } else if (!quiet_) {
+      line(message);
+    }
   });
 }
 
@@ -42,7 +45,6 @@ Progress::~Progress() {
 
 pipelines::Observer Progress::observer() {
   pipelines::Observer observer;
-  observer.cancelled = interrupted;
   if (quiet_) return observer;
   observer.started = [this](Stage stage) { started(stage); };
   observer.finished = [this](Stage stage, double seconds) { finished(stage, seconds); };

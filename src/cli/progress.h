@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "core/log.h"
 #include "pipelines/generate.h"
@@ -25,6 +26,8 @@ class Progress {
   void line(const std::string& text);               // one line of its own
   void summary(const pipelines::Seconds& seconds);  // the last line
 
+  const std::vector<std::string>& warnings() const { return warnings_; }  // so far
+
  private:
   void started(pipelines::Stage stage);
   void finished(pipelines::Stage stage, double seconds);
@@ -36,6 +39,7 @@ class Progress {
   bool terminal_;
   bool drawn_ = false;  // a line without an end stands on the terminal
   std::chrono::steady_clock::time_point stage_start_;
+  std::vector<std::string> warnings_;
   LogSink previous_sink_;
 };
 

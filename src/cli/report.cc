@@ -6,28 +6,46 @@
 namespace tessera::cli {
 namespace {
 
-OrderedJson settings_json(const pipelines::Settings& settings, const pipelines::Model& model) {
+OrderedJson parallel_json(const parallel::Layout& layout) {
+  const parallel::Mesh mesh(layout.sizes);
+  OrderedJson json = {{"world_size", mesh.world_size()}};
+  for (auto axis = parallel::kAllAxes.rbegin(); axis != parallel::kAllAxes.rend(); ++axis) {
+    if (layout.sizes[*axis] > 1) json[std::string(parallel::axis_name(*axis))] = layout.sizes[*axis];
+  }
+  if (layout.sizes[parallel::Axis::kPipeline] > 1) {
+    json["num_pipeline_patch"] = layout.patches;
+    json["attn_layer_num_for_pp"] = layout.stage_blocks;
+    json["warmup_steps"] = layout.warmup_steps;
+  }
+  return json;
+}
+
+OrderedJson settings_json(const pipelines::Settings& settings, const pipelines::Model& model,
+                          const parallel::Layout& layout) {
   const pipelines::Request& request = settings.request;
-  return {{"model", model.folder.string()},
-          {"model_class", model.family->class_name},
-          {"prompts", request.prompts},
-          {"negative_prompt", request.negative_prompt},
-          {"height", settings.height},
-          {"width", settings.width},
-          {"painted_height", settings.painted_height},
-          {"painted_width", settings.painted_width},
-          {"num_inference_steps", settings.steps},
-          {"guidance_scale", settings.guidance},
-          {"seed", request.seed},
-          {"num_images_per_prompt", request.num_images_per_prompt},
-          {"scheduler", settings.scheduler},
-          {"max_sequence_length", settings.max_sequence_length},
-          {"resolution_binning", request.resolution_binning},
-          {"output_type", request.output_type == pipelines::OutputType::kImage ? "image" : "latent"},
-          {"dtype", dtype_name(request.dtype)},
-          {"device", request.device.str()},
-          {"threads", at::get_num_threads()},
-          {"version", TESSERA_VERSION}};
+  OrderedJson json = {
+      {"model", model.folder.string()},
+      {"model_class", model.family->class_name},
+      {"prompts", request.prompts},
+      {"negative_prompt", request.negative_prompt},
+      {"height", settings.height},
+      {"width", settings.width},
+      {"painted_height", settings.painted_height},
+      {"painted_width", settings.painted_width},
+      {"num_inference_steps", settings.steps},
+      {"guidance_scale", settings.guidance},
+      {"seed", request.seed},
+      {"num_images_per_prompt", request.num_images_per_prompt},
+      {"scheduler", settings.scheduler},
+      {"max_sequence_length", settings.max_sequence_length},
+      {"resolution_binning", request.resolution_binning},
+      {"output_type", request.output_type == pipelines::OutputType::kImage ? "image" : "latent"},
+      {"dtype", dtype_name(request.dtype)},
+      {"device", request.device.str()},
+      {"threads", at::get_num_threads()},
+      {"version", TESSERA_VERSION}};
+  if (parallel::Mesh(layout.sizes).world_size() > 1) json["parallel"] = parallel_json(layout);
+  return json;
 }
 
 uint64_t peak_rss_bytes() {
@@ -57,9 +75,10 @@ std::string model_name(const pipelines::Model& model) {
 }
 
 OrderedJson make_report(const pipelines::Settings& settings, const pipelines::Model& model,
-                        const pipelines::Result& result, const std::vector<std::string>& outputs) {
+                        const parallel::Layout& layout, const pipelines::Result& result,
+                        const std::vector<OrderedJson>& ranks, const std::vector<std::string>& outputs) {
   const pipelines::Seconds& seconds = result.seconds;
-  return {{"settings", settings_json(settings, model)},
+  return {{"settings", settings_json(settings, model, layout)},
           {"seconds",
            {{"load", seconds.load},
             {"encode", seconds.encode},
@@ -67,13 +86,20 @@ OrderedJson make_report(const pipelines::Settings& settings, const pipelines::Mo
             {"decode", seconds.decode},
             {"total", seconds.total}}},
           {"step_seconds", result.step_seconds},
-          {"ranks", OrderedJson::array({{{"peak_rss_bytes", peak_rss_bytes()},
-                                         {"weights_bytes", result.weights_bytes},
-                                         {"bytes_read", result.bytes_read}}})},
+          {"ranks", ranks},
           {"outputs", outputs}};
 }
 
-ImageText png_text(const pipelines::Settings& settings, const pipelines::Model& model, int64_t index) {
+OrderedJson rank_report(int64_t rank, const pipelines::Result& result, OrderedJson communication) {
+  return {{"rank", rank},
+          {"peak_rss_bytes", peak_rss_bytes()},
+          {"weights_bytes", result.weights_bytes},
+          {"bytes_read", result.bytes_read},
+          {"communication", std::move(communication)}};
+}
+
+ImageText png_text(const pipelines::Settings& settings, const pipelines::Model& model,
+                   const parallel::Layout& layout, int64_t index) {
   const pipelines::Request& request = settings.request;
   const std::string& prompt = request.prompts.at(static_cast<size_t>(index / request.num_images_per_prompt));
   std::string parameters = prompt;
@@ -82,7 +108,7 @@ ImageText png_text(const pipelines::Settings& settings, const pipelines::Model& 
       "\nSteps: {}, Sampler: {}, CFG scale: {}, Seed: {}, Size: {}x{}, Model: {}, Version: Tessera {}",
       settings.steps, settings.scheduler, settings.guidance, request.seed, settings.width, settings.height,
       model_name(model), TESSERA_VERSION);
-  OrderedJson json = settings_json(settings, model);
+  OrderedJson json = settings_json(settings, model, layout);
   json["model"] = model_name(model);  // the folder says more about the machine than about the picture
   json["prompt"] = prompt;
   json["picture"] = index;

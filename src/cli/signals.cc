@@ -41,4 +41,13 @@ bool interrupted() {
   return asked_to_end;
 }
 
+void leave_interrupts_to_parent() {
+  ::signal(SIGINT, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+void end_at_first_interrupt() {
+  asked_to_end = true;  // as if this were the second
+}
+
 }  // namespace tessera::cli

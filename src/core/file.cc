@@ -80,9 +80,9 @@ std::filesystem::path follow_links(std::filesystem::path path) {
   return path;
 }
 
-std::filesystem::path temporary_name(const std::filesystem::path& path) {
+std::filesystem::path temporary_name(const std::filesystem::path& path, int process) {
   if (is_special(path)) return {};
-  return path.string() + fmt::format(".{}.tmp", ::getpid());
+  return path.string() + fmt::format(".{}.tmp", process);
 }
 
 }  // namespace
@@ -103,7 +103,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
 }
 
 AtomicFile::AtomicFile(const std::filesystem::path& path)
-    : path_(is_special(path) ? path : follow_links(path)), temporary_(temporary_name(path_)) {
+    : path_(is_special(path) ? path : follow_links(path)), temporary_(temporary_name(path_, ::getpid())) {
   const std::filesystem::path& opened = temporary_.empty() ? path_ : temporary_;
   const int named = named_descriptor(path_);
   descriptor_ = named >= 0 ? ::fcntl(named, F_DUPFD_CLOEXEC, 0)
@@ -146,6 +146,14 @@ void AtomicFile::commit() {
 void remove_unfinished_files() noexcept {
   for (const Unfinished& slot : unfinished) {
     if (slot.ready) ::unlink(slot.name.data());
+  }
+}
+
+void remove_unfinished_file(const std::filesystem::path& path, int process) noexcept {
+  try {
+    const std::filesystem::path temporary = temporary_name(follow_links(path), process);
+    if (!temporary.empty()) ::unlink(temporary.c_str());
+  } catch (const std::exception&) {  // no memory for a name: the file stays
   }
 }
 

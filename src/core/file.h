@@ -38,6 +38,9 @@ class AtomicFile {
 // that ends the program at once.
 void remove_unfinished_files() noexcept;
 
+// Removes the temporary that an AtomicFile for `path` left behind in a process that was killed.
+void remove_unfinished_file(const std::filesystem::path& path, int process) noexcept;
+
 // Throws Error(kUsage) unless a file could be created at `path`: its folder exists and is writable, and
 // `path` is not a folder. Leaves nothing behind. Called before the work that would be lost.
 void require_writable(const std::filesystem::path& path);

@@ -21,7 +21,8 @@ struct Message {
   at::Tensor tensor;
 };
 
-// Messages under way. One that nobody waits for is waited for at the end of its life, its failure unheard.
+// Messages under way. One that nobody waits for is waited for at the end of its life, its failure unheard;
+// while an exception unwinds, it is abandoned: a peer may never answer.
 class Exchange {
  public:
   virtual ~Exchange() = default;

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -31,10 +32,19 @@ class GlooExchange : public Exchange {
   GlooExchange(std::vector<Part> parts, Milliseconds timeout) : parts_(std::move(parts)), timeout_(timeout) {}
 
   ~GlooExchange() override {
+    if (std::uncaught_exceptions() > 0) {
+      // Whoever unwinds past this has an error already, and the peers may never answer. The messages stay
+      // under way, and what they read and write stays in memory.
+      static auto* const abandoned = new std::vector<Part>();
+      static std::mutex mutex;
+      const std::lock_guard lock(mutex);
+      abandoned->insert(abandoned->end(), parts_.begin(), parts_.end());
+      return;
+    }
     for (const Part& part : parts_) {
       try {
         part.work->wait(timeout_);
-      } catch (const std::exception&) {  // whoever unwinds past this has the first error already
+      } catch (const std::exception&) {  // nobody asked
       }
     }
   }
@@ -152,8 +162,12 @@ World World::join(const Rendezvous& rendezvous) {
   options.isServer = rendezvous.rank == 0 && !rendezvous.store_is_elsewhere;
   options.waitWorkers = false;
   options.timeout = rendezvous.timeout;
+  if (rendezvous.listening_socket >= 0 && options.isServer)
+    options.masterListenFd = rendezvous.listening_socket;
   try {
-    const auto store = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
+    c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
+    if (!rendezvous.store_prefix.empty())
+      store = c10::make_intrusive<c10d::PrefixStore>(rendezvous.store_prefix, store);
     world.connections_ = std::make_shared<Connections>(store, world.rank_, world.size_, rendezvous.interface,
                                                        rendezvous.timeout);
   } catch (const std::exception& error) {

@@ -22,6 +22,8 @@ struct Rendezvous {
   std::string address = "127.0.0.1";  // of the host where rank 0 runs
   uint16_t port = 29500;
   bool store_is_elsewhere = false;  // the launcher keeps the store, not rank 0
+  std::string store_prefix;         // of all keys, in a store that others use as well
+  int listening_socket = -1;        // of rank 0, bound to `port`; taken over. -1: rank 0 opens one
   std::string interface;            // network interface for messages; empty: the one of the host's name
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // of each message, and of joining
 };

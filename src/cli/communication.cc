@@ -1,0 +1,30 @@
+#include "cli/communication.h"
+
+namespace tessera::cli {
+
+void Communication::add(const parallel::Operation& operation, std::chrono::nanoseconds under_way,
+                        std::chrono::nanoseconds waited) {
+  Sum& sum = sums_[{std::string(operation.axis), std::string(operation.name)}];
+  ++sum.count;
+  sum.bytes += operation.bytes;
+  sum.under_way += under_way;
+  sum.waited += waited;
+}
+
+nlohmann::ordered_json Communication::report() const {
+  const auto seconds = [](std::chrono::nanoseconds time) {
+    return std::chrono::duration<double>(time).count();
+  };
+  auto json = nlohmann::ordered_json::array();
+  for (const auto& [name, sum] : sums_) {
+    json.push_back({{"axis", name.first},
+                    {"operation", name.second},
+                    {"count", sum.count},
+                    {"bytes", sum.bytes},
+                    {"seconds", seconds(sum.under_way)},
+                    {"waited_seconds", seconds(sum.waited)}});
+  }
+  return json;
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,32 @@
+// What a rank sent, by axis and operation: for the report.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "core/json.h"
+#include "parallel/transport.h"
+
+namespace tessera::cli {
+
+class Communication {
+ public:
+  void add(const parallel::Operation& operation, std::chrono::nanoseconds under_way,
+           std::chrono::nanoseconds waited);
+
+  // [{`axis`, `operation`, `count`, `bytes` sent by this rank, `seconds` under way, `waited_seconds` of which
+  // the rank stood still}].
+  nlohmann::ordered_json report() const;
+
+ private:
+  struct Sum {
+    int64_t count = 0;
+    int64_t bytes = 0;
+    std::chrono::nanoseconds under_way{0}, waited{0};
+  };
+  std::map<std::pair<std::string, std::string>, Sum> sums_;
+};
+
+}  // namespace tessera::cli

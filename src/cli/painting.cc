@@ -1,0 +1,215 @@
+#include "cli/painting.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "cli/communication.h"
+#include "cli/find_model.h"
+#include "cli/progress.h"
+#include "cli/report.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "parallel/collectives.h"
+#include "parallel/ranks.h"
+#include "weights/safetensors.h"
+
+namespace tessera::cli {
+namespace {
+
+// One file for one picture or for latents, else name-0.png, name-1.png, ...
+std::vector<std::string> output_paths(const std::filesystem::path& path,
+                                      const pipelines::Settings& settings) {
+  const int64_t pictures = settings.pictures();
+  if (pictures == 1 || settings.request.output_type == pipelines::OutputType::kLatent) return {path.string()};
+  std::vector<std::string> paths;
+  for (int64_t i = 0; i < pictures; ++i) {
+    const std::string name = fmt::format("{}-{}{}", path.stem().string(), i, path.extension().string());
+    paths.push_back((path.parent_path() / name).string());
+  }
+  return paths;
+}
+
+bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const auto canonical = [](const std::filesystem::path& path) {
+    std::error_code code;
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, code), code);
+  };
+  return canonical(a) == canonical(b);
+}
+
+// What the rules of layouts ask about this model and request.
+parallel::Workload workload(const pipelines::Model& model, const pipelines::Settings& settings) {
+  const JsonConfig denoiser = JsonConfig::read(model.folder / "transformer" / "config.json");
+  constexpr int64_t kMost = 1 << 14;
+  return {.heads = denoiser.count("num_attention_heads", kMost),
+          .blocks = denoiser.count("num_layers", kMost),
+          .token_rows = settings.latent_height / model.patch_size,
+          .steps = settings.steps,
+          .pictures = settings.pictures(),
+          .guided = settings.guided()};
+}
+
+std::string machine_text(const Painting& painting) {
+  const pipelines::Request& request = painting.settings.request;
+  if (!request.device.is_cpu()) return request.device.str();
+  const int threads = at::get_num_threads();
+  const std::string threads_text = fmt::format("{} {}", threads, threads == 1 ? "thread" : "threads");
+  if (painting.ranks() == 1) return threads_text;
+  std::vector<std::string> sizes;
+  for (auto axis = parallel::kAllAxes.rbegin(); axis != parallel::kAllAxes.rend(); ++axis) {
+    const int64_t size = painting.layout.sizes[*axis];
+    if (size > 1) sizes.push_back(fmt::format("{} {}", parallel::axis_name(*axis), size));
+  }
+  return fmt::format("{} ranks ({}) with {} each", painting.ranks(), fmt::join(sizes, ", "), threads_text);
+}
+
+std::string headline(const Painting& painting) {
+  const pipelines::Settings& settings = painting.settings;
+  const int64_t pictures = settings.pictures();
+  return fmt::format("{} ({}): {} {} of {} x {}, {} {}, guidance {}, seed {}, {} on {}",
+                     model_name(painting.model), painting.model.family->title, pictures,
+                     pictures == 1 ? "picture" : "pictures", settings.width, settings.height, settings.steps,
+                     settings.steps == 1 ? "step" : "steps", settings.guidance, settings.request.seed,
+                     dtype_name(settings.request.dtype), machine_text(painting));
+}
+
+void write_text(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+void write_outputs(const Painting& painting, const pipelines::Result& result) {
+  if (painting.settings.request.output_type == pipelines::OutputType::kLatent) {
+    weights::write_safetensors(painting.outputs[0], {{"latents", result.latents}});
+    return;
+  }
+  for (size_t i = 0; i < painting.outputs.size(); ++i) {
+    const ImageText text =
+        png_text(painting.settings, painting.model, painting.layout, static_cast<int64_t>(i));
+    write_text(painting.outputs[i], encode_png(result.images[i], text));
+  }
+}
+
+pipelines::Observer with_status(pipelines::Observer observer, RankStatus& status) {
+  pipelines::Observer both = observer;
+  both.started = [observer, &status](pipelines::Stage stage) {
+    status.started(stage);
+    if (observer.started) observer.started(stage);
+  };
+  both.progressed = [observer, &status](pipelines::Stage stage, int64_t done, int64_t total) {
+    if (stage == pipelines::Stage::kDenoise && done < total) status.step_done(done);
+    if (observer.progressed) observer.progressed(stage, done, total);
+  };
+  return both;
+}
+
+// What each rank has to tell at the end, by their numbers. Nobody returns before all have come here.
+std::vector<OrderedJson> exchange(const OrderedJson& own, const parallel::Group& world) {
+  std::vector<OrderedJson> all;
+  for (int64_t rank = 0; rank < world.size; ++rank) {
+    const std::string text = own.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+    all.push_back(OrderedJson::parse(parallel::broadcast_bytes(text, rank, world)));
+  }
+  parallel::barrier(world);
+  return all;
+}
+
+// The warnings of others that rank 0 did not have itself, each once.
+void tell_warnings(Progress& progress, const std::vector<OrderedJson>& told) {
+  std::vector<std::string> known = progress.warnings();
+  for (size_t rank = 1; rank < told.size(); ++rank) {
+    for (const auto& warning : told[rank]["warnings"].get<std::vector<std::string>>()) {
+      if (std::find(known.begin(), known.end(), warning) != known.end()) continue;
+      known.push_back(warning);
+      progress.line(fmt::format("[rank {}] warning: {}", rank, warning));
+    }
+  }
+}
+
+}  // namespace
+
+int64_t Painting::ranks() const {
+  return parallel::Mesh(layout.sizes).world_size();
+}
+
+Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
+  Painting painting;
+  painting.arguments = arguments;
+  painting.model = pipelines::read_model(find_model(arguments.model));
+  painting.settings = pipelines::resolve(arguments.request, painting.model);
+  painting.layout =
+      parallel::resolve_layout(arguments.parallel, workload(painting.model, painting.settings), world_size);
+  painting.outputs = output_paths(arguments.output, painting.settings);
+  if (painting.ranks() == 1) {
+    if (arguments.messages.timeout)
+      usage_error("--timeout", "is of runs with several ranks; leave it out, or raise --nproc or a degree");
+    if (arguments.messages.interface)
+      usage_error("--interface", "is of runs with several ranks; leave it out, or raise --nproc or a degree");
+  } else if (!arguments.request.device.is_cpu()) {
+    usage_error("--device", "several ranks run on CPUs only; use --device cpu, or one rank");
+  }
+  return painting;
+}
+
+void require_outputs(const Painting& painting) {
+  for (const std::string& path : painting.outputs) require_writable(path);
+  const auto& report = painting.arguments.report;
+  if (!report) return;
+  require_writable(*report);
+  for (const std::string& path : painting.outputs) {
+    if (same_file(path, *report)) usage_error("--report", "'{}' is also where a result goes", path);
+  }
+}
+
+void paint(const Painting& painting, parallel::World& world, RankStatus& status,
+           const std::function<bool()>& cancelled) {
+  Communication communication;
+  world.set_hooks(
+      {.began = [&status](const parallel::Operation& operation) { status.operation_began(operation); },
+       .ended =
+           [&](const parallel::Operation& operation, std::chrono::nanoseconds under_way,
+               std::chrono::nanoseconds waited) {
+             status.operation_ended();
+             communication.add(operation, under_way, waited);
+           }});
+  const parallel::Ranks ranks(world, painting.layout);
+  const bool first = world.rank() == 0;
+
+  std::vector<std::string> warnings;
+  std::optional<ScopedLogSink> collector;
+  std::optional<Progress> progress;
+  if (first) {
+    progress.emplace(painting.arguments.quiet);
+    if (!painting.arguments.quiet) progress->line(headline(painting));
+  } else {
+    collector.emplace([&](LogLevel level, const std::string& message) {
+      if (level == LogLevel::kWarning) warnings.push_back(message);
+    });
+  }
+  pipelines::Observer observer = with_status(first ? progress->observer() : pipelines::Observer{}, status);
+  observer.cancelled = cancelled;
+  const pipelines::Result result = pipelines::generate(painting.settings, painting.model, observer, ranks);
+
+  status.finishing();
+  std::vector<OrderedJson> told = exchange(
+      {{"warnings", warnings}, {"report", rank_report(world.rank(), result, communication.report())}},
+      ranks.world);
+  if (!first) return;
+  tell_warnings(*progress, told);
+  write_outputs(painting, result);
+  if (painting.arguments.report) {
+    std::vector<OrderedJson> reports;
+    for (OrderedJson& each : told) reports.push_back(std::move(each["report"]));
+    const OrderedJson report =
+        make_report(painting.settings, painting.model, painting.layout, result, reports, painting.outputs);
+    write_text(*painting.arguments.report,
+               report.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+  }
+  progress->summary(result.seconds);
+  for (const std::string& path : painting.outputs) fmt::print("{}\n", path);
+}
+
+}  // namespace tessera::cli

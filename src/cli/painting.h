@@ -1,0 +1,40 @@
+// One run of `tessera generate`, as every rank of it carries it out.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cli/arguments.h"
+#include "cli/board.h"
+#include "parallel/layout.h"
+#include "parallel/world.h"
+#include "pipelines/model.h"
+#include "pipelines/request.h"
+
+namespace tessera::cli {
+
+// The command line with every choice made, before any weight is read.
+struct Painting {
+  GenerateArguments arguments;
+  pipelines::Model model;
+  pipelines::Settings settings;
+  parallel::Layout layout;
+  std::vector<std::string> outputs;  // paths
+
+  int64_t ranks() const;
+};
+
+// Throws Error for whatever can be known before the run. Starts no thread: ranks may be forked after it.
+// world_size: ranks that a launcher started.
+Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t> world_size);
+
+// Throws Error(kUsage) unless all files of the run can be written.
+void require_outputs(const Painting& painting);
+
+// Paints, and on rank 0 writes the files and prints their paths on stdout. All ranks of `world` call it with
+// the same painting. Throws Error and pipelines::Cancelled.
+void paint(const Painting& painting, parallel::World& world, RankStatus& status,
+           const std::function<bool()>& cancelled);
+
+}  // namespace tessera::cli

@@ -1,0 +1,350 @@
+"""Runs on several ranks: started by the program, or by another launcher; and ranks that fail."""
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+from files import floats, read_png, read_safetensors
+from harness import MODEL, SMALL, test
+
+LATENT = ["--seed", "5", "--output-type", "latent", "-o", "out.safetensors"]
+DEGREES = [  # words, what the report says of them; the model has 4 heads, 2 blocks, and 3 steps are painted
+    (["--nproc", "2", "--use-cfg-parallel"], {"world_size": 2, "cfg": 2}),
+    (["--use_cfg_parallel", "--ulysses_degree", "2"], {"world_size": 4, "cfg": 2, "ulysses": 2}),
+    (["--tensor-parallel-degree", "2", "--split-scheme", "1d"], {"world_size": 2, "tp": 2}),
+    (["--ring-degree", "2", "--timeout", "60", "--interface", "lo"], {"world_size": 2, "ring": 2}),
+    (["--pipefusion_parallel_degree", "2", "--num_pipeline_patch", "2", "--attn_layer_num_for_pp", "1", "1",
+      "--warmup_steps", "3"],
+     {"world_size": 2, "pp": 2, "num_pipeline_patch": 2, "attn_layer_num_for_pp": [1, 1], "warmup_steps": 3}),
+    (["--data-parallel-degree", "2", "--num-images-per-prompt", "2"], {"world_size": 2, "dp": 2}),
+]
+THREE_STEPS = [*SMALL[:-1], "3"]
+
+
+def latents(box):
+    return floats(read_safetensors(box.folder / "out.safetensors")[0]["latents"])
+
+
+def assert_near(a, b):
+    largest = max(map(abs, b))
+    assert len(a) == len(b) and max(abs(x - y) for x, y in zip(a, b)) <= 1e-4 * largest
+
+
+@test
+def ranks_paint_what_one_paints(box):
+    for words, settings in DEGREES:
+        pictures = [word for pair in zip(words, words[1:]) if pair[0] == "--num-images-per-prompt" for word in pair]
+        box.paint("a cat", *LATENT, *THREE_STEPS, *pictures)
+        expected = latents(box)
+        outcome = box.paint("a cat", *LATENT, *THREE_STEPS, *words, "--report", "run.json")
+        assert outcome.out == "out.safetensors\n", outcome
+        assert_near(latents(box), expected)
+        report = json.loads((box.folder / "run.json").read_text())
+        assert report["settings"]["parallel"] == settings and report["settings"]["threads"] == 1, report
+        assert [rank["rank"] for rank in report["ranks"]] == list(range(settings["world_size"])), report
+        for rank in report["ranks"]:
+            assert rank["peak_rss_bytes"] > 1 << 20 and rank["bytes_read"] > 0, rank
+            for sum_ in rank["communication"]:
+                assert sorted(sum_) == sorted(["axis", "operation", "count", "bytes", "seconds", "waited_seconds"]), sum_
+
+
+@test
+def pictures_of_ranks(box):
+    box.paint("a cat", "a dog", "--seed", "5", "--nproc", "1", "-o", "one.png", *SMALL)
+    outcome = box.paint("a cat", "a dog", "--seed", "5", "--use-cfg-parallel", "-o", "two.png", *SMALL)
+    assert outcome.out.split() == ["two-0.png", "two-1.png"], outcome
+    assert " on 2 ranks (cfg 2) with 1 thread each" in outcome.err, outcome
+    for number in (0, 1):
+        pixels = [read_png(box.folder / f"{name}-{number}.png")[2] for name in ("one", "two")]
+        assert max(abs(a - b) for a, b in zip(*pixels)) <= 1
+
+
+@test
+def rules_of_degrees(box):
+    for words, *needles in [
+            (["--nproc", "3", "--ulysses-degree", "2"], "--ulysses-degree 2 for 2 ranks, but there are 3"),
+            (["--nproc", "0"], "[--nproc]"),
+            (["--nproc", "two"], "[--nproc] expected an integer"),
+            (["--nproc", "2000", "--data-parallel-degree", "2000", "--guidance-scale", "1"], "nearest valid"),
+            (["--ulysses-degree", "0"], "[--ulysses-degree] must be from 1"),
+            (["--ring-degree", "-2"], "[--ring-degree] must be from 1"),
+            (["--data-parallel-degree", "2"], "--data-parallel-degree 2 needs as many pictures", "nearest valid"),
+            (["--use-cfg-parallel", "--guidance-scale", "1"], "--use-cfg-parallel needs a guidance scale above 1"),
+            (["--ulysses-degree", "16"], "needs a head for each rank", "nearest valid"),
+            (["--pipefusion-parallel-degree", "64"], "needs a block for each stage", "nearest valid"),
+            (["--pipefusion-parallel-degree", "2", "--attn-layer-num-for-pp", "9", "9"], "with the sum 2, such as 1 1"),
+            (["--pipefusion-parallel-degree", "2", "--attn-layer-num-for-pp", "one"], "expected an integer"),
+            (["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "1000"], "must be from 1 to"),
+            (["--pipefusion-parallel-degree", "2", "--warmup-steps", "-1"], "must be 0 or more"),
+            (["--num-pipeline-patch", "2"], "--num-pipeline-patch is of PipeFusion"),
+            (["--split-scheme", "2d"], "--split-scheme needs --tensor-parallel-degree"),
+            (["--split-scheme", "3d"], "expected 1d or 2d"),
+            (["--timeout", "3"], "[--timeout] is of runs with several ranks"),
+            (["--interface", "lo"], "[--interface] is of runs with several ranks"),
+            (["--nproc", "2", "--use-cfg-parallel", "--timeout", "0"], "must be from 0.1 to 86400 seconds"),
+            (["--nproc", "2", "--use-cfg-parallel", "--interface", "wire"], "no network interface 'wire'; it has "),
+            (["--nprocs", "2"], "did you mean --nproc?")]:
+        outcome = box.refuse(2, needles[0], "generate", "a cat", "--model", MODEL, *SMALL, *words)
+        assert all(needle in outcome.err for needle in needles), (needles, outcome)
+    # Several broken rules, one line.
+    outcome = box.refuse(2, "nearest valid", "generate", "a cat", "--model", MODEL, "--guidance-scale", "1",
+                         "--use-cfg-parallel", "--data-parallel-degree", "2", "--num-pipeline-patch", "2")
+    assert outcome.err.count("; ") >= 3, outcome
+
+
+@test
+def what_all_ranks_refuse(box):
+    model = box.copy_model()
+    path = model / "transformer" / "diffusion_pytorch_model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    outcome = box.refuse(3, str(path), "generate", "a cat", "--model", model, "--use-cfg-parallel", *SMALL)
+    assert outcome.err.count("tessera: ") == 1, outcome
+
+
+@test
+def help_names_every_option(box):
+    text = box.run("generate", "--help").out
+    for name in ("nproc", "data-parallel-degree", "use-cfg-parallel", "ulysses-degree", "ring-degree", "timeout",
+                 "pipefusion-parallel-degree", "num-pipeline-patch", "attn-layer-num-for-pp", "warmup-steps",
+                 "tensor-parallel-degree", "split-scheme", "interface"):
+        assert f"--{name}" in text, name
+
+
+# A run whose ranks can be watched and hurt.
+
+@dataclasses.dataclass
+class Run:
+    process: subprocess.Popen
+    ranks: list  # process ids
+
+    def finish(self, timeout=60):
+        start = time.monotonic()
+        out, err = self.process.communicate(timeout=timeout)
+        lines = [line for line in err.splitlines() if line.startswith("tessera:")]
+        assert not any(alive(rank) for rank in self.ranks), "a rank outlived the run"
+        return self.process.returncode, out, lines, time.monotonic() - start
+
+
+def alive(process):
+    with contextlib.suppress(OSError):
+        return "\nState:\tZ" not in pathlib.Path(f"/proc/{process}/status").read_text()
+    return False
+
+
+def children(process):
+    return [int(word) for word in pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def name(process):
+    return pathlib.Path(f"/proc/{process}/comm").read_text().strip()
+
+
+def start_long_run(box, *words, steps="900", env=None):
+    process = subprocess.Popen([box.program, "generate", "a cat", "--model", MODEL, "--num-inference-steps", steps,
+                                "--num-images-per-prompt", "4", "--use-cfg-parallel", *words], cwd=box.folder, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+    while "load denoiser" not in (line := process.stderr.readline()):
+        assert process.poll() is None, line
+    time.sleep(0.3)  # into the steps
+    ranks = children(process.pid)
+    assert [name(rank) for rank in ranks] == ["tessera:0", "tessera:1"], ranks
+    # Forked before there was a thread, hence one of ours.
+    assert len(os.listdir(f"/proc/{process.pid}/task")) == 1
+    return Run(process, ranks)
+
+
+@test
+def a_killed_rank_ends_the_run(box):
+    for victim in (1, 0):
+        run = start_long_run(box)
+        os.kill(run.ranks[victim], signal.SIGKILL)
+        code, out, lines, seconds = run.finish()
+        assert code == 4 and out == "" and seconds < 5, (code, out, lines, seconds)
+        assert len(lines) == 1 and f"[rank {victim}] killed by signal 9 (SIGKILL) at step " in lines[0], lines
+        assert box.files() == []
+
+
+@test
+def a_stopped_rank_ends_the_run(box):
+    for victim in (1, 0):
+        run = start_long_run(box, "--timeout", "2")
+        os.kill(run.ranks[victim], signal.SIGSTOP)
+        code, out, lines, seconds = run.finish()
+        assert code == 4 and out == "" and seconds < 10, (code, out, lines, seconds)
+        assert len(lines) == 1 and f"[rank {victim}] stands still" in lines[0] and " at step " in lines[0], lines
+        assert box.files() == []
+
+
+@test
+def a_pause_is_no_failure(box):
+    run = start_long_run(box, "--timeout", "30", steps="100")
+    os.kill(run.ranks[1], signal.SIGSTOP)
+    time.sleep(0.5)
+    os.kill(run.ranks[1], signal.SIGCONT)
+    code, out, lines, _ = run.finish()
+    assert code == 0 and len(out.split()) == 4, (code, out, lines)
+
+
+@test
+def ctrl_c_ends_all_ranks(box):
+    run = start_long_run(box)
+    run.process.send_signal(signal.SIGINT)
+    for rank in run.ranks:
+        os.kill(rank, signal.SIGINT)  # a terminal sends it to all
+    code, out, lines, _ = run.finish()
+    assert code == 130 and out == "", (code, out, lines)
+    assert lines[-1] == "tessera: stopped; nothing was written" and len(lines) == 2, lines
+    assert box.files() == []
+
+
+@test
+def ctrl_c_twice_and_termination_end_at_once(box):
+    run = start_long_run(box, "--timeout", "60")
+    os.kill(run.ranks[1], signal.SIGSTOP)  # or the first might do
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    run.process.send_signal(signal.SIGINT)
+    code, _, lines, seconds = run.finish()
+    assert code == 130 and seconds < 5, (code, lines, seconds)
+    run = start_long_run(box)
+    run.process.send_signal(signal.SIGTERM)
+    code, _, lines, seconds = run.finish()
+    assert code == 143 and seconds < 5, (code, lines, seconds)
+    assert box.files() == []
+
+
+@test
+def ranks_die_with_their_parent(box):
+    run = start_long_run(box)
+    run.process.kill()
+    run.process.communicate()
+    deadline = time.monotonic() + 5
+    while any(alive(rank) for rank in run.ranks):
+        assert time.monotonic() < deadline, "orphans"
+        time.sleep(0.05)
+    assert box.files() == []
+
+
+# Ranks of another launcher.
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def torchrun_variables(rank, size, port):
+    return {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+
+def open_mpi_variables(rank, size, port):
+    return {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size),
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(size), "MASTER_PORT": port}
+
+
+def slurm_variables(rank, size, port):
+    return {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size),
+            "SLURM_LOCALID": str(rank), "SLURM_NODEID": "0", "SLURM_TASKS_PER_NODE": str(size), "MASTER_PORT": port}
+
+
+def start_ranks(box, variables, words_of):
+    port = free_port()
+    return [subprocess.Popen([box.program, *words], cwd=box.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **variables(rank, len(words_of), port)})
+            for rank, words in enumerate(words_of)]
+
+
+def finish_ranks(ranks, timeout=60):
+    return [(rank.returncode, out, err) for rank in ranks for out, err in [rank.communicate(timeout=timeout)]]
+
+
+@test
+def ranks_of_other_launchers(box):
+    words = ["generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--use-cfg-parallel", *SMALL, *LATENT]
+    box.paint("a cat", *SMALL, *LATENT)
+    expected = latents(box)
+    for variables in (torchrun_variables, open_mpi_variables, slurm_variables):
+        (box.folder / "out.safetensors").unlink()
+        # Rank 1 was told something else: rank 0's words count.
+        first, second = finish_ranks(start_ranks(box, variables, [words, ["generate", "a dog", "--height", "64"]]))
+        assert first[:2] == (0, "out.safetensors\n"), first
+        assert second == (0, "", ""), second
+        assert_near(latents(box), expected)
+
+
+@test
+def what_rank_0_refuses_ends_all(box):
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--guidance-scale", "1"]
+    first, second = finish_ranks(start_ranks(box, torchrun_variables, [words, words]))
+    assert first[0] == second[0] == 2, (first, second)
+    assert first[2].startswith("tessera: [rank 0] [parallel]") and second[2] == "", (first, second)
+
+
+@test
+def a_launched_rank_that_dies_ends_the_others(box):
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--num-inference-steps", "300", "--timeout", "20"]
+    ranks = start_ranks(box, torchrun_variables, [words, words])
+    while "load denoiser" not in ranks[0].stderr.readline():
+        assert ranks[0].poll() is None
+    ranks[1].kill()
+    first, _ = finish_ranks(ranks)
+    lines = [line for line in first[2].splitlines() if line.startswith("tessera:")]
+    assert first[:2] == (4, "") and len(lines) == 1, first
+    assert lines[0].startswith("tessera: [rank 0] [rank 1] lost: "), lines
+    assert box.files() == []
+
+
+@test
+def environments_that_make_no_sense(box):
+    for variables, needle in [({"RANK": "0"}, "[WORLD_SIZE] is not set, but RANK is"),
+                              ({"RANK": "2", "WORLD_SIZE": "2"}, "[RANK]"),
+                              ({"RANK": "0", "WORLD_SIZE": "two"}, "got 'two'"),
+                              ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "70000"}, "[MASTER_PORT]"),
+                              ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "3"}, "[LOCAL_RANK]")]:
+        box.refuse(2, needle, "generate", "a cat", "--model", MODEL, *SMALL, env=variables)
+    box.refuse(2, "launcher started 1 rank", "generate", "a cat", "--model", MODEL, "--nproc", "2",
+               "--use-cfg-parallel", env={"RANK": "0", "WORLD_SIZE": "1"})
+    box.paint("a cat", *SMALL, env={"RANK": "0", "WORLD_SIZE": "1"})
+
+
+# tessera mesh
+
+SIXTEEN = ["--world", "16", "--data-parallel-degree", "2", "--use-cfg-parallel", "--pipefusion-parallel-degree", "2",
+           "--ulysses-degree", "2"]
+
+
+@test
+def mesh_of_sixteen_ranks(box):
+    # The example of xDiT's documents, whose data-parallel groups are the replicas here.
+    outcome = box.run("mesh", *SIXTEEN)
+    assert outcome.code == 0 and outcome.err == "", outcome
+    for line in ("16 ranks: dp 2 x cfg 2 x pp 2 x ulysses 2", "[0 1 2 3 4 5 6 7] [8 9 10 11 12 13 14 15]",
+                 "[0 8] [1 9] [2 10]", "[0 4] [1 5] [2 6] [3 7] [8 12] [9 13] [10 14] [11 15]",
+                 "[0 2] [1 3] [4 6] [5 7] [8 10] [9 11] [12 14] [13 15]", "[0 1] [2 3] [4 5]"):
+        assert line in outcome.out, (line, outcome.out)
+    mesh = json.loads(box.run("mesh", "--json", *SIXTEEN).out)
+    assert mesh["world_size"] == 16 and mesh["sizes"]["cfg"] == 2 and mesh["sizes"]["ring"] == 1, mesh
+    groups = mesh["groups"]
+    assert groups["replica"] == [list(range(8)), list(range(8, 16))], groups
+    assert groups["dp"] == [[rank, rank + 8] for rank in range(8)], groups
+    assert groups["cfg"] == [[rank, rank + 4] for rank in (0, 1, 2, 3, 8, 9, 10, 11)], groups
+    assert sorted(groups["pp"]) == [[rank, rank + 2] for rank in (0, 1, 4, 5, 8, 9, 12, 13)], groups
+    assert groups["sp"] == groups["ulysses"] == [[rank, rank + 1] for rank in range(0, 16, 2)], groups
+    assert mesh["ranks"][13] == {"rank": 13, "coordinates": {"dp": 1, "cfg": 1, "pp": 0, "ring": 0, "ulysses": 1,
+                                                              "tp2": 0, "tp": 0}}, mesh["ranks"][13]
+
+
+@test
+def mesh_refuses(box):
+    box.refuse(2, "for 2 ranks, but there are 7", "mesh", "--world", "7", "--ulysses-degree", "2")
+    box.refuse(2, "nearest valid", "mesh", "--world", "6", "--use-cfg-parallel", "--ulysses-degree", "4")
+    box.refuse(2, "[--world] expected an integer", "mesh", "--world", "all")
+    box.refuse(2, "at most 4096", "mesh", "--ulysses-degree", "4096", "--ring-degree", "2")
+    box.refuse(2, "unknown option", "mesh", "--nproc", "2")
+    assert "1 rank\n" in box.run("mesh").out
