@@ -45,9 +45,13 @@ std::optional<int64_t> slurm_local_size(const Environment& get) {
       at = std::from_chars(at, end, ranks).ptr;
       if (std::strncmp(at, "(x", 2) == 0) {
         at = std::from_chars(at + 2, end, nodes).ptr;
-        if (*at == ')') ++at;
+        if (*at == ')') {
+          ++at;
+        } else {
+          ranks = 0;
+        }
       }
-      if (ranks < 1 || (*at != ',' && *at != '\0'))
+      if (ranks < 1 || nodes < 1 || (*at != ',' && *at != '\0'))
         usage_error(name, "expected ranks of each host such as 2(x3),1, got '{}'", text);
       if (nodes_left < nodes) return ranks;
       nodes_left -= nodes;

@@ -42,8 +42,7 @@ bool interrupted() {
 }
 
 void leave_interrupts_to_parent() {
-  ::signal(SIGINT, SIG_IGN);
-  ::signal(SIGPIPE, SIG_IGN);
+  for (const int number : {SIGINT, SIGHUP, SIGPIPE}) ::signal(number, SIG_IGN);
 }
 
 void end_at_first_interrupt() {

@@ -11,8 +11,8 @@ void install_signal_handlers();
 // True after the first SIGINT.
 bool interrupted();
 
-// For a rank that another process watches over: a terminal sends Ctrl-C to both, and the other decides what
-// becomes of it. Also lets a write to a closed pipe fail instead of ending the rank.
+// For a rank that another process watches over: a terminal sends SIGINT and SIGHUP to both, and the
+// other decides what becomes of it. Also lets a write to a closed pipe fail instead of ending the rank.
 void leave_interrupts_to_parent();
 
 // For a rank that cannot ask the others: the first SIGINT ends it at once.

@@ -1,5 +1,7 @@
 #include "cli/verdict.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -38,11 +40,12 @@ Failure blame(size_t rank, const std::string& what) {
   return {kPeer, fmt::format("[rank {}] {}; the run is over", rank, what)};
 }
 
-std::string signal_text(int number) {
-  const char* name = ::sigabbrev_np(number);
-  std::string text = fmt::format("killed by signal {}", number);
-  if (name) text += fmt::format(" (SIG{})", name);
-  return text;
+Failure blame_killed(size_t rank, const RankEnd& end) {
+  const char* name = ::sigabbrev_np(end.signal);
+  Failure failure = blame(rank, fmt::format("killed by signal {}{} {}", end.signal,
+                                            name ? fmt::format(" (SIG{})", name) : "", end.place));
+  if (end.signal == SIGKILL) failure.message += " (the kernel kills so when memory runs out)";
+  return failure;
 }
 
 // The rank that an Error(kPeer) names: "[rank 3] lost: ...".
@@ -69,7 +72,7 @@ Failure judge(std::span<const RankEnd> ranks, std::chrono::milliseconds timeout)
   if (cancelled) return ranks[*cancelled].failure;
 
   if (const auto killed = first(ranks, [](const RankEnd& end) { return end.state == State::kKilled; })) {
-    return blame(*killed, fmt::format("{} {}", signal_text(ranks[*killed].signal), ranks[*killed].place));
+    return blame_killed(*killed, ranks[*killed]);
   }
   const auto failed = first(ranks, [](const RankEnd& end) {
     return end.state == State::kFailed && end.failure.exit_code != kPeer;
@@ -97,7 +100,9 @@ Failure judge(std::span<const RankEnd> ranks, std::chrono::milliseconds timeout)
 
 bool may_change(std::span<const RankEnd> ranks) {
   const bool certain = std::any_of(ranks.begin(), ranks.end(), [](const RankEnd& end) {
-    return end.state == State::kKilled || (end.state == State::kFailed && is_of_users(end.failure.exit_code));
+    // SIGTERM may have been sent to all processes, and the one that watches has yet to take its own.
+    return (end.state == State::kKilled && end.signal != SIGTERM) ||
+           (end.state == State::kFailed && is_of_users(end.failure.exit_code));
   });
   const bool over = std::all_of(ranks.begin(), ranks.end(), [](const RankEnd& end) {
     return end.state != State::kRunning && end.state != State::kStopped;

@@ -13,10 +13,10 @@ namespace tessera::cli {
 struct RankEnd {
   enum class State { kRunning, kStopped, kDone, kFailed, kKilled };
   State state = State::kRunning;
-  int signal = 0;     // kKilled
-  Failure failure;    // kFailed
-  std::string place;  // RankStatus::place()
-  int64_t order = 0;  // of the ends: what ended first is more likely the cause
+  int signal = 0;          // kKilled
+  Failure failure = {};    // kFailed
+  std::string place = {};  // RankStatus::place()
+  int64_t order = 0;       // of the ends: what ended first is more likely the cause
 };
 
 // One line on the cause, and the exit code of the run. In this order: a run that was asked to end; a rank

@@ -18,8 +18,16 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-[[noreturn]] void lost(int64_t peer, const std::string& why) {
-  throw Error(ErrorKind::kPeer, "rank " + std::to_string(peer), "lost: " + why.substr(0, why.find('\n')));
+// The first sentence of what Gloo says, without the place in its source.
+std::string reason(std::string_view what) {
+  what = what.substr(0, what.find('\n'));
+  if (const size_t end = what.find("] "); what.starts_with("[/") && end != std::string_view::npos)
+    what.remove_prefix(end + 2);
+  return std::string(what.substr(0, what.find(". ")));
+}
+
+[[noreturn]] void lost(int64_t peer, std::string_view why) {
+  throw Error(ErrorKind::kPeer, "rank " + std::to_string(peer), "lost: " + reason(why));
 }
 
 // Messages of one exchange, each a work of c10d.
@@ -171,10 +179,9 @@ World World::join(const Rendezvous& rendezvous) {
     world.connections_ = std::make_shared<Connections>(store, world.rank_, world.size_, rendezvous.interface,
                                                        rendezvous.timeout);
   } catch (const std::exception& error) {
-    const std::string what = error.what();
-    throw Error(ErrorKind::kPeer, fmt::format("{}:{}", rendezvous.address, rendezvous.port),
-                fmt::format("rank {} of {} could not join: {}", world.rank_, world.size_,
-                            what.substr(0, what.find('\n'))));
+    throw Error(
+        ErrorKind::kPeer, fmt::format("{}:{}", rendezvous.address, rendezvous.port),
+        fmt::format("rank {} of {} could not join: {}", world.rank_, world.size_, reason(error.what())));
   }
   return world;
 }
