@@ -32,9 +32,9 @@ std::function<void()> denoiser_work(const std::filesystem::path& model, const mo
   const int64_t caption = JsonConfig::read(model / "transformer" / "config.json").integer("caption_channels");
   const std::vector<models::Conditioning> prompts = {{at::randn({1, caption})}, {at::randn({25, caption})}};
   const std::shared_ptr<models::Denoiser::Context> context =
-      denoiser->prepare(prompts, height / 8, width / 8, 8);
+      denoiser->prepare(prompts, {height / 8, width / 8, 8, {height / 16, width / 16}});
   const at::Tensor z = at::randn({2, denoiser->latent_channels(), height / 8, width / 8});
-  return [=] { denoiser->predict(z, 500.0, {0, 1}, *context); };
+  return [=] { denoiser->run_stage(z, 500.0, {0, 1}, {0, 1}, *context); };
 }
 
 std::function<void()> decoder_work(const std::filesystem::path& model, const models::LoadOptions& options,

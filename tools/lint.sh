@@ -20,7 +20,7 @@ for entry in commands:
     if not entry["file"].startswith(f"{root}/src/"):
         continue
     command = re.sub(r" -(fpch-preprocess|Winvalid-pch|Wno-maybe-uninitialized|fopenmp)\b", "", entry["command"])
-    command = re.sub(r"^.*?(?=\S*/(c\+\+|g\+\+)\S* )", "", command)  # the compiler cache before the compiler
+    command = re.sub(r"^.*?(?=\S*/(c\+\+|g\+\+)\S* )", "", command, count=1)  # the compiler cache before the compiler
     command = re.sub(r"-include \S*cmake_pch\.hxx", f"-include-pch {folder}/precompiled.pch", command)
     kept.append(entry | {"command": command})
 json.dump(kept, open(folder / "compile_commands.json", "w"), indent=1)

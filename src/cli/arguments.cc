@@ -83,7 +83,7 @@ void add_generate_options(CLI::App& app, GenerateTexts& texts) {
   add("Output", "-o,--output", texts.output, "FILE", "Where to [out.png, or out.safetensors for latents]");
   add("Output", "--output-type", texts.output_type, "TYPE", "image [default] or latent");
   add("Output", "--report", texts.report, "FILE", "Write settings, times and memory as JSON");
-  app.add_flag("-q,--quiet", texts.quiet, "No progress on stderr")->group("Output");
+  app.add_flag("-q,--quiet", texts.quiet, "No progress on stderr; paths still go to stdout")->group("Output");
 
   add("Picture", "--negative-prompt", texts.negative_prompt, "TEXT", "What to keep away from [nothing]");
   add("Picture", "--height", texts.height, "PIXELS", "Height [the model's]");

@@ -23,7 +23,7 @@ nn::Linear read_qkv(const weights::Scope& scope, int64_t channels) {
   const std::vector<weights::Scope> parts = old_names
                                                 ? std::vector{scope / "query", scope / "key", scope / "value"}
                                                 : std::vector{scope / "to_q", scope / "to_k", scope / "to_v"};
-  return nn::column_parallel(parts, channels, channels, {0, channels});
+  return nn::read_linear(parts, channels, channels, {0, channels}, {0, channels});
 }
 
 nn::Linear read_out(const weights::Scope& scope, int64_t channels) {

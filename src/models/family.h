@@ -9,11 +9,13 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/json.h"
-#include "parallel/group.h"
+#include "nn/tensor_parallel.h"
+#include "parallel/cut.h"
 
 namespace tessera::models {
 
@@ -31,27 +33,41 @@ class TextEncoder {
   virtual int64_t width() const = 0;  // D
 };
 
+// The picture that a run paints, as the denoiser sees it.
+struct Canvas {
+  int64_t latent_height, latent_width;
+  int64_t scale_factor;    // pixels per latent row of the decoder
+  parallel::TokenCut cut;  // of its tokens: (latent_height / patch size) rows
+};
+
+// A denoiser, or a stage of it: a run of its blocks. Only the stage of the first block takes latents, only
+// that of the last one predicts.
 class Denoiser {
  public:
   virtual ~Denoiser() = default;
 
-  // What is computed once per run and prompt (caption projection, cross-attention keys and values) and is
-  // handed back at each step. Owned by the denoising loop; each model derives its own.
+  // What is computed once per run and prompt (caption projection, cross-attention keys and values) and what
+  // steps leave for later ones (keys and values of other patches). Owned by the denoising loop and handed
+  // back at each call; each model derives its own.
   struct Context {
     virtual ~Context() = default;
   };
 
-  // `prompts`: the distinct conditionings of the run; samples refer to them by position. `latent_height` and
-  // `latent_width` fix position embeddings and, times `scale_factor` (pixels per latent row of the decoder),
-  // size conditions.
-  virtual std::unique_ptr<Context> prepare(const std::vector<Conditioning>& prompts, int64_t latent_height,
-                                           int64_t latent_width, int64_t scale_factor) const = 0;
+  // `prompts`: the distinct conditionings of the run; samples refer to them by position. The canvas fixes
+  // position embeddings and size conditions.
+  virtual std::unique_ptr<Context> prepare(const std::vector<Conditioning>& prompts,
+                                           const Canvas& canvas) const = 0;
 
-  // The model's prediction for latents z [B, C, h, w] (fp32) at `timestep`; fp32 [B, C, h, w] (a learned
-  // variance is dropped). prompt_of[b] is the position in `prompts` that sample b is conditioned on.
-  virtual at::Tensor predict(const at::Tensor& z, double timestep, at::ArrayRef<int64_t> prompt_of,
-                             const Context& context) const = 0;
+  // Takes this rank's rows of `patches` (see parallel::TokenCut) one stage on, at `timestep`. prompt_of[b] is
+  // the position in `prompts` that sample b is conditioned on. `x`: latents [B, C, h', w] (fp32) for the
+  // first stage, else what the stage before gave. The last stage gives the model's prediction, fp32 [B, C,
+  // h', w] (a learned variance is dropped); others give [B, n, hidden_width()] in the dtype of the weights, n
+  // tokens. All ranks of the canvas's sequence axes and of the tensor groups must call this alike.
+  virtual at::Tensor run_stage(const at::Tensor& x, double timestep, at::ArrayRef<int64_t> prompt_of,
+                               parallel::Range patches, Context& context) const = 0;
 
+  virtual int64_t hidden_width() const = 0;
+  virtual at::ScalarType dtype() const = 0;  // of the weights
   virtual int64_t latent_channels() const = 0;
   virtual int64_t conditioning_width() const = 0;  // D
   virtual int64_t patch_size() const = 0;          // latent sides must be multiples of it
@@ -71,7 +87,8 @@ class Decoder {
 struct LoadOptions {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
-  parallel::Group tensor_group;  // ranks that a layer's weights are split over
+  nn::TensorGroups tensor_groups;         // ranks that a layer's weights are split over
+  std::optional<parallel::Range> blocks;  // of a stage of the denoiser; all
 };
 
 // What loading one part cost.

@@ -2,8 +2,9 @@
 // cross-attention to the prompt and one adaptive layer norm shared by all blocks. Weights and names:
 // diffusers' PixArtTransformer2DModel.
 //
-// Legend: B samples, h x w latent size, p patch size, S = (h/p) * (w/p) tokens, L tokens of a prompt, C
-// width, H/tp heads of this rank of the tensor group, D size of a head.
+// Legend: B samples, h x w latent size, p patch size, S tokens of this rank in the patches at hand ((h/p) *
+// (w/p) on one rank), L tokens of a prompt, C width, H/tp heads of this rank of the tensor groups, D size of
+// a head.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +14,8 @@
 #include "models/family.h"
 #include "nn/embeddings.h"
 #include "nn/linear.h"
-#include "parallel/group.h"
+#include "nn/self_attention.h"
+#include "nn/tensor_parallel.h"
 #include "weights/scope.h"
 
 namespace tessera::models {
@@ -38,42 +40,55 @@ struct PixArtAttention {
   PixArtAttention() = default;
   // Self-attention when `context_dim` is 0: q, k and v are then one product.
   PixArtAttention(const weights::Scope& scope, const PixArtConfig& config, int64_t context_dim,
-                  const parallel::Group& tensor_group);
+                  const nn::TensorGroups& groups);
 
-  nn::Linear to_q, to_kv, to_qkv, to_out;
+  nn::ColumnParallel to_q, to_kv, to_qkv;
+  nn::RowParallel to_out;
   int64_t heads = 0;  // H/tp
 };
 
-struct PixArtBlock {
-  PixArtBlock(const weights::Scope& scope, const PixArtConfig& config, const parallel::Group& tensor_group);
+// What a step, or the run, gives to every block.
+struct PixArtStep {
+  at::Tensor modulation;  // [6, C] fp32
+  at::ArrayRef<int64_t> prompt_of;
+  parallel::Range patches;
+};
 
-  // x [B, S, C] in place. `modulation` [6, C] fp32 is the step's; `prompts[prompt_of[b]]` [1, L, 2 * H/tp *
-  // D].
-  void operator()(at::Tensor& x, const at::Tensor& modulation, const PromptKeysValues& prompts,
-                  at::ArrayRef<int64_t> prompt_of) const;
+struct PixArtBlock {
+  PixArtBlock(const weights::Scope& scope, const PixArtConfig& config, const nn::TensorGroups& groups);
+
+  // x [B, S, C] in place; prompts[prompt_of[b]] [1, L, 2 * H/tp * D]. `layer` is the block's number in the
+  // stage.
+  void operator()(at::Tensor& x, const PixArtStep& step, const PromptKeysValues& prompts, int64_t layer,
+                  nn::SelfAttention& self_attention) const;
 
   PixArtAttention attn1, attn2;
-  nn::Linear ff_in, ff_out;
+  nn::ColumnParallel ff_in;
+  nn::RowParallel ff_out;
   at::Tensor scale_shift_table;  // [6, C] fp32
   double norm_eps;
-  parallel::Group tensor_group;
 };
 
 class PixArtTransformer : public Denoiser {
  public:
-  PixArtTransformer(const weights::Scope& scope, const PixArtConfig& config,
-                    const parallel::Group& tensor_group);
+  // `blocks`: the stage that is read.
+  PixArtTransformer(const weights::Scope& scope, const PixArtConfig& config, const parallel::Range& blocks,
+                    const nn::TensorGroups& groups);
 
   struct PixArtContext : Context {
-    at::Tensor positions;                       // [S, C]
+    explicit PixArtContext(const parallel::TokenCut& cut) : self_attention(cut) {}
+    at::Tensor positions;                       // [rows, columns, C] of the picture
     at::Tensor size_embedding;                  // [1, C] fp32, or undefined without additional conditions
     std::vector<PromptKeysValues> keys_values;  // [block][prompt]
+    nn::SelfAttention self_attention;
   };
 
-  std::unique_ptr<Context> prepare(const std::vector<Conditioning>& prompts, int64_t latent_height,
-                                   int64_t latent_width, int64_t scale_factor) const override;
-  at::Tensor predict(const at::Tensor& z, double timestep, at::ArrayRef<int64_t> prompt_of,
-                     const Context& context) const override;
+  std::unique_ptr<Context> prepare(const std::vector<Conditioning>& prompts,
+                                   const Canvas& canvas) const override;
+  at::Tensor run_stage(const at::Tensor& x, double timestep, at::ArrayRef<int64_t> prompt_of,
+                       parallel::Range patches, Context& context) const override;
+  int64_t hidden_width() const override { return config_.width(); }
+  at::ScalarType dtype() const override { return dtype_; }
   int64_t latent_channels() const override { return config_.in_channels; }
   int64_t conditioning_width() const override {
     return config_.caption_channels > 0 ? config_.caption_channels : config_.cross_attention_dim;
@@ -82,21 +97,26 @@ class PixArtTransformer : public Denoiser {
   int64_t sample_size() const override { return config_.sample_size; }
 
  private:
-  // The three parts of a forward pass, in the order in which data passes through them.
-  at::Tensor embed(const at::Tensor& z, const PixArtContext& context) const;  // [B, in, h, w] -> [B, S, C]
+  // The parts of a forward pass, in the order in which data passes through them.
+  at::Tensor embed(const at::Tensor& z, parallel::Range patches,
+                   const PixArtContext& context) const;  // [B, in, h, w] -> [B, S, C]
   at::Tensor time_embedding(double timestep, const PixArtContext& context) const;  // [1, C] fp32
   at::Tensor head(const at::Tensor& x, const at::Tensor& time,
-                  int64_t latent_height) const;  // -> [B, in, h, w] fp32
+                  int64_t columns) const;  // -> [B, in, h, w] fp32
+
+  bool is_first() const { return stage_.begin == 0; }
+  bool is_last() const { return stage_.end() == config_.num_layers; }
 
   PixArtConfig config_;
-  nn::Linear patch_proj_;                                                             // [C, in * p * p]
-  nn::TimestepEmbedding timestep_embedder_;                                           // fp32
+  parallel::Range stage_;                    // blocks
+  nn::Linear patch_proj_;                    // [C, in * p * p], first stage
+  nn::TimestepEmbedding timestep_embedder_;  // fp32
   std::optional<nn::TimestepEmbedding> resolution_embedder_, aspect_ratio_embedder_;  // fp32
   nn::Linear adaln_linear_;                                                           // fp32
   std::optional<nn::Linear> caption_linear_1_, caption_linear_2_;
   std::vector<PixArtBlock> blocks_;
   at::Tensor scale_shift_table_;  // [2, C] fp32
-  nn::Linear proj_out_;           // only the rows that predict noise, not variance
+  nn::Linear proj_out_;           // only the rows that predict noise, not variance; last stage
   at::ScalarType dtype_;
 };
 

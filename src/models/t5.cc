@@ -17,17 +17,6 @@ weights::Slice slice(int64_t dim, const parallel::Range& range, int64_t width = 
   return {dim, range.begin * width, range.length * width};
 }
 
-at::Tensor activate(const at::Tensor& x, nn::Activation activation) {
-  switch (activation) {
-    case nn::Activation::kGeluTanh:
-      return at::gelu(x, "tanh");
-    case nn::Activation::kRelu:
-      return at::relu(x);
-    default:
-      TESSERA_CHECK(false, "activation {}", static_cast<int>(activation));
-  }
-}
-
 // Published checkpoints hold the table under one name or the other, or both.
 at::Tensor read_embedding(const weights::Scope& scope, const T5Config& config) {
   at::Tensor table;
@@ -117,7 +106,7 @@ T5FeedForward::T5FeedForward(const weights::Scope& scope, const T5Config& config
 }
 
 at::Tensor T5FeedForward::operator()(const at::Tensor& x) const {
-  at::Tensor hidden = activate(at::linear(x, wi), activation);  // [L, F/tp]
+  at::Tensor hidden = nn::activate(at::linear(x, wi), activation);  // [L, F/tp]
   if (wi_gate.defined()) hidden *= at::linear(x, wi_gate);
   return at::linear(hidden.to(wo.scalar_type()), wo);
 }
@@ -178,7 +167,9 @@ std::unique_ptr<TextEncoder> load_t5_text_encoder(const std::filesystem::path& m
   text::T5Tokenizer tokenizer(model / "tokenizer");
   weights::Checkpoint checkpoint(folder);
   const weights::Scope scope(checkpoint, options.dtype, options.device);
-  T5Encoder encoder(scope, config, options.tensor_group);
+  // More ranks than heads: each takes the whole.
+  const parallel::Group& group = options.tensor_groups.inner;
+  T5Encoder encoder(scope, config, group.size <= config.num_heads ? group : parallel::Group{});
   for (const std::string& key : checkpoint.unused()) {
     // Whole T5 models come with a decoder.
     if (key.starts_with("decoder.") || key.starts_with("lm_head.")) continue;

@@ -27,22 +27,6 @@ at::Tensor pack(const at::Tensor& weight) {
   return reorder.call(weight, std::nullopt);
 }
 
-at::Tensor activate(const at::Tensor& x, Activation activation) {
-  switch (activation) {
-    case Activation::kNone:
-      return x;
-    case Activation::kGelu:
-      return at::gelu(x);
-    case Activation::kGeluTanh:
-      return at::gelu(x, "tanh");
-    case Activation::kRelu:
-      return at::relu(x);
-    case Activation::kSilu:
-      return at::silu(x);
-  }
-  TESSERA_CHECK(false, "activation {}", static_cast<int>(activation));
-}
-
 struct PointwiseName {
   const char* attribute;
   std::optional<c10::string_view> algorithm;
@@ -74,6 +58,22 @@ std::optional<at::Tensor> optional(const at::Tensor& tensor) {
 
 }  // namespace
 
+at::Tensor activate(const at::Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kRelu:
+      return at::relu(x);
+    case Activation::kSilu:
+      return at::silu(x);
+  }
+  TESSERA_CHECK(false, "activation {}", static_cast<int>(activation));
+}
+
 Linear::Linear(const weights::Scope& scope, int64_t in, int64_t out)
     : Linear(scope.tensor("weight", {out, in}), read_bias(scope, out, std::nullopt)) {}
 
@@ -95,24 +95,24 @@ at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const 
   return linear.call(x, weight, optional(bias), name.attribute, Scalars(), name.algorithm);
 }
 
-Linear column_parallel(const std::vector<weights::Scope>& scopes, int64_t in, int64_t out,
-                       const parallel::Range& outputs) {
-  const weights::Slice slice{0, outputs.begin, outputs.length};
-  std::vector<at::Tensor> parts, biases;
+Linear read_linear(const std::vector<weights::Scope>& scopes, int64_t in, int64_t out,
+                   const parallel::Range& outputs, const parallel::Range& inputs, bool with_bias) {
+  const weights::Slice rows{0, outputs.begin, outputs.length}, columns{1, inputs.begin, inputs.length};
+  std::vector<at::Tensor> weights, biases;
   for (const weights::Scope& scope : scopes) {
-    parts.push_back(scope.tensor("weight", {out, in}, slice));
-    if (scope.has("bias")) biases.push_back(read_bias(scope, out, slice));
+    // A scope slices one dimension.
+    weights.push_back(
+        inputs.length == in
+            ? scope.tensor("weight", {out, in}, rows)
+            : scope.tensor("weight", {out, in}, columns).narrow(0, outputs.begin, outputs.length));
+    if (scope.has("bias")) biases.push_back(read_bias(scope, out, rows));
   }
   TESSERA_CHECK(biases.empty() || biases.size() == scopes.size(), "some of the joined layers have no bias");
-  if (scopes.size() == 1) return {parts[0], biases.empty() ? at::Tensor() : biases[0]};
-  return {at::cat(parts), biases.empty() ? at::Tensor() : at::cat(biases)};
-}
-
-Linear row_parallel(const weights::Scope& scope, int64_t in, int64_t out, const parallel::Range& inputs,
-                    const parallel::Group& group) {
-  const weights::Slice slice{1, inputs.begin, inputs.length};
-  return {scope.tensor("weight", {out, in}, slice),
-          group.rank == 0 ? read_bias(scope, out, std::nullopt) : at::Tensor()};
+  const auto join = [](const std::vector<at::Tensor>& parts) {
+    return parts.empty() ? at::Tensor() : parts.size() == 1 ? parts[0] : at::cat(parts);
+  };
+  if (!with_bias) biases.clear();
+  return {join(weights).contiguous(), join(biases)};
 }
 
 }  // namespace tessera::nn

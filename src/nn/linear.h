@@ -1,4 +1,4 @@
-// Linear layers, whole or split over a group of ranks (Megatron-LM, arXiv:1909.08053: columns, then rows).
+// Linear layers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,14 +30,11 @@ struct Linear {
   bool packed = false;
 };
 
-// The rows of the weight (its outputs) in `outputs`, of several layers with one input as one product: the
-// outputs stand side by side, in the order of `scopes`. x [..., in] -> [..., scopes.size() * outputs.length].
-Linear column_parallel(const std::vector<weights::Scope>& scopes, int64_t in, int64_t out,
-                       const parallel::Range& outputs);
+at::Tensor activate(const at::Tensor& x, Activation activation);
 
-// The columns of the weight (its inputs) in `inputs`: x [..., inputs.length] -> [..., out]. What the ranks of
-// `group` get is to be summed; only rank 0 adds the bias.
-Linear row_parallel(const weights::Scope& scope, int64_t in, int64_t out, const parallel::Range& inputs,
-                    const parallel::Group& group);
+// Several layers of one input as one product: the block W[outputs, inputs] of each, one below the other.
+// Without biases where `with_bias` is false (another rank adds them).
+Linear read_linear(const std::vector<weights::Scope>& scopes, int64_t in, int64_t out,
+                   const parallel::Range& outputs, const parallel::Range& inputs, bool with_bias = true);
 
 }  // namespace tessera::nn

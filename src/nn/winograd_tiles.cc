@@ -62,8 +62,8 @@ TESSERA_INLINE void transform_tile(const WinogradTile<X>& tile, int64_t channels
   }
 }
 
-// Rounds u [N, pairs of channels] to bf16, tap by tap.
-at::Tensor round_taps(at::Tensor u, const WinogradFilter& filter) {
+// Rounds u [N, pairs of channels] to bf16, tap by tap. Leaves the errors in u.
+at::Tensor round_taps(const at::Tensor& u, const WinogradFilter& filter) {
   const int64_t n = std::ssize(filter.order);
   at::Tensor rounded = at::empty_like(u, u.options().dtype(at::kBFloat16));
   for (int64_t first = 0; first < n * n; ++first) {

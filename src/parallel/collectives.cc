@@ -76,6 +76,34 @@ at::Tensor all_gather(const at::Tensor& part, int64_t dim, std::span<const Range
   return whole;
 }
 
+void all_gather_into(at::Tensor& whole, std::span<const Range> parts, const Group& group) {
+  if (group.size == 1) return;
+  std::vector<Message> sends, receives;
+  for (int64_t peer = 0; peer < group.size; ++peer) {
+    if (peer == group.rank) continue;
+    sends.push_back({peer, part_of(whole, 0, parts[static_cast<size_t>(group.rank)])});
+    receives.push_back({peer, part_of(whole, 0, parts[static_cast<size_t>(peer)])});
+  }
+  Pending(group, "all_gather", std::move(sends), std::move(receives)).wait();
+}
+
+void gather(const at::Tensor& part, std::vector<at::Tensor> parts, int64_t root, const Group& group) {
+  if (group.rank != root) {
+    Pending(group, "gather", {{root, part}}, {}).wait();
+    return;
+  }
+  std::vector<Message> receives;
+  for (int64_t peer = 0; peer < group.size; ++peer) {
+    const at::Tensor& place = parts[static_cast<size_t>(peer)];
+    if (peer == root) {
+      place.copy_(part);
+    } else {
+      receives.push_back({peer, place});
+    }
+  }
+  if (!receives.empty()) Pending(group, "gather", {}, std::move(receives)).wait();
+}
+
 at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, std::span<const Range> parts,
                           const Group& group) {
   if (group.size == 1) return x;

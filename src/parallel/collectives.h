@@ -45,8 +45,15 @@ at::Tensor all_reduce(const at::Tensor& x, const Group& group);
 // The parts of all ranks along `dim`, in their order; `lengths[r]` is the size of rank r's part.
 at::Tensor all_gather(const at::Tensor& part, int64_t dim, std::span<const Range> parts, const Group& group);
 
+// The same in place, along the first dimension: `whole` is contiguous and holds this rank's part already.
+void all_gather_into(at::Tensor& whole, std::span<const Range> parts, const Group& group);
+
 // The sum over the group of this rank's range of `x` along `dim`; parts[r] is the range of rank r.
 at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, std::span<const Range> parts, const Group& group);
+
+// The parts of all ranks on rank `root`: there parts[r] is filled from rank r (the own entry is copied);
+// elsewhere `parts` is empty. Contiguous.
+void gather(const at::Tensor& part, std::vector<at::Tensor> parts, int64_t root, const Group& group);
 
 // Sends sends[r] to rank r and fills receives[r] from it; all contiguous. The own entry is copied.
 Pending all_to_all(std::vector<at::Tensor> sends, std::vector<at::Tensor> receives, const Group& group);

@@ -123,8 +123,7 @@ std::string advise(const ParallelOptions& wish, const Workload& workload, int64_
 
 std::vector<int64_t> even_stages(int64_t blocks, int64_t stages) {
   std::vector<int64_t> result;
-  for (int64_t i = 0; i < stages; ++i)
-    result.push_back(split_evenly(blocks, {.rank = i, .size = stages}).length);
+  for (const Range& part : split_evenly_all(blocks, stages)) result.push_back(part.length);
   return result;
 }
 

@@ -1,7 +1,7 @@
-// The denoising loop. There is one.
+// The denoising loop. There is one, for one rank and for many.
 //
-// Legend: N pictures, B = N samples, or 2 N with guidance (all negative branches first), C latent channels,
-// h x w latent size.
+// Legend: N pictures, n of them this rank's, B = n samples, or 2 n with both branches of guidance (negative
+// ones first), C latent channels, h x w latent size, h' rows of this rank in the patches at hand.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,31 +9,46 @@
 #include <vector>
 
 #include "models/family.h"
+#include "parallel/pipefusion.h"
+#include "parallel/ranks.h"
 #include "pipelines/noise.h"
 #include "pipelines/observer.h"
 #include "samplers/sampler.h"
 
 namespace tessera::pipelines {
 
-// Which conditioning each sample of the batch takes, and how the branches are joined.
-struct Branches {
-  std::vector<int64_t> prompt_of;  // [B], positions in the prompts of the denoiser's context
-  bool guided = false;             // B = 2 N: negative branches, then positive ones
-  double guidance = 1.0;
+// Which conditioning each picture takes, and how the branches are joined. The prompts of a run are [negative
+// (only when guided), prompts...].
+struct Guidance {
+  std::vector<int64_t> prompt_of;  // [N], positions in the prompts of the denoiser's context
+  bool guided = false;
+  double scale = 1.0;
 };
 
-// The prompts of a run are [negative (only when guided), prompts...]; pictures of one prompt stand side by
-// side.
-Branches make_branches(int64_t prompts, int64_t pictures_per_prompt, bool guided, double guidance);
+// Pictures of one prompt stand side by side.
+Guidance make_guidance(int64_t prompts, int64_t pictures_per_prompt, bool guided, double scale);
 
-// Classifier-free guidance (Ho and Salimans 2022, arXiv 2207.12598): u + g (c - u), from [u; c] = [2 N, C, h,
-// w] to [N, C, h, w].
-at::Tensor guide(const at::Tensor& branches, double guidance);
+// Classifier-free guidance (Ho and Salimans 2022, arXiv 2207.12598): u + g (c - u).
+at::Tensor guide(const at::Tensor& negative, const at::Tensor& positive, double scale);
 
-// From z [N, C, h, w] (fp32, already scaled by init_noise_sigma) to the clean latents, same shape. Appends
-// the seconds of each step to `step_seconds`. Throws Cancelled between steps.
-at::Tensor denoise(const models::Denoiser& denoiser, const models::Denoiser::Context& context,
-                   const samplers::Sampler& sampler, const Branches& branches, at::Tensor z, Noise& noise,
-                   const Observer& observer, std::vector<double>& step_seconds);
+// The tokens of a picture as `ranks` share them.
+parallel::TokenCut make_cut(const parallel::Ranks& ranks, int64_t rows, int64_t columns);
+
+// What the loop works with. All ranks have the same; `denoiser` is this rank's stage and its `context` is of
+// the cut that make_cut() gave.
+struct Denoising {
+  const models::Denoiser& denoiser;
+  models::Denoiser::Context& context;
+  const samplers::Sampler& sampler;
+  const Guidance& guidance;
+  const parallel::TokenCut& cut;
+  const parallel::Ranks& ranks;
+};
+
+// From z [N, C, h, w] (fp32, already scaled by init_noise_sigma), the same on all ranks, to the clean latents
+// on rank 0 of the world; other ranks get an undefined tensor. Appends the seconds of each step to
+// `step_seconds`. Throws Cancelled between steps.
+at::Tensor denoise(const Denoising& work, const at::Tensor& z, Noise& noise, const Observer& observer,
+                   std::vector<double>& step_seconds);
 
 }  // namespace tessera::pipelines

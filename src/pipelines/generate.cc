@@ -3,8 +3,10 @@
 #include <c10/core/InferenceMode.h>
 
 #include <chrono>
+#include <numeric>
 
 #include "core/log.h"
+#include "parallel/collectives.h"
 #include "pipelines/decode.h"
 #include "pipelines/denoise.h"
 #include "pipelines/noise.h"
@@ -18,6 +20,25 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// [N, H, W, 3]
+at::Tensor to_tensor(const std::vector<Image>& images) {
+  const auto count = static_cast<int64_t>(images.size());
+  at::Tensor pixels = at::empty({count, images[0].height, images[0].width, 3}, at::kByte);
+  uint8_t* to = pixels.mutable_data_ptr<uint8_t>();
+  for (const Image& image : images) to = std::copy(image.pixels.begin(), image.pixels.end(), to);
+  return pixels;
+}
+
+std::vector<Image> to_images(const at::Tensor& pixels) {
+  std::vector<Image> images;
+  const int64_t size = pixels[0].numel();
+  for (int64_t i = 0; i < pixels.size(0); ++i) {
+    const uint8_t* from = pixels.const_data_ptr<uint8_t>() + i * size;
+    images.push_back({pixels.size(1), pixels.size(2), std::vector<uint8_t>(from, from + size)});
+  }
+  return images;
 }
 
 // One run: what its stages share.
@@ -37,13 +58,15 @@ class Run {
   }
 
   template <typename Part>
-  std::unique_ptr<Part> load(Stage name, std::unique_ptr<Part> (*loader)(const std::filesystem::path&,
-                                                                         const models::LoadOptions&,
-                                                                         models::LoadStatistics&)) {
+  std::unique_ptr<Part> load(Stage name,
+                             std::unique_ptr<Part> (*loader)(const std::filesystem::path&,
+                                                             const models::LoadOptions&,
+                                                             models::LoadStatistics&),
+                             const models::LoadOptions& options) {
     return stage(name, result_.seconds.load, [&] {
       models::LoadStatistics cost;
       const weights::MemoryCounter memory;
-      auto part = loader(model_.folder, options_, cost);
+      auto part = loader(model_.folder, options, cost);
       result_.weights_bytes += memory.bytes();
       result_.bytes_read += cost.bytes_read;
       return part;
@@ -57,9 +80,29 @@ class Run {
     options_.device = settings.request.device;
   }
 
+  // The text encoder is split over all ranks that paint the same pictures.
+  models::LoadOptions text_options() const {
+    models::LoadOptions options = options_;
+    options.tensor_groups.inner = ranks_.replica;
+    return options;
+  }
+
+  models::LoadOptions stage_options() const {
+    models::LoadOptions options = options_;
+    options.tensor_groups = {ranks_.tensor_inner, ranks_.tensor_outer};
+    const std::vector<int64_t>& blocks = ranks_.layout.stage_blocks;
+    if (ranks_.pipeline.size > 1) {
+      const auto rank = static_cast<size_t>(ranks_.pipeline.rank);
+      const int64_t begin =
+          std::accumulate(blocks.begin(), blocks.begin() + ranks_.pipeline.rank, int64_t{0});
+      options.blocks = parallel::Range{begin, blocks[rank]};
+    }
+    return options;
+  }
+
   // Prompts to conditionings: [negative (only when guided), prompts...]. The text encoder is freed on return.
   std::vector<models::Conditioning> encode() {
-    const auto encoder = load(Stage::kLoadTextEncoder, model_.family->load_text_encoder);
+    const auto encoder = load(Stage::kLoadTextEncoder, model_.family->load_text_encoder, text_options());
     return stage(Stage::kEncode, result_.seconds.encode, [&] {
       std::vector<models::Conditioning> prompts;
       const auto add = [&](const std::string& text) {
@@ -74,7 +117,7 @@ class Run {
 
   // Noise to latents [N, C, h, w]. The denoiser is freed on return.
   at::Tensor denoise(const samplers::Sampler& sampler, const std::vector<models::Conditioning>& prompts) {
-    const auto denoiser = load(Stage::kLoadDenoiser, model_.family->load_denoiser);
+    const auto denoiser = load(Stage::kLoadDenoiser, model_.family->load_denoiser, stage_options());
     return stage(Stage::kDenoise, result_.seconds.denoise, [&] {
       const Request& request = settings_.request;
       Noise noise(request.seed);
@@ -83,26 +126,54 @@ class Run {
                                       settings_.latent_width})
                                .to(options_.device) *
                            sampler.init_noise_sigma();
-      const auto context =
-          denoiser->prepare(prompts, settings_.latent_height, settings_.latent_width, model_.scale_factor);
-      const Branches branches =
-          make_branches(static_cast<int64_t>(request.prompts.size()), request.num_images_per_prompt,
+      const models::Canvas canvas{settings_.latent_height, settings_.latent_width, model_.scale_factor,
+                                  make_cut(ranks_, settings_.latent_height / model_.patch_size,
+                                           settings_.latent_width / model_.patch_size)};
+      const auto context = denoiser->prepare(prompts, canvas);
+      const Guidance guidance =
+          make_guidance(static_cast<int64_t>(request.prompts.size()), request.num_images_per_prompt,
                         settings_.guided(), settings_.guidance);
-      return pipelines::denoise(*denoiser, *context, sampler, branches, z, noise, observer_,
-                                result_.step_seconds);
+      return pipelines::denoise({*denoiser, *context, sampler, guidance, canvas.cut, ranks_}, z, noise,
+                                observer_, result_.step_seconds);
     });
   }
 
-  std::vector<Image> decode(const at::Tensor& z) {
-    const auto decoder = load(Stage::kLoadDecoder, model_.family->load_decoder);
-    return stage(Stage::kDecode, result_.seconds.decode, [&] {
+  // From the latents [n, C, h, w] of this replica's pictures to all latents and pictures on rank 0 of the
+  // world.
+  void finish(const at::Tensor& z) {
+    result_.latents = gather_pictures(z.cpu());
+    if (settings_.request.output_type == OutputType::kLatent) return;
+    const auto decoder = load(Stage::kLoadDecoder, model_.family->load_decoder, options_);
+    std::vector<Image> images = stage(Stage::kDecode, result_.seconds.decode, [&] {
       return pipelines::decode(*decoder, z, settings_.height, settings_.width, observer_);
     });
+    if (ranks_.data.size > 1) {
+      const at::Tensor pixels = gather_pictures(to_tensor(images));
+      images = ranks_.data.rank == 0 ? to_images(pixels) : std::vector<Image>();
+    }
+    result_.images = std::move(images);
   }
 
   Result& result() { return result_; }
 
  private:
+  // x [n, ...] of this replica -> [N, ...] on the first replica, undefined elsewhere.
+  at::Tensor gather_pictures(const at::Tensor& x) const {
+    const parallel::Group& group = ranks_.data;
+    if (group.size == 1) return x;
+    at::Tensor all;
+    std::vector<at::Tensor> parts;
+    if (group.rank == 0) {
+      std::vector<int64_t> shape = x.sizes().vec();
+      shape[0] = settings_.pictures();
+      all = at::empty(shape, x.options());
+      for (const parallel::Range& range : parallel::split_evenly_all(shape[0], group.size))
+        parts.push_back(all.narrow(0, range.begin, range.length));
+    }
+    parallel::gather(x.contiguous(), parts, 0, group);
+    return all;
+  }
+
   const Settings& settings_;
   const Model& model_;
   const Observer& observer_;
@@ -130,10 +201,9 @@ Result generate(const Settings& settings, const Model& model, const Observer& ob
 
   Run run(settings, model, observer, ranks);
   const at::Tensor z = run.denoise(*sampler, run.encode());
-  if (settings.request.output_type == OutputType::kImage) run.result().images = run.decode(z);
+  if (z.defined()) run.finish(z);
 
   Result result = std::move(run.result());
-  result.latents = z.cpu();
   result.seconds.total = seconds_since(start);
   return result;
 }

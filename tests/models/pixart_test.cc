@@ -10,9 +10,13 @@ namespace {
 
 std::unique_ptr<PixArtTransformer> load(const std::string& name, at::ScalarType dtype) {
   weights::Checkpoint checkpoint(golden_folder(name));
-  return std::make_unique<PixArtTransformer>(
-      weights::Scope(checkpoint, dtype), PixArtConfig(JsonConfig::read(golden_folder(name) / "config.json")),
-      parallel::Group{});
+  const PixArtConfig config(JsonConfig::read(golden_folder(name) / "config.json"));
+  return std::make_unique<PixArtTransformer>(weights::Scope(checkpoint, dtype), config,
+                                             parallel::Range{0, config.num_layers}, nn::TensorGroups{});
+}
+
+Canvas canvas_of(const Denoiser& model, int64_t height, int64_t width, int64_t scale_factor) {
+  return {height, width, scale_factor, {height / model.patch_size(), width / model.patch_size()}};
 }
 
 constexpr int64_t kScaleFactor = 8;  // of the goldens
@@ -23,8 +27,8 @@ class PixArtGolden : public ::testing::TestWithParam<const char*> {
     const auto model = load(GetParam(), dtype);
     const at::Tensor z = golden_.at("latents");
     const std::vector<Conditioning> prompts = {{golden_.at("prompt.0")}, {golden_.at("prompt.1")}};
-    const auto context = model->prepare(prompts, z.size(2), z.size(3), kScaleFactor);
-    return model->predict(z, timestep, {0, 1, 1}, *context);
+    const auto context = model->prepare(prompts, canvas_of(*model, z.size(2), z.size(3), kScaleFactor));
+    return model->run_stage(z, timestep, {0, 1, 1}, {0, 1}, *context);
   }
 
   std::map<std::string, at::Tensor> golden_ =
@@ -56,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PixArtGolden,
 TEST(PixArt, SizeConditionsAreInPixels) {
   const auto model = load("pixart-alpha", at::kFloat);
   const auto size_embedding = [&](int64_t height, int64_t width, int64_t scale_factor) {
-    const auto context = model->prepare({}, height, width, scale_factor);
+    const auto context = model->prepare({}, canvas_of(*model, height, width, scale_factor));
     return dynamic_cast<const PixArtTransformer::PixArtContext&>(*context).size_embedding;
   };
   EXPECT_TRUE(at::equal(size_embedding(6, 10, 16), size_embedding(12, 20, 8)));

@@ -46,35 +46,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes, LinearTest,
                                            Case{at::kBFloat16, {2, 130, 96}, 160},
                                            Case{at::kHalf, {2, 9, 32}, 24}));
 
-class SplitTest : public ::testing::TestWithParam<int64_t> {};  // ranks
-
-TEST_P(SplitTest, ColumnsThenRowsSumToTheWhole) {
-  const int64_t ranks = GetParam();
-  const at::Tensor first = at::randn({30, 8}), second = at::randn({6, 30});
-  const at::Tensor first_bias = at::randn({30}), second_bias = at::randn({6});
-  CheckpointFixture fixture(
-      {{"a.weight", first}, {"a.bias", first_bias}, {"b.weight", second}, {"b.bias", second_bias}});
-  const at::Tensor x = at::randn({4, 8});
-  at::Tensor sum = at::zeros({4, 6});
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    const parallel::Group group{.rank = rank, .size = ranks};
-    const parallel::Range range = parallel::split_evenly(30, group);
-    const Linear column = column_parallel({fixture.scope() / "a"}, 8, 30, range);
-    const Linear row = row_parallel(fixture.scope() / "b", 30, 6, range, group);
-    sum += row(column(x, Activation::kGeluTanh));
-  }
-  const at::Tensor whole =
-      at::linear(at::gelu(at::linear(x, first, first_bias), "tanh"), second, second_bias);
-  EXPECT_TRUE(at::allclose(sum, whole, 1e-5, 1e-5));
-}
-
-INSTANTIATE_TEST_SUITE_P(Ranks, SplitTest, ::testing::Values(1, 2, 4, 7));
-
 TEST(Linear, JoinsLayersWithOneInput) {
   const at::Tensor q = at::randn({4, 6}), k = at::randn({4, 6});
   CheckpointFixture fixture({{"q.weight", q}, {"k.weight", k}});
-  const Linear joined =
-      column_parallel({fixture.scope() / "q", fixture.scope() / "k"}, 6, 4, {.begin = 1, .length = 2});
+  const Linear joined = read_linear({fixture.scope() / "q", fixture.scope() / "k"}, 6, 4,
+                                    {.begin = 1, .length = 2}, {.length = 6});
   const at::Tensor x = at::randn({3, 6});
   const at::Tensor expected =
       at::cat({at::linear(x, q.narrow(0, 1, 2)), at::linear(x, k.narrow(0, 1, 2))}, 1);

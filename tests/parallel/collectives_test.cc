@@ -11,6 +11,8 @@
 namespace tessera::parallel {
 namespace {
 
+using namespace std::string_literals;
+
 // What rank r contributes: the same on every rank that asks.
 at::Tensor contribution(int64_t rank, at::IntArrayRef shape, at::ScalarType dtype) {
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(rank + 1));
@@ -102,7 +104,7 @@ TEST_P(Collectives, RingAndBroadcast) {
       EXPECT_TRUE(at::equal(other, at::full({1000}, previous, dtype())));
       EXPECT_TRUE(at::equal(other_second, other + 100));
     }
-    const std::string text = "a request, with \0 in it";
+    const std::string text = "a request, with \0 in it"s;
     for (int64_t root = 0; root < group.size; ++root) {
       EXPECT_EQ(broadcast_bytes(group.rank == root ? text : "", root, group), text);
       EXPECT_EQ(broadcast_bytes("", root, group), "");

@@ -13,14 +13,14 @@ struct FakeDenoiser : models::Denoiser {
     std::vector<at::Tensor> values;
   };
 
-  std::unique_ptr<Context> prepare(const std::vector<models::Conditioning>& prompts, int64_t, int64_t,
-                                   int64_t) const override {
+  std::unique_ptr<Context> prepare(const std::vector<models::Conditioning>& prompts,
+                                   const models::Canvas&) const override {
     auto context = std::make_unique<Prompts>();
     for (const models::Conditioning& prompt : prompts) context->values.push_back(prompt.tokens.sum());
     return context;
   }
-  at::Tensor predict(const at::Tensor& z, double timestep, at::ArrayRef<int64_t> prompt_of,
-                     const Context& context) const override {
+  at::Tensor run_stage(const at::Tensor& z, double timestep, at::ArrayRef<int64_t> prompt_of, parallel::Range,
+                       Context& context) const override {
     batches.push_back(z.size(0));
     std::vector<at::Tensor> offsets;
     for (const int64_t prompt : prompt_of) {
@@ -28,6 +28,8 @@ struct FakeDenoiser : models::Denoiser {
     }
     return z * timestep + at::stack(offsets).view({-1, 1, 1, 1});
   }
+  int64_t hidden_width() const override { return 1; }
+  at::ScalarType dtype() const override { return at::kFloat; }
   int64_t latent_channels() const override { return 2; }
   int64_t conditioning_width() const override { return 1; }
   int64_t patch_size() const override { return 1; }
@@ -60,57 +62,63 @@ std::vector<models::Conditioning> conditionings(std::vector<double> values) {
   return result;
 }
 
-TEST(Branches, NegativeFirstAndPicturesOfAPromptSideBySide) {
-  EXPECT_EQ(make_branches(2, 2, true, 4.5).prompt_of, (std::vector<int64_t>{0, 0, 0, 0, 1, 1, 2, 2}));
-  EXPECT_EQ(make_branches(3, 1, false, 1).prompt_of, (std::vector<int64_t>{0, 1, 2}));
+// A run of the fake denoiser on one rank.
+struct FakeRun {
+  FakeRun(std::vector<double> prompts, std::vector<double> timesteps, bool noisy)
+      : sampler(std::move(timesteps), noisy),
+        context(denoiser.prepare(conditionings(std::move(prompts)), {4, 4, 8, cut})) {}
+
+  at::Tensor operator()(const Guidance& guidance, const at::Tensor& z, Noise& noise,
+                        const Observer& observer = {}) {
+    return denoise({denoiser, *context, sampler, guidance, cut, {}}, z, noise, observer, seconds);
+  }
+
+  const parallel::TokenCut cut{4, 4};
+  const FakeDenoiser denoiser;
+  const FakeSampler sampler;
+  const std::unique_ptr<models::Denoiser::Context> context;
+  std::vector<double> seconds;
+};
+
+TEST(Guidance, PicturesOfAPromptStandSideBySide) {
+  EXPECT_EQ(make_guidance(2, 2, true, 4.5).prompt_of, (std::vector<int64_t>{1, 1, 2, 2}));
+  EXPECT_EQ(make_guidance(3, 1, false, 1).prompt_of, (std::vector<int64_t>{0, 1, 2}));
 }
 
 TEST(Guide, JoinsTheBranches) {
   const at::Tensor negative = at::full({2, 1, 1, 1}, 1.0), positive = at::full({2, 1, 1, 1}, 3.0);
-  EXPECT_TRUE(guide(at::cat({negative, positive}), 4.5).equal(at::full({2, 1, 1, 1}, 10.0)));
+  EXPECT_TRUE(guide(negative, positive, 4.5).equal(at::full({2, 1, 1, 1}, 10.0)));
 }
 
 TEST(Denoise, FollowsTheFormulaStepByStep) {
-  const FakeDenoiser denoiser;
-  const FakeSampler sampler({0.5, 0.25}, false);
-  const auto context = denoiser.prepare(conditionings({1, 2, 4}), 4, 4, 8);
+  FakeRun run({1, 2, 4}, {0.5, 0.25}, false);
   const at::Tensor z = at::arange(2 * 2 * 4 * 4, at::kFloat).view({2, 2, 4, 4});
   Noise noise(0);
-  std::vector<double> seconds;
-  const at::Tensor result =
-      denoise(denoiser, *context, sampler, make_branches(2, 1, true, 3.0), z, noise, {}, seconds);
+  const at::Tensor result = run(make_guidance(2, 1, true, 3.0), z, noise);
 
   // Guidance of z t + 1 and z t + p is z t + 1 + 3 (p - 1).
   const at::Tensor offset = at::tensor({4.0F, 10.0F}).view({2, 1, 1, 1});
   at::Tensor expected = z - (z * 0.5 + offset);
   expected = expected - (expected / 2 * 0.25 + offset);
   EXPECT_TRUE(result.allclose(expected, 1e-6, 1e-5));
-  EXPECT_EQ(denoiser.batches, (std::vector<int64_t>{4, 4}));
-  EXPECT_EQ(seconds.size(), 2U);
+  EXPECT_EQ(run.denoiser.batches, (std::vector<int64_t>{4, 4}));
+  EXPECT_EQ(run.seconds.size(), 2U);
 }
 
 TEST(Denoise, ComputesOneBranchWithoutGuidance) {
-  const FakeDenoiser denoiser;
-  const FakeSampler sampler({1.0}, false);
-  const auto context = denoiser.prepare(conditionings({2}), 4, 4, 8);
+  FakeRun run({2}, {1.0}, false);
   Noise noise(0);
-  std::vector<double> seconds;
   const at::Tensor z = at::ones({1, 2, 4, 4});
-  const at::Tensor result =
-      denoise(denoiser, *context, sampler, make_branches(1, 1, false, 1.0), z, noise, {}, seconds);
+  const at::Tensor result = run(make_guidance(1, 1, false, 1.0), z, noise);
   EXPECT_TRUE(result.equal(at::full({1, 2, 4, 4}, -2.0F)));
-  EXPECT_EQ(denoiser.batches, (std::vector<int64_t>{1}));
+  EXPECT_EQ(run.denoiser.batches, (std::vector<int64_t>{1}));
 }
 
 TEST(Denoise, NoiseOfTheStepsContinuesTheSequence) {
-  const FakeDenoiser denoiser;
-  const FakeSampler sampler({0.0, 0.0}, true);
-  const auto context = denoiser.prepare(conditionings({0}), 4, 4, 8);
+  FakeRun run({0}, {0.0, 0.0}, true);
   Noise noise(5);
   const at::Tensor z = noise.draw({1, 2, 4, 4});
-  std::vector<double> seconds;
-  const at::Tensor result =
-      denoise(denoiser, *context, sampler, make_branches(1, 1, false, 1.0), z, noise, {}, seconds);
+  const at::Tensor result = run(make_guidance(1, 1, false, 1.0), z, noise);
   Noise again(5);
   at::Tensor expected = again.draw({1, 2, 4, 4});
   for (int step = 0; step < 2; ++step) expected = expected + again.draw({1, 2, 4, 4});
@@ -118,11 +126,8 @@ TEST(Denoise, NoiseOfTheStepsContinuesTheSequence) {
 }
 
 TEST(Denoise, ReportsStepsAndStopsBetweenThem) {
-  const FakeDenoiser denoiser;
-  const FakeSampler sampler({3.0, 2.0, 1.0}, false);
-  const auto context = denoiser.prepare(conditionings({0}), 4, 4, 8);
+  FakeRun run({0}, {3.0, 2.0, 1.0}, false);
   Noise noise(0);
-  std::vector<double> seconds;
   std::vector<int64_t> seen;
   Observer observer;
   observer.progressed = [&](Stage stage, int64_t done, int64_t total) {
@@ -131,9 +136,7 @@ TEST(Denoise, ReportsStepsAndStopsBetweenThem) {
     seen.push_back(done);
   };
   observer.cancelled = [&] { return seen.size() == 2; };
-  EXPECT_THROW(denoise(denoiser, *context, sampler, make_branches(1, 1, false, 1.0), at::ones({1, 2, 4, 4}),
-                       noise, observer, seconds),
-               Cancelled);
+  EXPECT_THROW(run(make_guidance(1, 1, false, 1.0), at::ones({1, 2, 4, 4}), noise, observer), Cancelled);
   EXPECT_EQ(seen, (std::vector<int64_t>{1, 2}));
 }
 

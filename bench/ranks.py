@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""One rank against several on this machine, one thread a rank: time of a denoising step, bytes sent, time waited, memory.
+
+Random weights of PixArt-Sigma-XL's real shape. Every round runs the command with one rank and then with each method, so
+that a ratio is of two runs of the same round. Bytes are those of the report against the closed forms of docs/parallel.md.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SAMPLES, PATCH, ROW_PIXELS, LATENT_CHANNELS = 2, 2, 8, 4  # guidance: two samples of one picture
+
+
+def methods(ranks, patches):
+    """Name -> flags."""
+    table = {"cfg": ["--use-cfg-parallel"]} if ranks == 2 else {}
+    table["ulysses"] = ["--ulysses-degree", str(ranks)]
+    table["ring"] = ["--ring-degree", str(ranks)]
+    table["tensor"] = ["--tensor-parallel-degree", str(ranks)]
+    table["pipefusion"] = ["--pipefusion-parallel-degree", str(ranks), "--num-pipeline-patch", str(patches),
+                           "--warmup-steps", "1"]
+    return table
+
+
+def closed_form(method, ranks, size, config, bytes_per_element):
+    """Bytes that the busiest rank sends in a step, without the latents."""
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    layers = config["num_layers"]
+    tokens = (size // ROW_PIXELS // PATCH) ** 2
+    activation = SAMPLES * tokens * width * bytes_per_element  # of one layer, all tokens
+    share = (ranks - 1) / ranks
+    return {"cfg": 0,
+            "ulysses": 4 * activation / ranks * share * layers,  # queries, keys, values and the result
+            "ring": 2 * activation / ranks * (ranks - 1) * layers,  # keys and values
+            "tensor": 3 * 2 * activation * share * layers,  # three sums a layer, each scattered and gathered
+            "pipefusion": activation}[method]  # once to the next stage
+
+
+def run(model, size, dtype, steps, flags, report):
+    command = [str(ROOT / "build" / "tessera"), "generate", "a red circle", "--model", str(model), "--dtype", dtype,
+               "--threads", "1", "--num-inference-steps", str(steps), "--height", str(size), "--width", str(size),
+               "--seed", "1", "--no-resolution-binning", "--output-type", "latent", "-o", str(report.with_suffix(".safetensors")),
+               "--report", str(report), "-q", *flags]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    return json.loads(report.read_text())
+
+
+def sent_bytes(rank, ignored):
+    """Of the rank's denoising steps: all that is counted by axis, without what is sent once a run."""
+    return sum(entry["bytes"] for entry in rank["communication"] if entry["axis"] not in ignored)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--sizes", type=int, nargs="*", default=[512, 1024], help="pixels of a side")
+    parser.add_argument("--layers", type=int, default=28, help="transformer blocks (28 is the real model)")
+    parser.add_argument("--steps", type=int, default=5, help="denoising steps; the first two are not counted")
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--patches", type=int, default=4, help="of PipeFusion")
+    parser.add_argument("--methods", nargs="*", help="cfg, ulysses, ring, tensor, pipefusion (default: all)")
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
+    args = parser.parse_args()
+    model = args.models / f"sigma-{args.layers}"
+    subprocess.run([sys.executable, str(ROOT / "bench" / "compare.py"), "--make-model", str(model), str(args.layers)],
+                   check=True)
+    config = json.loads((model / "transformer" / "config.json").read_text())
+    table = methods(args.ranks, args.patches)
+    chosen = args.methods or list(table)
+    with tempfile.TemporaryDirectory() as scratch:
+        report = pathlib.Path(scratch) / "report.json"
+        for size in args.sizes:
+            speedups, last = {name: [] for name in chosen}, {}
+            for _ in range(args.rounds):
+                alone = run(model, size, args.dtype, args.steps, [], report)
+                one = statistics.median(alone["step_seconds"][2:])
+                for name in chosen:
+                    last[name] = run(model, size, args.dtype, args.steps, table[name], report)
+                    speedups[name].append(one / statistics.median(last[name]["step_seconds"][2:]))
+            for name in chosen:
+                ranks = last[name]["ranks"]
+                total = sum(last[name]["step_seconds"])
+                waited = [sum(c["waited_seconds"] for c in rank["communication"]) / total for rank in ranks]
+                sent = max(sent_bytes(rank, {"replica", "world", "dp", "sp"}) for rank in ranks) / args.steps
+                latents = SAMPLES / 2 * LATENT_CHANNELS * (size // ROW_PIXELS) ** 2 * 4
+                expected = closed_form(name, args.ranks, size, config, 2 if args.dtype == "bf16" else 4)
+                weights = max(r["weights_bytes"] for r in ranks) / alone["ranks"][0]["weights_bytes"]
+                memory = max(r["peak_rss_bytes"] for r in ranks) / alone["ranks"][0]["peak_rss_bytes"]
+                print(f"{size} px {args.dtype} {args.layers} layers {name:10} on {args.ranks} ranks: "
+                      f"{statistics.median(speedups[name]):.3f} times as fast [{min(speedups[name]):.3f} .. "
+                      f"{max(speedups[name]):.3f}]  waiting {' '.join(f'{w:.1%}' for w in waited)}  sends "
+                      f"{sent / 2**20:.2f} MiB a step, closed form {expected / 2**20:.2f} MiB (+ latents "
+                      f"{latents / 2**20:.2f})  memory {memory:.3f}, weights {weights:.3f}  ({args.rounds} rounds)",
+                      flush=True)
+
+
+if __name__ == "__main__":
+    main()
