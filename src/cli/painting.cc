@@ -55,7 +55,7 @@ std::string machine_text(const Painting& painting) {
   const pipelines::Request& request = painting.settings.request;
   if (!request.device.is_cpu()) return request.device.str();
   const int threads = at::get_num_threads();
-  const std::string threads_text = fmt::format("{} {}", threads, threads == 1 ? "thread" : "threads");
+  std::string threads_text = fmt::format("{} {}", threads, threads == 1 ? "thread" : "threads");
   if (painting.ranks() == 1) return threads_text;
   std::vector<std::string> sizes;
   for (auto axis = parallel::kAllAxes.rbegin(); axis != parallel::kAllAxes.rend(); ++axis) {
@@ -93,7 +93,7 @@ void write_outputs(const Painting& painting, const pipelines::Result& result) {
   }
 }
 
-pipelines::Observer with_status(pipelines::Observer observer, RankStatus& status) {
+pipelines::Observer with_status(const pipelines::Observer& observer, RankStatus& status) {
   pipelines::Observer both = observer;
   both.started = [observer, &status](pipelines::Stage stage) {
     status.started(stage);
@@ -202,6 +202,7 @@ void paint(const Painting& painting, parallel::World& world, RankStatus& status,
   write_outputs(painting, result);
   if (painting.arguments.report) {
     std::vector<OrderedJson> reports;
+    reports.reserve(told.size());
     for (OrderedJson& each : told) reports.push_back(std::move(each["report"]));
     const OrderedJson report =
         make_report(painting.settings, painting.model, painting.layout, result, reports, painting.outputs);

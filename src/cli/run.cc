@@ -47,7 +47,7 @@ int dispatch(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-int run(std::vector<std::string> arguments) noexcept {
+int run(const std::vector<std::string>& arguments) noexcept {
   open_missing_streams();
   install_signal_handlers();
   try {

@@ -39,19 +39,18 @@ class GlooExchange : public Exchange {
     int64_t peer;  // in the world
     c10::intrusive_ptr<c10d::Work> work;
   };
-  GlooExchange(std::vector<Part> parts, Milliseconds timeout) : parts_(std::move(parts)), timeout_(timeout) {}
+  GlooExchange(std::vector<Part> parts, Milliseconds timeout)
+      : messages_(std::make_unique<Messages>()), timeout_(timeout) {
+    messages_->parts = std::move(parts);
+  }
 
   ~GlooExchange() override {
     if (std::uncaught_exceptions() > 0) {
-      // Whoever unwinds past this has an error already, and the peers may never answer. The messages stay
-      // under way, and what they read and write stays in memory.
-      static auto* const abandoned = new std::vector<Part>();
-      static std::mutex mutex;
-      const std::lock_guard lock(mutex);
-      abandoned->insert(abandoned->end(), parts_.begin(), parts_.end());
+      // Whoever unwinds past this has an error already, and the peers may never answer.
+      abandon(std::move(messages_));
       return;
     }
-    for (const Part& part : parts_) {
+    for (const Part& part : messages_->parts) {
       try {
         part.work->wait(timeout_);
       } catch (const std::exception&) {  // nobody asked
@@ -60,9 +59,10 @@ class GlooExchange : public Exchange {
   }
 
   void wait() override {
-    while (!parts_.empty()) {
-      const Part part = parts_.back();
-      parts_.pop_back();
+    std::vector<Part>& parts = messages_->parts;
+    while (!parts.empty()) {
+      const Part part = parts.back();
+      parts.pop_back();
       try {
         if (!part.work->wait(timeout_)) lost(part.peer, "the message was given up");
       } catch (const Error&) {
@@ -76,7 +76,22 @@ class GlooExchange : public Exchange {
   }
 
  private:
-  std::vector<Part> parts_;
+  struct Messages {
+    std::vector<Part> parts;
+    std::unique_ptr<Messages> next;
+  };
+
+  // Messages stay under way, and what they read and write stays in memory, to the end of the process. Takes
+  // no memory: there may be none.
+  static void abandon(std::unique_ptr<Messages> messages) {
+    static std::mutex mutex;
+    static Messages* first = nullptr;
+    const std::lock_guard lock(mutex);
+    messages->next.reset(first);
+    first = messages.release();
+  }
+
+  std::unique_ptr<Messages> messages_;
   Milliseconds timeout_;
 };
 
