@@ -9,6 +9,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <new>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -179,6 +180,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   ::close(descriptor);
   if (!regular) input_error(path.string(), "not a regular file");
   if (size_ == 0) input_error(path.string(), "the file is empty");
+  if (address == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // no fault of the file
   if (address == MAP_FAILED) refuse("map");
   mapping_ = static_cast<const std::byte*>(address);
   try {

@@ -187,7 +187,7 @@ def a_rank_without_memory_ends_the_run(box):
     resource.prlimit(run.ranks[1], resource.RLIMIT_AS, (1 << 20, 1 << 20))
     code, out, lines, seconds = run.finish()
     assert code == 4 and out == "" and seconds < 10, (code, out, lines, seconds)
-    assert len(lines) == 1 and "[rank 1] failed at step " in lines[0] and "not enough memory" in lines[0], lines
+    assert len(lines) == 1 and "[rank 1] failed " in lines[0] and "not enough memory" in lines[0], lines
     assert box.files() == []
 
 
