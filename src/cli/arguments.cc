@@ -55,7 +55,7 @@ Example:
 struct GenerateTexts {
   std::vector<std::string> prompts;
   std::optional<std::string> model, output, negative_prompt, height, width, steps, guidance, seed, images,
-      scheduler, max_sequence_length, report, threads;
+      scheduler, max_sequence_length, report, trace, threads;
   std::string output_type = "image", dtype = "auto", device = "cpu";
   bool no_binning = false, quiet = false;
   ParallelTexts parallel;
@@ -83,6 +83,8 @@ void add_generate_options(CLI::App& app, GenerateTexts& texts) {
   add("Output", "-o,--output", texts.output, "FILE", "Where to [out.png, or out.safetensors for latents]");
   add("Output", "--output-type", texts.output_type, "TYPE", "image [default] or latent");
   add("Output", "--report", texts.report, "FILE", "Write settings, times and memory as JSON");
+  add("Output", "--trace", texts.trace, "FILE",
+      "Write a timeline of all ranks for Perfetto (ui.perfetto.dev)");
   app.add_flag("-q,--quiet", texts.quiet, "No progress on stderr; paths still go to stdout")->group("Output");
 
   add("Picture", "--negative-prompt", texts.negative_prompt, "TEXT", "What to keep away from [nothing]");
@@ -231,6 +233,7 @@ GenerateArguments to_arguments(const GenerateTexts& texts) {
   arguments.model = texts.model;
   arguments.output = output_path(texts, request.output_type);
   if (texts.report) arguments.report = *texts.report;
+  if (texts.trace) arguments.trace = *texts.trace;
   if (texts.threads) {
     const int64_t threads = parse_integer("--threads", *texts.threads);
     if (threads < 1 || threads > 1024) usage_error("--threads", "must be from 1 to 1024, got {}", threads);

@@ -18,6 +18,7 @@ struct GenerateArguments {
   std::optional<std::string> model;  // folder or name; see find_model
   std::filesystem::path output;
   std::optional<std::filesystem::path> report;
+  std::optional<std::filesystem::path> trace;
   std::optional<int> threads;  // of each rank
   bool quiet = false;
   parallel::ParallelOptions parallel;

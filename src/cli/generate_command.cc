@@ -78,7 +78,9 @@ int run_on_own_ranks(const Painting& painting) {
   if (launched.failure.exit_code == 0) return 0;
   for (const pid_t process : launched.processes) {
     for (const std::string& path : painting.outputs) remove_unfinished_file(path, process);
-    if (painting.arguments.report) remove_unfinished_file(*painting.arguments.report, process);
+    for (const auto& file : {painting.arguments.report, painting.arguments.trace}) {
+      if (file) remove_unfinished_file(*file, process);
+    }
   }
   // A bar may stand on the terminal.
   if (::isatty(STDERR_FILENO) == 1) say("\r\033[K");

@@ -9,6 +9,7 @@
 #include "cli/find_model.h"
 #include "cli/progress.h"
 #include "cli/report.h"
+#include "cli/timeline.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "parallel/collectives.h"
@@ -106,6 +107,17 @@ pipelines::Observer with_status(const pipelines::Observer& observer, RankStatus&
   return both;
 }
 
+void add_timeline(pipelines::Observer& observer, Timeline& timeline) {
+  observer.computed = [&timeline](int64_t step, int64_t first, int64_t count,
+                                  Timeline::Clock::time_point begin, Timeline::Clock::time_point end) {
+    timeline.add_compute(step, first, count, begin, end);
+  };
+  observer.finished = [&timeline, told = observer.finished](pipelines::Stage stage, double seconds) {
+    timeline.add_stage(stage, seconds);
+    if (told) told(stage, seconds);
+  };
+}
+
 // What each rank has to tell at the end, by their numbers. Nobody returns before all have come here.
 std::vector<OrderedJson> exchange(const OrderedJson& own, const parallel::Group& world) {
   std::vector<OrderedJson> all;
@@ -156,17 +168,24 @@ Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t
 
 void require_outputs(const Painting& painting) {
   for (const std::string& path : painting.outputs) require_writable(path);
-  const auto& report = painting.arguments.report;
-  if (!report) return;
-  require_writable(*report);
-  for (const std::string& path : painting.outputs) {
-    if (same_file(path, *report)) usage_error("--report", "'{}' is also where a result goes", path);
+  std::vector<std::pair<std::string, std::filesystem::path>> more;  // option and file
+  if (painting.arguments.report) more.emplace_back("--report", *painting.arguments.report);
+  if (painting.arguments.trace) more.emplace_back("--trace", *painting.arguments.trace);
+  for (size_t i = 0; i < more.size(); ++i) {
+    const auto& [option, file] = more[i];
+    require_writable(file);
+    for (const std::string& path : painting.outputs) {
+      if (same_file(path, file)) usage_error(option, "'{}' is also where a result goes", path);
+    }
+    if (i > 0 && same_file(more[0].second, file))
+      usage_error(option, "'{}' is also where the report goes", file.string());
   }
 }
 
 void paint(const Painting& painting, parallel::World& world, RankStatus& status,
            const std::function<bool()>& cancelled) {
   Communication communication;
+  std::optional<Timeline> timeline;
   world.set_hooks(
       {.began = [&status](const parallel::Operation& operation) { status.operation_began(operation); },
        .ended =
@@ -174,8 +193,11 @@ void paint(const Painting& painting, parallel::World& world, RankStatus& status,
                std::chrono::nanoseconds waited) {
              status.operation_ended();
              communication.add(operation, under_way, waited);
+             if (timeline) timeline->add_operation(operation, under_way, waited);
            }});
   const parallel::Ranks ranks(world, painting.layout);
+  parallel::barrier(ranks.world);
+  if (painting.arguments.trace) timeline.emplace(world.rank());
   const bool first = world.rank() == 0;
 
   std::vector<std::string> warnings;
@@ -191,15 +213,24 @@ void paint(const Painting& painting, parallel::World& world, RankStatus& status,
   }
   pipelines::Observer observer = with_status(first ? progress->observer() : pipelines::Observer{}, status);
   observer.cancelled = cancelled;
+  if (timeline) add_timeline(observer, *timeline);
   const pipelines::Result result = pipelines::generate(painting.settings, painting.model, observer, ranks);
 
   status.finishing();
-  std::vector<OrderedJson> told = exchange(
-      {{"warnings", warnings}, {"report", rank_report(world.rank(), result, communication.report())}},
-      ranks.world);
+  std::vector<OrderedJson> told =
+      exchange({{"warnings", warnings},
+                {"report", rank_report(world.rank(), result, communication.report())},
+                {"timeline", timeline ? timeline->events() : OrderedJson::array()}},
+               ranks.world);
   if (!first) return;
   tell_warnings(*progress, told);
   write_outputs(painting, result);
+  if (painting.arguments.trace) {
+    OrderedJson events = OrderedJson::array();
+    for (const OrderedJson& each : told)
+      events.insert(events.end(), each["timeline"].begin(), each["timeline"].end());
+    write_text(*painting.arguments.trace, OrderedJson{{"traceEvents", std::move(events)}}.dump());
+  }
   if (painting.arguments.report) {
     std::vector<OrderedJson> reports;
     reports.reserve(told.size());

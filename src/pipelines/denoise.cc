@@ -47,8 +47,13 @@ class Loop {
     parallel::PipelineStage stage;
     stage.input = [this](int64_t step, Range patches) { return input(step, patches); };
     stage.compute = [this](int64_t step, Range patches, const at::Tensor& x) {
-      return denoiser_.run_stage(x, sampler_.timesteps()[static_cast<size_t>(step)], prompt_of_, patches,
-                                 context_);
+      const auto begin = std::chrono::steady_clock::now();
+      const double timestep = sampler_.timesteps()[static_cast<size_t>(step)];
+      at::Tensor output = denoiser_.run_stage(x, timestep, prompt_of_, patches, context_);
+      if (observer_.computed) {
+        observer_.computed(step, patches.begin, patches.length, begin, std::chrono::steady_clock::now());
+      }
+      return output;
     };
     stage.update = [this](int64_t step, Range patches, const at::Tensor& output) {
       return update(step, patches, output);

@@ -1,0 +1,39 @@
+// What a rank did when, as events of the Trace Event Format that Perfetto and chrome://tracing show: a
+// process for each rank, in it a track of its own work (compute, waiting, stages) and one of the messages
+// under way.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "core/json.h"
+#include "parallel/transport.h"
+#include "pipelines/observer.h"
+
+namespace tessera::cli {
+
+class Timeline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // The timeline's zero is the time of its making: ranks make theirs when they have just met.
+  explicit Timeline(int64_t rank);
+
+  void add_operation(const parallel::Operation& operation, std::chrono::nanoseconds under_way,
+                     std::chrono::nanoseconds waited);  // that ends now
+  void add_compute(int64_t step, int64_t first_patch, int64_t patches, Clock::time_point begin,
+                   Clock::time_point end);
+  void add_stage(pipelines::Stage stage, double seconds);  // that ends now
+
+  const nlohmann::ordered_json& events() const { return events_; }
+
+ private:
+  void add(const std::string& name, int64_t track, Clock::time_point begin, Clock::time_point end,
+           nlohmann::ordered_json arguments);
+
+  int64_t rank_;
+  Clock::time_point zero_ = Clock::now();
+  nlohmann::ordered_json events_ = nlohmann::ordered_json::array();
+};
+
+}  // namespace tessera::cli
