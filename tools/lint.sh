@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The format of every source, and clang-tidy over src/. Needs the compile commands of build/.
+# The format of every source, and clang-tidy over src/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,10 @@ git ls-files '*.h' '*.cc' | xargs clang-format --dry-run -Werror
 # precompiled header of its own.
 folder=build/lint
 mkdir -p "$folder"
-python3 - build/compile_commands.json "$folder" <<'PYTHON'
+torch=$(sed -n 's/^CMAKE_PREFIX_PATH:[A-Z]*=//p' build/CMakeCache.txt)
+# A command for each source.
+cmake --preset release -B "$folder/commands" -DTESSERA_UNITY=OFF -DCMAKE_PREFIX_PATH:PATH="$torch" >/dev/null 2>&1
+python3 - "$folder/commands/compile_commands.json" "$folder" <<'PYTHON'
 import json, pathlib, re, sys
 
 commands, folder = json.load(open(sys.argv[1])), pathlib.Path(sys.argv[2]).resolve()
