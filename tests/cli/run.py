@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""run.py PROGRAM [NAME...]: the tests of the command line, or those whose names hold one of NAME. Standard library only."""
+"""run.py PROGRAM [NAME...] [-MODULE...]: the tests of the command line, or those whose names hold one of NAME, without
+those of the modules named with a dash. Standard library only."""
 import pathlib
 import sys
 
@@ -11,5 +12,5 @@ from harness import run_all
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit("usage: run.py PROGRAM [NAME...]")
+        sys.exit("usage: run.py PROGRAM [NAME...] [-MODULE...]")
     sys.exit(run_all(str(pathlib.Path(sys.argv[1]).resolve()), sys.argv[2:]))
