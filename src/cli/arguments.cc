@@ -45,9 +45,11 @@ not (exit code 3).)";
 
 constexpr const char* kMeshFooter =
     R"(Prints which ranks form the groups of each axis, and the place of each rank on every axis. Axes from the
-fastest: tp, ulysses, ring, pp, cfg, dp; a replica is all ranks that paint the same pictures together.
+fastest: tp, ulysses, ring, pp, cfg, dp; a replica is all ranks that paint the same pictures together. With a
+model also what each rank does and holds of it.
 
-Example:
+Examples:
+  tessera mesh --model shapes --pipefusion-parallel-degree 2 --ulysses-degree 2
   tessera mesh --world 16 --data-parallel-degree 2 --use-cfg-parallel --pipefusion-parallel-degree 2 \
     --ulysses-degree 2)";
 
@@ -62,7 +64,8 @@ struct GenerateTexts {
 };
 
 struct MeshTexts {
-  std::optional<std::string> world;
+  std::optional<std::string> world, model, height, width;
+  std::string dtype = "auto";
   ParallelTexts parallel;
   bool json = false;
 };
@@ -109,6 +112,20 @@ void add_generate_options(CLI::App& app, GenerateTexts& texts) {
   add("Machine", "--threads", texts.threads, "N", "Threads of each rank [1; all cores for a rank alone]");
 
   add_run_options(app, texts.parallel);
+  add_degree_options(app, texts.parallel);
+}
+
+void add_mesh_options(CLI::App& app, MeshTexts& texts) {
+  const auto add = [&app](const char* name, auto& value, const char* type, const char* description) {
+    app.add_option(name, value, description)->type_name(type)->take_last();
+  };
+  add("--world", texts.world, "N", "How many ranks there are [the product of the degrees]");
+  add("--model", texts.model, "FOLDER",
+      "Checkpoint to share out: blocks, rows, heads and weights of each rank");
+  add("--height", texts.height, "PIXELS", "Of the picture to share out [the model's]");
+  add("--width", texts.width, "PIXELS", "Of the picture to share out [the model's]");
+  add("--dtype", texts.dtype, "TYPE", "Of the weights: auto, fp32, bf16, fp16");
+  app.add_flag("--json", texts.json, "Print JSON");
   add_degree_options(app, texts.parallel);
 }
 
@@ -246,9 +263,17 @@ GenerateArguments to_arguments(const GenerateTexts& texts) {
 }
 
 MeshArguments to_arguments(const MeshTexts& texts) {
-  MeshArguments arguments{
-      .parallel = parse_parallel_options(texts.parallel), .world = {}, .json = texts.json};
+  MeshArguments arguments;
+  arguments.parallel = parse_parallel_options(texts.parallel);
+  arguments.json = texts.json;
   if (texts.world) arguments.world = parse_integer("--world", *texts.world);
+  arguments.model = texts.model;
+  arguments.request.prompts = {""};
+  if (texts.height) arguments.request.height = parse_integer("--height", *texts.height);
+  if (texts.width) arguments.request.width = parse_integer("--width", *texts.width);
+  arguments.request.dtype = parse_dtype("--dtype", texts.dtype, arguments.request.device);
+  if (!texts.model && (texts.height || texts.width || texts.dtype != "auto"))
+    usage_error("mesh", "--height, --width and --dtype say what a --model is to paint; give that too");
   return arguments;
 }
 
@@ -275,11 +300,7 @@ Command parse_arguments(std::vector<std::string> arguments) {
   MeshTexts mesh_texts;
   CLI::App* mesh = app.add_subcommand("mesh", "Show how ranks are grouped for given degrees");
   mesh->footer(kMeshFooter);
-  mesh->add_option("--world", mesh_texts.world, "How many ranks there are [the product of the degrees]")
-      ->type_name("N")
-      ->take_last();
-  mesh->add_flag("--json", mesh_texts.json, "Print JSON");
-  add_degree_options(*mesh, mesh_texts.parallel);
+  add_mesh_options(*mesh, mesh_texts);
 
   if (arguments.empty()) return ShowText{app.help()};
   check_command(app, arguments);

@@ -29,6 +29,9 @@ struct MeshArguments {
   parallel::ParallelOptions parallel;
   std::optional<int64_t> world;
   bool json = false;
+  // Of what is to be painted, to tell the ranks' shares; without a model only groups are told.
+  std::optional<std::string> model;
+  pipelines::Request request;
 };
 
 struct ModelsArguments {

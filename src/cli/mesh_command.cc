@@ -4,8 +4,13 @@
 
 #include <cstdio>
 
+#include "cli/find_model.h"
+#include "cli/units.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/log.h"
+#include "parallel/ranks.h"
+#include "pipelines/denoise.h"
 
 namespace tessera::cli {
 namespace {
@@ -14,15 +19,73 @@ using parallel::Axis;
 using parallel::Mesh;
 using OrderedJson = nlohmann::ordered_json;
 
-// Rules that tie degrees to a model or a picture are not asked here.
-parallel::Workload unlimited() {
-  constexpr int64_t kPlenty = int64_t{1} << 40;
-  return {.heads = kPlenty,
-          .blocks = kPlenty,
-          .token_rows = kPlenty,
-          .steps = kPlenty,
-          .pictures = kPlenty,
-          .guided = true};
+constexpr int64_t kPlenty = int64_t{1} << 40;
+
+// Without a model, rules that tie degrees to one are not asked.
+constexpr parallel::Workload kUnlimited{.heads = kPlenty,
+                                        .blocks = kPlenty,
+                                        .token_rows = kPlenty,
+                                        .steps = kPlenty,
+                                        .pictures = kPlenty,
+                                        .guided = true};
+
+// What is shared out.
+struct Subject {
+  pipelines::Model model;
+  pipelines::Settings settings;
+
+  int64_t rows() const { return settings.latent_height / model.patch_size; }
+  int64_t columns() const { return settings.latent_width / model.patch_size; }
+};
+
+std::optional<Subject> read_subject(const MeshArguments& arguments) {
+  if (!arguments.model) return std::nullopt;
+  Subject subject;
+  subject.model = pipelines::read_model(find_model(arguments.model));
+  subject.settings = pipelines::resolve(arguments.request, subject.model);
+  return subject;
+}
+
+parallel::Workload workload_of(const Subject& subject) {
+  parallel::Workload workload = pipelines::workload(subject.settings, subject.model);
+  workload.steps = workload.pictures = kPlenty;
+  workload.guided = true;
+  return workload;
+}
+
+// What a rank does and holds of the denoiser.
+struct Share {
+  parallel::Range blocks;
+  int64_t rows;           // of tokens; between attentions
+  parallel::Range heads;  // during attention
+  uint64_t weights_bytes;
+};
+
+Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t rank) {
+  const parallel::Ranks ranks(rank, layout);
+  const nn::TensorGroups tensor_groups{ranks.tensor_inner, ranks.tensor_outer};
+  const parallel::TokenCut cut = pipelines::make_cut(ranks, subject.rows(), subject.columns());
+  const parallel::Range layer_heads = tensor_groups.part(subject.model.shape.heads);
+  const parallel::Range heads = parallel::split_evenly(layer_heads.length, ranks.ulysses);
+  const parallel::Range blocks = layout.stage(ranks.pipeline.rank);
+
+  // On the meta device nothing is read.
+  const models::LoadOptions options{subject.settings.request.dtype, at::kMeta, tensor_groups, blocks};
+  models::LoadStatistics statistics;
+  const ScopedLogSink silence({});
+  subject.model.family->load_denoiser(subject.model.folder, options, statistics);
+  return {blocks,
+          cut.row_count(cut.all_patches(), cut.sequence_rank()),
+          {layer_heads.begin + heads.begin, heads.length},
+          statistics.bytes_held};
+}
+
+std::vector<Share> shares_of(const std::optional<Subject>& subject, const parallel::Layout& layout) {
+  std::vector<Share> shares;
+  if (!subject) return shares;
+  const int64_t world_size = Mesh(layout.sizes).world_size();
+  for (int64_t rank = 0; rank < world_size; ++rank) shares.push_back(share_of(*subject, layout, rank));
+  return shares;
 }
 
 struct NamedGroups {
@@ -49,12 +112,21 @@ OrderedJson per_axis(const parallel::PerAxis& values) {
   return json;
 }
 
-OrderedJson mesh_json(const Mesh& mesh) {
+OrderedJson share_json(const Share& share) {
+  return {{"blocks", {share.blocks.begin, share.blocks.end()}},
+          {"rows", share.rows},
+          {"heads", {share.heads.begin, share.heads.end()}},
+          {"weights_bytes", share.weights_bytes}};
+}
+
+OrderedJson mesh_json(const Mesh& mesh, const std::vector<Share>& shares) {
   OrderedJson groups = OrderedJson::object();
   for (const NamedGroups& each : all_groups(mesh)) groups[each.name] = each.groups;
   OrderedJson ranks = OrderedJson::array();
-  for (int64_t rank = 0; rank < mesh.world_size(); ++rank)
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
     ranks.push_back({{"rank", rank}, {"coordinates", per_axis(mesh.coordinates(rank))}});
+    if (!shares.empty()) ranks.back()["share"] = share_json(shares[static_cast<size_t>(rank)]);
+  }
   return {{"world_size", mesh.world_size()},
           {"sizes", per_axis(mesh.sizes())},
           {"groups", std::move(groups)},
@@ -66,7 +138,11 @@ bool parts(const Mesh& mesh, const std::array<Axis, 2>& axes) {
   return mesh.sizes()[axes[0]] > 1 && mesh.sizes()[axes[1]] > 1;
 }
 
-void print_mesh(const Mesh& mesh) {
+std::string range_text(const parallel::Range& range) {
+  return range.length == 0 ? "none" : fmt::format("{}-{}", range.begin, range.end() - 1);
+}
+
+void print_mesh(const Mesh& mesh, const std::vector<Share>& shares) {
   std::vector<Axis> axes;  // those that part ranks
   std::vector<std::string> sizes;
   for (auto axis = parallel::kAllAxes.rbegin(); axis != parallel::kAllAxes.rend(); ++axis) {
@@ -89,10 +165,16 @@ void print_mesh(const Mesh& mesh) {
   }
   fmt::print("\nrank");
   for (const Axis axis : axes) fmt::print(" {:>7}", parallel::axis_name(axis));
+  if (!shares.empty()) fmt::print(" {:>8} {:>6} {:>8} {:>12}", "blocks", "rows", "heads", "weights");
   fmt::print("\n");
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
     fmt::print("{:>4}", rank);
     for (const Axis axis : axes) fmt::print(" {:>7}", mesh.coordinates(rank)[axis]);
+    if (!shares.empty()) {
+      const Share& share = shares[static_cast<size_t>(rank)];
+      fmt::print(" {:>8} {:>6} {:>8} {:>12}", range_text(share.blocks), share.rows, range_text(share.heads),
+                 bytes_text(share.weights_bytes));
+    }
     fmt::print("\n");
   }
 }
@@ -100,15 +182,20 @@ void print_mesh(const Mesh& mesh) {
 }  // namespace
 
 void run_mesh(const MeshArguments& arguments) {
-  const parallel::PerAxis sizes = resolve_layout(arguments.parallel, unlimited(), arguments.world).sizes;
+  const std::optional<Subject> subject = read_subject(arguments);
+  const parallel::Workload workload = subject ? workload_of(*subject) : kUnlimited;
+  if (!subject && !arguments.parallel.attn_layer_num_for_pp.empty())
+    usage_error("--attn-layer-num-for-pp", "deals the blocks of a --model; give that too");
   constexpr int64_t kMostRanks = 4096;
   if (arguments.parallel.degrees() > kMostRanks)
     usage_error("mesh", "{} ranks, at most {} are shown", arguments.parallel.degrees(), kMostRanks);
-  const Mesh mesh(sizes);
+  const parallel::Layout layout = resolve_layout(arguments.parallel, workload, arguments.world);
+  const Mesh mesh(layout.sizes);
+  const std::vector<Share> shares = shares_of(subject, layout);
   if (arguments.json) {
-    fmt::print("{}\n", mesh_json(mesh).dump());
+    fmt::print("{}\n", mesh_json(mesh, shares).dump());
   } else {
-    print_mesh(mesh);
+    print_mesh(mesh, shares);
   }
 }
 

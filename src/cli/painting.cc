@@ -40,18 +40,6 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   return canonical(a) == canonical(b);
 }
 
-// What the rules of layouts ask about this model and request.
-parallel::Workload workload(const pipelines::Model& model, const pipelines::Settings& settings) {
-  const JsonConfig denoiser = JsonConfig::read(model.folder / "transformer" / "config.json");
-  constexpr int64_t kMost = 1 << 14;
-  return {.heads = denoiser.count("num_attention_heads", kMost),
-          .blocks = denoiser.count("num_layers", kMost),
-          .token_rows = settings.latent_height / model.patch_size,
-          .steps = settings.steps,
-          .pictures = settings.pictures(),
-          .guided = settings.guided()};
-}
-
 std::string machine_text(const Painting& painting) {
   const pipelines::Request& request = painting.settings.request;
   if (!request.device.is_cpu()) return request.device.str();
@@ -153,7 +141,7 @@ Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t
   painting.model = pipelines::read_model(find_model(arguments.model));
   painting.settings = pipelines::resolve(arguments.request, painting.model);
   painting.layout =
-      parallel::resolve_layout(arguments.parallel, workload(painting.model, painting.settings), world_size);
+      resolve_layout(arguments.parallel, workload(painting.settings, painting.model), world_size);
   painting.outputs = output_paths(arguments.output, painting.settings);
   if (painting.ranks() == 1) {
     if (arguments.messages.timeout)

@@ -60,6 +60,7 @@ void add_degree_options(CLI::App& app, ParallelTexts& texts) {
       ->group("Parallel");
   add(app, "--data-parallel-degree", texts.data_parallel, "N", "Replicas that share the pictures [1]");
   add(app, "--pipefusion-parallel-degree", texts.pipefusion, "N", "PipeFusion: stages of the blocks [1]");
+  add(app, kLayers, texts.attn_layer_num_for_pp, "N ...", "PipeFusion: blocks of each stage [balanced]");
   add(app, "--ulysses-degree", texts.ulysses, "N", "Ulysses: ranks that share rows, then heads [1]");
   add(app, "--ring-degree", texts.ring, "N", "Ring Attention: ranks that share rows [1]");
   add(app, "--tensor-parallel-degree", texts.tensor, "N", "Ranks that share the weights of a layer [1]");
@@ -70,8 +71,14 @@ void add_degree_options(CLI::App& app, ParallelTexts& texts) {
 void add_run_options(CLI::App& app, ParallelTexts& texts) {
   add(app, "--nproc", texts.nproc, "N", "Ranks to start on this host [the product of the degrees]");
   add(app, "--num-pipeline-patch", texts.num_pipeline_patch, "N", "PipeFusion: patches [one a stage]");
-  add(app, kLayers, texts.attn_layer_num_for_pp, "N ...", "PipeFusion: blocks of each stage [balanced]");
   add(app, "--warmup-steps", texts.warmup_steps, "N", "PipeFusion: first steps on whole pictures [1]");
+  app.add_flag("--text-encoder-parallel,!--no-text-encoder-parallel", texts.text_encoder_parallel,
+               "The text encoder split over the ranks of a picture, or whole on each [split]")
+      ->group("Parallel");
+  app.add_flag(
+         "--simulate-ranks", texts.simulate_ranks,
+         "Paint on one rank what the ranks of these degrees would paint, PipeFusion's old keys included")
+      ->group("Parallel");
   add(app, "--timeout", texts.timeout, "SECONDS",
       "After how long without an answer a rank counts as lost [300]");
   add(app, "--interface", texts.interface, "NAME",
@@ -85,6 +92,8 @@ parallel::ParallelOptions parse_parallel_options(const ParallelTexts& texts) {
   };
   set("--nproc", texts.nproc, options.nproc);
   options.use_cfg_parallel = texts.use_cfg_parallel;
+  options.simulate_ranks = texts.simulate_ranks;
+  options.text_encoder_parallel = texts.text_encoder_parallel;
   set("--data-parallel-degree", texts.data_parallel, options.data_parallel_degree);
   set("--pipefusion-parallel-degree", texts.pipefusion, options.pipefusion_parallel_degree);
   set("--ulysses-degree", texts.ulysses, options.ulysses_degree);

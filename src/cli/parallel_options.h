@@ -18,7 +18,8 @@ namespace tessera::cli {
 struct ParallelTexts {
   std::optional<std::string> nproc, data_parallel, ulysses, ring, pipefusion, tensor, split_scheme;
   std::optional<std::string> num_pipeline_patch, attn_layer_num_for_pp, warmup_steps, timeout, interface;
-  bool use_cfg_parallel = false;
+  bool use_cfg_parallel = false, simulate_ranks = false;
+  std::optional<bool> text_encoder_parallel;
 };
 
 // How ranks talk to each other. What was left out takes the default of parallel::Rendezvous.
@@ -28,7 +29,7 @@ struct MessageOptions {
 };
 
 void add_degree_options(CLI::App& app, ParallelTexts& texts);
-// Those of PipeFusion, the number of ranks, and how they talk: what only a run needs.
+// The number of ranks, PipeFusion's schedule, and how ranks talk: what only a run needs.
 void add_run_options(CLI::App& app, ParallelTexts& texts);
 
 // Each throws Error(kUsage) with the option, what is expected and the text.

@@ -12,9 +12,10 @@ OrderedJson parallel_json(const parallel::Layout& layout) {
   for (auto axis = parallel::kAllAxes.rbegin(); axis != parallel::kAllAxes.rend(); ++axis) {
     if (layout.sizes[*axis] > 1) json[std::string(parallel::axis_name(*axis))] = layout.sizes[*axis];
   }
-  if (layout.sizes[parallel::Axis::kPipeline] > 1) {
+  const bool is_pipeline = layout.sizes[parallel::Axis::kPipeline] > 1;
+  if (is_pipeline) json["attn_layer_num_for_pp"] = layout.stage_blocks;
+  if (is_pipeline || layout.patches > 1) {
     json["num_pipeline_patch"] = layout.patches;
-    json["attn_layer_num_for_pp"] = layout.stage_blocks;
     json["warmup_steps"] = layout.warmup_steps;
   }
   return json;
@@ -44,7 +45,8 @@ OrderedJson settings_json(const pipelines::Settings& settings, const pipelines::
       {"device", request.device.str()},
       {"threads", at::get_num_threads()},
       {"version", TESSERA_VERSION}};
-  if (parallel::Mesh(layout.sizes).world_size() > 1) json["parallel"] = parallel_json(layout);
+  if (parallel::Mesh(layout.sizes).world_size() > 1 || layout.patches > 1)
+    json["parallel"] = parallel_json(layout);
   return json;
 }
 

@@ -99,6 +99,7 @@ std::unique_ptr<Half> load_half(const std::filesystem::path& folder, const LoadO
     log_warning("[{}] weights that no layer reads: {}", folder.string(), fmt::join(unused, ", "));
   }
   statistics.bytes_read += checkpoint.bytes_used();
+  statistics.bytes_held += checkpoint.bytes_held();
   return half;
 }
 

@@ -94,6 +94,15 @@ struct LoadOptions {
 // What loading one part cost.
 struct LoadStatistics {
   uint64_t bytes_read = 0;  // of the checkpoint's files
+  uint64_t bytes_held =
+      0;  // of its weights in the dtypes of the layers, also where they are on the meta device
+};
+
+// What a denoiser is to those who cut it up.
+struct DenoiserShape {
+  int64_t heads = 1, blocks = 1;
+  // What the first and the last stage do beside blocks: products of a token, in units of a block's.
+  double embedding = 0, head = 0;
 };
 
 // `model` is the folder that holds model_index.json.
@@ -106,6 +115,7 @@ struct Family {
   // Height and width that the model's resolution binning maps a wish to; the wish itself where the family has
   // none.
   std::pair<int64_t, int64_t> (*bin_resolution)(int64_t height, int64_t width, int64_t sample_size);
+  DenoiserShape (*read_shape)(const std::filesystem::path& model);
   std::unique_ptr<TextEncoder> (*load_text_encoder)(const std::filesystem::path& model, const LoadOptions&,
                                                     LoadStatistics&);
   std::unique_ptr<Denoiser> (*load_denoiser)(const std::filesystem::path& model, const LoadOptions&,

@@ -194,6 +194,15 @@ at::Tensor PixArtTransformer::head(const at::Tensor& x, const at::Tensor& time, 
       .reshape({x.size(0), config_.in_channels, rows * patch, columns * patch});
 }
 
+DenoiserShape read_pixart_shape(const std::filesystem::path& model) {
+  const PixArtConfig config(JsonConfig::read(model / "transformer" / "config.json"));
+  // In a block: four products of width x width for self-attention, two for cross-attention, eight for the
+  // feed-forward.
+  const double block = 14.0 * static_cast<double>(config.width());
+  const auto ends = static_cast<double>(config.patch_size * config.patch_size * config.in_channels);
+  return {config.num_attention_heads, config.num_layers, ends / block, ends / block};
+}
+
 std::unique_ptr<Denoiser> load_pixart(const std::filesystem::path& model, const LoadOptions& options,
                                       LoadStatistics& statistics) {
   const std::filesystem::path folder = model / "transformer";
@@ -207,6 +216,7 @@ std::unique_ptr<Denoiser> load_pixart(const std::filesystem::path& model, const 
       log_warning("[{}] weight '{}' is not used", folder.string(), key);
   }
   statistics.bytes_read += checkpoint.bytes_used();
+  statistics.bytes_held += checkpoint.bytes_held();
   return transformer;
 }
 

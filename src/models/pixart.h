@@ -121,6 +121,7 @@ class PixArtTransformer : public Denoiser {
 };
 
 // Reads transformer/ of a diffusers folder.
+DenoiserShape read_pixart_shape(const std::filesystem::path& model);
 std::unique_ptr<Denoiser> load_pixart(const std::filesystem::path& model, const LoadOptions& options,
                                       LoadStatistics& statistics);
 

@@ -25,6 +25,7 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
           .default_guidance = 4.5,
           .default_max_sequence_length = max_sequence_length,
           .bin_resolution = pixart_bin_resolution,
+          .read_shape = read_pixart_shape,
           .load_text_encoder = load_t5_text_encoder,
           .load_denoiser = load_pixart,
           .load_decoder = load_pixart_decoder};

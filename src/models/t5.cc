@@ -176,6 +176,7 @@ std::unique_ptr<TextEncoder> load_t5_text_encoder(const std::filesystem::path& m
     log_warning("[{}] weight '{}' is not used", folder.string(), key);
   }
   statistics.bytes_read += checkpoint.bytes_used();
+  statistics.bytes_held += checkpoint.bytes_held();
   return std::make_unique<T5TextEncoder>(std::move(tokenizer), std::move(encoder));
 }
 

@@ -48,8 +48,8 @@ PointwiseName pointwise_name(Activation activation) {
   TESSERA_CHECK(false, "activation {}", static_cast<int>(activation));
 }
 
-at::Tensor read_bias(const weights::Scope& scope, int64_t out, const std::optional<weights::Slice>& slice) {
-  return scope.has("bias") ? scope.tensor("bias", {out}, slice) : at::Tensor();
+at::Tensor read_bias(const weights::Scope& scope, int64_t out, at::ArrayRef<weights::Slice> slices = {}) {
+  return scope.has("bias") ? scope.tensor("bias", {out}, slices) : at::Tensor();
 }
 
 std::optional<at::Tensor> optional(const at::Tensor& tensor) {
@@ -75,7 +75,7 @@ at::Tensor activate(const at::Tensor& x, Activation activation) {
 }
 
 Linear::Linear(const weights::Scope& scope, int64_t in, int64_t out)
-    : Linear(scope.tensor("weight", {out, in}), read_bias(scope, out, std::nullopt)) {}
+    : Linear(scope.tensor("weight", {out, in}), read_bias(scope, out)) {}
 
 Linear::Linear(at::Tensor weight_matrix, at::Tensor bias_vector)
     : in_features(weight_matrix.size(1)),
@@ -100,11 +100,7 @@ Linear read_linear(const std::vector<weights::Scope>& scopes, int64_t in, int64_
   const weights::Slice rows{0, outputs.begin, outputs.length}, columns{1, inputs.begin, inputs.length};
   std::vector<at::Tensor> weights, biases;
   for (const weights::Scope& scope : scopes) {
-    // A scope slices one dimension.
-    weights.push_back(
-        inputs.length == in
-            ? scope.tensor("weight", {out, in}, rows)
-            : scope.tensor("weight", {out, in}, columns).narrow(0, outputs.begin, outputs.length));
+    weights.push_back(scope.tensor("weight", {out, in}, {rows, columns}));
     if (scope.has("bias")) biases.push_back(read_bias(scope, out, rows));
   }
   TESSERA_CHECK(biases.empty() || biases.size() == scopes.size(), "some of the joined layers have no bias");

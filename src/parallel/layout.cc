@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "core/error.h"
-#include "parallel/group.h"
 
 namespace tessera::parallel {
 namespace {
@@ -121,10 +120,19 @@ std::string advise(const ParallelOptions& wish, const Workload& workload, int64_
   return "no degrees are valid";
 }
 
-std::vector<int64_t> even_stages(int64_t blocks, int64_t stages) {
-  std::vector<int64_t> result;
-  for (const Range& part : split_evenly_all(blocks, stages)) result.push_back(part.length);
-  return result;
+// Blocks of each stage, so that the stage with the most work has as little as can be: one block after another
+// goes to where the least is.
+std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages) {
+  std::vector<int64_t> blocks(static_cast<size_t>(stages), 1);
+  std::vector<double> work(static_cast<size_t>(stages), 1);
+  work.front() += workload.embedding;
+  work.back() += workload.head;
+  for (int64_t dealt = stages; dealt < workload.blocks; ++dealt) {
+    const auto least = static_cast<size_t>(std::min_element(work.begin(), work.end()) - work.begin());
+    ++blocks[least];
+    ++work[least];
+  }
+  return blocks;
 }
 
 // Each rank of the sequence axes needs a row of each patch.
@@ -165,12 +173,32 @@ std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, cons
     broken.push_back(
         fmt::format("--attn-layer-num-for-pp {} must be {} numbers from 1 on with the sum {}, such as {}",
                     fmt::join(layers, " "), stages, workload.blocks,
-                    fmt::join(even_stages(workload.blocks, std::min(stages, workload.blocks)), " ")));
+                    fmt::join(balanced_stages(workload, std::min(stages, workload.blocks)), " ")));
+  }
+  return broken;
+}
+
+// Rules of the options that say how ranks work, beside the degrees. `ranks`: of the run.
+std::vector<std::string> broken_by_modes(const ParallelOptions& options, int64_t ranks) {
+  std::vector<std::string> broken;
+  if (options.split_scheme && options.tensor_parallel_degree == 1)
+    broken.emplace_back("--split-scheme needs --tensor-parallel-degree 2 or more");
+  if (options.simulate_ranks && options.degrees() == 1)
+    broken.emplace_back("--simulate-ranks needs the degrees of the ranks to simulate");
+  if (options.text_encoder_parallel && ranks == 1) {
+    broken.push_back(fmt::format("--{}text-encoder-parallel is of runs with several ranks",
+                                 *options.text_encoder_parallel ? "" : "no-"));
   }
   return broken;
 }
 
 }  // namespace
+
+Range Layout::stage(int64_t rank) const {
+  Range blocks;
+  for (int64_t i = 0; i <= rank; ++i) blocks = {blocks.end(), stage_blocks[static_cast<size_t>(i)]};
+  return blocks;
+}
 
 int64_t ParallelOptions::degrees() const {
   int64_t product = cfg_degree(*this);
@@ -205,25 +233,29 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
     usage_error("--nproc", "must be 1 or more, got {}", *options.nproc);
 
   std::vector<std::string> broken;
-  const int64_t ranks = world_size.value_or(options.nproc.value_or(options.degrees()));
+  const int64_t needed = options.simulate_ranks ? 1 : options.degrees();
+  const int64_t ranks = world_size.value_or(options.nproc.value_or(needed));
   if (world_size && options.nproc && *options.nproc != *world_size) {
     broken.push_back(
         fmt::format("--nproc {} but the launcher started {} ranks", *options.nproc, *world_size));
   }
-  if (options.degrees() != ranks) {
+  if (needed != ranks && options.simulate_ranks) {
+    broken.push_back(fmt::format("--simulate-ranks is for one rank, but there are {}", ranks));
+  } else if (needed != ranks) {
     const std::string flags = degree_flags(options);
     broken.push_back(fmt::format("{} for {} rank{}, but there are {}", flags.empty() ? "no degrees" : flags,
-                                 options.degrees(), options.degrees() == 1 ? "" : "s", ranks));
+                                 needed, needed == 1 ? "" : "s", ranks));
   }
-  if (options.split_scheme && options.tensor_parallel_degree == 1)
-    broken.emplace_back("--split-scheme needs --tensor-parallel-degree 2 or more");
+  const std::vector<std::string> by_modes = broken_by_modes(options, ranks);
+  broken.insert(broken.end(), by_modes.begin(), by_modes.end());
   const std::vector<std::string> by_degrees = broken_by_degrees(options, workload);
   const bool degrees_broken = !broken.empty() || !by_degrees.empty();
   broken.insert(broken.end(), by_degrees.begin(), by_degrees.end());
   const std::vector<std::string> by_pipeline = broken_by_pipeline(options, workload);
   broken.insert(broken.end(), by_pipeline.begin(), by_pipeline.end());
   if (!broken.empty()) {
-    const std::string advice = degrees_broken ? "; " + advise(options, workload, ranks) : "";
+    const int64_t wanted = options.simulate_ranks ? options.degrees() : ranks;
+    const std::string advice = degrees_broken ? "; " + advise(options, workload, wanted) : "";
     usage_error("parallel", "{}{}", fmt::join(broken, "; "), advice);
   }
 
@@ -239,12 +271,17 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
   layout.sizes[Axis::kCfg] = cfg_degree(options);
   layout.sizes[Axis::kData] = options.data_parallel_degree;
   layout.stage_blocks = options.attn_layer_num_for_pp.empty()
-                            ? even_stages(workload.blocks, options.pipefusion_parallel_degree)
+                            ? balanced_stages(workload, options.pipefusion_parallel_degree)
                             : options.attn_layer_num_for_pp;
   if (options.pipefusion_parallel_degree > 1) {
     layout.patches = options.num_pipeline_patch.value_or(
         std::min(options.pipefusion_parallel_degree, most_patches(options, workload)));
     layout.warmup_steps = std::min(options.warmup_steps.value_or(kDefaultWarmupSteps), workload.steps);
+  }
+  layout.text_encoder_parallel = options.text_encoder_parallel.value_or(true);
+  if (options.simulate_ranks) {
+    layout.sizes = PerAxis{1};
+    layout.stage_blocks = {workload.blocks};
   }
   return layout;
 }

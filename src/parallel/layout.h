@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/group.h"
 #include "parallel/mesh.h"
 
 namespace tessera::parallel {
@@ -26,6 +27,8 @@ struct ParallelOptions {
   std::optional<int64_t> num_pipeline_patch;
   std::optional<int64_t> warmup_steps;
   std::vector<int64_t> attn_layer_num_for_pp;  // blocks of each stage; empty: balanced
+  std::optional<bool> text_encoder_parallel;
+  bool simulate_ranks = false;  // one rank does what all would, one after the other
 
   int64_t degrees() const;  // product
 };
@@ -34,6 +37,8 @@ struct ParallelOptions {
 struct Workload {
   int64_t heads = 1;
   int64_t blocks = 1;
+  // What the first and the last stage of a pipeline have to do beside blocks, in units of a block.
+  double embedding = 0, head = 0;
   int64_t token_rows = 1;  // rows of tokens in the latent: tokens are split by whole rows
   int64_t steps = 1;
   int64_t pictures = 1;
@@ -45,6 +50,9 @@ struct Layout {
   std::vector<int64_t> stage_blocks;  // blocks of each stage, all of them one after another
   int64_t patches = 1;                // of PipeFusion
   int64_t warmup_steps = 0;
+  bool text_encoder_parallel = true;  // over the ranks of a replica; else each holds all of it
+
+  Range stage(int64_t rank) const;  // blocks of a rank of the pipeline
 };
 
 // Throws Error(kUsage): one line with every broken rule and the nearest valid settings.

@@ -5,41 +5,50 @@
 #include "core/error.h"
 
 namespace tessera::parallel {
-namespace {
 
-Group make_group(World& world, const Mesh& mesh, std::span<const Axis> axes, std::string name) {
-  Group own;
-  for (const std::vector<int64_t>& ranks : mesh.groups(axes)) {
-    if (std::find(ranks.begin(), ranks.end(), world.rank()) == ranks.end()) {
-      world.skip_group();
-    } else {
-      own = world.group(ranks, name);
-    }
-  }
-  return own;
+template <typename MakeGroup>
+void Ranks::fill(const MakeGroup& make_group) {
+  const auto of_axis = [&](Axis axis) { return make_group(std::span(&axis, 1), axis_name(axis)); };
+  world = make_group(kAllAxes, "world");
+  replica = make_group(kReplicaAxes, "replica");
+  tensor_inner = of_axis(Axis::kTensorInner);
+  tensor_outer = of_axis(Axis::kTensorOuter);
+  tensor = make_group(kTensorAxes, "tp");
+  ulysses = of_axis(Axis::kUlysses);
+  ring = of_axis(Axis::kRing);
+  sequence = make_group(kSequenceAxes, "sp");
+  pipeline = of_axis(Axis::kPipeline);
+  cfg = of_axis(Axis::kCfg);
+  data = of_axis(Axis::kData);
 }
-
-Group make_group(World& world, const Mesh& mesh, Axis axis) {
-  return make_group(world, mesh, std::span(&axis, 1), std::string(axis_name(axis)));
-}
-
-}  // namespace
 
 Ranks::Ranks(World& all, const Layout& made_layout) : layout(made_layout) {
   const Mesh mesh(layout.sizes);
   TESSERA_CHECK(mesh.world_size() == all.size(), "a layout of {} ranks in a world of {}", mesh.world_size(),
                 all.size());
-  world = make_group(all, mesh, kAllAxes, "world");
-  replica = make_group(all, mesh, kReplicaAxes, "replica");
-  tensor_inner = make_group(all, mesh, Axis::kTensorInner);
-  tensor_outer = make_group(all, mesh, Axis::kTensorOuter);
-  tensor = make_group(all, mesh, kTensorAxes, "tp");
-  ulysses = make_group(all, mesh, Axis::kUlysses);
-  ring = make_group(all, mesh, Axis::kRing);
-  sequence = make_group(all, mesh, kSequenceAxes, "sp");
-  pipeline = make_group(all, mesh, Axis::kPipeline);
-  cfg = make_group(all, mesh, Axis::kCfg);
-  data = make_group(all, mesh, Axis::kData);
+  fill([&](std::span<const Axis> axes, std::string_view name) {
+    Group own;
+    for (const std::vector<int64_t>& members : mesh.groups(axes)) {
+      if (std::find(members.begin(), members.end(), all.rank()) == members.end()) {
+        all.skip_group();
+      } else {
+        own = all.group(members, std::string(name));
+      }
+    }
+    return own;
+  });
+}
+
+Ranks::Ranks(int64_t rank, const Layout& made_layout) : layout(made_layout) {
+  const Mesh mesh(layout.sizes);
+  fill([&](std::span<const Axis> axes, std::string_view name) {
+    const std::vector<int64_t> members = mesh.group(rank, axes);
+    const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
+    return Group{.rank = place,
+                 .size = static_cast<int64_t>(members.size()),
+                 .axis = std::string(name),
+                 .ranks = members};
+  });
 }
 
 }  // namespace tessera::parallel

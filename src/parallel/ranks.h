@@ -14,6 +14,8 @@ struct Ranks {
   Ranks() = default;
   // All ranks must call this, with the same layout of world.size() ranks.
   Ranks(World& world, const Layout& layout);
+  // The place of `rank` without connections: for those who ask what it would hold and do.
+  Ranks(int64_t rank, const Layout& layout);
 
   Layout layout;
   Group world;                       // all ranks
@@ -25,6 +27,10 @@ struct Ranks {
   Group pipeline;  // stages
   Group cfg;       // branches of guidance
   Group data;      // pictures
+
+ private:
+  template <typename MakeGroup>
+  void fill(const MakeGroup& make_group);
 };
 
 }  // namespace tessera::parallel

@@ -3,7 +3,6 @@
 #include <c10/core/InferenceMode.h>
 
 #include <chrono>
-#include <numeric>
 
 #include "core/log.h"
 #include "parallel/collectives.h"
@@ -80,23 +79,16 @@ class Run {
     options_.device = settings.request.device;
   }
 
-  // The text encoder is split over all ranks that paint the same pictures.
   models::LoadOptions text_options() const {
     models::LoadOptions options = options_;
-    options.tensor_groups.inner = ranks_.replica;
+    if (ranks_.layout.text_encoder_parallel) options.tensor_groups.inner = ranks_.replica;
     return options;
   }
 
   models::LoadOptions stage_options() const {
     models::LoadOptions options = options_;
     options.tensor_groups = {ranks_.tensor_inner, ranks_.tensor_outer};
-    const std::vector<int64_t>& blocks = ranks_.layout.stage_blocks;
-    if (ranks_.pipeline.size > 1) {
-      const auto rank = static_cast<size_t>(ranks_.pipeline.rank);
-      const int64_t begin =
-          std::accumulate(blocks.begin(), blocks.begin() + ranks_.pipeline.rank, int64_t{0});
-      options.blocks = parallel::Range{begin, blocks[rank]};
-    }
+    if (ranks_.pipeline.size > 1) options.blocks = ranks_.layout.stage(ranks_.pipeline.rank);
     return options;
   }
 

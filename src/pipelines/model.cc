@@ -28,6 +28,7 @@ Model read_model(const std::filesystem::path& folder) {
   model.sample_size = denoiser.count("sample_size", 1 << 14);
   model.patch_size = denoiser.count("patch_size", 1 << 10);
   model.latent_channels = denoiser.count("in_channels", 1 << 10);
+  model.shape = model.family->read_shape(folder);
 
   // Each block of the decoder but the last doubles the sides.
   const JsonConfig decoder = JsonConfig::read(folder / "vae" / "config.json");

@@ -17,6 +17,7 @@ struct Model {
   int64_t patch_size = 0;   // latent sides are multiples of it
   int64_t latent_channels = 0;
   int64_t scale_factor = 0;  // pixels per latent row
+  models::DenoiserShape shape;
 };
 
 // model_index.json of the folder. Throws Error(kInput) when it is no folder that diffusers saved.

@@ -91,4 +91,15 @@ Settings resolve(const Request& request, const Model& model) {
   return settings;
 }
 
+parallel::Workload workload(const Settings& settings, const Model& model) {
+  return {.heads = model.shape.heads,
+          .blocks = model.shape.blocks,
+          .embedding = model.shape.embedding,
+          .head = model.shape.head,
+          .token_rows = settings.latent_height / model.patch_size,
+          .steps = settings.steps,
+          .pictures = settings.pictures(),
+          .guided = settings.guided()};
+}
+
 }  // namespace tessera::pipelines

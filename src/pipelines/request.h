@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/layout.h"
 #include "pipelines/model.h"
 
 namespace tessera::pipelines {
@@ -54,5 +55,8 @@ struct Settings {
 
 // Throws Error(kUsage), naming the option, its value and what would be valid.
 Settings resolve(const Request& request, const Model& model);
+
+// What the rules of parallel layouts ask.
+parallel::Workload workload(const Settings& settings, const Model& model);
 
 }  // namespace tessera::pipelines

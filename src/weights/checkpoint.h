@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -35,13 +34,14 @@ class Checkpoint {
   const TensorEntry& entry(const std::string& key) const;  // Error(kInput) when absent
   std::vector<std::string> keys() const;
 
-  // The tensor, or its slice, in `dtype` on `device`. On the CPU, without conversion and when the bytes are
-  // contiguous and aligned it is a view of the mapping, which stays alive with the tensor; otherwise a copy
-  // of just the slice. On the meta device nothing is read: loading there checks shapes. Marks the key as
-  // used. Throws Error(kInput) naming the key and both shapes when the shape is not `shape` (that of the
-  // whole), or when the dtype in the file is no floating-point type.
+  // The tensor, or the part of it that `slices` leave (of different dimensions), in `dtype` on `device`. On
+  // the CPU, without conversion and when the bytes are contiguous and aligned it is a view of the mapping,
+  // which stays alive with the tensor; otherwise a copy of just the part. On the meta device nothing is read:
+  // loading there checks shapes and counts bytes. Marks the key as used. Throws Error(kInput) naming the key
+  // and both shapes when the shape is not `shape` (that of the whole), or when the dtype in the file is no
+  // floating-point type.
   at::Tensor load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
-                  const std::optional<Slice>& slice = std::nullopt, at::Device device = at::kCPU);
+                  at::ArrayRef<Slice> slices = {}, at::Device device = at::kCPU);
 
   // The tensor as it lies in the file, on the CPU; for tables of which few rows are used. Counts neither as
   // read nor as held (MemoryCounter) where it is a view. Else like load().
@@ -54,6 +54,7 @@ class Checkpoint {
   at::ScalarType dtype() const;
 
   uint64_t bytes_used() const { return bytes_used_; }  // bytes of the files that load() has handed out
+  uint64_t bytes_held() const { return bytes_held_; }  // the same in the dtypes that it gave, on any device
 
  private:
   void add_file(const std::filesystem::path& path);
@@ -63,7 +64,7 @@ class Checkpoint {
   std::vector<std::shared_ptr<SafetensorsFile>> files_;
   std::map<std::string, size_t> file_of_;  // key -> index in files_
   std::set<std::string> used_;
-  uint64_t bytes_used_ = 0;
+  uint64_t bytes_used_ = 0, bytes_held_ = 0;
 };
 
 }  // namespace tessera::weights

@@ -25,9 +25,8 @@ bool Scope::has(std::string_view name) const {
   return checkpoint_->has(key(name));
 }
 
-at::Tensor Scope::tensor(std::string_view name, at::IntArrayRef shape,
-                         const std::optional<Slice>& slice) const {
-  return checkpoint_->load(key(name), shape, dtype_, slice, device_);
+at::Tensor Scope::tensor(std::string_view name, at::IntArrayRef shape, at::ArrayRef<Slice> slices) const {
+  return checkpoint_->load(key(name), shape, dtype_, slices, device_);
 }
 
 at::Tensor Scope::stored(std::string_view name, at::IntArrayRef shape) const {

@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,9 +21,9 @@ class Scope {
   Scope with_dtype(at::ScalarType dtype) const;  // the same place, other dtype (fp32 islands)
 
   bool has(std::string_view name) const;
-  // The weight `prefix.name` of the given whole shape, or its slice. Error(kInput) when missing or misshapen.
-  at::Tensor tensor(std::string_view name, at::IntArrayRef shape,
-                    const std::optional<Slice>& slice = std::nullopt) const;
+  // The weight `prefix.name` of the given whole shape, or the part that `slices` leave. Error(kInput) when
+  // missing or misshapen.
+  at::Tensor tensor(std::string_view name, at::IntArrayRef shape, at::ArrayRef<Slice> slices = {}) const;
 
   // The weight as it lies in the file, on the CPU: Checkpoint::stored().
   at::Tensor stored(std::string_view name, at::IntArrayRef shape) const;

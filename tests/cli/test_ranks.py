@@ -14,7 +14,7 @@ from files import floats, read_png, read_safetensors
 from harness import MODEL, SMALL, test
 
 LATENT = ["--seed", "5", "--output-type", "latent", "-o", "out.safetensors"]
-DEGREES = [  # words, what the report says of them; the model has 4 heads, 2 blocks, and 3 steps are painted
+DEGREES = [  # words, what the report says of them; the model has 2 heads, 2 blocks, and 3 steps are painted
     (["--nproc", "2", "--use-cfg-parallel"], {"world_size": 2, "cfg": 2}),
     (["--use_cfg_parallel", "--ulysses_degree", "2"], {"world_size": 4, "cfg": 2, "ulysses": 2}),
     (["--tensor-parallel-degree", "2", "--split-scheme", "1d"], {"world_size": 2, "tp": 2}),
@@ -55,6 +55,32 @@ def ranks_paint_what_one_paints(box):
 
 
 @test
+def one_rank_paints_what_ranks_would(box):
+    words = ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "3", "--warmup-steps", "1"]
+    box.paint("a cat", *LATENT, *THREE_STEPS, *words)
+    expected = latents(box)
+    box.paint("a cat", *LATENT, *THREE_STEPS, *words, "--simulate-ranks", "--report", "run.json")
+    assert_near(latents(box), expected)
+    report = json.loads((box.folder / "run.json").read_text())
+    assert len(report["ranks"]) == 1, report
+    assert report["settings"]["parallel"] == {"world_size": 1, "num_pipeline_patch": 3, "warmup_steps": 1}, report
+    box.paint("a cat", *LATENT, *THREE_STEPS)
+    exact = latents(box)
+    assert max(abs(a - b) for a, b in zip(expected, exact)) > 1e-3, "nothing stale was read"
+
+
+@test
+def the_text_encoder_is_split_or_whole(box):
+    results, read = [], []
+    for word in ("--text-encoder-parallel", "--no-text-encoder-parallel"):
+        box.paint("a cat", *LATENT, *THREE_STEPS, "--use-cfg-parallel", word, "--report", "run.json")
+        results.append(latents(box))
+        read.append(json.loads((box.folder / "run.json").read_text())["ranks"][1]["bytes_read"])
+    assert_near(*results)
+    assert read[0] < read[1], read
+
+
+@test
 def pictures_of_ranks(box):
     box.paint("a cat", "a dog", "--seed", "5", "--nproc", "1", "-o", "one.png", *SMALL)
     outcome = box.paint("a cat", "a dog", "--seed", "5", "--use-cfg-parallel", "-o", "two.png", *SMALL)
@@ -89,6 +115,10 @@ def rules_of_degrees(box):
             (["--interface", "lo"], "[--interface] is of runs with several ranks"),
             (["--nproc", "2", "--use-cfg-parallel", "--timeout", "0"], "must be from 0.1 to 86400 seconds"),
             (["--nproc", "2", "--use-cfg-parallel", "--interface", "wire"], "no network interface 'wire'; it has "),
+            (["--simulate-ranks"], "--simulate-ranks needs the degrees"),
+            (["--simulate-ranks", "--use-cfg-parallel", "--nproc", "2"], "is for one rank, but there are 2"),
+            (["--text-encoder-parallel"], "--text-encoder-parallel is of runs with several ranks"),
+            (["--no-text-encoder-parallel"], "--no-text-encoder-parallel is of runs with several ranks"),
             (["--nprocs", "2"], "did you mean --nproc?")]:
         outcome = box.refuse(2, needles[0], "generate", "a cat", "--model", MODEL, *SMALL, *words)
         assert all(needle in outcome.err for needle in needles), (needles, outcome)
@@ -112,7 +142,7 @@ def help_names_every_option(box):
     text = box.run("generate", "--help").out
     for name in ("nproc", "data-parallel-degree", "use-cfg-parallel", "ulysses-degree", "ring-degree", "timeout",
                  "pipefusion-parallel-degree", "num-pipeline-patch", "attn-layer-num-for-pp", "warmup-steps",
-                 "tensor-parallel-degree", "split-scheme", "interface"):
+                 "tensor-parallel-degree", "split-scheme", "interface", "simulate-ranks", "text-encoder-parallel"):
         assert f"--{name}" in text, name
 
 
@@ -382,10 +412,36 @@ def mesh_of_sixteen_ranks(box):
 
 
 @test
+def mesh_of_a_model(box):
+    words = ["mesh", "--model", MODEL, "--dtype", "fp32"]
+    whole = json.loads(box.run(*words, "--json").out)["ranks"][0]["share"]
+    assert whole["blocks"] == [0, 2] and whole["heads"] == [0, 2], whole
+    degrees = ["--pipefusion-parallel-degree", "2", "--tensor-parallel-degree", "2", "--ring-degree", "2"]
+    shares = [rank["share"] for rank in json.loads(box.run(*words, "--json", *degrees).out)["ranks"]]
+    assert [share["blocks"] for share in shares] == [[0, 1]] * 4 + [[1, 2]] * 4, shares
+    assert [share["heads"] for share in shares[:4]] == [[0, 1], [1, 2], [0, 1], [1, 2]], shares
+    assert shares[0]["rows"] + shares[2]["rows"] == whole["rows"], shares
+    assert all(share["weights_bytes"] < whole["weights_bytes"] for share in shares), shares
+    # What a run then reads.
+    box.paint("a cat", *LATENT, *THREE_STEPS, "--dtype", "fp32", "--no-text-encoder-parallel", *degrees, "--report", "run.json")
+    report = json.loads((box.folder / "run.json").read_text())
+    box.paint("a cat", *LATENT, *THREE_STEPS, "--dtype", "fp32", "--report", "one.json")
+    others = json.loads((box.folder / "one.json").read_text())["ranks"][0]["bytes_read"] - whole["weights_bytes"]
+    read = [rank["bytes_read"] - others for rank in report["ranks"]]
+    assert read == [share["weights_bytes"] for share in shares], (read, shares)
+    text = box.run(*words, *degrees).out
+    assert "blocks" in text and "0-0" in text and "KiB" in text, text
+
+
+@test
 def mesh_refuses(box):
     box.refuse(2, "for 2 ranks, but there are 7", "mesh", "--world", "7", "--ulysses-degree", "2")
     box.refuse(2, "nearest valid", "mesh", "--world", "6", "--use-cfg-parallel", "--ulysses-degree", "4")
     box.refuse(2, "[--world] expected an integer", "mesh", "--world", "all")
     box.refuse(2, "at most 4096", "mesh", "--ulysses-degree", "4096", "--ring-degree", "2")
     box.refuse(2, "unknown option", "mesh", "--nproc", "2")
+    box.refuse(2, "deals the blocks of a --model", "mesh", "--attn-layer-num-for-pp", "1", "1")
+    box.refuse(2, "give that too", "mesh", "--height", "512")
+    box.refuse(2, "a block for each stage", "mesh", "--model", MODEL, "--pipefusion-parallel-degree", "3")
+    box.refuse(3, "no such folder", "mesh", "--model", "nowhere")
     assert "1 rank\n" in box.run("mesh").out

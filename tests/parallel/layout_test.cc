@@ -45,6 +45,33 @@ TEST(Layout, OfSixteenRanks) {
   EXPECT_EQ(layout.warmup_steps, 1);
 }
 
+TEST(Layout, BalancesStagesWithWhatTheEndsDo) {
+  const auto stages = [](int64_t blocks, int64_t degree, double embedding, double head) {
+    Workload workload = kPixArt;
+    workload.blocks = blocks;
+    workload.embedding = embedding;
+    workload.head = head;
+    return resolve_layout(degrees(1, false, degree, 1, 1, 1), workload, std::nullopt).stage_blocks;
+  };
+  EXPECT_EQ(stages(7, 3, 0.01, 0.01), (std::vector<int64_t>{2, 3, 2}));
+  EXPECT_EQ(stages(7, 2, 0.1, 0.2), (std::vector<int64_t>{4, 3}));
+  EXPECT_EQ(stages(7, 2, 0.2, 0.1), (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(stages(10, 2, 0, 2.5), (std::vector<int64_t>{6, 4}));
+  EXPECT_EQ(stages(3, 3, 9, 9), (std::vector<int64_t>{1, 1, 1}));  // each has one
+}
+
+TEST(Layout, OfSimulatedRanksIsOfOne) {
+  ParallelOptions options = degrees(1, true, 2, 1, 2, 1);
+  options.simulate_ranks = true;
+  options.num_pipeline_patch = 4;
+  options.warmup_steps = 3;
+  const Layout layout = resolve_layout(options, kPixArt, std::nullopt);
+  EXPECT_EQ(Mesh(layout.sizes).world_size(), 1);
+  EXPECT_EQ(layout.stage_blocks, (std::vector<int64_t>{28}));
+  EXPECT_EQ(layout.patches, 4);
+  EXPECT_EQ(layout.warmup_steps, 3);
+}
+
 TEST(Layout, AllowsWhatDoesNotDivide) {
   const Layout layout = resolve_layout(degrees(1, false, 3, 3, 5, 3), kPixArt, 135);
   EXPECT_EQ(layout.stage_blocks, (std::vector<int64_t>{10, 9, 9}));
@@ -197,6 +224,20 @@ std::vector<Refused> refused() {
     O options = degrees(1, false, 2, 1, 1, 1);
     options.attn_layer_num_for_pp = stages;
     add(options, {}, {"must be 2 numbers from 1 on with the sum 28, such as 14 14"});
+  }
+  // Modes.
+  {
+    O options = degrees(1, false, 1, 1, 1, 1);
+    options.simulate_ranks = true;
+    add(options, {}, {"--simulate-ranks needs the degrees"});
+    options = degrees(1, true, 1, 1, 1, 1);
+    options.simulate_ranks = true;
+    add(options, 2, {"--simulate-ranks is for one rank, but there are 2"});
+    options.nproc = 2;
+    add(options, {}, {"--simulate-ranks is for one rank, but there are 2"});
+    options.nproc.reset();
+    options.text_encoder_parallel = false;
+    add(options, {}, {"--no-text-encoder-parallel is of runs with several ranks"});
   }
   // All that is wrong is said at once.
   {

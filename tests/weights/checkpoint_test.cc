@@ -43,6 +43,8 @@ TEST_F(CheckpointTest, LoadsConvertsAndSlices) {
   EXPECT_TRUE(at::equal(scope.tensor("weight", {6, 4}), weight));
   EXPECT_TRUE(at::equal(scope.tensor("weight", {6, 4}, Slice{0, 2, 3}), weight.narrow(0, 2, 3)));
   EXPECT_TRUE(at::equal(scope.tensor("weight", {6, 4}, Slice{1, 1, 2}), weight.narrow(1, 1, 2)));
+  EXPECT_TRUE(at::equal(scope.tensor("weight", {6, 4}, {Slice{0, 2, 3}, Slice{1, 1, 2}}),
+                        weight.narrow(0, 2, 3).narrow(1, 1, 2)));
   EXPECT_TRUE(at::equal(scope.with_dtype(at::kBFloat16).tensor("weight", {6, 4}), weight.to(at::kBFloat16)));
   EXPECT_EQ(checkpoint.unused(), std::vector<std::string>{"other"});
 }
@@ -52,6 +54,9 @@ TEST_F(CheckpointTest, ASliceCountsOnlyItsOwnBytes) {
   Checkpoint checkpoint(folder_);
   checkpoint.load("w", {8, 4}, at::kFloat, Slice{0, 0, 2});
   EXPECT_EQ(checkpoint.bytes_used(), 2U * 4 * sizeof(float));
+  checkpoint.load("w", {8, 4}, at::kBFloat16, {Slice{0, 4, 4}, Slice{1, 0, 1}});
+  EXPECT_EQ(checkpoint.bytes_used(), (2U * 4 + 4) * sizeof(float));
+  EXPECT_EQ(checkpoint.bytes_held(), 2U * 4 * sizeof(float) + 4 * sizeof(c10::BFloat16));
 }
 
 TEST_F(CheckpointTest, ATensorOutlivesItsCheckpoint) {
@@ -73,6 +78,7 @@ TEST_F(CheckpointTest, TheMetaDeviceChecksShapesOnly) {
   EXPECT_EQ(slice.sizes(), (at::IntArrayRef{2, 4}));
   EXPECT_EQ(slice.scalar_type(), at::kBFloat16);
   EXPECT_EQ(checkpoint.bytes_used(), 0U);
+  EXPECT_EQ(checkpoint.bytes_held(), 2U * 4 * sizeof(c10::BFloat16));
   EXPECT_TRUE(checkpoint.unused().empty());
   EXPECT_NE(refusal([&] {
               checkpoint.load("w", {4, 8}, at::kFloat, {}, at::kMeta);

@@ -1,0 +1,22 @@
+#include "cli/units.h"
+
+#include <fmt/format.h>
+
+namespace tessera::cli {
+
+std::string count_text(uint64_t count) {
+  const auto value = static_cast<double>(count);
+  if (count < 1000) return fmt::format("{}", count);
+  if (value < 1e6) return fmt::format("{:.1f} K", value / 1e3);
+  if (value < 1e9) return fmt::format("{:.1f} M", value / 1e6);
+  return fmt::format("{:.2f} B", value / 1e9);
+}
+
+std::string bytes_text(uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (value < 1 << 20) return fmt::format("{:.1f} KiB", value / 1024);
+  if (value < 1 << 30) return fmt::format("{:.1f} MiB", value / (1 << 20));
+  return fmt::format("{:.2f} GiB", value / (1 << 30));
+}
+
+}  // namespace tessera::cli
