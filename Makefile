@@ -5,8 +5,8 @@ BUILD := build
 
 .PHONY: demo test build setup bench format lint parity asan fuzz install clean
 
-demo: build           ## set up, build, and paint the first picture
-	$(BUILD)/tessera generate "a red circle above a blue square on a white background" -o out.png
+demo: build           ## set up, build, and paint the first picture, on two ranks
+	$(BUILD)/tessera generate "a red circle above a blue square on a white background" --use-cfg-parallel -o out.png
 
 test: setup           ## set up, build, and run every test
 	@tools/build.sh release all
@@ -20,10 +20,11 @@ build: setup
 setup:                ## install what is missing (Debian packages, libtorch); nothing the second time
 	@tools/setup.sh
 
-bench: setup          ## Tessera and diffusers side by side: ratios
+bench: setup          ## Tessera and diffusers side by side, two ranks and one side by side: ratios
 	@tools/setup.sh python
 	@tools/build.sh release all
 	.venv/bin/python bench/compare.py
+	.venv/bin/python bench/ranks.py
 
 parity: build         ## live comparison with diffusers and transformers over many configurations
 	@tools/setup.sh python
