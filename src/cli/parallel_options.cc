@@ -72,8 +72,10 @@ void add_run_options(CLI::App& app, ParallelTexts& texts) {
   add(app, "--nproc", texts.nproc, "N", "Ranks to start on this host [the product of the degrees]");
   add(app, "--num-pipeline-patch", texts.num_pipeline_patch, "N", "PipeFusion: patches [one a stage]");
   add(app, "--warmup-steps", texts.warmup_steps, "N", "PipeFusion: first steps on whole pictures [1]");
-  app.add_flag("--text-encoder-parallel,!--no-text-encoder-parallel", texts.text_encoder_parallel,
-               "The text encoder split over the ranks of a picture, or whole on each [split]")
+  app.add_flag_function(
+         "--text-encoder-parallel,!--no-text-encoder-parallel",
+         [&texts](int64_t count) { texts.text_encoder_parallel = count > 0; },
+         "The text encoder split over the ranks of a picture, or whole on each [split]")
       ->group("Parallel");
   app.add_flag(
          "--simulate-ranks", texts.simulate_ranks,

@@ -123,11 +123,14 @@ std::string advise(const ParallelOptions& wish, const Workload& workload, int64_
 // Blocks of each stage, so that the stage with the most work has as little as can be: one block after another
 // goes to where the least is.
 std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages) {
-  std::vector<int64_t> blocks(static_cast<size_t>(stages), 1);
-  std::vector<double> work(static_cast<size_t>(stages), 1);
+  // What each has in any case.
+  const auto ends = static_cast<int64_t>(std::ceil(std::max(workload.embedding, workload.head)));
+  const int64_t common = std::max<int64_t>(workload.blocks / stages - ends, 1);
+  std::vector<int64_t> blocks(static_cast<size_t>(stages), common);
+  std::vector<double> work(static_cast<size_t>(stages), static_cast<double>(common));
   work.front() += workload.embedding;
   work.back() += workload.head;
-  for (int64_t dealt = stages; dealt < workload.blocks; ++dealt) {
+  for (int64_t dealt = stages * common; dealt < workload.blocks; ++dealt) {
     const auto least = static_cast<size_t>(std::min_element(work.begin(), work.end()) - work.begin());
     ++blocks[least];
     ++work[least];

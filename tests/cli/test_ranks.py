@@ -56,14 +56,14 @@ def ranks_paint_what_one_paints(box):
 
 @test
 def one_rank_paints_what_ranks_would(box):
-    words = ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "3", "--warmup-steps", "1"]
+    words = ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "2", "--warmup-steps", "1"]
     box.paint("a cat", *LATENT, *THREE_STEPS, *words)
     expected = latents(box)
     box.paint("a cat", *LATENT, *THREE_STEPS, *words, "--simulate-ranks", "--report", "run.json")
     assert_near(latents(box), expected)
     report = json.loads((box.folder / "run.json").read_text())
     assert len(report["ranks"]) == 1, report
-    assert report["settings"]["parallel"] == {"world_size": 1, "num_pipeline_patch": 3, "warmup_steps": 1}, report
+    assert report["settings"]["parallel"] == {"world_size": 1, "num_pipeline_patch": 2, "warmup_steps": 1}, report
     box.paint("a cat", *LATENT, *THREE_STEPS)
     exact = latents(box)
     assert max(abs(a - b) for a, b in zip(expected, exact)) > 1e-3, "nothing stale was read"
