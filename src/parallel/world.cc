@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <future>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
+#include <type_traits>
 
 #include "core/error.h"
 #include "parallel/address.h"
@@ -183,6 +185,25 @@ Group World::group(std::vector<int64_t> ranks, std::string axis) {
 
 namespace {
 
+std::string seconds_text(Milliseconds time) {
+  return fmt::format("{:g} s", std::chrono::duration<double>(time).count());
+}
+
+// What `step` returns, which a thread of its own carries out: c10d waits without end for a store's answer,
+// and a host that the network has lost gives none. The thread is abandoned then, so `step` owns what it uses.
+template <typename Step>
+auto within(Milliseconds timeout, Step step) {
+  // Steps keep the timeout themselves, where they do; and a connection has five seconds, whatever the
+  // timeout.
+  constexpr auto kGrace = std::chrono::seconds(6);
+  std::packaged_task<std::invoke_result_t<Step>()> task(std::move(step));
+  auto result = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (result.wait_for(timeout + kGrace) != std::future_status::ready)
+    throw std::runtime_error("no answer within " + seconds_text(timeout));
+  return result.get();
+}
+
 // Says that this rank is here, and waits for all others.
 void arrive(c10d::Store& store, const Rendezvous& rendezvous) {
   const auto key = [](int64_t rank) { return fmt::format("rank {}", rank); };
@@ -194,8 +215,8 @@ void arrive(c10d::Store& store, const Rendezvous& rendezvous) {
   } catch (const std::exception&) {
     for (const std::string& rank : keys) {
       if (!store.check({rank}))
-        throw std::runtime_error(fmt::format("{} did not come within {:g} s", rank,
-                                             std::chrono::duration<double>(rendezvous.timeout).count()));
+        throw std::runtime_error(
+            fmt::format("{} did not come within {}", rank, seconds_text(rendezvous.timeout)));
     }
     throw;
   }
@@ -203,7 +224,7 @@ void arrive(c10d::Store& store, const Rendezvous& rendezvous) {
 
 // The address on which this rank listens when no interface is named. A host's own name is not asked: it often
 // stands for the loopback device.
-std::string own_address(const Rendezvous& rendezvous) {
+std::string listening_address(const Rendezvous& rendezvous) {
   std::string address = address_towards(rendezvous.address);
   if (rendezvous.local_world_size < rendezvous.world_size && is_loopback(address) &&
       !is_loopback(rendezvous.address)) {
@@ -224,26 +245,31 @@ World World::join(const Rendezvous& rendezvous) {
   world.rank_ = rendezvous.rank;
   world.size_ = rendezvous.world_size;
   if (world.size_ == 1) return world;
+  const Milliseconds timeout = rendezvous.timeout;
   c10d::TCPStoreOptions options;
   options.port = rendezvous.port;
   options.isServer = rendezvous.rank == 0 && !rendezvous.store_is_elsewhere;
   options.waitWorkers = false;
-  options.timeout = rendezvous.timeout;
+  options.timeout = timeout;
   if (rendezvous.listening_socket >= 0 && options.isServer)
     options.masterListenFd = rendezvous.listening_socket;
   std::string step = "join";
   try {
-    c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
-    if (!rendezvous.store_prefix.empty())
-      store = c10::make_intrusive<c10d::PrefixStore>(rendezvous.store_prefix, store);
+    const auto store = within(timeout, [rendezvous, options]() -> c10::intrusive_ptr<c10d::Store> {
+      const auto whole = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
+      if (rendezvous.store_prefix.empty()) return whole;
+      return c10::make_intrusive<c10d::PrefixStore>(rendezvous.store_prefix, whole);
+    });
     const bool named = !rendezvous.interface.empty();
-    const std::string place = named ? rendezvous.interface : own_address(rendezvous);
-    arrive(*store, rendezvous);
+    const std::string place = named ? rendezvous.interface : listening_address(rendezvous);
+    within(timeout, [rendezvous, store] { arrive(*store, rendezvous); });
     step = fmt::format("connect to all others through {}", place);
-    world.connections_ = std::make_shared<Connections>(
-        store, world.rank_, world.size_,
-        named ? Gloo::createDeviceForInterface(place) : Gloo::createDeviceForHostname(place),
-        rendezvous.timeout);
+    world.connections_ = within(timeout, [rendezvous, store, named, place] {
+      const auto device =
+          named ? Gloo::createDeviceForInterface(place) : Gloo::createDeviceForHostname(place);
+      return std::make_shared<Connections>(store, rendezvous.rank, rendezvous.world_size, device,
+                                           rendezvous.timeout);
+    });
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
