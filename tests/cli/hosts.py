@@ -246,6 +246,9 @@ def slurm(folder, hosts):
 
 @test
 def srun_on_two_hosts(box):
+    if "4294967295" not in pathlib.Path("/proc/self/uid_map").read_text():
+        print("  srun left out: Slurm's daemons do not start as the root of a user namespace")
+        return
     expected = local_latents(box)
     with tempfile.TemporaryDirectory() as folder, two_hosts() as hosts, slurm(pathlib.Path(folder), hosts) as start:
         for pmi in ("none", "pmi2"):
