@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 BUILD := build
 
-.PHONY: demo test build setup bench format lint parity asan fuzz install clean
+.PHONY: demo test build setup bench format lint parity asan fuzz soak hosts install clean
 
 demo: build           ## set up, build, and paint the first picture, on two ranks
 	$(BUILD)/tessera generate "a red circle above a blue square on a white background" --use-cfg-parallel -o out.png
@@ -39,6 +39,13 @@ asan: setup           ## the tests under AddressSanitizer and UBSan
 
 fuzz: setup           ## a minute of fuzzing (FUZZ_SECONDS=60)
 	@tools/fuzz.sh
+
+soak: build           ## ranks killed and stopped at random, 200 times
+	python3 tests/cli/soak_ranks.py $(BUILD)/tessera
+
+hosts: build          ## several hosts (network namespaces) and launchers: torchrun, Open MPI, MPICH, Slurm
+	@tools/setup.sh hosts
+	python3 tests/cli/hosts.py $(BUILD)/tessera
 
 format:               ## clang-format over every source
 	git ls-files '*.h' '*.cc' | xargs clang-format -i

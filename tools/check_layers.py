@@ -21,7 +21,8 @@ for path in sorted((root / "src").rglob("*.[hc]*")):
             continue
         if match[1] not in LADDER or LADDER.index(match[1]) > LADDER.index(folder) or (folder, match[1]) in SIDEWAYS:
             problems.append(f"{path.relative_to(root)}:{number}: {folder}/ may not include {match[1]}/")
-for pattern in ("src/**/*.[hc]*", "tests/**/*.[hc]*", "bench/**/*.[hc]*", "tools/*.py", "bench/*.py"):
+for pattern in ("src/**/*.h", "src/**/*.cc", "tests/**/*.h", "tests/**/*.cc", "bench/*.h", "bench/*.cc", "tools/*.py",
+                "bench/*.py", "tests/*/*.py"):
     for path in sorted(root.glob(pattern)):
         count = len(path.read_text().splitlines())
         if count > MAX_LINES:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building needs and is missing: Debian packages (as root; otherwise says which) and libtorch, from
 # pip into .venv or from the folder that TORCH_DIR names. `setup.sh python` adds the Python packages that only
-# goldens, parity and benchmarks need, `setup.sh fuzz` and `setup.sh lint` the tools of clang. Run twice, it does nothing the second time.
+# goldens, parity and benchmarks need, `setup.sh fuzz` and `setup.sh lint` the tools of clang, `setup.sh
+# hosts` other launchers. Run twice, it does nothing the second time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +12,7 @@ packages=(build-essential cmake ninja-build ccache python3-venv libcli11-dev nlo
 case ${1:-} in
   fuzz) packages+=(clang libclang-rt-14-dev) ;;
   lint) packages+=(clang clang-format clang-tidy) ;;
+  hosts) packages+=(iproute2 util-linux openmpi-bin mpich slurmctld slurmd slurm-client) ;;
 esac
 
 missing=()

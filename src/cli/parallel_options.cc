@@ -84,7 +84,7 @@ void add_run_options(CLI::App& app, ParallelTexts& texts) {
   add(app, "--timeout", texts.timeout, "SECONDS",
       "After how long without an answer a rank counts as lost [300]");
   add(app, "--interface", texts.interface, "NAME",
-      "Network interface between ranks [lo on one host, else that of the host's name]");
+      "Network interface between ranks [lo on one host, else the one towards MASTER_ADDR]");
 }
 
 parallel::ParallelOptions parse_parallel_options(const ParallelTexts& texts) {

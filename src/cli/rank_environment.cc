@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "parallel/address.h"
 
 namespace tessera::cli {
 namespace {
@@ -66,8 +67,16 @@ bool is_slurm_batch_script(const Launcher& launcher, const Environment& get) {
   return std::strcmp(launcher.title, "Slurm") == 0 && get("SLURM_JOB_ID") && !get("SLURM_STEP_ID");
 }
 
+// srun --mpi=pmi2 sets the variables of MPICH's own launcher but for the place on the host, which Slurm's
+// tell.
+bool is_pmi_of_slurm(const Launcher& launcher, const Environment& get) {
+  return std::strcmp(launcher.title, "MPICH") == 0 && !get(launcher.local_rank) && get("SLURM_STEP_ID") &&
+         get("SLURM_PROCID");
+}
+
 const Launcher* find_launcher(const Environment& get) {
   for (const Launcher& launcher : kLaunchers) {
+    if (is_pmi_of_slurm(launcher, get)) continue;
     const bool rank = get(launcher.rank), size = get(launcher.size);
     if (rank && size && !is_slurm_batch_script(launcher, get)) return &launcher;
     // Slurm sets either without the other outside of srun.
@@ -78,10 +87,6 @@ const Launcher* find_launcher(const Environment& get) {
     }
   }
   return nullptr;
-}
-
-bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "localhost" || address == "::1";
 }
 
 }  // namespace
@@ -104,10 +109,10 @@ std::optional<parallel::Rendezvous> read_rank_environment(const Environment& get
   // Without a word on it, ranks that meet at a loopback address share this host.
   const auto local_size =
       slurm ? slurm_local_size(get) : read_integer(get, launcher->local_size, 1, place.world_size);
-  place.local_world_size = local_size.value_or(is_loopback(place.address) ? place.world_size : 1);
+  place.local_world_size = local_size.value_or(parallel::is_loopback(place.address) ? place.world_size : 1);
   place.local_rank = read_integer(get, launcher->local_rank, 0, place.local_world_size - 1)
                          .value_or(place.rank % place.local_world_size);
-  if (place.local_world_size < place.world_size && is_loopback(place.address) && !address) {
+  if (place.local_world_size < place.world_size && parallel::is_loopback(place.address) && !address) {
     usage_error("MASTER_ADDR", "is not set: {} ranks on several hosts need the address of the host of rank 0",
                 place.world_size);
   }

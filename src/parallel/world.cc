@@ -8,20 +8,24 @@
 
 #include <algorithm>
 #include <exception>
+#include <future>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
+#include <type_traits>
 
 #include "core/error.h"
+#include "parallel/address.h"
 
 namespace tessera::parallel {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// The first sentence of what Gloo says, without the place in its source.
+// The first sentence of what Gloo says, without the place in its source and what stands before that.
 std::string reason(std::string_view what) {
   what = what.substr(0, what.find('\n'));
-  if (const size_t end = what.find("] "); what.starts_with("[/") && end != std::string_view::npos)
+  if (const size_t end = what.find("] ", what.find("[/")); end != std::string_view::npos)
     what.remove_prefix(end + 2);
   what = what.substr(0, what.find(". "));
   if (what.ends_with(".")) what.remove_suffix(1);
@@ -100,14 +104,16 @@ class GlooExchange : public Exchange {
 // The Gloo connections of all ranks: one mesh for all groups, whose messages differ in their tag.
 class World::Connections {
  public:
-  // interface: empty for the one that the host's name leads to.
-  Connections(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
-              const std::string& interface, Milliseconds timeout)
+  using Device = decltype(c10d::ProcessGroupGloo::createDefaultDevice());
+
+  // device: where this rank listens. All ranks have come to the store.
+  Connections(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size, Device device,
+              Milliseconds timeout)
       : store_(store), timeout_(timeout) {
-    const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-    options->devices.push_back(interface.empty()
-                                   ? c10d::ProcessGroupGloo::createDefaultDevice()
-                                   : c10d::ProcessGroupGloo::createDeviceForInterface(interface));
+    // Gloo waits five times as long for a connection. Busy hosts need a moment whatever the timeout.
+    const auto options =
+        c10d::ProcessGroupGloo::Options::create(std::max<Milliseconds>(timeout / 5, std::chrono::seconds(1)));
+    options->devices.push_back(std::move(device));
     gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(rank), static_cast<int>(size),
                                                         options);
   }
@@ -177,28 +183,99 @@ Group World::group(std::vector<int64_t> ranks, std::string axis) {
   return group;
 }
 
+namespace {
+
+std::string seconds_text(Milliseconds time) {
+  return fmt::format("{:g} s", std::chrono::duration<double>(time).count());
+}
+
+// What `step` returns, which a thread of its own carries out: c10d waits without end for a store's answer,
+// and a host that the network has lost gives none. The thread is abandoned then, so `step` owns what it uses.
+template <typename Step>
+auto within(Milliseconds timeout, Step step) {
+  // Steps keep the timeout themselves, where they do; and a connection has five seconds, whatever the
+  // timeout.
+  constexpr auto kGrace = std::chrono::seconds(6);
+  std::packaged_task<std::invoke_result_t<Step>()> task(std::move(step));
+  auto result = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (result.wait_for(timeout + kGrace) != std::future_status::ready)
+    throw std::runtime_error("no answer within " + seconds_text(timeout));
+  return result.get();
+}
+
+// Says that this rank is here, and waits for all others.
+void arrive(c10d::Store& store, const Rendezvous& rendezvous) {
+  const auto key = [](int64_t rank) { return fmt::format("rank {}", rank); };
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < rendezvous.world_size; ++rank) keys.push_back(key(rank));
+  store.set(key(rendezvous.rank), std::vector<uint8_t>{1});
+  try {
+    store.wait(keys, rendezvous.timeout);
+  } catch (const std::exception&) {
+    for (const std::string& rank : keys) {
+      if (!store.check({rank}))
+        throw std::runtime_error(
+            fmt::format("{} did not come within {}", rank, seconds_text(rendezvous.timeout)));
+    }
+    throw;
+  }
+}
+
+// The address on which this rank listens when no interface is named. A host's own name is not asked: it often
+// stands for the loopback device.
+std::string listening_address(const Rendezvous& rendezvous) {
+  std::string address = address_towards(rendezvous.address);
+  if (rendezvous.local_world_size < rendezvous.world_size && is_loopback(address) &&
+      !is_loopback(rendezvous.address)) {
+    usage_error(
+        "--interface",
+        "'{}' is the loopback device ({}) on this host, where ranks of other hosts cannot reach it; name "
+        "the network interface between the hosts",
+        rendezvous.address, address);
+  }
+  return address;
+}
+
+}  // namespace
+
 World World::join(const Rendezvous& rendezvous) {
+  using Gloo = c10d::ProcessGroupGloo;
   World world;
   world.rank_ = rendezvous.rank;
   world.size_ = rendezvous.world_size;
   if (world.size_ == 1) return world;
+  const Milliseconds timeout = rendezvous.timeout;
   c10d::TCPStoreOptions options;
   options.port = rendezvous.port;
   options.isServer = rendezvous.rank == 0 && !rendezvous.store_is_elsewhere;
   options.waitWorkers = false;
-  options.timeout = rendezvous.timeout;
+  options.timeout = timeout;
   if (rendezvous.listening_socket >= 0 && options.isServer)
     options.masterListenFd = rendezvous.listening_socket;
+  std::string step = "join";
   try {
-    c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
-    if (!rendezvous.store_prefix.empty())
-      store = c10::make_intrusive<c10d::PrefixStore>(rendezvous.store_prefix, store);
-    world.connections_ = std::make_shared<Connections>(store, world.rank_, world.size_, rendezvous.interface,
-                                                       rendezvous.timeout);
+    const auto store = within(timeout, [rendezvous, options]() -> c10::intrusive_ptr<c10d::Store> {
+      const auto whole = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
+      if (rendezvous.store_prefix.empty()) return whole;
+      return c10::make_intrusive<c10d::PrefixStore>(rendezvous.store_prefix, whole);
+    });
+    const bool named = !rendezvous.interface.empty();
+    const std::string place = named ? rendezvous.interface : listening_address(rendezvous);
+    within(timeout, [rendezvous, store] { arrive(*store, rendezvous); });
+    step = fmt::format("connect to all others through {}", place);
+    world.connections_ = within(timeout, [rendezvous, store, named, place] {
+      const auto device =
+          named ? Gloo::createDeviceForInterface(place) : Gloo::createDeviceForHostname(place);
+      return std::make_shared<Connections>(store, rendezvous.rank, rendezvous.world_size, device,
+                                           rendezvous.timeout);
+    });
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     throw Error(
         ErrorKind::kPeer, fmt::format("{}:{}", rendezvous.address, rendezvous.port),
-        fmt::format("rank {} of {} could not join: {}", world.rank_, world.size_, reason(error.what())));
+        fmt::format("rank {} of {} could not {}: {}", world.rank_, world.size_, step, reason(error.what())));
   }
   return world;
 }
@@ -216,7 +293,8 @@ void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, 
         world.rank_ = rank;
         world.size_ = size;
         if (size > 1)
-          world.connections_ = std::make_shared<World::Connections>(store, rank, size, "lo", timeout);
+          world.connections_ = std::make_shared<World::Connections>(
+              store, rank, size, c10d::ProcessGroupGloo::createDeviceForInterface("lo"), timeout);
         body(world);
       } catch (...) {
         const std::lock_guard lock(mutex);

@@ -24,7 +24,7 @@ struct Rendezvous {
   bool store_is_elsewhere = false;  // the launcher keeps the store, not rank 0
   std::string store_prefix;         // of all keys, in a store that others use as well
   int listening_socket = -1;        // of rank 0, bound to `port`; taken over. -1: rank 0 opens one
-  std::string interface;            // network interface for messages; empty: the one of the host's name
+  std::string interface;            // network interface for messages; empty: the one that leads to `address`
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // of each message, and of joining
 };
 
@@ -33,7 +33,8 @@ class World {
  public:
   World() = default;  // a world of one
 
-  // Joins through a TCP store; returns when all ranks have joined. Throws Error(kPeer) after the timeout.
+  // Joins through a TCP store; returns when all ranks have joined. Throws Error(kPeer) when one does not
+  // come, or cannot be connected to, within the timeout.
   static World join(const Rendezvous& rendezvous);
 
   int64_t rank() const { return rank_; }

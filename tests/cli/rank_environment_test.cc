@@ -85,6 +85,25 @@ TEST(RankEnvironment, SlurmCountsTheRanksOfItsHost) {
   EXPECT_FALSE(read(variables));
 }
 
+TEST(RankEnvironment, PmiOfSlurmKnowsNoPlaceOnTheHost) {
+  Variables variables = {{"PMI_RANK", "3"},        {"PMI_SIZE", "4"},     {"SLURM_JOB_ID", "7"},
+                         {"SLURM_STEP_ID", "0"},   {"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"},
+                         {"SLURM_LOCALID", "1"},   {"SLURM_NODEID", "1"}, {"SLURM_TASKS_PER_NODE", "2(x2)"},
+                         {"MASTER_ADDR", "node-1"}};
+  EXPECT_EQ(read(variables)->rank, 3);
+  EXPECT_EQ(read(variables)->local_rank, 1);
+  EXPECT_EQ(read(variables)->local_world_size, 2);
+  // MPICH's launcher in a job, whose own processes srun started: one for each host.
+  variables["SLURM_PROCID"] = "1";
+  variables["SLURM_NTASKS"] = "2";
+  variables["SLURM_TASKS_PER_NODE"] = "1(x2)";
+  variables["MPI_LOCALRANKID"] = "1";
+  variables["MPI_LOCALNRANKS"] = "2";
+  EXPECT_EQ(read(variables)->rank, 3);
+  EXPECT_EQ(read(variables)->world_size, 4);
+  EXPECT_EQ(read(variables)->local_world_size, 2);
+}
+
 TEST(RankEnvironment, OneRank) {
   const auto place = read({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
   ASSERT_TRUE(place);

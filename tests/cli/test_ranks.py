@@ -213,7 +213,8 @@ def a_stopped_rank_ends_the_run(box):
 
 @test
 def a_rank_without_memory_ends_the_run(box):
-    run = start_long_run(box)
+    # One arena, or malloc takes what those of other threads have put by, which the limit does not count.
+    run = start_long_run(box, env={"MALLOC_ARENA_MAX": "1"})
     resource.prlimit(run.ranks[1], resource.RLIMIT_AS, (1 << 20, 1 << 20))
     code, out, lines, seconds = run.finish()
     assert code == 4 and out == "" and seconds < 10, (code, out, lines, seconds)
@@ -346,7 +347,16 @@ def a_rank_that_never_comes(box):
     alone = [start_ranks(box, lambda _, __, port, rank=rank: torchrun_variables(rank, 2, port), [words])[0] for rank in (0, 1)]
     for rank, (code, out, err) in enumerate(finish_ranks(alone)):
         assert code == 4 and out == "" and err.count("\n") == 1, (code, out, err)
-        assert f"rank {rank} of 2 could not join" in err, err
+        assert f"rank {rank} of 2 could not join: " in err, err
+        assert rank == 1 or err.endswith("could not join: rank 1 did not come within 1 s, while joining\n"), err
+
+
+@test
+def a_name_of_rank_0_that_other_hosts_cannot_use(box):
+    # As where /etc/hosts gives this host's name to the loopback device.
+    box.refuse(2, "[--interface] '2130706433' is the loopback device (127.0.0.1) on this host", "generate", "a cat",
+               "--model", MODEL, "--use-cfg-parallel", env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1",
+                                                            "MASTER_ADDR": "2130706433", "MASTER_PORT": free_port()})
 
 
 @test

@@ -1,0 +1,380 @@
+#!/usr/bin/env python3
+"""Two hosts, which are network namespaces joined by a link: four ranks there, started by hand, torchrun, Open MPI,
+MPICH and Slurm, paint what one host paints; a link or a rank that goes ends them all. Not part of `make test`: needs
+the launchers, and root or user namespaces. hosts.py PROGRAM [NAME...]
+"""
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from files import floats, read_safetensors
+from harness import ROOT, run_all, test
+
+PORT = "29517"
+TORCHRUN = shutil.which("torchrun", path=f"{ROOT}/.venv/bin:{os.environ['PATH']}")
+TOOLS = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "mpirun.openmpi": "openmpi-bin",
+         "mpiexec.hydra": "mpich", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client"}
+
+PROMPT = "a red circle above a blue square on a white background"
+LATENT = [PROMPT, "--dtype", "fp32", "--seed", "5", "--num-inference-steps", "6", "--output-type", "latent",
+          "-o", "out.safetensors"]
+LONG = [PROMPT, "--num-inference-steps", "900"]
+EXACT = [["--ulysses-degree", "2", "--ring-degree", "2"], ["--use-cfg-parallel", "--tensor-parallel-degree", "2"]]
+PIPEFUSION = ["--pipefusion-parallel-degree", "4"]
+FOUR_RANKS = [*EXACT, PIPEFUSION]
+NEAR = 1e-4  # latents, largest difference
+
+
+class Host:
+    """A network namespace, which lives as long as the process that holds it."""
+
+    def __init__(self, number):
+        self.address, self.interface = f"10.77.0.{number}", f"wire{number}"
+        self.started = []
+        self.holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if not self.holder.stdout.readline():
+            raise OSError(self.holder.stderr.read().decode().strip())
+        self.enter = ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net"]
+
+    def end(self):
+        while left := self.processes():  # those that launchers started too
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.05)
+        for process in self.started:
+            process.communicate()
+        self.holder.communicate()
+
+    def ip(self, *words):
+        done = subprocess.run([*self.enter, "ip", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            raise OSError(done.stderr.strip())
+
+    def start(self, folder, words, env=None):
+        process = subprocess.Popen([*self.enter, *map(os.fspath, words)], cwd=folder, text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, env={**os.environ, **(env or {})})
+        self.started.append(process)
+        return process
+
+    def processes(self):
+        own, found = os.readlink(f"/proc/{self.holder.pid}/ns/net"), []
+        for path in pathlib.Path("/proc").glob("[0-9]*/ns/net"):
+            with contextlib.suppress(OSError):
+                if os.readlink(path) == own:
+                    found.append(int(path.parts[2]))
+        return [process for process in found if process != self.holder.pid]
+
+    def listeners(self):
+        lines = [line.split() for name in ("tcp", "tcp6")
+                 for line in pathlib.Path(f"/proc/{self.holder.pid}/net/{name}").read_text().splitlines()[1:]]
+        return [fields[1] for fields in lines if fields[3] == "0A"]
+
+
+@contextlib.contextmanager
+def two_hosts():
+    with contextlib.ExitStack() as stack:
+        hosts = []
+        for number in (1, 2):
+            hosts.append(Host(number))
+            stack.callback(hosts[-1].end)
+        first, second = hosts
+        first.ip("link", "add", first.interface, "type", "veth",
+                 "peer", "name", second.interface, "netns", str(second.holder.pid))
+        for host in hosts:
+            host.ip("link", "set", "lo", "up")
+            host.ip("address", "add", f"{host.address}/24", "dev", host.interface)
+            host.ip("link", "set", host.interface, "up")
+        yield hosts
+
+
+def variables(rank, hosts):
+    """What torchrun would set, two ranks on each host."""
+    return {"RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(rank % 2), "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": hosts[0].address, "MASTER_PORT": PORT}
+
+
+def start_ranks(box, hosts, words, interface=None, count=4):
+    return [host.start(box.folder, [box.program, "generate", *words, "--interface", interface or host.interface],
+                       variables(rank, hosts))
+            for rank, host in enumerate([hosts[0], hosts[0], hosts[1], hosts[1]][:count])]
+
+
+def finish(processes, timeout=120):
+    ends = [process.communicate(timeout=timeout) for process in processes]
+    return [(process.returncode, out, err) for process, (out, err) in zip(processes, ends)]
+
+
+def latents(box):
+    path = box.folder / "out.safetensors"
+    values = floats(read_safetensors(path)[0]["latents"])
+    path.unlink()
+    return values
+
+
+def local_latents(box, degrees=()):
+    outcome = box.run("generate", *LATENT, *degrees)
+    assert outcome.code == 0, outcome
+    return latents(box)
+
+
+def assert_near(box, expected, what):
+    values = latents(box)
+    assert len(values) == len(expected) and max(map(abs, expected)) > 0.1
+    difference = max(abs(a - b) for a, b in zip(values, expected))
+    print(f"  {what}: largest difference {difference:.1e}", flush=True)
+    assert difference <= NEAR, (what, difference)
+
+
+def assert_painted(box, results, expected, what):
+    assert all(code == 0 for code, _, _ in results), (what, results)
+    assert "".join(out for _, out, _ in results) == "out.safetensors\n", (what, results)
+    assert_near(box, expected, what)
+
+
+def assert_ended(box, hosts, results, needles):
+    """Each rank that was not killed said one line with all of `needles`, and exit code 4; nothing stayed behind."""
+    for rank, (code, out, err) in enumerate(results):
+        if code == -signal.SIGKILL:
+            continue
+        lines = [line for line in err.splitlines() if line.startswith("tessera:")]
+        assert code == 4 and out == "" and len(lines) == 1, (rank, code, out, err)
+        assert lines[0].startswith(f"tessera: [rank {rank}] ") and all(needle in lines[0] for needle in needles), lines
+        print(f"  {lines[0]}", flush=True)
+    assert box.files() == []
+    for host in hosts:
+        assert host.processes() == [] and host.listeners() == [], (host.processes(), host.listeners())
+
+
+@test
+def ranks_on_two_hosts(box):
+    one, pipe = local_latents(box), local_latents(box, PIPEFUSION)
+    with two_hosts() as hosts:
+        for degrees in FOUR_RANKS:
+            results = finish(start_ranks(box, hosts, [*LATENT, *degrees]))
+            assert_painted(box, results, pipe if degrees == PIPEFUSION else one, " ".join(degrees))
+
+
+@test
+def torchrun_on_two_hosts(box):
+    expected = local_latents(box)
+    with two_hosts() as hosts:
+        address = hosts[0].address
+        for words in (["--master-addr", address, "--master-port", PORT],
+                      ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:{PORT}", "--rdzv-id", "7"]):
+            # Both hosts have this machine's name, by which torchrun would know its place.
+            results = finish([host.start(box.folder, [TORCHRUN, "--no-python", "--nnodes", "2", "--nproc-per-node", "2",
+                                                      "--node-rank", str(number), "--local-addr", host.address, *words,
+                                                      "--rdzv-conf", f"is_host={number == 0}", box.program, "generate",
+                                                      *LATENT, *EXACT[0]])
+                              for number, host in enumerate(hosts)])
+            assert_painted(box, results, expected, f"torchrun {words[0]}")
+
+
+def stand_in_for_ssh(folder, hosts):
+    """A program that takes ssh's arguments and reaches the hosts."""
+    path = folder / "to-host"
+    cases = "".join(f"{host.address}) net=/proc/{host.holder.pid}/ns/net ;;\n" for host in hosts)
+    path.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\ncase $1 in\n' + cases +
+                    'esac\nshift\nexec nsenter --net=$net sh -c "$*"\n')
+    path.chmod(0o755)
+    return path
+
+
+@test
+def mpi_launchers_on_two_hosts(box):
+    expected = local_latents(box)
+    with two_hosts() as hosts:
+        agent, hostfile = stand_in_for_ssh(box.folder, hosts), box.folder / "hostfile"
+        program = [box.program, "generate", *LATENT, *EXACT[0]]
+        hostfile.write_text("".join(f"{host.address} slots=2\n" for host in hosts))
+        mpirun = ["mpirun.openmpi", "--allow-run-as-root", "--hostfile", hostfile, "--mca", "plm_rsh_agent", agent,
+                  "-x", f"MASTER_ADDR={hosts[0].address}", "-x", f"MASTER_PORT={PORT}"]
+        assert_painted(box, finish([hosts[0].start(box.folder, [*mpirun, *program])]), expected, "Open MPI")
+        hostfile.write_text("".join(f"{host.address}:2\n" for host in hosts))
+        mpiexec = ["mpiexec.hydra", "-f", hostfile, "-launcher", "ssh", "-launcher-exec", agent,
+                   "-iface", hosts[0].interface, "-genv", "MASTER_ADDR", hosts[0].address, "-genv", "MASTER_PORT", PORT,
+                   "-n", "4"]
+        assert_painted(box, finish([hosts[0].start(box.folder, [*mpiexec, *program])]), expected, "MPICH")
+
+
+SLURM = """ClusterName=two
+SlurmctldHost=host1(10.77.0.1)
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SlurmdParameters=config_overrides
+StateSaveLocation={folder}
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+NodeName=host1 NodeAddr=10.77.0.1 CPUs=2 State=UNKNOWN
+NodeName=host2 NodeAddr=10.77.0.2 CPUs=2 State=UNKNOWN
+PartitionName=all Nodes=host1,host2 Default=YES State=UP
+"""
+
+
+@contextlib.contextmanager
+def slurm(folder, hosts):
+    """Yields what starts a command on the first host of a Slurm cluster of the two."""
+    (folder / "slurm.conf").write_text(SLURM.format(folder=folder))
+    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")  # finding none is no error then
+
+    def start(number, *words):
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', f"host{number + 1}", *words]
+        return hosts[number].start(folder, named, {"SLURM_CONF": str(folder / "slurm.conf"),
+                                                   "MASTER_ADDR": hosts[0].address, "MASTER_PORT": PORT})
+
+    daemons = [start(0, "slurmctld", "-D", "-i"), start(0, "slurmd", "-D"), start(1, "slurmd", "-D")]
+    deadline = time.monotonic() + 30
+    while finish([start(0, "sinfo", "--noheader", "--format", "%T")])[0][1] != "idle\n":
+        assert time.monotonic() < deadline and not any(daemon.poll() for daemon in daemons), "Slurm does not start"
+        time.sleep(0.5)
+    yield lambda *words: start(0, *words)
+    for daemon in daemons:
+        daemon.terminate()
+
+
+@test
+def srun_on_two_hosts(box):
+    if "4294967295" not in pathlib.Path("/proc/self/uid_map").read_text():
+        print("  srun left out: Slurm's daemons do not start as the root of a user namespace")
+        return
+    expected = local_latents(box)
+    with tempfile.TemporaryDirectory() as folder, two_hosts() as hosts, slurm(pathlib.Path(folder), hosts) as start:
+        for pmi in ("none", "pmi2"):
+            results = finish([start("srun", f"--mpi={pmi}", f"--chdir={box.folder}", "--nodes", "2",
+                                    "--ntasks-per-node", "2", box.program, "generate", *LATENT, *EXACT[0])])
+            assert_painted(box, results, expected, f"srun --mpi={pmi}")
+            assert " on 4 ranks (ring 2, ulysses 2) with 1 thread each" in results[0][2], results
+
+
+@test
+def launchers_on_one_host(box):
+    launchers = [[TORCHRUN, "--no-python", "--nproc-per-node", "4", "--master-port", PORT],
+                 ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", "4", "-x", f"MASTER_PORT={PORT}"],
+                 ["mpiexec.hydra", "-n", "4", "-genv", "MASTER_PORT", PORT]]
+    with two_hosts() as (host, _):
+        for degrees in FOUR_RANKS:
+            expected = local_latents(box, ["--nproc", "4", *degrees])
+            for launcher in launchers:
+                results = finish([host.start(box.folder, [*launcher, box.program, "generate", *LATENT, *degrees])])
+                assert_painted(box, results, expected, f"{pathlib.Path(launcher[0]).name}, {' '.join(degrees)}")
+
+
+def into_the_steps(ranks):
+    while "load denoiser" not in (line := ranks[0].stderr.readline()):
+        assert ranks[0].poll() is None, line
+    time.sleep(1)
+
+
+@test
+def a_link_that_goes_down_ends_all_ranks(box):
+    expected = local_latents(box)
+    for number, degrees in enumerate(FOUR_RANKS):
+        with two_hosts() as hosts:
+            ranks = start_ranks(box, hosts, [*LONG, *degrees, "--timeout", "8"])
+            into_the_steps(ranks)
+            cut = hosts[number % 2]
+            cut.ip("link", "set", cut.interface, "down")
+            start = time.monotonic()
+            results = finish(ranks)
+            seconds = time.monotonic() - start
+            assert 7 < seconds < 18, seconds
+            assert_ended(box, hosts, results, [" lost: ", " at step "])
+            print(f"  {' '.join(degrees)}: over after {seconds:.1f} s", flush=True)
+            # The port is free again.
+            cut.ip("link", "set", cut.interface, "up")
+            assert_painted(box, finish(start_ranks(box, hosts, [*LATENT, *EXACT[0]])), expected, "the next run")
+
+
+@test
+def a_link_that_comes_back_in_time_is_no_failure(box):
+    words = [*LATENT, "--num-inference-steps", "200", *EXACT[0]]
+    with two_hosts() as hosts:
+        assert all(code == 0 for code, _, _ in finish(start_ranks(box, hosts, words)))
+        expected = latents(box)
+        ranks = start_ranks(box, hosts, [*words, "--timeout", "30"])
+        into_the_steps(ranks)
+        hosts[1].ip("link", "set", hosts[1].interface, "down")
+        time.sleep(3)
+        assert all(rank.poll() is None for rank in ranks), "the link was cut too late"
+        hosts[1].ip("link", "set", hosts[1].interface, "up")
+        assert_painted(box, finish(ranks), expected, "3 s without a link")
+
+
+@test
+def a_killed_rank_ends_those_of_both_hosts(box):
+    for victim in (0, 3):
+        with two_hosts() as hosts:
+            ranks = start_ranks(box, hosts, [*LONG, *EXACT[0], "--timeout", "60"])
+            into_the_steps(ranks)
+            ranks[victim].kill()
+            start = time.monotonic()
+            results = finish(ranks)
+            seconds = time.monotonic() - start
+            assert results[victim][0] == -signal.SIGKILL and seconds < 5, (results, seconds)
+            assert_ended(box, hosts, results, [" lost: ", " at step "])
+            print(f"  rank {victim} killed: over after {seconds:.1f} s", flush=True)
+
+
+@test
+def hosts_that_do_not_meet(box):
+    words = [*LONG, *EXACT[0], "--timeout", "6"]
+    with two_hosts() as hosts:
+        place = f"{hosts[0].address}:{PORT}"
+
+        def never(needle, ranks):
+            start = time.monotonic()
+            assert_ended(box, hosts, finish(ranks), [place, f"of 4 could not {needle}"])
+            assert time.monotonic() - start < 18
+
+        # Through a device that leads nowhere.
+        never("connect to all others through lo", start_ranks(box, hosts, words, interface="lo"))
+        # The link goes down while three wait for the last.
+        ranks = start_ranks(box, hosts, words, count=3)
+        time.sleep(2)
+        assert all(rank.poll() is None for rank in ranks)
+        hosts[1].ip("link", "set", hosts[1].interface, "down")
+        never("join", ranks)
+        # It is down.
+        never("join", start_ranks(box, hosts, words))
+
+
+def what_is_missing():
+    for tool, package in TOOLS.items():
+        if not shutil.which(tool):
+            return f"{tool} is missing: sudo apt-get install {package}"
+    if not TORCHRUN:
+        return "torchrun is missing: tools/setup.sh python"
+    try:
+        with two_hosts():
+            return None
+    except OSError as error:
+        return f"no network namespaces with a link between them: {error}"
+
+
+def main():
+    if len(sys.argv) < 2:
+        return "usage: hosts.py PROGRAM [NAME...]"
+    if os.geteuid() != 0:
+        become_root = ["unshare", "--user", "--map-root-user"]
+        if subprocess.run([*become_root, "true"], capture_output=True).returncode != 0:
+            return "hosts: cannot run: needs root, or user namespaces"
+        os.execvp(become_root[0], [*become_root, sys.executable, *sys.argv])
+    if missing := what_is_missing():
+        return f"hosts: cannot run: {missing}"
+    return run_all(os.path.abspath(sys.argv[1]), sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
