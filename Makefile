@@ -32,6 +32,7 @@ parity: build         ## live comparison with diffusers and transformers over ma
 	.venv/bin/python tests/tools/check_demo_test.py
 	.venv/bin/python tools/parity_tokenizer.py --binary $(BUILD)/tests/tokenize_lines
 	.venv/bin/python tools/parity.py --tessera $(BUILD)/tessera
+	.venv/bin/python tools/parity_parallel.py --tessera $(BUILD)/tessera
 
 asan: setup           ## the tests under AddressSanitizer and UBSan
 	@tools/build.sh asan tessera tessera_tests

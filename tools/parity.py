@@ -60,6 +60,7 @@ class Row:
     family: str = "Sigma"  # or Alpha
     heads: tuple = (3, 12)  # count, size
     layers: int = 2
+    sharpness: float = 1.0  # of self-attention
     sample_size: int = 32  # of latents
     transformer: dict = dataclasses.field(default_factory=dict)  # options of PixArtTransformer2DModel
     vae: dict = dataclasses.field(default_factory=dict)  # options of AutoencoderKL
@@ -77,6 +78,7 @@ class Row:
     binning: bool = False
     override: str | None = None  # --scheduler
     dtype: str = "fp32"
+    flags: str = ""  # of parallel methods
 
 
 def alpha(name, **options):
@@ -222,9 +224,12 @@ def build(row, tokenizer):
     vae = diffusers.AutoencoderKL(down_block_types=["DownEncoderBlock2D"] * blocks,
                                   up_block_types=["UpDecoderBlock2D"] * blocks, **options)
     name, scheduler = row.scheduler
-    return getattr(diffusers, f"PixArt{row.family}Pipeline")(
+    pipeline = getattr(diffusers, f"PixArt{row.family}Pipeline")(
         tokenizer=tokenizer, text_encoder=randomize(text_encoder), vae=randomize(vae), transformer=randomize(transformer),
         scheduler=getattr(diffusers, name)(**scheduler))
+    for block in transformer.transformer_blocks:
+        block.attn1.to_q.weight.data *= row.sharpness
+    return pipeline
 
 
 def save(row, folder, spiece):
@@ -298,7 +303,7 @@ class Tessera:
         self.output = output
         command = [program, "generate", *[f"--prompt={prompt}" for prompt in row.prompts], "--model", folder, "-o", output,
                    "--seed", seed, "--num-images-per-prompt", row.images, "--dtype", row.dtype, "--threads", 1, "--quiet",
-                   "--output-type", "latent" if output.suffix == ".safetensors" else "image"]
+                   "--output-type", "latent" if output.suffix == ".safetensors" else "image", *row.flags.split()]
         height, width = row.size or (None, None)
         for option, value in {"height": height, "width": width, "num-inference-steps": row.steps,
                               "guidance-scale": row.guidance, "max-sequence-length": row.tokens,
@@ -330,6 +335,10 @@ def root_mean_square(x):
     return x.double().square().mean().sqrt().item()
 
 
+def scale(latents):
+    return max(1.0, latents.std().item())  # a trained model's latents have a deviation of 1
+
+
 def psnr(picture, reference):
     if picture.shape != reference.shape:
         raise RuntimeError(f"picture of {picture.shape}, expected {reference.shape}")
@@ -353,37 +362,46 @@ class Outcome:
     text: str
     latents: float = 0.0  # largest difference, fp32, over the deviation where that is above 1
     psnr: float = math.inf
-    squares: tuple = ()  # bf16: mean squares of Tessera's and of diffusers' errors
+    squares: tuple = ()  # bf16: mean squares of Tessera's errors and of what they are compared with
 
 
-def compare(row, number, program, folder, spiece):
+def prepare(row, number, program, folder, spiece):
+    """Saves the row's pipeline; returns diffusers' runs of it, and what starts Tessera with a name of its output."""
     seed = 1000 + number
     torch.manual_seed(seed)
     options = save(row, folder, spiece)
-    ours = Tessera(program, row, folder, seed, folder / "out.safetensors")
-    if row.dtype == "bf16":
-        reference = Diffusers(row, folder, options, seed)
-        truth = reference.latents()
-        theirs = root_mean_square(reference.bf16_latents(truth.shape) - truth)
-        own = root_mean_square(ours.latents() - truth)
-        require_telling(truth, [])
-        return Outcome(math.isfinite(own), f"bf16 errors: tessera {own:.2e}, diffusers {theirs:.2e}, ratio {own / theirs:.3f}",
-                       squares=(own ** 2, theirs ** 2))
-    painter = Tessera(program, row, folder, seed, folder / "out.png")
-    reference = Diffusers(row, folder, options, seed)
-    latents, pictures = reference.latents_and_pictures()
+
+    def start(output, row=row):
+        return Tessera(program, row, folder, seed, folder / output)
+
+    return Diffusers(row, folder, options, seed), start
+
+
+def compare_fp32(ours, painter, latents, pictures):
     own = ours.latents()
     if own.shape != latents.shape:
         raise RuntimeError(f"latents of {list(own.shape)}, expected {list(latents.shape)}")
-    scale = max(1.0, latents.std().item())  # a trained model's latents have a deviation of 1
-    difference = (own - latents).abs().max().item() / scale
+    difference = (own - latents).abs().max().item() / scale(latents)
     worst = min(psnr(*pair) for pair in zip(painter.pictures(len(pictures)), pictures, strict=True))
     require_telling(latents, pictures)
-    return Outcome(difference <= LATENT_TOLERANCE and worst > LEAST_PSNR,
-                   f"latents {difference:.1e} (deviation {latents.std():.1f}), pictures {worst:.1f} dB", difference, worst)
+    text = f"latents {difference:.1e} (deviation {latents.std():.1f}), pictures {worst:.1f} dB"
+    return Outcome(difference <= LATENT_TOLERANCE and worst > LEAST_PSNR, text, difference, worst)
 
 
-def run(row, number, program, root, spiece):
+def compare(row, number, program, folder, spiece):
+    reference, start = prepare(row, number, program, folder, spiece)
+    ours = start("out.safetensors")
+    if row.dtype == "fp32":
+        return compare_fp32(ours, start("out.png"), *reference.latents_and_pictures())
+    truth = reference.latents()
+    theirs = root_mean_square(reference.bf16_latents(truth.shape) - truth)
+    own = root_mean_square(ours.latents() - truth)
+    require_telling(truth, [])
+    text = f"bf16 errors: tessera {own:.2e}, diffusers {theirs:.2e}, ratio {own / theirs:.3f}"
+    return Outcome(math.isfinite(own), text, squares=(own ** 2, theirs ** 2))
+
+
+def run(row, number, compare, program, root, spiece):
     folder = root / row.name.replace(" ", "_").replace("/", "_")
     folder.mkdir(parents=True)
     start = time.monotonic()
@@ -396,31 +414,31 @@ def run(row, number, program, root, spiece):
     return outcome
 
 
-def summarize(outcomes):
+def summarize(outcomes, bf16_reference, bf16_ratio):
     """Prints the worst figures; returns whether all rows passed, the bf16 rows together included."""
     fp32 = [outcome for outcome in outcomes if not outcome.squares and outcome.text.startswith("latents")]
     if fp32:
         print(f"fp32: largest difference of latents {max(o.latents for o in fp32):.1e}, worst pictures "
               f"{min(o.psnr for o in fp32):.1f} dB, {sum(o.psnr == math.inf for o in fp32)} of {len(fp32)} rows equal in "
               "every pixel")
-    # Each row counts in units of diffusers' own error, so that none outweighs the others.
+    # Each row counts in units of the reference's error, so that none outweighs the others.
     squares = [own / theirs for own, theirs in (outcome.squares for outcome in outcomes if outcome.squares)]
     ratio = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
     if squares:
-        print(f"bf16: tessera is {ratio:.3f} times as far from fp32 as diffusers (at most {BF16_RATIO})")
+        print(f"bf16: tessera is {ratio:.3f} times as far from fp32 as {bf16_reference} (at most {bf16_ratio})")
     failed = sum(not outcome.passed for outcome in outcomes)
     print(f"{len(outcomes) - failed} passed, {failed} failed")
-    return failed == 0 and ratio <= BF16_RATIO
+    return failed == 0 and ratio <= bf16_ratio
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(rows, compare, description, bf16_reference, bf16_ratio):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tessera", type=pathlib.Path, default=pathlib.Path("build/tessera"), help="the program")
     parser.add_argument("--only", action="append", metavar="NAME", help="rows whose name contains NAME (may be repeated)")
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keep the checkpoints and outputs there")
     options = parser.parse_args()
-    rows = [(number, row) for number, row in enumerate(ROWS)
+    rows = [(number, row) for number, row in enumerate(rows)
             if not options.only or any(name in row.name for name in options.only)]
     if options.list:
         print("\n".join(row.name for _, row in rows))
@@ -438,9 +456,9 @@ def main():
     spiece = tokenizers.train(5, PIECES, normalization_rule_name="nmt_nfkc")
     with tempfile.TemporaryDirectory() as temporary:
         root = options.keep or pathlib.Path(temporary)
-        outcomes = [run(row, number, options.tessera.resolve(), root, spiece) for number, row in rows]
-    sys.exit(0 if summarize(outcomes) else 1)
+        outcomes = [run(row, number, compare, options.tessera.resolve(), root, spiece) for number, row in rows]
+    sys.exit(0 if summarize(outcomes, bf16_reference, bf16_ratio) else 1)
 
 
 if __name__ == "__main__":
-    main()
+    main(ROWS, compare, __doc__, "diffusers", BF16_RATIO)

@@ -109,9 +109,10 @@ class Loop {
       return guide(parts[0], parts[1], guidance_.scale);
     }
     if (ranks_.cfg.size == 1) return output;
-    at::Tensor other = at::empty_like(output);
+    const at::Tensor own = output.contiguous();  // patches of one pixel, or one column, come transposed
+    at::Tensor other = at::empty_like(own);
     const int64_t peer = 1 - ranks_.cfg.rank;
-    parallel::send_receive(output.contiguous(), peer, other, peer, ranks_.cfg).wait();
+    parallel::send_receive(own, peer, other, peer, ranks_.cfg).wait();
     return ranks_.cfg.rank == 0 ? guide(output, other, guidance_.scale)
                                 : guide(other, output, guidance_.scale);
   }

@@ -23,6 +23,7 @@ DEGREES = [  # words, what the report says of them; the model has 2 heads, 2 blo
       "--warmup_steps", "3"],
      {"world_size": 2, "pp": 2, "num_pipeline_patch": 2, "attn_layer_num_for_pp": [1, 1], "warmup_steps": 3}),
     (["--data-parallel-degree", "2", "--num-images-per-prompt", "2"], {"world_size": 2, "dp": 2}),
+    (["--use-cfg-parallel", "--width", "16"], {"world_size": 2, "cfg": 2}),  # one column of tokens
 ]
 THREE_STEPS = [*SMALL[:-1], "3"]
 
@@ -39,8 +40,9 @@ def assert_near(a, b):
 @test
 def ranks_paint_what_one_paints(box):
     for words, settings in DEGREES:
-        pictures = [word for pair in zip(words, words[1:]) if pair[0] == "--num-images-per-prompt" for word in pair]
-        box.paint("a cat", *LATENT, *THREE_STEPS, *pictures)
+        asked = ("--num-images-per-prompt", "--width")  # of the picture, not of the ranks
+        picture = [word for pair in zip(words, words[1:]) if pair[0] in asked for word in pair]
+        box.paint("a cat", *LATENT, *THREE_STEPS, *picture)
         expected = latents(box)
         outcome = box.paint("a cat", *LATENT, *THREE_STEPS, *words, "--report", "run.json")
         assert outcome.out == "out.safetensors\n", outcome
