@@ -31,8 +31,8 @@ parity: build         ## live comparison with diffusers and transformers over ma
 	@tools/build.sh release tokenize_lines
 	.venv/bin/python tests/tools/check_demo_test.py
 	.venv/bin/python tools/parity_tokenizer.py --binary $(BUILD)/tests/tokenize_lines
-	.venv/bin/python tools/parity.py --tessera $(BUILD)/tessera
-	.venv/bin/python tools/parity_parallel.py --tessera $(BUILD)/tessera
+	@tools/side_by_side.sh ".venv/bin/python tools/parity.py --tessera $(BUILD)/tessera" \
+	  ".venv/bin/python tools/parity_parallel.py --tessera $(BUILD)/tessera"
 
 asan: setup           ## the tests under AddressSanitizer and UBSan
 	@tools/build.sh asan tessera tessera_tests

@@ -38,6 +38,14 @@ class Transport {
   virtual std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives) = 0;
 };
 
+// What connects a rank to all others.
+class Fabric {
+ public:
+  virtual ~Fabric() = default;
+  // Of the group of these ranks (numbers in the world). Messages of groups with different tags do not mix.
+  virtual std::shared_ptr<Transport> transport(std::vector<int64_t> ranks, int64_t tag) = 0;
+};
+
 // One collective, as its rank saw it.
 struct Operation {
   std::string_view axis;  // of the group: "tp", "ulysses", ...

@@ -1,183 +1,33 @@
 #include "parallel/world.h"
 
-#include <ATen/Parallel.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
 #include <exception>
 #include <future>
-#include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <type_traits>
 
 #include "core/error.h"
 #include "parallel/address.h"
+#include "parallel/gloo.h"
 
 namespace tessera::parallel {
-namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// The first sentence of what Gloo says, without the place in its source and what stands before that.
-std::string reason(std::string_view what) {
-  what = what.substr(0, what.find('\n'));
-  if (const size_t end = what.find("] ", what.find("[/")); end != std::string_view::npos)
-    what.remove_prefix(end + 2);
-  what = what.substr(0, what.find(". "));
-  if (what.ends_with(".")) what.remove_suffix(1);
-  return std::string(what);
-}
-
-[[noreturn]] void lost(int64_t peer, std::string_view why) {
-  throw Error(ErrorKind::kPeer, "rank " + std::to_string(peer), "lost: " + reason(why));
-}
-
-// Messages of one exchange, each a work of c10d.
-class GlooExchange : public Exchange {
- public:
-  struct Part {
-    int64_t peer;  // in the world
-    c10::intrusive_ptr<c10d::Work> work;
-  };
-  GlooExchange(std::vector<Part> parts, Milliseconds timeout)
-      : messages_(std::make_unique<Messages>()), timeout_(timeout) {
-    messages_->parts = std::move(parts);
-  }
-
-  ~GlooExchange() override {
-    if (std::uncaught_exceptions() > 0) {
-      // Whoever unwinds past this has an error already, and the peers may never answer.
-      abandon(std::move(messages_));
-      return;
-    }
-    for (const Part& part : messages_->parts) {
-      try {
-        part.work->wait(timeout_);
-      } catch (const std::exception&) {  // nobody asked
-      }
-    }
-  }
-
-  void wait() override {
-    std::vector<Part>& parts = messages_->parts;
-    while (!parts.empty()) {
-      const Part part = parts.back();
-      parts.pop_back();
-      try {
-        if (!part.work->wait(timeout_)) lost(part.peer, "the message was given up");
-      } catch (const Error&) {
-        throw;
-      } catch (const c10::Error& error) {
-        lost(part.peer, error.what_without_backtrace());
-      } catch (const std::exception& error) {
-        lost(part.peer, error.what());
-      }
-    }
-  }
-
- private:
-  struct Messages {
-    std::vector<Part> parts;
-    std::unique_ptr<Messages> next;
-  };
-
-  // Messages stay under way, and what they read and write stays in memory, to the end of the process. Takes
-  // no memory: there may be none.
-  static void abandon(std::unique_ptr<Messages> messages) {
-    static std::mutex mutex;
-    static Messages* first = nullptr;
-    const std::lock_guard lock(mutex);
-    messages->next.reset(first);
-    first = messages.release();
-  }
-
-  std::unique_ptr<Messages> messages_;
-  Milliseconds timeout_;
-};
-
-}  // namespace
-
-// The Gloo connections of all ranks: one mesh for all groups, whose messages differ in their tag.
-class World::Connections {
- public:
-  using Device = decltype(c10d::ProcessGroupGloo::createDefaultDevice());
-
-  // device: where this rank listens. All ranks have come to the store.
-  Connections(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size, Device device,
-              Milliseconds timeout)
-      : store_(store), timeout_(timeout) {
-    // Gloo waits five times as long for a connection. Busy hosts need a moment whatever the timeout.
-    const auto options =
-        c10d::ProcessGroupGloo::Options::create(std::max<Milliseconds>(timeout / 5, std::chrono::seconds(1)));
-    options->devices.push_back(std::move(device));
-    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(rank), static_cast<int>(size),
-                                                        options);
-  }
-
-  c10d::ProcessGroupGloo& gloo() { return *gloo_; }
-  Milliseconds timeout() const { return timeout_; }
-
- private:
-  c10::intrusive_ptr<c10d::Store> store_;
-  Milliseconds timeout_;
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
-};
-
-namespace {
-
-class GlooTransport : public Transport {
- public:
-  GlooTransport(c10d::ProcessGroupGloo& gloo, std::shared_ptr<void> owner, std::vector<int64_t> ranks,
-                int tag, Milliseconds timeout)
-      : gloo_(gloo), owner_(std::move(owner)), ranks_(std::move(ranks)), tag_(tag), timeout_(timeout) {}
-
-  std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives) override {
-    std::vector<GlooExchange::Part> parts;
-    // Receives first: what is expected needs no buffer between.
-    for (Message& message : receives) add(parts, message, /*sending=*/false);
-    for (Message& message : sends) add(parts, message, /*sending=*/true);
-    return std::make_unique<GlooExchange>(std::move(parts), timeout_);
-  }
-
- private:
-  void add(std::vector<GlooExchange::Part>& parts, Message& message, bool sending) {
-    TESSERA_CHECK(message.tensor.is_contiguous(), "a message must be contiguous");
-    if (message.tensor.numel() == 0) return;
-    const int64_t peer = ranks_[static_cast<size_t>(message.peer)];
-    std::vector<at::Tensor> tensors = {message.tensor};
-    try {
-      parts.push_back({peer, sending ? gloo_.send(tensors, static_cast<int>(peer), tag_)
-                                     : gloo_.recv(tensors, static_cast<int>(peer), tag_)});
-    } catch (const c10::Error& error) {
-      lost(peer, error.what_without_backtrace());
-    } catch (const std::exception& error) {  // gloo's own, of a connection that is down already
-      lost(peer, error.what());
-    }
-  }
-
-  c10d::ProcessGroupGloo& gloo_;
-  std::shared_ptr<void> owner_;  // keeps gloo_ alive
-  std::vector<int64_t> ranks_;
-  int tag_;
-  Milliseconds timeout_;
-};
-
-}  // namespace
+World::World(int64_t rank, int64_t size, std::shared_ptr<Fabric> fabric)
+    : rank_(rank), size_(size), fabric_(std::move(fabric)) {}
 
 Group World::group(std::vector<int64_t> ranks, std::string axis) {
   const auto place = std::find(ranks.begin(), ranks.end(), rank_);
   TESSERA_CHECK(place != ranks.end(), "rank {} is not in its group '{}'", rank_, axis);
   Group group{
       .rank = place - ranks.begin(), .size = static_cast<int64_t>(ranks.size()), .axis = std::move(axis)};
-  const auto tag = static_cast<int>(++groups_);
-  if (group.size > 1) {
-    group.transport = std::make_shared<GlooTransport>(connections_->gloo(), connections_, ranks, tag,
-                                                      connections_->timeout());
-  }
+  const int64_t tag = ++groups_;
+  if (group.size > 1) group.transport = fabric_->transport(ranks, tag);
   group.ranks = std::move(ranks);
   group.hooks = hooks_;
   return group;
@@ -240,11 +90,8 @@ std::string listening_address(const Rendezvous& rendezvous) {
 }  // namespace
 
 World World::join(const Rendezvous& rendezvous) {
-  using Gloo = c10d::ProcessGroupGloo;
-  World world;
-  world.rank_ = rendezvous.rank;
-  world.size_ = rendezvous.world_size;
-  if (world.size_ == 1) return world;
+  const int64_t rank = rendezvous.rank, size = rendezvous.world_size;
+  if (size == 1) return {};
   const Milliseconds timeout = rendezvous.timeout;
   c10d::TCPStoreOptions options;
   options.port = rendezvous.port;
@@ -261,49 +108,16 @@ World World::join(const Rendezvous& rendezvous) {
       return c10::make_intrusive<c10d::PrefixStore>(rendezvous.store_prefix, whole);
     });
     const bool named = !rendezvous.interface.empty();
-    const std::string place = named ? rendezvous.interface : listening_address(rendezvous);
+    const GlooPlace place{named ? rendezvous.interface : listening_address(rendezvous), named};
     within(timeout, [rendezvous, store] { arrive(*store, rendezvous); });
-    step = fmt::format("connect to all others through {}", place);
-    world.connections_ = within(timeout, [rendezvous, store, named, place] {
-      const auto device =
-          named ? Gloo::createDeviceForInterface(place) : Gloo::createDeviceForHostname(place);
-      return std::make_shared<Connections>(store, rendezvous.rank, rendezvous.world_size, device,
-                                           rendezvous.timeout);
-    });
+    step = fmt::format("connect to all others through {}", place.name);
+    return {rank, size, within(timeout, [=] { return connect_gloo(store, rank, size, place, timeout); })};
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(
-        ErrorKind::kPeer, fmt::format("{}:{}", rendezvous.address, rendezvous.port),
-        fmt::format("rank {} of {} could not {}: {}", world.rank_, world.size_, step, reason(error.what())));
+    throw Error(ErrorKind::kPeer, fmt::format("{}:{}", rendezvous.address, rendezvous.port),
+                fmt::format("rank {} of {} could not {}: {}", rank, size, step, gloo_reason(error.what())));
   }
-  return world;
-}
-
-void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, Milliseconds timeout) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  std::exception_ptr first;
-  std::mutex mutex;
-  std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        at::set_num_threads(1);
-        World world;
-        world.rank_ = rank;
-        world.size_ = size;
-        if (size > 1)
-          world.connections_ = std::make_shared<World::Connections>(
-              store, rank, size, c10d::ProcessGroupGloo::createDeviceForInterface("lo"), timeout);
-        body(world);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace tessera::parallel

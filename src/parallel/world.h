@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +31,7 @@ struct Rendezvous {
 class World {
  public:
   World() = default;  // a world of one
+  World(int64_t rank, int64_t size, std::shared_ptr<Fabric> fabric);
 
   // Joins through a TCP store; returns when all ranks have joined. Throws Error(kPeer) when one does not
   // come, or cannot be connected to, within the timeout.
@@ -50,20 +50,11 @@ class World {
   void set_hooks(OperationHooks hooks) { *hooks_ = std::move(hooks); }
 
  private:
-  friend void run_ranks_as_threads(int64_t, const std::function<void(World)>&, std::chrono::milliseconds);
-  class Connections;
-
   int64_t rank_ = 0;
   int64_t size_ = 1;
   int64_t groups_ = 0;
-  std::shared_ptr<Connections> connections_;
+  std::shared_ptr<Fabric> fabric_;
   std::shared_ptr<OperationHooks> hooks_ = std::make_shared<OperationHooks>();
 };
-
-// Runs `body` once for each of `size` ranks, each on a thread of its own with one intra-op thread, connected
-// through memory and the loopback device: for tests. Rethrows the first exception after all threads have
-// ended.
-void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body,
-                          std::chrono::milliseconds timeout = std::chrono::seconds(20));
 
 }  // namespace tessera::parallel

@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "core/error.h"
-#include "parallel/world.h"
+#include "parallel/rank_threads.h"
 
 namespace tessera::parallel {
 namespace {
@@ -25,13 +25,14 @@ std::vector<int64_t> everyone(int64_t size) {
   return ranks;
 }
 
-class Collectives : public testing::TestWithParam<std::tuple<int64_t, at::ScalarType>> {
+class Collectives : public testing::TestWithParam<std::tuple<int64_t, at::ScalarType, Wire>> {
  protected:
   int64_t size() const { return std::get<0>(GetParam()); }
   at::ScalarType dtype() const { return std::get<1>(GetParam()); }
 
   void on_ranks(const std::function<void(const Group&)>& body) {
-    run_ranks_as_threads(size(), [&](World world) { body(world.group(everyone(size()), "test")); });
+    run_ranks_as_threads(
+        size(), [&](World world) { body(world.group(everyone(size()), "test")); }, std::get<2>(GetParam()));
   }
 };
 
@@ -115,10 +116,14 @@ TEST_P(Collectives, RingAndBroadcast) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Collectives,
                          testing::Combine(testing::Values(1, 2, 3, 4, 8),
-                                          testing::Values(at::kFloat, at::kBFloat16)));
+                                          testing::Values(at::kFloat, at::kBFloat16),
+                                          testing::Values(Wire::kMemory, Wire::kGloo)));
 
-TEST(Groups, MessagesOfDifferentGroupsDoNotMix) {
-  run_ranks_as_threads(4, [](World world) {
+class Wires : public testing::TestWithParam<Wire> {};
+INSTANTIATE_TEST_SUITE_P(Both, Wires, testing::Values(Wire::kMemory, Wire::kGloo));
+
+TEST_P(Wires, MessagesOfDifferentGroupsDoNotMix) {
+  const auto body = [](World world) {
     // Both groups hold rank and rank ^ 1; the order of waiting differs from that of posting.
     const int64_t other = world.rank() ^ 1;
     const std::vector<int64_t> pair = {std::min(world.rank(), other), std::max(world.rank(), other)};
@@ -134,7 +139,8 @@ TEST(Groups, MessagesOfDifferentGroupsDoNotMix) {
     EXPECT_EQ(b.sum().item<double>(), 16.0);
     sending_a.wait();
     sending_b.wait();
-  });
+  };
+  run_ranks_as_threads(4, body, GetParam());
 }
 
 TEST(Hooks, SeeEveryOperationWithItsBytes) {
@@ -158,7 +164,7 @@ TEST(Hooks, SeeEveryOperationWithItsBytes) {
   });
 }
 
-TEST(Faults, ALostPeerIsAnErrorThatNamesIt) {
+TEST_P(Wires, ALostPeerIsAnErrorThatNamesIt) {
   std::atomic<int> told = 0;
   const auto body = [&](World world) {
     const Group group = world.group({0, 1, 2}, "test");
@@ -172,8 +178,17 @@ TEST(Faults, ALostPeerIsAnErrorThatNamesIt) {
       ++told;
     }
   };
-  run_ranks_as_threads(3, body, std::chrono::seconds(2));
+  run_ranks_as_threads(3, body, GetParam(), std::chrono::seconds(2));
   EXPECT_EQ(told, 2);
+}
+
+TEST(RankThreads, TheFirstFailureEndsAllRanks) {
+  const auto body = [](World world) {
+    const Group group = world.group({0, 1, 2}, "test");
+    if (group.rank == 1) throw std::runtime_error("rank 1 has had enough");
+    barrier(group);
+  };
+  EXPECT_THROW(run_ranks_as_threads(3, body), std::runtime_error);
 }
 
 }  // namespace

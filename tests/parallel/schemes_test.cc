@@ -3,9 +3,9 @@
 
 #include "parallel/cut.h"
 #include "parallel/pipefusion.h"
+#include "parallel/rank_threads.h"
 #include "parallel/ring.h"
 #include "parallel/ulysses.h"
-#include "parallel/world.h"
 
 namespace tessera::parallel {
 namespace {

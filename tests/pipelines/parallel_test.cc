@@ -5,6 +5,7 @@
 
 #include "core/json.h"
 #include "parallel/collectives.h"
+#include "parallel/rank_threads.h"
 #include "parallel/ranks.h"
 #include "pipelines/denoise.h"
 #include "tests/random_pixart.h"
