@@ -43,11 +43,11 @@ fuzz: setup           ## a minute of fuzzing (FUZZ_SECONDS=60)
 format:               ## clang-format over every source
 	git ls-files '*.h' '*.cc' | xargs clang-format -i
 
-lint: build           ## clang-format and clang-tidy find nothing
+lint: setup           ## clang-format and clang-tidy find nothing
 	@tools/lint.sh
 
 install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	rm -rf build build-asan build-tsan build-fuzz
+	rm -rf build build-asan build-tsan build-fuzz build-lint
