@@ -51,11 +51,11 @@ hosts: build          ## several hosts (network namespaces) and launchers: torch
 format:               ## clang-format over every source
 	git ls-files '*.h' '*.cc' | xargs clang-format -i
 
-lint: build           ## clang-format and clang-tidy find nothing
+lint: setup           ## clang-format and clang-tidy find nothing
 	@tools/lint.sh
 
 install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	rm -rf build build-asan build-tsan build-fuzz
+	rm -rf build build-asan build-tsan build-fuzz build-lint

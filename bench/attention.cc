@@ -13,13 +13,13 @@ constexpr int64_t kHeads = 16, kDepth = 72;
 void own_attention(benchmark::State& state, at::ScalarType dtype) {
   const auto parts = at::randn({2, state.range(0), 3 * kHeads * kDepth}, dtype).chunk(3, 2);
   const at::Tensor out = at::empty(parts[0].sizes(), dtype);
-  for (auto _ : state) nn::attention_into(out, parts[0], parts[1], parts[2], kHeads);
+  while (state.KeepRunning()) nn::attention_into(out, parts[0], parts[1], parts[2], kHeads);
 }
 
 void aten_attention(benchmark::State& state, at::ScalarType dtype) {
   const auto parts = at::randn({2, state.range(0), 3 * kHeads * kDepth}, dtype).chunk(3, 2);
   const auto heads = [](const at::Tensor& x) { return x.unflatten(2, {kHeads, kDepth}).transpose(1, 2); };
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     benchmark::DoNotOptimize(
         at::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2])));
   }

@@ -219,8 +219,8 @@ void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
     return;
   }
   // out = out_1 e^(l_1 - l) + out_2 e^(l_2 - l), e^l = e^(l_1) + e^(l_2)
-  const at::Tensor q =
-      split_heads(q_, heads_).to(at::kFloat) / std::sqrt(static_cast<double>(q_.size(2) / heads_));
+  const int64_t depth = q_.size(2) / heads_;
+  const at::Tensor q = split_heads(q_, heads_).to(at::kFloat) / std::sqrt(static_cast<double>(depth));
   const at::Tensor scores = at::matmul(q, split_heads(k, heads_).to(at::kFloat).transpose(2, 3));
   const at::Tensor fresh = at::logsumexp(scores, {-1});  // [B, heads, S]
   const at::Tensor all = at::logaddexp(maxima_, fresh);

@@ -52,7 +52,7 @@ at::Tensor heads_to_tokens(const at::Tensor& x, int64_t heads, std::span<const i
                            : at::empty({tokens[self], batch, ranges[i].length * depth}, x.options()));
   }
   all_to_all(std::move(sends), receives, group).wait();
-  const at::Tensor joined = at::empty({batch, tokens[self], heads * depth}, x.options());
+  at::Tensor joined = at::empty({batch, tokens[self], heads * depth}, x.options());
   for (size_t i = 0; i < receives.size(); ++i) {
     joined.narrow(2, ranges[i].begin * depth, ranges[i].length * depth).copy_(receives[i].transpose(0, 1));
   }

@@ -155,7 +155,7 @@ class Loop {
   at::Tensor gather() const {
     if (ranks_.replica.size == 1) return joined(cut_.all_patches());
     const bool has_latents = ranks_.pipeline.rank == 0 && ranks_.cfg.rank == 0 && ranks_.tensor.rank == 0;
-    const at::Tensor z = has_latents ? gather_rows() : at::Tensor();
+    at::Tensor z = has_latents ? gather_rows() : at::Tensor();
     parallel::barrier(ranks_.replica);  // nobody leaves before its messages have arrived
     return z;
   }
@@ -171,7 +171,7 @@ class Loop {
     }
     parallel::gather(own, parts, 0, group);
     if (group.rank != 0) return {};
-    const at::Tensor z = at::empty({pictures_.length, whole_[1], whole_[2], whole_[3]}, options_);
+    at::Tensor z = at::empty({pictures_.length, whole_[1], whole_[2], whole_[3]}, options_);
     for (int64_t rank = 0; rank < group.size; ++rank) {
       int64_t from = 0;
       for (int64_t patch = 0; patch < cut_.patches; ++patch) {
