@@ -1,12 +1,12 @@
-# Everything that one must know: demo, test, bench, format, parity, install.
+# make help lists what there is.
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 BUILD := build
 
-.PHONY: demo test build setup bench format lint parity asan fuzz soak hosts install clean
+.PHONY: demo test build setup bench format lint parity asan fuzz soak hosts install clean help
 
 demo: build           ## set up, build, and paint the first picture, on two ranks
-	$(BUILD)/tessera generate "a red circle above a blue square on a white background" --use-cfg-parallel -o out.png
+	$(BUILD)/tessera generate "a red circle above a blue square on a white background" --use-cfg-parallel --seed 1 -o out.png
 
 test: setup           ## set up, build, and run every test
 	@tools/build.sh release all
@@ -14,8 +14,11 @@ test: setup           ## set up, build, and run every test
 	$(BUILD)/tests/tessera_tests --gtest_brief=1
 	@tests/cli/run.sh $(BUILD)/tessera
 
-build: setup
+build: setup          ## set up and build the program
 	@tools/build.sh release tessera
+
+help:                 ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*##/\1\t/p' Makefile | expand -t 10
 
 setup:                ## install what is missing (Debian packages, libtorch); nothing the second time
 	@tools/setup.sh

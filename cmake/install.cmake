@@ -1,8 +1,7 @@
 # `make install PREFIX=...`: the program, the models that ship, and the licence. libtorch stays where it was
 # found; the rpath points there, so the installed program runs from any folder.
 if(TARGET tessera)
-  # Named, because the link path leaves out what lies in the source tree, as .venv does.
-  set_target_properties(tessera PROPERTIES INSTALL_RPATH "${TORCH_INSTALL_PREFIX}/lib" INSTALL_RPATH_USE_LINK_PATH ON)
+  set_target_properties(tessera PROPERTIES INSTALL_RPATH "${TORCH_INSTALL_PREFIX}/lib" INSTALL_RPATH_USE_LINK_PATH OFF)
   install(TARGETS tessera RUNTIME DESTINATION bin)
 endif()
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/models DESTINATION share/tessera OPTIONAL)

@@ -170,6 +170,8 @@ std::vector<std::string> normalize(const std::vector<std::string>& arguments, co
     if (equals == std::string::npos) continue;
     if (takes_value) {
       result.push_back(guard(argument.substr(equals + 1)));
+    } else if (option) {
+      usage_error(name, "takes no value, got '{}'", argument.substr(equals + 1));
     } else {
       result.back() += argument.substr(equals);
     }

@@ -139,7 +139,8 @@ bool parts(const Mesh& mesh, const std::array<Axis, 2>& axes) {
 }
 
 std::string range_text(const parallel::Range& range) {
-  return range.length == 0 ? "none" : fmt::format("{}-{}", range.begin, range.end() - 1);
+  if (range.length <= 1) return range.length == 0 ? "none" : std::to_string(range.begin);
+  return fmt::format("{}-{}", range.begin, range.end() - 1);
 }
 
 void print_mesh(const Mesh& mesh, const std::vector<Share>& shares) {
@@ -160,8 +161,8 @@ void print_mesh(const Mesh& mesh, const std::vector<Share>& shares) {
     std::vector<std::string> groups;
     for (const std::vector<int64_t>& ranks : each.groups)
       groups.push_back(fmt::format("[{}]", fmt::join(ranks, " ")));
-    fmt::print("{:<8} {:>3} of {:>3}: {}\n", each.name, groups.size(), each.groups.front().size(),
-               fmt::join(groups, " "));
+    fmt::print("{:<8} {:>3} {:<6} of {:>3}: {}\n", each.name, groups.size(),
+               groups.size() == 1 ? "group" : "groups", each.groups.front().size(), fmt::join(groups, " "));
   }
   fmt::print("\nrank");
   for (const Axis axis : axes) fmt::print(" {:>7}", parallel::axis_name(axis));

@@ -72,11 +72,13 @@ void add_run_options(CLI::App& app, ParallelTexts& texts) {
   add(app, "--nproc", texts.nproc, "N", "Ranks to start on this host [the product of the degrees]");
   add(app, "--num-pipeline-patch", texts.num_pipeline_patch, "N", "PipeFusion: patches [one a stage]");
   add(app, "--warmup-steps", texts.warmup_steps, "N", "PipeFusion: first steps on whole pictures [1]");
-  app.add_flag_function(
-         "--text-encoder-parallel,!--no-text-encoder-parallel",
-         [&texts](int64_t count) { texts.text_encoder_parallel = count > 0; },
-         "The text encoder split over the ranks of a picture, or whole on each [split]")
-      ->group("Parallel");
+  const auto add_choice = [&](const char* name, bool choice, const char* description) {
+    app.add_flag_callback(
+           name, [&texts, choice] { texts.text_encoder_parallel = choice; }, description)
+        ->group("Parallel");
+  };
+  add_choice("--text-encoder-parallel", true, "The text encoder split over the ranks of a picture [default]");
+  add_choice("--no-text-encoder-parallel", false, "The text encoder whole on each rank");
   app.add_flag(
          "--simulate-ranks", texts.simulate_ranks,
          "Paint on one rank what the ranks of these degrees would paint, PipeFusion's old keys included")

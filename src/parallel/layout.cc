@@ -185,7 +185,7 @@ std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, cons
 std::vector<std::string> broken_by_modes(const ParallelOptions& options, int64_t ranks) {
   std::vector<std::string> broken;
   if (options.split_scheme && options.tensor_parallel_degree == 1)
-    broken.emplace_back("--split-scheme needs --tensor-parallel-degree 2 or more");
+    broken.emplace_back("--split-scheme needs --tensor-parallel-degree 2 or more, such as 4");
   if (options.simulate_ranks && options.degrees() == 1)
     broken.emplace_back("--simulate-ranks needs the degrees of the ranks to simulate");
   if (options.text_encoder_parallel && ranks == 1) {
@@ -249,13 +249,11 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
     broken.push_back(fmt::format("{} for {} rank{}, but there are {}", flags.empty() ? "no degrees" : flags,
                                  needed, needed == 1 ? "" : "s", ranks));
   }
-  const std::vector<std::string> by_modes = broken_by_modes(options, ranks);
-  broken.insert(broken.end(), by_modes.begin(), by_modes.end());
   const std::vector<std::string> by_degrees = broken_by_degrees(options, workload);
   const bool degrees_broken = !broken.empty() || !by_degrees.empty();
   broken.insert(broken.end(), by_degrees.begin(), by_degrees.end());
-  const std::vector<std::string> by_pipeline = broken_by_pipeline(options, workload);
-  broken.insert(broken.end(), by_pipeline.begin(), by_pipeline.end());
+  for (const auto& rules : {broken_by_modes(options, ranks), broken_by_pipeline(options, workload)})
+    broken.insert(broken.end(), rules.begin(), rules.end());
   if (!broken.empty()) {
     const int64_t wanted = options.simulate_ranks ? options.degrees() : ranks;
     const std::string advice = degrees_broken ? "; " + advise(options, workload, wanted) : "";

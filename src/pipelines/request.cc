@@ -39,15 +39,15 @@ void resolve_size(const Request& request, const Model& model, Settings& settings
   const int64_t side = model.sample_size * model.scale_factor;
   settings.height = in_range("--height", request.height.value_or(side), kMaxSide);
   settings.width = in_range("--width", request.width.value_or(side), kMaxSide);
-  check_side("--height", settings.height, model.scale_factor);
-  check_side("--width", settings.width, model.scale_factor);
-  std::pair painted(settings.height, settings.width);
-  if (request.resolution_binning) {
-    painted = model.family->bin_resolution(settings.height, settings.width, model.sample_size);
-  }
-  const int64_t unit = model.scale_factor * model.patch_size;
-  check_side("--height", painted.first, unit);
-  check_side("--width", painted.second, unit);
+  const std::pair wish(settings.height, settings.width);
+  const std::pair painted =
+      request.resolution_binning
+          ? model.family->bin_resolution(settings.height, settings.width, model.sample_size)
+          : wish;
+  // What is resized after painting need not fit the patches.
+  const int64_t unit = painted == wish ? model.scale_factor * model.patch_size : model.scale_factor;
+  check_side("--height", settings.height, unit);
+  check_side("--width", settings.width, unit);
   settings.painted_height = painted.first;
   settings.painted_width = painted.second;
   settings.latent_height = painted.first / model.scale_factor;

@@ -14,6 +14,8 @@ from harness import MODEL, SMALL, test
 
 USAGE = [  # words after `generate "a cat" --model MODEL`, what the line must hold
     (["--height", "100"], "96 and 104"),
+    (["--height", "104", "--no-resolution-binning"], "96 and 112"),
+    (["--no-resolution-binning=3"], "takes no value, got '3'"),
     (["--height", "3"], "nearest valid size is 8"),
     (["--width", "100"], "[--width] 100 is not a multiple of 8"),
     (["--height", "72", "--no-resolution-binning"], "nearest valid sizes are 64 and 80"),
