@@ -70,7 +70,7 @@ class RandomPixArt {
       add(block + "scale_shift_table", {6, width});
       for (const std::string attention : {"attn1.", "attn2."}) {
         for (const std::string part : {"to_q", "to_k", "to_v", "to_out.0"})
-          add_linear(block + attention + part, width, width);
+          add_linear(fmt::format("{}{}{}", block, attention, part), width, width);
       }
       add_linear(block + "ff.net.0.proj", width, 4 * width);
       add_linear(block + "ff.net.2", 4 * width, width);
