@@ -25,6 +25,7 @@ TEST_P(Schemes, UlyssesGivesAllTokensOfOwnHeadsAndBack) {
     const Group group = group_of_all(world, "ulysses");
     const auto parts = split_evenly_all(kTokens, group.size);
     std::vector<int64_t> tokens;
+    tokens.reserve(parts.size());
     for (const Range& part : parts) tokens.push_back(part.length);
     const Range own = split_evenly(kTokens, group), heads = split_evenly(kHeads, group);
 

@@ -56,17 +56,18 @@ struct FakeSampler : samplers::Sampler {
   bool noisy_;
 };
 
-std::vector<models::Conditioning> conditionings(std::vector<double> values) {
+std::vector<models::Conditioning> conditionings(const std::vector<double>& values) {
   std::vector<models::Conditioning> result;
+  result.reserve(values.size());
   for (const double value : values) result.push_back({at::full({1, 1}, value, at::kFloat)});
   return result;
 }
 
 // A run of the fake denoiser on one rank.
 struct FakeRun {
-  FakeRun(std::vector<double> prompts, std::vector<double> timesteps, bool noisy)
+  FakeRun(const std::vector<double>& prompts, std::vector<double> timesteps, bool noisy)
       : sampler(std::move(timesteps), noisy),
-        context(denoiser.prepare(conditionings(std::move(prompts)), {4, 4, 8, cut})) {}
+        context(denoiser.prepare(conditionings(prompts), {4, 4, 8, cut})) {}
 
   at::Tensor operator()(const Guidance& guidance, const at::Tensor& z, Noise& noise,
                         const Observer& observer = {}) {

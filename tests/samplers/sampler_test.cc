@@ -76,6 +76,7 @@ TEST_P(SamplerTest, StepOfSliceIsSliceOfStep) {
   at::Tensor whole = random({2, 3, 13, 7}, 1) * sampler->init_noise_sigma();
   const std::vector<std::pair<int64_t, int64_t>> rows = {{0, 5}, {5, 1}, {6, 7}};  // uneven, not contiguous
   std::vector<at::Tensor> parts;
+  parts.reserve(rows.size());
   for (const auto& [begin, count] : rows) parts.push_back(whole.narrow(2, begin, count));
   SamplerState state;
   std::vector<SamplerState> states(rows.size());
