@@ -70,13 +70,13 @@ class RandomPixArt {
       add(block + "scale_shift_table", {6, width});
       for (const std::string attention : {"attn1.", "attn2."}) {
         for (const std::string part : {"to_q", "to_k", "to_v", "to_out.0"})
-          add_linear(block + attention + part, width, width);
+          add_linear(fmt::format("{}{}{}", block, attention, part), width, width);
       }
       add_linear(block + "ff.net.0.proj", width, 4 * width);
       add_linear(block + "ff.net.2", 4 * width, width);
     }
     add("scale_shift_table", {2, width});
-    add_linear("proj_out", width, 2 * 2 * 8);
+    add_linear("proj_out", width, int64_t{2} * 2 * 8);
     return all;
   }
 

@@ -53,7 +53,7 @@ at::Tensor run(const parallel::Ranks& ranks, const Case& c, at::ScalarType dtype
   Noise noise(11);
   const at::Tensor z = noise.draw({kPictures, 4, 2 * kRows, 2 * kColumns}) * sampler->init_noise_sigma();
   std::vector<double> seconds;
-  const at::Tensor result =
+  at::Tensor result =
       denoise({*denoiser, *context, *sampler, guidance, canvas.cut, ranks}, z, noise, {}, seconds);
   EXPECT_EQ(seconds.size(), static_cast<size_t>(kSteps));
   EXPECT_EQ(result.defined(), ranks.replica.rank == 0);
