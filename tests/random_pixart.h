@@ -76,7 +76,7 @@ class RandomPixArt {
       add_linear(block + "ff.net.2", 4 * width, width);
     }
     add("scale_shift_table", {2, width});
-    add_linear("proj_out", width, 2 * 2 * 8);
+    add_linear("proj_out", width, int64_t{2} * 2 * 8);
     return all;
   }
 

@@ -53,10 +53,10 @@ TEST_F(CheckpointTest, ASliceCountsOnlyItsOwnBytes) {
   write_safetensors(folder_ / "model.safetensors", {{"w", at::zeros({8, 4})}});
   Checkpoint checkpoint(folder_);
   checkpoint.load("w", {8, 4}, at::kFloat, Slice{0, 0, 2});
-  EXPECT_EQ(checkpoint.bytes_used(), 2U * 4 * sizeof(float));
+  EXPECT_EQ(checkpoint.bytes_used(), sizeof(float) * 2 * 4);
   checkpoint.load("w", {8, 4}, at::kBFloat16, {Slice{0, 4, 4}, Slice{1, 0, 1}});
   EXPECT_EQ(checkpoint.bytes_used(), (2U * 4 + 4) * sizeof(float));
-  EXPECT_EQ(checkpoint.bytes_held(), 2U * 4 * sizeof(float) + 4 * sizeof(c10::BFloat16));
+  EXPECT_EQ(checkpoint.bytes_held(), sizeof(float) * 2 * 4 + 4 * sizeof(c10::BFloat16));
 }
 
 TEST_F(CheckpointTest, ATensorOutlivesItsCheckpoint) {
@@ -78,7 +78,7 @@ TEST_F(CheckpointTest, TheMetaDeviceChecksShapesOnly) {
   EXPECT_EQ(slice.sizes(), (at::IntArrayRef{2, 4}));
   EXPECT_EQ(slice.scalar_type(), at::kBFloat16);
   EXPECT_EQ(checkpoint.bytes_used(), 0U);
-  EXPECT_EQ(checkpoint.bytes_held(), 2U * 4 * sizeof(c10::BFloat16));
+  EXPECT_EQ(checkpoint.bytes_held(), sizeof(c10::BFloat16) * 2 * 4);
   EXPECT_TRUE(checkpoint.unused().empty());
   EXPECT_NE(refusal([&] {
               checkpoint.load("w", {4, 8}, at::kFloat, {}, at::kMeta);

@@ -14,7 +14,7 @@ constexpr uint64_t kSlack = 8192;  // small tensors beside the weights, and padd
 
 TEST(MemoryCounter, CountsViewsAndCopiesAsLongAsTheyLive) {
   const CheckpointFixture fixture({{"w", at::randn({64, 32})}});
-  constexpr uint64_t kBytes = 64 * 32 * sizeof(float);
+  constexpr uint64_t kBytes = sizeof(float) * 64 * 32;
   const MemoryCounter memory;
   at::Tensor view = fixture.scope().tensor("w", {64, 32});
   EXPECT_EQ(memory.bytes(), kBytes);
