@@ -1,5 +1,5 @@
 # Every dependency, found once, behind the one target `tessera_dependencies`.
-find_package(Torch REQUIRED)
+include(cmake/libtorch.cmake)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(PNG REQUIRED)
@@ -8,11 +8,9 @@ find_package(GTest REQUIRED)
 find_package(Threads REQUIRED)
 
 add_library(tessera_dependencies INTERFACE)
-# System headers: their warnings are not ours.
-target_include_directories(tessera_dependencies SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 # libtorch brings fmt's headers but not its library.
 target_compile_definitions(tessera_dependencies INTERFACE FMT_HEADER_ONLY=1)
-target_link_libraries(tessera_dependencies INTERFACE ${TORCH_LIBRARIES} CLI11::CLI11 nlohmann_json::nlohmann_json
+target_link_libraries(tessera_dependencies INTERFACE libtorch CLI11::CLI11 nlohmann_json::nlohmann_json
                                                      PNG::PNG ICU::uc Threads::Threads)
 
 find_program(CCACHE_PROGRAM ccache)
