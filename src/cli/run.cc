@@ -12,6 +12,7 @@
 #include "cli/signals.h"
 #include "cli/streams.h"
 #include "core/error.h"
+#include "core/heap.h"
 
 namespace tessera::cli {
 namespace {
@@ -48,6 +49,7 @@ int dispatch(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int run(const std::vector<std::string>& arguments) noexcept {
+  keep_freed_memory();
   open_missing_streams();
   install_signal_handlers();
   try {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "core/heap.h"
 #include "core/log.h"
 #include "parallel/collectives.h"
 #include "pipelines/decode.h"
@@ -63,11 +64,13 @@ class Run {
                                                              models::LoadStatistics&),
                              const models::LoadOptions& options) {
     return stage(name, result_.seconds.load, [&] {
+      return_freed_memory();  // of the part before
       models::LoadStatistics cost;
       const weights::MemoryCounter memory;
       auto part = loader(model_.folder, options, cost);
       result_.weights_bytes += memory.bytes();
       result_.bytes_read += cost.bytes_read;
+      return_freed_memory();  // in which weights were brought into their form
       return part;
     });
   }

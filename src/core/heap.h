@@ -1,0 +1,14 @@
+// How this process takes memory from the system and gives it back (glibc; nothing elsewhere).
+#pragma once
+
+namespace tessera {
+
+// From now on, memory that is freed stays with the process for the next tensor. By default tensors above 32
+// MiB are mapped and unmapped one by one, and their pages zeroed and entered each time. For programs, at
+// their begin.
+void keep_freed_memory();
+
+// Gives free memory back: where what comes next will not need it.
+void return_freed_memory();
+
+}  // namespace tessera
