@@ -21,13 +21,34 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+template <typename T>
+constexpr int64_t kPair = sizeof(T) == 2 ? 2 : 1;  // products of bf16 take pairs
+
+// Keys and values of one head as the products read them: blocks of kKeyBlock tokens, one after another.
+template <typename T>
+struct Packed {
+  T *keys, *values;
+  int64_t tokens;  // there is room for
+
+  static int64_t key_elements(int64_t tokens, int64_t depth) {
+    return round_up(tokens, kPair<T>) * round_up(depth, kPair<T>);
+  }
+  static int64_t value_elements(int64_t tokens, int64_t depth) { return round_up(tokens, kPair<T>) * depth; }
+
+  T* key_block(int64_t token, int64_t depth) const { return keys + token * round_up(depth, kPair<T>); }
+  T* value_block(int64_t token, int64_t depth) const { return values + token * depth; }
+  // Of the block that begins with this token.
+  int64_t columns(int64_t token) const { return std::min(kKeyBlock, round_up(tokens - token, kPair<T>)); }
+};
+
 // One head of the problem: pointers to its first element and row strides, in elements.
 template <typename T>
 struct Head {
-  const T *q, *k, *v;
+  const T* q;
   T* out;
-  int64_t q_stride, k_stride, v_stride, out_stride;
-  int64_t keys, depth;
+  int64_t q_stride, out_stride;
+  Packed<T> packed;
+  int64_t keys, depth;  // the first `keys` of those that are packed count
   // Where the softmax stands, when keys come in parts: [S, depth], [S], [S]. Null: all keys are here.
   float *sums, *maxima, *totals;
 };
@@ -35,18 +56,34 @@ struct Head {
 // Scratch of one thread.
 template <typename T>
 struct Scratch {
-  T *queries, *keys, *values, *probabilities;
+  T *queries, *probabilities;
   float *scores, *sums;  // [kQueryBlock, kKeyBlock], [kQueryBlock, depth]
   float maxima[kQueryBlock], totals[kQueryBlock];
 };
 
-void product(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda, const Bf16* b, float* c, bool add) {
-  at::native::cpublas::brgemm(m, n, k, lda, n, n, add, reinterpret_cast<const at::BFloat16*>(a),
+void product(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda, const Bf16* b, int64_t ldb,
+             float* c, bool add) {
+  at::native::cpublas::brgemm(m, n, k, lda, ldb, n, add, reinterpret_cast<const at::BFloat16*>(a),
                               reinterpret_cast<const at::BFloat16*>(b), c, /*is_vnni=*/true);
 }
-void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, float* c,
-             bool add) {
-  at::native::cpublas::brgemm(m, n, k, lda, n, n, add, a, b, c, /*is_vnni=*/false);
+void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb,
+             float* c, bool add) {
+  at::native::cpublas::brgemm(m, n, k, lda, ldb, n, add, a, b, c, /*is_vnni=*/false);
+}
+
+// Rows [0, count) of k and v into places [first, first + count) of one head.
+template <typename T>
+void pack(const Packed<T>& packed, int64_t first, int64_t count, const T* k, int64_t k_stride, const T* v,
+          int64_t v_stride, int64_t depth) {
+  for (int64_t token = first; token < first + count;) {
+    const int64_t block = token / kKeyBlock * kKeyBlock, place = token - block;
+    const int64_t here = std::min(first + count, block + kKeyBlock) - token;
+    pack_keys(k + (token - first) * k_stride, k_stride, here, depth, packed.columns(block), place,
+              packed.key_block(block, depth));
+    pack_values(v + (token - first) * v_stride, v_stride, here, depth, place,
+                packed.value_block(block, depth));
+    token += here;
+  }
 }
 
 // Odd depths: bf16 products take pairs, so the queries get a column of zeros.
@@ -67,17 +104,7 @@ const T* padded_queries(const Head<T>& head, int64_t first, int64_t rows, int64_
 // Queries [begin, end) of one head against all its keys. `scale` includes log2(e).
 template <typename T>
 void attend(const Head<T>& head, int64_t begin, int64_t end, float scale, Scratch<T>& scratch) {
-  constexpr int64_t kPair = sizeof(T) == 2 ? 2 : 1;
-  const int64_t depth = head.depth, padded_depth = round_up(depth, kPair);
-  // Keys outside, queries inside would keep a pack; queries outside keep the sums. All keys are packed first.
-  const int64_t block_elements = kKeyBlock * padded_depth;
-  for (int64_t key = 0, block = 0; key < head.keys; key += kKeyBlock, ++block) {
-    const int64_t keys = std::min(kKeyBlock, head.keys - key), columns = round_up(keys, kPair);
-    pack_keys(head.k + key * head.k_stride, head.k_stride, keys, depth, columns,
-              scratch.keys + block * block_elements);
-    pack_values(head.v + key * head.v_stride, head.v_stride, keys, depth,
-                scratch.values + block * block_elements);
-  }
+  const int64_t depth = head.depth, padded_depth = round_up(depth, kPair<T>);
   for (int64_t first = begin; first < end; first += kQueryBlock) {
     const int64_t rows = std::min(kQueryBlock, end - first);
     int64_t stride = 0;
@@ -91,14 +118,13 @@ void attend(const Head<T>& head, int64_t begin, int64_t end, float scale, Scratc
       std::fill_n(maxima, rows, -INFINITY);
       std::fill_n(totals, rows, 0.0F);
     }
-    for (int64_t key = 0, block = 0; key < head.keys; key += kKeyBlock, ++block) {
-      const int64_t keys = std::min(kKeyBlock, head.keys - key), columns = round_up(keys, kPair);
-      product(rows, columns, padded_depth, queries, stride, scratch.keys + block * block_elements,
-              scratch.scores, false);
+    for (int64_t key = 0; key < head.keys; key += kKeyBlock) {
+      const int64_t keys = std::min(kKeyBlock, head.keys - key), columns = round_up(keys, kPair<T>);
+      product(rows, columns, padded_depth, queries, stride, head.packed.key_block(key, depth),
+              head.packed.columns(key), scratch.scores, /*add=*/false);
       softmax_block(scratch.scores, scratch.probabilities, state, rows, keys, columns, scale);
-      product(rows, depth, columns, scratch.probabilities, columns, scratch.values + block * block_elements,
-              sums,
-              /*add=*/goes_on || block > 0);
+      product(rows, depth, columns, scratch.probabilities, columns, head.packed.value_block(key, depth),
+              depth, sums, /*add=*/goes_on || key > 0);
     }
     if (!goes_on) {
       normalise_block(state, head.out + first * head.out_stride, head.out_stride, rows);
@@ -111,59 +137,86 @@ struct Progress {
   at::Tensor sums, maxima, totals;
 };
 
-// Into `out`, or into `progress` where that is given.
 template <typename T>
-void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-                int64_t heads, const Progress* progress = nullptr) {
-  const int64_t batch = q.size(0), queries = q.size(1), keys = k.size(1), depth = q.size(2) / heads;
+T* data(const at::Tensor& x) {
+  return static_cast<T*>(x.data_ptr());
+}
+
+// Heads of all samples, each with room for `tokens`, in one tensor.
+template <typename T>
+Packed<T> packed_head(T* all, int64_t head, int64_t tokens, int64_t depth) {
+  const int64_t keys = Packed<T>::key_elements(tokens, depth);
+  T* const own = all + head * (keys + Packed<T>::value_elements(tokens, depth));
+  return {own, own + keys, tokens};
+}
+
+// Queries against the first `keys` keys of what `packed_of(sample, head, scratch)` gives, for which the
+// scratch has room for `packed_elements`. Into `out`, or into `progress` where that is given.
+template <typename T, typename PackedOf>
+void attend_all(const at::Tensor& q, int64_t keys, const at::Tensor& out, int64_t heads,
+                int64_t packed_elements, const PackedOf& packed_of, const Progress* progress = nullptr) {
+  const int64_t batch = q.size(0), queries = q.size(1), depth = q.size(2) / heads;
   const float scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(depth)));
-  const auto data = [](const at::Tensor& x) { return static_cast<T*>(x.data_ptr()); };
-  const auto head_at = [&](int64_t b, int64_t h) {
+  const auto head_at = [&](int64_t b, int64_t h, T* scratch) {
     const auto standing = [&](const at::Tensor& x) {
       return static_cast<float*>(x.data_ptr()) + b * x.stride(0) + h * x.stride(1);
     };
-    return Head<T>{.q = data(q) + b * q.stride(0) + h * depth,
-                   .k = data(k) + b * k.stride(0) + h * depth,
-                   .v = data(v) + b * v.stride(0) + h * depth,
-                   .out = progress ? nullptr : data(out) + b * out.stride(0) + h * depth,
+    return Head<T>{.q = data<T>(q) + b * q.stride(0) + h * depth,
+                   .out = progress ? nullptr : data<T>(out) + b * out.stride(0) + h * depth,
                    .q_stride = q.stride(1),
-                   .k_stride = k.stride(1),
-                   .v_stride = v.stride(1),
                    .out_stride = progress ? 0 : out.stride(1),
+                   .packed = packed_of(b, h, scratch),
                    .keys = keys,
                    .depth = depth,
                    .sums = progress ? standing(progress->sums) : nullptr,
                    .maxima = progress ? standing(progress->maxima) : nullptr,
                    .totals = progress ? standing(progress->totals) : nullptr};
   };
-  // Enough tasks to keep all threads busy to the end; each packs its head's keys, so not more than needed.
+  // Enough tasks to keep all threads busy to the end; each may pack its head's keys, so not more than needed.
   const int64_t wanted = at::get_num_threads() == 1 ? 1 : 4 * at::get_num_threads();
   const int64_t query_blocks = (queries + kQueryBlock - 1) / kQueryBlock;
   const int64_t chunks = std::clamp<int64_t>(wanted / (batch * heads), 1, query_blocks);
   const int64_t chunk = (query_blocks + chunks - 1) / chunks * kQueryBlock;
 
   at::parallel_for(0, batch * heads * chunks, 1, [&](int64_t task_begin, int64_t task_end) {
-    const int64_t padded_depth = round_up(depth, 2), padded_keys = round_up(keys, kKeyBlock);
-    const std::unique_ptr<T[]> packed(
-        new T[2 * padded_keys * padded_depth + kQueryBlock * (padded_depth + kKeyBlock)]);
+    const int64_t padded_depth = round_up(depth, kPair<T>);
+    const std::unique_ptr<T[]> elements(new T[packed_elements + kQueryBlock * (padded_depth + kKeyBlock)]);
     const std::unique_ptr<float[]> sums(new float[kQueryBlock * (kKeyBlock + depth)]);
     Scratch<T> scratch;
-    scratch.keys = packed.get();
-    scratch.values = scratch.keys + padded_keys * padded_depth;
-    scratch.queries = scratch.values + padded_keys * padded_depth;
+    scratch.queries = elements.get() + packed_elements;
     scratch.probabilities = scratch.queries + kQueryBlock * padded_depth;
     scratch.scores = sums.get();
     scratch.sums = scratch.scores + kQueryBlock * kKeyBlock;
     for (int64_t task = task_begin; task < task_end; ++task) {
       const int64_t head = task / chunks, begin = task % chunks * chunk;
-      attend(head_at(head / heads, head % heads), begin, std::min(queries, begin + chunk), scale, scratch);
+      attend(head_at(head / heads, head % heads, elements.get()), begin, std::min(queries, begin + chunk),
+             scale, scratch);
     }
     at::native::cpublas::brgemm_release();
   });
 }
 
+// k and v are packed where they are used. Queries outside, keys inside keep the sums; so all keys come first.
+template <typename T>
+void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                int64_t heads, const Progress* progress = nullptr) {
+  const int64_t keys = k.size(1), depth = q.size(2) / heads;
+  const auto packed_of = [&](int64_t b, int64_t h, T* scratch) {
+    const Packed<T> packed = packed_head(scratch, 0, keys, depth);
+    if (keys % kPair<T> != 0) std::fill_n(packed.value_block(keys - 1, depth), kPair<T> * depth, T{0});
+    pack(packed, 0, keys, data<T>(k) + b * k.stride(0) + h * depth, k.stride(1),
+         data<T>(v) + b * v.stride(0) + h * depth, v.stride(1), depth);
+    return packed;
+  };
+  const int64_t room = Packed<T>::key_elements(keys, depth) + Packed<T>::value_elements(keys, depth);
+  attend_all<T>(q, keys, out, heads, room, packed_of, progress);
+}
+
+bool has_own_kernel(const at::TensorOptions& options) {
+  return options.device().is_cpu() && attention_kernels_run(c10::typeMetaToScalarType(options.dtype()));
+}
 bool has_own_kernel(const at::Tensor& q) {
-  return q.is_cpu() && attention_kernels_run(q.scalar_type());
+  return has_own_kernel(q.options());
 }
 
 void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
@@ -199,6 +252,68 @@ void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor
       at::scaled_dot_product_attention(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads))
           .transpose(1, 2)
           .flatten(2));
+}
+
+KeptKeysValues::KeptKeysValues(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
+                               const at::TensorOptions& options)
+    : tokens_(tokens), heads_(heads), depth_(depth), is_packed_(has_own_kernel(options)) {
+  if (!is_packed_) {
+    keys_values_ = at::empty({2, batch, tokens, heads * depth}, options);
+    return;
+  }
+  const int64_t elements =
+      options.dtype() == at::kFloat
+          ? Packed<float>::key_elements(tokens, depth) + Packed<float>::value_elements(tokens, depth)
+          : Packed<Bf16>::key_elements(tokens, depth) + Packed<Bf16>::value_elements(tokens, depth);
+  // Zeros: what stands beside the last of an odd number of keys is multiplied by nought, and must be finite.
+  keys_values_ = at::zeros({batch * heads, elements}, options);
+}
+
+void KeptKeysValues::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
+  const int64_t count = k.size(1);
+  TESSERA_CHECK(k.sizes() == v.sizes() && k.size(2) == heads_ * depth_ && first + count <= tokens_,
+                "{} keys of width {} at {} of {}", count, k.size(2), first, tokens_);
+  if (!is_packed_) {
+    keys_values_[0].narrow(1, first, count).copy_(k);
+    keys_values_[1].narrow(1, first, count).copy_(v);
+    return;
+  }
+  const auto write_all = [&](auto* packed) {
+    using T = std::remove_pointer_t<decltype(packed)>;
+    at::parallel_for(0, k.size(0) * heads_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t head = begin; head < end; ++head) {
+        const int64_t b = head / heads_, from = head % heads_ * depth_;
+        pack(packed_head(packed, head, tokens_, depth_), first, count, data<T>(k) + b * k.stride(0) + from,
+             k.stride(1), data<T>(v) + b * v.stride(0) + from, v.stride(1), depth_);
+      }
+    });
+  };
+  if (k.scalar_type() == at::kBFloat16) {
+    write_all(data<Bf16>(keys_values_));
+  } else {
+    write_all(data<float>(keys_values_));
+  }
+}
+
+void KeptKeysValues::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) const {
+  TESSERA_CHECK(0 < count && count <= tokens_, "{} keys of {}", count, tokens_);
+  if (!is_packed_) {
+    attention_into(out, q, keys_values_[0].narrow(1, 0, count), keys_values_[1].narrow(1, 0, count), heads_);
+    return;
+  }
+  TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1 && q.stride(2) == 1,
+                "rows must be contiguous");
+  const auto attend_packed = [&](auto* packed) {
+    using T = std::remove_pointer_t<decltype(packed)>;
+    attend_all<T>(q, count, out, heads_, /*packed_elements=*/0, [&](int64_t b, int64_t h, T* /*scratch*/) {
+      return packed_head(packed, b * heads_ + h, tokens_, depth_);
+    });
+  };
+  if (q.scalar_type() == at::kBFloat16) {
+    attend_packed(data<Bf16>(keys_values_));
+  } else {
+    attend_packed(data<float>(keys_values_));
+  }
 }
 
 PartialAttention::PartialAttention(const at::Tensor& q, int64_t heads) : q_(q), heads_(heads) {

@@ -17,6 +17,26 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     int64_t heads);
 
+// Keys and values that stay from call to call, of which a call changes a part. On CPUs with the own kernel
+// they are kept in the form in which its products read them, into which `attention` would bring all of them
+// at every call.
+class KeptKeysValues {
+ public:
+  // For keys of B = `batch` samples at `tokens` places.
+  KeptKeysValues(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
+                 const at::TensorOptions& options);
+
+  // k, v [B, n, heads * D], as above, into places [first, first + n).
+  void write(int64_t first, const at::Tensor& k, const at::Tensor& v);
+  // As attention_into(), with the keys of places [0, count), which have been written.
+  void attend(const at::Tensor& out, const at::Tensor& q, int64_t count) const;
+
+ private:
+  int64_t tokens_, heads_, depth_;
+  bool is_packed_;
+  at::Tensor keys_values_;  // own kernel: [B * heads, elements of a head]; else [2, B, tokens, heads * D]
+};
+
 // Attention to keys that come in parts, each of which may be gone when the next comes: the online softmax
 // goes on where the last part left it, so the parts' order and sizes change nothing but the rounding (Ring
 // Attention, arXiv:2310.01889). At least one part must come.

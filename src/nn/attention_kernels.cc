@@ -199,28 +199,39 @@ bool attention_kernels_run(at::ScalarType dtype) {
   return cpu_has_avx512() && (dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16()));
 }
 
-void pack_keys(const float* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, float* packed) {
-  transpose_lanes(k, stride, keys, depth, columns, packed);
+void pack_keys(const float* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,
+               float* packed) {
+  transpose_lanes(k, stride, keys, depth, columns, packed + place);
 }
-void pack_keys(const Bf16* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, Bf16* packed) {
-  transpose_lanes(k, stride, keys, depth, columns, packed);
+void pack_keys(const Bf16* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,
+               Bf16* packed) {
+  transpose_lanes(k, stride, keys, depth, columns, packed + 2 * place);
 }
 
-void pack_values(const float* v, int64_t stride, int64_t keys, int64_t depth, float* packed) {
-  for (int64_t key = 0; key < keys; ++key) std::copy_n(v + key * stride, depth, packed + key * depth);
+void pack_values(const float* v, int64_t stride, int64_t keys, int64_t depth, int64_t place, float* packed) {
+  for (int64_t key = 0; key < keys; ++key)
+    std::copy_n(v + key * stride, depth, packed + (place + key) * depth);
 }
-TESSERA_AVX512 void pack_values(const Bf16* v, int64_t stride, int64_t keys, int64_t depth, Bf16* packed) {
-  for (int64_t key = 0; key < keys; key += 2) {
+TESSERA_AVX512 void pack_values(const Bf16* v, int64_t stride, int64_t keys, int64_t depth, int64_t place,
+                                Bf16* packed) {
+  // Element d of a key is at 2 * d of its pair, or beside that.
+  const auto pack_one = [&](int64_t key) {
+    Bf16* const pair = packed + (place + key) / 2 * 2 * depth + (place + key) % 2;
+    for (int64_t d = 0; d < depth; ++d) pair[2 * d] = v[key * stride + d];
+  };
+  int64_t key = 0;
+  if (place % 2 != 0 && keys > 0) pack_one(key++);
+  for (; key + 1 < keys; key += 2) {
     for (int64_t d = 0; d < depth; d += kLanes) {
       const __mmask16 mask = first_lanes(depth - d);
       const __m256i first = _mm256_maskz_loadu_epi16(mask, v + key * stride + d);
-      const __m256i second = key + 1 < keys ? _mm256_maskz_loadu_epi16(mask, v + (key + 1) * stride + d)
-                                            : _mm256_setzero_si256();
+      const __m256i second = _mm256_maskz_loadu_epi16(mask, v + (key + 1) * stride + d);
       const __m512i pairs =
           _mm512_or_si512(_mm512_cvtepu16_epi32(first), _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
-      _mm512_mask_storeu_epi32(packed + key * depth + 2 * d, mask, pairs);
+      _mm512_mask_storeu_epi32(packed + (place + key) * depth + 2 * d, mask, pairs);
     }
   }
+  if (key < keys) pack_one(key);
 }
 
 void softmax_block(const float* scores, float* probabilities, const SoftmaxState& state, int64_t rows,

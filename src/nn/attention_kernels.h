@@ -16,14 +16,17 @@ namespace tessera::nn {
 // Whether this machine has the kernels for the dtype.
 bool attention_kernels_run(at::ScalarType dtype);
 
-// k [keys, depth], rows `stride` apart -> k^T: [depth, columns]; bf16 [depth rounded up to pairs / 2,
-// columns, 2], an odd last element paired with zero. Columns past the last key stay as they are.
-void pack_keys(const float* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, float* packed);
-void pack_keys(const Bf16* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, Bf16* packed);
+// k [keys, depth], rows `stride` apart -> columns [place, place + keys) of k^T: [depth, columns]; bf16 [depth
+// rounded up to pairs / 2, columns, 2], an odd last element paired with zero. Other columns stay as they are.
+void pack_keys(const float* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,
+               float* packed);
+void pack_keys(const Bf16* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,
+               Bf16* packed);
 
-// v [keys, depth] -> [keys, depth]; bf16 [columns / 2, depth, 2], an odd last key paired with zeros.
-void pack_values(const float* v, int64_t stride, int64_t keys, int64_t depth, float* packed);
-void pack_values(const Bf16* v, int64_t stride, int64_t keys, int64_t depth, Bf16* packed);
+// v [keys, depth] -> rows [place, place + keys) of [columns, depth]; bf16 [columns / 2, depth, 2]. The other
+// key of a pair at either end stays as it is; one past the last place of all must be zeros.
+void pack_values(const float* v, int64_t stride, int64_t keys, int64_t depth, int64_t place, float* packed);
+void pack_values(const Bf16* v, int64_t stride, int64_t keys, int64_t depth, int64_t place, Bf16* packed);
 
 // Where the softmax of each row stands: the largest score so far times `scale`, and the sum of 2^(score *
 // scale - maximum). `sums` [rows, depth] are made relative to the new maximum where it changes.

@@ -26,13 +26,17 @@ at::Tensor SelfAttention::operator()(const at::Tensor& qkv, int64_t heads, int64
     attended = ring_attention(own, own_heads, patches);
     if (ulysses.size > 1) attended = attended.transpose(0, 1).contiguous().transpose(0, 1);
   } else {
-    at::Tensor keys_values = own.narrow(2, width, 2 * width);
-    if (cut_.patches > 1) keys_values = keep(keys_values, layer, patches);
+    const at::Tensor keys_values = own.narrow(2, width, 2 * width);
     // Where heads go back to tokens, token by token: what each rank gets then lies in one piece.
     attended = ulysses.size == 1 ? at::empty(q.sizes(), q.options())
                                  : at::empty({q.size(1), q.size(0), width}, q.options()).transpose(0, 1);
-    attention_into(attended, q, keys_values.narrow(2, 0, width), keys_values.narrow(2, width, width),
-                   own_heads);
+    if (cut_.patches > 1) {
+      const Kept& kept = keep(keys_values, own_heads, layer, patches);
+      kept.keys_values->attend(attended, q, kept.seen);
+    } else {
+      attention_into(attended, q, keys_values.narrow(2, 0, width), keys_values.narrow(2, width, width),
+                     own_heads);
+    }
   }
   if (ulysses.size == 1) return attended;
   return parallel::heads_to_tokens(attended.transpose(0, 1), heads, tokens, ulysses);
@@ -56,42 +60,55 @@ at::Tensor SelfAttention::ring_attention(const at::Tensor& qkv, int64_t heads, R
   return attention.result();
 }
 
-// Keys and values [B, N, 2 * h * D] of this rank's Ulysses group into their places, here and on the whole
-// ring.
-at::Tensor SelfAttention::keep(const at::Tensor& keys_values, int64_t layer, Range patches) {
+const SelfAttention::Kept& SelfAttention::keep(const at::Tensor& keys_values, int64_t heads, int64_t layer,
+                                               Range patches) {
   const size_t index = static_cast<size_t>(layer);
   if (kept_.size() <= index) kept_.resize(index + 1);
-  at::Tensor& kept = kept_[index].keys_values;
-  if (!kept.defined()) {
-    kept = at::empty({cut_.rows * cut_.columns, keys_values.size(0), keys_values.size(2)},
-                     keys_values.options());
+  Kept& kept = kept_[index];
+  const int64_t batch = keys_values.size(0), width = keys_values.size(2) / 2;
+  if (!kept.keys_values) {
+    kept.keys_values.emplace(batch, cut_.rows * cut_.columns, heads, width / heads, keys_values.options());
   }
+  const auto write = [&](int64_t first, const at::Tensor& both) {
+    kept.keys_values->write(first, both.narrow(2, 0, width), both.narrow(2, width, width));
+  };
   const int64_t ulysses_ranks = cut_.ulysses.size;
-  // What comes holds, for each rank of the Ulysses group, its tokens of each patch.
-  int64_t from = 0;
-  for (int64_t i = 0; i < ulysses_ranks; ++i) {
-    for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
-      const Range rows = cut_.part(patch, cut_.ring.rank * ulysses_ranks + i);
-      const int64_t count = rows.length * cut_.columns;
-      kept.narrow(0, rows.begin * cut_.columns, count)
-          .copy_(keys_values.narrow(1, from, count).transpose(0, 1));
-      from += count;
-    }
-  }
+  const auto tokens_of = [&](int64_t patch, int64_t rank) {
+    const Range rows = cut_.part(patch, rank);
+    return Range{rows.begin * cut_.columns, rows.length * cut_.columns};
+  };
   for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
     std::vector<Range> parts;  // of the ring's ranks, within the patch
     for (int64_t rank = 0; rank < cut_.ring.size; ++rank) {
       int64_t length = 0;
-      for (int64_t i = 0; i < ulysses_ranks; ++i)
-        length += cut_.part(patch, rank * ulysses_ranks + i).length * cut_.columns;
+      for (int64_t i = 0; i < ulysses_ranks; ++i) length += tokens_of(patch, rank * ulysses_ranks + i).length;
       parts.push_back({parts.empty() ? 0 : parts.back().end(), length});
     }
-    at::Tensor place = kept.narrow(0, cut_.part(patch, 0).begin * cut_.columns, parts.back().end());
-    parallel::all_gather_into(place, parts, cut_.ring);
-    kept_[index].seen =
-        std::max(kept_[index].seen, cut_.part(patch, 0).begin * cut_.columns + parts.back().end());
+    const int64_t begin = tokens_of(patch, 0).begin;
+    at::Tensor whole;  // [tokens of the patch, B, 2 * h * D]
+    if (cut_.ring.size > 1)
+      whole = at::empty({parts.back().end(), batch, keys_values.size(2)}, keys_values.options());
+    // What comes holds, for each rank of the Ulysses group, its tokens of each patch.
+    int64_t of_earlier_ranks = 0;
+    for (int64_t i = 0; i < ulysses_ranks; ++i) {
+      const int64_t rank = cut_.ring.rank * ulysses_ranks + i;
+      const int64_t from = of_earlier_ranks + cut_.token_count({patches.begin, patch - patches.begin}, rank);
+      const Range tokens = tokens_of(patch, rank);
+      const at::Tensor own = keys_values.narrow(1, from, tokens.length);
+      if (whole.defined()) {
+        whole.narrow(0, tokens.begin - begin, tokens.length).copy_(own.transpose(0, 1));
+      } else {
+        write(tokens.begin, own);
+      }
+      of_earlier_ranks += cut_.token_count(patches, rank);
+    }
+    if (whole.defined()) {
+      parallel::all_gather_into(whole, parts, cut_.ring);
+      write(begin, whole.transpose(0, 1));
+    }
+    kept.seen = std::max(kept.seen, begin + parts.back().end());
   }
-  return kept.narrow(0, 0, kept_[index].seen).transpose(0, 1);
+  return kept;
 }
 
 }  // namespace tessera::nn

@@ -8,8 +8,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
+#include "nn/attention.h"
 #include "parallel/cut.h"
 
 namespace tessera::nn {
@@ -31,18 +33,17 @@ class SelfAttention {
   at::Tensor operator()(const at::Tensor& qkv, int64_t heads, int64_t layer, parallel::Range patches);
 
  private:
-  // -> all that were kept, [B, tokens seen, 2 * h * D]
-  at::Tensor keep(const at::Tensor& keys_values, int64_t layer, parallel::Range patches);
+  // Of one layer, h heads of this rank of the Ulysses group.
+  struct Kept {
+    std::optional<KeptKeysValues> keys_values;  // of all tokens of the picture
+    int64_t seen = 0;                           // tokens, from the first one on
+  };
+  // keys_values [B, n, 2 * h * D] of this rank's Ulysses group into their places, here and on the whole ring.
+  const Kept& keep(const at::Tensor& keys_values, int64_t heads, int64_t layer, parallel::Range patches);
   at::Tensor ring_attention(const at::Tensor& qkv, int64_t heads, parallel::Range patches) const;
 
   parallel::TokenCut cut_;
-  // Of each layer, [tokens of the picture, B, 2 * h * D], h heads of this rank of the Ulysses group. Empty
-  // with one patch.
-  struct Kept {
-    at::Tensor keys_values;
-    int64_t seen = 0;  // tokens, from the first one on
-  };
-  std::vector<Kept> kept_;
+  std::vector<Kept> kept_;  // by layer; empty with one patch
 };
 
 }  // namespace tessera::nn

@@ -71,6 +71,35 @@ TEST_P(AttentionTest, TakesKeysInParts) {
   }
 }
 
+// Keys come in parts, and some parts once more; the rest is what it was.
+TEST_P(AttentionTest, KeepsKeysFromCallToCall) {
+  const Case c = std::get<0>(GetParam());  // no structured binding: lambdas below use it
+  const at::ScalarType dtype = std::get<1>(GetParam());
+  const at::Tensor q = draw(c, c.queries, dtype) * 2;
+  at::Tensor k = draw(c, c.keys, dtype) * 2, v = draw(c, c.keys, dtype);
+  const double tolerance = dtype == at::kFloat ? 1e-5 : dtype == at::kHalf ? 2e-3 : 1e-2;
+  KeptKeysValues kept(c.batch, c.keys, c.heads, c.depth, q.options());
+  const auto check = [&](int64_t count) {
+    at::Tensor out = at::empty_like(q);
+    kept.attend(out, q, count);
+    const at::Tensor expected = reference(q, k.narrow(1, 0, count), v.narrow(1, 0, count), c.heads);
+    EXPECT_LE(error(out, expected), tolerance) << count << " of " << c.keys << " keys";
+  };
+  const auto write = [&](int64_t begin, int64_t end) {
+    kept.write(begin, k.narrow(1, begin, end - begin), v.narrow(1, begin, end - begin));
+  };
+  for (int64_t part = 0; part < 3; ++part) {
+    const int64_t end = c.keys * (part + 1) / 3;
+    write(c.keys * part / 3, end);
+    if (end > 0) check(end);
+  }
+  const int64_t begin = c.keys / 4, end = (c.keys + 1) / 2;
+  k.narrow(1, begin, end - begin).copy_(draw(c, end - begin, dtype));
+  v.narrow(1, begin, end - begin).copy_(draw(c, end - begin, dtype));
+  write(begin, end);
+  check(c.keys);
+}
+
 TEST(Attention, TakesStridedParts) {
   const at::Tensor fused = at::randn({2, 90, 120});
   const auto parts = fused.chunk(3, 2);
