@@ -16,6 +16,7 @@
 #include "cli/signals.h"
 #include "cli/streams.h"
 #include "cli/values.h"
+#include "core/device.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "parallel/collectives.h"
@@ -29,6 +30,11 @@ constexpr int64_t kMostRanks = 1024;
 parallel::Rendezvous with_options(parallel::Rendezvous place, const MessageOptions& messages) {
   if (messages.timeout) place.timeout = *messages.timeout;
   if (messages.interface) place.interface = *messages.interface;
+  place.shared_memory = !messages.no_shared_memory;
+  if (messages.interface && place.shared_memory && place.local_world_size == place.world_size) {
+    usage_error("--interface",
+                "all ranks are on this host and share memory; leave it out, or add --no-shared-memory");
+  }
   if (!place.interface.empty()) require_interface(place.interface);
   return place;
 }
@@ -50,11 +56,18 @@ void silence_libtorch() {
   if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 3;  // fatal ones
 }
 
+// The painting on the device of the rank with this number on its host.
+Painting on_own_device(Painting painting, int64_t local_rank) {
+  at::Device& device = painting.settings.request.device;
+  device = use_device(device, local_rank);
+  return painting;
+}
+
 int run_alone(const Painting& painting) {
   set_threads(painting.arguments.threads, 1);
   parallel::World world;
   RankStatus status;
-  paint(painting, world, status, interrupted);
+  paint(on_own_device(painting, 0), world, status, interrupted);
   return 0;
 }
 
@@ -73,7 +86,8 @@ int run_on_own_ranks(const Painting& painting) {
         auto& world = *new parallel::World(parallel::World::join(place));
         status.joined();
         pin_rank(place);
-        paint(painting, world, status, [&board, &place] { return board.must_end(place.rank); });
+        paint(on_own_device(painting, place.local_rank), world, status,
+              [&board, &place] { return board.must_end(place.rank); });
       });
   if (launched.failure.exit_code == 0) return 0;
   for (const pid_t process : launched.processes) {
@@ -176,7 +190,7 @@ void run_generate_as_rank(const std::vector<std::string>& words, const parallel:
     const Painting painting = agree(words, world.group(all, "world"));
     set_threads(painting.arguments.threads, place.local_world_size);
     if (may_pin) pin_rank(place);
-    paint(painting, world, status, [] { return false; });
+    paint(on_own_device(painting, place.local_rank), world, status, [] { return false; });
     flush_output();
   } catch (...) {
     Failure failure = current_failure();

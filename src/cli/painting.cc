@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "parallel/collectives.h"
+#include "parallel/nccl.h"
 #include "parallel/ranks.h"
 #include "weights/safetensors.h"
 
@@ -148,8 +149,18 @@ Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t
       usage_error("--timeout", "is of runs with several ranks; leave it out, or raise --nproc or a degree");
     if (arguments.messages.interface)
       usage_error("--interface", "is of runs with several ranks; leave it out, or raise --nproc or a degree");
-  } else if (!arguments.request.device.is_cpu()) {
-    usage_error("--device", "several ranks run on CPUs only; use --device cpu, or one rank");
+    if (arguments.messages.no_shared_memory)
+      usage_error("--no-shared-memory",
+                  "is of runs with several ranks; leave it out, or raise --nproc or a degree");
+  } else if (const at::Device device = arguments.request.device; !device.is_cpu()) {
+    if (!parallel::has_nccl())
+      usage_error(
+          "--device",
+          "several ranks need NCCL, with which this program was not built; use --device cpu, or one rank");
+    if (device.has_index())
+      usage_error("--device",
+                  "'{}' is of one rank; with cuda, each rank takes the GPU of its number on its host",
+                  device.str());
   }
   return painting;
 }

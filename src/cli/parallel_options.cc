@@ -86,7 +86,10 @@ void add_run_options(CLI::App& app, ParallelTexts& texts) {
   add(app, "--timeout", texts.timeout, "SECONDS",
       "After how long without an answer a rank counts as lost [300]");
   add(app, "--interface", texts.interface, "NAME",
-      "Network interface between ranks [lo on one host, else the one towards MASTER_ADDR]");
+      "Network interface between ranks of several hosts [the one towards MASTER_ADDR]");
+  app.add_flag("--no-shared-memory", texts.no_shared_memory,
+               "Between ranks of one host too, messages go through a network interface [lo]")
+      ->group("Parallel");
 }
 
 parallel::ParallelOptions parse_parallel_options(const ParallelTexts& texts) {
@@ -115,6 +118,7 @@ MessageOptions parse_message_options(const ParallelTexts& texts) {
   MessageOptions options;
   if (texts.timeout) options.timeout = parse_timeout(*texts.timeout);
   options.interface = texts.interface;
+  options.no_shared_memory = texts.no_shared_memory;
   return options;
 }
 

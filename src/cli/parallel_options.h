@@ -18,7 +18,7 @@ namespace tessera::cli {
 struct ParallelTexts {
   std::optional<std::string> nproc, data_parallel, ulysses, ring, pipefusion, tensor, split_scheme;
   std::optional<std::string> num_pipeline_patch, attn_layer_num_for_pp, warmup_steps, timeout, interface;
-  bool use_cfg_parallel = false, simulate_ranks = false;
+  bool use_cfg_parallel = false, simulate_ranks = false, no_shared_memory = false;
   std::optional<bool> text_encoder_parallel;
 };
 
@@ -26,6 +26,7 @@ struct ParallelTexts {
 struct MessageOptions {
   std::optional<std::chrono::milliseconds> timeout;
   std::optional<std::string> interface;
+  bool no_shared_memory = false;
 };
 
 void add_degree_options(CLI::App& app, ParallelTexts& texts);

@@ -1,7 +1,5 @@
 #include "cli/values.h"
 
-#include <ATen/Context.h>
-
 #include <algorithm>
 #include <charconv>
 #include <numeric>
@@ -60,10 +58,8 @@ at::Device parse_device(const std::string& option, const std::string& text) {
   if ((text != "cuda" && !numbered) || !index || *index < 0) {
     usage_error(option, "expected cpu, cuda or cuda:N, got '{}'", text);
   }
-  if (!at::globalContext().hasCUDA()) {
-    usage_error(option, "no GPU can be used: this libtorch has no CUDA or finds no driver; use --device cpu");
-  }
-  return {at::kCUDA, *index};
+  // Whether there is one is not asked here: that would start CUDA, and ranks are forked after this.
+  return numbered ? at::Device(at::kCUDA, *index) : at::Device(at::kCUDA);
 }
 
 pipelines::OutputType parse_output_type(const std::string& option, const std::string& text) {

@@ -20,14 +20,14 @@ at::Tensor part_of(const at::Tensor& x, int64_t dim, const Range& range) {
 }  // namespace
 
 Pending::Pending(const Group& group, std::string_view name, std::vector<Message> sends,
-                 std::vector<Message> receives)
+                 std::vector<Message> receives, Posting posting)
     : hooks_(group.hooks),
       axis_(group.axis),
       operation_{.axis = {}, .name = name, .bytes = bytes_of(sends)},
       start_(std::chrono::steady_clock::now()) {
   operation_.axis = axis_;
   if (hooks_ && hooks_->began) hooks_->began(operation_);
-  exchange_ = group.transport->post(std::move(sends), std::move(receives));
+  exchange_ = group.transport->post(std::move(sends), std::move(receives), posting);
 }
 
 void Pending::wait() {
@@ -141,11 +141,11 @@ Pending all_to_all(std::vector<at::Tensor> sends, std::vector<at::Tensor> receiv
 }
 
 Pending send(const at::Tensor& x, int64_t peer, const Group& group) {
-  return Pending(group, "send", {{peer, x}}, {});
+  return Pending(group, "send", {{peer, x}}, {}, Posting::kOneWay);
 }
 
 Pending receive(at::Tensor& x, int64_t peer, const Group& group) {
-  return Pending(group, "receive", {}, {{peer, x}});
+  return Pending(group, "receive", {}, {{peer, x}}, Posting::kOneWay);
 }
 
 Pending send_receive(const at::Tensor& sent, int64_t to, at::Tensor& received, int64_t from,
@@ -186,6 +186,10 @@ void barrier(const Group& group) {
     receives.push_back({peer, at::empty({1}, at::kByte)});
   }
   Pending(group, "barrier", std::move(sends), std::move(receives)).wait();
+}
+
+void settle(const Group& group) {
+  if (group.transport) group.transport->settle();
 }
 
 }  // namespace tessera::parallel

@@ -25,7 +25,7 @@ class Pending {
  public:
   Pending() = default;  // over already
   Pending(const Group& group, std::string_view name, std::vector<Message> sends,
-          std::vector<Message> receives);
+          std::vector<Message> receives, Posting posting = Posting::kTogether);
   Pending(Pending&&) noexcept = default;
   Pending& operator=(Pending&&) noexcept = default;
 
@@ -71,5 +71,9 @@ std::string broadcast_bytes(const std::string& bytes, int64_t root, const Group&
 
 // Returns when every rank has come here.
 void barrier(const Group& group);
+
+// Returns when all that was waited for has arrived, in this group and all others: on a device, wait() alone
+// does not stop this thread. Any rank may call it at any time.
+void settle(const Group& group);
 
 }  // namespace tessera::parallel

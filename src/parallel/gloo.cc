@@ -14,7 +14,7 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 
 [[noreturn]] void lost(int64_t peer, std::string_view why) {
-  throw Error(ErrorKind::kPeer, "rank " + std::to_string(peer), "lost: " + gloo_reason(why));
+  lost_peer(peer, gloo_reason(why));
 }
 
 // Messages of one exchange, each a work of c10d.
@@ -87,7 +87,8 @@ class GlooTransport : public Transport {
                 Milliseconds timeout)
       : gloo_(std::move(gloo)), ranks_(std::move(ranks)), tag_(tag), timeout_(timeout) {}
 
-  std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives) override {
+  std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives,
+                                 Posting) override {
     std::vector<GlooExchange::Part> parts;
     // Receives first: what is expected needs no buffer between.
     for (Message& message : receives) add(parts, message, /*sending=*/false);

@@ -26,8 +26,15 @@ struct Message {
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // Returns when all messages are through. Throws Error(kPeer) that names the peer when one is lost or late.
+  // Returns when all messages are through, or, on a device, will be before whatever is queued from now on.
+  // Throws Error(kPeer) that names the peer when one is lost or late.
   virtual void wait() = 0;
+};
+
+// Who posts the other sides of an exchange.
+enum class Posting {
+  kTogether,  // every rank of the group, as its next one of this kind
+  kOneWay     // the peer of the only message
 };
 
 class Transport {
@@ -35,8 +42,15 @@ class Transport {
   virtual ~Transport() = default;
   // Posts all messages at once and returns without waiting for any. Messages between two ranks arrive in the
   // order in which they were posted. Empty tensors do not travel.
-  virtual std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives) = 0;
+  virtual std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives,
+                                         Posting posting) = 0;
+  // Returns when all messages that were waited for have arrived, of all groups: on a device, to wait for a
+  // message only queues what follows behind it. Throws as Exchange::wait() does.
+  virtual void settle() {}
 };
+
+// Throws Error(kPeer): "[rank 3] lost: ...", by which whoever watches all ranks knows which one to blame.
+[[noreturn]] void lost_peer(int64_t rank, std::string_view why);
 
 // What connects a rank to all others.
 class Fabric {

@@ -12,7 +12,10 @@
 
 #include "core/error.h"
 #include "parallel/address.h"
+#include "parallel/device_fabric.h"
 #include "parallel/gloo.h"
+#include "parallel/nccl.h"
+#include "parallel/shared_memory.h"
 
 namespace tessera::parallel {
 
@@ -54,12 +57,12 @@ auto within(Milliseconds timeout, Step step) {
   return result.get();
 }
 
-// Says that this rank is here, and waits for all others.
-void arrive(c10d::Store& store, const Rendezvous& rendezvous) {
+// Says that this rank is here, and waits for all others. What each has to say of itself, by rank.
+std::vector<std::string> arrive(c10d::Store& store, const Rendezvous& rendezvous, const std::string& own) {
   const auto key = [](int64_t rank) { return fmt::format("rank {}", rank); };
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < rendezvous.world_size; ++rank) keys.push_back(key(rank));
-  store.set(key(rendezvous.rank), std::vector<uint8_t>{1});
+  store.set(key(rendezvous.rank), std::vector<uint8_t>(own.begin(), own.end()));
   try {
     store.wait(keys, rendezvous.timeout);
   } catch (const std::exception&) {
@@ -70,6 +73,12 @@ void arrive(c10d::Store& store, const Rendezvous& rendezvous) {
     }
     throw;
   }
+  std::vector<std::string> all;
+  for (const std::string& rank : keys) {
+    const std::vector<uint8_t> text = store.get(rank);
+    all.emplace_back(text.begin(), text.end());
+  }
+  return all;
 }
 
 // The address on which this rank listens when no interface is named. A host's own name is not asked: it often
@@ -109,9 +118,21 @@ World World::join(const Rendezvous& rendezvous) {
     });
     const bool named = !rendezvous.interface.empty();
     const GlooPlace place{named ? rendezvous.interface : listening_address(rendezvous), named};
-    within(timeout, [rendezvous, store] { arrive(*store, rendezvous); });
-    step = fmt::format("connect to all others through {}", place.name);
-    return {rank, size, within(timeout, [=] { return connect_gloo(store, rank, size, place, timeout); })};
+    const auto meeting_place = rendezvous.shared_memory ? std::make_shared<MeetingPlace>() : nullptr;
+    const std::string own = meeting_place ? meeting_place->text() : "";
+    const std::vector<std::string> all =
+        within(timeout, [rendezvous, store, own] { return arrive(*store, rendezvous, own); });
+    std::shared_ptr<Fabric> fabric;
+    if (!std::all_of(all.begin(), all.end(), [&](const std::string& text) { return same_host(own, text); })) {
+      step = fmt::format("connect to all others through {}", place.name);
+      fabric = within(timeout, [=] { return connect_gloo(store, rank, size, place, timeout); });
+    }
+    // Rank 0, whose store this may be, is through with this once all others of its host have read theirs;
+    // Gloo and NCCL keep the store.
+    if (meeting_place) fabric = share_memory(rank, *meeting_place, all, fabric, timeout);
+    if (has_nccl())
+      fabric = connect_devices(rank, at::kCUDA, nccl_communicators(store, timeout), fabric, timeout);
+    return {rank, size, fabric};
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

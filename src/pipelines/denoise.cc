@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "core/device.h"
 #include "core/error.h"
 #include "parallel/collectives.h"
 
@@ -145,6 +146,9 @@ class Loop {
   }
 
   void end_step(int64_t step) {
+    // A device may be steps behind; a peer that is lost shows here at the latest.
+    parallel::settle(ranks_.world);
+    synchronize(options_.device());
     const auto now = std::chrono::steady_clock::now();
     step_seconds_.push_back(std::chrono::duration<double>(now - start_).count());
     start_ = now;

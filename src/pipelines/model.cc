@@ -7,7 +7,9 @@ JsonConfig read_model_index(const std::filesystem::path& folder) {
   std::error_code code;
   if (!std::filesystem::exists(folder, code)) {
     input_error(folder.empty() ? "--model" : folder.string(),
-                "no such folder; --model wants a folder that diffusers' save_pretrained wrote");
+                "no such folder; --model wants one that diffusers' save_pretrained wrote, or into which a "
+                "hub's model was "
+                "downloaded");
   }
   if (!std::filesystem::is_directory(folder, code)) {
     input_error(folder.string(), "is a file; --model wants the folder that holds model_index.json");

@@ -114,13 +114,14 @@ TEST_P(Collectives, RingAndBroadcast) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Collectives,
-                         testing::Combine(testing::Values(1, 2, 3, 4, 8),
-                                          testing::Values(at::kFloat, at::kBFloat16),
-                                          testing::Values(Wire::kMemory, Wire::kGloo)));
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, Collectives,
+    testing::Combine(testing::Values(1, 2, 3, 4, 8), testing::Values(at::kFloat, at::kBFloat16),
+                     testing::Values(Wire::kOrdered, Wire::kShared, Wire::kHosts, Wire::kGloo)));
 
 class Wires : public testing::TestWithParam<Wire> {};
-INSTANTIATE_TEST_SUITE_P(Both, Wires, testing::Values(Wire::kMemory, Wire::kGloo));
+INSTANTIATE_TEST_SUITE_P(All, Wires,
+                         testing::Values(Wire::kOrdered, Wire::kShared, Wire::kHosts, Wire::kGloo));
 
 TEST_P(Wires, MessagesOfDifferentGroupsDoNotMix) {
   const auto body = [](World world) {
@@ -141,6 +142,29 @@ TEST_P(Wires, MessagesOfDifferentGroupsDoNotMix) {
     sending_b.wait();
   };
   run_ranks_as_threads(4, body, GetParam());
+}
+
+// Long messages in both directions, sent before anybody receives: nobody may wait for space.
+TEST_P(Wires, ManyLongMessages) {
+  const auto body = [](World world) {
+    const Group group = world.group({0, 1}, "test");
+    const int64_t peer = 1 - group.rank;
+    std::vector<at::Tensor> sent, received;
+    std::vector<Pending> pending;
+    for (int64_t i = 0; i < 40; ++i) {
+      sent.push_back(contribution(group.rank + 2 * i, {1000 * (i + 1)}, at::kFloat));
+      pending.push_back(send(sent.back(), peer, group));
+    }
+    for (int64_t i = 0; i < 40; ++i) {
+      received.push_back(at::empty({1000 * (i + 1)}));
+      pending.push_back(receive(received.back(), peer, group));
+    }
+    for (Pending& each : pending) each.wait();
+    for (int64_t i = 0; i < 40; ++i)
+      EXPECT_TRUE(at::equal(received[static_cast<size_t>(i)],
+                            contribution(peer + 2 * i, {1000 * (i + 1)}, at::kFloat)));
+  };
+  run_ranks_as_threads(2, body, GetParam());
 }
 
 TEST(Hooks, SeeEveryOperationWithItsBytes) {

@@ -1,0 +1,33 @@
+#include "core/device.h"
+
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "core/error.h"
+
+namespace tessera {
+
+c10::Device use_device(c10::Device device, int64_t fallback) {
+  if (device.is_cpu()) return device;
+  const auto count = static_cast<int64_t>(at::getNumGPUs());
+  if (count == 0) {
+    usage_error("--device",
+                "no GPU can be used: this libtorch has no CUDA or finds no driver; use --device cpu");
+  }
+  const int64_t index = device.has_index() ? device.index() : fallback;
+  if (index >= count) {
+    if (device.has_index())
+      usage_error("--device", "'{}': this host has {} GPUs, from cuda:0", device.str(), count);
+    usage_error("--device", "rank {} of this host needs a GPU of its own, and there are {}; use fewer ranks",
+                index, count);
+  }
+  const c10::Device chosen(device.type(), static_cast<c10::DeviceIndex>(index));
+  c10::impl::VirtualGuardImpl(chosen.type()).setDevice(chosen);
+  return chosen;
+}
+
+void synchronize(c10::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+}  // namespace tessera
