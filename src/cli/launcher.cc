@@ -70,7 +70,8 @@ class BlockedSignals {
   BlockedSignals() {
     ::signal(SIGCHLD, SIG_DFL);  // ignored, as a caller may have left it, nobody would be told of an end
     ::sigemptyset(&set_);
-    for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set_, number);
+    for (const int number : {SIGCHLD, SIGINT, SIGTERM}) ::sigaddset(&set_, number);
+    if (!ignores_hangup()) ::sigaddset(&set_, SIGHUP);
     ::sigprocmask(SIG_BLOCK, &set_, &before_);
   }
   ~BlockedSignals() { restore(); }

@@ -33,8 +33,15 @@ void install_signal_handlers() {
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
+  for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
+  if (!ignores_hangup()) ::sigaction(SIGHUP, &action, nullptr);
   ::signal(SIGXFSZ, SIG_IGN);
+}
+
+bool ignores_hangup() {
+  struct sigaction action = {};
+  ::sigaction(SIGHUP, nullptr, &action);
+  return action.sa_handler == SIG_IGN;
 }
 
 bool interrupted() {

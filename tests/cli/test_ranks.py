@@ -18,7 +18,7 @@ DEGREES = [  # words, what the report says of them; the model has 2 heads, 2 blo
     (["--nproc", "2", "--use-cfg-parallel"], {"world_size": 2, "cfg": 2}),
     (["--use_cfg_parallel", "--ulysses_degree", "2"], {"world_size": 4, "cfg": 2, "ulysses": 2}),
     (["--tensor-parallel-degree", "2", "--split-scheme", "1d"], {"world_size": 2, "tp": 2}),
-    (["--ring-degree", "2", "--timeout", "60", "--interface", "lo"], {"world_size": 2, "ring": 2}),
+    (["--ring-degree", "2", "--timeout", "60", "--no-shared-memory", "--interface", "lo"], {"world_size": 2, "ring": 2}),
     (["--pipefusion_parallel_degree", "2", "--num_pipeline_patch", "2", "--attn_layer_num_for_pp", "1", "1",
       "--warmup_steps", "3"],
      {"world_size": 2, "pp": 2, "num_pipeline_patch": 2, "attn_layer_num_for_pp": [1, 1], "warmup_steps": 3}),
@@ -116,7 +116,9 @@ def rules_of_degrees(box):
             (["--timeout", "3"], "[--timeout] is of runs with several ranks"),
             (["--interface", "lo"], "[--interface] is of runs with several ranks"),
             (["--nproc", "2", "--use-cfg-parallel", "--timeout", "0"], "must be from 0.1 to 86400 seconds"),
-            (["--nproc", "2", "--use-cfg-parallel", "--interface", "wire"], "no network interface 'wire'; it has "),
+            (["--no-shared-memory"], "[--no-shared-memory] is of runs with several ranks"),
+            (["--nproc", "2", "--use-cfg-parallel", "--interface", "lo"], "all ranks are on this host and share memory"),
+            (["--nproc", "2", "--use-cfg-parallel", "--no-shared-memory", "--interface", "wire"], "no network interface 'wire'; it has "),
             (["--simulate-ranks"], "--simulate-ranks needs the degrees"),
             (["--simulate-ranks", "--use-cfg-parallel", "--nproc", "2"], "is for one rank, but there are 2"),
             (["--text-encoder-parallel"], "--text-encoder-parallel is of runs with several ranks"),
@@ -144,7 +146,7 @@ def help_names_every_option(box):
     text = box.run("generate", "--help").out
     for name in ("nproc", "data-parallel-degree", "use-cfg-parallel", "ulysses-degree", "ring-degree", "timeout",
                  "pipefusion-parallel-degree", "num-pipeline-patch", "attn-layer-num-for-pp", "warmup-steps",
-                 "tensor-parallel-degree", "split-scheme", "interface", "simulate-ranks", "text-encoder-parallel"):
+                 "tensor-parallel-degree", "split-scheme", "interface", "no-shared-memory", "simulate-ranks", "text-encoder-parallel"):
         assert f"--{name}" in text, name
 
 
@@ -177,13 +179,14 @@ def name(process):
     return pathlib.Path(f"/proc/{process}/comm").read_text().strip()
 
 
-def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",)):
+def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",), settle=0.3):
+    """Returns with the denoiser loaded and, unless `settle` is 0, some steps done."""
     process = subprocess.Popen([box.program, "generate", "a cat", "--model", MODEL, "--num-inference-steps", steps,
-                                "--num-images-per-prompt", "4", *method, *words], cwd=box.folder, stdout=subprocess.PIPE,
+                                "--num-images-per-prompt", "16", *method, *words], cwd=box.folder, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
     while "load denoiser" not in (line := process.stderr.readline()):
         assert process.poll() is None, line
-    time.sleep(0.3)  # into the steps
+    time.sleep(settle)
     ranks = children(process.pid)
     assert [name(rank) for rank in ranks] == ["tessera:0", "tessera:1"], ranks
     # Forked before there was a thread, hence one of ours.
@@ -216,7 +219,7 @@ def a_stopped_rank_ends_the_run(box):
 @test
 def a_rank_without_memory_ends_the_run(box):
     # Steps may do with the memory that they have; the decoder, which each replica loads, needs more.
-    run = start_long_run(box, steps="300", method=("--data-parallel-degree", "2"))
+    run = start_long_run(box, steps="100", method=("--data-parallel-degree", "2"), settle=0.1)
     resource.prlimit(run.ranks[1], resource.RLIMIT_AS, (1 << 20, 1 << 20))
     code, out, lines, seconds = run.finish()
     assert code == 4 and out == "" and seconds < 10, (code, out, lines, seconds)
@@ -233,12 +236,12 @@ def memory_that_no_rank_has(box):
 
 @test
 def a_pause_is_no_failure(box):
-    run = start_long_run(box, "--timeout", "30", steps="100")
+    run = start_long_run(box, "--timeout", "30", steps="100", settle=0)
     os.kill(run.ranks[1], signal.SIGSTOP)
     time.sleep(0.5)
     os.kill(run.ranks[1], signal.SIGCONT)
     code, out, lines, _ = run.finish()
-    assert code == 0 and len(out.split()) == 4, (code, out, lines)
+    assert code == 0 and len(out.split()) == 16, (code, out, lines)
 
 
 @test
@@ -267,6 +270,23 @@ def ctrl_c_twice_and_termination_end_at_once(box):
     code, _, lines, seconds = run.finish()
     assert code == 143 and seconds < 5, (code, lines, seconds)
     assert box.files() == []
+
+
+@test
+def nohup_outlives_the_terminal(box):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does; children inherit it
+    try:
+        run = start_long_run(box, "--timeout", "30", steps="100", settle=0)
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for process in (run.process.pid, *run.ranks):
+        os.kill(process, signal.SIGHUP)
+    code, out, lines, _ = run.finish()
+    assert code == 0 and len(out.split()) == 16, (code, out, lines)
+    run = start_long_run(box)
+    run.process.send_signal(signal.SIGHUP)
+    code, _, lines, seconds = run.finish()
+    assert code == 129 and seconds < 5, (code, lines, seconds)
 
 
 @test
@@ -338,7 +358,7 @@ def a_launched_rank_that_stops_ends_the_others(box):
     os.kill(ranks[1].pid, signal.SIGSTOP)
     _, err = ranks[0].communicate(timeout=60)
     ranks[1].kill()
-    assert ranks[0].returncode == 4 and "tessera: [rank 0] [rank 1] lost: Timed out" in err, err
+    assert ranks[0].returncode == 4 and "tessera: [rank 0] [rank 1] lost: no message within 2 s" in err, err
     finish_ranks(ranks[1:])
     assert box.files() == []
 
