@@ -29,7 +29,7 @@ VAE = dict(block_out_channels=(128, 256, 512, 512), layers_per_block=2, latent_c
 TEXT_LAYERS = 4  # of T5-XXL's 24: the whole would take 9.5 GB
 
 
-def make_model(folder, layers):
+def make_model(folder, layers, text_layers):
     """Saves random weights in bf16 once; both sides read the same files."""
     import torch
     from diffusers import AutoencoderKL, DPMSolverMultistepScheduler, PixArtTransformer2DModel
@@ -43,7 +43,7 @@ def make_model(folder, layers):
         AutoencoderKL(**VAE).to(torch.bfloat16).save_pretrained(folder / "vae")
     if not (folder / "text_encoder").exists():
         torch.manual_seed(2)
-        config = T5Config(d_model=4096, d_ff=10240, d_kv=64, num_heads=64, num_layers=TEXT_LAYERS, vocab_size=32128,
+        config = T5Config(d_model=4096, d_ff=10240, d_kv=64, num_heads=64, num_layers=text_layers, vocab_size=32128,
                           feed_forward_proj="gated-gelu")
         T5EncoderModel(config).to(torch.bfloat16).save_pretrained(folder / "text_encoder")
     if not (folder / "model_index.json").exists():
@@ -226,17 +226,18 @@ def main():
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
     parser.add_argument("--worker", nargs=7, help=argparse.SUPPRESS)
     parser.add_argument("--diffusers-command", nargs=4, help=argparse.SUPPRESS)
-    parser.add_argument("--make-model", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--make-model", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.make_model:
-        return make_model(pathlib.Path(args.make_model[0]), int(args.make_model[1]))
+        return make_model(pathlib.Path(args.make_model[0]), *map(int, args.make_model[1:]))
     if args.diffusers_command:
         return diffusers_command(args.diffusers_command)
     if args.worker:
         return diffusers_worker(args.worker)
     folder = args.models / f"sigma-{args.layers}"
     # In a process of its own: a child's peak memory counts from that of the parent that forked it.
-    subprocess.run([sys.executable, __file__, "--make-model", str(folder), str(args.layers)], check=True)
+    subprocess.run([sys.executable, __file__, "--make-model", str(folder), str(args.layers), str(TEXT_LAYERS)],
+                   check=True)
     for part in args.parts:
         for dtype in args.dtypes:
             for threads in args.threads:

@@ -3,6 +3,7 @@
 
 Random weights of PixArt-Sigma-XL's real shape. Every round runs the command with one rank and then with each method, so
 that a ratio is of two runs of the same round. Bytes are those of the report against the closed forms of docs/parallel.md.
+"apart" is what the machine allows: as many runs of one rank at once as there are ranks, which share no work.
 """
 import argparse
 import json
@@ -14,6 +15,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+STEADY = slice(2, -1)  # steps that count: a pipeline fills in the first ones and empties in the last
 SAMPLES, PATCH, ROW_PIXELS, LATENT_CHANNELS = 2, 2, 8, 4  # guidance: two samples of one picture
 
 
@@ -42,13 +44,26 @@ def closed_form(method, ranks, size, config, bytes_per_element):
             "pipefusion": activation}[method]  # once to the next stage
 
 
-def run(model, size, dtype, steps, flags, report):
+def start(model, size, dtype, steps, flags, report):
     command = [str(ROOT / "build" / "tessera"), "generate", "a red circle", "--model", str(model), "--dtype", dtype,
                "--threads", "1", "--num-inference-steps", str(steps), "--height", str(size), "--width", str(size),
                "--seed", "1", "--no-resolution-binning", "--output-type", "latent", "-o", str(report.with_suffix(".safetensors")),
                "--report", str(report), "-q", *flags]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"))
+
+
+def run(model, size, dtype, steps, flags, report):
+    if start(model, size, dtype, steps, flags, report).wait() != 0:
+        sys.exit(f"bench: the run with {' '.join(flags) or 'one rank'} failed")
     return json.loads(report.read_text())
+
+
+def run_apart(model, size, dtype, steps, ranks, report):
+    """Median seconds of a step while other ranks' whole work goes on beside it."""
+    reports = [report.with_name(f"apart-{rank}.json") for rank in range(ranks)]
+    if any([process.wait() for process in [start(model, size, dtype, steps, [], each) for each in reports]]):
+        sys.exit("bench: a run failed")
+    return statistics.mean(statistics.median(json.loads(each.read_text())["step_seconds"][STEADY]) for each in reports)
 
 
 def sent_bytes(rank, ignored):
@@ -62,28 +77,34 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--sizes", type=int, nargs="*", default=[512, 1024], help="pixels of a side")
     parser.add_argument("--layers", type=int, default=28, help="transformer blocks (28 is the real model)")
-    parser.add_argument("--steps", type=int, default=5, help="denoising steps; the first two are not counted")
+    parser.add_argument("--text-layers", type=int, default=4, help="of the text encoder (24 is T5-XXL: 9.5 GB)")
+    parser.add_argument("--steps", type=int, default=6, help="denoising steps; the first two and the last are not counted")
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--patches", type=int, default=4, help="of PipeFusion")
     parser.add_argument("--methods", nargs="*", help="cfg, ulysses, ring, tensor, pipefusion (default: all)")
+    parser.add_argument("--no-shared-memory", action="store_true", help="messages through the loopback device")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
     args = parser.parse_args()
-    model = args.models / f"sigma-{args.layers}"
-    subprocess.run([sys.executable, str(ROOT / "bench" / "compare.py"), "--make-model", str(model), str(args.layers)],
-                   check=True)
+    model = args.models / f"sigma-{args.layers}{'' if args.text_layers == 4 else f'-t5-{args.text_layers}'}"
+    subprocess.run([sys.executable, str(ROOT / "bench" / "compare.py"), "--make-model", str(model), str(args.layers),
+                    str(args.text_layers)], check=True)
     config = json.loads((model / "transformer" / "config.json").read_text())
     table = methods(args.ranks, args.patches)
+    more = ["--no-shared-memory"] if args.no_shared_memory else []
     chosen = args.methods or list(table)
     with tempfile.TemporaryDirectory() as scratch:
         report = pathlib.Path(scratch) / "report.json"
         for size in args.sizes:
-            speedups, last = {name: [] for name in chosen}, {}
+            speedups, last, apart = {name: [] for name in chosen}, {}, []
             for _ in range(args.rounds):
                 alone = run(model, size, args.dtype, args.steps, [], report)
-                one = statistics.median(alone["step_seconds"][2:])
+                one = statistics.median(alone["step_seconds"][STEADY])
+                apart.append(args.ranks * one / run_apart(model, size, args.dtype, args.steps, args.ranks, report))
                 for name in chosen:
-                    last[name] = run(model, size, args.dtype, args.steps, table[name], report)
-                    speedups[name].append(one / statistics.median(last[name]["step_seconds"][2:]))
+                    last[name] = run(model, size, args.dtype, args.steps, table[name] + more, report)
+                    speedups[name].append(one / statistics.median(last[name]["step_seconds"][STEADY]))
+            print(f"{size} px {args.dtype} {args.layers} layers {'apart':10}: {args.ranks} runs at once do the work of "
+                  f"{statistics.median(apart):.3f} [{min(apart):.3f} .. {max(apart):.3f}]  ({args.rounds} rounds)", flush=True)
             for name in chosen:
                 ranks = last[name]["ranks"]
                 total = sum(last[name]["step_seconds"])
