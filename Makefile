@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 BUILD := build
 
-.PHONY: demo test build setup bench format lint parity asan fuzz soak hosts install clean help
+.PHONY: demo test build setup bench format lint parity asan tsan fuzz soak hosts install clean help
 
 demo: build           ## set up, build, and paint the first picture, on two ranks
 	$(BUILD)/tessera generate "a red circle above a blue square on a white background" --use-cfg-parallel --seed 1 -o out.png
@@ -40,6 +40,11 @@ parity: build         ## live comparison with diffusers and transformers over ma
 asan: setup           ## the tests under AddressSanitizer and UBSan
 	@tools/build.sh asan tessera tessera_tests
 	tools/run_asan.sh
+
+tsan: setup           ## the tests in which ranks are threads, under ThreadSanitizer
+	@tools/build.sh tsan tessera_tests
+	TSAN_OPTIONS=ignore_noninstrumented_modules=1 build-tsan/tests/tessera_tests --gtest_brief=1 \
+	  --gtest_filter='Ranks/*:All/Wires*:Sizes/*Worlds*:PipeFusion*:SharedQueue*:Hooks*:RankThreads*:Board*'
 
 fuzz: setup           ## a minute of fuzzing (FUZZ_SECONDS=60)
 	@tools/fuzz.sh

@@ -176,7 +176,7 @@ def held_out_captions(seed: int, each: int) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(
         description="Scores pictures against captions, or writes a list of held-out captions.")
-    parser.add_argument("--pictures", help="folder of pictures; in name order they match the lines")
+    parser.add_argument("--pictures", help="folder of pictures: p-0.png of the first line, p-1.png, ...")
     parser.add_argument("--captions", help="text file, one caption per line")
     parser.add_argument("--write-captions", metavar="FILE", help="write held-out captions and stop")
     parser.add_argument("--each", type=int, default=200,
@@ -197,8 +197,9 @@ def main() -> int:
         parser.error("give --pictures and --captions, or --write-captions")
     with open(args.captions, encoding="utf-8") as source:
         captions = [line.strip() for line in source if line.strip()]
-    names = sorted(n for n in os.listdir(args.pictures)
-                   if n.lower().endswith((".png", ".ppm", ".jpg", ".jpeg", ".webp")))
+    names = sorted((n for n in os.listdir(args.pictures)
+                    if n.lower().endswith((".png", ".ppm", ".jpg", ".jpeg", ".webp"))),
+                   key=lambda n: (len(n), n))  # p-9 before p-10
     if len(names) != len(captions):
         sys.exit(f"{len(names)} pictures in {args.pictures} but {len(captions)} captions")
     verdicts = []
