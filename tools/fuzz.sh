@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the fuzzers into build-fuzz/ and runs them for FUZZ_SECONDS (default 60) in all, from the inputs in
-# fuzz/corpus/. Fails on a finding: the input that shows it is left in build-fuzz/findings/.
+# fuzz/corpus/. Fails on a finding: the input that shows it is left in build-fuzz/findings/. FUZZ_SEED makes a run from
+# the same corpus try the same inputs again (default 0: others each time).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +14,7 @@ export OMP_NUM_THREADS=1
 for name in "${fuzzers[@]}"; do
   mkdir -p "build-fuzz/corpus/$name" build-fuzz/findings
   log=build-fuzz/$name.log
-  build-fuzz/fuzz/fuzz_"$name" -max_total_time="$seconds" -max_len=4096 -timeout=30 -rss_limit_mb=4096 \
+  build-fuzz/fuzz/fuzz_"$name" -max_total_time="$seconds" -seed="${FUZZ_SEED:-0}" -max_len=4096 -timeout=30 -rss_limit_mb=4096 \
     -dict="fuzz/$name.dict" -artifact_prefix="build-fuzz/findings/$name-" \
     "build-fuzz/corpus/$name" "fuzz/corpus/$name" >"$log" 2>&1 || { tail -n 60 "$log" >&2; exit 1; }
   echo "fuzz_$name: $(tail -n 1 "$log")"

@@ -115,6 +115,13 @@ std::optional<int64_t> as_integer(const Json& value) {
   return fits ? std::optional(value.get<int64_t>()) : std::nullopt;
 }
 
+std::optional<double> as_number(const Json& value) {
+  if (!value.is_number()) return std::nullopt;
+  const auto number = value.get<double>();
+  const bool overflows = std::isfinite(number) && std::abs(number) > std::numeric_limits<float>::max();
+  return overflows ? std::nullopt : std::optional(number);
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
@@ -178,8 +185,15 @@ int64_t JsonConfig::count(const std::string& key, int64_t most, std::optional<in
 double JsonConfig::number(const std::string& key, std::optional<double> fallback) const {
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
-  if (value && value->is_number()) return value->get<double>();
-  fail(key, "a number");
+  if (const auto result = value ? as_number(*value) : std::nullopt) return *result;
+  fail(key, value && value->is_number() ? "a number that fp32 can hold" : "a number");
+}
+
+double JsonConfig::number_within(const std::string& key, double least, double most,
+                                 std::optional<double> fallback) const {
+  const double value = number(key, fallback);
+  if (!(value >= least && value <= most)) fail(key, fmt::format("a number from {} to {}", least, most));
+  return value;
 }
 
 bool JsonConfig::boolean(const std::string& key, std::optional<bool> fallback) const {
@@ -214,8 +228,9 @@ std::vector<double> JsonConfig::numbers(const std::string& key) const {
   if (!value || !value->is_array()) fail(key, "a list of numbers");
   std::vector<double> result;
   for (const Json& item : *value) {
-    if (!item.is_number()) fail(key, "a list of numbers");
-    result.push_back(item.get<double>());
+    const auto number = as_number(item);
+    if (!number) fail(key, "a list of numbers that fp32 can hold");
+    result.push_back(*number);
   }
   return result;
 }

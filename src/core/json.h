@@ -33,7 +33,11 @@ class JsonConfig {
   int64_t integer(const std::string& key, std::optional<int64_t> fallback = std::nullopt) const;
   // A size or a number of things: from 1 to `most`.
   int64_t count(const std::string& key, int64_t most, std::optional<int64_t> fallback = std::nullopt) const;
+  // NaN and the infinities count as numbers; what overflows fp32 does not.
   double number(const std::string& key, std::optional<double> fallback = std::nullopt) const;
+  // From `least` to `most`, and no NaN.
+  double number_within(const std::string& key, double least, double most,
+                       std::optional<double> fallback = std::nullopt) const;
   bool boolean(const std::string& key, std::optional<bool> fallback = std::nullopt) const;
   std::string string(const std::string& key, const std::optional<std::string>& fallback = std::nullopt) const;
   std::vector<int64_t> integers(const std::string& key) const;  // required; a single integer counts as a list

@@ -2,23 +2,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/error.h"
 
 namespace tessera::samplers {
 namespace {
 
+// Latents may be fp32, which cannot be multiplied by what is finite in fp64 alone.
+bool is_finite(double weight) {
+  return std::abs(weight) <= std::numeric_limits<float>::max();
+}
+
 bool is_finite(const Combination& weights) {
-  return std::isfinite(weights.z) && std::isfinite(weights.output) && std::isfinite(weights.noise) &&
-         std::all_of(weights.history.begin(), weights.history.end(),
-                     [](double w) { return std::isfinite(w); });
+  return is_finite(weights.z) && is_finite(weights.output) && is_finite(weights.noise) &&
+         std::all_of(weights.history.begin(), weights.history.end(), [](double w) { return is_finite(w); });
 }
 
 bool is_finite(const LinearStep& step) {
   const Conversion& convert = step.convert;
-  return std::isfinite(step.timestep) && std::isfinite(step.input_divisor) &&
-         std::isfinite(convert.z / convert.divisor) && std::isfinite(convert.output / convert.divisor) &&
-         (!step.corrector || is_finite(*step.corrector)) && is_finite(step.predictor);
+  return is_finite(step.timestep) && is_finite(step.input_divisor) && is_finite(convert.z) &&
+         is_finite(convert.output) && is_finite(convert.divisor) && is_finite(convert.z / convert.divisor) &&
+         is_finite(convert.output / convert.divisor) && (!step.corrector || is_finite(*step.corrector)) &&
+         is_finite(step.predictor);
 }
 
 // Sums terms into one new tensor, in the order in which they come; a weight of zero costs nothing.
@@ -111,10 +117,11 @@ Conversion to_epsilon(Prediction prediction, const NoiseLevel& level) {
 
 LinearSampler::LinearSampler(LinearSolver solver, const std::string& where) : solver_(std::move(solver)) {
   for (const LinearStep& step : solver_.steps) {
-    if (!is_finite(step) || !std::isfinite(solver_.init_noise_sigma)) {
+    if (!is_finite(step) || !is_finite(solver_.init_noise_sigma)) {
       input_error(
           where,
-          "step {} of {} divides by zero with these options; choose another number of steps or sampler",
+          "step {} of {} divides by zero or overflows with these options; choose another number of steps or "
+          "sampler",
           timesteps_.size() + 1, solver_.steps.size());
     }
     timesteps_.push_back(step.timestep);

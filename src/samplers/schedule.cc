@@ -35,15 +35,17 @@ at::Tensor read_betas(const JsonConfig& config) {
   const int64_t count = config.integer("num_train_timesteps", 1000);
   if (config.has("trained_betas")) {
     const std::vector<double> betas = config.numbers("trained_betas");
-    if (static_cast<int64_t>(betas.size()) != count) {
-      config.fail("trained_betas", fmt::format("a list of num_train_timesteps = {} numbers", count));
+    const bool in_range = std::all_of(betas.begin(), betas.end(), [](double b) { return b >= 0 && b <= 1; });
+    if (static_cast<int64_t>(betas.size()) != count || !in_range) {
+      config.fail("trained_betas",
+                  fmt::format("a list of num_train_timesteps = {} numbers from 0 to 1", count));
     }
     return at::tensor(betas, at::kFloat);
   }
   const std::string schedule =
       read_choice(config, "beta_schedule", "linear", {"linear", "scaled_linear", "squaredcos_cap_v2"});
-  const double start = config.number("beta_start", 0.0001);
-  const double end = config.number("beta_end", 0.02);
+  const double start = config.number_within("beta_start", 0, 1, 0.0001);
+  const double end = config.number_within("beta_end", 0, 1, 0.02);
   if (schedule == "linear") return at::linspace(start, end, count, at::kFloat);
   if (schedule == "scaled_linear") {
     return at::linspace(std::sqrt(start), std::sqrt(end), count, at::kFloat).square();
@@ -164,6 +166,7 @@ std::vector<double> spaced_timesteps(const JsonConfig& config, const std::string
                   steps);
     }
     const int64_t offset = config.integer("steps_offset", 0);
+    if (offset < 0 || offset > end) config.fail("steps_offset", fmt::format("an integer from 0 to {}", end));
     for (int64_t i = steps + skipped - 1; i >= skipped; --i) {
       timesteps.push_back(static_cast<double>(i * stride + offset));
     }
