@@ -14,15 +14,16 @@ inline void require(bool condition, const char* promise) {
   std::abort();
 }
 
-// Runs `function`; true when it returned, false when it refused its input. Any other exception ends the
-// fuzzer.
+// Runs `function`; true when it returned, false when it refused its input, as bad or, where it `has_request`, as
+// something on which the request cannot be carried out. Any other exception ends the fuzzer.
 template <typename Function>
-bool accepts(Function&& function) {
+bool accepts(Function&& function, bool has_request = false) {
   try {
     function();
     return true;
   } catch (const Error& error) {
-    require(error.kind() == ErrorKind::kInput, "bad input is an input error");
+    require(error.kind() == ErrorKind::kInput || (has_request && error.kind() == ErrorKind::kUsage),
+            "bad input is an input error");
     return false;
   }
 }

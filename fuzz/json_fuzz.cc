@@ -31,7 +31,8 @@ void read_every_way(const JsonConfig& config, const std::string& key) {
 // All steps on a latent of two numbers.
 void run_sampler(const JsonConfig& config) {
   std::unique_ptr<samplers::Sampler> sampler;
-  if (!accepts([&] { sampler = samplers::make_sampler(config, std::nullopt, kSteps, kTokens); })) return;
+  const auto make = [&] { sampler = samplers::make_sampler(config, std::nullopt, kSteps, kTokens); };
+  if (!accepts(make, /*has_request=*/true)) return;
   require(sampler->steps() >= 1, "a sampler has steps");
   samplers::SamplerState state;
   at::Tensor z = at::ones({2});

@@ -35,7 +35,15 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
 
   template <typename Exception>
   bool parse_error(std::size_t position, const std::string& token, const Exception& error) {
-    message = fmt::format("byte {}: {}", position, error.what());
+    // The library begins with its own name of the mistake, in brackets, and with a place, where it gives one.
+    const std::string text = error.what();
+    const size_t name = text.find("] ");
+    message = name == std::string::npos ? text : text.substr(name + 2);
+    constexpr std::string_view kPlace = "parse error at ";
+    if (message.starts_with(kPlace))
+      message.erase(0, kPlace.size());
+    else
+      message = fmt::format("byte {}: {}", position, message);
     return Base::parse_error(position, token, error);
   }
 
