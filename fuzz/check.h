@@ -14,8 +14,8 @@ inline void require(bool condition, const char* promise) {
   std::abort();
 }
 
-// Runs `function`; true when it returned, false when it refused its input, as bad or, where it `has_request`, as
-// something on which the request cannot be carried out. Any other exception ends the fuzzer.
+// Runs `function`; true when it returned, false when it refused its input, as bad or, where it `has_request`,
+// as something on which the request cannot be carried out. Any other exception ends the fuzzer.
 template <typename Function>
 bool accepts(Function&& function, bool has_request = false) {
   try {

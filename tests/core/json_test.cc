@@ -43,8 +43,10 @@ TEST_P(JsonRefuses, WithAMessage) {
 
 INSTANTIATE_TEST_SUITE_P(
     Texts, JsonRefuses,
-    ::testing::Values(std::pair("", "[file] not valid JSON: line 1, column 1: "), std::pair("{\"a\": 1,\n", "[file] not valid JSON: line 2, column 1: "),
-                      std::pair("{NaN: 1}", "the key NaN must be in quotes"), std::pair("[NaNa]", "line 1, column 2"),
+    ::testing::Values(std::pair("", "[file] not valid JSON: line 1, column 1: "),
+                      std::pair("{\"a\": 1,\n", "[file] not valid JSON: line 2, column 1: "),
+                      std::pair("{NaN: 1}", "the key NaN must be in quotes"),
+                      std::pair("[NaNa]", "line 1, column 2"),
                       std::pair("[InfinityInfinity]", "line 1, column 2"), std::pair("[\"\xff\"]", "UTF-8"),
                       std::pair(std::string(101, '[') + std::string(101, ']'),
                                 "nested deeper than 100 levels"),

@@ -192,7 +192,7 @@ TEST_P(Wires, ALostPeerIsAnErrorThatNamesIt) {
   std::atomic<int> told = 0;
   const auto body = [&](World world) {
     const Group group = world.group({0, 1, 2}, "test");
-    barrier(group);  // all are connected
+    barrier(group);               // all are connected
     if (group.rank == 1) return;  // leaves without a word
     try {
       at::Tensor x = at::empty({4});

@@ -350,8 +350,9 @@ INSTANTIATE_TEST_SUITE_P(
                   "3 [file.json] 'timestep_spacing' must be one of"},
         ErrorCase{"euler", R"({"final_sigmas_type": "x"})", 4,
                   "3 [file.json] 'final_sigmas_type' must be one of"},
-        ErrorCase{"euler", R"({"trained_betas": [2, 0.5], "num_train_timesteps": 2})", 2,
-                  "3 [file.json] 'trained_betas' must be a list of num_train_timesteps = 2 numbers from 0 to 1"},
+        ErrorCase{
+            "euler", R"({"trained_betas": [2, 0.5], "num_train_timesteps": 2})", 2,
+            "3 [file.json] 'trained_betas' must be a list of num_train_timesteps = 2 numbers from 0 to 1"},
         ErrorCase{"euler", R"({"beta_start": NaN})", 4,
                   "3 [file.json] 'beta_start' must be a number from 0 to 1, got nan"},
         ErrorCase{"ddim", R"({"beta_end": -0.5})", 4,
