@@ -39,7 +39,7 @@ SHIPPED_MODEL = pathlib.Path(__file__).resolve().parent.parent / "models" / "sha
 DDIM, EULER, ANCESTRAL = "DDIMScheduler", "EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler"
 DPM, UNIPC, FLOW = "DPMSolverMultistepScheduler", "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
 SHORT_NAMES = {  # what --scheduler NAME means in diffusers
-    "ddim": (DDIM, {}), "euler": (EULER, {}), "euler-a": (ANCESTRAL, {}), "unipc": (UNIPC, {}), "flow-euler": (FLOW, {}),
+    "ddim": (DDIM, {"clip_sample": False}), "euler": (EULER, {}), "euler-a": (ANCESTRAL, {}), "unipc": (UNIPC, {}), "flow-euler": (FLOW, {}),
     "dpm++": (DPM, {"algorithm_type": "dpmsolver++"}), "dpm++-sde": (DPM, {"algorithm_type": "sde-dpmsolver++"})}
 # Where the noise of training ends at 1/150 of signal, as in PixArt's files, an untrained model's latents grow 150-fold.
 RELEASED = (DPM, {"beta_start": 0.0001, "beta_end": 0.02})

@@ -17,6 +17,9 @@ namespace {
 struct Row {
   SamplerName name;
   Json overrides;  // options that the short name stands for
+  // What the short name stands for where the file is of another class and has no word for it. diffusers'
+  // DDIM clips unless told otherwise, which is for pixels, not for latents.
+  Json defaults;
   std::unique_ptr<Sampler> (*make)(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
 };
 
@@ -25,15 +28,19 @@ constexpr int64_t kMaxTrainTimesteps = 1'000'000;
 // Every sampler there is. A class may have several short names; the first row is the plain class.
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
-      {{"ddim", "DDIMScheduler"}, Json::object(), make_ddim},
-      {{"euler", "EulerDiscreteScheduler"}, Json::object(), make_euler},
-      {{"euler-a", "EulerAncestralDiscreteScheduler"}, Json::object(), make_euler_ancestral},
-      {{"dpm++", "DPMSolverMultistepScheduler"}, {{"algorithm_type", "dpmsolver++"}}, make_dpm_solver},
+      {{"ddim", "DDIMScheduler"}, Json::object(), {{"clip_sample", false}}, make_ddim},
+      {{"euler", "EulerDiscreteScheduler"}, Json::object(), Json::object(), make_euler},
+      {{"euler-a", "EulerAncestralDiscreteScheduler"}, Json::object(), Json::object(), make_euler_ancestral},
+      {{"dpm++", "DPMSolverMultistepScheduler"},
+       {{"algorithm_type", "dpmsolver++"}},
+       Json::object(),
+       make_dpm_solver},
       {{"dpm++-sde", "DPMSolverMultistepScheduler"},
        {{"algorithm_type", "sde-dpmsolver++"}},
+       Json::object(),
        make_dpm_solver},
-      {{"unipc", "UniPCMultistepScheduler"}, Json::object(), make_unipc},
-      {{"flow-euler", "FlowMatchEulerDiscreteScheduler"}, Json::object(), make_flow_euler},
+      {{"unipc", "UniPCMultistepScheduler"}, Json::object(), Json::object(), make_unipc},
+      {{"flow-euler", "FlowMatchEulerDiscreteScheduler"}, Json::object(), Json::object(), make_flow_euler},
   };
   return table;
 }
@@ -156,7 +163,12 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
     usage_error("--num-inference-steps", "must be from 1 to {}, got {}", train_timesteps, steps);
   }
   Json options = config.values();
-  if (name == row->name.short_name) options.update(row->overrides);
+  if (name == row->name.short_name) {
+    options.update(row->overrides);
+    if (!file_class.empty() && file_class != row->name.class_name) {
+      for (const auto& [key, value] : row->defaults.items()) options.emplace(key, value);
+    }
+  }
   const JsonConfig effective(std::move(options), config.where());
   if (!file_class.empty() && is_flow(config, file_class) != is_flow(effective, row->name.class_name)) {
     log_warning(

@@ -65,7 +65,7 @@ struct SamplerName {
   std::string class_name;  // "DPMSolverMultistepScheduler"
 };
 // The rows of sampler.cc's table. A class may have several short names, each for one of its algorithms; the
-// class name itself leaves the choice to the file.
+// class name itself leaves every choice to the file and diffusers' defaults.
 const std::vector<SamplerName>& known_samplers();
 
 }  // namespace tessera::samplers

@@ -269,6 +269,19 @@ TEST(MakeSampler, WarnsOfAnotherKindOfNoise) {
   EXPECT_NE(warnings[0].find("FlowMatchEulerDiscreteScheduler"), std::string::npos);
 }
 
+TEST(MakeSampler, ShortNameOfDdimClipsOnlyWithItsOwnFile) {
+  const auto last_of = [](const char* class_name, const char* name) {
+    const auto sampler = make_sampler(JsonConfig({{"_class_name", class_name}}, "file.json"), name, 1, 0);
+    SamplerState state;
+    // x_0 is the latents divided by less than 1, as the model sees no noise in them.
+    const at::Tensor z = at::full({1}, 2);
+    return sampler->step(at::zeros({1}), 0, z, state, {}).item<float>();
+  };
+  EXPECT_EQ(last_of("DDIMScheduler", "ddim"), 1);
+  EXPECT_EQ(last_of("DPMSolverMultistepScheduler", "DDIMScheduler"), 1);
+  EXPECT_GT(last_of("DPMSolverMultistepScheduler", "ddim"), 1.99);
+}
+
 TEST(MakeSampler, DropsTheStepBelowZeroThatTrailingRoundingGives) {
   const auto sampler = make_sampler(parse(R"({"timestep_spacing": "trailing"})"), "ddim", 61, 0);
   EXPECT_EQ(sampler->steps(), 61);
