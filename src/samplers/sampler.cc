@@ -16,11 +16,11 @@ namespace {
 
 struct Row {
   SamplerName name;
-  Json overrides;  // options that the short name stands for
+  std::unique_ptr<Sampler> (*make)(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
+  Json overrides = Json::object();  // options that the short name stands for
   // What the short name stands for where the file is of another class and has no word for it. diffusers'
   // DDIM clips unless told otherwise, which is for pixels, not for latents.
-  Json defaults;
-  std::unique_ptr<Sampler> (*make)(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
+  Json defaults = Json::object();
 };
 
 constexpr int64_t kMaxTrainTimesteps = 1'000'000;
@@ -28,19 +28,17 @@ constexpr int64_t kMaxTrainTimesteps = 1'000'000;
 // Every sampler there is. A class may have several short names; the first row is the plain class.
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
-      {{"ddim", "DDIMScheduler"}, Json::object(), {{"clip_sample", false}}, make_ddim},
-      {{"euler", "EulerDiscreteScheduler"}, Json::object(), Json::object(), make_euler},
-      {{"euler-a", "EulerAncestralDiscreteScheduler"}, Json::object(), Json::object(), make_euler_ancestral},
-      {{"dpm++", "DPMSolverMultistepScheduler"},
-       {{"algorithm_type", "dpmsolver++"}},
-       Json::object(),
-       make_dpm_solver},
-      {{"dpm++-sde", "DPMSolverMultistepScheduler"},
-       {{"algorithm_type", "sde-dpmsolver++"}},
-       Json::object(),
-       make_dpm_solver},
-      {{"unipc", "UniPCMultistepScheduler"}, Json::object(), Json::object(), make_unipc},
-      {{"flow-euler", "FlowMatchEulerDiscreteScheduler"}, Json::object(), Json::object(), make_flow_euler},
+      {.name = {"ddim", "DDIMScheduler"}, .make = make_ddim, .defaults = {{"clip_sample", false}}},
+      {.name = {"euler", "EulerDiscreteScheduler"}, .make = make_euler},
+      {.name = {"euler-a", "EulerAncestralDiscreteScheduler"}, .make = make_euler_ancestral},
+      {.name = {"dpm++", "DPMSolverMultistepScheduler"},
+       .make = make_dpm_solver,
+       .overrides = {{"algorithm_type", "dpmsolver++"}}},
+      {.name = {"dpm++-sde", "DPMSolverMultistepScheduler"},
+       .make = make_dpm_solver,
+       .overrides = {{"algorithm_type", "sde-dpmsolver++"}}},
+      {.name = {"unipc", "UniPCMultistepScheduler"}, .make = make_unipc},
+      {.name = {"flow-euler", "FlowMatchEulerDiscreteScheduler"}, .make = make_flow_euler},
   };
   return table;
 }
