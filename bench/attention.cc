@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
 
-#include "nn/attention.h"
+#include "ops/attention.h"
 
 namespace tessera {
 namespace {
@@ -13,7 +13,7 @@ constexpr int64_t kHeads = 16, kDepth = 72;
 void own_attention(benchmark::State& state, at::ScalarType dtype) {
   const auto parts = at::randn({2, state.range(0), 3 * kHeads * kDepth}, dtype).chunk(3, 2);
   const at::Tensor out = at::empty(parts[0].sizes(), dtype);
-  while (state.KeepRunning()) nn::attention_into(out, parts[0], parts[1], parts[2], kHeads);
+  while (state.KeepRunning()) ops::attention_into(out, parts[0], parts[1], parts[2], kHeads);
 }
 
 void aten_attention(benchmark::State& state, at::ScalarType dtype) {

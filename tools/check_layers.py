@@ -4,10 +4,12 @@ import pathlib
 import re
 import sys
 
-LADDER = ["core", "weights", "parallel", "nn", "text", "samplers", "models", "pipelines", "plan", "serve", "cli"]
+LADDER = ["core", "comm", "weights", "parallel", "ops", "nn", "text", "samplers", "models", "engine", "launch", "plan", "serve",
+          "cli"]
 # Rungs that stand beside each other and may not see one another.
-SIDEWAYS = {("text", "nn"), ("text", "parallel"), ("samplers", "text"), ("samplers", "nn"), ("samplers", "parallel"),
-            ("samplers", "weights"), ("parallel", "weights")}
+SIDEWAYS = {("text", "nn"), ("text", "ops"), ("text", "parallel"), ("text", "comm"), ("samplers", "text"),
+            ("samplers", "nn"), ("samplers", "ops"), ("samplers", "parallel"), ("samplers", "comm"),
+            ("samplers", "weights"), ("parallel", "weights"), ("ops", "parallel")}
 MAX_LINES = 500
 
 root = pathlib.Path(__file__).resolve().parent.parent

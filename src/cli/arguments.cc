@@ -219,12 +219,12 @@ uint64_t random_seed() {
   return std::random_device()();
 }
 
-std::filesystem::path output_path(const GenerateTexts& texts, pipelines::OutputType type) {
-  const std::string extension = type == pipelines::OutputType::kImage ? ".png" : ".safetensors";
+std::filesystem::path output_path(const GenerateTexts& texts, engine::OutputType type) {
+  const std::string extension = type == engine::OutputType::kImage ? ".png" : ".safetensors";
   std::filesystem::path path = texts.output.value_or("out" + extension);
   if (path.extension() != extension) {
     usage_error("--output", "'{}' must end in {}: {} are written in that format", path.string(), extension,
-                type == pipelines::OutputType::kImage ? "pictures" : "latents");
+                type == engine::OutputType::kImage ? "pictures" : "latents");
   }
   return path;
 }
@@ -232,7 +232,7 @@ std::filesystem::path output_path(const GenerateTexts& texts, pipelines::OutputT
 GenerateArguments to_arguments(const GenerateTexts& texts) {
   if (texts.prompts.empty()) usage_error("PROMPT", "give at least one prompt (it may be empty: \"\")");
   GenerateArguments arguments;
-  pipelines::Request& request = arguments.request;
+  engine::Request& request = arguments.request;
   for (const std::string& prompt : texts.prompts) request.prompts.push_back(unguard(prompt));
   request.negative_prompt = texts.negative_prompt.value_or("");
   if (texts.height) request.height = parse_integer("--height", *texts.height);

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "cli/parallel_options.h"
-#include "pipelines/request.h"
+#include "engine/request.h"
 
 namespace tessera::cli {
 
 struct GenerateArguments {
-  pipelines::Request request;
+  engine::Request request;
   std::optional<std::string> model;  // folder or name; see find_model
   std::filesystem::path output;
   std::optional<std::filesystem::path> report;
@@ -31,7 +31,7 @@ struct MeshArguments {
   bool json = false;
   // Of what is to be painted, to tell the ranks' shares; without a model only groups are told.
   std::optional<std::string> model;
-  pipelines::Request request;
+  engine::Request request;
 };
 
 struct ModelsArguments {

@@ -2,7 +2,7 @@
 
 namespace tessera::cli {
 
-void Communication::add(const parallel::Operation& operation, std::chrono::nanoseconds under_way,
+void Communication::add(const comm::Operation& operation, std::chrono::nanoseconds under_way,
                         std::chrono::nanoseconds waited) {
   Sum& sum = sums_[{std::string(operation.axis), std::string(operation.name)}];
   ++sum.count;

@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "core/json.h"
-#include "parallel/transport.h"
+#include "comm/transport.h"
 
 namespace tessera::cli {
 
 class Communication {
  public:
-  void add(const parallel::Operation& operation, std::chrono::nanoseconds under_way,
+  void add(const comm::Operation& operation, std::chrono::nanoseconds under_way,
            std::chrono::nanoseconds waited);
 
   // [{`axis`, `operation`, `count`, `bytes` sent by this rank, `seconds` under way, `waited_seconds` of which

@@ -8,18 +8,18 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "cli/board.h"
-#include "cli/cores.h"
-#include "cli/failure.h"
-#include "cli/launcher.h"
+#include "launch/board.h"
+#include "launch/cores.h"
+#include "launch/failure.h"
+#include "launch/launcher.h"
 #include "cli/painting.h"
-#include "cli/signals.h"
-#include "cli/streams.h"
+#include "launch/signals.h"
+#include "launch/streams.h"
 #include "cli/values.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "parallel/collectives.h"
+#include "comm/collectives.h"
 
 namespace tessera::cli {
 namespace {
@@ -27,7 +27,7 @@ namespace {
 // More on one host is a mistake.
 constexpr int64_t kMostRanks = 1024;
 
-parallel::Rendezvous with_options(parallel::Rendezvous place, const MessageOptions& messages) {
+comm::Rendezvous with_options(comm::Rendezvous place, const MessageOptions& messages) {
   if (messages.timeout) place.timeout = *messages.timeout;
   if (messages.interface) place.interface = *messages.interface;
   place.shared_memory = !messages.no_shared_memory;
@@ -46,9 +46,9 @@ void set_threads(const std::optional<int>& wish, int64_t local_ranks) {
 
 // Only the threads that compute are pinned: those that move messages exist already when this is called, and
 // take whatever core is idle.
-void pin_rank(const parallel::Rendezvous& place) {
+void pin_rank(const comm::Rendezvous& place) {
   if (place.local_world_size == 1) return;
-  pin_to(share_of(allowed_cores(), place.local_rank, place.local_world_size, at::get_num_threads()));
+  launch::pin_to(launch::share_of(launch::allowed_cores(), place.local_rank, place.local_world_size, at::get_num_threads()));
 }
 
 // c10d tells of lost peers on stderr too, with stack frames. TORCH_CPP_LOG_LEVEL brings that back.
@@ -65,25 +65,25 @@ Painting on_own_device(Painting painting, int64_t local_rank) {
 
 int run_alone(const Painting& painting) {
   set_threads(painting.arguments.threads, 1);
-  parallel::World world;
-  RankStatus status;
-  paint(on_own_device(painting, 0), world, status, interrupted);
+  comm::World world;
+  launch::RankStatus status;
+  paint(on_own_device(painting, 0), world, status, launch::interrupted);
   return 0;
 }
 
 int run_on_own_ranks(const Painting& painting) {
   if (painting.ranks() > kMostRanks)
     usage_error("--nproc", "{} ranks on one host, at most {}", painting.ranks(), kMostRanks);
-  parallel::Rendezvous common;
+  comm::Rendezvous common;
   common.interface = "lo";
   common = with_options(common, painting.arguments.messages);
-  const Launched launched =
-      launch_ranks(painting.ranks(), common, [&](const parallel::Rendezvous& place, Board& board) {
-        RankStatus& status = board.rank(place.rank);
+  const launch::Launched launched =
+      launch::launch_ranks(painting.ranks(), common, [&](const comm::Rendezvous& place, launch::Board& board) {
+        launch::RankStatus& status = board.rank(place.rank);
         silence_libtorch();
         set_threads(painting.arguments.threads, place.local_world_size);
         // Lives as long as the process: its end would wait for ranks that are gone.
-        auto& world = *new parallel::World(parallel::World::join(place));
+        auto& world = *new comm::World(comm::World::join(place));
         status.joined();
         pin_rank(place);
         paint(on_own_device(painting, place.local_rank), world, status,
@@ -97,8 +97,8 @@ int run_on_own_ranks(const Painting& painting) {
     }
   }
   // A bar may stand on the terminal.
-  if (::isatty(STDERR_FILENO) == 1) say("\r\033[K");
-  return tell(launched.failure);
+  if (::isatty(STDERR_FILENO) == 1) launch::say("\r\033[K");
+  return launch::tell(launched.failure);
 }
 
 const GenerateArguments& require_generate(const Command& command) {
@@ -128,7 +128,7 @@ std::vector<std::string> decode(const std::string& text) {
 constexpr size_t kChoices = 3;  // fields before the words
 
 // On all ranks: the painting of rank 0's command line.
-Painting agree(const std::vector<std::string>& words, const parallel::Group& world) {
+Painting agree(const std::vector<std::string>& words, const comm::Group& world) {
   if (world.rank == 0) {
     try {
       const GenerateArguments arguments = require_generate(parse_arguments(words));
@@ -137,15 +137,15 @@ Painting agree(const std::vector<std::string>& words, const parallel::Group& wor
       std::vector<std::string> fields = {"go", std::to_string(arguments.request.seed),
                                          std::to_string(static_cast<int>(arguments.request.dtype))};
       fields.insert(fields.end(), words.begin(), words.end());
-      parallel::broadcast_bytes(encode(fields), 0, world);
+      comm::broadcast_bytes(encode(fields), 0, world);
       return painting;
     } catch (...) {
-      const Failure failure = current_failure();
-      parallel::broadcast_bytes(encode({"failed", std::to_string(failure.exit_code)}), 0, world);
+      const launch::Failure failure = launch::current_failure();
+      comm::broadcast_bytes(encode({"failed", std::to_string(failure.exit_code)}), 0, world);
       throw;
     }
   }
-  const std::vector<std::string> fields = decode(parallel::broadcast_bytes({}, 0, world));
+  const std::vector<std::string> fields = decode(comm::broadcast_bytes({}, 0, world));
   TESSERA_CHECK(fields.size() >= 2, "rank 0 sent {} fields", fields.size());
   if (fields[0] != "go") ::_exit(static_cast<int>(parse_integer("rank 0", fields[1])));  // rank 0 says why
   TESSERA_CHECK(fields.size() > kChoices, "rank 0 sent {} fields", fields.size());
@@ -172,18 +172,18 @@ int run_generate(const GenerateArguments& arguments, std::optional<int64_t> worl
   return painting.ranks() == 1 ? run_alone(painting) : run_on_own_ranks(painting);
 }
 
-void run_generate_as_rank(const std::vector<std::string>& words, const parallel::Rendezvous& launched) {
-  RankStatus status;
+void run_generate_as_rank(const std::vector<std::string>& words, const comm::Rendezvous& launched) {
+  launch::RankStatus status;
   int exit_code = 0;
-  end_at_first_interrupt();
+  launch::end_at_first_interrupt();
   silence_libtorch();
   try {
-    parallel::Rendezvous place = launched;
+    comm::Rendezvous place = launched;
     if (place.local_world_size == place.world_size) place.interface = "lo";
     place = with_options(place, own_message_options(words));
     // A launcher may have chosen cores for its ranks already.
-    const bool may_pin = all_cores_allowed();
-    auto& world = *new parallel::World(parallel::World::join(place));
+    const bool may_pin = launch::all_cores_allowed();
+    auto& world = *new comm::World(comm::World::join(place));
     status.joined();
     std::vector<int64_t> all(static_cast<size_t>(world.size()));
     std::iota(all.begin(), all.end(), 0);
@@ -191,11 +191,11 @@ void run_generate_as_rank(const std::vector<std::string>& words, const parallel:
     set_threads(painting.arguments.threads, place.local_world_size);
     if (may_pin) pin_rank(place);
     paint(on_own_device(painting, place.local_rank), world, status, [] { return false; });
-    flush_output();
+    launch::flush_output();
   } catch (...) {
-    Failure failure = current_failure();
+    launch::Failure failure = launch::current_failure();
     failure.message = fmt::format("[rank {}] {}, {}", launched.rank, failure.message, status.place());
-    exit_code = tell(failure);
+    exit_code = launch::tell(failure);
   }
   // Without the cleaning up that would wait for other ranks.
   ::_exit(exit_code);

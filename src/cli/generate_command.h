@@ -5,18 +5,18 @@
 #include <vector>
 
 #include "cli/arguments.h"
-#include "parallel/world.h"
+#include "comm/world.h"
 
 namespace tessera::cli {
 
 // Paints, writes the files, and prints their paths on stdout; starts the ranks when there are to be several.
 // world_size: 1 where a launcher has started one rank. Returns the exit code, the message of a failed rank
-// being told. Throws Error and pipelines::Cancelled.
+// being told. Throws Error and engine::Cancelled.
 int run_generate(const GenerateArguments& arguments, std::optional<int64_t> world_size);
 
 // As one of several ranks that a launcher started. The words of rank 0 count, whatever the others were given;
 // only --timeout and --interface are of each rank's own. Ends the process.
 [[noreturn]] void run_generate_as_rank(const std::vector<std::string>& words,
-                                       const parallel::Rendezvous& place);
+                                       const comm::Rendezvous& place);
 
 }  // namespace tessera::cli

@@ -10,7 +10,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "parallel/ranks.h"
-#include "pipelines/denoise.h"
+#include "engine/denoise.h"
 
 namespace tessera::cli {
 namespace {
@@ -31,8 +31,8 @@ constexpr parallel::Workload kUnlimited{.heads = kPlenty,
 
 // What is shared out.
 struct Subject {
-  pipelines::Model model;
-  pipelines::Settings settings;
+  engine::Model model;
+  engine::Settings settings;
 
   int64_t rows() const { return settings.latent_height / model.patch_size; }
   int64_t columns() const { return settings.latent_width / model.patch_size; }
@@ -41,13 +41,13 @@ struct Subject {
 std::optional<Subject> read_subject(const MeshArguments& arguments) {
   if (!arguments.model) return std::nullopt;
   Subject subject;
-  subject.model = pipelines::read_model(find_model(arguments.model));
-  subject.settings = pipelines::resolve(arguments.request, subject.model);
+  subject.model = engine::read_model(find_model(arguments.model));
+  subject.settings = engine::resolve(arguments.request, subject.model);
   return subject;
 }
 
 parallel::Workload workload_of(const Subject& subject) {
-  parallel::Workload workload = pipelines::workload(subject.settings, subject.model);
+  parallel::Workload workload = engine::workload(subject.settings, subject.model);
   workload.steps = workload.pictures = kPlenty;
   workload.guided = true;
   return workload;
@@ -55,19 +55,19 @@ parallel::Workload workload_of(const Subject& subject) {
 
 // What a rank does and holds of the denoiser.
 struct Share {
-  parallel::Range blocks;
+  Range blocks;
   int64_t rows;           // of tokens; between attentions
-  parallel::Range heads;  // during attention
+  Range heads;  // during attention
   uint64_t weights_bytes;
 };
 
-Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t rank) {
+Share launch::share_of(const Subject& subject, const parallel::Layout& layout, int64_t rank) {
   const parallel::Ranks ranks(rank, layout);
-  const nn::TensorGroups tensor_groups{ranks.tensor_inner, ranks.tensor_outer};
-  const parallel::TokenCut cut = pipelines::make_cut(ranks, subject.rows(), subject.columns());
-  const parallel::Range layer_heads = tensor_groups.part(subject.model.shape.heads);
-  const parallel::Range heads = parallel::split_evenly(layer_heads.length, ranks.ulysses);
-  const parallel::Range blocks = layout.stage(ranks.pipeline.rank);
+  const comm::TensorGroups tensor_groups{ranks.tensor_inner, ranks.tensor_outer};
+  const parallel::TokenCut cut = engine::make_cut(ranks, subject.rows(), subject.columns());
+  const Range layer_heads = tensor_groups.part(subject.model.shape.heads);
+  const Range heads = ranks.ulysses.part(layer_heads.length);
+  const Range blocks = layout.stage(ranks.pipeline.rank);
 
   // On the meta device nothing is read.
   const models::LoadOptions options{subject.settings.request.dtype, at::kMeta, tensor_groups, blocks};
@@ -84,7 +84,7 @@ std::vector<Share> shares_of(const std::optional<Subject>& subject, const parall
   std::vector<Share> shares;
   if (!subject) return shares;
   const int64_t world_size = Mesh(layout.sizes).world_size();
-  for (int64_t rank = 0; rank < world_size; ++rank) shares.push_back(share_of(*subject, layout, rank));
+  for (int64_t rank = 0; rank < world_size; ++rank) shares.push_back(launch::share_of(*subject, layout, rank));
   return shares;
 }
 
@@ -138,7 +138,7 @@ bool parts(const Mesh& mesh, const std::array<Axis, 2>& axes) {
   return mesh.sizes()[axes[0]] > 1 && mesh.sizes()[axes[1]] > 1;
 }
 
-std::string range_text(const parallel::Range& range) {
+std::string range_text(const Range& range) {
   if (range.length <= 1) return range.length == 0 ? "none" : std::to_string(range.begin);
   return fmt::format("{}-{}", range.begin, range.end() - 1);
 }

@@ -7,7 +7,7 @@
 #include "cli/units.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "pipelines/model.h"
+#include "engine/model.h"
 #include "samplers/sampler.h"
 #include "weights/checkpoint.h"
 
@@ -66,12 +66,12 @@ void print_part(const std::filesystem::path& folder, const std::string& name, co
 // Why the checkpoint cannot run; empty when it can.
 std::string find_obstacle(const std::filesystem::path& folder) {
   try {
-    const pipelines::Model model = pipelines::read_model(folder);
-    pipelines::Request defaults;
+    const engine::Model model = engine::read_model(folder);
+    engine::Request defaults;
     defaults.prompts = {""};
-    const pipelines::Settings settings = pipelines::resolve(defaults, model);
+    const engine::Settings settings = engine::resolve(defaults, model);
     samplers::make_sampler(model.scheduler, std::nullopt, settings.steps, 1);
-    pipelines::check_weights(model);
+    engine::check_weights(model);
     fmt::print("  {}: pictures of {} x {} by default, {} steps, guidance {}, {} tokens a prompt\n",
                model.family->title, settings.width, settings.height, settings.steps, settings.guidance,
                settings.max_sequence_length);
@@ -85,7 +85,7 @@ std::string find_obstacle(const std::filesystem::path& folder) {
 
 int run_models(const ModelsArguments& arguments) {
   const std::filesystem::path folder = find_model(arguments.model);
-  const JsonConfig index = pipelines::read_model_index(folder);
+  const JsonConfig index = engine::read_model_index(folder);
   fmt::print("{}: {}\n", folder.string(), index.string("_class_name"));
   for (const auto& [name, part] : index.values().items()) {
     if (!name.starts_with("_") && part.is_array()) print_part(folder, name, part);

@@ -12,8 +12,8 @@
 #include "cli/timeline.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "parallel/collectives.h"
-#include "parallel/nccl.h"
+#include "comm/collectives.h"
+#include "comm/nccl.h"
 #include "parallel/ranks.h"
 #include "weights/safetensors.h"
 
@@ -22,9 +22,9 @@ namespace {
 
 // One file for one picture or for latents, else name-0.png, name-1.png, ...
 std::vector<std::string> output_paths(const std::filesystem::path& path,
-                                      const pipelines::Settings& settings) {
+                                      const engine::Settings& settings) {
   const int64_t pictures = settings.pictures();
-  if (pictures == 1 || settings.request.output_type == pipelines::OutputType::kLatent) return {path.string()};
+  if (pictures == 1 || settings.request.output_type == engine::OutputType::kLatent) return {path.string()};
   std::vector<std::string> paths;
   for (int64_t i = 0; i < pictures; ++i) {
     const std::string name = fmt::format("{}-{}{}", path.stem().string(), i, path.extension().string());
@@ -42,7 +42,7 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
 }
 
 std::string machine_text(const Painting& painting) {
-  const pipelines::Request& request = painting.settings.request;
+  const engine::Request& request = painting.settings.request;
   if (!request.device.is_cpu()) return request.device.str();
   const int threads = at::get_num_threads();
   std::string threads_text = fmt::format("{} {}", threads, threads == 1 ? "thread" : "threads");
@@ -56,7 +56,7 @@ std::string machine_text(const Painting& painting) {
 }
 
 std::string headline(const Painting& painting) {
-  const pipelines::Settings& settings = painting.settings;
+  const engine::Settings& settings = painting.settings;
   const int64_t pictures = settings.pictures();
   return fmt::format("{} ({}): {} {} of {} x {}, {} {}, guidance {}, seed {}, {} on {}",
                      model_name(painting.model), painting.model.family->title, pictures,
@@ -71,8 +71,8 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
   file.commit();
 }
 
-void write_outputs(const Painting& painting, const pipelines::Result& result) {
-  if (painting.settings.request.output_type == pipelines::OutputType::kLatent) {
+void write_outputs(const Painting& painting, const engine::Result& result) {
+  if (painting.settings.request.output_type == engine::OutputType::kLatent) {
     weights::write_safetensors(painting.outputs[0], {{"latents", result.latents}});
     return;
   }
@@ -83,38 +83,38 @@ void write_outputs(const Painting& painting, const pipelines::Result& result) {
   }
 }
 
-pipelines::Observer with_status(const pipelines::Observer& observer, RankStatus& status) {
-  pipelines::Observer both = observer;
-  both.started = [observer, &status](pipelines::Stage stage) {
+engine::Observer with_status(const engine::Observer& observer, launch::RankStatus& status) {
+  engine::Observer both = observer;
+  both.started = [observer, &status](engine::Stage stage) {
     status.started(stage);
     if (observer.started) observer.started(stage);
   };
-  both.progressed = [observer, &status](pipelines::Stage stage, int64_t done, int64_t total) {
-    if (stage == pipelines::Stage::kDenoise && done < total) status.step_done(done);
+  both.progressed = [observer, &status](engine::Stage stage, int64_t done, int64_t total) {
+    if (stage == engine::Stage::kDenoise && done < total) status.step_done(done);
     if (observer.progressed) observer.progressed(stage, done, total);
   };
   return both;
 }
 
-void add_timeline(pipelines::Observer& observer, Timeline& timeline) {
+void add_timeline(engine::Observer& observer, Timeline& timeline) {
   observer.computed = [&timeline](int64_t step, int64_t first, int64_t count,
                                   Timeline::Clock::time_point begin, Timeline::Clock::time_point end) {
     timeline.add_compute(step, first, count, begin, end);
   };
-  observer.finished = [&timeline, told = observer.finished](pipelines::Stage stage, double seconds) {
+  observer.finished = [&timeline, told = observer.finished](engine::Stage stage, double seconds) {
     timeline.add_stage(stage, seconds);
     if (told) told(stage, seconds);
   };
 }
 
 // What each rank has to tell at the end, by their numbers. Nobody returns before all have come here.
-std::vector<OrderedJson> exchange(const OrderedJson& own, const parallel::Group& world) {
+std::vector<OrderedJson> exchange(const OrderedJson& own, const comm::Group& world) {
   std::vector<OrderedJson> all;
   for (int64_t rank = 0; rank < world.size; ++rank) {
     const std::string text = own.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-    all.push_back(OrderedJson::parse(parallel::broadcast_bytes(text, rank, world)));
+    all.push_back(OrderedJson::parse(comm::broadcast_bytes(text, rank, world)));
   }
-  parallel::barrier(world);
+  comm::barrier(world);
   return all;
 }
 
@@ -139,8 +139,8 @@ int64_t Painting::ranks() const {
 Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
   Painting painting;
   painting.arguments = arguments;
-  painting.model = pipelines::read_model(find_model(arguments.model));
-  painting.settings = pipelines::resolve(arguments.request, painting.model);
+  painting.model = engine::read_model(find_model(arguments.model));
+  painting.settings = engine::resolve(arguments.request, painting.model);
   painting.layout =
       resolve_layout(arguments.parallel, workload(painting.settings, painting.model), world_size);
   painting.outputs = output_paths(arguments.output, painting.settings);
@@ -153,7 +153,7 @@ Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t
       usage_error("--no-shared-memory",
                   "is of runs with several ranks; leave it out, or raise --nproc or a degree");
   } else if (const at::Device device = arguments.request.device; !device.is_cpu()) {
-    if (!parallel::has_nccl())
+    if (!comm::has_nccl())
       usage_error(
           "--device",
           "several ranks need NCCL, with which this program was not built; use --device cpu, or one rank");
@@ -181,21 +181,21 @@ void require_outputs(const Painting& painting) {
   }
 }
 
-void paint(const Painting& painting, parallel::World& world, RankStatus& status,
+void paint(const Painting& painting, comm::World& world, launch::RankStatus& status,
            const std::function<bool()>& cancelled) {
   Communication communication;
   std::optional<Timeline> timeline;
   world.set_hooks(
-      {.began = [&status](const parallel::Operation& operation) { status.operation_began(operation); },
+      {.began = [&status](const comm::Operation& operation) { status.operation_began(operation); },
        .ended =
-           [&](const parallel::Operation& operation, std::chrono::nanoseconds under_way,
+           [&](const comm::Operation& operation, std::chrono::nanoseconds under_way,
                std::chrono::nanoseconds waited) {
              status.operation_ended();
              communication.add(operation, under_way, waited);
              if (timeline) timeline->add_operation(operation, under_way, waited);
            }});
   const parallel::Ranks ranks(world, painting.layout);
-  parallel::barrier(ranks.world);
+  comm::barrier(ranks.world);
   if (painting.arguments.trace) timeline.emplace(world.rank());
   const bool first = world.rank() == 0;
 
@@ -210,10 +210,10 @@ void paint(const Painting& painting, parallel::World& world, RankStatus& status,
       if (level == LogLevel::kWarning) warnings.push_back(message);
     });
   }
-  pipelines::Observer observer = with_status(first ? progress->observer() : pipelines::Observer{}, status);
+  engine::Observer observer = with_status(first ? progress->observer() : engine::Observer{}, status);
   observer.cancelled = cancelled;
   if (timeline) add_timeline(observer, *timeline);
-  const pipelines::Result result = pipelines::generate(painting.settings, painting.model, observer, ranks);
+  const engine::Result result = engine::generate(painting.settings, painting.model, observer, ranks);
 
   status.finishing();
   std::vector<OrderedJson> told =

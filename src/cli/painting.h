@@ -6,19 +6,19 @@
 #include <vector>
 
 #include "cli/arguments.h"
-#include "cli/board.h"
+#include "launch/board.h"
 #include "parallel/layout.h"
-#include "parallel/world.h"
-#include "pipelines/model.h"
-#include "pipelines/request.h"
+#include "comm/world.h"
+#include "engine/model.h"
+#include "engine/request.h"
 
 namespace tessera::cli {
 
 // The command line with every choice made, before any weight is read.
 struct Painting {
   GenerateArguments arguments;
-  pipelines::Model model;
-  pipelines::Settings settings;
+  engine::Model model;
+  engine::Settings settings;
   parallel::Layout layout;
   std::vector<std::string> outputs;  // paths
 
@@ -33,8 +33,8 @@ Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t
 void require_outputs(const Painting& painting);
 
 // Paints, and on rank 0 writes the files and prints their paths on stdout. All ranks of `world` call it with
-// the same painting. Throws Error and pipelines::Cancelled.
-void paint(const Painting& painting, parallel::World& world, RankStatus& status,
+// the same painting. Throws Error and engine::Cancelled.
+void paint(const Painting& painting, comm::World& world, launch::RankStatus& status,
            const std::function<bool()>& cancelled);
 
 }  // namespace tessera::cli

@@ -22,7 +22,7 @@ struct ParallelTexts {
   std::optional<bool> text_encoder_parallel;
 };
 
-// How ranks talk to each other. What was left out takes the default of parallel::Rendezvous.
+// How ranks talk to each other. What was left out takes the default of comm::Rendezvous.
 struct MessageOptions {
   std::optional<std::chrono::milliseconds> timeout;
   std::optional<std::string> interface;

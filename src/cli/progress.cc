@@ -4,12 +4,12 @@
 
 #include <cmath>
 
-#include "cli/streams.h"
+#include "launch/streams.h"
 
 namespace tessera::cli {
 namespace {
 
-using pipelines::Stage;
+using engine::Stage;
 
 std::string duration(double seconds) {
   if (seconds < 100) return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 2 : 1);
@@ -43,8 +43,8 @@ Progress::~Progress() {
   set_log_sink(std::move(previous_sink_));
 }
 
-pipelines::Observer Progress::observer() {
-  pipelines::Observer observer;
+engine::Observer Progress::observer() {
+  engine::Observer observer;
   if (quiet_) return observer;
   observer.started = [this](Stage stage) { started(stage); };
   observer.finished = [this](Stage stage, double seconds) { finished(stage, seconds); };
@@ -54,10 +54,10 @@ pipelines::Observer Progress::observer() {
 
 void Progress::line(const std::string& text) {
   erase();
-  say(text + '\n');
+  launch::say(text + '\n');
 }
 
-void Progress::summary(const pipelines::Seconds& seconds) {
+void Progress::summary(const engine::Seconds& seconds) {
   if (quiet_) return;
   line(fmt::format("{} in all: load {}, encode {}, denoise {}, decode {}", duration(seconds.total),
                    duration(seconds.load), duration(seconds.encode), duration(seconds.denoise),
@@ -66,11 +66,11 @@ void Progress::summary(const pipelines::Seconds& seconds) {
 
 void Progress::started(Stage stage) {
   stage_start_ = std::chrono::steady_clock::now();
-  if (terminal_) draw(fmt::format("{} ...", pipelines::stage_name(stage)));
+  if (terminal_) draw(fmt::format("{} ...", engine::stage_name(stage)));
 }
 
 void Progress::finished(Stage stage, double seconds) {
-  if (!terminal_) line(fmt::format("{:<18} {}", pipelines::stage_name(stage), duration(seconds)));
+  if (!terminal_) line(fmt::format("{:<18} {}", engine::stage_name(stage), duration(seconds)));
 }
 
 void Progress::progressed(Stage stage, int64_t done, int64_t total) {
@@ -78,18 +78,18 @@ void Progress::progressed(Stage stage, int64_t done, int64_t total) {
   const double passed =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - stage_start_).count();
   const double each = passed / static_cast<double>(done);
-  draw(fmt::format("{} {} {}/{}  {} each, {} left", pipelines::stage_name(stage), bar(done, total), done,
+  draw(fmt::format("{} {} {}/{}  {} each, {} left", engine::stage_name(stage), bar(done, total), done,
                    total, duration(each), duration(each * static_cast<double>(total - done))));
 }
 
 void Progress::draw(const std::string& text) {
-  say("\r\033[K" + text);
+  launch::say("\r\033[K" + text);
   drawn_ = true;
 }
 
 void Progress::erase() {
   if (!std::exchange(drawn_, false)) return;
-  say("\r\033[K");
+  launch::say("\r\033[K");
 }
 
 }  // namespace tessera::cli

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/log.h"
-#include "pipelines/generate.h"
-#include "pipelines/observer.h"
+#include "engine/generate.h"
+#include "engine/observer.h"
 
 namespace tessera::cli {
 
@@ -21,17 +21,17 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   // To be handed to generate(). This object must outlive it.
-  pipelines::Observer observer();
+  engine::Observer observer();
 
   void line(const std::string& text);               // one line of its own
-  void summary(const pipelines::Seconds& seconds);  // the last line
+  void summary(const engine::Seconds& seconds);  // the last line
 
   const std::vector<std::string>& warnings() const { return warnings_; }  // so far
 
  private:
-  void started(pipelines::Stage stage);
-  void finished(pipelines::Stage stage, double seconds);
-  void progressed(pipelines::Stage stage, int64_t done, int64_t total);
+  void started(engine::Stage stage);
+  void finished(engine::Stage stage, double seconds);
+  void progressed(engine::Stage stage, int64_t done, int64_t total);
   void draw(const std::string& text);
   void erase();
 

@@ -21,9 +21,9 @@ OrderedJson parallel_json(const parallel::Layout& layout) {
   return json;
 }
 
-OrderedJson settings_json(const pipelines::Settings& settings, const pipelines::Model& model,
+OrderedJson settings_json(const engine::Settings& settings, const engine::Model& model,
                           const parallel::Layout& layout) {
-  const pipelines::Request& request = settings.request;
+  const engine::Request& request = settings.request;
   OrderedJson json = {
       {"model", model.folder.string()},
       {"model_class", model.family->class_name},
@@ -40,7 +40,7 @@ OrderedJson settings_json(const pipelines::Settings& settings, const pipelines::
       {"scheduler", settings.scheduler},
       {"max_sequence_length", settings.max_sequence_length},
       {"resolution_binning", request.resolution_binning},
-      {"output_type", request.output_type == pipelines::OutputType::kImage ? "image" : "latent"},
+      {"output_type", request.output_type == engine::OutputType::kImage ? "image" : "latent"},
       {"dtype", dtype_name(request.dtype)},
       {"device", request.device.str()},
       {"threads", at::get_num_threads()},
@@ -71,15 +71,15 @@ std::string dtype_name(at::ScalarType dtype) {
   }
 }
 
-std::string model_name(const pipelines::Model& model) {
+std::string model_name(const engine::Model& model) {
   const std::filesystem::path folder = std::filesystem::absolute(model.folder).lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
-OrderedJson make_report(const pipelines::Settings& settings, const pipelines::Model& model,
-                        const parallel::Layout& layout, const pipelines::Result& result,
+OrderedJson make_report(const engine::Settings& settings, const engine::Model& model,
+                        const parallel::Layout& layout, const engine::Result& result,
                         const std::vector<OrderedJson>& ranks, const std::vector<std::string>& outputs) {
-  const pipelines::Seconds& seconds = result.seconds;
+  const engine::Seconds& seconds = result.seconds;
   return {{"settings", settings_json(settings, model, layout)},
           {"seconds",
            {{"load", seconds.load},
@@ -92,7 +92,7 @@ OrderedJson make_report(const pipelines::Settings& settings, const pipelines::Mo
           {"outputs", outputs}};
 }
 
-OrderedJson rank_report(int64_t rank, const pipelines::Result& result, OrderedJson communication) {
+OrderedJson rank_report(int64_t rank, const engine::Result& result, OrderedJson communication) {
   return {{"rank", rank},
           {"peak_rss_bytes", peak_rss_bytes()},
           {"weights_bytes", result.weights_bytes},
@@ -100,9 +100,9 @@ OrderedJson rank_report(int64_t rank, const pipelines::Result& result, OrderedJs
           {"communication", std::move(communication)}};
 }
 
-ImageText png_text(const pipelines::Settings& settings, const pipelines::Model& model,
+ImageText png_text(const engine::Settings& settings, const engine::Model& model,
                    const parallel::Layout& layout, int64_t index) {
-  const pipelines::Request& request = settings.request;
+  const engine::Request& request = settings.request;
   const std::string& prompt = request.prompts.at(static_cast<size_t>(index / request.num_images_per_prompt));
   std::string parameters = prompt;
   if (!request.negative_prompt.empty()) parameters += "\nNegative prompt: " + request.negative_prompt;

@@ -6,7 +6,7 @@
 
 #include "core/image.h"
 #include "core/json.h"
-#include "pipelines/generate.h"
+#include "engine/generate.h"
 
 namespace tessera::cli {
 
@@ -16,23 +16,23 @@ using OrderedJson = nlohmann::ordered_json;
 // `settings`, `seconds` {load, encode, denoise, decode, total}, `step_seconds` [one per step], `ranks`
 // [rank_report() of each] and `outputs` [paths]. `layout`: with its ranks in the settings unless it is of
 // one.
-OrderedJson make_report(const pipelines::Settings& settings, const pipelines::Model& model,
-                        const parallel::Layout& layout, const pipelines::Result& result,
+OrderedJson make_report(const engine::Settings& settings, const engine::Model& model,
+                        const parallel::Layout& layout, const engine::Result& result,
                         const std::vector<OrderedJson>& ranks, const std::vector<std::string>& outputs);
 
-// One rank's numbers: `rank`, `peak_rss_bytes`, `weights_bytes` and `bytes_read` of pipelines::Result, and
+// One rank's numbers: `rank`, `peak_rss_bytes`, `weights_bytes` and `bytes_read` of engine::Result, and
 // `communication` of Communication::report().
-OrderedJson rank_report(int64_t rank, const pipelines::Result& result, OrderedJson communication);
+OrderedJson rank_report(int64_t rank, const engine::Result& result, OrderedJson communication);
 
 // `parameters` as most image tools read it, and `tessera` with everything as JSON, for picture `index` of the
 // run.
-ImageText png_text(const pipelines::Settings& settings, const pipelines::Model& model,
+ImageText png_text(const engine::Settings& settings, const engine::Model& model,
                    const parallel::Layout& layout, int64_t index);
 
 // The short name of a dtype: fp32, bf16, fp16, or what libtorch calls it.
 std::string dtype_name(at::ScalarType dtype);
 
 // The model's folder without where it lies.
-std::string model_name(const pipelines::Model& model);
+std::string model_name(const engine::Model& model);
 
 }  // namespace tessera::cli

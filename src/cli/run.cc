@@ -4,13 +4,13 @@
 #include <cstdlib>
 
 #include "cli/arguments.h"
-#include "cli/failure.h"
+#include "launch/failure.h"
 #include "cli/generate_command.h"
 #include "cli/mesh_command.h"
 #include "cli/models_command.h"
-#include "cli/rank_environment.h"
-#include "cli/signals.h"
-#include "cli/streams.h"
+#include "launch/rank_environment.h"
+#include "launch/signals.h"
+#include "launch/streams.h"
 #include "core/error.h"
 #include "core/heap.h"
 
@@ -28,9 +28,9 @@ bool asks_for_text(const std::vector<std::string>& arguments) {
 
 int dispatch(const std::vector<std::string>& arguments) {
   const bool nothing_asked = arguments.empty();
-  std::optional<parallel::Rendezvous> place;
+  std::optional<comm::Rendezvous> place;
   if (!nothing_asked && arguments[0] == "generate" && !asks_for_text(arguments)) {
-    place = read_rank_environment(std::getenv);
+    place = launch::read_rank_environment(std::getenv);
     if (place && place->world_size > 1) run_generate_as_rank(arguments, *place);
   }
   const Command command = parse_arguments(arguments);
@@ -50,14 +50,14 @@ int dispatch(const std::vector<std::string>& arguments) {
 
 int run(const std::vector<std::string>& arguments) noexcept {
   keep_freed_memory();
-  open_missing_streams();
-  install_signal_handlers();
+  launch::open_missing_streams();
+  launch::install_signal_handlers();
   try {
     const int exit_code = dispatch(arguments);
-    flush_output();
+    launch::flush_output();
     return exit_code;
   } catch (...) {
-    return tell(current_failure());
+    return launch::tell(launch::current_failure());
   }
 }
 

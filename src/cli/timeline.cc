@@ -33,7 +33,7 @@ void Timeline::add(const std::string& name, int64_t track, Clock::time_point beg
                      {"args", std::move(arguments)}});
 }
 
-void Timeline::add_operation(const parallel::Operation& operation, std::chrono::nanoseconds under_way,
+void Timeline::add_operation(const comm::Operation& operation, std::chrono::nanoseconds under_way,
                              std::chrono::nanoseconds waited) {
   const auto now = Clock::now();
   const std::string name = fmt::format("{} ({})", operation.name, operation.axis);
@@ -48,11 +48,11 @@ void Timeline::add_compute(int64_t step, int64_t first_patch, int64_t patches, C
   add(fmt::format("step {}, {}", step, which), kWork, begin, end, {{"step", step}});
 }
 
-void Timeline::add_stage(pipelines::Stage stage, double seconds) {
-  if (stage == pipelines::Stage::kDenoise) return;  // its steps are there
+void Timeline::add_stage(engine::Stage stage, double seconds) {
+  if (stage == engine::Stage::kDenoise) return;  // its steps are there
   const auto now = Clock::now();
   const auto duration = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  add(pipelines::stage_name(stage), kWork, now - duration, now, ordered_json::object());
+  add(engine::stage_name(stage), kWork, now - duration, now, ordered_json::object());
 }
 
 }  // namespace tessera::cli

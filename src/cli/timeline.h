@@ -7,8 +7,8 @@
 #include <string>
 
 #include "core/json.h"
-#include "parallel/transport.h"
-#include "pipelines/observer.h"
+#include "comm/transport.h"
+#include "engine/observer.h"
 
 namespace tessera::cli {
 
@@ -19,11 +19,11 @@ class Timeline {
   // The timeline's zero is the time of its making: ranks make theirs when they have just met.
   explicit Timeline(int64_t rank);
 
-  void add_operation(const parallel::Operation& operation, std::chrono::nanoseconds under_way,
+  void add_operation(const comm::Operation& operation, std::chrono::nanoseconds under_way,
                      std::chrono::nanoseconds waited);  // that ends now
   void add_compute(int64_t step, int64_t first_patch, int64_t patches, Clock::time_point begin,
                    Clock::time_point end);
-  void add_stage(pipelines::Stage stage, double seconds);  // that ends now
+  void add_stage(engine::Stage stage, double seconds);  // that ends now
 
   const nlohmann::ordered_json& events() const { return events_; }
 

@@ -62,9 +62,9 @@ at::Device parse_device(const std::string& option, const std::string& text) {
   return numbered ? at::Device(at::kCUDA, *index) : at::Device(at::kCUDA);
 }
 
-pipelines::OutputType parse_output_type(const std::string& option, const std::string& text) {
-  if (text == "image" || text == "pil") return pipelines::OutputType::kImage;  // diffusers says pil
-  if (text == "latent") return pipelines::OutputType::kLatent;
+engine::OutputType parse_output_type(const std::string& option, const std::string& text) {
+  if (text == "image" || text == "pil") return engine::OutputType::kImage;  // diffusers says pil
+  if (text == "latent") return engine::OutputType::kLatent;
   usage_error(option, "expected image or latent, got '{}'", text);
 }
 

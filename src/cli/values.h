@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "pipelines/request.h"
+#include "engine/request.h"
 
 namespace tessera::cli {
 
@@ -16,7 +16,7 @@ int64_t parse_integer(const std::string& option, const std::string& text);
 uint64_t parse_seed(const std::string& option, const std::string& text);
 double parse_number(const std::string& option, const std::string& text);
 at::Device parse_device(const std::string& option, const std::string& text);
-pipelines::OutputType parse_output_type(const std::string& option, const std::string& text);
+engine::OutputType parse_output_type(const std::string& option, const std::string& text);
 
 // `auto` is bf16 where the device multiplies it in hardware, else fp32.
 at::ScalarType parse_dtype(const std::string& option, const std::string& text, at::Device device);

@@ -70,9 +70,9 @@ std::vector<UpDecoderBlock2D> read_up_blocks(const weights::Scope& scope, const 
   return blocks;
 }
 
-std::optional<nn::Conv2d> read_quant_conv(const weights::Scope& scope, int64_t channels, bool present) {
+std::optional<ops::Conv2d> read_quant_conv(const weights::Scope& scope, int64_t channels, bool present) {
   if (!present) return std::nullopt;
-  return nn::Conv2d(scope, channels, channels, 1);
+  return ops::Conv2d(scope, channels, channels, 1);
 }
 
 at::ScalarType compute_dtype(const LoadOptions& options, const AutoencoderKLConfig& config) {

@@ -48,12 +48,12 @@ struct AutoencoderKLEncoder {
 
   AutoencoderKLConfig config;
   at::ScalarType dtype;
-  nn::Conv2d conv_in;
+  ops::Conv2d conv_in;
   std::vector<DownEncoderBlock2D> down_blocks;
   MidBlock2D mid_block;
-  nn::GroupNorm conv_norm_out;
-  nn::Conv2d conv_out;
-  std::optional<nn::Conv2d> quant_conv;
+  ops::GroupNorm conv_norm_out;
+  ops::Conv2d conv_out;
+  std::optional<ops::Conv2d> quant_conv;
 };
 
 struct AutoencoderKLDecoder final : Decoder {
@@ -65,12 +65,12 @@ struct AutoencoderKLDecoder final : Decoder {
 
   AutoencoderKLConfig config;
   at::ScalarType dtype;
-  std::optional<nn::Conv2d> post_quant_conv;
-  nn::Conv2d conv_in;
+  std::optional<ops::Conv2d> post_quant_conv;
+  ops::Conv2d conv_in;
   MidBlock2D mid_block;
   std::vector<UpDecoderBlock2D> up_blocks;
-  nn::GroupNorm conv_norm_out;
-  nn::Conv2d conv_out;
+  ops::GroupNorm conv_norm_out;
+  ops::Conv2d conv_out;
 };
 
 // `folder` holds config.json and the weights. fp16 becomes fp32 on the CPU, which has no fp16 convolutions,

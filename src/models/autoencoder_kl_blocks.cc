@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "nn/attention.h"
+#include "ops/attention.h"
 
 namespace tessera::models {
 namespace {
@@ -18,15 +18,15 @@ std::vector<ResnetBlock2D> resnet_chain(const weights::Scope& scope, int64_t in,
 }
 
 // Query, key and value as one product.
-nn::Linear read_qkv(const weights::Scope& scope, int64_t channels) {
+ops::Linear read_qkv(const weights::Scope& scope, int64_t channels) {
   const bool old_names = (scope / "query").has("weight");
   const std::vector<weights::Scope> parts = old_names
                                                 ? std::vector{scope / "query", scope / "key", scope / "value"}
                                                 : std::vector{scope / "to_q", scope / "to_k", scope / "to_v"};
-  return nn::read_linear(parts, channels, channels, {0, channels}, {0, channels});
+  return ops::read_linear(parts, channels, channels, {0, channels}, {0, channels});
 }
 
-nn::Linear read_out(const weights::Scope& scope, int64_t channels) {
+ops::Linear read_out(const weights::Scope& scope, int64_t channels) {
   const bool old_names = (scope / "proj_attn").has("weight");
   return {old_names ? scope / "proj_attn" : scope / "to_out" / 0, channels, channels};
 }
@@ -57,7 +57,7 @@ at::Tensor AttentionBlock::operator()(at::Tensor x) const {
   // In channels-last a position's channels lie together: [B, C, H, W] is [B, H W, C] without a copy.
   const auto tokens = [](const at::Tensor& image) { return image.flatten(2).transpose(1, 2); };
   const std::vector<at::Tensor> parts = qkv(tokens(group_norm(x))).chunk(3, -1);  // [B, H W, C]
-  tokens(x).add_(out(nn::attention(parts[0], parts[1], parts[2], /*heads=*/1)));
+  tokens(x).add_(out(ops::attention(parts[0], parts[1], parts[2], /*heads=*/1)));
   return x;
 }
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "nn/conv.h"
-#include "nn/group_norm.h"
-#include "nn/linear.h"
+#include "ops/conv.h"
+#include "ops/group_norm.h"
+#include "ops/linear.h"
 #include "weights/scope.h"
 
 namespace tessera::models {
@@ -21,9 +21,9 @@ struct ResnetBlock2D {
   // Takes x over: its memory is written to.
   at::Tensor operator()(at::Tensor x) const;
 
-  nn::GroupNorm norm1, norm2;
-  nn::Conv2d conv1, conv2;
-  std::optional<nn::Conv2d> conv_shortcut;
+  ops::GroupNorm norm1, norm2;
+  ops::Conv2d conv1, conv2;
+  std::optional<ops::Conv2d> conv_shortcut;
 };
 
 // Attention over all positions with one head, beside the input. Reads the names of today (to_q, to_k, to_v,
@@ -32,8 +32,8 @@ struct AttentionBlock {
   AttentionBlock(const weights::Scope& scope, int64_t channels, int64_t groups);
   at::Tensor operator()(at::Tensor x) const;  // takes x over
 
-  nn::GroupNorm group_norm;
-  nn::Linear qkv, out;
+  ops::GroupNorm group_norm;
+  ops::Linear qkv, out;
 };
 
 // resnet, attention (may be absent), resnet.
@@ -52,7 +52,7 @@ struct DownEncoderBlock2D {
   at::Tensor operator()(at::Tensor x) const;  // takes x over
 
   std::vector<ResnetBlock2D> resnets;
-  std::optional<nn::Downsample2d> downsampler;
+  std::optional<ops::Downsample2d> downsampler;
 };
 
 // `layers` resnets, then upsampling by two.
@@ -62,7 +62,7 @@ struct UpDecoderBlock2D {
   at::Tensor operator()(at::Tensor x) const;  // takes x over
 
   std::vector<ResnetBlock2D> resnets;
-  std::optional<nn::Upsample2d> upsampler;
+  std::optional<ops::Upsample2d> upsampler;
 };
 
 }  // namespace tessera::models

@@ -64,7 +64,7 @@ class Denoiser {
   // h', w] (a learned variance is dropped); others give [B, n, hidden_width()] in the dtype of the weights, n
   // tokens. All ranks of the canvas's sequence axes and of the tensor groups must call this alike.
   virtual at::Tensor run_stage(const at::Tensor& x, double timestep, at::ArrayRef<int64_t> prompt_of,
-                               parallel::Range patches, Context& context) const = 0;
+                               Range patches, Context& context) const = 0;
 
   virtual int64_t hidden_width() const = 0;
   virtual at::ScalarType dtype() const = 0;  // of the weights
@@ -87,8 +87,8 @@ class Decoder {
 struct LoadOptions {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
-  nn::TensorGroups tensor_groups;         // ranks that a layer's weights are split over
-  std::optional<parallel::Range> blocks;  // of a stage of the denoiser; all
+  comm::TensorGroups tensor_groups;         // ranks that a layer's weights are split over
+  std::optional<Range> blocks;  // of a stage of the denoiser; all
 };
 
 // What loading one part cost.

@@ -2,8 +2,8 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "nn/attention.h"
-#include "nn/modulate.h"
+#include "ops/attention.h"
+#include "ops/modulate.h"
 
 namespace tessera::models {
 namespace {
@@ -13,7 +13,7 @@ constexpr int64_t kTimeChannels = 256;
 }  // namespace
 
 PixArtAttention::PixArtAttention(const weights::Scope& scope, const PixArtConfig& config, int64_t context_dim,
-                                 const nn::TensorGroups& groups) {
+                                 const comm::TensorGroups& groups) {
   const nn::Split split{config.num_attention_heads, config.attention_head_dim};
   const int64_t width = config.width();
   heads = groups.part(config.num_attention_heads).length;
@@ -27,7 +27,7 @@ PixArtAttention::PixArtAttention(const weights::Scope& scope, const PixArtConfig
 }
 
 PixArtBlock::PixArtBlock(const weights::Scope& scope, const PixArtConfig& config,
-                         const nn::TensorGroups& groups)
+                         const comm::TensorGroups& groups)
     : attn1(scope / "attn1", config, /*context_dim=*/0, groups),
       attn2(scope / "attn2", config, config.cross_attention_dim, groups),
       scale_shift_table(scope.with_dtype(at::kFloat).tensor("scale_shift_table", {6, config.width()})),
@@ -44,27 +44,27 @@ void PixArtBlock::operator()(at::Tensor& x, const PixArtStep& step, const Prompt
   const at::Tensor shift_feed_forward = table[3], scale_feed_forward = table[4], gate_feed_forward = table[5];
 
   {
-    const at::Tensor normed = nn::modulated_layer_norm(x, scale_attention, shift_attention, norm_eps);
+    const at::Tensor normed = ops::modulated_layer_norm(x, scale_attention, shift_attention, norm_eps);
     const at::Tensor qkv = attn1.to_qkv(normed);  // [B, S, 3 * H/tp * D]
     const at::Tensor attended = self_attention(qkv, attn1.heads, layer, step.patches);
-    nn::add_gated_(x, attn1.to_out(attended), gate_attention);
+    ops::add_gated_(x, attn1.to_out(attended), gate_attention);
   }
   {
     const at::Tensor q = attn2.to_q(x);  // [B, S, H/tp * D]
     const at::Tensor attended = at::empty_like(q);
     for (int64_t b = 0; b < q.size(0); ++b) {  // prompts differ in length
       const auto part = prompts[step.prompt_of[b]].chunk(2, 2);
-      nn::attention_into(attended.narrow(0, b, 1), q.narrow(0, b, 1), part[0], part[1], attn2.heads);
+      ops::attention_into(attended.narrow(0, b, 1), q.narrow(0, b, 1), part[0], part[1], attn2.heads);
     }
     x += attn2.to_out(attended);
   }
-  const at::Tensor normed = nn::modulated_layer_norm(x, scale_feed_forward, shift_feed_forward, norm_eps);
-  const at::Tensor hidden = ff_in(normed, nn::Activation::kGeluTanh);  // [B, S, 4C/tp]
-  nn::add_gated_(x, ff_out(hidden), gate_feed_forward);
+  const at::Tensor normed = ops::modulated_layer_norm(x, scale_feed_forward, shift_feed_forward, norm_eps);
+  const at::Tensor hidden = ff_in(normed, ops::Activation::kGeluTanh);  // [B, S, 4C/tp]
+  ops::add_gated_(x, ff_out(hidden), gate_feed_forward);
 }
 
 PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtConfig& config,
-                                     const parallel::Range& blocks, const nn::TensorGroups& groups)
+                                     const Range& blocks, const comm::TensorGroups& groups)
     : config_(config),
       stage_(blocks),
       timestep_embedder_(scope.with_dtype(at::kFloat) / "adaln_single" / "emb" / "timestep_embedder",
@@ -76,10 +76,10 @@ PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtCo
   if (is_first()) {
     // A convolution of stride p and kernel p is a product over patches.
     const weights::Scope proj = scope / "pos_embed" / "proj";
-    patch_proj_ = nn::Linear(proj.tensor("weight", {width, config.in_channels, patch, patch}).flatten(1),
+    patch_proj_ = ops::Linear(proj.tensor("weight", {width, config.in_channels, patch, patch}).flatten(1),
                              proj.tensor("bias", {width}));
   }
-  adaln_linear_ = nn::Linear(fp32 / "adaln_single" / "linear", width, 6 * width);
+  adaln_linear_ = ops::Linear(fp32 / "adaln_single" / "linear", width, 6 * width);
   if (config.use_additional_conditions) {
     const weights::Scope emb = fp32 / "adaln_single" / "emb";
     resolution_embedder_.emplace(emb / "resolution_embedder", kTimeChannels, width / 3);
@@ -103,7 +103,7 @@ PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtCo
         .narrow(1, 0, config.in_channels)
         .flatten(0, 1);
   };
-  proj_out_ = nn::Linear(predicted(out.tensor("weight", {all, width})).contiguous(),
+  proj_out_ = ops::Linear(predicted(out.tensor("weight", {all, width})).contiguous(),
                          predicted(out.tensor("bias", {all})).contiguous());
 }
 
@@ -136,7 +136,7 @@ std::unique_ptr<Denoiser::Context> PixArtTransformer::prepare(const std::vector<
   for (const Conditioning& prompt : prompts) {
     at::Tensor caption = prompt.tokens.to(dtype_).unsqueeze(0);
     if (caption_linear_1_)
-      caption = (*caption_linear_2_)((*caption_linear_1_)(caption, nn::Activation::kGeluTanh));
+      caption = (*caption_linear_2_)((*caption_linear_1_)(caption, ops::Activation::kGeluTanh));
     captions.push_back(caption);
   }
   for (const PixArtBlock& block : blocks_) {
@@ -147,7 +147,7 @@ std::unique_ptr<Denoiser::Context> PixArtTransformer::prepare(const std::vector<
 }
 
 at::Tensor PixArtTransformer::run_stage(const at::Tensor& input, double timestep,
-                                        at::ArrayRef<int64_t> prompt_of, parallel::Range patches,
+                                        at::ArrayRef<int64_t> prompt_of, Range patches,
                                         Context& context) const {
   auto& own = static_cast<PixArtContext&>(context);
   at::Tensor x = is_first() ? embed(input, patches, own) : input;
@@ -159,7 +159,7 @@ at::Tensor PixArtTransformer::run_stage(const at::Tensor& input, double timestep
   return is_last() ? head(x, time, own.self_attention.cut().columns) : x;
 }
 
-at::Tensor PixArtTransformer::embed(const at::Tensor& z, parallel::Range patches,
+at::Tensor PixArtTransformer::embed(const at::Tensor& z, Range patches,
                                     const PixArtContext& context) const {
   const int64_t patch = config_.patch_size;
   const at::Tensor tokens = z.to(dtype_)
@@ -171,7 +171,7 @@ at::Tensor PixArtTransformer::embed(const at::Tensor& z, parallel::Range patches
   const parallel::TokenCut& cut = context.self_attention.cut();
   std::vector<at::Tensor> positions;
   for (int64_t i = patches.begin; i < patches.end(); ++i) {
-    const parallel::Range rows = cut.part(i, cut.sequence_rank());
+    const Range rows = cut.part(i, cut.sequence_rank());
     positions.push_back(context.positions.narrow(0, rows.begin, rows.length));
   }
   return patch_proj_(tokens).add_(at::cat(positions).flatten(0, 1));
@@ -187,7 +187,7 @@ at::Tensor PixArtTransformer::time_embedding(double timestep, const PixArtContex
 at::Tensor PixArtTransformer::head(const at::Tensor& x, const at::Tensor& time, int64_t columns) const {
   constexpr double kEpsilon = 1e-6;
   const at::Tensor table = scale_shift_table_ + time;  // [2, C]: shift, scale
-  const at::Tensor out = proj_out_(nn::modulated_layer_norm(x, table[1], table[0], kEpsilon)).to(at::kFloat);
+  const at::Tensor out = proj_out_(ops::modulated_layer_norm(x, table[1], table[0], kEpsilon)).to(at::kFloat);
   const int64_t patch = config_.patch_size, rows = x.size(1) / columns;
   return out.view({x.size(0), rows, columns, patch, patch, config_.in_channels})
       .permute({0, 5, 1, 3, 2, 4})
@@ -209,7 +209,7 @@ std::unique_ptr<Denoiser> load_pixart(const std::filesystem::path& model, const 
   const PixArtConfig config(JsonConfig::read(folder / "config.json"));
   weights::Checkpoint checkpoint(folder);
   const weights::Scope scope(checkpoint, options.dtype, options.device);
-  const parallel::Range all{0, config.num_layers}, blocks = options.blocks.value_or(all);
+  const Range all{0, config.num_layers}, blocks = options.blocks.value_or(all);
   auto transformer = std::make_unique<PixArtTransformer>(scope, config, blocks, options.tensor_groups);
   if (blocks == all) {  // else other stages use them
     for (const std::string& key : checkpoint.unused())

@@ -13,7 +13,7 @@
 #include "core/json.h"
 #include "models/family.h"
 #include "nn/embeddings.h"
-#include "nn/linear.h"
+#include "ops/linear.h"
 #include "nn/self_attention.h"
 #include "nn/tensor_parallel.h"
 #include "weights/scope.h"
@@ -40,7 +40,7 @@ struct PixArtAttention {
   PixArtAttention() = default;
   // Self-attention when `context_dim` is 0: q, k and v are then one product.
   PixArtAttention(const weights::Scope& scope, const PixArtConfig& config, int64_t context_dim,
-                  const nn::TensorGroups& groups);
+                  const comm::TensorGroups& groups);
 
   nn::ColumnParallel to_q, to_kv, to_qkv;
   nn::RowParallel to_out;
@@ -51,11 +51,11 @@ struct PixArtAttention {
 struct PixArtStep {
   at::Tensor modulation;  // [6, C] fp32
   at::ArrayRef<int64_t> prompt_of;
-  parallel::Range patches;
+  Range patches;
 };
 
 struct PixArtBlock {
-  PixArtBlock(const weights::Scope& scope, const PixArtConfig& config, const nn::TensorGroups& groups);
+  PixArtBlock(const weights::Scope& scope, const PixArtConfig& config, const comm::TensorGroups& groups);
 
   // x [B, S, C] in place; prompts[prompt_of[b]] [1, L, 2 * H/tp * D]. `layer` is the block's number in the
   // stage.
@@ -72,8 +72,8 @@ struct PixArtBlock {
 class PixArtTransformer : public Denoiser {
  public:
   // `blocks`: the stage that is read.
-  PixArtTransformer(const weights::Scope& scope, const PixArtConfig& config, const parallel::Range& blocks,
-                    const nn::TensorGroups& groups);
+  PixArtTransformer(const weights::Scope& scope, const PixArtConfig& config, const Range& blocks,
+                    const comm::TensorGroups& groups);
 
   struct PixArtContext : Context {
     explicit PixArtContext(const parallel::TokenCut& cut) : self_attention(cut) {}
@@ -86,7 +86,7 @@ class PixArtTransformer : public Denoiser {
   std::unique_ptr<Context> prepare(const std::vector<Conditioning>& prompts,
                                    const Canvas& canvas) const override;
   at::Tensor run_stage(const at::Tensor& x, double timestep, at::ArrayRef<int64_t> prompt_of,
-                       parallel::Range patches, Context& context) const override;
+                       Range patches, Context& context) const override;
   int64_t hidden_width() const override { return config_.width(); }
   at::ScalarType dtype() const override { return dtype_; }
   int64_t latent_channels() const override { return config_.in_channels; }
@@ -98,7 +98,7 @@ class PixArtTransformer : public Denoiser {
 
  private:
   // The parts of a forward pass, in the order in which data passes through them.
-  at::Tensor embed(const at::Tensor& z, parallel::Range patches,
+  at::Tensor embed(const at::Tensor& z, Range patches,
                    const PixArtContext& context) const;  // [B, in, h, w] -> [B, S, C]
   at::Tensor time_embedding(double timestep, const PixArtContext& context) const;  // [1, C] fp32
   at::Tensor head(const at::Tensor& x, const at::Tensor& time,
@@ -108,15 +108,15 @@ class PixArtTransformer : public Denoiser {
   bool is_last() const { return stage_.end() == config_.num_layers; }
 
   PixArtConfig config_;
-  parallel::Range stage_;                    // blocks
-  nn::Linear patch_proj_;                    // [C, in * p * p], first stage
+  Range stage_;                    // blocks
+  ops::Linear patch_proj_;                    // [C, in * p * p], first stage
   nn::TimestepEmbedding timestep_embedder_;  // fp32
   std::optional<nn::TimestepEmbedding> resolution_embedder_, aspect_ratio_embedder_;  // fp32
-  nn::Linear adaln_linear_;                                                           // fp32
-  std::optional<nn::Linear> caption_linear_1_, caption_linear_2_;
+  ops::Linear adaln_linear_;                                                           // fp32
+  std::optional<ops::Linear> caption_linear_1_, caption_linear_2_;
   std::vector<PixArtBlock> blocks_;
   at::Tensor scale_shift_table_;  // [2, C] fp32
-  nn::Linear proj_out_;           // only the rows that predict noise, not variance; last stage
+  ops::Linear proj_out_;           // only the rows that predict noise, not variance; last stage
   at::ScalarType dtype_;
 };
 

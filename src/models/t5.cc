@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "parallel/collectives.h"
+#include "comm/collectives.h"
 #include "text/unicode.h"
 
 namespace tessera::models {
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMaxSize = int64_t{1} << 24;
 
-weights::Slice slice(int64_t dim, const parallel::Range& range, int64_t width = 1) {
+weights::Slice slice(int64_t dim, const Range& range, int64_t width = 1) {
   return {dim, range.begin * width, range.length * width};
 }
 
@@ -44,7 +44,7 @@ T5Config::T5Config(const JsonConfig& json)
     json.fail("feed_forward_proj", "\"relu\" or \"gated-gelu\"");
   }
   gated = projection == "gated-gelu";
-  activation = gated ? nn::Activation::kGeluTanh : nn::Activation::kRelu;
+  activation = gated ? ops::Activation::kGeluTanh : ops::Activation::kRelu;
   if (!(layer_norm_epsilon >= 0 && layer_norm_epsilon < 1)) json.fail("layer_norm_epsilon", "from 0 to 1");
   const int64_t single_distances = relative_attention_num_buckets / 4;
   if (single_distances < 1 || single_distances >= relative_attention_max_distance) {
@@ -68,8 +68,8 @@ at::Tensor t5_relative_position_buckets(int64_t length, int64_t num_buckets, int
 }
 
 T5Attention::T5Attention(const weights::Scope& scope, const T5Config& config,
-                         const parallel::Group& tensor_group) {
-  const parallel::Range own = parallel::split_evenly(config.num_heads, tensor_group);
+                         const comm::Group& tensor_group) {
+  const Range own = tensor_group.part(config.num_heads);
   const int64_t inner = config.num_heads * config.d_kv;
   const auto rows = slice(0, own, config.d_kv);
   heads = own.length;
@@ -92,9 +92,9 @@ at::Tensor T5Attention::operator()(const at::Tensor& x, const at::Tensor& bias) 
 }
 
 T5FeedForward::T5FeedForward(const weights::Scope& scope, const T5Config& config,
-                             const parallel::Group& tensor_group)
+                             const comm::Group& tensor_group)
     : activation(config.activation) {
-  const parallel::Range own = parallel::split_evenly(config.d_ff, tensor_group);
+  const Range own = tensor_group.part(config.d_ff);
   const auto in = [&](const char* name) {
     return (scope / name).tensor("weight", {config.d_ff, config.d_model}, slice(0, own));
   };
@@ -106,12 +106,12 @@ T5FeedForward::T5FeedForward(const weights::Scope& scope, const T5Config& config
 }
 
 at::Tensor T5FeedForward::operator()(const at::Tensor& x) const {
-  at::Tensor hidden = nn::activate(at::linear(x, wi), activation);  // [L, F/tp]
+  at::Tensor hidden = ops::activate(at::linear(x, wi), activation);  // [L, F/tp]
   if (wi_gate.defined()) hidden *= at::linear(x, wi_gate);
   return at::linear(hidden.to(wo.scalar_type()), wo);
 }
 
-T5Block::T5Block(const weights::Scope& scope, const T5Config& config, const parallel::Group& group)
+T5Block::T5Block(const weights::Scope& scope, const T5Config& config, const comm::Group& group)
     : attention_norm(scope / "layer" / 0 / "layer_norm", config.d_model, config.layer_norm_epsilon),
       attention(scope / "layer" / 0 / "SelfAttention", config, group),
       feed_forward_norm(scope / "layer" / 1 / "layer_norm", config.d_model, config.layer_norm_epsilon),
@@ -119,18 +119,18 @@ T5Block::T5Block(const weights::Scope& scope, const T5Config& config, const para
       tensor_group(group) {}
 
 void T5Block::operator()(at::Tensor& x, const at::Tensor& bias) const {
-  x += parallel::all_reduce(attention(attention_norm(x), bias), tensor_group);
-  x += parallel::all_reduce(feed_forward(feed_forward_norm(x)), tensor_group);
+  x += comm::all_reduce(attention(attention_norm(x), bias), tensor_group);
+  x += comm::all_reduce(feed_forward(feed_forward_norm(x)), tensor_group);
 }
 
-T5Encoder::T5Encoder(const weights::Scope& scope, const T5Config& config, const parallel::Group& tensor_group)
+T5Encoder::T5Encoder(const weights::Scope& scope, const T5Config& config, const comm::Group& tensor_group)
     : config_(config),
       embedding_(read_embedding(scope, config)),
       final_norm_(scope / "encoder" / "final_layer_norm", config.d_model, config.layer_norm_epsilon) {
   const weights::Scope block = scope / "encoder" / "block";
   relative_bias_ = (block / 0 / "layer" / 0 / "SelfAttention" / "relative_attention_bias")
                        .tensor("weight", {config.relative_attention_num_buckets, config.num_heads},
-                               slice(1, parallel::split_evenly(config.num_heads, tensor_group)));
+                               slice(1, tensor_group.part(config.num_heads)));
   for (int64_t i = 0; i < config.num_layers; ++i) blocks_.emplace_back(block / i, config, tensor_group);
 }
 
@@ -168,8 +168,8 @@ std::unique_ptr<TextEncoder> load_t5_text_encoder(const std::filesystem::path& m
   weights::Checkpoint checkpoint(folder);
   const weights::Scope scope(checkpoint, options.dtype, options.device);
   // More ranks than heads: each takes the whole.
-  const parallel::Group& group = options.tensor_groups.inner;
-  T5Encoder encoder(scope, config, group.size <= config.num_heads ? group : parallel::Group{});
+  const comm::Group& group = options.tensor_groups.inner;
+  T5Encoder encoder(scope, config, group.size <= config.num_heads ? group : comm::Group{});
   for (const std::string& key : checkpoint.unused()) {
     // Whole T5 models come with a decoder.
     if (key.starts_with("decoder.") || key.starts_with("lm_head.")) continue;

@@ -14,9 +14,9 @@
 
 #include "core/json.h"
 #include "models/family.h"
-#include "nn/linear.h"
+#include "ops/linear.h"
 #include "nn/norm.h"
-#include "parallel/group.h"
+#include "comm/group.h"
 #include "text/t5_tokenizer.h"
 #include "weights/scope.h"
 
@@ -30,7 +30,7 @@ struct T5Config {
   int64_t relative_attention_num_buckets, relative_attention_max_distance;
   double layer_norm_epsilon;
   bool gated;  // two input projections in the feed-forward, of which one goes through the activation
-  nn::Activation activation;
+  ops::Activation activation;
 };
 
 // Buckets of the distances between L tokens, int64 [L, L]: entry (i, j) is that of token j seen from token i.
@@ -41,7 +41,7 @@ at::Tensor t5_relative_position_buckets(int64_t length, int64_t num_buckets, int
 // Weights are used as they lie in the file: an encoder runs once or twice in its life, so bringing them into
 // a faster layout would cost more than it gains, and twice the memory.
 struct T5Attention {
-  T5Attention(const weights::Scope& scope, const T5Config& config, const parallel::Group& tensor_group);
+  T5Attention(const weights::Scope& scope, const T5Config& config, const comm::Group& tensor_group);
 
   // x [L, D], bias [1, H/tp, L, L] -> [L, D], to be summed over the ranks of the group.
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& bias) const;
@@ -52,19 +52,19 @@ struct T5Attention {
 };
 
 struct T5FeedForward {
-  T5FeedForward(const weights::Scope& scope, const T5Config& config, const parallel::Group& tensor_group);
+  T5FeedForward(const weights::Scope& scope, const T5Config& config, const comm::Group& tensor_group);
 
   // x [L, D] -> [L, D], to be summed over the ranks of the group.
   at::Tensor operator()(const at::Tensor& x) const;
 
-  nn::Activation activation;
+  ops::Activation activation;
   at::Tensor wi;       // [F/tp, D]
   at::Tensor wi_gate;  // [F/tp, D], undefined when there is no gate
   at::Tensor wo;       // [D, F/tp]; fp32 when the others are fp16
 };
 
 struct T5Block {
-  T5Block(const weights::Scope& scope, const T5Config& config, const parallel::Group& tensor_group);
+  T5Block(const weights::Scope& scope, const T5Config& config, const comm::Group& tensor_group);
 
   // Adds both layers to x, fp32 [L, D].
   void operator()(at::Tensor& x, const at::Tensor& bias) const;
@@ -73,14 +73,14 @@ struct T5Block {
   T5Attention attention;
   nn::RmsNorm feed_forward_norm;
   T5FeedForward feed_forward;
-  parallel::Group tensor_group;
+  comm::Group tensor_group;
 };
 
 class T5Encoder {
  public:
   // Heads and feed-forward columns are split over `tensor_group`. Throws Error(kInput) for weights that are
   // missing or of another shape.
-  T5Encoder(const weights::Scope& scope, const T5Config& config, const parallel::Group& tensor_group);
+  T5Encoder(const weights::Scope& scope, const T5Config& config, const comm::Group& tensor_group);
 
   // ids (at least one) -> [L, D] in the dtype of the scope. Throws Error(kUsage) for an id outside the
   // vocabulary.

@@ -16,7 +16,7 @@ TimestepEmbedding::TimestepEmbedding(const weights::Scope& scope, int64_t in, in
     : linear_1(scope / "linear_1", in, out), linear_2(scope / "linear_2", out, out) {}
 
 at::Tensor TimestepEmbedding::operator()(const at::Tensor& x) const {
-  return linear_2(linear_1(x, Activation::kSilu));
+  return linear_2(linear_1(x, ops::Activation::kSilu));
 }
 
 at::Tensor sincos_position_embedding(int64_t dim, int64_t rows, int64_t columns, int64_t base_size,

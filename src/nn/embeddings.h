@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "nn/linear.h"
+#include "ops/linear.h"
 #include "weights/scope.h"
 
 namespace tessera::nn {
@@ -19,7 +19,7 @@ struct TimestepEmbedding {
   TimestepEmbedding(const weights::Scope& scope, int64_t in, int64_t out);
   at::Tensor operator()(const at::Tensor& x) const;  // [N, in] -> [N, out]
 
-  Linear linear_1, linear_2;
+  ops::Linear linear_1, linear_2;
 };
 
 // 2-D sine-cosine position embedding (ViT / MAE, arXiv:2111.06377) of a grid of rows x columns patches,

@@ -1,22 +1,21 @@
 #include "nn/self_attention.h"
 
 #include "core/error.h"
-#include "nn/attention.h"
-#include "parallel/collectives.h"
+#include "ops/attention.h"
+#include "comm/collectives.h"
 #include "parallel/ring.h"
 #include "parallel/ulysses.h"
 
 namespace tessera::nn {
 
-using parallel::Range;
 
 at::Tensor SelfAttention::operator()(const at::Tensor& qkv, int64_t heads, int64_t layer, Range patches) {
-  const parallel::Group& ulysses = cut_.ulysses;
+  const comm::Group& ulysses = cut_.ulysses;
   std::vector<int64_t> tokens;  // of each rank of the Ulysses group
   for (int64_t rank = 0; rank < ulysses.size; ++rank) {
     tokens.push_back(cut_.token_count(patches, cut_.ring.rank * ulysses.size + rank));
   }
-  const int64_t own_heads = parallel::split_evenly(heads, ulysses).length;
+  const int64_t own_heads = ulysses.part(heads).length;
   const at::Tensor own = parallel::tokens_to_heads(qkv, 3, heads, tokens, ulysses);  // [B, N, 3 * h * D]
   const int64_t width = own.size(2) / 3;
   const at::Tensor q = own.narrow(2, 0, width);
@@ -34,7 +33,7 @@ at::Tensor SelfAttention::operator()(const at::Tensor& qkv, int64_t heads, int64
       const Kept& kept = keep(keys_values, own_heads, layer, patches);
       kept.keys_values->attend(attended, q, kept.seen);
     } else {
-      attention_into(attended, q, keys_values.narrow(2, 0, width), keys_values.narrow(2, width, width),
+      ops::attention_into(attended, q, keys_values.narrow(2, 0, width), keys_values.narrow(2, width, width),
                      own_heads);
     }
   }
@@ -51,7 +50,7 @@ at::Tensor SelfAttention::ring_attention(const at::Tensor& qkv, int64_t heads, R
       length += cut_.token_count(patches, rank * cut_.ulysses.size + i);
     lengths.push_back(length);
   }
-  PartialAttention attention(qkv.narrow(2, 0, width), heads);
+  ops::PartialAttention attention(qkv.narrow(2, 0, width), heads);
   const at::Tensor own = qkv.narrow(2, width, 2 * width).transpose(0, 1).contiguous();  // [N, B, 2 * h * D]
   parallel::ring_pass(own, lengths, cut_.ring, [&](const at::Tensor& block) {
     const at::Tensor keys_values = block.transpose(0, 1);
@@ -103,7 +102,7 @@ const SelfAttention::Kept& SelfAttention::keep(const at::Tensor& keys_values, in
       of_earlier_ranks += cut_.token_count(patches, rank);
     }
     if (whole.defined()) {
-      parallel::all_gather_into(whole, parts, cut_.ring);
+      comm::all_gather_into(whole, parts, cut_.ring);
       write(begin, whole.transpose(0, 1));
     }
     kept.seen = std::max(kept.seen, begin + parts.back().end());

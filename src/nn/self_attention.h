@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "nn/attention.h"
+#include "ops/attention.h"
 #include "parallel/cut.h"
 
 namespace tessera::nn {
@@ -30,17 +30,17 @@ class SelfAttention {
   //
   // With one patch and Ring the keys and values go around; with more patches every rank of the ring keeps
   // them all, so that the next step reads no holes.
-  at::Tensor operator()(const at::Tensor& qkv, int64_t heads, int64_t layer, parallel::Range patches);
+  at::Tensor operator()(const at::Tensor& qkv, int64_t heads, int64_t layer, Range patches);
 
  private:
   // Of one layer, h heads of this rank of the Ulysses group.
   struct Kept {
-    std::optional<KeptKeysValues> keys_values;  // of all tokens of the picture
+    std::optional<ops::KeptKeysValues> keys_values;  // of all tokens of the picture
     int64_t seen = 0;                           // tokens, from the first one on
   };
   // keys_values [B, n, 2 * h * D] of this rank's Ulysses group into their places, here and on the whole ring.
-  const Kept& keep(const at::Tensor& keys_values, int64_t heads, int64_t layer, parallel::Range patches);
-  at::Tensor ring_attention(const at::Tensor& qkv, int64_t heads, parallel::Range patches) const;
+  const Kept& keep(const at::Tensor& keys_values, int64_t heads, int64_t layer, Range patches);
+  at::Tensor ring_attention(const at::Tensor& qkv, int64_t heads, Range patches) const;
 
   parallel::TokenCut cut_;
   std::vector<Kept> kept_;  // by layer; empty with one patch

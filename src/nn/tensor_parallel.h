@@ -14,19 +14,11 @@
 
 #include <vector>
 
-#include "nn/linear.h"
-#include "parallel/group.h"
+#include "ops/linear.h"
+#include "comm/group.h"
 #include "weights/scope.h"
 
 namespace tessera::nn {
-
-struct TensorGroups {
-  parallel::Group inner, outer;  // outer: size 1 in one dimension
-
-  int64_t size() const { return inner.size * outer.size; }
-  // This rank's part of `total` units (heads, columns), between the pair.
-  parallel::Range part(int64_t total) const;
-};
 
 // Units of `unit` features (the size of a head; 1) that the outputs of a first layer, or the inputs of a
 // second one, are split by.
@@ -41,17 +33,17 @@ class ColumnParallel {
   ColumnParallel() = default;
   // Several layers of one input as one product; weights [out.features(), in] each.
   ColumnParallel(const std::vector<weights::Scope>& scopes, int64_t in, Split out,
-                 const TensorGroups& groups);
+                 const comm::TensorGroups& groups);
 
   // x [..., in], the same on all ranks -> [..., layers * own], the layers' outputs side by side; own =
   // groups.part(units).length * unit.
-  at::Tensor operator()(const at::Tensor& x, Activation activation = Activation::kNone) const;
+  at::Tensor operator()(const at::Tensor& x, ops::Activation activation = ops::Activation::kNone) const;
 
  private:
-  Linear linear_;
+  ops::Linear linear_;
   int64_t layers_ = 1;
   Split out_{};
-  TensorGroups groups_;
+  comm::TensorGroups groups_;
 };
 
 // The second of a pair.
@@ -59,16 +51,16 @@ class RowParallel {
  public:
   RowParallel() = default;
   // weight [out, in.features()]
-  RowParallel(const weights::Scope& scope, Split in, int64_t out, const TensorGroups& groups);
+  RowParallel(const weights::Scope& scope, Split in, int64_t out, const comm::TensorGroups& groups);
 
   // x [..., own] as a ColumnParallel of one layer with the same split leaves it -> [..., out], on all ranks.
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
-  Linear linear_;
+  ops::Linear linear_;
   Split in_{};
   int64_t out_ = 0;
-  TensorGroups groups_;
+  comm::TensorGroups groups_;
 };
 
 }  // namespace tessera::nn

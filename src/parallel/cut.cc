@@ -4,8 +4,8 @@
 
 namespace tessera::parallel {
 
-TokenCut::TokenCut(int64_t all_rows, int64_t all_columns, int64_t patch_count, Group ulysses_group,
-                   Group ring_group)
+TokenCut::TokenCut(int64_t all_rows, int64_t all_columns, int64_t patch_count, comm::Group ulysses_group,
+                   comm::Group ring_group)
     : rows(all_rows),
       columns(all_columns),
       patches(patch_count),
@@ -16,8 +16,8 @@ TokenCut::TokenCut(int64_t all_rows, int64_t all_columns, int64_t patch_count, G
 }
 
 Range TokenCut::part(int64_t patch, int64_t rank) const {
-  const Range whole = split_evenly(rows, {.rank = patch, .size = patches});
-  const Range part = split_evenly(whole.length, {.rank = rank, .size = sequence_ranks()});
+  const Range whole = split_evenly(rows, patch, patches);
+  const Range part = split_evenly(whole.length, rank, sequence_ranks());
   return {whole.begin + part.begin, part.length};
 }
 

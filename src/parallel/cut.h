@@ -8,18 +8,18 @@
 #include <cstdint>
 #include <vector>
 
-#include "parallel/group.h"
+#include "comm/group.h"
 
 namespace tessera::parallel {
 
 struct TokenCut {
   // A whole picture on one rank.
   TokenCut(int64_t rows, int64_t columns) : rows(rows), columns(columns) {}
-  TokenCut(int64_t rows, int64_t columns, int64_t patches, Group ulysses, Group ring);
+  TokenCut(int64_t rows, int64_t columns, int64_t patches, comm::Group ulysses, comm::Group ring);
 
   int64_t rows = 0, columns = 0;  // of tokens
   int64_t patches = 1;
-  Group ulysses, ring;
+  comm::Group ulysses, ring;
 
   int64_t sequence_ranks() const { return ulysses.size * ring.size; }
   int64_t sequence_rank() const { return ring.rank * ulysses.size + ulysses.rank; }

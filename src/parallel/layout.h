@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/group.h"
+#include "comm/group.h"
 #include "parallel/mesh.h"
 
 namespace tessera::parallel {

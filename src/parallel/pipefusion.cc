@@ -2,7 +2,7 @@
 
 #include <deque>
 
-#include "parallel/collectives.h"
+#include "comm/collectives.h"
 
 namespace tessera::parallel {
 namespace {
@@ -15,7 +15,7 @@ struct Run {
 
 class Pipeline {
  public:
-  Pipeline(const PipelineSchedule& schedule, const PipelineStage& stage, const Group& group)
+  Pipeline(const PipelineSchedule& schedule, const PipelineStage& stage, const comm::Group& group)
       : schedule_(schedule), stage_(stage), group_(group) {}
 
   void run() {
@@ -34,12 +34,12 @@ class Pipeline {
   struct Arriving {
     Run run;
     at::Tensor tensor;
-    Pending pending;
+    comm::Pending pending;
   };
   struct Sent {
     Run run;
     at::Tensor tensor;  // untouched until it is through
-    Pending pending;
+    comm::Pending pending;
   };
 
   bool is_first() const { return group_.rank == 0; }
@@ -84,12 +84,12 @@ class Pipeline {
 
   void receive_hidden(const Run& run) {
     hidden_ = {run, stage_.empty_hidden(run.patches), {}};
-    hidden_.pending = receive(hidden_.tensor, group_.rank - 1, group_);
+    hidden_.pending = comm::receive(hidden_.tensor, group_.rank - 1, group_);
   }
 
   void receive_latents(const Run& run) {
     Arriving& arriving = latents_.emplace_back(Arriving{run, stage_.empty_latents(run.patches), {}});
-    arriving.pending = receive(arriving.tensor, group_.size - 1, group_);
+    arriving.pending = comm::receive(arriving.tensor, group_.size - 1, group_);
   }
 
   // Until the latents of `step` are here up to patch `end`.
@@ -113,13 +113,13 @@ class Pipeline {
       sent_.front().pending.wait();
       sent_.pop_front();
     }
-    Pending pending = send(x, to, group_);
+    comm::Pending pending = comm::send(x, to, group_);
     sent_.push_back({run, std::move(x), std::move(pending)});
   }
 
   const PipelineSchedule& schedule_;
   const PipelineStage& stage_;
-  const Group& group_;
+  const comm::Group& group_;
   Arriving hidden_;
   std::deque<Arriving> latents_;
   std::deque<Sent> sent_;
@@ -127,7 +127,7 @@ class Pipeline {
 
 }  // namespace
 
-void run_pipeline(const PipelineSchedule& schedule, const PipelineStage& stage, const Group& group) {
+void run_pipeline(const PipelineSchedule& schedule, const PipelineStage& stage, const comm::Group& group) {
   Pipeline(schedule, stage, group).run();
 }
 

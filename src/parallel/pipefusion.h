@@ -7,7 +7,7 @@
 
 #include <functional>
 
-#include "parallel/group.h"
+#include "comm/group.h"
 
 namespace tessera::parallel {
 
@@ -39,6 +39,6 @@ struct PipelineStage {
 
 // Runs all steps. All ranks of `group`, which stand in the order of the stages, must call this with the same
 // schedule. No rank waits for a send; receives are posted before the work that they are hidden behind.
-void run_pipeline(const PipelineSchedule& schedule, const PipelineStage& stage, const Group& group);
+void run_pipeline(const PipelineSchedule& schedule, const PipelineStage& stage, const comm::Group& group);
 
 }  // namespace tessera::parallel

@@ -22,12 +22,12 @@ void Ranks::fill(const MakeGroup& make_group) {
   data = of_axis(Axis::kData);
 }
 
-Ranks::Ranks(World& all, const Layout& made_layout) : layout(made_layout) {
+Ranks::Ranks(comm::World& all, const Layout& made_layout) : layout(made_layout) {
   const Mesh mesh(layout.sizes);
   TESSERA_CHECK(mesh.world_size() == all.size(), "a layout of {} ranks in a world of {}", mesh.world_size(),
                 all.size());
   fill([&](std::span<const Axis> axes, std::string_view name) {
-    Group own;
+    comm::Group own;
     for (const std::vector<int64_t>& members : mesh.groups(axes)) {
       if (std::find(members.begin(), members.end(), all.rank()) == members.end()) {
         all.skip_group();
@@ -44,7 +44,7 @@ Ranks::Ranks(int64_t rank, const Layout& made_layout) : layout(made_layout) {
   fill([&](std::span<const Axis> axes, std::string_view name) {
     const std::vector<int64_t> members = mesh.group(rank, axes);
     const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
-    return Group{.rank = place,
+    return comm::Group{.rank = place,
                  .size = static_cast<int64_t>(members.size()),
                  .axis = std::string(name),
                  .ranks = members};

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "parallel/group.h"
+#include "comm/group.h"
 #include "parallel/layout.h"
-#include "parallel/world.h"
+#include "comm/world.h"
 
 namespace tessera::parallel {
 
@@ -13,20 +13,20 @@ namespace tessera::parallel {
 struct Ranks {
   Ranks() = default;
   // All ranks must call this, with the same layout of world.size() ranks.
-  Ranks(World& world, const Layout& layout);
+  Ranks(comm::World& world, const Layout& layout);
   // The place of `rank` without connections: for those who ask what it would hold and do.
   Ranks(int64_t rank, const Layout& layout);
 
   Layout layout;
-  Group world;                       // all ranks
-  Group replica;                     // those that paint the same pictures together
-  Group tensor_inner, tensor_outer;  // weights of a layer: its outputs, its inputs
-  Group tensor;                      // both
-  Group ulysses, ring;
-  Group sequence;  // both: rows of the picture
-  Group pipeline;  // stages
-  Group cfg;       // branches of guidance
-  Group data;      // pictures
+  comm::Group world;                       // all ranks
+  comm::Group replica;                     // those that paint the same pictures together
+  comm::Group tensor_inner, tensor_outer;  // weights of a layer: its outputs, its inputs
+  comm::Group tensor;                      // both
+  comm::Group ulysses, ring;
+  comm::Group sequence;  // both: rows of the picture
+  comm::Group pipeline;  // stages
+  comm::Group cfg;       // branches of guidance
+  comm::Group data;      // pictures
 
  private:
   template <typename MakeGroup>

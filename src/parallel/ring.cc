@@ -1,11 +1,11 @@
 #include "parallel/ring.h"
 
 #include "core/error.h"
-#include "parallel/collectives.h"
+#include "comm/collectives.h"
 
 namespace tessera::parallel {
 
-void ring_pass(const at::Tensor& own, std::span<const int64_t> lengths, const Group& group,
+void ring_pass(const at::Tensor& own, std::span<const int64_t> lengths, const comm::Group& group,
                const std::function<void(const at::Tensor& block)>& visit) {
   TESSERA_CHECK(static_cast<int64_t>(lengths.size()) == group.size, "{} blocks for {} ranks", lengths.size(),
                 group.size);
@@ -13,13 +13,13 @@ void ring_pass(const at::Tensor& own, std::span<const int64_t> lengths, const Gr
   const int64_t next = (group.rank + 1) % group.size, previous = (group.rank + group.size - 1) % group.size;
   for (int64_t hop = 0; hop < group.size; ++hop) {
     at::Tensor arriving;
-    Pending pending;
+    comm::Pending pending;
     if (hop + 1 < group.size) {
       const int64_t owner = (group.rank + group.size - hop - 1) % group.size;
       std::vector<int64_t> shape = own.sizes().vec();
       shape[0] = lengths[static_cast<size_t>(owner)];
       arriving = at::empty(shape, own.options());
-      pending = send_receive(block, next, arriving, previous, group);
+      pending = comm::send_receive(block, next, arriving, previous, group);
     }
     visit(block);
     pending.wait();

@@ -4,8 +4,8 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "tests/checkpoint_fixture.h"
-#include "tests/golden.h"
+#include "tests/support/checkpoint_fixture.h"
+#include "tests/support/golden.h"
 
 namespace tessera::models {
 namespace {

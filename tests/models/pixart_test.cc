@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "tests/golden.h"
+#include "tests/support/golden.h"
 
 namespace tessera::models {
 namespace {
@@ -12,7 +12,7 @@ std::unique_ptr<PixArtTransformer> load(const std::string& name, at::ScalarType 
   weights::Checkpoint checkpoint(golden_folder(name));
   const PixArtConfig config(JsonConfig::read(golden_folder(name) / "config.json"));
   return std::make_unique<PixArtTransformer>(weights::Scope(checkpoint, dtype), config,
-                                             parallel::Range{0, config.num_layers}, nn::TensorGroups{});
+                                             Range{0, config.num_layers}, comm::TensorGroups{});
 }
 
 Canvas canvas_of(const Denoiser& model, int64_t height, int64_t width, int64_t scale_factor) {

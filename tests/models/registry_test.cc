@@ -3,8 +3,8 @@
 #include "core/error.h"
 #include "models/autoencoder_kl.h"
 #include "models/family.h"
-#include "tests/checkpoint_fixture.h"
-#include "tests/golden.h"
+#include "tests/support/checkpoint_fixture.h"
+#include "tests/support/golden.h"
 
 namespace tessera::models {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "tests/checkpoint_fixture.h"
-#include "tests/golden.h"
+#include "tests/support/checkpoint_fixture.h"
+#include "tests/support/golden.h"
 
 namespace tessera::models {
 namespace {
@@ -19,7 +19,7 @@ T5Config config_of(const std::string& name) {
 
 T5Encoder load(const std::string& name, at::ScalarType dtype) {
   weights::Checkpoint checkpoint(golden_folder(name));
-  return {weights::Scope(checkpoint, dtype), config_of(name), parallel::Group{}};
+  return {weights::Scope(checkpoint, dtype), config_of(name), comm::Group{}};
 }
 
 at::Tensor encode(const T5Encoder& encoder, const at::Tensor& ids) {
@@ -71,8 +71,8 @@ TEST_P(T5Golden, SplitsItsLayers) {
   for (const int64_t size : {2, 4, 8}) {
     at::Tensor attended_sum = at::zeros_like(x), fed_sum = at::zeros_like(x);
     for (int64_t rank = 0; rank < size; ++rank) {
-      const parallel::Group group{.rank = rank, .size = size};
-      const parallel::Range own = parallel::split_evenly(config.num_heads, group);
+      const comm::Group group{.rank = rank, .size = size};
+      const Range own = group.part(config.num_heads);
       attended_sum +=
           T5Attention(block / 0 / "SelfAttention", config, group)(x, bias.narrow(1, own.begin, own.length));
       fed_sum += T5FeedForward(block / 1 / "DenseReluDense", config, group)(x);

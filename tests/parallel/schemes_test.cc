@@ -3,7 +3,7 @@
 
 #include "parallel/cut.h"
 #include "parallel/pipefusion.h"
-#include "parallel/rank_threads.h"
+#include "tests/support/rank_threads.h"
 #include "parallel/ring.h"
 #include "parallel/ulysses.h"
 
@@ -23,11 +23,11 @@ TEST_P(Schemes, UlyssesGivesAllTokensOfOwnHeadsAndBack) {
   const at::Tensor whole = at::randn({kBatch, kTokens, kParts * kHeads * kDepth});
   run_ranks_as_threads(GetParam(), [&](World world) {
     const Group group = group_of_all(world, "ulysses");
-    const auto parts = split_evenly_all(kTokens, group.size);
+    const auto parts = group.parts(kTokens);
     std::vector<int64_t> tokens;
     tokens.reserve(parts.size());
     for (const Range& part : parts) tokens.push_back(part.length);
-    const Range own = split_evenly(kTokens, group), heads = split_evenly(kHeads, group);
+    const Range own = group.part(kTokens), heads = group.part(kHeads);
 
     const at::Tensor x = whole.narrow(1, own.begin, own.length);
     const at::Tensor by_heads = tokens_to_heads(x, kParts, kHeads, tokens, group);

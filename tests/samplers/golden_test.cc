@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "samplers/sampler.h"
-#include "tests/golden.h"
+#include "tests/support/golden.h"
 
 namespace tessera::samplers {
 namespace {

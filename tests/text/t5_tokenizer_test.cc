@@ -9,7 +9,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "tests/golden.h"
+#include "tests/support/golden.h"
 #include "text/unicode.h"
 
 namespace tessera::text {

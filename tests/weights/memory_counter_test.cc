@@ -3,9 +3,9 @@
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
-#include "nn/conv.h"
-#include "nn/linear.h"
-#include "tests/checkpoint_fixture.h"
+#include "ops/conv.h"
+#include "ops/linear.h"
+#include "tests/support/checkpoint_fixture.h"
 
 namespace tessera::weights {
 namespace {
@@ -35,17 +35,17 @@ TEST(MemoryCounter, CountsTheLayoutOfTheLayers) {
                                    {"conv.bias", at::randn({64})}});
   {
     const MemoryCounter memory;
-    const nn::Linear linear(fixture.scope() / "linear", 128, 256);
+    const ops::Linear linear(fixture.scope() / "linear", 128, 256);
     EXPECT_NEAR(static_cast<double>(memory.bytes()), 257.0 * 128 * sizeof(float), kSlack);
   }
   {
     const MemoryCounter memory;
-    const nn::Upsample2d upsample(fixture.scope(), 64);
+    const ops::Upsample2d upsample(fixture.scope(), 64);
     const int taps = upsample.winograd ? 49 : 16;  // or four 2x2 kernels for one 3x3 kernel
     EXPECT_NEAR(static_cast<double>(memory.bytes()), 64.0 * 64 * taps * sizeof(float), kSlack);
   }
   const MemoryCounter memory;
-  const nn::Conv2d conv(fixture.scope() / "conv", 64, 64, 3, 1, 1);
+  const ops::Conv2d conv(fixture.scope() / "conv", 64, 64, 3, 1, 1);
   const int taps = conv.winograd ? 16 : 9;
   EXPECT_NEAR(static_cast<double>(memory.bytes()), 64.0 * 64 * taps * sizeof(float), kSlack);
 }

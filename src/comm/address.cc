@@ -1,0 +1,56 @@
+#include "comm/address.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <system_error>
+
+#include "core/error.h"
+
+namespace tessera::comm {
+namespace {
+
+// This end of a datagram socket that is connected to `peer`; empty where no way leads.
+std::string own_address(const addrinfo& peer) {
+  const int descriptor = ::socket(peer.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) return {};
+  sockaddr_storage own = {};
+  socklen_t length = sizeof(own);
+  auto* const name = reinterpret_cast<sockaddr*>(&own);
+  std::array<char, NI_MAXHOST> text = {};
+  const bool found = ::connect(descriptor, peer.ai_addr, peer.ai_addrlen) == 0 &&
+                     ::getsockname(descriptor, name, &length) == 0 &&
+                     ::getnameinfo(name, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
+  const int reason = errno;
+  ::close(descriptor);
+  errno = reason;
+  return found ? text.data() : "";
+}
+
+}  // namespace
+
+bool is_loopback(const std::string& host) {
+  return host.starts_with("127.") || host == "localhost" || host == "::1";
+}
+
+std::string address_towards(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* all = nullptr;
+  // Some port, for a socket needs one.
+  if (const int code = ::getaddrinfo(host.c_str(), "9", &hints, &all); code != 0)
+    throw Error(ErrorKind::kPeer, host, fmt::format("has no address: {}", ::gai_strerror(code)));
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(all, &::freeaddrinfo);
+  for (const addrinfo* peer = all; peer; peer = peer->ai_next) {
+    if (std::string own = own_address(*peer); !own.empty()) return own;
+  }
+  throw Error(ErrorKind::kPeer, host,
+              fmt::format("no way leads there: {}", std::generic_category().message(errno)));
+}
+
+}  // namespace tessera::comm

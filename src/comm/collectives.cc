@@ -1,0 +1,195 @@
+#include "comm/collectives.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace tessera::comm {
+namespace {
+
+int64_t bytes_of(std::span<const Message> messages) {
+  int64_t bytes = 0;
+  for (const Message& message : messages) bytes += static_cast<int64_t>(message.tensor.nbytes());
+  return bytes;
+}
+
+at::Tensor part_of(const at::Tensor& x, int64_t dim, const Range& range) {
+  return x.narrow(dim, range.begin, range.length);
+}
+
+}  // namespace
+
+Pending::Pending(const Group& group, std::string_view name, std::vector<Message> sends,
+                 std::vector<Message> receives, Posting posting)
+    : hooks_(group.hooks),
+      axis_(group.axis),
+      operation_{.axis = {}, .name = name, .bytes = bytes_of(sends)},
+      start_(std::chrono::steady_clock::now()) {
+  operation_.axis = axis_;
+  if (hooks_ && hooks_->began) hooks_->began(operation_);
+  exchange_ = group.transport->post(std::move(sends), std::move(receives), posting);
+}
+
+void Pending::wait() {
+  if (!exchange_) return;
+  const std::unique_ptr<Exchange> exchange = std::move(exchange_);
+  const auto begin = std::chrono::steady_clock::now();
+  exchange->wait();
+  const auto end = std::chrono::steady_clock::now();
+  operation_.axis = axis_;  // the text may have moved with this
+  if (hooks_ && hooks_->ended) hooks_->ended(operation_, end - start_, end - begin);
+}
+
+at::Tensor all_reduce(const at::Tensor& x, const Group& group) {
+  if (group.size == 1) return x;
+  // Each rank sums one part and hands it to the others: two messages of 1 / size to every peer.
+  const at::Tensor flat = x.contiguous().view({-1});
+  const std::vector<Range> parts = group.parts(flat.numel());
+  const at::Tensor own = reduce_scatter(flat, 0, parts, group);
+  return all_gather(own, 0, parts, group).view(x.sizes());
+}
+
+at::Tensor all_gather(const at::Tensor& part, int64_t dim, std::span<const Range> parts, const Group& group) {
+  if (group.size == 1) return part;
+  TESSERA_CHECK(static_cast<int64_t>(parts.size()) == group.size, "{} parts for {} ranks", parts.size(),
+                group.size);
+  const at::Tensor own = part.contiguous();
+  std::vector<int64_t> shape = part.sizes().vec();
+  shape[static_cast<size_t>(dim)] = parts.back().end();
+  at::Tensor whole = at::empty(shape, part.options());
+  // Along the first dimension parts lie in one piece and are received into their place.
+  const bool in_place = dim == 0;
+  std::vector<Message> sends, receives;
+  for (int64_t peer = 0; peer < group.size; ++peer) {
+    const at::Tensor place = part_of(whole, dim, parts[static_cast<size_t>(peer)]);
+    if (peer == group.rank) continue;
+    sends.push_back({peer, own});
+    receives.push_back({peer, in_place ? place : at::empty(place.sizes(), place.options())});
+  }
+  Pending pending(group, "all_gather", std::move(sends), receives);
+  part_of(whole, dim, parts[static_cast<size_t>(group.rank)]).copy_(own);
+  pending.wait();
+  if (!in_place) {
+    for (const Message& message : receives)
+      part_of(whole, dim, parts[static_cast<size_t>(message.peer)]).copy_(message.tensor);
+  }
+  return whole;
+}
+
+void all_gather_into(at::Tensor& whole, std::span<const Range> parts, const Group& group) {
+  if (group.size == 1) return;
+  std::vector<Message> sends, receives;
+  for (int64_t peer = 0; peer < group.size; ++peer) {
+    if (peer == group.rank) continue;
+    sends.push_back({peer, part_of(whole, 0, parts[static_cast<size_t>(group.rank)])});
+    receives.push_back({peer, part_of(whole, 0, parts[static_cast<size_t>(peer)])});
+  }
+  Pending(group, "all_gather", std::move(sends), std::move(receives)).wait();
+}
+
+void gather(const at::Tensor& part, std::vector<at::Tensor> parts, int64_t root, const Group& group) {
+  if (group.rank != root) {
+    Pending(group, "gather", {{root, part}}, {}).wait();
+    return;
+  }
+  std::vector<Message> receives;
+  for (int64_t peer = 0; peer < group.size; ++peer) {
+    const at::Tensor& place = parts[static_cast<size_t>(peer)];
+    if (peer == root) {
+      place.copy_(part);
+    } else {
+      receives.push_back({peer, place});
+    }
+  }
+  if (!receives.empty()) Pending(group, "gather", {}, std::move(receives)).wait();
+}
+
+at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, std::span<const Range> parts,
+                          const Group& group) {
+  if (group.size == 1) return x;
+  TESSERA_CHECK(static_cast<int64_t>(parts.size()) == group.size, "{} parts for {} ranks", parts.size(),
+                group.size);
+  const at::Tensor own = part_of(x, dim, parts[static_cast<size_t>(group.rank)]);
+  std::vector<at::Tensor> terms(static_cast<size_t>(group.size));
+  std::vector<Message> sends, receives;
+  for (int64_t peer = 0; peer < group.size; ++peer) {
+    if (peer == group.rank) continue;
+    sends.push_back({peer, part_of(x, dim, parts[static_cast<size_t>(peer)]).contiguous()});
+    at::Tensor& term = terms[static_cast<size_t>(peer)] = at::empty(own.sizes(), x.options());
+    receives.push_back({peer, term});
+  }
+  Pending(group, "reduce_scatter", std::move(sends), std::move(receives)).wait();
+  terms[static_cast<size_t>(group.rank)] = own;
+  if (group.size == 2) return terms[0] + terms[1];  // rounded once either way
+  at::Tensor sum = terms[0].to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  for (size_t i = 1; i < terms.size(); ++i) sum += terms[i];
+  return sum.to(x.scalar_type());
+}
+
+Pending all_to_all(std::vector<at::Tensor> sends, std::vector<at::Tensor> receives, const Group& group) {
+  std::vector<Message> out, in;
+  for (int64_t peer = 0; peer < group.size; ++peer) {
+    const size_t i = static_cast<size_t>(peer);
+    if (peer == group.rank) continue;
+    out.push_back({peer, sends[i]});
+    in.push_back({peer, receives[i]});
+  }
+  Pending pending = group.size == 1 ? Pending() : Pending(group, "all_to_all", std::move(out), std::move(in));
+  const size_t own = static_cast<size_t>(group.rank);
+  if (!receives[own].is_same(sends[own])) receives[own].copy_(sends[own]);
+  return pending;
+}
+
+Pending send(const at::Tensor& x, int64_t peer, const Group& group) {
+  return Pending(group, "send", {{peer, x}}, {}, Posting::kOneWay);
+}
+
+Pending receive(at::Tensor& x, int64_t peer, const Group& group) {
+  return Pending(group, "receive", {}, {{peer, x}}, Posting::kOneWay);
+}
+
+Pending send_receive(const at::Tensor& sent, int64_t to, at::Tensor& received, int64_t from,
+                     const Group& group) {
+  return Pending(group, "send_receive", {{to, sent}}, {{from, received}});
+}
+
+std::string broadcast_bytes(const std::string& bytes, int64_t root, const Group& group) {
+  if (group.size == 1) return bytes;
+  const auto all_peers = [&](const at::Tensor& x) {
+    std::vector<Message> messages;
+    for (int64_t peer = 0; peer < group.size; ++peer) {
+      if (peer != group.rank) messages.push_back({peer, x});
+    }
+    return messages;
+  };
+  // The length first: only the root knows it.
+  at::Tensor length = at::tensor({static_cast<int64_t>(bytes.size())}, at::kLong);
+  if (group.rank == root) {
+    const at::Tensor data = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+    std::copy(bytes.begin(), bytes.end(), data.mutable_data_ptr<uint8_t>());
+    Pending(group, "broadcast", all_peers(length), {}).wait();
+    Pending(group, "broadcast", all_peers(data), {}).wait();
+    return bytes;
+  }
+  Pending(group, "broadcast", {}, {{root, length}}).wait();
+  const at::Tensor data = at::empty({length.item<int64_t>()}, at::kByte);
+  Pending(group, "broadcast", {}, {{root, data}}).wait();
+  return {static_cast<const char*>(data.const_data_ptr()), static_cast<size_t>(data.numel())};
+}
+
+void barrier(const Group& group) {
+  if (group.size == 1) return;
+  std::vector<Message> sends, receives;
+  for (int64_t peer = 0; peer < group.size; ++peer) {
+    if (peer == group.rank) continue;
+    sends.push_back({peer, at::zeros({1}, at::kByte)});
+    receives.push_back({peer, at::empty({1}, at::kByte)});
+  }
+  Pending(group, "barrier", std::move(sends), std::move(receives)).wait();
+}
+
+void settle(const Group& group) {
+  if (group.transport) group.transport->settle();
+}
+
+}  // namespace tessera::comm

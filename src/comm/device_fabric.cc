@@ -1,0 +1,225 @@
+#include "comm/device_fabric.h"
+
+#include <algorithm>
+#include <deque>
+#include <exception>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+
+namespace tessera::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+// How often a thread that waits for devices looks at them.
+constexpr auto kLook = std::chrono::microseconds(20);
+
+[[noreturn]] void lost(int64_t peer, const std::exception& error) {
+  const auto* const from_c10 = dynamic_cast<const c10::Error*>(&error);
+  const std::string_view what = from_c10 ? from_c10->what_without_backtrace() : error.what();
+  lost_peer(peer, what.substr(0, what.find('\n')));
+}
+
+// An operation of a communicator. Any of its peers may be the one that does not come: the first stands for
+// all.
+struct Operating {
+  int64_t peer;  // in the world
+  c10::intrusive_ptr<c10d::Work> work;
+};
+
+// What was waited for and may not have arrived yet, in that order.
+class UnderWay {
+ public:
+  explicit UnderWay(Milliseconds timeout) : timeout_(timeout) {}
+
+  void add(Operating operating) {
+    operations_.push_back(std::move(operating));
+    drop_completed();
+  }
+
+  void settle() {
+    const auto deadline = Clock::now() + timeout_;
+    for (drop_completed(); !operations_.empty(); drop_completed()) {
+      if (Clock::now() > deadline) {
+        lost_peer(operations_.front().peer,
+                  fmt::format("no message within {:g} s", std::chrono::duration<double>(timeout_).count()));
+      }
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+
+ private:
+  void drop_completed() {
+    while (!operations_.empty()) {
+      const Operating& first = operations_.front();
+      try {
+        if (!first.work->isCompleted()) return;
+        if (const std::exception_ptr failure = first.work->exception()) std::rethrow_exception(failure);
+      } catch (const std::exception& error) {
+        lost(first.peer, error);
+      }
+      operations_.pop_front();
+    }
+  }
+
+  Milliseconds timeout_;
+  std::deque<Operating> operations_;
+};
+
+class DeviceExchange : public Exchange {
+ public:
+  DeviceExchange(std::optional<Operating> operating, std::shared_ptr<UnderWay> under_way)
+      : operating_(std::move(operating)), under_way_(std::move(under_way)) {}
+
+  ~DeviceExchange() override {
+    if (!operating_) return;
+    if (std::uncaught_exceptions() > 0) {
+      // The peers may never answer. The work stays, and with it the memory that it reads and writes.
+      (void)operating_->work.release();
+      return;
+    }
+    try {
+      finish();
+    } catch (const std::exception&) {  // nobody asked
+    }
+  }
+
+  void wait() override { finish(); }
+
+ private:
+  void finish() {
+    if (!operating_) return;
+    const Operating operating = *std::exchange(operating_, std::nullopt);
+    try {
+      operating.work->wait();
+    } catch (const std::exception& error) {
+      lost(operating.peer, error);
+    }
+    under_way_->add(operating);
+  }
+
+  std::optional<Operating> operating_;
+  std::shared_ptr<UnderWay> under_way_;
+};
+
+class DeviceTransport : public Transport {
+ public:
+  DeviceTransport(int64_t rank, std::vector<int64_t> ranks, std::string name, at::DeviceType type,
+                  MakeCommunicator make, std::shared_ptr<Transport> host, std::shared_ptr<UnderWay> under_way)
+      : rank_(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin()),
+        ranks_(std::move(ranks)),
+        name_(std::move(name)),
+        type_(type),
+        make_(std::move(make)),
+        host_(std::move(host)),
+        under_way_(std::move(under_way)) {}
+
+  std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives,
+                                 Posting posting) override {
+    TESSERA_CHECK(!sends.empty() || !receives.empty(), "an exchange without messages");
+    const Message& any = sends.empty() ? receives.front() : sends.front();
+    if (any.tensor.device().type() != type_)
+      return host_->post(std::move(sends), std::move(receives), posting);
+    const at::Device device = any.tensor.device();
+    if (posting == Posting::kTogether) {
+      // Also by ranks that have nothing to say this time: all are needed to make it.
+      Communicator& all = communicator(name_, rank_, static_cast<int64_t>(ranks_.size()), device);
+      return run(*all, sends, receives, [](int64_t peer) { return static_cast<int>(peer); });
+    }
+    TESSERA_CHECK(sends.size() + receives.size() == 1, "{} messages one way", sends.size() + receives.size());
+    if (any.tensor.numel() == 0) return std::make_unique<DeviceExchange>(std::nullopt, under_way_);
+    const bool sending = !sends.empty();
+    const auto [from, to] = sending ? std::pair(rank_, any.peer) : std::pair(any.peer, rank_);
+    Communicator& pair =
+        communicator(fmt::format("{}, {} to {}", name_, from, to), sending ? 0 : 1, 2, device);
+    return run(*pair, sends, receives, [sending](int64_t) { return sending ? 1 : 0; });
+  }
+
+  void settle() override { under_way_->settle(); }
+
+ private:
+  using Communicator = c10::intrusive_ptr<c10d::Backend>;
+
+  Communicator& communicator(const std::string& name, int64_t rank, int64_t size, at::Device device) {
+    Communicator& made = communicators_[name];
+    if (!made) made = make_(name, static_cast<int>(rank), static_cast<int>(size), device);
+    return made;
+  }
+
+  int64_t in_world(int64_t peer) const { return ranks_[static_cast<size_t>(peer)]; }
+
+  // `place`: a peer's number in the communicator.
+  template <typename Place>
+  std::unique_ptr<Exchange> run(c10d::Backend& communicator, const std::vector<Message>& sends,
+                                const std::vector<Message>& receives, const Place& place) {
+    std::optional<int64_t> first;  // peer
+    int64_t peer = 0;
+    try {
+      const auto add = [&](const Message& message, bool sending) {
+        TESSERA_CHECK(message.tensor.is_contiguous(), "a message must be contiguous");
+        if (message.tensor.numel() == 0) return;
+        peer = message.peer;
+        if (!first) communicator.startCoalescing();
+        first = first.value_or(peer);
+        std::vector<at::Tensor> tensors = {message.tensor};
+        sending ? communicator.send(tensors, place(peer), 0) : communicator.recv(tensors, place(peer), 0);
+      };
+      for (const Message& message : receives) add(message, /*sending=*/false);
+      for (const Message& message : sends) add(message, /*sending=*/true);
+      if (!first) return std::make_unique<DeviceExchange>(std::nullopt, under_way_);
+      return std::make_unique<DeviceExchange>(Operating{in_world(*first), communicator.endCoalescing()},
+                                              under_way_);
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      lost(in_world(peer), error);
+    }
+  }
+
+  int64_t rank_;  // in the group
+  std::vector<int64_t> ranks_;
+  std::string name_;
+  at::DeviceType type_;
+  MakeCommunicator make_;
+  std::shared_ptr<Transport> host_;
+  std::shared_ptr<UnderWay> under_way_;
+  std::map<std::string, Communicator> communicators_;
+};
+
+class DeviceFabric : public Fabric {
+ public:
+  DeviceFabric(int64_t rank, at::DeviceType type, MakeCommunicator make, std::shared_ptr<Fabric> host,
+               Milliseconds timeout)
+      : rank_(rank),
+        type_(type),
+        make_(std::move(make)),
+        host_(std::move(host)),
+        under_way_(std::make_shared<UnderWay>(timeout)) {}
+
+  std::shared_ptr<Transport> transport(std::vector<int64_t> ranks, int64_t tag) override {
+    std::shared_ptr<Transport> host = host_ ? host_->transport(ranks, tag) : nullptr;
+    return std::make_shared<DeviceTransport>(rank_, std::move(ranks), fmt::format("group {}", tag), type_,
+                                             make_, std::move(host), under_way_);
+  }
+
+ private:
+  int64_t rank_;
+  at::DeviceType type_;
+  MakeCommunicator make_;
+  std::shared_ptr<Fabric> host_;
+  std::shared_ptr<UnderWay> under_way_;
+};
+
+}  // namespace
+
+std::shared_ptr<Fabric> connect_devices(int64_t rank, at::DeviceType type, MakeCommunicator make,
+                                        std::shared_ptr<Fabric> host, Milliseconds timeout) {
+  return std::make_shared<DeviceFabric>(rank, type, std::move(make), std::move(host), timeout);
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,34 @@
+// Ranks whose tensors lie on devices, connected by communicators of c10d: NCCL between GPUs.
+//
+// A communicator carries out one operation after the other, and none before the peers have come to the other
+// side of it. What all ranks of a group post together therefore goes through one communicator of the group;
+// what two ranks post alone goes through one for each direction. With a single one, a rank that sends before
+// it receives and a peer that does the same would wait for each other without end.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/transport.h"
+
+namespace tessera::comm {
+
+// Rank `rank` of a communicator of `size` ranks that know it by `name`; all of them ask for it. Throws
+// Error(kPeer) when one does not.
+using MakeCommunicator = std::function<c10::intrusive_ptr<c10d::Backend>(const std::string& name, int rank,
+                                                                         int size, at::Device device)>;
+
+// Tensors on devices of this type go through communicators, which are made when the first message needs them;
+// all others, which control the run, through `host`. `rank` is this rank's number in the world. `timeout`: of
+// each message. A communicator must offer coalescing.
+std::shared_ptr<Fabric> connect_devices(int64_t rank, at::DeviceType type, MakeCommunicator make,
+                                        std::shared_ptr<Fabric> host, std::chrono::milliseconds timeout);
+
+}  // namespace tessera::comm

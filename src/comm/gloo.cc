@@ -1,0 +1,157 @@
+#include "comm/gloo.h"
+
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+
+#include "core/error.h"
+
+namespace tessera::comm {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+[[noreturn]] void lost(int64_t peer, std::string_view why) {
+  lost_peer(peer, gloo_reason(why));
+}
+
+// Messages of one exchange, each a work of c10d.
+class GlooExchange : public Exchange {
+ public:
+  struct Part {
+    int64_t peer;  // in the world
+    c10::intrusive_ptr<c10d::Work> work;
+  };
+  GlooExchange(std::vector<Part> parts, Milliseconds timeout)
+      : messages_(std::make_unique<Messages>()), timeout_(timeout) {
+    messages_->parts = std::move(parts);
+  }
+
+  ~GlooExchange() override {
+    if (std::uncaught_exceptions() > 0) {
+      // Whoever unwinds past this has an error already, and the peers may never answer.
+      abandon(std::move(messages_));
+      return;
+    }
+    for (const Part& part : messages_->parts) {
+      try {
+        part.work->wait(timeout_);
+      } catch (const std::exception&) {  // nobody asked
+      }
+    }
+  }
+
+  void wait() override {
+    std::vector<Part>& parts = messages_->parts;
+    while (!parts.empty()) {
+      const Part part = parts.back();
+      parts.pop_back();
+      try {
+        if (!part.work->wait(timeout_)) lost(part.peer, "the message was given up");
+      } catch (const Error&) {
+        throw;
+      } catch (const c10::Error& error) {
+        lost(part.peer, error.what_without_backtrace());
+      } catch (const std::exception& error) {
+        lost(part.peer, error.what());
+      }
+    }
+  }
+
+ private:
+  struct Messages {
+    std::vector<Part> parts;
+    std::unique_ptr<Messages> next;
+  };
+
+  // Messages stay under way, and what they read and write stays in memory, to the end of the process. Takes
+  // no memory: there may be none.
+  static void abandon(std::unique_ptr<Messages> messages) {
+    static std::mutex mutex;
+    static Messages* first = nullptr;
+    const std::lock_guard lock(mutex);
+    messages->next.reset(first);
+    first = messages.release();
+  }
+
+  std::unique_ptr<Messages> messages_;
+  Milliseconds timeout_;
+};
+
+// One of a group, whose messages have a tag of their own.
+class GlooTransport : public Transport {
+ public:
+  GlooTransport(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, std::vector<int64_t> ranks, int tag,
+                Milliseconds timeout)
+      : gloo_(std::move(gloo)), ranks_(std::move(ranks)), tag_(tag), timeout_(timeout) {}
+
+  std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives,
+                                 Posting) override {
+    std::vector<GlooExchange::Part> parts;
+    // Receives first: what is expected needs no buffer between.
+    for (Message& message : receives) add(parts, message, /*sending=*/false);
+    for (Message& message : sends) add(parts, message, /*sending=*/true);
+    return std::make_unique<GlooExchange>(std::move(parts), timeout_);
+  }
+
+ private:
+  void add(std::vector<GlooExchange::Part>& parts, Message& message, bool sending) {
+    TESSERA_CHECK(message.tensor.is_contiguous(), "a message must be contiguous");
+    if (message.tensor.numel() == 0) return;
+    const int64_t peer = ranks_[static_cast<size_t>(message.peer)];
+    std::vector<at::Tensor> tensors = {message.tensor};
+    try {
+      parts.push_back({peer, sending ? gloo_->send(tensors, static_cast<int>(peer), tag_)
+                                     : gloo_->recv(tensors, static_cast<int>(peer), tag_)});
+    } catch (const c10::Error& error) {
+      lost(peer, error.what_without_backtrace());
+    } catch (const std::exception& error) {  // gloo's own, of a connection that is down already
+      lost(peer, error.what());
+    }
+  }
+
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::vector<int64_t> ranks_;
+  int tag_;
+  Milliseconds timeout_;
+};
+
+class GlooFabric : public Fabric {
+ public:
+  GlooFabric(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, Milliseconds timeout)
+      : gloo_(std::move(gloo)), timeout_(timeout) {}
+
+  std::shared_ptr<Transport> transport(std::vector<int64_t> ranks, int64_t tag) override {
+    return std::make_shared<GlooTransport>(gloo_, std::move(ranks), static_cast<int>(tag), timeout_);
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  Milliseconds timeout_;
+};
+
+}  // namespace
+
+std::string gloo_reason(std::string_view what) {
+  what = what.substr(0, what.find('\n'));
+  if (const size_t end = what.find("] ", what.find("[/")); end != std::string_view::npos)
+    what.remove_prefix(end + 2);
+  what = what.substr(0, what.find(". "));
+  if (what.ends_with(".")) what.remove_suffix(1);
+  return std::string(what);
+}
+
+std::shared_ptr<Fabric> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
+                                     const GlooPlace& place, Milliseconds timeout) {
+  using Gloo = c10d::ProcessGroupGloo;
+  // Gloo waits five times as long for a connection. Busy hosts need a moment whatever the timeout.
+  const auto options = Gloo::Options::create(std::max<Milliseconds>(timeout / 5, std::chrono::seconds(1)));
+  options->devices.push_back(place.is_interface ? Gloo::createDeviceForInterface(place.name)
+                                                : Gloo::createDeviceForHostname(place.name));
+  return std::make_shared<GlooFabric>(
+      c10::make_intrusive<Gloo>(store, static_cast<int>(rank), static_cast<int>(size), options), timeout);
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,57 @@
+#include "comm/nccl.h"
+
+#ifdef USE_C10D_NCCL
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include <cstdlib>
+#endif
+
+#include "core/error.h"
+
+namespace tessera::comm {
+
+#ifdef USE_C10D_NCCL
+
+bool has_nccl() {
+  return true;
+}
+
+MakeCommunicator nccl_communicators(const c10::intrusive_ptr<c10d::Store>& store,
+                                    std::chrono::milliseconds timeout) {
+  using Nccl = c10d::ProcessGroupNCCL;
+  // c10d would end the process when a message is late or lost, with a stack trace; Transport::settle() looks
+  // after that.
+  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);
+  ::setenv("TORCH_NCCL_ENABLE_MONITORING", "0", /*overwrite=*/0);
+  return [store, timeout](const std::string& name, int rank, int size, at::Device device) {
+    try {
+      const auto options = Nccl::Options::create();
+      options->timeout = timeout;
+      const auto nccl =
+          c10::make_intrusive<Nccl>(c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size, options);
+      nccl->eagerConnectSingleDevice(device);
+      return c10::intrusive_ptr<c10d::Backend>(nccl);
+    } catch (const std::exception& error) {
+      const std::string what = error.what();
+      throw Error(ErrorKind::kPeer, "NCCL",
+                  fmt::format("cannot connect {} with {} others ({}): {}", device.str(), size - 1, name,
+                              what.substr(0, what.find('\n'))));
+    }
+  };
+}
+
+#else
+
+bool has_nccl() {
+  return false;
+}
+
+MakeCommunicator nccl_communicators(const c10::intrusive_ptr<c10d::Store>& /*store*/,
+                                    std::chrono::milliseconds /*timeout*/) {
+  TESSERA_CHECK(false, "built without NCCL");
+}
+
+#endif
+
+}  // namespace tessera::comm

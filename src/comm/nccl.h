@@ -1,0 +1,20 @@
+// GPUs of different ranks, connected by NCCL, through c10d.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+
+#include "comm/device_fabric.h"
+
+namespace tessera::comm {
+
+// Whether this build can: libtorch has CUDA, and NCCL's headers were found.
+bool has_nccl();
+
+// Communicators whose ranks meet at the store; each rank of one on a GPU of its own. `timeout`: of meeting.
+MakeCommunicator nccl_communicators(const c10::intrusive_ptr<c10d::Store>& store,
+                                    std::chrono::milliseconds timeout);
+
+}  // namespace tessera::comm

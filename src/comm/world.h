@@ -1,0 +1,61 @@
+// All ranks of a run: how they find each other, and the groups among them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/group.h"
+#include "comm/transport.h"
+
+namespace tessera::comm {
+
+// Where and as whom a rank joins.
+struct Rendezvous {
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  int64_t local_rank = 0;  // among the ranks of this host
+  int64_t local_world_size = 1;
+  std::string address = "127.0.0.1";  // of the host where rank 0 runs
+  uint16_t port = 29500;
+  bool store_is_elsewhere = false;  // the launcher keeps the store, not rank 0
+  std::string store_prefix;         // of all keys, in a store that others use as well
+  int listening_socket = -1;        // of rank 0, bound to `port`; taken over. -1: rank 0 opens one
+  std::string interface;            // network interface for messages; empty: the one that leads to `address`
+  bool shared_memory = true;        // between ranks of one host, instead of that interface
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // of each message, and of joining
+};
+
+// One rank's view of the world. Copies share the connections.
+class World {
+ public:
+  World() = default;  // a world of one
+  World(int64_t rank, int64_t size, std::shared_ptr<Fabric> fabric);
+
+  // Joins through a TCP store; returns when all ranks have joined. Throws Error(kPeer) when one does not
+  // come, or cannot be connected to, within the timeout.
+  static World join(const Rendezvous& rendezvous);
+
+  int64_t rank() const { return rank_; }
+  int64_t size() const { return size_; }
+
+  // The group of these ranks (numbers in the world), of which this rank must be one. Every group has a number
+  // of its own, the same on all members: groups are made in the same order on all ranks, also those that a
+  // rank is not in.
+  Group group(std::vector<int64_t> ranks, std::string axis);
+  // Takes a number for a group that this rank is not in.
+  void skip_group() { ++groups_; }
+
+  void set_hooks(OperationHooks hooks) { *hooks_ = std::move(hooks); }
+
+ private:
+  int64_t rank_ = 0;
+  int64_t size_ = 1;
+  int64_t groups_ = 0;
+  std::shared_ptr<Fabric> fabric_;
+  std::shared_ptr<OperationHooks> hooks_ = std::make_shared<OperationHooks>();
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,27 @@
+// From latents to pictures.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "core/image.h"
+#include "models/family.h"
+#include "engine/observer.h"
+
+namespace tessera::engine {
+
+// Scales x [N, 3, H, W] until it covers height x width (bilinear), then cuts out the centre; as diffusers
+// does after resolution binning. The same size is the identity.
+at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width);
+
+// x [3, H, W] in [-1, 1] (clamped here) to 8 bits, rounding half to even. Not-a-number becomes black with a
+// warning.
+Image to_image(const at::Tensor& x);
+
+// z [N, C, h, w] to N pictures of height x width, one at a time: the decoder's activations are the largest
+// tensors of a run.
+std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
+                          const Observer& observer);
+
+}  // namespace tessera::engine

@@ -1,0 +1,64 @@
+#include "engine/model.h"
+
+#include "core/error.h"
+
+namespace tessera::engine {
+JsonConfig read_model_index(const std::filesystem::path& folder) {
+  std::error_code code;
+  if (!std::filesystem::exists(folder, code)) {
+    input_error(folder.empty() ? "--model" : folder.string(),
+                "no such folder; --model wants one that diffusers' save_pretrained wrote, or into which a "
+                "hub's model was "
+                "downloaded");
+  }
+  if (!std::filesystem::is_directory(folder, code)) {
+    input_error(folder.string(), "is a file; --model wants the folder that holds model_index.json");
+  }
+  if (!std::filesystem::exists(folder / "model_index.json", code)) {
+    input_error(folder.string(), "holds no model_index.json, so diffusers' save_pretrained did not write it");
+  }
+  return JsonConfig::read(folder / "model_index.json");
+}
+
+Model read_model(const std::filesystem::path& folder) {
+  const JsonConfig index = read_model_index(folder);
+  Model model;
+  model.folder = folder;
+  model.family = &models::find_family(index.string("_class_name"), index.where());
+
+  const JsonConfig denoiser = JsonConfig::read(folder / "transformer" / "config.json");
+  model.sample_size = denoiser.count("sample_size", 1 << 14);
+  model.patch_size = denoiser.count("patch_size", 1 << 10);
+  model.latent_channels = denoiser.count("in_channels", 1 << 10);
+  model.shape = model.family->read_shape(folder);
+
+  // Each block of the decoder but the last doubles the sides.
+  const JsonConfig decoder = JsonConfig::read(folder / "vae" / "config.json");
+  const size_t blocks = decoder.integers("block_out_channels").size();
+  if (blocks < 1 || blocks > 8) decoder.fail("block_out_channels", "a list of 1 to 8 integers");
+  model.scale_factor = int64_t{1} << (blocks - 1);
+  if (decoder.integer("latent_channels", 4) != model.latent_channels) {
+    decoder.fail("latent_channels",
+                 fmt::format("{}, as in_channels of the transformer", model.latent_channels));
+  }
+
+  model.scheduler = JsonConfig::read(folder / "scheduler" / "scheduler_config.json");
+  return model;
+}
+
+void check_weights(const Model& model) {
+  models::LoadOptions options;
+  options.device = at::kMeta;
+  models::LoadStatistics cost;
+  const auto encoder = model.family->load_text_encoder(model.folder, options, cost);
+  const auto denoiser = model.family->load_denoiser(model.folder, options, cost);
+  if (encoder->width() != denoiser->conditioning_width()) {
+    input_error(
+        model.folder.string(),
+        "the text encoder gives tokens of width {}, but the transformer takes {}; are they of one model?",
+        encoder->width(), denoiser->conditioning_width());
+  }
+  model.family->load_decoder(model.folder, options, cost);
+}
+
+}  // namespace tessera::engine

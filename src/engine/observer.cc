@@ -1,0 +1,27 @@
+#include "engine/observer.h"
+
+namespace tessera::engine {
+
+const char* stage_name(Stage stage) {
+  switch (stage) {
+    case Stage::kLoadTextEncoder:
+      return "load text encoder";
+    case Stage::kEncode:
+      return "encode";
+    case Stage::kLoadDenoiser:
+      return "load denoiser";
+    case Stage::kDenoise:
+      return "denoise";
+    case Stage::kLoadDecoder:
+      return "load decoder";
+    case Stage::kDecode:
+      return "decode";
+  }
+  return "";
+}
+
+void check_cancelled(const Observer& observer) {
+  if (observer.cancelled && observer.cancelled()) throw Cancelled();
+}
+
+}  // namespace tessera::engine

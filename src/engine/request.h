@@ -1,0 +1,62 @@
+// What a run is asked for, and what that means for a given model.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/layout.h"
+#include "engine/model.h"
+
+namespace tessera::engine {
+
+enum class OutputType { kImage, kLatent };
+
+// The wish. What is left out takes the model's default.
+struct Request {
+  std::vector<std::string> prompts;  // UTF-8; at least one, each may be empty
+  std::string negative_prompt;       // one for all prompts
+  std::optional<int64_t> height;     // pixels
+  std::optional<int64_t> width;
+  std::optional<int64_t> num_inference_steps;
+  std::optional<double> guidance_scale;  // 1 and less: only the positive branch is computed
+  uint64_t seed = 0;
+  int64_t num_images_per_prompt = 1;
+  std::optional<std::string> scheduler;  // overrides the model's
+  std::optional<int64_t> max_sequence_length;
+  bool resolution_binning = true;  // paint at the nearest size of the training, then resize and crop
+  OutputType output_type = OutputType::kImage;
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+};
+
+// The wish with every choice made.
+struct Settings {
+  Request request;
+  int64_t height = 0;  // of the pictures, in pixels
+  int64_t width = 0;
+  int64_t painted_height = 0;  // what the model paints before resizing, in pixels
+  int64_t painted_width = 0;
+  int64_t latent_height = 0;
+  int64_t latent_width = 0;
+  int64_t steps = 0;
+  double guidance = 0;
+  int64_t max_sequence_length = 0;
+  std::string scheduler;  // class name
+
+  bool guided() const { return guidance > 1.0; }
+  // Pictures of the run, those of one prompt side by side.
+  int64_t pictures() const {
+    return static_cast<int64_t>(request.prompts.size()) * request.num_images_per_prompt;
+  }
+};
+
+// Throws Error(kUsage), naming the option, its value and what would be valid.
+Settings resolve(const Request& request, const Model& model);
+
+// What the rules of parallel layouts ask.
+parallel::Workload workload(const Settings& settings, const Model& model);
+
+}  // namespace tessera::engine

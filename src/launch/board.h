@@ -1,0 +1,79 @@
+// What ranks tell about where they stand, in memory that they share with the process that watches over them:
+// it can still be read when a rank is dead.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "launch/failure.h"
+#include "comm/transport.h"
+#include "engine/observer.h"
+
+namespace tessera::launch {
+
+// Written by its rank alone. Holds no pointer, for it is read by another process.
+class RankStatus {
+ public:
+  void joined() { phase_ = kPreparing; }
+  void started(engine::Stage stage);
+  void step_done(int64_t done) { step_ = done + 1; }  // of Stage::kDenoise
+  void finishing() { phase_ = kFinishing; }
+  void operation_began(const comm::Operation& operation);
+  void operation_ended() { --under_way_; }
+  void failed(const Failure& failure);
+
+  // "at step 3, in all_to_all (ulysses)".
+  std::string place() const;
+  std::optional<Failure> failure() const;
+
+ private:
+  friend class Board;
+  // Stages lie between.
+  static constexpr int kJoining = -2, kPreparing = -1, kFinishing = 100;
+
+  std::atomic<int> phase_{kJoining};
+  std::atomic<int64_t> step_{0};
+  std::atomic<int64_t> times_asked_{0};  // whether the run is to end
+  // The last operation, in one of two places, so that a rank that dies while it writes leaves the one before.
+  std::array<std::array<char, 64>, 2> operations_{};
+  std::atomic<int> operation_{-1};
+  std::atomic<int> under_way_{0};
+  std::array<char, 4096> message_{};
+  std::atomic<int> exit_code_{0};
+};
+
+// Shared by processes that are forked after it was made.
+class Board {
+ public:
+  explicit Board(int64_t ranks);
+  ~Board();
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  int64_t ranks() const { return ranks_; }
+  RankStatus& rank(int64_t rank);
+  const RankStatus& rank(int64_t rank) const;
+
+  // Asks the ranks to end. They ask whether they should at the same points of the same program, so the number
+  // of the question is what they can agree on: all end at the next that none has asked yet.
+  void ask_to_end();
+  // For the ranks: whether to end now.
+  bool must_end(int64_t rank);
+
+ private:
+  struct Shared {
+    std::atomic<int64_t> end_at{std::numeric_limits<int64_t>::max()};
+  };
+  static constexpr int64_t kDeciding = -1;
+
+  int64_t ranks_;
+  size_t bytes_;
+  Shared* shared_;
+  RankStatus* slots_;
+};
+
+}  // namespace tessera::launch

@@ -1,0 +1,113 @@
+#include "launch/verdict.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+
+#include "core/error.h"
+
+namespace tessera::launch {
+namespace {
+
+using State = RankEnd::State;
+
+constexpr int kPeer = static_cast<int>(ErrorKind::kPeer);
+
+bool is_of_users(int exit_code) {
+  return exit_code == static_cast<int>(ErrorKind::kUsage) || exit_code == static_cast<int>(ErrorKind::kInput);
+}
+
+// The first to end of those that `matches`.
+template <typename Matches>
+std::optional<size_t> first(std::span<const RankEnd> ranks, const Matches& matches) {
+  std::optional<size_t> found;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (matches(ranks[i]) && (!found || ranks[i].order < ranks[*found].order)) found = i;
+  }
+  return found;
+}
+
+bool all_alike(std::span<const RankEnd> ranks) {
+  return std::all_of(ranks.begin(), ranks.end(), [&](const RankEnd& end) {
+    return end.state == State::kFailed && end.failure.message == ranks[0].failure.message;
+  });
+}
+
+Failure blame(size_t rank, const std::string& what) {
+  return {kPeer, fmt::format("[rank {}] {}; the run is over", rank, what)};
+}
+
+Failure blame_killed(size_t rank, const RankEnd& end) {
+  const char* name = ::sigabbrev_np(end.signal);
+  Failure failure = blame(rank, fmt::format("killed by signal {}{} {}", end.signal,
+                                            name ? fmt::format(" (SIG{})", name) : "", end.place));
+  if (end.signal == SIGKILL) failure.message += " (the kernel kills so when memory runs out)";
+  return failure;
+}
+
+// The rank that an Error(kPeer) names: "[rank 3] lost: ...".
+std::optional<size_t> accused(const std::string& message, size_t ranks) {
+  constexpr std::string_view kBegin = "[rank ";
+  size_t rank = 0;
+  if (!message.starts_with(kBegin)) return std::nullopt;
+  const char* begin = message.data() + kBegin.size();
+  const auto result = std::from_chars(begin, message.data() + message.size(), rank);
+  if (result.ec != std::errc() || rank >= ranks) return std::nullopt;
+  return rank;
+}
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  return fmt::format("{:g} s", std::chrono::duration<double>(time).count());
+}
+
+}  // namespace
+
+Failure judge(std::span<const RankEnd> ranks, std::chrono::milliseconds timeout) {
+  const auto cancelled = first(ranks, [](const RankEnd& end) {
+    return end.state == State::kFailed && end.failure.exit_code == kInterrupted;
+  });
+  if (cancelled) return ranks[*cancelled].failure;
+
+  if (const auto killed = first(ranks, [](const RankEnd& end) { return end.state == State::kKilled; })) {
+    return blame_killed(*killed, ranks[*killed]);
+  }
+  const auto failed = first(ranks, [](const RankEnd& end) {
+    return end.state == State::kFailed && end.failure.exit_code != kPeer;
+  });
+  if (failed) {
+    const RankEnd& end = ranks[*failed];
+    if (is_of_users(end.failure.exit_code) || all_alike(ranks)) return end.failure;
+    return blame(*failed, fmt::format("failed {}: {}", end.place, end.failure.message));
+  }
+  if (const auto stopped = first(ranks, [](const RankEnd& end) { return end.state == State::kStopped; })) {
+    return blame(*stopped,
+                 fmt::format("stands still (stopped by a signal or a debugger) {}", ranks[*stopped].place));
+  }
+  const auto waited = first(ranks, [](const RankEnd& end) { return end.state == State::kFailed; });
+  TESSERA_CHECK(waited, "no rank is to blame");
+  const RankEnd& end = ranks[*waited];
+  // Who waits for one that waits for a third accuses the wrong one: the accused is one that still runs.
+  const auto silent = accused(end.failure.message, ranks.size());
+  if (silent && ranks[*silent].state == State::kRunning) {
+    return blame(*silent,
+                 fmt::format("gave no answer within {} {}", seconds_text(timeout), ranks[*silent].place));
+  }
+  return {end.failure.exit_code, fmt::format("{}, says rank {} {}", end.failure.message, *waited, end.place)};
+}
+
+bool may_change(std::span<const RankEnd> ranks) {
+  const bool certain = std::any_of(ranks.begin(), ranks.end(), [](const RankEnd& end) {
+    // SIGTERM may have been sent to all processes, and the one that watches has yet to take its own.
+    return (end.state == State::kKilled && end.signal != SIGTERM) ||
+           (end.state == State::kFailed && is_of_users(end.failure.exit_code));
+  });
+  const bool over = std::all_of(ranks.begin(), ranks.end(), [](const RankEnd& end) {
+    return end.state != State::kRunning && end.state != State::kStopped;
+  });
+  return !certain && !over;
+}
+
+}  // namespace tessera::launch

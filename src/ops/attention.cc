@@ -1,0 +1,352 @@
+#include "ops/attention.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/native/CPUBlas.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+#include "ops/attention_kernels.h"
+
+namespace tessera::ops {
+namespace {
+
+// Measured on S = T = 1024, D = 72: 64 x 512 is the fastest of {32, 64, 128} x {256, 512, 1024}; a block of
+// scores (128 KiB) and the packed keys and values (148 KiB) then lie in a level-2 cache of 1 MiB.
+constexpr int64_t kQueryBlock = 64;
+constexpr int64_t kKeyBlock = 512;
+
+constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+template <typename T>
+constexpr int64_t kPair = sizeof(T) == 2 ? 2 : 1;  // products of bf16 take pairs
+
+// Keys and values of one head as the products read them: blocks of kKeyBlock tokens, one after another.
+template <typename T>
+struct Packed {
+  T *keys, *values;
+  int64_t tokens;  // there is room for
+
+  static int64_t key_elements(int64_t tokens, int64_t depth) {
+    return round_up(tokens, kPair<T>) * round_up(depth, kPair<T>);
+  }
+  static int64_t value_elements(int64_t tokens, int64_t depth) { return round_up(tokens, kPair<T>) * depth; }
+
+  T* key_block(int64_t token, int64_t depth) const { return keys + token * round_up(depth, kPair<T>); }
+  T* value_block(int64_t token, int64_t depth) const { return values + token * depth; }
+  // Of the block that begins with this token.
+  int64_t columns(int64_t token) const { return std::min(kKeyBlock, round_up(tokens - token, kPair<T>)); }
+};
+
+// One head of the problem: pointers to its first element and row strides, in elements.
+template <typename T>
+struct Head {
+  const T* q;
+  T* out;
+  int64_t q_stride, out_stride;
+  Packed<T> packed;
+  int64_t keys, depth;  // the first `keys` of those that are packed count
+  // Where the softmax stands, when keys come in parts: [S, depth], [S], [S]. Null: all keys are here.
+  float *sums, *maxima, *totals;
+};
+
+// Scratch of one thread.
+template <typename T>
+struct Scratch {
+  T *queries, *probabilities;
+  float *scores, *sums;  // [kQueryBlock, kKeyBlock], [kQueryBlock, depth]
+  float maxima[kQueryBlock], totals[kQueryBlock];
+};
+
+void product(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda, const Bf16* b, int64_t ldb,
+             float* c, bool add) {
+  at::native::cpublas::brgemm(m, n, k, lda, ldb, n, add, reinterpret_cast<const at::BFloat16*>(a),
+                              reinterpret_cast<const at::BFloat16*>(b), c, /*is_vnni=*/true);
+}
+void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb,
+             float* c, bool add) {
+  at::native::cpublas::brgemm(m, n, k, lda, ldb, n, add, a, b, c, /*is_vnni=*/false);
+}
+
+// Rows [0, count) of k and v into places [first, first + count) of one head.
+template <typename T>
+void pack(const Packed<T>& packed, int64_t first, int64_t count, const T* k, int64_t k_stride, const T* v,
+          int64_t v_stride, int64_t depth) {
+  for (int64_t token = first; token < first + count;) {
+    const int64_t block = token / kKeyBlock * kKeyBlock, place = token - block;
+    const int64_t here = std::min(first + count, block + kKeyBlock) - token;
+    pack_keys(k + (token - first) * k_stride, k_stride, here, depth, packed.columns(block), place,
+              packed.key_block(block, depth));
+    pack_values(v + (token - first) * v_stride, v_stride, here, depth, place,
+                packed.value_block(block, depth));
+    token += here;
+  }
+}
+
+// Odd depths: bf16 products take pairs, so the queries get a column of zeros.
+template <typename T>
+const T* padded_queries(const Head<T>& head, int64_t first, int64_t rows, int64_t padded_depth, T* scratch,
+                        int64_t& stride) {
+  const T* queries = head.q + first * head.q_stride;
+  stride = head.q_stride;
+  if (padded_depth == head.depth) return queries;
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(scratch + row * padded_depth, queries + row * stride, head.depth * sizeof(T));
+    scratch[row * padded_depth + head.depth] = 0;
+  }
+  stride = padded_depth;
+  return scratch;
+}
+
+// Queries [begin, end) of one head against all its keys. `scale` includes log2(e).
+template <typename T>
+void attend(const Head<T>& head, int64_t begin, int64_t end, float scale, Scratch<T>& scratch) {
+  const int64_t depth = head.depth, padded_depth = round_up(depth, kPair<T>);
+  for (int64_t first = begin; first < end; first += kQueryBlock) {
+    const int64_t rows = std::min(kQueryBlock, end - first);
+    int64_t stride = 0;
+    const T* queries = padded_queries(head, first, rows, padded_depth, scratch.queries, stride);
+    const bool goes_on = head.sums != nullptr;
+    float* sums = goes_on ? head.sums + first * depth : scratch.sums;
+    float* maxima = goes_on ? head.maxima + first : scratch.maxima;
+    float* totals = goes_on ? head.totals + first : scratch.totals;
+    const SoftmaxState state{maxima, totals, sums, depth};
+    if (!goes_on) {
+      std::fill_n(maxima, rows, -INFINITY);
+      std::fill_n(totals, rows, 0.0F);
+    }
+    for (int64_t key = 0; key < head.keys; key += kKeyBlock) {
+      const int64_t keys = std::min(kKeyBlock, head.keys - key), columns = round_up(keys, kPair<T>);
+      product(rows, columns, padded_depth, queries, stride, head.packed.key_block(key, depth),
+              head.packed.columns(key), scratch.scores, /*add=*/false);
+      softmax_block(scratch.scores, scratch.probabilities, state, rows, keys, columns, scale);
+      product(rows, depth, columns, scratch.probabilities, columns, head.packed.value_block(key, depth),
+              depth, sums, /*add=*/goes_on || key > 0);
+    }
+    if (!goes_on) {
+      normalise_block(state, head.out + first * head.out_stride, head.out_stride, rows);
+    }
+  }
+}
+
+// Where the softmax of all heads stands; see PartialAttention.
+struct Progress {
+  at::Tensor sums, maxima, totals;
+};
+
+template <typename T>
+T* data(const at::Tensor& x) {
+  return static_cast<T*>(x.data_ptr());
+}
+
+// Heads of all samples, each with room for `tokens`, in one tensor.
+template <typename T>
+Packed<T> packed_head(T* all, int64_t head, int64_t tokens, int64_t depth) {
+  const int64_t keys = Packed<T>::key_elements(tokens, depth);
+  T* const own = all + head * (keys + Packed<T>::value_elements(tokens, depth));
+  return {own, own + keys, tokens};
+}
+
+// Queries against the first `keys` keys of what `packed_of(sample, head, scratch)` gives, for which the
+// scratch has room for `packed_elements`. Into `out`, or into `progress` where that is given.
+template <typename T, typename PackedOf>
+void attend_all(const at::Tensor& q, int64_t keys, const at::Tensor& out, int64_t heads,
+                int64_t packed_elements, const PackedOf& packed_of, const Progress* progress = nullptr) {
+  const int64_t batch = q.size(0), queries = q.size(1), depth = q.size(2) / heads;
+  const float scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(depth)));
+  const auto head_at = [&](int64_t b, int64_t h, T* scratch) {
+    const auto standing = [&](const at::Tensor& x) {
+      return static_cast<float*>(x.data_ptr()) + b * x.stride(0) + h * x.stride(1);
+    };
+    return Head<T>{.q = data<T>(q) + b * q.stride(0) + h * depth,
+                   .out = progress ? nullptr : data<T>(out) + b * out.stride(0) + h * depth,
+                   .q_stride = q.stride(1),
+                   .out_stride = progress ? 0 : out.stride(1),
+                   .packed = packed_of(b, h, scratch),
+                   .keys = keys,
+                   .depth = depth,
+                   .sums = progress ? standing(progress->sums) : nullptr,
+                   .maxima = progress ? standing(progress->maxima) : nullptr,
+                   .totals = progress ? standing(progress->totals) : nullptr};
+  };
+  // Enough tasks to keep all threads busy to the end; each may pack its head's keys, so not more than needed.
+  const int64_t wanted = at::get_num_threads() == 1 ? 1 : 4 * at::get_num_threads();
+  const int64_t query_blocks = (queries + kQueryBlock - 1) / kQueryBlock;
+  const int64_t chunks = std::clamp<int64_t>(wanted / (batch * heads), 1, query_blocks);
+  const int64_t chunk = (query_blocks + chunks - 1) / chunks * kQueryBlock;
+
+  at::parallel_for(0, batch * heads * chunks, 1, [&](int64_t task_begin, int64_t task_end) {
+    const int64_t padded_depth = round_up(depth, kPair<T>);
+    const std::unique_ptr<T[]> elements(new T[packed_elements + kQueryBlock * (padded_depth + kKeyBlock)]);
+    const std::unique_ptr<float[]> sums(new float[kQueryBlock * (kKeyBlock + depth)]);
+    Scratch<T> scratch;
+    scratch.queries = elements.get() + packed_elements;
+    scratch.probabilities = scratch.queries + kQueryBlock * padded_depth;
+    scratch.scores = sums.get();
+    scratch.sums = scratch.scores + kQueryBlock * kKeyBlock;
+    for (int64_t task = task_begin; task < task_end; ++task) {
+      const int64_t head = task / chunks, begin = task % chunks * chunk;
+      attend(head_at(head / heads, head % heads, elements.get()), begin, std::min(queries, begin + chunk),
+             scale, scratch);
+    }
+    at::native::cpublas::brgemm_release();
+  });
+}
+
+// k and v are packed where they are used. Queries outside, keys inside keep the sums; so all keys come first.
+template <typename T>
+void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                int64_t heads, const Progress* progress = nullptr) {
+  const int64_t keys = k.size(1), depth = q.size(2) / heads;
+  const auto packed_of = [&](int64_t b, int64_t h, T* scratch) {
+    const Packed<T> packed = packed_head(scratch, 0, keys, depth);
+    if (keys % kPair<T> != 0) std::fill_n(packed.value_block(keys - 1, depth), kPair<T> * depth, T{0});
+    pack(packed, 0, keys, data<T>(k) + b * k.stride(0) + h * depth, k.stride(1),
+         data<T>(v) + b * v.stride(0) + h * depth, v.stride(1), depth);
+    return packed;
+  };
+  const int64_t room = Packed<T>::key_elements(keys, depth) + Packed<T>::value_elements(keys, depth);
+  attend_all<T>(q, keys, out, heads, room, packed_of, progress);
+}
+
+bool has_own_kernel(const at::TensorOptions& options) {
+  return options.device().is_cpu() && attention_kernels_run(c10::typeMetaToScalarType(options.dtype()));
+}
+bool has_own_kernel(const at::Tensor& q) {
+  return has_own_kernel(q.options());
+}
+
+void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
+  TESSERA_CHECK(q.size(2) % heads == 0 && q.size(2) == k.size(2) && k.sizes() == v.sizes(),
+                "widths {}, {}, {}", q.size(2), k.size(2), v.size(2));
+  TESSERA_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && v.stride(2) == 1, "rows must be contiguous");
+}
+
+// [B, S, heads * D] -> [B, heads, S, D]
+at::Tensor split_heads(const at::Tensor& x, int64_t heads) {
+  return x.unflatten(2, {heads, x.size(2) / heads}).transpose(1, 2);
+}
+
+}  // namespace
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
+  at::Tensor out = at::empty(q.sizes(), q.options());
+  attention_into(out, q, k, v, heads);
+  return out;
+}
+
+void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    int64_t heads) {
+  check_shapes(q, k, v, heads);
+  TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1, "the output must be like the queries");
+  TESSERA_CHECK(k.size(1) > 0, "no keys");
+  if (has_own_kernel(q)) {
+    q.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q, k, v, out, heads)
+                                     : attend_all<float>(q, k, v, out, heads);
+    return;
+  }
+  out.copy_(
+      at::scaled_dot_product_attention(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads))
+          .transpose(1, 2)
+          .flatten(2));
+}
+
+KeptKeysValues::KeptKeysValues(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
+                               const at::TensorOptions& options)
+    : tokens_(tokens), heads_(heads), depth_(depth), is_packed_(has_own_kernel(options)) {
+  if (!is_packed_) {
+    keys_values_ = at::empty({2, batch, tokens, heads * depth}, options);
+    return;
+  }
+  const int64_t elements =
+      options.dtype() == at::kFloat
+          ? Packed<float>::key_elements(tokens, depth) + Packed<float>::value_elements(tokens, depth)
+          : Packed<Bf16>::key_elements(tokens, depth) + Packed<Bf16>::value_elements(tokens, depth);
+  // Zeros: what stands beside the last of an odd number of keys is multiplied by nought, and must be finite.
+  keys_values_ = at::zeros({batch * heads, elements}, options);
+}
+
+void KeptKeysValues::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
+  const int64_t count = k.size(1);
+  TESSERA_CHECK(k.sizes() == v.sizes() && k.size(2) == heads_ * depth_ && first + count <= tokens_,
+                "{} keys of width {} at {} of {}", count, k.size(2), first, tokens_);
+  if (!is_packed_) {
+    keys_values_[0].narrow(1, first, count).copy_(k);
+    keys_values_[1].narrow(1, first, count).copy_(v);
+    return;
+  }
+  const auto write_all = [&](auto* packed) {
+    using T = std::remove_pointer_t<decltype(packed)>;
+    at::parallel_for(0, k.size(0) * heads_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t head = begin; head < end; ++head) {
+        const int64_t b = head / heads_, from = head % heads_ * depth_;
+        pack(packed_head(packed, head, tokens_, depth_), first, count, data<T>(k) + b * k.stride(0) + from,
+             k.stride(1), data<T>(v) + b * v.stride(0) + from, v.stride(1), depth_);
+      }
+    });
+  };
+  if (k.scalar_type() == at::kBFloat16) {
+    write_all(data<Bf16>(keys_values_));
+  } else {
+    write_all(data<float>(keys_values_));
+  }
+}
+
+void KeptKeysValues::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) const {
+  TESSERA_CHECK(0 < count && count <= tokens_, "{} keys of {}", count, tokens_);
+  if (!is_packed_) {
+    attention_into(out, q, keys_values_[0].narrow(1, 0, count), keys_values_[1].narrow(1, 0, count), heads_);
+    return;
+  }
+  TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1 && q.stride(2) == 1,
+                "rows must be contiguous");
+  const auto attend_packed = [&](auto* packed) {
+    using T = std::remove_pointer_t<decltype(packed)>;
+    attend_all<T>(q, count, out, heads_, /*packed_elements=*/0, [&](int64_t b, int64_t h, T* /*scratch*/) {
+      return packed_head(packed, b * heads_ + h, tokens_, depth_);
+    });
+  };
+  if (q.scalar_type() == at::kBFloat16) {
+    attend_packed(data<Bf16>(keys_values_));
+  } else {
+    attend_packed(data<float>(keys_values_));
+  }
+}
+
+PartialAttention::PartialAttention(const at::Tensor& q, int64_t heads) : q_(q), heads_(heads) {
+  const int64_t batch = q.size(0), queries = q.size(1), depth = q.size(2) / heads;
+  const auto options = q.options().dtype(at::kFloat);
+  sums_ = at::zeros({batch, heads, queries, depth}, options);
+  maxima_ = at::full({batch, heads, queries}, -INFINITY, options);
+  totals_ = at::zeros({batch, heads, queries}, options);
+}
+
+void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
+  check_shapes(q_, k, v, heads_);
+  if (k.size(1) == 0 || q_.size(1) == 0) return;
+  if (has_own_kernel(q_)) {
+    const Progress progress{sums_, maxima_, totals_};
+    q_.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q_, k, v, {}, heads_, &progress)
+                                      : attend_all<float>(q_, k, v, {}, heads_, &progress);
+    return;
+  }
+  // out = out_1 e^(l_1 - l) + out_2 e^(l_2 - l), e^l = e^(l_1) + e^(l_2)
+  const int64_t depth = q_.size(2) / heads_;
+  const at::Tensor q = split_heads(q_, heads_).to(at::kFloat) / std::sqrt(static_cast<double>(depth));
+  const at::Tensor scores = at::matmul(q, split_heads(k, heads_).to(at::kFloat).transpose(2, 3));
+  const at::Tensor fresh = at::logsumexp(scores, {-1});  // [B, heads, S]
+  const at::Tensor all = at::logaddexp(maxima_, fresh);
+  sums_ = sums_ * (maxima_ - all).exp().unsqueeze(-1) +
+          at::matmul((scores - all.unsqueeze(-1)).exp(), split_heads(v, heads_).to(at::kFloat));
+  maxima_ = all;
+}
+
+at::Tensor PartialAttention::result() const {
+  const at::Tensor normalised = has_own_kernel(q_) ? sums_ / totals_.unsqueeze(-1) : sums_;
+  return normalised.transpose(1, 2).flatten(2).to(q_.scalar_type());
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,215 @@
+#include "ops/conv.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/cpu.h"
+#include "core/error.h"
+
+namespace tessera::ops {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+using Scalars = c10::List<std::optional<at::Scalar>>;
+using PackSignature = Tensor(const Tensor&, IntArrayRef, IntArrayRef, IntArrayRef, int64_t,
+                             at::OptionalIntArrayRef);
+using ConvSignature = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, IntArrayRef,
+                             IntArrayRef, IntArrayRef, int64_t, c10::string_view, Scalars,
+                             std::optional<c10::string_view>);
+using AddSignature = Tensor&(Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, IntArrayRef,
+                             IntArrayRef, IntArrayRef, int64_t, c10::string_view, std::optional<at::Scalar>,
+                             std::optional<c10::string_view>, Scalars, std::optional<c10::string_view>);
+
+constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
+constexpr std::array<int64_t, 2> kNoDilation = {1, 1};
+
+bool can_pack(const Tensor& weight) {
+  if (!weight.is_cpu() || !at::hasMKLDNN() || weight.numel() == 0) return false;
+  return weight.scalar_type() == at::kFloat || (weight.scalar_type() == at::kBFloat16 && cpu_has_bf16());
+}
+
+Tensor pack(const Tensor& weight, int64_t stride, IntArrayRef padding) {
+  static const auto reorder = c10::Dispatcher::singleton()
+                                  .findSchemaOrThrow("mkldnn::_reorder_convolution_weight", "")
+                                  .typed<PackSignature>();
+  return reorder.call(weight, padding, {stride, stride}, kNoDilation, 1, std::nullopt);
+}
+
+}  // namespace
+
+Conv2d::Conv2d(const weights::Scope& scope, int64_t in, int64_t out, int64_t kernel, int64_t step,
+               int64_t pad) {
+  const Tensor bias_vector = scope.tensor("bias", {out});
+  const std::array<int64_t, 4> shape = {out, in, kernel, kernel};
+  if (kernel == 3 && step == 1 && pad == 1 && winograd_is_faster(in, out, scope.dtype(), scope.device())) {
+    in_channels = in;
+    out_channels = out;
+    // Transformed weights are rounded to the dtype of the layer once.
+    winograd.emplace(scope.with_dtype(at::kFloat).tensor("weight", shape), bias_vector, scope.dtype());
+  } else {
+    *this = Conv2d(scope.tensor("weight", shape), bias_vector, step, {pad, pad});
+  }
+}
+
+Conv2d::Conv2d(const Tensor& kernel, Tensor bias_vector, int64_t step, std::array<int64_t, 2> pad)
+    : in_channels(kernel.size(1)),
+      out_channels(kernel.size(0)),
+      stride(step),
+      padding(pad),
+      weight(kernel.contiguous(kChannelsLast)),
+      bias(std::move(bias_vector)),
+      packed(can_pack(kernel)) {
+  if (packed) weight = pack(weight, stride, padding);
+}
+
+Tensor Conv2d::operator()(const Tensor& x) const {
+  TESSERA_CHECK(x.dim() == 4 && x.size(1) == in_channels, "conv of {} channels got {}", in_channels,
+                fmt::join(x.sizes(), " x "));
+  if (winograd) {
+    Tensor y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
+    (*winograd)(x.contiguous(kChannelsLast), y, /*add=*/false);
+    return y;
+  }
+  const std::array<int64_t, 2> step = {stride, stride};
+  if (!packed) return at::conv2d(x, weight, bias, step, padding).contiguous(kChannelsLast);
+  static const auto conv = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("mkldnn::_convolution_pointwise", "")
+                               .typed<ConvSignature>();
+  return conv
+      .call(x.contiguous(kChannelsLast), weight, bias, padding, step, kNoDilation, 1, "none", Scalars(), "")
+      .contiguous(kChannelsLast);
+}
+
+void Conv2d::add_to(Tensor& sum, const Tensor& x) const {
+  TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");
+  if (winograd) {
+    (*winograd)(x.contiguous(kChannelsLast), sum, /*add=*/true);
+    return;
+  }
+  if (!packed) {
+    sum.add_((*this)(x));
+    return;
+  }
+  const std::array<int64_t, 2> step = {stride, stride};
+  static const auto add = c10::Dispatcher::singleton()
+                              .findSchemaOrThrow("mkldnn::_convolution_pointwise_", "binary")
+                              .typed<AddSignature>();
+  add.call(sum, x.contiguous(kChannelsLast), weight, bias, padding, step, kNoDilation, 1, "add", 1.0,
+           std::nullopt, Scalars(), std::nullopt);
+}
+
+namespace {
+
+Tensor normalised(const GroupNorm& norm, Tensor x) {
+  if (x.use_count() > 1) return norm.silu(x);
+  norm.silu_(x);
+  return x;
+}
+
+}  // namespace
+
+Tensor Conv2d::operator()(const GroupNorm& norm, Tensor x) const {
+  if (!winograd) return (*this)(normalised(norm, std::move(x)));
+  Tensor y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
+  const ChannelMaps maps = norm.maps(x);
+  (*winograd)(x, y, /*add=*/false, &maps);
+  return y;
+}
+
+void Conv2d::add_to(Tensor& sum, const GroupNorm& norm, Tensor x) const {
+  if (!winograd) return add_to(sum, normalised(norm, std::move(x)));
+  TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");
+  const ChannelMaps maps = norm.maps(x);
+  (*winograd)(x, sum, /*add=*/true, &maps);
+}
+
+Downsample2d::Downsample2d(const weights::Scope& scope, int64_t channels)
+    : conv(scope / "conv", channels, channels, 3, 2) {}
+
+Tensor Downsample2d::operator()(const Tensor& x) const {
+  return conv(at::constant_pad_nd(x, {0, 1, 0, 1}));
+}
+
+namespace {
+
+// The 3x3 taps w [O, I, 3, 3] as the pixels around a corner see them: [4 O, I, 2, 2]. Along one dimension the
+// pixel before the corner has its taps 0 and 1 on the input pixel before it, and tap 2 on the one after; the
+// pixel after the corner has tap 0 before it, and taps 1 and 2 after.
+Tensor corner_taps(const Tensor& w) {
+  const auto split = [](const Tensor& taps, int64_t dim) {
+    const Tensor first = taps.select(dim, 0), middle = taps.select(dim, 1), last = taps.select(dim, 2);
+    return std::array<Tensor, 2>{at::stack({first + middle, last}, dim),
+                                 at::stack({first, middle + last}, dim)};
+  };
+  std::vector<Tensor> parts;
+  for (const Tensor& rows : split(w, 2)) {
+    for (const Tensor& both : split(rows, 3)) parts.push_back(both);
+  }
+  return at::cat(parts);
+}
+
+// Sums of taps are rounded to the dtype of the layer once.
+Conv2d corner_conv(const weights::Scope& scope, int64_t channels) {
+  const Tensor taps = scope.with_dtype(at::kFloat).tensor("weight", {channels, channels, 3, 3});
+  return {corner_taps(taps).to(scope.dtype()), scope.tensor("bias", {channels}).repeat({4}), 1, {0, 1}};
+}
+
+// Copies the pixels around `count` rows of corners, [count, W + 1, 2 (row), 2 (column), C], to where they lie
+// in the image [2 H, 2 W, C]. The first row of corners is `first`; pixels outside the image are dropped.
+void place_corners(const Tensor& corners, Tensor& image, int64_t first, int64_t count) {
+  const int64_t height = image.size(0), width = image.size(1);
+  const int64_t pixel = image.size(2) * image.element_size();
+  const auto* from = static_cast<const char*>(corners.const_data_ptr());
+  auto* to = static_cast<char*>(image.mutable_data_ptr());
+  at::parallel_for(0, 2 * count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t y = 2 * first - 1 + i;
+      if (y < 0 || y >= height) continue;
+      const char* row = from + ((i / 2) * (width / 2 + 1) * 4 + (i % 2) * 2) * pixel;
+      char* out = to + y * width * pixel;
+      std::memcpy(out, row + pixel, pixel);
+      for (int64_t d = 1; d < width / 2; ++d) {
+        std::memcpy(out + (2 * d - 1) * pixel, row + d * 4 * pixel, 2 * pixel);
+      }
+      std::memcpy(out + (width - 1) * pixel, row + (width / 2) * 4 * pixel, pixel);
+    }
+  });
+}
+
+}  // namespace
+
+Upsample2d::Upsample2d(const weights::Scope& scope, int64_t num_channels) : channels(num_channels) {
+  if (winograd_is_faster(channels, channels, scope.dtype(), scope.device())) {
+    const weights::Scope wide = (scope / "conv").with_dtype(at::kFloat);
+    winograd.emplace(wide.tensor("weight", {channels, channels, 3, 3}), wide.tensor("bias", {channels}),
+                     scope.dtype());
+  } else {
+    corners = corner_conv(scope / "conv", channels);
+  }
+}
+
+Tensor Upsample2d::operator()(const Tensor& x) const {
+  if (winograd) return (*winograd)(x.contiguous(kChannelsLast));
+  const int64_t height = x.size(2), width = x.size(3);
+  const Tensor padded = at::constant_pad_nd(x, {0, 0, 1, 1});
+  Tensor y = at::empty({x.size(0), channels, 2 * height, 2 * width}, x.options(), kChannelsLast);
+  // A few rows at a time: their corners stay in the cache until they are placed, and are never all in memory.
+  constexpr int64_t kChunkBytes = 4 << 20;
+  const int64_t row_bytes = (width + 1) * 4 * channels * x.element_size();
+  const int64_t chunk = std::clamp<int64_t>(kChunkBytes / row_bytes, 1, height + 1);
+  for (int64_t b = 0; b < x.size(0); ++b) {
+    Tensor image = y[b].permute({1, 2, 0});
+    for (int64_t first = 0; first <= height; first += chunk) {
+      const int64_t count = std::min(chunk, height + 1 - first);
+      const Tensor rows = padded.narrow(0, b, 1).narrow(2, first, count + 1);
+      place_corners(corners(rows), image, first, count);
+    }
+  }
+  return y;
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,71 @@
+// Two-dimensional convolutions of channels-last tensors.
+//
+// Legend: B samples, C channels (in, out), H x W size of the input.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <optional>
+
+#include "ops/group_norm.h"
+#include "ops/winograd.h"
+#include "ops/winograd_upsample.h"
+#include "weights/scope.h"
+
+namespace tessera::ops {
+
+// A convolution with a square step and zero padding. Weights are laid out once, at load, as the backend wants
+// them.
+struct Conv2d {
+  Conv2d() = default;
+  // Reads `weight` [out, in, kernel, kernel] and `bias` [out].
+  Conv2d(const weights::Scope& scope, int64_t in, int64_t out, int64_t kernel, int64_t stride = 1,
+         int64_t padding = 0);
+  // weight [out, in, kh, kw], bias [out]; padding: rows at top and bottom, columns at left and right.
+  Conv2d(const at::Tensor& weight, at::Tensor bias, int64_t stride, std::array<int64_t, 2> padding);
+
+  // x [B, in, H, W] -> [B, out, H', W'], channels-last, in the dtype of the weights.
+  at::Tensor operator()(const at::Tensor& x) const;
+  // conv(silu(norm(x))), fused where it can be. Takes x over: its memory is written to when nobody else has
+  // it.
+  at::Tensor operator()(const GroupNorm& norm, at::Tensor x) const;
+  // sum += conv(x), in the accumulator where the backend can. sum [B, out, H', W'] channels-last.
+  void add_to(at::Tensor& sum, const at::Tensor& x) const;
+  void add_to(at::Tensor& sum, const GroupNorm& norm, at::Tensor x) const;  // sum += conv(silu(norm(x)))
+
+  int64_t in_channels = 0;
+  int64_t out_channels = 0;
+  int64_t stride = 1;
+  std::array<int64_t, 2> padding = {0, 0};
+  at::Tensor weight;  // in oneDNN's layout when `packed`; undefined when `winograd`
+  at::Tensor bias;
+  bool packed = false;
+  std::optional<Winograd> winograd;
+};
+
+// A 3x3 convolution of stride 2 after padding one row at the bottom and one column at the right.
+struct Downsample2d {
+  Downsample2d(const weights::Scope& scope, int64_t channels);
+  at::Tensor operator()(const at::Tensor& x) const;  // [B, C, H, W] -> [B, C, H / 2, W / 2]
+
+  Conv2d conv;
+};
+
+// Nearest-neighbour upsampling by two, then a 3x3 convolution with padding 1, without the upsampled tensor.
+//
+// The four pixels around a corner between input pixels see only the 2x2 input pixels that meet there, and
+// taps that fall on the same input pixel add up: one 2x2 convolution with 4 C outputs does the work of the
+// 3x3 convolution on the large image, with 4/9 of its products; by minimal filtering with 49/324 of them.
+struct Upsample2d {
+  // Reads `weight` [C, C, 3, 3] and `bias` [C].
+  Upsample2d(const weights::Scope& scope, int64_t channels);
+  at::Tensor operator()(const at::Tensor& x) const;  // [B, C, H, W] -> [B, C, 2 H, 2 W]
+
+  int64_t channels = 0;
+  std::optional<WinogradUpsample> winograd;
+  Conv2d corners;  // where not `winograd`: [4 C, C, 2, 2]; outputs: upper left, upper right, lower left,
+                   // lower right of the corner
+};
+
+}  // namespace tessera::ops

@@ -1,0 +1,50 @@
+// Group normalisation (Wu and He, arXiv:1803.08494) of channels-last tensors, with SiLU fused.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "ops/kernel.h"
+#include "weights/scope.h"
+
+namespace tessera::ops {
+
+// The affine map of each channel of a sample, y = (x - mean) * scale + bias: [C] each.
+struct ChannelMap {
+  const float *mean, *scale, *bias;
+};
+
+// Those of all samples: fp32 [B, C], [B, C] and [C].
+struct ChannelMaps {
+  ChannelMap sample(int64_t b) const {
+    return {mean[b].const_data_ptr<float>(), scale[b].const_data_ptr<float>(), bias.const_data_ptr<float>()};
+  }
+  at::Tensor mean, scale, bias;
+};
+
+// y = (x - mean) / sqrt(variance + eps) * weight + bias, with the moments of each group of channels of a
+// sample. Moments are fp32 over a few positions, shifted by the first of them, and merged in double: a large
+// mean with a small variance stays exact. On the CPU x must be channels-last, in fp32 or bf16 (checked);
+// results have its dtype.
+struct GroupNorm {
+  GroupNorm() = default;
+  // Reads `weight` and `bias` [channels]. `groups` divides `channels` (checked).
+  GroupNorm(const weights::Scope& scope, int64_t channels, int64_t groups, double eps);
+  GroupNorm(const at::Tensor& weight, const at::Tensor& bias, int64_t groups, double eps);
+
+  at::Tensor operator()(const at::Tensor& x) const;  // [B, C, H, W], a new tensor
+  at::Tensor silu(const at::Tensor& x) const;        // followed by SiLU
+  void silu_(at::Tensor& x) const;                   // the same in place
+
+  // What normalises x [B, C, H, W] on the CPU, for those who apply it as they read.
+  ChannelMaps maps(const at::Tensor& x) const;
+
+  int64_t groups = 1;
+  double eps = 0;
+  at::Tensor weight, bias;  // fp32 [C]
+};
+
+// y = SiLU of the map, in fp32. x and y [positions, channels].
+void map_silu(const float* x, float* y, int64_t positions, int64_t channels, ChannelMap map);
+void map_silu(const Bf16* x, float* y, int64_t positions, int64_t channels, ChannelMap map);
+
+}  // namespace tessera::ops

@@ -1,0 +1,82 @@
+// What our own CPU kernels share: one binary that carries code for several instruction sets, bfloat16
+// conversion and an exponential that the compiler can vectorise.
+//
+// A kernel is a plain loop over a range in a function marked TESSERA_KERNEL; at::parallel_for calls it with
+// its part. (A lambda does not inherit the mark: keep loops out of lambdas.) Helpers are always_inline, so
+// that they are compiled for the instruction set of the kernel that uses them.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+// Clang is used for analysis and fuzzing only; sanitizer builds define TESSERA_NO_CLONES.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(TESSERA_NO_CLONES)
+#define TESSERA_KERNEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define TESSERA_KERNEL
+#endif
+
+// Before a loop whose iterations do not depend on each other although its pointers may be equal (in-place
+// kernels).
+#if defined(__GNUC__) && !defined(__clang__)
+#define TESSERA_INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define TESSERA_INDEPENDENT
+#endif
+
+#define TESSERA_INLINE inline __attribute__((always_inline))
+
+namespace tessera::ops {
+
+// The bits of a bfloat16; what data_ptr() of an at::kBFloat16 tensor points to.
+using Bf16 = uint16_t;
+
+TESSERA_INLINE float load(float value) {
+  return value;
+}
+TESSERA_INLINE float load(Bf16 value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
+}
+
+TESSERA_INLINE void store(float* to, float value) {
+  *to = value;
+}
+// Rounds to nearest, ties to even. NaN stays NaN.
+TESSERA_INLINE void store(Bf16* to, float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+  *to = static_cast<Bf16>(value != value ? 0x7fc0U : rounded);
+}
+
+// e^x with an error below 2 units in the last place; 0 and infinity where fp32 ends, NaN stays NaN.
+// x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is a minimax fit of e^r.
+TESSERA_INLINE float exp_approximate(float x) {
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  x = x > 89.0F ? 89.0F : x;
+  x = x < -104.0F ? -104.0F : x;
+  const float shifted = x * 1.44269504F + kRound;
+  const float n = shifted - kRound;
+  const float r =
+      (x - n * 0.693359375F) - n * -2.12194440e-4F;  // ln 2 in two parts; the first product is exact
+  float p = 0.001381454F;
+  p = p * r + 0.008368745F;
+  p = p * r + 0.04166839F;
+  p = p * r + 0.16666521F;
+  p = p * r + 0.49999994F;
+  p = p * (r * r) + r + 1.0F;
+  // 2^n in two factors, so that results near the ends of the range stay right.
+  const uint32_t exponent = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRound);
+  const uint32_t half = static_cast<uint32_t>(static_cast<int32_t>(exponent) >> 1);
+  const float first = std::bit_cast<float>((half + 127U) << 23);
+  const float second = std::bit_cast<float>((exponent - half + 127U) << 23);
+  return p * first * second;
+}
+
+TESSERA_INLINE float sigmoid(float x) {
+  return 1.0F / (1.0F + exp_approximate(-x));
+}
+TESSERA_INLINE float silu(float x) {
+  return x / (1.0F + exp_approximate(-x));
+}
+
+}  // namespace tessera::ops

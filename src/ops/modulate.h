@@ -1,0 +1,18 @@
+// What adaptive layer norm does around the sublayers of a diffusion transformer (DiT, arXiv:2212.09748).
+//
+// Legend: B samples, S tokens, C width. Vectors are fp32 [C] and shared by all samples: one step, one
+// timestep.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::ops {
+
+// layer_norm(x) * (1 + scale) + shift, without own weights. x [B, S, C] -> [B, S, C]. Statistics in fp32.
+at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
+                                double epsilon);
+
+// x += gate * y, rounded once. x, y [B, S, C] contiguous, of one dtype.
+void add_gated_(at::Tensor& x, const at::Tensor& y, const at::Tensor& gate);
+
+}  // namespace tessera::ops

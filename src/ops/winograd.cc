@@ -1,0 +1,250 @@
+#include "ops/winograd.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <memory>
+#include <type_traits>
+
+#include "core/cpu.h"
+#include "core/error.h"
+#include "ops/winograd_tiles.h"
+
+namespace tessera::ops {
+namespace {
+
+constexpr int64_t kTaps = 16;  // products per tile and pair of channels
+
+// Where the 2x2 outputs of a tile go.
+template <typename T>
+struct Target {
+  T* pixel[4];
+};
+
+struct Two {
+  float a, b;
+};
+
+// A^T m along one dimension.
+TESSERA_INLINE Two gather(float m0, float m1, float m2, float m3) {
+  return {m0 + m1 + m2, m1 - m2 - m3};
+}
+
+// pixel = A^T m A + bias, or pixel += that, for every channel of a panel; m[tap * stride + c].
+template <bool kAdd, typename T>
+TESSERA_INLINE void transform_products(const float* m, int64_t stride, int64_t channels, const float* bias,
+                                       const Target<T>& target) {
+  T *y0 = target.pixel[0], *y1 = target.pixel[1], *y2 = target.pixel[2], *y3 = target.pixel[3];
+  TESSERA_INDEPENDENT
+  for (int64_t c = 0; c < channels; ++c) {
+    const float* p = m + c;
+    const Two c0 = gather(p[0], p[4 * stride], p[8 * stride], p[12 * stride]);
+    const Two c1 = gather(p[stride], p[5 * stride], p[9 * stride], p[13 * stride]);
+    const Two c2 = gather(p[2 * stride], p[6 * stride], p[10 * stride], p[14 * stride]);
+    const Two c3 = gather(p[3 * stride], p[7 * stride], p[11 * stride], p[15 * stride]);
+    const Two upper = gather(c0.a, c1.a, c2.a, c3.a), lower = gather(c0.b, c1.b, c2.b, c3.b);
+    store(y0 + c, upper.a + bias[c] + (kAdd ? load(y0[c]) : 0.0F));
+    store(y1 + c, upper.b + bias[c] + (kAdd ? load(y1[c]) : 0.0F));
+    store(y2 + c, lower.a + bias[c] + (kAdd ? load(y2[c]) : 0.0F));
+    store(y3 + c, lower.b + bias[c] + (kAdd ? load(y3[c]) : 0.0F));
+  }
+}
+
+TESSERA_KERNEL void set_output(const float* m, int64_t stride, int64_t channels, const float* bias,
+                               const Target<float>& target) {
+  transform_products<false>(m, stride, channels, bias, target);
+}
+TESSERA_KERNEL void set_output(const float* m, int64_t stride, int64_t channels, const float* bias,
+                               const Target<Bf16>& target) {
+  transform_products<false>(m, stride, channels, bias, target);
+}
+TESSERA_KERNEL void add_output(const float* m, int64_t stride, int64_t channels, const float* bias,
+                               const Target<float>& target) {
+  transform_products<true>(m, stride, channels, bias, target);
+}
+TESSERA_KERNEL void add_output(const float* m, int64_t stride, int64_t channels, const float* bias,
+                               const Target<Bf16>& target) {
+  transform_products<true>(m, stride, channels, bias, target);
+}
+
+// One sample: x [height, width, in], y [height, width, out].
+template <typename T>
+struct Image {
+  const T* x;
+  T* y;
+  int64_t height, width, in, out;
+
+  int64_t tile_columns() const { return (width + 1) / 2; }
+  int64_t tiles() const { return (height + 1) / 2 * tile_columns(); }
+
+  // Channels from `channel` on. What lies outside the image goes to `dropped` (4 panels).
+  Target<T> target(int64_t index, int64_t channel, T* dropped, int64_t panel) const {
+    const int64_t top = index / tile_columns() * 2, left = index % tile_columns() * 2;
+    Target<T> result;
+    for (int64_t i = 0; i < 4; ++i) {
+      const int64_t row = top + i / 2, column = left + i % 2;
+      const bool inside = row < height && column < width;
+      result.pixel[i] = inside ? y + (row * width + column) * out + channel : dropped + i * panel;
+    }
+    return result;
+  }
+};
+
+// What a thread needs for a run of tiles.
+template <typename T>
+struct Scratch {
+  Scratch(int64_t tiles, int64_t in, int64_t panel)
+      : input(kTaps * tiles * in), products(kTaps * tiles * panel), dropped(4 * panel) {}
+  std::vector<T> input;         // [16, tiles, in]
+  std::vector<float> products;  // [16, tiles, panel]
+  std::vector<T> dropped;
+};
+
+// The input as it is.
+template <typename T>
+class PlainRows {
+ public:
+  PlainRows(const Image<T>& image, int64_t /*tiles*/) : image_(image), zeros_(image.in) {}
+
+  void transform(int64_t first, int64_t count, T* v) {
+    for (int64_t t = 0; t < count; ++t) {
+      const int64_t row = (first + t) / image_.tile_columns(), column = (first + t) % image_.tile_columns();
+      transform_input(winograd_tile(image_.x, image_.height, image_.height, image_.width, image_.in,
+                                    2 * row - 1, 2 * column - 1, zeros_.data()),
+                      image_.in, v + t * image_.in, count * image_.in);
+    }
+  }
+
+ private:
+  const Image<T>& image_;
+  std::vector<T> zeros_;
+};
+
+// The input after GroupNorm and SiLU, in fp32: a ring of the rows that the tiles at hand see. Runs of tiles
+// come in order, so each row is computed once.
+template <typename T>
+class NormalisedRows {
+ public:
+  NormalisedRows(const Image<T>& image, int64_t tiles, ChannelMap map)
+      : image_(image),
+        map_(map),
+        capacity_(std::min(image.height, 2 * ((tiles - 1) / image.tile_columns() + 2) + 2)),
+        rows_(new float[capacity_ * image.width * image.in]),
+        zeros_(image.in) {}
+
+  void transform(int64_t first, int64_t count, T* v) {
+    const int64_t columns = image_.tile_columns(), row_size = image_.width * image_.in;
+    const int64_t end = std::min(image_.height, (first + count - 1) / columns * 2 + 3);
+    for (next_ = std::max(next_, first / columns * 2 - 1); next_ < end; ++next_) {
+      map_silu(image_.x + next_ * row_size, rows_.get() + next_ % capacity_ * row_size, image_.width,
+               image_.in, map_);
+    }
+    for (int64_t t = 0; t < count; ++t) {
+      const int64_t row = (first + t) / columns, column = (first + t) % columns;
+      transform_input(winograd_tile<float>(rows_.get(), capacity_, image_.height, image_.width, image_.in,
+                                           2 * row - 1, 2 * column - 1, zeros_.data()),
+                      image_.in, v + t * image_.in, count * image_.in);
+    }
+  }
+
+ private:
+  const Image<T>& image_;
+  ChannelMap map_;
+  int64_t capacity_;
+  int64_t next_ = 0;
+  std::unique_ptr<float[]> rows_;  // [capacity, width, in]
+  std::vector<float> zeros_;
+};
+
+template <typename T, typename Rows>
+void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, bool add, int64_t first,
+                    int64_t count, Rows& rows, Scratch<T>& scratch) {
+  const int64_t panel = winograd_panel(image.out);
+  const int64_t stride = count * image.in;
+  rows.transform(first, count, scratch.input.data());
+  float* products = scratch.products.data();
+  for (int64_t channel = 0; channel < image.out; channel += panel) {
+    for (int64_t tap = 0; tap < kTaps; ++tap) {
+      multiply(scratch.input.data() + tap * stride, taps + (tap * image.out + channel) * image.in,
+               products + tap * count * panel, count, image.in, panel);
+    }
+    for (int64_t t = 0; t < count; ++t) {
+      const Target<T> target = image.target(first + t, channel, scratch.dropped.data(), panel);
+      const auto* tile_products = products + t * panel;
+      if (add) {
+        add_output(tile_products, count * panel, panel, bias + channel, target);
+      } else {
+        set_output(tile_products, count * panel, panel, bias + channel, target);
+      }
+    }
+  }
+}
+
+template <typename T, typename... Map>
+void convolve(const Image<T>& image, const T* taps, const float* bias, bool add, Map... map) {
+  using Rows = std::conditional_t<sizeof...(Map) == 0, PlainRows<T>, NormalisedRows<T>>;
+  const int64_t per_block = winograd_run(image.tiles(), image.in);
+  const int64_t blocks = (image.tiles() + per_block - 1) / per_block;
+  at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+    Scratch<T> scratch(per_block, image.in, winograd_panel(image.out));
+    Rows rows(image, per_block, map...);
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * per_block;
+      convolve_tiles(image, taps, bias, add, first, std::min(per_block, image.tiles() - first), rows,
+                     scratch);
+    }
+  });
+}
+
+template <typename T>
+void convolve(const Winograd& conv, const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps) {
+  const int64_t pixels = x.size(2) * x.size(3);
+  const auto* taps = static_cast<const T*>(conv.taps.const_data_ptr());
+  const float* bias = conv.bias.const_data_ptr<float>();
+  for (int64_t b = 0; b < x.size(0); ++b) {
+    const Image<T> image{static_cast<const T*>(x.const_data_ptr()) + b * pixels * conv.in_channels,
+                         static_cast<T*>(y.mutable_data_ptr()) + b * pixels * conv.out_channels,
+                         x.size(2),
+                         x.size(3),
+                         conv.in_channels,
+                         conv.out_channels};
+    if (maps) {
+      convolve(image, taps, bias, add, maps->sample(b));
+    } else {
+      convolve(image, taps, bias, add);
+    }
+  }
+}
+
+}  // namespace
+
+bool winograd_is_faster(int64_t in, int64_t out, at::ScalarType dtype, at::Device device) {
+  if (!device.is_cpu() || !cpu_has_avx512() || in < 64 || out < 64 || in % 32 != 0 || out % 32 != 0)
+    return false;
+  return dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16() && !cpu_has_amx_bf16());
+}
+
+Winograd::Winograd(const at::Tensor& weight, const at::Tensor& bias_vector, at::ScalarType dtype)
+    : in_channels(weight.size(1)),
+      out_channels(weight.size(0)),
+      bias(bias_vector.to(at::kFloat).contiguous()) {
+  TESSERA_CHECK(in_channels % 32 == 0 && out_channels % 32 == 0, "{} channels to {}", in_channels,
+                out_channels);
+  static const WinogradFilter filter = {
+      .g = {{1, 0, 0}, {0.5F, 0.5F, 0.5F}, {0.5F, -0.5F, 0.5F}, {0, 0, 1}},
+      .order = {1, 2, 0, 3},
+      .c = {{0, -0.5F, -0.5F, 0}, {0, 0, 0, 0}, {0, -1.0F / 3, 0, 0}, {0, -0.5F, -0.5F, 0}}};
+  taps = make_taps(weight, filter, dtype);
+}
+
+void Winograd::operator()(const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps) const {
+  TESSERA_CHECK(x.scalar_type() == taps.scalar_type() && y.scalar_type() == taps.scalar_type(),
+                "convolution of {} in {}", c10::toString(x.scalar_type()), c10::toString(taps.scalar_type()));
+  if (taps.scalar_type() == at::kFloat) {
+    convolve<float>(*this, x, y, add, maps);
+  } else {
+    convolve<Bf16>(*this, x, y, add, maps);
+  }
+}
+
+}  // namespace tessera::ops

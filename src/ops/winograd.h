@@ -1,0 +1,31 @@
+// 3x3 convolutions with stride 1 and padding 1 by minimal filtering, F(2x2, 3x3) (Lavin and Gray,
+// arXiv:1509.09308): 2x2 outputs from a 4x4 tile of the input with 16 products per pair of channels instead
+// of 36.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "ops/group_norm.h"
+
+namespace tessera::ops {
+
+// Where this is faster than the direct convolution of oneDNN: on x86 CPUs, in fp32 and in bf16 without AMX
+// (with AMX the products are so fast that the transforms would cost more than they save), for 64 channels or
+// more.
+bool winograd_is_faster(int64_t in, int64_t out, at::ScalarType dtype, at::Device device);
+
+struct Winograd {
+  // weight [out, in, 3, 3] in fp32, channels multiples of 32; bias [out]. Computes in `dtype`, fp32 or bf16:
+  // tiles and transformed weights are rounded to it once, products are summed in fp32.
+  Winograd(const at::Tensor& weight, const at::Tensor& bias, at::ScalarType dtype);
+
+  // y = conv(x), or y += conv(x). x [B, in, H, W], y [B, out, H, W], both channels-last, in `dtype`. With
+  // `maps` the input is SiLU of the maps of x, which is never rounded nor written as a whole.
+  void operator()(const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps = nullptr) const;
+
+  int64_t in_channels, out_channels;
+  at::Tensor taps;  // 16, as make_taps of nn/winograd_tiles.h lays them out
+  at::Tensor bias;  // fp32 [out]
+};
+
+}  // namespace tessera::ops

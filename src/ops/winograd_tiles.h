@@ -1,0 +1,72 @@
+// What convolutions by minimal filtering share: the transform of 4x4 input tiles, and the products of the
+// transformed tiles with the transformed weights ("taps").
+//
+// Legend: T tiles, I and O channels, P channels of a panel: outputs that are computed together.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "ops/kernel.h"
+
+namespace tessera::ops {
+
+// P: one product and its transform stay in the second-level cache.
+int64_t winograd_panel(int64_t out);
+
+// How many of an image's tiles are transformed and multiplied together: 64, where their 16 matrices fill a
+// megabyte at most in bf16, but so few that the runs are about equal and every thread has as many.
+int64_t winograd_run(int64_t tiles, int64_t in);
+
+// How the taps of one dimension come from a filter, and what their roundings to bf16 owe each other.
+//
+// White inputs turn rounding errors e of the taps into a mean square error e^T M e of the results, with
+// M = (A A^T) o (B^T B) for each dimension. As M is not diagonal, errors can cancel: e^T M e is the sum of
+// d_i (e_i + sum of c_ij e_j over earlier j)^2 with constants d and c (M = C^T D C), so a tap that is rounded
+// after others is first shifted by what makes up for their errors. The order is the best of all.
+struct WinogradFilter {
+  std::vector<std::array<float, 3>> g;  // G, a row for each tap
+  std::vector<int64_t> order;           // in which taps are rounded
+  std::vector<std::vector<float>> c;    // [tap, tap]; 0 for the tap itself and those that come later
+};
+
+// The taps of weight [O, I, 3, 3] (fp32) in `dtype`, N for each pair of channels, as products take them:
+// [N, O / P, I, P]; in bf16 two rows of I lie interleaved, [N, O / P, I / 2, P, 2].
+at::Tensor make_taps(const at::Tensor& weight, const WinogradFilter& filter, at::ScalarType dtype);
+
+// The 4x4 pixels of a tile, row by row; each points to its channels.
+template <typename T>
+struct WinogradTile {
+  const T* pixel[16];
+};
+
+// The tile whose upper left pixel is (top, left) of an image [height, width, channels], of which x holds
+// `rows` in turn: row r at r modulo `rows`. Pixels outside are `zeros`.
+template <typename T>
+WinogradTile<T> winograd_tile(const T* x, int64_t rows, int64_t height, int64_t width, int64_t channels,
+                              int64_t top, int64_t left, const T* zeros) {
+  WinogradTile<T> tile;
+  for (int64_t i = 0; i < 16; ++i) {
+    const int64_t row = top + i / 4, column = left + i % 4;
+    const bool inside = row >= 0 && row < height && column >= 0 && column < width;
+    tile.pixel[i] = inside ? x + (row % rows * width + column) * channels : zeros;
+  }
+  return tile;
+}
+
+// v[tap * stride + c] = (B^T d B)[tap] of every channel, with the rows of B^T d being d0 - d2, d1 + d2,
+// d2 - d1 and d1 - d3: both F(2, 3) and F(3, 2) with the points 0, 1, -1 and infinity take it. Roundings to
+// bf16 make up for each other as those of taps do, here with M = (A A^T) o (G G^T); this takes 0.36 off the
+// mean square error.
+void transform_input(const WinogradTile<float>& tile, int64_t channels, float* v, int64_t stride);
+void transform_input(const WinogradTile<float>& tile, int64_t channels, Bf16* v, int64_t stride);
+void transform_input(const WinogradTile<Bf16>& tile, int64_t channels, Bf16* v, int64_t stride);
+
+// c [rows, P] = a [rows, in] * b [in, P], b as make_taps lays it out.
+void multiply(const float* a, const float* b, float* c, int64_t rows, int64_t in, int64_t panel);
+void multiply(const Bf16* a, const Bf16* b, float* c, int64_t rows, int64_t in, int64_t panel);
+
+}  // namespace tessera::ops

@@ -1,0 +1,29 @@
+// Nearest-neighbour upsampling by two, then a 3x3 convolution with padding 1, by minimal filtering, from the
+// small image.
+//
+// Along one dimension, the pixels of the large image before and after the corner between the small image's
+// pixels a0 and a1 are (g0 + g1) a0 + g2 a1 and g0 a0 + (g1 + g2) a1: two filters of two taps. F(3, 2) with
+// the points 0, 1, -1 and infinity (Winograd; Lavin and Gray, arXiv:1509.09308) gives three corners of each
+// with four products, and at the point 1 both filters have the sum g0 + g1 + g2, so that they share this one.
+// Seven products give six outputs: in two dimensions 49 give 36, instead of 324 of the direct convolution.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::ops {
+
+// Faster than the direct convolution where `winograd_is_faster`.
+struct WinogradUpsample {
+  // weight [out, in, 3, 3] in fp32, channels multiples of 32 (checked); bias [out]. Computes in `dtype`, fp32
+  // or bf16: tiles and transformed weights are rounded to it once, products are summed in fp32.
+  WinogradUpsample(const at::Tensor& weight, const at::Tensor& bias, at::ScalarType dtype);
+
+  // x [B, in, H, W] -> [B, out, 2 H, 2 W], both channels-last, in `dtype` (checked).
+  at::Tensor operator()(const at::Tensor& x) const;
+
+  int64_t in_channels, out_channels;
+  at::Tensor taps;  // 7 x 7, as make_taps of nn/winograd_tiles.h lays them out
+  at::Tensor bias;  // fp32 [out]
+};
+
+}  // namespace tessera::ops

@@ -1,0 +1,220 @@
+#include "comm/collectives.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "core/error.h"
+#include "tests/support/rank_threads.h"
+
+namespace tessera::comm {
+namespace {
+
+using namespace std::string_literals;
+
+// What rank r contributes: the same on every rank that asks.
+at::Tensor contribution(int64_t rank, at::IntArrayRef shape, at::ScalarType dtype) {
+  at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(rank + 1));
+  return at::randn(shape, generator).to(dtype);
+}
+
+std::vector<int64_t> everyone(int64_t size) {
+  std::vector<int64_t> ranks(static_cast<size_t>(size));
+  for (int64_t i = 0; i < size; ++i) ranks[static_cast<size_t>(i)] = i;
+  return ranks;
+}
+
+class Collectives : public testing::TestWithParam<std::tuple<int64_t, at::ScalarType, Wire>> {
+ protected:
+  int64_t size() const { return std::get<0>(GetParam()); }
+  at::ScalarType dtype() const { return std::get<1>(GetParam()); }
+
+  void on_ranks(const std::function<void(const Group&)>& body) {
+    run_ranks_as_threads(
+        size(), [&](World world) { body(world.group(everyone(size()), "test")); }, std::get<2>(GetParam()));
+  }
+};
+
+TEST_P(Collectives, AllReduceSumsInFp32AndTheSameOnAllRanks) {
+  const std::vector<int64_t> shape = {3, 5, 7};
+  at::Tensor sum = at::zeros(shape, at::kFloat);
+  for (int64_t rank = 0; rank < size(); ++rank) sum += contribution(rank, shape, dtype()).to(at::kFloat);
+  const at::Tensor expected = size() == 1 ? contribution(0, shape, dtype()) : sum.to(dtype());
+  on_ranks([&](const Group& group) {
+    EXPECT_TRUE(at::equal(all_reduce(contribution(group.rank, shape, dtype()), group), expected));
+  });
+}
+
+TEST_P(Collectives, AllGatherJoinsUnevenParts) {
+  for (const int64_t dim : {0, 1, 2}) {
+    for (const int64_t total : {1, 4, 13}) {
+      std::vector<int64_t> shape = {4, 4, 4};
+      shape[static_cast<size_t>(dim)] = total;
+      const at::Tensor whole = contribution(9, shape, dtype());
+      on_ranks([&](const Group& group) {
+        const std::vector<Range> parts = group.parts(total);
+        const Range own = parts[static_cast<size_t>(group.rank)];
+        EXPECT_TRUE(
+            at::equal(all_gather(whole.narrow(dim, own.begin, own.length), dim, parts, group), whole));
+      });
+    }
+  }
+}
+
+TEST_P(Collectives, ReduceScatterIsThePartOfTheSum) {
+  const std::vector<int64_t> shape = {5, 9};
+  at::Tensor sum = at::zeros(shape, at::kFloat);
+  for (int64_t rank = 0; rank < size(); ++rank) sum += contribution(rank, shape, dtype()).to(at::kFloat);
+  on_ranks([&](const Group& group) {
+    for (const int64_t dim : {0, 1}) {
+      const std::vector<Range> parts = group.parts(shape[static_cast<size_t>(dim)]);
+      const Range own = parts[static_cast<size_t>(group.rank)];
+      const at::Tensor part = reduce_scatter(contribution(group.rank, shape, dtype()), dim, parts, group);
+      EXPECT_TRUE(at::equal(part, sum.to(dtype()).narrow(dim, own.begin, own.length)));
+    }
+  });
+}
+
+TEST_P(Collectives, AllToAllHandsEachRankItsPart) {
+  on_ranks([&](const Group& group) {
+    std::vector<at::Tensor> sends, receives;
+    for (int64_t peer = 0; peer < group.size; ++peer) {  // rank r sends r + 2 p numbers to p
+      sends.push_back(at::full({group.rank + 2 * peer}, 10 * group.rank + peer, dtype()));
+      receives.push_back(at::empty({peer + 2 * group.rank}, dtype()));
+    }
+    all_to_all(sends, receives, group).wait();
+    for (int64_t peer = 0; peer < group.size; ++peer) {
+      EXPECT_TRUE(at::equal(receives[static_cast<size_t>(peer)],
+                            at::full({peer + 2 * group.rank}, 10 * peer + group.rank, dtype())));
+    }
+  });
+}
+
+TEST_P(Collectives, RingAndBroadcast) {
+  on_ranks([&](const Group& group) {
+    const int64_t next = (group.rank + 1) % group.size, previous = (group.rank + group.size - 1) % group.size;
+    if (group.size > 1) {
+      at::Tensor own = at::full({1000}, group.rank, dtype()), other = at::empty({1000}, dtype());
+      // Two at once, in order.
+      at::Tensor second = own + 100, other_second = at::empty_like(other);
+      Pending one = send_receive(own, next, other, previous, group);
+      Pending two = send_receive(second, next, other_second, previous, group);
+      two.wait();
+      one.wait();
+      EXPECT_TRUE(at::equal(other, at::full({1000}, previous, dtype())));
+      EXPECT_TRUE(at::equal(other_second, other + 100));
+    }
+    const std::string text = "a request, with \0 in it"s;
+    for (int64_t root = 0; root < group.size; ++root) {
+      EXPECT_EQ(broadcast_bytes(group.rank == root ? text : "", root, group), text);
+      EXPECT_EQ(broadcast_bytes("", root, group), "");
+    }
+    barrier(group);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, Collectives,
+    testing::Combine(testing::Values(1, 2, 3, 4, 8), testing::Values(at::kFloat, at::kBFloat16),
+                     testing::Values(Wire::kOrdered, Wire::kShared, Wire::kHosts, Wire::kGloo)));
+
+class Wires : public testing::TestWithParam<Wire> {};
+INSTANTIATE_TEST_SUITE_P(All, Wires,
+                         testing::Values(Wire::kOrdered, Wire::kShared, Wire::kHosts, Wire::kGloo));
+
+TEST_P(Wires, MessagesOfDifferentGroupsDoNotMix) {
+  const auto body = [](World world) {
+    // Both groups hold rank and rank ^ 1; the order of waiting differs from that of posting.
+    const int64_t other = world.rank() ^ 1;
+    const std::vector<int64_t> pair = {std::min(world.rank(), other), std::max(world.rank(), other)};
+    const Group first = world.group(pair, "first"), second = world.group(pair, "second");
+    const int64_t peer = 1 - first.rank;
+    at::Tensor a = at::empty({8}), b = at::empty({8});
+    Pending sending_a = send(at::full({8}, 1.0), peer, first),
+            sending_b = send(at::full({8}, 2.0), peer, second);
+    Pending getting_b = receive(b, peer, second), getting_a = receive(a, peer, first);
+    getting_a.wait();
+    getting_b.wait();
+    EXPECT_EQ(a.sum().item<double>(), 8.0);
+    EXPECT_EQ(b.sum().item<double>(), 16.0);
+    sending_a.wait();
+    sending_b.wait();
+  };
+  run_ranks_as_threads(4, body, GetParam());
+}
+
+// Long messages in both directions, sent before anybody receives: nobody may wait for space.
+TEST_P(Wires, ManyLongMessages) {
+  const auto body = [](World world) {
+    const Group group = world.group({0, 1}, "test");
+    const int64_t peer = 1 - group.rank;
+    std::vector<at::Tensor> sent, received;
+    std::vector<Pending> pending;
+    for (int64_t i = 0; i < 40; ++i) {
+      sent.push_back(contribution(group.rank + 2 * i, {1000 * (i + 1)}, at::kFloat));
+      pending.push_back(send(sent.back(), peer, group));
+    }
+    for (int64_t i = 0; i < 40; ++i) {
+      received.push_back(at::empty({1000 * (i + 1)}));
+      pending.push_back(receive(received.back(), peer, group));
+    }
+    for (Pending& each : pending) each.wait();
+    for (int64_t i = 0; i < 40; ++i)
+      EXPECT_TRUE(at::equal(received[static_cast<size_t>(i)],
+                            contribution(peer + 2 * i, {1000 * (i + 1)}, at::kFloat)));
+  };
+  run_ranks_as_threads(2, body, GetParam());
+}
+
+TEST(Hooks, SeeEveryOperationWithItsBytes) {
+  run_ranks_as_threads(2, [](World world) {
+    std::vector<std::string> seen;
+    int64_t bytes = 0;
+    OperationHooks hooks;
+    hooks.began = [&](const Operation& operation) {
+      seen.push_back(std::string(operation.axis) + " " + std::string(operation.name));
+    };
+    hooks.ended = [&](const Operation& operation, std::chrono::nanoseconds under_way,
+                      std::chrono::nanoseconds waited) {
+      bytes += operation.bytes;
+      EXPECT_GE(under_way, waited);
+    };
+    world.set_hooks(hooks);
+    const Group group = world.group({0, 1}, "tp");
+    all_reduce(at::ones({10}), group);
+    EXPECT_EQ(seen, (std::vector<std::string>{"tp reduce_scatter", "tp all_gather"}));
+    EXPECT_EQ(bytes, 40);
+  });
+}
+
+TEST_P(Wires, ALostPeerIsAnErrorThatNamesIt) {
+  std::atomic<int> told = 0;
+  const auto body = [&](World world) {
+    const Group group = world.group({0, 1, 2}, "test");
+    barrier(group);               // all are connected
+    if (group.rank == 1) return;  // leaves without a word
+    try {
+      at::Tensor x = at::empty({4});
+      receive(x, 1, group).wait();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kPeer);
+      EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
+      ++told;
+    }
+  };
+  run_ranks_as_threads(3, body, GetParam(), std::chrono::seconds(2));
+  EXPECT_EQ(told, 2);
+}
+
+TEST(RankThreads, TheFirstFailureEndsAllRanks) {
+  const auto body = [](World world) {
+    const Group group = world.group({0, 1, 2}, "test");
+    if (group.rank == 1) throw std::runtime_error("rank 1 has had enough");
+    barrier(group);
+  };
+  EXPECT_THROW(run_ranks_as_threads(3, body), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace tessera::comm

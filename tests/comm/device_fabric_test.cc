@@ -1,0 +1,110 @@
+#include "comm/device_fabric.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+
+#include "core/error.h"
+#include "comm/collectives.h"
+#include "tests/support/ordered_communicators.h"
+#include "comm/world.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr auto kTimeout = std::chrono::seconds(20);
+constexpr auto kSoon = std::chrono::milliseconds(50);
+
+// As a GPU's: nobody waits for it when asked to; whether it is over shows later.
+class QueuedWork : public c10d::Work {
+ public:
+  explicit QueuedWork(std::optional<std::string> failure) : failure_(std::move(failure)) {}
+  bool isCompleted() override { return failure_.has_value(); }
+  std::exception_ptr exception() const override {
+    return failure_ ? std::make_exception_ptr(std::runtime_error(*failure_)) : nullptr;
+  }
+  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
+
+ private:
+  std::optional<std::string> failure_;
+};
+
+// A communicator whose operations never come to an end, or fail.
+class DeafCommunicator : public c10d::Backend {
+ public:
+  explicit DeafCommunicator(std::optional<std::string> failure)
+      : Backend(0, 2), failure_(std::move(failure)) {}
+  const std::string getBackendName() const override { return "deaf"; }
+  void startCoalescing() override {}
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override {
+    return c10::make_intrusive<QueuedWork>(failure_);
+  }
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>&, int, int) override { return nullptr; }
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>&, int, int) override { return nullptr; }
+
+ private:
+  std::optional<std::string> failure_;
+};
+
+std::optional<std::string> error_of_settling(const std::optional<std::string>& failure) {
+  const auto make = [&](const std::string&, int, int, at::Device) {
+    return c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<DeafCommunicator>(failure));
+  };
+  World world(0, 4, connect_devices(0, at::kCPU, make, nullptr, kSoon));
+  const Group group = world.group({0, 3}, "test");
+  at::Tensor x = at::empty({4});
+  try {
+    receive(x, 1, group).wait();
+    settle(group);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kPeer);
+    return error.what();
+  }
+  return std::nullopt;
+}
+
+TEST(DeviceFabric, WhatNeverArrivesIsALostPeer) {
+  EXPECT_EQ(error_of_settling(std::nullopt), "[rank 3] lost: no message within 0.05 s");
+}
+
+TEST(DeviceFabric, WhatFailsOnTheDeviceIsALostPeer) {
+  EXPECT_EQ(error_of_settling("remote process exited\n#0 frame"), "[rank 3] lost: remote process exited");
+}
+
+TEST(DeviceFabric, TensorsOfTheHostTakeItsWay) {
+  OrderedCommunicators host(kTimeout);
+  const auto body = [&](int64_t rank) {
+    const auto refuse = [](const std::string&, int, int, at::Device) -> c10::intrusive_ptr<c10d::Backend> {
+      throw std::logic_error("no device is needed");
+    };
+    const auto hosts = connect_devices(rank, at::kCPU, host.maker(), nullptr, kTimeout);
+    World world(rank, 2, connect_devices(rank, at::kCUDA, refuse, hosts, kTimeout));
+    const Group group = world.group({0, 1}, "test");
+    EXPECT_EQ(all_reduce(at::ones({3}), group).sum().item<double>(), 6.0);
+  };
+  std::thread other([&] { body(1); });
+  body(0);
+  other.join();
+}
+
+// That the stand-in for NCCL sees what would be a deadlock there: both ranks send first, on one communicator.
+TEST(OrderedCommunicators, MessagesWaitForTheirTurn) {
+  OrderedCommunicators ordered(kTimeout);
+  std::vector<c10::intrusive_ptr<c10d::Backend>> ranks;
+  ranks.reserve(2);
+  for (int rank = 0; rank < 2; ++rank) ranks.push_back(ordered.maker()("one", rank, 2, at::kCPU));
+  std::vector<at::Tensor> tensors = {at::ones({2})};
+  const auto post = [&](int rank, bool sending) {
+    c10d::Backend& own = *ranks[static_cast<size_t>(rank)];
+    own.startCoalescing();
+    sending ? own.send(tensors, 1 - rank, 0) : own.recv(tensors, 1 - rank, 0);
+    return own.endCoalescing();
+  };
+  const auto first = post(0, true), second = post(1, true), third = post(0, false), fourth = post(1, false);
+  for (const auto& work : {first, second, third, fourth}) EXPECT_FALSE(work->isCompleted());
+}
+
+}  // namespace
+}  // namespace tessera::comm

@@ -1,0 +1,87 @@
+#include "engine/decode.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "core/log.h"
+
+namespace tessera::engine {
+namespace {
+
+TEST(ToImage, RoundsHalfToEvenAndClamps) {
+  // Values whose 255ths are 0.5, 1.5 and 2.5 exactly, and two beyond the range.
+  const at::Tensor x = at::tensor({-2.0F, 2.0F, 0.0F, -1.0F, 1.0F}).view({1, 1, 5}).expand({3, 1, 5});
+  const Image image = to_image(x);
+  EXPECT_EQ(image.height, 1);
+  EXPECT_EQ(image.width, 5);
+  const std::vector<uint8_t> row = {0, 255, 128, 0, 255};  // 127.5 goes to the even 128
+  for (size_t i = 0; i < row.size(); ++i) EXPECT_EQ(image.pixels[i * 3], row[i]) << i;
+}
+
+TEST(ToImage, KeepsChannelsAndRowsInOrder) {
+  const at::Tensor levels = at::arange(3 * 2 * 4, at::kFloat).view({3, 2, 4});
+  const Image image = to_image(levels / 255 * 2 - 1);
+  for (int64_t y = 0; y < 2; ++y) {
+    for (int64_t x = 0; x < 4; ++x) {
+      for (int64_t c = 0; c < 3; ++c) {
+        EXPECT_EQ(image.pixels[static_cast<size_t>((y * 4 + x) * 3 + c)], c * 8 + y * 4 + x);
+      }
+    }
+  }
+}
+
+TEST(ToImage, PaintsNotANumberBlackAndWarns) {
+  std::vector<std::string> warnings;
+  const LogSink before = set_log_sink([&](LogLevel, const std::string& text) { warnings.push_back(text); });
+  const Image image = to_image(at::full({3, 1, 1}, std::numeric_limits<float>::quiet_NaN()));
+  set_log_sink(before);
+  EXPECT_EQ(image.pixels, (std::vector<uint8_t>{0, 0, 0}));
+  EXPECT_EQ(warnings.size(), 1U);
+}
+
+struct ResizeCase {
+  int64_t from_height, from_width, to_height, to_width;
+};
+
+class Resize : public testing::TestWithParam<ResizeCase> {};
+
+TEST_P(Resize, GivesTheSizeAndKeepsTheCentre) {
+  const auto [from_height, from_width, to_height, to_width] = GetParam();
+  // A horizontal ramp stays a ramp around 0 in the middle, whatever is cut off at the sides.
+  const at::Tensor ramp = at::linspace(-1, 1, from_width, at::kFloat).expand({1, 3, from_height, from_width});
+  const at::Tensor x = resize_and_crop(ramp, to_height, to_width);
+  EXPECT_EQ(x.sizes(), (at::IntArrayRef{1, 3, to_height, to_width}));
+  const double pixel = 2.0 / static_cast<double>(to_width);
+  EXPECT_NEAR(x.mean().item<double>(), 0, pixel);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Resize,
+                         testing::Values(ResizeCase{8, 8, 8, 8}, ResizeCase{64, 64, 40, 40},
+                                         ResizeCase{64, 32, 40, 40}, ResizeCase{32, 64, 100, 72},
+                                         ResizeCase{49, 49, 7, 7}, ResizeCase{768, 1344, 760, 1304},
+                                         ResizeCase{103, 103, 93, 103}));
+
+struct FakeDecoder : models::Decoder {
+  at::Tensor decode(const at::Tensor& z) const override {
+    sizes.push_back(z.size(0));
+    return z.narrow(1, 0, 1).expand({1, 3, -1, -1}).repeat_interleave(8, 2).repeat_interleave(8, 3);
+  }
+  int64_t scale_factor() const override { return 8; }
+  mutable std::vector<int64_t> sizes;
+};
+
+TEST(Decode, OnePictureAtATimeInOrder) {
+  const FakeDecoder decoder;
+  const at::Tensor z = at::tensor({-1.0F, 1.0F}).view({2, 1, 1, 1}).expand({2, 4, 2, 3});
+  const std::vector<Image> images = decode(decoder, z, 16, 24, {});
+  ASSERT_EQ(images.size(), 2U);
+  EXPECT_EQ(images[0].height, 16);
+  EXPECT_EQ(images[0].width, 24);
+  EXPECT_EQ(images[0].pixels.front(), 0);
+  EXPECT_EQ(images[1].pixels.front(), 255);
+  EXPECT_EQ(decoder.sizes, (std::vector<int64_t>{1, 1}));
+}
+
+}  // namespace
+}  // namespace tessera::engine

@@ -1,0 +1,145 @@
+#include "engine/denoise.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace tessera::engine {
+namespace {
+
+// Answers timestep x latents + what the sample is conditioned on.
+struct FakeDenoiser : models::Denoiser {
+  struct Prompts : Context {
+    std::vector<at::Tensor> values;
+  };
+
+  std::unique_ptr<Context> prepare(const std::vector<models::Conditioning>& prompts,
+                                   const models::Canvas&) const override {
+    auto context = std::make_unique<Prompts>();
+    for (const models::Conditioning& prompt : prompts) context->values.push_back(prompt.tokens.sum());
+    return context;
+  }
+  at::Tensor run_stage(const at::Tensor& z, double timestep, at::ArrayRef<int64_t> prompt_of, Range,
+                       Context& context) const override {
+    batches.push_back(z.size(0));
+    std::vector<at::Tensor> offsets;
+    for (const int64_t prompt : prompt_of) {
+      offsets.push_back(static_cast<const Prompts&>(context).values.at(static_cast<size_t>(prompt)));
+    }
+    return z * timestep + at::stack(offsets).view({-1, 1, 1, 1});
+  }
+  int64_t hidden_width() const override { return 1; }
+  at::ScalarType dtype() const override { return at::kFloat; }
+  int64_t latent_channels() const override { return 2; }
+  int64_t conditioning_width() const override { return 1; }
+  int64_t patch_size() const override { return 1; }
+  int64_t sample_size() const override { return 4; }
+
+  mutable std::vector<int64_t> batches;
+};
+
+// z <- z - output + noise, with inputs divided by the number of the step.
+struct FakeSampler : samplers::Sampler {
+  FakeSampler(std::vector<double> timesteps, bool noisy) : noisy_(noisy) {
+    timesteps_ = std::move(timesteps);
+  }
+  at::Tensor scale_model_input(const at::Tensor& z, int64_t index) const override {
+    return z / (index + 1.0);
+  }
+  bool needs_noise() const override { return noisy_; }
+  at::Tensor step(const at::Tensor& output, int64_t, const at::Tensor& z, samplers::SamplerState&,
+                  const at::Tensor& noise) const override {
+    EXPECT_EQ(noise.defined(), noisy_);
+    return noise.defined() ? z - output + noise : z - output;
+  }
+
+  bool noisy_;
+};
+
+std::vector<models::Conditioning> conditionings(const std::vector<double>& values) {
+  std::vector<models::Conditioning> result;
+  result.reserve(values.size());
+  for (const double value : values) result.push_back({at::full({1, 1}, value, at::kFloat)});
+  return result;
+}
+
+// A run of the fake denoiser on one rank.
+struct FakeRun {
+  FakeRun(const std::vector<double>& prompts, std::vector<double> timesteps, bool noisy)
+      : sampler(std::move(timesteps), noisy),
+        context(denoiser.prepare(conditionings(prompts), {4, 4, 8, cut})) {}
+
+  at::Tensor operator()(const Guidance& guidance, const at::Tensor& z, Noise& noise,
+                        const Observer& observer = {}) {
+    return denoise({denoiser, *context, sampler, guidance, cut, {}}, z, noise, observer, seconds);
+  }
+
+  const parallel::TokenCut cut{4, 4};
+  const FakeDenoiser denoiser;
+  const FakeSampler sampler;
+  const std::unique_ptr<models::Denoiser::Context> context;
+  std::vector<double> seconds;
+};
+
+TEST(Guidance, PicturesOfAPromptStandSideBySide) {
+  EXPECT_EQ(make_guidance(2, 2, true, 4.5).prompt_of, (std::vector<int64_t>{1, 1, 2, 2}));
+  EXPECT_EQ(make_guidance(3, 1, false, 1).prompt_of, (std::vector<int64_t>{0, 1, 2}));
+}
+
+TEST(Guide, JoinsTheBranches) {
+  const at::Tensor negative = at::full({2, 1, 1, 1}, 1.0), positive = at::full({2, 1, 1, 1}, 3.0);
+  EXPECT_TRUE(guide(negative, positive, 4.5).equal(at::full({2, 1, 1, 1}, 10.0)));
+}
+
+TEST(Denoise, FollowsTheFormulaStepByStep) {
+  FakeRun run({1, 2, 4}, {0.5, 0.25}, false);
+  const at::Tensor z = at::arange(2 * 2 * 4 * 4, at::kFloat).view({2, 2, 4, 4});
+  Noise noise(0);
+  const at::Tensor result = run(make_guidance(2, 1, true, 3.0), z, noise);
+
+  // Guidance of z t + 1 and z t + p is z t + 1 + 3 (p - 1).
+  const at::Tensor offset = at::tensor({4.0F, 10.0F}).view({2, 1, 1, 1});
+  at::Tensor expected = z - (z * 0.5 + offset);
+  expected = expected - (expected / 2 * 0.25 + offset);
+  EXPECT_TRUE(result.allclose(expected, 1e-6, 1e-5));
+  EXPECT_EQ(run.denoiser.batches, (std::vector<int64_t>{4, 4}));
+  EXPECT_EQ(run.seconds.size(), 2U);
+}
+
+TEST(Denoise, ComputesOneBranchWithoutGuidance) {
+  FakeRun run({2}, {1.0}, false);
+  Noise noise(0);
+  const at::Tensor z = at::ones({1, 2, 4, 4});
+  const at::Tensor result = run(make_guidance(1, 1, false, 1.0), z, noise);
+  EXPECT_TRUE(result.equal(at::full({1, 2, 4, 4}, -2.0F)));
+  EXPECT_EQ(run.denoiser.batches, (std::vector<int64_t>{1}));
+}
+
+TEST(Denoise, NoiseOfTheStepsContinuesTheSequence) {
+  FakeRun run({0}, {0.0, 0.0}, true);
+  Noise noise(5);
+  const at::Tensor z = noise.draw({1, 2, 4, 4});
+  const at::Tensor result = run(make_guidance(1, 1, false, 1.0), z, noise);
+  Noise again(5);
+  at::Tensor expected = again.draw({1, 2, 4, 4});
+  for (int step = 0; step < 2; ++step) expected = expected + again.draw({1, 2, 4, 4});
+  EXPECT_TRUE(result.allclose(expected, 0, 1e-6));
+}
+
+TEST(Denoise, ReportsStepsAndStopsBetweenThem) {
+  FakeRun run({0}, {3.0, 2.0, 1.0}, false);
+  Noise noise(0);
+  std::vector<int64_t> seen;
+  Observer observer;
+  observer.progressed = [&](Stage stage, int64_t done, int64_t total) {
+    EXPECT_EQ(stage, Stage::kDenoise);
+    EXPECT_EQ(total, 3);
+    seen.push_back(done);
+  };
+  observer.cancelled = [&] { return seen.size() == 2; };
+  EXPECT_THROW(run(make_guidance(1, 1, false, 1.0), at::ones({1, 2, 4, 4}), noise, observer), Cancelled);
+  EXPECT_EQ(seen, (std::vector<int64_t>{1, 2}));
+}
+
+}  // namespace
+}  // namespace tessera::engine

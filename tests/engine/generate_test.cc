@@ -1,0 +1,51 @@
+#include "engine/generate.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/golden.h"
+
+namespace tessera::engine {
+namespace {
+
+class GenerateTest : public ::testing::Test {
+ protected:
+  Result run(const Observer& observer = {}) const {
+    Request request;
+    request.prompts = {"a cat"};
+    request.height = 16;
+    request.width = 32;
+    request.resolution_binning = false;
+    request.num_inference_steps = 2;
+    return generate(resolve(request, model_), model_, observer);
+  }
+
+  Model model_ = read_model(golden_folder("tiny-pixart"));
+};
+
+TEST_F(GenerateTest, SaysWhatWeightsTake) {
+  const Result result = run();
+  ASSERT_EQ(result.images.size(), 1U);
+  EXPECT_EQ(result.images[0].height, 16);
+  EXPECT_EQ(result.step_seconds.size(), 2U);
+  EXPECT_GT(result.bytes_read, 0U);
+  EXPECT_GT(result.weights_bytes, result.bytes_read / 2);
+  EXPECT_LT(result.weights_bytes, result.bytes_read * 4);
+}
+
+// Also when the wish comes during the last stage: nothing must be written after it.
+TEST_F(GenerateTest, EndsWhereverItIsCancelled) {
+  using enum Stage;
+  for (const Stage last : {kLoadTextEncoder, kEncode, kLoadDenoiser, kDenoise, kLoadDecoder, kDecode}) {
+    bool wished = false;
+    std::vector<Stage> finished;
+    Observer observer;
+    observer.started = [&](Stage stage) { wished |= stage == last; };
+    observer.finished = [&](Stage stage, double) { finished.push_back(stage); };
+    observer.cancelled = [&] { return wished; };
+    EXPECT_THROW(run(observer), Cancelled) << stage_name(last);
+    EXPECT_EQ(finished.size(), static_cast<size_t>(last));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::engine

@@ -1,0 +1,23 @@
+#include "engine/noise.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/golden.h"
+
+namespace tessera::engine {
+namespace {
+
+// The bits of torch.randn with a seeded torch.Generator, drawn twice in a row.
+TEST(Noise, EqualsTorchBitForBit) {
+  const std::map<std::string, at::Tensor> golden = read_golden("noise/noise.safetensors");
+  for (const uint64_t seed : {uint64_t{0}, uint64_t{7}, uint64_t{1} << 40}) {
+    Noise noise(seed);
+    for (const char* draw : {"first", "second"}) {
+      const at::Tensor& expected = golden.at(fmt::format("{}.{}", seed, draw));
+      EXPECT_TRUE(noise.draw(expected.sizes()).equal(expected)) << seed << ' ' << draw;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::engine

@@ -1,0 +1,134 @@
+#include "launch/rank_environment.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "core/error.h"
+
+namespace tessera::launch {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+std::optional<comm::Rendezvous> read(const Variables& variables) {
+  return read_rank_environment([&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+std::string refusal(const Variables& variables) {
+  try {
+    read(variables);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(RankEnvironment, NothingWithoutALauncher) {
+  EXPECT_FALSE(read({}));
+  EXPECT_FALSE(read({{"MASTER_ADDR", "there"}, {"LOCAL_RANK", "0"}}));
+}
+
+TEST(RankEnvironment, Torchrun) {
+  const auto place = read({{"RANK", "5"},
+                           {"WORLD_SIZE", "8"},
+                           {"LOCAL_RANK", "1"},
+                           {"LOCAL_WORLD_SIZE", "4"},
+                           {"MASTER_ADDR", "10.0.0.1"},
+                           {"MASTER_PORT", "1234"},
+                           {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                           {"TORCHELASTIC_RESTART_COUNT", "2"}});
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->rank, 5);
+  EXPECT_EQ(place->world_size, 8);
+  EXPECT_EQ(place->local_rank, 1);
+  EXPECT_EQ(place->local_world_size, 4);
+  EXPECT_EQ(place->address, "10.0.0.1");
+  EXPECT_EQ(place->port, 1234);
+  EXPECT_TRUE(place->store_is_elsewhere);
+  EXPECT_EQ(place->store_prefix, "tessera/2");
+}
+
+TEST(RankEnvironment, OpenMpiOnOneHost) {
+  const auto place = read({{"OMPI_COMM_WORLD_RANK", "1"},
+                           {"OMPI_COMM_WORLD_SIZE", "2"},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->rank, 1);
+  EXPECT_EQ(place->world_size, 2);
+  EXPECT_EQ(place->local_world_size, 2);
+  EXPECT_EQ(place->address, "127.0.0.1");
+  EXPECT_EQ(place->port, 29500);
+  EXPECT_FALSE(place->store_is_elsewhere);
+}
+
+TEST(RankEnvironment, SlurmCountsTheRanksOfItsHost) {
+  Variables variables = {{"SLURM_JOB_ID", "7"},      {"SLURM_STEP_ID", "0"},
+                         {"SLURM_PROCID", "6"},      {"SLURM_NTASKS", "9"},
+                         {"SLURM_LOCALID", "0"},     {"SLURM_NODEID", "3"},
+                         {"MASTER_ADDR", "node-17"}, {"SLURM_TASKS_PER_NODE", "2(x3),1,2"}};
+  EXPECT_EQ(read(variables)->local_world_size, 1);
+  variables["SLURM_NODEID"] = "2";
+  EXPECT_EQ(read(variables)->local_world_size, 2);
+  variables["SLURM_NODEID"] = "4";
+  EXPECT_EQ(read(variables)->local_world_size, 2);
+  for (const char* broken : {"2(x", "x", "2(x3)4", "0", "-1"}) {
+    variables["SLURM_TASKS_PER_NODE"] = broken;
+    EXPECT_NE(refusal(variables).find("[SLURM_TASKS_PER_NODE]"), std::string::npos) << broken;
+  }
+  variables.erase("SLURM_STEP_ID");  // a batch script, no rank
+  EXPECT_FALSE(read(variables));
+}
+
+TEST(RankEnvironment, PmiOfSlurmKnowsNoPlaceOnTheHost) {
+  Variables variables = {{"PMI_RANK", "3"},        {"PMI_SIZE", "4"},     {"SLURM_JOB_ID", "7"},
+                         {"SLURM_STEP_ID", "0"},   {"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"},
+                         {"SLURM_LOCALID", "1"},   {"SLURM_NODEID", "1"}, {"SLURM_TASKS_PER_NODE", "2(x2)"},
+                         {"MASTER_ADDR", "node-1"}};
+  EXPECT_EQ(read(variables)->rank, 3);
+  EXPECT_EQ(read(variables)->local_rank, 1);
+  EXPECT_EQ(read(variables)->local_world_size, 2);
+  // MPICH's launcher in a job, whose own processes srun started: one for each host.
+  variables["SLURM_PROCID"] = "1";
+  variables["SLURM_NTASKS"] = "2";
+  variables["SLURM_TASKS_PER_NODE"] = "1(x2)";
+  variables["MPI_LOCALRANKID"] = "1";
+  variables["MPI_LOCALNRANKS"] = "2";
+  EXPECT_EQ(read(variables)->rank, 3);
+  EXPECT_EQ(read(variables)->world_size, 4);
+  EXPECT_EQ(read(variables)->local_world_size, 2);
+}
+
+TEST(RankEnvironment, OneRank) {
+  const auto place = read({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->world_size, 1);
+  EXPECT_EQ(place->local_world_size, 1);
+}
+
+TEST(RankEnvironment, RefusesWhatMakesNoSense) {
+  const auto names = [](const Variables& variables, const std::string& name) {
+    const std::string message = refusal(variables);
+    EXPECT_TRUE(message.starts_with("[" + name + "] ")) << message;
+  };
+  names({{"RANK", "0"}}, "WORLD_SIZE");
+  names({{"WORLD_SIZE", "2"}}, "RANK");
+  names({{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK");
+  names({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, "RANK");
+  names({{"RANK", ""}, {"WORLD_SIZE", "2"}}, "RANK");
+  names({{"RANK", "0"}, {"WORLD_SIZE", "2x"}}, "WORLD_SIZE");
+  names({{"RANK", "0"}, {"WORLD_SIZE", "0"}}, "WORLD_SIZE");
+  names({{"RANK", "0"}, {"WORLD_SIZE", "99999999999999999999"}}, "WORLD_SIZE");
+  names({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "0"}}, "MASTER_PORT");
+  names({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "2"}}, "LOCAL_RANK");
+  names({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "3"}}, "LOCAL_WORLD_SIZE");
+  names({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "2"}}, "MASTER_ADDR");
+}
+
+}  // namespace
+}  // namespace tessera::launch

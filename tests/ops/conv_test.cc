@@ -1,0 +1,161 @@
+#include "ops/conv.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/checkpoint_fixture.h"
+#include "tests/support/golden.h"
+
+namespace tessera::ops {
+namespace {
+
+constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
+
+struct Case {
+  int64_t batch, in, out, height, width, kernel, stride, padding;
+};
+
+class ConvTest : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    const Case& c = GetParam();
+    at::manual_seed(2);
+    x_ = at::randn({c.batch, c.in, c.height, c.width});
+    weight_ = at::randn({c.out, c.in, c.kernel, c.kernel}) / std::sqrt(static_cast<double>(c.in * c.kernel));
+    bias_ = at::randn({c.out});
+  }
+  at::Tensor reference(at::ScalarType rounded_to) {
+    const auto wide = [&](const at::Tensor& t) { return t.to(rounded_to).to(at::kDouble); };
+    const Case& c = GetParam();
+    return at::conv2d(wide(x_), wide(weight_), wide(bias_), c.stride, c.padding);
+  }
+  Conv2d conv(at::ScalarType dtype) {
+    const Case& c = GetParam();
+    const CheckpointFixture file({{"conv.weight", weight_}, {"conv.bias", bias_}});
+    return {file.scope(dtype) / "conv", c.in, c.out, c.kernel, c.stride, c.padding};
+  }
+
+  at::Tensor x_, weight_, bias_;
+};
+
+TEST_P(ConvTest, EqualsAten) {
+  const at::Tensor y = conv(at::kFloat)(x_);
+  EXPECT_TRUE(y.is_contiguous(kChannelsLast));
+  EXPECT_LE(relative_error(y, reference(at::kFloat)), 3e-6);
+  // Direct: half a unit of the result in 8 bits. Winograd's tiles and taps are rounded as well.
+  const Conv2d half = conv(at::kBFloat16);
+  EXPECT_LE(relative_error(half(x_.to(at::kBFloat16)), reference(at::kBFloat16)),
+            half.winograd ? 1.0 / 128 : 1.0 / 256);
+}
+
+TEST_P(ConvTest, AddsToATensor) {
+  at::Tensor sum = at::randn_like(reference(at::kFloat), at::kFloat).contiguous(kChannelsLast);
+  const at::Tensor expected = sum + reference(at::kFloat);
+  conv(at::kFloat).add_to(sum, x_);
+  EXPECT_LE(relative_error(sum, expected), 3e-6);
+}
+
+// The convolution of what GroupNorm and SiLU make of x: as a new tensor, and added to one.
+TEST_P(ConvTest, FollowsANorm) {
+  const Case& c = GetParam();
+  const int64_t groups = c.in % 32 == 0 ? 32 : 1;
+  const GroupNorm norm(at::randn({c.in}), at::randn({c.in}), groups, 1e-6);
+  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+  const auto expected = [&](at::ScalarType dtype) {
+    const at::Tensor n =
+        at::silu(at::group_norm(wide(x_.to(dtype)), groups, wide(norm.weight), wide(norm.bias), 1e-6));
+    return at::conv2d(n, wide(weight_.to(dtype)), wide(bias_.to(dtype)), c.stride, c.padding);
+  };
+  const at::Tensor truth = expected(at::kFloat);
+  const at::Tensor x = x_.contiguous(kChannelsLast), before = x.clone();
+  EXPECT_LE(relative_error(conv(at::kFloat)(norm, x), truth), 1e-5);
+  EXPECT_TRUE(at::equal(x, before));  // somebody else has it
+  at::Tensor sum = at::randn_like(truth, at::kFloat).contiguous(kChannelsLast);
+  const at::Tensor total = sum + truth;
+  conv(at::kFloat).add_to(sum, norm, x);
+  EXPECT_LE(relative_error(sum, total), 1e-5);
+  EXPECT_LE(relative_error(conv(at::kBFloat16)(norm, x.to(at::kBFloat16)), expected(at::kBFloat16)),
+            1.0 / 64);
+}
+
+TEST_P(ConvTest, ThreadsDoNotChangeTheResult) {
+  const Conv2d one = conv(at::kFloat);
+  const GroupNorm norm(at::ones({one.in_channels}), at::zeros({one.in_channels}), 1, 1e-6);
+  const at::Tensor x = x_.contiguous(kChannelsLast);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const at::Tensor alone = one(norm, x);
+  at::set_num_threads(3);
+  EXPECT_LE(relative_error(one(norm, x), alone), 1e-6);
+  at::set_num_threads(threads);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, ConvTest,
+                         ::testing::Values(Case{1, 3, 8, 7, 9, 3, 1, 1}, Case{2, 5, 7, 11, 6, 3, 2, 1},
+                                           Case{2, 16, 16, 8, 8, 3, 2, 0}, Case{1, 12, 4, 5, 9, 1, 1, 0},
+                                           Case{3, 1, 1, 4, 4, 3, 1, 1}, Case{1, 64, 96, 13, 17, 3, 1, 1},
+                                           Case{2, 128, 64, 1, 5, 3, 1, 1}, Case{1, 64, 64, 40, 40, 3, 1, 1},
+                                           Case{2, 512, 64, 7, 8, 3, 1, 1}, Case{1, 64, 3, 16, 16, 3, 1, 1},
+                                           Case{2, 96, 160, 1, 1, 3, 1, 1}, Case{1, 64, 64, 3, 90, 3, 1, 1}));
+
+struct Size {
+  int64_t batch, channels, height, width;
+};
+
+class ResampleTest : public ::testing::TestWithParam<Size> {
+ protected:
+  void SetUp() override {
+    const auto [batch, channels, height, width] = GetParam();
+    at::manual_seed(3);
+    x_ = at::randn({batch, channels, height, width}).contiguous(kChannelsLast);
+    weight_ = at::randn({channels, channels, 3, 3}) / std::sqrt(9.0 * channels);
+    bias_ = at::randn({channels});
+  }
+
+  at::Tensor x_, weight_, bias_;
+};
+
+class UpsampleTest : public ResampleTest {};  // also of what cannot be halved
+
+TEST_P(UpsampleTest, EqualsNearestThenConvolution) {
+  const CheckpointFixture file({{"conv.weight", weight_}, {"conv.bias", bias_}});
+  const at::Tensor large = x_.repeat_interleave(2, 2).repeat_interleave(2, 3).to(at::kDouble);
+  const at::Tensor expected = at::conv2d(large, weight_.to(at::kDouble), bias_.to(at::kDouble), 1, 1);
+  const Upsample2d upsample(file.scope(), x_.size(1));
+  EXPECT_LE(relative_error(upsample(x_), expected), 3e-6);
+  const Upsample2d half(file.scope(at::kBFloat16), x_.size(1));
+  EXPECT_LE(relative_error(half(x_.to(at::kBFloat16)), expected), 1e-2);
+}
+
+// Tiles and taps are rounded, which a direct convolution of bf16 tensors does not have: up to 1.20 times its
+// distance from the truth was seen. (Whole blocks round much else, and are held to 1.1 of the reference's.)
+TEST_P(UpsampleTest, InBf16IsNearTheTruth) {
+  const CheckpointFixture file({{"conv.weight", weight_}, {"conv.bias", bias_}});
+  const auto convolve = [&](at::ScalarType dtype) {
+    const at::Tensor large = x_.to(dtype).repeat_interleave(2, 2).repeat_interleave(2, 3);
+    return at::conv2d(large, weight_.to(dtype), bias_.to(dtype), 1, 1).to(at::kDouble);
+  };
+  const at::Tensor truth = convolve(at::kDouble);
+  const auto distance = [&](const at::Tensor& y) { return (y - truth).square().sum().sqrt().item<double>(); };
+  const Upsample2d half(file.scope(at::kBFloat16), x_.size(1));
+  EXPECT_LE(distance(half(x_.to(at::kBFloat16))), 1.25 * distance(convolve(at::kBFloat16)));
+}
+
+TEST_P(ResampleTest, DownsamplePadsAtTheEnd) {
+  const CheckpointFixture file({{"conv.weight", weight_}, {"conv.bias", bias_}});
+  const at::Tensor padded = at::constant_pad_nd(x_.to(at::kDouble), {0, 1, 0, 1});
+  const at::Tensor expected = at::conv2d(padded, weight_.to(at::kDouble), bias_.to(at::kDouble), 2);
+  EXPECT_LE(relative_error(Downsample2d(file.scope(), x_.size(1))(x_), expected), 3e-6);
+}
+
+// 512 channels: several chunks of rows, the last of them shorter.
+INSTANTIATE_TEST_SUITE_P(Sizes, ResampleTest,
+                         ::testing::Values(Size{1, 4, 6, 6}, Size{2, 3, 5, 9}, Size{1, 8, 2, 2},
+                                           Size{1, 512, 10, 90}, Size{2, 64, 16, 12}));
+INSTANTIATE_TEST_SUITE_P(Sizes, UpsampleTest,
+                         ::testing::Values(Size{1, 4, 6, 6}, Size{2, 3, 5, 9}, Size{1, 8, 2, 2},
+                                           Size{1, 512, 10, 90}, Size{2, 64, 16, 12}, Size{3, 96, 7, 1},
+                                           Size{1, 64, 1, 1}, Size{2, 160, 5, 8}));
+
+}  // namespace
+}  // namespace tessera::ops

@@ -1,0 +1,61 @@
+#include "ops/linear.h"
+
+#include <gtest/gtest.h>
+#include "tests/support/checkpoint_fixture.h"
+
+namespace tessera::ops {
+namespace {
+
+struct Case {
+  at::ScalarType dtype;
+  std::vector<int64_t> input;
+  int64_t out;
+};
+
+class LinearTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(LinearTest, EqualsTheProductWithActivations) {
+  const Case& c = GetParam();
+  const int64_t in = c.input.back();
+  at::Tensor weight = at::randn({c.out, in}).div_(std::sqrt(static_cast<double>(in))).to(c.dtype);
+  at::Tensor bias = at::randn({c.out}).to(c.dtype);
+  const at::Tensor x = at::randn(c.input).to(c.dtype);
+  const Linear linear(weight, bias);
+  const at::Tensor plain = at::linear(x.to(at::kDouble), weight.to(at::kDouble), bias.to(at::kDouble));
+  const double tolerance = c.dtype == at::kFloat ? 1e-5 : 1e-2;
+  const std::vector<std::pair<Activation, at::Tensor>> expected = {
+      {Activation::kNone, plain},
+      {Activation::kGelu, at::gelu(plain)},
+      {Activation::kGeluTanh, at::gelu(plain, "tanh")},
+      {Activation::kRelu, at::relu(plain)},
+      {Activation::kSilu, at::silu(plain)}};
+  for (const auto& [activation, reference] : expected) {
+    const at::Tensor y = linear(x, activation);
+    EXPECT_EQ(y.scalar_type(), c.dtype);
+    EXPECT_EQ(y.sizes(), reference.sizes());
+    EXPECT_LE((y.to(at::kDouble) - reference).abs().max().item<double>(),
+              tolerance * reference.abs().max().item<double>())
+        << static_cast<int>(activation);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, LinearTest,
+                         ::testing::Values(Case{at::kFloat, {3, 5, 7}, 11}, Case{at::kFloat, {1, 64}, 48},
+                                           Case{at::kFloat, {2, 100, 96}, 1},
+                                           Case{at::kBFloat16, {3, 5, 7}, 11},
+                                           Case{at::kBFloat16, {2, 130, 96}, 160},
+                                           Case{at::kHalf, {2, 9, 32}, 24}));
+
+TEST(Linear, JoinsLayersWithOneInput) {
+  const at::Tensor q = at::randn({4, 6}), k = at::randn({4, 6});
+  CheckpointFixture fixture({{"q.weight", q}, {"k.weight", k}});
+  const Linear joined = read_linear({fixture.scope() / "q", fixture.scope() / "k"}, 6, 4,
+                                    {.begin = 1, .length = 2}, {.length = 6});
+  const at::Tensor x = at::randn({3, 6});
+  const at::Tensor expected =
+      at::cat({at::linear(x, q.narrow(0, 1, 2)), at::linear(x, k.narrow(0, 1, 2))}, 1);
+  EXPECT_TRUE(at::allclose(joined(x), expected, 1e-5, 1e-5));
+}
+
+}  // namespace
+}  // namespace tessera::ops

@@ -1,0 +1,60 @@
+#include "ops/modulate.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::ops {
+namespace {
+
+struct Case {
+  at::ScalarType dtype;
+  int64_t batch, tokens, width;
+};
+
+class ModulateTest : public ::testing::TestWithParam<Case> {
+ protected:
+  double tolerance() const {
+    return GetParam().dtype == at::kFloat ? 2e-6 : GetParam().dtype == at::kHalf ? 1e-3 : 8e-3;
+  }
+  at::Tensor draw() const {
+    return (at::randn({GetParam().batch, GetParam().tokens, GetParam().width}) * 3 + 1).to(GetParam().dtype);
+  }
+  void expect_near(const at::Tensor& got, const at::Tensor& expected) const {
+    EXPECT_EQ(got.scalar_type(), GetParam().dtype);
+    EXPECT_LE((got.to(at::kDouble) - expected).abs().max().item<double>(),
+              tolerance() * expected.abs().max().item<double>());
+  }
+};
+
+TEST_P(ModulateTest, NormEqualsTheDefinition) {
+  const int64_t width = GetParam().width;
+  const at::Tensor x = draw(), scale = at::randn({width}), shift = at::randn({width});
+  const at::Tensor wide = x.to(at::kDouble);
+  const at::Tensor centred = wide - wide.mean(-1, true);
+  const at::Tensor normed = centred / at::sqrt(centred.square().mean(-1, true) + 1e-6);
+  expect_near(modulated_layer_norm(x, scale, shift, 1e-6), normed * (1 + scale) + shift);
+}
+
+TEST_P(ModulateTest, GateEqualsTheDefinition) {
+  at::Tensor x = draw();
+  const at::Tensor y = draw(), gate = at::randn({GetParam().width});
+  const at::Tensor expected = x.to(at::kDouble) + gate * y.to(at::kDouble);
+  add_gated_(x, y, gate);
+  expect_near(x, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, ModulateTest,
+                         ::testing::Values(Case{at::kFloat, 1, 1, 4}, Case{at::kFloat, 2, 37, 1152},
+                                           Case{at::kFloat, 3, 5, 33}, Case{at::kBFloat16, 2, 37, 1152},
+                                           Case{at::kBFloat16, 1, 9, 7}, Case{at::kHalf, 2, 3, 16}));
+
+// Against a mean that is large beside the deviation a one-pass variance loses all digits.
+TEST(Modulate, NormKeepsItsDigitsBesideALargeMean) {
+  const at::Tensor noise = at::randn({1, 4, 256});
+  const at::Tensor x = noise + 1000.0;
+  const at::Tensor zero = at::zeros({256});
+  const at::Tensor expected = at::layer_norm(x.to(at::kDouble), {256}, {}, {}, 1e-6);
+  EXPECT_LE((modulated_layer_norm(x, zero, zero, 1e-6) - expected).abs().max().item<double>(), 1e-3);
+}
+
+}  // namespace
+}  // namespace tessera::ops

@@ -1,0 +1,169 @@
+#include "tests/support/ordered_communicators.h"
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+#include "core/error.h"
+
+namespace tessera::comm {
+
+class OrderedCommunicators::Shared {
+ public:
+  explicit Shared(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+
+  struct Side {
+    int peer;
+    bool sending;
+    at::Tensor tensor;
+    bool moved = false;
+  };
+  struct Operation {
+    std::vector<Side> sides;
+    bool done = false;
+  };
+
+  void post(const std::string& name, int rank, int size, const std::shared_ptr<Operation>& operation) {
+    const std::lock_guard lock(mutex_);
+    std::vector<Queue>& queues = communicators_[name];
+    queues.resize(static_cast<size_t>(size));
+    queues[static_cast<size_t>(rank)].push_back(operation);
+    while (advance(queues)) changed_.notify_all();
+  }
+
+  bool is_done(const Operation& operation) {
+    const std::lock_guard lock(mutex_);
+    return operation.done;
+  }
+
+  void wait(const Operation& operation) {
+    std::unique_lock lock(mutex_);
+    const bool came = changed_.wait_for(lock, timeout_, [&] { return operation.done || broken_; });
+    if (!operation.done) throw std::runtime_error(came ? "another rank failed" : "no message in time");
+  }
+
+  void fail() {
+    const std::lock_guard lock(mutex_);
+    broken_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  using Queue = std::deque<std::shared_ptr<Operation>>;
+
+  // Moves what both sides have come to. Whether an operation ended.
+  static bool advance(std::vector<Queue>& queues) {
+    for (size_t rank = 0; rank < queues.size(); ++rank) {
+      if (queues[rank].empty()) continue;
+      Operation& own = *queues[rank].front();
+      for (Side& side : own.sides) {
+        Queue& peers = queues[static_cast<size_t>(side.peer)];
+        if (!side.moved && !peers.empty()) match(side, static_cast<int>(rank), *peers.front());
+      }
+    }
+    bool ended = false;
+    for (Queue& queue : queues) {
+      if (queue.empty()) continue;
+      bool all = true;
+      for (const Side& side : queue.front()->sides) all = all && side.moved;
+      if (!all) continue;
+      queue.front()->done = ended = true;
+      queue.pop_front();
+    }
+    return ended;
+  }
+
+  static void match(Side& own, int rank, Operation& peer) {
+    for (Side& other : peer.sides) {
+      if (other.moved || other.peer != rank || other.sending == own.sending) continue;
+      const at::Tensor &from = own.sending ? own.tensor : other.tensor,
+                       &to = own.sending ? other.tensor : own.tensor;
+      TESSERA_CHECK(from.nbytes() == to.nbytes(), "{} bytes were sent, {} expected", from.nbytes(),
+                    to.nbytes());
+      std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+      own.moved = other.moved = true;
+      return;
+    }
+  }
+
+  std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool broken_ = false;
+  std::map<std::string, std::vector<Queue>> communicators_;
+};
+
+namespace {
+
+using Shared = OrderedCommunicators::Shared;
+
+class OrderedWork : public c10d::Work {
+ public:
+  OrderedWork(std::shared_ptr<Shared> shared, std::shared_ptr<Shared::Operation> operation)
+      : shared_(std::move(shared)), operation_(std::move(operation)) {}
+
+  bool isCompleted() override { return shared_->is_done(*operation_); }
+  bool wait(std::chrono::milliseconds /*timeout*/) override {
+    shared_->wait(*operation_);
+    return true;
+  }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<Shared::Operation> operation_;
+};
+
+class OrderedCommunicator : public c10d::Backend {
+ public:
+  OrderedCommunicator(std::shared_ptr<Shared> shared, std::string name, int rank, int size)
+      : Backend(rank, size), shared_(std::move(shared)), name_(std::move(name)) {}
+
+  const std::string getBackendName() const override { return "ordered"; }
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override { operation_ = std::make_shared<Shared::Operation>(); }
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override {
+    shared_->post(name_, getRank(), getSize(), operation_);
+    return c10::make_intrusive<OrderedWork>(shared_, std::move(operation_));
+  }
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer, int /*tag*/) override {
+    return add(tensors, peer, /*sending=*/true);
+  }
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int /*tag*/) override {
+    return add(tensors, peer, /*sending=*/false);
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> add(const std::vector<at::Tensor>& tensors, int peer, bool sending) {
+    TESSERA_CHECK(operation_ && tensors.size() == 1, "a message outside of an operation");
+    operation_->sides.push_back({peer, sending, tensors[0]});
+    return nullptr;
+  }
+
+  std::shared_ptr<Shared> shared_;
+  std::string name_;
+  std::shared_ptr<Shared::Operation> operation_;
+};
+
+}  // namespace
+
+OrderedCommunicators::OrderedCommunicators(std::chrono::milliseconds timeout)
+    : shared_(std::make_shared<Shared>(timeout)) {}
+
+OrderedCommunicators::~OrderedCommunicators() = default;
+
+MakeCommunicator OrderedCommunicators::maker() {
+  return [shared = shared_](const std::string& name, int rank, int size, at::Device /*device*/) {
+    return c10::intrusive_ptr<c10d::Backend>(
+        c10::make_intrusive<OrderedCommunicator>(shared, name, rank, size));
+  };
+}
+
+void OrderedCommunicators::fail() {
+  shared_->fail();
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,57 @@
+#include "tests/support/rank_threads.h"
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "comm/device_fabric.h"
+#include "comm/gloo.h"
+#include "tests/support/ordered_communicators.h"
+#include "comm/shared_memory.h"
+
+namespace tessera::comm {
+
+void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, Wire wire,
+                          std::chrono::milliseconds timeout) {
+  OrderedCommunicators communicators(timeout);
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const bool shared = wire == Wire::kShared || wire == Wire::kHosts;
+  const std::vector<MeetingPlace> meeting_places(shared ? static_cast<size_t>(size) : 0);
+  std::vector<std::string> places;
+  for (const MeetingPlace& place : meeting_places) {
+    const bool on_second = wire == Wire::kHosts && places.size() % 2 == 1;
+    places.push_back((on_second ? "second " : "") + place.text());
+  }
+  const auto connect = [&](int64_t rank) -> std::shared_ptr<Fabric> {
+    if (wire == Wire::kOrdered)
+      return connect_devices(rank, at::kCPU, communicators.maker(), nullptr, timeout);
+    std::shared_ptr<Fabric> fabric;
+    if (wire != Wire::kShared) fabric = connect_gloo(store, rank, size, {"lo", true}, timeout);
+    if (!shared) return fabric;
+    return share_memory(rank, meeting_places[static_cast<size_t>(rank)], places, fabric, timeout);
+  };
+  std::exception_ptr first;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        at::set_num_threads(1);
+        body(size == 1 ? World() : World(rank, size, connect(rank)));
+      } catch (...) {
+        {
+          const std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+        }
+        communicators.fail();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace tessera::comm
