@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "core/json.h"
 #include "comm/transport.h"
+#include "core/json.h"
 
 namespace tessera::cli {
 

@@ -8,18 +8,18 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "cli/painting.h"
+#include "cli/values.h"
+#include "comm/collectives.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "core/file.h"
 #include "launch/board.h"
 #include "launch/cores.h"
 #include "launch/failure.h"
 #include "launch/launcher.h"
-#include "cli/painting.h"
 #include "launch/signals.h"
 #include "launch/streams.h"
-#include "cli/values.h"
-#include "core/device.h"
-#include "core/error.h"
-#include "core/file.h"
-#include "comm/collectives.h"
 
 namespace tessera::cli {
 namespace {
@@ -48,7 +48,8 @@ void set_threads(const std::optional<int>& wish, int64_t local_ranks) {
 // take whatever core is idle.
 void pin_rank(const comm::Rendezvous& place) {
   if (place.local_world_size == 1) return;
-  launch::pin_to(launch::share_of(launch::allowed_cores(), place.local_rank, place.local_world_size, at::get_num_threads()));
+  launch::pin_to(launch::share_of(launch::allowed_cores(), place.local_rank, place.local_world_size,
+                                  at::get_num_threads()));
 }
 
 // c10d tells of lost peers on stderr too, with stack frames. TORCH_CPP_LOG_LEVEL brings that back.
@@ -77,8 +78,8 @@ int run_on_own_ranks(const Painting& painting) {
   comm::Rendezvous common;
   common.interface = "lo";
   common = with_options(common, painting.arguments.messages);
-  const launch::Launched launched =
-      launch::launch_ranks(painting.ranks(), common, [&](const comm::Rendezvous& place, launch::Board& board) {
+  const launch::Launched launched = launch::launch_ranks(
+      painting.ranks(), common, [&](const comm::Rendezvous& place, launch::Board& board) {
         launch::RankStatus& status = board.rank(place.rank);
         silence_libtorch();
         set_threads(painting.arguments.threads, place.local_world_size);

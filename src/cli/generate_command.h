@@ -16,7 +16,6 @@ int run_generate(const GenerateArguments& arguments, std::optional<int64_t> worl
 
 // As one of several ranks that a launcher started. The words of rank 0 count, whatever the others were given;
 // only --timeout and --interface are of each rank's own. Ends the process.
-[[noreturn]] void run_generate_as_rank(const std::vector<std::string>& words,
-                                       const comm::Rendezvous& place);
+[[noreturn]] void run_generate_as_rank(const std::vector<std::string>& words, const comm::Rendezvous& place);
 
 }  // namespace tessera::cli

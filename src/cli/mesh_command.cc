@@ -9,8 +9,8 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "parallel/ranks.h"
 #include "engine/denoise.h"
+#include "parallel/ranks.h"
 
 namespace tessera::cli {
 namespace {
@@ -56,12 +56,12 @@ parallel::Workload workload_of(const Subject& subject) {
 // What a rank does and holds of the denoiser.
 struct Share {
   Range blocks;
-  int64_t rows;           // of tokens; between attentions
-  Range heads;  // during attention
+  int64_t rows;  // of tokens; between attentions
+  Range heads;   // during attention
   uint64_t weights_bytes;
 };
 
-Share launch::share_of(const Subject& subject, const parallel::Layout& layout, int64_t rank) {
+Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t rank) {
   const parallel::Ranks ranks(rank, layout);
   const comm::TensorGroups tensor_groups{ranks.tensor_inner, ranks.tensor_outer};
   const parallel::TokenCut cut = engine::make_cut(ranks, subject.rows(), subject.columns());
@@ -84,7 +84,7 @@ std::vector<Share> shares_of(const std::optional<Subject>& subject, const parall
   std::vector<Share> shares;
   if (!subject) return shares;
   const int64_t world_size = Mesh(layout.sizes).world_size();
-  for (int64_t rank = 0; rank < world_size; ++rank) shares.push_back(launch::share_of(*subject, layout, rank));
+  for (int64_t rank = 0; rank < world_size; ++rank) shares.push_back(share_of(*subject, layout, rank));
   return shares;
 }
 

@@ -10,10 +10,10 @@
 #include "cli/progress.h"
 #include "cli/report.h"
 #include "cli/timeline.h"
-#include "core/error.h"
-#include "core/file.h"
 #include "comm/collectives.h"
 #include "comm/nccl.h"
+#include "core/error.h"
+#include "core/file.h"
 #include "parallel/ranks.h"
 #include "weights/safetensors.h"
 
@@ -21,8 +21,7 @@ namespace tessera::cli {
 namespace {
 
 // One file for one picture or for latents, else name-0.png, name-1.png, ...
-std::vector<std::string> output_paths(const std::filesystem::path& path,
-                                      const engine::Settings& settings) {
+std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings) {
   const int64_t pictures = settings.pictures();
   if (pictures == 1 || settings.request.output_type == engine::OutputType::kLatent) return {path.string()};
   std::vector<std::string> paths;

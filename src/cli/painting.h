@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "cli/arguments.h"
-#include "launch/board.h"
-#include "parallel/layout.h"
 #include "comm/world.h"
 #include "engine/model.h"
 #include "engine/request.h"
+#include "launch/board.h"
+#include "parallel/layout.h"
 
 namespace tessera::cli {
 

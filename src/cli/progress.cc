@@ -78,8 +78,8 @@ void Progress::progressed(Stage stage, int64_t done, int64_t total) {
   const double passed =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - stage_start_).count();
   const double each = passed / static_cast<double>(done);
-  draw(fmt::format("{} {} {}/{}  {} each, {} left", engine::stage_name(stage), bar(done, total), done,
-                   total, duration(each), duration(each * static_cast<double>(total - done))));
+  draw(fmt::format("{} {} {}/{}  {} each, {} left", engine::stage_name(stage), bar(done, total), done, total,
+                   duration(each), duration(each * static_cast<double>(total - done))));
 }
 
 void Progress::draw(const std::string& text) {

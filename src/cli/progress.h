@@ -23,7 +23,7 @@ class Progress {
   // To be handed to generate(). This object must outlive it.
   engine::Observer observer();
 
-  void line(const std::string& text);               // one line of its own
+  void line(const std::string& text);            // one line of its own
   void summary(const engine::Seconds& seconds);  // the last line
 
   const std::vector<std::string>& warnings() const { return warnings_; }  // so far

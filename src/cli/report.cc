@@ -24,27 +24,26 @@ OrderedJson parallel_json(const parallel::Layout& layout) {
 OrderedJson settings_json(const engine::Settings& settings, const engine::Model& model,
                           const parallel::Layout& layout) {
   const engine::Request& request = settings.request;
-  OrderedJson json = {
-      {"model", model.folder.string()},
-      {"model_class", model.family->class_name},
-      {"prompts", request.prompts},
-      {"negative_prompt", request.negative_prompt},
-      {"height", settings.height},
-      {"width", settings.width},
-      {"painted_height", settings.painted_height},
-      {"painted_width", settings.painted_width},
-      {"num_inference_steps", settings.steps},
-      {"guidance_scale", settings.guidance},
-      {"seed", request.seed},
-      {"num_images_per_prompt", request.num_images_per_prompt},
-      {"scheduler", settings.scheduler},
-      {"max_sequence_length", settings.max_sequence_length},
-      {"resolution_binning", request.resolution_binning},
-      {"output_type", request.output_type == engine::OutputType::kImage ? "image" : "latent"},
-      {"dtype", dtype_name(request.dtype)},
-      {"device", request.device.str()},
-      {"threads", at::get_num_threads()},
-      {"version", TESSERA_VERSION}};
+  OrderedJson json = {{"model", model.folder.string()},
+                      {"model_class", model.family->class_name},
+                      {"prompts", request.prompts},
+                      {"negative_prompt", request.negative_prompt},
+                      {"height", settings.height},
+                      {"width", settings.width},
+                      {"painted_height", settings.painted_height},
+                      {"painted_width", settings.painted_width},
+                      {"num_inference_steps", settings.steps},
+                      {"guidance_scale", settings.guidance},
+                      {"seed", request.seed},
+                      {"num_images_per_prompt", request.num_images_per_prompt},
+                      {"scheduler", settings.scheduler},
+                      {"max_sequence_length", settings.max_sequence_length},
+                      {"resolution_binning", request.resolution_binning},
+                      {"output_type", request.output_type == engine::OutputType::kImage ? "image" : "latent"},
+                      {"dtype", dtype_name(request.dtype)},
+                      {"device", request.device.str()},
+                      {"threads", at::get_num_threads()},
+                      {"version", TESSERA_VERSION}};
   if (parallel::Mesh(layout.sizes).world_size() > 1 || layout.patches > 1)
     json["parallel"] = parallel_json(layout);
   return json;

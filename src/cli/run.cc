@@ -4,15 +4,15 @@
 #include <cstdlib>
 
 #include "cli/arguments.h"
-#include "launch/failure.h"
 #include "cli/generate_command.h"
 #include "cli/mesh_command.h"
 #include "cli/models_command.h"
+#include "core/error.h"
+#include "core/heap.h"
+#include "launch/failure.h"
 #include "launch/rank_environment.h"
 #include "launch/signals.h"
 #include "launch/streams.h"
-#include "core/error.h"
-#include "core/heap.h"
 
 namespace tessera::cli {
 namespace {

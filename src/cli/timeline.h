@@ -6,8 +6,8 @@
 #include <chrono>
 #include <string>
 
-#include "core/json.h"
 #include "comm/transport.h"
+#include "core/json.h"
 #include "engine/observer.h"
 
 namespace tessera::cli {

@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/error.h"
 #include "comm/shared_queue.h"
+#include "core/error.h"
 
 namespace tessera::comm {
 namespace {

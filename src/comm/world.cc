@@ -10,12 +10,12 @@
 #include <thread>
 #include <type_traits>
 
-#include "core/error.h"
 #include "comm/address.h"
 #include "comm/device_fabric.h"
 #include "comm/gloo.h"
 #include "comm/nccl.h"
 #include "comm/shared_memory.h"
+#include "core/error.h"
 
 namespace tessera::comm {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/image.h"
-#include "models/family.h"
 #include "engine/observer.h"
+#include "models/family.h"
 
 namespace tessera::engine {
 

@@ -2,13 +2,12 @@
 
 #include <chrono>
 
+#include "comm/collectives.h"
 #include "core/device.h"
 #include "core/error.h"
-#include "comm/collectives.h"
 
 namespace tessera::engine {
 namespace {
-
 
 // The run on this rank: its pictures, its branch, its rows, its stage.
 class Loop {

@@ -8,11 +8,11 @@
 
 #include <vector>
 
+#include "engine/noise.h"
+#include "engine/observer.h"
 #include "models/family.h"
 #include "parallel/pipefusion.h"
 #include "parallel/ranks.h"
-#include "engine/noise.h"
-#include "engine/observer.h"
 #include "samplers/sampler.h"
 
 namespace tessera::engine {

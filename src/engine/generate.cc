@@ -4,9 +4,9 @@
 
 #include <chrono>
 
+#include "comm/collectives.h"
 #include "core/heap.h"
 #include "core/log.h"
-#include "comm/collectives.h"
 #include "engine/decode.h"
 #include "engine/denoise.h"
 #include "engine/noise.h"
@@ -129,7 +129,7 @@ class Run {
           make_guidance(static_cast<int64_t>(request.prompts.size()), request.num_images_per_prompt,
                         settings_.guided(), settings_.guidance);
       return engine::denoise({*denoiser, *context, sampler, guidance, canvas.cut, ranks_}, z, noise,
-                                observer_, result_.step_seconds);
+                             observer_, result_.step_seconds);
     });
   }
 

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "core/image.h"
-#include "models/family.h"
-#include "parallel/ranks.h"
 #include "engine/model.h"
 #include "engine/observer.h"
 #include "engine/request.h"
+#include "models/family.h"
+#include "parallel/ranks.h"
 
 namespace tessera::engine {
 

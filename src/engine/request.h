@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel/layout.h"
 #include "engine/model.h"
+#include "parallel/layout.h"
 
 namespace tessera::engine {
 

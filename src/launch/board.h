@@ -9,9 +9,9 @@
 #include <optional>
 #include <string>
 
-#include "launch/failure.h"
 #include "comm/transport.h"
 #include "engine/observer.h"
+#include "launch/failure.h"
 
 namespace tessera::launch {
 

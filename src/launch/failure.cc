@@ -4,9 +4,9 @@
 
 #include <new>
 
-#include "launch/streams.h"
 #include "core/error.h"
 #include "engine/observer.h"
+#include "launch/streams.h"
 
 namespace tessera::launch {
 namespace {

@@ -14,10 +14,10 @@
 #include <fstream>
 #include <system_error>
 
+#include "core/error.h"
 #include "launch/signals.h"
 #include "launch/streams.h"
 #include "launch/verdict.h"
-#include "core/error.h"
 
 namespace tessera::launch {
 namespace {

@@ -6,9 +6,9 @@
 #include <functional>
 #include <vector>
 
+#include "comm/world.h"
 #include "launch/board.h"
 #include "launch/failure.h"
-#include "comm/world.h"
 
 namespace tessera::launch {
 

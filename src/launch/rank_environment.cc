@@ -3,8 +3,8 @@
 #include <charconv>
 #include <cstring>
 
-#include "core/error.h"
 #include "comm/address.h"
+#include "core/error.h"
 
 namespace tessera::launch {
 namespace {

@@ -87,8 +87,8 @@ class Decoder {
 struct LoadOptions {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
-  comm::TensorGroups tensor_groups;         // ranks that a layer's weights are split over
-  std::optional<Range> blocks;  // of a stage of the denoiser; all
+  comm::TensorGroups tensor_groups;  // ranks that a layer's weights are split over
+  std::optional<Range> blocks;       // of a stage of the denoiser; all
 };
 
 // What loading one part cost.

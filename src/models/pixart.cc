@@ -77,7 +77,7 @@ PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtCo
     // A convolution of stride p and kernel p is a product over patches.
     const weights::Scope proj = scope / "pos_embed" / "proj";
     patch_proj_ = ops::Linear(proj.tensor("weight", {width, config.in_channels, patch, patch}).flatten(1),
-                             proj.tensor("bias", {width}));
+                              proj.tensor("bias", {width}));
   }
   adaln_linear_ = ops::Linear(fp32 / "adaln_single" / "linear", width, 6 * width);
   if (config.use_additional_conditions) {
@@ -104,7 +104,7 @@ PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtCo
         .flatten(0, 1);
   };
   proj_out_ = ops::Linear(predicted(out.tensor("weight", {all, width})).contiguous(),
-                         predicted(out.tensor("bias", {all})).contiguous());
+                          predicted(out.tensor("bias", {all})).contiguous());
 }
 
 std::unique_ptr<Denoiser::Context> PixArtTransformer::prepare(const std::vector<Conditioning>& prompts,
@@ -159,8 +159,7 @@ at::Tensor PixArtTransformer::run_stage(const at::Tensor& input, double timestep
   return is_last() ? head(x, time, own.self_attention.cut().columns) : x;
 }
 
-at::Tensor PixArtTransformer::embed(const at::Tensor& z, Range patches,
-                                    const PixArtContext& context) const {
+at::Tensor PixArtTransformer::embed(const at::Tensor& z, Range patches, const PixArtContext& context) const {
   const int64_t patch = config_.patch_size;
   const at::Tensor tokens = z.to(dtype_)
                                 .unflatten(3, {z.size(3) / patch, patch})

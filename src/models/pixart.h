@@ -13,9 +13,9 @@
 #include "core/json.h"
 #include "models/family.h"
 #include "nn/embeddings.h"
-#include "ops/linear.h"
 #include "nn/self_attention.h"
 #include "nn/tensor_parallel.h"
+#include "ops/linear.h"
 #include "weights/scope.h"
 
 namespace tessera::models {
@@ -85,8 +85,8 @@ class PixArtTransformer : public Denoiser {
 
   std::unique_ptr<Context> prepare(const std::vector<Conditioning>& prompts,
                                    const Canvas& canvas) const override;
-  at::Tensor run_stage(const at::Tensor& x, double timestep, at::ArrayRef<int64_t> prompt_of,
-                       Range patches, Context& context) const override;
+  at::Tensor run_stage(const at::Tensor& x, double timestep, at::ArrayRef<int64_t> prompt_of, Range patches,
+                       Context& context) const override;
   int64_t hidden_width() const override { return config_.width(); }
   at::ScalarType dtype() const override { return dtype_; }
   int64_t latent_channels() const override { return config_.in_channels; }
@@ -108,15 +108,15 @@ class PixArtTransformer : public Denoiser {
   bool is_last() const { return stage_.end() == config_.num_layers; }
 
   PixArtConfig config_;
-  Range stage_;                    // blocks
-  ops::Linear patch_proj_;                    // [C, in * p * p], first stage
+  Range stage_;                              // blocks
+  ops::Linear patch_proj_;                   // [C, in * p * p], first stage
   nn::TimestepEmbedding timestep_embedder_;  // fp32
   std::optional<nn::TimestepEmbedding> resolution_embedder_, aspect_ratio_embedder_;  // fp32
-  ops::Linear adaln_linear_;                                                           // fp32
+  ops::Linear adaln_linear_;                                                          // fp32
   std::optional<ops::Linear> caption_linear_1_, caption_linear_2_;
   std::vector<PixArtBlock> blocks_;
   at::Tensor scale_shift_table_;  // [2, C] fp32
-  ops::Linear proj_out_;           // only the rows that predict noise, not variance; last stage
+  ops::Linear proj_out_;          // only the rows that predict noise, not variance; last stage
   at::ScalarType dtype_;
 };
 

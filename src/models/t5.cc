@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "comm/collectives.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "comm/collectives.h"
 #include "text/unicode.h"
 
 namespace tessera::models {

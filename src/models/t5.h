@@ -12,11 +12,11 @@
 #include <optional>
 #include <vector>
 
+#include "comm/group.h"
 #include "core/json.h"
 #include "models/family.h"
-#include "ops/linear.h"
 #include "nn/norm.h"
-#include "comm/group.h"
+#include "ops/linear.h"
 #include "text/t5_tokenizer.h"
 #include "weights/scope.h"
 

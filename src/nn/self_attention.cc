@@ -1,13 +1,12 @@
 #include "nn/self_attention.h"
 
+#include "comm/collectives.h"
 #include "core/error.h"
 #include "ops/attention.h"
-#include "comm/collectives.h"
 #include "parallel/ring.h"
 #include "parallel/ulysses.h"
 
 namespace tessera::nn {
-
 
 at::Tensor SelfAttention::operator()(const at::Tensor& qkv, int64_t heads, int64_t layer, Range patches) {
   const comm::Group& ulysses = cut_.ulysses;
@@ -34,7 +33,7 @@ at::Tensor SelfAttention::operator()(const at::Tensor& qkv, int64_t heads, int64
       kept.keys_values->attend(attended, q, kept.seen);
     } else {
       ops::attention_into(attended, q, keys_values.narrow(2, 0, width), keys_values.narrow(2, width, width),
-                     own_heads);
+                          own_heads);
     }
   }
   if (ulysses.size == 1) return attended;

@@ -36,7 +36,7 @@ class SelfAttention {
   // Of one layer, h heads of this rank of the Ulysses group.
   struct Kept {
     std::optional<ops::KeptKeysValues> keys_values;  // of all tokens of the picture
-    int64_t seen = 0;                           // tokens, from the first one on
+    int64_t seen = 0;                                // tokens, from the first one on
   };
   // keys_values [B, n, 2 * h * D] of this rank's Ulysses group into their places, here and on the whole ring.
   const Kept& keep(const at::Tensor& keys_values, int64_t heads, int64_t layer, Range patches);

@@ -14,8 +14,8 @@
 
 #include <vector>
 
-#include "ops/linear.h"
 #include "comm/group.h"
+#include "ops/linear.h"
 #include "weights/scope.h"
 
 namespace tessera::nn {

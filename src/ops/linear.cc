@@ -95,8 +95,8 @@ at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const 
   return linear.call(x, weight, optional(bias), name.attribute, Scalars(), name.algorithm);
 }
 
-Linear read_linear(const std::vector<weights::Scope>& scopes, int64_t in, int64_t out,
-                   const Range& outputs, const Range& inputs, bool with_bias) {
+Linear read_linear(const std::vector<weights::Scope>& scopes, int64_t in, int64_t out, const Range& outputs,
+                   const Range& inputs, bool with_bias) {
   const weights::Slice rows{0, outputs.begin, outputs.length}, columns{1, inputs.begin, inputs.length};
   std::vector<at::Tensor> weights, biases;
   for (const weights::Scope& scope : scopes) {

@@ -34,7 +34,7 @@ at::Tensor activate(const at::Tensor& x, Activation activation);
 
 // Several layers of one input as one product: the block W[outputs, inputs] of each, one below the other.
 // Without biases where `with_bias` is false (another rank adds them).
-Linear read_linear(const std::vector<weights::Scope>& scopes, int64_t in, int64_t out,
-                   const Range& outputs, const Range& inputs, bool with_bias = true);
+Linear read_linear(const std::vector<weights::Scope>& scopes, int64_t in, int64_t out, const Range& outputs,
+                   const Range& inputs, bool with_bias = true);
 
 }  // namespace tessera::ops

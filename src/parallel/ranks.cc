@@ -45,9 +45,9 @@ Ranks::Ranks(int64_t rank, const Layout& made_layout) : layout(made_layout) {
     const std::vector<int64_t> members = mesh.group(rank, axes);
     const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
     return comm::Group{.rank = place,
-                 .size = static_cast<int64_t>(members.size()),
-                 .axis = std::string(name),
-                 .ranks = members};
+                       .size = static_cast<int64_t>(members.size()),
+                       .axis = std::string(name),
+                       .ranks = members};
   });
 }
 

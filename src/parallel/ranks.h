@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "comm/group.h"
-#include "parallel/layout.h"
 #include "comm/world.h"
+#include "parallel/layout.h"
 
 namespace tessera::parallel {
 

@@ -1,7 +1,7 @@
 #include "parallel/ring.h"
 
-#include "core/error.h"
 #include "comm/collectives.h"
+#include "core/error.h"
 
 namespace tessera::parallel {
 

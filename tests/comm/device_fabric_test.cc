@@ -6,10 +6,10 @@
 #include <optional>
 #include <thread>
 
-#include "core/error.h"
 #include "comm/collectives.h"
-#include "tests/support/ordered_communicators.h"
 #include "comm/world.h"
+#include "core/error.h"
+#include "tests/support/ordered_communicators.h"
 
 namespace tessera::comm {
 namespace {

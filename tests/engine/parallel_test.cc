@@ -3,12 +3,12 @@
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
-#include "core/json.h"
 #include "comm/collectives.h"
-#include "tests/support/rank_threads.h"
-#include "parallel/ranks.h"
+#include "core/json.h"
 #include "engine/denoise.h"
+#include "parallel/ranks.h"
 #include "tests/support/random_pixart.h"
+#include "tests/support/rank_threads.h"
 
 namespace tessera::engine {
 namespace {
@@ -36,8 +36,7 @@ at::Tensor run(const parallel::Ranks& ranks, const Case& c, at::ScalarType dtype
   std::vector<models::Conditioning> prompts;
   for (const int64_t length : {1, 7, 3}) prompts.push_back({draw({length, RandomPixArt::kCaption})});
 
-  const Range blocks =
-      ranks.pipeline.size > 1 ? ranks.layout.stage(ranks.pipeline.rank) : Range{0, kBlocks};
+  const Range blocks = ranks.pipeline.size > 1 ? ranks.layout.stage(ranks.pipeline.rank) : Range{0, kBlocks};
   const auto denoiser = model().load(dtype, blocks, {ranks.tensor_inner, ranks.tensor_outer});
   const models::Canvas canvas{2 * kRows, 2 * kColumns, 8, make_cut(ranks, kRows, kColumns)};
   const auto context = denoiser->prepare(prompts, canvas);

@@ -3,14 +3,14 @@
 
 #include "parallel/cut.h"
 #include "parallel/pipefusion.h"
-#include "tests/support/rank_threads.h"
 #include "parallel/ring.h"
 #include "parallel/ulysses.h"
+#include "tests/support/rank_threads.h"
 
 namespace tessera::parallel {
 namespace {
 
-Group group_of_all(World& world, const std::string& axis) {
+comm::Group group_of_all(comm::World& world, const std::string& axis) {
   std::vector<int64_t> ranks;
   for (int64_t rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
   return world.group(ranks, axis);
@@ -21,8 +21,8 @@ class Schemes : public ::testing::TestWithParam<int64_t> {};  // ranks
 TEST_P(Schemes, UlyssesGivesAllTokensOfOwnHeadsAndBack) {
   constexpr int64_t kBatch = 2, kTokens = 11, kParts = 3, kHeads = 5, kDepth = 4;
   const at::Tensor whole = at::randn({kBatch, kTokens, kParts * kHeads * kDepth});
-  run_ranks_as_threads(GetParam(), [&](World world) {
-    const Group group = group_of_all(world, "ulysses");
+  comm::run_ranks_as_threads(GetParam(), [&](comm::World world) {
+    const comm::Group group = group_of_all(world, "ulysses");
     const auto parts = group.parts(kTokens);
     std::vector<int64_t> tokens;
     tokens.reserve(parts.size());
@@ -43,8 +43,8 @@ TEST_P(Schemes, UlyssesGivesAllTokensOfOwnHeadsAndBack) {
 }
 
 TEST_P(Schemes, TheRingShowsEveryBlockOnceTheOwnFirst) {
-  run_ranks_as_threads(GetParam(), [&](World world) {
-    const Group group = group_of_all(world, "ring");
+  comm::run_ranks_as_threads(GetParam(), [&](comm::World world) {
+    const comm::Group group = group_of_all(world, "ring");
     std::vector<int64_t> lengths;
     for (int64_t rank = 0; rank < group.size; ++rank) lengths.push_back(rank + 2);
     std::vector<int64_t> seen;
@@ -64,7 +64,7 @@ TEST_P(Schemes, TheRingShowsEveryBlockOnceTheOwnFirst) {
 TEST_P(Schemes, ThePipelineFollowsItsSchedule) {
   constexpr int64_t kPatches = 4, kSteps = 6;
   for (const int64_t warmup : {0, 1, 2, 6}) {
-    const auto run = [&](const Group& group, int64_t first_stage, int64_t stages) {
+    const auto run = [&](const comm::Group& group, int64_t first_stage, int64_t stages) {
       std::vector<at::Tensor> latents, seen;
       for (int64_t s = 0; s < stages; ++s) seen.push_back(at::zeros({kPatches}, at::kDouble));
       for (int64_t patch = 0; patch < kPatches; ++patch)
@@ -105,8 +105,8 @@ TEST_P(Schemes, ThePipelineFollowsItsSchedule) {
       return joined({0, kPatches});
     };
     const at::Tensor expected = run({}, 0, GetParam());
-    run_ranks_as_threads(GetParam(), [&](World world) {
-      const Group group = group_of_all(world, "pp");
+    comm::run_ranks_as_threads(GetParam(), [&](comm::World world) {
+      const comm::Group group = group_of_all(world, "pp");
       const at::Tensor result = run(group, group.rank, 1);
       if (group.rank != 0) return;
       EXPECT_TRUE(at::allclose(result, expected, 1e-12, 0)) << "warm-up " << warmup;
@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Schemes, ::testing::Values(1, 2, 3, 5));
 
 TEST(TokenCut, DealsEveryRowOnce) {
   for (const int64_t patches : {1, 2, 4}) {
-    Group ulysses{.rank = 1, .size = 2}, ring{.rank = 2, .size = 3};
+    comm::Group ulysses{.rank = 1, .size = 2}, ring{.rank = 2, .size = 3};
     const TokenCut cut(29, 5, patches, ulysses, ring);
     EXPECT_EQ(cut.sequence_rank(), 5);
     int64_t next = 0;

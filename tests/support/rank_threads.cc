@@ -9,8 +9,8 @@
 
 #include "comm/device_fabric.h"
 #include "comm/gloo.h"
-#include "tests/support/ordered_communicators.h"
 #include "comm/shared_memory.h"
+#include "tests/support/ordered_communicators.h"
 
 namespace tessera::comm {
 
