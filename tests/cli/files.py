@@ -31,6 +31,13 @@ def floats(tensor):
     return array.array("f", tensor[2])
 
 
+def difference(a, b):
+    """The largest between two lists of one length; NaN anywhere, which max() might drop, is an error."""
+    assert len(a) == len(b) > 0, (len(a), len(b))
+    assert all(map(math.isfinite, a)) and all(map(math.isfinite, b)), "a number that is not finite"
+    return max(abs(x - y) for x, y in zip(a, b))
+
+
 def png_chunks(data):
     assert data[:8] == b"\x89PNG\r\n\x1a\n", "no PNG signature"
     position = 8
