@@ -31,6 +31,23 @@ def floats(tensor):
     return array.array("f", tensor[2])
 
 
+def read_latents(path):
+    """(shape, numbers) of a file of latents, all of them finite; the file is removed, so that no later run is compared with
+    what an earlier one wrote."""
+    tensors, _ = read_safetensors(path)
+    assert list(tensors) == ["latents"], list(tensors)
+    path.unlink()
+    numbers = floats(tensors["latents"])
+    assert all(map(math.isfinite, numbers)), "a number that is not finite"
+    return tensors["latents"][1], numbers
+
+
+def assert_near(a, b, tolerance):
+    """Latents, as read_latents() gives them: the same shape, and no number farther than `tolerance` from the other's."""
+    assert a[0] == b[0], (a[0], b[0])
+    assert difference(a[1], b[1]) <= tolerance, difference(a[1], b[1])
+
+
 def difference(a, b):
     """The largest between two lists of one length; NaN anywhere, which max() might drop, is an error."""
     assert len(a) == len(b) > 0, (len(a), len(b))

@@ -1,0 +1,207 @@
+"""Options that take effect, and what the reports of a run say: bytes against the closed forms, the timeline."""
+import collections
+import json
+import os
+import pathlib
+import signal
+
+from files import assert_near, difference, read_latents
+from harness import MODEL, ROOT, SMALL, Skipped, test
+from test_ranks import NEAR, THREE_STEPS, finish_ranks, start_long_run, start_ranks, torchrun_variables
+
+PICTURE = ["a cat", "--seed", "5", *THREE_STEPS]
+
+
+@test
+def threads(box):
+    free = {"OMP_NUM_THREADS": None}
+    cores = len(os.sched_getaffinity(0))
+    for words, env, count in ((["--threads", "1"], free, 1), (["--threads", "3"], free, 3), ([], free, cores),
+                              (["--threads", "2", "--use-cfg-parallel"], free, 2), (["--use-cfg-parallel"], free, 1)):
+        outcome = box.paint(*PICTURE, "--report", "run.json", *words, env=env)
+        assert box.report()["settings"]["threads"] == count, (words, count)
+        assert f"{count} thread" in outcome.err, outcome
+    assert_near(box.latents(*PICTURE, "--threads", "3", env=free), box.latents(*PICTURE, "--threads", "1"), 1e-5)
+
+
+@test
+def ranks_take_the_seed_that_rank_0_drew(box):
+    words = ["generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--ulysses-degree", "2", "--report", "run.json",
+             "--output-type", "latent", "-o", "out.safetensors", *THREE_STEPS]
+    (code, _, err), _ = finish_ranks(start_ranks(box, torchrun_variables, [words, words]))
+    assert code == 0, err
+    seed = box.report()["settings"]["seed"]
+    alone = box.latents("a cat", "--seed", str(seed), *THREE_STEPS)
+    assert_near(read_latents(box.folder / "out.safetensors"), alone, NEAR)
+
+
+def model_of_four_heads(box):
+    """The same weights, as four heads of half the size."""
+    model = box.copy_model()
+    path = model / "transformer" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "num_attention_heads": 4, "attention_head_dim": 4}))
+    return model
+
+
+@test
+def tensor_parallelism_in_two_dimensions(box):
+    model = ["--model", model_of_four_heads(box)]
+    expected = box.latents(*PICTURE, *model)
+    operations = {}
+    for scheme, sizes in (("1d", {"tp": 4}), ("2d", {"tp2": 2, "tp": 2})):
+        words = ["--tensor-parallel-degree", "4", "--split-scheme", scheme, "--report", "run.json"]
+        assert_near(box.latents(*PICTURE, *model, *words), expected, NEAR)
+        report = box.report()
+        assert report["settings"]["parallel"] == {"world_size": 4, **sizes}, report["settings"]
+        operations[scheme] = {sum_["axis"] for sum_ in report["ranks"][0]["communication"]} & {"tp", "tp2"}
+    assert operations == {"1d": {"tp"}, "2d": {"tp", "tp2"}}, operations
+
+
+def shared_mappings(process):
+    """Files in memory that a process writes to and others can read."""
+    lines = [line.split(maxsplit=5) for line in pathlib.Path(f"/proc/{process}/maps").read_text().splitlines()]
+    return [line[5] for line in lines if line[1] == "rw-s" and len(line) > 5 and line[5].startswith("/memfd:")]
+
+
+def tcp_connections(process):
+    sockets = {os.readlink(path) for path in pathlib.Path(f"/proc/{process}/fd").iterdir()}
+    lines = [line.split() for line in pathlib.Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]]
+    return [line for line in lines if line[3] == "01" and f"socket:[{line[9]}]" in sockets]
+
+
+@test
+def messages_through_shared_memory_or_not(box):
+    for words, shared in (([], True), (["--no-shared-memory"], False)):
+        run = start_long_run(box, *words)
+        for rank in run.ranks:
+            assert bool(shared_mappings(rank)) == shared, (words, shared_mappings(rank))
+            assert shared or tcp_connections(rank), words
+        run.process.send_signal(signal.SIGTERM)
+        run.finish()
+
+
+@test
+def ranks_have_cores_of_their_own(box):
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        raise Skipped("one core")
+    if len(allowed) != os.sysconf("SC_NPROCESSORS_ONLN"):
+        raise Skipped("the tests themselves may not use all cores")
+    run = start_long_run(box)
+    cores = [os.sched_getaffinity(rank) for rank in run.ranks]
+    assert not cores[0] & cores[1] and all(len(own) == len(allowed) // 2 for own in cores), cores
+    run.process.send_signal(signal.SIGTERM)
+    run.finish()
+    run = start_long_run(box, "--threads", str(len(allowed)))  # more than each one's cores
+    assert all(os.sched_getaffinity(rank) == allowed for rank in run.ranks)
+    run.process.send_signal(signal.SIGTERM)
+    run.finish()
+
+
+@test
+def half_written_files_are_removed(box):
+    # What a rank leaves that is killed while it writes has its number in its name.
+    for wish in (signal.SIGKILL, signal.SIGTERM):
+        run = start_long_run(box, "--report", "run.json", "-o", "x.png")
+        for name in ("x-3.png", "run.json"):
+            (box.folder / f"{name}.{run.ranks[0]}.tmp").write_text("half")
+        if wish == signal.SIGKILL:
+            os.kill(run.ranks[0], wish)
+        else:
+            run.process.send_signal(wish)
+        run.finish()
+        assert box.files() == [], (wish, box.files())
+
+
+@test
+def prompts_are_as_long_as_the_family_says(box):
+    for model, tokens in ((MODEL, 300), (ROOT / "models" / "shapes", 120)):
+        words = ["--model", model, "--seed", "5", "--height", "32", "--width", "32", "--no-resolution-binning",
+                 "--num-inference-steps", "1"]
+        box.latents("a cat", "--report", "run.json", *words)
+        assert box.report()["settings"]["max_sequence_length"] == tokens
+        long, cut = ("circle " * 40 * tokens).strip(), ["--max-sequence-length", str(tokens)]
+        whole = box.latents(long, *words)
+        assert difference(whole[1], box.latents(long, *words, *cut)[1]) == 0
+        cut[1] = str(tokens - 1)
+        assert difference(whole[1], box.latents(long, *words, *cut)[1]) > 0
+
+
+@test
+def warm_up_is_as_long_as_asked(box):
+    words = [*PICTURE, "--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "2"]
+    results = [box.latents(*words, "--warmup-steps", str(steps)) for steps in range(4)]
+    for i in range(3):
+        assert difference(results[i][1], results[i + 1][1]) > 1e-4, i
+    assert_near(results[3], box.latents(*PICTURE), NEAR)  # three steps, none of them stale
+
+
+# Reports of several ranks.
+
+def bytes_by_axis(report):
+    """Of each rank: {axis: bytes sent}."""
+    sums = [collections.Counter() for _ in report["ranks"]]
+    for rank, counter in zip(report["ranks"], sums):
+        for each in rank["communication"]:
+            counter[each["axis"]] += each["bytes"]
+    return sums
+
+
+@test
+def bytes_are_those_of_the_closed_forms(box):
+    # docs/parallel.md, for a picture of 64 x 96 pixels: 24 tokens in 4 rows, 16 wide, 2 blocks, 2 samples a step, fp32.
+    tokens, width, layers, samples, element, steps = 24, 16, 2, 2, 4, 3
+    latents = 4 * 8 * 12 * element
+    activation = samples * tokens * width * element
+    words = ["a cat", "--seed", "5", "--height", "64", "--width", "96", "--no-resolution-binning", "--num-inference-steps",
+             str(steps), "--no-text-encoder-parallel", "--report", "run.json"]
+    for method, axis, expected in (
+            (["--use-cfg-parallel"], "cfg", [latents * steps] * 2),
+            (["--ulysses-degree", "2"], "ulysses", [4 * activation // 2 // 2 * layers * steps] * 2),
+            (["--ring-degree", "2"], "ring", [2 * activation // 2 * layers * steps] * 2),
+            (["--ring-degree", "4"], "ring", [2 * activation // 4 * 3 * layers * steps] * 4),
+            (["--tensor-parallel-degree", "2"], "tp", [6 * activation // 2 * layers * steps] * 2),
+            # Hidden states to the second stage, latents back.
+            (["--pipefusion-parallel-degree", "2"], "pp", [activation * steps, latents * steps])):
+        box.latents(*words, *method)
+        report = box.report()
+        sent = [counter[axis] for counter in bytes_by_axis(report)]
+        assert sent == expected, (method, sent, expected)
+
+
+@test
+def timeline(box):
+    words = ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "2", "--trace", "trace.json"]
+    box.latents("a cat", "--seed", "5", *words, "--height", "64", "--width", "48", "--no-resolution-binning",
+                "--num-inference-steps", "3")
+    events = box.report("trace.json")["traceEvents"]
+    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert names == {(rank, track): what for rank in (0, 1) for track, what in ((0, "work"), (1, "messages"))}, names
+    assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {"rank 0", "rank 1"}
+    done = [event for event in events if event["ph"] == "X"]
+    assert all(event["dur"] >= 0 and event["ts"] + event["dur"] >= 0 for event in done), done
+    for rank in (0, 1):
+        own = [event for event in done if event["pid"] == rank]
+        computed = [(event["name"], event["args"]["step"]) for event in own if "step" in event["args"]]
+        # One step of warm-up, then patch after patch; steps count from 0 as diffusers' do.
+        assert computed == [("step 0, 2 patches", 0), *[(f"step {step}, patch {patch}", step)
+                                                        for step in (1, 2) for patch in (0, 1)]], computed
+        begins = [event["ts"] for event in own if "step" in event["args"]]
+        assert begins == sorted(begins), begins
+        stages = [event["name"] for event in own if not event["args"]]
+        assert [name for name in stages if not name.startswith("wait: ")] == ["load text encoder", "encode", "load denoiser"]
+        messages = [event for event in own if event["tid"] == 1]
+        sends = [event["args"]["bytes"] for event in messages if event["name"] == "send (pp)"]
+        # 12 tokens of width 16 of two samples, or latents of 4 x 8 x 6, all at once and then by halves.
+        whole = 2 * 12 * 16 * 4 if rank == 0 else 4 * 8 * 6 * 4
+        assert sends == [whole] + [whole // 2] * 4, (rank, sends)
+        assert sum(name == "wait: send (pp)" for name in stages) == len(sends), stages
+
+
+@test
+def the_report_of_a_timeline_and_without(box):
+    one = box.latents(*PICTURE, "--trace", "trace.json")
+    assert difference(one[1], box.latents(*PICTURE)[1]) == 0
+    events = box.report("trace.json")["traceEvents"]
+    assert [event["name"] for event in events if "step" in event["args"]] == [f"step {i}, patch 0" for i in range(3)], events
