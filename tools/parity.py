@@ -2,11 +2,11 @@
 """Compares Tessera with diffusers, whole pipelines of tiny random models, one row of ROWS each.
 
 Each row builds a pipeline of diffusers, saves it, and runs the same prompts, seed and steps with diffusers and with
-`tessera generate`. In fp32 the final latents may differ by 1e-3 (times their standard deviation where that is above 1,
-which a trained model's is not) and pictures must have a PSNR above 50 dB. In bf16, where every program rounds in its own
-way, Tessera's latents may be at most 1.1 times as far (RMS) from diffusers' fp32 latents as diffusers' bf16 latents are:
-all bf16 rows together, since one tiny row is noisy. diffusers would draw other noise in bf16, so there it is given the
-fp32 noise, rounded."""
+`tessera generate`. In fp32 the final latents may differ by 1e-3 and pictures must have a PSNR above 50 dB. (Where untrained
+weights blow the latents up to a standard deviation of hundreds, 1e-3 is a few units in the last place: there, 1e-5 times
+that deviation.) In bf16, where every program rounds in its own way, Tessera's latents may be at most 1.1 times as far (RMS)
+from diffusers' fp32 latents as diffusers' bf16 latents are, in each row, which has three pictures or more. diffusers would
+draw other noise in bf16, so there it is given the fp32 noise, rounded."""
 import argparse
 import dataclasses
 import logging
@@ -31,6 +31,7 @@ from safetensors.torch import load_file
 import make_golden_tokenizer as tokenizers
 
 LATENT_TOLERANCE = 1e-3
+RELATIVE_TOLERANCE = 1e-5  # of the standard deviation, where this is more
 LEAST_PSNR = 50.0
 BF16_RATIO = 1.1
 PIECES = 700
@@ -78,6 +79,7 @@ class Row:
     binning: bool = False
     override: str | None = None  # --scheduler
     dtype: str = "fp32"
+    threads: int | None = 1  # None: what the program takes by itself
     flags: str = ""  # of parallel methods
 
 
@@ -194,6 +196,9 @@ ROWS = [
     bf16("DDIM, v", scheduler=(DDIM, {**V, "clip_sample": False})),
     bf16("flow matching", scheduler=(FLOW, {})),
     bf16("shipped model", **SHIPPED),
+    # All others run on one thread.
+    Row("all cores", size=(160, 208), threads=None),
+    alpha("three threads", size=(48, 176), threads=3, steps=4),
 ]
 
 
@@ -302,7 +307,7 @@ class Tessera:
     def __init__(self, program, row, folder, seed, output):
         self.output = output
         command = [program, "generate", *[f"--prompt={prompt}" for prompt in row.prompts], "--model", folder, "-o", output,
-                   "--seed", seed, "--num-images-per-prompt", row.images, "--dtype", row.dtype, "--threads", 1, "--quiet",
+                   "--seed", seed, "--num-images-per-prompt", row.images, "--dtype", row.dtype, "--quiet",
                    "--output-type", "latent" if output.suffix == ".safetensors" else "image", *row.flags.split()]
         height, width = row.size or (None, None)
         for option, value in {"height": height, "width": width, "num-inference-steps": row.steps,
@@ -312,8 +317,12 @@ class Tessera:
                 command += [f"--{option}={value}"]
         if not row.binning:
             command.append("--no-resolution-binning")
+        env = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+        if row.threads is not None:
+            command += ["--threads", row.threads]
+            env["OMP_NUM_THREADS"] = str(row.threads)
         self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                                        text=True, env=env)
 
     def wait(self):
         _, errors = self.process.communicate()
@@ -333,10 +342,6 @@ class Tessera:
 
 def root_mean_square(x):
     return x.double().square().mean().sqrt().item()
-
-
-def scale(latents):
-    return max(1.0, latents.std().item())  # a trained model's latents have a deviation of 1
 
 
 def psnr(picture, reference):
@@ -360,7 +365,7 @@ def require_telling(latents, pictures):
 class Outcome:
     passed: bool
     text: str
-    latents: float = 0.0  # largest difference, fp32, over the deviation where that is above 1
+    latents: float = 0.0  # largest difference, fp32
     psnr: float = math.inf
     squares: tuple = ()  # bf16: mean squares of Tessera's errors and of what they are compared with
 
@@ -385,7 +390,8 @@ def compare_fp32(ours, painter, latents, pictures):
     worst = min(psnr(*pair) for pair in zip(painter.pictures(len(pictures)), pictures, strict=True))
     require_telling(latents, pictures)
     text = f"latents {difference:.1e} (deviation {latents.std():.1f}), pictures {worst:.1f} dB"
-    return Outcome(difference <= LATENT_TOLERANCE and worst > LEAST_PSNR, text, difference, worst)
+    tolerance = max(LATENT_TOLERANCE, RELATIVE_TOLERANCE * latents.std().item())
+    return Outcome(difference <= tolerance and worst > LEAST_PSNR, text, difference, worst)
 
 
 def compare(row, number, program, folder, spiece):
@@ -398,7 +404,7 @@ def compare(row, number, program, folder, spiece):
     own = root_mean_square(ours.latents() - truth)
     require_telling(truth, [])
     text = f"bf16 errors: tessera {own:.2e}, diffusers {theirs:.2e}, ratio {own / theirs:.3f}"
-    return Outcome(math.isfinite(own), text, squares=(own ** 2, theirs ** 2))
+    return Outcome(own <= BF16_RATIO * theirs, text, squares=(own ** 2, theirs ** 2))  # not with NaN
 
 
 def run(row, number, compare, program, root, spiece):
