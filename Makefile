@@ -2,8 +2,9 @@
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 BUILD := build
+RUNS ?= 200
 
-.PHONY: demo test build setup bench format lint parity asan tsan fuzz soak hosts install clean help
+.PHONY: demo test build setup bench format lint parity score asan tsan fuzz mutants soak hosts install clean help
 
 demo: build           ## set up, build, and paint the first picture, on two ranks
 	$(BUILD)/tessera generate "a red circle above a blue square on a white background" --use-cfg-parallel --seed 1 -o out.png
@@ -37,6 +38,10 @@ parity: build         ## live comparison with diffusers and transformers over ma
 	@tools/side_by_side.sh ".venv/bin/python tools/parity.py --tessera $(BUILD)/tessera" \
 	  ".venv/bin/python tools/parity_parallel.py --tessera $(BUILD)/tessera"
 
+score: build          ## the shipped model's pictures of captions that training never saw, judged from the pixels
+	@tools/setup.sh python
+	@tools/score.sh
+
 asan: setup           ## the tests under AddressSanitizer and UBSan
 	@tools/build.sh asan tessera tessera_tests
 	tools/run_asan.sh
@@ -49,8 +54,11 @@ tsan: setup           ## the tests in which ranks are threads, under ThreadSanit
 fuzz: setup           ## a minute of fuzzing (FUZZ_SECONDS=60)
 	@tools/fuzz.sh
 
-soak: build           ## ranks killed and stopped at random, 200 times
-	python3 tests/cli/soak_ranks.py $(BUILD)/tessera
+mutants: setup        ## small changes of behaviour, one after the other: which do the tests catch? (MUTANTS="--sample 10")
+	python3 tools/mutants.py $(MUTANTS)
+
+soak: build           ## ranks killed and stopped at random (RUNS=200)
+	python3 tests/cli/soak_ranks.py $(BUILD)/tessera --runs $(RUNS)
 
 hosts: build          ## several hosts (network namespaces) and launchers: torchrun, Open MPI, MPICH, Slurm
 	@tools/setup.sh hosts
@@ -59,8 +67,8 @@ hosts: build          ## several hosts (network namespaces) and launchers: torch
 format:               ## clang-format over every source
 	git ls-files '*.h' '*.cc' | xargs clang-format -i
 
-lint: setup           ## clang-format and clang-tidy find nothing
-	@tools/lint.sh
+lint: setup           ## clang-format and clang-tidy find nothing (CHANGED=COMMIT: in what changed since)
+	@tools/lint.sh $(if $(CHANGED),--changed $(CHANGED))
 
 install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)

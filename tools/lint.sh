@@ -1,11 +1,19 @@
 #!/usr/bin/env bash
-# lint.sh [FILE...]: clang-format over these files, or all, and clang-tidy over the sources (*.cc) among them. Fails
-# when anything is found. clang has a build of its own, build-lint/, of which only the precompiled header is made.
+# lint.sh [FILE... | --changed COMMIT]: clang-format over these files, those that changed since that commit, or all, and
+# clang-tidy over the sources (*.cc) among them. Fails when anything is found. clang has a build of its own, build-lint/, of which only the precompiled header is made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tools/setup.sh lint
-if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(git ls-files '*.h' '*.cc'); fi
+case ${1:-} in
+  '') mapfile -t files < <(git ls-files '*.h' '*.cc') ;;
+  --changed)
+    git rev-parse --quiet --verify "$2^{commit}" >/dev/null || { echo "lint: no commit $2 in this clone" >&2; exit 1; }
+    mapfile -t files < <(git diff --name-only --diff-filter=d "$2" -- '*.h' '*.cc')
+    [ ${#files[@]} -gt 0 ] || { echo "lint: no source changed since $2"; exit 0; }
+    ;;
+  *) files=("$@") ;;
+esac
 sources=()
 for file in "${files[@]}"; do
   [[ $file != *.cc ]] || sources+=("$file")

@@ -3,14 +3,14 @@
 
 Exact methods, and PipeFusion with one patch or warm-up alone, are compared with diffusers as tools/parity.py compares
 one rank, with its limits. bf16: the latents of many ranks may be at most 1.2 times as far (RMS) from diffusers' fp32
-latents as those of Tessera on one rank, all bf16 rows together.
+latents as those of Tessera on one rank, all bf16 rows together, and 1.3 times in any row: tensor parallelism rounds the
+parts of a sum before it adds them (1.24 was measured, over 24 pictures; no other method had more than 1.03).
 
 PipeFusion is compared, with the same limits, with what its definition gives on diffusers' own transformer and pipeline:
 the blocks take patch after patch, and self-attention sees what last came of each patch. There diffusers' latents must
 be at least 50 times the tolerance away from those of whole pictures: a row that cannot tell the two apart shows
 nothing."""
 import dataclasses
-import math
 import re
 
 import numpy as np
@@ -19,7 +19,7 @@ import torch
 import parity
 from parity import ALPHA_1024, ANCESTRAL, CIRCLE, DDIM, DPM, EULER, FLOW, LONG, MILD, SHAPES, SHIPPED, THREE, UNIPC, Row
 
-BF16_RATIO = 1.2
+BF16_RATIO, BF16_ROW_RATIO = 1.2, 1.3
 LEAST_STALENESS = 50 * parity.LATENT_TOLERANCE
 
 SDE = (DPM, {**MILD, "algorithm_type": "sde-dpmsolver++"})
@@ -149,7 +149,7 @@ def compare_stale(row, reference, ours, painter):
     patches = Patches(transformer.transformer_blocks, rows, row.patches, row.warmup)
     transformer.transformer_blocks = torch.nn.ModuleList([patches])
     latents, pictures = reference.latents_and_pictures()
-    staleness = (latents - whole).abs().max().item() / max(1.0, whole.std().item())
+    staleness = (latents - whole).abs().max().item() / parity.scale(whole)
     outcome = parity.compare_fp32(ours, painter, latents, pictures)
     return dataclasses.replace(outcome, passed=outcome.passed and staleness >= LEAST_STALENESS,
                                text=f"{outcome.text}, {staleness:.1e} from whole pictures")
@@ -164,7 +164,7 @@ def compare(row, number, program, folder, spiece):
         own, one = (parity.root_mean_square(run.latents() - truth) for run in (ours, alone))
         parity.require_telling(truth, [])
         text = f"bf16 errors: many ranks {own:.2e}, one rank {one:.2e}, ratio {own / one:.3f}"
-        return parity.Outcome(math.isfinite(own), text, squares=(own ** 2, one ** 2))
+        return parity.Outcome(own <= BF16_ROW_RATIO * one, text, squares=(own ** 2, one ** 2))  # not with NaN
     painter = start("out.png")
     if isinstance(row, StaleRow):
         return compare_stale(row, reference, ours, painter)

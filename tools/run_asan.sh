@@ -9,7 +9,7 @@ export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
 ASAN_OPTIONS+=:allocator_may_return_null=1:max_allocation_size_mb=32768
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 
-# Ranks as processes are tested without sanitizers: their tests bound how long a run may take after a failure. As
-# threads they run in the unit tests.
+# Ranks as processes are tested without sanitizers, which neither survive the limits of memory nor the signals of those
+# tests. As threads they run in the unit tests.
 tools/side_by_side.sh "build-asan/tests/tessera_tests --gtest_brief=1" \
-  "tests/cli/run.sh build-asan/tessera -test_ranks"
+  "tests/cli/run.sh build-asan/tessera -test_ranks -test_options -test_mesh"

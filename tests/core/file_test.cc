@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "core/error.h"
 
@@ -64,6 +65,22 @@ TEST_F(FileTest, WritesToDevicesDirectly) {
   AtomicFile full("/dev/full");
   EXPECT_THROW(full.write("text"), Error);
   EXPECT_NO_THROW(require_writable("/dev/full"));
+}
+
+TEST_F(FileTest, RemovesWhatIsHalfWritten) {
+  AtomicFile first(folder_ / "a"), second(folder_ / "b");
+  first.write("half");
+  AtomicFile(folder_ / "c").commit();
+  EXPECT_EQ(names().size(), 3U);
+  remove_unfinished_files();  // as a signal's handler does
+  EXPECT_EQ(names(), std::vector<std::string>{"c"});
+
+  // Of another process, whose number is in the name.
+  fs::create_symlink(folder_ / "d", folder_ / "link");
+  std::ofstream(folder_ / "d.77.tmp") << "half";
+  std::ofstream(folder_ / "d.78.tmp") << "half";
+  remove_unfinished_file(folder_ / "link", 77);
+  EXPECT_EQ(names(), (std::vector<std::string>{"c", "d.78.tmp", "link"}));
 }
 
 TEST_F(FileTest, RequireWritableLeavesNothingBehind) {

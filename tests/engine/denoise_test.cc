@@ -126,6 +126,26 @@ TEST(Denoise, NoiseOfTheStepsContinuesTheSequence) {
   EXPECT_TRUE(result.allclose(expected, 0, 1e-6));
 }
 
+// What the fake denoiser and sampler do is elementwise: patches see the noise of the whole picture, once a
+// step.
+TEST(Denoise, PatchesShareTheNoiseOfTheirStep) {
+  const auto run = [](int64_t patches) {
+    const FakeDenoiser denoiser;
+    const FakeSampler sampler({0.5, 0.25, 0.125}, true);
+    parallel::Ranks ranks;
+    ranks.layout.patches = patches;
+    const parallel::TokenCut cut = make_cut(ranks, 4, 4);
+    const auto context = denoiser.prepare(conditionings({1, 2}), {4, 4, 8, cut});
+    Noise noise(5);
+    const at::Tensor z = noise.draw({1, 2, 4, 4});
+    std::vector<double> seconds;
+    return denoise({denoiser, *context, sampler, make_guidance(1, 1, true, 3.0), cut, ranks}, z, noise, {},
+                   seconds);
+  };
+  const at::Tensor whole = run(1);
+  for (const int64_t patches : {2, 3, 4}) EXPECT_TRUE(run(patches).equal(whole)) << patches;
+}
+
 TEST(Denoise, ReportsStepsAndStopsBetweenThem) {
   FakeRun run({0}, {3.0, 2.0, 1.0}, false);
   Noise noise(0);

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <map>
+#include <set>
+
 #include "tests/support/golden.h"
 
 namespace tessera::engine {
@@ -30,6 +34,28 @@ TEST_F(GenerateTest, SaysWhatWeightsTake) {
   EXPECT_GT(result.bytes_read, 0U);
   EXPECT_GT(result.weights_bytes, result.bytes_read / 2);
   EXPECT_LT(result.weights_bytes, result.bytes_read * 4);
+}
+
+// Peak memory is that of the largest part, since no two are there at once.
+TEST_F(GenerateTest, APartIsGoneBeforeTheNextIsLoaded) {
+  const auto mapped_parts = [] {
+    std::set<std::string> parts;
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      if (!line.ends_with(".safetensors")) continue;
+      parts.insert(std::filesystem::path(line.substr(line.find('/'))).parent_path().filename());
+    }
+    return parts;
+  };
+  std::map<Stage, std::set<std::string>> at_begin;
+  Observer observer;
+  observer.started = [&](Stage stage) { at_begin[stage] = mapped_parts(); };
+  run(observer);
+  const std::set<std::string> none, text = {"text_encoder"};
+  EXPECT_EQ(at_begin.at(Stage::kLoadTextEncoder), none);
+  EXPECT_EQ(at_begin.at(Stage::kEncode), text);
+  EXPECT_EQ(at_begin.at(Stage::kLoadDenoiser), none);
+  EXPECT_EQ(at_begin.at(Stage::kLoadDecoder), none);
 }
 
 // Also when the wish comes during the last stage: nothing must be written after it.

@@ -114,6 +114,39 @@ TEST_P(Schemes, ThePipelineFollowsItsSchedule) {
   }
 }
 
+// The schedule itself: w whole steps, then patch after patch, on every rank.
+TEST_P(Schemes, ThePipelineWarmsUpForAsManySteps) {
+  using Run = std::array<int64_t, 3>;  // step, first patch, patches
+  constexpr int64_t kPatches = 3, kSteps = 4;
+  for (const int64_t warmup : {0, 1, 2, 4}) {
+    std::vector<Run> expected;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      if (step < warmup) {
+        expected.push_back({step, 0, kPatches});
+        continue;
+      }
+      for (int64_t patch = 0; patch < kPatches; ++patch) expected.push_back({step, patch, 1});
+    }
+    comm::run_ranks_as_threads(GetParam(), [&](comm::World world) {
+      const comm::Group group = group_of_all(world, "pp");
+      std::vector<Run> seen;
+      const auto patches = [](Range run) { return at::zeros({run.length}); };
+      PipelineStage stage;
+      stage.input = [&](int64_t, Range run) { return patches(run); };
+      stage.compute = [&](int64_t step, Range run, const at::Tensor& x) {
+        seen.push_back({step, run.begin, run.length});
+        return x;
+      };
+      stage.update = [&](int64_t, Range run, const at::Tensor&) { return patches(run); };
+      stage.updated = [](int64_t, Range, const at::Tensor&) {};
+      stage.empty_hidden = stage.empty_latents = patches;
+      stage.began = stage.ended = [](int64_t) {};
+      run_pipeline({kSteps, kPatches, warmup}, stage, group);
+      EXPECT_EQ(seen, expected) << "warm-up " << warmup;
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Schemes, ::testing::Values(1, 2, 3, 5));
 
 TEST(TokenCut, DealsEveryRowOnce) {

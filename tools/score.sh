@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# score.sh: what the shipped model paints, judged from the pixels. The picture of `make demo` must show what it says; of the
+# captions in tests/cases/captions.txt, 20 of one object and 20 of two that training never saw, at most one and two may be
+# wrong.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkdir "$folder/demo" "$folder/captions"
+
+make --no-print-directory demo
+cp out.png "$folder/demo"
+sed -n 's/.*tessera generate "\([^"]*\)".*/\1/p' Makefile >"$folder/demo.txt"
+.venv/bin/python tools/check_demo.py --pictures "$folder/demo" --captions "$folder/demo.txt" --need-two 100 --verbose
+
+mapfile -t captions <tests/cases/captions.txt
+build/tessera generate "${captions[@]}" --dtype fp32 --seed 1 --quiet -o "$folder/captions/p.png" >/dev/null
+.venv/bin/python tools/check_demo.py --pictures "$folder/captions" --captions tests/cases/captions.txt \
+  --need-single 95 --need-two 90 --verbose
