@@ -26,6 +26,7 @@ VAE = dict(block_out_channels=(128, 256, 512, 512), layers_per_block=2, latent_c
            sample_size=1024, scaling_factor=0.13025)
 
 
+PROMPT_TOKENS = {"denoiser": 25, "denoiser-300": 300}  # of the positive prompt; the negative one is empty
 TEXT_LAYERS = 4  # of T5-XXL's 24: the whole would take 9.5 GB
 
 
@@ -118,10 +119,10 @@ def diffusers_worker(arguments):
     torch.set_num_threads(int(threads))
     dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
     height, width = int(height) // 8, int(width) // 8
-    if part == "denoiser":
+    if part in PROMPT_TOKENS:
         model = PixArtTransformer2DModel.from_pretrained(f"{folder}/transformer", torch_dtype=dtype).eval()
         caption, mask = torch.randn(2, 300, 4096, dtype=dtype), torch.zeros(2, 300)
-        mask[0, :1] = mask[1, :25] = 1  # padded as the pipeline pads
+        mask[0, :1] = mask[1, :PROMPT_TOKENS[part]] = 1  # padded as the pipeline pads
         z, timestep = torch.randn(2, 4, height, width, dtype=dtype), torch.tensor([500, 500])
         inputs = (z, caption, mask, timestep)
         step = denoiser_step(model)
@@ -152,7 +153,8 @@ def diffusers_worker(arguments):
 
 
 def compare(part, folder, dtype, threads, size, modes, rounds):
-    """Each round times Tessera and then every peer; a ratio is of two times of the same round."""
+    """Each round times Tessera and every peer, every other round in the opposite order; a ratio is of two times of the same
+    round."""
     shape = [part, str(folder), dtype, str(threads), str(size), str(size)]
     sides = {"tessera": Peer([str(WORKER), "worker", *shape], threads)}
     for mode in modes:
@@ -160,15 +162,15 @@ def compare(part, folder, dtype, threads, size, modes, rounds):
     for side in sides.values():
         side()  # warm up
     seconds, peaks = {name: [] for name in sides}, {}
-    for _ in range(rounds):
-        for name, side in sides.items():
-            taken, peaks[name] = side()
+    for number in range(rounds):
+        for name in list(sides) if number % 2 == 0 else reversed(sides):
+            taken, peaks[name] = sides[name]()
             seconds[name].append(taken)
     for side in sides.values():
         side.close()
     for mode in modes:
         ratios = [own / peer for own, peer in zip(seconds["tessera"], seconds[mode])]
-        print(f"{part:9} {dtype} {threads} thread{'s' if threads > 1 else ' '} against {mode:13} "
+        print(f"{part:12} {dtype} {threads} thread{'s' if threads > 1 else ' '} against {mode:13} "
               f"time {statistics.median(ratios):.3f} [{min(ratios):.3f} .. {max(ratios):.3f}]  "
               f"peak memory {peaks['tessera'] / peaks[mode]:.3f}  ({statistics.median(seconds['tessera']):.2f} s, "
               f"{statistics.median(seconds[mode]):.2f} s; {rounds} rounds)", flush=True)
@@ -203,7 +205,7 @@ def compare_command(folder, dtype, threads, size):
                            dtype, "--threads", str(threads), "--num-inference-steps", "2", "--height", str(size), "--width",
                            str(size), "-o", out], threads)
         peer = run_command([sys.executable, __file__, "--diffusers-command", str(folder), dtype, str(size), out], threads)
-    print(f"command   {dtype} {threads} thread{'s' if threads > 1 else ' '} against diffusers     time {own[0] / peer[0]:.3f}  "
+    print(f"command      {dtype} {threads} thread{'s' if threads > 1 else ' '} against diffusers     time {own[0] / peer[0]:.3f}  "
           f"peak memory {own[1] / peer[1]:.3f}  ({own[1] / 2**30:.2f} GiB, {peer[1] / 2**30:.2f} GiB; two steps, "
           f"{TEXT_LAYERS} of T5-XXL's 24 layers)", flush=True)
 
@@ -219,8 +221,9 @@ def main():
     parser.add_argument("--layers", type=int, default=28, help="transformer blocks (28 is the real model)")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--dtypes", nargs="*", default=["bf16", "fp32"])
-    parser.add_argument("--parts", nargs="*", default=["denoiser", "decoder", "command"],
-                        help="denoiser, decoder, command (whole runs: peak memory)")
+    parser.add_argument("--parts", nargs="*", default=["denoiser", "denoiser-300", "decoder", "command"],
+                        help="denoiser (a prompt of 25 tokens), denoiser-300 (one that fills the 300 that diffusers always "
+                        "computes), decoder, command (whole runs: peak memory)")
     parser.add_argument("--peers", nargs="*", choices=["compile", "openvino"], default=installed_peers(),
                         help="beside eager diffusers: torch.compile, OpenVINO (default: those that are installed)")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
@@ -244,7 +247,7 @@ def main():
                 if part == "command":
                     compare_command(folder, dtype, threads, args.size)
                     continue
-                modes = ["eager", *args.peers] if part == "denoiser" else ["default", "channels_last"]
+                modes = ["eager", *args.peers] if part in PROMPT_TOKENS else ["default", "channels_last"]
                 compare(part, folder, dtype, threads, args.size, modes, args.rounds)
 
 

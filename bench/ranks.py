@@ -3,7 +3,8 @@
 
 Random weights of PixArt-Sigma-XL's real shape. Every round runs the command with one rank and then with each method, so
 that a ratio is of two runs of the same round. Bytes are those of the report against the closed forms of docs/parallel.md.
-"apart" is what the machine allows: as many runs of one rank at once as there are ranks, which share no work.
+"apart" is what the machine allows: as many runs of one rank at once as there are ranks, which share no work. A rank alone is
+pinned to its share of the cores as each of several is.
 """
 import argparse
 import json
@@ -44,16 +45,25 @@ def closed_form(method, ranks, size, config, bytes_per_element):
             "pipefusion": activation}[method]  # once to the next stage
 
 
-def start(model, size, dtype, steps, flags, report):
+def pin(rank, ranks):
+    """This process to the cores that rank `rank` of `ranks` with one thread each has in a run: see launch/cores.cc."""
+    cores = sorted(os.sched_getaffinity(0))
+    each = len(cores) // ranks
+    if each >= 1:
+        os.sched_setaffinity(0, cores[rank * each:(rank + 1) * each])
+
+
+def start(model, size, dtype, steps, flags, report, pinned=None):
     command = [str(ROOT / "build" / "tessera"), "generate", "a red circle", "--model", str(model), "--dtype", dtype,
                "--threads", "1", "--num-inference-steps", str(steps), "--height", str(size), "--width", str(size),
                "--seed", "1", "--no-resolution-binning", "--output-type", "latent", "-o", str(report.with_suffix(".safetensors")),
                "--report", str(report), "-q", *flags]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"),
+                            preexec_fn=(lambda: pin(*pinned)) if pinned else None)
 
 
-def run(model, size, dtype, steps, flags, report):
-    if start(model, size, dtype, steps, flags, report).wait() != 0:
+def run(model, size, dtype, steps, flags, report, pinned=None):
+    if start(model, size, dtype, steps, flags, report, pinned).wait() != 0:
         sys.exit(f"bench: the run with {' '.join(flags) or 'one rank'} failed")
     return json.loads(report.read_text())
 
@@ -61,7 +71,8 @@ def run(model, size, dtype, steps, flags, report):
 def run_apart(model, size, dtype, steps, ranks, report):
     """Median seconds of a step while other ranks' whole work goes on beside it."""
     reports = [report.with_name(f"apart-{rank}.json") for rank in range(ranks)]
-    if any([process.wait() for process in [start(model, size, dtype, steps, [], each) for each in reports]]):
+    if any([process.wait() for process in [start(model, size, dtype, steps, [], each, (rank, ranks))
+                                           for rank, each in enumerate(reports)]]):
         sys.exit("bench: a run failed")
     return statistics.mean(statistics.median(json.loads(each.read_text())["step_seconds"][STEADY]) for each in reports)
 
@@ -96,13 +107,20 @@ def main():
         report = pathlib.Path(scratch) / "report.json"
         for size in args.sizes:
             speedups, last, apart = {name: [] for name in chosen}, {}, []
-            for _ in range(args.rounds):
-                alone = run(model, size, args.dtype, args.steps, [], report)
-                one = statistics.median(alone["step_seconds"][STEADY])
-                apart.append(args.ranks * one / run_apart(model, size, args.dtype, args.steps, args.ranks, report))
+            for number in range(args.rounds):
+                together = {}
+                order = ["alone", "apart", *chosen]
+                for name in order if number % 2 == 0 else reversed(order):
+                    if name == "apart":
+                        together[name] = run_apart(model, size, args.dtype, args.steps, args.ranks, report)
+                        continue
+                    flags, pinned = ([], (0, args.ranks)) if name == "alone" else (table[name] + more, None)
+                    last[name] = run(model, size, args.dtype, args.steps, flags, report, pinned)
+                    together[name] = statistics.median(last[name]["step_seconds"][STEADY])
+                apart.append(args.ranks * together["alone"] / together["apart"])
                 for name in chosen:
-                    last[name] = run(model, size, args.dtype, args.steps, table[name] + more, report)
-                    speedups[name].append(one / statistics.median(last[name]["step_seconds"][STEADY]))
+                    speedups[name].append(together["alone"] / together[name])
+            alone = last["alone"]
             print(f"{size} px {args.dtype} {args.layers} layers {'apart':10}: {args.ranks} runs at once do the work of "
                   f"{statistics.median(apart):.3f} [{min(apart):.3f} .. {max(apart):.3f}]  ({args.rounds} rounds)", flush=True)
             for name in chosen:

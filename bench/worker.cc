@@ -24,13 +24,14 @@ int64_t peak_bytes() {
   return 0;
 }
 
-// One denoising step with guidance: a batch of two, an empty negative prompt and one of 25 tokens.
+// One denoising step with guidance: a batch of two, an empty negative prompt and one of `tokens`.
 std::function<void()> denoiser_work(const std::filesystem::path& model, const models::LoadOptions& options,
-                                    int64_t height, int64_t width) {
+                                    int64_t height, int64_t width, int64_t tokens) {
   models::LoadStatistics statistics;
   const std::shared_ptr<models::Denoiser> denoiser = models::load_pixart(model, options, statistics);
   const int64_t caption = JsonConfig::read(model / "transformer" / "config.json").integer("caption_channels");
-  const std::vector<models::Conditioning> prompts = {{at::randn({1, caption})}, {at::randn({25, caption})}};
+  const std::vector<models::Conditioning> prompts = {{at::randn({1, caption})},
+                                                     {at::randn({tokens, caption})}};
   const std::shared_ptr<models::Denoiser::Context> context =
       denoiser->prepare(prompts, {height / 8, width / 8, 8, {height / 16, width / 16}});
   const at::Tensor z = at::randn({2, denoiser->latent_channels(), height / 8, width / 8});
@@ -50,15 +51,19 @@ std::function<void()> decoder_work(const std::filesystem::path& model, const mod
 
 int run_worker(int argc, char** argv) {
   if (argc != 6) {
-    std::cerr << "usage: tessera_bench worker denoiser|decoder FOLDER fp32|bf16 THREADS HEIGHT WIDTH\n";
+    std::cerr << "usage: tessera_bench worker denoiser|denoiser-300|decoder FOLDER fp32|bf16 THREADS HEIGHT "
+                 "WIDTH\n";
     return 2;
   }
   const c10::InferenceMode inference_mode;
   at::set_num_threads(std::stoi(argv[3]));
   models::LoadOptions options;
   options.dtype = std::string(argv[2]) == "bf16" ? at::kBFloat16 : at::kFloat;
-  const auto make = std::string(argv[0]) == "denoiser" ? denoiser_work : decoder_work;
-  const std::function<void()> work = make(argv[1], options, std::stoll(argv[4]), std::stoll(argv[5]));
+  const std::string part = argv[0];
+  const int64_t height = std::stoll(argv[4]), width = std::stoll(argv[5]);
+  const std::function<void()> work =
+      part == "decoder" ? decoder_work(argv[1], options, height, width)
+                        : denoiser_work(argv[1], options, height, width, part == "denoiser-300" ? 300 : 25);
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
     const auto start = std::chrono::steady_clock::now();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -12,42 +11,7 @@ namespace tessera::models {
 namespace {
 
 constexpr double kEps = 1e-6;
-constexpr int64_t kMaxSize = 65536;
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
-
-void require_types(const JsonConfig& config, const std::string& key, const std::string& type, size_t blocks) {
-  if (!config.has(key)) {
-    if (blocks != 1) config.fail(key, fmt::format("{} times \"{}\"", blocks, type));
-    return;
-  }
-  const std::vector<std::string> types = config.strings(key);
-  const bool known = std::all_of(types.begin(), types.end(), [&](const auto& name) { return name == type; });
-  if (!known || types.size() != blocks) config.fail(key, fmt::format("{} times \"{}\"", blocks, type));
-}
-
-// Statistics of the latents: one number per channel.
-std::vector<double> per_channel(const JsonConfig& config, const std::string& key, int64_t channels) {
-  if (!config.has(key)) return {};
-  std::vector<double> values = config.numbers(key);
-  if (static_cast<int64_t>(values.size()) != channels) config.fail(key, fmt::format("{} numbers", channels));
-  return values;
-}
-
-void warn_of_unknown_options(const JsonConfig& config) {
-  static const std::set<std::string> known = {
-      "in_channels",    "out_channels",        "down_block_types",
-      "up_block_types", "block_out_channels",  "layers_per_block",
-      "act_fn",         "latent_channels",     "norm_num_groups",
-      "sample_size",    "scaling_factor",      "shift_factor",
-      "latents_mean",   "latents_std",         "force_upcast",
-      "use_quant_conv", "use_post_quant_conv", "mid_block_add_attention"};
-  std::vector<std::string> unknown;
-  for (const auto& [key, value] : config.values().items()) {
-    if (!key.starts_with('_') && !known.contains(key)) unknown.push_back(key);
-  }
-  if (!unknown.empty())
-    log_warning("[{}] options without effect: {}", config.where(), fmt::join(unknown, ", "));
-}
 
 std::vector<DownEncoderBlock2D> read_down_blocks(const weights::Scope& scope,
                                                  const AutoencoderKLConfig& config) {
@@ -109,44 +73,6 @@ at::Tensor channel_vector(const std::vector<double>& values, const at::Tensor& l
 }
 
 }  // namespace
-
-AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
-    : in_channels(config.count("in_channels", kMaxSize, 3)),
-      out_channels(config.count("out_channels", kMaxSize, 3)),
-      latent_channels(config.count("latent_channels", kMaxSize, 4)),
-      block_out_channels(config.has("block_out_channels") ? config.integers("block_out_channels")
-                                                          : std::vector<int64_t>{64}),
-      layers_per_block(config.count("layers_per_block", kMaxSize, 1)),
-      norm_num_groups(config.count("norm_num_groups", kMaxSize, 32)),
-      scaling_factor(config.number("scaling_factor", 0.18215)),
-      shift_factor(config.number("shift_factor", 0.0)),
-      latents_mean(per_channel(config, "latents_mean", latent_channels)),
-      latents_std(per_channel(config, "latents_std", latent_channels)),
-      use_quant_conv(config.boolean("use_quant_conv", true)),
-      use_post_quant_conv(config.boolean("use_post_quant_conv", true)),
-      mid_block_add_attention(config.boolean("mid_block_add_attention", true)),
-      force_upcast(config.boolean("force_upcast", true)) {
-  if (config.string("_class_name", "AutoencoderKL") != "AutoencoderKL") {
-    config.fail("_class_name", "\"AutoencoderKL\"");
-  }
-  if (config.string("act_fn", "silu") != "silu") config.fail("act_fn", "\"silu\"");
-  if (block_out_channels.empty() || block_out_channels.size() > 16) {
-    config.fail("block_out_channels", "1 to 16 numbers");
-  }
-  for (const int64_t channels : block_out_channels) {
-    if (channels < 1 || channels % norm_num_groups != 0) {
-      config.fail("block_out_channels", fmt::format("multiples of norm_num_groups ({})", norm_num_groups));
-    }
-  }
-  if (!(std::abs(scaling_factor) > 0) || !std::isfinite(scaling_factor)) {
-    config.fail("scaling_factor", "a number other than 0");
-  }
-  if (latents_mean.empty() != latents_std.empty())
-    config.fail("latents_std", "present with latents_mean only");
-  require_types(config, "down_block_types", "DownEncoderBlock2D", block_out_channels.size());
-  require_types(config, "up_block_types", "UpDecoderBlock2D", block_out_channels.size());
-  warn_of_unknown_options(config);
-}
 
 AutoencoderKLEncoder::AutoencoderKLEncoder(const weights::Scope& scope, const AutoencoderKLConfig& numbers)
     : config(numbers),

@@ -20,7 +20,7 @@ PixArtConfig::PixArtConfig(const JsonConfig& json)
       attention_head_dim(json.count("attention_head_dim", kMaxSize, 72)),
       num_layers(json.count("num_layers", kMaxSize, 28)),
       in_channels(json.count("in_channels", kMaxSize, 4)),
-      out_channels(json.integer("out_channels", 8)),
+      out_channels(json.count("out_channels", kMaxSize, 8)),
       sample_size(json.count("sample_size", kMaxSize, 128)),
       patch_size(json.count("patch_size", kMaxSize, 2)),
       cross_attention_dim(json.count("cross_attention_dim", kMaxSize, 1152)),
@@ -33,7 +33,8 @@ PixArtConfig::PixArtConfig(const JsonConfig& json)
   require(json, "activation_fn", "gelu-approximate", "gelu-approximate");
   require(json, "attention_type", "default", "default");
   if (json.boolean("norm_elementwise_affine", false)) json.fail("norm_elementwise_affine", "false");
-  if (caption_channels < 0) json.fail("caption_channels", "a positive integer or null");
+  if (caption_channels < 0 || caption_channels > kMaxSize)
+    json.fail("caption_channels", fmt::format("from 1 to {}, or null", kMaxSize));
   if (out_channels < in_channels)
     json.fail("out_channels", fmt::format("at least in_channels ({})", in_channels));
   if (width() % 4 != 0)

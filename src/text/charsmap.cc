@@ -26,6 +26,11 @@ uint32_t offset(uint32_t unit) {
   return (unit >> 10) << ((unit & 0x200U) >> 6);
 }
 
+// A byte of UTF-8 with which no character begins.
+bool is_continuation(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0U) == 0x80U;
+}
+
 }  // namespace
 
 Charsmap::Charsmap(std::string_view blob, const std::string& where) {
@@ -73,6 +78,7 @@ std::optional<std::string_view> Charsmap::replacement(std::string_view text) con
     if (!has_leaf(unit)) continue;
     if (node >= units_.size() || value(units_[node]) > replacements_.size()) break;
     const std::string_view rest = std::string_view(replacements_).substr(value(units_[node]));
+    if (!rest.empty() && is_continuation(rest[0])) break;  // the middle of a character
     return rest.substr(0, rest.find('\0'));
   }
   return std::nullopt;

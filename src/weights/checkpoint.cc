@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "weights/memory_counter.h"
+#include "weights/shard_index.h"
 
 namespace tessera::weights {
 namespace {
@@ -94,19 +95,9 @@ Checkpoint::Checkpoint(const std::filesystem::path& folder) : folder_(folder) {
     return;
   }
   const JsonConfig index = JsonConfig::read(start);
-  if (!index.has("weight_map") || !index.values()["weight_map"].is_object())
-    index.fail("weight_map", "an object");
-  std::map<std::string, std::string> file_of;
+  const std::map<std::string, std::string> file_of = parse_shard_index(index);
   std::set<std::string> names;
-  for (const auto& [key, name] : index.values()["weight_map"].items()) {
-    if (!name.is_string()) index.fail("weight_map", "an object of file names");
-    const std::filesystem::path shard(name.get<std::string>());
-    // A name with a folder in it could point anywhere on the machine.
-    if (shard.filename() != shard)
-      input_error(index.where(), "'{}' must name a file in the same folder", key);
-    file_of[key] = shard.string();
-    names.insert(shard.string());
-  }
+  for (const auto& [key, name] : file_of) names.insert(name);
   std::map<std::string, size_t> position;
   for (const std::string& name : names) {
     position[name] = files_.size();

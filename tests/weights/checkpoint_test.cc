@@ -110,8 +110,11 @@ TEST_F(CheckpointTest, RefusesAnIndexThatLies) {
   write_safetensors(folder_ / "m-00001-of-00001.safetensors", {{"a", at::zeros({1})}});
   write_text("m.safetensors.index.json", R"({"weight_map":{"b":"m-00001-of-00001.safetensors"}})");
   EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("'b' should be in"), std::string::npos);
-  write_text("m.safetensors.index.json", R"({"weight_map":{"a":"../../etc/m.safetensors"}})");
-  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("same folder"), std::string::npos);
+  for (const char* name : {"../../etc/m.safetensors", "..", ".", "", "/etc/m.safetensors", "m\\u0000"}) {
+    write_text("m.safetensors.index.json", fmt::format(R"({{"weight_map":{{"a":"{}"}}}})", name));
+    EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("same folder"), std::string::npos)
+        << name;
+  }
 }
 
 TEST_F(CheckpointTest, NamesWhatIsMissingOrMisshapen) {
