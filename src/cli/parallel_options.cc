@@ -84,7 +84,7 @@ void add_run_options(CLI::App& app, ParallelTexts& texts) {
          "Paint on one rank what the ranks of these degrees would paint, PipeFusion's old keys included")
       ->group("Parallel");
   add(app, "--timeout", texts.timeout, "SECONDS",
-      "After how long without an answer a rank counts as lost [300]");
+      "After how long without a sign of life a rank counts as lost [300]");
   add(app, "--interface", texts.interface, "NAME",
       "Network interface between ranks of several hosts [the one towards MASTER_ADDR]");
   app.add_flag("--no-shared-memory", texts.no_shared_memory,

@@ -18,6 +18,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 // How often a thread that waits for devices looks at them.
 constexpr auto kLook = std::chrono::microseconds(20);
+// How often it looks whether the other ranks live.
+constexpr auto kCheck = Milliseconds(10);
 
 [[noreturn]] void lost(int64_t peer, const std::exception& error) {
   const auto* const from_c10 = dynamic_cast<const c10::Error*>(&error);
@@ -35,7 +37,8 @@ struct Operating {
 // What was waited for and may not have arrived yet, in that order.
 class UnderWay {
  public:
-  explicit UnderWay(Milliseconds timeout) : timeout_(timeout) {}
+  // `host` connects the ranks that the operations are of.
+  explicit UnderWay(std::shared_ptr<Fabric> host) : host_(std::move(host)) {}
 
   void add(Operating operating) {
     operations_.push_back(std::move(operating));
@@ -43,11 +46,11 @@ class UnderWay {
   }
 
   void settle() {
-    const auto deadline = Clock::now() + timeout_;
+    auto checked = Clock::now();
     for (drop_completed(); !operations_.empty(); drop_completed()) {
-      if (Clock::now() > deadline) {
-        lost_peer(operations_.front().peer,
-                  fmt::format("no message within {:g} s", std::chrono::duration<double>(timeout_).count()));
+      if (Clock::now() > checked + kCheck) {
+        if (host_) host_->require_alive();
+        checked = Clock::now();
       }
       std::this_thread::sleep_for(kLook);
     }
@@ -67,7 +70,7 @@ class UnderWay {
     }
   }
 
-  Milliseconds timeout_;
+  std::shared_ptr<Fabric> host_;
   std::deque<Operating> operations_;
 };
 
@@ -193,18 +196,20 @@ class DeviceTransport : public Transport {
 
 class DeviceFabric : public Fabric {
  public:
-  DeviceFabric(int64_t rank, at::DeviceType type, MakeCommunicator make, std::shared_ptr<Fabric> host,
-               Milliseconds timeout)
+  DeviceFabric(int64_t rank, at::DeviceType type, MakeCommunicator make, std::shared_ptr<Fabric> host)
       : rank_(rank),
         type_(type),
         make_(std::move(make)),
         host_(std::move(host)),
-        under_way_(std::make_shared<UnderWay>(timeout)) {}
+        under_way_(std::make_shared<UnderWay>(host_)) {}
 
   std::shared_ptr<Transport> transport(std::vector<int64_t> ranks, int64_t tag) override {
     std::shared_ptr<Transport> host = host_ ? host_->transport(ranks, tag) : nullptr;
     return std::make_shared<DeviceTransport>(rank_, std::move(ranks), fmt::format("group {}", tag), type_,
                                              make_, std::move(host), under_way_);
+  }
+  void require_alive() override {
+    if (host_) host_->require_alive();
   }
 
  private:
@@ -218,8 +223,8 @@ class DeviceFabric : public Fabric {
 }  // namespace
 
 std::shared_ptr<Fabric> connect_devices(int64_t rank, at::DeviceType type, MakeCommunicator make,
-                                        std::shared_ptr<Fabric> host, Milliseconds timeout) {
-  return std::make_shared<DeviceFabric>(rank, type, std::move(make), std::move(host), timeout);
+                                        std::shared_ptr<Fabric> host) {
+  return std::make_shared<DeviceFabric>(rank, type, std::move(make), std::move(host));
 }
 
 }  // namespace tessera::comm

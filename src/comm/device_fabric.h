@@ -10,7 +10,6 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,9 +25,10 @@ using MakeCommunicator = std::function<c10::intrusive_ptr<c10d::Backend>(const s
                                                                          int size, at::Device device)>;
 
 // Tensors on devices of this type go through communicators, which are made when the first message needs them;
-// all others, which control the run, through `host`. `rank` is this rank's number in the world. `timeout`: of
-// each message. A communicator must offer coalescing.
+// all others, which control the run, through `host`, which also tells whether ranks live; nothing where
+// there are no such tensors. `rank` is this rank's
+// number in the world. A communicator must offer coalescing.
 std::shared_ptr<Fabric> connect_devices(int64_t rank, at::DeviceType type, MakeCommunicator make,
-                                        std::shared_ptr<Fabric> host, std::chrono::milliseconds timeout);
+                                        std::shared_ptr<Fabric> host);
 
 }  // namespace tessera::comm

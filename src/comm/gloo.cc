@@ -6,6 +6,7 @@
 #include <exception>
 #include <mutex>
 
+#include "comm/gloo_heartbeat.h"
 #include "core/error.h"
 
 namespace tessera::comm {
@@ -13,9 +14,27 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-[[noreturn]] void lost(int64_t peer, std::string_view why) {
-  lost_peer(peer, gloo_reason(why));
-}
+// For as long as all peers live: the heartbeat ends whoever waits for one that does not.
+constexpr Milliseconds kAnyTime = std::chrono::hours(24 * 365);
+
+// The connections of this rank, and what watches them.
+struct GlooMesh {
+  GlooMesh(c10::intrusive_ptr<c10d::ProcessGroupGloo> connected, Milliseconds given)
+      : gloo(std::move(connected)), timeout(given), heartbeat(gloo, given) {}
+
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+  Milliseconds timeout;
+  GlooHeartbeat heartbeat;
+
+  // What waiting for `peer` has come to.
+  [[noreturn]] void lost(int64_t peer, std::string_view why) const {
+    require_alive();  // the cause may be another
+    lost_peer(peer, gloo_reason(why));
+  }
+  void require_alive() const {
+    if (const auto silent = heartbeat.silent()) silent_peer(*silent, timeout);
+  }
+};
 
 // Messages of one exchange, each a work of c10d.
 class GlooExchange : public Exchange {
@@ -24,8 +43,8 @@ class GlooExchange : public Exchange {
     int64_t peer;  // in the world
     c10::intrusive_ptr<c10d::Work> work;
   };
-  GlooExchange(std::vector<Part> parts, Milliseconds timeout)
-      : messages_(std::make_unique<Messages>()), timeout_(timeout) {
+  GlooExchange(std::vector<Part> parts, std::shared_ptr<GlooMesh> mesh)
+      : messages_(std::make_unique<Messages>()), mesh_(std::move(mesh)) {
     messages_->parts = std::move(parts);
   }
 
@@ -37,7 +56,7 @@ class GlooExchange : public Exchange {
     }
     for (const Part& part : messages_->parts) {
       try {
-        part.work->wait(timeout_);
+        part.work->wait(kAnyTime);
       } catch (const std::exception&) {  // nobody asked
       }
     }
@@ -49,13 +68,13 @@ class GlooExchange : public Exchange {
       const Part part = parts.back();
       parts.pop_back();
       try {
-        if (!part.work->wait(timeout_)) lost(part.peer, "the message was given up");
+        if (!part.work->wait(kAnyTime)) mesh_->lost(part.peer, "the message was given up");
       } catch (const Error&) {
         throw;
       } catch (const c10::Error& error) {
-        lost(part.peer, error.what_without_backtrace());
+        mesh_->lost(part.peer, error.what_without_backtrace());
       } catch (const std::exception& error) {
-        lost(part.peer, error.what());
+        mesh_->lost(part.peer, error.what());
       }
     }
   }
@@ -77,15 +96,14 @@ class GlooExchange : public Exchange {
   }
 
   std::unique_ptr<Messages> messages_;
-  Milliseconds timeout_;
+  std::shared_ptr<GlooMesh> mesh_;
 };
 
 // One of a group, whose messages have a tag of their own.
 class GlooTransport : public Transport {
  public:
-  GlooTransport(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, std::vector<int64_t> ranks, int tag,
-                Milliseconds timeout)
-      : gloo_(std::move(gloo)), ranks_(std::move(ranks)), tag_(tag), timeout_(timeout) {}
+  GlooTransport(std::shared_ptr<GlooMesh> mesh, std::vector<int64_t> ranks, int tag)
+      : mesh_(std::move(mesh)), ranks_(std::move(ranks)), tag_(tag) {}
 
   std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives,
                                  Posting) override {
@@ -93,7 +111,7 @@ class GlooTransport : public Transport {
     // Receives first: what is expected needs no buffer between.
     for (Message& message : receives) add(parts, message, /*sending=*/false);
     for (Message& message : sends) add(parts, message, /*sending=*/true);
-    return std::make_unique<GlooExchange>(std::move(parts), timeout_);
+    return std::make_unique<GlooExchange>(std::move(parts), mesh_);
   }
 
  private:
@@ -103,33 +121,31 @@ class GlooTransport : public Transport {
     const int64_t peer = ranks_[static_cast<size_t>(message.peer)];
     std::vector<at::Tensor> tensors = {message.tensor};
     try {
-      parts.push_back({peer, sending ? gloo_->send(tensors, static_cast<int>(peer), tag_)
-                                     : gloo_->recv(tensors, static_cast<int>(peer), tag_)});
+      parts.push_back({peer, sending ? mesh_->gloo->send(tensors, static_cast<int>(peer), tag_)
+                                     : mesh_->gloo->recv(tensors, static_cast<int>(peer), tag_)});
     } catch (const c10::Error& error) {
-      lost(peer, error.what_without_backtrace());
+      mesh_->lost(peer, error.what_without_backtrace());
     } catch (const std::exception& error) {  // gloo's own, of a connection that is down already
-      lost(peer, error.what());
+      mesh_->lost(peer, error.what());
     }
   }
 
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::shared_ptr<GlooMesh> mesh_;
   std::vector<int64_t> ranks_;
   int tag_;
-  Milliseconds timeout_;
 };
 
 class GlooFabric : public Fabric {
  public:
-  GlooFabric(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, Milliseconds timeout)
-      : gloo_(std::move(gloo)), timeout_(timeout) {}
+  explicit GlooFabric(std::shared_ptr<GlooMesh> mesh) : mesh_(std::move(mesh)) {}
 
   std::shared_ptr<Transport> transport(std::vector<int64_t> ranks, int64_t tag) override {
-    return std::make_shared<GlooTransport>(gloo_, std::move(ranks), static_cast<int>(tag), timeout_);
+    return std::make_shared<GlooTransport>(mesh_, std::move(ranks), static_cast<int>(tag));
   }
+  void require_alive() override { mesh_->require_alive(); }
 
  private:
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
-  Milliseconds timeout_;
+  std::shared_ptr<GlooMesh> mesh_;
 };
 
 }  // namespace
@@ -150,8 +166,8 @@ std::shared_ptr<Fabric> connect_gloo(const c10::intrusive_ptr<c10d::Store>& stor
   const auto options = Gloo::Options::create(std::max<Milliseconds>(timeout / 5, std::chrono::seconds(1)));
   options->devices.push_back(place.is_interface ? Gloo::createDeviceForInterface(place.name)
                                                 : Gloo::createDeviceForHostname(place.name));
-  return std::make_shared<GlooFabric>(
-      c10::make_intrusive<Gloo>(store, static_cast<int>(rank), static_cast<int>(size), options), timeout);
+  return std::make_shared<GlooFabric>(std::make_shared<GlooMesh>(
+      c10::make_intrusive<Gloo>(store, static_cast<int>(rank), static_cast<int>(size), options), timeout));
 }
 
 }  // namespace tessera::comm

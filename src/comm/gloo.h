@@ -19,8 +19,8 @@ struct GlooPlace {
   bool is_interface = true;
 };
 
-// Connects this rank to all others, who meet at the store. `timeout`: of each message; connections have at
-// least five seconds. Throws what c10d throws.
+// Connects this rank to all others, who meet at the store. `timeout`: how long a rank may give
+// no sign of life, and of connecting, for which there are at least five seconds. Throws what c10d throws.
 std::shared_ptr<Fabric> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
                                      const GlooPlace& place, std::chrono::milliseconds timeout);
 

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "comm/heartbeat.h"
 #include "comm/shared_queue.h"
 #include "core/error.h"
 
@@ -30,6 +31,11 @@ class Line {
   Line(int64_t peer, Milliseconds timeout) : peer_(peer), timeout_(timeout) {}
 
   int file() const { return writer_.descriptor(); }
+  int socket() const { return socket_.number(); }
+  void watch(const Heartbeat* heartbeat) { heartbeat_ = heartbeat; }
+  void require_not_silent() const {
+    if (heartbeat_->is_silent(peer_)) silent_peer(peer_, timeout_);
+  }
   void connect(Neighbour neighbour) {
     socket_ = std::move(neighbour.socket);
     reader_ = std::make_unique<QueueReader>(neighbour.file.release());
@@ -38,10 +44,9 @@ class Line {
   void send(int64_t tag, const at::Tensor& tensor) {
     if (is_closed()) lost_peer(peer_, "it closed the connection");
     const std::span bytes(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
-    const auto deadline = Clock::now() + timeout_;
     while (!writer_.write(tag, bytes)) {
       if (is_closed()) lost_peer(peer_, "it closed the connection");
-      if (Clock::now() > deadline) lost_peer(peer_, "it takes no message in time");
+      require_not_silent();
       pollfd nothing = {};
       ::poll(&nothing, 0, 1);
     }
@@ -95,25 +100,27 @@ class Line {
         std::this_thread::yield();
         continue;
       }
-      if (waited > timeout_)
-        lost_peer(peer_,
-                  fmt::format("no message within {:g} s", std::chrono::duration<double>(timeout_).count()));
       const bool closed = is_closed();  // asked first: what was sent before is here by now
       if (closed && has_come()) return;
       if (closed) lost_peer(peer_, "it closed the connection");
+      require_not_silent();
       reader_->sleep(kCheck);
     }
   }
 
   int64_t peer_;
   Milliseconds timeout_;
+  const Heartbeat* heartbeat_ = nullptr;
   Descriptor socket_;
   QueueWriter writer_;
   std::unique_ptr<QueueReader> reader_;
   std::unordered_map<int64_t, Channel> channels_;
 };
 
-using Lines = std::map<int64_t, std::unique_ptr<Line>>;  // by the peer's number in the world
+struct Lines {
+  std::map<int64_t, std::unique_ptr<Line>> lines;  // by the peer's number in the world
+  std::unique_ptr<Heartbeat> heartbeat;            // of all of them; it ends before they do
+};
 
 class SharedExchange : public Exchange {
  public:
@@ -183,8 +190,8 @@ class SharedTransport : public Transport {
   // Nothing to a rank of another host.
   Line* line_to(const Message& message) const {
     TESSERA_CHECK(message.tensor.is_contiguous(), "a message must be contiguous");
-    const auto line = lines_->find(ranks_[static_cast<size_t>(message.peer)]);
-    return line == lines_->end() ? nullptr : line->second.get();
+    const auto line = lines_->lines.find(ranks_[static_cast<size_t>(message.peer)]);
+    return line == lines_->lines.end() ? nullptr : line->second.get();
   }
 
   std::shared_ptr<Lines> lines_;
@@ -202,6 +209,10 @@ class SharedFabric : public Fabric {
     std::shared_ptr<Transport> others = others_ ? others_->transport(ranks, tag) : nullptr;
     return std::make_shared<SharedTransport>(lines_, std::move(ranks), tag, std::move(others));
   }
+  void require_alive() override {
+    for (const auto& [peer, line] : lines_->lines) line->require_not_silent();
+    if (others_) others_->require_alive();
+  }
 
  private:
   std::shared_ptr<Lines> lines_;
@@ -215,10 +226,16 @@ std::shared_ptr<Fabric> share_memory(int64_t rank, const MeetingPlace& own,
                                      Milliseconds timeout) {
   const auto lines = std::make_shared<Lines>();
   const auto file_for = [&](int64_t peer) {
-    return lines->emplace(peer, std::make_unique<Line>(peer, timeout)).first->second->file();
+    return lines->lines.emplace(peer, std::make_unique<Line>(peer, timeout)).first->second->file();
   };
-  for (auto& [peer, neighbour] : meet(rank, own, places, file_for, timeout))
-    lines->at(peer)->connect(std::move(neighbour));
+  std::map<int64_t, int> sockets;
+  for (auto& [peer, neighbour] : meet(rank, own, places, file_for, timeout)) {
+    Line& line = *lines->lines.at(peer);
+    line.connect(std::move(neighbour));
+    sockets[peer] = line.socket();
+  }
+  lines->heartbeat = std::make_unique<Heartbeat>(sockets, timeout);
+  for (const auto& [peer, line] : lines->lines) line->watch(lines->heartbeat.get());
   return std::make_shared<SharedFabric>(lines, std::move(others));
 }
 

@@ -17,8 +17,9 @@
 namespace tessera::comm {
 
 // Connects this rank to all others of its host; `places` are the texts of all ranks of the world. Messages to
-// other hosts go through `others`, which may be empty when there are none. `timeout`: of each message, and of
-// meeting. All ranks of the host must call; each uses the result from one thread. Throws Error(kPeer).
+// other hosts go through `others`, which may be empty when there are none. `timeout`: how long a rank may
+// give no sign of life, and of meeting. All ranks of the host must call; each uses the result from one
+// thread. Throws Error(kPeer).
 std::shared_ptr<Fabric> share_memory(int64_t rank, const MeetingPlace& own,
                                      const std::vector<std::string>& places, std::shared_ptr<Fabric> others,
                                      std::chrono::milliseconds timeout);

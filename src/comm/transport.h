@@ -27,7 +27,7 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   // Returns when all messages are through, or, on a device, will be before whatever is queued from now on.
-  // Throws Error(kPeer) that names the peer when one is lost or late.
+  // However long that takes while the peers live: throws Error(kPeer) that names one that is lost.
   virtual void wait() = 0;
 };
 
@@ -51,6 +51,8 @@ class Transport {
 
 // Throws Error(kPeer): "[rank 3] lost: ...", by which whoever watches all ranks knows which one to blame.
 [[noreturn]] void lost_peer(int64_t rank, std::string_view why);
+// One that gave no sign of life for as long as `timeout`: it is stopped, or its host cannot be reached.
+[[noreturn]] void silent_peer(int64_t rank, std::chrono::milliseconds timeout);
 
 // What connects a rank to all others.
 class Fabric {
@@ -58,6 +60,9 @@ class Fabric {
   virtual ~Fabric() = default;
   // Of the group of these ranks (numbers in the world). Messages of groups with different tags do not mix.
   virtual std::shared_ptr<Transport> transport(std::vector<int64_t> ranks, int64_t tag) = 0;
+  // Throws as Exchange::wait() does when another rank has been silent for too long: for whoever waits for
+  // what does not go through this fabric.
+  virtual void require_alive() = 0;
 };
 
 // One collective, as its rank saw it.

@@ -130,8 +130,7 @@ World World::join(const Rendezvous& rendezvous) {
     // Rank 0, whose store this may be, is through with this once all others of its host have read theirs;
     // Gloo and NCCL keep the store.
     if (meeting_place) fabric = share_memory(rank, *meeting_place, all, fabric, timeout);
-    if (has_nccl())
-      fabric = connect_devices(rank, at::kCUDA, nccl_communicators(store, timeout), fabric, timeout);
+    if (has_nccl()) fabric = connect_devices(rank, at::kCUDA, nccl_communicators(store, timeout), fabric);
     return {rank, size, fabric};
   } catch (const Error&) {
     throw;

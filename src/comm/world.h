@@ -25,7 +25,7 @@ struct Rendezvous {
   int listening_socket = -1;        // of rank 0, bound to `port`; taken over. -1: rank 0 opens one
   std::string interface;            // network interface for messages; empty: the one that leads to `address`
   bool shared_memory = true;        // between ranks of one host, instead of that interface
-  std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // of each message, and of joining
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // of silence, and of joining
 };
 
 // One rank's view of the world. Copies share the connections.

@@ -265,6 +265,19 @@ def a_pause_is_no_failure(box):
 
 
 @test
+def a_rank_that_computes_long_is_alive(box):
+    # Rank 1 waits for all pictures of rank 0, which alone decodes: longer than the timeout, in which it says nothing.
+    for words in ([], ["--no-shared-memory"]):
+        outcome = box.run("generate", "a cat", "--use-cfg-parallel", "--num-images-per-prompt", "32", "--height", "512",
+                          "--width", "512", "--num-inference-steps", "1", "--timeout", "2", "--report", "run.json", *words)
+        assert outcome.code == 0 and len(outcome.out.split()) == 32, outcome
+        seconds = box.report()["seconds"]["decode"]
+        assert seconds > 2.5, f"decoding took {seconds} s: no test of patience"
+        for name in outcome.out.split():
+            (box.folder / name).unlink()
+
+
+@test
 def ctrl_c_ends_all_ranks(box):
     run = start_long_run(box)
     run.process.send_signal(signal.SIGINT)
@@ -370,15 +383,19 @@ def ranks_of_other_launchers(box):
 @test
 def a_launched_rank_that_stops_ends_the_others(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--num-inference-steps", "300", "--timeout", "2"]
-    ranks = start_ranks(box, torchrun_variables, [words, words])
-    while "load denoiser" not in ranks[0].stderr.readline():
-        assert ranks[0].poll() is None
-    os.kill(ranks[1].pid, signal.SIGSTOP)
-    _, err = ranks[0].communicate(timeout=60)
-    ranks[1].kill()
-    assert ranks[0].returncode == 4 and "tessera: [rank 0] [rank 1] lost: no message within 2 s" in err, err
-    finish_ranks(ranks[1:])
-    assert box.files() == []
+    for way in ([], ["--no-shared-memory"]):
+        ranks = start_ranks(box, torchrun_variables, [[*words, *way]] * 2)
+        while "load denoiser" not in ranks[0].stderr.readline():
+            assert ranks[0].poll() is None
+        os.kill(ranks[1].pid, signal.SIGSTOP)
+        start = time.monotonic()
+        _, err = ranks[0].communicate(timeout=60)
+        seconds = time.monotonic() - start
+        ranks[1].kill()
+        assert ranks[0].returncode == 4 and "tessera: [rank 0] [rank 1] lost: no sign of life within 2 s" in err, err
+        assert seconds < 12, seconds
+        finish_ranks(ranks[1:])
+        assert box.files() == []
 
 
 @test

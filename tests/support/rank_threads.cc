@@ -26,8 +26,7 @@ void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, 
     places.push_back((on_second ? "second " : "") + place.text());
   }
   const auto connect = [&](int64_t rank) -> std::shared_ptr<Fabric> {
-    if (wire == Wire::kOrdered)
-      return connect_devices(rank, at::kCPU, communicators.maker(), nullptr, timeout);
+    if (wire == Wire::kOrdered) return connect_devices(rank, at::kCPU, communicators.maker(), nullptr);
     std::shared_ptr<Fabric> fabric;
     if (wire != Wire::kShared) fabric = connect_gloo(store, rank, size, {"lo", true}, timeout);
     if (!shared) return fabric;

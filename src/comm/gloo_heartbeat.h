@@ -1,0 +1,53 @@
+// Whether ranks that Gloo connects still run: what comm/heartbeat.h does between processes of one host.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+namespace tessera::comm {
+
+// One thread for each peer exchanges a byte with it at short intervals. When one stays away for the timeout,
+// Gloo itself ends all waiting of this process with an exception; lost() then says who it was.
+class GlooHeartbeat {
+ public:
+  using Gloo = c10d::ProcessGroupGloo;
+
+  // All ranks of `gloo` make one.
+  GlooHeartbeat(c10::intrusive_ptr<Gloo> gloo, std::chrono::milliseconds timeout);
+  ~GlooHeartbeat();
+  GlooHeartbeat(const GlooHeartbeat&) = delete;
+  GlooHeartbeat& operator=(const GlooHeartbeat&) = delete;
+
+  // The rank that is silent, if one is. From any thread.
+  std::optional<int64_t> silent() const;
+
+ private:
+  struct Peer {
+    std::atomic<int64_t> asked_ms{kNever};  // since when an answer is due
+    c10::intrusive_ptr<c10d::Work> sent, received;
+    std::thread thread;
+  };
+  static constexpr int64_t kNever = INT64_MAX;
+
+  void run(int64_t number, Peer& peer);
+  bool exchange(int64_t number, Peer& peer);
+
+  c10::intrusive_ptr<Gloo> gloo_;
+  std::chrono::milliseconds timeout_, interval_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ends_ = false;
+  std::map<int64_t, Peer> peers_;
+};
+
+}  // namespace tessera::comm

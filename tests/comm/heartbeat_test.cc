@@ -1,0 +1,64 @@
+#include "comm/heartbeat.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "comm/meeting.h"
+
+namespace tessera::comm {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+struct Pair {
+  Pair() {
+    std::array<int, 2> numbers = {};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, numbers.data()), 0);
+    one = Descriptor(numbers[0]);
+    two = Descriptor(numbers[1]);
+  }
+  Descriptor one, two;
+};
+
+// Whether the peer is found silent within a long time.
+bool becomes_silent(const Heartbeat& heartbeat, int64_t peer) {
+  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  while (!heartbeat.is_silent(peer)) {
+    if (Clock::now() > deadline) return false;
+    std::this_thread::sleep_for(Milliseconds(5));
+  }
+  return true;
+}
+
+TEST(Heartbeat, WhoBeatsIsAliveAndWhoStopsIsSilent) {
+  constexpr Milliseconds kTimeout(1000);
+  const Pair beating, never;
+  Heartbeat own({{1, beating.one.number()}, {2, never.one.number()}}, kTimeout);
+  auto other = std::make_unique<Heartbeat>(std::map<int64_t, int>{{0, beating.two.number()}}, kTimeout);
+  const auto begin = Clock::now();
+  EXPECT_TRUE(becomes_silent(own, 2));  // by then the other would be silent as well
+  EXPECT_GE(Clock::now() - begin, kTimeout);
+  EXPECT_FALSE(own.is_silent(1));
+  EXPECT_FALSE(other->is_silent(0));
+  other.reset();
+  EXPECT_TRUE(becomes_silent(own, 1));
+}
+
+TEST(Heartbeat, BeatsThatNobodyTakesHarmNobody) {
+  constexpr Milliseconds kTimeout(100);
+  Pair deaf, closed;
+  const Heartbeat own({{1, deaf.one.number()}, {2, closed.one.number()}}, kTimeout);
+  closed.two = Descriptor();
+  std::this_thread::sleep_for(3 * kTimeout);
+  EXPECT_TRUE(becomes_silent(own, 1));
+  EXPECT_TRUE(becomes_silent(own, 2));
+}
+
+}  // namespace
+}  // namespace tessera::comm
