@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <new>
+#include <system_error>
 
 #include "core/error.h"
 #include "engine/observer.h"
@@ -16,11 +17,18 @@ Failure out_of_memory() {
           "[memory] not enough memory; try a smaller size, fewer pictures at once, or --dtype bf16"};
 }
 
-bool is_allocation_failure(const c10::Error& error) {
-  const std::string_view what = error.what_without_backtrace();
-  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-         what.find("can't allocate memory") != std::string_view::npos ||
-         what.find("Storage size calculation overflowed") != std::string_view::npos;
+// What libraries say where there is no memory. oneDNN names no cause; but a primitive whose description it
+// has accepted needs nothing more than memory for its code and its scratch.
+bool is_allocation_failure(std::string_view what) {
+  for (const std::string_view words :
+       {"can't allocate memory", "Storage size calculation overflowed", "could not create a primitive",
+        "could not execute a primitive", "could not create a memory object"}) {
+    const size_t at = what.find(words);
+    // "could not create a primitive descriptor ..." is a refusal.
+    if (at != std::string_view::npos && !what.substr(at + words.size()).starts_with(" descriptor"))
+      return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -34,10 +42,20 @@ Failure current_failure() {
     return {kInterrupted, "stopped; nothing was written"};
   } catch (const std::bad_alloc&) {
     return out_of_memory();
+  } catch (const c10::OutOfMemoryError&) {
+    return out_of_memory();
   } catch (const c10::Error& error) {
-    if (is_allocation_failure(error)) return out_of_memory();
+    if (is_allocation_failure(error.what_without_backtrace())) return out_of_memory();
     return {kInternalError, fmt::format("[internal] {}", error.what_without_backtrace())};
+  } catch (const std::system_error& error) {
+    // A thread that found no memory for its stack, for one.
+    if (error.code() == std::errc::resource_unavailable_try_again ||
+        error.code() == std::errc::not_enough_memory) {
+      return out_of_memory();
+    }
+    return {kInternalError, fmt::format("[internal] {}", error.what())};
   } catch (const std::exception& error) {
+    if (is_allocation_failure(error.what())) return out_of_memory();
     return {kInternalError, fmt::format("[internal] {}", error.what())};
   }
 }

@@ -1,0 +1,45 @@
+#include "launch/failure.h"
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <new>
+#include <stdexcept>
+#include <system_error>
+
+#include "core/error.h"
+
+namespace tessera::launch {
+namespace {
+
+template <typename Thrown>
+int exit_code_of(const Thrown& thrown) {
+  try {
+    throw thrown;
+  } catch (...) {
+    return current_failure().exit_code;
+  }
+}
+
+TEST(Failure, MemoryThatRunsOutInALibraryIsOneCode) {
+  constexpr int kMemory = static_cast<int>(ErrorKind::kMemory);
+  EXPECT_EQ(exit_code_of(std::bad_alloc()), kMemory);
+  EXPECT_EQ(exit_code_of(std::runtime_error("could not create a primitive")), kMemory);
+  EXPECT_EQ(exit_code_of(std::runtime_error("could not execute a primitive")), kMemory);
+  EXPECT_EQ(exit_code_of(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again))),
+            kMemory);
+  EXPECT_EQ(exit_code_of(c10::Error({"f", "a.cc", 1}, "DefaultCPUAllocator: can't allocate memory")),
+            kMemory);
+  EXPECT_EQ(exit_code_of(c10::Error({"f", "a.cc", 1}, "could not create a primitive")), kMemory);
+}
+
+TEST(Failure, WhatIsNoMatterOfMemoryIsNot) {
+  EXPECT_EQ(exit_code_of(std::runtime_error("could not create a primitive descriptor for the sum primitive")),
+            kInternalError);
+  EXPECT_EQ(exit_code_of(std::runtime_error("anything else")), kInternalError);
+  EXPECT_EQ(exit_code_of(std::system_error(std::make_error_code(std::errc::io_error))), kInternalError);
+  EXPECT_EQ(exit_code_of(Error(ErrorKind::kInput, "file", "cut")), 3);
+}
+
+}  // namespace
+}  // namespace tessera::launch
