@@ -13,6 +13,7 @@ test: setup           ## set up, build, and run every test
 	@tools/build.sh release all
 	@python3 tools/check_layers.py
 	$(BUILD)/tests/tessera_tests --gtest_brief=1
+	@tools/test_capped.sh $(BUILD)/tests/tessera_tests
 	@tests/cli/run.sh $(BUILD)/tessera
 
 build: setup          ## set up and build the program

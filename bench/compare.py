@@ -57,6 +57,17 @@ def make_model(folder, layers, text_layers):
         (folder / "model_index.json").write_text(json.dumps(index))
 
 
+# What TESSERA_MAX_ISA says to the libraries (core/cpu.cc), for diffusers, which does not know it.
+CAPS = {"avx2": ("avx2", "AVX2", "AVX2"), "avx512": ("avx512", "AVX512_CORE", "AVX512"),
+        "avx512_bf16": ("avx512", "AVX512_CORE_BF16", "AVX512")}
+
+
+def cap_instruction_sets(isa):
+    """Of this process and those that it starts."""
+    names = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+    os.environ.update(zip(names, CAPS[isa]), TESSERA_MAX_ISA=isa)
+
+
 class Peer:
     """A process that does one unit of work per line on stdin and answers `seconds peak_bytes`."""
 
@@ -117,6 +128,9 @@ def diffusers_worker(arguments):
     from diffusers import AutoencoderKL, PixArtTransformer2DModel
     warnings.simplefilter("ignore")  # what tracing says of constants
     torch.set_num_threads(int(threads))
+    cap = os.environ.get("TESSERA_MAX_ISA")
+    if cap and torch.backends.cpu.get_cpu_capability().lower() not in (CAPS[cap][0], "avx2"):
+        sys.exit(f"compare: diffusers does not run under the cap {cap}")
     dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
     height, width = int(height) // 8, int(width) // 8
     if part in PROMPT_TOKENS:
@@ -227,6 +241,8 @@ def main():
     parser.add_argument("--peers", nargs="*", choices=["compile", "openvino"], default=installed_peers(),
                         help="beside eager diffusers: torch.compile, OpenVINO (default: those that are installed)")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
+    parser.add_argument("--max-isa", choices=CAPS, help="both sides without newer instructions than these; of the peers "
+                        "diffusers alone, as compilers look at the processor itself")
     parser.add_argument("--worker", nargs=7, help=argparse.SUPPRESS)
     parser.add_argument("--diffusers-command", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--make-model", nargs=3, help=argparse.SUPPRESS)
@@ -237,6 +253,9 @@ def main():
         return diffusers_command(args.diffusers_command)
     if args.worker:
         return diffusers_worker(args.worker)
+    if args.max_isa:
+        cap_instruction_sets(args.max_isa)
+        args.peers = []
     folder = args.models / f"sigma-{args.layers}"
     # In a process of its own: a child's peak memory counts from that of the parent that forked it.
     subprocess.run([sys.executable, __file__, "--make-model", str(folder), str(args.layers), str(TEXT_LAYERS)],

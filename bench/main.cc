@@ -7,8 +7,10 @@
 #include <string_view>
 
 #include "bench/worker.h"
+#include "core/cpu.h"
 
 int main(int argc, char** argv) {
+  tessera::cap_libraries();
   if (argc > 1 && std::string_view(argv[1]) == "worker") return tessera::run_worker(argc - 2, argv + 2);
   const c10::InferenceMode inference_mode;
   at::set_num_threads(1);

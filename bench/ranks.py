@@ -4,7 +4,7 @@
 Random weights of PixArt-Sigma-XL's real shape. Every round runs the command with one rank and then with each method, so
 that a ratio is of two runs of the same round. Bytes are those of the report against the closed forms of docs/parallel.md.
 "apart" is what the machine allows: as many runs of one rank at once as there are ranks, which share no work. A rank alone is
-pinned to its share of the cores as each of several is.
+pinned to its share of the cores as each of several is. TESSERA_MAX_ISA (core/cpu.h) caps the instruction set of all runs.
 """
 import argparse
 import json

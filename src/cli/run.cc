@@ -7,6 +7,7 @@
 #include "cli/generate_command.h"
 #include "cli/mesh_command.h"
 #include "cli/models_command.h"
+#include "core/cpu.h"
 #include "core/error.h"
 #include "core/heap.h"
 #include "launch/failure.h"
@@ -53,6 +54,7 @@ int run(const std::vector<std::string>& arguments) noexcept {
   launch::open_missing_streams();
   launch::install_signal_handlers();
   try {
+    cap_libraries();
     const int exit_code = dispatch(arguments);
     launch::flush_output();
     return exit_code;

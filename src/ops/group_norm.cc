@@ -57,15 +57,6 @@ TESSERA_INLINE void add_positions(const T* x, int64_t positions, int64_t channel
   }
 }
 
-TESSERA_KERNEL void add_moments(const float* x, int64_t positions, int64_t channels, float* scratch,
-                                double* total, double* total_squares) {
-  add_positions(x, positions, channels, scratch, total, total_squares);
-}
-TESSERA_KERNEL void add_moments(const Bf16* x, int64_t positions, int64_t channels, float* scratch,
-                                double* total, double* total_squares) {
-  add_positions(x, positions, channels, scratch, total, total_squares);
-}
-
 template <bool kSilu, typename T, typename Y>
 TESSERA_INLINE void map_positions(const T* x, Y* y, int64_t positions, int64_t channels, ChannelMap map) {
   for (int64_t p = 0; p < positions; ++p) {
@@ -77,21 +68,6 @@ TESSERA_INLINE void map_positions(const T* x, Y* y, int64_t positions, int64_t c
       store(to + c, kSilu ? silu(value) : value);
     }
   }
-}
-
-TESSERA_KERNEL void normalise(const float* x, float* y, int64_t positions, int64_t channels, ChannelMap map) {
-  map_positions<false>(x, y, positions, channels, map);
-}
-TESSERA_KERNEL void normalise(const Bf16* x, Bf16* y, int64_t positions, int64_t channels, ChannelMap map) {
-  map_positions<false>(x, y, positions, channels, map);
-}
-TESSERA_KERNEL void normalise_silu(const float* x, float* y, int64_t positions, int64_t channels,
-                                   ChannelMap map) {
-  map_positions<true>(x, y, positions, channels, map);
-}
-TESSERA_KERNEL void normalise_silu(const Bf16* x, Bf16* y, int64_t positions, int64_t channels,
-                                   ChannelMap map) {
-  map_positions<true>(x, y, positions, channels, map);
 }
 
 // The sums of all channels of one sample. Threads take equal runs of positions; their sums are added in
@@ -107,8 +83,8 @@ ChannelSums sum_channels(const T* x, int64_t positions, int64_t channels) {
     for (int64_t part = begin; part < end; ++part) {
       const int64_t first = blocks * part / parts * kBlock;
       const int64_t last = std::min(positions, blocks * (part + 1) / parts * kBlock);
-      add_moments(x + first * channels, last - first, channels, scratch.data(), sums[part].sum.data(),
-                  sums[part].squares.data());
+      run_kernel<add_positions<T>>(x + first * channels, last - first, channels, scratch.data(),
+                                   sums[part].sum.data(), sums[part].squares.data());
     }
   });
   for (int64_t part = 1; part < parts; ++part) {
@@ -167,9 +143,9 @@ void apply(const GroupNorm& norm, bool with_silu, const T* x, T* y, at::IntArray
       const T* from = x + offset + begin * channels;
       T* to = y + offset + begin * channels;
       if (with_silu) {
-        normalise_silu(from, to, end - begin, channels, map);
+        run_kernel<map_positions<true, T, T>>(from, to, end - begin, channels, map);
       } else {
-        normalise(from, to, end - begin, channels, map);
+        run_kernel<map_positions<false, T, T>>(from, to, end - begin, channels, map);
       }
     });
   }
@@ -246,11 +222,11 @@ ChannelMaps GroupNorm::maps(const at::Tensor& x) const {
              : channel_maps(*this, static_cast<const Bf16*>(x.const_data_ptr()), x.sizes());
 }
 
-TESSERA_KERNEL void map_silu(const float* x, float* y, int64_t positions, int64_t channels, ChannelMap map) {
-  map_positions<true>(x, y, positions, channels, map);
+void map_silu(const float* x, float* y, int64_t positions, int64_t channels, ChannelMap map) {
+  run_kernel<map_positions<true, float, float>>(x, y, positions, channels, map);
 }
-TESSERA_KERNEL void map_silu(const Bf16* x, float* y, int64_t positions, int64_t channels, ChannelMap map) {
-  map_positions<true>(x, y, positions, channels, map);
+void map_silu(const Bf16* x, float* y, int64_t positions, int64_t channels, ChannelMap map) {
+  run_kernel<map_positions<true, Bf16, float>>(x, y, positions, channels, map);
 }
 
 }  // namespace tessera::ops

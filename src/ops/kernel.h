@@ -1,19 +1,27 @@
 // What our own CPU kernels share: one binary that carries code for several instruction sets, bfloat16
 // conversion and an exponential that the compiler can vectorise.
 //
-// A kernel is a plain loop over a range in a function marked TESSERA_KERNEL; at::parallel_for calls it with
-// its part. (A lambda does not inherit the mark: keep loops out of lambdas.) Helpers are always_inline, so
-// that they are compiled for the instruction set of the kernel that uses them.
+// A kernel is a plain loop over a range in a function marked TESSERA_INLINE; at::parallel_for calls it with
+// its part by run_kernel<function>(arguments). (A lambda does not inherit the instruction set: keep loops out
+// of lambdas.) Helpers are marked likewise, so that they are compiled for the kernel that uses them.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
-// Clang is used for analysis and fuzzing only; sanitizer builds define TESSERA_NO_CLONES.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(TESSERA_NO_CLONES)
-#define TESSERA_KERNEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#include "core/cpu.h"
+
+// x86-64-v3 and -v4, by features: a function with another `arch` could not inline those without.
+#if defined(__x86_64__)
+#define TESSERA_TARGET_AVX2 \
+  __attribute__((target("avx,avx2,bmi,bmi2,f16c,fma,lzcnt,movbe,popcnt,sse4.2,xsave,cx16,sahf")))
+#define TESSERA_TARGET_AVX512                                                                \
+  __attribute__((                                                                            \
+      target("avx,avx2,bmi,bmi2,f16c,fma,lzcnt,movbe,popcnt,sse4.2,xsave,cx16,sahf,avx512f," \
+             "avx512bw,avx512cd,avx512dq,avx512vl")))
 #else
-#define TESSERA_KERNEL
+#define TESSERA_TARGET_AVX2
+#define TESSERA_TARGET_AVX512
 #endif
 
 // Before a loop whose iterations do not depend on each other although its pointers may be equal (in-place
@@ -27,6 +35,28 @@
 #define TESSERA_INLINE inline __attribute__((always_inline))
 
 namespace tessera::ops {
+
+// The code of one kernel for each instruction set, and which of them this process runs.
+template <auto kKernel, typename Function = decltype(kKernel)>
+struct KernelCode;
+template <auto kKernel, typename... Args>
+struct KernelCode<kKernel, void (*)(Args...)> {
+  TESSERA_TARGET_AVX512 static void avx512(Args... args) { kKernel(args...); }
+  TESSERA_TARGET_AVX2 static void avx2(Args... args) { kKernel(args...); }
+  static void baseline(Args... args) { kKernel(args...); }
+
+  static auto chosen() {
+    static const auto code = cpu_isa() >= Isa::kAvx512 ? &avx512
+                             : cpu_isa() >= Isa::kAvx2 ? &avx2
+                                                       : &baseline;
+    return code;
+  }
+};
+
+template <auto kKernel, typename... Args>
+void run_kernel(const Args&... args) {
+  KernelCode<kKernel>::chosen()(args...);
+}
 
 // The bits of a bfloat16; what data_ptr() of an at::kBFloat16 tensor points to.
 using Bf16 = uint16_t;

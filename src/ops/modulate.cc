@@ -44,23 +44,6 @@ TESSERA_INLINE void gate_rows(T* x, const T* y, const float* gate, int64_t begin
   }
 }
 
-TESSERA_KERNEL void norm_kernel(const float* x, const float* scale, const float* shift, float* out,
-                                int64_t begin, int64_t end, int64_t width, float epsilon) {
-  norm_rows(x, scale, shift, out, begin, end, width, epsilon);
-}
-TESSERA_KERNEL void norm_kernel(const Bf16* x, const float* scale, const float* shift, Bf16* out,
-                                int64_t begin, int64_t end, int64_t width, float epsilon) {
-  norm_rows(x, scale, shift, out, begin, end, width, epsilon);
-}
-TESSERA_KERNEL void gate_kernel(float* x, const float* y, const float* gate, int64_t begin, int64_t end,
-                                int64_t width) {
-  gate_rows(x, y, gate, begin, end, width);
-}
-TESSERA_KERNEL void gate_kernel(Bf16* x, const Bf16* y, const float* gate, int64_t begin, int64_t end,
-                                int64_t width) {
-  gate_rows(x, y, gate, begin, end, width);
-}
-
 bool has_kernel(const at::Tensor& x) {
   return x.is_cpu() && x.is_contiguous() &&
          (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
@@ -87,9 +70,11 @@ at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, co
   at::parallel_for(0, x.numel() / width, kGrain, [&](int64_t begin, int64_t end) {
     const float *by = data<float>(scale), *plus = data<float>(shift);
     if (x.scalar_type() == at::kFloat) {
-      norm_kernel(data<float>(x), by, plus, data<float>(out), begin, end, width, static_cast<float>(epsilon));
+      run_kernel<norm_rows<float>>(data<float>(x), by, plus, data<float>(out), begin, end, width,
+                                   static_cast<float>(epsilon));
     } else {
-      norm_kernel(data<Bf16>(x), by, plus, data<Bf16>(out), begin, end, width, static_cast<float>(epsilon));
+      run_kernel<norm_rows<Bf16>>(data<Bf16>(x), by, plus, data<Bf16>(out), begin, end, width,
+                                  static_cast<float>(epsilon));
     }
   });
   return out;
@@ -105,9 +90,9 @@ void add_gated_(at::Tensor& x, const at::Tensor& y, const at::Tensor& gate) {
   }
   at::parallel_for(0, x.numel() / width, kGrain, [&](int64_t begin, int64_t end) {
     if (x.scalar_type() == at::kFloat) {
-      gate_kernel(data<float>(x), data<float>(y), data<float>(gate), begin, end, width);
+      run_kernel<gate_rows<float>>(data<float>(x), data<float>(y), data<float>(gate), begin, end, width);
     } else {
-      gate_kernel(data<Bf16>(x), data<Bf16>(y), data<float>(gate), begin, end, width);
+      run_kernel<gate_rows<Bf16>>(data<Bf16>(x), data<Bf16>(y), data<float>(gate), begin, end, width);
     }
   });
 }

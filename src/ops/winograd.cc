@@ -50,23 +50,6 @@ TESSERA_INLINE void transform_products(const float* m, int64_t stride, int64_t c
   }
 }
 
-TESSERA_KERNEL void set_output(const float* m, int64_t stride, int64_t channels, const float* bias,
-                               const Target<float>& target) {
-  transform_products<false>(m, stride, channels, bias, target);
-}
-TESSERA_KERNEL void set_output(const float* m, int64_t stride, int64_t channels, const float* bias,
-                               const Target<Bf16>& target) {
-  transform_products<false>(m, stride, channels, bias, target);
-}
-TESSERA_KERNEL void add_output(const float* m, int64_t stride, int64_t channels, const float* bias,
-                               const Target<float>& target) {
-  transform_products<true>(m, stride, channels, bias, target);
-}
-TESSERA_KERNEL void add_output(const float* m, int64_t stride, int64_t channels, const float* bias,
-                               const Target<Bf16>& target) {
-  transform_products<true>(m, stride, channels, bias, target);
-}
-
 // One sample: x [height, width, in], y [height, width, out].
 template <typename T>
 struct Image {
@@ -172,9 +155,9 @@ void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, boo
       const Target<T> target = image.target(first + t, channel, scratch.dropped.data(), panel);
       const auto* tile_products = products + t * panel;
       if (add) {
-        add_output(tile_products, count * panel, panel, bias + channel, target);
+        run_kernel<transform_products<true, T>>(tile_products, count * panel, panel, bias + channel, target);
       } else {
-        set_output(tile_products, count * panel, panel, bias + channel, target);
+        run_kernel<transform_products<false, T>>(tile_products, count * panel, panel, bias + channel, target);
       }
     }
   }
@@ -219,9 +202,9 @@ void convolve(const Winograd& conv, const at::Tensor& x, at::Tensor& y, bool add
 }  // namespace
 
 bool winograd_is_faster(int64_t in, int64_t out, at::ScalarType dtype, at::Device device) {
-  if (!device.is_cpu() || !cpu_has_avx512() || in < 64 || out < 64 || in % 32 != 0 || out % 32 != 0)
+  if (!device.is_cpu() || cpu_isa() < Isa::kAvx512 || in < 64 || out < 64 || in % 32 != 0 || out % 32 != 0)
     return false;
-  return dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16() && !cpu_has_amx_bf16());
+  return dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16() && cpu_isa() < Isa::kAmx);
 }
 
 Winograd::Winograd(const at::Tensor& weight, const at::Tensor& bias_vector, at::ScalarType dtype)

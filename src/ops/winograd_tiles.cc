@@ -116,17 +116,14 @@ at::Tensor make_taps(const at::Tensor& weight, const WinogradFilter& filter, at:
   return taps;
 }
 
-TESSERA_KERNEL void transform_input(const WinogradTile<float>& tile, int64_t channels, float* v,
-                                    int64_t stride) {
-  transform_tile(tile, channels, v, stride);
+void transform_input(const WinogradTile<float>& tile, int64_t channels, float* v, int64_t stride) {
+  run_kernel<transform_tile<float, float>>(tile, channels, v, stride);
 }
-TESSERA_KERNEL void transform_input(const WinogradTile<float>& tile, int64_t channels, Bf16* v,
-                                    int64_t stride) {
-  transform_tile(tile, channels, v, stride);
+void transform_input(const WinogradTile<float>& tile, int64_t channels, Bf16* v, int64_t stride) {
+  run_kernel<transform_tile<float, Bf16>>(tile, channels, v, stride);
 }
-TESSERA_KERNEL void transform_input(const WinogradTile<Bf16>& tile, int64_t channels, Bf16* v,
-                                    int64_t stride) {
-  transform_tile(tile, channels, v, stride);
+void transform_input(const WinogradTile<Bf16>& tile, int64_t channels, Bf16* v, int64_t stride) {
+  run_kernel<transform_tile<Bf16, Bf16>>(tile, channels, v, stride);
 }
 
 void multiply(const float* a, const float* b, float* c, int64_t rows, int64_t in, int64_t panel) {

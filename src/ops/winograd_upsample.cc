@@ -64,13 +64,6 @@ TESSERA_INLINE void transform_products(const Products& m, int64_t channels, cons
   }
 }
 
-TESSERA_KERNEL void set_rows(const Products& m, int64_t channels, const float* bias, float* const* pixel) {
-  transform_products(m, channels, bias, pixel);
-}
-TESSERA_KERNEL void set_rows(const Products& m, int64_t channels, const float* bias, Bf16* const* pixel) {
-  transform_products(m, channels, bias, pixel);
-}
-
 // One sample: x [height, width, in], y [2 height, 2 width, out].
 template <typename T>
 struct Image {
@@ -134,7 +127,7 @@ void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, int
         }
         T* pixel[kCorners * kPixels];
         image.targets(first + t, phase, channel, scratch.dropped.data(), pixel);
-        set_rows(m, panel, bias + channel, pixel);
+        run_kernel<transform_products<T>>(m, panel, bias + channel, pixel);
       }
     }
   }

@@ -3,6 +3,7 @@ import collections
 import json
 import os
 import pathlib
+import platform
 import signal
 
 from files import assert_near, difference, read_latents
@@ -205,3 +206,16 @@ def the_report_of_a_timeline_and_without(box):
     assert difference(one[1], box.latents(*PICTURE)[1]) == 0
     events = box.report("trace.json")["traceEvents"]
     assert [event["name"] for event in events if "step" in event["args"]] == [f"step {i}, patch 0" for i in range(3)], events
+
+
+@test
+def the_cap_of_instruction_sets_reaches_the_libraries(box):
+    expected = box.latents(*PICTURE)
+    capped = {"TESSERA_MAX_ISA": "avx2"}
+    assert_near(box.latents(*PICTURE, env=capped), expected, 1e-4)
+    outcome = box.paint(*PICTURE, "-o", "out.png", env={**capped, "ONEDNN_VERBOSE": "1"})
+    said = [line for line in outcome.out.splitlines() if line.startswith("onednn_verbose") and ",isa:" in line]
+    if platform.machine() == "x86_64":
+        assert said and all(line.endswith("isa:Intel AVX2") for line in said), said
+    (box.folder / "out.png").unlink()
+    box.refuse(2, "TESSERA_MAX_ISA", "generate", "a cat", "--model", MODEL, env={"TESSERA_MAX_ISA": "avx"})

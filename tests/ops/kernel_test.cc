@@ -12,22 +12,22 @@
 namespace tessera::ops {
 namespace {
 
-TESSERA_KERNEL void exp_all(const float* x, float* y, int64_t n) {
+TESSERA_INLINE void exp_all(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = exp_approximate(x[i]);
 }
 
-TESSERA_KERNEL void round_all(const float* x, Bf16* y, int64_t n) {
+TESSERA_INLINE void round_all(const float* x, Bf16* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) store(y + i, x[i]);
 }
 
-TESSERA_KERNEL void widen_all(const Bf16* x, float* y, int64_t n) {
+TESSERA_INLINE void widen_all(const Bf16* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = load(x[i]);
 }
 
 TEST(ExpApproximate, IsWithinTwoUlpOverTheWholeRange) {
   const at::Tensor x = at::linspace(-87.3, 88.7, 2'000'003, at::kFloat);
   at::Tensor y = at::empty_like(x);
-  exp_all(x.const_data_ptr<float>(), y.mutable_data_ptr<float>(), x.numel());
+  run_kernel<exp_all>(x.const_data_ptr<float>(), y.mutable_data_ptr<float>(), x.numel());
   double worst = 0;
   for (int64_t i = 0; i < x.numel(); ++i) {
     const double truth = std::exp(static_cast<double>(x.const_data_ptr<float>()[i]));
@@ -42,7 +42,7 @@ TEST(ExpApproximate, TheEndsOfTheRange) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const std::vector<float> x = {0.0F, -0.0F, 89.0F, kInfinity, -kInfinity, -1000.0F, 1000.0F, NAN, -100.0F};
   std::vector<float> y(x.size());
-  exp_all(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  run_kernel<exp_all>(x.data(), y.data(), static_cast<int64_t>(x.size()));
   EXPECT_EQ(y[0], 1.0F);
   EXPECT_EQ(y[1], 1.0F);
   EXPECT_EQ(y[2], kInfinity);
@@ -72,12 +72,13 @@ TEST(Bf16, RoundsAsAtenDoes) {
   }
   const at::Tensor x = at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kFloat);
   at::Tensor rounded = at::empty_like(x, at::kBFloat16);
-  round_all(values.data(), static_cast<Bf16*>(rounded.mutable_data_ptr()), x.numel());
+  run_kernel<round_all>(values.data(), static_cast<Bf16*>(rounded.mutable_data_ptr()), x.numel());
   EXPECT_TRUE(
       at::allclose(rounded.to(at::kFloat), x.to(at::kBFloat16).to(at::kFloat), 0, 0, /*equal_nan=*/true));
 
   at::Tensor widened = at::empty_like(x);
-  widen_all(static_cast<const Bf16*>(rounded.const_data_ptr()), widened.mutable_data_ptr<float>(), x.numel());
+  run_kernel<widen_all>(static_cast<const Bf16*>(rounded.const_data_ptr()), widened.mutable_data_ptr<float>(),
+                        x.numel());
   EXPECT_TRUE(at::allclose(widened, rounded.to(at::kFloat), 0, 0, /*equal_nan=*/true));
 }
 

@@ -2,7 +2,10 @@
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
+#include "core/cpu.h"
+
 int main(int argc, char** argv) {
+  tessera::cap_libraries();
   ::testing::InitGoogleTest(&argc, argv);
   // What the program does: no autograd anywhere, and one thread so that results do not depend on the machine.
   const c10::InferenceMode inference_mode;
