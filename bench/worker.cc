@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "core/error.h"
+#include "engine/denoiser_stage.h"
 #include "models/autoencoder_kl.h"
 #include "models/pixart.h"
 
@@ -29,13 +30,17 @@ std::function<void()> denoiser_work(const std::filesystem::path& model, const mo
                                     int64_t height, int64_t width, int64_t tokens) {
   models::LoadStatistics statistics;
   const std::shared_ptr<models::Denoiser> denoiser = models::load_pixart(model, options, statistics);
+  const models::DenoiserShape shape = models::read_pixart_shape(model);
   const int64_t caption = JsonConfig::read(model / "transformer" / "config.json").integer("caption_channels");
-  const std::vector<models::Conditioning> prompts = {{at::randn({1, caption})},
-                                                     {at::randn({tokens, caption})}};
-  const std::shared_ptr<models::Denoiser::Context> context =
-      denoiser->prepare(prompts, {height / 8, width / 8, 8, {height / 16, width / 16}});
-  const at::Tensor z = at::randn({2, denoiser->latent_channels(), height / 8, width / 8});
-  return [=] { denoiser->run_stage(z, 500.0, {0, 1}, {0, 1}, *context); };
+  const std::vector<models::Conditioning> prompts = {{{models::kTokens, at::randn({1, caption})}},
+                                                     {{models::kTokens, at::randn({tokens, caption})}}};
+  parallel::Ranks alone;
+  const models::Canvas canvas{height / 8, width / 8, 8};
+  const auto stage = std::make_shared<engine::DenoiserStage>(*denoiser, shape, prompts,
+                                                             std::vector<int64_t>{0, 1}, canvas, alone);
+  const at::Tensor z = at::randn({2, shape.latent_channels, height / 8, width / 8});
+  // Each work is a step of its own.
+  return [denoiser, stage, z, step = int64_t{0}]() mutable { stage->run(step++, 500.0, {0, 1}, {z}); };
 }
 
 std::function<void()> decoder_work(const std::filesystem::path& model, const models::LoadOptions& options,
@@ -58,7 +63,7 @@ int run_worker(int argc, char** argv) {
   const c10::InferenceMode inference_mode;
   at::set_num_threads(std::stoi(argv[3]));
   models::LoadOptions options;
-  options.dtype = std::string(argv[2]) == "bf16" ? at::kBFloat16 : at::kFloat;
+  options.placement.dtype = std::string(argv[2]) == "bf16" ? at::kBFloat16 : at::kFloat;
   const std::string part = argv[0];
   const int64_t height = std::stoll(argv[4]), width = std::stoll(argv[5]);
   const std::function<void()> work =

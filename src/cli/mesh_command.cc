@@ -34,8 +34,9 @@ struct Subject {
   engine::Model model;
   engine::Settings settings;
 
-  int64_t rows() const { return settings.latent_height / model.patch_size; }
-  int64_t columns() const { return settings.latent_width / model.patch_size; }
+  models::Canvas canvas() const {
+    return {settings.latent_height, settings.latent_width, model.scale_factor};
+  }
 };
 
 std::optional<Subject> read_subject(const MeshArguments& arguments) {
@@ -64,18 +65,18 @@ struct Share {
 Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t rank) {
   const parallel::Ranks ranks(rank, layout);
   const comm::TensorGroups tensor_groups{ranks.tensor_inner, ranks.tensor_outer};
-  const parallel::TokenCut cut = engine::make_cut(ranks, subject.rows(), subject.columns());
+  const parallel::Cut cut = engine::make_cut(ranks, subject.model.shape, subject.canvas());
   const Range layer_heads = tensor_groups.part(subject.model.shape.heads);
   const Range heads = ranks.ulysses.part(layer_heads.length);
   const Range blocks = layout.stage(ranks.pipeline.rank);
 
   // On the meta device nothing is read.
-  const models::LoadOptions options{subject.settings.request.dtype, at::kMeta, tensor_groups, blocks};
+  const models::LoadOptions options{{subject.settings.request.dtype, at::kMeta, tensor_groups}, blocks};
   models::LoadStatistics statistics;
   const ScopedLogSink silence({});
   subject.model.family->load_denoiser(subject.model.folder, options, statistics);
   return {blocks,
-          cut.row_count(cut.all_patches(), cut.sequence_rank()),
+          cut.held(cut.all_patches(), ranks.sequence.rank).rows,
           {layer_heads.begin + heads.begin, heads.length},
           statistics.bytes_held};
 }

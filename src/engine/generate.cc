@@ -68,7 +68,7 @@ class Run {
       models::LoadStatistics cost;
       const weights::MemoryCounter memory;
       auto part = loader(model_.folder, options, cost);
-      result_.weights_bytes += memory.bytes();
+      result_.weights_bytes += memory.bytes() + cost.bytes_at_use;
       result_.bytes_read += cost.bytes_read;
       return_freed_memory();  // in which weights were brought into their form
       return part;
@@ -78,19 +78,20 @@ class Run {
  public:
   Run(const Settings& settings, const Model& model, const Observer& observer, const parallel::Ranks& ranks)
       : settings_(settings), model_(model), observer_(observer), ranks_(ranks) {
-    options_.dtype = settings.request.dtype;
-    options_.device = settings.request.device;
+    options_.placement.dtype = settings.request.dtype;
+    options_.placement.device = settings.request.device;
+    options_.stays = false;
   }
 
   models::LoadOptions text_options() const {
     models::LoadOptions options = options_;
-    if (ranks_.layout.text_encoder_parallel) options.tensor_groups.inner = ranks_.replica;
+    if (ranks_.layout.text_encoder_parallel) options.placement.groups.inner = ranks_.replica;
     return options;
   }
 
   models::LoadOptions stage_options() const {
     models::LoadOptions options = options_;
-    options.tensor_groups = {ranks_.tensor_inner, ranks_.tensor_outer};
+    options.placement.groups = {ranks_.tensor_inner, ranks_.tensor_outer};
     if (ranks_.pipeline.size > 1) options.blocks = ranks_.layout.stage(ranks_.pipeline.rank);
     return options;
   }
@@ -99,14 +100,9 @@ class Run {
   std::vector<models::Conditioning> encode() {
     const auto encoder = load(Stage::kLoadTextEncoder, model_.family->load_text_encoder, text_options());
     return stage(Stage::kEncode, result_.seconds.encode, [&] {
-      std::vector<models::Conditioning> prompts;
-      const auto add = [&](const std::string& text) {
-        check_cancelled(observer_);
-        prompts.push_back(encoder->encode(text, settings_.max_sequence_length));
-      };
-      if (settings_.guided()) add(settings_.request.negative_prompt);
-      for (const std::string& prompt : settings_.request.prompts) add(prompt);
-      return prompts;
+      std::vector<std::string> prompts = settings_.request.prompts;
+      if (settings_.guided()) prompts.insert(prompts.begin(), settings_.request.negative_prompt);
+      return encoder->encode(prompts, settings_.max_sequence_length);
     });
   }
 
@@ -117,19 +113,16 @@ class Run {
       const Request& request = settings_.request;
       Noise noise(request.seed);
       const at::Tensor z = noise
-                               .draw({settings_.pictures(), model_.latent_channels, settings_.latent_height,
-                                      settings_.latent_width})
-                               .to(options_.device) *
+                               .draw({settings_.pictures(), model_.shape.latent_channels,
+                                      settings_.latent_height, settings_.latent_width})
+                               .to(request.device) *
                            sampler.init_noise_sigma();
-      const models::Canvas canvas{settings_.latent_height, settings_.latent_width, model_.scale_factor,
-                                  make_cut(ranks_, settings_.latent_height / model_.patch_size,
-                                           settings_.latent_width / model_.patch_size)};
-      const auto context = denoiser->prepare(prompts, canvas);
+      const models::Canvas canvas{settings_.latent_height, settings_.latent_width, model_.scale_factor};
       const Guidance guidance =
           make_guidance(static_cast<int64_t>(request.prompts.size()), request.num_images_per_prompt,
                         settings_.guided(), settings_.guidance);
-      return engine::denoise({*denoiser, *context, sampler, guidance, canvas.cut, ranks_}, z, noise,
-                             observer_, result_.step_seconds);
+      DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), canvas, ranks_);
+      return engine::denoise({stage, sampler, guidance, ranks_}, z, noise, observer_, result_.step_seconds);
     });
   }
 
@@ -186,7 +179,7 @@ Result generate(const Settings& settings, const Model& model, const Observer& ob
 
   // What can be refused is refused before the first weight is loaded.
   const int64_t tokens =
-      (settings.latent_height / model.patch_size) * (settings.latent_width / model.patch_size);
+      (settings.latent_height / model.shape.patch.rows) * (settings.latent_width / model.shape.patch.columns);
   const auto sampler =
       samplers::make_sampler(model.scheduler, settings.request.scheduler, settings.steps, tokens);
   {

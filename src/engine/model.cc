@@ -26,10 +26,6 @@ Model read_model(const std::filesystem::path& folder) {
   model.folder = folder;
   model.family = &models::find_family(index.string("_class_name"), index.where());
 
-  const JsonConfig denoiser = JsonConfig::read(folder / "transformer" / "config.json");
-  model.sample_size = denoiser.count("sample_size", 1 << 14);
-  model.patch_size = denoiser.count("patch_size", 1 << 10);
-  model.latent_channels = denoiser.count("in_channels", 1 << 10);
   model.shape = model.family->read_shape(folder);
 
   // Each block of the decoder but the last doubles the sides.
@@ -37,9 +33,9 @@ Model read_model(const std::filesystem::path& folder) {
   const size_t blocks = decoder.integers("block_out_channels").size();
   if (blocks < 1 || blocks > 8) decoder.fail("block_out_channels", "a list of 1 to 8 integers");
   model.scale_factor = int64_t{1} << (blocks - 1);
-  if (decoder.integer("latent_channels", 4) != model.latent_channels) {
+  if (decoder.integer("latent_channels", 4) != model.shape.latent_channels) {
     decoder.fail("latent_channels",
-                 fmt::format("{}, as in_channels of the transformer", model.latent_channels));
+                 fmt::format("{}, as in_channels of the transformer", model.shape.latent_channels));
   }
 
   model.scheduler = JsonConfig::read(folder / "scheduler" / "scheduler_config.json");
@@ -48,7 +44,7 @@ Model read_model(const std::filesystem::path& folder) {
 
 void check_weights(const Model& model) {
   models::LoadOptions options;
-  options.device = at::kMeta;
+  options.placement.device = at::kMeta;
   models::LoadStatistics cost;
   const auto encoder = model.family->load_text_encoder(model.folder, options, cost);
   const auto denoiser = model.family->load_denoiser(model.folder, options, cost);

@@ -12,10 +12,7 @@ namespace tessera::engine {
 struct Model {
   std::filesystem::path folder;  // holds model_index.json
   const models::Family* family = nullptr;
-  JsonConfig scheduler;     // scheduler/scheduler_config.json
-  int64_t sample_size = 0;  // latent side that the denoiser was trained for
-  int64_t patch_size = 0;   // latent sides are multiples of it
-  int64_t latent_channels = 0;
+  JsonConfig scheduler;      // scheduler/scheduler_config.json
   int64_t scale_factor = 0;  // pixels per latent row
   models::DenoiserShape shape;
 };

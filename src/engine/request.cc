@@ -36,16 +36,16 @@ void check_side(const std::string& option, int64_t side, int64_t unit) {
 }
 
 void resolve_size(const Request& request, const Model& model, Settings& settings) {
-  const int64_t side = model.sample_size * model.scale_factor;
+  const int64_t side = model.shape.sample_size * model.scale_factor;
   settings.height = in_range("--height", request.height.value_or(side), kMaxSide);
   settings.width = in_range("--width", request.width.value_or(side), kMaxSide);
   const std::pair wish(settings.height, settings.width);
   const std::pair painted =
       request.resolution_binning
-          ? model.family->bin_resolution(settings.height, settings.width, model.sample_size)
+          ? model.family->bin_resolution(settings.height, settings.width, model.shape.sample_size)
           : wish;
   // What is resized after painting need not fit the patches.
-  const int64_t unit = painted == wish ? model.scale_factor * model.patch_size : model.scale_factor;
+  const int64_t unit = painted == wish ? model.scale_factor * model.shape.patch.rows : model.scale_factor;
   check_side("--height", settings.height, unit);
   check_side("--width", settings.width, unit);
   settings.painted_height = painted.first;
@@ -96,7 +96,7 @@ parallel::Workload workload(const Settings& settings, const Model& model) {
           .blocks = model.shape.blocks,
           .embedding = model.shape.embedding,
           .head = model.shape.head,
-          .token_rows = settings.latent_height / model.patch_size,
+          .token_rows = settings.latent_height / model.shape.patch.rows,
           .steps = settings.steps,
           .pictures = settings.pictures(),
           .guided = settings.guided()};

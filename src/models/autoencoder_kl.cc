@@ -1,11 +1,10 @@
 #include "models/autoencoder_kl.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "models/loading.h"
 
 namespace tessera::models {
 namespace {
@@ -39,31 +38,17 @@ std::optional<ops::Conv2d> read_quant_conv(const weights::Scope& scope, int64_t 
   return ops::Conv2d(scope, channels, channels, 1);
 }
 
-at::ScalarType compute_dtype(const LoadOptions& options, const AutoencoderKLConfig& config) {
-  const bool half_fails = options.device.is_cpu() || config.force_upcast;
-  return options.dtype == at::kHalf && half_fails ? at::kFloat : options.dtype;
-}
-
 // Reads one half. Keys that start with one of `other_half` are none of its business.
 template <typename Half>
 std::unique_ptr<Half> load_half(const std::filesystem::path& folder, const LoadOptions& options,
-                                LoadStatistics& statistics, const std::vector<std::string>& other_half) {
+                                LoadStatistics& statistics, const std::vector<std::string_view>& other_half) {
   const AutoencoderKLConfig config(JsonConfig::read(folder / "config.json"));
-  weights::Checkpoint checkpoint(folder);
-  const at::ScalarType dtype = compute_dtype(options, config);
-  auto half = std::make_unique<Half>(weights::Scope(checkpoint, dtype, options.device), config);
-
-  std::vector<std::string> unused;
-  for (const std::string& key : checkpoint.unused()) {
-    const bool others = std::any_of(other_half.begin(), other_half.end(),
-                                    [&](const std::string& prefix) { return key.starts_with(prefix); });
-    if (!others) unused.push_back(key);
-  }
-  if (!unused.empty()) {
-    log_warning("[{}] weights that no layer reads: {}", folder.string(), fmt::join(unused, ", "));
-  }
-  statistics.bytes_read += checkpoint.bytes_used();
-  statistics.bytes_held += checkpoint.bytes_held();
+  PartFiles files(folder, options);
+  const weights::Scope scope = files.scope();
+  const bool half_fails = scope.device().is_cpu() || config.force_upcast;
+  auto half = std::make_unique<Half>(
+      scope.dtype() == at::kHalf && half_fails ? scope.with_dtype(at::kFloat) : scope, config);
+  files.finish(statistics, /*is_all=*/true, other_half);
   return half;
 }
 

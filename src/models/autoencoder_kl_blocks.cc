@@ -1,5 +1,6 @@
 #include "models/autoencoder_kl_blocks.h"
 
+#include <array>
 #include <utility>
 
 #include "ops/attention.h"
@@ -11,19 +12,21 @@ constexpr double kEps = 1e-6;
 
 // Layers 0, 1, ... of `scope`: the first maps `in` channels to `out`, the others keep `out`.
 std::vector<ResnetBlock2D> resnet_chain(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
-                                        int64_t groups) {
+                                        int64_t norm_groups) {
   std::vector<ResnetBlock2D> chain;
-  for (int64_t i = 0; i < layers; ++i) chain.emplace_back(scope / i, i == 0 ? in : out, out, groups);
+  for (int64_t i = 0; i < layers; ++i) chain.emplace_back(scope / i, i == 0 ? in : out, out, norm_groups);
   return chain;
 }
 
 // Query, key and value as one product.
 ops::Linear read_qkv(const weights::Scope& scope, int64_t channels) {
   const bool old_names = (scope / "query").has("weight");
-  const std::vector<weights::Scope> parts = old_names
-                                                ? std::vector{scope / "query", scope / "key", scope / "value"}
-                                                : std::vector{scope / "to_q", scope / "to_k", scope / "to_v"};
-  return ops::read_linear(parts, channels, channels, {0, channels}, {0, channels});
+  const Range all{0, channels};
+  std::vector<ops::LayerPart> parts;
+  for (const char* name :
+       old_names ? std::array{"query", "key", "value"} : std::array{"to_q", "to_k", "to_v"})
+    parts.push_back({scope / name, channels, all});
+  return ops::read_linear(parts, channels, all);
 }
 
 ops::Linear read_out(const weights::Scope& scope, int64_t channels) {
@@ -33,9 +36,9 @@ ops::Linear read_out(const weights::Scope& scope, int64_t channels) {
 
 }  // namespace
 
-ResnetBlock2D::ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t groups)
-    : norm1(scope / "norm1", in, groups, kEps),
-      norm2(scope / "norm2", out, groups, kEps),
+ResnetBlock2D::ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t norm_groups)
+    : norm1(scope / "norm1", in, norm_groups, kEps),
+      norm2(scope / "norm2", out, norm_groups, kEps),
       conv1(scope / "conv1", in, out, 3, 1, 1),
       conv2(scope / "conv2", out, out, 3, 1, 1) {
   if (in != out) conv_shortcut.emplace(scope / "conv_shortcut", in, out, 1);
@@ -48,8 +51,8 @@ at::Tensor ResnetBlock2D::operator()(at::Tensor x) const {
   return sum;
 }
 
-AttentionBlock::AttentionBlock(const weights::Scope& scope, int64_t channels, int64_t groups)
-    : group_norm(scope / "group_norm", channels, groups, kEps),
+AttentionBlock::AttentionBlock(const weights::Scope& scope, int64_t channels, int64_t norm_groups)
+    : group_norm(scope / "group_norm", channels, norm_groups, kEps),
       qkv(read_qkv(scope, channels)),
       out(read_out(scope, channels)) {}
 
@@ -61,9 +64,10 @@ at::Tensor AttentionBlock::operator()(at::Tensor x) const {
   return x;
 }
 
-MidBlock2D::MidBlock2D(const weights::Scope& scope, int64_t channels, int64_t groups, bool with_attention)
-    : resnets(resnet_chain(scope / "resnets", channels, channels, 2, groups)) {
-  if (with_attention) attention.emplace(scope / "attentions" / 0, channels, groups);
+MidBlock2D::MidBlock2D(const weights::Scope& scope, int64_t channels, int64_t norm_groups,
+                       bool with_attention)
+    : resnets(resnet_chain(scope / "resnets", channels, channels, 2, norm_groups)) {
+  if (with_attention) attention.emplace(scope / "attentions" / 0, channels, norm_groups);
 }
 
 at::Tensor MidBlock2D::operator()(at::Tensor x) const {
@@ -73,8 +77,8 @@ at::Tensor MidBlock2D::operator()(at::Tensor x) const {
 }
 
 DownEncoderBlock2D::DownEncoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
-                                       int64_t groups, bool downsample)
-    : resnets(resnet_chain(scope / "resnets", in, out, layers, groups)) {
+                                       int64_t norm_groups, bool downsample)
+    : resnets(resnet_chain(scope / "resnets", in, out, layers, norm_groups)) {
   if (downsample) downsampler.emplace(scope / "downsamplers" / 0, out);
 }
 
@@ -84,8 +88,8 @@ at::Tensor DownEncoderBlock2D::operator()(at::Tensor x) const {
 }
 
 UpDecoderBlock2D::UpDecoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
-                                   int64_t groups, bool upsample)
-    : resnets(resnet_chain(scope / "resnets", in, out, layers, groups)) {
+                                   int64_t norm_groups, bool upsample)
+    : resnets(resnet_chain(scope / "resnets", in, out, layers, norm_groups)) {
   if (upsample) upsampler.emplace(scope / "upsamplers" / 0, out);
 }
 

@@ -17,7 +17,7 @@ namespace tessera::models {
 // Two convolutions, each after GroupNorm and SiLU, beside the input (through a 1x1 convolution where the
 // number of channels changes).
 struct ResnetBlock2D {
-  ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t groups);
+  ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t norm_groups);
   // Takes x over: its memory is written to.
   at::Tensor operator()(at::Tensor x) const;
 
@@ -29,7 +29,7 @@ struct ResnetBlock2D {
 // Attention over all positions with one head, beside the input. Reads the names of today (to_q, to_k, to_v,
 // to_out.0) and those of old checkpoints (query, key, value, proj_attn).
 struct AttentionBlock {
-  AttentionBlock(const weights::Scope& scope, int64_t channels, int64_t groups);
+  AttentionBlock(const weights::Scope& scope, int64_t channels, int64_t norm_groups);
   at::Tensor operator()(at::Tensor x) const;  // takes x over
 
   ops::GroupNorm group_norm;
@@ -38,7 +38,7 @@ struct AttentionBlock {
 
 // resnet, attention (may be absent), resnet.
 struct MidBlock2D {
-  MidBlock2D(const weights::Scope& scope, int64_t channels, int64_t groups, bool with_attention);
+  MidBlock2D(const weights::Scope& scope, int64_t channels, int64_t norm_groups, bool with_attention);
   at::Tensor operator()(at::Tensor x) const;  // takes x over
 
   std::vector<ResnetBlock2D> resnets;
@@ -47,8 +47,8 @@ struct MidBlock2D {
 
 // `layers` resnets, then a convolution that halves the sides.
 struct DownEncoderBlock2D {
-  DownEncoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers, int64_t groups,
-                     bool downsample);
+  DownEncoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
+                     int64_t norm_groups, bool downsample);
   at::Tensor operator()(at::Tensor x) const;  // takes x over
 
   std::vector<ResnetBlock2D> resnets;
@@ -57,7 +57,7 @@ struct DownEncoderBlock2D {
 
 // `layers` resnets, then upsampling by two.
 struct UpDecoderBlock2D {
-  UpDecoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers, int64_t groups,
+  UpDecoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers, int64_t norm_groups,
                    bool upsample);
   at::Tensor operator()(at::Tensor x) const;  // takes x over
 

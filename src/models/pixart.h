@@ -2,9 +2,8 @@
 // cross-attention to the prompt and one adaptive layer norm shared by all blocks. Weights and names:
 // diffusers' PixArtTransformer2DModel.
 //
-// Legend: B samples, h x w latent size, p patch size, S tokens of this rank in the patches at hand ((h/p) *
-// (w/p) on one rank), L tokens of a prompt, C width, H/tp heads of this rank of the tensor groups, D size of
-// a head.
+// Legend: B samples, h x w latent size, p patch size, n tokens at hand of N = (h / p) * (w / p), L tokens of
+// a prompt, C width, D size of a head.
 #pragma once
 
 #include <filesystem>
@@ -12,8 +11,9 @@
 
 #include "core/json.h"
 #include "models/family.h"
+#include "models/portion.h"
+#include "nn/cross_attention.h"
 #include "nn/embeddings.h"
-#include "nn/self_attention.h"
 #include "nn/tensor_parallel.h"
 #include "ops/linear.h"
 #include "weights/scope.h"
@@ -28,95 +28,61 @@ struct PixArtConfig {
   int64_t in_channels, out_channels, sample_size, patch_size;
   int64_t cross_attention_dim, caption_channels;  // caption_channels 0: no caption projection
   double interpolation_scale, norm_eps;
+  bool attention_bias;
   bool use_additional_conditions;  // resolution and aspect ratio (alpha at sample size 128)
 
   int64_t width() const { return num_attention_heads * attention_head_dim; }
 };
 
-// Keys and values of one prompt in one block: [1, L, 2 * H/tp * D], keys first.
-using PromptKeysValues = std::vector<at::Tensor>;
+struct PixArtSelfAttention {
+  PixArtSelfAttention(const weights::Scope& scope, const PixArtConfig& config);
+  at::Tensor operator()(const at::Tensor& x, nn::Tokens& tokens) const;  // [B, n, C]
 
-struct PixArtAttention {
-  PixArtAttention() = default;
-  // Self-attention when `context_dim` is 0: q, k and v are then one product.
-  PixArtAttention(const weights::Scope& scope, const PixArtConfig& config, int64_t context_dim,
-                  const comm::TensorGroups& groups);
-
-  nn::ColumnParallel to_q, to_kv, to_qkv;
+  nn::ColumnParallel to_qkv;
   nn::RowParallel to_out;
-  int64_t heads = 0;  // H/tp
-};
-
-// What a step, or the run, gives to every block.
-struct PixArtStep {
-  at::Tensor modulation;  // [6, C] fp32
-  at::ArrayRef<int64_t> prompt_of;
-  Range patches;
+  int64_t depth;
 };
 
 struct PixArtBlock {
-  PixArtBlock(const weights::Scope& scope, const PixArtConfig& config, const comm::TensorGroups& groups);
+  PixArtBlock(const weights::Scope& scope, const PixArtConfig& config);
 
-  // x [B, S, C] in place; prompts[prompt_of[b]] [1, L, 2 * H/tp * D]. `layer` is the block's number in the
-  // stage.
-  void operator()(at::Tensor& x, const PixArtStep& step, const PromptKeysValues& prompts, int64_t layer,
-                  nn::SelfAttention& self_attention) const;
+  // x [B, n, C] in place. modulation: fp32 [6, C] of the step. prompts: what attn2.keys_values() gave.
+  void operator()(at::Tensor& x, const at::Tensor& modulation, const std::vector<at::Tensor>& prompts,
+                  at::ArrayRef<int64_t> prompt_of, nn::Tokens& tokens) const;
 
-  PixArtAttention attn1, attn2;
+  PixArtSelfAttention attn1;
+  nn::CrossAttention attn2;
   nn::ColumnParallel ff_in;
   nn::RowParallel ff_out;
   at::Tensor scale_shift_table;  // [6, C] fp32
   double norm_eps;
 };
 
-class PixArtTransformer : public Denoiser {
+class PixArtTransformer final : public Denoiser {
  public:
-  // `blocks`: the stage that is read.
-  PixArtTransformer(const weights::Scope& scope, const PixArtConfig& config, const Range& blocks,
-                    const comm::TensorGroups& groups);
+  PixArtTransformer(const weights::Scope& scope, const PixArtConfig& config, const Portion& portion);
 
-  struct PixArtContext : Context {
-    explicit PixArtContext(const parallel::TokenCut& cut) : self_attention(cut) {}
-    at::Tensor positions;                       // [rows, columns, C] of the picture
-    at::Tensor size_embedding;                  // [1, C] fp32, or undefined without additional conditions
-    std::vector<PromptKeysValues> keys_values;  // [block][prompt]
-    nn::SelfAttention self_attention;
-  };
-
-  std::unique_ptr<Context> prepare(const std::vector<Conditioning>& prompts,
-                                   const Canvas& canvas) const override;
-  at::Tensor run_stage(const at::Tensor& x, double timestep, at::ArrayRef<int64_t> prompt_of, Range patches,
-                       Context& context) const override;
-  int64_t hidden_width() const override { return config_.width(); }
+  std::unique_ptr<Forward> start(const Run& run) const override;
   at::ScalarType dtype() const override { return dtype_; }
-  int64_t latent_channels() const override { return config_.in_channels; }
   int64_t conditioning_width() const override {
     return config_.caption_channels > 0 ? config_.caption_channels : config_.cross_attention_dim;
   }
-  int64_t patch_size() const override { return config_.patch_size; }
-  int64_t sample_size() const override { return config_.sample_size; }
+
+  // Embeddings of the size of a canvas in pixels, fp32 [1, C]; undefined without additional conditions.
+  at::Tensor size_embedding(const Canvas& canvas) const;
 
  private:
-  // The parts of a forward pass, in the order in which data passes through them.
-  at::Tensor embed(const at::Tensor& z, Range patches,
-                   const PixArtContext& context) const;  // [B, in, h, w] -> [B, S, C]
-  at::Tensor time_embedding(double timestep, const PixArtContext& context) const;  // [1, C] fp32
-  at::Tensor head(const at::Tensor& x, const at::Tensor& time,
-                  int64_t columns) const;  // -> [B, in, h, w] fp32
-
-  bool is_first() const { return stage_.begin == 0; }
-  bool is_last() const { return stage_.end() == config_.num_layers; }
+  friend class PixArtForward;
 
   PixArtConfig config_;
-  Range stage_;                              // blocks
-  ops::Linear patch_proj_;                   // [C, in * p * p], first stage
+  ops::Linear patch_proj_;                   // [C, in * p * p]; of the first portion
   nn::TimestepEmbedding timestep_embedder_;  // fp32
   std::optional<nn::TimestepEmbedding> resolution_embedder_, aspect_ratio_embedder_;  // fp32
   ops::Linear adaln_linear_;                                                          // fp32
   std::optional<ops::Linear> caption_linear_1_, caption_linear_2_;
-  std::vector<PixArtBlock> blocks_;
-  at::Tensor scale_shift_table_;  // [2, C] fp32
-  ops::Linear proj_out_;          // only the rows that predict noise, not variance; last stage
+  Blocks<PixArtBlock> blocks_;
+  at::Tensor scale_shift_table_;  // [2, C] fp32; of the last portion
+  ops::Linear proj_out_;          // only the rows that predict noise, not variance; of the last portion
   at::ScalarType dtype_;
 };
 

@@ -28,6 +28,7 @@ PixArtConfig::PixArtConfig(const JsonConfig& json)
       interpolation_scale(
           json.number("interpolation_scale", static_cast<double>(std::max<int64_t>(sample_size / 64, 1)))),
       norm_eps(json.number("norm_eps", 1e-6)),
+      attention_bias(json.boolean("attention_bias", true)),
       use_additional_conditions(json.boolean("use_additional_conditions", sample_size == 128)) {
   require(json, "norm_type", "ada_norm_single", "ada_norm_single");
   require(json, "activation_fn", "gelu-approximate", "gelu-approximate");

@@ -23,6 +23,7 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
           .title = std::move(title),
           .default_steps = 20,
           .default_guidance = 4.5,
+          .guidance = GuidanceKind::kTwoBranches,
           .default_max_sequence_length = max_sequence_length,
           .bin_resolution = pixart_bin_resolution,
           .read_shape = read_pixart_shape,

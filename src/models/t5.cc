@@ -3,17 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/collectives.h"
 #include "core/error.h"
-#include "core/log.h"
 #include "text/unicode.h"
 
 namespace tessera::models {
 namespace {
 
-weights::Slice slice(int64_t dim, const Range& range, int64_t width = 1) {
-  return {dim, range.begin * width, range.length * width};
-}
+constexpr ops::LinearOptions kLinear{.bias = false, .packing = ops::Packing::kAsStored};
 
 // Published checkpoints hold the table under one name or the other, or both.
 at::Tensor read_embedding(const weights::Scope& scope, const T5Config& config) {
@@ -40,117 +36,155 @@ at::Tensor t5_relative_position_buckets(int64_t length, int64_t num_buckets, int
   return bucket + (relative > 0).to(at::kLong) * half;
 }
 
-T5Attention::T5Attention(const weights::Scope& scope, const T5Config& config,
-                         const comm::Group& tensor_group) {
-  const Range own = tensor_group.part(config.num_heads);
-  const int64_t inner = config.num_heads * config.d_kv;
-  const auto rows = slice(0, own, config.d_kv);
-  heads = own.length;
-  q = (scope / "q").tensor("weight", {inner, config.d_model}, rows);
-  k = (scope / "k").tensor("weight", {inner, config.d_model}, rows);
-  v = (scope / "v").tensor("weight", {inner, config.d_model}, rows);
-  o = (scope / "o").tensor("weight", {config.d_model, inner}, slice(1, own, config.d_kv));
+T5Attention::T5Attention(const weights::Scope& scope, const T5Config& config) : depth(config.d_kv) {
+  const nn::Split heads{config.num_heads, config.d_kv};
+  const weights::Scope place = scope.split_at_most(config.num_heads);
+  q = nn::ColumnParallel(place / "q", config.d_model, heads, kLinear);
+  k = nn::ColumnParallel(place / "k", config.d_model, heads, kLinear);
+  v = nn::ColumnParallel(place / "v", config.d_model, heads, kLinear);
+  o = nn::RowParallel(place / "o", heads, config.d_model, kLinear);
 }
 
 at::Tensor T5Attention::operator()(const at::Tensor& x, const at::Tensor& bias) const {
-  if (heads == 0) return at::zeros_like(x);             // more ranks than heads
-  const auto project = [&](const at::Tensor& weight) {  // [1, H/tp, L, d]
-    return at::linear(x, weight).view({1, x.size(0), heads, -1}).transpose(1, 2);
+  const auto project = [&](const nn::ColumnParallel& layer) {  // [1, H, L, d]
+    return layer(x).view({1, x.size(0), -1, depth}).transpose(1, 2);
   };
   // T5 does not scale the scores: its initialisation did.
   const at::Tensor attended =
       at::scaled_dot_product_attention(project(q), project(k), project(v), bias,
                                        /*dropout_p=*/0, /*is_causal=*/false, /*scale=*/1.0);
-  return at::linear(attended.transpose(1, 2).reshape({x.size(0), -1}), o);
+  return o(attended.transpose(1, 2).reshape({x.size(0), -1}));
 }
 
-T5FeedForward::T5FeedForward(const weights::Scope& scope, const T5Config& config,
-                             const comm::Group& tensor_group)
+T5FeedForward::T5FeedForward(const weights::Scope& scope, const T5Config& config)
     : activation(config.activation) {
-  const Range own = tensor_group.part(config.d_ff);
-  const auto in = [&](const char* name) {
-    return (scope / name).tensor("weight", {config.d_ff, config.d_model}, slice(0, own));
-  };
-  wi = in(config.gated ? "wi_0" : "wi");
-  if (config.gated) wi_gate = in("wi_1");
+  const nn::Split inner{config.d_ff, 1};
+  const weights::Scope place = scope.split_at_most(config.num_heads);
+  wi = nn::ColumnParallel(place / (config.gated ? "wi_0" : "wi"), config.d_model, inner, kLinear);
+  if (config.gated) wi_gate.emplace(place / "wi_1", config.d_model, inner, kLinear);
   // The products of large checkpoints leave the range of fp16 here.
-  const weights::Scope out = scope.dtype() == at::kHalf ? scope.with_dtype(at::kFloat) : scope;
-  wo = (out / "wo").tensor("weight", {config.d_model, config.d_ff}, slice(1, own));
+  wo_dtype = scope.dtype() == at::kHalf ? at::kFloat : scope.dtype();
+  wo = nn::RowParallel(place.with_dtype(wo_dtype) / "wo", inner, config.d_model, kLinear);
 }
 
 at::Tensor T5FeedForward::operator()(const at::Tensor& x) const {
-  at::Tensor hidden = ops::activate(at::linear(x, wi), activation);  // [L, F/tp]
-  if (wi_gate.defined()) hidden *= at::linear(x, wi_gate);
-  return at::linear(hidden.to(wo.scalar_type()), wo);
+  at::Tensor hidden = wi(x, activation);  // [L, F]
+  if (wi_gate) hidden *= (*wi_gate)(x);
+  return wo(hidden.to(wo_dtype));
 }
 
-T5Block::T5Block(const weights::Scope& scope, const T5Config& config, const comm::Group& group)
+T5Block::T5Block(const weights::Scope& scope, const T5Config& config)
     : attention_norm(scope / "layer" / 0 / "layer_norm", config.d_model, config.layer_norm_epsilon),
-      attention(scope / "layer" / 0 / "SelfAttention", config, group),
+      attention(scope / "layer" / 0 / "SelfAttention", config),
       feed_forward_norm(scope / "layer" / 1 / "layer_norm", config.d_model, config.layer_norm_epsilon),
-      feed_forward(scope / "layer" / 1 / "DenseReluDense", config, group),
-      tensor_group(group) {}
+      feed_forward(scope / "layer" / 1 / "DenseReluDense", config) {}
 
 void T5Block::operator()(at::Tensor& x, const at::Tensor& bias) const {
-  x += comm::all_reduce(attention(attention_norm(x), bias), tensor_group);
-  x += comm::all_reduce(feed_forward(feed_forward_norm(x)), tensor_group);
+  x += attention(attention_norm(x), bias);
+  x += feed_forward(feed_forward_norm(x));
 }
 
-T5Encoder::T5Encoder(const weights::Scope& scope, const T5Config& config, const comm::Group& tensor_group)
+T5Encoder::T5Encoder(const weights::Scope& scope, const T5Config& config)
+    : T5Encoder(scope, config, /*blocks_stay=*/true) {}
+
+T5Encoder T5Encoder::read_at_use(const weights::Scope& scope, const T5Config& config) {
+  return {scope, config, /*blocks_stay=*/false};
+}
+
+T5Encoder::T5Encoder(const weights::Scope& scope, const T5Config& config, bool blocks_stay)
     : config_(config),
+      block_scope_(scope / "encoder" / "block"),
       embedding_(read_embedding(scope, config)),
       final_norm_(scope / "encoder" / "final_layer_norm", config.d_model, config.layer_norm_epsilon) {
-  const weights::Scope block = scope / "encoder" / "block";
-  relative_bias_ = (block / 0 / "layer" / 0 / "SelfAttention" / "relative_attention_bias")
-                       .tensor("weight", {config.relative_attention_num_buckets, config.num_heads},
-                               slice(1, tensor_group.part(config.num_heads)));
-  for (int64_t i = 0; i < config.num_layers; ++i) blocks_.emplace_back(block / i, config, tensor_group);
+  relative_bias_ = nn::read_split(
+      (block_scope_ / 0 / "layer" / 0 / "SelfAttention" / "relative_attention_bias")
+          .split_at_most(config.num_heads),
+      "weight", {config.relative_attention_num_buckets, config.num_heads}, 1, {config.num_heads, 1});
+  if (!blocks_stay) return;
+  for (int64_t i = 0; i < config.num_layers; ++i) blocks_.emplace_back(block_scope_ / i, config);
 }
 
-at::Tensor T5Encoder::operator()(at::ArrayRef<int64_t> ids) const {
-  TESSERA_CHECK(!ids.empty(), "no tokens");
-  const int64_t largest = *std::max_element(ids.begin(), ids.end());
-  if (largest >= config_.vocab_size) {
-    usage_error("prompt", "holds a token (id {}) that the text encoder, with {} tokens, does not know",
-                largest, config_.vocab_size);
+std::vector<at::Tensor> T5Encoder::operator()(const std::vector<std::vector<int64_t>>& ids) const {
+  std::vector<at::Tensor> hidden, biases;
+  for (const std::vector<int64_t>& prompt : ids) {
+    TESSERA_CHECK(!prompt.empty(), "no tokens");
+    const int64_t largest = *std::max_element(prompt.begin(), prompt.end());
+    if (largest >= config_.vocab_size) {
+      usage_error("prompt", "holds a token (id {}) that the text encoder, with {} tokens, does not know",
+                  largest, config_.vocab_size);
+    }
+    const at::Device device = relative_bias_.device();
+    const at::Tensor buckets = t5_relative_position_buckets(static_cast<int64_t>(prompt.size()),
+                                                            config_.relative_attention_num_buckets,
+                                                            config_.relative_attention_max_distance)
+                                   .to(device);
+    biases.push_back(relative_bias_.index({buckets}).permute({2, 0, 1}).unsqueeze(0).contiguous());
+    // The sum over the layers is kept in fp32, whatever the layers compute in: fp16 would overflow.
+    hidden.push_back(embedding_.index_select(0, at::tensor(prompt, at::kLong)).to(device, at::kFloat));
   }
-  const at::Device device = relative_bias_.device();
-  const at::Tensor buckets =
-      t5_relative_position_buckets(static_cast<int64_t>(ids.size()), config_.relative_attention_num_buckets,
-                                   config_.relative_attention_max_distance)
-          .to(device);
-  const at::Tensor bias = relative_bias_.index({buckets}).permute({2, 0, 1}).unsqueeze(0).contiguous();
-  // The sum over the layers is kept in fp32, whatever the layers compute in: fp16 would overflow.
-  at::Tensor x = embedding_.index_select(0, at::tensor(ids, at::kLong)).to(device, at::kFloat);
-  for (const T5Block& block : blocks_) block(x, bias);
-  return final_norm_(x);
+  const auto run = [&](const T5Block& block) {
+    for (size_t i = 0; i < hidden.size(); ++i) block(hidden[i], biases[i]);
+  };
+  if (blocks_.empty()) {
+    for (int64_t i = 0; i < config_.num_layers; ++i) run(T5Block(block_scope_ / i, config_));
+  } else {
+    for (const T5Block& block : blocks_) run(block);
+  }
+  for (at::Tensor& x : hidden) x = final_norm_(x);
+  return hidden;
 }
 
-T5TextEncoder::T5TextEncoder(text::T5Tokenizer tokenizer, T5Encoder encoder)
-    : tokenizer_(std::move(tokenizer)), encoder_(std::move(encoder)) {}
+namespace {
 
-Conditioning T5TextEncoder::encode(const std::string& prompt, int64_t max_length) const {
-  return {encoder_(tokenizer_.encode(text::clean_prompt(prompt), max_length))};
-}
+class T5TextEncoder final : public TextEncoder {
+ public:
+  T5TextEncoder(const std::filesystem::path& model, const LoadOptions& options, LoadStatistics& statistics)
+      : tokenizer_(model / "tokenizer"),
+        config_(JsonConfig::read(model / "text_encoder" / "config.json")),
+        files_(std::in_place, model / "text_encoder", options),
+        encoder_(options.stays ? T5Encoder(files_->scope(), config_)
+                               : T5Encoder::read_at_use(files_->scope(), config_)) {
+    const std::vector<std::string_view> of_whole_models = {"decoder.", "lm_head."};
+    if (options.stays) {
+      files_->finish(statistics, /*is_all=*/true, of_whole_models);
+      files_.reset();
+      return;
+    }
+    // What will be read: checked and counted now.
+    LoadOptions shapes = options;
+    shapes.placement.device = at::kMeta;
+    PartFiles files(model / "text_encoder", shapes);
+    LoadStatistics all, here;
+    T5Encoder(files.scope(), config_);
+    files.finish(all, /*is_all=*/true, of_whole_models);
+    files_->finish(here, /*is_all=*/false);
+    statistics.bytes_read += all.bytes_read;
+    statistics.bytes_held += all.bytes_held;
+    statistics.bytes_at_use += all.bytes_held - here.bytes_held;
+  }
+
+  std::vector<Conditioning> encode(const std::vector<std::string>& prompts, int64_t max_length) override {
+    std::vector<std::vector<int64_t>> ids;
+    for (const std::string& prompt : prompts)
+      ids.push_back(tokenizer_.encode(text::clean_prompt(prompt), max_length));
+    std::vector<Conditioning> conditionings;
+    for (const at::Tensor& tokens : encoder_(ids)) conditionings.push_back({{kTokens, tokens}});
+    return conditionings;
+  }
+  int64_t width() const override { return encoder_.width(); }
+
+ private:
+  text::T5Tokenizer tokenizer_;
+  T5Config config_;
+  std::optional<PartFiles> files_;  // while blocks are read at use
+  T5Encoder encoder_;
+};
+
+}  // namespace
 
 std::unique_ptr<TextEncoder> load_t5_text_encoder(const std::filesystem::path& model,
                                                   const LoadOptions& options, LoadStatistics& statistics) {
-  const std::filesystem::path folder = model / "text_encoder";
-  const T5Config config(JsonConfig::read(folder / "config.json"));
-  text::T5Tokenizer tokenizer(model / "tokenizer");
-  weights::Checkpoint checkpoint(folder);
-  const weights::Scope scope(checkpoint, options.dtype, options.device);
-  // More ranks than heads: each takes the whole.
-  const comm::Group& group = options.tensor_groups.inner;
-  T5Encoder encoder(scope, config, group.size <= config.num_heads ? group : comm::Group{});
-  for (const std::string& key : checkpoint.unused()) {
-    // Whole T5 models come with a decoder.
-    if (key.starts_with("decoder.") || key.starts_with("lm_head.")) continue;
-    log_warning("[{}] weight '{}' is not used", folder.string(), key);
-  }
-  statistics.bytes_read += checkpoint.bytes_used();
-  statistics.bytes_held += checkpoint.bytes_held();
-  return std::make_unique<T5TextEncoder>(std::move(tokenizer), std::move(encoder));
+  return std::make_unique<T5TextEncoder>(model, options, statistics);
 }
 
 }  // namespace tessera::models

@@ -1,8 +1,7 @@
 // The encoder of T5 (arXiv:1910.10683) and T5 v1.1 (gated feed-forward), as text encoder of diffusion models.
 //
-// Legend: L tokens of a prompt, D model width, H heads, d width of a head, F feed-forward width, tp ranks of
-// the tensor group. One prompt is encoded at a time, at its own length: this equals a batch with masked
-// padding.
+// Legend: L tokens of a prompt, D model width, H heads at hand, d width of a head, F feed-forward width at
+// hand. One prompt is encoded at a time, at its own length: this equals a batch with masked padding.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +11,11 @@
 #include <optional>
 #include <vector>
 
-#include "comm/group.h"
 #include "core/json.h"
-#include "models/family.h"
+#include "models/loading.h"
 #include "nn/norm.h"
-#include "ops/linear.h"
+#include "nn/tensor_parallel.h"
 #include "text/t5_tokenizer.h"
-#include "weights/scope.h"
 
 namespace tessera::models {
 
@@ -41,30 +38,29 @@ at::Tensor t5_relative_position_buckets(int64_t length, int64_t num_buckets, int
 // Weights are used as they lie in the file: an encoder runs once or twice in its life, so bringing them into
 // a faster layout would cost more than it gains, and twice the memory.
 struct T5Attention {
-  T5Attention(const weights::Scope& scope, const T5Config& config, const comm::Group& tensor_group);
+  T5Attention(const weights::Scope& scope, const T5Config& config);
 
-  // x [L, D], bias [1, H/tp, L, L] -> [L, D], to be summed over the ranks of the group.
-  at::Tensor operator()(const at::Tensor& x, const at::Tensor& bias) const;
+  at::Tensor operator()(const at::Tensor& x, const at::Tensor& bias) const;  // x [L, D], bias [1, H, L, L]
 
-  int64_t heads;       // H/tp
-  at::Tensor q, k, v;  // [H/tp * d, D]
-  at::Tensor o;        // [D, H/tp * d]
+  nn::ColumnParallel q, k, v;
+  nn::RowParallel o;
+  int64_t depth;
 };
 
 struct T5FeedForward {
-  T5FeedForward(const weights::Scope& scope, const T5Config& config, const comm::Group& tensor_group);
+  T5FeedForward(const weights::Scope& scope, const T5Config& config);
 
-  // x [L, D] -> [L, D], to be summed over the ranks of the group.
-  at::Tensor operator()(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x) const;  // x [L, D]
 
   ops::Activation activation;
-  at::Tensor wi;       // [F/tp, D]
-  at::Tensor wi_gate;  // [F/tp, D], undefined when there is no gate
-  at::Tensor wo;       // [D, F/tp]; fp32 when the others are fp16
+  nn::ColumnParallel wi;
+  std::optional<nn::ColumnParallel> wi_gate;
+  nn::RowParallel wo;  // fp32 when the others are fp16
+  at::ScalarType wo_dtype;
 };
 
 struct T5Block {
-  T5Block(const weights::Scope& scope, const T5Config& config, const comm::Group& tensor_group);
+  T5Block(const weights::Scope& scope, const T5Config& config);
 
   // Adds both layers to x, fp32 [L, D].
   void operator()(at::Tensor& x, const at::Tensor& bias) const;
@@ -73,37 +69,29 @@ struct T5Block {
   T5Attention attention;
   nn::RmsNorm feed_forward_norm;
   T5FeedForward feed_forward;
-  comm::Group tensor_group;
 };
 
 class T5Encoder {
  public:
-  // Heads and feed-forward columns are split over `tensor_group`. Throws Error(kInput) for weights that are
-  // missing or of another shape.
-  T5Encoder(const weights::Scope& scope, const T5Config& config, const comm::Group& tensor_group);
+  // Throws Error(kInput) for weights that are missing or of another shape.
+  T5Encoder(const weights::Scope& scope, const T5Config& config);
+  // The blocks are read when they are used and freed after it; `scope` is asked until then.
+  static T5Encoder read_at_use(const weights::Scope& scope, const T5Config& config);
 
-  // ids (at least one) -> [L, D] in the dtype of the scope. Throws Error(kUsage) for an id outside the
-  // vocabulary.
-  at::Tensor operator()(at::ArrayRef<int64_t> ids) const;
+  // ids of each prompt (at least one) -> [L, D] each, in the dtype of the scope. Throws Error(kUsage) for an
+  // id outside the vocabulary.
+  std::vector<at::Tensor> operator()(const std::vector<std::vector<int64_t>>& ids) const;
   int64_t width() const { return config_.d_model; }
 
  private:
+  T5Encoder(const weights::Scope& scope, const T5Config& config, bool blocks_stay);
+
   T5Config config_;
-  at::Tensor embedding_;      // [vocabulary, D] as it lies in the file: only rows are ever read
-  at::Tensor relative_bias_;  // [buckets, H/tp]
-  std::vector<T5Block> blocks_;
+  weights::Scope block_scope_;
+  at::Tensor embedding_;         // [vocabulary, D] as it lies in the file: only rows are ever read
+  at::Tensor relative_bias_;     // [buckets, H]
+  std::vector<T5Block> blocks_;  // none where they are read at use
   nn::RmsNorm final_norm_;
-};
-
-class T5TextEncoder : public TextEncoder {
- public:
-  T5TextEncoder(text::T5Tokenizer tokenizer, T5Encoder encoder);
-  Conditioning encode(const std::string& prompt, int64_t max_length) const override;
-  int64_t width() const override { return encoder_.width(); }
-
- private:
-  text::T5Tokenizer tokenizer_;
-  T5Encoder encoder_;
 };
 
 // From `model`/tokenizer and `model`/text_encoder.

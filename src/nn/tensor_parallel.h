@@ -1,6 +1,6 @@
-// Linear layers whose weights are split over ranks, in pairs: the first leaves each rank some of the outputs,
-// what follows (attention of own heads, an activation) works on those, the second takes them and gives every
-// rank all.
+// Linear layers whose weights are split over the ranks of a Scope, in pairs: the first leaves each rank some
+// of the outputs, what follows (attention of own heads, an activation) works on those, the second takes them
+// and gives every rank all.
 //
 // One dimension (Megatron-LM, arXiv:1909.08053): outputs of the first and inputs of the second are split over
 // `inner`. Two dimensions (after Optimus, arXiv:2104.05343, and the 2D cut of Colossal-AI): the weights of
@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <vector>
 
 #include "comm/group.h"
@@ -20,30 +21,37 @@
 
 namespace tessera::nn {
 
-// Units of `unit` features (the size of a head; 1) that the outputs of a first layer, or the inputs of a
-// second one, are split by.
+// Units of `unit` features (the size of a head, or of a head's queries; 1) that the outputs of a first layer,
+// or the inputs of a second one, are split by.
 struct Split {
-  int64_t units, unit;
+  int64_t units = 0, unit = 1;
   int64_t features() const { return units * unit; }
 };
 
 // The first of a pair.
 class ColumnParallel {
  public:
-  ColumnParallel() = default;
-  // Several layers of one input as one product; weights [out.features(), in] each.
-  ColumnParallel(const std::vector<weights::Scope>& scopes, int64_t in, Split out,
-                 const comm::TensorGroups& groups);
+  struct Layer {
+    weights::Scope scope;  // weight [out.features(), in]
+    Split out;
+  };
 
-  // x [..., in], the same on all ranks -> [..., layers * own], the layers' outputs side by side; own =
-  // groups.part(units).length * unit.
+  ColumnParallel() = default;
+  ColumnParallel(const weights::Scope& scope, int64_t in, Split out, ops::LinearOptions options = {});
+  // Several layers of one input as one product; they have the same number of units.
+  ColumnParallel(const std::vector<Layer>& layers, int64_t in, ops::LinearOptions options = {});
+
+  // x [..., in], the same on all ranks -> [..., own], the layers' own outputs side by side.
   at::Tensor operator()(const at::Tensor& x, ops::Activation activation = ops::Activation::kNone) const;
+  // The same as views, one for each layer.
+  std::vector<at::Tensor> each(const at::Tensor& x) const;
+  std::vector<at::Tensor> split(const at::Tensor& outputs) const;
 
  private:
   ops::Linear linear_;
-  int64_t layers_ = 1;
-  Split out_{};
-  comm::TensorGroups groups_;
+  int64_t in_ = 0;
+  std::vector<Split> out_;
+  std::shared_ptr<const comm::TensorGroups> groups_;
 };
 
 // The second of a pair.
@@ -51,16 +59,20 @@ class RowParallel {
  public:
   RowParallel() = default;
   // weight [out, in.features()]
-  RowParallel(const weights::Scope& scope, Split in, int64_t out, const comm::TensorGroups& groups);
+  RowParallel(const weights::Scope& scope, Split in, int64_t out, ops::LinearOptions options = {});
 
   // x [..., own] as a ColumnParallel of one layer with the same split leaves it -> [..., out], on all ranks.
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
   ops::Linear linear_;
-  Split in_{};
+  Split in_;
   int64_t out_ = 0;
-  comm::TensorGroups groups_;
+  std::shared_ptr<const comm::TensorGroups> groups_;
 };
+
+// The entries of a weight that go with this rank's units: `dim` of `shape` has split.features().
+at::Tensor read_split(const weights::Scope& scope, std::string_view name, at::IntArrayRef shape, int64_t dim,
+                      Split split);
 
 }  // namespace tessera::nn

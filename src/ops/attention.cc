@@ -200,8 +200,9 @@ void attend_all(const at::Tensor& q, int64_t keys, const at::Tensor& out, int64_
 template <typename T>
 void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                 int64_t heads, const Progress* progress = nullptr) {
-  const int64_t keys = k.size(1), depth = q.size(2) / heads;
-  const auto packed_of = [&](int64_t b, int64_t h, T* scratch) {
+  const int64_t keys = k.size(1), depth = q.size(2) / heads, sharing = heads / (k.size(2) / depth);
+  const auto packed_of = [&](int64_t b, int64_t head, T* scratch) {
+    const int64_t h = head / sharing;
     const Packed<T> packed = packed_head(scratch, 0, keys, depth);
     if (keys % kPair<T> != 0) std::fill_n(packed.value_block(keys - 1, depth), kPair<T> * depth, T{0});
     pack(packed, 0, keys, data<T>(k) + b * k.stride(0) + h * depth, k.stride(1),
@@ -220,14 +221,15 @@ bool has_own_kernel(const at::Tensor& q) {
 }
 
 void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
-  TESSERA_CHECK(q.size(2) % heads == 0 && q.size(2) == k.size(2) && k.sizes() == v.sizes(),
-                "widths {}, {}, {}", q.size(2), k.size(2), v.size(2));
+  TESSERA_CHECK(q.size(2) % heads == 0 && k.size(2) > 0 && q.size(2) % k.size(2) == 0 &&
+                    k.size(2) % (q.size(2) / heads) == 0 && k.sizes() == v.sizes(),
+                "widths {}, {}, {} of {} heads", q.size(2), k.size(2), v.size(2), heads);
   TESSERA_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && v.stride(2) == 1, "rows must be contiguous");
 }
 
 // [B, S, heads * D] -> [B, heads, S, D]
-at::Tensor split_heads(const at::Tensor& x, int64_t heads) {
-  return x.unflatten(2, {heads, x.size(2) / heads}).transpose(1, 2);
+at::Tensor split_heads(const at::Tensor& x, int64_t depth) {
+  return x.unflatten(2, {x.size(2) / depth, depth}).transpose(1, 2);
 }
 
 }  // namespace
@@ -248,10 +250,13 @@ void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor
                                      : attend_all<float>(q, k, v, out, heads);
     return;
   }
-  out.copy_(
-      at::scaled_dot_product_attention(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads))
-          .transpose(1, 2)
-          .flatten(2));
+  const int64_t depth = q.size(2) / heads;
+  out.copy_(at::scaled_dot_product_attention(split_heads(q, depth), split_heads(k, depth),
+                                             split_heads(v, depth),
+                                             /*attn_mask=*/{}, /*dropout_p=*/0, /*is_causal=*/false,
+                                             /*scale=*/std::nullopt, /*enable_gqa=*/k.size(2) != q.size(2))
+                .transpose(1, 2)
+                .flatten(2));
 }
 
 KeptKeysValues::KeptKeysValues(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
@@ -298,15 +303,17 @@ void KeptKeysValues::write(int64_t first, const at::Tensor& k, const at::Tensor&
 void KeptKeysValues::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) const {
   TESSERA_CHECK(0 < count && count <= tokens_, "{} keys of {}", count, tokens_);
   if (!is_packed_) {
-    attention_into(out, q, keys_values_[0].narrow(1, 0, count), keys_values_[1].narrow(1, 0, count), heads_);
+    attention_into(out, q, keys_values_[0].narrow(1, 0, count), keys_values_[1].narrow(1, 0, count),
+                   q.size(2) / depth_);
     return;
   }
+  const int64_t heads = q.size(2) / depth_, sharing = heads / heads_;
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1 && q.stride(2) == 1,
                 "rows must be contiguous");
   const auto attend_packed = [&](auto* packed) {
     using T = std::remove_pointer_t<decltype(packed)>;
-    attend_all<T>(q, count, out, heads_, /*packed_elements=*/0, [&](int64_t b, int64_t h, T* /*scratch*/) {
-      return packed_head(packed, b * heads_ + h, tokens_, depth_);
+    attend_all<T>(q, count, out, heads, /*packed_elements=*/0, [&](int64_t b, int64_t h, T* /*scratch*/) {
+      return packed_head(packed, b * heads_ + h / sharing, tokens_, depth_);
     });
   };
   if (q.scalar_type() == at::kBFloat16) {
@@ -335,12 +342,17 @@ void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
   }
   // out = out_1 e^(l_1 - l) + out_2 e^(l_2 - l), e^l = e^(l_1) + e^(l_2)
   const int64_t depth = q_.size(2) / heads_;
-  const at::Tensor q = split_heads(q_, heads_).to(at::kFloat) / std::sqrt(static_cast<double>(depth));
-  const at::Tensor scores = at::matmul(q, split_heads(k, heads_).to(at::kFloat).transpose(2, 3));
+  const int64_t sharing = q_.size(2) / k.size(2);
+  const auto of_every_head = [&](const at::Tensor& x) {
+    const at::Tensor heads = split_heads(x, depth).to(at::kFloat);
+    return sharing == 1 ? heads : heads.repeat_interleave(sharing, 1);
+  };
+  const at::Tensor q = split_heads(q_, depth).to(at::kFloat) / std::sqrt(static_cast<double>(depth));
+  const at::Tensor scores = at::matmul(q, of_every_head(k).transpose(2, 3));
   const at::Tensor fresh = at::logsumexp(scores, {-1});  // [B, heads, S]
   const at::Tensor all = at::logaddexp(maxima_, fresh);
   sums_ = sums_ * (maxima_ - all).exp().unsqueeze(-1) +
-          at::matmul((scores - all.unsqueeze(-1)).exp(), split_heads(v, heads_).to(at::kFloat));
+          at::matmul((scores - all.unsqueeze(-1)).exp(), of_every_head(v));
   maxima_ = all;
 }
 

@@ -5,9 +5,10 @@
 
 namespace tessera::ops {
 
-// q [B, S, heads * D], k and v [B, T, heads * D] -> [B, S, heads * D], all of one dtype. Heads lie side by
-// side in the last dim, which must have stride 1; rows may be strided, so parts of one fused product can be
-// passed as they are. Every query sees every key: padding is dropped before, never masked.
+// q [B, S, heads * D], k and v [B, T, K * D] -> [B, S, heads * D], all of one dtype. K divides `heads`: so
+// many queries share a head of keys (grouped queries, arXiv:2305.13245). Heads lie side by side in the last
+// dim, which must have stride 1; rows may be strided, so parts of one fused product can be passed as they
+// are. Every query sees every key: padding is dropped before, never masked.
 //
 // On CPUs with AVX-512 an own kernel computes it block by block with an online softmax (FlashAttention-2,
 // arXiv:2307.08691): the scores of a block never leave the cache. Elsewhere ATen's kernels do.
@@ -22,13 +23,13 @@ void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor
 // at every call.
 class KeptKeysValues {
  public:
-  // For keys of B = `batch` samples at `tokens` places.
+  // For keys of B = `batch` samples at `tokens` places, of `heads` heads.
   KeptKeysValues(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
                  const at::TensorOptions& options);
 
   // k, v [B, n, heads * D], as above, into places [first, first + n).
   void write(int64_t first, const at::Tensor& k, const at::Tensor& v);
-  // As attention_into(), with the keys of places [0, count), which have been written.
+  // As attention_into(), with the keys of places [0, count), which have been written; q may have more heads.
   void attend(const at::Tensor& out, const at::Tensor& q, int64_t count) const;
 
  private:

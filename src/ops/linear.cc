@@ -48,10 +48,6 @@ PointwiseName pointwise_name(Activation activation) {
   TESSERA_CHECK(false, "activation {}", static_cast<int>(activation));
 }
 
-at::Tensor read_bias(const weights::Scope& scope, int64_t out, at::ArrayRef<weights::Slice> slices = {}) {
-  return scope.has("bias") ? scope.tensor("bias", {out}, slices) : at::Tensor();
-}
-
 std::optional<at::Tensor> optional(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
@@ -74,19 +70,25 @@ at::Tensor activate(const at::Tensor& x, Activation activation) {
   TESSERA_CHECK(false, "activation {}", static_cast<int>(activation));
 }
 
-Linear::Linear(const weights::Scope& scope, int64_t in, int64_t out)
-    : Linear(scope.tensor("weight", {out, in}), read_bias(scope, out)) {}
+Linear::Linear(const weights::Scope& scope, int64_t in, int64_t out, LinearOptions options)
+    : Linear(scope.tensor("weight", {out, in}), options.bias ? scope.tensor("bias", {out}) : at::Tensor(),
+             options.packing) {}
 
-Linear::Linear(at::Tensor weight_matrix, at::Tensor bias_vector)
+Linear::Linear(at::Tensor weight_matrix, at::Tensor bias_vector, Packing packing)
     : in_features(weight_matrix.size(1)),
       out_features(weight_matrix.size(0)),
       bias(std::move(bias_vector)),
-      packed(can_pack(weight_matrix)) {
+      packed(packing == Packing::kForSpeed && can_pack(weight_matrix)) {
   weight = packed ? pack(weight_matrix) : std::move(weight_matrix);
 }
 
 at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const {
   TESSERA_CHECK(x.size(-1) == in_features, "linear of {} inputs got {}", in_features, x.size(-1));
+  if (x.numel() == 0) {  // a rank that holds nothing of a short sequence
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape.back() = out_features;
+    return at::empty(shape, x.options().dtype(weight.scalar_type()));
+  }
   if (!packed) return activate(at::linear(x, weight, optional(bias)), activation);
   static const auto linear = c10::Dispatcher::singleton()
                                  .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
@@ -95,20 +97,20 @@ at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const 
   return linear.call(x, weight, optional(bias), name.attribute, Scalars(), name.algorithm);
 }
 
-Linear read_linear(const std::vector<weights::Scope>& scopes, int64_t in, int64_t out, const Range& outputs,
-                   const Range& inputs, bool with_bias) {
-  const weights::Slice rows{0, outputs.begin, outputs.length}, columns{1, inputs.begin, inputs.length};
+Linear read_linear(const std::vector<LayerPart>& layers, int64_t in, const Range& inputs,
+                   LinearOptions options, bool with_bias) {
   std::vector<at::Tensor> weights, biases;
-  for (const weights::Scope& scope : scopes) {
-    weights.push_back(scope.tensor("weight", {out, in}, {rows, columns}));
-    if (scope.has("bias")) biases.push_back(read_bias(scope, out, rows));
+  for (const LayerPart& layer : layers) {
+    const weights::Slice rows{0, layer.outputs.begin, layer.outputs.length};
+    weights.push_back(
+        layer.scope.tensor("weight", {layer.out, in}, {rows, {1, inputs.begin, inputs.length}}));
+    if (options.bias) biases.push_back(layer.scope.tensor("bias", {layer.out}, rows));
   }
-  TESSERA_CHECK(biases.empty() || biases.size() == scopes.size(), "some of the joined layers have no bias");
   const auto join = [](const std::vector<at::Tensor>& parts) {
     return parts.empty() ? at::Tensor() : parts.size() == 1 ? parts[0] : at::cat(parts);
   };
   if (!with_bias) biases.clear();
-  return {join(weights).contiguous(), join(biases)};
+  return {join(weights).contiguous(), join(biases), options.packing};
 }
 
 }  // namespace tessera::ops

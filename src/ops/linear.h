@@ -5,19 +5,31 @@
 
 #include <vector>
 
-#include "comm/group.h"
+#include "core/range.h"
 #include "weights/scope.h"
 
 namespace tessera::ops {
 
 enum class Activation { kNone, kGelu, kGeluTanh, kRelu, kSilu };
 
+// How a layer holds its weights.
+enum class Packing {
+  kForSpeed,  // in the layout that the backend's products like best, once, at load
+  kAsStored   // as they lie in the file, where they need not be read before they are used: for what runs
+              // rarely
+};
+
+struct LinearOptions {
+  bool bias = true;
+  Packing packing = Packing::kForSpeed;
+};
+
 struct Linear {
   Linear() = default;
-  // Reads `weight` [out, in] and, when there is one, `bias` [out].
-  Linear(const weights::Scope& scope, int64_t in, int64_t out);
+  // Reads `weight` [out, in] and `bias` [out].
+  Linear(const weights::Scope& scope, int64_t in, int64_t out, LinearOptions options = {});
   // From tensors [out, in] and [out] (or undefined).
-  Linear(at::Tensor weight, at::Tensor bias);
+  Linear(at::Tensor weight, at::Tensor bias, Packing packing = Packing::kForSpeed);
 
   // x [..., in] -> [..., out], in the dtype of the weights. The activation is part of the product where the
   // backend can do that.
@@ -32,9 +44,16 @@ struct Linear {
 
 at::Tensor activate(const at::Tensor& x, Activation activation);
 
+// Which outputs of the `out` that a layer has.
+struct LayerPart {
+  weights::Scope scope;
+  int64_t out;
+  Range outputs;
+};
+
 // Several layers of one input as one product: the block W[outputs, inputs] of each, one below the other.
-// Without biases where `with_bias` is false (another rank adds them).
-Linear read_linear(const std::vector<weights::Scope>& scopes, int64_t in, int64_t out, const Range& outputs,
-                   const Range& inputs, bool with_bias = true);
+// A layer that has a bias comes without it where `with_bias` is false (another rank adds it).
+Linear read_linear(const std::vector<LayerPart>& layers, int64_t in, const Range& inputs,
+                   LinearOptions options = {}, bool with_bias = true);
 
 }  // namespace tessera::ops

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -56,25 +57,58 @@ T* data(const at::Tensor& x) {
 
 constexpr int64_t kGrain = 16;  // rows that are worth a task
 
+// Which of the vectors [C], [B, C] or [B, G, C] goes with which rows of x [B, S, C].
+class Vectors {
+ public:
+  Vectors(const at::Tensor& vectors, const at::Tensor& x)
+      : width_(x.size(-1)),
+        rows_(vectors.numel() == 0 ? 1 : x.numel() / vectors.numel()),
+        vectors_(vectors.contiguous()) {
+    TESSERA_CHECK(vectors.size(-1) == width_ && vectors.scalar_type() == at::kFloat &&
+                      (vectors.dim() == 1 || vectors.size(0) == x.size(0)) &&
+                      rows_ * vectors.numel() == x.numel(),
+                  "{} vectors of {} features for {} rows of {}", vectors.numel() / width_, vectors.size(-1),
+                  x.numel() / width_, width_);
+  }
+
+  // Rows from `row` on that have one vector, but not beyond `end`.
+  int64_t end_of(int64_t row, int64_t end) const { return std::min(end, (row / rows_ + 1) * rows_); }
+  const float* of(int64_t row) const { return vectors_.const_data_ptr<float>() + row / rows_ * width_; }
+  // [C], [B, 1, C] or [B, G, 1, C], for x as view() gives it.
+  at::Tensor broadcast() const { return vectors_.dim() == 1 ? vectors_ : vectors_.unsqueeze(-2); }
+  at::Tensor view(const at::Tensor& x) const {
+    return vectors_.dim() == 3 ? x.unflatten(1, {vectors_.size(1), x.size(1) / vectors_.size(1)}) : x;
+  }
+
+ private:
+  int64_t width_, rows_;
+  at::Tensor vectors_;
+};
+
 }  // namespace
 
 at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                                 double epsilon) {
   const int64_t width = x.size(-1);
-  TESSERA_CHECK(scale.numel() == width && shift.numel() == width, "width {}", width);
+  TESSERA_CHECK(scale.sizes() == shift.sizes(), "scales and shifts differ in shape");
+  const Vectors by(scale, x), plus(shift, x);
   if (!has_kernel(x)) {
     const at::Tensor normed = at::layer_norm(x.to(at::kFloat), {width}, {}, {}, epsilon);
-    return at::addcmul(shift, normed, scale + 1.0).to(x.scalar_type());
+    return at::addcmul(plus.broadcast(), by.view(normed), by.broadcast() + 1.0)
+        .to(x.scalar_type())
+        .view(x.sizes());
   }
   at::Tensor out = at::empty_like(x);
   at::parallel_for(0, x.numel() / width, kGrain, [&](int64_t begin, int64_t end) {
-    const float *by = data<float>(scale), *plus = data<float>(shift);
-    if (x.scalar_type() == at::kFloat) {
-      run_kernel<norm_rows<float>>(data<float>(x), by, plus, data<float>(out), begin, end, width,
-                                   static_cast<float>(epsilon));
-    } else {
-      run_kernel<norm_rows<Bf16>>(data<Bf16>(x), by, plus, data<Bf16>(out), begin, end, width,
-                                  static_cast<float>(epsilon));
+    for (int64_t next; begin < end; begin = next) {
+      next = by.end_of(begin, end);
+      if (x.scalar_type() == at::kFloat) {
+        run_kernel<norm_rows<float>>(data<float>(x), by.of(begin), plus.of(begin), data<float>(out), begin,
+                                     next, width, static_cast<float>(epsilon));
+      } else {
+        run_kernel<norm_rows<Bf16>>(data<Bf16>(x), by.of(begin), plus.of(begin), data<Bf16>(out), begin, next,
+                                    width, static_cast<float>(epsilon));
+      }
     }
   });
   return out;
@@ -82,17 +116,21 @@ at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, co
 
 void add_gated_(at::Tensor& x, const at::Tensor& y, const at::Tensor& gate) {
   const int64_t width = x.size(-1);
-  TESSERA_CHECK(x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() && gate.numel() == width,
-                "shapes differ");
+  TESSERA_CHECK(x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type(), "shapes differ");
+  const Vectors by(gate, x);
   if (!has_kernel(x) || !y.is_contiguous()) {
-    x.copy_(at::addcmul(x.to(at::kFloat), y.to(at::kFloat), gate));
+    x.copy_(
+        at::addcmul(by.view(x).to(at::kFloat), by.view(y).to(at::kFloat), by.broadcast()).view(x.sizes()));
     return;
   }
   at::parallel_for(0, x.numel() / width, kGrain, [&](int64_t begin, int64_t end) {
-    if (x.scalar_type() == at::kFloat) {
-      run_kernel<gate_rows<float>>(data<float>(x), data<float>(y), data<float>(gate), begin, end, width);
-    } else {
-      run_kernel<gate_rows<Bf16>>(data<Bf16>(x), data<Bf16>(y), data<float>(gate), begin, end, width);
+    for (int64_t next; begin < end; begin = next) {
+      next = by.end_of(begin, end);
+      if (x.scalar_type() == at::kFloat) {
+        run_kernel<gate_rows<float>>(data<float>(x), data<float>(y), by.of(begin), begin, next, width);
+      } else {
+        run_kernel<gate_rows<Bf16>>(data<Bf16>(x), data<Bf16>(y), by.of(begin), begin, next, width);
+      }
     }
   });
 }

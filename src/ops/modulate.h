@@ -1,14 +1,15 @@
 // What adaptive layer norm does around the sublayers of a diffusion transformer (DiT, arXiv:2212.09748).
 //
-// Legend: B samples, S tokens, C width. Vectors are fp32 [C] and shared by all samples: one step, one
-// timestep.
+// Legend: B samples, S tokens, C width, G groups of tokens that follow each other (the frames of a video).
+// Vectors are fp32: [C] for all, [B, C] for each sample, or [B, G, C] for each group of S / G tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace tessera::ops {
 
-// layer_norm(x) * (1 + scale) + shift, without own weights. x [B, S, C] -> [B, S, C]. Statistics in fp32.
+// layer_norm(x) * (1 + scale) + shift, without own weights. x [B, S, C] -> [B, S, C]; scale and shift alike.
+// Statistics in fp32.
 at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                                 double epsilon);
 

@@ -28,6 +28,17 @@ constexpr NamedDegree kDegrees[] = {
     {"--ulysses-degree", &ParallelOptions::ulysses_degree},
     {"--tensor-parallel-degree", &ParallelOptions::tensor_parallel_degree}};
 
+// Rows, unless only frames are enough for all ranks and patches.
+GridAxis axis_of(const ParallelOptions& options, const Workload& workload) {
+  const int64_t needed = options.ring_degree * options.ulysses_degree *
+                         std::max<int64_t>(options.num_pipeline_patch.value_or(1), 1);
+  return workload.token_rows >= std::min(needed, workload.token_frames) ? GridAxis::kRows : GridAxis::kFrames;
+}
+
+int64_t lines_of(const ParallelOptions& options, const Workload& workload) {
+  return axis_of(options, workload) == GridAxis::kRows ? workload.token_rows : workload.token_frames;
+}
+
 // Rules that tie degrees to the model and the request. All degrees are at least 1.
 std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const Workload& workload) {
   std::vector<std::string> broken;
@@ -49,10 +60,10 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
           "--tensor-parallel-degree {} x --ulysses-degree {} needs a head for each rank, the model has {}"),
       tensor, ulysses, workload.heads);
   const int64_t sequence = options.ring_degree * ulysses;
-  require(sequence <= workload.token_rows,
+  require(sequence <= lines_of(options, workload),
           fmt::runtime(
               "--ring-degree {} x --ulysses-degree {} needs a row of tokens for each rank, there are {}"),
-          options.ring_degree, ulysses, workload.token_rows);
+          options.ring_degree, ulysses, lines_of(options, workload));
   require(
       options.split_scheme != SplitScheme::k2d || near_square(tensor).first > 1,
       fmt::runtime(
@@ -138,9 +149,9 @@ std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages) {
   return blocks;
 }
 
-// Each rank of the sequence axes needs a row of each patch.
+// Each rank of the sequence axes needs a row, or a frame, of each patch.
 int64_t most_patches(const ParallelOptions& options, const Workload& workload) {
-  return std::max<int64_t>(1, workload.token_rows / (options.ring_degree * options.ulysses_degree));
+  return std::max<int64_t>(1, lines_of(options, workload) / (options.ring_degree * options.ulysses_degree));
 }
 
 // Rules of PipeFusion's own flags, each with its nearest valid value.
@@ -271,6 +282,7 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
   layout.sizes[Axis::kPipeline] = options.pipefusion_parallel_degree;
   layout.sizes[Axis::kCfg] = cfg_degree(options);
   layout.sizes[Axis::kData] = options.data_parallel_degree;
+  layout.axis = axis_of(options, workload);
   layout.stage_blocks = options.attn_layer_num_for_pp.empty()
                             ? balanced_stages(workload, options.pipefusion_parallel_degree)
                             : options.attn_layer_num_for_pp;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "parallel/grid.h"
 #include "parallel/mesh.h"
 
 namespace tessera::parallel {
@@ -39,7 +40,10 @@ struct Workload {
   int64_t blocks = 1;
   // What the first and the last stage of a pipeline have to do beside blocks, in units of a block.
   double embedding = 0, head = 0;
-  int64_t token_rows = 1;  // rows of tokens in the latent: tokens are split by whole rows
+  // Rows and frames of tokens in the latents: tokens are split by whole rows, or where there are too few of
+  // them by whole frames.
+  int64_t token_rows = 1;
+  int64_t token_frames = 1;
   int64_t steps = 1;
   int64_t pictures = 1;
   bool guided = true;  // guidance scale above 1
@@ -48,6 +52,7 @@ struct Workload {
 struct Layout {
   PerAxis sizes{1};
   std::vector<int64_t> stage_blocks;  // blocks of each stage, all of them one after another
+  GridAxis axis = GridAxis::kRows;    // that tokens are split along
   int64_t patches = 1;                // of PipeFusion
   int64_t warmup_steps = 0;
   bool text_encoder_parallel = true;  // over the ranks of a replica; else each holds all of it

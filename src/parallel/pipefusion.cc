@@ -15,7 +15,7 @@ struct Run {
 
 class Pipeline {
  public:
-  Pipeline(const PipelineSchedule& schedule, const PipelineStage& stage, const comm::Group& group)
+  Pipeline(const PipelineSchedule& schedule, PipelineStage& stage, const comm::Group& group)
       : schedule_(schedule), stage_(stage), group_(group) {}
 
   void run() {
@@ -27,19 +27,18 @@ class Pipeline {
       if (is_first() && step + 1 == schedule_.steps) wait_for_latents(step, schedule_.patches);
       stage_.ended(step);
     }
-    for (Sent& sent : sent_) sent.pending.wait();
+    for (Moving& sent : sent_) sent.wait();
   }
 
  private:
-  struct Arriving {
+  // Tensors of a run on their way, in or out; those that go out stay untouched until they are through.
+  struct Moving {
+    void wait() {
+      for (comm::Pending& one : pending) one.wait();
+    }
     Run run;
-    at::Tensor tensor;
-    comm::Pending pending;
-  };
-  struct Sent {
-    Run run;
-    at::Tensor tensor;  // untouched until it is through
-    comm::Pending pending;
+    Tensors tensors;
+    std::vector<comm::Pending> pending;
   };
 
   bool is_first() const { return group_.rank == 0; }
@@ -47,27 +46,26 @@ class Pipeline {
   bool is_alone() const { return group_.size == 1; }
 
   void work(const Run& run) {
-    at::Tensor x;
+    Tensors hidden;
     if (is_first()) {
       if (run.step > 0) wait_for_latents(run.step - 1, run.patches.end());
-      x = stage_.input(run.step, run.patches);
+      if (!is_alone()) receive_latents(run);
     } else {
-      Arriving arriving = std::move(hidden_);
+      Moving arriving = std::move(hidden_);
       receive_next_hidden(run);
-      arriving.pending.wait();
-      x = std::move(arriving.tensor);
+      arriving.wait();
+      hidden = std::move(arriving.tensors);
     }
-    if (is_first() && !is_alone()) receive_latents(run);
-    x = stage_.compute(run.step, run.patches, x);
+    hidden = stage_.compute(run.step, run.patches, std::move(hidden));
     if (!is_last()) {
-      send_on(run, x.contiguous(), group_.rank + 1);
+      send_on(run, std::move(hidden), group_.rank + 1);
       return;
     }
-    const at::Tensor latents = stage_.update(run.step, run.patches, x);
+    const at::Tensor latents = stage_.update(run.step, run.patches, hidden);
     if (is_alone()) {
       stage_.updated(run.step, run.patches, latents);
     } else {
-      send_on(run, latents.contiguous(), 0);
+      send_on(run, {latents}, 0);
     }
   }
 
@@ -82,52 +80,58 @@ class Pipeline {
     receive_hidden(next);
   }
 
+  Moving arriving(const Run& run, Tensors tensors, int64_t from) {
+    Moving moving{run, std::move(tensors), {}};
+    for (at::Tensor& tensor : moving.tensors) moving.pending.push_back(comm::receive(tensor, from, group_));
+    return moving;
+  }
+
   void receive_hidden(const Run& run) {
-    hidden_ = {run, stage_.empty_hidden(run.patches), {}};
-    hidden_.pending = comm::receive(hidden_.tensor, group_.rank - 1, group_);
+    hidden_ = arriving(run, stage_.empty_hidden(run.patches), group_.rank - 1);
   }
 
   void receive_latents(const Run& run) {
-    Arriving& arriving = latents_.emplace_back(Arriving{run, stage_.empty_latents(run.patches), {}});
-    arriving.pending = comm::receive(arriving.tensor, group_.size - 1, group_);
+    latents_.push_back(arriving(run, {stage_.empty_latents(run.patches)}, group_.size - 1));
   }
 
   // Until the latents of `step` are here up to patch `end`.
   void wait_for_latents(int64_t step, int64_t end) {
     while (!latents_.empty()) {
-      Arriving& arriving = latents_.front();
+      Moving& first = latents_.front();
       const bool is_later =
-          arriving.run.step > step || (arriving.run.step == step && arriving.run.patches.begin >= end);
+          first.run.step > step || (first.run.step == step && first.run.patches.begin >= end);
       if (is_later) return;
-      arriving.pending.wait();
-      stage_.updated(arriving.run.step, arriving.run.patches, arriving.tensor);
+      first.wait();
+      stage_.updated(first.run.step, first.run.patches, first.tensors[0]);
       latents_.pop_front();
     }
   }
 
-  void send_on(const Run& run, at::Tensor x, int64_t to) {
+  void send_on(const Run& run, Tensors tensors, int64_t to) {
     // What was sent for these patches one step ago has been used, else this run could not be here: no wait.
     while (!sent_.empty() && (sent_.front().run.step + 1 < run.step ||
                               (sent_.front().run.step + 1 == run.step &&
                                sent_.front().run.patches.end() <= run.patches.end()))) {
-      sent_.front().pending.wait();
+      sent_.front().wait();
       sent_.pop_front();
     }
-    comm::Pending pending = comm::send(x, to, group_);
-    sent_.push_back({run, std::move(x), std::move(pending)});
+    Moving& moving = sent_.emplace_back(Moving{run, std::move(tensors), {}});
+    for (at::Tensor& tensor : moving.tensors) {
+      tensor = tensor.contiguous();
+      moving.pending.push_back(comm::send(tensor, to, group_));
+    }
   }
 
   const PipelineSchedule& schedule_;
-  const PipelineStage& stage_;
+  PipelineStage& stage_;
   const comm::Group& group_;
-  Arriving hidden_;
-  std::deque<Arriving> latents_;
-  std::deque<Sent> sent_;
+  Moving hidden_;
+  std::deque<Moving> latents_, sent_;
 };
 
 }  // namespace
 
-void run_pipeline(const PipelineSchedule& schedule, const PipelineStage& stage, const comm::Group& group) {
+void run_pipeline(const PipelineSchedule& schedule, PipelineStage& stage, const comm::Group& group) {
   Pipeline(schedule, stage, group).run();
 }
 

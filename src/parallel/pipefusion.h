@@ -1,11 +1,11 @@
 // The schedule of PipeFusion (arXiv:2405.14430): the blocks of a model are dealt to stages, the picture is
 // cut into patches that flow through them one behind the other, and a step's last patch does not wait for the
-// next step's first. It knows tensors and functions alone, not what they stand for.
+// next step's first. It knows tensors alone, not what they stand for.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
+#include <vector>
 
 #include "comm/group.h"
 
@@ -20,25 +20,33 @@ struct PipelineSchedule {
   int64_t run_length(int64_t step) const { return step < warmup_steps ? patches : 1; }
 };
 
+// What flows from stage to stage: as many tensors, of such shapes, as the stage says.
+using Tensors = std::vector<at::Tensor>;
+
 // What a rank does at its place in the pipeline. A group of one is first and last.
-struct PipelineStage {
-  // First stage: the input of the first block.
-  std::function<at::Tensor(int64_t step, Range patches)> input;
-  // Every stage.
-  std::function<at::Tensor(int64_t step, Range patches, const at::Tensor& x)> compute;
-  // Last stage: from what compute() gave there to the new latents of the patches.
-  std::function<at::Tensor(int64_t step, Range patches, const at::Tensor& output)> update;
-  // First stage: these latents have come; input() may ask for them from now on.
-  std::function<void(int64_t step, Range patches, const at::Tensor& latents)> updated;
+class PipelineStage {
+ public:
+  virtual ~PipelineStage() = default;
+
+  // From what the stage before gave (nothing on the first) to what the next one gets, or on the last stage to
+  // what update() takes.
+  virtual Tensors compute(int64_t step, Range patches, Tensors hidden) = 0;
+  // Last stage: from what compute() gave to the new latents of the patches.
+  virtual at::Tensor update(int64_t step, Range patches, const Tensors& output) = 0;
+  // First stage: these latents have come; compute() may use them from now on.
+  virtual void updated(int64_t step, Range patches, const at::Tensor& latents) = 0;
 
   // Uninitialised tensors to receive into: what the stage before gives; latents.
-  std::function<at::Tensor(Range patches)> empty_hidden, empty_latents;
+  virtual Tensors empty_hidden(Range patches) const = 0;
+  virtual at::Tensor empty_latents(Range patches) const = 0;
 
-  std::function<void(int64_t step)> began, ended;  // a step, on this rank; may throw
+  // A step, on this rank; may throw.
+  virtual void began(int64_t step) = 0;
+  virtual void ended(int64_t step) = 0;
 };
 
 // Runs all steps. All ranks of `group`, which stand in the order of the stages, must call this with the same
 // schedule. No rank waits for a send; receives are posted before the work that they are hidden behind.
-void run_pipeline(const PipelineSchedule& schedule, const PipelineStage& stage, const comm::Group& group);
+void run_pipeline(const PipelineSchedule& schedule, PipelineStage& stage, const comm::Group& group);
 
 }  // namespace tessera::parallel

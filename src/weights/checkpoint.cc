@@ -157,24 +157,17 @@ const TensorEntry& Checkpoint::use(const std::string& key, at::IntArrayRef shape
 at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
                             at::ArrayRef<Slice> slices, at::Device device) {
   const TensorEntry& entry = use(key, shape);
-  std::vector<int64_t> part_shape = shape.vec();
-  for (const Slice& slice : slices) {
-    TESSERA_CHECK(
-        slice.dim >= 0 && slice.dim < static_cast<int64_t>(shape.size()) && slice.begin >= 0 &&
-            slice.length >= 0 && slice.begin + slice.length <= shape[static_cast<size_t>(slice.dim)],
-        "slice [{}, {}) of dim {} of '{}'", slice.begin, slice.begin + slice.length, slice.dim, key);
-    part_shape[static_cast<size_t>(slice.dim)] = slice.length;
-  }
+  const std::vector<int64_t> part_shape = sliced_shape(key, shape, slices);
   const auto bytes_in = [count = element_count(part_shape)](at::ScalarType type) {
     return count * static_cast<int64_t>(c10::elementSize(type));
   };
   bytes_held_ += static_cast<uint64_t>(bytes_in(dtype));
+  bytes_used_ += static_cast<uint64_t>(bytes_in(entry.dtype));
   if (device.is_meta()) return at::empty(part_shape, at::TensorOptions().device(device).dtype(dtype));
 
   const int64_t part_bytes = bytes_in(entry.dtype);
   at::Tensor part = whole_tensor(files_[file_of_.at(key)], entry, part_bytes);
   for (const Slice& slice : slices) part = part.narrow(slice.dim, slice.begin, slice.length);
-  bytes_used_ += static_cast<uint64_t>(part_bytes);
   return part.to(device, dtype).contiguous();
 }
 

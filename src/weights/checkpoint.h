@@ -12,17 +12,11 @@
 #include <vector>
 
 #include "weights/safetensors.h"
+#include "weights/source.h"
 
 namespace tessera::weights {
 
-// A range of one dimension: what one rank holds of a weight.
-struct Slice {
-  int64_t dim;
-  int64_t begin;
-  int64_t length;
-};
-
-class Checkpoint {
+class Checkpoint final : public Source {
  public:
   // Finds the weights in `folder`: `*.safetensors.index.json`, else the one `*.safetensors`, else the same
   // with a variant (`.fp16.` or `.bf16.`). Plain files win over variants. Throws Error(kInput) when there are
@@ -30,7 +24,7 @@ class Checkpoint {
   explicit Checkpoint(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return folder_; }
-  bool has(const std::string& key) const;
+  bool has(const std::string& key) const override;
   const TensorEntry& entry(const std::string& key) const;  // Error(kInput) when absent
   std::vector<std::string> keys() const;
 
@@ -41,11 +35,11 @@ class Checkpoint {
   // and both shapes when the shape is not `shape` (that of the whole), or when the dtype in the file is no
   // floating-point type.
   at::Tensor load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
-                  at::ArrayRef<Slice> slices = {}, at::Device device = at::kCPU);
+                  at::ArrayRef<Slice> slices = {}, at::Device device = at::kCPU) override;
 
   // The tensor as it lies in the file, on the CPU; for tables of which few rows are used. Counts neither as
   // read nor as held (MemoryCounter) where it is a view. Else like load().
-  at::Tensor stored(const std::string& key, at::IntArrayRef shape);
+  at::Tensor stored(const std::string& key, at::IntArrayRef shape) override;
 
   // Keys that nothing has loaded so far, sorted.
   std::vector<std::string> unused() const;
@@ -53,7 +47,7 @@ class Checkpoint {
   // The most common floating-point dtype of the weights, by bytes.
   at::ScalarType dtype() const;
 
-  uint64_t bytes_used() const { return bytes_used_; }  // bytes of the files that load() has handed out
+  uint64_t bytes_used() const { return bytes_used_; }  // bytes of the files that load() was asked for
   uint64_t bytes_held() const { return bytes_held_; }  // the same in the dtypes that it gave, on any device
 
  private:

@@ -2,8 +2,11 @@
 
 namespace tessera::weights {
 
-Scope::Scope(Checkpoint& checkpoint, at::ScalarType dtype, at::Device device)
-    : checkpoint_(&checkpoint), dtype_(dtype), device_(device) {}
+Scope::Scope(Source& source, const Placement& placement)
+    : source_(&source),
+      dtype_(placement.dtype),
+      device_(placement.device),
+      groups_(std::make_shared<const comm::TensorGroups>(placement.groups)) {}
 
 Scope Scope::operator/(std::string_view name) const {
   Scope scope = *this;
@@ -21,16 +24,23 @@ Scope Scope::with_dtype(at::ScalarType dtype) const {
   return scope;
 }
 
+Scope Scope::split_at_most(int64_t units) const {
+  if (groups_->size() <= units) return *this;
+  Scope scope = *this;
+  scope.groups_ = std::make_shared<const comm::TensorGroups>();
+  return scope;
+}
+
 bool Scope::has(std::string_view name) const {
-  return checkpoint_->has(key(name));
+  return source_->has(key(name));
 }
 
 at::Tensor Scope::tensor(std::string_view name, at::IntArrayRef shape, at::ArrayRef<Slice> slices) const {
-  return checkpoint_->load(key(name), shape, dtype_, slices, device_);
+  return source_->load(key(name), shape, dtype_, slices, device_);
 }
 
 at::Tensor Scope::stored(std::string_view name, at::IntArrayRef shape) const {
-  return checkpoint_->stored(key(name), shape);
+  return source_->stored(key(name), shape);
 }
 
 std::string Scope::key(std::string_view name) const {

@@ -8,32 +8,30 @@ namespace tessera::engine {
 namespace {
 
 // Answers timestep x latents + what the sample is conditioned on.
-struct FakeDenoiser : models::Denoiser {
-  struct Prompts : Context {
-    std::vector<at::Tensor> values;
-  };
+struct FakeForward : models::Forward {
+  FakeForward(const models::Run& run, std::vector<int64_t>& batches_seen)
+      : offsets(run.of_samples(models::kTokens).sum({1, 2}).view({-1, 1, 1, 1})), batches(batches_seen) {}
 
-  std::unique_ptr<Context> prepare(const std::vector<models::Conditioning>& prompts,
-                                   const models::Canvas&) const override {
-    auto context = std::make_unique<Prompts>();
-    for (const models::Conditioning& prompt : prompts) context->values.push_back(prompt.tokens.sum());
-    return context;
+  void begin(double at) override { timestep = at; }
+  models::Hidden embed(const at::Tensor& latents) override {
+    batches.push_back(latents.size(0));
+    return {latents};
   }
-  at::Tensor run_stage(const at::Tensor& z, double timestep, at::ArrayRef<int64_t> prompt_of, Range,
-                       Context& context) const override {
-    batches.push_back(z.size(0));
-    std::vector<at::Tensor> offsets;
-    for (const int64_t prompt : prompt_of) {
-      offsets.push_back(static_cast<const Prompts&>(context).values.at(static_cast<size_t>(prompt)));
-    }
-    return z * timestep + at::stack(offsets).view({-1, 1, 1, 1});
+  void block(int64_t, models::Hidden& hidden) override { hidden[0] = hidden[0] * timestep; }
+  at::Tensor head(const models::Hidden& hidden) override { return hidden[0] + offsets; }
+  std::vector<models::Stream> streams(int64_t) const override { return {}; }
+
+  at::Tensor offsets;
+  std::vector<int64_t>& batches;
+  double timestep = 0;
+};
+
+struct FakeDenoiser : models::Denoiser {
+  std::unique_ptr<models::Forward> start(const models::Run& run) const override {
+    return std::make_unique<FakeForward>(run, batches);
   }
-  int64_t hidden_width() const override { return 1; }
   at::ScalarType dtype() const override { return at::kFloat; }
-  int64_t latent_channels() const override { return 2; }
   int64_t conditioning_width() const override { return 1; }
-  int64_t patch_size() const override { return 1; }
-  int64_t sample_size() const override { return 4; }
 
   mutable std::vector<int64_t> batches;
 };
@@ -59,25 +57,29 @@ struct FakeSampler : samplers::Sampler {
 std::vector<models::Conditioning> conditionings(const std::vector<double>& values) {
   std::vector<models::Conditioning> result;
   result.reserve(values.size());
-  for (const double value : values) result.push_back({at::full({1, 1}, value, at::kFloat)});
+  for (const double value : values)
+    result.push_back({{models::kTokens, at::full({1, 1}, value, at::kFloat)}});
   return result;
 }
 
 // A run of the fake denoiser on one rank.
 struct FakeRun {
-  FakeRun(const std::vector<double>& prompts, std::vector<double> timesteps, bool noisy)
-      : sampler(std::move(timesteps), noisy),
-        context(denoiser.prepare(conditionings(prompts), {4, 4, 8, cut})) {}
+  FakeRun(const std::vector<double>& values, std::vector<double> timesteps, bool noisy, int64_t patches = 1)
+      : prompts(conditionings(values)), sampler(std::move(timesteps), noisy) {
+    ranks.layout.patches = patches;
+  }
 
   at::Tensor operator()(const Guidance& guidance, const at::Tensor& z, Noise& noise,
                         const Observer& observer = {}) {
-    return denoise({denoiser, *context, sampler, guidance, cut, {}}, z, noise, observer, seconds);
+    DenoiserStage stage(denoiser, {}, prompts, guidance.samples(ranks), canvas, ranks);
+    return denoise({stage, sampler, guidance, ranks}, z, noise, observer, seconds);
   }
 
-  const parallel::TokenCut cut{4, 4};
+  const std::vector<models::Conditioning> prompts;
+  const models::Canvas canvas{4, 4, 8};
   const FakeDenoiser denoiser;
   const FakeSampler sampler;
-  const std::unique_ptr<models::Denoiser::Context> context;
+  parallel::Ranks ranks;
   std::vector<double> seconds;
 };
 
@@ -88,7 +90,7 @@ TEST(Guidance, PicturesOfAPromptStandSideBySide) {
 
 TEST(Guide, JoinsTheBranches) {
   const at::Tensor negative = at::full({2, 1, 1, 1}, 1.0), positive = at::full({2, 1, 1, 1}, 3.0);
-  EXPECT_TRUE(guide(negative, positive, 4.5).equal(at::full({2, 1, 1, 1}, 10.0)));
+  EXPECT_TRUE(FakeDenoiser().guide(negative, positive, 4.5).equal(at::full({2, 1, 1, 1}, 10.0)));
 }
 
 TEST(Denoise, FollowsTheFormulaStepByStep) {
@@ -130,17 +132,10 @@ TEST(Denoise, NoiseOfTheStepsContinuesTheSequence) {
 // step.
 TEST(Denoise, PatchesShareTheNoiseOfTheirStep) {
   const auto run = [](int64_t patches) {
-    const FakeDenoiser denoiser;
-    const FakeSampler sampler({0.5, 0.25, 0.125}, true);
-    parallel::Ranks ranks;
-    ranks.layout.patches = patches;
-    const parallel::TokenCut cut = make_cut(ranks, 4, 4);
-    const auto context = denoiser.prepare(conditionings({1, 2}), {4, 4, 8, cut});
+    FakeRun fake({1, 2}, {0.5, 0.25, 0.125}, true, patches);
     Noise noise(5);
     const at::Tensor z = noise.draw({1, 2, 4, 4});
-    std::vector<double> seconds;
-    return denoise({denoiser, *context, sampler, make_guidance(1, 1, true, 3.0), cut, ranks}, z, noise, {},
-                   seconds);
+    return fake(make_guidance(1, 1, true, 3.0), z, noise);
   };
   const at::Tensor whole = run(1);
   for (const int64_t patches : {2, 3, 4}) EXPECT_TRUE(run(patches).equal(whole)) << patches;

@@ -34,12 +34,13 @@ at::Tensor run(const parallel::Ranks& ranks, const Case& c, at::ScalarType dtype
   auto generator = at::detail::createCPUGenerator(c.seed + 1);
   const auto draw = [&](at::IntArrayRef shape) { return at::randn(shape, generator); };
   std::vector<models::Conditioning> prompts;
-  for (const int64_t length : {1, 7, 3}) prompts.push_back({draw({length, RandomPixArt::kCaption})});
+  for (const int64_t length : {1, 7, 3})
+    prompts.push_back({{models::kTokens, draw({length, RandomPixArt::kCaption})}});
 
   const Range blocks = ranks.pipeline.size > 1 ? ranks.layout.stage(ranks.pipeline.rank) : Range{0, kBlocks};
-  const auto denoiser = model().load(dtype, blocks, {ranks.tensor_inner, ranks.tensor_outer});
-  const models::Canvas canvas{2 * kRows, 2 * kColumns, 8, make_cut(ranks, kRows, kColumns)};
-  const auto context = denoiser->prepare(prompts, canvas);
+  const auto denoiser =
+      model().load({.dtype = dtype, .groups = {ranks.tensor_inner, ranks.tensor_outer}}, blocks);
+  const models::Canvas canvas{2 * kRows, 2 * kColumns, 8};
   const auto sampler = samplers::make_sampler(
       // Little noise: else the latents of a model that was never trained grow a hundredfold.
       JsonConfig(Json{{"_class_name", c.scheduler}, {"beta_schedule", "linear"}, {"beta_end", 0.002}},
@@ -54,8 +55,8 @@ at::Tensor run(const parallel::Ranks& ranks, const Case& c, at::ScalarType dtype
   Noise noise(c.seed);
   const at::Tensor z = noise.draw({kPictures, 4, 2 * kRows, 2 * kColumns}) * sampler->init_noise_sigma();
   std::vector<double> seconds;
-  at::Tensor result =
-      denoise({*denoiser, *context, *sampler, guidance, canvas.cut, ranks}, z, noise, {}, seconds);
+  DenoiserStage stage(*denoiser, model().shape(), prompts, guidance.samples(ranks), canvas, ranks);
+  at::Tensor result = denoise({stage, *sampler, guidance, ranks}, z, noise, {}, seconds);
   EXPECT_EQ(seconds.size(), static_cast<size_t>(kSteps));
   EXPECT_EQ(result.defined(), ranks.replica.rank == 0);
   if (!result.defined() || ranks.data.size == 1) return result;

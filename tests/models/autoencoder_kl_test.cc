@@ -14,7 +14,7 @@ constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
 LoadOptions options_of(at::ScalarType dtype) {
   LoadOptions options;
-  options.dtype = dtype;
+  options.placement.dtype = dtype;
   return options;
 }
 

@@ -4,19 +4,20 @@
 
 #include "core/error.h"
 #include "tests/support/golden.h"
+#include "weights/checkpoint.h"
 
 namespace tessera::models {
 namespace {
 
-std::unique_ptr<PixArtTransformer> load(const std::string& name, at::ScalarType dtype) {
-  weights::Checkpoint checkpoint(golden_folder(name));
-  const PixArtConfig config(JsonConfig::read(golden_folder(name) / "config.json"));
-  return std::make_unique<PixArtTransformer>(weights::Scope(checkpoint, dtype), config,
-                                             Range{0, config.num_layers}, comm::TensorGroups{});
+PixArtConfig config_of(const std::string& name) {
+  return PixArtConfig(JsonConfig::read(golden_folder(name) / "config.json"));
 }
 
-Canvas canvas_of(const Denoiser& model, int64_t height, int64_t width, int64_t scale_factor) {
-  return {height, width, scale_factor, {height / model.patch_size(), width / model.patch_size()}};
+std::unique_ptr<PixArtTransformer> load(const std::string& name, at::ScalarType dtype) {
+  weights::Checkpoint checkpoint(golden_folder(name));
+  const PixArtConfig config = config_of(name);
+  return std::make_unique<PixArtTransformer>(weights::Scope(checkpoint, {.dtype = dtype}), config,
+                                             Portion(config.num_layers));
 }
 
 constexpr int64_t kScaleFactor = 8;  // of the goldens
@@ -26,9 +27,17 @@ class PixArtGolden : public ::testing::TestWithParam<const char*> {
   at::Tensor run(at::ScalarType dtype, double timestep) {
     const auto model = load(GetParam(), dtype);
     const at::Tensor z = golden_.at("latents");
-    const std::vector<Conditioning> prompts = {{golden_.at("prompt.0")}, {golden_.at("prompt.1")}};
-    const auto context = model->prepare(prompts, canvas_of(*model, z.size(2), z.size(3), kScaleFactor));
-    return model->run_stage(z, timestep, {0, 1, 1}, {0, 1}, *context);
+    const std::vector<Conditioning> prompts = {{{kTokens, golden_.at("prompt.0")}},
+                                               {{kTokens, golden_.at("prompt.1")}}};
+    const PixArtConfig config = config_of(GetParam());
+    const Canvas canvas{z.size(2), z.size(3), kScaleFactor};
+    const std::vector<int64_t> prompt_of = {0, 1, 1};
+    nn::Tokens tokens({1, z.size(2) / config.patch_size, z.size(3) / config.patch_size});
+    const auto forward = model->start({prompts, prompt_of, canvas, tokens});
+    forward->begin(timestep);
+    Hidden hidden = forward->embed(z);
+    for (int64_t i = 0; i < config.num_layers; ++i) forward->block(i, hidden);
+    return forward->head(hidden);
   }
 
   std::map<std::string, at::Tensor> golden_ =
@@ -60,8 +69,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PixArtGolden,
 TEST(PixArt, SizeConditionsAreInPixels) {
   const auto model = load("pixart-alpha", at::kFloat);
   const auto size_embedding = [&](int64_t height, int64_t width, int64_t scale_factor) {
-    const auto context = model->prepare({}, canvas_of(*model, height, width, scale_factor));
-    return dynamic_cast<const PixArtTransformer::PixArtContext&>(*context).size_embedding;
+    return model->size_embedding({height, width, scale_factor});
   };
   EXPECT_TRUE(at::equal(size_embedding(6, 10, 16), size_embedding(12, 20, 8)));
   EXPECT_FALSE(at::equal(size_embedding(6, 10, 16), size_embedding(6, 10, 8)));

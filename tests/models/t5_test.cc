@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/golden.h"
+#include "tests/support/rank_threads.h"
 
 namespace tessera::models {
 namespace {
@@ -19,11 +21,12 @@ T5Config config_of(const std::string& name) {
 
 T5Encoder load(const std::string& name, at::ScalarType dtype) {
   weights::Checkpoint checkpoint(golden_folder(name));
-  return {weights::Scope(checkpoint, dtype), config_of(name), comm::Group{}};
+  return {weights::Scope(checkpoint, {.dtype = dtype}), config_of(name)};
 }
 
 at::Tensor encode(const T5Encoder& encoder, const at::Tensor& ids) {
-  return encoder({ids.data_ptr<int64_t>(), static_cast<size_t>(ids.numel())});
+  const int64_t* first = ids.const_data_ptr<int64_t>();
+  return encoder({{first, first + ids.numel()}}).at(0);
 }
 
 constexpr int kLengths[] = {1, 7, 150};
@@ -59,27 +62,33 @@ TEST_P(T5Golden, IsAsNearTheTruthInHalfPrecisionAsTransformers) {
   }
 }
 
-// What the ranks of a group compute adds up to what one rank computes, also where some have no head.
+// Many ranks give what one gives, also where there are more of them than heads.
 TEST_P(T5Golden, SplitsItsLayers) {
-  const T5Config config = config_of(GetParam());
-  weights::Checkpoint checkpoint(golden_folder(GetParam()));
-  const weights::Scope block = weights::Scope(checkpoint, at::kFloat) / "encoder" / "block" / 0 / "layer";
-  const at::Tensor x = at::randn({9, config.d_model});
-  const at::Tensor bias = at::randn({1, config.num_heads, 9, 9});
-  const at::Tensor attended = T5Attention(block / 0 / "SelfAttention", config, {})(x, bias);
-  const at::Tensor fed = T5FeedForward(block / 1 / "DenseReluDense", config, {})(x);
-  for (const int64_t size : {2, 4, 8}) {
-    at::Tensor attended_sum = at::zeros_like(x), fed_sum = at::zeros_like(x);
-    for (int64_t rank = 0; rank < size; ++rank) {
-      const comm::Group group{.rank = rank, .size = size};
-      const Range own = group.part(config.num_heads);
-      attended_sum +=
-          T5Attention(block / 0 / "SelfAttention", config, group)(x, bias.narrow(1, own.begin, own.length));
-      fed_sum += T5FeedForward(block / 1 / "DenseReluDense", config, group)(x);
-    }
-    EXPECT_LE(relative_error(attended_sum, attended), kComponentTolerance) << size;
-    EXPECT_LE(relative_error(fed_sum, fed), kComponentTolerance) << size;
+  const at::Tensor ids = golden_.at("ids.7");
+  const at::Tensor whole = encode(load(GetParam(), at::kFloat), ids);
+  for (const int64_t size : {2, 3, 8}) {
+    comm::run_ranks_as_threads(size, [&](comm::World world) {
+      weights::Placement placement;
+      std::vector<int64_t> all(static_cast<size_t>(size));
+      std::iota(all.begin(), all.end(), 0);
+      placement.groups.inner = world.group(all, "tp");
+      weights::Checkpoint checkpoint(golden_folder(GetParam()));
+      const T5Encoder encoder(weights::Scope(checkpoint, placement), config_of(GetParam()));
+      EXPECT_LE(relative_error(encode(encoder, ids), whole), kComponentTolerance) << size;
+    });
   }
+}
+
+// Blocks that are read when they are used give the same bits, for every prompt.
+TEST_P(T5Golden, ReadsItsBlocksAtUse) {
+  weights::Checkpoint checkpoint(golden_folder(GetParam()));
+  const weights::Scope scope(checkpoint, {});
+  const T5Encoder stays(scope, config_of(GetParam()));
+  const T5Encoder reads = T5Encoder::read_at_use(scope, config_of(GetParam()));
+  const std::vector<std::vector<int64_t>> ids = {{3, 1}, {5, 9, 2, 1}, {1}};
+  const std::vector<at::Tensor> expected = stays(ids), outputs = reads(ids);
+  ASSERT_EQ(outputs.size(), ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) EXPECT_TRUE(at::equal(outputs[i], expected[i])) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, T5Golden, ::testing::Values("t5-gated", "t5-relu"));
@@ -92,14 +101,14 @@ TEST(T5Encoder, ReadsTheEmbeddingUnderEitherName) {
     tensors["encoder.embed_tokens.weight"] = tensors.at("shared.weight").clone();
     if (!both) tensors.erase("shared.weight");
     const CheckpointFixture fixture(tensors);
-    const T5Encoder encoder(fixture.scope(), config_of(name), {});
+    const T5Encoder encoder(fixture.scope(), config_of(name));
     EXPECT_LE(relative_error(encode(encoder, golden.at("ids.7")), golden.at("output.7")),
               kComponentTolerance);
   }
   auto tensors = read_golden(name + "/model.safetensors");
   tensors.erase("shared.weight");
   const CheckpointFixture fixture(tensors);
-  EXPECT_THROW(T5Encoder(fixture.scope(), config_of(name), {}), Error);
+  EXPECT_THROW(T5Encoder(fixture.scope(), config_of(name)), Error);
 }
 
 TEST(T5Encoder, StaysInRangeInFp16) {
@@ -110,15 +119,15 @@ TEST(T5Encoder, StaysInRangeInFp16) {
   }
   const CheckpointFixture fixture(tensors);
   const at::Tensor ids = read_golden(name + "/golden/golden.safetensors").at("ids.7");
-  const at::Tensor truth = encode(T5Encoder(fixture.scope(), config_of(name), {}), ids);
-  const at::Tensor out = encode(T5Encoder(fixture.scope(at::kHalf), config_of(name), {}), ids);
+  const at::Tensor truth = encode(T5Encoder(fixture.scope(), config_of(name)), ids);
+  const at::Tensor out = encode(T5Encoder(fixture.scope(at::kHalf), config_of(name)), ids);
   EXPECT_LE(relative_error(out, truth), 1e-2);
 }
 
 TEST(T5Encoder, RefusesTokensThatItDoesNotKnow) {
   const T5Encoder encoder = load("t5-relu", at::kFloat);
   try {
-    encoder({0, 61});
+    encoder({{0, 61}});
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
@@ -169,8 +178,9 @@ TEST_F(T5TextEncoderTest, TurnsPromptsIntoWhatDiffusersConditionsOn) {
   std::vector<std::string> warnings;
   const LogSink before =
       set_log_sink([&](LogLevel, const std::string& message) { warnings.push_back(message); });
-  LoadStatistics statistics;
-  const auto encoder = load_t5_text_encoder(folder_, LoadOptions{}, statistics);
+  LoadStatistics statistics, at_use;
+  const auto encoder = load_t5_text_encoder(folder_, {}, statistics);
+  const auto reader = load_t5_text_encoder(folder_, {.placement = {}, .blocks = {}, .stays = false}, at_use);
   weights::Checkpoint checkpoint(folder_ / "text_encoder");
   uint64_t bytes = 0;  // of all but the embeddings, of which only rows are read
   for (const std::string& key : checkpoint.keys()) {
@@ -179,18 +189,26 @@ TEST_F(T5TextEncoderTest, TurnsPromptsIntoWhatDiffusersConditionsOn) {
       bytes += entry.end - entry.begin;
   }
   EXPECT_EQ(statistics.bytes_read, bytes);
+  EXPECT_EQ(statistics.bytes_at_use, 0U);
+  EXPECT_EQ(at_use.bytes_read, bytes);
+  EXPECT_EQ(at_use.bytes_held, statistics.bytes_held);
+  EXPECT_GT(at_use.bytes_at_use, bytes / 2);
+  const auto tokens_of = [](TextEncoder& model, const std::string& prompt, int64_t length) {
+    return model.encode({prompt}, length).at(0).at(kTokens);
+  };
   const std::vector<std::string> prompts = {"", "A Red circle above a BLUE square",
                                             "  Красный круг \uff41 </s> <extra_id_3>\n"};
   for (size_t i = 0; i < prompts.size(); ++i) {
     const at::Tensor& expected = golden.at(fmt::format("prompt.{}", i));
-    const at::Tensor tokens = encoder->encode(prompts[i], 20).tokens;
+    const at::Tensor tokens = tokens_of(*encoder, prompts[i], 20);
+    EXPECT_TRUE(at::equal(tokens, tokens_of(*reader, prompts[i], 20)));
     ASSERT_EQ(tokens.sizes(), expected.sizes()) << prompts[i];
     EXPECT_LE(relative_error(tokens, expected), kComponentTolerance) << prompts[i];
   }
   EXPECT_TRUE(warnings.empty());
-  EXPECT_EQ(encoder->encode(prompts[1], 5).tokens.size(0), 5);
+  EXPECT_EQ(tokens_of(*encoder, prompts[1], 5).size(0), 5);
   EXPECT_EQ(warnings.size(), 1U);
-  EXPECT_THROW(encoder->encode("a\xff", 20), Error);
+  EXPECT_THROW(tokens_of(*encoder, "a\xff", 20), Error);
   set_log_sink(before);
 }
 

@@ -49,8 +49,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, LinearTest,
 TEST(Linear, JoinsLayersWithOneInput) {
   const at::Tensor q = at::randn({4, 6}), k = at::randn({4, 6});
   CheckpointFixture fixture({{"q.weight", q}, {"k.weight", k}});
-  const Linear joined = read_linear({fixture.scope() / "q", fixture.scope() / "k"}, 6, 4,
-                                    {.begin = 1, .length = 2}, {.length = 6});
+  const Range outputs{.begin = 1, .length = 2};
+  const Linear joined =
+      read_linear({{fixture.scope() / "q", 4, outputs}, {fixture.scope() / "k", 4, outputs}}, 6,
+                  {.length = 6}, {.bias = false});
   const at::Tensor x = at::randn({3, 6});
   const at::Tensor expected =
       at::cat({at::linear(x, q.narrow(0, 1, 2)), at::linear(x, k.narrow(0, 1, 2))}, 1);

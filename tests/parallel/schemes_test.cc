@@ -1,7 +1,9 @@
 // Ulysses, the ring and the pipeline with toy functions in place of a network.
 #include <gtest/gtest.h>
 
-#include "parallel/cut.h"
+#include <array>
+
+#include "parallel/grid.h"
 #include "parallel/pipefusion.h"
 #include "parallel/ring.h"
 #include "parallel/ulysses.h"
@@ -19,7 +21,7 @@ comm::Group group_of_all(comm::World& world, const std::string& axis) {
 class Schemes : public ::testing::TestWithParam<int64_t> {};  // ranks
 
 TEST_P(Schemes, UlyssesGivesAllTokensOfOwnHeadsAndBack) {
-  constexpr int64_t kBatch = 2, kTokens = 11, kParts = 3, kHeads = 5, kDepth = 4;
+  constexpr int64_t kBatch = 2, kTokens = 11, kParts = 4, kHeads = 5, kDepth = 4;
   const at::Tensor whole = at::randn({kBatch, kTokens, kParts * kHeads * kDepth});
   comm::run_ranks_as_threads(GetParam(), [&](comm::World world) {
     const comm::Group group = group_of_all(world, "ulysses");
@@ -30,15 +32,27 @@ TEST_P(Schemes, UlyssesGivesAllTokensOfOwnHeadsAndBack) {
     const Range own = group.part(kTokens), heads = group.part(kHeads);
 
     const at::Tensor x = whole.narrow(1, own.begin, own.length);
-    const at::Tensor by_heads = tokens_to_heads(x, kParts, kHeads, tokens, group);
-    const at::Tensor expected =
-        whole.unflatten(2, {kParts, kHeads, kDepth}).narrow(3, heads.begin, heads.length);
-    EXPECT_TRUE(at::equal(by_heads, expected.flatten(2)));
+    // Queries have two heads for each of the keys and values.
+    const auto parts_of = [=](const at::Tensor& all) {
+      std::vector<at::Tensor> queries_keys_values;
+      for (const Range& part : {Range{0, 2}, Range{2, 1}, Range{3, 1}})
+        queries_keys_values.push_back(
+            all.narrow(2, part.begin * kHeads * kDepth, part.length * kHeads * kDepth));
+      return queries_keys_values;
+    };
+    const std::vector<at::Tensor> by_heads = tokens_to_heads(parts_of(x), kHeads, tokens, group);
+    ASSERT_EQ(by_heads.size(), 3U);
+    for (size_t i = 0; i < 3; ++i) {
+      const int64_t unit = (i == 0 ? 2 : 1) * kDepth;
+      EXPECT_TRUE(
+          at::equal(by_heads[i], parts_of(whole)[i].narrow(2, heads.begin * unit, heads.length * unit)));
+    }
 
-    // The first part (the queries) back.
-    const at::Tensor queries = by_heads.narrow(2, 0, heads.length * kDepth).transpose(0, 1).contiguous();
+    // The queries back.
+    const at::Tensor queries = by_heads[0].transpose(0, 1).contiguous();
     if (group.size == 1) return;
-    EXPECT_TRUE(at::equal(heads_to_tokens(queries, kHeads, tokens, group), x.narrow(2, 0, kHeads * kDepth)));
+    EXPECT_TRUE(
+        at::equal(heads_to_tokens(queries, 2 * kHeads * kDepth, kHeads, tokens, group), parts_of(x)[0]));
   });
 }
 
@@ -60,49 +74,67 @@ TEST_P(Schemes, TheRingShowsEveryBlockOnceTheOwnFirst) {
 }
 
 // A toy network: stage s multiplies by s + 2 and adds a sum over what it last saw of all patches; the update
-// halves.
+// halves. A second tensor, of another length, goes along and counts the stages.
+class ToyStage : public PipelineStage {
+ public:
+  using Run = std::array<int64_t, 3>;  // step, first patch, patches
+
+  ToyStage(int64_t patches, int64_t first_stage, int64_t stages) : first_stage_(first_stage) {
+    for (int64_t s = 0; s < stages; ++s) seen_.push_back(at::zeros({patches}, at::kDouble));
+    for (int64_t patch = 0; patch < patches; ++patch)
+      latents_.push_back(at::full({1}, patch + 1.0, at::kDouble));
+  }
+
+  Tensors compute(int64_t step, Range patches, Tensors hidden) override {
+    runs.push_back({step, patches.begin, patches.length});
+    if (first_stage_ == 0) hidden = {joined(patches), at::zeros({2}, at::kDouble)};
+    for (size_t s = 0; s < seen_.size(); ++s) {
+      seen_[s].narrow(0, patches.begin, patches.length).copy_(hidden[0]);
+      hidden[0] = hidden[0] * (0.1 * static_cast<double>(first_stage_ + static_cast<int64_t>(s) + 2)) +
+                  seen_[s].sum() * 0.01 + static_cast<double>(step);
+      hidden[1] = hidden[1] + 1;
+    }
+    return hidden;
+  }
+  at::Tensor update(int64_t, Range patches, const Tensors& output) override {
+    set(patches, joined(patches) * 0.5 + output[0] + output[1].sum());
+    return joined(patches);
+  }
+  void updated(int64_t, Range patches, const at::Tensor& z) override { set(patches, z); }
+  Tensors empty_hidden(Range patches) const override {
+    return {empty_latents(patches), at::empty({2}, at::kDouble)};
+  }
+  at::Tensor empty_latents(Range patches) const override { return at::empty({patches.length}, at::kDouble); }
+  void began(int64_t step) override { begun.push_back(step); }
+  void ended(int64_t step) override { steps_ended.push_back(step); }
+
+  at::Tensor joined(Range patches) const {
+    return at::cat(at::TensorList(latents_).slice(static_cast<size_t>(patches.begin),
+                                                  static_cast<size_t>(patches.length)));
+  }
+
+  std::vector<Run> runs;
+  std::vector<int64_t> begun, steps_ended;
+
+ private:
+  void set(Range patches, const at::Tensor& z) {
+    for (int64_t i = 0; i < patches.length; ++i)
+      latents_[static_cast<size_t>(patches.begin + i)] = z.narrow(0, i, 1).clone();
+  }
+
+  int64_t first_stage_;
+  std::vector<at::Tensor> latents_, seen_;
+};
+
 TEST_P(Schemes, ThePipelineFollowsItsSchedule) {
   constexpr int64_t kPatches = 4, kSteps = 6;
   for (const int64_t warmup : {0, 1, 2, 6}) {
     const auto run = [&](const comm::Group& group, int64_t first_stage, int64_t stages) {
-      std::vector<at::Tensor> latents, seen;
-      for (int64_t s = 0; s < stages; ++s) seen.push_back(at::zeros({kPatches}, at::kDouble));
-      for (int64_t patch = 0; patch < kPatches; ++patch)
-        latents.push_back(at::full({1}, patch + 1.0, at::kDouble));
-      std::vector<int64_t> begun, ended;
-      const auto joined = [&](Range patches) {
-        return at::cat(at::TensorList(latents).slice(static_cast<size_t>(patches.begin),
-                                                     static_cast<size_t>(patches.length)));
-      };
-      const auto set = [&](Range patches, const at::Tensor& z) {
-        for (int64_t i = 0; i < patches.length; ++i)
-          latents[static_cast<size_t>(patches.begin + i)] = z.narrow(0, i, 1).clone();
-      };
-      PipelineStage stage;
-      stage.input = [&](int64_t, Range patches) { return joined(patches); };
-      stage.compute = [&](int64_t step, Range patches, const at::Tensor& input) {
-        at::Tensor x = input;
-        for (int64_t s = 0; s < stages; ++s) {
-          at::Tensor& memory = seen[static_cast<size_t>(s)];
-          memory.narrow(0, patches.begin, patches.length).copy_(x);
-          x = x * (0.1 * static_cast<double>(first_stage + s + 2)) + memory.sum() * 0.01 +
-              static_cast<double>(step);
-        }
-        return x;
-      };
-      stage.update = [&](int64_t, Range patches, const at::Tensor& output) {
-        set(patches, joined(patches) * 0.5 + output);
-        return joined(patches);
-      };
-      stage.updated = [&](int64_t, Range patches, const at::Tensor& z) { set(patches, z); };
-      stage.empty_hidden =
-          stage.empty_latents = [](Range patches) { return at::empty({patches.length}, at::kDouble); };
-      stage.began = [&](int64_t step) { begun.push_back(step); };
-      stage.ended = [&](int64_t step) { ended.push_back(step); };
+      ToyStage stage(kPatches, first_stage, stages);
       run_pipeline({kSteps, kPatches, warmup}, stage, group);
-      EXPECT_EQ(begun, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
-      EXPECT_EQ(ended, begun);
-      return joined({0, kPatches});
+      EXPECT_EQ(stage.begun, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
+      EXPECT_EQ(stage.steps_ended, stage.begun);
+      return stage.joined({0, kPatches});
     };
     const at::Tensor expected = run({}, 0, GetParam());
     comm::run_ranks_as_threads(GetParam(), [&](comm::World world) {
@@ -116,10 +148,9 @@ TEST_P(Schemes, ThePipelineFollowsItsSchedule) {
 
 // The schedule itself: w whole steps, then patch after patch, on every rank.
 TEST_P(Schemes, ThePipelineWarmsUpForAsManySteps) {
-  using Run = std::array<int64_t, 3>;  // step, first patch, patches
   constexpr int64_t kPatches = 3, kSteps = 4;
   for (const int64_t warmup : {0, 1, 2, 4}) {
-    std::vector<Run> expected;
+    std::vector<ToyStage::Run> expected;
     for (int64_t step = 0; step < kSteps; ++step) {
       if (step < warmup) {
         expected.push_back({step, 0, kPatches});
@@ -129,43 +160,46 @@ TEST_P(Schemes, ThePipelineWarmsUpForAsManySteps) {
     }
     comm::run_ranks_as_threads(GetParam(), [&](comm::World world) {
       const comm::Group group = group_of_all(world, "pp");
-      std::vector<Run> seen;
-      const auto patches = [](Range run) { return at::zeros({run.length}); };
-      PipelineStage stage;
-      stage.input = [&](int64_t, Range run) { return patches(run); };
-      stage.compute = [&](int64_t step, Range run, const at::Tensor& x) {
-        seen.push_back({step, run.begin, run.length});
-        return x;
-      };
-      stage.update = [&](int64_t, Range run, const at::Tensor&) { return patches(run); };
-      stage.updated = [](int64_t, Range, const at::Tensor&) {};
-      stage.empty_hidden = stage.empty_latents = patches;
-      stage.began = stage.ended = [](int64_t) {};
+      ToyStage stage(kPatches, group.rank, 1);
       run_pipeline({kSteps, kPatches, warmup}, stage, group);
-      EXPECT_EQ(seen, expected) << "warm-up " << warmup;
+      EXPECT_EQ(stage.runs, expected) << "warm-up " << warmup;
     });
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Schemes, ::testing::Values(1, 2, 3, 5));
 
-TEST(TokenCut, DealsEveryRowOnce) {
-  for (const int64_t patches : {1, 2, 4}) {
-    comm::Group ulysses{.rank = 1, .size = 2}, ring{.rank = 2, .size = 3};
-    const TokenCut cut(29, 5, patches, ulysses, ring);
-    EXPECT_EQ(cut.sequence_rank(), 5);
-    int64_t next = 0;
-    for (int64_t patch = 0; patch < patches; ++patch) {
-      for (int64_t rank = 0; rank < 6; ++rank) {
-        EXPECT_EQ(cut.part(patch, rank).begin, next);
-        next = cut.part(patch, rank).end();
-        EXPECT_GE(cut.part(patch, rank).length, 1);
+// Every token is held once, wherever the cut goes, and what is held lies in the order of the grid.
+TEST(Cut, DealsEveryTokenOnce) {
+  for (const Grid& grid : {Grid{1, 29, 5}, Grid{3, 29, 5}, Grid{29, 2, 3}}) {
+    for (const GridAxis axis : {GridAxis::kRows, GridAxis::kFrames}) {
+      for (const int64_t patches : {1, 2, 4}) {
+        for (const int64_t unit : {1, 3}) {
+          const int64_t lines = axis == GridAxis::kRows ? grid.rows : grid.frames;
+          const int64_t ranks = 2;
+          if (patches * ranks * unit > lines) continue;
+          const Cut cut(grid, axis, patches, ranks, unit);
+          at::Tensor held = at::zeros({grid.tokens()}, at::kLong);
+          for (int64_t rank = 0; rank < ranks; ++rank) {
+            const std::vector<Range> tokens = cut.tokens(cut.all_patches(), rank);
+            const at::Tensor places = take(at::arange(grid.tokens()), 0, tokens);
+            EXPECT_EQ(places.numel(), cut.held(cut.all_patches(), rank).tokens());
+            EXPECT_TRUE((places.narrow(0, 1, places.numel() - 1) > places.narrow(0, 0, places.numel() - 1))
+                            .all()
+                            .item<bool>());
+            put(held, 0, tokens, take(held, 0, tokens) + 1);
+            for (int64_t patch = 0; patch < patches; ++patch) {
+              EXPECT_GE(cut.part(patch, rank).length, 1);
+              EXPECT_EQ(cut.part(patch, rank).begin % unit, 0);
+              const at::Tensor of_patch = take(places, 0, cut.tokens_within(cut.all_patches(), patch, rank));
+              EXPECT_TRUE(
+                  at::equal(of_patch, take(at::arange(grid.tokens()), 0, cut.tokens({patch, 1}, rank))));
+            }
+          }
+          EXPECT_TRUE(held.eq(1).all().item<bool>());
+        }
       }
     }
-    EXPECT_EQ(next, 29);
-    int64_t tokens = 0;
-    for (int64_t rank = 0; rank < 6; ++rank) tokens += cut.token_count(cut.all_patches(), rank);
-    EXPECT_EQ(tokens, 29 * 5);
   }
 }
 

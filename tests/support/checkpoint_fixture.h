@@ -27,7 +27,7 @@ class CheckpointFixture {
   CheckpointFixture(const CheckpointFixture&) = delete;
   CheckpointFixture& operator=(const CheckpointFixture&) = delete;
 
-  weights::Scope scope(at::ScalarType dtype = at::kFloat) const { return {*checkpoint_, dtype}; }
+  weights::Scope scope(at::ScalarType dtype = at::kFloat) const { return {*checkpoint_, {.dtype = dtype}}; }
   const std::filesystem::path& folder() const { return folder_; }
 
  private:

@@ -36,12 +36,14 @@ class RandomPixArt {
   }
 
   // Each call reads the file anew: ranks are threads.
-  std::unique_ptr<models::PixArtTransformer> load(at::ScalarType dtype, const Range& blocks,
-                                                  const comm::TensorGroups& groups) const {
+  std::unique_ptr<models::PixArtTransformer> load(const weights::Placement& placement,
+                                                  std::optional<Range> blocks = {}) const {
     weights::Checkpoint checkpoint(fixture_.folder());
-    return std::make_unique<models::PixArtTransformer>(weights::Scope(checkpoint, dtype), config(), blocks,
-                                                       groups);
+    return std::make_unique<models::PixArtTransformer>(weights::Scope(checkpoint, placement), config(),
+                                                       models::Portion(blocks_, blocks));
   }
+
+  models::DenoiserShape shape() const { return {.heads = heads_, .blocks = blocks_, .patch = {1, 2, 2}}; }
 
  private:
   static std::map<std::string, at::Tensor> tensors(int64_t width, int64_t blocks) {

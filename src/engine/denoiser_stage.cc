@@ -1,0 +1,67 @@
+#include "engine/denoiser_stage.h"
+
+#include <ATen/Functions.h>
+
+#include <utility>
+
+#include "core/error.h"
+
+namespace tessera::engine {
+namespace {
+
+Range blocks_of(const parallel::Ranks& ranks, int64_t all) {
+  return ranks.pipeline.size > 1 ? ranks.layout.stage(ranks.pipeline.rank) : Range{0, all};
+}
+
+}  // namespace
+
+parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape& shape,
+                       const models::Canvas& canvas) {
+  const parallel::Grid grid{canvas.latent_frames / shape.patch.frames,
+                            canvas.latent_height / shape.patch.rows,
+                            canvas.latent_width / shape.patch.columns};
+  return {grid, ranks.layout.axis, ranks.layout.patches, ranks.sequence.size};
+}
+
+DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::DenoiserShape& shape,
+                             const std::vector<models::Conditioning>& prompts, std::vector<int64_t> prompt_of,
+                             const models::Canvas& canvas, const parallel::Ranks& ranks)
+    : denoiser_(denoiser),
+      shape_(shape),
+      options_(at::TensorOptions().dtype(denoiser.dtype())),
+      blocks_(blocks_of(ranks, shape.blocks)),
+      all_blocks_(shape.blocks),
+      prompt_of_(std::move(prompt_of)),
+      tokens_(make_cut(ranks, shape, canvas), ranks.ulysses, ranks.ring),
+      forward_(denoiser.start({prompts, prompt_of_, canvas, tokens_})) {
+  if (!prompts.empty()) options_ = options_.device(prompts.front().begin()->second.device());
+}
+
+LatentAxis DenoiserStage::latent_axis() const {
+  if (cut().axis == parallel::GridAxis::kFrames) return {2, shape_.patch.frames};
+  return {shape_.is_video ? 3 : 2, shape_.patch.rows};
+}
+
+parallel::Tensors DenoiserStage::run(int64_t step, double timestep, Range patches, parallel::Tensors input) {
+  if (std::exchange(step_, step) != step) forward_->begin(timestep);
+  tokens_.enter(patches);
+  models::Hidden hidden = is_first() ? forward_->embed(input.at(0)) : std::move(input);
+  for (int64_t i = blocks_.begin; i < blocks_.end(); ++i) {
+    tokens_.enter_block(i);
+    forward_->block(i, hidden);
+  }
+  if (is_last()) return {forward_->head(hidden)};
+  return hidden;
+}
+
+parallel::Tensors DenoiserStage::empty_hidden(Range patches) const {
+  parallel::Tensors hidden;
+  const int64_t at_hand = cut().held(patches, sequence_rank()).tokens();
+  for (const models::Stream& stream : forward_->streams(blocks_.begin)) {
+    const int64_t tokens = stream.tokens ? tokens_.own_other_length(*stream.tokens) : at_hand;
+    hidden.push_back(at::empty({samples(), tokens, stream.width}, options_));
+  }
+  return hidden;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,26 @@
+#include "nn/cross_attention.h"
+
+#include "ops/attention.h"
+
+namespace tessera::nn {
+
+CrossAttention::CrossAttention(const weights::Scope& scope, int64_t width, int64_t context_width,
+                               int64_t heads, int64_t depth, ops::LinearOptions options)
+    : to_q_(scope / "to_q", width, {heads, depth}, options),
+      to_kv_({{scope / "to_k", {heads, depth}}, {scope / "to_v", {heads, depth}}}, context_width, options),
+      to_out_(scope / "to_out" / 0, {heads, depth}, width),
+      depth_(depth) {}
+
+at::Tensor CrossAttention::operator()(const at::Tensor& x, const std::vector<at::Tensor>& prompts,
+                                      at::ArrayRef<int64_t> prompt_of) const {
+  const at::Tensor q = to_q_(x);  // [B, n, own heads * D]
+  const at::Tensor attended = at::empty_like(q);
+  for (int64_t b = 0; b < q.size(0); ++b) {
+    const std::vector<at::Tensor> both =
+        to_kv_.split(prompts[static_cast<size_t>(prompt_of[static_cast<size_t>(b)])]);
+    ops::attention_into(attended.narrow(0, b, 1), q.narrow(0, b, 1), both[0], both[1], q.size(2) / depth_);
+  }
+  return to_out_(attended);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,28 @@
+#include "nn/query_key_norm.h"
+
+#include <ATen/Functions.h>
+
+#include "comm/collectives.h"
+
+namespace tessera::nn {
+
+at::Tensor HeadNorm::operator()(const at::Tensor& x) const {
+  return norm(x.unflatten(2, {-1, norm.weight.size(0)})).flatten(2);
+}
+
+AcrossHeadsNorm::AcrossHeadsNorm(const weights::Scope& scope, Split heads, double epsilon)
+    : weight_(read_split(scope.with_dtype(at::kFloat), "weight", {heads.features()}, 0, heads)),
+      heads_(heads),
+      epsilon_(epsilon),
+      dtype_(scope.dtype()),
+      groups_(scope.groups()) {}
+
+at::Tensor AcrossHeadsNorm::operator()(const at::Tensor& x) const {
+  const at::Tensor wide = x.to(at::kFloat);
+  at::Tensor squares = wide.square().sum(-1, /*keepdim=*/true);
+  squares = comm::all_reduce(comm::all_reduce(squares, groups_->inner), groups_->outer);
+  const at::Tensor scale = at::rsqrt(squares / heads_.features() + epsilon_);
+  return (wide * scale).mul_(weight_).to(dtype_);
+}
+
+}  // namespace tessera::nn

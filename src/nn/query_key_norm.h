@@ -1,0 +1,36 @@
+// Norms of queries or keys before attention (arXiv:2302.05442): over each head, or over all heads together.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "nn/norm.h"
+#include "nn/tensor_parallel.h"
+
+namespace tessera::nn {
+
+// RMS norm of each head with weights that all heads share: reads `weight` [D].
+struct HeadNorm {
+  HeadNorm(const weights::Scope& scope, int64_t depth, double epsilon) : norm(scope, depth, epsilon) {}
+  at::Tensor operator()(const at::Tensor& x) const;  // [B, n, H * D]
+
+  RmsNorm norm;
+};
+
+// RMS norm across all heads: reads this rank's part of `weight` [H * D]. Heads that other ranks hold count:
+// all ranks of the scope must call it alike.
+class AcrossHeadsNorm {
+ public:
+  AcrossHeadsNorm(const weights::Scope& scope, Split heads, double epsilon);
+  at::Tensor operator()(const at::Tensor& x) const;  // [B, n, own heads * D]
+
+ private:
+  at::Tensor weight_;  // fp32 [own heads * D]
+  Split heads_;
+  double epsilon_;
+  at::ScalarType dtype_;
+  std::shared_ptr<const comm::TensorGroups> groups_;
+};
+
+}  // namespace tessera::nn

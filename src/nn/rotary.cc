@@ -1,0 +1,33 @@
+#include "nn/rotary.h"
+
+#include <ATen/Functions.h>
+
+namespace tessera::nn {
+
+at::Tensor rotary_table(const parallel::Grid& grid, const RotaryAxes& axes) {
+  std::vector<at::Tensor> angles;  // [frames, rows, columns, features / 2]
+  const auto add = [&](int64_t count, int64_t features, int64_t axis) {
+    if (features == 0) return;
+    const at::Tensor exponent = at::arange(0, features, 2, at::kDouble) / static_cast<double>(features);
+    const at::Tensor frequency = at::pow(axes.theta, exponent).reciprocal();
+    std::vector<int64_t> shape{1, 1, 1, features / 2};
+    shape[static_cast<size_t>(axis)] = count;
+    angles.push_back(at::outer(at::arange(count, at::kDouble), frequency)
+                         .view(shape)
+                         .expand({grid.frames, grid.rows, grid.columns, features / 2}));
+  };
+  add(grid.frames, axes.frames, 0);
+  add(grid.rows, axes.rows, 1);
+  add(grid.columns, axes.columns, 2);
+  const at::Tensor all = at::cat(angles, 3).flatten(0, 2);
+  return at::stack({at::cos(all), at::sin(all)}, 2).to(at::kFloat);
+}
+
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& table) {
+  const at::Tensor pairs = x.to(at::kFloat).unflatten(2, {-1, table.size(1), 2});  // [B, n, H, D / 2, 2]
+  const at::Tensor cos = table.select(2, 0).unsqueeze(1), sin = table.select(2, 1).unsqueeze(1);
+  const at::Tensor even = pairs.select(4, 0), odd = pairs.select(4, 1);
+  return at::stack({even * cos - odd * sin, even * sin + odd * cos}, 4).flatten(2).to(x.scalar_type());
+}
+
+}  // namespace tessera::nn

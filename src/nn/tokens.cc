@@ -1,0 +1,244 @@
+#include "nn/tokens.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+
+#include "comm/collectives.h"
+#include "core/error.h"
+#include "parallel/ring.h"
+#include "parallel/ulysses.h"
+
+namespace tessera::nn {
+namespace {
+
+// [B, T * S, C] as B * T (or B * S) samples, so that attention is within one frame (or at one place) of each.
+at::Tensor fold(const at::Tensor& x, Over over, int64_t frames) {
+  if (over == Over::kAll) return x;
+  const at::Tensor by_frame = x.unflatten(1, {frames, x.size(1) / frames});
+  return (over == Over::kFrame ? by_frame : by_frame.transpose(1, 2)).flatten(0, 1);
+}
+
+at::Tensor unfold(const at::Tensor& x, Over over, int64_t batch) {
+  if (over == Over::kAll) return x;
+  const at::Tensor by_sample = x.unflatten(0, {batch, x.size(0) / batch});
+  return (over == Over::kFrame ? by_sample : by_sample.transpose(1, 2)).flatten(1, 2);
+}
+
+// k, v [B, N, C] -> to [N, B, 2 * C], which a message carries in one piece.
+void fill_side_by_side(const at::Tensor& to, const at::Tensor& k, const at::Tensor& v) {
+  to.narrow(2, 0, k.size(2)).copy_(k.transpose(0, 1));
+  to.narrow(2, k.size(2), k.size(2)).copy_(v.transpose(0, 1));
+}
+
+}  // namespace
+
+// How the sequence that attention runs over is cut: the grid, a frame of it, one place in its frames, or the
+// grid with this rank's part of another sequence behind it.
+class Tokens::Sequence {
+ public:
+  Sequence(const Tokens& tokens, Over over, int64_t other = 0)
+      : cut_(tokens.cut_), run_(tokens.run_), over_(over), other_(other) {
+    if (over == Over::kFrame) samples_ = cut_.grid.frames;
+    if (over == Over::kPlace) samples_ = cut_.grid.rows * cut_.grid.columns;
+  }
+
+  // Tokens at hand of the part `rank`, and those of some patches.
+  int64_t length(int64_t rank) const {
+    return length(run_, rank) + split_evenly(other_, rank, cut_.ranks).length;
+  }
+  int64_t length(Range patches, int64_t rank) const { return cut_.held(patches, rank).tokens() / samples_; }
+  // Tokens before `patch`, and in it before the part `rank`, where they stand patch after patch.
+  int64_t begin_of_patch(int64_t patch, int64_t rank = 0) const {
+    int64_t before = 0;
+    for (int64_t i = 0; i < cut_.ranks; ++i) before += length({0, patch}, i);
+    for (int64_t i = 0; i < rank; ++i) before += length({patch, 1}, i);
+    return before;
+  }
+  // Where, of the tokens at hand of the part `rank`, those of a patch are.
+  std::vector<Range> within(int64_t patch, int64_t rank) const {
+    if (over_ == Over::kAll) return cut_.tokens_within(run_, patch, rank);
+    return {{length({run_.begin, patch - run_.begin}, rank), length({patch, 1}, rank)}};
+  }
+
+ private:
+  const parallel::Cut& cut_;
+  Range run_;
+  Over over_;
+  int64_t other_, samples_ = 1;
+};
+
+Tokens::Tokens(parallel::Cut cut, comm::Group ulysses, comm::Group ring)
+    : cut_(std::move(cut)),
+      ulysses_(std::move(ulysses)),
+      ring_(std::move(ring)),
+      rank_(ring_.rank * ulysses_.size + ulysses_.rank),
+      run_(cut_.all_patches()) {
+  TESSERA_CHECK(cut_.ranks == ulysses_.size * ring_.size, "a cut into {} for {} x {} ranks", cut_.ranks,
+                ulysses_.size, ring_.size);
+}
+
+at::Tensor Tokens::own(const at::Tensor& x, int64_t dim) const {
+  return parallel::take(x, dim, cut_.tokens(run_, rank_));
+}
+
+at::Tensor Tokens::own_frames(const at::Tensor& x, int64_t dim) const {
+  return cut_.axis == parallel::GridAxis::kRows ? x : parallel::take(x, dim, cut_.parts(run_, rank_));
+}
+
+at::Tensor Tokens::own_other(const at::Tensor& x, int64_t dim) const {
+  if (cut_.patches > 1) return x;
+  const Range own = split_evenly(x.size(dim), rank_, cut_.ranks);
+  return x.narrow(dim, own.begin, own.length);
+}
+
+int64_t Tokens::own_other_length(int64_t length) const {
+  return cut_.patches > 1 ? length : split_evenly(length, rank_, cut_.ranks).length;
+}
+
+at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, Over over) {
+  const int64_t batch = own.q.size(0), frames = held().frames;
+  const QueriesKeysValues folded{fold(own.q, over, frames), fold(own.k, over, frames),
+                                 fold(own.v, over, frames)};
+  // A frame that no cut goes through, or a place where none does, is at hand as a whole.
+  const bool is_whole = (over == Over::kFrame && cut_.axis == parallel::GridAxis::kFrames) ||
+                        (over == Over::kPlace && cut_.axis == parallel::GridAxis::kRows);
+  const at::Tensor attended = is_whole
+                                  ? ops::attention(folded.q, folded.k, folded.v, folded.q.size(2) / depth)
+                                  : attend(folded, depth, Sequence(*this, over), nullptr, nullptr);
+  return unfold(attended, over, batch);
+}
+
+std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValues& own,
+                                                          const QueriesKeysValues& other,
+                                                          int64_t other_length, int64_t depth) {
+  TESSERA_CHECK(other.q.size(1) == own_other_length(other_length), "{} of {} tokens of the other sequence",
+                other.q.size(1), other_length);
+  if (cut_.patches > 1) {
+    at::Tensor of_other;
+    at::Tensor attended = attend(own, depth, Sequence(*this, Over::kAll), &other, &of_other);
+    return {attended, of_other};
+  }
+  // Its part of the other sequence stands behind a rank's tokens: together they are a sequence like any
+  // other.
+  const QueriesKeysValues both{at::cat({own.q, other.q}, 1), at::cat({own.k, other.k}, 1),
+                               at::cat({own.v, other.v}, 1)};
+  const at::Tensor attended =
+      attend(both, depth, Sequence(*this, Over::kAll, other_length), nullptr, nullptr);
+  const int64_t length = own.q.size(1);
+  return {attended.narrow(1, 0, length), attended.narrow(1, length, other.q.size(1))};
+}
+
+at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
+                          const QueriesKeysValues* other, at::Tensor* of_other) {
+  const int64_t units = own.k.size(2) / depth;  // heads of keys, each with the queries that share it
+  std::vector<int64_t> lengths;                 // of each rank of the Ulysses group
+  for (int64_t i = 0; i < ulysses_.size; ++i)
+    lengths.push_back(sequence.length(ring_.rank * ulysses_.size + i));
+  const std::vector<at::Tensor> parts =
+      parallel::tokens_to_heads({own.q, own.k, own.v}, units, lengths, ulysses_);
+  const QueriesKeysValues by_heads{parts[0], parts[1], parts[2]};
+  const at::Tensor& q = by_heads.q;
+  std::optional<QueriesKeysValues> other_by_heads;
+  if (other != nullptr) {
+    const auto share = [&](const at::Tensor& x) { return parallel::own_heads(x, units, ulysses_); };
+    other_by_heads = {share(other->q), share(other->k), share(other->v)};
+    *of_other = at::empty(other_by_heads->q.sizes(), q.options());
+  }
+
+  // Where heads go back to tokens, token by token: what each rank gets then lies in one piece.
+  const at::Tensor attended = ulysses_.size == 1
+                                  ? at::empty(q.sizes(), q.options())
+                                  : at::empty({q.size(1), q.size(0), q.size(2)}, q.options()).transpose(0, 1);
+  const int64_t heads = q.size(2) / depth;
+  if (cut_.patches > 1) {
+    const Kept& kept = keep(by_heads, depth, sequence, other_by_heads ? &*other_by_heads : nullptr);
+    kept.keys_values->attend(attended, q, kept.seen);
+    if (other_by_heads) kept.keys_values->attend(*of_other, other_by_heads->q, kept.seen);
+  } else if (ring_.size > 1) {
+    attended.copy_(ring_attend(by_heads, heads, sequence));
+  } else {
+    ops::attention_into(attended, q, by_heads.k, by_heads.v, heads);
+  }
+  if (ulysses_.size == 1) return attended;
+  if (other_by_heads) {
+    *of_other = comm::all_gather(*of_other, 2, times(ulysses_.parts(units), own.q.size(2) / units), ulysses_);
+  }
+  return parallel::heads_to_tokens(attended.transpose(0, 1), own.q.size(2), units, lengths, ulysses_);
+}
+
+at::Tensor Tokens::ring_attend(const QueriesKeysValues& own, int64_t heads, const Sequence& sequence) const {
+  std::vector<int64_t> lengths;
+  for (const Range& part : of_ring(sequence)) lengths.push_back(part.length);
+  const int64_t width = own.k.size(2);
+  const at::Tensor keys_values = at::empty({own.k.size(1), own.k.size(0), 2 * width}, own.k.options());
+  fill_side_by_side(keys_values, own.k, own.v);
+  ops::PartialAttention attention(own.q, heads);
+  parallel::ring_pass(keys_values, lengths, ring_, [&](const at::Tensor& block) {
+    const at::Tensor both = block.transpose(0, 1);
+    attention.add(both.narrow(2, 0, width), both.narrow(2, width, width));
+  });
+  return attention.result();
+}
+
+const Tokens::Kept& Tokens::keep(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
+                                 const QueriesKeysValues* other) {
+  Kept& kept = kept_[{place_.first, place_.second++}];
+  const int64_t width = own.k.size(2), before = other == nullptr ? 0 : other->k.size(1);
+  if (!kept.keys_values) {
+    const int64_t all = before + sequence.begin_of_patch(cut_.patches);
+    kept.keys_values.emplace(own.k.size(0), all, width / depth, depth, own.k.options());
+  }
+  ops::KeptKeysValues& memory = *kept.keys_values;
+  if (other != nullptr) memory.write(0, other->k, other->v);
+
+  // Kept are patch after patch, in a patch rank after rank. What came from the Ulysses group is rank after
+  // rank.
+  std::vector<Range> own_order;  // the tokens at hand in the order in which they are kept
+  for (int64_t patch = run_.begin; patch < run_.end(); ++patch) {
+    int64_t to = before + sequence.begin_of_patch(patch, ring_.rank * ulysses_.size), from = 0;
+    for (int64_t i = 0; i < ulysses_.size; ++i) {
+      const int64_t rank = ring_.rank * ulysses_.size + i;
+      for (const Range& range : sequence.within(patch, rank)) {
+        own_order.push_back({from + range.begin, range.length});
+        memory.write(to, own.k.narrow(1, own_order.back().begin, range.length),
+                     own.v.narrow(1, own_order.back().begin, range.length));
+        to += range.length;
+      }
+      from += sequence.length(rank);
+    }
+  }
+  if (ring_.size > 1) {
+    const std::vector<Range> parts = of_ring(sequence);
+    at::Tensor whole = at::empty({parts.back().end(), own.k.size(0), 2 * width}, own.k.options());
+    const Range& mine = parts[static_cast<size_t>(ring_.rank)];
+    fill_side_by_side(whole.narrow(0, mine.begin, mine.length), parallel::take(own.k, 1, own_order),
+                      parallel::take(own.v, 1, own_order));
+    comm::all_gather_into(whole, parts, ring_);
+    for (int64_t rank = 0; rank < ring_.size; ++rank) {
+      if (rank == ring_.rank) continue;
+      int64_t from = parts[static_cast<size_t>(rank)].begin;
+      for (int64_t patch = run_.begin; patch < run_.end(); ++patch) {
+        const int64_t to = sequence.begin_of_patch(patch, rank * ulysses_.size);
+        const int64_t count = sequence.begin_of_patch(patch, (rank + 1) * ulysses_.size) - to;
+        const at::Tensor both = whole.narrow(0, from, count).transpose(0, 1);
+        memory.write(before + to, both.narrow(2, 0, width), both.narrow(2, width, width));
+        from += count;
+      }
+    }
+  }
+  kept.seen = std::max(kept.seen, before + sequence.begin_of_patch(run_.end()));
+  return kept;
+}
+
+std::vector<Range> Tokens::of_ring(const Sequence& sequence) const {
+  std::vector<Range> parts;
+  for (int64_t rank = 0; rank < ring_.size; ++rank) {
+    int64_t length = 0;
+    for (int64_t i = 0; i < ulysses_.size; ++i) length += sequence.length(rank * ulysses_.size + i);
+    parts.push_back({parts.empty() ? 0 : parts.back().end(), length});
+  }
+  return parts;
+}
+
+}  // namespace tessera::nn

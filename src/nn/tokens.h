@@ -1,0 +1,96 @@
+// The tokens of a run and the attention between them, on however many ranks they lie (Ulysses, Ring, or both:
+// USP, arXiv:2405.07719), all at once or patch by patch (PipeFusion, arXiv:2405.14430). A model hands in what
+// it has at hand and knows nothing of either.
+//
+// Legend: B samples, n tokens of the grid at hand (this rank's of the patches under way; all of them on one
+// rank), N tokens of the grid, l tokens at hand of another sequence (a text), L all of it, H heads of
+// queries, K heads of keys (H where they are not grouped; arXiv:2305.13245), D size of a head. Heads are
+// those of this rank's share of the weights.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "comm/group.h"
+#include "ops/attention.h"
+#include "parallel/grid.h"
+
+namespace tessera::nn {
+
+struct QueriesKeysValues {
+  at::Tensor q;     // [B, n, H * D]
+  at::Tensor k, v;  // [B, n, K * D]; K divides H
+};
+
+// What a query sees: every token, those of its frame, or those at its place in every frame.
+enum class Over { kAll, kFrame, kPlace };
+
+// One for a run: it keeps the keys and values of earlier patches.
+class Tokens {
+ public:
+  // A whole grid on one rank.
+  explicit Tokens(const parallel::Grid& grid) : Tokens(parallel::Cut(grid), {}, {}) {}
+  // `cut` is into ulysses.size * ring.size parts; this rank's is ring.rank * ulysses.size + ulysses.rank.
+  Tokens(parallel::Cut cut, comm::Group ulysses, comm::Group ring);
+
+  // ---- What models call. All ranks of both groups must call these alike.
+
+  const parallel::Grid& grid() const { return cut_.grid; }
+  parallel::Grid held() const { return cut_.held(run_, rank_); }  // of the tokens at hand
+
+  // The tokens at hand, out of x of all tokens: [.., N, ..] -> [.., n, ..].
+  at::Tensor own(const at::Tensor& x, int64_t dim) const;
+  // The frames at hand, out of x of all frames.
+  at::Tensor own_frames(const at::Tensor& x, int64_t dim) const;
+  // What is at hand of another sequence: [.., L, ..] -> [.., l, ..]. Each rank takes its part of it; with
+  // patches, whose every run takes the other sequence along, each takes all.
+  at::Tensor own_other(const at::Tensor& x, int64_t dim) const;
+  int64_t own_other_length(int64_t length) const;
+
+  // Attention between the tokens of the grid -> [B, n, H * D]. Queries see the tokens of the patches at hand
+  // and those of earlier calls as this place in the model last saw them (one denoising step ago); what it
+  // never saw is left out.
+  at::Tensor attention(const QueriesKeysValues& own, int64_t depth, Over over = Over::kAll);
+  // Attention over the grid and another sequence of L tokens together (own_other() of it) -> both sequences'
+  // [B, n, H * D] and [B, l, H * D].
+  std::pair<at::Tensor, at::Tensor> joint_attention(const QueriesKeysValues& own,
+                                                    const QueriesKeysValues& other, int64_t other_length,
+                                                    int64_t depth);
+
+  // ---- What the denoising loop calls.
+
+  const parallel::Cut& cut() const { return cut_; }
+  int64_t rank() const { return rank_; }  // in the cut
+  const Range& run() const { return run_; }
+  // The patches at hand from now on. They come in their order.
+  void enter(Range patches) { run_ = patches; }
+  // The block whose attention comes next; a block's calls are told apart by their order.
+  void enter_block(int64_t block) { place_ = {block, 0}; }
+
+ private:
+  struct Kept {
+    std::optional<ops::KeptKeysValues> keys_values;  // the other sequence's, then patch after patch
+    int64_t seen = 0;                                // from the first one on
+  };
+  class Sequence;
+
+  at::Tensor attend(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
+                    const QueriesKeysValues* other, at::Tensor* of_other);
+  at::Tensor ring_attend(const QueriesKeysValues& own, int64_t heads, const Sequence& sequence) const;
+  const Kept& keep(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
+                   const QueriesKeysValues* other);
+  // Tokens at hand of each rank of the ring, with those of its Ulysses group.
+  std::vector<Range> of_ring(const Sequence& sequence) const;
+
+  parallel::Cut cut_;
+  comm::Group ulysses_, ring_;
+  int64_t rank_;
+  Range run_;
+  std::pair<int64_t, int64_t> place_{0, 0};           // block, call
+  std::map<std::pair<int64_t, int64_t>, Kept> kept_;  // empty with one patch
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,33 @@
+#include "weights/source.h"
+
+#include <ATen/Functions.h>
+
+#include "core/error.h"
+
+namespace tessera::weights {
+
+std::vector<int64_t> sliced_shape(const std::string& key, at::IntArrayRef shape, at::ArrayRef<Slice> slices) {
+  std::vector<int64_t> part = shape.vec();
+  for (const Slice& slice : slices) {
+    TESSERA_CHECK(
+        slice.dim >= 0 && slice.dim < static_cast<int64_t>(shape.size()) && slice.begin >= 0 &&
+            slice.length >= 0 && slice.begin + slice.length <= shape[static_cast<size_t>(slice.dim)],
+        "slice [{}, {}) of dim {} of '{}'", slice.begin, slice.begin + slice.length, slice.dim, key);
+    part[static_cast<size_t>(slice.dim)] = slice.length;
+  }
+  return part;
+}
+
+at::Tensor ShapesAlone::load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
+                             at::ArrayRef<Slice> slices, at::Device /*device*/) {
+  at::Tensor part =
+      at::empty(sliced_shape(key, shape, slices), at::TensorOptions().device(at::kMeta).dtype(dtype));
+  bytes_held_ += part.nbytes();
+  return part;
+}
+
+at::Tensor ShapesAlone::stored(const std::string& /*key*/, at::IntArrayRef shape) {
+  return at::empty(shape, at::TensorOptions().device(at::kMeta).dtype(at::kFloat));
+}
+
+}  // namespace tessera::weights
