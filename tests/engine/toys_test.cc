@@ -1,0 +1,247 @@
+// Three toy families on every parallel method and many products, against an oracle that shares no code with
+// them: exact methods against the whole network, PipeFusion against its definition. Ranks are threads.
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+
+#include "comm/collectives.h"
+#include "engine/denoise.h"
+#include "tests/models/toys/joint.h"
+#include "tests/models/toys/naive.h"
+#include "tests/models/toys/skips.h"
+#include "tests/models/toys/video.h"
+#include "tests/support/rank_threads.h"
+
+namespace tessera::engine {
+namespace {
+
+namespace toys = models::toys;
+
+// Nothing divides: 5 heads of keys, 6 blocks, 3 pictures, grids of odd sides.
+constexpr int64_t kPictures = 3;
+const std::vector<double> kTimesteps = {2.5, 1.75, 0.5, 0.25};
+
+struct Toy {
+  std::string name;
+  toys::naive::Evaluate evaluate;
+  std::unique_ptr<models::Denoiser> (*load)(const weights::Scope&, const models::Portion&);
+  int64_t frames, rows, columns;
+  nn::PatchSize patch = {};
+  bool is_video = false;
+  std::vector<int64_t> prompt_lengths = {5, 5, 5};  // negative, and two prompts
+
+  models::DenoiserShape shape() const {
+    return {.heads = toys::kKeyHeads,
+            .blocks = toys::kBlocks,
+            .latent_channels = toys::kChannels,
+            .patch = patch,
+            .is_video = is_video};
+  }
+  at::Tensor noise() const {
+    std::vector<int64_t> size = {kPictures, toys::kChannels, frames, rows * patch.rows,
+                                 columns * patch.columns};
+    if (!is_video) size.erase(size.begin() + 2);
+    return at::randn(size, at::detail::createCPUGenerator(3));
+  }
+  std::vector<models::Conditioning> prompts() const {
+    auto generator = at::detail::createCPUGenerator(4);
+    std::vector<models::Conditioning> all;
+    for (const int64_t length : prompt_lengths) {
+      all.push_back({{models::kTokens, at::randn({length, toys::kPrompt}, generator)},
+                     {"pooled", at::randn({toys::kPrompt}, generator)}});
+    }
+    return all;
+  }
+};
+
+template <typename Denoiser>
+std::unique_ptr<models::Denoiser> load(const weights::Scope& scope, const models::Portion& portion) {
+  return std::make_unique<Denoiser>(scope, portion);
+}
+
+const std::vector<Toy>& all_toys() {
+  static const std::vector<Toy> toys = {
+      {"Joint", toys::naive::joint, load<toys::Joint>, 1, 13, 3},
+      // Frames are cut where there are too few rows.
+      {"Video", toys::naive::video, load<toys::Video>, 11, 5, 2, toys::kVideoPatch, true},
+      {"Skips", toys::naive::skips, load<toys::Skips>, 1, 11, 3, {}, false, {4, 1, 7}},
+  };
+  return toys;
+}
+
+struct PlainSampler : samplers::Sampler {
+  PlainSampler() { timesteps_ = kTimesteps; }
+  at::Tensor scale_model_input(const at::Tensor& z, int64_t) const override { return z; }
+  bool needs_noise() const override { return false; }
+  at::Tensor step(const at::Tensor& output, int64_t, const at::Tensor& z, samplers::SamplerState&,
+                  const at::Tensor&) const override {
+    return z - 0.1 * output;
+  }
+};
+
+const std::vector<int64_t> kPromptOf = {1, 2, 1};
+
+at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance) {
+  const c10::InferenceMode inference_mode;
+  toys::RandomWeights weights;
+  const weights::Scope scope(weights, {.groups = {ranks.tensor_inner, ranks.tensor_outer}});
+  std::optional<Range> blocks;
+  if (ranks.pipeline.size > 1) blocks = ranks.layout.stage(ranks.pipeline.rank);
+  const auto denoiser = toy.load(scope, models::Portion(toys::kBlocks, blocks));
+  const models::Canvas canvas{.latent_height = toy.rows * toy.patch.rows,
+                              .latent_width = toy.columns * toy.patch.columns,
+                              .latent_frames = toy.frames};
+  const std::vector<models::Conditioning> prompts = toy.prompts();
+  const Guidance two_branches{kPromptOf, guidance > 1, guidance};
+  DenoiserStage stage(*denoiser, toy.shape(), prompts, two_branches.samples(ranks), canvas, ranks);
+  Noise noise(0);
+  std::vector<double> seconds;
+  const at::Tensor z = toy.noise();
+  at::Tensor result = denoise({stage, PlainSampler(), two_branches, ranks}, z, noise, {}, seconds);
+  if (!result.defined() || ranks.data.size == 1) return result;
+  std::vector<at::Tensor> parts;
+  for (const Range& part : ranks.data.parts(kPictures))
+    parts.push_back(at::empty_like(z.narrow(0, part.begin, part.length)));
+  comm::gather(result.contiguous(), ranks.data.rank == 0 ? parts : std::vector<at::Tensor>(), 0, ranks.data);
+  return at::cat(parts);
+}
+
+// What the oracle paints for a layout.
+at::Tensor expect(const Toy& toy, const parallel::Layout& layout, double guidance) {
+  toys::naive::Problem problem{toy.frames, toy.rows, toy.columns, toy.patch.rows};
+  problem.cut_along_frames = layout.axis == parallel::GridAxis::kFrames;
+  problem.patches = layout.patches;
+  if (layout.patches > 1) problem.warmup = layout.warmup_steps;
+  problem.prompts = toy.prompts();
+  problem.prompt_of = kPromptOf;
+  problem.guidance = guidance;
+  problem.timesteps = kTimesteps;
+  const at::Tensor z = toy.noise();
+  return toys::naive::paint(toy.evaluate, problem, toy.is_video ? z : z.unsqueeze(2)).view(z.sizes());
+}
+
+struct Degrees {
+  int64_t dp, cfg, pp, ring, ulysses, tp;
+  bool two_dimensions = false;
+  int64_t patches = 0, warmup = 0;
+
+  parallel::ParallelOptions options() const {
+    parallel::ParallelOptions all;
+    all.data_parallel_degree = dp;
+    all.use_cfg_parallel = cfg == 2;
+    all.pipefusion_parallel_degree = pp;
+    all.ring_degree = ring;
+    all.ulysses_degree = ulysses;
+    all.tensor_parallel_degree = tp;
+    if (two_dimensions) all.split_scheme = parallel::SplitScheme::k2d;
+    if (pp > 1) {
+      all.num_pipeline_patch = patches;
+      all.warmup_steps = warmup;
+    }
+    return all;
+  }
+};
+
+// Each method alone, pairs, and the largest products, in worlds of 2, 3, 4, 6 and 8.
+const std::vector<Degrees>& all_degrees() {
+  static const std::vector<Degrees> all = {{1, 1, 1, 1, 1, 1},
+                                           {1, 2, 1, 1, 1, 1},
+                                           {2, 1, 1, 1, 1, 1},
+                                           {1, 1, 1, 1, 2, 1},
+                                           {1, 1, 1, 2, 1, 1},
+                                           {1, 1, 1, 1, 1, 2},
+                                           {1, 1, 2, 1, 1, 1, false, 2, 1},
+                                           {1, 1, 2, 1, 1, 1, false, 3, 0},
+                                           {1, 1, 2, 1, 1, 1, false, 5, 4},
+                                           {3, 1, 1, 1, 1, 1},
+                                           {1, 1, 1, 1, 3, 1},
+                                           {1, 1, 1, 3, 1, 1},
+                                           {1, 1, 1, 1, 1, 3},
+                                           {1, 1, 3, 1, 1, 1, false, 2, 1},
+                                           {1, 1, 3, 1, 1, 1, false, 7, 0},
+                                           {1, 1, 1, 1, 4, 1},
+                                           {1, 1, 1, 4, 1, 1},
+                                           {1, 1, 1, 2, 2, 1},
+                                           {1, 1, 1, 1, 1, 4},
+                                           {1, 1, 1, 1, 1, 4, true},
+                                           {1, 2, 1, 2, 1, 1},
+                                           {1, 2, 1, 1, 1, 2},
+                                           {1, 1, 1, 2, 1, 2},
+                                           {1, 1, 1, 1, 2, 2},
+                                           {1, 1, 4, 1, 1, 1, false, 4, 1},
+                                           {1, 1, 2, 1, 2, 1, false, 2, 0},
+                                           {1, 1, 2, 2, 1, 1, false, 2, 1},
+                                           {1, 1, 2, 1, 1, 2, false, 3, 1},
+                                           {1, 2, 2, 1, 1, 1, false, 3, 0},
+                                           {1, 1, 1, 3, 2, 1},
+                                           {1, 1, 1, 6, 1, 1},
+                                           {1, 2, 1, 1, 3, 1},
+                                           {3, 1, 1, 1, 2, 1},
+                                           {1, 1, 3, 2, 1, 1, false, 2, 1},
+                                           {1, 1, 3, 1, 2, 1, false, 3, 1},
+                                           {1, 1, 1, 8, 1, 1},
+                                           {1, 1, 1, 4, 2, 1},
+                                           {1, 1, 1, 2, 4, 1},
+                                           {1, 2, 1, 2, 2, 1},
+                                           {1, 1, 1, 2, 1, 4, true},
+                                           {1, 2, 1, 2, 1, 2},
+                                           {1, 1, 2, 2, 2, 1, false, 2, 1},
+                                           {1, 2, 2, 1, 2, 1, false, 2, 0},
+                                           {1, 1, 2, 1, 1, 4, true, 3, 1}};
+  return all;
+}
+
+class Toys : public ::testing::TestWithParam<std::tuple<size_t, int64_t>> {};  // toy, world
+
+TEST_P(Toys, EqualTheOracle) {
+  const auto [number, world_size] = GetParam();
+  const Toy& toy = all_toys()[number];
+  std::vector<std::pair<Degrees, parallel::Layout>> cases;
+  for (const Degrees& degrees : all_degrees()) {
+    if (degrees.options().degrees() != world_size) continue;
+    const parallel::Workload workload{.heads = toys::kKeyHeads,
+                                      .blocks = toys::kBlocks,
+                                      .token_rows = toy.rows,
+                                      .token_frames = toy.frames,
+                                      .steps = static_cast<int64_t>(kTimesteps.size()),
+                                      .pictures = kPictures,
+                                      .guided = true};
+    cases.emplace_back(degrees, parallel::resolve_layout(degrees.options(), workload, std::nullopt));
+  }
+  std::vector<at::Tensor> results(cases.size());
+  const auto guidance_of = [](const Degrees& degrees) { return degrees.ring == 3 ? 1.0 : 1.5; };
+  comm::run_ranks_as_threads(world_size, [&](comm::World world) {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const parallel::Ranks ranks(world, cases[i].second);
+      const at::Tensor own = run(toy, ranks, guidance_of(cases[i].first));
+      if (world.rank() == 0) results[i] = own;
+    }
+  });
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto& [degrees, layout] = cases[i];
+    const at::Tensor expected = expect(toy, layout, guidance_of(degrees));
+    EXPECT_LE((results[i] - expected).abs().max().item<double>(), 1e-4)
+        << parallel::degree_flags(degrees.options()) << ", " << layout.patches << " patches, warm-up "
+        << layout.warmup_steps;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Toys,
+                         ::testing::Combine(::testing::Range(size_t{0}, size_t{3}),
+                                            ::testing::Values(1, 2, 3, 4, 6, 8)),
+                         [](const auto& info) {
+                           return fmt::format("{}{}", all_toys()[std::get<0>(info.param)].name,
+                                              std::get<1>(info.param));
+                         });
+
+// The oracle can tell: stale keys move the latents by far more than the tolerance.
+TEST(ToysOracle, SeesStaleKeys) {
+  for (const Toy& toy : all_toys()) {
+    parallel::Layout stale;
+    stale.patches = 2;
+    stale.warmup_steps = 1;
+    EXPECT_GE((expect(toy, stale, 1.5) - expect(toy, {}, 1.5)).abs().max().item<double>(), 1e-2) << toy.name;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::engine

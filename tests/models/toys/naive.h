@@ -1,0 +1,136 @@
+// The toy families in plain tensors, and PipeFusion by its definition: the oracle of the toys. It shares
+// nothing with what it judges but the random weights.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <map>
+
+#include "tests/models/toys/toy.h"
+
+namespace tessera::models::toys::naive {
+
+// What a run is about. Latents are [N, C, T, rows * p, columns * p], prompts [negative, positive...].
+struct Problem {
+  int64_t frames, rows, columns, patch;
+  bool cut_along_frames = false;
+  int64_t patches = 1, warmup = 1 << 20;  // by default every step takes everything at once
+  std::vector<Conditioning> prompts = {};
+  std::vector<int64_t> prompt_of = {};  // of each picture
+  double guidance = 1;                  // 1: no negative branch
+  std::vector<double> timesteps = {};
+};
+
+// Keys and values of all tokens as each call of attention last saw them.
+struct Memory {
+  struct Entry {
+    at::Tensor k, v, seen;
+  };
+  std::map<std::pair<int64_t, int64_t>, Entry> entries;
+};
+
+// One evaluation of a network for the tokens `at_hand` (their numbers in the grid).
+class Network {
+ public:
+  Network(const Problem& problem, at::Tensor at_hand, Memory& memory)
+      : problem_(problem), at_hand_(std::move(at_hand)), memory_(memory) {}
+
+  at::Tensor weight(const std::string& key, at::IntArrayRef shape) { return weights_.stored(key, shape); }
+  at::Tensor linear(const std::string& name, const at::Tensor& x, int64_t out, bool bias = true) {
+    const at::Tensor y = at::matmul(x, weight(name + ".weight", {out, x.size(-1)}).t());
+    return bias ? y + weight(name + ".bias", {out}) : y;
+  }
+  static at::Tensor rms(const at::Tensor& x) { return x / at::sqrt(x.square().mean(-1, true) + 1e-6); }
+  at::Tensor feed_forward(const std::string& name, const at::Tensor& x) {
+    return linear(name + ".out", at::silu(linear(name + ".in", rms(x), 3 * kWidth)), kWidth);
+  }
+  at::Tensor frame_of(const at::Tensor& t) const { return t.div(problem_.rows * problem_.columns, "floor"); }
+  at::Tensor place_of(const at::Tensor& t) const { return t.remainder(problem_.rows * problem_.columns); }
+
+  // Softmax over keys of `k`, of which mask [queries, keys] says who sees which; heads of keys are shared.
+  static at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const at::Tensor& mask) {
+    std::vector<at::Tensor> heads;
+    for (int64_t h = 0; h < q.size(2) / kDepth; ++h) {
+      const int64_t of_keys = h * k.size(2) / q.size(2);
+      const auto head = [](const at::Tensor& x, int64_t i) {
+        return x.slice(2, i * kDepth, (i + 1) * kDepth);
+      };
+      const at::Tensor scores =
+          at::matmul(head(q, h), head(k, of_keys).transpose(1, 2)) / std::sqrt(double{kDepth});
+      heads.push_back(at::matmul(at::softmax(scores.masked_fill(~mask, -1e30), -1), head(v, of_keys)));
+    }
+    return at::cat(heads, 2);
+  }
+
+  // Keys and values of the tokens at hand take their place in what the call remembers.
+  const Memory::Entry& remember(int64_t block, int64_t call, const at::Tensor& k, const at::Tensor& v) {
+    Memory::Entry& entry = memory_.entries[{block, call}];
+    const int64_t all = problem_.frames * problem_.rows * problem_.columns;
+    if (!entry.k.defined())
+      entry = {at::zeros({k.size(0), all, k.size(2)}), at::zeros({k.size(0), all, k.size(2)}),
+               at::zeros({all}, at::kBool)};
+    entry.k.index_copy_(1, at_hand_, k);
+    entry.v.index_copy_(1, at_hand_, v);
+    entry.seen.index_fill_(0, at_hand_, true);
+    return entry;
+  }
+  // sees(query tokens [n, 1], key tokens [1, N])
+  at::Tensor self_attention(
+      int64_t block, int64_t call, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+      const std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>& sees = {}) {
+    const Memory::Entry& entry = remember(block, call, k, v);
+    const at::Tensor keys = at::arange(entry.seen.size(0)).unsqueeze(0), queries = at_hand_.unsqueeze(1);
+    at::Tensor mask = entry.seen.unsqueeze(0).expand({queries.size(0), -1});
+    if (sees) mask = mask.logical_and(sees(queries, keys));
+    return attend(q, entry.k, entry.v, mask);
+  }
+
+  // Pairs of features turn by the token's coordinate over theta^(i / features): as complex numbers.
+  at::Tensor turn(const at::Tensor& x, int64_t of_frames, int64_t of_rows, int64_t of_columns) const {
+    std::vector<at::Tensor> angles;
+    const at::Tensor place = place_of(at_hand_);
+    const auto add = [&](const at::Tensor& coordinate, int64_t features) {
+      for (int64_t i = 0; i < features; i += 2)
+        angles.push_back(coordinate.to(at::kDouble) / std::pow(10000.0, double(i) / double(features)));
+    };
+    add(frame_of(at_hand_), of_frames);
+    add(place.div(problem_.columns, "floor"), of_rows);
+    add(place.remainder(problem_.columns), of_columns);
+    const at::Tensor angle = at::stack(angles, 1).unsqueeze(1);  // [n, 1, D / 2]
+    const at::Tensor turned =
+        at::view_as_complex(x.to(at::kDouble).reshape({x.size(0), x.size(1), -1, kDepth / 2, 2})) *
+        at::polar(at::ones_like(angle), angle);
+    return at::view_as_real(turned).reshape(x.sizes()).to(at::kFloat);
+  }
+
+  at::Tensor of_samples(const std::vector<int64_t>& prompt_of, const std::string& name) const {
+    std::vector<at::Tensor> all;
+    for (const int64_t i : prompt_of) all.push_back(problem_.prompts.at(static_cast<size_t>(i)).at(name));
+    return at::stack(all);
+  }
+
+  const Problem& problem_;
+  const at::Tensor at_hand_;
+
+ private:
+  Memory& memory_;
+  RandomWeights weights_;
+};
+
+// x [B, n, C p p] of the tokens at hand -> the prediction alike.
+using Evaluate = at::Tensor (*)(Network&, const at::Tensor& x, double timestep,
+                                const std::vector<int64_t>& prompt_of);
+
+at::Tensor joint(Network& network, const at::Tensor& x, double timestep,
+                 const std::vector<int64_t>& prompt_of);
+at::Tensor video(Network& network, const at::Tensor& x, double timestep,
+                 const std::vector<int64_t>& prompt_of);
+at::Tensor skips(Network& network, const at::Tensor& x, double timestep,
+                 const std::vector<int64_t>& prompt_of);
+
+// All steps, z <- z - 0.1 prediction: patch after patch once the warm-up is over.
+at::Tensor paint(Evaluate evaluate, const Problem& problem, const at::Tensor& z);
+
+}  // namespace tessera::models::toys::naive

@@ -1,0 +1,80 @@
+// Small families that exist for tests: what a model family may be that PixArt is not. Each is written as for
+// one device. naive.h says the same in plain tensors.
+#pragma once
+
+#include <cmath>
+#include <functional>
+
+#include "models/family.h"
+#include "models/portion.h"
+#include "nn/tensor_parallel.h"
+#include "weights/source.h"
+
+namespace tessera::models::toys {
+
+// Every weight is there, random by its name: sharp enough that who reads the wrong keys is found out.
+class RandomWeights final : public weights::Source {
+ public:
+  bool has(const std::string& /*key*/) const override { return true; }
+  at::Tensor load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
+                  at::ArrayRef<weights::Slice> slices, at::Device /*device*/) override {
+    at::Tensor part = stored(key, shape);
+    for (const weights::Slice& slice : slices) part = part.narrow(slice.dim, slice.begin, slice.length);
+    return part.to(dtype).contiguous();
+  }
+  at::Tensor stored(const std::string& key, at::IntArrayRef shape) override {
+    auto generator = at::detail::createCPUGenerator(std::hash<std::string>()(key));
+    const bool is_sharp = key.find("to_q") != std::string::npos || key.find("to_k") != std::string::npos;
+    const double scale =
+        shape.size() > 1 ? (is_sharp ? 3 : 1) / std::sqrt(static_cast<double>(shape[1])) : 0.1;
+    return at::randn(shape, generator) * scale + (key.find("norm") != std::string::npos ? 1.0 : 0.0);
+  }
+};
+
+// What the families have in common: 10 heads of queries over 5 of keys.
+inline constexpr int64_t kHeads = 10, kKeyHeads = 5, kDepth = 8, kWidth = kHeads * kDepth, kPrompt = 12,
+                         kBlocks = 6, kChannels = 4;
+inline constexpr ops::LinearOptions kPlain{.bias = false};
+
+// Queries, keys and values as one product.
+inline nn::ColumnParallel read_qkv(const weights::Scope& scope) {
+  const nn::Split queries{kKeyHeads, kHeads / kKeyHeads * kDepth}, keys{kKeyHeads, kDepth};
+  using Layers = std::vector<nn::ColumnParallel::Layer>;
+  return {Layers{{scope / "to_q", queries}, {scope / "to_k", keys}, {scope / "to_v", keys}}, kWidth};
+}
+inline nn::RowParallel read_out(const weights::Scope& scope) {
+  return {scope / "to_out", {kKeyHeads, kHeads / kKeyHeads * kDepth}, kWidth};
+}
+
+struct FeedForward {
+  explicit FeedForward(const weights::Scope& scope)
+      : in(scope / "in", kWidth, {3 * kWidth, 1}), out(scope / "out", {3 * kWidth, 1}, kWidth) {}
+  at::Tensor operator()(const at::Tensor& x) const { return out(in(x, ops::Activation::kSilu)); }
+
+  nn::ColumnParallel in;
+  nn::RowParallel out;
+};
+
+// x / rms(x), before each layer.
+inline at::Tensor normed(const at::Tensor& x) {
+  return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + 1e-6);
+}
+
+// A denoiser whose Forward is `ToyForward`, made of weights `ToyWeights`.
+template <typename ToyWeights, typename ToyForward>
+class ToyDenoiser final : public Denoiser {
+ public:
+  ToyDenoiser(const weights::Scope& scope, const Portion& portion)
+      : weights_(scope, portion), dtype_(scope.dtype()) {}
+  std::unique_ptr<Forward> start(const Run& run) const override {
+    return std::make_unique<ToyForward>(weights_, run);
+  }
+  at::ScalarType dtype() const override { return dtype_; }
+  int64_t conditioning_width() const override { return kPrompt; }
+
+ private:
+  ToyWeights weights_;
+  at::ScalarType dtype_;
+};
+
+}  // namespace tessera::models::toys

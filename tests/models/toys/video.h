@@ -1,0 +1,81 @@
+// A toy of video (as Open-Sora and Latte, arXiv:2401.03048): frames x rows x columns of tokens, attention by
+// turns within a frame and over time; queries and keys are normed across heads; patches of two rows and two
+// columns; modulation by each frame's own time.
+#pragma once
+
+#include "nn/query_key_norm.h"
+#include "nn/rotary.h"
+#include "ops/modulate.h"
+#include "tests/models/toys/toy.h"
+
+namespace tessera::models::toys {
+
+inline constexpr nn::PatchSize kVideoPatch{1, 2, 2};
+
+struct VideoBlock {
+  explicit VideoBlock(const weights::Scope& scope)
+      : modulation(scope / "modulation", kWidth, 2 * kWidth),
+        qkv(read_qkv(scope)),
+        out(read_out(scope)),
+        norm_q(scope / "norm_q", {kKeyHeads, kHeads / kKeyHeads * kDepth}, 1e-6),
+        norm_k(scope / "norm_k", {kKeyHeads, kDepth}, 1e-6),
+        feed_forward(scope / "ff") {}
+  ops::Linear modulation;  // shift and scale
+  nn::ColumnParallel qkv;
+  nn::RowParallel out;
+  nn::AcrossHeadsNorm norm_q, norm_k;
+  FeedForward feed_forward;
+};
+
+struct VideoWeights {
+  VideoWeights(const weights::Scope& scope, const Portion& portion)
+      : in(scope / "in", kChannels * kVideoPatch.size(), kWidth),
+        prompt_in(scope / "prompt_in", kPrompt, kWidth),
+        blocks(portion, [&](int64_t i) { return VideoBlock(scope / "blocks" / i); }),
+        out(scope / "out", kWidth, kChannels * kVideoPatch.size()) {}
+  ops::Linear in, prompt_in;
+  Blocks<VideoBlock> blocks;
+  ops::Linear out;
+};
+
+class VideoForward final : public Forward {
+ public:
+  VideoForward(const VideoWeights& weights, const Run& run)
+      : weights_(weights),
+        tokens_(run.tokens),
+        prompt_(weights.prompt_in(run.of_samples("pooled")).unsqueeze(1)),  // [B, 1, C]
+        frames_(at::arange(run.tokens.grid().frames, at::kFloat).view({1, -1, 1})),
+        angles_(nn::rotary_table(run.tokens.grid(), {.frames = 4, .rows = 2, .columns = 2})) {}
+
+  // A frame's time is that of the step and of its number: [B, T, C].
+  void begin(double timestep) override { times_ = prompt_ * at::cos(frames_ + timestep); }
+  Hidden embed(const at::Tensor& latents) override {
+    return {weights_.in(nn::patchify(latents, kVideoPatch))};
+  }
+  void block(int64_t i, Hidden& hidden) override {
+    const VideoBlock& block = weights_.blocks[i];
+    at::Tensor& x = hidden[0];
+    const std::vector<at::Tensor> shift_scale = block.modulation(tokens_.own_frames(times_, 1)).chunk(2, 2);
+    const at::Tensor modulated = ops::modulated_layer_norm(x, shift_scale[1], shift_scale[0], 1e-6);
+    const std::vector<at::Tensor> parts = block.qkv.each(modulated);
+    const at::Tensor angles = tokens_.own(angles_, 0);
+    const nn::QueriesKeysValues own{nn::rotate(block.norm_q(parts[0]), angles),
+                                    nn::rotate(block.norm_k(parts[1]), angles), parts[2]};
+    const nn::Over over = i % 3 == 2 ? nn::Over::kAll : i % 3 == 0 ? nn::Over::kFrame : nn::Over::kPlace;
+    x = x + block.out(tokens_.attention(own, kDepth, over));
+    x = x + block.feed_forward(normed(x));
+  }
+  at::Tensor head(const Hidden& hidden) override {
+    return nn::unpatchify(weights_.out(normed(hidden[0])), tokens_.held(), kVideoPatch, /*is_video=*/true);
+  }
+  std::vector<Stream> streams(int64_t /*i*/) const override { return {{.width = kWidth}}; }
+
+ private:
+  const VideoWeights& weights_;
+  nn::Tokens& tokens_;
+  at::Tensor prompt_, frames_, angles_, times_;
+};
+
+using Video = ToyDenoiser<VideoWeights, VideoForward>;
+
+}  // namespace tessera::models::toys
