@@ -27,7 +27,8 @@ c10::Device use_device(c10::Device device, int64_t fallback) {
 }
 
 void synchronize(c10::Device device) {
-  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  if (!device.is_cpu() && !device.is_meta())
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "ops/operation.h"
 
 namespace tessera::engine {
 namespace {
@@ -47,6 +48,7 @@ parallel::Tensors DenoiserStage::run(int64_t step, double timestep, Range patche
   tokens_.enter(patches);
   models::Hidden hidden = is_first() ? forward_->embed(input.at(0)) : std::move(input);
   for (int64_t i = blocks_.begin; i < blocks_.end(); ++i) {
+    const ops::InBlock in_block(i);
     tokens_.enter_block(i);
     forward_->block(i, hidden);
   }

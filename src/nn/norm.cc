@@ -1,13 +1,17 @@
 #include "nn/norm.h"
 
+#include "ops/operation.h"
+
 namespace tessera::nn {
 
 RmsNorm::RmsNorm(const weights::Scope& scope, int64_t width, double epsilon)
     : weight(scope.with_dtype(at::kFloat).tensor("weight", {width})),
       epsilon(epsilon),
-      dtype(scope.dtype()) {}
+      dtype(scope.dtype()),
+      role(scope.name()) {}
 
 at::Tensor RmsNorm::operator()(const at::Tensor& x) const {
+  ops::tell("rms_norm", role, x, 4 * x.numel(), {&x, &weight});
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor scale = at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + epsilon);
   return (wide * scale).mul_(weight).to(dtype);

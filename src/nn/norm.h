@@ -18,6 +18,7 @@ struct RmsNorm {
   at::Tensor weight;  // fp32 [width]
   double epsilon;
   at::ScalarType dtype;
+  std::string role;  // for ops::Operation
 };
 
 }  // namespace tessera::nn

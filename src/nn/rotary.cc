@@ -2,9 +2,11 @@
 
 #include <ATen/Functions.h>
 
+#include "ops/operation.h"
+
 namespace tessera::nn {
 
-at::Tensor rotary_table(const parallel::Grid& grid, const RotaryAxes& axes) {
+at::Tensor rotary_table(const parallel::Grid& grid, const RotaryAxes& axes, at::Device device) {
   std::vector<at::Tensor> angles;  // [frames, rows, columns, features / 2]
   const auto add = [&](int64_t count, int64_t features, int64_t axis) {
     if (features == 0) return;
@@ -20,10 +22,11 @@ at::Tensor rotary_table(const parallel::Grid& grid, const RotaryAxes& axes) {
   add(grid.rows, axes.rows, 1);
   add(grid.columns, axes.columns, 2);
   const at::Tensor all = at::cat(angles, 3).flatten(0, 2);
-  return at::stack({at::cos(all), at::sin(all)}, 2).to(at::kFloat);
+  return at::stack({at::cos(all), at::sin(all)}, 2).to(device, at::kFloat);
 }
 
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& table) {
+  ops::tell("rotary", "", x, 3 * x.numel(), {&x, &table});
   const at::Tensor pairs = x.to(at::kFloat).unflatten(2, {-1, table.size(1), 2});  // [B, n, H, D / 2, 2]
   const at::Tensor cos = table.select(2, 0).unsqueeze(1), sin = table.select(2, 1).unsqueeze(1);
   const at::Tensor even = pairs.select(4, 0), odd = pairs.select(4, 1);

@@ -18,7 +18,7 @@ struct RotaryAxes {
 };
 
 // cos and sin of the angles of every token of the grid: fp32 [N, D / 2, 2].
-at::Tensor rotary_table(const parallel::Grid& grid, const RotaryAxes& axes);
+at::Tensor rotary_table(const parallel::Grid& grid, const RotaryAxes& axes, at::Device device = at::kCPU);
 
 // Turns each pair of neighbours (2 i, 2 i + 1) of x [B, n, H * D] by the angle of its token; table [n, D / 2,
 // 2]. In fp32, rounded once.

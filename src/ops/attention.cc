@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "ops/attention_kernels.h"
+#include "ops/operation.h"
 
 namespace tessera::ops {
 namespace {
@@ -227,6 +228,12 @@ void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   TESSERA_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && v.stride(2) == 1, "rows must be contiguous");
 }
 
+// Of `count` keys, of `key_width` features as their values.
+void tell_attention(std::string_view name, const at::Tensor& q, int64_t count, int64_t key_width) {
+  const at::Tensor keys_values = at::empty({2, q.size(0), count, key_width}, q.options().device(at::kMeta));
+  tell(name, "", q, 4 * q.numel() * count, {&q, &keys_values});
+}
+
 // [B, S, heads * D] -> [B, heads, S, D]
 at::Tensor split_heads(const at::Tensor& x, int64_t depth) {
   return x.unflatten(2, {x.size(2) / depth, depth}).transpose(1, 2);
@@ -245,6 +252,8 @@ void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor
   check_shapes(q, k, v, heads);
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1, "the output must be like the queries");
   TESSERA_CHECK(k.size(1) > 0, "no keys");
+  tell_attention("attention", q, k.size(1), k.size(2));
+  if (q.is_meta()) return;
   if (has_own_kernel(q)) {
     q.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q, k, v, out, heads)
                                      : attend_all<float>(q, k, v, out, heads);
@@ -278,6 +287,7 @@ void KeptKeysValues::write(int64_t first, const at::Tensor& k, const at::Tensor&
   const int64_t count = k.size(1);
   TESSERA_CHECK(k.sizes() == v.sizes() && k.size(2) == heads_ * depth_ && first + count <= tokens_,
                 "{} keys of width {} at {} of {}", count, k.size(2), first, tokens_);
+  tell("keep_keys_values", "", k, 0, {&k, &v, &v});
   if (!is_packed_) {
     keys_values_[0].narrow(1, first, count).copy_(k);
     keys_values_[1].narrow(1, first, count).copy_(v);
@@ -307,6 +317,7 @@ void KeptKeysValues::attend(const at::Tensor& out, const at::Tensor& q, int64_t 
                    q.size(2) / depth_);
     return;
   }
+  tell_attention("attention", q, count, heads_ * depth_);
   const int64_t heads = q.size(2) / depth_, sharing = heads / heads_;
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1 && q.stride(2) == 1,
                 "rows must be contiguous");
@@ -334,6 +345,8 @@ PartialAttention::PartialAttention(const at::Tensor& q, int64_t heads) : q_(q), 
 void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
   check_shapes(q_, k, v, heads_);
   if (k.size(1) == 0 || q_.size(1) == 0) return;
+  tell_attention("attention_part", q_, k.size(1), k.size(2));
+  if (q_.is_meta()) return;
   if (has_own_kernel(q_)) {
     const Progress progress{sums_, maxima_, totals_};
     q_.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q_, k, v, {}, heads_, &progress)

@@ -1,4 +1,4 @@
-// Scaled dot-product attention: softmax(q k^T / sqrt(D)) v.
+// Scaled dot-product attention: softmax(q k^T / sqrt(D)) v. 4 B S T heads D FLOPs of S queries and T keys.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -8,6 +8,7 @@
 
 #include "core/cpu.h"
 #include "core/error.h"
+#include "ops/operation.h"
 
 namespace tessera::ops {
 namespace {
@@ -41,34 +42,50 @@ Tensor pack(const Tensor& weight, int64_t stride, IntArrayRef padding) {
 
 }  // namespace
 
-Conv2d::Conv2d(const weights::Scope& scope, int64_t in, int64_t out, int64_t kernel, int64_t step,
+Conv2d::Conv2d(const weights::Scope& scope, int64_t in, int64_t out, int64_t size, int64_t step,
                int64_t pad) {
   const Tensor bias_vector = scope.tensor("bias", {out});
-  const std::array<int64_t, 4> shape = {out, in, kernel, kernel};
-  if (kernel == 3 && step == 1 && pad == 1 && winograd_is_faster(in, out, scope.dtype(), scope.device())) {
+  const std::array<int64_t, 4> shape = {out, in, size, size};
+  if (size == 3 && step == 1 && pad == 1 && winograd_is_faster(in, out, scope.dtype(), scope.device())) {
     in_channels = in;
     out_channels = out;
+    kernel = {size, size};
+    bias = bias_vector;
     // Transformed weights are rounded to the dtype of the layer once.
     winograd.emplace(scope.with_dtype(at::kFloat).tensor("weight", shape), bias_vector, scope.dtype());
   } else {
     *this = Conv2d(scope.tensor("weight", shape), bias_vector, step, {pad, pad});
   }
+  role = scope.name();
 }
 
-Conv2d::Conv2d(const Tensor& kernel, Tensor bias_vector, int64_t step, std::array<int64_t, 2> pad)
-    : in_channels(kernel.size(1)),
-      out_channels(kernel.size(0)),
+Conv2d::Conv2d(const Tensor& taps, Tensor bias_vector, int64_t step, std::array<int64_t, 2> pad)
+    : in_channels(taps.size(1)),
+      out_channels(taps.size(0)),
+      kernel{taps.size(2), taps.size(3)},
       stride(step),
       padding(pad),
-      weight(kernel.contiguous(kChannelsLast)),
+      weight(taps.contiguous(kChannelsLast)),
       bias(std::move(bias_vector)),
-      packed(can_pack(kernel)) {
+      packed(can_pack(taps)) {
   if (packed) weight = pack(weight, stride, padding);
 }
 
 Tensor Conv2d::operator()(const Tensor& x) const {
   TESSERA_CHECK(x.dim() == 4 && x.size(1) == in_channels, "conv of {} channels got {}", in_channels,
                 fmt::join(x.sizes(), " x "));
+  Tensor y = apply(x);
+  tell_operation(x, y);
+  return y;
+}
+
+void Conv2d::tell_operation(const Tensor& x, const Tensor& y) const {
+  const int64_t taps = kernel[0] * kernel[1];
+  const Tensor weights = at::empty({out_channels, in_channels, taps}, x.options().device(at::kMeta));
+  tell("conv2d", role, y, 2 * y.numel() * in_channels * taps, {&x, &weights, &bias});
+}
+
+Tensor Conv2d::apply(const Tensor& x) const {
   if (winograd) {
     Tensor y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
     (*winograd)(x.contiguous(kChannelsLast), y, /*add=*/false);
@@ -85,13 +102,14 @@ Tensor Conv2d::operator()(const Tensor& x) const {
 }
 
 void Conv2d::add_to(Tensor& sum, const Tensor& x) const {
+  tell_operation(x, sum);
   TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");
   if (winograd) {
     (*winograd)(x.contiguous(kChannelsLast), sum, /*add=*/true);
     return;
   }
   if (!packed) {
-    sum.add_((*this)(x));
+    sum.add_(apply(x));
     return;
   }
   const std::array<int64_t, 2> step = {stride, stride};
@@ -116,6 +134,7 @@ Tensor Conv2d::operator()(const GroupNorm& norm, Tensor x) const {
   if (!winograd) return (*this)(normalised(norm, std::move(x)));
   Tensor y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
   const ChannelMaps maps = norm.maps(x);
+  tell_operation(x, y);
   (*winograd)(x, y, /*add=*/false, &maps);
   return y;
 }
@@ -124,6 +143,7 @@ void Conv2d::add_to(Tensor& sum, const GroupNorm& norm, Tensor x) const {
   if (!winograd) return add_to(sum, normalised(norm, std::move(x)));
   TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");
   const ChannelMaps maps = norm.maps(x);
+  tell_operation(x, sum);
   (*winograd)(x, sum, /*add=*/true, &maps);
 }
 
@@ -187,13 +207,27 @@ Upsample2d::Upsample2d(const weights::Scope& scope, int64_t num_channels) : chan
     const weights::Scope wide = (scope / "conv").with_dtype(at::kFloat);
     winograd.emplace(wide.tensor("weight", {channels, channels, 3, 3}), wide.tensor("bias", {channels}),
                      scope.dtype());
-  } else {
+  } else if (scope.device().is_cpu()) {
     corners = corner_conv(scope / "conv", channels);
+  } else {
+    whole = Conv2d(scope / "conv", channels, channels, 3, 1, 1);
   }
+  role = (scope / "conv").name();
 }
 
 Tensor Upsample2d::operator()(const Tensor& x) const {
+  const Tensor y = apply(x);
+  const Tensor weights = at::empty({channels, channels, 3, 3}, x.options().device(at::kMeta));
+  tell("upsample2d_conv2d", role, y, 2 * y.numel() * channels * 9, {&x, &weights});
+  return y;
+}
+
+Tensor Upsample2d::apply(const Tensor& x) const {
   if (winograd) return (*winograd)(x.contiguous(kChannelsLast));
+  if (!x.is_cpu()) {
+    const std::vector<int64_t> size = {2 * x.size(2), 2 * x.size(3)};
+    return whole.apply(at::upsample_nearest2d(x, size));
+  }
   const int64_t height = x.size(2), width = x.size(3);
   const Tensor padded = at::constant_pad_nd(x, {0, 0, 1, 1});
   Tensor y = at::empty({x.size(0), channels, 2 * height, 2 * width}, x.options(), kChannelsLast);
@@ -206,7 +240,7 @@ Tensor Upsample2d::operator()(const Tensor& x) const {
     for (int64_t first = 0; first <= height; first += chunk) {
       const int64_t count = std::min(chunk, height + 1 - first);
       const Tensor rows = padded.narrow(0, b, 1).narrow(2, first, count + 1);
-      place_corners(corners(rows), image, first, count);
+      place_corners(corners.apply(rows), image, first, count);
     }
   }
   return y;

@@ -1,4 +1,4 @@
-// Two-dimensional convolutions of channels-last tensors.
+// Two-dimensional convolutions of channels-last tensors. 2 in kh kw FLOPs for each element that comes out.
 //
 // Legend: B samples, C channels (in, out), H x W size of the input.
 #pragma once
@@ -7,6 +7,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 
 #include "ops/group_norm.h"
 #include "ops/winograd.h"
@@ -36,12 +37,19 @@ struct Conv2d {
 
   int64_t in_channels = 0;
   int64_t out_channels = 0;
+  std::array<int64_t, 2> kernel = {1, 1};
   int64_t stride = 1;
   std::array<int64_t, 2> padding = {0, 0};
   at::Tensor weight;  // in oneDNN's layout when `packed`; undefined when `winograd`
   at::Tensor bias;
   bool packed = false;
   std::optional<Winograd> winograd;
+  std::string role = {};  // place of the weights in the checkpoint, for Operation
+
+ private:
+  friend struct Upsample2d;
+  at::Tensor apply(const at::Tensor& x) const;
+  void tell_operation(const at::Tensor& x, const at::Tensor& y) const;
 };
 
 // A 3x3 convolution of stride 2 after padding one row at the bottom and one column at the right.
@@ -64,8 +72,13 @@ struct Upsample2d {
 
   int64_t channels = 0;
   std::optional<WinogradUpsample> winograd;
-  Conv2d corners;  // where not `winograd`: [4 C, C, 2, 2]; outputs: upper left, upper right, lower left,
-                   // lower right of the corner
+  Conv2d whole;    // on other devices: on the upsampled tensor
+  Conv2d corners;  // on the CPU where not `winograd`: [4 C, C, 2, 2]; outputs: upper left, upper right, lower
+                   // left, lower right of the corner
+  std::string role = {};  // place of the weights in the checkpoint, for Operation
+
+ private:
+  at::Tensor apply(const at::Tensor& x) const;
 };
 
 }  // namespace tessera::ops

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "ops/kernel.h"
+#include "ops/operation.h"
 
 namespace tessera::ops {
 namespace {
@@ -173,6 +174,7 @@ void apply(const GroupNorm& norm, bool with_silu, const at::Tensor& x, at::Tenso
 
 // Other devices have their own kernels.
 at::Tensor aten_group_norm(const GroupNorm& norm, const at::Tensor& x) {
+  if (x.is_meta()) return at::empty_like(x);
   return at::group_norm(x, norm.groups, norm.weight.to(x.scalar_type()), norm.bias.to(x.scalar_type()),
                         norm.eps);
 }
@@ -181,7 +183,9 @@ at::Tensor aten_group_norm(const GroupNorm& norm, const at::Tensor& x) {
 
 GroupNorm::GroupNorm(const weights::Scope& scope, int64_t channels, int64_t num_groups, double epsilon)
     : GroupNorm(scope.with_dtype(at::kFloat).tensor("weight", {channels}),
-                scope.with_dtype(at::kFloat).tensor("bias", {channels}), num_groups, epsilon) {}
+                scope.with_dtype(at::kFloat).tensor("bias", {channels}), num_groups, epsilon) {
+  role = scope.name();
+}
 
 GroupNorm::GroupNorm(const at::Tensor& channel_weight, const at::Tensor& channel_bias, int64_t num_groups,
                      double epsilon)
@@ -193,7 +197,12 @@ GroupNorm::GroupNorm(const at::Tensor& channel_weight, const at::Tensor& channel
                 groups);
 }
 
+void GroupNorm::tell_operation(const at::Tensor& x, int64_t flops) const {
+  tell("group_norm", role, x, flops * x.numel(), {&x, &weight, &bias});
+}
+
 at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
+  tell_operation(x, 8);
   if (!x.is_cpu()) return aten_group_norm(*this, x);
   at::Tensor y = at::empty_like(x);
   apply(*this, false, x, y);
@@ -201,6 +210,7 @@ at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
 }
 
 at::Tensor GroupNorm::silu(const at::Tensor& x) const {
+  tell_operation(x, 9);
   if (!x.is_cpu()) return at::silu(aten_group_norm(*this, x));
   at::Tensor y = at::empty_like(x);
   apply(*this, true, x, y);
@@ -208,6 +218,7 @@ at::Tensor GroupNorm::silu(const at::Tensor& x) const {
 }
 
 void GroupNorm::silu_(at::Tensor& x) const {
+  tell_operation(x, 9);
   if (!x.is_cpu()) {
     x = at::silu(aten_group_norm(*this, x));
     return;
@@ -216,6 +227,7 @@ void GroupNorm::silu_(at::Tensor& x) const {
 }
 
 ChannelMaps GroupNorm::maps(const at::Tensor& x) const {
+  tell_operation(x, 9);  // whoever asks for them applies them, with SiLU
   check_input(*this, x);
   return x.scalar_type() == at::kFloat
              ? channel_maps(*this, x.const_data_ptr<float>(), x.sizes())

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 #include "ops/kernel.h"
 #include "weights/scope.h"
 
@@ -24,7 +26,7 @@ struct ChannelMaps {
 // y = (x - mean) / sqrt(variance + eps) * weight + bias, with the moments of each group of channels of a
 // sample. Moments are fp32 over a few positions, shifted by the first of them, and merged in double: a large
 // mean with a small variance stays exact. On the CPU x must be channels-last, in fp32 or bf16 (checked);
-// results have its dtype.
+// results have its dtype. 8 FLOPs an element, 9 with SiLU.
 struct GroupNorm {
   GroupNorm() = default;
   // Reads `weight` and `bias` [channels]. `groups` divides `channels` (checked).
@@ -41,6 +43,10 @@ struct GroupNorm {
   int64_t groups = 1;
   double eps = 0;
   at::Tensor weight, bias;  // fp32 [C]
+  std::string role = {};    // place of the weights in the checkpoint, for Operation
+
+ private:
+  void tell_operation(const at::Tensor& x, int64_t flops) const;
 };
 
 // y = SiLU of the map, in fp32. x and y [positions, channels].

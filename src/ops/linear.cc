@@ -4,6 +4,7 @@
 
 #include "core/cpu.h"
 #include "core/error.h"
+#include "ops/operation.h"
 
 namespace tessera::ops {
 namespace {
@@ -48,13 +49,7 @@ PointwiseName pointwise_name(Activation activation) {
   TESSERA_CHECK(false, "activation {}", static_cast<int>(activation));
 }
 
-std::optional<at::Tensor> optional(const at::Tensor& tensor) {
-  return tensor.defined() ? std::optional(tensor) : std::nullopt;
-}
-
-}  // namespace
-
-at::Tensor activate(const at::Tensor& x, Activation activation) {
+at::Tensor activated(const at::Tensor& x, Activation activation) {
   switch (activation) {
     case Activation::kNone:
       return x;
@@ -70,31 +65,55 @@ at::Tensor activate(const at::Tensor& x, Activation activation) {
   TESSERA_CHECK(false, "activation {}", static_cast<int>(activation));
 }
 
+std::optional<at::Tensor> optional(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+}  // namespace
+
+at::Tensor activate(const at::Tensor& x, Activation activation) {
+  at::Tensor out = activated(x, activation);
+  if (activation != Activation::kNone) tell("activation", "", out, out.numel(), {&x});
+  return out;
+}
+
 Linear::Linear(const weights::Scope& scope, int64_t in, int64_t out, LinearOptions options)
     : Linear(scope.tensor("weight", {out, in}), options.bias ? scope.tensor("bias", {out}) : at::Tensor(),
-             options.packing) {}
+             options.packing, scope.name()) {}
 
-Linear::Linear(at::Tensor weight_matrix, at::Tensor bias_vector, Packing packing)
+Linear::Linear(at::Tensor weight_matrix, at::Tensor bias_vector, Packing packing, std::string place)
     : in_features(weight_matrix.size(1)),
       out_features(weight_matrix.size(0)),
       bias(std::move(bias_vector)),
-      packed(packing == Packing::kForSpeed && can_pack(weight_matrix)) {
+      packed(packing == Packing::kForSpeed && can_pack(weight_matrix)),
+      role(std::move(place)) {
   weight = packed ? pack(weight_matrix) : std::move(weight_matrix);
 }
 
-at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const {
-  TESSERA_CHECK(x.size(-1) == in_features, "linear of {} inputs got {}", in_features, x.size(-1));
+namespace {
+
+at::Tensor apply(const Linear& linear, const at::Tensor& x, Activation activation) {
   if (x.numel() == 0) {  // a rank that holds nothing of a short sequence
     std::vector<int64_t> shape = x.sizes().vec();
-    shape.back() = out_features;
-    return at::empty(shape, x.options().dtype(weight.scalar_type()));
+    shape.back() = linear.out_features;
+    return at::empty(shape, x.options().dtype(linear.weight.scalar_type()));
   }
-  if (!packed) return activate(at::linear(x, weight, optional(bias)), activation);
-  static const auto linear = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
-                                 .typed<LinearSignature>();
+  if (!linear.packed) return activated(at::linear(x, linear.weight, optional(linear.bias)), activation);
+  static const auto product = c10::Dispatcher::singleton()
+                                  .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
+                                  .typed<LinearSignature>();
   const PointwiseName name = pointwise_name(activation);
-  return linear.call(x, weight, optional(bias), name.attribute, Scalars(), name.algorithm);
+  return product.call(x, linear.weight, optional(linear.bias), name.attribute, Scalars(), name.algorithm);
+}
+
+}  // namespace
+
+at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const {
+  TESSERA_CHECK(x.size(-1) == in_features, "linear of {} inputs got {}", in_features, x.size(-1));
+  at::Tensor out = apply(*this, x, activation);
+  const int64_t rows = x.numel() / in_features;
+  tell("linear", role, out, 2 * rows * in_features * out_features, {&x, &weight, &bias});
+  return out;
 }
 
 Linear read_linear(const std::vector<LayerPart>& layers, int64_t in, const Range& inputs,
@@ -110,7 +129,7 @@ Linear read_linear(const std::vector<LayerPart>& layers, int64_t in, const Range
     return parts.empty() ? at::Tensor() : parts.size() == 1 ? parts[0] : at::cat(parts);
   };
   if (!with_bias) biases.clear();
-  return {join(weights).contiguous(), join(biases), options.packing};
+  return {join(weights).contiguous(), join(biases), options.packing, layers.front().scope.name()};
 }
 
 }  // namespace tessera::ops

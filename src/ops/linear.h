@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <vector>
 
 #include "core/range.h"
@@ -29,10 +30,10 @@ struct Linear {
   // Reads `weight` [out, in] and `bias` [out].
   Linear(const weights::Scope& scope, int64_t in, int64_t out, LinearOptions options = {});
   // From tensors [out, in] and [out] (or undefined).
-  Linear(at::Tensor weight, at::Tensor bias, Packing packing = Packing::kForSpeed);
+  Linear(at::Tensor weight, at::Tensor bias, Packing packing = Packing::kForSpeed, std::string role = {});
 
   // x [..., in] -> [..., out], in the dtype of the weights. The activation is part of the product where the
-  // backend can do that.
+  // backend can do that. 2 rows * in * out FLOPs.
   at::Tensor operator()(const at::Tensor& x, Activation activation = Activation::kNone) const;
 
   int64_t in_features = 0;
@@ -40,9 +41,10 @@ struct Linear {
   at::Tensor weight;  // [out, in]; in oneDNN's own layout when `packed`
   at::Tensor bias;    // [out] or undefined
   bool packed = false;
+  std::string role = {};  // place of the weights in the checkpoint, for Operation
 };
 
-at::Tensor activate(const at::Tensor& x, Activation activation);
+at::Tensor activate(const at::Tensor& x, Activation activation);  // 1 FLOP an element
 
 // Which outputs of the `out` that a layer has.
 struct LayerPart {

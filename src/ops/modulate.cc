@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "ops/kernel.h"
+#include "ops/operation.h"
 
 namespace tessera::ops {
 namespace {
@@ -92,6 +93,8 @@ at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, co
   const int64_t width = x.size(-1);
   TESSERA_CHECK(scale.sizes() == shift.sizes(), "scales and shifts differ in shape");
   const Vectors by(scale, x), plus(shift, x);
+  tell("modulated_layer_norm", "", x, 9 * x.numel(), {&x, &scale, &shift});
+  if (x.is_meta()) return at::empty_like(x);
   if (!has_kernel(x)) {
     const at::Tensor normed = at::layer_norm(x.to(at::kFloat), {width}, {}, {}, epsilon);
     return at::addcmul(plus.broadcast(), by.view(normed), by.broadcast() + 1.0)
@@ -118,6 +121,8 @@ void add_gated_(at::Tensor& x, const at::Tensor& y, const at::Tensor& gate) {
   const int64_t width = x.size(-1);
   TESSERA_CHECK(x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type(), "shapes differ");
   const Vectors by(gate, x);
+  tell("gated_add", "", x, 2 * x.numel(), {&x, &y, &gate});
+  if (x.is_meta()) return;
   if (!has_kernel(x) || !y.is_contiguous()) {
     x.copy_(
         at::addcmul(by.view(x).to(at::kFloat), by.view(y).to(at::kFloat), by.broadcast()).view(x.sizes()));

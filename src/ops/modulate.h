@@ -9,11 +9,12 @@
 namespace tessera::ops {
 
 // layer_norm(x) * (1 + scale) + shift, without own weights. x [B, S, C] -> [B, S, C]; scale and shift alike.
-// Statistics in fp32.
+// scale and shift alike. Statistics in
+// fp32. 9 FLOPs an element.
 at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                                 double epsilon);
 
-// x += gate * y, rounded once. x, y [B, S, C] contiguous, of one dtype.
+// x += gate * y, rounded once. 2 FLOPs an element. x, y [B, S, C] contiguous, of one dtype.
 void add_gated_(at::Tensor& x, const at::Tensor& y, const at::Tensor& gate);
 
 }  // namespace tessera::ops

@@ -41,6 +41,7 @@ class Scope {
   // The weight as it lies in the file, on the CPU: Source::stored().
   at::Tensor stored(std::string_view name, at::IntArrayRef shape) const;
 
+  const std::string& name() const { return prefix_; }  // the prefix of its keys
   at::ScalarType dtype() const { return dtype_; }
   at::Device device() const { return device_; }
   // The ranks that layers are split over; kept as long as someone holds it.

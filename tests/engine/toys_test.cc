@@ -5,68 +5,20 @@
 
 #include "comm/collectives.h"
 #include "engine/denoise.h"
-#include "tests/models/toys/joint.h"
+#include "tests/models/toys/all.h"
 #include "tests/models/toys/naive.h"
-#include "tests/models/toys/skips.h"
-#include "tests/models/toys/video.h"
 #include "tests/support/rank_threads.h"
 
 namespace tessera::engine {
 namespace {
 
 namespace toys = models::toys;
+using toys::all_toys;
+using toys::Toy;
 
 // Nothing divides: 5 heads of keys, 6 blocks, 3 pictures, grids of odd sides.
 constexpr int64_t kPictures = 3;
 const std::vector<double> kTimesteps = {2.5, 1.75, 0.5, 0.25};
-
-struct Toy {
-  std::string name;
-  toys::naive::Evaluate evaluate;
-  std::unique_ptr<models::Denoiser> (*load)(const weights::Scope&, const models::Portion&);
-  int64_t frames, rows, columns;
-  nn::PatchSize patch = {};
-  bool is_video = false;
-  std::vector<int64_t> prompt_lengths = {5, 5, 5};  // negative, and two prompts
-
-  models::DenoiserShape shape() const {
-    return {.heads = toys::kKeyHeads,
-            .blocks = toys::kBlocks,
-            .latent_channels = toys::kChannels,
-            .patch = patch,
-            .is_video = is_video};
-  }
-  at::Tensor noise() const {
-    std::vector<int64_t> size = {kPictures, toys::kChannels, frames, rows * patch.rows,
-                                 columns * patch.columns};
-    if (!is_video) size.erase(size.begin() + 2);
-    return at::randn(size, at::detail::createCPUGenerator(3));
-  }
-  std::vector<models::Conditioning> prompts() const {
-    auto generator = at::detail::createCPUGenerator(4);
-    std::vector<models::Conditioning> all;
-    for (const int64_t length : prompt_lengths) {
-      all.push_back({{models::kTokens, at::randn({length, toys::kPrompt}, generator)},
-                     {"pooled", at::randn({toys::kPrompt}, generator)}});
-    }
-    return all;
-  }
-};
-
-template <typename Denoiser>
-std::unique_ptr<models::Denoiser> load(const weights::Scope& scope, const models::Portion& portion) {
-  return std::make_unique<Denoiser>(scope, portion);
-}
-
-const std::vector<Toy>& all_toys() {
-  static const std::vector<Toy> toys = {
-      {"Joint", toys::naive::joint, load<toys::Joint>, 1, 13, 3},
-      // Frames are cut where there are too few rows.
-      {"Video", toys::naive::video, load<toys::Video>, 11, 5, 2, toys::kVideoPatch, true},
-      {"Skips", toys::naive::skips, load<toys::Skips>, 1, 11, 3, {}, false, {4, 1, 7}},
-  };
-  return toys;
-}
 
 struct PlainSampler : samplers::Sampler {
   PlainSampler() { timesteps_ = kTimesteps; }
@@ -87,15 +39,13 @@ at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance) {
   std::optional<Range> blocks;
   if (ranks.pipeline.size > 1) blocks = ranks.layout.stage(ranks.pipeline.rank);
   const auto denoiser = toy.load(scope, models::Portion(toys::kBlocks, blocks));
-  const models::Canvas canvas{.latent_height = toy.rows * toy.patch.rows,
-                              .latent_width = toy.columns * toy.patch.columns,
-                              .latent_frames = toy.frames};
+  const models::Canvas canvas = toy.canvas();
   const std::vector<models::Conditioning> prompts = toy.prompts();
   const Guidance two_branches{kPromptOf, guidance > 1, guidance};
   DenoiserStage stage(*denoiser, toy.shape(), prompts, two_branches.samples(ranks), canvas, ranks);
   Noise noise(0);
   std::vector<double> seconds;
-  const at::Tensor z = toy.noise();
+  const at::Tensor z = toy.noise(kPictures);
   at::Tensor result = denoise({stage, PlainSampler(), two_branches, ranks}, z, noise, {}, seconds);
   if (!result.defined() || ranks.data.size == 1) return result;
   std::vector<at::Tensor> parts;
@@ -115,7 +65,7 @@ at::Tensor expect(const Toy& toy, const parallel::Layout& layout, double guidanc
   problem.prompt_of = kPromptOf;
   problem.guidance = guidance;
   problem.timesteps = kTimesteps;
-  const at::Tensor z = toy.noise();
+  const at::Tensor z = toy.noise(kPictures);
   return toys::naive::paint(toy.evaluate, problem, toy.is_video ? z : z.unsqueeze(2)).view(z.sizes());
 }
 

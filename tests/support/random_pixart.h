@@ -43,6 +43,7 @@ class RandomPixArt {
                                                        models::Portion(blocks_, blocks));
   }
 
+  const CheckpointFixture& fixture() const { return fixture_; }
   models::DenoiserShape shape() const { return {.heads = heads_, .blocks = blocks_, .patch = {1, 2, 2}}; }
 
  private:

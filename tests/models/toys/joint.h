@@ -55,7 +55,7 @@ class JointForward final : public Forward {
         tokens_(run.tokens),
         text_(weights.text_in(run.of_samples(kTokens))),
         pooled_(weights.pooled_in(run.of_samples("pooled"))),
-        angles_(nn::rotary_table(run.tokens.grid(), {.rows = 4, .columns = 4})) {}
+        angles_(nn::rotary_table(run.tokens.grid(), {.rows = 4, .columns = 4}, text_.device())) {}
 
   void begin(double timestep) override { time_ = pooled_ * std::cos(timestep); }
   Hidden embed(const at::Tensor& latents) override {

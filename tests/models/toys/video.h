@@ -44,8 +44,9 @@ class VideoForward final : public Forward {
       : weights_(weights),
         tokens_(run.tokens),
         prompt_(weights.prompt_in(run.of_samples("pooled")).unsqueeze(1)),  // [B, 1, C]
-        frames_(at::arange(run.tokens.grid().frames, at::kFloat).view({1, -1, 1})),
-        angles_(nn::rotary_table(run.tokens.grid(), {.frames = 4, .rows = 2, .columns = 2})) {}
+        frames_(at::arange(run.tokens.grid().frames, prompt_.options()).view({1, -1, 1})),
+        angles_(
+            nn::rotary_table(run.tokens.grid(), {.frames = 4, .rows = 2, .columns = 2}, prompt_.device())) {}
 
   // A frame's time is that of the step and of its number: [B, T, C].
   void begin(double timestep) override { times_ = prompt_ * at::cos(frames_ + timestep); }

@@ -1,0 +1,248 @@
+// What a rank does can be known without running it: operations and messages recorded on the meta device, from
+// shapes alone and without the other ranks, are those of a real run, on every rank.
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+
+#include "comm/recording.h"
+#include "engine/denoise.h"
+#include "ops/operation.h"
+#include "tests/models/toys/all.h"
+#include "tests/support/random_pixart.h"
+#include "tests/support/rank_threads.h"
+
+namespace tessera::engine {
+namespace {
+
+struct Record {
+  std::string what;
+  int64_t flops = 0, bytes = 0;
+  bool operator==(const Record&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Record& record) {
+  return out << record.what << ": " << record.flops << " FLOPs, " << record.bytes << " bytes";
+}
+
+using Records = std::vector<Record>;
+
+// Where the weights come from, and what is run on them.
+struct Subject {
+  models::DenoiserShape shape;
+  std::function<std::unique_ptr<models::Denoiser>(const weights::Scope&, const models::Portion&)> load;
+  std::function<std::unique_ptr<weights::Source>()> weights;
+  models::Canvas canvas;
+  std::vector<int64_t> latents;  // [N, C, ...]
+  std::vector<models::Conditioning> prompts;
+  int64_t steps = 3;
+};
+
+struct Plain : samplers::Sampler {
+  explicit Plain(int64_t steps) { timesteps_.assign(static_cast<size_t>(steps), 1.5); }
+  at::Tensor scale_model_input(const at::Tensor& z, int64_t) const override { return z; }
+  bool needs_noise() const override { return false; }
+  at::Tensor step(const at::Tensor& output, int64_t, const at::Tensor& z, samplers::SamplerState&,
+                  const at::Tensor&) const override {
+    return z - output;
+  }
+};
+
+Records record(const Subject& subject, comm::World world, const parallel::Layout& layout, at::Device device,
+               at::ScalarType dtype = at::kFloat) {
+  const c10::InferenceMode inference_mode;
+  Records records;
+  comm::OperationHooks hooks;
+  hooks.began = [&](const comm::Operation& operation) {
+    records.push_back({fmt::format("{} {}", operation.axis, operation.name), 0, operation.bytes});
+  };
+  world.set_hooks(hooks);
+  const ops::ObserveOperations observe([&](const ops::Operation& operation) {
+    records.push_back({fmt::format("block {} {} {} [{}] {}", operation.block, operation.name, operation.role,
+                                   fmt::join(operation.shape, ", "), c10::toString(operation.dtype)),
+                       operation.flops, operation.bytes});
+  });
+  const parallel::Ranks ranks(world, layout);
+  std::unique_ptr<weights::Source> source;
+  if (device.is_meta()) {
+    source = std::make_unique<weights::ShapesAlone>();
+  } else {
+    source = subject.weights();
+  }
+  std::optional<Range> blocks;
+  if (ranks.pipeline.size > 1) blocks = ranks.layout.stage(ranks.pipeline.rank);
+  const auto denoiser =
+      subject.load(weights::Scope(*source, {dtype, device, {ranks.tensor_inner, ranks.tensor_outer}}),
+                   models::Portion(subject.shape.blocks, blocks));
+  std::vector<models::Conditioning> prompts = subject.prompts;
+  for (models::Conditioning& prompt : prompts) {
+    for (auto& [name, tensor] : prompt) tensor = tensor.to(device);
+  }
+  const Guidance guidance = make_guidance(1, subject.latents[0], subject.prompts.size() > 1,
+                                          subject.prompts.size() > 1 ? 2.0 : 1.0);
+  DenoiserStage stage(*denoiser, subject.shape, prompts, guidance.samples(ranks), subject.canvas, ranks);
+  Noise noise(0);
+  std::vector<double> seconds;
+  const at::Tensor z = at::zeros(subject.latents, at::TensorOptions().device(device));
+  denoise({stage, Plain(subject.steps), guidance, ranks}, z, noise, {}, seconds);
+  world.set_hooks({});
+  return records;
+}
+
+parallel::Layout layout_of(const Subject& subject, const parallel::ParallelOptions& options) {
+  return parallel::resolve_layout(options,
+                                  {.heads = subject.shape.heads,
+                                   .blocks = subject.shape.blocks,
+                                   .token_rows = subject.canvas.latent_height / subject.shape.patch.rows,
+                                   .token_frames = subject.canvas.latent_frames / subject.shape.patch.frames,
+                                   .steps = subject.steps,
+                                   .pictures = subject.latents[0],
+                                   .guided = true},
+                                  std::nullopt);
+}
+
+Subject small_pixart() {
+  static const RandomPixArt model(/*heads=*/5, /*blocks=*/4);
+  static const CheckpointFixture& fixture = model.fixture();
+  Subject subject;
+  subject.shape = model.shape();
+  subject.load = [](const weights::Scope& scope, const models::Portion& portion) {
+    return std::make_unique<models::PixArtTransformer>(scope, model.config(), portion);
+  };
+  subject.weights = [] { return std::make_unique<weights::Checkpoint>(fixture.folder()); };
+  subject.canvas = {.latent_height = 26, .latent_width = 12, .scale_factor = 8};
+  subject.latents = {2, 4, 26, 12};
+  for (const int64_t length : {1, 7}) {
+    subject.prompts.push_back({{models::kTokens, at::zeros({length, RandomPixArt::kCaption})}});
+  }
+  return subject;
+}
+
+Subject toy(const models::toys::Toy& family) {
+  Subject subject;
+  subject.shape = family.shape();
+  subject.load = family.load;
+  subject.weights = [] { return std::make_unique<models::toys::RandomWeights>(); };
+  subject.canvas = family.canvas();
+  subject.latents = family.noise(2).sizes().vec();
+  subject.prompts = family.prompts();
+  subject.prompts.resize(2);
+  return subject;
+}
+
+std::vector<std::pair<std::string, Subject>> subjects() {
+  std::vector<std::pair<std::string, Subject>> all = {{"PixArt", small_pixart()}};
+  for (const models::toys::Toy& family : models::toys::all_toys()) all.emplace_back(family.name, toy(family));
+  return all;
+}
+
+// On 1 to 8 ranks: each method and products of them.
+std::vector<parallel::ParallelOptions> all_options() {
+  std::vector<parallel::ParallelOptions> all(1);
+  const auto add = [&](int64_t dp, bool cfg, int64_t pp, int64_t ring, int64_t ulysses, int64_t tp,
+                       bool two = false) {
+    parallel::ParallelOptions& options = all.emplace_back();
+    options.data_parallel_degree = dp;
+    options.use_cfg_parallel = cfg;
+    options.pipefusion_parallel_degree = pp;
+    options.ring_degree = ring;
+    options.ulysses_degree = ulysses;
+    options.tensor_parallel_degree = tp;
+    if (two) options.split_scheme = parallel::SplitScheme::k2d;
+    if (pp > 1) options.num_pipeline_patch = 2;
+  };
+  add(2, false, 1, 1, 1, 1);
+  add(1, true, 1, 1, 1, 1);
+  add(1, false, 2, 1, 1, 1);
+  add(1, false, 1, 2, 1, 1);
+  add(1, false, 1, 1, 2, 1);
+  add(1, false, 1, 1, 1, 2);
+  add(1, false, 3, 1, 1, 1);
+  add(1, false, 1, 3, 1, 1);
+  add(1, false, 1, 1, 1, 4, true);
+  add(1, false, 1, 1, 5, 1);
+  add(1, true, 1, 3, 1, 1);
+  add(1, false, 1, 7, 1, 1);
+  add(1, true, 1, 2, 2, 1);
+  add(1, false, 2, 2, 2, 1);
+  add(1, true, 2, 1, 1, 2);
+  return all;
+}
+
+class Recording : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(Recording, EqualsARealRunOnEveryRank) {
+  const Subject subject = subjects()[GetParam()].second;
+  for (const parallel::ParallelOptions& options : all_options()) {
+    const parallel::Layout layout = layout_of(subject, options);
+    const int64_t size = options.degrees();
+    std::vector<Records> real(static_cast<size_t>(size));
+    comm::run_ranks_as_threads(size, [&](comm::World world) {
+      const size_t rank = static_cast<size_t>(world.rank());
+      real[rank] = record(subject, std::move(world), layout, at::kCPU);
+    });
+    for (int64_t rank = 0; rank < size; ++rank) {
+      const Records recorded = record(subject, comm::recording_world(rank, size), layout, at::kMeta);
+      EXPECT_GT(recorded.size(), 100U);
+      ASSERT_EQ(recorded.size(), real[static_cast<size_t>(rank)].size())
+          << parallel::degree_flags(options) << ", rank " << rank;
+      for (size_t i = 0; i < recorded.size(); ++i) {
+        ASSERT_EQ(recorded[i], real[static_cast<size_t>(rank)][i])
+            << parallel::degree_flags(options) << ", rank " << rank << ", operation " << i;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Recording, ::testing::Range(size_t{0}, size_t{4}),
+                         [](const auto& info) { return subjects()[info.param].first; });
+
+// PixArt-XL at 1024 pixels, from its config alone.
+Subject pixart_xl() {
+  static const models::PixArtConfig config(JsonConfig(
+      Json{{"sample_size", 128}, {"caption_channels", 4096}, {"use_additional_conditions", false}}, ""));
+  Subject subject;
+  subject.shape = {.heads = 16, .blocks = 28, .latent_channels = 4, .sample_size = 128, .patch = {1, 2, 2}};
+  subject.load = [](const weights::Scope& scope, const models::Portion& portion) {
+    return std::make_unique<models::PixArtTransformer>(scope, config, portion);
+  };
+  subject.canvas = {.latent_height = 128, .latent_width = 128, .scale_factor = 8};
+  subject.latents = {1, 4, 128, 128};
+  subject.prompts = {{{models::kTokens, at::empty({120, 4096}, at::kMeta)}}};
+  subject.steps = 1;
+  return subject;
+}
+
+// FLOPs of a forward by hand: products of 4,096 tokens and of the prompt's 120, attention among and between
+// them.
+TEST(RecordingOfPixArtXL, CountsWhatTheFormulasGive) {
+  const Records records =
+      record(pixart_xl(), comm::recording_world(0, 1), parallel::Layout{.stage_blocks = {28}}, at::kMeta);
+  int64_t flops = 0;
+  for (const Record& one : records) {
+    const bool is_product = one.what.find(" linear ") != std::string::npos;
+    const bool is_attention = one.what.find(" attention ") != std::string::npos;
+    if (is_product || is_attention) flops += one.flops;
+  }
+  const int64_t n = 4096, l = 120, c = 1152;
+  const int64_t block =
+      2 * n * c * (4 * c + 2 * c + 8 * c) + 2 * l * c * 2 * c + 4 * n * n * c + 4 * n * l * c;
+  const int64_t ends = 2 * n * 16 * c * 2 + 2 * l * (4096 * c + c * c) + 2 * (256 * c + c * c + c * 6 * c);
+  EXPECT_EQ(flops, 28 * block + ends);
+}
+
+TEST(RecordingOfPixArtXL, SixteenRanksAreOneSixteenthOfTheProducts) {
+  const Subject subject = pixart_xl();
+  parallel::ParallelOptions options;
+  options.ulysses_degree = 4;
+  options.ring_degree = 4;
+  const parallel::Layout layout = layout_of(subject, options);
+  int64_t of_feed_forward = 0;
+  for (int64_t rank = 0; rank < 16; ++rank) {
+    for (const Record& one : record(subject, comm::recording_world(rank, 16), layout, at::kMeta)) {
+      if (one.what.find(".ff.net.2 ") != std::string::npos) of_feed_forward += one.flops;
+    }
+  }
+  EXPECT_EQ(of_feed_forward, int64_t{28} * 2 * 4096 * 1152 * 4608);
+}
+
+}  // namespace
+}  // namespace tessera::engine
