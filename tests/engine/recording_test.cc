@@ -100,14 +100,13 @@ parallel::Layout layout_of(const Subject& subject, const parallel::ParallelOptio
 }
 
 Subject small_pixart() {
-  static const RandomPixArt model(/*heads=*/5, /*blocks=*/4);
-  static const CheckpointFixture& fixture = model.fixture();
+  const auto model = std::make_shared<RandomPixArt>(/*heads=*/5, /*blocks=*/4);
   Subject subject;
-  subject.shape = model.shape();
-  subject.load = [](const weights::Scope& scope, const models::Portion& portion) {
-    return std::make_unique<models::PixArtTransformer>(scope, model.config(), portion);
+  subject.shape = model->shape();
+  subject.load = [model](const weights::Scope& scope, const models::Portion& portion) {
+    return std::make_unique<models::PixArtTransformer>(scope, model->config(), portion);
   };
-  subject.weights = [] { return std::make_unique<weights::Checkpoint>(fixture.folder()); };
+  subject.weights = [model] { return std::make_unique<weights::Checkpoint>(model->fixture().folder()); };
   subject.canvas = {.latent_height = 26, .latent_width = 12, .scale_factor = 8};
   subject.latents = {2, 4, 26, 12};
   for (const int64_t length : {1, 7}) {
@@ -128,10 +127,9 @@ Subject toy(const models::toys::Toy& family) {
   return subject;
 }
 
-std::vector<std::pair<std::string, Subject>> subjects() {
-  std::vector<std::pair<std::string, Subject>> all = {{"PixArt", small_pixart()}};
-  for (const models::toys::Toy& family : models::toys::all_toys()) all.emplace_back(family.name, toy(family));
-  return all;
+// PixArt, then the toys.
+Subject subject_of(size_t number) {
+  return number == 0 ? small_pixart() : toy(models::toys::all_toys().at(number - 1));
 }
 
 // On 1 to 8 ranks: each method and products of them.
@@ -170,7 +168,7 @@ std::vector<parallel::ParallelOptions> all_options() {
 class Recording : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(Recording, EqualsARealRunOnEveryRank) {
-  const Subject subject = subjects()[GetParam()].second;
+  const Subject subject = subject_of(GetParam());
   for (const parallel::ParallelOptions& options : all_options()) {
     const parallel::Layout layout = layout_of(subject, options);
     const int64_t size = options.degrees();
@@ -192,8 +190,9 @@ TEST_P(Recording, EqualsARealRunOnEveryRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Recording, ::testing::Range(size_t{0}, size_t{4}),
-                         [](const auto& info) { return subjects()[info.param].first; });
+INSTANTIATE_TEST_SUITE_P(Families, Recording, ::testing::Range(size_t{0}, size_t{4}), [](const auto& info) {
+  return info.param == 0 ? "PixArt" : models::toys::all_toys()[info.param - 1].name;
+});
 
 // PixArt-XL at 1024 pixels, from its config alone.
 Subject pixart_xl() {
