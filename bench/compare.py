@@ -46,7 +46,9 @@ def make_model(folder, layers, text_layers):
         torch.manual_seed(2)
         config = T5Config(d_model=4096, d_ff=10240, d_kv=64, num_heads=64, num_layers=text_layers, vocab_size=32128,
                           feed_forward_proj="gated-gelu")
-        T5EncoderModel(config).to(torch.bfloat16).save_pretrained(folder / "text_encoder")
+        torch.set_default_dtype(torch.bfloat16)  # fp32 first would take 19 GB with all layers
+        T5EncoderModel(config).save_pretrained(folder / "text_encoder")
+        torch.set_default_dtype(torch.float32)
     if not (folder / "model_index.json").exists():
         shutil.copytree(ROOT / "models" / "shapes" / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
         DPMSolverMultistepScheduler().save_pretrained(folder / "scheduler")
@@ -211,7 +213,7 @@ def diffusers_command(arguments):
     pipe("a red circle", num_inference_steps=2, height=int(size), width=int(size)).images[0].save(out)
 
 
-def compare_command(folder, dtype, threads, size):
+def compare_command(folder, dtype, threads, size, text_layers):
     """The whole command, two steps: wall time and peak memory of the process."""
     with tempfile.TemporaryDirectory() as scratch:
         out = f"{scratch}/out.png"
@@ -221,7 +223,7 @@ def compare_command(folder, dtype, threads, size):
         peer = run_command([sys.executable, __file__, "--diffusers-command", str(folder), dtype, str(size), out], threads)
     print(f"command      {dtype} {threads} thread{'s' if threads > 1 else ' '} against diffusers     time {own[0] / peer[0]:.3f}  "
           f"peak memory {own[1] / peer[1]:.3f}  ({own[1] / 2**30:.2f} GiB, {peer[1] / 2**30:.2f} GiB; two steps, "
-          f"{TEXT_LAYERS} of T5-XXL's 24 layers)", flush=True)
+          f"{text_layers} of T5-XXL's 24 layers)", flush=True)
 
 
 def installed_peers():
@@ -233,6 +235,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=7, help="each times Tessera and every peer once")
     parser.add_argument("--size", type=int, default=512, help="pixels of a side")
     parser.add_argument("--layers", type=int, default=28, help="transformer blocks (28 is the real model)")
+    parser.add_argument("--text-layers", type=int, default=TEXT_LAYERS, help="of T5-XXL's 24, for whole commands")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--dtypes", nargs="*", default=["bf16", "fp32"])
     parser.add_argument("--parts", nargs="*", default=["denoiser", "denoiser-300", "decoder", "command"],
@@ -256,15 +259,15 @@ def main():
     if args.max_isa:
         cap_instruction_sets(args.max_isa)
         args.peers = []
-    folder = args.models / f"sigma-{args.layers}"
+    folder = args.models / f"sigma-{args.layers}-{args.text_layers}"
     # In a process of its own: a child's peak memory counts from that of the parent that forked it.
-    subprocess.run([sys.executable, __file__, "--make-model", str(folder), str(args.layers), str(TEXT_LAYERS)],
+    subprocess.run([sys.executable, __file__, "--make-model", str(folder), str(args.layers), str(args.text_layers)],
                    check=True)
     for part in args.parts:
         for dtype in args.dtypes:
             for threads in args.threads:
                 if part == "command":
-                    compare_command(folder, dtype, threads, args.size)
+                    compare_command(folder, dtype, threads, args.size, args.text_layers)
                     continue
                 modes = ["eager", *args.peers] if part in PROMPT_TOKENS else ["default", "channels_last"]
                 compare(part, folder, dtype, threads, args.size, modes, args.rounds)
