@@ -1,5 +1,5 @@
-// Fuzzes parse_json and what reads configs: typed access to every key, the PixArt configuration, and samplers
-// made of a scheduler's options, with all their steps.
+// Fuzzes parse_json and what reads configs: typed access to every key, the configurations of models, the
+// index of shards, and samplers made of a scheduler's options, with all their steps.
 #include <ATen/ATen.h>
 
 #include <cstdint>
@@ -7,8 +7,11 @@
 
 #include "core/json.h"
 #include "fuzz/check.h"
+#include "models/autoencoder_kl.h"
 #include "models/pixart.h"
+#include "models/t5.h"
 #include "samplers/sampler.h"
+#include "weights/shard_index.h"
 
 namespace tessera {
 namespace {
@@ -60,6 +63,12 @@ void run(std::string_view text) {
   for (const auto& [key, value] : json.items()) read_every_way(config, key);
   read_every_way(config, "absent");
   accepts([&] { models::PixArtConfig pixart(config); });
+  accepts([&] { models::T5Config t5(config); });
+  accepts([&] { models::AutoencoderKLConfig vae(config); });
+  accepts([&] {
+    for (const auto& [weight, file] : weights::parse_shard_index(config))
+      require(!file.empty() && file.find('/') == file.npos, "a shard lies in the folder of its index");
+  });
   if (has_short_schedule(config)) run_sampler(config);
 }
 
