@@ -100,6 +100,36 @@ TEST_P(AttentionTest, KeepsKeysFromCallToCall) {
   check(c.keys);
 }
 
+// Two, or three, heads of queries share one of keys: as if each had it to itself. At once, in parts, and
+// kept.
+TEST(Attention, GroupedQueriesShareTheirKeys) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t sharing : {2, 3}) {
+      constexpr int64_t kKeyHeads = 2, kDepth = 24, kKeys = 150;
+      const int64_t heads = kKeyHeads * sharing;
+      const at::Tensor q = at::randn({2, 70, heads * kDepth}).to(dtype);
+      const at::Tensor k = at::randn({2, kKeys, kKeyHeads * kDepth}).to(dtype), v = at::randn_like(k);
+      const auto for_each_head = [&](const at::Tensor& x) {
+        return x.unflatten(2, {kKeyHeads, kDepth}).repeat_interleave(sharing, 2).flatten(2);
+      };
+      const at::Tensor expected = reference(q, for_each_head(k), for_each_head(v), heads);
+      const double tolerance = dtype == at::kFloat ? 1e-5 : dtype == at::kHalf ? 2e-3 : 1e-2;
+      EXPECT_LE(error(attention(q, k, v, heads), expected), tolerance);
+
+      PartialAttention parts(q, heads);
+      parts.add(k.narrow(1, 90, 60), v.narrow(1, 90, 60));
+      parts.add(k.narrow(1, 0, 90), v.narrow(1, 0, 90));
+      EXPECT_LE(error(parts.result(), expected), tolerance);
+
+      KeptKeysValues kept(2, kKeys, kKeyHeads, kDepth, q.options());
+      kept.write(0, k, v);
+      const at::Tensor out = at::empty_like(q);
+      kept.attend(out, q, kKeys);
+      EXPECT_LE(error(out, expected), tolerance);
+    }
+  }
+}
+
 TEST(Attention, TakesStridedParts) {
   const at::Tensor fused = at::randn({2, 90, 120});
   const auto parts = fused.chunk(3, 2);

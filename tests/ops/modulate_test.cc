@@ -42,6 +42,36 @@ TEST_P(ModulateTest, GateEqualsTheDefinition) {
   expect_near(x, expected);
 }
 
+// A vector for each sample, or for each half of its tokens, is what each part of x alone would get.
+TEST_P(ModulateTest, VectorsBelongToSamplesAndGroupsOfTokens) {
+  const Case& c = GetParam();
+  for (const int64_t groups : {1, 2}) {
+    const std::vector<int64_t> shape =
+        groups == 1 ? std::vector{c.batch, c.width} : std::vector{c.batch, groups, c.width};
+    const at::Tensor x = at::cat({draw(), draw()}, 1), y = at::cat({draw(), draw()}, 1);
+    const at::Tensor scale = at::randn(shape), shift = at::randn(shape);
+    const at::Tensor normed = modulated_layer_norm(x, scale, shift, 1e-6);
+    at::Tensor gated = x.clone();
+    add_gated_(gated, y, scale);
+    const int64_t length = x.size(1) / groups;
+    for (int64_t b = 0; b < c.batch; ++b) {
+      for (int64_t group = 0; group < groups; ++group) {
+        const auto part = [&](const at::Tensor& all) {
+          return all.narrow(0, b, 1).narrow(1, group * length, length).contiguous();
+        };
+        const auto vector = [&](const at::Tensor& all) {
+          return all.view({c.batch, groups, c.width})[b][group];
+        };
+        EXPECT_TRUE(
+            at::equal(part(normed), modulated_layer_norm(part(x), vector(scale), vector(shift), 1e-6)));
+        at::Tensor alone = part(x);
+        add_gated_(alone, part(y), vector(scale));
+        EXPECT_TRUE(at::equal(part(gated), alone));
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, ModulateTest,
                          ::testing::Values(Case{at::kFloat, 1, 1, 4}, Case{at::kFloat, 2, 37, 1152},
                                            Case{at::kFloat, 3, 5, 33}, Case{at::kBFloat16, 2, 37, 1152},
