@@ -6,19 +6,25 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <numeric>
 
+#include "cli/find_model.h"
 #include "cli/painting.h"
+#include "cli/report.h"
 #include "cli/values.h"
 #include "comm/collectives.h"
+#include "comm/nccl.h"
+#include "comm/peer_error.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "launch/board.h"
 #include "launch/cores.h"
 #include "launch/failure.h"
+#include "launch/fingerprint.h"
 #include "launch/launcher.h"
 #include "launch/signals.h"
+#include "launch/status.h"
 #include "launch/streams.h"
 
 namespace tessera::cli {
@@ -72,30 +78,17 @@ int run_alone(const Painting& painting) {
   return 0;
 }
 
-int run_on_own_ranks(const Painting& painting) {
+int run_on_own_ranks(const Painting& painting, const std::vector<std::string>& words) {
   if (painting.ranks() > kMostRanks)
     usage_error("--nproc", "{} ranks on one host, at most {}", painting.ranks(), kMostRanks);
   comm::Rendezvous common;
   common.interface = "lo";
-  common = with_options(common, painting.arguments.messages);
-  const launch::Launched launched = launch::launch_ranks(
-      painting.ranks(), common, [&](const comm::Rendezvous& place, launch::Board& board) {
-        launch::RankStatus& status = board.rank(place.rank);
-        silence_libtorch();
-        set_threads(painting.arguments.threads, place.local_world_size);
-        // Lives as long as the process: its end would wait for ranks that are gone.
-        auto& world = *new comm::World(comm::World::join(place));
-        status.joined();
-        pin_rank(place);
-        paint(on_own_device(painting, place.local_rank), world, status,
-              [&board, &place] { return board.must_end(place.rank); });
-      });
+  common = with_options(common, painting.arguments.messages);  // so that errors come before there are ranks
+  const launch::Launched launched = launch::launch_ranks(painting.ranks(), common.timeout, words);
   if (launched.failure.exit_code == 0) return 0;
-  for (const pid_t process : launched.processes) {
-    for (const std::string& path : painting.outputs) remove_unfinished_file(path, process);
-    for (const auto& file : {painting.arguments.report, painting.arguments.trace}) {
-      if (file) remove_unfinished_file(*file, process);
-    }
+  for (const std::string& path : painting.outputs) remove_unfinished_file(path, launched.file_token);
+  for (const auto& file : {painting.arguments.report, painting.arguments.trace}) {
+    if (file) remove_unfinished_file(*file, launched.file_token);
   }
   // A bar may stand on the terminal.
   if (::isatty(STDERR_FILENO) == 1) launch::say("\r\033[K");
@@ -107,6 +100,11 @@ const GenerateArguments& require_generate(const Command& command) {
   TESSERA_CHECK(arguments, "not a command line of generate");
   return *arguments;
 }
+
+// Rank 0 has refused the request, and says why.
+struct RefusedByFirst {
+  int exit_code;
+};
 
 // What rank 0 tells the others: its command line and what it chose for it, or that it failed. Fields end with
 // NUL, which no word of a command line holds.
@@ -128,32 +126,73 @@ std::vector<std::string> decode(const std::string& text) {
 
 constexpr size_t kChoices = 3;  // fields before the words
 
-// On all ranks: the painting of rank 0's command line.
+// From what rank 0 told. Throws RefusedByFirst, and Error where it makes no sense.
+GenerateArguments read_request(const std::string& text) {
+  const std::vector<std::string> fields = decode(text);
+  if (fields.size() == 2 && fields[0] == "failed")
+    throw RefusedByFirst{launch::known_exit_code(parse_integer("rank 0", fields[1]))};
+  if (fields.size() <= kChoices || fields[0] != "go") throw comm::PeerError(0, "sent no request");
+  GenerateArguments arguments = require_generate(parse_arguments({fields.begin() + kChoices, fields.end()}));
+  arguments.request.seed = parse_seed("--seed", fields[1]);
+  arguments.request.dtype = parse_dtype("--dtype", fields[2], arguments.request.device);
+  return arguments;
+}
+
+// Throws Error(kInput) that names the first rank which differs from rank 0 in program or model, or could not
+// read the model; on the others RefusedByFirst. `refusal`: why this rank could not, or empty.
+void require_same_fingerprints(const std::filesystem::path& model, const std::string& refusal,
+                               const comm::Group& world) {
+  launch::Fingerprint own = launch::make_fingerprint(model);
+  if (!refusal.empty()) own["refusal"] = refusal;
+  std::string found;
+  launch::Fingerprint first;
+  for (int64_t rank = 0; rank < world.size; ++rank) {
+    const std::string text = rank == world.rank ? launch::write_fingerprint(own) : "";
+    const launch::Fingerprint told = launch::read_fingerprint(comm::broadcast_bytes(text, rank, world));
+    if (rank == 0) first = told;
+    if (!found.empty()) continue;
+    std::string differs = launch::difference(first, told);
+    if (differs.empty()) continue;
+    // The words of a rank that could not read the model say more than which file is another.
+    if (const auto why = told.find("refusal"); why != told.end()) differs = "refuses: " + why->second;
+    found = fmt::format("rank {} {}", rank, differs);
+  }
+  if (found.empty()) return;
+  const Error error(ErrorKind::kInput, model.string(), found + "; all ranks need the same program and model");
+  if (world.rank != 0) throw RefusedByFirst{error.exit_code()};
+  throw error;
+}
+
+// On all ranks: the painting of rank 0's command line, planned from the same model by the same program.
 Painting agree(const std::vector<std::string>& words, const comm::Group& world) {
   if (world.rank == 0) {
+    Painting painting;
     try {
       const GenerateArguments arguments = require_generate(parse_arguments(words));
-      Painting painting = plan_painting(arguments, world.size);
+      painting = plan_painting(arguments, world.size);
       require_outputs(painting);
       std::vector<std::string> fields = {"go", std::to_string(arguments.request.seed),
-                                         std::to_string(static_cast<int>(arguments.request.dtype))};
+                                         dtype_name(arguments.request.dtype)};
       fields.insert(fields.end(), words.begin(), words.end());
       comm::broadcast_bytes(encode(fields), 0, world);
-      return painting;
     } catch (...) {
       const launch::Failure failure = launch::current_failure();
       comm::broadcast_bytes(encode({"failed", std::to_string(failure.exit_code)}), 0, world);
       throw;
     }
+    require_same_fingerprints(painting.model.folder, "", world);
+    return painting;
   }
-  const std::vector<std::string> fields = decode(comm::broadcast_bytes({}, 0, world));
-  TESSERA_CHECK(fields.size() >= 2, "rank 0 sent {} fields", fields.size());
-  if (fields[0] != "go") ::_exit(static_cast<int>(parse_integer("rank 0", fields[1])));  // rank 0 says why
-  TESSERA_CHECK(fields.size() > kChoices, "rank 0 sent {} fields", fields.size());
-  GenerateArguments arguments = require_generate(parse_arguments({fields.begin() + kChoices, fields.end()}));
-  arguments.request.seed = parse_seed("--seed", fields[1]);
-  arguments.request.dtype = static_cast<at::ScalarType>(parse_integer("--dtype", fields[2]));
-  return plan_painting(arguments, world.size);
+  const GenerateArguments arguments = read_request(comm::broadcast_bytes({}, 0, world));
+  Painting painting;
+  std::string refusal;
+  try {
+    painting = plan_painting(arguments, world.size);
+  } catch (const Error& error) {
+    refusal = error.what();
+  }
+  require_same_fingerprints(find_model(arguments.model), refusal, world);
+  return painting;
 }
 
 // Options of messages by this rank's own words. When these are wrong, rank 0 will say so to all.
@@ -165,40 +204,72 @@ MessageOptions own_message_options(const std::vector<std::string>& words) {
   }
 }
 
-}  // namespace
-
-int run_generate(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
-  const Painting painting = plan_painting(arguments, world_size);
-  require_outputs(painting);
-  return painting.ranks() == 1 ? run_alone(painting) : run_on_own_ranks(painting);
+// Joins the others and paints. `may_pin`: nobody has chosen cores for this rank. Throws what befalls this
+// rank.
+void paint_as_rank(const std::vector<std::string>& words, comm::Rendezvous place, launch::RankStatus& status,
+                   const std::function<bool()>& cancelled, bool may_pin) {
+  silence_libtorch();
+  if (place.local_world_size == place.world_size) place.interface = "lo";
+  place = with_options(place, own_message_options(words));
+  // Lives as long as the process: its end would wait for ranks that are gone.
+  auto& world = *new comm::World(comm::World::join(place));
+  status.joined();
+  std::vector<int64_t> all(static_cast<size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  const Painting painting = agree(words, world.group(all, "world"));
+  set_threads(painting.arguments.threads, place.local_world_size);
+  if (may_pin) pin_rank(place);
+  paint(on_own_device(painting, place.local_rank), world, status, cancelled);
+  launch::flush_output();
 }
 
-void run_generate_as_rank(const std::vector<std::string>& words, const comm::Rendezvous& launched) {
+}  // namespace
+
+int run_generate(const GenerateArguments& arguments, const std::vector<std::string>& words,
+                 std::optional<int64_t> world_size) {
+  const Painting painting = plan_painting(arguments, world_size);
+  require_outputs(painting);
+  return painting.ranks() == 1 ? run_alone(painting) : run_on_own_ranks(painting, words);
+}
+
+// Both end without the cleaning up that would wait for other ranks.
+
+void run_generate_as_rank(const std::vector<std::string>& words, const comm::Rendezvous& place) {
   launch::RankStatus status;
   int exit_code = 0;
   launch::end_at_first_interrupt();
-  silence_libtorch();
+  comm::prepare_nccl();
   try {
-    comm::Rendezvous place = launched;
-    if (place.local_world_size == place.world_size) place.interface = "lo";
-    place = with_options(place, own_message_options(words));
     // A launcher may have chosen cores for its ranks already.
-    const bool may_pin = launch::all_cores_allowed();
-    auto& world = *new comm::World(comm::World::join(place));
-    status.joined();
-    std::vector<int64_t> all(static_cast<size_t>(world.size()));
-    std::iota(all.begin(), all.end(), 0);
-    const Painting painting = agree(words, world.group(all, "world"));
-    set_threads(painting.arguments.threads, place.local_world_size);
-    if (may_pin) pin_rank(place);
-    paint(on_own_device(painting, place.local_rank), world, status, [] { return false; });
-    launch::flush_output();
+    paint_as_rank(
+        words, place, status, [] { return false; }, launch::all_cores_allowed());
+  } catch (const RefusedByFirst& refused) {
+    exit_code = refused.exit_code;
   } catch (...) {
     launch::Failure failure = launch::current_failure();
-    failure.message = fmt::format("[rank {}] {}, {}", launched.rank, failure.message, status.place());
+    failure.message = fmt::format("[rank {}] {}, {}", place.rank, failure.message, status.place());
     exit_code = launch::tell(failure);
   }
-  // Without the cleaning up that would wait for other ranks.
+  ::_exit(exit_code);
+}
+
+void run_generate_as_worker(const std::vector<std::string>& words, const launch::Worker& worker) {
+  launch::RankStatus& status = worker.status();
+  int exit_code = 0;
+  comm::prepare_nccl();
+  try {
+    const int64_t rank = worker.rendezvous.rank;
+    paint_as_rank(
+        words, worker.rendezvous, status, [&] { return worker.statuses->must_end(rank); }, /*may_pin=*/true);
+  } catch (const RefusedByFirst&) {
+    const launch::Failure failure{static_cast<int>(ErrorKind::kPeer), "rank 0 refused the request", 0};
+    status.failed(failure);
+    exit_code = failure.exit_code;
+  } catch (...) {
+    const launch::Failure failure = launch::current_failure();
+    status.failed(failure);
+    exit_code = failure.exit_code;
+  }
   ::_exit(exit_code);
 }
 

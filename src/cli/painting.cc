@@ -12,6 +12,7 @@
 #include "cli/timeline.h"
 #include "comm/collectives.h"
 #include "comm/nccl.h"
+#include "comm/peer_error.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "parallel/ranks.h"
@@ -106,12 +107,24 @@ void add_timeline(engine::Observer& observer, Timeline& timeline) {
   };
 }
 
+// What rank `rank` has told, as it is used below.
+OrderedJson parse_told(const std::string& text, int64_t rank) {
+  OrderedJson told = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto is_text = [](const OrderedJson& value) { return value.is_string(); };
+  const auto has = [&](const char* key) { return told.is_object() && told.contains(key); };
+  const bool whole = has("warnings") && told["warnings"].is_array() &&
+                     std::all_of(told["warnings"].begin(), told["warnings"].end(), is_text) &&
+                     has("report") && has("timeline") && told["timeline"].is_array();
+  if (!whole) throw comm::PeerError(rank, "sent no report");
+  return told;
+}
+
 // What each rank has to tell at the end, by their numbers. Nobody returns before all have come here.
 std::vector<OrderedJson> exchange(const OrderedJson& own, const comm::Group& world) {
   std::vector<OrderedJson> all;
   for (int64_t rank = 0; rank < world.size; ++rank) {
     const std::string text = own.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-    all.push_back(OrderedJson::parse(comm::broadcast_bytes(text, rank, world)));
+    all.push_back(parse_told(comm::broadcast_bytes(text, rank, world), rank));
   }
   comm::barrier(world);
   return all;

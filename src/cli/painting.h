@@ -9,7 +9,7 @@
 #include "comm/world.h"
 #include "engine/model.h"
 #include "engine/request.h"
-#include "launch/board.h"
+#include "launch/status.h"
 #include "parallel/layout.h"
 
 namespace tessera::cli {
@@ -25,7 +25,7 @@ struct Painting {
   int64_t ranks() const;
 };
 
-// Throws Error for whatever can be known before the run. Starts no thread: ranks may be forked after it.
+// Throws Error for whatever can be known before the run.
 // world_size: ranks that a launcher started.
 Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t> world_size);
 

@@ -7,6 +7,9 @@
 namespace tessera::comm {
 namespace {
 
+// Of a text that a rank sends to all: far more than any request or report has.
+constexpr int64_t kMostText = int64_t{1} << 28;
+
 int64_t bytes_of(std::span<const Message> messages) {
   int64_t bytes = 0;
   for (const Message& message : messages) bytes += static_cast<int64_t>(message.tensor.nbytes());
@@ -172,7 +175,10 @@ std::string broadcast_bytes(const std::string& bytes, int64_t root, const Group&
     return bytes;
   }
   Pending(group, "broadcast", {}, {{root, length}}).wait();
-  const at::Tensor data = at::empty({length.item<int64_t>()}, at::kByte);
+  const int64_t size = length.item<int64_t>();
+  if (size < 0 || size > kMostText)
+    lost_peer(group.ranks[static_cast<size_t>(root)], fmt::format("it announced a text of {} bytes", size));
+  const at::Tensor data = at::empty({size}, at::kByte);
   Pending(group, "broadcast", {}, {{root, data}}).wait();
   return {static_cast<const char*>(data.const_data_ptr()), static_cast<size_t>(data.numel())};
 }

@@ -45,10 +45,14 @@ GlooHeartbeat::~GlooHeartbeat() {
 std::optional<int64_t> GlooHeartbeat::silent() const {
   const int64_t now = now_ms();
   for (const auto& [number, peer] : peers_) {
-    const int64_t asked = peer.asked_ms;
-    if (asked != kNever && now - asked >= timeout_.count()) return number;
+    if (is_late(peer.asked_ms, now)) return number;
   }
   return std::nullopt;
+}
+
+bool GlooHeartbeat::is_late(int64_t asked, int64_t now) const {
+  constexpr int64_t kRounding = 5;
+  return asked != kNever && now - asked >= timeout_.count() - kRounding;
 }
 
 void GlooHeartbeat::run(int64_t number, Peer& peer) {
@@ -56,8 +60,9 @@ void GlooHeartbeat::run(int64_t number, Peer& peer) {
     while (exchange(number, peer)) {
     }
   } catch (const std::exception&) {
-    // Silence, which silent() tells from the time of the question; or the connection is closed, which whoever
-    // still wants a message from there is told by Gloo.
+    // Silence, which silent() tells from the time of the question. Or the connection is closed: that is no
+    // silence, and whoever still wants a message from there is told by Gloo.
+    if (!is_late(peer.asked_ms, now_ms())) peer.asked_ms = kNever;
   }
 }
 

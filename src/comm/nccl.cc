@@ -17,13 +17,16 @@ bool has_nccl() {
   return true;
 }
 
-MakeCommunicator nccl_communicators(const c10::intrusive_ptr<c10d::Store>& store,
-                                    std::chrono::milliseconds timeout) {
-  using Nccl = c10d::ProcessGroupNCCL;
+void prepare_nccl() {
   // c10d would end the process when a message is late or lost, with a stack trace; Transport::settle() looks
   // after that.
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);
   ::setenv("TORCH_NCCL_ENABLE_MONITORING", "0", /*overwrite=*/0);
+}
+
+MakeCommunicator nccl_communicators(const c10::intrusive_ptr<c10d::Store>& store,
+                                    std::chrono::milliseconds timeout) {
+  using Nccl = c10d::ProcessGroupNCCL;
   return [store, timeout](const std::string& name, int rank, int size, at::Device device) {
     try {
       const auto options = Nccl::Options::create();
@@ -46,6 +49,8 @@ MakeCommunicator nccl_communicators(const c10::intrusive_ptr<c10d::Store>& store
 bool has_nccl() {
   return false;
 }
+
+void prepare_nccl() {}
 
 MakeCommunicator nccl_communicators(const c10::intrusive_ptr<c10d::Store>& /*store*/,
                                     std::chrono::milliseconds /*timeout*/) {

@@ -13,6 +13,10 @@ namespace tessera::comm {
 // Whether this build can: libtorch has CUDA, and NCCL's headers were found.
 bool has_nccl();
 
+// Tells c10d, through the environment, to leave lost peers to this program. To be called before there are
+// threads.
+void prepare_nccl();
+
 // Communicators whose ranks meet at the store; each rank of one on a GPU of its own. `timeout`: of meeting.
 MakeCommunicator nccl_communicators(const c10::intrusive_ptr<c10d::Store>& store,
                                     std::chrono::milliseconds timeout);

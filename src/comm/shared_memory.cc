@@ -26,9 +26,9 @@ constexpr auto kSpin = std::chrono::microseconds(30);
 constexpr auto kCheck = Milliseconds(50);
 
 // Both ways between this rank and one other.
-class Line {
+class Channel {
  public:
-  Line(int64_t peer, Milliseconds timeout) : peer_(peer), timeout_(timeout) {}
+  Channel(int64_t peer, Milliseconds timeout) : peer_(peer), timeout_(timeout) {}
 
   int file() const { return writer_.descriptor(); }
   int socket() const { return socket_.number(); }
@@ -36,9 +36,9 @@ class Line {
   void require_not_silent() const {
     if (heartbeat_->is_silent(peer_)) silent_peer(peer_, timeout_);
   }
-  void connect(Neighbour neighbour) {
-    socket_ = std::move(neighbour.socket);
-    reader_ = std::make_unique<QueueReader>(neighbour.file.release());
+  void connect(PeerConnection connection) {
+    socket_ = std::move(connection.socket);
+    reader_ = std::make_unique<QueueReader>(connection.file.release(), peer_);
   }
 
   void send(int64_t tag, const at::Tensor& tensor) {
@@ -53,22 +53,22 @@ class Line {
   }
 
   // The number of the next message that is expected with this tag.
-  int64_t expect(int64_t tag) { return channels_[tag].expected++; }
+  int64_t expect(int64_t tag) { return streams_[tag].expected++; }
 
   // Copies message `number` of this tag into the tensor once it is here.
   void receive(int64_t tag, int64_t number, at::Tensor& tensor) {
-    Channel& channel = channels_[tag];
-    wait_until_arrived(channel, number);
-    const auto entry = channel.arrived.extract(number);
+    Stream& stream = streams_[tag];
+    wait_until_arrived(stream, number);
+    const auto entry = stream.arrived.extract(number);
     const std::span<const std::byte> bytes = reader_->bytes(entry.mapped());
-    TESSERA_CHECK(bytes.size() == tensor.nbytes(), "{} bytes were sent, {} expected", bytes.size(),
-                  tensor.nbytes());
+    if (bytes.size() != tensor.nbytes())
+      lost_peer(peer_, fmt::format("it sent {} bytes instead of {}", bytes.size(), tensor.nbytes()));
     std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
     reader_->drop(entry.mapped());
   }
 
  private:
-  struct Channel {
+  struct Stream {
     int64_t expected = 0, came = 0;  // how many
     std::map<int64_t, QueueEntry> arrived;
   };
@@ -82,16 +82,16 @@ class Line {
   bool take() {
     const std::optional<QueueEntry> entry = reader_->next();
     if (!entry) return false;
-    Channel& channel = channels_[entry->tag];
-    channel.arrived.emplace(channel.came++, *entry);
+    Stream& stream = streams_[entry->tag];
+    stream.arrived.emplace(stream.came++, *entry);
     return true;
   }
 
-  void wait_until_arrived(const Channel& channel, int64_t number) {
+  void wait_until_arrived(const Stream& stream, int64_t number) {
     const auto has_come = [&] {
-      while (channel.came <= number && take()) {
+      while (stream.came <= number && take()) {
       }
-      return channel.came > number;
+      return stream.came > number;
     };
     const auto begin = Clock::now();
     while (!has_come()) {
@@ -114,23 +114,24 @@ class Line {
   Descriptor socket_;
   QueueWriter writer_;
   std::unique_ptr<QueueReader> reader_;
-  std::unordered_map<int64_t, Channel> channels_;
+  std::unordered_map<int64_t, Stream> streams_;
 };
 
-struct Lines {
-  std::map<int64_t, std::unique_ptr<Line>> lines;  // by the peer's number in the world
-  std::unique_ptr<Heartbeat> heartbeat;            // of all of them; it ends before they do
+struct Channels {
+  std::map<int64_t, std::unique_ptr<Channel>> channels;  // by the peer's number in the world
+  std::unique_ptr<Heartbeat> heartbeat;                  // of all of them; it ends before they do
 };
 
 class SharedExchange : public Exchange {
  public:
   struct Part {
-    Line* line;
+    Channel* channel;
     int64_t tag, number;
     at::Tensor tensor;
   };
-  SharedExchange(std::shared_ptr<Lines> lines, std::vector<Part> parts, std::unique_ptr<Exchange> others)
-      : lines_(std::move(lines)), parts_(std::move(parts)), others_(std::move(others)) {}
+  SharedExchange(std::shared_ptr<Channels> channels, std::vector<Part> parts,
+                 std::unique_ptr<Exchange> others)
+      : channels_(std::move(channels)), parts_(std::move(parts)), others_(std::move(others)) {}
 
   ~SharedExchange() override {
     if (std::uncaught_exceptions() > 0) return;
@@ -147,32 +148,32 @@ class SharedExchange : public Exchange {
 
  private:
   void receive() {
-    for (Part& part : std::exchange(parts_, {})) part.line->receive(part.tag, part.number, part.tensor);
+    for (Part& part : std::exchange(parts_, {})) part.channel->receive(part.tag, part.number, part.tensor);
   }
 
-  std::shared_ptr<Lines> lines_;
+  std::shared_ptr<Channels> channels_;
   std::vector<Part> parts_;
   std::unique_ptr<Exchange> others_;
 };
 
 class SharedTransport : public Transport {
  public:
-  SharedTransport(std::shared_ptr<Lines> lines, std::vector<int64_t> ranks, int64_t tag,
+  SharedTransport(std::shared_ptr<Channels> channels, std::vector<int64_t> ranks, int64_t tag,
                   std::shared_ptr<Transport> others)
-      : lines_(std::move(lines)), ranks_(std::move(ranks)), tag_(tag), others_(std::move(others)) {}
+      : channels_(std::move(channels)), ranks_(std::move(ranks)), tag_(tag), others_(std::move(others)) {}
 
   std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives,
                                  Posting posting) override {
     std::vector<SharedExchange::Part> parts;
     std::erase_if(receives, [&](const Message& message) {
-      Line* const line = line_to(message);
-      if (line && message.tensor.numel() > 0)
-        parts.push_back({line, tag_, line->expect(tag_), message.tensor});
-      return line != nullptr;
+      Channel* const channel = channel_to(message);
+      if (channel && message.tensor.numel() > 0)
+        parts.push_back({channel, tag_, channel->expect(tag_), message.tensor});
+      return channel != nullptr;
     });
     std::vector<Message> here;
     std::erase_if(sends, [&](const Message& message) {
-      const bool is_here = line_to(message) != nullptr;
+      const bool is_here = channel_to(message) != nullptr;
       if (is_here) here.push_back(message);
       return is_here;
     });
@@ -181,20 +182,20 @@ class SharedTransport : public Transport {
     if (others_ && !(sends.empty() && receives.empty()))
       others = others_->post(std::move(sends), std::move(receives), posting);
     for (const Message& message : here) {
-      if (message.tensor.numel() > 0) line_to(message)->send(tag_, message.tensor);
+      if (message.tensor.numel() > 0) channel_to(message)->send(tag_, message.tensor);
     }
-    return std::make_unique<SharedExchange>(lines_, std::move(parts), std::move(others));
+    return std::make_unique<SharedExchange>(channels_, std::move(parts), std::move(others));
   }
 
  private:
   // Nothing to a rank of another host.
-  Line* line_to(const Message& message) const {
+  Channel* channel_to(const Message& message) const {
     TESSERA_CHECK(message.tensor.is_contiguous(), "a message must be contiguous");
-    const auto line = lines_->lines.find(ranks_[static_cast<size_t>(message.peer)]);
-    return line == lines_->lines.end() ? nullptr : line->second.get();
+    const auto channel = channels_->channels.find(ranks_[static_cast<size_t>(message.peer)]);
+    return channel == channels_->channels.end() ? nullptr : channel->second.get();
   }
 
-  std::shared_ptr<Lines> lines_;
+  std::shared_ptr<Channels> channels_;
   std::vector<int64_t> ranks_;
   int64_t tag_;
   std::shared_ptr<Transport> others_;
@@ -202,41 +203,40 @@ class SharedTransport : public Transport {
 
 class SharedFabric : public Fabric {
  public:
-  SharedFabric(std::shared_ptr<Lines> lines, std::shared_ptr<Fabric> others)
-      : lines_(std::move(lines)), others_(std::move(others)) {}
+  SharedFabric(std::shared_ptr<Channels> channels, std::shared_ptr<Fabric> others)
+      : channels_(std::move(channels)), others_(std::move(others)) {}
 
   std::shared_ptr<Transport> transport(std::vector<int64_t> ranks, int64_t tag) override {
     std::shared_ptr<Transport> others = others_ ? others_->transport(ranks, tag) : nullptr;
-    return std::make_shared<SharedTransport>(lines_, std::move(ranks), tag, std::move(others));
+    return std::make_shared<SharedTransport>(channels_, std::move(ranks), tag, std::move(others));
   }
   void require_alive() override {
-    for (const auto& [peer, line] : lines_->lines) line->require_not_silent();
+    for (const auto& [peer, channel] : channels_->channels) channel->require_not_silent();
     if (others_) others_->require_alive();
   }
 
  private:
-  std::shared_ptr<Lines> lines_;
+  std::shared_ptr<Channels> channels_;
   std::shared_ptr<Fabric> others_;
 };
 
 }  // namespace
 
-std::shared_ptr<Fabric> share_memory(int64_t rank, const MeetingPlace& own,
-                                     const std::vector<std::string>& places, std::shared_ptr<Fabric> others,
+std::shared_ptr<Fabric> share_memory(const ConnectPeers& connect, std::shared_ptr<Fabric> others,
                                      Milliseconds timeout) {
-  const auto lines = std::make_shared<Lines>();
+  const auto channels = std::make_shared<Channels>();
   const auto file_for = [&](int64_t peer) {
-    return lines->lines.emplace(peer, std::make_unique<Line>(peer, timeout)).first->second->file();
+    return channels->channels.emplace(peer, std::make_unique<Channel>(peer, timeout)).first->second->file();
   };
   std::map<int64_t, int> sockets;
-  for (auto& [peer, neighbour] : meet(rank, own, places, file_for, timeout)) {
-    Line& line = *lines->lines.at(peer);
-    line.connect(std::move(neighbour));
-    sockets[peer] = line.socket();
+  for (auto& [peer, connection] : connect(file_for)) {
+    Channel& channel = *channels->channels.at(peer);
+    channel.connect(std::move(connection));
+    sockets[peer] = channel.socket();
   }
-  lines->heartbeat = std::make_unique<Heartbeat>(sockets, timeout);
-  for (const auto& [peer, line] : lines->lines) line->watch(lines->heartbeat.get());
-  return std::make_shared<SharedFabric>(lines, std::move(others));
+  channels->heartbeat = std::make_unique<Heartbeat>(sockets, timeout);
+  for (const auto& [peer, channel] : channels->channels) channel->watch(channels->heartbeat.get());
+  return std::make_shared<SharedFabric>(channels, std::move(others));
 }
 
 }  // namespace tessera::comm

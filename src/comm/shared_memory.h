@@ -6,22 +6,22 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
+#include <functional>
 #include <memory>
-#include <string>
-#include <vector>
 
-#include "comm/meeting.h"
+#include "comm/local_peers.h"
 #include "comm/transport.h"
 
 namespace tessera::comm {
 
-// Connects this rank to all others of its host; `places` are the texts of all ranks of the world. Messages to
-// other hosts go through `others`, which may be empty when there are none. `timeout`: how long a rank may
-// give no sign of life, and of meeting. All ranks of the host must call; each uses the result from one
-// thread. Throws Error(kPeer).
-std::shared_ptr<Fabric> share_memory(int64_t rank, const MeetingPlace& own,
-                                     const std::vector<std::string>& places, std::shared_ptr<Fabric> others,
+// Connects this rank to the others of its host: connect_local_peers() or greet_local_peers() of
+// comm/local_peers.h, bound to all but the files that are handed over.
+using ConnectPeers = std::function<PeerConnections(const FileForPeer&)>;
+
+// Messages to the peers that `connect` finds go through memory, those to other hosts through `others`, which
+// may be empty when there are none. `timeout`: how long a rank may give no sign of life. All ranks of the
+// host must call; each uses the result from one thread. Throws Error(kPeer).
+std::shared_ptr<Fabric> share_memory(const ConnectPeers& connect, std::shared_ptr<Fabric> others,
                                      std::chrono::milliseconds timeout);
 
 }  // namespace tessera::comm

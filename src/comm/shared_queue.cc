@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,7 +13,7 @@
 #include <new>
 #include <utility>
 
-#include "core/error.h"
+#include "comm/transport.h"
 
 namespace tessera::comm {
 
@@ -20,6 +21,8 @@ namespace {
 constexpr uint64_t kMostEntries = 1024;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kLine = 64;  // of the cache: where a block's bytes begin
+// After how many messages a block that none of them needed is given back.
+constexpr uint32_t kIdle = 2048;
 
 // At the begin of each block: what the writer may use again.
 struct BlockHead {
@@ -38,12 +41,15 @@ BlockHead& block_at(const SharedFile& file, uint64_t offset) {
 // At the begin of the file. Each side's numbers have a cache line of their own. A new file is zero.
 struct QueueHead {
   alignas(kLine) std::atomic<uint32_t> written;  // messages so far, modulo 2^32; the reader sleeps on it
-  std::atomic<uint64_t> file_size;
-  alignas(kLine) std::atomic<uint32_t> seen;  // by the reader
+  alignas(kLine) std::atomic<uint32_t> seen;     // by the reader
   std::atomic<uint32_t> sleeps;
   alignas(kLine) std::array<QueueEntry, kMostEntries> entries;
 };
-static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+namespace {
+constexpr uint64_t kHeadBytes = (sizeof(QueueHead) + kPage - 1) / kPage * kPage;
+}  // namespace
 
 SharedFile::SharedFile(int descriptor) : descriptor_(descriptor) {}
 
@@ -54,12 +60,16 @@ SharedFile::~SharedFile() {
 
 void SharedFile::grow(uint64_t size) {
   // Memory is taken here, where a lack of it is an error and not a signal.
-  if (::posix_fallocate(descriptor_, static_cast<off_t>(size_), static_cast<off_t>(size - size_)) != 0)
-    throw std::bad_alloc();
-  follow(size);
+  restore(size_, size - size_);
+  map(size);
 }
 
-void SharedFile::follow(uint64_t size) {
+void SharedFile::follow() {
+  struct stat status = {};
+  if (::fstat(descriptor_, &status) == 0 && status.st_size > 0) map(static_cast<uint64_t>(status.st_size));
+}
+
+void SharedFile::map(uint64_t size) {
   if (size <= size_) return;
   // Not by mremap, of which ThreadSanitizer takes no notice.
   void* const data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
@@ -69,51 +79,87 @@ void SharedFile::follow(uint64_t size) {
   size_ = size;
 }
 
+void SharedFile::release(uint64_t offset, uint64_t bytes) {
+  // A refusal costs memory, nothing else.
+  ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+              static_cast<off_t>(bytes));
+}
+
+void SharedFile::restore(uint64_t offset, uint64_t bytes) {
+  if (::posix_fallocate(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0)
+    throw std::bad_alloc();
+}
+
 QueueWriter::QueueWriter()
-    : file_(::memfd_create("tessera-messages", MFD_CLOEXEC)), end_(round_up(sizeof(QueueHead), kPage)) {
-  if (file_.descriptor() < 0) throw std::bad_alloc();
+    : file_(::memfd_create("tessera-messages", MFD_CLOEXEC | MFD_ALLOW_SEALING)), end_(kHeadBytes) {
+  // It grows with its messages. Were it to shrink, whoever reads it would be ended by SIGBUS.
+  if (file_.descriptor() < 0 || ::fcntl(file_.descriptor(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0)
+    throw std::bad_alloc();
   file_.grow(end_);
-  head().file_size.store(end_, std::memory_order_release);
 }
 
 QueueHead& QueueWriter::head() const {
   return *reinterpret_cast<QueueHead*>(file_.at(0));
 }
 
-// The smallest block that is free and large enough, or a new one.
-uint64_t QueueWriter::find_block(uint64_t bytes) {
-  const Block* best = nullptr;
-  for (const Block& block : blocks_) {
-    if (block.capacity >= bytes && (!best || block.capacity < best->capacity) &&
-        block_at(file_, block.offset).is_free.load(std::memory_order_acquire) != 0) {
+bool QueueWriter::is_free(const Block& block) const {
+  return block_at(file_, block.offset).is_free.load(std::memory_order_acquire) != 0;
+}
+
+// The smallest block that is free and large enough, or a new one. Small messages leave large blocks alone,
+// which would stay in use for their sake.
+QueueWriter::Block& QueueWriter::find_block(uint64_t bytes) {
+  const uint64_t most = 4 * bytes + 16 * kPage;
+  Block* best = nullptr;
+  for (Block& block : blocks_) {
+    if (block.capacity >= bytes && block.capacity <= most && (!best || block.capacity < best->capacity) &&
+        is_free(block))
       best = &block;
-    }
   }
-  if (best) return best->offset;
+  if (best) {
+    if (best->released) file_.restore(best->offset, kLine + best->capacity);
+    best->released = false;
+    return *best;
+  }
   const uint64_t size = round_up(kLine + bytes, kPage);
   file_.grow(end_ + size);
-  head().file_size.store(end_ + size, std::memory_order_release);
-  blocks_.push_back({end_, size - kLine});
-  return std::exchange(end_, end_ + size);
+  blocks_.push_back({.offset = end_, .capacity = size - kLine, .last_used = written_});
+  end_ += size;
+  return blocks_.back();
+}
+
+void QueueWriter::release_idle() {
+  if (written_ - released_ < kIdle) return;
+  released_ = written_;
+  for (Block& block : blocks_) {
+    const uint64_t size = kLine + block.capacity;
+    if (block.released || size == kPage || written_ - block.last_used < kIdle || !is_free(block)) continue;
+    file_.release(block.offset + kPage, size - kPage);  // the first page says that it is free
+    block.released = true;
+  }
 }
 
 bool QueueWriter::write(int64_t tag, std::span<const std::byte> bytes) {
-  const uint32_t number = head().written.load(std::memory_order_relaxed);
-  if (number - head().seen.load(std::memory_order_acquire) >= kMostEntries) return false;
-  const uint64_t offset = find_block(bytes.size());
-  block_at(file_, offset).is_free.store(0, std::memory_order_relaxed);
-  std::copy(bytes.begin(), bytes.end(), file_.at(offset + kLine));
+  if (written_ - head().seen.load(std::memory_order_acquire) >= kMostEntries) return false;
+  release_idle();
+  Block& block = find_block(bytes.size());
+  block.last_used = written_;
+  block_at(file_, block.offset).is_free.store(0, std::memory_order_relaxed);
+  std::copy(bytes.begin(), bytes.end(), file_.at(block.offset + kLine));
   QueueHead& queue = head();  // the file may have moved
-  queue.entries[number % kMostEntries] = {offset, bytes.size(), tag};
+  queue.entries[written_ % kMostEntries] = {block.offset, bytes.size(), tag};
   // In one order with the reader's: either it sees the message, or it is seen asleep.
-  queue.written.store(number + 1, std::memory_order_seq_cst);
+  queue.written.store(++written_, std::memory_order_seq_cst);
   if (queue.sleeps.load(std::memory_order_seq_cst) != 0)
     ::syscall(SYS_futex, &queue.written, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   return true;
 }
 
-QueueReader::QueueReader(int descriptor) : file_(descriptor) {
-  file_.follow(round_up(sizeof(QueueHead), kPage));
+QueueReader::QueueReader(int descriptor, int64_t peer) : file_(descriptor), peer_(peer) {
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) lost_peer(peer_, "its memory is not sealed");
+  file_.follow();
+  if (file_.size() < kHeadBytes) lost_peer(peer_, "its memory is too small");
 }
 
 QueueHead& QueueReader::head() const {
@@ -121,17 +167,24 @@ QueueHead& QueueReader::head() const {
 }
 
 std::optional<QueueEntry> QueueReader::next() {
-  if (head().written.load(std::memory_order_acquire) == seen_) return std::nullopt;
+  const uint32_t written = head().written.load(std::memory_order_acquire);
+  if (written == seen_) return std::nullopt;
+  if (written - seen_ > kMostEntries)
+    lost_peer(peer_, fmt::format("it claims to have sent {} messages at once", written - seen_));
   const QueueEntry entry = head().entries[seen_ % kMostEntries];
   head().seen.store(++seen_, std::memory_order_release);
+  const auto lies_inside = [&] {
+    return entry.offset <= file_.size() - kLine && entry.bytes <= file_.size() - kLine - entry.offset;
+  };
+  if (!lies_inside()) file_.follow();
+  if (entry.offset % kPage != 0 || entry.offset < kHeadBytes || !lies_inside()) {
+    lost_peer(peer_, fmt::format("it sent {} bytes at {} of a memory of {}", entry.bytes, entry.offset,
+                                 file_.size()));
+  }
   return entry;
 }
 
-std::span<const std::byte> QueueReader::bytes(const QueueEntry& entry) {
-  const uint64_t end = entry.offset + kLine + entry.bytes;
-  if (end > file_.size()) file_.follow(head().file_size.load(std::memory_order_acquire));
-  TESSERA_CHECK(end <= file_.size(), "a message of {} bytes at {} in a file of {}", entry.bytes, entry.offset,
-                file_.size());
+std::span<const std::byte> QueueReader::bytes(const QueueEntry& entry) const {
   return {file_.at(entry.offset + kLine), entry.bytes};
 }
 

@@ -1,16 +1,16 @@
 #include "comm/transport.h"
 
-#include "core/error.h"
+#include "comm/peer_error.h"
+#include "core/clock.h"
 
 namespace tessera::comm {
 
 void lost_peer(int64_t rank, std::string_view why) {
-  throw Error(ErrorKind::kPeer, fmt::format("rank {}", rank), fmt::format("lost: {}", why));
+  throw PeerError(rank, fmt::format("lost: {}", why));
 }
 
 void silent_peer(int64_t rank, std::chrono::milliseconds timeout) {
-  lost_peer(rank,
-            fmt::format("no sign of life within {:g} s", std::chrono::duration<double>(timeout).count()));
+  lost_peer(rank, "no sign of life within " + seconds_text(timeout));
 }
 
 }  // namespace tessera::comm

@@ -1,5 +1,6 @@
 #include "comm/world.h"
 
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -15,7 +16,9 @@
 #include "comm/gloo.h"
 #include "comm/nccl.h"
 #include "comm/shared_memory.h"
+#include "core/clock.h"
 #include "core/error.h"
+#include "core/random_name.h"
 
 namespace tessera::comm {
 
@@ -38,46 +41,64 @@ Group World::group(std::vector<int64_t> ranks, std::string axis) {
 
 namespace {
 
-std::string seconds_text(Milliseconds time) {
-  return fmt::format("{:g} s", std::chrono::duration<double>(time).count());
-}
-
 // What `step` returns, which a thread of its own carries out: c10d waits without end for a store's answer,
 // and a host that the network has lost gives none. The thread is abandoned then, so `step` owns what it uses.
 template <typename Step>
-auto within(Milliseconds timeout, Step step) {
-  // Steps keep the timeout themselves, where they do; and a connection has five seconds, whatever the
-  // timeout.
+auto within(Deadline deadline, Milliseconds timeout, Step step) {
+  // Steps keep the deadline themselves, where they do; and a connection has five seconds, whatever is left.
   constexpr auto kGrace = std::chrono::seconds(6);
   std::packaged_task<std::invoke_result_t<Step>()> task(std::move(step));
   auto result = task.get_future();
   std::thread(std::move(task)).detach();
-  if (result.wait_for(timeout + kGrace) != std::future_status::ready)
+  if (result.wait_until(deadline + kGrace) != std::future_status::ready)
     throw std::runtime_error("no answer within " + seconds_text(timeout));
   return result.get();
 }
 
-// Says that this rank is here, and waits for all others. What each has to say of itself, by rank.
-std::vector<std::string> arrive(c10d::Store& store, const Rendezvous& rendezvous, const std::string& own) {
-  const auto key = [](int64_t rank) { return fmt::format("rank {}", rank); };
-  std::vector<std::string> keys;
-  for (int64_t rank = 0; rank < rendezvous.world_size; ++rank) keys.push_back(key(rank));
-  store.set(key(rendezvous.rank), std::vector<uint8_t>(own.begin(), own.end()));
+std::string text_of(c10d::Store& store, const std::string& key) {
+  const std::vector<uint8_t> text = store.get(key);
+  return {text.begin(), text.end()};
+}
+
+void set_text(c10d::Store& store, const std::string& key, const std::string& text) {
+  store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
+}
+
+// Waits for keys that ranks, one each from `first` on, have set.
+void wait_for_ranks(c10d::Store& store, const std::vector<std::string>& keys, int64_t first,
+                    const Rendezvous& rendezvous, Deadline deadline) {
   try {
-    store.wait(keys, rendezvous.timeout);
+    store.wait(keys, time_left(deadline));
   } catch (const std::exception&) {
-    for (const std::string& rank : keys) {
-      if (!store.check({rank}))
-        throw std::runtime_error(
-            fmt::format("{} did not come within {}", rank, seconds_text(rendezvous.timeout)));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (!store.check({keys[i]}))
+        throw std::runtime_error(fmt::format("rank {} did not come within {}",
+                                             first + static_cast<int64_t>(i),
+                                             seconds_text(rendezvous.timeout)));
     }
     throw;
   }
+}
+
+// A corner of the store that only this run knows, by a name that rank 0 draws: runs that use one store by
+// mistake, one after the other or at a time, do not read each other's keys.
+c10::intrusive_ptr<c10d::Store> open_session(const c10::intrusive_ptr<c10d::Store>& store,
+                                             const Rendezvous& rendezvous, Deadline deadline) {
+  if (rendezvous.rank == 0) set_text(*store, "session", random_name());
+  wait_for_ranks(*store, {"session"}, 0, rendezvous, deadline);
+  return c10::make_intrusive<c10d::PrefixStore>(text_of(*store, "session"), store);
+}
+
+// Says that this rank is here, and waits for all others. What each has to say of itself, by rank.
+std::vector<std::string> arrive(c10d::Store& store, const Rendezvous& rendezvous, const std::string& own,
+                                Deadline deadline) {
+  const auto key = [](int64_t rank) { return fmt::format("rank {}", rank); };
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < rendezvous.world_size; ++rank) keys.push_back(key(rank));
+  set_text(store, key(rendezvous.rank), own);
+  wait_for_ranks(store, keys, 0, rendezvous, deadline);
   std::vector<std::string> all;
-  for (const std::string& rank : keys) {
-    const std::vector<uint8_t> text = store.get(rank);
-    all.emplace_back(text.begin(), text.end());
-  }
+  for (const std::string& rank : keys) all.push_back(text_of(store, rank));
   return all;
 }
 
@@ -96,47 +117,93 @@ std::string listening_address(const Rendezvous& rendezvous) {
   return address;
 }
 
-}  // namespace
+std::shared_ptr<Fabric> add_devices(const Rendezvous& rendezvous,
+                                    const c10::intrusive_ptr<c10d::Store>& store,
+                                    std::shared_ptr<Fabric> fabric) {
+  if (!has_nccl()) return fabric;
+  return connect_devices(rendezvous.rank, at::kCUDA, nccl_communicators(store, rendezvous.timeout),
+                         std::move(fabric));
+}
 
-World World::join(const Rendezvous& rendezvous) {
+// Over sockets that this process was born with. Nobody else can come to those.
+std::shared_ptr<Fabric> join_by_inheritance(const Rendezvous& rendezvous, Deadline deadline) {
+  c10::intrusive_ptr<c10d::Store> store;
+  if (rendezvous.store_file >= 0) {
+    store = c10::make_intrusive<c10d::FileStore>(fmt::format("/proc/self/fd/{}", rendezvous.store_file),
+                                                 static_cast<int>(rendezvous.world_size));
+    store->setTimeout(rendezvous.timeout);
+  }
+  std::map<int64_t, Descriptor> sockets;
+  for (const auto& [peer, socket] : rendezvous.sockets) sockets.emplace(peer, Descriptor(socket));
+  std::shared_ptr<Fabric> fabric;
+  if (rendezvous.shared_memory) {
+    const auto greet = [&](const FileForPeer& file_for) {
+      return greet_local_peers(rendezvous.rank, std::move(sockets), file_for, deadline);
+    };
+    fabric = share_memory(greet, nullptr, rendezvous.timeout);
+  } else {
+    TESSERA_CHECK(store, "ranks without shared memory need a store");
+    fabric = connect_gloo(store, rendezvous.rank, rendezvous.world_size, {rendezvous.interface, true},
+                          rendezvous.timeout);
+  }
+  return add_devices(rendezvous, store, std::move(fabric));
+}
+
+std::shared_ptr<Fabric> join_by_store(const Rendezvous& rendezvous, Deadline deadline, std::string& step) {
   const int64_t rank = rendezvous.rank, size = rendezvous.world_size;
-  if (size == 1) return {};
   const Milliseconds timeout = rendezvous.timeout;
   c10d::TCPStoreOptions options;
   options.port = rendezvous.port;
   options.isServer = rendezvous.rank == 0 && !rendezvous.store_is_elsewhere;
   options.waitWorkers = false;
   options.timeout = timeout;
-  if (rendezvous.listening_socket >= 0 && options.isServer)
-    options.masterListenFd = rendezvous.listening_socket;
+  const auto store = within(deadline, timeout, [=]() -> c10::intrusive_ptr<c10d::Store> {
+    c10::intrusive_ptr<c10d::Store> whole = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
+    if (!rendezvous.store_prefix.empty())
+      whole = c10::make_intrusive<c10d::PrefixStore>(rendezvous.store_prefix, whole);
+    return open_session(whole, rendezvous, deadline);
+  });
+  const bool named = !rendezvous.interface.empty();
+  const GlooPlace place{named ? rendezvous.interface : listening_address(rendezvous), named};
+  const auto endpoint = rendezvous.shared_memory ? std::make_shared<LocalEndpoint>() : nullptr;
+  const std::string own = endpoint ? endpoint->text() : "";
+  const std::vector<std::string> all =
+      within(deadline, timeout, [=] { return arrive(*store, rendezvous, own, deadline); });
+  std::shared_ptr<Fabric> fabric;
+  if (!std::all_of(all.begin(), all.end(), [&](const std::string& text) { return same_host(own, text); })) {
+    step = fmt::format("connect to all others through {}", place.name);
+    fabric = within(deadline, timeout, [=] { return connect_gloo(store, rank, size, place, timeout); });
+  }
+  // Rank 0, whose store this may be, is through with this once all others of its host have read theirs;
+  // Gloo and NCCL keep the store.
+  if (endpoint) {
+    const auto connect = [&](const FileForPeer& file_for) {
+      return connect_local_peers(rank, *endpoint, all, file_for, deadline);
+    };
+    fabric = share_memory(connect, fabric, timeout);
+  }
+  return add_devices(rendezvous, store, std::move(fabric));
+}
+
+}  // namespace
+
+World World::join(const Rendezvous& rendezvous) {
+  if (rendezvous.world_size == 1) return {};
+  const bool inherits = !rendezvous.sockets.empty();
+  // Who started all ranks of this host sees them end or stand still; their programs may take a while to load.
+  const Milliseconds least = inherits ? std::chrono::minutes(1) : Milliseconds(0);
+  const Deadline deadline = std::chrono::steady_clock::now() + std::max(rendezvous.timeout, least);
   std::string step = "join";
   try {
-    const auto store = within(timeout, [rendezvous, options]() -> c10::intrusive_ptr<c10d::Store> {
-      const auto whole = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
-      if (rendezvous.store_prefix.empty()) return whole;
-      return c10::make_intrusive<c10d::PrefixStore>(rendezvous.store_prefix, whole);
-    });
-    const bool named = !rendezvous.interface.empty();
-    const GlooPlace place{named ? rendezvous.interface : listening_address(rendezvous), named};
-    const auto meeting_place = rendezvous.shared_memory ? std::make_shared<MeetingPlace>() : nullptr;
-    const std::string own = meeting_place ? meeting_place->text() : "";
-    const std::vector<std::string> all =
-        within(timeout, [rendezvous, store, own] { return arrive(*store, rendezvous, own); });
-    std::shared_ptr<Fabric> fabric;
-    if (!std::all_of(all.begin(), all.end(), [&](const std::string& text) { return same_host(own, text); })) {
-      step = fmt::format("connect to all others through {}", place.name);
-      fabric = within(timeout, [=] { return connect_gloo(store, rank, size, place, timeout); });
-    }
-    // Rank 0, whose store this may be, is through with this once all others of its host have read theirs;
-    // Gloo and NCCL keep the store.
-    if (meeting_place) fabric = share_memory(rank, *meeting_place, all, fabric, timeout);
-    if (has_nccl()) fabric = connect_devices(rank, at::kCUDA, nccl_communicators(store, timeout), fabric);
-    return {rank, size, fabric};
+    return {rendezvous.rank, rendezvous.world_size,
+            inherits ? join_by_inheritance(rendezvous, deadline) : join_by_store(rendezvous, deadline, step)};
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(ErrorKind::kPeer, fmt::format("{}:{}", rendezvous.address, rendezvous.port),
-                fmt::format("rank {} of {} could not {}: {}", rank, size, step, gloo_reason(error.what())));
+    throw Error(ErrorKind::kPeer,
+                inherits ? "launcher" : fmt::format("{}:{}", rendezvous.address, rendezvous.port),
+                fmt::format("rank {} of {} could not {}: {}", rendezvous.rank, rendezvous.world_size, step,
+                            gloo_reason(error.what())));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +23,9 @@ struct Rendezvous {
   uint16_t port = 29500;
   bool store_is_elsewhere = false;  // the launcher keeps the store, not rank 0
   std::string store_prefix;         // of all keys, in a store that others use as well
-  int listening_socket = -1;        // of rank 0, bound to `port`; taken over. -1: rank 0 opens one
+  std::map<int64_t, int> sockets;   // to all others, inherited from who started them all on this host: then
+                                    // there is no store; taken over
+  int store_file = -1;              // with `sockets`: a file in memory for what needs a store all the same
   std::string interface;            // network interface for messages; empty: the one that leads to `address`
   bool shared_memory = true;        // between ranks of one host, instead of that interface
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // of silence, and of joining
@@ -34,8 +37,8 @@ class World {
   World() = default;  // a world of one
   World(int64_t rank, int64_t size, std::shared_ptr<Fabric> fabric);
 
-  // Joins through a TCP store; returns when all ranks have joined. Throws Error(kPeer) when one does not
-  // come, or cannot be connected to, within the timeout.
+  // Joins through inherited sockets or a TCP store; returns when all ranks have joined. Throws Error(kPeer)
+  // when one does not come, or cannot be connected to, within the timeout.
   static World join(const Rendezvous& rendezvous);
 
   int64_t rank() const { return rank_; }

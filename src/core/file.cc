@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "core/random_name.h"
 
 namespace tessera {
 namespace {
@@ -80,9 +81,20 @@ std::filesystem::path follow_links(std::filesystem::path path) {
   return path;
 }
 
-std::filesystem::path temporary_name(const std::filesystem::path& path, int process) {
+std::string& temporary_token() {
+  static std::string token = random_name(2);
+  return token;
+}
+
+std::filesystem::path temporary_name(const std::filesystem::path& path, const std::string& token) {
   if (is_special(path)) return {};
-  return path.string() + fmt::format(".{}.tmp", process);
+  return path.string() + fmt::format(".{}.tmp", token);
+}
+
+// Fails where there is something already, a link included: whoever may write to the folder could have put it
+// there.
+int create_new(const std::filesystem::path& path) {
+  return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
 }
 
 }  // namespace
@@ -103,12 +115,23 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
 }
 
 AtomicFile::AtomicFile(const std::filesystem::path& path)
-    : path_(is_special(path) ? path : follow_links(path)), temporary_(temporary_name(path_, ::getpid())) {
-  const std::filesystem::path& opened = temporary_.empty() ? path_ : temporary_;
-  const int named = named_descriptor(path_);
-  descriptor_ = named >= 0 ? ::fcntl(named, F_DUPFD_CLOEXEC, 0)
-                           : ::open(opened.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail("create");
+    : path_(is_special(path) ? path : follow_links(path)),
+      temporary_(temporary_name(path_, temporary_token())) {
+  if (const int named = named_descriptor(path_); named >= 0) {
+    descriptor_ = ::fcntl(named, F_DUPFD_CLOEXEC, 0);
+  } else if (temporary_.empty()) {
+    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  } else {
+    descriptor_ = create_new(temporary_);
+    if (descriptor_ < 0 && errno == EEXIST) {  // this process writes the same file twice at a time
+      temporary_ = temporary_name(path_, random_name(2));
+      descriptor_ = create_new(temporary_);
+    }
+  }
+  if (descriptor_ < 0) {
+    temporary_.clear();
+    fail("create");
+  }
   if (!temporary_.empty()) remember(temporary_.string());
 }
 
@@ -149,9 +172,13 @@ void remove_unfinished_files() noexcept {
   }
 }
 
-void remove_unfinished_file(const std::filesystem::path& path, int process) noexcept {
+void set_temporary_token(const std::string& token) {
+  temporary_token() = token;
+}
+
+void remove_unfinished_file(const std::filesystem::path& path, const std::string& token) noexcept {
   try {
-    const std::filesystem::path temporary = temporary_name(follow_links(path), process);
+    const std::filesystem::path temporary = temporary_name(follow_links(path), token);
     if (!temporary.empty()) ::unlink(temporary.c_str());
   } catch (const std::exception&) {  // no memory for a name: the file stays
   }

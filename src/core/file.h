@@ -11,8 +11,9 @@ namespace tessera {
 // The whole file. Throws Error(kInput) when it is missing, unreadable or larger than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 
-// Writes to a temporary name beside `path`; commit() renames it into place, and an uncommitted file is
-// removed. Links are followed; what is no regular file (a device, a pipe) and names of open descriptors
+// Writes to a new file beside `path`, under a name that nobody can have prepared; commit() renames it into
+// place, and an uncommitted file is removed. Links are followed; what is no regular file (a device, a pipe)
+// and names of open descriptors
 // (/dev/stdout, /dev/fd/7) are written to directly, from where they stand. Every failure (no such folder, not
 // writable, disk full) is an Error(kUsage) that names the path.
 class AtomicFile {
@@ -38,8 +39,13 @@ class AtomicFile {
 // that ends the program at once.
 void remove_unfinished_files() noexcept;
 
-// Removes the temporary that an AtomicFile for `path` left behind in a process that was killed.
-void remove_unfinished_file(const std::filesystem::path& path, int process) noexcept;
+// Part of the names of this process's temporaries from now on, instead of one that it draws itself: something
+// that nobody guesses. Not to be called while other threads write files.
+void set_temporary_token(const std::string& token);
+
+// Removes the temporary that an AtomicFile for `path` left behind in a process with this token that was
+// killed.
+void remove_unfinished_file(const std::filesystem::path& path, const std::string& token) noexcept;
 
 // Throws Error(kUsage) unless a file could be created at `path`: its folder exists and is writable, and
 // `path` is not a folder. Leaves nothing behind. Called before the work that would be lost.

@@ -5,6 +5,7 @@
 #include <new>
 #include <system_error>
 
+#include "comm/peer_error.h"
 #include "core/error.h"
 #include "engine/observer.h"
 #include "launch/streams.h"
@@ -33,9 +34,17 @@ bool is_allocation_failure(std::string_view what) {
 
 }  // namespace
 
+int known_exit_code(int64_t code) {
+  const bool of_error =
+      code >= static_cast<int>(ErrorKind::kUsage) && code <= static_cast<int>(ErrorKind::kMemory);
+  return of_error || code == kInterrupted ? static_cast<int>(code) : kInternalError;
+}
+
 Failure current_failure() {
   try {
     throw;
+  } catch (const comm::PeerError& error) {
+    return {error.exit_code(), error.what(), error.rank()};
   } catch (const Error& error) {
     return {error.exit_code(), error.what()};
   } catch (const engine::Cancelled&) {

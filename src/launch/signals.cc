@@ -50,6 +50,11 @@ bool interrupted() {
 
 void leave_interrupts_to_parent() {
   for (const int number : {SIGINT, SIGHUP, SIGPIPE}) ::signal(number, SIG_IGN);
+  // The launcher takes these one by one, and who it starts is born with them blocked.
+  sigset_t taken;
+  ::sigemptyset(&taken);
+  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&taken, number);
+  ::pthread_sigmask(SIG_UNBLOCK, &taken, nullptr);
 }
 
 void end_at_first_interrupt() {

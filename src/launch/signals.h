@@ -15,7 +15,8 @@ bool ignores_hangup();
 bool interrupted();
 
 // For a rank that another process watches over: a terminal sends SIGINT and SIGHUP to both, and the
-// other decides what becomes of it. Also lets a write to a closed pipe fail instead of ending the rank.
+// other decides what becomes of it. Takes the other signals from now on, and lets a write to a closed pipe
+// fail instead of ending the rank.
 void leave_interrupts_to_parent();
 
 // For a rank that cannot ask the others: the first SIGINT ends it at once.

@@ -3,10 +3,9 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstring>
 #include <optional>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace tessera::launch {
@@ -48,21 +47,6 @@ Failure blame_killed(size_t rank, const RankEnd& end) {
   return failure;
 }
 
-// The rank that an Error(kPeer) names: "[rank 3] lost: ...".
-std::optional<size_t> accused(const std::string& message, size_t ranks) {
-  constexpr std::string_view kBegin = "[rank ";
-  size_t rank = 0;
-  if (!message.starts_with(kBegin)) return std::nullopt;
-  const char* begin = message.data() + kBegin.size();
-  const auto result = std::from_chars(begin, message.data() + message.size(), rank);
-  if (result.ec != std::errc() || rank >= ranks) return std::nullopt;
-  return rank;
-}
-
-std::string seconds_text(std::chrono::milliseconds time) {
-  return fmt::format("{:g} s", std::chrono::duration<double>(time).count());
-}
-
 }  // namespace
 
 Failure judge(std::span<const RankEnd> ranks, std::chrono::milliseconds timeout) {
@@ -90,10 +74,13 @@ Failure judge(std::span<const RankEnd> ranks, std::chrono::milliseconds timeout)
   TESSERA_CHECK(waited, "no rank is to blame");
   const RankEnd& end = ranks[*waited];
   // Who waits for one that waits for a third accuses the wrong one: the accused is one that still runs.
-  const auto silent = accused(end.failure.message, ranks.size());
-  if (silent && ranks[*silent].state == State::kRunning) {
-    return blame(*silent,
-                 fmt::format("gave no answer within {} {}", seconds_text(timeout), ranks[*silent].place));
+  const std::optional<int64_t> peer = end.failure.peer;
+  if (peer && *peer >= 0 && *peer < static_cast<int64_t>(ranks.size())) {
+    const auto silent = static_cast<size_t>(*peer);
+    if (ranks[silent].state == State::kRunning) {
+      return blame(silent, fmt::format("gave no sign of life within {} {}", seconds_text(timeout),
+                                       ranks[silent].place));
+    }
   }
   return {end.failure.exit_code, fmt::format("{}, says rank {} {}", end.failure.message, *waited, end.place)};
 }

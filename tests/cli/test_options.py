@@ -60,9 +60,9 @@ def tensor_parallelism_in_two_dimensions(box):
 
 
 def shared_mappings(process):
-    """Files in memory that a process writes to and others can read."""
+    """Files in memory in which a process writes messages that others read."""
     lines = [line.split(maxsplit=5) for line in pathlib.Path(f"/proc/{process}/maps").read_text().splitlines()]
-    return [line[5] for line in lines if line[1] == "rw-s" and len(line) > 5 and line[5].startswith("/memfd:")]
+    return [line[5] for line in lines if line[1] == "rw-s" and len(line) > 5 and line[5].startswith("/memfd:tessera-messages")]
 
 
 def tcp_connections(process):
@@ -102,11 +102,13 @@ def ranks_have_cores_of_their_own(box):
 
 @test
 def half_written_files_are_removed(box):
-    # What a rank leaves that is killed while it writes has its number in its name.
+    # What a rank leaves that is killed while it writes has a word in its name that its launcher has given it.
     for wish in (signal.SIGKILL, signal.SIGTERM):
         run = start_long_run(box, "--report", "run.json", "-o", "x.png")
+        (place,) = [word.split("=", 1)[1] for word in pathlib.Path(f"/proc/{run.ranks[0]}/environ").read_text().split("\0")
+                    if word.startswith("TESSERA_WORKER=")]
         for name in ("x-3.png", "run.json"):
-            (box.folder / f"{name}.{run.ranks[0]}.tmp").write_text("half")
+            (box.folder / f"{name}.{json.loads(place)['file_token']}.tmp").write_text("half")
         if wish == signal.SIGKILL:
             os.kill(run.ranks[0], wish)
         else:

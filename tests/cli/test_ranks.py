@@ -6,6 +6,7 @@ import pathlib
 import pty
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -207,8 +208,15 @@ def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",)):
     run.wait_for("denoise [")
     run.ranks = children(process.pid)
     assert [name(rank) for rank in run.ranks] == ["tessera:0", "tessera:1"], run.ranks
-    # Forked before there was a thread, hence one of ours.
-    assert len(os.listdir(f"/proc/{process.pid}/task")) == 1
+    # No port is open, and no socket has a name.
+    for of in () if "--no-shared-memory" in words else (process.pid, *run.ranks):
+        sockets = {os.readlink(path)[8:-1] for path in pathlib.Path(f"/proc/{of}/fd").iterdir()
+                   if os.readlink(path).startswith("socket:[")}
+        for table, inode in (("tcp", 9), ("tcp6", 9), ("udp", 9)):
+            lines = pathlib.Path(f"/proc/{of}/net/{table}").read_text().splitlines()[1:]
+            assert not sockets & {line.split()[inode] for line in lines}, (of, table)
+        unix = [line.split() for line in pathlib.Path(f"/proc/{of}/net/unix").read_text().splitlines()[1:]]
+        assert not [line for line in unix if line[6] in sockets and len(line) > 7], of
     return run
 
 
@@ -266,7 +274,7 @@ def a_pause_is_no_failure(box):
 
 @test
 def a_rank_that_computes_long_is_alive(box):
-    # Rank 1 waits for all pictures of rank 0, which alone decodes: longer than the timeout, in which it says nothing.
+    # Rank 1 waits for all pictures of rank 0, which alone decodes: longer than the timeout,, in which it says nothing.
     for words in ([], ["--no-shared-memory"]):
         outcome = box.run("generate", "a cat", "--use-cfg-parallel", "--num-images-per-prompt", "32", "--height", "512",
                           "--width", "512", "--num-inference-steps", "1", "--timeout", "2", "--report", "run.json", *words)
@@ -417,6 +425,37 @@ def a_name_of_rank_0_that_other_hosts_cannot_use(box):
 
 
 @test
+def ranks_that_differ_are_named(box):
+    # Each rank has the model in a folder of its own, by the same name: as on two hosts.
+    words = ["generate", "a cat", "--model", "./model", "--use-cfg-parallel", *SMALL]
+
+    def refused(change):
+        copies = []
+        for name in ("one", "two"):
+            folder = box.folder / name
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(MODEL, folder / "model", ignore=shutil.ignore_patterns("golden"))
+            copies.append(folder)
+        change(copies[1] / "model")
+        port, ranks = free_port(), []
+        for rank, folder in enumerate(copies):
+            ranks.append(subprocess.Popen([box.program, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                          text=True, env={**os.environ, **torchrun_variables(rank, 2, port)}))
+        first, second = finish_ranks(ranks)
+        assert first[:2] == (3, "") and second == (3, "", ""), (first, second)
+        assert first[2].startswith("tessera: [rank 0] [./model] rank 1 ") and first[2].count("\n") == 1, first
+        return first[2]
+
+    def append(path, text):
+        path.write_text(path.read_text() + text)
+
+    assert "rank 1 has another vae/config.json: " in refused(lambda model: append(model / "vae" / "config.json", "\n"))
+    assert "rank 1 has extra.safetensors, which" in refused(lambda model: append(model / "model_index.json", "")
+                                                            or (model / "extra.safetensors").write_text("x"))
+    assert "refuses: [" in refused(lambda model: (model / "transformer" / "config.json").unlink())
+
+
+@test
 def what_rank_0_refuses_ends_all(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--guidance-scale", "1"]
     first, second = finish_ranks(start_ranks(box, torchrun_variables, [words, words]))
@@ -436,6 +475,16 @@ def a_launched_rank_that_dies_ends_the_others(box):
     assert first[:2] == (4, "") and len(lines) == 1, first
     assert lines[0].startswith("tessera: [rank 0] [rank 1] lost: "), lines
     assert box.files() == []
+
+
+@test
+def a_place_of_a_worker_that_makes_no_sense(box):
+    for place, needle in (("", "[TESSERA_WORKER]"), ("{}", "[TESSERA_WORKER]"), ("[1]", "[TESSERA_WORKER]"),
+                          ('{"rank": 0, "ranks": 2, "parent": 1, "status": 99, "store": 98, "sockets": [], "file_token": "x"}',
+                           "no socket for each other rank"),
+                          ('{"rank": 0, "ranks": 2, "parent": %d, "status": 99, "store": 98, "sockets": [1, 97], "file_token": "x"}'
+                           % os.getpid(), "descriptor 99 is not open")):
+        box.refuse(2, needle, "generate", "a cat", "--model", MODEL, *SMALL, env={"TESSERA_WORKER": place})
 
 
 @test

@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "comm/meeting.h"
+#include "comm/descriptor.h"
 
 namespace tessera::comm {
 namespace {

@@ -1,6 +1,8 @@
 #include "comm/shared_queue.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +11,8 @@
 #include <deque>
 #include <random>
 #include <thread>
+
+#include "core/error.h"
 
 namespace tessera::comm {
 namespace {
@@ -33,7 +37,7 @@ off_t file_size(const QueueWriter& writer) {
 
 TEST(SharedQueue, KeepsOrderAndMayBeReadLate) {
   QueueWriter writer;
-  QueueReader reader(::dup(writer.descriptor()));
+  QueueReader reader(::dup(writer.descriptor()), 1);
   EXPECT_FALSE(reader.next());
   std::vector<size_t> lengths;
   for (int64_t i = 0; i < 30; ++i) {
@@ -52,7 +56,7 @@ TEST(SharedQueue, KeepsOrderAndMayBeReadLate) {
 
 TEST(SharedQueue, UsesMemoryAgain) {
   QueueWriter writer;
-  QueueReader reader(::dup(writer.descriptor()));
+  QueueReader reader(::dup(writer.descriptor()), 1);
   off_t size = 0;
   for (int64_t i = 0; i < 5000; ++i) {
     // Two under way at any time, of which the later is dropped first.
@@ -69,9 +73,103 @@ TEST(SharedQueue, UsesMemoryAgain) {
   EXPECT_EQ(file_size(writer), size);
 }
 
+int64_t bytes_in_memory(const QueueWriter& writer) {
+  struct stat status = {};
+  ::fstat(writer.descriptor(), &status);
+  return int64_t{status.st_blocks} * 512;
+}
+
+TEST(SharedQueue, GivesBackWhatItNoLongerNeeds) {
+  constexpr size_t kLarge = 32 << 20;
+  QueueWriter writer;
+  QueueReader reader(::dup(writer.descriptor()), 1);
+  int64_t number = 0;
+  const auto pass = [&](size_t length) {
+    ASSERT_TRUE(writer.write(number, bytes_of(number, length)));
+    const auto entry = reader.next();
+    ASSERT_TRUE(entry && holds(reader, *entry, number, length));
+    reader.drop(*entry);
+    ++number;
+  };
+  pass(kLarge);
+  EXPECT_GT(bytes_in_memory(writer), int64_t{kLarge});
+  for (int64_t i = 0; i < 5000; ++i) pass(1000);
+  EXPECT_LT(bytes_in_memory(writer), 1 << 20);
+  const off_t size = file_size(writer);
+  pass(kLarge);
+  EXPECT_EQ(file_size(writer), size) << "the place was used again";
+}
+
+// What a peer may have written there: its own words, not this program's.
+class ForgedQueue {
+ public:
+  explicit ForgedQueue(const QueueWriter& writer) : descriptor_(writer.descriptor()) {}
+  void write(off_t offset, uint64_t value, size_t bytes) const {
+    ASSERT_EQ(::pwrite(descriptor_, &value, bytes, offset), static_cast<ssize_t>(bytes));
+  }
+  void write_entry(uint64_t offset, uint64_t bytes) const {
+    write(kEntries, offset, 8);
+    write(kEntries + 8, bytes, 8);
+  }
+  std::string refusal() const {
+    QueueReader reader(::dup(descriptor_), 7);
+    try {
+      if (const auto entry = reader.next()) return "accepted";
+      return "nothing";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kPeer);
+      return error.what();
+    }
+  }
+
+ private:
+  static constexpr off_t kEntries = 128;  // behind the count of each side
+  int descriptor_;
+};
+
+TEST(SharedQueue, BelievesNoPlaceAndNoLength) {
+  QueueWriter writer;
+  ASSERT_TRUE(writer.write(1, bytes_of(1, 100)));
+  const ForgedQueue forged(writer);
+  EXPECT_EQ(forged.refusal(), "accepted");
+  const auto end = static_cast<uint64_t>(file_size(writer)), place = end - 4096;
+  constexpr uint64_t kMost = UINT64_MAX;
+  for (const auto& [offset, bytes] :
+       std::vector<std::pair<uint64_t, uint64_t>>{{place, 4096 - 63},  // one too many
+                                                  {place, kMost},      // the end wraps around
+                                                  {place, kMost - place - 63},
+                                                  {kMost - 63, 0},
+                                                  {kMost - 4095, 8192},
+                                                  {end, 0},
+                                                  {0, 8},             // the head, which a drop would write to
+                                                  {place + 1, 8}}) {  // no block begins there
+    forged.write_entry(offset, bytes);
+    EXPECT_TRUE(forged.refusal().starts_with("[rank 7] lost: it sent ")) << offset << ", " << bytes;
+  }
+  forged.write_entry(place, 4096 - 64);
+  EXPECT_EQ(forged.refusal(), "accepted");
+  forged.write(0, 1025, 4);
+  EXPECT_EQ(forged.refusal(), "[rank 7] lost: it claims to have sent 1025 messages at once");
+}
+
+TEST(SharedQueue, TakesNoMemoryThatMayShrink) {
+  const QueueWriter writer;
+  EXPECT_NE(::ftruncate(writer.descriptor(), 0), 0) << "sealed";
+  const int open = ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(::ftruncate(open, 1 << 20), 0);
+  EXPECT_THROW(QueueReader(::dup(open), 1), Error);
+  ASSERT_EQ(::fcntl(open, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_NO_THROW(QueueReader(::dup(open), 1));
+  ::close(open);
+  const int small = ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(::fcntl(small, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_THROW(QueueReader(small, 1), Error);
+  EXPECT_THROW(QueueReader(::open("/dev/zero", O_RDWR | O_CLOEXEC), 1), Error);
+}
+
 TEST(SharedQueue, RefusesWhatNobodyTakes) {
   QueueWriter writer;
-  QueueReader reader(::dup(writer.descriptor()));
+  QueueReader reader(::dup(writer.descriptor()), 1);
   int64_t taken = 0;
   while (writer.write(taken, bytes_of(taken, 8))) ASSERT_LT(++taken, 100'000);
   EXPECT_GE(taken, 1000);
@@ -82,7 +180,7 @@ TEST(SharedQueue, RefusesWhatNobodyTakes) {
 TEST(SharedQueue, AReaderThatSleepsIsWoken) {
   constexpr int64_t kMessages = 2000;
   QueueWriter writer;
-  QueueReader reader(::dup(writer.descriptor()));
+  QueueReader reader(::dup(writer.descriptor()), 1);
   std::thread other([&] {
     std::mt19937 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same each time
     for (int64_t i = 0; i < kMessages; ++i) {
@@ -105,7 +203,7 @@ TEST(SharedQueue, AReaderThatSleepsIsWoken) {
 
 TEST(SharedQueue, SleepEndsByItself) {
   QueueWriter writer;
-  QueueReader reader(::dup(writer.descriptor()));
+  QueueReader reader(::dup(writer.descriptor()), 1);
   reader.sleep(std::chrono::milliseconds(1));
   EXPECT_FALSE(reader.next());
 }

@@ -75,12 +75,29 @@ TEST_F(FileTest, RemovesWhatIsHalfWritten) {
   remove_unfinished_files();  // as a signal's handler does
   EXPECT_EQ(names(), std::vector<std::string>{"c"});
 
-  // Of another process, whose number is in the name.
+  // Of another process, whose word is in the name.
   fs::create_symlink(folder_ / "d", folder_ / "link");
   std::ofstream(folder_ / "d.77.tmp") << "half";
   std::ofstream(folder_ / "d.78.tmp") << "half";
-  remove_unfinished_file(folder_ / "link", 77);
+  remove_unfinished_file(folder_ / "link", "77");
   EXPECT_EQ(names(), (std::vector<std::string>{"c", "d.78.tmp", "link"}));
+}
+
+TEST_F(FileTest, FollowsNoLinkThatStandsInItsWay) {
+  std::ofstream(folder_ / "victim") << "precious";
+  set_temporary_token("known");
+  fs::create_symlink(folder_ / "victim", folder_ / "a.known.tmp");
+  {
+    AtomicFile file(folder_ / "a");
+    file.write("text");
+    AtomicFile again(folder_ / "a");  // the same at a time
+    again.write("other");
+    again.commit();
+    file.commit();
+  }
+  EXPECT_EQ(read_file(folder_ / "victim", 100), "precious");
+  EXPECT_EQ(read_file(folder_ / "a", 100), "text");
+  EXPECT_EQ(names(), (std::vector<std::string>{"a", "a.known.tmp", "victim"}));
 }
 
 TEST_F(FileTest, RequireWritableLeavesNothingBehind) {

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "comm/peer_error.h"
 #include "core/error.h"
 
 namespace tessera::launch {
@@ -39,6 +40,17 @@ TEST(Failure, WhatIsNoMatterOfMemoryIsNot) {
   EXPECT_EQ(exit_code_of(std::runtime_error("anything else")), kInternalError);
   EXPECT_EQ(exit_code_of(std::system_error(std::make_error_code(std::errc::io_error))), kInternalError);
   EXPECT_EQ(exit_code_of(Error(ErrorKind::kInput, "file", "cut")), 3);
+}
+
+TEST(Failure, KnowsWhichPeerIsLost) {
+  try {
+    throw comm::PeerError(3, "lost: x");
+  } catch (...) {
+    const Failure failure = current_failure();
+    EXPECT_EQ(failure.exit_code, 4);
+    EXPECT_EQ(failure.message, "[rank 3] lost: x");
+    EXPECT_EQ(failure.peer, 3);
+  }
 }
 
 }  // namespace

@@ -9,8 +9,10 @@ namespace {
 using State = RankEnd::State;
 constexpr std::chrono::milliseconds kTimeout(1500);
 
-RankEnd failed(int64_t order, int exit_code, const std::string& message) {
-  return {.state = State::kFailed, .failure = {exit_code, message}, .place = "at step 3", .order = order};
+RankEnd failed(int64_t order, int exit_code, const std::string& message,
+               std::optional<int64_t> peer = std::nullopt) {
+  return {
+      .state = State::kFailed, .failure = {exit_code, message, peer}, .place = "at step 3", .order = order};
 }
 RankEnd killed(int64_t order, int number) {
   return {.state = State::kKilled,
@@ -60,13 +62,20 @@ TEST(Verdict, ARankThatStandsStill) {
   EXPECT_NE(message.find("at step 2, in ring (ring)"), std::string::npos) << message;
 }
 
-TEST(Verdict, ARankThatGivesNoAnswer) {
-  EXPECT_EQ(verdict({failed(1, 4, "[rank 1] lost: Timed out"), alive(State::kRunning)}, 4),
-            "[rank 1] gave no answer within 1.5 s at step 2, in ring (ring); the run is over");
+TEST(Verdict, ARankThatGivesNoSignOfLife) {
+  EXPECT_EQ(verdict({failed(1, 4, "[rank 1] lost: Timed out", 1), alive(State::kRunning)}, 4),
+            "[rank 1] gave no sign of life within 1.5 s at step 2, in ring (ring); the run is over");
+}
+
+TEST(Verdict, NoRankIsTakenFromTheWords) {
+  for (const auto peer : {std::optional<int64_t>(), std::optional<int64_t>(2), std::optional<int64_t>(-1)}) {
+    EXPECT_EQ(verdict({failed(1, 4, "[rank 1] lost: x", peer), alive(State::kRunning)}, 4),
+              "[rank 1] lost: x, says rank 0 at step 3");
+  }
 }
 
 TEST(Verdict, LostPeersThatBlameEachOther) {
-  EXPECT_EQ(verdict({failed(2, 4, "[rank 1] lost: x"), failed(1, 4, "[rank 0] lost: y")}, 4),
+  EXPECT_EQ(verdict({failed(2, 4, "[rank 1] lost: x", 1), failed(1, 4, "[rank 0] lost: y", 0)}, 4),
             "[rank 0] lost: y, says rank 1 at step 3");
 }
 

@@ -19,18 +19,22 @@ void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, 
   OrderedCommunicators communicators(timeout);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const bool shared = wire == Wire::kShared || wire == Wire::kHosts;
-  const std::vector<MeetingPlace> meeting_places(shared ? static_cast<size_t>(size) : 0);
+  const std::vector<LocalEndpoint> endpoints(shared ? static_cast<size_t>(size) : 0);
   std::vector<std::string> places;
-  for (const MeetingPlace& place : meeting_places) {
+  for (const LocalEndpoint& endpoint : endpoints) {
     const bool on_second = wire == Wire::kHosts && places.size() % 2 == 1;
-    places.push_back((on_second ? "second " : "") + place.text());
+    places.push_back((on_second ? "second " : "") + endpoint.text());
   }
   const auto connect = [&](int64_t rank) -> std::shared_ptr<Fabric> {
     if (wire == Wire::kOrdered) return connect_devices(rank, at::kCPU, communicators.maker(), nullptr);
     std::shared_ptr<Fabric> fabric;
     if (wire != Wire::kShared) fabric = connect_gloo(store, rank, size, {"lo", true}, timeout);
     if (!shared) return fabric;
-    return share_memory(rank, meeting_places[static_cast<size_t>(rank)], places, fabric, timeout);
+    const auto connect_peers = [&](const FileForPeer& file_for) {
+      return connect_local_peers(rank, endpoints[static_cast<size_t>(rank)], places, file_for,
+                                 std::chrono::steady_clock::now() + timeout);
+    };
+    return share_memory(connect_peers, fabric, timeout);
   };
   std::exception_ptr first;
   std::mutex mutex;

@@ -1,6 +1,8 @@
-#include "launch/board.h"
+#include "launch/status.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,6 +15,18 @@
 namespace tessera::launch {
 
 static_assert(std::atomic<int64_t>::is_always_lock_free, "a lock would lie in the memory of one process");
+
+namespace {
+
+// What a process that may have died over it has left there.
+template <size_t kSize>
+std::string text_in(const std::array<char, kSize>& text) {
+  return {text.data(), ::strnlen(text.data(), kSize)};
+}
+
+constexpr size_t kSlotsAt = 64;  // in the file
+
+}  // namespace
 
 void RankStatus::started(engine::Stage stage) {
   if (stage == engine::Stage::kDenoise) step_ = 1;
@@ -31,12 +45,15 @@ void RankStatus::failed(const Failure& failure) {
   const size_t length = std::min(failure.message.size(), message_.size() - 1);
   std::memcpy(message_.data(), failure.message.data(), length);
   message_[length] = '\0';
+  peer_ = failure.peer.value_or(-1);
   exit_code_ = failure.exit_code;
 }
 
 std::optional<Failure> RankStatus::failure() const {
   if (exit_code_ == 0) return std::nullopt;
-  return Failure{exit_code_, message_.data()};
+  const int64_t peer = peer_;
+  return Failure{known_exit_code(exit_code_), text_in(message_),
+                 peer < 0 ? std::nullopt : std::optional(peer)};
 }
 
 std::string RankStatus::place() const {
@@ -49,41 +66,65 @@ std::string RankStatus::place() const {
     place = "after the last stage";
   } else if (phase == static_cast<int>(engine::Stage::kDenoise)) {
     place = fmt::format("at step {}", step_.load());
-  } else {
+  } else if (phase >= 0 && phase <= static_cast<int>(engine::Stage::kDecode)) {
     place = fmt::format("in stage '{}'", engine::stage_name(static_cast<engine::Stage>(phase)));
+  } else {
+    return "in no stage that there is";
   }
-  const int operation = operation_;
-  if (operation < 0) return place;
-  return fmt::format("{}, {} {}", place, under_way_ > 0 ? "in" : "after",
-                     operations_[static_cast<size_t>(operation)].data());
+  const auto operation = static_cast<size_t>(operation_.load());
+  if (operation >= operations_.size()) return place;
+  return fmt::format("{}, {} {}", place, under_way_ > 0 ? "in" : "after", text_in(operations_[operation]));
 }
 
-Board::Board(int64_t ranks) : ranks_(ranks) {
-  constexpr size_t kOffset = 64;  // of the slots
-  static_assert(sizeof(Shared) <= kOffset && alignof(RankStatus) <= kOffset);
-  bytes_ = kOffset + static_cast<size_t>(ranks) * sizeof(RankStatus);
-  void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  shared_ = new (memory) Shared;
-  slots_ = reinterpret_cast<RankStatus*>(static_cast<char*>(memory) + kOffset);
+StatusTable::StatusTable(int64_t ranks)
+    : file_(::memfd_create("tessera-status", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
+      ranks_(ranks),
+      bytes_(kSlotsAt + static_cast<size_t>(ranks) * sizeof(RankStatus)) {
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (file() < 0 || ::posix_fallocate(file(), 0, static_cast<off_t>(bytes_)) != 0 ||
+      ::fcntl(file(), F_ADD_SEALS, kSeals) != 0) {
+    throw std::bad_alloc();
+  }
+  map();
+  new (shared_) Shared;
   for (int64_t i = 0; i < ranks; ++i) new (slots_ + i) RankStatus;
 }
 
-Board::~Board() {
+StatusTable::StatusTable(comm::Descriptor file, int64_t ranks)
+    : file_(std::move(file)),
+      ranks_(ranks),
+      bytes_(kSlotsAt + static_cast<size_t>(ranks) * sizeof(RankStatus)) {
+  struct stat status = {};
+  if (::fstat(file_.number(), &status) != 0 || status.st_size != static_cast<off_t>(bytes_) ||
+      (::fcntl(file_.number(), F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
+    throw Error(ErrorKind::kPeer, "launcher", "what should be the status of ranks is another file");
+  }
+  map();
+}
+
+void StatusTable::map() {
+  static_assert(sizeof(Shared) <= kSlotsAt && alignof(RankStatus) <= kSlotsAt);
+  void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file(), 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  shared_ = static_cast<Shared*>(memory);
+  slots_ = reinterpret_cast<RankStatus*>(static_cast<char*>(memory) + kSlotsAt);
+}
+
+StatusTable::~StatusTable() {
   ::munmap(shared_, bytes_);
 }
 
-RankStatus& Board::rank(int64_t rank) {
+RankStatus& StatusTable::rank(int64_t rank) {
   TESSERA_CHECK(rank >= 0 && rank < ranks_, "rank {} of {}", rank, ranks_);
   return slots_[rank];
 }
 
-const RankStatus& Board::rank(int64_t rank) const {
+const RankStatus& StatusTable::rank(int64_t rank) const {
   TESSERA_CHECK(rank >= 0 && rank < ranks_, "rank {} of {}", rank, ranks_);
   return slots_[rank];
 }
 
-void Board::ask_to_end() {
+void StatusTable::ask_to_end() {
   // A rank tells its question before it looks for the answer: either it sees kDeciding and waits, or its
   // question is seen here.
   shared_->end_at = kDeciding;
@@ -92,7 +133,7 @@ void Board::ask_to_end() {
   shared_->end_at = most + 1;
 }
 
-bool Board::must_end(int64_t rank) {
+bool StatusTable::must_end(int64_t rank) {
   const int64_t question = ++this->rank(rank).times_asked_;
   int64_t end_at = shared_->end_at;
   while (end_at == kDeciding) {

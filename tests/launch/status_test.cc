@@ -1,18 +1,20 @@
-#include "launch/board.h"
+#include "launch/status.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <thread>
 #include <vector>
 
+#include "core/error.h"
 #include "launch/cores.h"
 
 namespace tessera::launch {
 namespace {
 
-TEST(Board, SaysWhereARankStands) {
-  Board board(3);
-  RankStatus& status = board.rank(2);
+TEST(Status, SaysWhereARankStands) {
+  StatusTable table(3);
+  RankStatus& status = table.rank(2);
   EXPECT_EQ(status.place(), "while joining");
   status.joined();
   EXPECT_EQ(status.place(), "before the first stage");
@@ -29,33 +31,56 @@ TEST(Board, SaysWhereARankStands) {
   EXPECT_TRUE(status.place().starts_with("at step 5, in send (aaaa")) << status.place();
   status.finishing();
   EXPECT_TRUE(status.place().starts_with("after the last stage")) << status.place();
-  EXPECT_EQ(board.rank(1).place(), "while joining");
+  EXPECT_EQ(table.rank(1).place(), "while joining");
 }
 
-TEST(Board, KeepsWhyARankFailed) {
-  Board board(1);
-  EXPECT_FALSE(board.rank(0).failure());
-  board.rank(0).failed({5, std::string(10000, 'x')});
-  ASSERT_TRUE(board.rank(0).failure());
-  EXPECT_EQ(board.rank(0).failure()->exit_code, 5);
-  EXPECT_EQ(board.rank(0).failure()->message, std::string(4095, 'x'));
+TEST(Status, KeepsWhyARankFailed) {
+  StatusTable table(1);
+  EXPECT_FALSE(table.rank(0).failure());
+  table.rank(0).failed({5, std::string(10000, 'x')});
+  ASSERT_TRUE(table.rank(0).failure());
+  EXPECT_EQ(table.rank(0).failure()->exit_code, 5);
+  EXPECT_EQ(table.rank(0).failure()->message, std::string(4095, 'x'));
+  EXPECT_FALSE(table.rank(0).failure()->peer);
+  table.rank(0).failed({4, "[rank 3] lost", 3});
+  EXPECT_EQ(table.rank(0).failure()->peer, 3);
 }
 
-TEST(Board, RanksEndAtOneQuestion) {
+TEST(Status, IsSeenByWhoInheritsTheFile) {
+  StatusTable own(2);
+  const StatusTable inherited(comm::Descriptor(::dup(own.file())), 2);
+  own.rank(1).joined();
+  EXPECT_EQ(inherited.rank(1).place(), "before the first stage");
+  EXPECT_NE(::ftruncate(own.file(), 0), 0) << "sealed";
+  EXPECT_THROW(StatusTable(comm::Descriptor(::dup(own.file())), 3), Error) << "of another size";
+  EXPECT_THROW(StatusTable(comm::Descriptor(), 2), Error);
+}
+
+TEST(Status, SurvivesWhatIsWrittenOverIt) {
+  const StatusTable table(1);
+  const std::vector<char> noise(64 + sizeof(RankStatus), '\x7f');
+  ASSERT_EQ(::pwrite(table.file(), noise.data(), noise.size(), 0), static_cast<ssize_t>(noise.size()));
+  EXPECT_EQ(table.rank(0).place(), "in no stage that there is");
+  ASSERT_TRUE(table.rank(0).failure());
+  EXPECT_LE(table.rank(0).failure()->message.size(), 4096U);
+  EXPECT_EQ(table.rank(0).failure()->exit_code, kInternalError);
+}
+
+TEST(Status, RanksEndAtOneQuestion) {
   for (int round = 0; round < 50; ++round) {
     constexpr int64_t kRanks = 4;
-    Board board(kRanks);
+    StatusTable table(kRanks);
     std::vector<int64_t> asked(kRanks);
     std::vector<std::thread> threads;
     for (int64_t rank = 0; rank < kRanks; ++rank) {
       threads.emplace_back([&, rank] {
         int64_t& count = asked[static_cast<size_t>(rank)];
         do ++count;
-        while (!board.must_end(rank));
+        while (!table.must_end(rank));
       });
     }
     std::this_thread::sleep_for(std::chrono::microseconds(round * 20));
-    board.ask_to_end();
+    table.ask_to_end();
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(asked, std::vector<int64_t>(kRanks, asked[0]));
   }

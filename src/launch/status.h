@@ -1,5 +1,5 @@
-// What ranks tell about where they stand, in memory that they share with the process that watches over them:
-// it can still be read when a rank is dead.
+// Where ranks stand, in memory that they share with the process that supervises them: it can still be read
+// when a rank is dead.
 #pragma once
 
 #include <array>
@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "comm/descriptor.h"
 #include "comm/transport.h"
 #include "engine/observer.h"
 #include "launch/failure.h"
@@ -31,7 +32,7 @@ class RankStatus {
   std::optional<Failure> failure() const;
 
  private:
-  friend class Board;
+  friend class StatusTable;
   // Stages lie between.
   static constexpr int kJoining = -2, kPreparing = -1, kFinishing = 100;
 
@@ -43,18 +44,21 @@ class RankStatus {
   std::atomic<int> operation_{-1};
   std::atomic<int> under_way_{0};
   std::array<char, 4096> message_{};
+  std::atomic<int64_t> peer_{-1};
   std::atomic<int> exit_code_{0};
 };
 
-// Shared by processes that are forked after it was made.
-class Board {
+// Shared by all ranks and who started them.
+class StatusTable {
  public:
-  explicit Board(int64_t ranks);
-  ~Board();
-  Board(const Board&) = delete;
-  Board& operator=(const Board&) = delete;
+  explicit StatusTable(int64_t ranks);                // throws std::bad_alloc
+  StatusTable(comm::Descriptor file, int64_t ranks);  // that of another process; throws Error(kPeer)
+  ~StatusTable();
+  StatusTable(const StatusTable&) = delete;
+  StatusTable& operator=(const StatusTable&) = delete;
 
-  int64_t ranks() const { return ranks_; }
+  // A file in memory, to be inherited.
+  int file() const { return file_.number(); }
   RankStatus& rank(int64_t rank);
   const RankStatus& rank(int64_t rank) const;
 
@@ -70,10 +74,13 @@ class Board {
   };
   static constexpr int64_t kDeciding = -1;
 
+  void map();
+
+  comm::Descriptor file_;
   int64_t ranks_;
   size_t bytes_;
-  Shared* shared_;
-  RankStatus* slots_;
+  Shared* shared_ = nullptr;
+  RankStatus* slots_ = nullptr;
 };
 
 }  // namespace tessera::launch

@@ -1,0 +1,117 @@
+#include "launch/fingerprint.h"
+
+#include <fmt/format.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <fstream>
+
+namespace tessera::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kPiece = 64 << 10;
+
+// FNV-1a, 64 bits: against mistakes, not against malice.
+class Hash {
+ public:
+  void add(std::string_view bytes) {
+    for (const char byte : bytes) value_ = (value_ ^ static_cast<unsigned char>(byte)) * 0x100000001b3U;
+  }
+  std::string text() const { return fmt::format("{:016x}", value_); }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325U;
+};
+
+std::string describe(const fs::path& path) {
+  std::error_code code;
+  const uint64_t size = fs::file_size(path, code);
+  std::ifstream file(path, std::ios::binary);
+  if (code || !file) return "unreadable";
+  Hash hash;
+  std::string piece(std::min(size, kPiece), '\0');
+  const auto add = [&] {
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    hash.add({piece.data(), static_cast<size_t>(file.gcount())});
+  };
+  add();
+  if (size > kPiece) {
+    file.seekg(static_cast<std::streamoff>(size - piece.size()));
+    add();
+  }
+  return fmt::format("{} bytes, {}", size, hash.text());
+}
+
+std::string describe_build() {
+  return fmt::format("tessera {}, libtorch {}, {}", TESSERA_VERSION, TORCH_VERSION,
+                     describe("/proc/self/exe"));
+}
+
+}  // namespace
+
+Fingerprint make_fingerprint(const fs::path& model) {
+  Fingerprint fingerprint;
+  fingerprint["build"] = describe_build();
+  std::error_code code;
+  fs::recursive_directory_iterator files(
+      model, fs::directory_options::follow_directory_symlink | fs::directory_options::skip_permission_denied,
+      code);
+  constexpr int kDepth = 1;  // folders of parts; what lies deeper belongs to nobody
+  for (const fs::recursive_directory_iterator end; !code && files != end; files.increment(code)) {
+    if (files.depth() >= kDepth) files.disable_recursion_pending();
+    const std::string extension = files->path().extension().string();
+    std::error_code none;
+    // What is read; others (a README, a picture) may differ.
+    if ((extension == ".json" || extension == ".safetensors" || extension == ".model" ||
+         extension == ".txt") &&
+        files->is_regular_file(none)) {
+      fingerprint[files->path().lexically_relative(model).string()] = describe(files->path());
+    }
+  }
+  return fingerprint;
+}
+
+std::string write_fingerprint(const Fingerprint& fingerprint) {
+  std::string text;
+  for (const auto& [name, value] : fingerprint) text += name + '\0' + value + '\0';
+  return text;
+}
+
+Fingerprint read_fingerprint(const std::string& text) {
+  Fingerprint fingerprint;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t name = text.find('\0', begin);
+    if (name == std::string::npos) break;
+    const size_t value = text.find('\0', name + 1);
+    if (value == std::string::npos) break;
+    fingerprint[text.substr(begin, name - begin)] = text.substr(name + 1, value - name - 1);
+    begin = value + 1;
+  }
+  return fingerprint;
+}
+
+std::string difference(const Fingerprint& first, const Fingerprint& other) {
+  std::string found;
+  size_t count = 0;
+  const auto note = [&](const std::string& what) {
+    if (count++ == 0) found = what;
+  };
+  for (const auto& [name, value] : first) {
+    const auto same = other.find(name);
+    if (same == other.end()) {
+      note(fmt::format("has no {}", name));
+    } else if (same->second != value) {
+      note(fmt::format("has another {}: {} instead of {}", name, same->second, value));
+    }
+  }
+  for (const auto& [name, value] : other) {
+    if (!first.contains(name)) note(fmt::format("has {}, which rank 0 has not", name));
+  }
+  if (count > 1)
+    found += fmt::format(" (and {} {} more)", count - 1, count == 2 ? "difference" : "differences");
+  return found;
+}
+
+}  // namespace tessera::launch

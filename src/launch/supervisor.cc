@@ -1,0 +1,179 @@
+#include "launch/supervisor.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+
+#include "launch/signals.h"
+#include "launch/streams.h"
+
+namespace tessera::launch {
+namespace {
+
+// How long to wait for more ranks to fail before one is blamed: the dead take their neighbours with them.
+constexpr auto kGrace = std::chrono::milliseconds(500);
+// What ranks have to put things away before they are killed.
+constexpr auto kLastWords = std::chrono::seconds(2);
+
+// 'T' or 't' of /proc/PID/stat, behind the name in brackets.
+bool is_stopped(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const size_t end = text.rfind(')');
+  return end != std::string::npos && end + 2 < text.size() && (text[end + 2] == 'T' || text[end + 2] == 't');
+}
+
+}  // namespace
+
+BlockedSignals::BlockedSignals() {
+  ::signal(SIGCHLD, SIG_DFL);  // ignored, as a caller may have left it, nobody would be told of an end
+  ::sigemptyset(&set_);
+  for (const int number : {SIGCHLD, SIGINT, SIGTERM}) ::sigaddset(&set_, number);
+  if (!ignores_hangup()) ::sigaddset(&set_, SIGHUP);
+  ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
+}
+
+BlockedSignals::~BlockedSignals() {
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+int BlockedSignals::next(Clock::time_point deadline) const {
+  if (deadline == Clock::time_point::max()) return std::max(0, ::sigwaitinfo(&set_, nullptr));
+  const auto left = std::max(Clock::duration::zero(), deadline - Clock::now());
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
+  const timespec time = {
+      .tv_sec = seconds.count(),
+      .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(left - seconds).count()};
+  return std::max(0, ::sigtimedwait(&set_, nullptr, &time));
+}
+
+void Supervisor::add(pid_t process) {
+  processes_.push_back(process);
+  ends_.emplace_back();
+  stopped_since_.push_back(Clock::time_point::max());
+}
+
+Failure Supervisor::run() {
+  while (true) {
+    collect();
+    if (all_done()) return {};
+    if (const auto over = judge_if_over()) {
+      end_all();
+      return *over;
+    }
+    const int number = signals_.next(next_deadline());
+    if (number == SIGINT && !asked_to_end_) {
+      asked_to_end_ = true;
+      say("\ntessera: stopping after this step; Ctrl-C again stops at once\n");
+      statuses_.ask_to_end();
+    } else if (number == SIGINT || number == SIGTERM || number == SIGHUP) {
+      end_all();
+      return {128 + number, "stopped at once; nothing was written"};
+    }
+  }
+}
+
+void Supervisor::end_all() {
+  signal_all(SIGTERM);
+  const auto deadline = Clock::now() + kLastWords;
+  while (any_alive() && Clock::now() < deadline) {
+    // A signal cannot end what is stopped, but SIGKILL can.
+    for (size_t i = 0; i < processes_.size(); ++i) {
+      if (alive(i) && is_stopped(processes_[i])) ::kill(processes_[i], SIGKILL);
+    }
+    signals_.next(std::min(deadline, Clock::now() + std::chrono::milliseconds(50)));
+    collect();
+  }
+  signal_all(SIGKILL);
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    while (alive(i) && ::waitpid(processes_[i], nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+bool Supervisor::alive(size_t i) const {
+  return ends_[i].state == State::kRunning || ends_[i].state == State::kStopped;
+}
+
+bool Supervisor::any_alive() const {
+  for (size_t i = 0; i < ends_.size(); ++i) {
+    if (alive(i)) return true;
+  }
+  return false;
+}
+
+bool Supervisor::all_done() const {
+  return std::all_of(ends_.begin(), ends_.end(),
+                     [](const RankEnd& end) { return end.state == State::kDone; });
+}
+
+void Supervisor::signal_all(int number) const {
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    if (alive(i)) ::kill(processes_[i], number);
+  }
+}
+
+// What happened to the ranks since the last time.
+void Supervisor::collect() {
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    int status = 0;
+    while (alive(i) && ::waitpid(processes_[i], &status, WNOHANG | WUNTRACED | WCONTINUED) > 0)
+      note(i, status);
+  }
+}
+
+void Supervisor::note(size_t i, int status) {
+  RankEnd& end = ends_[i];
+  if (WIFSTOPPED(status)) {
+    end.state = State::kStopped;
+    stopped_since_[i] = Clock::now();
+    return;
+  }
+  stopped_since_[i] = Clock::time_point::max();
+  if (WIFCONTINUED(status)) {
+    end.state = State::kRunning;
+    return;
+  }
+  end.order = ++ends_seen_;
+  const RankStatus& status_of_rank = statuses_.rank(static_cast<int64_t>(i));
+  if (WIFSIGNALED(status)) {
+    end.state = State::kKilled;
+    end.signal = WTERMSIG(status);
+  } else if (const auto failure = status_of_rank.failure()) {
+    end.state = State::kFailed;
+    end.failure = *failure;
+  } else if (WEXITSTATUS(status) == 0) {
+    end.state = State::kDone;
+    return;
+  } else if (WEXITSTATUS(status) > 128) {  // what the handlers of SIGTERM and SIGHUP leave
+    end.state = State::kKilled;
+    end.signal = WEXITSTATUS(status) - 128;
+  } else {
+    end.state = State::kFailed;
+    end.failure = {kInternalError, fmt::format("ended with exit code {}", WEXITSTATUS(status))};
+  }
+  if (first_failure_ == Clock::time_point::max()) first_failure_ = Clock::now();
+}
+
+Supervisor::Clock::time_point Supervisor::stop_deadline() const {
+  Clock::time_point first = Clock::time_point::max();
+  for (const Clock::time_point since : stopped_since_) first = std::min(first, since);
+  return first == Clock::time_point::max() ? first : first + timeout_;
+}
+
+Supervisor::Clock::time_point Supervisor::next_deadline() const {
+  return std::min(first_failure_ == Clock::time_point::max() ? first_failure_ : first_failure_ + kGrace,
+                  stop_deadline());
+}
+
+std::optional<Failure> Supervisor::judge_if_over() {
+  const bool failed = first_failure_ != Clock::time_point::max();
+  if (failed ? may_change(ends_) && Clock::now() < first_failure_ + kGrace : Clock::now() < stop_deadline())
+    return std::nullopt;
+  for (size_t i = 0; i < ends_.size(); ++i) ends_[i].place = statuses_.rank(static_cast<int64_t>(i)).place();
+  return judge(ends_, timeout_);
+}
+
+}  // namespace tessera::launch

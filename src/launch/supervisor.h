@@ -1,0 +1,76 @@
+// The process that started ranks on this host, and watches over them until all are done or one is to blame.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "launch/failure.h"
+#include "launch/status.h"
+#include "launch/verdict.h"
+
+namespace tessera::launch {
+
+// Signals that the supervising thread takes one by one, as long as this lives. Ranks inherit the mask, and
+// lift it when they are ready: leave_interrupts_to_parent().
+class BlockedSignals {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  BlockedSignals();
+  ~BlockedSignals();
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+  // The next signal, or 0 at `deadline`.
+  int next(Clock::time_point deadline) const;
+
+ private:
+  sigset_t set_, before_;
+};
+
+class Supervisor {
+ public:
+  // timeout: how long a rank may stand still, stopped by a signal or a debugger.
+  Supervisor(StatusTable& statuses, std::chrono::milliseconds timeout, const BlockedSignals& signals)
+      : statuses_(statuses), timeout_(timeout), signals_(signals) {}
+
+  // A rank, in the order of their numbers.
+  void add(pid_t process);
+
+  // Returns when all ranks are done (exit code 0), or one is to blame, or the user wants the run to end; then
+  // none is left.
+  Failure run();
+
+  // No rank outlives this: SIGTERM first, SIGKILL two seconds later.
+  void end_all();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using State = RankEnd::State;
+
+  bool alive(size_t i) const;
+  bool any_alive() const;
+  bool all_done() const;
+  void signal_all(int number) const;
+  void collect();
+  void note(size_t i, int status);
+  Clock::time_point stop_deadline() const;
+  Clock::time_point next_deadline() const;
+  std::optional<Failure> judge_if_over();
+
+  StatusTable& statuses_;
+  std::chrono::milliseconds timeout_;
+  const BlockedSignals& signals_;
+  std::vector<pid_t> processes_;
+  std::vector<RankEnd> ends_;
+  std::vector<Clock::time_point> stopped_since_;
+  Clock::time_point first_failure_ = Clock::time_point::max();
+  int64_t ends_seen_ = 0;
+  bool asked_to_end_ = false;
+};
+
+}  // namespace tessera::launch

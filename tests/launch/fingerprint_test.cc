@@ -1,0 +1,73 @@
+#include "launch/fingerprint.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <fstream>
+
+namespace tessera::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FingerprintTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / fmt::format("tessera-fingerprint-{}", ::getpid());
+    fs::create_directories(folder_ / "vae" / "deeper");
+    write("model_index.json", "{}");
+    write("vae/config.json", "{\"a\": 1}");
+    write("vae/weights.safetensors", std::string(1 << 20, 'x'));
+    write("README.md", "text");
+    write("vae/deeper/config.json", "{}");
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(FingerprintTest, SaysWhatDiffers) {
+  const Fingerprint first = make_fingerprint(folder_);
+  EXPECT_EQ(first.size(), 4U);  // the build and three files
+  EXPECT_EQ(difference(first, make_fingerprint(folder_)), "");
+  EXPECT_EQ(difference(first, read_fingerprint(write_fingerprint(first))), "");
+  write("README.md", "other");
+  EXPECT_EQ(difference(first, make_fingerprint(folder_)), "") << "nobody reads it";
+
+  write("vae/config.json", "{\"a\": 2}");
+  const std::string changed = difference(first, make_fingerprint(folder_));
+  EXPECT_TRUE(changed.starts_with("has another vae/config.json: 8 bytes, ")) << changed;
+  write("vae/config.json", "{\"a\": 1}");
+  for (const size_t at : {size_t{100}, size_t{(1 << 20) - 1}}) {  // in the header, at the end
+    std::string weights(1 << 20, 'x');
+    weights[at] = 'y';
+    write("vae/weights.safetensors", weights);
+    EXPECT_TRUE(
+        difference(first, make_fingerprint(folder_)).starts_with("has another vae/weights.safetensors"));
+  }
+  fs::remove(folder_ / "vae/weights.safetensors");
+  EXPECT_EQ(difference(first, make_fingerprint(folder_)), "has no vae/weights.safetensors");
+  write("vae/weights.fp16.safetensors", "x");
+  EXPECT_EQ(difference(first, make_fingerprint(folder_)),
+            "has no vae/weights.safetensors (and 1 difference more)");
+  fs::remove_all(folder_);
+  EXPECT_EQ(make_fingerprint(folder_).size(), 1U);
+}
+
+TEST(Fingerprint, BelievesNothing) {
+  using namespace std::string_literals;
+  EXPECT_TRUE(read_fingerprint("no end").empty());
+  EXPECT_TRUE(read_fingerprint("name\0no end"s).empty());
+  EXPECT_EQ(read_fingerprint("a\0b\0c"s), (Fingerprint{{"a", "b"}}));
+  EXPECT_EQ(difference({{"build", "1"}}, {}), "has no build");
+  EXPECT_EQ(difference({{"build", "1"}}, {{"build", "1"}, {"x", "y"}}), "has x, which rank 0 has not");
+}
+
+}  // namespace
+}  // namespace tessera::launch
