@@ -8,6 +8,8 @@
 
 #include "core/error.h"
 #include "ops/attention_kernels.h"
+#include "ops/choices.h"
+#include "ops/gemm.h"
 #include "ops/operation.h"
 
 namespace tessera::ops {
@@ -25,6 +27,16 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
 template <typename T>
 constexpr int64_t kPair = sizeof(T) == 2 ? 2 : 1;  // products of bf16 take pairs
 
+// What products of T fill up keys and the depth of values to: panels, pairs, or nothing.
+template <typename T>
+int64_t key_multiple() {
+  return sizeof(T) == 4 && choices().panels ? kPanel : kPair<T>;
+}
+template <typename T>
+int64_t value_multiple() {
+  return sizeof(T) == 4 && choices().panels ? kPanel : 1;
+}
+
 // Keys and values of one head as the products read them: blocks of kKeyBlock tokens, one after another.
 template <typename T>
 struct Packed {
@@ -32,14 +44,20 @@ struct Packed {
   int64_t tokens;  // there is room for
 
   static int64_t key_elements(int64_t tokens, int64_t depth) {
-    return round_up(tokens, kPair<T>) * round_up(depth, kPair<T>);
+    return round_up(tokens, key_multiple<T>()) * round_up(depth, kPair<T>);
   }
-  static int64_t value_elements(int64_t tokens, int64_t depth) { return round_up(tokens, kPair<T>) * depth; }
+  static int64_t value_elements(int64_t tokens, int64_t depth) {
+    return round_up(tokens, key_multiple<T>()) * round_up(depth, value_multiple<T>());
+  }
 
   T* key_block(int64_t token, int64_t depth) const { return keys + token * round_up(depth, kPair<T>); }
-  T* value_block(int64_t token, int64_t depth) const { return values + token * depth; }
+  T* value_block(int64_t token, int64_t depth) const {
+    return values + token * round_up(depth, value_multiple<T>());
+  }
   // Of the block that begins with this token.
-  int64_t columns(int64_t token) const { return std::min(kKeyBlock, round_up(tokens - token, kPair<T>)); }
+  int64_t columns(int64_t token) const {
+    return std::min(kKeyBlock, round_up(tokens - token, key_multiple<T>()));
+  }
 };
 
 // One head of the problem: pointers to its first element and row strides, in elements.
@@ -72,6 +90,28 @@ void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const
   at::native::cpublas::brgemm(m, n, k, lda, ldb, n, add, a, b, c, /*is_vnni=*/false);
 }
 
+// scores [rows, columns] of a block of keys that has room for `room` columns.
+template <typename T>
+void multiply_keys(int64_t rows, int64_t columns, int64_t depth, const T* queries, int64_t stride,
+                   const T* keys, int64_t room, float* scores) {
+  if constexpr (sizeof(T) == 4) {
+    if (choices().panels)
+      return gemm(rows, columns, depth, queries, stride, keys, depth * kPanel, scores, columns, false);
+  }
+  product(rows, columns, depth, queries, stride, keys, room, scores, /*add=*/false);
+}
+
+// sums [rows, depth] (+)= probabilities [rows, columns] times the values of a block that has room for `room`.
+template <typename T>
+void multiply_values(int64_t rows, int64_t depth, int64_t keys, int64_t columns, const T* probabilities,
+                     const T* values, int64_t room, float* sums, bool add) {
+  if constexpr (sizeof(T) == 4) {
+    if (choices().panels)
+      return gemm(rows, depth, keys, probabilities, columns, values, room * kPanel, sums, depth, add);
+  }
+  product(rows, depth, columns, probabilities, columns, values, depth, sums, add);
+}
+
 // Rows [0, count) of k and v into places [first, first + count) of one head.
 template <typename T>
 void pack(const Packed<T>& packed, int64_t first, int64_t count, const T* k, int64_t k_stride, const T* v,
@@ -81,7 +121,7 @@ void pack(const Packed<T>& packed, int64_t first, int64_t count, const T* k, int
     const int64_t here = std::min(first + count, block + kKeyBlock) - token;
     pack_keys(k + (token - first) * k_stride, k_stride, here, depth, packed.columns(block), place,
               packed.key_block(block, depth));
-    pack_values(v + (token - first) * v_stride, v_stride, here, depth, place,
+    pack_values(v + (token - first) * v_stride, v_stride, here, depth, packed.columns(block), place,
                 packed.value_block(block, depth));
     token += here;
   }
@@ -120,12 +160,12 @@ void attend(const Head<T>& head, int64_t begin, int64_t end, float scale, Scratc
       std::fill_n(totals, rows, 0.0F);
     }
     for (int64_t key = 0; key < head.keys; key += kKeyBlock) {
-      const int64_t keys = std::min(kKeyBlock, head.keys - key), columns = round_up(keys, kPair<T>);
-      product(rows, columns, padded_depth, queries, stride, head.packed.key_block(key, depth),
-              head.packed.columns(key), scratch.scores, /*add=*/false);
+      const int64_t keys = std::min(kKeyBlock, head.keys - key), columns = round_up(keys, key_multiple<T>());
+      multiply_keys(rows, columns, padded_depth, queries, stride, head.packed.key_block(key, depth),
+                    head.packed.columns(key), scratch.scores);
       softmax_block(scratch.scores, scratch.probabilities, state, rows, keys, columns, scale);
-      product(rows, depth, columns, scratch.probabilities, columns, head.packed.value_block(key, depth),
-              depth, sums, /*add=*/goes_on || key > 0);
+      multiply_values(rows, depth, keys, columns, scratch.probabilities, head.packed.value_block(key, depth),
+                      head.packed.columns(key), sums, /*add=*/goes_on || key > 0);
     }
     if (!goes_on) {
       normalise_block(state, head.out + first * head.out_stride, head.out_stride, rows);
@@ -221,6 +261,12 @@ bool has_own_kernel(const at::Tensor& q) {
   return has_own_kernel(q.options());
 }
 
+// Whether 16-bit numbers, which this processor does not multiply, go through the kernel for fp32.
+bool is_widened(const at::Tensor& q) {
+  return !has_own_kernel(q) && (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) &&
+         has_own_kernel(q.options().dtype(at::kFloat));
+}
+
 void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
   TESSERA_CHECK(q.size(2) % heads == 0 && k.size(2) > 0 && q.size(2) % k.size(2) == 0 &&
                     k.size(2) % (q.size(2) / heads) == 0 && k.sizes() == v.sizes(),
@@ -257,6 +303,12 @@ void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor
   if (has_own_kernel(q)) {
     q.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q, k, v, out, heads)
                                      : attend_all<float>(q, k, v, out, heads);
+    return;
+  }
+  if (is_widened(q)) {
+    const at::Tensor wide = at::empty(q.sizes(), q.options().dtype(at::kFloat));
+    attend_all<float>(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), wide, heads);
+    out.copy_(wide);
     return;
   }
   const int64_t depth = q.size(2) / heads;
@@ -334,7 +386,8 @@ void KeptKeysValues::attend(const at::Tensor& out, const at::Tensor& q, int64_t 
   }
 }
 
-PartialAttention::PartialAttention(const at::Tensor& q, int64_t heads) : q_(q), heads_(heads) {
+PartialAttention::PartialAttention(const at::Tensor& q, int64_t heads)
+    : q_(is_widened(q) ? q.to(at::kFloat) : q), dtype_(q.scalar_type()), heads_(heads) {
   const int64_t batch = q.size(0), queries = q.size(1), depth = q.size(2) / heads;
   const auto options = q.options().dtype(at::kFloat);
   sums_ = at::zeros({batch, heads, queries, depth}, options);
@@ -349,8 +402,9 @@ void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
   if (q_.is_meta()) return;
   if (has_own_kernel(q_)) {
     const Progress progress{sums_, maxima_, totals_};
-    q_.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q_, k, v, {}, heads_, &progress)
-                                      : attend_all<float>(q_, k, v, {}, heads_, &progress);
+    const at::Tensor keys = k.to(q_.scalar_type()), values = v.to(q_.scalar_type());
+    q_.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q_, keys, values, {}, heads_, &progress)
+                                      : attend_all<float>(q_, keys, values, {}, heads_, &progress);
     return;
   }
   // out = out_1 e^(l_1 - l) + out_2 e^(l_2 - l), e^l = e^(l_1) + e^(l_2)
@@ -371,7 +425,7 @@ void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
 
 at::Tensor PartialAttention::result() const {
   const at::Tensor normalised = has_own_kernel(q_) ? sums_ / totals_.unsqueeze(-1) : sums_;
-  return normalised.transpose(1, 2).flatten(2).to(q_.scalar_type());
+  return normalised.transpose(1, 2).flatten(2).to(dtype_);
 }
 
 }  // namespace tessera::ops

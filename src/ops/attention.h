@@ -10,8 +10,9 @@ namespace tessera::ops {
 // dim, which must have stride 1; rows may be strided, so parts of one fused product can be passed as they
 // are. Every query sees every key: padding is dropped before, never masked.
 //
-// On CPUs with AVX-512 an own kernel computes it block by block with an online softmax (FlashAttention-2,
-// arXiv:2307.08691): the scores of a block never leave the cache. Elsewhere ATen's kernels do.
+// On CPUs with AVX2 an own kernel computes it block by block with an online softmax (FlashAttention-2,
+// arXiv:2307.08691): the scores of a block never leave the cache. 16-bit numbers that
+// the processor does not multiply are widened to fp32 first. Elsewhere ATen's kernels do.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads);
 
 // The same into `out` [B, S, heads * D], rows of which may be strided too.
@@ -51,7 +52,8 @@ class PartialAttention {
   at::Tensor result() const;  // [B, S, heads * D] in the dtype of q
 
  private:
-  at::Tensor q_;
+  at::Tensor q_;  // in the dtype in which products are taken
+  at::ScalarType dtype_;
   int64_t heads_;
   // Own kernel: sums of exp(s - max) v, relative to `maxima_`, and of exp(s - max) in `totals_`. Elsewhere
   // the result so far, and the logarithms of the totals in `maxima_`.

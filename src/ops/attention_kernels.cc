@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/cpu.h"
+#include "ops/attention_panels.h"
+#include "ops/choices.h"
 
 #if defined(__x86_64__)
 
@@ -196,11 +197,12 @@ TESSERA_AVX512 void normalise_rows(const SoftmaxState& state, T* out, int64_t st
 }  // namespace
 
 bool attention_kernels_run(at::ScalarType dtype) {
-  return cpu_isa() >= Isa::kAvx512 && (dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16()));
+  return choices().own_attention && (dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16()));
 }
 
 void pack_keys(const float* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,
                float* packed) {
+  if (choices().panels) return pack_key_panels(k, stride, keys, depth, place, packed);
   transpose_lanes(k, stride, keys, depth, columns, packed + place);
 }
 void pack_keys(const Bf16* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,
@@ -208,12 +210,14 @@ void pack_keys(const Bf16* k, int64_t stride, int64_t keys, int64_t depth, int64
   transpose_lanes(k, stride, keys, depth, columns, packed + 2 * place);
 }
 
-void pack_values(const float* v, int64_t stride, int64_t keys, int64_t depth, int64_t place, float* packed) {
+void pack_values(const float* v, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,
+                 float* packed) {
+  if (choices().panels) return pack_value_panels(v, stride, keys, depth, columns, place, packed);
   for (int64_t key = 0; key < keys; ++key)
     std::copy_n(v + key * stride, depth, packed + (place + key) * depth);
 }
-TESSERA_AVX512 void pack_values(const Bf16* v, int64_t stride, int64_t keys, int64_t depth, int64_t place,
-                                Bf16* packed) {
+TESSERA_AVX512 void pack_values(const Bf16* v, int64_t stride, int64_t keys, int64_t depth,
+                                int64_t /*columns*/, int64_t place, Bf16* packed) {
   // Element d of a key is at 2 * d of its pair, or beside that.
   const auto pack_one = [&](int64_t key) {
     Bf16* const pair = packed + (place + key) / 2 * 2 * depth + (place + key) % 2;
@@ -236,6 +240,7 @@ TESSERA_AVX512 void pack_values(const Bf16* v, int64_t stride, int64_t keys, int
 
 void softmax_block(const float* scores, float* probabilities, const SoftmaxState& state, int64_t rows,
                    int64_t keys, int64_t columns, float scale) {
+  if (cpu_isa() < Isa::kAvx512) return softmax_loop(scores, probabilities, state, rows, keys, columns, scale);
   softmax_rows(scores, probabilities, state, rows, keys, columns, scale);
 }
 void softmax_block(const float* scores, Bf16* probabilities, const SoftmaxState& state, int64_t rows,
@@ -244,6 +249,7 @@ void softmax_block(const float* scores, Bf16* probabilities, const SoftmaxState&
 }
 
 void normalise_block(const SoftmaxState& state, float* out, int64_t stride, int64_t rows) {
+  if (cpu_isa() < Isa::kAvx512) return normalise_loop(state, out, stride, rows);
   normalise_rows(state, out, stride, rows);
 }
 void normalise_block(const SoftmaxState& state, Bf16* out, int64_t stride, int64_t rows) {

@@ -60,6 +60,10 @@ void run_kernel(const Args&... args) {
 
 // The bits of a bfloat16; what data_ptr() of an at::kBFloat16 tensor points to.
 using Bf16 = uint16_t;
+// Those of an IEEE half; of an at::kHalf tensor.
+struct Fp16 {
+  uint16_t bits;
+};
 
 TESSERA_INLINE float load(float value) {
   return value;
@@ -76,6 +80,26 @@ TESSERA_INLINE void store(Bf16* to, float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
   *to = static_cast<Bf16>(value != value ? 0x7fc0U : rounded);
+}
+
+// Subnormal numbers become normal ones by the product; infinity and NaN get the exponent that they have in
+// fp32.
+TESSERA_INLINE float load(Fp16 value) {
+  const uint32_t magnitude = static_cast<uint32_t>(value.bits & 0x7fffU) << 13;
+  const float scaled = std::bit_cast<float>(magnitude) * 0x1p112F;
+  const uint32_t bits = std::bit_cast<uint32_t>(scaled) | (magnitude >= 0x0f800000U ? 0x7f800000U : 0U);
+  return std::bit_cast<float>(bits | static_cast<uint32_t>(value.bits & 0x8000U) << 16);
+}
+// Rounds to nearest, ties to even. NaN stays NaN.
+TESSERA_INLINE void store(Fp16* to, float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7fffffffU;
+  // Below 2^-14 halves are multiples of 2^-24: the sum with 1/2 is rounded to one by the adder.
+  const float sum = std::bit_cast<float>(magnitude) + 0.5F;
+  const uint32_t subnormal = std::bit_cast<uint32_t>(sum) - 0x3f000000U;
+  const uint32_t normal = (magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
+  const uint32_t special = magnitude > 0x7f800000U ? 0x7e00U : 0x7c00U;
+  const uint32_t rounded = magnitude >= 0x47800000U ? special : magnitude < 0x38800000U ? subnormal : normal;
+  to->bits = static_cast<uint16_t>(rounded | bits >> 31 << 15);
 }
 
 // e^x with an error below 2 units in the last place; 0 and infinity where fp32 ends, NaN stays NaN.
@@ -105,8 +129,12 @@ TESSERA_INLINE float exp_approximate(float x) {
 TESSERA_INLINE float sigmoid(float x) {
   return 1.0F / (1.0F + exp_approximate(-x));
 }
+// x sigmoid(y)
+TESSERA_INLINE float silu_of(float x, float y) {
+  return x / (1.0F + exp_approximate(-y));
+}
 TESSERA_INLINE float silu(float x) {
-  return x / (1.0F + exp_approximate(-x));
+  return silu_of(x, x);
 }
 
 }  // namespace tessera::ops

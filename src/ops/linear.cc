@@ -2,8 +2,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "core/cpu.h"
 #include "core/error.h"
+#include "ops/choices.h"
 #include "ops/operation.h"
 
 namespace tessera::ops {
@@ -14,11 +14,13 @@ using PackSignature = at::Tensor(const at::Tensor&, std::optional<c10::SymInt>);
 using LinearSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                                    c10::string_view, Scalars, std::optional<c10::string_view>);
 
-// oneDNN with weights in its own layout. Measured on [2048, 1152] x [1152, 1152..4608], one thread, Zen 4,
-// against at::linear: 1.05 of its speed in bf16 and 1.02-1.12 in fp32, and GELU costs nothing on top.
-bool can_pack(const at::Tensor& weight) {
-  if (!weight.is_cpu() || !at::hasMKLDNN() || weight.numel() == 0) return false;
-  return weight.scalar_type() == at::kFloat || (weight.scalar_type() == at::kBFloat16 && cpu_has_bf16());
+LinearKernel kernel_for(const at::Tensor& weight) {
+  const at::ScalarType dtype = weight.scalar_type();
+  const bool known = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+  if (!weight.is_cpu() || weight.numel() == 0 || !known) return LinearKernel::kAten;
+  const bool multiplied = dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16());
+  const LinearKernel kernel = multiplied ? choices().linear : choices().narrow_linear;
+  return kernel == LinearKernel::kOneDnn && !at::hasMKLDNN() ? LinearKernel::kAten : kernel;
 }
 
 at::Tensor pack(const at::Tensor& weight) {
@@ -85,9 +87,11 @@ Linear::Linear(at::Tensor weight_matrix, at::Tensor bias_vector, Packing packing
     : in_features(weight_matrix.size(1)),
       out_features(weight_matrix.size(0)),
       bias(std::move(bias_vector)),
-      packed(packing == Packing::kForSpeed && can_pack(weight_matrix)),
+      kernel(packing == Packing::kForSpeed ? kernel_for(weight_matrix) : LinearKernel::kAten),
       role(std::move(place)) {
-  weight = packed ? pack(weight_matrix) : std::move(weight_matrix);
+  weight = kernel == LinearKernel::kOneDnn ? pack(weight_matrix)
+           : kernel == LinearKernel::kOwn  ? gemm_pack(weight_matrix)
+                                           : std::move(weight_matrix);
 }
 
 namespace {
@@ -98,7 +102,9 @@ at::Tensor apply(const Linear& linear, const at::Tensor& x, Activation activatio
     shape.back() = linear.out_features;
     return at::empty(shape, x.options().dtype(linear.weight.scalar_type()));
   }
-  if (!linear.packed) return activated(at::linear(x, linear.weight, optional(linear.bias)), activation);
+  if (linear.kernel == LinearKernel::kOwn) return gemm_linear(x, linear.weight, linear.bias, activation);
+  if (linear.kernel == LinearKernel::kAten)
+    return activated(at::linear(x, linear.weight, optional(linear.bias)), activation);
   static const auto product = c10::Dispatcher::singleton()
                                   .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
                                   .typed<LinearSignature>();

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "core/range.h"
+#include "ops/choices.h"
+#include "ops/gemm.h"
 #include "weights/scope.h"
 
 namespace tessera::ops {
-
-enum class Activation { kNone, kGelu, kGeluTanh, kRelu, kSilu };
 
 // How a layer holds its weights.
 enum class Packing {
@@ -38,9 +38,9 @@ struct Linear {
 
   int64_t in_features = 0;
   int64_t out_features = 0;
-  at::Tensor weight;  // [out, in]; in oneDNN's own layout when `packed`
+  at::Tensor weight;  // [out, in] for ATen, else in the kernel's own layout
   at::Tensor bias;    // [out] or undefined
-  bool packed = false;
+  LinearKernel kernel = LinearKernel::kAten;
   std::string role = {};  // place of the weights in the checkpoint, for Operation
 };
 

@@ -48,7 +48,15 @@ TESSERA_INLINE void gate_rows(T* x, const T* y, const float* gate, int64_t begin
 
 bool has_kernel(const at::Tensor& x) {
   return x.is_cpu() && x.is_contiguous() &&
-         (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+         (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf);
+}
+
+// What the elements of x are to a kernel; `work` takes a null pointer to them.
+template <typename Work>
+void with_elements(const at::Tensor& x, const Work& work) {
+  if (x.scalar_type() == at::kFloat) return work(static_cast<float*>(nullptr));
+  if (x.scalar_type() == at::kBFloat16) return work(static_cast<Bf16*>(nullptr));
+  work(static_cast<Fp16*>(nullptr));
 }
 
 template <typename T>
@@ -102,17 +110,14 @@ at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, co
         .view(x.sizes());
   }
   at::Tensor out = at::empty_like(x);
-  at::parallel_for(0, x.numel() / width, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t next; begin < end; begin = next) {
-      next = by.end_of(begin, end);
-      if (x.scalar_type() == at::kFloat) {
-        run_kernel<norm_rows<float>>(data<float>(x), by.of(begin), plus.of(begin), data<float>(out), begin,
-                                     next, width, static_cast<float>(epsilon));
-      } else {
-        run_kernel<norm_rows<Bf16>>(data<Bf16>(x), by.of(begin), plus.of(begin), data<Bf16>(out), begin, next,
-                                    width, static_cast<float>(epsilon));
+  with_elements(x, [&]<typename T>(T* /*type*/) {
+    at::parallel_for(0, x.numel() / width, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t next; begin < end; begin = next) {
+        next = by.end_of(begin, end);
+        run_kernel<norm_rows<T>>(data<const T>(x), by.of(begin), plus.of(begin), data<T>(out), begin, next,
+                                 width, static_cast<float>(epsilon));
       }
-    }
+    });
   });
   return out;
 }
@@ -128,15 +133,13 @@ void add_gated_(at::Tensor& x, const at::Tensor& y, const at::Tensor& gate) {
         at::addcmul(by.view(x).to(at::kFloat), by.view(y).to(at::kFloat), by.broadcast()).view(x.sizes()));
     return;
   }
-  at::parallel_for(0, x.numel() / width, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t next; begin < end; begin = next) {
-      next = by.end_of(begin, end);
-      if (x.scalar_type() == at::kFloat) {
-        run_kernel<gate_rows<float>>(data<float>(x), data<float>(y), by.of(begin), begin, next, width);
-      } else {
-        run_kernel<gate_rows<Bf16>>(data<Bf16>(x), data<Bf16>(y), by.of(begin), begin, next, width);
+  with_elements(x, [&]<typename T>(T* /*type*/) {
+    at::parallel_for(0, x.numel() / width, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t next; begin < end; begin = next) {
+        next = by.end_of(begin, end);
+        run_kernel<gate_rows<T>>(data<T>(x), data<const T>(y), by.of(begin), begin, next, width);
       }
-    }
+    });
   });
 }
 

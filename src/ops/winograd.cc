@@ -6,8 +6,8 @@
 #include <memory>
 #include <type_traits>
 
-#include "core/cpu.h"
 #include "core/error.h"
+#include "ops/choices.h"
 #include "ops/winograd_tiles.h"
 
 namespace tessera::ops {
@@ -202,9 +202,8 @@ void convolve(const Winograd& conv, const at::Tensor& x, at::Tensor& y, bool add
 }  // namespace
 
 bool winograd_is_faster(int64_t in, int64_t out, at::ScalarType dtype, at::Device device) {
-  if (!device.is_cpu() || cpu_isa() < Isa::kAvx512 || in < 64 || out < 64 || in % 32 != 0 || out % 32 != 0)
-    return false;
-  return dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16() && cpu_isa() < Isa::kAmx);
+  if (!device.is_cpu() || in < 64 || out < 64 || in % 32 != 0 || out % 32 != 0) return false;
+  return dtype == at::kFloat ? choices().winograd : dtype == at::kBFloat16 && choices().winograd_bf16;
 }
 
 Winograd::Winograd(const at::Tensor& weight, const at::Tensor& bias_vector, at::ScalarType dtype)

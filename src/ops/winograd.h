@@ -9,8 +9,7 @@
 
 namespace tessera::ops {
 
-// Where this is faster than the direct convolution of oneDNN: on x86 CPUs, in fp32 and in bf16 without AMX
-// (with AMX the products are so fast that the transforms would cost more than they save), for 64 channels or
+// Where this is faster than the direct convolution of oneDNN: where ops/choices.h says so, for 64 channels or
 // more.
 bool winograd_is_faster(int64_t in, int64_t out, at::ScalarType dtype, at::Device device);
 

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <iterator>
 
+#include "ops/choices.h"
+#include "ops/gemm.h"
+
 namespace tessera::ops {
 namespace {
 
@@ -110,7 +113,9 @@ at::Tensor make_taps(const at::Tensor& weight, const WinogradFilter& filter, at:
     if (pairs) {
       to.copy_(round_taps(u, filter).view({n * n, panel, in / 2, 2}).permute({0, 2, 1, 3}));
     } else {
-      to.copy_(u.view({n * n, panel, in}).transpose(1, 2));
+      const int64_t columns = choices().panels ? kPanel : panel;
+      to.view({n * n, panel / columns, in, columns})
+          .copy_(u.view({n * n, panel / columns, columns, in}).transpose(2, 3));
     }
   }
   return taps;
@@ -127,6 +132,7 @@ void transform_input(const WinogradTile<Bf16>& tile, int64_t channels, Bf16* v, 
 }
 
 void multiply(const float* a, const float* b, float* c, int64_t rows, int64_t in, int64_t panel) {
+  if (choices().panels) return gemm(rows, panel, in, a, in, b, in * kPanel, c, panel, /*add=*/false);
   at::native::cpublas::brgemm(rows, panel, in, in, panel, panel, false, a, b, c, false);
 }
 void multiply(const Bf16* a, const Bf16* b, float* c, int64_t rows, int64_t in, int64_t panel) {

@@ -34,7 +34,8 @@ struct WinogradFilter {
 };
 
 // The taps of weight [O, I, 3, 3] (fp32) in `dtype`, N for each pair of channels, as products take them:
-// [N, O / P, I, P]; in bf16 two rows of I lie interleaved, [N, O / P, I / 2, P, 2].
+// [N, O / P, I, P]; in bf16 two rows of I lie interleaved, [N, O / P, I / 2, P, 2]. Where choices() has
+// panels, P is cut into these: [N, O / P, P / 16, I, 16].
 at::Tensor make_taps(const at::Tensor& weight, const WinogradFilter& filter, at::ScalarType dtype);
 
 // The 4x4 pixels of a tile, row by row; each points to its channels.

@@ -24,6 +24,14 @@ TESSERA_INLINE void widen_all(const Bf16* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = load(x[i]);
 }
 
+TESSERA_INLINE void round_halves(const float* x, Fp16* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) store(y + i, x[i]);
+}
+
+TESSERA_INLINE void widen_halves(const Fp16* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = load(x[i]);
+}
+
 TEST(ExpApproximate, IsWithinTwoUlpOverTheWholeRange) {
   const at::Tensor x = at::linspace(-87.3, 88.7, 2'000'003, at::kFloat);
   at::Tensor y = at::empty_like(x);
@@ -80,6 +88,28 @@ TEST(Bf16, RoundsAsAtenDoes) {
   run_kernel<widen_all>(static_cast<const Bf16*>(rounded.const_data_ptr()), widened.mutable_data_ptr<float>(),
                         x.numel());
   EXPECT_TRUE(at::allclose(widened, rounded.to(at::kFloat), 0, 0, /*equal_nan=*/true));
+}
+
+TEST(Fp16, RoundsAsAtenDoes) {
+  // All halves, and numbers on both sides of every tie between them; beyond the largest; what is next to
+  // zero.
+  const at::Tensor bits = at::arange(0x10000, at::kInt).to(at::kShort);
+  const at::Tensor halves = bits.view(at::kHalf);
+  at::Tensor wide = at::empty(halves.sizes(), at::kFloat);
+  run_kernel<widen_halves>(static_cast<const Fp16*>(halves.const_data_ptr()), wide.mutable_data_ptr<float>(),
+                           wide.numel());
+  EXPECT_TRUE(at::allclose(wide, halves.to(at::kFloat), 0, 0, /*equal_nan=*/true));
+
+  const at::Tensor finite = wide.masked_select(at::isfinite(wide)), next = std::get<0>(finite.sort());
+  const at::Tensor ties = (next.slice(0, 1) + next.slice(0, 0, -1)) / 2;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const at::Tensor x = at::cat({wide, ties, at::nextafter(ties, at::full_like(ties, kInfinity)),
+                                at::nextafter(ties, at::full_like(ties, -kInfinity)),
+                                at::tensor({65519.0F, 65520.0F, 1e9F, -1e9F, 1e-30F, -1e-30F})});
+  at::Tensor rounded = at::empty_like(x, at::kHalf);
+  run_kernel<round_halves>(x.const_data_ptr<float>(), static_cast<Fp16*>(rounded.mutable_data_ptr()),
+                           x.numel());
+  EXPECT_TRUE(at::allclose(rounded.to(at::kFloat), x.to(at::kHalf).to(at::kFloat), 0, 0, /*equal_nan=*/true));
 }
 
 #ifdef _OPENMP

@@ -39,12 +39,13 @@ TEST_P(LinearTest, EqualsTheProductWithActivations) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, LinearTest,
-                         ::testing::Values(Case{at::kFloat, {3, 5, 7}, 11}, Case{at::kFloat, {1, 64}, 48},
-                                           Case{at::kFloat, {2, 100, 96}, 1},
-                                           Case{at::kBFloat16, {3, 5, 7}, 11},
-                                           Case{at::kBFloat16, {2, 130, 96}, 160},
-                                           Case{at::kHalf, {2, 9, 32}, 24}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, LinearTest,
+    ::testing::Values(Case{at::kFloat, {3, 5, 7}, 11}, Case{at::kFloat, {1, 64}, 48},
+                      Case{at::kFloat, {2, 100, 96}, 1}, Case{at::kBFloat16, {3, 5, 7}, 11},
+                      Case{at::kBFloat16, {2, 130, 96}, 160}, Case{at::kHalf, {2, 9, 32}, 24},
+                      Case{at::kHalf, {1, 125, 900}, 33}, Case{at::kFloat, {2, 200, 800}, 37},
+                      Case{at::kFloat, {1, 1, 385}, 100}, Case{at::kBFloat16, {7, 130}, 50}));
 
 TEST(Linear, JoinsLayersWithOneInput) {
   const at::Tensor q = at::randn({4, 6}), k = at::randn({4, 6});

@@ -1,0 +1,49 @@
+// One linear layer [2048, in] -> out, as PixArt-XL's at 512 pixels: products by each backend. FLOP/s count
+// two for each pair.
+#include <ATen/ATen.h>
+#include <benchmark/benchmark.h>
+
+#include "ops/gemm.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kTokens = 2048;
+
+template <typename Multiply>
+void measure(benchmark::State& state, at::ScalarType dtype, const Multiply& multiply) {
+  const int64_t in = state.range(0), out = state.range(1);
+  const at::Tensor x = at::randn({kTokens, in}, dtype), weight = at::randn({out, in}, dtype),
+                   bias = at::randn({out}, dtype);
+  const auto product = multiply(weight, bias);
+  while (state.KeepRunning()) benchmark::DoNotOptimize(product(x));
+  state.counters["FLOP/s"] = benchmark::Counter(2.0 * static_cast<double>(kTokens * in * out),
+                                                benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void own_product(benchmark::State& state, at::ScalarType dtype, ops::Activation activation) {
+  measure(state, dtype, [&](const at::Tensor& weight, const at::Tensor& bias) {
+    return [packed = ops::gemm_pack(weight), bias, activation](const at::Tensor& x) {
+      return ops::gemm_linear(x, packed, bias, activation);
+    };
+  });
+}
+
+void aten_product(benchmark::State& state, at::ScalarType dtype) {
+  measure(state, dtype, [](const at::Tensor& weight, const at::Tensor& bias) {
+    return [=](const at::Tensor& x) { return at::linear(x, weight, bias); };
+  });
+}
+
+void shapes(benchmark::internal::Benchmark* benchmark) {
+  benchmark->Args({1152, 1152})->Args({1152, 4608})->Args({4608, 1152})->Unit(benchmark::kMillisecond);
+}
+
+BENCHMARK_CAPTURE(own_product, fp32, at::kFloat, ops::Activation::kNone)->Apply(shapes);
+BENCHMARK_CAPTURE(own_product, fp32_gelu, at::kFloat, ops::Activation::kGeluTanh)->Apply(shapes);
+BENCHMARK_CAPTURE(own_product, bf16, at::kBFloat16, ops::Activation::kNone)->Apply(shapes);
+BENCHMARK_CAPTURE(own_product, fp16, at::kHalf, ops::Activation::kNone)->Apply(shapes);
+BENCHMARK_CAPTURE(aten_product, fp32, at::kFloat)->Apply(shapes);
+
+}  // namespace
+}  // namespace tessera

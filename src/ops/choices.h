@@ -1,0 +1,46 @@
+// Which kernels run on which kind of core: one row each, chosen by measurement. The figures are ratios of
+// times or rates of two kernels in turns in one process, one thread, fp32 unless said; GFLOP/s are of x
+// [2048, K] -> N with (K, N) = (1152, 1152), (1152, 4608), (4608, 1152), without activation / with GELU's
+// tanh form.
+#pragma once
+
+#include "core/cpu.h"
+
+namespace tessera::ops {
+
+enum class LinearKernel {
+  kAten,    // at::linear and the activation apart; on x86 that is MKL in fp32
+  kOneDnn,  // weights in oneDNN's layout, the activation in the product
+  kOwn,     // ops/gemm.h: sums in fp32, weights in any dtype, the activation in the product
+};
+
+struct Choices {
+  LinearKernel linear;         // in fp32, and in bf16 where the processor multiplies that
+  LinearKernel narrow_linear;  // in a 16-bit dtype that the processor does not multiply
+  bool own_attention;          // ops/attention_kernels.h; else ATen's
+  bool panels;                 // products within our kernels: ops/gemm.h; else oneDNN's, through ATen
+  bool winograd;               // 3x3 convolutions and upsampling by minimal filtering in fp32; else oneDNN's
+  bool winograd_bf16;          // the same in bf16
+};
+
+// Rows in the order of Isa.
+//
+// AVX2 (Zen 5 under the cap): linear layers, own 107, 95, 106 / 105, 93, 107; at::linear 99, 93, 100 / 73 to
+// 80; oneDNN 108 / 84 (the second shape). On cores that have no more than AVX2 at::linear has 83-93 / 63-87,
+// oneDNN 68-78 / 48-54. Own with weights in bf16: 109, 103, 106. AVX-512: oneDNN 195 / 190, at::linear 95 /
+// 80 (Zen 5, the second shape); own attention 0.90 of ATen's time, bf16 0.53; Winograd: SDXL's decoder at 256
+// px 0.85 of the processor time, bf16 0.91. AMX: own attention 0.97, bf16 0.93; products of bf16 are so fast
+// there that Winograd's transforms cost more than they save.
+constexpr Choices kChoices[] = {
+    /* baseline */ {LinearKernel::kOneDnn, LinearKernel::kAten, false, false, false, false},
+    /* avx2     */ {LinearKernel::kOwn, LinearKernel::kOwn, true, true, true, false},
+    /* avx512   */ {LinearKernel::kOneDnn, LinearKernel::kOwn, true, false, true, false},
+    /* ... bf16 */ {LinearKernel::kOneDnn, LinearKernel::kOwn, true, false, true, true},
+    /* amx      */ {LinearKernel::kOneDnn, LinearKernel::kOwn, true, false, true, false},
+};
+
+inline const Choices& choices() {
+  return kChoices[static_cast<int>(cpu_isa())];
+}
+
+}  // namespace tessera::ops

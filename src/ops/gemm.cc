@@ -1,0 +1,262 @@
+#include "ops/gemm.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "core/error.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tessera::ops {
+namespace {
+
+// Rows and vectors of 8 columns that are summed in registers: 12 sums, 2 vectors of b and one element of a
+// are 15 of the 16 that there are.
+constexpr int64_t kRows = 6;
+// Of the sum: 24 KiB of a panel stay in the first-level cache.
+constexpr int64_t kDepth = 384;
+// Of a block of x in a linear layer: its 180 KiB stay in the second-level cache.
+constexpr int64_t kBlockRows = 120;
+
+#if defined(__x86_64__)
+
+// c [rows, 8 * vectors] (+)= a [rows, depth] b, b a panel.
+template <int rows, int vectors>
+TESSERA_TARGET_AVX2 void tile(int64_t depth, const float* a, int64_t lda, const float* b, float* c,
+                              int64_t ldc, bool add) {
+  __m256 sum[rows][vectors];
+#pragma GCC unroll 6
+  for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; ++j) {
+      sum[i][j] = add ? _mm256_loadu_ps(c + i * ldc + 8 * j) : _mm256_setzero_ps();
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    __m256 row[vectors];
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; ++j) row[j] = _mm256_loadu_ps(b + k * kPanel + 8 * j);
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; ++i) {
+      const __m256 element = _mm256_broadcast_ss(a + i * lda + k);
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) sum[i][j] = _mm256_fmadd_ps(element, row[j], sum[i][j]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; ++j) _mm256_storeu_ps(c + i * ldc + 8 * j, sum[i][j]);
+  }
+}
+
+using Tile = void (*)(int64_t, const float*, int64_t, const float*, float*, int64_t, bool);
+constexpr Tile kTiles[2][kRows] = {{tile<1, 1>, tile<2, 1>, tile<3, 1>, tile<4, 1>, tile<5, 1>, tile<6, 1>},
+                                   {tile<1, 2>, tile<2, 2>, tile<3, 2>, tile<4, 2>, tile<5, 2>, tile<6, 2>}};
+
+// c [m, columns] of one panel.
+void multiply_panel(int64_t m, int64_t columns, int64_t depth, const float* a, int64_t lda, const float* b,
+                    float* c, int64_t ldc, bool add) {
+  const Tile* const tiles = kTiles[columns > 8 ? 1 : 0];
+  const bool whole = columns == 8 || columns == kPanel;
+  for (int64_t row = 0; row < m; row += kRows) {
+    const int64_t rows = std::min(kRows, m - row);
+    float* const to = c + row * ldc;
+    if (whole) {
+      tiles[rows - 1](depth, a + row * lda, lda, b, to, ldc, add);
+      continue;
+    }
+    float beside[kRows * kPanel] = {};  // a store of whole vectors would hit what lies to the right
+    if (add) {
+      for (int64_t i = 0; i < rows; ++i) std::copy_n(to + i * ldc, columns, beside + i * kPanel);
+    }
+    tiles[rows - 1](depth, a + row * lda, lda, b, beside, kPanel, add);
+    for (int64_t i = 0; i < rows; ++i) std::copy_n(beside + i * kPanel, columns, to + i * ldc);
+  }
+}
+
+#else
+
+void multiply_panel(int64_t, int64_t, int64_t, const float*, int64_t, const float*, float*, int64_t, bool) {
+  TESSERA_CHECK(false, "products for x86");
+}
+
+#endif
+
+template <typename T>
+TESSERA_INLINE void widen(const T* from, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = load(from[i]);
+}
+TESSERA_INLINE float activate(float x, Activation activation) {
+  // x times the sigmoid of twice sqrt(2 / pi) (x + 0.044715 x^3), which is what x (1 + tanh) / 2 comes to.
+  if (activation == Activation::kGeluTanh) return silu_of(x, 1.5957691216F * (x + 0.044715F * x * x * x));
+  if (activation == Activation::kSilu) return silu(x);
+  if (activation == Activation::kRelu) return x < 0 ? 0.0F : x;
+  return x;
+}
+
+// The first `columns` of rows of 16 sums, to where they belong.
+template <typename T, Activation kActivation>
+TESSERA_INLINE void finish_panel(const float* sums, int64_t rows, int64_t columns, T* y, int64_t stride) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* from = sums + row * kPanel;
+    T* to = y + row * stride;
+    TESSERA_INDEPENDENT
+    for (int64_t i = 0; i < columns; ++i) store(to + i, activate(from[i], kActivation));
+  }
+}
+
+template <typename T>
+void finish_panel(const float* sums, int64_t rows, int64_t columns, T* y, int64_t stride,
+                  Activation activation) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return run_kernel<finish_panel<T, Activation::kGeluTanh>>(sums, rows, columns, y, stride);
+    case Activation::kRelu:
+      return run_kernel<finish_panel<T, Activation::kRelu>>(sums, rows, columns, y, stride);
+    case Activation::kSilu:
+      return run_kernel<finish_panel<T, Activation::kSilu>>(sums, rows, columns, y, stride);
+    case Activation::kNone:
+    case Activation::kGelu:  // by the caller
+      return run_kernel<finish_panel<T, Activation::kNone>>(sums, rows, columns, y, stride);
+  }
+}
+
+// One linear layer.
+template <typename T>
+struct Problem {
+  const T *x, *weight;
+  const float* bias;  // or null
+  T* y;
+  int64_t in, out;
+  Activation activation;
+};
+
+// What one thread needs.
+struct Scratch {
+  Scratch(int64_t rows, int64_t panels)
+      : x(new float[rows * kDepth]),
+        panel(new float[kDepth * kPanel]),
+        sums(new float[panels * rows * kPanel]) {}
+  std::unique_ptr<float[]> x;      // [rows, kDepth]
+  std::unique_ptr<float[]> panel;  // [kDepth, 16]
+  std::unique_ptr<float[]> sums;   // [panels, rows, 16]: rows of y lie too far apart for the tables of pages
+};
+
+void start_panel(const float* bias, int64_t columns, float* sums, int64_t rows) {
+  for (int64_t row = 0; row < rows; ++row) {
+    float* const to = sums + row * kPanel;
+    std::fill_n(to, kPanel, 0.0F);
+    if (bias) std::copy_n(bias, columns, to);
+  }
+}
+
+// Rows [first, first + rows) of y in panels [begin, end).
+template <typename T>
+void multiply_block(const Problem<T>& p, int64_t first, int64_t rows, int64_t begin, int64_t end,
+                    Scratch& scratch) {
+  for (int64_t k = 0; k < p.in; k += kDepth) {
+    const int64_t depth = std::min(kDepth, p.in - k);
+    for (int64_t row = 0; row < rows; ++row) {
+      run_kernel<widen<T>>(p.x + (first + row) * p.in + k, scratch.x.get() + row * kDepth, depth);
+    }
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t column = panel * kPanel, columns = std::min(kPanel, p.out - column);
+      float* const sums = scratch.sums.get() + (panel - begin) * rows * kPanel;
+      // fp32 too: a copy brings the panel into the first-level cache faster than tiles do.
+      run_kernel<widen<T>>(p.weight + column * p.in + k * kPanel, scratch.panel.get(), depth * kPanel);
+      if (k == 0) start_panel(p.bias ? p.bias + column : nullptr, columns, sums, rows);
+      multiply_panel(rows, kPanel, depth, scratch.x.get(), kDepth, scratch.panel.get(), sums, kPanel,
+                     /*add=*/true);
+      if (k + depth == p.in)
+        finish_panel(sums, rows, columns, p.y + first * p.out + column, p.out, p.activation);
+    }
+  }
+}
+
+constexpr int64_t divide_up(int64_t value, int64_t by) {
+  return (value + by - 1) / by;
+}
+
+template <typename T>
+void multiply_all(const Problem<T>& p, int64_t rows) {
+  // As many blocks of rows for every thread; where there are few rows, threads share the columns.
+  const int64_t threads = at::get_num_threads();
+  const int64_t rounds = divide_up(rows, kBlockRows * threads);
+  const int64_t block = std::min(kBlockRows, divide_up(divide_up(rows, rounds * threads), kRows) * kRows);
+  const int64_t blocks = divide_up(rows, block), panels = divide_up(p.out, kPanel);
+  const int64_t parts = std::min(panels, divide_up(threads, blocks));
+  at::parallel_for(0, blocks * parts, 1, [&](int64_t task, int64_t last) {
+    Scratch scratch(block, divide_up(panels, parts));
+    for (; task < last; ++task) {
+      const int64_t first = task / parts * block, part = task % parts;
+      multiply_block(p, first, std::min(block, rows - first), panels * part / parts,
+                     panels * (part + 1) / parts, scratch);
+    }
+  });
+}
+
+}  // namespace
+
+bool gemm_runs() {
+  return cpu_isa() >= Isa::kAvx2;
+}
+
+void gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t panel_stride,
+          float* c, int64_t ldc, bool add) {
+  for (int64_t column = 0; column < n; column += kPanel, b += panel_stride) {
+    for (int64_t first = 0; first < k; first += kDepth) {
+      multiply_panel(m, std::min(kPanel, n - column), std::min(kDepth, k - first), a + first, lda,
+                     b + first * kPanel, c + column, ldc, add || first > 0);
+    }
+  }
+}
+
+at::Tensor gemm_pack(const at::Tensor& weight) {
+  const int64_t out = weight.size(0), in = weight.size(1), panels = divide_up(out, kPanel);
+  at::Tensor packed = at::zeros({panels, in, kPanel}, weight.options());
+  for (int64_t panel = 0; panel < panels; ++panel) {
+    const int64_t columns = std::min(kPanel, out - panel * kPanel);
+    packed[panel].narrow(1, 0, columns).copy_(weight.narrow(0, panel * kPanel, columns).t());
+  }
+  return packed.flatten().narrow(0, 0, out * in).view({out, in});
+}
+
+at::Tensor gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                       Activation activation) {
+  const int64_t out_features = weight.size(0);
+  TESSERA_CHECK(x.scalar_type() == weight.scalar_type() && x.size(-1) == weight.size(1),
+                "a product of {} [{}] with {}", c10::toString(x.scalar_type()), x.size(-1),
+                c10::toString(weight.scalar_type()));
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = out_features;
+  at::Tensor y = at::empty(shape, x.options());
+  const at::Tensor rows = x.contiguous();
+  const at::Tensor wide_bias = bias.defined() ? bias.to(at::kFloat).contiguous() : bias;
+  const auto multiply = [&]<typename T>(T* to) {
+    const Problem<T> problem{.x = static_cast<const T*>(rows.const_data_ptr()),
+                             .weight = static_cast<const T*>(weight.const_data_ptr()),
+                             .bias = bias.defined() ? wide_bias.const_data_ptr<float>() : nullptr,
+                             .y = to,
+                             .in = x.size(-1),
+                             .out = out_features,
+                             .activation = activation};
+    if (y.numel() > 0) multiply_all(problem, y.numel() / out_features);
+  };
+  if (x.scalar_type() == at::kFloat) {
+    multiply(y.mutable_data_ptr<float>());
+  } else if (x.scalar_type() == at::kBFloat16) {
+    multiply(static_cast<Bf16*>(y.mutable_data_ptr()));
+  } else {
+    TESSERA_CHECK(x.scalar_type() == at::kHalf, "a product of {}", c10::toString(x.scalar_type()));
+    multiply(static_cast<Fp16*>(y.mutable_data_ptr()));
+  }
+  return activation == Activation::kGelu ? at::gelu(y) : y;
+}
+
+}  // namespace tessera::ops
