@@ -58,8 +58,10 @@ fuzz: setup           ## a minute of fuzzing (FUZZ_SECONDS=60)
 mutants: setup        ## small changes of behaviour, one after the other: which do the tests catch? (MUTANTS="--sample 10")
 	python3 tools/mutants.py $(MUTANTS)
 
-soak: build           ## ranks killed and stopped at random (RUNS=200)
+soak: build           ## ranks killed and stopped at random, requests of one engine cancelled at random (RUNS=200)
 	python3 tests/cli/soak_ranks.py $(BUILD)/tessera --runs $(RUNS)
+	@tools/build.sh release tessera_tests
+	TESSERA_SOAK_REQUESTS=$(RUNS) $(BUILD)/tests/tessera_tests --gtest_filter='*Soak*'
 
 hosts: build          ## several hosts (network namespaces) and launchers: torchrun, Open MPI, MPICH, Slurm
 	@tools/setup.sh hosts

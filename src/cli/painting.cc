@@ -225,7 +225,8 @@ void paint(const Painting& painting, comm::World& world, launch::RankStatus& sta
   engine::Observer observer = with_status(first ? progress->observer() : engine::Observer{}, status);
   observer.cancelled = cancelled;
   if (timeline) add_timeline(observer, *timeline);
-  const engine::Result result = engine::generate(painting.settings, painting.model, observer, ranks);
+  const engine::Result result =
+      engine::generate(painting.settings, painting.model, observer, world, painting.layout);
 
   status.finishing();
   std::vector<OrderedJson> told =

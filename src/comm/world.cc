@@ -27,15 +27,18 @@ using Milliseconds = std::chrono::milliseconds;
 World::World(int64_t rank, int64_t size, std::shared_ptr<Fabric> fabric)
     : rank_(rank), size_(size), fabric_(std::move(fabric)) {}
 
-Group World::group(std::vector<int64_t> ranks, std::string axis) {
+Group World::group(const std::vector<int64_t>& ranks, const std::string& axis) {
+  const auto [made, is_new] = groups_->try_emplace({ranks, axis});
+  Group& group = made->second;
   const auto place = std::find(ranks.begin(), ranks.end(), rank_);
-  TESSERA_CHECK(place != ranks.end(), "rank {} is not in its group '{}'", rank_, axis);
-  Group group{
-      .rank = place - ranks.begin(), .size = static_cast<int64_t>(ranks.size()), .axis = std::move(axis)};
-  const int64_t tag = ++groups_;
+  if (!is_new || place == ranks.end()) return group;
+  group = {.rank = place - ranks.begin(),
+           .size = static_cast<int64_t>(ranks.size()),
+           .axis = axis,
+           .ranks = ranks,
+           .hooks = hooks_};
+  const auto tag = static_cast<int64_t>(groups_->size());
   if (group.size > 1) group.transport = fabric_->transport(ranks, tag);
-  group.ranks = std::move(ranks);
-  group.hooks = hooks_;
   return group;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/group.h"
@@ -44,20 +45,21 @@ class World {
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
-  // The group of these ranks (numbers in the world), of which this rank must be one. Every group has a number
-  // of its own, the same on all members: groups are made in the same order on all ranks, also those that a
-  // rank is not in.
-  Group group(std::vector<int64_t> ranks, std::string axis);
-  // Takes a number for a group that this rank is not in.
-  void skip_group() { ++groups_; }
+  // The group of these ranks (numbers in the world); a default one where this rank is not among them. It is
+  // made once and kept: who asks again for the same ranks and axis gets the same connections. Every group has
+  // a number of its own, the same on all members: groups are asked for in the same order on all ranks, also
+  // those that a rank is not in.
+  Group group(const std::vector<int64_t>& ranks, const std::string& axis);
 
   void set_hooks(OperationHooks hooks) { *hooks_ = std::move(hooks); }
 
  private:
+  using Groups = std::map<std::pair<std::vector<int64_t>, std::string>, Group>;  // by ranks and axis
+
   int64_t rank_ = 0;
   int64_t size_ = 1;
-  int64_t groups_ = 0;
   std::shared_ptr<Fabric> fabric_;
+  std::shared_ptr<Groups> groups_ = std::make_shared<Groups>();
   std::shared_ptr<OperationHooks> hooks_ = std::make_shared<OperationHooks>();
 };
 

@@ -8,13 +8,24 @@ LogSink& current_sink() {
   return sink;
 }
 
+thread_local int silences = 0;
+
 }  // namespace
 
 LogSink set_log_sink(LogSink sink) {
   return std::exchange(current_sink(), std::move(sink));
 }
 
+Silence::Silence() {
+  ++silences;
+}
+
+Silence::~Silence() {
+  --silences;
+}
+
 void log_message(LogLevel level, const std::string& message) {
+  if (silences > 0) return;
   if (const LogSink& sink = current_sink()) sink(level, message);
 }
 

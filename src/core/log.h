@@ -29,6 +29,15 @@ class ScopedLogSink {
   LogSink before_;
 };
 
+// While it lives, nothing that this thread logs reaches the sink.
+class Silence {
+ public:
+  Silence();
+  ~Silence();
+  Silence(const Silence&) = delete;
+  Silence& operator=(const Silence&) = delete;
+};
+
 void log_message(LogLevel level, const std::string& message);
 
 template <typename... Args>

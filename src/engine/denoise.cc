@@ -1,6 +1,8 @@
 #include "engine/denoise.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 
 #include "comm/collectives.h"
 #include "core/device.h"
@@ -23,10 +25,10 @@ class Loop final : public parallel::PipelineStage {
         options_(z.options()),
         axis_(work.stage.latent_axis()),
         pictures_(ranks_.data.part(z.size(0))),
-        both_branches_(work.guidance.guided && ranks_.cfg.size == 1),
+        both_branches_(work.guidance.is_guided() && ranks_.cfg.size == 1),
         states_(static_cast<size_t>(cut().patches)) {
-    TESSERA_CHECK(static_cast<int64_t>(work.guidance.prompt_of.size()) == z.size(0),
-                  "{} conditionings for {} pictures", work.guidance.prompt_of.size(), z.size(0));
+    TESSERA_CHECK(static_cast<int64_t>(work.guidance.pictures.size()) == z.size(0),
+                  "{} conditionings for {} pictures", work.guidance.pictures.size(), z.size(0));
     TESSERA_CHECK(cut().lines() * axis_.lines == z.size(axis_.dim), "{} lines for latents of {}",
                   cut().lines(), z.size(axis_.dim));
     for (int64_t patch = 0; patch < cut().patches; ++patch)
@@ -35,8 +37,9 @@ class Loop final : public parallel::PipelineStage {
 
   at::Tensor run() {
     start_ = std::chrono::steady_clock::now();
-    parallel::run_pipeline({sampler().steps(), cut().patches, ranks_.layout.warmup_steps}, *this,
-                           ranks_.pipeline);
+    const bool ended = parallel::run_pipeline({sampler().steps(), cut().patches, ranks_.layout.warmup_steps},
+                                              *this, ranks_.pipeline);
+    if (!ended) throw Cancelled();
     return gather();
   }
 
@@ -78,11 +81,12 @@ class Loop final : public parallel::PipelineStage {
   }
 
   parallel::Tensors empty_hidden(Range patches) const override { return work_.stage.empty_hidden(patches); }
+  parallel::Tensors empty_output(Range patches) const override { return work_.stage.empty_output(patches); }
   at::Tensor empty_latents(Range patches) const override {
     return at::empty(shape_of(patches, work_.stage.sequence_rank()), options_);
   }
 
-  void began(int64_t /*step*/) override { check_cancelled(observer_); }
+  bool began(int64_t /*step*/) override { return !is_cancelled(observer_); }
   void ended(int64_t step) override {
     // A device may be steps behind; a peer that is lost shows here at the latest.
     comm::settle(ranks_.world);
@@ -127,18 +131,33 @@ class Loop final : public parallel::PipelineStage {
   }
 
   at::Tensor guided(const at::Tensor& output) const {
-    const models::Denoiser& denoiser = work_.stage.denoiser();
-    const double scale = work_.guidance.scale;
     if (both_branches_) {
       const auto parts = output.chunk(2);
-      return denoiser.guide(parts[0], parts[1], scale);
+      return joined_branches(parts[0], parts[1]);
     }
     if (ranks_.cfg.size == 1) return output;
     const at::Tensor own = output.contiguous();  // patches of one pixel, or one column, come transposed
     at::Tensor other = at::empty_like(own);
     const int64_t peer = 1 - ranks_.cfg.rank;
     comm::send_receive(own, peer, other, peer, ranks_.cfg).wait();
-    return ranks_.cfg.rank == 0 ? denoiser.guide(output, other, scale) : denoiser.guide(other, output, scale);
+    return ranks_.cfg.rank == 0 ? joined_branches(output, other) : joined_branches(other, output);
+  }
+
+  // Pictures that stand side by side and have one scale are joined together.
+  at::Tensor joined_branches(const at::Tensor& negative, const at::Tensor& positive) const {
+    const auto& pictures = work_.guidance.pictures;
+    std::vector<at::Tensor> parts;
+    for (int64_t i = 0, count = 0; i < pictures_.length; i += count) {
+      const auto own = pictures.begin() + pictures_.begin + i;
+      count = std::find_if(own, pictures.begin() + pictures_.end(),
+                           [&](const auto& picture) { return picture.scale != own->scale; }) -
+              own;
+      const at::Tensor part = positive.narrow(0, i, count);
+      parts.push_back(own->is_guided()
+                          ? work_.stage.denoiser().guide(negative.narrow(0, i, count), part, own->scale)
+                          : part);
+    }
+    return parts.size() == 1 ? parts[0] : at::cat(parts);
   }
 
   // The lines of all ranks on rank 0 of the replica.
@@ -190,21 +209,26 @@ class Loop final : public parallel::PipelineStage {
 
 }  // namespace
 
-std::vector<int64_t> Guidance::samples(const parallel::Ranks& ranks) const {
-  const Range own = ranks.data.part(static_cast<int64_t>(prompt_of.size()));
-  const bool has_negative = guided && ranks.cfg.rank == 0,
-             has_positive = !has_negative || ranks.cfg.size == 1;
-  std::vector<int64_t> all;
-  if (has_negative) all.assign(static_cast<size_t>(own.length), 0);
-  if (has_positive) all.insert(all.end(), prompt_of.begin() + own.begin, prompt_of.begin() + own.end());
-  return all;
+void Guidance::add(int64_t prompt, int64_t negative, double scale, int64_t count) {
+  // One that is not guided, in company that is, has its own prompt in both branches: no other is needed.
+  const Picture picture{prompt, scale > 1 ? negative : prompt, scale};
+  pictures.insert(pictures.end(), static_cast<size_t>(count), picture);
 }
 
-Guidance make_guidance(int64_t prompts, int64_t pictures_per_prompt, bool guided, double scale) {
-  Guidance guidance{{}, guided, scale};
-  for (int64_t i = 0; i < prompts * pictures_per_prompt; ++i)
-    guidance.prompt_of.push_back(i / pictures_per_prompt + (guided ? 1 : 0));
-  return guidance;
+bool Guidance::is_guided() const {
+  return std::any_of(pictures.begin(), pictures.end(), [](const Picture& one) { return one.is_guided(); });
+}
+
+std::vector<int64_t> Guidance::samples(const parallel::Ranks& ranks) const {
+  const Range own = ranks.data.part(static_cast<int64_t>(pictures.size()));
+  const bool has_negative = is_guided() && ranks.cfg.rank == 0,
+             has_positive = !has_negative || ranks.cfg.size == 1;
+  const auto begin = pictures.begin() + own.begin, end = pictures.begin() + own.end();
+  std::vector<int64_t> all;
+  if (has_negative)
+    std::transform(begin, end, std::back_inserter(all), [](auto& one) { return one.negative; });
+  if (has_positive) std::transform(begin, end, std::back_inserter(all), [](auto& one) { return one.prompt; });
+  return all;
 }
 
 at::Tensor denoise(const Denoising& work, const at::Tensor& z, Noise& noise, const Observer& observer,

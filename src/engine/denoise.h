@@ -15,19 +15,23 @@
 
 namespace tessera::engine {
 
-// Which conditioning each picture takes, and how the branches are joined. The prompts of a run are [negative
-// (only when guided), prompts...].
+// Which conditionings each picture takes, and how its branches are joined.
 struct Guidance {
-  std::vector<int64_t> prompt_of;  // [N], positions in the prompts of the run
-  bool guided = false;
-  double scale = 1.0;
+  struct Picture {
+    int64_t prompt;  // positions in the prompts of the run
+    int64_t negative;
+    double scale;
+    bool is_guided() const { return scale > 1; }
+  };
+  std::vector<Picture> pictures;  // [N]
 
-  // Of the samples that this rank takes of its pictures.
+  // Adds `count` pictures. One that is not guided needs no negative prompt.
+  void add(int64_t prompt, int64_t negative, double scale, int64_t count = 1);
+  // Whether any picture is: then both branches are computed of all.
+  bool is_guided() const;
+  // The prompts of the samples that this rank takes of its pictures.
   std::vector<int64_t> samples(const parallel::Ranks& ranks) const;
 };
-
-// Pictures of one prompt stand side by side.
-Guidance make_guidance(int64_t prompts, int64_t pictures_per_prompt, bool guided, double scale);
 
 // What the loop works with. All ranks have the same but for the stage, which is this rank's, of
 // guidance.samples(ranks).

@@ -56,10 +56,10 @@ parallel::Tensors DenoiserStage::run(int64_t step, double timestep, Range patche
   return hidden;
 }
 
-parallel::Tensors DenoiserStage::empty_hidden(Range patches) const {
+parallel::Tensors DenoiserStage::empty(Range patches, int64_t block) const {
   parallel::Tensors hidden;
   const int64_t at_hand = cut().held(patches, sequence_rank()).tokens();
-  for (const models::Stream& stream : forward_->streams(blocks_.begin)) {
+  for (const models::Stream& stream : forward_->streams(block)) {
     const int64_t tokens = stream.tokens ? tokens_.own_other_length(*stream.tokens) : at_hand;
     hidden.push_back(at::empty({samples(), tokens, stream.width}, options_));
   }

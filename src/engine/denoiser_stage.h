@@ -38,7 +38,9 @@ class DenoiserStage {
   // stage gives the prediction alone, fp32, like the latents; others what flows to the next one. All ranks of
   // the sequence and tensor axes must call this alike.
   parallel::Tensors run(int64_t step, double timestep, Range patches, parallel::Tensors input);
-  parallel::Tensors empty_hidden(Range patches) const;  // to receive such an input into
+  // Uninitialised, of the shapes of such an input; of an output that flows to the next stage.
+  parallel::Tensors empty_hidden(Range patches) const { return empty(patches, blocks_.begin); }
+  parallel::Tensors empty_output(Range patches) const { return empty(patches, blocks_.end()); }
 
   const parallel::Cut& cut() const { return tokens_.cut(); }
   int64_t sequence_rank() const { return tokens_.rank(); }
@@ -47,6 +49,7 @@ class DenoiserStage {
   const models::Denoiser& denoiser() const { return denoiser_; }
 
  private:
+  parallel::Tensors empty(Range patches, int64_t block) const;  // what flows into the block
   bool is_first() const { return blocks_.begin == 0; }
   bool is_last() const { return blocks_.end() == all_blocks_; }
 

@@ -20,8 +20,12 @@ const char* stage_name(Stage stage) {
   return "";
 }
 
+bool is_cancelled(const Observer& observer) {
+  return observer.cancelled && observer.cancelled();
+}
+
 void check_cancelled(const Observer& observer) {
-  if (observer.cancelled && observer.cancelled()) throw Cancelled();
+  if (is_cancelled(observer)) throw Cancelled();
 }
 
 }  // namespace tessera::engine

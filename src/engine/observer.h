@@ -12,7 +12,7 @@ enum class Stage { kLoadTextEncoder, kEncode, kLoadDenoiser, kDenoise, kLoadDeco
 
 const char* stage_name(Stage stage);
 
-// Every member may be empty. All are called from the thread that runs generate().
+// Every member may be empty. All are called from the thread that runs the request.
 struct Observer {
   std::function<void(Stage)> started;
   std::function<void(Stage, double seconds)> finished;
@@ -22,8 +22,8 @@ struct Observer {
   std::function<void(int64_t step, int64_t first, int64_t count, std::chrono::steady_clock::time_point begin,
                      std::chrono::steady_clock::time_point end)>
       computed;
-  // Asked before every stage, step and picture and after every stage; true ends the run with Cancelled. Ranks
-  // that wait for each other ask equally often, in the same order: so they agree where to end.
+  // Asked before every stage, step and picture and after every stage; true ends the run with Cancelled. It
+  // may read what another thread sets (an atomic). Of several ranks, rank 0 alone is asked, for all.
   std::function<bool()> cancelled;
 };
 
@@ -32,7 +32,8 @@ class Cancelled : public std::exception {
   const char* what() const noexcept override { return "cancelled"; }
 };
 
-// Throws Cancelled when the caller wants the run to end.
+// Whether the caller wants the run to end; throws Cancelled when so.
+bool is_cancelled(const Observer& observer);
 void check_cancelled(const Observer& observer);
 
 }  // namespace tessera::engine

@@ -92,14 +92,26 @@ Settings resolve(const Request& request, const Model& model) {
 }
 
 parallel::Workload workload(const Settings& settings, const Model& model) {
+  return workload(std::span(&settings, 1), model);
+}
+
+parallel::Workload workload(std::span<const Settings> batch, const Model& model) {
+  TESSERA_CHECK(!batch.empty(), "no requests");
+  const Settings& settings = batch.front();
+  int64_t pictures = 0;
+  bool guided = false;
+  for (const Settings& each : batch) {
+    pictures += each.pictures();
+    guided |= each.guided();
+  }
   return {.heads = model.shape.heads,
           .blocks = model.shape.blocks,
           .embedding = model.shape.embedding,
           .head = model.shape.head,
           .token_rows = settings.latent_height / model.shape.patch.rows,
           .steps = settings.steps,
-          .pictures = settings.pictures(),
-          .guided = settings.guided()};
+          .pictures = pictures,
+          .guided = guided};
 }
 
 }  // namespace tessera::engine

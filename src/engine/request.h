@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,8 @@ struct Settings {
 // Throws Error(kUsage), naming the option, its value and what would be valid.
 Settings resolve(const Request& request, const Model& model);
 
-// What the rules of parallel layouts ask.
+// What the rules of parallel layouts ask, of requests that are painted in one batch.
+parallel::Workload workload(std::span<const Settings> batch, const Model& model);
 parallel::Workload workload(const Settings& settings, const Model& model);
 
 }  // namespace tessera::engine

@@ -18,16 +18,20 @@ class Pipeline {
   Pipeline(const PipelineSchedule& schedule, PipelineStage& stage, const comm::Group& group)
       : schedule_(schedule), stage_(stage), group_(group) {}
 
-  void run() {
-    if (!is_first()) receive_hidden({0, {0, schedule_.run_length(0)}});
+  bool run() {
+    if (!is_first()) receive_hidden(first_run(0));
     for (int64_t step = 0; step < schedule_.steps; ++step) {
-      stage_.began(step);
+      if (!stage_.began(step)) {
+        drain(step);
+        return false;
+      }
       const int64_t length = schedule_.run_length(step);
       for (int64_t begin = 0; begin < schedule_.patches; begin += length) work({step, {begin, length}});
       if (is_first() && step + 1 == schedule_.steps) wait_for_latents(step, schedule_.patches);
       stage_.ended(step);
     }
     for (Moving& sent : sent_) sent.wait();
+    return true;
   }
 
  private:
@@ -41,6 +45,7 @@ class Pipeline {
     std::vector<comm::Pending> pending;
   };
 
+  Run first_run(int64_t step) const { return {step, {0, schedule_.run_length(step)}}; }
   bool is_first() const { return group_.rank == 0; }
   bool is_last() const { return group_.rank + 1 == group_.size; }
   bool is_alone() const { return group_.size == 1; }
@@ -73,9 +78,8 @@ class Pipeline {
   void receive_next_hidden(const Run& run) {
     Run next{run.step, {run.patches.end(), run.patches.length}};
     if (next.patches.begin == schedule_.patches) {
-      next.step = run.step + 1;
-      if (next.step == schedule_.steps) return;
-      next.patches = {0, schedule_.run_length(next.step)};
+      if (run.step + 1 == schedule_.steps) return;
+      next = first_run(run.step + 1);
     }
     receive_hidden(next);
   }
@@ -122,6 +126,16 @@ class Pipeline {
     }
   }
 
+  // Before a step that will not be. Each rank but the first waits for what this step begins with: it is sent,
+  // though nobody will read it, so that no message of this run meets those of the next one.
+  void drain(int64_t step) {
+    const Run run = first_run(step);
+    if (!is_last()) send_on(run, stage_.empty_output(run.patches), group_.rank + 1);
+    hidden_.wait();
+    for (Moving& latents : latents_) latents.wait();
+    for (Moving& sent : sent_) sent.wait();
+  }
+
   const PipelineSchedule& schedule_;
   PipelineStage& stage_;
   const comm::Group& group_;
@@ -131,8 +145,8 @@ class Pipeline {
 
 }  // namespace
 
-void run_pipeline(const PipelineSchedule& schedule, PipelineStage& stage, const comm::Group& group) {
-  Pipeline(schedule, stage, group).run();
+bool run_pipeline(const PipelineSchedule& schedule, PipelineStage& stage, const comm::Group& group) {
+  return Pipeline(schedule, stage, group).run();
 }
 
 }  // namespace tessera::parallel

@@ -36,17 +36,22 @@ class PipelineStage {
   // First stage: these latents have come; compute() may use them from now on.
   virtual void updated(int64_t step, Range patches, const at::Tensor& latents) = 0;
 
-  // Uninitialised tensors to receive into: what the stage before gives; latents.
+  // Uninitialised tensors: what the stage before gives, to receive into; what compute() gives to the next
+  // stage; latents.
   virtual Tensors empty_hidden(Range patches) const = 0;
+  virtual Tensors empty_output(Range patches) const = 0;
   virtual at::Tensor empty_latents(Range patches) const = 0;
 
-  // A step, on this rank; may throw.
-  virtual void began(int64_t step) = 0;
+  // A step, on this rank. When began() says no, which it must on all ranks at the same step, the run ends
+  // before that step.
+  virtual bool began(int64_t step) = 0;
   virtual void ended(int64_t step) = 0;
 };
 
-// Runs all steps. All ranks of `group`, which stand in the order of the stages, must call this with the same
-// schedule. No rank waits for a send; receives are posted before the work that they are hidden behind.
-void run_pipeline(const PipelineSchedule& schedule, PipelineStage& stage, const comm::Group& group);
+// Runs all steps; false when began() ended the run earlier. All ranks of `group`, which stand in the order of
+// the stages, must call this with the same schedule. No rank waits for a send; receives are posted before the
+// work that they are hidden behind. On return all that was sent has been received, also when the run ended
+// early (not when a stage throws).
+bool run_pipeline(const PipelineSchedule& schedule, PipelineStage& stage, const comm::Group& group);
 
 }  // namespace tessera::parallel

@@ -29,11 +29,8 @@ Ranks::Ranks(comm::World& all, const Layout& made_layout) : layout(made_layout) 
   fill([&](std::span<const Axis> axes, std::string_view name) {
     comm::Group own;
     for (const std::vector<int64_t>& members : mesh.groups(axes)) {
-      if (std::find(members.begin(), members.end(), all.rank()) == members.end()) {
-        all.skip_group();
-      } else {
-        own = all.group(members, std::string(name));
-      }
+      const comm::Group group = all.group(members, std::string(name));
+      if (!group.ranks.empty()) own = group;
     }
     return own;
   });

@@ -12,7 +12,8 @@ namespace tessera::parallel {
 // A default one is a world of one rank.
 struct Ranks {
   Ranks() = default;
-  // All ranks must call this, with the same layout of world.size() ranks.
+  // All ranks must call this, with the same layout of world.size() ranks. A second one of the same layout has
+  // the connections of the first.
   Ranks(comm::World& world, const Layout& layout);
   // The place of `rank` without connections: for those who ask what it would hold and do.
   Ranks(int64_t rank, const Layout& layout);

@@ -123,6 +123,22 @@ class Wires : public testing::TestWithParam<Wire> {};
 INSTANTIATE_TEST_SUITE_P(All, Wires,
                          testing::Values(Wire::kOrdered, Wire::kShared, Wire::kHosts, Wire::kGloo));
 
+// Also from a copy of the world, and by ranks that are not in all of the groups.
+TEST_P(Wires, AGroupIsMadeOnce) {
+  const auto body = [](World world) {
+    World copy = world;
+    const Group pair = world.group({0, 1}, "test");
+    EXPECT_EQ(pair.ranks.empty(), world.rank() > 1);
+    const Group all = copy.group({0, 1, 2}, "test");
+    EXPECT_NE(all.transport, pair.transport);
+    EXPECT_EQ(copy.group({0, 1}, "test").transport, pair.transport);
+    EXPECT_EQ(world.group({0, 1, 2}, "test").transport, all.transport);
+    EXPECT_NE(world.group({0, 1, 2}, "other").transport, all.transport);
+    EXPECT_EQ(all_reduce(at::ones({5}), all).sum().item<double>(), 15.0);
+  };
+  run_ranks_as_threads(3, body, GetParam());
+}
+
 TEST_P(Wires, MessagesOfDifferentGroupsDoNotMix) {
   const auto body = [](World world) {
     // Both groups hold rank and rank ^ 1; the order of waiting differs from that of posting.

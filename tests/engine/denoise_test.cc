@@ -62,6 +62,13 @@ std::vector<models::Conditioning> conditionings(const std::vector<double>& value
   return result;
 }
 
+// The first prompt is the negative one where there is guidance.
+Guidance make_guidance(int64_t prompts, int64_t pictures_per_prompt, double scale) {
+  Guidance guidance;
+  for (int64_t i = 0; i < prompts; ++i) guidance.add(i + (scale > 1 ? 1 : 0), 0, scale, pictures_per_prompt);
+  return guidance;
+}
+
 // A run of the fake denoiser on one rank.
 struct FakeRun {
   FakeRun(const std::vector<double>& values, std::vector<double> timesteps, bool noisy, int64_t patches = 1)
@@ -83,9 +90,37 @@ struct FakeRun {
   std::vector<double> seconds;
 };
 
-TEST(Guidance, PicturesOfAPromptStandSideBySide) {
-  EXPECT_EQ(make_guidance(2, 2, true, 4.5).prompt_of, (std::vector<int64_t>{1, 1, 2, 2}));
-  EXPECT_EQ(make_guidance(3, 1, false, 1).prompt_of, (std::vector<int64_t>{0, 1, 2}));
+// A rank's samples: the negative ones of its pictures, then the others.
+TEST(Guidance, SaysWhichPromptsARankTakes) {
+  Guidance guidance;
+  guidance.add(1, 0, 4.5, 2);
+  guidance.add(3, -1, 1);
+  guidance.add(4, 2, 2);
+  EXPECT_EQ(guidance.samples({}), (std::vector<int64_t>{0, 0, 3, 2, 1, 1, 3, 4}));
+  parallel::Ranks ranks;
+  ranks.data = {.rank = 1, .size = 2};
+  EXPECT_EQ(guidance.samples(ranks), (std::vector<int64_t>{3, 2, 3, 4}));
+  ranks.cfg = {.rank = 1, .size = 2};
+  EXPECT_EQ(guidance.samples(ranks), (std::vector<int64_t>{3, 4}));
+  ranks.cfg.rank = 0;
+  EXPECT_EQ(guidance.samples(ranks), (std::vector<int64_t>{3, 2}));
+  guidance = {};
+  guidance.add(3, -1, 1, 2);
+  EXPECT_EQ(guidance.samples({}), (std::vector<int64_t>{3, 3}));
+}
+
+// Each picture has its own scale, also where only some are guided.
+TEST(Denoise, JoinsBranchesByThePicture) {
+  FakeRun run({1, 2}, {0.5}, false);
+  Guidance guidance;
+  for (const double scale : {3.0, 3.0, 0.5, 5.0}) guidance.add(1, 0, scale);
+  Noise noise({{0, 4}});
+  const at::Tensor z = at::ones({4, 2, 4, 4});
+  const at::Tensor result = run(guidance, z, noise);
+  // z - (0.5 z + 1 + scale (2 - 1)); without guidance z - (0.5 z + 2).
+  const std::vector<double> expected = {-3.5, -3.5, -1.5, -5.5};
+  for (int64_t i = 0; i < 4; ++i)
+    EXPECT_TRUE(result[i].eq(expected[static_cast<size_t>(i)]).all().item<bool>()) << result[i];
 }
 
 TEST(Guide, JoinsTheBranches) {
@@ -96,8 +131,8 @@ TEST(Guide, JoinsTheBranches) {
 TEST(Denoise, FollowsTheFormulaStepByStep) {
   FakeRun run({1, 2, 4}, {0.5, 0.25}, false);
   const at::Tensor z = at::arange(2 * 2 * 4 * 4, at::kFloat).view({2, 2, 4, 4});
-  Noise noise(0);
-  const at::Tensor result = run(make_guidance(2, 1, true, 3.0), z, noise);
+  Noise noise({{0, 1}});
+  const at::Tensor result = run(make_guidance(2, 1, 3.0), z, noise);
 
   // Guidance of z t + 1 and z t + p is z t + 1 + 3 (p - 1).
   const at::Tensor offset = at::tensor({4.0F, 10.0F}).view({2, 1, 1, 1});
@@ -110,19 +145,19 @@ TEST(Denoise, FollowsTheFormulaStepByStep) {
 
 TEST(Denoise, ComputesOneBranchWithoutGuidance) {
   FakeRun run({2}, {1.0}, false);
-  Noise noise(0);
+  Noise noise({{0, 1}});
   const at::Tensor z = at::ones({1, 2, 4, 4});
-  const at::Tensor result = run(make_guidance(1, 1, false, 1.0), z, noise);
+  const at::Tensor result = run(make_guidance(1, 1, 1.0), z, noise);
   EXPECT_TRUE(result.equal(at::full({1, 2, 4, 4}, -2.0F)));
   EXPECT_EQ(run.denoiser.batches, (std::vector<int64_t>{1}));
 }
 
 TEST(Denoise, NoiseOfTheStepsContinuesTheSequence) {
   FakeRun run({0}, {0.0, 0.0}, true);
-  Noise noise(5);
+  Noise noise({{5, 1}});
   const at::Tensor z = noise.draw({1, 2, 4, 4});
-  const at::Tensor result = run(make_guidance(1, 1, false, 1.0), z, noise);
-  Noise again(5);
+  const at::Tensor result = run(make_guidance(1, 1, 1.0), z, noise);
+  Noise again({{5, 1}});
   at::Tensor expected = again.draw({1, 2, 4, 4});
   for (int step = 0; step < 2; ++step) expected = expected + again.draw({1, 2, 4, 4});
   EXPECT_TRUE(result.allclose(expected, 0, 1e-6));
@@ -133,9 +168,9 @@ TEST(Denoise, NoiseOfTheStepsContinuesTheSequence) {
 TEST(Denoise, PatchesShareTheNoiseOfTheirStep) {
   const auto run = [](int64_t patches) {
     FakeRun fake({1, 2}, {0.5, 0.25, 0.125}, true, patches);
-    Noise noise(5);
+    Noise noise({{5, 1}});
     const at::Tensor z = noise.draw({1, 2, 4, 4});
-    return fake(make_guidance(1, 1, true, 3.0), z, noise);
+    return fake(make_guidance(1, 1, 3.0), z, noise);
   };
   const at::Tensor whole = run(1);
   for (const int64_t patches : {2, 3, 4}) EXPECT_TRUE(run(patches).equal(whole)) << patches;
@@ -143,7 +178,7 @@ TEST(Denoise, PatchesShareTheNoiseOfTheirStep) {
 
 TEST(Denoise, ReportsStepsAndStopsBetweenThem) {
   FakeRun run({0}, {3.0, 2.0, 1.0}, false);
-  Noise noise(0);
+  Noise noise({{0, 1}});
   std::vector<int64_t> seen;
   Observer observer;
   observer.progressed = [&](Stage stage, int64_t done, int64_t total) {
@@ -152,7 +187,7 @@ TEST(Denoise, ReportsStepsAndStopsBetweenThem) {
     seen.push_back(done);
   };
   observer.cancelled = [&] { return seen.size() == 2; };
-  EXPECT_THROW(run(make_guidance(1, 1, false, 1.0), at::ones({1, 2, 4, 4}), noise, observer), Cancelled);
+  EXPECT_THROW(run(make_guidance(1, 1, 1.0), at::ones({1, 2, 4, 4}), noise, observer), Cancelled);
   EXPECT_EQ(seen, (std::vector<int64_t>{1, 2}));
 }
 

@@ -11,12 +11,19 @@ namespace {
 TEST(Noise, EqualsTorchBitForBit) {
   const std::map<std::string, at::Tensor> golden = read_golden("noise/noise.safetensors");
   for (const uint64_t seed : {uint64_t{0}, uint64_t{7}, uint64_t{1} << 40}) {
-    Noise noise(seed);
+    Noise noise({{seed, 2}});
     for (const char* draw : {"first", "second"}) {
       const at::Tensor& expected = golden.at(fmt::format("{}.{}", seed, draw));
       EXPECT_TRUE(noise.draw(expected.sizes()).equal(expected)) << seed << ' ' << draw;
     }
   }
+}
+
+// Each request's noise is what it draws alone.
+TEST(Noise, OfARequestIsTheSameInCompany) {
+  Noise together({{3, 2}, {4, 1}}), first({{3, 2}}), second({{4, 1}});
+  for (int draw = 0; draw < 2; ++draw)
+    EXPECT_TRUE(together.draw({3, 4, 5}).equal(at::cat({first.draw({2, 4, 5}), second.draw({1, 4, 5})})));
 }
 
 }  // namespace

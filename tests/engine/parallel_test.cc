@@ -47,12 +47,9 @@ at::Tensor run(const parallel::Ranks& ranks, const Case& c, at::ScalarType dtype
                  "scheduler"),
       std::nullopt, kSteps, kRows * kColumns);
   // More would drive two branches of random weights far apart.
-  Guidance guidance = make_guidance(3, 1, c.guided, 1.5);
-  if (!c.guided)
-    guidance.prompt_of = {0, 1, 2};
-  else
-    guidance.prompt_of = {1, 2, 1};
-  Noise noise(c.seed);
+  Guidance guidance;
+  for (const int64_t prompt : {1, 2, c.guided ? 1 : 0}) guidance.add(prompt, 0, c.guided ? 1.5 : 1);
+  Noise noise({{c.seed, kPictures}});
   const at::Tensor z = noise.draw({kPictures, 4, 2 * kRows, 2 * kColumns}) * sampler->init_noise_sigma();
   std::vector<double> seconds;
   DenoiserStage stage(*denoiser, model().shape(), prompts, guidance.samples(ranks), canvas, ranks);

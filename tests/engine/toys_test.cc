@@ -41,9 +41,10 @@ at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance) {
   const auto denoiser = toy.load(scope, models::Portion(toys::kBlocks, blocks));
   const models::Canvas canvas = toy.canvas();
   const std::vector<models::Conditioning> prompts = toy.prompts();
-  const Guidance two_branches{kPromptOf, guidance > 1, guidance};
+  Guidance two_branches;
+  for (const int64_t prompt : kPromptOf) two_branches.add(prompt, 0, guidance);
   DenoiserStage stage(*denoiser, toy.shape(), prompts, two_branches.samples(ranks), canvas, ranks);
-  Noise noise(0);
+  Noise noise({{0, kPictures}});
   std::vector<double> seconds;
   const at::Tensor z = toy.noise(kPictures);
   at::Tensor result = denoise({stage, PlainSampler(), two_branches, ranks}, z, noise, {}, seconds);

@@ -105,7 +105,12 @@ class ToyStage : public PipelineStage {
     return {empty_latents(patches), at::empty({2}, at::kDouble)};
   }
   at::Tensor empty_latents(Range patches) const override { return at::empty({patches.length}, at::kDouble); }
-  void began(int64_t step) override { begun.push_back(step); }
+  Tensors empty_output(Range patches) const override { return empty_hidden(patches); }
+  bool began(int64_t step) override {
+    if (step == last_step) return false;
+    begun.push_back(step);
+    return true;
+  }
   void ended(int64_t step) override { steps_ended.push_back(step); }
 
   at::Tensor joined(Range patches) const {
@@ -115,6 +120,7 @@ class ToyStage : public PipelineStage {
 
   std::vector<Run> runs;
   std::vector<int64_t> begun, steps_ended;
+  int64_t last_step = -1;  // before which the run ends
 
  private:
   void set(Range patches, const at::Tensor& z) {
@@ -164,6 +170,38 @@ TEST_P(Schemes, ThePipelineWarmsUpForAsManySteps) {
       run_pipeline({kSteps, kPatches, warmup}, stage, group);
       EXPECT_EQ(stage.runs, expected) << "warm-up " << warmup;
     });
+  }
+}
+
+// All messages of a run that ends early have arrived: the next one over the same connections is as if there
+// had been none before.
+TEST_P(Schemes, APipelineThatEndsEarlyLeavesNothingBehind) {
+  constexpr int64_t kPatches = 4, kSteps = 6;
+  for (const comm::Wire wire : {comm::Wire::kOrdered, comm::Wire::kShared, comm::Wire::kGloo}) {
+    comm::run_ranks_as_threads(
+        GetParam(),
+        [&](comm::World world) {
+          const comm::Group group = group_of_all(world, "pp");
+          for (const int64_t warmup : {0, 1, 3}) {
+            const auto run = [&](const comm::Group& over, int64_t stages, int64_t last_step) {
+              ToyStage stage(kPatches, over.rank, stages);
+              stage.last_step = last_step;
+              EXPECT_EQ(run_pipeline({kSteps, kPatches, warmup}, stage, over), last_step < 0);
+              const auto steps = static_cast<size_t>(last_step < 0 ? kSteps : last_step);
+              EXPECT_EQ(stage.begun.size(), steps);
+              EXPECT_EQ(stage.steps_ended.size(), steps);
+              return stage.joined({0, kPatches});
+            };
+            for (int64_t last_step = 0; last_step < kSteps; ++last_step) {
+              run(group, 1, last_step);
+              const at::Tensor result = run(group, 1, -1);
+              if (group.rank != 0) continue;
+              EXPECT_TRUE(at::allclose(result, run({}, GetParam(), -1), 1e-12, 0))
+                  << "warm-up " << warmup << ", ended before step " << last_step;
+            }
+          }
+        },
+        wire);
   }
 }
 

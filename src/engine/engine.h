@@ -1,0 +1,79 @@
+// An engine that stays: it paints one request after another, and what it has loaded and connected for one is
+// there for the next.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/world.h"
+#include "core/image.h"
+#include "engine/model.h"
+#include "engine/observer.h"
+#include "engine/parts.h"
+#include "engine/request.h"
+#include "parallel/layout.h"
+
+namespace tessera::engine {
+
+// Wall-clock seconds of a run.
+struct Seconds {
+  double load = 0;  // of all parts that were not there
+  double encode = 0;
+  double denoise = 0;
+  double decode = 0;
+  double total = 0;
+};
+
+struct Result {
+  at::Tensor latents;         // [N, C, h, w], fp32, on the CPU; the VAE's scaling is not undone
+  std::vector<Image> images;  // N; none for OutputType::kLatent
+  Seconds seconds;
+  std::vector<double> step_seconds;
+  // Sums over the parts that were used, which need not be in memory at one time. What the weights take once
+  // loaded, in the dtype and layout of the layers (weights::MemoryCounter); and bytes of the checkpoint's
+  // files that they were made of. In neither: tables of which only the rows that a prompt needs are looked
+  // up, in the file.
+  uint64_t weights_bytes = 0;
+  uint64_t bytes_read = 0;
+};
+
+// One for each rank; it is used by one thread. All ranks of `world` must call run() with the same requests
+// and layouts in the same order; which parts stay is each rank's own affair, also its budget.
+class Engine {
+ public:
+  // `budget`: of Parts, in bytes, on this rank. Reads the headers of all weights: throws Error(kInput) for a
+  // model that could not run. No weight is loaded yet.
+  explicit Engine(Model model, uint64_t budget = 0, comm::World world = {});
+
+  // Paints `requests`, which resolve() made for this model, in one batch: each with prompts, seed, guidance
+  // and generator of its own, all of one size, number of steps, sampler, length of prompts, dtype, device and
+  // kind of output (else Error(kUsage) names what differs). `layout` is made for their workload().
+  //
+  // Each part is loaded when its turn comes, where it is not there. Throws Error, and Cancelled when the
+  // observer of rank 0 says so, at the same place on all ranks that still have a part in the run; then
+  // nothing is under way any more and the next request can come. After an Error on several ranks the engine
+  // is of no more use.
+  //
+  // Rank 0 of the world gets latents and pictures, one result for each request (with the times of all); the
+  // others get neither.
+  std::vector<Result> run(std::span<const Settings> requests, const parallel::Layout& layout = {},
+                          const Observer& observer = {});
+  Result run(const Settings& request, const parallel::Layout& layout = {}, const Observer& observer = {});
+
+  const Model& model() const { return model_; }
+  // Of the weights that stay in memory until the next request, as the budget counts them.
+  uint64_t bytes_loaded() const { return parts_.bytes(); }
+
+  Engine(const Engine&) = delete;  // the parts refer to the model
+  Engine& operator=(const Engine&) = delete;
+
+ private:
+  Model model_;
+  Parts parts_;
+  comm::World world_;
+};
+
+}  // namespace tessera::engine

@@ -1,0 +1,108 @@
+#include "engine/parts.h"
+
+#include <algorithm>
+
+#include "core/heap.h"
+#include "core/log.h"
+#include "weights/memory_counter.h"
+
+namespace tessera::engine {
+namespace {
+
+constexpr std::array kByNeed = {PartKind::kDenoiser, PartKind::kDecoder, PartKind::kTextEncoder};
+
+bool same_form(const models::LoadOptions& a, const models::LoadOptions& b) {
+  const weights::Placement &p = a.placement, &q = b.placement;
+  return p.dtype == q.dtype && p.device == q.device && p.groups.inner.ranks == q.groups.inner.ranks &&
+         p.groups.outer.ranks == q.groups.outer.ranks && a.blocks == b.blocks;
+}
+
+}  // namespace
+
+std::shared_ptr<void> Parts::load(PartKind kind, const models::LoadOptions& options,
+                                  models::LoadStatistics& cost) const {
+  const models::Family& family = *model_.family;
+  switch (kind) {
+    case PartKind::kTextEncoder:
+      return family.load_text_encoder(model_.folder, options, cost);
+    case PartKind::kDenoiser:
+      return family.load_denoiser(model_.folder, options, cost);
+    case PartKind::kDecoder:
+      return family.load_decoder(model_.folder, options, cost);
+  }
+  return nullptr;
+}
+
+// Its size is found on the meta device, the first time.
+const Parts::Form& Parts::form_of(PartKind kind, const models::LoadOptions& options) {
+  for (const Form& form : forms_) {
+    if (form.kind == kind && same_form(form.options, options)) return form;
+  }
+  models::LoadOptions shapes = options;
+  shapes.placement.device = at::kMeta;
+  shapes.stays = false;
+  models::LoadStatistics cost;
+  const Silence silence;  // what it warns of, loading will
+  load(kind, shapes, cost);
+  return forms_.emplace_back(Form{kind, options, cost.bytes_held, cost.bytes_at_use});
+}
+
+void Parts::expect(const std::array<models::LoadOptions, kPartKinds>& forms) {
+  uint64_t left = budget_;
+  for (const PartKind kind : kByNeed) {
+    const auto i = static_cast<size_t>(kind);
+    expected_[i] = &form_of(kind, forms[i]);
+    stays_[i] = expected_[i]->bytes <= left;
+    if (stays_[i]) left -= expected_[i]->bytes;
+  }
+}
+
+std::shared_ptr<const LoadedPart> Parts::find(PartKind kind) const {
+  for (const auto& part : loaded_) {
+    if (part->kind == kind && same_form(part->options, expected(kind).options)) return part;
+  }
+  return nullptr;
+}
+
+bool Parts::is_loaded(PartKind kind) const {
+  return find(kind) != nullptr;
+}
+
+uint64_t Parts::bytes() const {
+  uint64_t sum = 0;
+  for (const auto& part : loaded_) sum += part->bytes;
+  return sum;
+}
+
+// Drops what is needed least until so many bytes fit in beside the rest: first what the request at hand does
+// not need, then what is loaded again with the least loss.
+void Parts::make_room(uint64_t bytes) {
+  const auto need = [&](const std::shared_ptr<const LoadedPart>& part) {
+    const auto place = std::find(kByNeed.begin(), kByNeed.end(), part->kind);
+    return std::pair(find(part->kind) == part, kByNeed.end() - place);
+  };
+  while (!loaded_.empty() && this->bytes() + bytes > budget_) {
+    loaded_.erase(std::min_element(loaded_.begin(), loaded_.end(),
+                                   [&](const auto& a, const auto& b) { return need(a) < need(b); }));
+  }
+}
+
+std::shared_ptr<const LoadedPart> Parts::get(PartKind kind) {
+  if (const auto there = find(kind)) return there;
+  const Form& form = expected(kind);
+  models::LoadOptions options = form.options;
+  options.stays = stays_[static_cast<size_t>(kind)];
+  make_room(form.bytes - (options.stays ? 0 : form.bytes_at_use));
+  return_freed_memory();  // of the part before
+  auto part = std::make_shared<LoadedPart>(LoadedPart{kind, options, form.bytes, nullptr});
+  models::LoadStatistics cost;
+  const weights::MemoryCounter memory;
+  part->part = load(kind, options, cost);
+  part->weights_bytes = memory.bytes() + cost.bytes_at_use;
+  part->bytes_read = cost.bytes_read;
+  if (options.stays) loaded_.push_back(part);
+  return_freed_memory();  // in which weights were brought into their form
+  return part;
+}
+
+}  // namespace tessera::engine
