@@ -155,7 +155,7 @@ class T5TextEncoder final : public TextEncoder {
     shapes.placement.device = at::kMeta;
     PartFiles files(model / "text_encoder", shapes);
     LoadStatistics all, here;
-    T5Encoder(files.scope(), config_);
+    const T5Encoder shapes_alone(files.scope(), config_);
     files.finish(all, /*is_all=*/true, of_whole_models);
     files_->finish(here, /*is_all=*/false);
     statistics.bytes_read += all.bytes_read;
@@ -165,6 +165,7 @@ class T5TextEncoder final : public TextEncoder {
 
   std::vector<Conditioning> encode(const std::vector<std::string>& prompts, int64_t max_length) override {
     std::vector<std::vector<int64_t>> ids;
+    ids.reserve(prompts.size());
     for (const std::string& prompt : prompts)
       ids.push_back(tokenizer_.encode(text::clean_prompt(prompt), max_length));
     std::vector<Conditioning> conditionings;

@@ -76,10 +76,12 @@ Records record(const Subject& subject, comm::World world, const parallel::Layout
   for (models::Conditioning& prompt : prompts) {
     for (auto& [name, tensor] : prompt) tensor = tensor.to(device);
   }
-  const Guidance guidance = make_guidance(1, subject.latents[0], subject.prompts.size() > 1,
-                                          subject.prompts.size() > 1 ? 2.0 : 1.0);
+  // The last prompt's pictures; where there are two, the first is the negative one.
+  Guidance guidance;
+  const bool is_guided = subject.prompts.size() > 1;
+  guidance.add(is_guided ? 1 : 0, 0, is_guided ? 2.0 : 1.0, subject.latents[0]);
   DenoiserStage stage(*denoiser, subject.shape, prompts, guidance.samples(ranks), subject.canvas, ranks);
-  Noise noise(0);
+  Noise noise({{0, subject.latents[0]}});
   std::vector<double> seconds;
   const at::Tensor z = at::zeros(subject.latents, at::TensorOptions().device(device));
   denoise({stage, Plain(subject.steps), guidance, ranks}, z, noise, {}, seconds);

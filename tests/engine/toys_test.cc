@@ -17,7 +17,7 @@ using toys::all_toys;
 using toys::Toy;
 
 // Nothing divides: 5 heads of keys, 6 blocks, 3 pictures, grids of odd sides.
-constexpr int64_t kPictures = 3;
+constexpr int64_t kToyPictures = 3;
 const std::vector<double> kTimesteps = {2.5, 1.75, 0.5, 0.25};
 
 struct PlainSampler : samplers::Sampler {
@@ -44,13 +44,13 @@ at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance) {
   Guidance two_branches;
   for (const int64_t prompt : kPromptOf) two_branches.add(prompt, 0, guidance);
   DenoiserStage stage(*denoiser, toy.shape(), prompts, two_branches.samples(ranks), canvas, ranks);
-  Noise noise({{0, kPictures}});
+  Noise noise({{0, kToyPictures}});
   std::vector<double> seconds;
-  const at::Tensor z = toy.noise(kPictures);
+  const at::Tensor z = toy.noise(kToyPictures);
   at::Tensor result = denoise({stage, PlainSampler(), two_branches, ranks}, z, noise, {}, seconds);
   if (!result.defined() || ranks.data.size == 1) return result;
   std::vector<at::Tensor> parts;
-  for (const Range& part : ranks.data.parts(kPictures))
+  for (const Range& part : ranks.data.parts(kToyPictures))
     parts.push_back(at::empty_like(z.narrow(0, part.begin, part.length)));
   comm::gather(result.contiguous(), ranks.data.rank == 0 ? parts : std::vector<at::Tensor>(), 0, ranks.data);
   return at::cat(parts);
@@ -66,7 +66,7 @@ at::Tensor expect(const Toy& toy, const parallel::Layout& layout, double guidanc
   problem.prompt_of = kPromptOf;
   problem.guidance = guidance;
   problem.timesteps = kTimesteps;
-  const at::Tensor z = toy.noise(kPictures);
+  const at::Tensor z = toy.noise(kToyPictures);
   return toys::naive::paint(toy.evaluate, problem, toy.is_video ? z : z.unsqueeze(2)).view(z.sizes());
 }
 
@@ -154,7 +154,7 @@ TEST_P(Toys, EqualTheOracle) {
                                       .token_rows = toy.rows,
                                       .token_frames = toy.frames,
                                       .steps = static_cast<int64_t>(kTimesteps.size()),
-                                      .pictures = kPictures,
+                                      .pictures = kToyPictures,
                                       .guided = true};
     cases.emplace_back(degrees, parallel::resolve_layout(degrees.options(), workload, std::nullopt));
   }
