@@ -31,6 +31,9 @@ struct Choices {
 // 80 (Zen 5, the second shape); own attention 0.90 of ATen's time, bf16 0.53; Winograd: SDXL's decoder at 256
 // px 0.85 of the processor time, bf16 0.91. AMX: own attention 0.97, bf16 0.93; products of bf16 are so fast
 // there that Winograd's transforms cost more than they save.
+//
+// Not measured yet: own attention and Winograd on AVX2; own products of 16-bit weights where there is
+// AVX-512.
 constexpr Choices kChoices[] = {
     /* baseline */ {LinearKernel::kOneDnn, LinearKernel::kAten, false, false, false, false},
     /* avx2     */ {LinearKernel::kOwn, LinearKernel::kOwn, true, true, true, false},
