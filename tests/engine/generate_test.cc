@@ -43,7 +43,9 @@ TEST_F(GenerateTest, APartIsGoneBeforeTheNextIsLoaded) {
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
       if (!line.ends_with(".safetensors")) continue;
-      parts.insert(std::filesystem::path(line.substr(line.find('/'))).parent_path().filename());
+      const std::string part = std::filesystem::path(line.substr(line.find('/'))).parent_path().filename();
+      // Other tests have models of their own.
+      if (part == "text_encoder" || part == "transformer" || part == "vae") parts.insert(part);
     }
     return parts;
   };
