@@ -96,7 +96,7 @@ def main():
     parser.add_argument("--no-shared-memory", action="store_true", help="messages through the loopback device")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
     args = parser.parse_args()
-    model = args.models / f"sigma-{args.layers}{'' if args.text_layers == 4 else f'-t5-{args.text_layers}'}"
+    model = args.models / f"sigma-{args.layers}-{args.text_layers}"
     subprocess.run([sys.executable, str(ROOT / "bench" / "compare.py"), "--make-model", str(model), str(args.layers),
                     str(args.text_layers)], check=True)
     config = json.loads((model / "transformer" / "config.json").read_text())
