@@ -197,7 +197,7 @@ TESSERA_AVX512 void normalise_rows(const SoftmaxState& state, T* out, int64_t st
 }  // namespace
 
 bool attention_kernels_run(at::ScalarType dtype) {
-  return choices().own_attention && (dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16()));
+  return choices().own_attention && is_multiplied(dtype);
 }
 
 void pack_keys(const float* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,

@@ -4,6 +4,8 @@
 // tanh form.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include "core/cpu.h"
 
 namespace tessera::ops {
@@ -27,13 +29,13 @@ struct Choices {
 //
 // AVX2 (Zen 5 under the cap): linear layers, own 107, 95, 106 / 105, 93, 107; at::linear 99, 93, 100 / 73 to
 // 80; oneDNN 108 / 84 (the second shape). On cores that have no more than AVX2 at::linear has 83-93 / 63-87,
-// oneDNN 68-78 / 48-54. Own with weights in bf16: 109, 103, 106. AVX-512: oneDNN 195 / 190, at::linear 95 /
+// oneDNN 68-78 / 48-54. Own with weights in bf16: 109, 103, 106. The shipped model's decoder at 256 px: bf16
+// by Winograd with tiles in fp32 1.05 of fp32's time, by ATen 6.6. AVX-512: oneDNN 195 / 190, at::linear 95 /
 // 80 (Zen 5, the second shape); own attention 0.90 of ATen's time, bf16 0.53; Winograd: SDXL's decoder at 256
 // px 0.85 of the processor time, bf16 0.91. AMX: own attention 0.97, bf16 0.93; products of bf16 are so fast
 // there that Winograd's transforms cost more than they save.
 //
-// Not measured yet: own attention and Winograd on AVX2; own products of 16-bit weights where there is
-// AVX-512.
+// Not measured yet: Winograd in narrow bf16 on AVX-512; own products of 16-bit weights there.
 constexpr Choices kChoices[] = {
     /* baseline */ {LinearKernel::kOneDnn, LinearKernel::kAten, false, false, false, false},
     /* avx2     */ {LinearKernel::kOwn, LinearKernel::kOwn, true, true, true, false},
@@ -44,6 +46,12 @@ constexpr Choices kChoices[] = {
 
 inline const Choices& choices() {
   return kChoices[static_cast<int>(cpu_isa())];
+}
+
+// Whether the processor multiplies this dtype; else weights in it are "narrow": they are held so, and widened
+// to fp32 for products.
+inline bool is_multiplied(at::ScalarType dtype) {
+  return dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16());
 }
 
 }  // namespace tessera::ops

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/cpu.h"
 #include "core/error.h"
+#include "ops/choices.h"
 #include "ops/operation.h"
 
 namespace tessera::ops {
@@ -30,7 +30,7 @@ constexpr std::array<int64_t, 2> kNoDilation = {1, 1};
 
 bool can_pack(const Tensor& weight) {
   if (!weight.is_cpu() || !at::hasMKLDNN() || weight.numel() == 0) return false;
-  return weight.scalar_type() == at::kFloat || (weight.scalar_type() == at::kBFloat16 && cpu_has_bf16());
+  return is_multiplied(weight.scalar_type());
 }
 
 Tensor pack(const Tensor& weight, int64_t stride, IntArrayRef padding) {
@@ -92,6 +92,7 @@ Tensor Conv2d::apply(const Tensor& x) const {
     return y;
   }
   const std::array<int64_t, 2> step = {stride, stride};
+  if (x.is_cpu() && !is_multiplied(weight.scalar_type())) return apply_narrow(x);
   if (!packed) return at::conv2d(x, weight, bias, step, padding).contiguous(kChannelsLast);
   static const auto conv = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("mkldnn::_convolution_pointwise", "")
@@ -99,6 +100,30 @@ Tensor Conv2d::apply(const Tensor& x) const {
   return conv
       .call(x.contiguous(kChannelsLast), weight, bias, padding, step, kNoDilation, 1, "none", Scalars(), "")
       .contiguous(kChannelsLast);
+}
+
+// Some rows at a time, so that what is widened of them is never all in memory.
+Tensor Conv2d::apply_narrow(const Tensor& x) const {
+  constexpr int64_t kWideBytes = 16 << 20;
+  const Tensor wide_weight = weight.to(at::kFloat), wide_bias = bias.defined() ? bias.to(at::kFloat) : bias;
+  const std::array<int64_t, 2> step = {stride, stride}, pad = {0, padding[1]};
+  const int64_t height = x.size(2), width = x.size(3);
+  const int64_t rows_out = (height + 2 * padding[0] - kernel[0]) / stride + 1;
+  const int64_t columns_out = (width + 2 * padding[1] - kernel[1]) / stride + 1;
+  const int64_t row_bytes = width * stride * std::max(in_channels, out_channels) * 4;
+  const int64_t strip = std::clamp<int64_t>(kWideBytes / std::max<int64_t>(row_bytes, 1), 1, rows_out);
+  Tensor y = at::empty({x.size(0), out_channels, rows_out, columns_out}, x.options(), kChannelsLast);
+  for (int64_t b = 0; b < x.size(0); ++b) {
+    for (int64_t first = 0; first < rows_out; first += strip) {
+      const int64_t count = std::min(strip, rows_out - first);
+      const int64_t top = first * stride - padding[0], bottom = top + (count - 1) * stride + kernel[0];
+      const int64_t begin = std::max<int64_t>(top, 0), end = std::min(bottom, height);
+      const Tensor rows = at::constant_pad_nd(x.narrow(0, b, 1).narrow(2, begin, end - begin).to(at::kFloat),
+                                              {0, 0, begin - top, bottom - end});
+      y.narrow(0, b, 1).narrow(2, first, count).copy_(at::conv2d(rows, wide_weight, wide_bias, step, pad));
+    }
+  }
+  return y;
 }
 
 void Conv2d::add_to(Tensor& sum, const Tensor& x) const {

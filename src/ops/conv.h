@@ -49,6 +49,8 @@ struct Conv2d {
  private:
   friend struct Upsample2d;
   at::Tensor apply(const at::Tensor& x) const;
+  at::Tensor apply_narrow(
+      const at::Tensor& x) const;  // weights that the processor does not multiply as they are
   void tell_operation(const at::Tensor& x, const at::Tensor& y) const;
 };
 

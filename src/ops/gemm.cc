@@ -88,10 +88,6 @@ void multiply_panel(int64_t, int64_t, int64_t, const float*, int64_t, const floa
 
 #endif
 
-template <typename T>
-TESSERA_INLINE void widen(const T* from, float* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = load(from[i]);
-}
 TESSERA_INLINE float activate(float x, Activation activation) {
   // x times the sigmoid of twice sqrt(2 / pi) (x + 0.044715 x^3), which is what x (1 + tanh) / 2 comes to.
   if (activation == Activation::kGeluTanh) return silu_of(x, 1.5957691216F * (x + 0.044715F * x * x * x));

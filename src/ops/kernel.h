@@ -102,6 +102,11 @@ TESSERA_INLINE void store(Fp16* to, float value) {
   to->bits = static_cast<uint16_t>(rounded | bits >> 31 << 15);
 }
 
+template <typename T>
+TESSERA_INLINE void widen(const T* from, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = load(from[i]);
+}
+
 // e^x with an error below 2 units in the last place; 0 and infinity where fp32 ends, NaN stays NaN.
 // x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is a minimax fit of e^r.
 TESSERA_INLINE float exp_approximate(float x) {

@@ -18,8 +18,7 @@ LinearKernel kernel_for(const at::Tensor& weight) {
   const at::ScalarType dtype = weight.scalar_type();
   const bool known = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
   if (!weight.is_cpu() || weight.numel() == 0 || !known) return LinearKernel::kAten;
-  const bool multiplied = dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16());
-  const LinearKernel kernel = multiplied ? choices().linear : choices().narrow_linear;
+  const LinearKernel kernel = is_multiplied(dtype) ? choices().linear : choices().narrow_linear;
   return kernel == LinearKernel::kOneDnn && !at::hasMKLDNN() ? LinearKernel::kAten : kernel;
 }
 

@@ -73,13 +73,14 @@ struct Image {
   }
 };
 
-// What a thread needs for a run of tiles.
-template <typename T>
+// What a thread needs for a run of tiles. V: of transformed tiles, fp32 where T is narrow.
+template <typename T, typename V>
 struct Scratch {
   Scratch(int64_t tiles, int64_t in, int64_t panel)
-      : input(kTaps * tiles * in), products(kTaps * tiles * panel), dropped(4 * panel) {}
-  std::vector<T> input;         // [16, tiles, in]
+      : input(kTaps * tiles * in), products(kTaps * tiles * panel), wide(in * panel), dropped(4 * panel) {}
+  std::vector<V> input;         // [16, tiles, in]
   std::vector<float> products;  // [16, tiles, panel]
+  std::vector<float> wide;      // [in, panel]
   std::vector<T> dropped;
 };
 
@@ -89,7 +90,8 @@ class PlainRows {
  public:
   PlainRows(const Image<T>& image, int64_t /*tiles*/) : image_(image), zeros_(image.in) {}
 
-  void transform(int64_t first, int64_t count, T* v) {
+  template <typename V>
+  void transform(int64_t first, int64_t count, V* v) {
     for (int64_t t = 0; t < count; ++t) {
       const int64_t row = (first + t) / image_.tile_columns(), column = (first + t) % image_.tile_columns();
       transform_input(winograd_tile(image_.x, image_.height, image_.height, image_.width, image_.in,
@@ -115,7 +117,8 @@ class NormalisedRows {
         rows_(new float[capacity_ * image.width * image.in]),
         zeros_(image.in) {}
 
-  void transform(int64_t first, int64_t count, T* v) {
+  template <typename V>
+  void transform(int64_t first, int64_t count, V* v) {
     const int64_t columns = image_.tile_columns(), row_size = image_.width * image_.in;
     const int64_t end = std::min(image_.height, (first + count - 1) / columns * 2 + 3);
     for (next_ = std::max(next_, first / columns * 2 - 1); next_ < end; ++next_) {
@@ -139,9 +142,9 @@ class NormalisedRows {
   std::vector<float> zeros_;
 };
 
-template <typename T, typename Rows>
+template <typename T, typename V, typename Rows>
 void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, bool add, int64_t first,
-                    int64_t count, Rows& rows, Scratch<T>& scratch) {
+                    int64_t count, Rows& rows, Scratch<T, V>& scratch) {
   const int64_t panel = winograd_panel(image.out);
   const int64_t stride = count * image.in;
   rows.transform(first, count, scratch.input.data());
@@ -149,7 +152,7 @@ void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, boo
   for (int64_t channel = 0; channel < image.out; channel += panel) {
     for (int64_t tap = 0; tap < kTaps; ++tap) {
       multiply(scratch.input.data() + tap * stride, taps + (tap * image.out + channel) * image.in,
-               products + tap * count * panel, count, image.in, panel);
+               products + tap * count * panel, count, image.in, panel, scratch.wide.data());
     }
     for (int64_t t = 0; t < count; ++t) {
       const Target<T> target = image.target(first + t, channel, scratch.dropped.data(), panel);
@@ -163,13 +166,13 @@ void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, boo
   }
 }
 
-template <typename T, typename... Map>
+template <typename V, typename T, typename... Map>
 void convolve(const Image<T>& image, const T* taps, const float* bias, bool add, Map... map) {
   using Rows = std::conditional_t<sizeof...(Map) == 0, PlainRows<T>, NormalisedRows<T>>;
   const int64_t per_block = winograd_run(image.tiles(), image.in);
   const int64_t blocks = (image.tiles() + per_block - 1) / per_block;
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-    Scratch<T> scratch(per_block, image.in, winograd_panel(image.out));
+    Scratch<T, V> scratch(per_block, image.in, winograd_panel(image.out));
     Rows rows(image, per_block, map...);
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * per_block;
@@ -179,7 +182,7 @@ void convolve(const Image<T>& image, const T* taps, const float* bias, bool add,
   });
 }
 
-template <typename T>
+template <typename T, typename V>
 void convolve(const Winograd& conv, const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps) {
   const int64_t pixels = x.size(2) * x.size(3);
   const auto* taps = static_cast<const T*>(conv.taps.const_data_ptr());
@@ -192,9 +195,9 @@ void convolve(const Winograd& conv, const at::Tensor& x, at::Tensor& y, bool add
                          conv.in_channels,
                          conv.out_channels};
     if (maps) {
-      convolve(image, taps, bias, add, maps->sample(b));
+      convolve<V>(image, taps, bias, add, maps->sample(b));
     } else {
-      convolve(image, taps, bias, add);
+      convolve<V>(image, taps, bias, add);
     }
   }
 }
@@ -203,7 +206,8 @@ void convolve(const Winograd& conv, const at::Tensor& x, at::Tensor& y, bool add
 
 bool winograd_is_faster(int64_t in, int64_t out, at::ScalarType dtype, at::Device device) {
   if (!device.is_cpu() || in < 64 || out < 64 || in % 32 != 0 || out % 32 != 0) return false;
-  return dtype == at::kFloat ? choices().winograd : dtype == at::kBFloat16 && choices().winograd_bf16;
+  if (dtype == at::kBFloat16 && is_multiplied(dtype)) return choices().winograd_bf16;
+  return (dtype == at::kFloat || dtype == at::kBFloat16) && choices().winograd;
 }
 
 Winograd::Winograd(const at::Tensor& weight, const at::Tensor& bias_vector, at::ScalarType dtype)
@@ -223,9 +227,11 @@ void Winograd::operator()(const at::Tensor& x, at::Tensor& y, bool add, const Ch
   TESSERA_CHECK(x.scalar_type() == taps.scalar_type() && y.scalar_type() == taps.scalar_type(),
                 "convolution of {} in {}", c10::toString(x.scalar_type()), c10::toString(taps.scalar_type()));
   if (taps.scalar_type() == at::kFloat) {
-    convolve<float>(*this, x, y, add, maps);
+    convolve<float, float>(*this, x, y, add, maps);
+  } else if (is_multiplied(at::kBFloat16)) {
+    convolve<Bf16, Bf16>(*this, x, y, add, maps);
   } else {
-    convolve<Bf16>(*this, x, y, add, maps);
+    convolve<Bf16, float>(*this, x, y, add, maps);
   }
 }
 

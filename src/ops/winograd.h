@@ -15,7 +15,8 @@ bool winograd_is_faster(int64_t in, int64_t out, at::ScalarType dtype, at::Devic
 
 struct Winograd {
   // weight [out, in, 3, 3] in fp32, channels multiples of 32; bias [out]. Computes in `dtype`, fp32 or bf16:
-  // tiles and transformed weights are rounded to it once, products are summed in fp32.
+  // transformed weights, and tiles where it is_multiplied, are rounded to it once, products are summed in
+  // fp32.
   Winograd(const at::Tensor& weight, const at::Tensor& bias, at::ScalarType dtype);
 
   // y = conv(x), or y += conv(x). x [B, in, H, W], y [B, out, H, W], both channels-last, in `dtype`. With

@@ -103,15 +103,16 @@ at::Tensor make_taps(const at::Tensor& weight, const WinogradFilter& filter, at:
   const at::Tensor g = at::from_blob(const_cast<std::array<float, 3>*>(filter.g.data()), {n, 3});
   const at::Tensor both = at::kron(g, g);
   const at::Tensor filters = weight.to(at::kFloat).contiguous();
-  const bool pairs = dtype == at::kBFloat16;
+  const bool narrow = dtype != at::kFloat, pairs = narrow && is_multiplied(dtype);
   at::Tensor taps = pairs ? at::empty({n * n, out / panel, in / 2, panel, 2}, filters.options().dtype(dtype))
                           : at::empty({n * n, out / panel, in, panel}, filters.options().dtype(dtype));
   for (int64_t i = 0; i < out / panel; ++i) {
     // G w G^T of every pair of channels as one product: [N, 9] x [9, panel * in].
-    const at::Tensor u = at::matmul(both, filters.narrow(0, i * panel, panel).reshape({-1, 9}).t());
+    at::Tensor u = at::matmul(both, filters.narrow(0, i * panel, panel).reshape({-1, 9}).t());
+    if (narrow) u = round_taps(u, filter);
     const at::Tensor to = taps.select(1, i);
     if (pairs) {
-      to.copy_(round_taps(u, filter).view({n * n, panel, in / 2, 2}).permute({0, 2, 1, 3}));
+      to.copy_(u.view({n * n, panel, in / 2, 2}).permute({0, 2, 1, 3}));
     } else {
       const int64_t columns = choices().panels ? kPanel : panel;
       to.view({n * n, panel / columns, in, columns})
@@ -130,12 +131,21 @@ void transform_input(const WinogradTile<float>& tile, int64_t channels, Bf16* v,
 void transform_input(const WinogradTile<Bf16>& tile, int64_t channels, Bf16* v, int64_t stride) {
   run_kernel<transform_tile<Bf16, Bf16>>(tile, channels, v, stride);
 }
+void transform_input(const WinogradTile<Bf16>& tile, int64_t channels, float* v, int64_t stride) {
+  run_kernel<transform_tile<Bf16, float>>(tile, channels, v, stride);
+}
 
-void multiply(const float* a, const float* b, float* c, int64_t rows, int64_t in, int64_t panel) {
+void multiply(const float* a, const float* b, float* c, int64_t rows, int64_t in, int64_t panel,
+              float* /*wide*/) {
   if (choices().panels) return gemm(rows, panel, in, a, in, b, in * kPanel, c, panel, /*add=*/false);
   at::native::cpublas::brgemm(rows, panel, in, in, panel, panel, false, a, b, c, false);
 }
-void multiply(const Bf16* a, const Bf16* b, float* c, int64_t rows, int64_t in, int64_t panel) {
+void multiply(const float* a, const Bf16* b, float* c, int64_t rows, int64_t in, int64_t panel, float* wide) {
+  run_kernel<widen<Bf16>>(b, wide, in * panel);
+  multiply(a, wide, c, rows, in, panel, nullptr);
+}
+void multiply(const Bf16* a, const Bf16* b, float* c, int64_t rows, int64_t in, int64_t panel,
+              float* /*wide*/) {
   const auto* left = reinterpret_cast<const at::BFloat16*>(a);
   const auto* right = reinterpret_cast<const at::BFloat16*>(b);
   at::native::cpublas::brgemm(rows, panel, in, in, panel, panel, false, left, right, c, true);

@@ -34,8 +34,8 @@ struct WinogradFilter {
 };
 
 // The taps of weight [O, I, 3, 3] (fp32) in `dtype`, N for each pair of channels, as products take them:
-// [N, O / P, I, P]; in bf16 two rows of I lie interleaved, [N, O / P, I / 2, P, 2]. Where choices() has
-// panels, P is cut into these: [N, O / P, P / 16, I, 16].
+// [N, O / P, I, P]; where bf16 is multiplied two rows of I lie interleaved, [N, O / P, I / 2, P, 2]. Where
+// choices() has panels, P is cut into these: [N, O / P, P / 16, I, 16].
 at::Tensor make_taps(const at::Tensor& weight, const WinogradFilter& filter, at::ScalarType dtype);
 
 // The 4x4 pixels of a tile, row by row; each points to its channels.
@@ -65,9 +65,12 @@ WinogradTile<T> winograd_tile(const T* x, int64_t rows, int64_t height, int64_t 
 void transform_input(const WinogradTile<float>& tile, int64_t channels, float* v, int64_t stride);
 void transform_input(const WinogradTile<float>& tile, int64_t channels, Bf16* v, int64_t stride);
 void transform_input(const WinogradTile<Bf16>& tile, int64_t channels, Bf16* v, int64_t stride);
+void transform_input(const WinogradTile<Bf16>& tile, int64_t channels, float* v, int64_t stride);
 
-// c [rows, P] = a [rows, in] * b [in, P], b as make_taps lays it out.
-void multiply(const float* a, const float* b, float* c, int64_t rows, int64_t in, int64_t panel);
-void multiply(const Bf16* a, const Bf16* b, float* c, int64_t rows, int64_t in, int64_t panel);
+// c [rows, P] = a [rows, in] * b [in, P], b as make_taps lays it out. Narrow taps are widened in `wide` [in,
+// P], which the others do not touch.
+void multiply(const float* a, const float* b, float* c, int64_t rows, int64_t in, int64_t panel, float* wide);
+void multiply(const float* a, const Bf16* b, float* c, int64_t rows, int64_t in, int64_t panel, float* wide);
+void multiply(const Bf16* a, const Bf16* b, float* c, int64_t rows, int64_t in, int64_t panel, float* wide);
 
 }  // namespace tessera::ops

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "ops/choices.h"
 #include "ops/winograd_tiles.h"
 
 namespace tessera::ops {
@@ -93,19 +94,24 @@ struct Image {
   }
 };
 
-// What a thread needs for a run of tiles.
-template <typename T>
+// What a thread needs for a run of tiles. V: of transformed tiles, fp32 where T is narrow.
+template <typename T, typename V>
 struct Scratch {
   Scratch(int64_t tiles, int64_t in, int64_t panel)
-      : input(16 * tiles * in), products(kTaps * kTaps * tiles * panel), zeros(in), dropped(panel) {}
-  std::vector<T> input;         // [4 x 4, tiles, in]
+      : input(16 * tiles * in),
+        products(kTaps * kTaps * tiles * panel),
+        wide(in * panel),
+        zeros(in),
+        dropped(panel) {}
+  std::vector<V> input;         // [4 x 4, tiles, in]
   std::vector<float> products;  // [7 x 7, tiles, panel]
+  std::vector<float> wide;      // [in, panel]
   std::vector<T> zeros, dropped;
 };
 
-template <typename T>
+template <typename T, typename V>
 void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, int64_t first, int64_t count,
-                    Scratch<T>& scratch) {
+                    Scratch<T, V>& scratch) {
   const int64_t panel = winograd_panel(image.out);
   const int64_t stride = count * image.in, product_stride = count * panel;
   for (int64_t t = 0; t < count; ++t) {
@@ -117,7 +123,7 @@ void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, int
     for (int64_t tap = 0; tap < kTaps * kTaps; ++tap) {
       const int64_t source = kRowOfTap[tap / kTaps] * 4 + kRowOfTap[tap % kTaps];
       multiply(scratch.input.data() + source * stride, taps + (tap * image.out + channel) * image.in,
-               products + tap * product_stride, count, image.in, panel);
+               products + tap * product_stride, count, image.in, panel, scratch.wide.data());
     }
     for (int64_t t = 0; t < count; ++t) {
       for (int64_t phase = 0; phase < 2; ++phase) {
@@ -133,12 +139,12 @@ void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, int
   }
 }
 
-template <typename T>
+template <typename V, typename T>
 void convolve(const Image<T>& image, const T* taps, const float* bias) {
   const int64_t per_block = winograd_run(image.tiles(), image.in);
   const int64_t blocks = (image.tiles() + per_block - 1) / per_block;
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-    Scratch<T> scratch(per_block, image.in, winograd_panel(image.out));
+    Scratch<T, V> scratch(per_block, image.in, winograd_panel(image.out));
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * per_block;
       convolve_tiles(image, taps, bias, first, std::min(per_block, image.tiles() - first), scratch);
@@ -146,7 +152,7 @@ void convolve(const Image<T>& image, const T* taps, const float* bias) {
   });
 }
 
-template <typename T>
+template <typename T, typename V>
 void convolve(const WinogradUpsample& conv, const at::Tensor& x, at::Tensor& y) {
   const int64_t pixels = x.size(2) * x.size(3);
   for (int64_t b = 0; b < x.size(0); ++b) {
@@ -156,7 +162,7 @@ void convolve(const WinogradUpsample& conv, const at::Tensor& x, at::Tensor& y) 
                          x.size(3),
                          conv.in_channels,
                          conv.out_channels};
-    convolve(image, static_cast<const T*>(conv.taps.const_data_ptr()), conv.bias.const_data_ptr<float>());
+    convolve<V>(image, static_cast<const T*>(conv.taps.const_data_ptr()), conv.bias.const_data_ptr<float>());
   }
 }
 
@@ -195,9 +201,11 @@ at::Tensor WinogradUpsample::operator()(const at::Tensor& x) const {
   at::Tensor y = at::empty({x.size(0), out_channels, 2 * x.size(2), 2 * x.size(3)}, x.options(),
                            at::MemoryFormat::ChannelsLast);
   if (x.scalar_type() == at::kFloat) {
-    convolve<float>(*this, x, y);
+    convolve<float, float>(*this, x, y);
+  } else if (is_multiplied(at::kBFloat16)) {
+    convolve<Bf16, Bf16>(*this, x, y);
   } else {
-    convolve<Bf16>(*this, x, y);
+    convolve<Bf16, float>(*this, x, y);
   }
   return y;
 }

@@ -15,7 +15,8 @@ namespace tessera::ops {
 // Faster than the direct convolution where `winograd_is_faster`.
 struct WinogradUpsample {
   // weight [out, in, 3, 3] in fp32, channels multiples of 32 (checked); bias [out]. Computes in `dtype`, fp32
-  // or bf16: tiles and transformed weights are rounded to it once, products are summed in fp32.
+  // or bf16: transformed weights, and tiles where it is_multiplied, are rounded to it once, products are
+  // summed in fp32.
   WinogradUpsample(const at::Tensor& weight, const at::Tensor& bias, at::ScalarType dtype);
 
   // x [B, in, H, W] -> [B, out, 2 H, 2 W], both channels-last, in `dtype` (checked).

@@ -96,7 +96,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ConvTest,
                                            Case{3, 1, 1, 4, 4, 3, 1, 1}, Case{1, 64, 96, 13, 17, 3, 1, 1},
                                            Case{2, 128, 64, 1, 5, 3, 1, 1}, Case{1, 64, 64, 40, 40, 3, 1, 1},
                                            Case{2, 512, 64, 7, 8, 3, 1, 1}, Case{1, 64, 3, 16, 16, 3, 1, 1},
-                                           Case{2, 96, 160, 1, 1, 3, 1, 1}, Case{1, 64, 64, 3, 90, 3, 1, 1}));
+                                           Case{2, 96, 160, 1, 1, 3, 1, 1}, Case{1, 64, 64, 3, 90, 3, 1, 1},
+                                           // Of these bf16 may be widened in several strips of rows.
+                                           Case{1, 256, 3, 70, 300, 3, 1, 1},
+                                           Case{1, 256, 4, 150, 200, 3, 2, 1}));
 
 struct Size {
   int64_t batch, channels, height, width;
