@@ -43,6 +43,10 @@ void Pending::wait() {
   if (hooks_ && hooks_->ended) hooks_->ended(operation_, end - start_, end - begin);
 }
 
+void connect(const Group& group, at::Device device, Posting posting) {
+  if (group.transport) group.transport->connect(device, posting);
+}
+
 at::Tensor all_reduce(const at::Tensor& x, const Group& group) {
   if (group.size == 1) return x;
   // Each rank sums one part and hands it to the others: two messages of 1 / size to every peer.

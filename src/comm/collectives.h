@@ -39,6 +39,10 @@ class Pending {
   std::unique_ptr<Exchange> exchange_;
 };
 
+// Before the first of any group: makes ready what collectives (kTogether), or messages from each rank to the
+// next and from the last to the first (kOneWay), on `device` go through. See Transport::connect().
+void connect(const Group& group, at::Device device, Posting posting = Posting::kTogether);
+
 // The sum of `x` over the group, summed in fp32 whatever its dtype. One shape and dtype on all ranks.
 at::Tensor all_reduce(const at::Tensor& x, const Group& group);
 

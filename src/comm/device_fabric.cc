@@ -122,25 +122,39 @@ class DeviceTransport : public Transport {
         host_(std::move(host)),
         under_way_(std::move(under_way)) {}
 
+  void connect(at::Device device, Posting posting) override {
+    if (device.type() != type_) {
+      if (host_) host_->connect(device, posting);
+      return;
+    }
+    const auto size = static_cast<int64_t>(ranks_.size());
+    if (posting == Posting::kTogether) {
+      make(name_, rank_, size, device);
+      return;
+    }
+    // A rank has two neighbours. All make theirs in one order, so that no two wait for each other; every
+    // second one first, so that the others need not wait for all before them.
+    for (const int64_t first : {0, 1}) {
+      for (int64_t from = first; from < size; from += 2) {
+        const int64_t to = (from + 1) % size;
+        if (from == rank_ || to == rank_) make(way(from, to), from == rank_ ? 0 : 1, 2, device);
+      }
+    }
+  }
+
   std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives,
                                  Posting posting) override {
     TESSERA_CHECK(!sends.empty() || !receives.empty(), "an exchange without messages");
     const Message& any = sends.empty() ? receives.front() : sends.front();
     if (any.tensor.device().type() != type_)
       return host_->post(std::move(sends), std::move(receives), posting);
-    const at::Device device = any.tensor.device();
-    if (posting == Posting::kTogether) {
-      // Also by ranks that have nothing to say this time: all are needed to make it.
-      Communicator& all = communicator(name_, rank_, static_cast<int64_t>(ranks_.size()), device);
-      return run(*all, sends, receives, [](int64_t peer) { return static_cast<int>(peer); });
-    }
+    if (posting == Posting::kTogether)
+      return run(communicator(name_), sends, receives, [](int64_t peer) { return static_cast<int>(peer); });
     TESSERA_CHECK(sends.size() + receives.size() == 1, "{} messages one way", sends.size() + receives.size());
     if (any.tensor.numel() == 0) return std::make_unique<DeviceExchange>(std::nullopt, under_way_);
     const bool sending = !sends.empty();
     const auto [from, to] = sending ? std::pair(rank_, any.peer) : std::pair(any.peer, rank_);
-    Communicator& pair =
-        communicator(fmt::format("{}, {} to {}", name_, from, to), sending ? 0 : 1, 2, device);
-    return run(*pair, sends, receives, [sending](int64_t) { return sending ? 1 : 0; });
+    return run(communicator(way(from, to)), sends, receives, [sending](int64_t) { return sending ? 1 : 0; });
   }
 
   void settle() override { under_way_->settle(); }
@@ -148,10 +162,17 @@ class DeviceTransport : public Transport {
  private:
   using Communicator = c10::intrusive_ptr<c10d::Backend>;
 
-  Communicator& communicator(const std::string& name, int64_t rank, int64_t size, at::Device device) {
+  std::string way(int64_t from, int64_t to) const { return fmt::format("{}, {} to {}", name_, from, to); }
+
+  void make(const std::string& name, int64_t rank, int64_t size, at::Device device) {
     Communicator& made = communicators_[name];
     if (!made) made = make_(name, static_cast<int>(rank), static_cast<int>(size), device);
-    return made;
+  }
+
+  c10d::Backend& communicator(const std::string& name) const {
+    const auto made = communicators_.find(name);
+    TESSERA_CHECK(made != communicators_.end(), "no communicator '{}': the group was not connected", name);
+    return *made->second;
   }
 
   int64_t in_world(int64_t peer) const { return ranks_[static_cast<size_t>(peer)]; }

@@ -4,6 +4,10 @@
 // side of it. What all ranks of a group post together therefore goes through one communicator of the group;
 // what two ranks post alone goes through one for each direction. With a single one, a rank that sends before
 // it receives and a peer that does the same would wait for each other without end.
+//
+// To make one blocks until its other ranks do the same, and waits for what the device has queued. Made when
+// the first message wants it, a stage of PipeFusion and the next one would wait for each other without end:
+// each first receives, from the other. So all are made before the first message, by Transport::connect().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,14 +23,13 @@
 
 namespace tessera::comm {
 
-// Rank `rank` of a communicator of `size` ranks that know it by `name`; all of them ask for it. Throws
-// Error(kPeer) when one does not.
+// Rank `rank` of a communicator of `size` ranks that know it by `name`. Blocks until all of them have asked
+// for it. Throws Error(kPeer) when one does not.
 using MakeCommunicator = std::function<c10::intrusive_ptr<c10d::Backend>(const std::string& name, int rank,
                                                                          int size, at::Device device)>;
 
-// Tensors on devices of this type go through communicators, which are made when the first message needs them;
-// all others, which control the run, through `host`, which also tells whether ranks live; nothing where
-// there are no such tensors. `rank` is this rank's
+// Tensors on devices of this type go through communicators, all others, which control the run, through
+// `host`, which also tells whether ranks live; nothing where there are no such tensors. `rank` is this rank's
 // number in the world. A communicator must offer coalescing.
 std::shared_ptr<Fabric> connect_devices(int64_t rank, at::DeviceType type, MakeCommunicator make,
                                         std::shared_ptr<Fabric> host);

@@ -40,6 +40,12 @@ enum class Posting {
 class Transport {
  public:
   virtual ~Transport() = default;
+  // Connects the ranks for exchanges of this kind (kOneWay: from each rank to the next one, and from the last
+  // to the first) of tensors on `device`; does nothing where they need no more than there is. Blocks until
+  // the others have come to the same call, so all ranks call it for their groups in one order, before any
+  // message is under way: what a device has queued may wait for a rank that waits here. Throws Error(kPeer)
+  // when one does not come.
+  virtual void connect(at::Device /*device*/, Posting /*posting*/) {}
   // Posts all messages at once and returns without waiting for any. Messages between two ranks arrive in the
   // order in which they were posted. Empty tensors do not travel.
   virtual std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives,

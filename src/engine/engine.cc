@@ -217,7 +217,7 @@ std::vector<Result> Engine::run(std::span<const Settings> requests, const parall
                                 const Observer& observer) {
   const c10::InferenceMode inference_mode;
   const auto start = Clock::now();
-  const parallel::Ranks ranks(world_, layout);
+  const parallel::Ranks ranks(world_, layout, requests.front().request.device);
 
   // What can be refused is refused before the first weight is loaded.
   TESSERA_CHECK(!requests.empty(), "no requests");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/collectives.h"
 #include "core/error.h"
 
 namespace tessera::parallel {
@@ -22,7 +23,7 @@ void Ranks::fill(const MakeGroup& make_group) {
   data = of_axis(Axis::kData);
 }
 
-Ranks::Ranks(comm::World& all, const Layout& made_layout) : layout(made_layout) {
+Ranks::Ranks(comm::World& all, const Layout& made_layout, at::Device device) : layout(made_layout) {
   const Mesh mesh(layout.sizes);
   TESSERA_CHECK(mesh.world_size() == all.size(), "a layout of {} ranks in a world of {}", mesh.world_size(),
                 all.size());
@@ -34,6 +35,11 @@ Ranks::Ranks(comm::World& all, const Layout& made_layout) : layout(made_layout) 
     }
     return own;
   });
+  // What tensors of a run travel through; the other groups exchange what lies on the host. A rank is in one
+  // group of each axis, so all ranks come from axis to axis together.
+  for (const comm::Group* group : {&replica, &tensor_inner, &tensor_outer, &ulysses, &ring, &sequence, &cfg})
+    comm::connect(*group, device);
+  comm::connect(pipeline, device, comm::Posting::kOneWay);
 }
 
 Ranks::Ranks(int64_t rank, const Layout& made_layout) : layout(made_layout) {

@@ -12,9 +12,9 @@ namespace tessera::parallel {
 // A default one is a world of one rank.
 struct Ranks {
   Ranks() = default;
-  // All ranks must call this, with the same layout of world.size() ranks. A second one of the same layout has
-  // the connections of the first.
-  Ranks(comm::World& world, const Layout& layout);
+  // All ranks must call this, with the same layout of world.size() ranks, before messages are under way: it
+  // connects them for tensors on `device`. A second one of the same layout has the connections of the first.
+  Ranks(comm::World& world, const Layout& layout, at::Device device = at::kCPU);
   // The place of `rank` without connections: for those who ask what it would hold and do.
   Ranks(int64_t rank, const Layout& layout);
 

@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <mutex>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -65,6 +68,7 @@ std::optional<std::string> error_of_settling(const std::optional<std::string>& f
   };
   World world(0, 4, connect_devices(0, at::kCPU, make, std::make_shared<SilentFabric>()));
   const Group group = world.group({0, 3}, "test");
+  connect(group, at::kCPU, Posting::kOneWay);
   at::Tensor x = at::empty({4});
   try {
     receive(x, 1, group).wait();
@@ -93,6 +97,7 @@ TEST(DeviceFabric, TensorsOfTheHostTakeItsWay) {
     const auto hosts = connect_devices(rank, at::kCPU, host.maker(), nullptr);
     World world(rank, 2, connect_devices(rank, at::kCUDA, refuse, hosts));
     const Group group = world.group({0, 1}, "test");
+    connect(group, at::kCPU);
     EXPECT_EQ(all_reduce(at::ones({3}), group).sum().item<double>(), 6.0);
   };
   std::thread other([&] { body(1); });
@@ -100,12 +105,84 @@ TEST(DeviceFabric, TensorsOfTheHostTakeItsWay) {
   other.join();
 }
 
-// That the stand-in for NCCL sees what would be a deadlock there: both ranks send first, on one communicator.
+// Runs `body` on threads, once for each rank; what the ranks that failed said.
+std::vector<std::string> errors_of_ranks(int64_t size, const std::function<void(int64_t)>& body) {
+  std::vector<std::string> errors;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        errors.emplace_back(error.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+// All ranks of a pipeline are connected with their neighbours, however many there are, and what was connected
+// once is not connected again.
+TEST(DeviceFabric, ConnectsNeighboursInOneOrder) {
+  for (const int64_t size : {2, 3, 4, 5, 8}) {
+    OrderedCommunicators ordered(kTimeout);
+    std::atomic<int> made = 0;
+    const auto counted = [&, make = ordered.maker()](const std::string& name, int rank, int of,
+                                                     at::Device device) {
+      ++made;
+      return make(name, rank, of, device);
+    };
+    std::vector<int64_t> all(static_cast<size_t>(size));
+    std::iota(all.begin(), all.end(), 0);
+    const auto errors = errors_of_ranks(size, [&](int64_t rank) {
+      World world(rank, size, connect_devices(rank, at::kCPU, counted, nullptr));
+      const Group group = world.group(all, "pp");
+      for (int times = 0; times < 2; ++times) connect(group, at::kCPU, Posting::kOneWay);
+      at::Tensor x = at::empty({1});
+      Pending arriving = receive(x, (rank + size - 1) % size, group);
+      send(at::full({1}, static_cast<double>(rank)), (rank + 1) % size, group).wait();
+      arriving.wait();
+      EXPECT_EQ(x.item<int64_t>(), (rank + size - 1) % size);
+    });
+    EXPECT_EQ(errors, std::vector<std::string>());
+    EXPECT_EQ(made, 2 * size);
+  }
+}
+
+// Nothing is connected by a message: who posts it would wait for whoever is about to post another one.
+TEST(DeviceFabric, AMessageMakesNoConnection) {
+  OrderedCommunicators ordered(kTimeout);
+  World world(0, 2, connect_devices(0, at::kCPU, ordered.maker(), nullptr));
+  const Group group = world.group({0, 1}, "test");
+  at::Tensor x = at::empty({4});
+  EXPECT_THROW(receive(x, 1, group), std::logic_error);
+  EXPECT_THROW(send_receive(x, 1, x, 1, group), std::logic_error);
+}
+
+// That the stand-in for NCCL sees what would be a deadlock there: the first stage begins with the way from
+// the last one, and that with the way from the first, as they would if the first message made it.
+TEST(OrderedCommunicators, AskedForInTwoOrdersTheyAreNeverMade) {
+  OrderedCommunicators ordered(std::chrono::milliseconds(300));
+  const auto errors = errors_of_ranks(2, [&](int64_t rank) {
+    const int self = static_cast<int>(rank);
+    ordered.maker()(rank == 0 ? "1 to 0" : "0 to 1", 1, 2, at::kCPU);
+    ordered.maker()(rank == 0 ? "0 to 1" : "1 to 0", self, 2, at::kCPU);
+  });
+  EXPECT_EQ(errors.size(), 2U);
+  for (const std::string& error : errors) EXPECT_NE(error.find("1 of 2 ranks came"), error.npos) << error;
+}
+
+// And here: both ranks send first, on one communicator.
 TEST(OrderedCommunicators, MessagesWaitForTheirTurn) {
   OrderedCommunicators ordered(kTimeout);
-  std::vector<c10::intrusive_ptr<c10d::Backend>> ranks;
-  ranks.reserve(2);
-  for (int rank = 0; rank < 2; ++rank) ranks.push_back(ordered.maker()("one", rank, 2, at::kCPU));
+  std::vector<c10::intrusive_ptr<c10d::Backend>> ranks(2);
+  const auto errors = errors_of_ranks(2, [&](int64_t rank) {
+    ranks[static_cast<size_t>(rank)] = ordered.maker()("one", static_cast<int>(rank), 2, at::kCPU);
+  });
+  EXPECT_EQ(errors, std::vector<std::string>());
   std::vector<at::Tensor> tensors = {at::ones({2})};
   const auto post = [&](int rank, bool sending) {
     c10d::Backend& own = *ranks[static_cast<size_t>(rank)];

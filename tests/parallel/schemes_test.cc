@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "comm/collectives.h"
 #include "parallel/grid.h"
 #include "parallel/pipefusion.h"
 #include "parallel/ring.h"
@@ -16,6 +17,12 @@ comm::Group group_of_all(comm::World& world, const std::string& axis) {
   std::vector<int64_t> ranks;
   for (int64_t rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
   return world.group(ranks, axis);
+}
+
+comm::Group pipeline_of_all(comm::World& world) {
+  comm::Group group = group_of_all(world, "pp");
+  comm::connect(group, at::kCPU, comm::Posting::kOneWay);
+  return group;
 }
 
 class Schemes : public ::testing::TestWithParam<int64_t> {};  // ranks
@@ -144,7 +151,7 @@ TEST_P(Schemes, ThePipelineFollowsItsSchedule) {
     };
     const at::Tensor expected = run({}, 0, GetParam());
     comm::run_ranks_as_threads(GetParam(), [&](comm::World world) {
-      const comm::Group group = group_of_all(world, "pp");
+      const comm::Group group = pipeline_of_all(world);
       const at::Tensor result = run(group, group.rank, 1);
       if (group.rank != 0) return;
       EXPECT_TRUE(at::allclose(result, expected, 1e-12, 0)) << "warm-up " << warmup;
@@ -165,7 +172,7 @@ TEST_P(Schemes, ThePipelineWarmsUpForAsManySteps) {
       for (int64_t patch = 0; patch < kPatches; ++patch) expected.push_back({step, patch, 1});
     }
     comm::run_ranks_as_threads(GetParam(), [&](comm::World world) {
-      const comm::Group group = group_of_all(world, "pp");
+      const comm::Group group = pipeline_of_all(world);
       ToyStage stage(kPatches, group.rank, 1);
       run_pipeline({kSteps, kPatches, warmup}, stage, group);
       EXPECT_EQ(stage.runs, expected) << "warm-up " << warmup;
@@ -181,7 +188,7 @@ TEST_P(Schemes, APipelineThatEndsEarlyLeavesNothingBehind) {
     comm::run_ranks_as_threads(
         GetParam(),
         [&](comm::World world) {
-          const comm::Group group = group_of_all(world, "pp");
+          const comm::Group group = pipeline_of_all(world);
           for (const int64_t warmup : {0, 1, 3}) {
             const auto run = [&](const comm::Group& over, int64_t stages, int64_t last_step) {
               ToyStage stage(kPatches, over.rank, stages);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "tests/support/strict_device.h"
 
 namespace tessera::comm {
 
@@ -26,6 +27,16 @@ class OrderedCommunicators::Shared {
     std::vector<Side> sides;
     bool done = false;
   };
+
+  // Returns when all ranks of the communicator have come.
+  void meet(const std::string& name, int size) {
+    std::unique_lock lock(mutex_);
+    int& came = came_[name];
+    ++came;
+    changed_.notify_all();
+    changed_.wait_for(lock, timeout_, [&] { return came == size || broken_; });
+    if (came != size) throw Error(ErrorKind::kPeer, name, fmt::format("{} of {} ranks came", came, size));
+  }
 
   void post(const std::string& name, int rank, int size, const std::shared_ptr<Operation>& operation) {
     const std::lock_guard lock(mutex_);
@@ -84,7 +95,8 @@ class OrderedCommunicators::Shared {
                        &to = own.sending ? other.tensor : own.tensor;
       TESSERA_CHECK(from.nbytes() == to.nbytes(), "{} bytes were sent, {} expected", from.nbytes(),
                     to.nbytes());
-      std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+      std::memcpy(strict_as_host(to).mutable_data_ptr(), strict_as_host(from).const_data_ptr(),
+                  from.nbytes());
       own.moved = other.moved = true;
       return;
     }
@@ -94,6 +106,7 @@ class OrderedCommunicators::Shared {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool broken_ = false;
+  std::map<std::string, int> came_;
   std::map<std::string, std::vector<Queue>> communicators_;
 };
 
@@ -157,6 +170,7 @@ OrderedCommunicators::~OrderedCommunicators() = default;
 
 MakeCommunicator OrderedCommunicators::maker() {
   return [shared = shared_](const std::string& name, int rank, int size, at::Device /*device*/) {
+    shared->meet(name, size);
     return c10::intrusive_ptr<c10d::Backend>(
         c10::make_intrusive<OrderedCommunicator>(shared, name, rank, size));
   };

@@ -9,11 +9,12 @@
 
 namespace tessera::comm {
 
-// Where the operations of all ranks meet. An operation begins when all that its rank posted before on the
-// same communicator are over; a message moves when the operations of both sides have begun.
+// Where the operations of all ranks meet. To make a communicator blocks until all its ranks do. An operation
+// begins when all that its rank posted before on the same communicator are over; a message moves when the
+// operations of both sides have begun.
 class OrderedCommunicators {
  public:
-  // `timeout`: of each operation.
+  // `timeout`: of each operation, and of meeting.
   explicit OrderedCommunicators(std::chrono::milliseconds timeout);
   ~OrderedCommunicators();
 

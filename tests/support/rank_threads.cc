@@ -11,12 +11,32 @@
 #include "comm/gloo.h"
 #include "comm/shared_memory.h"
 #include "tests/support/ordered_communicators.h"
+#include "tests/support/strict_device.h"
 
 namespace tessera::comm {
+namespace {
+
+// In tests all tensors are of the device, those of the host too: every group is connected as it is made.
+class OrderedFabric : public Fabric {
+ public:
+  OrderedFabric(int64_t rank, MakeCommunicator make)
+      : devices_(connect_devices(rank, at::kCPU, std::move(make), nullptr)) {}
+  std::shared_ptr<Transport> transport(std::vector<int64_t> ranks, int64_t tag) override {
+    auto transport = devices_->transport(std::move(ranks), tag);
+    transport->connect(at::kCPU, Posting::kTogether);
+    return transport;
+  }
+  void require_alive() override { devices_->require_alive(); }
+
+ private:
+  std::shared_ptr<Fabric> devices_;
+};
+
+}  // namespace
 
 void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, Wire wire,
                           std::chrono::milliseconds timeout) {
-  OrderedCommunicators communicators(timeout);
+  OrderedCommunicators communicators(timeout), of_host(timeout);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const bool shared = wire == Wire::kShared || wire == Wire::kHosts;
   const std::vector<LocalEndpoint> endpoints(shared ? static_cast<size_t>(size) : 0);
@@ -26,7 +46,11 @@ void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, 
     places.push_back((on_second ? "second " : "") + endpoint.text());
   }
   const auto connect = [&](int64_t rank) -> std::shared_ptr<Fabric> {
-    if (wire == Wire::kOrdered) return connect_devices(rank, at::kCPU, communicators.maker(), nullptr);
+    if (wire == Wire::kOrdered) return std::make_shared<OrderedFabric>(rank, communicators.maker());
+    if (wire == Wire::kStrict) {
+      return connect_devices(rank, kStrict, communicators.maker(),
+                             std::make_shared<OrderedFabric>(rank, of_host.maker()));
+    }
     std::shared_ptr<Fabric> fabric;
     if (wire != Wire::kShared) fabric = connect_gloo(store, rank, size, {"lo", true}, timeout);
     if (!shared) return fabric;
@@ -50,6 +74,7 @@ void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, 
           if (!first) first = std::current_exception();
         }
         communicators.fail();
+        of_host.fail();
       }
     });
   }

@@ -10,6 +10,7 @@ namespace tessera::comm {
 
 enum class Wire {
   kOrdered,  // as between GPUs: in the order of NCCL's communicators, the strictest there is
+  kStrict,   // the same for tensors on the strict device alone; those of the host go ways of their own
   kShared,   // as between processes of one host
   kHosts,    // as on two hosts, each with every second rank
   kGloo      // as between hosts, over the loopback device

@@ -1,0 +1,185 @@
+// What runs on a GPU, on a device that is as strict as one: no code of the host touches its memory, and
+// results are the CPU's but for rounding, since other kernels compute them.
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "engine/denoise.h"
+#include "models/autoencoder_kl.h"
+#include "models/t5.h"
+#include "parallel/layout.h"
+#include "tests/support/golden.h"
+#include "tests/support/random_pixart.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/strict_device.h"
+
+namespace tessera::engine {
+namespace {
+
+// That the device is what it is said to be.
+TEST(StrictDevice, RefusesTheHostAndComputesAsTheCpu) {
+  const at::Tensor x = at::arange(6, at::kFloat).view({2, 3}), y = x.to(strict_device());
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  EXPECT_EQ(::write(ends[1], y.const_data_ptr(), 4), -1);
+  EXPECT_EQ(errno, EFAULT);
+  ::close(ends[0]);
+  ::close(ends[1]);
+
+  y.select(1, 1).add_(10);  // through a view
+  EXPECT_TRUE(at::equal(y.cpu(), at::tensor({0, 11, 2, 3, 14, 5}, at::kFloat).view({2, 3})));
+  EXPECT_TRUE(at::equal(at::cat({y, y.transpose(0, 1).reshape({2, 3})}).sum(0).cpu(),
+                        at::cat({y.cpu(), y.cpu().transpose(0, 1).reshape({2, 3})}).sum(0)));
+  EXPECT_EQ(at::full({2}, 3, y.options()).sum().item<double>(), 6);
+}
+
+struct Euler : samplers::Sampler {
+  explicit Euler(int64_t steps, bool noisy = false) : noisy_(noisy) {
+    for (int64_t i = 0; i < steps; ++i) timesteps_.push_back(900.0 / static_cast<double>(i + 1));
+  }
+  at::Tensor scale_model_input(const at::Tensor& z, int64_t) const override { return z * 0.9; }
+  bool needs_noise() const override { return noisy_; }
+  at::Tensor step(const at::Tensor& output, int64_t, const at::Tensor& z, samplers::SamplerState&,
+                  const at::Tensor& noise) const override {
+    const at::Tensor next = z - output * 0.1;
+    return noisy_ ? next + noise * 0.1 : next;
+  }
+  bool noisy_;
+};
+
+// Two pictures with guidance, on however many ranks.
+class Painting {
+ public:
+  static constexpr int64_t kRows = 16, kColumns = 12, kSteps = 3;
+
+  explicit Painting(bool noisy = false) : sampler_(kSteps, noisy) {
+    auto generator = at::detail::createCPUGenerator(3);
+    z_ = at::randn({2, 4, kRows, kColumns}, generator);
+    for (const int64_t length : {3, 7})
+      prompts_.push_back({{models::kTokens, at::randn({length, RandomPixArt::kCaption}, generator)}});
+    guidance_.add(1, 0, 3.0, 2);
+  }
+
+  at::Tensor operator()(at::Device device, const parallel::Ranks& ranks = {},
+                        at::ScalarType dtype = at::kFloat) const {
+    const c10::InferenceMode inference_mode;
+    weights::Placement placement{dtype, device, {ranks.tensor_inner, ranks.tensor_outer}};
+    std::optional<Range> blocks;
+    if (ranks.pipeline.size > 1) blocks = ranks.layout.stage(ranks.pipeline.rank);
+    const auto denoiser = model_.load(placement, blocks);
+    std::vector<models::Conditioning> prompts = prompts_;
+    for (models::Conditioning& prompt : prompts) {
+      for (auto& [name, tensor] : prompt) tensor = tensor.to(device);
+    }
+    const models::Canvas canvas{.latent_height = kRows, .latent_width = kColumns, .scale_factor = 8};
+    DenoiserStage stage(*denoiser, model_.shape(), prompts, guidance_.samples(ranks), canvas, ranks);
+    Noise noise({{5, 2}});
+    std::vector<double> seconds;
+    return denoise({stage, sampler_, guidance_, ranks}, z_.to(device), noise, {}, seconds);
+  }
+
+  parallel::Layout layout(const parallel::ParallelOptions& options) const {
+    return parallel::resolve_layout(options,
+                                    {.heads = model_.shape().heads,
+                                     .blocks = model_.shape().blocks,
+                                     .token_rows = kRows / 2,
+                                     .steps = kSteps,
+                                     .pictures = 2},
+                                    std::nullopt);
+  }
+
+ private:
+  RandomPixArt model_{/*heads=*/4, /*blocks=*/2};
+  Euler sampler_;
+  at::Tensor z_;
+  std::vector<models::Conditioning> prompts_;
+  Guidance guidance_;
+};
+
+TEST(OnAStrictDevice, PixArtPaintsWhatItPaintsOnTheCpu) {
+  const Painting painting;
+  const at::Tensor expected = painting(at::kCPU), got = painting(strict_device());
+  EXPECT_EQ(got.device().type(), kStrict);
+  EXPECT_LE(relative_error(got.cpu(), expected), kComponentTolerance);
+}
+
+// Every method: over communicators in NCCL's order, tensors of the host and the device apart.
+TEST(OnAStrictDevice, EveryMethodPaintsWhatOneRankPaints) {
+  const Painting painting;
+  const at::Tensor expected = painting(at::kCPU);
+  std::vector<parallel::ParallelOptions> all(7);
+  all[0].use_cfg_parallel = true;
+  all[1].ulysses_degree = 2;
+  all[2].ring_degree = 3;
+  all[3].tensor_parallel_degree = 3;
+  all[4].tensor_parallel_degree = 4;
+  all[4].split_scheme = parallel::SplitScheme::k2d;
+  all[5].ulysses_degree = all[5].ring_degree = 2;
+  all[6].pipefusion_parallel_degree = 2;
+  all[6].num_pipeline_patch = 2;
+  all[6].warmup_steps = Painting::kSteps;  // nothing is stale
+  for (const parallel::ParallelOptions& options : all) {
+    comm::run_ranks_as_threads(
+        options.degrees(),
+        [&](comm::World world) {
+          const parallel::Ranks ranks(world, painting.layout(options), strict_device());
+          const at::Tensor got = painting(strict_device(), ranks);
+          if (world.rank() != 0) return;
+          EXPECT_LE(relative_error(got.cpu(), expected), 1e-4) << parallel::degree_flags(options);
+        },
+        comm::Wire::kStrict);
+  }
+}
+
+// Stale keys too: of the same schedule on the CPU.
+TEST(OnAStrictDevice, PipeFusionPaintsWhatItPaintsOnTheCpu) {
+  const Painting painting;
+  parallel::ParallelOptions options;
+  options.pipefusion_parallel_degree = options.ulysses_degree = 2;
+  options.num_pipeline_patch = 2;
+  const auto run = [&](at::Device device, comm::Wire wire) {
+    at::Tensor result;
+    comm::run_ranks_as_threads(
+        4,
+        [&](comm::World world) {
+          const parallel::Ranks ranks(world, painting.layout(options), device);
+          const at::Tensor got = painting(device, ranks);
+          if (world.rank() == 0) result = got.cpu();
+        },
+        wire);
+    return result;
+  };
+  EXPECT_LE(relative_error(run(strict_device(), comm::Wire::kStrict), run(at::kCPU, comm::Wire::kOrdered)),
+            1e-4);
+}
+
+TEST(OnAStrictDevice, TheDecoderEqualsDiffusers) {
+  const c10::InferenceMode inference_mode;
+  for (const std::string name : {"vae-quant", "vae-shift"}) {
+    const auto golden = read_golden(name + "/golden/golden.safetensors");
+    models::LoadOptions options;
+    options.placement.device = strict_device();
+    models::LoadStatistics cost;
+    const auto decoder = models::load_autoencoder_kl_decoder(golden_folder(name), options, cost);
+    const at::Tensor image = decoder->decode(golden.at("latents").to(strict_device()));
+    EXPECT_LE(relative_error(image.cpu().narrow(0, 0, 1), golden.at("image").narrow(0, 0, 1)),
+              kComponentTolerance)
+        << name;
+  }
+}
+
+TEST(OnAStrictDevice, T5EqualsTransformers) {
+  const c10::InferenceMode inference_mode;
+  const std::string name = "t5-gated";
+  const auto golden = read_golden(name + "/golden/golden.safetensors");
+  weights::Checkpoint checkpoint(golden_folder(name));
+  const models::T5Encoder encoder(weights::Scope(checkpoint, {.device = strict_device()}),
+                                  models::T5Config(JsonConfig::read(golden_folder(name) / "config.json")));
+  const at::Tensor ids = golden.at("ids.7");
+  const int64_t* first = ids.const_data_ptr<int64_t>();
+  const at::Tensor out = encoder({{first, first + ids.numel()}}).at(0);
+  EXPECT_LE(relative_error(out.cpu(), golden.at("output.7")), kComponentTolerance);
+}
+
+}  // namespace
+}  // namespace tessera::engine
