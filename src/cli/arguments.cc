@@ -2,11 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <random>
 
-#include "cli/values.h"
+#include "cli/field_options.h"
+#include "cli/nearest_word.h"
 #include "core/error.h"
-#include "samplers/sampler.h"
 
 namespace tessera::cli {
 namespace {
@@ -53,102 +52,43 @@ Examples:
   tessera mesh --world 16 --data-parallel-degree 2 --use-cfg-parallel --pipefusion-parallel-degree 2 \
     --ulysses-degree 2)";
 
-// The texts of the options; values are parsed after CLI11 is done, so that every error has one form.
-struct GenerateTexts {
-  std::vector<std::string> prompts;
-  std::optional<std::string> model, output, negative_prompt, height, width, steps, guidance, seed, images,
-      scheduler, max_sequence_length, report, trace, threads;
-  std::string output_type = "image", dtype = "auto", device = "cpu";
-  bool no_binning = false, quiet = false;
-  ParallelTexts parallel;
-};
-
-struct MeshTexts {
-  std::optional<std::string> world, model, height, width;
-  std::string dtype = "auto";
-  ParallelTexts parallel;
-  bool json = false;
-};
-
-std::string scheduler_names() {
-  std::vector<std::string> names;
-  for (const samplers::SamplerName& known : samplers::known_samplers()) names.push_back(known.short_name);
-  return fmt::format("Sampler instead of the model's own: {}", fmt::join(names, ", "));
+// Of `tessera mesh` alone.
+const Fields<MeshArguments>& mesh_fields() {
+  using M = MeshArguments;
+  static const Fields<M> fields = {
+      plain_field(&M::world, {"world", "How many ranks there are [the product of the degrees]", "", "N", 1}),
+      plain_field(&M::model, model_info()), plain_field(&M::json, {"json", "Print JSON", ""})};
+  return fields;
 }
 
-void add_generate_options(CLI::App& app, GenerateTexts& texts) {
-  app.add_option("PROMPT,--prompt", texts.prompts, "What to paint; several prompts give several pictures")
-      ->type_name("TEXT");
-  const auto add = [&app](const char* group, const char* names, auto& value, const char* type,
-                          const std::string& description) {
-    app.add_option(names, value, description)->type_name(type)->group(group)->take_last();
-  };
-  add("Output", "-o,--output", texts.output, "FILE", "Where to [out.png, or out.safetensors for latents]");
-  add("Output", "--output-type", texts.output_type, "TYPE", "image [default] or latent");
-  add("Output", "--report", texts.report, "FILE", "Write settings, times and memory as JSON");
-  add("Output", "--trace", texts.trace, "FILE",
-      "Write a timeline of all ranks for Perfetto (ui.perfetto.dev)");
-  app.add_flag("-q,--quiet", texts.quiet, "No progress on stderr; paths still go to stdout")->group("Output");
-
-  add("Picture", "--negative-prompt", texts.negative_prompt, "TEXT", "What to keep away from [nothing]");
-  add("Picture", "--height", texts.height, "PIXELS", "Height [the model's]");
-  add("Picture", "--width", texts.width, "PIXELS", "Width [the model's]");
-  add("Picture", "--seed", texts.seed, "N", "Seed of the noise [random]");
-  add("Picture", "--num-images-per-prompt", texts.images, "N", "Pictures of each prompt [1]");
-  app.add_flag("--no-resolution-binning,--no-use-resolution-binning", texts.no_binning,
-               "Paint at exactly this size, not at the nearest one of the training")
-      ->group("Picture");
-
-  add("Model", "--model", texts.model, "FOLDER", "Checkpoint in diffusers' format [the model that ships]");
-  add("Model", "--num-inference-steps", texts.steps, "N", "Denoising steps [the model's, often 20]");
-  add("Model", "--guidance-scale", texts.guidance, "X",
-      "How closely to follow the prompt; 1: no guidance [4.5]");
-  add("Model", "--scheduler", texts.scheduler, "NAME", scheduler_names());
-  add("Model", "--max-sequence-length", texts.max_sequence_length, "N",
-      "Tokens of a prompt that count [the model's]");
-
-  add("Machine", "--dtype", texts.dtype, "TYPE", "auto [bf16 where the hardware has it], fp32, bf16, fp16");
-  add("Machine", "--device", texts.device, "DEVICE", "cpu [default], cuda or cuda:N");
-  add("Machine", "--threads", texts.threads, "N", "Threads of each rank [1; all cores for a rank alone]");
-
-  add_run_options(app, texts.parallel);
-  add_degree_options(app, texts.parallel);
+void add_generate_options(FieldOptions& options) {
+  const auto all = [](const FieldInfo&) { return true; };
+  options.add(run_fields(), all);
+  options.add(engine::request_fields(), all);
+  options.add(parallel::parallel_fields(), all);
+  options.add(message_fields(), all);
 }
 
-void add_mesh_options(CLI::App& app, MeshTexts& texts) {
-  const auto add = [&app](const char* name, auto& value, const char* type, const char* description) {
-    app.add_option(name, value, description)->type_name(type)->take_last();
-  };
-  add("--world", texts.world, "N", "How many ranks there are [the product of the degrees]");
-  add("--model", texts.model, "FOLDER",
-      "Checkpoint to share out: blocks, rows, heads and weights of each rank");
-  add("--height", texts.height, "PIXELS", "Of the picture to share out [the model's]");
-  add("--width", texts.width, "PIXELS", "Of the picture to share out [the model's]");
-  add("--dtype", texts.dtype, "TYPE", "Of the weights: auto, fp32, bf16, fp16");
-  app.add_flag("--json", texts.json, "Print JSON");
-  add_degree_options(app, texts.parallel);
-}
-
-// CLI11 takes a prompt in brackets for a list of words; this mark before it keeps it whole.
-constexpr char kMark = '\x01';
-
-std::string guard(const std::string& prompt) {
-  return prompt.starts_with("[") ? kMark + prompt : prompt;
-}
-
-std::string unguard(const std::string& prompt) {
-  return prompt.starts_with(kMark) ? prompt.substr(1) : prompt;
+// A mesh asks for the degrees, and for what the shares of a model depend on.
+void add_mesh_options(FieldOptions& options) {
+  options.add(mesh_fields(), [](const FieldInfo&) { return true; });
+  options.add(engine::request_fields(), [](const FieldInfo& info) {
+    return info.name == "height" || info.name == "width" || info.name == "dtype";
+  });
+  options.add(parallel::parallel_fields(),
+              [](const FieldInfo& info) { return info.group == parallel::kDegreeGroup; });
 }
 
 // Folds '_' to '-' in names of options and splits `--name=value` (CLI11 would skip an empty value). Values
 // stay as they are: the word after an option that takes a value is that value.
-std::vector<std::string> normalize(const std::vector<std::string>& arguments, const CLI::App& command) {
+std::vector<std::string> normalize(const std::vector<std::string>& arguments, const CLI::App& command,
+                                   const FieldOptions& options) {
   std::vector<std::string> result = {arguments[0]};
   bool is_value = false, only_prompts = false;
   for (size_t i = 1; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (std::exchange(is_value, false) || only_prompts || !argument.starts_with("-")) {
-      result.push_back(guard(argument));
+      result.push_back(guard_brackets(argument));
       continue;
     }
     const size_t equals = argument.find('=');
@@ -159,7 +99,7 @@ std::vector<std::string> normalize(const std::vector<std::string>& arguments, co
     only_prompts = name == "--";
     is_value = takes_value && equals == std::string::npos;
     result.push_back(name);
-    if (is_value && takes_list(name)) {
+    if (is_value && options.takes_list(name)) {
       if (const size_t length = list_length(arguments, i + 1); length > 0) {
         const auto first = arguments.begin() + static_cast<int64_t>(i) + 1;
         result.push_back(fmt::format("{}", fmt::join(first, first + static_cast<int64_t>(length), " ")));
@@ -169,7 +109,7 @@ std::vector<std::string> normalize(const std::vector<std::string>& arguments, co
     }
     if (equals == std::string::npos) continue;
     if (takes_value) {
-      result.push_back(guard(argument.substr(equals + 1)));
+      result.push_back(guard_brackets(argument.substr(equals + 1)));
     } else if (option) {
       usage_error(name, "takes no value, got '{}'", argument.substr(equals + 1));
     } else {
@@ -215,66 +155,20 @@ void check_command(const CLI::App& app, const std::vector<std::string>& argument
   usage_error(word, "unknown command; to paint a prompt: tessera generate \"{}\"", word);
 }
 
-uint64_t random_seed() {
-  return std::random_device()();
-}
-
-std::filesystem::path output_path(const GenerateTexts& texts, engine::OutputType type) {
-  const std::string extension = type == engine::OutputType::kImage ? ".png" : ".safetensors";
-  std::filesystem::path path = texts.output.value_or("out" + extension);
-  if (path.extension() != extension) {
-    usage_error("--output", "'{}' must end in {}: {} are written in that format", path.string(), extension,
-                type == engine::OutputType::kImage ? "pictures" : "latents");
-  }
-  return path;
-}
-
-GenerateArguments to_arguments(const GenerateTexts& texts) {
-  if (texts.prompts.empty()) usage_error("PROMPT", "give at least one prompt (it may be empty: \"\")");
-  GenerateArguments arguments;
-  engine::Request& request = arguments.request;
-  for (const std::string& prompt : texts.prompts) request.prompts.push_back(unguard(prompt));
-  request.negative_prompt = texts.negative_prompt.value_or("");
-  if (texts.height) request.height = parse_integer("--height", *texts.height);
-  if (texts.width) request.width = parse_integer("--width", *texts.width);
-  if (texts.steps) request.num_inference_steps = parse_integer("--num-inference-steps", *texts.steps);
-  if (texts.guidance) request.guidance_scale = parse_number("--guidance-scale", *texts.guidance);
-  request.seed = texts.seed ? parse_seed("--seed", *texts.seed) : random_seed();
-  if (texts.images) request.num_images_per_prompt = parse_integer("--num-images-per-prompt", *texts.images);
-  request.scheduler = texts.scheduler;
-  if (texts.max_sequence_length) {
-    request.max_sequence_length = parse_integer("--max-sequence-length", *texts.max_sequence_length);
-  }
-  request.resolution_binning = !texts.no_binning;
-  request.output_type = parse_output_type("--output-type", texts.output_type);
-  request.device = parse_device("--device", texts.device);
-  request.dtype = parse_dtype("--dtype", texts.dtype, request.device);
-  arguments.model = texts.model;
-  arguments.output = output_path(texts, request.output_type);
-  if (texts.report) arguments.report = *texts.report;
-  if (texts.trace) arguments.trace = *texts.trace;
-  if (texts.threads) {
-    const int64_t threads = parse_integer("--threads", *texts.threads);
-    if (threads < 1 || threads > 1024) usage_error("--threads", "must be from 1 to 1024, got {}", threads);
-    arguments.threads = static_cast<int>(threads);
-  }
-  arguments.quiet = texts.quiet;
-  arguments.parallel = parse_parallel_options(texts.parallel);
-  arguments.messages = parse_message_options(texts.parallel);
+GenerateArguments generate_arguments(const FieldOptions& options) {
+  GenerateArguments arguments = {options.read(engine::request_fields()),
+                                 options.read(parallel::parallel_fields()), options.read(run_fields()),
+                                 options.read(message_fields())};
+  output_path(arguments);  // for what it throws
   return arguments;
 }
 
-MeshArguments to_arguments(const MeshTexts& texts) {
-  MeshArguments arguments;
-  arguments.parallel = parse_parallel_options(texts.parallel);
-  arguments.json = texts.json;
-  if (texts.world) arguments.world = parse_integer("--world", *texts.world);
-  arguments.model = texts.model;
+MeshArguments mesh_arguments(const FieldOptions& options) {
+  MeshArguments arguments = options.read(mesh_fields());
+  arguments.parallel = options.read(parallel::parallel_fields());
+  arguments.request = options.read(engine::request_fields());
   arguments.request.prompts = {""};
-  if (texts.height) arguments.request.height = parse_integer("--height", *texts.height);
-  if (texts.width) arguments.request.width = parse_integer("--width", *texts.width);
-  arguments.request.dtype = parse_dtype("--dtype", texts.dtype, arguments.request.device);
-  if (!texts.model && (texts.height || texts.width || texts.dtype != "auto"))
+  if (!arguments.model && (arguments.request.height || arguments.request.width || arguments.request.dtype))
     usage_error("mesh", "--height, --width and --dtype say what a --model is to paint; give that too");
   return arguments;
 }
@@ -288,10 +182,10 @@ Command parse_arguments(std::vector<std::string> arguments) {
   app.footer(kMainFooter);
   app.get_formatter()->column_width(34);
 
-  GenerateTexts generate_texts;
   CLI::App* generate = app.add_subcommand("generate", "Paint pictures from prompts");
   generate->footer(kGenerateFooter);
-  add_generate_options(*generate, generate_texts);
+  FieldOptions generate_options(*generate);
+  add_generate_options(generate_options);
 
   ModelsArguments models_arguments;
   CLI::App* models = app.add_subcommand("models", "Tell what is in a checkpoint and whether it can run");
@@ -299,10 +193,10 @@ Command parse_arguments(std::vector<std::string> arguments) {
   models->add_option("FOLDER", models_arguments.model,
                      "Checkpoint in diffusers' format [the model that ships]");
 
-  MeshTexts mesh_texts;
   CLI::App* mesh = app.add_subcommand("mesh", "Show how ranks are grouped for given degrees");
   mesh->footer(kMeshFooter);
-  add_mesh_options(*mesh, mesh_texts);
+  FieldOptions mesh_options(*mesh);
+  add_mesh_options(mesh_options);
 
   if (arguments.empty()) return ShowText{app.help()};
   check_command(app, arguments);
@@ -310,7 +204,7 @@ Command parse_arguments(std::vector<std::string> arguments) {
   for (const CLI::App* known : {generate, models, mesh}) {
     if (known->get_name() == arguments[0]) command = known;
   }
-  arguments = normalize(arguments, *command);
+  arguments = normalize(arguments, *command, command == mesh ? mesh_options : generate_options);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes words from the back
   try {
     app.parse(arguments);
@@ -327,8 +221,8 @@ Command parse_arguments(std::vector<std::string> arguments) {
     usage_error("command line", "{}; see tessera {} --help", error.what(), command->get_name());
   }
   if (command == models) return models_arguments;
-  if (command == mesh) return to_arguments(mesh_texts);
-  return to_arguments(generate_texts);
+  if (command == mesh) return mesh_arguments(mesh_options);
+  return generate_arguments(generate_options);
 }
 
 }  // namespace tessera::cli

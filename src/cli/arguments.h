@@ -2,28 +2,15 @@
 // spelling works too.
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "cli/parallel_options.h"
+#include "cli/generate_arguments.h"
 #include "engine/request.h"
 
 namespace tessera::cli {
-
-struct GenerateArguments {
-  engine::Request request;
-  std::optional<std::string> model;  // folder or name; see find_model
-  std::filesystem::path output;
-  std::optional<std::filesystem::path> report;
-  std::optional<std::filesystem::path> trace;
-  std::optional<int> threads;  // of each rank
-  bool quiet = false;
-  parallel::ParallelOptions parallel;
-  MessageOptions messages;
-};
 
 struct MeshArguments {
   parallel::ParallelOptions parallel;

@@ -35,8 +35,8 @@ fs::path find_model(const std::optional<std::string>& name) {
     if (fs::exists(candidate / "model_index.json", code)) return candidate;
   }
   if (name) return *name;
-  input_error("--model", "the model '{}' is not in {}; name a folder, or set TESSERA_MODELS", kDefaultModel,
-              fmt::join(std::vector<std::string>(folders.begin(), folders.end()), ", "));
+  input_error(field("model"), "the model '{}' is not in {}; name a folder, or set TESSERA_MODELS",
+              kDefaultModel, fmt::join(std::vector<std::string>(folders.begin(), folders.end()), ", "));
 }
 
 }  // namespace tessera::cli

@@ -4,15 +4,16 @@
 #include <c10/util/Logging.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <numeric>
 
+#include "cli/field_options.h"
 #include "cli/find_model.h"
 #include "cli/painting.h"
 #include "cli/report.h"
-#include "cli/values.h"
 #include "comm/collectives.h"
 #include "comm/nccl.h"
 #include "comm/peer_error.h"
@@ -34,9 +35,9 @@ namespace {
 constexpr int64_t kMostRanks = 1024;
 
 comm::Rendezvous with_options(comm::Rendezvous place, const MessageOptions& messages) {
-  if (messages.timeout) place.timeout = *messages.timeout;
+  if (messages.timeout) place.timeout = std::chrono::milliseconds(std::llround(*messages.timeout * 1000));
   if (messages.interface) place.interface = *messages.interface;
-  place.shared_memory = !messages.no_shared_memory;
+  place.shared_memory = messages.shared_memory;
   if (messages.interface && place.shared_memory && place.local_world_size == place.world_size) {
     usage_error("--interface",
                 "all ranks are on this host and share memory; leave it out, or add --no-shared-memory");
@@ -71,7 +72,7 @@ Painting on_own_device(Painting painting, int64_t local_rank) {
 }
 
 int run_alone(const Painting& painting) {
-  set_threads(painting.arguments.threads, 1);
+  set_threads(painting.arguments.run.threads, 1);
   comm::World world;
   launch::RankStatus status;
   paint(on_own_device(painting, 0), world, status, launch::interrupted);
@@ -87,12 +88,12 @@ int run_on_own_ranks(const Painting& painting, const std::vector<std::string>& w
   const launch::Launched launched = launch::launch_ranks(painting.ranks(), common.timeout, words);
   if (launched.failure.exit_code == 0) return 0;
   for (const std::string& path : painting.outputs) remove_unfinished_file(path, launched.file_token);
-  for (const auto& file : {painting.arguments.report, painting.arguments.trace}) {
+  for (const auto& file : {painting.arguments.run.report, painting.arguments.run.trace}) {
     if (file) remove_unfinished_file(*file, launched.file_token);
   }
   // A bar may stand on the terminal.
   if (::isatty(STDERR_FILENO) == 1) launch::say("\r\033[K");
-  return launch::tell(launched.failure);
+  return launch::tell(launched.failure, option_name);
 }
 
 const GenerateArguments& require_generate(const Command& command) {
@@ -106,36 +107,18 @@ struct RefusedByFirst {
   int exit_code;
 };
 
-// What rank 0 tells the others: its command line and what it chose for it, or that it failed. Fields end with
-// NUL, which no word of a command line holds.
-std::string encode(const std::vector<std::string>& fields) {
-  std::string text;
-  for (const std::string& field : fields) text += field + '\0';
-  return text;
-}
-
-std::vector<std::string> decode(const std::string& text) {
-  std::vector<std::string> fields;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\0', begin), text.size());
-    fields.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return fields;
-}
-
-constexpr size_t kChoices = 3;  // fields before the words
+// What rank 0 tells the others: its arguments with every choice made, or that it failed.
+constexpr const char* kFailed = "failed ";
 
 // From what rank 0 told. Throws RefusedByFirst, and Error where it makes no sense.
 GenerateArguments read_request(const std::string& text) {
-  const std::vector<std::string> fields = decode(text);
-  if (fields.size() == 2 && fields[0] == "failed")
-    throw RefusedByFirst{launch::known_exit_code(parse_integer("rank 0", fields[1]))};
-  if (fields.size() <= kChoices || fields[0] != "go") throw comm::PeerError(0, "sent no request");
-  GenerateArguments arguments = require_generate(parse_arguments({fields.begin() + kChoices, fields.end()}));
-  arguments.request.seed = parse_seed("--seed", fields[1]);
-  arguments.request.dtype = parse_dtype("--dtype", fields[2], arguments.request.device);
-  return arguments;
+  if (text.starts_with(kFailed))
+    throw RefusedByFirst{launch::known_exit_code(std::atoi(text.c_str() + std::strlen(kFailed)))};
+  try {
+    return read_arguments(text);
+  } catch (const Error& error) {
+    throw comm::PeerError(0, "sent no request: " + error.message());
+  }
 }
 
 // Throws Error(kInput) that names the first rank which differs from rank 0 in program or model, or could not
@@ -168,16 +151,14 @@ Painting agree(const std::vector<std::string>& words, const comm::Group& world) 
   if (world.rank == 0) {
     Painting painting;
     try {
-      const GenerateArguments arguments = require_generate(parse_arguments(words));
+      GenerateArguments arguments = require_generate(parse_arguments(words));
       painting = plan_painting(arguments, world.size);
       require_outputs(painting);
-      std::vector<std::string> fields = {"go", std::to_string(arguments.request.seed),
-                                         dtype_name(arguments.request.dtype)};
-      fields.insert(fields.end(), words.begin(), words.end());
-      comm::broadcast_bytes(encode(fields), 0, world);
+      arguments.request = painting.settings.request;
+      comm::broadcast_bytes(write_arguments(arguments), 0, world);
     } catch (...) {
       const launch::Failure failure = launch::current_failure();
-      comm::broadcast_bytes(encode({"failed", std::to_string(failure.exit_code)}), 0, world);
+      comm::broadcast_bytes(kFailed + std::to_string(failure.exit_code), 0, world);
       throw;
     }
     require_same_fingerprints(painting.model.folder, "", world);
@@ -189,9 +170,9 @@ Painting agree(const std::vector<std::string>& words, const comm::Group& world) 
   try {
     painting = plan_painting(arguments, world.size);
   } catch (const Error& error) {
-    refusal = error.what();
+    refusal = error.message();
   }
-  require_same_fingerprints(find_model(arguments.model), refusal, world);
+  require_same_fingerprints(find_model(arguments.run.model), refusal, world);
   return painting;
 }
 
@@ -217,7 +198,7 @@ void paint_as_rank(const std::vector<std::string>& words, comm::Rendezvous place
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
   const Painting painting = agree(words, world.group(all, "world"));
-  set_threads(painting.arguments.threads, place.local_world_size);
+  set_threads(painting.arguments.run.threads, place.local_world_size);
   if (may_pin) pin_rank(place);
   paint(on_own_device(painting, place.local_rank), world, status, cancelled);
   launch::flush_output();
@@ -248,7 +229,7 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
   } catch (...) {
     launch::Failure failure = launch::current_failure();
     failure.message = fmt::format("[rank {}] {}, {}", place.rank, failure.message, status.place());
-    exit_code = launch::tell(failure);
+    exit_code = launch::tell(failure, option_name);
   }
   ::_exit(exit_code);
 }

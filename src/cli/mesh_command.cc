@@ -17,7 +17,6 @@ namespace {
 
 using parallel::Axis;
 using parallel::Mesh;
-using OrderedJson = nlohmann::ordered_json;
 
 constexpr int64_t kPlenty = int64_t{1} << 40;
 
@@ -71,7 +70,7 @@ Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t r
   const Range blocks = layout.stage(ranks.pipeline.rank);
 
   // On the meta device nothing is read.
-  const models::LoadOptions options{{subject.settings.request.dtype, at::kMeta, tensor_groups}, blocks};
+  const models::LoadOptions options{{*subject.settings.request.dtype, at::kMeta, tensor_groups}, blocks};
   models::LoadStatistics statistics;
   const ScopedLogSink silence({});
   subject.model.family->load_denoiser(subject.model.folder, options, statistics);

@@ -44,11 +44,11 @@ std::string describe_weights(const std::filesystem::path& folder) {
       parameters += count;
       bytes += entry.end - entry.begin;
     }
-    return fmt::format("{:>9}  {:<5} {:>10}  {}", count_text(parameters), dtype_name(checkpoint.dtype()),
-                       bytes_text(bytes),
+    return fmt::format("{:>9}  {:<5} {:>10}  {}", count_text(parameters),
+                       engine::dtype_name(checkpoint.dtype()), bytes_text(bytes),
                        found.files == 1 ? "1 file" : fmt::format("sharded, {} files", found.files));
   } catch (const Error& error) {
-    return error.what();
+    return spell(error.message(), option_name);
   }
 }
 
@@ -77,7 +77,7 @@ std::string find_obstacle(const std::filesystem::path& folder) {
                settings.max_sequence_length);
     return "";
   } catch (const Error& error) {
-    return error.what();
+    return spell(error.message(), option_name);
   }
 }
 
@@ -90,8 +90,9 @@ int run_models(const ModelsArguments& arguments) {
   for (const auto& [name, part] : index.values().items()) {
     if (!name.starts_with("_") && part.is_array()) print_part(folder, name, part);
   }
-  const ScopedLogSink sink(
-      [](LogLevel, const std::string& message) { fmt::print("  warning: {}\n", message); });
+  const ScopedLogSink sink([](LogLevel, const std::string& message) {
+    fmt::print("  warning: {}\n", spell(message, option_name));
+  });
   const std::string obstacle = find_obstacle(folder);
   if (obstacle.empty()) {
     fmt::print("  every weight that is needed is there, in the right shape\n");

@@ -61,8 +61,8 @@ std::string headline(const Painting& painting) {
   return fmt::format("{} ({}): {} {} of {} x {}, {} {}, guidance {}, seed {}, {} on {}",
                      model_name(painting.model), painting.model.family->title, pictures,
                      pictures == 1 ? "picture" : "pictures", settings.width, settings.height, settings.steps,
-                     settings.steps == 1 ? "step" : "steps", settings.guidance, settings.request.seed,
-                     dtype_name(settings.request.dtype), machine_text(painting));
+                     settings.steps == 1 ? "step" : "steps", settings.guidance, *settings.request.seed,
+                     engine::dtype_name(*settings.request.dtype), machine_text(painting));
 }
 
 void write_text(const std::filesystem::path& path, std::string_view text) {
@@ -151,19 +151,19 @@ int64_t Painting::ranks() const {
 Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
   Painting painting;
   painting.arguments = arguments;
-  painting.model = engine::read_model(find_model(arguments.model));
+  painting.model = engine::read_model(find_model(arguments.run.model));
   painting.settings = engine::resolve(arguments.request, painting.model);
   painting.layout =
       resolve_layout(arguments.parallel, workload(painting.settings, painting.model), world_size);
-  painting.outputs = output_paths(arguments.output, painting.settings);
+  painting.outputs = output_paths(output_path(arguments), painting.settings);
   if (painting.ranks() == 1) {
-    if (arguments.messages.timeout)
-      usage_error("--timeout", "is of runs with several ranks; leave it out, or raise --nproc or a degree");
-    if (arguments.messages.interface)
-      usage_error("--interface", "is of runs with several ranks; leave it out, or raise --nproc or a degree");
-    if (arguments.messages.no_shared_memory)
-      usage_error("--no-shared-memory",
-                  "is of runs with several ranks; leave it out, or raise --nproc or a degree");
+    const auto refuse = [](bool given, const std::string& name) {
+      if (given)
+        usage_error(name, "is of runs with several ranks; leave it out, or raise --nproc or a degree");
+    };
+    refuse(arguments.messages.timeout.has_value(), field("timeout"));
+    refuse(arguments.messages.interface.has_value(), field("interface"));
+    refuse(!arguments.messages.shared_memory, field("shared_memory", false));
   } else if (const at::Device device = arguments.request.device; !device.is_cpu()) {
     if (!comm::has_nccl())
       usage_error(
@@ -180,8 +180,8 @@ Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t
 void require_outputs(const Painting& painting) {
   for (const std::string& path : painting.outputs) require_writable(path);
   std::vector<std::pair<std::string, std::filesystem::path>> more;  // option and file
-  if (painting.arguments.report) more.emplace_back("--report", *painting.arguments.report);
-  if (painting.arguments.trace) more.emplace_back("--trace", *painting.arguments.trace);
+  if (painting.arguments.run.report) more.emplace_back("--report", *painting.arguments.run.report);
+  if (painting.arguments.run.trace) more.emplace_back("--trace", *painting.arguments.run.trace);
   for (size_t i = 0; i < more.size(); ++i) {
     const auto& [option, file] = more[i];
     require_writable(file);
@@ -208,15 +208,15 @@ void paint(const Painting& painting, comm::World& world, launch::RankStatus& sta
            }});
   const parallel::Ranks ranks(world, painting.layout);
   comm::barrier(ranks.world);
-  if (painting.arguments.trace) timeline.emplace(world.rank());
+  if (painting.arguments.run.trace) timeline.emplace(world.rank());
   const bool first = world.rank() == 0;
 
   std::vector<std::string> warnings;
   std::optional<ScopedLogSink> collector;
   std::optional<Progress> progress;
   if (first) {
-    progress.emplace(painting.arguments.quiet);
-    if (!painting.arguments.quiet) progress->line(headline(painting));
+    progress.emplace(painting.arguments.run.quiet);
+    if (!painting.arguments.run.quiet) progress->line(headline(painting));
   } else {
     collector.emplace([&](LogLevel level, const std::string& message) {
       if (level == LogLevel::kWarning) warnings.push_back(message);
@@ -237,19 +237,19 @@ void paint(const Painting& painting, comm::World& world, launch::RankStatus& sta
   if (!first) return;
   tell_warnings(*progress, told);
   write_outputs(painting, result);
-  if (painting.arguments.trace) {
+  if (painting.arguments.run.trace) {
     OrderedJson events = OrderedJson::array();
     for (const OrderedJson& each : told)
       events.insert(events.end(), each["timeline"].begin(), each["timeline"].end());
-    write_text(*painting.arguments.trace, OrderedJson{{"traceEvents", std::move(events)}}.dump());
+    write_text(*painting.arguments.run.trace, OrderedJson{{"traceEvents", std::move(events)}}.dump());
   }
-  if (painting.arguments.report) {
+  if (painting.arguments.run.report) {
     std::vector<OrderedJson> reports;
     reports.reserve(told.size());
     for (OrderedJson& each : told) reports.push_back(std::move(each["report"]));
     const OrderedJson report =
         make_report(painting.settings, painting.model, painting.layout, result, reports, painting.outputs);
-    write_text(*painting.arguments.report,
+    write_text(*painting.arguments.run.report,
                report.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
   }
   progress->summary(result.seconds);

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "cli/field_options.h"
+#include "core/field_name.h"
 #include "launch/streams.h"
 
 namespace tessera::cli {
@@ -54,7 +56,7 @@ engine::Observer Progress::observer() {
 
 void Progress::line(const std::string& text) {
   erase();
-  launch::say(text + '\n');
+  launch::say(spell(text, option_name) + '\n');
 }
 
 void Progress::summary(const engine::Seconds& seconds) {

@@ -21,29 +21,18 @@ OrderedJson parallel_json(const parallel::Layout& layout) {
   return json;
 }
 
+// The request with every choice made, and what follows from it.
 OrderedJson settings_json(const engine::Settings& settings, const engine::Model& model,
                           const parallel::Layout& layout) {
-  const engine::Request& request = settings.request;
-  OrderedJson json = {{"model", model.folder.string()},
-                      {"model_class", model.family->class_name},
-                      {"prompts", request.prompts},
-                      {"negative_prompt", request.negative_prompt},
-                      {"height", settings.height},
-                      {"width", settings.width},
-                      {"painted_height", settings.painted_height},
-                      {"painted_width", settings.painted_width},
-                      {"num_inference_steps", settings.steps},
-                      {"guidance_scale", settings.guidance},
-                      {"seed", request.seed},
-                      {"num_images_per_prompt", request.num_images_per_prompt},
-                      {"scheduler", settings.scheduler},
-                      {"max_sequence_length", settings.max_sequence_length},
-                      {"resolution_binning", request.resolution_binning},
-                      {"output_type", request.output_type == engine::OutputType::kImage ? "image" : "latent"},
-                      {"dtype", dtype_name(request.dtype)},
-                      {"device", request.device.str()},
-                      {"threads", at::get_num_threads()},
-                      {"version", TESSERA_VERSION}};
+  OrderedJson json = {{"model", model.folder.string()}, {"model_class", model.family->class_name}};
+  engine::Request request = settings.request;
+  if (!request.scheduler) request.scheduler = settings.scheduler;
+  json.update(write_fields(engine::request_fields(), request));
+  json["scheduler_class"] = settings.scheduler;
+  json["painted_height"] = settings.painted_height;
+  json["painted_width"] = settings.painted_width;
+  json["threads"] = at::get_num_threads();
+  json["version"] = TESSERA_VERSION;
   if (parallel::Mesh(layout.sizes).world_size() > 1 || layout.patches > 1)
     json["parallel"] = parallel_json(layout);
   return json;
@@ -56,19 +45,6 @@ uint64_t peak_rss_bytes() {
 }
 
 }  // namespace
-
-std::string dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "fp32";
-    case at::kBFloat16:
-      return "bf16";
-    case at::kHalf:
-      return "fp16";
-    default:
-      return c10::toString(dtype);
-  }
-}
 
 std::string model_name(const engine::Model& model) {
   const std::filesystem::path folder = std::filesystem::absolute(model.folder).lexically_normal();
@@ -107,11 +83,10 @@ ImageText png_text(const engine::Settings& settings, const engine::Model& model,
   if (!request.negative_prompt.empty()) parameters += "\nNegative prompt: " + request.negative_prompt;
   parameters += fmt::format(
       "\nSteps: {}, Sampler: {}, CFG scale: {}, Seed: {}, Size: {}x{}, Model: {}, Version: Tessera {}",
-      settings.steps, settings.scheduler, settings.guidance, request.seed, settings.width, settings.height,
+      settings.steps, settings.scheduler, settings.guidance, *request.seed, settings.width, settings.height,
       model_name(model), TESSERA_VERSION);
   OrderedJson json = settings_json(settings, model, layout);
   json["model"] = model_name(model);  // the folder says more about the machine than about the picture
-  json["prompt"] = prompt;
   json["picture"] = index;
   const std::string text = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   return {{"parameters", parameters}, {"tessera", text}, {"Software", "Tessera " TESSERA_VERSION}};

@@ -10,9 +10,6 @@
 
 namespace tessera::cli {
 
-// Keys in the order in which they are told here and in Settings.
-using OrderedJson = nlohmann::ordered_json;
-
 // `settings`, `seconds` {load, encode, denoise, decode, total}, `step_seconds` [one per step], `ranks`
 // [rank_report() of each] and `outputs` [paths]. `layout`: with its ranks in the settings unless it is of
 // one.
@@ -28,9 +25,6 @@ OrderedJson rank_report(int64_t rank, const engine::Result& result, OrderedJson 
 // run.
 ImageText png_text(const engine::Settings& settings, const engine::Model& model,
                    const parallel::Layout& layout, int64_t index);
-
-// The short name of a dtype: fp32, bf16, fp16, or what libtorch calls it.
-std::string dtype_name(at::ScalarType dtype);
 
 // The model's folder without where it lies.
 std::string model_name(const engine::Model& model);

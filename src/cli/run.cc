@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "cli/arguments.h"
+#include "cli/field_options.h"
 #include "cli/generate_command.h"
 #include "cli/mesh_command.h"
 #include "cli/models_command.h"
@@ -61,7 +62,7 @@ int run(const std::vector<std::string>& arguments) noexcept {
     launch::flush_output();
     return exit_code;
   } catch (...) {
-    return launch::tell(launch::current_failure());
+    return launch::tell(launch::current_failure(), option_name);
   }
 }
 

@@ -20,7 +20,8 @@ namespace tessera::comm {
 namespace {
 
 [[noreturn]] void refused(const std::string& what) {
-  throw Error(ErrorKind::kPeer, "shared memory", what + "; --no-shared-memory does without");
+  throw Error(ErrorKind::kPeer, "shared memory",
+              what + "; " + field("shared_memory", false) + " does without");
 }
 
 [[noreturn]] void cannot(const std::string& what) {

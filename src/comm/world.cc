@@ -112,7 +112,7 @@ std::string listening_address(const Rendezvous& rendezvous) {
   if (rendezvous.local_world_size < rendezvous.world_size && is_loopback(address) &&
       !is_loopback(rendezvous.address)) {
     usage_error(
-        "--interface",
+        field("interface"),
         "'{}' is the loopback device ({}) on this host, where ranks of other hosts cannot reach it; name "
         "the network interface between the hosts",
         rendezvous.address, address);

@@ -11,15 +11,17 @@ c10::Device use_device(c10::Device device, int64_t fallback) {
   if (device.is_cpu()) return device;
   const auto count = static_cast<int64_t>(at::getNumGPUs());
   if (count == 0) {
-    usage_error("--device",
-                "no GPU can be used: this libtorch has no CUDA or finds no driver; use --device cpu");
+    usage_error(field("device"),
+                "no GPU can be used: this libtorch has no CUDA or finds no driver; use {} cpu",
+                field("device"));
   }
   const int64_t index = device.has_index() ? device.index() : fallback;
   if (index >= count) {
     if (device.has_index())
-      usage_error("--device", "'{}': this host has {} GPUs, from cuda:0", device.str(), count);
-    usage_error("--device", "rank {} of this host needs a GPU of its own, and there are {}; use fewer ranks",
-                index, count);
+      usage_error(field("device"), "'{}': this host has {} GPUs, from cuda:0", device.str(), count);
+    usage_error(field("device"),
+                "rank {} of this host needs a GPU of its own, and there are {}; use fewer ranks", index,
+                count);
   }
   const c10::Device chosen(device.type(), static_cast<c10::DeviceIndex>(index));
   c10::impl::VirtualGuardImpl(chosen.type()).setDevice(chosen);

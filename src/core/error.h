@@ -1,5 +1,5 @@
-// Errors. `Error` is what users or the world cause (a flag, a file, a peer); `TESSERA_CHECK` guards against
-// our own mistakes. The library throws; only the command line prints and exits.
+// Errors. `Error` is what users or the world cause (a request, a file, a peer); `TESSERA_CHECK` guards
+// against our own mistakes. The library throws; only the command line prints and exits.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,25 +8,33 @@
 #include <string>
 #include <utility>
 
+#include "core/field_name.h"
+
 namespace tessera {
 
 // The values are the exit codes of the program.
 enum class ErrorKind { kUsage = 2, kInput = 3, kPeer = 4, kMemory = 5 };
 
-// One line: `[where] what is wrong, and what to do`.
+// One line: `[where] what is wrong, and what to do`. Both may name fields of the request, by field().
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& where, const std::string& what)
-      : std::runtime_error(fmt::format("[{}] {}", where, what)), kind_(kind) {}
+      : Error(kind, fmt::format("[{}] {}", where, what)) {}
 
   ErrorKind kind() const { return kind_; }
   int exit_code() const { return static_cast<int>(kind_); }
+  // For spell() and fields_in(); what() has the fields by their names.
+  const std::string& message() const { return message_; }
 
  private:
+  Error(ErrorKind kind, std::string message)
+      : std::runtime_error(spell(message)), kind_(kind), message_(std::move(message)) {}
+
   ErrorKind kind_;
+  std::string message_;
 };
 
-// A flag or a request that cannot be served (exit code 2).
+// A request, or an option of the program, that cannot be served (exit code 2).
 template <typename... Args>
 [[noreturn]] void usage_error(const std::string& where, fmt::format_string<Args...> format, Args&&... args) {
   throw Error(ErrorKind::kUsage, where, fmt::format(format, std::forward<Args>(args)...));

@@ -12,6 +12,7 @@
 namespace tessera {
 
 using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;  // keeps the order in which keys were added
 
 // Parses a whole document. Non-finite numbers become floating-point values. Nesting is limited to 100 levels.
 // Throws Error(kInput) with `where` and the position of the first mistake.

@@ -12,7 +12,7 @@
 namespace tessera::engine {
 
 struct Batch {
-  // Throws Error(kUsage) for requests that cannot go together, naming the first option in which they differ.
+  // Throws Error(kUsage) for requests that cannot go together, naming the first field in which they differ.
   explicit Batch(std::span<const Settings> requests);
 
   std::vector<std::string> prompts;  // the distinct ones of all requests, negative ones as well

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/field_name.h"
 #include "core/log.h"
 
 namespace tessera::engine {
@@ -22,7 +23,8 @@ at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width) {
 Image to_image(const at::Tensor& x) {
   at::Tensor unit = (x * 0.5 + 0.5).clamp(0, 1);
   if (unit.isnan().any().item<bool>()) {
-    log_warning("the picture holds numbers that overflowed and are painted black; try --dtype fp32");
+    log_warning("the picture holds numbers that overflowed and are painted black; try {} fp32",
+                field("dtype"));
     unit = unit.nan_to_num(0);
   }
   const at::Tensor bytes =

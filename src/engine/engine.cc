@@ -48,7 +48,7 @@ std::vector<Image> to_images(const at::Tensor& pixels) {
 // In which forms this rank needs the parts, by PartKind.
 std::array<models::LoadOptions, kPartKinds> forms_of(const Request& request, const parallel::Ranks& ranks) {
   models::LoadOptions whole;
-  whole.placement.dtype = request.dtype;
+  whole.placement.dtype = *request.dtype;
   whole.placement.device = request.device;
   models::LoadOptions text = whole, stage = whole;
   if (ranks.layout.text_encoder_parallel) text.placement.groups.inner = ranks.replica;

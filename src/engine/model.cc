@@ -6,13 +6,15 @@ namespace tessera::engine {
 JsonConfig read_model_index(const std::filesystem::path& folder) {
   std::error_code code;
   if (!std::filesystem::exists(folder, code)) {
-    input_error(folder.empty() ? "--model" : folder.string(),
-                "no such folder; --model wants one that diffusers' save_pretrained wrote, or into which a "
-                "hub's model was "
-                "downloaded");
+    input_error(
+        folder.empty() ? field("model") : folder.string(),
+        "no such folder; {} wants one that diffusers' save_pretrained wrote, or into which a hub's model "
+        "was downloaded",
+        field("model"));
   }
   if (!std::filesystem::is_directory(folder, code)) {
-    input_error(folder.string(), "is a file; --model wants the folder that holds model_index.json");
+    input_error(folder.string(), "is a file; {} wants the folder that holds model_index.json",
+                field("model"));
   }
   if (!std::filesystem::exists(folder / "model_index.json", code)) {
     input_error(folder.string(), "holds no model_index.json, so diffusers' save_pretrained did not write it");

@@ -1,44 +1,109 @@
 #include "engine/request.h"
 
-#include <cmath>
+#include <fmt/ranges.h>
 
+#include <charconv>
+#include <random>
+
+#include "core/cpu.h"
 #include "core/error.h"
-#include "core/utf8.h"
 #include "samplers/sampler.h"
 
 namespace tessera::engine {
 namespace {
 
-constexpr int64_t kMaxSide = 16384;
 constexpr int64_t kMaxPictures = 1024;
-constexpr int64_t kMaxSteps = 10000;
-constexpr int64_t kMaxTokens = 4096;
+constexpr double kMaxSide = 16384, kMaxSteps = 10000, kMaxTokens = 4096;
 
-void check_text(const std::string& option, const std::string& text) {
-  if (const auto position = find_invalid_utf8(text)) {
-    usage_error(option, "is not valid UTF-8 (byte {})", *position);
+const std::vector<std::pair<std::string, at::ScalarType>> kDtypes = {
+    {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
+
+std::optional<at::ScalarType> read_dtype(const std::string& text) {
+  for (const auto& [name, dtype] : kDtypes) {
+    if (name == text) return dtype;
   }
+  return std::nullopt;  // "auto"
 }
 
-int64_t in_range(const std::string& option, int64_t value, int64_t most) {
-  if (value < 1 || value > most) usage_error(option, "must be from 1 to {}, got {}", most, value);
-  return value;
+at::Device read_device(const std::string& text) {
+  if (text == "cpu") return at::kCPU;
+  const bool numbered = text.starts_with("cuda:");
+  int8_t index = 0;
+  const char* const end = text.data() + text.size();
+  const auto read = numbered ? std::from_chars(text.data() + 5, end, index) : std::from_chars_result{end, {}};
+  if ((text != "cuda" && !numbered) || read.ec != std::errc() || read.ptr != end || index < 0)
+    usage_error(field("device"), "expected cpu, cuda or cuda:N, got '{}'", text);
+  // Whether there is one is not asked here: that would start CUDA, long before it is needed.
+  return numbered ? at::Device(at::kCUDA, index) : at::Device(at::kCUDA);
+}
+
+OutputType read_output_type(const std::string& text) {
+  if (text == "image" || text == "pil") return OutputType::kImage;  // diffusers says pil
+  if (text == "latent") return OutputType::kLatent;
+  usage_error(field("output_type"), "expected image or latent, got '{}'", text);
+}
+
+std::string scheduler_help() {
+  std::vector<std::string> names;
+  for (const samplers::SamplerName& known : samplers::known_samplers()) names.push_back(known.short_name);
+  return fmt::format("Sampler instead of the model's own: {}", fmt::join(names, ", "));
+}
+
+Fields<Request> make_fields() {
+  using R = Request;
+  const char *const picture = "Picture", *const model = "Model", *const machine = "Machine";
+  FieldInfo dtype{"dtype", "auto [bf16 where the hardware has it], fp32, bf16, fp16", machine, "TYPE"};
+  dtype.choices = {"auto", "fp32", "bf16", "fp16"};
+  return {
+      plain_field(&R::prompts,
+                  {"prompt", "What to paint; several prompts give several pictures", picture, "TEXT"}),
+      plain_field(&R::negative_prompt,
+                  {"negative_prompt", "What to keep away from [nothing]", picture, "TEXT"}),
+      plain_field(&R::height, {"height", "Height [the model's]", picture, "PIXELS", 1, kMaxSide}),
+      plain_field(&R::width, {"width", "Width [the model's]", picture, "PIXELS", 1, kMaxSide}),
+      plain_field(&R::seed, {"seed", "Seed of the noise [random]", picture, "N"}),
+      plain_field(&R::num_images_per_prompt,
+                  {"num_images_per_prompt", "Pictures of each prompt [1]", picture, "N", 1, kMaxPictures}),
+      plain_field(&R::resolution_binning,
+                  {"use_resolution_binning",
+                   "Paint at the nearest size of the training, then resize and crop [yes]", picture}),
+      plain_field(&R::num_inference_steps, {"num_inference_steps", "Denoising steps [the model's, often 20]",
+                                            model, "N", 1, kMaxSteps}),
+      plain_field(&R::guidance_scale,
+                  {"guidance_scale",
+                   "How closely to follow the prompt; 1: no guidance [the model's, often 4.5]", model, "X"}),
+      plain_field(&R::scheduler, {"scheduler", scheduler_help(), model, "NAME"}),
+      plain_field(
+          &R::max_sequence_length,
+          {"max_sequence_length", "Tokens of a prompt that count [the model's]", model, "N", 1, kMaxTokens}),
+      text_field(
+          &R::output_type, {"output_type", "image [default] or latent", "Output", "TYPE"},
+          [](OutputType type) { return type == OutputType::kImage ? "image" : "latent"; }, read_output_type),
+      text_field(
+          &R::device, {"device", "cpu [default], cuda or cuda:N", machine, "DEVICE"},
+          [](const at::Device& device) { return device.str(); }, read_device),
+      text_field(&R::dtype, std::move(dtype), dtype_name, read_dtype)};
+}
+
+bool has_bf16(const at::Device& device) {
+  return device.is_cuda() || cpu_has_bf16();
 }
 
 // A side in pixels must be a multiple of `unit`.
-void check_side(const std::string& option, int64_t side, int64_t unit) {
+void check_side(const char* name, int64_t side, int64_t unit) {
   if (side % unit == 0) return;
   const int64_t below = side / unit * unit;
   if (below == 0)
-    usage_error(option, "{} is not a multiple of {}; the nearest valid size is {}", side, unit, unit);
-  usage_error(option, "{} is not a multiple of {}; the nearest valid sizes are {} and {}", side, unit, below,
-              below + unit);
+    usage_error(field(name), "{} is not a multiple of {}; the nearest valid size is {}", side, unit, unit);
+  usage_error(field(name), "{} is not a multiple of {}; the nearest valid sizes are {} and {}", side, unit,
+              below, below + unit);
 }
 
-void resolve_size(const Request& request, const Model& model, Settings& settings) {
-  const int64_t side = model.shape.sample_size * model.scale_factor;
-  settings.height = in_range("--height", request.height.value_or(side), kMaxSide);
-  settings.width = in_range("--width", request.width.value_or(side), kMaxSide);
+// Into latents, by way of what is painted.
+void resolve_size(const Model& model, Settings& settings) {
+  const Request& request = settings.request;
+  settings.height = *request.height;
+  settings.width = *request.width;
   const std::pair wish(settings.height, settings.width);
   const std::pair painted =
       request.resolution_binning
@@ -46,8 +111,8 @@ void resolve_size(const Request& request, const Model& model, Settings& settings
           : wish;
   // What is resized after painting need not fit the patches.
   const int64_t unit = painted == wish ? model.scale_factor * model.shape.patch.rows : model.scale_factor;
-  check_side("--height", settings.height, unit);
-  check_side("--width", settings.width, unit);
+  check_side("height", settings.height, unit);
+  check_side("width", settings.width, unit);
   settings.painted_height = painted.first;
   settings.painted_width = painted.second;
   settings.latent_height = painted.first / model.scale_factor;
@@ -64,29 +129,43 @@ std::string scheduler_class(const Request& request, const Model& model) {
 
 }  // namespace
 
-Settings resolve(const Request& request, const Model& model) {
-  if (request.prompts.empty()) usage_error("PROMPT", "give at least one prompt (it may be empty: \"\")");
-  for (const std::string& prompt : request.prompts) check_text("PROMPT", prompt);
-  check_text("--negative-prompt", request.negative_prompt);
+const Fields<Request>& request_fields() {
+  static const Fields<Request> fields = make_fields();
+  return fields;
+}
 
-  Settings settings;
-  settings.request = request;
-  resolve_size(request, model, settings);
-  const models::Family& family = *model.family;
-  settings.steps = in_range("--num-inference-steps",
-                            request.num_inference_steps.value_or(family.default_steps), kMaxSteps);
-  settings.guidance = request.guidance_scale.value_or(family.default_guidance);
-  if (!std::isfinite(settings.guidance)) {
-    usage_error("--guidance-scale", "must be a finite number, got {}", settings.guidance);
+std::string dtype_name(at::ScalarType dtype) {
+  for (const auto& [name, known] : kDtypes) {
+    if (known == dtype) return name;
   }
-  settings.max_sequence_length =
-      in_range("--max-sequence-length",
-               request.max_sequence_length.value_or(family.default_max_sequence_length), kMaxTokens);
-  in_range("--num-images-per-prompt", request.num_images_per_prompt, kMaxPictures);
+  return c10::toString(dtype);
+}
+
+Settings resolve(const Request& wish, const Model& model) {
+  const models::Family& family = *model.family;
+  Settings settings;
+  Request& request = settings.request = wish;
+  const auto choose = [](auto& value, auto chosen) {
+    if (!value) value = chosen;
+  };
+  choose(request.height, model.shape.sample_size * model.scale_factor);
+  choose(request.width, model.shape.sample_size * model.scale_factor);
+  choose(request.num_inference_steps, family.default_steps);
+  choose(request.guidance_scale, family.default_guidance);
+  choose(request.max_sequence_length, family.default_max_sequence_length);
+  choose(request.dtype, has_bf16(request.device) ? at::kBFloat16 : at::kFloat);
+  if (!request.seed) request.seed = std::random_device()();
+  check_fields(request_fields(), request);
+  if (request.prompts.empty())
+    usage_error(field("prompt"), "give at least one prompt (it may be empty: \"\")");
   if (settings.pictures() > kMaxPictures) {
-    usage_error("--num-images-per-prompt", "{} pictures in one run, at most {}", settings.pictures(),
+    usage_error(field("num_images_per_prompt"), "{} pictures in one run, at most {}", settings.pictures(),
                 kMaxPictures);
   }
+  resolve_size(model, settings);
+  settings.steps = *request.num_inference_steps;
+  settings.guidance = *request.guidance_scale;
+  settings.max_sequence_length = *request.max_sequence_length;
   settings.scheduler = scheduler_class(request, model);
   return settings;
 }

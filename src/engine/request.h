@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/fields.h"
 #include "engine/model.h"
 #include "parallel/layout.h"
 
@@ -15,27 +16,34 @@ namespace tessera::engine {
 
 enum class OutputType { kImage, kLatent };
 
-// The wish. What is left out takes the model's default.
+// The wish. resolve() chooses what is left out.
 struct Request {
   std::vector<std::string> prompts;  // UTF-8; at least one, each may be empty
   std::string negative_prompt;       // one for all prompts
-  std::optional<int64_t> height;     // pixels
+  std::optional<int64_t> height;     // pixels; the model's
   std::optional<int64_t> width;
   std::optional<int64_t> num_inference_steps;
   std::optional<double> guidance_scale;  // 1 and less: only the positive branch is computed
-  uint64_t seed = 0;
+  std::optional<uint64_t> seed;          // drawn at random
   int64_t num_images_per_prompt = 1;
-  std::optional<std::string> scheduler;  // overrides the model's
+  std::optional<std::string> scheduler;  // instead of the model's
   std::optional<int64_t> max_sequence_length;
   bool resolution_binning = true;  // paint at the nearest size of the training, then resize and crop
   OutputType output_type = OutputType::kImage;
-  at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
+  std::optional<at::ScalarType> dtype;  // bf16 where the device multiplies it in hardware, else fp32
 };
+
+// A request as JSON: write_fields(), and read_fields(), which throws Error(kUsage) for whatever is wrong with
+// it whatever the model.
+const Fields<Request>& request_fields();
+
+// The short name of a dtype, as in JSON: fp32, bf16, fp16, or what libtorch calls it.
+std::string dtype_name(at::ScalarType dtype);
 
 // The wish with every choice made.
 struct Settings {
-  Request request;
+  Request request;     // nothing is left out but the scheduler
   int64_t height = 0;  // of the pictures, in pixels
   int64_t width = 0;
   int64_t painted_height = 0;  // what the model paints before resizing, in pixels
@@ -54,7 +62,8 @@ struct Settings {
   }
 };
 
-// Throws Error(kUsage), naming the option, its value and what would be valid.
+// Throws Error(kUsage), naming the field, its value and what would be valid. Draws a seed where there is
+// none: of several ranks one is to call this, or all of them with a request that has one.
 Settings resolve(const Request& request, const Model& model);
 
 // What the rules of parallel layouts ask, of requests that are painted in one batch.

@@ -15,7 +15,8 @@ namespace {
 
 Failure out_of_memory() {
   return {static_cast<int>(ErrorKind::kMemory),
-          "[memory] not enough memory; try a smaller size, fewer pictures at once, or --dtype bf16"};
+          fmt::format("[memory] not enough memory; try a smaller size, fewer pictures at once, or {} bf16",
+                      field("dtype"))};
 }
 
 // What libraries say where there is no memory. oneDNN names no cause; but a primitive whose description it
@@ -44,9 +45,9 @@ Failure current_failure() {
   try {
     throw;
   } catch (const comm::PeerError& error) {
-    return {error.exit_code(), error.what(), error.rank()};
+    return {error.exit_code(), error.message(), error.rank()};
   } catch (const Error& error) {
-    return {error.exit_code(), error.what()};
+    return {error.exit_code(), error.message()};
   } catch (const engine::Cancelled&) {
     return {kInterrupted, "stopped; nothing was written"};
   } catch (const std::bad_alloc&) {
@@ -69,8 +70,8 @@ Failure current_failure() {
   }
 }
 
-int tell(const Failure& failure) {
-  std::string message = failure.message;
+int tell(const Failure& failure, const FieldSpelling& spelling) {
+  std::string message = spell(failure.message, spelling);
   if (const size_t end = message.find_last_not_of("\r\n "); end != std::string::npos) message.resize(end + 1);
   for (char& c : message) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';

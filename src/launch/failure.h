@@ -5,11 +5,13 @@
 #include <optional>
 #include <string>
 
+#include "core/field_name.h"
+
 namespace tessera::launch {
 
 struct Failure {
   int exit_code = 0;
-  std::string message;                         // without the program's name
+  std::string message;                         // without the program's name; fields for spell()
   std::optional<int64_t> peer = std::nullopt;  // the rank that is to blame, where this one knows
 };
 
@@ -23,7 +25,8 @@ int known_exit_code(int64_t code);
 // What the exception in flight means. To be called in a catch block.
 Failure current_failure();
 
-// Prints the line on stderr, without control characters whatever the message holds; returns the exit code.
-int tell(const Failure& failure);
+// Prints the line on stderr, fields as `spelling` says, without control characters whatever the message
+// holds; returns the exit code.
+int tell(const Failure& failure, const FieldSpelling& spelling);
 
 }  // namespace tessera::launch

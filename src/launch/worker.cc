@@ -67,7 +67,7 @@ WorkerPlace read_worker_place(const std::string& text) {
     if (!whole) input_error(kWorkerVariable, "there is no socket for each other rank");
     return place;
   } catch (const Error& error) {
-    usage_error(kWorkerVariable, "is set by the program for its own ranks: {}", error.what());
+    usage_error(kWorkerVariable, "is set by the program for its own ranks: {}", error.message());
   }
 }
 

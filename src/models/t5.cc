@@ -110,8 +110,9 @@ std::vector<at::Tensor> T5Encoder::operator()(const std::vector<std::vector<int6
     TESSERA_CHECK(!prompt.empty(), "no tokens");
     const int64_t largest = *std::max_element(prompt.begin(), prompt.end());
     if (largest >= config_.vocab_size) {
-      usage_error("prompt", "holds a token (id {}) that the text encoder, with {} tokens, does not know",
-                  largest, config_.vocab_size);
+      usage_error(field("prompt"),
+                  "holds a token (id {}) that the text encoder, with {} tokens, does not know", largest,
+                  config_.vocab_size);
     }
     const at::Device device = relative_bias_.device();
     const at::Tensor buckets = t5_relative_position_buckets(static_cast<int64_t>(prompt.size()),

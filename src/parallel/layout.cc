@@ -17,17 +17,6 @@ int64_t cfg_degree(const ParallelOptions& options) {
   return options.use_cfg_parallel ? 2 : 1;
 }
 
-struct NamedDegree {
-  const char* flag;
-  int64_t ParallelOptions::*value;
-};
-constexpr NamedDegree kDegrees[] = {
-    {"--data-parallel-degree", &ParallelOptions::data_parallel_degree},
-    {"--pipefusion-parallel-degree", &ParallelOptions::pipefusion_parallel_degree},
-    {"--ring-degree", &ParallelOptions::ring_degree},
-    {"--ulysses-degree", &ParallelOptions::ulysses_degree},
-    {"--tensor-parallel-degree", &ParallelOptions::tensor_parallel_degree}};
-
 // Rows, unless only frames are enough for all ranks and patches.
 GridAxis axis_of(const ParallelOptions& options, const Workload& workload) {
   const int64_t needed = options.ring_degree * options.ulysses_degree *
@@ -42,37 +31,36 @@ int64_t lines_of(const ParallelOptions& options, const Workload& workload) {
 // Rules that tie degrees to the model and the request. All degrees are at least 1.
 std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const Workload& workload) {
   std::vector<std::string> broken;
-  const auto require = [&](bool kept, auto&&... message) {
-    if (!kept) broken.push_back(fmt::format(std::forward<decltype(message)>(message)...));
+  const auto require = [&](bool kept, const std::string& rule) {
+    if (!kept) broken.push_back(rule);
   };
-  require(options.data_parallel_degree <= workload.pictures,
-          fmt::runtime("--data-parallel-degree {} needs as many pictures, the request has {}"),
-          options.data_parallel_degree, workload.pictures);
+  const auto given = [&](const char* name, int64_t degree) {
+    return fmt::format("{} {}", field(name), degree);
+  };
+  const int64_t data = options.data_parallel_degree, stages = options.pipefusion_parallel_degree,
+                tensor = options.tensor_parallel_degree, ulysses = options.ulysses_degree,
+                ring = options.ring_degree;
+  require(data <= workload.pictures, fmt::format("{} needs as many pictures, the request has {}",
+                                                 given("data_parallel_degree", data), workload.pictures));
   require(!options.use_cfg_parallel || workload.guided,
-          fmt::runtime("--use-cfg-parallel needs a guidance scale above 1"));
-  require(options.pipefusion_parallel_degree <= workload.blocks,
-          fmt::runtime("--pipefusion-parallel-degree {} needs a block for each stage, the model has {}"),
-          options.pipefusion_parallel_degree, workload.blocks);
-  const int64_t tensor = options.tensor_parallel_degree, ulysses = options.ulysses_degree;
+          fmt::format("{} needs a guidance scale above 1", field("use_cfg_parallel")));
+  require(stages <= workload.blocks,
+          fmt::format("{} needs a block for each stage, the model has {}",
+                      given("pipefusion_parallel_degree", stages), workload.blocks));
   require(
       tensor * ulysses <= workload.heads,
-      fmt::runtime(
-          "--tensor-parallel-degree {} x --ulysses-degree {} needs a head for each rank, the model has {}"),
-      tensor, ulysses, workload.heads);
-  const int64_t sequence = options.ring_degree * ulysses;
-  require(sequence <= lines_of(options, workload),
-          fmt::runtime(
-              "--ring-degree {} x --ulysses-degree {} needs a row of tokens for each rank, there are {}"),
-          options.ring_degree, ulysses, lines_of(options, workload));
-  require(
-      options.split_scheme != SplitScheme::k2d || near_square(tensor).first > 1,
-      fmt::runtime(
-          "--split-scheme 2d needs a --tensor-parallel-degree that is a product (4, 6, 8, 9, ...), not {}"),
-      tensor);
+      fmt::format("{} x {} needs a head for each rank, the model has {}",
+                  given("tensor_parallel_degree", tensor), given("ulysses_degree", ulysses), workload.heads));
+  require(ring * ulysses <= lines_of(options, workload),
+          fmt::format("{} x {} needs a row of tokens for each rank, there are {}", given("ring_degree", ring),
+                      given("ulysses_degree", ulysses), lines_of(options, workload)));
+  require(options.split_scheme != SplitScheme::k2d || near_square(tensor).first > 1,
+          fmt::format("{} 2d needs a {} that is a product (4, 6, 8, 9, ...), not {}", field("split_scheme"),
+                      field("tensor_parallel_degree"), tensor));
   return broken;
 }
 
-// The valid degrees of `world_size` ranks nearest to the wish, in factors of two moved from flag to flag.
+// The valid degrees of `world_size` ranks nearest to the wish, in factors of two moved from one to another.
 std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, const Workload& workload,
                                                int64_t world_size) {
   std::optional<ParallelOptions> best;
@@ -89,7 +77,7 @@ std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, cons
     }
     if (!broken_by_degrees(candidate, workload).empty()) return;
     far += distance(cfg_degree(candidate), cfg_degree(wish));
-    for (const auto& [flag, value] : kDegrees) far += distance(candidate.*value, wish.*value);
+    for (const Degree& degree : kDegrees) far += distance(candidate.*degree.value, wish.*degree.value);
     if (far < least - 1e-9) {
       least = far;
       best = candidate;
@@ -98,16 +86,16 @@ std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, cons
   ParallelOptions candidate = wish;
   candidate.nproc.reset();
   // Every way to write world_size as a product of the degrees.
-  const auto deal = [&](const auto& self, size_t flag, int64_t rest) -> void {
-    if (flag + 1 == std::size(kDegrees)) {
-      candidate.*kDegrees[flag].value = rest;
+  const auto deal = [&](const auto& self, size_t place, int64_t rest) -> void {
+    if (place + 1 == std::size(kDegrees)) {
+      candidate.*kDegrees[place].value = rest;
       visit(candidate);
       return;
     }
     for (int64_t degree = 1; degree <= rest; ++degree) {
       if (rest % degree != 0) continue;
-      candidate.*kDegrees[flag].value = degree;
-      self(self, flag + 1, rest / degree);
+      candidate.*kDegrees[place].value = degree;
+      self(self, place + 1, rest / degree);
     }
   };
   for (const bool cfg : {wish.use_cfg_parallel, !wish.use_cfg_parallel}) {
@@ -123,8 +111,8 @@ std::string advise(const ParallelOptions& wish, const Workload& workload, int64_
   constexpr int64_t kLargestSearched = 4096;
   for (int64_t size = std::clamp<int64_t>(world_size, 1, kLargestSearched); size >= 1; --size) {
     if (const auto found = nearest_degrees(wish, workload, size)) {
-      const std::string flags = degree_flags(*found);
-      return fmt::format("nearest valid: {} on {} rank{}", flags.empty() ? "no degrees" : flags, size,
+      const std::string degrees = degrees_text(*found);
+      return fmt::format("nearest valid: {} on {} rank{}", degrees.empty() ? "no degrees" : degrees, size,
                          size == 1 ? "" : "s");
     }
   }
@@ -154,29 +142,27 @@ int64_t most_patches(const ParallelOptions& options, const Workload& workload) {
   return std::max<int64_t>(1, lines_of(options, workload) / (options.ring_degree * options.ulysses_degree));
 }
 
-// Rules of PipeFusion's own flags, each with its nearest valid value.
+// Rules of PipeFusion's own fields, each with its nearest valid value.
 std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, const Workload& workload) {
   std::vector<std::string> broken;
   const int64_t stages = options.pipefusion_parallel_degree;
   if (stages == 1) {
-    const auto need = [&](bool given, const char* flag) {
+    const auto need = [&](bool given, const char* name) {
       if (given)
-        broken.push_back(
-            fmt::format("{} is of PipeFusion: it needs --pipefusion-parallel-degree 2 or more", flag));
+        broken.push_back(fmt::format("{} is of PipeFusion: it needs {} 2 or more", field(name),
+                                     field("pipefusion_parallel_degree")));
     };
-    need(options.num_pipeline_patch.has_value(), "--num-pipeline-patch");
-    need(options.warmup_steps.has_value(), "--warmup-steps");
-    need(!options.attn_layer_num_for_pp.empty(), "--attn-layer-num-for-pp");
+    need(options.num_pipeline_patch.has_value(), "num_pipeline_patch");
+    need(options.warmup_steps.has_value(), "warmup_steps");
+    need(!options.attn_layer_num_for_pp.empty(), "attn_layer_num_for_pp");
     return broken;
   }
   if (const auto patches = options.num_pipeline_patch) {
     const int64_t most = most_patches(options, workload);
     if (*patches < 1 || *patches > most) {
-      broken.push_back(fmt::format("--num-pipeline-patch {} must be from 1 to {}", *patches, most));
+      broken.push_back(
+          fmt::format("{} {} must be from 1 to {}", field("num_pipeline_patch"), *patches, most));
     }
-  }
-  if (options.warmup_steps && *options.warmup_steps < 0) {
-    broken.push_back(fmt::format("--warmup-steps {} must be 0 or more", *options.warmup_steps));
   }
   const std::vector<int64_t>& layers = options.attn_layer_num_for_pp;
   int64_t sum = 0;
@@ -185,8 +171,8 @@ std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, cons
   if (!layers.empty() &&
       (static_cast<int64_t>(layers.size()) != stages || sum != workload.blocks || !all_positive)) {
     broken.push_back(
-        fmt::format("--attn-layer-num-for-pp {} must be {} numbers from 1 on with the sum {}, such as {}",
-                    fmt::join(layers, " "), stages, workload.blocks,
+        fmt::format("{} {} must be {} numbers from 1 on with the sum {}, such as {}",
+                    field("attn_layer_num_for_pp"), fmt::join(layers, " "), stages, workload.blocks,
                     fmt::join(balanced_stages(workload, std::min(stages, workload.blocks)), " ")));
   }
   return broken;
@@ -196,12 +182,13 @@ std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, cons
 std::vector<std::string> broken_by_modes(const ParallelOptions& options, int64_t ranks) {
   std::vector<std::string> broken;
   if (options.split_scheme && options.tensor_parallel_degree == 1)
-    broken.emplace_back("--split-scheme needs --tensor-parallel-degree 2 or more, such as 4");
+    broken.push_back(fmt::format("{} needs {} 2 or more, such as 4", field("split_scheme"),
+                                 field("tensor_parallel_degree")));
   if (options.simulate_ranks && options.degrees() == 1)
-    broken.emplace_back("--simulate-ranks needs the degrees of the ranks to simulate");
+    broken.push_back(field("simulate_ranks") + " needs the degrees of the ranks to simulate");
   if (options.text_encoder_parallel && ranks == 1) {
-    broken.push_back(fmt::format("--{}text-encoder-parallel is of runs with several ranks",
-                                 *options.text_encoder_parallel ? "" : "no-"));
+    broken.push_back(fmt::format("{} is of runs with several ranks",
+                                 field("text_encoder_parallel", *options.text_encoder_parallel)));
   }
   return broken;
 }
@@ -214,51 +201,29 @@ Range Layout::stage(int64_t rank) const {
   return blocks;
 }
 
-int64_t ParallelOptions::degrees() const {
-  int64_t product = cfg_degree(*this);
-  for (const auto& [flag, value] : kDegrees) product *= this->*value;
-  return product;
-}
-
 std::pair<int64_t, int64_t> near_square(int64_t degree) {
   int64_t m = static_cast<int64_t>(std::sqrt(static_cast<double>(degree)));
   while (m > 1 && degree % m != 0) --m;
   return {std::max<int64_t>(m, 1), degree / std::max<int64_t>(m, 1)};
 }
 
-std::string degree_flags(const ParallelOptions& options) {
-  std::vector<std::string> flags;
-  if (options.use_cfg_parallel) flags.emplace_back("--use-cfg-parallel");
-  for (const auto& [flag, value] : kDegrees) {
-    if (options.*value != 1) flags.push_back(fmt::format("{} {}", flag, options.*value));
-  }
-  if (options.split_scheme == SplitScheme::k2d) flags.emplace_back("--split-scheme 2d");
-  return fmt::format("{}", fmt::join(flags, " "));
-}
-
 Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
                       std::optional<int64_t> world_size) {
-  constexpr int64_t kLargestDegree = 4096;  // the product of all does not overflow
-  for (const auto& [flag, value] : kDegrees) {
-    if (options.*value < 1 || options.*value > kLargestDegree)
-      usage_error(flag, "must be from 1 to {}, got {}", kLargestDegree, options.*value);
-  }
-  if (options.nproc && *options.nproc < 1)
-    usage_error("--nproc", "must be 1 or more, got {}", *options.nproc);
-
+  check_fields(parallel_fields(), options);
   std::vector<std::string> broken;
   const int64_t needed = options.simulate_ranks ? 1 : options.degrees();
   const int64_t ranks = world_size.value_or(options.nproc.value_or(needed));
   if (world_size && options.nproc && *options.nproc != *world_size) {
     broken.push_back(
-        fmt::format("--nproc {} but the launcher started {} ranks", *options.nproc, *world_size));
+        fmt::format("{} {} but the launcher started {} ranks", field("nproc"), *options.nproc, *world_size));
   }
   if (needed != ranks && options.simulate_ranks) {
-    broken.push_back(fmt::format("--simulate-ranks is for one rank, but there are {}", ranks));
+    broken.push_back(fmt::format("{} is for one rank, but there are {}", field("simulate_ranks"), ranks));
   } else if (needed != ranks) {
-    const std::string flags = degree_flags(options);
-    broken.push_back(fmt::format("{} for {} rank{}, but there are {}", flags.empty() ? "no degrees" : flags,
-                                 needed, needed == 1 ? "" : "s", ranks));
+    const std::string degrees = degrees_text(options);
+    broken.push_back(fmt::format("{} for {} rank{}, but there are {}",
+                                 degrees.empty() ? "no degrees" : degrees, needed, needed == 1 ? "" : "s",
+                                 ranks));
   }
   const std::vector<std::string> by_degrees = broken_by_degrees(options, workload);
   const bool degrees_broken = !broken.empty() || !by_degrees.empty();

@@ -1,4 +1,4 @@
-// From degrees, as flags give them, to a layout of ranks that fits a model and a request; or one error that
+// From degrees, as users give them, to a layout of ranks that fits a model and a request; or one error that
 // names every broken rule and the nearest settings that are valid.
 #pragma once
 
@@ -10,29 +10,9 @@
 #include "comm/group.h"
 #include "parallel/grid.h"
 #include "parallel/mesh.h"
+#include "parallel/options.h"
 
 namespace tessera::parallel {
-
-enum class SplitScheme { k1d, k2d };
-
-// The wish, with the names of the flags. What is left out is chosen by resolve_layout().
-struct ParallelOptions {
-  std::optional<int64_t> nproc;
-  int64_t data_parallel_degree = 1;
-  bool use_cfg_parallel = false;
-  int64_t pipefusion_parallel_degree = 1;
-  int64_t ring_degree = 1;
-  int64_t ulysses_degree = 1;
-  int64_t tensor_parallel_degree = 1;
-  std::optional<SplitScheme> split_scheme;
-  std::optional<int64_t> num_pipeline_patch;
-  std::optional<int64_t> warmup_steps;
-  std::vector<int64_t> attn_layer_num_for_pp;  // blocks of each stage; empty: balanced
-  std::optional<bool> text_encoder_parallel;
-  bool simulate_ranks = false;  // one rank does what all would, one after the other
-
-  int64_t degrees() const;  // product
-};
 
 // What the rules ask about the model and the request.
 struct Workload {
@@ -60,13 +40,10 @@ struct Layout {
   Range stage(int64_t rank) const;  // blocks of a rank of the pipeline
 };
 
-// Throws Error(kUsage): one line with every broken rule and the nearest valid settings.
-// `world_size`: ranks that were started, where a launcher started them.
+// Throws Error(kUsage) for a field that is out of range, else one line with every broken rule and the nearest
+// valid settings. `world_size`: ranks that were started, where a launcher started them.
 Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
                       std::optional<int64_t> world_size);
-
-// The flags that give these degrees, without those of degree 1: "--ulysses-degree 2 --use-cfg-parallel".
-std::string degree_flags(const ParallelOptions& options);
 
 // m x n = `degree` with m <= n as near to each other as can be; m = 1 for a prime.
 std::pair<int64_t, int64_t> near_square(int64_t degree);

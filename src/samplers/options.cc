@@ -23,8 +23,8 @@ std::string read_choice(const JsonConfig& config, const std::string& key, const 
 
 void refuse_option(const JsonConfig& config, const std::string& key) {
   if (!config.has(key) || config.values().at(key) == Json(false)) return;
-  input_error(config.where(), "'{}' is not supported; remove it, or choose another sampler with --scheduler",
-              key);
+  input_error(config.where(), "'{}' is not supported; remove it, or choose another sampler with {}", key,
+              field("scheduler"));
 }
 
 Prediction read_prediction(const JsonConfig& config, std::initializer_list<Prediction> allowed) {

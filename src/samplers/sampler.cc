@@ -150,7 +150,8 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
                                       int64_t steps, int64_t sample_tokens) {
   const std::string file_class = config.string("_class_name", name ? "" : std::optional<std::string>());
   const Row* row = find_row(name.value_or(file_class));
-  if (!row && name) usage_error("--scheduler", "unknown sampler '{}'; known are {}", *name, known_names());
+  if (!row && name)
+    usage_error(field("scheduler"), "unknown sampler '{}'; known are {}", *name, known_names());
   if (!row) config.fail("_class_name", fmt::format("one of {}", known_names()));
   check_options(config);
   const int64_t train_timesteps = config.integer("num_train_timesteps", 1000);
@@ -158,7 +159,7 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
     config.fail("num_train_timesteps", fmt::format("from 1 to {}", kMaxTrainTimesteps));
   }
   if (steps < 1 || steps > train_timesteps) {
-    usage_error("--num-inference-steps", "must be from 1 to {}, got {}", train_timesteps, steps);
+    usage_error(field("num_inference_steps"), "must be from 1 to {}, got {}", train_timesteps, steps);
   }
   Json options = config.values();
   if (name == row->name.short_name) {

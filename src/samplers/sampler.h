@@ -53,7 +53,7 @@ class Sampler {
 };
 
 // The sampler that `config` (a scheduler_config.json) describes, or the class `name` with that config's
-// schedule when `name` is given (`--scheduler`): diffusers' class names and the short names of
+// schedule when `name` is given: diffusers' class names and the short names of
 // known_samplers(). `steps` >= 1. `sample_tokens` is the number of image tokens (for resolution-dependent
 // shifts of flow matching). Throws Error(kUsage) for an unknown name, Error(kInput) for an unknown class or
 // option in the file; both list the known ones.

@@ -36,7 +36,7 @@ T5Tokenizer::T5Tokenizer(T5TokenizerFiles files)
 
 std::vector<int64_t> T5Tokenizer::encode(std::string_view text, int64_t max_length) const {
   TESSERA_CHECK(max_length >= 1, "max_length {}", max_length);
-  require_utf8(text, "prompt");
+  require_utf8(text, field("prompt"));
   std::vector<int64_t> ids;
   raw_tokens_.split(text, [&](std::optional<int64_t> id, std::string_view part) {
     if (id) {

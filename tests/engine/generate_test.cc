@@ -20,6 +20,7 @@ class GenerateTest : public ::testing::Test {
     request.width = 32;
     request.resolution_binning = false;
     request.num_inference_steps = 2;
+    request.dtype = at::kFloat;
     return generate(resolve(request, model_), model_, observer);
   }
 

@@ -7,11 +7,14 @@
 #include "core/json.h"
 #include "engine/denoise.h"
 #include "parallel/ranks.h"
+#include "tests/support/degrees.h"
 #include "tests/support/random_pixart.h"
 #include "tests/support/rank_threads.h"
 
 namespace tessera::engine {
 namespace {
+
+using parallel::degrees;
 
 // Nothing divides: 5 heads, 7 blocks, 13 rows, 3 pictures.
 constexpr int64_t kHeads = 5, kBlocks = 7, kRows = 13, kColumns = 6, kPictures = 3, kSteps = 8;
@@ -101,18 +104,6 @@ void compare(const std::vector<Case>& cases, double tolerance, const Expected& e
   const std::vector<at::Tensor> results = run_all(cases, at::kFloat);
   for (size_t i = 0; i < cases.size(); ++i)
     EXPECT_LE(difference(results[i], expected(cases[i])), tolerance) << cases[i].name;
-}
-
-parallel::ParallelOptions degrees(int64_t dp, bool cfg, int64_t pp, int64_t ring, int64_t ulysses,
-                                  int64_t tp) {
-  parallel::ParallelOptions options;
-  options.data_parallel_degree = dp;
-  options.use_cfg_parallel = cfg;
-  options.pipefusion_parallel_degree = pp;
-  options.ring_degree = ring;
-  options.ulysses_degree = ulysses;
-  options.tensor_parallel_degree = tp;
-  return options;
 }
 
 std::string name_of(const parallel::ParallelOptions& o) {

@@ -7,6 +7,8 @@
 #include "engine/denoise.h"
 #include "ops/operation.h"
 #include "tests/models/toys/all.h"
+#include "tests/support/degrees.h"
+#include "tests/support/plain_sampler.h"
 #include "tests/support/random_pixart.h"
 #include "tests/support/rank_threads.h"
 
@@ -34,16 +36,6 @@ struct Subject {
   std::vector<int64_t> latents;  // [N, C, ...]
   std::vector<models::Conditioning> prompts;
   int64_t steps = 3;
-};
-
-struct Plain : samplers::Sampler {
-  explicit Plain(int64_t steps) { timesteps_.assign(static_cast<size_t>(steps), 1.5); }
-  at::Tensor scale_model_input(const at::Tensor& z, int64_t) const override { return z; }
-  bool needs_noise() const override { return false; }
-  at::Tensor step(const at::Tensor& output, int64_t, const at::Tensor& z, samplers::SamplerState&,
-                  const at::Tensor&) const override {
-    return z - output;
-  }
 };
 
 Records record(const Subject& subject, comm::World world, const parallel::Layout& layout, at::Device device,
@@ -84,7 +76,8 @@ Records record(const Subject& subject, comm::World world, const parallel::Layout
   Noise noise({{0, subject.latents[0]}});
   std::vector<double> seconds;
   const at::Tensor z = at::zeros(subject.latents, at::TensorOptions().device(device));
-  denoise({stage, Plain(subject.steps), guidance, ranks}, z, noise, {}, seconds);
+  const samplers::PlainSampler sampler(std::vector<double>(static_cast<size_t>(subject.steps), 1.5));
+  denoise({stage, sampler, guidance, ranks}, z, noise, {}, seconds);
   world.set_hooks({});
   return records;
 }
@@ -139,13 +132,7 @@ std::vector<parallel::ParallelOptions> all_options() {
   std::vector<parallel::ParallelOptions> all(1);
   const auto add = [&](int64_t dp, bool cfg, int64_t pp, int64_t ring, int64_t ulysses, int64_t tp,
                        bool two = false) {
-    parallel::ParallelOptions& options = all.emplace_back();
-    options.data_parallel_degree = dp;
-    options.use_cfg_parallel = cfg;
-    options.pipefusion_parallel_degree = pp;
-    options.ring_degree = ring;
-    options.ulysses_degree = ulysses;
-    options.tensor_parallel_degree = tp;
+    parallel::ParallelOptions& options = all.emplace_back(parallel::degrees(dp, cfg, pp, ring, ulysses, tp));
     if (two) options.split_scheme = parallel::SplitScheme::k2d;
     if (pp > 1) options.num_pipeline_patch = 2;
   };
@@ -183,10 +170,10 @@ TEST_P(Recording, EqualsARealRunOnEveryRank) {
       const Records recorded = record(subject, comm::recording_world(rank, size), layout, at::kMeta);
       EXPECT_GT(recorded.size(), 100U);
       ASSERT_EQ(recorded.size(), real[static_cast<size_t>(rank)].size())
-          << parallel::degree_flags(options) << ", rank " << rank;
+          << parallel::degrees_text(options) << ", rank " << rank;
       for (size_t i = 0; i < recorded.size(); ++i) {
         ASSERT_EQ(recorded[i], real[static_cast<size_t>(rank)][i])
-            << parallel::degree_flags(options) << ", rank " << rank << ", operation " << i;
+            << parallel::degrees_text(options) << ", rank " << rank << ", operation " << i;
       }
     }
   }
@@ -232,10 +219,7 @@ TEST(RecordingOfPixArtXL, CountsWhatTheFormulasGive) {
 
 TEST(RecordingOfPixArtXL, SixteenRanksAreOneSixteenthOfTheProducts) {
   const Subject subject = pixart_xl();
-  parallel::ParallelOptions options;
-  options.ulysses_degree = 4;
-  options.ring_degree = 4;
-  const parallel::Layout layout = layout_of(subject, options);
+  const parallel::Layout layout = layout_of(subject, parallel::degrees(1, false, 1, 4, 4, 1));
   int64_t of_feed_forward = 0;
   for (int64_t rank = 0; rank < 16; ++rank) {
     for (const Record& one : record(subject, comm::recording_world(rank, 16), layout, at::kMeta)) {

@@ -125,7 +125,7 @@ TEST(OnAStrictDevice, EveryMethodPaintsWhatOneRankPaints) {
           const parallel::Ranks ranks(world, painting.layout(options), strict_device());
           const at::Tensor got = painting(strict_device(), ranks);
           if (world.rank() != 0) return;
-          EXPECT_LE(relative_error(got.cpu(), expected), 1e-4) << parallel::degree_flags(options);
+          EXPECT_LE(relative_error(got.cpu(), expected), 1e-4) << parallel::degrees_text(options);
         },
         comm::Wire::kStrict);
   }

@@ -7,6 +7,8 @@
 #include "engine/denoise.h"
 #include "tests/models/toys/all.h"
 #include "tests/models/toys/naive.h"
+#include "tests/support/degrees.h"
+#include "tests/support/plain_sampler.h"
 #include "tests/support/rank_threads.h"
 
 namespace tessera::engine {
@@ -19,16 +21,6 @@ using toys::Toy;
 // Nothing divides: 5 heads of keys, 6 blocks, 3 pictures, grids of odd sides.
 constexpr int64_t kToyPictures = 3;
 const std::vector<double> kTimesteps = {2.5, 1.75, 0.5, 0.25};
-
-struct PlainSampler : samplers::Sampler {
-  PlainSampler() { timesteps_ = kTimesteps; }
-  at::Tensor scale_model_input(const at::Tensor& z, int64_t) const override { return z; }
-  bool needs_noise() const override { return false; }
-  at::Tensor step(const at::Tensor& output, int64_t, const at::Tensor& z, samplers::SamplerState&,
-                  const at::Tensor&) const override {
-    return z - 0.1 * output;
-  }
-};
 
 const std::vector<int64_t> kPromptOf = {1, 2, 1};
 
@@ -47,7 +39,8 @@ at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance) {
   Noise noise({{0, kToyPictures}});
   std::vector<double> seconds;
   const at::Tensor z = toy.noise(kToyPictures);
-  at::Tensor result = denoise({stage, PlainSampler(), two_branches, ranks}, z, noise, {}, seconds);
+  at::Tensor result =
+      denoise({stage, samplers::PlainSampler(kTimesteps), two_branches, ranks}, z, noise, {}, seconds);
   if (!result.defined() || ranks.data.size == 1) return result;
   std::vector<at::Tensor> parts;
   for (const Range& part : ranks.data.parts(kToyPictures))
@@ -76,13 +69,7 @@ struct Degrees {
   int64_t patches = 0, warmup = 0;
 
   parallel::ParallelOptions options() const {
-    parallel::ParallelOptions all;
-    all.data_parallel_degree = dp;
-    all.use_cfg_parallel = cfg == 2;
-    all.pipefusion_parallel_degree = pp;
-    all.ring_degree = ring;
-    all.ulysses_degree = ulysses;
-    all.tensor_parallel_degree = tp;
+    parallel::ParallelOptions all = parallel::degrees(dp, cfg == 2, pp, ring, ulysses, tp);
     if (two_dimensions) all.split_scheme = parallel::SplitScheme::k2d;
     if (pp > 1) {
       all.num_pipeline_patch = patches;
@@ -171,7 +158,7 @@ TEST_P(Toys, EqualTheOracle) {
     const auto& [degrees, layout] = cases[i];
     const at::Tensor expected = expect(toy, layout, guidance_of(degrees));
     EXPECT_LE((results[i] - expected).abs().max().item<double>(), 1e-4)
-        << parallel::degree_flags(degrees.options()) << ", " << layout.patches << " patches, warm-up "
+        << parallel::degrees_text(degrees.options()) << ", " << layout.patches << " patches, warm-up "
         << layout.warmup_steps;
   }
 }

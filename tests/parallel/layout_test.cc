@@ -3,23 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "tests/support/degrees.h"
 
 namespace tessera::parallel {
 namespace {
 
 // PixArt-Sigma-XL at 512 x 512: 16 heads, 28 blocks, 32 rows of tokens; 20 steps, 2 pictures.
 constexpr Workload kPixArt{.heads = 16, .blocks = 28, .token_rows = 32, .steps = 20, .pictures = 2};
-
-ParallelOptions degrees(int64_t dp, bool cfg, int64_t pp, int64_t ring, int64_t ulysses, int64_t tp) {
-  ParallelOptions options;
-  options.data_parallel_degree = dp;
-  options.use_cfg_parallel = cfg;
-  options.pipefusion_parallel_degree = pp;
-  options.ring_degree = ring;
-  options.ulysses_degree = ulysses;
-  options.tensor_parallel_degree = tp;
-  return options;
-}
 
 ParallelOptions with(ParallelOptions options, void (*change)(ParallelOptions&)) {
   change(options);
@@ -125,23 +115,23 @@ std::vector<Refused> refused() {
   };
   // Degrees below 1 or beyond all sense, each flag.
   for (const int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{4097}, int64_t{1} << 62}) {
-    add(degrees(bad, false, 1, 1, 1, 1), {}, {"[--data-parallel-degree]", "from 1 to 4096"});
-    add(degrees(1, false, bad, 1, 1, 1), {}, {"[--pipefusion-parallel-degree]", "from 1 to 4096"});
-    add(degrees(1, false, 1, bad, 1, 1), {}, {"[--ring-degree]", "from 1 to 4096"});
-    add(degrees(1, false, 1, 1, bad, 1), {}, {"[--ulysses-degree]", "from 1 to 4096"});
-    add(degrees(1, false, 1, 1, 1, bad), {}, {"[--tensor-parallel-degree]", "from 1 to 4096"});
+    add(degrees(bad, false, 1, 1, 1, 1), {}, {"[data_parallel_degree]", "from 1 to 4096"});
+    add(degrees(1, false, bad, 1, 1, 1), {}, {"[pipefusion_parallel_degree]", "from 1 to 4096"});
+    add(degrees(1, false, 1, bad, 1, 1), {}, {"[ring_degree]", "from 1 to 4096"});
+    add(degrees(1, false, 1, 1, bad, 1), {}, {"[ulysses_degree]", "from 1 to 4096"});
+    add(degrees(1, false, 1, 1, 1, bad), {}, {"[tensor_parallel_degree]", "from 1 to 4096"});
   }
   for (const int64_t bad : {0, -3}) {
     O options;
     options.nproc = bad;
-    add(options, {}, {"[--nproc]", "1 or more"});
+    add(options, {}, {"[nproc]", "1 or more"});
   }
   // The product is not the world.
-  add(degrees(1, false, 1, 1, 1, 1), 2, {"no degrees for 1 rank, but there are 2", "nearest valid: --"});
+  add(degrees(1, false, 1, 1, 1, 1), 2, {"no degrees for 1 rank, but there are 2", "nearest valid: "});
   add(degrees(1, false, 1, 1, 2, 1), 4, {"for 2 ranks", "there are 4", "on 4 ranks"});
   add(degrees(1, false, 1, 2, 2, 1), 2, {"for 4 ranks", "there are 2", "on 2 ranks"});
   add(degrees(2, true, 2, 1, 2, 1), 8, {"for 16 ranks", "there are 8", "on 8 ranks"});
-  add(degrees(1, false, 1, 1, 3, 1), 5, {"for 3 ranks", "nearest valid: --ulysses-degree 5 on 5 ranks"});
+  add(degrees(1, false, 1, 1, 3, 1), 5, {"for 3 ranks", "nearest valid: ulysses_degree 5 on 5 ranks"});
   for (const int64_t nproc : {1, 3, 8}) {
     O options = degrees(1, true, 1, 1, 2, 1);
     options.nproc = nproc;
@@ -150,18 +140,18 @@ std::vector<Refused> refused() {
   {
     O options = degrees(1, true, 1, 1, 1, 1);
     options.nproc = 2;
-    add(options, 4, {"--nproc 2 but the launcher started 4 ranks", "for 2 ranks"});
+    add(options, 4, {"nproc 2 but the launcher started 4 ranks", "for 2 ranks"});
   }
   // Data: a picture for each replica.
   for (const int64_t dp : {3, 4, 7}) {
     add(degrees(dp, false, 1, 1, 1, 1), {},
-        {fmt::format("--data-parallel-degree {} needs as many pictures, the request has 2", dp),
+        {fmt::format("data_parallel_degree {} needs as many pictures, the request has 2", dp),
          "nearest valid"});
   }
   // CFG: two branches.
   Workload unguided = kPixArt;
   unguided.guided = false;
-  add(degrees(1, true, 1, 1, 1, 1), {}, {"--use-cfg-parallel needs a guidance scale above 1", "on 2 ranks"},
+  add(degrees(1, true, 1, 1, 1, 1), {}, {"use_cfg_parallel needs a guidance scale above 1", "on 2 ranks"},
       unguided);
   add(degrees(1, true, 1, 1, 4, 1), {}, {"needs a guidance scale", "nearest valid", "on 8 ranks"}, unguided);
   add(degrees(2, true, 2, 1, 1, 1), {}, {"needs a guidance scale", "on 8 ranks"}, unguided);
@@ -172,12 +162,12 @@ std::vector<Refused> refused() {
   }
   // Heads.
   add(degrees(1, false, 1, 1, 17, 1), {}, {"needs a head for each rank, the model has 16", "on 17 ranks"});
-  add(degrees(1, false, 1, 1, 1, 17), {}, {"--tensor-parallel-degree 17", "needs a head"});
-  add(degrees(1, false, 1, 1, 6, 3), {}, {"--tensor-parallel-degree 3 x --ulysses-degree 6", "on 18 ranks"});
-  add(degrees(1, false, 1, 1, 32, 1), {}, {"needs a head", "nearest valid: --", "on 32 ranks"});
+  add(degrees(1, false, 1, 1, 1, 17), {}, {"tensor_parallel_degree 17", "needs a head"});
+  add(degrees(1, false, 1, 1, 6, 3), {}, {"tensor_parallel_degree 3 x ulysses_degree 6", "on 18 ranks"});
+  add(degrees(1, false, 1, 1, 32, 1), {}, {"needs a head", "nearest valid: ", "on 32 ranks"});
   // Rows of tokens.
   add(degrees(1, false, 1, 33, 1, 1), {}, {"needs a row of tokens for each rank, there are 32"});
-  add(degrees(1, false, 1, 12, 3, 1), {}, {"--ring-degree 12 x --ulysses-degree 3 needs a row"});
+  add(degrees(1, false, 1, 12, 3, 1), {}, {"ring_degree 12 x ulysses_degree 3 needs a row"});
   Workload small{.heads = 3, .blocks = 2, .token_rows = 4, .steps = 2, .pictures = 1, .guided = false};
   add(degrees(1, false, 1, 5, 1, 1), {}, {"there are 4", "nearest valid"}, small);
   add(degrees(2, true, 3, 5, 4, 1), {},
@@ -188,16 +178,16 @@ std::vector<Refused> refused() {
   const auto pipefusion_only = [&](void (*change)(O&), const char* flag) {
     for (const int64_t ulysses : {1, 2}) {
       add(with(degrees(1, false, 1, 1, ulysses, 1), change), {},
-          {fmt::format("{} is of PipeFusion: it needs --pipefusion-parallel-degree 2 or more", flag)});
+          {fmt::format("{} is of PipeFusion: it needs pipefusion_parallel_degree 2 or more", flag)});
     }
   };
-  pipefusion_only([](O& o) { o.num_pipeline_patch = 4; }, "--num-pipeline-patch");
-  pipefusion_only([](O& o) { o.warmup_steps = 0; }, "--warmup-steps");
-  pipefusion_only([](O& o) { o.attn_layer_num_for_pp = {28}; }, "--attn-layer-num-for-pp");
+  pipefusion_only([](O& o) { o.num_pipeline_patch = 4; }, "num_pipeline_patch");
+  pipefusion_only([](O& o) { o.warmup_steps = 0; }, "warmup_steps");
+  pipefusion_only([](O& o) { o.attn_layer_num_for_pp = {28}; }, "attn_layer_num_for_pp");
   for (const SplitScheme scheme : {SplitScheme::k1d, SplitScheme::k2d}) {
     O options;
     options.split_scheme = scheme;
-    add(options, {}, {"--split-scheme needs --tensor-parallel-degree 2 or more"});
+    add(options, {}, {"split_scheme needs tensor_parallel_degree 2 or more"});
   }
   for (const int64_t prime : {2, 3, 5, 7, 13}) {
     O options = degrees(1, false, 1, 1, 1, prime);
@@ -208,15 +198,15 @@ std::vector<Refused> refused() {
   for (const int64_t bad : {0, -1, 33}) {
     O options = degrees(1, false, 2, 1, 1, 1);
     options.num_pipeline_patch = bad;
-    add(options, {}, {fmt::format("--num-pipeline-patch {} must be from 1 to 32", bad)});
+    add(options, {}, {fmt::format("num_pipeline_patch {} must be from 1 to 32", bad)});
   }
   {
     O options = degrees(1, false, 2, 2, 2, 1);
     options.num_pipeline_patch = 9;
-    add(options, {}, {"--num-pipeline-patch 9 must be from 1 to 8"});
+    add(options, {}, {"num_pipeline_patch 9 must be from 1 to 8"});
     options.num_pipeline_patch = 8;
     options.warmup_steps = -1;
-    add(options, {}, {"--warmup-steps -1 must be 0 or more"});
+    add(options, {}, {"[warmup_steps] must be 0 or more, got -1"});
   }
   // Stages.
   for (const std::vector<int64_t>& stages :
@@ -229,15 +219,15 @@ std::vector<Refused> refused() {
   {
     O options = degrees(1, false, 1, 1, 1, 1);
     options.simulate_ranks = true;
-    add(options, {}, {"--simulate-ranks needs the degrees"});
+    add(options, {}, {"simulate_ranks needs the degrees"});
     options = degrees(1, true, 1, 1, 1, 1);
     options.simulate_ranks = true;
-    add(options, 2, {"--simulate-ranks is for one rank, but there are 2"});
+    add(options, 2, {"simulate_ranks is for one rank, but there are 2"});
     options.nproc = 2;
-    add(options, {}, {"--simulate-ranks is for one rank, but there are 2"});
+    add(options, {}, {"simulate_ranks is for one rank, but there are 2"});
     options.nproc.reset();
     options.text_encoder_parallel = false;
-    add(options, {}, {"--no-text-encoder-parallel is of runs with several ranks"});
+    add(options, {}, {"text_encoder_parallel: false is of runs with several ranks"});
   }
   // All that is wrong is said at once.
   {
@@ -246,8 +236,8 @@ std::vector<Refused> refused() {
     options.attn_layer_num_for_pp = {1};
     options.split_scheme = SplitScheme::k2d;
     add(options, 7,
-        {"there are 7", "as many pictures", "a head for each rank", "--num-pipeline-patch 99", "--attn-layer",
-         "--split-scheme", "nearest valid"});
+        {"there are 7", "as many pictures", "a head for each rank", "num_pipeline_patch 99", "attn_layer",
+         "split_scheme", "nearest valid"});
   }
   return rows;
 }
@@ -264,7 +254,7 @@ TEST(Layout, RefusesInOneLineThatSaysWhatWouldBeValid) {
 }
 
 // The advice is valid: every combination of degrees up to 5, on a small model, is either accepted or answered
-// with flags that are accepted.
+// with degrees that are accepted.
 TEST(Layout, AdviceIsValid) {
   const Workload small{.heads = 3, .blocks = 4, .token_rows = 4, .steps = 2, .pictures = 2, .guided = true};
   for (const int64_t dp : {1, 3}) {
@@ -279,23 +269,21 @@ TEST(Layout, AdviceIsValid) {
               ASSERT_NE(at, std::string::npos) << line;
               ParallelOptions advised;
               std::istringstream words(line.substr(at + 15));
-              for (std::string flag; words >> flag && flag != "on" && flag != "no";) {
-                if (flag == "--use-cfg-parallel") {
+              for (std::string name; words >> name && name != "on" && name != "no";) {
+                if (name == "use_cfg_parallel") {
                   advised.use_cfg_parallel = true;
                   continue;
                 }
                 int64_t value = 0;
                 words >> value;
-                if (flag == "--split-scheme") {
-                  words >> flag;
+                if (name == "split_scheme") {
+                  words >> name;
                   advised.split_scheme = SplitScheme::k2d;
                   continue;
                 }
-                if (flag == "--data-parallel-degree") advised.data_parallel_degree = value;
-                if (flag == "--pipefusion-parallel-degree") advised.pipefusion_parallel_degree = value;
-                if (flag == "--ring-degree") advised.ring_degree = value;
-                if (flag == "--ulysses-degree") advised.ulysses_degree = value;
-                if (flag == "--tensor-parallel-degree") advised.tensor_parallel_degree = value;
+                for (const Degree& degree : kDegrees) {
+                  if (name == degree.name) advised.*degree.value = value;
+                }
               }
               EXPECT_EQ(refusal(advised, small), "") << line;
             }

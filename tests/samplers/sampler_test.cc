@@ -18,7 +18,7 @@ JsonConfig parse(const std::string& text) {
 
 struct Case {
   std::string label;
-  std::string name;  // as for --scheduler
+  std::string name;  // as for scheduler
   std::string options;
 };
 
@@ -311,12 +311,12 @@ INSTANTIATE_TEST_SUITE_P(
     All, ErrorTest,
     testing::Values(
         ErrorCase{"heun", "{}", 4,
-                  "2 [--scheduler] unknown sampler 'heun'; known are ddim (DDIMScheduler), euler ("},
+                  "2 [scheduler] unknown sampler 'heun'; known are ddim (DDIMScheduler), euler ("},
         ErrorCase{"", "{}", 4, "3 [file.json] '_class_name' must be a string, got nothing"},
         ErrorCase{"", R"({"_class_name": "PNDMScheduler"})", 4,
                   "3 [file.json] '_class_name' must be one of ddim (DD"},
-        ErrorCase{"ddim", "{}", 0, "2 [--num-inference-steps] must be from 1 to 1000, got 0"},
-        ErrorCase{"ddim", "{}", 1001, "2 [--num-inference-steps] must be from 1 to 1000, got 1001"},
+        ErrorCase{"ddim", "{}", 0, "2 [num_inference_steps] must be from 1 to 1000, got 0"},
+        ErrorCase{"ddim", "{}", 1001, "2 [num_inference_steps] must be from 1 to 1000, got 1001"},
         ErrorCase{"ddim", R"({"num_train_timesteps": 0})", 4,
                   "3 [file.json] 'num_train_timesteps' must be from 1 to"},
         ErrorCase{"ddim", R"({"steps_offset": 1})", 1000,

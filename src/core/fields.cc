@@ -1,0 +1,106 @@
+#include "core/fields.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+
+#include "core/utf8.h"
+
+namespace tessera {
+namespace {
+
+// As a message shows it: a text in quotation marks, of other values the beginning.
+std::string shown(const Json& value) {
+  constexpr size_t kMost = 80;
+  std::string text = value.is_string() ? value.get<std::string>()
+                                       : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (value.is_number_float()) text = fmt::format("{}", value.get<double>());  // JSON knows no NaN
+  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
+  return value.is_string() ? fmt::format("'{}'", text) : text;
+}
+
+[[noreturn]] void expected(const FieldInfo& info, const std::string& what, const Json& value) {
+  usage_error(field(info.name), "expected {}, got {}", what, shown(value));
+}
+
+// "a, b or c"
+std::string alternatives(const std::vector<std::string>& words) {
+  if (words.size() == 1) return words.front();
+  const auto last = words.end() - 1;
+  return fmt::format("{} or {}", fmt::join(words.begin(), last, ", "), *last);
+}
+
+void check_range(const FieldInfo& info, const Json& value) {
+  const auto number = value.get<double>();
+  if (!std::isfinite(number)) usage_error(field(info.name), "must be a finite number, got {}", number);
+  if (number >= info.least && number <= info.most) return;
+  std::string unit = info.unit.size() > 1 ? " " + info.unit : "";
+  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (std::isinf(info.most))
+    usage_error(field(info.name), "must be {}{} or more, got {}", info.least, unit, shown(value));
+  usage_error(field(info.name), "must be from {} to {}{}, got {}", info.least, info.most, unit, shown(value));
+}
+
+void check_integer(const FieldInfo& info, const Json& value) {
+  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > kMost))
+    expected(info, "an integer", value);
+  check_range(info, value);
+}
+
+void check_text(const FieldInfo& info, const Json& value) {
+  if (!value.is_string()) expected(info, "a text", value);
+  const auto text = value.get<std::string>();
+  if (const auto position = find_invalid_utf8(text))
+    usage_error(field(info.name), "is not valid UTF-8 (byte {})", *position);
+  const auto& choices = info.choices;
+  if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end())
+    expected(info, alternatives(choices), value);
+}
+
+// Each element of a list, or the only one.
+template <typename Check>
+void check_list(const FieldInfo& info, const Json& value, const Check& check) {
+  if (!value.is_array()) return check(info, value);
+  for (const Json& element : value) check(info, element);
+}
+
+}  // namespace
+
+void check_value(const FieldInfo& info, const Json& value) {
+  switch (info.kind) {
+    case FieldKind::kFlag:
+      if (!value.is_boolean()) expected(info, "true or false", value);
+      return;
+    case FieldKind::kInteger:
+      return check_integer(info, value);
+    case FieldKind::kSeed:
+      if (!value.is_number_unsigned() && !(value.is_number_integer() && value.get<int64_t>() >= 0))
+        expected(info, fmt::format("an integer from 0 to {}", std::numeric_limits<uint64_t>::max()), value);
+      return;
+    case FieldKind::kNumber:
+      if (!value.is_number()) expected(info, "a number", value);
+      return check_range(info, value);
+    case FieldKind::kText:
+      return check_text(info, value);
+    case FieldKind::kTexts:
+      return check_list(info, value, check_text);
+    case FieldKind::kIntegers:
+      return check_list(info, value, check_integer);
+  }
+}
+
+void detail::refuse_unknown_field(const std::string& name, const std::vector<std::string>& known) {
+  std::vector<std::string> names;
+  for (const std::string& each : known) names.push_back(field(each));
+  usage_error(field(name), "is no field that is known; known are {}", fmt::join(names, ", "));
+}
+
+const Json& detail::require_object(const Json& json) {
+  if (!json.is_object()) usage_error("request", "expected a JSON object, got {}", shown(json));
+  return json;
+}
+
+}  // namespace tessera

@@ -1,0 +1,175 @@
+// A table of the fields of a struct: it reads and writes the struct as JSON and checks it, and front ends
+// make their options and help of it. A field is written down once, in its table.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace tessera {
+
+enum class FieldKind { kFlag, kInteger, kSeed, kNumber, kText, kTexts, kIntegers };
+
+// What a front end has to know.
+struct FieldInfo {
+  std::string name;    // in JSON: diffusers' where it has one
+  std::string help;    // one line, the default in brackets
+  std::string group;   // of fields that belong together
+  std::string unit{};  // what a value is, in capitals: "PIXELS"
+  // Of integers and numbers, both ends allowed.
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  std::vector<std::string> choices{};  // of a text; any where there are none
+  FieldKind kind = FieldKind::kText;   // the member's
+  bool may_miss = false;               // left out, it is chosen later; null is the same
+  bool is_on = false;                  // a flag that is true where it is left out
+};
+
+// Throws Error(kUsage) that names the field, what it got and what is allowed. A list may be its only element.
+void check_value(const FieldInfo& info, const Json& value);
+
+template <typename Struct>
+struct Field : FieldInfo {
+  // Null where it is left out; set() takes what check_value() lets through.
+  std::function<Json(const Struct&)> get;
+  std::function<void(Struct&, const Json&)> set;
+};
+
+template <typename Struct>
+using Fields = std::vector<Field<Struct>>;
+
+namespace detail {
+
+template <typename T>
+struct Unwrapped {
+  using Type = T;
+};
+template <typename T>
+struct Unwrapped<std::optional<T>> {
+  using Type = T;
+};
+
+template <typename T>
+constexpr FieldKind kind_of() {
+  if constexpr (std::is_same_v<T, bool>) return FieldKind::kFlag;
+  if constexpr (std::is_same_v<T, uint64_t>) return FieldKind::kSeed;
+  if constexpr (std::is_integral_v<T>) return FieldKind::kInteger;
+  if constexpr (std::is_floating_point_v<T>) return FieldKind::kNumber;
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return FieldKind::kTexts;
+  if constexpr (std::is_same_v<T, std::vector<int64_t>>) return FieldKind::kIntegers;
+  return FieldKind::kText;
+}
+
+// The names in `known` of values that are no field, as an Error(kUsage).
+[[noreturn]] void refuse_unknown_field(const std::string& name, const std::vector<std::string>& known);
+const Json& require_object(const Json& json);
+
+}  // namespace detail
+
+// A field whose value goes through a text: `write` and `read` are of the member's type, `read` may throw.
+template <typename Struct, typename Member, typename Write, typename Read>
+Field<Struct> text_field(Member Struct::*member, FieldInfo info, Write write, Read read) {
+  using Value = typename detail::Unwrapped<Member>::Type;
+  info.kind = FieldKind::kText;
+  info.may_miss = !std::is_same_v<Value, Member>;
+  const auto get = [member, write](const Struct& from) -> Json {
+    if constexpr (!std::is_same_v<Value, Member>) {
+      return from.*member ? Json(write(*(from.*member))) : Json();
+    } else {
+      return write(from.*member);
+    }
+  };
+  const auto set = [member, read](Struct& to, const Json& value) {
+    to.*member = read(value.template get<std::string>());
+  };
+  return {std::move(info), get, set};
+}
+
+// One of named values.
+template <typename Struct, typename Member, typename Value>
+Field<Struct> choice_field(Member Struct::*member, FieldInfo info,
+                           const std::vector<std::pair<std::string, Value>>& values) {
+  for (const auto& [name, value] : values) info.choices.push_back(name);
+  return text_field(
+      member, std::move(info),
+      [values](const Value& wanted) {
+        for (const auto& [name, value] : values) {
+          if (value == wanted) return name;
+        }
+        return std::string("?");
+      },
+      [values](const std::string& wanted) {
+        for (const auto& [name, value] : values) {
+          if (name == wanted) return value;
+        }
+        return values.front().second;
+      });
+}
+
+// A flag, number, text or list, or one of these that may be left out.
+template <typename Struct, typename Member>
+Field<Struct> plain_field(Member Struct::*member, FieldInfo info) {
+  using Value = typename detail::Unwrapped<Member>::Type;
+  info.kind = detail::kind_of<Value>();
+  info.may_miss = !std::is_same_v<Value, Member>;
+  if constexpr (std::is_same_v<Member, bool>) info.is_on = Struct().*member;
+  const auto get = [member](const Struct& from) -> Json {
+    if constexpr (!std::is_same_v<Value, Member>) {
+      return from.*member ? Json(*(from.*member)) : Json();
+    } else {
+      return from.*member;
+    }
+  };
+  const auto set = [member](Struct& to, const Json& value) {
+    constexpr bool is_list = detail::kind_of<Value>() >= FieldKind::kTexts;
+    to.*member = (is_list && !value.is_array() ? Json::array({value}) : value).template get<Value>();
+  };
+  return {std::move(info), get, set};
+}
+
+// Throws as check_value() does.
+template <typename Struct>
+void check_fields(const Fields<Struct>& fields, const Struct& from) {
+  for (const Field<Struct>& each : fields) {
+    if (const Json value = each.get(from); !value.is_null()) check_value(each, value);
+  }
+}
+
+// All fields but those that are left out, in the order of the table.
+template <typename Struct>
+OrderedJson write_fields(const Fields<Struct>& fields, const Struct& from) {
+  OrderedJson json = OrderedJson::object();
+  for (const Field<Struct>& each : fields) {
+    if (Json value = each.get(from); !value.is_null()) json[each.name] = std::move(value);
+  }
+  return json;
+}
+
+// What is left out stays as the struct begins. Throws Error(kUsage) for a field that is none, of another
+// type, or out of range.
+template <typename Struct>
+Struct read_fields(const Fields<Struct>& fields, const Json& json) {
+  Struct result;
+  std::vector<std::string> names;
+  for (const Field<Struct>& each : fields) {
+    names.push_back(each.name);
+    const auto found = detail::require_object(json).find(each.name);
+    if (found == json.end() || (found->is_null() && each.may_miss)) continue;
+    check_value(each, *found);
+    each.set(result, *found);
+  }
+  for (const auto& [name, value] : json.items()) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) detail::refuse_unknown_field(name, names);
+  }
+  return result;
+}
+
+}  // namespace tessera

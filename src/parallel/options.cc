@@ -1,0 +1,68 @@
+#include "parallel/options.h"
+
+#include <fmt/ranges.h>
+
+namespace tessera::parallel {
+namespace {
+
+constexpr double kLargestDegree = 4096;  // the product of all does not overflow
+
+Fields<ParallelOptions> make_fields() {
+  using O = ParallelOptions;
+  Fields<O> fields = {plain_field(
+      &O::use_cfg_parallel,
+      {"use_cfg_parallel", "Positive and negative branch of guidance on ranks of their own", kDegreeGroup})};
+  for (const auto& [name, value, help] : kDegrees)
+    fields.push_back(plain_field(value, {name, help, kDegreeGroup, "N", 1, kLargestDegree}));
+  fields.push_back(plain_field(
+      &O::attn_layer_num_for_pp,
+      {"attn_layer_num_for_pp", "PipeFusion: blocks of each stage [balanced]", kDegreeGroup, "N ..."}));
+  fields.push_back(choice_field<O, std::optional<SplitScheme>, SplitScheme>(
+      &O::split_scheme,
+      {"split_scheme", "Weights by their outputs, or also by their inputs: 1d [default] or 2d", kDegreeGroup,
+       "SCHEME"},
+      {{"1d", SplitScheme::k1d}, {"2d", SplitScheme::k2d}}));
+  fields.push_back(plain_field(
+      &O::nproc, {"nproc", "Ranks to start on this host [the product of the degrees]", kRunGroup, "N", 1}));
+  fields.push_back(plain_field(&O::num_pipeline_patch,
+                               {"num_pipeline_patch", "PipeFusion: patches [one a stage]", kRunGroup, "N"}));
+  fields.push_back(
+      plain_field(&O::warmup_steps,
+                  {"warmup_steps", "PipeFusion: first steps on whole pictures [1]", kRunGroup, "N", 0}));
+  fields.push_back(plain_field(
+      &O::text_encoder_parallel,
+      {"text_encoder_parallel",
+       "The text encoder split over the ranks of a picture [default], or whole on each", kRunGroup}));
+  fields.push_back(plain_field(
+      &O::simulate_ranks,
+      {"simulate_ranks",
+       "Paint on one rank what the ranks of these degrees would paint, PipeFusion's old keys included",
+       kRunGroup}));
+  return fields;
+}
+
+}  // namespace
+
+const Fields<ParallelOptions>& parallel_fields() {
+  static const Fields<ParallelOptions> fields = make_fields();
+  return fields;
+}
+
+int64_t ParallelOptions::degrees() const {
+  int64_t product = use_cfg_parallel ? 2 : 1;
+  for (const Degree& degree : kDegrees) product *= this->*degree.value;
+  return product;
+}
+
+std::string degrees_text(const ParallelOptions& options) {
+  std::vector<std::string> texts;
+  if (options.use_cfg_parallel) texts.push_back(field("use_cfg_parallel"));
+  for (const Degree& degree : kDegrees) {
+    if (options.*degree.value != 1)
+      texts.push_back(fmt::format("{} {}", field(degree.name), options.*degree.value));
+  }
+  if (options.split_scheme == SplitScheme::k2d) texts.push_back(field("split_scheme") + " 2d");
+  return fmt::format("{}", fmt::join(texts, " "));
+}
+
+}  // namespace tessera::parallel

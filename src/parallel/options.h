@@ -1,0 +1,59 @@
+// How a run is to be spread over ranks, as users say it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/fields.h"
+
+namespace tessera::parallel {
+
+enum class SplitScheme { k1d, k2d };
+
+// The wish, in xDiT's names. What is left out is chosen by resolve_layout().
+struct ParallelOptions {
+  std::optional<int64_t> nproc;
+  int64_t data_parallel_degree = 1;
+  bool use_cfg_parallel = false;
+  int64_t pipefusion_parallel_degree = 1;
+  int64_t ring_degree = 1;
+  int64_t ulysses_degree = 1;
+  int64_t tensor_parallel_degree = 1;
+  std::optional<SplitScheme> split_scheme;
+  std::optional<int64_t> num_pipeline_patch;
+  std::optional<int64_t> warmup_steps;
+  std::vector<int64_t> attn_layer_num_for_pp;  // blocks of each stage; empty: balanced
+  std::optional<bool> text_encoder_parallel;
+  bool simulate_ranks = false;  // one rank does what all would, one after the other
+
+  int64_t degrees() const;  // product
+};
+
+// The group of fields that shape a mesh; the others say how a run on it goes.
+inline constexpr const char* kDegreeGroup = "Parallel";
+inline constexpr const char* kRunGroup = "Parallel runs";
+
+const Fields<ParallelOptions>& parallel_fields();
+
+// Those that are any number of ranks. Guidance has two at most: `use_cfg_parallel`.
+struct Degree {
+  const char* name;
+  int64_t ParallelOptions::*value;
+  const char* help;
+};
+inline constexpr Degree kDegrees[] = {
+    {"data_parallel_degree", &ParallelOptions::data_parallel_degree, "Replicas that share the pictures [1]"},
+    {"pipefusion_parallel_degree", &ParallelOptions::pipefusion_parallel_degree,
+     "PipeFusion: stages of the blocks [1]"},
+    {"ring_degree", &ParallelOptions::ring_degree, "Ring Attention: ranks that share rows [1]"},
+    {"ulysses_degree", &ParallelOptions::ulysses_degree, "Ulysses: ranks that share rows, then heads [1]"},
+    {"tensor_parallel_degree", &ParallelOptions::tensor_parallel_degree,
+     "Ranks that share the weights of a layer [1]"}};
+
+// The fields that give these degrees, for messages, without those of degree 1: "ulysses_degree 2
+// use_cfg_parallel".
+std::string degrees_text(const ParallelOptions& options);
+
+}  // namespace tessera::parallel
