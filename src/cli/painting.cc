@@ -197,15 +197,15 @@ void paint(const Painting& painting, comm::World& world, launch::RankStatus& sta
            const std::function<bool()>& cancelled) {
   Communication communication;
   std::optional<Timeline> timeline;
-  world.set_hooks(
-      {.began = [&status](const comm::Operation& operation) { status.operation_began(operation); },
-       .ended =
-           [&](const comm::Operation& operation, std::chrono::nanoseconds under_way,
-               std::chrono::nanoseconds waited) {
-             status.operation_ended();
-             communication.add(operation, under_way, waited);
-             if (timeline) timeline->add_operation(operation, under_way, waited);
-           }});
+  const comm::ScopedHooks hooks(
+      world, {.began = [&status](const comm::Operation& operation) { status.operation_began(operation); },
+              .ended =
+                  [&](const comm::Operation& operation, std::chrono::nanoseconds under_way,
+                      std::chrono::nanoseconds waited) {
+                    status.operation_ended();
+                    communication.add(operation, under_way, waited);
+                    if (timeline) timeline->add_operation(operation, under_way, waited);
+                  }});
   const parallel::Ranks ranks(world, painting.layout);
   comm::barrier(ranks.world);
   if (painting.arguments.run.trace) timeline.emplace(world.rank());

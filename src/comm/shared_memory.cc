@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "comm/heartbeat.h"
+#include "comm/peer_error.h"
 #include "comm/shared_queue.h"
 #include "core/error.h"
 
@@ -24,6 +25,8 @@ using Milliseconds = std::chrono::milliseconds;
 constexpr auto kSpin = std::chrono::microseconds(30);
 // How often one that waits looks whether its peer still lives.
 constexpr auto kCheck = Milliseconds(50);
+// Of an empty message, the last one before a rank gives up what is under way.
+constexpr int64_t kGivesUp = -1;
 
 // Both ways between this rank and one other.
 class Channel {
@@ -42,8 +45,11 @@ class Channel {
   }
 
   void send(int64_t tag, const at::Tensor& tensor) {
+    send(tag, {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
+  }
+
+  void send(int64_t tag, std::span<const std::byte> bytes) {
     if (is_closed()) lost_peer(peer_, "it closed the connection");
-    const std::span bytes(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
     while (!writer_.write(tag, bytes)) {
       if (is_closed()) lost_peer(peer_, "it closed the connection");
       require_not_silent();
@@ -67,6 +73,24 @@ class Channel {
     reader_->drop(entry.mapped());
   }
 
+  // What this rank sent is not to be waited for; what the peer sent is forgotten, up to where it gives up
+  // too.
+  void give_up() { send(kGivesUp, std::span<const std::byte>()); }
+  void forget() {
+    wait_until([&] {
+      while (!gave_up_ && take()) {
+      }
+      return gave_up_;
+    });
+    for (auto& [tag, stream] : streams_) {
+      for (const auto& [number, entry] : stream.arrived) reader_->drop(entry);
+    }
+    streams_.clear();
+    gave_up_ = false;
+  }
+
+  void trim() { writer_.trim(); }
+
  private:
   struct Stream {
     int64_t expected = 0, came = 0;  // how many
@@ -82,17 +106,28 @@ class Channel {
   bool take() {
     const std::optional<QueueEntry> entry = reader_->next();
     if (!entry) return false;
+    if (entry->tag == kGivesUp) {
+      gave_up_ = true;
+      reader_->drop(*entry);
+      return true;
+    }
     Stream& stream = streams_[entry->tag];
     stream.arrived.emplace(stream.came++, *entry);
     return true;
   }
 
   void wait_until_arrived(const Stream& stream, int64_t number) {
-    const auto has_come = [&] {
-      while (stream.came <= number && take()) {
+    wait_until([&] {
+      while (stream.came <= number && !gave_up_ && take()) {
       }
+      if (stream.came <= number && gave_up_)
+        throw PeerError(peer_, "gave up what it was doing, because it or another rank failed");
       return stream.came > number;
-    };
+    });
+  }
+
+  template <typename HasCome>
+  void wait_until(const HasCome& has_come) {
     const auto begin = Clock::now();
     while (!has_come()) {
       const auto waited = Clock::now() - begin;
@@ -115,6 +150,7 @@ class Channel {
   QueueWriter writer_;
   std::unique_ptr<QueueReader> reader_;
   std::unordered_map<int64_t, Stream> streams_;
+  bool gave_up_ = false;  // the peer: what comes after that is of another request
 };
 
 struct Channels {
@@ -213,6 +249,16 @@ class SharedFabric : public Fabric {
   void require_alive() override {
     for (const auto& [peer, channel] : channels_->channels) channel->require_not_silent();
     if (others_) others_->require_alive();
+  }
+  bool give_up() override {
+    if (others_) return false;
+    for (const auto& [peer, channel] : channels_->channels) channel->give_up();
+    for (const auto& [peer, channel] : channels_->channels) channel->forget();
+    return true;
+  }
+  void trim() override {
+    for (const auto& [peer, channel] : channels_->channels) channel->trim();
+    if (others_) others_->trim();
   }
 
  private:

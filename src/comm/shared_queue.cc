@@ -128,12 +128,15 @@ QueueWriter::Block& QueueWriter::find_block(uint64_t bytes) {
   return blocks_.back();
 }
 
-void QueueWriter::release_idle() {
-  if (written_ - released_ < kIdle) return;
-  released_ = written_;
+void QueueWriter::trim() {
+  release_unused_since(std::exchange(trimmed_, written_));
+}
+
+void QueueWriter::release_unused_since(uint32_t message) {
   for (Block& block : blocks_) {
     const uint64_t size = kLine + block.capacity;
-    if (block.released || size == kPage || written_ - block.last_used < kIdle || !is_free(block)) continue;
+    const bool was_used = written_ - block.last_used <= written_ - message;
+    if (block.released || size == kPage || was_used || !is_free(block)) continue;
     file_.release(block.offset + kPage, size - kPage);  // the first page says that it is free
     block.released = true;
   }
@@ -141,7 +144,10 @@ void QueueWriter::release_idle() {
 
 bool QueueWriter::write(int64_t tag, std::span<const std::byte> bytes) {
   if (written_ - head().seen.load(std::memory_order_acquire) >= kMostEntries) return false;
-  release_idle();
+  if (written_ - released_ >= kIdle) {
+    released_ = written_;
+    release_unused_since(written_ - kIdle + 1);
+  }
   Block& block = find_block(bytes.size());
   block.last_used = written_;
   block_at(file_, block.offset).is_free.store(0, std::memory_order_relaxed);

@@ -58,6 +58,8 @@ class QueueWriter {
 
   // Copies `bytes` in, and wakes the reader. False when 1,024 messages lie unseen.
   bool write(int64_t tag, std::span<const std::byte> bytes);
+  // Gives back what has held no message since the last time.
+  void trim();
 
  private:
   struct Block {
@@ -68,12 +70,13 @@ class QueueWriter {
   QueueHead& head() const;
   bool is_free(const Block& block) const;
   Block& find_block(uint64_t bytes);
-  void release_idle();
+  void release_unused_since(uint32_t message);
 
   SharedFile file_;
   uint64_t end_;           // of the last block
   uint32_t written_ = 0;   // messages so far, modulo 2^32
   uint32_t released_ = 0;  // when idle memory was last looked for
+  uint32_t trimmed_ = 0;   // at the last trim()
   std::vector<Block> blocks_;
 };
 

@@ -69,6 +69,9 @@ class Fabric {
   // Throws as Exchange::wait() does when another rank has been silent for too long: for whoever waits for
   // what does not go through this fabric.
   virtual void require_alive() = 0;
+  // See World.
+  virtual bool give_up() { return false; }
+  virtual void trim() {}
 };
 
 // One collective, as its rank saw it.

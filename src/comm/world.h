@@ -51,7 +51,18 @@ class World {
   // those that a rank is not in.
   Group group(const std::vector<int64_t>& ranks, const std::string& axis);
 
-  void set_hooks(OperationHooks hooks) { *hooks_ = std::move(hooks); }
+  // Replaces the hooks and returns those before.
+  OperationHooks set_hooks(OperationHooks hooks) { return std::exchange(*hooks_, std::move(hooks)); }
+
+  // Gives up all messages that are under way, after something has failed on this rank: the others, whatever
+  // they wait for, get Error(kPeer) that names it, and have to call this too. Returns when all ranks have;
+  // then the world is as if nothing had been sent. False, at once, where the ranks are connected by what
+  // cannot do that: anything but memory.
+  bool give_up() { return size_ == 1 || fabric_->give_up(); }
+  // Gives memory back that no message has needed since the last time.
+  void trim() {
+    if (fabric_) fabric_->trim();
+  }
 
  private:
   using Groups = std::map<std::pair<std::vector<int64_t>, std::string>, Group>;  // by ranks and axis
@@ -61,6 +72,20 @@ class World {
   std::shared_ptr<Fabric> fabric_;
   std::shared_ptr<Groups> groups_ = std::make_shared<Groups>();
   std::shared_ptr<OperationHooks> hooks_ = std::make_shared<OperationHooks>();
+};
+
+// The hooks for as long as the object lives; then those before are back.
+class ScopedHooks {
+ public:
+  ScopedHooks(World& world, OperationHooks hooks)
+      : world_(world), before_(world.set_hooks(std::move(hooks))) {}
+  ~ScopedHooks() { world_.set_hooks(std::move(before_)); }
+  ScopedHooks(const ScopedHooks&) = delete;
+  ScopedHooks& operator=(const ScopedHooks&) = delete;
+
+ private:
+  World& world_;
+  OperationHooks before_;
 };
 
 }  // namespace tessera::comm

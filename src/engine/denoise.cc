@@ -7,6 +7,7 @@
 #include "comm/collectives.h"
 #include "core/device.h"
 #include "core/error.h"
+#include "engine/gather.h"
 
 namespace tessera::engine {
 namespace {
@@ -86,6 +87,9 @@ class Loop final : public parallel::PipelineStage {
     return at::empty(shape_of(patches, work_.stage.sequence_rank()), options_);
   }
 
+  bool wants_latents(int64_t step) const override {
+    return observer_.preview_every > 0 && (step + 1) % observer_.preview_every == 0;
+  }
   bool began(int64_t /*step*/) override { return !is_cancelled(observer_); }
   void ended(int64_t step) override {
     // A device may be steps behind; a peer that is lost shows here at the latest.
@@ -93,7 +97,8 @@ class Loop final : public parallel::PipelineStage {
     synchronize(options_.device());
     const auto now = std::chrono::steady_clock::now();
     step_seconds_.push_back(std::chrono::duration<double>(now - start_).count());
-    start_ = now;
+    if (wants_latents(step)) preview(step);
+    start_ = std::chrono::steady_clock::now();
     if (observer_.progressed) observer_.progressed(Stage::kDenoise, step + 1, sampler().steps());
   }
 
@@ -160,11 +165,23 @@ class Loop final : public parallel::PipelineStage {
     return parts.size() == 1 ? parts[0] : at::cat(parts);
   }
 
+  // Of the ranks with the same lines, the one that hands them on.
+  bool has_latents() const {
+    return ranks_.pipeline.rank == 0 && ranks_.cfg.rank == 0 && ranks_.tensor.rank == 0;
+  }
+
+  void preview(int64_t step) const {
+    if (!has_latents()) return;
+    at::Tensor z = ranks_.replica.size == 1 ? joined(cut().all_patches()) : gather_lines();
+    if (!z.defined()) return;
+    z = gather_pictures(z.cpu(), whole_[0], ranks_.data);
+    if (z.defined()) observer_.previewed({step, sampler().timesteps()[static_cast<size_t>(step)], z, {}});
+  }
+
   // The lines of all ranks on rank 0 of the replica.
   at::Tensor gather() const {
     if (ranks_.replica.size == 1) return joined(cut().all_patches());
-    const bool has_latents = ranks_.pipeline.rank == 0 && ranks_.cfg.rank == 0 && ranks_.tensor.rank == 0;
-    at::Tensor z = has_latents ? gather_lines() : at::Tensor();
+    at::Tensor z = has_latents() ? gather_lines() : at::Tensor();
     comm::barrier(ranks_.replica);  // nobody leaves before its messages have arrived
     return z;
   }

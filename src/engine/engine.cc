@@ -2,18 +2,19 @@
 
 #include <c10/core/InferenceMode.h>
 
-#include <algorithm>
 #include <chrono>
+#include <exception>
 #include <iterator>
+#include <optional>
 #include <utility>
 
-#include "comm/collectives.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "engine/agreement.h"
 #include "engine/batch.h"
 #include "engine/decode.h"
 #include "engine/denoise.h"
+#include "engine/gather.h"
 #include "engine/noise.h"
 #include "samplers/sampler.h"
 
@@ -24,25 +25,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// [N, H, W, 3]
-at::Tensor to_tensor(const std::vector<Image>& images) {
-  const auto count = static_cast<int64_t>(images.size());
-  at::Tensor pixels = at::empty({count, images[0].height, images[0].width, 3}, at::kByte);
-  uint8_t* to = pixels.mutable_data_ptr<uint8_t>();
-  for (const Image& image : images) to = std::copy(image.pixels.begin(), image.pixels.end(), to);
-  return pixels;
-}
-
-std::vector<Image> to_images(const at::Tensor& pixels) {
-  std::vector<Image> images;
-  const int64_t size = pixels[0].numel();
-  for (int64_t i = 0; i < pixels.size(0); ++i) {
-    const uint8_t* from = pixels.const_data_ptr<uint8_t>() + i * size;
-    images.push_back({pixels.size(1), pixels.size(2), std::vector<uint8_t>(from, from + size)});
-  }
-  return images;
 }
 
 // In which forms this rank needs the parts, by PartKind.
@@ -73,16 +55,41 @@ class Run {
     return value;
   }
 
+  // Work without messages, on all ranks: where it fails on one, all throw.
+  template <typename Work>
+  auto together(const Work& work) {
+    std::exception_ptr failure;
+    decltype(work()) value{};
+    try {
+      value = work();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    settle(failure);
+    return value;
+  }
+
+  void settle(const std::exception_ptr& failure) {
+    const std::exception_ptr verdict = of_all_.settle(failure);
+    if (!verdict) return;
+    has_settled_ = true;
+    std::rethrow_exception(verdict);
+  }
+
   // The part, loaded where it is not there. Ranks ask alike whether to go on, whatever each has to load.
   template <typename Part>
   std::shared_ptr<Part> get(PartKind kind, Stage name) {
+    const auto load = [&] {
+      if (agreement_ == &of_replicas_) return parts_.get(kind);
+      return together([&] { return parts_.get(kind); });
+    };
     std::shared_ptr<const LoadedPart> loaded;
     if (parts_.is_loaded(kind)) {
       check_cancelled(observer_);
-      loaded = parts_.get(kind);
+      loaded = load();
       check_cancelled(observer_);
     } else {
-      loaded = stage(name, result_.seconds.load, [&] { return parts_.get(kind); });
+      loaded = stage(name, result_.seconds.load, load);
     }
     result_.weights_bytes += loaded->weights_bytes;
     result_.bytes_read += loaded->bytes_read;
@@ -92,7 +99,7 @@ class Run {
  public:
   Run(std::span<const Settings> requests, const Model& model, Parts& parts, const parallel::Ranks& ranks,
       const Observer& observer)
-      : batch_(requests),
+      : requests_(requests),
         settings_(requests.front()),
         model_(model),
         parts_(parts),
@@ -101,89 +108,125 @@ class Run {
         of_all_(ranks.world),
         of_replicas_(ranks.data) {
     observer_.cancelled = [this, wish = observer.cancelled] { return agreement_->ask(wish); };
-    parts_.expect(forms_of(settings_.request, ranks));
+    observer_.previewed = [this, show = observer.previewed](Preview preview) {
+      if (observer_.preview_images) preview.images = decode_preview(preview.latents);
+      show(preview);
+    };
+    if (!observer.previewed) observer_.preview_every = 0;
   }
 
-  std::vector<Result> operator()(const samplers::Sampler& sampler) {
+  std::vector<Result> operator()() {
+    together([&] { return prepare(); });
+    observer_.preview_every = of_all_.follow(observer_.preview_every);
+    at::Tensor z;
     try {
-      const at::Tensor z = denoise(sampler, encode());
-      agreement_->finish();
-      agreement_ = &of_replicas_;  // ranks without latents are done
-      if (z.defined()) finish(z);
+      z = denoise(encode());
     } catch (const Cancelled&) {
-      agreement_->finish();
+      of_all_.finish();
+      has_settled_ = true;
       throw;
     }
-    agreement_->finish();
+    of_all_.finish();
+    const bool was_cancelled = !finish(z);
+    has_settled_ = true;
+    if (was_cancelled) throw Cancelled();
     return results();
   }
 
+  // Whether all ranks know how the run ends, and nothing of it is under way.
+  bool has_settled() const { return has_settled_; }
+
  private:
+  // What can be refused is refused before the first weight is loaded.
+  bool prepare() {
+    batch_.emplace(requests_);
+    const int64_t tokens = (settings_.latent_height / model_.shape.patch.rows) *
+                           (settings_.latent_width / model_.shape.patch.columns);
+    sampler_ = samplers::make_sampler(model_.scheduler, settings_.request.scheduler, settings_.steps, tokens);
+    parts_.expect(forms_of(settings_.request, ranks_));
+    return true;
+  }
+
   // Prompts to conditionings. Where the text encoder does not stay, it is freed on return.
   std::vector<models::Conditioning> encode() {
     const auto encoder = get<models::TextEncoder>(PartKind::kTextEncoder, Stage::kLoadTextEncoder);
-    return stage(Stage::kEncode, result_.seconds.encode,
-                 [&] { return encoder->encode(batch_.prompts, settings_.max_sequence_length); });
+    const auto work = [&] { return encoder->encode(batch_->prompts, settings_.max_sequence_length); };
+    const bool has_messages = ranks_.layout.text_encoder_parallel && ranks_.replica.size > 1;
+    return stage(Stage::kEncode, result_.seconds.encode, [&] {
+      if (!has_messages) return together(work);
+      try {
+        return work();
+      } catch (const Error& error) {
+        // What is wrong with a prompt is so on all ranks, before the first message.
+        has_settled_ = error.kind() == ErrorKind::kUsage;
+        throw;
+      }
+    });
   }
 
   // Noise to latents [n, C, h, w] of this replica's pictures.
-  at::Tensor denoise(const samplers::Sampler& sampler, const std::vector<models::Conditioning>& prompts) {
+  at::Tensor denoise(const std::vector<models::Conditioning>& prompts) {
     const auto denoiser = get<models::Denoiser>(PartKind::kDenoiser, Stage::kLoadDenoiser);
     return stage(Stage::kDenoise, result_.seconds.denoise, [&] {
-      Noise noise(batch_.noise);
+      Noise noise(batch_->noise);
       const at::Tensor z = noise
-                               .draw({batch_.count(), model_.shape.latent_channels, settings_.latent_height,
+                               .draw({batch_->count(), model_.shape.latent_channels, settings_.latent_height,
                                       settings_.latent_width})
                                .to(settings_.request.device) *
-                           sampler.init_noise_sigma();
+                           sampler_->init_noise_sigma();
       const models::Canvas canvas{settings_.latent_height, settings_.latent_width, model_.scale_factor};
-      const Guidance& guidance = batch_.guidance;
+      const Guidance& guidance = batch_->guidance;
       DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), canvas, ranks_);
-      return engine::denoise({stage, sampler, guidance, ranks_}, z, noise, observer_, result_.step_seconds);
+      return engine::denoise({stage, *sampler_, guidance, ranks_}, z, noise, observer_, result_.step_seconds);
     });
   }
 
-  // From the latents of this replica's pictures to all latents and pictures on rank 0 of the world.
-  void finish(const at::Tensor& z) {
-    result_.latents = gather_pictures(z.cpu());
+  // From the latents of this replica's pictures, where this rank has them, to all latents and pictures on
+  // rank 0 of the world. Ranks without latents have nothing to do but to hear how it went. False when it was
+  // cancelled.
+  bool finish(const at::Tensor& z) {
+    agreement_ = &of_replicas_;
+    bool is_done = true;
+    std::exception_ptr failure;
+    try {
+      if (z.defined()) gather_and_decode(z);
+    } catch (const Cancelled&) {
+      is_done = false;
+    } catch (...) {
+      if (ranks_.data.size > 1) throw;  // other replicas wait for this one
+      failure = std::current_exception();
+    }
+    of_replicas_.finish();
+    settle(failure);
+    return is_done;
+  }
+
+  void gather_and_decode(const at::Tensor& z) {
+    result_.latents = gather_pictures(z.cpu(), batch_->count(), ranks_.data);
     if (settings_.request.output_type == OutputType::kLatent) return;
     const auto decoder = get<models::Decoder>(PartKind::kDecoder, Stage::kLoadDecoder);
     std::vector<Image> images = stage(Stage::kDecode, result_.seconds.decode, [&] {
-      auto decoded = engine::decode(*decoder, z, settings_.height, settings_.width, observer_);
+      auto decoded = decode(*decoder, z, settings_.height, settings_.width, observer_);
       // The first replica has the most pictures; the others ask as often as it does.
-      for (int64_t i = z.size(0); i < ranks_.data.parts(batch_.count()).front().length; ++i)
+      for (int64_t i = z.size(0); i < ranks_.data.parts(batch_->count()).front().length; ++i)
         check_cancelled(observer_);
       return decoded;
     });
-    if (ranks_.data.size > 1) {
-      const at::Tensor pixels = gather_pictures(to_tensor(images));
-      images = ranks_.data.rank == 0 ? to_images(pixels) : std::vector<Image>();
-    }
-    result_.images = std::move(images);
+    result_.images = gather_pictures(std::move(images), batch_->count(), ranks_.data);
   }
 
-  // x [n, ...] of this replica -> [N, ...] on the first replica, undefined elsewhere.
-  at::Tensor gather_pictures(const at::Tensor& x) const {
-    const comm::Group& group = ranks_.data;
-    if (group.size == 1) return x;
-    at::Tensor all;
-    std::vector<at::Tensor> parts;
-    if (group.rank == 0) {
-      std::vector<int64_t> shape = x.sizes().vec();
-      shape[0] = batch_.count();
-      all = at::empty(shape, x.options());
-      for (const Range& range : group.parts(shape[0]))
-        parts.push_back(all.narrow(0, range.begin, range.length));
-    }
-    comm::gather(x.contiguous(), parts, 0, group);
-    return all;
+  // Of latents on the way, on rank 0 of the world alone.
+  std::vector<Image> decode_preview(const at::Tensor& z) {
+    const std::shared_ptr<const LoadedPart> loaded = parts_.get(PartKind::kDecoder);
+    const auto& decoder = *static_cast<const models::Decoder*>(loaded->part.get());
+    return decode(decoder, z.to(settings_.request.device), settings_.height, settings_.width, {});
   }
 
   // What each request gets of the whole.
   std::vector<Result> results() {
     std::vector<Result> results;
     std::vector<Image> images = std::exchange(result_.images, {});
-    for (const Range& own : batch_.pictures) {
+    for (const Range& own : batch_->pictures) {
       Result& result = results.emplace_back(result_);
       if (result_.latents.defined()) result.latents = result_.latents.narrow(0, own.begin, own.length);
       if (images.empty()) continue;
@@ -193,7 +236,7 @@ class Run {
     return results;
   }
 
-  Batch batch_;
+  std::span<const Settings> requests_;
   const Settings& settings_;  // in what they have in common
   const Model& model_;
   Parts& parts_;
@@ -201,6 +244,9 @@ class Run {
   Observer observer_;
   Agreement of_all_, of_replicas_;
   Agreement* agreement_ = &of_all_;
+  bool has_settled_ = false;
+  std::optional<Batch> batch_;
+  std::unique_ptr<samplers::Sampler> sampler_;
   Result result_;
 };
 
@@ -217,17 +263,23 @@ std::vector<Result> Engine::run(std::span<const Settings> requests, const parall
                                 const Observer& observer) {
   const c10::InferenceMode inference_mode;
   const auto start = Clock::now();
-  const parallel::Ranks ranks(world_, layout, requests.front().request.device);
-
-  // What can be refused is refused before the first weight is loaded.
   TESSERA_CHECK(!requests.empty(), "no requests");
-  const Settings& settings = requests.front();
-  const int64_t tokens = (settings.latent_height / model_.shape.patch.rows) *
-                         (settings.latent_width / model_.shape.patch.columns);
-  const auto sampler =
-      samplers::make_sampler(model_.scheduler, settings.request.scheduler, settings.steps, tokens);
+  if (!is_usable_)
+    throw Error(ErrorKind::kPeer, "engine",
+                "an earlier request failed while its ranks waited for each other");
+  const parallel::Ranks ranks(world_, layout, requests.front().request.device);
   Run run(requests, model_, parts_, ranks, observer);
-  std::vector<Result> results = run(*sampler);
+  std::vector<Result> results;
+  try {
+    results = run();
+  } catch (...) {
+    if (!run.has_settled()) {
+      is_usable_ = false;  // unless all others come here too
+      is_usable_ = world_.give_up();
+    }
+    throw;
+  }
+  world_.trim();
   for (Result& result : results) result.seconds.total = seconds_since(start);
   return results;
 }

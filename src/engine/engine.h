@@ -53,9 +53,11 @@ class Engine {
   // kind of output (else Error(kUsage) names what differs). `layout` is made for their workload().
   //
   // Each part is loaded when its turn comes, where it is not there. Throws Error, and Cancelled when the
-  // observer of rank 0 says so, at the same place on all ranks that still have a part in the run; then
-  // nothing is under way any more and the next request can come. After an Error on several ranks the engine
-  // is of no more use.
+  // observer of rank 0 says so, at the same place on all ranks that still have a part in the run. After
+  // either nothing is under way any more and the next request can come: what fails on one rank (a part that
+  // finds no memory, say) is Error(kPeer) on the others. Two things end the engine on several ranks: a rank
+  // that is lost; and a failure amid messages, from the first step on, where messages do not go through
+  // memory alone (give_up() of comm/world.h).
   //
   // Rank 0 of the world gets latents and pictures, one result for each request (with the times of all); the
   // others get neither.
@@ -74,6 +76,7 @@ class Engine {
   Model model_;
   Parts parts_;
   comm::World world_;
+  bool is_usable_ = true;
 };
 
 }  // namespace tessera::engine

@@ -27,7 +27,8 @@ class Pipeline {
       }
       const int64_t length = schedule_.run_length(step);
       for (int64_t begin = 0; begin < schedule_.patches; begin += length) work({step, {begin, length}});
-      if (is_first() && step + 1 == schedule_.steps) wait_for_latents(step, schedule_.patches);
+      if (is_first() && (step + 1 == schedule_.steps || stage_.wants_latents(step)))
+        wait_for_latents(step, schedule_.patches);
       stage_.ended(step);
     }
     for (Moving& sent : sent_) sent.wait();

@@ -35,6 +35,9 @@ class PipelineStage {
   virtual at::Tensor update(int64_t step, Range patches, const Tensors& output) = 0;
   // First stage: these latents have come; compute() may use them from now on.
   virtual void updated(int64_t step, Range patches, const at::Tensor& latents) = 0;
+  // First stage: whether all latents of the step are to be here before it has ended(), as those of the last
+  // step are. The stages behind then run empty.
+  virtual bool wants_latents(int64_t /*step*/) const { return false; }
 
   // Uninitialised tensors: what the stage before gives, to receive into; what compute() gives to the next
   // stage; latents.

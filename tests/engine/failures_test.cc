@@ -1,0 +1,178 @@
+// What goes wrong with one request, on one rank or on all: every rank hears of it, and the engine paints the
+// next request as a new one would.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <new>
+
+#include "core/error.h"
+#include "engine/engine.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/tiny_pixart.h"
+
+namespace tessera::engine {
+namespace {
+
+enum class Failure { kNone, kLoading, kAmidSteps, kDecoding };
+thread_local Failure failure = Failure::kNone;  // of this rank, at the request at hand
+
+class FailingForward final : public models::Forward {
+ public:
+  explicit FailingForward(std::unique_ptr<models::Forward> real) : real_(std::move(real)) {}
+  void begin(double timestep) override {
+    ++steps_;
+    real_->begin(timestep);
+  }
+  models::Hidden embed(const at::Tensor& latents) override { return real_->embed(latents); }
+  void block(int64_t i, models::Hidden& hidden) override {
+    if (steps_ == 2 && failure == Failure::kAmidSteps) throw std::bad_alloc();
+    real_->block(i, hidden);
+  }
+  at::Tensor head(const models::Hidden& hidden) override { return real_->head(hidden); }
+  std::vector<models::Stream> streams(int64_t i) const override { return real_->streams(i); }
+
+ private:
+  std::unique_ptr<models::Forward> real_;
+  int steps_ = 0;
+};
+
+class FailingDenoiser final : public models::Denoiser {
+ public:
+  explicit FailingDenoiser(std::unique_ptr<models::Denoiser> real) : real_(std::move(real)) {}
+  std::unique_ptr<models::Forward> start(const models::Run& run) const override {
+    return std::make_unique<FailingForward>(real_->start(run));
+  }
+  at::ScalarType dtype() const override { return real_->dtype(); }
+  int64_t conditioning_width() const override { return real_->conditioning_width(); }
+
+ private:
+  std::unique_ptr<models::Denoiser> real_;
+};
+
+class FailingDecoder final : public models::Decoder {
+ public:
+  explicit FailingDecoder(std::unique_ptr<models::Decoder> real) : real_(std::move(real)) {}
+  at::Tensor decode(const at::Tensor& z) const override {
+    if (failure == Failure::kDecoding) throw std::bad_alloc();
+    return real_->decode(z);
+  }
+  int64_t scale_factor() const override { return real_->scale_factor(); }
+
+ private:
+  std::unique_ptr<models::Decoder> real_;
+};
+
+const models::Family& real() {
+  return *tiny().family;
+}
+
+// The tiny model, whose parts fail when they are asked to.
+Model fragile() {
+  static const models::Family family = [] {
+    models::Family with_failures = real();
+    with_failures.load_denoiser = [](const std::filesystem::path& folder, const models::LoadOptions& options,
+                                     models::LoadStatistics& cost) -> std::unique_ptr<models::Denoiser> {
+      if (failure == Failure::kLoading && !options.placement.device.is_meta()) throw std::bad_alloc();
+      return std::make_unique<FailingDenoiser>(real().load_denoiser(folder, options, cost));
+    };
+    with_failures.load_decoder = [](const std::filesystem::path& folder, const models::LoadOptions& options,
+                                    models::LoadStatistics& cost) -> std::unique_ptr<models::Decoder> {
+      return std::make_unique<FailingDecoder>(real().load_decoder(folder, options, cost));
+    };
+    return with_failures;
+  }();
+  Model model = tiny();
+  model.family = &family;
+  return model;
+}
+
+// What run() throws: the exit code and the message, "5 " for no memory; empty when it does not.
+std::string outcome(Engine& engine, const Settings& settings, const parallel::Layout& layout) {
+  try {
+    engine.run(settings, layout);
+  } catch (const Error& error) {
+    return fmt::format("{} {}", error.exit_code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return "5 ";
+  }
+  return "";
+}
+
+struct Wires {
+  comm::Wire wire;
+  bool gives_up;  // also amid messages
+};
+
+class Failures : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(Failures, AreHeardByAllAndLeaveTheEngineAsItWas) {
+  const Way way = ways()[GetParam()];
+  const int64_t size = way.options.degrees();
+  Settings settings = resolve(tiny_request(48, 32, 3, {"a cat", "a dog"}), tiny());
+  const parallel::Layout layout = way.layout(settings);
+  for (const auto& [wire, gives_up] : {Wires{comm::Wire::kShared, true}, {comm::Wire::kGloo, false}}) {
+    Result expected, after;
+    comm::run_ranks_as_threads(
+        size,
+        [&](comm::World world) {
+          const bool is_first = world.rank() == 0, is_last = world.rank() + 1 == size;
+          {
+            Engine engine(tiny(), 0, world);
+            Result result = engine.run(settings, layout);
+            if (is_first) expected = std::move(result);
+          }
+          // All parts stay but while the budget has no room for any: then each is loaded anew.
+          Engine engine(fragile(), 0, world);
+          const auto others = [&](bool fails, const std::string& what) {
+            return fails ? "5 " : fmt::format("4 [rank {}] {}", size - 1, what);
+          };
+          failure = is_last ? Failure::kLoading : Failure::kNone;
+          EXPECT_EQ(outcome(engine, settings, layout), others(is_last, "failed: not enough memory"));
+          failure = Failure::kNone;
+          EXPECT_EQ(outcome(engine, settings, layout), "");
+
+          failure = is_first ? Failure::kDecoding : Failure::kNone;
+          if (gives_up || way.options.data_parallel_degree == 1) {
+            const std::string told = outcome(engine, settings, layout);
+            EXPECT_TRUE(is_first ? told == "5 " : told.starts_with("4 [rank ")) << told;
+            failure = Failure::kNone;
+          }
+
+          Settings unknown = settings;
+          unknown.request.scheduler = "magic";
+          EXPECT_TRUE(outcome(engine, unknown, layout).starts_with("2 [scheduler] unknown sampler 'magic'"));
+
+          failure = is_last ? Failure::kAmidSteps : Failure::kNone;
+          if (gives_up) {
+            const std::string told = outcome(engine, settings, layout);
+            EXPECT_TRUE(is_last ? told == "5 " : told.starts_with("4 [rank ")) << told;
+          }
+          failure = Failure::kNone;
+          Result result = engine.run(settings, layout);
+          if (is_first) after = std::move(result);
+        },
+        wire);
+    EXPECT_TRUE(equal(after, expected)) << way.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Failures, ::testing::Range<size_t>(0, ways().size()));
+
+// A token that the text encoder does not know is found before the first message of an encoder that is split.
+TEST(Failure, OfAPromptIsTheSameOnAllRanks) {
+  const Way way{"cfg", parallel::degrees(1, true, 1, 1, 1, 1)};
+  const Settings good = tiny_settings(1);
+  Settings bad = good;
+  bad.request.prompts = {"a \xff cat"};  // resolve() would refuse it
+  comm::run_ranks_as_threads(
+      2,
+      [&](comm::World world) {
+        Engine engine(tiny(), kNoLimit, world);
+        EXPECT_TRUE(outcome(engine, bad, way.layout(good)).starts_with("2 [prompt] ")) << world.rank();
+        EXPECT_EQ(outcome(engine, good, way.layout(good)), "");
+      },
+      comm::Wire::kShared);
+}
+
+}  // namespace
+}  // namespace tessera::engine

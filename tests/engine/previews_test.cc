@@ -1,0 +1,77 @@
+// Pictures on their way are those that a run of fewer steps would leave, on one rank and on several.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "engine/engine.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/tiny_pixart.h"
+
+namespace tessera::engine {
+namespace {
+
+struct Shown {
+  std::vector<Preview> previews;
+  Result result;
+};
+
+Shown paint(const Way& way, int64_t every, bool images) {
+  Request request = tiny_request(48, 32, 3, {"a cat", "a dog"});
+  request.num_inference_steps = 5;
+  const Settings settings = resolve(request, tiny());
+  Shown shown;
+  comm::run_ranks_as_threads(
+      way.options.degrees(),
+      [&](comm::World world) {
+        Engine engine(tiny(), kNoLimit, world);
+        Observer observer;
+        if (world.rank() == 0) {
+          observer.preview_every = every;
+          observer.preview_images = images;
+          observer.previewed = [&](const Preview& preview) { shown.previews.push_back(preview); };
+        }
+        Result result = engine.run(settings, way.layout(settings), observer);
+        if (world.rank() == 0) shown.result = std::move(result);
+      },
+      comm::Wire::kShared);
+  return shown;
+}
+
+class Previews : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(Previews, AreShownOnTheFirstRankWithoutChangingTheResult) {
+  const Way way = ways()[GetParam()];
+  const Shown none = paint(way, 0, false), all = paint(way, 1, false), some = paint(way, 2, true);
+  EXPECT_TRUE(none.previews.empty());
+  EXPECT_TRUE(equal(all.result, none.result) && equal(some.result, none.result)) << way.name;
+  ASSERT_EQ(all.previews.size(), 5U);
+  EXPECT_TRUE(all.previews[4].latents.equal(all.result.latents));
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(all.previews[i].step, static_cast<int64_t>(i));
+    EXPECT_TRUE(all.previews[i].images.empty());
+    EXPECT_EQ(all.previews[i].latents.sizes(), all.result.latents.sizes());
+  }
+  for (size_t i = 1; i < 5; ++i) EXPECT_LT(all.previews[i].timestep, all.previews[i - 1].timestep);
+  ASSERT_EQ(some.previews.size(), 2U);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(some.previews[i].step, static_cast<int64_t>(2 * i + 1));
+    EXPECT_TRUE(some.previews[i].latents.equal(all.previews[2 * i + 1].latents)) << way.name;
+    ASSERT_EQ(some.previews[i].images.size(), 2U);
+    EXPECT_EQ(some.previews[i].images[0].height, 48);
+    EXPECT_EQ(some.previews[i].images[0].width, 32);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Previews, ::testing::Range<size_t>(0, ways().size()));
+
+// The latents of every step are those of one rank, so that a preview is no step late or early.
+TEST(Preview, OfExactMethodsIsThatOfOneRank) {
+  const Shown alone = paint(ways()[0], 1, false);
+  for (const size_t exact : {size_t{1}, size_t{3}}) {
+    const Shown shown = paint(ways()[exact], 1, false);
+    for (size_t i = 0; i < 5; ++i)
+      EXPECT_LE(relative_error(shown.previews[i].latents, alone.previews[i].latents), 1e-4) << i;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::engine
