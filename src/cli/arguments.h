@@ -16,7 +16,7 @@ struct MeshArguments {
   parallel::ParallelOptions parallel;
   std::optional<int64_t> world;
   bool json = false;
-  // Of what is to be painted, to tell the ranks' shares; without a model only groups are told.
+  // With a model, each rank's share of this request is shown; without one, groups alone.
   std::optional<std::string> model;
   engine::Request request;
 };

@@ -1,4 +1,4 @@
-// What `tessera generate` is told: the request, the ranks, and the options of this program alone.
+// What `tessera generate` is given: the request, the ranks, and the options of this program alone.
 #pragma once
 
 #include <filesystem>

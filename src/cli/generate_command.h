@@ -11,8 +11,8 @@
 namespace tessera::cli {
 
 // Paints, writes the files, and prints their paths on stdout; starts the ranks when there are to be several.
-// words: of the command line. world_size: 1 where a launcher has started one rank. Returns the exit code, the
-// message of a failed rank being told. Throws Error and engine::Cancelled.
+// words: of the command line. world_size: 1 where a launcher has started one rank. Returns the exit code; the
+// message of a failed rank has been printed by then. Throws Error and engine::Cancelled.
 int run_generate(const GenerateArguments& arguments, const std::vector<std::string>& words,
                  std::optional<int64_t> world_size);
 

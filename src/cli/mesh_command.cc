@@ -133,8 +133,8 @@ OrderedJson mesh_json(const Mesh& mesh, const std::vector<Share>& shares) {
           {"ranks", std::move(ranks)}};
 }
 
-// Both axes part ranks.
-bool parts(const Mesh& mesh, const std::array<Axis, 2>& axes) {
+// Whether the mesh is split along both axes.
+bool splits(const Mesh& mesh, const std::array<Axis, 2>& axes) {
   return mesh.sizes()[axes[0]] > 1 && mesh.sizes()[axes[1]] > 1;
 }
 
@@ -154,8 +154,8 @@ void print_mesh(const Mesh& mesh, const std::vector<Share>& shares) {
   fmt::print("{} {}{}{}\n\n", mesh.world_size(), mesh.world_size() == 1 ? "rank" : "ranks",
              sizes.empty() ? "" : ": ", fmt::join(sizes, " x "));
   for (const NamedGroups& each : all_groups(mesh)) {
-    const bool joins = each.name == "sp"       ? parts(mesh, parallel::kSequenceAxes)
-                       : each.name == "tensor" ? parts(mesh, parallel::kTensorAxes)
+    const bool joins = each.name == "sp"       ? splits(mesh, parallel::kSequenceAxes)
+                       : each.name == "tensor" ? splits(mesh, parallel::kTensorAxes)
                                                : each.groups.front().size() > 1;
     if (!joins) continue;
     std::vector<std::string> groups;

@@ -1,4 +1,4 @@
-// Deadlines, and how spans of time are told.
+// Deadlines, and spans of time as text.
 #pragma once
 
 #include <fmt/format.h>
