@@ -1,17 +1,19 @@
 // The benchmarks of kernels (google-benchmark) and, as `tessera_bench worker ...`, the part that
-// bench/compare.py alternates with diffusers.
+// bench/compare.py alternates with diffusers; `tessera_bench second` times what stays between requests.
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 #include <c10/core/InferenceMode.h>
 
 #include <string_view>
 
+#include "bench/second.h"
 #include "bench/worker.h"
 #include "core/cpu.h"
 
 int main(int argc, char** argv) {
   tessera::cap_libraries();
   if (argc > 1 && std::string_view(argv[1]) == "worker") return tessera::run_worker(argc - 2, argv + 2);
+  if (argc > 1 && std::string_view(argv[1]) == "second") return tessera::run_second(argc - 2, argv + 2);
   const c10::InferenceMode inference_mode;
   at::set_num_threads(1);
   benchmark::Initialize(&argc, argv);

@@ -98,6 +98,11 @@ TEST(SharedQueue, GivesBackWhatItNoLongerNeeds) {
   const off_t size = file_size(writer);
   pass(kLarge);
   EXPECT_EQ(file_size(writer), size) << "the place was used again";
+  writer.trim();
+  EXPECT_GT(bytes_in_memory(writer), int64_t{kLarge}) << "it has been needed since the last time";
+  pass(1000);
+  writer.trim();
+  EXPECT_LT(bytes_in_memory(writer), 1 << 20);
 }
 
 // What a peer may have written there: its own words, not this program's.

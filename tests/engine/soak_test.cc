@@ -2,6 +2,7 @@
 // by nothing.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <numeric>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "comm/collectives.h"
@@ -142,6 +144,49 @@ TEST_P(Soak, CancelledRequestsLeaveNothingBehind) {
         way.name, requests, cancelled.load(), memory_early, early, memory_late, requests, at_end.threads,
         at_end.descriptors);
   }
+}
+
+// Bytes in the memory in which ranks of this process leave each other messages.
+double megabytes_of_messages() {
+  std::set<ino_t> seen;  // both ends have one file
+  double bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    struct stat status = {};
+    std::error_code code;
+    const std::string name = std::filesystem::read_symlink(entry.path(), code).string();
+    if (!name.starts_with("/memfd:tessera-messages") || ::stat(entry.path().c_str(), &status) != 0) continue;
+    if (seen.insert(status.st_ino).second) bytes += static_cast<double>(status.st_blocks) * 512;
+  }
+  return bytes / 1e6;
+}
+
+TEST(Engine, GivesBackTheMemoryOfMessagesThatASmallRequestDoesNotNeed) {
+  const Way way = ways()[1];
+  double before = 0, large = 0, after = 0;
+  comm::run_ranks_as_threads(
+      way.options.degrees(),
+      [&](comm::World world) {
+        Engine engine(tiny(), kNoLimit, world);
+        std::vector<int64_t> all(static_cast<size_t>(world.size()));
+        std::iota(all.begin(), all.end(), 0);
+        const comm::Group group = world.group(all, "measure");
+        const auto run = [&](int64_t side, double& megabytes) {
+          Request request = tiny_request(side, side, 1);
+          request.num_inference_steps = 1;
+          request.output_type = OutputType::kLatent;
+          const Settings settings = resolve(request, tiny());
+          engine.run(settings, way.layout(settings));
+          comm::barrier(group);
+          if (world.rank() == 0) megabytes = megabytes_of_messages();
+          comm::barrier(group);
+        };
+        run(32, before);
+        run(1024, large);
+        run(32, after);
+      },
+      comm::Wire::kShared);
+  EXPECT_GT(large, before + 1);
+  EXPECT_LT(after, before + 0.25);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, Soak, ::testing::Range<size_t>(0, ways().size()));
