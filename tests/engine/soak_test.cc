@@ -13,6 +13,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "comm/collectives.h"
@@ -20,6 +21,7 @@
 #include "engine/generate.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tiny_pixart.h"
+#include "weights/safetensors.h"
 
 namespace tessera::engine {
 namespace {
@@ -55,6 +57,57 @@ Settings soak_request(int64_t number) {
   return resolve(request, tiny());
 }
 
+// What new ranks paint, in a world of their own.
+Result paint_anew(const Way& way, int64_t number) {
+  Result result;
+  comm::run_ranks_as_threads(
+      way.options.degrees(),
+      [&](comm::World world) {
+        const Settings settings = soak_request(number);
+        Result own = generate(settings, tiny(), {}, world, way.layout(settings));
+        if (world.rank() == 0) result = std::move(own);
+      },
+      comm::Wire::kShared);
+  return result;
+}
+
+// The same in a process of its own, by the test below.
+constexpr const char* kPainter = "TESSERA_SOAK_PAINTER";  // way, request and file
+
+Result paint_in_new_process(size_t way, int64_t number) {
+  const std::string file = fmt::format("{}/soak-{}.safetensors", ::testing::TempDir(), ::getpid());
+  const std::string command =
+      fmt::format("{}='{} {} {}' /proc/{}/exe --gtest_filter=SoakPainter.* > /dev/null", kPainter, way,
+                  number, file, ::getpid());
+  Result result;
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  const auto painted = read_golden(file);  // an absolute path
+  result.latents = painted.at("latents");
+  const at::Tensor pixels = painted.at("images");
+  for (int64_t i = 0; i < pixels.size(0); ++i) {
+    const uint8_t* data = pixels[i].const_data_ptr<uint8_t>();
+    result.images.push_back({pixels.size(1), pixels.size(2), {data, data + pixels[i].numel()}});
+  }
+  std::filesystem::remove(file);
+  return result;
+}
+
+TEST(SoakPainter, PaintsOneRequest) {
+  const char* const told = std::getenv(kPainter);
+  if (!told) return;
+  size_t way = 0;
+  int64_t number = 0;
+  std::string file;
+  std::istringstream(told) >> way >> number >> file;
+  const Result result = paint_anew(ways().at(way), number);
+  const Image& first = result.images.at(0);
+  std::vector<at::Tensor> pixels;
+  for (const Image& image : result.images)
+    pixels.push_back(
+        at::from_blob(const_cast<uint8_t*>(image.pixels.data()), {first.height, first.width, 3}, at::kByte));
+  weights::write_safetensors(file, {{"latents", result.latents.contiguous()}, {"images", at::stack(pixels)}});
+}
+
 class Soak : public ::testing::TestWithParam<size_t> {};
 
 // One in five is cancelled by another thread at a random moment. `make soak` runs more of them (the
@@ -64,22 +117,9 @@ TEST_P(Soak, CancelledRequestsLeaveNothingBehind) {
   const char* const wanted = std::getenv("TESSERA_SOAK_REQUESTS");
   const int64_t requests = wanted ? std::atoll(wanted) : 25, early = std::max<int64_t>(requests / 10, 10);
   std::atomic<int64_t> cancelled = 0;
-  // What new ranks paint, each in a world of its own.
-  const auto fresh = [&](int64_t number) {
-    Result result;
-    comm::run_ranks_as_threads(
-        way.options.degrees(),
-        [&](comm::World world) {
-          const Settings settings = soak_request(number);
-          Result own = generate(settings, tiny(), {}, world, way.layout(settings));
-          if (world.rank() == 0) result = std::move(own);
-        },
-        comm::Wire::kShared);
-    return result;
-  };
   std::vector<Result> expected;
   for (int64_t number = 0; number < std::min(requests, kSoakRequests); ++number)
-    expected.push_back(fresh(number));
+    expected.push_back(wanted ? paint_in_new_process(GetParam(), number) : paint_anew(way, number));
   Resources at_begin, at_end;
   double memory_early = 0, memory_late = 0;
   // While all ranks are there, and between two requests.
