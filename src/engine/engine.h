@@ -52,6 +52,11 @@ class Engine {
   // and generator of its own, all of one size, number of steps, sampler, length of prompts, dtype, device and
   // kind of output (else Error(kUsage) names what differs). `layout` is made for their workload().
   //
+  // On one rank a picture has the bits that it has alone, whatever its company: attention and decoding go
+  // picture by picture, and products on cores with AVX2 to AVX-512 sum a row in an order that does not depend
+  // on the others (measured: fp32 and bf16, 16 to 1,024 rows of 1, 2, 4 and 8 samples). Not measured on AMX
+  // and on GPUs, nor promised where ATen multiplies: there within 1e-5 of the largest number (fp32).
+  //
   // Each part is loaded when its turn comes, where it is not there. Throws Error, and Cancelled when the
   // observer of rank 0 says so, at the same place on all ranks that still have a part in the run. After
   // either nothing is under way any more and the next request can come: what fails on one rank (a part that
