@@ -15,10 +15,16 @@ at::Tensor CrossAttention::operator()(const at::Tensor& x, const std::vector<at:
                                       at::ArrayRef<int64_t> prompt_of) const {
   const at::Tensor q = to_q_(x);  // [B, n, own heads * D]
   const at::Tensor attended = at::empty_like(q);
-  for (int64_t b = 0; b < q.size(0); ++b) {
-    const std::vector<at::Tensor> both =
-        to_kv_.split(prompts[static_cast<size_t>(prompt_of[static_cast<size_t>(b)])]);
-    ops::attention_into(attended.narrow(0, b, 1), q.narrow(0, b, 1), both[0], both[1], q.size(2) / depth_);
+  // Samples side by side that see one prompt are one sample with more queries.
+  for (int64_t first = 0, count = 0; first < q.size(0); first += count) {
+    const int64_t prompt = prompt_of[static_cast<size_t>(first)];
+    for (count = 1; first + count < q.size(0) && prompt_of[static_cast<size_t>(first + count)] == prompt;)
+      ++count;
+    const std::vector<at::Tensor> both = to_kv_.split(prompts[static_cast<size_t>(prompt)]);
+    const auto as_one = [&](const at::Tensor& y) {
+      return y.narrow(0, first, count).flatten(0, 1).unsqueeze(0);
+    };
+    ops::attention_into(as_one(attended), as_one(q), both[0], both[1], q.size(2) / depth_);
   }
   return to_out_(attended);
 }

@@ -147,24 +147,29 @@ at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Seq
   }
 
   // Where heads go back to tokens, token by token: what each rank gets then lies in one piece.
-  const at::Tensor attended = ulysses_.size == 1
-                                  ? at::empty(q.sizes(), q.options())
-                                  : at::empty({q.size(1), q.size(0), q.size(2)}, q.options()).transpose(0, 1);
+  const auto room = [&] {
+    return ulysses_.size == 1 ? at::empty(q.sizes(), q.options())
+                              : at::empty({q.size(1), q.size(0), q.size(2)}, q.options()).transpose(0, 1);
+  };
   const int64_t heads = q.size(2) / depth;
+  at::Tensor attended;
   if (cut_.patches > 1) {
     const Kept& kept = keep(by_heads, depth, sequence, other_by_heads ? &*other_by_heads : nullptr);
-    kept.keys_values->attend(attended, q, kept.seen);
+    kept.keys_values->attend(attended = room(), q, kept.seen);
     if (other_by_heads) kept.keys_values->attend(*of_other, other_by_heads->q, kept.seen);
   } else if (ring_.size > 1) {
-    attended.copy_(ring_attend(by_heads, heads, sequence));
+    attended = ring_attend(by_heads, heads, sequence);
+  } else if (ulysses_.size == 1 || !q.is_cpu()) {
+    attended = ops::attention(q, by_heads.k, by_heads.v, heads);
   } else {
-    ops::attention_into(attended, q, by_heads.k, by_heads.v, heads);
+    ops::attention_into(attended = room(), q, by_heads.k, by_heads.v, heads);
   }
   if (ulysses_.size == 1) return attended;
   if (other_by_heads) {
     *of_other = comm::all_gather(*of_other, 2, times(ulysses_.parts(units), own.q.size(2) / units), ulysses_);
   }
-  return parallel::heads_to_tokens(attended.transpose(0, 1), own.q.size(2), units, lengths, ulysses_);
+  return parallel::heads_to_tokens(attended.transpose(0, 1).contiguous(), own.q.size(2), units, lengths,
+                                   ulysses_);
 }
 
 at::Tensor Tokens::ring_attend(const QueriesKeysValues& own, int64_t heads, const Sequence& sequence) const {

@@ -267,7 +267,7 @@ bool is_widened(const at::Tensor& q) {
          has_own_kernel(q.options().dtype(at::kFloat));
 }
 
-void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
+void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
   TESSERA_CHECK(q.size(2) % heads == 0 && k.size(2) > 0 && q.size(2) % k.size(2) == 0 &&
                     k.size(2) % (q.size(2) / heads) == 0 && k.sizes() == v.sizes(),
                 "widths {}, {}, {} of {} heads", q.size(2), k.size(2), v.size(2), heads);
@@ -285,9 +285,53 @@ at::Tensor split_heads(const at::Tensor& x, int64_t depth) {
   return x.unflatten(2, {x.size(2) / depth, depth}).transpose(1, 2);
 }
 
+// [B, S, heads * D]: a view of what the kernel gives where that lies token by token, as CUDA's does.
+at::Tensor aten_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
+  const int64_t depth = q.size(2) / heads;
+  return at::scaled_dot_product_attention(split_heads(q, depth), split_heads(k, depth), split_heads(v, depth),
+                                          /*attn_mask=*/{}, /*dropout_p=*/0, /*is_causal=*/false,
+                                          /*scale=*/std::nullopt, /*enable_gqa=*/k.size(2) != q.size(2))
+      .transpose(1, 2)
+      .flatten(2);
+}
+
+// Attention as above and, for each query, the logarithm of the sum of the exponentials of its scores, by
+// kernels that never hold all scores. q, k, v [B, heads, S or T, D] -> [B, heads, S, D], [B, heads, S] fp32.
+std::tuple<at::Tensor, at::Tensor> attention_and_logarithms(const at::Tensor& q, const at::Tensor& k,
+                                                            const at::Tensor& v) {
+  const int64_t depth = q.size(3), queries = q.size(2);
+  const double scale = 1 / std::sqrt(static_cast<double>(depth));
+  if (!q.is_cuda()) {
+    return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, /*dropout_p=*/0, /*is_causal=*/false,
+                                                           /*attn_mask=*/{}, scale);
+  }
+  // CUDA's kernels read depths that are multiples of eight.
+  const auto filled = [&](const at::Tensor& x) {
+    return depth % 8 == 0 ? x : at::constant_pad_nd(x, {0, 8 - depth % 8});
+  };
+  at::Tensor out, logarithms;
+  if (q.scalar_type() == at::kFloat) {
+    const auto all = at::_scaled_dot_product_efficient_attention(
+        filled(q), filled(k), filled(v), /*attn_bias=*/{}, /*compute_log_sumexp=*/true, /*dropout_p=*/0,
+        /*is_causal=*/false, scale);
+    out = std::get<0>(all), logarithms = std::get<1>(all);
+  } else {
+    const auto all = at::_scaled_dot_product_flash_attention(filled(q), filled(k), filled(v), /*dropout_p=*/0,
+                                                             /*is_causal=*/false,
+                                                             /*return_debug_mask=*/false, scale);
+    out = std::get<0>(all), logarithms = std::get<1>(all);
+  }
+  return {out.narrow(3, 0, depth), logarithms.narrow(2, 0, queries)};  // one has queries filled up too
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
+  if (!q.is_cpu() && !q.is_meta()) {
+    check(q, k, v, heads);
+    tell_attention("attention", q, k.size(1), k.size(2));
+    return aten_attention(q, k, v, heads);
+  }
   at::Tensor out = at::empty(q.sizes(), q.options());
   attention_into(out, q, k, v, heads);
   return out;
@@ -295,7 +339,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 
 void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     int64_t heads) {
-  check_shapes(q, k, v, heads);
+  check(q, k, v, heads);
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1, "the output must be like the queries");
   TESSERA_CHECK(k.size(1) > 0, "no keys");
   tell_attention("attention", q, k.size(1), k.size(2));
@@ -311,13 +355,7 @@ void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor
     out.copy_(wide);
     return;
   }
-  const int64_t depth = q.size(2) / heads;
-  out.copy_(at::scaled_dot_product_attention(split_heads(q, depth), split_heads(k, depth),
-                                             split_heads(v, depth),
-                                             /*attn_mask=*/{}, /*dropout_p=*/0, /*is_causal=*/false,
-                                             /*scale=*/std::nullopt, /*enable_gqa=*/k.size(2) != q.size(2))
-                .transpose(1, 2)
-                .flatten(2));
+  out.copy_(aten_attention(q, k, v, heads));
 }
 
 KeptKeysValues::KeptKeysValues(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
@@ -396,7 +434,7 @@ PartialAttention::PartialAttention(const at::Tensor& q, int64_t heads)
 }
 
 void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
-  check_shapes(q_, k, v, heads_);
+  check(q_, k, v, heads_);
   if (k.size(1) == 0 || q_.size(1) == 0) return;
   tell_attention("attention_part", q_, k.size(1), k.size(2));
   if (q_.is_meta()) return;
@@ -408,18 +446,15 @@ void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
     return;
   }
   // out = out_1 e^(l_1 - l) + out_2 e^(l_2 - l), e^l = e^(l_1) + e^(l_2)
-  const int64_t depth = q_.size(2) / heads_;
-  const int64_t sharing = q_.size(2) / k.size(2);
+  const int64_t depth = q_.size(2) / heads_, sharing = q_.size(2) / k.size(2);
   const auto of_every_head = [&](const at::Tensor& x) {
-    const at::Tensor heads = split_heads(x, depth).to(at::kFloat);
+    const at::Tensor heads = split_heads(x, depth);
     return sharing == 1 ? heads : heads.repeat_interleave(sharing, 1);
   };
-  const at::Tensor q = split_heads(q_, depth).to(at::kFloat) / std::sqrt(static_cast<double>(depth));
-  const at::Tensor scores = at::matmul(q, of_every_head(k).transpose(2, 3));
-  const at::Tensor fresh = at::logsumexp(scores, {-1});  // [B, heads, S]
-  const at::Tensor all = at::logaddexp(maxima_, fresh);
-  sums_ = sums_ * (maxima_ - all).exp().unsqueeze(-1) +
-          at::matmul((scores - all.unsqueeze(-1)).exp(), of_every_head(v));
+  const auto [fresh, logarithms] =
+      attention_and_logarithms(split_heads(q_, depth), of_every_head(k), of_every_head(v));
+  const at::Tensor all = at::logaddexp(maxima_, logarithms);
+  sums_.mul_((maxima_ - all).exp_().unsqueeze(3)).addcmul_(fresh, (logarithms - all).exp_().unsqueeze(3));
   maxima_ = all;
 }
 

@@ -172,11 +172,12 @@ void apply(const GroupNorm& norm, bool with_silu, const at::Tensor& x, at::Tenso
   }
 }
 
-// Other devices have their own kernels.
+// Other devices have their own kernels, some of which give another memory format than they take.
 at::Tensor aten_group_norm(const GroupNorm& norm, const at::Tensor& x) {
   if (x.is_meta()) return at::empty_like(x);
   return at::group_norm(x, norm.groups, norm.weight.to(x.scalar_type()), norm.bias.to(x.scalar_type()),
-                        norm.eps);
+                        norm.eps)
+      .contiguous(at::MemoryFormat::ChannelsLast);
 }
 
 }  // namespace

@@ -83,6 +83,9 @@ class Vectors {
   // Rows from `row` on that have one vector, but not beyond `end`.
   int64_t end_of(int64_t row, int64_t end) const { return std::min(end, (row / rows_ + 1) * rows_); }
   const float* of(int64_t row) const { return vectors_.const_data_ptr<float>() + row / rows_ * width_; }
+  // Whether all rows have the same one, which is [C].
+  bool is_one() const { return vectors_.numel() == width_; }
+  at::Tensor one() const { return vectors_.view({width_}); }
   // [C], [B, 1, C] or [B, G, 1, C], for x as view() gives it.
   at::Tensor broadcast() const { return vectors_.dim() == 1 ? vectors_ : vectors_.unsqueeze(-2); }
   at::Tensor view(const at::Tensor& x) const {
@@ -104,10 +107,13 @@ at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, co
   tell("modulated_layer_norm", "", x, 9 * x.numel(), {&x, &scale, &shift});
   if (x.is_meta()) return at::empty_like(x);
   if (!has_kernel(x)) {
-    const at::Tensor normed = at::layer_norm(x.to(at::kFloat), {width}, {}, {}, epsilon);
-    return at::addcmul(plus.broadcast(), by.view(normed), by.broadcast() + 1.0)
-        .to(x.scalar_type())
-        .view(x.sizes());
+    // Kernels of other devices take weights in the dtype of x.
+    const auto like_x = [&](const at::Tensor& vector) { return vector.to(x.scalar_type()); };
+    if (by.is_one()) return at::layer_norm(x, {width}, like_x(by.one() + 1), like_x(plus.one()), epsilon);
+    const at::Tensor normed = at::layer_norm(x, {width}, {}, {}, epsilon);
+    at::Tensor out = at::empty_like(normed), to = by.view(out);
+    at::addcmul_out(to, plus.broadcast(), by.view(normed), by.broadcast() + 1);
+    return out;
   }
   at::Tensor out = at::empty_like(x);
   with_elements(x, [&]<typename T>(T* /*type*/) {
@@ -129,8 +135,7 @@ void add_gated_(at::Tensor& x, const at::Tensor& y, const at::Tensor& gate) {
   tell("gated_add", "", x, 2 * x.numel(), {&x, &y, &gate});
   if (x.is_meta()) return;
   if (!has_kernel(x) || !y.is_contiguous()) {
-    x.copy_(
-        at::addcmul(by.view(x).to(at::kFloat), by.view(y).to(at::kFloat), by.broadcast()).view(x.sizes()));
+    by.view(x).addcmul_(by.view(y), by.broadcast());
     return;
   }
   with_elements(x, [&]<typename T>(T* /*type*/) {

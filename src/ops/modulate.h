@@ -9,8 +9,8 @@
 namespace tessera::ops {
 
 // layer_norm(x) * (1 + scale) + shift, without own weights. x [B, S, C] -> [B, S, C]; scale and shift alike.
-// scale and shift alike. Statistics in
-// fp32. 9 FLOPs an element.
+// Statistics in fp32. 9 FLOPs an element. Off the CPU 1 + scale and shift, where there is one of each, or the
+// normalised x, where there are more, are rounded to the dtype of x: one pass over x, or two.
 at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                                 double epsilon);
 

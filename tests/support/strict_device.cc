@@ -292,6 +292,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_local_scalar_dense", &number);
   library.impl("convolution_overrideable", &convolution);
   library.impl("native_group_norm", &group_norm);
+  // Which ATen would put together from others.
+  library.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&fall_back>());
 }
 
 }  // namespace
