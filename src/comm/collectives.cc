@@ -33,6 +33,17 @@ Pending::Pending(const Group& group, std::string_view name, std::vector<Message>
   exchange_ = group.transport->post(std::move(sends), std::move(receives), posting);
 }
 
+Pending::Pending(const Group& group, std::string_view name, int64_t bytes,
+                 const std::function<std::unique_ptr<Exchange>(Transport&)>& post)
+    : hooks_(group.hooks),
+      axis_(group.axis),
+      operation_{.axis = {}, .name = name, .bytes = bytes},
+      start_(std::chrono::steady_clock::now()) {
+  operation_.axis = axis_;
+  if (hooks_ && hooks_->began) hooks_->began(operation_);
+  exchange_ = post(*group.transport);
+}
+
 void Pending::wait() {
   if (!exchange_) return;
   const std::unique_ptr<Exchange> exchange = std::move(exchange_);
@@ -47,8 +58,17 @@ void connect(const Group& group, at::Device device, Posting posting) {
   if (group.transport) group.transport->connect(device, posting);
 }
 
-at::Tensor all_reduce(const at::Tensor& x, const Group& group) {
+at::Tensor all_reduce(at::Tensor x, const Group& group) {
   if (group.size == 1) return x;
+  if (group.transport->has_own_collectives(x.device())) {
+    if (x.numel() == 0) return x;
+    const bool is_own = x.use_count() == 1 && x.storage().use_count() == 1 && x.is_contiguous();
+    const at::Tensor sum = is_own ? x : x.clone(at::MemoryFormat::Contiguous);
+    // What a rank sends when parts of 1 / size go around twice.
+    const int64_t bytes = 2 * static_cast<int64_t>(sum.nbytes()) * (group.size - 1) / group.size;
+    Pending(group, "all_reduce", bytes, [&](Transport& transport) { return transport.post_sum(sum); }).wait();
+    return sum;
+  }
   // Each rank sums one part and hands it to the others: two messages of 1 / size to every peer.
   const at::Tensor flat = x.contiguous().view({-1});
   const std::vector<Range> parts = group.parts(flat.numel());
@@ -61,6 +81,17 @@ at::Tensor all_gather(const at::Tensor& part, int64_t dim, std::span<const Range
   TESSERA_CHECK(static_cast<int64_t>(parts.size()) == group.size, "{} parts for {} ranks", parts.size(),
                 group.size);
   const at::Tensor own = part.contiguous();
+  const bool are_equal = std::all_of(parts.begin(), parts.end(),
+                                     [&](const Range& each) { return each.length == parts.front().length; });
+  if (are_equal && own.numel() > 0 && group.transport->has_own_collectives(own.device())) {
+    std::vector<int64_t> all = own.sizes().vec();
+    all.insert(all.begin(), group.size);
+    const at::Tensor whole = at::empty(all, own.options());
+    Pending(group, "all_gather", static_cast<int64_t>(own.nbytes()) * (group.size - 1),
+            [&](Transport& transport) { return transport.post_gather(own, whole); })
+        .wait();
+    return whole.movedim(0, dim).flatten(dim, dim + 1);
+  }
   std::vector<int64_t> shape = part.sizes().vec();
   shape[static_cast<size_t>(dim)] = parts.back().end();
   at::Tensor whole = at::empty(shape, part.options());
@@ -196,6 +227,10 @@ void barrier(const Group& group) {
     receives.push_back({peer, at::empty({1}, at::kByte)});
   }
   Pending(group, "barrier", std::move(sends), std::move(receives)).wait();
+}
+
+void require_alive(const Group& group) {
+  if (group.transport) group.transport->require_alive();
 }
 
 void settle(const Group& group) {

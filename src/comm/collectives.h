@@ -3,13 +3,16 @@
 // All ranks of a group must call the same functions in the same order. No shape travels: what a rank receives
 // follows from what every rank knows. Each throws Error(kPeer) when a peer is lost or late.
 //
-// All are built on messages between two ranks, which are faster than Gloo's own collectives on large tensors.
-// Sums are taken in the order of the ranks, so that every rank holds the same bits.
+// All are built on messages between two ranks, which are faster than Gloo's own collectives on large tensors;
+// but where the transport has collectives of its own (NCCL), all_reduce, and all_gather of equal parts, are
+// those. Sums are taken in the order of the ranks, in fp32, or as the transport does; every rank holds the
+// same bits either way.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,6 +29,9 @@ class Pending {
   Pending() = default;  // over already
   Pending(const Group& group, std::string_view name, std::vector<Message> sends,
           std::vector<Message> receives, Posting posting = Posting::kTogether);
+  // A collective of the transport's own, of which this rank sends so many bytes.
+  Pending(const Group& group, std::string_view name, int64_t bytes,
+          const std::function<std::unique_ptr<Exchange>(Transport&)>& post);
   Pending(Pending&&) noexcept = default;
   Pending& operator=(Pending&&) noexcept = default;
 
@@ -43,8 +49,10 @@ class Pending {
 // next and from the last to the first (kOneWay), on `device` go through. See Transport::connect().
 void connect(const Group& group, at::Device device, Posting posting = Posting::kTogether);
 
-// The sum of `x` over the group, summed in fp32 whatever its dtype. One shape and dtype on all ranks.
-at::Tensor all_reduce(const at::Tensor& x, const Group& group);
+// The sum of `x` over the group. Built on messages it is summed in fp32 whatever its dtype; a transport's own
+// rounds each partial sum to it (see Transport::post_sum). One shape and dtype on all ranks. Takes x over:
+// its memory is written to when nobody else has it.
+at::Tensor all_reduce(at::Tensor x, const Group& group);
 
 // The parts of all ranks along `dim`, in their order; `lengths[r]` is the size of rank r's part.
 at::Tensor all_gather(const at::Tensor& part, int64_t dim, std::span<const Range> parts, const Group& group);
@@ -75,6 +83,9 @@ std::string broadcast_bytes(const std::string& bytes, int64_t root, const Group&
 
 // Returns when every rank has come here.
 void barrier(const Group& group);
+
+// Throws Error(kPeer) where a peer is known to be lost; does not wait.
+void require_alive(const Group& group);
 
 // Returns when all that was waited for has arrived, in this group and all others: on a device, wait() alone
 // does not stop this thread. Any rank may call it at any time.

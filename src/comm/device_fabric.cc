@@ -1,12 +1,15 @@
 #include "comm/device_fabric.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 
@@ -18,8 +21,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 // How often a thread that waits for devices looks at them.
 constexpr auto kLook = std::chrono::microseconds(20);
-// How often it looks whether the other ranks live.
-constexpr auto kCheck = Milliseconds(10);
+// How often it is looked whether the other ranks live.
+constexpr auto kCheck = Milliseconds(20);
 
 [[noreturn]] void lost(int64_t peer, const std::exception& error) {
   const auto* const from_c10 = dynamic_cast<const c10::Error*>(&error);
@@ -34,44 +37,109 @@ struct Operating {
   c10::intrusive_ptr<c10d::Work> work;
 };
 
-// What was waited for and may not have arrived yet, in that order.
+// What was posted and may not have arrived yet, and what looks after the peers meanwhile.
 class UnderWay {
  public:
   // `host` connects the ranks that the operations are of.
   explicit UnderWay(std::shared_ptr<Fabric> host) : host_(std::move(host)) {}
+  ~UnderWay() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
 
-  void add(Operating operating) {
+  void add(c10::intrusive_ptr<c10d::Backend> communicator) {
+    const std::lock_guard lock(mutex_);
+    communicators_.push_back(std::move(communicator));
+    if (host_ && !thread_.joinable()) thread_ = std::thread([this] { look_after_peers(); });
+  }
+  void posted(Operating operating) {
+    const std::lock_guard lock(mutex_);
     operations_.push_back(std::move(operating));
-    drop_completed();
+  }
+
+  void require_alive() {
+    const std::lock_guard lock(mutex_);
+    if (lost_) std::rethrow_exception(lost_);
+  }
+
+  // What an operation has come to: the cause is a lost peer where one is known.
+  [[noreturn]] void failed(int64_t peer, const std::exception& error) {
+    require_alive();
+    lost(peer, error);
   }
 
   void settle() {
-    auto checked = Clock::now();
-    for (drop_completed(); !operations_.empty(); drop_completed()) {
-      if (Clock::now() > checked + kCheck) {
-        if (host_) host_->require_alive();
-        checked = Clock::now();
+    while (true) {
+      require_alive();
+      std::optional<Operating> first;
+      {
+        const std::lock_guard lock(mutex_);
+        if (operations_.empty()) return;
+        first = operations_.front();
+      }
+      try {
+        if (first->work->isCompleted()) {
+          if (const std::exception_ptr failure = first->work->exception()) std::rethrow_exception(failure);
+          const std::lock_guard lock(mutex_);
+          if (!operations_.empty() && operations_.front().work == first->work) operations_.pop_front();
+          continue;
+        }
+      } catch (const std::exception& error) {
+        failed(first->peer, error);
       }
       std::this_thread::sleep_for(kLook);
     }
   }
 
  private:
-  void drop_completed() {
-    while (!operations_.empty()) {
-      const Operating& first = operations_.front();
+  void look_after_peers() {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, kCheck, [this] { return ends_; })) {
+      drop_completed();
+      if (operations_.empty()) continue;
       try {
-        if (!first.work->isCompleted()) return;
-        if (const std::exception_ptr failure = first.work->exception()) std::rethrow_exception(failure);
-      } catch (const std::exception& error) {
-        lost(first.peer, error);
+        host_->require_alive();
+      } catch (const std::exception&) {
+        lost_ = std::current_exception();
+        const auto communicators = communicators_;
+        lock.unlock();
+        for (const auto& communicator : communicators) abort(*communicator);
+        return;
       }
-      operations_.pop_front();
+    }
+  }
+
+  // One that failed stays, for whoever waits.
+  void drop_completed() {
+    try {
+      while (!operations_.empty() && operations_.front().work->isCompleted() &&
+             !operations_.front().work->exception())
+        operations_.pop_front();
+    } catch (const std::exception&) {  // as above
+    }
+  }
+
+  static void abort(c10d::Backend& communicator) {
+    try {
+      communicator.abort();
+    } catch (const std::exception&) {  // the run ends in any case
     }
   }
 
   std::shared_ptr<Fabric> host_;
-  std::deque<Operating> operations_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ends_ = false;
+  std::exception_ptr lost_;
+  std::vector<c10::intrusive_ptr<c10d::Backend>> communicators_;
+  std::deque<Operating> operations_;  // in the order in which they were posted
+  std::thread thread_;
 };
 
 class DeviceExchange : public Exchange {
@@ -101,9 +169,9 @@ class DeviceExchange : public Exchange {
     try {
       operating.work->wait();
     } catch (const std::exception& error) {
-      lost(operating.peer, error);
+      under_way_->failed(operating.peer, error);
     }
-    under_way_->add(operating);
+    under_way_->require_alive();
   }
 
   std::optional<Operating> operating_;
@@ -157,6 +225,17 @@ class DeviceTransport : public Transport {
     return run(communicator(way(from, to)), sends, receives, [sending](int64_t) { return sending ? 1 : 0; });
   }
 
+  bool has_own_collectives(at::Device device) const override { return device.type() == type_; }
+  std::unique_ptr<Exchange> post_sum(const at::Tensor& x) override {
+    std::vector<at::Tensor> tensors = {x};
+    return start([&](c10d::Backend& all) { return all.allreduce(tensors); });
+  }
+  std::unique_ptr<Exchange> post_gather(const at::Tensor& part, const at::Tensor& whole) override {
+    at::Tensor from = part, to = whole;
+    return start([&](c10d::Backend& all) { return all._allgather_base(to, from); });
+  }
+
+  void require_alive() override { under_way_->require_alive(); }
   void settle() override { under_way_->settle(); }
 
  private:
@@ -166,7 +245,9 @@ class DeviceTransport : public Transport {
 
   void make(const std::string& name, int64_t rank, int64_t size, at::Device device) {
     Communicator& made = communicators_[name];
-    if (!made) made = make_(name, static_cast<int>(rank), static_cast<int>(size), device);
+    if (made) return;
+    made = make_(name, static_cast<int>(rank), static_cast<int>(size), device);
+    under_way_->add(made);
   }
 
   c10d::Backend& communicator(const std::string& name) const {
@@ -176,6 +257,25 @@ class DeviceTransport : public Transport {
   }
 
   int64_t in_world(int64_t peer) const { return ranks_[static_cast<size_t>(peer)]; }
+
+  // Any of the others may be the one that does not come: the next stands for all.
+  template <typename Collective>
+  std::unique_ptr<Exchange> start(const Collective& collective) {
+    const int64_t next = in_world((rank_ + 1) % static_cast<int64_t>(ranks_.size()));
+    try {
+      return posted({next, collective(communicator(name_))});
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      under_way_->failed(next, error);
+    }
+  }
+
+  std::unique_ptr<Exchange> posted(Operating operating) {
+    under_way_->require_alive();
+    under_way_->posted(operating);
+    return std::make_unique<DeviceExchange>(std::move(operating), under_way_);
+  }
 
   // `place`: a peer's number in the communicator.
   template <typename Place>
@@ -196,12 +296,11 @@ class DeviceTransport : public Transport {
       for (const Message& message : receives) add(message, /*sending=*/false);
       for (const Message& message : sends) add(message, /*sending=*/true);
       if (!first) return std::make_unique<DeviceExchange>(std::nullopt, under_way_);
-      return std::make_unique<DeviceExchange>(Operating{in_world(*first), communicator.endCoalescing()},
-                                              under_way_);
+      return posted({in_world(*first), communicator.endCoalescing()});
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      lost(in_world(peer), error);
+      under_way_->failed(in_world(peer), error);
     }
   }
 

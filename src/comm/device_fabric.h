@@ -30,7 +30,11 @@ using MakeCommunicator = std::function<c10::intrusive_ptr<c10d::Backend>(const s
 
 // Tensors on devices of this type go through communicators, all others, which control the run, through
 // `host`, which also tells whether ranks live; nothing where there are no such tensors. `rank` is this rank's
-// number in the world. A communicator must offer coalescing.
+// number in the world. A communicator must offer coalescing, all-reduce and all-gather.
+//
+// A device waits for a lost peer without end, and whoever waits for the device does too, in a copy perhaps.
+// So a thread looks after the other ranks while operations are under way, and aborts all communicators when
+// one is lost: what was queued ends, its results are nobody's, and every call from then on throws.
 std::shared_ptr<Fabric> connect_devices(int64_t rank, at::DeviceType type, MakeCommunicator make,
                                         std::shared_ptr<Fabric> host);
 

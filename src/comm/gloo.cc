@@ -142,7 +142,10 @@ class GlooFabric : public Fabric {
   std::shared_ptr<Transport> transport(std::vector<int64_t> ranks, int64_t tag) override {
     return std::make_shared<GlooTransport>(mesh_, std::move(ranks), static_cast<int>(tag));
   }
-  void require_alive() override { mesh_->require_alive(); }
+  void require_alive() override {
+    mesh_->require_alive();
+    if (const auto closed = mesh_->heartbeat.closed()) lost_peer(*closed, "it closed the connection");
+  }
 
  private:
   std::shared_ptr<GlooMesh> mesh_;

@@ -50,6 +50,13 @@ std::optional<int64_t> GlooHeartbeat::silent() const {
   return std::nullopt;
 }
 
+std::optional<int64_t> GlooHeartbeat::closed() const {
+  for (const auto& [number, peer] : peers_) {
+    if (peer.is_closed) return number;
+  }
+  return std::nullopt;
+}
+
 bool GlooHeartbeat::is_late(int64_t asked, int64_t now) const {
   constexpr int64_t kRounding = 5;
   return asked != kNever && now - asked >= timeout_.count() - kRounding;
@@ -62,7 +69,9 @@ void GlooHeartbeat::run(int64_t number, Peer& peer) {
   } catch (const std::exception&) {
     // Silence, which silent() tells from the time of the question. Or the connection is closed: that is no
     // silence, and whoever still wants a message from there is told by Gloo.
-    if (!is_late(peer.asked_ms, now_ms())) peer.asked_ms = kNever;
+    if (is_late(peer.asked_ms, now_ms())) return;
+    peer.asked_ms = kNever;
+    peer.is_closed = true;
   }
 }
 

@@ -30,10 +30,13 @@ class GlooHeartbeat {
 
   // The rank that is silent, if one is. From any thread.
   std::optional<int64_t> silent() const;
+  // One whose connection is closed, which is no silence. From any thread.
+  std::optional<int64_t> closed() const;
 
  private:
   struct Peer {
     std::atomic<int64_t> asked_ms{kNever};  // since when an answer is due
+    std::atomic<bool> is_closed{false};
     c10::intrusive_ptr<c10d::Work> sent, received;
     std::thread thread;
   };

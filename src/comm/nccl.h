@@ -13,8 +13,8 @@ namespace tessera::comm {
 // Whether this build can: libtorch has CUDA, and NCCL's headers were found.
 bool has_nccl();
 
-// Tells c10d, through the environment, to leave lost peers to this program. To be called before there are
-// threads.
+// Tells c10d, through the environment, to leave lost peers to this program (see device_fabric.h). To be
+// called before there are threads.
 void prepare_nccl();
 
 // Communicators whose ranks meet at the store; each rank of one on a GPU of its own. `timeout`: of meeting.

@@ -39,6 +39,10 @@ class Channel {
   void require_not_silent() const {
     if (heartbeat_->is_silent(peer_)) silent_peer(peer_, timeout_);
   }
+  void require_connected() const {
+    require_not_silent();
+    if (is_closed()) lost_peer(peer_, "it closed the connection");
+  }
   void connect(PeerConnection connection) {
     socket_ = std::move(connection.socket);
     reader_ = std::make_unique<QueueReader>(connection.file.release(), peer_);
@@ -247,7 +251,7 @@ class SharedFabric : public Fabric {
     return std::make_shared<SharedTransport>(channels_, std::move(ranks), tag, std::move(others));
   }
   void require_alive() override {
-    for (const auto& [peer, channel] : channels_->channels) channel->require_not_silent();
+    for (const auto& [peer, channel] : channels_->channels) channel->require_connected();
     if (others_) others_->require_alive();
   }
   bool give_up() override {

@@ -50,6 +50,15 @@ class Transport {
   // order in which they were posted. Empty tensors do not travel.
   virtual std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives,
                                          Posting posting) = 0;
+  // Whether tensors on `device` go by collectives of the transport's own, the two below.
+  virtual bool has_own_collectives(at::Device /*device*/) const { return false; }
+  // x, contiguous, becomes its sum over the group. The transport chooses the order of the terms and rounds
+  // each partial sum to the dtype of x; every rank gets the same bits.
+  virtual std::unique_ptr<Exchange> post_sum(const at::Tensor& x);
+  // `part` of all ranks, of one shape, one after the other in `whole`; both contiguous.
+  virtual std::unique_ptr<Exchange> post_gather(const at::Tensor& part, const at::Tensor& whole);
+  // Throws as Exchange::wait() does where a peer is known to be lost; does not wait.
+  virtual void require_alive() {}
   // Returns when all messages that were waited for have arrived, of all groups: on a device, to wait for a
   // message only queues what follows behind it. Throws as Exchange::wait() does.
   virtual void settle() {}
@@ -66,8 +75,8 @@ class Fabric {
   virtual ~Fabric() = default;
   // Of the group of these ranks (numbers in the world). Messages of groups with different tags do not mix.
   virtual std::shared_ptr<Transport> transport(std::vector<int64_t> ranks, int64_t tag) = 0;
-  // Throws as Exchange::wait() does when another rank has been silent for too long: for whoever waits for
-  // what does not go through this fabric.
+  // Throws as Exchange::wait() does when another rank has been silent for too long, or has closed its
+  // connection: for whoever waits for what does not go through this fabric. From any thread.
   virtual void require_alive() = 0;
   // See World.
   virtual bool give_up() { return false; }

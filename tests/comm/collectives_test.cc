@@ -36,13 +36,19 @@ class Collectives : public testing::TestWithParam<std::tuple<int64_t, at::Scalar
   }
 };
 
+// In fp32; or as the transport does, the same on all ranks.
 TEST_P(Collectives, AllReduceSumsInFp32AndTheSameOnAllRanks) {
   const std::vector<int64_t> shape = {3, 5, 7};
-  at::Tensor sum = at::zeros(shape, at::kFloat);
-  for (int64_t rank = 0; rank < size(); ++rank) sum += contribution(rank, shape, dtype()).to(at::kFloat);
+  const bool is_own = std::get<2>(GetParam()) == Wire::kOrdered;
+  at::Tensor sum = at::zeros(shape, is_own ? dtype() : at::kFloat);
+  for (int64_t rank = 0; rank < size(); ++rank)
+    sum += contribution(rank, shape, dtype()).to(sum.scalar_type());
   const at::Tensor expected = size() == 1 ? contribution(0, shape, dtype()) : sum.to(dtype());
   on_ranks([&](const Group& group) {
-    EXPECT_TRUE(at::equal(all_reduce(contribution(group.rank, shape, dtype()), group), expected));
+    const at::Tensor own = contribution(group.rank, shape, dtype());
+    EXPECT_TRUE(at::equal(all_reduce(own, group), expected));
+    EXPECT_TRUE(at::equal(own, contribution(group.rank, shape, dtype())));  // somebody else has it
+    EXPECT_TRUE(at::equal(all_reduce(own.clone(), group), expected));
   });
 }
 
@@ -190,8 +196,9 @@ TEST_P(Wires, ManyLongMessages) {
   run_ranks_as_threads(2, body, GetParam());
 }
 
-TEST(Hooks, SeeEveryOperationWithItsBytes) {
-  run_ranks_as_threads(2, [](World world) {
+// Built on messages, and as the transport's own.
+TEST_P(Wires, HooksSeeEveryOperationWithItsBytes) {
+  const auto body = [](World world) {
     std::vector<std::string> seen;
     int64_t bytes = 0;
     OperationHooks hooks;
@@ -206,9 +213,14 @@ TEST(Hooks, SeeEveryOperationWithItsBytes) {
     world.set_hooks(hooks);
     const Group group = world.group({0, 1}, "tp");
     all_reduce(at::ones({10}), group);
-    EXPECT_EQ(seen, (std::vector<std::string>{"tp reduce_scatter", "tp all_gather"}));
+    if (GetParam() == Wire::kOrdered) {
+      EXPECT_EQ(seen, std::vector<std::string>{"tp all_reduce"});
+    } else {
+      EXPECT_EQ(seen, (std::vector<std::string>{"tp reduce_scatter", "tp all_gather"}));
+    }
     EXPECT_EQ(bytes, 40);
-  });
+  };
+  run_ranks_as_threads(2, body, GetParam());
 }
 
 TEST_P(Wires, ALostPeerIsAnErrorThatNamesIt) {

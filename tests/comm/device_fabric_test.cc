@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -59,7 +60,7 @@ class SilentFabric : public Fabric {
   }
 
  private:
-  int asked_ = 0;
+  std::atomic<int> asked_ = 0;
 };
 
 std::optional<std::string> error_of_settling(const std::optional<std::string>& failure) {
@@ -86,6 +87,80 @@ TEST(DeviceFabric, WhatNeverArrivesFromTheDeadIsALostPeer) {
 
 TEST(DeviceFabric, WhatFailsOnTheDeviceIsALostPeer) {
   EXPECT_EQ(error_of_settling("remote process exited\n#0 frame"), "[rank 3] lost: remote process exited");
+}
+
+// A device that waits for a peer for ever, and with it whoever waits for the device, until it is told to
+// stop.
+class Stuck {
+ public:
+  void wait() {
+    std::unique_lock lock(mutex_);
+    ended_.wait_for(lock, kTimeout, [this] { return is_aborted_; });
+  }
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    is_aborted_ = true;
+    ended_.notify_all();
+  }
+  bool is_aborted() {
+    const std::lock_guard lock(mutex_);
+    return is_aborted_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool is_aborted_ = false;
+};
+
+class StuckCommunicator : public DeafCommunicator {
+ public:
+  StuckCommunicator(Stuck& device, bool host_waits)
+      : DeafCommunicator(std::nullopt), device_(device), host_waits_(host_waits) {}
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override {
+    if (host_waits_) return c10::make_intrusive<StuckWork>(device_);
+    return DeafCommunicator::endCoalescing();
+  }
+  void abort() override { device_.abort(); }
+
+ private:
+  struct StuckWork : c10d::Work {
+    explicit StuckWork(Stuck& stuck) : device(stuck) {}
+    bool isCompleted() override { return device.is_aborted(); }
+    bool wait(std::chrono::milliseconds /*timeout*/) override {
+      device.wait();
+      return true;  // as after ncclCommAbort: over, and what came is nobody's
+    }
+    Stuck& device;
+  };
+  Stuck& device_;
+  bool host_waits_;
+};
+
+// Whether the host waits for the message, or is in a copy from the device, which asks nobody.
+TEST(DeviceFabric, ALostPeerEndsWhatTheDeviceWaitsFor) {
+  for (const bool in_message : {true, false}) {
+    Stuck device;
+    const auto make = [&](const std::string&, int, int, at::Device) {
+      return c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<StuckCommunicator>(device, in_message));
+    };
+    World world(0, 4, connect_devices(0, at::kCPU, make, std::make_shared<SilentFabric>()));
+    const Group group = world.group({0, 3}, "test");
+    connect(group, at::kCPU, Posting::kOneWay);
+    at::Tensor x = at::empty({4});
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      receive(x, 1, group).wait();
+      if (!in_message) device.wait();
+      require_alive(group);
+      ADD_FAILURE() << "nobody was lost";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "[rank 3] lost: no sign of life within 1.5 s");
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kTimeout);
+    EXPECT_THROW(send(x, 1, group), Error);  // from then on
+    EXPECT_THROW(settle(group), Error);
+  }
 }
 
 TEST(DeviceFabric, TensorsOfTheHostTakeItsWay) {

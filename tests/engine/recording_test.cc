@@ -162,10 +162,13 @@ TEST_P(Recording, EqualsARealRunOnEveryRank) {
     const parallel::Layout layout = layout_of(subject, options);
     const int64_t size = options.degrees();
     std::vector<Records> real(static_cast<size_t>(size));
-    comm::run_ranks_as_threads(size, [&](comm::World world) {
-      const size_t rank = static_cast<size_t>(world.rank());
-      real[rank] = record(subject, std::move(world), layout, at::kCPU);
-    });
+    comm::run_ranks_as_threads(
+        size,
+        [&](comm::World world) {
+          const size_t rank = static_cast<size_t>(world.rank());
+          real[rank] = record(subject, std::move(world), layout, at::kCPU);
+        },
+        comm::Wire::kShared);
     for (int64_t rank = 0; rank < size; ++rank) {
       const Records recorded = record(subject, comm::recording_world(rank, size), layout, at::kMeta);
       EXPECT_GT(recorded.size(), 90U);

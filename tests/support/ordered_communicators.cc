@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -25,6 +26,7 @@ class OrderedCommunicators::Shared {
   };
   struct Operation {
     std::vector<Side> sides;
+    std::function<void()> finish = {};  // once all sides have moved
     bool done = false;
   };
 
@@ -82,6 +84,7 @@ class OrderedCommunicators::Shared {
       bool all = true;
       for (const Side& side : queue.front()->sides) all = all && side.moved;
       if (!all) continue;
+      if (queue.front()->finish) queue.front()->finish();
       queue.front()->done = ended = true;
       queue.pop_front();
     }
@@ -148,8 +151,39 @@ class OrderedCommunicator : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int /*tag*/) override {
     return add(tensors, peer, /*sending=*/false);
   }
+  // In the order of the ranks; every partial sum is rounded to the dtype, as NCCL's are in an order of its
+  // own.
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& /*options*/) override {
+    const at::Tensor x = tensors.at(0);
+    const at::Tensor terms = at::empty({getSize(), x.numel()}, strict_as_host(x).options());
+    return gather_all(terms, x, [terms, x] {
+      at::Tensor sum = terms[0];
+      for (int64_t i = 1; i < terms.size(0); ++i) sum = sum + terms[i];
+      std::memcpy(strict_as_host(x).mutable_data_ptr(), sum.const_data_ptr(), sum.nbytes());
+    });
+  }
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& whole, at::Tensor& part,
+                                                 const c10d::AllgatherOptions& /*options*/) override {
+    return gather_all(strict_as_host(whole).view({getSize(), -1}), part, [keep = whole] {});
+  }
 
  private:
+  // All ranks' parts in the rows of `rows`, of the host, and then `finish`.
+  c10::intrusive_ptr<c10d::Work> gather_all(const at::Tensor& rows, const at::Tensor& part,
+                                            std::function<void()> finish) {
+    const auto operation = std::make_shared<Shared::Operation>();
+    for (int peer = 0; peer < getSize(); ++peer) {
+      if (peer == getRank()) continue;
+      operation->sides.push_back({peer, /*sending=*/true, part});
+      operation->sides.push_back({peer, /*sending=*/false, rows[peer]});
+    }
+    std::memcpy(rows[getRank()].mutable_data_ptr(), strict_as_host(part).const_data_ptr(), part.nbytes());
+    operation->finish = std::move(finish);
+    shared_->post(name_, getRank(), getSize(), operation);
+    return c10::make_intrusive<OrderedWork>(shared_, operation);
+  }
+
   c10::intrusive_ptr<c10d::Work> add(const std::vector<at::Tensor>& tensors, int peer, bool sending) {
     TESSERA_CHECK(operation_ && tensors.size() == 1, "a message outside of an operation");
     operation_->sides.push_back({peer, sending, tensors[0]});

@@ -6,6 +6,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/mman.h>
 #include <torch/library.h>
@@ -300,6 +301,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 
 at::Device strict_device() {
   [[maybe_unused]] static const bool registered = [] {
+    c10::register_privateuse1_backend("strict");
     at::RegisterPrivateUse1HooksInterface(new StrictHooks);
     return true;
   }();
