@@ -39,8 +39,11 @@ std::function<void()> denoiser_work(const std::filesystem::path& model, const mo
   const auto stage = std::make_shared<engine::DenoiserStage>(*denoiser, shape, prompts,
                                                              std::vector<int64_t>{0, 1}, canvas, alone);
   const at::Tensor z = at::randn({2, shape.latent_channels, height / 8, width / 8});
+  const models::Timestep timestep{500.0, at::full({1}, 500.0)};
   // Each work is a step of its own.
-  return [denoiser, stage, z, step = int64_t{0}]() mutable { stage->run(step++, 500.0, {0, 1}, {z}); };
+  return [denoiser, stage, z, timestep, step = int64_t{0}]() mutable {
+    stage->run(step++, timestep, {0, 1}, {z});
+  };
 }
 
 std::function<void()> decoder_work(const std::filesystem::path& model, const models::LoadOptions& options,

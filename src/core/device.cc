@@ -28,9 +28,19 @@ c10::Device use_device(c10::Device device, int64_t fallback) {
   return chosen;
 }
 
-void synchronize(c10::Device device) {
-  if (!device.is_cpu() && !device.is_meta())
-    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+at::Tensor upload(const at::Tensor& x, c10::Device device) {
+  if (device.is_cpu() || device.is_meta()) return x.to(device);
+  return x.pin_memory().to(device, x.scalar_type(), /*non_blocking=*/true);
+}
+
+QueueMark::QueueMark(c10::Device device) {
+  if (device.is_cpu() || device.is_meta()) return;
+  event_.emplace(device.type());
+  event_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+}
+
+bool QueueMark::is_reached() const {
+  return !event_ || event_->query();
 }
 
 }  // namespace tessera

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <iterator>
+#include <thread>
 
 #include "comm/collectives.h"
 #include "core/device.h"
@@ -26,6 +28,9 @@ class Loop final : public parallel::PipelineStage {
         options_(z.options()),
         axis_(work.stage.latent_axis()),
         pictures_(ranks_.data.part(z.size(0))),
+        timesteps_(at::tensor(at::ArrayRef<double>(sampler().timesteps()), at::kDouble)
+                       .to(at::kFloat)
+                       .to(options_.device())),
         both_branches_(work.guidance.is_guided() && ranks_.cfg.size == 1),
         states_(static_cast<size_t>(cut().patches)) {
     TESSERA_CHECK(static_cast<int64_t>(work.guidance.pictures.size()) == z.size(0),
@@ -47,7 +52,8 @@ class Loop final : public parallel::PipelineStage {
   parallel::Tensors compute(int64_t step, Range patches, parallel::Tensors hidden) override {
     if (ranks_.pipeline.rank == 0) hidden = {input(step, patches)};
     const auto begin = std::chrono::steady_clock::now();
-    const double timestep = sampler().timesteps()[static_cast<size_t>(step)];
+    const models::Timestep timestep{sampler().timesteps()[static_cast<size_t>(step)],
+                                    timesteps_.narrow(0, step, 1)};
     parallel::Tensors output = work_.stage.run(step, timestep, patches, std::move(hidden));
     if (observer_.computed)
       observer_.computed(step, patches.begin, patches.length, begin, std::chrono::steady_clock::now());
@@ -56,7 +62,8 @@ class Loop final : public parallel::PipelineStage {
 
   // The sampler's step, which is elementwise, for each patch with the history of that patch.
   at::Tensor update(int64_t step, Range patches, const parallel::Tensors& output) override {
-    if (sampler().needs_noise() && patches.begin == 0) fresh_ = noise_.draw(whole_).to(options_.device());
+    if (sampler().needs_noise() && patches.begin == 0)
+      fresh_ = upload(noise_.draw(whole_), options_.device());
     const at::Tensor prediction = guided(output[0]);
     int64_t line = 0;
     for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
@@ -92,18 +99,37 @@ class Loop final : public parallel::PipelineStage {
   }
   bool began(int64_t /*step*/) override { return !is_cancelled(observer_); }
   void ended(int64_t step) override {
-    // A device may be steps behind; a peer that is lost shows here at the latest.
-    comm::settle(ranks_.world);
-    synchronize(options_.device());
-    const auto now = std::chrono::steady_clock::now();
-    step_seconds_.push_back(std::chrono::duration<double>(now - start_).count());
-    if (wants_latents(step)) preview(step);
-    start_ = std::chrono::steady_clock::now();
-    if (observer_.progressed) observer_.progressed(Stage::kDenoise, step + 1, sampler().steps());
+    // A device may be a step behind, so that it always has work, and no more: a step is over when it has been
+    // computed.
+    constexpr size_t kBehind = 1;
+    under_way_.emplace_back(options_.device());
+    const bool waits = wants_latents(step) || step + 1 == sampler().steps();
+    if (waits) comm::settle(ranks_.world);
+    while (!under_way_.empty() && (under_way_.front().is_reached() || waits || under_way_.size() > kBehind)) {
+      wait_for(under_way_.front());
+      under_way_.pop_front();
+      const auto now = std::chrono::steady_clock::now();
+      step_seconds_.push_back(std::chrono::duration<double>(now - start_).count());
+      if (under_way_.empty() && wants_latents(step)) preview(step);
+      start_ = std::chrono::steady_clock::now();
+      if (observer_.progressed)
+        observer_.progressed(Stage::kDenoise, step + 1 - static_cast<int64_t>(under_way_.size()),
+                             sampler().steps());
+    }
   }
 
  private:
   const samplers::Sampler& sampler() const { return work_.sampler; }
+
+  // Throws where a peer is lost, which the device may wait for.
+  void wait_for(const QueueMark& mark) const {
+    constexpr auto kLook = std::chrono::microseconds(20);
+    while (!mark.is_reached()) {
+      comm::require_alive(ranks_.world);
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+
   const parallel::Cut& cut() const { return work_.stage.cut(); }
 
   // Ranges of latent lines that a rank of the sequence axes holds of a run of patches.
@@ -214,13 +240,15 @@ class Loop final : public parallel::PipelineStage {
   at::TensorOptions options_;
   LatentAxis axis_;
   Range pictures_;
+  at::Tensor timesteps_;  // of all steps, fp32
   bool both_branches_;
 
   // By patch, this rank's lines of its pictures: latents [n, C, (T',) h', w] and what the sampler remembers
   // of them.
   std::vector<at::Tensor> latents_;
   std::vector<samplers::SamplerState> states_;
-  at::Tensor fresh_;  // the step's noise, like the whole
+  at::Tensor fresh_;                 // the step's noise, like the whole
+  std::deque<QueueMark> under_way_;  // ends of steps that may not have been computed yet
   std::chrono::steady_clock::time_point start_;
 };
 

@@ -43,7 +43,8 @@ LatentAxis DenoiserStage::latent_axis() const {
   return {shape_.is_video ? 3 : 2, shape_.patch.rows};
 }
 
-parallel::Tensors DenoiserStage::run(int64_t step, double timestep, Range patches, parallel::Tensors input) {
+parallel::Tensors DenoiserStage::run(int64_t step, const models::Timestep& timestep, Range patches,
+                                     parallel::Tensors input) {
   if (std::exchange(step_, step) != step) forward_->begin(timestep);
   tokens_.enter(patches);
   models::Hidden hidden = is_first() ? forward_->embed(input.at(0)) : std::move(input);

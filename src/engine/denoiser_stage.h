@@ -37,7 +37,8 @@ class DenoiserStage {
   // `input`: on the first stage latents [B, C, (T',) h', w], fp32, else what the stage before gave. The last
   // stage gives the prediction alone, fp32, like the latents; others what flows to the next one. All ranks of
   // the sequence and tensor axes must call this alike.
-  parallel::Tensors run(int64_t step, double timestep, Range patches, parallel::Tensors input);
+  parallel::Tensors run(int64_t step, const models::Timestep& timestep, Range patches,
+                        parallel::Tensors input);
   // Uninitialised, of the shapes of such an input; of an output that flows to the next stage.
   parallel::Tensors empty_hidden(Range patches) const { return empty(patches, blocks_.begin); }
   parallel::Tensors empty_output(Range patches) const { return empty(patches, blocks_.end()); }

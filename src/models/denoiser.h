@@ -44,6 +44,13 @@ struct Run {
   at::Tensor of_samples(const std::string& name) const;
 };
 
+// Of a step: what the model was trained to be told. Nothing travels to a device in a step, so all of a run's
+// are there before the first one.
+struct Timestep {
+  double value;
+  at::Tensor on_device;  // [1] fp32
+};
+
 // The hidden state: as many tensors as the family says.
 using Hidden = std::vector<at::Tensor>;
 
@@ -60,8 +67,8 @@ class Forward {
  public:
   virtual ~Forward() = default;
 
-  // A step at `timestep`; before any of those below.
-  virtual void begin(double timestep) = 0;
+  // A step; before any of those below.
+  virtual void begin(const Timestep& timestep) = 0;
   // Latents at hand [B, C, (T',) h', w] in fp32 -> the input of block 0.
   virtual Hidden embed(const at::Tensor& latents) = 0;
   // The block `i`, in place or not.

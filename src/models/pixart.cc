@@ -94,7 +94,8 @@ at::Tensor PixArtTransformer::size_embedding(const Canvas& canvas) const {
   const double height = static_cast<double>(canvas.latent_height * canvas.scale_factor);
   const double width = static_cast<double>(canvas.latent_width * canvas.scale_factor);
   const auto embed = [&](const std::vector<double>& values) {
-    return nn::sinusoidal_embedding(values, kTimeChannels).to(adaln_linear_.bias.device());
+    return nn::sinusoidal_embedding(at::tensor(values, at::kFloat).to(adaln_linear_.bias.device()),
+                                    kTimeChannels);
   };
   return at::cat({(*resolution_embedder_)(embed({height, width})).reshape({1, -1}),
                   (*aspect_ratio_embedder_)(embed({height / width}))},
@@ -128,10 +129,8 @@ class PixArtForward final : public Forward {
     }
   }
 
-  void begin(double timestep) override {
-    const at::Tensor sinusoids =
-        nn::sinusoidal_embedding({timestep}, kTimeChannels).to(model_.adaln_linear_.bias.device());
-    time_ = model_.timestep_embedder_(sinusoids);
+  void begin(const Timestep& timestep) override {
+    time_ = model_.timestep_embedder_(nn::sinusoidal_embedding(timestep.on_device, kTimeChannels));
     if (size_embedding_.defined()) time_ = time_ + size_embedding_;
     modulation_ = model_.adaln_linear_(at::silu(time_)).view({6, model_.config_.width()});
   }

@@ -4,11 +4,11 @@
 
 namespace tessera::nn {
 
-at::Tensor sinusoidal_embedding(const std::vector<double>& values, int64_t dim) {
+at::Tensor sinusoidal_embedding(const at::Tensor& values, int64_t dim) {
   const int64_t half = dim / 2;
-  const at::Tensor exponent = at::arange(half, at::kFloat) * -std::log(10000.0) / static_cast<double>(half);
-  const at::Tensor value = at::tensor(at::ArrayRef<double>(values), at::kDouble).to(at::kFloat);
-  const at::Tensor angle = value.unsqueeze(1) * at::exp(exponent).unsqueeze(0);
+  const at::Tensor exponent =
+      at::arange(half, values.options()) * -std::log(10000.0) / static_cast<double>(half);
+  const at::Tensor angle = values.unsqueeze(1) * at::exp(exponent).unsqueeze(0);
   return at::cat({at::cos(angle), at::sin(angle)}, 1);
 }
 

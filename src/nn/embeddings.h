@@ -11,8 +11,8 @@
 namespace tessera::nn {
 
 // Sinusoidal embedding of scalars (DDPM, arXiv:2006.11239): cosines, then sines, of value * 10000^(-i / (dim
-// / 2)). [values.size(), dim] fp32.
-at::Tensor sinusoidal_embedding(const std::vector<double>& values, int64_t dim);
+// / 2)). values [n] fp32 -> [n, dim] fp32, on their device.
+at::Tensor sinusoidal_embedding(const at::Tensor& values, int64_t dim);
 
 // diffusers' TimestepEmbedding: linear_1, SiLU, linear_2 on a sinusoidal embedding.
 struct TimestepEmbedding {

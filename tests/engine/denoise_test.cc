@@ -12,7 +12,7 @@ struct FakeForward : models::Forward {
   FakeForward(const models::Run& run, std::vector<int64_t>& batches_seen)
       : offsets(run.of_samples(models::kTokens).sum({1, 2}).view({-1, 1, 1, 1})), batches(batches_seen) {}
 
-  void begin(double at) override { timestep = at; }
+  void begin(const models::Timestep& at) override { timestep = at.value; }
   models::Hidden embed(const at::Tensor& latents) override {
     batches.push_back(latents.size(0));
     return {latents};

@@ -19,7 +19,7 @@ thread_local Failure failure = Failure::kNone;  // of this rank, at the request 
 class FailingForward final : public models::Forward {
  public:
   explicit FailingForward(std::unique_ptr<models::Forward> real) : real_(std::move(real)) {}
-  void begin(double timestep) override {
+  void begin(const models::Timestep& timestep) override {
     ++steps_;
     real_->begin(timestep);
   }

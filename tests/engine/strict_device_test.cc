@@ -52,7 +52,7 @@ class Painting {
  public:
   static constexpr int64_t kRows = 16, kColumns = 12, kSteps = 3;
 
-  explicit Painting(bool noisy = false) : sampler_(kSteps, noisy) {
+  explicit Painting(bool noisy = false, int64_t steps = kSteps) : sampler_(steps, noisy) {
     auto generator = at::detail::createCPUGenerator(3);
     z_ = at::randn({2, 4, kRows, kColumns}, generator);
     for (const int64_t length : {3, 7})
@@ -101,6 +101,31 @@ TEST(OnAStrictDevice, PixArtPaintsWhatItPaintsOnTheCpu) {
   const at::Tensor expected = painting(at::kCPU), got = painting(strict_device());
   EXPECT_EQ(got.device().type(), kStrict);
   EXPECT_LE(relative_error(got.cpu(), expected), kComponentTolerance);
+}
+
+// Nothing stands still in a step: what travels to the device in one is queued, and nothing comes back.
+TEST(OnAStrictDevice, AStepNeitherWaitsNorCopiesFromTheHost) {
+  struct Counts {
+    int64_t synchronizations, blocking, queued, downloads;
+  };
+  const auto count = [](int64_t steps, bool noisy) {
+    const Painting painting(noisy, steps);
+    StrictTraffic& traffic = strict_traffic();
+    const Counts before{traffic.synchronizations, traffic.blocking_uploads, traffic.queued_uploads,
+                        traffic.downloads};
+    painting(strict_device());
+    return Counts{traffic.synchronizations - before.synchronizations,
+                  traffic.blocking_uploads - before.blocking, traffic.queued_uploads - before.queued,
+                  traffic.downloads - before.downloads};
+  };
+  for (const bool noisy : {false, true}) {
+    const Counts few = count(2, noisy), many = count(5, noisy);
+    EXPECT_EQ(few.synchronizations, 0);
+    EXPECT_EQ(many.synchronizations, 0);
+    EXPECT_EQ(few.blocking, many.blocking);
+    EXPECT_EQ(few.downloads, many.downloads);
+    EXPECT_EQ(many.queued, noisy ? 5 : 0);
+  }
 }
 
 // Every method: over communicators in NCCL's order, tensors of the host and the device apart.

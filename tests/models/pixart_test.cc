@@ -34,7 +34,7 @@ class PixArtGolden : public ::testing::TestWithParam<const char*> {
     const std::vector<int64_t> prompt_of = {0, 1, 1};
     nn::Tokens tokens({1, z.size(2) / config.patch_size, z.size(3) / config.patch_size});
     const auto forward = model->start({prompts, prompt_of, canvas, tokens});
-    forward->begin(timestep);
+    forward->begin({timestep, at::tensor({timestep}, at::kFloat)});
     Hidden hidden = forward->embed(z);
     for (int64_t i = 0; i < config.num_layers; ++i) forward->block(i, hidden);
     return forward->head(hidden);

@@ -8,7 +8,7 @@ namespace tessera::nn {
 namespace {
 
 TEST(SinusoidalEmbedding, IsCosinesThenSines) {
-  const at::Tensor out = sinusoidal_embedding({0.0, 417.5}, 8);
+  const at::Tensor out = sinusoidal_embedding(at::tensor({0.0, 417.5}, at::kFloat), 8);
   for (int64_t i = 0; i < 4; ++i) {
     const double frequency = std::pow(10000.0, -static_cast<double>(i) / 4);
     EXPECT_FLOAT_EQ(out[0][i].item<float>(), 1.0F);

@@ -105,6 +105,11 @@ struct StrictHooks final : at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return 1; }
+  // Seeding the host's seeds all devices; random numbers come from the host alone.
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    static const at::Generator generator = at::detail::createCPUGenerator();
+    return generator;
+  }
   bool isPinnedPtr(const void* data) const override { return PinnedAllocator::instance().holds(data); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &PinnedAllocator::instance(); }
 };

@@ -57,7 +57,7 @@ class JointForward final : public Forward {
         pooled_(weights.pooled_in(run.of_samples("pooled"))),
         angles_(nn::rotary_table(run.tokens.grid(), {.rows = 4, .columns = 4}, text_.device())) {}
 
-  void begin(double timestep) override { time_ = pooled_ * std::cos(timestep); }
+  void begin(const Timestep& timestep) override { time_ = pooled_ * std::cos(timestep.value); }
   Hidden embed(const at::Tensor& latents) override {
     return {weights_.image_in(nn::patchify(latents, {})), tokens_.own_other(text_, 1)};
   }

@@ -53,7 +53,7 @@ class SkipForward final : public Forward {
     }
   }
 
-  void begin(double timestep) override { time_ = std::cos(timestep); }
+  void begin(const Timestep& timestep) override { time_ = std::cos(timestep.value); }
   Hidden embed(const at::Tensor& latents) override {
     return {weights_.in(nn::patchify(latents, {})) + time_};
   }

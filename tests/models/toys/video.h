@@ -49,7 +49,7 @@ class VideoForward final : public Forward {
             nn::rotary_table(run.tokens.grid(), {.frames = 4, .rows = 2, .columns = 2}, prompt_.device())) {}
 
   // A frame's time is that of the step and of its number: [B, T, C].
-  void begin(double timestep) override { times_ = prompt_ * at::cos(frames_ + timestep); }
+  void begin(const Timestep& timestep) override { times_ = prompt_ * at::cos(frames_ + timestep.value); }
   Hidden embed(const at::Tensor& latents) override {
     return {weights_.in(nn::patchify(latents, kVideoPatch))};
   }
