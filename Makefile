@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 BUILD := build
 RUNS ?= 200
 
-.PHONY: demo test build setup bench format lint parity score asan tsan fuzz mutants soak hosts install clean help
+.PHONY: demo test build setup bench format lint parity score asan tsan fuzz mutants soak hosts nccl install clean help
 
 demo: build           ## set up, build, and paint the first picture, on two ranks
 	$(BUILD)/tessera generate "a red circle above a blue square on a white background" --use-cfg-parallel --seed 1 -o out.png
@@ -66,6 +66,10 @@ soak: build           ## ranks killed and stopped at random, requests of one eng
 hosts: build          ## several hosts (network namespaces) and launchers: torchrun, Open MPI, MPICH, Slurm
 	@tools/setup.sh hosts
 	python3 tests/cli/hosts.py $(BUILD)/tessera
+
+nccl: setup           ## what is built only for GPUs compiles (fetches 1.6 GB of NVIDIA's packages for their headers)
+	@tools/setup.sh python
+	@tools/check_nccl.sh
 
 format:               ## clang-format over every source
 	git ls-files '*.h' '*.cc' | xargs clang-format -i
