@@ -1,5 +1,5 @@
-// Fuzzes parse_json and what reads configs: typed access to every key, the configurations of models, the
-// index of shards, and samplers made of a scheduler's options, with all their steps.
+// Fuzzes parse_json and what reads its documents: typed access to every key, the configurations of models,
+// the index of shards, fields of a request, and samplers made of a scheduler's options, with all their steps.
 #include <ATen/ATen.h>
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "models/autoencoder_kl.h"
 #include "models/pixart.h"
 #include "models/t5.h"
+#include "parallel/options.h"
 #include "samplers/sampler.h"
 #include "weights/shard_index.h"
 
@@ -46,6 +47,16 @@ void run_sampler(const JsonConfig& config) {
   require(z.sizes() == at::IntArrayRef{2}, "steps keep the shape");
 }
 
+// The fields of a front end's request that say how to split it.
+void read_options(const Json& json) {
+  const auto& fields = parallel::parallel_fields();
+  parallel::ParallelOptions options;
+  if (!accepts([&] { options = read_fields(fields, json); }, /*has_request=*/true)) return;
+  const OrderedJson written = write_fields(fields, options);
+  require(write_fields(fields, read_fields(fields, Json(written))) == written,
+          "fields survive writing and reading");
+}
+
 // Schedules of a million timesteps are valid, and too slow to fuzz.
 bool has_short_schedule(const JsonConfig& config) {
   int64_t timesteps = 0;
@@ -62,6 +73,7 @@ void run(std::string_view text) {
   const JsonConfig config(json, "file");
   for (const auto& [key, value] : json.items()) read_every_way(config, key);
   read_every_way(config, "absent");
+  read_options(json);
   accepts([&] { models::PixArtConfig pixart(config); });
   accepts([&] { models::T5Config t5(config); });
   accepts([&] { models::AutoencoderKLConfig vae(config); });
