@@ -2,6 +2,7 @@
 // make their options and help of it. A field is written down once, in its table.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
