@@ -44,6 +44,14 @@ std::string describe(const fs::path& path) {
   return fmt::format("{} bytes, {}", size, hash.text());
 }
 
+// Others may differ: a README, or what a run that goes on beside this one has just left beside
+// model_index.json, be it latents.
+bool is_read(const fs::path& path, int depth) {
+  if (depth == 0) return path.filename() == "model_index.json";
+  const std::string extension = path.extension().string();
+  return extension == ".json" || extension == ".safetensors" || extension == ".model" || extension == ".txt";
+}
+
 std::string describe_build() {
   return fmt::format("tessera {}, libtorch {}, {}", TESSERA_VERSION, TORCH_VERSION,
                      describe("/proc/self/exe"));
@@ -61,12 +69,8 @@ Fingerprint make_fingerprint(const fs::path& model) {
   constexpr int kDepth = 1;  // folders of parts; what lies deeper belongs to nobody
   for (const fs::recursive_directory_iterator end; !code && files != end; files.increment(code)) {
     if (files.depth() >= kDepth) files.disable_recursion_pending();
-    const std::string extension = files->path().extension().string();
     std::error_code none;
-    // What is read; others (a README, a picture) may differ.
-    if ((extension == ".json" || extension == ".safetensors" || extension == ".model" ||
-         extension == ".txt") &&
-        files->is_regular_file(none)) {
+    if (is_read(files->path(), files.depth()) && files->is_regular_file(none)) {
       fingerprint[files->path().lexically_relative(model).string()] = describe(files->path());
     }
   }
