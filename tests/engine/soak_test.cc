@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <numeric>
 #include <random>
 #include <set>
@@ -110,8 +111,8 @@ TEST(SoakPainter, PaintsOneRequest) {
 
 class Soak : public ::testing::TestWithParam<size_t> {};
 
-// One in five is cancelled by another thread at a random moment. `make soak` runs more of them (the
-// variable).
+// One in five is cancelled by another thread: by turns after a random step, which waits for that, and at a
+// random moment, which may come too late. `make soak` runs more of them (the variable).
 TEST_P(Soak, CancelledRequestsLeaveNothingBehind) {
   const Way way = ways()[GetParam()];
   const char* const wanted = std::getenv("TESSERA_SOAK_REQUESTS");
@@ -147,13 +148,26 @@ TEST_P(Soak, CancelledRequestsLeaveNothingBehind) {
           flag = false;
           Observer observer;
           if (world.rank() == 0) observer.cancelled = [&] { return flag.load(); };
-          const double moment = std::uniform_real_distribution<>(0, 1)(random) * seconds;
+          const double moment = std::uniform_real_distribution<>(0, 1)(random);
+          const bool after_step = number / 5 % 2 == 0;
+          const auto step = 1 + static_cast<int64_t>(moment * static_cast<double>(settings.steps - 1));
+          std::promise<void> reached;
           std::thread canceller;
           if (cancels) {
             canceller = std::thread([&] {
-              std::this_thread::sleep_for(std::chrono::duration<double>(moment));
+              if (after_step) {
+                reached.get_future().wait();
+              } else {
+                std::this_thread::sleep_for(std::chrono::duration<double>(moment * seconds));
+              }
               flag = true;
+              flag.notify_one();
             });
+            observer.progressed = [&](Stage stage, int64_t done, int64_t) {
+              if (!after_step || stage != Stage::kDenoise || done != step) return;
+              reached.set_value();
+              flag.wait(false);
+            };
           }
           bool done = false;
           try {
