@@ -14,8 +14,9 @@ namespace tessera::launch {
 using Fingerprint = std::map<std::string, std::string>;
 
 // This program (version, libtorch, a hash of the file that runs), and of model_index.json and each file that
-// is read of the folders beside it the size, and a hash: of all of it where it is small, else of its first and last 64 KiB,
-// in which the header of a safetensors file is or begins. Reads no more. Files that cannot be read say so.
+// is read of the folders beside it the size, and a hash: of all of it where it is small, else of its first
+// and last 64 KiB, in which the header of a safetensors file is or begins. Reads no more. Files that cannot
+// be read say so.
 Fingerprint make_fingerprint(const std::filesystem::path& model);
 
 // As one text, and back. Nothing is believed of it: what makes no sense is left out, and differs thereby.
