@@ -53,6 +53,8 @@ def several_pictures_are_numbered_in_order(box):
     outcome = box.paint("a cat", "a dog", "--num-images-per-prompt", "2", "-o", "x.png", *SMALL)
     assert outcome.out.split() == ["x-0.png", "x-1.png", "x-2.png", "x-3.png"], outcome
     assert box.files() == outcome.out.split()
+    parameters = [read_png(box.folder / path)[3]["parameters"].split("\n")[0] for path in outcome.out.split()]
+    assert parameters == ["a cat", "a cat", "a dog", "a dog"], parameters
     texts = [json.loads(read_png(box.folder / path)[3]["tessera"]) for path in outcome.out.split()]
     assert all(text["prompt"] == ["a cat", "a dog"] for text in texts), texts
     assert [text["picture"] for text in texts] == [0, 1, 2, 3]

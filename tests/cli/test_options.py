@@ -195,6 +195,7 @@ def timeline(box):
         stages = [event["name"] for event in own if not event["args"]]
         assert [name for name in stages if not name.startswith("wait: ")] == ["load text encoder", "encode", "load denoiser"]
         messages = [event for event in own if event["tid"] == 1]
+        assert not any(event["name"].startswith("wait: ") for event in messages), "a rank that waits does no other work"
         sends = [event["args"]["bytes"] for event in messages if event["name"] == "send (pp)"]
         # 12 tokens of width 16 of two samples, or latents of 4 x 8 x 6, all at once and then by halves.
         whole = 2 * 12 * 16 * 4 if rank == 0 else 4 * 8 * 6 * 4
