@@ -20,7 +20,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases" / "mutants"
-LIMIT = 1800  # seconds of a build or a suite: a hang is a catch
+LIMIT = 1800  # seconds of a build or of all tests: a hang is a catch
+LIMIT_OF_SELECTED = 300  # of those that come first, which take seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,10 +81,10 @@ class Tree:
     def run(self, words, **options):
         return subprocess.run(words, cwd=self.folder, **options)
 
-    def passes(self, words):
+    def passes(self, words, limit=LIMIT):
         """(whether a command ended well and in time, the end of what it said)"""
         try:
-            done = self.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT,
+            done = self.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit,
                             env={**os.environ, "OMP_NUM_THREADS": "1"})
         except subprocess.TimeoutExpired:
             return False, "no end"
@@ -93,10 +94,11 @@ class Tree:
         return self.passes(["tools/build.sh", "release", *targets])
 
     def suite(self, kind, selection=None):
+        limit = LIMIT_OF_SELECTED if selection else LIMIT
         if kind == "unit":
             words = [str(self.build / "tests" / "tessera_tests"), "--gtest_brief=1"]
-            return self.passes(words + ([f"--gtest_filter={selection}"] if selection else []))
-        return self.passes(["tests/cli/run.sh", str(self.build / "tessera")] + ([selection] if selection else []))
+            return self.passes(words + ([f"--gtest_filter={selection}"] if selection else []), limit)
+        return self.passes(["tests/cli/run.sh", str(self.build / "tessera")] + ([selection] if selection else []), limit)
 
 
 TARGETS = {"unit": "tessera_tests", "cli": "tessera"}

@@ -32,7 +32,9 @@ def mesh_of_sixteen_ranks(box):
 def mesh_of_a_model(box):
     words = ["mesh", "--model", MODEL, "--dtype", "fp32"]
     whole = json.loads(box.run(*words, "--json").out)["ranks"][0]["share"]
-    assert whole["blocks"] == [0, 2] and whole["heads"] == [0, 2], whole
+    config = json.loads((MODEL / "transformer" / "config.json").read_text())
+    rows = config["sample_size"] // config["patch_size"]  # of tokens, where no size is given
+    assert whole["blocks"] == [0, 2] and whole["heads"] == [0, 2] and whole["rows"] == rows, whole
     degrees = ["--pipefusion-parallel-degree", "2", "--tensor-parallel-degree", "2", "--ring-degree", "2"]
     shares = [rank["share"] for rank in json.loads(box.run(*words, "--json", *degrees).out)["ranks"]]
     assert [share["blocks"] for share in shares] == [[0, 1]] * 4 + [[1, 2]] * 4, shares

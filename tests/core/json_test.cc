@@ -116,5 +116,18 @@ TEST(JsonConfig, RefusesAnotherTypeAndWhatDoesNotFit) {
   EXPECT_EQ(refusal([] { JsonConfig(Json::array(), "file"); }), "[file] expected a JSON object");
 }
 
+TEST(JsonConfig, RangesHaveTwoEnds) {
+  const JsonConfig config(parse_json(R"({"low": -0.1, "in": 0.5, "high": 1.5, "nan": NaN})", "file"), "file");
+  EXPECT_EQ(config.number_within("in", 0, 1), 0.5);
+  EXPECT_EQ(config.number_within("absent", 0, 1, 0.25), 0.25);
+  for (const char* key : {"low", "high", "nan"}) {
+    const std::string message = refusal([&] { config.number_within(key, 0, 1); });
+    EXPECT_NE(message.find(fmt::format("'{}' must be a number from 0 to 1", key)), std::string::npos)
+        << message;
+  }
+  for (const char* key : {"none", "many"})
+    EXPECT_NE(refusal([&] { config.count(key, 8); }), "accepted") << key;
+}
+
 }  // namespace
 }  // namespace tessera
