@@ -7,7 +7,7 @@ does not end; one that passes everything survived, and wants a test. Mutants are
 src/ when their file has moved: a text that is not there once is reported as stale, never as caught.
 
 A mutant in those files is: a line `name: what it changes`; a line with its file and the tests that come first (unit:FILTER of
-gtest, cli:PART of a name); lines `- ` with what stands there; lines `+ ` with what takes its place; an empty line."""
+gtest, capped:FILTER of the same under a cap of the instruction set, cli:PART of a name); lines `- ` with what stands there; lines `+ ` with what takes its place; an empty line."""
 import argparse
 import dataclasses
 import os
@@ -29,7 +29,7 @@ class Mutant:
     name: str
     says: str
     file: str
-    first: tuple  # ("unit", filter) or ("cli", name)
+    first: tuple  # ("unit", filter), ("capped", filter) or ("cli", name)
     old: str
     new: str
 
@@ -95,13 +95,15 @@ class Tree:
 
     def suite(self, kind, selection=None):
         limit = LIMIT_OF_SELECTED if selection else LIMIT
+        tests = str(self.build / "tests" / "tessera_tests")
         if kind == "unit":
-            words = [str(self.build / "tests" / "tessera_tests"), "--gtest_brief=1"]
-            return self.passes(words + ([f"--gtest_filter={selection}"] if selection else []), limit)
+            return self.passes([tests, "--gtest_brief=1", *([f"--gtest_filter={selection}"] if selection else [])], limit)
+        if kind == "capped":
+            return self.passes(["tools/test_capped.sh", tests, *([selection] if selection else [])], limit)
         return self.passes(["tests/cli/run.sh", str(self.build / "tessera")] + ([selection] if selection else []), limit)
 
 
-TARGETS = {"unit": "tessera_tests", "cli": "tessera"}
+TARGETS = {"unit": "tessera_tests", "capped": "tessera_tests", "cli": "tessera"}
 
 
 def judge(tree, mutant, only_first):
@@ -112,7 +114,7 @@ def judge(tree, mutant, only_first):
     whole = path.read_text()
     path.write_text(whole.replace(mutant.old, mutant.new))
     try:
-        for kind, selection in [*mutant.first, *([] if only_first else [("unit", None), ("cli", None)])]:
+        for kind, selection in [*mutant.first, *([] if only_first else [("unit", None), ("capped", None), ("cli", None)])]:
             built, text = tree.make(TARGETS[kind])
             if not built:
                 return "broken", "it does not build: " + next((line for line in text.splitlines() if "error" in line), text[-200:])

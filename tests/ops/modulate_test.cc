@@ -78,6 +78,19 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ModulateTest,
                                            Case{at::kBFloat16, 1, 9, 7}, Case{at::kHalf, 2, 3, 16}));
 
 // Against a mean that is large beside the deviation a one-pass variance loses all digits.
+// Of a row without variance there is nothing but the shift; with a small one epsilon counts as much.
+TEST(Modulate, NormOfFlatRowsIsFinite) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor flat = at::full({1, 3, 40}, 2.0, dtype), scale = at::randn({40}),
+                     shift = at::randn({40});
+    EXPECT_TRUE(
+        at::equal(modulated_layer_norm(flat, scale, shift, 1e-6), shift.to(dtype).expand({1, 3, 40})));
+  }
+  const at::Tensor x = at::randn({1, 5, 64}) * 1e-3;  // variance 1e-6
+  const at::Tensor y = modulated_layer_norm(x, at::zeros({64}), at::zeros({64}), 1e-6);
+  EXPECT_TRUE(at::allclose(y, at::layer_norm(x, {64}, {}, {}, 1e-6), 1e-4, 1e-5));
+}
+
 TEST(Modulate, NormKeepsItsDigitsBesideALargeMean) {
   const at::Tensor noise = at::randn({1, 4, 256});
   const at::Tensor x = noise + 1000.0;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <fstream>
 
 #include "core/error.h"
@@ -34,6 +35,34 @@ class CheckpointTest : public ::testing::Test {
 
   std::filesystem::path folder_;
 };
+
+// Kilobytes of mapped files under the folder that are in this process's memory.
+int64_t resident_kilobytes(const std::filesystem::path& folder) {
+  std::ifstream maps("/proc/self/smaps");
+  int64_t sum = 0;
+  bool is_ours = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find('-') < line.find(':')) is_ours = line.find(folder.string()) != std::string::npos;
+    int64_t kilobytes = 0;
+    if (is_ours && std::sscanf(line.c_str(), "Rss: %ld kB", &kilobytes) == 1) sum += kilobytes;
+  }
+  return sum;
+}
+
+// What has been converted is there once: the file's pages go back.
+TEST_F(CheckpointTest, PagesOfWhatWasConvertedLeaveMemory) {
+  write_safetensors(folder_ / "model.safetensors", {{"weight", at::ones({1024, 1024})}});
+  Checkpoint checkpoint(folder_);
+  const Scope scope(checkpoint, {});
+  {
+    const at::Tensor view = scope.tensor("weight", {1024, 1024});
+    EXPECT_EQ(view.sum().item<double>(), 1024 * 1024);
+    EXPECT_GE(resident_kilobytes(folder_), 4000);
+  }
+  EXPECT_LE(resident_kilobytes(folder_), 100);
+  const at::Tensor converted = scope.with_dtype(at::kBFloat16).tensor("weight", {1024, 1024});
+  EXPECT_LE(resident_kilobytes(folder_), 100);
+}
 
 TEST_F(CheckpointTest, LoadsConvertsAndSlices) {
   const at::Tensor weight = at::randn({6, 4});
