@@ -450,8 +450,7 @@ def ranks_that_differ_are_named(box):
         path.write_text(path.read_text() + text)
 
     assert "rank 1 has another vae/config.json: " in refused(lambda model: append(model / "vae" / "config.json", "\n"))
-    assert "rank 1 has extra.safetensors, which" in refused(lambda model: append(model / "model_index.json", "")
-                                                            or (model / "extra.safetensors").write_text("x"))
+    assert "rank 1 has vae/extra.safetensors, which" in refused(lambda model: (model / "vae" / "extra.safetensors").write_text("x"))
     assert "refuses: [" in refused(lambda model: (model / "transformer" / "config.json").unlink())
 
 
