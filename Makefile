@@ -77,8 +77,8 @@ format:               ## clang-format over every source
 lint: setup           ## clang-format and clang-tidy find nothing (CHANGED=COMMIT: in what changed since)
 	@tools/lint.sh $(if $(CHANGED),--changed $(CHANGED))
 
-install: build
+install: build        ## the program and its model under PREFIX (/usr/local)
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
-clean:
+clean:                ## remove the build folders
 	rm -rf build build-asan build-tsan build-fuzz build-lint

@@ -13,11 +13,12 @@ namespace {
 constexpr const char* kMainFooter = R"(Examples:
   tessera generate "a red circle above a blue square on a white background" -o out.png
   tessera generate "a green star on a yellow background" --seed 7 --num-inference-steps 30
-  tessera generate "a red star on a blue background" --use-cfg-parallel --ulysses-degree 2
+  tessera generate "a red star on a white background" --use-cfg-parallel --ulysses-degree 2
   tessera models path/to/checkpoint
   tessera generate --help
 
-Exit codes: 0 done, 2 usage, 3 model or input file, 4 a rank was lost, 5 out of memory, 130 Ctrl-C.)";
+Exit codes: 0 done, 1 a mistake of this program, 2 usage, 3 model or input file, 4 a rank was lost, 5 out of memory,
+130 Ctrl-C.)";
 
 constexpr const char* kGenerateFooter =
     R"(Option names may be spelled with underscores as well (--guidance_scale).
@@ -28,15 +29,15 @@ Examples:
   A PixArt checkpoint that diffusers saved, 1024 x 1024, the seed fixed:
     tessera generate "a lighthouse at dusk" --model PixArt-Sigma --seed 42
   Two prompts with three pictures each (out-0.png to out-5.png):
-    tessera generate "a red star on a blue background" "a blue square on a white background" --num-images-per-prompt 3
+    tessera generate "a red star on a white background" "a blue square on a white background" --num-images-per-prompt 3
   Another sampler, and what the time went into:
-    tessera generate "a red star on a blue background" --scheduler ddim --num-inference-steps 50 --report run.json
+    tessera generate "a red star on a white background" --scheduler ddim --num-inference-steps 50 --report run.json
   The final latents instead of a picture:
-    tessera generate "a red star on a blue background" --output-type latent -o star.safetensors
+    tessera generate "a red star on a white background" --output-type latent -o star.safetensors
   Four ranks on this host, each with two threads:
-    tessera generate "a red star on a blue background" --use-cfg-parallel --ulysses-degree 2 --threads 2
+    tessera generate "a red star on a white background" --use-cfg-parallel --ulysses-degree 2 --threads 2
   Ranks that another launcher starts, on one host or several (torchrun, mpirun, srun):
-    torchrun --no-python --nproc-per-node 2 tessera generate "a red star on a blue background" --use-cfg-parallel)";
+    torchrun --no-python --nproc-per-node 2 tessera generate "a red star on a white background" --use-cfg-parallel)";
 
 constexpr const char* kModelsFooter =
     R"(Prints the parts of a checkpoint with classes, sizes and dtypes, and whether it can run (exit code 0) or why
