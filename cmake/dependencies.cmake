@@ -3,7 +3,7 @@ include(cmake/libtorch.cmake)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(PNG REQUIRED)
-find_package(ICU REQUIRED COMPONENTS uc)
+find_package(ICU REQUIRED COMPONENTS uc i18n)
 find_package(GTest REQUIRED)
 find_package(Threads REQUIRED)
 
@@ -11,7 +11,7 @@ add_library(tessera_dependencies INTERFACE)
 # libtorch brings fmt's headers but not its library.
 target_compile_definitions(tessera_dependencies INTERFACE FMT_HEADER_ONLY=1)
 target_link_libraries(tessera_dependencies INTERFACE libtorch CLI11::CLI11 nlohmann_json::nlohmann_json
-                                                     PNG::PNG ICU::uc Threads::Threads)
+                                                     PNG::PNG ICU::i18n ICU::uc Threads::Threads)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)

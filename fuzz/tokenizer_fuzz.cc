@@ -1,11 +1,17 @@
 // Fuzzes what a checkpoint's tokenizer is made of. The first byte says what the rest is: 's' a SentencePiece
-// model, 'j' a tokenizer.json, 'c' a precompiled character map. What is accepted has to encode text.
+// model, 'j' a tokenizer.json of T5's, 'c' a precompiled character map; 'b' a tokenizer.json of a BPE
+// tokenizer, 'v' a vocab.json, a zero byte and a merges.txt, 'p' a pattern, a zero byte and a text, 't' a
+// text for CLIP's tokenizer. What is accepted has to encode text.
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
 #include "core/utf8.h"
 #include "fuzz/check.h"
+#include "text/bpe_tokenizer.h"
+#include "text/regex.h"
 #include "text/t5_tokenizer.h"
+#include "text/tokenizer_classes.h"
 #include "text/tokenizer_json.h"
 
 namespace tessera {
@@ -33,6 +39,81 @@ void encode(text::SentencePieceModel model) {
   }
 }
 
+void encode(const text::BpeTokenizer& tokenizer, std::string_view text) {
+  std::vector<int64_t> ids;
+  // Patterns may take too long, and the tokens around a text may be more than there is room for.
+  if (!accepts([&] { ids = tokenizer.encode(text, 1 << 20); }) || ids.size() > (1 << 10)) return;
+  for (const int64_t id : ids)
+    require(0 <= id && id < tokenizer.vocabulary_size(), "ids are of the vocabulary");
+}
+
+void encode(const text::BpeTokenizerFiles& files) {
+  std::unique_ptr<text::BpeTokenizer> tokenizer;
+  if (!accepts([&] { tokenizer = std::make_unique<text::BpeTokenizer>(files); })) return;
+  for (const std::string_view text : kTexts) encode(*tokenizer, text);
+}
+
+// CLIP's, with few tokens.
+text::BpeTokenizerFiles clip_files() {
+  const JsonConfig description(parse_json(text::find_tokenizer_class("CLIPTokenizer")->description, "CLIP"),
+                               "CLIP");
+  text::BpeTokenizerFiles files;
+  files.vocabulary = {{"r", 0}, {"e", 1}, {"d</w>", 2}, {"re", 3}, {"red</w>", 4}, {"<|endoftext|>", 5}};
+  files.merges = {{"r", "e"}, {"re", "d</w>"}};
+  files.options = {.unknown_token = "<|endoftext|>", .end_of_word_suffix = "</w>"};
+  files.normalizer = description.values()["normalizer"];
+  files.pre_tokenizer = description.values()["pre_tokenizer"];
+  files.tokens = {{.text = "<|endoftext|>"},
+                  {.text = "Tool", .normalized = true, .lstrip = true, .rstrip = true}};
+  files.before = files.after = {"<|endoftext|>"};
+  files.pad_token = "<|endoftext|>";
+  return files;
+}
+
+void encode_as_clip(std::string_view text) {
+  static const text::BpeTokenizer tokenizer(clip_files());
+  const std::vector<int64_t> ids = tokenizer.encode_padded(text, kLength);
+  require(ids.size() == kLength, "a padded text has the length that was asked for");
+  encode(tokenizer, text);
+}
+
+void find_matches(std::string_view pattern, std::string_view text) {
+  const auto find = [&] {
+    size_t end = 0;
+    for (const text::Regex::Match& match : text::Regex(pattern, "file").find_all(text)) {
+      require(end <= match.begin && match.begin <= match.end && match.end <= text.size(),
+              "matches are in order");
+      require(!find_invalid_utf8(text.substr(match.begin, match.end - match.begin)),
+              "matches are whole characters");
+      end = match.end;
+    }
+  };
+  accepts(find);
+}
+
+void run_bpe(char kind, std::string_view rest) {
+  const size_t zero = std::min(rest.find('\0'), rest.size());
+  const std::string_view first = rest.substr(0, zero);
+  const std::string_view second = rest.substr(std::min(zero + 1, rest.size()));
+  text::BpeTokenizerFiles files;
+  if (kind == 'b') {
+    if (accepts(
+            [&] { files = text::parse_bpe_tokenizer_json(JsonConfig(parse_json(rest, "file"), "file")); }))
+      encode(files);
+  } else if (kind == 'v') {
+    files = clip_files();
+    const auto parse = [&] {
+      files.vocabulary = text::parse_vocabulary(parse_json(first, "file"), "file");
+      files.merges = text::parse_merge_lines(second, "file");
+    };
+    if (accepts(parse)) encode(files);
+  } else if (kind == 'p') {
+    if (!find_invalid_utf8(first) && !find_invalid_utf8(second)) find_matches(first, second);
+  } else if (kind == 't') {
+    if (!find_invalid_utf8(rest)) encode_as_clip(rest);
+  }
+}
+
 void run(char kind, std::string_view rest) {
   text::SentencePieceModel model;
   if (kind == 's') {
@@ -46,6 +127,8 @@ void run(char kind, std::string_view rest) {
     text::Charsmap charsmap;
     if (!accepts([&] { charsmap = text::Charsmap(rest, "file"); })) return;
     for (const std::string_view text : kTexts) charsmap.normalize(text);
+  } else {
+    run_bpe(kind, rest);
   }
 }
 

@@ -32,7 +32,7 @@ CURIOUS = (
     "\u0e33\u0600")
 
 
-def nasty_line(rng):
+def nasty_line(rng, marks=MARKS, special=SPECIAL):
     def word():
         kind = rng.random()
         if kind < 0.25:
@@ -42,9 +42,9 @@ def nasty_line(rng):
         if kind < 0.55:
             return rng.choice(FOREIGN)
         if kind < 0.62:
-            return rng.choice(MARKS)
+            return rng.choice(marks)
         if kind < 0.68:
-            return rng.choice(SPECIAL)
+            return rng.choice(special)
         if kind < 0.78:
             return "".join(rng.choice(CURIOUS) for _ in range(rng.randint(1, 6)))
         if kind < 0.84:  # any code point but surrogates
@@ -67,12 +67,12 @@ def nasty_line(rng):
     return line
 
 
-def nasty_lines(seed, count):
+def nasty_lines(seed, count, **kinds):
     rng = random.Random(seed)
     fixed = ["", " ", "a", "</s>", "a</s>b", " <extra_id_0> ", "<extra_id_0><extra_id_1>", "x" * 300, "ka" * 150,
              "!" * 199, "\0", "a\0b", "\u2581", "a\u2581b \u2581 \u2581\u2581c", "\u200b", "\uff45\u0301", "e\u0301", "\r\n",
              "a photo of a cat", "<extra_id_0>\u0301", " \u0301", "\U0010ffff"]
-    return (fixed + [nasty_line(rng) for _ in range(count)])[:count]
+    return (fixed + [nasty_line(rng, **kinds) for _ in range(count)])[:count]
 
 
 def train(seed, vocab_size, **normalization):

@@ -38,9 +38,10 @@ def folders(root):
     lines.save_json(root / "json, no sentinels", model, {"extra_ids": 0})
     (root / "json, no config").mkdir()
     (root / "json, no config" / "tokenizer.json").write_bytes((root / "json" / "tokenizer.json").read_bytes())
-    lines.save_spiece(root / "words added, normalised or not", model, {"added_tokens_decoder": {
+    lines.save_spiece(root / "words added, normalised, single or neither", model, {"added_tokens_decoder": {
         "1000": {"content": "\uff43\uff41\uff54", "normalized": True, "special": False},
-        "1001": {"content": "circle", "normalized": False, "special": False}}})
+        "1001": {"content": "circle", "normalized": False, "special": False},
+        "1002": {"content": "hat", "normalized": True, "single_word": True, "special": False}}})
     old = root / "spiece, added_tokens.json"
     lines.save_spiece(old, model)
     (old / "added_tokens.json").write_text(json.dumps({"<extra_id_0>": 999, "white": 1000, "ka": 1001}))

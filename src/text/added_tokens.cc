@@ -2,41 +2,58 @@
 
 #include <algorithm>
 
-namespace tessera::text {
+#include "text/unicode.h"
 
-void AddedTokens::add(const std::string& token, int64_t id) {
-  if (token.empty()) return;
-  auto& tokens = by_first_[token[0]];
-  std::erase_if(tokens, [&](const auto& other) { return other.first == token; });
-  const auto place = std::find_if(tokens.begin(), tokens.end(),
-                                  [&](const auto& other) { return other.first.size() < token.size(); });
-  tokens.emplace(place, token, id);
+namespace tessera::text {
+namespace {
+
+bool is_single_word(std::string_view before, std::string_view after) {
+  return (before.empty() || !is_word_character(last_character(before))) &&
+         (after.empty() || !is_word_character(first_character(after)));
+}
+
+}  // namespace
+
+void AddedTokens::add(const AddedToken& token, int64_t id) {
+  if (token.text.empty()) return;
+  auto& entries = by_first_[token.text[0]];
+  std::erase_if(entries, [&](const Entry& other) { return other.token.text == token.text; });
+  const auto place = std::find_if(entries.begin(), entries.end(), [&](const Entry& other) {
+    return other.token.text.size() < token.text.size();
+  });
+  entries.insert(place, Entry{token, id});
+}
+
+const AddedTokens::Entry* AddedTokens::find(std::string_view text) const {
+  const auto entries = by_first_.find(text[0]);
+  if (entries == by_first_.end()) return nullptr;
+  for (const Entry& entry : entries->second) {
+    if (text.starts_with(entry.token.text)) return &entry;
+  }
+  return nullptr;
 }
 
 void AddedTokens::split(
     std::string_view text,
     const std::function<void(std::optional<int64_t> id, std::string_view part)>& visit) const {
-  size_t begin = 0;
+  size_t done = 0;
   for (size_t position = 0; position < text.size();) {
-    const auto candidates = by_first_.find(text[position]);
-    const std::pair<std::string, int64_t>* match = nullptr;
-    if (candidates != by_first_.end()) {
-      for (const auto& candidate : candidates->second) {
-        if (!text.substr(position).starts_with(candidate.first)) continue;
-        match = &candidate;
-        break;
-      }
-    }
+    const Entry* match = find(text.substr(position));
     if (match == nullptr) {
       ++position;
       continue;
     }
-    if (begin < position) visit(std::nullopt, text.substr(begin, position - begin));
-    visit(match->second, match->first);
-    position += match->first.size();
-    begin = position;
+    const AddedToken& token = match->token;
+    const std::string_view before = text.substr(0, position);
+    position += token.text.size();
+    const std::string_view after = text.substr(position);
+    if (token.single_word && !is_single_word(before, after)) continue;
+    const size_t begin = token.lstrip ? before.size() - trailing_white_space(before) : before.size();
+    if (done < begin) visit(std::nullopt, text.substr(done, begin - done));
+    visit(match->id, token.text);
+    done = position + (token.rstrip ? leading_white_space(after) : 0);
   }
-  if (begin < text.size()) visit(std::nullopt, text.substr(begin));
+  if (done < text.size()) visit(std::nullopt, text.substr(done));
 }
 
 }  // namespace tessera::text

@@ -1,5 +1,5 @@
 // Tokens that are recognised in the text itself, before the vocabulary's segmentation: `</s>`,
-// `<extra_id_0>`.
+// `<|endoftext|>`.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,18 @@
 
 namespace tessera::text {
 
+struct AddedToken {
+  std::string text;
+  bool normalized = false;   // looked for in the normalised text; else in the text as it comes
+  bool single_word = false;  // not beside letters, digits and the like
+  bool lstrip = false;       // takes the white space before it along
+  bool rstrip = false;       // and that after it
+};
+
 class AddedTokens {
  public:
-  // A token that was added before gets the new id. An empty `token` is ignored.
-  void add(const std::string& token, int64_t id);
+  // A token that was added before gets the new id and flags. One whose text is empty is ignored.
+  void add(const AddedToken& token, int64_t id);
 
   // Calls `visit` with the parts of `text` in order: the id of a token, or nullopt and text between tokens
   // (not empty). Leftmost tokens win, and of those the longest.
@@ -23,7 +31,15 @@ class AddedTokens {
              const std::function<void(std::optional<int64_t> id, std::string_view part)>& visit) const;
 
  private:
-  std::unordered_map<char, std::vector<std::pair<std::string, int64_t>>> by_first_;  // longest first
+  struct Entry {
+    AddedToken token;
+    int64_t id;
+  };
+
+  // The longest token with which `text` begins; nullptr when there is none.
+  const Entry* find(std::string_view text) const;
+
+  std::unordered_map<char, std::vector<Entry>> by_first_;  // longest first
 };
 
 }  // namespace tessera::text

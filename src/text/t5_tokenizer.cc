@@ -19,13 +19,14 @@ T5Tokenizer::T5Tokenizer(T5TokenizerFiles files)
       unigram_(std::move(files.model.pieces), kUnknownId, files.where),
       vocabulary_size_(unigram_.size()) {
   std::optional<int64_t> end_id;
-  for (const auto& [token, normalized] : files.tokens) {
-    if (find_invalid_utf8(token)) input_error(files.where, "a special token is not UTF-8");
-    const int64_t id = unigram_.find(token).value_or(vocabulary_size_);
+  for (AddedToken& token : files.tokens) {
+    if (find_invalid_utf8(token.text)) input_error(files.where, "a special token is not UTF-8");
+    const int64_t id = unigram_.find(token.text).value_or(vocabulary_size_);
     if (id == vocabulary_size_) ++vocabulary_size_;
-    if (token == files.end_token) end_id = id;
-    if (normalized) {
-      normalized_tokens_.add(charsmap_.normalize(token), id);
+    if (token.text == files.end_token) end_id = id;
+    if (token.normalized) {
+      token.text = charsmap_.normalize(token.text);
+      normalized_tokens_.add(token, id);
     } else {
       raw_tokens_.add(token, id);
     }

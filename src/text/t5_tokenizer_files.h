@@ -5,20 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "text/added_tokens.h"
 #include "text/sentencepiece_model.h"
 
 namespace tessera::text {
 
 struct T5TokenizerFiles {
-  struct Token {
-    std::string text;
-    bool normalized;  // looked for in the normalised text; else in the text as it comes
-  };
-
-  std::string where;          // the vocabulary's file, for errors
-  SentencePieceModel model;   // with the sentinels `<extra_id_N>`, where they have to be appended
-  std::vector<Token> tokens;  // recognised in text; each text once, in the order in which new ones get ids
-  std::string end_token;      // `</s>`
+  std::string where;         // the vocabulary's file, for errors
+  SentencePieceModel model;  // with the sentinels `<extra_id_N>`, where they have to be appended
+  std::vector<AddedToken>
+      tokens;             // recognised in text; each text once, in the order in which new ones get ids
+  std::string end_token;  // `</s>`
 };
 
 // Reads `tokenizer.json`, or else `spiece.model`; special tokens from tokenizer_config.json, or else from

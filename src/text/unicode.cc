@@ -36,8 +36,46 @@ size_t character_length(char first) {
   return 1 + U8_COUNT_TRAIL_BYTES_UNSAFE(static_cast<uint8_t>(first));
 }
 
+char32_t first_character(std::string_view text) {
+  size_t position = 0;
+  UChar32 character = 0;
+  U8_NEXT_UNSAFE(text.data(), position, character);
+  return static_cast<char32_t>(character);
+}
+
+char32_t last_character(std::string_view text) {
+  size_t position = text.size();
+  UChar32 character = 0;
+  U8_PREV_UNSAFE(text.data(), position, character);
+  return static_cast<char32_t>(character);
+}
+
 bool is_white_space(char32_t character) {
   return u_isUWhiteSpace(static_cast<UChar32>(character)) != 0;
+}
+
+bool is_word_character(char32_t character) {
+  const auto code = static_cast<UChar32>(character);
+  return u_hasBinaryProperty(code, UCHAR_ALPHABETIC) != 0 ||
+         u_hasBinaryProperty(code, UCHAR_JOIN_CONTROL) != 0 ||
+         (U_GET_GC_MASK(code) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0;
+}
+
+size_t leading_white_space(std::string_view text) {
+  size_t count = 0;
+  while (count < text.size() && is_white_space(first_character(text.substr(count))))
+    count += character_length(text[count]);
+  return count;
+}
+
+size_t trailing_white_space(std::string_view text) {
+  size_t end = text.size();
+  for (size_t start = end; start > 0; end = start) {
+    const char32_t character = last_character(text.substr(0, start));
+    if (!is_white_space(character)) break;
+    start -= U8_LENGTH(static_cast<UChar32>(character));
+  }
+  return text.size() - end;
 }
 
 void for_each_character(std::string_view text,

@@ -17,8 +17,19 @@ void require_utf8(std::string_view text, const std::string& where);
 // Bytes of the character that starts with `first`.
 size_t character_length(char first);
 
+// Of a text that is not empty.
+char32_t first_character(std::string_view text);
+char32_t last_character(std::string_view text);
+
 // Unicode's property White_Space.
 bool is_white_space(char32_t character);
+
+// What the class \w of regular expressions has (Unicode technical standard 18, annex C).
+bool is_word_character(char32_t character);
+
+// Bytes of white space at the beginning and at the end.
+size_t leading_white_space(std::string_view text);
+size_t trailing_white_space(std::string_view text);
 
 // Calls `visit` with each character's code point and its bytes, in order.
 void for_each_character(std::string_view text,

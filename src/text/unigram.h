@@ -6,8 +6,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "text/token_map.h"
 
 namespace tessera::text {
 
@@ -33,12 +34,7 @@ class Unigram {
   int64_t size() const { return static_cast<int64_t>(scores_.size()); }
 
  private:
-  struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-  };
-
-  std::unordered_map<std::string, int64_t, Hash, std::equal_to<>> ids_;
+  TokenMap ids_;
   std::vector<double> scores_;
   int64_t unknown_id_;
   double unknown_score_;

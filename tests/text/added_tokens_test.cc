@@ -5,19 +5,39 @@
 namespace tessera::text {
 namespace {
 
-TEST(AddedTokens, TheLeftmostWinsAndOfThoseTheLongest) {
-  AddedTokens tokens;
-  tokens.add("<a>", 1);
-  tokens.add("<a>bc", 2);
-  tokens.add("<a>b", 3);
-  tokens.add("b<a>", 4);
-  std::vector<std::pair<int64_t, std::string>> parts;  // -1: between tokens
-  tokens.split("x<a>bcd<a>b<a><a>b y", [&](std::optional<int64_t> id, std::string_view part) {
-    parts.emplace_back(id.value_or(-1), part);
+// "(7)" for a token, else the text.
+std::string split(const AddedTokens& tokens, std::string_view text) {
+  std::string result;
+  tokens.split(text, [&](std::optional<int64_t> id, std::string_view part) {
+    result += id ? "(" + std::to_string(*id) + ")" : std::string(part);
   });
-  const std::vector<std::pair<int64_t, std::string>> expected = {
-      {-1, "x"}, {2, "<a>bc"}, {-1, "d"}, {3, "<a>b"}, {1, "<a>"}, {3, "<a>b"}, {-1, " y"}};
-  EXPECT_EQ(parts, expected);
+  return result;
+}
+
+TEST(AddedTokens, TheLeftmostAndLongestWins) {
+  AddedTokens tokens;
+  EXPECT_EQ(split(tokens, "ab"), "ab");
+  for (const auto& [text, id] :
+       {std::pair<const char*, int64_t>{"ab", 1}, {"abc", 2}, {"bcd", 3}, {"", 4}, {"ab", 5}})
+    tokens.add({.text = text}, id);
+  EXPECT_EQ(split(tokens, ""), "");
+  EXPECT_EQ(split(tokens, "xabcd abd bcd"), "x(2)d (5)d (3)");
+}
+
+TEST(AddedTokens, TakeWhiteSpaceAlong) {
+  AddedTokens tokens;
+  tokens.add({.text = "<l>", .lstrip = true}, 1);
+  tokens.add({.text = "<r>", .rstrip = true}, 2);
+  EXPECT_EQ(split(tokens, "a \u3000<l> b <r>\u0085\n c"), "a(1) b (2)c");
+  EXPECT_EQ(split(tokens, "<r> \t<l> "), "(2)(1) ");
+  EXPECT_EQ(split(tokens, "  <l>"), "(1)");
+}
+
+TEST(AddedTokens, SingleWordsStandAlone) {
+  AddedTokens tokens;
+  tokens.add({.text = "ab", .single_word = true}, 1);
+  EXPECT_EQ(split(tokens, "ab abc xab \u00e9ab ab\u0301 ab_ -ab- ab"),
+            "(1) abc xab \u00e9ab ab\u0301 ab_ -(1)- (1)");
 }
 
 }  // namespace

@@ -1,15 +1,13 @@
 #include "text/t5_tokenizer.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <fstream>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "tests/support/golden.h"
+#include "tests/support/tokenizer_folder.h"
 #include "text/unicode.h"
 
 namespace tessera::text {
@@ -59,18 +57,8 @@ TEST(T5Tokenizer, CountsTheSentinels) {
   EXPECT_EQ(T5Tokenizer(golden_folder("t5_tokenizer_json")).vocabulary_size(), 700);
 }
 
-class T5TokenizerFolder : public ::testing::Test {
+class T5TokenizerFolder : public TokenizerFolder {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / fmt::format("tessera-tokenizer-{}", ::getpid());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  void write(const std::string& name, std::string_view content) {
-    std::ofstream(folder_ / name, std::ios::binary) << content;
-  }
   // Writes a tokenizer.json whose charsmap is `charsmap` in base64.
   void write_json(const std::string& charsmap) {
     write("tokenizer.json",
@@ -79,20 +67,12 @@ class T5TokenizerFolder : public ::testing::Test {
               charsmap + R"("}})");
   }
   std::string refusal() {
-    try {
-      const T5Tokenizer tokenizer(folder_);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.exit_code(), 3);
-      return error.what();
-    }
-    return "accepted";
+    return refusal_of([](const std::filesystem::path& folder) { const T5Tokenizer tokenizer(folder); });
   }
   void expect_refusal(const std::string& part) {
     const std::string message = refusal();
     EXPECT_NE(message.find(part), std::string::npos) << message;
   }
-
-  std::filesystem::path folder_;
 };
 
 TEST_F(T5TokenizerFolder, RefusesACutSentencePieceModel) {
@@ -153,8 +133,8 @@ TEST_F(T5TokenizerFolder, RefusesConfigsOfTheWrongShape) {
   expect_refusal("'extra_ids'");
   write("tokenizer_config.json", R"({"added_tokens_decoder":{"x":{"content":"a"}}})");
   expect_refusal("'added_tokens_decoder'");
-  write("tokenizer_config.json", R"({"added_tokens_decoder":{"5":{"content":"a","single_word":true}}})");
-  expect_refusal("'single_word' must be false");
+  write("tokenizer_config.json", R"({"added_tokens_decoder":{"5":{"content":"a","single_word":7}}})");
+  expect_refusal("'single_word' must be true or false");
   write("tokenizer_config.json", R"({"added_tokens_decoder":{"5":7}})");
   expect_refusal("tokenizer_config.json");
 }

@@ -1,0 +1,124 @@
+#include "text/bpe.h"
+
+#include <algorithm>
+#include <queue>
+#include <tuple>
+
+#include "core/error.h"
+#include "text/unicode.h"
+
+namespace tessera::text {
+namespace {
+
+// Ids are below 2^31 (text/bpe_vocabulary.h).
+uint64_t pair_key(int64_t left, int64_t right) {
+  return static_cast<uint64_t>(left) << 32 | static_cast<uint64_t>(right);
+}
+
+// A pair that may be merged: of those of one rank, the leftmost comes first.
+struct Candidate {
+  int64_t rank;
+  ptrdiff_t position;
+  int64_t id;
+
+  bool operator>(const Candidate& other) const {
+    return std::tie(rank, position) > std::tie(other.rank, other.position);
+  }
+};
+
+}  // namespace
+
+Bpe::Bpe(TokenMap vocabulary, const std::vector<Merge>& merges, BpeOptions options, const std::string& where)
+    : vocabulary_(std::move(vocabulary)), options_(std::move(options)) {
+  for (const auto& [token, id] : vocabulary_) max_id_ = std::max(max_id_, id);
+  const auto require = [&](const std::string& token, size_t rank) {
+    if (const auto id = find(token)) return *id;
+    input_error(where, "merge {}, '{} {}': '{}' is not in the vocabulary", rank + 1, merges[rank].left,
+                merges[rank].right, token);
+  };
+  products_.reserve(merges.size());
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    const auto& [left, right] = merges[rank];
+    const uint64_t pair = pair_key(require(left, rank), require(right, rank));
+    products_.insert_or_assign(pair, Product{static_cast<int64_t>(rank), require(left + right, rank)});
+  }
+  if (!options_.unknown_token) return;
+  unknown_id_ = find(*options_.unknown_token);
+  if (!unknown_id_)
+    input_error(where, "'{}', the token for the unknown, is not in the vocabulary", *options_.unknown_token);
+}
+
+std::optional<int64_t> Bpe::find(std::string_view token) const {
+  const auto place = vocabulary_.find(token);
+  if (place == vocabulary_.end()) return std::nullopt;
+  return place->second;
+}
+
+void Bpe::encode(std::string_view word, std::vector<int64_t>& ids) const {
+  if (options_.ignore_merges) {
+    if (const auto id = find(word)) return ids.push_back(*id);
+  }
+  std::vector<Symbol> parts = symbols(word);
+  merge(parts);
+  for (const Symbol& symbol : parts) {
+    if (!symbol.merged_away) ids.push_back(symbol.id);
+  }
+}
+
+std::vector<Bpe::Symbol> Bpe::symbols(std::string_view word) const {
+  std::vector<Symbol> result;
+  bool after_unknown = false;
+  std::string last;
+  for (size_t position = 0; position < word.size();) {
+    std::string_view character = word.substr(position, character_length(word[position]));
+    position += character.size();
+    if (position == word.size()) {
+      last = std::string(character) + options_.end_of_word_suffix;
+      character = last;
+    }
+    const auto known = find(character);
+    const auto id = known ? known : unknown_id_;
+    if (id && (known || !after_unknown || !options_.fuse_unknown)) {
+      const auto place = static_cast<ptrdiff_t>(result.size());
+      result.push_back({*id, place - 1, place + 1, false});
+    }
+    after_unknown = !known;
+  }
+  if (!result.empty()) result.back().next = -1;
+  return result;
+}
+
+void Bpe::merge(std::vector<Symbol>& symbols) const {
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
+  const auto offer = [&](ptrdiff_t left, ptrdiff_t right) {
+    if (left < 0 || right < 0) return;
+    if (const Product* found = product(symbols[left].id, symbols[right].id))
+      queue.push({found->rank, left, found->id});
+  };
+  for (size_t i = 0; i + 1 < symbols.size(); ++i)
+    offer(static_cast<ptrdiff_t>(i), static_cast<ptrdiff_t>(i) + 1);
+  while (!queue.empty()) {
+    const Candidate top = queue.top();
+    queue.pop();
+    Symbol& left = symbols[top.position];
+    if (left.merged_away || left.next < 0) continue;
+    Symbol& right = symbols[left.next];
+    // Another merge may have changed the pair since. One with the same product takes this one's turn, as in
+    // Hugging Face's tokenizers.
+    const Product* found = product(left.id, right.id);
+    if (found == nullptr || found->id != top.id) continue;
+    left.id = top.id;
+    left.next = right.next;
+    right.merged_away = true;
+    if (left.next >= 0) symbols[left.next].previous = top.position;
+    offer(left.previous, top.position);
+    offer(top.position, left.next);
+  }
+}
+
+const Bpe::Product* Bpe::product(int64_t left, int64_t right) const {
+  const auto place = products_.find(pair_key(left, right));
+  return place == products_.end() ? nullptr : &place->second;
+}
+
+}  // namespace tessera::text

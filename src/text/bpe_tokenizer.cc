@@ -1,0 +1,94 @@
+#include "text/bpe_tokenizer.h"
+
+#include "core/error.h"
+#include "core/log.h"
+#include "text/unicode.h"
+
+namespace tessera::text {
+
+BpeTokenizer::BpeTokenizer(BpeTokenizerFiles files)
+    : where_(files.where),
+      bpe_(std::move(files.vocabulary), files.merges, files.options, files.where),
+      normalizer_(files.normalizer, files.where + ", normalizer"),
+      pre_tokenizer_(files.pre_tokenizer, files.where + ", pre_tokenizer"),
+      surrounding_(parse_post_processor(files.post_processor, files.where + ", post_processor")),
+      pads_left_(files.pads_left),
+      model_max_length_(files.model_max_length),
+      vocabulary_size_(bpe_.max_id() + 1) {
+  add_tokens(files);
+  for (const auto* ids : {&surrounding_.before, &surrounding_.after}) {
+    for (const int64_t id : *ids) {
+      if (id < 0 || id >= vocabulary_size_)
+        input_error(where_, "the post_processor has the id {}; ids end at {}", id, vocabulary_size_ - 1);
+    }
+  }
+}
+
+void BpeTokenizer::add_tokens(const BpeTokenizerFiles& files) {
+  TokenMap added;
+  // As transformers counts: tokens that are not in the vocabulary come after as many as it has.
+  int64_t next = bpe_.num_tokens();
+  for (AddedToken token : files.tokens) {
+    if (token.text.empty()) continue;
+    auto id = bpe_.find(token.text);
+    if (!id) {
+      if (next <= bpe_.max_id())
+        input_error(where_,
+                    "'{}' would get the id {}, which another token has: the vocabulary leaves ids out",
+                    token.text, next);
+      id = next++;
+    }
+    added.emplace(token.text, *id);
+    if (token.normalized) token.text = normalizer_.normalize(token.text);
+    (token.normalized ? normalized_tokens_ : raw_tokens_).add(token, *id);
+  }
+  vocabulary_size_ = std::max(vocabulary_size_, next);
+
+  const auto id_of = [&](const std::string& token) {
+    const auto place = added.find(token);
+    if (place == added.end()) input_error(where_, "the special token '{}' is none", token);
+    return place->second;
+  };
+  for (const std::string& token : files.before) surrounding_.before.push_back(id_of(token));
+  for (const std::string& token : files.after) surrounding_.after.push_back(id_of(token));
+  if (files.pad_token) pad_id_ = id_of(*files.pad_token);
+}
+
+std::vector<int64_t> BpeTokenizer::encode(std::string_view text, int64_t max_length) const {
+  const auto& [before, after] = surrounding_;
+  const auto num_surrounding = static_cast<int64_t>(before.size() + after.size());
+  TESSERA_CHECK(max_length >= num_surrounding, "max_length {}", max_length);
+  require_utf8(text, field("prompt"));
+  std::vector<int64_t> ids = before;
+  raw_tokens_.split(text, [&](std::optional<int64_t> id, std::string_view part) {
+    if (id) {
+      ids.push_back(*id);
+    } else {
+      encode_between_tokens(part, ids);
+    }
+  });
+  const int64_t cut = static_cast<int64_t>(ids.size() + after.size()) - max_length;
+  if (cut > 0) {
+    log_warning("the prompt is too long: its last {} tokens are cut, {} remain", cut, max_length);
+    ids.resize(ids.size() - cut);
+  }
+  ids.insert(ids.end(), after.begin(), after.end());
+  return ids;
+}
+
+std::vector<int64_t> BpeTokenizer::encode_padded(std::string_view text, int64_t length) const {
+  if (!pad_id_) input_error(where_, "no file of the tokenizer names a pad token");
+  std::vector<int64_t> ids = encode(text, length);
+  ids.insert(pads_left_ ? ids.begin() : ids.end(), length - ids.size(), *pad_id_);
+  return ids;
+}
+
+void BpeTokenizer::encode_between_tokens(std::string_view text, std::vector<int64_t>& ids) const {
+  const std::string normalized = normalizer_.normalize(text);
+  normalized_tokens_.split(normalized, [&](std::optional<int64_t> id, std::string_view part) {
+    if (id) return ids.push_back(*id);
+    for (const std::string& piece : pre_tokenizer_.split(part)) bpe_.encode(piece, ids);
+  });
+}
+
+}  // namespace tessera::text

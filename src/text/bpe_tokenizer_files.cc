@@ -1,0 +1,166 @@
+#include "text/bpe_tokenizer_files.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "text/tokenizer_classes.h"
+#include "text/tokenizer_config.h"
+
+namespace tessera::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxMergesBytes = uint64_t{256} << 20;
+constexpr int64_t kNoMaxLength = std::numeric_limits<int32_t>::max();
+
+const Json& value_or_null(const JsonConfig& config, const std::string& key) {
+  static const Json null;
+  return config.has(key) ? config.values()[key] : null;
+}
+
+// Puts `token` in the place of the one of the same text, or at the end.
+void set_token(std::vector<AddedToken>& tokens, const AddedToken& token) {
+  const auto place =
+      std::find_if(tokens.begin(), tokens.end(), [&](const AddedToken& t) { return t.text == token.text; });
+  if (place != tokens.end()) {
+    *place = token;
+  } else {
+    tokens.push_back(token);
+  }
+}
+
+// Adds what is not there yet; of two of one text the later counts. `raw`: also what is there is looked for in
+// the text as it comes from now on.
+void add_special_tokens(const std::vector<AddedToken>& special, bool raw, std::vector<AddedToken>& tokens) {
+  const std::vector<AddedToken> saved = tokens;
+  for (const AddedToken& token : special) {
+    const auto same = [&](const AddedToken& other) { return other.text == token.text; };
+    if (raw) {
+      set_token(tokens, {.text = token.text});
+    } else if (std::none_of(saved.begin(), saved.end(), same)) {
+      set_token(tokens, token);
+    }
+  }
+}
+
+// Where there is none, transformers writes 1e30.
+int64_t parse_max_length(const JsonConfig& config) {
+  const auto largest = static_cast<double>(kNoMaxLength);
+  const double length = config.number("model_max_length", largest);
+  if (!(length >= 1)) config.fail("model_max_length", "a number from 1 on");
+  return static_cast<int64_t>(std::min(length, largest));
+}
+
+// What a class or a tokenizer.json says beside tokens and merges.
+BpeOptions parse_bpe_options(const JsonConfig& model) {
+  const std::string type = model.string("type", "BPE");
+  if (type != "BPE") input_error(model.where(), "a tokenizer of type {}; BPE is needed", type);
+  if (model.number("dropout", 0) != 0) model.fail("dropout", "0");
+  if (model.boolean("byte_fallback", false)) model.fail("byte_fallback", "false");
+  if (!model.string("continuing_subword_prefix", "").empty())
+    model.fail("continuing_subword_prefix", "empty");
+  BpeOptions options;
+  if (model.has("unk_token")) options.unknown_token = model.string("unk_token");
+  options.fuse_unknown = model.boolean("fuse_unk", false);
+  options.end_of_word_suffix = model.string("end_of_word_suffix", "");
+  options.ignore_merges = model.boolean("ignore_merges", false);
+  return options;
+}
+
+std::string require_token(const TokenizerConfig& config, const char* key, const Json& defaults) {
+  if (const auto token = config.token(key, defaults)) return token->text;
+  config.values().fail(key, "a token");
+}
+
+// What the class `row` sets, in the place of what a tokenizer.json says.
+void apply_class(const TokenizerClass& row, const JsonConfig& description, const TokenizerConfig& config,
+                 const Json& defaults, BpeTokenizerFiles& files) {
+  files.options = parse_bpe_options(JsonConfig(description.values()["model"], description.where()));
+  if (row.maps_to_unknown) files.options.unknown_token = require_token(config, "unk_token", defaults);
+  files.normalizer = description.values()["normalizer"];
+  files.pre_tokenizer = description.values()["pre_tokenizer"];
+  if (config.values().boolean("add_prefix_space", false)) config.values().fail("add_prefix_space", "false");
+  if (!row.surrounds_text) return;
+  files.post_processor = Json();
+  files.before = {require_token(config, "bos_token", defaults)};
+  files.after = {require_token(config, "eos_token", defaults)};
+}
+
+// What a folder without a tokenizer.json says of the tokens around a text.
+void read_surrounding_tokens(const TokenizerConfig& config, const Json& defaults, BpeTokenizerFiles& files) {
+  const auto add = [&](const char* flag, const char* key, std::vector<std::string>& tokens) {
+    const auto token = config.token(key, defaults);
+    if (token && config.values().boolean(flag, false)) tokens.push_back(token->text);
+  };
+  add("add_bos_token", "bos_token", files.before);
+  add("add_eos_token", "eos_token", files.after);
+}
+
+BpeTokenizerFiles read_vocabulary_and_merges(const fs::path& folder) {
+  BpeTokenizerFiles files;
+  files.where = (folder / "vocab.json").string();
+  files.vocabulary = parse_vocabulary(read_json(folder / "vocab.json"), files.where);
+  const fs::path merges = folder / "merges.txt";
+  files.merges = parse_merge_lines(read_file(merges, kMaxMergesBytes), merges.string());
+  return files;
+}
+
+}  // namespace
+
+BpeTokenizerFiles parse_bpe_tokenizer_json(const JsonConfig& document) {
+  if (!document.has("model")) document.fail("model", "an object");
+  const JsonConfig model(document.values()["model"], document.where());
+  BpeTokenizerFiles files;
+  files.where = document.where();
+  files.options = parse_bpe_options(model);
+  files.vocabulary = parse_vocabulary(value_or_null(model, "vocab"), document.where());
+  files.merges = parse_merge_rows(value_or_null(model, "merges"), document.where());
+  files.normalizer = value_or_null(document, "normalizer");
+  files.pre_tokenizer = value_or_null(document, "pre_tokenizer");
+  files.post_processor = value_or_null(document, "post_processor");
+  for (const auto& [id, token] : parse_added_tokens(document)) set_token(files.tokens, token);
+  files.model_max_length = kNoMaxLength;
+  return files;
+}
+
+BpeTokenizerFiles read_bpe_tokenizer_files(const fs::path& folder, const std::string& tokenizer_class) {
+  std::error_code code;
+  if (!fs::is_directory(folder, code)) input_error(folder.string(), "no such folder");
+  const TokenizerConfig config(folder);
+  const std::string name =
+      tokenizer_class.empty() ? config.values().string("tokenizer_class", "") : tokenizer_class;
+  const TokenizerClass* row = find_tokenizer_class(name);
+  const fs::path json = folder / "tokenizer.json";
+  const bool has_json = fs::is_regular_file(json, code);
+  if (!has_json && row == nullptr) {
+    input_error(folder.string(),
+                "no tokenizer.json, without which tokenizers of the class '{}' are not known", name);
+  }
+  const JsonConfig document = has_json ? JsonConfig::read(json) : JsonConfig();
+  BpeTokenizerFiles files =
+      has_json ? parse_bpe_tokenizer_json(document) : read_vocabulary_and_merges(folder);
+
+  Json defaults = Json::object();
+  if (row != nullptr) {
+    const JsonConfig description(parse_json(row->description, name), name);
+    defaults = description.values()["special_tokens"];
+    files.tokens.clear();
+    if (!has_json) read_surrounding_tokens(config, defaults, files);
+    apply_class(*row, description, config, defaults, files);
+  }
+  for (const auto& [id, token] : config.saved_tokens(document)) set_token(files.tokens, token);
+  add_special_tokens(config.named_tokens(defaults), row != nullptr && row->finds_raw, files.tokens);
+
+  if (const auto pad = config.token("pad_token", defaults)) files.pad_token = pad->text;
+  files.pads_left = config.values().string("padding_side", "right") == "left";
+  files.model_max_length = parse_max_length(config.values());
+  if (config.values().boolean("split_special_tokens", false))
+    config.values().fail("split_special_tokens", "false");
+  if (config.values().string("truncation_side", "right") != "right")
+    config.values().fail("truncation_side", "right");
+  return files;
+}
+
+}  // namespace tessera::text
