@@ -8,16 +8,17 @@ evaluates as well. JSON, because most of a case is its config; numbers have nine
 
 import json
 import pathlib
+import sys
 import warnings
 
 import diffusers
 import numpy as np
 import torch
-from diffusers.schedulers import scheduling_euler_ancestral_discrete, scheduling_flow_match_euler_discrete
 
 SHAPE = (1, 2, 2)
 MAX_STEPS = 20
-DDIM, EULER, ANCESTRAL = "DDIMScheduler", "EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler"
+DDIM, PNDM = "DDIMScheduler", "PNDMScheduler"
+EULER, ANCESTRAL = "EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler"
 DPM, UNIPC, FLOW = "DPMSolverMultistepScheduler", "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
 SCALED = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
 COSINE = {"beta_schedule": "squaredcos_cap_v2"}
@@ -29,6 +30,11 @@ FLOW_MODEL = {"use_flow_sigmas": True, "prediction_type": "flow_prediction"}
 SDXL = {**SCALED, "clip_sample": False, "interpolation_type": "linear", "set_alpha_to_one": False, "steps_offset": 1,
         "skip_prk_steps": True, "sample_max_value": 1.0, "timestep_spacing": "leading", "trained_betas": None,
         "_diffusers_version": "0.19.0.dev0", "use_karras_sigmas": False}
+# As the files of Stable Diffusion 1 and 2 have it, and those of XL's turbo.
+SD = {**SCALED, "clip_sample": False, "set_alpha_to_one": False, "skip_prk_steps": True, "steps_offset": 1, "trained_betas": None,
+      "num_train_timesteps": 1000}
+SD_V = {**SD, "prediction_type": "v_prediction"}
+TURBO = {**SDXL, "timestep_spacing": "trailing"}
 # As PixArt's files have it.
 PIXART = {"algorithm_type": "dpmsolver++", "beta_end": 0.02, "beta_schedule": "linear", "beta_start": 0.0001,
           "dynamic_thresholding_ratio": 0.995, "euler_at_final": False, "lambda_min_clipped": -float("inf"),
@@ -41,7 +47,7 @@ PIXART = {"algorithm_type": "dpmsolver++", "beta_end": 0.02, "beta_schedule": "l
 # keeps too few digits to compare with: only many steps are. (The closed forms of the tests hold for any number.)
 LOSSY = {(EULER, "zero snr"): (20,), (ANCESTRAL, "zero snr"): (20,), (EULER, "continuous"): (4, 20)}
 
-# Name, class, options, and where they differ the class of the file and the number of image tokens.
+# Name, class, options, and what else there is: the class of the file ("file"), the number of image tokens, eta.
 ROWS = [
     ("defaults", DDIM, {}),
     ("stable diffusion", DDIM, {**SCALED, "clip_sample": False, "set_alpha_to_one": False, "steps_offset": 1}),
@@ -53,7 +59,21 @@ ROWS = [
     ("cosine", DDIM, {**COSINE, "clip_sample": False, "timestep_spacing": "trailing", "prediction_type": "v_prediction"}),
     ("trained betas", DDIM, {**TRAINED, "clip_sample": False}),
     ("zero snr", DDIM, {**ZERO_SNR, "clip_sample": False, "timestep_spacing": "trailing"}),
-    ("from pixart", DDIM, PIXART, DPM),
+    ("stable diffusion 2", DDIM, SD_V),
+    ("eta", DDIM, SD, {"eta": 0.6}),
+    ("eta 1 clip v", DDIM, {**SCALED, "prediction_type": "v_prediction"}, {"eta": 1.0}),
+    ("eta zero snr", DDIM, {**ZERO_SNR, "clip_sample": False, "timestep_spacing": "trailing"}, {"eta": 0.8}),
+    ("zero snr clip", DDIM, {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}),
+    ("from sdxl", DDIM, SDXL, {"file": EULER}),
+    ("from pixart", DDIM, PIXART, {"file": DPM}),
+    ("defaults", PNDM, {}),
+    ("stable diffusion", PNDM, SD),
+    ("stable diffusion 2", PNDM, SD_V),
+    ("runge kutta v", PNDM, {**SD_V, "skip_prk_steps": False, "set_alpha_to_one": True}),
+    ("trailing", PNDM, {**SD, "timestep_spacing": "trailing"}),
+    ("linspace", PNDM, {**SD, "timestep_spacing": "linspace", "set_alpha_to_one": True}),
+    ("from zero snr", PNDM, {**SD, **ZERO_SNR}, {"file": DDIM}),
+    ("from sdxl", PNDM, SDXL, {"file": EULER}),
     ("defaults", EULER, {}),
     ("sdxl", EULER, SDXL),
     ("v trailing", EULER, {**SCALED, "prediction_type": "v_prediction", "timestep_spacing": "trailing"}),
@@ -68,12 +88,13 @@ ROWS = [
     ("sigma min", EULER, {**SCALED, "final_sigmas_type": "sigma_min"}),
     ("cosine", EULER, {**COSINE, "prediction_type": "v_prediction", "timestep_spacing": "leading"}),
     ("zero snr", EULER, {**ZERO_SNR, "timestep_spacing": "trailing"}),
-    ("from pixart", EULER, PIXART, DPM),
+    ("from pixart", EULER, PIXART, {"file": DPM}),
     ("defaults", ANCESTRAL, {}),
     ("leading", ANCESTRAL, {**SCALED, "timestep_spacing": "leading", "steps_offset": 1}),
     ("v trailing", ANCESTRAL, {**SCALED, "prediction_type": "v_prediction", "timestep_spacing": "trailing"}),
     ("zero snr", ANCESTRAL, {**ZERO_SNR, "timestep_spacing": "trailing"}),
-    ("from sdxl", ANCESTRAL, SDXL, EULER),
+    ("turbo", ANCESTRAL, TURBO),
+    ("from sdxl", ANCESTRAL, SDXL, {"file": EULER}),
     ("defaults", DPM, {}),
     ("pixart", DPM, PIXART),
     ("order 1", DPM, {**SCALED, "solver_order": 1}),
@@ -106,8 +127,9 @@ ROWS = [
     ("noise sample", DPM, {**SCALED, "algorithm_type": NOISE_ODE, "final_sigmas_type": "sigma_min", "prediction_type": "sample"}),
     ("noise sde", DPM, {**SCALED, "algorithm_type": NOISE_SDE, "final_sigmas_type": "sigma_min"}),
     ("noise sde heun", DPM, {**SCALED, "algorithm_type": NOISE_SDE, "final_sigmas_type": "sigma_min", "solver_type": "heun"}),
-    ("from unipc", DPM, {**SCALED, "solver_type": "bh2", "predict_x0": True, "solver_order": 4}, UNIPC),
-    ("from euler with sigmas", DPM, {**SCALED, "use_karras_sigmas": True, "sigma_min": 0.05, "sigma_max": 10.0}, EULER),
+    ("from stable diffusion 2", DPM, {**SD_V, "use_karras_sigmas": True}, {"file": DDIM}),
+    ("from unipc", DPM, {**SCALED, "solver_type": "bh2", "predict_x0": True, "solver_order": 4}, {"file": UNIPC}),
+    ("from euler with sigmas", DPM, {**SCALED, "use_karras_sigmas": True, "sigma_min": 0.05, "sigma_max": 10.0}, {"file": EULER}),
     ("defaults", UNIPC, {}),
     ("stable diffusion", UNIPC, {**SCALED, "steps_offset": 1, "timestep_spacing": "leading"}),
     ("order 1", UNIPC, {**SCALED, "solver_order": 1}),
@@ -129,12 +151,14 @@ ROWS = [
     ("flow shift terminal", UNIPC, {**FLOW_MODEL, "flow_shift": 5.0, "shift_terminal": 0.1}),
     ("flow karras", UNIPC, {**FLOW_MODEL, "use_karras_sigmas": True}),
     ("zero snr", UNIPC, {**ZERO_SNR, "timestep_spacing": "trailing"}),
-    ("from pixart", UNIPC, PIXART, DPM),
+    ("from stable diffusion", UNIPC, SD, {"file": PNDM}),
+    ("from sdxl", UNIPC, SDXL, {"file": EULER}),
+    ("from pixart", UNIPC, PIXART, {"file": DPM}),
     ("defaults", FLOW, {}),
     ("shift", FLOW, {"shift": 3.0}),
-    ("dynamic", FLOW, {"use_dynamic_shifting": True, "shift": 3.0}, FLOW, 1024),
-    ("dynamic linear", FLOW, {"use_dynamic_shifting": True, "time_shift_type": "linear", "base_shift": 0.95, "max_shift": 2.05}, FLOW, 4096),
-    ("terminal", FLOW, {"use_dynamic_shifting": True, "shift_terminal": 0.1}, FLOW, 600),
+    ("dynamic", FLOW, {"use_dynamic_shifting": True, "shift": 3.0}, {"tokens": 1024}),
+    ("dynamic linear", FLOW, {"use_dynamic_shifting": True, "time_shift_type": "linear", "base_shift": 0.95, "max_shift": 2.05}, {"tokens": 4096}),
+    ("terminal", FLOW, {"use_dynamic_shifting": True, "shift_terminal": 0.1}, {"tokens": 600}),
     ("karras", FLOW, {"use_karras_sigmas": True}),
     ("exponential", FLOW, {"use_exponential_sigmas": True, "shift": 2.0}),
     ("beta", FLOW, {"use_beta_sigmas": True}),
@@ -157,27 +181,42 @@ def digits(tensor):
     return [float(f"{value:.9g}") for value in np.asarray(tensor, dtype=np.float64).reshape(-1)]
 
 
-def run(class_name, config, steps, tokens, initial, noises):
+def make_scheduler(class_name, config, steps, tokens=0, is_stable_diffusion=False):
     scheduler = getattr(diffusers, class_name).from_config(config)
+    if is_stable_diffusion:  # its pipeline changes options
+        diffusers.StableDiffusionPipeline(scheduler=scheduler, requires_safety_checker=False, **dict.fromkeys(
+            ["vae", "text_encoder", "tokenizer", "unet", "safety_checker", "feature_extractor"]))
     extra = {"mu": shift_of_tokens(scheduler.config, tokens)} if tokens else {}
     scheduler.set_timesteps(steps, **extra)
     scheduler.set_begin_index(0) if hasattr(scheduler, "set_begin_index") else None
-    sigma = float(getattr(scheduler, "init_noise_sigma", 1.0))
-    z = initial * sigma
-    latents = []
-    for index, timestep in enumerate(scheduler.timesteps):
+    return scheduler
+
+
+def latents_after_steps(scheduler, z, eta, draw):
+    """Runs the scheduler on model(); draw() gives fresh noise where a step takes some."""
+    for timestep in scheduler.timesteps:
         x = scheduler.scale_model_input(z, timestep) if hasattr(scheduler, "scale_model_input") else z
-        # The modules of these two draw noise with a function of their own name; DPM-Solver takes it as an argument.
-        draw = lambda *_, **__: noises[index]  # noqa: B023,E731
-        scheduling_euler_ancestral_discrete.randn_tensor = draw
-        scheduling_flow_match_euler_discrete.randn_tensor = draw
-        noise = {"variance_noise": noises[index]} if class_name == DPM else {}
-        z = scheduler.step(model(x, timestep), timestep, z, **noise).prev_sample
-        if not torch.isfinite(z).all():
-            print(f"not finite: {class_name}, {steps} steps, {config}")
-            return {"latents": None}  # an error is expected
-        latents.append(digits(z))
-    return {"init_noise_sigma": float(f"{sigma:.9g}"), "timesteps": digits(scheduler.timesteps), "latents": latents}
+        # Modules of schedulers draw noise with a function of this name.
+        sys.modules[type(scheduler).__module__].randn_tensor = lambda *_, **__: draw()
+        extra = {"eta": eta} if isinstance(scheduler, diffusers.DDIMScheduler) else {}
+        z = scheduler.step(model(x, timestep), timestep, z, **extra).prev_sample
+        yield z
+
+
+def run(class_name, config, steps, tokens, eta, initial, noises):
+    try:
+        scheduler = make_scheduler(class_name, config, steps, tokens)
+        sigma = float(getattr(scheduler, "init_noise_sigma", 1.0))
+        fresh = iter(noises)
+        latents = list(latents_after_steps(scheduler, initial * sigma, eta, lambda: next(fresh)))
+    except ValueError as error:
+        print(f"{error}: {class_name}, {steps} steps, {config}")
+        return {"latents": None}  # an error is expected
+    if not all(torch.isfinite(z).all() for z in latents):
+        print(f"not finite: {class_name}, {steps} steps, {config}")
+        return {"latents": None}
+    return {"init_noise_sigma": float(f"{sigma:.9g}"), "timesteps": digits(scheduler.timesteps),
+            "latents": [digits(z) for z in latents]}
 
 
 def main():
@@ -189,11 +228,11 @@ def main():
     noises = torch.randn((MAX_STEPS, *SHAPE), generator=generator)
     lines = []
     for name, class_name, options, *rest in ROWS:
-        file_class, tokens = (*rest, 0)[:2] if rest else (class_name, 0)
-        config = {"_class_name": file_class, **options}
+        others = {"file": class_name, "tokens": 0, "eta": 0.0, **(rest[0] if rest else {})}
+        config = {"_class_name": others.pop("file"), **options}
         for steps in LOSSY.get((class_name, name), (1, 4, MAX_STEPS)):
-            case = {"name": name, "config": config, "scheduler": class_name, "tokens": tokens, "steps": steps}
-            lines.append(json.dumps({**case, **run(class_name, config, steps, tokens, initial, noises)}))
+            case = {"name": name, "config": config, "scheduler": class_name, **others, "steps": steps}
+            lines.append(json.dumps({**case, **run(class_name, config, steps, **others, initial=initial, noises=noises)}))
     head = f'"shape": {list(SHAPE)}, "initial": {digits(initial)}, "noises": {[digits(n) for n in noises]}'
     path = pathlib.Path(__file__).parent.parent / "tests/golden/samplers/cases.json"
     path.parent.mkdir(parents=True, exist_ok=True)

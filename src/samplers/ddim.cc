@@ -2,56 +2,65 @@
 
 #include <cmath>
 
-#include "core/error.h"
 #include "samplers/linear_sampler.h"
 #include "samplers/schedule.h"
 
 namespace tessera::samplers {
 namespace {
 
-// z' = sqrt(a') x_0 + sqrt(1 - a') noise, where a' is the product of alphas after the step.
-LinearStep ddim_step(Prediction prediction, double alpha_cumprod, double next_alpha_cumprod, bool clip) {
+// How much of the noise after a step is fresh, sigma_t of the paper, and how much is epsilon.
+struct Noises {
+  double fresh, epsilon;
+};
+
+Noises noises(double alpha_cumprod, double next_alpha_cumprod, double eta) {
+  if (eta == 0) return {0, std::sqrt(1 - next_alpha_cumprod)};
+  // In float32, by the operations of diffusers: from pure noise eta = 1 leaves nothing for epsilon but their
+  // rounding error. It must not be negative.
+  const at::Tensor product = at::scalar_tensor(alpha_cumprod, at::kFloat);
+  const at::Tensor next = at::scalar_tensor(next_alpha_cumprod, at::kFloat);
+  const at::Tensor fresh = ((1 - next) / (1 - product) * (1 - product / next)).pow(0.5) * eta;
+  const at::Tensor epsilon = (1 - next - fresh.square()).clamp_min(0).pow(0.5);
+  return {fresh.item<double>(), epsilon.item<double>()};
+}
+
+// z' = sqrt(a') x_0 + sqrt(1 - a' - s^2) epsilon + s (fresh noise), where a' is the product of alphas after
+// the step and s = eta sqrt((1 - a') / (1 - a) (1 - a / a')).
+LinearStep ddim_step(Prediction prediction, double alpha_cumprod, double next_alpha_cumprod, double eta,
+                     bool clip) {
+  const auto [fresh, epsilon] = noises(alpha_cumprod, next_alpha_cumprod, eta);
   const NoiseLevel level{std::sqrt(alpha_cumprod), std::sqrt(1 - alpha_cumprod)};
-  const NoiseLevel next{std::sqrt(next_alpha_cumprod), std::sqrt(1 - next_alpha_cumprod)};
-  const Conversion sample = to_sample(prediction, level);
-  const Conversion epsilon = to_epsilon(prediction, level);
+  const NoiseLevel next{std::sqrt(next_alpha_cumprod), epsilon};
   LinearStep step;
-  step.predictor.z = next.sigma * epsilon.z / epsilon.divisor;
-  step.predictor.output = next.sigma * epsilon.output / epsilon.divisor;
   if (clip) {
     // Only x_0 is clipped; the noise stays as it was predicted.
-    step.convert = sample;
+    step.convert = to_sample(prediction, level);
+    step.predictor = renoised(prediction, level, {0, next.sigma});
     step.predictor.history = {next.alpha};
   } else {
-    step.predictor.z += next.alpha * sample.z / sample.divisor;
-    step.predictor.output += next.alpha * sample.output / sample.divisor;
+    step.predictor = renoised(prediction, level, next);
   }
+  step.predictor.noise = fresh;
   return step;
 }
 
 }  // namespace
 
-std::unique_ptr<Sampler> make_ddim(const JsonConfig& config, int64_t steps, int64_t /*sample_tokens*/) {
+std::unique_ptr<Sampler> make_ddim(const JsonConfig& config, const SamplerRun& run) {
   refuse_option(config, "thresholding");
   const Prediction prediction = read_prediction(config, /*flow=*/false);
-  const TrainingSchedule schedule = training_schedule(config, /*finite_sigmas=*/false);
+  const TrainingSchedule schedule = training_schedule(config, ZeroSnr::kExactly);
   const std::vector<float>& products = schedule.alphas_cumprod;
   const float final_product = config.boolean("set_alpha_to_one", true) ? 1.0F : products.front();
 
   LinearSolver solver;
+  solver.needs_noise = run.eta > 0;
   if (config.boolean("clip_sample", true)) solver.clip = config.number("clip_sample_range", 1);
-  for (const double spaced :
-       spaced_timesteps(config, "leading", steps, schedule.size(), /*skip_last=*/false)) {
-    const auto timestep = static_cast<int64_t>(std::nearbyint(spaced));
-    const int64_t next = timestep - schedule.size() / steps;
-    if (timestep < 0 || timestep >= schedule.size()) {
-      usage_error(config.where(),
-                  "{} steps with this steps_offset reach timestep {}; the model knows 0 to {}", steps,
-                  timestep, schedule.size() - 1);
-    }
+  for (const int64_t timestep : whole_timesteps(config, run.steps, schedule.size())) {
+    const int64_t next = timestep - schedule.size() / run.steps;
     const float next_product = next >= 0 ? products[static_cast<size_t>(next)] : final_product;
     solver.steps.push_back(ddim_step(prediction, products[static_cast<size_t>(timestep)], next_product,
-                                     solver.clip.has_value()));
+                                     run.eta, solver.clip.has_value()));
     solver.steps.back().timestep = static_cast<double>(timestep);
   }
   return std::make_unique<LinearSampler>(std::move(solver), config.where());

@@ -10,6 +10,6 @@ namespace tessera::samplers {
 
 // DPMSolverMultistepScheduler. Throws Error(kInput) for options and Error(kUsage) for steps that it cannot
 // serve.
-std::unique_ptr<Sampler> make_dpm_solver(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
+std::unique_ptr<Sampler> make_dpm_solver(const JsonConfig& config, const SamplerRun& run);
 
 }  // namespace tessera::samplers

@@ -47,17 +47,17 @@ std::vector<double> log_linear_sigmas(const TrainingSchedule& schedule, int64_t 
 
 }  // namespace
 
-std::unique_ptr<Sampler> make_euler(const JsonConfig& config, int64_t steps, int64_t /*sample_tokens*/) {
+std::unique_ptr<Sampler> make_euler(const JsonConfig& config, const SamplerRun& run) {
   const Prediction prediction = read_prediction(config, /*flow=*/false);
-  const TrainingSchedule schedule = training_schedule(config, /*finite_sigmas=*/true);
-  std::vector<double> timesteps = float_timesteps(config, steps, schedule);
+  const TrainingSchedule schedule = training_schedule(config, ZeroSnr::kNearly);
+  std::vector<double> timesteps = float_timesteps(config, run.steps, schedule);
   std::vector<double> levels;
   if (read_choice(config, "interpolation_type", "linear", {"linear", "log_linear"}) == "linear") {
     for (const double timestep : timesteps) levels.push_back(schedule.sigma_at(timestep));
   } else {
-    levels = log_linear_sigmas(schedule, steps);
+    levels = log_linear_sigmas(schedule, run.steps);
   }
-  if (const auto respaced = respaced_sigmas(config, levels.front(), levels.back(), steps)) {
+  if (const auto respaced = respaced_sigmas(config, levels.front(), levels.back(), run.steps)) {
     levels = *respaced;
     timesteps.clear();
     for (const double level : levels) timesteps.push_back(static_cast<float>(schedule.timestep_at(level)));
@@ -78,11 +78,10 @@ std::unique_ptr<Sampler> make_euler(const JsonConfig& config, int64_t steps, int
   return std::make_unique<LinearSampler>(std::move(solver), config.where());
 }
 
-std::unique_ptr<Sampler> make_euler_ancestral(const JsonConfig& config, int64_t steps,
-                                              int64_t /*sample_tokens*/) {
+std::unique_ptr<Sampler> make_euler_ancestral(const JsonConfig& config, const SamplerRun& run) {
   const Prediction prediction = read_prediction(config, {Prediction::kEpsilon, Prediction::kVelocity});
-  const TrainingSchedule schedule = training_schedule(config, /*finite_sigmas=*/true);
-  const std::vector<double> timesteps = float_timesteps(config, steps, schedule);
+  const TrainingSchedule schedule = training_schedule(config, ZeroSnr::kNearly);
+  const std::vector<double> timesteps = float_timesteps(config, run.steps, schedule);
   std::vector<float> sigmas;
   sigmas.reserve(timesteps.size() + 1);
   for (const double timestep : timesteps) sigmas.push_back(static_cast<float>(schedule.sigma_at(timestep)));

@@ -11,7 +11,7 @@ namespace tessera::samplers {
 
 // EulerDiscreteScheduler and EulerAncestralDiscreteScheduler. Throw Error(kInput) for options and
 // Error(kUsage) for steps that they cannot serve.
-std::unique_ptr<Sampler> make_euler(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
-std::unique_ptr<Sampler> make_euler_ancestral(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
+std::unique_ptr<Sampler> make_euler(const JsonConfig& config, const SamplerRun& run);
+std::unique_ptr<Sampler> make_euler_ancestral(const JsonConfig& config, const SamplerRun& run);
 
 }  // namespace tessera::samplers

@@ -46,11 +46,11 @@ std::vector<double> flow_sigmas(const JsonConfig& config, int64_t train_timestep
 
 }  // namespace
 
-std::unique_ptr<Sampler> make_flow_euler(const JsonConfig& config, int64_t steps, int64_t sample_tokens) {
+std::unique_ptr<Sampler> make_flow_euler(const JsonConfig& config, const SamplerRun& run) {
   const int64_t train_timesteps = config.integer("num_train_timesteps", 1000);
   const bool invert = config.boolean("invert_sigmas", false);
   std::vector<float> sigmas;
-  for (const double sigma : flow_sigmas(config, train_timesteps, steps, sample_tokens)) {
+  for (const double sigma : flow_sigmas(config, train_timesteps, run.steps, run.sample_tokens)) {
     sigmas.push_back(invert ? 1.0F - static_cast<float>(sigma) : static_cast<float>(sigma));
   }
   sigmas.push_back(invert ? 1.0F : 0.0F);

@@ -10,6 +10,6 @@ namespace tessera::samplers {
 
 // FlowMatchEulerDiscreteScheduler. Throws Error(kInput) for options that it cannot serve. With
 // use_dynamic_shifting the shift grows with `sample_tokens`.
-std::unique_ptr<Sampler> make_flow_euler(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
+std::unique_ptr<Sampler> make_flow_euler(const JsonConfig& config, const SamplerRun& run);
 
 }  // namespace tessera::samplers

@@ -19,12 +19,16 @@ bool is_finite(const Combination& weights) {
          std::all_of(weights.history.begin(), weights.history.end(), [](double w) { return is_finite(w); });
 }
 
-bool is_finite(const LinearStep& step) {
+bool is_finite(const Conversion& convert) {
+  return is_finite(convert.z / convert.divisor) && is_finite(convert.output / convert.divisor);
+}
+
+// Clipping makes infinite m finite again.
+bool is_finite(const LinearStep& step, bool clips) {
   const Conversion& convert = step.convert;
   return is_finite(step.timestep) && is_finite(step.input_divisor) && is_finite(convert.z) &&
-         is_finite(convert.output) && is_finite(convert.divisor) && is_finite(convert.z / convert.divisor) &&
-         is_finite(convert.output / convert.divisor) && (!step.corrector || is_finite(*step.corrector)) &&
-         is_finite(step.predictor);
+         is_finite(convert.output) && is_finite(convert.divisor) && (clips || is_finite(convert)) &&
+         (!step.corrector || is_finite(*step.corrector)) && is_finite(step.predictor);
 }
 
 // Sums terms into one new tensor, in the order in which they come; a weight of zero costs nothing.
@@ -115,9 +119,21 @@ Conversion to_epsilon(Prediction prediction, const NoiseLevel& level) {
   return {0, 1, 1};
 }
 
+Combination renoised(Prediction prediction, const NoiseLevel& level, const NoiseLevel& next) {
+  const Conversion sample = to_sample(prediction, level);
+  const Conversion epsilon = to_epsilon(prediction, level);
+  Combination step;
+  step.z = next.sigma * epsilon.z / epsilon.divisor;
+  step.output = next.sigma * epsilon.output / epsilon.divisor;
+  if (next.alpha == 0) return step;  // x_0 need not be known
+  step.z += next.alpha * sample.z / sample.divisor;
+  step.output += next.alpha * sample.output / sample.divisor;
+  return step;
+}
+
 LinearSampler::LinearSampler(LinearSolver solver, const std::string& where) : solver_(std::move(solver)) {
   for (const LinearStep& step : solver_.steps) {
-    if (!is_finite(step) || !is_finite(solver_.init_noise_sigma)) {
+    if (!is_finite(step, solver_.clip.has_value()) || !is_finite(solver_.init_noise_sigma)) {
       input_error(
           where,
           "step {} of {} divides by zero or overflows with these options; choose another number of steps or "

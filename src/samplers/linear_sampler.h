@@ -1,6 +1,6 @@
-// The one step that all solvers here share. A step of DDIM, Euler, DPM-Solver, UniPC or flow matching is a
-// linear combination of the latents, the (converted) model outputs and fresh noise, with weights that depend
-// on the schedule alone. So a solver is a table of weights, made once per run in double precision;
+// The one step that all solvers here share. A step of DDIM, PNDM, Euler, DPM-Solver, UniPC or flow matching
+// is a linear combination of the latents, the (converted) model outputs and fresh noise, with weights that
+// depend on the schedule alone. So a solver is a table of weights, made once per run in double precision;
 // LinearSampler applies it in fp32.
 #pragma once
 
@@ -41,6 +41,10 @@ struct Combination {
   std::vector<double> history;  // newest m first
   double noise = 0;
 };
+
+// next.alpha * x_0 + next.sigma * epsilon, with what the model's output at `level` says of both: the step of
+// DDIM.
+Combination renoised(Prediction prediction, const NoiseLevel& level, const NoiseLevel& next);
 
 struct LinearStep {
   double timestep = 0;

@@ -10,7 +10,91 @@ namespace {
 
 const std::array<std::string, 4> kPredictionNames = {"epsilon", "sample", "v_prediction", "flow_prediction"};
 
+// The options that diffusers' schedulers write, older releases' as well.
+constexpr std::array<std::string_view, 63> kOptions = {
+    "algorithm_type",
+    "base_image_seq_len",
+    "base_shift",
+    "beta_end",
+    "beta_schedule",
+    "beta_start",
+    "clip_denoised",
+    "clip_sample",
+    "clip_sample_range",
+    "corrector_order",
+    "disable_corrector",
+    "dynamic_thresholding_ratio",
+    "euler_at_final",
+    "final_sigmas_type",
+    "flow_shift",
+    "interpolation_type",
+    "invert_sigmas",
+    "lambda_min_clipped",
+    "lower_order_final",
+    "max_image_seq_len",
+    "max_shift",
+    "noise_sampler_seed",
+    "num_train_timesteps",
+    "original_inference_steps",
+    "predict_epsilon",
+    "predict_x0",
+    "prediction_type",
+    "predictor_order",
+    "quantization_config",
+    "rescale_betas_zero_snr",
+    "rho",
+    "s_noise",
+    "sample_max_value",
+    "set_alpha_to_one",
+    "shift",
+    "shift_terminal",
+    "sigma_data",
+    "sigma_max",
+    "sigma_min",
+    "sigma_schedule",
+    "skip_prk_steps",
+    "snr_shift_scale",
+    "solver_order",
+    "solver_p",
+    "solver_type",
+    "steps_offset",
+    "stochastic_sampling",
+    "tau_func",
+    "tensor_format",
+    "thresholding",
+    "time_shift_type",
+    "timestep_scaling",
+    "timestep_spacing",
+    "timestep_type",
+    "timestep_values",
+    "trained_betas",
+    "use_beta_sigmas",
+    "use_dynamic_shifting",
+    "use_exponential_sigmas",
+    "use_flow_sigmas",
+    "use_karras_sigmas",
+    "use_lu_lambdas",
+    "variance_type",
+};
+
 }  // namespace
+
+void check_options(const JsonConfig& config) {
+  for (const auto& [key, value] : config.values().items()) {
+    const bool known =
+        key.starts_with('_') || std::find(kOptions.begin(), kOptions.end(), key) != kOptions.end();
+    if (known || value.is_null() || value == Json(false)) continue;
+    input_error(config.where(), "'{}' is not an option of any known sampler; known are {}", key,
+                fmt::join(kOptions, ", "));
+  }
+}
+
+JsonConfig with_stable_diffusion_options(const JsonConfig& config) {
+  Json options = config.values();
+  options["steps_offset"] = 1;
+  options["clip_sample"] = false;
+  return {std::move(options), config.where()};
+}
 
 std::string read_choice(const JsonConfig& config, const std::string& key, const std::string& fallback,
                         std::initializer_list<std::string> allowed) {

@@ -1,4 +1,5 @@
-// Reading the options of a scheduler_config.json that are words, and refusing those that cannot be honoured.
+// The options of a scheduler_config.json: which there are, reading those that are words, and refusing what
+// cannot be honoured.
 #pragma once
 
 #include <initializer_list>
@@ -7,6 +8,15 @@
 #include "core/json.h"
 
 namespace tessera::samplers {
+
+// Throws Error(kInput) for an option that no scheduler of diffusers has: it may mean anything. Those of other
+// classes pass, as diffusers ignores them when it makes one scheduler from the file of another; what a
+// sampler cannot serve of its own, it refuses itself.
+void check_options(const JsonConfig& config);
+
+// `config` as StableDiffusionPipeline and its kin (not those of XL) run it: their first checkpoints had files
+// without steps_offset = 1 and clip_sample = false, so diffusers sets both whatever the file says.
+JsonConfig with_stable_diffusion_options(const JsonConfig& config);
 
 // The value of `key`, which must be one of `allowed`; `fallback` when absent. Throws Error(kInput) that lists
 // them.

@@ -1,14 +1,13 @@
 #include "samplers/sampler.h"
 
-#include <algorithm>
-#include <array>
-
 #include "core/error.h"
 #include "core/log.h"
 #include "samplers/ddim.h"
 #include "samplers/dpm_solver.h"
 #include "samplers/euler.h"
 #include "samplers/flow_match.h"
+#include "samplers/options.h"
+#include "samplers/pndm.h"
 #include "samplers/unipc.h"
 
 namespace tessera::samplers {
@@ -16,10 +15,11 @@ namespace {
 
 struct Row {
   SamplerName name;
-  std::unique_ptr<Sampler> (*make)(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
+  std::unique_ptr<Sampler> (*make)(const JsonConfig& config, const SamplerRun& run);
   Json overrides = Json::object();  // options that the short name stands for
-  // What the short name stands for where the file is of another class and has no word for it. diffusers'
-  // DDIM clips unless told otherwise, which is for pixels, not for latents.
+  // What the short name stands for where the file is of another class and has no word for it. Unless told
+  // otherwise, diffusers' DDIM clips, which is for pixels, not for latents, and its PNDM warms up with 12
+  // evaluations of the model, which no released latent model does.
   Json defaults = Json::object();
 };
 
@@ -29,6 +29,7 @@ constexpr int64_t kMaxTrainTimesteps = 1'000'000;
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
       {.name = {"ddim", "DDIMScheduler"}, .make = make_ddim, .defaults = {{"clip_sample", false}}},
+      {.name = {"pndm", "PNDMScheduler"}, .make = make_pndm, .defaults = {{"skip_prk_steps", true}}},
       {.name = {"euler", "EulerDiscreteScheduler"}, .make = make_euler},
       {.name = {"euler-a", "EulerAncestralDiscreteScheduler"}, .make = make_euler_ancestral},
       {.name = {"dpm++", "DPMSolverMultistepScheduler"},
@@ -41,76 +42,6 @@ const std::vector<Row>& rows() {
       {.name = {"flow-euler", "FlowMatchEulerDiscreteScheduler"}, .make = make_flow_euler},
   };
   return table;
-}
-
-// The options that diffusers' schedulers write. A sampler leaves alone those of other classes, as diffusers
-// does when it makes one scheduler from the file of another; each sampler itself refuses those of its own
-// that it cannot serve.
-constexpr std::array<std::string_view, 54> kOptions = {
-    "algorithm_type",
-    "base_image_seq_len",
-    "base_shift",
-    "beta_end",
-    "beta_schedule",
-    "beta_start",
-    "clip_sample",
-    "clip_sample_range",
-    "corrector_order",
-    "disable_corrector",
-    "dynamic_thresholding_ratio",
-    "euler_at_final",
-    "final_sigmas_type",
-    "flow_shift",
-    "interpolation_type",
-    "invert_sigmas",
-    "lambda_min_clipped",
-    "lower_order_final",
-    "max_image_seq_len",
-    "max_shift",
-    "num_train_timesteps",
-    "original_inference_steps",
-    "predict_x0",
-    "predictor_order",
-    "prediction_type",
-    "rescale_betas_zero_snr",
-    "sample_max_value",
-    "set_alpha_to_one",
-    "shift",
-    "shift_terminal",
-    "sigma_max",
-    "sigma_min",
-    "skip_prk_steps",
-    "snr_shift_scale",
-    "solver_order",
-    "solver_p",
-    "solver_type",
-    "steps_offset",
-    "stochastic_sampling",
-    "tau_func",
-    "thresholding",
-    "time_shift_type",
-    "timestep_scaling",
-    "timestep_spacing",
-    "timestep_type",
-    "trained_betas",
-    "use_beta_sigmas",
-    "use_dynamic_shifting",
-    "use_exponential_sigmas",
-    "use_flow_sigmas",
-    "use_karras_sigmas",
-    "use_lu_lambdas",
-    "variance_type",
-    "quantization_config",
-};
-
-void check_options(const JsonConfig& config) {
-  for (const auto& [key, value] : config.values().items()) {
-    const bool known =
-        key.starts_with('_') || std::find(kOptions.begin(), kOptions.end(), key) != kOptions.end();
-    if (known || value.is_null() || value == Json(false)) continue;
-    input_error(config.where(), "'{}' is not an option of any known sampler; known are {}", key,
-                fmt::join(kOptions, ", "));
-  }
 }
 
 std::string known_names() {
@@ -147,7 +78,7 @@ const std::vector<SamplerName>& known_samplers() {
 }
 
 std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optional<std::string>& name,
-                                      int64_t steps, int64_t sample_tokens) {
+                                      const SamplerRun& run) {
   const std::string file_class = config.string("_class_name", name ? "" : std::optional<std::string>());
   const Row* row = find_row(name.value_or(file_class));
   if (!row && name)
@@ -158,9 +89,10 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
   if (train_timesteps < 1 || train_timesteps > kMaxTrainTimesteps) {
     config.fail("num_train_timesteps", fmt::format("from 1 to {}", kMaxTrainTimesteps));
   }
-  if (steps < 1 || steps > train_timesteps) {
-    usage_error(field("num_inference_steps"), "must be from 1 to {}, got {}", train_timesteps, steps);
+  if (run.steps < 1 || run.steps > train_timesteps) {
+    usage_error(field("num_inference_steps"), "must be from 1 to {}, got {}", train_timesteps, run.steps);
   }
+  if (!(run.eta >= 0 && run.eta <= 1)) usage_error(field("eta"), "must be from 0 to 1, got {}", run.eta);
   Json options = config.values();
   if (name == row->name.short_name) {
     options.update(row->overrides);
@@ -174,7 +106,7 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
         "[{}] the model was made for {}; {} works on another kind of noise and will hardly give a picture",
         config.where(), file_class, row->name.class_name);
   }
-  return row->make(effective, steps, sample_tokens);
+  return row->make(effective, run);
 }
 
 }  // namespace tessera::samplers

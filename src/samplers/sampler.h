@@ -52,13 +52,19 @@ class Sampler {
   std::vector<double> timesteps_;
 };
 
+// What a run asks of its sampler, beside the options of the file.
+struct SamplerRun {
+  int64_t steps;              // num_inference_steps, >= 1; PNDM evaluates the model more often
+  int64_t sample_tokens = 0;  // image tokens, for resolution-dependent shifts of flow matching
+  double eta = 0;             // of DDIM, from 0 to 1; other samplers take no notice
+};
+
 // The sampler that `config` (a scheduler_config.json) describes, or the class `name` with that config's
 // schedule when `name` is given: diffusers' class names and the short names of
-// known_samplers(). `steps` >= 1. `sample_tokens` is the number of image tokens (for resolution-dependent
-// shifts of flow matching). Throws Error(kUsage) for an unknown name, Error(kInput) for an unknown class or
-// option in the file; both list the known ones.
+// known_samplers(). Throws Error(kUsage) for an unknown name or a run that cannot be, Error(kInput) for an
+// unknown class or option in the file; both list the known ones.
 std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optional<std::string>& name,
-                                      int64_t steps, int64_t sample_tokens);
+                                      const SamplerRun& run);
 
 struct SamplerName {
   std::string short_name;  // "dpm++"

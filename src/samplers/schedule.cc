@@ -136,12 +136,12 @@ int64_t TrainingSchedule::count_above(double lambda) const {
   return (lambdas >= lambda).sum().item<int64_t>();
 }
 
-TrainingSchedule training_schedule(const JsonConfig& config, bool finite_sigmas) {
+TrainingSchedule training_schedule(const JsonConfig& config, ZeroSnr zero_snr) {
   at::Tensor betas = read_betas(config);
-  const bool rescale = config.boolean("rescale_betas_zero_snr", false);
+  const bool rescale = zero_snr != ZeroSnr::kIgnored && config.boolean("rescale_betas_zero_snr", false);
   if (rescale) betas = rescale_to_zero_snr(betas);
   at::Tensor products = at::cumprod(1.0 - betas, 0);
-  if (rescale && finite_sigmas) products[-1].fill_(std::ldexp(1.0, -24));
+  if (rescale && zero_snr == ZeroSnr::kNearly) products[-1].fill_(std::ldexp(1.0, -24));
   TrainingSchedule schedule{.alphas_cumprod = to_vector(products),
                             .sigmas = to_vector(((1.0 - products) / products).sqrt()),
                             .log_sigmas = {}};
@@ -182,6 +182,19 @@ std::vector<double> spaced_timesteps(const JsonConfig& config, const std::string
       // -1, which is no noise level of any model.
       if (timestep < 0) break;
       timesteps.push_back(timestep);
+    }
+  }
+  return timesteps;
+}
+
+std::vector<int64_t> whole_timesteps(const JsonConfig& config, int64_t steps, int64_t end) {
+  std::vector<int64_t> timesteps;
+  for (const double spaced : spaced_timesteps(config, "leading", steps, end, /*skip_last=*/false)) {
+    timesteps.push_back(static_cast<int64_t>(std::nearbyint(spaced)));
+    if (timesteps.back() < 0 || timesteps.back() >= end) {
+      usage_error(config.where(),
+                  "{} steps with this steps_offset reach timestep {}; the model knows 0 to {}", steps,
+                  timesteps.back(), end - 1);
     }
   }
   return timesteps;

@@ -26,10 +26,13 @@ struct TrainingSchedule {
       double lambda) const;  // timesteps whose log(sqrt(a) / sqrt(1 - a)) is at least `lambda`
 };
 
+// What rescale_betas_zero_snr (https://arxiv.org/abs/2305.08891, algorithm 1) does to the last a: nothing, as
+// in classes that lack the option; 0; or 2^-24, so that its sigma is finite.
+enum class ZeroSnr { kIgnored, kExactly, kNearly };
+
 // From beta_schedule (linear, scaled_linear, squaredcos_cap_v2), beta_start, beta_end, trained_betas and
-// rescale_betas_zero_snr (https://arxiv.org/abs/2305.08891, algorithm 1). With `finite_sigmas` the last a of
-// a rescaled schedule is 2^-24 and not 0. Throws Error(kInput).
-TrainingSchedule training_schedule(const JsonConfig& config, bool finite_sigmas);
+// rescale_betas_zero_snr. Throws Error(kInput).
+TrainingSchedule training_schedule(const JsonConfig& config, ZeroSnr zero_snr);
 
 // The timesteps of `timestep_spacing` (linspace, leading, trailing; table 2 of
 // https://arxiv.org/abs/2305.08891) below `end`, falling; linspace gives fractions. With `skip_last` the
@@ -37,6 +40,10 @@ TrainingSchedule training_schedule(const JsonConfig& config, bool finite_sigmas)
 // when there are more steps than timesteps.
 std::vector<double> spaced_timesteps(const JsonConfig& config, const std::string& default_spacing,
                                      int64_t steps, int64_t end, bool skip_last);
+
+// Those of spaced_timesteps(config, "leading", ...), rounded: the timesteps of solvers that look their
+// products of alphas up. Throws Error(kUsage) for one that the model does not know.
+std::vector<int64_t> whole_timesteps(const JsonConfig& config, int64_t steps, int64_t end);
 
 // `count` numbers from `first` to `last`, both included.
 std::vector<double> linspace(double first, double last, int64_t count);

@@ -142,10 +142,10 @@ Levels solver_levels(const JsonConfig& config, const TrainingSchedule& schedule,
 
 }  // namespace
 
-std::unique_ptr<Sampler> make_unipc(const JsonConfig& config, int64_t steps, int64_t /*sample_tokens*/) {
+std::unique_ptr<Sampler> make_unipc(const JsonConfig& config, const SamplerRun& run) {
   const UniOptions options = read_options(config);
-  const TrainingSchedule schedule = training_schedule(config, /*finite_sigmas=*/true);
-  const Levels raw = solver_levels(config, schedule, steps, options.flow);
+  const TrainingSchedule schedule = training_schedule(config, ZeroSnr::kNearly);
+  const Levels raw = solver_levels(config, schedule, run.steps, options.flow);
 
   LinearSolver solver;
   std::vector<NoiseLevel> levels;

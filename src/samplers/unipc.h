@@ -9,6 +9,6 @@
 namespace tessera::samplers {
 
 // UniPCMultistepScheduler. Throws Error(kInput) for options and Error(kUsage) for steps that it cannot serve.
-std::unique_ptr<Sampler> make_unipc(const JsonConfig& config, int64_t steps, int64_t sample_tokens);
+std::unique_ptr<Sampler> make_unipc(const JsonConfig& config, const SamplerRun& run);
 
 }  // namespace tessera::samplers

@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "samplers/sampler.h"
 #include "tests/support/golden.h"
+#include "tests/support/smooth_model.h"
 
 namespace tessera::samplers {
 namespace {
@@ -25,11 +26,6 @@ at::Tensor to_tensor(const Json& numbers) {
   return at::tensor(numbers.get<std::vector<double>>(), at::kFloat).view(golden().integers("shape"));
 }
 
-// The same function as in the script.
-at::Tensor model(const at::Tensor& x, double timestep) {
-  return at::mul(x, 0.9).add_(timestep * 0.004).sin_().mul_(0.7);
-}
-
 class GoldenTest : public testing::TestWithParam<int> {};
 
 TEST_P(GoldenTest, EqualsDiffusers) {
@@ -37,7 +33,9 @@ TEST_P(GoldenTest, EqualsDiffusers) {
   const JsonConfig config(expected.at("config"), "scheduler_config.json");
   const auto make = [&] {
     return make_sampler(config, expected.at("scheduler").get<std::string>(),
-                        expected.at("steps").get<int64_t>(), expected.at("tokens").get<int64_t>());
+                        {.steps = expected.at("steps").get<int64_t>(),
+                         .sample_tokens = expected.at("tokens").get<int64_t>(),
+                         .eta = expected.at("eta").get<double>()});
   };
   if (expected.at("latents").is_null()) {
     EXPECT_THROW(make(), Error);
@@ -61,7 +59,7 @@ TEST_P(GoldenTest, EqualsDiffusers) {
     }
     const at::Tensor noise =
         sampler->needs_noise() ? to_tensor(golden().values().at("noises").at(at)) : at::Tensor();
-    z = sampler->step(model(sampler->scale_model_input(z, i), timestep), i, z, state, noise);
+    z = sampler->step(smooth_model(sampler->scale_model_input(z, i), timestep), i, z, state, noise);
     const at::Tensor reference = to_tensor(expected.at("latents").at(at));
     const double error = (z - reference).abs().max().item<double>() / reference.abs().max().item<double>();
     EXPECT_LE(error, 1e-5) << "step " << i;

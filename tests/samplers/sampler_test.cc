@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "samplers/options.h"
 
 namespace tessera::samplers {
 namespace {
@@ -20,6 +21,7 @@ struct Case {
   std::string label;
   std::string name;  // as for scheduler
   std::string options;
+  double eta = 0;
 };
 
 void PrintTo(const Case& value, std::ostream* out) {
@@ -34,6 +36,9 @@ std::string label_of(const testing::TestParamInfo<Case>& info) {
 std::vector<Case> all_cases() {
   std::vector<Case> cases = {
       {"ddim_not_clipped", "ddim", R"({"clip_sample": false})"},
+      {"ddim_eta", "ddim", R"({"clip_sample": false})", 0.6},
+      {"ddim_eta_clipped", "ddim", R"({"prediction_type": "v_prediction"})", 1},
+      {"pndm_v", "pndm", R"({"skip_prk_steps": true, "prediction_type": "v_prediction"})"},
       {"euler_sample", "euler", R"({"prediction_type": "sample", "use_karras_sigmas": true})"},
       {"dpm_3_sample", "dpm++", R"({"solver_order": 3, "prediction_type": "sample"})"},
       {"dpm_heun_karras", "dpm++", R"({"solver_type": "heun", "use_karras_sigmas": true})"},
@@ -55,7 +60,7 @@ std::vector<Case> all_cases() {
 class SamplerTest : public testing::TestWithParam<Case> {
  protected:
   static std::unique_ptr<Sampler> make(int64_t steps) {
-    return make_sampler(parse(GetParam().options), GetParam().name, steps, 0);
+    return make_sampler(parse(GetParam().options), GetParam().name, {.steps = steps, .eta = GetParam().eta});
   }
 };
 
@@ -72,7 +77,7 @@ at::Tensor random(at::IntArrayRef shape, uint64_t seed) {
 TEST_P(SamplerTest, StepOfSliceIsSliceOfStep) {
   constexpr int64_t kSteps = 7;
   const std::unique_ptr<Sampler> sampler = make(kSteps);
-  ASSERT_EQ(sampler->steps(), kSteps);
+  ASSERT_GE(sampler->steps(), kSteps);  // PNDM evaluates the model more often
   at::Tensor whole = random({2, 3, 13, 7}, 1) * sampler->init_noise_sigma();
   const std::vector<std::pair<int64_t, int64_t>> rows = {{0, 5}, {5, 1}, {6, 7}};  // uneven, not contiguous
   std::vector<at::Tensor> parts;
@@ -80,7 +85,7 @@ TEST_P(SamplerTest, StepOfSliceIsSliceOfStep) {
   for (const auto& [begin, count] : rows) parts.push_back(whole.narrow(2, begin, count));
   SamplerState state;
   std::vector<SamplerState> states(rows.size());
-  for (int64_t i = 0; i < kSteps; ++i) {
+  for (int64_t i = 0; i < sampler->steps(); ++i) {
     const double timestep = sampler->timesteps()[static_cast<size_t>(i)];
     const at::Tensor noise = sampler->needs_noise() ? random(whole.sizes(), 100 + i) : at::Tensor();
     const at::Tensor output = model(sampler->scale_model_input(whole, i), timestep);
@@ -103,7 +108,7 @@ TEST_P(SamplerTest, KeepsNothingOfTheCaller) {
   at::Tensor reused = kept.clone();  // written over after every step, like the model's output and the noise
   SamplerState kept_state;
   SamplerState reused_state;
-  for (int64_t i = 0; i < kSteps; ++i) {
+  for (int64_t i = 0; i < sampler->steps(); ++i) {
     at::Tensor output = model(kept, 1);
     at::Tensor noise = sampler->needs_noise() ? random({2, 3}, 100 + i) : at::Tensor();
     const at::Tensor output_before = output.clone();
@@ -151,7 +156,8 @@ TEST_P(PointTest, EndsAtThePointThatIsAllData) {
     if (GetParam().name != "ddim") products[-1].fill_(std::ldexp(1.0, -24));
   }
   for (const int64_t steps : {1, 2, 3, 4, 10, 50}) {
-    const std::unique_ptr<Sampler> sampler = make_sampler(config, GetParam().name, steps, 0);
+    const std::unique_ptr<Sampler> sampler =
+        make_sampler(config, GetParam().name, {.steps = steps, .eta = GetParam().eta});
     const auto output = [&](const at::Tensor& z, const at::Tensor& x, double timestep) {
       if (prediction == "sample") return point;
       if (GetParam().name == "flow-euler") return (z - point) / (timestep / 1000);
@@ -167,6 +173,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, PointTest,
     testing::Values(
         Case{"ddim", "ddim", "{}"}, Case{"ddim_zero_snr", "ddim", R"({"rescale_betas_zero_snr": true})"},
+        Case{"ddim_eta", "ddim", "{}", 0.5},
+        Case{"ddim_eta_zero_snr", "ddim", R"({"rescale_betas_zero_snr": true})", 1},
         Case{"euler", "euler", "{}"}, Case{"euler_zero_snr", "euler", R"({"rescale_betas_zero_snr": true})"},
         Case{"euler_karras", "euler", R"({"use_karras_sigmas": true, "prediction_type": "sample"})"},
         Case{"euler_a", "euler-a", "{}"},
@@ -202,7 +210,7 @@ TEST_P(OrderTest, ErrorFallsWithTheOrder) {
   };
   const auto error = [&](int64_t steps) {
     const std::unique_ptr<Sampler> sampler =
-        make_sampler(parse(GetParam().options), GetParam().name, steps, 0);
+        make_sampler(parse(GetParam().options), GetParam().name, {steps});
     int64_t index = 0;
     const at::Tensor z = at::ones({1}, at::kFloat);
     const auto output = [&](const at::Tensor& latents, const at::Tensor& /*x*/, double /*timestep*/) {
@@ -228,7 +236,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 std::string error_of(const std::string& options, const std::optional<std::string>& name, int64_t steps = 20) {
   try {
-    make_sampler(parse(options), name, steps, 64);
+    make_sampler(parse(options), name, {steps, 64});
   } catch (const Error& error) {
     return fmt::format("{} {}", error.exit_code(), error.what());
   }
@@ -236,17 +244,17 @@ std::string error_of(const std::string& options, const std::optional<std::string
 }
 
 TEST(MakeSampler, TakesTheClassOfTheFile) {
-  EXPECT_FALSE(make_sampler(parse(R"({"_class_name": "DDIMScheduler"})"), {}, 4, 0)->needs_noise());
+  EXPECT_FALSE(make_sampler(parse(R"({"_class_name": "DDIMScheduler"})"), {}, {4})->needs_noise());
   EXPECT_TRUE(
-      make_sampler(parse(R"({"_class_name": "EulerAncestralDiscreteScheduler"})"), {}, 4, 0)->needs_noise());
+      make_sampler(parse(R"({"_class_name": "EulerAncestralDiscreteScheduler"})"), {}, {4})->needs_noise());
 }
 
 TEST(MakeSampler, ShortNamesStandForAnAlgorithmAndClassNamesForTheFile) {
   const std::string file = R"({"_class_name": "PNDMScheduler", "skip_prk_steps": true,
                                "algorithm_type": "sde-dpmsolver++"})";
-  EXPECT_FALSE(make_sampler(parse(file), "dpm++", 4, 0)->needs_noise());
-  EXPECT_TRUE(make_sampler(parse(file), "DPMSolverMultistepScheduler", 4, 0)->needs_noise());
-  EXPECT_TRUE(make_sampler(parse("{}"), "dpm++-sde", 4, 0)->needs_noise());
+  EXPECT_FALSE(make_sampler(parse(file), "dpm++", {4})->needs_noise());
+  EXPECT_TRUE(make_sampler(parse(file), "DPMSolverMultistepScheduler", {4})->needs_noise());
+  EXPECT_TRUE(make_sampler(parse("{}"), "dpm++-sde", {4})->needs_noise());
 }
 
 TEST(MakeSampler, NamesAreUnique) {
@@ -254,16 +262,16 @@ TEST(MakeSampler, NamesAreUnique) {
     EXPECT_EQ(std::count_if(known_samplers().begin(), known_samplers().end(),
                             [&](const SamplerName& other) { return other.short_name == name.short_name; }),
               1);
-    EXPECT_EQ(make_sampler(parse("{}"), name.short_name, 4, 0)->steps(), 4);
-    EXPECT_EQ(make_sampler(parse("{}"), name.class_name, 4, 0)->steps(), 4);
+    EXPECT_GE(make_sampler(parse("{}"), name.short_name, {4})->steps(), 4);
+    EXPECT_GE(make_sampler(parse("{}"), name.class_name, {4})->steps(), 4);
   }
 }
 
 TEST(MakeSampler, WarnsOfAnotherKindOfNoise) {
   std::vector<std::string> warnings;
   const LogSink before = set_log_sink([&](LogLevel, const std::string& text) { warnings.push_back(text); });
-  make_sampler(parse(R"({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0})"), "ddim", 4, 0);
-  make_sampler(parse(R"({"_class_name": "EulerDiscreteScheduler"})"), "ddim", 4, 0);
+  make_sampler(parse(R"({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0})"), "ddim", {4});
+  make_sampler(parse(R"({"_class_name": "EulerDiscreteScheduler"})"), "ddim", {4});
   set_log_sink(before);
   ASSERT_EQ(warnings.size(), 1U);
   EXPECT_NE(warnings[0].find("FlowMatchEulerDiscreteScheduler"), std::string::npos);
@@ -271,7 +279,7 @@ TEST(MakeSampler, WarnsOfAnotherKindOfNoise) {
 
 TEST(MakeSampler, ShortNameOfDdimClipsOnlyWithItsOwnFile) {
   const auto last_of = [](const char* class_name, const char* name) {
-    const auto sampler = make_sampler(JsonConfig({{"_class_name", class_name}}, "file.json"), name, 1, 0);
+    const auto sampler = make_sampler(JsonConfig({{"_class_name", class_name}}, "file.json"), name, {1});
     SamplerState state;
     // x_0 is the latents divided by less than 1, as the model sees no noise in them.
     const at::Tensor z = at::full({1}, 2);
@@ -283,9 +291,87 @@ TEST(MakeSampler, ShortNameOfDdimClipsOnlyWithItsOwnFile) {
 }
 
 TEST(MakeSampler, DropsTheStepBelowZeroThatTrailingRoundingGives) {
-  const auto sampler = make_sampler(parse(R"({"timestep_spacing": "trailing"})"), "ddim", 61, 0);
+  const auto sampler = make_sampler(parse(R"({"timestep_spacing": "trailing"})"), "ddim", {61});
   EXPECT_EQ(sampler->steps(), 61);
   EXPECT_GE(sampler->timesteps().back(), 0);
+}
+
+TEST(MakeSampler, EtaIsOfDdimAlone) {
+  for (const SamplerName& name : known_samplers()) {
+    const bool is_noisy = make_sampler(parse("{}"), name.short_name, {4})->needs_noise();
+    EXPECT_EQ(make_sampler(parse("{}"), name.short_name, {.steps = 4, .eta = 0.5})->needs_noise(),
+              is_noisy || name.short_name == "ddim")
+        << name.short_name;
+  }
+  EXPECT_THROW(make_sampler(parse("{}"), "ddim", {.steps = 4, .eta = 1.5}), Error);
+  EXPECT_THROW(make_sampler(parse("{}"), "ddim", {.steps = 4, .eta = NAN}), Error);
+}
+
+// With eta = 1 each step of DDIM is one of the diffusion process turned around: latents that are pure noise
+// keep their deviation of 1 where the model finds all of them to be noise and the next step is as noisy.
+TEST(MakeSampler, EtaOfOneDrawsTheVarianceOfTheProcess) {
+  const JsonConfig config = parse(R"({"clip_sample": false, "prediction_type": "sample"})");
+  const auto sampler = make_sampler(config, "ddim", {.steps = 10, .eta = 1});
+  const at::Tensor products =
+      at::cumprod(1.0 - at::linspace(1e-4, 0.02, 1000, at::kFloat), 0).to(at::kDouble);
+  SamplerState state;
+  // Neither latents nor x_0: what is left of a step is its noise.
+  const at::Tensor zero = at::zeros({1}), one = at::ones({1});
+  for (int64_t i = 0; i < sampler->steps(); ++i) {
+    const auto timestep = static_cast<int64_t>(sampler->timesteps()[static_cast<size_t>(i)]);
+    const double a = products[timestep].item<double>();
+    const double next = timestep < 100 ? 1 : products[timestep - 100].item<double>();
+    const double deviation = sampler->step(zero, i, zero, state, one).item<double>();
+    EXPECT_NEAR(deviation, std::sqrt((1 - next) / (1 - a) * (1 - a / next)), 1e-6) << "step " << i;
+  }
+}
+
+TEST(MakeSampler, PndmAsksForTimestepsAgain) {
+  const auto timesteps = [](const char* options) {
+    return make_sampler(parse(options), "PNDMScheduler", {4})->timesteps();
+  };
+  EXPECT_EQ(timesteps(R"({"skip_prk_steps": true, "steps_offset": 1})"),
+            (std::vector<double>{751, 501, 501, 251, 1}));
+  EXPECT_EQ(timesteps(R"({"steps_offset": 1})"),
+            (std::vector<double>{751, 626, 626, 501, 501, 376, 376, 251, 251, 126, 126, 1, 1}));
+}
+
+TEST(MakeSampler, ShortNameOfPndmWarmsUpOnlyWithItsOwnFile) {
+  const auto evaluations = [](const char* class_name, const char* name) {
+    return make_sampler(JsonConfig({{"_class_name", class_name}}, "file.json"), name, {20})->steps();
+  };
+  EXPECT_EQ(evaluations("PNDMScheduler", "pndm"), 29);
+  EXPECT_EQ(evaluations("DDIMScheduler", "PNDMScheduler"), 29);
+  EXPECT_EQ(evaluations("DDIMScheduler", "pndm"), 21);
+}
+
+// Options of one class pass through every other.
+TEST(MakeSampler, TakesTheFilesOfReleasedModels) {
+  const std::string shared = R"("beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085,
+      "clip_sample": false, "num_train_timesteps": 1000, "set_alpha_to_one": false, "skip_prk_steps": true,
+      "steps_offset": 1, "trained_betas": null, "_diffusers_version": "0.8.0")";
+  for (const char* own : {R"("_class_name": "PNDMScheduler")",
+                          R"("_class_name": "DDIMScheduler", "prediction_type": "v_prediction")",
+                          R"("_class_name": "EulerDiscreteScheduler", "interpolation_type": "linear",
+                             "sample_max_value": 1.0, "timestep_spacing": "leading", "use_karras_sigmas": false)",
+                          R"("_class_name": "EulerAncestralDiscreteScheduler", "interpolation_type": "linear",
+                             "sample_max_value": 1.0, "timestep_spacing": "trailing")"}) {
+    const JsonConfig config = parse(fmt::format("{{{}, {}}}", own, shared));
+    EXPECT_GE(make_sampler(config, {}, {20})->steps(), 20) << own;
+    for (const SamplerName& name : known_samplers())
+      EXPECT_GE(make_sampler(config, name.short_name, {20})->steps(), 20) << own << name.short_name;
+  }
+}
+
+TEST(StableDiffusionOptions, AreSetWhateverTheFileSays) {
+  const JsonConfig old = parse(R"({"_class_name": "DDIMScheduler", "steps_offset": 0, "clip_sample": true})");
+  for (const JsonConfig& file : {old, parse(R"({"_class_name": "DDIMScheduler"})")}) {
+    const JsonConfig config = with_stable_diffusion_options(file);
+    EXPECT_EQ(config.integer("steps_offset"), 1);
+    EXPECT_FALSE(config.boolean("clip_sample"));
+    EXPECT_EQ(config.where(), "file.json");
+    EXPECT_EQ(make_sampler(config, {}, {4})->timesteps(), (std::vector<double>{751, 501, 251, 1}));
+  }
 }
 
 struct ErrorCase {
@@ -311,10 +397,16 @@ INSTANTIATE_TEST_SUITE_P(
     All, ErrorTest,
     testing::Values(
         ErrorCase{"heun", "{}", 4,
-                  "2 [scheduler] unknown sampler 'heun'; known are ddim (DDIMScheduler), euler ("},
+                  "2 [scheduler] unknown sampler 'heun'; known are ddim (DDIMScheduler), pndm ("},
         ErrorCase{"", "{}", 4, "3 [file.json] '_class_name' must be a string, got nothing"},
-        ErrorCase{"", R"({"_class_name": "PNDMScheduler"})", 4,
+        ErrorCase{"", R"({"_class_name": "HeunDiscreteScheduler"})", 4,
                   "3 [file.json] '_class_name' must be one of ddim (DD"},
+        ErrorCase{"PNDMScheduler", "{}", 3,
+                  "2 [num_inference_steps] must be at least 4 for PNDM with skip_prk_steps = false, got 3"},
+        ErrorCase{"pndm", R"({"prediction_type": "sample"})", 4,
+                  "3 [file.json] 'prediction_type' must be one of epsilon, v_prediction"},
+        ErrorCase{"pndm", R"({"skip_prk_steps": true, "steps_offset": 1})", 1000,
+                  "2 [file.json] 1000 steps with this steps_offset reach"},
         ErrorCase{"ddim", "{}", 0, "2 [num_inference_steps] must be from 1 to 1000, got 0"},
         ErrorCase{"ddim", "{}", 1001, "2 [num_inference_steps] must be from 1 to 1000, got 1001"},
         ErrorCase{"ddim", R"({"num_train_timesteps": 0})", 4,
@@ -379,8 +471,9 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{
             "euler", R"({"use_karras_sigmas": true, "use_beta_sigmas": true})", 4,
             "3 [file.json] set only one of use_karras_sigmas, use_exponential_sigmas and use_beta_sigmas"},
-        ErrorCase{"ddim", R"({"rescale_betas_zero_snr": true, "timestep_spacing": "trailing"})", 4,
-                  "3 [file.json] step 1 of 4 divides by zero"},
+        ErrorCase{"ddim",
+                  R"({"rescale_betas_zero_snr": true, "timestep_spacing": "trailing", "clip_sample": false})",
+                  4, "3 [file.json] step 1 of 4 divides by zero"},
         ErrorCase{"flow-euler", R"({"time_shift_type": "x", "use_dynamic_shifting": true})", 4,
                   "3 [file.json] 'time_shift_type' must be one of"}));
 

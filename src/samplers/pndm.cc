@@ -1,0 +1,128 @@
+#include "samplers/pndm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "samplers/linear_sampler.h"
+#include "samplers/schedule.h"
+
+namespace tessera::samplers {
+namespace {
+
+// Weights of the latest outputs, newest first (Adams-Bashforth), as many as are known and at most four.
+std::vector<double> multistep_weights(size_t known) {
+  switch (known) {
+    case 1:
+      return {1};
+    case 2:
+      return {3.0 / 2, -1.0 / 2};
+    case 3:
+      return {23.0 / 12, -16.0 / 12, 5.0 / 12};
+    default:
+      return {55.0 / 24, -59.0 / 24, 37.0 / 24, -9.0 / 24};
+  }
+}
+
+// Adds up the evaluations of a run. The history of each step is of raw outputs: with v_prediction, too,
+// outputs are combined first and converted at the noise level of the step that takes them.
+class Evaluations {
+ public:
+  Evaluations(const JsonConfig& config, const SamplerRun& run)
+      : where_(config.where()),
+        steps_(run.steps),
+        prediction_(read_prediction(config, {Prediction::kEpsilon, Prediction::kVelocity})),
+        schedule_(training_schedule(config, ZeroSnr::kIgnored)),
+        final_product_(config.boolean("set_alpha_to_one", false) ? 1.0F : schedule_.alphas_cumprod.front()),
+        timesteps_(whole_timesteps(config, run.steps, schedule_.size())) {}
+
+  // One step done twice, the second time with the mean of both outputs, then the multistep method.
+  LinearSolver without_runge_kutta() {
+    for (size_t i = 0; i < timesteps_.size(); ++i) {
+      const int64_t timestep = timesteps_[i];
+      if (i == 1) add(timestep, timestep + stride(), timestep, {0.5, 0.5}, /*again=*/true);
+      add_multistep(timestep);
+    }
+    return std::move(solver_);
+  }
+
+  // Three steps of four evaluations each.
+  LinearSolver with_runge_kutta() {
+    constexpr size_t kRungeKuttaSteps = 3;
+    if (timesteps_.size() <= kRungeKuttaSteps) {
+      usage_error(field("num_inference_steps"),
+                  "must be at least {} for PNDM with skip_prk_steps = false, got {}", kRungeKuttaSteps + 1,
+                  steps_);
+    }
+    const int64_t half = stride() / 2;
+    for (size_t i = 0; i < kRungeKuttaSteps; ++i) {
+      const int64_t from = timesteps_[i], to = timesteps_[i + 1];
+      outputs_.push_back(index());
+      add(from, from, from - half, {1}, /*again=*/false);
+      add(to + half, from, to + half, {1}, /*again=*/true);
+      add(to + half, from, to, {1}, /*again=*/true);
+      add(to, from, to, {1.0 / 6, 1.0 / 3, 1.0 / 3, 1.0 / 6}, /*again=*/true);
+    }
+    for (size_t i = kRungeKuttaSteps; i < timesteps_.size(); ++i) add_multistep(timesteps_[i]);
+    return std::move(solver_);
+  }
+
+ private:
+  int64_t stride() const { return schedule_.size() / steps_; }
+  int64_t index() const { return static_cast<int64_t>(solver_.steps.size()); }
+
+  NoiseLevel level(int64_t timestep) const {
+    if (timestep >= schedule_.size()) {
+      usage_error(where_, "{} steps of PNDM reach timestep {}; the model knows 0 to {}", steps_, timestep,
+                  schedule_.size() - 1);
+    }
+    const double product =
+        timestep < 0 ? final_product_ : schedule_.alphas_cumprod[static_cast<size_t>(timestep)];
+    return {std::sqrt(product), std::sqrt(1 - product)};
+  }
+
+  // The model is asked at `timestep`; the step goes between two others, with the latest outputs, newest
+  // first. With `again` it starts from the latents from which the one before started.
+  void add(int64_t timestep, int64_t from, int64_t to, std::vector<double> outputs, bool again) {
+    LinearStep step;
+    step.timestep = static_cast<double>(timestep);
+    const Combination weights = renoised(prediction_, level(from), level(to));
+    step.predictor.z = weights.z;
+    for (double& output : outputs) output *= weights.output;
+    step.predictor.history = std::move(outputs);
+    if (again) step.corrector = Combination{.z = 1, .output = 0, .history = {}, .noise = 0};
+    solver_.steps.push_back(std::move(step));
+  }
+
+  void add_multistep(int64_t timestep) {
+    outputs_.push_back(index());
+    const std::vector<double> weights = multistep_weights(outputs_.size());
+    std::vector<double> outputs;
+    for (size_t k = 0; k < weights.size(); ++k) {
+      // Evaluations that the method does not take lie between those that it does.
+      outputs.resize(static_cast<size_t>(index() - outputs_[outputs_.size() - 1 - k]) + 1, 0);
+      outputs.back() = weights[k];
+    }
+    add(timestep, timestep, timestep - stride(), std::move(outputs), /*again=*/false);
+  }
+
+  std::string where_;
+  int64_t steps_;
+  Prediction prediction_;
+  TrainingSchedule schedule_;
+  float final_product_;
+  std::vector<int64_t> timesteps_;  // without repetitions
+  std::vector<int64_t> outputs_;    // the evaluations that the multistep method takes, oldest first
+  LinearSolver solver_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sampler> make_pndm(const JsonConfig& config, const SamplerRun& run) {
+  Evaluations evaluations(config, run);
+  const bool plain = config.boolean("skip_prk_steps", false);
+  return std::make_unique<LinearSampler>(
+      plain ? evaluations.without_runge_kutta() : evaluations.with_runge_kutta(), config.where());
+}
+
+}  // namespace tessera::samplers

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Compares Tessera's samplers with diffusers' schedulers over random scheduler_config.json files, numbers of steps and
+seeds. Needs build/tests/run_samplers.
+
+Options of all classes are mixed, and a file of one class is run by another. After every step latents may differ by 1e-5 of
+their largest value, or where diffusers' own rounding moves them farther (it computes weights in fp32, and some options make
+it subtract large numbers that are nearly equal) by ROUNDING times as much as that: as the same run with its schedule in
+fp64 differs. Timesteps are equal; but where diffusers truncates one that is whole except for the last bit of numpy's
+logarithm, it may be one less; and for some numbers of steps diffusers takes one more, at timestep -1. Where diffusers fails
+or is not finite, Tessera has to say so or to do better; it may refuse nothing else."""
+import argparse
+import collections
+import dataclasses
+import json
+import math
+import random
+import subprocess
+import sys
+import warnings
+
+import diffusers
+import torch
+
+import make_golden_samplers as golden
+
+TOLERANCE = 1e-5
+ROUNDING = 4
+SHAPE = (2, 4, 3, 5)
+CLASSES = [golden.DDIM, golden.PNDM, golden.EULER, golden.ANCESTRAL, golden.DPM, golden.UNIPC, golden.FLOW]
+
+# Options and their values; one in three is in a file.
+OPTIONS = {
+    "clip_sample": [False, True], "clip_sample_range": [0.5, 2.0], "set_alpha_to_one": [False, True],
+    "skip_prk_steps": [False, True], "steps_offset": [0, 1, 1], "timestep_spacing": ["linspace", "leading", "trailing"],
+    "prediction_type": ["epsilon", "v_prediction", "sample"], "interpolation_type": ["linear", "log_linear"],
+    "timestep_type": ["discrete", "continuous"], "final_sigmas_type": ["zero", "sigma_min"], "solver_order": [1, 2, 3],
+    "solver_type": ["midpoint", "heun", "bh1", "bh2", "logrho"], "lower_order_final": [False, True],
+    "euler_at_final": [False, True], "predict_x0": [False, True], "disable_corrector": [[], [0], [1, 3]],
+    "algorithm_type": ["dpmsolver++", "sde-dpmsolver++", "dpmsolver", "sde-dpmsolver", "deis"],
+    "sigma_min": [0.03, None], "sigma_max": [12.0, None], "rescale_betas_zero_snr": [False, False, True],
+    "lambda_min_clipped": [-float("inf"), -5.1], "use_lu_lambdas": [False, True], "shift": [1.0, 3.0],
+    "flow_shift": [1.0, 3.0], "sample_max_value": [1.0], "thresholding": [False], "trained_betas": [None],
+    "dynamic_thresholding_ratio": [0.995], "variance_type": [None, "fixed_small"], "stochastic_sampling": [False, True],
+    "invert_sigmas": [False, True], "original_inference_steps": [50], "timestep_scaling": [10.0]}
+RESPACED = ["use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"]
+SCHEDULES = [{}, golden.SCALED, golden.SCALED, golden.SCALED, golden.COSINE, {"beta_end": 0.015}]
+
+
+def random_case(source):
+    scheduler = source.choice(CLASSES)
+    config = {"_class_name": scheduler if source.random() < 0.6 else source.choice(CLASSES), **source.choice(SCHEDULES)}
+    config.update({key: source.choice(values) for key, values in OPTIONS.items() if source.random() < 0.33})
+    if source.random() < 0.4:
+        config[source.choice(RESPACED)] = True
+    if source.random() < 0.1:
+        config.update(golden.FLOW_MODEL)
+    if source.random() < 0.2:
+        config["num_train_timesteps"] = source.choice([100, 400])
+    steps = source.choice([source.randint(1, 30), source.randint(31, 100)])
+    return {"config": config, "scheduler": scheduler, "steps": steps, "tokens": 0, "shape": SHAPE,
+            "eta": source.choice([0.0, 0.5, 1.0, source.random()]), "seed": source.getrandbits(32),
+            "is_stable_diffusion": source.random() < 0.2}
+
+
+@dataclasses.dataclass
+class Reference:
+    scheduler: object = None
+    latents: list = None  # after each step, with the noise of a generator of the case's seed
+    failure: str = ""
+
+
+def run_diffusers(case, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(case["seed"])
+
+    def draw():
+        return torch.randn(SHAPE, generator=generator).to(dtype)
+
+    try:
+        scheduler = golden.make_scheduler(case["scheduler"], case["config"], case["steps"],
+                                          is_stable_diffusion=case["is_stable_diffusion"])
+        for name, value in vars(scheduler).items():
+            if isinstance(value, torch.Tensor) and value.dtype == torch.float32 and name != "timesteps":
+                setattr(scheduler, name, value.to(dtype))
+        z = draw() * float(getattr(scheduler, "init_noise_sigma", 1.0))
+        latents = list(golden.latents_after_steps(scheduler, z, case["eta"], draw))
+    except (ValueError, IndexError, NameError, RuntimeError) as error:
+        return Reference(failure=str(error))
+    if not all(torch.isfinite(z).all() for z in latents):
+        return Reference(failure="latents are not finite")
+    return Reference(scheduler, latents)
+
+
+def difference(own, reference):
+    """The largest of all steps, relative to the latents of its step."""
+    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(own, reference, strict=True))
+
+
+def is_nearly_whole(scheduler, index):
+    sigmas = ((1 - scheduler.alphas_cumprod) / scheduler.alphas_cumprod).sqrt().double()
+    timestep = scheduler._sigma_to_t(scheduler.sigmas[index].double().numpy(), sigmas.log().numpy()).item()
+    return abs(timestep - round(timestep)) < 1e-3
+
+
+def compare(case, own):
+    """What became of the case, and a failure where it is one."""
+    reference = run_diffusers(case)
+    if reference.failure:
+        return ("fails in both" if "error" in own else "fails in diffusers alone"), ""
+    if "error" in own:
+        return "", f"only Tessera fails: {own['error']}"
+    timesteps = reference.scheduler.timesteps.tolist()
+    if len(timesteps) == len(own["timesteps"]) + 1 and timesteps[-1] == -1:
+        return "without a step at timestep -1", ""
+    if len(timesteps) != len(own["timesteps"]):
+        return "", f"{len(own['timesteps'])} timesteps, expected {len(timesteps)}"
+    apart = [i for i, (a, b) in enumerate(zip(own["timesteps"], timesteps)) if abs(a - b) > TOLERANCE * max(1, abs(b))]
+    if apart and all(isinstance(timesteps[i], int) and is_nearly_whole(reference.scheduler, i) for i in apart):
+        return "truncated otherwise", ""
+    if apart:
+        return "", f"timesteps {own['timesteps']}, expected {timesteps}"
+    latents = [torch.tensor(z).view(SHAPE) for z in own["latents"]]
+    error = difference(latents, reference.latents)
+    if error <= TOLERANCE:
+        return "equal", ""
+    exact = run_diffusers(case, torch.float64)
+    rounding = math.nan if exact.failure else difference(reference.latents, exact.latents)
+    if error <= ROUNDING * rounding:
+        return "equal but for diffusers' rounding", ""
+    return "", f"latents differ by {error:.1e}; diffusers' rounding {rounding:.1e}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default="build/tests/run_samplers")
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=7)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    diffusers.utils.logging.set_verbosity(diffusers.utils.logging.CRITICAL)
+    torch.set_num_threads(1)
+    source = random.Random(options.seed)
+    cases = [random_case(source) for _ in range(options.count)]
+    done = subprocess.run([options.binary], input=json.dumps(cases), capture_output=True, text=True, check=True)
+    tally = collections.Counter()
+    for case, own in zip(cases, json.loads(done.stdout), strict=True):
+        outcome, failure = compare(case, own)
+        tally[outcome or "FAILED"] += 1
+        if failure:
+            print(f"{failure}\n  {json.dumps(case)}", flush=True)
+    print(f"{options.count} samplers: " + ", ".join(f"{count} {outcome}" for outcome, count in tally.most_common()))
+    sys.exit(1 if tally["FAILED"] else 0)
+
+
+if __name__ == "__main__":
+    main()
