@@ -1,4 +1,5 @@
-"""The demo model's PixArt denoiser: its form, training on cached latents, and sampling."""
+"""The demo models' denoisers: training on cached latents, and sampling.  What a denoiser is made of and is
+told is its form's: demo_pixart, demo_unet."""
 
 from __future__ import annotations
 
@@ -9,47 +10,18 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
-from diffusers import AutoencoderKL, DPMSolverMultistepScheduler, PixArtTransformer2DModel
-from diffusers.models.attention_processor import AttnProcessor
+from diffusers import AutoencoderKL
 
 import check_demo
 import demo_scenes as scenes
 import demo_text
 from demo_optim import Ema, Muon, trapezoid
 
-GUIDANCE = 4.5
-SAMPLER_STEPS = 20
 CAPTION_DROPOUT = 0.1
 # Single objects vary more in size, so their shapes settle later: the last sixth of the training
 # draws them more often than the scenes' own share.
 LATE_SINGLE_SHARE = 0.6
 LATE = 5 / 6
-
-
-def build_scheduler() -> DPMSolverMultistepScheduler:
-    return DPMSolverMultistepScheduler(
-        num_train_timesteps=1000, beta_schedule="linear", beta_start=1e-4, beta_end=0.02,
-        prediction_type="v_prediction", algorithm_type="dpmsolver++", solver_order=2,
-    )
-
-
-def build_denoiser(heads: int, layers: int) -> PixArtTransformer2DModel:
-    model = PixArtTransformer2DModel(
-        num_attention_heads=heads, attention_head_dim=64, num_layers=layers, in_channels=4,
-        out_channels=4, cross_attention_dim=64 * heads, caption_channels=128, sample_size=16,
-        patch_size=2, use_additional_conditions=False, attention_bias=True,
-    )
-    # diffusers leaves out the reference initialisation: the output starts at zero, the layers
-    # that read the timestep start small.
-    torch.nn.init.zeros_(model.proj_out.weight)
-    torch.nn.init.zeros_(model.proj_out.bias)
-    torch.nn.init.normal_(model.adaln_single.linear.weight, std=0.02)
-    embedder = model.adaln_single.emb.timestep_embedder
-    for layer in (embedder.linear_1, embedder.linear_2):
-        torch.nn.init.normal_(layer.weight, std=0.02)
-    for layer in (model.caption_projection.linear_1, model.caption_projection.linear_2):
-        torch.nn.init.xavier_uniform_(layer.weight)
-    return model
 
 
 class LatentCache:
@@ -100,31 +72,23 @@ def write_latents(work: str, vae: AutoencoderKL, seed: int, shards: int, each: i
         print(f"latents: shard {index + 1} of {shards}", flush=True)
 
 
-def encode_captions(text, captions):
-    coder, encoder = text
-    ids, mask = coder(captions)
-    with torch.no_grad():
-        return encoder(input_ids=ids, attention_mask=mask).last_hidden_state, mask
-
-
 @torch.no_grad()
-def generate(denoiser, vae, text, captions, seed: int, guidance: float = GUIDANCE,
-             steps: int = SAMPLER_STEPS, batch: int = 32) -> np.ndarray:
+def generate(form, denoiser, vae, text, captions, seed: int, guidance: float | None = None,
+             batch: int = 32) -> np.ndarray:
     """Pictures, uint8 [count, size, size, 3], by the same arithmetic as diffusers' pipeline."""
+    guidance = form.GUIDANCE if guidance is None else guidance
     generator = torch.Generator().manual_seed(seed)
     pictures = []
     for start in range(0, len(captions), batch):
         part = captions[start : start + batch]
         count = len(part)
-        hidden, mask = encode_captions(text, [""] * count + part)
-        scheduler = build_scheduler()
-        scheduler.set_timesteps(steps)
-        latents = torch.randn(count, 4, 16, 16, generator=generator)
+        told = form.conditions(text, [None] * count + part)
+        scheduler = form.build_scheduler()
+        scheduler.set_timesteps(form.SAMPLER_STEPS)
+        latents = torch.randn(count, 4, 16, 16, generator=generator) * scheduler.init_noise_sigma
         for t in scheduler.timesteps:
-            both = denoiser(torch.cat([latents, latents]), encoder_hidden_states=hidden,
-                            encoder_attention_mask=mask, timestep=t.expand(2 * count),
-                            added_cond_kwargs={"resolution": None, "aspect_ratio": None}).sample
-            free, led = both.chunk(2)
+            both = scheduler.scale_model_input(torch.cat([latents, latents]), t)
+            free, led = form.predict(denoiser, both, t.expand(2 * count), *told).chunk(2)
             latents = scheduler.step(free + guidance * (led - free), t, latents).prev_sample
         images = vae.decode(latents / vae.config.scaling_factor).sample
         images = (images.clamp(-1, 1) + 1) * 127.5
@@ -132,10 +96,10 @@ def generate(denoiser, vae, text, captions, seed: int, guidance: float = GUIDANC
     return np.concatenate(pictures)
 
 
-def score(denoiser, vae, text, seed: int, each: int, guidance: float = GUIDANCE):
+def score(form, denoiser, vae, text, seed: int, each: int, guidance: float | None = None):
     """(captions, pictures, counts) for held-out captions."""
     captions = check_demo.held_out_captions(1000, each)
-    pictures = generate(denoiser, vae, text, captions, seed, guidance)
+    pictures = generate(form, denoiser, vae, text, captions, seed, guidance)
     verdicts = [check_demo.check(p, c) for p, c in zip(pictures, captions)]
     return captions, pictures, check_demo.summary(verdicts)
 
@@ -143,48 +107,42 @@ def score(denoiser, vae, text, seed: int, each: int, guidance: float = GUIDANCE)
 class TrainStep(torch.nn.Module):
     """Error of the predicted v; a module of its own so that it compiles as a whole."""
 
-    def __init__(self, denoiser):
+    def __init__(self, form, denoiser):
         super().__init__()
-        self.denoiser = denoiser
+        self.form, self.denoiser = form, denoiser
         betas = torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)
         alphas = torch.cumprod(1 - betas, 0)
         self.register_buffer("signal", alphas.sqrt().float())
         self.register_buffer("noise", (1 - alphas).sqrt().float())
 
-    def forward(self, latents, noise, t, hidden, mask):
+    def forward(self, latents, noise, t, *told):
         a, s = self.signal[t].view(-1, 1, 1, 1), self.noise[t].view(-1, 1, 1, 1)
         with torch.autocast("cpu", torch.bfloat16):
-            v = self.denoiser(a * latents + s * noise, encoder_hidden_states=hidden,
-                              encoder_attention_mask=mask, timestep=t,
-                              added_cond_kwargs={"resolution": None, "aspect_ratio": None},
-                              return_dict=False)[0]
+            v = self.form.predict(self.denoiser, a * latents + s * noise, t, *told)
         return F.mse_loss(v.float(), a * noise - s * latents, reduction="none").mean((1, 2, 3))
 
 
-def optimisers_of(denoiser, muon_lr: float, adam_lr: float):
+def optimisers_of(form, denoiser, muon_lr: float, adam_lr: float):
     """Muon for the blocks' matrices, AdamW for everything else."""
-    matrices = [p for n, p in denoiser.named_parameters()
-                if p.ndim == 2 and n.startswith("transformer_blocks") and "table" not in n]
+    matrices = [p for n, p in denoiser.named_parameters() if form.is_matrix(n, p)]
     chosen = {id(p) for p in matrices}
     rest = [p for p in denoiser.parameters() if id(p) not in chosen]
     return [(Muon(matrices, lr=muon_lr, weight_decay=0.01), muon_lr),
             (torch.optim.AdamW(rest, lr=adam_lr, betas=(0.9, 0.99), weight_decay=0.0), adam_lr)]
 
 
-def train_denoiser(work: str, vae, seed: int, minutes: float, heads: int, layers: int,
-                   batch: int = 64, muon_lr: float = 0.02,
-                   single_share: float = scenes.SINGLE_SHARE, score_minutes: float = 10,
-                   compiled: bool = True) -> None:
-    """Trains for a wall-clock budget; a stopped run goes on from its last checkpoint."""
+def train_denoiser(form, work: str, vae, seed: int, minutes: float, batch: int = 64,
+                   muon_lr: float | None = None, single_share: float = scenes.SINGLE_SHARE,
+                   score_minutes: float = 10, compiled: bool = True) -> None:
+    """Trains for a budget of processor time; a stopped run goes on from its last checkpoint."""
+    muon_lr = form.MUON_LR if muon_lr is None else muon_lr
     path = os.path.join(work, "denoiser.pt")
     torch.manual_seed(seed)
-    text = demo_text.load_text(work)
+    text = form.load_text(work)
     cache = LatentCache(work)
-    denoiser = build_denoiser(heads, layers)
-    # Plain matrix products and softmax: the fused kernel's backward is slow on CPU.
-    denoiser.set_attn_processor(AttnProcessor())
+    denoiser = form.build()
     ema = Ema(denoiser, 0.9995)
-    optimisers = optimisers_of(denoiser, muon_lr, muon_lr / 20)
+    optimisers = optimisers_of(form, denoiser, muon_lr, muon_lr / 20)
     step, spent = 0, 0.0
     if os.path.exists(path):
         state = torch.load(path)
@@ -195,7 +153,7 @@ def train_denoiser(work: str, vae, seed: int, minutes: float, heads: int, layers
         step, spent = state["step"], state["spent"]
     rng = np.random.default_rng([seed, step])
     torch.manual_seed(seed + step)
-    train = TrainStep(denoiser)
+    train = TrainStep(form, denoiser)
     run = torch.compile(train, dynamic=False) if compiled else train
     log = open(os.path.join(work, "denoiser.csv"), "a", encoding="utf-8")
     if log.tell() == 0:
@@ -204,7 +162,7 @@ def train_denoiser(work: str, vae, seed: int, minutes: float, heads: int, layers
     def save():
         torch.save({"denoiser": denoiser.state_dict(), "ema": ema.module.state_dict(),
                     "optimisers": [o.state_dict() for o, _ in optimisers],
-                    "heads": heads, "layers": layers, "step": step, "spent": spent}, path + ".new")
+                    "step": step, "spent": spent}, path + ".new")
         os.replace(path + ".new", path)
 
     def draw():
@@ -213,17 +171,14 @@ def train_denoiser(work: str, vae, seed: int, minutes: float, heads: int, layers
                                          rng.choice(cache.double, batch)))
         captions = ["" if rng.random() < CAPTION_DROPOUT
                     else scenes.caption(cache.scenes[i], rng) for i in rows.tolist()]
-        hidden, mask = encode_captions(text, captions)
-        # One width for all batches, else every other width would be compiled anew.
-        short = 16 - mask.shape[1]
-        hidden, mask = F.pad(hidden, (0, 0, 0, short)), F.pad(mask, (0, short))
         # Stratified timesteps: each batch covers the whole range.
         t = (torch.arange(batch) + torch.rand(batch)) * (1000 / batch)
         latents = cache.latents[rows].float()
-        return latents, torch.randn_like(latents), t.long(), hidden, mask
+        told = form.training_conditions(text, captions, rng)
+        return latents, torch.randn_like(latents), t.long(), *told
 
     cache.refresh()
-    last, mark, scored, losses, times = time.time(), spent, spent, [], []
+    last, mark, scored, losses, times = time.process_time(), spent, spent, [], []
     while spent < 60 * minutes:
         factor = trapezoid(spent / (60 * minutes))
         for optimiser, rate in optimisers:
@@ -240,7 +195,8 @@ def train_denoiser(work: str, vae, seed: int, minutes: float, heads: int, layers
         ema.update(denoiser, step)
         losses.append(loss.detach())
         times.append(inputs[2])
-        spent, last = spent + time.time() - last, time.time()
+        now = time.process_time()
+        spent, last = spent + now - last, now
         done = spent >= 60 * minutes
         if spent - mark >= 60 or done:
             mark = spent
@@ -252,7 +208,7 @@ def train_denoiser(work: str, vae, seed: int, minutes: float, heads: int, layers
             result = ["", "", ""]
             if spent - scored >= 60 * score_minutes or done:
                 scored = spent
-                _, _, counts = score(ema.module, vae, text, seed, 32)
+                _, _, counts = score(form, ema.module, vae, text, seed, 32)
                 check_demo.print_summary(counts)
                 result = [counts["single"]["right"], counts["two"]["right"], 32]
             row = [step, step * batch, round(spent), *(round(v, 5) for v in
@@ -262,12 +218,11 @@ def train_denoiser(work: str, vae, seed: int, minutes: float, heads: int, layers
             log.write(",".join(map(str, row)) + "\n")
             log.flush()
             save()
-            last = time.time()
+            last = time.process_time()
 
 
-def load_denoiser(work: str) -> PixArtTransformer2DModel:
+def load_denoiser(form, work: str):
     """The averaged weights of the last checkpoint."""
-    state = torch.load(os.path.join(work, "denoiser.pt"))
-    denoiser = build_denoiser(state["heads"], state["layers"])
-    denoiser.load_state_dict(state["ema"])
+    denoiser = form.build()
+    denoiser.load_state_dict(torch.load(os.path.join(work, "denoiser.pt"))["ema"])
     return denoiser.eval()

@@ -139,6 +139,30 @@ def draw_captions(rng, count: int, held_out: bool = False):
     return captions, torch.tensor([attribute_targets(s) for s in drawn])
 
 
+def fit(params, score, rng, work: str, steps: int, batch: int, lr: float) -> None:
+    """Steps of AdamW.  score(captions, targets) gives the loss and how many captions are all right."""
+    optimiser = torch.optim.AdamW(params, lr=lr, betas=(0.9, 0.99), weight_decay=0.01)
+    start = time.time()
+    with open(os.path.join(work, "text.csv"), "w", encoding="utf-8") as log:
+        log.write("step,seconds,loss,all_attributes_right_held_out\n")
+        for step in range(1, steps + 1):
+            factor = min(1.0, step / 100) * min(1.0, 2.5 * (steps - step) / steps)
+            for group in optimiser.param_groups:
+                group["lr"] = lr * factor
+            loss, _ = score(*draw_captions(rng, batch))
+            optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(params, 1.0)
+            optimiser.step()
+            if step % 250 == 0:
+                with torch.no_grad():
+                    _, right = score(*draw_captions(rng, 300, True))
+                seconds = time.time() - start
+                print(f"text step {step} {seconds:.0f} s loss {loss.item():.4f} right {right:.3f}",
+                      flush=True)
+                log.write(f"{step},{seconds:.0f},{loss.item():.5f},{right:.4f}\n")
+
+
 def train_text(work: str, seed: int, steps: int = 2500, batch: int = 48, lr: float = 2e-3) -> None:
     """Trains vocabulary and encoder; leaves spiece.model and text.pt in the work folder."""
     torch.manual_seed(seed)
@@ -148,9 +172,8 @@ def train_text(work: str, seed: int, steps: int = 2500, batch: int = 48, lr: flo
     encoder = build_encoder(coder.model.get_piece_size())
     heads = torch.nn.ModuleList(torch.nn.Linear(128, len(v)) for v in ATTRIBUTES.values())
     params = list(encoder.parameters()) + list(heads.parameters())
-    optimiser = torch.optim.AdamW(params, lr=lr, betas=(0.9, 0.99), weight_decay=0.01)
 
-    def score(held_out: bool, captions, targets):
+    def score(captions, targets):
         ids, mask = coder(captions)
         hidden = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         keep = mask.unsqueeze(-1).float()
@@ -164,25 +187,7 @@ def train_text(work: str, seed: int, steps: int = 2500, batch: int = 48, lr: flo
             right &= head(pooled).argmax(-1) == targets[:, k]
         return loss, right.float().mean().item()
 
-    start = time.time()
-    with open(os.path.join(work, "text.csv"), "w", encoding="utf-8") as log:
-        log.write("step,seconds,loss,all_attributes_right_held_out\n")
-        for step in range(1, steps + 1):
-            factor = min(1.0, step / 100) * min(1.0, 2.5 * (steps - step) / steps)
-            for group in optimiser.param_groups:
-                group["lr"] = lr * factor
-            loss, _ = score(False, *draw_captions(rng, batch))
-            optimiser.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(params, 1.0)
-            optimiser.step()
-            if step % 250 == 0:
-                with torch.no_grad():
-                    _, right = score(True, *draw_captions(rng, 300, True))
-                seconds = time.time() - start
-                print(f"text step {step} {seconds:.0f} s loss {loss.item():.4f} right {right:.3f}",
-                      flush=True)
-                log.write(f"{step},{seconds:.0f},{loss.item():.5f},{right:.4f}\n")
+    fit(params, score, rng, work, steps, batch, lr)
     torch.save(encoder.state_dict(), os.path.join(work, "text.pt"))
 
 
