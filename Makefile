@@ -33,11 +33,14 @@ bench: setup          ## Tessera and diffusers side by side, two ranks and one s
 
 parity: build         ## live comparison with diffusers and transformers over many configurations
 	@tools/setup.sh python
-	@tools/build.sh release tokenize_lines
+	@tools/build.sh release tokenize_lines run_samplers
 	.venv/bin/python tests/tools/check_demo_test.py
 	.venv/bin/python tools/parity_tokenizer.py --binary $(BUILD)/tests/tokenize_lines
+	.venv/bin/python tools/parity_bpe_tokenizer.py --binary $(BUILD)/tests/tokenize_lines
+	.venv/bin/python tools/parity_samplers.py --binary $(BUILD)/tests/run_samplers
 	@tools/side_by_side.sh ".venv/bin/python tools/parity.py --tessera $(BUILD)/tessera" \
-	  ".venv/bin/python tools/parity_parallel.py --tessera $(BUILD)/tessera"
+	  ".venv/bin/python tools/parity_parallel.py --tessera $(BUILD)/tessera" \
+	  ".venv/bin/python tools/parity_stable_diffusion.py --tessera $(BUILD)/tessera"
 
 score: build          ## the shipped model's pictures of captions that training never saw, judged from the pixels
 	@tools/setup.sh python

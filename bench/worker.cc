@@ -7,11 +7,13 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <limits>
 
 #include "core/error.h"
 #include "engine/denoiser_stage.h"
 #include "models/autoencoder_kl.h"
 #include "models/pixart.h"
+#include "models/unet_2d_condition.h"
 
 namespace tessera {
 namespace {
@@ -29,11 +31,21 @@ int64_t peak_bytes() {
 std::function<void()> denoiser_work(const std::filesystem::path& model, const models::LoadOptions& options,
                                     int64_t height, int64_t width, int64_t tokens) {
   models::LoadStatistics statistics;
-  const std::shared_ptr<models::Denoiser> denoiser = models::load_pixart(model, options, statistics);
-  const models::DenoiserShape shape = models::read_pixart_shape(model);
-  const int64_t caption = JsonConfig::read(model / "transformer" / "config.json").integer("caption_channels");
-  const std::vector<models::Conditioning> prompts = {{{models::kTokens, at::randn({1, caption})}},
-                                                     {{models::kTokens, at::randn({tokens, caption})}}};
+  const bool is_unet = std::filesystem::exists(model / "unet");
+  const std::shared_ptr<models::Denoiser> denoiser = is_unet
+                                                         ? models::load_unet(model, options, statistics)
+                                                         : models::load_pixart(model, options, statistics);
+  const models::DenoiserShape shape =
+      is_unet ? models::read_unet_shape(model) : models::read_pixart_shape(model);
+  const int64_t width_of_tokens = denoiser->conditioning_width();
+  std::vector<models::Conditioning> prompts = {
+      {{models::kTokens, at::randn({is_unet ? tokens : 1, width_of_tokens})}},  // U-Nets see padded ones
+      {{models::kTokens, at::randn({tokens, width_of_tokens})}}};
+  if (is_unet) {
+    const models::UNet2DConfig config(JsonConfig::read(model / "unet" / "config.json"));
+    const int64_t pooled = config.addition_inputs - 6 * config.addition_time_embed_dim;
+    for (models::Conditioning& prompt : prompts) prompt[models::kPooled] = at::randn({pooled});
+  }
   parallel::Ranks alone;
   const models::Canvas canvas{height / 8, width / 8, 8};
   const auto stage = std::make_shared<engine::DenoiserStage>(*denoiser, shape, prompts,
@@ -42,7 +54,7 @@ std::function<void()> denoiser_work(const std::filesystem::path& model, const mo
   const models::Timestep timestep{500.0, at::full({1}, 500.0)};
   // Each work is a step of its own.
   return [denoiser, stage, z, timestep, step = int64_t{0}]() mutable {
-    stage->run(step++, timestep, {0, 1}, {z});
+    stage->run({step++, std::numeric_limits<int64_t>::max(), timestep}, {0, 1}, {z});
   };
 }
 

@@ -8,8 +8,10 @@
 #include "core/json.h"
 #include "fuzz/check.h"
 #include "models/autoencoder_kl.h"
+#include "models/clip.h"
 #include "models/pixart.h"
 #include "models/t5.h"
+#include "models/unet_2d_condition.h"
 #include "parallel/options.h"
 #include "samplers/sampler.h"
 #include "weights/shard_index.h"
@@ -21,6 +23,7 @@ using fuzz::accepts;
 using fuzz::require;
 
 constexpr int64_t kSteps = 4, kTokens = 256;
+constexpr double kEta = 0.5;
 
 void read_every_way(const JsonConfig& config, const std::string& key) {
   accepts([&] { config.integer(key); });
@@ -35,7 +38,7 @@ void read_every_way(const JsonConfig& config, const std::string& key) {
 // All steps on a latent of two numbers.
 void run_sampler(const JsonConfig& config) {
   std::unique_ptr<samplers::Sampler> sampler;
-  const auto make = [&] { sampler = samplers::make_sampler(config, std::nullopt, kSteps, kTokens); };
+  const auto make = [&] { sampler = samplers::make_sampler(config, std::nullopt, {kSteps, kTokens, kEta}); };
   if (!accepts(make, /*has_request=*/true)) return;
   require(sampler->steps() >= 1, "a sampler has steps");
   samplers::SamplerState state;
@@ -63,6 +66,16 @@ bool has_short_schedule(const JsonConfig& config) {
   return accepts([&] { timesteps = config.integer("num_train_timesteps", 1000); }) && timesteps <= 2000;
 }
 
+// What its layers count on.
+void check_unet(const models::UNet2DConfig& config) {
+  require(!config.levels.empty() && config.mid_heads >= 1, "a U-Net has levels and heads");
+  for (const models::UNet2DConfig::Level& level : config.levels) {
+    const bool attends = level.down_transformers > 0 || level.up_transformers > 0;
+    require(level.channels % config.norm_groups == 0 && level.layers >= 1, "channels fall into groups");
+    require(!attends || level.channels % level.heads == 0, "heads divide the channels");
+  }
+}
+
 void run(std::string_view text) {
   Json json;
   if (!accepts([&] { json = parse_json(text, "file"); })) return;
@@ -77,6 +90,8 @@ void run(std::string_view text) {
   accepts([&] { models::PixArtConfig pixart(config); });
   accepts([&] { models::T5Config t5(config); });
   accepts([&] { models::AutoencoderKLConfig vae(config); });
+  accepts([&] { models::CLIPTextConfig clip(config); });
+  accepts([&] { check_unet(models::UNet2DConfig(config)); });
   accepts([&] {
     for (const auto& [weight, file] : weights::parse_shard_index(config))
       require(!file.empty() && file.find('/') == file.npos, "a shard lies in the folder of its index");

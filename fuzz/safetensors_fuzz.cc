@@ -1,10 +1,12 @@
 // Fuzzes parse_safetensors: any bytes are accepted or refused with an input error, and what is accepted lies
-// in the file.
+// in the file. Single files of Stable Diffusion are taken apart.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
 
 #include "fuzz/check.h"
+#include "weights/single_file.h"
 #include "weights/safetensors.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
@@ -34,10 +36,27 @@ void check_header(const SafetensorsHeader& header, uint64_t file_bytes) {
   require(covered == data_bytes, "tensors cover the data");
 }
 
+// Parts of single files lie in it too.
+void check_single_file(const SafetensorsHeader& header) {
+  uint64_t end = 0;
+  for (const auto& [key, entry] : header.tensors) end = std::max(end, entry.end);
+  for (const char* part : {"unet", "vae", "text_encoder", "text_encoder_2"}) {
+    for (const auto& [name, tensor] : single_file_part(header, part)) {
+      const TensorEntry& entry = tensor.entry;
+      uint64_t bytes = c10::elementSize(entry.dtype);
+      for (const int64_t size : entry.shape) bytes *= static_cast<uint64_t>(size);
+      require(entry.begin <= entry.end && entry.end <= end && bytes == entry.end - entry.begin,
+              "a part of a single file lies in it");
+      require(!tensor.is_transposed || entry.shape.size() == 2, "what is turned has two dimensions");
+    }
+  }
+}
+
 void run(std::span<const std::byte> file) {
   SafetensorsHeader header;
   if (!fuzz::accepts([&] { header = parse_safetensors(file, file.size(), "file"); })) return;
   check_header(header, file.size());
+  check_single_file(header);
   // The header alone says the same.
   SafetensorsHeader prefix;
   const bool accepted =

@@ -37,10 +37,11 @@ BF16_RATIO = 1.1
 PIECES = 700
 SHIPPED_MODEL = pathlib.Path(__file__).resolve().parent.parent / "models" / "shapes"
 
-DDIM, EULER, ANCESTRAL = "DDIMScheduler", "EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler"
+DDIM, PNDM = "DDIMScheduler", "PNDMScheduler"
+EULER, ANCESTRAL = "EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler"
 DPM, UNIPC, FLOW = "DPMSolverMultistepScheduler", "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
 SHORT_NAMES = {  # what --scheduler NAME means in diffusers
-    "ddim": (DDIM, {"clip_sample": False}), "euler": (EULER, {}), "euler-a": (ANCESTRAL, {}), "unipc": (UNIPC, {}), "flow-euler": (FLOW, {}),
+    "ddim": (DDIM, {"clip_sample": False}), "pndm": (PNDM, {"skip_prk_steps": True}), "euler": (EULER, {}), "euler-a": (ANCESTRAL, {}), "unipc": (UNIPC, {}), "flow-euler": (FLOW, {}),
     "dpm++": (DPM, {"algorithm_type": "dpmsolver++"}), "dpm++-sde": (DPM, {"algorithm_type": "sde-dpmsolver++"})}
 # Where the noise of training ends at 1/150 of signal, as in PixArt's files, an untrained model's latents grow 150-fold.
 RELEASED = (DPM, {"beta_start": 0.0001, "beta_end": 0.02})
@@ -78,9 +79,41 @@ class Row:
     tokens: int | None = None
     binning: bool = False
     override: str | None = None  # --scheduler
+    eta: float | None = None
     dtype: str = "fp32"
     threads: int | None = 1  # None: what the program takes by itself
     flags: str = ""  # of parallel methods
+
+    def save(self, folder, pieces):
+        """Builds and saves the pipeline; returns what from_pretrained must be told."""
+        return save(self, folder, pieces)
+
+    def request(self):
+        """What every pipeline is asked for, under diffusers' names, without what is left to the program."""
+        height, width = self.size or (None, None)
+        wish = {"height": height, "width": width, "num_inference_steps": self.steps, "guidance_scale": self.guidance,
+                "max_sequence_length": self.tokens, "negative_prompt": self.negative, "eta": self.eta}
+        return {key: value for key, value in wish.items() if value is not None}
+
+    def call(self, pipeline, **options):
+        return pipeline(self.prompts, num_images_per_prompt=self.images, use_resolution_binning=self.binning, clean_caption=False,
+                        **self.request(), **options).images
+
+    def call_and_watch(self, pipeline, **options):
+        """The pictures, and the latents after each step."""
+        after_steps = []
+        return self.call(pipeline, callback=lambda i, t, latents: after_steps.append(latents), **options), after_steps
+
+    def model(self, folder):
+        """Options that name the model."""
+        return ["--model", folder]
+
+    def words(self):
+        """The request, as `tessera generate` takes it."""
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in self.request().items()]
+        if self.override:
+            words.append(f"--scheduler={self.override}")
+        return words if self.binning else [*words, "--no-resolution-binning"]
 
 
 def alpha(name, **options):
@@ -154,6 +187,9 @@ ROWS = [
     Row("DDIM, clipped", scheduler=(DDIM, {})),
     Row("DDIM, v, zero SNR, trailing", scheduler=(DDIM, {**SCALED, **V, "clip_sample": False, "rescale_betas_zero_snr": True,
                                                         "timestep_spacing": "trailing"})),
+    Row("DDIM, eta", scheduler=(DDIM, {**MILD, "clip_sample": False}), eta=0.6, prompts=["a cat", "a dog"]),
+    Row("PNDM", scheduler=(PNDM, {**MILD, "skip_prk_steps": True, "set_alpha_to_one": False, "steps_offset": 1})),
+    Row("PNDM with Runge-Kutta steps", scheduler=(PNDM, MILD)),
     Row("Euler", scheduler=(EULER, MILD)),
     Row("Euler, Karras, v", scheduler=(EULER, {**SCALED, **V, "use_karras_sigmas": True, "timestep_spacing": "leading"})),
     Row("Euler ancestral", scheduler=(ANCESTRAL, MILD), prompts=["a cat", "a dog"]),
@@ -173,7 +209,7 @@ ROWS = [
     Row("flow matching", scheduler=(FLOW, {})),
     Row("flow matching, shifted", scheduler=(FLOW, {"shift": 3.0}), guidance=1.0),
     # Samplers by --scheduler, instead of the checkpoint's.
-    *[Row(f"--scheduler {name}", override=name) for name in ("ddim", "euler", "euler-a", "dpm++", "dpm++-sde", "unipc")],
+    *[Row(f"--scheduler {name}", override=name) for name in ("ddim", "pndm", "euler", "euler-a", "dpm++", "dpm++-sde", "unipc")],
     Row("--scheduler flow-euler", override="flow-euler", scheduler=(FLOW, {"shift": 2.0})),
     Row("--scheduler by class", override=UNIPC, scheduler=(DPM, {**SCALED, **V, "use_karras_sigmas": True})),
     Row("--scheduler over DDIM", override="euler", scheduler=(DDIM, {**SCALED, **V, "timestep_spacing": "trailing"})),
@@ -237,12 +273,12 @@ def build(row, tokenizer):
     return pipeline
 
 
-def save(row, folder, spiece):
+def save(row, folder, pieces):
     """Builds the row's pipeline and saves it; returns what from_pretrained must be told."""
     if row.saved == "shipped":
         shutil.copytree(SHIPPED_MODEL, folder, dirs_exist_ok=True)
         return {}
-    tokenizers.save_spiece(folder / "tokenizer", spiece, {"extra_ids": 100, "model_max_length": 300})
+    tokenizers.save_spiece(folder / "tokenizer", pieces, {"extra_ids": 100, "model_max_length": 300})
     pipeline = build(row, transformers.T5Tokenizer.from_pretrained(folder / "tokenizer"))
     variant = "fp16" if "variant" in row.saved else None
     if variant or row.saved in ("fp16", "bf16"):
@@ -278,27 +314,20 @@ class Diffusers:
         self.row, self.folder, self.options, self.seed = row, folder, options, seed
         self.pipeline = load(row, folder, options, torch.float32)
 
-    def call(self, pipeline, **options):
-        row = self.row
-        height, width = row.size or (None, None)
-        wish = {"height": height, "width": width, "num_inference_steps": row.steps, "guidance_scale": row.guidance,
-                "max_sequence_length": row.tokens, "negative_prompt": row.negative}
-        return pipeline(row.prompts, num_images_per_prompt=row.images, use_resolution_binning=row.binning,
-                        clean_caption=False, generator=torch.Generator().manual_seed(self.seed),
-                        **{key: value for key, value in wish.items() if value is not None}, **options).images
+    def generator(self):
+        return torch.Generator().manual_seed(self.seed)
 
     def latents(self):
-        return self.call(self.pipeline, output_type="latent")
+        return self.row.call(self.pipeline, generator=self.generator(), output_type="latent")
 
     def latents_and_pictures(self):
-        after_steps = []
-        pictures = self.call(self.pipeline, output_type="pil", callback=lambda i, t, latents: after_steps.append(latents))
+        pictures, after_steps = self.row.call_and_watch(self.pipeline, generator=self.generator(), output_type="pil")
         return after_steps[-1], [np.asarray(picture) for picture in pictures]
 
     def bf16_latents(self, shape):
-        noise = torch.randn(shape, generator=torch.Generator().manual_seed(self.seed))
+        noise = torch.randn(shape, generator=self.generator())
         pipeline = load(self.row, self.folder, self.options, torch.bfloat16)
-        return self.call(pipeline, output_type="latent", latents=noise.bfloat16()).float()
+        return self.row.call(pipeline, generator=self.generator(), output_type="latent", latents=noise.bfloat16()).float()
 
 
 class Tessera:
@@ -306,17 +335,9 @@ class Tessera:
 
     def __init__(self, program, row, folder, seed, output):
         self.output = output
-        command = [program, "generate", *[f"--prompt={prompt}" for prompt in row.prompts], "--model", folder, "-o", output,
+        command = [program, "generate", *[f"--prompt={prompt}" for prompt in row.prompts], *row.model(folder), "-o", output,
                    "--seed", seed, "--num-images-per-prompt", row.images, "--dtype", row.dtype, "--quiet",
-                   "--output-type", "latent" if output.suffix == ".safetensors" else "image", *row.flags.split()]
-        height, width = row.size or (None, None)
-        for option, value in {"height": height, "width": width, "num-inference-steps": row.steps,
-                              "guidance-scale": row.guidance, "max-sequence-length": row.tokens,
-                              "negative-prompt": row.negative, "scheduler": row.override}.items():
-            if value is not None:
-                command += [f"--{option}={value}"]
-        if not row.binning:
-            command.append("--no-resolution-binning")
+                   "--output-type", "latent" if output.suffix == ".safetensors" else "image", *row.words(), *row.flags.split()]
         env = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
         if row.threads is not None:
             command += ["--threads", row.threads]
@@ -370,11 +391,11 @@ class Outcome:
     squares: tuple = ()  # bf16: mean squares of Tessera's errors and of what they are compared with
 
 
-def prepare(row, number, program, folder, spiece):
+def prepare(row, number, program, folder, pieces):
     """Saves the row's pipeline; returns diffusers' runs of it, and what starts Tessera with a name of its output."""
     seed = 1000 + number
     torch.manual_seed(seed)
-    options = save(row, folder, spiece)
+    options = row.save(folder, pieces)
 
     def start(output, row=row):
         return Tessera(program, row, folder, seed, folder / output)
@@ -394,8 +415,8 @@ def compare_fp32(ours, painter, latents, pictures):
     return Outcome(difference <= tolerance and worst > LEAST_PSNR, text, difference, worst)
 
 
-def compare(row, number, program, folder, spiece):
-    reference, start = prepare(row, number, program, folder, spiece)
+def compare(row, number, program, folder, pieces):
+    reference, start = prepare(row, number, program, folder, pieces)
     ours = start("out.safetensors")
     if row.dtype == "fp32":
         return compare_fp32(ours, start("out.png"), *reference.latents_and_pictures())
@@ -407,12 +428,12 @@ def compare(row, number, program, folder, spiece):
     return Outcome(own <= BF16_RATIO * theirs, text, squares=(own ** 2, theirs ** 2))  # not with NaN
 
 
-def run(row, number, compare, program, root, spiece):
+def run(row, number, compare, program, root, pieces):
     folder = root / row.name.replace(" ", "_").replace("/", "_")
     folder.mkdir(parents=True)
     start = time.monotonic()
     try:
-        outcome = compare(row, number, program, folder, spiece)
+        outcome = compare(row, number, program, folder, pieces)
     except Exception as error:  # one row must not end the others
         where = traceback.extract_tb(error.__traceback__)[-1]
         outcome = Outcome(False, f"{type(error).__name__}: {error} ({pathlib.Path(where.filename).name}:{where.lineno})")
@@ -437,7 +458,11 @@ def summarize(outcomes, bf16_reference, bf16_ratio):
     return failed == 0 and ratio <= bf16_ratio
 
 
-def main(rows, compare, description, bf16_reference, bf16_ratio):
+def train_spiece():
+    return tokenizers.train(5, PIECES, normalization_rule_name="nmt_nfkc")
+
+
+def main(rows, compare, description, bf16_reference, bf16_ratio, train=train_spiece):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tessera", type=pathlib.Path, default=pathlib.Path("build/tessera"), help="the program")
     parser.add_argument("--only", action="append", metavar="NAME", help="rows whose name contains NAME (may be repeated)")
@@ -459,10 +484,10 @@ def main(rows, compare, description, bf16_reference, bf16_ratio):
     logging.disable(logging.WARNING)
     diffusers.logging.disable_progress_bar()
     transformers.logging.disable_progress_bar()
-    spiece = tokenizers.train(5, PIECES, normalization_rule_name="nmt_nfkc")
+    pieces = train()
     with tempfile.TemporaryDirectory() as temporary:
         root = options.keep or pathlib.Path(temporary)
-        outcomes = [run(row, number, compare, options.tessera.resolve(), root, spiece) for number, row in rows]
+        outcomes = [run(row, number, compare, options.tessera.resolve(), root, pieces) for number, row in rows]
     sys.exit(0 if summarize(outcomes, bf16_reference, bf16_ratio) else 1)
 
 

@@ -155,8 +155,8 @@ def compare_stale(row, reference, ours, painter):
                                text=f"{outcome.text}, {staleness:.1e} from whole pictures")
 
 
-def compare(row, number, program, folder, spiece):
-    reference, start = parity.prepare(row, number, program, folder, spiece)
+def compare(row, number, program, folder, pieces):
+    reference, start = parity.prepare(row, number, program, folder, pieces)
     ours = start("out.safetensors")
     if row.dtype == "bf16":
         alone = start("one.safetensors", dataclasses.replace(row, flags=""))

@@ -39,4 +39,23 @@ fs::path find_model(const std::optional<std::string>& name) {
               kDefaultModel, fmt::join(std::vector<std::string>(folders.begin(), folders.end()), ", "));
 }
 
+ModelFiles find_model_files(const std::optional<std::string>& model,
+                            const std::optional<std::string>& config) {
+  const fs::path path = model.value_or("");
+  if (path.extension() == ".ckpt" || path.extension() == ".pt")
+    input_error(path.string(), "of single files only .safetensors can be read");
+  if (path.extension() != ".safetensors") {
+    if (config) usage_error(field("config"), "is for a {} that is one .safetensors file", field("model"));
+    return {find_model(model)};
+  }
+  if (!config) {
+    usage_error(
+        field("config"),
+        "'{}' holds weights alone: name a folder in diffusers' format with the configs and tokenizers of "
+        "its model; weights there are not read",
+        path.string());
+  }
+  return {find_model(config), path};
+}
+
 }  // namespace tessera::cli

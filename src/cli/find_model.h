@@ -16,4 +16,13 @@ inline constexpr const char* kDefaultModel = "shapes";
 // exist.
 std::filesystem::path find_model(const std::optional<std::string>& name);
 
+struct ModelFiles {
+  std::filesystem::path folder;                        // configs and tokenizers, and weights unless
+  std::optional<std::filesystem::path> single_file{};  // all of them are here
+};
+// What `--model` and `--config` name: a folder as above, or one .safetensors file and the folder of its
+// configs and tokenizers. Throws Error(kUsage) when one of the two is missing.
+ModelFiles find_model_files(const std::optional<std::string>& model,
+                            const std::optional<std::string>& config);
+
 }  // namespace tessera::cli

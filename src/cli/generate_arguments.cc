@@ -9,7 +9,8 @@
 namespace tessera::cli {
 
 FieldInfo model_info() {
-  return {"model", "Checkpoint in diffusers' format [the model that ships]", "Model", "FOLDER"};
+  return {"model", "Checkpoint in diffusers' format, or one .safetensors file [the model that ships]",
+          "Model", "PATH"};
 }
 
 const Fields<RunOptions>& run_fields() {
@@ -23,6 +24,9 @@ const Fields<RunOptions>& run_fields() {
                   {"trace", "Write a timeline of all ranks for Perfetto (ui.perfetto.dev)", output, "FILE"}),
       plain_field(&O::quiet, {"quiet", "No progress on stderr; paths still go to stdout", output}),
       plain_field(&O::model, model_info()),
+      plain_field(&O::config,
+                  {"config", "Folder of configs and tokenizers, where --model is one .safetensors file",
+                   "Model", "FOLDER"}),
       plain_field(&O::threads, {"threads", "Threads of each rank [1; all cores for a rank alone]", "Machine",
                                 "N", 1, 1024})};
   return fields;

@@ -13,7 +13,7 @@ namespace tessera::cli {
 
 // Where a run finds and leaves things.
 struct RunOptions {
-  std::optional<std::string> model;  // folder or name; see find_model
+  std::optional<std::string> model, config;  // see find_model_files
   std::optional<std::string> output, report, trace;
   std::optional<int> threads;  // of each rank
   bool quiet = false;

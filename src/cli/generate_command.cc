@@ -123,9 +123,9 @@ GenerateArguments read_request(const std::string& text) {
 
 // Throws Error(kInput) that names the first rank which differs from rank 0 in program or model, or could not
 // read the model; on the others RefusedByFirst. `refusal`: why this rank could not, or empty.
-void require_same_fingerprints(const std::filesystem::path& model, const std::string& refusal,
+void require_same_fingerprints(const ModelFiles& model, const std::string& refusal,
                                const comm::Group& world) {
-  launch::Fingerprint own = launch::make_fingerprint(model);
+  launch::Fingerprint own = launch::make_fingerprint(model.folder, model.single_file);
   if (!refusal.empty()) own["refusal"] = refusal;
   std::string found;
   launch::Fingerprint first;
@@ -141,9 +141,14 @@ void require_same_fingerprints(const std::filesystem::path& model, const std::st
     found = fmt::format("rank {} {}", rank, differs);
   }
   if (found.empty()) return;
-  const Error error(ErrorKind::kInput, model.string(), found + "; all ranks need the same program and model");
+  const Error error(ErrorKind::kInput, model.single_file.value_or(model.folder).string(),
+                    found + "; all ranks need the same program and model");
   if (world.rank != 0) throw RefusedByFirst{error.exit_code()};
   throw error;
+}
+
+ModelFiles files_of(const GenerateArguments& arguments) {
+  return find_model_files(arguments.run.model, arguments.run.config);
 }
 
 // On all ranks: the painting of rank 0's command line, planned from the same model by the same program.
@@ -161,7 +166,7 @@ Painting agree(const std::vector<std::string>& words, const comm::Group& world) 
       comm::broadcast_bytes(kFailed + std::to_string(failure.exit_code), 0, world);
       throw;
     }
-    require_same_fingerprints(painting.model.folder, "", world);
+    require_same_fingerprints(files_of(painting.arguments), "", world);
     return painting;
   }
   const GenerateArguments arguments = read_request(comm::broadcast_bytes({}, 0, world));
@@ -172,7 +177,7 @@ Painting agree(const std::vector<std::string>& words, const comm::Group& world) 
   } catch (const Error& error) {
     refusal = error.message();
   }
-  require_same_fingerprints(find_model(arguments.run.model), refusal, world);
+  require_same_fingerprints(files_of(arguments), refusal, world);
   return painting;
 }
 

@@ -2,7 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <span>
 
 #include "cli/find_model.h"
 #include "cli/units.h"
@@ -134,8 +136,8 @@ OrderedJson mesh_json(const Mesh& mesh, const std::vector<Share>& shares) {
 }
 
 // Whether the mesh is split along both axes.
-bool splits(const Mesh& mesh, const std::array<Axis, 2>& axes) {
-  return mesh.sizes()[axes[0]] > 1 && mesh.sizes()[axes[1]] > 1;
+bool splits(const Mesh& mesh, std::span<const Axis> axes) {
+  return std::count_if(axes.begin(), axes.end(), [&](Axis axis) { return mesh.sizes()[axis] > 1; }) > 1;
 }
 
 std::string range_text(const Range& range) {
@@ -161,16 +163,16 @@ void print_mesh(const Mesh& mesh, const std::vector<Share>& shares) {
     std::vector<std::string> groups;
     for (const std::vector<int64_t>& ranks : each.groups)
       groups.push_back(fmt::format("[{}]", fmt::join(ranks, " ")));
-    fmt::print("{:<8} {:>3} {:<6} of {:>3}: {}\n", each.name, groups.size(),
+    fmt::print("{:<9} {:>3} {:<6} of {:>3}: {}\n", each.name, groups.size(),
                groups.size() == 1 ? "group" : "groups", each.groups.front().size(), fmt::join(groups, " "));
   }
   fmt::print("\nrank");
-  for (const Axis axis : axes) fmt::print(" {:>7}", parallel::axis_name(axis));
+  for (const Axis axis : axes) fmt::print(" {:>9}", parallel::axis_name(axis));
   if (!shares.empty()) fmt::print(" {:>8} {:>6} {:>8} {:>12}", "blocks", "rows", "heads", "weights");
   fmt::print("\n");
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
     fmt::print("{:>4}", rank);
-    for (const Axis axis : axes) fmt::print(" {:>7}", mesh.coordinates(rank)[axis]);
+    for (const Axis axis : axes) fmt::print(" {:>9}", mesh.coordinates(rank)[axis]);
     if (!shares.empty()) {
       const Share& share = shares[static_cast<size_t>(rank)];
       fmt::print(" {:>8} {:>6} {:>8} {:>12}", range_text(share.blocks), share.rows, range_text(share.heads),

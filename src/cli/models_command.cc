@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "cli/field_options.h"
 #include "cli/find_model.h"
 #include "cli/report.h"
 #include "cli/units.h"
@@ -70,7 +71,7 @@ std::string find_obstacle(const std::filesystem::path& folder) {
     engine::Request defaults;
     defaults.prompts = {""};
     const engine::Settings settings = engine::resolve(defaults, model);
-    samplers::make_sampler(model.scheduler, std::nullopt, settings.steps, 1);
+    samplers::make_sampler(model.scheduler, std::nullopt, {settings.steps, 1});
     engine::check_weights(model);
     fmt::print("  {}: pictures of {} x {} by default, {} steps, guidance {}, {} tokens a prompt\n",
                model.family->title, settings.width, settings.height, settings.steps, settings.guidance,

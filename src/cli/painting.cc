@@ -14,7 +14,9 @@
 #include "comm/nccl.h"
 #include "comm/peer_error.h"
 #include "core/error.h"
+#include "core/field_name.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "parallel/ranks.h"
 #include "weights/safetensors.h"
 
@@ -151,7 +153,8 @@ int64_t Painting::ranks() const {
 Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
   Painting painting;
   painting.arguments = arguments;
-  painting.model = engine::read_model(find_model(arguments.run.model));
+  const ModelFiles files = find_model_files(arguments.run.model, arguments.run.config);
+  painting.model = engine::read_model(files.folder, files.single_file);
   painting.settings = engine::resolve(arguments.request, painting.model);
   painting.layout =
       resolve_layout(arguments.parallel, workload(painting.settings, painting.model), world_size);
@@ -217,6 +220,10 @@ void paint(const Painting& painting, comm::World& world, launch::RankStatus& sta
   if (first) {
     progress.emplace(painting.arguments.run.quiet);
     if (!painting.arguments.run.quiet) progress->line(headline(painting));
+    if (painting.layout.displaced_mode_was_changed) {
+      log_info("{} is sync_gn: with so few rows a rank, corrected_async_gn is known to fail",
+               field("displaced_mode"));
+    }
   } else {
     collector.emplace([&](LogLevel level, const std::string& message) {
       if (level == LogLevel::kWarning) warnings.push_back(message);

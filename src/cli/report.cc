@@ -18,13 +18,17 @@ OrderedJson parallel_json(const parallel::Layout& layout) {
     json["num_pipeline_patch"] = layout.patches;
     json["warmup_steps"] = layout.warmup_steps;
   }
+  if (layout.displacement) {
+    json["displaced_mode"] = parallel::mode_name(layout.displacement->mode);
+    json["warmup_steps"] = layout.displacement->warmup_steps;
+  }
   return json;
 }
 
 // The request with every choice made, and what follows from it.
 OrderedJson settings_json(const engine::Settings& settings, const engine::Model& model,
                           const parallel::Layout& layout) {
-  OrderedJson json = {{"model", model.folder.string()}, {"model_class", model.family->class_name}};
+  OrderedJson json = {{"model", model.path().string()}, {"model_class", model.family->class_name}};
   engine::Request request = settings.request;
   if (!request.scheduler) request.scheduler = settings.scheduler;
   json.update(write_fields(engine::request_fields(), request));
@@ -47,7 +51,7 @@ uint64_t peak_rss_bytes() {
 }  // namespace
 
 std::string model_name(const engine::Model& model) {
-  const std::filesystem::path folder = std::filesystem::absolute(model.folder).lexically_normal();
+  const std::filesystem::path folder = std::filesystem::absolute(model.path()).lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
@@ -80,7 +84,8 @@ ImageText png_text(const engine::Settings& settings, const engine::Model& model,
   const engine::Request& request = settings.request;
   const std::string& prompt = request.prompts.at(static_cast<size_t>(index / request.num_images_per_prompt));
   std::string parameters = prompt;
-  if (!request.negative_prompt.empty()) parameters += "\nNegative prompt: " + request.negative_prompt;
+  const std::string negative = request.negative_prompt.value_or("");
+  if (!negative.empty()) parameters += "\nNegative prompt: " + negative;
   parameters += fmt::format(
       "\nSteps: {}, Sampler: {}, CFG scale: {}, Seed: {}, Size: {}x{}, Model: {}, Version: Tessera {}",
       settings.steps, settings.scheduler, settings.guidance, *request.seed, settings.width, settings.height,

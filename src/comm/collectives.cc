@@ -63,7 +63,7 @@ at::Tensor all_reduce(at::Tensor x, const Group& group) {
   if (group.transport->has_own_collectives(x.device())) {
     if (x.numel() == 0) return x;
     const bool is_own = x.use_count() == 1 && x.storage().use_count() == 1 && x.is_contiguous();
-    const at::Tensor sum = is_own ? x : x.clone(at::MemoryFormat::Contiguous);
+    at::Tensor sum = is_own ? x : x.clone(at::MemoryFormat::Contiguous);
     // What a rank sends when parts of 1 / size go around twice.
     const int64_t bytes = 2 * static_cast<int64_t>(sum.nbytes()) * (group.size - 1) / group.size;
     Pending(group, "all_reduce", bytes, [&](Transport& transport) { return transport.post_sum(sum); }).wait();
@@ -140,6 +140,20 @@ void gather(const at::Tensor& part, std::vector<at::Tensor> parts, int64_t root,
     }
   }
   if (!receives.empty()) Pending(group, "gather", {}, std::move(receives)).wait();
+}
+
+void broadcast(at::Tensor& x, int64_t root, const Group& group) {
+  if (group.size == 1) return;
+  std::vector<Message> sends, receives;
+  if (group.rank != root) {
+    receives.push_back({root, x});
+  } else {
+    x = x.contiguous();
+    for (int64_t peer = 0; peer < group.size; ++peer) {
+      if (peer != root) sends.push_back({peer, x});
+    }
+  }
+  Pending(group, "broadcast", std::move(sends), std::move(receives)).wait();
 }
 
 at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, std::span<const Range> parts,

@@ -67,6 +67,9 @@ at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, std::span<const Rang
 // elsewhere `parts` is empty. Contiguous.
 void gather(const at::Tensor& part, std::vector<at::Tensor> parts, int64_t root, const Group& group);
 
+// Root's x on every rank: contiguous, of one shape.
+void broadcast(at::Tensor& x, int64_t root, const Group& group);
+
 // Sends sends[r] to rank r and fills receives[r] from it; all contiguous. The own entry is copied.
 Pending all_to_all(std::vector<at::Tensor> sends, std::vector<at::Tensor> receives, const Group& group);
 

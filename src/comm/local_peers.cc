@@ -132,10 +132,11 @@ std::pair<Greeting, Descriptor> receive_file(int socket, Deadline deadline) {
 }
 
 void take_answer(int64_t rank, int64_t peer, PeerConnection& connection, Deadline deadline) {
-  auto [greeting, file] = receive_file(connection.socket.number(), deadline);
+  std::pair<Greeting, Descriptor> answer = receive_file(connection.socket.number(), deadline);
+  const Greeting& greeting = answer.first;
   if (greeting.from != peer || greeting.to != rank)
     refused(fmt::format("rank {} answers as rank {} to rank {}", peer, greeting.from, greeting.to));
-  connection.file = std::move(file);
+  connection.file = std::move(answer.second);
 }
 
 Descriptor call(int64_t peer, const std::string& endpoint) {
@@ -222,10 +223,11 @@ PeerConnections connect_local_peers(int64_t rank, const LocalEndpoint& own,
 PeerConnections greet_local_peers(int64_t rank, std::map<int64_t, Descriptor> sockets,
                                   const FileForPeer& file_for, Deadline deadline) {
   PeerConnections peers;
-  for (auto& [peer, socket] : sockets) {
-    require_this_user(socket.number(), peer);
-    send_file(socket.number(), {rank, peer}, file_for(peer));
-    peers.emplace(peer, PeerConnection{std::move(socket), Descriptor()});
+  for (auto& own : sockets) {
+    const int64_t peer = own.first;
+    require_this_user(own.second.number(), peer);
+    send_file(own.second.number(), {rank, peer}, file_for(peer));
+    peers.emplace(peer, PeerConnection{std::move(own.second), Descriptor()});
   }
   for (auto& [peer, connection] : peers) take_answer(rank, peer, connection, deadline);
   return peers;

@@ -101,6 +101,7 @@ std::vector<std::string> arrive(c10d::Store& store, const Rendezvous& rendezvous
   set_text(store, key(rendezvous.rank), own);
   wait_for_ranks(store, keys, 0, rendezvous, deadline);
   std::vector<std::string> all;
+  all.reserve(keys.size());
   for (const std::string& rank : keys) all.push_back(text_of(store, rank));
   return all;
 }

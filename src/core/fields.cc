@@ -94,6 +94,7 @@ void check_value(const FieldInfo& info, const Json& value) {
 
 void detail::refuse_unknown_field(const std::string& name, const std::vector<std::string>& known) {
   std::vector<std::string> names;
+  names.reserve(known.size());
   for (const std::string& each : known) names.push_back(field(each));
   usage_error(field(name), "is no field that is known; known are {}", fmt::join(names, ", "));
 }

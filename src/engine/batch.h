@@ -15,8 +15,8 @@ struct Batch {
   // Throws Error(kUsage) for requests that cannot go together, naming the first field in which they differ.
   explicit Batch(std::span<const Settings> requests);
 
-  std::vector<std::string> prompts;  // the distinct ones of all requests, negative ones as well
-  Guidance guidance;                 // of the pictures, request after request
+  std::vector<models::Prompt> prompts;  // the distinct ones of all requests, negative ones as well
+  Guidance guidance;                    // of the pictures, request after request
   std::vector<Noise::Share> noise;
   std::vector<Range> pictures;  // of each request
 

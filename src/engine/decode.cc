@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "comm/collectives.h"
 #include "core/field_name.h"
 #include "core/log.h"
+#include "engine/tiled_decode.h"
 
 namespace tessera::engine {
 
@@ -20,26 +22,74 @@ at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width) {
       .narrow(3, (scaled_width - width) / 2, width);
 }
 
-Image to_image(const at::Tensor& x) {
+namespace {
+
+// x [3, H, W] in [-1, 1] to [H, W, 3] of 8 bits, on the CPU.
+at::Tensor to_pixels(const at::Tensor& x) {
   at::Tensor unit = (x * 0.5 + 0.5).clamp(0, 1);
   if (unit.isnan().any().item<bool>()) {
     log_warning("the picture holds numbers that overflowed and are painted black; try {} fp32",
                 field("dtype"));
     unit = unit.nan_to_num(0);
   }
-  const at::Tensor bytes =
-      (unit * 255).round().to(at::kByte).permute({1, 2, 0}).contiguous().cpu();  // [H, W, 3]
-  const uint8_t* data = bytes.const_data_ptr<uint8_t>();
-  return {bytes.size(0), bytes.size(1), std::vector<uint8_t>(data, data + bytes.numel())};
+  return (unit * 255).round().to(at::kByte).permute({1, 2, 0}).contiguous().cpu();
+}
+
+Image image_of(const at::Tensor& pixels) {  // [H, W, 3]
+  const uint8_t* data = pixels.const_data_ptr<uint8_t>();
+  return {pixels.size(0), pixels.size(1), std::vector<uint8_t>(data, data + pixels.numel())};
+}
+
+// Rows [h, ...] of each rank, one below the other, on rank 0; rows[r] are those of rank r.
+at::Tensor gather_rows(const at::Tensor& own, const std::vector<Range>& rows, const comm::Group& group) {
+  if (group.size == 1) return own;
+  std::vector<int64_t> shape = own.sizes().vec();
+  shape[0] = rows.back().end();
+  at::Tensor whole;
+  std::vector<at::Tensor> parts;
+  if (group.rank == 0) {
+    whole = at::empty(shape, own.options());
+    for (const Range& range : rows) parts.push_back(whole.narrow(0, range.begin, range.length));
+  }
+  comm::gather(own.contiguous(), std::move(parts), 0, group);
+  return whole;
+}
+
+}  // namespace
+
+Image to_image(const at::Tensor& x) {
+  return image_of(to_pixels(x));
 }
 
 std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
-                          const Observer& observer) {
+                          const Observer& observer, const comm::Group& group, bool tiled) {
+  tiled = tiled && has_several_tiles(decoder, z);
+  const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1,
+                          group.size);
+  std::vector<Range> pixel_rows;
+  for (int64_t rank = 0; rank < group.size; ++rank)
+    pixel_rows.push_back(times(cut.part(0, rank), decoder.scale_factor()));
+  const bool is_resized = pixel_rows.back().end() != height || z.size(3) * decoder.scale_factor() != width;
+  const Range own = cut.part(0, group.rank);
   std::vector<Image> images;
   for (int64_t i = 0; i < z.size(0); ++i) {
     check_cancelled(observer);
-    const at::Tensor picture = decoder.decode(z.narrow(0, i, 1));  // [1, 3, H, W]
-    images.push_back(to_image(resize_and_crop(picture, height, width)[0]));
+    if (tiled) {
+      const at::Tensor whole = decode_tiled(decoder, z.narrow(0, i, 1), group);
+      if (whole.defined()) images.push_back(to_image(resize_and_crop(whole, height, width)[0]));
+      if (observer.progressed) observer.progressed(Stage::kDecode, i + 1, z.size(0));
+      continue;
+    }
+    nn::Tokens tokens(cut, {.ring = group, .all = group});
+    const at::Tensor rows = decoder.decode(z.narrow(0, i, 1).narrow(2, own.begin, own.length), tokens)[0];
+    if (is_resized) {
+      const at::Tensor whole = gather_rows(rows.transpose(0, 1), pixel_rows, group);  // [H, 3, W]
+      if (whole.defined())
+        images.push_back(to_image(resize_and_crop(whole.transpose(0, 1).unsqueeze(0), height, width)[0]));
+    } else {
+      const at::Tensor whole = gather_rows(to_pixels(rows), pixel_rows, group);
+      if (whole.defined()) images.push_back(image_of(whole));
+    }
     if (observer.progressed) observer.progressed(Stage::kDecode, i + 1, z.size(0));
   }
   return images;

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "comm/group.h"
 #include "core/image.h"
 #include "engine/observer.h"
 #include "models/family.h"
@@ -19,9 +20,11 @@ at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width);
 // warning.
 Image to_image(const at::Tensor& x);
 
-// z [N, C, h, w] to N pictures of height x width, one at a time: the decoder's activations are the largest
-// tensors of a run.
+// z [N, C, h, w], whole on all ranks of `group`, to N pictures of height x width on its rank 0 (none on
+// others), one at a time: the decoder's activations are the largest tensors of a run. Each rank decodes some
+// rows of each picture; 8-bit pixels travel, or where pictures are resized, which needs the rows of others,
+// those in fp32. `tiled`: each rank decodes some tiles instead (engine/tiled_decode.h).
 std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
-                          const Observer& observer);
+                          const Observer& observer, const comm::Group& group = {}, bool tiled = false);
 
 }  // namespace tessera::engine

@@ -10,6 +10,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "engine/gather.h"
+#include "parallel/moments.h"
 
 namespace tessera::engine {
 namespace {
@@ -52,9 +53,10 @@ class Loop final : public parallel::PipelineStage {
   parallel::Tensors compute(int64_t step, Range patches, parallel::Tensors hidden) override {
     if (ranks_.pipeline.rank == 0) hidden = {input(step, patches)};
     const auto begin = std::chrono::steady_clock::now();
-    const models::Timestep timestep{sampler().timesteps()[static_cast<size_t>(step)],
-                                    timesteps_.narrow(0, step, 1)};
-    parallel::Tensors output = work_.stage.run(step, timestep, patches, std::move(hidden));
+    const Step now{step,
+                   sampler().steps(),
+                   {sampler().timesteps()[static_cast<size_t>(step)], timesteps_.narrow(0, step, 1)}};
+    parallel::Tensors output = work_.stage.run(now, patches, std::move(hidden));
     if (observer_.computed)
       observer_.computed(step, patches.begin, patches.length, begin, std::chrono::steady_clock::now());
     return output;
@@ -184,11 +186,42 @@ class Loop final : public parallel::PipelineStage {
                            [&](const auto& picture) { return picture.scale != own->scale; }) -
               own;
       const at::Tensor part = positive.narrow(0, i, count);
-      parts.push_back(own->is_guided()
-                          ? work_.stage.denoiser().guide(negative.narrow(0, i, count), part, own->scale)
-                          : part);
+      parts.push_back(
+          own->is_guided()
+              ? rescaled(work_.stage.denoiser().guide(negative.narrow(0, i, count), part, own->scale), part)
+              : part);
     }
     return parts.size() == 1 ? parts[0] : at::cat(parts);
+  }
+
+  at::Tensor rescaled(const at::Tensor& sum, const at::Tensor& positive) const {
+    const double share = work_.guidance.rescale;
+    if (share == 0) return sum;
+    const std::vector<at::Tensor> deviations = deviations_of({positive, sum});
+    return share * (sum * (deviations[0] / deviations[1])) + (1 - share) * sum;
+  }
+
+  // The standard deviations of whole pictures, of which each [n, C, h', w] is this rank's part: [n, 1, 1, 1].
+  std::vector<at::Tensor> deviations_of(const std::vector<at::Tensor>& parts) const {
+    TESSERA_CHECK(cut().patches == 1, "deviations of pictures that come in {} patches", cut().patches);
+    std::vector<at::Tensor> own;
+    for (const at::Tensor& part : parts) {
+      const auto [variance, mean] = at::var_mean(part.flatten(1).to(at::kDouble), {1}, /*correction=*/0);
+      own.push_back(at::stack({mean, variance}, -1));
+    }
+    const comm::Group& group = ranks_.sequence;
+    std::vector<int64_t> lines_of;
+    for (int64_t rank = 0; rank < group.size; ++rank) lines_of.push_back(cut().part(0, rank).length);
+    const std::vector<Range> one_each = group.parts(group.size);
+    const at::Tensor all = comm::all_gather(at::stack(own).unsqueeze(0), 0, one_each, group);
+    const at::Tensor merged = parallel::merge_moments(all.unbind(0), lines_of);  // [parts, n, 2]
+    const double count = static_cast<double>(whole_[1] * whole_[2] * whole_[3]);
+    std::vector<at::Tensor> deviations;
+    for (int64_t i = 0; i < merged.size(0); ++i) {
+      const at::Tensor variance = merged[i].select(-1, 1) * (count / (count - 1));
+      deviations.push_back(variance.sqrt().to(at::kFloat).view({-1, 1, 1, 1}));
+    }
+    return deviations;
   }
 
   // Of the ranks with the same lines, the one that hands them on.

@@ -24,6 +24,9 @@ struct Guidance {
     bool is_guided() const { return scale > 1; }
   };
   std::vector<Picture> pictures;  // [N]
+  // How far the deviation of the sum is brought back to that of the positive branch, 0 to 1 (Lin et al.,
+  // arXiv:2305.08891, section 3.4).
+  double rescale = 0;
 
   // Adds `count` pictures. One that is not guided needs no negative prompt.
   void add(int64_t prompt, int64_t negative, double scale, int64_t count = 1);

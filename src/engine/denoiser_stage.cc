@@ -21,7 +21,7 @@ parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape
   const parallel::Grid grid{canvas.latent_frames / shape.patch.frames,
                             canvas.latent_height / shape.patch.rows,
                             canvas.latent_width / shape.patch.columns};
-  return {grid, ranks.layout.axis, ranks.layout.patches, ranks.sequence.size};
+  return {grid, ranks.layout.axis, ranks.layout.patches, ranks.sequence.size, shape.row_unit};
 }
 
 DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::DenoiserShape& shape,
@@ -33,7 +33,8 @@ DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::Den
       blocks_(blocks_of(ranks, shape.blocks)),
       all_blocks_(shape.blocks),
       prompt_of_(std::move(prompt_of)),
-      tokens_(make_cut(ranks, shape, canvas), ranks.ulysses, ranks.ring),
+      tokens_(make_cut(ranks, shape, canvas),
+              {ranks.ulysses, ranks.ring, ranks.sequence, ranks.layout.displacement}),
       forward_(denoiser.start({prompts, prompt_of_, canvas, tokens_})) {
   if (!prompts.empty()) options_ = options_.device(prompts.front().begin()->second.device());
 }
@@ -43,9 +44,11 @@ LatentAxis DenoiserStage::latent_axis() const {
   return {shape_.is_video ? 3 : 2, shape_.patch.rows};
 }
 
-parallel::Tensors DenoiserStage::run(int64_t step, const models::Timestep& timestep, Range patches,
-                                     parallel::Tensors input) {
-  if (std::exchange(step_, step) != step) forward_->begin(timestep);
+parallel::Tensors DenoiserStage::run(const Step& step, Range patches, parallel::Tensors input) {
+  if (std::exchange(step_, step.index) != step.index) {
+    tokens_.begin(step.index, step.count);
+    forward_->begin(step.timestep);
+  }
   tokens_.enter(patches);
   models::Hidden hidden = is_first() ? forward_->embed(input.at(0)) : std::move(input);
   for (int64_t i = blocks_.begin; i < blocks_.end(); ++i) {

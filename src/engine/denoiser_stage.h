@@ -24,6 +24,12 @@ struct LatentAxis {
   int64_t dim, lines;
 };
 
+// One of a run, counted from 0.
+struct Step {
+  int64_t index, count;
+  models::Timestep timestep;
+};
+
 class DenoiserStage {
  public:
   // `prompt_of` [B]. `prompts`, `canvas` and the denoiser, which holds ranks.layout's blocks of this rank,
@@ -37,8 +43,7 @@ class DenoiserStage {
   // `input`: on the first stage latents [B, C, (T',) h', w], fp32, else what the stage before gave. The last
   // stage gives the prediction alone, fp32, like the latents; others what flows to the next one. All ranks of
   // the sequence and tensor axes must call this alike.
-  parallel::Tensors run(int64_t step, const models::Timestep& timestep, Range patches,
-                        parallel::Tensors input);
+  parallel::Tensors run(const Step& step, Range patches, parallel::Tensors input);
   // Uninitialised, of the shapes of such an input; of an output that flows to the next stage.
   parallel::Tensors empty_hidden(Range patches) const { return empty(patches, blocks_.begin); }
   parallel::Tensors empty_output(Range patches) const { return empty(patches, blocks_.end()); }

@@ -126,7 +126,7 @@ class Run {
       has_settled_ = true;
       throw;
     }
-    of_all_.finish();
+    if (!decodes_together()) of_all_.finish();
     const bool was_cancelled = !finish(z);
     has_settled_ = true;
     if (was_cancelled) throw Cancelled();
@@ -142,7 +142,8 @@ class Run {
     batch_.emplace(requests_);
     const int64_t tokens = (settings_.latent_height / model_.shape.patch.rows) *
                            (settings_.latent_width / model_.shape.patch.columns);
-    sampler_ = samplers::make_sampler(model_.scheduler, settings_.request.scheduler, settings_.steps, tokens);
+    sampler_ = samplers::make_sampler(model_.scheduler, settings_.request.scheduler,
+                                      {settings_.steps, tokens, settings_.request.eta});
     parts_.expect(forms_of(settings_.request, ranks_));
     return true;
   }
@@ -174,22 +175,45 @@ class Run {
                                       settings_.latent_width})
                                .to(settings_.request.device) *
                            sampler_->init_noise_sigma();
-      const models::Canvas canvas{settings_.latent_height, settings_.latent_width, model_.scale_factor};
+      const models::Canvas canvas{.latent_height = settings_.latent_height,
+                                  .latent_width = settings_.latent_width,
+                                  .scale_factor = model_.scale_factor,
+                                  .sizes = settings_.sizes};
       const Guidance& guidance = batch_->guidance;
       DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), canvas, ranks_);
       return engine::denoise({stage, *sampler_, guidance, ranks_}, z, noise, observer_, result_.step_seconds);
     });
   }
 
+  // Whether the ranks of a replica decode its pictures together.
+  bool decodes_together() const {
+    return ranks_.layout.vae_parallel && ranks_.replica.size > 1 &&
+           settings_.request.output_type == OutputType::kImage;
+  }
+
   // From the latents of this replica's pictures, where this rank has them, to all latents and pictures on
-  // rank 0 of the world. Ranks without latents have nothing to do but to hear how it went. False when it was
-  // cancelled.
-  bool finish(const at::Tensor& z) {
+  // rank 0 of the world. Ranks that neither have latents nor decode have nothing to do but to hear how it
+  // went. False when it was cancelled.
+  bool finish(at::Tensor z) {
+    if (decodes_together()) {
+      std::vector<int64_t> shape = {ranks_.data.part(batch_->count()).length, model_.shape.latent_channels,
+                                    settings_.latent_height, settings_.latent_width};
+      if (!z.defined()) z = at::empty(shape, at::device(settings_.request.device).dtype(at::kFloat));
+      comm::broadcast(z, 0, ranks_.replica);
+      try {
+        gather_and_decode(z, ranks_.replica);
+      } catch (const Cancelled&) {
+        of_all_.finish();
+        return false;
+      }
+      of_all_.finish();
+      return true;
+    }
     agreement_ = &of_replicas_;
     bool is_done = true;
     std::exception_ptr failure;
     try {
-      if (z.defined()) gather_and_decode(z);
+      if (z.defined()) gather_and_decode(z, {});
     } catch (const Cancelled&) {
       is_done = false;
     } catch (...) {
@@ -201,25 +225,28 @@ class Run {
     return is_done;
   }
 
-  void gather_and_decode(const at::Tensor& z) {
-    result_.latents = gather_pictures(z.cpu(), batch_->count(), ranks_.data);
+  // `group`: the ranks that decode these latents together.
+  void gather_and_decode(const at::Tensor& z, const comm::Group& group) {
+    if (group.rank == 0) result_.latents = gather_pictures(z.cpu(), batch_->count(), ranks_.data);
     if (settings_.request.output_type == OutputType::kLatent) return;
     const auto decoder = get<models::Decoder>(PartKind::kDecoder, Stage::kLoadDecoder);
     std::vector<Image> images = stage(Stage::kDecode, result_.seconds.decode, [&] {
-      auto decoded = decode(*decoder, z, settings_.height, settings_.width, observer_);
+      auto decoded = decode(*decoder, z, settings_.height, settings_.width, observer_, group,
+                            settings_.request.vae_tiling);
       // The first replica has the most pictures; the others ask as often as it does.
       for (int64_t i = z.size(0); i < ranks_.data.parts(batch_->count()).front().length; ++i)
         check_cancelled(observer_);
       return decoded;
     });
-    result_.images = gather_pictures(std::move(images), batch_->count(), ranks_.data);
+    if (group.rank == 0) result_.images = gather_pictures(std::move(images), batch_->count(), ranks_.data);
   }
 
   // Of latents on the way, on rank 0 of the world alone.
   std::vector<Image> decode_preview(const at::Tensor& z) {
     const std::shared_ptr<const LoadedPart> loaded = parts_.get(PartKind::kDecoder);
     const auto& decoder = *static_cast<const models::Decoder*>(loaded->part.get());
-    return decode(decoder, z.to(settings_.request.device), settings_.height, settings_.width, {});
+    return decode(decoder, z.to(settings_.request.device), settings_.height, settings_.width, {}, {},
+                  settings_.request.vae_tiling);
   }
 
   // What each request gets of the whole.

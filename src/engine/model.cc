@@ -1,6 +1,7 @@
 #include "engine/model.h"
 
 #include "core/error.h"
+#include "samplers/options.h"
 
 namespace tessera::engine {
 JsonConfig read_model_index(const std::filesystem::path& folder) {
@@ -22,11 +23,17 @@ JsonConfig read_model_index(const std::filesystem::path& folder) {
   return JsonConfig::read(folder / "model_index.json");
 }
 
-Model read_model(const std::filesystem::path& folder) {
+Model read_model(const std::filesystem::path& folder,
+                 const std::optional<std::filesystem::path>& single_file) {
   const JsonConfig index = read_model_index(folder);
   Model model;
   model.folder = folder;
   model.family = &models::find_family(index.string("_class_name"), index.where());
+  if (single_file && !model.family->has_single_files) {
+    input_error(single_file->string(), "single files are read of Stable Diffusion alone; '{}' is of {}",
+                folder.string(), model.family->title);
+  }
+  if (single_file) model.single_file = std::make_shared<weights::SafetensorsFile>(*single_file);
 
   model.shape = model.family->read_shape(folder);
 
@@ -37,23 +44,26 @@ Model read_model(const std::filesystem::path& folder) {
   model.scale_factor = int64_t{1} << (blocks - 1);
   if (decoder.integer("latent_channels", 4) != model.shape.latent_channels) {
     decoder.fail("latent_channels",
-                 fmt::format("{}, as in_channels of the transformer", model.shape.latent_channels));
+                 fmt::format("{}, as in_channels of the denoiser", model.shape.latent_channels));
   }
 
   model.scheduler = JsonConfig::read(folder / "scheduler" / "scheduler_config.json");
+  if (model.family->is_stable_diffusion)
+    model.scheduler = samplers::with_stable_diffusion_options(model.scheduler);
   return model;
 }
 
 void check_weights(const Model& model) {
   models::LoadOptions options;
   options.placement.device = at::kMeta;
+  options.single_file = model.single_file;
   models::LoadStatistics cost;
   const auto encoder = model.family->load_text_encoder(model.folder, options, cost);
   const auto denoiser = model.family->load_denoiser(model.folder, options, cost);
   if (encoder->width() != denoiser->conditioning_width()) {
     input_error(
         model.folder.string(),
-        "the text encoder gives tokens of width {}, but the transformer takes {}; are they of one model?",
+        "the text encoder gives tokens of width {}, but the denoiser takes {}; are they of one model?",
         encoder->width(), denoiser->conditioning_width());
   }
   model.family->load_decoder(model.folder, options, cost);

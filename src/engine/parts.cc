@@ -19,8 +19,9 @@ bool same_form(const models::LoadOptions& a, const models::LoadOptions& b) {
 
 }  // namespace
 
-std::shared_ptr<void> Parts::load(PartKind kind, const models::LoadOptions& options,
+std::shared_ptr<void> Parts::load(PartKind kind, models::LoadOptions options,
                                   models::LoadStatistics& cost) const {
+  options.single_file = model_.single_file;
   const models::Family& family = *model_.family;
   switch (kind) {
     case PartKind::kTextEncoder:

@@ -56,8 +56,7 @@ class Parts {
   };
 
   const Form& form_of(PartKind kind, const models::LoadOptions& options);
-  std::shared_ptr<void> load(PartKind kind, const models::LoadOptions& options,
-                             models::LoadStatistics& cost) const;
+  std::shared_ptr<void> load(PartKind kind, models::LoadOptions options, models::LoadStatistics& cost) const;
   const Form& expected(PartKind kind) const { return *expected_[static_cast<size_t>(kind)]; }
   std::shared_ptr<const LoadedPart> find(PartKind kind) const;
   void make_room(uint64_t bytes);

@@ -13,7 +13,7 @@ namespace tessera::engine {
 namespace {
 
 constexpr int64_t kMaxPictures = 1024;
-constexpr double kMaxSide = 16384, kMaxSteps = 10000, kMaxTokens = 4096;
+constexpr double kMaxSide = 16384, kMaxSteps = 10000, kMaxTokens = 4096, kMaxLayers = 256;
 
 const std::vector<std::pair<std::string, at::ScalarType>> kDtypes = {
     {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
@@ -43,6 +43,27 @@ OutputType read_output_type(const std::string& text) {
   usage_error(field("output_type"), "expected image or latent, got '{}'", text);
 }
 
+std::string write_pair(const Pair& pair) {
+  return fmt::format("{}x{}", pair.first, pair.second);
+}
+
+// "HEIGHTxWIDTH"
+auto read_pair(const char* name) {
+  return [name](const std::string& text) {
+    Pair pair;
+    const char *const begin = text.data(), *const end = begin + text.size();
+    const auto first = std::from_chars(begin, end, pair.first);
+    const bool has_second = first.ec == std::errc() && first.ptr != end && *first.ptr == 'x';
+    const auto second = has_second ? std::from_chars(first.ptr + 1, end, pair.second) : first;
+    const auto fits = [](int64_t number) { return number >= 0 && number <= static_cast<int64_t>(kMaxSide); };
+    if (!has_second || second.ec != std::errc() || second.ptr != end || !fits(pair.first) ||
+        !fits(pair.second))
+      usage_error(field(name), "expected two numbers from 0 to {}, such as 1024x1024, got '{}'", kMaxSide,
+                  text);
+    return pair;
+  };
+}
+
 std::string scheduler_help() {
   std::vector<std::string> names;
   for (const samplers::SamplerName& known : samplers::known_samplers()) names.push_back(known.short_name);
@@ -57,13 +78,23 @@ Fields<Request> make_fields() {
   return {
       plain_field(&R::prompts,
                   {"prompt", "What to paint; several prompts give several pictures", picture, "TEXT"}),
+      plain_field(
+          &R::prompts_2,
+          {"prompt_2", "The same for the second text encoder [the prompt]: one for all prompts, or one each",
+           picture, "TEXT"}),
       plain_field(&R::negative_prompt,
                   {"negative_prompt", "What to keep away from [nothing]", picture, "TEXT"}),
+      plain_field(&R::negative_prompt_2,
+                  {"negative_prompt_2", "The same for the second text encoder [the negative prompt]", picture,
+                   "TEXT"}),
       plain_field(&R::height, {"height", "Height [the model's]", picture, "PIXELS", 1, kMaxSide}),
       plain_field(&R::width, {"width", "Width [the model's]", picture, "PIXELS", 1, kMaxSide}),
       plain_field(&R::seed, {"seed", "Seed of the noise [random]", picture, "N"}),
       plain_field(&R::num_images_per_prompt,
                   {"num_images_per_prompt", "Pictures of each prompt [1]", picture, "N", 1, kMaxPictures}),
+      plain_field(
+          &R::vae_tiling,
+          {"vae_tiling", "Pictures decoded tile by tile: less memory, and not quite the same", model}),
       plain_field(&R::resolution_binning,
                   {"use_resolution_binning",
                    "Paint at the nearest size of the training, then resize and crop [yes]", picture}),
@@ -72,7 +103,24 @@ Fields<Request> make_fields() {
       plain_field(&R::guidance_scale,
                   {"guidance_scale",
                    "How closely to follow the prompt; 1: no guidance [the model's, often 4.5]", model, "X"}),
+      plain_field(
+          &R::guidance_rescale,
+          {"guidance_rescale", "How far guidance's contrast is taken back, 0 to 1 [0]", model, "X", 0, 1}),
+      plain_field(&R::clip_skip,
+                  {"clip_skip", "Layers at the end of CLIP that the prompt does not go through [0]", model,
+                   "N", 0, kMaxLayers}),
+      text_field(
+          &R::original_size,
+          {"original_size", "Size that the model is told the picture was taken from [its own]", model, "HxW"},
+          write_pair, read_pair("original_size")),
+      text_field(&R::target_size,
+                 {"target_size", "Size that the model is told it is painted at [its own]", model, "HxW"},
+                 write_pair, read_pair("target_size")),
+      text_field(&R::crops_coords_top_left,
+                 {"crops_coords_top_left", "Where the model is told it was cropped [0x0]", model, "TOPxLEFT"},
+                 write_pair, read_pair("crops_coords_top_left")),
       plain_field(&R::scheduler, {"scheduler", scheduler_help(), model, "NAME"}),
+      plain_field(&R::eta, {"eta", "Fresh noise in each step of DDIM; 0: none [0]", model, "X", 0, 1}),
       plain_field(
           &R::max_sequence_length,
           {"max_sequence_length", "Tokens of a prompt that count [the model's]", model, "N", 1, kMaxTokens}),
@@ -119,6 +167,26 @@ void resolve_size(const Model& model, Settings& settings) {
   settings.latent_width = painted.second / model.scale_factor;
 }
 
+// Fields that only some families have.
+void check_own_fields(const Request& request, const models::Family& family) {
+  const auto require = [&](bool is_given, const char* name) {
+    const auto& own = family.own_fields;
+    if (is_given && std::find(own.begin(), own.end(), name) == own.end())
+      usage_error(field(name), "{} has nothing of the kind", family.title);
+  };
+  require(!request.prompts_2.empty(), "prompt_2");
+  require(request.negative_prompt_2.has_value(), "negative_prompt_2");
+  require(request.guidance_rescale.has_value(), "guidance_rescale");
+  require(request.clip_skip.has_value(), "clip_skip");
+  require(request.original_size.has_value(), "original_size");
+  require(request.target_size.has_value(), "target_size");
+  require(request.crops_coords_top_left.has_value(), "crops_coords_top_left");
+  const size_t second = request.prompts_2.size();
+  if (second > 1 && second != request.prompts.size())
+    usage_error(field("prompt_2"), "{} of them for {} prompts; give one for all, or one for each", second,
+                request.prompts.size());
+}
+
 std::string scheduler_class(const Request& request, const Model& model) {
   if (!request.scheduler) return model.scheduler.string("_class_name");
   for (const samplers::SamplerName& known : samplers::known_samplers()) {
@@ -162,12 +230,31 @@ Settings resolve(const Request& wish, const Model& model) {
     usage_error(field("num_images_per_prompt"), "{} pictures in one run, at most {}", settings.pictures(),
                 kMaxPictures);
   }
+  check_own_fields(request, family);
   resolve_size(model, settings);
   settings.steps = *request.num_inference_steps;
   settings.guidance = *request.guidance_scale;
   settings.max_sequence_length = *request.max_sequence_length;
   settings.scheduler = scheduler_class(request, model);
+  settings.guidance_rescale = request.guidance_rescale.value_or(0);
+  const Pair own{settings.height, settings.width};
+  const Pair original = request.original_size.value_or(own), target = request.target_size.value_or(own),
+             crop = request.crops_coords_top_left.value_or(Pair());
+  settings.sizes = {original.first, original.second, crop.first, crop.second, target.first, target.second};
   return settings;
+}
+
+models::Prompt Settings::prompt(size_t index) const {
+  models::Prompt prompt{.text = request.prompts.at(index), .clip_skip = request.clip_skip.value_or(0)};
+  if (!request.prompts_2.empty())
+    prompt.second = request.prompts_2.size() == 1 ? request.prompts_2.front() : request.prompts_2.at(index);
+  return prompt;
+}
+
+models::Prompt Settings::negative_prompt() const {
+  return {.text = request.negative_prompt.value_or(""),
+          .second = request.negative_prompt_2,
+          .is_absent = !request.negative_prompt};
 }
 
 parallel::Workload workload(const Settings& settings, const Model& model) {
@@ -188,6 +275,9 @@ parallel::Workload workload(std::span<const Settings> batch, const Model& model)
           .embedding = model.shape.embedding,
           .head = model.shape.head,
           .token_rows = settings.latent_height / model.shape.patch.rows,
+          .row_unit = model.shape.row_unit,
+          .has_streams = model.shape.has_streams,
+          .has_group_norms = model.shape.has_group_norms,
           .steps = settings.steps,
           .pictures = pictures,
           .guided = guided};

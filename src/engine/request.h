@@ -16,18 +16,32 @@ namespace tessera::engine {
 
 enum class OutputType { kImage, kLatent };
 
+// Two numbers of pixels: height and width, or top and left.
+struct Pair {
+  int64_t first = 0, second = 0;
+  bool operator==(const Pair&) const = default;
+};
+
 // The wish. resolve() chooses what is left out.
 struct Request {
-  std::vector<std::string> prompts;  // UTF-8; at least one, each may be empty
-  std::string negative_prompt;       // one for all prompts
-  std::optional<int64_t> height;     // pixels; the model's
+  std::vector<std::string> prompts;    // UTF-8; at least one, each may be empty
+  std::vector<std::string> prompts_2;  // for a second text encoder: none, one for all, or one for each
+  std::optional<std::string> negative_prompt, negative_prompt_2;  // one for all prompts
+  std::optional<int64_t> height;                                  // pixels; the model's
   std::optional<int64_t> width;
   std::optional<int64_t> num_inference_steps;
   std::optional<double> guidance_scale;  // 1 and less: only the positive branch is computed
-  std::optional<uint64_t> seed;          // drawn at random
+  // How far the deviation of the sum is brought back to that of the positive branch (arXiv:2305.08891), 0
+  // to 1.
+  std::optional<double> guidance_rescale;
+  std::optional<int64_t> clip_skip;
+  std::optional<Pair> original_size, target_size, crops_coords_top_left;
+  std::optional<uint64_t> seed;  // drawn at random
   int64_t num_images_per_prompt = 1;
   std::optional<std::string> scheduler;  // instead of the model's
+  double eta = 0;                        // of DDIM; other samplers take no notice
   std::optional<int64_t> max_sequence_length;
+  bool vae_tiling = false;         // pictures are decoded tile by tile
   bool resolution_binning = true;  // paint at the nearest size of the training, then resize and crop
   OutputType output_type = OutputType::kImage;
   at::Device device = at::kCPU;
@@ -54,6 +68,12 @@ struct Settings {
   double guidance = 0;
   int64_t max_sequence_length = 0;
   std::string scheduler;  // class name
+  double guidance_rescale = 0;
+  models::SizeConditions sizes = {};
+
+  // The prompt of one of the request's prompts, and the negative one of all.
+  models::Prompt prompt(size_t index) const;
+  models::Prompt negative_prompt() const;
 
   bool guided() const { return guidance > 1.0; }
   // Pictures of the run, those of one prompt side by side.

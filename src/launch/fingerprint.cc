@@ -59,8 +59,9 @@ std::string describe_build() {
 
 }  // namespace
 
-Fingerprint make_fingerprint(const fs::path& model) {
+Fingerprint make_fingerprint(const fs::path& model, const std::optional<fs::path>& single_file) {
   Fingerprint fingerprint;
+  if (single_file) fingerprint["single file"] = describe(*single_file);
   fingerprint["build"] = describe_build();
   std::error_code code;
   fs::recursive_directory_iterator files(

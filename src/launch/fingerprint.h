@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,8 +17,9 @@ using Fingerprint = std::map<std::string, std::string>;
 // This program (version, libtorch, a hash of the file that runs), and of model_index.json and each file that
 // is read of the folders beside it the size, and a hash: of all of it where it is small, else of its first
 // and last 64 KiB, in which the header of a safetensors file is or begins. Reads no more. Files that cannot
-// be read say so.
-Fingerprint make_fingerprint(const std::filesystem::path& model);
+// be read say so. `single_file`: one that holds the weights of a model whose folder has but its configs.
+Fingerprint make_fingerprint(const std::filesystem::path& model,
+                             const std::optional<std::filesystem::path>& single_file = std::nullopt);
 
 // As one text, and back. Nothing is believed of it: what makes no sense is left out, and differs thereby.
 std::string write_fingerprint(const Fingerprint& fingerprint);

@@ -33,9 +33,9 @@ std::vector<UpDecoderBlock2D> read_up_blocks(const weights::Scope& scope, const 
   return blocks;
 }
 
-std::optional<ops::Conv2d> read_quant_conv(const weights::Scope& scope, int64_t channels, bool present) {
+std::optional<nn::Conv2d> read_quant_conv(const weights::Scope& scope, int64_t channels, bool present) {
   if (!present) return std::nullopt;
-  return ops::Conv2d(scope, channels, channels, 1);
+  return nn::Conv2d(scope, channels, channels, 1);
 }
 
 // Reads one half. Keys that start with one of `other_half` are none of its business.
@@ -67,25 +67,31 @@ AutoencoderKLEncoder::AutoencoderKLEncoder(const weights::Scope& scope, const Au
       mid_block(scope / "encoder" / "mid_block", config.block_out_channels.back(), config.norm_num_groups,
                 config.mid_block_add_attention),
       conv_norm_out(scope / "encoder" / "conv_norm_out", config.block_out_channels.back(),
-                    config.norm_num_groups, kEps),
+                    config.norm_num_groups, kEps, ops::Activation::kSilu),
       conv_out(scope / "encoder" / "conv_out", config.block_out_channels.back(), 2 * config.latent_channels,
                3, 1, 1),
       quant_conv(read_quant_conv(scope / "quant_conv", 2 * config.latent_channels, config.use_quant_conv)) {}
 
 LatentDistribution AutoencoderKLEncoder::encode(const at::Tensor& image) const {
+  nn::Tokens whole(parallel::Grid{.rows = image.size(2), .columns = image.size(3)});
+  return encode(image, whole);
+}
+
+LatentDistribution AutoencoderKLEncoder::encode(const at::Tensor& image, nn::Tokens& tokens) const {
   const int64_t factor = config.scale_factor();
-  TESSERA_CHECK(image.dim() == 4 && image.size(1) == config.in_channels, "image {}",
-                fmt::join(image.sizes(), " x "));
-  if (image.size(2) % factor != 0 || image.size(3) % factor != 0) {
+  const parallel::Grid& grid = tokens.grid();
+  TESSERA_CHECK(image.dim() == 4 && image.size(1) == config.in_channels && image.size(3) == grid.columns,
+                "image {} of a picture of {} x {}", fmt::join(image.sizes(), " x "), grid.rows, grid.columns);
+  if (grid.rows % factor != 0 || grid.columns % factor != 0) {
     usage_error("vae", "a picture of {} x {} cannot be encoded: height and width must be multiples of {}",
-                image.size(2), image.size(3), factor);
+                grid.rows, grid.columns, factor);
   }
-  at::Tensor x = conv_in(image.to(dtype).contiguous(kChannelsLast));
-  for (const DownEncoderBlock2D& block : down_blocks) x = block(std::move(x));
-  x = mid_block(std::move(x));
-  conv_norm_out.silu_(x);
-  x = conv_out(x);
-  if (quant_conv) x = (*quant_conv)(x);
+  nn::Rows rows(tokens);
+  at::Tensor x = conv_in(image.to(dtype).contiguous(kChannelsLast), rows);
+  for (const DownEncoderBlock2D& block : down_blocks) x = block(std::move(x), rows);
+  x = mid_block(std::move(x), rows);
+  x = conv_out(conv_norm_out, std::move(x), rows);
+  if (quant_conv) x = (*quant_conv)(x, rows);
   const std::vector<at::Tensor> moments = x.to(at::kFloat).contiguous().chunk(2, 1);
   return {moments[0], moments[1].clamp(-30.0, 20.0)};
 }
@@ -101,11 +107,11 @@ AutoencoderKLDecoder::AutoencoderKLDecoder(const weights::Scope& scope, const Au
                 config.mid_block_add_attention),
       up_blocks(read_up_blocks(scope / "decoder" / "up_blocks", config)),
       conv_norm_out(scope / "decoder" / "conv_norm_out", config.block_out_channels.front(),
-                    config.norm_num_groups, kEps),
+                    config.norm_num_groups, kEps, ops::Activation::kSilu),
       conv_out(scope / "decoder" / "conv_out", config.block_out_channels.front(), config.out_channels, 3, 1,
                1) {}
 
-at::Tensor AutoencoderKLDecoder::decode(const at::Tensor& z) const {
+at::Tensor AutoencoderKLDecoder::decode(const at::Tensor& z, nn::Tokens& tokens) const {
   TESSERA_CHECK(z.dim() == 4 && z.size(1) == config.latent_channels, "latents {}",
                 fmt::join(z.sizes(), " x "));
   at::Tensor x = z.to(at::kFloat) / config.scaling_factor;
@@ -113,11 +119,11 @@ at::Tensor AutoencoderKLDecoder::decode(const at::Tensor& z) const {
     x = x * channel_vector(config.latents_std, x) + channel_vector(config.latents_mean, x);
   }
   x = (x + config.shift_factor).to(dtype).contiguous(kChannelsLast);
-  if (post_quant_conv) x = (*post_quant_conv)(x);
-  x = mid_block(conv_in(x));
-  for (const UpDecoderBlock2D& block : up_blocks) x = block(std::move(x));
-  conv_norm_out.silu_(x);
-  return conv_out(x).to(at::kFloat).contiguous();
+  nn::Rows rows(tokens);
+  if (post_quant_conv) x = (*post_quant_conv)(x, rows);
+  x = mid_block(conv_in(x, rows), rows);
+  for (const UpDecoderBlock2D& block : up_blocks) x = block(std::move(x), rows);
+  return conv_out(conv_norm_out, std::move(x), rows).to(at::kFloat).contiguous();
 }
 
 std::unique_ptr<AutoencoderKLDecoder> load_autoencoder_kl_decoder(const std::filesystem::path& folder,

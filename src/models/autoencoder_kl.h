@@ -26,7 +26,7 @@ struct AutoencoderKLConfig {
 
   int64_t in_channels, out_channels, latent_channels;
   std::vector<int64_t> block_out_channels;
-  int64_t layers_per_block, norm_num_groups;
+  int64_t layers_per_block, norm_num_groups, sample_size;
   double scaling_factor, shift_factor;
   std::vector<double> latents_mean, latents_std;  // per latent channel; empty when absent
   bool use_quant_conv, use_post_quant_conv, mid_block_add_attention, force_upcast;
@@ -43,34 +43,38 @@ struct AutoencoderKLEncoder {
   AutoencoderKLEncoder(const weights::Scope& scope, const AutoencoderKLConfig& config);
 
   // image [B, in_channels, H, W], any floating-point dtype, in [-1, 1]; H and W multiples of the scale factor
-  // (Error(kUsage) otherwise).
+  // (Error(kUsage) otherwise). With `tokens`, whose grid is that of the picture's pixels, the rows at hand of
+  // it, in units of the scale factor.
   LatentDistribution encode(const at::Tensor& image) const;
+  LatentDistribution encode(const at::Tensor& image, nn::Tokens& tokens) const;
 
   AutoencoderKLConfig config;
   at::ScalarType dtype;
-  ops::Conv2d conv_in;
+  nn::Conv2d conv_in;
   std::vector<DownEncoderBlock2D> down_blocks;
   MidBlock2D mid_block;
   ops::GroupNorm conv_norm_out;
-  ops::Conv2d conv_out;
-  std::optional<ops::Conv2d> quant_conv;
+  nn::Conv2d conv_out;
+  std::optional<nn::Conv2d> quant_conv;
 };
 
 struct AutoencoderKLDecoder final : Decoder {
   // `scope`: the root of the checkpoint.
   AutoencoderKLDecoder(const weights::Scope& scope, const AutoencoderKLConfig& config);
 
-  at::Tensor decode(const at::Tensor& z) const override;
+  using Decoder::decode;
+  at::Tensor decode(const at::Tensor& z, nn::Tokens& tokens) const override;
   int64_t scale_factor() const override { return config.scale_factor(); }
+  int64_t tile_size() const override { return config.sample_size; }
 
   AutoencoderKLConfig config;
   at::ScalarType dtype;
-  std::optional<ops::Conv2d> post_quant_conv;
-  ops::Conv2d conv_in;
+  std::optional<nn::Conv2d> post_quant_conv;
+  nn::Conv2d conv_in;
   MidBlock2D mid_block;
   std::vector<UpDecoderBlock2D> up_blocks;
   ops::GroupNorm conv_norm_out;
-  ops::Conv2d conv_out;
+  nn::Conv2d conv_out;
 };
 
 // `folder` holds config.json and the weights. fp16 becomes fp32 on the CPU, which has no fp16 convolutions,

@@ -3,8 +3,6 @@
 #include <array>
 #include <utility>
 
-#include "ops/attention.h"
-
 namespace tessera::models {
 namespace {
 
@@ -14,7 +12,8 @@ constexpr double kEps = 1e-6;
 std::vector<ResnetBlock2D> resnet_chain(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
                                         int64_t norm_groups) {
   std::vector<ResnetBlock2D> chain;
-  for (int64_t i = 0; i < layers; ++i) chain.emplace_back(scope / i, i == 0 ? in : out, out, norm_groups);
+  const ResnetBlock2D::Options options{.norm_groups = norm_groups, .eps = kEps};
+  for (int64_t i = 0; i < layers; ++i) chain.emplace_back(scope / i, i == 0 ? in : out, out, options);
   return chain;
 }
 
@@ -36,31 +35,18 @@ ops::Linear read_out(const weights::Scope& scope, int64_t channels) {
 
 }  // namespace
 
-ResnetBlock2D::ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t norm_groups)
-    : norm1(scope / "norm1", in, norm_groups, kEps),
-      norm2(scope / "norm2", out, norm_groups, kEps),
-      conv1(scope / "conv1", in, out, 3, 1, 1),
-      conv2(scope / "conv2", out, out, 3, 1, 1) {
-  if (in != out) conv_shortcut.emplace(scope / "conv_shortcut", in, out, 1);
-}
-
-at::Tensor ResnetBlock2D::operator()(at::Tensor x) const {
-  at::Tensor sum = conv_shortcut ? (*conv_shortcut)(x) : x;
-  at::Tensor h = conv1(norm1, std::move(x));
-  conv2.add_to(sum, norm2, std::move(h));
-  return sum;
-}
-
 AttentionBlock::AttentionBlock(const weights::Scope& scope, int64_t channels, int64_t norm_groups)
     : group_norm(scope / "group_norm", channels, norm_groups, kEps),
       qkv(read_qkv(scope, channels)),
       out(read_out(scope, channels)) {}
 
-at::Tensor AttentionBlock::operator()(at::Tensor x) const {
-  // In channels-last a position's channels lie together: [B, C, H, W] is [B, H W, C] without a copy.
+at::Tensor AttentionBlock::operator()(at::Tensor x, const nn::Rows& rows) const {
+  // In channels-last a position's channels lie together: [B, C, h, W] is [B, h W, C] without a copy.
   const auto tokens = [](const at::Tensor& image) { return image.flatten(2).transpose(1, 2); };
-  const std::vector<at::Tensor> parts = qkv(tokens(group_norm(x))).chunk(3, -1);  // [B, H W, C]
-  tokens(x).add_(out(ops::attention(parts[0], parts[1], parts[2], /*heads=*/1)));
+  const at::Tensor normed = nn::group_norm(group_norm, x, rows);
+  const std::vector<at::Tensor> parts = qkv(tokens(normed)).chunk(3, -1);  // [B, h W, C]
+  const int64_t depth = x.size(1);                                         // of one head
+  tokens(x).add_(out(rows.attention({parts[0], parts[1], parts[2]}, depth)));
   return x;
 }
 
@@ -70,10 +56,10 @@ MidBlock2D::MidBlock2D(const weights::Scope& scope, int64_t channels, int64_t no
   if (with_attention) attention.emplace(scope / "attentions" / 0, channels, norm_groups);
 }
 
-at::Tensor MidBlock2D::operator()(at::Tensor x) const {
-  x = resnets[0](std::move(x));
-  if (attention) x = (*attention)(std::move(x));
-  return resnets[1](std::move(x));
+at::Tensor MidBlock2D::operator()(at::Tensor x, const nn::Rows& rows) const {
+  x = resnets[0](std::move(x), rows);
+  if (attention) x = (*attention)(std::move(x), rows);
+  return resnets[1](std::move(x), rows);
 }
 
 DownEncoderBlock2D::DownEncoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
@@ -82,9 +68,12 @@ DownEncoderBlock2D::DownEncoderBlock2D(const weights::Scope& scope, int64_t in, 
   if (downsample) downsampler.emplace(scope / "downsamplers" / 0, out);
 }
 
-at::Tensor DownEncoderBlock2D::operator()(at::Tensor x) const {
-  for (const ResnetBlock2D& resnet : resnets) x = resnet(std::move(x));
-  return downsampler ? (*downsampler)(x) : x;
+at::Tensor DownEncoderBlock2D::operator()(at::Tensor x, nn::Rows& rows) const {
+  for (const ResnetBlock2D& resnet : resnets) x = resnet(std::move(x), rows);
+  if (!downsampler) return x;
+  x = (*downsampler)(x, rows);
+  rows = rows.coarser();
+  return x;
 }
 
 UpDecoderBlock2D::UpDecoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
@@ -93,9 +82,12 @@ UpDecoderBlock2D::UpDecoderBlock2D(const weights::Scope& scope, int64_t in, int6
   if (upsample) upsampler.emplace(scope / "upsamplers" / 0, out);
 }
 
-at::Tensor UpDecoderBlock2D::operator()(at::Tensor x) const {
-  for (const ResnetBlock2D& resnet : resnets) x = resnet(std::move(x));
-  return upsampler ? (*upsampler)(x) : x;
+at::Tensor UpDecoderBlock2D::operator()(at::Tensor x, nn::Rows& rows) const {
+  for (const ResnetBlock2D& resnet : resnets) x = resnet(std::move(x), rows);
+  if (!upsampler) return x;
+  x = (*upsampler)(x, rows);
+  rows = rows.finer();
+  return x;
 }
 
 }  // namespace tessera::models

@@ -28,6 +28,16 @@ std::vector<double> per_channel(const JsonConfig& config, const std::string& key
   return values;
 }
 
+// One number, or height and width, of which the first is the side of diffusers' tiles.
+int64_t read_sample_size(const JsonConfig& config) {
+  if (!config.has("sample_size") || !config.values()["sample_size"].is_array())
+    return config.count("sample_size", kMaxSize, 32);
+  const std::vector<int64_t> sizes = config.integers("sample_size");
+  if (sizes.size() != 2 || sizes[0] < 1 || sizes[0] > kMaxSize)
+    config.fail("sample_size", "a number, or two");
+  return sizes[0];
+}
+
 void warn_of_unknown_options(const JsonConfig& config) {
   static const std::set<std::string> known = {
       "in_channels",    "out_channels",        "down_block_types",
@@ -54,6 +64,7 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
                                                           : std::vector<int64_t>{64}),
       layers_per_block(config.count("layers_per_block", kMaxSize, 1)),
       norm_num_groups(config.count("norm_num_groups", kMaxSize, 32)),
+      sample_size(read_sample_size(config)),
       scaling_factor(config.number("scaling_factor", 0.18215)),
       shift_factor(config.number("shift_factor", 0.0)),
       latents_mean(per_channel(config, "latents_mean", latent_channels)),
@@ -78,6 +89,8 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
   if (!(std::abs(scaling_factor) > 0) || !std::isfinite(scaling_factor)) {
     config.fail("scaling_factor", "a number other than 0");
   }
+  if (sample_size < scale_factor())
+    config.fail("sample_size", fmt::format("at least the scale factor ({})", scale_factor()));
   if (latents_mean.empty() != latents_std.empty())
     config.fail("latents_std", "present with latents_mean only");
   require_types(config, "down_block_types", "DownEncoderBlock2D", block_out_channels.size());

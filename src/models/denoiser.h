@@ -24,6 +24,21 @@ namespace tessera::models {
 using Conditioning = std::map<std::string, at::Tensor>;
 
 inline constexpr const char* kTokens = "tokens";  // the sequence [L, D] that every family has
+inline constexpr const char* kPooled = "pooled";  // one vector for the whole prompt [D']
+
+// What SDXL is told of the size of a picture, in pixels (arXiv:2307.01952, section 2.2).
+struct SizeConditions {
+  int64_t original_height = 0, original_width = 0;
+  int64_t crop_top = 0, crop_left = 0;
+  int64_t target_height = 0, target_width = 0;
+
+  bool operator==(const SizeConditions&) const = default;
+  std::vector<double> values() const {
+    const auto number = [](int64_t value) { return static_cast<double>(value); };
+    return {number(original_height), number(original_width), number(crop_top),
+            number(crop_left),       number(target_height),  number(target_width)};
+  }
+};
 
 // What a run paints.
 struct Canvas {
@@ -31,6 +46,7 @@ struct Canvas {
   int64_t scale_factor = 1;             // pixels per latent row of the decoder
   std::optional<double> guidance = {};  // scale, where it is an input of the model (GuidanceKind::kEmbedded)
   int64_t latent_frames = 1;
+  SizeConditions sizes = {};  // of models that are told them
 };
 
 // What a run hands to a denoiser; outlives its Forward.
@@ -76,8 +92,8 @@ class Forward {
   // The output of the last block -> the prediction, fp32, of the shape of the latents that the sampler steps
   // (a learned variance is dropped).
   virtual at::Tensor head(const Hidden& hidden) = 0;
-  // What flows into the block `i`.
-  virtual std::vector<Stream> streams(int64_t i) const = 0;
+  // What flows into the block `i`; nothing where blocks cannot be dealt out (DenoiserShape::has_streams).
+  virtual std::vector<Stream> streams(int64_t /*i*/) const { return {}; }
 };
 
 class Denoiser {

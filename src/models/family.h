@@ -15,6 +15,8 @@
 #include "core/json.h"
 #include "core/range.h"
 #include "models/denoiser.h"
+#include "models/prompt.h"
+#include "weights/safetensors.h"
 #include "weights/scope.h"
 
 namespace tessera::models {
@@ -22,11 +24,11 @@ namespace tessera::models {
 class TextEncoder {
  public:
   virtual ~TextEncoder() = default;
-  // One conditioning for each prompt: any UTF-8 text, also empty. At most `max_length` tokens including the
+  // One conditioning for each prompt, which may be empty. At most `max_length` tokens including the
   // end mark are kept; the rest is dropped with a warning that says how many tokens were lost. An encoder
   // that does not stay (LoadOptions) reads its weights meanwhile. Throws Error(kUsage) for text that is not
   // UTF-8.
-  virtual std::vector<Conditioning> encode(const std::vector<std::string>& prompts, int64_t max_length) = 0;
+  virtual std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t max_length) = 0;
   virtual int64_t width() const = 0;  // D
 };
 
@@ -34,9 +36,16 @@ class Decoder {
  public:
   virtual ~Decoder() = default;
   // Latents as the denoiser leaves them [B, C, h, w] (fp32; scaling and shift are undone here) to pictures
-  // [B, 3, H, W], fp32 in [-1, 1] (not clamped), H = h * scale_factor().
-  virtual at::Tensor decode(const at::Tensor& z) const = 0;
+  // [B, 3, H, W], fp32 in [-1, 1] (not clamped), H = h * scale_factor(). h: the rows at hand of the grid of
+  // `tokens`, which is that of the latents.
+  virtual at::Tensor decode(const at::Tensor& z, nn::Tokens& tokens) const = 0;
+  // Whole pictures.
+  at::Tensor decode(const at::Tensor& z) const {
+    nn::Tokens whole(parallel::Grid{.rows = z.size(2), .columns = z.size(3)});
+    return decode(z, whole);
+  }
   virtual int64_t scale_factor() const = 0;  // 8 for the Stable Diffusion VAE
+  virtual int64_t tile_size() const = 0;     // pixels of a side that are decoded at once, where asked for
 };
 
 // How the parts are loaded.
@@ -44,6 +53,8 @@ struct LoadOptions {
   weights::Placement placement;
   std::optional<Range> blocks;  // of the denoiser; all
   bool stays = true;            // for several uses; else a part may read its weights as it needs them
+  // All weights, where the folder has but configs and tokenizers (weights/single_file.h).
+  std::shared_ptr<weights::SafetensorsFile> single_file = {};
 };
 
 // What loading one part cost.
@@ -67,9 +78,12 @@ struct DenoiserShape {
   // What the first and the last portion do beside blocks: products of a token, in units of a block's.
   double embedding = 0, head = 0;
   int64_t latent_channels = 4;
-  int64_t sample_size = 64;  // latent side that the model was trained for
-  nn::PatchSize patch = {};  // latent sides must be multiples of it
-  bool is_video = false;     // latents [B, C, T, h, w]
+  int64_t sample_size = 64;      // latent side that the model was trained for
+  nn::PatchSize patch = {};      // latent sides must be multiples of it
+  bool is_video = false;         // latents [B, C, T, h, w]
+  int64_t row_unit = 1;          // rows of tokens that stay together, as a coarser scale has one for them
+  bool has_group_norms = false;  // over the positions of a picture
+  bool has_streams = true;  // whether blocks can be dealt out: Forward::streams() says what flows between
 };
 
 // `model` is the folder that holds model_index.json.
@@ -80,6 +94,11 @@ struct Family {
   double default_guidance;
   GuidanceKind guidance;
   int64_t default_max_sequence_length;
+  // Fields of a request that only some families have, of those that this one has.
+  std::vector<std::string> own_fields;
+  bool has_single_files;  // weights/single_file.h
+  // Whether scheduler files are read as samplers::with_stable_diffusion_options() has it.
+  bool is_stable_diffusion;
   // Height and width that the model's resolution binning maps a wish to; the wish itself where the family has
   // none.
   std::pair<int64_t, int64_t> (*bin_resolution)(int64_t height, int64_t width, int64_t sample_size);

@@ -26,6 +26,7 @@ class PartFiles {
  private:
   weights::Checkpoint checkpoint_;
   weights::Placement placement_;
+  bool warns_;  // single files hold more than a config names: layers that are not run, the training's state
 };
 
 }  // namespace tessera::models

@@ -3,7 +3,9 @@
 #include "models/autoencoder_kl.h"
 #include "models/family.h"
 #include "models/pixart.h"
+#include "models/stable_diffusion.h"
 #include "models/t5.h"
+#include "models/unet_2d_condition.h"
 
 namespace tessera::models {
 namespace {
@@ -25,11 +27,51 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
           .default_guidance = 4.5,
           .guidance = GuidanceKind::kTwoBranches,
           .default_max_sequence_length = max_sequence_length,
+          .own_fields = {},
+          .has_single_files = false,
+          .is_stable_diffusion = false,
           .bin_resolution = pixart_bin_resolution,
           .read_shape = read_pixart_shape,
           .load_text_encoder = load_t5_text_encoder,
           .load_denoiser = load_pixart,
           .load_decoder = load_pixart_decoder};
+}
+
+// These decoders undo only what their own config says.
+std::unique_ptr<Decoder> load_vae(const std::filesystem::path& model, const LoadOptions& options,
+                                  LoadStatistics& statistics) {
+  return load_autoencoder_kl_decoder(model / "vae", options, statistics);
+}
+
+std::pair<int64_t, int64_t> no_binning(int64_t height, int64_t width, int64_t /*sample_size*/) {
+  return {height, width};
+}
+
+// As many tokens as CLIP has places.
+constexpr int64_t kClipTokens = 77;
+
+Family stable_diffusion(std::string class_name, std::string title, double guidance, bool is_xl) {
+  std::vector<std::string> own = {"guidance_rescale", "clip_skip"};
+  if (is_xl) {
+    for (const char* name :
+         {"prompt_2", "negative_prompt_2", "original_size", "target_size", "crops_coords_top_left"})
+      own.emplace_back(name);
+  }
+  return {
+      .class_name = std::move(class_name),
+      .title = std::move(title),
+      .default_steps = 50,
+      .default_guidance = guidance,
+      .guidance = GuidanceKind::kTwoBranches,
+      .default_max_sequence_length = kClipTokens,
+      .own_fields = std::move(own),
+      .has_single_files = true,
+      .is_stable_diffusion = !is_xl,
+      .bin_resolution = no_binning,
+      .read_shape = read_unet_shape,
+      .load_text_encoder = is_xl ? load_stable_diffusion_xl_text_encoder : load_stable_diffusion_text_encoder,
+      .load_denoiser = load_unet,
+      .load_decoder = load_vae};
 }
 
 }  // namespace
@@ -38,6 +80,8 @@ const std::vector<Family>& families() {
   static const std::vector<Family> table = {
       pixart("PixArtAlphaPipeline", "PixArt-alpha", 120),
       pixart("PixArtSigmaPipeline", "PixArt-Sigma", 300),
+      stable_diffusion("StableDiffusionPipeline", "Stable Diffusion", 7.5, /*is_xl=*/false),
+      stable_diffusion("StableDiffusionXLPipeline", "Stable Diffusion XL", 5.0, /*is_xl=*/true),
   };
   return table;
 }

@@ -164,11 +164,11 @@ class T5TextEncoder final : public TextEncoder {
     statistics.bytes_at_use += all.bytes_held - here.bytes_held;
   }
 
-  std::vector<Conditioning> encode(const std::vector<std::string>& prompts, int64_t max_length) override {
+  std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t max_length) override {
     std::vector<std::vector<int64_t>> ids;
     ids.reserve(prompts.size());
-    for (const std::string& prompt : prompts)
-      ids.push_back(tokenizer_.encode(text::clean_prompt(prompt), max_length));
+    for (const Prompt& prompt : prompts)
+      ids.push_back(tokenizer_.encode(text::clean_prompt(prompt.text), max_length));
     std::vector<Conditioning> conditionings;
     for (const at::Tensor& tokens : encoder_(ids)) conditionings.push_back({{kTokens, tokens}});
     return conditionings;

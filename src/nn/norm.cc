@@ -1,5 +1,6 @@
 #include "nn/norm.h"
 
+#include "ops/modulate.h"
 #include "ops/operation.h"
 
 namespace tessera::nn {
@@ -15,6 +16,15 @@ at::Tensor RmsNorm::operator()(const at::Tensor& x) const {
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor scale = at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + epsilon);
   return (wide * scale).mul_(weight).to(dtype);
+}
+
+LayerNorm::LayerNorm(const weights::Scope& scope, int64_t width, double epsilon)
+    : scale(scope.with_dtype(at::kFloat).tensor("weight", {width}) - 1),
+      shift(scope.with_dtype(at::kFloat).tensor("bias", {width})),
+      epsilon(epsilon) {}
+
+at::Tensor LayerNorm::operator()(const at::Tensor& x) const {
+  return ops::modulated_layer_norm(x, scale, shift, epsilon);
 }
 
 }  // namespace tessera::nn

@@ -10,10 +10,11 @@ ops::Linear read_columns(const std::vector<ColumnParallel::Layer>& layers, int64
                          ops::LinearOptions options) {
   const comm::TensorGroups& groups = *layers.front().scope.groups();
   std::vector<ops::LayerPart> parts;
-  for (const auto& [scope, out] : layers) {
+  for (const auto& [scope, out, first, all] : layers) {
     TESSERA_CHECK(out.units == layers.front().out.units, "layers split into {} and {} units", out.units,
                   layers.front().out.units);
-    parts.push_back({scope, out.features(), times(groups.inner.part(out.units), out.unit)});
+    const Range own = times(groups.inner.part(out.units), out.unit);
+    parts.push_back({scope, all, {first + own.begin, own.length}});
   }
   return ops::read_linear(parts, in, groups.outer.part(in), options, groups.outer.rank == 0);
 }

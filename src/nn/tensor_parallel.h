@@ -32,8 +32,10 @@ struct Split {
 class ColumnParallel {
  public:
   struct Layer {
-    weights::Scope scope;  // weight [out.features(), in]
+    weights::Scope scope;  // weight [all, in], of which this layer has [first, first + out.features())
     Split out;
+    int64_t first = 0;
+    int64_t all = out.features();
   };
 
   ColumnParallel() = default;

@@ -37,8 +37,8 @@ void fill_side_by_side(const at::Tensor& to, const at::Tensor& k, const at::Tens
 // grid with this rank's part of another sequence behind it.
 class Tokens::Sequence {
  public:
-  Sequence(const Tokens& tokens, Over over, int64_t other = 0)
-      : cut_(tokens.cut_), run_(tokens.run_), over_(over), other_(other) {
+  Sequence(const parallel::Cut& cut, Range run, Over over, int64_t other = 0)
+      : cut_(cut), run_(run), over_(over), other_(other) {
     if (over == Over::kFrame) samples_ = cut_.grid.frames;
     if (over == Over::kPlace) samples_ = cut_.grid.rows * cut_.grid.columns;
   }
@@ -68,32 +68,33 @@ class Tokens::Sequence {
   int64_t other_, samples_ = 1;
 };
 
-Tokens::Tokens(parallel::Cut cut, comm::Group ulysses, comm::Group ring)
-    : cut_(std::move(cut)),
-      ulysses_(std::move(ulysses)),
-      ring_(std::move(ring)),
-      rank_(ring_.rank * ulysses_.size + ulysses_.rank),
-      run_(cut_.all_patches()) {
-  TESSERA_CHECK(cut_.ranks == ulysses_.size * ring_.size, "a cut into {} for {} x {} ranks", cut_.ranks,
-                ulysses_.size, ring_.size);
+Tokens::Tokens(parallel::Cut cut, TokenGroups groups)
+    : cut_(std::move(cut)), groups_(std::move(groups)), run_(cut_.all_patches()) {
+  const comm::Group &ulysses = groups_.ulysses, &ring = groups_.ring;
+  TESSERA_CHECK(
+      cut_.ranks == groups_.all.size && (groups_.displaced || cut_.ranks == ulysses.size * ring.size) &&
+          (groups_.displaced || groups_.all.rank == ring.rank * ulysses.size + ulysses.rank),
+      "a cut into {} for {} x {} of {} ranks", cut_.ranks, ulysses.size, ring.size, groups_.all.size);
+  if (groups_.displaced && cut_.ranks > 1)
+    displaced_ = std::make_unique<parallel::DisplacedExchange>(groups_.all, *groups_.displaced);
 }
 
 at::Tensor Tokens::own(const at::Tensor& x, int64_t dim) const {
-  return parallel::take(x, dim, cut_.tokens(run_, rank_));
+  return parallel::take(x, dim, cut_.tokens(run_, rank()));
 }
 
 at::Tensor Tokens::own_frames(const at::Tensor& x, int64_t dim) const {
-  return cut_.axis == parallel::GridAxis::kRows ? x : parallel::take(x, dim, cut_.parts(run_, rank_));
+  return cut_.axis == parallel::GridAxis::kRows ? x : parallel::take(x, dim, cut_.parts(run_, rank()));
 }
 
 at::Tensor Tokens::own_other(const at::Tensor& x, int64_t dim) const {
   if (cut_.patches > 1) return x;
-  const Range own = split_evenly(x.size(dim), rank_, cut_.ranks);
+  const Range own = split_evenly(x.size(dim), rank(), cut_.ranks);
   return x.narrow(dim, own.begin, own.length);
 }
 
 int64_t Tokens::own_other_length(int64_t length) const {
-  return cut_.patches > 1 ? length : split_evenly(length, rank_, cut_.ranks).length;
+  return cut_.patches > 1 ? length : split_evenly(length, rank(), cut_.ranks).length;
 }
 
 at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, Over over) {
@@ -105,8 +106,12 @@ at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, Over o
                         (over == Over::kPlace && cut_.axis == parallel::GridAxis::kRows);
   const at::Tensor attended = is_whole
                                   ? ops::attention(folded.q, folded.k, folded.v, folded.q.size(2) / depth)
-                                  : attend(folded, depth, Sequence(*this, over), nullptr, nullptr);
+                                  : attend(folded, depth, Sequence(cut_, run_, over), nullptr, nullptr);
   return unfold(attended, over, batch);
+}
+
+at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, const parallel::Cut& cut) {
+  return attend(own, depth, Sequence(cut, run_, Over::kAll), nullptr, nullptr);
 }
 
 std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValues& own,
@@ -116,7 +121,7 @@ std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValue
                 other.q.size(1), other_length);
   if (cut_.patches > 1) {
     at::Tensor of_other;
-    at::Tensor attended = attend(own, depth, Sequence(*this, Over::kAll), &other, &of_other);
+    at::Tensor attended = attend(own, depth, Sequence(cut_, run_, Over::kAll), &other, &of_other);
     return {attended, of_other};
   }
   // Its part of the other sequence stands behind a rank's tokens: together they are a sequence like any
@@ -124,32 +129,34 @@ std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValue
   const QueriesKeysValues both{at::cat({own.q, other.q}, 1), at::cat({own.k, other.k}, 1),
                                at::cat({own.v, other.v}, 1)};
   const at::Tensor attended =
-      attend(both, depth, Sequence(*this, Over::kAll, other_length), nullptr, nullptr);
+      attend(both, depth, Sequence(cut_, run_, Over::kAll, other_length), nullptr, nullptr);
   const int64_t length = own.q.size(1);
   return {attended.narrow(1, 0, length), attended.narrow(1, length, other.q.size(1))};
 }
 
 at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
                           const QueriesKeysValues* other, at::Tensor* of_other) {
+  if (displaced_) return displaced_attend(own, own.q.size(2) / depth, sequence);
   const int64_t units = own.k.size(2) / depth;  // heads of keys, each with the queries that share it
   std::vector<int64_t> lengths;                 // of each rank of the Ulysses group
-  for (int64_t i = 0; i < ulysses_.size; ++i)
-    lengths.push_back(sequence.length(ring_.rank * ulysses_.size + i));
+  for (int64_t i = 0; i < groups_.ulysses.size; ++i)
+    lengths.push_back(sequence.length(groups_.ring.rank * groups_.ulysses.size + i));
   const std::vector<at::Tensor> parts =
-      parallel::tokens_to_heads({own.q, own.k, own.v}, units, lengths, ulysses_);
+      parallel::tokens_to_heads({own.q, own.k, own.v}, units, lengths, groups_.ulysses);
   const QueriesKeysValues by_heads{parts[0], parts[1], parts[2]};
   const at::Tensor& q = by_heads.q;
   std::optional<QueriesKeysValues> other_by_heads;
   if (other != nullptr) {
-    const auto share = [&](const at::Tensor& x) { return parallel::own_heads(x, units, ulysses_); };
+    const auto share = [&](const at::Tensor& x) { return parallel::own_heads(x, units, groups_.ulysses); };
     other_by_heads = {share(other->q), share(other->k), share(other->v)};
     *of_other = at::empty(other_by_heads->q.sizes(), q.options());
   }
 
   // Where heads go back to tokens, token by token: what each rank gets then lies in one piece.
   const auto room = [&] {
-    return ulysses_.size == 1 ? at::empty(q.sizes(), q.options())
-                              : at::empty({q.size(1), q.size(0), q.size(2)}, q.options()).transpose(0, 1);
+    return groups_.ulysses.size == 1
+               ? at::empty(q.sizes(), q.options())
+               : at::empty({q.size(1), q.size(0), q.size(2)}, q.options()).transpose(0, 1);
   };
   const int64_t heads = q.size(2) / depth;
   at::Tensor attended;
@@ -157,19 +164,51 @@ at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Seq
     const Kept& kept = keep(by_heads, depth, sequence, other_by_heads ? &*other_by_heads : nullptr);
     kept.keys_values->attend(attended = room(), q, kept.seen);
     if (other_by_heads) kept.keys_values->attend(*of_other, other_by_heads->q, kept.seen);
-  } else if (ring_.size > 1) {
+  } else if (groups_.ring.size > 1) {
     attended = ring_attend(by_heads, heads, sequence);
-  } else if (ulysses_.size == 1 || !q.is_cpu()) {
+  } else if (groups_.ulysses.size == 1 || !q.is_cpu()) {
     attended = ops::attention(q, by_heads.k, by_heads.v, heads);
   } else {
     ops::attention_into(attended = room(), q, by_heads.k, by_heads.v, heads);
   }
-  if (ulysses_.size == 1) return attended;
+  if (groups_.ulysses.size == 1) return attended;
   if (other_by_heads) {
-    *of_other = comm::all_gather(*of_other, 2, times(ulysses_.parts(units), own.q.size(2) / units), ulysses_);
+    *of_other = comm::all_gather(*of_other, 2, times(groups_.ulysses.parts(units), own.q.size(2) / units),
+                                 groups_.ulysses);
   }
   return parallel::heads_to_tokens(attended.transpose(0, 1).contiguous(), own.q.size(2), units, lengths,
-                                   ulysses_);
+                                   groups_.ulysses);
+}
+
+at::Tensor Tokens::displaced_attend(const QueriesKeysValues& own, int64_t heads, const Sequence& sequence) {
+  const comm::Group& group = groups_.all;
+  const int64_t width = own.k.size(2);
+  std::vector<Range> ranges;
+  for (int64_t peer = 0; peer < group.size; ++peer)
+    ranges.push_back({ranges.empty() ? 0 : ranges.back().end(), sequence.length(peer)});
+  parallel::DisplacedExchange::Place& place = displaced_->next([&] {
+    parallel::DisplacedExchange::Parts parts{.travel = parallel::Travel::kAlone};
+    const at::Tensor all = at::empty({ranges.back().end(), own.k.size(0), 2 * width}, own.k.options());
+    const auto part = [&](const Range& range) { return all.narrow(0, range.begin, range.length); };
+    for (int64_t peer = 0; peer < group.size; ++peer) {
+      const bool is_other = peer != group.rank;
+      parts.sends.push_back(part(is_other ? ranges[static_cast<size_t>(group.rank)] : Range()));
+      parts.receives.push_back(is_other ? part(ranges[static_cast<size_t>(peer)]) : parts.sends.back());
+    }
+    parts.whole = all;
+    return parts;
+  });
+  const Range& mine = ranges[static_cast<size_t>(group.rank)];
+  at::Tensor seen = place.parts.whole;  // [N, B, 2 * H * D]
+  fill_side_by_side(seen.narrow(0, mine.begin, mine.length), own.k, own.v);
+  if (displaced_->is_synchronous()) {
+    displaced_->exchange(place);
+  } else {
+    if (!place.has_come) seen = seen.narrow(0, mine.begin, mine.length);
+    displaced_->post(place);
+  }
+  const at::Tensor both = seen.transpose(0, 1);
+  return ops::attention(own.q, both.narrow(2, 0, width), both.narrow(2, width, width), heads);
 }
 
 at::Tensor Tokens::ring_attend(const QueriesKeysValues& own, int64_t heads, const Sequence& sequence) const {
@@ -179,7 +218,7 @@ at::Tensor Tokens::ring_attend(const QueriesKeysValues& own, int64_t heads, cons
   const at::Tensor keys_values = at::empty({own.k.size(1), own.k.size(0), 2 * width}, own.k.options());
   fill_side_by_side(keys_values, own.k, own.v);
   ops::PartialAttention attention(own.q, heads);
-  parallel::ring_pass(keys_values, lengths, ring_, [&](const at::Tensor& block) {
+  parallel::ring_pass(keys_values, lengths, groups_.ring, [&](const at::Tensor& block) {
     const at::Tensor both = block.transpose(0, 1);
     attention.add(both.narrow(2, 0, width), both.narrow(2, width, width));
   });
@@ -201,9 +240,9 @@ const Tokens::Kept& Tokens::keep(const QueriesKeysValues& own, int64_t depth, co
   // rank.
   std::vector<Range> own_order;  // the tokens at hand in the order in which they are kept
   for (int64_t patch = run_.begin; patch < run_.end(); ++patch) {
-    int64_t to = before + sequence.begin_of_patch(patch, ring_.rank * ulysses_.size), from = 0;
-    for (int64_t i = 0; i < ulysses_.size; ++i) {
-      const int64_t rank = ring_.rank * ulysses_.size + i;
+    int64_t to = before + sequence.begin_of_patch(patch, groups_.ring.rank * groups_.ulysses.size), from = 0;
+    for (int64_t i = 0; i < groups_.ulysses.size; ++i) {
+      const int64_t rank = groups_.ring.rank * groups_.ulysses.size + i;
       for (const Range& range : sequence.within(patch, rank)) {
         own_order.push_back({from + range.begin, range.length});
         memory.write(to, own.k.narrow(1, own_order.back().begin, range.length),
@@ -213,19 +252,19 @@ const Tokens::Kept& Tokens::keep(const QueriesKeysValues& own, int64_t depth, co
       from += sequence.length(rank);
     }
   }
-  if (ring_.size > 1) {
+  if (groups_.ring.size > 1) {
     const std::vector<Range> parts = of_ring(sequence);
     at::Tensor whole = at::empty({parts.back().end(), own.k.size(0), 2 * width}, own.k.options());
-    const Range& mine = parts[static_cast<size_t>(ring_.rank)];
+    const Range& mine = parts[static_cast<size_t>(groups_.ring.rank)];
     fill_side_by_side(whole.narrow(0, mine.begin, mine.length), parallel::take(own.k, 1, own_order),
                       parallel::take(own.v, 1, own_order));
-    comm::all_gather_into(whole, parts, ring_);
-    for (int64_t rank = 0; rank < ring_.size; ++rank) {
-      if (rank == ring_.rank) continue;
+    comm::all_gather_into(whole, parts, groups_.ring);
+    for (int64_t rank = 0; rank < groups_.ring.size; ++rank) {
+      if (rank == groups_.ring.rank) continue;
       int64_t from = parts[static_cast<size_t>(rank)].begin;
       for (int64_t patch = run_.begin; patch < run_.end(); ++patch) {
-        const int64_t to = sequence.begin_of_patch(patch, rank * ulysses_.size);
-        const int64_t count = sequence.begin_of_patch(patch, (rank + 1) * ulysses_.size) - to;
+        const int64_t to = sequence.begin_of_patch(patch, rank * groups_.ulysses.size);
+        const int64_t count = sequence.begin_of_patch(patch, (rank + 1) * groups_.ulysses.size) - to;
         const at::Tensor both = whole.narrow(0, from, count).transpose(0, 1);
         memory.write(before + to, both.narrow(2, 0, width), both.narrow(2, width, width));
         from += count;
@@ -238,9 +277,10 @@ const Tokens::Kept& Tokens::keep(const QueriesKeysValues& own, int64_t depth, co
 
 std::vector<Range> Tokens::of_ring(const Sequence& sequence) const {
   std::vector<Range> parts;
-  for (int64_t rank = 0; rank < ring_.size; ++rank) {
+  for (int64_t rank = 0; rank < groups_.ring.size; ++rank) {
     int64_t length = 0;
-    for (int64_t i = 0; i < ulysses_.size; ++i) length += sequence.length(rank * ulysses_.size + i);
+    for (int64_t i = 0; i < groups_.ulysses.size; ++i)
+      length += sequence.length(rank * groups_.ulysses.size + i);
     parts.push_back({parts.empty() ? 0 : parts.back().end(), length});
   }
   return parts;

@@ -1,5 +1,6 @@
 // The tokens of a run and the attention between them, on however many ranks they lie (Ulysses, Ring, or both:
-// USP, arXiv:2405.07719), all at once or patch by patch (PipeFusion, arXiv:2405.14430). A model hands in what
+// USP, arXiv:2405.07719; displaced patches, arXiv:2402.19481), all at once or patch by patch (PipeFusion,
+// arXiv:2405.14430). A model hands in what
 // it has at hand and knows nothing of either.
 //
 // Legend: B samples, n tokens of the grid at hand (this rank's of the patches under way; all of them on one
@@ -11,11 +12,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "comm/group.h"
 #include "ops/attention.h"
+#include "parallel/displaced.h"
 #include "parallel/grid.h"
 
 namespace tessera::nn {
@@ -25,6 +28,13 @@ struct QueriesKeysValues {
   at::Tensor k, v;  // [B, n, K * D]; K divides H
 };
 
+// Which ranks share the tokens of a run.
+struct TokenGroups {
+  comm::Group ulysses = {}, ring = {};
+  comm::Group all = {};  // both, in the order of the cut; or those of `displaced`
+  std::optional<parallel::Displacement> displaced = {};
+};
+
 // What a query sees: every token, those of its frame, or those at its place in every frame.
 enum class Over { kAll, kFrame, kPlace };
 
@@ -32,14 +42,15 @@ enum class Over { kAll, kFrame, kPlace };
 class Tokens {
  public:
   // A whole grid on one rank.
-  explicit Tokens(const parallel::Grid& grid) : Tokens(parallel::Cut(grid), {}, {}) {}
-  // `cut` is into ulysses.size * ring.size parts; this rank's is ring.rank * ulysses.size + ulysses.rank.
-  Tokens(parallel::Cut cut, comm::Group ulysses, comm::Group ring);
+  explicit Tokens(const parallel::Grid& grid) : Tokens(parallel::Cut(grid), TokenGroups()) {}
+  // `cut` is into groups.all.size parts, of which this rank's is that of its number there:
+  // ring.rank * ulysses.size + ulysses.rank.
+  Tokens(parallel::Cut cut, TokenGroups groups);
 
   // ---- What models call. All ranks of both groups must call these alike.
 
   const parallel::Grid& grid() const { return cut_.grid; }
-  parallel::Grid held() const { return cut_.held(run_, rank_); }  // of the tokens at hand
+  parallel::Grid held() const { return cut_.held(run_, groups_.all.rank); }  // of the tokens at hand
 
   // The tokens at hand, out of x of all tokens: [.., N, ..] -> [.., n, ..].
   at::Tensor own(const at::Tensor& x, int64_t dim) const;
@@ -51,9 +62,11 @@ class Tokens {
   int64_t own_other_length(int64_t length) const;
 
   // Attention between the tokens of the grid -> [B, n, H * D]. Queries see the tokens of the patches at hand
-  // and those of earlier calls as this place in the model last saw them (one denoising step ago); what it
-  // never saw is left out.
+  // and those of earlier calls as this place in the model last saw them (one denoising step ago), and with
+  // displaced patches those of other ranks likewise; what it never saw is left out.
   at::Tensor attention(const QueriesKeysValues& own, int64_t depth, Over over = Over::kAll);
+  // The same on another scale of the grid, cut at the same places.
+  at::Tensor attention(const QueriesKeysValues& own, int64_t depth, const parallel::Cut& cut);
   // Attention over the grid and another sequence of L tokens together (own_other() of it) -> both sequences'
   // [B, n, H * D] and [B, l, H * D].
   std::pair<at::Tensor, at::Tensor> joint_attention(const QueriesKeysValues& own,
@@ -63,7 +76,14 @@ class Tokens {
   // ---- What the denoising loop calls.
 
   const parallel::Cut& cut() const { return cut_; }
-  int64_t rank() const { return rank_; }  // in the cut
+  int64_t rank() const { return groups_.all.rank; }  // in the cut
+  const comm::Group& group() const { return groups_.all; }
+  // What ranks tell each other for the next step; null where they wait for each other.
+  parallel::DisplacedExchange* displaced() const { return displaced_.get(); }
+  // A step of `steps` begins.
+  void begin(int64_t step, int64_t steps) {
+    if (displaced_) displaced_->begin(step, steps);
+  }
   const Range& run() const { return run_; }
   // The patches at hand from now on. They come in their order.
   void enter(Range patches) { run_ = patches; }
@@ -85,9 +105,11 @@ class Tokens {
   // Tokens at hand of each rank of the ring, with those of its Ulysses group.
   std::vector<Range> of_ring(const Sequence& sequence) const;
 
+  at::Tensor displaced_attend(const QueriesKeysValues& own, int64_t heads, const Sequence& sequence);
+
   parallel::Cut cut_;
-  comm::Group ulysses_, ring_;
-  int64_t rank_;
+  TokenGroups groups_;
+  std::unique_ptr<parallel::DisplacedExchange> displaced_;
   Range run_;
   std::pair<int64_t, int64_t> place_{0, 0};           // block, call
   std::map<std::pair<int64_t, int64_t>, Kept> kept_;  // empty with one patch

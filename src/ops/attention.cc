@@ -196,6 +196,7 @@ Packed<T> packed_head(T* all, int64_t head, int64_t tokens, int64_t depth) {
 template <typename T, typename PackedOf>
 void attend_all(const at::Tensor& q, int64_t keys, const at::Tensor& out, int64_t heads,
                 int64_t packed_elements, const PackedOf& packed_of, const Progress* progress = nullptr) {
+  if (q.numel() == 0) return;  // of a rank without rows
   const int64_t batch = q.size(0), queries = q.size(1), depth = q.size(2) / heads;
   const float scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(depth)));
   const auto head_at = [&](int64_t b, int64_t h, T* scratch) {
@@ -335,6 +336,17 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   at::Tensor out = at::empty(q.sizes(), q.options());
   attention_into(out, q, k, v, heads);
   return out;
+}
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
+  check(q, k, v, heads);
+  tell_attention("causal_attention", q, k.size(1), k.size(2));
+  if (q.is_meta()) return at::empty(q.sizes(), q.options());
+  const auto by_heads = [&](const at::Tensor& x) { return x.unflatten(2, {heads, -1}).transpose(1, 2); };
+  return at::scaled_dot_product_attention(by_heads(q), by_heads(k), by_heads(v), /*attn_mask=*/{},
+                                          /*dropout_p=*/0, /*is_causal=*/true)
+      .transpose(1, 2)
+      .flatten(2);
 }
 
 void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -19,6 +19,10 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     int64_t heads);
 
+// The same among the tokens of a text, q, k and v [B, L, heads * D], of which each sees those up to itself.
+// Through ATen: for text encoders.
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads);
+
 // Keys and values that stay from call to call, of which a call changes a part. On CPUs with the own kernel
 // they are kept in the form in which its products read them, into which `attention` would bring all of them
 // at every call.

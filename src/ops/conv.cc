@@ -50,6 +50,7 @@ Conv2d::Conv2d(const weights::Scope& scope, int64_t in, int64_t out, int64_t siz
     in_channels = in;
     out_channels = out;
     kernel = {size, size};
+    padding = {pad, pad};
     bias = bias_vector;
     // Transformed weights are rounded to the dtype of the layer once.
     winograd.emplace(scope.with_dtype(at::kFloat).tensor("weight", shape), bias_vector, scope.dtype());
@@ -71,52 +72,40 @@ Conv2d::Conv2d(const Tensor& taps, Tensor bias_vector, int64_t step, std::array<
   if (packed) weight = pack(weight, stride, padding);
 }
 
-Tensor Conv2d::operator()(const Tensor& x) const {
-  TESSERA_CHECK(x.dim() == 4 && x.size(1) == in_channels, "conv of {} channels got {}", in_channels,
-                fmt::join(x.sizes(), " x "));
-  Tensor y = apply(x);
-  tell_operation(x, y);
-  return y;
-}
-
-void Conv2d::tell_operation(const Tensor& x, const Tensor& y) const {
+void Conv2d::tell_operation(int64_t inputs, const Tensor& y) const {
   const int64_t taps = kernel[0] * kernel[1];
-  const Tensor weights = at::empty({out_channels, in_channels, taps}, x.options().device(at::kMeta));
+  const auto meta = y.options().device(at::kMeta);
+  const Tensor x = at::empty({inputs}, meta), weights = at::empty({out_channels, in_channels, taps}, meta);
   tell("conv2d", role, y, 2 * y.numel() * in_channels * taps, {&x, &weights, &bias});
 }
 
-Tensor Conv2d::apply(const Tensor& x) const {
-  if (winograd) {
-    Tensor y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
-    (*winograd)(x.contiguous(kChannelsLast), y, /*add=*/false);
-    return y;
-  }
+Tensor Conv2d::apply(const Tensor& x, std::array<int64_t, 2> pad) const {
   const std::array<int64_t, 2> step = {stride, stride};
-  if (x.is_cpu() && !is_multiplied(weight.scalar_type())) return apply_narrow(x);
-  if (!packed) return at::conv2d(x, weight, bias, step, padding).contiguous(kChannelsLast);
+  if (x.is_cpu() && !is_multiplied(weight.scalar_type())) return apply_narrow(x, pad);
+  if (!packed) return at::conv2d(x, weight, bias, step, pad).contiguous(kChannelsLast);
   static const auto conv = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("mkldnn::_convolution_pointwise", "")
                                .typed<ConvSignature>();
   return conv
-      .call(x.contiguous(kChannelsLast), weight, bias, padding, step, kNoDilation, 1, "none", Scalars(), "")
+      .call(x.contiguous(kChannelsLast), weight, bias, pad, step, kNoDilation, 1, "none", Scalars(), "")
       .contiguous(kChannelsLast);
 }
 
 // Some rows at a time, so that what is widened of them is never all in memory.
-Tensor Conv2d::apply_narrow(const Tensor& x) const {
+Tensor Conv2d::apply_narrow(const Tensor& x, std::array<int64_t, 2> both) const {
   constexpr int64_t kWideBytes = 16 << 20;
   const Tensor wide_weight = weight.to(at::kFloat), wide_bias = bias.defined() ? bias.to(at::kFloat) : bias;
-  const std::array<int64_t, 2> step = {stride, stride}, pad = {0, padding[1]};
+  const std::array<int64_t, 2> step = {stride, stride}, pad = {0, both[1]};
   const int64_t height = x.size(2), width = x.size(3);
-  const int64_t rows_out = (height + 2 * padding[0] - kernel[0]) / stride + 1;
-  const int64_t columns_out = (width + 2 * padding[1] - kernel[1]) / stride + 1;
+  const int64_t rows_out = (height + 2 * both[0] - kernel[0]) / stride + 1;
+  const int64_t columns_out = (width + 2 * both[1] - kernel[1]) / stride + 1;
   const int64_t row_bytes = width * stride * std::max(in_channels, out_channels) * 4;
   const int64_t strip = std::clamp<int64_t>(kWideBytes / std::max<int64_t>(row_bytes, 1), 1, rows_out);
   Tensor y = at::empty({x.size(0), out_channels, rows_out, columns_out}, x.options(), kChannelsLast);
   for (int64_t b = 0; b < x.size(0); ++b) {
     for (int64_t first = 0; first < rows_out; first += strip) {
       const int64_t count = std::min(strip, rows_out - first);
-      const int64_t top = first * stride - padding[0], bottom = top + (count - 1) * stride + kernel[0];
+      const int64_t top = first * stride - both[0], bottom = top + (count - 1) * stride + kernel[0];
       const int64_t begin = std::max<int64_t>(top, 0), end = std::min(bottom, height);
       const Tensor rows = at::constant_pad_nd(x.narrow(0, b, 1).narrow(2, begin, end - begin).to(at::kFloat),
                                               {0, 0, begin - top, bottom - end});
@@ -126,57 +115,101 @@ Tensor Conv2d::apply_narrow(const Tensor& x) const {
   return y;
 }
 
-void Conv2d::add_to(Tensor& sum, const Tensor& x) const {
-  tell_operation(x, sum);
-  TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");
-  if (winograd) {
-    (*winograd)(x.contiguous(kChannelsLast), sum, /*add=*/true);
-    return;
-  }
-  if (!packed) {
-    sum.add_(apply(x));
-    return;
-  }
-  const std::array<int64_t, 2> step = {stride, stride};
-  static const auto add = c10::Dispatcher::singleton()
-                              .findSchemaOrThrow("mkldnn::_convolution_pointwise_", "binary")
-                              .typed<AddSignature>();
-  add.call(sum, x.contiguous(kChannelsLast), weight, bias, padding, step, kNoDilation, 1, "add", 1.0,
-           std::nullopt, Scalars(), std::nullopt);
-}
-
 namespace {
 
-Tensor normalised(const GroupNorm& norm, Tensor x) {
-  if (x.use_count() > 1) return norm.silu(x);
-  norm.silu_(x);
-  return x;
+// Where only the shape of what comes out is of interest.
+bool computes_nothing(const Tensor& x) {
+  return x.is_meta() || x.size(2) == 0;
+}
+
+// Rows that a convolution sees beyond x on one side: those that are given, or at the edge of the picture the
+// zeros that it pads with.
+int64_t rows_beyond(const Tensor& given, int64_t padding) {
+  return given.defined() ? given.size(2) : padding;
+}
+
+void fill_beyond(const Tensor& room, const Tensor& given) {
+  if (given.defined()) {
+    room.copy_(given);
+  } else {
+    room.zero_();
+  }
+}
+
+// What is convolved, as one tensor: normalised, with the rows around it.
+Tensor gathered(ConvInput input, int64_t padding) {
+  const Tensor& x = input.x;
+  if (!input.halo) {
+    if (input.norm == nullptr) return x;
+    if (x.use_count() > 1 || !x.is_cpu()) return input.norm->apply(*input.maps, x);
+    input.norm->apply_into(x, *input.maps, x);
+    return x;
+  }
+  const int64_t above = rows_beyond(input.halo->above, padding), rows = x.size(2);
+  const int64_t below = rows_beyond(input.halo->below, padding);
+  const Tensor room =
+      at::empty({x.size(0), x.size(1), above + rows + below, x.size(3)}, x.options(), kChannelsLast);
+  fill_beyond(room.narrow(2, 0, above), input.halo->above);
+  fill_beyond(room.narrow(2, above + rows, below), input.halo->below);
+  const Tensor own = room.narrow(2, above, rows);
+  if (input.norm != nullptr) {
+    input.norm->apply_into(own, *input.maps, x);
+  } else {
+    own.copy_(x);
+  }
+  return room;
 }
 
 }  // namespace
 
-Tensor Conv2d::operator()(const GroupNorm& norm, Tensor x) const {
-  if (!winograd) return (*this)(normalised(norm, std::move(x)));
-  Tensor y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
-  const ChannelMaps maps = norm.maps(x);
-  tell_operation(x, y);
-  (*winograd)(x, y, /*add=*/false, &maps);
+int64_t Conv2d::rows_out(const ConvInput& input) const {
+  const int64_t rows = input.x.size(2), pad = padding[0];
+  if (rows == 0) return 0;
+  const int64_t beyond =
+      input.halo ? rows_beyond(input.halo->above, pad) + rows_beyond(input.halo->below, pad) : 2 * pad;
+  return (rows + beyond - kernel[0]) / stride + 1;
+}
+
+Tensor Conv2d::operator()(ConvInput input) const {
+  const int64_t inputs = input.x.numel();
+  TESSERA_CHECK(input.x.dim() == 4 && input.x.size(1) == in_channels, "conv of {} channels got {}",
+                in_channels, fmt::join(input.x.sizes(), " x "));
+  Tensor y;
+  if (computes_nothing(input.x)) {
+    const int64_t columns = (input.x.size(3) + 2 * padding[1] - kernel[1]) / stride + 1;
+    y = at::empty({input.x.size(0), out_channels, rows_out(input), columns}, input.x.options(),
+                  kChannelsLast);
+  } else if (winograd) {
+    const Tensor x = input.x.contiguous(kChannelsLast);
+    y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
+    (*winograd)(x, y, /*add=*/false, input.maps, input.halo);
+  } else {
+    const std::array<int64_t, 2> pad = {input.halo ? 0 : padding[0], padding[1]};
+    y = apply(gathered(std::move(input), padding[0]), pad);
+  }
+  tell_operation(inputs, y);
   return y;
 }
 
-void Conv2d::add_to(Tensor& sum, const GroupNorm& norm, Tensor x) const {
-  if (!winograd) return add_to(sum, normalised(norm, std::move(x)));
+void Conv2d::add_to(Tensor& sum, ConvInput input) const {
+  tell_operation(input.x.numel(), sum);
   TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");
-  const ChannelMaps maps = norm.maps(x);
-  tell_operation(x, sum);
-  (*winograd)(x, sum, /*add=*/true, &maps);
-}
-
-Downsample2d::Downsample2d(const weights::Scope& scope, int64_t channels)
-    : conv(scope / "conv", channels, channels, 3, 2) {}
-
-Tensor Downsample2d::operator()(const Tensor& x) const {
-  return conv(at::constant_pad_nd(x, {0, 1, 0, 1}));
+  if (computes_nothing(input.x)) return;
+  if (winograd) {
+    (*winograd)(input.x.contiguous(kChannelsLast), sum, /*add=*/true, input.maps, input.halo);
+    return;
+  }
+  const std::array<int64_t, 2> step = {stride, stride}, pad = {input.halo ? 0 : padding[0], padding[1]};
+  const Tensor x = gathered(std::move(input), padding[0]);
+  if (!packed) {
+    sum.add_(apply(x, pad));
+    return;
+  }
+  static const auto add = c10::Dispatcher::singleton()
+                              .findSchemaOrThrow("mkldnn::_convolution_pointwise_", "binary")
+                              .typed<AddSignature>();
+  add.call(sum, x.contiguous(kChannelsLast), weight, bias, pad, step, kNoDilation, 1, "add", 1.0,
+           std::nullopt, Scalars(), std::nullopt);
 }
 
 namespace {
@@ -240,21 +273,24 @@ Upsample2d::Upsample2d(const weights::Scope& scope, int64_t num_channels) : chan
   role = (scope / "conv").name();
 }
 
-Tensor Upsample2d::operator()(const Tensor& x) const {
-  const Tensor y = apply(x);
+Tensor Upsample2d::operator()(const Tensor& x, const std::optional<Halo>& halo) const {
+  const Tensor y = apply(x, halo);
   const Tensor weights = at::empty({channels, channels, 3, 3}, x.options().device(at::kMeta));
   tell("upsample2d_conv2d", role, y, 2 * y.numel() * channels * 9, {&x, &weights});
   return y;
 }
 
-Tensor Upsample2d::apply(const Tensor& x) const {
-  if (winograd) return (*winograd)(x.contiguous(kChannelsLast));
-  if (!x.is_cpu()) {
-    const std::vector<int64_t> size = {2 * x.size(2), 2 * x.size(3)};
-    return whole.apply(at::upsample_nearest2d(x, size));
-  }
+Tensor Upsample2d::apply(const Tensor& x, const std::optional<Halo>& halo) const {
+  if (computes_nothing(x))
+    return at::empty({x.size(0), channels, 2 * x.size(2), 2 * x.size(3)}, x.options(), kChannelsLast);
+  if (winograd) return (*winograd)(x.contiguous(kChannelsLast), halo);
   const int64_t height = x.size(2), width = x.size(3);
-  const Tensor padded = at::constant_pad_nd(x, {0, 0, 1, 1});
+  const Tensor padded = gathered({.x = x, .halo = halo.value_or(Halo())}, 1);  // [B, C, H + 2, W]
+  if (!x.is_cpu()) {
+    const std::vector<int64_t> size = {2 * padded.size(2), 2 * width};
+    return whole.apply(at::upsample_nearest2d(padded, size).narrow(2, 1, 2 * height + 2),
+                       {0, whole.padding[1]});
+  }
   Tensor y = at::empty({x.size(0), channels, 2 * height, 2 * width}, x.options(), kChannelsLast);
   // A few rows at a time: their corners stay in the cache until they are placed, and are never all in memory.
   constexpr int64_t kChunkBytes = 4 << 20;
@@ -265,7 +301,7 @@ Tensor Upsample2d::apply(const Tensor& x) const {
     for (int64_t first = 0; first <= height; first += chunk) {
       const int64_t count = std::min(chunk, height + 1 - first);
       const Tensor rows = padded.narrow(0, b, 1).narrow(2, first, count + 1);
-      place_corners(corners.apply(rows), image, first, count);
+      place_corners(corners.apply(rows, corners.padding), image, first, count);
     }
   }
   return y;

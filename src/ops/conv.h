@@ -10,11 +10,20 @@
 #include <string>
 
 #include "ops/group_norm.h"
+#include "ops/halo.h"
 #include "ops/winograd.h"
 #include "ops/winograd_upsample.h"
 #include "weights/scope.h"
 
 namespace tessera::ops {
+
+// What a convolution takes.
+struct ConvInput {
+  at::Tensor x;                       // [B, in, H, W]; may be written to, where nobody else has it
+  const GroupNorm* norm = nullptr;    // then what it makes of x, by `maps`, is convolved: x is never
+  const ChannelMaps* maps = nullptr;  // normalised as a whole where the kernel does that as it reads
+  std::optional<Halo> halo = {};      // where x is a part of a picture
+};
 
 // A convolution with a square step and zero padding. Weights are laid out once, at load, as the backend wants
 // them.
@@ -26,14 +35,13 @@ struct Conv2d {
   // weight [out, in, kh, kw], bias [out]; padding: rows at top and bottom, columns at left and right.
   Conv2d(const at::Tensor& weight, at::Tensor bias, int64_t stride, std::array<int64_t, 2> padding);
 
-  // x [B, in, H, W] -> [B, out, H', W'], channels-last, in the dtype of the weights.
-  at::Tensor operator()(const at::Tensor& x) const;
-  // conv(silu(norm(x))), fused where it can be. Takes x over: its memory is written to when nobody else has
-  // it.
-  at::Tensor operator()(const GroupNorm& norm, at::Tensor x) const;
-  // sum += conv(x), in the accumulator where the backend can. sum [B, out, H', W'] channels-last.
-  void add_to(at::Tensor& sum, const at::Tensor& x) const;
-  void add_to(at::Tensor& sum, const GroupNorm& norm, at::Tensor x) const;  // sum += conv(silu(norm(x)))
+  // -> [B, out, H', W'], channels-last, in the dtype of the weights; of no rows none, whatever is around
+  // them.
+  at::Tensor operator()(const at::Tensor& x) const { return (*this)(ConvInput{.x = x}); }
+  at::Tensor operator()(ConvInput input) const;
+  // sum += conv(input), in the accumulator where the backend can. sum [B, out, H', W'] channels-last.
+  void add_to(at::Tensor& sum, const at::Tensor& x) const { add_to(sum, ConvInput{.x = x}); }
+  void add_to(at::Tensor& sum, ConvInput input) const;
 
   int64_t in_channels = 0;
   int64_t out_channels = 0;
@@ -48,18 +56,11 @@ struct Conv2d {
 
  private:
   friend struct Upsample2d;
-  at::Tensor apply(const at::Tensor& x) const;
-  at::Tensor apply_narrow(
-      const at::Tensor& x) const;  // weights that the processor does not multiply as they are
-  void tell_operation(const at::Tensor& x, const at::Tensor& y) const;
-};
-
-// A 3x3 convolution of stride 2 after padding one row at the bottom and one column at the right.
-struct Downsample2d {
-  Downsample2d(const weights::Scope& scope, int64_t channels);
-  at::Tensor operator()(const at::Tensor& x) const;  // [B, C, H, W] -> [B, C, H / 2, W / 2]
-
-  Conv2d conv;
+  int64_t rows_out(const ConvInput& input) const;
+  at::Tensor apply(const at::Tensor& x, std::array<int64_t, 2> pad) const;
+  at::Tensor apply_narrow(const at::Tensor& x,  // weights that the processor does not multiply as they are
+                          std::array<int64_t, 2> pad) const;
+  void tell_operation(int64_t inputs, const at::Tensor& y) const;  // of x: its number of elements
 };
 
 // Nearest-neighbour upsampling by two, then a 3x3 convolution with padding 1, without the upsampled tensor.
@@ -70,17 +71,18 @@ struct Downsample2d {
 struct Upsample2d {
   // Reads `weight` [C, C, 3, 3] and `bias` [C].
   Upsample2d(const weights::Scope& scope, int64_t channels);
-  at::Tensor operator()(const at::Tensor& x) const;  // [B, C, H, W] -> [B, C, 2 H, 2 W]
+  // [B, C, H, W] -> [B, C, 2 H, 2 W]; `halo`: a row on each side, where x is a part of a picture.
+  at::Tensor operator()(const at::Tensor& x, const std::optional<Halo>& halo = {}) const;
 
   int64_t channels = 0;
   std::optional<WinogradUpsample> winograd;
   Conv2d whole;    // on other devices: on the upsampled tensor
-  Conv2d corners;  // on the CPU where not `winograd`: [4 C, C, 2, 2]; outputs: upper left, upper right, lower
-                   // left, lower right of the corner
+  Conv2d corners;  // on the CPU where not `winograd`: [4 C, C, 2, 2]; outputs: upper left, upper right,
+                   // lower left, lower right of the corner
   std::string role = {};  // place of the weights in the checkpoint, for Operation
 
  private:
-  at::Tensor apply(const at::Tensor& x) const;
+  at::Tensor apply(const at::Tensor& x, const std::optional<Halo>& halo) const;
 };
 
 }  // namespace tessera::ops

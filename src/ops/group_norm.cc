@@ -97,53 +97,60 @@ ChannelSums sum_channels(const T* x, int64_t positions, int64_t channels) {
   return std::move(sums[0]);
 }
 
-// mean and scale [channels] of one sample.
-void channel_maps(const ChannelSums& sums, int64_t positions, const GroupNorm& norm, float* mean,
-                  float* scale) {
-  const int64_t channels = norm.weight.numel();
-  const int64_t group_channels = channels / norm.groups;
+// Mean and biased variance of each group of a sample: [groups, 2].
+void group_moments(const ChannelSums& sums, int64_t positions, int64_t groups, double* moments) {
+  const int64_t group_channels = static_cast<int64_t>(sums.sum.size()) / groups;
   const double count = static_cast<double>(positions * group_channels);
-  const float* weight = norm.weight.const_data_ptr<float>();
-  for (int64_t first = 0; first < channels; first += group_channels) {
+  for (int64_t group = 0; group < groups; ++group) {
     double sum = 0, squares = 0;
-    for (int64_t c = first; c < first + group_channels; ++c) {
+    for (int64_t c = group * group_channels; c < (group + 1) * group_channels; ++c) {
       sum += sums.sum[c];
       squares += sums.squares[c];
     }
-    const double group_mean = sum / count;
-    const double variance = std::max(0.0, squares / count - group_mean * group_mean);
-    const double inverse = 1.0 / std::sqrt(variance + norm.eps);
-    for (int64_t c = first; c < first + group_channels; ++c) {
-      mean[c] = static_cast<float>(group_mean);
-      scale[c] = static_cast<float>(inverse * weight[c]);
-    }
+    const double mean = sum / count;
+    moments[2 * group] = mean;
+    moments[2 * group + 1] = std::max(0.0, squares / count - mean * mean);
+  }
+}
+
+// As a sample of x lies: channel by channel, position by position.
+template <typename T>
+const T* sample_of(const at::Tensor& x, int64_t b) {
+  return static_cast<const T*>(x.const_data_ptr()) + b * x.stride(0);
+}
+
+// `sums` of x become those of x + offset.
+void add_offset(ChannelSums& sums, int64_t positions, const float* offset) {
+  const double count = static_cast<double>(positions);
+  for (size_t c = 0; c < sums.sum.size(); ++c) {
+    const double added = offset[c];
+    sums.squares[c] += added * (2 * sums.sum[c] + added * count);
+    sums.sum[c] += added * count;
   }
 }
 
 template <typename T>
-ChannelMaps channel_maps(const GroupNorm& norm, const T* x, at::IntArrayRef sizes) {
-  const int64_t channels = sizes[1], positions = sizes[2] * sizes[3];
-  ChannelMaps maps{at::empty({sizes[0], channels}), at::empty({sizes[0], channels}), norm.bias};
-  for (int64_t b = 0; b < sizes[0]; ++b) {
-    channel_maps(sum_channels(x + b * positions * channels, positions, channels), positions, norm,
-                 maps.mean.mutable_data_ptr<float>() + b * channels,
-                 maps.scale.mutable_data_ptr<float>() + b * channels);
+at::Tensor moments_of(const GroupNorm& norm, const at::Tensor& x, const at::Tensor& offset) {
+  at::Tensor moments = at::empty({x.size(0), norm.groups, 2}, at::kDouble);
+  const int64_t positions = x.size(2) * x.size(3);
+  for (int64_t b = 0; b < x.size(0); ++b) {
+    ChannelSums sums = sum_channels(sample_of<T>(x, b), positions, x.size(1));
+    if (offset.defined()) add_offset(sums, positions, offset[b].const_data_ptr<float>());
+    group_moments(sums, positions, norm.groups, moments.mutable_data_ptr<double>() + b * norm.groups * 2);
   }
-  return maps;
+  return moments;
 }
 
 template <typename T>
-void apply(const GroupNorm& norm, bool with_silu, const T* x, T* y, at::IntArrayRef sizes) {
-  const int64_t channels = sizes[1], positions = sizes[2] * sizes[3];
-  const ChannelMaps maps = channel_maps(norm, x, sizes);
-  for (int64_t b = 0; b < sizes[0]; ++b) {
-    const int64_t offset = b * positions * channels;
+void apply_maps(const GroupNorm& norm, const ChannelMaps& maps, const at::Tensor& x, const at::Tensor& y) {
+  const int64_t channels = x.size(1), positions = x.size(2) * x.size(3);
+  for (int64_t b = 0; b < x.size(0); ++b) {
     const ChannelMap map = maps.sample(b);
     const int64_t grain = std::max<int64_t>(1, 16384 / channels);
     at::parallel_for(0, positions, grain, [&](int64_t begin, int64_t end) {
-      const T* from = x + offset + begin * channels;
-      T* to = y + offset + begin * channels;
-      if (with_silu) {
+      const T* from = sample_of<T>(x, b) + begin * channels;
+      T* to = static_cast<T*>(y.mutable_data_ptr()) + b * y.stride(0) + begin * channels;
+      if (norm.activation == Activation::kSilu) {
         run_kernel<map_positions<true, T, T>>(from, to, end - begin, channels, map);
       } else {
         run_kernel<map_positions<false, T, T>>(from, to, end - begin, channels, map);
@@ -155,84 +162,109 @@ void apply(const GroupNorm& norm, bool with_silu, const T* x, T* y, at::IntArray
 void check_input(const GroupNorm& norm, const at::Tensor& x) {
   TESSERA_CHECK(x.dim() == 4 && x.size(1) == norm.weight.numel(), "group norm of {} channels got {}",
                 norm.weight.numel(), fmt::join(x.sizes(), " x "));
-  TESSERA_CHECK(x.is_contiguous(at::MemoryFormat::ChannelsLast), "group norm needs channels-last");
+  if (!x.is_cpu() || x.numel() == 0) return;
+  // Of each sample: they may be parts of larger ones.
+  TESSERA_CHECK(x.narrow(0, 0, 1).is_contiguous(at::MemoryFormat::ChannelsLast),
+                "group norm needs channels-last");
   TESSERA_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16, "group norm of {}",
                 c10::toString(x.scalar_type()));
 }
 
-// `y` may be `x`.
-void apply(const GroupNorm& norm, bool with_silu, const at::Tensor& x, at::Tensor& y) {
-  check_input(norm, x);
-  if (x.numel() == 0) return;
-  if (x.scalar_type() == at::kFloat) {
-    apply(norm, with_silu, x.const_data_ptr<float>(), y.mutable_data_ptr<float>(), x.sizes());
-  } else {
-    apply(norm, with_silu, static_cast<const Bf16*>(x.const_data_ptr()),
-          static_cast<Bf16*>(y.mutable_data_ptr()), x.sizes());
-  }
+at::Tensor activated(const GroupNorm& norm, const at::Tensor& x) {
+  return norm.activation == Activation::kSilu ? at::silu(x) : x;
 }
 
-// Other devices have their own kernels, some of which give another memory format than they take.
-at::Tensor aten_group_norm(const GroupNorm& norm, const at::Tensor& x) {
-  if (x.is_meta()) return at::empty_like(x);
-  return at::group_norm(x, norm.groups, norm.weight.to(x.scalar_type()), norm.bias.to(x.scalar_type()),
-                        norm.eps)
-      .contiguous(at::MemoryFormat::ChannelsLast);
+// [B, C] over the positions.
+at::Tensor over_positions(const at::Tensor& x) {
+  return x.unsqueeze(-1).unsqueeze(-1);
 }
 
 }  // namespace
 
-GroupNorm::GroupNorm(const weights::Scope& scope, int64_t channels, int64_t num_groups, double epsilon)
+GroupNorm::GroupNorm(const weights::Scope& scope, int64_t channels, int64_t num_groups, double epsilon,
+                     Activation then)
     : GroupNorm(scope.with_dtype(at::kFloat).tensor("weight", {channels}),
-                scope.with_dtype(at::kFloat).tensor("bias", {channels}), num_groups, epsilon) {
+                scope.with_dtype(at::kFloat).tensor("bias", {channels}), num_groups, epsilon, then) {
   role = scope.name();
 }
 
 GroupNorm::GroupNorm(const at::Tensor& channel_weight, const at::Tensor& channel_bias, int64_t num_groups,
-                     double epsilon)
+                     double epsilon, Activation then)
     : groups(num_groups),
       eps(epsilon),
+      activation(then),
       weight(channel_weight.to(at::kFloat).contiguous()),
       bias(channel_bias.to(at::kFloat).contiguous()) {
   TESSERA_CHECK(groups > 0 && weight.numel() % groups == 0, "{} channels in {} groups", weight.numel(),
                 groups);
+  TESSERA_CHECK(then == Activation::kNone || then == Activation::kSilu, "group norm with another activation");
 }
 
-void GroupNorm::tell_operation(const at::Tensor& x, int64_t flops) const {
+void GroupNorm::tell_operation(const at::Tensor& x) const {
+  const int64_t flops = activation == Activation::kNone ? 8 : 9;
   tell("group_norm", role, x, flops * x.numel(), {&x, &weight, &bias});
 }
 
 at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
-  tell_operation(x, 8);
-  if (!x.is_cpu()) return aten_group_norm(*this, x);
-  at::Tensor y = at::empty_like(x);
-  apply(*this, false, x, y);
-  return y;
-}
-
-at::Tensor GroupNorm::silu(const at::Tensor& x) const {
-  tell_operation(x, 9);
-  if (!x.is_cpu()) return at::silu(aten_group_norm(*this, x));
-  at::Tensor y = at::empty_like(x);
-  apply(*this, true, x, y);
-  return y;
-}
-
-void GroupNorm::silu_(at::Tensor& x) const {
-  tell_operation(x, 9);
-  if (!x.is_cpu()) {
-    x = at::silu(aten_group_norm(*this, x));
-    return;
-  }
-  apply(*this, true, x, x);
-}
-
-ChannelMaps GroupNorm::maps(const at::Tensor& x) const {
-  tell_operation(x, 9);  // whoever asks for them applies them, with SiLU
+  if (x.is_cpu()) return apply(maps(moments(x)), x);
   check_input(*this, x);
-  return x.scalar_type() == at::kFloat
-             ? channel_maps(*this, x.const_data_ptr<float>(), x.sizes())
-             : channel_maps(*this, static_cast<const Bf16*>(x.const_data_ptr()), x.sizes());
+  tell_operation(x);
+  if (x.is_meta()) return at::empty_like(x);
+  // Other devices have a kernel for all of it, which may give another memory format than it takes.
+  return activated(*this, at::group_norm(x, groups, weight.to(x.scalar_type()), bias.to(x.scalar_type()), eps)
+                              .contiguous(at::MemoryFormat::ChannelsLast));
+}
+
+at::Tensor GroupNorm::take(at::Tensor x) const {
+  if (!x.is_cpu() || x.use_count() > 1) return (*this)(x);
+  apply_into(x, maps(moments(x)), x);
+  return x;
+}
+
+at::Tensor GroupNorm::moments(const at::Tensor& x, const at::Tensor& offset) const {
+  check_input(*this, x);
+  tell_operation(x);
+  if (x.is_meta()) return at::empty({x.size(0), groups, 2}, x.options().dtype(at::kDouble));
+  if (!x.is_cpu()) {
+    const at::Tensor wide = offset.defined() ? x.to(at::kFloat) + over_positions(offset) : x.to(at::kFloat);
+    const auto [variance, mean] =
+        at::var_mean(wide.contiguous().view({x.size(0), groups, -1}), {2}, /*correction=*/0);
+    return at::stack({mean, variance}, -1).to(at::kDouble);
+  }
+  const at::Tensor added = offset.defined() ? offset.to(at::kFloat).contiguous() : offset;
+  return x.scalar_type() == at::kFloat ? moments_of<float>(*this, x, added)
+                                       : moments_of<Bf16>(*this, x, added);
+}
+
+ChannelMaps GroupNorm::maps(const at::Tensor& moments, const at::Tensor& offset) const {
+  const auto of_channels = [&](const at::Tensor& of_groups) {
+    return of_groups.repeat_interleave(weight.numel() / groups, 1);
+  };
+  const at::Tensor inverse = (moments.select(2, 1).to(at::kDouble) + eps).sqrt().reciprocal();
+  at::Tensor mean = of_channels(moments.select(2, 0));
+  if (offset.defined()) mean = mean - offset;
+  return {mean.to(at::kFloat), (of_channels(inverse) * weight).to(at::kFloat), bias};
+}
+
+at::Tensor GroupNorm::apply(const ChannelMaps& maps, const at::Tensor& x) const {
+  const at::Tensor y = at::empty(x.sizes(), x.options(), at::MemoryFormat::ChannelsLast);
+  apply_into(y, maps, x);
+  return y;
+}
+
+void GroupNorm::apply_into(const at::Tensor& y, const ChannelMaps& maps, const at::Tensor& x) const {
+  check_input(*this, x);
+  check_input(*this, y);
+  if (x.is_meta() || x.numel() == 0) return;
+  if (!x.is_cpu()) {
+    const at::Tensor centred = x.to(at::kFloat) - over_positions(maps.mean);
+    y.copy_(activated(
+        *this, at::addcmul(over_positions(maps.bias.unsqueeze(0)), centred, over_positions(maps.scale))));
+  } else if (x.scalar_type() == at::kFloat) {
+    apply_maps<float>(*this, maps, x, y);
+  } else {
+    apply_maps<Bf16>(*this, maps, x, y);
+  }
 }
 
 void map_silu(const float* x, float* y, int64_t positions, int64_t channels, ChannelMap map) {

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "ops/gemm.h"
 #include "ops/kernel.h"
 #include "weights/scope.h"
 
@@ -24,29 +25,39 @@ struct ChannelMaps {
 };
 
 // y = (x - mean) / sqrt(variance + eps) * weight + bias, with the moments of each group of channels of a
-// sample. Moments are fp32 over a few positions, shifted by the first of them, and merged in double: a large
-// mean with a small variance stays exact. On the CPU x must be channels-last, in fp32 or bf16 (checked);
-// results have its dtype. 8 FLOPs an element, 9 with SiLU.
+// sample, and then SiLU where the network has it there. Moments are fp32 over a few positions, shifted by the
+// first of them, and merged in double: a large mean with a small variance stays exact. On the CPU x must be
+// channels-last, in fp32 or bf16 (checked); results have its dtype. 8 FLOPs an element, 9 with SiLU.
 struct GroupNorm {
   GroupNorm() = default;
-  // Reads `weight` and `bias` [channels]. `groups` divides `channels` (checked).
-  GroupNorm(const weights::Scope& scope, int64_t channels, int64_t groups, double eps);
-  GroupNorm(const at::Tensor& weight, const at::Tensor& bias, int64_t groups, double eps);
+  // Reads `weight` and `bias` [channels]. `groups` divides `channels` (checked). `activation`: none or SiLU.
+  GroupNorm(const weights::Scope& scope, int64_t channels, int64_t groups, double eps,
+            Activation activation = Activation::kNone);
+  GroupNorm(const at::Tensor& weight, const at::Tensor& bias, int64_t groups, double eps,
+            Activation activation = Activation::kNone);
 
   at::Tensor operator()(const at::Tensor& x) const;  // [B, C, H, W], a new tensor
-  at::Tensor silu(const at::Tensor& x) const;        // followed by SiLU
-  void silu_(at::Tensor& x) const;                   // the same in place
+  // The same into the memory of x, where nobody else has it.
+  at::Tensor take(at::Tensor x) const;
 
-  // What normalises x [B, C, H, W] on the CPU, for those who apply it as they read.
-  ChannelMaps maps(const at::Tensor& x) const;
+  // In steps, for those who have a part of the picture, or apply the map as they read. `offset` [B, C]: is
+  // added to x first, where it is defined. The moments of x: double [B, groups, 2], mean and biased variance.
+  // Tells the hook of all steps.
+  at::Tensor moments(const at::Tensor& x, const at::Tensor& offset = {}) const;
+  // What normalises a sample that has these moments, fp32 or double [B, groups, 2].
+  ChannelMaps maps(const at::Tensor& moments, const at::Tensor& offset = {}) const;
+  // What comes of x, or of some rows of it: a new tensor; into `y`, which may be x.
+  at::Tensor apply(const ChannelMaps& maps, const at::Tensor& x) const;
+  void apply_into(const at::Tensor& y, const ChannelMaps& maps, const at::Tensor& x) const;
 
   int64_t groups = 1;
   double eps = 0;
+  Activation activation = Activation::kNone;
   at::Tensor weight, bias;  // fp32 [C]
   std::string role = {};    // place of the weights in the checkpoint, for Operation
 
  private:
-  void tell_operation(const at::Tensor& x, int64_t flops) const;
+  void tell_operation(const at::Tensor& x) const;
 };
 
 // y = SiLU of the map, in fp32. x and y [positions, channels].

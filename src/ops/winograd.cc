@@ -56,6 +56,7 @@ struct Image {
   const T* x;
   T* y;
   int64_t height, width, in, out;
+  const T *above, *below;  // rows of x around it, [width, in], or null
 
   int64_t tile_columns() const { return (width + 1) / 2; }
   int64_t tiles() const { return (height + 1) / 2 * tile_columns(); }
@@ -88,20 +89,23 @@ struct Scratch {
 template <typename T>
 class PlainRows {
  public:
-  PlainRows(const Image<T>& image, int64_t /*tiles*/) : image_(image), zeros_(image.in) {}
+  PlainRows(const Image<T>& image, int64_t /*tiles*/)
+      : image_(image),
+        rows_{image.x, image.height, image.height, image.width, image.in, image.above, image.below},
+        zeros_(image.in) {}
 
   template <typename V>
   void transform(int64_t first, int64_t count, V* v) {
     for (int64_t t = 0; t < count; ++t) {
       const int64_t row = (first + t) / image_.tile_columns(), column = (first + t) % image_.tile_columns();
-      transform_input(winograd_tile(image_.x, image_.height, image_.height, image_.width, image_.in,
-                                    2 * row - 1, 2 * column - 1, zeros_.data()),
-                      image_.in, v + t * image_.in, count * image_.in);
+      transform_input(winograd_tile(rows_, 2 * row - 1, 2 * column - 1, zeros_.data()), image_.in,
+                      v + t * image_.in, count * image_.in);
     }
   }
 
  private:
   const Image<T>& image_;
+  ImageRows<T> rows_;
   std::vector<T> zeros_;
 };
 
@@ -114,7 +118,10 @@ class NormalisedRows {
       : image_(image),
         map_(map),
         capacity_(std::min(image.height, 2 * ((tiles - 1) / image.tile_columns() + 2) + 2)),
-        rows_(new float[capacity_ * image.width * image.in]),
+        ring_(new float[capacity_ * image.width * image.in]),
+        above_(widened(image.above)),
+        below_(widened(image.below)),
+        rows_{ring_.get(), capacity_, image.height, image.width, image.in, above_.get(), below_.get()},
         zeros_(image.in) {}
 
   template <typename V>
@@ -122,23 +129,32 @@ class NormalisedRows {
     const int64_t columns = image_.tile_columns(), row_size = image_.width * image_.in;
     const int64_t end = std::min(image_.height, (first + count - 1) / columns * 2 + 3);
     for (next_ = std::max(next_, first / columns * 2 - 1); next_ < end; ++next_) {
-      map_silu(image_.x + next_ * row_size, rows_.get() + next_ % capacity_ * row_size, image_.width,
+      map_silu(image_.x + next_ * row_size, ring_.get() + next_ % capacity_ * row_size, image_.width,
                image_.in, map_);
     }
     for (int64_t t = 0; t < count; ++t) {
       const int64_t row = (first + t) / columns, column = (first + t) % columns;
-      transform_input(winograd_tile<float>(rows_.get(), capacity_, image_.height, image_.width, image_.in,
-                                           2 * row - 1, 2 * column - 1, zeros_.data()),
-                      image_.in, v + t * image_.in, count * image_.in);
+      transform_input(winograd_tile(rows_, 2 * row - 1, 2 * column - 1, zeros_.data()), image_.in,
+                      v + t * image_.in, count * image_.in);
     }
   }
 
  private:
+  // A row around the image, which has been normalised where it comes from.
+  std::unique_ptr<float[]> widened(const T* row) const {
+    if (row == nullptr) return nullptr;
+    std::unique_ptr<float[]> wide(new float[image_.width * image_.in]);
+    for (int64_t i = 0; i < image_.width * image_.in; ++i) wide[i] = load(row[i]);
+    return wide;
+  }
+
   const Image<T>& image_;
   ChannelMap map_;
   int64_t capacity_;
   int64_t next_ = 0;
-  std::unique_ptr<float[]> rows_;  // [capacity, width, in]
+  std::unique_ptr<float[]> ring_;           // [capacity, width, in]
+  std::unique_ptr<float[]> above_, below_;  // [width, in]
+  ImageRows<float> rows_;
   std::vector<float> zeros_;
 };
 
@@ -183,7 +199,8 @@ void convolve(const Image<T>& image, const T* taps, const float* bias, bool add,
 }
 
 template <typename T, typename V>
-void convolve(const Winograd& conv, const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps) {
+void convolve(const Winograd& conv, const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps,
+              const Halo& halo) {
   const int64_t pixels = x.size(2) * x.size(3);
   const auto* taps = static_cast<const T*>(conv.taps.const_data_ptr());
   const float* bias = conv.bias.const_data_ptr<float>();
@@ -193,7 +210,9 @@ void convolve(const Winograd& conv, const at::Tensor& x, at::Tensor& y, bool add
                          x.size(2),
                          x.size(3),
                          conv.in_channels,
-                         conv.out_channels};
+                         conv.out_channels,
+                         halo_row<T>(halo.above, b),
+                         halo_row<T>(halo.below, b)};
     if (maps) {
       convolve<V>(image, taps, bias, add, maps->sample(b));
     } else {
@@ -223,15 +242,17 @@ Winograd::Winograd(const at::Tensor& weight, const at::Tensor& bias_vector, at::
   taps = make_taps(weight, filter, dtype);
 }
 
-void Winograd::operator()(const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps) const {
+void Winograd::operator()(const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps,
+                          const std::optional<Halo>& halo) const {
   TESSERA_CHECK(x.scalar_type() == taps.scalar_type() && y.scalar_type() == taps.scalar_type(),
                 "convolution of {} in {}", c10::toString(x.scalar_type()), c10::toString(taps.scalar_type()));
+  const Halo around = checked_halo(halo, x);
   if (taps.scalar_type() == at::kFloat) {
-    convolve<float, float>(*this, x, y, add, maps);
+    convolve<float, float>(*this, x, y, add, maps, around);
   } else if (is_multiplied(at::kBFloat16)) {
-    convolve<Bf16, Bf16>(*this, x, y, add, maps);
+    convolve<Bf16, Bf16>(*this, x, y, add, maps, around);
   } else {
-    convolve<Bf16, float>(*this, x, y, add, maps);
+    convolve<Bf16, float>(*this, x, y, add, maps, around);
   }
 }
 

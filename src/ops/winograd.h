@@ -5,7 +5,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "ops/group_norm.h"
+#include "ops/halo.h"
 
 namespace tessera::ops {
 
@@ -20,8 +23,10 @@ struct Winograd {
   Winograd(const at::Tensor& weight, const at::Tensor& bias, at::ScalarType dtype);
 
   // y = conv(x), or y += conv(x). x [B, in, H, W], y [B, out, H, W], both channels-last, in `dtype`. With
-  // `maps` the input is SiLU of the maps of x, which is never rounded nor written as a whole.
-  void operator()(const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps = nullptr) const;
+  // `maps` the input is SiLU of the maps of x, which is never rounded nor written as a whole. `halo`: a row
+  // of the input on each side, channels-last, in `dtype`.
+  void operator()(const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps = nullptr,
+                  const std::optional<Halo>& halo = {}) const;
 
   int64_t in_channels, out_channels;
   at::Tensor taps;  // 16, as make_taps of nn/winograd_tiles.h lays them out

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/error.h"
 #include "ops/choices.h"
 #include "ops/gemm.h"
 
@@ -149,6 +150,18 @@ void multiply(const Bf16* a, const Bf16* b, float* c, int64_t rows, int64_t in, 
   const auto* left = reinterpret_cast<const at::BFloat16*>(a);
   const auto* right = reinterpret_cast<const at::BFloat16*>(b);
   at::native::cpublas::brgemm(rows, panel, in, in, panel, panel, false, left, right, c, true);
+}
+
+Halo checked_halo(const std::optional<Halo>& halo, const at::Tensor& x) {
+  if (!halo) return {};
+  const auto checked = [&](const at::Tensor& row) {
+    if (!row.defined()) return row;
+    TESSERA_CHECK(row.size(0) == x.size(0) && row.size(1) == x.size(1) && row.size(2) == 1 &&
+                      row.size(3) == x.size(3) && row.scalar_type() == x.scalar_type(),
+                  "a halo of {} around {}", fmt::join(row.sizes(), " x "), fmt::join(x.sizes(), " x "));
+    return row.contiguous(at::MemoryFormat::ChannelsLast);
+  };
+  return {checked(halo->above), checked(halo->below)};
 }
 
 }  // namespace tessera::ops

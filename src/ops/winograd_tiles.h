@@ -8,8 +8,10 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "ops/halo.h"
 #include "ops/kernel.h"
 
 namespace tessera::ops {
@@ -44,18 +46,41 @@ struct WinogradTile {
   const T* pixel[16];
 };
 
-// The tile whose upper left pixel is (top, left) of an image [height, width, channels], of which x holds
-// `rows` in turn: row r at r modulo `rows`. Pixels outside are `zeros`.
+// The rows of an image [height, width, channels], of which x holds `held` in turn: row r at r modulo `held`.
+// Those around it are null at the edges of the picture, where zeros are.
 template <typename T>
-WinogradTile<T> winograd_tile(const T* x, int64_t rows, int64_t height, int64_t width, int64_t channels,
-                              int64_t top, int64_t left, const T* zeros) {
+struct ImageRows {
+  const T* x;
+  int64_t held, height, width, channels;
+  const T *above, *below;
+
+  const T* row(int64_t r) const {
+    if (r >= 0 && r < height) return x + r % held * width * channels;
+    return r == -1 ? above : r == height ? below : nullptr;
+  }
+};
+
+// The tile whose upper left pixel is (top, left). Pixels outside are `zeros`.
+template <typename T>
+WinogradTile<T> winograd_tile(const ImageRows<T>& rows, int64_t top, int64_t left, const T* zeros) {
   WinogradTile<T> tile;
-  for (int64_t i = 0; i < 16; ++i) {
-    const int64_t row = top + i / 4, column = left + i % 4;
-    const bool inside = row >= 0 && row < height && column >= 0 && column < width;
-    tile.pixel[i] = inside ? x + (row % rows * width + column) * channels : zeros;
+  for (int64_t i = 0; i < 4; ++i) {
+    const T* const row = rows.row(top + i);
+    for (int64_t j = 0; j < 4; ++j) {
+      const bool inside = row != nullptr && left + j >= 0 && left + j < rows.width;
+      tile.pixel[4 * i + j] = inside ? row + (left + j) * rows.channels : zeros;
+    }
   }
   return tile;
+}
+
+// A halo of one row on each side of x, such that pointers to a sample's are to [W, C]; checked.
+Halo checked_halo(const std::optional<Halo>& halo, const at::Tensor& x);
+
+// The row of a sample that a halo gives, null where it has none.
+template <typename T>
+const T* halo_row(const at::Tensor& halo, int64_t b) {
+  return halo.defined() ? static_cast<const T*>(halo.const_data_ptr()) + b * halo.stride(0) : nullptr;
 }
 
 // v[tap * stride + c] = (B^T d B)[tap] of every channel, with the rows of B^T d being d0 - d2, d1 + d2,

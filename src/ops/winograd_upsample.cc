@@ -68,9 +68,9 @@ TESSERA_INLINE void transform_products(const Products& m, int64_t channels, cons
 // One sample: x [height, width, in], y [2 height, 2 width, out].
 template <typename T>
 struct Image {
-  const T* x;
+  ImageRows<T> x;
   T* y;
-  int64_t height, width, in, out;
+  int64_t height, width, out;
 
   // There is a corner before and after every pixel.
   int64_t tile_columns() const { return (width + kCorners) / kCorners; }
@@ -78,7 +78,7 @@ struct Image {
 
   WinogradTile<T> tile(int64_t index, const T* zeros) const {
     const int64_t row = index / tile_columns() * kCorners, column = index % tile_columns() * kCorners;
-    return winograd_tile(x, height, height, width, in, row - 1, column - 1, zeros);
+    return winograd_tile(x, row - 1, column - 1, zeros);
   }
 
   // Where the rows of a tile go that lie before (phase 0) or after its corners, from `channel` on. What lies
@@ -113,17 +113,17 @@ template <typename T, typename V>
 void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, int64_t first, int64_t count,
                     Scratch<T, V>& scratch) {
   const int64_t panel = winograd_panel(image.out);
-  const int64_t stride = count * image.in, product_stride = count * panel;
+  const int64_t stride = count * image.x.channels, product_stride = count * panel;
   for (int64_t t = 0; t < count; ++t) {
-    transform_input(image.tile(first + t, scratch.zeros.data()), image.in,
-                    scratch.input.data() + t * image.in, stride);
+    transform_input(image.tile(first + t, scratch.zeros.data()), image.x.channels,
+                    scratch.input.data() + t * image.x.channels, stride);
   }
   float* products = scratch.products.data();
   for (int64_t channel = 0; channel < image.out; channel += panel) {
     for (int64_t tap = 0; tap < kTaps * kTaps; ++tap) {
       const int64_t source = kRowOfTap[tap / kTaps] * 4 + kRowOfTap[tap % kTaps];
-      multiply(scratch.input.data() + source * stride, taps + (tap * image.out + channel) * image.in,
-               products + tap * product_stride, count, image.in, panel, scratch.wide.data());
+      multiply(scratch.input.data() + source * stride, taps + (tap * image.out + channel) * image.x.channels,
+               products + tap * product_stride, count, image.x.channels, panel, scratch.wide.data());
     }
     for (int64_t t = 0; t < count; ++t) {
       for (int64_t phase = 0; phase < 2; ++phase) {
@@ -141,10 +141,10 @@ void convolve_tiles(const Image<T>& image, const T* taps, const float* bias, int
 
 template <typename V, typename T>
 void convolve(const Image<T>& image, const T* taps, const float* bias) {
-  const int64_t per_block = winograd_run(image.tiles(), image.in);
+  const int64_t per_block = winograd_run(image.tiles(), image.x.channels);
   const int64_t blocks = (image.tiles() + per_block - 1) / per_block;
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-    Scratch<T, V> scratch(per_block, image.in, winograd_panel(image.out));
+    Scratch<T, V> scratch(per_block, image.x.channels, winograd_panel(image.out));
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * per_block;
       convolve_tiles(image, taps, bias, first, std::min(per_block, image.tiles() - first), scratch);
@@ -153,15 +153,18 @@ void convolve(const Image<T>& image, const T* taps, const float* bias) {
 }
 
 template <typename T, typename V>
-void convolve(const WinogradUpsample& conv, const at::Tensor& x, at::Tensor& y) {
-  const int64_t pixels = x.size(2) * x.size(3);
+void convolve(const WinogradUpsample& conv, const at::Tensor& x, at::Tensor& y, const Halo& halo) {
+  const int64_t height = x.size(2), width = x.size(3), pixels = height * width;
   for (int64_t b = 0; b < x.size(0); ++b) {
-    const Image<T> image{static_cast<const T*>(x.const_data_ptr()) + b * pixels * conv.in_channels,
-                         static_cast<T*>(y.mutable_data_ptr()) + b * 4 * pixels * conv.out_channels,
-                         x.size(2),
-                         x.size(3),
-                         conv.in_channels,
-                         conv.out_channels};
+    const ImageRows<T> rows{static_cast<const T*>(x.const_data_ptr()) + b * pixels * conv.in_channels,
+                            height,
+                            height,
+                            width,
+                            conv.in_channels,
+                            halo_row<T>(halo.above, b),
+                            halo_row<T>(halo.below, b)};
+    const Image<T> image{rows, static_cast<T*>(y.mutable_data_ptr()) + b * 4 * pixels * conv.out_channels,
+                         height, width, conv.out_channels};
     convolve<V>(image, static_cast<const T*>(conv.taps.const_data_ptr()), conv.bias.const_data_ptr<float>());
   }
 }
@@ -193,19 +196,20 @@ WinogradUpsample::WinogradUpsample(const at::Tensor& weight, const at::Tensor& b
   taps = make_taps(weight, filter, dtype);
 }
 
-at::Tensor WinogradUpsample::operator()(const at::Tensor& x) const {
+at::Tensor WinogradUpsample::operator()(const at::Tensor& x, const std::optional<Halo>& halo) const {
   TESSERA_CHECK(x.scalar_type() == taps.scalar_type() && x.size(1) == in_channels,
                 "upsampling of {} channels of {} in {}", x.size(1), c10::toString(x.scalar_type()),
                 c10::toString(taps.scalar_type()));
   TESSERA_CHECK(x.is_contiguous(at::MemoryFormat::ChannelsLast), "upsampling needs channels-last");
   at::Tensor y = at::empty({x.size(0), out_channels, 2 * x.size(2), 2 * x.size(3)}, x.options(),
                            at::MemoryFormat::ChannelsLast);
+  const Halo around = checked_halo(halo, x);
   if (x.scalar_type() == at::kFloat) {
-    convolve<float, float>(*this, x, y);
+    convolve<float, float>(*this, x, y, around);
   } else if (is_multiplied(at::kBFloat16)) {
-    convolve<Bf16, Bf16>(*this, x, y);
+    convolve<Bf16, Bf16>(*this, x, y, around);
   } else {
-    convolve<Bf16, float>(*this, x, y);
+    convolve<Bf16, float>(*this, x, y, around);
   }
   return y;
 }

@@ -10,6 +10,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
+#include "ops/halo.h"
+
 namespace tessera::ops {
 
 // Faster than the direct convolution where `winograd_is_faster`.
@@ -19,8 +23,9 @@ struct WinogradUpsample {
   // summed in fp32.
   WinogradUpsample(const at::Tensor& weight, const at::Tensor& bias, at::ScalarType dtype);
 
-  // x [B, in, H, W] -> [B, out, 2 H, 2 W], both channels-last, in `dtype` (checked).
-  at::Tensor operator()(const at::Tensor& x) const;
+  // x [B, in, H, W] -> [B, out, 2 H, 2 W], both channels-last, in `dtype` (checked). `halo`: a row of x on
+  // each side, likewise.
+  at::Tensor operator()(const at::Tensor& x, const std::optional<Halo>& halo = {}) const;
 
   int64_t in_channels, out_channels;
   at::Tensor taps;  // 7 x 7, as make_taps of nn/winograd_tiles.h lays them out

@@ -12,16 +12,31 @@ namespace {
 // `part` of `whole`, in units that all but the last fill.
 Range in_units(const Range& whole, int64_t index, int64_t parts, int64_t unit) {
   const Range units = split_evenly((whole.length + unit - 1) / unit, index, parts);
-  const int64_t end = std::min(units.end() * unit, whole.length);
-  return {whole.begin + units.begin * unit, end - units.begin * unit};
+  const int64_t begin = std::min(units.begin * unit, whole.length);
+  return {whole.begin + begin, std::min(units.end() * unit, whole.length) - begin};
 }
 
 }  // namespace
 
 Cut::Cut(Grid all, GridAxis cut_axis, int64_t patch_count, int64_t rank_count, int64_t unit_lines)
     : grid(all), axis(cut_axis), patches(patch_count), ranks(rank_count), unit(unit_lines) {
-  TESSERA_CHECK(unit >= 1 && patches >= 1 && ranks >= 1 && patches * ranks <= (lines() + unit - 1) / unit,
+  TESSERA_CHECK(unit >= 1 && patches >= 1 && ranks >= 1 && patches <= (lines() + unit - 1) / unit,
                 "{} patches on {} ranks, {} lines in units of {}", patches, ranks, lines(), unit);
+}
+
+Cut Cut::coarser() const {
+  TESSERA_CHECK(axis == GridAxis::kRows && patches == 1 && (unit % 2 == 0 || ranks == 1),
+                "a cut in units of {} rows cannot be made coarser", unit);
+  return {{grid.frames, (grid.rows + 1) / 2, (grid.columns + 1) / 2},
+          axis,
+          1,
+          ranks,
+          std::max<int64_t>(unit / 2, 1)};
+}
+
+Cut Cut::finer() const {
+  TESSERA_CHECK(axis == GridAxis::kRows && patches == 1, "only a cut along rows can be made finer");
+  return {{grid.frames, 2 * grid.rows, 2 * grid.columns}, axis, 1, ranks, 2 * unit};
 }
 
 Range Cut::part(int64_t patch, int64_t rank) const {

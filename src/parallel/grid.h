@@ -29,7 +29,8 @@ enum class GridAxis { kFrames, kRows };
 struct Cut {
   // A whole grid on one rank.
   explicit Cut(Grid grid) : Cut(grid, GridAxis::kRows, 1, 1) {}
-  // Every rank needs a unit of every patch (checked). A rest of less than a unit goes with the last one.
+  // Every patch needs a unit (checked). The last unit may be short; ranks beyond the number of units get
+  // nothing.
   Cut(Grid grid, GridAxis axis, int64_t patches, int64_t ranks, int64_t unit = 1);
 
   Grid grid;
@@ -38,6 +39,11 @@ struct Cut {
 
   int64_t lines() const { return axis == GridAxis::kRows ? grid.rows : grid.frames; }
   Range all_patches() const { return {0, patches}; }
+
+  // The grid of half as many rows and columns, rounded up, and that of twice as many, cut along rows at the
+  // same places: of the former `unit` is even where there is more than one part (checked).
+  Cut coarser() const;
+  Cut finer() const;
 
   // Lines of `rank` in `patch`.
   Range part(int64_t patch, int64_t rank) const;

@@ -11,7 +11,10 @@
 namespace tessera::parallel {
 namespace {
 
-constexpr int64_t kDefaultWarmupSteps = 1;
+constexpr int64_t kDefaultWarmupSteps = 1, kDefaultDisplacedWarmupSteps = 4;
+// Of the coarsest scale, on a rank: with fewer rows what old moments are corrected by is too far from the
+// whole, and pictures turn black (mit-han-lab/distrifuser, issue 7: 8 and 12 rows on 4 ranks).
+constexpr int64_t kFewRows = 4;
 
 int64_t cfg_degree(const ParallelOptions& options) {
   return options.use_cfg_parallel ? 2 : 1;
@@ -24,8 +27,11 @@ GridAxis axis_of(const ParallelOptions& options, const Workload& workload) {
   return workload.token_rows >= std::min(needed, workload.token_frames) ? GridAxis::kRows : GridAxis::kFrames;
 }
 
+// What can be dealt out of them: units of rows, or frames.
 int64_t lines_of(const ParallelOptions& options, const Workload& workload) {
-  return axis_of(options, workload) == GridAxis::kRows ? workload.token_rows : workload.token_frames;
+  return axis_of(options, workload) == GridAxis::kRows
+             ? (workload.token_rows + workload.row_unit - 1) / workload.row_unit
+             : workload.token_frames;
 }
 
 // Rules that tie degrees to the model and the request. All degrees are at least 1.
@@ -39,21 +45,33 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
   };
   const int64_t data = options.data_parallel_degree, stages = options.pipefusion_parallel_degree,
                 tensor = options.tensor_parallel_degree, ulysses = options.ulysses_degree,
-                ring = options.ring_degree;
+                ring = options.ring_degree, displaced = options.displaced_patch_degree;
   require(data <= workload.pictures, fmt::format("{} needs as many pictures, the request has {}",
                                                  given("data_parallel_degree", data), workload.pictures));
   require(!options.use_cfg_parallel || workload.guided,
           fmt::format("{} needs a guidance scale above 1", field("use_cfg_parallel")));
-  require(stages <= workload.blocks,
+  require(
+      workload.has_streams || stages == 1,
+      fmt::format(
+          "{}: PipeFusion does not exist for this model, a U-Net, whose blocks take from each other's middle",
+          given("pipefusion_parallel_degree", stages)));
+  require(!workload.has_streams || stages <= workload.blocks,
           fmt::format("{} needs a block for each stage, the model has {}",
                       given("pipefusion_parallel_degree", stages), workload.blocks));
   require(
       tensor * ulysses <= workload.heads,
       fmt::format("{} x {} needs a head for each rank, the model has {}",
                   given("tensor_parallel_degree", tensor), given("ulysses_degree", ulysses), workload.heads));
+  const std::string row = workload.row_unit == 1 ? "a row of tokens" : "a row of the coarsest scale";
   require(ring * ulysses <= lines_of(options, workload),
-          fmt::format("{} x {} needs a row of tokens for each rank, there are {}", given("ring_degree", ring),
-                      given("ulysses_degree", ulysses), lines_of(options, workload)));
+          fmt::format("{} x {} needs {} for each rank, there are {}", given("ring_degree", ring),
+                      given("ulysses_degree", ulysses), row, lines_of(options, workload)));
+  require(displaced <= lines_of(options, workload),
+          fmt::format("{} needs {} for each rank, there are {}", given("displaced_patch_degree", displaced),
+                      row, lines_of(options, workload)));
+  require(displaced == 1 || (ring * ulysses == 1 && stages == 1),
+          fmt::format("{} cannot be combined with {}, {} or {}", given("displaced_patch_degree", displaced),
+                      field("ulysses_degree"), field("ring_degree"), field("pipefusion_parallel_degree")));
   require(options.split_scheme != SplitScheme::k2d || near_square(tensor).first > 1,
           fmt::format("{} 2d needs a {} that is a product (4, 6, 8, 9, ...), not {}", field("split_scheme"),
                       field("tensor_parallel_degree"), tensor));
@@ -153,7 +171,6 @@ std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, cons
                                      field("pipefusion_parallel_degree")));
     };
     need(options.num_pipeline_patch.has_value(), "num_pipeline_patch");
-    need(options.warmup_steps.has_value(), "warmup_steps");
     need(!options.attn_layer_num_for_pp.empty(), "attn_layer_num_for_pp");
     return broken;
   }
@@ -181,15 +198,29 @@ std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, cons
 // Rules of the options that say how ranks work, beside the degrees. `ranks`: of the run.
 std::vector<std::string> broken_by_modes(const ParallelOptions& options, int64_t ranks) {
   std::vector<std::string> broken;
+  const bool is_displaced = options.displaced_patch_degree > 1;
+  if (options.warmup_steps && !is_displaced && options.pipefusion_parallel_degree == 1) {
+    broken.push_back(fmt::format("{} is of PipeFusion and of displaced patches: it needs {} or {} 2 or more",
+                                 field("warmup_steps"), field("pipefusion_parallel_degree"),
+                                 field("displaced_patch_degree")));
+  }
+  if (options.displaced_mode && !is_displaced)
+    broken.push_back(
+        fmt::format("{} needs {} 2 or more", field("displaced_mode"), field("displaced_patch_degree")));
+  if (is_displaced && options.simulate_ranks)
+    broken.push_back(
+        fmt::format("{} does not simulate {}", field("simulate_ranks"), field("displaced_patch_degree")));
   if (options.split_scheme && options.tensor_parallel_degree == 1)
     broken.push_back(fmt::format("{} needs {} 2 or more, such as 4", field("split_scheme"),
                                  field("tensor_parallel_degree")));
   if (options.simulate_ranks && options.degrees() == 1)
     broken.push_back(field("simulate_ranks") + " needs the degrees of the ranks to simulate");
-  if (options.text_encoder_parallel && ranks == 1) {
-    broken.push_back(fmt::format("{} is of runs with several ranks",
-                                 field("text_encoder_parallel", *options.text_encoder_parallel)));
-  }
+  const auto several = [&](const char* name, const std::optional<bool>& wish) {
+    if (wish && ranks == 1)
+      broken.push_back(fmt::format("{} is of runs with several ranks", field(name, *wish)));
+  };
+  several("text_encoder_parallel", options.text_encoder_parallel);
+  several("vae_parallel", options.vae_parallel);
   return broken;
 }
 
@@ -244,6 +275,7 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
   layout.sizes[Axis::kTensorOuter] = outer;
   layout.sizes[Axis::kUlysses] = options.ulysses_degree;
   layout.sizes[Axis::kRing] = options.ring_degree;
+  layout.sizes[Axis::kDisplaced] = options.displaced_patch_degree;
   layout.sizes[Axis::kPipeline] = options.pipefusion_parallel_degree;
   layout.sizes[Axis::kCfg] = cfg_degree(options);
   layout.sizes[Axis::kData] = options.data_parallel_degree;
@@ -256,7 +288,17 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
         std::min(options.pipefusion_parallel_degree, most_patches(options, workload)));
     layout.warmup_steps = std::min(options.warmup_steps.value_or(kDefaultWarmupSteps), workload.steps);
   }
+  if (options.displaced_patch_degree > 1) {
+    // Of a transformer nothing but attention sees the rows of others.
+    const bool has_few_rows =
+        workload.has_group_norms && lines_of(options, workload) / options.displaced_patch_degree < kFewRows;
+    layout.displaced_mode_was_changed = has_few_rows && !options.displaced_mode;
+    layout.displacement = {.mode = options.displaced_mode.value_or(
+                               has_few_rows ? DisplacedMode::kSyncGn : DisplacedMode::kCorrectedAsyncGn),
+                           .warmup_steps = options.warmup_steps.value_or(kDefaultDisplacedWarmupSteps)};
+  }
   layout.text_encoder_parallel = options.text_encoder_parallel.value_or(true);
+  layout.vae_parallel = options.vae_parallel.value_or(true);
   if (options.simulate_ranks) {
     layout.sizes = PerAxis{1};
     layout.stage_blocks = {workload.blocks};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "parallel/displaced_mode.h"
 #include "parallel/grid.h"
 #include "parallel/mesh.h"
 #include "parallel/options.h"
@@ -24,6 +25,9 @@ struct Workload {
   // them by whole frames.
   int64_t token_rows = 1;
   int64_t token_frames = 1;
+  int64_t row_unit = 1;          // rows that stay together
+  bool has_streams = true;       // blocks can be dealt to stages
+  bool has_group_norms = false;  // norms over the positions of a picture
   int64_t steps = 1;
   int64_t pictures = 1;
   bool guided = true;  // guidance scale above 1
@@ -34,8 +38,11 @@ struct Layout {
   std::vector<int64_t> stage_blocks;  // blocks of each stage, all of them one after another
   GridAxis axis = GridAxis::kRows;    // that tokens are split along
   int64_t patches = 1;                // of PipeFusion
-  int64_t warmup_steps = 0;
-  bool text_encoder_parallel = true;  // over the ranks of a replica; else each holds all of it
+  int64_t warmup_steps = 0;           // of PipeFusion
+  std::optional<Displacement> displacement = {};
+  bool displaced_mode_was_changed = false;  // from the default, which is known to fail there
+  bool text_encoder_parallel = true;        // over the ranks of a replica; else each holds all of it
+  bool vae_parallel = true;                 // over the ranks of a replica; else its first one decodes alone
 
   Range stage(int64_t rank) const;  // blocks of a rank of the pipeline
 };

@@ -7,7 +7,8 @@
 namespace tessera::parallel {
 
 std::string_view axis_name(Axis axis) {
-  constexpr std::array<std::string_view, kAxes> kNames = {"tp", "tp2", "ulysses", "ring", "pp", "cfg", "dp"};
+  constexpr std::array<std::string_view, kAxes> kNames = {"tp",        "tp2", "ulysses", "ring",
+                                                          "displaced", "pp",  "cfg",     "dp"};
   return kNames[static_cast<size_t>(axis)];
 }
 

@@ -12,19 +12,20 @@ namespace tessera::parallel {
 
 // Fastest first: neighbours on an axis further up have nearer numbers, hence the faster links. Tensor
 // parallelism in two dimensions has two axes; in one dimension the second has size 1.
-enum class Axis { kTensorInner, kTensorOuter, kUlysses, kRing, kPipeline, kCfg, kData };
-inline constexpr int64_t kAxes = 7;
+enum class Axis { kTensorInner, kTensorOuter, kUlysses, kRing, kDisplaced, kPipeline, kCfg, kData };
+inline constexpr int64_t kAxes = 8;
 inline constexpr std::array<Axis, kAxes> kAllAxes = {Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses,
-                                                     Axis::kRing,        Axis::kPipeline,    Axis::kCfg,
-                                                     Axis::kData};
+                                                     Axis::kRing,        Axis::kDisplaced,   Axis::kPipeline,
+                                                     Axis::kCfg,         Axis::kData};
 // What layers that split weights, and layers that split tokens, see as one axis.
 inline constexpr std::array<Axis, 2> kTensorAxes = {Axis::kTensorInner, Axis::kTensorOuter};
-inline constexpr std::array<Axis, 2> kSequenceAxes = {Axis::kUlysses, Axis::kRing};
+inline constexpr std::array<Axis, 3> kSequenceAxes = {Axis::kUlysses, Axis::kRing, Axis::kDisplaced};
 // The ranks that paint the same pictures together.
-inline constexpr std::array<Axis, 6> kReplicaAxes = {Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses,
-                                                     Axis::kRing,        Axis::kPipeline,    Axis::kCfg};
+inline constexpr std::array<Axis, 7> kReplicaAxes = {Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses,
+                                                     Axis::kRing,        Axis::kDisplaced,   Axis::kPipeline,
+                                                     Axis::kCfg};
 
-std::string_view axis_name(Axis axis);  // "tp", "tp2", "ulysses", "ring", "pp", "cfg", "dp"
+std::string_view axis_name(Axis axis);  // "tp", "tp2", "ulysses", "ring", "displaced", "pp", "cfg", "dp"
 
 // One number for each axis: sizes, or a rank's coordinates.
 class PerAxis {

@@ -26,13 +26,25 @@ Fields<ParallelOptions> make_fields() {
       &O::nproc, {"nproc", "Ranks to start on this host [the product of the degrees]", kRunGroup, "N", 1}));
   fields.push_back(plain_field(&O::num_pipeline_patch,
                                {"num_pipeline_patch", "PipeFusion: patches [one a stage]", kRunGroup, "N"}));
-  fields.push_back(
-      plain_field(&O::warmup_steps,
-                  {"warmup_steps", "PipeFusion: first steps on whole pictures [1]", kRunGroup, "N", 0}));
+  fields.push_back(choice_field<O, std::optional<DisplacedMode>, DisplacedMode>(
+      &O::displaced_mode,
+      {"displaced_mode",
+       "Displaced patches: what is old [corrected_async_gn; sync_gn where few rows make that fail]",
+       kRunGroup, "MODE"},
+      displaced_modes()));
+  fields.push_back(plain_field(
+      &O::warmup_steps,
+      {"warmup_steps",
+       "First steps on whole pictures (PipeFusion [1]), or in which all is fresh (displaced patches [4])",
+       kRunGroup, "N", 0}));
   fields.push_back(plain_field(
       &O::text_encoder_parallel,
       {"text_encoder_parallel",
        "The text encoder split over the ranks of a picture [default], or whole on each", kRunGroup}));
+  fields.push_back(plain_field(
+      &O::vae_parallel,
+      {"vae_parallel", "A picture decoded by all its ranks, each some of its rows [default], or by one",
+       kRunGroup}));
   fields.push_back(plain_field(
       &O::simulate_ranks,
       {"simulate_ranks",

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/fields.h"
+#include "parallel/displaced_mode.h"
 
 namespace tessera::parallel {
 
@@ -20,12 +21,15 @@ struct ParallelOptions {
   int64_t pipefusion_parallel_degree = 1;
   int64_t ring_degree = 1;
   int64_t ulysses_degree = 1;
+  int64_t displaced_patch_degree = 1;
   int64_t tensor_parallel_degree = 1;
   std::optional<SplitScheme> split_scheme;
   std::optional<int64_t> num_pipeline_patch;
-  std::optional<int64_t> warmup_steps;
+  std::optional<DisplacedMode> displaced_mode;
+  std::optional<int64_t> warmup_steps;         // of PipeFusion, of displaced patches
   std::vector<int64_t> attn_layer_num_for_pp;  // blocks of each stage; empty: balanced
   std::optional<bool> text_encoder_parallel;
+  std::optional<bool> vae_parallel;
   bool simulate_ranks = false;  // one rank does what all would, one after the other
 
   int64_t degrees() const;  // product
@@ -49,6 +53,8 @@ inline constexpr Degree kDegrees[] = {
      "PipeFusion: stages of the blocks [1]"},
     {"ring_degree", &ParallelOptions::ring_degree, "Ring Attention: ranks that share rows [1]"},
     {"ulysses_degree", &ParallelOptions::ulysses_degree, "Ulysses: ranks that share rows, then heads [1]"},
+    {"displaced_patch_degree", &ParallelOptions::displaced_patch_degree,
+     "DistriFusion: ranks that share rows and see the others' as of the step before [1]"},
     {"tensor_parallel_degree", &ParallelOptions::tensor_parallel_degree,
      "Ranks that share the weights of a layer [1]"}};
 

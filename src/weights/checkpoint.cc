@@ -79,7 +79,7 @@ at::Tensor whole_tensor(const std::shared_ptr<SafetensorsFile>& file, const Tens
   MemoryCounter::add_view(const_cast<std::byte*>(bytes.data()), held_bytes);
   return at::from_blob(
       const_cast<std::byte*>(bytes.data()), entry.shape,
-      [file, &entry, held_bytes](void* data) {
+      [file, entry, held_bytes](void* data) {
         MemoryCounter::add_view(data, -held_bytes);
         file->release(entry);
       },
@@ -104,44 +104,55 @@ Checkpoint::Checkpoint(const std::filesystem::path& folder) : folder_(folder) {
     add_file(folder / name);
   }
   for (const auto& [key, name] : file_of) {
-    const auto found = file_of_.find(key);
-    if (found == file_of_.end() || found->second != position[name]) {
+    const auto found = places_.find(key);
+    if (found == places_.end() || found->second.file != position[name]) {
       input_error(index.where(), "'{}' should be in {}, but is not", key, name);
     }
   }
+}
+
+Checkpoint::Checkpoint(std::shared_ptr<SafetensorsFile> file, std::map<std::string, NamedTensor> tensors)
+    : folder_(file->path()) {
+  files_.push_back(std::move(file));
+  for (auto& [key, tensor] : tensors) places_.emplace(key, Place{0, std::move(tensor)});
 }
 
 void Checkpoint::add_file(const std::filesystem::path& path) {
   const size_t index = files_.size();
   files_.push_back(std::make_shared<SafetensorsFile>(path));
   for (const auto& [key, entry] : files_.back()->header().tensors) {
-    const auto [place, fresh] = file_of_.emplace(key, index);
+    const auto [place, fresh] = places_.emplace(key, Place{index, {entry}});
     if (!fresh) {
       input_error(path.string(), "'{}' is also in {}", key,
-                  files_[place->second]->path().filename().string());
+                  files_[place->second.file]->path().filename().string());
     }
   }
 }
 
 bool Checkpoint::has(const std::string& key) const {
-  return file_of_.contains(key);
+  return places_.contains(key);
+}
+
+const Checkpoint::Place& Checkpoint::find(const std::string& key) const {
+  const auto place = places_.find(key);
+  if (place == places_.end()) input_error(folder_.string(), "weight '{}' is missing", key);
+  return place->second;
 }
 
 const TensorEntry& Checkpoint::entry(const std::string& key) const {
-  const auto place = file_of_.find(key);
-  if (place == file_of_.end()) input_error(folder_.string(), "weight '{}' is missing", key);
-  return files_[place->second]->header().tensors.at(key);
+  return find(key).tensor.entry;
 }
 
 std::vector<std::string> Checkpoint::keys() const {
   std::vector<std::string> result;
-  for (const auto& [key, index] : file_of_) result.push_back(key);
+  for (const auto& [key, place] : places_) result.push_back(key);
   return result;
 }
 
-const TensorEntry& Checkpoint::use(const std::string& key, at::IntArrayRef shape) {
-  const TensorEntry& entry = this->entry(key);
-  const std::string& path = files_[file_of_.at(key)]->path().native();
+const Checkpoint::Place& Checkpoint::use(const std::string& key, at::IntArrayRef shape) {
+  const Place& place = find(key);
+  const TensorEntry& entry = place.tensor.entry;
+  const std::string& path = files_[place.file]->path().native();
   if (shape != at::IntArrayRef(entry.shape)) {
     input_error(path, "weight '{}' has shape [{}], expected [{}]", key, fmt::join(entry.shape, ", "),
                 fmt::join(shape, ", "));
@@ -151,12 +162,20 @@ const TensorEntry& Checkpoint::use(const std::string& key, at::IntArrayRef shape
                 at::toString(entry.dtype));
   }
   used_.insert(key);
-  return entry;
+  return place;
+}
+
+at::Tensor Checkpoint::view(const Place& place, int64_t held_bytes) const {
+  if (!place.tensor.is_transposed) return whole_tensor(files_[place.file], place.tensor.entry, held_bytes);
+  TensorEntry as_stored = place.tensor.entry;
+  std::swap(as_stored.shape[0], as_stored.shape[1]);
+  return whole_tensor(files_[place.file], as_stored, held_bytes).t();
 }
 
 at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
                             at::ArrayRef<Slice> slices, at::Device device) {
-  const TensorEntry& entry = use(key, shape);
+  const Place& place = use(key, shape);
+  const TensorEntry& entry = place.tensor.entry;
   const std::vector<int64_t> part_shape = sliced_shape(key, shape, slices);
   const auto bytes_in = [count = element_count(part_shape)](at::ScalarType type) {
     return count * static_cast<int64_t>(c10::elementSize(type));
@@ -165,20 +184,18 @@ at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::S
   bytes_used_ += static_cast<uint64_t>(bytes_in(entry.dtype));
   if (device.is_meta()) return at::empty(part_shape, at::TensorOptions().device(device).dtype(dtype));
 
-  const int64_t part_bytes = bytes_in(entry.dtype);
-  at::Tensor part = whole_tensor(files_[file_of_.at(key)], entry, part_bytes);
+  at::Tensor part = view(place, bytes_in(entry.dtype));
   for (const Slice& slice : slices) part = part.narrow(slice.dim, slice.begin, slice.length);
   return part.to(device, dtype).contiguous();
 }
 
 at::Tensor Checkpoint::stored(const std::string& key, at::IntArrayRef shape) {
-  const TensorEntry& entry = use(key, shape);
-  return whole_tensor(files_[file_of_.at(key)], entry, /*held_bytes=*/0);
+  return view(use(key, shape), /*held_bytes=*/0);
 }
 
 std::vector<std::string> Checkpoint::unused() const {
   std::vector<std::string> result;
-  for (const auto& [key, index] : file_of_) {
+  for (const auto& [key, place] : places_) {
     if (!used_.contains(key)) result.push_back(key);
   }
   return result;
@@ -186,8 +203,8 @@ std::vector<std::string> Checkpoint::unused() const {
 
 at::ScalarType Checkpoint::dtype() const {
   std::map<at::ScalarType, uint64_t> bytes;
-  for (const auto& [key, index] : file_of_) {
-    const TensorEntry& tensor = files_[index]->header().tensors.at(key);
+  for (const auto& [key, place] : places_) {
+    const TensorEntry& tensor = place.tensor.entry;
     if (at::isFloatingType(tensor.dtype)) bytes[tensor.dtype] += tensor.end - tensor.begin;
   }
   const auto most = std::max_element(bytes.begin(), bytes.end(),

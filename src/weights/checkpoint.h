@@ -16,14 +16,22 @@
 
 namespace tessera::weights {
 
+// A tensor of a file, or rows of one, under the name that layers ask for.
+struct NamedTensor {
+  TensorEntry entry;           // with the shape that layers ask for
+  bool is_transposed = false;  // against what lies in the file: [entry.shape[1], entry.shape[0]]
+};
+
 class Checkpoint final : public Source {
  public:
   // Finds the weights in `folder`: `*.safetensors.index.json`, else the one `*.safetensors`, else the same
   // with a variant (`.fp16.` or `.bf16.`). Plain files win over variants. Throws Error(kInput) when there are
   // none (also when only `.bin` files are there), a shard is missing, or the index disagrees with the shards.
   explicit Checkpoint(const std::filesystem::path& folder);
+  // Some tensors of one file, under other names.
+  Checkpoint(std::shared_ptr<SafetensorsFile> file, std::map<std::string, NamedTensor> tensors);
 
-  const std::filesystem::path& folder() const { return folder_; }
+  const std::filesystem::path& folder() const { return folder_; }  // or the one file
   bool has(const std::string& key) const override;
   const TensorEntry& entry(const std::string& key) const;  // Error(kInput) when absent
   std::vector<std::string> keys() const;
@@ -51,12 +59,20 @@ class Checkpoint final : public Source {
   uint64_t bytes_held() const { return bytes_held_; }  // the same in the dtypes that it gave, on any device
 
  private:
+  struct Place {
+    size_t file;  // index in files_
+    NamedTensor tensor;
+  };
+
   void add_file(const std::filesystem::path& path);
-  const TensorEntry& use(const std::string& key, at::IntArrayRef shape);  // checked and marked
+  const Place& find(const std::string& key) const;                  // Error(kInput) when absent
+  const Place& use(const std::string& key, at::IntArrayRef shape);  // checked and marked
+  // A view of the mapping where that can be, of which `held_bytes` are in use.
+  at::Tensor view(const Place& place, int64_t held_bytes) const;
 
   std::filesystem::path folder_;
   std::vector<std::shared_ptr<SafetensorsFile>> files_;
-  std::map<std::string, size_t> file_of_;  // key -> index in files_
+  std::map<std::string, Place> places_;  // by key
   std::set<std::string> used_;
   uint64_t bytes_used_ = 0, bytes_held_ = 0;
 };

@@ -173,8 +173,8 @@ def checkpoints_that_cannot_run(box):
         (model / part).write_text(json.dumps({**config, **changes}))
         return config
 
-    (model / "model_index.json").write_text(json.dumps({**index, "_class_name": "StableDiffusionPipeline"}))
-    outcome = refuse_model(box, "StableDiffusionPipeline", model)
+    (model / "model_index.json").write_text(json.dumps({**index, "_class_name": "KandinskyPipeline"}))
+    outcome = refuse_model(box, "KandinskyPipeline", model)
     assert "PixArtSigmaPipeline" in outcome.err, outcome  # lists what can run
     (model / "model_index.json").write_text(json.dumps(index))
 
@@ -190,7 +190,7 @@ def checkpoints_that_cannot_run(box):
     (model / "transformer/config.json").write_text(json.dumps(config))
 
     config = change_json("vae/config.json", latent_channels=8)
-    refuse_model(box, "'latent_channels' must be 4, as in_channels of the transformer", model)
+    refuse_model(box, "'latent_channels' must be 4, as in_channels of the denoiser", model)
     (model / "vae/config.json").write_text(json.dumps(config))
 
     whole = (model / TRANSFORMER).read_bytes()
@@ -199,7 +199,7 @@ def checkpoints_that_cannot_run(box):
     width = tensors[name][1][0]
     write_safetensors(model / TRANSFORMER, {**tensors, name: ("F32", [width, 13], bytes(width * 13 * 4))}, metadata)
     config = change_json("transformer/config.json", caption_channels=13)
-    refuse_model(box, "but the transformer takes 13", model)
+    refuse_model(box, "but the denoiser takes 13", model)
     (model / "transformer/config.json").write_text(json.dumps({**config, "norm_eps": -1.0}))
     refuse_model(box, "'norm_eps' must be from 0 to 1, got -1", model)
     (model / "transformer/config.json").write_text(json.dumps(config))

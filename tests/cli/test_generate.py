@@ -99,7 +99,7 @@ def report(box):
     assert list(report) == ["settings", "seconds", "step_seconds", "ranks", "outputs"], list(report)
     assert list(report["settings"])[:3] == ["model", "model_class", "prompt"], report
     settings = report["settings"]
-    for key, value in {"prompt": ["a cat"], "negative_prompt": "", "height": 32, "width": 48, "seed": 5,
+    for key, value in {"prompt": ["a cat"], "height": 32, "width": 48, "seed": 5,
                        "num_inference_steps": 2, "guidance_scale": 4.5, "scheduler": "ddim",
                        "scheduler_class": "DDIMScheduler", "dtype": "fp32",
                        "threads": 1, "use_resolution_binning": False, "model_class": "PixArtSigmaPipeline"}.items():

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <numeric>
 
+#include "comm/collectives.h"
 #include "core/log.h"
+#include "engine/tiled_decode.h"
+#include "tests/support/rank_threads.h"
 
 namespace tessera::engine {
 namespace {
@@ -63,10 +67,12 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Resize,
                                          ResizeCase{103, 103, 93, 103}));
 
 struct FakeDecoder : models::Decoder {
-  at::Tensor decode(const at::Tensor& z) const override {
+  using Decoder::decode;
+  at::Tensor decode(const at::Tensor& z, nn::Tokens& /*tokens*/) const override {
     sizes.push_back(z.size(0));
     return z.narrow(1, 0, 1).expand({1, 3, -1, -1}).repeat_interleave(8, 2).repeat_interleave(8, 3);
   }
+  int64_t tile_size() const override { return 64; }
   int64_t scale_factor() const override { return 8; }
   mutable std::vector<int64_t> sizes;
 };
@@ -81,6 +87,30 @@ TEST(Decode, OnePictureAtATimeInOrder) {
   EXPECT_EQ(images[0].pixels.front(), 0);
   EXPECT_EQ(images[1].pixels.front(), 255);
   EXPECT_EQ(decoder.sizes, (std::vector<int64_t>{1, 1}));
+}
+
+// What each latent becomes does not hang on its neighbours: tiles agree where they overlap.
+TEST(TiledDecode, OfSuchADecoderIsTheWholeOnAnyRanks) {
+  at::manual_seed(2);
+  const at::Tensor z = at::randn({1, 4, 21, 13});  // tiles of 8 x 8, the last ones smaller
+  const FakeDecoder whole;
+  ASSERT_TRUE(has_several_tiles(whole, z));
+  EXPECT_FALSE(has_several_tiles(whole, z.narrow(2, 0, 8).narrow(3, 0, 8)));
+  for (const int64_t ranks : {1, 2, 3, 5}) {
+    comm::run_ranks_as_threads(ranks, [&](comm::World world) {
+      std::vector<int64_t> all(static_cast<size_t>(world.size()));
+      std::iota(all.begin(), all.end(), 0);
+      const comm::Group group = world.group(all, "tiles");
+      comm::connect(group, at::kCPU);
+      const FakeDecoder decoder;
+      const at::Tensor picture = decode_tiled(decoder, z, group);
+      ASSERT_EQ(picture.defined(), group.rank == 0);
+      EXPECT_LE(decoder.sizes.size(), static_cast<size_t>((12 + ranks - 1) / ranks));  // 4 x 3 tiles
+      if (picture.defined()) {
+        EXPECT_TRUE(at::allclose(picture, whole.decode(z), /*rtol=*/0, /*atol=*/1e-6)) << ranks;
+      }
+    });
+  }
 }
 
 }  // namespace

@@ -125,6 +125,22 @@ TEST(Engine, RefusesABatchOfSettingsThatDoNotGoTogether) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     EXPECT_NE(std::string(error.what()).find("height"), std::string::npos) << error.what();
   }
+  batch = mixed_batch();
+  batch[1].request.eta = 0.5;
+  EXPECT_THROW(engine.run(batch), Error);
+}
+
+TEST(Engine, TakesEtaToTheSamplerThatHasIt) {
+  Engine engine(tiny(), kNoLimit);
+  const auto run = [&](const char* scheduler, double eta) {
+    Settings settings = tiny_settings(1);
+    settings.request.scheduler = scheduler;
+    settings.request.eta = eta;
+    return engine.run(settings);
+  };
+  EXPECT_FALSE(equal(run("ddim", 0), run("ddim", 0.5)));
+  EXPECT_TRUE(equal(run("ddim", 0.5), run("ddim", 0.5)));
+  EXPECT_TRUE(equal(run("dpm++", 0), run("dpm++", 0.5)));
 }
 
 }  // namespace

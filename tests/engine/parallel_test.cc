@@ -48,7 +48,7 @@ at::Tensor run(const parallel::Ranks& ranks, const Case& c, at::ScalarType dtype
       // Little noise: else the latents of a model that was never trained grow a hundredfold.
       JsonConfig(Json{{"_class_name", c.scheduler}, {"beta_schedule", "linear"}, {"beta_end", 0.002}},
                  "scheduler"),
-      std::nullopt, kSteps, kRows * kColumns);
+      std::nullopt, {kSteps, kRows * kColumns});
   // More would drive two branches of random weights far apart.
   Guidance guidance;
   for (const int64_t prompt : {1, 2, c.guided ? 1 : 0}) guidance.add(prompt, 0, c.guided ? 1.5 : 1);
@@ -110,6 +110,7 @@ std::string name_of(const parallel::ParallelOptions& o) {
   std::string name =
       fmt::format("dp{}_cfg{}_pp{}_ring{}_ulysses{}_tp{}", o.data_parallel_degree, o.use_cfg_parallel ? 2 : 1,
                   o.pipefusion_parallel_degree, o.ring_degree, o.ulysses_degree, o.tensor_parallel_degree);
+  if (o.displaced_patch_degree > 1) name += fmt::format("_displaced{}", o.displaced_patch_degree);
   if (o.split_scheme) name += "_2d";
   if (o.num_pipeline_patch) name += fmt::format("_patches{}", *o.num_pipeline_patch);
   if (o.warmup_steps) name += fmt::format("_warmup{}", *o.warmup_steps);
@@ -137,6 +138,21 @@ std::vector<Case> exact_cases() {
         }
       }
     }
+  }
+  for (const int64_t ranks : {2, 3, 4, 8}) {
+    const auto add_displaced = [&](parallel::ParallelOptions options) {
+      options.displaced_patch_degree = ranks;
+      options.displaced_mode = parallel::DisplacedMode::kFullSync;
+      cases.push_back({name_of(options), options});
+      options.displaced_mode = parallel::DisplacedMode::kCorrectedAsyncGn;
+      options.warmup_steps = kSteps;
+      cases.push_back({name_of(options), options});
+    };
+    add_displaced({});
+    if (ranks > 4) continue;
+    add_displaced(degrees(1, true, 1, 1, 1, 1));
+    add_displaced(degrees(2, false, 1, 1, 1, 1));
+    add_displaced(degrees(1, false, 1, 1, 1, 2));
   }
   cases.push_back({"unguided", degrees(1, false, 1, 2, 2, 1), false});
   cases.push_back({"noisy_sampler", degrees(2, true, 1, 1, 2, 1), true, "EulerAncestralDiscreteScheduler"});

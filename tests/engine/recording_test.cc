@@ -5,6 +5,7 @@
 
 #include "comm/recording.h"
 #include "engine/denoise.h"
+#include "models/unet_2d_condition.h"
 #include "ops/operation.h"
 #include "tests/models/toys/all.h"
 #include "tests/support/degrees.h"
@@ -88,6 +89,9 @@ parallel::Layout layout_of(const Subject& subject, const parallel::ParallelOptio
                                    .blocks = subject.shape.blocks,
                                    .token_rows = subject.canvas.latent_height / subject.shape.patch.rows,
                                    .token_frames = subject.canvas.latent_frames / subject.shape.patch.frames,
+                                   .row_unit = subject.shape.row_unit,
+                                   .has_streams = subject.shape.has_streams,
+                                   .has_group_norms = subject.shape.has_group_norms,
                                    .steps = subject.steps,
                                    .pictures = subject.latents[0],
                                    .guided = true},
@@ -122,6 +126,44 @@ Subject toy(const models::toys::Toy& family) {
   return subject;
 }
 
+// SDXL's kinds of blocks, with these channels; `latents` [N, 4, h, w].
+Subject unet(const Json& config, std::vector<int64_t> latents, int64_t steps) {
+  const models::UNet2DConfig numbers(JsonConfig(config, "config"));
+  Subject subject;
+  subject.shape = models::unet_shape(numbers);
+  subject.load = [numbers](const weights::Scope& scope, const models::Portion&) {
+    return std::make_unique<models::UNet2DConditionModel>(scope, numbers);
+  };
+  subject.weights = [] { return std::make_unique<models::toys::RandomWeights>(); };
+  subject.canvas = {.latent_height = latents[2], .latent_width = latents[3], .scale_factor = 8};
+  subject.latents = std::move(latents);
+  const int64_t pooled = numbers.addition_inputs - 6 * numbers.addition_time_embed_dim;
+  for (int64_t i = 0; i < 2; ++i) {
+    subject.prompts.push_back({{models::kTokens, at::zeros({77, numbers.context_width()})},
+                               {models::kPooled, at::zeros({pooled})}});
+  }
+  subject.steps = steps;
+  return subject;
+}
+
+Json sdxl_config(std::vector<int64_t> channels, std::vector<int64_t> heads, std::vector<int64_t> layers) {
+  return {{"block_out_channels", channels},
+          {"attention_head_dim", heads},
+          {"transformer_layers_per_block", layers},
+          {"cross_attention_dim", channels.back()},
+          {"norm_num_groups", channels.front() % 32 == 0 ? 32 : 8},
+          {"use_linear_projection", true},
+          {"addition_embed_type", "text_time"},
+          {"addition_time_embed_dim", 256},
+          {"projection_class_embeddings_input_dim", 2816},
+          {"down_block_types", {"DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"}},
+          {"up_block_types", {"CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"}}};
+}
+
+Subject small_unet() {
+  return unet(sdxl_config({8, 16, 24}, {1, 2, 3}, {1, 1, 2}), {1, 4, 22, 16}, /*steps=*/4);
+}
+
 // PixArt, then the toys.
 Subject subject_of(size_t number) {
   return number == 0 ? small_pixart() : toy(models::toys::all_toys().at(number - 1));
@@ -154,11 +196,25 @@ std::vector<parallel::ParallelOptions> all_options() {
   return all;
 }
 
-class Recording : public ::testing::TestWithParam<size_t> {};
+// What a U-Net has, displaced patches in all modes.
+std::vector<parallel::ParallelOptions> options_of_unets() {
+  std::vector<parallel::ParallelOptions> all = {
+      parallel::degrees(1, false, 1, 1, 1, 1), parallel::degrees(1, true, 1, 1, 1, 1),
+      parallel::degrees(1, false, 1, 3, 1, 1), parallel::degrees(1, false, 1, 1, 2, 1),
+      parallel::degrees(1, false, 1, 1, 1, 2), parallel::degrees(1, true, 1, 2, 1, 1)};
+  for (const auto& [name, mode] : parallel::displaced_modes()) {
+    parallel::ParallelOptions& options = all.emplace_back();
+    options.displaced_patch_degree = 3;
+    options.displaced_mode = mode;
+    options.warmup_steps = 1;
+  }
+  all.back().use_cfg_parallel = true;
+  return all;
+}
 
-TEST_P(Recording, EqualsARealRunOnEveryRank) {
-  const Subject subject = subject_of(GetParam());
-  for (const parallel::ParallelOptions& options : all_options()) {
+void expect_recordings_of_all_ranks(const Subject& subject,
+                                    const std::vector<parallel::ParallelOptions>& all) {
+  for (const parallel::ParallelOptions& options : all) {
     const parallel::Layout layout = layout_of(subject, options);
     const int64_t size = options.degrees();
     std::vector<Records> real(static_cast<size_t>(size));
@@ -178,6 +234,110 @@ TEST_P(Recording, EqualsARealRunOnEveryRank) {
         ASSERT_EQ(recorded[i], real[static_cast<size_t>(rank)][i])
             << parallel::degrees_text(options) << ", rank " << rank << ", operation " << i;
       }
+    }
+  }
+}
+
+class Recording : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(Recording, EqualsARealRunOnEveryRank) {
+  expect_recordings_of_all_ranks(subject_of(GetParam()), all_options());
+}
+
+TEST(RecordingOfUNets, EqualsARealRunOnEveryRank) {
+  expect_recordings_of_all_ranks(small_unet(), options_of_unets());
+}
+
+// Bytes of one step of displaced patches with everything of the step before, as rank `rank` sends them.
+int64_t bytes_of_a_step(Subject subject, int64_t rank, int64_t ranks, at::ScalarType dtype) {
+  parallel::ParallelOptions options;
+  options.displaced_patch_degree = ranks;
+  options.displaced_mode = parallel::DisplacedMode::kCorrectedAsyncGn;
+  options.warmup_steps = 1;
+  const auto bytes_of = [&](int64_t steps) {
+    subject.steps = steps;
+    int64_t bytes = 0;
+    for (const Record& one :
+         record(subject, comm::recording_world(rank, ranks), layout_of(subject, options), at::kMeta, dtype)) {
+      if (one.what.starts_with("sp ")) bytes += one.bytes;
+    }
+    return bytes;
+  };
+  return bytes_of(6) - bytes_of(5);
+}
+
+// What a U-Net of SDXL's form sends by a formula (arXiv:2402.19481, section 4): for a rank with `share` of
+// the rows and `neighbours`, keys and values of its tokens to all others, moments of groups to all others,
+// one row of what each 3x3 convolution reads to its neighbours (but for those of stride 2: to the one below
+// alone).
+int64_t expected_bytes(const models::UNet2DConfig& config, const std::vector<int64_t>& latents, int64_t ranks,
+                       double share, bool is_first, bool is_last, int64_t element) {
+  const int64_t batch = 2 * latents[0], others = ranks - 1;
+  const int64_t neighbours = (is_first ? 0 : 1) + (is_last ? 0 : 1);
+  int64_t keys_values = 0, moments = 0, halos = 0;
+  const auto level_size = [&](size_t level) { return std::pair(latents[2] >> level, latents[3] >> level); };
+  const auto conv = [&](size_t level, int64_t in, int64_t to) {
+    halos += batch * in * level_size(level).second * element * to;
+  };
+  const auto norm = [&] { moments += batch * config.norm_groups * 2 * 4 * others; };
+  const auto resnet = [&](size_t level, int64_t in, int64_t out) {
+    norm(), conv(level, in, neighbours), norm(), conv(level, out, neighbours);
+  };
+  const auto attention = [&](size_t level, int64_t layers) {
+    if (layers == 0) return;
+    norm();  // before proj_in
+    const auto [rows, columns] = level_size(level);
+    const auto own = static_cast<int64_t>(static_cast<double>(rows) * share) * columns;
+    keys_values += layers * batch * own * 2 * config.levels[level].channels * element * others;
+  };
+  std::vector<int64_t> skips = {config.levels[0].channels};
+  conv(0, config.in_channels, neighbours);  // conv_in, which is fresh
+  for (size_t i = 0; i < config.levels.size(); ++i) {
+    const auto& level = config.levels[i];
+    for (int64_t j = 0; j < level.layers; ++j) {
+      resnet(i, skips.back(), level.channels), attention(i, level.down_transformers);
+      skips.push_back(level.channels);
+    }
+    if (i + 1 == config.levels.size()) break;
+    conv(i, level.channels, is_last ? 0 : 1);
+    skips.push_back(level.channels);
+  }
+  const size_t deepest = config.levels.size() - 1;
+  int64_t channels = config.levels.back().channels;
+  resnet(deepest, channels, channels), attention(deepest, config.mid_transformers),
+      resnet(deepest, channels, channels);
+  for (size_t i = config.levels.size(); i-- > 0;) {
+    const auto& level = config.levels[i];
+    for (int64_t j = 0; j <= level.layers; ++j) {
+      resnet(i, channels + skips.back(), level.channels), attention(i, level.up_transformers);
+      skips.pop_back();
+      channels = level.channels;
+    }
+    if (i > 0) conv(i, channels, neighbours);  // of the small picture
+  }
+  norm(), conv(0, channels, neighbours);
+  return keys_values + moments + halos;
+}
+
+TEST(RecordingOfUNets, SendsTheBytesOfTheFormula) {
+  struct Case {
+    Json config;
+    std::vector<int64_t> latents;
+    int64_t ranks;
+    at::ScalarType dtype;
+  };
+  const Json sdxl = sdxl_config({320, 640, 1280}, {5, 10, 20}, {1, 2, 10});
+  for (const Case& c :
+       {Case{sdxl_config({16, 32, 64}, {1, 2, 4}, {1, 1, 2}), {1, 4, 32, 24}, 2, at::kFloat},
+        Case{sdxl_config({16, 32, 64}, {1, 2, 4}, {1, 1, 2}), {2, 4, 48, 16}, 4, at::kBFloat16},
+        Case{sdxl, {1, 4, 128, 128}, 2, at::kBFloat16}, Case{sdxl, {1, 4, 128, 128}, 8, at::kBFloat16}}) {
+    const Subject subject = unet(c.config, c.latents, 1);
+    const models::UNet2DConfig config(JsonConfig(c.config, "config"));
+    for (const int64_t rank : {int64_t{0}, c.ranks / 2, c.ranks - 1}) {
+      EXPECT_EQ(bytes_of_a_step(subject, rank, c.ranks, c.dtype),
+                expected_bytes(config, c.latents, c.ranks, 1.0 / static_cast<double>(c.ranks), rank == 0,
+                               rank + 1 == c.ranks, static_cast<int64_t>(c10::elementSize(c.dtype))))
+          << c.latents[2] << " rows, rank " << rank << " of " << c.ranks;
     }
   }
 }

@@ -49,7 +49,8 @@ TEST(Request, RefusesWhatNoModelTakes) {
   for (const char* text : {R"({"device": "gpu"})", R"({"device": "cuda:x"})", R"({"device": "cuda:"})",
                            R"({"device": "cuda:-1"})", R"({"device": "cuda:300"})", R"({"dtype": "fp64"})",
                            R"({"output_type": "jpeg"})", R"({"height": 0})", R"({"width": 16385})",
-                           R"({"num_images_per_prompt": 1025})", R"({"prompts": "a cat"})"}) {
+                           R"({"num_images_per_prompt": 1025})", R"({"prompts": "a cat"})",
+                           R"({"eta": -0.1})", R"({"eta": 1.1})"}) {
     EXPECT_THROW(read_fields(request_fields(), parse_json(text, "test")), Error) << text;
   }
 }

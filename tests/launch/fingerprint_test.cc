@@ -41,6 +41,12 @@ TEST_F(FingerprintTest, SaysWhatDiffers) {
   write("latents.safetensors", "of another run");
   EXPECT_EQ(difference(first, make_fingerprint(folder_)), "") << "nobody reads them";
 
+  write("single.safetensors", "weights");
+  const Fingerprint single = make_fingerprint(folder_, folder_ / "single.safetensors");
+  write("single.safetensors", "Weights");
+  EXPECT_TRUE(difference(single, make_fingerprint(folder_, folder_ / "single.safetensors"))
+                  .starts_with("has another single file: 7 bytes, "));
+
   write("vae/config.json", "{\"a\": 2}");
   const std::string changed = difference(first, make_fingerprint(folder_));
   EXPECT_TRUE(changed.starts_with("has another vae/config.json: 8 bytes, ")) << changed;

@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
+#include "comm/collectives.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/golden.h"
+#include "tests/support/rank_threads.h"
 
 namespace tessera::models {
 namespace {
@@ -58,13 +62,16 @@ TEST_P(AutoencoderKLGolden, EveryStageOfTheDecoderEqualsDiffusers) {
   const auto input = [&](const std::string& name) {
     return golden_.at("decoder." + name).clone(kChannelsLast);
   };
-  expect_stage(half->mid_block(input("conv_in")), "decoder.mid_block");
+  const at::Tensor z = golden_.at("latents");
+  nn::Tokens tokens(parallel::Grid{.rows = z.size(2), .columns = z.size(3)});
+  nn::Rows rows(tokens);
+  expect_stage(half->mid_block(input("conv_in"), rows), "decoder.mid_block");
   std::string before = "mid_block";
   for (size_t i = 0; i < half->up_blocks.size(); ++i) {
-    expect_stage(half->up_blocks[i](input(before)), fmt::format("decoder.block.{}", i));
+    expect_stage(half->up_blocks[i](input(before), rows), fmt::format("decoder.block.{}", i));
     before = fmt::format("block.{}", i);
   }
-  expect_stage(half->conv_out(half->conv_norm_out.silu(input(before))), "image");
+  expect_stage(half->conv_out(half->conv_norm_out, input(before), rows), "image");
 }
 
 TEST_P(AutoencoderKLGolden, EveryStageOfTheEncoderEqualsDiffusers) {
@@ -72,13 +79,16 @@ TEST_P(AutoencoderKLGolden, EveryStageOfTheEncoderEqualsDiffusers) {
   const auto input = [&](const std::string& name) {
     return golden_.at("encoder." + name).clone(kChannelsLast);
   };
-  expect_stage(half->conv_in(golden_.at("input").narrow(0, 0, 1)), "encoder.conv_in");
+  const at::Tensor image = golden_.at("input").narrow(0, 0, 1);
+  nn::Tokens tokens(parallel::Grid{.rows = image.size(2), .columns = image.size(3)});
+  nn::Rows rows(tokens);
+  expect_stage(half->conv_in(image, rows), "encoder.conv_in");
   std::string before = "conv_in";
   for (size_t i = 0; i < half->down_blocks.size(); ++i) {
-    expect_stage(half->down_blocks[i](input(before)), fmt::format("encoder.block.{}", i));
+    expect_stage(half->down_blocks[i](input(before), rows), fmt::format("encoder.block.{}", i));
     before = fmt::format("block.{}", i);
   }
-  expect_stage(half->mid_block(input(before)), "encoder.mid_block");
+  expect_stage(half->mid_block(input(before), rows), "encoder.mid_block");
 }
 
 TEST_P(AutoencoderKLGolden, IsAsNearTheTruthInBf16AsDiffusers) {
@@ -89,6 +99,44 @@ TEST_P(AutoencoderKLGolden, IsAsNearTheTruthInBf16AsDiffusers) {
   EXPECT_LE(std::sqrt(distance(latents.mean, "mean") + distance(latents.logvar, "logvar")),
             1.1 * std::sqrt(distance(golden_.at("mean.bf16"), "mean") +
                             distance(golden_.at("logvar.bf16"), "logvar")));
+}
+
+// Rows of the latents, and of the picture, on several ranks: also on more than there are rows of latents.
+TEST_P(AutoencoderKLGolden, RowsOnManyRanksMakeTheSamePicture) {
+  const auto decodes = decoder(at::kFloat);
+  const auto encodes = encoder(at::kFloat);
+  const at::Tensor z = golden_.at("latents"), image = golden_.at("input");
+  const at::Tensor whole = decodes->decode(z);
+  const LatentDistribution latents = encodes->encode(image);
+  const int64_t factor = decodes->scale_factor();
+  for (const int64_t ranks : {2, 3, 4, 8}) {
+    comm::run_ranks_as_threads(ranks, [&](comm::World world) {
+      std::vector<int64_t> all(static_cast<size_t>(ranks));
+      std::iota(all.begin(), all.end(), 0);
+      const comm::Group group = world.group(all, "vae");
+      comm::connect(group, at::kCPU);
+      const auto tokens_of = [&](const at::Tensor& x, int64_t unit) {
+        const parallel::Grid grid{.rows = x.size(2), .columns = x.size(3)};
+        return nn::Tokens(parallel::Cut(grid, parallel::GridAxis::kRows, 1, ranks, unit),
+                          {.ring = group, .all = group});
+      };
+      nn::Tokens of_latents = tokens_of(z, 1), of_image = tokens_of(image, factor);
+      const Range rows = of_latents.cut().part(0, group.rank), pixels = times(rows, factor);
+      const Range lines = of_image.cut().part(0, group.rank);
+      const at::Tensor picture = decodes->decode(z.narrow(2, rows.begin, rows.length), of_latents);
+      const LatentDistribution own = encodes->encode(image.narrow(2, lines.begin, lines.length), of_image);
+      ASSERT_EQ(picture.size(2), pixels.length);
+      ASSERT_EQ(own.mean.size(2) * factor, lines.length);
+      if (rows.length > 0) {
+        EXPECT_LE(relative_error(picture, whole.narrow(2, pixels.begin, pixels.length)), 1e-4) << ranks;
+      }
+      if (lines.length > 0) {
+        const Range latent{lines.begin / factor, lines.length / factor};
+        EXPECT_LE(relative_error(own.mean, latents.mean.narrow(2, latent.begin, latent.length)), 1e-4);
+        EXPECT_LE(relative_error(own.logvar, latents.logvar.narrow(2, latent.begin, latent.length)), 1e-4);
+      }
+    });
+  }
 }
 
 // fp16 runs in fp32 on the CPU.
@@ -147,7 +195,9 @@ TEST(ResnetBlock2D, IsAsNearTheTruthInBf16AsSeparateOperations) {
   };
   const CheckpointFixture file(w);
   const auto ours = [&](at::ScalarType dtype) {
-    return ResnetBlock2D(file.scope(dtype), kIn, kOut, kGroups)(x.to(dtype).contiguous(kChannelsLast));
+    nn::Tokens tokens(parallel::Grid{.rows = x.size(2), .columns = x.size(3)});
+    const ResnetBlock2D block(file.scope(dtype), kIn, kOut, {.norm_groups = kGroups});
+    return block(x.to(dtype).contiguous(kChannelsLast), nn::Rows(tokens));
   };
   const at::Tensor truth = separate(at::kDouble);
   const auto distance = [&](const at::Tensor& y) {

@@ -194,7 +194,7 @@ TEST_F(T5TextEncoderTest, TurnsPromptsIntoWhatDiffusersConditionsOn) {
   EXPECT_EQ(at_use.bytes_held, statistics.bytes_held);
   EXPECT_GT(at_use.bytes_at_use, bytes / 2);
   const auto tokens_of = [](TextEncoder& model, const std::string& prompt, int64_t length) {
-    return model.encode({prompt}, length).at(0).at(kTokens);
+    return model.encode({Prompt{.text = prompt}}, length).at(0).at(kTokens);
   };
   const std::vector<std::string> prompts = {"", "A Red circle above a BLUE square",
                                             "  Красный круг \uff41 </s> <extra_id_3>\n"};

@@ -74,11 +74,14 @@ TEST(OperationsOnAStrictDevice, ModulationIsOneKernelOrTwo) {
 TEST(OperationsOnAStrictDevice, GroupNormKeepsTheMemoryFormat) {
   const at::Tensor x = at::randn({2, 8, 5, 3}).contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor weight = at::randn({8}), bias = at::randn({8});
-  const GroupNorm norm(weight, bias, 4, 1e-6),
-      there(weight.to(strict_device()), bias.to(strict_device()), 4, 1e-6);
-  const at::Tensor y = there.silu(x.to(strict_device()));
-  EXPECT_TRUE(y.is_contiguous(at::MemoryFormat::ChannelsLast));
-  EXPECT_LE(relative_error(y.cpu(), norm.silu(x)), 1e-5);
+  const GroupNorm norm(weight, bias, 4, 1e-6, Activation::kSilu),
+      there(weight.to(strict_device()), bias.to(strict_device()), 4, 1e-6, Activation::kSilu);
+  const at::Tensor x_there = x.to(strict_device());
+  const at::Tensor y = there(x_there), in_steps = there.apply(there.maps(there.moments(x_there)), x_there);
+  for (const at::Tensor& each : {y, in_steps}) {
+    EXPECT_TRUE(each.is_contiguous(at::MemoryFormat::ChannelsLast));
+    EXPECT_LE(relative_error(each.cpu(), norm(x)), 1e-5);
+  }
 }
 
 // One pass over the result: no copy into another tensor.

@@ -11,6 +11,22 @@ namespace {
 // PixArt-Sigma-XL at 512 x 512: 16 heads, 28 blocks, 32 rows of tokens; 20 steps, 2 pictures.
 constexpr Workload kPixArt{.heads = 16, .blocks = 28, .token_rows = 32, .steps = 20, .pictures = 2};
 
+// SDXL at 512 x 512: 64 rows of latents, of which four stay together.
+constexpr Workload kUNet{.heads = 5,
+                         .blocks = 7,
+                         .token_rows = 64,
+                         .row_unit = 4,
+                         .has_streams = false,
+                         .has_group_norms = true,
+                         .steps = 20,
+                         .pictures = 2};
+
+ParallelOptions displaced(int64_t degree) {
+  ParallelOptions options;
+  options.displaced_patch_degree = degree;
+  return options;
+}
+
 ParallelOptions with(ParallelOptions options, void (*change)(ParallelOptions&)) {
   change(options);
   return options;
@@ -85,6 +101,26 @@ TEST(Layout, WarmupIsAtMostAllSteps) {
   const ParallelOptions options =
       with(degrees(1, false, 2, 1, 1, 1), [](ParallelOptions& o) { o.warmup_steps = 1000; });
   EXPECT_EQ(resolve_layout(options, kPixArt, std::nullopt).warmup_steps, 20);
+}
+
+TEST(Layout, OfDisplacedPatches) {
+  const auto displacement = [](const ParallelOptions& options, const Workload& workload) {
+    return resolve_layout(options, workload, std::nullopt).displacement.value();
+  };
+  EXPECT_FALSE(resolve_layout(displaced(1), kUNet, std::nullopt).displacement.has_value());
+  EXPECT_EQ(displacement(displaced(4), kUNet).mode, DisplacedMode::kCorrectedAsyncGn);
+  EXPECT_EQ(displacement(displaced(4), kUNet).warmup_steps, 4);
+  // Few rows of the coarsest scale: fresh norms, unless a mode is asked for; a transformer has no such norms.
+  EXPECT_EQ(displacement(displaced(5), kUNet).mode, DisplacedMode::kSyncGn);
+  EXPECT_TRUE(resolve_layout(displaced(5), kUNet, std::nullopt).displaced_mode_was_changed);
+  EXPECT_EQ(displacement(displaced(32), kPixArt).mode, DisplacedMode::kCorrectedAsyncGn);
+  const ParallelOptions wish = with(displaced(5), [](ParallelOptions& o) {
+    o.displaced_mode = DisplacedMode::kCorrectedAsyncGn;
+    o.warmup_steps = 0;
+  });
+  EXPECT_EQ(displacement(wish, kUNet).mode, DisplacedMode::kCorrectedAsyncGn);
+  EXPECT_EQ(displacement(wish, kUNet).warmup_steps, 0);
+  EXPECT_FALSE(resolve_layout(wish, kUNet, std::nullopt).displaced_mode_was_changed);
 }
 
 TEST(Layout, StagesAsWished) {
@@ -182,8 +218,11 @@ std::vector<Refused> refused() {
     }
   };
   pipefusion_only([](O& o) { o.num_pipeline_patch = 4; }, "num_pipeline_patch");
-  pipefusion_only([](O& o) { o.warmup_steps = 0; }, "warmup_steps");
   pipefusion_only([](O& o) { o.attn_layer_num_for_pp = {28}; }, "attn_layer_num_for_pp");
+  add(with(degrees(1, false, 1, 1, 2, 1), [](O& o) { o.warmup_steps = 0; }), {},
+      {"warmup_steps", "needs pipefusion_parallel_degree or displaced_patch_degree 2 or more"});
+  add(with(degrees(1, false, 1, 1, 2, 1), [](O& o) { o.displaced_mode = DisplacedMode::kNoSync; }), {},
+      {"displaced_mode needs displaced_patch_degree 2 or more"});
   for (const SplitScheme scheme : {SplitScheme::k1d, SplitScheme::k2d}) {
     O options;
     options.split_scheme = scheme;
@@ -229,6 +268,21 @@ std::vector<Refused> refused() {
     options.text_encoder_parallel = false;
     add(options, {}, {"text_encoder_parallel: false is of runs with several ranks"});
   }
+  // Displaced patches.
+  for (const int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{4097}})
+    add(displaced(bad), {}, {"[displaced_patch_degree]", "from 1 to 4096"});
+  add(displaced(17), {}, {"displaced_patch_degree 17 needs a row of the coarsest scale", "there are 16"},
+      kUNet);
+  add(displaced(33), {}, {"displaced_patch_degree 33 needs a row of tokens for each rank, there are 32"});
+  add(with(displaced(2), [](O& o) { o.ulysses_degree = 2; }), {},
+      {"displaced_patch_degree 2 cannot be combined"});
+  add(with(displaced(2), [](O& o) { o.ring_degree = 2; }), {},
+      {"displaced_patch_degree 2 cannot be combined"});
+  add(with(displaced(2), [](O& o) { o.pipefusion_parallel_degree = 2; }), {},
+      {"displaced_patch_degree 2 cannot be combined"});
+  add(with(displaced(2), [](O& o) { o.simulate_ranks = true; }), {}, {"simulate_ranks does not simulate"});
+  add(with(displaced(2), [](O& o) { o.warmup_steps = -1; }), {}, {"[warmup_steps] must be 0 or more"});
+  add(degrees(1, false, 2, 1, 1, 1), {}, {"pipefusion_parallel_degree 2: PipeFusion does not exist"}, kUNet);
   // All that is wrong is said at once.
   {
     O options = degrees(3, false, 2, 1, 17, 1);

@@ -167,5 +167,34 @@ TEST_F(CheckpointTest, SaysWhatItNeedsWhenOnlyPicklesAreThere) {
             std::string::npos);
 }
 
+// Rows of a tensor, and one that lies the other way round, under names of their own.
+TEST_F(CheckpointTest, NamesPartsOfAFile) {
+  const at::Tensor all = at::arange(24, at::kFloat).view({6, 4});
+  write_safetensors(folder_ / "model.safetensors", {{"all", all}, {"unnamed", at::ones({1})}});
+  const auto file = std::make_shared<SafetensorsFile>(folder_ / "model.safetensors");
+  const TensorEntry& whole = file->header().tensors.at("all");
+  TensorEntry rows = whole, turned = whole;
+  rows.shape = {2, 4};
+  rows.begin += 2 * 4 * sizeof(float);
+  rows.end = rows.begin + 2 * 4 * sizeof(float);
+  turned.shape = {4, 6};
+  Checkpoint checkpoint(file, {{"rows", {rows}}, {"turned", {turned, /*is_transposed=*/true}}});
+  EXPECT_EQ(checkpoint.keys(), (std::vector<std::string>{"rows", "turned"}));
+  EXPECT_FALSE(checkpoint.has("all"));
+  EXPECT_TRUE(at::equal(checkpoint.load("rows", {2, 4}, at::kFloat), all.narrow(0, 2, 2)));
+  const Slice half{0, 1, 2};
+  EXPECT_TRUE(at::equal(checkpoint.load("turned", {4, 6}, at::kFloat, half), all.t().narrow(0, 1, 2)));
+  EXPECT_TRUE(at::equal(checkpoint.stored("turned", {4, 6}), all.t()));
+  EXPECT_EQ(checkpoint.bytes_used(), (8 + 12) * sizeof(float));
+  EXPECT_NE(refusal([&] {
+              checkpoint.load("turned", {6, 4}, at::kFloat);
+            }).find("model.safetensors"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] {
+              checkpoint.load("all", {6, 4}, at::kFloat);
+            }).find("'all' is missing"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace tessera::weights

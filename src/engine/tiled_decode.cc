@@ -1,0 +1,95 @@
+#include "engine/tiled_decode.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "comm/collectives.h"
+
+namespace tessera::engine {
+namespace {
+
+// From one tile to the next: a quarter is shared. Sides that are no multiple of four give diffusers pictures
+// of another size; here the seams stay where the tiles are.
+int64_t step_of(int64_t tile) {
+  return std::max<int64_t>(1, 3 * tile / 4);
+}
+
+// Places of tiles along one axis, in latents.
+std::vector<Range> places(int64_t length, int64_t tile) {
+  const int64_t step = step_of(tile);
+  std::vector<Range> all;
+  for (int64_t begin = 0; begin < length; begin += step)
+    all.push_back({begin, std::min(tile, length - begin)});
+  return all;
+}
+
+// The first pixels of `tile` along `dim` become those of the last ones of `before`, less and less.
+void blend(const at::Tensor& before, const at::Tensor& tile, int64_t dim, int64_t extent) {
+  extent = std::min({extent, before.size(dim), tile.size(dim)});
+  if (extent == 0) return;
+  std::vector<int64_t> shape(4, 1);
+  shape[static_cast<size_t>(dim)] = extent;
+  const at::Tensor share = (at::arange(extent, tile.options()) / static_cast<double>(extent)).view(shape);
+  const at::Tensor first = tile.narrow(dim, 0, extent);
+  first.copy_(before.narrow(dim, before.size(dim) - extent, extent) * (1 - share) + first * share);
+}
+
+}  // namespace
+
+bool has_several_tiles(const models::Decoder& decoder, const at::Tensor& z) {
+  return std::max(z.size(2), z.size(3)) > decoder.tile_size() / decoder.scale_factor();
+}
+
+at::Tensor decode_tiled(const models::Decoder& decoder, const at::Tensor& z, const comm::Group& group) {
+  const int64_t factor = decoder.scale_factor(), tile = decoder.tile_size() / factor;
+  const std::vector<Range> rows = places(z.size(2), tile), columns = places(z.size(3), tile);
+  const auto count = static_cast<int64_t>(rows.size() * columns.size());
+  const auto place = [&](int64_t index) {
+    const auto width = static_cast<int64_t>(columns.size());
+    return std::pair(rows[static_cast<size_t>(index / width)], columns[static_cast<size_t>(index % width)]);
+  };
+  std::vector<at::Tensor> tiles;  // [1, 3, h', w'], on rank 0
+  for (int64_t first = 0; first < count; first += group.size) {
+    const int64_t mine = first + group.rank;
+    at::Tensor own = at::empty({0}, z.options());
+    if (mine < count) {
+      const auto [row, column] = place(mine);
+      own = decoder.decode(z.narrow(2, row.begin, row.length).narrow(3, column.begin, column.length))
+                .contiguous();
+    }
+    std::vector<at::Tensor> parts;
+    for (int64_t index = first; group.rank == 0 && index < first + group.size; ++index) {
+      if (index == mine) {
+        parts.push_back(own);
+      } else if (index < count) {
+        const auto [row, column] = place(index);
+        parts.push_back(
+            at::empty({1, own.size(1), row.length * factor, column.length * factor}, z.options()));
+      } else {
+        parts.push_back(at::empty({0}, z.options()));
+      }
+    }
+    if (group.size > 1) comm::gather(own, parts, 0, group);
+    tiles.insert(tiles.end(), parts.begin(), parts.end());
+  }
+  if (group.rank != 0) return {};
+
+  const int64_t kept_pixels = step_of(tile) * factor, extent = tile * factor - kept_pixels;
+  std::vector<at::Tensor> lines;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<at::Tensor> line;
+    for (size_t j = 0; j < columns.size(); ++j) {
+      const at::Tensor& own = tiles[i * columns.size() + j];
+      if (i > 0) blend(tiles[(i - 1) * columns.size() + j], own, 2, extent);
+      if (j > 0) blend(tiles[i * columns.size() + j - 1], own, 3, extent);
+      const auto kept = [&](int64_t size) { return std::min(size, kept_pixels); };
+      line.push_back(own.narrow(2, 0, kept(own.size(2))).narrow(3, 0, kept(own.size(3))));
+    }
+    lines.push_back(at::cat(line, 3));
+  }
+  return at::cat(lines, 2);
+}
+
+}  // namespace tessera::engine

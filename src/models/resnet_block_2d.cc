@@ -1,0 +1,24 @@
+#include "models/resnet_block_2d.h"
+
+#include <utility>
+
+namespace tessera::models {
+
+ResnetBlock2D::ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t out, const Options& options)
+    : norm1(scope / "norm1", in, options.norm_groups, options.eps, ops::Activation::kSilu),
+      norm2(scope / "norm2", out, options.norm_groups, options.eps, ops::Activation::kSilu),
+      conv1(scope / "conv1", in, out, 3, 1, 1),
+      conv2(scope / "conv2", out, out, 3, 1, 1) {
+  if (options.embedding_channels > 0)
+    time_emb_proj.emplace(scope / "time_emb_proj", options.embedding_channels, out);
+  if (in != out) conv_shortcut.emplace(scope / "conv_shortcut", in, out, 1);
+}
+
+at::Tensor ResnetBlock2D::operator()(at::Tensor x, const nn::Rows& rows, const at::Tensor& embedding) const {
+  at::Tensor sum = conv_shortcut ? (*conv_shortcut)(x, rows) : x.use_count() > 1 ? x.clone() : x;
+  at::Tensor h = conv1(norm1, std::move(x), rows);
+  conv2.add_to(sum, norm2, std::move(h), rows, time_emb_proj ? (*time_emb_proj)(embedding) : at::Tensor());
+  return sum;
+}
+
+}  // namespace tessera::models

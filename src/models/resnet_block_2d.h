@@ -1,0 +1,34 @@
+// The residual block of the U-Net and of AutoencoderKL (names as in the checkpoints of diffusers).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "nn/conv.h"
+#include "ops/linear.h"
+#include "weights/scope.h"
+
+namespace tessera::models {
+
+// Two convolutions, each after GroupNorm and SiLU, beside the input (through a 1x1 convolution where the
+// number of channels changes). In a U-Net the step's embedding is added between the two.
+struct ResnetBlock2D {
+  struct Options {
+    int64_t norm_groups = 32;
+    double eps = 1e-6;
+    int64_t embedding_channels = 0;  // of the step; 0: none
+  };
+  ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t out, const Options& options);
+
+  // x [B, in, h, W] -> [B, out, h, W], channels-last. Takes x over: its memory is written to when nobody else
+  // has it. `embedding` [B, embedding_channels], after its SiLU.
+  at::Tensor operator()(at::Tensor x, const nn::Rows& rows, const at::Tensor& embedding = {}) const;
+
+  ops::GroupNorm norm1, norm2;
+  nn::Conv2d conv1, conv2;
+  std::optional<ops::Linear> time_emb_proj;
+  std::optional<nn::Conv2d> conv_shortcut;
+};
+
+}  // namespace tessera::models

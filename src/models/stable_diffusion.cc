@@ -1,0 +1,121 @@
+#include "models/stable_diffusion.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/field_name.h"
+#include "models/clip.h"
+#include "models/loading.h"
+#include "text/bpe_tokenizer.h"
+#include "text/unicode.h"
+
+namespace tessera::models {
+namespace {
+
+CLIPTextEncoder load_clip(const std::filesystem::path& folder, const LoadOptions& options,
+                          LoadStatistics& statistics) {
+  const CLIPTextConfig config(JsonConfig::read(folder / "config.json"));
+  PartFiles files(folder, options);
+  CLIPTextEncoder encoder(files.scope(), config);
+  // Older files hold the numbers of the places as well.
+  files.finish(statistics, /*is_all=*/true,
+               {"text_model.embeddings.position_ids", "embeddings.position_ids"});
+  return encoder;
+}
+
+// A tokenizer and its encoder.
+class Clip {
+ public:
+  Clip(const std::filesystem::path& model, const std::string& suffix, const LoadOptions& options,
+       LoadStatistics& statistics)
+      : tokenizer_(model / ("tokenizer" + suffix), "CLIPTokenizer"),
+        encoder_(load_clip(model / ("text_encoder" + suffix), options, statistics)) {}
+
+  // `at_least`: layers that are left out in any case.
+  CLIPTextEncoder::Output encode(const std::string& text, int64_t clip_skip, int64_t at_least,
+                                 bool normed) const {
+    const CLIPTextConfig& config = encoder_.config();
+    const int64_t most = config.num_hidden_layers - at_least;
+    if (clip_skip > most)
+      usage_error(field("clip_skip"), "{} of a text encoder of {} layers; at most {}", clip_skip,
+                  config.num_hidden_layers, most);
+    const int64_t length = std::min(tokenizer_.model_max_length(), config.max_position_embeddings);
+    return encoder_(tokenizer_.encode_padded(text, length), at_least + clip_skip, normed);
+  }
+  const CLIPTextConfig& config() const { return encoder_.config(); }
+
+ private:
+  text::BpeTokenizer tokenizer_;
+  CLIPTextEncoder encoder_;
+};
+
+class StableDiffusionTextEncoder final : public TextEncoder {
+ public:
+  StableDiffusionTextEncoder(const std::filesystem::path& model, const LoadOptions& options,
+                             LoadStatistics& statistics)
+      : clip_(model, "", options, statistics) {}
+
+  std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t /*max_length*/) override {
+    std::vector<Conditioning> conditionings;
+    for (const Prompt& prompt : prompts)
+      conditionings.push_back(
+          {{kTokens, clip_.encode(prompt.text, prompt.clip_skip, 0, /*normed=*/true).hidden}});
+    return conditionings;
+  }
+  int64_t width() const override { return clip_.config().hidden_size; }
+
+ private:
+  Clip clip_;
+};
+
+class StableDiffusionXLTextEncoder final : public TextEncoder {
+ public:
+  StableDiffusionXLTextEncoder(const std::filesystem::path& model, const LoadOptions& options,
+                               LoadStatistics& statistics)
+      : zeros_when_absent_(
+            JsonConfig::read(model / "model_index.json").boolean("force_zeros_for_empty_prompt", true)),
+        first_(model, "", options, statistics),
+        second_(model, "_2", options, statistics) {
+    if (!second_.config().has_projection) {
+      input_error((model / "text_encoder_2").string(),
+                  "is no CLIPTextModelWithProjection, which pools the prompt");
+    }
+  }
+
+  std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t /*max_length*/) override {
+    std::vector<Conditioning> conditionings;
+    for (const Prompt& prompt : prompts) {
+      const bool is_zero = prompt.is_absent && zeros_when_absent_;
+      const CLIPTextEncoder::Output one = first_.encode(prompt.text, prompt.clip_skip, 1, /*normed=*/false);
+      const CLIPTextEncoder::Output two =
+          second_.encode(prompt.second.value_or(prompt.text), prompt.clip_skip, 1, /*normed=*/false);
+      const at::Tensor tokens = at::cat({one.hidden, two.hidden}, 1);
+      conditionings.push_back({{kTokens, is_zero ? at::zeros_like(tokens) : tokens},
+                               {kPooled, is_zero ? at::zeros_like(two.pooled) : two.pooled}});
+    }
+    return conditionings;
+  }
+  int64_t width() const override { return first_.config().hidden_size + second_.config().hidden_size; }
+
+ private:
+  bool zeros_when_absent_;
+  Clip first_, second_;
+};
+
+}  // namespace
+
+std::unique_ptr<TextEncoder> load_stable_diffusion_text_encoder(const std::filesystem::path& model,
+                                                                const LoadOptions& options,
+                                                                LoadStatistics& statistics) {
+  return std::make_unique<StableDiffusionTextEncoder>(model, options, statistics);
+}
+
+std::unique_ptr<TextEncoder> load_stable_diffusion_xl_text_encoder(const std::filesystem::path& model,
+                                                                   const LoadOptions& options,
+                                                                   LoadStatistics& statistics) {
+  return std::make_unique<StableDiffusionXLTextEncoder>(model, options, statistics);
+}
+
+}  // namespace tessera::models

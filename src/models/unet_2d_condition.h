@@ -1,0 +1,86 @@
+// The U-Net of Stable Diffusion 1.x, 2.x (arXiv:2112.10752) and XL (arXiv:2307.01952). Weights and names:
+// diffusers' UNet2DConditionModel.
+//
+// Legend: B samples, C channels, h x W of the picture at hand at a level, L tokens of a prompt, D its width.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "core/json.h"
+#include "models/family.h"
+#include "models/resnet_block_2d.h"
+#include "models/transformer_2d.h"
+#include "nn/embeddings.h"
+
+namespace tessera::models {
+
+struct UNet2DConfig {
+  explicit UNet2DConfig(const JsonConfig& json);  // unet/config.json; Error(kInput) names what cannot run
+
+  // What differs between levels, the finest first.
+  struct Level {
+    int64_t channels = 320, layers = 2, heads = 8, context_width = 768;
+    int64_t down_transformers = 0, up_transformers = 0;  // layers of each; 0: no attention at this level
+  };
+  std::vector<Level> levels;
+  int64_t mid_transformers, mid_heads;  // 0 layers: no attention there
+  int64_t in_channels, out_channels, sample_size, norm_groups;
+  double norm_eps;
+  bool use_linear_projection;
+  // Sizes and pooled text as conditions (SDXL): the width of an embedding of one of its six numbers; 0: none.
+  int64_t addition_time_embed_dim, addition_inputs;
+
+  int64_t embedding_channels() const { return 4 * levels.front().channels; }
+  int64_t context_width() const { return levels.front().context_width; }
+};
+
+// A resnet, with a transformer behind it where the level has attention.
+struct UNetLayer {
+  ResnetBlock2D resnet;
+  std::optional<Transformer2DModel> attention;
+};
+
+class UNet2DConditionModel final : public Denoiser {
+ public:
+  UNet2DConditionModel(const weights::Scope& scope, const UNet2DConfig& config);
+
+  std::unique_ptr<Forward> start(const Run& run) const override;
+  at::ScalarType dtype() const override { return dtype_; }
+  int64_t conditioning_width() const override { return config_.context_width(); }
+
+ private:
+  friend class UNetForward;
+
+  struct Down {
+    std::vector<UNetLayer> layers;
+    std::optional<nn::Conv2d> downsampler;
+  };
+  struct Up {
+    std::vector<UNetLayer> layers;
+    std::optional<nn::UpsampleToScale2d> upsampler;
+  };
+
+  UNet2DConfig config_;
+  nn::Conv2d conv_in_;
+  nn::TimestepEmbedding time_embedding_;                // fp32
+  std::optional<nn::TimestepEmbedding> add_embedding_;  // fp32
+  std::vector<Down> down_blocks_;                       // by level
+  std::vector<UNetLayer> mid_block_;
+  std::vector<Up> up_blocks_;  // the coarsest level first
+  ops::GroupNorm conv_norm_out_;
+  nn::Conv2d conv_out_;
+  at::ScalarType dtype_;
+};
+
+DenoiserShape unet_shape(const UNet2DConfig& config);
+// Reads unet/ of a diffusers folder.
+DenoiserShape read_unet_shape(const std::filesystem::path& model);
+std::unique_ptr<Denoiser> load_unet(const std::filesystem::path& model, const LoadOptions& options,
+                                    LoadStatistics& statistics);
+// The same of unet/ itself.
+std::unique_ptr<Denoiser> load_unet_folder(const std::filesystem::path& folder, const LoadOptions& options,
+                                           LoadStatistics& statistics);
+
+}  // namespace tessera::models

@@ -1,0 +1,198 @@
+#include "weights/single_file.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tessera::weights {
+namespace {
+
+using Tensors = std::map<std::string, TensorEntry>;
+using Names = std::vector<std::pair<std::string_view, std::string_view>>;  // of the file, and diffusers'
+
+// Of what follows a prefix in the names of a file.
+class Renamer {
+ public:
+  explicit Renamer(const Tensors& tensors) : tensors_(tensors) {}
+
+  bool has(const std::string& name) const { return tensors_.contains(name); }
+  bool has_prefix(const std::string& prefix) const {
+    const auto place = tensors_.lower_bound(prefix);
+    return place != tensors_.end() && place->first.starts_with(prefix);
+  }
+
+  // All tensors `from`* become `to`*; of the rest of a name, the beginning is translated by `inner`.
+  void move(const std::string& from, const std::string& to, const Names& inner = {}) {
+    for (auto place = tensors_.lower_bound(from); place != tensors_.end() && place->first.starts_with(from);
+         ++place) {
+      std::string rest = place->first.substr(from.size());
+      for (const auto& [old_name, name] : inner) {
+        if (!rest.starts_with(old_name)) continue;
+        rest = std::string(name) + rest.substr(old_name.size());
+        break;
+      }
+      result.emplace(to + rest, NamedTensor{place->second});
+    }
+  }
+
+  // One tensor, changed.
+  template <typename Change>
+  void move_one(const std::string& from, const std::string& to, const Change& change) {
+    const auto place = tensors_.find(from);
+    if (place == tensors_.end()) return;
+    NamedTensor named{place->second};
+    change(named);
+    result.emplace(to, std::move(named));
+  }
+
+  std::map<std::string, NamedTensor> result;
+
+ private:
+  const Tensors& tensors_;
+};
+
+const Names kUNetResnet = {{"in_layers.0", "norm1"},          {"in_layers.2", "conv1"},
+                           {"emb_layers.1", "time_emb_proj"}, {"out_layers.0", "norm2"},
+                           {"out_layers.3", "conv2"},         {"skip_connection", "conv_shortcut"}};
+
+void rename_unet(Renamer& names) {
+  const std::string root = "model.diffusion_model.";
+  const Names linears = {{"0.0", "linear_1"}, {"0.2", "linear_2"}};
+  names.move(root + "time_embed.", "time_embedding.", {{"0", "linear_1"}, {"2", "linear_2"}});
+  names.move(root + "label_emb.", "add_embedding.", linears);
+  names.move(root + "out.", "", {{"0", "conv_norm_out"}, {"2", "conv_out"}});
+  names.move(root + "input_blocks.0.0.", "conv_in.");
+  int64_t level = 0, layer = 0;
+  for (int64_t i = 1; names.has_prefix(fmt::format("{}input_blocks.{}.", root, i)); ++i) {
+    const std::string from = fmt::format("{}input_blocks.{}.", root, i);
+    const std::string block = fmt::format("down_blocks.{}.", level);
+    if (names.has_prefix(from + "0.op.")) {
+      names.move(from + "0.op.", block + "downsamplers.0.conv.");
+      ++level, layer = 0;
+      continue;
+    }
+    names.move(from + "0.", fmt::format("{}resnets.{}.", block, layer), kUNetResnet);
+    names.move(from + "1.", fmt::format("{}attentions.{}.", block, layer));
+    ++layer;
+  }
+  names.move(root + "middle_block.0.", "mid_block.resnets.0.", kUNetResnet);
+  names.move(root + "middle_block.1.", "mid_block.attentions.0.");
+  names.move(root + "middle_block.2.", "mid_block.resnets.1.", kUNetResnet);
+  level = layer = 0;
+  for (int64_t i = 0; names.has_prefix(fmt::format("{}output_blocks.{}.", root, i)); ++i) {
+    const std::string from = fmt::format("{}output_blocks.{}.", root, i);
+    const std::string block = fmt::format("up_blocks.{}.", level);
+    names.move(from + "0.", fmt::format("{}resnets.{}.", block, layer), kUNetResnet);
+    const bool has_attention = names.has(from + "1.proj_in.weight");
+    if (has_attention) names.move(from + "1.", fmt::format("{}attentions.{}.", block, layer));
+    ++layer;
+    const std::string upsampler = from + (has_attention ? "2.conv." : "1.conv.");
+    if (!names.has_prefix(upsampler)) continue;
+    names.move(upsampler, block + "upsamplers.0.conv.");
+    ++level, layer = 0;
+  }
+}
+
+// A 1x1 convolution that diffusers has as a linear layer.
+void without_kernel(NamedTensor& named) {
+  std::vector<int64_t>& shape = named.entry.shape;
+  while (shape.size() > 2 && shape.back() == 1) shape.pop_back();
+}
+
+void rename_vae_half(Renamer& names, const std::string& half, bool is_decoder) {
+  const std::string from = "first_stage_model." + half, to = half;
+  const Names resnet = {{"nin_shortcut", "conv_shortcut"}};
+  for (const char* same : {"conv_in.", "conv_out."}) names.move(from + same, to + same);
+  names.move(from + "norm_out.", to + "conv_norm_out.");
+  names.move(from + "mid.block_1.", to + "mid_block.resnets.0.", resnet);
+  names.move(from + "mid.block_2.", to + "mid_block.resnets.1.", resnet);
+  const std::string attention = from + "mid.attn_1.", own = to + "mid_block.attentions.0.";
+  names.move(attention + "norm.", own + "group_norm.");
+  for (const auto& [old_name, name] :
+       Names{{"q", "to_q"}, {"k", "to_k"}, {"v", "to_v"}, {"proj_out", "to_out.0"}}) {
+    for (const char* kind : {".weight", ".bias"})
+      names.move_one(attention + std::string(old_name) + kind, own + std::string(name) + kind,
+                     without_kernel);
+  }
+  const std::string blocks = from + (is_decoder ? "up." : "down.");
+  int64_t count = 0;
+  while (names.has_prefix(fmt::format("{}{}.", blocks, count))) ++count;
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string block = fmt::format("{}{}.", blocks, i);
+    // The decoder's are numbered from the finest on.
+    const std::string target = is_decoder ? fmt::format("{}up_blocks.{}.", to, count - 1 - i)
+                                          : fmt::format("{}down_blocks.{}.", to, i);
+    for (int64_t j = 0; names.has_prefix(fmt::format("{}block.{}.", block, j)); ++j)
+      names.move(fmt::format("{}block.{}.", block, j), fmt::format("{}resnets.{}.", target, j), resnet);
+    names.move(block + "downsample.conv.", target + "downsamplers.0.conv.");
+    names.move(block + "upsample.conv.", target + "upsamplers.0.conv.");
+  }
+}
+
+void rename_vae(Renamer& names) {
+  rename_vae_half(names, "encoder.", /*is_decoder=*/false);
+  rename_vae_half(names, "decoder.", /*is_decoder=*/true);
+  for (const char* same : {"quant_conv.", "post_quant_conv."})
+    names.move(std::string("first_stage_model.") + same, same);
+}
+
+// Rows [part * n / 3, (part + 1) * n / 3) of a tensor.
+auto third(int64_t part) {
+  return [part](NamedTensor& named) {
+    if (named.entry.shape.empty() || named.entry.shape[0] % 3 != 0)
+      return;  // of no use: its shape is refused
+    const uint64_t bytes = (named.entry.end - named.entry.begin) / 3;
+    named.entry.shape[0] /= 3;
+    named.entry.begin += static_cast<uint64_t>(part) * bytes;
+    named.entry.end = named.entry.begin + bytes;
+  };
+}
+
+// The encoder of open_clip, whose queries, keys and values are one tensor.
+void rename_open_clip(Renamer& names, const std::string& root) {
+  const std::string to = "text_model.";
+  names.move(root + "token_embedding.", to + "embeddings.token_embedding.");
+  names.move_one(root + "positional_embedding", to + "embeddings.position_embedding.weight",
+                 [](NamedTensor&) {});
+  names.move(root + "ln_final.", to + "final_layer_norm.");
+  names.move_one(root + "text_projection", "text_projection.weight", [](NamedTensor& named) {
+    if (named.entry.shape.size() != 2) return;
+    named.is_transposed = true;
+    std::swap(named.entry.shape.front(), named.entry.shape.back());
+  });
+  for (int64_t i = 0; names.has_prefix(fmt::format("{}transformer.resblocks.{}.", root, i)); ++i) {
+    const std::string from = fmt::format("{}transformer.resblocks.{}.", root, i);
+    const std::string layer = fmt::format("{}encoder.layers.{}.", to, i);
+    names.move(from + "ln_1.", layer + "layer_norm1.");
+    names.move(from + "ln_2.", layer + "layer_norm2.");
+    names.move(from + "attn.out_proj.", layer + "self_attn.out_proj.");
+    names.move(from + "mlp.c_fc.", layer + "mlp.fc1.");
+    names.move(from + "mlp.c_proj.", layer + "mlp.fc2.");
+    constexpr const char* kProjections[] = {"q_proj.", "k_proj.", "v_proj."};
+    for (int64_t part = 0; part < 3; ++part) {
+      for (const char* kind : {"weight", "bias"})
+        names.move_one(from + "attn.in_proj_" + kind, layer + "self_attn." + kProjections[part] + kind,
+                       third(part));
+    }
+  }
+}
+
+}  // namespace
+
+std::map<std::string, NamedTensor> single_file_part(const SafetensorsHeader& header,
+                                                    const std::string& part) {
+  Renamer names(header.tensors);
+  if (part == "unet") rename_unet(names);
+  if (part == "vae") rename_vae(names);
+  if (part == "text_encoder") {
+    for (const char* root : {"cond_stage_model.transformer.", "conditioner.embedders.0.transformer."})
+      names.move(root, "");
+    rename_open_clip(names, "cond_stage_model.model.");
+  }
+  if (part == "text_encoder_2") rename_open_clip(names, "conditioner.embedders.1.model.");
+  return std::move(names.result);
+}
+
+}  // namespace tessera::weights

@@ -1,0 +1,190 @@
+"""Stable Diffusion XL on the command line: its own options, many ranks, one file instead of a folder, bad input."""
+import json
+import shutil
+
+from files import assert_near, floats, psnr, read_latents, read_png, read_safetensors, write_safetensors
+from harness import MODEL as PIXART
+from harness import ROOT, test
+
+MODEL = ROOT / "tests" / "golden" / "tiny-sdxl"
+GOLDEN = MODEL / "golden"
+RUNS = json.loads((GOLDEN / "runs.json").read_text())
+FOLDER = ["--model", MODEL]
+SMALL = ["--height", "32", "--width", "48", "--num-inference-steps", "2", "--seed", "1"]
+
+
+def arguments_of(options):
+    words = ["--seed", str(RUNS["seed"])]
+    for key, value in options.items():
+        if key == "prompt":
+            words += value
+        elif key == "prompt_2":
+            words += [f"--{key}={value[0]}"]  # one for all
+        elif isinstance(value, list):
+            words += [f"--{key}", "x".join(map(str, value))]
+        else:
+            words += [f"--{key}", str(value)]
+    return words
+
+
+def paint(box, *words, model=FOLDER):
+    outcome = box.run("generate", *model, "--dtype", "fp32", *words)
+    assert outcome.code == 0, outcome
+    return outcome
+
+
+def latents(box, *words, model=FOLDER):
+    paint(box, *words, "--output-type", "latent", "-o", box.folder / "out.safetensors", model=model)
+    return read_latents(box.folder / "out.safetensors")
+
+
+def golden(name):
+    tensor = read_safetensors(GOLDEN / "latents.safetensors")[0][name]
+    return tensor[1], floats(tensor)
+
+
+@test
+def sdxl_equals_diffusers(box):
+    for name, options in RUNS["runs"].items():
+        assert_near(latents(box, *arguments_of(options)), golden(name), 1e-3)
+        outcome = paint(box, *arguments_of(options), "-o", f"{name}.png")
+        for number, path in enumerate(outcome.out.split()):
+            width, height, pixels, _ = read_png(box.folder / path)
+            expected = read_png(GOLDEN / f"{name}-{number}.png")
+            assert (width, height) == expected[:2], (width, height)
+            assert psnr(pixels, expected[2]) > 50, (name, number)
+
+
+@test
+def sdxl_from_a_single_file(box):
+    configs = box.folder / "configs"
+    shutil.copytree(MODEL, configs, ignore=shutil.ignore_patterns("*.safetensors", "golden"))
+    single = ["--model", MODEL / "single.safetensors", "--config", configs]
+    assert_near(latents(box, *arguments_of(RUNS["runs"]["all"]), model=single), golden("all"), 1e-3)
+    assert_near(latents(box, *arguments_of(RUNS["runs"]["all"]), "--use-cfg-parallel", model=single), golden("all"), 1e-3)
+
+
+@test
+def sdxl_on_many_ranks(box):
+    words = arguments_of(RUNS["runs"]["all"])
+    expected = golden("all")
+    for flags in ("--ulysses-degree 2", "--ring-degree 2 --use-cfg-parallel", "--tensor-parallel-degree 2 --no-vae-parallel",
+                  "--displaced-patch-degree 3 --displaced-mode full_sync", "--displaced-patch-degree 2 --warmup-steps 4",
+                  "--displaced-patch-degree 2 --displaced-mode full_sync --data-parallel-degree 2"):
+        assert_near(latents(box, *words, *flags.split()), expected, 1e-3)
+        picture = paint(box, *words, *flags.split(), "-o", "ranks.png").out.split()[1]
+        assert psnr(read_png(box.folder / picture)[2], read_png(GOLDEN / "all-1.png")[2]) > 50, flags
+
+
+@test
+def displaced_patches_are_near_and_reported(box):
+    exact = golden("plain")
+    words = arguments_of(RUNS["runs"]["plain"])
+    seen = []
+    for mode in ("sync_gn", "corrected_async_gn", "stale_gn", "separate_gn", "no_sync"):
+        flags = ["--displaced-patch-degree", "2", "--displaced_mode", mode, "--warmup-steps", "1", "--report", "run.json"]
+        own = latents(box, *words, *flags)
+        apart = max(abs(a - b) for a, b in zip(own[1], exact[1]))
+        assert 1e-4 < apart < 10, (mode, apart)  # a random model goes far
+        seen.append(own[1].tolist())
+        assert box.report()["settings"]["parallel"] == {"world_size": 2, "displaced": 2, "displaced_mode": mode, "warmup_steps": 1}
+    assert all(a != b for i, a in enumerate(seen) for b in seen[:i]), "two modes gave the same"
+    # Three rows of the coarsest scale for each of two ranks: the default is another, and says so.
+    outcome = paint(box, *words, "--displaced-patch-degree", "2", "--report", "run.json", "-o", "p.png")
+    assert outcome.err.count("--displaced-mode is sync_gn") == 1, outcome
+    assert box.report()["settings"]["parallel"]["displaced_mode"] == "sync_gn"
+
+
+@test
+def displaced_patches_of_pixart(box):
+    words = ["a green star", "--model", PIXART, "--seed", "7", "--height", "64", "--width", "48", "--no-resolution-binning",
+             "--num-inference-steps", "4", "--dtype", "fp32"]
+    one = latents(box, *words, model=[])
+    assert_near(latents(box, *words, "--displaced-patch-degree", "2", "--displaced-mode", "full_sync", model=[]), one, 1e-4)
+    stale = latents(box, *words, "--displaced-patch-degree", "2", "--warmup-steps", "1", model=[])
+    assert 1e-5 < max(abs(a - b) for a, b in zip(stale[1], one[1])) < 3
+
+
+@test
+def an_absent_negative_prompt_is_not_an_empty_one(box):
+    absent, empty = latents(box, "a cat", *SMALL), latents(box, "a cat", *SMALL, "--negative-prompt", "")
+    assert absent[1] != empty[1]
+    # The second alone counts for nothing, as in diffusers.
+    assert_near(latents(box, "a cat", *SMALL, "--negative-prompt-2", "a dog"), absent, 0)
+
+
+@test
+def options_that_sdxl_refuses(box):
+    for words, *needles in [
+            (["--prompt-2", "a", "--prompt-2", "b", "--prompt-2", "c"], "--prompt-2", "3 of them for 1 prompts"),
+            (["--clip-skip", "9"], "--clip-skip", "at most"),
+            (["--clip-skip", "-1"], "must be from 0 to"),
+            (["--guidance-rescale", "1.5"], "must be from 0 to 1"),
+            (["--original-size", "64"], "expected two numbers"),
+            (["--target-size", "64x"], "expected two numbers"),
+            (["--crops-coords-top-left=-1x3"], "expected two numbers"),
+            (["--eta", "2"], "must be from 0 to 1"),
+            (["--displaced-mode", "fresh", "--displaced-patch-degree", "2"], "full_sync"),
+            (["--displaced-patch-degree", "3"], "there are 2"),
+            (["--displaced-patch-degree", "2", "--ulysses-degree", "2"], "cannot be combined"),
+            (["--warmup-steps", "2"], "--warmup-steps"),
+            (["--pipefusion-parallel-degree", "2"], "PipeFusion does not exist"),
+            (["--vae-parallel"], "--vae-parallel is of runs with several ranks"),
+            (["--height", "36"], "--height")]:
+        outcome = box.refuse(2, needles[0], "generate", "a cat", *FOLDER, *SMALL, *words)
+        assert all(needle in outcome.err for needle in needles), (needles, outcome)
+    for option in ("--prompt-2", "--negative-prompt-2", "--original-size", "--clip-skip", "--guidance-rescale"):
+        value = "8x8" if "size" in option else "0" if "skip" in option or "rescale" in option else "a"
+        box.refuse(2, option, "generate", "a cat", "--model", PIXART, option, value)
+
+
+@test
+def single_files_that_cannot_be(box):
+    file = MODEL / "single.safetensors"
+    box.refuse(2, "--config", "generate", "a cat", "--model", file, *SMALL)
+    box.refuse(2, "--config", "generate", "a cat", *FOLDER, "--config", MODEL, *SMALL)
+    box.refuse(3, "model_index.json", "generate", "a cat", "--model", file, "--config", box.folder, *SMALL)
+    box.refuse(3, "of Stable Diffusion alone", "generate", "a cat", "--model", file, "--config", PIXART, "--height", "32", "--width", "32",
+               "--no-resolution-binning")
+    other = PIXART / "transformer" / "diffusion_pytorch_model.safetensors"
+    box.refuse(3, "has no text_encoder", "generate", "a cat", "--model", other, "--config", MODEL, *SMALL)
+    tensors, _ = read_safetensors(file)
+    del tensors["model.diffusion_model.out.2.weight"]
+    (box.folder / "in").mkdir()
+    write_safetensors(box.folder / "in" / "part.safetensors", tensors)
+    box.refuse(3, "'conv_out.weight' is missing", "generate", "a cat", "--model", box.folder / "in" / "part.safetensors", "--config",
+               MODEL, *SMALL)
+    (box.folder / "in" / "part.safetensors").write_bytes(file.read_bytes()[:5000])
+    box.refuse(3, "part.safetensors", "generate", "a cat", "--model", box.folder / "in" / "part.safetensors", "--config", MODEL, *SMALL)
+    (box.folder / "in" / "old.ckpt").write_bytes(b"PK")
+    box.refuse(3, ".safetensors can be read", "generate", "a cat", "--model", box.folder / "in" / "old.ckpt", "--config", MODEL, *SMALL)
+
+
+@test
+def sdxl_folders_that_cannot_run(box):
+    def change(name, **values):
+        folder = box.folder / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(MODEL, folder, ignore=shutil.ignore_patterns("golden", "single.safetensors"))
+        path = folder / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+        return folder
+
+    for name, values, needle in [
+            ("unet/config.json", {"in_channels": 9}, "in_channels"),
+            ("unet/config.json", {"down_block_types": ["DownBlock2D", "AttnDownBlock2D"]}, "down_block_types"),
+            ("unet/config.json", {"class_embed_type": "timestep"}, "class_embed_type"),
+            ("unet/config.json", {"attention_head_dim": [3, 5]}, "attention_head_dim"),
+            ("unet/config.json", {"cross_attention_dim": 99}, "weight"),
+            ("text_encoder/config.json", {"hidden_act": "tanh"}, "hidden_act"),
+            ("scheduler/scheduler_config.json", {"prediction_type": "noise"}, "prediction_type")]:
+        folder = change(name, **values)
+        box.refuse(3, needle, "generate", "a cat", "--model", folder, *SMALL)
+    folder = change("unet/config.json")
+    (folder / "tokenizer" / "merges.txt").write_text("#version: 0.2\na b c\n")
+    box.refuse(3, "merges.txt", "generate", "a cat", "--model", folder, *SMALL)
+    folder = change("unet/config.json")
+    (folder / "tokenizer_2" / "vocab.json").unlink()
+    box.refuse(3, "vocab.json", "generate", "a cat", "--model", folder, *SMALL)
+    outcome = box.run("models", MODEL)
+    assert outcome.code == 0 and "StableDiffusionXLPipeline" in outcome.out, outcome

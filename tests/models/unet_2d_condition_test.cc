@@ -1,0 +1,193 @@
+#include "models/unet_2d_condition.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "comm/collectives.h"
+#include "core/error.h"
+#include "tests/support/golden.h"
+#include "tests/support/rank_threads.h"
+
+namespace tessera::models {
+namespace {
+
+constexpr int64_t kScaleFactor = 8;
+
+class UNetGolden : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::unique_ptr<Denoiser> load(at::ScalarType dtype, const comm::TensorGroups& groups = {}) {
+    LoadOptions options;
+    options.placement.dtype = dtype;
+    options.placement.groups = groups;
+    LoadStatistics cost;
+    return load_unet_folder(golden_folder(GetParam()), options, cost);
+  }
+  UNet2DConfig config() { return UNet2DConfig(JsonConfig::read(golden_folder(GetParam()) / "config.json")); }
+
+  // The prediction for the rows that `tokens` has at hand of the golden's latents.
+  at::Tensor run(const Denoiser& model, nn::Tokens& tokens, double timestep) {
+    const at::Tensor z = golden_.at("latents");
+    std::vector<Conditioning> prompts;
+    for (const char* row : {"0", "1"})
+      prompts.push_back({{kTokens, golden_.at(fmt::format("prompt.{}", row))},
+                         {kPooled, golden_.at(fmt::format("pooled.{}", row))}});
+    const Canvas canvas{.latent_height = z.size(2),
+                        .latent_width = z.size(3),
+                        .scale_factor = kScaleFactor,
+                        .sizes = {96, 80, 3, 5, 100, 90}};
+    const std::vector<int64_t> prompt_of = {0, 1, 1};
+    const auto forward = model.start({prompts, prompt_of, canvas, tokens});
+    forward->begin({timestep, at::tensor({timestep}, at::kFloat)});
+    const Range rows = tokens.cut().part(0, tokens.rank());
+    Hidden hidden = forward->embed(z.narrow(2, rows.begin, rows.length));
+    const auto blocks = static_cast<int64_t>(2 * config().levels.size() + 1);
+    for (int64_t i = 0; i < blocks; ++i) forward->block(i, hidden);
+    return forward->head(hidden);
+  }
+  at::Tensor run(at::ScalarType dtype, double timestep) {
+    const at::Tensor z = golden_.at("latents");
+    nn::Tokens tokens(parallel::Grid{.rows = z.size(2), .columns = z.size(3)});
+    return run(*load(dtype), tokens, timestep);
+  }
+
+  std::map<std::string, at::Tensor> golden_ =
+      read_golden(std::string(GetParam()) + "/golden/golden.safetensors");
+};
+
+TEST_P(UNetGolden, EqualsDiffusersInFp32) {
+  for (const double timestep : {999.0, 0.0, 417.5}) {
+    const at::Tensor out = run(at::kFloat, timestep);
+    EXPECT_EQ(out.scalar_type(), at::kFloat);
+    EXPECT_LE(relative_error(out, golden_.at(fmt::format("output.{}", timestep))), kComponentTolerance)
+        << timestep;
+  }
+}
+
+TEST_P(UNetGolden, IsAsNearTheTruthInBf16AsDiffusers) {
+  double own = 0, theirs = 0;  // summed over the timesteps: one maximum over few elements is noise
+  for (const double timestep : {999.0, 0.0, 417.5}) {
+    const at::Tensor truth = golden_.at(fmt::format("output.{}", timestep));
+    own += (run(at::kBFloat16, timestep) - truth).square().sum().item<double>();
+    theirs += (golden_.at(fmt::format("output.{}.bf16", timestep)) - truth).square().sum().item<double>();
+  }
+  EXPECT_LE(std::sqrt(own), 1.1 * std::sqrt(theirs));
+}
+
+// Rows on several ranks, which wait for each other: by Ulysses, by the ring, in both ways of tensor
+// parallelism.
+TEST_P(UNetGolden, RowsOnManyRanksGiveTheSame) {
+  const at::Tensor z = golden_.at("latents"), whole = run(at::kFloat, 417.5);
+  const int64_t unit = int64_t{1} << (config().levels.size() - 1);
+  for (const int64_t ranks : {2, 3}) {
+    int64_t heads = config().mid_heads;
+    for (const UNet2DConfig::Level& level : config().levels) heads = std::min(heads, level.heads);
+    for (const bool by_ring : {true, false}) {
+      if (!by_ring && ranks > heads) continue;
+      comm::run_ranks_as_threads(ranks, [&](comm::World world) {
+        std::vector<int64_t> all(static_cast<size_t>(ranks));
+        std::iota(all.begin(), all.end(), 0);
+        const comm::Group group = world.group(all, "sequence");
+        comm::connect(group, at::kCPU);
+        const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1,
+                                ranks, unit);
+        nn::Tokens tokens(cut, by_ring ? nn::TokenGroups{.ring = group, .all = group}
+                                       : nn::TokenGroups{.ulysses = group, .all = group});
+        const Range rows = cut.part(0, group.rank);
+        const at::Tensor out = run(*load(at::kFloat), tokens, 417.5);
+        ASSERT_EQ(out.size(2), rows.length);
+        EXPECT_LE(relative_error(out, whole.narrow(2, rows.begin, rows.length)), 1e-4)
+            << ranks << (by_ring ? " ring" : " ulysses");
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, UNetGolden, ::testing::Values("unet-sd15", "unet-sd21", "unet-sdxl"));
+
+struct DisplacedCase {
+  const char* model;
+  int64_t ranks;
+};
+
+// Against an oracle of displaced patches on diffusers' U-Net (tools/displaced_oracle.py), in every mode.
+class Displaced : public ::testing::TestWithParam<DisplacedCase> {};
+
+TEST_P(Displaced, EqualsTheOracle) {
+  const auto [name, ranks] = GetParam();
+  const std::filesystem::path folder = golden_folder(name);
+  const auto inputs = read_golden(std::string(name) + "/golden/golden.safetensors");
+  const auto expected = read_golden("displaced/golden.safetensors");
+  const at::Tensor latents = expected.at(std::string(name) + ".latents");
+  const std::vector<double> timesteps = {900, 700, 450, 200};
+  const UNet2DConfig config(JsonConfig::read(folder / "config.json"));
+  LoadStatistics cost;
+  const auto model = load_unet_folder(folder, {}, cost);
+  const std::vector<Conditioning> prompts = {
+      {{kTokens, inputs.at("prompt.0")}, {kPooled, inputs.at("pooled.0")}}};
+  const std::vector<int64_t> prompt_of = {0};
+  const Canvas canvas{.latent_height = latents.size(2),
+                      .latent_width = latents.size(3),
+                      .scale_factor = kScaleFactor,
+                      .sizes = {96, 80, 3, 5, 100, 90}};
+  const parallel::Cut cut({.rows = latents.size(2), .columns = latents.size(3)}, parallel::GridAxis::kRows, 1,
+                          ranks, int64_t{1} << (config.levels.size() - 1));
+  for (const auto& [mode_name, mode] : parallel::displaced_modes()) {
+    for (int64_t warmup = 0; warmup <= 2; ++warmup) {
+      const at::Tensor whole = expected.at(fmt::format("{}.{}.{}.{}", name, ranks, mode_name, warmup));
+      comm::run_ranks_as_threads(ranks, [&, mode = mode, &mode_name = mode_name](comm::World world) {
+        std::vector<int64_t> all(static_cast<size_t>(world.size()));
+        std::iota(all.begin(), all.end(), 0);
+        const comm::Group group = world.group(all, "displaced");
+        comm::connect(group, at::kCPU);
+        nn::Tokens tokens(cut, {.all = group, .displaced = parallel::Displacement{mode, warmup}});
+        const Range rows = cut.part(0, group.rank);
+        const auto forward = model->start({prompts, prompt_of, canvas, tokens});
+        at::Tensor out;
+        for (size_t step = 0; step < timesteps.size(); ++step) {
+          tokens.begin(static_cast<int64_t>(step), static_cast<int64_t>(timesteps.size()));
+          forward->begin({timesteps[step], at::tensor({timesteps[step]}, at::kFloat)});
+          const at::Tensor z =
+              latents.narrow(0, static_cast<int64_t>(step), 1).narrow(2, rows.begin, rows.length);
+          Hidden hidden = forward->embed(z);
+          for (int64_t i = 0; i < static_cast<int64_t>(2 * config.levels.size() + 1); ++i)
+            forward->block(i, hidden);
+          out = forward->head(hidden);
+        }
+        EXPECT_LE(relative_error(out, whole.narrow(2, rows.begin, rows.length)), 1e-4)
+            << mode_name << ", " << warmup << " steps of warm-up, rank " << group.rank;
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Displaced,
+                         ::testing::Values(DisplacedCase{"unet-sd15", 2}, DisplacedCase{"unet-sd15", 3},
+                                           DisplacedCase{"unet-sd15", 4}, DisplacedCase{"unet-sd15", 8},
+                                           DisplacedCase{"unet-sdxl", 2}, DisplacedCase{"unet-sdxl", 3}));
+
+TEST(UNet2DConfig, NamesWhatCannotRun) {
+  const auto refused = [](const std::string& key, Json value) {
+    Json json = read_json(golden_folder("unet-sdxl") / "config.json");
+    json[key] = std::move(value);
+    try {
+      UNet2DConfig(JsonConfig(std::move(json), "unet/config.json"));
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      return text.find(fmt::format("'{}'", key)) != std::string::npos && text.find('\n') == std::string::npos;
+    }
+    return false;
+  };
+  for (const char* key : {"time_embedding_type", "act_fn", "addition_embed_type", "mid_block_type"})
+    EXPECT_TRUE(refused(key, "another")) << key;
+  EXPECT_TRUE(refused("block_out_channels", {8, 7, 16}));
+  EXPECT_TRUE(refused("layers_per_block", {1, 2}));
+  EXPECT_TRUE(refused("attention_head_dim", {3, 3, 3}));
+  EXPECT_TRUE(refused("down_block_types", {"DownBlock2D", "AttnDownBlock2D", "DownBlock2D"}));
+  EXPECT_TRUE(refused("only_cross_attention", {true, false, false}));
+  EXPECT_TRUE(refused("projection_class_embeddings_input_dim", 24));
+  EXPECT_TRUE(refused("in_channels", 9));
+}
+
+}  // namespace
+}  // namespace tessera::models

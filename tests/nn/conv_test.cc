@@ -1,0 +1,161 @@
+#include "nn/conv.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "comm/collectives.h"
+#include "tests/support/checkpoint_fixture.h"
+#include "tests/support/golden.h"
+#include "tests/support/rank_threads.h"
+
+namespace tessera::nn {
+namespace {
+
+constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
+
+struct Case {
+  int64_t ranks, batch, in, out, height, width;
+  int64_t unit = 2;  // rows of the cut
+  int64_t kernel = 3, stride = 1;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << fmt::format("{} ranks, [{}, {} to {}, {} x {}], units of {}, kernel {}, stride {}", c.ranks,
+                      c.batch, c.in, c.out, c.height, c.width, c.unit, c.kernel, c.stride);
+}
+
+// A layer over rows that lie on several ranks gives each its rows of what it gives over the picture.
+class RowsTest : public ::testing::TestWithParam<Case> {
+ protected:
+  using Layer = std::function<at::Tensor(at::Tensor, const Rows&)>;
+  using Scale = std::function<parallel::Cut(const parallel::Cut&)>;
+
+  void SetUp() override {
+    const Case& c = GetParam();
+    at::manual_seed(4);
+    x_ = (at::randn({c.batch, c.in, c.height, c.width}) + 0.5).contiguous(kChannelsLast);
+    file_ = std::make_unique<CheckpointFixture>(std::map<std::string, at::Tensor>{
+        {"weight", at::randn({c.out, c.in, c.kernel, c.kernel}) /
+                       std::sqrt(static_cast<double>(c.in * c.kernel * c.kernel))},
+        {"bias", at::randn({c.out})},
+        {"conv.weight", square_ = at::randn({c.in, c.in, 3, 3}) / std::sqrt(9.0 * static_cast<double>(c.in))},
+        {"conv.bias", square_bias_ = at::randn({c.in})}});
+    norm_ = ops::GroupNorm(at::randn({c.in}), at::randn({c.in}), c.in % 8 == 0 ? 8 : 1, 1e-5,
+                           ops::Activation::kSilu);
+  }
+
+  void expect_the_same(const Layer& layer, const Scale& scale, at::ScalarType dtype = at::kFloat,
+                       double tolerance = 1e-5) {
+    const Case& c = GetParam();
+    const at::Tensor x = x_.to(dtype);
+    Tokens alone(parallel::Grid{.rows = c.height, .columns = c.width});
+    const at::Tensor whole = layer(x.clone(), Rows(alone));
+    comm::run_ranks_as_threads(c.ranks, [&](comm::World world) {
+      std::vector<int64_t> all(static_cast<size_t>(c.ranks));
+      std::iota(all.begin(), all.end(), 0);
+      const comm::Group group = world.group(all, "rows");
+      comm::connect(group, at::kCPU);
+      const parallel::Cut cut({.rows = c.height, .columns = c.width}, parallel::GridAxis::kRows, 1, c.ranks,
+                              c.unit);
+      Tokens tokens(cut, {.ring = group, .all = group});
+      const Range in = cut.part(0, group.rank), out = scale(cut).part(0, group.rank);
+      const at::Tensor y = layer(x.narrow(2, in.begin, in.length).clone(kChannelsLast), Rows(tokens));
+      EXPECT_EQ(y.size(2), out.length);
+      if (out.length == 0) return;
+      EXPECT_LE(relative_error(y, whole.narrow(2, out.begin, out.length)), tolerance)
+          << "rank " << group.rank;
+    });
+  }
+
+  static parallel::Cut same(const parallel::Cut& cut) { return cut; }
+  Scale of_stride() const {
+    return GetParam().stride == 1 ? Scale(same) : [](const parallel::Cut& cut) { return cut.coarser(); };
+  }
+  Conv2d conv(at::ScalarType dtype = at::kFloat) const {
+    const Case& c = GetParam();
+    return {file_->scope(dtype), c.in, c.out, c.kernel, c.stride, c.kernel / 2};
+  }
+
+  at::Tensor x_, square_, square_bias_;
+  std::unique_ptr<CheckpointFixture> file_;
+  ops::GroupNorm norm_;
+};
+
+TEST_P(RowsTest, Convolution) {
+  const Conv2d layer = conv(), half = conv(at::kBFloat16);
+  const auto apply = [](const Conv2d& c) {
+    return [&c](const at::Tensor& x, const Rows& rows) { return c(x, rows); };
+  };
+  expect_the_same(apply(layer), of_stride());
+  expect_the_same(apply(half), of_stride(), at::kBFloat16, 1.0 / 64);
+}
+
+TEST_P(RowsTest, ConvolutionOfANormWithAnOffset) {
+  const at::Tensor offset = at::randn({x_.size(0), x_.size(1)});
+  const Conv2d layer = conv();
+  expect_the_same([&](at::Tensor x, const Rows& rows) { return layer(norm_, std::move(x), rows, offset); },
+                  of_stride());
+}
+
+TEST_P(RowsTest, ConvolutionAddedToATensor) {
+  if (GetParam().stride != 1) return;
+  const Conv2d layer = conv();
+  expect_the_same(
+      [&](at::Tensor x, const Rows& rows) {
+        const int64_t out = GetParam().out;
+        at::Tensor sum = x.mean(1, /*keepdim=*/true).repeat({1, out, 1, 1}).contiguous(kChannelsLast);
+        layer.add_to(sum, norm_, std::move(x), rows);
+        return sum;
+      },
+      same);
+}
+
+TEST_P(RowsTest, Norm) {
+  expect_the_same([&](at::Tensor x, const Rows& rows) { return group_norm(norm_, std::move(x), rows); },
+                  same);
+}
+
+TEST_P(RowsTest, Attention) {
+  expect_the_same(
+      [&](const at::Tensor& x, const Rows& rows) {
+        const at::Tensor tokens = x.flatten(2).transpose(1, 2).contiguous();  // [B, h W, C]
+        const at::Tensor y = rows.attention({tokens, tokens * 0.5, tokens.flip(2)}, x.size(1));
+        return y.transpose(1, 2).unflatten(2, {x.size(2), x.size(3)});
+      },
+      same);
+}
+
+TEST_P(RowsTest, Upsampling) {
+  const Upsample2d layer(file_->scope(), GetParam().in);
+  expect_the_same([&](const at::Tensor& x, const Rows& rows) { return layer(x, rows); },
+                  [](const parallel::Cut& cut) { return cut.finer(); });
+}
+
+TEST_P(RowsTest, DownsamplingWithPaddingAtTheEnd) {
+  const Case& c = GetParam();
+  const PaddedDownsample2d layer(file_->scope(), c.in);
+  const at::Tensor padded = at::constant_pad_nd(x_.to(at::kDouble), {0, 1, 0, 1});
+  const at::Tensor expected =
+      at::conv2d(padded, square_.to(at::kDouble), square_bias_.to(at::kDouble), /*stride=*/2);
+  Tokens alone(parallel::Grid{.rows = c.height, .columns = c.width});
+  EXPECT_LE(relative_error(layer(x_, Rows(alone)), expected), 3e-6);
+  if (c.height % 2 != 0 || c.unit % 2 != 0) return;  // the VAE's sizes divide by its scale factor
+  expect_the_same([&](const at::Tensor& x, const Rows& rows) { return layer(x, rows); },
+                  [](const parallel::Cut& cut) { return cut.coarser(); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, RowsTest,
+                         ::testing::Values(Case{2, 1, 64, 96, 8, 6}, Case{2, 2, 64, 64, 7, 5},  // Winograd
+                                           Case{3, 2, 16, 8, 14, 9}, Case{4, 1, 8, 5, 8, 4},
+                                           Case{8, 1, 8, 8, 16, 3}, Case{3, 1, 8, 8, 13, 4, 4},
+                                           Case{2, 2, 8, 12, 12, 6, 2, 3, 2},
+                                           Case{3, 1, 64, 64, 11, 8, 2, 3, 2},
+                                           Case{4, 1, 8, 8, 4, 6, 1, 3, 1}, Case{4, 2, 8, 8, 4, 6, 1, 5, 1},
+                                           Case{2, 1, 8, 16, 6, 6, 2, 1, 1},
+                                           // More ranks than units: the last ones hold nothing.
+                                           Case{4, 1, 64, 64, 3, 5, 1}, Case{8, 2, 8, 8, 5, 4, 2}));
+
+}  // namespace
+}  // namespace tessera::nn
