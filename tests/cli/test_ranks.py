@@ -274,15 +274,18 @@ def a_pause_is_no_failure(box):
 
 @test
 def a_rank_that_computes_long_is_alive(box):
-    # Rank 1 waits for all pictures of rank 0, which alone decodes: longer than the timeout,, in which it says nothing.
+    # Rank 1 waits for all pictures of rank 0, which alone decodes: longer than the timeout, in which it says nothing.
     for words in ([], ["--no-shared-memory"]):
-        outcome = box.run("generate", "a cat", "--use-cfg-parallel", "--num-images-per-prompt", "32", "--height", "512",
-                          "--width", "512", "--num-inference-steps", "1", "--timeout", "2", "--report", "run.json", *words)
-        assert outcome.code == 0 and len(outcome.out.split()) == 32, outcome
-        seconds = box.report()["seconds"]["decode"]
-        assert seconds > 2.5, f"decoding took {seconds} s: no test of patience"
-        for name in outcome.out.split():
-            (box.folder / name).unlink()
+        seconds, pictures = 0, 16
+        while seconds < 2.5:  # as many pictures as this machine needs for that
+            pictures *= 2
+            outcome = box.run("generate", "a cat", "--use-cfg-parallel", "--no-vae-parallel", "--num-images-per-prompt",
+                              str(pictures), "--height", "512", "--width", "512", "--num-inference-steps", "1", "--timeout", "2",
+                              "--report", "run.json", *words)
+            assert outcome.code == 0 and len(outcome.out.split()) == pictures, outcome
+            seconds = box.report()["seconds"]["decode"]
+            for name in outcome.out.split():
+                (box.folder / name).unlink()
 
 
 @test
