@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 
+import models
 from compare import ROOT, Peer
 from ranks import STEADY, methods
 
@@ -73,18 +74,15 @@ def main():
     parser.add_argument("--after", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--size", type=int, default=512, help="pixels of a side")
-    parser.add_argument("--layers", type=int, default=4, help="transformer blocks (28 is the real model)")
-    parser.add_argument("--text-layers", type=int, default=4, help="of T5-XXL's 24")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--dtypes", nargs="*", default=["bf16", "fp32"])
     parser.add_argument("--parts", nargs="*", default=["denoiser", "denoiser-300", "decoder", "command", "ranks"])
     parser.add_argument("--steps", type=int, default=7, help="denoising steps of two ranks")
-    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
+    models.add_options(parser)
+    parser.set_defaults(layers=4)
     args = parser.parse_args()
     builds = {"before": args.before, "after": args.after}
-    model = args.models / f"sigma-{args.layers}-{args.text_layers}"
-    subprocess.run([sys.executable, str(ROOT / "bench" / "compare.py"), "--make-model", str(model), str(args.layers),
-                    str(args.text_layers)], check=True)
+    model = models.folder_of(args)
     for part in args.parts:
         for dtype in args.dtypes:
             if part == "ranks":

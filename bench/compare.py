@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
 """Tessera and diffusers side by side, in turns, on one machine in one run: medians over rounds, as ratios.
 
-Random weights of PixArt-Sigma-XL's and the SDXL VAE's real shape, 512 x 512 pixels by default. A ratio below 1 means
-that Tessera needs less. Absolute times are printed for orientation only: machines differ and are shared.
+Random weights of PixArt-Sigma-XL's or SDXL's real shape and of the SDXL VAE's, 512 x 512 pixels by default. A ratio below 1
+means that Tessera needs less. Absolute times are printed for orientation only: machines differ and are shared.
 """
 import argparse
 import importlib.util
-import json
 import os
 import pathlib
-import shutil
 import statistics
 import subprocess
 import sys
@@ -17,46 +15,11 @@ import tempfile
 import time
 import warnings
 
+import models
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORKER = ROOT / "build" / "bench" / "tessera_bench"
-TRANSFORMER = dict(num_attention_heads=16, attention_head_dim=72, in_channels=4, out_channels=8,
-                   cross_attention_dim=1152, caption_channels=4096, sample_size=64, use_additional_conditions=False)
-VAE = dict(block_out_channels=(128, 256, 512, 512), layers_per_block=2, latent_channels=4,
-           down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
-           sample_size=1024, scaling_factor=0.13025)
-
-
-PROMPT_TOKENS = {"denoiser": 25, "denoiser-300": 300}  # of the positive prompt; the negative one is empty
-TEXT_LAYERS = 4  # of T5-XXL's 24: the whole would take 9.5 GB
-
-
-def make_model(folder, layers, text_layers):
-    """Saves random weights in bf16 once; both sides read the same files."""
-    import torch
-    from diffusers import AutoencoderKL, DPMSolverMultistepScheduler, PixArtTransformer2DModel
-    from transformers import T5Config, T5EncoderModel
-    if not (folder / "transformer").exists():
-        torch.manual_seed(0)
-        model = PixArtTransformer2DModel(num_layers=layers, **TRANSFORMER).to(torch.bfloat16)
-        model.save_pretrained(folder / "transformer")
-    if not (folder / "vae").exists():
-        torch.manual_seed(1)
-        AutoencoderKL(**VAE).to(torch.bfloat16).save_pretrained(folder / "vae")
-    if not (folder / "text_encoder").exists():
-        torch.manual_seed(2)
-        config = T5Config(d_model=4096, d_ff=10240, d_kv=64, num_heads=64, num_layers=text_layers, vocab_size=32128,
-                          feed_forward_proj="gated-gelu")
-        torch.set_default_dtype(torch.bfloat16)  # fp32 first would take 19 GB with all layers
-        T5EncoderModel(config).save_pretrained(folder / "text_encoder")
-        torch.set_default_dtype(torch.float32)
-    if not (folder / "model_index.json").exists():
-        shutil.copytree(ROOT / "models" / "shapes" / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
-        DPMSolverMultistepScheduler().save_pretrained(folder / "scheduler")
-        parts = {"scheduler": ["diffusers", "DPMSolverMultistepScheduler"],
-                 "text_encoder": ["transformers", "T5EncoderModel"], "tokenizer": ["transformers", "T5Tokenizer"],
-                 "transformer": ["diffusers", "PixArtTransformer2DModel"], "vae": ["diffusers", "AutoencoderKL"]}
-        index = {"_class_name": "PixArtSigmaPipeline", "_diffusers_version": "0.42.1", **parts}
-        (folder / "model_index.json").write_text(json.dumps(index))
+PROMPT_TOKENS = {"denoiser": 25, "denoiser-300": 300}  # of PixArt's positive prompt; the negative one is empty
 
 
 # What TESSERA_MAX_ISA says to the libraries (core/cpu.cc), for diffusers, which does not know it.
@@ -96,7 +59,7 @@ class Peer:
         self.process.wait()
 
 
-def denoiser_step(model):
+def denoiser_step(model, names):
     """The model as a function of tensors alone, which tracers ask for."""
     import torch
 
@@ -105,11 +68,31 @@ def denoiser_step(model):
             super().__init__()
             self.model = model
 
-        def forward(self, latents, caption, mask, timestep):
-            return self.model(latents, encoder_hidden_states=caption, encoder_attention_mask=mask, timestep=timestep,
-                              added_cond_kwargs={"resolution": None, "aspect_ratio": None}, return_dict=False)[0]
+        def forward(self, *tensors):
+            inputs = dict(zip(names, tensors))
+            added = {name: inputs.pop(name) for name in ("text_embeds", "time_ids") if name in inputs}
+            return self.model(**inputs, added_cond_kwargs=added or {"resolution": None, "aspect_ratio": None}, return_dict=False)[0]
 
     return Step()
+
+
+def denoiser(folder, part, dtype, height, width):
+    """A step of two samples and its inputs, padded as diffusers' pipelines pad."""
+    import torch
+    from diffusers import PixArtTransformer2DModel, UNet2DConditionModel
+    inputs = {"timestep": torch.tensor([500, 500])}
+    if os.path.exists(f"{folder}/unet"):
+        model = UNet2DConditionModel.from_pretrained(f"{folder}/unet", torch_dtype=dtype)
+        inputs.update(sample=torch.randn(2, 4, height, width, dtype=dtype), encoder_hidden_states=torch.randn(2, 77, 2048, dtype=dtype),
+                      text_embeds=torch.randn(2, 1280, dtype=dtype),
+                      time_ids=torch.tensor([[height * 8, width * 8, 0, 0, height * 8, width * 8]] * 2, dtype=dtype))
+    else:
+        model = PixArtTransformer2DModel.from_pretrained(f"{folder}/transformer", torch_dtype=dtype)
+        mask = torch.zeros(2, 300)
+        mask[0, :1] = mask[1, :PROMPT_TOKENS[part]] = 1
+        inputs.update(hidden_states=torch.randn(2, 4, height, width, dtype=dtype),
+                      encoder_hidden_states=torch.randn(2, 300, 4096, dtype=dtype), encoder_attention_mask=mask)
+    return denoiser_step(model.eval(), list(inputs)), tuple(inputs.values())
 
 
 def openvino_work(step, inputs, dtype, threads):
@@ -127,7 +110,7 @@ def diffusers_worker(arguments):
     """The reference side of a pair; runs in a process of its own."""
     part, folder, dtype, threads, height, width, mode = arguments
     import torch
-    from diffusers import AutoencoderKL, PixArtTransformer2DModel
+    from diffusers import AutoencoderKL
     warnings.simplefilter("ignore")  # what tracing says of constants
     torch.set_num_threads(int(threads))
     cap = os.environ.get("TESSERA_MAX_ISA")
@@ -136,12 +119,7 @@ def diffusers_worker(arguments):
     dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
     height, width = int(height) // 8, int(width) // 8
     if part in PROMPT_TOKENS:
-        model = PixArtTransformer2DModel.from_pretrained(f"{folder}/transformer", torch_dtype=dtype).eval()
-        caption, mask = torch.randn(2, 300, 4096, dtype=dtype), torch.zeros(2, 300)
-        mask[0, :1] = mask[1, :PROMPT_TOKENS[part]] = 1  # padded as the pipeline pads
-        z, timestep = torch.randn(2, 4, height, width, dtype=dtype), torch.tensor([500, 500])
-        inputs = (z, caption, mask, timestep)
-        step = denoiser_step(model)
+        step, inputs = denoiser(folder, part, dtype, height, width)
         if mode == "openvino":
             work = openvino_work(step.float(), [i.float() if i.is_floating_point() else i for i in inputs], dtype, threads)
         else:
@@ -207,9 +185,9 @@ def diffusers_command(arguments):
     """What a user of diffusers runs: load, paint, save."""
     folder, dtype, size, out = arguments
     import torch
-    from diffusers import PixArtSigmaPipeline
+    from diffusers import DiffusionPipeline
     dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
-    pipe = PixArtSigmaPipeline.from_pretrained(folder, torch_dtype=dtype)
+    pipe = DiffusionPipeline.from_pretrained(folder, torch_dtype=dtype)
     pipe("a red circle", num_inference_steps=2, height=int(size), width=int(size)).images[0].save(out)
 
 
@@ -223,7 +201,7 @@ def compare_command(folder, dtype, threads, size, text_layers):
         peer = run_command([sys.executable, __file__, "--diffusers-command", str(folder), dtype, str(size), out], threads)
     print(f"command      {dtype} {threads} thread{'s' if threads > 1 else ' '} against diffusers     time {own[0] / peer[0]:.3f}  "
           f"peak memory {own[1] / peer[1]:.3f}  ({own[1] / 2**30:.2f} GiB, {peer[1] / 2**30:.2f} GiB; two steps, "
-          f"{text_layers} of T5-XXL's 24 layers)", flush=True)
+          f"{text_layers} layers of text)", flush=True)
 
 
 def installed_peers():
@@ -234,24 +212,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="each times Tessera and every peer once")
     parser.add_argument("--size", type=int, default=512, help="pixels of a side")
-    parser.add_argument("--layers", type=int, default=28, help="transformer blocks (28 is the real model)")
-    parser.add_argument("--text-layers", type=int, default=TEXT_LAYERS, help="of T5-XXL's 24, for whole commands")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--dtypes", nargs="*", default=["bf16", "fp32"])
-    parser.add_argument("--parts", nargs="*", default=["denoiser", "denoiser-300", "decoder", "command"],
-                        help="denoiser (a prompt of 25 tokens), denoiser-300 (one that fills the 300 that diffusers always "
-                        "computes), decoder, command (whole runs: peak memory)")
+    parser.add_argument("--parts", nargs="*", choices=[*PROMPT_TOKENS, "decoder", "command"],
+                        help="denoiser (of PixArt a prompt of 25 tokens), denoiser-300 (PixArt: one that fills the 300 that "
+                        "diffusers always computes), decoder, command (whole runs: peak memory); default: all that there are")
     parser.add_argument("--peers", nargs="*", choices=["compile", "openvino"], default=installed_peers(),
                         help="beside eager diffusers: torch.compile, OpenVINO (default: those that are installed)")
-    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
+    models.add_options(parser)
     parser.add_argument("--max-isa", choices=CAPS, help="both sides without newer instructions than these; of the peers "
                         "diffusers alone, as compilers look at the processor itself")
     parser.add_argument("--worker", nargs=7, help=argparse.SUPPRESS)
     parser.add_argument("--diffusers-command", nargs=4, help=argparse.SUPPRESS)
-    parser.add_argument("--make-model", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.make_model:
-        return make_model(pathlib.Path(args.make_model[0]), *map(int, args.make_model[1:]))
     if args.diffusers_command:
         return diffusers_command(args.diffusers_command)
     if args.worker:
@@ -259,11 +232,8 @@ def main():
     if args.max_isa:
         cap_instruction_sets(args.max_isa)
         args.peers = []
-    folder = args.models / f"sigma-{args.layers}-{args.text_layers}"
-    # In a process of its own: a child's peak memory counts from that of the parent that forked it.
-    subprocess.run([sys.executable, __file__, "--make-model", str(folder), str(args.layers), str(args.text_layers)],
-                   check=True)
-    for part in args.parts:
+    folder = models.folder_of(args)
+    for part in args.parts or ["denoiser", *(["denoiser-300"] if args.family == "pixart" else []), "decoder", "command"]:
         for dtype in args.dtypes:
             for threads in args.threads:
                 if part == "command":
