@@ -27,7 +27,8 @@ int64_t peak_bytes() {
   return 0;
 }
 
-// One denoising step with guidance: a batch of two, an empty negative prompt and one of `tokens`.
+// One denoising step with guidance: a batch of two, an empty negative prompt and one of `tokens`; of U-Nets two
+// that are padded to as many as CLIP has.
 std::function<void()> denoiser_work(const std::filesystem::path& model, const models::LoadOptions& options,
                                     int64_t height, int64_t width, int64_t tokens) {
   models::LoadStatistics statistics;
@@ -35,11 +36,12 @@ std::function<void()> denoiser_work(const std::filesystem::path& model, const mo
   const std::shared_ptr<models::Denoiser> denoiser = is_unet
                                                          ? models::load_unet(model, options, statistics)
                                                          : models::load_pixart(model, options, statistics);
+  if (is_unet) tokens = 77;
   const models::DenoiserShape shape =
       is_unet ? models::read_unet_shape(model) : models::read_pixart_shape(model);
   const int64_t width_of_tokens = denoiser->conditioning_width();
   std::vector<models::Conditioning> prompts = {
-      {{models::kTokens, at::randn({is_unet ? tokens : 1, width_of_tokens})}},  // U-Nets see padded ones
+      {{models::kTokens, at::randn({is_unet ? tokens : 1, width_of_tokens})}},
       {{models::kTokens, at::randn({tokens, width_of_tokens})}}};
   if (is_unet) {
     const models::UNet2DConfig config(JsonConfig::read(model / "unet" / "config.json"));

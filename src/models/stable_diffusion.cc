@@ -59,6 +59,7 @@ class StableDiffusionTextEncoder final : public TextEncoder {
 
   std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t /*max_length*/) override {
     std::vector<Conditioning> conditionings;
+    conditionings.reserve(prompts.size());
     for (const Prompt& prompt : prompts)
       conditionings.push_back(
           {{kTokens, clip_.encode(prompt.text, prompt.clip_skip, 0, /*normed=*/true).hidden}});

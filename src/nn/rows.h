@@ -41,7 +41,7 @@ class Rows {
   at::Tensor attention(const QueriesKeysValues& own, int64_t depth) const;
 
  private:
-  Rows(Tokens& tokens, parallel::Cut cut) : tokens_(&tokens), cut_(std::move(cut)) {}
+  Rows(Tokens& tokens, const parallel::Cut& cut) : tokens_(&tokens), cut_(cut) {}
   std::vector<Range> bands() const;  // rows of each part
 
   Tokens* tokens_;

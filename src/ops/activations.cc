@@ -51,11 +51,11 @@ at::Tensor gated_gelu(const at::Tensor& x, const at::Tensor& gate) {
                 "{} gated by {}", fmt::join(x.sizes(), " x "), fmt::join(gate.sizes(), " x "));
   const auto dtype = x.scalar_type();
   if (!x.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16)) {
-    const at::Tensor y = at::gelu(gate).mul_(x);
+    at::Tensor y = at::gelu(gate).mul_(x);
     tell("gated_gelu", "", y, 2 * y.numel(), {&x, &gate});
     return y;
   }
-  const at::Tensor y = at::empty(x.sizes(), x.options());
+  at::Tensor y = at::empty(x.sizes(), x.options());
   tell("gated_gelu", "", y, 2 * y.numel(), {&x, &gate});
   const auto rows = [](const at::Tensor& all) { return all.reshape({-1, all.size(-1)}); };
   dtype == at::kFloat ? multiply_by_gelu<float>(rows(x), rows(gate), rows(y))
@@ -64,7 +64,7 @@ at::Tensor gated_gelu(const at::Tensor& x, const at::Tensor& gate) {
 }
 
 at::Tensor quick_gelu(const at::Tensor& x) {
-  const at::Tensor y = at::sigmoid(x * 1.702).mul_(x);
+  at::Tensor y = at::sigmoid(x * 1.702).mul_(x);
   tell("quick_gelu", "", y, 3 * y.numel(), {&x});
   return y;
 }

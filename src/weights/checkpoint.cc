@@ -114,7 +114,7 @@ Checkpoint::Checkpoint(const std::filesystem::path& folder) : folder_(folder) {
 Checkpoint::Checkpoint(std::shared_ptr<SafetensorsFile> file, std::map<std::string, NamedTensor> tensors)
     : folder_(file->path()) {
   files_.push_back(std::move(file));
-  for (auto& [key, tensor] : tensors) places_.emplace(key, Place{0, std::move(tensor)});
+  for (auto& each : tensors) places_.emplace(each.first, Place{0, std::move(each.second)});
 }
 
 void Checkpoint::add_file(const std::filesystem::path& path) {

@@ -102,7 +102,8 @@ void without_kernel(NamedTensor& named) {
 }
 
 void rename_vae_half(Renamer& names, const std::string& half, bool is_decoder) {
-  const std::string from = "first_stage_model." + half, to = half;
+  const std::string from = "first_stage_model." + half;
+  const std::string& to = half;
   const Names resnet = {{"nin_shortcut", "conv_shortcut"}};
   for (const char* same : {"conv_in.", "conv_out."}) names.move(from + same, to + same);
   names.move(from + "norm_out.", to + "conv_norm_out.");
