@@ -9,9 +9,11 @@
 #include "bench/second.h"
 #include "bench/worker.h"
 #include "core/cpu.h"
+#include "core/heap.h"
 
 int main(int argc, char** argv) {
   tessera::cap_libraries();
+  tessera::keep_freed_memory();
   if (argc > 1 && std::string_view(argv[1]) == "worker") return tessera::run_worker(argc - 2, argv + 2);
   if (argc > 1 && std::string_view(argv[1]) == "second") return tessera::run_second(argc - 2, argv + 2);
   const c10::InferenceMode inference_mode;
