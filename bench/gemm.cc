@@ -4,6 +4,8 @@
 #include <benchmark/benchmark.h>
 
 #include "ops/gemm.h"
+#include "ops/linear.h"
+#include "ops/tile_gemm.h"
 
 namespace tessera {
 namespace {
@@ -29,6 +31,22 @@ void own_product(benchmark::State& state, at::ScalarType dtype, ops::Activation 
   });
 }
 
+void tile_product(benchmark::State& state, at::ScalarType dtype) {
+  if (!ops::tile_gemm_runs()) return state.SkipWithError("no tiles here");
+  measure(state, dtype, [](const at::Tensor& weight, const at::Tensor& bias) {
+    return [packed = ops::tile_gemm_pack(weight), bias](const at::Tensor& x) {
+      return ops::tile_gemm_linear(x, packed, bias, ops::Activation::kNone);
+    };
+  });
+}
+
+void onednn_product(benchmark::State& state, at::ScalarType dtype) {
+  measure(state, dtype, [](const at::Tensor& weight, const at::Tensor& bias) {
+    ops::Linear linear(weight, bias);
+    return [linear](const at::Tensor& x) { return linear(x); };
+  });
+}
+
 void aten_product(benchmark::State& state, at::ScalarType dtype) {
   measure(state, dtype, [](const at::Tensor& weight, const at::Tensor& bias) {
     return [=](const at::Tensor& x) { return at::linear(x, weight, bias); };
@@ -36,7 +54,12 @@ void aten_product(benchmark::State& state, at::ScalarType dtype) {
 }
 
 void shapes(benchmark::internal::Benchmark* benchmark) {
-  benchmark->Args({1152, 1152})->Args({1152, 4608})->Args({4608, 1152})->Unit(benchmark::kMillisecond);
+  benchmark->Args({1152, 1152})
+      ->Args({1152, 4608})
+      ->Args({4608, 1152})
+      ->Args({1280, 10240})
+      ->Args({5120, 1280})
+      ->Unit(benchmark::kMillisecond);
 }
 
 BENCHMARK_CAPTURE(own_product, fp32, at::kFloat, ops::Activation::kNone)->Apply(shapes);
@@ -44,6 +67,8 @@ BENCHMARK_CAPTURE(own_product, fp32_gelu, at::kFloat, ops::Activation::kGeluTanh
 BENCHMARK_CAPTURE(own_product, bf16, at::kBFloat16, ops::Activation::kNone)->Apply(shapes);
 BENCHMARK_CAPTURE(own_product, fp16, at::kHalf, ops::Activation::kNone)->Apply(shapes);
 BENCHMARK_CAPTURE(aten_product, fp32, at::kFloat)->Apply(shapes);
+BENCHMARK_CAPTURE(tile_product, bf16, at::kBFloat16)->Apply(shapes);
+BENCHMARK_CAPTURE(onednn_product, bf16, at::kBFloat16)->Apply(shapes);
 
 }  // namespace
 }  // namespace tessera

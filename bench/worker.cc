@@ -27,8 +27,8 @@ int64_t peak_bytes() {
   return 0;
 }
 
-// One denoising step with guidance: a batch of two, an empty negative prompt and one of `tokens`; of U-Nets two
-// that are padded to as many as CLIP has.
+// One denoising step with guidance: a batch of two, an empty negative prompt and one of `tokens`; of U-Nets
+// two that are padded to as many as CLIP has.
 std::function<void()> denoiser_work(const std::filesystem::path& model, const models::LoadOptions& options,
                                     int64_t height, int64_t width, int64_t tokens) {
   models::LoadStatistics statistics;

@@ -14,10 +14,12 @@ enum class LinearKernel {
   kAten,    // at::linear and the activation apart; on x86 that is MKL in fp32
   kOneDnn,  // weights in oneDNN's layout, the activation in the product
   kOwn,     // ops/gemm.h: sums in fp32, weights in any dtype, the activation in the product
+  kTiles,   // ops/tile_gemm.h: bf16 by AMX, the activation in the product
 };
 
 struct Choices {
-  LinearKernel linear;         // in fp32, and in bf16 where the processor multiplies that
+  LinearKernel linear;         // in fp32
+  LinearKernel bf16_linear;    // in bf16 where the processor multiplies that
   LinearKernel narrow_linear;  // in a 16-bit dtype that the processor does not multiply
   bool own_attention;          // ops/attention_kernels.h; else ATen's
   bool panels;                 // products within our kernels: ops/gemm.h; else oneDNN's, through ATen
@@ -33,15 +35,18 @@ struct Choices {
 // by Winograd with tiles in fp32 1.05 of fp32's time, by ATen 6.6. AVX-512: oneDNN 195 / 190, at::linear 95 /
 // 80 (Zen 5, the second shape); own attention 0.90 of ATen's time, bf16 0.53; Winograd: SDXL's decoder at 256
 // px 0.85 of the processor time, bf16 0.91. AMX: own attention 0.97, bf16 0.93; products of bf16 are so fast
-// there that Winograd's transforms cost more than they save.
+// there that Winograd's transforms cost more than they save. Tiles over oneDNN's products in bf16: a step of
+// SDXL's U-Net at 1024 px 0.973 [0.948 .. 1.007] of the time, of PixArt-Sigma-XL at 512 px 0.957 [0.925 ..
+// 0.965]; x [2048, 1152] -> 1152 alone is slower, 0.85.
 //
 // Not measured yet: Winograd in narrow bf16 on AVX-512; own products of 16-bit weights there.
+using enum LinearKernel;
 constexpr Choices kChoices[] = {
-    /* baseline */ {LinearKernel::kOneDnn, LinearKernel::kAten, false, false, false, false},
-    /* avx2     */ {LinearKernel::kOwn, LinearKernel::kOwn, true, true, true, false},
-    /* avx512   */ {LinearKernel::kOneDnn, LinearKernel::kOwn, true, false, true, false},
-    /* ... bf16 */ {LinearKernel::kOneDnn, LinearKernel::kOwn, true, false, true, true},
-    /* amx      */ {LinearKernel::kOneDnn, LinearKernel::kOwn, true, false, true, false},
+    /* baseline */ {kOneDnn, kOneDnn, kAten, false, false, false, false},
+    /* avx2     */ {kOwn, kOneDnn, kOwn, true, true, true, false},
+    /* avx512   */ {kOneDnn, kOneDnn, kOwn, true, false, true, false},
+    /* ... bf16 */ {kOneDnn, kOneDnn, kOwn, true, false, true, true},
+    /* amx      */ {kOneDnn, kTiles, kOwn, true, false, true, false},
 };
 
 inline const Choices& choices() {

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "ops/choices.h"
 #include "ops/operation.h"
+#include "ops/tile_gemm.h"
 
 namespace tessera::ops {
 namespace {
@@ -18,7 +19,10 @@ LinearKernel kernel_for(const at::Tensor& weight) {
   const at::ScalarType dtype = weight.scalar_type();
   const bool known = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
   if (!weight.is_cpu() || weight.numel() == 0 || !known) return LinearKernel::kAten;
-  const LinearKernel kernel = is_multiplied(dtype) ? choices().linear : choices().narrow_linear;
+  const LinearKernel kernel = !is_multiplied(dtype) ? choices().narrow_linear
+                              : dtype == at::kFloat ? choices().linear
+                                                    : choices().bf16_linear;
+  if (kernel == LinearKernel::kTiles && !tile_gemm_runs()) return LinearKernel::kOneDnn;
   return kernel == LinearKernel::kOneDnn && !at::hasMKLDNN() ? LinearKernel::kAten : kernel;
 }
 
@@ -88,9 +92,10 @@ Linear::Linear(at::Tensor weight_matrix, at::Tensor bias_vector, Packing packing
       bias(std::move(bias_vector)),
       kernel(packing == Packing::kForSpeed ? kernel_for(weight_matrix) : LinearKernel::kAten),
       role(std::move(place)) {
-  weight = kernel == LinearKernel::kOneDnn ? pack(weight_matrix)
-           : kernel == LinearKernel::kOwn  ? gemm_pack(weight_matrix)
-                                           : std::move(weight_matrix);
+  weight = kernel == LinearKernel::kOneDnn  ? pack(weight_matrix)
+           : kernel == LinearKernel::kOwn   ? gemm_pack(weight_matrix)
+           : kernel == LinearKernel::kTiles ? tile_gemm_pack(weight_matrix)
+                                            : std::move(weight_matrix);
 }
 
 namespace {
@@ -102,6 +107,8 @@ at::Tensor apply(const Linear& linear, const at::Tensor& x, Activation activatio
     return at::empty(shape, x.options().dtype(linear.weight.scalar_type()));
   }
   if (linear.kernel == LinearKernel::kOwn) return gemm_linear(x, linear.weight, linear.bias, activation);
+  if (linear.kernel == LinearKernel::kTiles)
+    return tile_gemm_linear(x, linear.weight, linear.bias, activation);
   if (linear.kernel == LinearKernel::kAten)
     return activated(at::linear(x, linear.weight, optional(linear.bias)), activation);
   static const auto product = c10::Dispatcher::singleton()

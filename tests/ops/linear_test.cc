@@ -45,7 +45,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{at::kFloat, {2, 100, 96}, 1}, Case{at::kBFloat16, {3, 5, 7}, 11},
                       Case{at::kBFloat16, {2, 130, 96}, 160}, Case{at::kHalf, {2, 9, 32}, 24},
                       Case{at::kHalf, {1, 125, 900}, 33}, Case{at::kFloat, {2, 200, 800}, 37},
-                      Case{at::kFloat, {1, 1, 385}, 100}, Case{at::kBFloat16, {7, 130}, 50}));
+                      Case{at::kFloat, {1, 1, 385}, 100}, Case{at::kBFloat16, {7, 130}, 50},
+                      // tiles: several blocks of rows, batches of panels, chunks and runs of inputs
+                      Case{at::kBFloat16, {2, 450, 1000}, 300}, Case{at::kBFloat16, {1, 1, 640}, 1280},
+                      Case{at::kBFloat16, {3, 77, 4500}, 600}));
 
 TEST(Linear, JoinsLayersWithOneInput) {
   const at::Tensor q = at::randn({4, 6}), k = at::randn({4, 6});
