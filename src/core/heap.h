@@ -1,6 +1,8 @@
 // How this process takes memory from the system and gives it back (glibc; nothing elsewhere).
 #pragma once
 
+#include <cstdint>
+
 namespace tessera {
 
 // From now on, memory that is freed stays with the process for the next tensor. By default tensors above 32
@@ -10,5 +12,9 @@ void keep_freed_memory();
 
 // Gives free memory back: where what comes next will not need it.
 void return_freed_memory();
+
+// Bytes that the system would give now, without swapping, within the limit of this process's control group;
+// where it does not say, the most there can be.
+uint64_t available_memory();
 
 }  // namespace tessera

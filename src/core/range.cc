@@ -6,6 +6,11 @@
 
 namespace tessera {
 
+Range overlap(const Range& a, const Range& b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max<int64_t>(std::min(a.end(), b.end()) - begin, 0)};
+}
+
 Range times(const Range& range, int64_t unit) {
   return {range.begin * unit, range.length * unit};
 }

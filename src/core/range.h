@@ -14,6 +14,9 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
+// What two ranges have in common; of length 0 where that is nothing.
+Range overlap(const Range& a, const Range& b);
+
 // Each range made `unit` times as large: of units to their features.
 Range times(const Range& range, int64_t unit);
 std::vector<Range> times(std::vector<Range> ranges, int64_t unit);

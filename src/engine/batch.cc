@@ -17,6 +17,7 @@ void require_alike(const Settings& a, const Settings& b) {
   require(a.scheduler == b.scheduler && a.request.scheduler == b.request.scheduler, "scheduler");
   require(a.request.eta == b.request.eta, "eta");
   require(a.request.vae_tiling == b.request.vae_tiling, "vae_tiling");
+  require(a.request.vae_block_size == b.request.vae_block_size, "vae_block_size");
   require(a.max_sequence_length == b.max_sequence_length, "max_sequence_length");
   require(a.guidance_rescale == b.guidance_rescale, "guidance_rescale");
   require(a.sizes == b.sizes, "original_size, target_size or crops_coords_top_left");

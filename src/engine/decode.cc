@@ -1,9 +1,12 @@
 #include "engine/decode.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
+
 #include <algorithm>
 
 #include "comm/collectives.h"
 #include "core/field_name.h"
+#include "core/heap.h"
 #include "core/log.h"
 #include "engine/tiled_decode.h"
 
@@ -57,13 +60,23 @@ at::Tensor gather_rows(const at::Tensor& own, const std::vector<Range>& rows, co
 
 }  // namespace
 
+ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks) {
+  constexpr int64_t kPart = 16;  // so that copies count little beside the tensors themselves
+  const auto free_bytes = static_cast<int64_t>(
+      device.is_cpu() ? available_memory()
+                      : c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
+  return {.bytes = std::max<int64_t>(free_bytes / kPart / ranks, 1)};
+}
+
 Image to_image(const at::Tensor& x) {
   return image_of(to_pixels(x));
 }
 
 std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
-                          const Observer& observer, const comm::Group& group, bool tiled) {
-  tiled = tiled && has_several_tiles(decoder, z);
+                          const Observer& observer, const comm::Group& group, const DecodeOptions& options) {
+  const bool tiled = options.tiled && has_several_tiles(decoder, z);
+  const ops::ConvBlocks blocks = options.block_rows ? ops::ConvBlocks{.rows = *options.block_rows}
+                                                    : automatic_blocks(z.device(), group.size);
   const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1,
                           group.size);
   std::vector<Range> pixel_rows;
@@ -75,12 +88,13 @@ std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, i
   for (int64_t i = 0; i < z.size(0); ++i) {
     check_cancelled(observer);
     if (tiled) {
-      const at::Tensor whole = decode_tiled(decoder, z.narrow(0, i, 1), group);
+      const at::Tensor whole = decode_tiled(decoder, z.narrow(0, i, 1), group, blocks);
       if (whole.defined()) images.push_back(to_image(resize_and_crop(whole, height, width)[0]));
       if (observer.progressed) observer.progressed(Stage::kDecode, i + 1, z.size(0));
       continue;
     }
     nn::Tokens tokens(cut, {.ring = group, .all = group});
+    tokens.limit_convolutions(blocks);
     const at::Tensor rows = decoder.decode(z.narrow(0, i, 1).narrow(2, own.begin, own.length), tokens)[0];
     if (is_resized) {
       const at::Tensor whole = gather_rows(rows.transpose(0, 1), pixel_rows, group);  // [H, 3, W]

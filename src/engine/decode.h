@@ -3,12 +3,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 #include "comm/group.h"
 #include "core/image.h"
 #include "engine/observer.h"
 #include "models/family.h"
+#include "ops/conv.h"
 
 namespace tessera::engine {
 
@@ -20,11 +22,20 @@ at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width);
 // warning.
 Image to_image(const at::Tensor& x);
 
+struct DecodeOptions {
+  bool tiled = false;  // each rank decodes some tiles (engine/tiled_decode.h), not some rows of each picture
+  std::optional<int64_t> block_rows = {};  // ops::ConvBlocks::rows; else what automatic_blocks() gives
+};
+
+// Blocks whose copies are a small part of the memory that is free on `device` now, when `ranks` do the same.
+ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks);
+
 // z [N, C, h, w], whole on all ranks of `group`, to N pictures of height x width on its rank 0 (none on
 // others), one at a time: the decoder's activations are the largest tensors of a run. Each rank decodes some
 // rows of each picture; 8-bit pixels travel, or where pictures are resized, which needs the rows of others,
-// those in fp32. `tiled`: each rank decodes some tiles instead (engine/tiled_decode.h).
+// those in fp32.
 std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
-                          const Observer& observer, const comm::Group& group = {}, bool tiled = false);
+                          const Observer& observer, const comm::Group& group = {},
+                          const DecodeOptions& options = {});
 
 }  // namespace tessera::engine

@@ -231,8 +231,7 @@ class Run {
     if (settings_.request.output_type == OutputType::kLatent) return;
     const auto decoder = get<models::Decoder>(PartKind::kDecoder, Stage::kLoadDecoder);
     std::vector<Image> images = stage(Stage::kDecode, result_.seconds.decode, [&] {
-      auto decoded = decode(*decoder, z, settings_.height, settings_.width, observer_, group,
-                            settings_.request.vae_tiling);
+      auto decoded = decode(*decoder, z, settings_.height, settings_.width, observer_, group, decoding());
       // The first replica has the most pictures; the others ask as often as it does.
       for (int64_t i = z.size(0); i < ranks_.data.parts(batch_->count()).front().length; ++i)
         check_cancelled(observer_);
@@ -246,7 +245,11 @@ class Run {
     const std::shared_ptr<const LoadedPart> loaded = parts_.get(PartKind::kDecoder);
     const auto& decoder = *static_cast<const models::Decoder*>(loaded->part.get());
     return decode(decoder, z.to(settings_.request.device), settings_.height, settings_.width, {}, {},
-                  settings_.request.vae_tiling);
+                  decoding());
+  }
+
+  DecodeOptions decoding() const {
+    return {.tiled = settings_.request.vae_tiling, .block_rows = settings_.request.vae_block_size};
   }
 
   // What each request gets of the whole.

@@ -42,7 +42,8 @@ bool has_several_tiles(const models::Decoder& decoder, const at::Tensor& z) {
   return std::max(z.size(2), z.size(3)) > decoder.tile_size() / decoder.scale_factor();
 }
 
-at::Tensor decode_tiled(const models::Decoder& decoder, const at::Tensor& z, const comm::Group& group) {
+at::Tensor decode_tiled(const models::Decoder& decoder, const at::Tensor& z, const comm::Group& group,
+                        const ops::ConvBlocks& blocks) {
   const int64_t factor = decoder.scale_factor(), tile = decoder.tile_size() / factor;
   const std::vector<Range> rows = places(z.size(2), tile), columns = places(z.size(3), tile);
   const auto count = static_cast<int64_t>(rows.size() * columns.size());
@@ -56,7 +57,9 @@ at::Tensor decode_tiled(const models::Decoder& decoder, const at::Tensor& z, con
     at::Tensor own = at::empty({0}, z.options());
     if (mine < count) {
       const auto [row, column] = place(mine);
-      own = decoder.decode(z.narrow(2, row.begin, row.length).narrow(3, column.begin, column.length))
+      nn::Tokens tokens(parallel::Grid{.rows = row.length, .columns = column.length});
+      tokens.limit_convolutions(blocks);
+      own = decoder.decode(z.narrow(2, row.begin, row.length).narrow(3, column.begin, column.length), tokens)
                 .contiguous();
     }
     std::vector<at::Tensor> parts;

@@ -6,6 +6,7 @@
 
 #include "comm/group.h"
 #include "models/family.h"
+#include "ops/conv.h"
 
 namespace tessera::engine {
 
@@ -15,6 +16,7 @@ bool has_several_tiles(const models::Decoder& decoder, const at::Tensor& z);
 // Latents [1, C, h, w], whole on all ranks of `group`, to a picture [1, 3, H, W] in fp32 on its rank 0,
 // undefined on others. Tiles overlap by a quarter, over which each is blended with the one above and then
 // with the one to the left. They are dealt out in turn.
-at::Tensor decode_tiled(const models::Decoder& decoder, const at::Tensor& z, const comm::Group& group);
+at::Tensor decode_tiled(const models::Decoder& decoder, const at::Tensor& z, const comm::Group& group,
+                        const ops::ConvBlocks& blocks = {});
 
 }  // namespace tessera::engine

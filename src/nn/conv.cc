@@ -27,9 +27,9 @@ struct Normed {
   std::optional<ops::Halo> halo;
 };
 
-// The kernels of other devices normalise a whole picture at once.
+// The kernels of other devices normalise a whole picture at once, where there is room for it.
 bool is_one_kernel(const at::Tensor& x, const Rows& rows) {
-  return rows.is_whole() && !x.is_cpu();
+  return rows.is_whole() && !x.is_cpu() && rows.blocks().have_room_for(x);
 }
 
 at::Tensor with_offset(const at::Tensor& x, const at::Tensor& offset) {
@@ -48,21 +48,21 @@ at::Tensor group_norm(const ops::GroupNorm& norm, at::Tensor x, const Rows& rows
 
 at::Tensor Conv2d::operator()(const at::Tensor& x, const Rows& rows, bool always_fresh) const {
   const auto part = [&](const Range& range) { return x.narrow(2, range.begin, range.length); };
-  return conv({.x = x, .halo = rows.halo(x, window_of(conv), part, always_fresh)});
+  return conv({.x = x, .halo = rows.halo(x, window_of(conv), part, always_fresh), .blocks = rows.blocks()});
 }
 
 at::Tensor Conv2d::operator()(const ops::GroupNorm& norm, at::Tensor x, const Rows& rows,
                               const at::Tensor& offset) const {
   if (is_one_kernel(x, rows)) return conv(norm(with_offset(x, offset)));
   Normed normed(conv, norm, std::move(x), rows, offset);
-  return conv({std::move(normed.x), &norm, &normed.maps, std::move(normed.halo)});
+  return conv({std::move(normed.x), &norm, &normed.maps, std::move(normed.halo), rows.blocks()});
 }
 
 void Conv2d::add_to(at::Tensor& sum, const ops::GroupNorm& norm, at::Tensor x, const Rows& rows,
                     const at::Tensor& offset) const {
   if (is_one_kernel(x, rows)) return conv.add_to(sum, norm(with_offset(x, offset)));
   Normed normed(conv, norm, std::move(x), rows, offset);
-  conv.add_to(sum, {std::move(normed.x), &norm, &normed.maps, std::move(normed.halo)});
+  conv.add_to(sum, {std::move(normed.x), &norm, &normed.maps, std::move(normed.halo), rows.blocks()});
 }
 
 at::Tensor PaddedDownsample2d::operator()(const at::Tensor& x, const Rows& rows) const {
@@ -73,7 +73,7 @@ at::Tensor PaddedDownsample2d::operator()(const at::Tensor& x, const Rows& rows)
   const auto part = [&](const Range& range) { return padded(x.narrow(2, range.begin, range.length), 0); };
   const at::Tensor wide = padded(x, bottom);
   std::optional<ops::Halo> halo = rows.halo(wide, {.kernel = 3, .stride = 2}, part);
-  return conv({.x = wide, .halo = std::move(halo)});
+  return conv({.x = wide, .halo = std::move(halo), .blocks = rows.blocks()});
 }
 
 Upsample2d::Upsample2d(const weights::Scope& scope, int64_t channels) : upsample(scope, channels) {}
@@ -81,7 +81,7 @@ Upsample2d::Upsample2d(const weights::Scope& scope, int64_t channels) : upsample
 at::Tensor Upsample2d::operator()(const at::Tensor& x, const Rows& rows) const {
   // The row of the large picture next to a part is a row of the small one next to it.
   const auto part = [&](const Range& range) { return x.narrow(2, range.begin, range.length); };
-  return upsample(x, rows.halo(x, {.kernel = 3, .stride = 1, .padding = 1}, part));
+  return upsample(x, rows.halo(x, {.kernel = 3, .stride = 1, .padding = 1}, part), rows.blocks());
 }
 
 UpsampleToScale2d::UpsampleToScale2d(const weights::Scope& scope, int64_t channels)

@@ -29,6 +29,7 @@ class Rows {
   Rows coarser() const { return {*tokens_, cut_.coarser()}; }
   Rows finer() const { return {*tokens_, cut_.finer()}; }
 
+  const ops::ConvBlocks& blocks() const { return tokens_->conv_blocks(); }  // of every convolution
   // What a convolution sees around x [B, C, h, W], all of which have one shape but for h; nothing where the
   // picture is whole. part(range) gives rows of x as the convolution sees them, [B, C, range.length, W].
   // `always_fresh`: also in steps that leave the rest as it was.

@@ -18,6 +18,7 @@
 
 #include "comm/group.h"
 #include "ops/attention.h"
+#include "ops/conv.h"
 #include "parallel/displaced.h"
 #include "parallel/grid.h"
 
@@ -84,6 +85,9 @@ class Tokens {
   void begin(int64_t step, int64_t steps) {
     if (displaced_) displaced_->begin(step, steps);
   }
+  // How much of their input convolutions copy at once, until this is called with other ones.
+  void limit_convolutions(const ops::ConvBlocks& blocks) { conv_blocks_ = blocks; }
+  const ops::ConvBlocks& conv_blocks() const { return conv_blocks_; }
   const Range& run() const { return run_; }
   // The patches at hand from now on. They come in their order.
   void enter(Range patches) { run_ = patches; }
@@ -110,6 +114,7 @@ class Tokens {
   parallel::Cut cut_;
   TokenGroups groups_;
   std::unique_ptr<parallel::DisplacedExchange> displaced_;
+  ops::ConvBlocks conv_blocks_;
   Range run_;
   std::pair<int64_t, int64_t> place_{0, 0};           // block, call
   std::map<std::pair<int64_t, int64_t>, Kept> kept_;  // empty with one patch

@@ -128,36 +128,77 @@ int64_t rows_beyond(const Tensor& given, int64_t padding) {
   return given.defined() ? given.size(2) : padding;
 }
 
-void fill_beyond(const Tensor& room, const Tensor& given) {
-  if (given.defined()) {
-    room.copy_(given);
-  } else {
-    room.zero_();
-  }
+// Rows `wanted` of what is convolved, as one tensor: normalised, with the rows around it. Those of x are 0 ..
+// h.
+Tensor gathered(const ConvInput& input, const Halo& halo, int64_t padding, const Range& wanted) {
+  const Tensor& x = input.x;
+  const int64_t above = rows_beyond(halo.above, padding), below = rows_beyond(halo.below, padding);
+  const Tensor room = at::empty({x.size(0), x.size(1), wanted.length, x.size(3)}, x.options(), kChannelsLast);
+  const auto fill = [&](const Range& rows, const Tensor& source, bool is_own) {
+    const Range common = overlap(rows, wanted);
+    if (common.length == 0) return;
+    const Tensor part = room.narrow(2, common.begin - wanted.begin, common.length);
+    if (!source.defined()) {
+      part.zero_();
+      return;
+    }
+    const Tensor from = source.narrow(2, common.begin - rows.begin, common.length);
+    if (is_own && input.norm != nullptr) {
+      input.norm->apply_into(part, *input.maps, from);
+    } else {
+      part.copy_(from);
+    }
+  };
+  fill({-above, above}, halo.above, false);
+  fill({0, x.size(2)}, x, true);
+  fill({x.size(2), below}, halo.below, false);
+  return room;
 }
 
-// What is convolved, as one tensor: normalised, with the rows around it.
-Tensor gathered(ConvInput input, int64_t padding) {
+// Whether the norm can be written into the memory of its input.
+bool is_taken(const ConvInput& input) {
+  return input.x.use_count() == 1 && input.x.is_cpu();
+}
+
+// All of it.
+Tensor gathered(const ConvInput& input, int64_t padding) {
   const Tensor& x = input.x;
   if (!input.halo) {
     if (input.norm == nullptr) return x;
-    if (x.use_count() > 1 || !x.is_cpu()) return input.norm->apply(*input.maps, x);
+    if (!is_taken(input)) return input.norm->apply(*input.maps, x);
     input.norm->apply_into(x, *input.maps, x);
     return x;
   }
-  const int64_t above = rows_beyond(input.halo->above, padding), rows = x.size(2);
-  const int64_t below = rows_beyond(input.halo->below, padding);
-  const Tensor room =
-      at::empty({x.size(0), x.size(1), above + rows + below, x.size(3)}, x.options(), kChannelsLast);
-  fill_beyond(room.narrow(2, 0, above), input.halo->above);
-  fill_beyond(room.narrow(2, above + rows, below), input.halo->below);
-  const Tensor own = room.narrow(2, above, rows);
-  if (input.norm != nullptr) {
-    input.norm->apply_into(own, *input.maps, x);
-  } else {
-    own.copy_(x);
+  const int64_t above = rows_beyond(input.halo->above, padding);
+  return gathered(input, *input.halo, padding,
+                  {-above, above + x.size(2) + rows_beyond(input.halo->below, padding)});
+}
+
+// Rows that come out at once, where each further one takes `row_bytes` of a copy.
+int64_t block_of(const ConvBlocks& blocks, int64_t rows, int64_t row_bytes) {
+  if (blocks.rows > 0) rows = std::min(rows, blocks.rows);
+  if (blocks.bytes > 0) rows = std::min(rows, blocks.bytes / std::max<int64_t>(row_bytes, 1));
+  return std::max<int64_t>(rows, 1);
+}
+
+// Calls work(x, b, out) for sample after sample and block after block of the `rows` that come out: x [1, C,
+// .., W] is what they are convolved of.
+template <typename Work>
+void by_blocks(const Conv2d& conv, ConvInput input, int64_t rows, int64_t block, const Work& work) {
+  const Halo halo = input.halo.value_or(Halo());
+  const auto sample = [](const Tensor& all, int64_t b) { return all.defined() ? all.narrow(0, b, 1) : all; };
+  for (int64_t b = 0; b < input.x.size(0); ++b) {
+    ConvInput one{.x = sample(input.x, b), .norm = input.norm};
+    const ChannelMaps maps = input.maps != nullptr ? input.maps->of_sample(b) : ChannelMaps();
+    one.maps = &maps;
+    const Halo around{sample(halo.above, b), sample(halo.below, b)};
+    const int64_t top = -rows_beyond(halo.above, conv.padding[0]);
+    for (int64_t first = 0; first < rows; first += block) {
+      const Range out{first, std::min(block, rows - first)};
+      const Range in{top + first * conv.stride, (out.length - 1) * conv.stride + conv.kernel[0]};
+      work(gathered(one, around, conv.padding[0], in), b, out);
+    }
   }
-  return room;
 }
 
 }  // namespace
@@ -168,6 +209,14 @@ int64_t Conv2d::rows_out(const ConvInput& input) const {
   const int64_t beyond =
       input.halo ? rows_beyond(input.halo->above, pad) + rows_beyond(input.halo->below, pad) : 2 * pad;
   return (rows + beyond - kernel[0]) / stride + 1;
+}
+
+int64_t Conv2d::rows_at_once(const ConvInput& input) const {
+  const int64_t rows = rows_out(input);
+  const bool is_copied = input.halo || (input.norm != nullptr && !is_taken(input));
+  if (!is_copied) return rows;
+  const Tensor& x = input.x;
+  return block_of(input.blocks, rows, in_channels * x.size(3) * stride * x.element_size());
 }
 
 Tensor Conv2d::operator()(ConvInput input) const {
@@ -183,9 +232,15 @@ Tensor Conv2d::operator()(ConvInput input) const {
     const Tensor x = input.x.contiguous(kChannelsLast);
     y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
     (*winograd)(x, y, /*add=*/false, input.maps, input.halo);
+  } else if (const int64_t rows = rows_out(input), block = rows_at_once(input); block < rows) {
+    const int64_t columns = (input.x.size(3) + 2 * padding[1] - kernel[1]) / stride + 1;
+    y = at::empty({input.x.size(0), out_channels, rows, columns}, input.x.options(), kChannelsLast);
+    by_blocks(*this, std::move(input), rows, block, [&](const Tensor& x, int64_t b, const Range& out) {
+      y.narrow(0, b, 1).narrow(2, out.begin, out.length).copy_(apply(x, {0, padding[1]}));
+    });
   } else {
     const std::array<int64_t, 2> pad = {input.halo ? 0 : padding[0], padding[1]};
-    y = apply(gathered(std::move(input), padding[0]), pad);
+    y = apply(gathered(input, padding[0]), pad);
   }
   tell_operation(inputs, y);
   return y;
@@ -199,8 +254,18 @@ void Conv2d::add_to(Tensor& sum, ConvInput input) const {
     (*winograd)(input.x.contiguous(kChannelsLast), sum, /*add=*/true, input.maps, input.halo);
     return;
   }
-  const std::array<int64_t, 2> step = {stride, stride}, pad = {input.halo ? 0 : padding[0], padding[1]};
-  const Tensor x = gathered(std::move(input), padding[0]);
+  if (const int64_t rows = rows_out(input), block = rows_at_once(input); block < rows) {
+    by_blocks(*this, std::move(input), rows, block, [&](const Tensor& x, int64_t b, const Range& out) {
+      Tensor part = sum.narrow(0, b, 1).narrow(2, out.begin, out.length);
+      add_whole(part, x, {0, padding[1]});
+    });
+    return;
+  }
+  const std::array<int64_t, 2> pad = {input.halo ? 0 : padding[0], padding[1]};
+  add_whole(sum, gathered(input, padding[0]), pad);
+}
+
+void Conv2d::add_whole(Tensor& sum, const Tensor& x, std::array<int64_t, 2> pad) const {
   if (!packed) {
     sum.add_(apply(x, pad));
     return;
@@ -208,6 +273,7 @@ void Conv2d::add_to(Tensor& sum, ConvInput input) const {
   static const auto add = c10::Dispatcher::singleton()
                               .findSchemaOrThrow("mkldnn::_convolution_pointwise_", "binary")
                               .typed<AddSignature>();
+  const std::array<int64_t, 2> step = {stride, stride};
   add.call(sum, x.contiguous(kChannelsLast), weight, bias, pad, step, kNoDilation, 1, "add", 1.0,
            std::nullopt, Scalars(), std::nullopt);
 }
@@ -273,34 +339,51 @@ Upsample2d::Upsample2d(const weights::Scope& scope, int64_t num_channels) : chan
   role = (scope / "conv").name();
 }
 
-Tensor Upsample2d::operator()(const Tensor& x, const std::optional<Halo>& halo) const {
-  const Tensor y = apply(x, halo);
+Tensor Upsample2d::operator()(const Tensor& x, const std::optional<Halo>& halo,
+                              const ConvBlocks& blocks) const {
+  const Tensor y = apply(x, halo, blocks);
   const Tensor weights = at::empty({channels, channels, 3, 3}, x.options().device(at::kMeta));
   tell("upsample2d_conv2d", role, y, 2 * y.numel() * channels * 9, {&x, &weights});
   return y;
 }
 
-Tensor Upsample2d::apply(const Tensor& x, const std::optional<Halo>& halo) const {
+Tensor Upsample2d::apply(const Tensor& x, const std::optional<Halo>& halo, const ConvBlocks& blocks) const {
   if (computes_nothing(x))
     return at::empty({x.size(0), channels, 2 * x.size(2), 2 * x.size(3)}, x.options(), kChannelsLast);
   if (winograd) return (*winograd)(x.contiguous(kChannelsLast), halo);
   const int64_t height = x.size(2), width = x.size(3);
-  const Tensor padded = gathered({.x = x, .halo = halo.value_or(Halo())}, 1);  // [B, C, H + 2, W]
+  const ConvInput input{.x = x};
+  const Halo around = halo.value_or(Halo());
+  const auto room = [&] {
+    return at::empty({x.size(0), channels, 2 * height, 2 * width}, x.options(), kChannelsLast);
+  };
+  const int64_t row_bytes = 4 * (width + 1) * channels * x.element_size();
   if (!x.is_cpu()) {
-    const std::vector<int64_t> size = {2 * padded.size(2), 2 * width};
-    return whole.apply(at::upsample_nearest2d(padded, size).narrow(2, 1, 2 * height + 2),
-                       {0, whole.padding[1]});
+    const int64_t block = block_of(blocks, height, row_bytes);
+    Tensor y = block < height ? room() : Tensor();
+    for (int64_t first = 0; first < height; first += block) {
+      const int64_t count = std::min(block, height - first);
+      const Tensor rows = gathered(input, around, 1, {first - 1, count + 2});
+      const Tensor large =
+          at::upsample_nearest2d(rows, {2 * count + 4, 2 * width}).narrow(2, 1, 2 * count + 2);
+      const Tensor part = whole.apply(large, {0, whole.padding[1]});
+      if (count == height) return part;
+      y.narrow(2, 2 * first, 2 * count).copy_(part);
+    }
+    return y;
   }
-  Tensor y = at::empty({x.size(0), channels, 2 * height, 2 * width}, x.options(), kChannelsLast);
   // A few rows at a time: their corners stay in the cache until they are placed, and are never all in memory.
   constexpr int64_t kChunkBytes = 4 << 20;
-  const int64_t row_bytes = (width + 1) * 4 * channels * x.element_size();
-  const int64_t chunk = std::clamp<int64_t>(kChunkBytes / row_bytes, 1, height + 1);
+  const int64_t chunk = block_of({.bytes = kChunkBytes}, height + 1, row_bytes);
+  Tensor y = room();
   for (int64_t b = 0; b < x.size(0); ++b) {
     Tensor image = y[b].permute({1, 2, 0});
+    const ConvInput one{.x = x.narrow(0, b, 1)};
+    const auto sample = [&](const Tensor& row) { return row.defined() ? row.narrow(0, b, 1) : row; };
     for (int64_t first = 0; first <= height; first += chunk) {
       const int64_t count = std::min(chunk, height + 1 - first);
-      const Tensor rows = padded.narrow(0, b, 1).narrow(2, first, count + 1);
+      const Tensor rows =
+          gathered(one, {sample(around.above), sample(around.below)}, 1, {first - 1, count + 1});
       place_corners(corners.apply(rows, corners.padding), image, first, count);
     }
   }

@@ -17,12 +17,23 @@
 
 namespace tessera::ops {
 
+// How much of its input a convolution may have in memory a second time, normalised or with the rows around
+// it, where its kernel does not do that as it reads. What comes out is the same up to rounding.
+struct ConvBlocks {
+  int64_t rows = 0;   // of the output at once; 0: no limit
+  int64_t bytes = 0;  // of the copy, or of one row of the output, where that takes more; 0: no limit
+  bool have_room_for(const at::Tensor& copy) const {
+    return rows == 0 && (bytes == 0 || static_cast<int64_t>(copy.nbytes()) <= bytes);
+  }
+};
+
 // What a convolution takes.
 struct ConvInput {
   at::Tensor x;                       // [B, in, H, W]; may be written to, where nobody else has it
   const GroupNorm* norm = nullptr;    // then what it makes of x, by `maps`, is convolved: x is never
   const ChannelMaps* maps = nullptr;  // normalised as a whole where the kernel does that as it reads
   std::optional<Halo> halo = {};      // where x is a part of a picture
+  ConvBlocks blocks = {};
 };
 
 // A convolution with a square step and zero padding. Weights are laid out once, at load, as the backend wants
@@ -57,6 +68,8 @@ struct Conv2d {
  private:
   friend struct Upsample2d;
   int64_t rows_out(const ConvInput& input) const;
+  int64_t rows_at_once(const ConvInput& input) const;
+  void add_whole(at::Tensor& sum, const at::Tensor& x, std::array<int64_t, 2> pad) const;
   at::Tensor apply(const at::Tensor& x, std::array<int64_t, 2> pad) const;
   at::Tensor apply_narrow(const at::Tensor& x,  // weights that the processor does not multiply as they are
                           std::array<int64_t, 2> pad) const;
@@ -71,8 +84,10 @@ struct Conv2d {
 struct Upsample2d {
   // Reads `weight` [C, C, 3, 3] and `bias` [C].
   Upsample2d(const weights::Scope& scope, int64_t channels);
-  // [B, C, H, W] -> [B, C, 2 H, 2 W]; `halo`: a row on each side, where x is a part of a picture.
-  at::Tensor operator()(const at::Tensor& x, const std::optional<Halo>& halo = {}) const;
+  // [B, C, H, W] -> [B, C, 2 H, 2 W]; `halo`: a row on each side, where x is a part of a picture; `blocks`:
+  // of rows of x.
+  at::Tensor operator()(const at::Tensor& x, const std::optional<Halo>& halo = {},
+                        const ConvBlocks& blocks = {}) const;
 
   int64_t channels = 0;
   std::optional<WinogradUpsample> winograd;
@@ -82,7 +97,7 @@ struct Upsample2d {
   std::string role = {};  // place of the weights in the checkpoint, for Operation
 
  private:
-  at::Tensor apply(const at::Tensor& x, const std::optional<Halo>& halo) const;
+  at::Tensor apply(const at::Tensor& x, const std::optional<Halo>& halo, const ConvBlocks& blocks) const;
 };
 
 }  // namespace tessera::ops

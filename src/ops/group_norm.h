@@ -21,6 +21,7 @@ struct ChannelMaps {
   ChannelMap sample(int64_t b) const {
     return {mean[b].const_data_ptr<float>(), scale[b].const_data_ptr<float>(), bias.const_data_ptr<float>()};
   }
+  ChannelMaps of_sample(int64_t b) const { return {mean.narrow(0, b, 1), scale.narrow(0, b, 1), bias}; }
   at::Tensor mean, scale, bias;
 };
 

@@ -11,9 +11,8 @@ HaloPlan::HaloPlan(std::vector<Range> inputs, const std::vector<Range>& outputs,
 }
 
 Range HaloPlan::rows(int64_t from, int64_t to) const {
-  const int64_t begin = std::max(held(from).begin, read(to).begin);
-  const int64_t end = std::min(held(from).end(), read(to).end());
-  return from == to || end <= begin ? Range{begin, 0} : Range{begin, end - begin};
+  const Range common = overlap(held(from), read(to));
+  return from == to ? Range{common.begin, 0} : common;
 }
 
 int64_t HaloPlan::above(int64_t rank) const {

@@ -56,6 +56,19 @@ def sdxl_equals_diffusers(box):
 
 
 @test
+def decoding_in_blocks_is_the_same_picture(box):
+    name, options = next(iter(RUNS["runs"].items()))
+    for ranks in ["1", "2"]:
+        for rows in ["1", "5"]:
+            outcome = paint(box, *arguments_of(options), "--vae-block-size", rows, "--tensor-parallel-degree", ranks, "-o", "blocks.png")
+            pixels = read_png(box.folder / outcome.out.split()[0])[2]
+            assert psnr(pixels, read_png(GOLDEN / f"{name}-0.png")[2]) > 50, (ranks, rows)
+    for rows in ["0", "-1", "x"]:
+        outcome = box.run("generate", *FOLDER, "a cat", "--vae-block-size", rows)
+        assert outcome.code == 2 and "--vae-block-size" in outcome.err, outcome
+
+
+@test
 def sdxl_from_a_single_file(box):
     configs = box.folder / "configs"
     shutil.copytree(MODEL, configs, ignore=shutil.ignore_patterns("*.safetensors", "golden"))

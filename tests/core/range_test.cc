@@ -5,6 +5,14 @@
 namespace tessera {
 namespace {
 
+TEST(Overlap, IsWhatBothHave) {
+  EXPECT_EQ(overlap({0, 4}, {2, 5}), (Range{2, 2}));
+  EXPECT_EQ(overlap({2, 5}, {0, 4}), (Range{2, 2}));
+  EXPECT_EQ(overlap({-3, 10}, {1, 2}), (Range{1, 2}));
+  EXPECT_EQ(overlap({0, 2}, {2, 3}).length, 0);
+  EXPECT_EQ(overlap({5, 2}, {0, 3}).length, 0);
+}
+
 TEST(SplitEvenly, GivesLargerPartsFirst) {
   const std::vector<int64_t> expected = {8, 8, 7, 7};
   int64_t begin = 0;

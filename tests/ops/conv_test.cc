@@ -5,6 +5,7 @@
 
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/golden.h"
+#include "tests/support/peak_memory.h"
 
 namespace tessera::ops {
 namespace {
@@ -81,6 +82,52 @@ TEST_P(ConvTest, FollowsANorm) {
   const at::Tensor half = x.to(at::kBFloat16);
   const ChannelMaps half_maps = norm.maps(norm.moments(half));
   EXPECT_LE(relative_error(conv(at::kBFloat16)(input(half, half_maps)), expected(at::kBFloat16)), 1.0 / 64);
+}
+
+// Of a part of a picture, normalised as it is read, which some kernels do only in a copy.
+TEST_P(ConvTest, InBlocksIsTheSame) {
+  const Case& c = GetParam();
+  const GroupNorm norm(at::randn({c.in}), at::randn({c.in}), 1, 1e-6, Activation::kSilu);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Conv2d one = conv(dtype);
+    const at::Tensor x = x_.to(dtype).contiguous(kChannelsLast);
+    const ChannelMaps maps = norm.maps(norm.moments(x));
+    const Halo above{at::randn({c.batch, c.in, c.padding, c.width}, dtype).contiguous(kChannelsLast), {}};
+    std::vector<std::optional<Halo>> halos = {std::nullopt};
+    if (c.padding > 0) halos.emplace_back(above);
+    for (const std::optional<Halo>& halo : halos) {
+      const auto input = [&](const ConvBlocks& blocks) {
+        return ConvInput{.x = x, .norm = &norm, .maps = &maps, .halo = halo, .blocks = blocks};
+      };
+      const at::Tensor whole = one(input({}));
+      for (const ConvBlocks& blocks : {ConvBlocks{.rows = 1}, ConvBlocks{.rows = 3}, ConvBlocks{.rows = 1000},
+                                       ConvBlocks{.bytes = 1}, ConvBlocks{.bytes = 4 * c.in * c.width * 4}}) {
+        const double tolerance = dtype == at::kFloat ? 1e-6 : 1.0 / 256;
+        EXPECT_LE(relative_error(one(input(blocks)), whole), tolerance) << blocks.rows << ' ' << blocks.bytes;
+        at::Tensor sum = at::ones_like(whole, kChannelsLast), expected = sum.clone();
+        one.add_to(sum, input(blocks));
+        one.add_to(expected, input({}));
+        EXPECT_LE(relative_error(sum, expected), tolerance) << blocks.rows << ' ' << blocks.bytes;
+      }
+    }
+  }
+}
+
+// Beside what comes out, a copy of the rows that one block reads.
+TEST(ConvMemory, IsThatOfABlock) {
+  const int64_t channels = 24, size = 200;
+  const Conv2d conv(at::randn({channels, channels, 3, 3}), at::randn({channels}), 1, {1, 1});
+  const GroupNorm norm(at::ones({channels}), at::zeros({channels}), 1, 1e-6, Activation::kSilu);
+  const at::Tensor x = at::randn({1, channels, size, size}).contiguous(kChannelsLast);
+  const ChannelMaps maps = norm.maps(norm.moments(x));
+  const auto bytes_beside = [&](const ConvBlocks& blocks) {
+    const int64_t all = peak_bytes([&] { conv({.x = x, .norm = &norm, .maps = &maps, .blocks = blocks}); });
+    return all - static_cast<int64_t>(x.nbytes());  // as large as what comes out
+  };
+  const int64_t row = channels * size * 4;
+  EXPECT_GE(bytes_beside({}), size * row);
+  EXPECT_LE(bytes_beside({.rows = 8}), (10 + 8 + 2) * row);  // the copy, and what comes of it
+  EXPECT_LE(bytes_beside({.bytes = 16 * row}), 2 * (16 + 2) * row);
 }
 
 TEST_P(ConvTest, ThreadsDoNotChangeTheResult) {
