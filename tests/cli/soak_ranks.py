@@ -12,9 +12,14 @@ import subprocess
 import tempfile
 import time
 
-CONFIGURATIONS = [["--use-cfg-parallel"], ["--ulysses-degree", "3"], ["--ring-degree", "2", "--use-cfg-parallel"],
-                  ["--tensor-parallel-degree", "2"],
-                  ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "4", "--data-parallel-degree", "2"]]
+XL = pathlib.Path(__file__).resolve().parent.parent.parent / "models" / "shapes-xl"
+LONG = ["--num-images-per-prompt", "2", "--num-inference-steps", "900"]
+CONFIGURATIONS = [[*LONG, "--use-cfg-parallel"], [*LONG, "--ulysses-degree", "3"],
+                  [*LONG, "--ring-degree", "2", "--use-cfg-parallel"], [*LONG, "--tensor-parallel-degree", "2"],
+                  [*LONG, "--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "4", "--data-parallel-degree", "2"],
+                  [*LONG, "--model", str(XL), "--displaced-patch-degree", "2"],
+                  # Much to decode, by all ranks together.
+                  ["--num-images-per-prompt", "600", "--num-inference-steps", "1", "--ring-degree", "2"]]
 TIMEOUT = 8  # seconds, for ranks that are stopped
 BOUND = 10
 
@@ -27,9 +32,8 @@ def alive(process):
 
 def hurt(program, words, number, delay, choose, folder):
     """Returns what is wrong, or None."""
-    process = subprocess.Popen([program, "generate", "a red circle on a white background", "--num-images-per-prompt", "2",
-                                "--num-inference-steps", "900", "--timeout", str(TIMEOUT), *words], cwd=folder,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([program, "generate", "a red circle on a white background", "--timeout", str(TIMEOUT), *words],
+                               cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while not (ranks := [int(word) for word in children.read_text().split()]):
         time.sleep(0.001)
@@ -67,7 +71,7 @@ def main():
     for run in range(args.runs):
         words = CONFIGURATIONS[run % len(CONFIGURATIONS)]
         number = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
-        delay = draw.uniform(0, 3)
+        delay = draw.uniform(0, 5)
         with tempfile.TemporaryDirectory() as folder:
             wrong = hurt(os.path.abspath(args.program), words, number, delay, draw.randrange, folder)
         if wrong:
