@@ -25,13 +25,31 @@ std::optional<uint64_t> number_in(const char* path, const std::string& name) {
   return std::nullopt;
 }
 
+bool keeps_freed_memory = false;  // set once, at the begin of a program
+
 }  // namespace
 
 void keep_freed_memory() {
+  keeps_freed_memory = true;
 #if defined(__GLIBC__)
   ::mallopt(M_MMAP_MAX, 0);
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 #endif
+}
+
+MappedTensors::MappedTensors(bool is_wanted) : is_wanted_(is_wanted && keeps_freed_memory) {
+  if (!is_wanted_) return;
+#if defined(__GLIBC__)
+  constexpr int kMost = 65536,
+                kBytes = 32 << 20;  // glibc's own most, and the largest threshold that it takes
+  ::mallopt(M_MMAP_THRESHOLD, kBytes);
+  ::mallopt(M_MMAP_MAX, kMost);
+#endif
+  return_freed_memory();
+}
+
+MappedTensors::~MappedTensors() {
+  if (is_wanted_) keep_freed_memory();
 }
 
 void return_freed_memory() {

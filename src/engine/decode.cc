@@ -72,11 +72,17 @@ Image to_image(const at::Tensor& x) {
   return image_of(to_pixels(x));
 }
 
+// Of one rank: more of them are decoded in tensors of more than a GiB.
+constexpr double kLargePixels = 2048 * 2048;
+
 std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
                           const Observer& observer, const comm::Group& group, const DecodeOptions& options) {
   const bool tiled = options.tiled && has_several_tiles(decoder, z);
   const ops::ConvBlocks blocks = options.block_rows ? ops::ConvBlocks{.rows = *options.block_rows}
                                                     : automatic_blocks(z.device(), group.size);
+  const auto pixels =
+      static_cast<double>(z.size(2) * z.size(3) * decoder.scale_factor() * decoder.scale_factor());
+  const MappedTensors mapped(pixels / static_cast<double>(group.size) > kLargePixels);
   const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1,
                           group.size);
   std::vector<Range> pixel_rows;

@@ -15,8 +15,14 @@ ResnetBlock2D::ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t ou
 }
 
 at::Tensor ResnetBlock2D::operator()(at::Tensor x, const nn::Rows& rows, const at::Tensor& embedding) const {
-  at::Tensor sum = conv_shortcut ? (*conv_shortcut)(x, rows) : x.use_count() > 1 ? x.clone() : x;
-  at::Tensor h = conv1(norm1, std::move(x), rows);
+  at::Tensor sum, h;
+  if (conv_shortcut && !rows.blocks().have_room_for(x)) {  // large: what comes of x takes its place
+    h = conv1(norm1, x, rows);
+    sum = conv_shortcut->take(std::move(x));
+  } else {
+    sum = conv_shortcut ? (*conv_shortcut)(x, rows) : x.use_count() > 1 ? x.clone() : x;
+    h = conv1(norm1, std::move(x), rows);
+  }
   conv2.add_to(sum, norm2, std::move(h), rows, time_emb_proj ? (*time_emb_proj)(embedding) : at::Tensor());
   return sum;
 }

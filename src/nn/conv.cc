@@ -96,9 +96,8 @@ at::Tensor UpsampleToScale2d::operator()(const at::Tensor& x, const Rows& rows, 
                                .narrow(2, 0, to.at_hand().length)
                                .narrow(3, 0, to.grid().columns)
                                .contiguous(at::MemoryFormat::ChannelsLast);
-  Conv2d plain;
-  plain.conv = ops::Conv2d(weight, bias, /*stride=*/1, {1, 1});
-  return plain(large, to);
+  std::call_once(odd_->is_packed, [&] { odd_->conv.conv = ops::Conv2d(weight, bias, /*stride=*/1, {1, 1}); });
+  return odd_->conv(large, to);
 }
 
 }  // namespace tessera::nn

@@ -5,6 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+#include <mutex>
+
 #include "nn/rows.h"
 #include "ops/conv.h"
 #include "ops/group_norm.h"
@@ -29,6 +32,8 @@ struct Conv2d {
   // Of the norm of x. Takes x over: its memory is written to when nobody else has it.
   at::Tensor operator()(const ops::GroupNorm& norm, at::Tensor x, const Rows& rows,
                         const at::Tensor& offset = {}) const;
+  // As ops::Conv2d::take().
+  at::Tensor take(at::Tensor x) const { return conv.take(std::move(x)); }
   // sum [B, out, h', W'] += that.
   void add_to(at::Tensor& sum, const ops::GroupNorm& norm, at::Tensor x, const Rows& rows,
               const at::Tensor& offset = {}) const;
@@ -62,6 +67,13 @@ struct UpsampleToScale2d {
 
   Upsample2d doubling;
   at::Tensor weight, bias;  // as stored, for odd sizes
+
+ private:
+  struct Odd {
+    std::once_flag is_packed;
+    Conv2d conv;
+  };
+  std::shared_ptr<Odd> odd_ = std::make_shared<Odd>();  // packed where it is needed
 };
 
 }  // namespace tessera::nn

@@ -246,6 +246,29 @@ Tensor Conv2d::operator()(ConvInput input) const {
   return y;
 }
 
+Tensor Conv2d::take(Tensor x) const {
+  const bool is_pointwise = kernel == std::array<int64_t, 2>{1, 1} && stride == 1;
+  if (!is_pointwise || out_channels > in_channels || !x.is_cpu() || x.use_count() > 1 || computes_nothing(x))
+    return (*this)(x);
+  const int64_t rows = x.size(2), columns = x.size(3);
+  x = x.contiguous(kChannelsLast);
+  // A row that comes out ends where, or before, the one that it is made of ends.
+  const Tensor y = at::as_strided(x, {x.size(0), out_channels, rows, columns},
+                                  {rows * columns * out_channels, 1, columns * out_channels, out_channels},
+                                  x.storage_offset());
+  constexpr int64_t kChunkBytes = 4 << 20;
+  const int64_t block = block_of({.bytes = kChunkBytes}, rows, columns * in_channels * x.element_size());
+  for (int64_t b = 0; b < x.size(0); ++b) {
+    for (int64_t first = 0; first < rows; first += block) {
+      const int64_t count = std::min(block, rows - first);
+      const auto part = [&](const Tensor& all) { return all.narrow(0, b, 1).narrow(2, first, count); };
+      part(y).copy_(apply(part(x), padding));
+    }
+  }
+  tell_operation(x.numel(), y);
+  return y;
+}
+
 void Conv2d::add_to(Tensor& sum, ConvInput input) const {
   tell_operation(input.x.numel(), sum);
   TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");

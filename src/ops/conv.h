@@ -54,6 +54,10 @@ struct Conv2d {
   void add_to(at::Tensor& sum, const at::Tensor& x) const { add_to(sum, ConvInput{.x = x}); }
   void add_to(at::Tensor& sum, ConvInput input) const;
 
+  // Of a 1x1 convolution to no more channels than come in, into the memory of x where nobody else has it,
+  // some rows at a time.
+  at::Tensor take(at::Tensor x) const;
+
   int64_t in_channels = 0;
   int64_t out_channels = 0;
   std::array<int64_t, 2> kernel = {1, 1};

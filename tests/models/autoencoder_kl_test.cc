@@ -50,6 +50,13 @@ TEST_P(AutoencoderKLGolden, DecodesAsDiffusersInFp32) {
   expect_stage(image, "image");
 }
 
+TEST_P(AutoencoderKLGolden, DecodesInBlocksAsDiffusers) {
+  const at::Tensor z = golden_.at("latents");
+  nn::Tokens tokens(parallel::Grid{.rows = z.size(2), .columns = z.size(3)});
+  tokens.limit_convolutions({.rows = 3});
+  expect_stage(decoder(at::kFloat)->decode(z, tokens), "image");
+}
+
 TEST_P(AutoencoderKLGolden, EncodesAsDiffusersInFp32) {
   const LatentDistribution latents = encoder(at::kFloat)->encode(golden_.at("input"));
   expect_stage(latents.mean, "mean");

@@ -130,6 +130,25 @@ TEST(ConvMemory, IsThatOfABlock) {
   EXPECT_LE(bytes_beside({.bytes = 16 * row}), 2 * (16 + 2) * row);
 }
 
+TEST(ConvMemory, OfAPointwiseConvolutionIsItsInputs) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t out : {256, 100, 3}) {
+      const Conv2d conv(at::randn({out, 256, 1, 1}, dtype) / 16, at::randn({out}, dtype), 1, {0, 0});
+      const at::Tensor x =
+          at::randn({2, 256, 64, 200}, dtype).contiguous(kChannelsLast);  // several blocks each
+      const at::Tensor expected = conv(x), before = x.clone();
+      EXPECT_NE(conv.take(x).data_ptr(), x.data_ptr());  // somebody else has it
+      EXPECT_TRUE(at::equal(x, before));
+      at::Tensor own = x.clone();
+      const void* const memory = own.data_ptr();
+      const at::Tensor y = conv.take(std::move(own));
+      EXPECT_EQ(y.data_ptr(), memory);
+      EXPECT_TRUE(y.is_contiguous(kChannelsLast));
+      EXPECT_LE(relative_error(y, expected), dtype == at::kFloat ? 1e-6 : 1.0 / 256) << out;
+    }
+  }
+}
+
 TEST_P(ConvTest, ThreadsDoNotChangeTheResult) {
   const Conv2d one = conv(at::kFloat);
   const GroupNorm norm(at::ones({one.in_channels}), at::zeros({one.in_channels}), 1, 1e-6, Activation::kSilu);
