@@ -88,14 +88,6 @@ void multiply_panel(int64_t, int64_t, int64_t, const float*, int64_t, const floa
 
 #endif
 
-TESSERA_INLINE float activate(float x, Activation activation) {
-  // x times the sigmoid of twice sqrt(2 / pi) (x + 0.044715 x^3), which is what x (1 + tanh) / 2 comes to.
-  if (activation == Activation::kGeluTanh) return silu_of(x, 1.5957691216F * (x + 0.044715F * x * x * x));
-  if (activation == Activation::kSilu) return silu(x);
-  if (activation == Activation::kRelu) return x < 0 ? 0.0F : x;
-  return x;
-}
-
 // The first `columns` of rows of 16 sums, to where they belong.
 template <typename T, Activation kActivation>
 TESSERA_INLINE void finish_panel(const float* sums, int64_t rows, int64_t columns, T* y, int64_t stride) {

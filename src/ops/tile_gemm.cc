@@ -87,14 +87,6 @@ void pack_rows(const Problem& p, int64_t first, int64_t rows, int64_t begin, int
   }
 }
 
-TESSERA_INLINE float activated(float x, Activation activation) {
-  // x times the sigmoid of twice sqrt(2 / pi) (x + 0.044715 x^3), which is what x (1 + tanh) / 2 comes to.
-  if (activation == Activation::kGeluTanh) return silu_of(x, 1.5957691216F * (x + 0.044715F * x * x * x));
-  if (activation == Activation::kSilu) return silu(x);
-  if (activation == Activation::kRelu) return x < 0 ? 0.0F : x;
-  return x;
-}
-
 // sums [panels, 2, 2, 16, 16], panels `stride` apart, of which `rows` and `columns` are real, to rows of y
 // that lie `row_stride` apart. `bias`: of all columns of the panels.
 template <Activation kActivation>
@@ -107,7 +99,7 @@ TESSERA_INLINE void finish(const float* sums, int64_t stride, const float* bias,
       const float* const from = of_row + begin / kSide * stride + begin % kSide / kTileRows * (kSums / 4);
       TESSERA_INDEPENDENT
       for (int64_t i = 0; i < kTileRows; ++i)
-        wide[begin + i] = activated(from[i] + bias[begin + i], kActivation);
+        wide[begin + i] = activate(from[i] + bias[begin + i], kActivation);
     }
     TESSERA_INDEPENDENT
     for (int64_t i = 0; i < columns; ++i) store(y + i, wide[i]);
