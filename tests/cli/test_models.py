@@ -1,5 +1,6 @@
 """`tessera models`, --help and --version."""
 import json
+import re
 
 from files import read_safetensors, write_safetensors
 from harness import MODEL, test
