@@ -1,20 +1,16 @@
 """Runs on several ranks: started by the program, or by another launcher; and ranks that fail."""
-import contextlib
-import json
 import os
 import pathlib
-import pty
-import re
 import resource
 import shutil
 import signal
 import socket
 import subprocess
-import threading
 import time
 
 from files import assert_near, difference, read_latents, read_png
 from harness import MODEL, SMALL, test
+from running import alive, start_long_run
 
 LATENT = ["--seed", "5", "--output-type", "latent", "-o", "out.safetensors"]
 DEGREES = [  # words, what the report says of them; the model has 2 heads, 2 blocks, and 3 steps are painted
@@ -148,68 +144,13 @@ def help_names_every_option(box):
         assert f"--{name}" in text, name
 
 
-# A run whose ranks can be watched and hurt.
+# Ranks that are hurt.
 
-class Run:
-    """A run with a terminal, on which each step shows."""
-
-    def __init__(self, process, terminal):
-        self.process, self.terminal, self.shown = process, terminal, ""
-        self.ranks = []  # process ids
-        self.changed = threading.Condition()
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-
-    def read(self):
-        with contextlib.suppress(OSError):  # the other end was closed
-            while block := os.read(self.terminal, 4096):
-                with self.changed:
-                    self.shown += block.decode(errors="replace")
-                    self.changed.notify()
-
-    def wait_for(self, text):
-        with self.changed:
-            while text not in self.shown:
-                assert self.process.poll() is None, self.shown
-                self.changed.wait(1)
-
-    def finish(self):
-        """(exit code, standard output, messages). A run that ended by --timeout alone, which is 300 s, would be too late."""
-        out, _ = self.process.communicate(timeout=100)
-        self.reader.join(100)
-        os.close(self.terminal)
-        lines = [line for line in re.split(r"[\r\n]+", self.shown.replace("\033[K", "")) if line.startswith("tessera:")]
-        assert not any(alive(rank) for rank in self.ranks), "a rank outlived the run"
-        return self.process.returncode, out, lines
-
-
-def alive(process):
-    with contextlib.suppress(OSError):
-        return "\nState:\tZ" not in pathlib.Path(f"/proc/{process}/status").read_text()
-    return False
-
-
-def children(process):
-    return [int(word) for word in pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-
-
-def name(process):
-    return pathlib.Path(f"/proc/{process}/comm").read_text().strip()
-
-
-def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",)):
-    """Returns with a step done."""
-    terminal, follower = pty.openpty()
-    process = subprocess.Popen([box.program, "generate", "a cat", "--model", MODEL, "--num-inference-steps", steps,
-                                "--num-images-per-prompt", "16", *method, *words], cwd=box.folder, stdout=subprocess.PIPE,
-                               stderr=follower, text=True)
-    os.close(follower)
-    run = Run(process, terminal)
-    run.wait_for("denoise [")
-    run.ranks = children(process.pid)
-    assert [name(rank) for rank in run.ranks] == ["tessera:0", "tessera:1"], run.ranks
+@test
+def ranks_open_no_port(box):
+    run = start_long_run(box)
     # No port is open, and no socket has a name.
-    for of in () if "--no-shared-memory" in words else (process.pid, *run.ranks):
+    for of in (run.process.pid, *run.ranks):
         sockets = {os.readlink(path)[8:-1] for path in pathlib.Path(f"/proc/{of}/fd").iterdir()
                    if os.readlink(path).startswith("socket:[")}
         for table, inode in (("tcp", 9), ("tcp6", 9), ("udp", 9)):
@@ -217,7 +158,13 @@ def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",)):
             assert not sockets & {line.split()[inode] for line in lines}, (of, table)
         unix = [line.split() for line in pathlib.Path(f"/proc/{of}/net/unix").read_text().splitlines()[1:]]
         assert not [line for line in unix if line[6] in sockets and len(line) > 7], of
-    return run
+    run.process.send_signal(signal.SIGINT)
+    assert run.finish()[0] == 130
+
+
+def interrupt(run):
+    for process in (run.process.pid, *run.ranks):  # a terminal sends it to all
+        os.kill(process, signal.SIGINT)
 
 
 @test
@@ -229,6 +176,38 @@ def a_killed_rank_ends_the_run(box):
         assert code == 4 and out == "", (code, out, lines)
         assert len(lines) == 1 and f"[rank {victim}] killed by signal 9 (SIGKILL) at step " in lines[0], lines
         assert "(cfg)" in lines[0], lines  # the operation that it was in, or came out of
+        assert box.files() == []
+
+
+DECODING = [(("--use-cfg-parallel",), 2), (("--ring-degree", "3"), 3)]  # methods, ranks
+
+
+def start_long_decoding(box, method, ranks):
+    """Returns with a picture decoded, by all ranks together."""
+    return start_long_run(box, "--height", "512", "--width", "512", "--no-resolution-binning", "--num-images-per-prompt", "200",
+                          steps="1", method=method, ranks=ranks, until="decode [")
+
+
+@test
+def a_killed_rank_ends_the_decoding(box):
+    for method, ranks in DECODING:
+        for victim in (ranks - 1, 0):
+            run = start_long_decoding(box, method, ranks)
+            os.kill(run.ranks[victim], signal.SIGKILL)
+            code, out, lines = run.finish()
+            assert code == 4 and out == "", (code, out, lines)
+            assert len(lines) == 1 and f"[rank {victim}] killed by signal 9 (SIGKILL) in stage 'decode'" in lines[0], lines
+            assert box.files() == []
+
+
+@test
+def ctrl_c_ends_the_decoding(box):
+    for method, ranks in DECODING:
+        run = start_long_decoding(box, method, ranks)
+        interrupt(run)
+        code, out, lines = run.finish()
+        assert code == 130 and out == "", (code, out, lines)
+        assert lines[-1] == "tessera: stopped; nothing was written" and len(lines) == 2, lines
         assert box.files() == []
 
 
@@ -289,9 +268,7 @@ def a_rank_that_computes_long_is_alive(box):
 @test
 def ctrl_c_ends_all_ranks(box):
     run = start_long_run(box)
-    run.process.send_signal(signal.SIGINT)
-    for rank in run.ranks:
-        os.kill(rank, signal.SIGINT)  # a terminal sends it to all
+    interrupt(run)
     code, out, lines = run.finish()
     assert code == 130 and out == "", (code, out, lines)
     assert lines[-1] == "tessera: stopped; nothing was written" and len(lines) == 2, lines

@@ -1,0 +1,74 @@
+"""Runs whose ranks can be watched and hurt."""
+import contextlib
+import os
+import pathlib
+import pty
+import re
+import subprocess
+import threading
+
+from harness import MODEL
+
+
+class Run:
+    """A run with a terminal, on which each step shows."""
+
+    def __init__(self, process, terminal):
+        self.process, self.terminal, self.shown = process, terminal, ""
+        self.ranks = []  # process ids
+        self.changed = threading.Condition()
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        with contextlib.suppress(OSError):  # the other end was closed
+            while block := os.read(self.terminal, 4096):
+                with self.changed:
+                    self.shown += block.decode(errors="replace")
+                    self.changed.notify()
+
+    def wait_for(self, text):
+        with self.changed:
+            while text not in self.shown:
+                assert self.process.poll() is None, self.shown
+                self.changed.wait(1)
+
+    def finish(self):
+        """(exit code, standard output, messages). A run that ended by --timeout alone, which is 300 s, would be too late."""
+        out, _ = self.process.communicate(timeout=100)
+        self.reader.join(100)
+        os.close(self.terminal)
+        lines = [line for line in re.split(r"[\r\n]+", self.shown.replace("\033[K", "")) if line.startswith("tessera:")]
+        assert not any(alive(rank) for rank in self.ranks), "a rank outlived the run"
+        return self.process.returncode, out, lines
+
+
+def alive(process):
+    with contextlib.suppress(OSError):
+        return "\nState:\tZ" not in pathlib.Path(f"/proc/{process}/status").read_text()
+    return False
+
+
+def children(process):
+    return [int(word) for word in pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def name(process):
+    return pathlib.Path(f"/proc/{process}/comm").read_text().strip()
+
+
+def start(program, folder, *words):
+    terminal, follower = pty.openpty()
+    process = subprocess.Popen([program, "generate", *words], cwd=folder, stdout=subprocess.PIPE, stderr=follower, text=True)
+    os.close(follower)
+    return Run(process, terminal)
+
+
+def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",), ranks=2, until="denoise ["):
+    """Returns with a step done, or what else `until` says."""
+    run = start(box.program, box.folder, "a cat", "--model", MODEL, "--num-inference-steps", steps, "--num-images-per-prompt", "16",
+                *method, *words)
+    run.wait_for(until)
+    run.ranks = children(run.process.pid)
+    assert [name(rank) for rank in run.ranks] == [f"tessera:{rank}" for rank in range(ranks)], run.ranks
+    return run
