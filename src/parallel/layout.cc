@@ -154,7 +154,8 @@ std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, cons
 // The nearest of the wish's own methods, none with a higher degree.
 std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const Workload& workload) {
   Nearest nearest(wish, workload);
-  const auto visit = [&](ParallelOptions candidate) {
+  const auto visit = [&](const ParallelOptions& most) {
+    ParallelOptions candidate = most;
     candidate.nproc.reset();
     candidate.use_cfg_parallel &= workload.guided;
     candidate.data_parallel_degree = std::min(candidate.data_parallel_degree, workload.pictures);
@@ -165,8 +166,8 @@ std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const 
     const int64_t most_tensor = std::min(candidate.tensor_parallel_degree, workload.heads);
     for (int64_t tensor = 1; tensor <= most_tensor; ++tensor) {
       candidate.tensor_parallel_degree = tensor;
-      candidate.ulysses_degree = std::min({wish.ulysses_degree, workload.heads / tensor, lines});
-      candidate.ring_degree = std::min(wish.ring_degree, lines / candidate.ulysses_degree);
+      candidate.ulysses_degree = std::min({most.ulysses_degree, workload.heads / tensor, lines});
+      candidate.ring_degree = std::min(most.ring_degree, lines / candidate.ulysses_degree);
       nearest.visit(candidate);
     }
   };

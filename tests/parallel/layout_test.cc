@@ -378,13 +378,15 @@ TEST(Layout, AdviceKeepsTheMethodsOfTheWish) {
             "nearest valid: ring_degree 8 on 8 ranks, or use_cfg_parallel ring_degree 8 "
             "tensor_parallel_degree 3 on 48 "
             "ranks");
-  EXPECT_EQ(advice(degrees(1, true, 1, 4, 4096, 2)),
-            "nearest valid: use_cfg_parallel ring_degree 4 ulysses_degree 1 tensor_parallel_degree 2 on 16 "
-            "ranks, or ?");
+  EXPECT_EQ(advice(degrees(1, false, 1, 5, 3, 1)),
+            "nearest valid: ring_degree 2 ulysses_degree 3 on 6 ranks, or ring_degree 5 "
+            "tensor_parallel_degree 3 on 15 ranks");
+  EXPECT_EQ(advice(degrees(3, false, 1, 1, 1, 1)), "nearest valid: tensor_parallel_degree 3 on 3 ranks");
   ParallelOptions both = degrees(1, false, 1, 1, 2, 1);
   both.displaced_patch_degree = 4;
   EXPECT_EQ(advice(both),
-            "nearest valid: displaced_patch_degree 4 on 4 ranks, or displaced_patch_degree 8 on 8 ranks");
+            "nearest valid: displaced_patch_degree 4 on 4 ranks, or displaced_patch_degree 4 "
+            "tensor_parallel_degree 2 on 8 ranks");
 }
 
 }  // namespace
