@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/golden/tiny-pixart: a whole PixArt-Sigma pipeline with random weights, small enough for the repository,
 and under golden/ the latents and pictures that diffusers makes with it. The command line is tested with both."""
+import functools
 import io
 import json
 import pathlib
@@ -70,6 +71,21 @@ def build():
         transformer=transformer, scheduler=DPMSolverMultistepScheduler(prediction_type="v_prediction"))
 
 
+def write_golden(folder, runs, pipeline):
+    """Under golden/ the requests, and what pipeline(**request, ...) makes of them."""
+    golden = folder / "golden"
+    golden.mkdir()
+    (golden / "runs.json").write_text(json.dumps({"seed": SEED, "runs": runs}, indent=1) + "\n")
+    latents = {}
+    for name, options in runs.items():
+        def run(output_type):
+            return pipeline(**options, generator=torch.Generator().manual_seed(SEED), output_type=output_type).images
+        latents[name] = run("latent")
+        for number, picture in enumerate(run("pil")):
+            picture.save(golden / f"{name}-{number}.png")
+    save_file(latents, golden / "latents.safetensors")
+
+
 def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     pipeline = build()
@@ -77,18 +93,7 @@ def main():
         getattr(pipeline, name).save_pretrained(FOLDER / name)
     pipeline.save_config(FOLDER)  # model_index.json; the tokenizer stays as published checkpoints have it
     pipeline.set_progress_bar_config(disable=True)
-    golden = FOLDER / "golden"
-    golden.mkdir()
-    (golden / "runs.json").write_text(json.dumps({"seed": SEED, "runs": RUNS}, indent=1) + "\n")
-    latents = {}
-    for name, options in RUNS.items():
-        def run(output_type):
-            return pipeline(**options, generator=torch.Generator().manual_seed(SEED), clean_caption=False,
-                            output_type=output_type).images
-        latents[name] = run("latent")
-        for number, picture in enumerate(run("pil")):
-            picture.save(golden / f"{name}-{number}.png")
-    save_file(latents, golden / "latents.safetensors")
+    write_golden(FOLDER, RUNS, functools.partial(pipeline, clean_caption=False))
 
 
 if __name__ == "__main__":

@@ -2,18 +2,16 @@
 """Makes tests/golden/tiny-sdxl: a whole Stable Diffusion XL pipeline with random weights, small enough for the repository;
 the same weights in one file under their original names (single.safetensors); and under golden/ the latents and pictures that
 diffusers makes with it."""
-import json
 import pathlib
 import shutil
 
 import torch
-from safetensors.torch import save_file
 
 import make_golden_bpe_tokenizer as tokenizers
+import make_golden_tiny_pipeline as tiny
 import parity_stable_diffusion as sd
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "tiny-sdxl"
-SEED = 7
 MODEL = sd.Row("tiny", family="XL", sample_size=8, scheduler=(sd.EULER, {**sd.MILD, "timestep_spacing": "trailing"}), unet={
     "block_out_channels": (8, 16), "attention_head_dim": (1, 2), "transformer_layers_per_block": (1, 1), "norm_num_groups": 4,
     "cross_attention_dim": 24, "projection_class_embeddings_input_dim": 8 + 6 * 4, "addition_time_embed_dim": 4,
@@ -53,18 +51,7 @@ def main():
         folder.rename(FOLDER / name)
     sd.save_single_file(pipeline, "XL", FOLDER / "single.safetensors")
     pipeline.set_progress_bar_config(disable=True)
-    golden = FOLDER / "golden"
-    golden.mkdir()
-    (golden / "runs.json").write_text(json.dumps({"seed": SEED, "runs": RUNS}, indent=1) + "\n")
-    latents = {}
-    for name, options in RUNS.items():
-        def run(output_type):
-            return pipeline(**diffusers_options(options), generator=torch.Generator().manual_seed(SEED), output_type=output_type).images
-        latents[name] = run("latent")
-        print(name, latents[name].std().item())
-        for number, picture in enumerate(run("pil")):
-            picture.save(golden / f"{name}-{number}.png")
-    save_file(latents, golden / "latents.safetensors")
+    tiny.write_golden(FOLDER, RUNS, lambda **options: pipeline(**diffusers_options(options)))
 
 
 if __name__ == "__main__":

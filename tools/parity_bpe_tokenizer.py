@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
 """Compares Tessera's byte-level BPE tokenizer with transformers: 10,000 random lines of difficult text through each kind of
 tokenizer folder, whole and padded or cut to the model's length, and every code point. Needs build/tests/tokenize_lines."""
-import argparse
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 
@@ -14,13 +12,9 @@ from transformers import CLIPTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 from transformers.utils import logging
 
 import make_golden_bpe_tokenizer as lines
+import parity_tokenizer
 
 CLASSES = {"clip": CLIPTokenizer, "qwen2": Qwen2Tokenizer, "file": PreTrainedTokenizerFast}
-
-
-def run(binary, folder, name, texts):
-    result = subprocess.run([binary, folder, name], input=json.dumps(texts), capture_output=True, text=True, check=True)
-    return json.loads(result.stdout)
 
 
 def flagged(content, normalized=False, special=False, **flags):
@@ -118,7 +112,7 @@ def texts_of_every_character():
 
 def compare(binary, folder, kind, texts, padded=True):
     tokenizer = CLASSES[kind].from_pretrained(folder)
-    rows = run(binary, folder, type(tokenizer).__name__, texts)
+    rows = parity_tokenizer.run([binary, folder, type(tokenizer).__name__], texts)
     expected = lines.encode(tokenizer, texts)
     differ = [row for row in zip(texts, expected, rows) if row[1][:1 + padded] != row[2][:1 + padded]]
     print(f"{folder.name}: {len(texts) - len(differ)} of {len(texts)} lines equal")
@@ -128,11 +122,7 @@ def compare(binary, folder, kind, texts, padded=True):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--binary", default="build/tests/tokenize_lines")
-    parser.add_argument("--count", type=int, default=10000)
-    parser.add_argument("--seed", type=int, default=7)
-    options = parser.parse_args()
+    options = parity_tokenizer.read_options(__doc__)
     logging.set_verbosity_error()
     texts = lines.nasty_lines(options.seed, options.count)
     everything = list(texts_of_every_character())

@@ -14,9 +14,17 @@ from transformers import T5Tokenizer
 import make_golden_tokenizer as lines
 
 
-def run(binary, folder, texts):
-    result = subprocess.run([binary, folder], input=json.dumps(texts), capture_output=True, text=True, check=True)
-    return json.loads(result.stdout)
+def run(words, texts):
+    """What the program says of each text."""
+    return json.loads(subprocess.run(words, input=json.dumps(texts), capture_output=True, text=True, check=True).stdout)
+
+
+def read_options(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--binary", default="build/tests/tokenize_lines")
+    parser.add_argument("--count", type=int, default=10000)
+    parser.add_argument("--seed", type=int, default=7)
+    return parser.parse_args()
 
 
 def folders(root):
@@ -56,7 +64,7 @@ def compare_tokenizers(binary, count, seed):
     with tempfile.TemporaryDirectory() as root:
         for folder in folders(pathlib.Path(root)):
             expected = T5Tokenizer.from_pretrained(folder)(texts).input_ids
-            differ = [(text, want, row[1]) for text, want, row in zip(texts, expected, run(binary, folder, texts))
+            differ = [(text, want, row[1]) for text, want, row in zip(texts, expected, run([binary, folder], texts))
                       if want != row[1]]
             print(f"{folder.name}: {count - len(differ)} of {count} lines equal")
             for text, want, got in differ[:3]:
@@ -75,7 +83,7 @@ def compare_cleaning(binary, count, seed):
         texts += [form.format(c) for c in everything if not 0x3400 <= ord(c) < 0xd7b0 and ord(c) < 0x20000]
     with tempfile.TemporaryDirectory() as root:
         lines.save_spiece(pathlib.Path(root), lines.train(11, 900, normalization_rule_name="nmt_nfkc"))
-        rows = run(binary, root, texts)
+        rows = run([binary, root], texts)
     differ = [(text, row[0]) for text, row in zip(texts, rows) if lines.cleaned(text) != row[0]]
     print(f"lower and strip: {len(texts) - len(differ)} of {len(texts)} texts equal")
     for text, got in differ[:5]:
@@ -86,11 +94,7 @@ def compare_cleaning(binary, count, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--binary", default="build/tests/tokenize_lines")
-    parser.add_argument("--count", type=int, default=10000)
-    parser.add_argument("--seed", type=int, default=7)
-    options = parser.parse_args()
+    options = read_options(__doc__)
     wrong = compare_tokenizers(options.binary, options.count, options.seed)
     wrong += compare_cleaning(options.binary, options.count, options.seed)
     sys.exit(1 if wrong else 0)

@@ -12,4 +12,4 @@ export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 # Ranks as processes are tested without sanitizers, which neither survive the limits of memory nor the signals of those
 # tests. As threads they run in the unit tests.
 tools/side_by_side.sh "build-asan/tests/tessera_tests --gtest_brief=1" \
-  "tests/cli/run.sh build-asan/tessera -test_ranks -test_lost_ranks -test_options -test_mesh"
+  "tests/cli/run.sh build-asan/tessera -test_ranks -test_options -test_mesh"

@@ -94,7 +94,7 @@ void FieldOptions::add_flag(const FieldInfo& info, Given& given) {
   std::string names = option_name(info.name, false);
   if (without_use(info.name) != info.name) names += ",--no-" + dashed(info.name);
   app_.add_flag_callback(
-          names, [&given] { given.flag = false; }, "Turns off: " + info.help)
+          names, [&given] { given.flag = false; }, info.help_off)
       ->group(info.group);
 }
 

@@ -43,9 +43,9 @@ const Fields<MessageOptions>& message_fields() {
           {"interface", "Network interface between ranks of several hosts [the one towards MASTER_ADDR]",
            parallel::kRunGroup, "NAME"}),
       plain_field(&O::shared_memory,
-                  {"shared_memory",
-                   "between ranks of one host messages go through memory, not a network interface [lo]",
-                   parallel::kRunGroup})};
+                  {"shared_memory", "Send messages between ranks of one host through memory [yes]",
+                   parallel::kRunGroup},
+                  "Send messages between ranks of one host through a network interface [lo]")};
   return fields;
 }
 

@@ -31,8 +31,8 @@ WeightFiles count_weight_files(const std::filesystem::path& folder) {
   return result;
 }
 
-// A line on the weights of one part.
-std::string describe_weights(const std::filesystem::path& folder) {
+// A line on the weights of one part; what is wrong with them is added to `damages`.
+std::string describe_weights(const std::filesystem::path& folder, std::vector<std::string>& damages) {
   const WeightFiles found = count_weight_files(folder);
   if (found.files == 0) return found.others ? "no safetensors (only other weight files)" : "";
   try {
@@ -49,17 +49,19 @@ std::string describe_weights(const std::filesystem::path& folder) {
                        engine::dtype_name(checkpoint.dtype()), bytes_text(bytes),
                        found.files == 1 ? "1 file" : fmt::format("sharded, {} files", found.files));
   } catch (const Error& error) {
-    return spell(error.message(), option_name);
+    damages.push_back(spell(error.message(), option_name));
+    return "damaged";
   }
 }
 
-void print_part(const std::filesystem::path& folder, const std::string& name, const Json& part) {
+void print_part(const std::filesystem::path& folder, const std::string& name, const Json& part,
+                std::vector<std::string>& damages) {
   // ["library", "Class"]; null where a pipeline goes without the part.
   const bool named = part.is_array() && part.size() == 2 && part[1].is_string();
   const std::string type = named ? part[1].get<std::string>() : "-";
   const bool there = std::filesystem::is_directory(folder / name);
   fmt::print("  {:<14} {:<28} {}\n", name, type,
-             there   ? describe_weights(folder / name)
+             there   ? describe_weights(folder / name, damages)
              : named ? "missing"
                      : "");
 }
@@ -88,13 +90,17 @@ int run_models(const ModelsArguments& arguments) {
   const std::filesystem::path folder = find_model(arguments.model);
   const JsonConfig index = engine::read_model_index(folder);
   fmt::print("{}: {}\n", folder.string(), index.string("_class_name"));
+  std::vector<std::string> damages;
   for (const auto& [name, part] : index.values().items()) {
-    if (!name.starts_with("_") && part.is_array()) print_part(folder, name, part);
+    if (!name.starts_with("_") && part.is_array()) print_part(folder, name, part, damages);
   }
   const ScopedLogSink sink([](LogLevel, const std::string& message) {
     fmt::print("  warning: {}\n", spell(message, option_name));
   });
   const std::string obstacle = find_obstacle(folder);
+  for (const std::string& damage : damages) {
+    if (damage != obstacle) fmt::print("  warning: {}\n", damage);
+  }
   if (obstacle.empty()) {
     fmt::print("  every weight that is needed is there, in the right shape\n");
     fmt::print("  can run: tessera generate \"PROMPT\" --model {}\n", folder.string());

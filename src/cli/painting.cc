@@ -43,6 +43,15 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   return canonical(a) == canonical(b);
 }
 
+// What is wrong with a file comes with the option that named it.
+void require_writable_for(const std::string& option, const std::filesystem::path& path) {
+  try {
+    require_writable(path);
+  } catch (const Error& error) {
+    throw Error(error.kind(), option, error.message());
+  }
+}
+
 std::string machine_text(const Painting& painting) {
   const engine::Request& request = painting.settings.request;
   if (!request.device.is_cpu()) return request.device.str();
@@ -181,13 +190,13 @@ Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t
 }
 
 void require_outputs(const Painting& painting) {
-  for (const std::string& path : painting.outputs) require_writable(path);
+  for (const std::string& path : painting.outputs) require_writable_for("--output", path);
   std::vector<std::pair<std::string, std::filesystem::path>> more;  // option and file
   if (painting.arguments.run.report) more.emplace_back("--report", *painting.arguments.run.report);
   if (painting.arguments.run.trace) more.emplace_back("--trace", *painting.arguments.run.trace);
   for (size_t i = 0; i < more.size(); ++i) {
     const auto& [option, file] = more[i];
-    require_writable(file);
+    require_writable_for(option, file);
     for (const std::string& path : painting.outputs) {
       if (same_file(path, file)) usage_error(option, "'{}' is also where a result goes", path);
     }

@@ -32,6 +32,7 @@ struct FieldInfo {
   FieldKind kind = FieldKind::kText;   // the member's
   bool may_miss = false;               // left out, it is chosen later; null is the same
   bool is_on = false;                  // a flag that is true where it is left out
+  std::string help_off{};              // one line on what a flag does that is turned off
 };
 
 // Throws Error(kUsage) that names the field, what it got and what is allowed. A list may be its only element.
@@ -115,13 +116,15 @@ Field<Struct> choice_field(Member Struct::*member, FieldInfo info,
       });
 }
 
-// A flag, number, text or list, or one of these that may be left out.
+// A flag, number, text or list, or one of these that may be left out. `help_off`: of a flag that can be
+// turned off.
 template <typename Struct, typename Member>
-Field<Struct> plain_field(Member Struct::*member, FieldInfo info) {
+Field<Struct> plain_field(Member Struct::*member, FieldInfo info, std::string help_off = {}) {
   using Value = typename detail::Unwrapped<Member>::Type;
   info.kind = detail::kind_of<Value>();
   info.may_miss = !std::is_same_v<Value, Member>;
   if constexpr (std::is_same_v<Member, bool>) info.is_on = Struct().*member;
+  info.help_off = std::move(help_off);
   const auto get = [member](const Struct& from) -> Json {
     if constexpr (!std::is_same_v<Value, Member>) {
       return from.*member ? Json(*(from.*member)) : Json();

@@ -13,7 +13,7 @@ namespace tessera::engine {
 namespace {
 
 constexpr int64_t kMaxPictures = 1024;
-constexpr double kMaxSide = 16384, kMaxSteps = 10000, kMaxTokens = 4096, kMaxLayers = 256;
+constexpr double kMaxSide = 16384, kMaxTokens = 4096, kMaxLayers = 256;
 
 const std::vector<std::pair<std::string, at::ScalarType>> kDtypes = {
     {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
@@ -101,9 +101,10 @@ Fields<Request> make_fields() {
                    model, "ROWS", 1, kMaxSide}),
       plain_field(&R::resolution_binning,
                   {"use_resolution_binning",
-                   "Paint at the nearest size of the training, then resize and crop [yes]", picture}),
-      plain_field(&R::num_inference_steps, {"num_inference_steps", "Denoising steps [the model's, often 20]",
-                                            model, "N", 1, kMaxSteps}),
+                   "Paint at the nearest size of the training, then resize and crop [yes]", picture},
+                  "Paint at exactly the size that was asked for"),
+      plain_field(&R::num_inference_steps,
+                  {"num_inference_steps", "Denoising steps [the model's, often 20]", model, "N", 1}),
       plain_field(&R::guidance_scale,
                   {"guidance_scale",
                    "How closely to follow the prompt; 1: no guidance [the model's, often 4.5]", model, "X"}),

@@ -86,7 +86,7 @@ at::Tensor Upsample2d::operator()(const at::Tensor& x, const Rows& rows) const {
 
 UpsampleToScale2d::UpsampleToScale2d(const weights::Scope& scope, int64_t channels)
     : doubling(scope, channels),
-      weight((scope / "conv").tensor("weight", {channels, channels, 3, 3})),
+      stored((scope / "conv").tensor("weight", {channels, channels, 3, 3})),
       bias((scope / "conv").tensor("bias", {channels})) {}
 
 at::Tensor UpsampleToScale2d::operator()(const at::Tensor& x, const Rows& rows, const Rows& to) const {
@@ -96,8 +96,12 @@ at::Tensor UpsampleToScale2d::operator()(const at::Tensor& x, const Rows& rows, 
                                .narrow(2, 0, to.at_hand().length)
                                .narrow(3, 0, to.grid().columns)
                                .contiguous(at::MemoryFormat::ChannelsLast);
-  std::call_once(odd_->is_packed, [&] { odd_->conv.conv = ops::Conv2d(weight, bias, /*stride=*/1, {1, 1}); });
-  return odd_->conv(large, to);
+  if (!plain) {
+    plain.emplace().conv = ops::Conv2d(stored, bias, /*stride=*/1, {1, 1});
+    plain->conv.role = doubling.upsample.role;
+    stored.reset();
+  }
+  return (*plain)(large, to);
 }
 
 }  // namespace tessera::nn

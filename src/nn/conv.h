@@ -5,8 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
-#include <mutex>
+#include <optional>
 
 #include "nn/rows.h"
 #include "ops/conv.h"
@@ -60,20 +59,16 @@ struct Upsample2d {
 };
 
 // The same to any scale whose next coarser one is that of x: of a U-Net's odd sizes the last row, or column,
-// is left out before the convolution.
+// is left out before the convolution. Not for several threads at once: what odd sizes need is laid out when
+// the first of them comes.
 struct UpsampleToScale2d {
   UpsampleToScale2d(const weights::Scope& scope, int64_t channels);
   at::Tensor operator()(const at::Tensor& x, const Rows& rows, const Rows& to) const;
 
   Upsample2d doubling;
-  at::Tensor weight, bias;  // as stored, for odd sizes
-
- private:
-  struct Odd {
-    std::once_flag is_packed;
-    Conv2d conv;
-  };
-  std::shared_ptr<Odd> odd_ = std::make_shared<Odd>();  // packed where it is needed
+  mutable at::Tensor stored;  // the weight as it was read, until `plain` has it
+  at::Tensor bias;
+  mutable std::optional<Conv2d> plain;  // for odd sizes
 };
 
 }  // namespace tessera::nn

@@ -95,7 +95,7 @@ TESSERA_INLINE void finish_panel(const float* sums, int64_t rows, int64_t column
     const float* from = sums + row * kPanel;
     T* to = y + row * stride;
     TESSERA_INDEPENDENT
-    for (int64_t i = 0; i < columns; ++i) store(to + i, activated(from[i], kActivation));
+    for (int64_t i = 0; i < columns; ++i) store(to + i, activate(from[i], kActivation));
   }
 }
 

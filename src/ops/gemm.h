@@ -24,8 +24,8 @@ void gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const fl
 
 enum class Activation { kNone, kGelu, kGeluTanh, kRelu, kSilu };
 
-// Of one number, within a product; the exact GELU is left to its caller.
-TESSERA_INLINE float activated(float x, Activation activation) {
+// Of one number, in a kernel. kGelu is the caller's: here it changes nothing.
+TESSERA_INLINE float activate(float x, Activation activation) {
   // x times the sigmoid of twice sqrt(2 / pi) (x + 0.044715 x^3), which is what x (1 + tanh) / 2 comes to.
   if (activation == Activation::kGeluTanh) return silu_of(x, 1.5957691216F * (x + 0.044715F * x * x * x));
   if (activation == Activation::kSilu) return silu(x);

@@ -99,7 +99,7 @@ TESSERA_INLINE void finish(const float* sums, int64_t stride, const float* bias,
       const float* const from = of_row + begin / kSide * stride + begin % kSide / kTileRows * (kSums / 4);
       TESSERA_INDEPENDENT
       for (int64_t i = 0; i < kTileRows; ++i)
-        wide[begin + i] = activated(from[i] + bias[begin + i], kActivation);
+        wide[begin + i] = activate(from[i] + bias[begin + i], kActivation);
     }
     TESSERA_INDEPENDENT
     for (int64_t i = 0; i < columns; ++i) store(y + i, wide[i]);

@@ -78,42 +78,69 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
   return broken;
 }
 
-// The valid degrees of `world_size` ranks nearest to the wish, in factors of two moved from one to another.
-std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, const Workload& workload,
-                                               int64_t world_size) {
-  std::optional<ParallelOptions> best;
-  double least = std::numeric_limits<double>::infinity();
-  const auto distance = [](int64_t a, int64_t b) {
-    return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(std::max<int64_t>(b, 1))));
-  };
-  const auto visit = [&](ParallelOptions candidate) {
+// Of valid degrees those nearest to a wish, in factors of two.
+class Nearest {
+ public:
+  Nearest(const ParallelOptions& wish, const Workload& workload) : wish_(wish), workload_(workload) {}
+
+  void visit(ParallelOptions candidate) {
     double far = 0;
     if (candidate.split_scheme == SplitScheme::k2d &&
         near_square(candidate.tensor_parallel_degree).first == 1) {
       candidate.split_scheme.reset();
       far = 1;
     }
-    if (!broken_by_degrees(candidate, workload).empty()) return;
-    far += distance(cfg_degree(candidate), cfg_degree(wish));
-    for (const Degree& degree : kDegrees) far += distance(candidate.*degree.value, wish.*degree.value);
-    if (far < least - 1e-9) {
-      least = far;
-      best = candidate;
+    if (!broken_by_degrees(candidate, workload_).empty()) return;
+    far += distance(cfg_degree(candidate), cfg_degree(wish_));
+    for (const Degree& degree : kDegrees) far += distance(candidate.*degree.value, wish_.*degree.value);
+    if (far < least_ - 1e-9) {
+      least_ = far;
+      best_ = candidate;
     }
-  };
+  }
+  const std::optional<ParallelOptions>& best() const { return best_; }
+
+ private:
+  static double distance(int64_t a, int64_t b) {
+    return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(std::max<int64_t>(b, 1))));
+  }
+
+  const ParallelOptions& wish_;
+  const Workload& workload_;
+  double least_ = std::numeric_limits<double>::infinity();
+  std::optional<ParallelOptions> best_;
+};
+
+// What no valid degree exceeds that may stand for those of a wish: what gives another picture is only there
+// where it was wished for.
+int64_t most_of(const Degree& degree, const ParallelOptions& wish, const Workload& workload) {
+  using O = ParallelOptions;
+  const int64_t lines = std::max(workload.token_rows, workload.token_frames);
+  if (degree.value == &O::data_parallel_degree) return workload.pictures;
+  if (degree.value == &O::tensor_parallel_degree) return workload.heads;
+  if (degree.value == &O::ulysses_degree) return std::min(workload.heads, lines);
+  if (degree.value == &O::ring_degree) return lines;
+  if (wish.*degree.value == 1) return 1;
+  return degree.value == &O::pipefusion_parallel_degree ? workload.blocks : lines;
+}
+
+// The nearest of `world_size` ranks.
+std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, const Workload& workload,
+                                               int64_t world_size) {
+  Nearest nearest(wish, workload);
   ParallelOptions candidate = wish;
   candidate.nproc.reset();
   // Every way to write world_size as a product of the degrees.
   const auto deal = [&](const auto& self, size_t place, int64_t rest) -> void {
-    if (place + 1 == std::size(kDegrees)) {
-      candidate.*kDegrees[place].value = rest;
-      visit(candidate);
+    if (place == std::size(kDegrees)) {
+      if (rest == 1) nearest.visit(candidate);
       return;
     }
-    for (int64_t degree = 1; degree <= rest; ++degree) {
-      if (rest % degree != 0) continue;
-      candidate.*kDegrees[place].value = degree;
-      self(self, place + 1, rest / degree);
+    const Degree& degree = kDegrees[place];
+    for (int64_t value = 1; value <= std::min(rest, most_of(degree, wish, workload)); ++value) {
+      if (rest % value != 0) continue;
+      candidate.*degree.value = value;
+      self(self, place + 1, rest / value);
     }
   };
   for (const bool cfg : {wish.use_cfg_parallel, !wish.use_cfg_parallel}) {
@@ -121,20 +148,56 @@ std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, cons
     const int64_t rest = world_size / cfg_degree(candidate);
     if (rest * cfg_degree(candidate) == world_size) deal(deal, 0, rest);
   }
-  return best;
+  return nearest.best();
 }
 
-// The largest world of at most `world_size` ranks that has valid degrees, and these.
-std::string advise(const ParallelOptions& wish, const Workload& workload, int64_t world_size) {
+// The nearest of the wish's own methods, none with a higher degree.
+std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const Workload& workload) {
+  Nearest nearest(wish, workload);
+  const auto visit = [&](const ParallelOptions& most) {
+    ParallelOptions candidate = most;
+    candidate.nproc.reset();
+    candidate.use_cfg_parallel &= workload.guided;
+    candidate.data_parallel_degree = std::min(candidate.data_parallel_degree, workload.pictures);
+    candidate.pipefusion_parallel_degree =
+        workload.has_streams ? std::min(candidate.pipefusion_parallel_degree, workload.blocks) : 1;
+    const int64_t lines = lines_of(candidate, workload);
+    candidate.displaced_patch_degree = std::min(candidate.displaced_patch_degree, lines);
+    const int64_t most_tensor = std::min(candidate.tensor_parallel_degree, workload.heads);
+    for (int64_t tensor = 1; tensor <= most_tensor; ++tensor) {
+      candidate.tensor_parallel_degree = tensor;
+      candidate.ulysses_degree = std::min({most.ulysses_degree, workload.heads / tensor, lines});
+      candidate.ring_degree = std::min(most.ring_degree, lines / candidate.ulysses_degree);
+      nearest.visit(candidate);
+    }
+  };
+  ParallelOptions fresh = wish, displaced = wish;
+  fresh.displaced_patch_degree = 1;
+  displaced.ring_degree = displaced.ulysses_degree = displaced.pipefusion_parallel_degree = 1;
+  for (const ParallelOptions& candidate : {wish, fresh, displaced}) visit(candidate);
+  return nearest.best();
+}
+
+// Degrees that are valid: of the wish's methods, unless the number of ranks is fixed, and of the largest
+// world of at most `world_size` ranks that has any.
+std::string advise(const ParallelOptions& wish, const Workload& workload, int64_t world_size, bool is_fixed) {
   constexpr int64_t kLargestSearched = 4096;
+  std::vector<std::string> found;
+  const auto add = [&](const ParallelOptions& valid) {
+    const std::string degrees = degrees_text(valid);
+    const std::string text = fmt::format("{} on {} rank{}", degrees.empty() ? "no degrees" : degrees,
+                                         valid.degrees(), valid.degrees() == 1 ? "" : "s");
+    if (found.empty() || (found.front() != text && valid.degrees() > 1)) found.push_back(text);
+  };
+  const auto lower = is_fixed ? std::nullopt : lower_degrees(wish, workload);
+  if (lower && lower->degrees() > 1) add(*lower);
   for (int64_t size = std::clamp<int64_t>(world_size, 1, kLargestSearched); size >= 1; --size) {
-    if (const auto found = nearest_degrees(wish, workload, size)) {
-      const std::string degrees = degrees_text(*found);
-      return fmt::format("nearest valid: {} on {} rank{}", degrees.empty() ? "no degrees" : degrees, size,
-                         size == 1 ? "" : "s");
+    if (const auto nearest = nearest_degrees(wish, workload, size)) {
+      add(*nearest);
+      break;
     }
   }
-  return "no degrees are valid";
+  return fmt::format("nearest valid: {}", fmt::join(found, ", or "));
 }
 
 // Blocks of each stage, so that the stage with the most work has as little as can be: one block after another
@@ -263,7 +326,8 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
     broken.insert(broken.end(), rules.begin(), rules.end());
   if (!broken.empty()) {
     const int64_t wanted = options.simulate_ranks ? options.degrees() : ranks;
-    const std::string advice = degrees_broken ? "; " + advise(options, workload, wanted) : "";
+    const std::string advice =
+        degrees_broken ? "; " + advise(options, workload, wanted, world_size || options.nproc) : "";
     usage_error("parallel", "{}{}", fmt::join(broken, "; "), advice);
   }
 

@@ -39,12 +39,12 @@ Fields<ParallelOptions> make_fields() {
        kRunGroup, "N", 0}));
   fields.push_back(plain_field(
       &O::text_encoder_parallel,
-      {"text_encoder_parallel",
-       "The text encoder split over the ranks of a picture [default], or whole on each", kRunGroup}));
+      {"text_encoder_parallel", "Split the text encoder over the ranks of a picture [default]", kRunGroup},
+      "Each rank has the whole text encoder"));
   fields.push_back(plain_field(
       &O::vae_parallel,
-      {"vae_parallel", "A picture decoded by all its ranks, each some of its rows [default], or by one",
-       kRunGroup}));
+      {"vae_parallel", "Let all ranks of a picture decode it, each some of its rows [default]", kRunGroup},
+      "One rank decodes the whole picture"));
   fields.push_back(plain_field(
       &O::simulate_ranks,
       {"simulate_ranks",

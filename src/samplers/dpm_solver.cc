@@ -175,6 +175,7 @@ std::unique_ptr<Sampler> make_dpm_solver(const JsonConfig& config, const Sampler
 
   LinearSolver solver;
   solver.needs_noise = options.stochastic;
+  solver.has_too_many_steps = repeats(raw.sigmas);
   std::vector<NoiseLevel> levels;
   levels.reserve(sigmas.size());
   for (const float sigma : sigmas) levels.push_back(noise_level(sigma, options.flow));

@@ -134,6 +134,9 @@ Combination renoised(Prediction prediction, const NoiseLevel& level, const Noise
 LinearSampler::LinearSampler(LinearSolver solver, const std::string& where) : solver_(std::move(solver)) {
   for (const LinearStep& step : solver_.steps) {
     if (!is_finite(step, solver_.clip.has_value()) || !is_finite(solver_.init_noise_sigma)) {
+      if (solver_.has_too_many_steps)
+        usage_error(field("num_inference_steps"), "{} are more than this schedule has noise levels",
+                    solver_.steps.size());
       input_error(
           where,
           "step {} of {} divides by zero or overflows with these options; choose another number of steps or "

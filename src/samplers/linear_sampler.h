@@ -59,13 +59,17 @@ struct LinearSolver {
   double init_noise_sigma = 1;
   bool needs_noise = false;
   std::optional<double> clip;  // m is clamped to [-clip, clip]
+  // Two steps begin at one noise level, as there are more of them than levels: what is divided by their
+  // distance is not finite.
+  bool has_too_many_steps = false;
 };
 
 // State: `history` holds the m of earlier steps that later ones need; `extra` the latents that entered the
 // step before, where the next one has a corrector. Nothing of it shares memory with the caller's tensors.
 class LinearSampler final : public Sampler {
  public:
-  // Throws Error(kInput), with `where`, when a weight is not finite: the options ask for an impossible step.
+  // When a weight is not finite, throws Error(kUsage) where there are too many steps, else Error(kInput) with
+  // `where`: the options ask for an impossible step.
   LinearSampler(LinearSolver solver, const std::string& where);
 
   double init_noise_sigma() const override { return solver_.init_noise_sigma; }

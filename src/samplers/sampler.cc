@@ -1,5 +1,8 @@
 #include "samplers/sampler.h"
 
+#include <algorithm>
+#include <exception>
+
 #include "core/error.h"
 #include "core/log.h"
 #include "samplers/ddim.h"
@@ -62,6 +65,27 @@ bool is_flow(const JsonConfig& config, const std::string& class_name) {
   return class_name.starts_with("FlowMatch") || config.boolean("use_flow_sigmas", false);
 }
 
+// What is wrong with so many steps alone comes with the largest number below them that works.
+std::unique_ptr<Sampler> make_with_steps(const Row& row, const JsonConfig& config, const SamplerRun& run,
+                                         int64_t train_timesteps) {
+  SamplerRun fewer = run;
+  fewer.steps = std::min(run.steps, train_timesteps);
+  std::exception_ptr refusal;
+  for (; fewer.steps > 0; --fewer.steps) {
+    try {
+      std::unique_ptr<Sampler> sampler = row.make(config, fewer);
+      if (fewer.steps == run.steps) return sampler;
+      break;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUsage) throw;
+      if (!refusal) refusal = std::current_exception();
+    }
+  }
+  if (fewer.steps == 0) std::rethrow_exception(refusal);
+  usage_error(field("num_inference_steps"), "must be at most {} with {} and the options of {}, got {}",
+              fewer.steps, row.name.short_name, config.where(), run.steps);
+}
+
 }  // namespace
 
 at::Tensor Sampler::scale_model_input(const at::Tensor& z, int64_t /*index*/) const {
@@ -89,9 +113,7 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
   if (train_timesteps < 1 || train_timesteps > kMaxTrainTimesteps) {
     config.fail("num_train_timesteps", fmt::format("from 1 to {}", kMaxTrainTimesteps));
   }
-  if (run.steps < 1 || run.steps > train_timesteps) {
-    usage_error(field("num_inference_steps"), "must be from 1 to {}, got {}", train_timesteps, run.steps);
-  }
+  if (run.steps < 1) usage_error(field("num_inference_steps"), "must be 1 or more, got {}", run.steps);
   if (!(run.eta >= 0 && run.eta <= 1)) usage_error(field("eta"), "must be from 0 to 1, got {}", run.eta);
   Json options = config.values();
   if (name == row->name.short_name) {
@@ -106,7 +128,7 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
         "[{}] the model was made for {}; {} works on another kind of noise and will hardly give a picture",
         config.where(), file_class, row->name.class_name);
   }
-  return row->make(effective, run);
+  return make_with_steps(*row, effective, run, train_timesteps);
 }
 
 }  // namespace tessera::samplers

@@ -235,6 +235,10 @@ std::vector<float> with_final_sigma(const JsonConfig& config, const std::vector<
   return result;
 }
 
+bool repeats(const std::vector<double>& sigmas) {
+  return std::adjacent_find(sigmas.begin(), sigmas.end()) != sigmas.end();
+}
+
 void stretch_to_terminal(const JsonConfig& config, std::vector<double>& sigmas) {
   const double terminal = config.number("shift_terminal", 0);
   if (terminal == 0) return;

@@ -58,6 +58,9 @@ std::optional<std::vector<double>> respaced_sigmas(const JsonConfig& config, dou
 std::vector<float> with_final_sigma(const JsonConfig& config, const std::vector<double>& sigmas,
                                     double sigma_min);
 
+// Whether two that follow each other are equal.
+bool repeats(const std::vector<double>& sigmas);
+
 // Stretches flow-matching sigmas so that the last is the option shift_terminal, if it is set.
 void stretch_to_terminal(const JsonConfig& config, std::vector<double>& sigmas);
 

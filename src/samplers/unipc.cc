@@ -148,6 +148,7 @@ std::unique_ptr<Sampler> make_unipc(const JsonConfig& config, const SamplerRun& 
   const Levels raw = solver_levels(config, schedule, run.steps, options.flow);
 
   LinearSolver solver;
+  solver.has_too_many_steps = repeats({raw.sigmas.begin(), raw.sigmas.end() - 1});
   std::vector<NoiseLevel> levels;
   levels.reserve(raw.sigmas.size());
   for (const float sigma : raw.sigmas) levels.push_back(noise_level(sigma, options.flow));

@@ -1,5 +1,6 @@
 """`tessera models`, --help and --version."""
 import json
+import re
 
 from files import read_safetensors, write_safetensors
 from harness import MODEL, test
@@ -45,10 +46,26 @@ def checks_every_weight(box):
 
 
 @test
+def says_once_what_is_wrong_with_each_damaged_file(box):
+    model = box.copy_model()
+    parts = ["vae/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"]
+    for damaged, part in enumerate(parts, 1):
+        (model / part).write_bytes((model / part).read_bytes()[:100])
+        outcome = box.run("models", model)
+        assert outcome.code == 3 and outcome.err == "", outcome
+        assert outcome.out.count("it is cut off") == outcome.out.count("  damaged\n") == damaged, outcome
+        assert all(outcome.out.count(f"[{model / each}]") == 1 for each in parts[:damaged]), outcome
+        assert outcome.out.count("cannot run: [") == 1, outcome
+
+
+@test
 def help_and_version(box):
     for words in (["--help"], ["-h"], ["generate", "--help"], ["models", "--help"]):
         outcome = box.run(*words)
         assert outcome.code == 0 and "Usage: tessera" in outcome.out and outcome.err == "", outcome
-    assert "Examples:" in box.run("generate", "--help").out
+    text = box.run("generate", "--help").out
+    assert "Examples:" in text
+    flags = re.findall(r"^ +--no-(\S+)\s+(\S.*)$", text, re.M)
+    assert len(flags) == 4 and all(re.match(r"[A-Z][a-z]+ [a-z]", said) for _, said in flags), flags
     outcome = box.run("--version")
     assert outcome.code == 0 and outcome.out.startswith("tessera "), outcome

@@ -7,9 +7,8 @@ import platform
 import signal
 
 from files import assert_near, difference, read_latents
-from harness import MODEL, ROOT, Skipped, test
-from test_ranks import NEAR, THREE_STEPS, finish_ranks, start_ranks, torchrun_variables
-from watched import start_long_run
+from harness import MODEL, ROOT, SMALL, Skipped, test
+from test_ranks import NEAR, THREE_STEPS, finish_ranks, start_long_run, start_ranks, torchrun_variables
 
 PICTURE = ["a cat", "--seed", "5", *THREE_STEPS]
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "tests/support/golden.h"
+#include "tests/support/denoiser_golden.h"
 #include "weights/checkpoint.h"
 
 namespace tessera::models {
@@ -22,9 +22,9 @@ std::unique_ptr<PixArtTransformer> load(const std::string& name, at::ScalarType 
 
 constexpr int64_t kScaleFactor = 8;  // of the goldens
 
-class PixArtGolden : public ::testing::TestWithParam<const char*> {
+class PixArtGolden : public DenoiserGolden {
  protected:
-  at::Tensor run(at::ScalarType dtype, double timestep) {
+  at::Tensor run(at::ScalarType dtype, double timestep) override {
     const auto model = load(GetParam(), dtype);
     const at::Tensor z = golden_.at("latents");
     const std::vector<Conditioning> prompts = {{{kTokens, golden_.at("prompt.0")}},
@@ -39,28 +39,14 @@ class PixArtGolden : public ::testing::TestWithParam<const char*> {
     for (int64_t i = 0; i < config.num_layers; ++i) forward->block(i, hidden);
     return forward->head(hidden);
   }
-
-  std::map<std::string, at::Tensor> golden_ =
-      read_golden(std::string(GetParam()) + "/golden/golden.safetensors");
 };
 
 TEST_P(PixArtGolden, EqualsDiffusersInFp32) {
-  for (const double timestep : {999.0, 0.0, 417.5}) {
-    const at::Tensor out = run(at::kFloat, timestep);
-    EXPECT_EQ(out.scalar_type(), at::kFloat);
-    EXPECT_LE(relative_error(out, golden_.at(fmt::format("output.{}", timestep))), kComponentTolerance)
-        << timestep;
-  }
+  expect_diffusers_output_in_fp32();
 }
 
 TEST_P(PixArtGolden, IsAsNearTheTruthInBf16AsDiffusers) {
-  double own = 0, theirs = 0;  // summed over the timesteps: one maximum over few elements is noise
-  for (const double timestep : {999.0, 0.0, 417.5}) {
-    const at::Tensor truth = golden_.at(fmt::format("output.{}", timestep));
-    own += (run(at::kBFloat16, timestep) - truth).square().sum().item<double>();
-    theirs += (golden_.at(fmt::format("output.{}.bf16", timestep)) - truth).square().sum().item<double>();
-  }
-  EXPECT_LE(std::sqrt(own), 1.1 * std::sqrt(theirs));
+  expect_to_be_as_near_the_truth_in_bf16();
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PixArtGolden,

@@ -6,7 +6,7 @@
 
 #include "comm/collectives.h"
 #include "core/error.h"
-#include "tests/support/golden.h"
+#include "tests/support/denoiser_golden.h"
 #include "tests/support/rank_threads.h"
 
 namespace tessera::models {
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kScaleFactor = 8;
 
-class UNetGolden : public ::testing::TestWithParam<const char*> {
+class UNetGolden : public DenoiserGolden {
  protected:
   std::unique_ptr<Denoiser> load(at::ScalarType dtype, const comm::TensorGroups& groups = {}) {
     LoadOptions options;
@@ -45,33 +45,19 @@ class UNetGolden : public ::testing::TestWithParam<const char*> {
     for (int64_t i = 0; i < blocks; ++i) forward->block(i, hidden);
     return forward->head(hidden);
   }
-  at::Tensor run(at::ScalarType dtype, double timestep) {
+  at::Tensor run(at::ScalarType dtype, double timestep) override {
     const at::Tensor z = golden_.at("latents");
     nn::Tokens tokens(parallel::Grid{.rows = z.size(2), .columns = z.size(3)});
     return run(*load(dtype), tokens, timestep);
   }
-
-  std::map<std::string, at::Tensor> golden_ =
-      read_golden(std::string(GetParam()) + "/golden/golden.safetensors");
 };
 
 TEST_P(UNetGolden, EqualsDiffusersInFp32) {
-  for (const double timestep : {999.0, 0.0, 417.5}) {
-    const at::Tensor out = run(at::kFloat, timestep);
-    EXPECT_EQ(out.scalar_type(), at::kFloat);
-    EXPECT_LE(relative_error(out, golden_.at(fmt::format("output.{}", timestep))), kComponentTolerance)
-        << timestep;
-  }
+  expect_diffusers_output_in_fp32();
 }
 
 TEST_P(UNetGolden, IsAsNearTheTruthInBf16AsDiffusers) {
-  double own = 0, theirs = 0;  // summed over the timesteps: one maximum over few elements is noise
-  for (const double timestep : {999.0, 0.0, 417.5}) {
-    const at::Tensor truth = golden_.at(fmt::format("output.{}", timestep));
-    own += (run(at::kBFloat16, timestep) - truth).square().sum().item<double>();
-    theirs += (golden_.at(fmt::format("output.{}.bf16", timestep)) - truth).square().sum().item<double>();
-  }
-  EXPECT_LE(std::sqrt(own), 1.1 * std::sqrt(theirs));
+  expect_to_be_as_near_the_truth_in_bf16();
 }
 
 // Rows on several ranks, which wait for each other: by Ulysses, by the ring, in both ways of tensor

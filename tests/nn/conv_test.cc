@@ -157,5 +157,30 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RowsTest,
                                            // More ranks than units: the last ones hold nothing.
                                            Case{4, 1, 64, 64, 3, 5, 1}, Case{8, 2, 8, 8, 5, 4, 2}));
 
+TEST(UpsampleToScale2d, LaysTheWeightOfOddSizesOutOnce) {
+  constexpr int64_t kChannels = 16;
+  at::manual_seed(5);
+  const at::Tensor weight = at::randn({kChannels, kChannels, 3, 3}) / 12, bias = at::randn({kChannels});
+  const at::Tensor x = at::randn({2, kChannels, 4, 5}).contiguous(kChannelsLast);
+  const CheckpointFixture file({{"conv.weight", weight}, {"conv.bias", bias}});
+  const UpsampleToScale2d layer(file.scope(), kChannels);
+  const auto apply = [&](int64_t height, int64_t width) {
+    const at::Tensor large = at::upsample_nearest2d(x.to(at::kDouble), at::IntArrayRef{8, 10});
+    const at::Tensor expected = at::conv2d(large.narrow(2, 0, height).narrow(3, 0, width),
+                                           weight.to(at::kDouble), bias.to(at::kDouble), 1, 1);
+    Tokens alone(parallel::Grid{.rows = height, .columns = width});
+    const Rows to(alone);
+    EXPECT_LE(relative_error(layer(x, to.coarser(), to), expected), 3e-6) << height << " x " << width;
+  };
+  apply(8, 10);
+  EXPECT_FALSE(layer.plain) << "even sizes do without";
+  apply(7, 10);
+  ASSERT_TRUE(layer.plain);
+  const at::Tensor laid_out = layer.plain->conv.weight;
+  apply(8, 9);
+  apply(7, 9);
+  EXPECT_TRUE(layer.plain->conv.weight.is_same(laid_out));
+}
+
 }  // namespace
 }  // namespace tessera::nn

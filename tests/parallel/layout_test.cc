@@ -307,10 +307,38 @@ TEST(Layout, RefusesInOneLineThatSaysWhatWouldBeValid) {
   }
 }
 
+// The degrees that a line advises, each in the words of degrees_text() with " on N ranks" behind.
+std::vector<ParallelOptions> advised_in(const std::string& line) {
+  constexpr std::string_view kBegin = "nearest valid: ", kNext = ", or ";
+  std::vector<ParallelOptions> all;
+  for (size_t at = line.find(kBegin); at != std::string::npos; at = line.find(kNext, at + 1)) {
+    ParallelOptions& advised = all.emplace_back();
+    std::istringstream words(line.substr(at + (all.size() == 1 ? kBegin : kNext).size()));
+    for (std::string name; words >> name && name != "on" && name != "no";) {
+      if (name == "use_cfg_parallel") {
+        advised.use_cfg_parallel = true;
+        continue;
+      }
+      int64_t value = 0;
+      words >> value;
+      if (name == "split_scheme") {
+        words >> name;
+        advised.split_scheme = SplitScheme::k2d;
+        continue;
+      }
+      for (const Degree& degree : kDegrees) {
+        if (name == degree.name) advised.*degree.value = value;
+      }
+    }
+  }
+  return all;
+}
+
 // The advice is valid: every combination of degrees up to 5, on a small model, is either accepted or answered
 // with degrees that are accepted.
 TEST(Layout, AdviceIsValid) {
   const Workload small{.heads = 3, .blocks = 4, .token_rows = 4, .steps = 2, .pictures = 2, .guided = true};
+  int64_t pairs = 0;
   for (const int64_t dp : {1, 3}) {
     for (const bool cfg : {false, true}) {
       for (const int64_t pp : {1, 5}) {
@@ -319,33 +347,46 @@ TEST(Layout, AdviceIsValid) {
             for (const int64_t tp : {1, 3}) {
               const std::string line = refusal(degrees(dp, cfg, pp, ring, ulysses, tp), small);
               if (line.empty()) continue;
-              const size_t at = line.find("nearest valid: ");
-              ASSERT_NE(at, std::string::npos) << line;
-              ParallelOptions advised;
-              std::istringstream words(line.substr(at + 15));
-              for (std::string name; words >> name && name != "on" && name != "no";) {
-                if (name == "use_cfg_parallel") {
-                  advised.use_cfg_parallel = true;
-                  continue;
-                }
-                int64_t value = 0;
-                words >> value;
-                if (name == "split_scheme") {
-                  words >> name;
-                  advised.split_scheme = SplitScheme::k2d;
-                  continue;
-                }
-                for (const Degree& degree : kDegrees) {
-                  if (name == degree.name) advised.*degree.value = value;
-                }
-              }
-              EXPECT_EQ(refusal(advised, small), "") << line;
+              const std::vector<ParallelOptions> advised = advised_in(line);
+              ASSERT_FALSE(advised.empty()) << line;
+              for (const ParallelOptions& each : advised) EXPECT_EQ(refusal(each, small), "") << line;
+              pairs += advised.size() == 2 ? 1 : 0;
             }
           }
         }
       }
     }
   }
+  EXPECT_GE(pairs, 20);
+}
+
+TEST(Layout, AdviceKeepsTheMethodsOfTheWish) {
+  const Workload shapes{.heads = 3, .blocks = 6, .token_rows = 8, .steps = 20, .pictures = 1, .guided = true};
+  const auto advice = [&](const ParallelOptions& wish, std::optional<int64_t> world = {}) {
+    const std::string line = refusal(wish, shapes, world);
+    return line.substr(std::min(line.size(), line.find("nearest valid: ")));
+  };
+  EXPECT_EQ(advice(degrees(1, false, 1, 1, 7, 1)),
+            "nearest valid: ulysses_degree 3 on 3 ranks, or ring_degree 7 on 7 ranks");
+  EXPECT_EQ(advice(degrees(1, false, 1, 1, 7, 1), 7), "nearest valid: ring_degree 7 on 7 ranks");
+  EXPECT_EQ(
+      advice(degrees(1, false, 64, 1, 1, 1)),
+      "nearest valid: pipefusion_parallel_degree 6 on 6 ranks, or pipefusion_parallel_degree 4 ring_degree 8 "
+      "tensor_parallel_degree 2 on 64 ranks");
+  // Nothing that gives another picture comes in unasked.
+  EXPECT_EQ(advice(degrees(1, false, 1, 100, 1, 1)),
+            "nearest valid: ring_degree 8 on 8 ranks, or use_cfg_parallel ring_degree 8 "
+            "tensor_parallel_degree 3 on 48 "
+            "ranks");
+  EXPECT_EQ(advice(degrees(1, false, 1, 5, 3, 1)),
+            "nearest valid: ring_degree 2 ulysses_degree 3 on 6 ranks, or ring_degree 5 "
+            "tensor_parallel_degree 3 on 15 ranks");
+  EXPECT_EQ(advice(degrees(3, false, 1, 1, 1, 1)), "nearest valid: tensor_parallel_degree 3 on 3 ranks");
+  ParallelOptions both = degrees(1, false, 1, 1, 2, 1);
+  both.displaced_patch_degree = 4;
+  EXPECT_EQ(advice(both),
+            "nearest valid: displaced_patch_degree 4 on 4 ranks, or displaced_patch_degree 4 "
+            "tensor_parallel_degree 2 on 8 ranks");
 }
 
 }  // namespace
