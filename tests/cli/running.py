@@ -57,6 +57,11 @@ def name(process):
     return pathlib.Path(f"/proc/{process}/comm").read_text().strip()
 
 
+def address_space(process):
+    """Bytes."""
+    return int(pathlib.Path(f"/proc/{process}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def start(program, folder, *words):
     terminal, follower = pty.openpty()
     process = subprocess.Popen([program, "generate", *words], cwd=folder, stdout=subprocess.PIPE, stderr=follower, text=True)
@@ -64,9 +69,9 @@ def start(program, folder, *words):
     return Run(process, terminal)
 
 
-def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",), ranks=2, until="denoise ["):
+def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",), ranks=2, until="denoise [", images="16"):
     """Returns with a step done, or what else `until` says."""
-    run = start(box.program, box.folder, "a cat", "--model", MODEL, "--num-inference-steps", steps, "--num-images-per-prompt", "16",
+    run = start(box.program, box.folder, "a cat", "--model", MODEL, "--num-inference-steps", steps, "--num-images-per-prompt", images,
                 *method, *words)
     run.wait_for(until)
     run.ranks = children(run.process.pid)
