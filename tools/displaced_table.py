@@ -1,26 +1,33 @@
 #!/usr/bin/env python3
-"""How near the pictures of displaced patches are to those of one rank, by mode, ranks and warm-up: the tables of
-docs/displaced.md, and a sheet of pictures.
+"""How near the pictures of displaced patches are to those of one rank, by mode, ranks and warm-up, and what each mode costs:
+the tables of docs/displaced.md, and a sheet of pictures.
 
-Paints held-out captions with models/shapes-xl. Distances to the picture of one rank: PSNR, and 1 - SSIM (Wang et al. 2004,
-windows of 7 x 7) in gray, averaged over three scales, which counts what eyes see rather than single pixels. Bytes are what a
-rank sends in a step after the warm-up (the most of all ranks), by the program's own report."""
+Paints held-out captions, 50 steps. Distances to the picture of one rank: PSNR, and 1 - SSIM (Wang et al. 2004, windows of
+7 x 7) in gray, averaged over three scales, which counts what eyes see rather than single pixels. Costs are those of one
+picture: two runs of 10 and 50 steps are compared, one rank and all modes in turns, one thread a rank; bytes are what a rank
+sends in a step after the warm-up (the most of all ranks), by the program's own report."""
 import argparse
+import itertools
 import json
 import pathlib
+import resource
 import subprocess
+import sys
 import tempfile
+import time
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 from scipy import ndimage
 
 import check_demo
-from stale_table import paint, psnr, right
+from stale_table import psnr, right
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODES = ["full_sync", "sync_gn", "corrected_async_gn", "stale_gn", "separate_gn", "no_sync"]
 SCALES = 3
+SHORT, LONG = 10, 50  # steps of the runs whose costs are compared
+CORES = 2             # more ranks than these are not timed
 
 
 def dissimilarity(a, b):
@@ -38,51 +45,189 @@ def dissimilarity(a, b):
     return 1 - np.mean(values)
 
 
-def bytes_of_a_step(args, flags, folder):
-    """What a longer run sends more than a shorter one, for each of its further steps."""
-    def sent(steps):
-        report = folder / f"{steps}.json"
-        subprocess.run([args.tessera, "generate", "a red circle on a white background", "--model", args.model, "--seed", "1", "--dtype",
-                        "fp32", "-q", "-o", str(folder / "x.png"), "--num-inference-steps", str(steps), "--report", str(report), *flags],
-                       check=True, stdout=subprocess.DEVNULL)
-        ranks = json.loads(report.read_text())["ranks"]
-        return np.array([sum(kind["bytes"] for kind in rank["communication"]) for rank in ranks])
-    return int(((sent(14) - sent(10)) / 4).max())
+def displaced(ranks, mode, warmup):
+    return ["--displaced-patch-degree", str(ranks), "--displaced-mode", mode, "--warmup-steps", str(warmup)]
 
 
-def main():
+class Study:
+    """What has been painted or measured stays in the folder of work, and is not done again."""
+
+    def __init__(self, args):
+        self.args = args
+        self.captions = check_demo.held_out_captions(1000, args.each)
+        self.end = time.monotonic() + 60 * args.minutes if args.minutes else None
+        self.name = f"{args.size or 'own'}-{args.steps}-{args.each}"
+        self.common = ["--model", args.model, "--seed", "1", "--dtype", "fp32", "-q"]
+        if args.size:
+            self.common += ["--height", str(args.size), "--width", str(args.size)]
+
+    def check_time(self):
+        if self.end and time.monotonic() > self.end:
+            sys.exit("more is to be done: run the same again")
+
+    def pictures(self, name, flags):
+        folder = self.args.work / f"{self.name}-{name}"
+        if not folder.exists():
+            self.check_time()
+            part = folder.with_suffix(".part")
+            part.mkdir(parents=True, exist_ok=True)
+            subprocess.run([self.args.tessera, "generate", *self.captions, *self.common, "--num-inference-steps", str(self.args.steps),
+                            "-o", str(part / "p.png"), *flags], check=True, stdout=subprocess.DEVNULL)
+            part.rename(folder)
+        return [np.asarray(Image.open(folder / f"p-{i}.png").convert("RGB")) for i in range(len(self.captions))]
+
+    def run(self, steps, flags):
+        """(seconds of each step, bytes of each rank, processor seconds of all)"""
+        report = self.args.work / "report.json"
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([self.args.tessera, "generate", "a red circle on a white background", *self.common, "--threads", "1",
+                        "--num-inference-steps", str(steps), "--output-type", "latent", "-o", str(self.args.work / "x.safetensors"),
+                        "--report", str(report), *flags], check=True, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        told = json.loads(report.read_text())
+        sent = [sum(kind["bytes"] for kind in rank["communication"]) for rank in told["ranks"]]
+        return told["step_seconds"], np.array(sent), after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    def costs(self):
+        """{(ranks, mode): {"bytes", "seconds", "processor"}}, one of each for every round; (1, "") is one rank."""
+        kinds = [(1, "")] + list(itertools.product(self.args.ranks, self.args.modes))
+        found = {kind: {"bytes": [], "seconds": [], "processor": []} for kind in kinds}
+        for number in range(self.args.rounds):
+            file = self.args.work / f"{self.args.size or 'own'}-costs-{number}.json"
+            if not file.exists():
+                self.check_time()
+                results = []
+                for ranks, mode in kinds:
+                    flags = displaced(ranks, mode, 4) if mode else []
+                    _, sent, processor = self.run(SHORT, flags)
+                    seconds, more_sent, more_processor = self.run(LONG, flags)
+                    results.append([ranks, mode, int((more_sent - sent).max()) / (LONG - SHORT), float(np.median(seconds[6:-1])),
+                                    (more_processor - processor) / (LONG - SHORT)])
+                file.write_text(json.dumps(results))
+            for ranks, mode, *values in json.loads(file.read_text()):
+                for key, value in zip(("bytes", "seconds", "processor"), values):
+                    found.setdefault((ranks, mode), {"bytes": [], "seconds": [], "processor": []})[key].append(value)
+        return found
+
+
+def ratio(values, ones):
+    each = np.array(values) / np.array(ones)
+    return f"{np.median(each):.2f} [{each.min():.2f} .. {each.max():.2f}]"
+
+
+def print_costs(args, costs):
+    if not args.rounds:
+        return
+    one = costs[1, ""]
+    print(f"\nOne rank: {1000 * np.median(one['seconds']):.1f} ms a step, {1000 * np.median(one['processor']):.1f} ms of processor time\n")
+    print("| ranks | mode | kB a step a rank | time a step, against one rank | processor time a step, against one rank |")
+    print("|---|---|---|---|---|")
+    for ranks, mode in itertools.product(args.ranks, args.modes):
+        kind = costs[ranks, mode]
+        seconds = ratio(kind["seconds"], one["seconds"]) if ranks <= CORES else "not timed: more ranks than cores"
+        print(f"| {ranks} | {mode} | {kind['bytes'][0] / 1000:.0f} | {seconds} | {ratio(kind['processor'], one['processor'])} |")
+
+
+def decibels(value):
+    return f"{value:.1f}" if np.isfinite(value) else "same"
+
+
+def print_near(args, near, apart, scores):
+    """A table for each measure: a row a mode, a column a warm-up."""
+    def table(title, cell):
+        print(f"\n{title}\n\n| ranks | mode | " + " | ".join(f"warm-up {warmup}" for warmup in args.warmup) + " |")
+        print("|---|---|" + "---|" * len(args.warmup))
+        for ranks, mode in itertools.product(args.ranks, args.modes):
+            print(f"| {ranks} | {mode} | " + " | ".join(cell((ranks, mode, warmup)) for warmup in args.warmup) + " |")
+
+    table("PSNR to one rank in dB, median (least)", lambda key: f"{decibels(np.median(near[key]))} ({decibels(min(near[key]))})")
+    table("Dissimilarity to one rank, median (most)", lambda key: f"{np.median(apart[key]):.4f} ({max(apart[key]):.4f})")
+    table("Captions right, %", lambda key: f"{scores[key]:.0f}")
+
+
+def print_order(args, near):
+    """Modes from the best to the worst, and in how many captions each is better than the next one of the paper's order."""
+    modes = [mode for mode in args.modes if mode != "full_sync"]
+    print("\n| ranks | warm-up | PSNR of the modes, median [quartiles] | better than the next |")
+    print("|---|---|---|---|")
+    for ranks, warmup in itertools.product(args.ranks, args.warmup):
+        values = {mode: np.array(near[ranks, mode, warmup]) for mode in modes}
+        best = sorted(modes, key=lambda mode: -np.median(values[mode]))
+        texts = [f"{mode} {np.median(values[mode]):.1f} [{np.quantile(values[mode], .25):.1f}, {np.quantile(values[mode], .75):.1f}]"
+                 for mode in best]
+        pairs = [f"{mode} > {other}: {np.sum(values[mode] > values[other])}" for mode, other in zip(modes, modes[1:])]
+        print(f"| {ranks} | {warmup} | {' > '.join(texts)} | {', '.join(pairs)} of {len(values[modes[0]])} |")
+
+
+def draw_sheet(args, truth, pictures):
+    """A row a mode; one rank, then for each number of ranks a column a warm-up."""
+    modes = [mode for mode in args.modes if mode != "full_sync"]
+    height, width = truth.shape[:2]
+    left, top, gap = 120, 16, 6
+    columns = list(itertools.product(args.ranks, args.warmup))
+    places = [left + width + gap + i * width + (i // len(args.warmup)) * gap for i in range(len(columns))]
+    sheet = Image.new("RGB", (places[-1] + width, top + len(modes) * (height + 2)), "white")
+    draw = ImageDraw.Draw(sheet)
+    draw.text((left, 2), "one rank", fill="black")
+    for (ranks, warmup), x in zip(columns, places):
+        draw.text((x + 2, 2), f"{ranks} ranks, warm-up {warmup}", fill="black")
+    for row, mode in enumerate(modes):
+        y = top + row * (height + 2)
+        draw.text((2, y + height // 2), mode, fill="black")
+        sheet.paste(Image.fromarray(truth), (left, y))
+        for (ranks, warmup), x in zip(columns, places):
+            sheet.paste(Image.fromarray(pictures[ranks, mode, warmup]), (x, y))
+    # Few colours, so that the file is small.
+    sheet.quantize(128, dither=Image.Dither.NONE).save(args.sheet, optimize=True)
+
+
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tessera", default=str(ROOT / "build" / "tessera"))
     parser.add_argument("--model", default=str(ROOT / "models" / "shapes-xl"))
-    parser.add_argument("--each", type=int, default=20, help="held-out captions of one object, and of two")
+    parser.add_argument("--each", type=int, default=10, help="held-out captions of one object, and of two [10]")
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4, 8])
     parser.add_argument("--warmup", type=int, nargs="*", default=[0, 1, 2, 4])
-    parser.add_argument("--modes", nargs="*", default=MODES)
+    parser.add_argument("--modes", nargs="*", default=MODES, choices=MODES, metavar="MODE")
+    parser.add_argument("--steps", type=int, default=50, help="denoising steps of the pictures [50]")
+    parser.add_argument("--size", type=int, help="height and width in pixels [the model's]")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each mode for its costs; 0: leaves costs out [5]")
     parser.add_argument("--sheet", type=pathlib.Path, help="PNG of the first two-object caption: a row a mode, a column a warm-up")
+    parser.add_argument("--work", type=pathlib.Path, help="keeps pictures and times here; what is there is not done again")
+    parser.add_argument("--minutes", type=float, help="begin nothing after so many; with --work, run again to go on")
     args = parser.parse_args()
-    captions = check_demo.held_out_captions(1000, args.each)
+    if args.minutes and not args.work:
+        parser.error("--minutes needs --work")
+    return args
+
+
+def main():
+    args = arguments()
     with tempfile.TemporaryDirectory() as scratch:
-        scratch = pathlib.Path(scratch)
-        truth = paint(args.tessera, captions, scratch / "one", ["--model", args.model])
-        print(f"one rank: {right(truth, captions):.1f} % of {len(captions)} captions right")
-        print("| ranks | mode | warm-up | PSNR, median (least) | dissimilarity, median | right | kB a step |")
-        print("|---|---|---|---|---|---|---|")
-        rows = []
-        for ranks in args.ranks:
-            for mode in args.modes:
-                row = [truth[args.each]]
-                for warmup in args.warmup if mode != "full_sync" else [0]:
-                    flags = ["--displaced-patch-degree", str(ranks), "--displaced-mode", mode, "--warmup-steps", str(warmup)]
-                    pictures = paint(args.tessera, captions, scratch / f"{ranks}-{mode}-{warmup}", ["--model", args.model, *flags])
-                    near = [psnr(a, b) for a, b in zip(pictures, truth)]
-                    apart = [dissimilarity(a, b) for a, b in zip(pictures, truth)]
-                    sent = bytes_of_a_step(args, flags, scratch) / 1000
-                    print(f"| {ranks} | {mode} | {warmup} | {np.median(near):.1f} dB ({min(near):.1f}) | {np.median(apart):.4f} | "
-                          f"{right(pictures, captions):.1f} % | {sent:.0f} |", flush=True)
-                    row.append(pictures[args.each])
-                rows.append(row + [np.full_like(row[0], 255)] * (1 + len(args.warmup) - len(row)))
+        args.work = args.work or pathlib.Path(scratch)
+        args.work.mkdir(parents=True, exist_ok=True)
+        study = Study(args)
+        truth = study.pictures("one", [])
+        near, apart, scores, shown = {}, {}, {}, {}
+        for ranks, mode in itertools.product(args.ranks, args.modes):
+            for warmup in args.warmup:
+                key = (ranks, mode, warmup)
+                first = (ranks, mode, args.warmup[0])
+                if mode == "full_sync" and key != first:  # has no warm-up
+                    near[key], apart[key], scores[key] = near[first], apart[first], scores[first]
+                    continue
+                pictures = study.pictures(f"{ranks}-{mode}-{warmup}", displaced(ranks, mode, warmup))
+                near[key] = [psnr(a, b) for a, b in zip(pictures, truth)]
+                apart[key] = [dissimilarity(a, b) for a, b in zip(pictures, truth)]
+                scores[key] = right(pictures, study.captions)
+                shown[key] = pictures[args.each]
+        costs = study.costs()
+        print(f"one rank: {right(truth, study.captions):.0f} % of {len(truth)} captions right, {args.steps} steps")
+        print_near(args, near, apart, scores)
+        print_order(args, near)
+        print_costs(args, costs)
         if args.sheet:
-            Image.fromarray(np.concatenate([np.concatenate(row, 1) for row in rows])).save(args.sheet)
+            draw_sheet(args, truth[args.each], shown)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""What of that which is old in displaced patches takes the pictures away from those of one rank.
+
+Paints held-out captions with models/shapes-xl on diffusers' pipeline, whose U-Net runs as N ranks would (displaced_oracle.py):
+with border rows alone of the step before, keys and values alone, moments of norms alone, and with what a mode makes old
+together. Prints the PSNR to one rank, median (least), and the error of all pictures together where moments alone are old."""
+import argparse
+import pathlib
+
+import numpy as np
+import torch
+from diffusers import StableDiffusionXLPipeline
+
+import check_demo
+from displaced_oracle import Oracle
+from stale_table import psnr
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MOMENTS = ["corrected_async_gn", "stale_gn", "separate_gn"]
+
+
+class Partly(Oracle):
+    """Of border rows, keys and values, and moments only those of `old` are of the step before."""
+
+    def __init__(self, *arguments, old):
+        super().__init__(*arguments)
+        self.old = old
+
+    def tell(self, module, value, fresh):
+        kind = ("borders" if isinstance(module, torch.nn.Conv2d) else "moments" if isinstance(module, torch.nn.GroupNorm)
+                else "keys")
+        return super().tell(module, value, fresh or kind not in self.old)
+
+    def normalise(self, module, x):
+        if "moments" in self.old or self.fresh:
+            return super().normalise(module, x)
+        mode, self.mode = self.mode, "sync_gn"  # the same for all ranks
+        try:
+            return super().normalise(module, x)
+        finally:
+            self.mode = mode
+
+
+def paint(pipeline, captions, steps, size, oracle=None):
+    forward = pipeline.unet.forward
+
+    def displaced(sample, timestep, **options):
+        return (oracle.step(sample, lambda rows: forward(rows, timestep, **{**options, "return_dict": False})[0]),)
+
+    if oracle is not None:
+        pipeline.unet.forward = displaced
+    try:
+        pictures = pipeline(captions, num_inference_steps=steps, guidance_scale=5.0, height=size, width=size, output_type="pil",
+                            generator=torch.Generator().manual_seed(1)).images
+    finally:
+        pipeline.unet.forward = forward
+    return [np.asarray(picture) for picture in pictures]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(ROOT / "models" / "shapes-xl"))
+    parser.add_argument("--each", type=int, default=3, help="held-out captions of one object, and of two [3]")
+    parser.add_argument("--ranks", type=int, nargs="*", default=[2, 8])
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--warmup", type=int, default=4)
+    parser.add_argument("--size", type=int, default=128, help="height and width in pixels [128]")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    pipeline = StableDiffusionXLPipeline.from_pretrained(args.model, torch_dtype=torch.float32)
+    pipeline.set_progress_bar_config(disable=True)
+    captions = check_demo.held_out_captions(1000, args.each)
+    truth = paint(pipeline, captions, args.steps, args.size)
+    kinds = [("borders", {"borders"}, "sync_gn"), ("keys and values", {"keys"}, "sync_gn"),
+             *[(f"moments, {mode}", {"moments"}, mode) for mode in MOMENTS],
+             *[(f"all of {mode}", {"borders", "keys", "moments"}, mode) for mode in ["sync_gn", *MOMENTS]]]
+    print("| old | " + " | ".join(f"{ranks} ranks" for ranks in args.ranks) + " |")
+    print("|---|" + "---|" * len(args.ranks))
+    for name, old, mode in kinds:
+        cells = []
+        for ranks in args.ranks:
+            oracle = Partly(pipeline.unet, args.size // 8, args.size // 8, ranks, mode, args.warmup, old=old)
+            near = [psnr(a, b) for a, b in zip(paint(pipeline, captions, args.steps, args.size, oracle), truth)]
+            cells.append(f"{np.median(near):.1f} ({min(near):.1f})")
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
