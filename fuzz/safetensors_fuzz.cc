@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "fuzz/check.h"
-#include "weights/single_file.h"
 #include "weights/safetensors.h"
+#include "weights/single_file.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
