@@ -53,7 +53,7 @@ asan: setup           ## the tests under AddressSanitizer and UBSan
 tsan: setup           ## the tests in which ranks are threads, under ThreadSanitizer
 	@tools/build.sh tsan tessera_tests
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1 build-tsan/tests/tessera_tests --gtest_brief=1 \
-	  --gtest_filter='Ranks/*:All/Wires*:Sizes/*Worlds*:PipeFusion*:SharedQueue*:Hooks*:RankThreads*:Status*:Heartbeat*:LocalPeers*'
+	  --gtest_filter='Ranks/*:All/Wires*:Sizes/*Worlds*:PipeFusion*:SharedQueue*:Hooks*:RankThreads*:Status*:Heartbeat*:LocalPeers*:*OnManyRanks*'
 
 fuzz: setup           ## a minute of fuzzing (FUZZ_SECONDS=60)
 	@tools/fuzz.sh

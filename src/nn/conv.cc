@@ -85,9 +85,10 @@ at::Tensor Upsample2d::operator()(const at::Tensor& x, const Rows& rows) const {
 }
 
 UpsampleToScale2d::UpsampleToScale2d(const weights::Scope& scope, int64_t channels)
-    : doubling(scope, channels),
-      stored((scope / "conv").tensor("weight", {channels, channels, 3, 3})),
-      bias((scope / "conv").tensor("bias", {channels})) {}
+    : doubling(scope, channels) {
+  plain->weight = (scope / "conv").tensor("weight", {channels, channels, 3, 3});
+  plain->bias = (scope / "conv").tensor("bias", {channels});
+}
 
 at::Tensor UpsampleToScale2d::operator()(const at::Tensor& x, const Rows& rows, const Rows& to) const {
   if (to.grid() == rows.finer().grid()) return doubling(x, rows);
@@ -96,12 +97,13 @@ at::Tensor UpsampleToScale2d::operator()(const at::Tensor& x, const Rows& rows, 
                                .narrow(2, 0, to.at_hand().length)
                                .narrow(3, 0, to.grid().columns)
                                .contiguous(at::MemoryFormat::ChannelsLast);
-  if (!plain) {
-    plain.emplace().conv = ops::Conv2d(stored, bias, /*stride=*/1, {1, 1});
-    plain->conv.role = doubling.upsample.role;
-    stored.reset();
-  }
-  return (*plain)(large, to);
+  std::call_once(plain->is_laid_out, [this] {
+    plain->conv.conv = ops::Conv2d(plain->weight, plain->bias, /*stride=*/1, {1, 1});
+    plain->conv.conv.role = doubling.upsample.role;
+    plain->weight.reset();
+    plain->bias.reset();
+  });
+  return plain->conv(large, to);
 }
 
 }  // namespace tessera::nn

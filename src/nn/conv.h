@@ -5,7 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
+#include <memory>
+#include <mutex>
 
 #include "nn/rows.h"
 #include "ops/conv.h"
@@ -59,16 +60,20 @@ struct Upsample2d {
 };
 
 // The same to any scale whose next coarser one is that of x: of a U-Net's odd sizes the last row, or column,
-// is left out before the convolution. Not for several threads at once: what odd sizes need is laid out when
-// the first of them comes.
+// is left out before the convolution.
 struct UpsampleToScale2d {
   UpsampleToScale2d(const weights::Scope& scope, int64_t channels);
   at::Tensor operator()(const at::Tensor& x, const Rows& rows, const Rows& to) const;
 
+  // For odd sizes, laid out when the first of them comes: ranks that are threads may share a model.
+  struct Plain {
+    std::once_flag is_laid_out;
+    at::Tensor weight, bias;  // as they were read, until `conv` has them
+    Conv2d conv;
+  };
+
   Upsample2d doubling;
-  mutable at::Tensor stored;  // the weight as it was read, until `plain` has it
-  at::Tensor bias;
-  mutable std::optional<Conv2d> plain;  // for odd sizes
+  std::shared_ptr<Plain> plain = std::make_shared<Plain>();
 };
 
 }  // namespace tessera::nn

@@ -3,7 +3,9 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <numeric>
+#include <thread>
 
 #include "comm/collectives.h"
 #include "tests/support/checkpoint_fixture.h"
@@ -157,14 +159,14 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RowsTest,
                                            // More ranks than units: the last ones hold nothing.
                                            Case{4, 1, 64, 64, 3, 5, 1}, Case{8, 2, 8, 8, 5, 4, 2}));
 
-TEST(UpsampleToScale2d, LaysTheWeightOfOddSizesOutOnce) {
-  constexpr int64_t kChannels = 16;
+// Ranks that are threads share a model: they come to an odd size at the same time.
+TEST(RankThreads, LayTheWeightOfOddSizesOutOnce) {
+  constexpr int64_t kChannels = 16, kThreads = 4, kTries = 20;
   at::manual_seed(5);
   const at::Tensor weight = at::randn({kChannels, kChannels, 3, 3}) / 12, bias = at::randn({kChannels});
   const at::Tensor x = at::randn({2, kChannels, 4, 5}).contiguous(kChannelsLast);
   const CheckpointFixture file({{"conv.weight", weight}, {"conv.bias", bias}});
-  const UpsampleToScale2d layer(file.scope(), kChannels);
-  const auto apply = [&](int64_t height, int64_t width) {
+  const auto apply = [&](const UpsampleToScale2d& layer, int64_t height, int64_t width) {
     const at::Tensor large = at::upsample_nearest2d(x.to(at::kDouble), at::IntArrayRef{8, 10});
     const at::Tensor expected = at::conv2d(large.narrow(2, 0, height).narrow(3, 0, width),
                                            weight.to(at::kDouble), bias.to(at::kDouble), 1, 1);
@@ -172,14 +174,25 @@ TEST(UpsampleToScale2d, LaysTheWeightOfOddSizesOutOnce) {
     const Rows to(alone);
     EXPECT_LE(relative_error(layer(x, to.coarser(), to), expected), 3e-6) << height << " x " << width;
   };
-  apply(8, 10);
-  EXPECT_FALSE(layer.plain) << "even sizes do without";
-  apply(7, 10);
-  ASSERT_TRUE(layer.plain);
-  const at::Tensor laid_out = layer.plain->conv.weight;
-  apply(8, 9);
-  apply(7, 9);
-  EXPECT_TRUE(layer.plain->conv.weight.is_same(laid_out));
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    const UpsampleToScale2d layer(file.scope(), kChannels);
+    apply(layer, 8, 10);
+    EXPECT_TRUE(layer.plain->weight.defined()) << "even sizes do without";
+    {
+      std::barrier begin(kThreads);
+      std::vector<std::jthread> threads;
+      for (int64_t i = 0; i < kThreads; ++i) {
+        threads.emplace_back([&, i] {
+          begin.arrive_and_wait();
+          apply(layer, 7, 9 + i % 2);
+        });
+      }
+    }
+    EXPECT_FALSE(layer.plain->weight.defined());
+    const at::Tensor laid_out = layer.plain->conv.conv.weight;
+    apply(layer, 8, 9);
+    EXPECT_TRUE(layer.plain->conv.conv.weight.is_same(laid_out));
+  }
 }
 
 }  // namespace
