@@ -21,7 +21,8 @@ struct ModelFiles {
   std::optional<std::filesystem::path> single_file{};  // all of them are here
 };
 // What `--model` and `--config` name: a folder as above, or one .safetensors file and the folder of its
-// configs and tokenizers. Throws Error(kUsage) when one of the two is missing.
+// configs and tokenizers. Throws Error(kUsage) when one of the two is missing, Error(kInput) for
+// files that are no .safetensors.
 ModelFiles find_model_files(const std::optional<std::string>& model,
                             const std::optional<std::string>& config);
 

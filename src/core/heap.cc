@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>  // says whether this is glibc
+#include <filesystem>
 #include <fstream>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -26,19 +28,46 @@ std::optional<uint64_t> number_in(const char* path, const std::string& name) {
 }
 
 bool keeps_freed_memory = false;  // set once, at the begin of a program
+std::mutex mutex;
+int mapping = 0;  // those that live
 
-}  // namespace
-
-void keep_freed_memory() {
-  keeps_freed_memory = true;
+void keep_all() {
 #if defined(__GLIBC__)
   ::mallopt(M_MMAP_MAX, 0);
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 #endif
 }
 
+// What the control group in `folder` has left.
+std::optional<uint64_t> left_in(const std::filesystem::path& folder) {
+  const auto most = number_in((folder / "memory.max").c_str(), ""),
+             used = number_in((folder / "memory.current").c_str(), "");
+  if (!most || !used) return std::nullopt;
+  // Pages of files, which count as used there, are given up when memory is short.
+  const auto cached = number_in((folder / "memory.stat").c_str(), "inactive_file");
+  return *most - std::min(*most, *used - std::min(*used, cached.value_or(0)));
+}
+
+// That of this process, below where they are mounted.
+std::filesystem::path control_group() {
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("0::/")) return line.substr(4);
+  }
+  return {};
+}
+
+}  // namespace
+
+void keep_freed_memory() {
+  keeps_freed_memory = true;
+  keep_all();
+}
+
 MappedTensors::MappedTensors(bool is_wanted) : is_wanted_(is_wanted && keeps_freed_memory) {
   if (!is_wanted_) return;
+  const std::lock_guard lock(mutex);
+  ++mapping;
 #if defined(__GLIBC__)
   constexpr int kMost = 65536,
                 kBytes = 32 << 20;  // glibc's own most, and the largest threshold that it takes
@@ -49,7 +78,9 @@ MappedTensors::MappedTensors(bool is_wanted) : is_wanted_(is_wanted && keeps_fre
 }
 
 MappedTensors::~MappedTensors() {
-  if (is_wanted_) keep_freed_memory();
+  if (!is_wanted_) return;
+  const std::lock_guard lock(mutex);
+  if (--mapping == 0) keep_all();
 }
 
 void return_freed_memory() {
@@ -61,13 +92,12 @@ void return_freed_memory() {
 uint64_t available_memory() {
   uint64_t bytes = std::numeric_limits<int64_t>::max();
   if (const auto kilobytes = number_in("/proc/meminfo", "MemAvailable:")) bytes = *kilobytes * 1024;
-  // Pages of files, which count as used there, are given up when memory is short.
-  const auto most = number_in("/sys/fs/cgroup/memory.max", ""),
-             used = number_in("/sys/fs/cgroup/memory.current", "");
-  const auto cached = number_in("/sys/fs/cgroup/memory.stat", "inactive_file");
-  if (most && used)
-    bytes = std::min(bytes, *most - std::min(*most, *used - std::min(*used, cached.value_or(0))));
-  return bytes;
+  // A group within others has no more than any of them.
+  const std::filesystem::path mount = "/sys/fs/cgroup";
+  for (std::filesystem::path group = control_group();; group = group.parent_path()) {
+    bytes = std::min(bytes, left_in(mount / group).value_or(bytes));
+    if (group.empty()) return bytes;
+  }
 }
 
 }  // namespace tessera

@@ -44,9 +44,12 @@ class Loop final : public parallel::PipelineStage {
 
   at::Tensor run() {
     start_ = std::chrono::steady_clock::now();
-    const bool ended = parallel::run_pipeline({sampler().steps(), cut().patches, ranks_.layout.warmup_steps},
-                                              *this, ranks_.pipeline);
-    if (!ended) throw Cancelled();
+    const parallel::Layout& layout = ranks_.layout;
+    const int64_t warmup_steps = layout.is_all_warmup ? sampler().steps() : layout.warmup_steps;
+    if (!parallel::run_pipeline({sampler().steps(), cut().patches, warmup_steps}, *this, ranks_.pipeline)) {
+      work_.stage.drain();
+      throw Cancelled();
+    }
     return gather();
   }
 

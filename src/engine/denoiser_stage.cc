@@ -14,6 +14,12 @@ Range blocks_of(const parallel::Ranks& ranks, int64_t all) {
   return ranks.pipeline.size > 1 ? ranks.layout.stage(ranks.pipeline.rank) : Range{0, all};
 }
 
+std::optional<parallel::Displacement> displacement_of(const parallel::Layout& layout) {
+  std::optional<parallel::Displacement> displacement = layout.displacement;
+  if (displacement && layout.is_all_warmup) displacement->mode = parallel::DisplacedMode::kFullSync;
+  return displacement;
+}
+
 }  // namespace
 
 parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape& shape,
@@ -34,7 +40,7 @@ DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::Den
       all_blocks_(shape.blocks),
       prompt_of_(std::move(prompt_of)),
       tokens_(make_cut(ranks, shape, canvas),
-              {ranks.ulysses, ranks.ring, ranks.sequence, ranks.layout.displacement}),
+              {ranks.ulysses, ranks.ring, ranks.sequence, displacement_of(ranks.layout)}),
       forward_(denoiser.start({prompts, prompt_of_, canvas, tokens_})) {
   if (!prompts.empty()) options_ = options_.device(prompts.front().begin()->second.device());
 }

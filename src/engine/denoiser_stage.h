@@ -48,6 +48,9 @@ class DenoiserStage {
   parallel::Tensors empty_hidden(Range patches) const { return empty(patches, blocks_.begin); }
   parallel::Tensors empty_output(Range patches) const { return empty(patches, blocks_.end()); }
 
+  // Where a run ends before its last step. All ranks of the sequence axes must call this alike.
+  void drain() { tokens_.drain(); }
+
   const parallel::Cut& cut() const { return tokens_.cut(); }
   int64_t sequence_rank() const { return tokens_.rank(); }
   int64_t samples() const { return static_cast<int64_t>(prompt_of_.size()); }

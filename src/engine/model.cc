@@ -48,7 +48,7 @@ Model read_model(const std::filesystem::path& folder,
   }
 
   model.scheduler = JsonConfig::read(folder / "scheduler" / "scheduler_config.json");
-  if (model.family->is_stable_diffusion)
+  if (model.family->overrides_scheduler_file)
     model.scheduler = samplers::with_stable_diffusion_options(model.scheduler);
   return model;
 }
@@ -65,6 +65,13 @@ void check_weights(const Model& model) {
         model.folder.string(),
         "the text encoder gives tokens of width {}, but the denoiser takes {}; are they of one model?",
         encoder->width(), denoiser->conditioning_width());
+  }
+  if (denoiser->pooled_width() != 0 && denoiser->pooled_width() != encoder->pooled_width()) {
+    input_error(model.folder.string(),
+                "the denoiser takes a pooled prompt of width {}, but the text encoder gives {}; are they of "
+                "one model?",
+                denoiser->pooled_width(),
+                encoder->pooled_width() == 0 ? "none" : std::to_string(encoder->pooled_width()));
   }
   model.family->load_decoder(model.folder, options, cost);
 }

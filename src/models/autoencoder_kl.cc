@@ -80,7 +80,8 @@ LatentDistribution AutoencoderKLEncoder::encode(const at::Tensor& image) const {
 LatentDistribution AutoencoderKLEncoder::encode(const at::Tensor& image, nn::Tokens& tokens) const {
   const int64_t factor = config.scale_factor();
   const parallel::Grid& grid = tokens.grid();
-  TESSERA_CHECK(image.dim() == 4 && image.size(1) == config.in_channels && image.size(3) == grid.columns,
+  TESSERA_CHECK(image.dim() == 4 && image.size(1) == config.in_channels &&
+                    image.size(2) == tokens.held().rows && image.size(3) == grid.columns,
                 "image {} of a picture of {} x {}", fmt::join(image.sizes(), " x "), grid.rows, grid.columns);
   if (grid.rows % factor != 0 || grid.columns % factor != 0) {
     usage_error("vae", "a picture of {} x {} cannot be encoded: height and width must be multiples of {}",
@@ -112,8 +113,10 @@ AutoencoderKLDecoder::AutoencoderKLDecoder(const weights::Scope& scope, const Au
                1) {}
 
 at::Tensor AutoencoderKLDecoder::decode(const at::Tensor& z, nn::Tokens& tokens) const {
-  TESSERA_CHECK(z.dim() == 4 && z.size(1) == config.latent_channels, "latents {}",
-                fmt::join(z.sizes(), " x "));
+  TESSERA_CHECK(z.dim() == 4 && z.size(1) == config.latent_channels && z.size(2) == tokens.held().rows &&
+                    z.size(3) == tokens.grid().columns,
+                "latents {} of a picture of {} x {}", fmt::join(z.sizes(), " x "), tokens.grid().rows,
+                tokens.grid().columns);
   at::Tensor x = z.to(at::kFloat) / config.scaling_factor;
   if (!config.latents_mean.empty()) {
     x = x * channel_vector(config.latents_std, x) + channel_vector(config.latents_mean, x);

@@ -46,6 +46,7 @@ at::Tensor AttentionBlock::operator()(at::Tensor x, const nn::Rows& rows) const 
   const at::Tensor normed = nn::group_norm(group_norm, x, rows);
   const std::vector<at::Tensor> parts = qkv(tokens(normed)).chunk(3, -1);  // [B, h W, C]
   const int64_t depth = x.size(1);                                         // of one head
+  if (x.use_count() > 1) x = x.clone();
   tokens(x).add_(out(rows.attention({parts[0], parts[1], parts[2]}, depth)));
   return x;
 }

@@ -100,8 +100,9 @@ class Denoiser {
  public:
   virtual ~Denoiser() = default;
   virtual std::unique_ptr<Forward> start(const Run& run) const = 0;
-  virtual at::ScalarType dtype() const = 0;        // of the weights and of hidden states
-  virtual int64_t conditioning_width() const = 0;  // D
+  virtual at::ScalarType dtype() const = 0;           // of the weights and of hidden states
+  virtual int64_t conditioning_width() const = 0;     // D
+  virtual int64_t pooled_width() const { return 0; }  // of kPooled; 0: it is not read
   // Classifier-free guidance (Ho and Salimans 2022, arXiv:2207.12598): negative + scale (positive -
   // negative); a family may refine the sum (rescaling, norms). Predictions at hand [B / 2, C, ...].
   virtual at::Tensor guide(const at::Tensor& negative, const at::Tensor& positive, double scale) const;

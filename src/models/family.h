@@ -29,7 +29,8 @@ class TextEncoder {
   // that does not stay (LoadOptions) reads its weights meanwhile. Throws Error(kUsage) for text that is not
   // UTF-8.
   virtual std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t max_length) = 0;
-  virtual int64_t width() const = 0;  // D
+  virtual int64_t width() const = 0;                  // D
+  virtual int64_t pooled_width() const { return 0; }  // of kPooled; 0: there is none
 };
 
 class Decoder {
@@ -98,7 +99,7 @@ struct Family {
   std::vector<std::string> own_fields;
   bool has_single_files;  // weights/single_file.h
   // Whether scheduler files are read as samplers::with_stable_diffusion_options() has it.
-  bool is_stable_diffusion;
+  bool overrides_scheduler_file;
   // Height and width that the model's resolution binning maps a wish to; the wish itself where the family has
   // none.
   std::pair<int64_t, int64_t> (*bin_resolution)(int64_t height, int64_t width, int64_t sample_size);

@@ -10,8 +10,8 @@
 namespace tessera::models {
 namespace {
 
-// PixArt was trained on latents that are only scaled, whatever else the VAE's file holds for other models.
-std::unique_ptr<Decoder> load_pixart_decoder(const std::filesystem::path& model, const LoadOptions& options,
+// These models were trained on latents that are only scaled, whatever else the VAE's file holds for others.
+std::unique_ptr<Decoder> load_scaled_decoder(const std::filesystem::path& model, const LoadOptions& options,
                                              LoadStatistics& statistics) {
   auto decoder = load_autoencoder_kl_decoder(model / "vae", options, statistics);
   decoder->config.shift_factor = 0;
@@ -27,20 +27,24 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
           .default_guidance = 4.5,
           .guidance = GuidanceKind::kTwoBranches,
           .default_max_sequence_length = max_sequence_length,
-          .own_fields = {},
+          .own_fields = {"max_sequence_length"},
           .has_single_files = false,
-          .is_stable_diffusion = false,
+          .overrides_scheduler_file = false,
           .bin_resolution = pixart_bin_resolution,
           .read_shape = read_pixart_shape,
           .load_text_encoder = load_t5_text_encoder,
           .load_denoiser = load_pixart,
-          .load_decoder = load_pixart_decoder};
+          .load_decoder = load_scaled_decoder};
 }
 
-// These decoders undo only what their own config says.
-std::unique_ptr<Decoder> load_vae(const std::filesystem::path& model, const LoadOptions& options,
-                                  LoadStatistics& statistics) {
-  return load_autoencoder_kl_decoder(model / "vae", options, statistics);
+// Of what a VAE's file may hold, Stable Diffusion's pipeline undoes the scale alone, that of XL also the mean
+// and deviation of the channels.
+std::unique_ptr<Decoder> load_stable_diffusion_xl_decoder(const std::filesystem::path& model,
+                                                          const LoadOptions& options,
+                                                          LoadStatistics& statistics) {
+  auto decoder = load_autoencoder_kl_decoder(model / "vae", options, statistics);
+  decoder->config.shift_factor = 0;
+  return decoder;
 }
 
 std::pair<int64_t, int64_t> no_binning(int64_t height, int64_t width, int64_t /*sample_size*/) {
@@ -66,12 +70,12 @@ Family stable_diffusion(std::string class_name, std::string title, double guidan
       .default_max_sequence_length = kClipTokens,
       .own_fields = std::move(own),
       .has_single_files = true,
-      .is_stable_diffusion = !is_xl,
+      .overrides_scheduler_file = !is_xl,
       .bin_resolution = no_binning,
       .read_shape = read_unet_shape,
       .load_text_encoder = is_xl ? load_stable_diffusion_xl_text_encoder : load_stable_diffusion_text_encoder,
       .load_denoiser = load_unet,
-      .load_decoder = load_vae};
+      .load_decoder = is_xl ? load_stable_diffusion_xl_decoder : load_scaled_decoder};
 }
 
 }  // namespace

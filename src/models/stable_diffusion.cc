@@ -31,7 +31,14 @@ class Clip {
   Clip(const std::filesystem::path& model, const std::string& suffix, const LoadOptions& options,
        LoadStatistics& statistics)
       : tokenizer_(model / ("tokenizer" + suffix), "CLIPTokenizer"),
-        encoder_(load_clip(model / ("text_encoder" + suffix), options, statistics)) {}
+        encoder_(load_clip(model / ("text_encoder" + suffix), options, statistics)),
+        length(std::min(tokenizer_.model_max_length(), encoder_.config().max_position_embeddings)) {
+    constexpr int64_t kMarks = 2;  // of begin and end
+    if (length < kMarks) {
+      input_error((model / ("tokenizer" + suffix)).string(), "no prompt has room in {} token{}", length,
+                  length == 1 ? "" : "s");
+    }
+  }
 
   // `at_least`: layers that are left out in any case.
   CLIPTextEncoder::Output encode(const std::string& text, int64_t clip_skip, int64_t at_least,
@@ -41,7 +48,6 @@ class Clip {
     if (clip_skip > most)
       usage_error(field("clip_skip"), "{} of a text encoder of {} layers; at most {}", clip_skip,
                   config.num_hidden_layers, most);
-    const int64_t length = std::min(tokenizer_.model_max_length(), config.max_position_embeddings);
     return encoder_(tokenizer_.encode_padded(text, length), at_least + clip_skip, normed);
   }
   const CLIPTextConfig& config() const { return encoder_.config(); }
@@ -49,6 +55,9 @@ class Clip {
  private:
   text::BpeTokenizer tokenizer_;
   CLIPTextEncoder encoder_;
+
+ public:
+  const int64_t length;  // of every prompt, in tokens
 };
 
 class StableDiffusionTextEncoder final : public TextEncoder {
@@ -83,6 +92,10 @@ class StableDiffusionXLTextEncoder final : public TextEncoder {
       input_error((model / "text_encoder_2").string(),
                   "is no CLIPTextModelWithProjection, which pools the prompt");
     }
+    if (first_.length != second_.length) {
+      input_error(model.string(), "the two text encoders take prompts of {} and {} tokens", first_.length,
+                  second_.length);
+    }
   }
 
   std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t /*max_length*/) override {
@@ -99,6 +112,7 @@ class StableDiffusionXLTextEncoder final : public TextEncoder {
     return conditionings;
   }
   int64_t width() const override { return first_.config().hidden_size + second_.config().hidden_size; }
+  int64_t pooled_width() const override { return second_.config().projection_dim; }
 
  private:
   bool zeros_when_absent_;

@@ -25,7 +25,7 @@ struct UNet2DConfig {
     int64_t down_transformers = 0, up_transformers = 0;  // layers of each; 0: no attention at this level
   };
   std::vector<Level> levels;
-  int64_t mid_transformers, mid_heads;  // 0 layers: no attention there
+  int64_t mid_transformers, mid_heads;
   int64_t in_channels, out_channels, sample_size, norm_groups;
   double norm_eps;
   bool use_linear_projection;
@@ -34,6 +34,7 @@ struct UNet2DConfig {
 
   int64_t embedding_channels() const { return 4 * levels.front().channels; }
   int64_t context_width() const { return levels.front().context_width; }
+  int64_t pooled_width() const { return addition_inputs - 6 * addition_time_embed_dim; }
 };
 
 // A resnet, with a transformer behind it where the level has attention.
@@ -49,6 +50,7 @@ class UNet2DConditionModel final : public Denoiser {
   std::unique_ptr<Forward> start(const Run& run) const override;
   at::ScalarType dtype() const override { return dtype_; }
   int64_t conditioning_width() const override { return config_.context_width(); }
+  int64_t pooled_width() const override { return config_.pooled_width(); }
 
  private:
   friend class UNetForward;

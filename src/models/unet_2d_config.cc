@@ -105,6 +105,9 @@ UNet2DConfig::UNet2DConfig(const JsonConfig& json)
   if (channels.front() % 2 != 0) json.fail("block_out_channels", "numbers of which the first is even");
   const auto layers = per_level(json, "layers_per_block", count, kMaxLayers, {2});
   const auto contexts = per_level(json, "cross_attention_dim", count, kMaxSize, {1280});
+  for (const int64_t width : contexts) {
+    if (width != contexts.front()) json.fail("cross_attention_dim", "the same at all levels");
+  }
   // In diffusers the option that is called attention_head_dim holds the number of heads.
   const std::string heads_key =
       json.has("num_attention_heads") ? "num_attention_heads" : "attention_head_dim";

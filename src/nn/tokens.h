@@ -85,6 +85,10 @@ class Tokens {
   void begin(int64_t step, int64_t steps) {
     if (displaced_) displaced_->begin(step, steps);
   }
+  // Where a run ends before its last step, on all ranks alike.
+  void drain() {
+    if (displaced_) displaced_->drain();
+  }
   // How much of their input convolutions copy at once, until this is called with other ones.
   void limit_convolutions(const ops::ConvBlocks& blocks) { conv_blocks_ = blocks; }
   const ops::ConvBlocks& conv_blocks() const { return conv_blocks_; }

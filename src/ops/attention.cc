@@ -306,12 +306,13 @@ std::tuple<at::Tensor, at::Tensor> attention_and_logarithms(const at::Tensor& q,
     return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, /*dropout_p=*/0, /*is_causal=*/false,
                                                            /*attn_mask=*/{}, scale);
   }
+  constexpr int64_t kFlashDepth = 256;  // the largest that CUDA's flash kernels take
   // CUDA's kernels read depths that are multiples of eight.
   const auto filled = [&](const at::Tensor& x) {
     return depth % 8 == 0 ? x : at::constant_pad_nd(x, {0, 8 - depth % 8});
   };
   at::Tensor out, logarithms;
-  if (q.scalar_type() == at::kFloat) {
+  if (q.scalar_type() == at::kFloat || depth > kFlashDepth) {
     const auto all = at::_scaled_dot_product_efficient_attention(
         filled(q), filled(k), filled(v), /*attn_bias=*/{}, /*compute_log_sumexp=*/true, /*dropout_p=*/0,
         /*is_causal=*/false, scale);

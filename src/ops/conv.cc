@@ -229,6 +229,8 @@ Tensor Conv2d::operator()(ConvInput input) const {
     y = at::empty({input.x.size(0), out_channels, rows_out(input), columns}, input.x.options(),
                   kChannelsLast);
   } else if (winograd) {
+    TESSERA_CHECK(input.norm == nullptr || input.norm->activation == Activation::kSilu,
+                  "a norm without SiLU before this convolution");
     const Tensor x = input.x.contiguous(kChannelsLast);
     y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
     (*winograd)(x, y, /*add=*/false, input.maps, input.halo);

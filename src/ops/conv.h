@@ -29,10 +29,12 @@ struct ConvBlocks {
 
 // What a convolution takes.
 struct ConvInput {
-  at::Tensor x;                       // [B, in, H, W]; may be written to, where nobody else has it
-  const GroupNorm* norm = nullptr;    // then what it makes of x, by `maps`, is convolved: x is never
-  const ChannelMaps* maps = nullptr;  // normalised as a whole where the kernel does that as it reads
-  std::optional<Halo> halo = {};      // where x is a part of a picture
+  at::Tensor x;  // [B, in, H, W]; may be written to, where nobody else has it
+  // Then what the norm makes of x, by `maps`, is convolved: x is never normalised as a whole where the kernel
+  // does that as it reads.
+  const GroupNorm* norm = nullptr;
+  const ChannelMaps* maps = nullptr;
+  std::optional<Halo> halo = {};  // where x is a part of a picture
   ConvBlocks blocks = {};
 };
 

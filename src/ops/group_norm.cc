@@ -215,12 +215,6 @@ at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
                               .contiguous(at::MemoryFormat::ChannelsLast));
 }
 
-at::Tensor GroupNorm::take(at::Tensor x) const {
-  if (!x.is_cpu() || x.use_count() > 1) return (*this)(x);
-  apply_into(x, maps(moments(x)), x);
-  return x;
-}
-
 at::Tensor GroupNorm::moments(const at::Tensor& x, const at::Tensor& offset) const {
   check_input(*this, x);
   tell_operation(x);

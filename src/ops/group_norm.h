@@ -38,8 +38,6 @@ struct GroupNorm {
             Activation activation = Activation::kNone);
 
   at::Tensor operator()(const at::Tensor& x) const;  // [B, C, H, W], a new tensor
-  // The same into the memory of x, where nobody else has it.
-  at::Tensor take(at::Tensor x) const;
 
   // In steps, for those who have a part of the picture, or apply the map as they read. `offset` [B, C]: is
   // added to x first, where it is defined. The moments of x: double [B, groups, 2], mean and biased variance.

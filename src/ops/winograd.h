@@ -29,7 +29,7 @@ struct Winograd {
                   const std::optional<Halo>& halo = {}) const;
 
   int64_t in_channels, out_channels;
-  at::Tensor taps;  // 16, as make_taps of nn/winograd_tiles.h lays them out
+  at::Tensor taps;  // 16, as make_taps of ops/winograd_tiles.h lays them out
   at::Tensor bias;  // fp32 [out]
 };
 

@@ -28,7 +28,7 @@ struct WinogradUpsample {
   at::Tensor operator()(const at::Tensor& x, const std::optional<Halo>& halo = {}) const;
 
   int64_t in_channels, out_channels;
-  at::Tensor taps;  // 7 x 7, as make_taps of nn/winograd_tiles.h lays them out
+  at::Tensor taps;  // 7 x 7, as make_taps of ops/winograd_tiles.h lays them out
   at::Tensor bias;  // fp32 [out]
 };
 

@@ -67,6 +67,12 @@ void DisplacedExchange::post(Place& place) {
   unsent_.push_back(place.index);
 }
 
+void DisplacedExchange::drain() {
+  flush();
+  for (comm::Pending& pending : std::exchange(of_first_step_, {})) pending.wait();
+  for (Span& span : spans_) span.under_way.wait();
+}
+
 // What has been posted goes out once the work that reads it is done.
 void DisplacedExchange::flush() {
   for (const size_t index : std::exchange(unsent_, {})) {

@@ -45,7 +45,6 @@ class DisplacedExchange {
   DisplacedExchange(const DisplacedExchange&) = delete;
   DisplacedExchange& operator=(const DisplacedExchange&) = delete;
 
-  const comm::Group& group() const { return group_; }
   DisplacedMode mode() const { return displacement_.mode; }
   // Whether ranks wait for each other in this step.
   bool is_synchronous() const;
@@ -60,6 +59,8 @@ class DisplacedExchange {
   // The same for the next visit: `receives` may be read until the next place is asked for, and `sends` is not
   // to be written until the next visit. Does nothing where nothing travels any more (no_sync, the last step).
   void post(Place& place);
+  // Where a run ends early: takes in what is under way.
+  void drain();
 
  private:
   struct Span;

@@ -361,6 +361,8 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
                                has_few_rows ? DisplacedMode::kSyncGn : DisplacedMode::kCorrectedAsyncGn),
                            .warmup_steps = options.warmup_steps.value_or(kDefaultDisplacedWarmupSteps)};
   }
+  layout.is_all_warmup =
+      (layout.displacement ? layout.displacement->warmup_steps : layout.warmup_steps) >= workload.steps;
   layout.text_encoder_parallel = options.text_encoder_parallel.value_or(true);
   layout.vae_parallel = options.vae_parallel.value_or(true);
   if (options.simulate_ranks) {

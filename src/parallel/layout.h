@@ -40,6 +40,7 @@ struct Layout {
   int64_t patches = 1;                // of PipeFusion
   int64_t warmup_steps = 0;           // of PipeFusion
   std::optional<Displacement> displacement = {};
+  bool is_all_warmup = false;  // of either: every step, also where a sampler asks the model more often
   bool displaced_mode_was_changed = false;  // from the default, which is known to fail there
   bool text_encoder_parallel = true;        // over the ranks of a replica; else each holds all of it
   bool vae_parallel = true;                 // over the ranks of a replica; else its first one decodes alone

@@ -71,7 +71,9 @@ std::unique_ptr<Sampler> make_with_steps(const Row& row, const JsonConfig& confi
   SamplerRun fewer = run;
   fewer.steps = std::min(run.steps, train_timesteps);
   std::exception_ptr refusal;
-  for (; fewer.steps > 0; --fewer.steps) {
+  constexpr int64_t kAttempts = 1000;  // each makes a schedule
+  const int64_t least = std::max<int64_t>(fewer.steps - kAttempts, 0);
+  for (; fewer.steps > least; --fewer.steps) {
     try {
       std::unique_ptr<Sampler> sampler = row.make(config, fewer);
       if (fewer.steps == run.steps) return sampler;
@@ -81,7 +83,7 @@ std::unique_ptr<Sampler> make_with_steps(const Row& row, const JsonConfig& confi
       if (!refusal) refusal = std::current_exception();
     }
   }
-  if (fewer.steps == 0) std::rethrow_exception(refusal);
+  if (fewer.steps == least) std::rethrow_exception(refusal);
   usage_error(field("num_inference_steps"), "must be at most {} with {} and the options of {}, got {}",
               fewer.steps, row.name.short_name, config.where(), run.steps);
 }

@@ -166,7 +166,8 @@ std::vector<double> spaced_timesteps(const JsonConfig& config, const std::string
                   steps);
     }
     const int64_t offset = config.integer("steps_offset", 0);
-    if (offset < 0 || offset > end) config.fail("steps_offset", fmt::format("an integer from 0 to {}", end));
+    if (offset < 0 || offset >= end)
+      config.fail("steps_offset", fmt::format("an integer from 0 to {}", end - 1));
     for (int64_t i = steps + skipped - 1; i >= skipped; --i) {
       timesteps.push_back(static_cast<double>(i * stride + offset));
     }

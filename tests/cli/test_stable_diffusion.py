@@ -118,6 +118,16 @@ def displaced_patches_of_pixart(box):
     assert 1e-5 < max(abs(a - b) for a, b in zip(stale[1], one[1])) < 3
 
 
+# PNDM asks the model more often than there are steps.
+@test
+def a_warm_up_of_all_steps_is_exact_with_any_sampler(box):
+    words = ["a cat", *SMALL, "--scheduler", "pndm", "--num-inference-steps", "4"]
+    assert_near(latents(box, *words, "--displaced-patch-degree", "2", "--warmup-steps", "4"), latents(box, *words), 1e-4)
+    words += ["--model", PIXART, "--no-resolution-binning"]
+    assert_near(latents(box, *words, "--pipefusion-parallel-degree", "2", "--warmup-steps", "4", model=[]),
+                latents(box, *words, model=[]), 1e-4)
+
+
 @test
 def an_absent_negative_prompt_is_not_an_empty_one(box):
     absent, empty = latents(box, "a cat", *SMALL), latents(box, "a cat", *SMALL, "--negative-prompt", "")
@@ -142,6 +152,7 @@ def options_that_sdxl_refuses(box):
             (["--displaced-patch-degree", "2", "--ulysses-degree", "2"], "cannot be combined"),
             (["--warmup-steps", "2"], "--warmup-steps"),
             (["--pipefusion-parallel-degree", "2"], "PipeFusion does not exist"),
+            (["--max-sequence-length", "20"], "--max-sequence-length"),
             (["--vae-parallel"], "--vae-parallel is of runs with several ranks"),
             (["--height", "36"], "--height")]:
         outcome = box.refuse(2, needles[0], "generate", "a cat", *FOLDER, *SMALL, *words)
@@ -196,6 +207,16 @@ def sdxl_folders_that_cannot_run(box):
     folder = change("unet/config.json")
     (folder / "tokenizer" / "merges.txt").write_text("#version: 0.2\na b c\n")
     box.refuse(3, "merges.txt", "generate", "a cat", "--model", folder, *SMALL)
+    folder = change("tokenizer/tokenizer_config.json", model_max_length=1)
+    box.refuse(3, "no prompt has room in 1 token", "generate", "a cat", "--model", folder, *SMALL)
+    folder = change("tokenizer/tokenizer_config.json", model_max_length=20)
+    box.refuse(3, "prompts of 20 and 77 tokens", "generate", "a cat", "--model", folder, *SMALL)
+    folder = change("text_encoder_2/config.json", projection_dim=4)  # half of the pooled prompt
+    weights, _ = read_safetensors(folder / "text_encoder_2" / "model.safetensors")
+    dtype, (rows, columns), data = weights["text_projection.weight"]
+    weights["text_projection.weight"] = (dtype, [rows // 2, columns], data[:len(data) // 2])
+    write_safetensors(folder / "text_encoder_2" / "model.safetensors", weights)
+    box.refuse(3, "a pooled prompt of width 8", "generate", "a cat", "--model", folder, *SMALL)
     folder = change("unet/config.json")
     (folder / "tokenizer_2" / "vocab.json").unlink()
     box.refuse(3, "vocab.json", "generate", "a cat", "--model", folder, *SMALL)

@@ -19,8 +19,8 @@ TEST(Families, AnUnknownClassNamesTheKnownOnes) {
   }
 }
 
-// diffusers' PixArt pipelines divide by the scaling factor and leave alone what else the VAE's file says.
-TEST(Families, PixArtLatentsAreOnlyScaled) {
+// diffusers' pipelines divide by the scaling factor and leave alone the shift of the VAE's file.
+TEST(Families, LatentsAreNotShifted) {
   const CheckpointFixture model({});
   std::filesystem::create_directory_symlink(golden_folder("vae-shift"), model.folder() / "vae");
   const at::Tensor z = read_golden("vae-shift/golden/golden.safetensors").at("latents");
@@ -28,7 +28,8 @@ TEST(Families, PixArtLatentsAreOnlyScaled) {
   const auto plain = load_autoencoder_kl_decoder(model.folder() / "vae", {}, cost);
   ASSERT_NE(plain->config.shift_factor, 0);
   const at::Tensor shifted_back = z - plain->config.shift_factor * plain->config.scaling_factor;
-  for (const char* name : {"PixArtAlphaPipeline", "PixArtSigmaPipeline"}) {
+  for (const char* name : {"PixArtAlphaPipeline", "PixArtSigmaPipeline", "StableDiffusionPipeline",
+                           "StableDiffusionXLPipeline"}) {
     const auto decoder = find_family(name, "").load_decoder(model.folder(), {}, cost);
     EXPECT_LE(relative_error(decoder->decode(z), plain->decode(shifted_back)), kComponentTolerance) << name;
   }

@@ -169,6 +169,7 @@ TEST(UNet2DConfig, NamesWhatCannotRun) {
   EXPECT_TRUE(refused("block_out_channels", {8, 7, 16}));
   EXPECT_TRUE(refused("layers_per_block", {1, 2}));
   EXPECT_TRUE(refused("attention_head_dim", {3, 3, 3}));
+  EXPECT_TRUE(refused("cross_attention_dim", {32, 32, 16}));
   EXPECT_TRUE(refused("down_block_types", {"DownBlock2D", "AttnDownBlock2D", "DownBlock2D"}));
   EXPECT_TRUE(refused("only_cross_attention", {true, false, false}));
   EXPECT_TRUE(refused("projection_class_embeddings_input_dim", 24));

@@ -101,6 +101,7 @@ TEST(Layout, WarmupIsAtMostAllSteps) {
   const ParallelOptions options =
       with(degrees(1, false, 2, 1, 1, 1), [](ParallelOptions& o) { o.warmup_steps = 1000; });
   EXPECT_EQ(resolve_layout(options, kPixArt, std::nullopt).warmup_steps, 20);
+  EXPECT_TRUE(resolve_layout(options, kPixArt, std::nullopt).is_all_warmup);
 }
 
 TEST(Layout, OfDisplacedPatches) {
@@ -110,6 +111,7 @@ TEST(Layout, OfDisplacedPatches) {
   EXPECT_FALSE(resolve_layout(displaced(1), kUNet, std::nullopt).displacement.has_value());
   EXPECT_EQ(displacement(displaced(4), kUNet).mode, DisplacedMode::kCorrectedAsyncGn);
   EXPECT_EQ(displacement(displaced(4), kUNet).warmup_steps, 4);
+  EXPECT_FALSE(resolve_layout(displaced(4), kUNet, std::nullopt).is_all_warmup);
   // Few rows of the coarsest scale: fresh norms, unless a mode is asked for; a transformer has no such norms.
   EXPECT_EQ(displacement(displaced(5), kUNet).mode, DisplacedMode::kSyncGn);
   EXPECT_TRUE(resolve_layout(displaced(5), kUNet, std::nullopt).displaced_mode_was_changed);

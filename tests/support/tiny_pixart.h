@@ -60,6 +60,9 @@ inline std::vector<Way> ways() {
                           {"data and tensor", degrees(2, false, 1, 1, 1, 2)},
                           {"data and pipefusion", degrees(2, false, 2, 1, 1, 1)}};
   all[2].options.num_pipeline_patch = 2;
+  all.push_back({"displaced", {}});
+  all[5].options.displaced_patch_degree = 2;
+  all[5].options.warmup_steps = 0;
   return all;
 }
 
