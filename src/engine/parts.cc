@@ -89,7 +89,7 @@ void Parts::make_room(uint64_t bytes) {
 }
 
 std::shared_ptr<const LoadedPart> Parts::get(PartKind kind) {
-  if (const auto there = find(kind)) return there;
+  if (auto there = find(kind)) return there;
   const Form& form = expected(kind);
   models::LoadOptions options = form.options;
   options.stays = stays_[static_cast<size_t>(kind)];

@@ -183,7 +183,6 @@ void check_own_fields(const Request& request, const models::Family& family) {
   require(request.negative_prompt_2.has_value(), "negative_prompt_2");
   require(request.guidance_rescale.has_value(), "guidance_rescale");
   require(request.clip_skip.has_value(), "clip_skip");
-  require(request.max_sequence_length.has_value(), "max_sequence_length");
   require(request.original_size.has_value(), "original_size");
   require(request.target_size.has_value(), "target_size");
   require(request.crops_coords_top_left.has_value(), "crops_coords_top_left");

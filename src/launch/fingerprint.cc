@@ -80,7 +80,8 @@ Fingerprint make_fingerprint(const fs::path& model, const std::optional<fs::path
 
 std::string write_fingerprint(const Fingerprint& fingerprint) {
   std::string text;
-  for (const auto& [name, value] : fingerprint) text += name + '\0' + value + '\0';
+  for (const auto& [name, value] : fingerprint)
+    text.append(name).append(1, '\0').append(value).append(1, '\0');
   return text;
 }
 

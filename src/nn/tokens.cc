@@ -69,7 +69,7 @@ class Tokens::Sequence {
 };
 
 Tokens::Tokens(parallel::Cut cut, TokenGroups groups)
-    : cut_(std::move(cut)), groups_(std::move(groups)), run_(cut_.all_patches()) {
+    : cut_(cut), groups_(std::move(groups)), run_(cut_.all_patches()) {
   const comm::Group &ulysses = groups_.ulysses, &ring = groups_.ring;
   TESSERA_CHECK(
       cut_.ranks == groups_.all.size && (groups_.displaced || cut_.ranks == ulysses.size * ring.size) &&

@@ -133,7 +133,7 @@ int64_t rows_beyond(const Tensor& given, int64_t padding) {
 Tensor gathered(const ConvInput& input, const Halo& halo, int64_t padding, const Range& wanted) {
   const Tensor& x = input.x;
   const int64_t above = rows_beyond(halo.above, padding), below = rows_beyond(halo.below, padding);
-  const Tensor room = at::empty({x.size(0), x.size(1), wanted.length, x.size(3)}, x.options(), kChannelsLast);
+  Tensor room = at::empty({x.size(0), x.size(1), wanted.length, x.size(3)}, x.options(), kChannelsLast);
   const auto fill = [&](const Range& rows, const Tensor& source, bool is_own) {
     const Range common = overlap(rows, wanted);
     if (common.length == 0) return;
@@ -255,9 +255,9 @@ Tensor Conv2d::take(Tensor x) const {
   const int64_t rows = x.size(2), columns = x.size(3);
   x = x.contiguous(kChannelsLast);
   // A row that comes out ends where, or before, the one that it is made of ends.
-  const Tensor y = at::as_strided(x, {x.size(0), out_channels, rows, columns},
-                                  {rows * columns * out_channels, 1, columns * out_channels, out_channels},
-                                  x.storage_offset());
+  Tensor y = at::as_strided(x, {x.size(0), out_channels, rows, columns},
+                            {rows * columns * out_channels, 1, columns * out_channels, out_channels},
+                            x.storage_offset());
   constexpr int64_t kChunkBytes = 4 << 20;
   const int64_t block = block_of({.bytes = kChunkBytes}, rows, columns * in_channels * x.element_size());
   for (int64_t b = 0; b < x.size(0); ++b) {
@@ -366,7 +366,7 @@ Upsample2d::Upsample2d(const weights::Scope& scope, int64_t num_channels) : chan
 
 Tensor Upsample2d::operator()(const Tensor& x, const std::optional<Halo>& halo,
                               const ConvBlocks& blocks) const {
-  const Tensor y = apply(x, halo, blocks);
+  Tensor y = apply(x, halo, blocks);
   const Tensor weights = at::empty({channels, channels, 3, 3}, x.options().device(at::kMeta));
   tell("upsample2d_conv2d", role, y, 2 * y.numel() * channels * 9, {&x, &weights});
   return y;
@@ -391,7 +391,7 @@ Tensor Upsample2d::apply(const Tensor& x, const std::optional<Halo>& halo, const
       const Tensor rows = gathered(input, around, 1, {first - 1, count + 2});
       const Tensor large =
           at::upsample_nearest2d(rows, {2 * count + 4, 2 * width}).narrow(2, 1, 2 * count + 2);
-      const Tensor part = whole.apply(large, {0, whole.padding[1]});
+      Tensor part = whole.apply(large, {0, whole.padding[1]});
       if (count == height) return part;
       y.narrow(2, 2 * first, 2 * count).copy_(part);
     }

@@ -33,25 +33,25 @@ TESSERA_TARGET_AVX2 void tile(int64_t depth, const float* a, int64_t lda, const 
 #pragma GCC unroll 6
   for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) {
+    for (int64_t j = 0; j < vectors; ++j) {
       sum[i][j] = add ? _mm256_loadu_ps(c + i * ldc + 8 * j) : _mm256_setzero_ps();
     }
   }
   for (int64_t k = 0; k < depth; ++k) {
     __m256 row[vectors];
 #pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) row[j] = _mm256_loadu_ps(b + k * kPanel + 8 * j);
+    for (int64_t j = 0; j < vectors; ++j) row[j] = _mm256_loadu_ps(b + k * kPanel + 8 * j);
 #pragma GCC unroll 6
     for (int i = 0; i < rows; ++i) {
       const __m256 element = _mm256_broadcast_ss(a + i * lda + k);
 #pragma GCC unroll 2
-      for (int j = 0; j < vectors; ++j) sum[i][j] = _mm256_fmadd_ps(element, row[j], sum[i][j]);
+      for (int64_t j = 0; j < vectors; ++j) sum[i][j] = _mm256_fmadd_ps(element, row[j], sum[i][j]);
     }
   }
 #pragma GCC unroll 6
   for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) _mm256_storeu_ps(c + i * ldc + 8 * j, sum[i][j]);
+    for (int64_t j = 0; j < vectors; ++j) _mm256_storeu_ps(c + i * ldc + 8 * j, sum[i][j]);
   }
 }
 

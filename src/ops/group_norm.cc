@@ -241,7 +241,7 @@ ChannelMaps GroupNorm::maps(const at::Tensor& moments, const at::Tensor& offset)
 }
 
 at::Tensor GroupNorm::apply(const ChannelMaps& maps, const at::Tensor& x) const {
-  const at::Tensor y = at::empty(x.sizes(), x.options(), at::MemoryFormat::ChannelsLast);
+  at::Tensor y = at::empty(x.sizes(), x.options(), at::MemoryFormat::ChannelsLast);
   apply_into(y, maps, x);
   return y;
 }

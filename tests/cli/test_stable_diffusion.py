@@ -152,7 +152,6 @@ def options_that_sdxl_refuses(box):
             (["--displaced-patch-degree", "2", "--ulysses-degree", "2"], "cannot be combined"),
             (["--warmup-steps", "2"], "--warmup-steps"),
             (["--pipefusion-parallel-degree", "2"], "PipeFusion does not exist"),
-            (["--max-sequence-length", "20"], "--max-sequence-length"),
             (["--vae-parallel"], "--vae-parallel is of runs with several ranks"),
             (["--height", "36"], "--height")]:
         outcome = box.refuse(2, needles[0], "generate", "a cat", *FOLDER, *SMALL, *words)

@@ -112,12 +112,14 @@ TEST_P(Failures, AreHeardByAllAndLeaveTheEngineAsItWas) {
   const int64_t size = way.options.degrees();
   Settings settings = resolve(tiny_request(48, 32, 3, {"a cat", "a dog"}), tiny());
   parallel::Layout layout = way.layout(settings);
-  for (const auto& [wire, gives_up] : {Wires{comm::Wire::kShared, true}, {comm::Wire::kGloo, false}}) {
+  for (const auto& wires : {Wires{comm::Wire::kShared, true}, {comm::Wire::kGloo, false}}) {
+    const comm::Wire wire = wires.wire;
+    const bool gives_up = wires.gives_up;
     Result expected, after;
     layout.vae_parallel = gives_up;  // else nobody waits for others while decoding
     comm::run_ranks_as_threads(
         size,
-        [&](comm::World world) {
+        [&](const comm::World& world) {
           const bool is_first = world.rank() == 0, is_last = world.rank() + 1 == size;
           {
             Engine engine(tiny(), 0, world);
@@ -169,7 +171,7 @@ TEST(Failure, OfAPromptIsTheSameOnAllRanks) {
   bad.request.prompts = {"a \xff cat"};  // resolve() would refuse it
   comm::run_ranks_as_threads(
       2,
-      [&](comm::World world) {
+      [&](const comm::World& world) {
         Engine engine(tiny(), kNoLimit, world);
         EXPECT_TRUE(outcome(engine, bad, way.layout(good)).starts_with("2 [prompt] ")) << world.rank();
         EXPECT_EQ(outcome(engine, good, way.layout(good)), "");

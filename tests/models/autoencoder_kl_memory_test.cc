@@ -62,7 +62,7 @@ Peaks peaks(const AutoencoderKLDecoder& decoder, int64_t side, int64_t ranks, co
             peak_bytes([&] { decoder.decode(z.narrow(2, rows.begin, rows.length), tokens); });
       },
       comm::Wire::kShared, std::chrono::minutes(5));
-  comm::run_ranks_as_threads(1, [&](comm::World /*world*/) {
+  comm::run_ranks_as_threads(1, [&](const comm::World& /*world*/) {
     nn::Tokens tokens(grid);
     tokens.limit_convolutions(blocks);
     peaks.alone = peak_bytes([&] { decoder.decode(z, tokens); });

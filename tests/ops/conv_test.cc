@@ -127,7 +127,7 @@ TEST(ConvMemory, IsThatOfABlock) {
   const int64_t row = channels * size * 4;
   EXPECT_GE(bytes_beside({}), size * row);
   EXPECT_LE(bytes_beside({.rows = 8}), (10 + 8 + 2) * row);  // the copy, and what comes of it
-  EXPECT_LE(bytes_beside({.bytes = 16 * row}), 2 * (16 + 2) * row);
+  EXPECT_LE(bytes_beside({.bytes = 16 * row}), int64_t{2} * (16 + 2) * row);
 }
 
 TEST(ConvMemory, OfAPointwiseConvolutionIsItsInputs) {

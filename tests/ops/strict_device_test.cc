@@ -19,7 +19,7 @@ int64_t operations_of(const std::function<void()>& work) {
 
 TEST(OperationsOnAStrictDevice, AttentionInPartsKeepsNoScores) {
   constexpr int64_t kQueries = 500, kKeys = 700, kHeads = 4;
-  for (const auto& [depth, key_heads] : {std::pair(8, 4), {7, 4}, {8, 2}}) {
+  for (const auto& [depth, key_heads] : {std::pair<int64_t, int64_t>(8, 4), {7, 4}, {8, 2}}) {
     for (const auto& [dtype, tolerance] : {std::pair(at::kFloat, 1e-5), {at::kBFloat16, 1e-2}}) {
       const auto draw = [&, dtype = dtype](int64_t tokens, int64_t width) {
         return at::randn({2, tokens, width}).to(dtype);
@@ -35,7 +35,7 @@ TEST(OperationsOnAStrictDevice, AttentionInPartsKeepsNoScores) {
       for (const auto& [begin, end] : {std::pair(400, 700), {0, 0}, {0, 123}, {123, 400}})
         parts.add(k_there.narrow(1, begin, end - begin), v_there.narrow(1, begin, end - begin));
       const at::Tensor result = parts.result();
-      const int64_t scores = 4 * 2 * kHeads * kQueries * 123;  // bytes, of the smallest part
+      const int64_t scores = int64_t{4} * 2 * kHeads * kQueries * 123;  // bytes, of the smallest part
       EXPECT_LT(traffic.most_bytes - before, scores);
       EXPECT_EQ(result.scalar_type(), dtype);
       EXPECT_LE(relative_error(result.cpu().to(at::kFloat), expected), tolerance)

@@ -175,8 +175,8 @@ TEST_F(CheckpointTest, NamesPartsOfAFile) {
   const TensorEntry& whole = file->header().tensors.at("all");
   TensorEntry rows = whole, turned = whole;
   rows.shape = {2, 4};
-  rows.begin += 2 * 4 * sizeof(float);
-  rows.end = rows.begin + 2 * 4 * sizeof(float);
+  rows.begin += 8 * sizeof(float);
+  rows.end = rows.begin + 8 * sizeof(float);
   turned.shape = {4, 6};
   Checkpoint checkpoint(file, {{"rows", {rows}}, {"turned", {turned, /*is_transposed=*/true}}});
   EXPECT_EQ(checkpoint.keys(), (std::vector<std::string>{"rows", "turned"}));

@@ -20,6 +20,7 @@ SafetensorsHeader header(const std::vector<std::pair<std::string, std::vector<in
 
 std::vector<std::string> names(const std::map<std::string, NamedTensor>& part) {
   std::vector<std::string> result;
+  result.reserve(part.size());
   for (const auto& [name, tensor] : part) result.push_back(name);
   return result;
 }

@@ -107,6 +107,7 @@ class Network {
 
   at::Tensor of_samples(const std::vector<int64_t>& prompt_of, const std::string& name) const {
     std::vector<at::Tensor> all;
+    all.reserve(prompt_of.size());
     for (const int64_t i : prompt_of) all.push_back(problem_.prompts.at(static_cast<size_t>(i)).at(name));
     return at::stack(all);
   }
