@@ -225,14 +225,16 @@ def a_stopped_rank_ends_the_run(box):
 
 @test
 def a_rank_without_memory_ends_the_run(box):
-    # Enough for steps, and for oneDNN, which does not outlive the lack of some bytes; the decoder needs more.
-    run = start_long_run(box, "--height", "1024", "--width", "1024", "--no-resolution-binning", steps="20",
-                         method=("--data-parallel-degree", "2"), images="2")
-    limit = address_space(run.ranks[1]) + (32 << 20)
+    # After a step, whose kernels are made: oneDNN calls address 0 when there is no room for a kernel's code. Each further
+    # step asks for blocks so large that each is mapped anew.
+    run = start_long_run(box, "--height", "512", "--width", "512", "--no-resolution-binning",
+                         method=("--data-parallel-degree", "2"), images="256")
+    limit = address_space(run.ranks[1])
     resource.prlimit(run.ranks[1], resource.RLIMIT_AS, (limit, limit))
     code, out, lines = run.finish()
     assert code == 4 and out == "", (code, out, lines)
     assert len(lines) == 1 and "[rank 1] failed " in lines[0] and "not enough memory" in lines[0], lines
+    assert " at step " in lines[0], lines
     assert box.files() == []
 
 
