@@ -36,6 +36,8 @@ Examples:
     tessera generate "a red star on a white background" --output-type latent -o star.safetensors
   Four ranks on this host, each with two threads:
     tessera generate "a red star on a white background" --use-cfg-parallel --ulysses-degree 2 --threads 2
+  Two ranks with displaced patches (DistriFusion), of the model in the form of Stable Diffusion XL:
+    tessera generate "a red star on a white background" --model shapes-xl --displaced-patch-degree 2
   Ranks that another launcher starts, on one host or several (torchrun, mpirun, srun):
     torchrun --no-python --nproc-per-node 2 tessera generate "a red star on a white background" --use-cfg-parallel)";
 
@@ -45,7 +47,7 @@ not (exit code 3).)";
 
 constexpr const char* kMeshFooter =
     R"(Prints which ranks form the groups of each axis, and the place of each rank on every axis. Axes from the
-fastest: tp, ulysses, ring, pp, cfg, dp; a replica is all ranks that paint the same pictures together. With a
+fastest: tp, tp2, ulysses, ring, displaced, pp, cfg, dp; a replica is all ranks that paint the same pictures together. With a
 model also what each rank does and holds of it.
 
 Examples:
@@ -58,7 +60,10 @@ const Fields<MeshArguments>& mesh_fields() {
   using M = MeshArguments;
   static const Fields<M> fields = {
       plain_field(&M::world, {"world", "How many ranks there are [the product of the degrees]", "", "N", 1}),
-      plain_field(&M::model, model_info()), plain_field(&M::json, {"json", "Print JSON", ""})};
+      plain_field(&M::model,
+                  {"model", "Folder in diffusers' format, or a model that ships: shapes, shapes-xl", "Model",
+                   "FOLDER"}),
+      plain_field(&M::json, {"json", "Print JSON", ""})};
   return fields;
 }
 

@@ -1,7 +1,9 @@
 #include "cli/find_model.h"
 
+#include <algorithm>
 #include <cstdlib>
 
+#include "cli/nearest_word.h"
 #include "core/error.h"
 
 namespace tessera::cli {
@@ -23,6 +25,21 @@ std::vector<fs::path> model_folders() {
   return folders;
 }
 
+// Names of the models in these folders.
+std::vector<std::string> names_in(const std::vector<fs::path>& folders) {
+  std::vector<std::string> names;
+  std::error_code code;
+  for (const fs::path& folder : folders) {
+    for (const fs::directory_entry& each : fs::directory_iterator(folder, code)) {
+      if (fs::exists(each.path() / "model_index.json", code))
+        names.push_back(each.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
 }  // namespace
 
 fs::path find_model(const std::optional<std::string>& name) {
@@ -34,7 +51,11 @@ fs::path find_model(const std::optional<std::string>& name) {
     fs::path candidate = folder / name.value_or(kDefaultModel);
     if (fs::exists(candidate / "model_index.json", code)) return candidate;
   }
-  if (name) return *name;
+  if (name) {
+    if (const auto nearest = nearest_word(*name, names_in(folders)))
+      input_error(*name, "no such folder, and no model that ships; did you mean {}?", *nearest);
+    return *name;
+  }
   input_error(field("model"), "the model '{}' is not in {}; name a folder, or set TESSERA_MODELS",
               kDefaultModel, fmt::join(std::vector<std::string>(folders.begin(), folders.end()), ", "));
 }
@@ -48,6 +69,8 @@ ModelFiles find_model_files(const std::optional<std::string>& model,
     if (config) usage_error(field("config"), "is for a {} that is one .safetensors file", field("model"));
     return {find_model(model)};
   }
+  std::error_code code;
+  if (!fs::exists(path, code)) input_error(path.string(), "no such file");
   if (!config) {
     usage_error(
         field("config"),
@@ -55,7 +78,12 @@ ModelFiles find_model_files(const std::optional<std::string>& model,
         "its model; weights there are not read",
         path.string());
   }
-  return {find_model(config), path};
+  const fs::path folder = find_model(config);
+  if (!fs::exists(folder / "model_index.json", code)) {
+    input_error(folder.string(), "{}; {} wants a folder in diffusers' format, with configs and tokenizers",
+                fs::exists(folder, code) ? "holds no model_index.json" : "no such folder", field("config"));
+  }
+  return {folder, path};
 }
 
 }  // namespace tessera::cli

@@ -9,7 +9,9 @@
 namespace tessera::cli {
 
 FieldInfo model_info() {
-  return {"model", "Checkpoint in diffusers' format, or one .safetensors file [the model that ships]",
+  return {"model",
+          "Folder in diffusers' format, one .safetensors file, or a model that ships: shapes [default], "
+          "shapes-xl",
           "Model", "PATH"};
 }
 

@@ -89,6 +89,11 @@ def text_that_is_not_utf8(box):
 def no_checkpoint(box):
     box.refuse(3, "[--model] no such folder", "generate", "a cat", "--model", "")
     box.refuse(3, "no such folder", "generate", "a cat", "--model", "nowhere")
+    box.refuse(3, "did you mean shapes-xl?", "generate", "a cat", "--model", "shapes_xl")
+    box.refuse(3, "[nowhere.safetensors] no such file", "generate", "a cat", "--model", "nowhere.safetensors")
+    single = ["generate", "a cat", "--model", MODEL / "vae" / "diffusion_pytorch_model.safetensors", "--config"]
+    box.refuse(3, "[nowhere] no such folder; --config wants", *single, "nowhere")
+    box.refuse(3, "holds no model_index.json; --config wants", *single, MODEL / "vae")
     box.refuse(3, "no such folder", "models", "no/where")
     (box.folder / "empty").mkdir()
     box.refuse(3, "model_index.json", "generate", "a cat", "--model", "empty")
