@@ -49,9 +49,9 @@ std::function<void()> denoiser_work(const std::filesystem::path& model, const mo
     for (models::Conditioning& prompt : prompts) prompt[models::kPooled] = at::randn({pooled});
   }
   parallel::Ranks alone;
-  const models::Canvas canvas{height / 8, width / 8, 8};
+  const models::LatentShape latent_shape{height / 8, width / 8, 8};
   const auto stage = std::make_shared<engine::DenoiserStage>(*denoiser, shape, prompts,
-                                                             std::vector<int64_t>{0, 1}, canvas, alone);
+                                                             std::vector<int64_t>{0, 1}, latent_shape, alone);
   const at::Tensor z = at::randn({2, shape.latent_channels, height / 8, width / 8});
   const models::Timestep timestep{500.0, at::full({1}, 500.0)};
   // Each work is a step of its own.

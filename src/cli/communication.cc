@@ -2,11 +2,11 @@
 
 namespace tessera::cli {
 
-void Communication::add(const comm::Operation& operation, std::chrono::nanoseconds under_way,
+void Communication::add(const comm::Collective& collective, std::chrono::nanoseconds under_way,
                         std::chrono::nanoseconds waited) {
-  Sum& sum = sums_[{std::string(operation.axis), std::string(operation.name)}];
+  Sum& sum = sums_[{std::string(collective.axis), std::string(collective.name)}];
   ++sum.count;
-  sum.bytes += operation.bytes;
+  sum.bytes += collective.bytes;
   sum.under_way += under_way;
   sum.waited += waited;
 }

@@ -13,7 +13,7 @@ namespace tessera::cli {
 
 class Communication {
  public:
-  void add(const comm::Operation& operation, std::chrono::nanoseconds under_way,
+  void add(const comm::Collective& collective, std::chrono::nanoseconds under_way,
            std::chrono::nanoseconds waited);
 
   // [{`axis`, `operation`, `count`, `bytes` sent by this rank, `seconds` under way, `waited_seconds` of which

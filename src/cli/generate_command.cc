@@ -12,7 +12,7 @@
 
 #include "cli/field_options.h"
 #include "cli/find_model.h"
-#include "cli/painting.h"
+#include "cli/job.h"
 #include "cli/report.h"
 #include "comm/collectives.h"
 #include "comm/nccl.h"
@@ -64,36 +64,36 @@ void silence_libtorch() {
   if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 3;  // fatal ones
 }
 
-// The painting on the device of the rank with this number on its host.
-Painting on_own_device(Painting painting, int64_t local_rank) {
-  at::Device& device = painting.settings.request.device;
+// The job on the device of the rank with this number on its host.
+Job on_local_device(Job job, int64_t local_rank) {
+  at::Device& device = job.settings.request.device;
   device = use_device(device, local_rank);
-  return painting;
+  return job;
 }
 
-int run_alone(const Painting& painting) {
-  set_threads(painting.arguments.run.threads, 1);
+int run_alone(const Job& job) {
+  set_threads(job.arguments.run.threads, 1);
   comm::World world;
   launch::RankStatus status;
-  paint(on_own_device(painting, 0), world, status, launch::interrupted);
+  run_job(on_local_device(job, 0), world, status, launch::interrupted);
   return 0;
 }
 
-int run_on_own_ranks(const Painting& painting, const std::vector<std::string>& words) {
-  if (painting.ranks() > kMostRanks)
-    usage_error("--nproc", "{} ranks on one host, at most {}", painting.ranks(), kMostRanks);
+int run_on_local_ranks(const Job& job, const std::vector<std::string>& words) {
+  if (job.ranks() > kMostRanks)
+    usage_error("--nproc", "{} ranks on one host, at most {}", job.ranks(), kMostRanks);
   comm::Rendezvous common;
   common.interface = "lo";
-  common = with_options(common, painting.arguments.messages);  // so that errors come before there are ranks
-  const launch::Launched launched = launch::launch_ranks(painting.ranks(), common.timeout, words);
+  common = with_options(common, job.arguments.messages);  // so that errors come before there are ranks
+  const launch::Launched launched = launch::launch_ranks(job.ranks(), common.timeout, words);
   if (launched.failure.exit_code == 0) return 0;
-  for (const std::string& path : painting.outputs) remove_unfinished_file(path, launched.file_token);
-  for (const auto& file : {painting.arguments.run.report, painting.arguments.run.trace}) {
+  for (const std::string& path : job.outputs) remove_unfinished_file(path, launched.file_token);
+  for (const auto& file : {job.arguments.run.report, job.arguments.run.trace}) {
     if (file) remove_unfinished_file(*file, launched.file_token);
   }
   // A bar may stand on the terminal.
   if (::isatty(STDERR_FILENO) == 1) launch::say("\r\033[K");
-  return launch::tell(launched.failure, option_name);
+  return launch::print_failure(launched.failure, option_name);
 }
 
 const GenerateArguments& require_generate(const Command& command) {
@@ -151,34 +151,34 @@ ModelFiles files_of(const GenerateArguments& arguments) {
   return find_model_files(arguments.run.model, arguments.run.config);
 }
 
-// On all ranks: the painting of rank 0's command line, planned from the same model by the same program.
-Painting agree(const std::vector<std::string>& words, const comm::Group& world) {
+// On all ranks: the job of rank 0's command line, planned from the same model by the same program.
+Job agree(const std::vector<std::string>& words, const comm::Group& world) {
   if (world.rank == 0) {
-    Painting painting;
+    Job job;
     try {
       GenerateArguments arguments = require_generate(parse_arguments(words));
-      painting = plan_painting(arguments, world.size);
-      require_outputs(painting);
-      arguments.request = painting.settings.request;
+      job = plan_job(arguments, world.size);
+      require_outputs(job);
+      arguments.request = job.settings.request;
       comm::broadcast_bytes(write_arguments(arguments), 0, world);
     } catch (...) {
       const launch::Failure failure = launch::current_failure();
       comm::broadcast_bytes(kFailed + std::to_string(failure.exit_code), 0, world);
       throw;
     }
-    require_same_fingerprints(files_of(painting.arguments), "", world);
-    return painting;
+    require_same_fingerprints(files_of(job.arguments), "", world);
+    return job;
   }
   const GenerateArguments arguments = read_request(comm::broadcast_bytes({}, 0, world));
-  Painting painting;
+  Job job;
   std::string refusal;
   try {
-    painting = plan_painting(arguments, world.size);
+    job = plan_job(arguments, world.size);
   } catch (const Error& error) {
     refusal = error.message();
   }
   require_same_fingerprints(files_of(arguments), refusal, world);
-  return painting;
+  return job;
 }
 
 // Options of messages by this rank's own words. When these are wrong, rank 0 will say so to all.
@@ -192,8 +192,8 @@ MessageOptions own_message_options(const std::vector<std::string>& words) {
 
 // Joins the others and paints. `may_pin`: nobody has chosen cores for this rank. Throws what befalls this
 // rank.
-void paint_as_rank(const std::vector<std::string>& words, comm::Rendezvous place, launch::RankStatus& status,
-                   const std::function<bool()>& cancelled, bool may_pin) {
+void run_as_rank(const std::vector<std::string>& words, comm::Rendezvous place, launch::RankStatus& status,
+                 const std::function<bool()>& cancelled, bool may_pin) {
   silence_libtorch();
   if (place.local_world_size == place.world_size) place.interface = "lo";
   place = with_options(place, own_message_options(words));
@@ -202,10 +202,10 @@ void paint_as_rank(const std::vector<std::string>& words, comm::Rendezvous place
   status.joined();
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
-  const Painting painting = agree(words, world.group(all, "world"));
-  set_threads(painting.arguments.run.threads, place.local_world_size);
+  const Job job = agree(words, world.group(all, "world"));
+  set_threads(job.arguments.run.threads, place.local_world_size);
   if (may_pin) pin_rank(place);
-  paint(on_own_device(painting, place.local_rank), world, status, cancelled);
+  run_job(on_local_device(job, place.local_rank), world, status, cancelled);
   launch::flush_output();
 }
 
@@ -213,9 +213,9 @@ void paint_as_rank(const std::vector<std::string>& words, comm::Rendezvous place
 
 int run_generate(const GenerateArguments& arguments, const std::vector<std::string>& words,
                  std::optional<int64_t> world_size) {
-  const Painting painting = plan_painting(arguments, world_size);
-  require_outputs(painting);
-  return painting.ranks() == 1 ? run_alone(painting) : run_on_own_ranks(painting, words);
+  const Job job = plan_job(arguments, world_size);
+  require_outputs(job);
+  return job.ranks() == 1 ? run_alone(job) : run_on_local_ranks(job, words);
 }
 
 // Both end without the cleaning up that would wait for other ranks.
@@ -227,14 +227,14 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
   comm::prepare_nccl();
   try {
     // A launcher may have chosen cores for its ranks already.
-    paint_as_rank(
+    run_as_rank(
         words, place, status, [] { return false; }, launch::all_cores_allowed());
   } catch (const RefusedByFirst& refused) {
     exit_code = refused.exit_code;
   } catch (...) {
     launch::Failure failure = launch::current_failure();
     failure.message = fmt::format("[rank {}] {}, {}", place.rank, failure.message, status.place());
-    exit_code = launch::tell(failure, option_name);
+    exit_code = launch::print_failure(failure, option_name);
   }
   ::_exit(exit_code);
 }
@@ -245,7 +245,7 @@ void run_generate_as_worker(const std::vector<std::string>& words, const launch:
   comm::prepare_nccl();
   try {
     const int64_t rank = worker.rendezvous.rank;
-    paint_as_rank(
+    run_as_rank(
         words, worker.rendezvous, status, [&] { return worker.statuses->must_end(rank); }, /*may_pin=*/true);
   } catch (const RefusedByFirst&) {
     const launch::Failure failure{static_cast<int>(ErrorKind::kPeer), "rank 0 refused the request", 0};

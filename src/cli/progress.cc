@@ -11,7 +11,7 @@
 namespace tessera::cli {
 namespace {
 
-using engine::Stage;
+using engine::Phase;
 
 std::string duration(double seconds) {
   if (seconds < 100) return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 2 : 1);
@@ -48,9 +48,9 @@ Progress::~Progress() {
 engine::Observer Progress::observer() {
   engine::Observer observer;
   if (quiet_) return observer;
-  observer.started = [this](Stage stage) { started(stage); };
-  observer.finished = [this](Stage stage, double seconds) { finished(stage, seconds); };
-  observer.progressed = [this](Stage stage, int64_t done, int64_t total) { progressed(stage, done, total); };
+  observer.started = [this](Phase phase) { started(phase); };
+  observer.finished = [this](Phase phase, double seconds) { finished(phase, seconds); };
+  observer.progressed = [this](Phase phase, int64_t done, int64_t total) { progressed(phase, done, total); };
   return observer;
 }
 
@@ -66,21 +66,21 @@ void Progress::summary(const engine::Seconds& seconds) {
                    duration(seconds.decode)));
 }
 
-void Progress::started(Stage stage) {
+void Progress::started(Phase phase) {
   stage_start_ = std::chrono::steady_clock::now();
-  if (terminal_) draw(fmt::format("{} ...", engine::stage_name(stage)));
+  if (terminal_) draw(fmt::format("{} ...", engine::phase_name(phase)));
 }
 
-void Progress::finished(Stage stage, double seconds) {
-  if (!terminal_) line(fmt::format("{:<18} {}", engine::stage_name(stage), duration(seconds)));
+void Progress::finished(Phase phase, double seconds) {
+  if (!terminal_) line(fmt::format("{:<18} {}", engine::phase_name(phase), duration(seconds)));
 }
 
-void Progress::progressed(Stage stage, int64_t done, int64_t total) {
+void Progress::progressed(Phase phase, int64_t done, int64_t total) {
   if (!terminal_) return;
   const double passed =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - stage_start_).count();
   const double each = passed / static_cast<double>(done);
-  draw(fmt::format("{} {} {}/{}  {} each, {} left", engine::stage_name(stage), bar(done, total), done, total,
+  draw(fmt::format("{} {} {}/{}  {} each, {} left", engine::phase_name(phase), bar(done, total), done, total,
                    duration(each), duration(each * static_cast<double>(total - done))));
 }
 

@@ -1,4 +1,4 @@
-// What a person sees on stderr during a run: a bar on a terminal, one line per stage otherwise.
+// What a person sees on stderr during a run: a bar on a terminal, one line per phase otherwise.
 #pragma once
 
 #include <chrono>
@@ -29,9 +29,9 @@ class Progress {
   const std::vector<std::string>& warnings() const { return warnings_; }  // so far
 
  private:
-  void started(engine::Stage stage);
-  void finished(engine::Stage stage, double seconds);
-  void progressed(engine::Stage stage, int64_t done, int64_t total);
+  void started(engine::Phase phase);
+  void finished(engine::Phase phase, double seconds);
+  void progressed(engine::Phase phase, int64_t done, int64_t total);
   void draw(const std::string& text);
   void erase();
 

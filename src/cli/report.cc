@@ -33,8 +33,8 @@ OrderedJson settings_json(const engine::Settings& settings, const engine::Model&
   if (!request.scheduler) request.scheduler = settings.scheduler;
   json.update(write_fields(engine::request_fields(), request));
   json["scheduler_class"] = settings.scheduler;
-  json["painted_height"] = settings.painted_height;
-  json["painted_width"] = settings.painted_width;
+  json["model_height"] = settings.model_height;
+  json["model_width"] = settings.model_width;
   json["threads"] = at::get_num_threads();
   json["version"] = TESSERA_VERSION;
   if (parallel::Mesh(layout.sizes).world_size() > 1 || layout.patches > 1)

@@ -62,7 +62,7 @@ int run(const std::vector<std::string>& arguments) noexcept {
     launch::flush_output();
     return exit_code;
   } catch (...) {
-    return launch::tell(launch::current_failure(), option_name);
+    return launch::print_failure(launch::current_failure(), option_name);
   }
 }
 

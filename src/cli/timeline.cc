@@ -33,11 +33,11 @@ void Timeline::add(const std::string& name, int64_t track, Clock::time_point beg
                      {"args", std::move(arguments)}});
 }
 
-void Timeline::add_operation(const comm::Operation& operation, std::chrono::nanoseconds under_way,
-                             std::chrono::nanoseconds waited) {
+void Timeline::add_collective(const comm::Collective& collective, std::chrono::nanoseconds under_way,
+                              std::chrono::nanoseconds waited) {
   const auto now = Clock::now();
-  const std::string name = fmt::format("{} ({})", operation.name, operation.axis);
-  add(name, kMessages, now - under_way, now, {{"bytes", operation.bytes}});
+  const std::string name = fmt::format("{} ({})", collective.name, collective.axis);
+  add(name, kMessages, now - under_way, now, {{"bytes", collective.bytes}});
   add("wait: " + name, kWork, now - waited, now, ordered_json::object());
 }
 
@@ -48,11 +48,11 @@ void Timeline::add_compute(int64_t step, int64_t first_patch, int64_t patches, C
   add(fmt::format("step {}, {}", step, which), kWork, begin, end, {{"step", step}});
 }
 
-void Timeline::add_stage(engine::Stage stage, double seconds) {
-  if (stage == engine::Stage::kDenoise) return;  // its steps are there
+void Timeline::add_phase(engine::Phase phase, double seconds) {
+  if (phase == engine::Phase::kDenoise) return;  // its steps are there
   const auto now = Clock::now();
   const auto duration = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  add(engine::stage_name(stage), kWork, now - duration, now, ordered_json::object());
+  add(engine::phase_name(phase), kWork, now - duration, now, ordered_json::object());
 }
 
 }  // namespace tessera::cli

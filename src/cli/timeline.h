@@ -19,11 +19,11 @@ class Timeline {
   // The timeline's zero is the time of its making: ranks make theirs when they have just met.
   explicit Timeline(int64_t rank);
 
-  void add_operation(const comm::Operation& operation, std::chrono::nanoseconds under_way,
-                     std::chrono::nanoseconds waited);  // that ends now
+  void add_collective(const comm::Collective& collective, std::chrono::nanoseconds under_way,
+                      std::chrono::nanoseconds waited);  // that ends now
   void add_compute(int64_t step, int64_t first_patch, int64_t patches, Clock::time_point begin,
                    Clock::time_point end);
-  void add_stage(engine::Stage stage, double seconds);  // that ends now
+  void add_phase(engine::Phase phase, double seconds);  // that ends now
 
   const nlohmann::ordered_json& events() const { return events_; }
 

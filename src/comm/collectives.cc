@@ -26,10 +26,10 @@ Pending::Pending(const Group& group, std::string_view name, std::vector<Message>
                  std::vector<Message> receives, Posting posting)
     : hooks_(group.hooks),
       axis_(group.axis),
-      operation_{.axis = {}, .name = name, .bytes = bytes_of(sends)},
+      collective_{.axis = {}, .name = name, .bytes = bytes_of(sends)},
       start_(std::chrono::steady_clock::now()) {
-  operation_.axis = axis_;
-  if (hooks_ && hooks_->began) hooks_->began(operation_);
+  collective_.axis = axis_;
+  if (hooks_ && hooks_->began) hooks_->began(collective_);
   exchange_ = group.transport->post(std::move(sends), std::move(receives), posting);
 }
 
@@ -37,10 +37,10 @@ Pending::Pending(const Group& group, std::string_view name, int64_t bytes,
                  const std::function<std::unique_ptr<Exchange>(Transport&)>& post)
     : hooks_(group.hooks),
       axis_(group.axis),
-      operation_{.axis = {}, .name = name, .bytes = bytes},
+      collective_{.axis = {}, .name = name, .bytes = bytes},
       start_(std::chrono::steady_clock::now()) {
-  operation_.axis = axis_;
-  if (hooks_ && hooks_->began) hooks_->began(operation_);
+  collective_.axis = axis_;
+  if (hooks_ && hooks_->began) hooks_->began(collective_);
   exchange_ = post(*group.transport);
 }
 
@@ -50,8 +50,8 @@ void Pending::wait() {
   const auto begin = std::chrono::steady_clock::now();
   exchange->wait();
   const auto end = std::chrono::steady_clock::now();
-  operation_.axis = axis_;  // the text may have moved with this
-  if (hooks_ && hooks_->ended) hooks_->ended(operation_, end - start_, end - begin);
+  collective_.axis = axis_;  // the text may have moved with this
+  if (hooks_ && hooks_->ended) hooks_->ended(collective_, end - start_, end - begin);
 }
 
 void connect(const Group& group, at::Device device, Posting posting) {
@@ -247,8 +247,8 @@ void require_alive(const Group& group) {
   if (group.transport) group.transport->require_alive();
 }
 
-void settle(const Group& group) {
-  if (group.transport) group.transport->settle();
+void synchronize(const Group& group) {
+  if (group.transport) group.transport->synchronize();
 }
 
 }  // namespace tessera::comm

@@ -38,9 +38,9 @@ class Pending {
   void wait();
 
  private:
-  std::shared_ptr<OperationHooks> hooks_;
+  std::shared_ptr<CollectiveHooks> hooks_;
   std::string axis_;
-  Operation operation_;
+  Collective collective_;
   std::chrono::steady_clock::time_point start_;
   std::unique_ptr<Exchange> exchange_;
 };
@@ -92,6 +92,6 @@ void require_alive(const Group& group);
 
 // Returns when all that was waited for has arrived, in this group and all others: on a device, wait() alone
 // does not stop this thread. Any rank may call it at any time.
-void settle(const Group& group);
+void synchronize(const Group& group);
 
 }  // namespace tessera::comm

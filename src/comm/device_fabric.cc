@@ -74,7 +74,7 @@ class UnderWay {
     lost(peer, error);
   }
 
-  void settle() {
+  void synchronize() {
     while (true) {
       require_alive();
       std::optional<Operating> first;
@@ -236,7 +236,7 @@ class DeviceTransport : public Transport {
   }
 
   void require_alive() override { under_way_->require_alive(); }
-  void settle() override { under_way_->settle(); }
+  void synchronize() override { under_way_->synchronize(); }
 
  private:
   using Communicator = c10::intrusive_ptr<c10d::Backend>;

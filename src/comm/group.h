@@ -13,7 +13,7 @@
 namespace tessera::comm {
 
 class Transport;
-struct OperationHooks;
+struct CollectiveHooks;
 
 struct Group {
   int64_t rank = 0;  // this rank's place in the group
@@ -21,7 +21,7 @@ struct Group {
   std::string axis = {};            // for reports: "tp", "ulysses", ...
   std::vector<int64_t> ranks = {};  // the members' numbers in the world, by their place in the group
   std::shared_ptr<Transport> transport = {};  // none in a group of one
-  std::shared_ptr<OperationHooks> hooks = {};
+  std::shared_ptr<CollectiveHooks> hooks = {};
 
   // This rank's part of `total` things, and that of every rank.
   Range part(int64_t total) const { return split_evenly(total, rank, size); }

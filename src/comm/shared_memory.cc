@@ -79,10 +79,10 @@ class Channel {
 
   // What this rank sent is not to be waited for; what the peer sent is forgotten, up to where it gives up
   // too.
-  void give_up() { send(kGivesUp, std::span<const std::byte>()); }
-  void forget() {
+  void abort() { send(kGivesUp, std::span<const std::byte>()); }
+  void reset() {
     wait_until([&] {
-      while (!gave_up_ && take()) {
+      while (!gave_up_ && take_next()) {
       }
       return gave_up_;
     });
@@ -107,7 +107,7 @@ class Channel {
   }
 
   // Takes what has come, in order, for whichever tag.
-  bool take() {
+  bool take_next() {
     const std::optional<QueueEntry> entry = reader_->next();
     if (!entry) return false;
     if (entry->tag == kGivesUp) {
@@ -122,7 +122,7 @@ class Channel {
 
   void wait_until_arrived(const Stream& stream, int64_t number) {
     wait_until([&] {
-      while (stream.came <= number && !gave_up_ && take()) {
+      while (stream.came <= number && !gave_up_ && take_next()) {
       }
       if (stream.came <= number && gave_up_)
         throw PeerError(peer_, "gave up what it was doing, because it or another rank failed");
@@ -254,10 +254,10 @@ class SharedFabric : public Fabric {
     for (const auto& [peer, channel] : channels_->channels) channel->require_connected();
     if (others_) others_->require_alive();
   }
-  bool give_up() override {
+  bool abort() override {
     if (others_) return false;
-    for (const auto& [peer, channel] : channels_->channels) channel->give_up();
-    for (const auto& [peer, channel] : channels_->channels) channel->forget();
+    for (const auto& [peer, channel] : channels_->channels) channel->abort();
+    for (const auto& [peer, channel] : channels_->channels) channel->reset();
     return true;
   }
   void trim() override {

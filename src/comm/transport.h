@@ -61,7 +61,7 @@ class Transport {
   virtual void require_alive() {}
   // Returns when all messages that were waited for have arrived, of all groups: on a device, to wait for a
   // message only queues what follows behind it. Throws as Exchange::wait() does.
-  virtual void settle() {}
+  virtual void synchronize() {}
 };
 
 // Throws Error(kPeer): "[rank 3] lost: ...", by which whoever watches all ranks knows which one to blame.
@@ -79,22 +79,22 @@ class Fabric {
   // connection: for whoever waits for what does not go through this fabric. From any thread.
   virtual void require_alive() = 0;
   // See World.
-  virtual bool give_up() { return false; }
+  virtual bool abort() { return false; }
   virtual void trim() {}
 };
 
 // One collective, as its rank saw it.
-struct Operation {
+struct Collective {
   std::string_view axis;  // of the group: "tp", "ulysses", ...
   std::string_view name;  // "all_reduce", "all_to_all", ...
   int64_t bytes = 0;      // that this rank sends
 };
 
 // Sees every operation of a rank: reports, timelines and fault tests hang here. Each may be empty.
-struct OperationHooks {
-  std::function<void(const Operation&)> began;  // when it is posted
+struct CollectiveHooks {
+  std::function<void(const Collective&)> began;  // when it is posted
   // When it is over: how long it was under way, and how much of that this rank stood waiting.
-  std::function<void(const Operation&, std::chrono::nanoseconds under_way, std::chrono::nanoseconds waited)>
+  std::function<void(const Collective&, std::chrono::nanoseconds under_way, std::chrono::nanoseconds waited)>
       ended;
 };
 

@@ -52,13 +52,13 @@ class World {
   Group group(const std::vector<int64_t>& ranks, const std::string& axis);
 
   // Replaces the hooks and returns those before.
-  OperationHooks set_hooks(OperationHooks hooks) { return std::exchange(*hooks_, std::move(hooks)); }
+  CollectiveHooks set_hooks(CollectiveHooks hooks) { return std::exchange(*hooks_, std::move(hooks)); }
 
   // Gives up all messages that are under way, after something has failed on this rank: the others, whatever
   // they wait for, get Error(kPeer) that names it, and have to call this too. Returns when all ranks have;
   // then the world is as if nothing had been sent. False, at once, where the ranks are connected by what
   // cannot do that: anything but memory.
-  bool give_up() { return size_ == 1 || fabric_->give_up(); }
+  bool abort() { return size_ == 1 || fabric_->abort(); }
   // Gives memory back that no message has needed since the last time.
   void trim() {
     if (fabric_) fabric_->trim();
@@ -71,13 +71,13 @@ class World {
   int64_t size_ = 1;
   std::shared_ptr<Fabric> fabric_;
   std::shared_ptr<Groups> groups_ = std::make_shared<Groups>();
-  std::shared_ptr<OperationHooks> hooks_ = std::make_shared<OperationHooks>();
+  std::shared_ptr<CollectiveHooks> hooks_ = std::make_shared<CollectiveHooks>();
 };
 
 // The hooks for as long as the object lives; then those before are back.
 class ScopedHooks {
  public:
-  ScopedHooks(World& world, OperationHooks hooks)
+  ScopedHooks(World& world, CollectiveHooks hooks)
       : world_(world), before_(world.set_hooks(std::move(hooks))) {}
   ~ScopedHooks() { world_.set_hooks(std::move(before_)); }
   ScopedHooks(const ScopedHooks&) = delete;
@@ -85,7 +85,7 @@ class ScopedHooks {
 
  private:
   World& world_;
-  OperationHooks before_;
+  CollectiveHooks before_;
 };
 
 }  // namespace tessera::comm

@@ -36,7 +36,7 @@ void remember(const std::string& name) {
   }
 }
 
-void forget(const std::string& name) {
+void unregister(const std::string& name) {
   for (Unfinished& slot : unfinished) {
     if (slot.ready && name == slot.name.data()) {
       slot.ready = false;
@@ -139,7 +139,7 @@ AtomicFile::~AtomicFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
   if (!temporary_.empty()) {
     ::unlink(temporary_.c_str());
-    forget(temporary_.string());
+    unregister(temporary_.string());
   }
 }
 
@@ -162,7 +162,7 @@ void AtomicFile::commit() {
   if (closed != 0) fail("write");
   if (temporary_.empty()) return;
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write");
-  forget(temporary_.string());
+  unregister(temporary_.string());
   temporary_.clear();
 }
 

@@ -16,11 +16,11 @@ LogSink set_log_sink(LogSink sink) {
   return std::exchange(current_sink(), std::move(sink));
 }
 
-Silence::Silence() {
+SuppressLog::SuppressLog() {
   ++silences;
 }
 
-Silence::~Silence() {
+SuppressLog::~SuppressLog() {
   --silences;
 }
 

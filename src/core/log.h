@@ -30,12 +30,12 @@ class ScopedLogSink {
 };
 
 // While it lives, nothing that this thread logs reaches the sink.
-class Silence {
+class SuppressLog {
  public:
-  Silence();
-  ~Silence();
-  Silence(const Silence&) = delete;
-  Silence& operator=(const Silence&) = delete;
+  SuppressLog();
+  ~SuppressLog();
+  SuppressLog(const SuppressLog&) = delete;
+  SuppressLog& operator=(const SuppressLog&) = delete;
 };
 
 void log_message(LogLevel level, const std::string& message);

@@ -11,8 +11,8 @@ void require_alike(const Settings& a, const Settings& b) {
   const auto require = [](bool same, const char* name) {
     if (!same) usage_error(field(name), "differs between requests that are to be painted in one batch");
   };
-  require(a.height == b.height && a.painted_height == b.painted_height, "height");
-  require(a.width == b.width && a.painted_width == b.painted_width, "width");
+  require(a.height == b.height && a.model_height == b.model_height, "height");
+  require(a.width == b.width && a.model_width == b.model_width, "width");
   require(a.steps == b.steps, "num_inference_steps");
   require(a.scheduler == b.scheduler && a.request.scheduler == b.request.scheduler, "scheduler");
   require(a.request.eta == b.request.eta, "eta");

@@ -96,7 +96,7 @@ std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, i
     if (tiled) {
       const at::Tensor whole = decode_tiled(decoder, z.narrow(0, i, 1), group, blocks);
       if (whole.defined()) images.push_back(to_image(resize_and_crop(whole, height, width)[0]));
-      if (observer.progressed) observer.progressed(Stage::kDecode, i + 1, z.size(0));
+      if (observer.progressed) observer.progressed(Phase::kDecode, i + 1, z.size(0));
       continue;
     }
     nn::Tokens tokens(cut, {.ring = group, .all = group});
@@ -110,7 +110,7 @@ std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, i
       const at::Tensor whole = gather_rows(to_pixels(rows), pixel_rows, group);
       if (whole.defined()) images.push_back(image_of(whole));
     }
-    if (observer.progressed) observer.progressed(Stage::kDecode, i + 1, z.size(0));
+    if (observer.progressed) observer.progressed(Phase::kDecode, i + 1, z.size(0));
   }
   return images;
 }

@@ -39,7 +39,7 @@ class Loop final : public parallel::PipelineStage {
     TESSERA_CHECK(cut().lines() * axis_.lines == z.size(axis_.dim), "{} lines for latents of {}",
                   cut().lines(), z.size(axis_.dim));
     for (int64_t patch = 0; patch < cut().patches; ++patch)
-      latents_.push_back(own_lines(z, {patch, 1}).contiguous());
+      latents_.push_back(local_lines(z, {patch, 1}).contiguous());
   }
 
   at::Tensor run() {
@@ -74,7 +74,7 @@ class Loop final : public parallel::PipelineStage {
     for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
       const size_t i = static_cast<size_t>(patch);
       at::Tensor& z = latents_[i];
-      const at::Tensor fresh = fresh_.defined() ? own_lines(fresh_, {patch, 1}) : at::Tensor();
+      const at::Tensor fresh = fresh_.defined() ? local_lines(fresh_, {patch, 1}) : at::Tensor();
       const at::Tensor own = prediction.narrow(axis_.dim, line, z.size(axis_.dim));
       line += z.size(axis_.dim);
       z = sampler().step(own, step, z, states_[i], fresh);
@@ -109,7 +109,7 @@ class Loop final : public parallel::PipelineStage {
     constexpr size_t kBehind = 1;
     under_way_.emplace_back(options_.device());
     const bool waits = wants_latents(step) || step + 1 == sampler().steps();
-    if (waits) comm::settle(ranks_.world);
+    if (waits) comm::synchronize(ranks_.world);
     while (!under_way_.empty() && (under_way_.front().is_reached() || waits || under_way_.size() > kBehind)) {
       wait_for(under_way_.front());
       under_way_.pop_front();
@@ -118,7 +118,7 @@ class Loop final : public parallel::PipelineStage {
       if (under_way_.empty() && wants_latents(step)) preview(step);
       start_ = std::chrono::steady_clock::now();
       if (observer_.progressed)
-        observer_.progressed(Stage::kDenoise, step + 1 - static_cast<int64_t>(under_way_.size()),
+        observer_.progressed(Phase::kDenoise, step + 1 - static_cast<int64_t>(under_way_.size()),
                              sampler().steps());
     }
   }
@@ -142,9 +142,9 @@ class Loop final : public parallel::PipelineStage {
     return times(cut().parts(patches, rank), axis_.lines);
   }
   // Of the latents of this rank's pictures: its lines of the patches, or as many as `rank` has.
-  at::Tensor own_lines(const at::Tensor& x, Range patches) const {
-    return parallel::take(x.narrow(0, pictures_.begin, pictures_.length), axis_.dim,
-                          lines(patches, work_.stage.sequence_rank()));
+  at::Tensor local_lines(const at::Tensor& x, Range patches) const {
+    return parallel::select_ranges(x.narrow(0, pictures_.begin, pictures_.length), axis_.dim,
+                                   lines(patches, work_.stage.sequence_rank()));
   }
   std::vector<int64_t> shape_of(Range patches, int64_t rank) const {
     std::vector<int64_t> shape = whole_;
@@ -262,7 +262,7 @@ class Loop final : public parallel::PipelineStage {
     shape[0] = pictures_.length;
     at::Tensor z = at::empty(shape, options_);
     for (int64_t rank = 0; rank < group.size; ++rank)
-      parallel::put(z, axis_.dim, lines(all, rank), parts[static_cast<size_t>(rank)]);
+      parallel::assign_ranges(z, axis_.dim, lines(all, rank), parts[static_cast<size_t>(rank)]);
     return z;
   }
 

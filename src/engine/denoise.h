@@ -1,6 +1,6 @@
 // The denoising loop. There is one, for one rank and for many.
 //
-// Legend: N pictures, n of them this rank's, C latent channels, h x w latent size (T frames of it for a
+// Shapes: N pictures, n of them this rank's, C latent channels, h x w latent size (T frames of it for a
 // video).
 #pragma once
 

@@ -23,25 +23,25 @@ std::optional<parallel::Displacement> displacement_of(const parallel::Layout& la
 }  // namespace
 
 parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape& shape,
-                       const models::Canvas& canvas) {
-  const parallel::Grid grid{canvas.latent_frames / shape.patch.frames,
-                            canvas.latent_height / shape.patch.rows,
-                            canvas.latent_width / shape.patch.columns};
+                       const models::LatentShape& latent_shape) {
+  const parallel::Grid grid{latent_shape.latent_frames / shape.patch.frames,
+                            latent_shape.latent_height / shape.patch.rows,
+                            latent_shape.latent_width / shape.patch.columns};
   return {grid, ranks.layout.axis, ranks.layout.patches, ranks.sequence.size, shape.row_unit};
 }
 
 DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::DenoiserShape& shape,
                              const std::vector<models::Conditioning>& prompts, std::vector<int64_t> prompt_of,
-                             const models::Canvas& canvas, const parallel::Ranks& ranks)
+                             const models::LatentShape& latent_shape, const parallel::Ranks& ranks)
     : denoiser_(denoiser),
       shape_(shape),
       options_(at::TensorOptions().dtype(denoiser.dtype())),
       blocks_(blocks_of(ranks, shape.blocks)),
       all_blocks_(shape.blocks),
       prompt_of_(std::move(prompt_of)),
-      tokens_(make_cut(ranks, shape, canvas),
+      tokens_(make_cut(ranks, shape, latent_shape),
               {ranks.ulysses, ranks.ring, ranks.sequence, displacement_of(ranks.layout)}),
-      forward_(denoiser.start({prompts, prompt_of_, canvas, tokens_})) {
+      forward_(denoiser.start({prompts, prompt_of_, latent_shape, tokens_})) {
   if (!prompts.empty()) options_ = options_.device(prompts.front().begin()->second.device());
 }
 
@@ -70,7 +70,7 @@ parallel::Tensors DenoiserStage::empty(Range patches, int64_t block) const {
   parallel::Tensors hidden;
   const int64_t at_hand = cut().held(patches, sequence_rank()).tokens();
   for (const models::Stream& stream : forward_->streams(block)) {
-    const int64_t tokens = stream.tokens ? tokens_.own_other_length(*stream.tokens) : at_hand;
+    const int64_t tokens = stream.tokens ? tokens_.local_other_length(*stream.tokens) : at_hand;
     hidden.push_back(at::empty({samples(), tokens, stream.width}, options_));
   }
   return hidden;

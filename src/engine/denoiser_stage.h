@@ -1,6 +1,6 @@
 // A denoiser on this rank: the blocks of its stage, over the tokens that it holds of the patches at hand.
 //
-// Legend: N pictures, n of them this rank's, B = n samples, or 2 n with both branches of guidance (negative
+// Shapes: N pictures, n of them this rank's, B = n samples, or 2 n with both branches of guidance (negative
 // ones first), C latent channels, h' rows (T' frames) of latents at hand.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace tessera::engine {
 
 // How `ranks` share the tokens of a picture.
 parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape& shape,
-                       const models::Canvas& canvas);
+                       const models::LatentShape& latent_shape);
 
 // Where the cut axis lies in latents [N, C, (T,) h, w], and how many of their lines are one of tokens.
 struct LatentAxis {
@@ -32,11 +32,11 @@ struct Step {
 
 class DenoiserStage {
  public:
-  // `prompt_of` [B]. `prompts`, `canvas` and the denoiser, which holds ranks.layout's blocks of this rank,
-  // must outlive the stage.
+  // `prompt_of` [B]. `prompts`, `latent_shape` and the denoiser, which holds ranks.layout's blocks of this
+  // rank, must outlive the stage.
   DenoiserStage(const models::Denoiser& denoiser, const models::DenoiserShape& shape,
                 const std::vector<models::Conditioning>& prompts, std::vector<int64_t> prompt_of,
-                const models::Canvas& canvas, const parallel::Ranks& ranks);
+                const models::LatentShape& latent_shape, const parallel::Ranks& ranks);
   DenoiserStage(const DenoiserStage&) = delete;  // what runs in it refers to its members
   DenoiserStage& operator=(const DenoiserStage&) = delete;
 

@@ -27,8 +27,9 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// In which forms this rank needs the parts, by PartKind.
-std::array<models::LoadOptions, kPartKinds> forms_of(const Request& request, const parallel::Ranks& ranks) {
+// In which forms this rank needs the parts, by ComponentKind.
+std::array<models::LoadOptions, kComponentKinds> forms_of(const Request& request,
+                                                          const parallel::Ranks& ranks) {
   models::LoadOptions whole;
   whole.placement.dtype = *request.dtype;
   whole.placement.device = request.device;
@@ -43,7 +44,7 @@ std::array<models::LoadOptions, kPartKinds> forms_of(const Request& request, con
 class Run {
   // Runs one stage: tells the observer and adds its time to `total`.
   template <typename Work>
-  auto stage(Stage name, double& total, const Work& work) {
+  auto run_phase(Phase name, double& total, const Work& work) {
     check_cancelled(observer_);
     if (observer_.started) observer_.started(name);
     const auto start = Clock::now();
@@ -78,18 +79,18 @@ class Run {
 
   // The part, loaded where it is not there. Ranks ask alike whether to go on, whatever each has to load.
   template <typename Part>
-  std::shared_ptr<Part> get(PartKind kind, Stage name) {
+  std::shared_ptr<Part> get(ComponentKind kind, Phase name) {
     const auto load = [&] {
-      if (agreement_ == &of_replicas_) return parts_.get(kind);
-      return together([&] { return parts_.get(kind); });
+      if (agreement_ == &of_replicas_) return components_.get(kind);
+      return together([&] { return components_.get(kind); });
     };
-    std::shared_ptr<const LoadedPart> loaded;
-    if (parts_.is_loaded(kind)) {
+    std::shared_ptr<const LoadedComponent> loaded;
+    if (components_.is_loaded(kind)) {
       check_cancelled(observer_);
       loaded = load();
       check_cancelled(observer_);
     } else {
-      loaded = stage(name, result_.seconds.load, load);
+      loaded = run_phase(name, result_.seconds.load, load);
     }
     result_.weights_bytes += loaded->weights_bytes;
     result_.bytes_read += loaded->bytes_read;
@@ -97,12 +98,12 @@ class Run {
   }
 
  public:
-  Run(std::span<const Settings> requests, const Model& model, Parts& parts, const parallel::Ranks& ranks,
-      const Observer& observer)
+  Run(std::span<const Settings> requests, const Model& model, ComponentCache& parts,
+      const parallel::Ranks& ranks, const Observer& observer)
       : requests_(requests),
         settings_(requests.front()),
         model_(model),
-        parts_(parts),
+        components_(parts),
         ranks_(ranks),
         observer_(observer),
         of_all_(ranks.world),
@@ -144,16 +145,16 @@ class Run {
                            (settings_.latent_width / model_.shape.patch.columns);
     sampler_ = samplers::make_sampler(model_.scheduler, settings_.request.scheduler,
                                       {settings_.steps, tokens, settings_.request.eta});
-    parts_.expect(forms_of(settings_.request, ranks_));
+    components_.expect(forms_of(settings_.request, ranks_));
     return true;
   }
 
   // Prompts to conditionings. Where the text encoder does not stay, it is freed on return.
   std::vector<models::Conditioning> encode() {
-    const auto encoder = get<models::TextEncoder>(PartKind::kTextEncoder, Stage::kLoadTextEncoder);
+    const auto encoder = get<models::TextEncoder>(ComponentKind::kTextEncoder, Phase::kLoadTextEncoder);
     const auto work = [&] { return encoder->encode(batch_->prompts, settings_.max_sequence_length); };
     const bool has_messages = ranks_.layout.text_encoder_parallel && ranks_.replica.size > 1;
-    return stage(Stage::kEncode, result_.seconds.encode, [&] {
+    return run_phase(Phase::kEncode, result_.seconds.encode, [&] {
       if (!has_messages) return together(work);
       try {
         return work();
@@ -167,20 +168,20 @@ class Run {
 
   // Noise to latents [n, C, h, w] of this replica's pictures.
   at::Tensor denoise(const std::vector<models::Conditioning>& prompts) {
-    const auto denoiser = get<models::Denoiser>(PartKind::kDenoiser, Stage::kLoadDenoiser);
-    return stage(Stage::kDenoise, result_.seconds.denoise, [&] {
+    const auto denoiser = get<models::Denoiser>(ComponentKind::kDenoiser, Phase::kLoadDenoiser);
+    return run_phase(Phase::kDenoise, result_.seconds.denoise, [&] {
       Noise noise(batch_->noise);
       const at::Tensor z = noise
                                .draw({batch_->count(), model_.shape.latent_channels, settings_.latent_height,
                                       settings_.latent_width})
                                .to(settings_.request.device) *
                            sampler_->init_noise_sigma();
-      const models::Canvas canvas{.latent_height = settings_.latent_height,
-                                  .latent_width = settings_.latent_width,
-                                  .scale_factor = model_.scale_factor,
-                                  .sizes = settings_.sizes};
+      const models::LatentShape latent_shape{.latent_height = settings_.latent_height,
+                                             .latent_width = settings_.latent_width,
+                                             .scale_factor = model_.scale_factor,
+                                             .sizes = settings_.sizes};
       const Guidance& guidance = batch_->guidance;
-      DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), canvas, ranks_);
+      DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), latent_shape, ranks_);
       return engine::denoise({stage, *sampler_, guidance, ranks_}, z, noise, observer_, result_.step_seconds);
     });
   }
@@ -229,8 +230,8 @@ class Run {
   void gather_and_decode(const at::Tensor& z, const comm::Group& group) {
     if (group.rank == 0) result_.latents = gather_pictures(z.cpu(), batch_->count(), ranks_.data);
     if (settings_.request.output_type == OutputType::kLatent) return;
-    const auto decoder = get<models::Decoder>(PartKind::kDecoder, Stage::kLoadDecoder);
-    std::vector<Image> images = stage(Stage::kDecode, result_.seconds.decode, [&] {
+    const auto decoder = get<models::Decoder>(ComponentKind::kDecoder, Phase::kLoadDecoder);
+    std::vector<Image> images = run_phase(Phase::kDecode, result_.seconds.decode, [&] {
       auto decoded = decode(*decoder, z, settings_.height, settings_.width, observer_, group, decoding());
       // The first replica has the most pictures; the others ask as often as it does.
       for (int64_t i = z.size(0); i < ranks_.data.parts(batch_->count()).front().length; ++i)
@@ -242,7 +243,7 @@ class Run {
 
   // Of latents on the way, on rank 0 of the world alone.
   std::vector<Image> decode_preview(const at::Tensor& z) {
-    const std::shared_ptr<const LoadedPart> loaded = parts_.get(PartKind::kDecoder);
+    const std::shared_ptr<const LoadedComponent> loaded = components_.get(ComponentKind::kDecoder);
     const auto& decoder = *static_cast<const models::Decoder*>(loaded->part.get());
     return decode(decoder, z.to(settings_.request.device), settings_.height, settings_.width, {}, {},
                   decoding());
@@ -269,7 +270,7 @@ class Run {
   std::span<const Settings> requests_;
   const Settings& settings_;  // in what they have in common
   const Model& model_;
-  Parts& parts_;
+  ComponentCache& components_;
   const parallel::Ranks& ranks_;
   Observer observer_;
   Agreement of_all_, of_replicas_;
@@ -283,9 +284,9 @@ class Run {
 }  // namespace
 
 Engine::Engine(Model model, uint64_t budget, comm::World world)
-    : model_(std::move(model)), parts_(model_, budget), world_(std::move(world)) {
+    : model_(std::move(model)), components_(model_, budget), world_(std::move(world)) {
   const c10::InferenceMode inference_mode;
-  const Silence silence;  // what it warns of, loading will
+  const SuppressLog suppress_log;  // what it warns of, loading will
   check_weights(model_);
 }
 
@@ -298,14 +299,14 @@ std::vector<Result> Engine::run(std::span<const Settings> requests, const parall
     throw Error(ErrorKind::kPeer, "engine",
                 "an earlier request failed while its ranks waited for each other");
   const parallel::Ranks ranks(world_, layout, requests.front().request.device);
-  Run run(requests, model_, parts_, ranks, observer);
+  Run run(requests, model_, components_, ranks, observer);
   std::vector<Result> results;
   try {
     results = run();
   } catch (...) {
     if (!run.has_settled()) {
       is_usable_ = false;  // unless all others come here too
-      is_usable_ = world_.give_up();
+      is_usable_ = world_.abort();
     }
     throw;
   }

@@ -10,9 +10,9 @@
 
 #include "comm/world.h"
 #include "core/image.h"
+#include "engine/component_cache.h"
 #include "engine/model.h"
 #include "engine/observer.h"
-#include "engine/parts.h"
 #include "engine/request.h"
 #include "parallel/layout.h"
 
@@ -44,8 +44,8 @@ struct Result {
 // and layouts in the same order; which parts stay is each rank's own affair, also its budget.
 class Engine {
  public:
-  // `budget`: of Parts, in bytes, on this rank. Reads the headers of all weights: throws Error(kInput) for a
-  // model that could not run. No weight is loaded yet.
+  // `budget`: of ComponentCache, in bytes, on this rank. Reads the headers of all weights: throws
+  // Error(kInput) for a model that could not run. No weight is loaded yet.
   explicit Engine(Model model, uint64_t budget = 0, comm::World world = {});
 
   // Paints `requests`, which resolve() made for this model, in one batch: each with prompts, seed, guidance
@@ -62,7 +62,7 @@ class Engine {
   // either nothing is under way any more and the next request can come: what fails on one rank (a part that
   // finds no memory, say) is Error(kPeer) on the others. Two things end the engine on several ranks: a rank
   // that is lost; and a failure amid messages, from the first step on, where messages do not go through
-  // memory alone (give_up() of comm/world.h).
+  // memory alone (abort() of comm/world.h).
   //
   // Rank 0 of the world gets latents and pictures, one result for each request (with the times of all); the
   // others get neither.
@@ -72,14 +72,14 @@ class Engine {
 
   const Model& model() const { return model_; }
   // Of the weights that stay in memory until the next request, as the budget counts them.
-  uint64_t bytes_loaded() const { return parts_.bytes(); }
+  uint64_t bytes_loaded() const { return components_.bytes(); }
 
   Engine(const Engine&) = delete;  // the parts refer to the model
   Engine& operator=(const Engine&) = delete;
 
  private:
   Model model_;
-  Parts parts_;
+  ComponentCache components_;
   comm::World world_;
   bool is_usable_ = true;
 };

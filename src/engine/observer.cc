@@ -2,19 +2,19 @@
 
 namespace tessera::engine {
 
-const char* stage_name(Stage stage) {
-  switch (stage) {
-    case Stage::kLoadTextEncoder:
+const char* phase_name(Phase phase) {
+  switch (phase) {
+    case Phase::kLoadTextEncoder:
       return "load text encoder";
-    case Stage::kEncode:
+    case Phase::kEncode:
       return "encode";
-    case Stage::kLoadDenoiser:
+    case Phase::kLoadDenoiser:
       return "load denoiser";
-    case Stage::kDenoise:
+    case Phase::kDenoise:
       return "denoise";
-    case Stage::kLoadDecoder:
+    case Phase::kLoadDecoder:
       return "load decoder";
-    case Stage::kDecode:
+    case Phase::kDecode:
       return "decode";
   }
   return "";

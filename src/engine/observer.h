@@ -13,9 +13,9 @@
 
 namespace tessera::engine {
 
-enum class Stage { kLoadTextEncoder, kEncode, kLoadDenoiser, kDenoise, kLoadDecoder, kDecode };
+enum class Phase { kLoadTextEncoder, kEncode, kLoadDenoiser, kDenoise, kLoadDecoder, kDecode };
 
-const char* stage_name(Stage stage);
+const char* phase_name(Phase phase);
 
 // Pictures on their way, as diffusers' callback_on_step_end has them.
 struct Preview {
@@ -27,10 +27,10 @@ struct Preview {
 
 // Every member may be empty. All are called from the thread that runs the request.
 struct Observer {
-  std::function<void(Stage)> started;
-  std::function<void(Stage, double seconds)> finished;
+  std::function<void(Phase)> started;
+  std::function<void(Phase, double seconds)> finished;
   // Steps of kDenoise, pictures of kDecode.
-  std::function<void(Stage, int64_t done, int64_t total)> progressed;
+  std::function<void(Phase, int64_t done, int64_t total)> progressed;
   // This rank took patches [first, first + count) through its blocks at a step: for timelines.
   std::function<void(int64_t step, int64_t first, int64_t count, std::chrono::steady_clock::time_point begin,
                      std::chrono::steady_clock::time_point end)>
@@ -42,7 +42,7 @@ struct Observer {
   int64_t preview_every = 0;
   bool preview_images =
       false;  // costs a decoding of all pictures, and the decoder beside the denoiser in memory
-  // Asked before every stage, step and picture and after every stage; true ends the run with Cancelled. It
+  // Asked before every phase, step and picture and after every phase; true ends the run with Cancelled. It
   // may read what another thread sets (an atomic). Of several ranks, rank 0 alone is asked, for all.
   std::function<bool()> cancelled;
 };

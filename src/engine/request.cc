@@ -166,8 +166,8 @@ void resolve_size(const Model& model, Settings& settings) {
   const int64_t unit = painted == wish ? model.scale_factor * model.shape.patch.rows : model.scale_factor;
   check_side("height", settings.height, unit);
   check_side("width", settings.width, unit);
-  settings.painted_height = painted.first;
-  settings.painted_width = painted.second;
+  settings.model_height = painted.first;
+  settings.model_width = painted.second;
   settings.latent_height = painted.first / model.scale_factor;
   settings.latent_width = painted.second / model.scale_factor;
 }

@@ -62,8 +62,8 @@ struct Settings {
   Request request;     // nothing is left out but the scheduler
   int64_t height = 0;  // of the pictures, in pixels
   int64_t width = 0;
-  int64_t painted_height = 0;  // what the model paints before resizing, in pixels
-  int64_t painted_width = 0;
+  int64_t model_height = 0;  // what the model paints before resizing, in pixels
+  int64_t model_width = 0;
   int64_t latent_height = 0;
   int64_t latent_width = 0;
   int64_t steps = 0;

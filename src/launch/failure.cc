@@ -70,7 +70,7 @@ Failure current_failure() {
   }
 }
 
-int tell(const Failure& failure, const FieldSpelling& spelling) {
+int print_failure(const Failure& failure, const FieldSpelling& spelling) {
   std::string message = spell(failure.message, spelling);
   if (const size_t end = message.find_last_not_of("\r\n "); end != std::string::npos) message.resize(end + 1);
   for (char& c : message) {

@@ -27,6 +27,6 @@ Failure current_failure();
 
 // Prints the line on stderr, fields as `spelling` says, without control characters whatever the message
 // holds; returns the exit code.
-int tell(const Failure& failure, const FieldSpelling& spelling);
+int print_failure(const Failure& failure, const FieldSpelling& spelling);
 
 }  // namespace tessera::launch

@@ -28,15 +28,15 @@ constexpr size_t kSlotsAt = 64;  // in the file
 
 }  // namespace
 
-void RankStatus::started(engine::Stage stage) {
-  if (stage == engine::Stage::kDenoise) step_ = 1;
+void RankStatus::started(engine::Phase stage) {
+  if (stage == engine::Phase::kDenoise) step_ = 1;
   phase_ = static_cast<int>(stage);
 }
 
-void RankStatus::operation_began(const comm::Operation& operation) {
+void RankStatus::collective_began(const comm::Collective& collective) {
   const int next = operation_ == 0 ? 1 : 0;
   std::array<char, 64>& text = operations_[static_cast<size_t>(next)];
-  *fmt::format_to_n(text.data(), text.size() - 1, "{} ({})", operation.name, operation.axis).out = '\0';
+  *fmt::format_to_n(text.data(), text.size() - 1, "{} ({})", collective.name, collective.axis).out = '\0';
   operation_ = next;
   ++under_way_;
 }
@@ -64,10 +64,10 @@ std::string RankStatus::place() const {
     place = "before the first stage";
   } else if (phase == kFinishing) {
     place = "after the last stage";
-  } else if (phase == static_cast<int>(engine::Stage::kDenoise)) {
+  } else if (phase == static_cast<int>(engine::Phase::kDenoise)) {
     place = fmt::format("at step {}", step_.load());
-  } else if (phase >= 0 && phase <= static_cast<int>(engine::Stage::kDecode)) {
-    place = fmt::format("in stage '{}'", engine::stage_name(static_cast<engine::Stage>(phase)));
+  } else if (phase >= 0 && phase <= static_cast<int>(engine::Phase::kDecode)) {
+    place = fmt::format("in stage '{}'", engine::phase_name(static_cast<engine::Phase>(phase)));
   } else {
     return "in no stage that there is";
   }

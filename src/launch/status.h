@@ -20,11 +20,11 @@ namespace tessera::launch {
 class RankStatus {
  public:
   void joined() { phase_ = kPreparing; }
-  void started(engine::Stage stage);
-  void step_done(int64_t done) { step_ = done + 1; }  // of Stage::kDenoise
+  void started(engine::Phase stage);
+  void step_done(int64_t done) { step_ = done + 1; }  // of Phase::kDenoise
   void finishing() { phase_ = kFinishing; }
-  void operation_began(const comm::Operation& operation);
-  void operation_ended() { --under_way_; }
+  void collective_began(const comm::Collective& collective);
+  void collective_ended() { --under_way_; }
   void failed(const Failure& failure);
 
   // "at step 3, in all_to_all (ulysses)".

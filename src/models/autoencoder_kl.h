@@ -1,7 +1,7 @@
 // AutoencoderKL: pictures to latents and back (Rombach et al., arXiv:2112.10752), as in the `vae` folder of
 // diffusers checkpoints. The halves load separately; a half reads none of the other's weights.
 //
-// Legend: B samples, C latent channels, h x w latent size, H x W image size, H = h * scale_factor.
+// Shapes: B samples, C latent channels, h x w latent size, H x W image size, H = h * scale_factor.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,7 +1,7 @@
 // The text encoder of CLIP (arXiv:2103.00020), of which Stable Diffusion has one and Stable Diffusion XL two.
 // Weights and names: transformers' CLIPTextModel and CLIPTextModelWithProjection.
 //
-// Legend: L tokens of a prompt, filled up to the length that the model was trained with, D width.
+// Shapes: L tokens of a prompt, filled up to the length that the model was trained with, D width.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -6,7 +6,7 @@
 
 namespace tessera::models {
 
-at::Tensor Run::of_samples(const std::string& name) const {
+at::Tensor ForwardInputs::of_samples(const std::string& name) const {
   std::vector<at::Tensor> all;
   for (const int64_t prompt : prompt_of) {
     all.push_back(prompts[static_cast<size_t>(prompt)].at(name));

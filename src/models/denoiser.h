@@ -2,7 +2,7 @@
 // states, what a block does with them, how they become a prediction. Which blocks and which tokens are at
 // hand, and where the others are, is the affair of the engine and of nn::Tokens.
 //
-// Legend: B samples in a batch (branches of guidance x pictures), C latent channels, T x h x w latents of a
+// Shapes: B samples in a batch (branches of guidance x pictures), C latent channels, T x h x w latents of a
 // video, h x w of a picture, n tokens at hand, L tokens of a prompt, D its width.
 #pragma once
 
@@ -41,7 +41,7 @@ struct SizeConditions {
 };
 
 // What a run paints.
-struct Canvas {
+struct LatentShape {
   int64_t latent_height = 1, latent_width = 1;
   int64_t scale_factor = 1;             // pixels per latent row of the decoder
   std::optional<double> guidance = {};  // scale, where it is an input of the model (GuidanceKind::kEmbedded)
@@ -50,10 +50,10 @@ struct Canvas {
 };
 
 // What a run hands to a denoiser; outlives its Forward.
-struct Run {
+struct ForwardInputs {
   const std::vector<Conditioning>& prompts;  // the distinct ones
   at::ArrayRef<int64_t> prompt_of;           // [B], positions in `prompts`
-  const Canvas& canvas;
+  const LatentShape& latent_shape;
   nn::Tokens& tokens;
 
   // The tensor `name` of every sample's prompt, which have one shape: [B, ...].
@@ -99,7 +99,7 @@ class Forward {
 class Denoiser {
  public:
   virtual ~Denoiser() = default;
-  virtual std::unique_ptr<Forward> start(const Run& run) const = 0;
+  virtual std::unique_ptr<Forward> start(const ForwardInputs& inputs) const = 0;
   virtual at::ScalarType dtype() const = 0;           // of the weights and of hidden states
   virtual int64_t conditioning_width() const = 0;     // D
   virtual int64_t pooled_width() const { return 0; }  // of kPooled; 0: it is not read

@@ -1,7 +1,7 @@
 // What a model family is to the engine: three parts that are open at run time (text encoder, denoiser,
 // decoder) and a row of functions that load them from a diffusers folder. registry.h holds the one table.
 //
-// Legend: L tokens of a prompt, D its width, C latent channels, h x w latent size, H x W image size.
+// Shapes: L tokens of a prompt, D its width, C latent channels, h x w latent size, H x W image size.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -76,7 +76,7 @@ enum class GuidanceKind {
 struct DenoiserShape {
   // Heads of attention that can be dealt out: those of the keys, where queries share them.
   int64_t heads = 1, blocks = 1;
-  // What the first and the last portion do beside blocks: products of a token, in units of a block's.
+  // What the first and the last part do beside blocks: products of a token, in units of a block's.
   double embedding = 0, head = 0;
   int64_t latent_channels = 4;
   int64_t sample_size = 64;      // latent side that the model was trained for

@@ -49,17 +49,17 @@ void PixArtBlock::operator()(at::Tensor& x, const at::Tensor& modulation,
 }
 
 PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtConfig& config,
-                                     const Portion& portion)
+                                     const LocalBlocks& local_blocks)
     : config_(config),
       timestep_embedder_(scope.with_dtype(at::kFloat) / "adaln_single" / "emb" / "timestep_embedder",
                          kTimeChannels, config.width()),
       adaln_linear_(scope.with_dtype(at::kFloat) / "adaln_single" / "linear", config.width(),
                     6 * config.width()),
-      blocks_(portion, [&](int64_t i) { return PixArtBlock(scope / "transformer_blocks" / i, config); }),
+      blocks_(local_blocks, [&](int64_t i) { return PixArtBlock(scope / "transformer_blocks" / i, config); }),
       dtype_(scope.dtype()) {
   const int64_t width = config.width(), patch = config.patch_size;
   const weights::Scope fp32 = scope.with_dtype(at::kFloat);
-  if (portion.takes_latents()) {
+  if (local_blocks.takes_latents()) {
     // A convolution of stride p and kernel p is a product over patches.
     const weights::Scope proj = scope / "pos_embed" / "proj";
     patch_proj_ = ops::Linear(proj.tensor("weight", {width, config.in_channels, patch, patch}).flatten(1),
@@ -74,7 +74,7 @@ PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtCo
     caption_linear_1_.emplace(scope / "caption_projection" / "linear_1", config.caption_channels, width);
     caption_linear_2_.emplace(scope / "caption_projection" / "linear_2", width, width);
   }
-  if (!portion.predicts()) return;
+  if (!local_blocks.predicts()) return;
 
   scale_shift_table_ = fp32.tensor("scale_shift_table", {2, width});
   // The outputs of a token are [p, p, out]; those past `in` predict the variance, which no sampler here uses.
@@ -89,10 +89,10 @@ PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtCo
                           predicted(out.tensor("bias", {all})).contiguous());
 }
 
-at::Tensor PixArtTransformer::size_embedding(const Canvas& canvas) const {
+at::Tensor PixArtTransformer::size_embedding(const LatentShape& latent_shape) const {
   if (!config_.use_additional_conditions) return {};
-  const double height = static_cast<double>(canvas.latent_height * canvas.scale_factor);
-  const double width = static_cast<double>(canvas.latent_width * canvas.scale_factor);
+  const double height = static_cast<double>(latent_shape.latent_height * latent_shape.scale_factor);
+  const double width = static_cast<double>(latent_shape.latent_width * latent_shape.scale_factor);
   const auto embed = [&](const std::vector<double>& values) {
     return nn::sinusoidal_embedding(at::tensor(values, at::kFloat).to(adaln_linear_.bias.device()),
                                     kTimeChannels);
@@ -104,11 +104,11 @@ at::Tensor PixArtTransformer::size_embedding(const Canvas& canvas) const {
 
 class PixArtForward final : public Forward {
  public:
-  PixArtForward(const PixArtTransformer& model, const Run& run)
+  PixArtForward(const PixArtTransformer& model, const ForwardInputs& inputs)
       : model_(model),
-        prompt_of_(run.prompt_of),
-        tokens_(run.tokens),
-        size_embedding_(model.size_embedding(run.canvas)) {
+        prompt_of_(inputs.prompt_of),
+        tokens_(inputs.tokens),
+        size_embedding_(model.size_embedding(inputs.latent_shape)) {
     const PixArtConfig& config = model.config_;
     const parallel::Grid& grid = tokens_.grid();
     positions_ =
@@ -117,7 +117,7 @@ class PixArtForward final : public Forward {
             .to(model.dtype_)
             .to(model.adaln_linear_.bias.device());
     std::vector<at::Tensor> captions;  // [1, L, C]
-    for (const Conditioning& prompt : run.prompts) {
+    for (const Conditioning& prompt : inputs.prompts) {
       at::Tensor caption = prompt.at(kTokens).to(model.dtype_).unsqueeze(0);
       if (model.caption_linear_1_)
         caption = (*model.caption_linear_2_)((*model.caption_linear_1_)(caption, ops::Activation::kGeluTanh));
@@ -137,7 +137,7 @@ class PixArtForward final : public Forward {
 
   Hidden embed(const at::Tensor& latents) override {
     const at::Tensor tokens = nn::patchify(latents.to(model_.dtype_), patch());
-    return {model_.patch_proj_(tokens).add_(tokens_.own(positions_, 0))};
+    return {model_.patch_proj_(tokens).add_(tokens_.local(positions_, 0))};
   }
 
   void block(int64_t i, Hidden& hidden) override {
@@ -167,8 +167,8 @@ class PixArtForward final : public Forward {
   at::Tensor time_, modulation_;                      // of the step: fp32 [1, C] and [6, C]
 };
 
-std::unique_ptr<Forward> PixArtTransformer::start(const Run& run) const {
-  return std::make_unique<PixArtForward>(*this, run);
+std::unique_ptr<Forward> PixArtTransformer::start(const ForwardInputs& inputs) const {
+  return std::make_unique<PixArtForward>(*this, inputs);
 }
 
 DenoiserShape read_pixart_shape(const std::filesystem::path& model) {
@@ -190,10 +190,10 @@ std::unique_ptr<Denoiser> load_pixart(const std::filesystem::path& model, const 
                                       LoadStatistics& statistics) {
   const std::filesystem::path folder = model / "transformer";
   const PixArtConfig config(JsonConfig::read(folder / "config.json"));
-  const Portion portion(config.num_layers, options.blocks);
+  const LocalBlocks local_blocks(config.num_layers, options.blocks);
   PartFiles files(folder, options);
-  auto transformer = std::make_unique<PixArtTransformer>(files.scope(), config, portion);
-  files.finish(statistics, portion.is_all());
+  auto transformer = std::make_unique<PixArtTransformer>(files.scope(), config, local_blocks);
+  files.finish(statistics, local_blocks.is_all());
   return transformer;
 }
 

@@ -2,7 +2,7 @@
 // cross-attention to the prompt and one adaptive layer norm shared by all blocks. Weights and names:
 // diffusers' PixArtTransformer2DModel.
 //
-// Legend: B samples, h x w latent size, p patch size, n tokens at hand of N = (h / p) * (w / p), L tokens of
+// Shapes: B samples, h x w latent size, p patch size, n tokens at hand of N = (h / p) * (w / p), L tokens of
 // a prompt, C width, D size of a head.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 #include "core/json.h"
 #include "models/family.h"
-#include "models/portion.h"
+#include "models/local_blocks.h"
 #include "nn/cross_attention.h"
 #include "nn/embeddings.h"
 #include "nn/tensor_parallel.h"
@@ -60,29 +60,29 @@ struct PixArtBlock {
 
 class PixArtTransformer final : public Denoiser {
  public:
-  PixArtTransformer(const weights::Scope& scope, const PixArtConfig& config, const Portion& portion);
+  PixArtTransformer(const weights::Scope& scope, const PixArtConfig& config, const LocalBlocks& local_blocks);
 
-  std::unique_ptr<Forward> start(const Run& run) const override;
+  std::unique_ptr<Forward> start(const ForwardInputs& inputs) const override;
   at::ScalarType dtype() const override { return dtype_; }
   int64_t conditioning_width() const override {
     return config_.caption_channels > 0 ? config_.caption_channels : config_.cross_attention_dim;
   }
 
-  // Embeddings of the size of a canvas in pixels, fp32 [1, C]; undefined without additional conditions.
-  at::Tensor size_embedding(const Canvas& canvas) const;
+  // Embeddings of the size of the picture in pixels, fp32 [1, C]; undefined without additional conditions.
+  at::Tensor size_embedding(const LatentShape& latent_shape) const;
 
  private:
   friend class PixArtForward;
 
   PixArtConfig config_;
-  ops::Linear patch_proj_;                   // [C, in * p * p]; of the first portion
+  ops::Linear patch_proj_;                   // [C, in * p * p]; of the first part
   nn::TimestepEmbedding timestep_embedder_;  // fp32
   std::optional<nn::TimestepEmbedding> resolution_embedder_, aspect_ratio_embedder_;  // fp32
   ops::Linear adaln_linear_;                                                          // fp32
   std::optional<ops::Linear> caption_linear_1_, caption_linear_2_;
   Blocks<PixArtBlock> blocks_;
-  at::Tensor scale_shift_table_;  // [2, C] fp32; of the last portion
-  ops::Linear proj_out_;          // only the rows that predict noise, not variance; of the last portion
+  at::Tensor scale_shift_table_;  // [2, C] fp32; of the last part
+  ops::Linear proj_out_;          // only the rows that predict noise, not variance; of the last part
   at::ScalarType dtype_;
 };
 

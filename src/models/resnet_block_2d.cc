@@ -18,7 +18,7 @@ at::Tensor ResnetBlock2D::operator()(at::Tensor x, const nn::Rows& rows, const a
   at::Tensor sum, h;
   if (conv_shortcut && !rows.blocks().have_room_for(x)) {  // large: what comes of x takes its place
     h = conv1(norm1, x, rows);
-    sum = conv_shortcut->take(std::move(x));
+    sum = conv_shortcut->consume(std::move(x));
   } else {
     sum = conv_shortcut ? (*conv_shortcut)(x, rows) : x.use_count() > 1 ? x.clone() : x;
     h = conv1(norm1, std::move(x), rows);

@@ -1,6 +1,6 @@
 // The encoder of T5 (arXiv:1910.10683) and T5 v1.1 (gated feed-forward), as text encoder of diffusion models.
 //
-// Legend: L tokens of a prompt, D model width, H heads at hand, d width of a head, F feed-forward width at
+// Shapes: L tokens of a prompt, D model width, H heads at hand, d width of a head, F feed-forward width at
 // hand. One prompt is encoded at a time, at its own length: this equals a batch with masked padding.
 #pragma once
 

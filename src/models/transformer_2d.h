@@ -1,7 +1,7 @@
 // The transformer over the positions of a picture that U-Nets have beside their convolutions (Rombach et al.,
 // arXiv:2112.10752). Weights and names: diffusers' Transformer2DModel.
 //
-// Legend: B samples, C channels, h x W of the picture at hand, n = h * W.
+// Shapes: B samples, C channels, h x W of the picture at hand, n = h * W.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -90,11 +90,13 @@ UNet2DConditionModel::UNet2DConditionModel(const weights::Scope& scope, const UN
 
 class UNetForward final : public Forward {
  public:
-  UNetForward(const UNet2DConditionModel& model, const Run& run)
-      : model_(model), context_(prompts_of(model, run), run.prompt_of), samples_(run.prompt_of.size()) {
-    levels_.emplace_back(run.tokens);
+  UNetForward(const UNet2DConditionModel& model, const ForwardInputs& inputs)
+      : model_(model),
+        context_(prompts_of(model, inputs), inputs.prompt_of),
+        samples_(inputs.prompt_of.size()) {
+    levels_.emplace_back(inputs.tokens);
     while (levels_.size() < model.config_.levels.size()) levels_.push_back(levels_.back().coarser());
-    if (model.add_embedding_) added_ = (*model.add_embedding_)(conditions(run));
+    if (model.add_embedding_) added_ = (*model.add_embedding_)(conditions(inputs));
   }
 
   void begin(const Timestep& timestep) override {
@@ -128,17 +130,17 @@ class UNetForward final : public Forward {
   }
 
  private:
-  static std::vector<at::Tensor> prompts_of(const UNet2DConditionModel& model, const Run& run) {
+  static std::vector<at::Tensor> prompts_of(const UNet2DConditionModel& model, const ForwardInputs& inputs) {
     std::vector<at::Tensor> prompts;
-    for (const Conditioning& prompt : run.prompts)
+    for (const Conditioning& prompt : inputs.prompts)
       prompts.push_back(prompt.at(kTokens).to(model.dtype_).unsqueeze(0));
     return prompts;
   }
 
   // Pooled text, and the embeddings of the six numbers of the sizes: [B, addition_inputs].
-  at::Tensor conditions(const Run& run) const {
-    const at::Tensor pooled = run.of_samples(kPooled).to(at::kFloat);
-    const std::vector<double> sizes = run.canvas.sizes.values();
+  at::Tensor conditions(const ForwardInputs& inputs) const {
+    const at::Tensor pooled = inputs.of_samples(kPooled).to(at::kFloat);
+    const std::vector<double> sizes = inputs.latent_shape.sizes.values();
     const at::Tensor embedded = nn::sinusoidal_embedding(at::tensor(sizes, at::kFloat).to(pooled.device()),
                                                          model_.config_.addition_time_embed_dim);
     return at::cat({pooled, embedded.reshape({1, -1}).expand({pooled.size(0), -1})}, 1);
@@ -179,8 +181,8 @@ class UNetForward final : public Forward {
   at::Tensor embedding_;          // of the step, after SiLU: [B, embedding channels]
 };
 
-std::unique_ptr<Forward> UNet2DConditionModel::start(const Run& run) const {
-  return std::make_unique<UNetForward>(*this, run);
+std::unique_ptr<Forward> UNet2DConditionModel::start(const ForwardInputs& inputs) const {
+  return std::make_unique<UNetForward>(*this, inputs);
 }
 
 DenoiserShape read_unet_shape(const std::filesystem::path& model) {

@@ -1,7 +1,7 @@
 // The U-Net of Stable Diffusion 1.x, 2.x (arXiv:2112.10752) and XL (arXiv:2307.01952). Weights and names:
 // diffusers' UNet2DConditionModel.
 //
-// Legend: B samples, C channels, h x W of the picture at hand at a level, L tokens of a prompt, D its width.
+// Shapes: B samples, C channels, h x W of the picture at hand at a level, L tokens of a prompt, D its width.
 #pragma once
 
 #include <filesystem>
@@ -47,7 +47,7 @@ class UNet2DConditionModel final : public Denoiser {
  public:
   UNet2DConditionModel(const weights::Scope& scope, const UNet2DConfig& config);
 
-  std::unique_ptr<Forward> start(const Run& run) const override;
+  std::unique_ptr<Forward> start(const ForwardInputs& inputs) const override;
   at::ScalarType dtype() const override { return dtype_; }
   int64_t conditioning_width() const override { return config_.context_width(); }
   int64_t pooled_width() const override { return config_.pooled_width(); }

@@ -94,7 +94,7 @@ at::Tensor UpsampleToScale2d::operator()(const at::Tensor& x, const Rows& rows, 
   if (to.grid() == rows.finer().grid()) return doubling(x, rows);
   const std::vector<int64_t> doubled = {2 * x.size(2), 2 * x.size(3)};
   const at::Tensor large = at::upsample_nearest2d(x, doubled)
-                               .narrow(2, 0, to.at_hand().length)
+                               .narrow(2, 0, to.local().length)
                                .narrow(3, 0, to.grid().columns)
                                .contiguous(at::MemoryFormat::ChannelsLast);
   std::call_once(plain->is_laid_out, [this] {

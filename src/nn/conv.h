@@ -1,6 +1,6 @@
 // Convolutions and group norms over the rows of a picture that are at hand.
 //
-// Legend: B samples, C channels (in, out), h x W of the picture at hand.
+// Shapes: B samples, C channels (in, out), h x W of the picture at hand.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,8 +32,8 @@ struct Conv2d {
   // Of the norm of x. Takes x over: its memory is written to when nobody else has it.
   at::Tensor operator()(const ops::GroupNorm& norm, at::Tensor x, const Rows& rows,
                         const at::Tensor& offset = {}) const;
-  // As ops::Conv2d::take().
-  at::Tensor take(at::Tensor x) const { return conv.take(std::move(x)); }
+  // As ops::Conv2d::consume().
+  at::Tensor consume(at::Tensor x) const { return conv.consume(std::move(x)); }
   // sum [B, out, h', W'] += that.
   void add_to(at::Tensor& sum, const ops::GroupNorm& norm, at::Tensor x, const Rows& rows,
               const at::Tensor& offset = {}) const;

@@ -21,8 +21,8 @@ at::Tensor to_rows(const at::Tensor& message) {
 }
 
 // To and from each rank, of x's dtype. What has not come yet is zero, as outside of the picture.
-DisplacedExchange::Parts halo_parts(const HaloPlan& plan, const at::Tensor& x, const comm::Group& group) {
-  DisplacedExchange::Parts parts;
+DisplacedExchange::Transfers halo_parts(const HaloPlan& plan, const at::Tensor& x, const comm::Group& group) {
+  DisplacedExchange::Transfers parts;
   const auto message = [&](const Range& rows) {
     return at::zeros({rows.length, x.size(0), x.size(3), x.size(1)}, x.options());
   };
@@ -53,8 +53,8 @@ at::Tensor joined(std::span<const at::Tensor> messages, int64_t length, int64_t 
 }
 
 // The same numbers for everybody.
-DisplacedExchange::Parts moments_parts(const at::Tensor& own, const comm::Group& group) {
-  DisplacedExchange::Parts parts;
+DisplacedExchange::Transfers moments_parts(const at::Tensor& own, const comm::Group& group) {
+  DisplacedExchange::Transfers parts;
   for (int64_t peer = 0; peer < group.size; ++peer) {
     const bool is_other = peer != group.rank;
     parts.sends.push_back(is_other ? own.clone() : at::empty({0}, own.options()));
@@ -89,10 +89,10 @@ std::optional<ops::Halo> Rows::halo(const at::Tensor& x, const parallel::RowWind
     }
   };
 
-  DisplacedExchange::Parts parts;  // of which `receives` holds what has come
+  DisplacedExchange::Transfers parts;  // of which `receives` holds what has come
   if (DisplacedExchange* const displaced = tokens_->displaced()) {
     DisplacedExchange::Place& place = displaced->next([&] {
-      DisplacedExchange::Parts made = halo_parts(plan, x, group);
+      DisplacedExchange::Transfers made = halo_parts(plan, x, group);
       if (always_fresh) made.travel = parallel::Travel::kFresh;
       return made;
     });
@@ -127,7 +127,7 @@ at::Tensor Rows::moments(const at::Tensor& own) const {
   };
   DisplacedExchange* const displaced = tokens_->displaced();
   if (displaced == nullptr) {
-    DisplacedExchange::Parts parts = moments_parts(rounded, group);
+    DisplacedExchange::Transfers parts = moments_parts(rounded, group);
     comm::all_to_all(parts.sends, parts.receives, group).wait();
     return merged(parts.receives);
   }
@@ -135,7 +135,7 @@ at::Tensor Rows::moments(const at::Tensor& own) const {
   const DisplacedMode mode = displaced->mode();
   const bool are_old = mode == DisplacedMode::kCorrectedAsyncGn || mode == DisplacedMode::kStaleGn;
   DisplacedExchange::Place& place = displaced->next([&] {
-    DisplacedExchange::Parts parts = moments_parts(rounded, group);
+    DisplacedExchange::Transfers parts = moments_parts(rounded, group);
     if (!are_old) parts.travel = parallel::Travel::kFresh;
     return parts;
   });

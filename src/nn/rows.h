@@ -2,7 +2,7 @@
 // see of the others, fresh or as they were one step ago. A model hands in what it has at hand and knows
 // nothing of either.
 //
-// Legend: B samples, C channels, H x W the picture at this scale, h of its rows at hand.
+// Shapes: B samples, C channels, H x W the picture at this scale, h of its rows at hand.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +22,8 @@ class Rows {
   // At the scale of the grid of `tokens`, which must outlive this.
   explicit Rows(Tokens& tokens) : Rows(tokens, tokens.cut()) {}
 
-  const parallel::Grid& grid() const { return cut_.grid; }         // 1 x H x W
-  Range at_hand() const { return cut_.part(0, tokens_->rank()); }  // of the H rows
+  const parallel::Grid& grid() const { return cut_.grid; }       // 1 x H x W
+  Range local() const { return cut_.part(0, tokens_->rank()); }  // of the H rows
   bool is_whole() const { return cut_.ranks == 1; }
   // The scale of half as many rows and columns, rounded up; of twice as many.
   Rows coarser() const { return {*tokens_, cut_.coarser()}; }

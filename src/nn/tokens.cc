@@ -16,13 +16,13 @@ namespace {
 at::Tensor fold(const at::Tensor& x, Over over, int64_t frames) {
   if (over == Over::kAll) return x;
   const at::Tensor by_frame = x.unflatten(1, {frames, x.size(1) / frames});
-  return (over == Over::kFrame ? by_frame : by_frame.transpose(1, 2)).flatten(0, 1);
+  return (over == Over::kSpatial ? by_frame : by_frame.transpose(1, 2)).flatten(0, 1);
 }
 
 at::Tensor unfold(const at::Tensor& x, Over over, int64_t batch) {
   if (over == Over::kAll) return x;
   const at::Tensor by_sample = x.unflatten(0, {batch, x.size(0) / batch});
-  return (over == Over::kFrame ? by_sample : by_sample.transpose(1, 2)).flatten(1, 2);
+  return (over == Over::kSpatial ? by_sample : by_sample.transpose(1, 2)).flatten(1, 2);
 }
 
 // k, v [B, N, C] -> to [N, B, 2 * C], which a message carries in one piece.
@@ -39,8 +39,8 @@ class Tokens::Sequence {
  public:
   Sequence(const parallel::Cut& cut, Range run, Over over, int64_t other = 0)
       : cut_(cut), run_(run), over_(over), other_(other) {
-    if (over == Over::kFrame) samples_ = cut_.grid.frames;
-    if (over == Over::kPlace) samples_ = cut_.grid.rows * cut_.grid.columns;
+    if (over == Over::kSpatial) samples_ = cut_.grid.frames;
+    if (over == Over::kTemporal) samples_ = cut_.grid.rows * cut_.grid.columns;
   }
 
   // Tokens at hand of the part `rank`, and those of some patches.
@@ -79,21 +79,22 @@ Tokens::Tokens(parallel::Cut cut, TokenGroups groups)
     displaced_ = std::make_unique<parallel::DisplacedExchange>(groups_.all, *groups_.displaced);
 }
 
-at::Tensor Tokens::own(const at::Tensor& x, int64_t dim) const {
-  return parallel::take(x, dim, cut_.tokens(run_, rank()));
+at::Tensor Tokens::local(const at::Tensor& x, int64_t dim) const {
+  return parallel::select_ranges(x, dim, cut_.tokens(run_, rank()));
 }
 
-at::Tensor Tokens::own_frames(const at::Tensor& x, int64_t dim) const {
-  return cut_.axis == parallel::GridAxis::kRows ? x : parallel::take(x, dim, cut_.parts(run_, rank()));
+at::Tensor Tokens::local_frames(const at::Tensor& x, int64_t dim) const {
+  return cut_.axis == parallel::GridAxis::kRows ? x
+                                                : parallel::select_ranges(x, dim, cut_.parts(run_, rank()));
 }
 
-at::Tensor Tokens::own_other(const at::Tensor& x, int64_t dim) const {
+at::Tensor Tokens::local_other(const at::Tensor& x, int64_t dim) const {
   if (cut_.patches > 1) return x;
   const Range own = split_evenly(x.size(dim), rank(), cut_.ranks);
   return x.narrow(dim, own.begin, own.length);
 }
 
-int64_t Tokens::own_other_length(int64_t length) const {
+int64_t Tokens::local_other_length(int64_t length) const {
   return cut_.patches > 1 ? length : split_evenly(length, rank(), cut_.ranks).length;
 }
 
@@ -102,8 +103,8 @@ at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, Over o
   const QueriesKeysValues folded{fold(own.q, over, frames), fold(own.k, over, frames),
                                  fold(own.v, over, frames)};
   // A frame that no cut goes through, or a place where none does, is at hand as a whole.
-  const bool is_whole = (over == Over::kFrame && cut_.axis == parallel::GridAxis::kFrames) ||
-                        (over == Over::kPlace && cut_.axis == parallel::GridAxis::kRows);
+  const bool is_whole = (over == Over::kSpatial && cut_.axis == parallel::GridAxis::kFrames) ||
+                        (over == Over::kTemporal && cut_.axis == parallel::GridAxis::kRows);
   const at::Tensor attended = is_whole
                                   ? ops::attention(folded.q, folded.k, folded.v, folded.q.size(2) / depth)
                                   : attend(folded, depth, Sequence(cut_, run_, over), nullptr, nullptr);
@@ -117,7 +118,7 @@ at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, const 
 std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValues& own,
                                                           const QueriesKeysValues& other,
                                                           int64_t other_length, int64_t depth) {
-  TESSERA_CHECK(other.q.size(1) == own_other_length(other_length), "{} of {} tokens of the other sequence",
+  TESSERA_CHECK(other.q.size(1) == local_other_length(other_length), "{} of {} tokens of the other sequence",
                 other.q.size(1), other_length);
   if (cut_.patches > 1) {
     at::Tensor of_other;
@@ -187,7 +188,7 @@ at::Tensor Tokens::displaced_attend(const QueriesKeysValues& own, int64_t heads,
   for (int64_t peer = 0; peer < group.size; ++peer)
     ranges.push_back({ranges.empty() ? 0 : ranges.back().end(), sequence.length(peer)});
   parallel::DisplacedExchange::Place& place = displaced_->next([&] {
-    parallel::DisplacedExchange::Parts parts{.travel = parallel::Travel::kAlone};
+    parallel::DisplacedExchange::Transfers parts{.travel = parallel::Travel::kAlone};
     const at::Tensor all = at::empty({ranges.back().end(), own.k.size(0), 2 * width}, own.k.options());
     const auto part = [&](const Range& range) { return all.narrow(0, range.begin, range.length); };
     for (int64_t peer = 0; peer < group.size; ++peer) {
@@ -233,7 +234,7 @@ const Tokens::Kept& Tokens::keep(const QueriesKeysValues& own, int64_t depth, co
     const int64_t all = before + sequence.begin_of_patch(cut_.patches);
     kept.keys_values.emplace(own.k.size(0), all, width / depth, depth, own.k.options());
   }
-  ops::KeptKeysValues& memory = *kept.keys_values;
+  ops::KvCache& memory = *kept.keys_values;
   if (other != nullptr) memory.write(0, other->k, other->v);
 
   // Kept are patch after patch, in a patch rank after rank. What came from the Ulysses group is rank after
@@ -256,8 +257,8 @@ const Tokens::Kept& Tokens::keep(const QueriesKeysValues& own, int64_t depth, co
     const std::vector<Range> parts = of_ring(sequence);
     at::Tensor whole = at::empty({parts.back().end(), own.k.size(0), 2 * width}, own.k.options());
     const Range& mine = parts[static_cast<size_t>(groups_.ring.rank)];
-    fill_side_by_side(whole.narrow(0, mine.begin, mine.length), parallel::take(own.k, 1, own_order),
-                      parallel::take(own.v, 1, own_order));
+    fill_side_by_side(whole.narrow(0, mine.begin, mine.length), parallel::select_ranges(own.k, 1, own_order),
+                      parallel::select_ranges(own.v, 1, own_order));
     comm::all_gather_into(whole, parts, groups_.ring);
     for (int64_t rank = 0; rank < groups_.ring.size; ++rank) {
       if (rank == groups_.ring.rank) continue;

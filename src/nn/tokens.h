@@ -3,7 +3,7 @@
 // arXiv:2405.14430). A model hands in what
 // it has at hand and knows nothing of either.
 //
-// Legend: B samples, n tokens of the grid at hand (this rank's of the patches under way; all of them on one
+// Shapes: B samples, n tokens of the grid at hand (this rank's of the patches under way; all of them on one
 // rank), N tokens of the grid, l tokens at hand of another sequence (a text), L all of it, H heads of
 // queries, K heads of keys (H where they are not grouped; arXiv:2305.13245), D size of a head. Heads are
 // those of this rank's share of the weights.
@@ -37,7 +37,7 @@ struct TokenGroups {
 };
 
 // What a query sees: every token, those of its frame, or those at its place in every frame.
-enum class Over { kAll, kFrame, kPlace };
+enum class Over { kAll, kSpatial, kTemporal };
 
 // One for a run: it keeps the keys and values of earlier patches.
 class Tokens {
@@ -54,13 +54,13 @@ class Tokens {
   parallel::Grid held() const { return cut_.held(run_, groups_.all.rank); }  // of the tokens at hand
 
   // The tokens at hand, out of x of all tokens: [.., N, ..] -> [.., n, ..].
-  at::Tensor own(const at::Tensor& x, int64_t dim) const;
+  at::Tensor local(const at::Tensor& x, int64_t dim) const;
   // The frames at hand, out of x of all frames.
-  at::Tensor own_frames(const at::Tensor& x, int64_t dim) const;
+  at::Tensor local_frames(const at::Tensor& x, int64_t dim) const;
   // What is at hand of another sequence: [.., L, ..] -> [.., l, ..]. Each rank takes its part of it; with
   // patches, whose every run takes the other sequence along, each takes all.
-  at::Tensor own_other(const at::Tensor& x, int64_t dim) const;
-  int64_t own_other_length(int64_t length) const;
+  at::Tensor local_other(const at::Tensor& x, int64_t dim) const;
+  int64_t local_other_length(int64_t length) const;
 
   // Attention between the tokens of the grid -> [B, n, H * D]. Queries see the tokens of the patches at hand
   // and those of earlier calls as this place in the model last saw them (one denoising step ago), and with
@@ -68,8 +68,8 @@ class Tokens {
   at::Tensor attention(const QueriesKeysValues& own, int64_t depth, Over over = Over::kAll);
   // The same on another scale of the grid, cut at the same places.
   at::Tensor attention(const QueriesKeysValues& own, int64_t depth, const parallel::Cut& cut);
-  // Attention over the grid and another sequence of L tokens together (own_other() of it) -> both sequences'
-  // [B, n, H * D] and [B, l, H * D].
+  // Attention over the grid and another sequence of L tokens together (local_other() of it) -> both
+  // sequences' [B, n, H * D] and [B, l, H * D].
   std::pair<at::Tensor, at::Tensor> joint_attention(const QueriesKeysValues& own,
                                                     const QueriesKeysValues& other, int64_t other_length,
                                                     int64_t depth);
@@ -100,8 +100,8 @@ class Tokens {
 
  private:
   struct Kept {
-    std::optional<ops::KeptKeysValues> keys_values;  // the other sequence's, then patch after patch
-    int64_t seen = 0;                                // from the first one on
+    std::optional<ops::KvCache> keys_values;  // the other sequence's, then patch after patch
+    int64_t seen = 0;                         // from the first one on
   };
   class Sequence;
 

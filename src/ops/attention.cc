@@ -278,7 +278,7 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_
 // Of `count` keys, of `key_width` features as their values.
 void tell_attention(std::string_view name, const at::Tensor& q, int64_t count, int64_t key_width) {
   const at::Tensor keys_values = at::empty({2, q.size(0), count, key_width}, q.options().device(at::kMeta));
-  tell(name, "", q, 4 * q.numel() * count, {&q, &keys_values});
+  record(name, "", q, 4 * q.numel() * count, {&q, &keys_values});
 }
 
 // [B, S, heads * D] -> [B, heads, S, D]
@@ -371,8 +371,8 @@ void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor
   out.copy_(aten_attention(q, k, v, heads));
 }
 
-KeptKeysValues::KeptKeysValues(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
-                               const at::TensorOptions& options)
+KvCache::KvCache(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
+                 const at::TensorOptions& options)
     : tokens_(tokens), heads_(heads), depth_(depth), is_packed_(has_own_kernel(options)) {
   if (!is_packed_) {
     keys_values_ = at::empty({2, batch, tokens, heads * depth}, options);
@@ -386,11 +386,11 @@ KeptKeysValues::KeptKeysValues(int64_t batch, int64_t tokens, int64_t heads, int
   keys_values_ = at::zeros({batch * heads, elements}, options);
 }
 
-void KeptKeysValues::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
+void KvCache::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
   const int64_t count = k.size(1);
   TESSERA_CHECK(k.sizes() == v.sizes() && k.size(2) == heads_ * depth_ && first + count <= tokens_,
                 "{} keys of width {} at {} of {}", count, k.size(2), first, tokens_);
-  tell("keep_keys_values", "", k, 0, {&k, &v, &v});
+  record("keep_keys_values", "", k, 0, {&k, &v, &v});
   if (!is_packed_) {
     keys_values_[0].narrow(1, first, count).copy_(k);
     keys_values_[1].narrow(1, first, count).copy_(v);
@@ -413,7 +413,7 @@ void KeptKeysValues::write(int64_t first, const at::Tensor& k, const at::Tensor&
   }
 }
 
-void KeptKeysValues::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) const {
+void KvCache::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) const {
   TESSERA_CHECK(0 < count && count <= tokens_, "{} keys of {}", count, tokens_);
   if (!is_packed_) {
     attention_into(out, q, keys_values_[0].narrow(1, 0, count), keys_values_[1].narrow(1, 0, count),

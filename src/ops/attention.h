@@ -26,11 +26,10 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
 // Keys and values that stay from call to call, of which a call changes a part. On CPUs with the own kernel
 // they are kept in the form in which its products read them, into which `attention` would bring all of them
 // at every call.
-class KeptKeysValues {
+class KvCache {
  public:
   // For keys of B = `batch` samples at `tokens` places, of `heads` heads.
-  KeptKeysValues(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
-                 const at::TensorOptions& options);
+  KvCache(int64_t batch, int64_t tokens, int64_t heads, int64_t depth, const at::TensorOptions& options);
 
   // k, v [B, n, heads * D], as above, into places [first, first + n).
   void write(int64_t first, const at::Tensor& k, const at::Tensor& v);

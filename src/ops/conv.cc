@@ -76,7 +76,7 @@ void Conv2d::tell_operation(int64_t inputs, const Tensor& y) const {
   const int64_t taps = kernel[0] * kernel[1];
   const auto meta = y.options().device(at::kMeta);
   const Tensor x = at::empty({inputs}, meta), weights = at::empty({out_channels, in_channels, taps}, meta);
-  tell("conv2d", role, y, 2 * y.numel() * in_channels * taps, {&x, &weights, &bias});
+  record("conv2d", role, y, 2 * y.numel() * in_channels * taps, {&x, &weights, &bias});
 }
 
 Tensor Conv2d::apply(const Tensor& x, std::array<int64_t, 2> pad) const {
@@ -248,7 +248,7 @@ Tensor Conv2d::operator()(ConvInput input) const {
   return y;
 }
 
-Tensor Conv2d::take(Tensor x) const {
+Tensor Conv2d::consume(Tensor x) const {
   const bool is_pointwise = kernel == std::array<int64_t, 2>{1, 1} && stride == 1;
   if (!is_pointwise || out_channels > in_channels || !x.is_cpu() || x.use_count() > 1 || computes_nothing(x))
     return (*this)(x);
@@ -368,7 +368,7 @@ Tensor Upsample2d::operator()(const Tensor& x, const std::optional<Halo>& halo,
                               const ConvBlocks& blocks) const {
   Tensor y = apply(x, halo, blocks);
   const Tensor weights = at::empty({channels, channels, 3, 3}, x.options().device(at::kMeta));
-  tell("upsample2d_conv2d", role, y, 2 * y.numel() * channels * 9, {&x, &weights});
+  record("upsample2d_conv2d", role, y, 2 * y.numel() * channels * 9, {&x, &weights});
   return y;
 }
 

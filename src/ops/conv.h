@@ -1,6 +1,6 @@
 // Two-dimensional convolutions of channels-last tensors. 2 in kh kw FLOPs for each element that comes out.
 //
-// Legend: B samples, C channels (in, out), H x W size of the input.
+// Shapes: B samples, C channels (in, out), H x W size of the input.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -58,7 +58,7 @@ struct Conv2d {
 
   // Of a 1x1 convolution to no more channels than come in, into the memory of x where nobody else has it,
   // some rows at a time.
-  at::Tensor take(at::Tensor x) const;
+  at::Tensor consume(at::Tensor x) const;
 
   int64_t in_channels = 0;
   int64_t out_channels = 0;

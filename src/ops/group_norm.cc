@@ -202,7 +202,7 @@ GroupNorm::GroupNorm(const at::Tensor& channel_weight, const at::Tensor& channel
 
 void GroupNorm::tell_operation(const at::Tensor& x) const {
   const int64_t flops = activation == Activation::kNone ? 8 : 9;
-  tell("group_norm", role, x, flops * x.numel(), {&x, &weight, &bias});
+  record("group_norm", role, x, flops * x.numel(), {&x, &weight, &bias});
 }
 
 at::Tensor GroupNorm::operator()(const at::Tensor& x) const {

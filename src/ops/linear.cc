@@ -78,7 +78,7 @@ std::optional<at::Tensor> optional(const at::Tensor& tensor) {
 
 at::Tensor activate(const at::Tensor& x, Activation activation) {
   at::Tensor out = activated(x, activation);
-  if (activation != Activation::kNone) tell("activation", "", out, out.numel(), {&x});
+  if (activation != Activation::kNone) record("activation", "", out, out.numel(), {&x});
   return out;
 }
 
@@ -124,7 +124,7 @@ at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const 
   TESSERA_CHECK(x.size(-1) == in_features, "linear of {} inputs got {}", in_features, x.size(-1));
   at::Tensor out = apply(*this, x, activation);
   const int64_t rows = x.numel() / in_features;
-  tell("linear", role, out, 2 * rows * in_features * out_features, {&x, &weight, &bias});
+  record("linear", role, out, 2 * rows * in_features * out_features, {&x, &weight, &bias});
   return out;
 }
 

@@ -1,6 +1,6 @@
 // What adaptive layer norm does around the sublayers of a diffusion transformer (DiT, arXiv:2212.09748).
 //
-// Legend: B samples, S tokens, C width, G groups of tokens that follow each other (the frames of a video).
+// Shapes: B samples, S tokens, C width, G groups of tokens that follow each other (the frames of a video).
 // Vectors are fp32: [C] for all, [B, C] for each sample, or [B, G, C] for each group of S / G tokens.
 #pragma once
 

@@ -23,8 +23,8 @@ InBlock::~InBlock() {
   current_block = before_;
 }
 
-void tell(std::string_view name, std::string_view role, const at::Tensor& out, int64_t flops,
-          std::initializer_list<const at::Tensor*> tensors) {
+void record(std::string_view name, std::string_view role, const at::Tensor& out, int64_t flops,
+            std::initializer_list<const at::Tensor*> tensors) {
   if (current_hook == nullptr) return;
   Operation operation{.name = name,
                       .role = role,

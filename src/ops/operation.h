@@ -56,7 +56,7 @@ class InBlock {
 
 // For operations: tells the hook of this thread, if there is one. `tensors`: what is read and written beside
 // `out`.
-void tell(std::string_view name, std::string_view role, const at::Tensor& out, int64_t flops,
-          std::initializer_list<const at::Tensor*> tensors);
+void record(std::string_view name, std::string_view role, const at::Tensor& out, int64_t flops,
+            std::initializer_list<const at::Tensor*> tensors);
 
 }  // namespace tessera::ops

@@ -1,7 +1,7 @@
 // What convolutions by minimal filtering share: the transform of 4x4 input tiles, and the products of the
 // transformed tiles with the transformed weights ("taps").
 //
-// Legend: T tiles, I and O channels, P channels of a panel: outputs that are computed together.
+// Shapes: T tiles, I and O channels, P channels of a panel: outputs that are computed together.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -47,7 +47,7 @@ void DisplacedExchange::begin(int64_t step, int64_t steps) {
   next_ = 0;
 }
 
-DisplacedExchange::Place& DisplacedExchange::next(const std::function<Parts()>& make) {
+DisplacedExchange::Place& DisplacedExchange::next(const std::function<Transfers()>& make) {
   flush();
   const size_t index = next_++;
   if (spans_.empty()) return places_.emplace_back(Place{.parts = make(), .index = index});
@@ -77,7 +77,7 @@ void DisplacedExchange::drain() {
 void DisplacedExchange::flush() {
   for (const size_t index : std::exchange(unsent_, {})) {
     if (spans_.empty()) {
-      const Parts& parts = places_[index].parts;
+      const Transfers& parts = places_[index].parts;
       of_first_step_.push_back(comm::all_to_all(parts.sends, parts.receives, group_));
       continue;
     }
@@ -108,13 +108,13 @@ void DisplacedExchange::make_spans() {
       span.sends = places_[span.first].parts.sends;
       span.receives = places_[span.first].parts.receives;
     } else {
-      join(span, &Parts::sends);
-      join(span, &Parts::receives);
+      join(span, &Transfers::sends);
+      join(span, &Transfers::receives);
     }
   }
 }
 
-void DisplacedExchange::join(Span& span, std::vector<at::Tensor> Parts::*side) {
+void DisplacedExchange::join(Span& span, std::vector<at::Tensor> Transfers::*side) {
   for (size_t rank = 0; rank < static_cast<size_t>(group_.size); ++rank) {
     const auto part = [&](size_t i) -> at::Tensor& { return (places_[span.first + i].parts.*side)[rank]; };
     int64_t bytes = 0;
@@ -129,7 +129,7 @@ void DisplacedExchange::join(Span& span, std::vector<at::Tensor> Parts::*side) {
       begin += room_for(own);
       own = here;
     }
-    (side == &Parts::sends ? span.sends : span.receives).push_back(all);
+    (side == &Transfers::sends ? span.sends : span.receives).push_back(all);
   }
 }
 

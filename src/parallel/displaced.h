@@ -28,13 +28,13 @@ class DisplacedExchange {
  public:
   // To and from each rank: contiguous tensors, on both sides of one size and dtype; empty where nothing goes,
   // as to this rank itself.
-  struct Parts {
+  struct Transfers {
     std::vector<at::Tensor> sends = {}, receives = {};
     Travel travel = Travel::kTogether;
     at::Tensor whole = {};  // kAlone: of which they may be parts
   };
   struct Place {
-    Parts parts;
+    Transfers parts;
     at::Tensor kept = {};   // whatever the caller keeps here from step to step
     bool has_come = false;  // whether `receives` holds what others had, now or in a step before
     size_t index = 0;
@@ -53,7 +53,7 @@ class DisplacedExchange {
   void begin(int64_t step, int64_t steps);
   // The next place of the step; make() is called at the first visit. What was posted for it has arrived, and
   // `sends` may be written.
-  Place& next(const std::function<Parts()>& make);
+  Place& next(const std::function<Transfers()>& make);
   // After `sends` have been written: returns when `receives` holds the same step's.
   void exchange(Place& place);
   // The same for the next visit: `receives` may be read until the next place is asked for, and `sends` is not
@@ -67,7 +67,7 @@ class DisplacedExchange {
 
   void flush();
   void make_spans();
-  void join(Span& span, std::vector<at::Tensor> Parts::*side);
+  void join(Span& span, std::vector<at::Tensor> Transfers::*side);
 
   comm::Group group_;
   Displacement displacement_;

@@ -77,13 +77,13 @@ std::vector<Range> Cut::tokens_within(Range run, int64_t patch, int64_t rank) co
   return all;
 }
 
-at::Tensor take(const at::Tensor& x, int64_t dim, std::span<const Range> ranges) {
+at::Tensor select_ranges(const at::Tensor& x, int64_t dim, std::span<const Range> ranges) {
   std::vector<at::Tensor> parts;
   for (const Range& range : ranges) parts.push_back(x.narrow(dim, range.begin, range.length));
   return parts.size() == 1 ? parts[0] : at::cat(parts, dim);
 }
 
-void put(const at::Tensor& x, int64_t dim, std::span<const Range> ranges, const at::Tensor& part) {
+void assign_ranges(const at::Tensor& x, int64_t dim, std::span<const Range> ranges, const at::Tensor& part) {
   int64_t from = 0;
   for (const Range& range : ranges) {
     x.narrow(dim, range.begin, range.length).copy_(part.narrow(dim, from, range.length));

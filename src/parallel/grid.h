@@ -57,8 +57,8 @@ struct Cut {
 };
 
 // The ranges of `x` along `dim`, one after another; a view where there is one range.
-at::Tensor take(const at::Tensor& x, int64_t dim, std::span<const Range> ranges);
+at::Tensor select_ranges(const at::Tensor& x, int64_t dim, std::span<const Range> ranges);
 // The other way: `part` into the ranges of `x`.
-void put(const at::Tensor& x, int64_t dim, std::span<const Range> ranges, const at::Tensor& part);
+void assign_ranges(const at::Tensor& x, int64_t dim, std::span<const Range> ranges, const at::Tensor& part);
 
 }  // namespace tessera::parallel

@@ -8,7 +8,7 @@ namespace tessera::parallel {
 namespace {
 
 // A run of patches at a step; runs follow each other in one order on all ranks.
-struct Run {
+struct PatchRun {
   int64_t step;
   Range patches;
 };
@@ -41,17 +41,17 @@ class Pipeline {
     void wait() {
       for (comm::Pending& one : pending) one.wait();
     }
-    Run run;
+    PatchRun run;
     Tensors tensors;
     std::vector<comm::Pending> pending;
   };
 
-  Run first_run(int64_t step) const { return {step, {0, schedule_.run_length(step)}}; }
+  PatchRun first_run(int64_t step) const { return {step, {0, schedule_.run_length(step)}}; }
   bool is_first() const { return group_.rank == 0; }
   bool is_last() const { return group_.rank + 1 == group_.size; }
   bool is_alone() const { return group_.size == 1; }
 
-  void work(const Run& run) {
+  void work(const PatchRun& run) {
     Tensors hidden;
     if (is_first()) {
       if (run.step > 0) wait_for_latents(run.step - 1, run.patches.end());
@@ -76,8 +76,8 @@ class Pipeline {
   }
 
   // What the stage before gives for the run after this one.
-  void receive_next_hidden(const Run& run) {
-    Run next{run.step, {run.patches.end(), run.patches.length}};
+  void receive_next_hidden(const PatchRun& run) {
+    PatchRun next{run.step, {run.patches.end(), run.patches.length}};
     if (next.patches.begin == schedule_.patches) {
       if (run.step + 1 == schedule_.steps) return;
       next = first_run(run.step + 1);
@@ -85,17 +85,17 @@ class Pipeline {
     receive_hidden(next);
   }
 
-  Moving arriving(const Run& run, Tensors tensors, int64_t from) {
+  Moving arriving(const PatchRun& run, Tensors tensors, int64_t from) {
     Moving moving{run, std::move(tensors), {}};
     for (at::Tensor& tensor : moving.tensors) moving.pending.push_back(comm::receive(tensor, from, group_));
     return moving;
   }
 
-  void receive_hidden(const Run& run) {
+  void receive_hidden(const PatchRun& run) {
     hidden_ = arriving(run, stage_.empty_hidden(run.patches), group_.rank - 1);
   }
 
-  void receive_latents(const Run& run) {
+  void receive_latents(const PatchRun& run) {
     latents_.push_back(arriving(run, {stage_.empty_latents(run.patches)}, group_.size - 1));
   }
 
@@ -112,7 +112,7 @@ class Pipeline {
     }
   }
 
-  void send_on(const Run& run, Tensors tensors, int64_t to) {
+  void send_on(const PatchRun& run, Tensors tensors, int64_t to) {
     // What was sent for these patches one step ago has been used, else this run could not be here: no wait.
     while (!sent_.empty() && (sent_.front().run.step + 1 < run.step ||
                               (sent_.front().run.step + 1 == run.step &&
@@ -130,7 +130,7 @@ class Pipeline {
   // Before a step that will not be. Each rank but the first waits for what this step begins with: it is sent,
   // though nobody will read it, so that no message of this run meets those of the next one.
   void drain(int64_t step) {
-    const Run run = first_run(step);
+    const PatchRun run = first_run(step);
     if (!is_last()) send_on(run, stage_.empty_output(run.patches), group_.rank + 1);
     hidden_.wait();
     for (Moving& latents : latents_) latents.wait();

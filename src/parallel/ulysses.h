@@ -1,7 +1,7 @@
 // Ulysses (DeepSpeed-Ulysses, arXiv:2309.14509): around attention, ranks change from own tokens of all heads
 // to all tokens of own heads, and back. Heads and tokens that do not divide are split unevenly.
 //
-// Legend: B samples, n tokens of this rank, N tokens of the group, H heads, h heads of this rank, D size of a
+// Shapes: B samples, n tokens of this rank, N tokens of the group, H heads, h heads of this rank, D size of a
 // head.
 #pragma once
 

@@ -18,15 +18,15 @@ std::vector<int64_t> sliced_shape(const std::string& key, at::IntArrayRef shape,
   return part;
 }
 
-at::Tensor ShapesAlone::load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
-                             at::ArrayRef<Slice> slices, at::Device /*device*/) {
+at::Tensor ShapeOnlySource::load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
+                                 at::ArrayRef<Slice> slices, at::Device /*device*/) {
   at::Tensor part =
       at::empty(sliced_shape(key, shape, slices), at::TensorOptions().device(at::kMeta).dtype(dtype));
   bytes_held_ += part.nbytes();
   return part;
 }
 
-at::Tensor ShapesAlone::stored(const std::string& /*key*/, at::IntArrayRef shape) {
+at::Tensor ShapeOnlySource::stored(const std::string& /*key*/, at::IntArrayRef shape) {
   return at::empty(shape, at::TensorOptions().device(at::kMeta).dtype(at::kFloat));
 }
 

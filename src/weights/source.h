@@ -38,7 +38,7 @@ std::vector<int64_t> sliced_shape(const std::string& key, at::IntArrayRef shape,
 
 // A model of which only its config is known: every weight is there, in the shape that is asked for, on the
 // meta device. Where files may name a weight in several ways, it has the usual name.
-class ShapesAlone final : public Source {
+class ShapeOnlySource final : public Source {
  public:
   bool has(const std::string& /*key*/) const override { return false; }
   at::Tensor load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,

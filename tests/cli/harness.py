@@ -55,7 +55,7 @@ class Box:
                               preexec_fn=prepare)
         return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"))
 
-    def paint(self, *arguments, **options):
+    def generate(self, *arguments, **options):
         """A run of the tiny model that must succeed."""
         outcome = self.run("generate", "--model", MODEL, "--dtype", "fp32", *arguments, **options)
         assert outcome.code == 0, outcome
@@ -65,7 +65,7 @@ class Box:
         """(shape, numbers) that such a run gives."""
         path = self.folder / "latents.safetensors"
         assert not path.exists(), path
-        self.paint(*arguments, "--output-type", "latent", "-o", path, **options)
+        self.generate(*arguments, "--output-type", "latent", "-o", path, **options)
         return read_latents(path)
 
     def report(self, name="run.json"):

@@ -39,7 +39,7 @@ def latents_equal_diffusers(box):
 @test
 def pictures_equal_diffusers(box):
     for name, options in RUNS["runs"].items():
-        outcome = box.paint(*arguments_of(options), "-o", f"{name}.png")
+        outcome = box.generate(*arguments_of(options), "-o", f"{name}.png")
         for number, path in enumerate(outcome.out.split()):
             width, height, pixels, _ = read_png(box.folder / path)
             expected = read_png(GOLDEN / f"{name}-{number}.png")
@@ -50,7 +50,7 @@ def pictures_equal_diffusers(box):
 
 @test
 def several_pictures_are_numbered_in_order(box):
-    outcome = box.paint("a cat", "a dog", "--num-images-per-prompt", "2", "-o", "x.png", *SMALL)
+    outcome = box.generate("a cat", "a dog", "--num-images-per-prompt", "2", "-o", "x.png", *SMALL)
     assert outcome.out.split() == ["x-0.png", "x-1.png", "x-2.png", "x-3.png"], outcome
     assert box.files() == outcome.out.split()
     parameters = [read_png(box.folder / path)[3]["parameters"].split("\n")[0] for path in outcome.out.split()]
@@ -63,9 +63,9 @@ def several_pictures_are_numbered_in_order(box):
 @test
 def a_seed_gives_the_same_file_again(box):
     for path in ("a.png", "b.png"):
-        box.paint("a cat", "--seed", "5", "-o", path, *SMALL)
+        box.generate("a cat", "--seed", "5", "-o", path, *SMALL)
     assert (box.folder / "a.png").read_bytes() == (box.folder / "b.png").read_bytes()
-    box.paint("a cat", "--seed", "6", "-o", "c.png", *SMALL)
+    box.generate("a cat", "--seed", "6", "-o", "c.png", *SMALL)
     assert read_png(box.folder / "a.png")[2] != read_png(box.folder / "c.png")[2]
 
 
@@ -73,7 +73,7 @@ def a_seed_gives_the_same_file_again(box):
 def without_a_seed_one_is_drawn_and_told(box):
     seeds = set()
     for _ in range(2):
-        outcome = box.paint("a cat", *SMALL)
+        outcome = box.generate("a cat", *SMALL)
         seed = json.loads(read_png(box.folder / "out.png")[3]["tessera"])["seed"]
         assert f"seed {seed}," in outcome.err, outcome
         seeds.add(seed)
@@ -82,7 +82,7 @@ def without_a_seed_one_is_drawn_and_told(box):
 
 @test
 def png_text(box):
-    box.paint("A caf\u00e9", "--negative-prompt", "\u732b", "--seed", "5", "--guidance-scale", "3.5", *SMALL)
+    box.generate("A caf\u00e9", "--negative-prompt", "\u732b", "--seed", "5", "--guidance-scale", "3.5", *SMALL)
     text = read_png(box.folder / "out.png")[3]
     first, second, third = text["parameters"].split("\n")
     assert first == "A caf\u00e9" and second == "Negative prompt: \u732b", text
@@ -94,7 +94,7 @@ def png_text(box):
 
 @test
 def report(box):
-    outcome = box.paint("a cat", "--seed", "5", "--report", "run.json", "--threads", "1", "--scheduler", "ddim", *SMALL)
+    outcome = box.generate("a cat", "--seed", "5", "--report", "run.json", "--threads", "1", "--scheduler", "ddim", *SMALL)
     report = json.loads((box.folder / "run.json").read_text())
     assert list(report) == ["settings", "seconds", "step_seconds", "ranks", "outputs"], list(report)
     assert list(report["settings"])[:3] == ["model", "model_class", "prompt"], report
@@ -129,28 +129,28 @@ def a_report_goes_to_standard_output(box):
 
 @test
 def what_goes_where(box):
-    outcome = box.paint("a cat", *SMALL)
+    outcome = box.generate("a cat", *SMALL)
     assert outcome.out == "out.png\n", outcome
     assert "tiny-pixart" in outcome.err and "denoise" in outcome.err, outcome
-    quiet = box.paint("a cat", "--quiet", *SMALL)
+    quiet = box.generate("a cat", "--quiet", *SMALL)
     assert quiet.out == "out.png\n" and quiet.err == "", quiet
 
 
 @test
 def curious_prompts(box):
     for prompt in ("", "[a, b]", "models", "\u732b\U0001F697", "a_b --c_d", "%s {}", "x" * 3000, "line\nbreak"):
-        box.paint(prompt, "--seed", "1", *SMALL)
+        box.generate(prompt, "--seed", "1", *SMALL)
         assert json.loads(read_png(box.folder / "out.png")[3]["tessera"])["prompt"] == [prompt]
-    box.paint("--negative_prompt", "--a_b", "--seed", "1", *SMALL, "--", "-1 --x_y")
+    box.generate("--negative_prompt", "--a_b", "--seed", "1", *SMALL, "--", "-1 --x_y")
     settings = json.loads(read_png(box.folder / "out.png")[3]["tessera"])
     assert settings["negative_prompt"] == "--a_b" and settings["prompt"] == ["-1 --x_y"], settings
-    box.paint("--prompt", "a", "--prompt=b", "c", *SMALL)
+    box.generate("--prompt", "a", "--prompt=b", "c", *SMALL)
     assert (box.folder / "out-2.png").exists()
 
 
 @test
 def a_long_prompt_is_cut_with_a_warning(box):
-    outcome = box.paint("circle " * 50, "--max_sequence_length", "20", *SMALL)
+    outcome = box.generate("circle " * 50, "--max_sequence_length", "20", *SMALL)
     warnings = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
     assert len(warnings) == 1 and "tokens" in warnings[0], outcome
 

@@ -19,7 +19,7 @@ def threads(box):
     cores = len(os.sched_getaffinity(0))
     for words, env, count in ((["--threads", "1"], free, 1), (["--threads", "3"], free, 3), ([], free, cores),
                               (["--threads", "2", "--use-cfg-parallel"], free, 2), (["--use-cfg-parallel"], free, 1)):
-        outcome = box.paint(*PICTURE, "--report", "run.json", *words, env=env)
+        outcome = box.generate(*PICTURE, "--report", "run.json", *words, env=env)
         assert box.report()["settings"]["threads"] == count, (words, count)
         assert f"{count} thread" in outcome.err, outcome
     assert_near(box.latents(*PICTURE, "--threads", "3", env=free), box.latents(*PICTURE, "--threads", "1"), 1e-5)
@@ -216,7 +216,7 @@ def the_cap_of_instruction_sets_reaches_the_libraries(box):
     expected = box.latents(*PICTURE)
     capped = {"TESSERA_MAX_ISA": "avx2"}
     assert_near(box.latents(*PICTURE, env=capped), expected, 1e-4)
-    outcome = box.paint(*PICTURE, "-o", "out.png", env={**capped, "ONEDNN_VERBOSE": "1"})
+    outcome = box.generate(*PICTURE, "-o", "out.png", env={**capped, "ONEDNN_VERBOSE": "1"})
     said = [line for line in outcome.out.splitlines() if line.startswith("onednn_verbose") and ",isa:" in line]
     if platform.machine() == "x86_64":
         assert said and all(line.endswith("isa:Intel AVX2") for line in said), said

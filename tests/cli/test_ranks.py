@@ -36,7 +36,7 @@ def ranks_paint_what_one_paints(box):
         asked = ("--num-images-per-prompt", "--width")  # of the picture, not of the ranks
         picture = [word for pair in zip(words, words[1:]) if pair[0] in asked for word in pair]
         expected = box.latents("a cat", "--seed", "5", *THREE_STEPS, *picture)
-        outcome = box.paint("a cat", *LATENT, *THREE_STEPS, *words, "--report", "run.json")
+        outcome = box.generate("a cat", *LATENT, *THREE_STEPS, *words, "--report", "run.json")
         assert outcome.out == "out.safetensors\n", outcome
         assert_near(read_latents(box.folder / "out.safetensors"), expected, NEAR)
         report = box.report()
@@ -75,8 +75,8 @@ def the_text_encoder_is_split_or_whole(box):
 def pictures_of_ranks(box):
     for method, place in ([["--use-cfg-parallel"], "cfg 2"], [["--data-parallel-degree", "2"], "dp 2"]):
         words = ["a cat", "a dog", "a bird", "--seed", "5", *SMALL]  # wider than high
-        box.paint(*words, "--nproc", "1", "-o", "one.png")
-        outcome = box.paint(*words, *method, "-o", "two.png")
+        box.generate(*words, "--nproc", "1", "-o", "one.png")
+        outcome = box.generate(*words, *method, "-o", "two.png")
         assert outcome.out.split() == ["two-0.png", "two-1.png", "two-2.png"], outcome
         assert f" on 2 ranks ({place}) with 1 thread each" in outcome.err, outcome
         for number in range(3):
@@ -478,4 +478,4 @@ def environments_that_make_no_sense(box):
         box.refuse(2, needle, "generate", "a cat", "--model", MODEL, *SMALL, env=variables)
     box.refuse(2, "launcher started 1 rank", "generate", "a cat", "--model", MODEL, "--nproc", "2",
                "--use-cfg-parallel", env={"RANK": "0", "WORLD_SIZE": "1"})
-    box.paint("a cat", *SMALL, env={"RANK": "0", "WORLD_SIZE": "1"})
+    box.generate("a cat", *SMALL, env={"RANK": "0", "WORLD_SIZE": "1"})

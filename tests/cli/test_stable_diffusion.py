@@ -27,14 +27,14 @@ def arguments_of(options):
     return words
 
 
-def paint(box, *words, model=FOLDER):
+def generate(box, *words, model=FOLDER):
     outcome = box.run("generate", *model, "--dtype", "fp32", *words)
     assert outcome.code == 0, outcome
     return outcome
 
 
 def latents(box, *words, model=FOLDER):
-    paint(box, *words, "--output-type", "latent", "-o", box.folder / "out.safetensors", model=model)
+    generate(box, *words, "--output-type", "latent", "-o", box.folder / "out.safetensors", model=model)
     return read_latents(box.folder / "out.safetensors")
 
 
@@ -47,7 +47,7 @@ def golden(name):
 def sdxl_equals_diffusers(box):
     for name, options in RUNS["runs"].items():
         assert_near(latents(box, *arguments_of(options)), golden(name), 1e-3)
-        outcome = paint(box, *arguments_of(options), "-o", f"{name}.png")
+        outcome = generate(box, *arguments_of(options), "-o", f"{name}.png")
         for number, path in enumerate(outcome.out.split()):
             width, height, pixels, _ = read_png(box.folder / path)
             expected = read_png(GOLDEN / f"{name}-{number}.png")
@@ -60,7 +60,7 @@ def decoding_in_blocks_is_the_same_picture(box):
     name, options = next(iter(RUNS["runs"].items()))
     for ranks in ["1", "2"]:
         for rows in ["1", "5"]:
-            outcome = paint(box, *arguments_of(options), "--vae-block-size", rows, "--tensor-parallel-degree", ranks, "-o", "blocks.png")
+            outcome = generate(box, *arguments_of(options), "--vae-block-size", rows, "--tensor-parallel-degree", ranks, "-o", "blocks.png")
             pixels = read_png(box.folder / outcome.out.split()[0])[2]
             assert psnr(pixels, read_png(GOLDEN / f"{name}-0.png")[2]) > 50, (ranks, rows)
     for rows in ["0", "-1", "x"]:
@@ -85,7 +85,7 @@ def sdxl_on_many_ranks(box):
                   "--displaced-patch-degree 3 --displaced-mode full_sync", "--displaced-patch-degree 2 --warmup-steps 4",
                   "--displaced-patch-degree 2 --displaced-mode full_sync --data-parallel-degree 2"):
         assert_near(latents(box, *words, *flags.split()), expected, 1e-3)
-        picture = paint(box, *words, *flags.split(), "-o", "ranks.png").out.split()[1]
+        picture = generate(box, *words, *flags.split(), "-o", "ranks.png").out.split()[1]
         assert psnr(read_png(box.folder / picture)[2], read_png(GOLDEN / "all-1.png")[2]) > 50, flags
 
 
@@ -103,7 +103,7 @@ def displaced_patches_are_near_and_reported(box):
         assert box.report()["settings"]["parallel"] == {"world_size": 2, "displaced": 2, "displaced_mode": mode, "warmup_steps": 1}
     assert all(a != b for i, a in enumerate(seen) for b in seen[:i]), "two modes gave the same"
     # Three rows of the coarsest scale for each of two ranks: the default is another, and says so.
-    outcome = paint(box, *words, "--displaced-patch-degree", "2", "--report", "run.json", "-o", "p.png")
+    outcome = generate(box, *words, "--displaced-patch-degree", "2", "--report", "run.json", "-o", "p.png")
     assert outcome.err.count("--displaced-mode is sync_gn") == 1, outcome
     assert box.report()["settings"]["parallel"]["displaced_mode"] == "sync_gn"
 

@@ -201,13 +201,13 @@ TEST_P(Wires, HooksSeeEveryOperationWithItsBytes) {
   const auto body = [](World world) {
     std::vector<std::string> seen;
     int64_t bytes = 0;
-    OperationHooks hooks;
-    hooks.began = [&](const Operation& operation) {
-      seen.push_back(std::string(operation.axis) + " " + std::string(operation.name));
+    CollectiveHooks hooks;
+    hooks.began = [&](const Collective& collective) {
+      seen.push_back(std::string(collective.axis) + " " + std::string(collective.name));
     };
-    hooks.ended = [&](const Operation& operation, std::chrono::nanoseconds under_way,
+    hooks.ended = [&](const Collective& collective, std::chrono::nanoseconds under_way,
                       std::chrono::nanoseconds waited) {
-      bytes += operation.bytes;
+      bytes += collective.bytes;
       EXPECT_GE(under_way, waited);
     };
     world.set_hooks(hooks);

@@ -73,7 +73,7 @@ std::optional<std::string> error_of_settling(const std::optional<std::string>& f
   at::Tensor x = at::empty({4});
   try {
     receive(x, 1, group).wait();
-    settle(group);
+    synchronize(group);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kPeer);
     return error.what();
@@ -159,7 +159,7 @@ TEST(DeviceFabric, ALostPeerEndsWhatTheDeviceWaitsFor) {
     }
     EXPECT_LT(std::chrono::steady_clock::now() - start, kTimeout);
     EXPECT_THROW(send(x, 1, group), Error);  // from then on
-    EXPECT_THROW(settle(group), Error);
+    EXPECT_THROW(synchronize(group), Error);
   }
 }
 

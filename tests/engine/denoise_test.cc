@@ -9,8 +9,8 @@ namespace {
 
 // Answers timestep x latents + what the sample is conditioned on.
 struct FakeForward : models::Forward {
-  FakeForward(const models::Run& run, std::vector<int64_t>& batches_seen)
-      : offsets(run.of_samples(models::kTokens).sum({1, 2}).view({-1, 1, 1, 1})), batches(batches_seen) {}
+  FakeForward(const models::ForwardInputs& inputs, std::vector<int64_t>& batches_seen)
+      : offsets(inputs.of_samples(models::kTokens).sum({1, 2}).view({-1, 1, 1, 1})), batches(batches_seen) {}
 
   void begin(const models::Timestep& at) override { timestep = at.value; }
   models::Hidden embed(const at::Tensor& latents) override {
@@ -27,8 +27,8 @@ struct FakeForward : models::Forward {
 };
 
 struct FakeDenoiser : models::Denoiser {
-  std::unique_ptr<models::Forward> start(const models::Run& run) const override {
-    return std::make_unique<FakeForward>(run, batches);
+  std::unique_ptr<models::Forward> start(const models::ForwardInputs& inputs) const override {
+    return std::make_unique<FakeForward>(inputs, batches);
   }
   at::ScalarType dtype() const override { return at::kFloat; }
   int64_t conditioning_width() const override { return 1; }
@@ -78,12 +78,12 @@ struct FakeRun {
 
   at::Tensor operator()(const Guidance& guidance, const at::Tensor& z, Noise& noise,
                         const Observer& observer = {}) {
-    DenoiserStage stage(denoiser, {}, prompts, guidance.samples(ranks), canvas, ranks);
+    DenoiserStage stage(denoiser, {}, prompts, guidance.samples(ranks), latent_shape, ranks);
     return denoise({stage, sampler, guidance, ranks}, z, noise, observer, seconds);
   }
 
   const std::vector<models::Conditioning> prompts;
-  const models::Canvas canvas{4, 4, 8};
+  const models::LatentShape latent_shape{4, 4, 8};
   const FakeDenoiser denoiser;
   const FakeSampler sampler;
   parallel::Ranks ranks;
@@ -181,8 +181,8 @@ TEST(Denoise, ReportsStepsAndStopsBetweenThem) {
   Noise noise({{0, 1}});
   std::vector<int64_t> seen;
   Observer observer;
-  observer.progressed = [&](Stage stage, int64_t done, int64_t total) {
-    EXPECT_EQ(stage, Stage::kDenoise);
+  observer.progressed = [&](Phase stage, int64_t done, int64_t total) {
+    EXPECT_EQ(stage, Phase::kDenoise);
     EXPECT_EQ(total, 3);
     seen.push_back(done);
   };

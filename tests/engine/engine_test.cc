@@ -15,16 +15,16 @@ namespace tessera::engine {
 namespace {
 
 TEST(Engine, LoadsEachPartOnceWhereTheBudgetAllows) {
-  std::vector<Stage> started;
+  std::vector<Phase> started;
   Observer observer;
-  observer.started = [&](Stage stage) { started.push_back(stage); };
+  observer.started = [&](Phase phase) { started.push_back(phase); };
   Engine engine(tiny(), kNoLimit);
   EXPECT_EQ(engine.bytes_loaded(), 0U);
   const Result first = engine.run(tiny_settings(1), {}, observer);
   EXPECT_EQ(started.size(), 6U);
   started.clear();
   const Result second = engine.run(tiny_settings(2), {}, observer);
-  EXPECT_EQ(started, (std::vector<Stage>{Stage::kEncode, Stage::kDenoise, Stage::kDecode}));
+  EXPECT_EQ(started, (std::vector<Phase>{Phase::kEncode, Phase::kDenoise, Phase::kDecode}));
   EXPECT_EQ(second.weights_bytes, first.weights_bytes);
   EXPECT_TRUE(equal(first, generate(tiny_settings(1), tiny())));
   EXPECT_TRUE(equal(second, generate(tiny_settings(2), tiny())));
@@ -41,23 +41,23 @@ TEST(Engine, KeepsWhatFitsIntoItsBudget) {
     engine.run(tiny_settings(1));
     all = engine.bytes_loaded();
   }
-  std::set<std::vector<Stage>> ways;
+  std::set<std::vector<Phase>> ways;
   for (uint64_t budget = all + all / 16; budget > all / 16; budget -= all / 16) {
     Engine engine(tiny(), budget);
     engine.run(tiny_settings(2));
     EXPECT_LE(engine.bytes_loaded(), budget);
-    std::vector<Stage> loaded;
+    std::vector<Phase> loaded;
     Observer observer;
-    observer.started = [&](Stage stage) {
-      if (stage == Stage::kLoadTextEncoder || stage == Stage::kLoadDenoiser || stage == Stage::kLoadDecoder)
-        loaded.push_back(stage);
+    observer.started = [&](Phase phase) {
+      if (phase == Phase::kLoadTextEncoder || phase == Phase::kLoadDenoiser || phase == Phase::kLoadDecoder)
+        loaded.push_back(phase);
     };
     EXPECT_TRUE(equal(engine.run(tiny_settings(1), {}, observer), expected)) << budget << " of " << all;
     EXPECT_LE(engine.bytes_loaded(), budget);
     ways.insert(loaded);
   }
   EXPECT_TRUE(ways.contains({}));
-  EXPECT_TRUE(ways.contains({Stage::kLoadTextEncoder}));
+  EXPECT_TRUE(ways.contains({Phase::kLoadTextEncoder}));
   EXPECT_GE(ways.size(), 3U);
 }
 

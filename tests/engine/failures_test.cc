@@ -39,8 +39,8 @@ class FailingForward final : public models::Forward {
 class FailingDenoiser final : public models::Denoiser {
  public:
   explicit FailingDenoiser(std::unique_ptr<models::Denoiser> real) : real_(std::move(real)) {}
-  std::unique_ptr<models::Forward> start(const models::Run& run) const override {
-    return std::make_unique<FailingForward>(real_->start(run));
+  std::unique_ptr<models::Forward> start(const models::ForwardInputs& inputs) const override {
+    return std::make_unique<FailingForward>(real_->start(inputs));
   }
   at::ScalarType dtype() const override { return real_->dtype(); }
   int64_t conditioning_width() const override { return real_->conditioning_width(); }

@@ -50,28 +50,28 @@ TEST_F(GenerateTest, APartIsGoneBeforeTheNextIsLoaded) {
     }
     return parts;
   };
-  std::map<Stage, std::set<std::string>> at_begin;
+  std::map<Phase, std::set<std::string>> at_begin;
   Observer observer;
-  observer.started = [&](Stage stage) { at_begin[stage] = mapped_parts(); };
+  observer.started = [&](Phase phase) { at_begin[phase] = mapped_parts(); };
   run(observer);
   const std::set<std::string> none, text = {"text_encoder"};
-  EXPECT_EQ(at_begin.at(Stage::kLoadTextEncoder), none);
-  EXPECT_EQ(at_begin.at(Stage::kEncode), text);
-  EXPECT_EQ(at_begin.at(Stage::kLoadDenoiser), none);
-  EXPECT_EQ(at_begin.at(Stage::kLoadDecoder), none);
+  EXPECT_EQ(at_begin.at(Phase::kLoadTextEncoder), none);
+  EXPECT_EQ(at_begin.at(Phase::kEncode), text);
+  EXPECT_EQ(at_begin.at(Phase::kLoadDenoiser), none);
+  EXPECT_EQ(at_begin.at(Phase::kLoadDecoder), none);
 }
 
-// Also when the wish comes during the last stage: nothing must be written after it.
+// Also when the wish comes during the last phase: nothing must be written after it.
 TEST_F(GenerateTest, EndsWhereverItIsCancelled) {
-  using enum Stage;
-  for (const Stage last : {kLoadTextEncoder, kEncode, kLoadDenoiser, kDenoise, kLoadDecoder, kDecode}) {
+  using enum Phase;
+  for (const Phase last : {kLoadTextEncoder, kEncode, kLoadDenoiser, kDenoise, kLoadDecoder, kDecode}) {
     bool wished = false;
-    std::vector<Stage> finished;
+    std::vector<Phase> finished;
     Observer observer;
-    observer.started = [&](Stage stage) { wished |= stage == last; };
-    observer.finished = [&](Stage stage, double) { finished.push_back(stage); };
+    observer.started = [&](Phase phase) { wished |= phase == last; };
+    observer.finished = [&](Phase phase, double) { finished.push_back(phase); };
     observer.cancelled = [&] { return wished; };
-    EXPECT_THROW(run(observer), Cancelled) << stage_name(last);
+    EXPECT_THROW(run(observer), Cancelled) << phase_name(last);
     EXPECT_EQ(finished.size(), static_cast<size_t>(last));
   }
 }

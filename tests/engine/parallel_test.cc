@@ -43,7 +43,7 @@ at::Tensor run(const parallel::Ranks& ranks, const Case& c, at::ScalarType dtype
   const Range blocks = ranks.pipeline.size > 1 ? ranks.layout.stage(ranks.pipeline.rank) : Range{0, kBlocks};
   const auto denoiser =
       model().load({.dtype = dtype, .groups = {ranks.tensor_inner, ranks.tensor_outer}}, blocks);
-  const models::Canvas canvas{2 * kRows, 2 * kColumns, 8};
+  const models::LatentShape latent_shape{2 * kRows, 2 * kColumns, 8};
   const auto sampler = samplers::make_sampler(
       // Little noise: else the latents of a model that was never trained grow a hundredfold.
       JsonConfig(Json{{"_class_name", c.scheduler}, {"beta_schedule", "linear"}, {"beta_end", 0.002}},
@@ -55,7 +55,7 @@ at::Tensor run(const parallel::Ranks& ranks, const Case& c, at::ScalarType dtype
   Noise noise({{c.seed, kPictures}});
   const at::Tensor z = noise.draw({kPictures, 4, 2 * kRows, 2 * kColumns}) * sampler->init_noise_sigma();
   std::vector<double> seconds;
-  DenoiserStage stage(*denoiser, model().shape(), prompts, guidance.samples(ranks), canvas, ranks);
+  DenoiserStage stage(*denoiser, model().shape(), prompts, guidance.samples(ranks), latent_shape, ranks);
   at::Tensor result = denoise({stage, *sampler, guidance, ranks}, z, noise, {}, seconds);
   EXPECT_EQ(seconds.size(), static_cast<size_t>(kSteps));
   EXPECT_EQ(result.defined(), ranks.replica.rank == 0);

@@ -31,9 +31,9 @@ using Records = std::vector<Record>;
 // Where the weights come from, and what is run on them.
 struct Subject {
   models::DenoiserShape shape;
-  std::function<std::unique_ptr<models::Denoiser>(const weights::Scope&, const models::Portion&)> load;
+  std::function<std::unique_ptr<models::Denoiser>(const weights::Scope&, const models::LocalBlocks&)> load;
   std::function<std::unique_ptr<weights::Source>()> weights;
-  models::Canvas canvas;
+  models::LatentShape latent_shape;
   std::vector<int64_t> latents;  // [N, C, ...]
   std::vector<models::Conditioning> prompts;
   int64_t steps = 3;
@@ -43,9 +43,9 @@ Records record(const Subject& subject, comm::World world, const parallel::Layout
                at::ScalarType dtype = at::kFloat) {
   const c10::InferenceMode inference_mode;
   Records records;
-  comm::OperationHooks hooks;
-  hooks.began = [&](const comm::Operation& operation) {
-    records.push_back({fmt::format("{} {}", operation.axis, operation.name), 0, operation.bytes});
+  comm::CollectiveHooks hooks;
+  hooks.began = [&](const comm::Collective& collective) {
+    records.push_back({fmt::format("{} {}", collective.axis, collective.name), 0, collective.bytes});
   };
   world.set_hooks(hooks);
   const ops::ObserveOperations observe([&](const ops::Operation& operation) {
@@ -56,7 +56,7 @@ Records record(const Subject& subject, comm::World world, const parallel::Layout
   const parallel::Ranks ranks(world, layout);
   std::unique_ptr<weights::Source> source;
   if (device.is_meta()) {
-    source = std::make_unique<weights::ShapesAlone>();
+    source = std::make_unique<weights::ShapeOnlySource>();
   } else {
     source = subject.weights();
   }
@@ -64,7 +64,7 @@ Records record(const Subject& subject, comm::World world, const parallel::Layout
   if (ranks.pipeline.size > 1) blocks = ranks.layout.stage(ranks.pipeline.rank);
   const auto denoiser =
       subject.load(weights::Scope(*source, {dtype, device, {ranks.tensor_inner, ranks.tensor_outer}}),
-                   models::Portion(subject.shape.blocks, blocks));
+                   models::LocalBlocks(subject.shape.blocks, blocks));
   std::vector<models::Conditioning> prompts = subject.prompts;
   for (models::Conditioning& prompt : prompts) {
     for (auto& [name, tensor] : prompt) tensor = tensor.to(device);
@@ -73,7 +73,8 @@ Records record(const Subject& subject, comm::World world, const parallel::Layout
   Guidance guidance;
   const bool is_guided = subject.prompts.size() > 1;
   guidance.add(is_guided ? 1 : 0, 0, is_guided ? 2.0 : 1.0, subject.latents[0]);
-  DenoiserStage stage(*denoiser, subject.shape, prompts, guidance.samples(ranks), subject.canvas, ranks);
+  DenoiserStage stage(*denoiser, subject.shape, prompts, guidance.samples(ranks), subject.latent_shape,
+                      ranks);
   Noise noise({{0, subject.latents[0]}});
   std::vector<double> seconds;
   const at::Tensor z = at::zeros(subject.latents, at::TensorOptions().device(device));
@@ -84,29 +85,30 @@ Records record(const Subject& subject, comm::World world, const parallel::Layout
 }
 
 parallel::Layout layout_of(const Subject& subject, const parallel::ParallelOptions& options) {
-  return parallel::resolve_layout(options,
-                                  {.heads = subject.shape.heads,
-                                   .blocks = subject.shape.blocks,
-                                   .token_rows = subject.canvas.latent_height / subject.shape.patch.rows,
-                                   .token_frames = subject.canvas.latent_frames / subject.shape.patch.frames,
-                                   .row_unit = subject.shape.row_unit,
-                                   .has_streams = subject.shape.has_streams,
-                                   .has_group_norms = subject.shape.has_group_norms,
-                                   .steps = subject.steps,
-                                   .pictures = subject.latents[0],
-                                   .guided = true},
-                                  std::nullopt);
+  return parallel::resolve_layout(
+      options,
+      {.heads = subject.shape.heads,
+       .blocks = subject.shape.blocks,
+       .token_rows = subject.latent_shape.latent_height / subject.shape.patch.rows,
+       .token_frames = subject.latent_shape.latent_frames / subject.shape.patch.frames,
+       .row_unit = subject.shape.row_unit,
+       .has_streams = subject.shape.has_streams,
+       .has_group_norms = subject.shape.has_group_norms,
+       .steps = subject.steps,
+       .pictures = subject.latents[0],
+       .guided = true},
+      std::nullopt);
 }
 
 Subject small_pixart() {
   const auto model = std::make_shared<RandomPixArt>(/*heads=*/5, /*blocks=*/4);
   Subject subject;
   subject.shape = model->shape();
-  subject.load = [model](const weights::Scope& scope, const models::Portion& portion) {
-    return std::make_unique<models::PixArtTransformer>(scope, model->config(), portion);
+  subject.load = [model](const weights::Scope& scope, const models::LocalBlocks& local_blocks) {
+    return std::make_unique<models::PixArtTransformer>(scope, model->config(), local_blocks);
   };
   subject.weights = [model] { return std::make_unique<weights::Checkpoint>(model->fixture().folder()); };
-  subject.canvas = {.latent_height = 26, .latent_width = 12, .scale_factor = 8};
+  subject.latent_shape = {.latent_height = 26, .latent_width = 12, .scale_factor = 8};
   subject.latents = {2, 4, 26, 12};
   for (const int64_t length : {1, 7}) {
     subject.prompts.push_back({{models::kTokens, at::zeros({length, RandomPixArt::kCaption})}});
@@ -119,7 +121,7 @@ Subject toy(const models::toys::Toy& family) {
   subject.shape = family.shape();
   subject.load = family.load;
   subject.weights = [] { return std::make_unique<models::toys::RandomWeights>(); };
-  subject.canvas = family.canvas();
+  subject.latent_shape = family.latent_shape();
   subject.latents = family.noise(2).sizes().vec();
   subject.prompts = family.prompts();
   subject.prompts.resize(2);
@@ -131,11 +133,11 @@ Subject unet(const Json& config, std::vector<int64_t> latents, int64_t steps) {
   const models::UNet2DConfig numbers(JsonConfig(config, "config"));
   Subject subject;
   subject.shape = models::unet_shape(numbers);
-  subject.load = [numbers](const weights::Scope& scope, const models::Portion&) {
+  subject.load = [numbers](const weights::Scope& scope, const models::LocalBlocks&) {
     return std::make_unique<models::UNet2DConditionModel>(scope, numbers);
   };
   subject.weights = [] { return std::make_unique<models::toys::RandomWeights>(); };
-  subject.canvas = {.latent_height = latents[2], .latent_width = latents[3], .scale_factor = 8};
+  subject.latent_shape = {.latent_height = latents[2], .latent_width = latents[3], .scale_factor = 8};
   subject.latents = std::move(latents);
   const int64_t pooled = numbers.addition_inputs - 6 * numbers.addition_time_embed_dim;
   for (int64_t i = 0; i < 2; ++i) {
@@ -352,10 +354,10 @@ Subject pixart_xl() {
       Json{{"sample_size", 128}, {"caption_channels", 4096}, {"use_additional_conditions", false}}, ""));
   Subject subject;
   subject.shape = {.heads = 16, .blocks = 28, .latent_channels = 4, .sample_size = 128, .patch = {1, 2, 2}};
-  subject.load = [](const weights::Scope& scope, const models::Portion& portion) {
-    return std::make_unique<models::PixArtTransformer>(scope, config, portion);
+  subject.load = [](const weights::Scope& scope, const models::LocalBlocks& local_blocks) {
+    return std::make_unique<models::PixArtTransformer>(scope, config, local_blocks);
   };
-  subject.canvas = {.latent_height = 128, .latent_width = 128, .scale_factor = 8};
+  subject.latent_shape = {.latent_height = 128, .latent_width = 128, .scale_factor = 8};
   subject.latents = {1, 4, 128, 128};
   subject.prompts = {{{models::kTokens, at::empty({120, 4096}, at::kMeta)}}};
   subject.steps = 1;

@@ -163,8 +163,8 @@ TEST_P(Soak, CancelledRequestsLeaveNothingBehind) {
               flag = true;
               flag.notify_one();
             });
-            observer.progressed = [&](Stage stage, int64_t done, int64_t) {
-              if (!after_step || stage != Stage::kDenoise || done != step) return;
+            observer.progressed = [&](Phase stage, int64_t done, int64_t) {
+              if (!after_step || stage != Phase::kDenoise || done != step) return;
               reached.set_value();
               flag.wait(false);
             };

@@ -48,11 +48,11 @@ struct Euler : samplers::Sampler {
 };
 
 // Two pictures with guidance, on however many ranks.
-class Painting {
+class PixArtRun {
  public:
   static constexpr int64_t kRows = 16, kColumns = 12, kSteps = 3;
 
-  explicit Painting(bool noisy = false, int64_t steps = kSteps) : sampler_(steps, noisy) {
+  explicit PixArtRun(bool noisy = false, int64_t steps = kSteps) : sampler_(steps, noisy) {
     auto generator = at::detail::createCPUGenerator(3);
     z_ = at::randn({2, 4, kRows, kColumns}, generator);
     for (const int64_t length : {3, 7})
@@ -71,8 +71,9 @@ class Painting {
     for (models::Conditioning& prompt : prompts) {
       for (auto& [name, tensor] : prompt) tensor = tensor.to(device);
     }
-    const models::Canvas canvas{.latent_height = kRows, .latent_width = kColumns, .scale_factor = 8};
-    DenoiserStage stage(*denoiser, model_.shape(), prompts, guidance_.samples(ranks), canvas, ranks);
+    const models::LatentShape latent_shape{
+        .latent_height = kRows, .latent_width = kColumns, .scale_factor = 8};
+    DenoiserStage stage(*denoiser, model_.shape(), prompts, guidance_.samples(ranks), latent_shape, ranks);
     Noise noise({{5, 2}});
     std::vector<double> seconds;
     return denoise({stage, sampler_, guidance_, ranks}, z_.to(device), noise, {}, seconds);
@@ -97,8 +98,8 @@ class Painting {
 };
 
 TEST(OnAStrictDevice, PixArtPaintsWhatItPaintsOnTheCpu) {
-  const Painting painting;
-  const at::Tensor expected = painting(at::kCPU), got = painting(strict_device());
+  const PixArtRun pixart;
+  const at::Tensor expected = pixart(at::kCPU), got = pixart(strict_device());
   EXPECT_EQ(got.device().type(), kStrict);
   EXPECT_LE(relative_error(got.cpu(), expected), kComponentTolerance);
 }
@@ -109,11 +110,11 @@ TEST(OnAStrictDevice, AStepNeitherWaitsNorCopiesFromTheHost) {
     int64_t synchronizations, blocking, queued, downloads;
   };
   const auto count = [](int64_t steps, bool noisy) {
-    const Painting painting(noisy, steps);
+    const PixArtRun pixart(noisy, steps);
     StrictTraffic& traffic = strict_traffic();
     const Counts before{traffic.synchronizations, traffic.blocking_uploads, traffic.queued_uploads,
                         traffic.downloads};
-    painting(strict_device());
+    pixart(strict_device());
     return Counts{traffic.synchronizations - before.synchronizations,
                   traffic.blocking_uploads - before.blocking, traffic.queued_uploads - before.queued,
                   traffic.downloads - before.downloads};
@@ -130,8 +131,8 @@ TEST(OnAStrictDevice, AStepNeitherWaitsNorCopiesFromTheHost) {
 
 // Every method: over communicators in NCCL's order, tensors of the host and the device apart.
 TEST(OnAStrictDevice, EveryMethodPaintsWhatOneRankPaints) {
-  const Painting painting;
-  const at::Tensor expected = painting(at::kCPU);
+  const PixArtRun pixart;
+  const at::Tensor expected = pixart(at::kCPU);
   std::vector<parallel::ParallelOptions> all(7);
   all[0].use_cfg_parallel = true;
   all[1].ulysses_degree = 2;
@@ -142,13 +143,13 @@ TEST(OnAStrictDevice, EveryMethodPaintsWhatOneRankPaints) {
   all[5].ulysses_degree = all[5].ring_degree = 2;
   all[6].pipefusion_parallel_degree = 2;
   all[6].num_pipeline_patch = 2;
-  all[6].warmup_steps = Painting::kSteps;  // nothing is stale
+  all[6].warmup_steps = PixArtRun::kSteps;  // nothing is stale
   for (const parallel::ParallelOptions& options : all) {
     comm::run_ranks_as_threads(
         options.degrees(),
         [&](comm::World world) {
-          const parallel::Ranks ranks(world, painting.layout(options), strict_device());
-          const at::Tensor got = painting(strict_device(), ranks);
+          const parallel::Ranks ranks(world, pixart.layout(options), strict_device());
+          const at::Tensor got = pixart(strict_device(), ranks);
           if (world.rank() != 0) return;
           EXPECT_LE(relative_error(got.cpu(), expected), 1e-4) << parallel::degrees_text(options);
         },
@@ -158,7 +159,7 @@ TEST(OnAStrictDevice, EveryMethodPaintsWhatOneRankPaints) {
 
 // Stale keys too: of the same schedule on the CPU.
 TEST(OnAStrictDevice, PipeFusionPaintsWhatItPaintsOnTheCpu) {
-  const Painting painting;
+  const PixArtRun pixart;
   parallel::ParallelOptions options;
   options.pipefusion_parallel_degree = options.ulysses_degree = 2;
   options.num_pipeline_patch = 2;
@@ -167,8 +168,8 @@ TEST(OnAStrictDevice, PipeFusionPaintsWhatItPaintsOnTheCpu) {
     comm::run_ranks_as_threads(
         4,
         [&](comm::World world) {
-          const parallel::Ranks ranks(world, painting.layout(options), device);
-          const at::Tensor got = painting(device, ranks);
+          const parallel::Ranks ranks(world, pixart.layout(options), device);
+          const at::Tensor got = pixart(device, ranks);
           if (world.rank() == 0) result = got.cpu();
         },
         wire);

@@ -30,12 +30,12 @@ at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance) {
   const weights::Scope scope(weights, {.groups = {ranks.tensor_inner, ranks.tensor_outer}});
   std::optional<Range> blocks;
   if (ranks.pipeline.size > 1) blocks = ranks.layout.stage(ranks.pipeline.rank);
-  const auto denoiser = toy.load(scope, models::Portion(toys::kBlocks, blocks));
-  const models::Canvas canvas = toy.canvas();
+  const auto denoiser = toy.load(scope, models::LocalBlocks(toys::kBlocks, blocks));
+  const models::LatentShape latent_shape = toy.latent_shape();
   const std::vector<models::Conditioning> prompts = toy.prompts();
   Guidance two_branches;
   for (const int64_t prompt : kPromptOf) two_branches.add(prompt, 0, guidance);
-  DenoiserStage stage(*denoiser, toy.shape(), prompts, two_branches.samples(ranks), canvas, ranks);
+  DenoiserStage stage(*denoiser, toy.shape(), prompts, two_branches.samples(ranks), latent_shape, ranks);
   Noise noise({{0, kToyPictures}});
   std::vector<double> seconds;
   const at::Tensor z = toy.noise(kToyPictures);

@@ -17,7 +17,7 @@ std::unique_ptr<PixArtTransformer> load(const std::string& name, at::ScalarType 
   weights::Checkpoint checkpoint(golden_folder(name));
   const PixArtConfig config = config_of(name);
   return std::make_unique<PixArtTransformer>(weights::Scope(checkpoint, {.dtype = dtype}), config,
-                                             Portion(config.num_layers));
+                                             LocalBlocks(config.num_layers));
 }
 
 constexpr int64_t kScaleFactor = 8;  // of the goldens
@@ -30,10 +30,10 @@ class PixArtGolden : public DenoiserGolden {
     const std::vector<Conditioning> prompts = {{{kTokens, golden_.at("prompt.0")}},
                                                {{kTokens, golden_.at("prompt.1")}}};
     const PixArtConfig config = config_of(GetParam());
-    const Canvas canvas{z.size(2), z.size(3), kScaleFactor};
+    const LatentShape latent_shape{z.size(2), z.size(3), kScaleFactor};
     const std::vector<int64_t> prompt_of = {0, 1, 1};
     nn::Tokens tokens({1, z.size(2) / config.patch_size, z.size(3) / config.patch_size});
-    const auto forward = model->start({prompts, prompt_of, canvas, tokens});
+    const auto forward = model->start({prompts, prompt_of, latent_shape, tokens});
     forward->begin({timestep, at::tensor({timestep}, at::kFloat)});
     Hidden hidden = forward->embed(z);
     for (int64_t i = 0; i < config.num_layers; ++i) forward->block(i, hidden);

@@ -32,12 +32,12 @@ class UNetGolden : public DenoiserGolden {
     for (const char* row : {"0", "1"})
       prompts.push_back({{kTokens, golden_.at(fmt::format("prompt.{}", row))},
                          {kPooled, golden_.at(fmt::format("pooled.{}", row))}});
-    const Canvas canvas{.latent_height = z.size(2),
-                        .latent_width = z.size(3),
-                        .scale_factor = kScaleFactor,
-                        .sizes = {96, 80, 3, 5, 100, 90}};
+    const LatentShape latent_shape{.latent_height = z.size(2),
+                                   .latent_width = z.size(3),
+                                   .scale_factor = kScaleFactor,
+                                   .sizes = {96, 80, 3, 5, 100, 90}};
     const std::vector<int64_t> prompt_of = {0, 1, 1};
-    const auto forward = model.start({prompts, prompt_of, canvas, tokens});
+    const auto forward = model.start({prompts, prompt_of, latent_shape, tokens});
     forward->begin({timestep, at::tensor({timestep}, at::kFloat)});
     const Range rows = tokens.cut().part(0, tokens.rank());
     Hidden hidden = forward->embed(z.narrow(2, rows.begin, rows.length));
@@ -112,10 +112,10 @@ TEST_P(Displaced, EqualsTheOracle) {
   const std::vector<Conditioning> prompts = {
       {{kTokens, inputs.at("prompt.0")}, {kPooled, inputs.at("pooled.0")}}};
   const std::vector<int64_t> prompt_of = {0};
-  const Canvas canvas{.latent_height = latents.size(2),
-                      .latent_width = latents.size(3),
-                      .scale_factor = kScaleFactor,
-                      .sizes = {96, 80, 3, 5, 100, 90}};
+  const LatentShape latent_shape{.latent_height = latents.size(2),
+                                 .latent_width = latents.size(3),
+                                 .scale_factor = kScaleFactor,
+                                 .sizes = {96, 80, 3, 5, 100, 90}};
   const parallel::Cut cut({.rows = latents.size(2), .columns = latents.size(3)}, parallel::GridAxis::kRows, 1,
                           ranks, int64_t{1} << (config.levels.size() - 1));
   for (const auto& [mode_name, mode] : parallel::displaced_modes()) {
@@ -128,7 +128,7 @@ TEST_P(Displaced, EqualsTheOracle) {
         comm::connect(group, at::kCPU);
         nn::Tokens tokens(cut, {.all = group, .displaced = parallel::Displacement{mode, warmup}});
         const Range rows = cut.part(0, group.rank);
-        const auto forward = model->start({prompts, prompt_of, canvas, tokens});
+        const auto forward = model->start({prompts, prompt_of, latent_shape, tokens});
         at::Tensor out;
         for (size_t step = 0; step < timesteps.size(); ++step) {
           tokens.begin(static_cast<int64_t>(step), static_cast<int64_t>(timesteps.size()));

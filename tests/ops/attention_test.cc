@@ -78,7 +78,7 @@ TEST_P(AttentionTest, KeepsKeysFromCallToCall) {
   const at::Tensor q = draw(c, c.queries, dtype) * 2;
   at::Tensor k = draw(c, c.keys, dtype) * 2, v = draw(c, c.keys, dtype);
   const double tolerance = dtype == at::kFloat ? 1e-5 : dtype == at::kHalf ? 2e-3 : 1e-2;
-  KeptKeysValues kept(c.batch, c.keys, c.heads, c.depth, q.options());
+  KvCache kept(c.batch, c.keys, c.heads, c.depth, q.options());
   const auto check = [&](int64_t count) {
     at::Tensor out = at::empty_like(q);
     kept.attend(out, q, count);
@@ -121,7 +121,7 @@ TEST(Attention, GroupedQueriesShareTheirKeys) {
       parts.add(k.narrow(1, 0, 90), v.narrow(1, 0, 90));
       EXPECT_LE(error(parts.result(), expected), tolerance);
 
-      KeptKeysValues kept(2, kKeys, kKeyHeads, kDepth, q.options());
+      KvCache kept(2, kKeys, kKeyHeads, kDepth, q.options());
       kept.write(0, k, v);
       const at::Tensor out = at::empty_like(q);
       kept.attend(out, q, kKeys);

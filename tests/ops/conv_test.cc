@@ -137,11 +137,11 @@ TEST(ConvMemory, OfAPointwiseConvolutionIsItsInputs) {
       const at::Tensor x =
           at::randn({2, 256, 64, 200}, dtype).contiguous(kChannelsLast);  // several blocks each
       const at::Tensor expected = conv(x), before = x.clone();
-      EXPECT_NE(conv.take(x).data_ptr(), x.data_ptr());  // somebody else has it
+      EXPECT_NE(conv.consume(x).data_ptr(), x.data_ptr());  // somebody else has it
       EXPECT_TRUE(at::equal(x, before));
       at::Tensor own = x.clone();
       const void* const memory = own.data_ptr();
-      const at::Tensor y = conv.take(std::move(own));
+      const at::Tensor y = conv.consume(std::move(own));
       EXPECT_EQ(y.data_ptr(), memory);
       EXPECT_TRUE(y.is_contiguous(kChannelsLast));
       EXPECT_LE(relative_error(y, expected), dtype == at::kFloat ? 1e-6 : 1.0 / 256) << out;

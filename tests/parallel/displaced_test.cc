@@ -33,8 +33,8 @@ class DisplacedExchangeTest : public ::testing::TestWithParam<Case> {
   static Travel travel_of(int64_t place) {
     return place == 7 ? Travel::kAlone : place == 20 ? Travel::kFresh : Travel::kTogether;
   }
-  static DisplacedExchange::Parts parts_of(int64_t place, const comm::Group& group) {
-    DisplacedExchange::Parts parts{.travel = travel_of(place)};
+  static DisplacedExchange::Transfers parts_of(int64_t place, const comm::Group& group) {
+    DisplacedExchange::Transfers parts{.travel = travel_of(place)};
     const auto options = at::TensorOptions(place % 2 == 0 ? at::kFloat : at::kDouble);
     for (int64_t peer = 0; peer < group.size; ++peer) {
       // Every third place only tells the neighbours.

@@ -227,18 +227,19 @@ TEST(Cut, DealsEveryTokenOnce) {
           at::Tensor held = at::zeros({grid.tokens()}, at::kLong);
           for (int64_t rank = 0; rank < ranks; ++rank) {
             const std::vector<Range> tokens = cut.tokens(cut.all_patches(), rank);
-            const at::Tensor places = take(at::arange(grid.tokens()), 0, tokens);
+            const at::Tensor places = select_ranges(at::arange(grid.tokens()), 0, tokens);
             EXPECT_EQ(places.numel(), cut.held(cut.all_patches(), rank).tokens());
             EXPECT_TRUE((places.narrow(0, 1, places.numel() - 1) > places.narrow(0, 0, places.numel() - 1))
                             .all()
                             .item<bool>());
-            put(held, 0, tokens, take(held, 0, tokens) + 1);
+            assign_ranges(held, 0, tokens, select_ranges(held, 0, tokens) + 1);
             for (int64_t patch = 0; patch < patches; ++patch) {
               EXPECT_GE(cut.part(patch, rank).length, 1);
               EXPECT_EQ(cut.part(patch, rank).begin % unit, 0);
-              const at::Tensor of_patch = take(places, 0, cut.tokens_within(cut.all_patches(), patch, rank));
-              EXPECT_TRUE(
-                  at::equal(of_patch, take(at::arange(grid.tokens()), 0, cut.tokens({patch, 1}, rank))));
+              const at::Tensor of_patch =
+                  select_ranges(places, 0, cut.tokens_within(cut.all_patches(), patch, rank));
+              EXPECT_TRUE(at::equal(
+                  of_patch, select_ranges(at::arange(grid.tokens()), 0, cut.tokens({patch, 1}, rank))));
             }
           }
           EXPECT_TRUE(held.eq(1).all().item<bool>());

@@ -40,7 +40,7 @@ class RandomPixArt {
                                                   std::optional<Range> blocks = {}) const {
     weights::Checkpoint checkpoint(fixture_.folder());
     return std::make_unique<models::PixArtTransformer>(weights::Scope(checkpoint, placement), config(),
-                                                       models::Portion(blocks_, blocks));
+                                                       models::LocalBlocks(blocks_, blocks));
   }
 
   const CheckpointFixture& fixture() const { return fixture_; }

@@ -8,8 +8,8 @@
 namespace tessera::weights {
 namespace {
 
-TEST(ShapesAlone, GivesWhatIsAskedForAndCountsIt) {
-  ShapesAlone source;
+TEST(ShapeOnlySource, GivesWhatIsAskedForAndCountsIt) {
+  ShapeOnlySource source;
   const Scope scope(source, {.dtype = at::kBFloat16, .device = at::kMeta});
   const at::Tensor whole = (scope / "layer").tensor("weight", {6, 4});
   EXPECT_TRUE(whole.is_meta());
@@ -23,7 +23,7 @@ TEST(ShapesAlone, GivesWhatIsAskedForAndCountsIt) {
 }
 
 TEST(Scope, LayersWithFewerUnitsThanRanksAreHeldWhole) {
-  ShapesAlone source;
+  ShapeOnlySource source;
   const Scope scope(source, {.groups = {.inner = {.rank = 1, .size = 4}, .outer = {}}});
   EXPECT_EQ(scope.split_at_most(4).groups()->size(), 4);
   EXPECT_EQ(scope.split_at_most(3).groups()->size(), 1);

@@ -11,7 +11,7 @@ namespace tessera::models::toys {
 struct Toy {
   std::string name;
   naive::Evaluate evaluate;
-  std::unique_ptr<Denoiser> (*load)(const weights::Scope&, const Portion&);
+  std::unique_ptr<Denoiser> (*load)(const weights::Scope&, const LocalBlocks&);
   int64_t frames, rows, columns;
   nn::PatchSize patch = {};
   bool is_video = false;
@@ -29,7 +29,7 @@ struct Toy {
     if (!is_video) size.erase(size.begin() + 2);
     return at::randn(size, at::detail::createCPUGenerator(3));
   }
-  Canvas canvas() const {
+  LatentShape latent_shape() const {
     return {
         .latent_height = rows * patch.rows, .latent_width = columns * patch.columns, .latent_frames = frames};
   }
@@ -45,8 +45,8 @@ struct Toy {
 };
 
 template <typename Family>
-std::unique_ptr<Denoiser> load_toy(const weights::Scope& scope, const Portion& portion) {
-  return std::make_unique<Family>(scope, portion);
+std::unique_ptr<Denoiser> load_toy(const weights::Scope& scope, const LocalBlocks& local_blocks) {
+  return std::make_unique<Family>(scope, local_blocks);
 }
 
 inline const std::vector<Toy>& all_toys() {

@@ -37,11 +37,11 @@ struct JointBlock {
 };
 
 struct JointWeights {
-  JointWeights(const weights::Scope& scope, const Portion& portion)
+  JointWeights(const weights::Scope& scope, const LocalBlocks& local_blocks)
       : image_in(scope / "image_in", kChannels, kWidth),
         text_in(scope / "text_in", kPrompt, kWidth),
         pooled_in(scope / "pooled_in", kPrompt, kWidth),
-        blocks(portion, [&](int64_t i) { return JointBlock(scope / "blocks" / i); }),
+        blocks(local_blocks, [&](int64_t i) { return JointBlock(scope / "blocks" / i); }),
         out(scope / "out", kWidth, kChannels) {}
   ops::Linear image_in, text_in, pooled_in;
   Blocks<JointBlock> blocks;
@@ -50,16 +50,16 @@ struct JointWeights {
 
 class JointForward final : public Forward {
  public:
-  JointForward(const JointWeights& weights, const Run& run)
+  JointForward(const JointWeights& weights, const ForwardInputs& inputs)
       : weights_(weights),
-        tokens_(run.tokens),
-        text_(weights.text_in(run.of_samples(kTokens))),
-        pooled_(weights.pooled_in(run.of_samples("pooled"))),
-        angles_(nn::rotary_table(run.tokens.grid(), {.rows = 4, .columns = 4}, text_.device())) {}
+        tokens_(inputs.tokens),
+        text_(weights.text_in(inputs.of_samples(kTokens))),
+        pooled_(weights.pooled_in(inputs.of_samples("pooled"))),
+        angles_(nn::rotary_table(inputs.tokens.grid(), {.rows = 4, .columns = 4}, text_.device())) {}
 
   void begin(const Timestep& timestep) override { time_ = pooled_ * std::cos(timestep.value); }
   Hidden embed(const at::Tensor& latents) override {
-    return {weights_.image_in(nn::patchify(latents, {})), tokens_.own_other(text_, 1)};
+    return {weights_.image_in(nn::patchify(latents, {})), tokens_.local_other(text_, 1)};
   }
   void block(int64_t i, Hidden& hidden) override {
     const JointBlock& block = weights_.blocks[i];
@@ -68,8 +68,8 @@ class JointForward final : public Forward {
     const at::Tensor modulated =
         ops::modulated_layer_norm(image, shift_scale_gate[1], shift_scale_gate[0], 1e-6);
     nn::QueriesKeysValues own = block.image.queries_keys_values(modulated);
-    own.q = nn::rotate(own.q, tokens_.own(angles_, 0));
-    own.k = nn::rotate(own.k, tokens_.own(angles_, 0));
+    own.q = nn::rotate(own.q, tokens_.local(angles_, 0));
+    own.k = nn::rotate(own.k, tokens_.local(angles_, 0));
     const auto [of_image, of_text] =
         tokens_.joint_attention(own, block.text.queries_keys_values(normed(text)), text_.size(1), kDepth);
     ops::add_gated_(image, block.image.out(of_image), shift_scale_gate[2]);

@@ -33,9 +33,9 @@ struct SkipBlock {
 };
 
 struct SkipWeights {
-  SkipWeights(const weights::Scope& scope, const Portion& portion)
+  SkipWeights(const weights::Scope& scope, const LocalBlocks& local_blocks)
       : in(scope / "in", kChannels, kWidth),
-        blocks(portion, [&](int64_t i) { return SkipBlock(scope / "blocks" / i, 2 * i >= kBlocks); }),
+        blocks(local_blocks, [&](int64_t i) { return SkipBlock(scope / "blocks" / i, 2 * i >= kBlocks); }),
         out(scope / "out", kWidth, kChannels) {}
   ops::Linear in;
   Blocks<SkipBlock> blocks;
@@ -44,11 +44,11 @@ struct SkipWeights {
 
 class SkipForward final : public Forward {
  public:
-  SkipForward(const SkipWeights& weights, const Run& run)
-      : weights_(weights), prompt_of_(run.prompt_of), tokens_(run.tokens) {
+  SkipForward(const SkipWeights& weights, const ForwardInputs& inputs)
+      : weights_(weights), prompt_of_(inputs.prompt_of), tokens_(inputs.tokens) {
     for (const SkipBlock& block : weights.blocks) {
       auto& of_block = keys_values_.emplace_back();
-      for (const Conditioning& prompt : run.prompts)
+      for (const Conditioning& prompt : inputs.prompts)
         of_block.push_back(block.cross.keys_values(prompt.at(kTokens).unsqueeze(0)));
     }
   }

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "models/family.h"
-#include "models/portion.h"
+#include "models/local_blocks.h"
 #include "nn/tensor_parallel.h"
 #include "weights/source.h"
 
@@ -64,10 +64,10 @@ inline at::Tensor normed(const at::Tensor& x) {
 template <typename ToyWeights, typename ToyForward>
 class ToyDenoiser final : public Denoiser {
  public:
-  ToyDenoiser(const weights::Scope& scope, const Portion& portion)
-      : weights_(scope, portion), dtype_(scope.dtype()) {}
-  std::unique_ptr<Forward> start(const Run& run) const override {
-    return std::make_unique<ToyForward>(weights_, run);
+  ToyDenoiser(const weights::Scope& scope, const LocalBlocks& local_blocks)
+      : weights_(scope, local_blocks), dtype_(scope.dtype()) {}
+  std::unique_ptr<Forward> start(const ForwardInputs& inputs) const override {
+    return std::make_unique<ToyForward>(weights_, inputs);
   }
   at::ScalarType dtype() const override { return dtype_; }
   int64_t conditioning_width() const override { return kPrompt; }

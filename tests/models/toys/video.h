@@ -28,10 +28,10 @@ struct VideoBlock {
 };
 
 struct VideoWeights {
-  VideoWeights(const weights::Scope& scope, const Portion& portion)
+  VideoWeights(const weights::Scope& scope, const LocalBlocks& local_blocks)
       : in(scope / "in", kChannels * kVideoPatch.size(), kWidth),
         prompt_in(scope / "prompt_in", kPrompt, kWidth),
-        blocks(portion, [&](int64_t i) { return VideoBlock(scope / "blocks" / i); }),
+        blocks(local_blocks, [&](int64_t i) { return VideoBlock(scope / "blocks" / i); }),
         out(scope / "out", kWidth, kChannels * kVideoPatch.size()) {}
   ops::Linear in, prompt_in;
   Blocks<VideoBlock> blocks;
@@ -40,13 +40,13 @@ struct VideoWeights {
 
 class VideoForward final : public Forward {
  public:
-  VideoForward(const VideoWeights& weights, const Run& run)
+  VideoForward(const VideoWeights& weights, const ForwardInputs& inputs)
       : weights_(weights),
-        tokens_(run.tokens),
-        prompt_(weights.prompt_in(run.of_samples("pooled")).unsqueeze(1)),  // [B, 1, C]
-        frames_(at::arange(run.tokens.grid().frames, prompt_.options()).view({1, -1, 1})),
-        angles_(
-            nn::rotary_table(run.tokens.grid(), {.frames = 4, .rows = 2, .columns = 2}, prompt_.device())) {}
+        tokens_(inputs.tokens),
+        prompt_(weights.prompt_in(inputs.of_samples("pooled")).unsqueeze(1)),  // [B, 1, C]
+        frames_(at::arange(inputs.tokens.grid().frames, prompt_.options()).view({1, -1, 1})),
+        angles_(nn::rotary_table(inputs.tokens.grid(), {.frames = 4, .rows = 2, .columns = 2},
+                                 prompt_.device())) {}
 
   // A frame's time is that of the step and of its number: [B, T, C].
   void begin(const Timestep& timestep) override { times_ = prompt_ * at::cos(frames_ + timestep.value); }
@@ -56,13 +56,13 @@ class VideoForward final : public Forward {
   void block(int64_t i, Hidden& hidden) override {
     const VideoBlock& block = weights_.blocks[i];
     at::Tensor& x = hidden[0];
-    const std::vector<at::Tensor> shift_scale = block.modulation(tokens_.own_frames(times_, 1)).chunk(2, 2);
+    const std::vector<at::Tensor> shift_scale = block.modulation(tokens_.local_frames(times_, 1)).chunk(2, 2);
     const at::Tensor modulated = ops::modulated_layer_norm(x, shift_scale[1], shift_scale[0], 1e-6);
     const std::vector<at::Tensor> parts = block.qkv.each(modulated);
-    const at::Tensor angles = tokens_.own(angles_, 0);
+    const at::Tensor angles = tokens_.local(angles_, 0);
     const nn::QueriesKeysValues own{nn::rotate(block.norm_q(parts[0]), angles),
                                     nn::rotate(block.norm_k(parts[1]), angles), parts[2]};
-    const nn::Over over = i % 3 == 2 ? nn::Over::kAll : i % 3 == 0 ? nn::Over::kFrame : nn::Over::kPlace;
+    const nn::Over over = i % 3 == 2 ? nn::Over::kAll : i % 3 == 0 ? nn::Over::kSpatial : nn::Over::kTemporal;
     x = x + block.out(tokens_.attention(own, kDepth, over));
     x = x + block.feed_forward(normed(x));
   }

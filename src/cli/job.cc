@@ -1,4 +1,4 @@
-#include "cli/painting.h"
+#include "cli/job.h"
 
 #include <ATen/Parallel.h>
 
@@ -52,28 +52,28 @@ void require_writable_for(const std::string& option, const std::filesystem::path
   }
 }
 
-std::string machine_text(const Painting& painting) {
-  const engine::Request& request = painting.settings.request;
+std::string machine_text(const Job& job) {
+  const engine::Request& request = job.settings.request;
   if (!request.device.is_cpu()) return request.device.str();
   const int threads = at::get_num_threads();
   std::string threads_text = fmt::format("{} {}", threads, threads == 1 ? "thread" : "threads");
-  if (painting.ranks() == 1) return threads_text;
+  if (job.ranks() == 1) return threads_text;
   std::vector<std::string> sizes;
   for (auto axis = parallel::kAllAxes.rbegin(); axis != parallel::kAllAxes.rend(); ++axis) {
-    const int64_t size = painting.layout.sizes[*axis];
+    const int64_t size = job.layout.sizes[*axis];
     if (size > 1) sizes.push_back(fmt::format("{} {}", parallel::axis_name(*axis), size));
   }
-  return fmt::format("{} ranks ({}) with {} each", painting.ranks(), fmt::join(sizes, ", "), threads_text);
+  return fmt::format("{} ranks ({}) with {} each", job.ranks(), fmt::join(sizes, ", "), threads_text);
 }
 
-std::string headline(const Painting& painting) {
-  const engine::Settings& settings = painting.settings;
+std::string headline(const Job& job) {
+  const engine::Settings& settings = job.settings;
   const int64_t pictures = settings.pictures();
   return fmt::format("{} ({}): {} {} of {} x {}, {} {}, guidance {}, seed {}, {} on {}",
-                     model_name(painting.model), painting.model.family->title, pictures,
+                     model_name(job.model), job.model.family->title, pictures,
                      pictures == 1 ? "picture" : "pictures", settings.width, settings.height, settings.steps,
                      settings.steps == 1 ? "step" : "steps", settings.guidance, *settings.request.seed,
-                     engine::dtype_name(*settings.request.dtype), machine_text(painting));
+                     engine::dtype_name(*settings.request.dtype), machine_text(job));
 }
 
 void write_text(const std::filesystem::path& path, std::string_view text) {
@@ -82,26 +82,25 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
   file.commit();
 }
 
-void write_outputs(const Painting& painting, const engine::Result& result) {
-  if (painting.settings.request.output_type == engine::OutputType::kLatent) {
-    weights::write_safetensors(painting.outputs[0], {{"latents", result.latents}});
+void write_outputs(const Job& job, const engine::Result& result) {
+  if (job.settings.request.output_type == engine::OutputType::kLatent) {
+    weights::write_safetensors(job.outputs[0], {{"latents", result.latents}});
     return;
   }
-  for (size_t i = 0; i < painting.outputs.size(); ++i) {
-    const ImageText text =
-        png_text(painting.settings, painting.model, painting.layout, static_cast<int64_t>(i));
-    write_text(painting.outputs[i], encode_png(result.images[i], text));
+  for (size_t i = 0; i < job.outputs.size(); ++i) {
+    const ImageText text = png_text(job.settings, job.model, job.layout, static_cast<int64_t>(i));
+    write_text(job.outputs[i], encode_png(result.images[i], text));
   }
 }
 
 engine::Observer with_status(const engine::Observer& observer, launch::RankStatus& status) {
   engine::Observer both = observer;
-  both.started = [observer, &status](engine::Stage stage) {
+  both.started = [observer, &status](engine::Phase stage) {
     status.started(stage);
     if (observer.started) observer.started(stage);
   };
-  both.progressed = [observer, &status](engine::Stage stage, int64_t done, int64_t total) {
-    if (stage == engine::Stage::kDenoise && done < total) status.step_done(done);
+  both.progressed = [observer, &status](engine::Phase stage, int64_t done, int64_t total) {
+    if (stage == engine::Phase::kDenoise && done < total) status.step_done(done);
     if (observer.progressed) observer.progressed(stage, done, total);
   };
   return both;
@@ -112,8 +111,8 @@ void add_timeline(engine::Observer& observer, Timeline& timeline) {
                                   Timeline::Clock::time_point begin, Timeline::Clock::time_point end) {
     timeline.add_compute(step, first, count, begin, end);
   };
-  observer.finished = [&timeline, told = observer.finished](engine::Stage stage, double seconds) {
-    timeline.add_stage(stage, seconds);
+  observer.finished = [&timeline, told = observer.finished](engine::Phase stage, double seconds) {
+    timeline.add_phase(stage, seconds);
     if (told) told(stage, seconds);
   };
 }
@@ -155,20 +154,19 @@ void tell_warnings(Progress& progress, const std::vector<OrderedJson>& told) {
 
 }  // namespace
 
-int64_t Painting::ranks() const {
+int64_t Job::ranks() const {
   return parallel::Mesh(layout.sizes).world_size();
 }
 
-Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
-  Painting painting;
-  painting.arguments = arguments;
+Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
+  Job job;
+  job.arguments = arguments;
   const ModelFiles files = find_model_files(arguments.run.model, arguments.run.config);
-  painting.model = engine::read_model(files.folder, files.single_file);
-  painting.settings = engine::resolve(arguments.request, painting.model);
-  painting.layout =
-      resolve_layout(arguments.parallel, workload(painting.settings, painting.model), world_size);
-  painting.outputs = output_paths(output_path(arguments), painting.settings);
-  if (painting.ranks() == 1) {
+  job.model = engine::read_model(files.folder, files.single_file);
+  job.settings = engine::resolve(arguments.request, job.model);
+  job.layout = resolve_layout(arguments.parallel, workload(job.settings, job.model), world_size);
+  job.outputs = output_paths(output_path(arguments), job.settings);
+  if (job.ranks() == 1) {
     const auto refuse = [](bool given, const std::string& name) {
       if (given)
         usage_error(name, "is of runs with several ranks; leave it out, or raise --nproc or a degree");
@@ -186,18 +184,18 @@ Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t
                   "'{}' is of one rank; with cuda, each rank takes the GPU of its number on its host",
                   device.str());
   }
-  return painting;
+  return job;
 }
 
-void require_outputs(const Painting& painting) {
-  for (const std::string& path : painting.outputs) require_writable_for("--output", path);
+void require_outputs(const Job& job) {
+  for (const std::string& path : job.outputs) require_writable_for("--output", path);
   std::vector<std::pair<std::string, std::filesystem::path>> more;  // option and file
-  if (painting.arguments.run.report) more.emplace_back("--report", *painting.arguments.run.report);
-  if (painting.arguments.run.trace) more.emplace_back("--trace", *painting.arguments.run.trace);
+  if (job.arguments.run.report) more.emplace_back("--report", *job.arguments.run.report);
+  if (job.arguments.run.trace) more.emplace_back("--trace", *job.arguments.run.trace);
   for (size_t i = 0; i < more.size(); ++i) {
     const auto& [option, file] = more[i];
     require_writable_for(option, file);
-    for (const std::string& path : painting.outputs) {
+    for (const std::string& path : job.outputs) {
       if (same_file(path, file)) usage_error(option, "'{}' is also where a result goes", path);
     }
     if (i > 0 && same_file(more[0].second, file))
@@ -205,31 +203,31 @@ void require_outputs(const Painting& painting) {
   }
 }
 
-void paint(const Painting& painting, comm::World& world, launch::RankStatus& status,
-           const std::function<bool()>& cancelled) {
+void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
+             const std::function<bool()>& cancelled) {
   Communication communication;
   std::optional<Timeline> timeline;
   const comm::ScopedHooks hooks(
-      world, {.began = [&status](const comm::Operation& operation) { status.operation_began(operation); },
+      world, {.began = [&status](const comm::Collective& collective) { status.collective_began(collective); },
               .ended =
-                  [&](const comm::Operation& operation, std::chrono::nanoseconds under_way,
+                  [&](const comm::Collective& collective, std::chrono::nanoseconds under_way,
                       std::chrono::nanoseconds waited) {
-                    status.operation_ended();
-                    communication.add(operation, under_way, waited);
-                    if (timeline) timeline->add_operation(operation, under_way, waited);
+                    status.collective_ended();
+                    communication.add(collective, under_way, waited);
+                    if (timeline) timeline->add_collective(collective, under_way, waited);
                   }});
-  const parallel::Ranks ranks(world, painting.layout);
+  const parallel::Ranks ranks(world, job.layout);
   comm::barrier(ranks.world);
-  if (painting.arguments.run.trace) timeline.emplace(world.rank());
+  if (job.arguments.run.trace) timeline.emplace(world.rank());
   const bool first = world.rank() == 0;
 
   std::vector<std::string> warnings;
   std::optional<ScopedLogSink> collector;
   std::optional<Progress> progress;
   if (first) {
-    progress.emplace(painting.arguments.run.quiet);
-    if (!painting.arguments.run.quiet) progress->line(headline(painting));
-    if (painting.layout.displaced_mode_was_changed) {
+    progress.emplace(job.arguments.run.quiet);
+    if (!job.arguments.run.quiet) progress->line(headline(job));
+    if (job.layout.displaced_mode_was_changed) {
       log_info("{} is sync_gn: with so few rows a rank, corrected_async_gn is known to fail",
                field("displaced_mode"));
     }
@@ -241,8 +239,7 @@ void paint(const Painting& painting, comm::World& world, launch::RankStatus& sta
   engine::Observer observer = with_status(first ? progress->observer() : engine::Observer{}, status);
   observer.cancelled = cancelled;
   if (timeline) add_timeline(observer, *timeline);
-  const engine::Result result =
-      engine::generate(painting.settings, painting.model, observer, world, painting.layout);
+  const engine::Result result = engine::generate(job.settings, job.model, observer, world, job.layout);
 
   status.finishing();
   std::vector<OrderedJson> told =
@@ -252,24 +249,23 @@ void paint(const Painting& painting, comm::World& world, launch::RankStatus& sta
                ranks.world);
   if (!first) return;
   tell_warnings(*progress, told);
-  write_outputs(painting, result);
-  if (painting.arguments.run.trace) {
+  write_outputs(job, result);
+  if (job.arguments.run.trace) {
     OrderedJson events = OrderedJson::array();
     for (const OrderedJson& each : told)
       events.insert(events.end(), each["timeline"].begin(), each["timeline"].end());
-    write_text(*painting.arguments.run.trace, OrderedJson{{"traceEvents", std::move(events)}}.dump());
+    write_text(*job.arguments.run.trace, OrderedJson{{"traceEvents", std::move(events)}}.dump());
   }
-  if (painting.arguments.run.report) {
+  if (job.arguments.run.report) {
     std::vector<OrderedJson> reports;
     reports.reserve(told.size());
     for (OrderedJson& each : told) reports.push_back(std::move(each["report"]));
-    const OrderedJson report =
-        make_report(painting.settings, painting.model, painting.layout, result, reports, painting.outputs);
-    write_text(*painting.arguments.run.report,
+    const OrderedJson report = make_report(job.settings, job.model, job.layout, result, reports, job.outputs);
+    write_text(*job.arguments.run.report,
                report.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
   }
   progress->summary(result.seconds);
-  for (const std::string& path : painting.outputs) fmt::print("{}\n", path);
+  for (const std::string& path : job.outputs) fmt::print("{}\n", path);
 }
 
 }  // namespace tessera::cli

@@ -1,4 +1,4 @@
-// A run of a denoiser's blocks: what is loaded of it here. The first portion also takes the latents in, the
+// A run of a denoiser's blocks: what is loaded of it here. The first part also takes the latents in, the
 // last one also predicts.
 #pragma once
 
@@ -11,10 +11,10 @@
 
 namespace tessera::models {
 
-class Portion {
+class LocalBlocks {
  public:
   // All of `blocks`, or those of `own`.
-  explicit Portion(int64_t blocks, std::optional<Range> own = {})
+  explicit LocalBlocks(int64_t blocks, std::optional<Range> own = {})
       : blocks_(blocks), own_(own.value_or(Range{0, blocks})) {
     TESSERA_CHECK(own_.begin >= 0 && own_.end() <= blocks_, "blocks {} to {} of {}", own_.begin, own_.end(),
                   blocks_);
@@ -30,14 +30,14 @@ class Portion {
   Range own_;
 };
 
-// The blocks of a portion, by their number in the whole model.
+// The local blocks, by their number in the whole model.
 template <typename Block>
 class Blocks {
  public:
   // make(i) gives the block `i`.
   template <typename Make>
-  Blocks(const Portion& portion, const Make& make) : begin_(portion.blocks().begin) {
-    for (int64_t i = begin_; i < portion.blocks().end(); ++i) blocks_.push_back(make(i));
+  Blocks(const LocalBlocks& local_blocks, const Make& make) : begin_(local_blocks.blocks().begin) {
+    for (int64_t i = begin_; i < local_blocks.blocks().end(); ++i) blocks_.push_back(make(i));
   }
 
   const Block& operator[](int64_t i) const { return blocks_.at(static_cast<size_t>(i - begin_)); }

@@ -15,7 +15,7 @@
 namespace tessera::cli {
 
 // The command line with every choice made, before any weight is read.
-struct Painting {
+struct Job {
   GenerateArguments arguments;
   engine::Model model;
   engine::Settings settings;
@@ -27,14 +27,14 @@ struct Painting {
 
 // Throws Error for whatever can be known before the run.
 // world_size: ranks that a launcher started.
-Painting plan_painting(const GenerateArguments& arguments, std::optional<int64_t> world_size);
+Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_size);
 
 // Throws Error(kUsage) unless all files of the run can be written.
-void require_outputs(const Painting& painting);
+void require_outputs(const Job& job);
 
 // Paints, and on rank 0 writes the files and prints their paths on stdout. All ranks of `world` call it with
-// the same painting. Throws Error and engine::Cancelled.
-void paint(const Painting& painting, comm::World& world, launch::RankStatus& status,
-           const std::function<bool()>& cancelled);
+// the same job. Throws Error and engine::Cancelled.
+void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
+             const std::function<bool()>& cancelled);
 
 }  // namespace tessera::cli

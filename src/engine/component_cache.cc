@@ -1,4 +1,4 @@
-#include "engine/parts.h"
+#include "engine/component_cache.h"
 
 #include <algorithm>
 
@@ -9,7 +9,8 @@
 namespace tessera::engine {
 namespace {
 
-constexpr std::array kByNeed = {PartKind::kDenoiser, PartKind::kDecoder, PartKind::kTextEncoder};
+constexpr std::array kByNeed = {ComponentKind::kDenoiser, ComponentKind::kDecoder,
+                                ComponentKind::kTextEncoder};
 
 bool same_form(const models::LoadOptions& a, const models::LoadOptions& b) {
   const weights::Placement &p = a.placement, &q = b.placement;
@@ -19,23 +20,23 @@ bool same_form(const models::LoadOptions& a, const models::LoadOptions& b) {
 
 }  // namespace
 
-std::shared_ptr<void> Parts::load(PartKind kind, models::LoadOptions options,
-                                  models::LoadStatistics& cost) const {
+std::shared_ptr<void> ComponentCache::load(ComponentKind kind, models::LoadOptions options,
+                                           models::LoadStatistics& cost) const {
   options.single_file = model_.single_file;
   const models::Family& family = *model_.family;
   switch (kind) {
-    case PartKind::kTextEncoder:
+    case ComponentKind::kTextEncoder:
       return family.load_text_encoder(model_.folder, options, cost);
-    case PartKind::kDenoiser:
+    case ComponentKind::kDenoiser:
       return family.load_denoiser(model_.folder, options, cost);
-    case PartKind::kDecoder:
+    case ComponentKind::kDecoder:
       return family.load_decoder(model_.folder, options, cost);
   }
   return nullptr;
 }
 
 // Its size is found on the meta device, the first time.
-const Parts::Form& Parts::form_of(PartKind kind, const models::LoadOptions& options) {
+const ComponentCache::Form& ComponentCache::form_of(ComponentKind kind, const models::LoadOptions& options) {
   for (const Form& form : forms_) {
     if (form.kind == kind && same_form(form.options, options)) return form;
   }
@@ -43,14 +44,14 @@ const Parts::Form& Parts::form_of(PartKind kind, const models::LoadOptions& opti
   shapes.placement.device = at::kMeta;
   shapes.stays = false;
   models::LoadStatistics cost;
-  const Silence silence;  // what it warns of, loading will
+  const SuppressLog suppress_log;  // what it warns of, loading will
   load(kind, shapes, cost);
   return forms_.emplace_back(Form{kind, options, cost.bytes_held, cost.bytes_at_use});
 }
 
-void Parts::expect(const std::array<models::LoadOptions, kPartKinds>& forms) {
+void ComponentCache::expect(const std::array<models::LoadOptions, kComponentKinds>& forms) {
   uint64_t left = budget_;
-  for (const PartKind kind : kByNeed) {
+  for (const ComponentKind kind : kByNeed) {
     const auto i = static_cast<size_t>(kind);
     expected_[i] = &form_of(kind, forms[i]);
     stays_[i] = expected_[i]->bytes <= left;
@@ -58,18 +59,18 @@ void Parts::expect(const std::array<models::LoadOptions, kPartKinds>& forms) {
   }
 }
 
-std::shared_ptr<const LoadedPart> Parts::find(PartKind kind) const {
+std::shared_ptr<const LoadedComponent> ComponentCache::find(ComponentKind kind) const {
   for (const auto& part : loaded_) {
     if (part->kind == kind && same_form(part->options, expected(kind).options)) return part;
   }
   return nullptr;
 }
 
-bool Parts::is_loaded(PartKind kind) const {
+bool ComponentCache::is_loaded(ComponentKind kind) const {
   return find(kind) != nullptr;
 }
 
-uint64_t Parts::bytes() const {
+uint64_t ComponentCache::bytes() const {
   uint64_t sum = 0;
   for (const auto& part : loaded_) sum += part->bytes;
   return sum;
@@ -77,8 +78,8 @@ uint64_t Parts::bytes() const {
 
 // Drops what is needed least until so many bytes fit in beside the rest: first what the request at hand does
 // not need, then what is loaded again with the least loss.
-void Parts::make_room(uint64_t bytes) {
-  const auto need = [&](const std::shared_ptr<const LoadedPart>& part) {
+void ComponentCache::make_room(uint64_t bytes) {
+  const auto need = [&](const std::shared_ptr<const LoadedComponent>& part) {
     const auto place = std::find(kByNeed.begin(), kByNeed.end(), part->kind);
     return std::pair(find(part->kind) == part, kByNeed.end() - place);
   };
@@ -88,14 +89,14 @@ void Parts::make_room(uint64_t bytes) {
   }
 }
 
-std::shared_ptr<const LoadedPart> Parts::get(PartKind kind) {
+std::shared_ptr<const LoadedComponent> ComponentCache::get(ComponentKind kind) {
   if (auto there = find(kind)) return there;
   const Form& form = expected(kind);
   models::LoadOptions options = form.options;
   options.stays = stays_[static_cast<size_t>(kind)];
   make_room(form.bytes - (options.stays ? 0 : form.bytes_at_use));
   return_freed_memory();  // of the part before
-  auto part = std::make_shared<LoadedPart>(LoadedPart{kind, options, form.bytes, nullptr});
+  auto part = std::make_shared<LoadedComponent>(LoadedComponent{kind, options, form.bytes, nullptr});
   models::LoadStatistics cost;
   const weights::MemoryCounter memory;
   part->part = load(kind, options, cost);
