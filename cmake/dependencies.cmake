@@ -8,8 +8,6 @@ find_package(GTest REQUIRED)
 find_package(Threads REQUIRED)
 
 add_library(tessera_dependencies INTERFACE)
-# libtorch brings fmt's headers but not its library.
-target_compile_definitions(tessera_dependencies INTERFACE FMT_HEADER_ONLY=1)
 target_link_libraries(tessera_dependencies INTERFACE libtorch CLI11::CLI11 nlohmann_json::nlohmann_json
                                                      PNG::PNG ICU::i18n ICU::uc Threads::Threads)
 

@@ -29,6 +29,6 @@ macros.write_text("#pragma once\n")
 PYTHON
 fi
 torch=$(.venv/bin/python -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])')/include
-${CXX:-c++} -std=c++20 -fsyntax-only -Wall -Wextra -Werror -DUSE_C10D_NCCL -DUSE_DISTRIBUTED -DFMT_HEADER_ONLY=1 -Isrc \
+${CXX:-c++} -std=c++20 -fsyntax-only -Wall -Wextra -Werror -DUSE_C10D_NCCL -DUSE_DISTRIBUTED -Isrc \
   -isystem "$torch" -isystem "$torch/torch/csrc/api/include" -isystem $headers src/comm/nccl.cc
 echo "comm/nccl.cc compiles with NCCL"

@@ -23,11 +23,11 @@ TESSERA_INLINE Four spread(float d0, float d1, float d2, float d3) {
 }
 
 // Stores value - carried in the precision of T and returns the error of what is stored.
-TESSERA_INLINE float store(float* to, float value, float /*carried*/) {
+TESSERA_INLINE float store_carried(float* to, float value, float /*carried*/) {
   *to = value;
   return 0.0F;
 }
-TESSERA_INLINE float store(Bf16* to, float value, float carried) {
+TESSERA_INLINE float store_carried(Bf16* to, float value, float carried) {
   store(to, value - carried);
   return load(*to) - value;
 }
@@ -46,23 +46,26 @@ TESSERA_INLINE void transform_tile(const WinogradTile<X>& tile, int64_t channels
     const Four r0 = spread(c0.a, c1.a, c2.a, c3.a), r1 = spread(c0.b, c1.b, c2.b, c3.b),
                r2 = spread(c0.c, c1.c, c2.c, c3.c), r3 = spread(c0.d, c1.d, c2.d, c3.d);
     T* to = v + c;
-    const float e11 = store(to + 5 * stride, r1.b, 0.0F), e12 = store(to + 6 * stride, r1.c, 0.0F);
-    const float e21 = store(to + 9 * stride, r2.b, 0.0F), e22 = store(to + 10 * stride, r2.c, 0.0F);
+    const float e11 = store_carried(to + 5 * stride, r1.b, 0.0F),
+                e12 = store_carried(to + 6 * stride, r1.c, 0.0F);
+    const float e21 = store_carried(to + 9 * stride, r2.b, 0.0F),
+                e22 = store_carried(to + 10 * stride, r2.c, 0.0F);
     const float sum1 = 0.5F * (e11 + e21), sum2 = 0.5F * (e12 + e22);
     const float difference1 = 0.5F * (e21 - e11), difference2 = 0.5F * (e22 - e12);
-    const float e01 = store(to + stride, r0.b, sum1), e02 = store(to + 2 * stride, r0.c, sum2);
-    const float e31 = store(to + 13 * stride, r3.b, difference1);
-    const float e32 = store(to + 14 * stride, r3.c, difference2);
-    const float e10 = store(to + 4 * stride, r1.a, 0.5F * (e11 + e12));
-    const float e13 = store(to + 7 * stride, r1.d, 0.5F * (e12 - e11));
-    const float e20 = store(to + 8 * stride, r2.a, 0.5F * (e21 + e22));
-    const float e23 = store(to + 11 * stride, r2.d, 0.5F * (e22 - e21));
+    const float e01 = store_carried(to + stride, r0.b, sum1),
+                e02 = store_carried(to + 2 * stride, r0.c, sum2);
+    const float e31 = store_carried(to + 13 * stride, r3.b, difference1);
+    const float e32 = store_carried(to + 14 * stride, r3.c, difference2);
+    const float e10 = store_carried(to + 4 * stride, r1.a, 0.5F * (e11 + e12));
+    const float e13 = store_carried(to + 7 * stride, r1.d, 0.5F * (e12 - e11));
+    const float e20 = store_carried(to + 8 * stride, r2.a, 0.5F * (e21 + e22));
+    const float e23 = store_carried(to + 11 * stride, r2.d, 0.5F * (e22 - e21));
     const float upper1 = e01 + sum1, upper2 = e02 + sum2;
     const float lower1 = e31 + difference1, lower2 = e32 + difference2;
-    store(to, r0.a, 0.5F * (e10 + e20 + upper1 + upper2));
-    store(to + 3 * stride, r0.d, 0.5F * (e13 + e23 + upper2 - upper1));
-    store(to + 12 * stride, r3.a, 0.5F * (e20 - e10 + lower1 + lower2));
-    store(to + 15 * stride, r3.d, 0.5F * (e23 - e13 + lower2 - lower1));
+    store_carried(to, r0.a, 0.5F * (e10 + e20 + upper1 + upper2));
+    store_carried(to + 3 * stride, r0.d, 0.5F * (e13 + e23 + upper2 - upper1));
+    store_carried(to + 12 * stride, r3.a, 0.5F * (e20 - e10 + lower1 + lower2));
+    store_carried(to + 15 * stride, r3.d, 0.5F * (e23 - e13 + lower2 - lower1));
   }
 }
 

@@ -1,12 +1,16 @@
 """Runs the program in an empty folder and says what it did and what it left behind."""
+import concurrent.futures
 import dataclasses
 import json
+import multiprocessing
 import os
 import pathlib
 import resource
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 import traceback
 
 from files import read_latents
@@ -17,15 +21,21 @@ GOLDEN = MODEL / "golden"
 SMALL = ["--height", "32", "--width", "48", "--no-resolution-binning", "--num-inference-steps", "2"]  # the quickest picture
 
 TESTS = []
+SLOWEST = 5  # tests whose times are printed
 
 
 class Skipped(Exception):
     """This machine cannot run a test, for the reason that is given."""
 
 
-def test(function):
-    TESTS.append(function)
-    return function
+def test(function=None, *, alone=False):
+    """Registers a test. Tests run side by side, except those that need the machine `alone`: what they expect depends on how
+    fast the ranks of the run are, or on how much memory is free."""
+    def register(function):
+        function.alone = alone
+        TESTS.append(function)
+        return function
+    return register(function) if function else register
 
 
 @dataclasses.dataclass
@@ -100,23 +110,65 @@ class Box:
         return target
 
 
-def run_all(program, names):
-    passed, failed, skipped = 0, [], []
+@dataclasses.dataclass
+class Verdict:
+    name: str
+    seconds: float
+    failure: str = ""
+    skipped: str = ""
+
+
+def run_one(program, name):
+    function = next(function for function in TESTS if function.__name__ == name)
+    verdict, start = Verdict(name, 0), time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            function(Box(program, pathlib.Path(folder)))
+        except Skipped as reason:
+            verdict.skipped = str(reason)
+        except (AssertionError, OSError, subprocess.SubprocessError, KeyError, ValueError):
+            verdict.failure = traceback.format_exc()
+    verdict.seconds = time.monotonic() - start
+    return verdict
+
+
+def selected(names):
+    """The tests whose names hold one of `names` (all when there is none), without those of the modules named with a dash."""
     left_out = [name[1:] for name in names if name.startswith("-")]
-    names = [name for name in names if not name.startswith("-")]
-    for function in TESTS:
-        if names and not any(name in function.__name__ for name in names) or function.__module__ in left_out:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                function(Box(program, pathlib.Path(folder)))
-                passed += 1
-            except Skipped as reason:
-                skipped.append(function.__name__)
-                print(f"SKIPPED {function.__name__}: {reason}")
-            except (AssertionError, OSError, subprocess.SubprocessError, KeyError, ValueError):
-                failed.append(function.__name__)
-                print(f"FAILED {function.__name__}\n{traceback.format_exc()}")
+    wanted = [name for name in names if not name.startswith("-")]
+    return [function for function in TESTS if function.__module__ not in left_out
+            and (not wanted or any(name in function.__name__ for name in wanted))]
+
+
+def end_quietly_at_ctrl_c():
+    """In a worker, which would print a trace of its own. The programs under test do not inherit a handler."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
+
+def verdicts(program, tests, workers):
+    """Each verdict as soon as it is there: first the tests that run side by side, each in a process of its own, then the others."""
+    together = [function.__name__ for function in tests if not function.alone]
+    with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), end_quietly_at_ctrl_c) as pool:
+        for future in concurrent.futures.as_completed([pool.submit(run_one, program, name) for name in together]):
+            yield future.result()
+    for function in tests:
+        if function.alone:
+            yield run_one(program, function.__name__)
+
+
+def run_all(program, names):
+    workers = int(os.environ.get("TESSERA_TEST_WORKERS", len(os.sched_getaffinity(0))))
+    failed, skipped, times = [], [], []
+    for verdict in verdicts(program, selected(names), workers):
+        times.append((verdict.seconds, verdict.name))
+        if verdict.failure:
+            failed.append(verdict.name)
+            print(f"FAILED {verdict.name}\n{verdict.failure}", flush=True)
+        if verdict.skipped:
+            skipped.append(verdict.name)
+            print(f"SKIPPED {verdict.name}: {verdict.skipped}", flush=True)
+    passed = len(times) - len(failed) - len(skipped)
+    print("slowest:", ", ".join(f"{name} {seconds:.1f} s" for seconds, name in sorted(times, reverse=True)[:SLOWEST]))
     print(f"{passed} passed, {len(failed)} failed" + (f", {len(skipped)} skipped: {', '.join(skipped)}" if skipped else ""))
     if skipped and os.environ.get("TESSERA_TESTS_MAY_SKIP") == "none":
         print("nothing may be skipped here")

@@ -211,7 +211,7 @@ def ctrl_c_ends_the_decoding(box):
         assert box.files() == []
 
 
-@test
+@test(alone=True)
 def a_stopped_rank_ends_the_run(box):
     for victim in (1, 0):
         run = start_long_run(box, "--timeout", "2")
@@ -223,7 +223,7 @@ def a_stopped_rank_ends_the_run(box):
         assert box.files() == []
 
 
-@test
+@test(alone=True)
 def a_rank_without_memory_ends_the_run(box):
     # After a step, whose kernels are made: oneDNN calls address 0 when there is no room for a kernel's code. Each further
     # step asks for blocks so large that each is mapped anew.
@@ -255,7 +255,7 @@ def a_pause_is_no_failure(box):
     assert code == 0 and len(out.split()) == 16, (code, out, lines)
 
 
-@test
+@test(alone=True)
 def a_rank_that_computes_long_is_alive(box):
     # Rank 1 waits for all pictures of rank 0, which alone decodes: longer than the timeout, in which it says nothing.
     for words in ([], ["--no-shared-memory"]):
@@ -370,7 +370,7 @@ def ranks_of_other_launchers(box):
         assert_near(read_latents(box.folder / "out.safetensors"), expected, NEAR)
 
 
-@test
+@test(alone=True)
 def a_launched_rank_that_stops_ends_the_others(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--num-inference-steps", "300", "--timeout", "2"]
     for way in ([], ["--no-shared-memory"]):
@@ -388,7 +388,7 @@ def a_launched_rank_that_stops_ends_the_others(box):
         assert box.files() == []
 
 
-@test
+@test(alone=True)
 def a_rank_that_never_comes(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--timeout", "1"]
     alone = [start_ranks(box, lambda _, __, port, rank=rank: torchrun_variables(rank, 2, port), [words])[0] for rank in (0, 1)]
