@@ -104,7 +104,7 @@ def rules_of_degrees(box):
             (["--pipefusion-parallel-degree", "2", "--attn-layer-num-for-pp", "one"], "expected an integer"),
             (["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "1000"], "must be from 1 to"),
             (["--pipefusion-parallel-degree", "2", "--warmup-steps", "-1"], "must be 0 or more"),
-            (["--num-pipeline-patch", "2"], "--num-pipeline-patch is of PipeFusion"),
+            (["--num-pipeline-patch", "2"], "--num-pipeline-patch applies to PipeFusion only"),
             (["--split-scheme", "2d"], "--split-scheme needs --tensor-parallel-degree"),
             (["--split-scheme", "3d"], "expected 1d or 2d"),
             (["--timeout", "3"], "[--timeout] is of runs with several ranks"),
@@ -115,8 +115,8 @@ def rules_of_degrees(box):
             (["--nproc", "2", "--use-cfg-parallel", "--no-shared-memory", "--interface", "wire"], "no network interface 'wire'; it has "),
             (["--simulate-ranks"], "--simulate-ranks needs the degrees"),
             (["--simulate-ranks", "--use-cfg-parallel", "--nproc", "2"], "is for one rank, but there are 2"),
-            (["--text-encoder-parallel"], "--text-encoder-parallel is of runs with several ranks"),
-            (["--no-text-encoder-parallel"], "--no-text-encoder-parallel is of runs with several ranks"),
+            (["--text-encoder-parallel"], "--text-encoder-parallel applies to runs with several ranks only"),
+            (["--no-text-encoder-parallel"], "--no-text-encoder-parallel applies to runs with several ranks only"),
             (["--nprocs", "2"], "did you mean --nproc?")]:
         outcome = box.refuse(2, needles[0], "generate", "a cat", "--model", MODEL, *SMALL, *words)
         assert all(needle in outcome.err for needle in needles), (needles, outcome)
