@@ -395,7 +395,7 @@ def a_rank_that_never_comes(box):
     for rank, (code, out, err) in enumerate(finish_ranks(alone)):
         assert code == 4 and out == "" and err.count("\n") == 1, (code, out, err)
         assert f"rank {rank} of 2 could not join: " in err, err
-        assert rank == 1 or err.endswith("could not join: rank 1 did not come within 1 s, while joining\n"), err
+        assert rank == 1 or err.endswith("could not join: rank 1 did not arrive within 1 s, while joining\n"), err
 
 
 @test

@@ -216,7 +216,8 @@ std::vector<Refused> refused() {
   const auto pipefusion_only = [&](void (*change)(O&), const char* flag) {
     for (const int64_t ulysses : {1, 2}) {
       add(with(degrees(1, false, 1, 1, ulysses, 1), change), {},
-          {fmt::format("{} applies to PipeFusion only: it needs pipefusion_parallel_degree 2 or more", flag)});
+          {fmt::format("{} applies to PipeFusion only: it needs pipefusion_parallel_degree 2 or more",
+                       flag)});
     }
   };
   pipefusion_only([](O& o) { o.num_pipeline_patch = 4; }, "num_pipeline_patch");
@@ -284,7 +285,8 @@ std::vector<Refused> refused() {
       {"displaced_patch_degree 2 cannot be combined"});
   add(with(displaced(2), [](O& o) { o.simulate_ranks = true; }), {}, {"simulate_ranks does not simulate"});
   add(with(displaced(2), [](O& o) { o.warmup_steps = -1; }), {}, {"[warmup_steps] must be 0 or more"});
-  add(degrees(1, false, 2, 1, 1, 1), {}, {"pipefusion_parallel_degree 2: PipeFusion does not support"}, kUNet);
+  add(degrees(1, false, 2, 1, 1, 1), {}, {"pipefusion_parallel_degree 2: PipeFusion does not support"},
+      kUNet);
   // All that is wrong is said at once.
   {
     O options = degrees(3, false, 2, 1, 17, 1);
