@@ -218,7 +218,7 @@ def a_stopped_rank_ends_the_run(box):
         os.kill(run.ranks[victim], signal.SIGSTOP)
         code, out, lines = run.finish()
         assert code == 4 and out == "", (code, out, lines)
-        assert len(lines) == 1 and f"[rank {victim}] stands still" in lines[0] and " at step " in lines[0], lines
+        assert len(lines) == 1 and f"[rank {victim}] was stopped" in lines[0] and " at step " in lines[0], lines
         assert "(cfg)" in lines[0], lines
         assert box.files() == []
 
@@ -431,7 +431,7 @@ def ranks_that_differ_are_named(box):
     def append(path, text):
         path.write_text(path.read_text() + text)
 
-    assert "rank 1 has another vae/config.json: " in refused(lambda model: append(model / "vae" / "config.json", "\n"))
+    assert "rank 1 has a different vae/config.json: " in refused(lambda model: append(model / "vae" / "config.json", "\n"))
     assert "rank 1 has vae/extra.safetensors, which" in refused(lambda model: (model / "vae" / "extra.safetensors").write_text("x"))
     assert "refuses: [" in refused(lambda model: (model / "transformer" / "config.json").unlink())
 
