@@ -114,8 +114,8 @@ class Pipeline {
   }
 
   void send_on(const PatchRun& run, Tensors tensors, int64_t to) {
-    // What was sent for these patches one step ago has been used, else this run could not be here: this does
-    // not block.
+    // What was sent for these patches one step ago has been used, or this run could not have arrived. So this
+    // does not block.
     while (!sent_.empty() && (sent_.front().run.step + 1 < run.step ||
                               (sent_.front().run.step + 1 == run.step &&
                                sent_.front().run.patches.end() <= run.patches.end()))) {
