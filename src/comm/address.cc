@@ -14,7 +14,7 @@
 namespace tessera::comm {
 namespace {
 
-// This end of a datagram socket that is connected to `peer`; empty where no way leads.
+// The local end of a datagram socket that is connected to `peer`; empty if there is no route to it.
 std::string own_address(const addrinfo& peer) {
   const int descriptor = ::socket(peer.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return {};
@@ -42,7 +42,7 @@ std::string address_towards(const std::string& host) {
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* all = nullptr;
-  // Some port, for a socket needs one.
+  // A socket address needs a port; any will do.
   if (const int code = ::getaddrinfo(host.c_str(), "9", &hints, &all); code != 0)
     throw Error(ErrorKind::kPeer, host, fmt::format("has no address: {}", ::gai_strerror(code)));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(all, &::freeaddrinfo);
@@ -50,7 +50,7 @@ std::string address_towards(const std::string& host) {
     if (std::string own = own_address(*peer); !own.empty()) return own;
   }
   throw Error(ErrorKind::kPeer, host,
-              fmt::format("no way leads there: {}", std::generic_category().message(errno)));
+              fmt::format("there is no route to it: {}", std::generic_category().message(errno)));
 }
 
 }  // namespace tessera::comm

@@ -1,15 +1,15 @@
-// Where other hosts find this one.
+// How other hosts reach this one.
 #pragma once
 
 #include <string>
 
 namespace tessera::comm {
 
-// Whether this names the loopback device: a name or an address.
+// Whether `host`, a name or an address, means the loopback device.
 bool is_loopback(const std::string& host);
 
-// This host's own address on the way to `host`, a name or an address: "10.0.0.2". Nothing is sent. Throws
-// Error(kPeer) where no way leads.
+// Returns this host's address on the route to `host` (a name or an address), such as "10.0.0.2". Sends
+// nothing. Throws Error(kPeer) if there is no route.
 std::string address_towards(const std::string& host);
 
 }  // namespace tessera::comm

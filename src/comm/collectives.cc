@@ -7,7 +7,7 @@
 namespace tessera::comm {
 namespace {
 
-// Of a text that a rank sends to all: far more than any request or report has.
+// The maximum size in bytes of a text that a rank may broadcast; requests and reports are far smaller.
 constexpr int64_t kMostText = int64_t{1} << 28;
 
 int64_t bytes_of(std::span<const Message> messages) {
@@ -50,7 +50,7 @@ void Pending::wait() {
   const auto begin = std::chrono::steady_clock::now();
   exchange->wait();
   const auto end = std::chrono::steady_clock::now();
-  collective_.axis = axis_;  // the text may have moved with this
+  collective_.axis = axis_;  // moving this object may have moved the text
   if (hooks_ && hooks_->ended) hooks_->ended(collective_, end - start_, end - begin);
 }
 
@@ -64,12 +64,12 @@ at::Tensor all_reduce(at::Tensor x, const Group& group) {
     if (x.numel() == 0) return x;
     const bool is_own = x.use_count() == 1 && x.storage().use_count() == 1 && x.is_contiguous();
     at::Tensor sum = is_own ? x : x.clone(at::MemoryFormat::Contiguous);
-    // What a rank sends when parts of 1 / size go around twice.
+    // What a rank sends in a ring all-reduce, where parts of 1 / size go around twice.
     const int64_t bytes = 2 * static_cast<int64_t>(sum.nbytes()) * (group.size - 1) / group.size;
     Pending(group, "all_reduce", bytes, [&](Transport& transport) { return transport.post_sum(sum); }).wait();
     return sum;
   }
-  // Each rank sums one part and hands it to the others: two messages of 1 / size to every peer.
+  // Each rank sums one part and sends the sum to the others: two messages of 1 / size to every peer.
   const at::Tensor flat = x.contiguous().view({-1});
   const std::vector<Range> parts = group.parts(flat.numel());
   const at::Tensor own = reduce_scatter(flat, 0, parts, group);
@@ -95,7 +95,7 @@ at::Tensor all_gather(const at::Tensor& part, int64_t dim, std::span<const Range
   std::vector<int64_t> shape = part.sizes().vec();
   shape[static_cast<size_t>(dim)] = parts.back().end();
   at::Tensor whole = at::empty(shape, part.options());
-  // Along the first dimension parts lie in one piece and are received into their place.
+  // Along the first dimension the parts are contiguous, so they are received in place.
   const bool in_place = dim == 0;
   std::vector<Message> sends, receives;
   for (int64_t peer = 0; peer < group.size; ++peer) {
@@ -172,7 +172,7 @@ at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, std::span<const Rang
   }
   Pending(group, "reduce_scatter", std::move(sends), std::move(receives)).wait();
   terms[static_cast<size_t>(group.rank)] = own;
-  if (group.size == 2) return terms[0] + terms[1];  // rounded once either way
+  if (group.size == 2) return terms[0] + terms[1];  // rounded once, like the sum below
   at::Tensor sum = terms[0].to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   for (size_t i = 1; i < terms.size(); ++i) sum += terms[i];
   return sum.to(x.scalar_type());
@@ -214,7 +214,7 @@ std::string broadcast_bytes(const std::string& bytes, int64_t root, const Group&
     }
     return messages;
   };
-  // The length first: only the root knows it.
+  // Sends the length first, which only the root knows.
   at::Tensor length = at::tensor({static_cast<int64_t>(bytes.size())}, at::kLong);
   if (group.rank == root) {
     const at::Tensor data = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);

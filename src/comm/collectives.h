@@ -1,11 +1,13 @@
 // Collectives: free functions over a Group. A group of one makes each the identity.
 //
-// All ranks of a group must call the same functions in the same order. No shape travels: what a rank receives
-// follows from what every rank knows. Each throws Error(kPeer) when a peer is lost or late.
+// All ranks of a group must call the same functions in the same order. No shape is sent: the size of what a
+// rank receives follows from what every rank knows. Each function throws Error(kPeer) when a peer is lost or
+// late.
 //
-// All are built on messages between two ranks, which are faster than Gloo's own collectives on large tensors;
-// but where the transport has collectives of its own (NCCL), all_reduce, and all_gather of equal parts, are
-// those. Sums are taken in the order of the ranks, in fp32, or as the transport does; every rank holds the
+// All are built on messages between two ranks, which are faster than Gloo's own collectives on large tensors.
+// Where the transport has its own collectives (NCCL), all_reduce and the all_gather of equal parts use those.
+// Sums are taken in the order of the ranks, in fp32, or as the transport does it; every rank gets the same
+// bits either way.
 // same bits either way.
 #pragma once
 
@@ -23,13 +25,13 @@
 
 namespace tessera::comm {
 
-// A collective under way; result() waits for it.
+// A collective that is under way; wait() returns when it is complete.
 class Pending {
  public:
-  Pending() = default;  // over already
+  Pending() = default;  // complete already
   Pending(const Group& group, std::string_view name, std::vector<Message> sends,
           std::vector<Message> receives, Posting posting = Posting::kTogether);
-  // A collective of the transport's own, of which this rank sends so many bytes.
+  // A collective of the transport itself; this rank sends `bytes` in it.
   Pending(const Group& group, std::string_view name, int64_t bytes,
           const std::function<std::unique_ptr<Exchange>(Transport&)>& post);
   Pending(Pending&&) noexcept = default;
@@ -45,53 +47,55 @@ class Pending {
   std::unique_ptr<Exchange> exchange_;
 };
 
-// Before the first of any group: makes ready what collectives (kTogether), or messages from each rank to the
-// next and from the last to the first (kOneWay), on `device` go through. See Transport::connect().
+// Prepares the group for its first collectives (kTogether), or for messages from each rank to the next one
+// and from the last to the first (kOneWay), with tensors on `device`. See Transport::connect().
 void connect(const Group& group, at::Device device, Posting posting = Posting::kTogether);
 
-// The sum of `x` over the group. Built on messages it is summed in fp32 whatever its dtype; a transport's own
-// rounds each partial sum to it (see Transport::post_sum). One shape and dtype on all ranks. Takes x over:
-// its memory is written to when nobody else has it.
+// Returns the sum of `x` over the group; shape and dtype must be the same on all ranks. A sum built on
+// messages is computed in fp32 whatever the dtype; a transport's own collective rounds each partial sum to
+// the dtype (see Transport::post_sum). Overwrites the memory of `x` if nobody else refers to it.
 at::Tensor all_reduce(at::Tensor x, const Group& group);
 
-// The parts of all ranks along `dim`, in their order; `lengths[r]` is the size of rank r's part.
+// Concatenates the parts of all ranks along `dim`; parts[r] is the range of rank r in the result.
 at::Tensor all_gather(const at::Tensor& part, int64_t dim, std::span<const Range> parts, const Group& group);
 
-// The same in place, along the first dimension: `whole` is contiguous and holds this rank's part already.
+// Does the same in place, along the first dimension: `whole` is contiguous and already holds this rank's
+// part.
 void all_gather_into(at::Tensor& whole, std::span<const Range> parts, const Group& group);
 
-// The sum over the group of this rank's range of `x` along `dim`; parts[r] is the range of rank r.
+// Returns the sum over the group of this rank's range of `x` along `dim`; parts[r] is the range of rank r.
 at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, std::span<const Range> parts, const Group& group);
 
-// The parts of all ranks on rank `root`: there parts[r] is filled from rank r (the own entry is copied);
-// elsewhere `parts` is empty. Contiguous.
+// Gathers the parts of all ranks on rank `root`: there parts[r] is filled from rank r, the root's own part by
+// a copy; elsewhere `parts` is empty. All tensors are contiguous.
 void gather(const at::Tensor& part, std::vector<at::Tensor> parts, int64_t root, const Group& group);
 
-// Root's x on every rank: contiguous, of one shape.
+// Copies the root's `x` to every rank. On the others `x` is contiguous and has the root's shape.
 void broadcast(at::Tensor& x, int64_t root, const Group& group);
 
-// Sends sends[r] to rank r and fills receives[r] from it; all contiguous. The own entry is copied.
+// Sends sends[r] to rank r and fills receives[r] from rank r; all tensors are contiguous. The entry of this
+// rank itself is copied.
 Pending all_to_all(std::vector<at::Tensor> sends, std::vector<at::Tensor> receives, const Group& group);
 
-// Point to point; `peer` is a rank of the group. The tensor is contiguous and stays untouched until waited
-// for.
+// Point-to-point messages; `peer` is a rank of the group. The tensor is contiguous and must not be touched
+// until the message has been waited for.
 Pending send(const at::Tensor& x, int64_t peer, const Group& group);
 Pending receive(at::Tensor& x, int64_t peer, const Group& group);
-// Both at once: what a ring does.
+// Sends and receives at the same time, as in a ring.
 Pending send_receive(const at::Tensor& sent, int64_t to, at::Tensor& received, int64_t from,
                      const Group& group);
 
-// Root's bytes on every rank.
+// Returns the root's bytes on every rank.
 std::string broadcast_bytes(const std::string& bytes, int64_t root, const Group& group);
 
-// Returns when every rank has come here.
+// Returns when every rank has called it.
 void barrier(const Group& group);
 
-// Throws Error(kPeer) where a peer is known to be lost; does not wait.
+// Throws Error(kPeer) if a peer is known to be lost; does not wait.
 void require_alive(const Group& group);
 
-// Returns when all that was waited for has arrived, in this group and all others: on a device, wait() alone
-// does not stop this thread. Any rank may call it at any time.
+// Returns when everything that was waited for has arrived, in all groups: on a device, wait() alone does not
+// block this thread. Any rank may call it at any time.
 void synchronize(const Group& group);
 
 }  // namespace tessera::comm

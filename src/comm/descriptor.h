@@ -1,4 +1,4 @@
-// A descriptor that is closed with its life.
+// A file descriptor that is closed on destruction.
 #pragma once
 
 #include <unistd.h>

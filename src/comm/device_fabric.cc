@@ -19,9 +19,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// How often a thread that waits for devices looks at them.
+// The interval at which a thread that waits for devices polls them.
 constexpr auto kLook = std::chrono::microseconds(20);
-// How often it is looked whether the other ranks live.
+// The interval at which the other ranks are checked for life.
 constexpr auto kCheck = Milliseconds(20);
 
 [[noreturn]] void lost(int64_t peer, const std::exception& error) {
@@ -30,17 +30,16 @@ constexpr auto kCheck = Milliseconds(20);
   lost_peer(peer, what.substr(0, what.find('\n')));
 }
 
-// An operation of a communicator. Any of its peers may be the one that does not come: the first stands for
-// all.
+// An operation of a communicator. Any peer may be the missing one; the first peer stands for all in errors.
 struct Operating {
   int64_t peer;  // in the world
   c10::intrusive_ptr<c10d::Work> work;
 };
 
-// What was posted and may not have arrived yet, and what looks after the peers meanwhile.
+// The operations that were posted and may not be complete, and the thread that watches the peers meanwhile.
 class UnderWay {
  public:
-  // `host` connects the ranks that the operations are of.
+  // `host` connects the same ranks and detects lost ones.
   explicit UnderWay(std::shared_ptr<Fabric> host) : host_(std::move(host)) {}
   ~UnderWay() {
     {
@@ -68,7 +67,7 @@ class UnderWay {
     if (lost_) std::rethrow_exception(lost_);
   }
 
-  // What an operation has come to: the cause is a lost peer where one is known.
+  // Throws for a failed operation, naming a lost peer as the cause if one is known.
   [[noreturn]] void failed(int64_t peer, const std::exception& error) {
     require_alive();
     lost(peer, error);
@@ -115,13 +114,13 @@ class UnderWay {
     }
   }
 
-  // One that failed stays, for whoever waits.
+  // Keeps a failed operation for whoever waits for it.
   void drop_completed() {
     try {
       while (!operations_.empty() && operations_.front().work->isCompleted() &&
              !operations_.front().work->exception())
         operations_.pop_front();
-    } catch (const std::exception&) {  // as above
+    } catch (const std::exception&) {  // kept, as above
     }
   }
 
@@ -138,7 +137,7 @@ class UnderWay {
   bool ends_ = false;
   std::exception_ptr lost_;
   std::vector<c10::intrusive_ptr<c10d::Backend>> communicators_;
-  std::deque<Operating> operations_;  // in the order in which they were posted
+  std::deque<Operating> operations_;  // in the order of posting
   std::thread thread_;
 };
 
@@ -150,13 +149,14 @@ class DeviceExchange : public Exchange {
   ~DeviceExchange() override {
     if (!operating_) return;
     if (std::uncaught_exceptions() > 0) {
-      // The peers may never answer. The work stays, and with it the memory that it reads and writes.
+      // The peers may never answer. The work is leaked on purpose, to keep alive the memory that it reads and
+      // writes.
       (void)operating_->work.release();
       return;
     }
     try {
       finish();
-    } catch (const std::exception&) {  // nobody asked
+    } catch (const std::exception&) {  // nobody waits for the result
     }
   }
 
@@ -200,8 +200,8 @@ class DeviceTransport : public Transport {
       make(name_, rank_, size, device);
       return;
     }
-    // A rank has two neighbours. All make theirs in one order, so that no two wait for each other; every
-    // second one first, so that the others need not wait for all before them.
+    // A rank has two neighbours. All ranks connect to theirs in the same order, so that no two wait for each
+    // other. Every second pair comes first, so that the others need not wait for all pairs before them.
     for (const int64_t first : {0, 1}) {
       for (int64_t from = first; from < size; from += 2) {
         const int64_t to = (from + 1) % size;
@@ -258,7 +258,7 @@ class DeviceTransport : public Transport {
 
   int64_t in_world(int64_t peer) const { return ranks_[static_cast<size_t>(peer)]; }
 
-  // Any of the others may be the one that does not come: the next stands for all.
+  // Any other rank may be the missing one; the next rank stands for all in errors.
   template <typename Collective>
   std::unique_ptr<Exchange> start(const Collective& collective) {
     const int64_t next = in_world((rank_ + 1) % static_cast<int64_t>(ranks_.size()));
@@ -277,11 +277,11 @@ class DeviceTransport : public Transport {
     return std::make_unique<DeviceExchange>(std::move(operating), under_way_);
   }
 
-  // `place`: a peer's number in the communicator.
+  // `place` maps a peer of the group to its rank in the communicator.
   template <typename Place>
   std::unique_ptr<Exchange> run(c10d::Backend& communicator, const std::vector<Message>& sends,
                                 const std::vector<Message>& receives, const Place& place) {
-    std::optional<int64_t> first;  // peer
+    std::optional<int64_t> first;  // the first peer
     int64_t peer = 0;
     try {
       const auto add = [&](const Message& message, bool sending) {

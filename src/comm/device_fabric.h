@@ -1,13 +1,13 @@
-// Ranks whose tensors lie on devices, connected by communicators of c10d: NCCL between GPUs.
+// Connects ranks whose tensors are on devices through c10d communicators: NCCL between GPUs.
 //
-// A communicator carries out one operation after the other, and none before the peers have come to the other
-// side of it. What all ranks of a group post together therefore goes through one communicator of the group;
-// what two ranks post alone goes through one for each direction. With a single one, a rank that sends before
-// it receives and a peer that does the same would wait for each other without end.
+// A communicator executes its operations in order, each only when the peers have reached it too. So what all
+// ranks of a group post together goes through one communicator of the group, and what two ranks post alone
+// goes through one communicator per direction. With a single one, two ranks that each send before they
+// receive would wait for each other forever.
 //
-// To make one blocks until its other ranks do the same, and waits for what the device has queued. Made when
-// the first message wants it, a stage of PipeFusion and the next one would wait for each other without end:
-// each first receives, from the other. So all are made before the first message, by Transport::connect().
+// Creating a communicator blocks until its other ranks do the same, and waits for work queued on the device.
+// If it were created at the first message, two neighbouring stages of PipeFusion would deadlock, because each
+// first receives from the other. So all are created before the first message, by Transport::connect().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,18 +23,18 @@
 
 namespace tessera::comm {
 
-// Rank `rank` of a communicator of `size` ranks that know it by `name`. Blocks until all of them have asked
-// for it. Throws Error(kPeer) when one does not.
+// Creates rank `rank` of a communicator of `size` ranks, which identify it by `name`. Blocks until all of
+// them have called it. Throws Error(kPeer) when one does not.
 using MakeCommunicator = std::function<c10::intrusive_ptr<c10d::Backend>(const std::string& name, int rank,
                                                                          int size, at::Device device)>;
 
-// Tensors on devices of this type go through communicators, all others, which control the run, through
-// `host`, which also tells whether ranks live; nothing where there are no such tensors. `rank` is this rank's
-// number in the world. A communicator must offer coalescing, all-reduce and all-gather.
+// Tensors on devices of type `type` go through communicators. All other tensors, which control the run, go
+// through `host`, which also detects lost ranks; it may be empty if there are no such tensors. `rank` is this
+// rank's number in the world. A communicator must support coalescing, all-reduce and all-gather.
 //
-// A device waits for a lost peer without end, and whoever waits for the device does too, in a copy perhaps.
-// So a thread looks after the other ranks while operations are under way, and aborts all communicators when
-// one is lost: what was queued ends, its results are nobody's, and every call from then on throws.
+// A device waits for a lost peer forever, and so does a thread that waits for the device, for example in a
+// copy. So a thread watches the other ranks while operations are under way, and aborts all communicators when
+// one is lost: queued operations then end, their results are undefined, and every later call throws.
 std::shared_ptr<Fabric> connect_devices(int64_t rank, at::DeviceType type, MakeCommunicator make,
                                         std::shared_ptr<Fabric> host);
 

@@ -14,10 +14,10 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// For as long as all peers live: the heartbeat ends whoever waits for one that does not.
+// Gloo itself never times out while all peers live; the heartbeat ends the wait for one that is lost.
 constexpr Milliseconds kAnyTime = std::chrono::hours(24 * 365);
 
-// The connections of this rank, and what watches them.
+// The connections of this rank, and the heartbeat that watches them.
 struct GlooMesh {
   GlooMesh(c10::intrusive_ptr<c10d::ProcessGroupGloo> connected, Milliseconds given)
       : gloo(std::move(connected)), timeout(given), heartbeat(gloo, given) {}
@@ -26,9 +26,9 @@ struct GlooMesh {
   Milliseconds timeout;
   GlooHeartbeat heartbeat;
 
-  // What waiting for `peer` has come to.
+  // Throws for a failed wait for `peer`.
   [[noreturn]] void lost(int64_t peer, std::string_view why) const {
-    require_alive();  // the cause may be another
+    require_alive();  // another lost peer may be the cause
     lost_peer(peer, gloo_reason(why));
   }
   void require_alive() const {
@@ -36,11 +36,11 @@ struct GlooMesh {
   }
 };
 
-// Messages of one exchange, each a work of c10d.
+// The messages of one exchange; each is a c10d work.
 class GlooExchange : public Exchange {
  public:
   struct Part {
-    int64_t peer;  // in the world
+    int64_t peer;  // rank in the world
     c10::intrusive_ptr<c10d::Work> work;
   };
   GlooExchange(std::vector<Part> parts, std::shared_ptr<GlooMesh> mesh)
@@ -50,14 +50,14 @@ class GlooExchange : public Exchange {
 
   ~GlooExchange() override {
     if (std::uncaught_exceptions() > 0) {
-      // Whoever unwinds past this has an error already, and the peers may never answer.
+      // An exception is already propagating, and the peers may never answer.
       abandon(std::move(messages_));
       return;
     }
     for (const Part& part : messages_->parts) {
       try {
         part.work->wait(kAnyTime);
-      } catch (const std::exception&) {  // nobody asked
+      } catch (const std::exception&) {  // nobody waits for the result
       }
     }
   }
@@ -85,8 +85,8 @@ class GlooExchange : public Exchange {
     std::unique_ptr<Messages> next;
   };
 
-  // Messages stay under way, and what they read and write stays in memory, to the end of the process. Takes
-  // no memory: there may be none.
+  // Keeps the messages, and the memory that they read and write, until the process ends. Allocates nothing,
+  // because memory may have run out.
   static void abandon(std::unique_ptr<Messages> messages) {
     static std::mutex mutex;
     static Messages* first = nullptr;
@@ -99,7 +99,7 @@ class GlooExchange : public Exchange {
   std::shared_ptr<GlooMesh> mesh_;
 };
 
-// One of a group, whose messages have a tag of their own.
+// The transport of one group, whose messages have the group's tag.
 class GlooTransport : public Transport {
  public:
   GlooTransport(std::shared_ptr<GlooMesh> mesh, std::vector<int64_t> ranks, int tag)
@@ -108,7 +108,7 @@ class GlooTransport : public Transport {
   std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives,
                                  Posting) override {
     std::vector<GlooExchange::Part> parts;
-    // Receives first: what is expected needs no buffer between.
+    // Post receives first: an expected message needs no intermediate buffer.
     for (Message& message : receives) add(parts, message, /*sending=*/false);
     for (Message& message : sends) add(parts, message, /*sending=*/true);
     return std::make_unique<GlooExchange>(std::move(parts), mesh_);
@@ -125,7 +125,7 @@ class GlooTransport : public Transport {
                                      : mesh_->gloo->recv(tensors, static_cast<int>(peer), tag_)});
     } catch (const c10::Error& error) {
       mesh_->lost(peer, error.what_without_backtrace());
-    } catch (const std::exception& error) {  // gloo's own, of a connection that is down already
+    } catch (const std::exception& error) {  // from gloo itself, when a connection is already down
       mesh_->lost(peer, error.what());
     }
   }
@@ -165,7 +165,7 @@ std::string gloo_reason(std::string_view what) {
 std::shared_ptr<Fabric> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
                                      const GlooPlace& place, Milliseconds timeout) {
   using Gloo = c10d::ProcessGroupGloo;
-  // Gloo waits five times as long for a connection. Busy hosts need a moment whatever the timeout.
+  // Gloo waits five times as long for a connection. Busy hosts need a moment whatever the timeout is.
   const auto options = Gloo::Options::create(std::max<Milliseconds>(timeout / 5, std::chrono::seconds(1)));
   options->devices.push_back(place.is_interface ? Gloo::createDeviceForInterface(place.name)
                                                 : Gloo::createDeviceForHostname(place.name));

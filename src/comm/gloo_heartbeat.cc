@@ -11,7 +11,7 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr int kTag = 0;  // of no group: theirs begin with 1
+constexpr int kTag = 0;  // no group has it: theirs begin with 1
 
 int64_t now_ms() {
   return std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -67,15 +67,15 @@ void GlooHeartbeat::run(int64_t number, Peer& peer) {
     while (exchange(number, peer)) {
     }
   } catch (const std::exception&) {
-    // Silence, which silent() tells from the time of the question. Or the connection is closed: that is no
-    // silence, and whoever still wants a message from there is told by Gloo.
+    // Either the peer is silent, which silent() derives from asked_ms; or the connection is closed, which is
+    // not silence: Gloo reports it to whoever still waits for a message from there.
     if (is_late(peer.asked_ms, now_ms())) return;
     peer.asked_ms = kNever;
     peer.is_closed = true;
   }
 }
 
-// One byte each way, and the pause behind it. False when this object ends.
+// Exchanges one byte each way and pauses. Returns false when this object is being destroyed.
 bool GlooHeartbeat::exchange(int64_t number, Peer& peer) {
   std::vector<at::Tensor> out = {at::ones({1}, at::kByte)}, in = {at::empty({1}, at::kByte)};
   const int to = static_cast<int>(number);
@@ -88,7 +88,7 @@ bool GlooHeartbeat::exchange(int64_t number, Peer& peer) {
   const int64_t asked = now_ms();
   peer.asked_ms = asked;
   for (const auto& work : {peer.sent, peer.received}) {
-    // What is left of one timeout for both. None at all would stand for Gloo's own.
+    // Both waits share one timeout. A wait of zero would mean Gloo's own timeout.
     const Milliseconds left = timeout_ - Milliseconds(now_ms() - asked);
     if (!work->wait(std::max(left, Milliseconds(1)))) return false;
   }

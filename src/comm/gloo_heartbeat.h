@@ -1,4 +1,4 @@
-// Whether ranks that Gloo connects still run: what comm/heartbeat.h does between processes of one host.
+// Detects whether ranks that Gloo connects still run, as comm/heartbeat.h does between processes of one host.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -16,21 +16,22 @@
 
 namespace tessera::comm {
 
-// One thread for each peer exchanges a byte with it at short intervals. When one stays away for the timeout,
-// Gloo itself ends all waiting of this process with an exception; lost() then says who it was.
+// One thread per peer exchanges a byte with it at short intervals. When a byte is missing for the timeout,
+// Gloo itself ends all waits of this process with an exception; silent() then returns the rank.
 class GlooHeartbeat {
  public:
   using Gloo = c10d::ProcessGroupGloo;
 
-  // All ranks of `gloo` make one.
+  // All ranks of `gloo` must create one.
   GlooHeartbeat(c10::intrusive_ptr<Gloo> gloo, std::chrono::milliseconds timeout);
   ~GlooHeartbeat();
   GlooHeartbeat(const GlooHeartbeat&) = delete;
   GlooHeartbeat& operator=(const GlooHeartbeat&) = delete;
 
-  // The rank that is silent, if one is. From any thread.
+  // Returns the rank that is silent, if there is one. May be called from any thread.
   std::optional<int64_t> silent() const;
-  // One whose connection is closed, which is no silence. From any thread.
+  // Returns a rank whose connection is closed (which is not silence), if there is one. May be called from any
+  // thread.
   std::optional<int64_t> closed() const;
 
  private:

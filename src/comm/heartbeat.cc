@@ -11,9 +11,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// Whether anything has come since the last time.
+// Whether anything has arrived since the last call.
 bool take_all(int socket) {
-  // What a peer of good will sends while this thread sleeps, and some more.
+  // More packets than a well-behaved peer sends while this thread sleeps.
   constexpr int kMost = 64;
   std::array<char, 16> bytes = {};
   int taken = 0;
@@ -51,12 +51,12 @@ void Heartbeat::run() {
   auto last = Clock::now();
   while (!ends_) {
     const auto now = Clock::now();
-    // When this process was stopped itself, with the others perhaps, that time does not count against them.
+    // If this process itself was stopped, perhaps with the others, that time does not count against them.
     const auto passed = std::min(std::chrono::duration_cast<Milliseconds>(now - last), 2 * interval_);
     last = now;
     for (auto& [number, peer] : peers_) {
       constexpr char kBeat = 1;
-      // A peer that takes nothing has a full socket, one that is gone has none: neither matters here.
+      // A send fails when the peer's buffer is full or the peer is gone; neither matters here.
       (void)::send(peer.socket, &kBeat, sizeof(kBeat), MSG_DONTWAIT | MSG_NOSIGNAL);
       peer.silent_ms = take_all(peer.socket) ? 0 : peer.silent_ms + passed.count();
     }

@@ -1,5 +1,6 @@
-// Whether other ranks of this host still run. A rank that computes for long sends nothing, and is alive; one
-// that is stopped sends nothing either. So every process has a thread that does nothing but say that it runs.
+// Detects whether other ranks of this host still run. A rank that computes for a long time sends nothing and
+// is alive; a stopped rank sends nothing either. So every process has a thread that only reports that it
+// runs.
 #pragma once
 
 #include <atomic>
@@ -13,20 +14,20 @@
 
 namespace tessera::comm {
 
-// How often a sign of life is due, where its absence for `timeout` counts as death.
+// The interval between signs of life, when their absence for `timeout` means that a rank is lost.
 std::chrono::milliseconds heartbeat_interval(std::chrono::milliseconds timeout);
 
-// Sends a byte to each peer at short intervals, and notes when theirs stay away. All peers have one.
+// Sends a byte to each peer at short intervals and records when theirs are missing. All peers must have one.
 class Heartbeat {
  public:
-  // Sockets by the peer's number, connected, of packets; they outlive this object.
+  // `sockets` are connected packet sockets, by the peer's rank in the world; they must outlive this object.
   Heartbeat(const std::map<int64_t, int>& sockets, std::chrono::milliseconds timeout);
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  // Whether the peer has given no sign of life for longer than the timeout, of the time in which this process
-  // ran itself. From any thread.
+  // Whether the peer has given no sign of life for longer than the timeout, counting only the time in which
+  // this process itself ran. May be called from any thread.
   bool is_silent(int64_t peer) const;
 
  private:

@@ -21,14 +21,15 @@ namespace {
 
 [[noreturn]] void refused(const std::string& what) {
   throw Error(ErrorKind::kPeer, "shared memory",
-              what + "; " + field("shared_memory", false) + " does without");
+              what + "; use " + field("shared_memory", false) + " to run without it");
 }
 
 [[noreturn]] void cannot(const std::string& what) {
   refused(fmt::format("cannot {}: {}", what, std::generic_category().message(errno)));
 }
 
-// In the abstract namespace, which belongs to the network namespace and leaves nothing in the file system.
+// The name is in the abstract namespace, which belongs to the network namespace and leaves nothing in the
+// file system.
 std::optional<sockaddr_un> address_of(const std::string& name, socklen_t& length) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -38,7 +39,7 @@ std::optional<sockaddr_un> address_of(const std::string& name, socklen_t& length
   return address;
 }
 
-// Empty where the kernel does not say.
+// Identifies the host; empty if the kernel does not say.
 std::string host_text() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
@@ -72,14 +73,14 @@ bool is_of_this_user(int socket) {
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid();
 }
 
-// A greeting as it travels.
+// A greeting as it is sent.
 struct WireGreeting {
   std::array<char, 8> protocol;
   int64_t from, to;
 };
 constexpr std::array<char, 8> kProtocol = {'t', 'e', 's', 's', 'e', 'r', 'a', '2'};
 
-// A greeting, and with it a descriptor, as sendmsg and recvmsg want them.
+// The buffers of sendmsg and recvmsg for a greeting together with a descriptor.
 struct Parcel {
   Parcel() {
     header.msg_iov = &data;
@@ -105,7 +106,7 @@ void send_file(int socket, Greeting greeting, int file) {
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &file, sizeof(int));
   if (::sendmsg(socket, &parcel.header, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(parcel.greeting)))
-    cannot(fmt::format("hand memory to rank {}", greeting.to));
+    cannot(fmt::format("send memory to rank {}", greeting.to));
 }
 
 std::pair<Greeting, Descriptor> receive_file(int socket, Deadline deadline) {
@@ -114,7 +115,7 @@ std::pair<Greeting, Descriptor> receive_file(int socket, Deadline deadline) {
   const ssize_t bytes = ::recvmsg(socket, &parcel.header, MSG_CMSG_CLOEXEC);
   if (bytes < 0) cannot("get memory from another rank");
   Descriptor file;
-  // Taken before anything is judged, or it would stay open.
+  // Take the descriptor before checking anything, or it would stay open.
   const cmsghdr* const header = CMSG_FIRSTHDR(&parcel.header);
   if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
       header->cmsg_len == CMSG_LEN(sizeof(int))) {
@@ -146,7 +147,7 @@ Descriptor call(int64_t peer, const std::string& endpoint) {
   if (!address) refused(fmt::format("the name of rank {} is too long", peer));
   if (socket.number() < 0 ||
       ::connect(socket.number(), reinterpret_cast<const sockaddr*>(&*address), length) != 0) {
-    cannot(fmt::format("call on rank {}", peer));
+    cannot(fmt::format("connect to rank {}", peer));
   }
   return socket;
 }
@@ -186,9 +187,9 @@ PeerConnections connect_local_peers(int64_t rank, const LocalEndpoint& own,
                                     const std::vector<std::string>& endpoints, const FileForPeer& file_for,
                                     Deadline deadline) {
   PeerConnections peers;
-  // Every rank calls on those with smaller numbers, without waiting for an answer, before it answers any: so
-  // nobody waits in a circle.
-  std::map<int64_t, bool> callers;  // whether they have called
+  // Every rank calls those with smaller numbers, without waiting for an answer, before it answers any, so
+  // there is no circular wait.
+  std::map<int64_t, bool> callers;  // whether each has called
   for (int64_t peer = 0; peer < static_cast<int64_t>(endpoints.size()); ++peer) {
     const std::string& endpoint = endpoints[static_cast<size_t>(peer)];
     if (peer == rank || !same_host(endpoint, endpoints[static_cast<size_t>(rank)])) continue;

@@ -1,7 +1,7 @@
-// How the ranks of one host find each other, and hand each other memory.
+// How the ranks of one host find each other and share memory.
 //
-// Only processes of one user do: both sides ask the kernel who the other is before a descriptor is sent or
-// taken.
+// Only processes of the same user do so: both sides ask the kernel for the other's user before they send or
+// accept a descriptor.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,13 @@
 
 namespace tessera::comm {
 
-// Where others of this host reach a rank. Made before ranks know of each other; its text is what they need.
+// Where the other ranks of this host reach this one. It is created before ranks know of each other; they need
+// its text.
 class LocalEndpoint {
  public:
   LocalEndpoint();  // throws Error(kPeer) when the system refuses a socket
 
-  // The host, as the kernel and the network that a process sees, and a name there that nobody guesses.
+  // The host, identified by its boot and the network namespace, and an unguessable socket name on it.
   const std::string& text() const { return text_; }
   int socket() const { return socket_.number(); }
 
@@ -34,31 +35,31 @@ class LocalEndpoint {
 // Whether ranks with these texts share a host.
 bool same_host(const std::string& endpoint, const std::string& other);
 
-// Another rank of this host: a connection, which ends when that rank does, and the file that it handed over.
+// A connection to another rank of this host, which closes when that rank ends, and the file that it sent.
 struct PeerConnection {
   Descriptor socket;
   Descriptor file;
 };
-using PeerConnections = std::map<int64_t, PeerConnection>;  // by number in the world
+using PeerConnections = std::map<int64_t, PeerConnection>;  // by rank in the world
 using FileForPeer = std::function<int(int64_t peer)>;
 
-// Connects to all others of this host; `endpoints` are the texts of all ranks of the world, `file_for` gives
-// the file to hand to each. All ranks of the host must call. Throws Error(kPeer) when one does not come, or
-// belongs to another user.
+// Connects to all other ranks of this host. `endpoints` are the texts of all ranks of the world; `file_for`
+// returns the file to send to each peer. All ranks of the host must call it. Throws Error(kPeer) when one
+// does not arrive or belongs to another user.
 PeerConnections connect_local_peers(int64_t rank, const LocalEndpoint& own,
                                     const std::vector<std::string>& endpoints, const FileForPeer& file_for,
                                     Deadline deadline);
 
-// The same over sockets that are connected already (by number in the world), as a process that started all
-// ranks hands them out.
+// Does the same over sockets that are already connected (by rank in the world), as provided by a process that
+// started all ranks.
 PeerConnections greet_local_peers(int64_t rank, std::map<int64_t, Descriptor> sockets,
                                   const FileForPeer& file_for, Deadline deadline);
 
-// The first message on a connection, with which the file travels.
+// The first message on a connection; the file travels with it.
 struct Greeting {
-  int64_t from = -1, to = -1;  // numbers in the world
+  int64_t from = -1, to = -1;  // ranks in the world
 };
-// Nothing when the bytes are none of this program's version.
+// Returns nothing if the bytes are not a greeting of this protocol version.
 std::optional<Greeting> parse_greeting(std::span<const std::byte> bytes);
 
 }  // namespace tessera::comm

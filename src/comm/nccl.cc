@@ -18,8 +18,8 @@ bool has_nccl() {
 }
 
 void prepare_nccl() {
-  // c10d would end the process when a message is late or lost, with a stack trace; Transport::synchronize()
-  // looks after that.
+  // By default c10d ends the process with a stack trace when a message is late or lost. This program handles
+  // that itself (see device_fabric.h).
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);
   ::setenv("TORCH_NCCL_ENABLE_MONITORING", "0", /*overwrite=*/0);
 }

@@ -1,4 +1,4 @@
-// GPUs of different ranks, connected by NCCL, through c10d.
+// Connects the GPUs of different ranks by NCCL, through c10d.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -10,14 +10,14 @@
 
 namespace tessera::comm {
 
-// Whether this build can: libtorch has CUDA, and NCCL's headers were found.
+// Whether this build supports it: libtorch has CUDA, and NCCL's headers were found.
 bool has_nccl();
 
-// Tells c10d, through the environment, to leave lost peers to this program (see device_fabric.h). To be
-// called before there are threads.
+// Tells c10d, through the environment, to leave lost peers to this program (see device_fabric.h). Must be
+// called before any thread starts.
 void prepare_nccl();
 
-// Communicators whose ranks meet at the store; each rank of one on a GPU of its own. `timeout`: of meeting.
+// Communicators whose ranks meet at the store; each rank uses its own GPU. `timeout` limits the meeting.
 MakeCommunicator nccl_communicators(const c10::intrusive_ptr<c10d::Store>& store,
                                     std::chrono::milliseconds timeout);
 

@@ -1,4 +1,4 @@
-// A peer that is lost, as an error that says which.
+// The error for a lost peer; it carries the peer's rank.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tessera::comm {
 // "[rank 3] lost: ...", with exit code 4.
 class PeerError : public Error {
  public:
-  // rank: in the world.
+  // `rank` is the rank in the world.
   PeerError(int64_t rank, const std::string& what)
       : Error(ErrorKind::kPeer, fmt::format("rank {}", rank), what), rank_(rank) {}
 

@@ -21,14 +21,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// How long a rank looks for a message before it sleeps. Less than it takes to be woken twice.
+// How long a rank polls for a message before it sleeps; less than the time of two wake-ups.
 constexpr auto kSpin = std::chrono::microseconds(30);
-// How often one that waits looks whether its peer still lives.
+// The interval at which a waiting rank checks whether its peer still lives.
 constexpr auto kCheck = Milliseconds(50);
-// Of an empty message, the last one before a rank gives up what is under way.
+// The tag of an empty message, which is a rank's last one when it aborts what is under way.
 constexpr int64_t kGivesUp = -1;
 
-// Both ways between this rank and one other.
+// Messages in both directions between this rank and one other.
 class Channel {
  public:
   Channel(int64_t peer, Milliseconds timeout) : peer_(peer), timeout_(timeout) {}
@@ -62,10 +62,10 @@ class Channel {
     }
   }
 
-  // The number of the next message that is expected with this tag.
+  // Returns the number of the next expected message with this tag.
   int64_t expect(int64_t tag) { return streams_[tag].expected++; }
 
-  // Copies message `number` of this tag into the tensor once it is here.
+  // Waits for message `number` of this tag and copies it into the tensor.
   void receive(int64_t tag, int64_t number, at::Tensor& tensor) {
     Stream& stream = streams_[tag];
     wait_until_arrived(stream, number);
@@ -77,8 +77,8 @@ class Channel {
     reader_->drop(entry.mapped());
   }
 
-  // What this rank sent is not to be waited for; what the peer sent is forgotten, up to where it gives up
-  // too.
+  // abort() tells the peer to wait for no more messages; reset() discards the peer's messages up to its own
+  // abort().
   void abort() { send(kGivesUp, std::span<const std::byte>()); }
   void reset() {
     wait_until([&] {
@@ -97,7 +97,7 @@ class Channel {
 
  private:
   struct Stream {
-    int64_t expected = 0, came = 0;  // how many
+    int64_t expected = 0, came = 0;  // numbers of messages
     std::map<int64_t, QueueEntry> arrived;
   };
 
@@ -106,7 +106,7 @@ class Channel {
     return ::poll(&poll, 1, 0) > 0;
   }
 
-  // Takes what has come, in order, for whichever tag.
+  // Takes the next arrived message of any tag, in order.
   bool take_next() {
     const std::optional<QueueEntry> entry = reader_->next();
     if (!entry) return false;
@@ -139,7 +139,7 @@ class Channel {
         std::this_thread::yield();
         continue;
       }
-      const bool closed = is_closed();  // asked first: what was sent before is here by now
+      const bool closed = is_closed();  // asked first: what was sent before it closed has arrived by now
       if (closed && has_come()) return;
       if (closed) lost_peer(peer_, "it closed the connection");
       require_not_silent();
@@ -154,12 +154,12 @@ class Channel {
   QueueWriter writer_;
   std::unique_ptr<QueueReader> reader_;
   std::unordered_map<int64_t, Stream> streams_;
-  bool gave_up_ = false;  // the peer: what comes after that is of another request
+  bool gave_up_ = false;  // the peer aborted: later messages belong to another request
 };
 
 struct Channels {
-  std::map<int64_t, std::unique_ptr<Channel>> channels;  // by the peer's number in the world
-  std::unique_ptr<Heartbeat> heartbeat;                  // of all of them; it ends before they do
+  std::map<int64_t, std::unique_ptr<Channel>> channels;  // by the peer's rank in the world
+  std::unique_ptr<Heartbeat> heartbeat;                  // watches all channels; destroyed before them
 };
 
 class SharedExchange : public Exchange {
@@ -177,7 +177,7 @@ class SharedExchange : public Exchange {
     if (std::uncaught_exceptions() > 0) return;
     try {
       receive();
-    } catch (const std::exception&) {  // nobody asked
+    } catch (const std::exception&) {  // nobody waits for the result
     }
   }
 
@@ -217,7 +217,7 @@ class SharedTransport : public Transport {
       if (is_here) here.push_back(message);
       return is_here;
     });
-    // Other hosts first: their messages travel while these are copied.
+    // Messages to other hosts come first, so that they travel while the local ones are copied.
     std::unique_ptr<Exchange> others;
     if (others_ && !(sends.empty() && receives.empty()))
       others = others_->post(std::move(sends), std::move(receives), posting);
@@ -228,7 +228,7 @@ class SharedTransport : public Transport {
   }
 
  private:
-  // Nothing to a rank of another host.
+  // Returns nullptr for a rank of another host.
   Channel* channel_to(const Message& message) const {
     TESSERA_CHECK(message.tensor.is_contiguous(), "a message must be contiguous");
     const auto channel = channels_->channels.find(ranks_[static_cast<size_t>(message.peer)]);

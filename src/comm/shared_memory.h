@@ -1,8 +1,9 @@
-// Ranks of one host, whose messages go through memory that they share.
+// Connects the ranks of one host through memory that they share.
 //
-// A sender copies a message into a file in memory and rings; the receiver copies it out. No message waits for
-// the other side, no thread and no system call moves bytes, so a rank that computes is not disturbed by what
-// others send. Measured with bench/ranks.py against Gloo over the loopback device: docs/parallel.md.
+// A sender copies a message into a memory file and wakes the receiver, which copies it out. Sends do not wait
+// for the receiver, and no helper thread or system call moves the bytes, so a rank that computes is not
+// disturbed by what others send. bench/ranks.py compares it with Gloo over the loopback device:
+// docs/parallel.md.
 #pragma once
 
 #include <chrono>
@@ -15,12 +16,12 @@
 namespace tessera::comm {
 
 // Connects this rank to the others of its host: connect_local_peers() or greet_local_peers() of
-// comm/local_peers.h, bound to all but the files that are handed over.
+// comm/local_peers.h with all arguments bound except the files to send.
 using ConnectPeers = std::function<PeerConnections(const FileForPeer&)>;
 
-// Messages to the peers that `connect` finds go through memory, those to other hosts through `others`, which
-// may be empty when there are none. `timeout`: how long a rank may give no sign of life. All ranks of the
-// host must call; each uses the result from one thread. Throws Error(kPeer).
+// Messages to the peers that `connect` finds go through shared memory, those to other hosts through `others`,
+// which may be empty if there are none. `timeout` limits how long a rank may give no sign of life. All ranks
+// of the host must call it, and each uses the result from one thread. Throws Error(kPeer).
 std::shared_ptr<Fabric> share_memory(const ConnectPeers& connect, std::shared_ptr<Fabric> others,
                                      std::chrono::milliseconds timeout);
 

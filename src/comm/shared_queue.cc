@@ -20,11 +20,11 @@ namespace tessera::comm {
 namespace {
 constexpr uint64_t kMostEntries = 1024;
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kLine = 64;  // of the cache: where a block's bytes begin
-// After how many messages a block that none of them needed is given back.
+constexpr uint64_t kLine = 64;  // cache line; the bytes of a block begin at this offset
+// A block is released when this many messages in a row have not used it.
 constexpr uint32_t kIdle = 2048;
 
-// At the begin of each block: what the writer may use again.
+// At the beginning of each block: whether the writer may reuse it.
 struct BlockHead {
   std::atomic<uint32_t> is_free;
 };
@@ -38,10 +38,10 @@ BlockHead& block_at(const SharedFile& file, uint64_t offset) {
 }
 }  // namespace
 
-// At the begin of the file. Each side's numbers have a cache line of their own. A new file is zero.
+// At the beginning of the file, which is zero when new. The fields of each side have their own cache line.
 struct QueueHead {
   alignas(kLine) std::atomic<uint32_t> written;  // messages so far, modulo 2^32; the reader sleeps on it
-  alignas(kLine) std::atomic<uint32_t> seen;     // by the reader
+  alignas(kLine) std::atomic<uint32_t> seen;     // messages that the reader has seen
   std::atomic<uint32_t> sleeps;
   alignas(kLine) std::array<QueueEntry, kMostEntries> entries;
 };
@@ -59,7 +59,7 @@ SharedFile::~SharedFile() {
 }
 
 void SharedFile::grow(uint64_t size) {
-  // Memory is taken here, where a lack of it is an error and not a signal.
+  // Allocate the memory here, where a lack of it is an error and not a SIGBUS.
   restore(size_, size - size_);
   map(size);
 }
@@ -71,7 +71,7 @@ void SharedFile::follow() {
 
 void SharedFile::map(uint64_t size) {
   if (size <= size_) return;
-  // Not by mremap, of which ThreadSanitizer takes no notice.
+  // mremap is avoided because ThreadSanitizer does not intercept it.
   void* const data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
   if (data == MAP_FAILED) throw std::bad_alloc();
   if (data_) ::munmap(data_, size_);
@@ -80,7 +80,7 @@ void SharedFile::map(uint64_t size) {
 }
 
 void SharedFile::release(uint64_t offset, uint64_t bytes) {
-  // A refusal costs memory, nothing else.
+  // A failure only costs memory.
   ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
               static_cast<off_t>(bytes));
 }
@@ -92,7 +92,7 @@ void SharedFile::restore(uint64_t offset, uint64_t bytes) {
 
 QueueWriter::QueueWriter()
     : file_(::memfd_create("tessera-messages", MFD_CLOEXEC | MFD_ALLOW_SEALING)), end_(kHeadBytes) {
-  // It grows with its messages. Were it to shrink, whoever reads it would be ended by SIGBUS.
+  // The file grows with its messages. It must not shrink, because its reader would get SIGBUS.
   if (file_.descriptor() < 0 || ::fcntl(file_.descriptor(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0)
     throw std::bad_alloc();
   file_.grow(end_);
@@ -106,8 +106,8 @@ bool QueueWriter::is_free(const Block& block) const {
   return block_at(file_, block.offset).is_free.load(std::memory_order_acquire) != 0;
 }
 
-// The smallest block that is free and large enough, or a new one. Small messages leave large blocks alone,
-// which would stay in use for their sake.
+// Returns the smallest free block that is large enough, or a new one. Small messages do not use large blocks,
+// which could then never be released.
 QueueWriter::Block& QueueWriter::find_block(uint64_t bytes) {
   const uint64_t most = 4 * bytes + 16 * kPage;
   Block* best = nullptr;
@@ -137,7 +137,7 @@ void QueueWriter::release_unused_since(uint32_t message) {
     const uint64_t size = kLine + block.capacity;
     const bool was_used = written_ - block.last_used <= written_ - message;
     if (block.released || size == kPage || was_used || !is_free(block)) continue;
-    file_.release(block.offset + kPage, size - kPage);  // the first page says that it is free
+    file_.release(block.offset + kPage, size - kPage);  // the first page holds is_free
     block.released = true;
   }
 }
@@ -154,7 +154,8 @@ bool QueueWriter::write(int64_t tag, std::span<const std::byte> bytes) {
   std::copy(bytes.begin(), bytes.end(), file_.at(block.offset + kLine));
   QueueHead& queue = head();  // the file may have moved
   queue.entries[written_ % kMostEntries] = {block.offset, bytes.size(), tag};
-  // In one order with the reader's: either it sees the message, or it is seen asleep.
+  // Sequentially consistent with the reader's sleep(): either it sees the message, or the writer sees it
+  // asleep.
   queue.written.store(++written_, std::memory_order_seq_cst);
   if (queue.sleeps.load(std::memory_order_seq_cst) != 0)
     ::syscall(SYS_futex, &queue.written, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -202,7 +203,7 @@ void QueueReader::sleep(std::chrono::milliseconds time) {
   QueueHead& queue = head();
   queue.sleeps.store(1, std::memory_order_seq_cst);
   const timespec limit = {.tv_sec = time.count() / 1000, .tv_nsec = time.count() % 1000 * 1'000'000};
-  // Returns at once when the number has changed already.
+  // Returns at once if the number has already changed.
   ::syscall(SYS_futex, &queue.written, FUTEX_WAIT, seen_, &limit, nullptr, 0);
   queue.sleeps.store(0, std::memory_order_relaxed);
 }

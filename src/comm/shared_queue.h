@@ -1,7 +1,7 @@
-// A queue of messages in memory that two processes map: one writes, the other reads.
+// A message queue in memory that two processes map: one writes and the other reads.
 //
-// Neither believes the other: the file cannot shrink (it is sealed), what tells where messages stand is
-// checked before it is followed, and each side keeps its own count.
+// Neither side trusts the other: the file is sealed and cannot shrink, the positions of messages are checked
+// before use, and each side keeps its own count.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,10 @@
 
 namespace tessera::comm {
 
-// A file in memory as this process sees it. Closed and unmapped with its life.
+// A memory file as mapped by this process; unmapped and closed on destruction.
 class SharedFile {
  public:
-  explicit SharedFile(int descriptor);  // takes it over
+  explicit SharedFile(int descriptor);  // takes ownership
   ~SharedFile();
   SharedFile(const SharedFile&) = delete;
   SharedFile& operator=(const SharedFile&) = delete;
@@ -25,11 +25,12 @@ class SharedFile {
   int descriptor() const { return descriptor_; }
   std::byte* at(uint64_t offset) const { return data_ + offset; }
   uint64_t size() const { return size_; }
-  // Makes the file larger. Throws std::bad_alloc where there is no memory for it.
+  // Enlarges the file. Throws std::bad_alloc if there is no memory.
   void grow(uint64_t size);
   // Maps what the other side has added.
   void follow();
-  // Gives the memory of a part back to the system, and takes it again, then all zeros (std::bad_alloc).
+  // release() returns the memory of a part to the system; restore() allocates it again, filled with zeros, or
+  // throws std::bad_alloc.
   void release(uint64_t offset, uint64_t bytes);
   void restore(uint64_t offset, uint64_t bytes);
 
@@ -41,31 +42,32 @@ class SharedFile {
   uint64_t size_ = 0;
 };
 
-// Where a message stands in the file.
+// The position of a message in the file.
 struct QueueEntry {
-  uint64_t offset = 0;  // of its block
+  uint64_t offset = 0;  // of the message's block
   uint64_t bytes = 0;
   int64_t tag = 0;
 };
 
 struct QueueHead;
 
-// The writing end. Makes the file. What has held no message for a while goes back to the system.
+// The writing end, which creates the file. Blocks that have not been used for a while are returned to the
+// system.
 class QueueWriter {
  public:
   QueueWriter();  // throws std::bad_alloc
   int descriptor() const { return file_.descriptor(); }
 
-  // Copies `bytes` in, and wakes the reader. False when 1,024 messages lie unseen.
+  // Copies `bytes` into the file and wakes the reader. Returns false if 1,024 messages are unread.
   bool write(int64_t tag, std::span<const std::byte> bytes);
-  // Gives back what has held no message since the last time.
+  // Releases blocks that no message has used since the last call.
   void trim();
 
  private:
   struct Block {
     uint64_t offset, capacity;
-    uint32_t last_used;     // the number of the message
-    bool released = false;  // but for its first page
+    uint32_t last_used;     // the number of the last message in it
+    bool released = false;  // all but its first page
   };
   QueueHead& head() const;
   bool is_free(const Block& block) const;
@@ -73,26 +75,26 @@ class QueueWriter {
   void release_unused_since(uint32_t message);
 
   SharedFile file_;
-  uint64_t end_;           // of the last block
+  uint64_t end_;           // the end of the last block
   uint32_t written_ = 0;   // messages so far, modulo 2^32
-  uint32_t released_ = 0;  // when idle memory was last looked for
-  uint32_t trimmed_ = 0;   // at the last trim()
+  uint32_t released_ = 0;  // the value of written_ when idle blocks were last released
+  uint32_t trimmed_ = 0;   // the value of written_ at the last trim()
   std::vector<Block> blocks_;
 };
 
-// The reading end, of what rank `peer` of the world writes. All throw Error(kPeer) that names it when what
-// stands in the file makes no sense.
+// The reading end of what rank `peer` of the world writes. All functions throw Error(kPeer) with that rank if
+// the contents of the file are invalid.
 class QueueReader {
  public:
-  QueueReader(int descriptor, int64_t peer);  // takes the descriptor over
+  QueueReader(int descriptor, int64_t peer);  // takes ownership of the descriptor
 
-  // The next message, if one came. It lies in the file.
+  // Returns the next message, if there is one. Its bytes stay in the file.
   std::optional<QueueEntry> next();
-  // Its bytes; valid until it is dropped or another is asked for.
+  // The bytes of a message; valid until it is dropped or next() is called.
   std::span<const std::byte> bytes(const QueueEntry& entry) const;
-  // Gives its memory back to the writer.
+  // Lets the writer reuse the message's memory.
   void drop(const QueueEntry& entry);
-  // Sleeps until a message comes, `time` has passed or something wakes this thread.
+  // Sleeps until a message arrives, `time` has passed or the thread is woken.
   void sleep(std::chrono::milliseconds time);
 
  private:

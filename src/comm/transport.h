@@ -1,4 +1,4 @@
-// What moves tensors between the ranks of a group: point-to-point messages, from which every collective is
+// Moves tensors between the ranks of a group by point-to-point messages, from which every collective is
 // built.
 #pragma once
 
@@ -14,26 +14,26 @@
 
 namespace tessera::comm {
 
-// A tensor on its way to or from `peer` (a rank of the group). Contiguous; a receiver's has the size of the
-// sender's. Nobody may touch it until the exchange is over.
+// A contiguous tensor on its way to or from `peer` (a rank of the group). Sender and receiver agree on its
+// size. It must not be touched until the exchange is complete.
 struct Message {
   int64_t peer = 0;
   at::Tensor tensor;
 };
 
-// Messages under way. One that nobody waits for is waited for at the end of its life, its failure unheard;
-// while an exception unwinds, it is abandoned: a peer may never answer.
+// Messages that are under way. The destructor waits for them and ignores their failure; but while an
+// exception unwinds, it abandons them, because a peer may never answer.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // Returns when all messages are through, or, on a device, will be before whatever is queued from now on.
-  // However long that takes while the peers live: throws Error(kPeer) that names one that is lost.
+  // Returns when all messages have arrived, or, on a device, when work that is queued from now on will see
+  // them. It waits however long the peers take while they live; throws Error(kPeer) that names a lost one.
   virtual void wait() = 0;
 };
 
 // Who posts the other sides of an exchange.
 enum class Posting {
-  kTogether,  // every rank of the group, as its next one of this kind
+  kTogether,  // every rank of the group, as its next exchange of this kind
   kOneWay     // the peer of the only message
 };
 
@@ -41,59 +41,63 @@ class Transport {
  public:
   virtual ~Transport() = default;
   // Connects the ranks for exchanges of this kind (kOneWay: from each rank to the next one, and from the last
-  // to the first) of tensors on `device`; does nothing where they need no more than there is. Blocks until
-  // the others have come to the same call, so all ranks call it for their groups in one order, before any
-  // message is under way: what a device has queued may wait for a rank that waits here. Throws Error(kPeer)
-  // when one does not come.
+  // to the first) of tensors on `device`; does nothing if no more connections are needed. Blocks until the
+  // other ranks call it too. So all ranks must call it for their groups in the same order, before any message
+  // is under way: work queued on a device may wait for a rank that waits here. Throws Error(kPeer) when a
+  // rank does not call it.
   virtual void connect(at::Device /*device*/, Posting /*posting*/) {}
-  // Posts all messages at once and returns without waiting for any. Messages between two ranks arrive in the
-  // order in which they were posted. Empty tensors do not travel.
+  // Posts all messages and returns without waiting for any. Messages between two ranks arrive in the order of
+  // posting. Empty tensors are not sent.
   virtual std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives,
                                          Posting posting) = 0;
-  // Whether tensors on `device` go by collectives of the transport's own, the two below.
+  // Whether the transport has its own collectives for tensors on `device`: post_sum() and post_gather().
   virtual bool has_own_collectives(at::Device /*device*/) const { return false; }
-  // x, contiguous, becomes its sum over the group. The transport chooses the order of the terms and rounds
-  // each partial sum to the dtype of x; every rank gets the same bits.
+  // Replaces `x`, which is contiguous, by its sum over the group. The transport chooses the order of the
+  // terms and rounds each partial sum to the dtype of x; every rank gets the same bits.
   virtual std::unique_ptr<Exchange> post_sum(const at::Tensor& x);
-  // `part` of all ranks, of one shape, one after the other in `whole`; both contiguous.
+  // Writes the `part` of all ranks, which have the same shape, into `whole` in the order of the ranks; both
+  // are contiguous.
   virtual std::unique_ptr<Exchange> post_gather(const at::Tensor& part, const at::Tensor& whole);
-  // Throws as Exchange::wait() does where a peer is known to be lost; does not wait.
+  // Throws as Exchange::wait() does if a peer is known to be lost; does not wait.
   virtual void require_alive() {}
-  // Returns when all messages that were waited for have arrived, of all groups: on a device, to wait for a
-  // message only queues what follows behind it. Throws as Exchange::wait() does.
+  // Returns when all messages that were waited for have arrived, in all groups: on a device, wait() only
+  // orders later work behind the message. Throws as Exchange::wait() does.
   virtual void synchronize() {}
 };
 
-// Throws Error(kPeer): "[rank 3] lost: ...", by which whoever watches all ranks knows which one to blame.
+// Throws PeerError: "[rank 3] lost: ...", which tells the supervisor of all ranks which one to blame.
 [[noreturn]] void lost_peer(int64_t rank, std::string_view why);
-// One that gave no sign of life for as long as `timeout`: it is stopped, or its host cannot be reached.
+// Throws PeerError for a rank that gave no sign of life for `timeout`: it is stopped, or its host cannot be
+// reached.
 [[noreturn]] void silent_peer(int64_t rank, std::chrono::milliseconds timeout);
 
-// What connects a rank to all others.
+// Connects a rank to all others.
 class Fabric {
  public:
   virtual ~Fabric() = default;
-  // Of the group of these ranks (numbers in the world). Messages of groups with different tags do not mix.
+  // Returns the transport for a group of these ranks of the world. Messages of groups with different tags do
+  // not mix.
   virtual std::shared_ptr<Transport> transport(std::vector<int64_t> ranks, int64_t tag) = 0;
-  // Throws as Exchange::wait() does when another rank has been silent for too long, or has closed its
-  // connection: for whoever waits for what does not go through this fabric. From any thread.
+  // Throws as Exchange::wait() does if another rank has been silent for too long or has closed its
+  // connection. It serves threads that wait for something outside of this fabric. May be called from any
+  // thread.
   virtual void require_alive() = 0;
   // See World.
   virtual bool abort() { return false; }
   virtual void trim() {}
 };
 
-// One collective, as its rank saw it.
+// A collective as one rank sees it.
 struct Collective {
-  std::string_view axis;  // of the group: "tp", "ulysses", ...
+  std::string_view axis;  // the group's axis: "tp", "ulysses", ...
   std::string_view name;  // "all_reduce", "all_to_all", ...
-  int64_t bytes = 0;      // that this rank sends
+  int64_t bytes = 0;      // the bytes that this rank sends
 };
 
-// Sees every operation of a rank: reports, timelines and fault tests hang here. Each may be empty.
+// Callbacks for every collective of a rank; reports, timelines and fault tests use them. Each may be empty.
 struct CollectiveHooks {
-  std::function<void(const Collective&)> began;  // when it is posted
-  // When it is over: how long it was under way, and how much of that this rank stood waiting.
+  std::function<void(const Collective&)> began;  // called when it is posted
+  // Called when it is complete: how long it was under way, and how much of that this rank spent waiting.
   std::function<void(const Collective&, std::chrono::nanoseconds under_way, std::chrono::nanoseconds waited)>
       ended;
 };

@@ -44,11 +44,12 @@ Group World::group(const std::vector<int64_t>& ranks, const std::string& axis) {
 
 namespace {
 
-// What `step` returns, which a thread of its own carries out: c10d waits without end for a store's answer,
-// and a host that the network has lost gives none. The thread is abandoned then, so `step` owns what it uses.
+// Runs `step` in a separate thread and returns its result. c10d waits forever for a store's answer, and a
+// host that has dropped off the network gives none. The thread is then abandoned, so `step` must own what it
+// uses.
 template <typename Step>
 auto within(Deadline deadline, Milliseconds timeout, Step step) {
-  // Steps keep the deadline themselves, where they do; and a connection has five seconds, whatever is left.
+  // Most steps keep the deadline themselves; but Gloo gives a connection five seconds, whatever is left.
   constexpr auto kGrace = std::chrono::seconds(6);
   std::packaged_task<std::invoke_result_t<Step>()> task(std::move(step));
   auto result = task.get_future();
@@ -67,7 +68,7 @@ void set_text(c10d::Store& store, const std::string& key, const std::string& tex
   store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
 }
 
-// Waits for keys that ranks, one each from `first` on, have set.
+// Waits until the keys are set, one by each rank from `first` on.
 void wait_for_ranks(c10d::Store& store, const std::vector<std::string>& keys, int64_t first,
                     const Rendezvous& rendezvous, Deadline deadline) {
   try {
@@ -75,7 +76,7 @@ void wait_for_ranks(c10d::Store& store, const std::vector<std::string>& keys, in
   } catch (const std::exception&) {
     for (size_t i = 0; i < keys.size(); ++i) {
       if (!store.check({keys[i]}))
-        throw std::runtime_error(fmt::format("rank {} did not come within {}",
+        throw std::runtime_error(fmt::format("rank {} did not arrive within {}",
                                              first + static_cast<int64_t>(i),
                                              seconds_text(rendezvous.timeout)));
     }
@@ -83,8 +84,8 @@ void wait_for_ranks(c10d::Store& store, const std::vector<std::string>& keys, in
   }
 }
 
-// A corner of the store that only this run knows, by a name that rank 0 draws: runs that use one store by
-// mistake, one after the other or at a time, do not read each other's keys.
+// Returns a namespace of the store that only this run knows, by a random name that rank 0 draws: runs that
+// use one store by mistake, at the same time or one after another, do not read each other's keys.
 c10::intrusive_ptr<c10d::Store> open_session(const c10::intrusive_ptr<c10d::Store>& store,
                                              const Rendezvous& rendezvous, Deadline deadline) {
   if (rendezvous.rank == 0) set_text(*store, "session", random_name());
@@ -92,7 +93,7 @@ c10::intrusive_ptr<c10d::Store> open_session(const c10::intrusive_ptr<c10d::Stor
   return c10::make_intrusive<c10d::PrefixStore>(text_of(*store, "session"), store);
 }
 
-// Says that this rank is here, and waits for all others. What each has to say of itself, by rank.
+// Announces this rank and waits for all others. Returns the text of every rank, by rank.
 std::vector<std::string> arrive(c10d::Store& store, const Rendezvous& rendezvous, const std::string& own,
                                 Deadline deadline) {
   const auto key = [](int64_t rank) { return fmt::format("rank {}", rank); };
@@ -106,8 +107,8 @@ std::vector<std::string> arrive(c10d::Store& store, const Rendezvous& rendezvous
   return all;
 }
 
-// The address on which this rank listens when no interface is named. A host's own name is not asked: it often
-// stands for the loopback device.
+// The address on which this rank listens when no interface is named. The host's own name is not used, because
+// it often resolves to the loopback device.
 std::string listening_address(const Rendezvous& rendezvous) {
   std::string address = address_towards(rendezvous.address);
   if (rendezvous.local_world_size < rendezvous.world_size && is_loopback(address) &&
@@ -129,7 +130,7 @@ std::shared_ptr<Fabric> add_devices(const Rendezvous& rendezvous,
                          std::move(fabric));
 }
 
-// Over sockets that this process was born with. Nobody else can come to those.
+// Joins over inherited sockets, to which no other process can connect.
 std::shared_ptr<Fabric> join_by_inheritance(const Rendezvous& rendezvous, Deadline deadline) {
   c10::intrusive_ptr<c10d::Store> store;
   if (rendezvous.store_file >= 0) {
@@ -178,8 +179,8 @@ std::shared_ptr<Fabric> join_by_store(const Rendezvous& rendezvous, Deadline dea
     step = fmt::format("connect to all others through {}", place.name);
     fabric = within(deadline, timeout, [=] { return connect_gloo(store, rank, size, place, timeout); });
   }
-  // Rank 0, whose store this may be, is through with this once all others of its host have read theirs;
-  // Gloo and NCCL keep the store.
+  // Rank 0, which may host the store, passes this point only when all others of its host have read their
+  // texts; Gloo and NCCL keep the store alive.
   if (endpoint) {
     const auto connect = [&](const FileForPeer& file_for) {
       return connect_local_peers(rank, *endpoint, all, file_for, deadline);
@@ -194,7 +195,8 @@ std::shared_ptr<Fabric> join_by_store(const Rendezvous& rendezvous, Deadline dea
 World World::join(const Rendezvous& rendezvous) {
   if (rendezvous.world_size == 1) return {};
   const bool inherits = !rendezvous.sockets.empty();
-  // Who started all ranks of this host sees them end or stand still; their programs may take a while to load.
+  // The process that started all ranks of this host sees them end or stall. Their programs may take a while
+  // to load.
   const Milliseconds least = inherits ? std::chrono::minutes(1) : Milliseconds(0);
   const Deadline deadline = std::chrono::steady_clock::now() + std::max(rendezvous.timeout, least);
   std::string step = "join";

@@ -1,4 +1,4 @@
-// All ranks of a run: how they find each other, and the groups among them.
+// The world of all ranks of a run: how ranks find each other, and the groups among them.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace tessera::comm {
 
-// Where and as whom a rank joins.
+// Where a rank joins, and as which rank.
 struct Rendezvous {
   int64_t rank = 0;
   int64_t world_size = 1;
@@ -22,13 +22,15 @@ struct Rendezvous {
   int64_t local_world_size = 1;
   std::string address = "127.0.0.1";  // of the host where rank 0 runs
   uint16_t port = 29500;
-  bool store_is_elsewhere = false;  // the launcher keeps the store, not rank 0
-  std::string store_prefix;         // of all keys, in a store that others use as well
-  std::map<int64_t, int> sockets;   // to all others, inherited from who started them all on this host: then
-                                    // there is no store; taken over
-  int store_file = -1;              // with `sockets`: a file in memory for what needs a store all the same
-  std::string interface;            // network interface for messages; empty: the one that leads to `address`
-  bool shared_memory = true;        // between ranks of one host, instead of that interface
+  bool store_is_elsewhere = false;  // the launcher hosts the store, not rank 0
+  std::string store_prefix;         // of all keys, in a store that others use too
+  // Connected to all other ranks and inherited from the process that started them all on this host; replaces
+  // the store. World::join() takes ownership.
+  std::map<int64_t, int> sockets;
+  // With `sockets`: a memory file for whatever still needs a store.
+  int store_file = -1;
+  std::string interface;      // for messages; empty: the interface that leads to `address`
+  bool shared_memory = true;  // between ranks of one host, instead of the interface
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // of silence, and of joining
 };
 
@@ -38,28 +40,27 @@ class World {
   World() = default;  // a world of one
   World(int64_t rank, int64_t size, std::shared_ptr<Fabric> fabric);
 
-  // Joins through inherited sockets or a TCP store; returns when all ranks have joined. Throws Error(kPeer)
-  // when one does not come, or cannot be connected to, within the timeout.
+  // Joins through inherited sockets or a TCP store, and returns when all ranks have joined. Throws
+  // Error(kPeer) when a rank does not arrive or cannot be connected to within the timeout.
   static World join(const Rendezvous& rendezvous);
 
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
-  // The group of these ranks (numbers in the world); a default one where this rank is not among them. It is
-  // made once and kept: who asks again for the same ranks and axis gets the same connections. Every group has
-  // a number of its own, the same on all members: groups are asked for in the same order on all ranks, also
-  // those that a rank is not in.
+  // The group of these ranks of the world; a default-constructed one if this rank is not among them. Groups
+  // are kept: the same ranks and axis give the same connections again. All ranks must ask for groups in the
+  // same order, including those that they are not in, so that each group gets the same tag on all members.
   Group group(const std::vector<int64_t>& ranks, const std::string& axis);
 
-  // Replaces the hooks and returns those before.
+  // Replaces the hooks and returns the previous ones.
   CollectiveHooks set_hooks(CollectiveHooks hooks) { return std::exchange(*hooks_, std::move(hooks)); }
 
-  // Gives up all messages that are under way, after something has failed on this rank: the others, whatever
-  // they wait for, get Error(kPeer) that names it, and have to call this too. Returns when all ranks have;
-  // then the world is as if nothing had been sent. False, at once, where the ranks are connected by what
-  // cannot do that: anything but memory.
+  // Aborts all messages that are under way, after a failure on this rank. The other ranks, whatever they wait
+  // for, get an Error(kPeer) that names this rank, and must call this too. Returns when all ranks have called
+  // it; then the world is as if nothing had been sent. Returns false at once if the ranks are connected by
+  // anything but shared memory, which cannot do this.
   bool abort() { return size_ == 1 || fabric_->abort(); }
-  // Gives memory back that no message has needed since the last time.
+  // Releases memory that no message has needed since the last call.
   void trim() {
     if (fabric_) fabric_->trim();
   }
@@ -74,7 +75,7 @@ class World {
   std::shared_ptr<CollectiveHooks> hooks_ = std::make_shared<CollectiveHooks>();
 };
 
-// The hooks for as long as the object lives; then those before are back.
+// Sets the hooks, and restores the previous ones on destruction.
 class ScopedHooks {
  public:
   ScopedHooks(World& world, CollectiveHooks hooks)

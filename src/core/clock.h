@@ -1,4 +1,4 @@
-// Deadlines, and spans of time as text.
+// Deadlines, and durations as text.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace tessera {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// What is left of it, at least 1 ms: zero stands for "no limit" in many interfaces.
+// The time until the deadline, at least 1 ms: many interfaces take zero as "no limit".
 inline std::chrono::milliseconds time_left(Deadline deadline) {
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());

@@ -11,22 +11,22 @@
 namespace tessera {
 namespace {
 
-// One name for an instruction set in each language.
+// An instruction set and its name in each library's environment variable.
 struct Cap {
   Isa isa;
   const char *name, *aten, *onednn, *mkl;
 };
 
-// MKL obeys on Intel's processors; on AMD's it runs code for AVX2 at most whatever it is told (seen with MKL
-// 2024.2 on Zen 5).
-// There is none below AVX2: oneDNN 3.12's convolutions for SSE4.1 end in a segmentation fault.
+// MKL follows its variable on Intel's processors; on AMD's it uses at most AVX2 in any case (seen with MKL
+// 2024.2 on Zen 5). There is no cap below AVX2, because oneDNN 3.12's SSE4.1 convolutions crash with a
+// segmentation fault.
 constexpr Cap kCaps[] = {
     {Isa::kAvx2, "avx2", "avx2", "AVX2", "AVX2"},
     {Isa::kAvx512, "avx512", "avx512", "AVX512_CORE", "AVX512"},
     {Isa::kAvx512Bf16, "avx512_bf16", "avx512", "AVX512_CORE_BF16", "AVX512"},
 };
 
-// Null: none is asked for.
+// Returns nullptr if no cap is set.
 const Cap* wanted_cap() {
   const char* const value = std::getenv("TESSERA_MAX_ISA");
   if (!value) return nullptr;

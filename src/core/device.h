@@ -1,4 +1,4 @@
-// Devices beside the CPU, whatever their kind.
+// Support for devices other than the CPU, independent of their kind.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,15 +9,15 @@
 
 namespace tessera {
 
-// Makes `device` the one on which this thread's work and memory lie. A GPU without a number is number
-// `fallback`. Returns the device with its number. Starts CUDA: no process may be forked after it. Throws
-// Error(kUsage) when there is no such GPU.
+// Makes `device` the current device of this thread. A GPU without an index gets the index `fallback`. Returns
+// the device with its index. Initialises CUDA, so no process may be forked after it. Throws Error(kUsage) if
+// there is no such GPU.
 c10::Device use_device(c10::Device device, int64_t fallback);
 
-// x, of the host, on `device`, without waiting for what is queued there: a copy from pinned memory.
+// Copies `x` from the host to `device`, from pinned memory, so that it does not wait for work queued there.
 at::Tensor upload(const at::Tensor& x, c10::Device device);
 
-// The end of what a device's current stream has queued by now. On the CPU everything is done already.
+// Marks the end of what a device's current stream has queued so far. On the CPU it is always reached.
 class QueueMark {
  public:
   explicit QueueMark(c10::Device device);

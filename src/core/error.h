@@ -1,5 +1,5 @@
-// Errors. `Error` is what users or the world cause (a request, a file, a peer); `TESSERA_CHECK` guards
-// against our own mistakes. The library throws; only the command line prints and exits.
+// Errors. `Error` reports what users or the environment cause (a request, a file, a peer); `TESSERA_CHECK`
+// guards against bugs. The library throws; only the command line prints and exits.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace tessera {
 // The values are the exit codes of the program.
 enum class ErrorKind { kUsage = 2, kInput = 3, kPeer = 4, kMemory = 5 };
 
-// One line: `[where] what is wrong, and what to do`. Both may name fields of the request, by field().
+// One line: `[where] what is wrong, and what to do`. Both parts may name fields of the request by field().
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& where, const std::string& what)
@@ -23,7 +23,7 @@ class Error : public std::runtime_error {
 
   ErrorKind kind() const { return kind_; }
   int exit_code() const { return static_cast<int>(kind_); }
-  // For spell() and fields_in(); what() has the fields by their names.
+  // The message for spell() and fields_in(), with marked fields; what() has the fields' plain names.
   const std::string& message() const { return message_; }
 
  private:
@@ -40,13 +40,13 @@ template <typename... Args>
   throw Error(ErrorKind::kUsage, where, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// A model or input file that is missing, damaged or of another kind (exit code 3).
+// A model or input file that is missing, damaged or of the wrong kind (exit code 3).
 template <typename... Args>
 [[noreturn]] void input_error(const std::string& where, fmt::format_string<Args...> format, Args&&... args) {
   throw Error(ErrorKind::kInput, where, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Thrown by TESSERA_CHECK: a broken promise inside the library.
+// Thrown by TESSERA_CHECK: a broken invariant inside the library.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;

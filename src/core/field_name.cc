@@ -5,11 +5,11 @@
 namespace tessera {
 namespace {
 
-// Characters that no message holds otherwise.
+// Control characters that do not occur in messages otherwise.
 constexpr char kBegin = '\x0e', kEnd = '\x0f';
 constexpr std::string_view kTrue = ": true", kFalse = ": false";
 
-// Calls `text` and `name` for the parts of a message, in their order.
+// Calls `text` and `name` for the parts of a message, in order.
 template <typename Text, typename Name>
 void walk(std::string_view message, const Text& text, const Name& name) {
   while (true) {

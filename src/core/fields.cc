@@ -11,12 +11,12 @@
 namespace tessera {
 namespace {
 
-// As a message shows it: a text in quotation marks, of other values the beginning.
+// The value as shown in a message, shortened; texts are quoted.
 std::string shown(const Json& value) {
   constexpr size_t kMost = 80;
   std::string text = value.is_string() ? value.get<std::string>()
                                        : value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (value.is_number_float()) text = fmt::format("{}", value.get<double>());  // JSON knows no NaN
+  if (value.is_number_float()) text = fmt::format("{}", value.get<double>());  // JSON cannot represent NaN
   if (text.size() > kMost) text = text.substr(0, kMost) + "...";
   return value.is_string() ? fmt::format("'{}'", text) : text;
 }
@@ -60,7 +60,7 @@ void check_text(const FieldInfo& info, const Json& value) {
     expected(info, alternatives(choices), value);
 }
 
-// Each element of a list, or the only one.
+// Checks each element of a list, or a single value.
 template <typename Check>
 void check_list(const FieldInfo& info, const Json& value, const Check& check) {
   if (!value.is_array()) return check(info, value);
@@ -96,7 +96,7 @@ void detail::refuse_unknown_field(const std::string& name, const std::vector<std
   std::vector<std::string> names;
   names.reserve(known.size());
   for (const std::string& each : known) names.push_back(field(each));
-  usage_error(field(name), "is no field that is known; known are {}", fmt::join(names, ", "));
+  usage_error(field(name), "is not a known field; known fields are {}", fmt::join(names, ", "));
 }
 
 const Json& detail::require_object(const Json& json) {

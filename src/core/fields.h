@@ -1,5 +1,5 @@
-// A table of the fields of a struct: it reads and writes the struct as JSON and checks it, and front ends
-// make their options and help of it. A field is written down once, in its table.
+// A table of the fields of a struct, which reads and writes the struct as JSON and checks it. Front ends
+// derive their options and help from it, so that a field is declared only once.
 #pragma once
 
 #include <algorithm>
@@ -19,28 +19,29 @@ namespace tessera {
 
 enum class FieldKind { kFlag, kInteger, kSeed, kNumber, kText, kTexts, kIntegers };
 
-// What a front end has to know.
+// What a front end needs to know about a field.
 struct FieldInfo {
-  std::string name;    // in JSON: diffusers' where it has one
-  std::string help;    // one line, the default in brackets
-  std::string group;   // of fields that belong together
-  std::string unit{};  // what a value is, in capitals: "PIXELS"
-  // Of integers and numbers, both ends allowed.
+  std::string name;    // in JSON; diffusers' name if it has one
+  std::string help;    // one line, with the default in brackets
+  std::string group;   // a heading for fields that belong together
+  std::string unit{};  // what a value means, in capitals: "PIXELS"
+  // Inclusive bounds of integers and numbers.
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
-  std::vector<std::string> choices{};  // of a text; any where there are none
-  FieldKind kind = FieldKind::kText;   // the member's
-  bool may_miss = false;               // left out, it is chosen later; null is the same
-  bool is_on = false;                  // a flag that is true where it is left out
-  std::string help_off{};              // one line on what a flag does that is turned off
+  std::vector<std::string> choices{};  // allowed texts; empty: any text
+  FieldKind kind = FieldKind::kText;   // follows from the member's type
+  bool may_miss = false;               // null or left out means that it is chosen later
+  bool is_on = false;                  // a flag that is true by default
+  std::string help_off{};              // one line on the effect of turning a flag off
 };
 
-// Throws Error(kUsage) that names the field, what it got and what is allowed. A list may be its only element.
+// Throws Error(kUsage) that names the field, the value and what is allowed. A list of one element may be
+// given as the element.
 void check_value(const FieldInfo& info, const Json& value);
 
 template <typename Struct>
 struct Field : FieldInfo {
-  // Null where it is left out; set() takes what check_value() lets through.
+  // `get` returns null for a field that is left out; `set` accepts what check_value() accepts.
   std::function<Json(const Struct&)> get;
   std::function<void(Struct&, const Json&)> set;
 };
@@ -70,13 +71,13 @@ constexpr FieldKind kind_of() {
   return FieldKind::kText;
 }
 
-// The names in `known` of values that are no field, as an Error(kUsage).
+// Throws Error(kUsage) for an unknown field; the message lists the `known` ones.
 [[noreturn]] void refuse_unknown_field(const std::string& name, const std::vector<std::string>& known);
 const Json& require_object(const Json& json);
 
 }  // namespace detail
 
-// A field whose value goes through a text: `write` and `read` are of the member's type, `read` may throw.
+// A field that is a text in JSON: `write` and `read` convert the member's type; `read` may throw.
 template <typename Struct, typename Member, typename Write, typename Read>
 Field<Struct> text_field(Member Struct::*member, FieldInfo info, Write write, Read read) {
   using Value = typename detail::Unwrapped<Member>::Type;
@@ -95,7 +96,7 @@ Field<Struct> text_field(Member Struct::*member, FieldInfo info, Write write, Re
   return {std::move(info), get, set};
 }
 
-// One of named values.
+// A field that is one of several named values.
 template <typename Struct, typename Member, typename Value>
 Field<Struct> choice_field(Member Struct::*member, FieldInfo info,
                            const std::vector<std::pair<std::string, Value>>& values) {
@@ -116,8 +117,8 @@ Field<Struct> choice_field(Member Struct::*member, FieldInfo info,
       });
 }
 
-// A flag, number, text or list, or one of these that may be left out. `help_off`: of a flag that can be
-// turned off.
+// A flag, number, text or list, or an optional one of these. `help_off` describes a flag that can be turned
+// off.
 template <typename Struct, typename Member>
 Field<Struct> plain_field(Member Struct::*member, FieldInfo info, std::string help_off = {}) {
   using Value = typename detail::Unwrapped<Member>::Type;
@@ -147,7 +148,7 @@ void check_fields(const Fields<Struct>& fields, const Struct& from) {
   }
 }
 
-// All fields but those that are left out, in the order of the table.
+// Writes all fields except those that are left out, in the order of the table.
 template <typename Struct>
 OrderedJson write_fields(const Fields<Struct>& fields, const Struct& from) {
   OrderedJson json = OrderedJson::object();
@@ -157,8 +158,8 @@ OrderedJson write_fields(const Fields<Struct>& fields, const Struct& from) {
   return json;
 }
 
-// What is left out stays as the struct begins. Throws Error(kUsage) for a field that is none, of another
-// type, or out of range.
+// Fields that are left out keep the struct's defaults. Throws Error(kUsage) for a field that is unknown, of
+// another type or out of range.
 template <typename Struct>
 Struct read_fields(const Fields<Struct>& fields, const Json& json) {
   Struct result;

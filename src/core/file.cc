@@ -17,7 +17,7 @@
 namespace tessera {
 namespace {
 
-// Names of the temporaries that exist now, readable from a signal handler.
+// Names of the temporary files that exist now, readable from a signal handler.
 constexpr size_t kSlots = 16;
 struct Unfinished {
   std::atomic<bool> used{false};
@@ -49,8 +49,8 @@ std::string reason() {
   return std::generic_category().message(errno);
 }
 
-// The open descriptor that a name like /dev/stdout or /dev/fd/7 stands for; -1 for other names. Opened by
-// that name, a file behind it would be written from its start again, over what is already there.
+// Returns the open descriptor that a name like /dev/stdout or /dev/fd/7 stands for, or -1. Opening such a
+// name would write a file behind it from its start, over what is already there.
 int named_descriptor(const std::filesystem::path& path) {
   if (path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;
@@ -62,7 +62,7 @@ int named_descriptor(const std::filesystem::path& path) {
   return descriptor;
 }
 
-// Devices and pipes: renaming over one would replace it.
+// Devices and pipes, which renaming would replace.
 bool is_special(const std::filesystem::path& path) {
   if (named_descriptor(path) >= 0) return true;
   std::error_code code;
@@ -71,10 +71,10 @@ bool is_special(const std::filesystem::path& path) {
          !std::filesystem::is_directory(status);
 }
 
-// Where a link leads, also when nothing is there yet.
+// The target of a chain of links, even if it does not exist yet.
 std::filesystem::path follow_links(std::filesystem::path path) {
   std::error_code code;
-  constexpr int kMaxLinks = 40;  // of Linux; longer chains are loops
+  constexpr int kMaxLinks = 40;  // Linux's limit; longer chains are loops
   for (int i = 0; i < kMaxLinks && std::filesystem::is_symlink(path, code); ++i) {
     path = path.parent_path() / std::filesystem::read_symlink(path, code);
   }
@@ -91,8 +91,8 @@ std::filesystem::path temporary_name(const std::filesystem::path& path, const st
   return path.string() + fmt::format(".{}.tmp", token);
 }
 
-// Fails where there is something already, a link included: whoever may write to the folder could have put it
-// there.
+// Fails if anything exists there, even a link, because anybody with write access to the folder could have put
+// it there.
 int create_new(const std::filesystem::path& path) {
   return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
 }
@@ -123,7 +123,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path)
     descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   } else {
     descriptor_ = create_new(temporary_);
-    if (descriptor_ < 0 && errno == EEXIST) {  // this process writes the same file twice at a time
+    if (descriptor_ < 0 && errno == EEXIST) {  // this process writes the same file twice at the same time
       temporary_ = temporary_name(path_, random_name(2));
       descriptor_ = create_new(temporary_);
     }
@@ -180,7 +180,7 @@ void remove_unfinished_file(const std::filesystem::path& path, const std::string
   try {
     const std::filesystem::path temporary = temporary_name(follow_links(path), token);
     if (!temporary.empty()) ::unlink(temporary.c_str());
-  } catch (const std::exception&) {  // no memory for a name: the file stays
+  } catch (const std::exception&) {  // no memory for the name: the file stays
   }
 }
 

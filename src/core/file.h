@@ -1,4 +1,4 @@
-// Files: whole reads, and writes that appear whole or not at all.
+// Reads whole files, and writes files atomically.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,13 @@
 
 namespace tessera {
 
-// The whole file. Throws Error(kInput) when it is missing, unreadable or larger than `max_bytes`.
+// Returns the whole file. Throws Error(kInput) when it is missing, unreadable or larger than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 
-// Writes to a new file beside `path`, under a name that nobody can have prepared; commit() renames it into
-// place, and an uncommitted file is removed. Links are followed; what is no regular file (a device, a pipe)
-// and names of open descriptors
-// (/dev/stdout, /dev/fd/7) are written to directly, from where they stand. Every failure (no such folder, not
-// writable, disk full) is an Error(kUsage) that names the path.
+// Writes to a new file next to `path` with an unpredictable name; commit() renames it to `path`, and an
+// uncommitted file is removed. Links are followed. Anything but a regular file (a device, a pipe) and names
+// of open descriptors (/dev/stdout, /dev/fd/7) are written to directly, from their current position. Every
+// failure (no such folder, not writable, disk full) is an Error(kUsage) that names the path.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);
@@ -31,24 +30,23 @@ class AtomicFile {
   [[noreturn]] void fail(const char* action) const;
 
   std::filesystem::path path_;
-  std::filesystem::path temporary_;  // empty when there is none (devices, or already renamed)
+  std::filesystem::path temporary_;  // empty if there is none (devices, or already renamed)
   int descriptor_ = -1;
 };
 
-// Removes the temporaries of every AtomicFile that is open in this process. Async-signal-safe: for a handler
-// that ends the program at once.
+// Removes the temporary files of every open AtomicFile of this process. Async-signal-safe, for a handler that
+// ends the program at once.
 void remove_unfinished_files() noexcept;
 
-// Part of the names of this process's temporaries from now on, instead of one that it draws itself: something
-// that nobody guesses. Not to be called while other threads write files.
+// Sets an unguessable part of the names of this process's temporary files, which is random by default. Must
+// not be called while other threads write files.
 void set_temporary_token(const std::string& token);
 
-// Removes the temporary that an AtomicFile for `path` left behind in a process with this token that was
-// killed.
+// Removes the temporary file for `path` that a killed process with this token left behind.
 void remove_unfinished_file(const std::filesystem::path& path, const std::string& token) noexcept;
 
-// Throws Error(kUsage) unless a file could be created at `path`: its folder exists and is writable, and
-// `path` is not a folder. Leaves nothing behind. Called before the work that would be lost.
+// Throws Error(kUsage) unless a file can be created at `path`: its folder exists and is writable, and `path`
+// is not a folder. Leaves nothing behind. Call it before work whose result would be lost.
 void require_writable(const std::filesystem::path& path);
 
 }  // namespace tessera

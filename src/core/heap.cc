@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// The number after `name` in a file of names and numbers, or its first word, where `name` is empty.
+// Returns the number after `name` in a file of names and numbers, or the first number if `name` is empty.
 std::optional<uint64_t> number_in(const char* path, const std::string& name) {
   std::ifstream file(path);
   uint64_t number = 0;
@@ -27,9 +27,9 @@ std::optional<uint64_t> number_in(const char* path, const std::string& name) {
   return std::nullopt;
 }
 
-bool keeps_freed_memory = false;  // set once, at the begin of a program
+bool keeps_freed_memory = false;  // set once, when a program starts
 std::mutex mutex;
-int mapping = 0;  // those that live
+int mapping = 0;  // the number of live MappedTensors that are wanted
 
 void keep_all() {
 #if defined(__GLIBC__)
@@ -38,17 +38,17 @@ void keep_all() {
 #endif
 }
 
-// What the control group in `folder` has left.
+// The memory left in the control group in `folder`, in bytes.
 std::optional<uint64_t> left_in(const std::filesystem::path& folder) {
   const auto most = number_in((folder / "memory.max").c_str(), ""),
              used = number_in((folder / "memory.current").c_str(), "");
   if (!most || !used) return std::nullopt;
-  // Pages of files, which count as used there, are given up when memory is short.
+  // The page cache counts as used there, but is freed when memory is short.
   const auto cached = number_in((folder / "memory.stat").c_str(), "inactive_file");
   return *most - std::min(*most, *used - std::min(*used, cached.value_or(0)));
 }
 
-// That of this process, below where they are mounted.
+// The control group of this process, relative to the mount point.
 std::filesystem::path control_group() {
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -70,7 +70,7 @@ MappedTensors::MappedTensors(bool is_wanted) : is_wanted_(is_wanted && keeps_fre
   ++mapping;
 #if defined(__GLIBC__)
   constexpr int kMost = 65536,
-                kBytes = 32 << 20;  // glibc's own most, and the largest threshold that it takes
+                kBytes = 32 << 20;  // glibc's default maximum, and its largest threshold
   ::mallopt(M_MMAP_THRESHOLD, kBytes);
   ::mallopt(M_MMAP_MAX, kMost);
 #endif
@@ -92,7 +92,7 @@ void return_freed_memory() {
 uint64_t available_memory() {
   uint64_t bytes = std::numeric_limits<int64_t>::max();
   if (const auto kilobytes = number_in("/proc/meminfo", "MemAvailable:")) bytes = *kilobytes * 1024;
-  // A group within others has no more than any of them.
+  // A nested group also has the limits of all groups around it.
   const std::filesystem::path mount = "/sys/fs/cgroup";
   for (std::filesystem::path group = control_group();; group = group.parent_path()) {
     bytes = std::min(bytes, left_in(mount / group).value_or(bytes));

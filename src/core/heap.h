@@ -1,20 +1,21 @@
-// How this process takes memory from the system and gives it back (glibc; nothing elsewhere).
+// Controls how this process takes memory from the system and returns it (glibc only; elsewhere nothing
+// happens).
 #pragma once
 
 #include <cstdint>
 
 namespace tessera {
 
-// From now on, memory that is freed stays with the process for the next tensor. By default tensors above 32
-// MiB are mapped and unmapped one by one, and their pages zeroed and entered each time. For programs, at
-// their begin.
+// From now on, the process keeps freed memory for the next tensors. By default glibc maps and unmaps tensors
+// above 32 MiB one by one, and the kernel zeroes and maps their pages each time. Meant for programs, when
+// they start.
 void keep_freed_memory();
 
-// Gives free memory back: where what comes next will not need it.
+// Returns free memory to the system. Call it when the next work will not need it.
 void return_freed_memory();
 
-// While it lives, large tensors are mapped one by one all the same, and none of their memory stays: where
-// they take so much that no freed piece may lie idle.
+// While an object lives, large tensors are mapped one by one all the same, and their memory is returned at
+// once. Use it where tensors take so much memory that no free piece may stay unused.
 class MappedTensors {
  public:
   explicit MappedTensors(bool is_wanted);
@@ -26,8 +27,8 @@ class MappedTensors {
   bool is_wanted_;
 };
 
-// Bytes that the system would give now, without swapping, within the limit of this process's control group;
-// where it does not say, the most there can be.
+// Bytes that the system could give now without swapping, within the limit of this process's control group;
+// the largest int64_t if the system does not say.
 uint64_t available_memory();
 
 }  // namespace tessera

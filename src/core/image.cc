@@ -32,7 +32,7 @@ void take_bytes(png_structp png, png_bytep bytes, size_t count) {
   rest.remove_prefix(count);
 }
 
-// libpng reports errors by longjmp: between setjmp and the calls below nothing may own memory.
+// libpng reports errors by longjmp, so nothing may own memory between setjmp and the calls below.
 bool write_all(png_structp png, png_infop info, const Image& image, png_textp text, int text_count) {
   if (setjmp(png_jmpbuf(png))) return false;
   png_set_IHDR(png, info, static_cast<png_uint_32>(image.width), static_cast<png_uint_32>(image.height), 8,
@@ -57,8 +57,8 @@ bool read_all(png_structp png, png_infop info) {
 std::string encode_png(const Image& image, const ImageText& text) {
   TESSERA_CHECK(image.height > 0 && image.width > 0 &&
                     static_cast<int64_t>(image.pixels.size()) == image.height * image.width * 3,
-                "{} x {} picture of {} bytes", image.height, image.width, image.pixels.size());
-  ImageText owned;  // what `chunks` points into
+                "{} x {} image of {} bytes", image.height, image.width, image.pixels.size());
+  ImageText owned;  // `chunks` points into it
   owned.reserve(text.size());
   std::vector<png_text> chunks(text.size());
   for (size_t i = 0; i < text.size(); ++i) {
@@ -73,7 +73,7 @@ std::string encode_png(const Image& image, const ImageText& text) {
 
   std::string message, bytes;
   png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &message, on_error, on_warning);
-  TESSERA_CHECK(png, "libpng has no memory or another version");
+  TESSERA_CHECK(png, "libpng is out of memory or has another version");
   png_infop info = png_create_info_struct(png);
   png_set_write_fn(png, &bytes, append_bytes, [](png_structp) {});
   const bool written = write_all(png, info, image, chunks.data(), static_cast<int>(chunks.size()));
@@ -87,7 +87,7 @@ PngFile read_png(const std::filesystem::path& path) {
   std::string_view rest = bytes;
   std::string message;
   png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &message, on_error, on_warning);
-  TESSERA_CHECK(png, "libpng has no memory or another version");
+  TESSERA_CHECK(png, "libpng is out of memory or has another version");
   png_infop info = png_create_info_struct(png);
   png_set_read_fn(png, &rest, take_bytes);
   if (!read_all(png, info)) {

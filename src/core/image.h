@@ -1,4 +1,4 @@
-// Pictures and PNG files with text.
+// Images, and PNG files with text.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// 8-bit RGB, rows from top to bottom.
+// 8-bit RGB, with rows from top to bottom.
 struct Image {
   int64_t height = 0;
   int64_t width = 0;
@@ -18,10 +18,10 @@ struct Image {
   bool operator==(const Image&) const = default;
 };
 
-// Keyword (1 to 79 Latin-1 characters) and text (UTF-8), in the order of the file.
+// Pairs of a keyword (1 to 79 Latin-1 characters) and a text (UTF-8), in the order of the file.
 using ImageText = std::vector<std::pair<std::string, std::string>>;
 
-// The bytes of a PNG file. Text that fits Latin-1 becomes a tEXt chunk, other text an iTXt chunk.
+// Returns the bytes of a PNG file. Text that fits Latin-1 becomes a tEXt chunk, other text an iTXt chunk.
 std::string encode_png(const Image& image, const ImageText& text = {});
 
 struct PngFile {
@@ -29,7 +29,7 @@ struct PngFile {
   ImageText text;  // UTF-8
 };
 
-// Any PNG, as 8-bit RGB without alpha. Throws Error(kInput) when it is missing or damaged.
+// Reads any PNG as 8-bit RGB without alpha. Throws Error(kInput) when the file is missing or damaged.
 PngFile read_png(const std::filesystem::path& path);
 
 }  // namespace tessera

@@ -35,7 +35,7 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
 
   template <typename Exception>
   bool parse_error(std::size_t position, const std::string& token, const Exception& error) {
-    // The library begins with its own name of the mistake, in brackets, and with a place, where it gives one.
+    // The library's text begins with its name of the error in brackets and, where known, a position.
     const std::string text = error.what();
     const size_t name = text.find("] ");
     message = name == std::string::npos ? text : text.substr(name + 2);
@@ -83,7 +83,7 @@ std::string quote_bare_numbers(std::string_view text) {
     bool replaced = false;
     for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
       if (!starts_with_word(text.substr(i), word)) continue;
-      // \u0001 keeps the document valid: raw control characters are refused inside strings.
+      // The escape \u0001 keeps the document valid: raw control characters are not allowed inside strings.
       result += "\"\\u0001number:";
       result += word;
       result += '"';
@@ -165,7 +165,7 @@ void JsonConfig::fail(const std::string& key, const std::string& expected) const
   const Json* value = find(key);
   std::string got = "nothing";
   if (value && value->is_number_float()) {
-    got = fmt::format("{}", value->get<double>());  // JSON has no word for NaN
+    got = fmt::format("{}", value->get<double>());  // JSON cannot represent NaN
   } else if (value) {
     got = value->dump(-1, ' ', true, Json::error_handler_t::replace);
   }

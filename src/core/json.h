@@ -14,29 +14,29 @@ namespace tessera {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;  // keeps the order in which keys were added
 
-// Parses a whole document. Non-finite numbers become floating-point values. Nesting is limited to 100 levels.
-// Throws Error(kInput) with `where` and the position of the first mistake.
+// Parses a whole document. The words for non-finite numbers become floating-point values. Nesting is limited
+// to 100 levels. Throws Error(kInput) with `where` and the position of the first mistake.
 Json parse_json(std::string_view text, const std::string& where);
 
 // Reads and parses a file. Throws Error(kInput) when it is missing, unreadable or larger than 256 MiB.
 Json read_json(const std::filesystem::path& path);
 
-// A JSON object with typed access, for config files. A key that is absent or null gives the default; a key of
-// another type is an Error(kInput) that names key, expectation, value and file.
+// Typed access to a JSON object, for config files. A key that is absent or null gives the default. A key of
+// another type is an Error(kInput) that names the key, the expectation, the value and the file.
 class JsonConfig {
  public:
   JsonConfig() : values_(Json::object()) {}
-  // Throws Error(kInput) when `values` is not an object. `where` (a path) stands in every error.
+  // Throws Error(kInput) when `values` is not an object. Every error names `where` (a path).
   JsonConfig(Json values, std::string where);
   static JsonConfig read(const std::filesystem::path& path);
 
   bool has(const std::string& key) const;  // present and not null
   int64_t integer(const std::string& key, std::optional<int64_t> fallback = std::nullopt) const;
-  // A size or a number of things: from 1 to `most`.
+  // A size or a number of things, from 1 to `most`.
   int64_t count(const std::string& key, int64_t most, std::optional<int64_t> fallback = std::nullopt) const;
-  // NaN and the infinities count as numbers; what overflows fp32 does not.
+  // NaN and the infinities count as numbers; a number that overflows fp32 is an error.
   double number(const std::string& key, std::optional<double> fallback = std::nullopt) const;
-  // From `least` to `most`, and no NaN.
+  // A number from `least` to `most`; NaN is an error.
   double number_within(const std::string& key, double least, double most,
                        std::optional<double> fallback = std::nullopt) const;
   bool boolean(const std::string& key, std::optional<bool> fallback = std::nullopt) const;

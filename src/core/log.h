@@ -1,5 +1,5 @@
-// What the library has to say while it works. The library never prints: messages go to a sink that the
-// program sets (the command line writes them to stderr); without one they are dropped.
+// The library's messages while it works. The library never prints: messages go to a sink that the program
+// sets (the command line writes them to stderr) and are dropped if there is none.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,10 +14,10 @@ enum class LogLevel { kInfo, kWarning };
 
 using LogSink = std::function<void(LogLevel, const std::string&)>;
 
-// Replaces the sink and returns the one before. Not to be called while other threads log.
+// Replaces the sink and returns the previous one. Must not be called while other threads log.
 LogSink set_log_sink(LogSink sink);
 
-// The sink for as long as the object lives; then the one before is back.
+// Sets the sink, and restores the previous one on destruction.
 class ScopedLogSink {
  public:
   explicit ScopedLogSink(LogSink sink) : before_(set_log_sink(std::move(sink))) {}
@@ -29,7 +29,7 @@ class ScopedLogSink {
   LogSink before_;
 };
 
-// While it lives, nothing that this thread logs reaches the sink.
+// While an object lives, nothing that this thread logs reaches the sink.
 class SuppressLog {
  public:
   SuppressLog();

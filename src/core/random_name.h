@@ -1,4 +1,4 @@
-// A name that nobody guesses.
+// Unguessable names.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Eight hexadecimal digits for each of `words` 32-bit words from the system.
+// Returns eight hexadecimal digits for each of `words` 32-bit random words from the system.
 inline std::string random_name(int words = 4) {
   std::random_device random;
   std::string name;

@@ -1,4 +1,4 @@
-// Parts of a sequence of things: rows, heads, blocks, columns of a weight.
+// Contiguous parts of a sequence: rows, heads, blocks, columns of a weight.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// What two ranges have in common; of length 0 where that is nothing.
+// The intersection of two ranges; its length is 0 if it is empty.
 Range overlap(const Range& a, const Range& b);
 
-// Each range made `unit` times as large: of units to their features.
+// Scales ranges by `unit`, from units (such as heads) to their features.
 Range times(const Range& range, int64_t unit);
 std::vector<Range> times(std::vector<Range> ranges, int64_t unit);
 
-// Part `index` of `total` things in `parts` parts that differ by at most one, larger parts first (30 in 4: 8,
-// 8, 7, 7). With more parts than things the last ones are empty.
+// Part `index` of `total` things split into `parts` parts that differ by at most one, larger parts first (30
+// in 4: 8, 8, 7, 7). If there are more parts than things, the last parts are empty.
 Range split_evenly(int64_t total, int64_t index, int64_t parts);
-// All parts.
+// Returns all parts.
 std::vector<Range> split_evenly(int64_t total, int64_t parts);
 
 }  // namespace tessera

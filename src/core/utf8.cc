@@ -3,7 +3,7 @@
 namespace tessera {
 namespace {
 
-// Bytes of the sequence that starts with `lead`, 0 when none does.
+// The length in bytes of the sequence that begins with `lead`; 0 if no sequence does.
 size_t sequence_length(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return 2;

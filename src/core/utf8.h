@@ -1,4 +1,4 @@
-// UTF-8 text.
+// Validates and converts UTF-8 text.
 #pragma once
 
 #include <optional>
@@ -7,14 +7,14 @@
 
 namespace tessera {
 
-// The position of the first byte that is not part of valid UTF-8 (RFC 3629: no overlong forms, no surrogates,
-// at most U+10FFFF); nothing when all of `text` is valid.
+// Returns the position of the first byte that is not part of valid UTF-8 (RFC 3629: no overlong forms, no
+// surrogates, at most U+10FFFF), or nothing if all of `text` is valid.
 std::optional<size_t> find_invalid_utf8(std::string_view text);
 
-// Latin-1 form of valid UTF-8; nothing when a character is not in Latin-1.
+// Returns the Latin-1 form of valid UTF-8, or nothing if a character is not in Latin-1.
 std::optional<std::string> to_latin1(std::string_view utf8);
 
-// UTF-8 form of Latin-1.
+// Returns the UTF-8 form of Latin-1 text.
 std::string from_latin1(std::string_view latin1);
 
 }  // namespace tessera

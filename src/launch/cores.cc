@@ -44,7 +44,7 @@ void pin_to(const std::vector<int>& cores) {
   if (cores.empty()) return;
   const CpuSet chosen;
   for (const int core : cores) CPU_SET_S(static_cast<size_t>(core), chosen.bytes, chosen.set);
-  // A refusal costs speed, nothing else.
+  // A failure only costs speed.
   ::sched_setaffinity(0, chosen.bytes, chosen.set);
 }
 

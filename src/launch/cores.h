@@ -1,4 +1,4 @@
-// Which cores a rank computes on when several share a host.
+// Chooses the cores on which a rank computes when several ranks share a host.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,19 @@
 
 namespace tessera::launch {
 
-// The cores of each of `ranks`: equal shares of `cores`, neighbours together, the rest unused. Nothing when
-// there are fewer cores than ranks times `threads`: then the kernel schedules better.
+// Returns the cores of rank `rank` of `ranks`: equal shares of consecutive `cores`; the rest is unused.
+// Returns nothing if there are fewer cores than ranks times `threads`, because then the kernel schedules
+// better.
 std::vector<int> share_of(const std::vector<int>& cores, int64_t rank, int64_t ranks, int64_t threads);
 
-// Cores that this process may run on, ascending.
+// Returns the cores that this process may run on, in ascending order.
 std::vector<int> allowed_cores();
 
-// True when nobody (a launcher, taskset) has chosen cores for this process.
+// Whether all cores of the host are allowed, so that neither a launcher nor taskset has chosen cores for this
+// process.
 bool all_cores_allowed();
 
-// Keeps this thread, and those that it starts from now on, on `cores`; does nothing for none.
+// Restricts this thread, and those that it starts from now on, to `cores`; does nothing if `cores` is empty.
 void pin_to(const std::vector<int>& cores);
 
 }  // namespace tessera::launch

@@ -19,14 +19,14 @@ Failure out_of_memory() {
                       field("dtype"))};
 }
 
-// What libraries say where there is no memory. oneDNN names no cause; but a primitive whose description it
-// has accepted needs nothing more than memory for its code and its scratch.
+// Recognises the messages of libraries that run out of memory. oneDNN names no cause; but once it has
+// accepted a primitive's description, it only needs memory for the primitive's code and scratch space.
 bool is_allocation_failure(std::string_view what) {
   for (const std::string_view words :
        {"can't allocate memory", "Storage size calculation overflowed", "could not create a primitive",
         "could not execute a primitive", "could not create a memory object"}) {
     const size_t at = what.find(words);
-    // "could not create a primitive descriptor ..." is a refusal.
+    // "could not create a primitive descriptor ..." means that the operation is not supported.
     if (at != std::string_view::npos && !what.substr(at + words.size()).starts_with(" descriptor"))
       return true;
   }
@@ -58,7 +58,7 @@ Failure current_failure() {
     if (is_allocation_failure(error.what_without_backtrace())) return out_of_memory();
     return {kInternalError, fmt::format("[internal] {}", error.what_without_backtrace())};
   } catch (const std::system_error& error) {
-    // A thread that found no memory for its stack, for one.
+    // For example, a thread could not allocate its stack.
     if (error.code() == std::errc::resource_unavailable_try_again ||
         error.code() == std::errc::not_enough_memory) {
       return out_of_memory();

@@ -1,4 +1,4 @@
-// How a run failed: the exit code and the line that says so.
+// Describes how a run failed: the exit code and the line to print.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@ namespace tessera::launch {
 
 struct Failure {
   int exit_code = 0;
-  std::string message;                         // without the program's name; fields for spell()
-  std::optional<int64_t> peer = std::nullopt;  // the rank that is to blame, where this one knows
+  std::string message;                         // without the program's name; with fields for spell()
+  std::optional<int64_t> peer = std::nullopt;  // the rank to blame, if this rank knows it
 };
 
 inline constexpr int kInternalError = 1;
 inline constexpr int kInterrupted = 130;  // 128 + SIGINT
 
-// `code` where it is one that this program ends with when it fails, else kInternalError: for what another
-// process has said.
+// Returns `code` if it is one of this program's exit codes for failures, else kInternalError. Use it for
+// codes that another process reports.
 int known_exit_code(int64_t code);
 
-// What the exception in flight means. To be called in a catch block.
+// Describes the current exception. Must be called in a catch block.
 Failure current_failure();
 
-// Prints the line on stderr, fields as `spelling` says, without control characters whatever the message
-// holds; returns the exit code.
+// Prints the line on stderr, with fields spelled by `spelling` and with control characters replaced by
+// spaces; returns the exit code.
 int print_failure(const Failure& failure, const FieldSpelling& spelling);
 
 }  // namespace tessera::launch

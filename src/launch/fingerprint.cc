@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kPiece = 64 << 10;
 
-// FNV-1a, 64 bits: against mistakes, not against malice.
+// FNV-1a, 64 bits: detects mistakes, not manipulation.
 class Hash {
  public:
   void add(std::string_view bytes) {
@@ -44,8 +44,8 @@ std::string describe(const fs::path& path) {
   return fmt::format("{} bytes, {}", size, hash.text());
 }
 
-// Others may differ: a README, or what a run that goes on beside this one has just left beside
-// model_index.json, be it latents.
+// Other files may differ between hosts: a README, or what a concurrent run has just written next to
+// model_index.json, such as latents.
 bool is_read(const fs::path& path, int depth) {
   if (depth == 0) return path.filename() == "model_index.json";
   const std::string extension = path.extension().string();
@@ -67,7 +67,7 @@ Fingerprint make_fingerprint(const fs::path& model, const std::optional<fs::path
   fs::recursive_directory_iterator files(
       model, fs::directory_options::follow_directory_symlink | fs::directory_options::skip_permission_denied,
       code);
-  constexpr int kDepth = 1;  // folders of parts; what lies deeper belongs to nobody
+  constexpr int kDepth = 1;  // component folders; deeper files are not read
   for (const fs::recursive_directory_iterator end; !code && files != end; files.increment(code)) {
     if (files.depth() >= kDepth) files.disable_recursion_pending();
     std::error_code none;
@@ -109,11 +109,11 @@ std::string difference(const Fingerprint& first, const Fingerprint& other) {
     if (same == other.end()) {
       note(fmt::format("has no {}", name));
     } else if (same->second != value) {
-      note(fmt::format("has another {}: {} instead of {}", name, same->second, value));
+      note(fmt::format("has a different {}: {} instead of {}", name, same->second, value));
     }
   }
   for (const auto& [name, value] : other) {
-    if (!first.contains(name)) note(fmt::format("has {}, which rank 0 has not", name));
+    if (!first.contains(name)) note(fmt::format("has {}, which rank 0 lacks", name));
   }
   if (count > 1)
     found += fmt::format(" (and {} {} more)", count - 1, count == 2 ? "difference" : "differences");

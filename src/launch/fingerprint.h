@@ -1,5 +1,5 @@
-// Whether ranks run the same program on the same model: compared when they have joined, where a difference
-// can still be named. Later it would be a size that does not fit, or a wrong picture.
+// Detects whether ranks run the same program on the same model. They compare when they have joined, while a
+// difference can still be named; later it would show as a size mismatch or a wrong image.
 #pragma once
 
 #include <filesystem>
@@ -11,21 +11,23 @@
 
 namespace tessera::launch {
 
-// What a rank has, by name: "build", "transformer/config.json", ...
+// Describes what a rank has, by name: "build", "transformer/config.json", ...
 using Fingerprint = std::map<std::string, std::string>;
 
-// This program (version, libtorch, a hash of the file that runs), and of model_index.json and each file that
-// is read of the folders beside it the size, and a hash: of all of it where it is small, else of its first
-// and last 64 KiB, in which the header of a safetensors file is or begins. Reads no more. Files that cannot
-// be read say so. `single_file`: one that holds the weights of a model whose folder has but its configs.
+// Covers this program (version, libtorch, a hash of the executable), and the size and a hash of
+// model_index.json and of each file that is read from the folders next to it. Small files are hashed whole,
+// others by their first and last 64 KiB, in which a safetensors header lies or begins; nothing else is read.
+// Unreadable files are marked as such. `single_file` holds the weights of a model whose folder has only
+// configs.
 Fingerprint make_fingerprint(const std::filesystem::path& model,
                              const std::optional<std::filesystem::path>& single_file = std::nullopt);
 
-// As one text, and back. Nothing is believed of it: what makes no sense is left out, and differs thereby.
+// Converts to one text and back. The text is not trusted: malformed parts are left out and so count as
+// differences.
 std::string write_fingerprint(const Fingerprint& fingerprint);
 Fingerprint read_fingerprint(const std::string& text);
 
-// How `other` differs from `first`, in one line; empty when it does not.
+// Describes in one line how `other` differs from `first`; empty if it does not.
 std::string difference(const Fingerprint& first, const Fingerprint& other);
 
 }  // namespace tessera::launch

@@ -28,7 +28,7 @@ using comm::Descriptor;
               fmt::format("cannot {}: {}", what, std::generic_category().message(reason)));
 }
 
-// Each two ranks share a socket: more than most shells allow from the start, where there are many ranks.
+// Every two ranks share a socket; many ranks need more descriptors than most shells allow initially.
 void allow_many_descriptors() {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -36,10 +36,10 @@ void allow_many_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Pairs of connected sockets, made when the first of two ranks is started.
+// Pairs of connected sockets, created when the first rank of a pair is started.
 class Sockets {
  public:
-  // Those of `rank`, whose turn it is, to all `ranks`.
+  // Returns the sockets of `rank` to all other ranks. Must be called in the order of the ranks.
   std::map<int64_t, Descriptor> of(int64_t rank, int64_t ranks) {
     for (int64_t peer = rank + 1; peer < ranks; ++peer) {
       std::array<int, 2> pair = {};
@@ -56,7 +56,7 @@ class Sockets {
   std::map<int64_t, std::map<int64_t, Descriptor>> ends_;  // by rank and peer
 };
 
-// What posix_spawn takes, freed with its life.
+// Owns the file actions of posix_spawn.
 class SpawnActions {
  public:
   SpawnActions() { ::posix_spawn_file_actions_init(&actions_); }
@@ -64,7 +64,7 @@ class SpawnActions {
   SpawnActions(const SpawnActions&) = delete;
   SpawnActions& operator=(const SpawnActions&) = delete;
 
-  // Under its own number, which is free there too.
+  // Lets the child inherit the descriptor under the same number, which is free there.
   void inherit(int descriptor) { ::posix_spawn_file_actions_adddup2(&actions_, descriptor, descriptor); }
   const posix_spawn_file_actions_t* get() const { return &actions_; }
 
@@ -111,7 +111,7 @@ Launched launch_ranks(int64_t ranks, std::chrono::milliseconds timeout,
   allow_many_descriptors();
   StatusTable statuses(ranks);
   const Descriptor store(::memfd_create("tessera-store", MFD_CLOEXEC));
-  if (store.number() < 0) launcher_cannot("make a file in memory", errno);
+  if (store.number() < 0) launcher_cannot("create a memory file", errno);
   const std::string token = random_name(2);
   const BlockedSignals signals;
   Supervisor supervisor(statuses, timeout, signals);

@@ -33,7 +33,7 @@ std::optional<int64_t> read_integer(const Environment& get, const char* name, in
   return value;
 }
 
-// Ranks of this host by "2(x3),1": three hosts with two ranks, one with one.
+// Reads the number of ranks on this host from "2(x3),1": three hosts with two ranks each, then one with one.
 std::optional<int64_t> slurm_local_size(const Environment& get) {
   for (const char* name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
     const char* text = get(name);
@@ -62,13 +62,13 @@ std::optional<int64_t> slurm_local_size(const Environment& get) {
   return std::nullopt;
 }
 
-// A batch script that srun did not start has variables of ranks too, but is none.
+// A batch script that srun did not start also has the variables of a rank, but it is not one.
 bool is_slurm_batch_script(const Launcher& launcher, const Environment& get) {
   return std::strcmp(launcher.title, "Slurm") == 0 && get("SLURM_JOB_ID") && !get("SLURM_STEP_ID");
 }
 
-// srun --mpi=pmi2 sets the variables of MPICH's own launcher but for the place on the host, which Slurm's
-// tell.
+// srun --mpi=pmi2 sets the variables of MPICH's own launcher except for the local rank, which Slurm's
+// variables give.
 bool is_pmi_of_slurm(const Launcher& launcher, const Environment& get) {
   return std::strcmp(launcher.title, "MPICH") == 0 && !get(launcher.local_rank) && get("SLURM_STEP_ID") &&
          get("SLURM_PROCID");
@@ -79,7 +79,7 @@ const Launcher* find_launcher(const Environment& get) {
     if (is_pmi_of_slurm(launcher, get)) continue;
     const bool rank = get(launcher.rank), size = get(launcher.size);
     if (rank && size && !is_slurm_batch_script(launcher, get)) return &launcher;
-    // Slurm sets either without the other outside of srun.
+    // Outside of srun, Slurm may set either without the other.
     if (rank != size && std::strcmp(launcher.title, "Slurm") != 0) {
       usage_error(rank ? launcher.size : launcher.rank,
                   "is not set, but {} is; {} sets both, and a run without a launcher has neither",
@@ -106,7 +106,7 @@ std::optional<comm::Rendezvous> read_rank_environment(const Environment& get) {
   if (address && *address != '\0') place.address = address;
   place.port = static_cast<uint16_t>(read_integer(get, "MASTER_PORT", 1, 65535).value_or(place.port));
 
-  // Without a word on it, ranks that meet at a loopback address share this host.
+  // If no variable says so, ranks that meet at a loopback address share this host.
   const auto local_size =
       slurm ? slurm_local_size(get) : read_integer(get, launcher->local_size, 1, place.world_size);
   place.local_world_size = local_size.value_or(comm::is_loopback(place.address) ? place.world_size : 1);
@@ -117,8 +117,8 @@ std::optional<comm::Rendezvous> read_rank_environment(const Environment& get) {
                 place.world_size);
   }
 
-  // torchrun's agent keeps a store of its own at that address, and a restarted run must not find the keys of
-  // the one before.
+  // torchrun's agent hosts a store at that address. The prefix keeps a restarted run from finding the keys of
+  // the previous attempt.
   const char* agent = get("TORCHELASTIC_USE_AGENT_STORE");
   place.store_is_elsewhere = agent && std::strcmp(agent, "True") == 0;
   const char* attempt = get("TORCHELASTIC_RESTART_COUNT");

@@ -1,4 +1,4 @@
-// Ranks that another launcher started: what it put into their environment.
+// Reads the environment variables of ranks that another launcher started.
 #pragma once
 
 #include <functional>
@@ -8,13 +8,13 @@
 
 namespace tessera::launch {
 
-// The value of a variable, or nullptr: std::getenv, or a table in tests.
+// Returns the value of a variable or nullptr: std::getenv, or a table in tests.
 using Environment = std::function<const char*(const char* name)>;
 
-// This rank's place as torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE), Open MPI
-// (OMPI_COMM_WORLD_*), MPICH (PMI_*) or Slurm's srun (SLURM_PROCID, ...) tell it, looked for in this order,
-// with MASTER_ADDR and MASTER_PORT (127.0.0.1:29500); nothing when no launcher left a trace. Throws
-// Error(kUsage) that names the variable when one is missing or makes no sense.
+// Returns this rank's place as given by torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE), Open MPI
+// (OMPI_COMM_WORLD_*), MPICH (PMI_*) or Slurm's srun (SLURM_PROCID, ...), tried in this order, with
+// MASTER_ADDR and MASTER_PORT (127.0.0.1:29500); returns nothing if there is no launcher. Throws
+// Error(kUsage) that names the variable if one is missing or invalid.
 std::optional<comm::Rendezvous> read_rank_environment(const Environment& get);
 
 }  // namespace tessera::launch

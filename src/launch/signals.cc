@@ -14,7 +14,7 @@ namespace {
 std::atomic<bool> asked_to_end{false};
 
 void say(std::string_view text) {
-  // The handler can do nothing about a failed write.
+  // A signal handler cannot do anything about a failed write.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
@@ -50,7 +50,7 @@ bool interrupted() {
 
 void leave_interrupts_to_parent() {
   for (const int number : {SIGINT, SIGHUP, SIGPIPE}) ::signal(number, SIG_IGN);
-  // The launcher takes these one by one, and who it starts is born with them blocked.
+  // The launcher blocks these to wait for them, and its children inherit the mask.
   sigset_t taken;
   ::sigemptyset(&taken);
   for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&taken, number);

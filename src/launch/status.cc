@@ -18,13 +18,13 @@ static_assert(std::atomic<int64_t>::is_always_lock_free, "a lock would lie in th
 
 namespace {
 
-// What a process that may have died over it has left there.
+// Bounds the text, because its writer may have died while writing it.
 template <size_t kSize>
 std::string text_in(const std::array<char, kSize>& text) {
   return {text.data(), ::strnlen(text.data(), kSize)};
 }
 
-constexpr size_t kSlotsAt = 64;  // in the file
+constexpr size_t kSlotsAt = 64;  // their offset in the file
 
 }  // namespace
 
@@ -69,7 +69,7 @@ std::string RankStatus::place() const {
   } else if (phase >= 0 && phase <= static_cast<int>(engine::Phase::kDecode)) {
     place = fmt::format("in stage '{}'", engine::phase_name(static_cast<engine::Phase>(phase)));
   } else {
-    return "in no stage that there is";
+    return "in an unknown stage";
   }
   const auto operation = static_cast<size_t>(operation_.load());
   if (operation >= operations_.size()) return place;
@@ -97,7 +97,7 @@ StatusTable::StatusTable(comm::Descriptor file, int64_t ranks)
   struct stat status = {};
   if (::fstat(file_.number(), &status) != 0 || status.st_size != static_cast<off_t>(bytes_) ||
       (::fcntl(file_.number(), F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
-    throw Error(ErrorKind::kPeer, "launcher", "what should be the status of ranks is another file");
+    throw Error(ErrorKind::kPeer, "launcher", "the inherited status file is not a table of ranks");
   }
   map();
 }
@@ -125,7 +125,7 @@ const RankStatus& StatusTable::rank(int64_t rank) const {
 }
 
 void StatusTable::ask_to_end() {
-  // A rank tells its question before it looks for the answer: either it sees kDeciding and waits, or its
+  // A rank publishes its question before it looks for the answer: either it sees kDeciding and waits, or its
   // question is seen here.
   shared_->end_at = kDeciding;
   int64_t most = 0;

@@ -1,5 +1,5 @@
-// Where ranks stand, in memory that they share with the process that supervises them: it can still be read
-// when a rank is dead.
+// The status of ranks, in memory that they share with their supervisor, so that it is readable even when a
+// rank is dead.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace tessera::launch {
 
-// Written by its rank alone. Holds no pointer, for it is read by another process.
+// Written only by its own rank. It contains no pointers, because another process reads it.
 class RankStatus {
  public:
   void joined() { phase_ = kPreparing; }
@@ -27,19 +27,20 @@ class RankStatus {
   void collective_ended() { --under_way_; }
   void failed(const Failure& failure);
 
-  // "at step 3, in all_to_all (ulysses)".
+  // Returns where the rank is: "at step 3, in all_to_all (ulysses)".
   std::string place() const;
   std::optional<Failure> failure() const;
 
  private:
   friend class StatusTable;
-  // Stages lie between.
+  // The values of engine::Phase lie between these.
   static constexpr int kJoining = -2, kPreparing = -1, kFinishing = 100;
 
   std::atomic<int> phase_{kJoining};
   std::atomic<int64_t> step_{0};
-  std::atomic<int64_t> times_asked_{0};  // whether the run is to end
-  // The last operation, in one of two places, so that a rank that dies while it writes leaves the one before.
+  std::atomic<int64_t> times_asked_{0};  // how often the rank asked whether the run must end
+  // The last collective, written alternately to two texts, so that a rank that dies while writing leaves the
+  // previous one.
   std::array<std::array<char, 64>, 2> operations_{};
   std::atomic<int> operation_{-1};
   std::atomic<int> under_way_{0};
@@ -48,24 +49,24 @@ class RankStatus {
   std::atomic<int> exit_code_{0};
 };
 
-// Shared by all ranks and who started them.
+// Shared by all ranks and the process that started them.
 class StatusTable {
  public:
   explicit StatusTable(int64_t ranks);                // throws std::bad_alloc
-  StatusTable(comm::Descriptor file, int64_t ranks);  // that of another process; throws Error(kPeer)
+  StatusTable(comm::Descriptor file, int64_t ranks);  // maps another process's; throws Error(kPeer)
   ~StatusTable();
   StatusTable(const StatusTable&) = delete;
   StatusTable& operator=(const StatusTable&) = delete;
 
-  // A file in memory, to be inherited.
+  // A memory file, to be inherited.
   int file() const { return file_.number(); }
   RankStatus& rank(int64_t rank);
   const RankStatus& rank(int64_t rank) const;
 
-  // Asks the ranks to end. They ask whether they should at the same points of the same program, so the number
-  // of the question is what they can agree on: all end at the next that none has asked yet.
+  // Asks the ranks to end. They ask whether to end at the same points of the program, so the number of the
+  // question is something to agree on: all ranks end at the next question that no rank has asked yet.
   void ask_to_end();
-  // For the ranks: whether to end now.
+  // Called by the ranks: whether to end now.
   bool must_end(int64_t rank);
 
  private:

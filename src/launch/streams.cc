@@ -13,7 +13,7 @@ namespace tessera::launch {
 
 void open_missing_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    // Takes the lowest free number, which is that of `stream`.
+    // Opening takes the lowest free number, which is that of `stream`.
     if (::fcntl(stream, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) < 0) return;
   }
 }

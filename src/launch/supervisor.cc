@@ -12,12 +12,12 @@
 namespace tessera::launch {
 namespace {
 
-// How long to wait for more ranks to fail before one is blamed: the dead take their neighbours with them.
+// How long to wait for more ranks to fail before one is blamed, because a dead rank makes its peers fail.
 constexpr auto kGrace = std::chrono::milliseconds(500);
-// What ranks have to put things away before they are killed.
+// The time that ranks have to clean up before they are killed.
 constexpr auto kLastWords = std::chrono::seconds(2);
 
-// 'T' or 't' of /proc/PID/stat, behind the name in brackets.
+// Whether the state in /proc/PID/stat, which follows the name in parentheses, is 'T' or 't'.
 bool is_stopped(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   const std::string text(std::istreambuf_iterator<char>(file), {});
@@ -28,7 +28,8 @@ bool is_stopped(pid_t process) {
 }  // namespace
 
 BlockedSignals::BlockedSignals() {
-  ::signal(SIGCHLD, SIG_DFL);  // ignored, as a caller may have left it, nobody would be told of an end
+  // If SIGCHLD were ignored, as the caller may have left it, ends of ranks would not be reported.
+  ::signal(SIGCHLD, SIG_DFL);
   ::sigemptyset(&set_);
   for (const int number : {SIGCHLD, SIGINT, SIGTERM}) ::sigaddset(&set_, number);
   if (!ignores_hangup()) ::sigaddset(&set_, SIGHUP);
@@ -79,7 +80,7 @@ void Supervisor::end_all() {
   signal_all(SIGTERM);
   const auto deadline = Clock::now() + kLastWords;
   while (any_alive() && Clock::now() < deadline) {
-    // A signal cannot end what is stopped, but SIGKILL can.
+    // SIGTERM does not end a stopped process, but SIGKILL does.
     for (size_t i = 0; i < processes_.size(); ++i) {
       if (alive(i) && is_stopped(processes_[i])) ::kill(processes_[i], SIGKILL);
     }
@@ -115,7 +116,7 @@ void Supervisor::signal_all(int number) const {
   }
 }
 
-// What happened to the ranks since the last time.
+// Records what happened to the ranks since the last call.
 void Supervisor::collect() {
   for (size_t i = 0; i < processes_.size(); ++i) {
     int status = 0;
@@ -147,7 +148,7 @@ void Supervisor::note(size_t i, int status) {
   } else if (WEXITSTATUS(status) == 0) {
     end.state = State::kDone;
     return;
-  } else if (WEXITSTATUS(status) > 128) {  // what the handlers of SIGTERM and SIGHUP leave
+  } else if (WEXITSTATUS(status) > 128) {  // as left by the handlers of SIGTERM and SIGHUP
     end.state = State::kKilled;
     end.signal = WEXITSTATUS(status) - 128;
   } else {

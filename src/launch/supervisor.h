@@ -1,4 +1,5 @@
-// The process that started ranks on this host, and watches over them until all are done or one is to blame.
+// Runs in the process that started the ranks on this host, and watches them until all are done or one is to
+// blame.
 #pragma once
 
 #include <signal.h>
@@ -14,7 +15,7 @@
 
 namespace tessera::launch {
 
-// Signals that the supervising thread takes one by one, as long as this lives. Ranks inherit the mask, and
+// Blocks the signals that the supervising thread waits for, until destruction. Ranks inherit the mask and
 // lift it when they are ready: leave_interrupts_to_parent().
 class BlockedSignals {
  public:
@@ -25,7 +26,7 @@ class BlockedSignals {
   BlockedSignals(const BlockedSignals&) = delete;
   BlockedSignals& operator=(const BlockedSignals&) = delete;
 
-  // The next signal, or 0 at `deadline`.
+  // Waits for a signal and returns it, or 0 at `deadline`.
   int next(Clock::time_point deadline) const;
 
  private:
@@ -34,18 +35,18 @@ class BlockedSignals {
 
 class Supervisor {
  public:
-  // timeout: how long a rank may stand still, stopped by a signal or a debugger.
+  // `timeout` limits how long a rank may be stopped by a signal or a debugger.
   Supervisor(StatusTable& statuses, std::chrono::milliseconds timeout, const BlockedSignals& signals)
       : statuses_(statuses), timeout_(timeout), signals_(signals) {}
 
-  // A rank, in the order of their numbers.
+  // Adds a rank. Must be called in the order of the ranks.
   void add(pid_t process);
 
-  // Returns when all ranks are done (exit code 0), or one is to blame, or the user wants the run to end; then
-  // none is left.
+  // Returns when all ranks are done (exit code 0), one is to blame, or the user ends the run; then no rank is
+  // left.
   Failure run();
 
-  // No rank outlives this: SIGTERM first, SIGKILL two seconds later.
+  // Ends all ranks: SIGTERM first, SIGKILL two seconds later.
   void end_all();
 
  private:

@@ -19,7 +19,7 @@ bool is_of_users(int exit_code) {
   return exit_code == static_cast<int>(ErrorKind::kUsage) || exit_code == static_cast<int>(ErrorKind::kInput);
 }
 
-// The first to end of those that `matches`.
+// Returns the rank that ended first among those that satisfy `matches`.
 template <typename Matches>
 std::optional<size_t> first(std::span<const RankEnd> ranks, const Matches& matches) {
   std::optional<size_t> found;
@@ -43,7 +43,7 @@ Failure blame_killed(size_t rank, const RankEnd& end) {
   const char* name = ::sigabbrev_np(end.signal);
   Failure failure = blame(rank, fmt::format("killed by signal {}{} {}", end.signal,
                                             name ? fmt::format(" (SIG{})", name) : "", end.place));
-  if (end.signal == SIGKILL) failure.message += " (the kernel kills so when memory runs out)";
+  if (end.signal == SIGKILL) failure.message += " (as the kernel does when memory runs out)";
   return failure;
 }
 
@@ -67,13 +67,12 @@ Failure judge(std::span<const RankEnd> ranks, std::chrono::milliseconds timeout)
     return blame(*failed, fmt::format("failed {}: {}", end.place, end.failure.message));
   }
   if (const auto stopped = first(ranks, [](const RankEnd& end) { return end.state == State::kStopped; })) {
-    return blame(*stopped,
-                 fmt::format("stands still (stopped by a signal or a debugger) {}", ranks[*stopped].place));
+    return blame(*stopped, fmt::format("was stopped by a signal or a debugger {}", ranks[*stopped].place));
   }
   const auto waited = first(ranks, [](const RankEnd& end) { return end.state == State::kFailed; });
   TESSERA_CHECK(waited, "no rank is to blame");
   const RankEnd& end = ranks[*waited];
-  // Who waits for one that waits for a third accuses the wrong one: the accused is one that still runs.
+  // A rank may wait for one that itself waits for a third. The one to blame still runs.
   const std::optional<int64_t> peer = end.failure.peer;
   if (peer && *peer >= 0 && *peer < static_cast<int64_t>(ranks.size())) {
     const auto silent = static_cast<size_t>(*peer);
@@ -82,12 +81,13 @@ Failure judge(std::span<const RankEnd> ranks, std::chrono::milliseconds timeout)
                                        ranks[silent].place));
     }
   }
-  return {end.failure.exit_code, fmt::format("{}, says rank {} {}", end.failure.message, *waited, end.place)};
+  return {end.failure.exit_code,
+          fmt::format("{}, reported by rank {} {}", end.failure.message, *waited, end.place)};
 }
 
 bool may_change(std::span<const RankEnd> ranks) {
   const bool certain = std::any_of(ranks.begin(), ranks.end(), [](const RankEnd& end) {
-    // SIGTERM may have been sent to all processes, and the one that watches has yet to take its own.
+    // SIGTERM may have been sent to all processes, and the supervisor may not have received its own yet.
     return (end.state == State::kKilled && end.signal != SIGTERM) ||
            (end.state == State::kFailed && is_of_users(end.failure.exit_code));
   });

@@ -15,9 +15,9 @@
 namespace tessera::launch {
 namespace {
 
-constexpr int64_t kMostRanks = 1 << 16, kMostNumber = 1 << 30;  // of descriptors, of processes
+constexpr int64_t kMostRanks = 1 << 16, kMostNumber = 1 << 30;  // of descriptors and processes
 
-// Neither this rank's children nor what it executes are to hold it.
+// Marks the descriptor close-on-exec, so that neither children nor executed programs inherit it.
 int owned(int descriptor) {
   if (::fcntl(descriptor, F_SETFD, FD_CLOEXEC) != 0)
     usage_error(kWorkerVariable, "is set by the program for its own ranks; descriptor {} is not open",
@@ -59,7 +59,7 @@ WorkerPlace read_worker_place(const std::string& text) {
     place.file_token = values.string("file_token");
     const std::vector<int64_t> sockets = values.integers("sockets");
     for (size_t i = 0; i + 1 < sockets.size(); i += 2) place.sockets[sockets[i]] = number(sockets[i + 1]);
-    // One for each other rank.
+    // There must be one for each other rank.
     bool whole = sockets.size() % 2 == 0 && place.rank >= 0 && place.rank < place.ranks &&
                  static_cast<int64_t>(place.sockets.size()) == place.ranks - 1;
     for (const auto& [peer, socket] : place.sockets)
@@ -77,7 +77,7 @@ std::optional<Worker> take_worker_place() {
   const WorkerPlace place = read_worker_place(text);
   ::unsetenv(kWorkerVariable);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != place.parent) ::_exit(128 + SIGKILL);  // it was gone before
+  if (::getppid() != place.parent) ::_exit(128 + SIGKILL);  // the parent ended before prctl
   ::prctl(PR_SET_NAME, fmt::format("tessera:{}", place.rank).c_str());
   set_temporary_token(place.file_token);
   Worker worker;

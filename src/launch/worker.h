@@ -1,4 +1,4 @@
-// A rank that this program started itself: what it inherits from its launcher.
+// A rank that this program started itself, and what it inherits from its launcher.
 #pragma once
 
 #include <sys/types.h>
@@ -14,19 +14,20 @@
 
 namespace tessera::launch {
 
-// The environment variable in which a launcher tells a rank its place.
+// The environment variable through which a launcher passes a rank its place.
 inline constexpr const char* kWorkerVariable = "TESSERA_WORKER";
 
 struct WorkerPlace {
   int64_t rank = 0, ranks = 1;
   pid_t parent = 0;
-  // Descriptors, the sockets by the rank at their other end.
+  // Descriptors; the sockets are indexed by the rank at their other end.
   int status_file = -1, store_file = -1;
   std::map<int64_t, int> sockets = {};
   std::string file_token = {};  // for the names of temporary files
 };
 
-// As the variable's text, and back: Error(kUsage) when it is not from write_worker_place().
+// Converts to the variable's text and back. Throws Error(kUsage) if the text is not from
+// write_worker_place().
 std::string write_worker_place(const WorkerPlace& place);
 WorkerPlace read_worker_place(const std::string& text);
 
@@ -38,10 +39,10 @@ struct Worker {
   RankStatus& status() const { return statuses->rank(rendezvous.rank); }
 };
 
-// Nothing when no launcher of this program started this process. Otherwise binds it to that: it dies with its
-// parent, which alone decides what becomes of signals from the terminal. Takes the variable away, so that it
-// is to be called before there are threads. Throws Error(kUsage) or Error(kPeer) when the variable is not a
-// launcher's.
+// Returns nothing if this process was not started by a launcher of this program. Otherwise binds it to its
+// launcher: it dies with its parent, which alone handles the signals from the terminal. Removes the variable
+// from the environment, so call it before there are other threads. Throws Error(kUsage) or Error(kPeer) if
+// the variable is not from a launcher.
 std::optional<Worker> take_worker_place();
 
 }  // namespace tessera::launch

@@ -9,10 +9,10 @@
 namespace tessera::parallel {
 namespace {
 
-// Places whose messages travel as one: what the paper's implementation sends together, too.
+// At most so many consecutive places share one message, as in the paper's implementation.
 constexpr size_t kTogether = 60;
 
-// What a part takes in the memory of a span, in which parts of several dtypes lie.
+// Bytes that a part takes in the memory of a span. Parts are aligned because their dtypes may differ.
 int64_t room_for(const at::Tensor& part) {
   constexpr int64_t kAlignment = 16;
   return (static_cast<int64_t>(part.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
@@ -20,12 +20,13 @@ int64_t room_for(const at::Tensor& part) {
 
 }  // namespace
 
-// Places [first, first + count), of which what goes to a rank, and what comes from it, lies in one piece.
+// Places [first, first + count). All that goes to one rank is one contiguous tensor, and so is all that comes
+// from it.
 struct DisplacedExchange::Span {
   size_t first, count;
   Travel travel;
   std::vector<at::Tensor> sends = {}, receives = {};  // by rank
-  size_t posted = 0;                                  // places, in this step
+  size_t posted = 0;                                  // places posted in this step
   comm::Pending under_way = {};
 };
 
@@ -63,7 +64,7 @@ void DisplacedExchange::exchange(Place& place) {
 void DisplacedExchange::post(Place& place) {
   const bool is_last = step_ + 1 == steps_;
   if (displacement_.mode == DisplacedMode::kNoSync || is_last) return;
-  place.has_come = true;  // by the next visit
+  place.has_come = true;  // holds from the next visit on
   unsent_.push_back(place.index);
 }
 
@@ -73,7 +74,7 @@ void DisplacedExchange::drain() {
   for (Span& span : spans_) span.under_way.wait();
 }
 
-// What has been posted goes out once the work that reads it is done.
+// Sends what post() recorded. It waited until now because the caller was still reading `receives`.
 void DisplacedExchange::flush() {
   for (const size_t index : std::exchange(unsent_, {})) {
     if (spans_.empty()) {
@@ -88,7 +89,7 @@ void DisplacedExchange::flush() {
   }
 }
 
-// The first step has shown all places: those that follow each other move together from now on.
+// The first step has shown all places. From now on consecutive kTogether places share messages.
 void DisplacedExchange::make_spans() {
   flush();
   for (comm::Pending& pending : std::exchange(of_first_step_, {})) pending.wait();

@@ -1,6 +1,7 @@
-// Displaced patch parallelism (DistriFusion, arXiv:2402.19481): ranks that share the rows of a picture work
-// with what the others had at the same place of the network one denoising step ago, which travels behind the
-// work of that step. It knows tensors and the order of places alone, not what they stand for.
+// Displaced patch parallelism (DistriFusion, arXiv:2402.19481): ranks share the rows of an image. At each
+// place of the network where they need each other's data, they use what the others had there one denoising
+// step ago; it travels while that step is computed. This file knows only tensors and the order of the places,
+// not what the tensors stand for.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,28 +16,28 @@
 
 namespace tessera::parallel {
 
-// How what is exchanged at a place travels in steps that are not synchronous.
+// How the data of a place travels in steps that are not synchronous.
 enum class Travel {
-  kFresh,     // as in those that are
-  kTogether,  // for the next step, with that of other places
-  kAlone      // for the next step, in messages of its own
+  kFresh,     // synchronously, for this step
+  kTogether,  // for the next step, in one message with other places
+  kAlone      // for the next step, in its own messages
 };
 
-// One for a run. A step visits the same places in the same order on all ranks of the group; a place is known
-// by its turn. Its memory is allocated at the first visit and stays.
+// The exchanges of one run. Every step visits the same places in the same order on all ranks of the group, so
+// a place is identified by its turn. Its memory is allocated at the first visit and stays.
 class DisplacedExchange {
  public:
-  // To and from each rank: contiguous tensors, on both sides of one size and dtype; empty where nothing goes,
-  // as to this rank itself.
+  // Contiguous tensors to and from each rank, by rank; both sides agree on their sizes and dtypes. A tensor
+  // is empty where nothing is exchanged, such as with this rank itself.
   struct Transfers {
     std::vector<at::Tensor> sends = {}, receives = {};
     Travel travel = Travel::kTogether;
-    at::Tensor whole = {};  // kAlone: of which they may be parts
+    at::Tensor whole = {};  // kAlone: `receives` may be views of it
   };
   struct Place {
     Transfers parts;
-    at::Tensor kept = {};   // whatever the caller keeps here from step to step
-    bool has_come = false;  // whether `receives` holds what others had, now or in a step before
+    at::Tensor kept = {};   // the caller may keep anything here from step to step
+    bool has_come = false;  // `receives` holds data of the others, of this step or of one before
     size_t index = 0;
   };
 
@@ -49,17 +50,19 @@ class DisplacedExchange {
   // Whether ranks wait for each other in this step.
   bool is_synchronous() const;
 
-  // A step of `steps`. All ranks of the group must call this, and the functions below, alike.
+  // Begins step `step` of `steps`. All ranks of the group must call this, and the functions below, in the
+  // same order.
   void begin(int64_t step, int64_t steps);
-  // The next place of the step; make() is called at the first visit. What was posted for it has arrived, and
-  // `sends` may be written.
+  // Returns the next place of the step; `make` is called at its first visit. What was posted for the place in
+  // the last step has arrived, and `sends` may be written.
   Place& next(const std::function<Transfers()>& make);
-  // After `sends` have been written: returns when `receives` holds the same step's.
+  // Call this after writing `sends`. Returns when `receives` holds the others' data of this step.
   void exchange(Place& place);
-  // The same for the next visit: `receives` may be read until the next place is asked for, and `sends` is not
-  // to be written until the next visit. Does nothing where nothing travels any more (no_sync, the last step).
+  // Sends the data for the next visit. `receives` may be read until next() is called again; `sends` must not
+  // be written until the next visit of this place. Does nothing when no later visit needs data (no_sync, the
+  // last step).
   void post(Place& place);
-  // Where a run ends early: takes in what is under way.
+  // Receives what is under way when a run ends early.
   void drain();
 
  private:
@@ -73,10 +76,10 @@ class DisplacedExchange {
   Displacement displacement_;
   int64_t step_ = -1, steps_ = 0;
   std::deque<Place> places_;
-  std::deque<Span> spans_;       // none before the second step
+  std::deque<Span> spans_;       // empty in the first step
   std::vector<size_t> span_of_;  // by place
   size_t next_ = 0;
-  std::vector<size_t> unsent_;  // places whose parts are read until the next one is asked for
+  std::vector<size_t> unsent_;  // posted places, whose `receives` may be read until next() is called
   std::vector<comm::Pending> of_first_step_;
 };
 

@@ -1,4 +1,4 @@
-// How old what ranks see of each other may be in displaced patch parallelism (DistriFusion,
+// How stale the data may be that ranks see of each other in displaced patch parallelism (DistriFusion,
 // arXiv:2402.19481).
 #pragma once
 
@@ -9,23 +9,24 @@
 
 namespace tessera::parallel {
 
-// What is old in a step after the synchronous first ones, beside border rows, keys and values.
+// What is stale in the steps after the synchronous ones. In all modes but kFullSync, halo rows, keys and
+// values are.
 enum class DisplacedMode {
   kFullSync,          // nothing: every step is synchronous
-  kSyncGn,            // moments of norms are fresh
-  kCorrectedAsyncGn,  // they are old, moved by as much as the own part's have moved
-  kStaleGn,           // they are old but for the own part's share
-  kSeparateGn,        // they are the own part's
-  kNoSync,            // likewise, and the rest stays as the last synchronous step left it
+  kSyncGn,            // the moments of group norms are fresh
+  kCorrectedAsyncGn,  // moments are stale, corrected by the change of this rank's own moments
+  kStaleGn,           // moments are stale, except for this rank's own share
+  kSeparateGn,        // each rank uses only its own moments
+  kNoSync,            // like kSeparateGn; all else stays as of the last synchronous step
 };
 
-// With their names, in that order.
+// All modes with their names, in the order above.
 std::vector<std::pair<std::string, DisplacedMode>> displaced_modes();
 std::string mode_name(DisplacedMode mode);
 
 struct Displacement {
   DisplacedMode mode = DisplacedMode::kCorrectedAsyncGn;
-  int64_t warmup_steps = 4;  // synchronous ones, the first of a run
+  int64_t warmup_steps = 4;  // the first steps of a run, which are synchronous
 };
 
 }  // namespace tessera::parallel

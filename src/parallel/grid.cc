@@ -9,7 +9,7 @@
 namespace tessera::parallel {
 namespace {
 
-// `part` of `whole`, in units that all but the last fill.
+// The part `index` of `parts` of `whole`, split in units of `unit` lines; the last unit may be short.
 Range in_units(const Range& whole, int64_t index, int64_t parts, int64_t unit) {
   const Range units = split_evenly((whole.length + unit - 1) / unit, index, parts);
   const int64_t begin = std::min(units.begin * unit, whole.length);
@@ -59,7 +59,7 @@ Grid Cut::held(Range run, int64_t rank) const {
 
 std::vector<Range> Cut::tokens(Range run, int64_t rank) const {
   const int64_t line = axis == GridAxis::kRows ? grid.columns : grid.rows * grid.columns;
-  const int64_t outer = axis == GridAxis::kRows ? grid.frames : 1;  // times that the lines recur
+  const int64_t outer = axis == GridAxis::kRows ? grid.frames : 1;  // how often the lines recur
   std::vector<Range> all;
   for (int64_t i = 0; i < outer; ++i) {
     for (const Range& lines : parts(run, rank))

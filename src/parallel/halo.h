@@ -1,4 +1,4 @@
-// Which rows of a picture that lies on several ranks a layer reads beyond those that a rank holds.
+// Computes which rows of an image that is split over ranks a layer reads beyond a rank's local rows.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +8,28 @@
 
 namespace tessera::parallel {
 
-// How a convolution goes over rows: output row o reads input rows o * stride - padding and the kernel - 1
-// after it.
+// The geometry of a convolution along rows: output row o reads the `kernel` input rows from o * stride -
+// padding on.
 struct RowWindow {
   int64_t kernel = 1, stride = 1, padding = 0;
 
-  // The input rows that some output rows read, also where they lie outside of the picture.
+  // The input rows that these output rows read, including rows outside of the image.
   Range inputs(const Range& outputs) const {
     return {outputs.begin * stride - padding,
             outputs.length == 0 ? 0 : (outputs.length - 1) * stride + kernel};
   }
 };
 
-// Of the ranks that hold the input rows `inputs` and compute the output rows `outputs`, by rank, one after
-// the other from the top. A rank may hold none, and a window may reach further than the neighbour's rows.
+// Rank r holds the input rows inputs[r] and computes the output rows outputs[r]; ranges go from the top to
+// the bottom in the order of the ranks. A rank may hold no rows, and a window may reach beyond the
+// neighbour's rows.
 class HaloPlan {
  public:
   HaloPlan(std::vector<Range> inputs, const std::vector<Range>& outputs, const RowWindow& window);
 
-  // The rows of the picture that `from` holds and `to` reads, if any.
+  // The rows of the image that `from` holds and `to` reads; may be empty.
   Range rows(int64_t from, int64_t to) const;
-  // How many rows `rank` reads before and after its own, those outside of the picture included.
+  // How many rows `rank` reads above and below its local rows, including rows outside of the image.
   int64_t above(int64_t rank) const;
   int64_t below(int64_t rank) const;
 

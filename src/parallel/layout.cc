@@ -12,8 +12,8 @@ namespace tessera::parallel {
 namespace {
 
 constexpr int64_t kDefaultWarmupSteps = 1, kDefaultDisplacedWarmupSteps = 4;
-// Of the coarsest scale, on a rank: with fewer rows what old moments are corrected by is too far from the
-// whole, and pictures turn black (mit-han-lab/distrifuser, issue 7: 8 and 12 rows on 4 ranks).
+// In rows per rank at the coarsest scale. With fewer rows, the correction of stale moments is too far off,
+// and images turn black (mit-han-lab/distrifuser, issue 7: 8 and 12 rows on 4 ranks).
 constexpr int64_t kFewRows = 4;
 
 int64_t cfg_degree(const ParallelOptions& options) {
@@ -27,14 +27,14 @@ GridAxis axis_of(const ParallelOptions& options, const Workload& workload) {
   return workload.token_rows >= std::min(needed, workload.token_frames) ? GridAxis::kRows : GridAxis::kFrames;
 }
 
-// What can be dealt out of them: units of rows, or frames.
+// How many units can be dealt out along that axis: units of rows, or frames.
 int64_t lines_of(const ParallelOptions& options, const Workload& workload) {
   return axis_of(options, workload) == GridAxis::kRows
              ? (workload.token_rows + workload.row_unit - 1) / workload.row_unit
              : workload.token_frames;
 }
 
-// Rules that tie degrees to the model and the request. All degrees are at least 1.
+// The rules that tie degrees to the model and the request. All degrees are at least 1.
 std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const Workload& workload) {
   std::vector<std::string> broken;
   const auto require = [&](bool kept, const std::string& rule) {
@@ -50,11 +50,10 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
                                                  given("data_parallel_degree", data), workload.pictures));
   require(!options.use_cfg_parallel || workload.guided,
           fmt::format("{} needs a guidance scale above 1", field("use_cfg_parallel")));
-  require(
-      workload.has_streams || stages == 1,
-      fmt::format(
-          "{}: PipeFusion does not exist for this model, a U-Net, whose blocks take from each other's middle",
-          given("pipefusion_parallel_degree", stages)));
+  require(workload.has_streams || stages == 1,
+          fmt::format("{}: PipeFusion does not support this model, a U-Net, because its blocks read each "
+                      "other's inner outputs",
+                      given("pipefusion_parallel_degree", stages)));
   require(!workload.has_streams || stages <= workload.blocks,
           fmt::format("{} needs a block for each stage, the model has {}",
                       given("pipefusion_parallel_degree", stages), workload.blocks));
@@ -78,7 +77,7 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
   return broken;
 }
 
-// Of valid degrees those nearest to a wish, in factors of two.
+// Finds the valid degrees nearest to a wish; distance is counted in factors of two.
 class Nearest {
  public:
   Nearest(const ParallelOptions& wish, const Workload& workload) : wish_(wish), workload_(workload) {}
@@ -111,8 +110,8 @@ class Nearest {
   std::optional<ParallelOptions> best_;
 };
 
-// What no valid degree exceeds that may stand for those of a wish: what gives another picture is only there
-// where it was wished for.
+// An upper bound of a degree in valid settings. Methods that change the image (PipeFusion, displaced patches)
+// are only suggested when the wish has them.
 int64_t most_of(const Degree& degree, const ParallelOptions& wish, const Workload& workload) {
   using O = ParallelOptions;
   const int64_t lines = std::max(workload.token_rows, workload.token_frames);
@@ -124,7 +123,7 @@ int64_t most_of(const Degree& degree, const ParallelOptions& wish, const Workloa
   return degree.value == &O::pipefusion_parallel_degree ? workload.blocks : lines;
 }
 
-// The nearest of `world_size` ranks.
+// The nearest valid degrees for exactly `world_size` ranks.
 std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, const Workload& workload,
                                                int64_t world_size) {
   Nearest nearest(wish, workload);
@@ -151,7 +150,7 @@ std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, cons
   return nearest.best();
 }
 
-// The nearest of the wish's own methods, none with a higher degree.
+// The nearest valid degrees with the methods of the wish, where no degree is higher than wished.
 std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const Workload& workload) {
   Nearest nearest(wish, workload);
   const auto visit = [&](const ParallelOptions& most) {
@@ -178,8 +177,8 @@ std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const 
   return nearest.best();
 }
 
-// Degrees that are valid: of the wish's methods, unless the number of ranks is fixed, and of the largest
-// world of at most `world_size` ranks that has any.
+// Suggests valid degrees: those with the methods of the wish, unless the number of ranks is fixed, and those
+// of the largest world of at most `world_size` ranks that has any.
 std::string advise(const ParallelOptions& wish, const Workload& workload, int64_t world_size, bool is_fixed) {
   constexpr int64_t kLargestSearched = 4096;
   std::vector<std::string> found;
@@ -200,10 +199,10 @@ std::string advise(const ParallelOptions& wish, const Workload& workload, int64_
   return fmt::format("nearest valid: {}", fmt::join(found, ", or "));
 }
 
-// Blocks of each stage, so that the stage with the most work has as little as can be: one block after another
-// goes to where the least is.
+// The number of blocks of each stage, with as little work as possible on the busiest stage: after an equal
+// share, each block goes to the stage with the least work.
 std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages) {
-  // What each has in any case.
+  // The blocks that every stage gets in any case.
   const auto ends = static_cast<int64_t>(std::ceil(std::max(workload.embedding, workload.head)));
   const int64_t common = std::max<int64_t>(workload.blocks / stages - ends, 1);
   std::vector<int64_t> blocks(static_cast<size_t>(stages), common);
@@ -223,14 +222,14 @@ int64_t most_patches(const ParallelOptions& options, const Workload& workload) {
   return std::max<int64_t>(1, lines_of(options, workload) / (options.ring_degree * options.ulysses_degree));
 }
 
-// Rules of PipeFusion's own fields, each with its nearest valid value.
+// The rules of PipeFusion's own fields. A broken rule names a valid value.
 std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, const Workload& workload) {
   std::vector<std::string> broken;
   const int64_t stages = options.pipefusion_parallel_degree;
   if (stages == 1) {
     const auto need = [&](bool given, const char* name) {
       if (given)
-        broken.push_back(fmt::format("{} is of PipeFusion: it needs {} 2 or more", field(name),
+        broken.push_back(fmt::format("{} applies to PipeFusion only: it needs {} 2 or more", field(name),
                                      field("pipefusion_parallel_degree")));
     };
     need(options.num_pipeline_patch.has_value(), "num_pipeline_patch");
@@ -251,21 +250,21 @@ std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, cons
   if (!layers.empty() &&
       (static_cast<int64_t>(layers.size()) != stages || sum != workload.blocks || !all_positive)) {
     broken.push_back(
-        fmt::format("{} {} must be {} numbers from 1 on with the sum {}, such as {}",
+        fmt::format("{} {} must be {} positive numbers with the sum {}, such as {}",
                     field("attn_layer_num_for_pp"), fmt::join(layers, " "), stages, workload.blocks,
                     fmt::join(balanced_stages(workload, std::min(stages, workload.blocks)), " ")));
   }
   return broken;
 }
 
-// Rules of the options that say how ranks work, beside the degrees. `ranks`: of the run.
+// The rules of the other options. `ranks` is the number of ranks of the run.
 std::vector<std::string> broken_by_modes(const ParallelOptions& options, int64_t ranks) {
   std::vector<std::string> broken;
   const bool is_displaced = options.displaced_patch_degree > 1;
   if (options.warmup_steps && !is_displaced && options.pipefusion_parallel_degree == 1) {
-    broken.push_back(fmt::format("{} is of PipeFusion and of displaced patches: it needs {} or {} 2 or more",
-                                 field("warmup_steps"), field("pipefusion_parallel_degree"),
-                                 field("displaced_patch_degree")));
+    broken.push_back(fmt::format(
+        "{} applies to PipeFusion and displaced patches only: it needs {} or {} 2 or more",
+        field("warmup_steps"), field("pipefusion_parallel_degree"), field("displaced_patch_degree")));
   }
   if (options.displaced_mode && !is_displaced)
     broken.push_back(
@@ -280,7 +279,7 @@ std::vector<std::string> broken_by_modes(const ParallelOptions& options, int64_t
     broken.push_back(field("simulate_ranks") + " needs the degrees of the ranks to simulate");
   const auto several = [&](const char* name, const std::optional<bool>& wish) {
     if (wish && ranks == 1)
-      broken.push_back(fmt::format("{} is of runs with several ranks", field(name, *wish)));
+      broken.push_back(fmt::format("{} applies to runs with several ranks only", field(name, *wish)));
   };
   several("text_encoder_parallel", options.text_encoder_parallel);
   several("vae_parallel", options.vae_parallel);
@@ -353,7 +352,7 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
     layout.warmup_steps = std::min(options.warmup_steps.value_or(kDefaultWarmupSteps), workload.steps);
   }
   if (options.displaced_patch_degree > 1) {
-    // Of a transformer nothing but attention sees the rows of others.
+    // In a transformer, only attention sees the rows of other ranks.
     const bool has_few_rows =
         workload.has_group_norms && lines_of(options, workload) / options.displaced_patch_degree < kFewRows;
     layout.displaced_mode_was_changed = has_few_rows && !options.displaced_mode;

@@ -1,5 +1,4 @@
-// The mesh of ranks: each parallel method is an axis, and the ranks that differ in that axis alone form a
-// group.
+// The mesh of ranks. Each parallel method is an axis; the ranks that differ only on that axis form a group.
 #pragma once
 
 #include <array>
@@ -10,17 +9,17 @@
 
 namespace tessera::parallel {
 
-// Fastest first: neighbours on an axis further up have nearer numbers, hence the faster links. Tensor
-// parallelism in two dimensions has two axes; in one dimension the second has size 1.
+// The fastest axis comes first, so its neighbours have adjacent rank numbers and hence the fastest links. 2-d
+// tensor parallelism uses two axes; in 1-d the second one has size 1.
 enum class Axis { kTensorInner, kTensorOuter, kUlysses, kRing, kDisplaced, kPipeline, kCfg, kData };
 inline constexpr int64_t kAxes = 8;
 inline constexpr std::array<Axis, kAxes> kAllAxes = {Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses,
                                                      Axis::kRing,        Axis::kDisplaced,   Axis::kPipeline,
                                                      Axis::kCfg,         Axis::kData};
-// What layers that split weights, and layers that split tokens, see as one axis.
+// The axes that layers which split weights, and layers which split tokens, see as one.
 inline constexpr std::array<Axis, 2> kTensorAxes = {Axis::kTensorInner, Axis::kTensorOuter};
 inline constexpr std::array<Axis, 3> kSequenceAxes = {Axis::kUlysses, Axis::kRing, Axis::kDisplaced};
-// The ranks that paint the same pictures together.
+// The axes over which ranks work on the same images.
 inline constexpr std::array<Axis, 7> kReplicaAxes = {Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses,
                                                      Axis::kRing,        Axis::kDisplaced,   Axis::kPipeline,
                                                      Axis::kCfg};
@@ -41,19 +40,19 @@ class PerAxis {
 
 class Mesh {
  public:
-  // sizes: all at least 1.
+  // All sizes must be at least 1 (checked).
   explicit Mesh(const PerAxis& sizes);
 
   int64_t world_size() const { return world_size_; }
   const PerAxis& sizes() const { return sizes_; }
-  int64_t size(std::span<const Axis> axes) const;  // product
+  int64_t size(std::span<const Axis> axes) const;  // the product of their sizes
 
   PerAxis coordinates(int64_t rank) const;
   int64_t rank_at(const PerAxis& coordinates) const;
 
-  // The ranks that share all coordinates with `rank` but those of `axes`, ascending.
+  // The ranks that share all coordinates with `rank` except those on `axes`, in ascending order.
   std::vector<int64_t> group(int64_t rank, std::span<const Axis> axes) const;
-  // All groups of `axes`, by their first rank; together they hold each rank once.
+  // All groups of `axes`, ordered by their first rank; together they contain each rank once.
   std::vector<std::vector<int64_t>> groups(std::span<const Axis> axes) const;
 
  private:

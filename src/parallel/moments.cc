@@ -40,7 +40,7 @@ at::Tensor displaced_moments(const at::Tensor& whole_before, const at::Tensor& o
   const at::Tensor mean = mean_of(whole_before) + share * (mean_of(own) - mean_of(own_before));
   const at::Tensor square = square_of(whole_before) + share * (square_of(own) - square_of(own_before));
   const at::Tensor variance = square - mean.square();
-  if (variance.is_meta()) return at::stack({mean, variance}, -1);  // for which ATen has no `where`
+  if (variance.is_meta()) return at::stack({mean, variance}, -1);  // ATen has no `where` for meta tensors
   return at::stack({mean, at::where(variance < 0, variance_of(own), variance)}, -1);
 }
 

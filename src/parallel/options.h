@@ -1,4 +1,4 @@
-// How a run is to be spread over ranks, as users say it.
+// How users want a run to be spread over ranks.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace tessera::parallel {
 
 enum class SplitScheme { k1d, k2d };
 
-// The wish, in xDiT's names. What is left out is chosen by resolve_layout().
+// The wish, with xDiT's names. resolve_layout() chooses what is left out.
 struct ParallelOptions {
   std::optional<int64_t> nproc;
   int64_t data_parallel_degree = 1;
@@ -26,29 +26,29 @@ struct ParallelOptions {
   std::optional<SplitScheme> split_scheme;
   std::optional<int64_t> num_pipeline_patch;
   std::optional<DisplacedMode> displaced_mode;
-  std::optional<int64_t> warmup_steps;         // of PipeFusion, of displaced patches
+  std::optional<int64_t> warmup_steps;         // of PipeFusion or of displaced patches
   std::vector<int64_t> attn_layer_num_for_pp;  // blocks of each stage; empty: balanced
   std::optional<bool> text_encoder_parallel;
   std::optional<bool> vae_parallel;
-  bool simulate_ranks = false;  // one rank does what all would, one after the other
+  bool simulate_ranks = false;  // one rank computes what all ranks would, one after the other
 
-  int64_t degrees() const;  // product
+  int64_t degrees() const;  // the product
 };
 
-// The group of fields that shape a mesh; the others say how a run on it goes.
+// The help's group of the fields that shape a mesh, and that of the fields that say how a run on it works.
 inline constexpr const char* kDegreeGroup = "Parallel";
 inline constexpr const char* kRunGroup = "Parallel runs";
 
 const Fields<ParallelOptions>& parallel_fields();
 
-// Those that are any number of ranks. Guidance has two at most: `use_cfg_parallel`.
+// The degrees that may be any number of ranks. Guidance has at most two: `use_cfg_parallel`.
 struct Degree {
   const char* name;
   int64_t ParallelOptions::*value;
   const char* help;
 };
 inline constexpr Degree kDegrees[] = {
-    {"data_parallel_degree", &ParallelOptions::data_parallel_degree, "Replicas that share the pictures [1]"},
+    {"data_parallel_degree", &ParallelOptions::data_parallel_degree, "Replicas that share the images [1]"},
     {"pipefusion_parallel_degree", &ParallelOptions::pipefusion_parallel_degree,
      "PipeFusion: stages of the blocks [1]"},
     {"ring_degree", &ParallelOptions::ring_degree, "Ring Attention: ranks that share rows [1]"},
@@ -58,7 +58,7 @@ inline constexpr Degree kDegrees[] = {
     {"tensor_parallel_degree", &ParallelOptions::tensor_parallel_degree,
      "Ranks that share the weights of a layer [1]"}};
 
-// The fields that give these degrees, for messages, without those of degree 1: "ulysses_degree 2
+// The fields that give these degrees, for messages; degrees of 1 are left out: "ulysses_degree 2
 // use_cfg_parallel".
 std::string degrees_text(const ParallelOptions& options);
 

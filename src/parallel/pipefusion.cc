@@ -7,7 +7,7 @@
 namespace tessera::parallel {
 namespace {
 
-// A run of patches at a step; runs follow each other in one order on all ranks.
+// Consecutive patches of a step. All ranks process these runs in the same order.
 struct PatchRun {
   int64_t step;
   Range patches;
@@ -36,7 +36,8 @@ class Pipeline {
   }
 
  private:
-  // Tensors of a run on their way, in or out; those that go out stay untouched until they are through.
+  // The tensors of a run that are being sent or received. Sent tensors must not change until they have
+  // arrived.
   struct Moving {
     void wait() {
       for (comm::Pending& one : pending) one.wait();
@@ -75,7 +76,7 @@ class Pipeline {
     }
   }
 
-  // What the stage before gives for the run after this one.
+  // Posts the receive of what the stage before gives for the next run.
   void receive_next_hidden(const PatchRun& run) {
     PatchRun next{run.step, {run.patches.end(), run.patches.length}};
     if (next.patches.begin == schedule_.patches) {
@@ -99,7 +100,7 @@ class Pipeline {
     latents_.push_back(arriving(run, {stage_.empty_latents(run.patches)}, group_.size - 1));
   }
 
-  // Until the latents of `step` are here up to patch `end`.
+  // Waits until the latents of `step` have arrived up to patch `end`.
   void wait_for_latents(int64_t step, int64_t end) {
     while (!latents_.empty()) {
       Moving& first = latents_.front();
@@ -113,7 +114,8 @@ class Pipeline {
   }
 
   void send_on(const PatchRun& run, Tensors tensors, int64_t to) {
-    // What was sent for these patches one step ago has been used, else this run could not be here: no wait.
+    // What was sent for these patches one step ago has been used, or this run could not have arrived. So this
+    // does not block.
     while (!sent_.empty() && (sent_.front().run.step + 1 < run.step ||
                               (sent_.front().run.step + 1 == run.step &&
                                sent_.front().run.patches.end() <= run.patches.end()))) {
@@ -127,8 +129,9 @@ class Pipeline {
     }
   }
 
-  // Before a step that will not be. Each rank but the first waits for what this step begins with: it is sent,
-  // though nobody will read it, so that no message of this run meets those of the next one.
+  // Called before a step that will not happen. Each rank but the first has posted a receive for the first run
+  // of this step; sending it, though nobody reads it, keeps messages of this run apart from those of the next
+  // one.
   void drain(int64_t step) {
     const PatchRun run = first_run(step);
     if (!is_last()) send_on(run, stage_.empty_output(run.patches), group_.rank + 1);

@@ -35,8 +35,8 @@ Ranks::Ranks(comm::World& all, const Layout& made_layout, at::Device device) : l
     }
     return own;
   });
-  // What tensors of a run travel through; the other groups exchange what lies on the host. A rank is in one
-  // group of each axis, so all ranks come from axis to axis together.
+  // These groups carry the tensors of a run; the others exchange data on the host. A rank is in one group of
+  // each axis, so all ranks move from axis to axis together.
   for (const comm::Group* group : {&replica, &tensor_inner, &tensor_outer, &ulysses, &ring, &sequence, &cfg})
     comm::connect(*group, device);
   comm::connect(pipeline, device, comm::Posting::kOneWay);

@@ -1,4 +1,4 @@
-// This rank's place in a layout: the groups of each axis, which layers and schedules take as arguments.
+// This rank's place in a layout: its group on each axis. Layers and schedules take the groups as arguments.
 #pragma once
 
 #include <vector>
@@ -9,25 +9,26 @@
 
 namespace tessera::parallel {
 
-// A default one is a world of one rank.
+// A default-constructed one is a world of one rank.
 struct Ranks {
   Ranks() = default;
-  // All ranks must call this, with the same layout of world.size() ranks, before messages are under way: it
-  // connects them for tensors on `device`. A second one of the same layout has the connections of the first.
+  // All ranks must call this, with the same layout of world.size() ranks, before messages are under way,
+  // because it connects the groups for tensors on `device`. Later calls with the same layout reuse the
+  // connections.
   Ranks(comm::World& world, const Layout& layout, at::Device device = at::kCPU);
-  // The place of `rank` without connections: for those who ask what it would hold and do.
+  // The place of `rank` without connections, to find out what that rank would hold and do.
   Ranks(int64_t rank, const Layout& layout);
 
   Layout layout;
   comm::Group world;                       // all ranks
-  comm::Group replica;                     // those that paint the same pictures together
-  comm::Group tensor_inner, tensor_outer;  // weights of a layer: its outputs, its inputs
+  comm::Group replica;                     // ranks that work on the same images
+  comm::Group tensor_inner, tensor_outer;  // split a layer's weights by outputs, by inputs
   comm::Group tensor;                      // both
   comm::Group ulysses, ring;
-  comm::Group sequence;  // both: rows of the picture
-  comm::Group pipeline;  // stages
-  comm::Group cfg;       // branches of guidance
-  comm::Group data;      // pictures
+  comm::Group sequence;  // both, and displaced patches: split the rows of the image
+  comm::Group pipeline;  // split the blocks into stages
+  comm::Group cfg;       // split the branches of guidance
+  comm::Group data;      // split the images
 
  private:
   template <typename MakeGroup>

@@ -1,5 +1,5 @@
-// The ring of Ring Attention (arXiv:2310.01889): each rank's block travels around, so that every rank sees
-// all blocks and holds two at a time.
+// The ring of Ring Attention (arXiv:2310.01889): each rank's block travels around the ring, so that every
+// rank sees all blocks while holding only two at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,9 @@
 
 namespace tessera::parallel {
 
-// Calls `visit` with every rank's block, the own one first; the next is under way meanwhile. `own` is
-// contiguous and changes between ranks in its first dimension alone: lengths[r] of rank r.
+// Calls `visit` with every rank's block, beginning with the local one, while the next block is under way.
+// `own` is contiguous; its shape may differ between ranks in the first dimension only, which is lengths[r] on
+// rank r.
 void ring_pass(const at::Tensor& own, std::span<const int64_t> lengths, const comm::Group& group,
                const std::function<void(const at::Tensor& block)>& visit);
 

@@ -13,7 +13,7 @@ std::vector<at::Tensor> tokens_to_heads(const std::vector<at::Tensor>& parts, in
   const int64_t batch = parts[0].size(0);
   TESSERA_CHECK(parts[0].size(1) == tokens[static_cast<size_t>(group.rank)], "{} tokens, the cut says {}",
                 parts[0].size(1), tokens[static_cast<size_t>(group.rank)]);
-  int64_t all = 0, unit = 0;  // features of a unit, in all parts
+  int64_t all = 0, unit = 0;  // features per unit, summed over all parts
   for (const int64_t count : tokens) all += count;
   for (const at::Tensor& part : parts) unit += part.size(2) / units;
   const std::vector<Range> ranges = group.parts(units);

@@ -19,12 +19,12 @@ bool has_variant(const std::string& name) {
          name.find(".non_ema.") != std::string::npos;
 }
 
-// `model-00001-of-00002.safetensors`: a shard, which only an index gives a meaning.
+// `model-00001-of-00002.safetensors`: a shard, which is only usable through an index.
 bool is_shard(const std::string& name) {
   return name.find("-of-") != std::string::npos;
 }
 
-// The file with which loading starts. An index wins over a single file, a plain name over a variant.
+// Returns the file with which loading starts. An index wins over a single file, a plain name over a variant.
 std::filesystem::path find_weights(const std::filesystem::path& folder) {
   std::error_code code;
   if (!std::filesystem::is_directory(folder, code)) input_error(folder.string(), "no such folder");
@@ -34,7 +34,7 @@ std::filesystem::path find_weights(const std::filesystem::path& folder) {
     const std::string name = item.path().filename().string();
     const bool single = name.ends_with(kSuffix) && !is_shard(name);
     if (single || name.ends_with(kIndexSuffix)) candidates.push_back(item.path());
-    // Some writers put the variant last in an index: `x.safetensors.index.fp16.json`.
+    // Some writers put the variant last: `x.safetensors.index.fp16.json`.
     if (name.find(".safetensors.index.") != std::string::npos && !name.ends_with(kIndexSuffix)) {
       candidates.push_back(item.path());
     }
@@ -63,7 +63,7 @@ int64_t element_count(at::IntArrayRef shape) {
   return count;
 }
 
-// A view of the mapping, of which `held_bytes` are in use; a copy where the bytes are not aligned.
+// A view of the mapping, of which `held_bytes` are in use; a copy if the bytes are not aligned.
 at::Tensor whole_tensor(const std::shared_ptr<SafetensorsFile>& file, const TensorEntry& entry,
                         int64_t held_bytes) {
   const std::span<const std::byte> bytes = file->bytes(entry);
@@ -74,8 +74,8 @@ at::Tensor whole_tensor(const std::shared_ptr<SafetensorsFile>& file, const Tens
     std::memcpy(copy.mutable_data_ptr(), bytes.data(), bytes.size());
     return copy;
   }
-  // The deleter holds the mapping: it lives as long as any tensor that looks into it. When the last one
-  // goes, because the weight was converted or packed, its pages need not stay in memory.
+  // The deleter keeps the mapping alive as long as any tensor views it. When the last view is gone, because
+  // the weight was converted or packed, its pages need not stay in memory.
   MemoryCounter::add_view(const_cast<std::byte*>(bytes.data()), held_bytes);
   return at::from_blob(
       const_cast<std::byte*>(bytes.data()), entry.shape,

@@ -1,4 +1,4 @@
-// The weights of one component folder of a diffusers checkpoint (`transformer/`, `vae/`, `text_encoder/`):
+// The weights in one component folder of a diffusers checkpoint (`transformer/`, `vae/`, `text_encoder/`):
 // one safetensors file, or shards listed by an index.
 #pragma once
 
@@ -19,44 +19,44 @@ namespace tessera::weights {
 // A tensor of a file, or rows of one, under the name that layers ask for.
 struct NamedTensor {
   TensorEntry entry;           // with the shape that layers ask for
-  bool is_transposed = false;  // against what lies in the file: [entry.shape[1], entry.shape[0]]
+  bool is_transposed = false;  // stored as [entry.shape[1], entry.shape[0]]
 };
 
 class Checkpoint final : public Source {
  public:
-  // Finds the weights in `folder`: `*.safetensors.index.json`, else the one `*.safetensors`, else the same
-  // with a variant (`.fp16.` or `.bf16.`). Plain files win over variants. Throws Error(kInput) when there are
-  // none (also when only `.bin` files are there), a shard is missing, or the index disagrees with the shards.
+  // Finds the weights in `folder`: `*.safetensors.index.json`, else a single `*.safetensors`, else the same
+  // with a variant (`.fp16.`, `.bf16.` or `.non_ema.`). Throws Error(kInput) if there are none (even if there
+  // are `.bin` files), a shard is missing, or the index disagrees with the shards.
   explicit Checkpoint(const std::filesystem::path& folder);
-  // Some tensors of one file, under other names.
+  // Some tensors of one file under other names.
   Checkpoint(std::shared_ptr<SafetensorsFile> file, std::map<std::string, NamedTensor> tensors);
 
-  const std::filesystem::path& folder() const { return folder_; }  // or the one file
+  const std::filesystem::path& folder() const { return folder_; }  // or the path of the single file
   bool has(const std::string& key) const override;
-  const TensorEntry& entry(const std::string& key) const;  // Error(kInput) when absent
+  const TensorEntry& entry(const std::string& key) const;  // Error(kInput) if absent
   std::vector<std::string> keys() const;
 
-  // The tensor, or the part of it that `slices` leave (of different dimensions), in `dtype` on `device`. On
-  // the CPU, without conversion and when the bytes are contiguous and aligned it is a view of the mapping,
-  // which stays alive with the tensor; otherwise a copy of just the part. On the meta device nothing is read:
-  // loading there checks shapes and counts bytes. Marks the key as used. Throws Error(kInput) naming the key
-  // and both shapes when the shape is not `shape` (that of the whole), or when the dtype in the file is no
-  // floating-point type.
+  // Loads the tensor, or the part of it that `slices` (of different dimensions) select, as `dtype` on
+  // `device`. The result is a view of the mapping, which it keeps alive, if it is on the CPU, needs no
+  // conversion, and its bytes are contiguous and aligned; otherwise it is a copy of just the part. On the
+  // meta device nothing is read: loading only checks shapes and counts bytes. Marks the key as used. Throws
+  // Error(kInput) that names the key and both shapes if the whole tensor does not have the shape `shape`, or
+  // if the file's dtype is not a floating-point type.
   at::Tensor load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
                   at::ArrayRef<Slice> slices = {}, at::Device device = at::kCPU) override;
 
-  // The tensor as it lies in the file, on the CPU; for tables of which few rows are used. Counts neither as
-  // read nor as held (MemoryCounter) where it is a view. Else like load().
+  // Loads the whole tensor as stored, on the CPU, for tables of which few rows are used. It does not count in
+  // bytes_used() and bytes_held(), nor, when it is a view, in MemoryCounter. Otherwise the same as load().
   at::Tensor stored(const std::string& key, at::IntArrayRef shape) override;
 
-  // Keys that nothing has loaded so far, sorted.
+  // The keys that have not been loaded so far, sorted.
   std::vector<std::string> unused() const;
 
   // The most common floating-point dtype of the weights, by bytes.
   at::ScalarType dtype() const;
 
-  uint64_t bytes_used() const { return bytes_used_; }  // bytes of the files that load() was asked for
-  uint64_t bytes_held() const { return bytes_held_; }  // the same in the dtypes that it gave, on any device
+  uint64_t bytes_used() const { return bytes_used_; }  // bytes in the files of what load() returned
+  uint64_t bytes_held() const { return bytes_held_; }  // the same in the returned dtypes, on any device
 
  private:
   struct Place {
@@ -65,9 +65,9 @@ class Checkpoint final : public Source {
   };
 
   void add_file(const std::filesystem::path& path);
-  const Place& find(const std::string& key) const;                  // Error(kInput) when absent
-  const Place& use(const std::string& key, at::IntArrayRef shape);  // checked and marked
-  // A view of the mapping where that can be, of which `held_bytes` are in use.
+  const Place& find(const std::string& key) const;                  // Error(kInput) if absent
+  const Place& use(const std::string& key, at::IntArrayRef shape);  // find(), checks and marks as used
+  // A view of the mapping if possible, of which `held_bytes` are in use.
   at::Tensor view(const Place& place, int64_t held_bytes) const;
 
   std::filesystem::path folder_;

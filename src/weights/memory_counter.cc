@@ -6,7 +6,7 @@
 
 namespace tessera::weights {
 
-// libtorch's allocators report to the memory profiler of the thread; this one only adds up.
+// libtorch's allocators report to the memory profiler of the thread; this one only adds up sizes.
 struct MemoryCounter::Listener : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void* /*data*/, int64_t size, size_t /*allocated*/, size_t /*reserved*/,
                          c10::Device /*device*/) override {

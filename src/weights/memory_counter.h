@@ -1,4 +1,4 @@
-// How much memory loaded weights take, whatever layout, dtype or copy the layers made of them.
+// Measures how much memory loaded weights take, whatever layouts, dtypes or copies the layers make of them.
 #pragma once
 
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -8,16 +8,17 @@
 
 namespace tessera::weights {
 
-// Counts in bytes, from its making on, what the tensors of this thread take: what the allocators of libtorch
-// gave and did not get back, on any device, and views of mapped weights that still live (also where their
-// pages have not been touched yet). Tensors from before must not be freed meanwhile. One at a time per
-// thread.
+// Counts the bytes that tensors of this thread take from the construction of this object on: what libtorch's
+// allocators gave out and did not get back, on any device, and live views of mapped weights (even if their
+// pages have not been touched yet). Older tensors must not be freed meanwhile. A thread can have only one at
+// a time.
 class MemoryCounter {
  public:
   MemoryCounter();
   uint64_t bytes() const;
 
-  // Tells the counter of this thread, if there is one, of a view that begins (or, negative, ends).
+  // Reports a new view to the counter of this thread, if there is one; negative `bytes` report its
+  // end.
   static void add_view(void* data, int64_t bytes);
 
  private:

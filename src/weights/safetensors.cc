@@ -47,7 +47,7 @@ at::ScalarType parse_dtype(const Json& value, const std::string& key, const std:
       if (known.name == name) return known.dtype;
     }
   }
-  input_error(where, "'{}': dtype {} is not one that can be read (BOOL, U8-U64, I8-I64, F16, BF16, F32, F64)",
+  input_error(where, "'{}': dtype {} cannot be read; expected BOOL, U8-U64, I8-I64, F16, BF16, F32 or F64",
               key, value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 40));
 }
 
@@ -58,7 +58,7 @@ std::string_view dtype_name(at::ScalarType dtype) {
   TESSERA_CHECK(false, "dtype {} has no name in safetensors", at::toString(dtype));
 }
 
-// A JSON number that is an unsigned integer and fits int64.
+// Reads a JSON number that is an unsigned integer and fits int64.
 bool read_count(const Json& value, uint64_t& count) {
   if (!value.is_number_unsigned()) return false;
   count = value.get<uint64_t>();
@@ -78,7 +78,7 @@ TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data
   const Json& shape = value["shape"];
   if (!shape.is_array() || shape.size() > 16) refuse("shape must be a list of at most 16 sizes");
   uint64_t bytes = c10::elementSize(entry.dtype);
-  uint64_t strides = bytes;  // must be addressable also where another size is 0
+  uint64_t strides = bytes;  // strides must fit even if another size is 0
   for (const Json& item : shape) {
     uint64_t size = 0;
     if (!read_count(item, size)) refuse("shape must hold non-negative integers");
@@ -106,8 +106,7 @@ TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data
   return entry;
 }
 
-// Tensors must cover the data section without overlap and without gap: what lies elsewhere is not ours to
-// read.
+// Tensors must cover the data section without overlaps and gaps, as the format demands.
 void check_layout(const SafetensorsHeader& header, uint64_t data_bytes, const std::string& where) {
   std::vector<std::pair<const std::string*, const TensorEntry*>> order;
   for (const auto& [key, entry] : header.tensors) order.emplace_back(&key, &entry);
@@ -180,7 +179,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   ::close(descriptor);
   if (!regular) input_error(path.string(), "not a regular file");
   if (size_ == 0) input_error(path.string(), "the file is empty");
-  if (address == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // no fault of the file
+  if (address == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // not the file's fault
   if (address == MAP_FAILED) refuse("map");
   mapping_ = static_cast<const std::byte*>(address);
   try {
@@ -200,8 +199,7 @@ std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) cons
 }
 
 void SafetensorsFile::release(const TensorEntry& entry) const noexcept {
-  const auto page =
-      static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));  // at a multiple of which the mapping lies
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));  // the mapping is aligned to pages
   const uint64_t first = (header_.data_offset + entry.begin + page - 1) / page * page;
   const uint64_t last = (header_.data_offset + entry.end) / page * page;
   if (first < last) ::madvise(const_cast<std::byte*>(mapping_) + first, last - first, MADV_DONTNEED);

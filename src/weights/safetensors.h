@@ -14,7 +14,7 @@
 
 namespace tessera::weights {
 
-// Where one tensor lies. `begin` and `end` count bytes from the start of the data section.
+// The position of one tensor. `begin` and `end` count bytes from the start of the data section.
 struct TensorEntry {
   at::ScalarType dtype;
   std::vector<int64_t> shape;
@@ -28,19 +28,19 @@ struct SafetensorsHeader {
   uint64_t data_offset;  // of the data section in the file
 };
 
-// Parses and checks everything that can be checked without the data: the header's length against the file's,
-// JSON, dtypes, shapes (no overflow), that each tensor's bytes match its shape and lie in the file, and that
-// tensors cover the data section with neither overlap nor gap. `file` is the whole file or any prefix of it
-// that holds the header; `file_bytes` is the size of the whole. Throws Error(kInput), with `where` in the
+// Parses a header and checks all that can be checked without the data: the header's length against the
+// file's, JSON, dtypes, shapes (no overflow), that each tensor's bytes match its shape and lie in the file,
+// and that tensors cover the data section without overlaps and gaps. `file` is the whole file or any prefix
+// that contains the header; `file_bytes` is the size of the whole. Throws Error(kInput), with `where` in the
 // message.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes,
                                     const std::string& where);
 
-// A file mapped read-only and shared: two processes that map one file share its pages, and only bytes that
-// are touched are read from disk.
+// A file mapped read-only and shared: processes that map the same file share its pages, and only bytes that
+// are touched are read from the disk.
 class SafetensorsFile {
  public:
-  // Throws Error(kInput) on anything that parse_safetensors refuses.
+  // Throws Error(kInput) for anything that parse_safetensors refuses.
   explicit SafetensorsFile(const std::filesystem::path& path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
@@ -49,10 +49,10 @@ class SafetensorsFile {
   const SafetensorsHeader& header() const { return header_; }
   const std::filesystem::path& path() const { return path_; }
 
-  // The bytes of `entry` as they lie in the mapping. Valid as long as this object lives.
+  // The bytes of `entry` in the mapping, valid as long as this object lives.
   std::span<const std::byte> bytes(const TensorEntry& entry) const;
 
-  // Gives the memory of the pages that lie wholly in `entry` back to the system; they are read again when
+  // Returns the memory of the pages that lie entirely in `entry` to the system; they are read again when
   // touched.
   void release(const TensorEntry& entry) const noexcept;
 
@@ -63,8 +63,8 @@ class SafetensorsFile {
   uint64_t size_ = 0;
 };
 
-// Writes tensors (made contiguous; any device) so that the file appears whole or not at all.
-// Throws Error(kUsage) when the path cannot be written.
+// Writes tensors of any device, made contiguous, by AtomicFile. Throws Error(kUsage) if the path cannot be
+// written.
 void write_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -5,7 +5,7 @@
 namespace tessera::weights {
 namespace {
 
-// A name with a folder in it could point anywhere on the machine.
+// A name that contains a folder could point anywhere on the machine.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;

@@ -8,8 +8,8 @@
 
 namespace tessera::weights {
 
-// Key -> name of the file that holds it, in the folder of the index. Throws Error(kInput) when `weight_map`
-// is missing, or names what is not a file of that folder.
+// Maps each key to the name of the file that contains it, in the folder of the index. Throws Error(kInput) if
+// `weight_map` is missing or names anything but a file of that folder.
 std::map<std::string, std::string> parse_shard_index(const JsonConfig& index);
 
 }  // namespace tessera::weights

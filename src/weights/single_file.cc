@@ -10,9 +10,9 @@ namespace tessera::weights {
 namespace {
 
 using Tensors = std::map<std::string, TensorEntry>;
-using Names = std::vector<std::pair<std::string_view, std::string_view>>;  // of the file, and diffusers'
+using Names = std::vector<std::pair<std::string_view, std::string_view>>;  // the file's name, diffusers' name
 
-// Of what follows a prefix in the names of a file.
+// Renames the tensors of a file by prefix.
 class Renamer {
  public:
   explicit Renamer(const Tensors& tensors) : tensors_(tensors) {}
@@ -23,7 +23,7 @@ class Renamer {
     return place != tensors_.end() && place->first.starts_with(prefix);
   }
 
-  // All tensors `from`* become `to`*; of the rest of a name, the beginning is translated by `inner`.
+  // Renames all tensors `from`* to `to`*; the beginning of the rest of a name is translated by `inner`.
   void move(const std::string& from, const std::string& to, const Names& inner = {}) {
     for (auto place = tensors_.lower_bound(from); place != tensors_.end() && place->first.starts_with(from);
          ++place) {
@@ -37,7 +37,7 @@ class Renamer {
     }
   }
 
-  // One tensor, changed.
+  // Renames one tensor and modifies it by `change`.
   template <typename Change>
   void move_one(const std::string& from, const std::string& to, const Change& change) {
     const auto place = tensors_.find(from);
@@ -95,7 +95,7 @@ void rename_unet(Renamer& names) {
   }
 }
 
-// A 1x1 convolution that diffusers has as a linear layer.
+// Removes the kernel dimensions of a 1x1 convolution that is a linear layer in diffusers.
 void without_kernel(NamedTensor& named) {
   std::vector<int64_t>& shape = named.entry.shape;
   while (shape.size() > 2 && shape.back() == 1) shape.pop_back();
@@ -122,7 +122,7 @@ void rename_vae_half(Renamer& names, const std::string& half, bool is_decoder) {
   while (names.has_prefix(fmt::format("{}{}.", blocks, count))) ++count;
   for (int64_t i = 0; i < count; ++i) {
     const std::string block = fmt::format("{}{}.", blocks, i);
-    // The decoder's are numbered from the finest on.
+    // The file numbers the decoder's blocks from the finest one on.
     const std::string target = is_decoder ? fmt::format("{}up_blocks.{}.", to, count - 1 - i)
                                           : fmt::format("{}down_blocks.{}.", to, i);
     for (int64_t j = 0; names.has_prefix(fmt::format("{}block.{}.", block, j)); ++j)
@@ -139,11 +139,10 @@ void rename_vae(Renamer& names) {
     names.move(std::string("first_stage_model.") + same, same);
 }
 
-// Rows [part * n / 3, (part + 1) * n / 3) of a tensor.
+// Selects rows [part * n / 3, (part + 1) * n / 3) of a tensor.
 auto third(int64_t part) {
   return [part](NamedTensor& named) {
-    if (named.entry.shape.empty() || named.entry.shape[0] % 3 != 0)
-      return;  // of no use: its shape is refused
+    if (named.entry.shape.empty() || named.entry.shape[0] % 3 != 0) return;  // its shape will be refused
     const uint64_t bytes = (named.entry.end - named.entry.begin) / 3;
     named.entry.shape[0] /= 3;
     named.entry.begin += static_cast<uint64_t>(part) * bytes;
@@ -151,7 +150,7 @@ auto third(int64_t part) {
   };
 }
 
-// The encoder of open_clip, whose queries, keys and values are one tensor.
+// The text encoder of open_clip, whose queries, keys and values are one tensor.
 void rename_open_clip(Renamer& names, const std::string& root) {
   const std::string to = "text_model.";
   names.move(root + "token_embedding.", to + "embeddings.token_embedding.");

@@ -104,7 +104,7 @@ def rules_of_degrees(box):
             (["--pipefusion-parallel-degree", "2", "--attn-layer-num-for-pp", "one"], "expected an integer"),
             (["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "1000"], "must be from 1 to"),
             (["--pipefusion-parallel-degree", "2", "--warmup-steps", "-1"], "must be 0 or more"),
-            (["--num-pipeline-patch", "2"], "--num-pipeline-patch is of PipeFusion"),
+            (["--num-pipeline-patch", "2"], "--num-pipeline-patch applies to PipeFusion only"),
             (["--split-scheme", "2d"], "--split-scheme needs --tensor-parallel-degree"),
             (["--split-scheme", "3d"], "expected 1d or 2d"),
             (["--timeout", "3"], "[--timeout] is of runs with several ranks"),
@@ -115,8 +115,8 @@ def rules_of_degrees(box):
             (["--nproc", "2", "--use-cfg-parallel", "--no-shared-memory", "--interface", "wire"], "no network interface 'wire'; it has "),
             (["--simulate-ranks"], "--simulate-ranks needs the degrees"),
             (["--simulate-ranks", "--use-cfg-parallel", "--nproc", "2"], "is for one rank, but there are 2"),
-            (["--text-encoder-parallel"], "--text-encoder-parallel is of runs with several ranks"),
-            (["--no-text-encoder-parallel"], "--no-text-encoder-parallel is of runs with several ranks"),
+            (["--text-encoder-parallel"], "--text-encoder-parallel applies to runs with several ranks only"),
+            (["--no-text-encoder-parallel"], "--no-text-encoder-parallel applies to runs with several ranks only"),
             (["--nprocs", "2"], "did you mean --nproc?")]:
         outcome = box.refuse(2, needles[0], "generate", "a cat", "--model", MODEL, *SMALL, *words)
         assert all(needle in outcome.err for needle in needles), (needles, outcome)
@@ -218,7 +218,7 @@ def a_stopped_rank_ends_the_run(box):
         os.kill(run.ranks[victim], signal.SIGSTOP)
         code, out, lines = run.finish()
         assert code == 4 and out == "", (code, out, lines)
-        assert len(lines) == 1 and f"[rank {victim}] stands still" in lines[0] and " at step " in lines[0], lines
+        assert len(lines) == 1 and f"[rank {victim}] was stopped" in lines[0] and " at step " in lines[0], lines
         assert "(cfg)" in lines[0], lines
         assert box.files() == []
 
@@ -395,7 +395,7 @@ def a_rank_that_never_comes(box):
     for rank, (code, out, err) in enumerate(finish_ranks(alone)):
         assert code == 4 and out == "" and err.count("\n") == 1, (code, out, err)
         assert f"rank {rank} of 2 could not join: " in err, err
-        assert rank == 1 or err.endswith("could not join: rank 1 did not come within 1 s, while joining\n"), err
+        assert rank == 1 or err.endswith("could not join: rank 1 did not arrive within 1 s, while joining\n"), err
 
 
 @test
@@ -431,7 +431,7 @@ def ranks_that_differ_are_named(box):
     def append(path, text):
         path.write_text(path.read_text() + text)
 
-    assert "rank 1 has another vae/config.json: " in refused(lambda model: append(model / "vae" / "config.json", "\n"))
+    assert "rank 1 has a different vae/config.json: " in refused(lambda model: append(model / "vae" / "config.json", "\n"))
     assert "rank 1 has vae/extra.safetensors, which" in refused(lambda model: (model / "vae" / "extra.safetensors").write_text("x"))
     assert "refuses: [" in refused(lambda model: (model / "transformer" / "config.json").unlink())
 

@@ -151,8 +151,8 @@ def options_that_sdxl_refuses(box):
             (["--displaced-patch-degree", "3"], "there are 2"),
             (["--displaced-patch-degree", "2", "--ulysses-degree", "2"], "cannot be combined"),
             (["--warmup-steps", "2"], "--warmup-steps"),
-            (["--pipefusion-parallel-degree", "2"], "PipeFusion does not exist"),
-            (["--vae-parallel"], "--vae-parallel is of runs with several ranks"),
+            (["--pipefusion-parallel-degree", "2"], "PipeFusion does not support"),
+            (["--vae-parallel"], "--vae-parallel applies to runs with several ranks only"),
             (["--height", "36"], "--height")]:
         outcome = box.refuse(2, needles[0], "generate", "a cat", *FOLDER, *SMALL, *words)
         assert all(needle in outcome.err for needle in needles), (needles, outcome)

@@ -80,7 +80,7 @@ TEST(Fields, TakeTheOnlyElementOfAListAndNullForWhatIsLeftOut) {
 
 TEST(Fields, RefuseWhatIsWrong) {
   const std::pair<const char*, const char*> rows[] = {
-      {R"({"heigth": 3})", "[heigth] is no field that is known; known are flag, use_on, count, "},
+      {R"({"heigth": 3})", "[heigth] is not a known field; known fields are flag, use_on, count, "},
       {R"({"flag": 1})", "[flag] expected true or false, got 1"},
       {R"({"flag": null})", "[flag] expected true or false, got null"},
       {R"({"count": 1.5})", "[count] expected an integer, got 1.5"},

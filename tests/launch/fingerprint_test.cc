@@ -45,18 +45,18 @@ TEST_F(FingerprintTest, SaysWhatDiffers) {
   const Fingerprint single = make_fingerprint(folder_, folder_ / "single.safetensors");
   write("single.safetensors", "Weights");
   EXPECT_TRUE(difference(single, make_fingerprint(folder_, folder_ / "single.safetensors"))
-                  .starts_with("has another single file: 7 bytes, "));
+                  .starts_with("has a different single file: 7 bytes, "));
 
   write("vae/config.json", "{\"a\": 2}");
   const std::string changed = difference(first, make_fingerprint(folder_));
-  EXPECT_TRUE(changed.starts_with("has another vae/config.json: 8 bytes, ")) << changed;
+  EXPECT_TRUE(changed.starts_with("has a different vae/config.json: 8 bytes, ")) << changed;
   write("vae/config.json", "{\"a\": 1}");
   for (const size_t at : {size_t{100}, size_t{(1 << 20) - 1}}) {  // in the header, at the end
     std::string weights(1 << 20, 'x');
     weights[at] = 'y';
     write("vae/weights.safetensors", weights);
     EXPECT_TRUE(
-        difference(first, make_fingerprint(folder_)).starts_with("has another vae/weights.safetensors"));
+        difference(first, make_fingerprint(folder_)).starts_with("has a different vae/weights.safetensors"));
   }
   fs::remove(folder_ / "vae/weights.safetensors");
   EXPECT_EQ(difference(first, make_fingerprint(folder_)), "has no vae/weights.safetensors");
@@ -73,7 +73,7 @@ TEST(Fingerprint, BelievesNothing) {
   EXPECT_TRUE(read_fingerprint("name\0no end"s).empty());
   EXPECT_EQ(read_fingerprint("a\0b\0c"s), (Fingerprint{{"a", "b"}}));
   EXPECT_EQ(difference({{"build", "1"}}, {}), "has no build");
-  EXPECT_EQ(difference({{"build", "1"}}, {{"build", "1"}, {"x", "y"}}), "has x, which rank 0 has not");
+  EXPECT_EQ(difference({{"build", "1"}}, {{"build", "1"}, {"x", "y"}}), "has x, which rank 0 lacks");
 }
 
 }  // namespace

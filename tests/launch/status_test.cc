@@ -60,7 +60,7 @@ TEST(Status, SurvivesWhatIsWrittenOverIt) {
   const StatusTable table(1);
   const std::vector<char> noise(64 + sizeof(RankStatus), '\x7f');
   ASSERT_EQ(::pwrite(table.file(), noise.data(), noise.size(), 0), static_cast<ssize_t>(noise.size()));
-  EXPECT_EQ(table.rank(0).place(), "in no stage that there is");
+  EXPECT_EQ(table.rank(0).place(), "in an unknown stage");
   ASSERT_TRUE(table.rank(0).failure());
   EXPECT_LE(table.rank(0).failure()->message.size(), 4096U);
   EXPECT_EQ(table.rank(0).failure()->exit_code, kInternalError);

@@ -58,7 +58,7 @@ TEST(Verdict, WhatUsersCauseKeepsItsCode) {
 
 TEST(Verdict, ARankThatStandsStill) {
   const std::string message = verdict({failed(1, 4, "[rank 1] lost: Timed out"), alive(State::kStopped)}, 4);
-  EXPECT_TRUE(message.starts_with("[rank 1] stands still")) << message;
+  EXPECT_TRUE(message.starts_with("[rank 1] was stopped")) << message;
   EXPECT_NE(message.find("at step 2, in ring (ring)"), std::string::npos) << message;
 }
 
@@ -70,13 +70,13 @@ TEST(Verdict, ARankThatGivesNoSignOfLife) {
 TEST(Verdict, NoRankIsTakenFromTheWords) {
   for (const auto peer : {std::optional<int64_t>(), std::optional<int64_t>(2), std::optional<int64_t>(-1)}) {
     EXPECT_EQ(verdict({failed(1, 4, "[rank 1] lost: x", peer), alive(State::kRunning)}, 4),
-              "[rank 1] lost: x, says rank 0 at step 3");
+              "[rank 1] lost: x, reported by rank 0 at step 3");
   }
 }
 
 TEST(Verdict, LostPeersThatBlameEachOther) {
   EXPECT_EQ(verdict({failed(2, 4, "[rank 1] lost: x", 1), failed(1, 4, "[rank 0] lost: y", 0)}, 4),
-            "[rank 0] lost: y, says rank 1 at step 3");
+            "[rank 0] lost: y, reported by rank 1 at step 3");
 }
 
 TEST(Verdict, ARunThatWasAskedToEnd) {

@@ -216,7 +216,8 @@ std::vector<Refused> refused() {
   const auto pipefusion_only = [&](void (*change)(O&), const char* flag) {
     for (const int64_t ulysses : {1, 2}) {
       add(with(degrees(1, false, 1, 1, ulysses, 1), change), {},
-          {fmt::format("{} is of PipeFusion: it needs pipefusion_parallel_degree 2 or more", flag)});
+          {fmt::format("{} applies to PipeFusion only: it needs pipefusion_parallel_degree 2 or more",
+                       flag)});
     }
   };
   pipefusion_only([](O& o) { o.num_pipeline_patch = 4; }, "num_pipeline_patch");
@@ -254,7 +255,7 @@ std::vector<Refused> refused() {
        {std::vector<int64_t>{28}, {14, 13}, {14, 15}, {0, 28}, {29, -1}, {10, 9, 9}}) {
     O options = degrees(1, false, 2, 1, 1, 1);
     options.attn_layer_num_for_pp = stages;
-    add(options, {}, {"must be 2 numbers from 1 on with the sum 28, such as 14 14"});
+    add(options, {}, {"must be 2 positive numbers with the sum 28, such as 14 14"});
   }
   // Modes.
   {
@@ -268,7 +269,7 @@ std::vector<Refused> refused() {
     add(options, {}, {"simulate_ranks is for one rank, but there are 2"});
     options.nproc.reset();
     options.text_encoder_parallel = false;
-    add(options, {}, {"text_encoder_parallel: false is of runs with several ranks"});
+    add(options, {}, {"text_encoder_parallel: false applies to runs with several ranks only"});
   }
   // Displaced patches.
   for (const int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{4097}})
@@ -284,7 +285,8 @@ std::vector<Refused> refused() {
       {"displaced_patch_degree 2 cannot be combined"});
   add(with(displaced(2), [](O& o) { o.simulate_ranks = true; }), {}, {"simulate_ranks does not simulate"});
   add(with(displaced(2), [](O& o) { o.warmup_steps = -1; }), {}, {"[warmup_steps] must be 0 or more"});
-  add(degrees(1, false, 2, 1, 1, 1), {}, {"pipefusion_parallel_degree 2: PipeFusion does not exist"}, kUNet);
+  add(degrees(1, false, 2, 1, 1, 1), {}, {"pipefusion_parallel_degree 2: PipeFusion does not support"},
+      kUNet);
   // All that is wrong is said at once.
   {
     O options = degrees(3, false, 2, 1, 17, 1);
