@@ -162,9 +162,10 @@ at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Seq
   const int64_t heads = q.size(2) / depth;
   at::Tensor attended;
   if (cut_.patches > 1) {
-    const Kept& kept = keep(by_heads, depth, sequence, other_by_heads ? &*other_by_heads : nullptr);
-    kept.keys_values->attend(attended = room(), q, kept.seen);
-    if (other_by_heads) kept.keys_values->attend(*of_other, other_by_heads->q, kept.seen);
+    const CacheEntry& entry =
+        update_cache(by_heads, depth, sequence, other_by_heads ? &*other_by_heads : nullptr);
+    entry.keys_values->attend(attended = room(), q, entry.seen);
+    if (other_by_heads) entry.keys_values->attend(*of_other, other_by_heads->q, entry.seen);
   } else if (groups_.ring.size > 1) {
     attended = ring_attend(by_heads, heads, sequence);
   } else if (groups_.ulysses.size == 1 || !q.is_cpu()) {
@@ -226,15 +227,15 @@ at::Tensor Tokens::ring_attend(const QueriesKeysValues& own, int64_t heads, cons
   return attention.result();
 }
 
-const Tokens::Kept& Tokens::keep(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
-                                 const QueriesKeysValues* other) {
-  Kept& kept = kept_[{place_.first, place_.second++}];
+const Tokens::CacheEntry& Tokens::update_cache(const QueriesKeysValues& own, int64_t depth,
+                                               const Sequence& sequence, const QueriesKeysValues* other) {
+  CacheEntry& entry = kv_caches_[{place_.first, place_.second++}];
   const int64_t width = own.k.size(2), before = other == nullptr ? 0 : other->k.size(1);
-  if (!kept.keys_values) {
+  if (!entry.keys_values) {
     const int64_t all = before + sequence.begin_of_patch(cut_.patches);
-    kept.keys_values.emplace(own.k.size(0), all, width / depth, depth, own.k.options());
+    entry.keys_values.emplace(own.k.size(0), all, width / depth, depth, own.k.options());
   }
-  ops::KvCache& memory = *kept.keys_values;
+  ops::KvCache& memory = *entry.keys_values;
   if (other != nullptr) memory.write(0, other->k, other->v);
 
   // Kept are patch after patch, in a patch rank after rank. What came from the Ulysses group is rank after
@@ -272,8 +273,8 @@ const Tokens::Kept& Tokens::keep(const QueriesKeysValues& own, int64_t depth, co
       }
     }
   }
-  kept.seen = std::max(kept.seen, before + sequence.begin_of_patch(run_.end()));
-  return kept;
+  entry.seen = std::max(entry.seen, before + sequence.begin_of_patch(run_.end()));
+  return entry;
 }
 
 std::vector<Range> Tokens::of_ring(const Sequence& sequence) const {

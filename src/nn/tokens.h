@@ -99,7 +99,7 @@ class Tokens {
   void enter_block(int64_t block) { place_ = {block, 0}; }
 
  private:
-  struct Kept {
+  struct CacheEntry {
     std::optional<ops::KvCache> keys_values;  // the other sequence's, then patch after patch
     int64_t seen = 0;                         // from the first one on
   };
@@ -108,8 +108,8 @@ class Tokens {
   at::Tensor attend(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
                     const QueriesKeysValues* other, at::Tensor* of_other);
   at::Tensor ring_attend(const QueriesKeysValues& own, int64_t heads, const Sequence& sequence) const;
-  const Kept& keep(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
-                   const QueriesKeysValues* other);
+  const CacheEntry& update_cache(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
+                                 const QueriesKeysValues* other);
   // Tokens at hand of each rank of the ring, with those of its Ulysses group.
   std::vector<Range> of_ring(const Sequence& sequence) const;
 
@@ -120,8 +120,8 @@ class Tokens {
   std::unique_ptr<parallel::DisplacedExchange> displaced_;
   ops::ConvBlocks conv_blocks_;
   Range run_;
-  std::pair<int64_t, int64_t> place_{0, 0};           // block, call
-  std::map<std::pair<int64_t, int64_t>, Kept> kept_;  // empty with one patch
+  std::pair<int64_t, int64_t> place_{0, 0};                      // block, call
+  std::map<std::pair<int64_t, int64_t>, CacheEntry> kv_caches_;  // empty with one patch
 };
 
 }  // namespace tessera::nn

@@ -390,7 +390,7 @@ void KvCache::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
   const int64_t count = k.size(1);
   TESSERA_CHECK(k.sizes() == v.sizes() && k.size(2) == heads_ * depth_ && first + count <= tokens_,
                 "{} keys of width {} at {} of {}", count, k.size(2), first, tokens_);
-  record("keep_keys_values", "", k, 0, {&k, &v, &v});
+  record("write_kv_cache", "", k, 0, {&k, &v, &v});
   if (!is_packed_) {
     keys_values_[0].narrow(1, first, count).copy_(k);
     keys_values_[1].narrow(1, first, count).copy_(v);
