@@ -279,7 +279,7 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_
 }
 
 // Records attention to `count` keys, whose width, like that of their values, is `key_width`.
-void tell_attention(std::string_view name, const at::Tensor& q, int64_t count, int64_t key_width) {
+void record_attention(std::string_view name, const at::Tensor& q, int64_t count, int64_t key_width) {
   const at::Tensor keys_values = at::empty({2, q.size(0), count, key_width}, q.options().device(at::kMeta));
   record(name, "", q, 4 * q.numel() * count, {&q, &keys_values});
 }
@@ -334,7 +334,7 @@ std::tuple<at::Tensor, at::Tensor> attention_and_logarithms(const at::Tensor& q,
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
   if (!q.is_cpu() && !q.is_meta()) {
     check(q, k, v, heads);
-    tell_attention("attention", q, k.size(1), k.size(2));
+    record_attention("attention", q, k.size(1), k.size(2));
     return aten_attention(q, k, v, heads);
   }
   at::Tensor out = at::empty(q.sizes(), q.options());
@@ -344,7 +344,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
   check(q, k, v, heads);
-  tell_attention("causal_attention", q, k.size(1), k.size(2));
+  record_attention("causal_attention", q, k.size(1), k.size(2));
   if (q.is_meta()) return at::empty(q.sizes(), q.options());
   const auto by_heads = [&](const at::Tensor& x) { return x.unflatten(2, {heads, -1}).transpose(1, 2); };
   return at::scaled_dot_product_attention(by_heads(q), by_heads(k), by_heads(v), /*attn_mask=*/{},
@@ -358,7 +358,7 @@ void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor
   check(q, k, v, heads);
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1, "the output must be like the queries");
   TESSERA_CHECK(k.size(1) > 0, "no keys");
-  tell_attention("attention", q, k.size(1), k.size(2));
+  record_attention("attention", q, k.size(1), k.size(2));
   if (q.is_meta()) return;
   if (has_own_kernel(q)) {
     q.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q, k, v, out, heads)
@@ -424,7 +424,7 @@ void KvCache::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) 
                    q.size(2) / depth_);
     return;
   }
-  tell_attention("attention", q, count, heads_ * depth_);
+  record_attention("attention", q, count, heads_ * depth_);
   const int64_t heads = q.size(2) / depth_, sharing = heads / heads_;
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1 && q.stride(2) == 1,
                 "rows must be contiguous");
@@ -453,7 +453,7 @@ PartialAttention::PartialAttention(const at::Tensor& q, int64_t heads)
 void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
   check(q_, k, v, heads_);
   if (k.size(1) == 0 || q_.size(1) == 0) return;
-  tell_attention("attention_part", q_, k.size(1), k.size(2));
+  record_attention("attention_part", q_, k.size(1), k.size(2));
   if (q_.is_meta()) return;
   if (has_own_kernel(q_)) {
     const Progress progress{sums_, maxima_, totals_};

@@ -72,7 +72,7 @@ Conv2d::Conv2d(const Tensor& taps, Tensor bias_vector, int64_t step, std::array<
   if (packed) weight = pack(weight, stride, padding);
 }
 
-void Conv2d::tell_operation(int64_t inputs, const Tensor& y) const {
+void Conv2d::record_operation(int64_t inputs, const Tensor& y) const {
   const int64_t taps = kernel[0] * kernel[1];
   const auto meta = y.options().device(at::kMeta);
   const Tensor x = at::empty({inputs}, meta), weights = at::empty({out_channels, in_channels, taps}, meta);
@@ -244,7 +244,7 @@ Tensor Conv2d::operator()(ConvInput input) const {
     const std::array<int64_t, 2> pad = {input.halo ? 0 : padding[0], padding[1]};
     y = apply(gathered(input, padding[0]), pad);
   }
-  tell_operation(inputs, y);
+  record_operation(inputs, y);
   return y;
 }
 
@@ -267,12 +267,12 @@ Tensor Conv2d::consume(Tensor x) const {
       part(y).copy_(apply(part(x), padding));
     }
   }
-  tell_operation(x.numel(), y);
+  record_operation(x.numel(), y);
   return y;
 }
 
 void Conv2d::add_to(Tensor& sum, ConvInput input) const {
-  tell_operation(input.x.numel(), sum);
+  record_operation(input.x.numel(), sum);
   TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");
   if (computes_nothing(input.x)) return;
   if (winograd) {

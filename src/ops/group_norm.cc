@@ -200,7 +200,7 @@ GroupNorm::GroupNorm(const at::Tensor& channel_weight, const at::Tensor& channel
   TESSERA_CHECK(then == Activation::kNone || then == Activation::kSilu, "group norm with another activation");
 }
 
-void GroupNorm::tell_operation(const at::Tensor& x) const {
+void GroupNorm::record_operation(const at::Tensor& x) const {
   const int64_t flops = activation == Activation::kNone ? 8 : 9;
   record("group_norm", role, x, flops * x.numel(), {&x, &weight, &bias});
 }
@@ -208,7 +208,7 @@ void GroupNorm::tell_operation(const at::Tensor& x) const {
 at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
   if (x.is_cpu()) return apply(maps(moments(x)), x);
   check_input(*this, x);
-  tell_operation(x);
+  record_operation(x);
   if (x.is_meta()) return at::empty_like(x);
   // Other devices have one kernel for the whole norm, whose memory format may differ from that of its input.
   return activated(*this, at::group_norm(x, groups, weight.to(x.scalar_type()), bias.to(x.scalar_type()), eps)
@@ -217,7 +217,7 @@ at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
 
 at::Tensor GroupNorm::moments(const at::Tensor& x, const at::Tensor& offset) const {
   check_input(*this, x);
-  tell_operation(x);
+  record_operation(x);
   if (x.is_meta()) return at::empty({x.size(0), groups, 2}, x.options().dtype(at::kDouble));
   if (!x.is_cpu()) {
     const at::Tensor wide = offset.defined() ? x.to(at::kFloat) + over_positions(offset) : x.to(at::kFloat);

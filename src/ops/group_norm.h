@@ -57,7 +57,7 @@ struct GroupNorm {
   std::string role = {};    // key of the weights in the checkpoint, for Operation
 
  private:
-  void tell_operation(const at::Tensor& x) const;
+  void record_operation(const at::Tensor& x) const;
 };
 
 // y = SiLU of the mapped x, in fp32. x and y [positions, channels].
