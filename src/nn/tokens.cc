@@ -71,10 +71,11 @@ class Tokens::Sequence {
 Tokens::Tokens(parallel::Cut cut, TokenGroups groups)
     : cut_(cut), groups_(std::move(groups)), run_(cut_.all_patches()) {
   const comm::Group &ulysses = groups_.ulysses, &ring = groups_.ring;
-  TESSERA_CHECK(
-      cut_.ranks == groups_.all.size && (groups_.displaced || cut_.ranks == ulysses.size * ring.size) &&
-          (groups_.displaced || groups_.all.rank == ring.rank * ulysses.size + ulysses.rank),
-      "a cut into {} for {} x {} of {} ranks", cut_.ranks, ulysses.size, ring.size, groups_.all.size);
+  TESSERA_CHECK(cut_.ranks == groups_.all.size &&
+                    (groups_.displaced || cut_.ranks == ulysses.size * ring.size) &&
+                    (groups_.displaced || groups_.all.rank == ring.rank * ulysses.size + ulysses.rank),
+                "a cut into {} parts does not fit {} x {} (Ulysses x ring) of {} ranks", cut_.ranks,
+                ulysses.size, ring.size, groups_.all.size);
   if (groups_.displaced && cut_.ranks > 1)
     displaced_ = std::make_unique<parallel::DisplacedExchange>(groups_.all, *groups_.displaced);
 }
@@ -118,8 +119,8 @@ at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, const 
 std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValues& own,
                                                           const QueriesKeysValues& other,
                                                           int64_t other_length, int64_t depth) {
-  TESSERA_CHECK(other.q.size(1) == local_other_length(other_length), "{} of {} tokens of the other sequence",
-                other.q.size(1), other_length);
+  TESSERA_CHECK(other.q.size(1) == local_other_length(other_length),
+                "{} local tokens do not fit another sequence of {} tokens", other.q.size(1), other_length);
   if (cut_.patches > 1) {
     at::Tensor of_other;
     at::Tensor attended = attend(own, depth, Sequence(cut_, run_, Over::kAll), &other, &of_other);

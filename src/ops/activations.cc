@@ -48,7 +48,8 @@ void multiply_by_gelu(const at::Tensor& x, const at::Tensor& gate, const at::Ten
 at::Tensor gated_gelu(const at::Tensor& x, const at::Tensor& gate) {
   TESSERA_CHECK(x.sizes() == gate.sizes() && x.scalar_type() == gate.scalar_type() && x.stride(-1) == 1 &&
                     gate.stride(-1) == 1,
-                "{} gated by {}", fmt::join(x.sizes(), " x "), fmt::join(gate.sizes(), " x "));
+                "gated GELU of {} with a gate of {}", fmt::join(x.sizes(), " x "),
+                fmt::join(gate.sizes(), " x "));
   const auto dtype = x.scalar_type();
   if (!x.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16)) {
     at::Tensor y = at::gelu(gate).mul_(x);

@@ -274,8 +274,10 @@ bool is_widened(const at::Tensor& q) {
 void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
   TESSERA_CHECK(q.size(2) % heads == 0 && k.size(2) > 0 && q.size(2) % k.size(2) == 0 &&
                     k.size(2) % (q.size(2) / heads) == 0 && k.sizes() == v.sizes(),
-                "widths {}, {}, {} of {} heads", q.size(2), k.size(2), v.size(2), heads);
-  TESSERA_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && v.stride(2) == 1, "rows must be contiguous");
+                "attention: q, k, v have widths {}, {}, {} for {} heads", q.size(2), k.size(2), v.size(2),
+                heads);
+  TESSERA_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && v.stride(2) == 1,
+                "attention: rows must be contiguous");
 }
 
 // Records attention to `count` keys, whose width, like that of their values, is `key_width`.
@@ -356,8 +358,9 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
 void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     int64_t heads) {
   check(q, k, v, heads);
-  TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1, "the output must be like the queries");
-  TESSERA_CHECK(k.size(1) > 0, "no keys");
+  TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1,
+                "attention: the output must have the shape of the queries");
+  TESSERA_CHECK(k.size(1) > 0, "attention: there are no keys");
   record_attention("attention", q, k.size(1), k.size(2));
   if (q.is_meta()) return;
   if (has_own_kernel(q)) {
@@ -393,7 +396,7 @@ KvCache::KvCache(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
 void KvCache::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
   const int64_t count = k.size(1);
   TESSERA_CHECK(k.sizes() == v.sizes() && k.size(2) == heads_ * depth_ && first + count <= tokens_,
-                "{} keys of width {} at {} of {}", count, k.size(2), first, tokens_);
+                "KV cache: {} keys of width {} do not fit at {} of {}", count, k.size(2), first, tokens_);
   record("write_kv_cache", "", k, 0, {&k, &v, &v});
   if (!is_packed_) {
     keys_values_[0].narrow(1, first, count).copy_(k);
@@ -418,7 +421,7 @@ void KvCache::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
 }
 
 void KvCache::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) const {
-  TESSERA_CHECK(0 < count && count <= tokens_, "{} keys of {}", count, tokens_);
+  TESSERA_CHECK(0 < count && count <= tokens_, "KV cache: cannot attend to {} of {} keys", count, tokens_);
   if (!is_packed_) {
     attention_into(out, q, keys_values_[0].narrow(1, 0, count), keys_values_[1].narrow(1, 0, count),
                    q.size(2) / depth_);
@@ -427,7 +430,7 @@ void KvCache::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) 
   record_attention("attention", q, count, heads_ * depth_);
   const int64_t heads = q.size(2) / depth_, sharing = heads / heads_;
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1 && q.stride(2) == 1,
-                "rows must be contiguous");
+                "attention: rows must be contiguous");
   const auto attend_packed = [&](auto* packed) {
     using T = std::remove_pointer_t<decltype(packed)>;
     attend_all<T>(q, count, out, heads, /*packed_elements=*/0, [&](int64_t b, int64_t h, T* /*scratch*/) {

@@ -221,7 +221,7 @@ int64_t Conv2d::rows_at_once(const ConvInput& input) const {
 
 Tensor Conv2d::operator()(ConvInput input) const {
   const int64_t inputs = input.x.numel();
-  TESSERA_CHECK(input.x.dim() == 4 && input.x.size(1) == in_channels, "conv of {} channels got {}",
+  TESSERA_CHECK(input.x.dim() == 4 && input.x.size(1) == in_channels, "convolution of {} channels got {}",
                 in_channels, fmt::join(input.x.sizes(), " x "));
   Tensor y;
   if (computes_nothing(input.x)) {
@@ -230,7 +230,7 @@ Tensor Conv2d::operator()(ConvInput input) const {
                   kChannelsLast);
   } else if (winograd) {
     TESSERA_CHECK(input.norm == nullptr || input.norm->activation == Activation::kSilu,
-                  "a norm without SiLU before this convolution");
+                  "a Winograd convolution needs a norm with SiLU");
     const Tensor x = input.x.contiguous(kChannelsLast);
     y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
     (*winograd)(x, y, /*add=*/false, input.maps, input.halo);
@@ -273,7 +273,7 @@ Tensor Conv2d::consume(Tensor x) const {
 
 void Conv2d::add_to(Tensor& sum, ConvInput input) const {
   record_operation(input.x.numel(), sum);
-  TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");
+  TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution needs a channels-last sum");
   if (computes_nothing(input.x)) return;
   if (winograd) {
     (*winograd)(input.x.contiguous(kChannelsLast), sum, /*add=*/true, input.maps, input.halo);

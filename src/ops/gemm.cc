@@ -83,7 +83,7 @@ void multiply_panel(int64_t m, int64_t columns, int64_t depth, const float* a, i
 #else
 
 void multiply_panel(int64_t, int64_t, int64_t, const float*, int64_t, const float*, float*, int64_t, bool) {
-  TESSERA_CHECK(false, "products for x86");
+  TESSERA_CHECK(false, "this matrix product needs x86");
 }
 
 #endif
@@ -219,7 +219,7 @@ at::Tensor gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::
                        Activation activation) {
   const int64_t out_features = weight.size(0);
   TESSERA_CHECK(x.scalar_type() == weight.scalar_type() && x.size(-1) == weight.size(1),
-                "a product of {} [{}] with {}", c10::toString(x.scalar_type()), x.size(-1),
+                "matrix product of {} [{}] with weights in {}", c10::toString(x.scalar_type()), x.size(-1),
                 c10::toString(weight.scalar_type()));
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = out_features;
@@ -241,7 +241,8 @@ at::Tensor gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::
   } else if (x.scalar_type() == at::kBFloat16) {
     multiply(static_cast<Bf16*>(y.mutable_data_ptr()));
   } else {
-    TESSERA_CHECK(x.scalar_type() == at::kHalf, "a product of {}", c10::toString(x.scalar_type()));
+    TESSERA_CHECK(x.scalar_type() == at::kHalf, "matrix product of unsupported dtype {}",
+                  c10::toString(x.scalar_type()));
     multiply(static_cast<Fp16*>(y.mutable_data_ptr()));
   }
   return activation == Activation::kGelu ? at::gelu(y) : y;

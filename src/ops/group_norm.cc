@@ -166,8 +166,8 @@ void check_input(const GroupNorm& norm, const at::Tensor& x) {
   // Checks each sample, as samples may be parts of larger tensors.
   TESSERA_CHECK(x.narrow(0, 0, 1).is_contiguous(at::MemoryFormat::ChannelsLast),
                 "group norm needs channels-last");
-  TESSERA_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16, "group norm of {}",
-                c10::toString(x.scalar_type()));
+  TESSERA_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16,
+                "group norm of unsupported dtype {}", c10::toString(x.scalar_type()));
 }
 
 at::Tensor activated(const GroupNorm& norm, const at::Tensor& x) {
@@ -195,9 +195,10 @@ GroupNorm::GroupNorm(const at::Tensor& channel_weight, const at::Tensor& channel
       activation(then),
       weight(channel_weight.to(at::kFloat).contiguous()),
       bias(channel_bias.to(at::kFloat).contiguous()) {
-  TESSERA_CHECK(groups > 0 && weight.numel() % groups == 0, "{} channels in {} groups", weight.numel(),
-                groups);
-  TESSERA_CHECK(then == Activation::kNone || then == Activation::kSilu, "group norm with another activation");
+  TESSERA_CHECK(groups > 0 && weight.numel() % groups == 0,
+                "group norm: {} channels are not divisible into {} groups", weight.numel(), groups);
+  TESSERA_CHECK(then == Activation::kNone || then == Activation::kSilu,
+                "group norm supports no activation but SiLU");
 }
 
 void GroupNorm::record_operation(const at::Tensor& x) const {

@@ -212,7 +212,7 @@ bool are_tiles_lent() {
 struct Tiles {};
 template <bool kBothHalves>
 void multiply(int64_t, const Bf16*, const Bf16*, float*, bool, const char*, int64_t) {
-  TESSERA_CHECK(false, "tiles for x86");
+  TESSERA_CHECK(false, "matrix tiles need x86");
 }
 bool are_tiles_lent() {
   return false;
@@ -316,7 +316,8 @@ bool tile_gemm_runs() {
 }
 
 at::Tensor tile_gemm_pack(const at::Tensor& weight) {
-  TESSERA_CHECK(weight.scalar_type() == at::kBFloat16, "tiles of {}", c10::toString(weight.scalar_type()));
+  TESSERA_CHECK(weight.scalar_type() == at::kBFloat16, "matrix tiles need bf16 weights, got {}",
+                c10::toString(weight.scalar_type()));
   const int64_t out = weight.size(0), in = weight.size(1);
   const int64_t panels = divide_up(out, kSide), steps = divide_up(in, kSide);
   at::Tensor packed = at::empty({panels * steps * kStep}, weight.options());
@@ -341,8 +342,8 @@ at::Tensor tile_gemm_pack(const at::Tensor& weight) {
 at::Tensor tile_gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                             Activation activation) {
   const int64_t out_features = weight.size(0);
-  TESSERA_CHECK(x.scalar_type() == at::kBFloat16 && x.size(-1) == weight.size(1), "a product of {} [{}]",
-                c10::toString(x.scalar_type()), x.size(-1));
+  TESSERA_CHECK(x.scalar_type() == at::kBFloat16 && x.size(-1) == weight.size(1),
+                "matrix product by tiles got {} [{}]", c10::toString(x.scalar_type()), x.size(-1));
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = out_features;
   at::Tensor y = at::empty(shape, x.options());

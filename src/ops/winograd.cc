@@ -233,8 +233,8 @@ Winograd::Winograd(const at::Tensor& weight, const at::Tensor& bias_vector, at::
     : in_channels(weight.size(1)),
       out_channels(weight.size(0)),
       bias(bias_vector.to(at::kFloat).contiguous()) {
-  TESSERA_CHECK(in_channels % 32 == 0 && out_channels % 32 == 0, "{} channels to {}", in_channels,
-                out_channels);
+  TESSERA_CHECK(in_channels % 32 == 0 && out_channels % 32 == 0,
+                "Winograd needs multiples of 32 channels, got {} to {}", in_channels, out_channels);
   static const WinogradFilter filter = {
       .g = {{1, 0, 0}, {0.5F, 0.5F, 0.5F}, {0.5F, -0.5F, 0.5F}, {0, 0, 1}},
       .order = {1, 2, 0, 3},
@@ -245,7 +245,8 @@ Winograd::Winograd(const at::Tensor& weight, const at::Tensor& bias_vector, at::
 void Winograd::operator()(const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps,
                           const std::optional<Halo>& halo) const {
   TESSERA_CHECK(x.scalar_type() == taps.scalar_type() && y.scalar_type() == taps.scalar_type(),
-                "convolution of {} in {}", c10::toString(x.scalar_type()), c10::toString(taps.scalar_type()));
+                "convolution of {} with weights in {}", c10::toString(x.scalar_type()),
+                c10::toString(taps.scalar_type()));
   const Halo around = checked_halo(halo, x);
   if (taps.scalar_type() == at::kFloat) {
     convolve<float, float>(*this, x, y, add, maps, around);

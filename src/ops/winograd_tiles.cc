@@ -158,7 +158,7 @@ Halo checked_halo(const std::optional<Halo>& halo, const at::Tensor& x) {
     if (!row.defined()) return row;
     TESSERA_CHECK(row.size(0) == x.size(0) && row.size(1) == x.size(1) && row.size(2) == 1 &&
                       row.size(3) == x.size(3) && row.scalar_type() == x.scalar_type(),
-                  "a halo of {} around {}", fmt::join(row.sizes(), " x "), fmt::join(x.sizes(), " x "));
+                  "a halo of {} does not fit {}", fmt::join(row.sizes(), " x "), fmt::join(x.sizes(), " x "));
     return row.contiguous(at::MemoryFormat::ChannelsLast);
   };
   return {checked(halo->above), checked(halo->below)};

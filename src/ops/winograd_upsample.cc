@@ -176,8 +176,8 @@ WinogradUpsample::WinogradUpsample(const at::Tensor& weight, const at::Tensor& b
     : in_channels(weight.size(1)),
       out_channels(weight.size(0)),
       bias(bias_vector.to(at::kFloat).contiguous()) {
-  TESSERA_CHECK(in_channels % 32 == 0 && out_channels % 32 == 0, "{} channels to {}", in_channels,
-                out_channels);
+  TESSERA_CHECK(in_channels % 32 == 0 && out_channels % 32 == 0,
+                "Winograd needs multiples of 32 channels, got {} to {}", in_channels, out_channels);
   static const WinogradFilter filter = {.g = {{1, 1, 0},
                                               {0.5F, 0.5F, 0.5F},
                                               {0.5F, 0.5F, -0.5F},
@@ -198,8 +198,8 @@ WinogradUpsample::WinogradUpsample(const at::Tensor& weight, const at::Tensor& b
 
 at::Tensor WinogradUpsample::operator()(const at::Tensor& x, const std::optional<Halo>& halo) const {
   TESSERA_CHECK(x.scalar_type() == taps.scalar_type() && x.size(1) == in_channels,
-                "upsampling of {} channels of {} in {}", x.size(1), c10::toString(x.scalar_type()),
-                c10::toString(taps.scalar_type()));
+                "upsampling of {} channels in {} with weights in {}", x.size(1),
+                c10::toString(x.scalar_type()), c10::toString(taps.scalar_type()));
   TESSERA_CHECK(x.is_contiguous(at::MemoryFormat::ChannelsLast), "upsampling needs channels-last");
   at::Tensor y = at::empty({x.size(0), out_channels, 2 * x.size(2), 2 * x.size(3)}, x.options(),
                            at::MemoryFormat::ChannelsLast);
