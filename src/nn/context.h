@@ -1,4 +1,4 @@
-// What cross-attention sees, for the length of a run.
+// The prompts that cross-attention attends to, for the length of a run.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,10 +10,10 @@
 
 namespace tessera::nn {
 
-// The prompts of a run and what each layer makes of them, which is computed at its first use.
+// Holds the prompts of a run. Each layer's keys and values of them are computed at the layer's first use.
 class Context {
  public:
-  // prompts: the distinct ones, [1, L, D] each; sample b of a batch sees prompts[prompt_of[b]].
+  // `prompts` are the distinct ones, [1, L, D] each; sample b of a batch attends to prompts[prompt_of[b]].
   Context(std::vector<at::Tensor> prompts, at::ArrayRef<int64_t> prompt_of)
       : prompts_(std::move(prompts)), prompt_of_(prompt_of) {}
 

@@ -11,7 +11,7 @@ parallel::RowWindow window_of(const ops::Conv2d& conv) {
   return {conv.kernel[0], conv.stride, conv.padding[0]};
 }
 
-// What a convolution takes of a norm of x, and what it refers to.
+// The inputs of a convolution over a norm of x, and the objects they refer to.
 struct Normed {
   Normed(const ops::Conv2d& conv, const ops::GroupNorm& norm, at::Tensor taken, const Rows& rows,
          const at::Tensor& offset)
@@ -27,7 +27,7 @@ struct Normed {
   std::optional<ops::Halo> halo;
 };
 
-// The kernels of other devices normalise a whole picture at once, where there is room for it.
+// On other devices one kernel normalises the whole image if memory suffices.
 bool is_one_kernel(const at::Tensor& x, const Rows& rows) {
   return rows.is_whole() && !x.is_cpu() && rows.blocks().have_room_for(x);
 }
@@ -79,7 +79,7 @@ at::Tensor PaddedDownsample2d::operator()(const at::Tensor& x, const Rows& rows)
 Upsample2d::Upsample2d(const weights::Scope& scope, int64_t channels) : upsample(scope, channels) {}
 
 at::Tensor Upsample2d::operator()(const at::Tensor& x, const Rows& rows) const {
-  // The row of the large picture next to a part is a row of the small one next to it.
+  // The neighbour row that a part of the large image needs comes from the neighbour row of the small one.
   const auto part = [&](const Range& range) { return x.narrow(2, range.begin, range.length); };
   return upsample(x, rows.halo(x, {.kernel = 3, .stride = 1, .padding = 1}, part), rows.blocks());
 }

@@ -1,6 +1,6 @@
-// Convolutions and group norms over the rows of a picture that are at hand.
+// Convolutions and group norms over the local rows of an image.
 //
-// Shapes: B samples, C channels (in, out), h x W of the picture at hand.
+// Shapes: B samples, C channels (in, out), h x W local rows and columns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,35 +14,36 @@
 
 namespace tessera::nn {
 
-// A group norm, then SiLU where it has that: x [B, C, h, W] channels-last, into its memory where nobody else
-// has it. `offset` [B, C]: is added to x first, where it is defined.
+// Applies a group norm, followed by SiLU if the norm has it, to x [B, C, h, W] (channels-last). `offset` [B,
+// C] is added to x first if it is defined. May overwrite x if nothing else refers to it.
 at::Tensor group_norm(const ops::GroupNorm& norm, at::Tensor x, const Rows& rows,
                       const at::Tensor& offset = {});
 
-// Names of the weights: `weight` and `bias`.
+// Reads `weight` and `bias`.
 struct Conv2d {
   Conv2d() = default;
   Conv2d(const weights::Scope& scope, int64_t in, int64_t out, int64_t kernel, int64_t stride = 1,
          int64_t padding = 0)
       : conv(scope, in, out, kernel, stride, padding) {}
 
-  // x [B, in, h, W] at the scale of `rows` -> [B, out, h', W'], with stride 2 at the next coarser one.
-  // `always_fresh`: sees the rows of others as they are now, whatever the step leaves as it was.
+  // x [B, in, h, W] at the scale of `rows` -> [B, out, h', W'], with stride 2 at the next coarser scale.
+  // `always_fresh` exchanges the current neighbour rows even in steps that otherwise use those of the
+  // previous step.
   at::Tensor operator()(const at::Tensor& x, const Rows& rows, bool always_fresh = false) const;
-  // Of the norm of x. Takes x over: its memory is written to when nobody else has it.
+  // Convolves norm(x + offset). Takes x over: overwrites it if nothing else refers to it.
   at::Tensor operator()(const ops::GroupNorm& norm, at::Tensor x, const Rows& rows,
                         const at::Tensor& offset = {}) const;
-  // As ops::Conv2d::consume().
+  // See ops::Conv2d::consume().
   at::Tensor consume(at::Tensor x) const { return conv.consume(std::move(x)); }
-  // sum [B, out, h', W'] += that.
+  // Adds the same convolution to `sum` [B, out, h', W'] in place.
   void add_to(at::Tensor& sum, const ops::GroupNorm& norm, at::Tensor x, const Rows& rows,
               const at::Tensor& offset = {}) const;
 
   ops::Conv2d conv;
 };
 
-// A 3x3 convolution of stride 2 after padding one row at the bottom and one column at the right, as the VAE's
-// encoder has it.
+// A 3x3 convolution of stride 2 over x padded with one row at the bottom and one column at the right, as in
+// the VAE's encoder.
 struct PaddedDownsample2d {
   PaddedDownsample2d(const weights::Scope& scope, int64_t channels)
       : conv(scope / "conv", channels, channels, 3, 2) {}
@@ -59,16 +60,17 @@ struct Upsample2d {
   ops::Upsample2d upsample;
 };
 
-// The same to any scale whose next coarser one is that of x: of a U-Net's odd sizes the last row, or column,
-// is left out before the convolution.
+// The same to the scale `to`, whose next coarser scale is that of x. Where a U-Net's size is odd, the last
+// row or column is dropped before the convolution.
 struct UpsampleToScale2d {
   UpsampleToScale2d(const weights::Scope& scope, int64_t channels);
   at::Tensor operator()(const at::Tensor& x, const Rows& rows, const Rows& to) const;
 
-  // For odd sizes, laid out when the first of them comes: ranks that are threads may share a model.
+  // The convolution for odd sizes. It is built at its first use; ranks that are threads may share a model,
+  // hence the flag.
   struct Plain {
     std::once_flag is_laid_out;
-    at::Tensor weight, bias;  // as they were read, until `conv` has them
+    at::Tensor weight, bias;  // as read; released once `conv` holds them
     Conv2d conv;
   };
 

@@ -13,9 +13,9 @@ CrossAttention::CrossAttention(const weights::Scope& scope, int64_t width, int64
 
 at::Tensor CrossAttention::operator()(const at::Tensor& x, const std::vector<at::Tensor>& prompts,
                                       at::ArrayRef<int64_t> prompt_of) const {
-  const at::Tensor q = to_q_(x);  // [B, n, own heads * D]
+  const at::Tensor q = to_q_(x);  // [B, n, local heads * D]
   const at::Tensor attended = at::empty_like(q);
-  // Samples side by side that see one prompt are one sample with more queries.
+  // Adjacent samples with the same prompt are treated as one sample with more queries.
   for (int64_t first = 0, count = 0; first < q.size(0); first += count) {
     const int64_t prompt = prompt_of[static_cast<size_t>(first)];
     for (count = 1; first + count < q.size(0) && prompt_of[static_cast<size_t>(first + count)] == prompt;)

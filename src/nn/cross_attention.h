@@ -1,4 +1,5 @@
-// Attention from the tokens at hand to a prompt: each sample sees its own prompt, at its own length.
+// Attention from the local tokens to a prompt. Each sample attends to its own prompt, at that prompt's
+// length.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,17 +10,17 @@
 
 namespace tessera::nn {
 
-// Members are named as in diffusers' Attention: to_q, to_k, to_v, to_out.0.
+// The weights are named as in diffusers' Attention: to_q, to_k, to_v, to_out.0.
 class CrossAttention {
  public:
-  // Queries of `width` features, prompts of `context_width`.
+  // Queries have `width` features, prompts `context_width`.
   CrossAttention(const weights::Scope& scope, int64_t width, int64_t context_width, int64_t heads,
                  int64_t depth, ops::LinearOptions options = {});
 
-  // Of a prompt [1, L, context_width], once a run: [1, L, 2 * own heads * D], keys first.
+  // Projects a prompt [1, L, context_width] -> [1, L, 2 * local heads * D], keys first. Called once per run.
   at::Tensor keys_values(const at::Tensor& prompt) const { return to_kv_(prompt); }
 
-  // x [B, n, width] -> [B, n, width]; sample b sees prompts[prompt_of[b]], which keys_values() gave.
+  // x [B, n, width] -> [B, n, width]. Sample b attends to prompts[prompt_of[b]], a result of keys_values().
   at::Tensor operator()(const at::Tensor& x, const std::vector<at::Tensor>& prompts,
                         at::ArrayRef<int64_t> prompt_of) const;
 

@@ -21,7 +21,7 @@ at::Tensor TimestepEmbedding::operator()(const at::Tensor& x) const {
 
 at::Tensor sincos_position_embedding(int64_t dim, int64_t rows, int64_t columns, int64_t base_size,
                                      double interpolation_scale) {
-  // The places are rounded to fp32 as the models saw them in training; the angles need double.
+  // Positions are rounded to fp32 as in training; the angles need double.
   const auto places = [&](int64_t count) {
     const double spread = static_cast<double>(count) / static_cast<double>(base_size);
     return (at::arange(count, at::kFloat) / spread / interpolation_scale).to(at::kDouble);

@@ -1,4 +1,4 @@
-// Normalisation over the last dim.
+// Normalisation over the last dimension.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,15 +21,15 @@ struct RmsNorm {
   std::string role;  // for ops::Operation
 };
 
-// Layer norm (arXiv:1607.06450) with weights: (x - mean) / sqrt(variance + epsilon) * weight + bias over the
-// last dim, statistics in fp32, rounded once.
+// Layer norm (arXiv:1607.06450) with weights: (x - mean) / sqrt(variance + epsilon) * weight + bias. The
+// statistics are fp32; the result is rounded once.
 struct LayerNorm {
   // Reads `weight` and `bias` [width].
   LayerNorm(const weights::Scope& scope, int64_t width, double epsilon);
 
   at::Tensor operator()(const at::Tensor& x) const;  // [B, S, width]
 
-  at::Tensor scale, shift;  // fp32 [width]: weight - 1 and bias, as ops::modulated_layer_norm takes them
+  at::Tensor scale, shift;  // fp32 [width]: weight - 1 and bias, as ops::modulated_layer_norm expects them
   double epsilon;
 };
 

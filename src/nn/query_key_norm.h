@@ -1,4 +1,4 @@
-// Norms of queries or keys before attention (arXiv:2302.05442): over each head, or over all heads together.
+// Norms of queries and keys before attention (arXiv:2302.05442), per head or across all heads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@
 
 namespace tessera::nn {
 
-// RMS norm of each head with weights that all heads share: reads `weight` [D].
+// RMS norm of each head, with weights that all heads share: reads `weight` [D].
 struct HeadNorm {
   HeadNorm(const weights::Scope& scope, int64_t depth, double epsilon) : norm(scope, depth, epsilon) {}
   at::Tensor operator()(const at::Tensor& x) const;  // [B, n, H * D]
@@ -18,15 +18,15 @@ struct HeadNorm {
   RmsNorm norm;
 };
 
-// RMS norm across all heads: reads this rank's part of `weight` [H * D]. Heads that other ranks hold count:
-// all ranks of the scope must call it alike.
+// RMS norm across all heads: reads this rank's part of `weight` [H * D]. The mean also covers the heads that
+// other ranks hold, so all ranks of the scope must call it together.
 class AcrossHeadsNorm {
  public:
   AcrossHeadsNorm(const weights::Scope& scope, Split heads, double epsilon);
-  at::Tensor operator()(const at::Tensor& x) const;  // [B, n, own heads * D]
+  at::Tensor operator()(const at::Tensor& x) const;  // [B, n, local heads * D]
 
  private:
-  at::Tensor weight_;  // fp32 [own heads * D]
+  at::Tensor weight_;  // fp32 [local heads * D]
   Split heads_;
   double epsilon_;
   at::ScalarType dtype_;

@@ -15,12 +15,13 @@ using parallel::DisplacedExchange;
 using parallel::DisplacedMode;
 using parallel::HaloPlan;
 
-// A message of rows: [rows, B, W, C], so that those of several ranks join without a copy.
+// Messages of rows are [rows, B, W, C], so that those of several ranks concatenate without a copy.
 at::Tensor to_rows(const at::Tensor& message) {
   return message.permute({1, 3, 0, 2});  // [B, C, rows, W]
 }
 
-// To and from each rank, of x's dtype. What has not come yet is zero, as outside of the picture.
+// Allocates the messages to and from each rank, of x's dtype. Zeros stand in for rows that have not arrived,
+// as beyond the image.
 DisplacedExchange::Transfers halo_parts(const HaloPlan& plan, const at::Tensor& x, const comm::Group& group) {
   DisplacedExchange::Transfers parts;
   const auto message = [&](const Range& rows) {
@@ -33,8 +34,8 @@ DisplacedExchange::Transfers halo_parts(const HaloPlan& plan, const at::Tensor& 
   return parts;
 }
 
-// `length` rows of which the last ones (the first ones, where not `before`) are the messages', one after
-// another; the others are zeros. Undefined where all are and the convolution pads with as many.
+// Returns `length` rows: the messages, one after another, at the end if `before` and otherwise at the start,
+// and zeros elsewhere. Undefined if all rows would be zeros and the convolution pads with as many.
 at::Tensor joined(std::span<const at::Tensor> messages, int64_t length, int64_t padding, bool before) {
   if (length == 0) return to_rows(messages.front().narrow(0, 0, 0));
   std::vector<at::Tensor> parts;
@@ -52,7 +53,7 @@ at::Tensor joined(std::span<const at::Tensor> messages, int64_t length, int64_t 
   return to_rows(parts.size() == 1 ? parts.front() : at::cat(parts));
 }
 
-// The same numbers for everybody.
+// Sends the same moments to every other rank.
 DisplacedExchange::Transfers moments_parts(const at::Tensor& own, const comm::Group& group) {
   DisplacedExchange::Transfers parts;
   for (int64_t peer = 0; peer < group.size; ++peer) {
@@ -89,7 +90,7 @@ std::optional<ops::Halo> Rows::halo(const at::Tensor& x, const parallel::RowWind
     }
   };
 
-  DisplacedExchange::Transfers parts;  // of which `receives` holds what has come
+  DisplacedExchange::Transfers parts;  // `receives` holds the rows that have arrived
   if (DisplacedExchange* const displaced = tokens_->displaced()) {
     DisplacedExchange::Place& place = displaced->next([&] {
       DisplacedExchange::Transfers made = halo_parts(plan, x, group);

@@ -34,7 +34,7 @@ at::Tensor ColumnParallel::operator()(const at::Tensor& x, ops::Activation activ
   if (outer.size == 1) return linear_(x, activation);
   const Range inputs = outer.part(in_);
   const at::Tensor terms = linear_(x.narrow(-1, inputs.begin, inputs.length).contiguous());
-  // A unit of all layers together, so that one message carries a rank's units of every layer.
+  // Groups the outputs by unit across all layers, so that one message carries a rank's units of every layer.
   const int64_t last = terms.dim() - 1, units = groups_->inner.part(out_.front().units).length;
   std::vector<at::Tensor> by_unit;
   int64_t from = 0;
@@ -44,7 +44,7 @@ at::Tensor ColumnParallel::operator()(const at::Tensor& x, ops::Activation activ
   }
   const at::Tensor own =
       comm::reduce_scatter(by_unit.size() == 1 ? by_unit[0] : at::cat(by_unit, last + 1), last,
-                           outer.parts(units), outer);  // [..., own units, all layers' units]
+                           outer.parts(units), outer);  // [..., local units, outputs per unit]
   std::vector<at::Tensor> outputs;
   from = 0;
   for (const Split& split : out_) {

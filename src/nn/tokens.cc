@@ -12,7 +12,7 @@
 namespace tessera::nn {
 namespace {
 
-// [B, T * S, C] as B * T (or B * S) samples, so that attention is within one frame (or at one place) of each.
+// Views [B, T * S, C] as B * T (or B * S) samples, so that attention stays within a frame (or a position).
 at::Tensor fold(const at::Tensor& x, Over over, int64_t frames) {
   if (over == Over::kAll) return x;
   const at::Tensor by_frame = x.unflatten(1, {frames, x.size(1) / frames});
@@ -25,7 +25,7 @@ at::Tensor unfold(const at::Tensor& x, Over over, int64_t batch) {
   return (over == Over::kSpatial ? by_sample : by_sample.transpose(1, 2)).flatten(1, 2);
 }
 
-// k, v [B, N, C] -> to [N, B, 2 * C], which a message carries in one piece.
+// Copies k, v [B, N, C] side by side into `to` [N, B, 2 * C], which is one contiguous message.
 void fill_side_by_side(const at::Tensor& to, const at::Tensor& k, const at::Tensor& v) {
   to.narrow(2, 0, k.size(2)).copy_(k.transpose(0, 1));
   to.narrow(2, k.size(2), k.size(2)).copy_(v.transpose(0, 1));
@@ -33,8 +33,8 @@ void fill_side_by_side(const at::Tensor& to, const at::Tensor& k, const at::Tens
 
 }  // namespace
 
-// How the sequence that attention runs over is cut: the grid, a frame of it, one place in its frames, or the
-// grid with this rank's part of another sequence behind it.
+// The cut of the sequence that attention runs over: the grid, one of its frames, one position across its
+// frames, or the grid followed by this rank's part of another sequence.
 class Tokens::Sequence {
  public:
   Sequence(const parallel::Cut& cut, Range run, Over over, int64_t other = 0)
@@ -43,19 +43,19 @@ class Tokens::Sequence {
     if (over == Over::kTemporal) samples_ = cut_.grid.rows * cut_.grid.columns;
   }
 
-  // Tokens at hand of the part `rank`, and those of some patches.
+  // The number of local tokens of part `rank`, in total and in some patches.
   int64_t length(int64_t rank) const {
     return length(run_, rank) + split_evenly(other_, rank, cut_.ranks).length;
   }
   int64_t length(Range patches, int64_t rank) const { return cut_.held(patches, rank).tokens() / samples_; }
-  // Tokens before `patch`, and in it before the part `rank`, where they stand patch after patch.
+  // The number of tokens before part `rank` of `patch` if tokens are ordered by patch, then by rank.
   int64_t begin_of_patch(int64_t patch, int64_t rank = 0) const {
     int64_t before = 0;
     for (int64_t i = 0; i < cut_.ranks; ++i) before += length({0, patch}, i);
     for (int64_t i = 0; i < rank; ++i) before += length({patch, 1}, i);
     return before;
   }
-  // Where, of the tokens at hand of the part `rank`, those of a patch are.
+  // The ranges of `patch` among the local tokens of part `rank`.
   std::vector<Range> within(int64_t patch, int64_t rank) const {
     if (over_ == Over::kAll) return cut_.tokens_within(run_, patch, rank);
     return {{length({run_.begin, patch - run_.begin}, rank), length({patch, 1}, rank)}};
@@ -71,10 +71,11 @@ class Tokens::Sequence {
 Tokens::Tokens(parallel::Cut cut, TokenGroups groups)
     : cut_(cut), groups_(std::move(groups)), run_(cut_.all_patches()) {
   const comm::Group &ulysses = groups_.ulysses, &ring = groups_.ring;
-  TESSERA_CHECK(
-      cut_.ranks == groups_.all.size && (groups_.displaced || cut_.ranks == ulysses.size * ring.size) &&
-          (groups_.displaced || groups_.all.rank == ring.rank * ulysses.size + ulysses.rank),
-      "a cut into {} for {} x {} of {} ranks", cut_.ranks, ulysses.size, ring.size, groups_.all.size);
+  TESSERA_CHECK(cut_.ranks == groups_.all.size &&
+                    (groups_.displaced || cut_.ranks == ulysses.size * ring.size) &&
+                    (groups_.displaced || groups_.all.rank == ring.rank * ulysses.size + ulysses.rank),
+                "a cut into {} parts does not fit {} x {} (Ulysses x ring) of {} ranks", cut_.ranks,
+                ulysses.size, ring.size, groups_.all.size);
   if (groups_.displaced && cut_.ranks > 1)
     displaced_ = std::make_unique<parallel::DisplacedExchange>(groups_.all, *groups_.displaced);
 }
@@ -102,7 +103,7 @@ at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, Over o
   const int64_t batch = own.q.size(0), frames = held().frames;
   const QueriesKeysValues folded{fold(own.q, over, frames), fold(own.k, over, frames),
                                  fold(own.v, over, frames)};
-  // A frame that no cut goes through, or a place where none does, is at hand as a whole.
+  // A frame, or a position across frames, that the cut does not divide is entirely local.
   const bool is_whole = (over == Over::kSpatial && cut_.axis == parallel::GridAxis::kFrames) ||
                         (over == Over::kTemporal && cut_.axis == parallel::GridAxis::kRows);
   const at::Tensor attended = is_whole
@@ -118,15 +119,14 @@ at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, const 
 std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValues& own,
                                                           const QueriesKeysValues& other,
                                                           int64_t other_length, int64_t depth) {
-  TESSERA_CHECK(other.q.size(1) == local_other_length(other_length), "{} of {} tokens of the other sequence",
-                other.q.size(1), other_length);
+  TESSERA_CHECK(other.q.size(1) == local_other_length(other_length),
+                "{} local tokens do not fit another sequence of {} tokens", other.q.size(1), other_length);
   if (cut_.patches > 1) {
     at::Tensor of_other;
     at::Tensor attended = attend(own, depth, Sequence(cut_, run_, Over::kAll), &other, &of_other);
     return {attended, of_other};
   }
-  // Its part of the other sequence stands behind a rank's tokens: together they are a sequence like any
-  // other.
+  // Appends a rank's part of the other sequence to its tokens; the two together are cut like any sequence.
   const QueriesKeysValues both{at::cat({own.q, other.q}, 1), at::cat({own.k, other.k}, 1),
                                at::cat({own.v, other.v}, 1)};
   const at::Tensor attended =
@@ -138,8 +138,8 @@ std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValue
 at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
                           const QueriesKeysValues* other, at::Tensor* of_other) {
   if (displaced_) return displaced_attend(own, own.q.size(2) / depth, sequence);
-  const int64_t units = own.k.size(2) / depth;  // heads of keys, each with the queries that share it
-  std::vector<int64_t> lengths;                 // of each rank of the Ulysses group
+  const int64_t units = own.k.size(2) / depth;  // key heads, each with the queries that share it
+  std::vector<int64_t> lengths;                 // for each rank of the Ulysses group
   for (int64_t i = 0; i < groups_.ulysses.size; ++i)
     lengths.push_back(sequence.length(groups_.ring.rank * groups_.ulysses.size + i));
   const std::vector<at::Tensor> parts =
@@ -153,7 +153,8 @@ at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Seq
     *of_other = at::empty(other_by_heads->q.sizes(), q.options());
   }
 
-  // Where heads go back to tokens, token by token: what each rank gets then lies in one piece.
+  // If heads return to tokens, the output is laid out token by token, so that each rank's share is
+  // contiguous.
   const auto room = [&] {
     return groups_.ulysses.size == 1
                ? at::empty(q.sizes(), q.options())
@@ -162,9 +163,10 @@ at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Seq
   const int64_t heads = q.size(2) / depth;
   at::Tensor attended;
   if (cut_.patches > 1) {
-    const Kept& kept = keep(by_heads, depth, sequence, other_by_heads ? &*other_by_heads : nullptr);
-    kept.keys_values->attend(attended = room(), q, kept.seen);
-    if (other_by_heads) kept.keys_values->attend(*of_other, other_by_heads->q, kept.seen);
+    const CacheEntry& entry =
+        update_cache(by_heads, depth, sequence, other_by_heads ? &*other_by_heads : nullptr);
+    entry.keys_values->attend(attended = room(), q, entry.seen);
+    if (other_by_heads) entry.keys_values->attend(*of_other, other_by_heads->q, entry.seen);
   } else if (groups_.ring.size > 1) {
     attended = ring_attend(by_heads, heads, sequence);
   } else if (groups_.ulysses.size == 1 || !q.is_cpu()) {
@@ -226,20 +228,19 @@ at::Tensor Tokens::ring_attend(const QueriesKeysValues& own, int64_t heads, cons
   return attention.result();
 }
 
-const Tokens::Kept& Tokens::keep(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
-                                 const QueriesKeysValues* other) {
-  Kept& kept = kept_[{place_.first, place_.second++}];
+const Tokens::CacheEntry& Tokens::update_cache(const QueriesKeysValues& own, int64_t depth,
+                                               const Sequence& sequence, const QueriesKeysValues* other) {
+  CacheEntry& entry = kv_caches_[{place_.first, place_.second++}];
   const int64_t width = own.k.size(2), before = other == nullptr ? 0 : other->k.size(1);
-  if (!kept.keys_values) {
+  if (!entry.keys_values) {
     const int64_t all = before + sequence.begin_of_patch(cut_.patches);
-    kept.keys_values.emplace(own.k.size(0), all, width / depth, depth, own.k.options());
+    entry.keys_values.emplace(own.k.size(0), all, width / depth, depth, own.k.options());
   }
-  ops::KvCache& memory = *kept.keys_values;
+  ops::KvCache& memory = *entry.keys_values;
   if (other != nullptr) memory.write(0, other->k, other->v);
 
-  // Kept are patch after patch, in a patch rank after rank. What came from the Ulysses group is rank after
-  // rank.
-  std::vector<Range> own_order;  // the tokens at hand in the order in which they are kept
+  // The cache is ordered by patch, then by rank. Tokens from the Ulysses group are ordered by rank.
+  std::vector<Range> own_order;  // the local tokens in the order of the cache
   for (int64_t patch = run_.begin; patch < run_.end(); ++patch) {
     int64_t to = before + sequence.begin_of_patch(patch, groups_.ring.rank * groups_.ulysses.size), from = 0;
     for (int64_t i = 0; i < groups_.ulysses.size; ++i) {
@@ -272,8 +273,8 @@ const Tokens::Kept& Tokens::keep(const QueriesKeysValues& own, int64_t depth, co
       }
     }
   }
-  kept.seen = std::max(kept.seen, before + sequence.begin_of_patch(run_.end()));
-  return kept;
+  entry.seen = std::max(entry.seen, before + sequence.begin_of_patch(run_.end()));
+  return entry;
 }
 
 std::vector<Range> Tokens::of_ring(const Sequence& sequence) const {

@@ -10,8 +10,8 @@
 namespace tessera::ops {
 namespace {
 
-// x Phi(x), the normal distribution's function by a polynomial in 1 / (1 + p |x|) and exp(-x^2 / 2)
-// (Abramowitz and Stegun 1964, 7.1.26), with an error below 1e-7.
+// x Phi(x), with the normal distribution function Phi as a polynomial in 1 / (1 + p |x|) times exp(-x^2 / 2)
+// (Abramowitz and Stegun 1964, 7.1.26). The error is below 1e-7.
 TESSERA_INLINE float gelu(float x) {
   const float t = (x < 0 ? -x : x) * 0.70710678F, k = 1.0F / (1.0F + 0.3275911F * t);
   float p = 1.061405429F;
@@ -29,7 +29,7 @@ TESSERA_INLINE void multiply_row_by_gelu(const T* x, const T* gate, T* y, int64_
   for (int64_t i = 0; i < count; ++i) store(y + i, load(x[i]) * gelu(load(gate[i])));
 }
 
-// Rows of equal length, which may lie apart.
+// x, gate and y have rows of the same length, which may be strided.
 template <typename T>
 void multiply_by_gelu(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& y) {
   const int64_t width = x.size(1);
@@ -48,7 +48,8 @@ void multiply_by_gelu(const at::Tensor& x, const at::Tensor& gate, const at::Ten
 at::Tensor gated_gelu(const at::Tensor& x, const at::Tensor& gate) {
   TESSERA_CHECK(x.sizes() == gate.sizes() && x.scalar_type() == gate.scalar_type() && x.stride(-1) == 1 &&
                     gate.stride(-1) == 1,
-                "{} gated by {}", fmt::join(x.sizes(), " x "), fmt::join(gate.sizes(), " x "));
+                "gated GELU of {} with a gate of {}", fmt::join(x.sizes(), " x "),
+                fmt::join(gate.sizes(), " x "));
   const auto dtype = x.scalar_type();
   if (!x.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16)) {
     at::Tensor y = at::gelu(gate).mul_(x);

@@ -15,8 +15,8 @@
 namespace tessera::ops {
 namespace {
 
-// Measured on S = T = 1024, D = 72: 64 x 512 is the fastest of {32, 64, 128} x {256, 512, 1024}; a block of
-// scores (128 KiB) and the packed keys and values (148 KiB) then lie in a level-2 cache of 1 MiB.
+// Measured on S = T = 1024, D = 72: 64 x 512 is the fastest of {32, 64, 128} x {256, 512, 1024}. A block of
+// scores (128 KiB) and the packed keys and values (148 KiB) then fit a level-2 cache of 1 MiB.
 constexpr int64_t kQueryBlock = 64;
 constexpr int64_t kKeyBlock = 512;
 
@@ -27,7 +27,7 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
 template <typename T>
 constexpr int64_t kPair = sizeof(T) == 2 ? 2 : 1;  // products of bf16 take pairs
 
-// What products of T fill up keys and the depth of values to: panels, pairs, or nothing.
+// The multiples to which products of T pad the keys, and the depth of values: panels, pairs, or none.
 template <typename T>
 int64_t key_multiple() {
   return sizeof(T) == 4 && choices().panels ? kPanel : kPair<T>;
@@ -37,11 +37,12 @@ int64_t value_multiple() {
   return sizeof(T) == 4 && choices().panels ? kPanel : 1;
 }
 
-// Keys and values of one head as the products read them: blocks of kKeyBlock tokens, one after another.
+// Keys and values of one head in the layout that products read: blocks of kKeyBlock tokens, one after
+// another.
 template <typename T>
 struct Packed {
   T *keys, *values;
-  int64_t tokens;  // there is room for
+  int64_t tokens;  // capacity
 
   static int64_t key_elements(int64_t tokens, int64_t depth) {
     return round_up(tokens, key_multiple<T>()) * round_up(depth, kPair<T>);
@@ -54,25 +55,25 @@ struct Packed {
   T* value_block(int64_t token, int64_t depth) const {
     return values + token * round_up(depth, value_multiple<T>());
   }
-  // Of the block that begins with this token.
+  // The columns of the block that begins with this token.
   int64_t columns(int64_t token) const {
     return std::min(kKeyBlock, round_up(tokens - token, key_multiple<T>()));
   }
 };
 
-// One head of the problem: pointers to its first element and row strides, in elements.
+// One head of the problem: pointers to its first element, and row strides in elements.
 template <typename T>
 struct Head {
   const T* q;
   T* out;
   int64_t q_stride, out_stride;
   Packed<T> packed;
-  int64_t keys, depth;  // the first `keys` of those that are packed count
-  // Where the softmax stands, when keys come in parts: [S, depth], [S], [S]. Null: all keys are here.
+  int64_t keys, depth;  // only the first `keys` packed keys are used
+  // The state of the softmax if keys come in parts: [S, depth], [S], [S]. Null if all keys are given at once.
   float *sums, *maxima, *totals;
 };
 
-// Scratch of one thread.
+// Buffers of one thread.
 template <typename T>
 struct Scratch {
   T *queries, *probabilities;
@@ -90,7 +91,7 @@ void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const
   at::native::cpublas::brgemm(m, n, k, lda, ldb, n, add, a, b, c, /*is_vnni=*/false);
 }
 
-// scores [rows, columns] of a block of keys that has room for `room` columns.
+// scores [rows, columns] against a block of keys that has room for `room` columns.
 template <typename T>
 void multiply_keys(int64_t rows, int64_t columns, int64_t depth, const T* queries, int64_t stride,
                    const T* keys, int64_t room, float* scores) {
@@ -101,7 +102,8 @@ void multiply_keys(int64_t rows, int64_t columns, int64_t depth, const T* querie
   product(rows, columns, depth, queries, stride, keys, room, scores, /*add=*/false);
 }
 
-// sums [rows, depth] (+)= probabilities [rows, columns] times the values of a block that has room for `room`.
+// sums [rows, depth] = probabilities [rows, columns] times the values of a block that has room for `room`, or
+// += that if `add`.
 template <typename T>
 void multiply_values(int64_t rows, int64_t depth, int64_t keys, int64_t columns, const T* probabilities,
                      const T* values, int64_t room, float* sums, bool add) {
@@ -112,7 +114,7 @@ void multiply_values(int64_t rows, int64_t depth, int64_t keys, int64_t columns,
   product(rows, depth, columns, probabilities, columns, values, depth, sums, add);
 }
 
-// Rows [0, count) of k and v into places [first, first + count) of one head.
+// Packs rows [0, count) of k and v into positions [first, first + count) of one head.
 template <typename T>
 void pack(const Packed<T>& packed, int64_t first, int64_t count, const T* k, int64_t k_stride, const T* v,
           int64_t v_stride, int64_t depth) {
@@ -127,7 +129,7 @@ void pack(const Packed<T>& packed, int64_t first, int64_t count, const T* k, int
   }
 }
 
-// Odd depths: bf16 products take pairs, so the queries get a column of zeros.
+// bf16 products take pairs, so queries of odd depth get a column of zeros.
 template <typename T>
 const T* padded_queries(const Head<T>& head, int64_t first, int64_t rows, int64_t padded_depth, T* scratch,
                         int64_t& stride) {
@@ -142,7 +144,7 @@ const T* padded_queries(const Head<T>& head, int64_t first, int64_t rows, int64_
   return scratch;
 }
 
-// Queries [begin, end) of one head against all its keys. `scale` includes log2(e).
+// Attention of queries [begin, end) of one head to all its keys. `scale` includes log2(e).
 template <typename T>
 void attend(const Head<T>& head, int64_t begin, int64_t end, float scale, Scratch<T>& scratch) {
   const int64_t depth = head.depth, padded_depth = round_up(depth, kPair<T>);
@@ -173,7 +175,7 @@ void attend(const Head<T>& head, int64_t begin, int64_t end, float scale, Scratc
   }
 }
 
-// Where the softmax of all heads stands; see PartialAttention.
+// The state of the softmax of all heads; see PartialAttention.
 struct Progress {
   at::Tensor sums, maxima, totals;
 };
@@ -183,7 +185,7 @@ T* data(const at::Tensor& x) {
   return static_cast<T*>(x.data_ptr());
 }
 
-// Heads of all samples, each with room for `tokens`, in one tensor.
+// One head in a tensor of all heads of all samples, each with room for `tokens`.
 template <typename T>
 Packed<T> packed_head(T* all, int64_t head, int64_t tokens, int64_t depth) {
   const int64_t keys = Packed<T>::key_elements(tokens, depth);
@@ -191,12 +193,12 @@ Packed<T> packed_head(T* all, int64_t head, int64_t tokens, int64_t depth) {
   return {own, own + keys, tokens};
 }
 
-// Queries against the first `keys` keys of what `packed_of(sample, head, scratch)` gives, for which the
-// scratch has room for `packed_elements`. Into `out`, or into `progress` where that is given.
+// Attention of q to the first `keys` keys of packed_of(sample, head, scratch), for which the scratch has room
+// for `packed_elements`. Writes to `out`, or to `progress` if that is given.
 template <typename T, typename PackedOf>
 void attend_all(const at::Tensor& q, int64_t keys, const at::Tensor& out, int64_t heads,
                 int64_t packed_elements, const PackedOf& packed_of, const Progress* progress = nullptr) {
-  if (q.numel() == 0) return;  // of a rank without rows
+  if (q.numel() == 0) return;  // a rank without rows
   const int64_t batch = q.size(0), queries = q.size(1), depth = q.size(2) / heads;
   const float scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(depth)));
   const auto head_at = [&](int64_t b, int64_t h, T* scratch) {
@@ -214,7 +216,7 @@ void attend_all(const at::Tensor& q, int64_t keys, const at::Tensor& out, int64_
                    .maxima = progress ? standing(progress->maxima) : nullptr,
                    .totals = progress ? standing(progress->totals) : nullptr};
   };
-  // Enough tasks to keep all threads busy to the end; each may pack its head's keys, so not more than needed.
+  // Enough tasks keep all threads busy to the end, but no more, as each may have to pack its head's keys.
   const int64_t wanted = at::get_num_threads() == 1 ? 1 : 4 * at::get_num_threads();
   const int64_t query_blocks = (queries + kQueryBlock - 1) / kQueryBlock;
   const int64_t chunks = std::clamp<int64_t>(wanted / (batch * heads), 1, query_blocks);
@@ -238,7 +240,8 @@ void attend_all(const at::Tensor& q, int64_t keys, const at::Tensor& out, int64_
   });
 }
 
-// k and v are packed where they are used. Queries outside, keys inside keep the sums; so all keys come first.
+// Packs k and v in each task. All keys come first, as queries in the outer and keys in the inner loop keep
+// the sums in place.
 template <typename T>
 void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                 int64_t heads, const Progress* progress = nullptr) {
@@ -262,7 +265,7 @@ bool has_own_kernel(const at::Tensor& q) {
   return has_own_kernel(q.options());
 }
 
-// Whether 16-bit numbers, which this processor does not multiply, go through the kernel for fp32.
+// Whether a 16-bit dtype that this processor does not multiply is computed by the fp32 kernel.
 bool is_widened(const at::Tensor& q) {
   return !has_own_kernel(q) && (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) &&
          has_own_kernel(q.options().dtype(at::kFloat));
@@ -271,12 +274,14 @@ bool is_widened(const at::Tensor& q) {
 void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
   TESSERA_CHECK(q.size(2) % heads == 0 && k.size(2) > 0 && q.size(2) % k.size(2) == 0 &&
                     k.size(2) % (q.size(2) / heads) == 0 && k.sizes() == v.sizes(),
-                "widths {}, {}, {} of {} heads", q.size(2), k.size(2), v.size(2), heads);
-  TESSERA_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && v.stride(2) == 1, "rows must be contiguous");
+                "attention: q, k, v have widths {}, {}, {} for {} heads", q.size(2), k.size(2), v.size(2),
+                heads);
+  TESSERA_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && v.stride(2) == 1,
+                "attention: rows must be contiguous");
 }
 
-// Of `count` keys, of `key_width` features as their values.
-void tell_attention(std::string_view name, const at::Tensor& q, int64_t count, int64_t key_width) {
+// Records attention to `count` keys, whose width, like that of their values, is `key_width`.
+void record_attention(std::string_view name, const at::Tensor& q, int64_t count, int64_t key_width) {
   const at::Tensor keys_values = at::empty({2, q.size(0), count, key_width}, q.options().device(at::kMeta));
   record(name, "", q, 4 * q.numel() * count, {&q, &keys_values});
 }
@@ -286,7 +291,7 @@ at::Tensor split_heads(const at::Tensor& x, int64_t depth) {
   return x.unflatten(2, {x.size(2) / depth, depth}).transpose(1, 2);
 }
 
-// [B, S, heads * D]: a view of what the kernel gives where that lies token by token, as CUDA's does.
+// Returns [B, S, heads * D], as a view if the kernel's result is laid out token by token, as CUDA's is.
 at::Tensor aten_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
   const int64_t depth = q.size(2) / heads;
   return at::scaled_dot_product_attention(split_heads(q, depth), split_heads(k, depth), split_heads(v, depth),
@@ -296,8 +301,8 @@ at::Tensor aten_attention(const at::Tensor& q, const at::Tensor& k, const at::Te
       .flatten(2);
 }
 
-// Attention as above and, for each query, the logarithm of the sum of the exponentials of its scores, by
-// kernels that never hold all scores. q, k, v [B, heads, S or T, D] -> [B, heads, S, D], [B, heads, S] fp32.
+// Attention and, for each query, the logarithm of the sum of the exponentials of its scores, by kernels that
+// never hold all scores. q, k, v [B, heads, S or T, D] -> [B, heads, S, D], [B, heads, S] fp32.
 std::tuple<at::Tensor, at::Tensor> attention_and_logarithms(const at::Tensor& q, const at::Tensor& k,
                                                             const at::Tensor& v) {
   const int64_t depth = q.size(3), queries = q.size(2);
@@ -306,8 +311,8 @@ std::tuple<at::Tensor, at::Tensor> attention_and_logarithms(const at::Tensor& q,
     return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, /*dropout_p=*/0, /*is_causal=*/false,
                                                            /*attn_mask=*/{}, scale);
   }
-  constexpr int64_t kFlashDepth = 256;  // the largest that CUDA's flash kernels take
-  // CUDA's kernels read depths that are multiples of eight.
+  constexpr int64_t kFlashDepth = 256;  // the largest depth of CUDA's flash kernels
+  // CUDA's kernels need depths that are multiples of eight.
   const auto filled = [&](const at::Tensor& x) {
     return depth % 8 == 0 ? x : at::constant_pad_nd(x, {0, 8 - depth % 8});
   };
@@ -323,7 +328,7 @@ std::tuple<at::Tensor, at::Tensor> attention_and_logarithms(const at::Tensor& q,
                                                              /*return_debug_mask=*/false, scale);
     out = std::get<0>(all), logarithms = std::get<1>(all);
   }
-  return {out.narrow(3, 0, depth), logarithms.narrow(2, 0, queries)};  // one has queries filled up too
+  return {out.narrow(3, 0, depth), logarithms.narrow(2, 0, queries)};  // one kernel pads the queries too
 }
 
 }  // namespace
@@ -331,7 +336,7 @@ std::tuple<at::Tensor, at::Tensor> attention_and_logarithms(const at::Tensor& q,
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
   if (!q.is_cpu() && !q.is_meta()) {
     check(q, k, v, heads);
-    tell_attention("attention", q, k.size(1), k.size(2));
+    record_attention("attention", q, k.size(1), k.size(2));
     return aten_attention(q, k, v, heads);
   }
   at::Tensor out = at::empty(q.sizes(), q.options());
@@ -341,7 +346,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
   check(q, k, v, heads);
-  tell_attention("causal_attention", q, k.size(1), k.size(2));
+  record_attention("causal_attention", q, k.size(1), k.size(2));
   if (q.is_meta()) return at::empty(q.sizes(), q.options());
   const auto by_heads = [&](const at::Tensor& x) { return x.unflatten(2, {heads, -1}).transpose(1, 2); };
   return at::scaled_dot_product_attention(by_heads(q), by_heads(k), by_heads(v), /*attn_mask=*/{},
@@ -353,9 +358,10 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
 void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     int64_t heads) {
   check(q, k, v, heads);
-  TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1, "the output must be like the queries");
-  TESSERA_CHECK(k.size(1) > 0, "no keys");
-  tell_attention("attention", q, k.size(1), k.size(2));
+  TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1,
+                "attention: the output must have the shape of the queries");
+  TESSERA_CHECK(k.size(1) > 0, "attention: there are no keys");
+  record_attention("attention", q, k.size(1), k.size(2));
   if (q.is_meta()) return;
   if (has_own_kernel(q)) {
     q.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q, k, v, out, heads)
@@ -382,15 +388,16 @@ KvCache::KvCache(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
       options.dtype() == at::kFloat
           ? Packed<float>::key_elements(tokens, depth) + Packed<float>::value_elements(tokens, depth)
           : Packed<Bf16>::key_elements(tokens, depth) + Packed<Bf16>::value_elements(tokens, depth);
-  // Zeros: what stands beside the last of an odd number of keys is multiplied by nought, and must be finite.
+  // Zeros, because the slot beside the last of an odd number of keys is multiplied by zero and must be
+  // finite.
   keys_values_ = at::zeros({batch * heads, elements}, options);
 }
 
 void KvCache::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
   const int64_t count = k.size(1);
   TESSERA_CHECK(k.sizes() == v.sizes() && k.size(2) == heads_ * depth_ && first + count <= tokens_,
-                "{} keys of width {} at {} of {}", count, k.size(2), first, tokens_);
-  record("keep_keys_values", "", k, 0, {&k, &v, &v});
+                "KV cache: {} keys of width {} do not fit at {} of {}", count, k.size(2), first, tokens_);
+  record("write_kv_cache", "", k, 0, {&k, &v, &v});
   if (!is_packed_) {
     keys_values_[0].narrow(1, first, count).copy_(k);
     keys_values_[1].narrow(1, first, count).copy_(v);
@@ -414,16 +421,16 @@ void KvCache::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
 }
 
 void KvCache::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) const {
-  TESSERA_CHECK(0 < count && count <= tokens_, "{} keys of {}", count, tokens_);
+  TESSERA_CHECK(0 < count && count <= tokens_, "KV cache: cannot attend to {} of {} keys", count, tokens_);
   if (!is_packed_) {
     attention_into(out, q, keys_values_[0].narrow(1, 0, count), keys_values_[1].narrow(1, 0, count),
                    q.size(2) / depth_);
     return;
   }
-  tell_attention("attention", q, count, heads_ * depth_);
+  record_attention("attention", q, count, heads_ * depth_);
   const int64_t heads = q.size(2) / depth_, sharing = heads / heads_;
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1 && q.stride(2) == 1,
-                "rows must be contiguous");
+                "attention: rows must be contiguous");
   const auto attend_packed = [&](auto* packed) {
     using T = std::remove_pointer_t<decltype(packed)>;
     attend_all<T>(q, count, out, heads, /*packed_elements=*/0, [&](int64_t b, int64_t h, T* /*scratch*/) {
@@ -449,7 +456,7 @@ PartialAttention::PartialAttention(const at::Tensor& q, int64_t heads)
 void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
   check(q_, k, v, heads_);
   if (k.size(1) == 0 || q_.size(1) == 0) return;
-  tell_attention("attention_part", q_, k.size(1), k.size(2));
+  record_attention("attention_part", q_, k.size(1), k.size(2));
   if (q_.is_meta()) return;
   if (has_own_kernel(q_)) {
     const Progress progress{sums_, maxima_, totals_};

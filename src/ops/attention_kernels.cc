@@ -10,14 +10,14 @@
 
 #include <immintrin.h>
 
-// One mark for all, so that helpers can be inlined. Code for fp32 holds no instruction of AVX512-BF16: the
-// compiler makes them from their intrinsics alone.
+// All functions have the same target, so that helpers can be inlined. fp32 code contains no AVX512-BF16
+// instructions, as the compiler emits these only for their intrinsics.
 #define TESSERA_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
 
 namespace tessera::ops {
 namespace {
 
-constexpr int64_t kLanes = 16;  // fp32 elements, or pairs of bf16, of a register
+constexpr int64_t kLanes = 16;  // fp32 elements, or pairs of bf16, per register
 
 TESSERA_AVX512 inline __mmask16 first_lanes(int64_t count) {
   return static_cast<__mmask16>(count >= kLanes ? 0xffffU : (1U << std::max<int64_t>(count, 0)) - 1U);
@@ -26,7 +26,7 @@ TESSERA_AVX512 inline __mmask32 first_halves(int64_t count) {
   return static_cast<__mmask32>(count >= 2 * kLanes ? 0xffffffffU : (1U << std::max<int64_t>(count, 0)) - 1U);
 }
 
-// 16 lanes of 32 bits from `from` on, of which the row still has `count` elements; the others are zero.
+// Loads 16 lanes of 32 bits, of which the row has only `count` elements left; the others are zero.
 TESSERA_AVX512 inline __m512i load_lanes(const float* from, int64_t count) {
   return _mm512_maskz_loadu_epi32(first_lanes(count), from);
 }
@@ -61,11 +61,11 @@ TESSERA_AVX512 inline void transpose(__m512i (&x)[kLanes]) {
   }
 }
 
-// A lane is one fp32 element or one pair of bf16.
+// Transposes k into `packed`. A lane is one fp32 element or one pair of bf16.
 template <typename T>
 TESSERA_AVX512 void transpose_lanes(const T* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns,
                                     T* packed) {
-  constexpr int64_t kElements = static_cast<int64_t>(4 / sizeof(T));  // of a lane
+  constexpr int64_t kElements = static_cast<int64_t>(4 / sizeof(T));  // per lane
   const int64_t lanes = (depth + kElements - 1) / kElements;
   for (int64_t key = 0; key < keys; key += kLanes) {
     const int64_t rows = std::min(kLanes, keys - key);
@@ -84,9 +84,9 @@ TESSERA_AVX512 void transpose_lanes(const T* k, int64_t stride, int64_t keys, in
   }
 }
 
-// 2^x for x <= 0 (0 below the smallest number), as 2^(x - floor(x)) by a polynomial times 2^floor(x). The
-// polynomials have the least greatest relative error: 7.5e-8 for fp32 results; 7.5e-5 where the result is
-// rounded to bf16 (2^-9) anyway.
+// 2^x for x <= 0 (0 below the smallest number), as a polynomial for 2^(x - floor(x)) times 2^floor(x). The
+// polynomials are minimax in relative error: 7.5e-8 for fp32 results, and 7.5e-5 for results that are rounded
+// to bf16 (2^-9) anyway.
 TESSERA_AVX512 inline __m512 exp2_nonpositive(__m512 x, const float* /*fp32*/) {
   const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
   __m512 p = _mm512_fmadd_ps(r, _mm512_set1_ps(0.0018775767F), _mm512_set1_ps(0.0089893397F));
@@ -171,8 +171,7 @@ TESSERA_AVX512 void softmax_rows(const float* scores, T* probabilities, const So
       store_lanes(probability + j, keys - j, x);
     }
     for (j = keys; j < columns; ++j) probability[j] = 0;
-    if (maximum != before &&
-        before != -INFINITY) {  // earlier blocks were taken relative to a smaller maximum
+    if (maximum != before && before != -INFINITY) {  // earlier blocks are relative to a smaller maximum
       const float shrink = std::exp2(before - maximum);
       shrink_row(state.sums + row * state.depth, state.depth, shrink);
       state.totals[row] *= shrink;
@@ -218,7 +217,7 @@ void pack_values(const float* v, int64_t stride, int64_t keys, int64_t depth, in
 }
 TESSERA_AVX512 void pack_values(const Bf16* v, int64_t stride, int64_t keys, int64_t depth,
                                 int64_t /*columns*/, int64_t place, Bf16* packed) {
-  // Element d of a key is at 2 * d of its pair, or beside that.
+  // Element d of a key is at 2 * d, or 2 * d + 1, of its pair.
   const auto pack_one = [&](int64_t key) {
     Bf16* const pair = packed + (place + key) / 2 * 2 * depth + (place + key) % 2;
     for (int64_t d = 0; d < depth; ++d) pair[2 * d] = v[key * stride + d];

@@ -8,8 +8,8 @@
 namespace tessera::ops {
 namespace {
 
-// 2^x for x <= 0, at least 2^-126, as 2^(x - n) by a polynomial times 2^n with n the integer nearest to x.
-// The polynomial has the least greatest relative error on [-1/2, 1/2]: 7.5e-8.
+// 2^x for x <= 0, at least 2^-126, as a polynomial for 2^(x - n) times 2^n, where n is the integer nearest to
+// x. The polynomial is minimax in relative error on [-1/2, 1/2]: 7.5e-8.
 TESSERA_INLINE float exp2_nonpositive(float x) {
   constexpr float kRound = 12582912.0F;  // as in exp_approximate
   x = x < -126.0F ? -126.0F : x;
@@ -23,7 +23,7 @@ TESSERA_INLINE float exp2_nonpositive(float x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(shifted) << 23));
 }
 
-// One row of scores to probabilities; returns their sum.
+// Turns one row of scores into probabilities and returns their sum.
 TESSERA_INLINE float softmax_row(const float* score, float* probability, int64_t keys, float scale,
                                  float maximum) {
   float total = 0;
@@ -56,7 +56,7 @@ TESSERA_INLINE void softmax_rows(const float* scores, float* probabilities, cons
     const float maximum = highest > before ? highest : before;
     const float total =
         softmax_row(scores + row * columns, probabilities + row * columns, keys, scale, maximum);
-    if (maximum != before && before != -INFINITY) {  // earlier blocks were relative to a smaller maximum
+    if (maximum != before && before != -INFINITY) {  // earlier blocks are relative to a smaller maximum
       const float shrink = std::exp2(before - maximum);
       scale_row(state.sums + row * state.depth, state.sums + row * state.depth, state.depth, shrink);
       state.totals[row] *= shrink;
@@ -72,7 +72,7 @@ TESSERA_INLINE void normalise_rows(const SoftmaxState& state, float* out, int64_
   }
 }
 
-// 16 keys beside each other for every element, which they have in common.
+// Stores the same element of 16 keys side by side.
 TESSERA_INLINE void pack_keys_of_panel(const float* k, int64_t stride, int64_t keys, int64_t depth,
                                        float* panel) {
   for (int64_t d = 0; d < depth; ++d) {

@@ -52,7 +52,7 @@ Conv2d::Conv2d(const weights::Scope& scope, int64_t in, int64_t out, int64_t siz
     kernel = {size, size};
     padding = {pad, pad};
     bias = bias_vector;
-    // Transformed weights are rounded to the dtype of the layer once.
+    // Reads fp32 weights, so that the transformed ones are rounded to the dtype of the layer only once.
     winograd.emplace(scope.with_dtype(at::kFloat).tensor("weight", shape), bias_vector, scope.dtype());
   } else {
     *this = Conv2d(scope.tensor("weight", shape), bias_vector, step, {pad, pad});
@@ -72,7 +72,7 @@ Conv2d::Conv2d(const Tensor& taps, Tensor bias_vector, int64_t step, std::array<
   if (packed) weight = pack(weight, stride, padding);
 }
 
-void Conv2d::tell_operation(int64_t inputs, const Tensor& y) const {
+void Conv2d::record_operation(int64_t inputs, const Tensor& y) const {
   const int64_t taps = kernel[0] * kernel[1];
   const auto meta = y.options().device(at::kMeta);
   const Tensor x = at::empty({inputs}, meta), weights = at::empty({out_channels, in_channels, taps}, meta);
@@ -91,7 +91,7 @@ Tensor Conv2d::apply(const Tensor& x, std::array<int64_t, 2> pad) const {
       .contiguous(kChannelsLast);
 }
 
-// Some rows at a time, so that what is widened of them is never all in memory.
+// Works on some rows at a time, so that only these are in memory in fp32.
 Tensor Conv2d::apply_narrow(const Tensor& x, std::array<int64_t, 2> both) const {
   constexpr int64_t kWideBytes = 16 << 20;
   const Tensor wide_weight = weight.to(at::kFloat), wide_bias = bias.defined() ? bias.to(at::kFloat) : bias;
@@ -117,19 +117,19 @@ Tensor Conv2d::apply_narrow(const Tensor& x, std::array<int64_t, 2> both) const 
 
 namespace {
 
-// Where only the shape of what comes out is of interest.
+// Whether only the shape of the result matters.
 bool computes_nothing(const Tensor& x) {
   return x.is_meta() || x.size(2) == 0;
 }
 
-// Rows that a convolution sees beyond x on one side: those that are given, or at the edge of the picture the
-// zeros that it pads with.
+// The number of rows that a convolution sees beyond x on one side: the given ones, or its padding with zeros
+// at the edge of the image.
 int64_t rows_beyond(const Tensor& given, int64_t padding) {
   return given.defined() ? given.size(2) : padding;
 }
 
-// Rows `wanted` of what is convolved, as one tensor: normalised, with the rows around it. Those of x are 0 ..
-// h.
+// Rows `wanted` of the convolution's actual input, normalised and including the halo, as one tensor. Rows of
+// x are numbered from 0.
 Tensor gathered(const ConvInput& input, const Halo& halo, int64_t padding, const Range& wanted) {
   const Tensor& x = input.x;
   const int64_t above = rows_beyond(halo.above, padding), below = rows_beyond(halo.below, padding);
@@ -155,12 +155,12 @@ Tensor gathered(const ConvInput& input, const Halo& halo, int64_t padding, const
   return room;
 }
 
-// Whether the norm can be written into the memory of its input.
+// Whether the norm may overwrite its input.
 bool is_taken(const ConvInput& input) {
   return input.x.use_count() == 1 && input.x.is_cpu();
 }
 
-// All of it.
+// All rows of the convolution's actual input.
 Tensor gathered(const ConvInput& input, int64_t padding) {
   const Tensor& x = input.x;
   if (!input.halo) {
@@ -174,15 +174,15 @@ Tensor gathered(const ConvInput& input, int64_t padding) {
                   {-above, above + x.size(2) + rows_beyond(input.halo->below, padding)});
 }
 
-// Rows that come out at once, where each further one takes `row_bytes` of a copy.
+// The number of output rows at once if each further one takes `row_bytes` of a copy.
 int64_t block_of(const ConvBlocks& blocks, int64_t rows, int64_t row_bytes) {
   if (blocks.rows > 0) rows = std::min(rows, blocks.rows);
   if (blocks.bytes > 0) rows = std::min(rows, blocks.bytes / std::max<int64_t>(row_bytes, 1));
   return std::max<int64_t>(rows, 1);
 }
 
-// Calls work(x, b, out) for sample after sample and block after block of the `rows` that come out: x [1, C,
-// .., W] is what they are convolved of.
+// Calls work(x, b, out) for each sample and each block of the output `rows`, where x [1, C, .., W] is the
+// input of that block.
 template <typename Work>
 void by_blocks(const Conv2d& conv, ConvInput input, int64_t rows, int64_t block, const Work& work) {
   const Halo halo = input.halo.value_or(Halo());
@@ -221,7 +221,7 @@ int64_t Conv2d::rows_at_once(const ConvInput& input) const {
 
 Tensor Conv2d::operator()(ConvInput input) const {
   const int64_t inputs = input.x.numel();
-  TESSERA_CHECK(input.x.dim() == 4 && input.x.size(1) == in_channels, "conv of {} channels got {}",
+  TESSERA_CHECK(input.x.dim() == 4 && input.x.size(1) == in_channels, "convolution of {} channels got {}",
                 in_channels, fmt::join(input.x.sizes(), " x "));
   Tensor y;
   if (computes_nothing(input.x)) {
@@ -230,7 +230,7 @@ Tensor Conv2d::operator()(ConvInput input) const {
                   kChannelsLast);
   } else if (winograd) {
     TESSERA_CHECK(input.norm == nullptr || input.norm->activation == Activation::kSilu,
-                  "a norm without SiLU before this convolution");
+                  "a Winograd convolution needs a norm with SiLU");
     const Tensor x = input.x.contiguous(kChannelsLast);
     y = at::empty({x.size(0), out_channels, x.size(2), x.size(3)}, x.options(), kChannelsLast);
     (*winograd)(x, y, /*add=*/false, input.maps, input.halo);
@@ -244,7 +244,7 @@ Tensor Conv2d::operator()(ConvInput input) const {
     const std::array<int64_t, 2> pad = {input.halo ? 0 : padding[0], padding[1]};
     y = apply(gathered(input, padding[0]), pad);
   }
-  tell_operation(inputs, y);
+  record_operation(inputs, y);
   return y;
 }
 
@@ -254,7 +254,7 @@ Tensor Conv2d::consume(Tensor x) const {
     return (*this)(x);
   const int64_t rows = x.size(2), columns = x.size(3);
   x = x.contiguous(kChannelsLast);
-  // A row that comes out ends where, or before, the one that it is made of ends.
+  // An output row ends no later than its input row, so no unread input is overwritten.
   Tensor y = at::as_strided(x, {x.size(0), out_channels, rows, columns},
                             {rows * columns * out_channels, 1, columns * out_channels, out_channels},
                             x.storage_offset());
@@ -267,13 +267,13 @@ Tensor Conv2d::consume(Tensor x) const {
       part(y).copy_(apply(part(x), padding));
     }
   }
-  tell_operation(x.numel(), y);
+  record_operation(x.numel(), y);
   return y;
 }
 
 void Conv2d::add_to(Tensor& sum, ConvInput input) const {
-  tell_operation(input.x.numel(), sum);
-  TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution is added to a channels-last tensor");
+  record_operation(input.x.numel(), sum);
+  TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution needs a channels-last sum");
   if (computes_nothing(input.x)) return;
   if (winograd) {
     (*winograd)(input.x.contiguous(kChannelsLast), sum, /*add=*/true, input.maps, input.halo);
@@ -305,9 +305,9 @@ void Conv2d::add_whole(Tensor& sum, const Tensor& x, std::array<int64_t, 2> pad)
 
 namespace {
 
-// The 3x3 taps w [O, I, 3, 3] as the pixels around a corner see them: [4 O, I, 2, 2]. Along one dimension the
-// pixel before the corner has its taps 0 and 1 on the input pixel before it, and tap 2 on the one after; the
-// pixel after the corner has tap 0 before it, and taps 1 and 2 after.
+// Combines the 3x3 taps w [O, I, 3, 3] into those of the pixels around a corner: [4 O, I, 2, 2]. Along one
+// dimension, the pixel before the corner has taps 0 and 1 on the input pixel before it and tap 2 on the one
+// after; the pixel after the corner has tap 0 on the one before, and taps 1 and 2 on the one after.
 Tensor corner_taps(const Tensor& w) {
   const auto split = [](const Tensor& taps, int64_t dim) {
     const Tensor first = taps.select(dim, 0), middle = taps.select(dim, 1), last = taps.select(dim, 2);
@@ -321,14 +321,15 @@ Tensor corner_taps(const Tensor& w) {
   return at::cat(parts);
 }
 
-// Sums of taps are rounded to the dtype of the layer once.
+// Reads fp32 weights, so that sums of taps are rounded to the dtype of the layer only once.
 Conv2d corner_conv(const weights::Scope& scope, int64_t channels) {
   const Tensor taps = scope.with_dtype(at::kFloat).tensor("weight", {channels, channels, 3, 3});
   return {corner_taps(taps).to(scope.dtype()), scope.tensor("bias", {channels}).repeat({4}), 1, {0, 1}};
 }
 
-// Copies the pixels around `count` rows of corners, [count, W + 1, 2 (row), 2 (column), C], to where they lie
-// in the image [2 H, 2 W, C]. The first row of corners is `first`; pixels outside the image are dropped.
+// Copies the pixels around `count` rows of corners, [count, W + 1, 2 (row), 2 (column), C], to their
+// positions in the image [2 H, 2 W, C]. `first` is the first row of corners; pixels outside the image are
+// dropped.
 void place_corners(const Tensor& corners, Tensor& image, int64_t first, int64_t count) {
   const int64_t height = image.size(0), width = image.size(1);
   const int64_t pixel = image.size(2) * image.element_size();
@@ -397,7 +398,8 @@ Tensor Upsample2d::apply(const Tensor& x, const std::optional<Halo>& halo, const
     }
     return y;
   }
-  // A few rows at a time: their corners stay in the cache until they are placed, and are never all in memory.
+  // Works on a few rows at a time: their corners stay in the cache until they are copied, and are never all
+  // in memory.
   constexpr int64_t kChunkBytes = 4 << 20;
   const int64_t chunk = block_of({.bytes = kChunkBytes}, height + 1, row_bytes);
   Tensor y = room();

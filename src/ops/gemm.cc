@@ -15,17 +15,17 @@
 namespace tessera::ops {
 namespace {
 
-// Rows and vectors of 8 columns that are summed in registers: 12 sums, 2 vectors of b and one element of a
-// are 15 of the 16 that there are.
+// The rows, times vectors of 8 columns, that are summed in registers: 12 sums, 2 vectors of b and one element
+// of a take 15 of the 16 registers.
 constexpr int64_t kRows = 6;
-// Of the sum: 24 KiB of a panel stay in the first-level cache.
+// The depth of a partial sum: 24 KiB of a panel stay in the first-level cache.
 constexpr int64_t kDepth = 384;
-// Of a block of x in a linear layer: its 180 KiB stay in the second-level cache.
+// The rows of a block of x in a linear layer: its 180 KiB stay in the second-level cache.
 constexpr int64_t kBlockRows = 120;
 
 #if defined(__x86_64__)
 
-// c [rows, 8 * vectors] (+)= a [rows, depth] b, b a panel.
+// c [rows, 8 * vectors] = a [rows, depth] b, or += that if `add`; b is a panel.
 template <int rows, int vectors>
 TESSERA_TARGET_AVX2 void tile(int64_t depth, const float* a, int64_t lda, const float* b, float* c,
                               int64_t ldc, bool add) {
@@ -59,7 +59,7 @@ using Tile = void (*)(int64_t, const float*, int64_t, const float*, float*, int6
 constexpr Tile kTiles[2][kRows] = {{tile<1, 1>, tile<2, 1>, tile<3, 1>, tile<4, 1>, tile<5, 1>, tile<6, 1>},
                                    {tile<1, 2>, tile<2, 2>, tile<3, 2>, tile<4, 2>, tile<5, 2>, tile<6, 2>}};
 
-// c [m, columns] of one panel.
+// Computes c [m, columns] from one panel.
 void multiply_panel(int64_t m, int64_t columns, int64_t depth, const float* a, int64_t lda, const float* b,
                     float* c, int64_t ldc, bool add) {
   const Tile* const tiles = kTiles[columns > 8 ? 1 : 0];
@@ -71,7 +71,7 @@ void multiply_panel(int64_t m, int64_t columns, int64_t depth, const float* a, i
       tiles[rows - 1](depth, a + row * lda, lda, b, to, ldc, add);
       continue;
     }
-    float beside[kRows * kPanel] = {};  // a store of whole vectors would hit what lies to the right
+    float beside[kRows * kPanel] = {};  // storing whole vectors would overwrite what lies to the right
     if (add) {
       for (int64_t i = 0; i < rows; ++i) std::copy_n(to + i * ldc, columns, beside + i * kPanel);
     }
@@ -83,12 +83,12 @@ void multiply_panel(int64_t m, int64_t columns, int64_t depth, const float* a, i
 #else
 
 void multiply_panel(int64_t, int64_t, int64_t, const float*, int64_t, const float*, float*, int64_t, bool) {
-  TESSERA_CHECK(false, "products for x86");
+  TESSERA_CHECK(false, "this matrix product needs x86");
 }
 
 #endif
 
-// The first `columns` of rows of 16 sums, to where they belong.
+// Activates the first `columns` of rows of 16 sums and stores them in y.
 template <typename T, Activation kActivation>
 TESSERA_INLINE void finish_panel(const float* sums, int64_t rows, int64_t columns, T* y, int64_t stride) {
   for (int64_t row = 0; row < rows; ++row) {
@@ -110,7 +110,7 @@ void finish_panel(const float* sums, int64_t rows, int64_t columns, T* y, int64_
     case Activation::kSilu:
       return run_kernel<finish_panel<T, Activation::kSilu>>(sums, rows, columns, y, stride);
     case Activation::kNone:
-    case Activation::kGelu:  // by the caller
+    case Activation::kGelu:  // applied by the caller
       return run_kernel<finish_panel<T, Activation::kNone>>(sums, rows, columns, y, stride);
   }
 }
@@ -125,7 +125,7 @@ struct Problem {
   Activation activation;
 };
 
-// What one thread needs.
+// Buffers of one thread.
 struct Scratch {
   Scratch(int64_t rows, int64_t panels)
       : x(new float[rows * kDepth]),
@@ -133,7 +133,7 @@ struct Scratch {
         sums(new float[panels * rows * kPanel]) {}
   std::unique_ptr<float[]> x;      // [rows, kDepth]
   std::unique_ptr<float[]> panel;  // [kDepth, 16]
-  std::unique_ptr<float[]> sums;   // [panels, rows, 16]: rows of y lie too far apart for the tables of pages
+  std::unique_ptr<float[]> sums;   // [panels, rows, 16]; rows of y are too far apart for the TLB
 };
 
 void start_panel(const float* bias, int64_t columns, float* sums, int64_t rows) {
@@ -144,7 +144,7 @@ void start_panel(const float* bias, int64_t columns, float* sums, int64_t rows) 
   }
 }
 
-// Rows [first, first + rows) of y in panels [begin, end).
+// Computes rows [first, first + rows) of y in panels [begin, end).
 template <typename T>
 void multiply_block(const Problem<T>& p, int64_t first, int64_t rows, int64_t begin, int64_t end,
                     Scratch& scratch) {
@@ -156,7 +156,7 @@ void multiply_block(const Problem<T>& p, int64_t first, int64_t rows, int64_t be
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t column = panel * kPanel, columns = std::min(kPanel, p.out - column);
       float* const sums = scratch.sums.get() + (panel - begin) * rows * kPanel;
-      // fp32 too: a copy brings the panel into the first-level cache faster than tiles do.
+      // Copies fp32 too: a copy brings the panel into the first-level cache faster than the tiles do.
       run_kernel<widen<T>>(p.weight + column * p.in + k * kPanel, scratch.panel.get(), depth * kPanel);
       if (k == 0) start_panel(p.bias ? p.bias + column : nullptr, columns, sums, rows);
       multiply_panel(rows, kPanel, depth, scratch.x.get(), kDepth, scratch.panel.get(), sums, kPanel,
@@ -173,7 +173,7 @@ constexpr int64_t divide_up(int64_t value, int64_t by) {
 
 template <typename T>
 void multiply_all(const Problem<T>& p, int64_t rows) {
-  // As many blocks of rows for every thread; where there are few rows, threads share the columns.
+  // Every thread gets the same number of blocks of rows; if there are few rows, threads share the columns.
   const int64_t threads = at::get_num_threads();
   const int64_t rounds = divide_up(rows, kBlockRows * threads);
   const int64_t block = std::min(kBlockRows, divide_up(divide_up(rows, rounds * threads), kRows) * kRows);
@@ -219,7 +219,7 @@ at::Tensor gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::
                        Activation activation) {
   const int64_t out_features = weight.size(0);
   TESSERA_CHECK(x.scalar_type() == weight.scalar_type() && x.size(-1) == weight.size(1),
-                "a product of {} [{}] with {}", c10::toString(x.scalar_type()), x.size(-1),
+                "matrix product of {} [{}] with weights in {}", c10::toString(x.scalar_type()), x.size(-1),
                 c10::toString(weight.scalar_type()));
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = out_features;
@@ -241,7 +241,8 @@ at::Tensor gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::
   } else if (x.scalar_type() == at::kBFloat16) {
     multiply(static_cast<Bf16*>(y.mutable_data_ptr()));
   } else {
-    TESSERA_CHECK(x.scalar_type() == at::kHalf, "a product of {}", c10::toString(x.scalar_type()));
+    TESSERA_CHECK(x.scalar_type() == at::kHalf, "matrix product of unsupported dtype {}",
+                  c10::toString(x.scalar_type()));
     multiply(static_cast<Fp16*>(y.mutable_data_ptr()));
   }
   return activation == Activation::kGelu ? at::gelu(y) : y;

@@ -1,8 +1,8 @@
-// Products of fp32 matrices on processors with AVX2 and FMA that have no AVX-512, for which oneDNN has no
-// small products and MKL and oneDNN are slow in large ones. Weights may be held in 16 bits.
+// Products of fp32 matrices on processors with AVX2 and FMA but without AVX-512, on which oneDNN has no small
+// products, and MKL and oneDNN are slow at large ones. Weights may be stored in 16 bits.
 //
-// A matrix b [K, N] is read in panels of 16 columns, each [K, 16], the last filled up with zeros, so that a
-// product walks through memory in order and takes whole vectors.
+// A matrix b [K, N] is stored in panels of 16 columns, each [K, 16], the last padded with zeros, so that a
+// product reads memory sequentially and in whole vectors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,33 +13,33 @@ namespace tessera::ops {
 
 constexpr int64_t kPanel = 16;
 
-// Whether this process may run what follows.
+// Whether this process can run the functions below.
 bool gemm_runs();
 
-// c [m, n] = a [m, k] b [k, n], or c += that, on this thread. Rows of a and c lie `lda` and `ldc` elements
-// apart, panels of b `panel_stride`. Sums go over k in runs that depend on k alone, so a row of c does not
-// depend on the others.
+// c [m, n] = a [m, k] b [k, n], or c += a b if `add`, on the calling thread. Rows of a and c are `lda` and
+// `ldc` elements apart, panels of b `panel_stride`. Sums over k are split into runs that depend on k alone,
+// so a row of c does not depend on other rows.
 void gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t panel_stride,
           float* c, int64_t ldc, bool add);
 
 enum class Activation { kNone, kGelu, kGeluTanh, kRelu, kSilu };
 
-// Of one number, in a kernel. kGelu is the caller's: here it changes nothing.
+// Activates one number within a kernel. kGelu has no effect here; the caller applies it.
 TESSERA_INLINE float activate(float x, Activation activation) {
-  // x times the sigmoid of twice sqrt(2 / pi) (x + 0.044715 x^3), which is what x (1 + tanh) / 2 comes to.
+  // x (1 + tanh(z)) / 2 = x sigmoid(2 z), with z = sqrt(2 / pi) (x + 0.044715 x^3).
   if (activation == Activation::kGeluTanh) return silu_of(x, 1.5957691216F * (x + 0.044715F * x * x * x));
   if (activation == Activation::kSilu) return silu(x);
   if (activation == Activation::kRelu) return x < 0 ? 0.0F : x;
   return x;
 }
 
-// The weight [N, K] of a linear layer as panels of its transpose, [ceil(N / 16), K, 16], in its dtype: fp32,
-// bf16 or fp16. What is returned has the sizes [N, K]; the filling of the last panel lies behind, in the same
+// Packs the weight [N, K] of a linear layer (fp32, bf16 or fp16) into panels of its transpose, [ceil(N / 16),
+// K, 16], in its dtype. The result has sizes [N, K]; the padding of the last panel follows in the same
 // storage.
 at::Tensor gemm_pack(const at::Tensor& weight);
 
-// activation(x weight^T + bias), x [..., K] -> [..., N] in the dtype of x; `weight` from gemm_pack, in that
-// dtype too; bias [N] of any or undefined. Sums are fp32, and rounded once. Takes all threads.
+// activation(x weight^T + bias), x [..., K] -> [..., N] in the dtype of x. `weight` comes from gemm_pack() in
+// the same dtype; bias [N] has any dtype or is undefined. Sums are fp32 and rounded once. Uses all threads.
 at::Tensor gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                        Activation activation);
 

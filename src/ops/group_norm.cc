@@ -12,13 +12,13 @@
 namespace tessera::ops {
 namespace {
 
-// Positions whose moments are taken in fp32 before they are merged in double. Small enough for the first
-// cache.
+// The number of positions whose moments are taken in fp32 before they are merged in double. They fit the
+// first-level cache.
 constexpr int64_t kBlock = 64;
 
-// Moments of one channel: count is known from the shape.
+// Sums of each channel over all positions.
 struct ChannelSums {
-  std::vector<double> sum, squares;  // sum of x; sum of (x - mean of its block)^2 + count of block * mean^2
+  std::vector<double> sum, squares;  // of x; of (x - block mean)^2 + block mean^2
 };
 
 template <typename T>
@@ -71,7 +71,7 @@ TESSERA_INLINE void map_positions(const T* x, Y* y, int64_t positions, int64_t c
   }
 }
 
-// The sums of all channels of one sample. Threads take equal runs of positions; their sums are added in
+// The sums of all channels of one sample. Threads take equal runs of positions, and their sums are added in
 // order.
 template <typename T>
 ChannelSums sum_channels(const T* x, int64_t positions, int64_t channels) {
@@ -113,13 +113,13 @@ void group_moments(const ChannelSums& sums, int64_t positions, int64_t groups, d
   }
 }
 
-// As a sample of x lies: channel by channel, position by position.
+// Sample b of x, whose channels are contiguous at each position.
 template <typename T>
 const T* sample_of(const at::Tensor& x, int64_t b) {
   return static_cast<const T*>(x.const_data_ptr()) + b * x.stride(0);
 }
 
-// `sums` of x become those of x + offset.
+// Turns the `sums` of x into those of x + offset.
 void add_offset(ChannelSums& sums, int64_t positions, const float* offset) {
   const double count = static_cast<double>(positions);
   for (size_t c = 0; c < sums.sum.size(); ++c) {
@@ -163,18 +163,18 @@ void check_input(const GroupNorm& norm, const at::Tensor& x) {
   TESSERA_CHECK(x.dim() == 4 && x.size(1) == norm.weight.numel(), "group norm of {} channels got {}",
                 norm.weight.numel(), fmt::join(x.sizes(), " x "));
   if (!x.is_cpu() || x.numel() == 0) return;
-  // Of each sample: they may be parts of larger ones.
+  // Checks each sample, as samples may be parts of larger tensors.
   TESSERA_CHECK(x.narrow(0, 0, 1).is_contiguous(at::MemoryFormat::ChannelsLast),
                 "group norm needs channels-last");
-  TESSERA_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16, "group norm of {}",
-                c10::toString(x.scalar_type()));
+  TESSERA_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16,
+                "group norm of unsupported dtype {}", c10::toString(x.scalar_type()));
 }
 
 at::Tensor activated(const GroupNorm& norm, const at::Tensor& x) {
   return norm.activation == Activation::kSilu ? at::silu(x) : x;
 }
 
-// [B, C] over the positions.
+// [B, C] -> [B, C, 1, 1], to broadcast over positions.
 at::Tensor over_positions(const at::Tensor& x) {
   return x.unsqueeze(-1).unsqueeze(-1);
 }
@@ -195,12 +195,13 @@ GroupNorm::GroupNorm(const at::Tensor& channel_weight, const at::Tensor& channel
       activation(then),
       weight(channel_weight.to(at::kFloat).contiguous()),
       bias(channel_bias.to(at::kFloat).contiguous()) {
-  TESSERA_CHECK(groups > 0 && weight.numel() % groups == 0, "{} channels in {} groups", weight.numel(),
-                groups);
-  TESSERA_CHECK(then == Activation::kNone || then == Activation::kSilu, "group norm with another activation");
+  TESSERA_CHECK(groups > 0 && weight.numel() % groups == 0,
+                "group norm: {} channels are not divisible into {} groups", weight.numel(), groups);
+  TESSERA_CHECK(then == Activation::kNone || then == Activation::kSilu,
+                "group norm supports no activation but SiLU");
 }
 
-void GroupNorm::tell_operation(const at::Tensor& x) const {
+void GroupNorm::record_operation(const at::Tensor& x) const {
   const int64_t flops = activation == Activation::kNone ? 8 : 9;
   record("group_norm", role, x, flops * x.numel(), {&x, &weight, &bias});
 }
@@ -208,16 +209,16 @@ void GroupNorm::tell_operation(const at::Tensor& x) const {
 at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
   if (x.is_cpu()) return apply(maps(moments(x)), x);
   check_input(*this, x);
-  tell_operation(x);
+  record_operation(x);
   if (x.is_meta()) return at::empty_like(x);
-  // Other devices have a kernel for all of it, which may give another memory format than it takes.
+  // Other devices have one kernel for the whole norm, whose memory format may differ from that of its input.
   return activated(*this, at::group_norm(x, groups, weight.to(x.scalar_type()), bias.to(x.scalar_type()), eps)
                               .contiguous(at::MemoryFormat::ChannelsLast));
 }
 
 at::Tensor GroupNorm::moments(const at::Tensor& x, const at::Tensor& offset) const {
   check_input(*this, x);
-  tell_operation(x);
+  record_operation(x);
   if (x.is_meta()) return at::empty({x.size(0), groups, 2}, x.options().dtype(at::kDouble));
   if (!x.is_cpu()) {
     const at::Tensor wide = offset.defined() ? x.to(at::kFloat) + over_positions(offset) : x.to(at::kFloat);

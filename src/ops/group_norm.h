@@ -1,4 +1,4 @@
-// Group normalisation (Wu and He, arXiv:1803.08494) of channels-last tensors, with SiLU fused.
+// Group normalisation (Wu and He, arXiv:1803.08494) of channels-last tensors, with fused SiLU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ struct ChannelMap {
   const float *mean, *scale, *bias;
 };
 
-// Those of all samples: fp32 [B, C], [B, C] and [C].
+// The maps of all samples: fp32 [B, C], [B, C] and [C].
 struct ChannelMaps {
   ChannelMap sample(int64_t b) const {
     return {mean[b].const_data_ptr<float>(), scale[b].const_data_ptr<float>(), bias.const_data_ptr<float>()};
@@ -26,9 +26,10 @@ struct ChannelMaps {
 };
 
 // y = (x - mean) / sqrt(variance + eps) * weight + bias, with the moments of each group of channels of a
-// sample, and then SiLU where the network has it there. Moments are fp32 over a few positions, shifted by the
-// first of them, and merged in double: a large mean with a small variance stays exact. On the CPU x must be
-// channels-last, in fp32 or bf16 (checked); results have its dtype. 8 FLOPs an element, 9 with SiLU.
+// sample, followed by SiLU if `activation` says so. Moments are computed in fp32 over a few positions,
+// shifted by the first of them, and merged in double, so that a large mean with a small variance stays exact.
+// On the CPU x must be channels-last, in fp32 or bf16 (checked); results have its dtype. 8 FLOPs per element,
+// 9 with SiLU.
 struct GroupNorm {
   GroupNorm() = default;
   // Reads `weight` and `bias` [channels]. `groups` divides `channels` (checked). `activation`: none or SiLU.
@@ -39,13 +40,13 @@ struct GroupNorm {
 
   at::Tensor operator()(const at::Tensor& x) const;  // [B, C, H, W], a new tensor
 
-  // In steps, for those who have a part of the picture, or apply the map as they read. `offset` [B, C]: is
-  // added to x first, where it is defined. The moments of x: double [B, groups, 2], mean and biased variance.
-  // Tells the hook of all steps.
+  // The steps of the norm, for callers that hold a part of the image or apply the map while reading. `offset`
+  // [B, C] is added to x first if it is defined. moments() returns double [B, groups, 2] (mean, biased
+  // variance) and records the operation for all steps.
   at::Tensor moments(const at::Tensor& x, const at::Tensor& offset = {}) const;
-  // What normalises a sample that has these moments, fp32 or double [B, groups, 2].
+  // The maps that normalise samples with these moments, fp32 or double [B, groups, 2].
   ChannelMaps maps(const at::Tensor& moments, const at::Tensor& offset = {}) const;
-  // What comes of x, or of some rows of it: a new tensor; into `y`, which may be x.
+  // Normalises x, or some rows of it, into a new tensor, or into `y`, which may be x.
   at::Tensor apply(const ChannelMaps& maps, const at::Tensor& x) const;
   void apply_into(const at::Tensor& y, const ChannelMaps& maps, const at::Tensor& x) const;
 
@@ -53,13 +54,13 @@ struct GroupNorm {
   double eps = 0;
   Activation activation = Activation::kNone;
   at::Tensor weight, bias;  // fp32 [C]
-  std::string role = {};    // place of the weights in the checkpoint, for Operation
+  std::string role = {};    // key of the weights in the checkpoint, for Operation
 
  private:
-  void tell_operation(const at::Tensor& x) const;
+  void record_operation(const at::Tensor& x) const;
 };
 
-// y = SiLU of the map, in fp32. x and y [positions, channels].
+// y = SiLU of the mapped x, in fp32. x and y [positions, channels].
 void map_silu(const float* x, float* y, int64_t positions, int64_t channels, ChannelMap map);
 void map_silu(const Bf16* x, float* y, int64_t positions, int64_t channels, ChannelMap map);
 

@@ -1,9 +1,9 @@
-// What our own CPU kernels share: one binary that carries code for several instruction sets, bfloat16
-// conversion and an exponential that the compiler can vectorise.
+// Common parts of the project's CPU kernels: code for several instruction sets in one binary, conversions of
+// 16-bit floats, and an exponential that the compiler can vectorise.
 //
-// A kernel is a plain loop over a range in a function marked TESSERA_INLINE; at::parallel_for calls it with
-// its part by run_kernel<function>(arguments). (A lambda does not inherit the instruction set: keep loops out
-// of lambdas.) Helpers are marked likewise, so that they are compiled for the kernel that uses them.
+// A kernel is a plain loop over a range in a function marked TESSERA_INLINE; at::parallel_for runs it on each
+// part by run_kernel<function>(arguments). Lambdas do not inherit the instruction set, so loops must not be
+// in lambdas. Helpers are marked TESSERA_INLINE too, so that they are compiled for the kernel that uses them.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,8 @@
 
 #include "core/cpu.h"
 
-// x86-64-v3 and -v4, by features: a function with another `arch` could not inline those without.
+// x86-64-v3 and -v4 as lists of features, because a function with another `arch` could not inline functions
+// that lack it.
 #if defined(__x86_64__)
 #define TESSERA_TARGET_AVX2 \
   __attribute__((target("avx,avx2,bmi,bmi2,f16c,fma,lzcnt,movbe,popcnt,sse4.2,xsave,cx16,sahf")))
@@ -24,8 +25,7 @@
 #define TESSERA_TARGET_AVX512
 #endif
 
-// Before a loop whose iterations do not depend on each other although its pointers may be equal (in-place
-// kernels).
+// Marks a loop whose iterations are independent although its pointers may be equal (in-place kernels).
 #if defined(__GNUC__) && !defined(__clang__)
 #define TESSERA_INDEPENDENT _Pragma("GCC ivdep")
 #else
@@ -36,7 +36,7 @@
 
 namespace tessera::ops {
 
-// The code of one kernel for each instruction set, and which of them this process runs.
+// The code of one kernel for each instruction set, and the choice for this process.
 template <auto kKernel, typename Function = decltype(kKernel)>
 struct KernelCode;
 template <auto kKernel, typename... Args>
@@ -58,9 +58,9 @@ void run_kernel(const Args&... args) {
   KernelCode<kKernel>::chosen()(args...);
 }
 
-// The bits of a bfloat16; what data_ptr() of an at::kBFloat16 tensor points to.
+// The bits of a bfloat16; data_ptr() of an at::kBFloat16 tensor points to these.
 using Bf16 = uint16_t;
-// Those of an IEEE half; of an at::kHalf tensor.
+// The bits of an IEEE half; data_ptr() of an at::kHalf tensor points to these.
 struct Fp16 {
   uint16_t bits;
 };
@@ -82,8 +82,8 @@ TESSERA_INLINE void store(Bf16* to, float value) {
   *to = static_cast<Bf16>(value != value ? 0x7fc0U : rounded);
 }
 
-// Subnormal numbers become normal ones by the product; infinity and NaN get the exponent that they have in
-// fp32.
+// The product with 2^112 turns subnormal numbers into normal ones. Infinity and NaN get fp32's exponent for
+// them.
 TESSERA_INLINE float load(Fp16 value) {
   const uint32_t magnitude = static_cast<uint32_t>(value.bits & 0x7fffU) << 13;
   const float scaled = std::bit_cast<float>(magnitude) * 0x1p112F;
@@ -93,7 +93,7 @@ TESSERA_INLINE float load(Fp16 value) {
 // Rounds to nearest, ties to even. NaN stays NaN.
 TESSERA_INLINE void store(Fp16* to, float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7fffffffU;
-  // Below 2^-14 halves are multiples of 2^-24: the sum with 1/2 is rounded to one by the adder.
+  // Below 2^-14 halves are multiples of 2^-24, to which the addition of 1/2 rounds.
   const float sum = std::bit_cast<float>(magnitude) + 0.5F;
   const uint32_t subnormal = std::bit_cast<uint32_t>(sum) - 0x3f000000U;
   const uint32_t normal = (magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
@@ -107,8 +107,8 @@ TESSERA_INLINE void widen(const T* from, float* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = load(from[i]);
 }
 
-// e^x with an error below 2 units in the last place; 0 and infinity where fp32 ends, NaN stays NaN.
-// x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is a minimax fit of e^r.
+// e^x with an error below 2 units in the last place. Beyond fp32's range it gives 0 or infinity; NaN stays
+// NaN. x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is a minimax fit of e^r.
 TESSERA_INLINE float exp_approximate(float x) {
   constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   x = x > 89.0F ? 89.0F : x;
@@ -123,7 +123,7 @@ TESSERA_INLINE float exp_approximate(float x) {
   p = p * r + 0.16666521F;
   p = p * r + 0.49999994F;
   p = p * (r * r) + r + 1.0F;
-  // 2^n in two factors, so that results near the ends of the range stay right.
+  // Splits 2^n into two factors, so that results near the ends of the range stay correct.
   const uint32_t exponent = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRound);
   const uint32_t half = static_cast<uint32_t>(static_cast<int32_t>(exponent) >> 1);
   const float first = std::bit_cast<float>((half + 127U) << 23);

@@ -101,7 +101,7 @@ Linear::Linear(at::Tensor weight_matrix, at::Tensor bias_vector, Packing packing
 namespace {
 
 at::Tensor apply(const Linear& linear, const at::Tensor& x, Activation activation) {
-  if (x.numel() == 0) {  // a rank that holds nothing of a short sequence
+  if (x.numel() == 0) {  // a rank without tokens of a short sequence
     std::vector<int64_t> shape = x.sizes().vec();
     shape.back() = linear.out_features;
     return at::empty(shape, x.options().dtype(linear.weight.scalar_type()));

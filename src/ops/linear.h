@@ -13,11 +13,10 @@
 
 namespace tessera::ops {
 
-// How a layer holds its weights.
+// How a layer stores its weights.
 enum class Packing {
-  kForSpeed,  // in the layout that the backend's products like best, once, at load
-  kAsStored   // as they lie in the file, where they need not be read before they are used: for what runs
-              // rarely
+  kForSpeed,  // in the layout that suits the backend's products best, converted once at load
+  kAsStored   // as in the file, from which they need not be read before use: for layers that rarely run
 };
 
 struct LinearOptions {
@@ -29,32 +28,32 @@ struct Linear {
   Linear() = default;
   // Reads `weight` [out, in] and `bias` [out].
   Linear(const weights::Scope& scope, int64_t in, int64_t out, LinearOptions options = {});
-  // From tensors [out, in] and [out] (or undefined).
+  // Takes tensors [out, in] and [out] (or undefined).
   Linear(at::Tensor weight, at::Tensor bias, Packing packing = Packing::kForSpeed, std::string role = {});
 
-  // x [..., in] -> [..., out], in the dtype of the weights. The activation is part of the product where the
+  // x [..., in] -> [..., out], in the dtype of the weights. The activation is fused into the product if the
   // backend can do that. 2 rows * in * out FLOPs.
   at::Tensor operator()(const at::Tensor& x, Activation activation = Activation::kNone) const;
 
   int64_t in_features = 0;
   int64_t out_features = 0;
-  at::Tensor weight;  // [out, in] for ATen, else in the kernel's own layout
+  at::Tensor weight;  // [out, in] for ATen, else in the kernel's layout
   at::Tensor bias;    // [out] or undefined
   LinearKernel kernel = LinearKernel::kAten;
-  std::string role = {};  // place of the weights in the checkpoint, for Operation
+  std::string role = {};  // key of the weights in the checkpoint, for Operation
 };
 
-at::Tensor activate(const at::Tensor& x, Activation activation);  // 1 FLOP an element
+at::Tensor activate(const at::Tensor& x, Activation activation);  // 1 FLOP per element
 
-// Which outputs of the `out` that a layer has.
+// The outputs of a layer, among its `out`, that a rank holds.
 struct LayerPart {
   weights::Scope scope;
   int64_t out;
   Range outputs;
 };
 
-// Several layers of one input as one product: the block W[outputs, inputs] of each, one below the other.
-// A layer that has a bias comes without it where `with_bias` is false (another rank adds it).
+// Reads several layers of one input as one product: the block W[outputs, inputs] of each, one below the
+// other. Biases are left out if `with_bias` is false (another rank adds them).
 Linear read_linear(const std::vector<LayerPart>& layers, int64_t in, const Range& inputs,
                    LinearOptions options = {}, bool with_bias = true);
 

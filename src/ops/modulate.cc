@@ -12,7 +12,7 @@
 namespace tessera::ops {
 namespace {
 
-// Rows [begin, end). Three passes over a row, which stays in the first-level cache.
+// Normalises rows [begin, end). It passes three times over a row, which stays in the first-level cache.
 template <typename T>
 TESSERA_INLINE void norm_rows(const T* x, const float* scale, const float* shift, T* out, int64_t begin,
                               int64_t end, int64_t width, float epsilon) {
@@ -51,7 +51,7 @@ bool has_kernel(const at::Tensor& x) {
          (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf);
 }
 
-// What the elements of x are to a kernel; `work` takes a null pointer to them.
+// Calls `work` with a null pointer to the element type of x.
 template <typename Work>
 void with_elements(const at::Tensor& x, const Work& work) {
   if (x.scalar_type() == at::kFloat) return work(static_cast<float*>(nullptr));
@@ -64,9 +64,9 @@ T* data(const at::Tensor& x) {
   return static_cast<T*>(x.data_ptr());
 }
 
-constexpr int64_t kGrain = 16;  // rows that are worth a task
+constexpr int64_t kGrain = 16;  // minimum number of rows per task
 
-// Which of the vectors [C], [B, C] or [B, G, C] goes with which rows of x [B, S, C].
+// Maps rows of x [B, S, C] to the vectors [C], [B, C] or [B, G, C] that apply to them.
 class Vectors {
  public:
   Vectors(const at::Tensor& vectors, const at::Tensor& x)
@@ -80,13 +80,13 @@ class Vectors {
                   x.numel() / width_, width_);
   }
 
-  // Rows from `row` on that have one vector, but not beyond `end`.
+  // The end of the run of rows from `row` on that share one vector, at most `end`.
   int64_t end_of(int64_t row, int64_t end) const { return std::min(end, (row / rows_ + 1) * rows_); }
   const float* of(int64_t row) const { return vectors_.const_data_ptr<float>() + row / rows_ * width_; }
-  // Whether all rows have the same one, which is [C].
+  // Whether all rows share one vector, [C].
   bool is_one() const { return vectors_.numel() == width_; }
   at::Tensor one() const { return vectors_.view({width_}); }
-  // [C], [B, 1, C] or [B, G, 1, C], for x as view() gives it.
+  // [C], [B, 1, C] or [B, G, 1, C], which broadcasts over view(x).
   at::Tensor broadcast() const { return vectors_.dim() == 1 ? vectors_ : vectors_.unsqueeze(-2); }
   at::Tensor view(const at::Tensor& x) const {
     return vectors_.dim() == 3 ? x.unflatten(1, {vectors_.size(1), x.size(1) / vectors_.size(1)}) : x;

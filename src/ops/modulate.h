@@ -1,16 +1,17 @@
-// What adaptive layer norm does around the sublayers of a diffusion transformer (DiT, arXiv:2212.09748).
+// The modulation that adaptive layer norm applies around the sublayers of a diffusion transformer (DiT,
+// arXiv:2212.09748).
 //
-// Shapes: B samples, S tokens, C width, G groups of tokens that follow each other (the frames of a video).
-// Vectors are fp32: [C] for all, [B, C] for each sample, or [B, G, C] for each group of S / G tokens.
+// Shapes: B samples, S tokens, C width, G groups of consecutive tokens (the frames of a video). Vectors are
+// fp32: [C] for all, [B, C] for each sample, or [B, G, C] for each group of S / G tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace tessera::ops {
 
-// layer_norm(x) * (1 + scale) + shift, without own weights. x [B, S, C] -> [B, S, C]; scale and shift alike.
-// Statistics in fp32. 9 FLOPs an element. Off the CPU 1 + scale and shift, where there is one of each, or the
-// normalised x, where there are more, are rounded to the dtype of x: one pass over x, or two.
+// layer_norm(x) * (1 + scale) + shift, where the norm has no weights. x [B, S, C] -> [B, S, C]; scale and
+// shift have the same shape. Statistics are fp32. 9 FLOPs per element. Off the CPU, 1 + scale and shift are
+// rounded to the dtype of x if there is one of each (one pass over x), else the normalised x is (two passes).
 at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                                 double epsilon);
 

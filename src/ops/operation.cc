@@ -34,7 +34,7 @@ void record(std::string_view name, std::string_view role, const at::Tensor& out,
                       .flops = flops,
                       .bytes = static_cast<int64_t>(out.nbytes())};
   for (const at::Tensor* tensor : tensors) {
-    // By elements: a packed weight has another layout, not other contents.
+    // Counts elements, because a packed weight differs in layout but not in content.
     if (tensor->defined()) operation.bytes += tensor->numel() * static_cast<int64_t>(tensor->element_size());
   }
   (*current_hook)(operation);

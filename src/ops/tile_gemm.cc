@@ -24,26 +24,28 @@ namespace tessera::ops {
 namespace {
 
 constexpr int64_t kTileRows = 16;
-constexpr int64_t kTileElements = 512;        // of bf16; of sums half as many
-constexpr int64_t kSide = 32;                 // rows and columns of four tiles of sums, and inputs of a step
-constexpr int64_t kStep = 2 * kTileElements;  // elements of x, or of a weight, that four products take
+constexpr int64_t kTileElements = 512;        // of bf16; half as many of sums
+constexpr int64_t kSide = 32;                 // rows and columns of four tiles of sums, and inputs per step
+constexpr int64_t kStep = 2 * kTileElements;  // elements of x, or of a weight, that four products read
 constexpr int64_t kSums = kSide * kSide;      // elements of four tiles of sums
-// Steps in a row: 16 KiB of a weight stay in the first-level cache while the rows of x pass by. GMAC/s with x
-// [2048, 1280], 1280 and 10240 outputs, of one core with AMX: 4 steps 870, 8 steps 899 and 877, 40 steps 700;
-// oneDNN 500.
+// The number of consecutive steps: 16 KiB of a weight stay in the first-level cache while the rows of x pass
+// by. GMAC/s with x [2048, 1280], for 1280 and 10240 outputs, on one core with AMX: 4 steps 870, 8 steps 899
+// and 877, 40 steps 700; oneDNN 500.
 constexpr int64_t kChunk = 8;
-// What stays in the second-level cache (2 MiB) of a block of x while all columns of a weight pass by.
+// The bytes of a block of x that stay in the second-level cache (2 MiB) while all columns of a weight pass
+// by.
 constexpr int64_t kBlockBytes = 768 << 10;
-// Panels of columns that are summed before they are written: rows of y lie too far apart for less in a row.
+// The number of panels of columns that are summed before they are written: rows of y are too far apart to
+// write fewer columns at once.
 constexpr int64_t kPanels = 8;
-// Inputs that are multiplied in a run; where there are more, sums wait in memory for the next run.
+// The number of inputs multiplied in one run. If there are more, sums are kept in memory between runs.
 constexpr int64_t kDepth = 2048;
 
 constexpr int64_t divide_up(int64_t value, int64_t by) {
   return (value + by - 1) / by;
 }
 
-// Memory at the begin of a cache line, not initialised.
+// Allocates uninitialised memory at the start of a cache line.
 template <typename T>
 struct AlignedFree {
   void operator()(T* pointer) const { ::operator delete[](pointer, std::align_val_t(64)); }
@@ -58,21 +60,21 @@ Aligned<T> aligned(int64_t count) {
 // One linear layer.
 struct Problem {
   const Bf16 *x, *weight;
-  const float* bias;  // of all panels
+  const float* bias;  // for all panels
   Bf16* y;
   int64_t in, out;
   Activation activation;
 };
 
-// Rows [first, first + rows) of x, inputs [begin, begin + depth), as tiles, filled up with zeros: one chunk
-// of steps after the other, of each [rows / 32, steps of the chunk, 2, 16, 32].
+// Packs rows [first, first + rows) of x, inputs [begin, begin + depth), into tiles padded with zeros: one
+// chunk of steps after another, each [rows / 32, steps of the chunk, 2, 16, 32].
 void pack_rows(const Problem& p, int64_t first, int64_t rows, int64_t begin, int64_t depth, Bf16* packed) {
   const int64_t steps = divide_up(depth, kSide), groups = divide_up(rows, kSide);
   for (int64_t chunk = 0; chunk < steps; chunk += kChunk) {
     const int64_t length = std::min(kChunk, steps - chunk);
     for (int64_t row = 0; row < groups * kSide; ++row) {
       Bf16* to = packed + (chunk * groups + row / kSide * length) * kStep + row % kSide * kSide;
-      const int64_t in_row = row < rows ? depth - chunk * kSide : 0;  // none below the last row
+      const int64_t in_row = row < rows ? depth - chunk * kSide : 0;  // zero below the last row
       const Bf16* const from = p.x + (first + row) * p.in + begin + chunk * kSide;
       for (int64_t step = 0; step < length; ++step, to += kStep) {
         const int64_t count = std::clamp<int64_t>(in_row - step * kSide, 0, kSide);
@@ -87,8 +89,8 @@ void pack_rows(const Problem& p, int64_t first, int64_t rows, int64_t begin, int
   }
 }
 
-// sums [panels, 2, 2, 16, 16], panels `stride` apart, of which `rows` and `columns` are real, to rows of y
-// that lie `row_stride` apart. `bias`: of all columns of the panels.
+// Adds the bias to sums [panels, 2, 2, 16, 16], activates them and stores `rows` and `columns` of them in y.
+// Panels are `stride` apart and rows of y `row_stride`. `bias` covers all columns of the panels.
 template <Activation kActivation>
 TESSERA_INLINE void finish(const float* sums, int64_t stride, const float* bias, int64_t rows,
                            int64_t columns, Bf16* y, int64_t row_stride) {
@@ -116,14 +118,14 @@ void finish(const float* sums, int64_t stride, const float* bias, int64_t rows, 
     case Activation::kSilu:
       return run_kernel<finish<Activation::kSilu>>(sums, stride, bias, rows, columns, y, row_stride);
     case Activation::kNone:
-    case Activation::kGelu:  // by the caller
+    case Activation::kGelu:  // applied by the caller
       return run_kernel<finish<Activation::kNone>>(sums, stride, bias, rows, columns, y, row_stride);
   }
 }
 
 #if defined(__x86_64__)
 
-// The layout of tiles, as the processor takes it.
+// The layout of tiles in the processor's format.
 struct alignas(64) TileConfig {
   uint8_t palette = 0, start_row = 0;
   std::array<uint8_t, 14> reserved = {};
@@ -132,8 +134,8 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Eight whole tiles on this thread for as long as this lives; then what was there before, as libraries that
-// use tiles too may count on it. What was in the tiles is lost.
+// Configures eight whole tiles on this thread during its lifetime, then restores the previous configuration,
+// which other libraries that use tiles may rely on. The contents of the tiles are lost.
 class Tiles {
  public:
   Tiles() {
@@ -149,7 +151,7 @@ class Tiles {
   Tiles& operator=(const Tiles&) = delete;
 
  private:
-  // _tile_loadconfig of GCC 12 lets the compiler leave out writes to all but the first bytes.
+  // Assembly, as GCC 12's _tile_loadconfig lets the compiler drop writes to all but the first bytes.
   TESSERA_TARGET_AMX static void load(const TileConfig& config) {
     asm volatile("ldtilecfg %0" : : "m"(config));
   }
@@ -157,8 +159,9 @@ class Tiles {
   TileConfig before_;
 };
 
-// sums [2, 2, 16, 16] (+)= a b over `steps` steps of 32 inputs; without the lower half of the rows where `a`
-// has at most 16. Of what is multiplied next, `lines` cache lines a step are asked for, where `next` is.
+// sums [2, 2, 16, 16] = a b, or += that if `add`, over `steps` steps of 32 inputs. Without `kBothHalves`, `a`
+// has at most 16 rows and the lower half is left out. In each step `lines` cache lines of the next operand,
+// at `next`, are prefetched.
 template <bool kBothHalves>
 TESSERA_TARGET_AMX void multiply(int64_t steps, const Bf16* a, const Bf16* b, float* sums, bool add,
                                  const char* next, int64_t lines) {
@@ -199,7 +202,7 @@ TESSERA_TARGET_AMX void multiply(int64_t steps, const Bf16* a, const Bf16* b, fl
 }
 
 bool are_tiles_lent() {
-  // Linux enlarges the state that it saves of a process's threads when it is asked to.
+  // Linux reserves space for the tiles in its saved state of a process's threads only on request.
   constexpr int kArchReqXcompPerm = 0x1023, kXfeatureXtiledata = 18;
   return ::syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
 }
@@ -209,7 +212,7 @@ bool are_tiles_lent() {
 struct Tiles {};
 template <bool kBothHalves>
 void multiply(int64_t, const Bf16*, const Bf16*, float*, bool, const char*, int64_t) {
-  TESSERA_CHECK(false, "tiles for x86");
+  TESSERA_CHECK(false, "matrix tiles need x86");
 }
 bool are_tiles_lent() {
   return false;
@@ -217,30 +220,30 @@ bool are_tiles_lent() {
 
 #endif
 
-// How a thread goes through a layer.
+// How a thread partitions a layer.
 struct Plan {
   explicit Plan(int64_t in)
       : runs(divide_up(in, kDepth)),
         depth(divide_up(divide_up(in, runs), kSide) * kSide),
         block(std::max(kSide, kBlockBytes / 2 / depth / kSide * kSide)) {}
   int64_t runs, depth;
-  int64_t block;  // rows at most
+  int64_t block;  // maximum number of rows
 };
 
-// What one thread needs.
+// Buffers of one thread.
 struct Scratch {
   Scratch(const Plan& plan, int64_t rows, int64_t panels)
       : x(aligned<Bf16>(divide_up(rows, kSide) * kSide * plan.depth)),
         sums(aligned<float>(divide_up(rows, kSide) * kSums * (plan.runs == 1 ? kPanels : panels))) {}
   Aligned<Bf16> x;
-  Aligned<float> sums;  // of kPanels panels of columns; where there are several runs, of all
+  Aligned<float> sums;  // for kPanels panels of columns; for all panels if there are several runs
 };
 
-// Columns of one panel, in one run.
+// The columns of one panel in one run.
 struct Panel {
-  const Bf16 *weight, *next;  // of this panel, and where the one after it begins
+  const Bf16 *weight, *next;  // of this panel and of the next
   int64_t steps;
-  bool add;     // to the sums of an earlier run
+  bool add;     // whether to add to the sums of an earlier run
   float* sums;  // [groups of 32 rows, 2, 2, 16, 16]
 };
 
@@ -260,7 +263,7 @@ void multiply_panel(const Panel& panel, const Bf16* x, int64_t rows) {
   }
 }
 
-// Rows [first, first + rows) of y in panels [begin, end) of 32 columns.
+// Computes rows [first, first + rows) of y in panels [begin, end) of 32 columns.
 void multiply_block(const Problem& p, const Plan& plan, int64_t first, int64_t rows, int64_t begin,
                     int64_t end, Scratch& scratch) {
   const int64_t all_steps = divide_up(p.in, kSide), groups = divide_up(rows, kSide);
@@ -287,7 +290,7 @@ void multiply_block(const Problem& p, const Plan& plan, int64_t first, int64_t r
 }
 
 void multiply_all(const Problem& p, int64_t rows) {
-  // As many blocks of rows for every thread; where there are few rows, threads share the columns.
+  // Every thread gets the same number of blocks of rows; if there are few rows, threads share the columns.
   const Plan plan(p.in);
   const int64_t threads = at::get_num_threads();
   const int64_t rounds = divide_up(rows, plan.block * threads);
@@ -313,7 +316,8 @@ bool tile_gemm_runs() {
 }
 
 at::Tensor tile_gemm_pack(const at::Tensor& weight) {
-  TESSERA_CHECK(weight.scalar_type() == at::kBFloat16, "tiles of {}", c10::toString(weight.scalar_type()));
+  TESSERA_CHECK(weight.scalar_type() == at::kBFloat16, "matrix tiles need bf16 weights, got {}",
+                c10::toString(weight.scalar_type()));
   const int64_t out = weight.size(0), in = weight.size(1);
   const int64_t panels = divide_up(out, kSide), steps = divide_up(in, kSide);
   at::Tensor packed = at::empty({panels * steps * kStep}, weight.options());
@@ -338,8 +342,8 @@ at::Tensor tile_gemm_pack(const at::Tensor& weight) {
 at::Tensor tile_gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                             Activation activation) {
   const int64_t out_features = weight.size(0);
-  TESSERA_CHECK(x.scalar_type() == at::kBFloat16 && x.size(-1) == weight.size(1), "a product of {} [{}]",
-                c10::toString(x.scalar_type()), x.size(-1));
+  TESSERA_CHECK(x.scalar_type() == at::kBFloat16 && x.size(-1) == weight.size(1),
+                "matrix product by tiles got {} [{}]", c10::toString(x.scalar_type()), x.size(-1));
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = out_features;
   at::Tensor y = at::empty(shape, x.options());

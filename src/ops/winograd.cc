@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kTaps = 16;  // products per tile and pair of channels
 
-// Where the 2x2 outputs of a tile go.
+// The pixels that receive the 2x2 outputs of a tile.
 template <typename T>
 struct Target {
   T* pixel[4];
@@ -30,7 +30,7 @@ TESSERA_INLINE Two gather(float m0, float m1, float m2, float m3) {
   return {m0 + m1 + m2, m1 - m2 - m3};
 }
 
-// pixel = A^T m A + bias, or pixel += that, for every channel of a panel; m[tap * stride + c].
+// pixel = A^T m A + bias, or pixel += that, for every channel of a panel, with products m[tap * stride + c].
 template <bool kAdd, typename T>
 TESSERA_INLINE void transform_products(const float* m, int64_t stride, int64_t channels, const float* bias,
                                        const Target<T>& target) {
@@ -56,12 +56,12 @@ struct Image {
   const T* x;
   T* y;
   int64_t height, width, in, out;
-  const T *above, *below;  // rows of x around it, [width, in], or null
+  const T *above, *below;  // rows of x around the part, [width, in], or null
 
   int64_t tile_columns() const { return (width + 1) / 2; }
   int64_t tiles() const { return (height + 1) / 2 * tile_columns(); }
 
-  // Channels from `channel` on. What lies outside the image goes to `dropped` (4 panels).
+  // The targets of a tile from `channel` on. Pixels outside the image go to `dropped` (4 panels).
   Target<T> target(int64_t index, int64_t channel, T* dropped, int64_t panel) const {
     const int64_t top = index / tile_columns() * 2, left = index % tile_columns() * 2;
     Target<T> result;
@@ -74,7 +74,7 @@ struct Image {
   }
 };
 
-// What a thread needs for a run of tiles. V: of transformed tiles, fp32 where T is narrow.
+// Buffers of one thread for a run of tiles. V is the type of transformed tiles, fp32 if T is narrow.
 template <typename T, typename V>
 struct Scratch {
   Scratch(int64_t tiles, int64_t in, int64_t panel)
@@ -109,8 +109,8 @@ class PlainRows {
   std::vector<T> zeros_;
 };
 
-// The input after GroupNorm and SiLU, in fp32: a ring of the rows that the tiles at hand see. Runs of tiles
-// come in order, so each row is computed once.
+// The input after GroupNorm and SiLU, in fp32: a ring of the rows that the current tiles read. Runs of tiles
+// come in order, so each row is computed only once.
 template <typename T>
 class NormalisedRows {
  public:
@@ -140,7 +140,7 @@ class NormalisedRows {
   }
 
  private:
-  // A row around the image, which has been normalised where it comes from.
+  // Widens a row around the image, which is already normalised.
   std::unique_ptr<float[]> widened(const T* row) const {
     if (row == nullptr) return nullptr;
     std::unique_ptr<float[]> wide(new float[image_.width * image_.in]);
@@ -233,8 +233,8 @@ Winograd::Winograd(const at::Tensor& weight, const at::Tensor& bias_vector, at::
     : in_channels(weight.size(1)),
       out_channels(weight.size(0)),
       bias(bias_vector.to(at::kFloat).contiguous()) {
-  TESSERA_CHECK(in_channels % 32 == 0 && out_channels % 32 == 0, "{} channels to {}", in_channels,
-                out_channels);
+  TESSERA_CHECK(in_channels % 32 == 0 && out_channels % 32 == 0,
+                "Winograd needs multiples of 32 channels, got {} to {}", in_channels, out_channels);
   static const WinogradFilter filter = {
       .g = {{1, 0, 0}, {0.5F, 0.5F, 0.5F}, {0.5F, -0.5F, 0.5F}, {0, 0, 1}},
       .order = {1, 2, 0, 3},
@@ -245,7 +245,8 @@ Winograd::Winograd(const at::Tensor& weight, const at::Tensor& bias_vector, at::
 void Winograd::operator()(const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps,
                           const std::optional<Halo>& halo) const {
   TESSERA_CHECK(x.scalar_type() == taps.scalar_type() && y.scalar_type() == taps.scalar_type(),
-                "convolution of {} in {}", c10::toString(x.scalar_type()), c10::toString(taps.scalar_type()));
+                "convolution of {} with weights in {}", c10::toString(x.scalar_type()),
+                c10::toString(taps.scalar_type()));
   const Halo around = checked_halo(halo, x);
   if (taps.scalar_type() == at::kFloat) {
     convolve<float, float>(*this, x, y, add, maps, around);

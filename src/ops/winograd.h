@@ -12,24 +12,23 @@
 
 namespace tessera::ops {
 
-// Where this is faster than the direct convolution of oneDNN: where ops/choices.h says so, for 64 channels or
-// more.
+// Whether this is faster than oneDNN's direct convolution: if ops/choices.h says so, from 64 channels on.
 bool winograd_is_faster(int64_t in, int64_t out, at::ScalarType dtype, at::Device device);
 
 struct Winograd {
-  // weight [out, in, 3, 3] in fp32, channels multiples of 32; bias [out]. Computes in `dtype`, fp32 or bf16:
-  // transformed weights, and tiles where it is_multiplied, are rounded to it once, products are summed in
-  // fp32.
+  // weight [out, in, 3, 3] in fp32, bias [out]; channels must be multiples of 32. Computes in `dtype`, fp32
+  // or bf16: transformed weights, and tiles if is_multiplied(), are rounded to it once; products are summed
+  // in fp32.
   Winograd(const at::Tensor& weight, const at::Tensor& bias, at::ScalarType dtype);
 
-  // y = conv(x), or y += conv(x). x [B, in, H, W], y [B, out, H, W], both channels-last, in `dtype`. With
-  // `maps` the input is SiLU of the maps of x, which is never rounded nor written as a whole. `halo`: a row
-  // of the input on each side, channels-last, in `dtype`.
+  // y = conv(x), or y += conv(x) if `add`. x [B, in, H, W], y [B, out, H, W], both channels-last, in `dtype`.
+  // With `maps` the input is SiLU of the mapped x, which is neither rounded nor stored as a whole. `halo`
+  // holds a row of the input on each side, channels-last, in `dtype`.
   void operator()(const at::Tensor& x, at::Tensor& y, bool add, const ChannelMaps* maps = nullptr,
                   const std::optional<Halo>& halo = {}) const;
 
   int64_t in_channels, out_channels;
-  at::Tensor taps;  // 16, as make_taps of ops/winograd_tiles.h lays them out
+  at::Tensor taps;  // 16, in the layout of make_taps() in ops/winograd_tiles.h
   at::Tensor bias;  // fp32 [out]
 };
 

@@ -22,7 +22,7 @@ TESSERA_INLINE Four spread(float d0, float d1, float d2, float d3) {
   return {d0 - d2, d1 + d2, d2 - d1, d1 - d3};
 }
 
-// Stores value - carried in the precision of T and returns the error of what is stored.
+// Stores value - carried in the precision of T and returns the error relative to `value`.
 TESSERA_INLINE float store_carried(float* to, float value, float /*carried*/) {
   *to = value;
   return 0.0F;
@@ -32,8 +32,8 @@ TESSERA_INLINE float store_carried(Bf16* to, float value, float carried) {
   return load(*to) - value;
 }
 
-// Along one dimension rows 1 and 2 are rounded first, then 0, which gives way by (e1 + e2) / 2, and 3, by
-// (e2 - e1) / 2.
+// Along one dimension rows 1 and 2 are rounded first, then row 0, shifted by (e1 + e2) / 2, and row 3,
+// shifted by (e2 - e1) / 2.
 template <typename X, typename T>
 TESSERA_INLINE void transform_tile(const WinogradTile<X>& tile, int64_t channels, T* v, int64_t stride) {
   const X* const* p = tile.pixel;
@@ -69,7 +69,7 @@ TESSERA_INLINE void transform_tile(const WinogradTile<X>& tile, int64_t channels
   }
 }
 
-// Rounds u [N, pairs of channels] to bf16, tap by tap. Leaves the errors in u.
+// Rounds u [N, pairs of channels] to bf16, tap by tap, and replaces u by the errors.
 at::Tensor round_taps(const at::Tensor& u, const WinogradFilter& filter) {
   const int64_t n = std::ssize(filter.order);
   at::Tensor rounded = at::empty_like(u, u.options().dtype(at::kBFloat16));
@@ -80,7 +80,7 @@ at::Tensor round_taps(const at::Tensor& u, const WinogradFilter& filter) {
     for (int64_t other = 0; other < n * n; ++other) {
       const int64_t i = other / n, j = other % n;
       const float factor = (i == row ? 1.0F : filter.c[row][i]) * (j == column ? 1.0F : filter.c[column][j]);
-      // What was rounded has left its error in u.
+      // u holds the errors of the taps rounded so far.
       if (other != row * n + column && factor != 0.0F) shifted.sub_(u[other], factor);
     }
     rounded[row * n + column].copy_(shifted);
@@ -111,7 +111,7 @@ at::Tensor make_taps(const at::Tensor& weight, const WinogradFilter& filter, at:
   at::Tensor taps = pairs ? at::empty({n * n, out / panel, in / 2, panel, 2}, filters.options().dtype(dtype))
                           : at::empty({n * n, out / panel, in, panel}, filters.options().dtype(dtype));
   for (int64_t i = 0; i < out / panel; ++i) {
-    // G w G^T of every pair of channels as one product: [N, 9] x [9, panel * in].
+    // Computes G w G^T of every pair of channels as one product: [N, 9] x [9, panel * in].
     at::Tensor u = at::matmul(both, filters.narrow(0, i * panel, panel).reshape({-1, 9}).t());
     if (narrow) u = round_taps(u, filter);
     const at::Tensor to = taps.select(1, i);
@@ -161,7 +161,7 @@ Halo checked_halo(const std::optional<Halo>& halo, const at::Tensor& x) {
     if (!row.defined()) return row;
     TESSERA_CHECK(row.size(0) == x.size(0) && row.size(1) == x.size(1) && row.size(2) == 1 &&
                       row.size(3) == x.size(3) && row.scalar_type() == x.scalar_type(),
-                  "a halo of {} around {}", fmt::join(row.sizes(), " x "), fmt::join(x.sizes(), " x "));
+                  "a halo of {} does not fit {}", fmt::join(row.sizes(), " x "), fmt::join(x.sizes(), " x "));
     return row.contiguous(at::MemoryFormat::ChannelsLast);
   };
   return {checked(halo->above), checked(halo->below)};

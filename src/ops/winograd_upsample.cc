@@ -11,14 +11,14 @@
 namespace tessera::ops {
 namespace {
 
-// Products along one dimension: four of the filter before a corner, of which the one after it shares the
-// second, and the three others of that. Each is of one of the tile's four transformed rows.
+// The products along one dimension: four of the filter before a corner, of which the filter after it shares
+// the second, and three more of the latter. Each uses one of the tile's four transformed rows.
 constexpr int64_t kTaps = 7;
 constexpr int64_t kRowOfTap[kTaps] = {0, 1, 2, 3, 0, 2, 3};
 constexpr int64_t kTapsOfPhase[2][4] = {{0, 1, 2, 3}, {4, 1, 5, 6}};
 
-constexpr int64_t kCorners = 3;            // of a tile along one dimension
-constexpr int64_t kPixels = 2 * kCorners;  // of the large image
+constexpr int64_t kCorners = 3;            // per tile along one dimension
+constexpr int64_t kPixels = 2 * kCorners;  // of the large image, per tile along one dimension
 
 struct Three {
   float a, b, c;
@@ -29,7 +29,7 @@ TESSERA_INLINE Three gather(float m0, float m1, float m2, float m3) {
   return {m0 + m1 + m2, m1 - m2, m1 + m2 - m3};
 }
 
-// The products of a tile, m[tap * stride + c], in the rows of taps that one phase takes.
+// The products of a tile, m[tap * stride + c], by the rows of taps that one phase uses.
 struct Products {
   const float* row[4];
   int64_t stride;
@@ -40,7 +40,7 @@ TESSERA_INLINE Three gather_column(const Products& m, int64_t column, int64_t c)
   return gather(m.row[0][at], m.row[1][at], m.row[2][at], m.row[3][at]);
 }
 
-// One row of six pixels from the seven columns' sums.
+// Computes one row of six pixels from the sums of the seven columns.
 template <typename T>
 TESSERA_INLINE void store_row(T* const* pixel, int64_t c, float bias, float m0, float m1, float m2, float m3,
                               float m4, float m5, float m6) {
@@ -50,7 +50,7 @@ TESSERA_INLINE void store_row(T* const* pixel, int64_t c, float bias, float m0, 
   store(pixel[4] + c, before.c + bias), store(pixel[5] + c, after.c + bias);
 }
 
-// The three rows of six pixels of one phase: pixel = A^T m A + bias for every channel of a panel.
+// Computes the three rows of six pixels of one phase: pixel = A^T m A + bias for every channel of a panel.
 template <typename T>
 TESSERA_INLINE void transform_products(const Products& m, int64_t channels, const float* bias,
                                        T* const* pixel) {
@@ -81,8 +81,8 @@ struct Image {
     return winograd_tile(x, row - 1, column - 1, zeros);
   }
 
-  // Where the rows of a tile go that lie before (phase 0) or after its corners, from `channel` on. What lies
-  // outside the image goes to `dropped`.
+  // The targets of the rows of a tile that lie before (phase 0) or after its corners, from `channel` on.
+  // Pixels outside the image go to `dropped`.
   void targets(int64_t index, int64_t phase, int64_t channel, T* dropped, T** pixel) const {
     const int64_t top = index / tile_columns() * kPixels - 1 + phase;
     const int64_t left = index % tile_columns() * kPixels - 1;
@@ -94,7 +94,7 @@ struct Image {
   }
 };
 
-// What a thread needs for a run of tiles. V: of transformed tiles, fp32 where T is narrow.
+// Buffers of one thread for a run of tiles. V is the type of transformed tiles, fp32 if T is narrow.
 template <typename T, typename V>
 struct Scratch {
   Scratch(int64_t tiles, int64_t in, int64_t panel)
@@ -176,8 +176,8 @@ WinogradUpsample::WinogradUpsample(const at::Tensor& weight, const at::Tensor& b
     : in_channels(weight.size(1)),
       out_channels(weight.size(0)),
       bias(bias_vector.to(at::kFloat).contiguous()) {
-  TESSERA_CHECK(in_channels % 32 == 0 && out_channels % 32 == 0, "{} channels to {}", in_channels,
-                out_channels);
+  TESSERA_CHECK(in_channels % 32 == 0 && out_channels % 32 == 0,
+                "Winograd needs multiples of 32 channels, got {} to {}", in_channels, out_channels);
   static const WinogradFilter filter = {.g = {{1, 1, 0},
                                               {0.5F, 0.5F, 0.5F},
                                               {0.5F, 0.5F, -0.5F},
@@ -198,8 +198,8 @@ WinogradUpsample::WinogradUpsample(const at::Tensor& weight, const at::Tensor& b
 
 at::Tensor WinogradUpsample::operator()(const at::Tensor& x, const std::optional<Halo>& halo) const {
   TESSERA_CHECK(x.scalar_type() == taps.scalar_type() && x.size(1) == in_channels,
-                "upsampling of {} channels of {} in {}", x.size(1), c10::toString(x.scalar_type()),
-                c10::toString(taps.scalar_type()));
+                "upsampling of {} channels in {} with weights in {}", x.size(1),
+                c10::toString(x.scalar_type()), c10::toString(taps.scalar_type()));
   TESSERA_CHECK(x.is_contiguous(at::MemoryFormat::ChannelsLast), "upsampling needs channels-last");
   at::Tensor y = at::empty({x.size(0), out_channels, 2 * x.size(2), 2 * x.size(3)}, x.options(),
                            at::MemoryFormat::ChannelsLast);

@@ -8,15 +8,16 @@
 namespace tessera::samplers {
 namespace {
 
-// How much of the noise after a step is fresh, sigma_t of the paper, and how much is epsilon.
+// The standard deviations of the noise after a step: of the fresh noise, sigma_t of the paper, and of
+// epsilon.
 struct Noises {
   double fresh, epsilon;
 };
 
 Noises noises(double alpha_cumprod, double next_alpha_cumprod, double eta) {
   if (eta == 0) return {0, std::sqrt(1 - next_alpha_cumprod)};
-  // In float32, by the operations of diffusers: from pure noise eta = 1 leaves nothing for epsilon but their
-  // rounding error. It must not be negative.
+  // Uses float32 and the operations of diffusers, because from pure noise eta = 1 leaves only their rounding
+  // error for epsilon. That must not be negative.
   const at::Tensor product = at::scalar_tensor(alpha_cumprod, at::kFloat);
   const at::Tensor next = at::scalar_tensor(next_alpha_cumprod, at::kFloat);
   const at::Tensor fresh = ((1 - next) / (1 - product) * (1 - product / next)).pow(0.5) * eta;
@@ -33,7 +34,7 @@ LinearStep ddim_step(Prediction prediction, double alpha_cumprod, double next_al
   const NoiseLevel next{std::sqrt(next_alpha_cumprod), epsilon};
   LinearStep step;
   if (clip) {
-    // Only x_0 is clipped; the noise stays as it was predicted.
+    // Only x_0 is clipped; the predicted noise is not recomputed from it.
     step.convert = to_sample(prediction, level);
     step.predictor = renoised(prediction, level, {0, next.sigma});
     step.predictor.history = {next.alpha};

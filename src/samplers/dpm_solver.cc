@@ -27,7 +27,7 @@ DpmOptions read_options(const JsonConfig& config) {
   refuse_option(config, "use_dynamic_shifting");
   const std::string variance = config.string("variance_type", "");
   if (variance == "learned" || variance == "learned_range") refuse_option(config, "variance_type");
-  // Names of other solvers stand for the defaults here, so that their files can be used.
+  // Names of other solvers select the defaults here, so that their files can be used.
   const std::string algorithm =
       read_choice(config, "algorithm_type", "dpmsolver++",
                   {"dpmsolver++", "sde-dpmsolver++", "dpmsolver", "sde-dpmsolver", "deis"});
@@ -37,7 +37,7 @@ DpmOptions read_options(const JsonConfig& config) {
   options.on_samples = algorithm.ends_with("++") || algorithm == "deis";
   options.stochastic = algorithm.starts_with("sde-");
   options.heun = type == "heun";
-  // Files of other solvers may ask for more than the three orders that there are.
+  // Files of other solvers may ask for more than the three implemented orders.
   options.order = std::min<int64_t>(config.integer("solver_order", 2), 3);
   if (options.order < 1) config.fail("solver_order", "positive");
   if (algorithm == "sde-dpmsolver" && options.order == 3)
@@ -53,7 +53,7 @@ DpmOptions read_options(const JsonConfig& config) {
   return options;
 }
 
-// The order of step `index` of `steps`: rising at the start, as outputs become known, and falling at the end.
+// The order of step `index` of `steps`: it rises at the start, as outputs become known, and falls at the end.
 int64_t order_of_step(const DpmOptions& options, int64_t index, int64_t steps) {
   const bool few_steps = options.lower_order_final && steps < 15;
   const int64_t known = std::min(options.order, index + 1);
@@ -68,7 +68,8 @@ struct TaylorWeights {
   double z, m, d1, d2, noise;
 };
 
-// From noise level s to t. `linear` takes D1 as the midpoint rule does; d1 and d2 hold for finite lambdas.
+// Computes the weights from noise level s to t. `linear` weights D1 as the midpoint rule does; d1 and d2 are
+// valid only for finite lambdas.
 TaylorWeights taylor_weights(const DpmOptions& options, const NoiseLevel& s, const NoiseLevel& t,
                              bool linear) {
   const double h = t.lambda() - s.lambda();
@@ -79,8 +80,7 @@ TaylorWeights taylor_weights(const DpmOptions& options, const NoiseLevel& s, con
     return {.z = t.sigma / s.sigma * decay,
             .m = t.alpha * phi,
             .d1 = t.alpha * (linear ? phi / 2 : 1 - phi / scale),
-            // The sign of 1/2 in the stochastic case is that of diffusers; a Taylor expansion would have the
-            // other.
+            // The sign of 1/2 in the stochastic case is diffusers'; a Taylor expansion has the opposite one.
             .d2 = -t.alpha * ((scale - phi) / (scale * scale) + (options.stochastic ? 0.5 : -0.5)),
             .noise = options.stochastic ? t.sigma * std::sqrt(phi) : 0};
   }
@@ -93,8 +93,8 @@ TaylorWeights taylor_weights(const DpmOptions& options, const NoiseLevel& s, con
           .noise = options.stochastic ? t.sigma * std::sqrt(std::expm1(2 * h)) : 0};
 }
 
-// `levels` are those of step index - 2, index - 1, index and index + 1, as far as `order` needs them: newest
-// last.
+// `levels` are those of steps index - 2, index - 1, index and index + 1, newest last, of which `order`
+// determines how many there are.
 Combination dpm_step(const DpmOptions& options, const std::vector<NoiseLevel>& levels, int64_t order) {
   const size_t last = levels.size() - 1;
   const NoiseLevel& target = levels[last];
@@ -102,7 +102,7 @@ Combination dpm_step(const DpmOptions& options, const std::vector<NoiseLevel>& l
   const TaylorWeights weights = taylor_weights(options, source, target, order == 2 && !options.heun);
   Combination step{.z = weights.z, .output = 0, .history = {weights.m}, .noise = weights.noise};
   if (order == 1) return step;
-  // D1 = (m0 - m1) / r0, and for order 3, with (m1 - m2) / r1, its extrapolation to s and the second
+  // D1 = (m0 - m1) / r0. For order 3, (m1 - m2) / r1 gives the extrapolation of D1 to s and the second
   // difference D2.
   const double h = target.lambda() - source.lambda();
   const double r0 = (source.lambda() - levels[last - 2].lambda()) / h;
@@ -142,7 +142,7 @@ Levels solver_levels(const JsonConfig& config, const TrainingSchedule& schedule,
   if (respaced && (karras || !lu)) {
     levels.sigmas = *respaced;
   } else if (lu) {
-    // Equal steps of lambda = -log sigma.
+    // Uses equal steps of lambda = -log sigma.
     for (const double level : linspace(schedule.log_sigmas.back(), schedule.log_sigmas.front(), steps)) {
       levels.sigmas.push_back(std::exp(level));
     }

@@ -13,7 +13,7 @@ namespace {
 // z' = z + (end - sigma) * (z - x_0) / sigma.
 LinearStep euler_step(Prediction prediction, double sigma, double end) {
   const NoiseLevel level = noise_level(sigma, /*flow=*/false);
-  // The model works on latents of unit variance, alpha times those here.
+  // The model works on latents of unit variance, which are alpha times those here.
   const Conversion sample = to_sample(prediction, level);
   const double stride = (end - sigma) / sigma;
   LinearStep step;
@@ -31,14 +31,14 @@ std::vector<double> float_timesteps(const JsonConfig& config, int64_t steps,
   return timesteps;
 }
 
-// The model's input has unit variance, so with `leading`, which starts below the last noise level, latents of
-// variance sigma^2 + 1 are wanted.
+// The model's input has unit variance. `leading` starts below the last noise level, so it needs latents of
+// variance sigma^2 + 1.
 double initial_sigma(const JsonConfig& config, const std::vector<float>& sigmas) {
   const double sigma = *std::max_element(sigmas.begin(), sigmas.end());
   return config.string("timestep_spacing", "linspace") == "leading" ? std::sqrt(sigma * sigma + 1) : sigma;
 }
 
-// The sigmas between the ends in equal steps of their logarithm: one more than there are steps.
+// The sigmas between the ends in equal steps of their logarithm, one more than there are steps.
 std::vector<double> log_linear_sigmas(const TrainingSchedule& schedule, int64_t steps) {
   const at::Tensor sigmas =
       at::linspace(schedule.log_sigmas.back(), schedule.log_sigmas.front(), steps + 1, at::kFloat).exp_();
@@ -63,8 +63,7 @@ std::unique_ptr<Sampler> make_euler(const JsonConfig& config, const SamplerRun& 
     for (const double level : levels) timesteps.push_back(static_cast<float>(schedule.timestep_at(level)));
   }
   const std::vector<float> sigmas = with_final_sigma(config, levels, schedule.sigmas.front());
-  // The timestep of a continuous model is a function of sigma; then log_linear's last sigma gets a step of
-  // its own.
+  // The timestep of a continuous model is a function of sigma. log_linear's last sigma then gets a step too.
   const bool continuous =
       read_choice(config, "timestep_type", "discrete", {"discrete", "continuous"}) == "continuous" &&
       prediction == Prediction::kVelocity;

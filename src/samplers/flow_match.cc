@@ -9,8 +9,8 @@
 namespace tessera::samplers {
 namespace {
 
-// The largest and the smallest sigma of training, [1, 1/T], in float32 and shifted already where the shift is
-// fixed (it is applied once more to the sigmas between them).
+// The largest and the smallest sigma of training, [1, 1/T], in float32. A fixed shift is already applied to
+// them (and once more to the sigmas between them).
 std::pair<float, float> training_range(double shift, int64_t train_timesteps) {
   const auto shifted = [&](float sigma) {
     return static_cast<float>(shift) * sigma / (1.0F + static_cast<float>(shift - 1) * sigma);
@@ -18,7 +18,7 @@ std::pair<float, float> training_range(double shift, int64_t train_timesteps) {
   return {shifted(1.0F), shifted(1.0F / static_cast<float>(train_timesteps))};
 }
 
-// The shift for an image of `tokens` tokens: linear in their number between two fixed points.
+// The shift for an image of `tokens` tokens, linear in their number between two fixed points.
 double dynamic_shift(const JsonConfig& config, int64_t tokens) {
   TESSERA_CHECK(tokens > 0, "the number of image tokens is not known");
   const double base_length = static_cast<double>(config.integer("base_image_seq_len", 256));

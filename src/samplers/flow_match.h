@@ -8,8 +8,8 @@
 
 namespace tessera::samplers {
 
-// FlowMatchEulerDiscreteScheduler. Throws Error(kInput) for options that it cannot serve. With
-// use_dynamic_shifting the shift grows with `sample_tokens`.
+// FlowMatchEulerDiscreteScheduler. Throws Error(kInput) for unsupported options. With use_dynamic_shifting
+// the shift grows with `sample_tokens`.
 std::unique_ptr<Sampler> make_flow_euler(const JsonConfig& config, const SamplerRun& run);
 
 }  // namespace tessera::samplers

@@ -9,7 +9,7 @@
 namespace tessera::samplers {
 namespace {
 
-// Latents may be fp32, which cannot be multiplied by what is finite in fp64 alone.
+// Weights must be finite in fp32, because the latents may be fp32.
 bool is_finite(double weight) {
   return std::abs(weight) <= std::numeric_limits<float>::max();
 }
@@ -23,7 +23,7 @@ bool is_finite(const Conversion& convert) {
   return is_finite(convert.z / convert.divisor) && is_finite(convert.output / convert.divisor);
 }
 
-// Clipping makes infinite m finite again.
+// Clipping makes an infinite m finite again, so with it the conversion may overflow.
 bool is_finite(const LinearStep& step, bool clips) {
   const Conversion& convert = step.convert;
   return is_finite(step.timestep) && is_finite(step.input_divisor) && is_finite(convert.z) &&
@@ -31,7 +31,7 @@ bool is_finite(const LinearStep& step, bool clips) {
          (!step.corrector || is_finite(*step.corrector)) && is_finite(step.predictor);
 }
 
-// Sums terms into one new tensor, in the order in which they come; a weight of zero costs nothing.
+// Sums terms into one new tensor in the order of the calls. Terms with weight zero are skipped.
 class WeightedSum {
  public:
   void add(double weight, const at::Tensor& term) {
@@ -51,7 +51,7 @@ class WeightedSum {
   at::Tensor sum_;
 };
 
-// Divides last: where latents and noise are nearly equal, their difference keeps its digits.
+// Divides last, so that the difference of nearly equal latents and noise keeps its digits.
 at::Tensor convert(const Conversion& weights, const at::Tensor& model_output, const at::Tensor& z) {
   at::Tensor m;
   if (weights.z == 0) {
@@ -64,7 +64,7 @@ at::Tensor convert(const Conversion& weights, const at::Tensor& model_output, co
   return weights.divisor == 1 ? m : m.div_(weights.divisor);
 }
 
-// `history` has the newest m last.
+// `history` holds the newest m last.
 at::Tensor combine(const Combination& weights, const at::Tensor& z, const at::Tensor& model_output,
                    const std::vector<at::Tensor>& history, const at::Tensor& noise) {
   TESSERA_CHECK(history.size() >= weights.history.size(),
@@ -125,7 +125,7 @@ Combination renoised(Prediction prediction, const NoiseLevel& level, const Noise
   Combination step;
   step.z = next.sigma * epsilon.z / epsilon.divisor;
   step.output = next.sigma * epsilon.output / epsilon.divisor;
-  if (next.alpha == 0) return step;  // x_0 need not be known
+  if (next.alpha == 0) return step;  // x_0 may be undefined
   step.z += next.alpha * sample.z / sample.divisor;
   step.output += next.alpha * sample.output / sample.divisor;
   return step;

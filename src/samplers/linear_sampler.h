@@ -1,6 +1,6 @@
-// The one step that all solvers here share. A step of DDIM, PNDM, Euler, DPM-Solver, UniPC or flow matching
-// is a linear combination of the latents, the (converted) model outputs and fresh noise, with weights that
-// depend on the schedule alone. So a solver is a table of weights, made once per run in double precision;
+// The step that all solvers here share. A step of DDIM, PNDM, Euler, DPM-Solver, UniPC or flow matching is a
+// linear combination of the latents, the (converted) model outputs and fresh noise, with weights that depend
+// on the schedule alone. A solver is therefore a table of weights, computed once per run in double precision;
 // LinearSampler applies it in fp32.
 #pragma once
 
@@ -20,8 +20,8 @@ struct NoiseLevel {
   double lambda() const;  // log(alpha / sigma), half the logarithm of the signal-to-noise ratio
 };
 
-// From a solver's sigma: that of x_0 + sigma * noise, scaled to unit variance, or with `flow` that of
-// (1 - sigma) * x_0 + sigma * noise.
+// Converts a solver's sigma: that of x_0 + sigma * noise, scaled to unit variance, or with `flow` that of (1
+// - sigma) * x_0 + sigma * noise.
 NoiseLevel noise_level(double sigma, bool flow);
 
 // m = (z * (latents) + output * (model output)) / divisor.
@@ -42,16 +42,16 @@ struct Combination {
   double noise = 0;
 };
 
-// next.alpha * x_0 + next.sigma * epsilon, with what the model's output at `level` says of both: the step of
+// next.alpha * x_0 + next.sigma * epsilon, both estimated from the model's output at `level`: the step of
 // DDIM.
 Combination renoised(Prediction prediction, const NoiseLevel& level, const NoiseLevel& next);
 
 struct LinearStep {
   double timestep = 0;
   double input_divisor = 1;              // of the model's input
-  Conversion convert{0, 1, 1};           // gives the m of this step
-  std::optional<Combination> corrector;  // replaces the latents, from those that entered the step before
-  Combination predictor;                 // gives the latents that leave the step
+  Conversion convert{0, 1, 1};           // yields the m of this step
+  std::optional<Combination> corrector;  // replaces the latents, given those that entered the step before
+  Combination predictor;                 // yields the latents that leave the step
 };
 
 struct LinearSolver {
@@ -59,17 +59,18 @@ struct LinearSolver {
   double init_noise_sigma = 1;
   bool needs_noise = false;
   std::optional<double> clip;  // m is clamped to [-clip, clip]
-  // Two steps begin at one noise level, as there are more of them than levels: what is divided by their
-  // distance is not finite.
+  // Whether two steps begin at the same noise level, because there are more steps than levels. Weights
+  // divided by their distance are then not finite.
   bool has_too_many_steps = false;
 };
 
-// State: `history` holds the m of earlier steps that later ones need; `extra` the latents that entered the
-// step before, where the next one has a corrector. Nothing of it shares memory with the caller's tensors.
+// Of its state, `history` holds the m of earlier steps that later ones need, and `extra` the latents that
+// entered the previous step if the next one has a corrector. The state shares no memory with the caller's
+// tensors.
 class LinearSampler final : public Sampler {
  public:
-  // When a weight is not finite, throws Error(kUsage) where there are too many steps, else Error(kInput) with
-  // `where`: the options ask for an impossible step.
+  // If a weight is not finite, throws Error(kUsage) if there are too many steps, else Error(kInput) with
+  // `where`, because the options require an impossible step.
   LinearSampler(LinearSolver solver, const std::string& where);
 
   double init_noise_sigma() const override { return solver_.init_noise_sigma; }
@@ -80,7 +81,7 @@ class LinearSampler final : public Sampler {
 
  private:
   LinearSolver solver_;
-  size_t max_history_ = 0;  // of all steps
+  size_t max_history_ = 0;  // over all steps
 };
 
 }  // namespace tessera::samplers

@@ -10,7 +10,7 @@ namespace {
 
 const std::array<std::string, 4> kPredictionNames = {"epsilon", "sample", "v_prediction", "flow_prediction"};
 
-// The options that diffusers' schedulers write, older releases' as well.
+// The options that diffusers' schedulers write, including those of older releases.
 constexpr std::array<std::string_view, 63> kOptions = {
     "algorithm_type",
     "base_image_seq_len",

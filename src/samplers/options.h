@@ -1,5 +1,5 @@
-// The options of a scheduler_config.json: which there are, reading those that are words, and refusing what
-// cannot be honoured.
+// The options of a scheduler_config.json: checks which are known, reads those with a choice of words, and
+// refuses unsupported ones.
 #pragma once
 
 #include <initializer_list>
@@ -9,29 +9,29 @@
 
 namespace tessera::samplers {
 
-// Throws Error(kInput) for an option that no scheduler of diffusers has: it may mean anything. Those of other
-// classes pass, as diffusers ignores them when it makes one scheduler from the file of another; what a
-// sampler cannot serve of its own, it refuses itself.
+// Throws Error(kInput) for an option that no scheduler of diffusers has, as its meaning is unknown. Options
+// of other classes pass, as diffusers ignores them when it loads one scheduler from the file of another; each
+// sampler refuses those of its own options that it does not support.
 void check_options(const JsonConfig& config);
 
-// `config` as StableDiffusionPipeline and its kin (not those of XL) run it: their first checkpoints had files
-// without steps_offset = 1 and clip_sample = false, so diffusers sets both whatever the file says.
+// Returns `config` as StableDiffusionPipeline and its variants (except XL) run it. Their first checkpoints
+// lacked steps_offset = 1 and clip_sample = false, so diffusers sets both whatever the file says.
 JsonConfig with_stable_diffusion_options(const JsonConfig& config);
 
-// The value of `key`, which must be one of `allowed`; `fallback` when absent. Throws Error(kInput) that lists
-// them.
+// Returns the value of `key`, which must be one of `allowed`, or `fallback` if it is absent. Throws
+// Error(kInput) that lists the allowed values.
 std::string read_choice(const JsonConfig& config, const std::string& key, const std::string& fallback,
                         std::initializer_list<std::string> allowed);
 
-// Throws Error(kInput) when `key` is set to anything but null or false: it would change the result.
+// Throws Error(kInput) if `key` is set to anything but null or false, because it would change the result.
 void refuse_option(const JsonConfig& config, const std::string& key);
 
-// What the model predicts, under the names of `prediction_type`.
+// The quantity that the model predicts, in the order of the names of `prediction_type`.
 enum class Prediction { kEpsilon, kSample, kVelocity, kFlow };
 
-// `prediction_type`, "epsilon" by default. Throws Error(kInput) for one that is not in `allowed`.
+// Reads `prediction_type`, "epsilon" by default. Throws Error(kInput) if it is not in `allowed`.
 Prediction read_prediction(const JsonConfig& config, std::initializer_list<Prediction> allowed);
-// Any prediction; that of flow matching only with `flow`.
+// Allows every prediction, but that of flow matching only with `flow`.
 Prediction read_prediction(const JsonConfig& config, bool flow);
 
 }  // namespace tessera::samplers

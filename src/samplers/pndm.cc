@@ -10,7 +10,7 @@
 namespace tessera::samplers {
 namespace {
 
-// Weights of the latest outputs, newest first (Adams-Bashforth), as many as are known and at most four.
+// Adams-Bashforth weights of the latest outputs, newest first: as many as are known, at most four.
 std::vector<double> multistep_weights(size_t known) {
   switch (known) {
     case 1:
@@ -24,8 +24,8 @@ std::vector<double> multistep_weights(size_t known) {
   }
 }
 
-// Adds up the evaluations of a run. The history of each step is of raw outputs: with v_prediction, too,
-// outputs are combined first and converted at the noise level of the step that takes them.
+// Collects the evaluations of a run. The history of each step holds raw outputs: with v_prediction, too,
+// outputs are combined first and converted at the noise level of the step that uses them.
 class Evaluations {
  public:
   Evaluations(const JsonConfig& config, const SamplerRun& run)
@@ -36,7 +36,7 @@ class Evaluations {
         final_product_(config.boolean("set_alpha_to_one", false) ? 1.0F : schedule_.alphas_cumprod.front()),
         timesteps_(whole_timesteps(config, run.steps, schedule_.size())) {}
 
-  // One step done twice, the second time with the mean of both outputs, then the multistep method.
+  // Repeats the first step with the mean of both outputs, then uses the multistep method.
   LinearSolver without_runge_kutta() {
     for (size_t i = 0; i < timesteps_.size(); ++i) {
       const int64_t timestep = timesteps_[i];
@@ -46,7 +46,7 @@ class Evaluations {
     return std::move(solver_);
   }
 
-  // Three steps of four evaluations each.
+  // Starts with three steps of four evaluations each.
   LinearSolver with_runge_kutta() {
     constexpr size_t kRungeKuttaSteps = 3;
     if (timesteps_.size() <= kRungeKuttaSteps) {
@@ -81,8 +81,9 @@ class Evaluations {
     return {std::sqrt(product), std::sqrt(1 - product)};
   }
 
-  // The model is asked at `timestep`; the step goes between two others, with the latest outputs, newest
-  // first. With `again` it starts from the latents from which the one before started.
+  // Adds an evaluation of the model at `timestep`, with a step from `from` to `to` that combines the latest
+  // outputs by the weights `outputs`, newest first. With `again` it starts from the latents from which the
+  // previous one started.
   void add(int64_t timestep, int64_t from, int64_t to, std::vector<double> outputs, bool again) {
     LinearStep step;
     step.timestep = static_cast<double>(timestep);
@@ -99,7 +100,7 @@ class Evaluations {
     const std::vector<double> weights = multistep_weights(outputs_.size());
     std::vector<double> outputs;
     for (size_t k = 0; k < weights.size(); ++k) {
-      // Evaluations that the method does not take lie between those that it does.
+      // Evaluations that the method does not use lie between those that it uses.
       outputs.resize(static_cast<size_t>(index() - outputs_[outputs_.size() - 1 - k]) + 1, 0);
       outputs.back() = weights[k];
     }
@@ -112,7 +113,7 @@ class Evaluations {
   TrainingSchedule schedule_;
   float final_product_;
   std::vector<int64_t> timesteps_;  // without repetitions
-  std::vector<int64_t> outputs_;    // the evaluations that the multistep method takes, oldest first
+  std::vector<int64_t> outputs_;    // the evaluations that the multistep method uses, oldest first
   LinearSolver solver_;
 };
 

@@ -1,6 +1,5 @@
-// Pseudo numerical methods (https://arxiv.org/abs/2202.09778): the step of DDIM with several model outputs
-// combined, those of a linear multistep method, after a warm-up of a step done again or of three Runge-Kutta
-// steps.
+// Pseudo numerical methods (https://arxiv.org/abs/2202.09778): DDIM's step with a linear multistep
+// combination of model outputs, after a warm-up of one repeated step or of three Runge-Kutta steps.
 #pragma once
 
 #include <memory>
@@ -9,8 +8,9 @@
 
 namespace tessera::samplers {
 
-// PNDMScheduler. The model is evaluated once more than there are steps, with skip_prk_steps = false nine
-// times more. Throws Error(kInput) for options and Error(kUsage) for steps that it cannot serve.
+// PNDMScheduler. It evaluates the model once more than there are steps, or nine times more with
+// skip_prk_steps = false. Throws Error(kInput) for unsupported options and Error(kUsage) for unsupported
+// numbers of steps.
 std::unique_ptr<Sampler> make_pndm(const JsonConfig& config, const SamplerRun& run);
 
 }  // namespace tessera::samplers

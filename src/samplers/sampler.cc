@@ -19,16 +19,16 @@ namespace {
 struct Row {
   SamplerName name;
   std::unique_ptr<Sampler> (*make)(const JsonConfig& config, const SamplerRun& run);
-  Json overrides = Json::object();  // options that the short name stands for
-  // What the short name stands for where the file is of another class and has no word for it. Unless told
-  // otherwise, diffusers' DDIM clips, which is for pixels, not for latents, and its PNDM warms up with 12
-  // evaluations of the model, which no released latent model does.
+  Json overrides = Json::object();  // options that the short name implies
+  // Options that the short name implies if the file is of another class and does not set them. By default,
+  // diffusers' DDIM clips, which suits pixels but not latents, and its PNDM warms up with 12 evaluations of
+  // the model, which no released latent model does.
   Json defaults = Json::object();
 };
 
 constexpr int64_t kMaxTrainTimesteps = 1'000'000;
 
-// Every sampler there is. A class may have several short names; the first row is the plain class.
+// All samplers. A class may have several short names; the first row has the plain class.
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
       {.name = {"ddim", "DDIMScheduler"}, .make = make_ddim, .defaults = {{"clip_sample", false}}},
@@ -65,13 +65,13 @@ bool is_flow(const JsonConfig& config, const std::string& class_name) {
   return class_name.starts_with("FlowMatch") || config.boolean("use_flow_sigmas", false);
 }
 
-// What is wrong with so many steps alone comes with the largest number below them that works.
+// If only the number of steps is at fault, the error names the largest smaller number that works.
 std::unique_ptr<Sampler> make_with_steps(const Row& row, const JsonConfig& config, const SamplerRun& run,
                                          int64_t train_timesteps) {
   SamplerRun fewer = run;
   fewer.steps = std::min(run.steps, train_timesteps);
   std::exception_ptr refusal;
-  constexpr int64_t kAttempts = 1000;  // each makes a schedule
+  constexpr int64_t kAttempts = 1000;  // each one makes a schedule
   const int64_t least = std::max<int64_t>(fewer.steps - kAttempts, 0);
   for (; fewer.steps > least; --fewer.steps) {
     try {

@@ -79,7 +79,7 @@ std::vector<double> exponential_sigmas(double sigma_max, double sigma_min, int64
   return sigmas;
 }
 
-// Integral of x^(a-1) (1-x)^(a-1) from 0 to x <= 1/2, as its power series.
+// Integral of x^(a-1) (1-x)^(a-1) from 0 to x <= 1/2, as a power series.
 double incomplete_beta(double a, double x) {
   double sum = 0;
   double factor = 1;  // (1-a)(2-a)...(n-a) x^n / n!
@@ -172,15 +172,15 @@ std::vector<double> spaced_timesteps(const JsonConfig& config, const std::string
       timesteps.push_back(static_cast<double>(i * stride + offset));
     }
   } else {
-    // The difference of the first two points is the stride that numpy's arange uses; halves are rounded by
-    // its last bit.
+    // The stride is the difference of the first two points, as in numpy's arange; its last bit decides the
+    // rounding of halves.
     const auto first = static_cast<double>(end);
     const double train_timesteps = static_cast<double>(config.integer("num_train_timesteps", 1000));
     const double stride = (first - train_timesteps / static_cast<double>(steps)) - first;
     for (int64_t i = 0; i < steps; ++i) {
       const double timestep = std::nearbyint(first + static_cast<double>(i) * stride) - 1;
-      // For some numbers of steps a rounding error gives diffusers one point more than asked for, at timestep
-      // -1, which is no noise level of any model.
+      // For some numbers of steps a rounding error gives diffusers an extra point at timestep -1, which is
+      // not a noise level of any model.
       if (timestep < 0) break;
       timesteps.push_back(timestep);
     }

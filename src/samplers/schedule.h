@@ -1,6 +1,6 @@
-// Noise schedules: from the options of a scheduler_config.json to the noise levels and timesteps of a run.
-// Follows diffusers in what is float32 and what is float64, so that timesteps come out equal and sigmas equal
-// to the bit.
+// Noise schedules: compute the noise levels and timesteps of a run from the options of a
+// scheduler_config.json. They use float32 and float64 where diffusers does, so that timesteps are equal and
+// sigmas are equal to the bit.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace tessera::samplers {
 
-// The noise that a model was trained on: x_t = sqrt(a_t) x_0 + sqrt(1 - a_t) noise with a = alphas_cumprod,
-// or, divided by sqrt(a_t), x_0 + sigma_t noise. T = num_train_timesteps.
+// The noise schedule of training: x_t = sqrt(a_t) x_0 + sqrt(1 - a_t) noise with a = alphas_cumprod, or,
+// divided by sqrt(a_t), x_0 + sigma_t noise. T = num_train_timesteps.
 struct TrainingSchedule {
   std::vector<float> alphas_cumprod;  // [T], falling
   std::vector<float> sigmas;          // [T], sqrt((1 - a) / a), rising
@@ -23,45 +23,46 @@ struct TrainingSchedule {
   double sigma_at(double timestep) const;  // linear between the timesteps, constant beyond them
   double timestep_at(double sigma) const;  // the inverse, linear in log sigma
   int64_t count_above(
-      double lambda) const;  // timesteps whose log(sqrt(a) / sqrt(1 - a)) is at least `lambda`
+      double lambda) const;  // counts timesteps whose log(sqrt(a) / sqrt(1 - a)) is at least `lambda`
 };
 
-// What rescale_betas_zero_snr (https://arxiv.org/abs/2305.08891, algorithm 1) does to the last a: nothing, as
-// in classes that lack the option; 0; or 2^-24, so that its sigma is finite.
+// The effect of rescale_betas_zero_snr (https://arxiv.org/abs/2305.08891, algorithm 1) on the last a: none,
+// for classes that lack the option; 0; or 2^-24, so that its sigma is finite.
 enum class ZeroSnr { kIgnored, kExactly, kNearly };
 
-// From beta_schedule (linear, scaled_linear, squaredcos_cap_v2), beta_start, beta_end, trained_betas and
+// Reads beta_schedule (linear, scaled_linear, squaredcos_cap_v2), beta_start, beta_end, trained_betas and
 // rescale_betas_zero_snr. Throws Error(kInput).
 TrainingSchedule training_schedule(const JsonConfig& config, ZeroSnr zero_snr);
 
 // The timesteps of `timestep_spacing` (linspace, leading, trailing; table 2 of
-// https://arxiv.org/abs/2305.08891) below `end`, falling; linspace gives fractions. With `skip_last` the
-// range is cut into steps + 1 and its last point left out, as multistep solvers want it. Throws Error(kUsage)
-// when there are more steps than timesteps.
+// https://arxiv.org/abs/2305.08891) below `end`, falling; those of linspace are fractional. With `skip_last`
+// the range is divided into steps + 1 and its last point left out, as multistep solvers require. Throws
+// Error(kUsage) if there are more steps than timesteps.
 std::vector<double> spaced_timesteps(const JsonConfig& config, const std::string& default_spacing,
                                      int64_t steps, int64_t end, bool skip_last);
 
-// Those of spaced_timesteps(config, "leading", ...), rounded: the timesteps of solvers that look their
-// products of alphas up. Throws Error(kUsage) for one that the model does not know.
+// spaced_timesteps(config, "leading", ...), rounded, for solvers that look up their products of alphas.
+// Throws Error(kUsage) for a timestep outside the schedule.
 std::vector<int64_t> whole_timesteps(const JsonConfig& config, int64_t steps, int64_t end);
 
-// `count` numbers from `first` to `last`, both included.
+// `count` evenly spaced numbers from `first` to `last`, both included.
 std::vector<double> linspace(double first, double last, int64_t count);
 
-// Noise levels from `sigma_max` down to `sigma_min` (options of these names go first) where one of
+// Noise levels from `sigma_max` down to `sigma_min` (or the options of these names) if one of
 // use_karras_sigmas (https://arxiv.org/abs/2206.00364, eq. 5), use_exponential_sigmas and use_beta_sigmas
-// (https://arxiv.org/abs/2407.12173) is set; nullopt where none is. Throws Error(kInput) for more than one.
+// (https://arxiv.org/abs/2407.12173) is set, else nullopt. Throws Error(kInput) if several are set.
 std::optional<std::vector<double>> respaced_sigmas(const JsonConfig& config, double sigma_max,
                                                    double sigma_min, int64_t steps);
 
-// `sigmas` in float32 with the last noise level appended: 0, or `sigma_min` where final_sigmas_type says so.
+// Returns `sigmas` in float32 with the last noise level appended: 0, or `sigma_min` if final_sigmas_type says
+// so.
 std::vector<float> with_final_sigma(const JsonConfig& config, const std::vector<double>& sigmas,
                                     double sigma_min);
 
-// Whether two that follow each other are equal.
+// Whether two consecutive sigmas are equal.
 bool repeats(const std::vector<double>& sigmas);
 
-// Stretches flow-matching sigmas so that the last is the option shift_terminal, if it is set.
+// Stretches flow-matching sigmas so that the last equals the option shift_terminal, if that is set.
 void stretch_to_terminal(const JsonConfig& config, std::vector<double>& sigmas);
 
 // shift * sigma / (1 + (shift - 1) * sigma): the timestep shift of flow matching

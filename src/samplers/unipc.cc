@@ -26,7 +26,7 @@ UniOptions read_options(const JsonConfig& config) {
   refuse_option(config, "use_dynamic_shifting");
   UniOptions options{};
   options.on_samples = config.boolean("predict_x0", true);
-  // Names of other solvers stand for the default here, so that their files can be used.
+  // Names of other solvers select the default here, so that their files can be used.
   options.bh1 =
       read_choice(config, "solver_type", "bh2", {"bh1", "bh2", "midpoint", "heun", "logrho"}) == "bh1";
   options.order = config.integer("solver_order", 2);
@@ -39,8 +39,8 @@ UniOptions read_options(const JsonConfig& config) {
   return options;
 }
 
-// The rho that make sum_k rho_k r_k^(i-1) = b_i for i = 1..n (eq. 8 of the paper), n = ratios.size(); NaN
-// when two ratios are equal.
+// Solves sum_k rho_k r_k^(i-1) = b_i for i = 1..n (eq. 8 of the paper), n = ratios.size(); returns NaN if two
+// ratios are equal.
 std::vector<double> solve_rho(const std::vector<double>& ratios, double hh, double b_of_h) {
   const auto count = static_cast<int64_t>(ratios.size());
   at::Tensor matrix = at::empty({count, count}, at::kDouble);
@@ -60,8 +60,8 @@ std::vector<double> solve_rho(const std::vector<double>& ratios, double hh, doub
   return {rho.const_data_ptr<double>(), rho.const_data_ptr<double>() + count};
 }
 
-// From levels[to - 1] to levels[to]. The predictor's history is m0 (at levels[to - 1]), m1, ...; the
-// corrector's has before them the m at levels[to].
+// The step from levels[to - 1] to levels[to]. The predictor's history is m0 (at levels[to - 1]), m1, ...; the
+// corrector's has the m at levels[to] before them.
 Combination uni_step(const UniOptions& options, const std::vector<NoiseLevel>& levels, int64_t to,
                      int64_t order, bool corrector) {
   const auto level = [&](int64_t i) -> const NoiseLevel& { return levels[static_cast<size_t>(i)]; };
@@ -93,7 +93,7 @@ Combination uni_step(const UniOptions& options, const std::vector<NoiseLevel>& l
 
 struct Levels {
   std::vector<double> timesteps;
-  std::vector<float> sigmas;  // one more
+  std::vector<float> sigmas;  // one more than timesteps
 };
 
 Levels flow_levels(const JsonConfig& config, int64_t train_timesteps, int64_t steps) {
@@ -103,7 +103,7 @@ Levels flow_levels(const JsonConfig& config, int64_t train_timesteps, int64_t st
   const double shift = config.number("flow_shift", 1);
   for (double& sigma : sigmas) sigma = shifted_sigma(shift, sigma);
   stretch_to_terminal(config, sigmas);
-  // At sigma = 1 the signal, and with it lambda, would vanish.
+  // At sigma = 1 the signal would vanish, and lambda would be infinite.
   constexpr double kMargin = 1e-6;
   if (std::abs(sigmas.front() - 1) < kMargin) sigmas.front() -= kMargin;
   Levels levels{.timesteps = {}, .sigmas = with_final_sigma(config, sigmas, sigmas.back())};

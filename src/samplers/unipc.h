@@ -1,4 +1,4 @@
-// UniPC: a multistep predictor and a corrector that costs no further model output
+// UniPC: a multistep predictor, and a corrector that needs no further model output
 // (https://arxiv.org/abs/2302.04867).
 #pragma once
 
@@ -8,7 +8,8 @@
 
 namespace tessera::samplers {
 
-// UniPCMultistepScheduler. Throws Error(kInput) for options and Error(kUsage) for steps that it cannot serve.
+// UniPCMultistepScheduler. Throws Error(kInput) for unsupported options and Error(kUsage) for unsupported
+// numbers of steps.
 std::unique_ptr<Sampler> make_unipc(const JsonConfig& config, const SamplerRun& run);
 
 }  // namespace tessera::samplers

@@ -14,19 +14,19 @@ namespace tessera::text {
 
 struct AddedToken {
   std::string text;
-  bool normalized = false;   // looked for in the normalised text; else in the text as it comes
-  bool single_word = false;  // not beside letters, digits and the like
-  bool lstrip = false;       // takes the white space before it along
-  bool rstrip = false;       // and that after it
+  bool normalized = false;   // matched in the normalised text; else in the raw text
+  bool single_word = false;  // must not be next to word characters (letters, digits, ...)
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // includes the white space after it
 };
 
 class AddedTokens {
  public:
-  // A token that was added before gets the new id and flags. One whose text is empty is ignored.
+  // Adds a token, or replaces the id and flags of one with the same text. Empty texts are ignored.
   void add(const AddedToken& token, int64_t id);
 
-  // Calls `visit` with the parts of `text` in order: the id of a token, or nullopt and text between tokens
-  // (not empty). Leftmost tokens win, and of those the longest.
+  // Calls `visit` with the parts of `text` in order: the id of a token, or nullopt and the (non-empty) text
+  // between tokens. The leftmost token wins, then the longest.
   void split(std::string_view text,
              const std::function<void(std::optional<int64_t> id, std::string_view part)>& visit) const;
 
@@ -36,7 +36,7 @@ class AddedTokens {
     int64_t id;
   };
 
-  // The longest token with which `text` begins; nullptr when there is none.
+  // Returns the longest token with which `text` begins, or nullptr.
   const Entry* find(std::string_view text) const;
 
   std::unordered_map<char, std::vector<Entry>> by_first_;  // longest first

@@ -15,7 +15,7 @@ uint64_t pair_key(int64_t left, int64_t right) {
   return static_cast<uint64_t>(left) << 32 | static_cast<uint64_t>(right);
 }
 
-// A pair that may be merged: of those of one rank, the leftmost comes first.
+// A possible merge. Of those with the same rank, the leftmost comes first.
 struct Candidate {
   int64_t rank;
   ptrdiff_t position;
@@ -103,8 +103,8 @@ void Bpe::merge(std::vector<Symbol>& symbols) const {
     Symbol& left = symbols[top.position];
     if (left.merged_away || left.next < 0) continue;
     Symbol& right = symbols[left.next];
-    // Another merge may have changed the pair since. One with the same product takes this one's turn, as in
-    // Hugging Face's tokenizers.
+    // Another merge may have changed the pair since. If the new pair has the same product, it is merged now,
+    // as in Hugging Face's tokenizers.
     const Product* found = product(left.id, right.id);
     if (found == nullptr || found->id != top.id) continue;
     left.id = top.id;

@@ -26,7 +26,7 @@ BpeTokenizer::BpeTokenizer(BpeTokenizerFiles files)
 
 void BpeTokenizer::add_tokens(const BpeTokenizerFiles& files) {
   TokenMap added;
-  // As transformers counts: tokens that are not in the vocabulary come after as many as it has.
+  // As in transformers, ids of tokens outside the vocabulary continue from its number of tokens.
   int64_t next = bpe_.num_tokens();
   for (AddedToken token : files.tokens) {
     if (token.text.empty()) continue;

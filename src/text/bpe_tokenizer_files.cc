@@ -20,7 +20,7 @@ const Json& value_or_null(const JsonConfig& config, const std::string& key) {
   return config.has(key) ? config.values()[key] : null;
 }
 
-// Puts `token` in the place of the one of the same text, or at the end.
+// Replaces the token that has the same text, or appends `token`.
 void set_token(std::vector<AddedToken>& tokens, const AddedToken& token) {
   const auto place =
       std::find_if(tokens.begin(), tokens.end(), [&](const AddedToken& t) { return t.text == token.text; });
@@ -31,8 +31,8 @@ void set_token(std::vector<AddedToken>& tokens, const AddedToken& token) {
   }
 }
 
-// Adds what is not there yet; of two of one text the later counts. `raw`: also what is there is looked for in
-// the text as it comes from now on.
+// Adds the tokens that are not there yet; of two with the same text the later one counts. With `raw`,
+// existing tokens too are matched in the raw text from now on.
 void add_special_tokens(const std::vector<AddedToken>& special, bool raw, std::vector<AddedToken>& tokens) {
   const std::vector<AddedToken> saved = tokens;
   for (const AddedToken& token : special) {
@@ -45,7 +45,7 @@ void add_special_tokens(const std::vector<AddedToken>& special, bool raw, std::v
   }
 }
 
-// Where there is none, transformers writes 1e30.
+// transformers writes 1e30 if there is no limit.
 int64_t parse_max_length(const JsonConfig& config) {
   const auto largest = static_cast<double>(kNoMaxLength);
   const double length = config.number("model_max_length", largest);
@@ -53,7 +53,7 @@ int64_t parse_max_length(const JsonConfig& config) {
   return static_cast<int64_t>(std::min(length, largest));
 }
 
-// What a class or a tokenizer.json says beside tokens and merges.
+// Parses the options that a class or a tokenizer.json has besides tokens and merges.
 BpeOptions parse_bpe_options(const JsonConfig& model) {
   const std::string type = model.string("type", "BPE");
   if (type != "BPE") input_error(model.where(), "a tokenizer of type {}; BPE is needed", type);
@@ -74,7 +74,7 @@ std::string require_token(const TokenizerConfig& config, const char* key, const 
   config.values().fail(key, "a token");
 }
 
-// What the class `row` sets, in the place of what a tokenizer.json says.
+// Replaces the settings of tokenizer.json by those of the class `row`.
 void apply_class(const TokenizerClass& row, const JsonConfig& description, const TokenizerConfig& config,
                  const Json& defaults, BpeTokenizerFiles& files) {
   files.options = parse_bpe_options(JsonConfig(description.values()["model"], description.where()));
@@ -88,7 +88,7 @@ void apply_class(const TokenizerClass& row, const JsonConfig& description, const
   files.after = {require_token(config, "eos_token", defaults)};
 }
 
-// What a folder without a tokenizer.json says of the tokens around a text.
+// Reads the tokens around a text from a folder without a tokenizer.json.
 void read_surrounding_tokens(const TokenizerConfig& config, const Json& defaults, BpeTokenizerFiles& files) {
   const auto add = [&](const char* flag, const char* key, std::vector<std::string>& tokens) {
     const auto token = config.token(key, defaults);

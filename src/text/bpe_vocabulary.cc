@@ -8,10 +8,10 @@
 namespace tessera::text {
 namespace {
 
-constexpr int64_t kMaxGap = 10'000;  // ids that follow each other without a token
+constexpr int64_t kMaxGap = 10'000;  // largest number of consecutive ids without a token
 constexpr std::string_view kHeader = "#version";
 
-// What "a b" says; nothing when it is not two tokens with one space between them.
+// Parses "a b"; nullopt if it is not two tokens with one space between them.
 std::optional<Merge> split_merge(std::string_view text) {
   const size_t space = text.find(' ');
   if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos)

@@ -1,4 +1,4 @@
-// The tokens and merges of a byte-pair encoding, as vocab.json and merges.txt have them or a tokenizer.json.
+// The tokens and merges of a byte-pair encoding, from vocab.json and merges.txt or from a tokenizer.json.
 #pragma once
 
 #include <string>
@@ -14,15 +14,15 @@ struct Merge {
   std::string left, right;
 };
 
-// An object of tokens and their ids. Throws Error(kInput) with `where` for an id that is no number from 0 on,
-// that two tokens have, or that leaves more than 10,000 below it without a token.
+// Parses an object of tokens and their ids. Throws Error(kInput) with `where` if an id is not a non-negative
+// number, belongs to two tokens, or follows a gap of more than 10,000 unused ids.
 TokenMap parse_vocabulary(const Json& tokens, const std::string& where);
 
-// The merges in their order, as lines "a b"; those that begin with #version are none. Throws Error(kInput)
+// Parses merges, in order, from lines "a b"; lines that begin with #version are skipped. Throws Error(kInput)
 // with `where` and the line.
 std::vector<Merge> parse_merge_lines(std::string_view lines, const std::string& where);
 
-// The same as an array of "a b" or ["a", "b"].
+// Parses an array of "a b" or ["a", "b"].
 std::vector<Merge> parse_merge_rows(const Json& rows, const std::string& where);
 
 }  // namespace tessera::text

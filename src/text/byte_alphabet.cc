@@ -5,7 +5,7 @@
 namespace tessera::text {
 namespace {
 
-// Bytes that are printable in Latin-1 are their own characters, the others those from U+0100 on.
+// Bytes that are printable in Latin-1 map to themselves, the others to characters from U+0100 on.
 std::array<std::string, 256> make_byte_characters() {
   std::array<std::string, 256> characters;
   unsigned next = 0x100;

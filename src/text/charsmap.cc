@@ -9,7 +9,7 @@
 namespace tessera::text {
 namespace {
 
-// Longer graphemes are never looked up whole.
+// Longer graphemes are never looked up as a whole.
 constexpr size_t kMaxGraphemeBytes = 5;
 
 // The fields of one unit of the double array.
@@ -26,7 +26,7 @@ uint32_t offset(uint32_t unit) {
   return (unit >> 10) << ((unit & 0x200U) >> 6);
 }
 
-// A byte of UTF-8 with which no character begins.
+// Whether a byte of UTF-8 is not the first of a character.
 bool is_continuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xc0U) == 0x80U;
 }

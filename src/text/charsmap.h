@@ -1,6 +1,6 @@
-// SentencePiece's precompiled normalisation rules, applied as Hugging Face's tokenizers applies them.
-// Format: a 32-bit length (little endian), a double-array trie of that many bytes (the darts-clone layout,
-// 32-bit units) from source strings to offsets, then the replacements, each ended by a zero byte.
+// SentencePiece's precompiled normalisation rules, applied in the way of Hugging Face's tokenizers. Format: a
+// 32-bit length (little endian), a double-array trie of that many bytes (the darts-clone layout, 32-bit
+// units) from source strings to offsets, then the replacements, each terminated by a zero byte.
 // https://github.com/google/sentencepiece/blob/master/src/normalizer.cc
 #pragma once
 
@@ -14,15 +14,15 @@ namespace tessera::text {
 
 class Charsmap {
  public:
-  // Without rules: normalize() changes nothing.
+  // Has no rules: normalize() changes nothing.
   Charsmap() = default;
-  // Throws Error(kInput) with `where` when `blob` is not such a map.
+  // Throws Error(kInput) with `where` if `blob` is not such a map.
   Charsmap(std::string_view blob, const std::string& where);
 
-  // `text` (well-formed UTF-8) grapheme by grapheme: a grapheme of fewer than six bytes that starts with a
-  // source string becomes, as a whole, that string's replacement (the shortest source string counts); else
-  // each of its characters is treated so. SentencePiece itself takes the longest match and keeps what follows
-  // it; a checkpoint's ids are those of transformers.
+  // Normalises `text` (well-formed UTF-8) by grapheme. A grapheme of fewer than six bytes that starts with a
+  // source string is replaced as a whole by the replacement of the shortest such string; otherwise the same
+  // is done with each of its characters. SentencePiece itself uses the longest match and keeps what follows
+  // it; the ids of checkpoints are those of transformers.
   std::string normalize(std::string_view text) const;
 
  private:

@@ -1,4 +1,4 @@
-// What is done to a text before it is split: the `normalizer` of a tokenizer.json.
+// The normalisation of a text before it is split: the `normalizer` of a tokenizer.json.
 // https://huggingface.co/docs/tokenizers/api/normalizers
 #pragma once
 
@@ -16,11 +16,11 @@ class Normalizer {
  public:
   // Changes nothing.
   Normalizer() = default;
-  // `description` is null, or of the type NFC, Lowercase, Replace, or Sequence of these. Throws Error(kInput)
-  // with `where` that names another type, or what is wrong.
+  // `description` is null, or of type NFC, Lowercase, Replace, or Sequence of these. Throws Error(kInput)
+  // with `where` for another type or a malformed description.
   Normalizer(const Json& description, const std::string& where);
 
-  // `text` is well-formed UTF-8.
+  // `text` must be well-formed UTF-8.
   std::string normalize(std::string_view text) const;
 
  private:

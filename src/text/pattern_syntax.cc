@@ -21,10 +21,10 @@ class PatternReader {
   }
 
  private:
-  // What a set has between its brackets, one at a time.
+  // A member of a set.
   struct Member {
     std::string text;
-    bool is_character;  // and may be the end of a range
+    bool is_character;  // a single one, which may be an end of a range
   };
 
   std::string_view rest() const { return pattern_.substr(position_); }
@@ -56,7 +56,7 @@ class PatternReader {
         return std::string(take(1));
       case '.':
       case '^':
-      case '$':  // not the same in both syntaxes
+      case '$':  // differs between the syntaxes
         fail(rest().substr(0, 1));
       default:
         return member().text;
@@ -79,7 +79,7 @@ class PatternReader {
     const bool valid = comma > 0 && bounds.find_first_not_of("0123456789") >= comma &&
                        bounds.find_first_not_of("0123456789", comma + 1) == std::string_view::npos;
     const std::string_view after = valid ? rest().substr(end + 1) : "";
-    // A sign after it is lazy or possessive in ICU's syntax alone.
+    // A following sign makes it lazy or possessive in ICU's syntax only.
     if (!valid || after.starts_with('?') || after.starts_with('+')) fail("{");
     return std::string(take(end + 1));
   }

@@ -7,12 +7,12 @@
 
 namespace tessera::text {
 
-// `pattern` in ICU's syntax: literals, sets, \s, \S, the categories \p{L}, \p{M} and \p{N}, groups,
-// lookahead,
-// (?i:...), alternatives and repetitions. Throws Error(kInput) with `where` that names what else it has.
+// Translates `pattern` into ICU's syntax. It may contain literals, sets, \s, \S, the categories \p{L}, \p{M}
+// and \p{N}, groups, lookahead, (?i:...), alternatives and repetitions. Throws Error(kInput) with `where`
+// that names any other construct.
 std::string translate_pattern(std::string_view pattern, const std::string& where);
 
-// A pattern of ICU's that matches `text` itself.
+// Returns an ICU pattern that matches `text` literally.
 std::string escape_pattern(std::string_view text);
 
 }  // namespace tessera::text

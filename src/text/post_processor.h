@@ -14,9 +14,9 @@ struct SurroundingIds {
   std::vector<int64_t> before, after;
 };
 
-// What `description` puts around one text: it is null, or of the type ByteLevel (which puts nothing there),
-// RobertaProcessing, BertProcessing, TemplateProcessing, or Sequence of these. Throws Error(kInput) with
-// `where` that names another type, or what is wrong.
+// Parses the ids that `description` adds to a single text. It is null, or of type ByteLevel (which adds
+// none), RobertaProcessing, BertProcessing, TemplateProcessing, or Sequence of these. Throws Error(kInput)
+// with `where` for another type or a malformed description.
 SurroundingIds parse_post_processor(const Json& description, const std::string& where);
 
 }  // namespace tessera::text

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// A match, or what lies between two.
+// A match, or the text between two matches.
 struct Part {
   size_t begin, end;
   bool delimits;
@@ -91,7 +91,7 @@ void PreTokenizer::Split::operator()(std::string_view text, std::vector<std::str
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool delimits = parts[i].delimits;
     const bool same = i > 0 && parts[i - 1].delimits == delimits;
-    // Whether this part begins a piece.
+    // Whether this part starts a new piece.
     bool begins = true;
     if (behavior == Behavior::kMergedWithPrevious) begins = !delimits || same;
     if (behavior == Behavior::kMergedWithNext) begins = delimits || i == 0 || !parts[i - 1].delimits;

@@ -1,4 +1,4 @@
-// How a text is split into the pieces within which tokens lie: the `pre_tokenizer` of a tokenizer.json.
+// The split of a text into pieces that tokens do not cross: the `pre_tokenizer` of a tokenizer.json.
 // https://huggingface.co/docs/tokenizers/api/pre-tokenizers
 #pragma once
 
@@ -14,18 +14,18 @@ namespace tessera::text {
 
 class PreTokenizer {
  public:
-  // One piece.
+  // Does not split.
   PreTokenizer() = default;
-  // `description` is null, or of the type Split, ByteLevel, or Sequence of these. Throws Error(kInput) with
-  // `where` that names another type, or what is wrong.
+  // `description` is null, or of type Split, ByteLevel, or Sequence of these. Throws Error(kInput) with
+  // `where` for another type or a malformed description.
   PreTokenizer(const Json& description, const std::string& where);
 
-  // The pieces of `text` (well-formed UTF-8), none of them empty; after ByteLevel they are in the byte
+  // Returns the non-empty pieces of `text` (well-formed UTF-8); after ByteLevel they are in the byte
   // alphabet.
   std::vector<std::string> split(std::string_view text) const;
 
  private:
-  // What happens to the matches of a pattern, which delimit; `inverted`, what lies between them delimits.
+  // How the delimiters are treated: the matches of a pattern, or, if `inverted`, the text between them.
   enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
   struct Split {
     Regex pattern;

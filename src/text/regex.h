@@ -1,4 +1,4 @@
-// The regular expressions of a tokenizer.json, carried out by ICU.
+// The regular expressions of a tokenizer.json, executed by ICU.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@ class Regex {
     size_t begin, end;  // bytes
   };
 
-  // `pattern` as translate_pattern() takes it. Throws Error(kInput) with `where` when it is not one.
+  // `pattern` has the syntax of translate_pattern(). Throws Error(kInput) with `where` if it is not valid.
   Regex(std::string_view pattern, const std::string& where);
-  // Matches `text` (UTF-8, not empty) itself.
+  // Matches `text` (UTF-8, not empty) literally.
   static Regex of_text(std::string_view text, const std::string& where);
 
-  // The matches in `text` (well-formed UTF-8), which do not overlap, from left to right; an empty one does
-  // not follow another at once. Throws Error(kInput) when the pattern backtracks for seconds.
+  // Returns the non-overlapping matches in `text` (well-formed UTF-8) from left to right; an empty match does
+  // not directly follow another. Throws Error(kInput) if the pattern backtracks for seconds.
   std::vector<Match> find_all(std::string_view text) const;
 
  private:

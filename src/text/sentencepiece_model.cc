@@ -13,11 +13,11 @@ constexpr uint64_t kModelPieces = 1, kModelTrainerSpec = 2, kModelNormalizerSpec
 constexpr uint64_t kPieceText = 1, kPieceScore = 2, kPieceType = 3;
 constexpr uint64_t kTrainerModelType = 3;
 constexpr uint64_t kNormalizerCharsmap = 2;
-// Their values.
+// Values of these fields.
 constexpr uint64_t kUnigram = 1;
 constexpr uint64_t kControl = 3, kUserDefined = 4;
 
-// One field of a message: the payload of one of the wire types.
+// One field of a message. `varint` or `bytes` holds its payload, depending on the wire type.
 struct Field {
   uint64_t number = 0;
   uint64_t varint = 0;
@@ -115,7 +115,8 @@ SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::
       }
     }
   }
-  // A file that was cut between two pieces is a message all the same, but lacks what follows them.
+  // A file that is truncated between two pieces is still a valid message, but lacks the specs that follow
+  // them.
   if (!has_trainer || !has_normalizer) message.fail();
   if (model_type != kUnigram)
     input_error(where, "a SentencePiece model of another type than Unigram, which T5 needs");

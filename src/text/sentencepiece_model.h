@@ -12,11 +12,12 @@ namespace tessera::text {
 
 struct SentencePieceModel {
   std::vector<Piece> pieces;         // in the order of their ids
-  std::vector<std::string> symbols;  // the pieces that are no text: control and user-defined ones
-  std::string charsmap;              // precompiled normalisation rules; empty when there are none
+  std::vector<std::string> symbols;  // the pieces that are not text: control and user-defined ones
+  std::string charsmap;              // precompiled normalisation rules; empty if there are none
 };
 
-// Throws Error(kInput) with `where` when the message is cut or damaged, or its model is not a Unigram one.
+// Throws Error(kInput) with `where` if the message is truncated or damaged, or its model is not a Unigram
+// model.
 SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::string& where);
 
 }  // namespace tessera::text

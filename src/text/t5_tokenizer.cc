@@ -74,7 +74,7 @@ void T5Tokenizer::encode_words(std::string_view text, std::vector<int64_t>& ids)
   };
   for_each_character(text, [&](char32_t character, std::string_view bytes) {
     if (is_white_space(character)) return finish();
-    // In the text itself U+2581 starts a word as well, and is one when nothing follows it.
+    // A U+2581 in the text starts a word too, and is a word by itself if nothing follows it.
     if (character == kSpaceCharacter) {
       finish();
     } else if (word.empty()) {

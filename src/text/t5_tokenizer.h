@@ -1,8 +1,8 @@
-// T5's tokenizer, with the ids that transformers gives: text is cut at the special tokens that it spells out,
-// normalised, cut at white space, and each word (after a U+2581 that stands for the space) is segmented by a
-// Unigram model. The SentencePiece library gives other ids: it knows no special tokens in text, normalises by
-// other rules of precedence, and sums scores in single precision, which decides between segmentations of
-// equal score.
+// T5's tokenizer, with the same ids as transformers: text is split at the special tokens that it contains,
+// normalised, split at white space, and each word (after a U+2581 that stands for the space) is segmented by
+// a Unigram model. The SentencePiece library gives other ids: it recognises no special tokens in text,
+// normalises with other rules of precedence, and sums scores in single precision, which decides between
+// segmentations of equal score.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class T5Tokenizer {
   explicit T5Tokenizer(const std::filesystem::path& folder) : T5Tokenizer(read_t5_tokenizer_files(folder)) {}
   explicit T5Tokenizer(T5TokenizerFiles files);
 
-  // The ids of `text` and then `</s>`. When that makes more than `max_length` (>= 1), the last ones before
-  // `</s>` are cut, with a warning that says how many were. Throws Error(kUsage) for text that is not UTF-8.
+  // Returns the ids of `text` followed by `</s>`. If there are more than `max_length` (>= 1), the last ids
+  // before `</s>` are cut and a warning says how many. Throws Error(kUsage) if `text` is not UTF-8.
   std::vector<int64_t> encode(std::string_view text, int64_t max_length) const;
 
   // One more than the largest id.
@@ -36,8 +36,8 @@ class T5Tokenizer {
 
   Charsmap charsmap_;
   Unigram unigram_;
-  AddedTokens raw_tokens_;         // looked for in the text as it comes
-  AddedTokens normalized_tokens_;  // looked for in the normalised text
+  AddedTokens raw_tokens_;         // matched in the raw text
+  AddedTokens normalized_tokens_;  // matched in the normalised text
   int64_t end_id_ = 0;
   int64_t vocabulary_size_ = 0;
 };

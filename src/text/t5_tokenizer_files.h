@@ -1,4 +1,4 @@
-// What a checkpoint's `tokenizer/` folder says of a T5 tokenizer, as transformers 5 reads it.
+// The description of a T5 tokenizer in a checkpoint's `tokenizer/` folder, as transformers 5 reads it.
 #pragma once
 
 #include <filesystem>
@@ -12,15 +12,15 @@ namespace tessera::text {
 
 struct T5TokenizerFiles {
   std::string where;         // the vocabulary's file, for errors
-  SentencePieceModel model;  // with the sentinels `<extra_id_N>`, where they have to be appended
+  SentencePieceModel model;  // including the sentinels `<extra_id_N>`, which spiece.model lacks
   std::vector<AddedToken>
       tokens;             // recognised in text; each text once, in the order in which new ones get ids
   std::string end_token;  // `</s>`
 };
 
-// Reads `tokenizer.json`, or else `spiece.model`; special tokens from tokenizer_config.json, or else from
-// what older versions saved beside it. Throws Error(kInput) when no vocabulary is there, or a file is damaged
-// or another kind of tokenizer's.
+// Reads `tokenizer.json`, or else `spiece.model`, and the special tokens from tokenizer_config.json, or else
+// from the files of older versions. Throws Error(kInput) if there is no vocabulary, or a file is damaged or
+// belongs to another kind of tokenizer.
 T5TokenizerFiles read_t5_tokenizer_files(const std::filesystem::path& folder);
 
 }  // namespace tessera::text

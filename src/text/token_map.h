@@ -1,4 +1,4 @@
-// A vocabulary: the ids of tokens, looked up without a copy of the text.
+// A vocabulary: the ids of tokens, found without copying the text.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ std::string decode_base64(std::string_view text, const std::string& where) {
   return bytes;
 }
 
-// The rules stand in the one normaliser, or in one of a sequence. None is no error.
+// The rules are in the normaliser itself or in one of its sequence. They may be absent.
 std::string find_charsmap(const Json& normalizer, const std::string& where) {
   if (!normalizer.is_object()) return {};
   const Json single = Json::array({normalizer});

@@ -1,5 +1,5 @@
-// The vocabulary of a `tokenizer.json`, which transformers saves in place of a SentencePiece file.
-// Format: https://github.com/huggingface/tokenizers
+// The vocabulary in a `tokenizer.json`, which transformers saves in place of a SentencePiece file. Format:
+// https://github.com/huggingface/tokenizers
 #pragma once
 
 #include "core/json.h"
@@ -7,9 +7,9 @@
 
 namespace tessera::text {
 
-// Pieces, scores and normalisation rules of the document. What else it says of splitting and of special
-// tokens is not read: T5's tokenizer class has its own. Throws Error(kInput) when its model is not a Unigram
-// one, or damaged.
+// Reads the pieces, scores and normalisation rules of the document. It ignores the splitting and special
+// tokens, which T5's tokenizer class defines itself. Throws Error(kInput) if the model is damaged or not a
+// Unigram model.
 SentencePieceModel parse_tokenizer_json(const JsonConfig& document);
 
 }  // namespace tessera::text

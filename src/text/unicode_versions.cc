@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kNfcCharacters = "[:Age=9.0:]";
 constexpr int kPatternVersion = 16;
 
-// What Unicode 15.1 and 16 added to a category.
+// The characters that Unicode 15.1 and 16 added to a category.
 struct Additions {
   std::string_view category;
   const char* characters;
@@ -35,7 +35,8 @@ constexpr Additions kAdditions[] = {
           R"(\U00016D70-\U00016D79\U0001CCF0-\U0001CCF9\U0001E5F1-\U0001E5FA)"},
 };
 
-// The capitals that Unicode 16 and 17 added, in runs of every `step`th, and how far their small letters are.
+// The capitals that Unicode 16 and 17 added, in runs of every `step`th, and the distance to their small
+// letters.
 struct Capitals {
   char32_t first, last, step;
   int32_t distance;
@@ -82,7 +83,7 @@ std::string to_lower_case(std::string_view text) {
   icu::UnicodeString result;
   for_each_character(text, [&](char32_t character, std::string_view) {
     result.append(static_cast<UChar32>(small_letter(character)));
-    if (character == U'\u0130') result.append(static_cast<UChar32>(U'\u0307'));  // the one that becomes two
+    if (character == U'\u0130') result.append(static_cast<UChar32>(U'\u0307'));  // becomes two characters
   });
   std::string utf8;
   return result.toUTF8String(utf8);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kUnknownPenalty = 10.0;  // below the least likely piece
 
-// The best segmentation of the text up to one position: its sum, and its last piece.
+// The best segmentation of the text up to one position: its score and its last piece.
 struct Best {
   double score = 0;
   std::optional<size_t> start;
@@ -47,7 +47,7 @@ std::optional<int64_t> Unigram::find(std::string_view piece) const {
 }
 
 void Unigram::encode(std::string_view word, std::vector<int64_t>& ids) const {
-  std::vector<Best> best(word.size() + 1);  // [end of a piece]
+  std::vector<Best> best(word.size() + 1);  // by end of the last piece
   const auto offer = [&](size_t start, size_t end, double score, int64_t id) {
     const double sum = best[start].score + score;
     if (!best[end].start || sum > best[end].score) best[end] = {sum, start, id};
@@ -56,7 +56,7 @@ void Unigram::encode(std::string_view word, std::vector<int64_t>& ids) const {
     const size_t character = character_length(word[start]);
     const size_t longest = std::min(max_bytes_, word.size() - start);
     bool covered = false;
-    // Pieces are whole characters, so no piece is found that ends within one.
+    // Pieces consist of whole characters, so no match ends within one.
     for (size_t length = 1; length <= longest; ++length) {
       const auto place = ids_.find(word.substr(start, length));
       if (place == ids_.end()) continue;

@@ -1,5 +1,5 @@
-// The Unigram segmentation: the pieces whose scores (log-probabilities) have the largest sum.
-// Kudo, "Subword Regularization", 2018 (https://arxiv.org/abs/1804.10959), section 3.2.
+// The Unigram segmentation: the pieces whose scores (log-probabilities) have the largest sum. Kudo, "Subword
+// Regularization", 2018 (https://arxiv.org/abs/1804.10959), section 3.2.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,14 @@ struct Piece {
 
 class Unigram {
  public:
-  // A piece's position is its id; of two with the same text the later counts. `unknown_id` is what characters
-  // that no piece covers become. Throws Error(kInput) with `where` when it is not below the number of pieces,
+  // A piece's position is its id; of two with the same text the later one counts. Characters that no piece
+  // covers become `unknown_id`. Throws Error(kInput) with `where` if that is not below the number of pieces,
   // or a piece is not UTF-8.
   Unigram(std::vector<Piece> pieces, int64_t unknown_id, const std::string& where);
 
-  // Appends the ids of `word` (well-formed UTF-8) to `ids`; neighbouring unknown characters share one id.
-  // Scores are summed in double precision from the left, and of equal sums the one whose last piece starts
-  // earlier wins: words such as "..." have several best segmentations, and which one is taken decides the
-  // ids.
+  // Appends the ids of `word` (well-formed UTF-8) to `ids`; adjacent unknown characters share one id. Scores
+  // are summed in double precision from the left, and of equal sums the one whose last piece starts earlier
+  // wins: words such as "..." have several best segmentations, and the choice decides the ids.
   void encode(std::string_view word, std::vector<int64_t>& ids) const;
 
   std::optional<int64_t> find(std::string_view piece) const;
@@ -38,7 +37,7 @@ class Unigram {
   std::vector<double> scores_;
   int64_t unknown_id_;
   double unknown_score_;
-  size_t max_bytes_ = 0;  // of a piece
+  size_t max_bytes_ = 0;  // of the longest piece
 };
 
 }  // namespace tessera::text
