@@ -1,5 +1,5 @@
-// Self-attention as PixArt-XL has it (16 heads of 72), the queries, keys and values parts of one product:
-// the own kernel and ATen's.
+// Self-attention of PixArt-XL (16 heads of 72), with queries, keys and values as parts of one product: the
+// project's kernel and ATen's.
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
 

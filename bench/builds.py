@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Two builds of Tessera side by side, in turns, on one machine in one run: what a change costs or gains, part by part.
+"""Alternates two builds of Tessera on one machine in one run: what a change costs or gains, part by part.
 
     bench/builds.py --before ../before/build [--after build]
 
-Every ratio is the time of the build after over that of the build before: medians over rounds, and the least and the most.
-Random weights of PixArt-Sigma-XL's and the SDXL VAE's real shape, as in bench/compare.py. Parts: the text encoder, a step of
-the denoiser (a prompt of 25 and one of 300 tokens), the decoder, whole commands, and steps of two ranks with each method,
-one thread a rank. TESSERA_MAX_ISA (core/cpu.h) caps the instruction set of both.
+Every ratio is the time of the later build divided by that of the earlier one: the median over rounds, the minimum and the
+maximum. The models have random weights and the real shapes of PixArt-Sigma-XL and the SDXL VAE, as in bench/compare.py. Parts:
+a step of the denoiser (with prompts of 25 and of 300 tokens), the decoder, whole commands, and steps of two ranks with each
+method, one thread per rank. TESSERA_MAX_ISA (core/cpu.h) limits the instruction set of both builds.
 """
 import argparse
 import json
@@ -23,7 +23,7 @@ from ranks import STEADY, methods
 
 
 def in_turns(sides, rounds):
-    """The ratios after / before of each round; every other round begins with the other side."""
+    """The ratios after / before of each round; the side that begins alternates."""
     ratios = []
     for number in range(rounds):
         order = ("before", "after") if number % 2 == 0 else ("after", "before")
@@ -51,8 +51,8 @@ def compare_part(builds, model, part, dtype, threads, size, rounds):
 
 
 def run_command(build, model, dtype, size, steps, threads, flags):
-    """Seconds of each part by the command's own report. Weights may be read in one part by one build and in the next by the
-    other, so reading and the text encoder count as one."""
+    """Seconds of each part, from the command's report. Builds may read weights in different parts, so reading and the text
+    encoder count as one."""
     with tempfile.TemporaryDirectory() as scratch:
         report = pathlib.Path(scratch) / "report.json"
         command = [str(build / "tessera"), "generate", "a red circle", "--model", str(model), "--dtype", dtype, "--threads",

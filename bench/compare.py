@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Tessera and diffusers side by side, in turns, on one machine in one run: medians over rounds, as ratios.
+"""Alternates Tessera and diffusers on one machine in one run and prints the ratios of their times, medians over rounds.
 
-Random weights of PixArt-Sigma-XL's or SDXL's real shape and of the SDXL VAE's, 512 x 512 pixels by default. A ratio below 1
-means that Tessera needs less. Absolute times are printed for orientation only: machines differ and are shared.
+The models have random weights and the real shapes of PixArt-Sigma-XL or SDXL and of the SDXL VAE; images have 512 x 512 pixels
+by default. A ratio below 1 means that Tessera needs less. Absolute times are only for orientation: machines differ and are
+shared.
 """
 import argparse
 import importlib.util
@@ -22,13 +23,13 @@ WORKER = ROOT / "build" / "bench" / "tessera_bench"
 PROMPT_TOKENS = {"denoiser": 25, "denoiser-300": 300}  # of PixArt's positive prompt; the negative one is empty
 
 
-# What TESSERA_MAX_ISA says to the libraries (core/cpu.cc), for diffusers, which does not know it.
+# The settings of the libraries for each TESSERA_MAX_ISA (core/cpu.cc), for diffusers, which ignores that variable.
 CAPS = {"avx2": ("avx2", "AVX2", "AVX2"), "avx512": ("avx512", "AVX512_CORE", "AVX512"),
         "avx512_bf16": ("avx512", "AVX512_CORE_BF16", "AVX512")}
 
 
 def cap_instruction_sets(isa):
-    """Of this process and those that it starts."""
+    """Limits this process and those that it starts."""
     names = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
     os.environ.update(zip(names, CAPS[isa]), TESSERA_MAX_ISA=isa)
 
@@ -60,7 +61,7 @@ class Peer:
 
 
 def denoiser_step(model, names):
-    """The model as a function of tensors alone, which tracers ask for."""
+    """Wraps the model as a function of tensors alone, as tracers require."""
     import torch
 
     class Step(torch.nn.Module):
@@ -77,7 +78,7 @@ def denoiser_step(model, names):
 
 
 def denoiser(folder, part, dtype, height, width):
-    """A step of two samples and its inputs, padded as diffusers' pipelines pad."""
+    """Returns a step of two samples and its inputs, padded as in diffusers' pipelines."""
     import torch
     from diffusers import PixArtTransformer2DModel, UNet2DConditionModel
     inputs = {"timestep": torch.tensor([500, 500])}
@@ -107,11 +108,11 @@ def openvino_work(step, inputs, dtype, threads):
 
 
 def diffusers_worker(arguments):
-    """The reference side of a pair; runs in a process of its own."""
+    """The reference side of a pair, which runs in a separate process."""
     part, folder, dtype, threads, height, width, mode = arguments
     import torch
     from diffusers import AutoencoderKL
-    warnings.simplefilter("ignore")  # what tracing says of constants
+    warnings.simplefilter("ignore")  # tracing warns about constants
     torch.set_num_threads(int(threads))
     cap = os.environ.get("TESSERA_MAX_ISA")
     if cap and torch.backends.cpu.get_cpu_capability().lower() not in (CAPS[cap][0], "avx2"):
@@ -147,7 +148,7 @@ def diffusers_worker(arguments):
 
 
 def compare(part, folder, dtype, threads, size, modes, rounds):
-    """Each round times Tessera and every peer, every other round in the opposite order; a ratio is of two times of the same
+    """Each round times Tessera and every peer once; the order alternates between rounds. Ratios are of times of the same
     round."""
     shape = [part, str(folder), dtype, str(threads), str(size), str(size)]
     sides = {"tessera": Peer([str(WORKER), "worker", *shape], threads)}
@@ -182,7 +183,7 @@ def run_command(command, threads):
 
 
 def diffusers_command(arguments):
-    """What a user of diffusers runs: load, paint, save."""
+    """The equivalent command with diffusers: load, generate, save."""
     folder, dtype, size, out = arguments
     import torch
     from diffusers import DiffusionPipeline
@@ -192,7 +193,7 @@ def diffusers_command(arguments):
 
 
 def compare_command(folder, dtype, threads, size, text_layers):
-    """The whole command, two steps: wall time and peak memory of the process."""
+    """Compares the whole command with two steps: wall time and peak memory of the process."""
     with tempfile.TemporaryDirectory() as scratch:
         out = f"{scratch}/out.png"
         own = run_command([str(ROOT / "build" / "tessera"), "generate", "a red circle", "--model", str(folder), "--dtype",
@@ -215,13 +216,13 @@ def main():
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--dtypes", nargs="*", default=["bf16", "fp32"])
     parser.add_argument("--parts", nargs="*", choices=[*PROMPT_TOKENS, "decoder", "command"],
-                        help="denoiser (of PixArt a prompt of 25 tokens), denoiser-300 (PixArt: one that fills the 300 that "
-                        "diffusers always computes), decoder, command (whole runs: peak memory); default: all that there are")
+                        help="denoiser (for PixArt with a prompt of 25 tokens), denoiser-300 (PixArt: one that fills the 300 that "
+                        "diffusers always computes), decoder, command (whole runs: peak memory); default: all")
     parser.add_argument("--peers", nargs="*", choices=["compile", "openvino"], default=installed_peers(),
-                        help="beside eager diffusers: torch.compile, OpenVINO (default: those that are installed)")
+                        help="besides eager diffusers: torch.compile, OpenVINO (default: those installed)")
     models.add_options(parser)
-    parser.add_argument("--max-isa", choices=CAPS, help="both sides without newer instructions than these; of the peers "
-                        "diffusers alone, as compilers look at the processor itself")
+    parser.add_argument("--max-isa", choices=CAPS, help="limit the instruction set of both sides; the only peer is then eager "
+                        "diffusers, as compilers query the processor themselves")
     parser.add_argument("--worker", nargs=7, help=argparse.SUPPRESS)
     parser.add_argument("--diffusers-command", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,5 +1,5 @@
-// One linear layer [2048, in] -> out, as PixArt-XL's at 512 pixels: products by each backend. FLOP/s count
-// two for each pair.
+// Linear layers [2048, in] -> out of PixArt-XL at 512 pixels, computed by each backend. FLOP/s count two
+// operations per multiply-add.
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
 
@@ -40,7 +40,7 @@ void tile_product(benchmark::State& state, at::ScalarType dtype) {
   });
 }
 
-// What layers choose: oneDNN, but for bf16 where there are tiles.
+// The layers' choice: oneDNN, or tiles for bf16 if there are any.
 void layer_product(benchmark::State& state, at::ScalarType dtype) {
   measure(state, dtype, [](const at::Tensor& weight, const at::Tensor& bias) {
     ops::Linear linear(weight, bias);

@@ -1,5 +1,6 @@
-// The benchmarks of kernels (google-benchmark) and, as `tessera_bench worker ...`, the part that
-// bench/compare.py alternates with diffusers; `tessera_bench second` times what stays between requests.
+// The benchmarks of kernels (google-benchmark). `tessera_bench worker ...` is the process that
+// bench/compare.py alternates with diffusers; `tessera_bench second` times a request to an engine that stays
+// loaded.
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 #include <c10/core/InferenceMode.h>

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Random weights of real models' shapes, saved once in bf16 under build/bench-models: both sides of a comparison read the same.
+"""Saves random weights with the shapes of real models once, in bf16 under build/bench-models, for both sides of a comparison.
 
-    bench/models.py FAMILY FOLDER LAYERS TEXT_LAYERS     (as the other tools here call it: a child's peak memory counts from that
-                                                          of the parent that forked it, so none of them makes weights itself)
+    bench/models.py FAMILY FOLDER LAYERS TEXT_LAYERS
+
+The other tools here run this as a command instead of making weights themselves, because a child's peak memory starts at that of
+the parent that forked it.
 """
 import json
 import pathlib
@@ -23,7 +25,7 @@ VAE = dict(block_out_channels=(128, 256, 512, 512), layers_per_block=2, latent_c
            sample_size=1024, scaling_factor=0.13025)
 CLIP = dict(num_attention_heads=12, hidden_size=768, intermediate_size=3072)
 CLIP_2 = dict(num_attention_heads=20, hidden_size=1280, intermediate_size=5120, projection_dim=1280, hidden_act="gelu")
-LAYERS = {"pixart": 28, "sdxl": 10}  # of the real models; of SDXL's U-Net those of the coarsest scale's transformers
+LAYERS = {"pixart": 28, "sdxl": 10}  # of the real models; for SDXL's U-Net those of the transformers at the coarsest scale
 TEXT_LAYERS = 4  # of T5-XXL's 24, which take 9.5 GB; of CLIP's 12 and 32
 
 
@@ -62,7 +64,7 @@ def make_sdxl(folder, layers, text_layers):
 
 
 def save(folder, seed, build):
-    """In bf16 from the start: in fp32 the largest would not fit beside what else runs."""
+    """Builds the model in bf16 directly, because in fp32 the largest would not fit into memory."""
     import torch
     if folder.exists():
         return
@@ -81,13 +83,13 @@ def make(family, folder, layers, text_layers):
 
 def add_options(parser):
     parser.add_argument("--family", choices=LAYERS, default="pixart", help="PixArt-Sigma-XL, or Stable Diffusion XL")
-    parser.add_argument("--layers", type=int, help="blocks of the transformer, or of the U-Net's deepest (default: the real model's)")
-    parser.add_argument("--text-layers", type=int, default=TEXT_LAYERS, help="of the text encoder (24 is T5-XXL)")
+    parser.add_argument("--layers", type=int, help="blocks of the transformer, or of the U-Net's deepest one (default: as in the real model)")
+    parser.add_argument("--text-layers", type=int, default=TEXT_LAYERS, help="layers of the text encoder (24 is T5-XXL)")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
 
 
 def folder_of(args):
-    """Of the model that the options name; it is made when it is not there."""
+    """The folder of the model that the options name; it is made if it does not exist."""
     layers = LAYERS[args.family] if args.layers is None else args.layers
     folder = args.models / f"{args.family}-{layers}-{args.text_layers}"
     if not (folder / "model_index.json").exists():

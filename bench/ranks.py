@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""One rank against several on this machine, one thread a rank: time of a denoising step, bytes sent, time waited, memory; with
---pictures also the time of decoding, and of denoising and decoding together.
+"""Compares one rank with several on this machine, one thread per rank: time of a denoising step, bytes sent, time waited, memory;
+with --pictures also the time of decoding, and of denoising and decoding together.
 
-Random weights of PixArt-Sigma-XL's or SDXL's real shape and of the SDXL VAE's. Every round runs the command with one rank and then with each method, so
-that a ratio is of two runs of the same round. Bytes are those of the report against the closed forms of docs/parallel.md.
-"apart" is what the machine allows: as many runs of one rank at once as there are ranks, which share no work. A rank alone is
-pinned to its share of the cores as each of several is. TESSERA_MAX_ISA (core/cpu.h) caps the instruction set of all runs.
+The models have random weights and the real shapes of PixArt-Sigma-XL or SDXL and of the SDXL VAE. Every round runs the command
+with one rank and with each method, so that ratios are of runs of the same round. The bytes of the report are printed next to the
+closed forms of docs/parallel.md. "apart" shows what the machine allows: as many simultaneous runs of one rank as there are ranks,
+which share no work. A single rank is pinned to its share of the cores, like each of several. TESSERA_MAX_ISA (core/cpu.h) limits
+the instruction set of all runs.
 """
 import argparse
 import json
@@ -19,7 +20,7 @@ import tempfile
 import models
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SAMPLES, PATCH, ROW_PIXELS, LATENT_CHANNELS = 2, 2, 8, 4  # guidance: two samples of one picture
+SAMPLES, PATCH, ROW_PIXELS, LATENT_CHANNELS = 2, 2, 8, 4  # guidance: two samples per image
 
 
 def methods(ranks, patches, family="pixart"):
@@ -38,26 +39,26 @@ def methods(ranks, patches, family="pixart"):
 
 
 def closed_form(method, ranks, size, folder, bytes_per_element):
-    """Bytes that the busiest rank sends in a step, without the latents. Those of a U-Net are asserted by the tests."""
+    """Bytes that the busiest rank sends in a step, without the latents; None for a U-Net, whose bytes the tests check."""
     if not (folder / "transformer").exists():
         return None
     config = json.loads((folder / "transformer" / "config.json").read_text())
     width = config["num_attention_heads"] * config["attention_head_dim"]
     layers = config["num_layers"]
     tokens = (size // ROW_PIXELS // PATCH) ** 2
-    activation = SAMPLES * tokens * width * bytes_per_element  # of one layer, all tokens
+    activation = SAMPLES * tokens * width * bytes_per_element  # of one layer and all tokens
     share = (ranks - 1) / ranks
     keys_values = 2 * activation / ranks * (ranks - 1) * layers
     return {"cfg": 0,
             "ulysses": 4 * activation / ranks * share * layers,  # queries, keys, values and the result
             "ring": keys_values,
             "displaced": keys_values,
-            "tensor": 3 * 2 * activation * share * layers,  # three sums a layer, each scattered and gathered
+            "tensor": 3 * 2 * activation * share * layers,  # three sums per layer, each scattered and gathered
             "pipefusion": activation}[method]  # once to the next stage
 
 
 def pin(rank, ranks):
-    """This process to the cores that rank `rank` of `ranks` with one thread each has in a run: see launch/cores.cc."""
+    """Pins this process to the cores of rank `rank` of `ranks` with one thread each, as launch/cores.cc does."""
     cores = sorted(os.sched_getaffinity(0))
     each = len(cores) // ranks
     if each >= 1:
@@ -80,7 +81,7 @@ def run(args, folder, size, flags, report, pinned=None):
 
 
 def seconds_of(args, report):
-    """What is timed -> seconds. The first two steps do not count, nor, where a pipeline may empty in it, the last."""
+    """Returns seconds by part. The first two steps do not count, nor does the last if a pipeline may drain in it."""
     last = -1 if args.family == "pixart" else None
     seconds = {"step": statistics.median(report["step_seconds"][2:last])}
     if args.pictures:
@@ -90,7 +91,7 @@ def seconds_of(args, report):
 
 
 def run_apart(args, folder, size, report):
-    """Seconds while other ranks' whole work goes on beside it."""
+    """Returns seconds by part of a run while the other ranks' runs go on beside it."""
     reports = [report.with_name(f"apart-{rank}.json") for rank in range(args.ranks)]
     if any([process.wait() for process in [start(args, folder, size, [], each, (rank, args.ranks))
                                            for rank, each in enumerate(reports)]]):
@@ -100,7 +101,7 @@ def run_apart(args, folder, size, report):
 
 
 def sent_bytes(rank, ignored):
-    """Of the rank's denoising steps: all that is counted by axis, without what is sent once a run."""
+    """The bytes of the rank's denoising steps: the sum over axes, without those used once per run."""
     return sum(entry["bytes"] for entry in rank["communication"] if entry["axis"] not in ignored)
 
 
@@ -111,11 +112,11 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="*", default=[512, 1024], help="pixels of a side")
     parser.add_argument("--steps", type=int, default=6, help="denoising steps; the first two, and PixArt's last, are not counted")
     parser.add_argument("--dtype", default="bf16")
-    parser.add_argument("--patches", type=int, default=4, help="of PipeFusion")
-    parser.add_argument("--methods", nargs="*", help="cfg, ulysses, ring, tensor, displaced, and of PixArt pipefusion, of SDXL "
+    parser.add_argument("--patches", type=int, default=4, help="number of patches of PipeFusion")
+    parser.add_argument("--methods", nargs="*", help="cfg, ulysses, ring, tensor, displaced, for PixArt also pipefusion, for SDXL "
                         "full_sync (default: all)")
-    parser.add_argument("--pictures", action="store_true", help="decode, and time that too")
-    parser.add_argument("--no-shared-memory", action="store_true", help="messages through the loopback device")
+    parser.add_argument("--pictures", action="store_true", help="also decode, and time that")
+    parser.add_argument("--no-shared-memory", action="store_true", help="send messages through the loopback device")
     models.add_options(parser)
     args = parser.parse_args()
     folder = models.folder_of(args)
@@ -155,7 +156,7 @@ def compare_methods(args, folder, size, table, report):
         total = sum(last[name]["step_seconds"])
         waited = [sum(c["waited_seconds"] for c in rank["communication"]) / total for rank in ranks]
         once = {"replica", "world", "dp"} | ({"sp"} if args.family == "pixart" and name != "displaced" else set())
-        # Of a transformer nothing but keys and values is displaced, and the last step has none to send.
+        # A transformer displaces only keys and values, and its last step has none to send.
         steps = args.steps - (name == "displaced" and args.family == "pixart")
         sent = max(sent_bytes(rank, once) for rank in ranks) / steps
         latents = SAMPLES / 2 * LATENT_CHANNELS * (size // ROW_PIXELS) ** 2 * 4

@@ -1,5 +1,5 @@
-// `tessera_bench second FOLDER [SIDE]`: how long an engine that has painted a picture takes from being asked
-// for another one of that size until its first step begins, and what of that is the text encoder's.
+// `tessera_bench second FOLDER [SIDE]` measures how long an engine that has generated an image takes from the
+// next request of the same size to its first step, and how much of that the text encoder takes.
 #pragma once
 
 namespace tessera {

@@ -18,7 +18,7 @@
 namespace tessera {
 namespace {
 
-// Peak resident memory of this process in bytes, as the kernel counts it.
+// Peak resident memory of this process in bytes, as counted by the kernel.
 int64_t peak_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -27,8 +27,8 @@ int64_t peak_bytes() {
   return 0;
 }
 
-// One denoising step with guidance: a batch of two, an empty negative prompt and one of `tokens`; of U-Nets
-// two that are padded to as many as CLIP has.
+// One denoising step with guidance: a batch of two, with an empty negative prompt and one of `tokens`. For
+// U-Nets both are padded to CLIP's length.
 std::function<void()> denoiser_work(const std::filesystem::path& model, const models::LoadOptions& options,
                                     int64_t height, int64_t width, int64_t tokens) {
   models::LoadStatistics statistics;
@@ -54,7 +54,7 @@ std::function<void()> denoiser_work(const std::filesystem::path& model, const mo
                                                              std::vector<int64_t>{0, 1}, latent_shape, alone);
   const at::Tensor z = at::randn({2, shape.latent_channels, height / 8, width / 8});
   const models::Timestep timestep{500.0, at::full({1}, 500.0)};
-  // Each work is a step of its own.
+  // Each call is a separate step.
   return [denoiser, stage, z, timestep, step = int64_t{0}]() mutable {
     stage->run({step++, std::numeric_limits<int64_t>::max(), timestep}, {0, 1}, {z});
   };

@@ -1,6 +1,6 @@
-// `tessera_bench worker PART FOLDER DTYPE THREADS HEIGHT WIDTH`: loads one part of a checkpoint, then does
-// one unit of work for each line on stdin and answers with its seconds. A driver can so alternate it with
-// another program on one machine, step by step.
+// `tessera_bench worker PART FOLDER DTYPE THREADS HEIGHT WIDTH` loads one part of a checkpoint. Then it does
+// one unit of work for each line on stdin and answers with the seconds that it took and the peak memory in
+// bytes, so that a driver can alternate it with another program on one machine, step by step.
 #pragma once
 
 namespace tessera {
