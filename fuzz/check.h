@@ -1,4 +1,4 @@
-// What a fuzzer calls a finding beside a crash: a broken promise, and an exception that is no tessera::Error.
+// The findings of a fuzzer besides crashes: a broken promise, and an exception that is not a tessera::Error.
 #pragma once
 
 #include <cstdio>
@@ -14,8 +14,8 @@ inline void require(bool condition, const char* promise) {
   std::abort();
 }
 
-// Runs `function`; true when it returned, false when it refused its input, as bad or, where it `has_request`,
-// as something on which the request cannot be carried out. Any other exception ends the fuzzer.
+// Runs `function` and returns whether it accepted its input. It may refuse it as bad input, or, if it
+// `has_request`, because the request cannot be carried out with it. Any other exception ends the fuzzer.
 template <typename Function>
 bool accepts(Function&& function, bool has_request = false) {
   try {

@@ -1,5 +1,5 @@
-// Fuzzes parse_json and what reads its documents: typed access to every key, the configurations of models,
-// the index of shards, fields of a request, and samplers made of a scheduler's options, with all their steps.
+// Fuzzes parse_json and the readers of its documents: typed access to every key, model configurations, the
+// shard index, request fields, and samplers made from scheduler options, with all their steps.
 #include <ATen/ATen.h>
 
 #include <cstdint>
@@ -35,7 +35,7 @@ void read_every_way(const JsonConfig& config, const std::string& key) {
   accepts([&] { config.strings(key); });
 }
 
-// All steps on a latent of two numbers.
+// Runs all steps on a latent of two numbers.
 void run_sampler(const JsonConfig& config) {
   std::unique_ptr<samplers::Sampler> sampler;
   const auto make = [&] { sampler = samplers::make_sampler(config, std::nullopt, {kSteps, kTokens, kEta}); };
@@ -50,7 +50,7 @@ void run_sampler(const JsonConfig& config) {
   require(z.sizes() == at::IntArrayRef{2}, "steps keep the shape");
 }
 
-// The fields of a front end's request that say how to split it.
+// Reads the parallel options among the fields of a request.
 void read_options(const Json& json) {
   const auto& fields = parallel::parallel_fields();
   parallel::ParallelOptions options;
@@ -60,13 +60,13 @@ void read_options(const Json& json) {
           "fields survive writing and reading");
 }
 
-// Schedules of a million timesteps are valid, and too slow to fuzz.
+// Schedules of up to a million timesteps are valid, but too slow to fuzz.
 bool has_short_schedule(const JsonConfig& config) {
   int64_t timesteps = 0;
   return accepts([&] { timesteps = config.integer("num_train_timesteps", 1000); }) && timesteps <= 2000;
 }
 
-// What its layers count on.
+// Checks the invariants that the layers of a U-Net rely on.
 void check_unet(const models::UNet2DConfig& config) {
   require(!config.levels.empty() && config.mid_heads >= 1, "a U-Net has levels and heads");
   for (const models::UNet2DConfig::Level& level : config.levels) {

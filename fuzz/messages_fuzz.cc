@@ -1,6 +1,6 @@
-// Fuzzes what another process of the host may send: the words and descriptors by which ranks meet, and memory
-// in which messages stand. All is taken, or refused with an error that names the peer; what is taken lies in
-// the memory.
+// Fuzzes the data that another process of the host may send: the greetings and descriptors by which ranks
+// connect, and the memory that holds messages. All of it must be accepted, or refused with an error that
+// names the peer; accepted messages must lie in the memory.
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,7 +19,7 @@ namespace {
 
 using fuzz::require;
 
-// Whether `work` was done, and not refused.
+// Whether `work` accepted its input.
 template <typename Work>
 bool takes(const Work& work) {
   try {
@@ -31,7 +31,7 @@ bool takes(const Work& work) {
   }
 }
 
-// Numbers, one after the other, from the input.
+// Reads numbers from the input, one after another.
 class Numbers {
  public:
   explicit Numbers(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -49,7 +49,7 @@ class Numbers {
   std::span<const std::byte> bytes_;
 };
 
-// A writer of good will, over whose memory the input is written, piece by piece.
+// Reads from a correct writer whose memory is overwritten by the input, piece by piece.
 void read_forged_queue(Numbers numbers) {
   QueueWriter writer;
   QueueReader reader(::dup(writer.descriptor()), 1);
@@ -59,13 +59,13 @@ void read_forged_queue(Numbers numbers) {
       case 0:
         writer.write(static_cast<int64_t>(numbers.next(1)), std::span(message).first(numbers.next(1) % 100));
         break;
-      case 1: {  // an entry of the list, or what stands before it
+      case 1: {  // an entry of the list, or the header before it
         const auto offset = static_cast<off_t>(numbers.next(1) * 8);
         const uint64_t value = numbers.next(8);
         (void)::pwrite(writer.descriptor(), &value, sizeof(value), offset);
         break;
       }
-      case 2: {  // nearby what is right: a page, and the bytes behind it
+      case 2: {  // nearly correct values: a page, and the bytes behind it
         const auto offset = static_cast<off_t>(128 + numbers.next(1) * 24);
         const std::array<uint64_t, 2> values = {numbers.next(1) * 4096 + numbers.next(1) % 2,
                                                 numbers.next(2)};

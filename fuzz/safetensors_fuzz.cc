@@ -1,5 +1,5 @@
-// Fuzzes parse_safetensors: any bytes are accepted or refused with an input error, and what is accepted lies
-// in the file. Single files of Stable Diffusion are taken apart.
+// Fuzzes parse_safetensors: any bytes must be accepted, or refused with an input error, and accepted tensors
+// must lie in the file. The parts of Stable Diffusion's single files are separated too.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -36,7 +36,7 @@ void check_header(const SafetensorsHeader& header, uint64_t file_bytes) {
   require(covered == data_bytes, "tensors cover the data");
 }
 
-// Parts of single files lie in it too.
+// The parts of a single file must lie in it too.
 void check_single_file(const SafetensorsHeader& header) {
   uint64_t end = 0;
   for (const auto& [key, entry] : header.tensors) end = std::max(end, entry.end);
@@ -57,7 +57,7 @@ void run(std::span<const std::byte> file) {
   if (!fuzz::accepts([&] { header = parse_safetensors(file, file.size(), "file"); })) return;
   check_header(header, file.size());
   check_single_file(header);
-  // The header alone says the same.
+  // The header alone must give the same result.
   SafetensorsHeader prefix;
   const bool accepted =
       fuzz::accepts([&] { prefix = parse_safetensors(file.first(header.data_offset), file.size(), "file"); });
@@ -73,8 +73,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-// Most mutations would break the header's length and never reach the JSON behind it: seven in eight times the
-// length is set to where the header now ends.
+// Most mutations break the header's length and never reach the JSON behind it. Seven times out of eight the
+// length is therefore set to the new end of the header.
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
   size = LLVMFuzzerMutate(data, size, max_size);
   if (seed % 8 == 0 || size <= tessera::weights::kLengthBytes) return size;

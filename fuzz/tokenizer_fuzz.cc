@@ -1,7 +1,7 @@
-// Fuzzes what a checkpoint's tokenizer is made of. The first byte says what the rest is: 's' a SentencePiece
-// model, 'j' a tokenizer.json of T5's, 'c' a precompiled character map; 'b' a tokenizer.json of a BPE
-// tokenizer, 'v' a vocab.json, a zero byte and a merges.txt, 'p' a pattern, a zero byte and a text, 't' a
-// text for CLIP's tokenizer. What is accepted has to encode text.
+// Fuzzes the files of a checkpoint's tokenizer. The first byte selects the kind of the rest: 's' a
+// SentencePiece model, 'j' a tokenizer.json of T5, 'c' a precompiled character map; 'b' a tokenizer.json of a
+// BPE tokenizer, 'v' a vocab.json, a zero byte and a merges.txt, 'p' a pattern, a zero byte and a text, 't' a
+// text for CLIP's tokenizer. Accepted files must be able to encode text.
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
@@ -41,7 +41,7 @@ void encode(text::SentencePieceModel model) {
 
 void encode(const text::BpeTokenizer& tokenizer, std::string_view text) {
   std::vector<int64_t> ids;
-  // Patterns may take too long, and the tokens around a text may be more than there is room for.
+  // Patterns may take too long, and the tokens around a text may exceed the limit.
   if (!accepts([&] { ids = tokenizer.encode(text, 1 << 20); }) || ids.size() > (1 << 10)) return;
   for (const int64_t id : ids)
     require(0 <= id && id < tokenizer.vocabulary_size(), "ids are of the vocabulary");
@@ -53,7 +53,7 @@ void encode(const text::BpeTokenizerFiles& files) {
   for (const std::string_view text : kTexts) encode(*tokenizer, text);
 }
 
-// CLIP's, with few tokens.
+// CLIP's tokenizer with few tokens.
 text::BpeTokenizerFiles clip_files() {
   const JsonConfig description(parse_json(text::find_tokenizer_class("CLIPTokenizer")->description, "CLIP"),
                                "CLIP");
