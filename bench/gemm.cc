@@ -32,7 +32,7 @@ void own_product(benchmark::State& state, at::ScalarType dtype, ops::Activation 
 }
 
 void tile_product(benchmark::State& state, at::ScalarType dtype) {
-  if (!ops::tile_gemm_runs()) return state.SkipWithError("no tiles here");
+  if (!ops::tile_gemm_runs()) return state.SkipWithError("this machine has no tiles");
   measure(state, dtype, [](const at::Tensor& weight, const at::Tensor& bias) {
     return [packed = ops::tile_gemm_pack(weight), bias](const at::Tensor& x) {
       return ops::tile_gemm_linear(x, packed, bias, ops::Activation::kNone);

@@ -38,7 +38,7 @@ int run_second(int argc, char** argv) {
     const auto asked = Clock::now();
     const engine::Result result = engine.run(engine::resolve(request, engine.model()), {}, observer);
     std::cout << fmt::format(
-        "picture {}: {:.1f} ms until the first step, of that encode {:.1f} ms, load {:.1f} ms\n", picture,
+        "image {}: {:.1f} ms until the first step, of which encode {:.1f} ms, load {:.1f} ms\n", picture,
         milliseconds(first_step - asked), 1000 * result.seconds.encode, 1000 * result.seconds.load);
   }
   return 0;

@@ -43,7 +43,7 @@ class WeightedSum {
     }
   }
   at::Tensor result() const {
-    TESSERA_CHECK(sum_.defined(), "a step with no weights");
+    TESSERA_CHECK(sum_.defined(), "a step without weights");
     return sum_;
   }
 
@@ -135,7 +135,7 @@ LinearSampler::LinearSampler(LinearSolver solver, const std::string& where) : so
   for (const LinearStep& step : solver_.steps) {
     if (!is_finite(step, solver_.clip.has_value()) || !is_finite(solver_.init_noise_sigma)) {
       if (solver_.has_too_many_steps)
-        usage_error(field("num_inference_steps"), "{} are more than this schedule has noise levels",
+        usage_error(field("num_inference_steps"), "{} steps are more than this schedule has noise levels",
                     solver_.steps.size());
       input_error(
           where,

@@ -127,7 +127,7 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
   const JsonConfig effective(std::move(options), config.where());
   if (!file_class.empty() && is_flow(config, file_class) != is_flow(effective, row->name.class_name)) {
     log_warning(
-        "[{}] the model was made for {}; {} works on another kind of noise and will hardly give a picture",
+        "[{}] the model was made for {}; {} expects another kind of noise and is unlikely to give an image",
         config.where(), file_class, row->name.class_name);
   }
   return make_with_steps(*row, effective, run, train_timesteps);

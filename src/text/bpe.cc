@@ -45,7 +45,7 @@ Bpe::Bpe(TokenMap vocabulary, const std::vector<Merge>& merges, BpeOptions optio
   if (!options_.unknown_token) return;
   unknown_id_ = find(*options_.unknown_token);
   if (!unknown_id_)
-    input_error(where, "'{}', the token for the unknown, is not in the vocabulary", *options_.unknown_token);
+    input_error(where, "the unknown token '{}' is not in the vocabulary", *options_.unknown_token);
 }
 
 std::optional<int64_t> Bpe::find(std::string_view token) const {

@@ -46,7 +46,8 @@ void BpeTokenizer::add_tokens(const BpeTokenizerFiles& files) {
 
   const auto id_of = [&](const std::string& token) {
     const auto place = added.find(token);
-    if (place == added.end()) input_error(where_, "the special token '{}' is none", token);
+    if (place == added.end())
+      input_error(where_, "the special token '{}' is not among the added tokens", token);
     return place->second;
   };
   for (const std::string& token : files.before) surrounding_.before.push_back(id_of(token));

@@ -135,8 +135,7 @@ BpeTokenizerFiles read_bpe_tokenizer_files(const fs::path& folder, const std::st
   const fs::path json = folder / "tokenizer.json";
   const bool has_json = fs::is_regular_file(json, code);
   if (!has_json && row == nullptr) {
-    input_error(folder.string(),
-                "no tokenizer.json, without which tokenizers of the class '{}' are not known", name);
+    input_error(folder.string(), "there is no tokenizer.json, which tokenizers of class '{}' need", name);
   }
   const JsonConfig document = has_json ? JsonConfig::read(json) : JsonConfig();
   BpeTokenizerFiles files =

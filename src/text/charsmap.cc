@@ -38,7 +38,7 @@ Charsmap::Charsmap(std::string_view blob, const std::string& where) {
   if (blob.size() >= sizeof(trie_bytes)) std::memcpy(&trie_bytes, blob.data(), sizeof(trie_bytes));
   if (trie_bytes == 0 || trie_bytes % sizeof(uint32_t) != 0 ||
       trie_bytes > blob.size() - sizeof(trie_bytes)) {
-    input_error(where, "the normaliser's character map is damaged: {} bytes that announce a trie of {} bytes",
+    input_error(where, "the normaliser's character map is damaged: {} bytes with a trie of {} bytes",
                 blob.size(), trie_bytes);
   }
   units_.resize(trie_bytes / sizeof(uint32_t));

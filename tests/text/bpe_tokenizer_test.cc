@@ -98,7 +98,7 @@ class BpeTokenizerFolder : public TokenizerFolder {
 
 TEST_F(BpeTokenizerFolder, TheClassMayStandInTheConfigOrBeAskedFor) {
   write_clip();
-  expect_refusal("no tokenizer.json, without which tokenizers of the class '' are not known");
+  expect_refusal("there is no tokenizer.json, which tokenizers of class '' need");
   expect_refusal("of the class 'GPT2Tokenizer' are not known", "GPT2Tokenizer");
   EXPECT_EQ(encode("ab a x", "CLIPTokenizer"), (Ids{4, 3, 1, 5, 5}));
   EXPECT_EQ(encode("ab", "CLIPTokenizerFast"), (Ids{4, 3, 5}));
@@ -149,7 +149,7 @@ TEST_F(BpeTokenizerFolder, NamesFileAndPlaceOfDamage) {
   write("vocab.json", R"({"a":0,"b":0})");
   expect_refusal((folder_ / "vocab.json").string() + "] two tokens have the id 0", "CLIPTokenizer");
   write("vocab.json", R"({"a":0,"a</w>":1,"b</w>":2,"ab</w>":3})");
-  expect_refusal("'<|endoftext|>', the token for the unknown, is not in the vocabulary", "CLIPTokenizer");
+  expect_refusal("the unknown token '<|endoftext|>' is not in the vocabulary", "CLIPTokenizer");
 }
 
 TEST_F(BpeTokenizerFolder, TakesATokenizerJsonByItsWord) {
@@ -197,7 +197,7 @@ TEST_F(BpeTokenizerFolder, RefusesConfigsThatChangeWhatItDoes) {
         {R"({"eos_token":7})", "expected a JSON object"},
         {R"({"eos_token":{"content":"a","lstrip":1}})", "'lstrip' must be true or false"},
         {R"({"added_tokens_decoder":{"x":{"content":"a"}}})", "'added_tokens_decoder'"},
-        {R"({"pad_token":""})", "the special token '' is none"}}) {
+        {R"({"pad_token":""})", "the special token '' is not among the added tokens"}}) {
     write("tokenizer_config.json", config);
     expect_refusal(part);
   }
