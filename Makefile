@@ -2,19 +2,24 @@
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 BUILD := build
-RUNS ?= 200
+# SHORT=1: as much of parity, score and soak as every change goes through (.ci/run).
+SHORT ?=
+RUNS ?= $(if $(SHORT),5,200)
 
-.PHONY: demo test build setup bench format lint parity score asan tsan fuzz mutants soak hosts nccl install clean help
+.PHONY: demo test check build setup bench format lint parity score asan tsan fuzz mutants soak hosts nccl install clean help
 
 demo: build           ## set up, build, and paint the first picture, on two ranks
 	$(BUILD)/tessera generate "a red circle above a blue square on a white background" --use-cfg-parallel --seed 1 -o out.png
 
-test: setup           ## set up, build, and run every test
+test: setup           ## set up, build, and run every test: a few minutes
 	@tools/build.sh release all
 	@python3 tools/check_layers.py
-	$(BUILD)/tests/tessera_tests --gtest_brief=1
+	@tools/run_unit_tests.sh $(BUILD)/tests/tessera_tests
 	@tools/test_capped.sh $(BUILD)/tests/tessera_tests
 	@tests/cli/run.sh $(BUILD)/tessera
+
+check:                ## everything at full length, before a release: hours
+	@tools/check.sh
 
 build: setup          ## set up and build the program
 	@tools/build.sh release tessera
@@ -35,25 +40,19 @@ parity: build         ## live comparison with diffusers and transformers over ma
 	@tools/setup.sh python
 	@tools/build.sh release tokenize_lines run_samplers
 	.venv/bin/python tests/tools/check_demo_test.py
-	.venv/bin/python tools/parity_tokenizer.py --binary $(BUILD)/tests/tokenize_lines
-	.venv/bin/python tools/parity_bpe_tokenizer.py --binary $(BUILD)/tests/tokenize_lines
-	.venv/bin/python tools/parity_samplers.py --binary $(BUILD)/tests/run_samplers
-	@tools/side_by_side.sh ".venv/bin/python tools/parity.py --tessera $(BUILD)/tessera" \
-	  ".venv/bin/python tools/parity_parallel.py --tessera $(BUILD)/tessera" \
-	  ".venv/bin/python tools/parity_stable_diffusion.py --tessera $(BUILD)/tessera"
+	@tools/parity.sh $(BUILD) $(if $(SHORT),--short)
 
 score: build          ## the shipped model's pictures of captions that training never saw, judged from the pixels
 	@tools/setup.sh python
-	@tools/score.sh
+	@tools/score.sh $(if $(SHORT),--short)
 
 asan: setup           ## the tests under AddressSanitizer and UBSan
 	@tools/build.sh asan tessera tessera_tests
 	tools/run_asan.sh
 
-tsan: setup           ## the tests in which ranks are threads, under ThreadSanitizer
+tsan: setup           ## the tests of ranks, which are threads there, under ThreadSanitizer: those with `Ranks` in their name
 	@tools/build.sh tsan tessera_tests
-	TSAN_OPTIONS=ignore_noninstrumented_modules=1 build-tsan/tests/tessera_tests --gtest_brief=1 \
-	  --gtest_filter='Ranks/*:All/Wires*:Sizes/*Worlds*:PipeFusion*:SharedQueue*:Hooks*:RankThreads*:Status*:Heartbeat*:LocalPeers*:*OnManyRanks*'
+	@TSAN_OPTIONS=ignore_noninstrumented_modules=1 tools/run_unit_tests.sh build-tsan/tests/tessera_tests '*Ranks*'
 
 fuzz: setup           ## a minute of fuzzing (FUZZ_SECONDS=60)
 	@tools/fuzz.sh

@@ -29,6 +29,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import make_golden_tokenizer as tokenizers
+from parity_short import short_list
 
 LATENT_TOLERANCE = 1e-3
 RELATIVE_TOLERANCE = 1e-5  # of the standard deviation, where this is more
@@ -466,11 +467,14 @@ def main(rows, compare, description, bf16_reference, bf16_ratio, train=train_spi
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tessera", type=pathlib.Path, default=pathlib.Path("build/tessera"), help="the program")
     parser.add_argument("--only", action="append", metavar="NAME", help="rows whose name contains NAME (may be repeated)")
+    parser.add_argument("--short", action="store_true", help="the fewest rows in which each option of all rows occurs")
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keep the checkpoints and outputs there")
     options = parser.parse_args()
     rows = [(number, row) for number, row in enumerate(rows)
             if not options.only or any(name in row.name for name in options.only)]
+    if options.short:
+        rows = short_list(rows)
     if options.list:
         print("\n".join(row.name for _, row in rows))
         return

@@ -1,10 +1,18 @@
 #!/usr/bin/env bash
-# test_capped.sh TESTS [FILTER]: the unit tests of operations, or those of the filter, once more under caps of the instruction
-# set (core/cpu.h), so that the kernels of older processors are tested on newer ones.
+# test_capped.sh TESTS [FILTER]: the unit tests of operations, or those of the filter, once more under each cap of the
+# instruction set (core/cpu.h) that is below what this processor has, so that the kernels of older processors are tested on
+# newer ones. Above that a cap changes nothing: there only the tests of the cap itself run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 filter=${2:-$(sed -nE 's/^TEST(_P|_F)?\((\w+),.*/*\2.*/p' tests/ops/*_test.cc tests/core/cpu_test.cc | sort -u | paste -sd:)}
+has() { grep -qw "$1" /proc/cpuinfo; }
+commands=()
 for isa in avx2 avx512; do
-  echo "instruction sets up to $isa:"
-  TESSERA_MAX_ISA=$isa "$1" --gtest_brief=1 --gtest_filter="$filter"
+  case $isa in
+    avx2) is_below() { has avx512f; } ;;
+    avx512) is_below() { has avx512_bf16; } ;;
+  esac
+  is_below && selected=$filter || selected='Cpu.*'
+  commands+=("echo 'instruction sets up to $isa:'; TESSERA_MAX_ISA=$isa $1 --gtest_brief=1 --gtest_filter='$selected'")
 done
+tools/side_by_side.sh "${commands[@]}"
