@@ -7,18 +7,41 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
-packages=(build-essential cmake ninja-build ccache python3-venv libcli11-dev nlohmann-json3-dev libpng-dev
-          libicu-dev libgloo-dev libgtest-dev libbenchmark-dev)
+
+# What has to be there, and the Debian package that brings it. The system is asked for packages only where something is
+# missing: a program, a header, or a file of a tool.
+commands="c++:build-essential cmake:cmake ninja:ninja-build ccache:ccache"
+headers="CLI/CLI.hpp:libcli11-dev nlohmann/json.hpp:nlohmann-json3-dev png.h:libpng-dev unicode/uchar.h:libicu-dev
+         gloo/config.h:libgloo-dev gtest/gtest.h:libgtest-dev benchmark/benchmark.h:libbenchmark-dev"
+files=""
 case ${1:-} in
-  fuzz) packages+=(clang libclang-rt-14-dev) ;;
-  lint) packages+=(clang clang-format clang-tidy) ;;
-  hosts) packages+=(iproute2 util-linux openmpi-bin mpich slurmctld slurmd slurm-client) ;;
+  fuzz)
+    commands+=" clang++:clang"
+    files="/usr/lib/llvm-14/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a:libclang-rt-14-dev" ;;
+  lint) commands+=" clang++:clang clang-format:clang-format clang-tidy:clang-tidy" ;;
+  hosts) commands+=" ip:iproute2 unshare:util-linux mpirun.openmpi:openmpi-bin mpirun.mpich:mpich slurmctld:slurmctld slurmd:slurmd
+                     srun:slurm-client" ;;
 esac
 
+probe=$(mktemp)
+trap 'rm -f "$probe" "$probe.out"' EXIT
 missing=()
-for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+for each in $commands; do
+  command -v "${each%%:*}" >/dev/null || missing+=("${each##*:}")
 done
+for each in $headers; do
+  printf '#if !__has_include(<%s>)\nmissing %s\n#endif\n' "${each%%:*}" "${each##*:}"
+done >"$probe"
+if command -v c++ >/dev/null; then
+  c++ -std=c++20 -E -P -x c++ "$probe" -o "$probe.out"
+else
+  grep ^missing "$probe" >"$probe.out"
+fi
+while read -r _ package; do missing+=("$package"); done <"$probe.out"
+for each in $files; do
+  compgen -G "${each%%:*}" >/dev/null || missing+=("${each##*:}")
+done
+[ -n "${TORCH_DIR:-}" ] || [ -x .venv/bin/python ] || python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 if [ ${#missing[@]} -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "setup: installing ${missing[*]}"
