@@ -286,26 +286,11 @@ std::vector<std::string> broken_by_modes(const ParallelOptions& options, int64_t
   return broken;
 }
 
-}  // namespace
-
-Range Layout::stage(int64_t rank) const {
-  Range blocks;
-  for (int64_t i = 0; i <= rank; ++i) blocks = {blocks.end(), stage_blocks[static_cast<size_t>(i)]};
-  return blocks;
-}
-
-std::pair<int64_t, int64_t> near_square(int64_t degree) {
-  int64_t m = static_cast<int64_t>(std::sqrt(static_cast<double>(degree)));
-  while (m > 1 && degree % m != 0) --m;
-  return {std::max<int64_t>(m, 1), degree / std::max<int64_t>(m, 1)};
-}
-
-Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
-                      std::optional<int64_t> world_size) {
-  check_fields(parallel_fields(), options);
+// The rules of how many ranks there are.
+std::vector<std::string> broken_by_ranks(const ParallelOptions& options, int64_t ranks,
+                                         std::optional<int64_t> world_size) {
   std::vector<std::string> broken;
   const int64_t needed = options.simulate_ranks ? 1 : options.degrees();
-  const int64_t ranks = world_size.value_or(options.nproc.value_or(needed));
   if (world_size && options.nproc && *options.nproc != *world_size) {
     broken.push_back(
         fmt::format("{} {} but the launcher started {} ranks", field("nproc"), *options.nproc, *world_size));
@@ -318,18 +303,11 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
                                  degrees.empty() ? "no degrees" : degrees, needed, needed == 1 ? "" : "s",
                                  ranks));
   }
-  const std::vector<std::string> by_degrees = broken_by_degrees(options, workload);
-  const bool degrees_broken = !broken.empty() || !by_degrees.empty();
-  broken.insert(broken.end(), by_degrees.begin(), by_degrees.end());
-  for (const auto& rules : {broken_by_modes(options, ranks), broken_by_pipeline(options, workload)})
-    broken.insert(broken.end(), rules.begin(), rules.end());
-  if (!broken.empty()) {
-    const int64_t wanted = options.simulate_ranks ? options.degrees() : ranks;
-    const std::string advice =
-        degrees_broken ? "; " + advise(options, workload, wanted, world_size || options.nproc) : "";
-    usage_error("parallel", "{}{}", fmt::join(broken, "; "), advice);
-  }
+  return broken;
+}
 
+// Of options that break no rule.
+Layout make_layout(const ParallelOptions& options, const Workload& workload) {
   Layout layout;
   const auto [outer, inner] = options.split_scheme == SplitScheme::k2d
                                   ? near_square(options.tensor_parallel_degree)
@@ -369,6 +347,40 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
     layout.stage_blocks = {workload.blocks};
   }
   return layout;
+}
+
+}  // namespace
+
+Range Layout::stage(int64_t rank) const {
+  Range blocks;
+  for (int64_t i = 0; i <= rank; ++i) blocks = {blocks.end(), stage_blocks[static_cast<size_t>(i)]};
+  return blocks;
+}
+
+std::pair<int64_t, int64_t> near_square(int64_t degree) {
+  int64_t m = static_cast<int64_t>(std::sqrt(static_cast<double>(degree)));
+  while (m > 1 && degree % m != 0) --m;
+  return {std::max<int64_t>(m, 1), degree / std::max<int64_t>(m, 1)};
+}
+
+Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
+                      std::optional<int64_t> world_size) {
+  check_fields(parallel_fields(), options);
+  const int64_t needed = options.simulate_ranks ? 1 : options.degrees();
+  const int64_t ranks = world_size.value_or(options.nproc.value_or(needed));
+  std::vector<std::string> broken = broken_by_ranks(options, ranks, world_size);
+  const std::vector<std::string> by_degrees = broken_by_degrees(options, workload);
+  const bool degrees_broken = !broken.empty() || !by_degrees.empty();
+  broken.insert(broken.end(), by_degrees.begin(), by_degrees.end());
+  for (const auto& rules : {broken_by_modes(options, ranks), broken_by_pipeline(options, workload)})
+    broken.insert(broken.end(), rules.begin(), rules.end());
+  if (!broken.empty()) {
+    const int64_t wanted = options.simulate_ranks ? options.degrees() : ranks;
+    const std::string advice =
+        degrees_broken ? "; " + advise(options, workload, wanted, world_size || options.nproc) : "";
+    usage_error("parallel", "{}{}", fmt::join(broken, "; "), advice);
+  }
+  return make_layout(options, workload);
 }
 
 }  // namespace tessera::parallel
