@@ -71,10 +71,9 @@ enum class GuidanceKind {
   kEmbedded      // the scale is an input of the model
 };
 
-// Describes a denoiser to the code that divides it among ranks.
+// Describes a denoiser to the code that divides it.
 struct DenoiserShape {
-  // Counts attention heads that can be divided among ranks: the heads of the keys, where several queries
-  // share a key.
+  // Counts attention heads that can be divided: the heads of the keys, where several queries share a key.
   int64_t heads = 1, blocks = 1;
   // The work of embedding and head per token, as a fraction of one block's work.
   double embedding = 0, head = 0;
@@ -83,7 +82,7 @@ struct DenoiserShape {
   nn::PatchSize patch = {};      // latent sides must be multiples of it
   bool is_video = false;         // latents [B, C, T, h, w]
   int64_t row_unit = 1;          // rows of tokens that stay together because a coarser scale merges them
-  bool has_group_norms = false;  // group norms take statistics over a whole picture
+  bool has_group_norms = false;  // such norms take statistics over a whole picture
   bool has_streams = true;       // blocks can be divided; Forward::streams() lists what flows between them
 };
 
