@@ -24,69 +24,74 @@ constexpr const char* kGenerateFooter =
     R"(Option names may be spelled with underscores as well (--guidance_scale).
 
 Examples:
-  The small model that ships, one picture:
+  The small model that ships, one image:
     tessera generate "a red circle on a white background" -o circle.png
-  A PixArt checkpoint that diffusers saved, 1024 x 1024, the seed fixed:
+  A PixArt checkpoint that diffusers saved, at 1024 x 1024, with a fixed seed:
     tessera generate "a lighthouse at dusk" --model PixArt-Sigma --seed 42
-  Two prompts with three pictures each (out-0.png to out-5.png):
+  Two prompts, three images of each (out-0.png to out-5.png):
     tessera generate "a red star on a white background" "a blue square on a white background" --num-images-per-prompt 3
-  Another sampler, and what the time went into:
+  Another sampler, and a report of where the time went:
     tessera generate "a red star on a white background" --scheduler ddim --num-inference-steps 50 --report run.json
-  The final latents instead of a picture:
+  The final latents instead of an image:
     tessera generate "a red star on a white background" --output-type latent -o star.safetensors
   Four ranks on this host, each with two threads:
     tessera generate "a red star on a white background" --use-cfg-parallel --ulysses-degree 2 --threads 2
-  Two ranks with displaced patches (DistriFusion), of the model in the form of Stable Diffusion XL:
+  Two ranks with displaced patches (DistriFusion), with the model in the form of Stable Diffusion XL:
     tessera generate "a red star on a white background" --model shapes-xl --displaced-patch-degree 2
-  Ranks that another launcher starts, on one host or several (torchrun, mpirun, srun):
+  Ranks started by torchrun, mpirun or srun, on one host or several:
     torchrun --no-python --nproc-per-node 2 tessera generate "a red star on a white background" --use-cfg-parallel)";
 
 constexpr const char* kModelsFooter =
-    R"(Prints the parts of a checkpoint with classes, sizes and dtypes, and whether it can run (exit code 0) or why
-not (exit code 3).)";
+    R"(Prints the components of a checkpoint with their classes, sizes and dtypes, and whether it can run (exit code 0)
+or why not (exit code 3).)";
 
 constexpr const char* kMeshFooter =
-    R"(Prints which ranks form the groups of each axis, and the place of each rank on every axis. Axes from the
-fastest: tp, tp2, ulysses, ring, displaced, pp, cfg, dp; a replica is all ranks that paint the same pictures together. With a
-model also what each rank does and holds of it.
+    R"(Prints the groups of ranks along each axis and the coordinates of each rank. The axes, fastest first: tp, tp2,
+ulysses, ring, displaced, pp, cfg, dp. A replica is the set of ranks that generate the same images together. With --model,
+each rank's share of the denoiser is printed too: blocks, rows, heads and weights.
 
 Examples:
   tessera mesh --model shapes --pipefusion-parallel-degree 2 --ulysses-degree 2
   tessera mesh --world 16 --data-parallel-degree 2 --use-cfg-parallel --pipefusion-parallel-degree 2 \
     --ulysses-degree 2)";
 
-// Of `tessera mesh` alone.
+// The fields that only `tessera mesh` has.
 const Fields<MeshArguments>& mesh_fields() {
   using M = MeshArguments;
   static const Fields<M> fields = {
-      plain_field(&M::world, {"world", "How many ranks there are [the product of the degrees]", "", "N", 1}),
+      plain_field(&M::world,
+                  {"world", "Number of ranks [the product of the degrees]", FieldGroup::kDegrees, "N", 1}),
       plain_field(&M::model,
-                  {"model", "Folder in diffusers' format, or a model that ships: shapes, shapes-xl", "Model",
-                   "FOLDER"}),
-      plain_field(&M::json, {"json", "Print JSON", ""})};
+                  {"model", "Folder in diffusers' format, or a model that ships: shapes, shapes-xl",
+                   FieldGroup::kModel, "FOLDER"}),
+      plain_field(&M::json, {"json", "Print JSON", FieldGroup::kOutput})};
   return fields;
 }
 
 void add_generate_options(FieldOptions& options) {
   const auto all = [](const FieldInfo&) { return true; };
-  options.add(run_fields(), all);
-  options.add(engine::request_fields(), all);
-  options.add(parallel::parallel_fields(), all);
-  options.add(message_fields(), all);
+  FieldList fields;
+  append(fields, run_fields(), all);
+  append(fields, engine::request_fields(), all);
+  append(fields, parallel::parallel_fields(), all);
+  append(fields, message_fields(), all);
+  options.add(std::move(fields));
 }
 
-// A mesh asks for the degrees, and for what the shares of a model depend on.
+// A mesh takes the degrees, and what the shares of a model depend on.
 void add_mesh_options(FieldOptions& options) {
-  options.add(mesh_fields(), [](const FieldInfo&) { return true; });
-  options.add(engine::request_fields(), [](const FieldInfo& info) {
+  FieldList fields;
+  append(fields, mesh_fields(), [](const FieldInfo&) { return true; });
+  append(fields, engine::request_fields(), [](const FieldInfo& info) {
     return info.name == "height" || info.name == "width" || info.name == "dtype";
   });
-  options.add(parallel::parallel_fields(),
-              [](const FieldInfo& info) { return info.group == parallel::kDegreeGroup; });
+  append(fields, parallel::parallel_fields(),
+         [](const FieldInfo& info) { return info.group == FieldGroup::kDegrees; });
+  options.add(std::move(fields));
 }
 
-// Folds '_' to '-' in names of options and splits `--name=value` (CLI11 would skip an empty value). Values
-// stay as they are: the word after an option that takes a value is that value.
+// Replaces '_' by '-' in names of options and splits `--name=value` (CLI11 would skip an empty value). Values
+// stay unchanged: the word after an option that takes a value is its value.
 std::vector<std::string> normalize(const std::vector<std::string>& arguments, const CLI::App& command,
                                    const FieldOptions& options) {
   std::vector<std::string> result = {arguments[0]};
@@ -158,14 +163,14 @@ void check_command(const CLI::App& app, const std::vector<std::string>& argument
   if (const auto nearest = nearest_word(word, names)) {
     usage_error(word, "unknown command; did you mean {}?", *nearest);
   }
-  usage_error(word, "unknown command; to paint a prompt: tessera generate \"{}\"", word);
+  usage_error(word, "unknown command; to use it as a prompt: tessera generate \"{}\"", word);
 }
 
 GenerateArguments generate_arguments(const FieldOptions& options) {
   GenerateArguments arguments = {options.read(engine::request_fields()),
                                  options.read(parallel::parallel_fields()), options.read(run_fields()),
                                  options.read(message_fields())};
-  output_path(arguments);  // for what it throws
+  output_path(arguments);  // throws for a bad extension
   return arguments;
 }
 
@@ -175,29 +180,29 @@ MeshArguments mesh_arguments(const FieldOptions& options) {
   arguments.request = options.read(engine::request_fields());
   arguments.request.prompts = {""};
   if (!arguments.model && (arguments.request.height || arguments.request.width || arguments.request.dtype))
-    usage_error("mesh", "--height, --width and --dtype say what a --model is to paint; give that too");
+    usage_error("mesh", "--height, --width and --dtype need a --model; give that too");
   return arguments;
 }
 
 }  // namespace
 
 Command parse_arguments(std::vector<std::string> arguments) {
-  CLI::App app("Tessera paints pictures from text with diffusion models.", "tessera");
+  CLI::App app("Tessera: parallel inference for diffusion models.", "tessera");
   app.set_version_flag("--version", "tessera " TESSERA_VERSION, "Print the version");
   app.require_subcommand(1);
   app.footer(kMainFooter);
-  app.get_formatter()->column_width(34);
+  app.get_formatter()->column_width(kHelpColumn);
 
-  CLI::App* generate = app.add_subcommand("generate", "Paint pictures from prompts");
+  CLI::App* generate = app.add_subcommand("generate", "Generate images from text prompts");
   generate->footer(kGenerateFooter);
   FieldOptions generate_options(*generate);
   add_generate_options(generate_options);
 
   ModelsArguments models_arguments;
-  CLI::App* models = app.add_subcommand("models", "Tell what is in a checkpoint and whether it can run");
+  CLI::App* models = app.add_subcommand("models", "Describe a checkpoint and say whether it can run");
   models->footer(kModelsFooter);
   models->add_option("FOLDER", models_arguments.model,
-                     "Checkpoint in diffusers' format [the model that ships]");
+                     "Folder in diffusers' format, or a model that ships: shapes, shapes-xl [shapes]");
 
   CLI::App* mesh = app.add_subcommand("mesh", "Show how ranks are grouped for given degrees");
   mesh->footer(kMeshFooter);
@@ -211,7 +216,7 @@ Command parse_arguments(std::vector<std::string> arguments) {
     if (known->get_name() == arguments[0]) command = known;
   }
   arguments = normalize(arguments, *command, command == mesh ? mesh_options : generate_options);
-  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes words from the back
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 expects the words in reverse
   try {
     app.parse(arguments);
   } catch (const CLI::CallForHelp&) {

@@ -1,4 +1,4 @@
-// The command line, parsed. Dashes and underscores are the same in the names of options, so that xDiT's
+// Parses the command line. Dashes and underscores are the same in the names of options, so that xDiT's
 // spelling works too.
 #pragma once
 
@@ -16,7 +16,7 @@ struct MeshArguments {
   parallel::ParallelOptions parallel;
   std::optional<int64_t> world;
   bool json = false;
-  // With a model, each rank's share of this request is shown; without one, groups alone.
+  // With a model, each rank's share of this request is shown; without one, only groups.
   std::optional<std::string> model;
   engine::Request request;
 };
@@ -25,15 +25,15 @@ struct ModelsArguments {
   std::optional<std::string> model;
 };
 
-// Text that was asked for: --help or --version.
+// The text of --help or --version.
 struct ShowText {
   std::string text;
 };
 
 using Command = std::variant<GenerateArguments, ModelsArguments, MeshArguments, ShowText>;
 
-// `arguments` without the program's name. Throws Error(kUsage) with one line that names the option and what
-// is valid; an unknown option or command comes with the nearest known one.
+// `arguments` lacks the program's name. Throws Error(kUsage) with one line that names the option and the
+// valid values; for an unknown option or command it names the nearest known one.
 Command parse_arguments(std::vector<std::string> arguments);
 
 }  // namespace tessera::cli

@@ -1,4 +1,4 @@
-// What a rank sent, by axis and operation: for the report.
+// Sums up for the report what a rank has sent, by axis and operation.
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,8 @@ class Communication {
   void add(const comm::Collective& collective, std::chrono::nanoseconds under_way,
            std::chrono::nanoseconds waited);
 
-  // [{`axis`, `operation`, `count`, `bytes` sent by this rank, `seconds` under way, `waited_seconds` of which
-  // the rank stood still}].
+  // Returns [{`axis`, `operation`, `count`, `bytes` sent by this rank, `seconds` under way, `waited_seconds`
+  // of them in which the rank waited}].
   nlohmann::ordered_json report() const;
 
  private:

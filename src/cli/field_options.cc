@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kMark = '\x01';
 
-// Options that are spelled in more ways than one.
+// These options have more than one spelling.
 const std::map<std::string, std::string> kSpecial = {
     {"prompt", "PROMPT,--prompt"}, {"output", "-o,--output"}, {"quiet", "-q,--quiet"}};
 
@@ -19,12 +19,12 @@ std::string dashed(std::string name) {
   return name;
 }
 
-// What is off is "--no-resolution-binning", not "--no-use-resolution-binning".
+// The negated option is "--no-resolution-binning", not "--no-use-resolution-binning".
 std::string without_use(const std::string& name) {
   return name.starts_with("use_") ? name.substr(4) : name;
 }
 
-// The number, or the text where it is none: check_value() will say what it should be.
+// Returns the number, or the text if it is none; check_value() then says what is expected.
 template <typename Number>
 Json number_in(const std::string& text) {
   Number value{};
@@ -33,7 +33,7 @@ Json number_in(const std::string& text) {
   return result.ec == std::errc() && result.ptr == end ? Json(value) : Json(text);
 }
 
-// "14 14" and "14,14".
+// Reads "14 14" and "14,14".
 Json integers_in(std::string text) {
   std::replace(text.begin(), text.end(), ',', ' ');
   Json numbers = Json::array();
@@ -55,6 +55,54 @@ bool is_integer(const std::string& word) {
                                            [](unsigned char c) { return std::isdigit(c); });
 }
 
+std::string title(FieldGroup group) {
+  switch (group) {
+    case FieldGroup::kPrompt:
+      return "Prompt";
+    case FieldGroup::kImage:
+      return "Image";
+    case FieldGroup::kSampling:
+      return "Sampling";
+    case FieldGroup::kModel:
+      return "Model";
+    case FieldGroup::kOutput:
+      return "Output";
+    case FieldGroup::kMemory:
+      return "Memory";
+    case FieldGroup::kMachine:
+      return "Machine";
+    case FieldGroup::kDegrees:
+      return "Parallel degrees";
+    case FieldGroup::kParallel:
+      return "Parallel methods";
+    case FieldGroup::kLaunch:
+      return "Launch and messages";
+  }
+  return "";
+}
+
+// Breaks lines between words, so that the help is at most 110 columns wide.
+std::string wrapped(std::string text) {
+  constexpr size_t kWidth = 110 - kHelpColumn;
+  for (size_t begin = 0; text.size() - begin > kWidth;) {
+    const size_t space = text.rfind(' ', begin + kWidth);
+    if (space == std::string::npos || space <= begin) break;
+    text[space] = '\n';
+    begin = space + 1;
+  }
+  return text;
+}
+
+std::string help_of(const FieldInfo& info) {
+  const std::string allowed = allowed_values(info);
+  return wrapped(allowed.empty() ? info.help : fmt::format("{}; {}", info.help, allowed));
+}
+
+std::string names_of(const FieldInfo& info) {
+  const auto special = kSpecial.find(info.name);
+  return special == kSpecial.end() ? option_name(info.name) : special->second;
+}
+
 }  // namespace
 
 std::string option_name(const std::string& field, std::optional<bool> value) {
@@ -67,35 +115,40 @@ std::string guard_brackets(const std::string& text) {
   return text.starts_with("[") ? kMark + text : text;
 }
 
-void FieldOptions::add(const FieldInfo& info) {
-  Given& given = given_[info.name];
-  if (info.kind == FieldKind::kFlag) return add_flag(info, given);
-  const auto special = kSpecial.find(info.name);
-  const std::string names = special == kSpecial.end() ? option_name(info.name) : special->second;
-  if (info.kind == FieldKind::kTexts) {
-    app_.add_option(names, given.texts, info.help)->type_name(info.unit);
-    return;
+void FieldOptions::add(FieldList fields) {
+  std::stable_sort(fields.begin(), fields.end(),
+                   [](const FieldInfo* a, const FieldInfo* b) { return a->group < b->group; });
+  for (const FieldInfo* info : fields) {
+    Given& given = given_[info->name];
+    if (info->kind == FieldKind::kFlag) {
+      add_flag(*info, given);
+    } else {
+      add_value(*info, given);
+    }
   }
-  CLI::Option* const option =
-      app_.add_option(names, given.text, info.help)->type_name(info.unit)->take_last();
-  if (!info.group.empty()) option->group(info.group);
+}
+
+void FieldOptions::add_value(const FieldInfo& info, Given& given) {
+  const std::string names = names_of(info), help = help_of(info);
+  CLI::Option* const option = info.kind == FieldKind::kTexts
+                                  ? app_.add_option(names, given.texts, help)
+                                  : app_.add_option(names, given.text, help)->take_last();
+  option->type_name(info.unit)->group(title(info.group));
   if (info.kind == FieldKind::kIntegers) lists_.push_back(names);
 }
 
 void FieldOptions::add_flag(const FieldInfo& info, Given& given) {
-  const auto special = kSpecial.find(info.name);
   if (!info.is_on) {
-    const std::string names = special == kSpecial.end() ? option_name(info.name) : special->second;
-    CLI::Option* const option = app_.add_flag_callback(
-        names, [&given] { given.flag = true; }, info.help);
-    if (!info.group.empty()) option->group(info.group);
+    app_.add_flag_callback(
+            names_of(info), [&given] { given.flag = true; }, help_of(info))
+        ->group(title(info.group));
   }
   if (!info.is_on && !info.may_miss) return;
   std::string names = option_name(info.name, false);
   if (without_use(info.name) != info.name) names += ",--no-" + dashed(info.name);
   app_.add_flag_callback(
-          names, [&given] { given.flag = false; }, info.help_off)
-      ->group(info.group);
+          names, [&given] { given.flag = false; }, wrapped(info.help_off))
+      ->group(title(info.group));
 }
 
 Json FieldOptions::value_of(const FieldInfo& info) const {

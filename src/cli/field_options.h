@@ -1,4 +1,4 @@
-// Options of a command from tables of fields, and fields as the command line spells them.
+// Makes options of a command from tables of fields, and spells fields as the command line does.
 #pragma once
 
 #include <map>
@@ -14,30 +14,40 @@ class App;
 
 namespace tessera::cli {
 
-// The option of a field, for spell(): "--height", "--no-shared-memory" for a flag that is off, "PROMPT".
+// The column of a help in which descriptions begin.
+inline constexpr size_t kHelpColumn = 38;
+
+// Returns the option of a field, for spell(): "--height", "--no-shared-memory" for a flag that is off,
+// "PROMPT".
 std::string option_name(const std::string& field, std::optional<bool> value = std::nullopt);
 
-// CLI11 takes a prompt in brackets for a list of words; a mark before it keeps it whole until it is read.
+// CLI11 would read a prompt in brackets as a list of words. A mark before it, removed when the value is read,
+// prevents that.
 std::string guard_brackets(const std::string& text);
 
-// The texts of options; they become values after CLI11 is done, so that every error has one form. An app with
-// these options must not outlive them.
+// Fields of several tables.
+using FieldList = std::vector<const FieldInfo*>;
+
+// Adds the fields that `wants(info)`.
+template <typename Struct, typename Wants>
+void append(FieldList& list, const Fields<Struct>& fields, const Wants& wants) {
+  for (const FieldInfo& info : fields) {
+    if (wants(info)) list.push_back(&info);
+  }
+}
+
+// Collects the texts of options and converts them after CLI11 is done, so that every error has one form. The
+// app must not outlive this object.
 class FieldOptions {
  public:
   explicit FieldOptions(CLI::App& app) : app_(app) {}
   FieldOptions(const FieldOptions&) = delete;
   FieldOptions& operator=(const FieldOptions&) = delete;
 
-  void add(const FieldInfo& info);
-  // All fields that `wants(info)`.
-  template <typename Struct, typename Wants>
-  void add(const Fields<Struct>& fields, const Wants& wants) {
-    for (const FieldInfo& info : fields) {
-      if (wants(info)) add(info);
-    }
-  }
+  // The help shows the fields by their groups, those of one group in the order given.
+  void add(FieldList fields);
 
-  // What was given of these fields. Throws Error(kUsage).
+  // Reads the given options of these fields. Throws Error(kUsage).
   template <typename Struct>
   Struct read(const Fields<Struct>& fields) const {
     Json given = Json::object();
@@ -47,25 +57,26 @@ class FieldOptions {
     return read_fields(fields, given);
   }
 
-  // Whether the option takes a list of integers. CLI11 would take the prompt behind it for one more: those
-  // that follow it become one word, "14 14".
+  // Returns whether the option takes a list of integers. CLI11 would take a prompt after the list as one
+  // more, so the numbers are joined into one word, "14 14".
   bool takes_list(const std::string& option) const;
 
  private:
   struct Given {
     std::optional<std::string> text;
-    std::vector<std::string> texts;  // of FieldKind::kTexts
+    std::vector<std::string> texts;  // for FieldKind::kTexts
     std::optional<bool> flag;
   };
+  void add_value(const FieldInfo& info, Given& given);
   void add_flag(const FieldInfo& info, Given& given);
-  Json value_of(const FieldInfo& info) const;  // null where nothing was given
+  Json value_of(const FieldInfo& info) const;  // null if not given
 
   CLI::App& app_;
-  std::map<std::string, Given> given_;  // by field
+  std::map<std::string, Given> given_;  // by the field's name
   std::vector<std::string> lists_;      // options
 };
 
-// How many of the words from `first` on are numbers of a list.
+// Returns how many words from `first` on are integers.
 size_t list_length(const std::vector<std::string>& words, size_t first);
 
 }  // namespace tessera::cli

@@ -25,7 +25,7 @@ std::vector<fs::path> model_folders() {
   return folders;
 }
 
-// Names of the models in these folders.
+// Returns the names of the models in these folders.
 std::vector<std::string> names_in(const std::vector<fs::path>& folders) {
   std::vector<std::string> names;
   std::error_code code;

@@ -1,4 +1,4 @@
-// Where models lie.
+// Finds models by path or name.
 #pragma once
 
 #include <filesystem>
@@ -7,22 +7,22 @@
 
 namespace tessera::cli {
 
-// The model that is used when --model is left out.
+// Names the model used when --model is left out.
 inline constexpr const char* kDefaultModel = "shapes";
 
-// The folder that `--model` names: a path, or the name of a model that ships with the program. Those are
-// searched in $TESSERA_MODELS, beside the installed program (../share/tessera/models) and in the source tree
-// of a build (../models). Throws Error(kInput) when the default model is nowhere; a named folder need not
-// exist.
+// Returns the folder that `--model` names: a path, or the name of a model that ships with the program.
+// Shipped models are searched in $TESSERA_MODELS, beside the installed program (../share/tessera/models) and
+// in the source tree of a build (../models). Throws Error(kInput) when the default model is not found; a
+// named folder need not exist.
 std::filesystem::path find_model(const std::optional<std::string>& name);
 
 struct ModelFiles {
-  std::filesystem::path folder;                        // configs and tokenizers, and weights unless
-  std::optional<std::filesystem::path> single_file{};  // all of them are here
+  std::filesystem::path folder;                        // has configs and tokenizers, and the weights
+  std::optional<std::filesystem::path> single_file{};  // if set, has all weights instead
 };
-// What `--model` and `--config` name: a folder as above, or one .safetensors file and the folder of its
-// configs and tokenizers. Throws Error(kUsage) when one of the two is missing, Error(kInput) for
-// files that are no .safetensors.
+// Resolves `--model` and `--config`: a folder as above, or one .safetensors file and the folder of its
+// configs and tokenizers. Throws Error(kUsage) when one of the two is missing, and Error(kInput) for a file
+// that is not .safetensors.
 ModelFiles find_model_files(const std::optional<std::string>& model,
                             const std::optional<std::string>& config);
 

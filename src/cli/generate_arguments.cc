@@ -9,28 +9,30 @@
 namespace tessera::cli {
 
 FieldInfo model_info() {
-  return {"model",
-          "Folder in diffusers' format, one .safetensors file, or a model that ships: shapes [default], "
-          "shapes-xl",
-          "Model", "PATH"};
+  return {
+      "model",
+      "Folder in diffusers' format, one .safetensors file, or a model that ships: shapes, shapes-xl [shapes]",
+      FieldGroup::kModel, "PATH"};
 }
 
 const Fields<RunOptions>& run_fields() {
   using O = RunOptions;
-  const char* const output = "Output";
+  const FieldGroup output = FieldGroup::kOutput;
   static const Fields<O> fields = {
       plain_field(&O::output,
-                  {"output", "Where to [out.png, or out.safetensors for latents]", output, "FILE"}),
-      plain_field(&O::report, {"report", "Write settings, times and memory as JSON", output, "FILE"}),
+                  {"output", "Output file [out.png, or out.safetensors for latents]", output, "FILE"}),
+      plain_field(&O::report,
+                  {"report", "Write a JSON report of settings, times and memory", output, "FILE"}),
       plain_field(&O::trace,
                   {"trace", "Write a timeline of all ranks for Perfetto (ui.perfetto.dev)", output, "FILE"}),
-      plain_field(&O::quiet, {"quiet", "No progress on stderr; paths still go to stdout", output}),
+      plain_field(&O::quiet, {"quiet", "Print no progress on stderr; paths still go to stdout", output}),
       plain_field(&O::model, model_info()),
       plain_field(&O::config,
-                  {"config", "Folder of configs and tokenizers, where --model is one .safetensors file",
-                   "Model", "FOLDER"}),
-      plain_field(&O::threads, {"threads", "Threads of each rank [1; all cores for a rank alone]", "Machine",
-                                "N", 1, 1024})};
+                  {"config", "Folder of configs and tokenizers for a --model that is one .safetensors file",
+                   FieldGroup::kModel, "FOLDER"}),
+      plain_field(&O::threads,
+                  {"threads", "Threads of each rank [1 where ranks share a host, else all cores]",
+                   FieldGroup::kMachine, "N", 1, 1024})};
   return fields;
 }
 
@@ -38,15 +40,14 @@ const Fields<MessageOptions>& message_fields() {
   using O = MessageOptions;
   static const Fields<O> fields = {
       plain_field(&O::timeout,
-                  {"timeout", "After how long without a sign of life a rank counts as lost [300]",
-                   parallel::kRunGroup, "SECONDS", 0.1, 86400}),
-      plain_field(
-          &O::interface,
-          {"interface", "Network interface between ranks of several hosts [the one towards MASTER_ADDR]",
-           parallel::kRunGroup, "NAME"}),
+                  {"timeout", "Time without a sign of life after which a rank counts as lost [300]",
+                   FieldGroup::kLaunch, "SECONDS", 0.1, 86400}),
+      plain_field(&O::interface,
+                  {"interface", "Network interface for messages between hosts [the one towards MASTER_ADDR]",
+                   FieldGroup::kLaunch, "NAME"}),
       plain_field(&O::shared_memory,
-                  {"shared_memory", "Send messages between ranks of one host through memory [yes]",
-                   parallel::kRunGroup},
+                  {"shared_memory", "Send messages between ranks of one host through shared memory [yes]",
+                   FieldGroup::kLaunch},
                   "Send messages between ranks of one host through a network interface [lo]")};
   return fields;
 }

@@ -1,4 +1,5 @@
-// What `tessera generate` is given: the request, the ranks, and the options of this program alone.
+// The arguments of `tessera generate`: the request, the layout of ranks, and the options of this program
+// alone.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +12,7 @@
 
 namespace tessera::cli {
 
-// Where a run finds and leaves things.
+// The model, the output files and the threads of a run.
 struct RunOptions {
   std::optional<std::string> model, config;  // see find_model_files
   std::optional<std::string> output, report, trace;
@@ -19,9 +20,10 @@ struct RunOptions {
   bool quiet = false;
 };
 const Fields<RunOptions>& run_fields();
-FieldInfo model_info();  // of RunOptions::model, for other commands
+FieldInfo model_info();  // describes RunOptions::model
 
-// How ranks talk to each other: of each rank's own. What was left out takes the default of comm::Rendezvous.
+// How ranks exchange messages; each rank has its own values. An option that is left out takes the default of
+// comm::Rendezvous.
 struct MessageOptions {
   std::optional<double> timeout;  // seconds
   std::optional<std::string> interface;
@@ -36,14 +38,17 @@ struct GenerateArguments {
   MessageOptions messages;
 };
 
-// All but what is of each rank's own, and back. Throws Error(kUsage) for what is none.
+// Write and read everything except the options that each rank has for itself. Throws Error(kUsage) for
+// malformed text.
 std::string write_arguments(const GenerateArguments& arguments);
 GenerateArguments read_arguments(const std::string& text);
 
-// The file of the result. Throws Error(kUsage) when it ends in another format than the result has.
+// Returns the path of the result. Throws Error(kUsage) if its extension does not match the format of the
+// result.
 std::filesystem::path output_path(const GenerateArguments& arguments);
 
-// Throws Error(kUsage) with the interfaces of this host when it has no such one. Hosts may differ in this.
+// Throws Error(kUsage), listing this host's interfaces, if it has none of that name. Hosts may differ in
+// this.
 void require_interface(const std::string& name);
 
 }  // namespace tessera::cli

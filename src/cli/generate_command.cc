@@ -31,7 +31,7 @@
 namespace tessera::cli {
 namespace {
 
-// More on one host is a mistake.
+// More ranks on one host must be a mistake.
 constexpr int64_t kMostRanks = 1024;
 
 comm::Rendezvous with_options(comm::Rendezvous place, const MessageOptions& messages) {
@@ -46,25 +46,24 @@ comm::Rendezvous with_options(comm::Rendezvous place, const MessageOptions& mess
   return place;
 }
 
-// One thread where ranks share a host, else what libtorch takes: all cores.
+// The default is one thread where ranks share a host, otherwise libtorch's: all cores.
 void set_threads(const std::optional<int>& wish, int64_t local_ranks) {
   if (wish || local_ranks > 1) at::set_num_threads(wish.value_or(1));
 }
 
-// Only the threads that compute are pinned: those that move messages exist already when this is called, and
-// take whatever core is idle.
+// Pins only the threads that compute. The threads that move messages already exist, and take any idle core.
 void pin_rank(const comm::Rendezvous& place) {
   if (place.local_world_size == 1) return;
   launch::pin_to(launch::share_of(launch::allowed_cores(), place.local_rank, place.local_world_size,
                                   at::get_num_threads()));
 }
 
-// c10d tells of lost peers on stderr too, with stack frames. TORCH_CPP_LOG_LEVEL brings that back.
+// Stops c10d from reporting lost peers on stderr with stack frames, unless TORCH_CPP_LOG_LEVEL is set.
 void silence_libtorch() {
-  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 3;  // fatal ones
+  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 3;  // only fatal errors
 }
 
-// The job on the device of the rank with this number on its host.
+// Moves the job to the device of the rank with this number on its host.
 Job on_local_device(Job job, int64_t local_rank) {
   at::Device& device = job.settings.request.device;
   device = use_device(device, local_rank);
@@ -84,14 +83,14 @@ int run_on_local_ranks(const Job& job, const std::vector<std::string>& words) {
     usage_error("--nproc", "{} ranks on one host, at most {}", job.ranks(), kMostRanks);
   comm::Rendezvous common;
   common.interface = "lo";
-  common = with_options(common, job.arguments.messages);  // so that errors come before there are ranks
+  common = with_options(common, job.arguments.messages);  // finds errors before ranks start
   const launch::Launched launched = launch::launch_ranks(job.ranks(), common.timeout, words);
   if (launched.failure.exit_code == 0) return 0;
   for (const std::string& path : job.outputs) remove_unfinished_file(path, launched.file_token);
   for (const auto& file : {job.arguments.run.report, job.arguments.run.trace}) {
     if (file) remove_unfinished_file(*file, launched.file_token);
   }
-  // A bar may stand on the terminal.
+  // A progress bar may be on the terminal's last line.
   if (::isatty(STDERR_FILENO) == 1) launch::say("\r\033[K");
   return launch::print_failure(launched.failure, option_name);
 }
@@ -102,15 +101,15 @@ const GenerateArguments& require_generate(const Command& command) {
   return *arguments;
 }
 
-// Rank 0 has refused the request, and says why.
+// Rank 0 has refused the request and prints why.
 struct RefusedByFirst {
   int exit_code;
 };
 
-// What rank 0 tells the others: its arguments with every choice made, or that it failed.
+// Rank 0 sends its arguments with every choice made, or this and its exit code if it failed.
 constexpr const char* kFailed = "failed ";
 
-// From what rank 0 told. Throws RefusedByFirst, and Error where it makes no sense.
+// Reads the message of rank 0. Throws RefusedByFirst, and Error for a malformed message.
 GenerateArguments read_request(const std::string& text) {
   if (text.starts_with(kFailed))
     throw RefusedByFirst{launch::known_exit_code(std::atoi(text.c_str() + std::strlen(kFailed)))};
@@ -121,8 +120,9 @@ GenerateArguments read_request(const std::string& text) {
   }
 }
 
-// Throws Error(kInput) that names the first rank which differs from rank 0 in program or model, or could not
-// read the model; on the others RefusedByFirst. `refusal`: why this rank could not, or empty.
+// On rank 0, throws Error(kInput) that names the first rank whose program or model differs, or which could
+// not read the model; on other ranks, throws RefusedByFirst. `refusal` says why this rank could not read the
+// model, or is empty.
 void require_same_fingerprints(const ModelFiles& model, const std::string& refusal,
                                const comm::Group& world) {
   launch::Fingerprint own = launch::make_fingerprint(model.folder, model.single_file);
@@ -136,7 +136,7 @@ void require_same_fingerprints(const ModelFiles& model, const std::string& refus
     if (!found.empty()) continue;
     std::string differs = launch::difference(first, told);
     if (differs.empty()) continue;
-    // The words of a rank that could not read the model say more than which file is another.
+    // The error of a rank that could not read the model says more than which file differs.
     if (const auto why = told.find("refusal"); why != told.end()) differs = "refuses: " + why->second;
     found = fmt::format("rank {} {}", rank, differs);
   }
@@ -151,7 +151,7 @@ ModelFiles files_of(const GenerateArguments& arguments) {
   return find_model_files(arguments.run.model, arguments.run.config);
 }
 
-// On all ranks: the job of rank 0's command line, planned from the same model by the same program.
+// Returns, on all ranks, the job of rank 0's command line, planned from the same model by the same program.
 Job agree(const std::vector<std::string>& words, const comm::Group& world) {
   if (world.rank == 0) {
     Job job;
@@ -181,7 +181,7 @@ Job agree(const std::vector<std::string>& words, const comm::Group& world) {
   return job;
 }
 
-// Options of messages by this rank's own words. When these are wrong, rank 0 will say so to all.
+// Reads the message options of this rank's command line. Rank 0 reports errors in it to all ranks.
 MessageOptions own_message_options(const std::vector<std::string>& words) {
   try {
     return require_generate(parse_arguments(words)).messages;
@@ -190,14 +190,14 @@ MessageOptions own_message_options(const std::vector<std::string>& words) {
   }
 }
 
-// Joins the others and paints. `may_pin`: nobody has chosen cores for this rank. Throws what befalls this
-// rank.
+// Joins the other ranks and runs the job. `may_pin` says that the launcher has not chosen cores for this
+// rank. Throws every error of this rank.
 void run_as_rank(const std::vector<std::string>& words, comm::Rendezvous place, launch::RankStatus& status,
                  const std::function<bool()>& cancelled, bool may_pin) {
   silence_libtorch();
   if (place.local_world_size == place.world_size) place.interface = "lo";
   place = with_options(place, own_message_options(words));
-  // Lives as long as the process: its end would wait for ranks that are gone.
+  // Never destroyed, because its destructor would wait for ranks that are gone.
   auto& world = *new comm::World(comm::World::join(place));
   status.joined();
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
@@ -218,7 +218,7 @@ int run_generate(const GenerateArguments& arguments, const std::vector<std::stri
   return job.ranks() == 1 ? run_alone(job) : run_on_local_ranks(job, words);
 }
 
-// Both end without the cleaning up that would wait for other ranks.
+// The next two functions exit without cleanup, which would wait for other ranks.
 
 void run_generate_as_rank(const std::vector<std::string>& words, const comm::Rendezvous& place) {
   launch::RankStatus status;
@@ -226,7 +226,7 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
   launch::end_at_first_interrupt();
   comm::prepare_nccl();
   try {
-    // A launcher may have chosen cores for its ranks already.
+    // The launcher may have chosen cores for its ranks already.
     run_as_rank(
         words, place, status, [] { return false; }, launch::all_cores_allowed());
   } catch (const RefusedByFirst& refused) {

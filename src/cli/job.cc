@@ -23,7 +23,7 @@
 namespace tessera::cli {
 namespace {
 
-// One file for one picture or for latents, else name-0.png, name-1.png, ...
+// Returns one file for one picture or for latents, otherwise name-0.png, name-1.png, ...
 std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings) {
   const int64_t pictures = settings.pictures();
   if (pictures == 1 || settings.request.output_type == engine::OutputType::kLatent) return {path.string()};
@@ -43,7 +43,7 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   return canonical(a) == canonical(b);
 }
 
-// What is wrong with a file comes with the option that named it.
+// Errors of a file name the option that gave it.
 void require_writable_for(const std::string& option, const std::filesystem::path& path) {
   try {
     require_writable(path);
@@ -117,7 +117,7 @@ void add_timeline(engine::Observer& observer, Timeline& timeline) {
   };
 }
 
-// What rank `rank` has told, as it is used below.
+// Reads the message of rank `rank`.
 OrderedJson parse_told(const std::string& text, int64_t rank) {
   OrderedJson told = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto is_text = [](const OrderedJson& value) { return value.is_string(); };
@@ -129,7 +129,7 @@ OrderedJson parse_told(const std::string& text, int64_t rank) {
   return told;
 }
 
-// What each rank has to tell at the end, by their numbers. Nobody returns before all have come here.
+// Exchanges the final messages of all ranks, in the order of ranks. No rank returns before all have called.
 std::vector<OrderedJson> exchange(const OrderedJson& own, const comm::Group& world) {
   std::vector<OrderedJson> all;
   for (int64_t rank = 0; rank < world.size; ++rank) {
@@ -140,7 +140,7 @@ std::vector<OrderedJson> exchange(const OrderedJson& own, const comm::Group& wor
   return all;
 }
 
-// The warnings of others that rank 0 did not have itself, each once.
+// Prints the warnings of other ranks that rank 0 has not printed, each once.
 void tell_warnings(Progress& progress, const std::vector<OrderedJson>& told) {
   std::vector<std::string> known = progress.warnings();
   for (size_t rank = 1; rank < told.size(); ++rank) {
@@ -189,7 +189,7 @@ Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_si
 
 void require_outputs(const Job& job) {
   for (const std::string& path : job.outputs) require_writable_for("--output", path);
-  std::vector<std::pair<std::string, std::filesystem::path>> more;  // option and file
+  std::vector<std::pair<std::string, std::filesystem::path>> more;  // option and path
   if (job.arguments.run.report) more.emplace_back("--report", *job.arguments.run.report);
   if (job.arguments.run.trace) more.emplace_back("--trace", *job.arguments.run.trace);
   for (size_t i = 0; i < more.size(); ++i) {
@@ -228,7 +228,7 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
     progress.emplace(job.arguments.run.quiet);
     if (!job.arguments.run.quiet) progress->line(headline(job));
     if (job.layout.displaced_mode_was_changed) {
-      log_info("{} is sync_gn: with so few rows a rank, corrected_async_gn is known to fail",
+      log_info("{} is sync_gn: with so few rows per rank, corrected_async_gn is known to fail",
                field("displaced_mode"));
     }
   } else {

@@ -1,4 +1,4 @@
-// One run of `tessera generate`, as every rank of it carries it out.
+// A job is one run of `tessera generate`, as each of its ranks executes it.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace tessera::cli {
 
-// The command line with every choice made, before any weight is read.
+// The command line with every choice made; no weight is read yet.
 struct Job {
   GenerateArguments arguments;
   engine::Model model;
@@ -25,15 +25,15 @@ struct Job {
   int64_t ranks() const;
 };
 
-// Throws Error for whatever can be known before the run.
-// world_size: ranks that a launcher started.
+// Throws Error for everything that can be checked before the run. `world_size` is the number of ranks that a
+// launcher has started.
 Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_size);
 
-// Throws Error(kUsage) unless all files of the run can be written.
+// Throws Error(kUsage) unless all output files can be written.
 void require_outputs(const Job& job);
 
-// Paints, and on rank 0 writes the files and prints their paths on stdout. All ranks of `world` call it with
-// the same job. Throws Error and engine::Cancelled.
+// Runs the job; rank 0 writes the files and prints their paths on stdout. All ranks of `world` must call it
+// with the same job. Throws Error and engine::Cancelled.
 void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
              const std::function<bool()>& cancelled);
 

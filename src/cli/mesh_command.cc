@@ -22,7 +22,7 @@ using parallel::Mesh;
 
 constexpr int64_t kPlenty = int64_t{1} << 40;
 
-// Without a model, rules that tie degrees to one are not asked.
+// Without a model, the rules that depend on one always hold.
 constexpr parallel::Workload kUnlimited{.heads = kPlenty,
                                         .blocks = kPlenty,
                                         .token_rows = kPlenty,
@@ -30,7 +30,7 @@ constexpr parallel::Workload kUnlimited{.heads = kPlenty,
                                         .pictures = kPlenty,
                                         .guided = true};
 
-// What is shared out.
+// The model and settings that ranks divide.
 struct Subject {
   engine::Model model;
   engine::Settings settings;
@@ -55,10 +55,10 @@ parallel::Workload workload_of(const Subject& subject) {
   return workload;
 }
 
-// What a rank does and holds of the denoiser.
+// The share of a rank in the denoiser.
 struct Share {
   Range blocks;
-  int64_t rows;  // of tokens; between attentions
+  int64_t rows;  // of tokens, outside attention
   Range heads;   // during attention
   uint64_t weights_bytes;
 };
@@ -71,7 +71,7 @@ Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t r
   const Range heads = ranks.ulysses.part(layer_heads.length);
   const Range blocks = layout.stage(ranks.pipeline.rank);
 
-  // On the meta device nothing is read.
+  // Nothing is read on the meta device.
   const models::LoadOptions options{{*subject.settings.request.dtype, at::kMeta, tensor_groups}, blocks};
   models::LoadStatistics statistics;
   const ScopedLogSink silence({});
@@ -95,8 +95,8 @@ struct NamedGroups {
   std::vector<std::vector<int64_t>> groups;
 };
 
-// Slowest axis first, as users write the degrees. With the replicas, which xDiT's documents list as
-// data-parallel groups, and the axes that layers see as one.
+// Returns the slowest axis first, as users write the degrees, with the replicas, which xDiT's documents list
+// as data-parallel groups, and the combined axes that layers use.
 std::vector<NamedGroups> all_groups(const Mesh& mesh) {
   std::vector<NamedGroups> result;
   result.push_back({"replica", mesh.groups(parallel::kReplicaAxes)});
@@ -135,7 +135,7 @@ OrderedJson mesh_json(const Mesh& mesh, const std::vector<Share>& shares) {
           {"ranks", std::move(ranks)}};
 }
 
-// Whether the mesh is split along both axes.
+// Returns whether the mesh is split along more than one of the axes.
 bool splits(const Mesh& mesh, std::span<const Axis> axes) {
   return std::count_if(axes.begin(), axes.end(), [&](Axis axis) { return mesh.sizes()[axis] > 1; }) > 1;
 }
@@ -146,7 +146,7 @@ std::string range_text(const Range& range) {
 }
 
 void print_mesh(const Mesh& mesh, const std::vector<Share>& shares) {
-  std::vector<Axis> axes;  // those that part ranks
+  std::vector<Axis> axes;  // the axes with more than one rank
   std::vector<std::string> sizes;
   for (auto axis = parallel::kAllAxes.rbegin(); axis != parallel::kAllAxes.rend(); ++axis) {
     if (mesh.sizes()[*axis] == 1) continue;

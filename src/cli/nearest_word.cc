@@ -27,7 +27,7 @@ std::optional<std::string> nearest_word(const std::string& word, const std::vect
   std::optional<std::string> best;
   size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
   for (const std::string& candidate : known) {
-    // The beginning of a word counts as nearly that word.
+    // A prefix of a word counts as close to it.
     const size_t distance = candidate.starts_with(word) ? 1 : edit_distance(word, candidate);
     if (distance < best_distance) {
       best = candidate;

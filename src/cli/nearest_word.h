@@ -1,4 +1,4 @@
-// What a mistyped word may have been meant for.
+// Suggests a known word for a mistyped one.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace tessera::cli {
 
-// The word of `known` that begins with `word`, or that is nearest by edit distance; nothing when none is
+// Returns the word of `known` that begins with `word`, or the nearest by edit distance; nothing when none is
 // near.
 std::optional<std::string> nearest_word(const std::string& word, const std::vector<std::string>& known);
 

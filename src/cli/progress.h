@@ -1,4 +1,4 @@
-// What a person sees on stderr during a run: a bar on a terminal, one line per phase otherwise.
+// Shows progress on stderr during a run: a bar on a terminal, one line per phase otherwise.
 #pragma once
 
 #include <chrono>
@@ -13,18 +13,18 @@ namespace tessera::cli {
 
 class Progress {
  public:
-  // Takes the log sink, so that warnings and the bar do not mix, and gives it back at the end. `quiet` leaves
-  // warnings.
+  // Takes over the log sink, so that warnings and the bar do not mix, and restores it in the destructor.
+  // `quiet` shows only warnings.
   explicit Progress(bool quiet);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // To be handed to generate(). This object must outlive it.
+  // Returns the observer for generate(). This object must outlive it.
   engine::Observer observer();
 
-  void line(const std::string& text);            // one line of its own
-  void summary(const engine::Seconds& seconds);  // the last line
+  void line(const std::string& text);            // prints a separate line
+  void summary(const engine::Seconds& seconds);  // prints the last line
 
   const std::vector<std::string>& warnings() const { return warnings_; }  // so far
 
@@ -37,7 +37,7 @@ class Progress {
 
   bool quiet_;
   bool terminal_;
-  bool drawn_ = false;  // a line without an end stands on the terminal
+  bool drawn_ = false;  // the terminal's last line is unfinished
   std::chrono::steady_clock::time_point stage_start_;
   std::vector<std::string> warnings_;
   LogSink previous_sink_;

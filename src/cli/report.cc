@@ -25,7 +25,7 @@ OrderedJson parallel_json(const parallel::Layout& layout) {
   return json;
 }
 
-// The request with every choice made, and what follows from it.
+// Writes the request with every choice made, and the values derived from it.
 OrderedJson settings_json(const engine::Settings& settings, const engine::Model& model,
                           const parallel::Layout& layout) {
   OrderedJson json = {{"model", model.path().string()}, {"model_class", model.family->class_name}};
@@ -45,7 +45,7 @@ OrderedJson settings_json(const engine::Settings& settings, const engine::Model&
 uint64_t peak_rss_bytes() {
   rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;  // kilobytes on Linux
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;  // Linux reports KiB
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ ImageText png_text(const engine::Settings& settings, const engine::Model& model,
       settings.steps, settings.scheduler, settings.guidance, *request.seed, settings.width, settings.height,
       model_name(model), TESSERA_VERSION);
   OrderedJson json = settings_json(settings, model, layout);
-  json["model"] = model_name(model);  // the folder says more about the machine than about the picture
+  json["model"] = model_name(model);  // the path describes the machine, not the picture
   json["picture"] = index;
   const std::string text = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   return {{"parameters", parameters}, {"tessera", text}, {"Software", "Tessera " TESSERA_VERSION}};

@@ -20,7 +20,7 @@
 namespace tessera::cli {
 namespace {
 
-// Whether these words ask for a text alone, which no rank waits for.
+// Returns whether the command line only asks for a text, which needs no ranks.
 bool asks_for_text(const std::vector<std::string>& arguments) {
   try {
     return std::holds_alternative<ShowText>(parse_arguments(arguments));

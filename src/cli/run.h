@@ -1,4 +1,4 @@
-// The program: from the words of the command line to the exit code.
+// Runs the program for a command line.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace tessera::cli {
 
-// Prints results on stdout and, when something fails, one line on stderr. Returns the exit code: 0 done, 1 a
-// mistake of this program, 2 usage, 3 model or input file, 4 a peer was lost, 5 out of memory, 130 Ctrl-C.
+// Prints results on stdout and, on failure, one line on stderr. Returns the exit code: 0 done, 1 a mistake of
+// this program, 2 usage, 3 model or input file, 4 a peer was lost, 5 out of memory, 130 Ctrl-C.
 int run(const std::vector<std::string>& arguments) noexcept;
 
 }  // namespace tessera::cli

@@ -49,7 +49,7 @@ void Timeline::add_compute(int64_t step, int64_t first_patch, int64_t patches, C
 }
 
 void Timeline::add_phase(engine::Phase phase, double seconds) {
-  if (phase == engine::Phase::kDenoise) return;  // its steps are there
+  if (phase == engine::Phase::kDenoise) return;  // its steps are already recorded
   const auto now = Clock::now();
   const auto duration = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   add(engine::phase_name(phase), kWork, now - duration, now, ordered_json::object());

@@ -1,6 +1,6 @@
-// What a rank did when, as events of the Trace Event Format that Perfetto and chrome://tracing show: a
-// process for each rank, in it a track of its own work (compute, waiting, stages) and one of the messages
-// under way.
+// Records what a rank does over time, as events of the Trace Event Format, which Perfetto and
+// chrome://tracing show: a process per rank, with one track for its work (compute, waiting, stages) and one
+// for messages under way.
 #pragma once
 
 #include <chrono>
@@ -16,14 +16,14 @@ class Timeline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // The timeline's zero is the time of its making: ranks make theirs when they have just met.
+  // The timeline starts at its construction; ranks construct theirs when they have just met.
   explicit Timeline(int64_t rank);
 
   void add_collective(const comm::Collective& collective, std::chrono::nanoseconds under_way,
-                      std::chrono::nanoseconds waited);  // that ends now
+                      std::chrono::nanoseconds waited);  // it ends now
   void add_compute(int64_t step, int64_t first_patch, int64_t patches, Clock::time_point begin,
                    Clock::time_point end);
-  void add_phase(engine::Phase phase, double seconds);  // that ends now
+  void add_phase(engine::Phase phase, double seconds);  // it ends now
 
   const nlohmann::ordered_json& events() const { return events_; }
 

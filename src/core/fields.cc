@@ -36,11 +36,7 @@ void check_range(const FieldInfo& info, const Json& value) {
   const auto number = value.get<double>();
   if (!std::isfinite(number)) usage_error(field(info.name), "must be a finite number, got {}", number);
   if (number >= info.least && number <= info.most) return;
-  std::string unit = info.unit.size() > 1 ? " " + info.unit : "";
-  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (std::isinf(info.most))
-    usage_error(field(info.name), "must be {}{} or more, got {}", info.least, unit, shown(value));
-  usage_error(field(info.name), "must be from {} to {}{}, got {}", info.least, info.most, unit, shown(value));
+  usage_error(field(info.name), "must be {}, got {}", allowed_values(info), shown(value));
 }
 
 void check_integer(const FieldInfo& info, const Json& value) {
@@ -69,6 +65,17 @@ void check_list(const FieldInfo& info, const Json& value, const Check& check) {
 
 }  // namespace
 
+std::string allowed_values(const FieldInfo& info) {
+  if (!info.choices.empty()) return alternatives(info.choices);
+  if (info.kind == FieldKind::kSeed) return fmt::format("from 0 to {}", std::numeric_limits<uint64_t>::max());
+  std::string unit = info.unit.size() > 1 ? " " + info.unit : "";
+  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (std::isinf(info.least))
+    return std::isinf(info.most) ? "" : fmt::format("at most {}{}", info.most, unit);
+  if (std::isinf(info.most)) return fmt::format("{}{} or more", info.least, unit);
+  return fmt::format("from {} to {}{}", info.least, info.most, unit);
+}
+
 void check_value(const FieldInfo& info, const Json& value) {
   switch (info.kind) {
     case FieldKind::kFlag:
@@ -78,7 +85,7 @@ void check_value(const FieldInfo& info, const Json& value) {
       return check_integer(info, value);
     case FieldKind::kSeed:
       if (!value.is_number_unsigned() && !(value.is_number_integer() && value.get<int64_t>() >= 0))
-        expected(info, fmt::format("an integer from 0 to {}", std::numeric_limits<uint64_t>::max()), value);
+        expected(info, "an integer " + allowed_values(info), value);
       return;
     case FieldKind::kNumber:
       if (!value.is_number()) expected(info, "a number", value);

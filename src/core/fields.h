@@ -19,11 +19,25 @@ namespace tessera {
 
 enum class FieldKind { kFlag, kInteger, kSeed, kNumber, kText, kTexts, kIntegers };
 
+// The help shows fields by group, in this order.
+enum class FieldGroup {
+  kPrompt,
+  kImage,
+  kSampling,
+  kModel,
+  kOutput,
+  kMemory,
+  kMachine,
+  kDegrees,  // the degrees of parallelism, which alone shape the mesh
+  kParallel,
+  kLaunch
+};
+
 // What a front end needs to know about a field.
 struct FieldInfo {
-  std::string name;    // in JSON; diffusers' name if it has one
-  std::string help;    // one line, with the default in brackets
-  std::string group;   // a heading for fields that belong together
+  std::string name;  // in JSON; diffusers' name if it has one
+  std::string help;  // one line, with the default in brackets; allowed_values() is not part of it
+  FieldGroup group;
   std::string unit{};  // what a value means, in capitals: "PIXELS"
   // Inclusive bounds of integers and numbers.
   double least = -std::numeric_limits<double>::infinity();
@@ -34,6 +48,10 @@ struct FieldInfo {
   bool is_on = false;                  // a flag that is true by default
   std::string help_off{};              // one line on the effect of turning a flag off
 };
+
+// Returns the range or the choices of a field, "from 1 to 64 pixels", "1 or more" or "1d or 2d"; empty if it
+// has neither.
+std::string allowed_values(const FieldInfo& info);
 
 // Throws Error(kUsage) that names the field, the value and what is allowed. A list of one element may be
 // given as the element.

@@ -12,7 +12,7 @@
 namespace tessera::engine {
 namespace {
 
-// How many bytes may be under way to each rank; where a rank is so far behind, the first one waits for it.
+// Limits the bytes under way to each rank; rank 0 waits for a rank that is farther behind.
 constexpr int64_t kMostUnderWay = 64;
 
 std::string reason(const std::exception_ptr& failure) {

@@ -1,5 +1,5 @@
-// What all ranks of a run must hold alike: where it ends before its end, and whether a stage went well. Else
-// some would wait for others for ever.
+// All ranks of a run must agree on whether it ends early and on whether a phase succeeded. Otherwise some
+// would wait for others forever.
 #pragma once
 
 #include <deque>
@@ -10,22 +10,23 @@
 
 namespace tessera::engine {
 
-// What rank 0 of a group decides, and all others follow. Rank 0 waits for nobody: it tells the others in a
-// byte of its own, which reaches them before they ask.
+// Rank 0 of a group decides, and the others follow. Rank 0 waits for nobody: it sends each rank a byte,
+// usually before that rank asks.
 class Agreement {
  public:
-  // Its messages are not among those that hooks see.
+  // Hooks do not see its messages.
   explicit Agreement(comm::Group group);
 
-  // What `wish` says on rank 0 (no, where it is empty); elsewhere it is not called. All ranks of the group
-  // must ask equally often.
+  // Returns the answer of `wish` on rank 0 (false if empty); other ranks do not call theirs. All ranks of the
+  // group must ask equally often.
   bool ask(const std::function<bool()>& wish);
-  // What rank 0 says. All ranks must call.
+  // Returns the value of rank 0. All ranks must call.
   int64_t follow(int64_t own);
-  // Whether all ranks have done their part: nothing, or on each what it has to throw; on one that failed its
-  // `failure`, on the others Error(kPeer) that names it and says why. Returns when all have called.
+  // Returns null if no rank has failed, else the exception that this rank has to throw: `failure` on a rank
+  // that failed, and on the others Error(kPeer) that names the first such rank and its reason. All ranks must
+  // call; it returns when they have.
   std::exception_ptr settle(const std::exception_ptr& failure);
-  // Returns when every rank has heard of all that was asked.
+  // Returns when every rank has received all answers of ask().
   void finish();
 
  private:

@@ -9,7 +9,7 @@ namespace {
 
 void require_alike(const Settings& a, const Settings& b) {
   const auto require = [](bool same, const char* name) {
-    if (!same) usage_error(field(name), "differs between requests that are to be painted in one batch");
+    if (!same) usage_error(field(name), "differs between the requests of one batch");
   };
   require(a.height == b.height && a.model_height == b.model_height, "height");
   require(a.width == b.width && a.model_width == b.model_width, "width");

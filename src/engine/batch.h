@@ -1,4 +1,4 @@
-// Requests that are painted together.
+// A batch combines requests into one run.
 #pragma once
 
 #include <span>
@@ -12,11 +12,11 @@
 namespace tessera::engine {
 
 struct Batch {
-  // Throws Error(kUsage) for requests that cannot go together, naming the first field in which they differ.
+  // Throws Error(kUsage) for requests that cannot share a batch, naming the first field in which they differ.
   explicit Batch(std::span<const Settings> requests);
 
-  std::vector<models::Prompt> prompts;  // the distinct ones of all requests, negative ones as well
-  Guidance guidance;                    // of the pictures, request after request
+  std::vector<models::Prompt> prompts;  // the distinct prompts of all requests, including negative ones
+  Guidance guidance;                    // by picture, request after request
   std::vector<Noise::Share> noise;
   std::vector<Range> pictures;  // of each request
 

@@ -35,7 +35,7 @@ std::shared_ptr<void> ComponentCache::load(ComponentKind kind, models::LoadOptio
   return nullptr;
 }
 
-// Its size is found on the meta device, the first time.
+// The first call for a form finds its size on the meta device.
 const ComponentCache::Form& ComponentCache::form_of(ComponentKind kind, const models::LoadOptions& options) {
   for (const Form& form : forms_) {
     if (form.kind == kind && same_form(form.options, options)) return form;
@@ -44,7 +44,7 @@ const ComponentCache::Form& ComponentCache::form_of(ComponentKind kind, const mo
   shapes.placement.device = at::kMeta;
   shapes.stays = false;
   models::LoadStatistics cost;
-  const SuppressLog suppress_log;  // what it warns of, loading will
+  const SuppressLog suppress_log;  // loading gives the same warnings later
   load(kind, shapes, cost);
   return forms_.emplace_back(Form{kind, options, cost.bytes_held, cost.bytes_at_use});
 }
@@ -76,8 +76,8 @@ uint64_t ComponentCache::bytes() const {
   return sum;
 }
 
-// Drops what is needed least until so many bytes fit in beside the rest: first what the request at hand does
-// not need, then what is loaded again with the least loss.
+// Drops components until so many bytes fit in beside the rest: first those that the current request does not
+// need, then those that are cheapest to load again.
 void ComponentCache::make_room(uint64_t bytes) {
   const auto need = [&](const std::shared_ptr<const LoadedComponent>& part) {
     const auto place = std::find(kByNeed.begin(), kByNeed.end(), part->kind);
@@ -95,7 +95,7 @@ std::shared_ptr<const LoadedComponent> ComponentCache::get(ComponentKind kind) {
   models::LoadOptions options = form.options;
   options.stays = stays_[static_cast<size_t>(kind)];
   make_room(form.bytes - (options.stays ? 0 : form.bytes_at_use));
-  return_freed_memory();  // of the part before
+  return_freed_memory();  // freed by the component before
   auto part = std::make_shared<LoadedComponent>(LoadedComponent{kind, options, form.bytes, nullptr});
   models::LoadStatistics cost;
   const weights::MemoryCounter memory;
@@ -103,7 +103,7 @@ std::shared_ptr<const LoadedComponent> ComponentCache::get(ComponentKind kind) {
   part->weights_bytes = memory.bytes() + cost.bytes_at_use;
   part->bytes_read = cost.bytes_read;
   if (options.stays) loaded_.push_back(part);
-  return_freed_memory();  // in which weights were brought into their form
+  return_freed_memory();  // freed by the conversion of weights
   return part;
 }
 

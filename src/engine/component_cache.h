@@ -1,4 +1,4 @@
-// The parts of a model that are in memory, and how long they stay there.
+// Keeps the components of a model in memory, within a budget.
 #pragma once
 
 #include <array>
@@ -12,47 +12,46 @@
 
 namespace tessera::engine {
 
-// In the order in which a request needs them.
+// Components in the order in which a request needs them.
 enum class ComponentKind { kTextEncoder, kDenoiser, kDecoder };
 inline constexpr size_t kComponentKinds = 3;
 
-// A part in memory.
+// A component in memory.
 struct LoadedComponent {
   ComponentKind kind;
   models::LoadOptions options;
-  uint64_t bytes = 0;          // by the estimate that the budget counts in
+  uint64_t bytes = 0;          // as the budget counts it
   std::shared_ptr<void> part;  // a models::TextEncoder, Denoiser or Decoder
-  // What loading it cost: memory of its weights, once used at the latest, and bytes of files.
+  // The cost of loading it: memory of its weights, including those read at use, and bytes read from files.
   uint64_t weights_bytes = 0, bytes_read = 0;
 };
 
-// A part is kept in each form (dtype, device, ranks, blocks) that requests want, while the budget allows. Not
-// to be used by two threads at once.
+// Keeps a component in each form (dtype, device, ranks, blocks) that requests need, as long as the budget
+// allows. One thread at a time may use it.
 class ComponentCache {
  public:
-  // `model` must outlive this. `budget`: of the weights in memory at one time, in bytes, as their shapes and
-  // dtypes say. Where one part alone takes more, it is alone in memory while it is used.
+  // `model` must outlive this. `budget` limits the bytes of weights in memory at a time, as computed from
+  // shapes and dtypes. A component larger than the budget is alone in memory while it is used.
   ComponentCache(const Model& model, uint64_t budget) : model_(model), budget_(budget) {}
 
-  // What the next request will need, by ComponentKind (`stays` is not read). Now it is decided what stays
-  // after its use: first the denoiser, then the decoder, last the text encoder, which reads every weight once
-  // for all prompts, so that little is lost when that reading is from the files.
+  // Announces the forms that the next request needs, by ComponentKind (`stays` is ignored), and decides which
+  // components stay after use: first the denoiser, then the decoder, then the text encoder. The text encoder
+  // comes last because it reads each weight once for all prompts, so reading from the files loses little.
   void expect(const std::array<models::LoadOptions, kComponentKinds>& forms);
 
   bool is_loaded(ComponentKind kind) const;
-  // The part in the form that is expected; loads it where it is not there, and drops others that the budget
-  // has no room for beside it. Whoever has it when the budget drops it keeps it alive. Throws as loading
-  // does.
+  // Returns the component in the announced form; loads it if necessary, and drops others for which the budget
+  // has no room. A dropped component lives as long as a caller holds it. Throws as loading does.
   std::shared_ptr<const LoadedComponent> get(ComponentKind kind);
 
-  // Bytes of the parts that stay, by the estimate.
+  // Returns the bytes of the components that stay, as the budget counts them.
   uint64_t bytes() const;
 
  private:
   struct Form {
     ComponentKind kind;
     models::LoadOptions options;
-    uint64_t bytes = 0, bytes_at_use = 0;  // of those, what is read when used, where the part does not stay
+    uint64_t bytes = 0, bytes_at_use = 0;  // the latter are read at each use, if it does not stay
   };
 
   const Form& form_of(ComponentKind kind, const models::LoadOptions& options);
@@ -64,10 +63,10 @@ class ComponentCache {
 
   const Model& model_;
   uint64_t budget_;
-  std::list<Form> forms_;  // that were ever expected
+  std::list<Form> forms_;  // every form that was announced
   std::array<const Form*, kComponentKinds> expected_{};
   std::array<bool, kComponentKinds> stays_{};
-  std::vector<std::shared_ptr<const LoadedComponent>> loaded_;  // that stay
+  std::vector<std::shared_ptr<const LoadedComponent>> loaded_;  // those that stay
 };
 
 }  // namespace tessera::engine

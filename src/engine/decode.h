@@ -1,4 +1,4 @@
-// From latents to pictures.
+// Decodes latents to pictures.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,26 +14,27 @@
 
 namespace tessera::engine {
 
-// Scales x [N, 3, H, W] until it covers height x width (bilinear), then cuts out the centre; as diffusers
-// does after resolution binning. The same size is the identity.
+// Scales x [N, 3, H, W] until it covers height x width (bilinear), then crops the centre, as diffusers does
+// after resolution binning. Returns x unchanged if the size is the same.
 at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width);
 
-// x [3, H, W] in [-1, 1] (clamped here) to 8 bits, rounding half to even. Not-a-number becomes black with a
+// Converts x [3, H, W] in [-1, 1] (clamped here) to 8 bits, rounding half to even. NaN becomes black with a
 // warning.
 Image to_image(const at::Tensor& x);
 
 struct DecodeOptions {
-  bool tiled = false;  // each rank decodes some tiles (engine/tiled_decode.h), not some rows of each picture
-  std::optional<int64_t> block_rows = {};  // ops::ConvBlocks::rows; else what automatic_blocks() gives
+  bool tiled = false;  // each rank decodes whole tiles (engine/tiled_decode.h) instead of rows
+  std::optional<int64_t> block_rows = {};  // ops::ConvBlocks::rows; automatic_blocks() if empty
 };
 
-// Blocks whose copies are a small part of the memory that is free on `device` now, when `ranks` do the same.
+// Returns blocks whose copies take a small part of the free memory of `device` when `ranks` ranks do the
+// same.
 ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks);
 
-// z [N, C, h, w], whole on all ranks of `group`, to N pictures of height x width on its rank 0 (none on
-// others), one at a time: the decoder's activations are the largest tensors of a run. Each rank decodes some
-// rows of each picture; 8-bit pixels travel, or where pictures are resized, which needs the rows of others,
-// those in fp32.
+// Decodes z [N, C, h, w], which every rank of `group` has whole, to N pictures of height x width on rank 0 of
+// the group (none on others). It decodes one picture at a time, because the decoder's activations are the
+// largest tensors of a run. Each rank decodes some rows of each picture. Ranks send 8-bit pixels, or fp32
+// where pictures are resized, which needs the neighbours' rows.
 std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
                           const Observer& observer, const comm::Group& group = {},
                           const DecodeOptions& options = {});

@@ -15,7 +15,7 @@
 namespace tessera::engine {
 namespace {
 
-// The run on this rank: its pictures, its branch, its lines of the latents, its stage.
+// Runs the denoising on this rank: its pictures, its branch, its lines of the latents, its stage.
 class Loop final : public parallel::PipelineStage {
  public:
   Loop(const Denoising& work, const at::Tensor& z, Noise& noise, const Observer& observer,
@@ -65,7 +65,7 @@ class Loop final : public parallel::PipelineStage {
     return output;
   }
 
-  // The sampler's step, which is elementwise, for each patch with the history of that patch.
+  // Applies the sampler's step, which is elementwise, to each patch with the patch's history.
   at::Tensor update(int64_t step, Range patches, const parallel::Tensors& output) override {
     if (sampler().needs_noise() && patches.begin == 0)
       fresh_ = upload(noise_.draw(whole_), options_.device());
@@ -82,7 +82,7 @@ class Loop final : public parallel::PipelineStage {
     return joined(patches);
   }
 
-  // On the first stage: what the last one made.
+  // The first stage receives the prediction of the last one.
   void updated(int64_t /*step*/, Range patches, const at::Tensor& z) override {
     if (ranks_.pipeline.size == 1) return;
     int64_t line = 0;
@@ -104,8 +104,8 @@ class Loop final : public parallel::PipelineStage {
   }
   bool began(int64_t /*step*/) override { return !is_cancelled(observer_); }
   void ended(int64_t step) override {
-    // A device may be a step behind, so that it always has work, and no more: a step is over when it has been
-    // computed.
+    // The device may be one step behind, so that it always has work, but no more. A step ends when the device
+    // has computed it.
     constexpr size_t kBehind = 1;
     under_way_.emplace_back(options_.device());
     const bool waits = wants_latents(step) || step + 1 == sampler().steps();
@@ -126,7 +126,7 @@ class Loop final : public parallel::PipelineStage {
  private:
   const samplers::Sampler& sampler() const { return work_.sampler; }
 
-  // Throws where a peer is lost, which the device may wait for.
+  // Throws if a peer is lost, because the device might wait for it.
   void wait_for(const QueueMark& mark) const {
     constexpr auto kLook = std::chrono::microseconds(20);
     while (!mark.is_reached()) {
@@ -137,11 +137,11 @@ class Loop final : public parallel::PipelineStage {
 
   const parallel::Cut& cut() const { return work_.stage.cut(); }
 
-  // Ranges of latent lines that a rank of the sequence axes holds of a run of patches.
+  // Returns the ranges of latent lines that a rank of the sequence axes holds of consecutive patches.
   std::vector<Range> lines(Range patches, int64_t rank) const {
     return times(cut().parts(patches, rank), axis_.lines);
   }
-  // Of the latents of this rank's pictures: its lines of the patches, or as many as `rank` has.
+  // Returns the shape of latents of this rank's pictures, with the lines that `rank` holds of the patches.
   at::Tensor local_lines(const at::Tensor& x, Range patches) const {
     return parallel::select_ranges(x.narrow(0, pictures_.begin, pictures_.length), axis_.dim,
                                    lines(patches, work_.stage.sequence_rank()));
@@ -172,14 +172,14 @@ class Loop final : public parallel::PipelineStage {
       return joined_branches(parts[0], parts[1]);
     }
     if (ranks_.cfg.size == 1) return output;
-    const at::Tensor own = output.contiguous();  // patches of one pixel, or one column, come transposed
+    const at::Tensor own = output.contiguous();  // patches of one pixel or column are transposed
     at::Tensor other = at::empty_like(own);
     const int64_t peer = 1 - ranks_.cfg.rank;
     comm::send_receive(own, peer, other, peer, ranks_.cfg).wait();
     return ranks_.cfg.rank == 0 ? joined_branches(output, other) : joined_branches(other, output);
   }
 
-  // Pictures that stand side by side and have one scale are joined together.
+  // Adjacent pictures of one scale are combined in one call.
   at::Tensor joined_branches(const at::Tensor& negative, const at::Tensor& positive) const {
     const auto& pictures = work_.guidance.pictures;
     std::vector<at::Tensor> parts;
@@ -204,7 +204,8 @@ class Loop final : public parallel::PipelineStage {
     return share * (sum * (deviations[0] / deviations[1])) + (1 - share) * sum;
   }
 
-  // The standard deviations of whole pictures, of which each [n, C, h', w] is this rank's part: [n, 1, 1, 1].
+  // Returns the standard deviations [n, 1, 1, 1] of whole pictures, of which each tensor [n, C, h', w] is
+  // this rank's part.
   std::vector<at::Tensor> deviations_of(const std::vector<at::Tensor>& parts) const {
     TESSERA_CHECK(cut().patches == 1, "deviations of pictures that come in {} patches", cut().patches);
     std::vector<at::Tensor> own;
@@ -227,7 +228,7 @@ class Loop final : public parallel::PipelineStage {
     return deviations;
   }
 
-  // Of the ranks with the same lines, the one that hands them on.
+  // Among the ranks with the same lines, one sends them.
   bool has_latents() const {
     return ranks_.pipeline.rank == 0 && ranks_.cfg.rank == 0 && ranks_.tensor.rank == 0;
   }
@@ -240,11 +241,11 @@ class Loop final : public parallel::PipelineStage {
     if (z.defined()) observer_.previewed({step, sampler().timesteps()[static_cast<size_t>(step)], z, {}});
   }
 
-  // The lines of all ranks on rank 0 of the replica.
+  // Gathers the lines of all ranks on rank 0 of the replica.
   at::Tensor gather() const {
     if (ranks_.replica.size == 1) return joined(cut().all_patches());
     at::Tensor z = has_latents() ? gather_lines() : at::Tensor();
-    comm::barrier(ranks_.replica);  // nobody leaves before its messages have arrived
+    comm::barrier(ranks_.replica);  // a rank may leave only after its messages have arrived
     return z;
   }
 
@@ -276,22 +277,22 @@ class Loop final : public parallel::PipelineStage {
   at::TensorOptions options_;
   LatentAxis axis_;
   Range pictures_;
-  at::Tensor timesteps_;  // of all steps, fp32
+  at::Tensor timesteps_;  // fp32, one per step
   bool both_branches_;
 
-  // By patch, this rank's lines of its pictures: latents [n, C, (T',) h', w] and what the sampler remembers
-  // of them.
+  // By patch: this rank's lines of its pictures, [n, C, (T',) h', w], and the sampler's history of them.
   std::vector<at::Tensor> latents_;
   std::vector<samplers::SamplerState> states_;
-  at::Tensor fresh_;                 // the step's noise, like the whole
-  std::deque<QueueMark> under_way_;  // ends of steps that may not have been computed yet
+  at::Tensor fresh_;                 // the step's noise, shaped like the whole latents
+  std::deque<QueueMark> under_way_;  // ends of steps that the device may not have reached
   std::chrono::steady_clock::time_point start_;
 };
 
 }  // namespace
 
 void Guidance::add(int64_t prompt, int64_t negative, double scale, int64_t count) {
-  // One that is not guided, in company that is, has its own prompt in both branches: no other is needed.
+  // A picture without guidance, in a batch with guidance, uses its own prompt in both branches and needs no
+  // other.
   const Picture picture{prompt, scale > 1 ? negative : prompt, scale};
   pictures.insert(pictures.end(), static_cast<size_t>(count), picture);
 }

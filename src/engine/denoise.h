@@ -1,6 +1,6 @@
-// The denoising loop. There is one, for one rank and for many.
+// The denoising loop is the same for one rank and for many.
 //
-// Shapes: N pictures, n of them this rank's, C latent channels, h x w latent size (T frames of it for a
+// Shapes: N pictures, n of them on this rank, C latent channels, h x w latent size (T frames of it for a
 // video).
 #pragma once
 
@@ -15,29 +15,29 @@
 
 namespace tessera::engine {
 
-// Which conditionings each picture takes, and how its branches are joined.
+// Says which conditionings each picture takes, and how its branches are combined.
 struct Guidance {
   struct Picture {
-    int64_t prompt;  // positions in the prompts of the run
+    int64_t prompt;  // indices into the prompts of the run
     int64_t negative;
     double scale;
     bool is_guided() const { return scale > 1; }
   };
   std::vector<Picture> pictures;  // [N]
-  // How far the deviation of the sum is brought back to that of the positive branch, 0 to 1 (Lin et al.,
+  // Interpolates the deviation of the result towards that of the positive branch, 0 to 1 (Lin et al.,
   // arXiv:2305.08891, section 3.4).
   double rescale = 0;
 
-  // Adds `count` pictures. One that is not guided needs no negative prompt.
+  // Adds `count` pictures. A picture without guidance needs no negative prompt.
   void add(int64_t prompt, int64_t negative, double scale, int64_t count = 1);
-  // Whether any picture is: then both branches are computed of all.
+  // Returns whether any picture is guided; then both branches are computed for all pictures.
   bool is_guided() const;
-  // The prompts of the samples that this rank takes of its pictures.
+  // Returns the prompt of each sample of this rank's pictures.
   std::vector<int64_t> samples(const parallel::Ranks& ranks) const;
 };
 
-// What the loop works with. All ranks have the same but for the stage, which is this rank's, of
-// guidance.samples(ranks).
+// The inputs of the loop. They are the same on all ranks, except for the stage, which is this rank's and has
+// the samples guidance.samples(ranks).
 struct Denoising {
   DenoiserStage& stage;
   const samplers::Sampler& sampler;
@@ -45,10 +45,10 @@ struct Denoising {
   const parallel::Ranks& ranks;
 };
 
-// From z [N, C, (T,) h, w] (fp32, already scaled by init_noise_sigma), the same on all ranks, to the clean
-// latents [n, ...] on rank 0 of each replica; other ranks get an undefined tensor. Appends the seconds of
-// each step to `step_seconds`. Throws Cancelled between steps. Of the observer, `preview_every` must be the
-// same on all ranks.
+// Denoises z [N, C, (T,) h, w] (fp32, already scaled by init_noise_sigma), which is the same on all ranks.
+// Rank 0 of each replica gets the clean latents [n, ...]; other ranks get an undefined tensor. Appends the
+// seconds of each step to `step_seconds`. Throws Cancelled between steps. `observer.preview_every` must be
+// the same on all ranks.
 at::Tensor denoise(const Denoising& work, const at::Tensor& z, Noise& noise, const Observer& observer,
                    std::vector<double>& step_seconds);
 

@@ -1,7 +1,7 @@
-// A denoiser on this rank: the blocks of its stage, over the tokens that it holds of the patches at hand.
+// A denoiser stage runs this rank's blocks over the local tokens of some patches.
 //
-// Shapes: N pictures, n of them this rank's, B = n samples, or 2 n with both branches of guidance (negative
-// ones first), C latent channels, h' rows (T' frames) of latents at hand.
+// Shapes: N pictures, n of them on this rank, B = n samples, or 2 n with both branches of guidance (negative
+// first), C latent channels, h' local rows (T' local frames) of latents.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,16 +15,16 @@
 
 namespace tessera::engine {
 
-// How `ranks` share the tokens of a picture.
+// Returns how `ranks` divide the tokens of a picture.
 parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape& shape,
                        const models::LatentShape& latent_shape);
 
-// Where the cut axis lies in latents [N, C, (T,) h, w], and how many of their lines are one of tokens.
+// The cut dimension of latents [N, C, (T,) h, w], and the number of latent lines per line of tokens.
 struct LatentAxis {
   int64_t dim, lines;
 };
 
-// One of a run, counted from 0.
+// A step of a run, counted from 0.
 struct Step {
   int64_t index, count;
   models::Timestep timestep;
@@ -32,23 +32,24 @@ struct Step {
 
 class DenoiserStage {
  public:
-  // `prompt_of` [B]. `prompts`, `latent_shape` and the denoiser, which holds ranks.layout's blocks of this
-  // rank, must outlive the stage.
+  // `prompt_of` is [B]. `prompts`, `latent_shape` and the denoiser, which holds this rank's blocks of
+  // ranks.layout, must outlive the stage.
   DenoiserStage(const models::Denoiser& denoiser, const models::DenoiserShape& shape,
                 const std::vector<models::Conditioning>& prompts, std::vector<int64_t> prompt_of,
                 const models::LatentShape& latent_shape, const parallel::Ranks& ranks);
-  DenoiserStage(const DenoiserStage&) = delete;  // what runs in it refers to its members
+  DenoiserStage(const DenoiserStage&) = delete;  // the forward refers to its members
   DenoiserStage& operator=(const DenoiserStage&) = delete;
 
-  // `input`: on the first stage latents [B, C, (T',) h', w], fp32, else what the stage before gave. The last
-  // stage gives the prediction alone, fp32, like the latents; others what flows to the next one. All ranks of
-  // the sequence and tensor axes must call this alike.
+  // `input` is latents [B, C, (T',) h', w] in fp32 on the first stage, and the output of the previous stage
+  // on others. The last stage returns only the prediction, fp32, shaped like the latents; other stages return
+  // the input of the next one. All ranks of the sequence and tensor axes must make the same calls.
   parallel::Tensors run(const Step& step, Range patches, parallel::Tensors input);
-  // Uninitialised, of the shapes of such an input; of an output that flows to the next stage.
+  // Return uninitialised tensors in the shapes of such an input, and of an output that goes to the next
+  // stage.
   parallel::Tensors empty_hidden(Range patches) const { return empty(patches, blocks_.begin); }
   parallel::Tensors empty_output(Range patches) const { return empty(patches, blocks_.end()); }
 
-  // Where a run ends before its last step. All ranks of the sequence axes must call this alike.
+  // Ends a run before its last step. All ranks of the sequence axes must call this together.
   void drain() { tokens_.drain(); }
 
   const parallel::Cut& cut() const { return tokens_.cut(); }
@@ -58,7 +59,7 @@ class DenoiserStage {
   const models::Denoiser& denoiser() const { return denoiser_; }
 
  private:
-  parallel::Tensors empty(Range patches, int64_t block) const;  // what flows into the block
+  parallel::Tensors empty(Range patches, int64_t block) const;  // the input of the block
   bool is_first() const { return blocks_.begin == 0; }
   bool is_last() const { return blocks_.end() == all_blocks_; }
 

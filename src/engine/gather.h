@@ -1,4 +1,4 @@
-// Pictures of all replicas on the first of them.
+// Gathers pictures of all replicas on the first replica.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,10 +10,10 @@
 
 namespace tessera::engine {
 
-// x [n, ...] of each replica to [count, ...] on the first, undefined elsewhere. `replicas`: the ranks, one of
-// each, that hold pictures; all of them must call.
+// Gathers x [n, ...] of each replica to [count, ...] on the first one; undefined on others. `replicas` has
+// one rank per replica, the one that holds its pictures; all of them must call.
 at::Tensor gather_pictures(const at::Tensor& x, int64_t count, const comm::Group& replicas);
-// The same of decoded ones, which have one size; empty elsewhere.
+// Gathers decoded pictures, which have one size; empty on other replicas.
 std::vector<Image> gather_pictures(std::vector<Image> images, int64_t count, const comm::Group& replicas);
 
 }  // namespace tessera::engine

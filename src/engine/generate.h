@@ -1,16 +1,16 @@
-// From prompts to pictures: one run, after which nothing stays.
+// Generates pictures from prompts in one run, after which nothing stays loaded.
 #pragma once
 
 #include "engine/engine.h"
 
 namespace tessera::engine {
 
-// Runs `settings`, which resolve() made for this model. Each part is loaded when its turn comes and freed
-// after it, so that the memory needed is that of the largest part. Throws Error, and Cancelled when the
-// observer of rank 0 says so.
+// Runs `settings`, which resolve() has made for this model. Each component is loaded when it is needed and
+// freed afterwards, so the memory needed is that of the largest one. Throws Error, and Cancelled when the
+// observer of rank 0 asks for it.
 //
-// All ranks of `world` must call this with the same settings, model and layout; a rank that is lost is an
-// Error(kPeer) on the others. Rank 0 of the world gets latents and pictures, the others get neither.
+// All ranks of `world` must call this with the same settings, model and layout; the loss of a rank is
+// Error(kPeer) on the others. Rank 0 of the world gets latents and pictures, other ranks get neither.
 Result generate(const Settings& settings, const Model& model, const Observer& observer = {},
                 const comm::World& world = {}, const parallel::Layout& layout = {});
 

@@ -37,7 +37,7 @@ Model read_model(const std::filesystem::path& folder,
 
   model.shape = model.family->read_shape(folder);
 
-  // Each block of the decoder but the last doubles the sides.
+  // Every block of the decoder except the last doubles the sides.
   const JsonConfig decoder = JsonConfig::read(folder / "vae" / "config.json");
   const size_t blocks = decoder.integers("block_out_channels").size();
   if (blocks < 1 || blocks > 8) decoder.fail("block_out_channels", "a list of 1 to 8 integers");

@@ -1,4 +1,4 @@
-// What a checkpoint in the diffusers folder format says about itself before any weight is loaded.
+// Describes a checkpoint in the diffusers folder format before any weight is loaded.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,27 @@ namespace tessera::engine {
 struct Model {
   std::filesystem::path folder;  // holds model_index.json
   const models::Family* family = nullptr;
-  std::shared_ptr<weights::SafetensorsFile> single_file;  // of all weights, where the folder has none
+  std::shared_ptr<weights::SafetensorsFile> single_file;  // holds all weights, if the folder has none
   JsonConfig scheduler;                                   // scheduler/scheduler_config.json
   int64_t scale_factor = 0;                               // pixels per latent row
   models::DenoiserShape shape;
 
-  // That its user named.
+  // The path that the user gave.
   const std::filesystem::path& path() const { return single_file ? single_file->path() : folder; }
 };
 
-// model_index.json of the folder. Throws Error(kInput) when it is no folder that diffusers saved.
+// Reads model_index.json of the folder. Throws Error(kInput) if diffusers did not save the folder.
 JsonConfig read_model_index(const std::filesystem::path& folder);
 
-// Reads the JSON files. Throws Error(kInput) for a folder that diffusers did not save, a family that cannot
-// run (listing those that can), and numbers that make no sense. `single_file`: weights come from there
+// Reads the JSON files. Throws Error(kInput) for a folder that diffusers did not save, an unsupported family
+// (listing the supported ones), and impossible numbers. Weights come from `single_file`, if given
 // (weights/single_file.h).
 Model read_model(const std::filesystem::path& folder,
                  const std::optional<std::filesystem::path>& single_file = std::nullopt);
 
-// Builds every part on the meta device: finds each file, key, shape and dtype that is wrong, and parts that
-// do not fit each other, without reading a weight, seconds before a run instead of minutes into it. Throws
-// Error(kInput); warns as loading does.
+// Builds every component on the meta device. This finds every wrong file, key, shape and dtype, and
+// components that do not fit each other, without reading a weight: seconds before a run instead of minutes
+// into it. Throws Error(kInput); gives the warnings of loading.
 void check_weights(const Model& model);
 
 }  // namespace tessera::engine

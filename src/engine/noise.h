@@ -1,6 +1,6 @@
-// The random numbers of a run, as diffusers draws them: one CPU generator for a request, all its pictures at
-// once, fp32. So a seed gives the same pictures here and there, on every device, on any number of ranks and
-// in whatever company.
+// Draws the random numbers of a run as diffusers does: one CPU generator per request, all its pictures at
+// once, in fp32. So a seed gives the same pictures as in diffusers, on every device, on any number of ranks
+// and in any batch.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -13,15 +13,15 @@ namespace tessera::engine {
 
 class Noise {
  public:
-  // A request in the batch.
+  // A request of the batch.
   struct Share {
     uint64_t seed;
     int64_t pictures;
   };
   explicit Noise(const std::vector<Share>& shares);
 
-  // Standard normal, fp32 on the CPU; the next draw continues the sequences. Of several shares: [N, ...], N
-  // pictures of all.
+  // Draws standard normal numbers in fp32 on the CPU, [N, ...] for the N pictures of all shares; the next
+  // draw continues the sequences.
   at::Tensor draw(at::IntArrayRef shape);
 
  private:

@@ -1,4 +1,4 @@
-// How a run tells its caller where it stands. The library never prints.
+// An observer follows the progress of a run. The library never prints.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,33 +17,32 @@ enum class Phase { kLoadTextEncoder, kEncode, kLoadDenoiser, kDenoise, kLoadDeco
 
 const char* phase_name(Phase phase);
 
-// Pictures on their way, as diffusers' callback_on_step_end has them.
+// Unfinished pictures, as diffusers' callback_on_step_end has them.
 struct Preview {
-  int64_t step = 0;     // after which, from 0
-  double timestep = 0;  // that the model was asked at it
+  int64_t step = 0;     // the step just done, from 0
+  double timestep = 0;  // of that step
   at::Tensor latents;  // [N, C, (T,) h, w], fp32, on the CPU, of all pictures of the batch; not to be changed
-  std::vector<Image> images;  // N, decoded, of the size that is painted; where they are asked for
+  std::vector<Image> images;  // N, decoded, in the model's size; only if asked for
 };
 
-// Every member may be empty. All are called from the thread that runs the request.
+// Every member may be empty. The thread that runs the request calls them all.
 struct Observer {
   std::function<void(Phase)> started;
   std::function<void(Phase, double seconds)> finished;
-  // Steps of kDenoise, pictures of kDecode.
+  // Counts steps in kDenoise and pictures in kDecode.
   std::function<void(Phase, int64_t done, int64_t total)> progressed;
-  // This rank took patches [first, first + count) through its blocks at a step: for timelines.
+  // Called after this rank has taken patches [first, first + count) through its blocks in a step, for
+  // timelines.
   std::function<void(int64_t step, int64_t first, int64_t count, std::chrono::steady_clock::time_point begin,
                      std::chrono::steady_clock::time_point end)>
       computed;
-  // Called on rank 0 of the world after every `preview_every` steps (0: never); what is set on other ranks
-  // does not count. Ranks that hold parts of the pictures send them for each preview, and a pipeline runs
-  // empty.
+  // Called on rank 0 of the world after every `preview_every` steps (0: never); the setting of other ranks is
+  // ignored. For each preview the ranks that hold parts of the pictures send them, and a pipeline drains.
   std::function<void(const Preview&)> previewed;
   int64_t preview_every = 0;
-  bool preview_images =
-      false;  // costs a decoding of all pictures, and the decoder beside the denoiser in memory
+  bool preview_images = false;  // decodes all pictures, with the decoder beside the denoiser in memory
   // Asked before every phase, step and picture and after every phase; true ends the run with Cancelled. It
-  // may read what another thread sets (an atomic). Of several ranks, rank 0 alone is asked, for all.
+  // may read what another thread sets (an atomic). With several ranks, only rank 0 is asked.
   std::function<bool()> cancelled;
 };
 
@@ -52,7 +51,7 @@ class Cancelled : public std::exception {
   const char* what() const noexcept override { return "cancelled"; }
 };
 
-// Whether the caller wants the run to end; throws Cancelled when so.
+// is_cancelled() returns whether the caller wants the run to end; check_cancelled() throws Cancelled if so.
 bool is_cancelled(const Observer& observer);
 void check_cancelled(const Observer& observer);
 

@@ -33,12 +33,12 @@ at::Device read_device(const std::string& text) {
   const auto read = numbered ? std::from_chars(text.data() + 5, end, index) : std::from_chars_result{end, {}};
   if ((text != "cuda" && !numbered) || read.ec != std::errc() || read.ptr != end || index < 0)
     usage_error(field("device"), "expected cpu, cuda or cuda:N, got '{}'", text);
-  // Whether there is one is not asked here: that would start CUDA, long before it is needed.
+  // The device is not looked up here, because that would start CUDA long before it is needed.
   return numbered ? at::Device(at::kCUDA, index) : at::Device(at::kCUDA);
 }
 
 OutputType read_output_type(const std::string& text) {
-  if (text == "image" || text == "pil") return OutputType::kImage;  // diffusers says pil
+  if (text == "image" || text == "pil") return OutputType::kImage;  // the name in diffusers
   if (text == "latent") return OutputType::kLatent;
   usage_error(field("output_type"), "expected image or latent, got '{}'", text);
 }
@@ -67,73 +67,73 @@ auto read_pair(const char* name) {
 std::string scheduler_help() {
   std::vector<std::string> names;
   for (const samplers::SamplerName& known : samplers::known_samplers()) names.push_back(known.short_name);
-  return fmt::format("Sampler instead of the model's own: {}", fmt::join(names, ", "));
+  return fmt::format("Sampler: {}, or a class name of diffusers [the model's]", fmt::join(names, ", "));
 }
 
 Fields<Request> make_fields() {
   using R = Request;
-  const char *const picture = "Picture", *const model = "Model", *const machine = "Machine";
-  FieldInfo dtype{"dtype", "auto [bf16 where the hardware has it], fp32, bf16, fp16", machine, "TYPE"};
+  const FieldGroup prompt = FieldGroup::kPrompt, image = FieldGroup::kImage, sampling = FieldGroup::kSampling,
+                   memory = FieldGroup::kMemory, machine = FieldGroup::kMachine;
+  FieldInfo dtype{"dtype", "Data type [auto: bf16 where the hardware multiplies it, else fp32]", machine,
+                  "TYPE"};
   dtype.choices = {"auto", "fp32", "bf16", "fp16"};
   return {
       plain_field(&R::prompts,
-                  {"prompt", "What to paint; several prompts give several pictures", picture, "TEXT"}),
+                  {"prompt", "Text prompt; several prompts give several images", prompt, "TEXT"}),
       plain_field(
           &R::prompts_2,
-          {"prompt_2", "The same for the second text encoder [the prompt]: one for all prompts, or one each",
-           picture, "TEXT"}),
-      plain_field(&R::negative_prompt,
-                  {"negative_prompt", "What to keep away from [nothing]", picture, "TEXT"}),
+          {"prompt_2", "Prompt for the second text encoder: one for all, or one per prompt [the prompt]",
+           prompt, "TEXT"}),
+      plain_field(&R::negative_prompt, {"negative_prompt", "Negative prompt [none]", prompt, "TEXT"}),
       plain_field(&R::negative_prompt_2,
-                  {"negative_prompt_2", "The same for the second text encoder [the negative prompt]", picture,
-                   "TEXT"}),
-      plain_field(&R::height, {"height", "Height [the model's]", picture, "PIXELS", 1, kMaxSide}),
-      plain_field(&R::width, {"width", "Width [the model's]", picture, "PIXELS", 1, kMaxSide}),
-      plain_field(&R::seed, {"seed", "Seed of the noise [random]", picture, "N"}),
+                  {"negative_prompt_2", "Negative prompt for the second text encoder [the negative prompt]",
+                   prompt, "TEXT"}),
+      plain_field(&R::height, {"height", "Image height [the model's]", image, "PIXELS", 1, kMaxSide}),
+      plain_field(&R::width, {"width", "Image width [the model's]", image, "PIXELS", 1, kMaxSide}),
+      plain_field(&R::seed, {"seed", "Seed of the random numbers [random]", image, "N"}),
       plain_field(&R::num_images_per_prompt,
-                  {"num_images_per_prompt", "Pictures of each prompt [1]", picture, "N", 1, kMaxPictures}),
+                  {"num_images_per_prompt", "Number of images per prompt [1]", image, "N", 1, kMaxPictures}),
       plain_field(
           &R::vae_tiling,
-          {"vae_tiling", "Pictures decoded tile by tile: less memory, and not quite the same", model}),
+          {"vae_tiling", "Decode in overlapping tiles: less memory, slightly different images", memory}),
       plain_field(&R::vae_block_size,
-                  {"vae_block_size",
-                   "Rows that a convolution of the decoder makes at once: less memory [by free memory]",
-                   model, "ROWS", 1, kMaxSide}),
+                  {"vae_block_size", "Decode N rows at a time: less memory [by free memory]", memory, "N", 1,
+                   kMaxSide}),
       plain_field(&R::resolution_binning,
                   {"use_resolution_binning",
-                   "Paint at the nearest size of the training, then resize and crop [yes]", picture},
-                  "Paint at exactly the size that was asked for"),
-      plain_field(&R::num_inference_steps,
-                  {"num_inference_steps", "Denoising steps [the model's, often 20]", model, "N", 1}),
-      plain_field(&R::guidance_scale,
-                  {"guidance_scale",
-                   "How closely to follow the prompt; 1: no guidance [the model's, often 4.5]", model, "X"}),
+                   "Generate at the nearest size of the training, then resize and crop [yes]", image},
+                  "Generate at exactly the requested size"),
       plain_field(
-          &R::guidance_rescale,
-          {"guidance_rescale", "How far guidance's contrast is taken back, 0 to 1 [0]", model, "X", 0, 1}),
-      plain_field(&R::clip_skip,
-                  {"clip_skip", "Layers at the end of CLIP that the prompt does not go through [0]", model,
-                   "N", 0, kMaxLayers}),
-      text_field(
-          &R::original_size,
-          {"original_size", "Size that the model is told the picture was taken from [its own]", model, "HxW"},
-          write_pair, read_pair("original_size")),
+          &R::num_inference_steps,
+          {"num_inference_steps", "Number of denoising steps [the model's, often 20]", sampling, "N", 1}),
+      plain_field(&R::guidance_scale, {"guidance_scale",
+                                       "Guidance scale: higher follows the prompt more closely, 1 is no "
+                                       "guidance [the model's, often 4.5]",
+                                       sampling, "X"}),
+      plain_field(&R::guidance_rescale,
+                  {"guidance_rescale", "Guidance rescale factor [0]", sampling, "X", 0, 1}),
+      plain_field(&R::clip_skip, {"clip_skip", "Skip the last N CLIP layers (diffusers' count) [0]", prompt,
+                                  "N", 0, kMaxLayers}),
+      text_field(&R::original_size,
+                 {"original_size", "SDXL: original size to condition on [the image's size]", image, "HxW"},
+                 write_pair, read_pair("original_size")),
       text_field(&R::target_size,
-                 {"target_size", "Size that the model is told it is painted at [its own]", model, "HxW"},
+                 {"target_size", "SDXL: target size to condition on [the image's size]", image, "HxW"},
                  write_pair, read_pair("target_size")),
       text_field(&R::crops_coords_top_left,
-                 {"crops_coords_top_left", "Where the model is told it was cropped [0x0]", model, "TOPxLEFT"},
+                 {"crops_coords_top_left", "SDXL: crop position to condition on [0x0]", image, "TOPxLEFT"},
                  write_pair, read_pair("crops_coords_top_left")),
-      plain_field(&R::scheduler, {"scheduler", scheduler_help(), model, "NAME"}),
-      plain_field(&R::eta, {"eta", "Fresh noise in each step of DDIM; 0: none [0]", model, "X", 0, 1}),
-      plain_field(
-          &R::max_sequence_length,
-          {"max_sequence_length", "Tokens of a prompt that count [the model's]", model, "N", 1, kMaxTokens}),
+      plain_field(&R::scheduler, {"scheduler", scheduler_help(), sampling, "NAME"}),
+      plain_field(&R::eta, {"eta", "DDIM: amount of noise added in each step [0]", sampling, "X", 0, 1}),
+      plain_field(&R::max_sequence_length,
+                  {"max_sequence_length", "Maximum prompt length in tokens [the model's]", prompt, "N", 1,
+                   kMaxTokens}),
       text_field(
-          &R::output_type, {"output_type", "image [default] or latent", "Output", "TYPE"},
+          &R::output_type,
+          {"output_type", "Kind of output: image or latent [image]", FieldGroup::kOutput, "TYPE"},
           [](OutputType type) { return type == OutputType::kImage ? "image" : "latent"; }, read_output_type),
       text_field(
-          &R::device, {"device", "cpu [default], cuda or cuda:N", machine, "DEVICE"},
+          &R::device, {"device", "Device: cpu, cuda or cuda:N [cpu]", machine, "DEVICE"},
           [](const at::Device& device) { return device.str(); }, read_device),
       text_field(&R::dtype, std::move(dtype), dtype_name, read_dtype)};
 }
@@ -142,7 +142,7 @@ bool has_bf16(const at::Device& device) {
   return device.is_cuda() || cpu_has_bf16();
 }
 
-// A side in pixels must be a multiple of `unit`.
+// Throws Error(kUsage) unless a side in pixels is a multiple of `unit`.
 void check_side(const char* name, int64_t side, int64_t unit) {
   if (side % unit == 0) return;
   const int64_t below = side / unit * unit;
@@ -152,7 +152,7 @@ void check_side(const char* name, int64_t side, int64_t unit) {
               below, below + unit);
 }
 
-// Into latents, by way of what is painted.
+// Sets the sizes of the output, of the model's images and of the latents.
 void resolve_size(const Model& model, Settings& settings) {
   const Request& request = settings.request;
   settings.height = *request.height;
@@ -162,7 +162,7 @@ void resolve_size(const Model& model, Settings& settings) {
       request.resolution_binning
           ? model.family->bin_resolution(settings.height, settings.width, model.shape.sample_size)
           : wish;
-  // What is resized after painting need not fit the patches.
+  // An output size that is resized need not be a multiple of the patches.
   const int64_t unit = painted == wish ? model.scale_factor * model.shape.patch.rows : model.scale_factor;
   check_side("height", settings.height, unit);
   check_side("width", settings.width, unit);
@@ -172,7 +172,7 @@ void resolve_size(const Model& model, Settings& settings) {
   settings.latent_width = painted.second / model.scale_factor;
 }
 
-// Fields that only some families have.
+// Refuses fields that the family does not have.
 void check_own_fields(const Request& request, const models::Family& family) {
   const auto require = [&](bool is_given, const char* name) {
     const auto& own = family.own_fields;
@@ -197,7 +197,7 @@ std::string scheduler_class(const Request& request, const Model& model) {
   for (const samplers::SamplerName& known : samplers::known_samplers()) {
     if (*request.scheduler == known.short_name) return known.class_name;
   }
-  return *request.scheduler;  // make_sampler refuses what it does not know
+  return *request.scheduler;  // make_sampler refuses unknown names
 }
 
 }  // namespace
@@ -232,7 +232,7 @@ Settings resolve(const Request& wish, const Model& model) {
   if (request.prompts.empty())
     usage_error(field("prompt"), "give at least one prompt (it may be empty: \"\")");
   if (settings.pictures() > kMaxPictures) {
-    usage_error(field("num_images_per_prompt"), "{} pictures in one run, at most {}", settings.pictures(),
+    usage_error(field("num_images_per_prompt"), "{} images in one run, at most {}", settings.pictures(),
                 kMaxPictures);
   }
   check_own_fields(request, family);

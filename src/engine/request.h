@@ -1,4 +1,4 @@
-// What a run is asked for, and what that means for a given model.
+// A request says what a run should generate; its settings say what that means for a given model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,47 +22,48 @@ struct Pair {
   bool operator==(const Pair&) const = default;
 };
 
-// The wish. resolve() chooses what is left out.
+// The request as given. resolve() chooses whatever is left out.
 struct Request {
   std::vector<std::string> prompts;    // UTF-8; at least one, each may be empty
-  std::vector<std::string> prompts_2;  // for a second text encoder: none, one for all, or one for each
-  std::optional<std::string> negative_prompt, negative_prompt_2;  // one for all prompts
-  std::optional<int64_t> height;                                  // pixels; the model's
+  std::vector<std::string> prompts_2;  // for a second text encoder: none, one for all, or one each
+  std::optional<std::string> negative_prompt, negative_prompt_2;  // each for all prompts
+  std::optional<int64_t> height;                                  // in pixels; default: the model's
   std::optional<int64_t> width;
   std::optional<int64_t> num_inference_steps;
-  std::optional<double> guidance_scale;  // 1 and less: only the positive branch is computed
-  // How far the deviation of the sum is brought back to that of the positive branch (arXiv:2305.08891), 0
-  // to 1.
+  std::optional<double> guidance_scale;  // at 1 and below only the positive branch is computed
+  // Interpolates the deviation of the guided prediction towards that of the positive branch
+  // (arXiv:2305.08891), 0 to 1.
   std::optional<double> guidance_rescale;
   std::optional<int64_t> clip_skip;
   std::optional<Pair> original_size, target_size, crops_coords_top_left;
-  std::optional<uint64_t> seed;  // drawn at random
+  std::optional<uint64_t> seed;  // default: random
   int64_t num_images_per_prompt = 1;
-  std::optional<std::string> scheduler;  // instead of the model's
-  double eta = 0;                        // of DDIM; other samplers take no notice
+  std::optional<std::string> scheduler;  // default: the model's
+  double eta = 0;                        // for DDIM; other samplers ignore it
   std::optional<int64_t> max_sequence_length;
-  bool vae_tiling = false;  // pictures are decoded tile by tile
-  // Rows that a convolution of the decoder makes at once, where it copies what it reads; by free memory.
+  bool vae_tiling = false;  // decode tile by tile
+  // Rows that a convolution of the decoder computes at a time, where it copies its input; by default chosen
+  // by free memory.
   std::optional<int64_t> vae_block_size;
-  bool resolution_binning = true;  // paint at the nearest size of the training, then resize and crop
+  bool resolution_binning = true;  // generate at the nearest size of the training, then resize and crop
   OutputType output_type = OutputType::kImage;
   at::Device device = at::kCPU;
-  std::optional<at::ScalarType> dtype;  // bf16 where the device multiplies it in hardware, else fp32
+  std::optional<at::ScalarType> dtype;  // default: bf16 where the device multiplies it in hardware, else fp32
 };
 
-// A request as JSON: write_fields(), and read_fields(), which throws Error(kUsage) for whatever is wrong with
-// it whatever the model.
+// The table for a request as JSON: write_fields() and read_fields(), which throws Error(kUsage) for
+// everything that is wrong for any model.
 const Fields<Request>& request_fields();
 
-// The short name of a dtype, as in JSON: fp32, bf16, fp16, or what libtorch calls it.
+// Returns the short name of a dtype as in JSON: fp32, bf16, fp16, or libtorch's name.
 std::string dtype_name(at::ScalarType dtype);
 
-// The wish with every choice made.
+// A request with every choice made.
 struct Settings {
-  Request request;     // nothing is left out but the scheduler
-  int64_t height = 0;  // of the pictures, in pixels
+  Request request;     // only the scheduler may be left out
+  int64_t height = 0;  // of the output, in pixels
   int64_t width = 0;
-  int64_t model_height = 0;  // what the model paints before resizing, in pixels
+  int64_t model_height = 0;  // of the model's image before resizing, in pixels
   int64_t model_width = 0;
   int64_t latent_height = 0;
   int64_t latent_width = 0;
@@ -73,22 +74,23 @@ struct Settings {
   double guidance_rescale = 0;
   models::SizeConditions sizes = {};
 
-  // The prompt of one of the request's prompts, and the negative one of all.
+  // The prompt at an index of the request's prompts, and the negative prompt, which all share.
   models::Prompt prompt(size_t index) const;
   models::Prompt negative_prompt() const;
 
   bool guided() const { return guidance > 1.0; }
-  // Pictures of the run, those of one prompt side by side.
+  // Returns the number of images of the run; those of one prompt are adjacent.
   int64_t pictures() const {
     return static_cast<int64_t>(request.prompts.size()) * request.num_images_per_prompt;
   }
 };
 
-// Throws Error(kUsage), naming the field, its value and what would be valid. Draws a seed where there is
-// none: of several ranks one is to call this, or all of them with a request that has one.
+// Makes every choice. Throws Error(kUsage) that names the field, its value and what would be valid. Draws a
+// seed if there is none, so of several ranks either one calls this, or all call it with a request that has a
+// seed.
 Settings resolve(const Request& request, const Model& model);
 
-// What the rules of parallel layouts ask, of requests that are painted in one batch.
+// Returns what the rules of parallel layouts need to know about the requests of a batch.
 parallel::Workload workload(std::span<const Settings> batch, const Model& model);
 parallel::Workload workload(const Settings& settings, const Model& model);
 

@@ -10,13 +10,13 @@
 namespace tessera::engine {
 namespace {
 
-// From one tile to the next: a quarter is shared. Sides that are no multiple of four give diffusers pictures
-// of another size; here the seams stay where the tiles are.
+// Tiles start this far apart, so that neighbours overlap by a quarter. With sides that are no multiple of
+// four, diffusers returns pictures of another size; here the seams stay at the tiles.
 int64_t step_of(int64_t tile) {
   return std::max<int64_t>(1, 3 * tile / 4);
 }
 
-// Places of tiles along one axis, in latents.
+// Returns the ranges of tiles along one axis, in latents.
 std::vector<Range> places(int64_t length, int64_t tile) {
   const int64_t step = step_of(tile);
   std::vector<Range> all;
@@ -25,7 +25,7 @@ std::vector<Range> places(int64_t length, int64_t tile) {
   return all;
 }
 
-// The first pixels of `tile` along `dim` become those of the last ones of `before`, less and less.
+// Blends the first pixels of `tile` along `dim` with the last ones of `before`, whose share falls to zero.
 void blend(const at::Tensor& before, const at::Tensor& tile, int64_t dim, int64_t extent) {
   extent = std::min({extent, before.size(dim), tile.size(dim)});
   if (extent == 0) return;

@@ -38,7 +38,8 @@ std::optional<nn::Conv2d> read_quant_conv(const weights::Scope& scope, int64_t c
   return nn::Conv2d(scope, channels, channels, 1);
 }
 
-// Reads one half. Keys that start with one of `other_half` are none of its business.
+// Reads one half. Keys that start with a prefix in `other_half` belong to the other half and are not reported
+// as unread.
 template <typename Half>
 std::unique_ptr<Half> load_half(const std::filesystem::path& folder, const LoadOptions& options,
                                 LoadStatistics& statistics, const std::vector<std::string_view>& other_half) {

@@ -1,5 +1,5 @@
-// AutoencoderKL: pictures to latents and back (Rombach et al., arXiv:2112.10752), as in the `vae` folder of
-// diffusers checkpoints. The halves load separately; a half reads none of the other's weights.
+// AutoencoderKL maps pictures to latents and back (Rombach et al., arXiv:2112.10752), as in the `vae` folder
+// of diffusers checkpoints. Encoder and decoder load separately; neither reads weights of the other.
 //
 // Shapes: B samples, C latent channels, h x w latent size, H x W image size, H = h * scale_factor.
 #pragma once
@@ -18,8 +18,8 @@
 namespace tessera::models {
 
 struct AutoencoderKLConfig {
-  // Throws Error(kInput) for another class, a block type or activation that is not built here, and sizes that
-  // cannot be. Options that are not known are named in a warning.
+  // Throws Error(kInput) for another class, for a block type or activation that is not implemented, and for
+  // impossible sizes. Unknown options are named in a warning.
   explicit AutoencoderKLConfig(const JsonConfig& config);
 
   int64_t scale_factor() const { return int64_t{1} << (block_out_channels.size() - 1); }
@@ -32,7 +32,8 @@ struct AutoencoderKLConfig {
   bool use_quant_conv, use_post_quant_conv, mid_block_add_attention, force_upcast;
 };
 
-// The encoder's normal distribution of latents, each [B, C, h, w] in fp32, before scaling and shift.
+// The encoder predicts a normal distribution of latents. Both tensors are [B, C, h, w] in fp32, before
+// scaling and shift.
 struct LatentDistribution {
   at::Tensor mean;
   at::Tensor logvar;  // clamped to [-30, 20]
@@ -42,9 +43,9 @@ struct AutoencoderKLEncoder {
   // `scope`: the root of the checkpoint.
   AutoencoderKLEncoder(const weights::Scope& scope, const AutoencoderKLConfig& config);
 
-  // image [B, in_channels, H, W], any floating-point dtype, in [-1, 1]; H and W multiples of the scale factor
-  // (Error(kUsage) otherwise). With `tokens`, whose grid is that of the picture's pixels, the rows at hand of
-  // it, in units of the scale factor.
+  // image [B, in_channels, H, W] has any floating-point dtype and values in [-1, 1]; H and W must be
+  // multiples of the scale factor (Error(kUsage) otherwise). With `tokens`, whose grid is that of the pixels,
+  // `image` holds the local rows, in units of the scale factor.
   LatentDistribution encode(const at::Tensor& image) const;
   LatentDistribution encode(const at::Tensor& image, nn::Tokens& tokens) const;
 
@@ -78,8 +79,8 @@ struct AutoencoderKLDecoder final : Decoder {
 };
 
 // `folder` holds config.json and the weights. fp16 becomes fp32 on the CPU, which has no fp16 convolutions,
-// and where the config says that fp16 overflows (force_upcast). Keys of the half that no layer reads are
-// named in a warning. Throws Error(kInput) for files that are missing, damaged or of another model.
+// and where the config says that fp16 overflows (force_upcast). A warning names keys of this half that no
+// layer reads. Throws Error(kInput) for files that are missing, damaged or of another model.
 std::unique_ptr<AutoencoderKLDecoder> load_autoencoder_kl_decoder(const std::filesystem::path& folder,
                                                                   const LoadOptions& options,
                                                                   LoadStatistics& statistics);

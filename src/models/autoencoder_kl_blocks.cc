@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kEps = 1e-6;
 
-// Layers 0, 1, ... of `scope`: the first maps `in` channels to `out`, the others keep `out`.
+// Builds layers 0, 1, ... of `scope`: the first maps `in` channels to `out`, the others keep `out`.
 std::vector<ResnetBlock2D> resnet_chain(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
                                         int64_t norm_groups) {
   std::vector<ResnetBlock2D> chain;
@@ -17,7 +17,7 @@ std::vector<ResnetBlock2D> resnet_chain(const weights::Scope& scope, int64_t in,
   return chain;
 }
 
-// Query, key and value as one product.
+// Query, key and value are one matrix product.
 ops::Linear read_qkv(const weights::Scope& scope, int64_t channels) {
   const bool old_names = (scope / "query").has("weight");
   const Range all{0, channels};
@@ -41,11 +41,11 @@ AttentionBlock::AttentionBlock(const weights::Scope& scope, int64_t channels, in
       out(read_out(scope, channels)) {}
 
 at::Tensor AttentionBlock::operator()(at::Tensor x, const nn::Rows& rows) const {
-  // In channels-last a position's channels lie together: [B, C, h, W] is [B, h W, C] without a copy.
+  // In channels-last the channels of a position are adjacent, so [B, C, h, W] is [B, h W, C] without a copy.
   const auto tokens = [](const at::Tensor& image) { return image.flatten(2).transpose(1, 2); };
   const at::Tensor normed = nn::group_norm(group_norm, x, rows);
   const std::vector<at::Tensor> parts = qkv(tokens(normed)).chunk(3, -1);  // [B, h W, C]
-  const int64_t depth = x.size(1);                                         // of one head
+  const int64_t depth = x.size(1);                                         // width of the only head
   if (x.use_count() > 1) x = x.clone();
   tokens(x).add_(out(rows.attention({parts[0], parts[1], parts[2]}, depth)));
   return x;

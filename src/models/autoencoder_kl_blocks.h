@@ -1,5 +1,6 @@
-// The blocks that encoder and decoder of AutoencoderKL are made of (Esser et al., arXiv:2012.09841; names as
-// in the checkpoints of diffusers). All tensors are [B, C, h, W] in channels-last, h of the rows at hand.
+// The encoder and the decoder of AutoencoderKL consist of these blocks (Esser et al., arXiv:2012.09841; names
+// as in the checkpoints of diffusers). All tensors are [B, C, h, W] in channels-last, where h counts the
+// local rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +15,7 @@
 
 namespace tessera::models {
 
-// Attention over all positions with one head, beside the input. Reads the names of today (to_q, to_k, to_v,
+// Adds single-head attention over all positions to its input. Reads today's names (to_q, to_k, to_v,
 // to_out.0) and those of old checkpoints (query, key, value, proj_attn).
 struct AttentionBlock {
   AttentionBlock(const weights::Scope& scope, int64_t channels, int64_t norm_groups);
@@ -24,7 +25,7 @@ struct AttentionBlock {
   ops::Linear qkv, out;
 };
 
-// resnet, attention (may be absent), resnet.
+// Applies a resnet, attention (if present) and another resnet.
 struct MidBlock2D {
   MidBlock2D(const weights::Scope& scope, int64_t channels, int64_t norm_groups, bool with_attention);
   at::Tensor operator()(at::Tensor x, const nn::Rows& rows) const;  // takes x over
@@ -33,7 +34,8 @@ struct MidBlock2D {
   std::optional<AttentionBlock> attention;
 };
 
-// `layers` resnets, then a convolution that halves the sides. Leaves `rows` at the scale of what it gives.
+// Applies `layers` resnets, then a convolution that halves the sides. Leaves `rows` at the scale of the
+// output.
 struct DownEncoderBlock2D {
   DownEncoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
                      int64_t norm_groups, bool downsample);
@@ -43,7 +45,7 @@ struct DownEncoderBlock2D {
   std::optional<nn::PaddedDownsample2d> downsampler;
 };
 
-// `layers` resnets, then upsampling by two. Leaves `rows` at the scale of what it gives.
+// Applies `layers` resnets, then upsamples by two. Leaves `rows` at the scale of the output.
 struct UpDecoderBlock2D {
   UpDecoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers, int64_t norm_groups,
                    bool upsample);

@@ -20,7 +20,7 @@ void require_types(const JsonConfig& config, const std::string& key, const std::
   if (!known || types.size() != blocks) config.fail(key, fmt::format("{} times \"{}\"", blocks, type));
 }
 
-// Statistics of the latents: one number per channel.
+// Reads statistics of the latents, one number per channel.
 std::vector<double> per_channel(const JsonConfig& config, const std::string& key, int64_t channels) {
   if (!config.has(key)) return {};
   std::vector<double> values = config.numbers(key);
@@ -28,7 +28,7 @@ std::vector<double> per_channel(const JsonConfig& config, const std::string& key
   return values;
 }
 
-// One number, or height and width, of which the first is the side of diffusers' tiles.
+// Reads one number, or height and width; diffusers takes the first as the side of its tiles.
 int64_t read_sample_size(const JsonConfig& config) {
   if (!config.has("sample_size") || !config.values()["sample_size"].is_array())
     return config.count("sample_size", kMaxSize, 32);

@@ -10,12 +10,12 @@
 namespace tessera::models {
 namespace {
 
-// An encoder runs once or twice in its life: weights are used as they lie in the file.
+// Weights stay as stored in the file, because an encoder runs only once or twice while it is loaded.
 constexpr ops::LinearOptions kLinear{.packing = ops::Packing::kAsStored};
-// What released configs call the end mark is the letter of an older vocabulary.
+// Released configs have eos_token_id 2, which is not the end token of CLIP's vocabulary.
 constexpr int64_t kLegacyEnd = 2;
 
-// Files of single encoders may leave the first part of the name out.
+// Files of single encoders may omit the first part of the name.
 weights::Scope text_model(const weights::Scope& scope) {
   const weights::Scope bare = scope / "final_layer_norm";
   return bare.has("weight") ? scope : scope / "text_model";
@@ -62,7 +62,8 @@ CLIPTextEncoder::CLIPTextEncoder(const weights::Scope& scope, const CLIPTextConf
   }
 }
 
-// The legacy id stands for the token of the largest id, which the end mark is in CLIP's vocabulary.
+// With the legacy id, transformers takes the token of the largest id, which is the end token in CLIP's
+// vocabulary.
 int64_t CLIPTextEncoder::end_of(const std::vector<int64_t>& ids) const {
   const auto end = config_.eos_token_id == kLegacyEnd
                        ? std::max_element(ids.begin(), ids.end())

@@ -1,7 +1,7 @@
-// The text encoder of CLIP (arXiv:2103.00020), of which Stable Diffusion has one and Stable Diffusion XL two.
+// This is CLIP's text encoder (arXiv:2103.00020). Stable Diffusion has one, Stable Diffusion XL has two.
 // Weights and names: transformers' CLIPTextModel and CLIPTextModelWithProjection.
 //
-// Shapes: L tokens of a prompt, filled up to the length that the model was trained with, D width.
+// Shapes: L tokens of a prompt, padded to the length that the model was trained with, D width.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,12 +16,13 @@
 namespace tessera::models {
 
 struct CLIPTextConfig {
-  explicit CLIPTextConfig(const JsonConfig& json);  // config.json; Error(kInput) names what cannot run
+  explicit CLIPTextConfig(
+      const JsonConfig& json);  // reads config.json; Error(kInput) names an unsupported option
 
   int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
   int64_t max_position_embeddings, projection_dim, eos_token_id;
   double layer_norm_eps;
-  bool quick_gelu;      // else the exact one
+  bool quick_gelu;      // otherwise the exact GELU
   bool has_projection;  // CLIPTextModelWithProjection
 };
 
@@ -46,9 +47,10 @@ class CLIPTextEncoder {
 
   struct Output {
     at::Tensor hidden;  // [L, D]
-    at::Tensor pooled;  // of the end mark, after the last layer: [projection_dim]; undefined without one
+    at::Tensor
+        pooled;  // [projection_dim], of the end token after the last layer; undefined without a projection
   };
-  // `skip`: layers at the end that `hidden` has not gone through; `normed`: it has gone through the final
+  // `hidden` has not passed through the last `skip` layers; with `normed` it has passed through the final
   // norm. Throws Error(kUsage) for an id outside the vocabulary.
   Output operator()(const std::vector<int64_t>& ids, int64_t skip, bool normed) const;
 
@@ -58,7 +60,7 @@ class CLIPTextEncoder {
   int64_t end_of(const std::vector<int64_t>& ids) const;
 
   CLIPTextConfig config_;
-  at::Tensor token_embedding_;     // [vocabulary, D] as it lies in the file
+  at::Tensor token_embedding_;     // [vocabulary, D] as stored in the file
   at::Tensor position_embedding_;  // [positions, D]
   std::vector<CLIPEncoderLayer> layers_;
   nn::LayerNorm final_layer_norm_;

@@ -16,7 +16,7 @@ at::Tensor ForwardInputs::of_samples(const std::string& name) const {
 }
 
 at::Tensor Denoiser::guide(const at::Tensor& negative, const at::Tensor& positive, double scale) const {
-  // In the order of diffusers, so that not even the rounding differs.
+  // The order of operations is that of diffusers, so that the rounding is the same.
   return negative + scale * (positive - negative);
 }
 

@@ -1,5 +1,5 @@
-// What a model family is to the engine: three parts that are open at run time (text encoder, denoiser,
-// decoder) and a row of functions that load them from a diffusers folder. registry.h holds the one table.
+// The engine's view of a model family: three components that are chosen at run time (text encoder, denoiser,
+// decoder), and functions that load them from a diffusers folder. registry.cc holds the table of families.
 //
 // Shapes: L tokens of a prompt, D its width, C latent channels, h x w latent size, H x W image size.
 #pragma once
@@ -24,46 +24,45 @@ namespace tessera::models {
 class TextEncoder {
  public:
   virtual ~TextEncoder() = default;
-  // One conditioning for each prompt, which may be empty. At most `max_length` tokens including the
-  // end mark are kept; the rest is dropped with a warning that says how many tokens were lost. An encoder
-  // that does not stay (LoadOptions) reads its weights meanwhile. Throws Error(kUsage) for text that is not
-  // UTF-8.
+  // Returns one conditioning per prompt; a prompt may be empty. At most `max_length` tokens including the end
+  // token are kept; a warning says how many were dropped. An encoder that does not stay loaded (LoadOptions)
+  // reads its weights during the call. Throws Error(kUsage) for text that is not UTF-8.
   virtual std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t max_length) = 0;
   virtual int64_t width() const = 0;                  // D
-  virtual int64_t pooled_width() const { return 0; }  // of kPooled; 0: there is none
+  virtual int64_t pooled_width() const { return 0; }  // width of kPooled; 0 if there is none
 };
 
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // Latents as the denoiser leaves them [B, C, h, w] (fp32; scaling and shift are undone here) to pictures
-  // [B, 3, H, W], fp32 in [-1, 1] (not clamped), H = h * scale_factor(). h: the rows at hand of the grid of
-  // `tokens`, which is that of the latents.
+  // Decodes latents [B, C, h, w] as the denoiser returns them (fp32; scaling and shift are undone here) to
+  // pictures [B, 3, H, W], fp32 in [-1, 1] (not clamped), H = h * scale_factor(). h counts the local rows of
+  // the grid of `tokens`, which is that of the latents.
   virtual at::Tensor decode(const at::Tensor& z, nn::Tokens& tokens) const = 0;
-  // Whole pictures.
+  // Decodes whole pictures.
   at::Tensor decode(const at::Tensor& z) const {
     nn::Tokens whole(parallel::Grid{.rows = z.size(2), .columns = z.size(3)});
     return decode(z, whole);
   }
   virtual int64_t scale_factor() const = 0;  // 8 for the Stable Diffusion VAE
-  virtual int64_t tile_size() const = 0;     // pixels of a side that are decoded at once, where asked for
+  virtual int64_t tile_size() const = 0;     // side in pixels of a tile, for tiled decoding
 };
 
-// How the parts are loaded.
+// Says how components are loaded.
 struct LoadOptions {
   weights::Placement placement;
-  std::optional<Range> blocks;  // of the denoiser; all
-  bool stays = true;            // for several uses; else a part may read its weights as it needs them
-  // All weights, where the folder has but configs and tokenizers (weights/single_file.h).
+  std::optional<Range> blocks;  // blocks of the denoiser to load; all if empty
+  bool stays = true;  // kept for several uses; otherwise a component may read weights when it needs them
+  // Holds all weights where the folder has only configs and tokenizers (weights/single_file.h).
   std::shared_ptr<weights::SafetensorsFile> single_file = {};
 };
 
-// What loading one part cost.
+// The cost of loading one component.
 struct LoadStatistics {
-  uint64_t bytes_read = 0;  // of the checkpoint's files
-  // Of its weights in the dtypes of the layers, also where they are on the meta device.
+  uint64_t bytes_read = 0;  // read from the checkpoint's files
+  // Counts weights in the dtypes of the layers, also where they are on the meta device.
   uint64_t bytes_held = 0;
-  uint64_t bytes_at_use = 0;  // of those, what is read when the part is used and not kept
+  uint64_t bytes_at_use = 0;  // the part of bytes_held that is read at each use and not kept
 };
 
 enum class GuidanceKind {
@@ -72,35 +71,35 @@ enum class GuidanceKind {
   kEmbedded      // the scale is an input of the model
 };
 
-// What a denoiser is to those who share it out.
+// Describes a denoiser to the code that divides it.
 struct DenoiserShape {
-  // Heads of attention that can be dealt out: those of the keys, where queries share them.
+  // Counts attention heads that can be divided: the heads of the keys, where several queries share a key.
   int64_t heads = 1, blocks = 1;
-  // What the first and the last part do beside blocks: products of a token, in units of a block's.
+  // The work of embedding and head per token, as a fraction of one block's work.
   double embedding = 0, head = 0;
   int64_t latent_channels = 4;
-  int64_t sample_size = 64;      // latent side that the model was trained for
+  int64_t sample_size = 64;      // side of the latents that the model was trained on
   nn::PatchSize patch = {};      // latent sides must be multiples of it
   bool is_video = false;         // latents [B, C, T, h, w]
-  int64_t row_unit = 1;          // rows of tokens that stay together, as a coarser scale has one for them
-  bool has_group_norms = false;  // over the positions of a picture
-  bool has_streams = true;  // whether blocks can be dealt out: Forward::streams() says what flows between
+  int64_t row_unit = 1;          // rows of tokens that stay together because a coarser scale merges them
+  bool has_group_norms = false;  // such norms take statistics over a whole picture
+  bool has_streams = true;       // blocks can be divided; Forward::streams() lists what flows between them
 };
 
 // `model` is the folder that holds model_index.json.
 struct Family {
-  std::string class_name;  // of model_index.json
-  std::string title;       // for people
+  std::string class_name;  // `_class_name` of model_index.json
+  std::string title;       // shown to users
   int64_t default_steps;
   double default_guidance;
   GuidanceKind guidance;
   int64_t default_max_sequence_length;
-  // Fields of a request that only some families have, of those that this one has.
+  // Names the fields of a request that this family takes and others may not.
   std::vector<std::string> own_fields;
-  bool has_single_files;  // weights/single_file.h
-  // Whether scheduler files are read as samplers::with_stable_diffusion_options() has it.
+  bool has_single_files;  // can be read by weights/single_file.h
+  // Whether samplers::with_stable_diffusion_options() adjusts scheduler files.
   bool overrides_scheduler_file;
-  // Height and width that the model's resolution binning maps a wish to; the wish itself where the family has
+  // Maps a requested height and width by the model's resolution binning; the identity where the family has
   // none.
   std::pair<int64_t, int64_t> (*bin_resolution)(int64_t height, int64_t width, int64_t sample_size);
   DenoiserShape (*read_shape)(const std::filesystem::path& model);
@@ -112,7 +111,7 @@ struct Family {
                                            LoadStatistics&);
 };
 
-// Every family that can run. An unknown class_name is an Error(kInput) that lists the known ones.
+// Lists every family that can run. An unknown class_name is an Error(kInput) that lists the known ones.
 const std::vector<Family>& families();
 const Family& find_family(const std::string& class_name, const std::string& where);
 

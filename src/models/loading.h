@@ -1,4 +1,4 @@
-// How a part of a model is read from its folder.
+// Reads a component of a model from its folder.
 #pragma once
 
 #include <filesystem>
@@ -11,22 +11,25 @@
 
 namespace tessera::models {
 
-// A component folder of a checkpoint (`transformer`, `vae`, `text_encoder`) while its layers are built.
+// Holds a component folder of a checkpoint (`transformer`, `vae`, `text_encoder`) open while its layers are
+// built.
 class PartFiles {
  public:
   PartFiles(const std::filesystem::path& folder, const LoadOptions& options);
 
   weights::Scope scope();
   weights::Checkpoint& checkpoint() { return checkpoint_; }
-  // After all layers: adds to `statistics`, and warns of weights that nothing read, but for those under the
-  // prefixes. `is_all`: others read none of them.
+  // Must come after all layers are built. Adds to `statistics` and warns of weights that no layer has read,
+  // except those under the prefixes `ignored`. `is_all` is false when the layers are only a part of the
+  // component, so that unread weights are no surprise.
   void finish(LoadStatistics& statistics, bool is_all = true,
               const std::vector<std::string_view>& ignored = {});
 
  private:
   weights::Checkpoint checkpoint_;
   weights::Placement placement_;
-  bool warns_;  // single files hold more than a config names: layers that are not run, the training's state
+  bool warns_;  // false for a single file, which holds more than the config names (unused layers, training
+                // state)
 };
 
 }  // namespace tessera::models

@@ -1,5 +1,5 @@
-// A run of a denoiser's blocks: what is loaded of it here. The first part also takes the latents in, the
-// last one also predicts.
+// The consecutive blocks of a denoiser that are loaded here. The process with the first block also embeds the
+// latents, the one with the last block also predicts.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace tessera::models {
 
 class LocalBlocks {
  public:
-  // All of `blocks`, or those of `own`.
+  // Takes all of `blocks`, or the range `own` of them.
   explicit LocalBlocks(int64_t blocks, std::optional<Range> own = {})
       : blocks_(blocks), own_(own.value_or(Range{0, blocks})) {
     TESSERA_CHECK(own_.begin >= 0 && own_.end() <= blocks_, "blocks {} to {} of {}", own_.begin, own_.end(),
@@ -30,11 +30,11 @@ class LocalBlocks {
   Range own_;
 };
 
-// The local blocks, by their number in the whole model.
+// Holds the local blocks, indexed by their number in the whole model.
 template <typename Block>
 class Blocks {
  public:
-  // make(i) gives the block `i`.
+  // make(i) returns block `i`.
   template <typename Make>
   Blocks(const LocalBlocks& local_blocks, const Make& make) : begin_(local_blocks.blocks().begin) {
     for (int64_t i = begin_; i < local_blocks.blocks().end(); ++i) blocks_.push_back(make(i));

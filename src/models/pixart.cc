@@ -60,7 +60,7 @@ PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtCo
   const int64_t width = config.width(), patch = config.patch_size;
   const weights::Scope fp32 = scope.with_dtype(at::kFloat);
   if (local_blocks.takes_latents()) {
-    // A convolution of stride p and kernel p is a product over patches.
+    // A convolution with stride p and kernel p is a matrix product over patches.
     const weights::Scope proj = scope / "pos_embed" / "proj";
     patch_proj_ = ops::Linear(proj.tensor("weight", {width, config.in_channels, patch, patch}).flatten(1),
                               proj.tensor("bias", {width}));
@@ -77,7 +77,7 @@ PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtCo
   if (!local_blocks.predicts()) return;
 
   scale_shift_table_ = fp32.tensor("scale_shift_table", {2, width});
-  // The outputs of a token are [p, p, out]; those past `in` predict the variance, which no sampler here uses.
+  // The outputs of a token are [p, p, out]; those past `in` predict the variance, which no sampler uses.
   const weights::Scope out = scope / "proj_out";
   const int64_t all = patch * patch * config.out_channels;
   const auto predicted = [&](const at::Tensor& x) {
@@ -163,8 +163,8 @@ class PixArtForward final : public Forward {
   nn::Tokens& tokens_;
   at::Tensor size_embedding_;                         // [1, C] fp32, or undefined
   at::Tensor positions_;                              // [N, C]
-  std::vector<std::vector<at::Tensor>> keys_values_;  // of each block at hand, of each prompt
-  at::Tensor time_, modulation_;                      // of the step: fp32 [1, C] and [6, C]
+  std::vector<std::vector<at::Tensor>> keys_values_;  // by local block and prompt
+  at::Tensor time_, modulation_;                      // the step's, fp32 [1, C] and [6, C]
 };
 
 std::unique_ptr<Forward> PixArtTransformer::start(const ForwardInputs& inputs) const {
@@ -173,7 +173,7 @@ std::unique_ptr<Forward> PixArtTransformer::start(const ForwardInputs& inputs) c
 
 DenoiserShape read_pixart_shape(const std::filesystem::path& model) {
   const PixArtConfig config(JsonConfig::read(model / "transformer" / "config.json"));
-  // In a block: four products of width x width for self-attention, two for cross-attention, eight for the
+  // A block has products of width x width: four in self-attention, two in cross-attention and eight in the
   // feed-forward.
   const double block = 14.0 * static_cast<double>(config.width());
   const auto ends = static_cast<double>(config.patch_size * config.patch_size * config.in_channels);

@@ -1,4 +1,4 @@
-// The sizes that PixArt's training sorted pictures into, by aspect ratio (height / width).
+// PixArt's training sorts pictures into these sizes by aspect ratio (height / width).
 #include <array>
 #include <cmath>
 
@@ -22,7 +22,7 @@ constexpr std::array<Bin, 33> kBins{{
     {1.67, 1280, 768},  {1.75, 1344, 768},  {2.0, 1408, 704},   {2.09, 1472, 704}, {2.4, 1536, 640},
     {2.5, 1600, 640},   {3.0, 1728, 576},   {4.0, 2048, 512},
 }};
-// What the 2048 model has besides the doubled sizes above.
+// The 2048 model has these sizes besides twice the sizes above.
 constexpr std::array<Bin, 7> kBins2048{{
     {0.26, 512, 1984},  {0.27, 512, 1920},  {2.89, 1664, 576},  {3.11, 1792, 576}, {3.62, 1856, 512},
     {3.75, 1920, 512},  {3.88, 1984, 512},
@@ -39,7 +39,7 @@ std::pair<int64_t, int64_t> pixart_bin_resolution(int64_t height, int64_t width,
   const auto consider = [&](const Bin& bin) {
     const double distance = std::abs(bin.aspect_ratio - wanted),
                  best = std::abs(nearest->aspect_ratio - wanted);
-    // Of two that are equally near, the wider one.
+    // If two are equally near, the wider one is taken.
     if (distance < best || (distance == best && bin.aspect_ratio < nearest->aspect_ratio)) nearest = &bin;
   };
   for (const Bin& bin : kBins) consider(bin);

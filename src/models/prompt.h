@@ -1,4 +1,4 @@
-// What a picture is to show, or to keep away from.
+// A prompt, or a negative prompt, of a picture.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@ namespace tessera::models {
 
 struct Prompt {
   std::string text;                        // UTF-8
-  std::optional<std::string> second = {};  // for a second text encoder; it gets `text` where there is none
-  // A negative prompt that nobody gave: the empty one, or with some models no text at all.
+  std::optional<std::string> second = {};  // for the second text encoder, which otherwise takes `text`
+  // True for a negative prompt that was not given: the empty prompt, or for some models zeros instead of an
+  // encoded text.
   bool is_absent = false;
-  int64_t clip_skip = 0;  // layers at the end of the text encoders that are left out
+  int64_t clip_skip = 0;  // last layers of the text encoders to skip
 
   bool operator==(const Prompt&) const = default;
 };

@@ -1,4 +1,4 @@
-// The one table of model families.
+// This file holds the table of model families.
 #include "core/error.h"
 #include "models/autoencoder_kl.h"
 #include "models/family.h"
@@ -10,7 +10,8 @@
 namespace tessera::models {
 namespace {
 
-// These models were trained on latents that are only scaled, whatever else the VAE's file holds for others.
+// These models were trained on latents that are only scaled, so shift, mean and deviation in the VAE's file
+// are ignored.
 std::unique_ptr<Decoder> load_scaled_decoder(const std::filesystem::path& model, const LoadOptions& options,
                                              LoadStatistics& statistics) {
   auto decoder = load_autoencoder_kl_decoder(model / "vae", options, statistics);
@@ -37,8 +38,7 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
           .load_decoder = load_scaled_decoder};
 }
 
-// Of what a VAE's file may hold, Stable Diffusion's pipeline undoes the scale alone, that of XL also the mean
-// and deviation of the channels.
+// XL's pipeline in diffusers also undoes the mean and deviation of the channels, but no shift.
 std::unique_ptr<Decoder> load_stable_diffusion_xl_decoder(const std::filesystem::path& model,
                                                           const LoadOptions& options,
                                                           LoadStatistics& statistics) {
@@ -51,7 +51,7 @@ std::pair<int64_t, int64_t> no_binning(int64_t height, int64_t width, int64_t /*
   return {height, width};
 }
 
-// As many tokens as CLIP has places.
+// CLIP has 77 positions, which include the begin and end tokens.
 constexpr int64_t kClipTokens = 77;
 
 Family stable_diffusion(std::string class_name, std::string title, double guidance, bool is_xl) {

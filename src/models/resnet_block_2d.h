@@ -1,4 +1,4 @@
-// The residual block of the U-Net and of AutoencoderKL (names as in the checkpoints of diffusers).
+// The U-Net and AutoencoderKL share this residual block (names as in the checkpoints of diffusers).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,18 +11,18 @@
 
 namespace tessera::models {
 
-// Two convolutions, each after GroupNorm and SiLU, beside the input (through a 1x1 convolution where the
+// Adds two convolutions, each after GroupNorm and SiLU, to the input (through a 1x1 convolution where the
 // number of channels changes). In a U-Net the step's embedding is added between the two.
 struct ResnetBlock2D {
   struct Options {
     int64_t norm_groups = 32;
     double eps = 1e-6;
-    int64_t embedding_channels = 0;  // of the step; 0: none
+    int64_t embedding_channels = 0;  // of the step's embedding; 0 without one
   };
   ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t out, const Options& options);
 
-  // x [B, in, h, W] -> [B, out, h, W], channels-last. Takes x over: its memory is written to when nobody else
-  // has it. `embedding` [B, embedding_channels], after its SiLU.
+  // x [B, in, h, W] -> [B, out, h, W], channels-last. Takes x over and writes to its memory if nobody else
+  // refers to it. `embedding` is [B, embedding_channels], after its SiLU.
   at::Tensor operator()(at::Tensor x, const nn::Rows& rows, const at::Tensor& embedding = {}) const;
 
   ops::GroupNorm norm1, norm2;

@@ -19,13 +19,13 @@ CLIPTextEncoder load_clip(const std::filesystem::path& folder, const LoadOptions
   const CLIPTextConfig config(JsonConfig::read(folder / "config.json"));
   PartFiles files(folder, options);
   CLIPTextEncoder encoder(files.scope(), config);
-  // Older files hold the numbers of the places as well.
+  // Older files also store the indices of the positions, which are not needed.
   files.finish(statistics, /*is_all=*/true,
                {"text_model.embeddings.position_ids", "embeddings.position_ids"});
   return encoder;
 }
 
-// A tokenizer and its encoder.
+// Pairs a tokenizer with its encoder.
 class Clip {
  public:
   Clip(const std::filesystem::path& model, const std::string& suffix, const LoadOptions& options,
@@ -33,14 +33,14 @@ class Clip {
       : tokenizer_(model / ("tokenizer" + suffix), "CLIPTokenizer"),
         encoder_(load_clip(model / ("text_encoder" + suffix), options, statistics)),
         length(std::min(tokenizer_.model_max_length(), encoder_.config().max_position_embeddings)) {
-    constexpr int64_t kMarks = 2;  // of begin and end
+    constexpr int64_t kMarks = 2;  // begin and end tokens
     if (length < kMarks) {
       input_error((model / ("tokenizer" + suffix)).string(), "no prompt has room in {} token{}", length,
                   length == 1 ? "" : "s");
     }
   }
 
-  // `at_least`: layers that are left out in any case.
+  // `at_least` layers at the end are always skipped.
   CLIPTextEncoder::Output encode(const std::string& text, int64_t clip_skip, int64_t at_least,
                                  bool normed) const {
     const CLIPTextConfig& config = encoder_.config();
@@ -57,7 +57,7 @@ class Clip {
   CLIPTextEncoder encoder_;
 
  public:
-  const int64_t length;  // of every prompt, in tokens
+  const int64_t length;  // in tokens, the same for every prompt
 };
 
 class StableDiffusionTextEncoder final : public TextEncoder {

@@ -1,5 +1,5 @@
-// Stable Diffusion 1.x, 2.x (arXiv:2112.10752) and XL (arXiv:2307.01952): what their prompts become. The
-// denoiser is models/unet_2d_condition.h.
+// Encodes prompts for Stable Diffusion 1.x, 2.x (arXiv:2112.10752) and XL (arXiv:2307.01952). The denoiser is
+// models/unet_2d_condition.h.
 #pragma once
 
 #include <filesystem>
@@ -9,15 +9,16 @@
 
 namespace tessera::models {
 
-// One CLIP encoder: the states after the layer that clip_skip leaves last, through the final norm. From
-// `model`/tokenizer and `model`/text_encoder.
+// Loads one CLIP encoder from `model`/tokenizer and `model`/text_encoder. It returns the states before the
+// last clip_skip layers, through the final norm.
 std::unique_ptr<TextEncoder> load_stable_diffusion_text_encoder(const std::filesystem::path& model,
                                                                 const LoadOptions& options,
                                                                 LoadStatistics& statistics);
 
-// Two CLIP encoders, each with a prompt of its own: the states before the last layer (and those that
-// clip_skip leaves out) side by side, and the second one's pooled vector. From tokenizer, tokenizer_2,
-// text_encoder and text_encoder_2. An absent negative prompt is zeros where model_index.json says so.
+// Loads two CLIP encoders from tokenizer, tokenizer_2, text_encoder and text_encoder_2; each may have a
+// separate prompt. They return the states before the last layer (and before the clip_skip layers ahead of
+// it), concatenated by channels, and the pooled vector of the second. An absent negative prompt becomes zeros
+// where model_index.json says so.
 std::unique_ptr<TextEncoder> load_stable_diffusion_xl_text_encoder(const std::filesystem::path& model,
                                                                    const LoadOptions& options,
                                                                    LoadStatistics& statistics);

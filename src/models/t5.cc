@@ -11,7 +11,7 @@ namespace {
 
 constexpr ops::LinearOptions kLinear{.bias = false, .packing = ops::Packing::kAsStored};
 
-// Published checkpoints hold the table under one name or the other, or both.
+// Published checkpoints store the embedding table under one name, the other, or both.
 at::Tensor read_embedding(const weights::Scope& scope, const T5Config& config) {
   at::Tensor table;
   for (const weights::Scope& place : {scope / "encoder" / "embed_tokens", scope / "shared"}) {
@@ -29,7 +29,8 @@ at::Tensor t5_relative_position_buckets(int64_t length, int64_t num_buckets, int
   const at::Tensor relative = position.unsqueeze(0) - position.unsqueeze(1);
   const at::Tensor distance = relative.abs();
   const double growth = std::log(static_cast<double>(max_distance) / static_cast<double>(single));
-  // In fp32 and in this order, as transformers has it: the bounds between buckets depend on the rounding.
+  // The computation is in fp32 and in the order of transformers, because the bounds between buckets depend on
+  // the rounding.
   const at::Tensor far =
       (at::log(distance.to(at::kFloat) / single) / growth * (half - single)).to(at::kLong) + single;
   const at::Tensor bucket = at::where(distance < single, distance, far.clamp_max(half - 1));
@@ -49,7 +50,7 @@ at::Tensor T5Attention::operator()(const at::Tensor& x, const at::Tensor& bias) 
   const auto project = [&](const nn::ColumnParallel& layer) {  // [1, H, L, d]
     return layer(x).view({1, x.size(0), -1, depth}).transpose(1, 2);
   };
-  // T5 does not scale the scores: its initialisation did.
+  // T5 does not scale attention scores; its initialisation accounts for that.
   const at::Tensor attended =
       at::scaled_dot_product_attention(project(q), project(k), project(v), bias,
                                        /*dropout_p=*/0, /*is_causal=*/false, /*scale=*/1.0);
@@ -62,7 +63,7 @@ T5FeedForward::T5FeedForward(const weights::Scope& scope, const T5Config& config
   const weights::Scope place = scope.split_at_most(config.num_heads);
   wi = nn::ColumnParallel(place / (config.gated ? "wi_0" : "wi"), config.d_model, inner, kLinear);
   if (config.gated) wi_gate.emplace(place / "wi_1", config.d_model, inner, kLinear);
-  // The products of large checkpoints leave the range of fp16 here.
+  // In large checkpoints these products exceed the range of fp16.
   wo_dtype = scope.dtype() == at::kHalf ? at::kFloat : scope.dtype();
   wo = nn::RowParallel(place.with_dtype(wo_dtype) / "wo", inner, config.d_model, kLinear);
 }
@@ -120,7 +121,7 @@ std::vector<at::Tensor> T5Encoder::operator()(const std::vector<std::vector<int6
                                                             config_.relative_attention_max_distance)
                                    .to(device);
     biases.push_back(relative_bias_.index({buckets}).permute({2, 0, 1}).unsqueeze(0).contiguous());
-    // The sum over the layers is kept in fp32, whatever the layers compute in: fp16 would overflow.
+    // The residual stream stays in fp32 for every dtype of the layers, because fp16 would overflow.
     hidden.push_back(embedding_.index_select(0, at::tensor(prompt, at::kLong)).to(device, at::kFloat));
   }
   const auto run = [&](const T5Block& block) {
@@ -151,7 +152,7 @@ class T5TextEncoder final : public TextEncoder {
       files_.reset();
       return;
     }
-    // What will be read: checked and counted now.
+    // The blocks that will be read later are checked and counted now.
     LoadOptions shapes = options;
     shapes.placement.device = at::kMeta;
     PartFiles files(model / "text_encoder", shapes);
@@ -178,7 +179,7 @@ class T5TextEncoder final : public TextEncoder {
  private:
   text::T5Tokenizer tokenizer_;
   T5Config config_;
-  std::optional<PartFiles> files_;  // while blocks are read at use
+  std::optional<PartFiles> files_;  // set while blocks are read at use
   T5Encoder encoder_;
 };
 

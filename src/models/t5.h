@@ -1,7 +1,8 @@
-// The encoder of T5 (arXiv:1910.10683) and T5 v1.1 (gated feed-forward), as text encoder of diffusion models.
+// The encoder of T5 (arXiv:1910.10683) and T5 v1.1 (gated feed-forward) serves diffusion models as a text
+// encoder.
 //
-// Shapes: L tokens of a prompt, D model width, H heads at hand, d width of a head, F feed-forward width at
-// hand. One prompt is encoded at a time, at its own length: this equals a batch with masked padding.
+// Shapes: L tokens of a prompt, D model width, H local heads, d width of a head, F local feed-forward width.
+// Prompts are encoded one at a time, at their true length, which equals a batch with masked padding.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,23 +21,23 @@
 namespace tessera::models {
 
 struct T5Config {
-  // Reads a text encoder's config.json. Throws Error(kInput) for what T5Encoder cannot run.
+  // Reads a text encoder's config.json. Throws Error(kInput) for options that T5Encoder does not support.
   explicit T5Config(const JsonConfig& json);
 
   int64_t vocab_size, d_model, d_kv, d_ff, num_heads, num_layers;
   int64_t relative_attention_num_buckets, relative_attention_max_distance;
   double layer_norm_epsilon;
-  bool gated;  // two input projections in the feed-forward, of which one goes through the activation
+  bool gated;  // the feed-forward has two input projections, one through the activation
   ops::Activation activation;
 };
 
-// Buckets of the distances between L tokens, int64 [L, L]: entry (i, j) is that of token j seen from token i.
-// Half of the buckets are for each direction; of those, half are for single distances, the others grow with
-// the logarithm of the distance up to `max_distance` (arXiv:1910.10683, section 2.1).
+// Returns the buckets of the distances between L tokens, int64 [L, L]: entry (i, j) is the bucket of token j
+// relative to token i. Each direction has half of the buckets; of those, half are for single distances, and
+// the rest grow with the logarithm of the distance up to `max_distance` (arXiv:1910.10683, section 2.1).
 at::Tensor t5_relative_position_buckets(int64_t length, int64_t num_buckets, int64_t max_distance);
 
-// Weights are used as they lie in the file: an encoder runs once or twice in its life, so bringing them into
-// a faster layout would cost more than it gains, and twice the memory.
+// Weights are used as stored in the file: an encoder runs once or twice while it is loaded, so converting
+// them to a faster layout would cost more time than it saves, and twice the memory.
 struct T5Attention {
   T5Attention(const weights::Scope& scope, const T5Config& config);
 
@@ -62,7 +63,7 @@ struct T5FeedForward {
 struct T5Block {
   T5Block(const weights::Scope& scope, const T5Config& config);
 
-  // Adds both layers to x, fp32 [L, D].
+  // Adds the outputs of both layers to x, fp32 [L, D].
   void operator()(at::Tensor& x, const at::Tensor& bias) const;
 
   nn::RmsNorm attention_norm;
@@ -75,11 +76,11 @@ class T5Encoder {
  public:
   // Throws Error(kInput) for weights that are missing or of another shape.
   T5Encoder(const weights::Scope& scope, const T5Config& config);
-  // The blocks are read when they are used and freed after it; `scope` is asked until then.
+  // Reads blocks when they are used and frees them afterwards; `scope` must stay valid until then.
   static T5Encoder read_at_use(const weights::Scope& scope, const T5Config& config);
 
-  // ids of each prompt (at least one) -> [L, D] each, in the dtype of the scope. Throws Error(kUsage) for an
-  // id outside the vocabulary.
+  // Maps the ids of each prompt (at least one) to [L, D], in the dtype of the scope. Throws Error(kUsage) for
+  // an id outside the vocabulary.
   std::vector<at::Tensor> operator()(const std::vector<std::vector<int64_t>>& ids) const;
   int64_t width() const { return config_.d_model; }
 
@@ -88,13 +89,13 @@ class T5Encoder {
 
   T5Config config_;
   weights::Scope block_scope_;
-  at::Tensor embedding_;         // [vocabulary, D] as it lies in the file: only rows are ever read
+  at::Tensor embedding_;         // [vocabulary, D] as stored in the file; only rows are ever read
   at::Tensor relative_bias_;     // [buckets, H]
-  std::vector<T5Block> blocks_;  // none where they are read at use
+  std::vector<T5Block> blocks_;  // empty where blocks are read at use
   nn::RmsNorm final_norm_;
 };
 
-// From `model`/tokenizer and `model`/text_encoder.
+// Loads `model`/tokenizer and `model`/text_encoder.
 std::unique_ptr<TextEncoder> load_t5_text_encoder(const std::filesystem::path& model,
                                                   const LoadOptions& options, LoadStatistics& statistics);
 

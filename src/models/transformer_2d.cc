@@ -8,7 +8,7 @@ namespace {
 constexpr double kNormEps = 1e-6, kLayerNormEps = 1e-5;
 constexpr ops::LinearOptions kNoBias{.bias = false};
 
-// A 1x1 convolution is a product at each position.
+// A 1x1 convolution is a matrix product at each position.
 ops::Linear read_projection(const weights::Scope& scope, int64_t channels, bool is_linear) {
   if (is_linear) return {scope, channels, channels};
   return {scope.tensor("weight", {channels, channels, 1, 1}).flatten(1), scope.tensor("bias", {channels}),
@@ -49,7 +49,7 @@ Transformer2DModel::Transformer2DModel(const weights::Scope& scope, int64_t chan
 }
 
 at::Tensor Transformer2DModel::operator()(at::Tensor x, const nn::Rows& rows, nn::Context& context) const {
-  // In channels-last a position's channels lie together: [B, C, h, W] is [B, n, C] without a copy.
+  // In channels-last the channels of a position are adjacent, so [B, C, h, W] is [B, n, C] without a copy.
   const auto tokens = [](const at::Tensor& image) { return image.flatten(2).transpose(1, 2); };
   at::Tensor hidden = proj_in(tokens(nn::group_norm(norm, x, rows)));
   for (const BasicTransformerBlock& block : transformer_blocks) block(hidden, rows, context);

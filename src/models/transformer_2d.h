@@ -1,7 +1,7 @@
-// The transformer over the positions of a picture that U-Nets have beside their convolutions (Rombach et al.,
+// U-Nets have this transformer over the positions of a picture beside their convolutions (Rombach et al.,
 // arXiv:2112.10752). Weights and names: diffusers' Transformer2DModel.
 //
-// Shapes: B samples, C channels, h x W of the picture at hand, n = h * W.
+// Shapes: B samples, C channels, h x W local rows and columns, n = h * W.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +15,8 @@
 
 namespace tessera::models {
 
-// Self-attention, attention to the prompt and a gated feed-forward, each after a layer norm and beside its
-// input.
+// Adds self-attention, attention to the prompt and a gated feed-forward to its input, each after a layer
+// norm.
 struct BasicTransformerBlock {
   BasicTransformerBlock(const weights::Scope& scope, int64_t width, int64_t heads, int64_t context_width);
   void operator()(at::Tensor& x, const nn::Rows& rows, nn::Context& context) const;  // x [B, n, C], in place
@@ -34,16 +34,16 @@ struct BasicTransformerBlock {
 struct Transformer2DModel {
   struct Options {
     int64_t layers = 1, heads = 8, context_width = 768, norm_groups = 32;
-    bool use_linear_projection = true;  // else proj_in and proj_out are 1x1 convolutions
+    bool use_linear_projection = true;  // otherwise proj_in and proj_out are 1x1 convolutions
   };
   Transformer2DModel(const weights::Scope& scope, int64_t channels, const Options& options);
 
-  // x [B, C, h, W], channels-last, beside which it works. Takes x over: its memory is written to when nobody
-  // else has it.
+  // Adds its output to x [B, C, h, W], channels-last. Takes x over and writes to its memory if nobody else
+  // refers to it.
   at::Tensor operator()(at::Tensor x, const nn::Rows& rows, nn::Context& context) const;
 
   ops::GroupNorm norm;
-  ops::Linear proj_in, proj_out;  // of each position
+  ops::Linear proj_in, proj_out;  // applied to each position
   std::vector<BasicTransformerBlock> transformer_blocks;
 };
 

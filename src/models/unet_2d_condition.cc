@@ -9,7 +9,7 @@ namespace {
 
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
-// Builds the layers of a block; what they have in common.
+// Builds the layers of a block with the options that they share.
 class LayerReader {
  public:
   explicit LayerReader(const UNet2DConfig& config) : config_(config) {}
@@ -19,7 +19,7 @@ class LayerReader {
                           {config_.norm_groups, config_.norm_eps, config_.embedding_channels()}),
             std::nullopt};
   }
-  // The same with a transformer of so many layers, if any.
+  // Also builds a transformer of that many layers, if any.
   UNetLayer read(const weights::Scope& block, int64_t i, int64_t in, const UNet2DConfig::Level& level,
                  int64_t transformers) const {
     UNetLayer layer = read(block, i, in, level.channels);
@@ -54,7 +54,7 @@ UNet2DConditionModel::UNet2DConditionModel(const weights::Scope& scope, const UN
   }
   const LayerReader reader(config_);
   const std::vector<Level>& levels = config_.levels;
-  std::vector<int64_t> skips = {levels.front().channels};  // channels of what down blocks leave for up blocks
+  std::vector<int64_t> skips = {levels.front().channels};  // channels that down blocks keep for up blocks
   for (size_t i = 0; i < levels.size(); ++i) {
     const Level& level = levels[i];
     const weights::Scope block = scope / "down_blocks" / static_cast<int64_t>(i);
@@ -106,7 +106,8 @@ class UNetForward final : public Forward {
     embedding_ = at::silu(time).expand({samples_, -1}).to(model_.dtype_);
   }
 
-  // The state is what flows on, and behind it what up blocks will take from the end.
+  // hidden[0] is the current state; the tensors behind it are skip connections, which up blocks take from the
+  // end.
   Hidden embed(const at::Tensor& latents) override {
     const at::Tensor x = latents.to(model_.dtype_).contiguous(kChannelsLast);
     const at::Tensor wide = model_.conv_in_(x, levels_.front(), /*always_fresh=*/true);
@@ -137,7 +138,7 @@ class UNetForward final : public Forward {
     return prompts;
   }
 
-  // Pooled text, and the embeddings of the six numbers of the sizes: [B, addition_inputs].
+  // Concatenates the pooled text and the embeddings of the six size numbers: [B, addition_inputs].
   at::Tensor conditions(const ForwardInputs& inputs) const {
     const at::Tensor pooled = inputs.of_samples(kPooled).to(at::kFloat);
     const std::vector<double> sizes = inputs.latent_shape.sizes.values();
@@ -178,7 +179,7 @@ class UNetForward final : public Forward {
   int64_t samples_;
   std::vector<nn::Rows> levels_;  // the finest first
   at::Tensor added_;              // [B, embedding channels] fp32, or undefined
-  at::Tensor embedding_;          // of the step, after SiLU: [B, embedding channels]
+  at::Tensor embedding_;          // the step's, after SiLU: [B, embedding channels]
 };
 
 std::unique_ptr<Forward> UNet2DConditionModel::start(const ForwardInputs& inputs) const {

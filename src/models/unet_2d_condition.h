@@ -1,7 +1,7 @@
-// The U-Net of Stable Diffusion 1.x, 2.x (arXiv:2112.10752) and XL (arXiv:2307.01952). Weights and names:
-// diffusers' UNet2DConditionModel.
+// This is the U-Net of Stable Diffusion 1.x, 2.x (arXiv:2112.10752) and XL (arXiv:2307.01952). Weights and
+// names: diffusers' UNet2DConditionModel.
 //
-// Shapes: B samples, C channels, h x W of the picture at hand at a level, L tokens of a prompt, D its width.
+// Shapes: B samples, C channels, h x W local rows and columns at a level, L tokens of a prompt, D its width.
 #pragma once
 
 #include <filesystem>
@@ -17,19 +17,21 @@
 namespace tessera::models {
 
 struct UNet2DConfig {
-  explicit UNet2DConfig(const JsonConfig& json);  // unet/config.json; Error(kInput) names what cannot run
+  explicit UNet2DConfig(
+      const JsonConfig& json);  // reads unet/config.json; Error(kInput) names an unsupported option
 
-  // What differs between levels, the finest first.
+  // Holds what differs between levels; the finest level comes first.
   struct Level {
     int64_t channels = 320, layers = 2, heads = 8, context_width = 768;
-    int64_t down_transformers = 0, up_transformers = 0;  // layers of each; 0: no attention at this level
+    int64_t down_transformers = 0, up_transformers = 0;  // layers of each transformer; 0 means no attention
   };
   std::vector<Level> levels;
   int64_t mid_transformers, mid_heads;
   int64_t in_channels, out_channels, sample_size, norm_groups;
   double norm_eps;
   bool use_linear_projection;
-  // Sizes and pooled text as conditions (SDXL): the width of an embedding of one of its six numbers; 0: none.
+  // SDXL is conditioned on sizes and pooled text. This is the width of the embedding of each of its six
+  // numbers; 0 for models without.
   int64_t addition_time_embed_dim, addition_inputs;
 
   int64_t embedding_channels() const { return 4 * levels.front().channels; }
@@ -37,7 +39,7 @@ struct UNet2DConfig {
   int64_t pooled_width() const { return addition_inputs - 6 * addition_time_embed_dim; }
 };
 
-// A resnet, with a transformer behind it where the level has attention.
+// A resnet, followed by a transformer where the level has attention.
 struct UNetLayer {
   ResnetBlock2D resnet;
   std::optional<Transformer2DModel> attention;
@@ -77,11 +79,11 @@ class UNet2DConditionModel final : public Denoiser {
 };
 
 DenoiserShape unet_shape(const UNet2DConfig& config);
-// Reads unet/ of a diffusers folder.
+// Loads unet/ of a diffusers folder.
 DenoiserShape read_unet_shape(const std::filesystem::path& model);
 std::unique_ptr<Denoiser> load_unet(const std::filesystem::path& model, const LoadOptions& options,
                                     LoadStatistics& statistics);
-// The same of unet/ itself.
+// Loads from the folder unet/ itself.
 std::unique_ptr<Denoiser> load_unet_folder(const std::filesystem::path& folder, const LoadOptions& options,
                                            LoadStatistics& statistics);
 

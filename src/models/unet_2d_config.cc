@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kMaxSize = 65536, kMaxLevels = 16, kMaxLayers = 256;
 
-// One number for each level; a single one counts for all.
+// Reads one number per level; a single number applies to all.
 std::vector<int64_t> per_level(const JsonConfig& json, const std::string& key, size_t levels, int64_t most,
                                std::vector<int64_t> fallback) {
   std::vector<int64_t> values = json.has(key) ? json.integers(key) : std::move(fallback);
@@ -20,7 +20,7 @@ std::vector<int64_t> per_level(const JsonConfig& json, const std::string& key, s
   return values;
 }
 
-// Whether each block has attention: `plain` or `attending` of each.
+// Reads whether each block has attention: its type is `plain` or `attending`.
 std::vector<bool> attending(const JsonConfig& json, const std::string& key, const std::string& plain,
                             const std::string& with_attention, size_t levels,
                             std::vector<std::string> types) {
@@ -35,7 +35,7 @@ std::vector<bool> attending(const JsonConfig& json, const std::string& key, cons
   return result;
 }
 
-// What would make another network of it.
+// These options would change the network and are refused.
 void require_usual(const JsonConfig& json) {
   const auto text = [&](const char* key, const char* value) {
     if (json.string(key, value) != value) json.fail(key, fmt::format("\"{}\"", value));
@@ -108,7 +108,7 @@ UNet2DConfig::UNet2DConfig(const JsonConfig& json)
   for (const int64_t width : contexts) {
     if (width != contexts.front()) json.fail("cross_attention_dim", "the same at all levels");
   }
-  // In diffusers the option that is called attention_head_dim holds the number of heads.
+  // diffusers stores the number of heads in the option named attention_head_dim.
   const std::string heads_key =
       json.has("num_attention_heads") ? "num_attention_heads" : "attention_head_dim";
   const auto heads = per_level(json, heads_key, count, kMaxSize, {8});

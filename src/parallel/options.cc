@@ -9,47 +9,52 @@ constexpr double kLargestDegree = 4096;  // the product of all degrees does not 
 
 Fields<ParallelOptions> make_fields() {
   using O = ParallelOptions;
-  Fields<O> fields = {
-      plain_field(&O::use_cfg_parallel,
-                  {"use_cfg_parallel",
-                   "Run the positive and the negative branch of guidance on separate ranks", kDegreeGroup})};
+  Fields<O> fields = {plain_field(
+      &O::use_cfg_parallel,
+      {"use_cfg_parallel", "Compute the positive and the negative branch of guidance on separate ranks",
+       FieldGroup::kDegrees})};
   for (const auto& [name, value, help] : kDegrees)
-    fields.push_back(plain_field(value, {name, help, kDegreeGroup, "N", 1, kLargestDegree}));
-  fields.push_back(plain_field(
-      &O::attn_layer_num_for_pp,
-      {"attn_layer_num_for_pp", "PipeFusion: blocks of each stage [balanced]", kDegreeGroup, "N ..."}));
+    fields.push_back(plain_field(value, {name, help, FieldGroup::kDegrees, "N", 1, kLargestDegree}));
+  fields.push_back(
+      plain_field(&O::attn_layer_num_for_pp,
+                  {"attn_layer_num_for_pp", "PipeFusion: number of blocks in each stage [balanced]",
+                   FieldGroup::kDegrees, "N ..."}));
   fields.push_back(choice_field<O, std::optional<SplitScheme>, SplitScheme>(
       &O::split_scheme,
-      {"split_scheme", "Split weights by their outputs (1d [default]) or also by their inputs (2d)",
-       kDegreeGroup, "SCHEME"},
+      {"split_scheme", "Tensor parallelism: split weights by outputs, or by inputs as well [1d]",
+       FieldGroup::kDegrees, "SCHEME"},
       {{"1d", SplitScheme::k1d}, {"2d", SplitScheme::k2d}}));
   fields.push_back(plain_field(
-      &O::nproc, {"nproc", "Ranks to start on this host [the product of the degrees]", kRunGroup, "N", 1}));
+      &O::nproc,
+      {"nproc", "Ranks to start on this host [the product of the degrees]", FieldGroup::kLaunch, "N", 1}));
   fields.push_back(plain_field(
-      &O::num_pipeline_patch, {"num_pipeline_patch", "PipeFusion: patches [one per stage]", kRunGroup, "N"}));
+      &O::num_pipeline_patch,
+      {"num_pipeline_patch", "PipeFusion: number of patches [one per stage]", FieldGroup::kParallel, "N"}));
   fields.push_back(choice_field<O, std::optional<DisplacedMode>, DisplacedMode>(
       &O::displaced_mode,
       {"displaced_mode",
-       "Displaced patches: what is stale [corrected_async_gn; sync_gn where few rows make that fail]",
-       kRunGroup, "MODE"},
+       "DistriFusion: which exchanged data may be one step stale [corrected_async_gn; sync_gn where few rows "
+       "make that fail]",
+       FieldGroup::kParallel, "MODE"},
       displaced_modes()));
   fields.push_back(plain_field(&O::warmup_steps, {"warmup_steps",
-                                                  "First steps without stale data: on whole images "
-                                                  "(PipeFusion [1]), synchronous (displaced patches [4])",
-                                                  kRunGroup, "N", 0}));
-  fields.push_back(plain_field(
-      &O::text_encoder_parallel,
-      {"text_encoder_parallel", "Split the text encoder over the ranks of an image [default]", kRunGroup},
-      "Each rank has the whole text encoder"));
+                                                  "First steps without stale data [1 for PipeFusion, which "
+                                                  "runs them on whole images; 4 for DistriFusion]",
+                                                  FieldGroup::kParallel, "N", 0}));
+  fields.push_back(
+      plain_field(&O::text_encoder_parallel,
+                  {"text_encoder_parallel", "Split the text encoder over the ranks of a replica [default]",
+                   FieldGroup::kParallel},
+                  "Load the whole text encoder on each rank"));
   fields.push_back(plain_field(
       &O::vae_parallel,
-      {"vae_parallel", "Let all ranks of an image decode it, each some of its rows [default]", kRunGroup},
-      "One rank decodes the whole image"));
-  fields.push_back(plain_field(
-      &O::simulate_ranks,
-      {"simulate_ranks",
-       "Compute on one rank what the ranks of these degrees would, PipeFusion's stale keys included",
-       kRunGroup}));
+      {"vae_parallel", "Divide the rows of each image among the ranks of a replica for decoding [default]",
+       FieldGroup::kParallel},
+      "Decode whole images on one rank"));
+  fields.push_back(plain_field(&O::simulate_ranks, {"simulate_ranks",
+                                                    "Compute on one rank what the ranks of these degrees "
+                                                    "would, including PipeFusion's stale keys and values",
+                                                    FieldGroup::kParallel}));
   return fields;
 }
 

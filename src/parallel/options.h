@@ -35,10 +35,6 @@ struct ParallelOptions {
   int64_t degrees() const;  // the product
 };
 
-// The help's group of the fields that shape a mesh, and that of the fields that say how a run on it works.
-inline constexpr const char* kDegreeGroup = "Parallel";
-inline constexpr const char* kRunGroup = "Parallel runs";
-
 const Fields<ParallelOptions>& parallel_fields();
 
 // The degrees that may be any number of ranks. Guidance has at most two: `use_cfg_parallel`.
@@ -48,15 +44,17 @@ struct Degree {
   const char* help;
 };
 inline constexpr Degree kDegrees[] = {
-    {"data_parallel_degree", &ParallelOptions::data_parallel_degree, "Replicas that share the images [1]"},
+    {"data_parallel_degree", &ParallelOptions::data_parallel_degree,
+     "Data parallelism: replicas that divide the images [1]"},
     {"pipefusion_parallel_degree", &ParallelOptions::pipefusion_parallel_degree,
-     "PipeFusion: stages of the blocks [1]"},
-    {"ring_degree", &ParallelOptions::ring_degree, "Ring Attention: ranks that share rows [1]"},
-    {"ulysses_degree", &ParallelOptions::ulysses_degree, "Ulysses: ranks that share rows, then heads [1]"},
+     "PipeFusion: stages that divide the blocks [1]"},
+    {"ring_degree", &ParallelOptions::ring_degree, "Ring Attention: ranks that divide the rows [1]"},
+    {"ulysses_degree", &ParallelOptions::ulysses_degree,
+     "Ulysses: ranks that divide the rows, and in attention the heads [1]"},
     {"displaced_patch_degree", &ParallelOptions::displaced_patch_degree,
-     "DistriFusion: ranks that share rows and see the others' as of the step before [1]"},
+     "DistriFusion: ranks that divide the rows and see the others' from the step before [1]"},
     {"tensor_parallel_degree", &ParallelOptions::tensor_parallel_degree,
-     "Ranks that share the weights of a layer [1]"}};
+     "Tensor parallelism: ranks that divide the weights of each layer [1]"}};
 
 // The fields that give these degrees, for messages; degrees of 1 are left out: "ulysses_degree 2
 // use_cfg_parallel".

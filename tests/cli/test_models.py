@@ -67,5 +67,14 @@ def help_and_version(box):
     assert "Examples:" in text
     flags = re.findall(r"^ +--no-(\S+)\s+(\S.*)$", text, re.M)
     assert len(flags) == 4 and all(re.match(r"[A-Z][a-z]+ [a-z]", said) for _, said in flags), flags
+    titles = re.findall(r"^(\S.*):$", text, re.M)
+    assert titles[titles.index("Prompt"):titles.index("Examples")] == [
+        "Prompt", "Image", "Sampling", "Model", "Output", "Memory", "Machine", "Parallel degrees", "Parallel methods",
+        "Launch and messages"], titles
+    for said in (r"--height PIXELS +Image height \[the model's\]; from 1 to 16384 pixels$",
+                 r"--split-scheme SCHEME .*\s.*1d or 2d$", r"--num-inference-steps N .*\s.*1 or more$"):
+        assert re.search(said, text, re.M), said
+    for words in (["--help"], ["generate", "--help"], ["models", "--help"], ["mesh", "--help"]):
+        assert max(map(len, box.run(*words).out.splitlines())) <= 128, words
     outcome = box.run("--version")
     assert outcome.code == 0 and outcome.out.startswith("tessera "), outcome

@@ -28,18 +28,18 @@ struct Wish {
 const Fields<Wish>& wish_fields() {
   using W = Wish;
   static const Fields<W> fields = {
-      plain_field(&W::flag, {"flag", "", ""}),
-      plain_field(&W::on, {"use_on", "", ""}),
-      plain_field(&W::count, {"count", "", "", "N", 1, 5}),
-      plain_field(&W::small, {"small", "", ""}),
-      plain_field(&W::height, {"height", "", "", "PIXELS", 1, 64}),
-      plain_field(&W::seed, {"seed", "", ""}),
-      plain_field(&W::scale, {"scale", "", "", "SECONDS", 0.5}),
-      plain_field(&W::text, {"text", "", ""}),
-      plain_field(&W::texts, {"texts", "", ""}),
-      plain_field(&W::numbers, {"numbers", "", "", "N", 1, 9}),
-      plain_field(&W::maybe, {"maybe", "", ""}),
-      choice_field<W, Color, Color>(&W::color, {"color", "", ""},
+      plain_field(&W::flag, {"flag", "", {}}),
+      plain_field(&W::on, {"use_on", "", {}}),
+      plain_field(&W::count, {"count", "", {}, "N", 1, 5}),
+      plain_field(&W::small, {"small", "", {}}),
+      plain_field(&W::height, {"height", "", {}, "PIXELS", 1, 64}),
+      plain_field(&W::seed, {"seed", "", {}}),
+      plain_field(&W::scale, {"scale", "", {}, "SECONDS", 0.5}),
+      plain_field(&W::text, {"text", "", {}}),
+      plain_field(&W::texts, {"texts", "", {}}),
+      plain_field(&W::numbers, {"numbers", "", {}, "N", 1, 9}),
+      plain_field(&W::maybe, {"maybe", "", {}}),
+      choice_field<W, Color, Color>(&W::color, {"color", "", {}},
                                     {{"red", Color::kRed}, {"green", Color::kGreen}})};
   return fields;
 }
@@ -68,6 +68,24 @@ TEST(Fields, AreWrittenAndReadBack) {
       true,     false,        5,      3,     64,           std::numeric_limits<uint64_t>::max(), 0.1 + 0.6,
       "\u00e9", {"a", "[b]"}, {1, 9}, false, Color::kGreen};
   EXPECT_EQ(read(write_fields(wish_fields(), wish).dump()), wish);
+}
+
+TEST(Fields, StateTheValuesThatTheyAllow) {
+  std::vector<std::string> allowed;
+  for (const FieldInfo& info : wish_fields()) allowed.push_back(allowed_values(info));
+  const std::vector<std::string> expected = {"",
+                                             "",
+                                             "from 1 to 5",
+                                             "",
+                                             "from 1 to 64 pixels",
+                                             "from 0 to 18446744073709551615",
+                                             "0.5 seconds or more",
+                                             "",
+                                             "",
+                                             "from 1 to 9",
+                                             "",
+                                             "red or green"};
+  EXPECT_EQ(allowed, expected);
 }
 
 TEST(Fields, TakeTheOnlyElementOfAListAndNullForWhatIsLeftOut) {
