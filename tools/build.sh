@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# build.sh PRESET TARGET...: builds with the preset of CMakePresets.json; configures before, the first time and when
-# libtorch (TORCH_DIR, else the one in .venv) is another than the last time.
+# build.sh PRESET TARGET...: builds the targets with a preset of CMakePresets.json. It configures first if no build exists
+# or if libtorch (TORCH_DIR, else the one in .venv) has changed since the last configuration.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=$1

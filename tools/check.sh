@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# check.sh [--short]: the checks of the project, every one, also after one that failed; ends with 1 when one did.
+# check.sh [--short]: runs all checks of the project, even after one has failed, and exits with 1 if any failed.
 #
-# Without `--short` each runs at full length. `--short` is what every change goes through (.ci/run): short lists of parity,
-# score and soak, lint of what changed, and of the four longest checks one by turns. The number of commits says which, so
-# that a few pushes bring all of them.
+# Without `--short` every check runs at full length. `--short` is for every change (.ci/run): it runs parity, score and soak
+# on short lists, lints only the changed files, and takes turns among the four longest checks. The number of commits selects
+# the one that runs, so that a few pushes cover all four.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ stage() {
 }
 
 lint_changed() {
-  # What a push brings, where its maker says which commit was there before it; else its last commit.
+  # LINT_SINCE names the commit before the push. Without it, only the last commit is linted.
   local before=${LINT_SINCE:-HEAD~1}
   if git rev-parse --quiet --verify "$before^{commit}" >/dev/null; then
     stage make lint CHANGED="$before"

@@ -1,8 +1,8 @@
 """Checks pictures against the demo model's captions, from pixels alone.
 
-It knows colours, shapes and positions and nothing of any model: each pixel takes the nearest
-palette colour, specks and edges are opened away, the colour at the border is the background, and
-the shape of each remaining patch is the template of equal area and centre that covers it best.
+It uses colours, shapes and positions and needs no model: each pixel takes the nearest palette
+colour, morphological opening removes specks and edges, the colour at the border is the background,
+and the shape of each remaining patch is the template of equal area and centre that covers it best.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from scipy import ndimage
 
 import demo_scenes as scenes
 
-# Patches below this many pixels (of 128 x 128) are not objects; the smallest true one has 580.
+# Patches of fewer pixels (of 128 x 128) are not objects; the smallest real object has 580.
 LEAST_AREA = 250
-# Template overlap (intersection over union) below which a patch is no shape at all.
+# A patch whose best template overlaps by less (intersection over union) has no known shape.
 LEAST_OVERLAP = 0.75
-# A relation needs this much distance, in pixels, along its own axis.
+# A relation holds only at this distance or more, in pixels, along its axis.
 LEAST_DISTANCE = 16
 BORDER = 3
 
@@ -31,7 +31,7 @@ _PALETTE = np.array([scenes.PALETTE[c] for c in scenes.COLOURS], np.float32)
 
 
 def _unit_forms():
-    """Per shape: area and centroid at radius 1, measured on a large drawing."""
+    """Returns each shape's area and centroid at radius 1, measured on a large drawing."""
     forms = {}
     for shape in scenes.SHAPES:
         y0, x0, cover = scenes.shape_mask(shape, 100, 100, 50, 200)
@@ -77,7 +77,7 @@ def colour_map(picture: np.ndarray) -> np.ndarray:
 
 
 def best_shape(mask: np.ndarray) -> tuple[str | None, float, float, float]:
-    """(shape or None, overlap, centre x, centre y) of one patch."""
+    """Returns (shape or None, overlap, centre x, centre y) of one patch."""
     area = int(mask.sum())
     ys, xs = np.nonzero(mask)
     my, mx = ys.mean() + 0.5, xs.mean() + 0.5
@@ -95,7 +95,7 @@ def best_shape(mask: np.ndarray) -> tuple[str | None, float, float, float]:
 
 
 def read_picture(picture: np.ndarray) -> tuple[str, list[Patch]]:
-    """The background's colour and the objects, largest first."""
+    """Returns the background's colour and the objects, largest first."""
     index = colour_map(picture)
     edge = np.ones(index.shape, bool)
     edge[BORDER:-BORDER, BORDER:-BORDER] = False
@@ -104,7 +104,7 @@ def read_picture(picture: np.ndarray) -> tuple[str, list[Patch]]:
     for number, colour in enumerate(scenes.COLOURS):
         if number == ground or (index == number).sum() < LEAST_AREA:
             continue
-        # Opening removes the thin rims where two colours mix into a third.
+        # Opening removes thin rims, where two colours mix into a third.
         mask = ndimage.binary_opening(index == number)
         labels, count = ndimage.label(mask)
         for label in range(1, count + 1):
@@ -129,7 +129,7 @@ def check(picture: np.ndarray, text: str) -> Verdict:
                     for p in patches] + [f"{background} background"]
     verdict.background = background == scene.background
     by_colour = {p.colour: p for p in patches}
-    # Anything besides the named objects makes the picture wrong.
+    # Any object that the caption does not name makes the picture wrong.
     verdict.colours = (len(patches) == len(wanted)
                        and all(item.colour in by_colour for item in wanted))
     if not verdict.colours:
@@ -167,7 +167,7 @@ def print_summary(table: dict) -> None:
 
 
 def held_out_captions(seed: int, each: int) -> list[str]:
-    """Captions that training never saw: first those of one object, then those of two."""
+    """Returns captions that training never saw: first those of one object, then those of two."""
     rng = np.random.default_rng(seed)
     return [scenes.caption(scenes.sample_scene(rng, True, objects), rng)
             for objects in (1, 2) for _ in range(each)]
@@ -176,18 +176,18 @@ def held_out_captions(seed: int, each: int) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(
         description="Scores pictures against captions, or writes a list of held-out captions.")
-    parser.add_argument("--pictures", help="folder of pictures: p-0.png of the first line, p-1.png, ...")
+    parser.add_argument("--pictures", help="folder of pictures: p-0.png for the first caption, p-1.png, ...")
     parser.add_argument("--captions", help="text file, one caption per line")
     parser.add_argument("--write-captions", metavar="FILE", help="write held-out captions and stop")
     parser.add_argument("--each", type=int, default=200,
-                        help="captions of each kind to write (default 200)")
+                        help="number of captions to write of each kind (default 200)")
     parser.add_argument("--seed", type=int, default=1000, help="seed of --write-captions")
     parser.add_argument("--json", metavar="FILE", help="also write the counts as JSON")
-    parser.add_argument("--verbose", action="store_true", help="say what is wrong with which")
+    parser.add_argument("--verbose", action="store_true", help="print what is wrong with each wrong picture")
     parser.add_argument("--need-single", type=float, default=0, metavar="PERCENT",
-                        help="exit 1 below this share of right single-object pictures")
+                        help="exit with 1 if less than PERCENT of the single-object pictures are right")
     parser.add_argument("--need-two", type=float, default=0, metavar="PERCENT",
-                        help="exit 1 below this share of right two-object pictures")
+                        help="exit with 1 if less than PERCENT of the two-object pictures are right")
     args = parser.parse_args()
     if args.write_captions:
         with open(args.write_captions, "w", encoding="utf-8") as out:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check_nccl.sh: whether what is built only with a libtorch for CUDA (comm/nccl.cc) compiles, on a machine without CUDA. The
-# headers come from NVIDIA's packages on PyPI (1.6 GB, most of it libraries that are deleted at once) and stay in build/.
+# check_nccl.sh: checks on a machine without CUDA that comm/nccl.cc compiles, which only builds with libtorch for CUDA contain.
+# The headers come from NVIDIA's packages on PyPI (1.6 GB, mostly libraries, which are deleted at once) and stay in build/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 headers=build/nccl-headers
@@ -21,7 +21,7 @@ for wheel in wheels.glob("*.whl"):
                 path = headers / name.split("/include/", 1)[1]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(archive.read(name))
-# libtorch's build for CUDA makes this one; it holds macros alone, which nothing here asks for.
+# libtorch's CUDA build generates this header. It only defines macros, none of which is used here.
 macros = headers / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
 macros.parent.mkdir(parents=True)
 macros.write_text("#pragma once\n")

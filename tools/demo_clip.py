@@ -1,9 +1,9 @@
 """The text side of the demo model in SDXL's form: a byte-level BPE vocabulary and two CLIP encoders.
 
-Like the T5 encoder of the other form they are trained alone to tell the caption's attributes, and
-then frozen.  What the denoiser will see is trained: the states before the last layer, from the end
-mark on (attention is causal, so earlier tokens do not know the whole caption), and the second
-encoder's pooled vector.
+Like the T5 encoder of the other form they are trained alone to predict the caption's attributes,
+and then frozen.  Training uses exactly what the denoiser will read: the states before the last
+layer, from the end mark on (attention is causal, so earlier tokens do not know the whole caption),
+and the second encoder's pooled vector.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PADS = {"tokenizer": "<|endoftext|>", "tokenizer_2": "!"}  # as SDXL's
 
 
 def train_vocabulary(seed: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """Tokens in order and merges, so that each word of the captions is one token."""
+    """Returns the tokens in order and the merges; each word of the captions is one token."""
     words = demo_text.vocabulary_words()
     endings = [c + "</w>" for c in alphabet()]
     tokenizer = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
@@ -47,7 +47,7 @@ def train_vocabulary(seed: int) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def save_tokenizers(folder: str) -> None:
-    """tokenizer/ and tokenizer_2/, which differ in what they pad with."""
+    """Writes tokenizer/ and tokenizer_2/, which differ in the padding token."""
     tokens, pairs = train_vocabulary(1)
     for name, pad in PADS.items():
         save_clip(pathlib.Path(folder) / name, tokens, pairs, pad=pad)
@@ -69,7 +69,7 @@ def build_encoders(vocabulary: int) -> torch.nn.ModuleList:
 
 
 class CaptionCoder:
-    """Token numbers of captions for both encoders, [count, 77] each, and where the end mark is."""
+    """Returns the token ids of captions for both encoders, [count, 77] each, and the end mark's position."""
 
     def __init__(self, folder: str):
         self.tokenizers = load_tokenizers(folder)
@@ -81,13 +81,13 @@ class CaptionCoder:
 
 
 def encode(encoders, ids) -> tuple[torch.Tensor, torch.Tensor]:
-    """What SDXL takes: states before the last layers side by side, and the pooled vector."""
+    """Returns SDXL's conditions: the joined states before the last layers, and the pooled vector."""
     one, two = (encoder(i, output_hidden_states=True) for encoder, i in zip(encoders, ids))
     return torch.cat([one.hidden_states[-2], two.hidden_states[-2]], -1), two.text_embeds
 
 
 def train_text(work: str, seed: int, steps: int = 1000, batch: int = 32, lr: float = 1e-3) -> None:
-    """Leaves the tokenizers' folders and clip.pt in the work folder."""
+    """Trains both encoders; writes the tokenizers' folders and clip.pt into the work folder."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     save_tokenizers(work)
@@ -102,12 +102,12 @@ def train_text(work: str, seed: int, steps: int = 1000, batch: int = 32, lr: flo
     def score(captions, targets):
         ids, end = coder(captions)
         hidden, pooled = encode(encoders, ids)
-        # The end mark, the pads after it: one state of them at random in each caption.
+        # One state is drawn per caption, from those of the end mark and of the pads after it.
         spread = (torch.rand(len(end)) ** 2 * (LENGTH - end)).long()
         chosen = hidden[torch.arange(len(end)), end + spread]
         loss, right = 0.0, torch.ones(len(end), dtype=torch.bool)
-        for part, own in zip((*chosen.split(widths[:2], -1), pooled), heads):
-            for k, head in enumerate(own):
+        for part, heads_of_part in zip((*chosen.split(widths[:2], -1), pooled), heads):
+            for k, head in enumerate(heads_of_part):
                 loss = loss + F.cross_entropy(head(part), targets[:, k])
                 right &= head(part).argmax(-1) == targets[:, k]
         return loss, right.float().mean().item()

@@ -1,5 +1,5 @@
-"""The demo models' denoisers: training on cached latents, and sampling.  What a denoiser is made of and is
-told is its form's: demo_pixart, demo_unet."""
+"""The demo models' denoisers: training on cached latents, and sampling.  The denoiser's network and its
+conditions come from its form: demo_pixart or demo_unet."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import demo_text
 from demo_optim import Ema, Muon, trapezoid
 
 CAPTION_DROPOUT = 0.1
-# Single objects vary more in size, so their shapes settle later: the last sixth of the training
-# draws them more often than the scenes' own share.
+# Single objects vary more in size, so their shapes converge later: the last sixth of the training
+# draws them more often than the scenes do by themselves.
 LATE_SINGLE_SHARE = 0.6
 LATE = 5 / 6
 
@@ -49,7 +49,7 @@ class LatentCache:
 
 
 def write_latents(work: str, vae: AutoencoderKL, seed: int, shards: int, each: int = 2048) -> None:
-    """Adds shards up to the given number; each is seeded by its own index."""
+    """Adds shards up to the given number; each is seeded by its index."""
     vae = vae.eval().to(memory_format=torch.channels_last)
     for index in range(shards):
         path = os.path.join(work, f"latents-{index:04d}.npz")
@@ -75,21 +75,22 @@ def write_latents(work: str, vae: AutoencoderKL, seed: int, shards: int, each: i
 @torch.no_grad()
 def generate(form, denoiser, vae, text, captions, seed: int, guidance: float | None = None,
              batch: int = 32) -> np.ndarray:
-    """Pictures, uint8 [count, size, size, 3], by the same arithmetic as diffusers' pipeline."""
+    """Returns pictures, uint8 [count, size, size, 3], with the same arithmetic as diffusers' pipeline."""
     guidance = form.GUIDANCE if guidance is None else guidance
     generator = torch.Generator().manual_seed(seed)
     pictures = []
     for start in range(0, len(captions), batch):
         part = captions[start : start + batch]
         count = len(part)
-        told = form.conditions(text, [None] * count + part)
+        conditions = form.conditions(text, [None] * count + part)
         scheduler = form.build_scheduler()
         scheduler.set_timesteps(form.SAMPLER_STEPS)
         latents = torch.randn(count, 4, 16, 16, generator=generator) * scheduler.init_noise_sigma
         for t in scheduler.timesteps:
             both = scheduler.scale_model_input(torch.cat([latents, latents]), t)
-            free, led = form.predict(denoiser, both, t.expand(2 * count), *told).chunk(2)
-            latents = scheduler.step(free + guidance * (led - free), t, latents).prev_sample
+            unconditional, conditional = form.predict(denoiser, both, t.expand(2 * count), *conditions).chunk(2)
+            guided = unconditional + guidance * (conditional - unconditional)
+            latents = scheduler.step(guided, t, latents).prev_sample
         images = vae.decode(latents / vae.config.scaling_factor).sample
         images = (images.clamp(-1, 1) + 1) * 127.5
         pictures.append(images.permute(0, 2, 3, 1).round().byte().numpy())
@@ -97,7 +98,7 @@ def generate(form, denoiser, vae, text, captions, seed: int, guidance: float | N
 
 
 def score(form, denoiser, vae, text, seed: int, each: int, guidance: float | None = None):
-    """(captions, pictures, counts) for held-out captions."""
+    """Returns (captions, pictures, counts) for held-out captions."""
     captions = check_demo.held_out_captions(1000, each)
     pictures = generate(form, denoiser, vae, text, captions, seed, guidance)
     verdicts = [check_demo.check(p, c) for p, c in zip(pictures, captions)]
@@ -105,7 +106,7 @@ def score(form, denoiser, vae, text, seed: int, each: int, guidance: float | Non
 
 
 class TrainStep(torch.nn.Module):
-    """Error of the predicted v; a module of its own so that it compiles as a whole."""
+    """Computes the error of the predicted v. It is one module so that it compiles as a whole."""
 
     def __init__(self, form, denoiser):
         super().__init__()
@@ -115,15 +116,15 @@ class TrainStep(torch.nn.Module):
         self.register_buffer("signal", alphas.sqrt().float())
         self.register_buffer("noise", (1 - alphas).sqrt().float())
 
-    def forward(self, latents, noise, t, *told):
+    def forward(self, latents, noise, t, *conditions):
         a, s = self.signal[t].view(-1, 1, 1, 1), self.noise[t].view(-1, 1, 1, 1)
         with torch.autocast("cpu", torch.bfloat16):
-            v = self.form.predict(self.denoiser, a * latents + s * noise, t, *told)
+            v = self.form.predict(self.denoiser, a * latents + s * noise, t, *conditions)
         return F.mse_loss(v.float(), a * noise - s * latents, reduction="none").mean((1, 2, 3))
 
 
 def optimisers_of(form, denoiser, muon_lr: float, adam_lr: float):
-    """Muon for the blocks' matrices, AdamW for everything else."""
+    """Returns Muon for the blocks' matrices and AdamW for everything else."""
     matrices = [p for n, p in denoiser.named_parameters() if form.is_matrix(n, p)]
     chosen = {id(p) for p in matrices}
     rest = [p for p in denoiser.parameters() if id(p) not in chosen]
@@ -134,7 +135,7 @@ def optimisers_of(form, denoiser, muon_lr: float, adam_lr: float):
 def train_denoiser(form, work: str, vae, seed: int, minutes: float, batch: int = 64,
                    muon_lr: float | None = None, single_share: float = scenes.SINGLE_SHARE,
                    score_minutes: float = 10, compiled: bool = True) -> None:
-    """Trains for a budget of processor time; a stopped run goes on from its last checkpoint."""
+    """Trains for a budget of processor time; a stopped run continues from its last checkpoint."""
     muon_lr = form.MUON_LR if muon_lr is None else muon_lr
     path = os.path.join(work, "denoiser.pt")
     torch.manual_seed(seed)
@@ -171,11 +172,11 @@ def train_denoiser(form, work: str, vae, seed: int, minutes: float, batch: int =
                                          rng.choice(cache.double, batch)))
         captions = ["" if rng.random() < CAPTION_DROPOUT
                     else scenes.caption(cache.scenes[i], rng) for i in rows.tolist()]
-        # Stratified timesteps: each batch covers the whole range.
+        # Timesteps are stratified, so that each batch covers the whole range.
         t = (torch.arange(batch) + torch.rand(batch)) * (1000 / batch)
         latents = cache.latents[rows].float()
-        told = form.training_conditions(text, captions, rng)
-        return latents, torch.randn_like(latents), t.long(), *told
+        conditions = form.training_conditions(text, captions, rng)
+        return latents, torch.randn_like(latents), t.long(), *conditions
 
     cache.refresh()
     last, mark, scored, losses, times = time.process_time(), spent, spent, [], []
@@ -222,7 +223,7 @@ def train_denoiser(form, work: str, vae, seed: int, minutes: float, batch: int =
 
 
 def load_denoiser(form, work: str):
-    """The averaged weights of the last checkpoint."""
+    """Returns the denoiser with the averaged weights of the last checkpoint."""
     denoiser = form.build()
     denoiser.load_state_dict(torch.load(os.path.join(work, "denoiser.pt"))["ema"])
     return denoiser.eval()

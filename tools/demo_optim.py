@@ -1,4 +1,4 @@
-"""Muon for matrices and convolutions with AdamW for the rest, and averaged weights."""
+"""The optimiser Muon for matrices and convolutions, a moving average of weights, and learning rates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def orthogonalise(grad: torch.Tensor) -> torch.Tensor:
-    """Newton-Schulz iteration towards the nearest (semi-)orthogonal matrix, in bfloat16."""
+    """Approximates the nearest (semi-)orthogonal matrix by Newton-Schulz iteration in bfloat16."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = grad.bfloat16()
     tall = x.shape[0] > x.shape[1]
@@ -23,7 +23,7 @@ def orthogonalise(grad: torch.Tensor) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, made orthogonal per matrix; a convolution counts as [out, in * k * k]."""
+    """Steps along the orthogonalised momentum of each matrix; a convolution counts as [out, in * k * k]."""
 
     def __init__(self, params, lr: float, momentum: float = 0.95, weight_decay: float = 0.0):
         super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay))
@@ -45,7 +45,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class Ema:
-    """A moving average of the weights; its memory grows with the step, so early steps fade."""
+    """Averages the weights over a window that grows with the step, so that early steps fade."""
 
     def __init__(self, module: torch.nn.Module, decay: float):
         self.module = copy.deepcopy(module).requires_grad_(False)
@@ -59,12 +59,12 @@ class Ema:
 
 
 def cosine(progress: float, warm: float = 0.02) -> float:
-    """Learning rate factor: linear warm-up, then half a cosine down to zero."""
+    """Returns the learning rate's factor: a linear warm-up, then half a cosine down to zero."""
     if progress < warm:
         return (progress + 1e-3) / (warm + 1e-3)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - warm) / (1 - warm))))
 
 
 def trapezoid(progress: float, warm: float = 0.01, fall: float = 0.45) -> float:
-    """Learning rate factor: short linear warm-up, flat, then a straight line down to zero."""
+    """Returns the learning rate's factor: a short linear warm-up, a constant, then a linear fall to zero."""
     return min(1.0, (progress + 1e-4) / warm, max(0.0, (1 - progress) / fall))

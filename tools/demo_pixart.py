@@ -29,8 +29,8 @@ def build() -> PixArtTransformer2DModel:
         out_channels=4, cross_attention_dim=64 * HEADS, caption_channels=128, sample_size=16,
         patch_size=2, use_additional_conditions=False, attention_bias=True,
     )
-    # diffusers leaves out the reference initialisation: the output starts at zero, the layers
-    # that read the timestep start small.
+    # diffusers lacks the reference initialisation, in which the output starts at zero and the
+    # layers that read the timestep start small.
     torch.nn.init.zeros_(model.proj_out.weight)
     torch.nn.init.zeros_(model.proj_out.bias)
     torch.nn.init.normal_(model.adaln_single.linear.weight, std=0.02)
@@ -39,23 +39,23 @@ def build() -> PixArtTransformer2DModel:
         torch.nn.init.normal_(layer.weight, std=0.02)
     for layer in (model.caption_projection.linear_1, model.caption_projection.linear_2):
         torch.nn.init.xavier_uniform_(layer.weight)
-    # Plain matrix products and softmax: the fused kernel's backward is slow on CPU.
+    # Attention uses plain matrix products and softmax because the fused kernel's backward is slow on CPU.
     model.set_attn_processor(AttnProcessor())
     return model
 
 
 def is_matrix(name: str, parameter: torch.nn.Parameter) -> bool:
-    """Of the blocks: what Muon trains."""
+    """Returns whether Muon trains the parameter: it is a matrix of a block."""
     return parameter.ndim == 2 and name.startswith("transformer_blocks") and "table" not in name
 
 
 def conditions(text, captions: list[str | None]) -> tuple[torch.Tensor, ...]:
-    """States and mask.  No caption is an empty one."""
+    """Returns states and mask. A missing caption counts as an empty one."""
     coder, encoder = text
     ids, mask = coder([caption or "" for caption in captions])
     with torch.no_grad():
         hidden = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-    # One width for all batches, else every other width would be compiled anew.
+    # All batches have one width, because each further width would be compiled anew.
     short = 16 - mask.shape[1]
     return F.pad(hidden, (0, 0, 0, short)), F.pad(mask, (0, short))
 

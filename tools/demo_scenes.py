@@ -1,8 +1,8 @@
 """Seeded generator of the demo model's captions and pictures.
 
-A scene is one or two flat shapes on a flat background.  The caption says all that the picture
-shows, so that a checker can read the caption's claims back from the pixels.  One tenth of the
-whole combinations is held out by a hash; training never draws one of them.
+A scene is one or two flat shapes on a flat background.  The caption describes everything that the
+picture shows, so that a checker can verify it from the pixels.  A hash holds out one tenth of all
+combinations; training never draws one of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OPPOSITE = {"above": "below", "below": "above", "left of": "right of", "right of
 SINGLE_SHARE = 0.35
 HELD_OUT_ONE_IN = 10
 
-# Ways to write a relation.  The first is the plain one.
+# Wordings of each relation, the plain one first.
 RELATION_WORDS = {
     "above": ("above", "over"),
     "below": ("below", "under"),
@@ -64,7 +64,7 @@ class Scene:
     second: Item | None = None
 
     def key(self) -> str:
-        """One text per picture content: "a above b" and "b below a" give the same one."""
+        """Returns one text per content of a picture: "a above b" and "b below a" give the same one."""
         first, second, relation = self.first, self.second, self.relation
         if second is None:
             return f"{first.colour} {first.shape} on {self.background}"
@@ -81,7 +81,7 @@ class Scene:
 
 
 def sample_scene(rng: np.random.Generator, held_out: bool = False, objects: int = 0) -> Scene:
-    """Draws a scene of the training part, or of the held-out part.  objects = 0: either count."""
+    """Draws a scene of the training part, or of the held-out part.  objects = 0 allows either count."""
     while True:
         background = str(rng.choice(BACKGROUNDS))
         colours = rng.choice([c for c in COLOURS if c != background], size=2, replace=False)
@@ -98,7 +98,7 @@ def sample_scene(rng: np.random.Generator, held_out: bool = False, objects: int 
 
 
 def caption(scene: Scene, rng: np.random.Generator | None = None) -> str:
-    """The caption in plain wording, or with a random choice of synonyms when rng is given."""
+    """Returns the caption in plain wording, or with random synonyms if rng is given."""
 
     def pick(options):
         return options[0] if rng is None else options[int(rng.integers(len(options)))]
@@ -119,7 +119,7 @@ def caption(scene: Scene, rng: np.random.Generator | None = None) -> str:
 
 
 def parse_caption(text: str) -> Scene:
-    """Reads a caption of any supported wording; ValueError for other texts."""
+    """Parses a caption of any supported wording; raises ValueError for other texts."""
     aliases = {w: c for c, words in COLOUR_WORDS.items() for w in words}
     body = text.strip().lower()
     if body.endswith(" background"):
@@ -147,19 +147,19 @@ def parse_caption(text: str) -> Scene:
 
 
 def inside(shape: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Whether points (shape units, y downwards, centroid near 0) lie in a shape of unit size."""
+    """Returns which points (shape units, y downwards, centroid near 0) lie in a shape of unit size."""
     if shape == "circle":
         return x * x + y * y < 1.0
     if shape == "square":
         return np.maximum(np.abs(x), np.abs(y)) < 0.9
     if shape == "triangle":
-        # Equilateral, tip up, circumradius 1.35.
+        # The triangle is equilateral with its tip up and a circumradius of 1.35.
         return (y < 0.675) & (np.abs(x) * 1.7320508 - y < 1.35)
     if shape == "cross":
         a, b = np.abs(x), np.abs(y)
         return (np.maximum(a, b) < 1.15) & (np.minimum(a, b) < 0.42)
     if shape == "star":
-        # Folded into half a point: from the tip's ray to the ray of the inner corner at 36 degrees.
+        # Symmetry folds the star into half a point: from the tip's ray to the inner corner's ray at 36 degrees.
         outer, inner = 1.4, 0.64
         angle = np.abs(np.mod(np.arctan2(x, -y) + np.pi / 5, 2 * np.pi / 5) - np.pi / 5)
         radius = np.hypot(x, y)
@@ -173,7 +173,7 @@ def inside(shape: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def shape_mask(shape: str, cx: float, cy: float, radius: float, size: int = SIZE, sub: int = 3):
-    """Coverage 0..1 of a shape: (y0, x0, array), the array being the touched box of the canvas."""
+    """Returns a shape's coverage, 0..1, as (y0, x0, array) of the part of the canvas that it touches."""
     reach = 1.45 * radius
     x0, x1 = max(0, int(cx - reach)), min(size, int(cx + reach) + 2)
     y0, y1 = max(0, int(cy - reach)), min(size, int(cy + reach) + 2)
@@ -187,7 +187,7 @@ def shape_mask(shape: str, cx: float, cy: float, radius: float, size: int = SIZE
     return y0, x0, hit.mean(axis=(1, 3), dtype=np.float32)
 
 
-def _paint(canvas, shape, colour, cx, cy, radius):
+def _draw_shape(canvas, shape, colour, cx, cy, radius):
     y0, x0, cover = shape_mask(shape, cx, cy, radius, canvas.shape[0])
     box = canvas[y0 : y0 + cover.shape[0], x0 : x0 + cover.shape[1]]
     box += cover[:, :, None] * (np.asarray(PALETTE[colour], np.float32) - box)
@@ -198,44 +198,44 @@ def _canvas(background, size):
 
 
 def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """The picture of a scene, uint8 [SIZE, SIZE, 3], with random places and sizes."""
+    """Draws a scene with random places and sizes, uint8 [SIZE, SIZE, 3]."""
     canvas = _canvas(scene.background, SIZE)
     mid = SIZE / 2
     if scene.second is None:
-        # Little play: with 10 pixels of it and radii from 18 to 27, so small a denoiser drew single
-        # stars and crosses unevenly long after those of pairs were right.
+        # The place varies little: with offsets of up to 10 pixels and radii from 18 to 27, a denoiser
+        # of this size drew single stars and crosses unevenly long after those of pairs were right.
         dx, dy = rng.uniform(-5, 5, 2)
-        _paint(canvas, scene.first.shape, scene.first.colour, mid + dx, mid + dy,
-               rng.uniform(20, 25))
+        _draw_shape(canvas, scene.first.shape, scene.first.colour, mid + dx, mid + dy,
+                    rng.uniform(20, 25))
     else:
         sign = -1.0 if scene.relation in ("above", "left of") else 1.0
         for item, side in ((scene.first, sign), (scene.second, -sign)):
             along, across = mid + side * 31 + rng.uniform(-2, 2), mid + rng.uniform(-7, 7)
             vertical = scene.relation in ("above", "below")
             cx, cy = (across, along) if vertical else (along, across)
-            _paint(canvas, item.shape, item.colour, cx, cy, rng.uniform(16, 20.5))
+            _draw_shape(canvas, item.shape, item.colour, cx, cy, rng.uniform(16, 20.5))
     return np.rint(canvas).astype(np.uint8)
 
 
 def render_dense(rng: np.random.Generator, size: int) -> np.ndarray:
-    """A crowd of shapes, some cut by the edge: more outlines per pixel, for training the VAE."""
+    """Draws a crowd of shapes, some cut by the edge, which gives the VAE's training more outlines per pixel."""
     canvas = _canvas(str(rng.choice(COLOURS)), size)
     area = (size / 64) ** 2
     for _ in range(int(rng.integers(max(1, round(area)), round(3 * area) + 1))):
         cx, cy = rng.uniform(0, size, 2)
-        _paint(canvas, str(rng.choice(SHAPES)), str(rng.choice(COLOURS)), cx, cy,
-               rng.uniform(15, 27))
+        _draw_shape(canvas, str(rng.choice(SHAPES)), str(rng.choice(COLOURS)), cx, cy,
+                    rng.uniform(15, 27))
     return np.rint(canvas).astype(np.uint8)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Writes sample pictures and their captions.")
     parser.add_argument("--out", required=True, help="folder for NNN.png and captions.txt")
-    parser.add_argument("--count", type=int, default=16, help="how many pictures (default 16)")
+    parser.add_argument("--count", type=int, default=16, help="number of pictures (default 16)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--held-out", action="store_true", help="draw from the held-out part")
     parser.add_argument("--objects", type=int, default=0, choices=(0, 1, 2),
-                        help="objects per picture; 0: the training mix (default)")
+                        help="objects per picture; 0 takes the mix of training (default)")
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
     rng = np.random.default_rng(args.seed)

@@ -1,8 +1,8 @@
 """The demo model's text side: SentencePiece vocabulary and T5 encoder.
 
-The encoder is trained alone to tell the caption's attributes, from every token as well as from
+The encoder is trained alone to predict the caption's attributes, from every token as well as from
 the mean, and then frozen.  Learning text and pictures together is far slower: a denoiser cannot
-use a text encoder that does not yet say which colour belongs to which object.
+use a text encoder that does not yet encode which colour belongs to which object.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def vocabulary_words() -> list[str]:
 def train_vocabulary(work: str, seed: int) -> str:
     """Trains spiece.model so that each word of the captions is one piece.
 
-    The trainer only considers pieces that it meets in at least two different words, so captions
-    alone leave it with letters.  The corpus has each word often, a few times with random letters
-    behind it, and random words that ask for the single letters.
+    The trainer only considers pieces that occur in at least two different words, so from captions
+    alone it would learn letters.  The corpus has each word often, a few times with random letters
+    behind it, and random words so that it also learns the single letters.
     """
     rng = np.random.default_rng(seed)
     letters = list("abcdefghijklmnopqrstuvwxyz0123456789,.'-")
@@ -95,7 +95,7 @@ def build_encoder(vocabulary: int) -> T5EncoderModel:
 
 
 def attribute_targets(scene: scenes.Scene | None) -> list[int]:
-    """Index of each attribute's value; a missing caption has none of them."""
+    """Returns the index of each attribute's value; a missing caption has none of the values."""
     if scene is None:
         return [0] * len(ATTRIBUTES)
     second = scene.second or scenes.Item("none", "none")
@@ -105,7 +105,7 @@ def attribute_targets(scene: scenes.Scene | None) -> list[int]:
 
 
 def scene_of(targets) -> scenes.Scene:
-    """The scene behind the indices of attribute_targets."""
+    """Returns the scene that the indices of attribute_targets describe."""
     values = [options[int(i)] for options, i in zip(ATTRIBUTES.values(), targets)]
     if values[2] == "none":
         return scenes.Scene(scenes.Item(values[0], values[1]), values[5])
@@ -114,7 +114,7 @@ def scene_of(targets) -> scenes.Scene:
 
 
 class CaptionCoder:
-    """Token numbers and mask of captions, padded to the longest of the batch."""
+    """Returns token ids and mask of captions, padded to the longest of the batch."""
 
     def __init__(self, spiece: str):
         self.model = sentencepiece.SentencePieceProcessor(model_file=spiece)
@@ -140,7 +140,7 @@ def draw_captions(rng, count: int, held_out: bool = False):
 
 
 def fit(params, score, rng, work: str, steps: int, batch: int, lr: float) -> None:
-    """Steps of AdamW.  score(captions, targets) gives the loss and how many captions are all right."""
+    """Trains with AdamW.  score(captions, targets) gives the loss and the share of captions with no error."""
     optimiser = torch.optim.AdamW(params, lr=lr, betas=(0.9, 0.99), weight_decay=0.01)
     start = time.time()
     with open(os.path.join(work, "text.csv"), "w", encoding="utf-8") as log:
@@ -164,7 +164,7 @@ def fit(params, score, rng, work: str, steps: int, batch: int, lr: float) -> Non
 
 
 def train_text(work: str, seed: int, steps: int = 2500, batch: int = 48, lr: float = 2e-3) -> None:
-    """Trains vocabulary and encoder; leaves spiece.model and text.pt in the work folder."""
+    """Trains vocabulary and encoder; writes spiece.model and text.pt into the work folder."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     spiece = train_vocabulary(work, seed)

@@ -30,25 +30,25 @@ def build() -> UNet2DConditionModel:
         attention_head_dim=(2, 5), cross_attention_dim=WIDTH, use_linear_projection=True,
         addition_embed_type="text_time", addition_time_embed_dim=SIZE_WIDTH,
         projection_class_embeddings_input_dim=POOLED + 6 * SIZE_WIDTH, norm_num_groups=16)
-    # The output starts at zero, and what transformers and second convolutions add starts small.
+    # The output starts at zero, and the outputs of transformers and second convolutions start small.
     torch.nn.init.zeros_(model.conv_out.weight)
     torch.nn.init.zeros_(model.conv_out.bias)
     for name, parameter in model.named_parameters():
         if name.endswith(("conv2.weight", "attentions.0.proj_out.weight")):
             torch.nn.init.normal_(parameter, std=1e-3)
-    # Plain matrix products and softmax: the fused kernel's backward is slow on CPU.
+    # Attention uses plain matrix products and softmax because the fused kernel's backward is slow on CPU.
     model.set_attn_processor(AttnProcessor())
     return model.to(memory_format=torch.channels_last)
 
 
 def is_matrix(name: str, parameter: torch.nn.Parameter) -> bool:
-    """Of the blocks, matrices and convolutions: what Muon trains."""
+    """Returns whether Muon trains the parameter: it is a matrix or a convolution of a block."""
     return parameter.ndim >= 2 and "_block" in name
 
 
 def conditions(text, captions: list[str | None], originals=None) -> tuple[torch.Tensor, ...]:
-    """States [count, 77, WIDTH], pooled text and sizes [count, 6].  No caption gives zeros, as an
-    absent negative prompt does."""
+    """Returns states [count, 77, WIDTH], pooled text and sizes [count, 6].  A missing caption gives
+    zeros, as a missing negative prompt does."""
     coder, encoders = text
     ids, _ = coder([caption or "" for caption in captions])
     with torch.no_grad():
@@ -62,8 +62,8 @@ def conditions(text, captions: list[str | None], originals=None) -> tuple[torch.
 
 
 def training_conditions(text, captions: list[str], rng) -> tuple[torch.Tensor, ...]:
-    """An empty caption is none half of the time.  The original size of three pictures in ten is any:
-    it is to mean nothing."""
+    """Half of the empty captions become missing ones.  Three pictures in ten get a random original
+    size, so that the model learns to ignore it."""
     chosen = [caption if caption or rng.random() < 0.5 else None for caption in captions]
     any_size = torch.from_numpy(rng.integers(32, 1024, (len(captions), 2))).float()
     is_any = torch.from_numpy(rng.random(len(captions)) < 0.3)[:, None]

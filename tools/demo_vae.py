@@ -1,4 +1,4 @@
-"""The demo model's AutoencoderKL: its form, training, normalisation and cache of latents."""
+"""The demo model's AutoencoderKL: its configuration, training and normalisation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from diffusers import AutoencoderKL
 import demo_scenes as scenes
 from demo_optim import Ema, Muon, cosine
 
-# The posterior's noise has one fixed size; see normalised_vae.
+# The posterior's noise has a fixed size; see normalised_vae.
 NOISE = 0.1
 LATENT_CHANNELS = 4
 
 
 def _scaled(base, x, scale):
-    """base + x * scale for x [batch, pixels, channels] and one base and scale per picture and
-    channel.  Few channels make slow short rows on the CPU, so several pixels share a row."""
+    """Returns base + x * scale for x [batch, pixels, channels], with one base and scale per picture
+    and channel.  Rows of few channels are slow on the CPU, so several pixels share a row."""
     batch, pixels, channels = x.shape
     fold = max(1, 64 // channels)
     while pixels % fold:
@@ -33,10 +33,10 @@ def _scaled(base, x, scale):
 
 
 class _GroupNormFunction(torch.autograd.Function):
-    """GroupNorm on [batch, pixels, channels] as a scale and a shift per picture and channel.
+    """Computes GroupNorm on [batch, pixels, channels] as a scale and a shift per picture and channel.
 
-    The stock CPU backward takes more than half of a training step on bfloat16 in channels_last;
-    here forward and backward are a few plain passes over the memory.
+    PyTorch's backward on the CPU takes more than half of a training step on bfloat16 in
+    channels_last; here forward and backward are a few plain passes over the memory.
     """
 
     @staticmethod
@@ -62,7 +62,7 @@ class _GroupNormFunction(torch.autograd.Function):
         grad = grad.contiguous()
         g0 = grad.sum(1, dtype=torch.float32).view(batch, groups, -1)
         g1 = (grad * x).sum(1, dtype=torch.float32).view(batch, groups, -1)
-        # Per channel: sum of grad times the normalised input.
+        # This is, per channel, the sum of grad times the normalised input.
         gn = (g1 - mean * g0) * rstd
         w = weight.view(1, groups, -1)
         a = (gn * w).sum(-1, keepdim=True) / ctx.count * rstd * rstd
@@ -74,7 +74,7 @@ class _GroupNormFunction(torch.autograd.Function):
 
 
 class FastGroupNorm(torch.nn.GroupNorm):
-    """Same parameters and, up to rounding, same result as the stock module."""
+    """Has the same parameters and, up to rounding, the same result as PyTorch's module."""
 
     def forward(self, x):
         batch, channels, height, width = x.shape
@@ -120,7 +120,7 @@ def scene_pictures(seed: int, count: int, held_out: bool) -> np.ndarray:
 
 
 def picture_pool(work: str, seed: int, dense: int = 8000, plain: int = 4000):
-    """Dense crowds and plain scenes, drawn once; random crops and flips make them many."""
+    """Returns dense crowds and plain scenes, drawn once; random crops and flips multiply them."""
     path = os.path.join(work, "pool.npz")
     if not os.path.exists(path):
         rng = np.random.default_rng(seed)
@@ -145,7 +145,7 @@ def draw_batch(pool, rng, size: int, count: int, plain_share: float) -> torch.Te
 
 
 def latent_penalty(z: torch.Tensor) -> torch.Tensor:
-    """Distance of the latents' mean from 0 and of their channel covariance from the identity."""
+    """Returns the distance of the latents' mean from 0 plus that of their channel covariance from the identity."""
     flat = z.float().permute(1, 0, 2, 3).flatten(1)
     mean = flat.mean(1, keepdim=True)
     centred = flat - mean
@@ -154,7 +154,7 @@ def latent_penalty(z: torch.Tensor) -> torch.Tensor:
 
 
 class TrainStep(torch.nn.Module):
-    """One reconstruction with its loss."""
+    """Reconstructs a batch and computes its loss."""
 
     def __init__(self, vae: AutoencoderKL):
         super().__init__()
@@ -174,7 +174,7 @@ class TrainStep(torch.nn.Module):
 
 
 def sizes_at(progress: float) -> tuple[int, int, float]:
-    """(picture size, batch, share of plain scenes): small crops first, whole pictures last."""
+    """Returns (picture size, batch, share of plain scenes): small crops first, whole pictures last."""
     if progress < 0.55:
         return 64, 16, 0.2
     if progress < 0.8:
@@ -183,7 +183,7 @@ def sizes_at(progress: float) -> tuple[int, int, float]:
 
 
 def train_vae(work: str, seed: int, minutes: float, lr: float = 0.02, adam_lr: float = 2e-3) -> None:
-    """Trains for a wall-clock budget; a stopped run goes on from its last checkpoint."""
+    """Trains for a wall-clock budget; a stopped run continues from its last checkpoint."""
     path = os.path.join(work, "vae.pt")
     torch.manual_seed(seed)
     pool = picture_pool(work, seed)
@@ -249,10 +249,10 @@ def train_vae(work: str, seed: int, minutes: float, lr: float = 0.02, adam_lr: f
 
 
 def normalised_vae(work: str, seed: int) -> AutoencoderKL:
-    """The averaged VAE with latents of zero mean and unit covariance on training scenes.
+    """Returns the averaged VAE with latents of zero mean and unit covariance on training scenes.
 
     The affine map goes into the 1x1 convolutions on either side of the latents, so pictures
-    stay the same.  The log-variance rows, which training never used, give the fixed noise.
+    stay the same.  The log-variance rows, which training never used, are set to the fixed noise.
     """
     vae = build_vae()
     vae.load_state_dict(torch.load(os.path.join(work, "vae.pt"))["ema"])

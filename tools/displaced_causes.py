@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What of that which is old in displaced patches takes the pictures away from those of one rank.
+"""Measures which stale values of displaced patches make pictures differ from those of one rank.
 
-Paints held-out captions with models/shapes-xl on diffusers' pipeline, whose U-Net runs as N ranks would (displaced_oracle.py):
-with border rows alone of the step before, keys and values alone, moments of norms alone, and with what a mode makes old
-together. Prints the PSNR to one rank, median (least), and the error of all pictures together where moments alone are old."""
+It generates held-out captions with models/shapes-xl on diffusers' pipeline, whose U-Net runs as N ranks would
+(displaced_oracle.py). From the step before come the border rows alone, the keys and values alone, the moments of norms alone, or
+everything that a mode takes from there. It prints the PSNR to one rank, median (least), and the error of all pictures together
+where only moments are stale."""
 import argparse
 import pathlib
 
@@ -20,16 +21,16 @@ MOMENTS = ["corrected_async_gn", "stale_gn", "separate_gn"]
 
 
 class Partly(Oracle):
-    """Of border rows, keys and values, and moments only those of `old` are of the step before."""
+    """Takes only the kinds in `old` (borders, keys, moments) from the step before."""
 
     def __init__(self, *arguments, old):
         super().__init__(*arguments)
         self.old = old
 
-    def tell(self, module, value, fresh):
+    def exchange(self, module, value, fresh):
         kind = ("borders" if isinstance(module, torch.nn.Conv2d) else "moments" if isinstance(module, torch.nn.GroupNorm)
                 else "keys")
-        return super().tell(module, value, fresh or kind not in self.old)
+        return super().exchange(module, value, fresh or kind not in self.old)
 
     def normalise(self, module, x):
         if "moments" in self.old or self.fresh:
@@ -41,7 +42,7 @@ class Partly(Oracle):
             self.mode = mode
 
 
-def paint(pipeline, captions, steps, size, oracle=None):
+def generate(pipeline, captions, steps, size, oracle=None):
     forward = pipeline.unet.forward
 
     def displaced(sample, timestep, **options):
@@ -70,7 +71,7 @@ def main():
     pipeline = StableDiffusionXLPipeline.from_pretrained(args.model, torch_dtype=torch.float32)
     pipeline.set_progress_bar_config(disable=True)
     captions = check_demo.held_out_captions(1000, args.each)
-    truth = paint(pipeline, captions, args.steps, args.size)
+    truth = generate(pipeline, captions, args.steps, args.size)
     kinds = [("borders", {"borders"}, "sync_gn"), ("keys and values", {"keys"}, "sync_gn"),
              *[(f"moments, {mode}", {"moments"}, mode) for mode in MOMENTS],
              *[(f"all of {mode}", {"borders", "keys", "moments"}, mode) for mode in ["sync_gn", *MOMENTS]]]
@@ -80,7 +81,7 @@ def main():
         cells = []
         for ranks in args.ranks:
             oracle = Partly(pipeline.unet, args.size // 8, args.size // 8, ranks, mode, args.warmup, old=old)
-            near = [psnr(a, b) for a, b in zip(paint(pipeline, captions, args.steps, args.size, oracle), truth)]
+            near = [psnr(a, b) for a, b in zip(generate(pipeline, captions, args.steps, args.size, oracle), truth)]
             cells.append(f"{np.median(near):.1f} ({min(near):.1f})")
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 

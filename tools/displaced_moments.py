@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How far the moments of group norms are from the whole picture's, by the rules of displaced patches.
+"""Measures how far the rules of displaced patches take the moments of group norms from those of the whole picture.
 
-Paints held-out captions with models/shapes-xl on diffusers' pipeline, one rank, undisturbed; at each group norm of the U-Net it
-notes mean and mean square of each group in bands of rows, and from those what N ranks would take for the whole picture's by each
-rule. Errors are those of the mean, in standard deviations of the whole, and of the standard deviation, as a ratio: root mean
-squares over captions, steps from the second on, norms, groups and ranks. "together" and "apart" are the root mean squares of
-how all bands' means change alike from step to step, and of how each one's change differs from that."""
+It generates held-out captions with models/shapes-xl on diffusers' unchanged pipeline on one rank. At each group norm of the U-Net
+it records mean and mean square of each group in bands of rows, and computes from them the moments that N ranks would estimate by
+each rule. The error of the mean is in standard deviations of the whole picture, that of the standard deviation is a ratio; both
+are root mean squares over captions, steps from the second on, norms, groups and ranks. "together" is the root mean square of the
+change from step to step that all bands' means share, "apart" that of each band's deviation from it."""
 import argparse
 import collections
 import pathlib
@@ -20,7 +20,7 @@ RULES = ["corrected_async_gn", "stale_gn", "separate_gn"]
 
 
 def bands_of(x, groups, bands):
-    """Mean and mean square: [2, samples, groups, bands]."""
+    """Returns mean and mean square, [2, samples, groups, bands]."""
     parts = x.double().reshape(x.shape[0], groups, x.shape[1] // groups, bands, -1).transpose(2, 3).flatten(3)
     return torch.stack([parts.mean(-1), parts.square().mean(-1)])
 
@@ -30,7 +30,7 @@ def rms(tensors):
 
 
 def estimate(rule, now, before):
-    """What each rank takes for the whole's moments; both [2, samples, groups, ranks]."""
+    """Returns each rank's estimate of the whole picture's moments; `now` and `before` are [2, samples, groups, ranks]."""
     share = {"corrected_async_gn": 1, "stale_gn": 1 / now.shape[-1]}
     if rule == "separate_gn":
         return now
@@ -38,7 +38,7 @@ def estimate(rule, now, before):
 
 
 def judge(ranks, runs):
-    """runs: [steps][norms] of moments in bands."""
+    """Returns the errors and the shares of negative variances. Each of `runs` is [steps][norms] of moments in bands."""
     seen = collections.defaultdict(list)
     negative = {rule: [] for rule in RULES}
     for steps in runs:

@@ -1,6 +1,6 @@
-"""Displaced patch parallelism (DistriFusion, arXiv:2402.19481) on diffusers' own U-Net, in one process: what N ranks that share
-the rows of a picture compute, step after step. Each rank is a thread that runs the model's forward over its rows; what it sees
-of the others' rows is put in here, at every convolution, group norm and self-attention."""
+"""Displaced patch parallelism (DistriFusion, arXiv:2402.19481) on diffusers' U-Net, in one process. It computes, step by step,
+the results of N ranks that share the rows of a picture. Each rank is a thread that runs the model's forward over its rows; this
+module inserts the other ranks' rows at every convolution, group norm and self-attention."""
 import threading
 
 import torch
@@ -10,13 +10,13 @@ MODES = ["full_sync", "sync_gn", "corrected_async_gn", "stale_gn", "separate_gn"
 
 
 def cut(units, ranks):
-    """(first, count) of each rank's units, as evenly as whole ones allow, larger parts first."""
+    """Returns (first, count) of each rank's units; the parts are whole and as even as possible, larger ones first."""
     sizes = [units // ranks + (rank < units % ranks) for rank in range(ranks)]
     return [(sum(sizes[:rank]), size) for rank, size in enumerate(sizes)]
 
 
 class Oracle:
-    """`unet` is not changed for good; all steps go through step()."""
+    """Runs `unet` as N ranks would. All steps go through step(), after which `unet` is as before."""
 
     def __init__(self, unet, height, width, ranks, mode, warmup_steps):
         self.unet, self.ranks, self.mode, self.warmup = unet, ranks, mode, warmup_steps
@@ -31,15 +31,15 @@ class Oracle:
                                    for first, count in cut(-(-height // unit), ranks)]
             self.widths[rows] = width
             rows, width = (rows + 1) // 2, (width + 1) // 2
-        assert len(self.bands_of) == self.levels, "levels are told apart by their heights"
+        assert len(self.bands_of) == self.levels, "levels are distinguished by their heights"
         self.index = 0
-        self.before, self.now = {}, {}  # (module, rank) -> what it had there, one step ago and in this one
+        self.before, self.now = {}, {}  # (module, rank) -> its value there, one step ago and in this step
         self.barrier = threading.Barrier(ranks)
         self.local = threading.local()
         self.names = {module: name for name, module in unet.named_modules()}
 
     def step(self, latents, forward):
-        """`forward(latents of some rows)` calls the model. All of them at once, in and out."""
+        """Returns the model's output for the whole latents; `forward(latents of some rows)` calls the model."""
         self.fresh = self.mode == "full_sync" or self.index < self.warmup
         bands = self.bands_of[latents.shape[2]]
         outputs, failures = [None] * self.ranks, []
@@ -67,10 +67,10 @@ class Oracle:
         self.now = {}
         return torch.cat(outputs, 2)
 
-    # What follows is called on the thread of a rank.
+    # The following functions run on the thread of a rank.
 
-    def tell(self, module, value, fresh):
-        """What every rank has at this module: now, where `fresh`, else what they had one step ago, if anything has come."""
+    def exchange(self, module, value, fresh):
+        """Returns every rank's value at this module: the current one if `fresh`, else that of one step ago (None before it)."""
         rank = self.local.rank
         self.now[module, rank] = value
         if fresh:
@@ -81,10 +81,10 @@ class Oracle:
         return [self.before.get((module, other)) for other in range(self.ranks)]
 
     def convolve(self, module, x, heights):
-        """A k x k convolution over rows of `heights`, the whole picture's at this place."""
+        """Computes this rank's rows of a k x k convolution; the whole picture has `heights` rows at this level."""
         rank, kernel, stride, padding = self.local.rank, module.kernel_size[0], module.stride[0], module.padding[0]
         bands = self.bands_of[heights]
-        values = self.tell(module, x, self.fresh or self.names[module] == "conv_in")
+        values = self.exchange(module, x, self.fresh or self.names[module] == "conv_in")
         whole = torch.zeros(x.shape[0], x.shape[1], heights + 2 * padding, x.shape[3], dtype=x.dtype)
         for other, value in enumerate(values):
             begin, end = bands[other]
@@ -100,17 +100,17 @@ class Oracle:
     def normalise(self, module, x):
         rank = self.local.rank
         groups = x.reshape(x.shape[0], module.num_groups, -1).double()
-        own = torch.stack([groups.mean(-1), (groups ** 2).mean(-1)])
-        values = self.tell(module, (own, x.shape[2]), self.fresh or self.mode == "sync_gn")
+        local = torch.stack([groups.mean(-1), (groups ** 2).mean(-1)])
+        values = self.exchange(module, (local, x.shape[2]), self.fresh or self.mode == "sync_gn")
         if self.fresh or self.mode == "sync_gn":
             mean, square = self.joined(values)
         elif self.mode in ("separate_gn", "no_sync") or values[rank] is None:
-            mean, square = own
+            mean, square = local
         else:
             share = 1 if self.mode == "corrected_async_gn" else x.shape[2] / sum(rows for _, rows in values)
-            mean, square = self.joined(values) + share * (own - values[rank][0])
+            mean, square = self.joined(values) + share * (local - values[rank][0])
         variance = square - mean ** 2
-        variance = torch.where(variance < 0, own[1] - own[0] ** 2, variance)
+        variance = torch.where(variance < 0, local[1] - local[0] ** 2, variance)
         y = (groups - mean.unsqueeze(-1)) / torch.sqrt(variance + module.eps).unsqueeze(-1)
         y = y.reshape(x.shape).to(x.dtype)
         return y * module.weight.view(1, -1, 1, 1) + module.bias.view(1, -1, 1, 1)
@@ -121,9 +121,9 @@ class Oracle:
         return sum(moments * (count / rows) for moments, count in values)
 
     def attend(self, module, x):
-        own = (module.to_k(x), module.to_v(x))
-        values = self.tell(module, own, self.fresh)
-        seen = [own if other == self.local.rank else value for other, value in enumerate(values)]
+        local = (module.to_k(x), module.to_v(x))
+        values = self.exchange(module, local, self.fresh)
+        seen = [local if other == self.local.rank else value for other, value in enumerate(values)]
         seen = [value for value in seen if value is not None]
         key, value = (torch.cat([pair[i] for pair in seen], 1) for i in range(2))
         query = module.to_q(x)
@@ -135,7 +135,7 @@ class Oracle:
 
 
 class Patched:
-    """The model's modules call the oracle, for as long as this lives."""
+    """Makes the model's modules call the oracle within its `with` block."""
 
     def __init__(self, oracle):
         self.oracle, self.undo = oracle, []
@@ -156,11 +156,11 @@ class Patched:
         return self
 
     def height(self, x):
-        """Of the whole picture where a rank has these rows: the level of which it has as many and whose neighbours it knows."""
+        """Returns the whole picture's height at the level of `x`: the level at which this rank has as many rows."""
         rank = self.oracle.local.rank
         fitting = [height for height, bands in self.oracle.bands_of.items()
                    if bands[rank][1] - bands[rank][0] == x.shape[2]]
-        if len(fitting) > 1:  # levels of equal rows on this rank are told apart by their width
+        if len(fitting) > 1:  # levels with equal rows on this rank differ in width
             fitting = [height for height in fitting if self.oracle.widths[height] == x.shape[3]]
         return fitting[0]
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How near the pictures of displaced patches are to those of one rank, by mode, ranks and warm-up, and what each mode costs:
-the tables of docs/displaced.md, and a sheet of pictures.
+"""Measures how near the pictures of displaced patches are to those of one rank, by mode, ranks and warm-up, and what each mode
+costs. It prints the tables of docs/displaced.md and draws a sheet of pictures.
 
-Paints held-out captions, 50 steps. Distances to the picture of one rank: PSNR, and 1 - SSIM (Wang et al. 2004, windows of
-7 x 7) in gray, averaged over three scales, which counts what eyes see rather than single pixels. Costs are those of one
-picture: two runs of 10 and 50 steps are compared, one rank and all modes in turns, one thread a rank; bytes are what a rank
-sends in a step after the warm-up (the most of all ranks), by the program's own report."""
+It generates held-out captions in 50 steps. The distances to the picture of one rank are PSNR, and 1 - SSIM (Wang et al. 2004,
+windows of 7 x 7) in gray, averaged over three scales, which weighs visible structure rather than single pixels. Costs are those
+of one picture, from the difference of a run of 10 steps and one of 50; one rank and all modes take turns, with one thread per
+rank. Bytes are those that the busiest rank sends in a step after the warm-up, by the program's report."""
 import argparse
 import itertools
 import json
@@ -26,12 +26,12 @@ from stale_table import psnr, right
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODES = ["full_sync", "sync_gn", "corrected_async_gn", "stale_gn", "separate_gn", "no_sync"]
 SCALES = 3
-SHORT, LONG = 10, 50  # steps of the runs whose costs are compared
+SHORT, LONG = 10, 50  # steps of the two runs whose difference gives the costs
 CORES = 2             # more ranks than these are not timed
 
 
 def dissimilarity(a, b):
-    """1 - SSIM, averaged over three scales."""
+    """Returns 1 - SSIM, averaged over three scales."""
     a, b = (np.asarray(Image.fromarray(x).convert("L"), np.float64) for x in (a, b))
     values = []
     for _ in range(SCALES):
@@ -50,20 +50,20 @@ def displaced(ranks, mode, warmup):
 
 
 class Study:
-    """What has been painted or measured stays in the folder of work, and is not done again."""
+    """Generates and measures. Results stay in the work folder and are not computed again."""
 
     def __init__(self, args):
         self.args = args
         self.captions = check_demo.held_out_captions(1000, args.each)
         self.end = time.monotonic() + 60 * args.minutes if args.minutes else None
-        self.name = f"{args.size or 'own'}-{args.steps}-{args.each}"
+        self.name = f"{args.size or 'default'}-{args.steps}-{args.each}"
         self.common = ["--model", args.model, "--seed", "1", "--dtype", "fp32", "-q"]
         if args.size:
             self.common += ["--height", str(args.size), "--width", str(args.size)]
 
     def check_time(self):
         if self.end and time.monotonic() > self.end:
-            sys.exit("more is to be done: run the same again")
+            sys.exit("unfinished: run the same command again")
 
     def pictures(self, name, flags):
         folder = self.args.work / f"{self.name}-{name}"
@@ -77,23 +77,23 @@ class Study:
         return [np.asarray(Image.open(folder / f"p-{i}.png").convert("RGB")) for i in range(len(self.captions))]
 
     def run(self, steps, flags):
-        """(seconds of each step, bytes of each rank, processor seconds of all)"""
+        """Returns (seconds of each step, bytes of each rank, processor seconds of all ranks)."""
         report = self.args.work / "report.json"
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([self.args.tessera, "generate", "a red circle on a white background", *self.common, "--threads", "1",
                         "--num-inference-steps", str(steps), "--output-type", "latent", "-o", str(self.args.work / "x.safetensors"),
                         "--report", str(report), *flags], check=True, stdout=subprocess.DEVNULL)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        told = json.loads(report.read_text())
-        sent = [sum(kind["bytes"] for kind in rank["communication"]) for rank in told["ranks"]]
-        return told["step_seconds"], np.array(sent), after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        run = json.loads(report.read_text())
+        sent = [sum(kind["bytes"] for kind in rank["communication"]) for rank in run["ranks"]]
+        return run["step_seconds"], np.array(sent), after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     def costs(self):
-        """{(ranks, mode): {"bytes", "seconds", "processor"}}, one of each for every round; (1, "") is one rank."""
+        """Returns {(ranks, mode): {"bytes", "seconds", "processor"}} with a value for every round; (1, "") is one rank."""
         kinds = [(1, "")] + list(itertools.product(self.args.ranks, self.args.modes))
         found = {kind: {"bytes": [], "seconds": [], "processor": []} for kind in kinds}
         for number in range(self.args.rounds):
-            file = self.args.work / f"{self.args.size or 'own'}-costs-{number}.json"
+            file = self.args.work / f"{self.args.size or 'default'}-costs-{number}.json"
             if not file.exists():
                 self.check_time()
                 results = []
@@ -133,7 +133,7 @@ def decibels(value):
 
 
 def print_near(args, near, apart, scores):
-    """A table for each measure: a row a mode, a column a warm-up."""
+    """Prints a table for each measure, with a row for each mode and a column for each warm-up."""
     def table(title, cell):
         print(f"\n{title}\n\n| ranks | mode | " + " | ".join(f"warm-up {warmup}" for warmup in args.warmup) + " |")
         print("|---|---|" + "---|" * len(args.warmup))
@@ -146,7 +146,7 @@ def print_near(args, near, apart, scores):
 
 
 def print_order(args, near):
-    """Modes from the best to the worst, and in how many captions each is better than the next one of the paper's order."""
+    """Prints the modes from best to worst, and for how many captions each beats the next one in the paper's order."""
     modes = [mode for mode in args.modes if mode != "full_sync"]
     print("\n| ranks | warm-up | PSNR of the modes, median [quartiles] | better than the next |")
     print("|---|---|---|---|")
@@ -160,7 +160,7 @@ def print_order(args, near):
 
 
 def draw_sheet(args, truth, pictures):
-    """A row a mode; one rank, then for each number of ranks a column a warm-up."""
+    """Draws a row for each mode: the picture of one rank, then for each number of ranks a column for each warm-up."""
     modes = [mode for mode in args.modes if mode != "full_sync"]
     height, width = truth.shape[:2]
     left, top, gap = 120, 16, 6
@@ -177,7 +177,7 @@ def draw_sheet(args, truth, pictures):
         sheet.paste(Image.fromarray(truth), (left, y))
         for (ranks, warmup), x in zip(columns, places):
             sheet.paste(Image.fromarray(pictures[ranks, mode, warmup]), (x, y))
-    # Few colours, so that the file is small.
+    # A palette of few colours keeps the file small.
     sheet.quantize(128, dither=Image.Dither.NONE).save(args.sheet, optimize=True)
 
 
@@ -191,10 +191,10 @@ def arguments():
     parser.add_argument("--modes", nargs="*", default=MODES, choices=MODES, metavar="MODE")
     parser.add_argument("--steps", type=int, default=50, help="denoising steps of the pictures [50]")
     parser.add_argument("--size", type=int, help="height and width in pixels [the model's]")
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each mode for its costs; 0: leaves costs out [5]")
-    parser.add_argument("--sheet", type=pathlib.Path, help="PNG of the first two-object caption: a row a mode, a column a warm-up")
-    parser.add_argument("--work", type=pathlib.Path, help="keeps pictures and times here; what is there is not done again")
-    parser.add_argument("--minutes", type=float, help="begin nothing after so many; with --work, run again to go on")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each mode that measure its costs; 0 leaves costs out [5]")
+    parser.add_argument("--sheet", type=pathlib.Path, help="PNG of the first two-object caption, with a row for each mode and a column for each warm-up")
+    parser.add_argument("--work", type=pathlib.Path, help="folder that keeps pictures and times; what it holds is not computed again")
+    parser.add_argument("--minutes", type=float, help="start nothing new after this many minutes; with --work, run again to continue")
     args = parser.parse_args()
     if args.minutes and not args.work:
         parser.error("--minutes needs --work")
@@ -213,7 +213,7 @@ def main():
             for warmup in args.warmup:
                 key = (ranks, mode, warmup)
                 first = (ranks, mode, args.warmup[0])
-                if mode == "full_sync" and key != first:  # has no warm-up
+                if mode == "full_sync" and key != first:  # this mode has no warm-up
                     near[key], apart[key], scores[key] = near[first], apart[first], scores[first]
                     continue
                 pictures = study.pictures(f"{ranks}-{mode}-{warmup}", displaced(ranks, mode, warmup))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws some steps of a timeline of `tessera generate --trace`: a line of work and one of messages for each rank.
+"""Draws some steps of a timeline of `tessera generate --trace`, with a line of work and one of messages for each rank.
 
 draw_timeline.py trace.json out.png [--steps 0 1 2]
 """
@@ -16,7 +16,7 @@ WHOLE, WAIT, MESSAGE = "#2f5d8a", "#d9534f", "#e8a33d"
 
 
 def read(path):
-    """Rank -> (work, waits, messages): lists of (begin, end in seconds, name)."""
+    """Returns rank -> (work, waits, messages), lists of (begin, end in seconds, name)."""
     ranks = {}
     for event in json.loads(path.read_text())["traceEvents"]:
         if event["ph"] != "X":

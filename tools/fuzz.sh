@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the fuzzers into build-fuzz/ and runs them for FUZZ_SECONDS (default 60) in all, from the inputs in
-# fuzz/corpus/. Fails on a finding: the input that shows it is left in build-fuzz/findings/. FUZZ_SEED makes a run from
-# the same corpus try the same inputs again (default 0: others each time).
+# Builds the fuzzers into build-fuzz/ and runs them for FUZZ_SECONDS (default 60) in total, starting from the inputs in
+# fuzz/corpus/. It fails on a finding and leaves the input that triggers it in build-fuzz/findings/. With the same FUZZ_SEED
+# and corpus a run tries the same inputs again (default 0: different inputs in each run).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

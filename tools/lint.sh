@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# lint.sh [FILE... | --changed COMMIT]: clang-format over these files, those that changed since that commit, or all, and
-# clang-tidy over the sources (*.cc) among them. Fails when anything is found. clang has a build of its own, build-lint/, of which only the precompiled header is made.
+# lint.sh [FILE... | --changed COMMIT]: checks the given files, those changed since COMMIT, or all files with clang-format, and
+# the sources (*.cc) among them with clang-tidy. It fails on any finding. clang-tidy uses a separate build folder, build-lint/,
+# in which only the precompiled header is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,8 +23,8 @@ done
 clang-format --dry-run -Werror "${files[@]}"
 [ ${#sources[@]} -gt 0 ] || exit 0
 tools/build.sh lint CMakeFiles/tessera_library.dir/cmake_pch.hxx.pch
-# The fuzzers are not in this build: they are read with the flags of a neighbour, and include from the root. The count
-# that clang-tidy ends with is of what it left out, in the headers of others.
+# The fuzzers are not part of this build: clang-tidy takes the flags of a similar source for them, and they need the root as
+# an include path. The count that clang-tidy prints at the end is of suppressed warnings in third-party headers.
 printf '%s\n' "${sources[@]}" |
   xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build-lint --extra-arg="-I$PWD" \
     2> >(grep -v '^[0-9]* warnings\? generated\.$' >&2)

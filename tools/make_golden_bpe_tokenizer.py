@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/golden/clip_tokenizer/, clip_tokenizer_json/, qwen2_tokenizer/ and llama3_tokenizer/: small byte-level BPE
-vocabularies in the forms in which CLIP's, Qwen2's and Llama 3's are published, each with lines of difficult text and the ids
-that transformers gives them, whole and padded to the model's length."""
+vocabularies in the file formats of CLIP, Qwen2 and Llama 3, each with lines of difficult text and their ids by transformers,
+both whole and padded to the model's length."""
 import json
 import pathlib
 import random
@@ -28,13 +28,13 @@ def nasty_lines(seed, count):
 
 
 def alphabet():
-    """The characters of bytes in the order in which GPT-2's and CLIP's vocabularies begin with them."""
+    """Returns the characters that stand for bytes, in the order in which GPT-2's and CLIP's vocabularies begin with them."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     return [chr(b) for b in plain] + [chr(256 + i) for i in range(256 - len(plain))]
 
 
 def train(seed, merges, pattern, behavior, suffix=""):
-    """The merges of a vocabulary in training's order, and its tokens: the alphabet, with and without suffix, and products."""
+    """Trains a vocabulary; returns its tokens (the alphabet, with and without suffix, and merged tokens) and its merges in order."""
     rng = random.Random(seed)
     names = ["".join(rng.choice(lines.SYLLABLES) for _ in range(rng.randint(1, 4))) for _ in range(600)] + lines.CAPTION * 5
 
@@ -43,7 +43,7 @@ def train(seed, merges, pattern, behavior, suffix=""):
         words += rng.choices(lines.FOREIGN + MARKS, k=3)
         return " ".join(words)
 
-    # Pairs of equal counts are ordered by the ids of their parts: those with a suffix are to have fixed ones.
+    # The trainer orders pairs of equal counts by the ids of their parts, so the characters with a suffix get fixed ids.
     suffixed = {"end_of_word_suffix": suffix} if suffix else {}
     endings = [c + suffix for c in alphabet()] if suffix else []
     tokenizer = Tokenizer(models.BPE(**suffixed))
@@ -79,7 +79,7 @@ def added(content, **flags):
 
 
 def save_clip(folder, tokens, pairs, pad=EOS):
-    """As Stable Diffusion 1.5 has it, and with pad="!" as SDXL's second tokenizer."""
+    """Saves a tokenizer like Stable Diffusion 1.5's or, with pad="!", like SDXL's second one."""
     save_vocabulary(folder, [*tokens, BOS, EOS], pairs)
     names = {"bos_token": added(BOS), "eos_token": added(EOS), "unk_token": added(EOS), "pad_token": pad}
     write_json(folder / "tokenizer_config.json", {"add_prefix_space": False, "do_lower_case": True, "errors": "replace",
@@ -90,7 +90,7 @@ def save_clip(folder, tokens, pairs, pad=EOS):
 
 
 def save_json(folder, tokenizer, config, legacy_merges=False):
-    """A tokenizer.json and a tokenizer_config.json, and no more."""
+    """Saves only tokenizer.json and tokenizer_config.json."""
     document = json.loads(tokenizer.to_str())
     if legacy_merges:
         document["model"]["merges"] = [" ".join(pair) for pair in document["model"]["merges"]]
@@ -99,7 +99,7 @@ def save_json(folder, tokenizer, config, legacy_merges=False):
 
 
 def save_clip_json(folder, tokens, pairs, pad=EOS):
-    """The file of openai/clip-vit-large-patch14, whose pattern is not that of transformers' class."""
+    """Saves a file like that of openai/clip-vit-large-patch14, whose pattern differs from that of transformers' class."""
     model = models.BPE(vocab={token: i for i, token in enumerate([*tokens, BOS, EOS])}, merges=pairs, unk_token=EOS,
                        continuing_subword_prefix="", end_of_word_suffix="</w>", fuse_unk=False)
     tokenizer = Tokenizer(model)
@@ -118,7 +118,7 @@ def save_clip_json(folder, tokens, pairs, pad=EOS):
 
 
 def save_qwen2(folder, tokens, pairs):
-    """As Qwen-Image has it: vocabulary and merges, and the added tokens in tokenizer_config.json."""
+    """Saves a tokenizer like Qwen-Image's: vocabulary and merges, with the added tokens in tokenizer_config.json."""
     save_vocabulary(folder, tokens, pairs)
     names = [EOS, "<|im_start|>", "<|im_end|>", "<tool>"]
     decoder = {str(len(tokens) + i): {"content": name, "lstrip": False, "normalized": False, "rstrip": False,
@@ -131,7 +131,7 @@ def save_qwen2(folder, tokens, pairs):
 
 
 def save_llama3(folder, tokens, pairs, whole_words=()):
-    """One tokenizer.json, with words among its tokens that no merge makes."""
+    """Saves a tokenizer.json like Llama 3's, whose tokens include words that no merge produces."""
     tokens = [*tokens, *(word for word in whole_words if word not in tokens)]
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=pairs, ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
@@ -149,7 +149,7 @@ def save_llama3(folder, tokens, pairs, whole_words=()):
 
 
 def encode(tokenizer, texts):
-    """Each text's ids, whole and as a text encoder takes them."""
+    """Returns each text's ids, whole and padded or cut as for a text encoder."""
     whole = tokenizer(texts).input_ids
     length = min(tokenizer.model_max_length, 512)
     padding = "max_length" if tokenizer.pad_token is not None else False
@@ -158,7 +158,7 @@ def encode(tokenizer, texts):
 
 
 def write_lines(folder, tokenizer, texts):
-    # A few of the padded ones are enough.
+    # Only some rows get padded ids, to keep the file small.
     rows = [{"text": text, "ids": ids, **({"padded": padded} if len(padded) == 77 and i % 16 == 0 else {})}
             for i, (text, (ids, padded)) in enumerate(zip(texts, encode(tokenizer, texts)))]
     write_json(folder / "lines.json", rows)

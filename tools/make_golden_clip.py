@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/clip-*: tiny random CLIP text encoders and what transformers computes with them."""
+"""Writes tests/golden/clip-*: tiny random CLIP text encoders and their outputs in transformers."""
 import pathlib
 
 import torch
@@ -8,8 +8,8 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden"
 
-# Stable Diffusion's encoder, and the second one of Stable Diffusion XL. The end mark as released configs have it (2: the
-# largest id stands for it), and by its own id.
+# These are like Stable Diffusion's encoder and Stable Diffusion XL's second one. The first has the end mark of released configs
+# (2, which means the largest id), the second its actual id.
 MODELS = {
     "clip-quick": (CLIPTextModel, dict(hidden_act="quick_gelu", eos_token_id=2)),
     "clip-projection": (CLIPTextModelWithProjection, dict(hidden_act="gelu", eos_token_id=41, pad_token_id=0)),
@@ -28,7 +28,7 @@ def main():
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.3 if parameter.dim() == 1 else parameter[0].numel() ** -0.5)
         model.save_pretrained(ROOT / name)
-        if name == "clip-quick":  # released files hold the places of tokens as well
+        if name == "clip-quick":  # released files also hold the position ids
             path = ROOT / name / "model.safetensors"
             prefixed = {key if key.startswith("text_model.") else f"text_model.{key}": tensor
                         for key, tensor in load_file(path).items()}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/displaced: what ranks compute that see each other's rows as of the step before, on diffusers' U-Net."""
+"""Writes tests/golden/displaced: the outputs of ranks that see each other's rows of the step before, on diffusers' U-Net."""
 import pathlib
 
 import torch

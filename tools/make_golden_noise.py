@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/noise: what torch.randn draws from seeded CPU generators, twice in a row."""
+"""Makes tests/golden/noise: the results of two consecutive calls of torch.randn with seeded CPU generators."""
 import pathlib
 
 import torch
@@ -10,7 +10,7 @@ folder.mkdir(parents=True, exist_ok=True)
 tensors = {}
 for seed in (0, 7, 1 << 40):
     generator = torch.Generator().manual_seed(seed)
-    # The second shape has no multiple of 16 elements: torch fills its tail in another way.
+    # The number of elements of the second shape is no multiple of 16, so torch fills its tail in another way.
     tensors[f"{seed}.first"] = torch.randn([2, 4, 8, 6], generator=generator)
     tensors[f"{seed}.second"] = torch.randn([1, 4, 5, 7], generator=generator)
 save_file(tensors, folder / "noise.safetensors")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/pixart-*: tiny random PixArt transformers and what diffusers computes with them."""
+"""Writes tests/golden/pixart-*: tiny random PixArt transformers and their outputs in diffusers."""
 import pathlib
 
 import torch
@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden"
 
-# Head counts, widths and sizes that are not powers of two; latents that are not square.
+# Head counts, widths and sizes are not powers of two, and latents are not square.
 MODELS = {
     "pixart-alpha": dict(num_attention_heads=3, attention_head_dim=12, num_layers=2, sample_size=128,
                          caption_channels=10, cross_attention_dim=36, latent=(6, 10)),
@@ -28,7 +28,7 @@ def main():
         torch.manual_seed(number)
         height, width = options.pop("latent")
         model = PixArtTransformer2DModel(**options).eval()
-        for parameter in model.parameters():  # also what starts at zero
+        for parameter in model.parameters():  # including those that start at zero
             torch.nn.init.normal_(parameter, std=0.3 if parameter.dim() == 1 else parameter[0].numel() ** -0.5)
         model.save_pretrained(ROOT / name)
 

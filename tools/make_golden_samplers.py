@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/samplers/cases.json: what diffusers' schedulers do over many options and numbers of steps.
+"""Writes tests/golden/samplers/cases.json: the results of diffusers' schedulers over many options and numbers of steps.
 
-A case is one line: scheduler_config.json (bare NaN and Infinity included), the scheduler that runs, steps, and its
-timesteps and latents after every step. The model is a fixed function of its input and timestep, which the test
-evaluates as well. JSON, because most of a case is its config; numbers have nine digits, which is all of float32.
+A case is one line: scheduler_config.json (bare NaN and Infinity included), the scheduler that runs, the number of steps, and
+its timesteps and latents after every step. The model is a fixed function of its input and timestep, which the test
+evaluates as well. The format is JSON because most of a case is its config; nine digits represent a float32 exactly.
 """
 
 import json
@@ -26,16 +26,16 @@ TRAINED = {"num_train_timesteps": 40, "trained_betas": [round(0.001 + 0.0005 * i
 ZERO_SNR = {**SCALED, "rescale_betas_zero_snr": True, "prediction_type": "v_prediction"}
 SDE, NOISE_ODE, NOISE_SDE = "sde-dpmsolver++", "dpmsolver", "sde-dpmsolver"
 FLOW_MODEL = {"use_flow_sigmas": True, "prediction_type": "flow_prediction"}
-# As Stable Diffusion XL's file has it: with options that belong to other classes.
+# Stable Diffusion XL's file includes options that belong to other classes.
 SDXL = {**SCALED, "clip_sample": False, "interpolation_type": "linear", "set_alpha_to_one": False, "steps_offset": 1,
         "skip_prk_steps": True, "sample_max_value": 1.0, "timestep_spacing": "leading", "trained_betas": None,
         "_diffusers_version": "0.19.0.dev0", "use_karras_sigmas": False}
-# As the files of Stable Diffusion 1 and 2 have it, and those of XL's turbo.
+# These are the options of Stable Diffusion 1 and 2, and of SDXL Turbo.
 SD = {**SCALED, "clip_sample": False, "set_alpha_to_one": False, "skip_prk_steps": True, "steps_offset": 1, "trained_betas": None,
       "num_train_timesteps": 1000}
 SD_V = {**SD, "prediction_type": "v_prediction"}
 TURBO = {**SDXL, "timestep_spacing": "trailing"}
-# As PixArt's files have it.
+# These are the options of PixArt's files.
 PIXART = {"algorithm_type": "dpmsolver++", "beta_end": 0.02, "beta_schedule": "linear", "beta_start": 0.0001,
           "dynamic_thresholding_ratio": 0.995, "euler_at_final": False, "lambda_min_clipped": -float("inf"),
           "lower_order_final": True, "num_train_timesteps": 1000, "prediction_type": "epsilon",
@@ -43,11 +43,11 @@ PIXART = {"algorithm_type": "dpmsolver++", "beta_end": 0.02, "beta_schedule": "l
           "thresholding": False, "timestep_spacing": "linspace", "trained_betas": None, "use_karras_sigmas": False,
           "use_lu_lambdas": False, "variance_type": None}
 
-# In one step from sigma = 4096 or 700 down to a few, or to 0, diffusers' Euler subtracts float32 numbers of that size and
-# keeps too few digits to compare with: only many steps are. (The closed forms of the tests hold for any number.)
+# In one step from sigma = 4096 or 700 down to a few, or to 0, diffusers' Euler subtracts float32 numbers of that size, and too
+# few digits remain to compare with. So these cases have only runs of many steps; the closed forms of the tests hold for any.
 LOSSY = {(EULER, "zero snr"): (20,), (ANCESTRAL, "zero snr"): (20,), (EULER, "continuous"): (4, 20)}
 
-# Name, class, options, and what else there is: the class of the file ("file"), the number of image tokens, eta.
+# Each row has name, class, options and optionally more: the class of the file ("file"), the number of image tokens, eta.
 ROWS = [
     ("defaults", DDIM, {}),
     ("stable diffusion", DDIM, {**SCALED, "clip_sample": False, "set_alpha_to_one": False, "steps_offset": 1}),
@@ -172,7 +172,7 @@ def model(x, timestep):
 
 
 def shift_of_tokens(config, tokens):
-    """The pipelines' rule for the shift of an image of so many tokens."""
+    """Returns the shift for an image of `tokens` tokens, by the rule of diffusers' pipelines."""
     slope = (config.max_shift - config.base_shift) / (config.max_image_seq_len - config.base_image_seq_len)
     return tokens * slope + config.base_shift - slope * config.base_image_seq_len
 
@@ -183,7 +183,7 @@ def digits(tensor):
 
 def make_scheduler(class_name, config, steps, tokens=0, is_stable_diffusion=False):
     scheduler = getattr(diffusers, class_name).from_config(config)
-    if is_stable_diffusion:  # its pipeline changes options
+    if is_stable_diffusion:  # its pipeline changes the scheduler's options
         diffusers.StableDiffusionPipeline(scheduler=scheduler, requires_safety_checker=False, **dict.fromkeys(
             ["vae", "text_encoder", "tokenizer", "unet", "safety_checker", "feature_extractor"]))
     extra = {"mu": shift_of_tokens(scheduler.config, tokens)} if tokens else {}
@@ -193,10 +193,10 @@ def make_scheduler(class_name, config, steps, tokens=0, is_stable_diffusion=Fals
 
 
 def latents_after_steps(scheduler, z, eta, draw):
-    """Runs the scheduler on model(); draw() gives fresh noise where a step takes some."""
+    """Runs the scheduler on model(); draw() returns the noise of steps that need some."""
     for timestep in scheduler.timesteps:
         x = scheduler.scale_model_input(z, timestep) if hasattr(scheduler, "scale_model_input") else z
-        # Modules of schedulers draw noise with a function of this name.
+        # The schedulers' modules draw noise with a function of this name.
         sys.modules[type(scheduler).__module__].randn_tensor = lambda *_, **__: draw()
         extra = {"eta": eta} if isinstance(scheduler, diffusers.DDIMScheduler) else {}
         z = scheduler.step(model(x, timestep), timestep, z, **extra).prev_sample

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/t5-*: tiny random T5 encoders and what transformers computes with them, from ids and, with the
-tokenizer of tests/golden/t5_tokenizer, from prompts. Needs make_golden_tokenizer.py to have run."""
+"""Writes tests/golden/t5-*: tiny random T5 encoders and their outputs in transformers, from ids and, with the tokenizer of
+tests/golden/t5_tokenizer, from prompts. make_golden_tokenizer.py must run first."""
 import pathlib
 import shutil
 
@@ -10,7 +10,7 @@ from transformers import T5Config, T5EncoderModel, T5Tokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden"
 
-# Head counts and widths that are not powers of two; d_model is not num_heads * d_kv.
+# Head counts and widths are not powers of two, and d_model is not num_heads * d_kv.
 MODELS = {
     "t5-gated": dict(vocab_size=810, d_model=22, d_kv=10, num_heads=3, d_ff=37, num_layers=3,
                      feed_forward_proj="gated-gelu"),

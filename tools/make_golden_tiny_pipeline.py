@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/golden/tiny-pixart: a whole PixArt-Sigma pipeline with random weights, small enough for the repository,
-and under golden/ the latents and pictures that diffusers makes with it. The command line is tested with both."""
+and under golden/ the latents and pictures that diffusers generates with it. The tests of the command line use both."""
 import functools
 import io
 import json
@@ -17,7 +17,7 @@ from transformers import T5Config, T5EncoderModel, T5Tokenizer
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "tiny-pixart"
 WORDS = "a red green blue circle square star above below left right of on the white black background blurry".split()
 RUNS = {
-    # name: what the pipeline is called with
+    # name: the arguments of the pipeline's call
     "exact": dict(prompt=["A red circle above a blue square", ""], negative_prompt="blurry", height=64, width=96,
                   num_inference_steps=20, guidance_scale=4.5, use_resolution_binning=False),
     "binned": dict(prompt=["a green star"], height=72, width=104, num_inference_steps=4, guidance_scale=4.5),
@@ -40,7 +40,7 @@ def vocabulary():
 
 
 def randomize(model):
-    for parameter in model.parameters():  # also what starts at zero
+    for parameter in model.parameters():  # including those that start at zero
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, mean=1.0 if parameter.mean() > 0.5 else 0.0, std=0.1)
         else:
@@ -72,7 +72,7 @@ def build():
 
 
 def write_golden(folder, runs, pipeline):
-    """Under golden/ the requests, and what pipeline(**request, ...) makes of them."""
+    """Writes the requests and the results of pipeline(**request, ...) under golden/."""
     golden = folder / "golden"
     golden.mkdir()
     (golden / "runs.json").write_text(json.dumps({"seed": SEED, "runs": runs}, indent=1) + "\n")
@@ -91,7 +91,7 @@ def main():
     pipeline = build()
     for name in ("text_encoder", "transformer", "vae", "scheduler"):
         getattr(pipeline, name).save_pretrained(FOLDER / name)
-    pipeline.save_config(FOLDER)  # model_index.json; the tokenizer stays as published checkpoints have it
+    pipeline.save_config(FOLDER)  # rewrites model_index.json; the tokenizer keeps the form of published checkpoints
     pipeline.set_progress_bar_config(disable=True)
     write_golden(FOLDER, RUNS, functools.partial(pipeline, clean_caption=False))
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/golden/tiny-sdxl: a whole Stable Diffusion XL pipeline with random weights, small enough for the repository;
 the same weights in one file under their original names (single.safetensors); and under golden/ the latents and pictures that
-diffusers makes with it."""
+diffusers generates with it."""
 import pathlib
 import shutil
 
@@ -30,7 +30,7 @@ RUNS = {
 
 
 def diffusers_options(options):
-    """One negative prompt stands for all."""
+    """Repeats the single negative prompt for every prompt."""
     count = len(options["prompt"])
     return {name: [value] * count if name.startswith("negative") else tuple(value) if "size" in name or "crops" in name else value
             for name, value in options.items()}

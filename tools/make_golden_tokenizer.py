@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/golden/t5_tokenizer/ and t5_tokenizer_json/: two small T5 vocabularies, one as `spiece.model` and one as
-`tokenizer.json`, each with lines of difficult text, the ids that transformers gives them, and the text that a PixArt
-pipeline of diffusers makes of them (lower-cased, stripped) before it tokenizes."""
+`tokenizer.json`, each with lines of difficult text, their ids by transformers, and the cleaned (lower-cased, stripped)
+text that diffusers' PixArt pipelines tokenize."""
 import io
 import json
 import pathlib
@@ -20,7 +20,7 @@ FOREIGN = "красный круг été naïve Straße ΟΔΥΣΣΕΥΣ İstanb
 MARKS = ["!!!", "???", "...", "aaa", "1234", "-", '"x"', "(y)", "a,b;c:d", "'s", "//", "--ar 16:9"]
 SPECIAL = ["</s>", "<pad>", "<unk>", "<extra_id_0>", "<extra_id_99>", "<extra_id_100>", "<extra_id_9", "< /s>",
            "＜/s＞", "＜extra_id_7＞", "</S>", "<0x41>"]
-# Characters that a normaliser, a splitter or a case mapping treats in its own way.
+# Normalisers, splitters or case mappings treat each of these characters specially.
 CURIOUS = (
     "\t\n\r\v\f\0\x01\x1b\x1c\x1f\x7f\x85\xa0\xad\u1680\u180e\u2000\u2003\u2009\u200b\u200c\u200d\u200e\u2028"
     "\u2029\u202f\u205f\u2060\u3000\ufeff\ufffd\u2581\uff3f\ufb01\ufb00\u2460\xb2\xbd\u2122\u2026\u2019\u201c"
@@ -76,7 +76,7 @@ def nasty_lines(seed, count, **kinds):
 
 
 def train(seed, vocab_size, **normalization):
-    """A Unigram model laid out as T5's: <pad> 0, </s> 1, <unk> 2, no byte fallback."""
+    """Trains a Unigram model with T5's layout: <pad> 0, </s> 1, <unk> 2, no byte fallback."""
     rng = random.Random(seed)
     names = ["".join(rng.choice(SYLLABLES) for _ in range(rng.randint(1, 4))) for _ in range(600)] + CAPTION * 5
     ideographs = [chr(c) for c in [*range(0x4e00, 0x4e40), *range(0x3042, 0x3090)]]
@@ -103,7 +103,7 @@ def save_spiece(folder, model, config=None):
 
 
 def save_json(folder, model, config=None):
-    """What transformers 5 saves: tokenizer.json and tokenizer_config.json."""
+    """Saves what transformers 5 would: tokenizer.json and tokenizer_config.json."""
     with tempfile.TemporaryDirectory() as source:
         save_spiece(pathlib.Path(source), model, config)
         T5Tokenizer.from_pretrained(source).save_pretrained(folder)
@@ -120,7 +120,7 @@ def write_lines(folder, lines):
 
 
 def small_rules():
-    """A normaliser of a few rules, so that the base64 text of tokenizer.json stays small."""
+    """Returns a normaliser of a few rules, which keeps the base64 text of tokenizer.json small."""
     rules = {chr(c): chr(c - 0xfee0) for c in range(0xff01, 0xff5f)}
     rules.update({"\t": " ", "\n": " ", "\r": " ", "\u3000": " ", "\ufb01": "fi", "\u2460": "1", "e\u0301": "\xe9",
                   "\u212b": "\xc5"})

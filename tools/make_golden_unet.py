@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/unet-*: tiny random U-Nets and what diffusers computes with them."""
+"""Writes tests/golden/unet-*: tiny random U-Nets and their outputs in diffusers."""
 import pathlib
 
 import torch
@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden"
 
-# The forms of Stable Diffusion 1.5, 2.1 and XL. Sizes are not square, and odd on some level.
+# These have the structures of Stable Diffusion 1.5, 2.1 and XL. Sizes are not square, and odd on some level.
 MODELS = {
     "unet-sd15": dict(block_out_channels=(8, 16), layers_per_block=(1, 2), norm_num_groups=4, attention_head_dim=2,
                       cross_attention_dim=10, down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
@@ -33,7 +33,7 @@ def main():
         torch.manual_seed(number)
         height, width = options.pop("latent")
         model = UNet2DConditionModel(sample_size=16, **options).eval()
-        for parameter in model.parameters():  # also what starts at zero or one
+        for parameter in model.parameters():  # including those that start at zero or one
             torch.nn.init.normal_(parameter, std=0.3 if parameter.dim() == 1 else parameter[0].numel() ** -0.5)
         model.save_pretrained(ROOT / name)
 

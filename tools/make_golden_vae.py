@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/vae-*: tiny random AutoencoderKL models and what diffusers computes with them."""
+"""Writes tests/golden/vae-*: tiny random AutoencoderKL models and their outputs in diffusers."""
 import copy
 import json
 import pathlib
@@ -23,7 +23,7 @@ OLD_NAMES = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_
 
 
 def watch(half, stages):
-    """Lets the next call of an encoder or decoder write each stage's output for the first sample to `stages`."""
+    """Makes the next call of an encoder or decoder store each stage's output for the first sample in `stages`."""
     modules = {"conv_in": half.conv_in, "mid_block": half.mid_block}
     blocks = half.down_blocks if hasattr(half, "down_blocks") else half.up_blocks
     modules |= {f"block.{i}": block for i, block in enumerate(blocks)}
@@ -77,7 +77,7 @@ def main():
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
         factor = 2 ** (levels - 1)
-        latents = torch.randn(batch, model.config.latent_channels, height, width)  # as the denoiser leaves them
+        latents = torch.randn(batch, model.config.latent_channels, height, width)  # as the denoiser returns them
         z = latents / model.config.scaling_factor + (model.config.shift_factor or 0.0)
         image = torch.rand(batch, 3, height * factor, width * factor) * 2 - 1
         golden = {"latents": latents, "input": image} | run(copy.deepcopy(model), z, image)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Which small changes of behaviour do the tests catch?
+"""Checks which small changes of behaviour (mutants) the tests catch.
 
-Each mutant of tests/cases/mutants/ is applied alone, in a working tree of its own (build/mutants/), which is built there as
-far as the tests need. First come the tests that mean it, then all of `make test`. A mutant is caught when a test fails or
-does not end; one that passes everything survived, and wants a test. Mutants are found by their exact text, anywhere under
-src/ when their file has moved: a text that is not there once is reported as stale, never as caught.
+Each mutant of tests/cases/mutants/ is applied alone in a separate working tree (build/mutants/), where only the targets that the
+tests need are built. The tests that the mutant names run first, then all of `make test`. A mutant is caught if a test fails or
+hangs; one that passes everything has survived and needs a test. A mutant is located by its exact text, anywhere under src/ if its
+file has moved. If that text does not occur exactly once, the mutant is reported as stale, never as caught.
 
-A mutant in those files is: a line `name: what it changes`; a line with its file and the tests that come first (unit:FILTER of
-gtest, capped:FILTER of the same under a cap of the instruction set, cli:PART of a name); lines `- ` with what stands there; lines `+ ` with what takes its place; an empty line."""
+A mutant consists of a line `name: what it changes`; a line with its file and the tests that run first (unit:FILTER of gtest,
+capped:FILTER of the same under a cap of the instruction set, cli:PART of a test's name); lines `- ` with the original text; lines
+`+ ` with its replacement; and an empty line."""
 import argparse
 import dataclasses
 import os
@@ -20,8 +21,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases" / "mutants"
-LIMIT = 1800  # seconds of a build or of all tests: a hang is a catch
-LIMIT_OF_SELECTED = 300  # of those that come first, which take seconds
+LIMIT = 1800  # seconds for a build or for all tests; tests that take longer count as failed
+LIMIT_OF_SELECTED = 300  # seconds for the tests that run first, which should take a few
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Mutant:
     new: str
 
     def place(self, tree):
-        """The file that holds the old text once, or why there is none."""
+        """Returns the file that holds the old text exactly once, or None and the reason."""
         given = tree / self.file
         if given.is_file() and given.read_text().count(self.old) == 1:
             return given, ""
@@ -61,7 +62,7 @@ def read_mutants():
 
 
 class Tree:
-    """A copy of the sources, of one commit, with a build folder of its own."""
+    """A checkout of the current commit with its own build folder."""
 
     def __init__(self, folder):
         self.folder, self.build = folder, folder / "build"
@@ -82,12 +83,12 @@ class Tree:
         return subprocess.run(words, cwd=self.folder, **options)
 
     def passes(self, words, limit=LIMIT):
-        """(whether a command ended well and in time, the end of what it said)"""
+        """Returns whether a command succeeded in time, and the end of its output."""
         try:
             done = self.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit,
                             env={**os.environ, "OMP_NUM_THREADS": "1"})
         except subprocess.TimeoutExpired:
-            return False, "no end"
+            return False, "time limit exceeded"
         return done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
 
     def make(self, *targets):
@@ -107,7 +108,7 @@ TARGETS = {"unit": "tessera_tests", "capped": "tessera_tests", "cli": "tessera"}
 
 
 def judge(tree, mutant, only_first):
-    """(verdict, by what)"""
+    """Returns (verdict, the test that caught it or a reason)."""
     path, reason = mutant.place(tree.folder)
     if not path:
         return "stale", reason
@@ -128,13 +129,13 @@ def judge(tree, mutant, only_first):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="NAME", help="mutants whose name or file holds NAME (may be repeated)")
-    parser.add_argument("--sample", type=int, metavar="N", help="so many of them, drawn with --seed")
+    parser.add_argument("--sample", type=int, metavar="N", help="a random sample of N mutants, drawn with --seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shard", metavar="I/N", help="the I-th of N parts, from 0")
-    parser.add_argument("--first", action="store_true", help="only the tests that mean a mutant: quick, for who writes one")
-    parser.add_argument("--check", action="store_true", help="only say which are stale")
-    parser.add_argument("--tree", type=pathlib.Path, default=ROOT / "build" / "mutants", help="the scratch copy")
-    parser.add_argument("--keep", action="store_true", help="leave it there; the next run builds less")
+    parser.add_argument("--first", action="store_true", help="run only the tests that each mutant names, which is quick while writing one")
+    parser.add_argument("--check", action="store_true", help="only report stale mutants")
+    parser.add_argument("--tree", type=pathlib.Path, default=ROOT / "build" / "mutants", help="folder of the scratch checkout")
+    parser.add_argument("--keep", action="store_true", help="keep the scratch checkout, so that the next run builds less")
     options = parser.parse_args()
     mutants = [mutant for mutant in read_mutants()
                if not options.only or any(part in mutant.name or part in mutant.file for part in options.only)]
@@ -149,13 +150,13 @@ def main():
         stale = [(mutant, reason) for mutant in mutants for reason in [mutant.place(ROOT)[1]] if reason]
         for mutant, reason in stale:
             print(f"stale    {mutant.name} ({mutant.file}): {reason}")
-        print(f"{len(mutants) - len(stale)} of {len(mutants)} mutants have their place")
+        print(f"{len(mutants) - len(stale)} of {len(mutants)} mutants are located")
         return 1 if stale else 0
 
     tree = Tree(options.tree.resolve())
     tree_builds, text = tree.make("tessera", "tessera_tests")
     if not tree_builds:
-        sys.exit(f"mutants: the tree does not build without them\n{text}")
+        sys.exit(f"mutants: the tree does not build without mutants\n{text}")
     counts = {}
     for mutant in mutants:
         start = time.monotonic()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares Tessera with diffusers, whole pipelines of tiny random models, one row of ROWS each.
+"""Compares Tessera with diffusers on whole pipelines of tiny random models, one per row of ROWS.
 
 Each row builds a pipeline of diffusers, saves it, and runs the same prompts, seed and steps with diffusers and with
-`tessera generate`. In fp32 the final latents may differ by 1e-3 and pictures must have a PSNR above 50 dB. (Where untrained
-weights blow the latents up to a standard deviation of hundreds, 1e-3 is a few units in the last place: there, 1e-5 times
-that deviation.) In bf16, where every program rounds in its own way, Tessera's latents may be at most 1.1 times as far (RMS)
-from diffusers' fp32 latents as diffusers' bf16 latents are, in each row, which has three pictures or more. diffusers would
-draw other noise in bf16, so there it is given the fp32 noise, rounded."""
+`tessera generate`. In fp32 the final latents may differ by 1e-3, and pictures must have a PSNR above 50 dB. (Untrained weights
+can blow the latents up to a standard deviation of hundreds, where 1e-3 is a few units in the last place; there the limit is
+1e-5 times that deviation.) In bf16 every program rounds differently, so Tessera's latents may be at most 1.1 times as far (RMS)
+from diffusers' fp32 latents as diffusers' bf16 latents are. Each such row has three pictures or more. diffusers would draw
+different noise in bf16, so it is given the fp32 noise, rounded."""
 import argparse
 import dataclasses
 import logging
@@ -32,7 +32,7 @@ import make_golden_tokenizer as tokenizers
 from parity_short import short_list
 
 LATENT_TOLERANCE = 1e-3
-RELATIVE_TOLERANCE = 1e-5  # of the standard deviation, where this is more
+RELATIVE_TOLERANCE = 1e-5  # times the standard deviation; the larger tolerance holds
 LEAST_PSNR = 50.0
 BF16_RATIO = 1.1
 PIECES = 700
@@ -44,7 +44,7 @@ DPM, UNIPC, FLOW = "DPMSolverMultistepScheduler", "UniPCMultistepScheduler", "Fl
 SHORT_NAMES = {  # what --scheduler NAME means in diffusers
     "ddim": (DDIM, {"clip_sample": False}), "pndm": (PNDM, {"skip_prk_steps": True}), "euler": (EULER, {}), "euler-a": (ANCESTRAL, {}), "unipc": (UNIPC, {}), "flow-euler": (FLOW, {}),
     "dpm++": (DPM, {"algorithm_type": "dpmsolver++"}), "dpm++-sde": (DPM, {"algorithm_type": "sde-dpmsolver++"})}
-# Where the noise of training ends at 1/150 of signal, as in PixArt's files, an untrained model's latents grow 150-fold.
+# PixArt's training noise ends at a signal of 1/150, by which an untrained model's latents grow 150-fold.
 RELEASED = (DPM, {"beta_start": 0.0001, "beta_end": 0.02})
 MILD = {"beta_start": 0.0001, "beta_end": 0.002}
 SCALED = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
@@ -82,35 +82,35 @@ class Row:
     override: str | None = None  # --scheduler
     eta: float | None = None
     dtype: str = "fp32"
-    threads: int | None = 1  # None: what the program takes by itself
+    threads: int | None = 1  # None leaves the number to the program
     flags: str = ""  # of parallel methods
 
     def save(self, folder, pieces):
-        """Builds and saves the pipeline; returns what from_pretrained must be told."""
+        """Builds and saves the pipeline; returns the options for from_pretrained."""
         return save(self, folder, pieces)
 
     def request(self):
-        """What every pipeline is asked for, under diffusers' names, without what is left to the program."""
+        """Returns the options of the request under diffusers' names, without those left to the program's defaults."""
         height, width = self.size or (None, None)
-        wish = {"height": height, "width": width, "num_inference_steps": self.steps, "guidance_scale": self.guidance,
+        options = {"height": height, "width": width, "num_inference_steps": self.steps, "guidance_scale": self.guidance,
                 "max_sequence_length": self.tokens, "negative_prompt": self.negative, "eta": self.eta}
-        return {key: value for key, value in wish.items() if value is not None}
+        return {key: value for key, value in options.items() if value is not None}
 
     def call(self, pipeline, **options):
         return pipeline(self.prompts, num_images_per_prompt=self.images, use_resolution_binning=self.binning, clean_caption=False,
                         **self.request(), **options).images
 
     def call_and_watch(self, pipeline, **options):
-        """The pictures, and the latents after each step."""
+        """Returns the pictures, and the latents after each step."""
         after_steps = []
         return self.call(pipeline, callback=lambda i, t, latents: after_steps.append(latents), **options), after_steps
 
     def model(self, folder):
-        """Options that name the model."""
+        """Returns the options that name the model."""
         return ["--model", folder]
 
     def words(self):
-        """The request, as `tessera generate` takes it."""
+        """Returns the request as arguments of `tessera generate`."""
         words = [f"--{name.replace('_', '-')}={value}" for name, value in self.request().items()]
         if self.override:
             words.append(f"--scheduler={self.override}")
@@ -129,7 +129,7 @@ SHIPPED = {"family": "Alpha", "saved": "shipped", "size": None, "steps": None, "
 SHAPES = ["a red circle above a blue square on a white background", "an orange cross on a gray background"]
 ALPHA_1024 = {"family": "Alpha", "sample_size": 128}  # with size conditions
 ROWS = [
-    # What the released models are like, at the program's defaults.
+    # These resemble the released models, at the program's defaults.
     Row("sigma defaults", scheduler=RELEASED, size=None, steps=None, guidance=None, binning=True),
     alpha("alpha defaults", scheduler=RELEASED, size=None, steps=None, guidance=None, binning=True),
     Row("alpha 1024 with size conditions", scheduler=RELEASED, **ALPHA_1024, heads=(2, 12)),
@@ -145,7 +145,7 @@ ROWS = [
     Row("sigma 2048 in bins", sample_size=256, heads=(1, 12), layers=1, size=(520, 2000), binning=True, steps=2,
         transformer={"use_additional_conditions": False, "interpolation_scale": 4, "patch_size": 4},
         vae={"mid_block_add_attention": False}),
-    # Shapes of the models.
+    # These vary the shapes of the models.
     Row("heads 5 x 8", heads=(5, 8), steps=4),
     Row("heads 1 x 20", heads=(1, 20), steps=4),
     Row("heads 7 x 4", heads=(7, 4), steps=4, layers=3),
@@ -167,7 +167,7 @@ ROWS = [
         steps=4),
     Row("VAE with a shift", vae={"shift_factor": 0.4, "scaling_factor": 0.36}, steps=4),
     Row("VAE with latent statistics", vae={"latents_mean": [0.5, -0.5, 0.2, 1], "latents_std": [2, 0.5, 3, 1]}, steps=4),
-    # Requests.
+    # These vary the requests.
     Row("three prompts, negative", prompts=THREE, negative="blurry, a Cat"),
     Row("two pictures each of two prompts", prompts=["a cat", CIRCLE], images=2, steps=4),
     Row("empty prompt, one branch", prompts=[""], guidance=1.0, steps=4),
@@ -183,7 +183,7 @@ ROWS = [
     alpha("one step of DDIM", steps=1, scheduler=(DDIM, {**MILD, "clip_sample": False})),
     alpha("one step of Euler", steps=1, scheduler=(EULER, {**SCALED, **V})),
     Row("odd aspect", size=(16, 272), steps=4),
-    # Samplers from scheduler_config.json.
+    # These take the sampler from scheduler_config.json.
     Row("DDIM", scheduler=(DDIM, {**MILD, "clip_sample": False})),
     Row("DDIM, clipped", scheduler=(DDIM, {})),
     Row("DDIM, v, zero SNR, trailing", scheduler=(DDIM, {**SCALED, **V, "clip_sample": False, "rescale_betas_zero_snr": True,
@@ -209,23 +209,23 @@ ROWS = [
     Row("UniPC flow", scheduler=(UNIPC, {"use_flow_sigmas": True, "prediction_type": "flow_prediction", "flow_shift": 2.0})),
     Row("flow matching", scheduler=(FLOW, {})),
     Row("flow matching, shifted", scheduler=(FLOW, {"shift": 3.0}), guidance=1.0),
-    # Samplers by --scheduler, instead of the checkpoint's.
+    # These take the sampler from --scheduler, instead of the checkpoint's.
     *[Row(f"--scheduler {name}", override=name) for name in ("ddim", "pndm", "euler", "euler-a", "dpm++", "dpm++-sde", "unipc")],
     Row("--scheduler flow-euler", override="flow-euler", scheduler=(FLOW, {"shift": 2.0})),
     Row("--scheduler by class", override=UNIPC, scheduler=(DPM, {**SCALED, **V, "use_karras_sigmas": True})),
     Row("--scheduler over DDIM", override="euler", scheduler=(DDIM, {**SCALED, **V, "timestep_spacing": "trailing"})),
-    # How the folder was saved.
+    # These vary how the folder was saved.
     Row("sharded", saved="sharded", steps=4),
     Row("variant", saved="variant", steps=4),
     Row("sharded variant", saved="sharded variant", steps=4),
     alpha("saved in fp16", saved="fp16"),
     Row("saved in bf16", saved="bf16"),
     Row("tokenizer.json", saved="tokenizer.json", prompts=THREE, negative=UNICODE, steps=4),
-    # The trained model that ships: no random weights, latents of deviation 1.
+    # These use the trained model that ships: its weights are not random, and its latents have deviation 1.
     Row("shipped model", **SHIPPED),
     Row("shipped model, prompts, negative", **SHIPPED, prompts=SHAPES, negative="a green star on a pink background", images=2),
     Row("shipped model, Euler ancestral", **{**SHIPPED, "guidance": 3.0}, prompts=SHAPES, override="euler-a"),
-    # bf16: only samplers that draw no noise, because diffusers would draw it in bf16.
+    # The bf16 rows only have samplers that draw no noise, because diffusers would draw it in bf16.
     bf16("sigma"),
     bf16("alpha 1024", **ALPHA_1024, heads=(4, 18)),
     bf16("wide, guidance 7.5", heads=(4, 72), layers=4, guidance=7.5, images=1),
@@ -233,14 +233,14 @@ ROWS = [
     bf16("DDIM, v", scheduler=(DDIM, {**V, "clip_sample": False})),
     bf16("flow matching", scheduler=(FLOW, {})),
     bf16("shipped model", **SHIPPED),
-    # All others run on one thread.
+    # These run on several threads, all others on one.
     Row("all cores", size=(160, 208), threads=None),
     alpha("three threads", size=(48, 176), threads=3, steps=4),
 ]
 
 
 def randomize(module):
-    """Noise in every tensor, also in those that start at 0 or 1."""
+    """Fills every tensor with noise, including those that start at 0 or 1."""
     for parameter in module.parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, mean=1.0 if parameter.mean() > 0.5 else 0.0, std=0.1)
@@ -275,7 +275,7 @@ def build(row, tokenizer):
 
 
 def save(row, folder, pieces):
-    """Builds the row's pipeline and saves it; returns what from_pretrained must be told."""
+    """Builds the row's pipeline and saves it; returns the options for from_pretrained."""
     if row.saved == "shipped":
         shutil.copytree(SHIPPED_MODEL, folder, dirs_exist_ok=True)
         return {}
@@ -302,14 +302,14 @@ def load(row, folder, options, dtype):
     if row.override:
         name, changed = SHORT_NAMES.get(row.override, (row.override, {}))
         pipeline.scheduler = getattr(diffusers, name).from_config(pipeline.scheduler.config, **changed)
-    if isinstance(pipeline.scheduler, diffusers.FlowMatchEulerDiscreteScheduler):  # lacks what PixArt's pipelines ask for
+    if isinstance(pipeline.scheduler, diffusers.FlowMatchEulerDiscreteScheduler):  # lacks members that PixArt's pipelines use
         pipeline.scheduler.init_noise_sigma = 1.0
         pipeline.scheduler.scale_model_input = lambda latents, timestep: latents
     return pipeline
 
 
 class Diffusers:
-    """Runs of a row with diffusers."""
+    """Runs a row with diffusers."""
 
     def __init__(self, row, folder, options, seed):
         self.row, self.folder, self.options, self.seed = row, folder, options, seed
@@ -332,7 +332,7 @@ class Diffusers:
 
 
 class Tessera:
-    """`tessera generate` with a row's request, in a process of its own."""
+    """Runs `tessera generate` with a row's request in a subprocess."""
 
     def __init__(self, program, row, folder, seed, output):
         self.output = output
@@ -373,14 +373,14 @@ def psnr(picture, reference):
     return math.inf if error == 0 else 10 * math.log10(255 ** 2 / error)
 
 
-def require_telling(latents, pictures):
-    """A row whose reference is flat or saturated would compare nothing."""
+def require_informative(latents, pictures):
+    """Fails if the reference is flat or saturated, because comparing with it would show nothing."""
     if not (latents.isfinite().all() and latents.std() > 0.1):
-        raise RuntimeError(f"diffusers' latents tell nothing (standard deviation {latents.std():.3g})")
+        raise RuntimeError(f"diffusers' latents are uninformative (standard deviation {latents.std():.3g})")
     for picture in pictures:
         between = np.mean((picture > 0) & (picture < 255))
         if picture.std() < 10 or between < 0.5:
-            raise RuntimeError(f"diffusers' picture tells nothing (deviation {picture.std():.3g}, {between:.0%} in range)")
+            raise RuntimeError(f"diffusers' picture is uninformative (deviation {picture.std():.3g}, {between:.0%} in range)")
 
 
 @dataclasses.dataclass
@@ -389,11 +389,11 @@ class Outcome:
     text: str
     latents: float = 0.0  # largest difference, fp32
     psnr: float = math.inf
-    squares: tuple = ()  # bf16: mean squares of Tessera's errors and of what they are compared with
+    squares: tuple = ()  # bf16: mean squares of Tessera's errors and of the reference's
 
 
 def prepare(row, number, program, folder, pieces):
-    """Saves the row's pipeline; returns diffusers' runs of it, and what starts Tessera with a name of its output."""
+    """Saves the row's pipeline; returns a Diffusers for it, and a function that starts Tessera, given the output's name."""
     seed = 1000 + number
     torch.manual_seed(seed)
     options = row.save(folder, pieces)
@@ -404,13 +404,13 @@ def prepare(row, number, program, folder, pieces):
     return Diffusers(row, folder, options, seed), start
 
 
-def compare_fp32(ours, painter, latents, pictures):
-    own = ours.latents()
-    if own.shape != latents.shape:
-        raise RuntimeError(f"latents of {list(own.shape)}, expected {list(latents.shape)}")
-    difference = (own - latents).abs().max().item()
-    worst = min(psnr(*pair) for pair in zip(painter.pictures(len(pictures)), pictures, strict=True))
-    require_telling(latents, pictures)
+def compare_fp32(ours, images, latents, pictures):
+    result = ours.latents()
+    if result.shape != latents.shape:
+        raise RuntimeError(f"latents of {list(result.shape)}, expected {list(latents.shape)}")
+    difference = (result - latents).abs().max().item()
+    worst = min(psnr(*pair) for pair in zip(images.pictures(len(pictures)), pictures, strict=True))
+    require_informative(latents, pictures)
     text = f"latents {difference:.1e} (deviation {latents.std():.1f}), pictures {worst:.1f} dB"
     tolerance = max(LATENT_TOLERANCE, RELATIVE_TOLERANCE * latents.std().item())
     return Outcome(difference <= tolerance and worst > LEAST_PSNR, text, difference, worst)
@@ -423,10 +423,10 @@ def compare(row, number, program, folder, pieces):
         return compare_fp32(ours, start("out.png"), *reference.latents_and_pictures())
     truth = reference.latents()
     theirs = root_mean_square(reference.bf16_latents(truth.shape) - truth)
-    own = root_mean_square(ours.latents() - truth)
-    require_telling(truth, [])
-    text = f"bf16 errors: tessera {own:.2e}, diffusers {theirs:.2e}, ratio {own / theirs:.3f}"
-    return Outcome(own <= BF16_RATIO * theirs, text, squares=(own ** 2, theirs ** 2))  # not with NaN
+    error = root_mean_square(ours.latents() - truth)
+    require_informative(truth, [])
+    text = f"bf16 errors: tessera {error:.2e}, diffusers {theirs:.2e}, ratio {error / theirs:.3f}"
+    return Outcome(error <= BF16_RATIO * theirs, text, squares=(error ** 2, theirs ** 2))  # false with NaN
 
 
 def run(row, number, compare, program, root, pieces):
@@ -443,14 +443,14 @@ def run(row, number, compare, program, root, pieces):
 
 
 def summarize(outcomes, bf16_reference, bf16_ratio):
-    """Prints the worst figures; returns whether all rows passed, the bf16 rows together included."""
+    """Prints the worst figures; returns whether every row and the bf16 rows together passed."""
     fp32 = [outcome for outcome in outcomes if not outcome.squares and outcome.text.startswith("latents")]
     if fp32:
         print(f"fp32: largest difference of latents {max(o.latents for o in fp32):.1e}, worst pictures "
               f"{min(o.psnr for o in fp32):.1f} dB, {sum(o.psnr == math.inf for o in fp32)} of {len(fp32)} rows equal in "
               "every pixel")
-    # Each row counts in units of the reference's error, so that none outweighs the others.
-    squares = [own / theirs for own, theirs in (outcome.squares for outcome in outcomes if outcome.squares)]
+    # Each row's error is divided by the reference's, so that no row outweighs the others.
+    squares = [error / theirs for error, theirs in (outcome.squares for outcome in outcomes if outcome.squares)]
     ratio = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
     if squares:
         print(f"bf16: tessera is {ratio:.3f} times as far from fp32 as {bf16_reference} (at most {bf16_ratio})")
@@ -467,7 +467,7 @@ def main(rows, compare, description, bf16_reference, bf16_ratio, train=train_spi
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tessera", type=pathlib.Path, default=pathlib.Path("build/tessera"), help="the program")
     parser.add_argument("--only", action="append", metavar="NAME", help="rows whose name contains NAME (may be repeated)")
-    parser.add_argument("--short", action="store_true", help="the fewest rows in which each option of all rows occurs")
+    parser.add_argument("--short", action="store_true", help="run the smallest set of rows in which every option of all rows occurs")
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keep the checkpoints and outputs there")
     options = parser.parse_args()

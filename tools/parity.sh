@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# parity.sh BUILD_FOLDER [--short]: live comparisons with diffusers and transformers. `--short`: few lines and samplers, and
-# of the pipelines the fewest rows in which each option of all rows occurs.
+# parity.sh BUILD_FOLDER [--short]: compares the built programs with diffusers and transformers. `--short` takes fewer lines
+# and samplers, and the smallest set of pipeline rows in which every option of all rows occurs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares Tessera's byte-level BPE tokenizer with transformers: 10,000 random lines of difficult text through each kind of
-tokenizer folder, whole and padded or cut to the model's length, and every code point. Needs build/tests/tokenize_lines."""
+"""Compares Tessera's byte-level BPE tokenizer with transformers. It sends 10,000 random lines of difficult text, whole and padded
+or cut to the model's length, and every code point through each kind of tokenizer folder. It needs build/tests/tokenize_lines."""
 import json
 import pathlib
 import shutil
@@ -94,15 +94,15 @@ def file_folders(root):
             save(f"file, {behavior}{', inverted' if invert else ''}", pre_tokenizers.Sequence([
                 pre_tokenizers.Split("a", behavior, invert=invert), pre_tokenizers.Split(Regex(r"[^\s\p{L}]+|\p{M}"), behavior),
                 pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]))
-    # Characters instead of bytes: most are unknown.
+    # This splits into characters instead of bytes, most of which are unknown.
     save("file, unknown characters fused", pre_tokenizers.Split(Regex(r"\s+"), "removed"),
          normalizers.Sequence([normalizers.Replace("...", "\u2026"), normalizers.NFC()]), unk_token="~", fuse_unk=True)
     return "file"
 
 
 def texts_of_every_character():
-    """Each code point where letters, digits, marks, white space, contractions and case decide. Planes without characters are
-    left out."""
+    """Returns texts that put each code point where letters, digits, marks, white space, contractions and case matter. Planes
+    without characters are left out."""
     points = [c for c in [*range(0x40000), *range(0xe0000, 0xe0200), 0xf0000, 0x10fffd] if not 0xd800 <= c < 0xe000]
     forms = ["a{0}b", "1{0}2", "{0}{0}", "'{0} ", "e{0}\u0301", "\u0301\u0316{0}"]
     for i in range(0, len(points), 40):

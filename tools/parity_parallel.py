@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Compares Tessera on many ranks with diffusers, whole pipelines of tiny random models, one row of ROWS each.
+"""Compares Tessera on many ranks with diffusers on whole pipelines of tiny random models, one per row of ROWS.
 
-Exact methods, and PipeFusion with one patch or warm-up alone, are compared with diffusers as tools/parity.py compares
-one rank, with its limits. bf16: the latents of many ranks may be at most 1.2 times as far (RMS) from diffusers' fp32
-latents as those of Tessera on one rank, all bf16 rows together, and 1.3 times in any row: tensor parallelism rounds the
-parts of a sum before it adds them (1.24 was measured, over 24 pictures; no other method had more than 1.03).
+Exact methods, and PipeFusion with one patch or only warm-up steps, are compared with diffusers as tools/parity.py compares
+one rank, with its limits. In bf16 the latents of many ranks may be at most 1.2 times as far (RMS) from diffusers' fp32
+latents as those of Tessera on one rank, over all bf16 rows together, and 1.3 times in any row, because tensor parallelism
+rounds the parts of a sum before it adds them (1.24 was measured over 24 pictures; no other method had more than 1.03).
 
-PipeFusion is compared, with the same limits, with what its definition gives on diffusers' own transformer and pipeline:
-the blocks take patch after patch, and self-attention sees what last came of each patch. There diffusers' latents must
-be at least 50 times the tolerance away from those of whole pictures: a row that cannot tell the two apart shows
-nothing."""
+PipeFusion is compared, with the same limits, with its definition applied to diffusers' transformer and pipeline: the
+blocks take patch after patch, and self-attention sees the latest input of each patch. There diffusers' latents must
+be at least 50 times the tolerance away from those of whole pictures, because a row that cannot distinguish the two
+shows nothing."""
 import dataclasses
 import re
 
@@ -53,7 +53,7 @@ def stale(stages, patches, warmup, inside="", **options):
 
 PIPELINE = "--pipefusion-parallel-degree"
 ROWS = [
-    # One method. Sizes divide in hardly any row.
+    # These have one method. In hardly any row do the ranks divide the sizes.
     exact("--ulysses-degree 2"),
     exact("--ulysses-degree 3", heads=(5, 8), size=(112, 64), layers=3),
     exact("--ulysses-degree 2", "alpha 1024", **ALPHA_1024, size=(80, 112), prompts=THREE),
@@ -69,11 +69,11 @@ ROWS = [
     exact("--use-cfg-parallel --ulysses-degree 2", "one column", size=(96, 16)),
     exact("--data-parallel-degree 2", prompts=THREE, scheduler=SDE),
     exact("--data-parallel-degree 3", "one branch", prompts=["a cat", CIRCLE], images=2, guidance=1.0),
-    # PipeFusion that is exact.
+    # Here PipeFusion is exact.
     exact(f"{PIPELINE} 2 --num-pipeline-patch 3 --warmup-steps 5", prompts=THREE, negative="blurry, a Cat"),
     exact(f"{PIPELINE} 3 --num-pipeline-patch 1 --warmup-steps 0", layers=5, scheduler=(ANCESTRAL, MILD)),
     exact(f"{PIPELINE} 2 --num-pipeline-patch 1 --ring-degree 2", scheduler=(EULER, MILD)),
-    # Products.
+    # These combine methods.
     exact("--use-cfg-parallel --ulysses-degree 2", **ALPHA_1024, prompts=THREE, negative="a long tail of words"),
     exact("--use-cfg-parallel --tensor-parallel-degree 2", scheduler=(ANCESTRAL, MILD), prompts=["a cat", CIRCLE]),
     exact("--data-parallel-degree 2 --ulysses-degree 2", prompts=THREE, scheduler=(ANCESTRAL, MILD)),
@@ -88,7 +88,7 @@ ROWS = [
     bf16("--tensor-parallel-degree 4 --split-scheme 2d", **ALPHA_1024, heads=(4, 18)),
     bf16("--use-cfg-parallel", guidance=7.5),
     bf16("--use-cfg-parallel --ring-degree 2", **{**SHIPPED, "steps": None}, prompts=SHAPES),
-    # PipeFusion that is stale: each two of stages, patches and warm-up meet; then with other methods and samplers.
+    # Here PipeFusion is stale. Every pair of values of stages, patches and warm-up occurs; then come other methods and samplers.
     *[stale(stages, patches, warmup) for stages, patches, warmup in (
         (2, 2, 0), (3, 3, 0), (4, 5, 0), (2, 9, 0), (4, 2, 1), (2, 3, 1), (3, 5, 1), (4, 9, 1), (3, 2, 3), (4, 3, 3),
         (2, 5, 3), (3, 9, 3))],
@@ -107,12 +107,11 @@ ROWS = [
 
 
 class Patches(torch.nn.Module):
-    """PipeFusion by its definition, in the place of a transformer's blocks: the first `warmup` steps take the whole
+    """Replaces a transformer's blocks with PipeFusion by its definition: the first `warmup` steps take the whole
     picture; in the others, patches of rows of tokens pass through all blocks one after the other.
 
-    Keys and values are linear functions of what attn1 is given, so that is what is remembered: of each patch what came
-    last, of this step from the patches before, of the step before from those behind; nothing of a patch that never
-    came."""
+    Keys and values are linear functions of attn1's input, so it remembers that input, the latest one of each patch: of this
+    step for earlier patches, of the step before for later ones, and none for patches that have not come yet."""
 
     def __init__(self, blocks, rows, patches, warmup):
         super().__init__()
@@ -136,13 +135,13 @@ class Patches(torch.nn.Module):
         return torch.cat(done, dim=1)
 
     def attend_to_all_seen(self, attention, arguments, options):
-        (own,) = arguments
-        seen = self.seen.get(attention, own[:, :0])
-        self.seen[attention] = torch.cat([seen[:, :self.begin], own, seen[:, self.end:]], dim=1)
+        (patch,) = arguments
+        seen = self.seen.get(attention, patch[:, :0])
+        self.seen[attention] = torch.cat([seen[:, :self.begin], patch, seen[:, self.end:]], dim=1)
         return arguments, {**options, "encoder_hidden_states": self.seen[attention]}
 
 
-def compare_stale(row, reference, ours, painter):
+def compare_stale(row, reference, ours, images):
     whole = reference.latents()
     transformer = reference.pipeline.transformer
     rows = whole.shape[2] // transformer.config.patch_size
@@ -150,7 +149,7 @@ def compare_stale(row, reference, ours, painter):
     transformer.transformer_blocks = torch.nn.ModuleList([patches])
     latents, pictures = reference.latents_and_pictures()
     staleness = (latents - whole).abs().max().item() / max(whole.std().item(), 1.0)
-    outcome = parity.compare_fp32(ours, painter, latents, pictures)
+    outcome = parity.compare_fp32(ours, images, latents, pictures)
     return dataclasses.replace(outcome, passed=outcome.passed and staleness >= LEAST_STALENESS,
                                text=f"{outcome.text}, {staleness:.1e} from whole pictures")
 
@@ -161,14 +160,14 @@ def compare(row, number, program, folder, pieces):
     if row.dtype == "bf16":
         alone = start("one.safetensors", dataclasses.replace(row, flags=""))
         truth = reference.latents()
-        own, one = (parity.root_mean_square(run.latents() - truth) for run in (ours, alone))
-        parity.require_telling(truth, [])
-        text = f"bf16 errors: many ranks {own:.2e}, one rank {one:.2e}, ratio {own / one:.3f}"
-        return parity.Outcome(own <= BF16_ROW_RATIO * one, text, squares=(own ** 2, one ** 2))  # not with NaN
-    painter = start("out.png")
+        many, one = (parity.root_mean_square(run.latents() - truth) for run in (ours, alone))
+        parity.require_informative(truth, [])
+        text = f"bf16 errors: many ranks {many:.2e}, one rank {one:.2e}, ratio {many / one:.3f}"
+        return parity.Outcome(many <= BF16_ROW_RATIO * one, text, squares=(many ** 2, one ** 2))  # false with NaN
+    images = start("out.png")
     if isinstance(row, StaleRow):
-        return compare_stale(row, reference, ours, painter)
-    return parity.compare_fp32(ours, painter, *reference.latents_and_pictures())
+        return compare_stale(row, reference, ours, images)
+    return parity.compare_fp32(ours, images, *reference.latents_and_pictures())
 
 
 if __name__ == "__main__":

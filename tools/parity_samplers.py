@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Compares Tessera's samplers with diffusers' schedulers over random scheduler_config.json files, numbers of steps and
-seeds. Needs build/tests/run_samplers.
+seeds. It needs build/tests/run_samplers.
 
-Options of all classes are mixed, and a file of one class is run by another. After every step latents may differ by 1e-5 of
-their largest value, or where diffusers' own rounding moves them farther (it computes weights in fp32, and some options make
-it subtract large numbers that are nearly equal) by ROUNDING times as much as that: as the same run with its schedule in
-fp64 differs. Timesteps are equal; but where diffusers truncates one that is whole except for the last bit of numpy's
-logarithm, it may be one less; and for some numbers of steps diffusers takes one more, at timestep -1. Where diffusers fails
-or is not finite, Tessera has to say so or to do better; it may refuse nothing else."""
+Files mix options of all classes, and one class may run the file of another. After every step latents may differ by 1e-5 of
+their largest value. diffusers computes weights in fp32, and some options make it subtract large numbers that are nearly equal;
+where its rounding exceeds that limit, latents may differ by ROUNDING times as much as diffusers' result differs from its result
+with a schedule in fp64. Timesteps are equal with two exceptions: where diffusers truncates a timestep that is whole but for the
+last bit of numpy's logarithm, it may be one less, and for some numbers of steps diffusers has an additional one, -1. Where
+diffusers fails or its latents are not finite, Tessera has to fail too or to do better; it must accept everything else."""
 import argparse
 import collections
 import dataclasses
@@ -28,7 +28,7 @@ ROUNDING = 4
 SHAPE = (2, 4, 3, 5)
 CLASSES = [golden.DDIM, golden.PNDM, golden.EULER, golden.ANCESTRAL, golden.DPM, golden.UNIPC, golden.FLOW]
 
-# Options and their values; one in three is in a file.
+# These are the options and their values; a file has one in three of them.
 OPTIONS = {
     "clip_sample": [False, True], "clip_sample_range": [0.5, 2.0], "set_alpha_to_one": [False, True],
     "skip_prk_steps": [False, True], "steps_offset": [0, 1, 1], "timestep_spacing": ["linspace", "leading", "trailing"],
@@ -90,9 +90,9 @@ def run_diffusers(case, dtype=torch.float32):
     return Reference(scheduler, latents)
 
 
-def difference(own, reference):
-    """The largest of all steps, relative to the latents of its step."""
-    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(own, reference, strict=True))
+def difference(result, reference):
+    """Returns the largest difference of all steps, relative to the step's latents."""
+    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(result, reference, strict=True))
 
 
 def is_nearly_whole(scheduler, index):
@@ -101,24 +101,24 @@ def is_nearly_whole(scheduler, index):
     return abs(timestep - round(timestep)) < 1e-3
 
 
-def compare(case, own):
-    """What became of the case, and a failure where it is one."""
+def compare(case, result):
+    """Returns a case's outcome and an empty text, or an empty outcome and a description of the failure."""
     reference = run_diffusers(case)
     if reference.failure:
-        return ("fails in both" if "error" in own else "fails in diffusers alone"), ""
-    if "error" in own:
-        return "", f"only Tessera fails: {own['error']}"
+        return ("fails in both" if "error" in result else "fails in diffusers alone"), ""
+    if "error" in result:
+        return "", f"only Tessera fails: {result['error']}"
     timesteps = reference.scheduler.timesteps.tolist()
-    if len(timesteps) == len(own["timesteps"]) + 1 and timesteps[-1] == -1:
+    if len(timesteps) == len(result["timesteps"]) + 1 and timesteps[-1] == -1:
         return "without a step at timestep -1", ""
-    if len(timesteps) != len(own["timesteps"]):
-        return "", f"{len(own['timesteps'])} timesteps, expected {len(timesteps)}"
-    apart = [i for i, (a, b) in enumerate(zip(own["timesteps"], timesteps)) if abs(a - b) > TOLERANCE * max(1, abs(b))]
+    if len(timesteps) != len(result["timesteps"]):
+        return "", f"{len(result['timesteps'])} timesteps, expected {len(timesteps)}"
+    apart = [i for i, (a, b) in enumerate(zip(result["timesteps"], timesteps)) if abs(a - b) > TOLERANCE * max(1, abs(b))]
     if apart and all(isinstance(timesteps[i], int) and is_nearly_whole(reference.scheduler, i) for i in apart):
         return "truncated otherwise", ""
     if apart:
-        return "", f"timesteps {own['timesteps']}, expected {timesteps}"
-    latents = [torch.tensor(z).view(SHAPE) for z in own["latents"]]
+        return "", f"timesteps {result['timesteps']}, expected {timesteps}"
+    latents = [torch.tensor(z).view(SHAPE) for z in result["latents"]]
     error = difference(latents, reference.latents)
     if error <= TOLERANCE:
         return "equal", ""
@@ -142,8 +142,8 @@ def main():
     cases = [random_case(source) for _ in range(options.count)]
     done = subprocess.run([options.binary], input=json.dumps(cases), capture_output=True, text=True, check=True)
     tally = collections.Counter()
-    for case, own in zip(cases, json.loads(done.stdout), strict=True):
-        outcome, failure = compare(case, own)
+    for case, result in zip(cases, json.loads(done.stdout), strict=True):
+        outcome, failure = compare(case, result)
         tally[outcome or "FAILED"] += 1
         if failure:
             print(f"{failure}\n  {json.dumps(case)}", flush=True)

@@ -1,11 +1,11 @@
-"""Chooses the rows of parity that a short run takes."""
+"""Selects the rows that a short parity run takes."""
 import dataclasses
 import re
 
 
 def features(row):
-    """What a row can catch: each field that is not at its default, an option of a model or sampler by its name and, where few
-    values exist, its value."""
+    """Yields the features that a row tests: each field that is not at its default, options of a model or sampler by name, and
+    the value of those that have few values."""
     for field in dataclasses.fields(row):
         value = getattr(row, field.name)
         default = field.default if field.default is not dataclasses.MISSING else (
@@ -32,7 +32,7 @@ def features(row):
 
 
 def short_list(rows):
-    """The first rows that bring each feature at least once: each round takes the row with the most new ones."""
+    """Returns rows that together have every feature. It repeatedly takes the row with the most new features, the first of equals."""
     left = [(number, row, set(features(row))) for number, row in rows]
     seen, chosen = set(), []
     while left:

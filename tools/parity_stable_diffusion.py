@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares Tessera with diffusers, whole pipelines of tiny random Stable Diffusion models (1.x, 2.x and XL), by the rules of
-tools/parity.py. Rows with flags of exact parallel methods, on many ranks, have to give the same."""
+"""Compares Tessera with diffusers on whole pipelines of tiny random Stable Diffusion models (1.x, 2.x and XL), by the rules of
+tools/parity.py. Rows with flags of exact parallel methods run on many ranks and have the same limits."""
 import dataclasses
 import shutil
 import types
@@ -15,11 +15,12 @@ import parity
 from parity import ANCESTRAL, CIRCLE, DDIM, DPM, EULER, LONG, MILD, PNDM, SCALED, THREE, UNICODE, UNIPC, V
 
 WORDS = 1500  # merges of the tokenizer
-# As released, but for the noise: where that ends at 1/15 of signal, an untrained model's latents grow fifteenfold.
+# These are the released options but for the noise, which ends at a signal of 1/15 there: an untrained model's latents would
+# grow fifteenfold.
 RELEASED_PNDM = (PNDM, {**MILD, "skip_prk_steps": True, "set_alpha_to_one": False, "steps_offset": 1})
 RELEASED_XL = (EULER, {**SCALED, "steps_offset": 1, "timestep_spacing": "leading", "interpolation_type": "linear"})
 RELEASED_V = (DDIM, {**SCALED, **V, "clip_sample": False, "set_alpha_to_one": False, "steps_offset": 1})
-OWN = ("prompt_2", "negative_prompt_2", "clip_skip", "guidance_rescale", "original_size", "target_size", "crops_coords_top_left")
+MORE_FIELDS = ("prompt_2", "negative_prompt_2", "clip_skip", "guidance_rescale", "original_size", "target_size", "crops_coords_top_left")
 
 UNETS = {
     "1.5": {"block_out_channels": (16, 32, 32), "attention_head_dim": 4, "cross_attention_dim": 24, "use_linear_projection": False,
@@ -43,7 +44,7 @@ def clip(tokens, seconds=False, **options):
 
 
 def original_resnet(name, state, prefix):
-    """A residual block of diffusers' U-Net under the names of the code that it was trained with."""
+    """Renames a residual block of diffusers' U-Net as in the code that trained it."""
     parts = {"norm1": "in_layers.0", "conv1": "in_layers.2", "time_emb_proj": "emb_layers.1", "norm2": "out_layers.0",
              "conv2": "out_layers.3", "conv_shortcut": "skip_connection"}
     return {f"{prefix}.{parts[key.split('.')[0]]}.{key.split('.', 1)[1]}": value
@@ -129,7 +130,7 @@ def original_open_clip(encoder, root):
 
 
 def save_single_file(pipeline, family, path):
-    """All weights of a pipeline as one file, as they were published."""
+    """Saves all weights of a pipeline in one file under the names under which such files are published."""
     tensors = {**original_unet(pipeline.unet), **original_vae(pipeline.vae), "betas": torch.zeros(1000)}
     if family == "2.1":
         tensors.update(original_open_clip(pipeline.text_encoder, "cond_stage_model.model"))
@@ -200,7 +201,7 @@ class Row(parity.Row):
         return {}
 
     def model(self, folder):
-        """Options that name the model."""
+        """Returns the options that name the model."""
         if self.saved != "single file":
             return super().model(folder)
         configs = folder / "configs"  # without weights
@@ -209,20 +210,20 @@ class Row(parity.Row):
         return ["--model", folder / "model.safetensors", "--config", configs]
 
     def request(self):
-        own = {name: getattr(self, name) for name in OWN}
-        return {**super().request(), **{key: value for key, value in own.items() if value is not None}}
+        more = {name: getattr(self, name) for name in MORE_FIELDS}
+        return {**super().request(), **{key: value for key, value in more.items() if value is not None}}
 
     def call(self, pipeline, **options):
         request = self.request()
         request.pop("max_sequence_length", None)
-        for name in ("negative_prompt", "negative_prompt_2", "prompt_2"):  # one for all
+        for name in ("negative_prompt", "negative_prompt_2", "prompt_2"):  # one value is repeated for all prompts
             value = request.get(name)
             if value is not None:
                 values = [value] if isinstance(value, str) else value
                 request[name] = values * len(self.prompts) if len(values) == 1 else values
         if self.vae_tiling:
             pipeline.vae.enable_tiling()
-        if self.family != "XL":  # which this pipeline reads at another place than this version of transformers has it
+        if self.family != "XL":  # the pipeline reads the norm from a member that this version of transformers lacks
             pipeline.text_encoder.text_model = types.SimpleNamespace(final_layer_norm=pipeline.text_encoder.final_layer_norm)
         return pipeline(self.prompts, num_images_per_prompt=self.images, **request, **options).images
 
@@ -268,11 +269,11 @@ def bf16(row):
 
 SIZES = {"original_size": (100, 90), "target_size": (72, 80), "crops_coords_top_left": (5, 3)}
 ROWS = [
-    # What the released models are like, at the program's defaults.
+    # These resemble the released models, at the program's defaults.
     xl("defaults", scheduler=RELEASED_XL, size=None, steps=None, guidance=None, sample_size=16),
     one("defaults", size=None, steps=None, guidance=None, sample_size=16),
     two("defaults", size=None, steps=None, guidance=None, sample_size=16),
-    # Prompts.
+    # These vary the prompts.
     xl("three prompts", prompts=THREE),
     xl("second prompts", prompts=THREE, prompt_2=["a dog", "", CIRCLE]),
     xl("one second prompt", prompts=THREE, prompt_2=[UNICODE]),
@@ -288,13 +289,13 @@ ROWS = [
     one("clip skip", clip_skip=1, negative="blurry"),
     one("legacy end of text", text={"eos_token_id": 2}),
     two("three prompts", prompts=THREE, clip_skip=2),
-    # Sizes.
+    # These vary the sizes.
     xl("sizes", **SIZES),
     xl("odd latents", size=(72, 104), steps=4),
     xl("latents odd on every level", size=(104, 136), prompts=["a cat", CIRCLE], steps=4),
     one("odd latents", size=(88, 72), steps=4),
     two("wide", size=(64, 208), steps=4),
-    # Networks.
+    # These vary the networks.
     xl("four levels, two layers", unet={
         "block_out_channels": (8, 16, 24, 32), "layers_per_block": (1, 2, 1, 2), "attention_head_dim": (1, 2, 3, 4),
         "transformer_layers_per_block": (1, 1, 2, 1),
@@ -311,7 +312,7 @@ ROWS = [
     xl("VAE in tiles", vae={"sample_size": 32}, vae_tiling=True, size=(104, 64), prompts=["a cat", CIRCLE], steps=4),
     xl("VAE in tiles, on 3 ranks", vae={"sample_size": 64}, vae_tiling=True, size=(72, 136), steps=4, flags="--tensor-parallel-degree 3"),
     xl("VAE in one tile", vae={"sample_size": 128}, vae_tiling=True, size=(104, 64), steps=4),
-    # Samplers and guidance.
+    # These vary samplers and guidance.
     xl("rescaled guidance", guidance_rescale=0.7, prompts=THREE),
     two("rescaled guidance, zero SNR", guidance_rescale=0.7, scheduler=(DDIM, {
         **SCALED, **V, "rescale_betas_zero_snr": True, "timestep_spacing": "trailing", "clip_sample": True, "steps_offset": 0})),
@@ -322,7 +323,7 @@ ROWS = [
     xl("UniPC", scheduler=(UNIPC, MILD)),
     one("--scheduler dpm++", override="dpm++"),
     one("--scheduler euler-a", override="euler-a"),
-    # Many ranks.
+    # These run on many ranks.
     *[xl(flags, flags=flags, guidance_rescale=0.5, negative="blurry", prompts=["a cat", CIRCLE],
          size=(104, 64)) for flags in (
         "--use-cfg-parallel", "--ulysses-degree 2", "--ring-degree 3", "--tensor-parallel-degree 2", "--data-parallel-degree 2",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares Tessera's T5 tokenizer and prompt cleaning with transformers and Python: 10,000 random lines of difficult text
-through each kind of tokenizer folder, and every code point through the cleaning. Needs build/tests/tokenize_lines."""
+"""Compares Tessera's T5 tokenizer and prompt cleaning with transformers and Python. It sends 10,000 random lines of difficult
+text through each kind of tokenizer folder, and every code point through the cleaning. It needs build/tests/tokenize_lines."""
 import argparse
 import json
 import pathlib
@@ -15,7 +15,7 @@ import make_golden_tokenizer as lines
 
 
 def run(words, texts):
-    """What the program says of each text."""
+    """Returns the program's output for each text."""
     return json.loads(subprocess.run(words, input=json.dumps(texts), capture_output=True, text=True, check=True).stdout)
 
 
@@ -28,7 +28,7 @@ def read_options(description):
 
 
 def folders(root):
-    """Each kind of folder that exists in the wild, with a name for the report."""
+    """Creates and returns a folder of each kind that is in use; the report shows their names."""
     model = lines.train(11, 900, normalization_rule_name="nmt_nfkc")
     plain = lines.train(12, 800, normalization_rule_name="identity")
     pieces = 900
@@ -74,7 +74,7 @@ def compare_tokenizers(binary, count, seed):
 
 
 def compare_cleaning(binary, count, seed):
-    # What this Python's Unicode does not know yet, ICU may.
+    # Characters that Python's version of Unicode lacks are left out, because ICU may know them.
     everything = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cs", "Cn")]
     texts = lines.nasty_lines(seed, count)
     texts += [f"{c}a{c}" for c in everything if c.isspace()]

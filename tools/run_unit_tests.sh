@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# run_unit_tests.sh TESTS [FILTER]: the unit tests, or those of gtest's filter, in shards that run side by side.
+# run_unit_tests.sh TESTS [FILTER]: runs the unit tests, or those that gtest's filter selects, in parallel shards.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-shards=$((2 * $(nproc)))  # more than cores, so that a slow one leaves no core idle
+shards=$((2 * $(nproc)))  # more shards than cores, so that a slow shard leaves no core idle
 commands=()
 for ((shard = 0; shard < shards; ++shard)); do
   commands+=("GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard $1 --gtest_brief=1 --gtest_filter='${2:-*}'")

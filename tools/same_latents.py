@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the requests of tests/cases/requests.txt with two builds and fails on any bit of the latents that differs.
 
-For changes that claim no effect: `tools/same_latents.py BEFORE AFTER`. Both run on this machine, one thread a rank, since
-other cores may take other kernels."""
+Use it for changes that claim no effect: `tools/same_latents.py BEFORE AFTER`. Both run on this machine with one thread per
+rank, because other processors may select other kernels."""
 import argparse
 import os
 import pathlib
@@ -21,7 +21,7 @@ from files import difference, floats, read_safetensors  # noqa: E402
 
 
 def read_requests():
-    """[(name, words)]"""
+    """Returns [(name, words)]."""
     requests = []
     for number, line in enumerate(REQUESTS.read_text().splitlines(), 1):
         words = shlex.split(line, comments=True)
@@ -33,8 +33,8 @@ def read_requests():
     return requests
 
 
-def paint(program, words, output):
-    """(dtype, shape, bytes) of the latents."""
+def generate(program, words, output):
+    """Returns (dtype, shape, bytes) of the latents."""
     output.unlink(missing_ok=True)
     done = subprocess.run([program, "generate", *COMMON, *words, "-o", output], cwd=ROOT, capture_output=True, text=True,
                           env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=600)
@@ -44,7 +44,7 @@ def paint(program, words, output):
 
 
 def compare(before, after):
-    """What differs, or nothing."""
+    """Describes the difference, or returns None if there is none."""
     if before[:2] != after[:2]:
         return f"{before[0]} {before[1]} became {after[0]} {after[1]}"
     if before[2] == after[2]:
@@ -56,8 +56,8 @@ def compare(before, after):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=pathlib.Path, help="a program")
-    parser.add_argument("after", type=pathlib.Path, help="another, or the same, which shows what is not repeatable")
+    parser.add_argument("before", type=pathlib.Path, help="the first program")
+    parser.add_argument("after", type=pathlib.Path, help="the second program; the same one shows which requests are not repeatable")
     parser.add_argument("--only", action="append", metavar="NAME", help="requests whose name contains NAME (may be repeated)")
     options = parser.parse_args()
     requests = [(name, words) for name, words in read_requests()
@@ -68,7 +68,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name, words in requests:
             try:
-                text = compare(*(paint(program.resolve(), words, pathlib.Path(folder) / "out.safetensors")
+                text = compare(*(generate(program.resolve(), words, pathlib.Path(folder) / "out.safetensors")
                                  for program in (options.before, options.after)))
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 text = str(error)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# score.sh [--short]: judges from the pixels what the shipped models generate. The picture of `make demo` must show what it
-# says. tests/cases/captions.txt holds 20 captions of one object and 20 of two that training never saw: of those at most one
-# and two may be wrong. `--short` takes every fifth caption.
+# score.sh [--short]: judges from the pixels what the shipped models generate. The image of `make demo` must show what its
+# prompt says. tests/cases/captions.txt holds 20 captions of one object and 20 of two that training never saw: at most one of
+# the former and two of the latter may be wrong. `--short` takes every fifth caption.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
@@ -22,7 +22,7 @@ build/tessera generate "${captions[@]}" --dtype fp32 --seed 1 --quiet -o "$folde
 .venv/bin/python tools/check_demo.py --pictures "$folder/captions" --captions "$list" \
   --need-single 95 --need-two 90 --verbose
 
-# The model in SDXL's form is right less often: 17 and 18 of the same captions when it was made (20 steps).
+# The model in SDXL's form is right less often: it got 17 and 18 of the same captions right after training (20 steps).
 mkdir "$folder/xl"
 build/tessera generate "${captions[@]}" --model shapes-xl --num-inference-steps 20 --dtype fp32 --seed 1 --quiet -o "$folder/xl/p.png" >/dev/null
 .venv/bin/python tools/check_demo.py --pictures "$folder/xl" --captions "$list" \

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Installs what building needs and is missing: Debian packages (as root; otherwise says which) and libtorch, from
-# pip into .venv or from the folder that TORCH_DIR names. `setup.sh python` adds the Python packages that only
-# goldens, parity and benchmarks need, `setup.sh fuzz` and `setup.sh lint` the tools of clang, `setup.sh
-# hosts` other launchers. Run twice, it does nothing the second time.
+# Installs what the build needs and the system lacks: Debian packages (only as root; otherwise it prints their names) and
+# libtorch, which comes from pip into .venv unless TORCH_DIR names its folder. `setup.sh python` adds the Python packages that
+# only goldens, parity and benchmarks need, `setup.sh fuzz` and `setup.sh lint` add clang's tools, `setup.sh hosts` adds other
+# launchers. A second run does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
 
-# What has to be there, and the Debian package that brings it. The system is asked for packages only where something is
-# missing: a program, a header, or a file of a tool.
+# Each entry pairs a program, a header or a file of a tool with the Debian package that provides it. apt-get runs only if
+# one of them is missing.
 commands="c++:build-essential cmake:cmake ninja:ninja-build ccache:ccache"
 headers="CLI/CLI.hpp:libcli11-dev nlohmann/json.hpp:nlohmann-json3-dev png.h:libpng-dev unicode/uchar.h:libicu-dev
          gloo/config.h:libgloo-dev gtest/gtest.h:libgtest-dev benchmark/benchmark.h:libbenchmark-dev"

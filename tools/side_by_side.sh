@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# side_by_side.sh COMMAND...: runs the commands, each a line for the shell, as many at once as there are cores, and prints
-# what each said, one after the other. Fails when one of them did.
+# side_by_side.sh COMMAND...: runs the commands, each a line of shell, in parallel on all cores, and prints their outputs in
+# order. It fails if any command fails.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How near PipeFusion's pictures are to those of one rank, and how many captions stay right, by patches and warm-up.
+"""Measures how near PipeFusion's pictures are to those of one rank, and how many captions stay right, by patches and warm-up.
 
-Paints held-out captions with the shipped model, on one rank and on two stages; prints the table of docs/parallel.md.
+It generates held-out captions with the shipped model, on one rank and on two stages, and prints the table of docs/parallel.md.
 """
 import argparse
 import math
@@ -17,7 +17,7 @@ import check_demo
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def paint(program, captions, folder, flags):
+def generate(program, captions, folder, flags):
     folder.mkdir()
     subprocess.run([program, "generate", *captions, "--seed", "1", "--dtype", "fp32", "-q", "-o", str(folder / "p.png"),
                     *flags], check=True, stdout=subprocess.DEVNULL)
@@ -44,15 +44,15 @@ def main():
     single, two = slice(0, args.each), slice(args.each, None)
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        truth = paint(args.tessera, captions, scratch / "one", [])
+        truth = generate(args.tessera, captions, scratch / "one", [])
         print("| patches | warm-up steps | PSNR to one rank, median (least) | one object right | two objects right |")
         print("|---|---|---|---|---|")
         print(f"| one rank | | | {right(truth[single], captions[single]):.1f} % | {right(truth[two], captions[two]):.1f} % |")
         for patches in args.patches:
             for warmup in args.warmup:
-                pictures = paint(args.tessera, captions, scratch / f"{patches}-{warmup}",
-                                 ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", str(patches),
-                                  "--warmup-steps", str(warmup)])
+                pictures = generate(args.tessera, captions, scratch / f"{patches}-{warmup}",
+                                    ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", str(patches),
+                                     "--warmup-steps", str(warmup)])
                 near = [psnr(a, b) for a, b in zip(pictures, truth)]
                 print(f"| {patches} | {warmup} | {np.median(near):.1f} dB ({min(near):.1f}) | "
                       f"{right(pictures[single], captions[single]):.1f} % | {right(pictures[two], captions[two]):.1f} % |",

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test_capped.sh TESTS [FILTER]: the unit tests of operations, or those of the filter, once more under each cap of the
-# instruction set (core/cpu.h) that is below what this processor has, so that the kernels of older processors are tested on
-# newer ones. Above that a cap changes nothing: there only the tests of the cap itself run.
+# test_capped.sh TESTS [FILTER]: runs the unit tests of operations, or those that the filter selects, again under each cap of
+# the instruction set (core/cpu.h) that lies below this processor's, so that the kernels of older processors are tested on
+# newer ones. A cap that is not below changes nothing, so only the tests of the cap itself run under it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 filter=${2:-$(sed -nE 's/^TEST(_P|_F)?\((\w+),.*/*\2.*/p' tests/ops/*_test.cc tests/core/cpu_test.cc | sort -u | paste -sd:)}

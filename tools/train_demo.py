@@ -1,11 +1,11 @@
 """Trains the small text-to-image models that ship with the project, and exports them: models/shapes in
 the form of PixArt, models/shapes-xl in that of SDXL (--form sdxl), which takes its VAE from the first.
 
-Phases, in order: text, vae, latents, denoiser, export; `all` runs them one after another.  Each
-phase keeps its state in the work folder and goes on where it was stopped; `import` makes a work
-folder out of an exported model, so that a lost one does not mean starting from nothing.  The training phases
-have a wall-clock budget over their whole life, restarts included; a larger one given later
-continues the run with the learning rate that belongs to it.
+The phases are, in order, text, vae, latents, denoiser, export and score; `all` runs them one after
+another.  Each phase keeps its state in the work folder and continues where it was stopped.  `import`
+makes a work folder from an exported model, so that training can continue after the folder is lost.
+The vae and denoiser phases have a time budget over all their restarts; a later run with a larger
+budget continues with the learning rate that belongs to that budget.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import demo_unet
 import demo_vae
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402  (needs the backend chosen first)
+from matplotlib import pyplot  # noqa: E402  (the backend must be chosen before this import)
 
 PHASES = ("text", "vae", "latents", "denoiser", "export", "score")
 OTHERS = ("import", "curves")
@@ -49,7 +49,7 @@ def write_index(out: str, **parts: tuple[str, str]) -> None:
 
 
 class PixArt:
-    """models/shapes."""
+    """Describes models/shapes."""
 
     denoiser, folder, work, minutes = demo_pixart, "models/shapes", "build/demo", 90
 
@@ -84,13 +84,13 @@ class PixArt:
 
 
 class Sdxl:
-    """models/shapes-xl."""
+    """Describes models/shapes-xl."""
 
     denoiser, folder, work, minutes = demo_unet, "models/shapes-xl", "build/demo-xl", 44
 
     @staticmethod
     def make_vae(work: str, seed: int, minutes: float) -> None:
-        """That of the first model, which is normalised."""
+        """Does nothing because this form takes the first model's VAE, which is already normalised."""
 
     @staticmethod
     def vae(work: str, seed: int):
@@ -142,7 +142,7 @@ def export(form, work: str, out: str, seed: int, dtype: torch.dtype) -> None:
 
 
 def import_model(form, folder: str, work: str) -> None:
-    """Fills a work folder from an exported model, for more training; optimisers start afresh."""
+    """Fills a work folder from an exported model for more training; the optimisers' state is lost."""
     from diffusers import AutoencoderKL
 
     form.import_text(folder, work)
@@ -161,7 +161,7 @@ def load_denoiser(form, folder: str):
 
 
 def sheet(pictures: np.ndarray, columns: int) -> Image.Image:
-    """Pictures side by side with thin gray lines between."""
+    """Arranges pictures in rows with thin gray lines between them."""
     framed = np.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=90)
     rows = [np.concatenate(list(framed[i : i + columns]), 1)
             for i in range(0, len(framed), columns)]
@@ -169,7 +169,7 @@ def sheet(pictures: np.ndarray, columns: int) -> Image.Image:
 
 
 def score(form, folder: str, work: str, seed: int, each: int, guidance: float | None) -> None:
-    """Draws held-out captions with the exported model, checks and saves the pictures."""
+    """Generates held-out captions with the exported model, and checks and saves the pictures."""
     from diffusers import AutoencoderKL
 
     with tempfile.TemporaryDirectory() as text:
@@ -186,7 +186,7 @@ def score(form, folder: str, work: str, seed: int, each: int, guidance: float | 
         Image.fromarray(picture).save(os.path.join(out, f"{index:04d}.png"))
     with open(os.path.join(work, "captions.txt"), "w", encoding="utf-8") as lines:
         lines.write("\n".join(captions) + "\n")
-    # A third single objects, as in training; the first of each kind, not chosen.
+    # A third are single objects, as in training. The sheet takes the first of each kind, not the best.
     chosen = list(range(5)) + list(range(each, each + 11))
     sheet(pictures[chosen], 4).save(os.path.join(work, "sheet.png"))
     with open(os.path.join(work, "sheet.txt"), "w", encoding="utf-8") as lines:
@@ -202,7 +202,7 @@ def read_log(path: str) -> dict[str, list[float]]:
 
 
 def curves(work: str, path: str) -> None:
-    """One picture with the course of the trainings."""
+    """Plots the losses of all trainings into one image."""
     has_vae = os.path.exists(os.path.join(work, "vae.csv"))
     figure, axes_of = pyplot.subplots(1, 2 + has_vae, figsize=(4.5 * (2 + has_vae), 3.6))
     left, right = axes_of[0], axes_of[-1]
@@ -236,7 +236,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
     parser.add_argument("--vae-minutes", type=float, default=18)
-    parser.add_argument("--denoiser-minutes", type=float, help="(default 90, sdxl 44)")
+    parser.add_argument("--denoiser-minutes", type=float, help="training budget of the denoiser (default 90, sdxl 44)")
     parser.add_argument("--latent-shards", type=int, default=20,
                         help="shards of 2048 training pictures (default 20)")
     parser.add_argument("--muon-lr", type=float,
@@ -244,8 +244,8 @@ def main() -> None:
     parser.add_argument("--single-share", type=float, default=demo_scenes.SINGLE_SHARE,
                         help="denoiser: share of single objects before the last sixth")
     parser.add_argument("--eager", action="store_true", help="do not compile the denoiser")
-    parser.add_argument("--dtype", choices=DTYPES, default="float16", help="of the exported model")
-    parser.add_argument("--each", type=int, default=200, help="score: captions of each kind")
+    parser.add_argument("--dtype", choices=DTYPES, default="float16", help="dtype of the exported model (default float16)")
+    parser.add_argument("--each", type=int, default=200, help="score: number of captions of each kind (default 200)")
     parser.add_argument("--guidance", type=float, help="score: guidance scale (default 4.5, sdxl 5)")
     args = parser.parse_args()
     form = FORMS[args.form]

@@ -1,4 +1,4 @@
-"""Reads what the program writes, with nothing but the standard library."""
+"""Reads the program's output files, with nothing but the standard library."""
 import array
 import json
 import math
@@ -7,7 +7,7 @@ import zlib
 
 
 def read_safetensors(path):
-    """{name: (dtype, shape, bytes)} and the metadata."""
+    """Returns {name: (dtype, shape, bytes)} and the metadata."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + length])
@@ -32,8 +32,8 @@ def floats(tensor):
 
 
 def read_latents(path):
-    """(shape, numbers) of a file of latents, all of them finite; the file is removed, so that no later run is compared with
-    what an earlier one wrote."""
+    """Returns (shape, numbers) of a file of latents, which must be finite. It removes the file, so that a later test cannot
+    read the result of an earlier run."""
     tensors, _ = read_safetensors(path)
     assert list(tensors) == ["latents"], list(tensors)
     path.unlink()
@@ -43,13 +43,13 @@ def read_latents(path):
 
 
 def assert_near(a, b, tolerance):
-    """Latents, as read_latents() gives them: the same shape, and no number farther than `tolerance` from the other's."""
+    """Checks that latents from read_latents() have the same shape and differ nowhere by more than `tolerance`."""
     assert a[0] == b[0], (a[0], b[0])
     assert difference(a[1], b[1]) <= tolerance, difference(a[1], b[1])
 
 
 def difference(a, b):
-    """The largest between two lists of one length; NaN anywhere, which max() might drop, is an error."""
+    """Returns the largest difference of two lists of equal length. NaN is an error because max() might drop it."""
     assert len(a) == len(b) > 0, (len(a), len(b))
     assert all(map(math.isfinite, a)) and all(map(math.isfinite, b)), "a number that is not finite"
     return max(abs(x - y) for x, y in zip(a, b))
@@ -77,7 +77,7 @@ def unfilter(kind, row, above):
 
 
 def read_png(path):
-    """(width, height, RGB bytes, {keyword: text}) of an 8-bit RGB picture."""
+    """Returns (width, height, RGB bytes, {keyword: text}) of an 8-bit RGB image."""
     compressed, text, header = b"", {}, None
     for kind, content in png_chunks(path.read_bytes()):
         if kind == b"IHDR":

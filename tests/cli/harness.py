@@ -1,4 +1,4 @@
-"""Runs the program in an empty folder and says what it did and what it left behind."""
+"""Runs the program in an empty folder per test, and checks its results and the files that it leaves behind."""
 import concurrent.futures
 import dataclasses
 import json
@@ -18,19 +18,19 @@ from files import read_latents
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MODEL = ROOT / "tests" / "golden" / "tiny-pixart"
 GOLDEN = MODEL / "golden"
-SMALL = ["--height", "32", "--width", "48", "--no-resolution-binning", "--num-inference-steps", "2"]  # the quickest picture
+SMALL = ["--height", "32", "--width", "48", "--no-resolution-binning", "--num-inference-steps", "2"]  # the fastest image
 
 TESTS = []
 SLOWEST = 5  # tests whose times are printed
 
 
 class Skipped(Exception):
-    """This machine cannot run a test, for the reason that is given."""
+    """Says why this machine cannot run a test."""
 
 
 def test(function=None, *, alone=False):
-    """Registers a test. Tests run side by side, except those that need the machine `alone`: what they expect depends on how
-    fast the ranks of the run are, or on how much memory is free."""
+    """Registers a test. Tests run in parallel, except those that need the machine `alone` because their results depend on the
+    speed of the ranks or on the amount of free memory."""
     def register(function):
         function.alone = alone
         TESTS.append(function)
@@ -46,7 +46,7 @@ class Outcome:
 
 
 class Box:
-    """A folder of its own for one test."""
+    """An empty folder for one test, in which the program runs."""
 
     def __init__(self, program, folder):
         self.program, self.folder = program, folder
@@ -55,10 +55,10 @@ class Box:
         def prepare():
             for kind, value in (limits or {}).items():
                 if kind == resource.RLIMIT_AS and "ASAN_OPTIONS" in os.environ:
-                    continue  # its shadow takes terabytes of addresses; max_allocation_size_mb limits instead
+                    continue  # its shadow memory takes terabytes of addresses; max_allocation_size_mb is the limit instead
                 resource.setrlimit(kind, (value, value))
 
-        # `env` may take a variable away: None.
+        # A value of None in `env` removes a variable.
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
         done = subprocess.run([self.program, *map(os.fspath, arguments)], cwd=self.folder, capture_output=True,
                               env={name: value for name, value in variables.items() if value is not None}, timeout=timeout,
@@ -66,32 +66,32 @@ class Box:
         return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"))
 
     def generate(self, *arguments, **options):
-        """A run of the tiny model that must succeed."""
+        """Runs the tiny model; the run must succeed."""
         outcome = self.run("generate", "--model", MODEL, "--dtype", "fp32", *arguments, **options)
         assert outcome.code == 0, outcome
         return outcome
 
     def latents(self, *arguments, **options):
-        """(shape, numbers) that such a run gives."""
+        """Returns the (shape, numbers) of such a run."""
         path = self.folder / "latents.safetensors"
         assert not path.exists(), path
         self.generate(*arguments, "--output-type", "latent", "-o", path, **options)
         return read_latents(path)
 
     def report(self, name="run.json"):
-        """What a run has written there; the file is removed."""
+        """Returns the JSON that a run has written, and removes the file."""
         path = self.folder / name
         report = json.loads(path.read_text())
         path.unlink()
         return report
 
     def refuse(self, code, needle, *arguments, **options):
-        """A run that must fail with one line that holds `needle`, and leave nothing behind."""
+        """Checks that a run fails with one line that contains `needle`, and leaves nothing behind."""
         before = self.files()
         outcome = self.run(*arguments, **options)
         assert outcome.code == code, outcome
         lines = outcome.err.splitlines()
-        # A run that got as far as painting has said so before.
+        # A run that fails late has already printed progress lines.
         assert lines and lines[-1].startswith("tessera: ["), outcome
         assert needle in lines[-1], (needle, outcome)
         assert sum(line.startswith("tessera:") for line in lines) == 1, outcome
@@ -133,7 +133,7 @@ def run_one(program, name):
 
 
 def selected(names):
-    """The tests whose names hold one of `names` (all when there is none), without those of the modules named with a dash."""
+    """Returns the tests whose names contain one of `names` (all if empty), without those of modules named with a dash."""
     left_out = [name[1:] for name in names if name.startswith("-")]
     wanted = [name for name in names if not name.startswith("-")]
     return [function for function in TESTS if function.__module__ not in left_out
@@ -141,12 +141,12 @@ def selected(names):
 
 
 def end_quietly_at_ctrl_c():
-    """In a worker, which would print a trace of its own. The programs under test do not inherit a handler."""
+    """Keeps a worker from printing a traceback at Ctrl-C. The programs under test do not inherit the handler."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 
 def verdicts(program, tests, workers):
-    """Each verdict as soon as it is there: first the tests that run side by side, each in a process of its own, then the others."""
+    """Yields each verdict as soon as it is known: first those of tests that run in parallel in worker processes, then the others."""
     together = [function.__name__ for function in tests if not function.alone]
     with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), end_quietly_at_ctrl_c) as pool:
         for future in concurrent.futures.as_completed([pool.submit(run_one, program, name) for name in together]):
@@ -171,6 +171,6 @@ def run_all(program, names):
     print("slowest:", ", ".join(f"{name} {seconds:.1f} s" for seconds, name in sorted(times, reverse=True)[:SLOWEST]))
     print(f"{passed} passed, {len(failed)} failed" + (f", {len(skipped)} skipped: {', '.join(skipped)}" if skipped else ""))
     if skipped and os.environ.get("TESSERA_TESTS_MAY_SKIP") == "none":
-        print("nothing may be skipped here")
+        print("TESSERA_TESTS_MAY_SKIP=none forbids skipped tests")
         return 1
     return 1 if failed or not passed else 0

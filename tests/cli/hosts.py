@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Two hosts, which are network namespaces joined by a link: four ranks there, started by hand, torchrun, Open MPI,
-MPICH and Slurm, paint what one host paints; a link or a rank that goes ends them all. Not part of `make test`: needs
-the launchers, and root or user namespaces. hosts.py PROGRAM [NAME...]
+"""Tests two hosts, which are network namespaces joined by a link. Four ranks on them, started by hand, torchrun, Open MPI,
+MPICH and Slurm, generate the same latents as one host, and the loss of the link or of a rank ends all of them. `make test`
+does not include these tests: they need the launchers, and root or user namespaces. hosts.py PROGRAM [NAME...]
 """
 import contextlib
 import os
@@ -32,7 +32,7 @@ NEAR = 1e-4  # latents, largest difference
 
 
 class Host:
-    """A network namespace, which lives as long as the process that holds it."""
+    """A network namespace, which exists as long as the process that holds it."""
 
     def __init__(self, number):
         self.address, self.interface = f"10.77.0.{number}", f"wire{number}"
@@ -44,7 +44,7 @@ class Host:
         self.enter = ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net"]
 
     def end(self):
-        while left := self.processes():  # those that launchers started too
+        while left := self.processes():  # including those that launchers started
             for process in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
@@ -65,10 +65,10 @@ class Host:
         return process
 
     def processes(self):
-        own, found = os.readlink(f"/proc/{self.holder.pid}/ns/net"), []
+        namespace, found = os.readlink(f"/proc/{self.holder.pid}/ns/net"), []
         for path in pathlib.Path("/proc").glob("[0-9]*/ns/net"):
             with contextlib.suppress(OSError):
-                if os.readlink(path) == own:
+                if os.readlink(path) == namespace:
                     found.append(int(path.parts[2]))
         return [process for process in found if process != self.holder.pid]
 
@@ -96,7 +96,7 @@ def two_hosts():
 
 
 def variables(rank, hosts):
-    """What torchrun would set, two ranks on each host."""
+    """Returns the variables that torchrun would set, with two ranks on each host."""
     return {"RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(rank % 2), "LOCAL_WORLD_SIZE": "2",
             "MASTER_ADDR": hosts[0].address, "MASTER_PORT": PORT}
 
@@ -130,14 +130,15 @@ def assert_near(box, expected, what):
     assert largest <= NEAR, (what, largest)
 
 
-def assert_painted(box, results, expected, what):
+def assert_generated(box, results, expected, what):
     assert all(code == 0 for code, _, _ in results), (what, results)
     assert "".join(out for _, out, _ in results) == "out.safetensors\n", (what, results)
     assert_near(box, expected, what)
 
 
 def assert_ended(box, hosts, results, needles):
-    """Each rank that was not killed said one line with all of `needles`, and exit code 4; nothing stayed behind."""
+    """Checks that each rank that was not killed ended with one line that contains all `needles` and exit code 4, and that
+    nothing stays behind."""
     for rank, (code, out, err) in enumerate(results):
         if code == -signal.SIGKILL:
             continue
@@ -156,7 +157,7 @@ def ranks_on_two_hosts(box):
     with two_hosts() as hosts:
         for degrees in FOUR_RANKS:
             results = finish(start_ranks(box, hosts, [*LATENT, *degrees]))
-            assert_painted(box, results, pipe if degrees == PIPEFUSION else one, " ".join(degrees))
+            assert_generated(box, results, pipe if degrees == PIPEFUSION else one, " ".join(degrees))
 
 
 @test
@@ -166,17 +167,17 @@ def torchrun_on_two_hosts(box):
         address = hosts[0].address
         for words in (["--master-addr", address, "--master-port", PORT],
                       ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:{PORT}", "--rdzv-id", "7"]):
-            # Both hosts have this machine's name, by which torchrun would know its place.
+            # torchrun finds its place by the host's name, but both hosts have this machine's name.
             results = finish([host.start(box.folder, [TORCHRUN, "--no-python", "--nnodes", "2", "--nproc-per-node", "2",
                                                       "--node-rank", str(number), "--local-addr", host.address, *words,
                                                       "--rdzv-conf", f"is_host={number == 0}", box.program, "generate",
                                                       *LATENT, *EXACT[0]])
                               for number, host in enumerate(hosts)])
-            assert_painted(box, results, expected, f"torchrun {words[0]}")
+            assert_generated(box, results, expected, f"torchrun {words[0]}")
 
 
-def stand_in_for_ssh(folder, hosts):
-    """A program that takes ssh's arguments and reaches the hosts."""
+def fake_ssh(folder, hosts):
+    """Writes a program that takes ssh's arguments and runs the command on a host."""
     path = folder / "to-host"
     cases = "".join(f"{host.address}) net=/proc/{host.holder.pid}/ns/net ;;\n" for host in hosts)
     path.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\ncase $1 in\n' + cases +
@@ -189,17 +190,17 @@ def stand_in_for_ssh(folder, hosts):
 def mpi_launchers_on_two_hosts(box):
     expected = local_latents(box)
     with two_hosts() as hosts:
-        agent, hostfile = stand_in_for_ssh(box.folder, hosts), box.folder / "hostfile"
+        agent, hostfile = fake_ssh(box.folder, hosts), box.folder / "hostfile"
         program = [box.program, "generate", *LATENT, *EXACT[0]]
         hostfile.write_text("".join(f"{host.address} slots=2\n" for host in hosts))
         mpirun = ["mpirun.openmpi", "--allow-run-as-root", "--hostfile", hostfile, "--mca", "plm_rsh_agent", agent,
                   "-x", f"MASTER_ADDR={hosts[0].address}", "-x", f"MASTER_PORT={PORT}"]
-        assert_painted(box, finish([hosts[0].start(box.folder, [*mpirun, *program])]), expected, "Open MPI")
+        assert_generated(box, finish([hosts[0].start(box.folder, [*mpirun, *program])]), expected, "Open MPI")
         hostfile.write_text("".join(f"{host.address}:2\n" for host in hosts))
         mpiexec = ["mpiexec.hydra", "-f", hostfile, "-launcher", "ssh", "-launcher-exec", agent,
                    "-iface", hosts[0].interface, "-genv", "MASTER_ADDR", hosts[0].address, "-genv", "MASTER_PORT", PORT,
                    "-n", "4"]
-        assert_painted(box, finish([hosts[0].start(box.folder, [*mpiexec, *program])]), expected, "MPICH")
+        assert_generated(box, finish([hosts[0].start(box.folder, [*mpiexec, *program])]), expected, "MPICH")
 
 
 SLURM = """ClusterName=two
@@ -222,9 +223,9 @@ PartitionName=all Nodes=host1,host2 Default=YES State=UP
 
 @contextlib.contextmanager
 def slurm(folder, hosts):
-    """Yields what starts a command on the first host of a Slurm cluster of the two."""
+    """Yields a function that starts a command on the first host of a Slurm cluster of the two."""
     (folder / "slurm.conf").write_text(SLURM.format(folder=folder))
-    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")  # finding none is no error then
+    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")  # tolerates missing cgroups
 
     def start(number, *words):
         named = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', f"host{number + 1}", *words]
@@ -244,13 +245,13 @@ def slurm(folder, hosts):
 @test
 def srun_on_two_hosts(box):
     if "4294967295" not in pathlib.Path("/proc/self/uid_map").read_text():
-        raise Skipped("Slurm's daemons do not start as the root of a user namespace")
+        raise Skipped("Slurm's daemons do not start as root of a user namespace")
     expected = local_latents(box)
     with tempfile.TemporaryDirectory() as folder, two_hosts() as hosts, slurm(pathlib.Path(folder), hosts) as start:
         for pmi in ("none", "pmi2"):
             results = finish([start("srun", f"--mpi={pmi}", f"--chdir={box.folder}", "--nodes", "2",
                                     "--ntasks-per-node", "2", box.program, "generate", *LATENT, *EXACT[0])])
-            assert_painted(box, results, expected, f"srun --mpi={pmi}")
+            assert_generated(box, results, expected, f"srun --mpi={pmi}")
             assert " on 4 ranks (ring 2, ulysses 2) with 1 thread each" in results[0][2], results
 
 
@@ -264,10 +265,10 @@ def launchers_on_one_host(box):
             expected = local_latents(box, ["--nproc", "4", *degrees])
             for launcher in launchers:
                 results = finish([host.start(box.folder, [*launcher, box.program, "generate", *LATENT, *degrees])])
-                assert_painted(box, results, expected, f"{pathlib.Path(launcher[0]).name}, {' '.join(degrees)}")
+                assert_generated(box, results, expected, f"{pathlib.Path(launcher[0]).name}, {' '.join(degrees)}")
 
 
-def into_the_steps(ranks):
+def wait_for_first_steps(ranks):
     while "load denoiser" not in (line := ranks[0].stderr.readline()):
         assert ranks[0].poll() is None, line
     time.sleep(1)
@@ -279,7 +280,7 @@ def a_link_that_goes_down_ends_all_ranks(box):
     for number, degrees in enumerate(FOUR_RANKS):
         with two_hosts() as hosts:
             ranks = start_ranks(box, hosts, [*LONG, *degrees, "--timeout", "8"])
-            into_the_steps(ranks)
+            wait_for_first_steps(ranks)
             cut = hosts[number % 2]
             cut.ip("link", "set", cut.interface, "down")
             start = time.monotonic()
@@ -287,66 +288,66 @@ def a_link_that_goes_down_ends_all_ranks(box):
             seconds = time.monotonic() - start
             assert 7 < seconds < 18, seconds
             assert_ended(box, hosts, results, [" lost: ", " at step "])
-            print(f"  {' '.join(degrees)}: over after {seconds:.1f} s", flush=True)
-            # The port is free again.
+            print(f"  {' '.join(degrees)}: ended after {seconds:.1f} s", flush=True)
+            # The next run shows that the port is free again.
             cut.ip("link", "set", cut.interface, "up")
-            assert_painted(box, finish(start_ranks(box, hosts, [*LATENT, *EXACT[0]])), expected, "the next run")
+            assert_generated(box, finish(start_ranks(box, hosts, [*LATENT, *EXACT[0]])), expected, "the next run")
 
 
 @test
-def a_link_that_comes_back_in_time_is_no_failure(box):
+def a_link_that_recovers_in_time_is_no_failure(box):
     words = [*LATENT, "--num-inference-steps", "200", *EXACT[0]]
     with two_hosts() as hosts:
         assert all(code == 0 for code, _, _ in finish(start_ranks(box, hosts, words)))
         expected = latents(box)
         ranks = start_ranks(box, hosts, [*words, "--timeout", "30"])
-        into_the_steps(ranks)
+        wait_for_first_steps(ranks)
         hosts[1].ip("link", "set", hosts[1].interface, "down")
         time.sleep(3)
         assert all(rank.poll() is None for rank in ranks), "the link was cut too late"
         hosts[1].ip("link", "set", hosts[1].interface, "up")
-        assert_painted(box, finish(ranks), expected, "3 s without a link")
+        assert_generated(box, finish(ranks), expected, "3 s without a link")
 
 
 @test
-def a_killed_rank_ends_those_of_both_hosts(box):
+def a_killed_rank_ends_the_ranks_of_both_hosts(box):
     for victim in (0, 3):
         with two_hosts() as hosts:
             ranks = start_ranks(box, hosts, [*LONG, *EXACT[0], "--timeout", "60"])
-            into_the_steps(ranks)
+            wait_for_first_steps(ranks)
             ranks[victim].kill()
             start = time.monotonic()
             results = finish(ranks)
             seconds = time.monotonic() - start
             assert results[victim][0] == -signal.SIGKILL and seconds < 5, (results, seconds)
             assert_ended(box, hosts, results, [" lost: ", " at step "])
-            print(f"  rank {victim} killed: over after {seconds:.1f} s", flush=True)
+            print(f"  rank {victim} killed: ended after {seconds:.1f} s", flush=True)
 
 
 @test
-def hosts_that_do_not_meet(box):
+def hosts_that_cannot_connect(box):
     words = [*LONG, *EXACT[0], "--timeout", "6"]
     with two_hosts() as hosts:
         place = f"{hosts[0].address}:{PORT}"
 
-        def never(needle, ranks):
+        def assert_unreachable(needle, ranks):
             start = time.monotonic()
             assert_ended(box, hosts, finish(ranks), [place, f"of 4 could not {needle}"])
             assert time.monotonic() - start < 18
 
-        # Through a device that leads nowhere.
-        never("connect to all others through lo", start_ranks(box, hosts, words, interface="lo"))
-        # The link goes down while three wait for the last.
+        # The loopback device does not reach the other host.
+        assert_unreachable("connect to all others through lo", start_ranks(box, hosts, words, interface="lo"))
+        # The link goes down while three ranks wait for the last.
         ranks = start_ranks(box, hosts, words, count=3)
         time.sleep(2)
         assert all(rank.poll() is None for rank in ranks)
         hosts[1].ip("link", "set", hosts[1].interface, "down")
-        never("join", ranks)
-        # It is down.
-        never("join", start_ranks(box, hosts, words))
+        assert_unreachable("join", ranks)
+        # The link is down from the start.
+        assert_unreachable("join", start_ranks(box, hosts, words))
 
 
-def what_is_missing():
+def find_missing():
     for tool, package in TOOLS.items():
         if not shutil.which(tool):
             return f"{tool} is missing: sudo apt-get install {package}"
@@ -367,7 +368,7 @@ def main():
         if subprocess.run([*become_root, "true"], capture_output=True).returncode != 0:
             return "hosts: cannot run: needs root, or user namespaces"
         os.execvp(become_root[0], [*become_root, sys.executable, *sys.argv])
-    if missing := what_is_missing():
+    if missing := find_missing():
         return f"hosts: cannot run: {missing}"
     return run_all(os.path.abspath(sys.argv[1]), sys.argv[2:])
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""run.py PROGRAM [NAME...] [-MODULE...]: the tests of the command line, or those whose names hold one of NAME, without
-those of the modules named with a dash. Standard library only."""
+"""run.py PROGRAM [NAME...] [-MODULE...]: runs the tests of the command line, or those whose names contain one of NAME, without
+those of the modules named with a dash. It only needs the standard library."""
 import pathlib
 import sys
 

@@ -1,4 +1,4 @@
-"""Runs whose ranks can be watched and hurt."""
+"""Starts runs whose ranks a test can watch, stop or kill."""
 import contextlib
 import os
 import pathlib
@@ -11,7 +11,7 @@ from harness import MODEL
 
 
 class Run:
-    """A run with a terminal, on which each step shows."""
+    """A run with a terminal, on which it shows each step."""
 
     def __init__(self, process, terminal):
         self.process, self.terminal, self.shown = process, terminal, ""
@@ -34,7 +34,8 @@ class Run:
                 self.changed.wait(1)
 
     def finish(self):
-        """(exit code, standard output, messages). A run that ended by --timeout alone, which is 300 s, would be too late."""
+        """Returns (exit code, standard output, messages). The limit of 100 s is below the default --timeout of 300 s, so a run
+        that ends only by that fails."""
         out, _ = self.process.communicate(timeout=100)
         self.reader.join(100)
         os.close(self.terminal)
@@ -58,7 +59,7 @@ def name(process):
 
 
 def address_space(process):
-    """Bytes."""
+    """Returns the size in bytes."""
     return int(pathlib.Path(f"/proc/{process}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -70,7 +71,7 @@ def start(program, folder, *words):
 
 
 def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",), ranks=2, until="denoise [", images="16"):
-    """Returns with a step done, or what else `until` says."""
+    """Starts a run and returns it when a step is done, or when its terminal shows `until`."""
     run = start(box.program, box.folder, "a cat", "--model", MODEL, "--num-inference-steps", steps, "--num-images-per-prompt", images,
                 *method, *words)
     run.wait_for(until)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Kills or stops a random rank at a random time, many times: every run must end soon, with exit code 4, one line that
-names the rank, and nothing left behind. Not part of `make test`: soak_ranks.py PROGRAM [--runs 200]
+"""Kills or stops a random rank at a random time, many times. Every run must end soon with exit code 4 and one line that
+names the rank, and leave nothing behind. `make test` does not include it: soak_ranks.py PROGRAM [--runs 200]
 """
 import argparse
 import dataclasses
@@ -19,7 +19,7 @@ BOUND = 10
 
 @dataclasses.dataclass
 class Work:
-    """A run that lasts, and when in it a rank is hurt: so many seconds after the terminal says `after`, at most."""
+    """Describes a long run and when a rank is killed or stopped: at most `seconds` after the terminal shows `after`."""
     words: list
     after: str
     seconds: float
@@ -41,8 +41,8 @@ WORKS += [Work([*words, *PICTURES], "decode [", 1) for words in (
     [*XL, "--displaced-patch-degree", "2"], [*XL, "--ring-degree", "3"])]
 
 
-def hurt(program, work, number, delay, choose, folder):
-    """Returns what is wrong, or None."""
+def kill_or_stop(program, work, number, delay, choose, folder):
+    """Kills or stops a rank; returns a description of what is wrong, or None."""
     run = start(program, folder, "a red circle on a white background", "--timeout", str(TIMEOUT), *work.words)
     run.wait_for(work.after)
     while not children(run.process.pid):
@@ -50,7 +50,7 @@ def hurt(program, work, number, delay, choose, folder):
     time.sleep(delay)
     run.ranks = children(run.process.pid)
     if not run.ranks:
-        return "had ended before"
+        return "the run had already ended"
     victim = choose(len(run.ranks))
     begin = time.monotonic()
     os.kill(run.ranks[victim], number)
@@ -65,7 +65,7 @@ def hurt(program, work, number, delay, choose, folder):
     if code != 4 or out:
         return f"exit code {code}, {out!r}, {lines}"
     if len(lines) != 1 or f"[rank {victim}]" not in lines[0]:
-        return f"says {lines}, the victim was {victim}"
+        return f"printed {lines}, but the victim was {victim}"
     if seconds > BOUND:
         return f"took {seconds:.1f} s"
     return f"left {os.listdir(folder)}" if os.listdir(folder) else None
@@ -84,7 +84,7 @@ def main():
         number = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
         delay = draw.uniform(0, work.seconds)
         with tempfile.TemporaryDirectory() as folder:
-            wrong = hurt(os.path.abspath(args.program), work, number, delay, draw.randrange, folder)
+            wrong = kill_or_stop(os.path.abspath(args.program), work, number, delay, draw.randrange, folder)
         if wrong:
             failed += 1
             print(f"run {run}: {work}, {number.name} after {delay:.2f} s: {wrong}", flush=True)

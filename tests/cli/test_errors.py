@@ -1,4 +1,4 @@
-"""Bad input: one line, the right exit code, nothing left behind."""
+"""Bad input ends the program with one line and the right exit code, and leaves nothing behind."""
 import json
 import os
 import pathlib
@@ -12,7 +12,7 @@ import tempfile
 from files import read_safetensors, write_safetensors
 from harness import MODEL, SMALL, Skipped, test
 
-USAGE = [  # words after `generate "a cat" --model MODEL`, what the line must hold
+USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the error must contain
     (["--height", "100"], "96 and 104"),
     (["--height", "104", "--no-resolution-binning"], "96 and 112"),
     (["--no-resolution-binning=3"], "takes no value, got '3'"),
@@ -109,7 +109,7 @@ def refuse_model(box, needle, model):
 
 
 @test
-def weights_cut_at_any_byte(box):
+def weights_truncated_anywhere(box):
     model = box.copy_model()
     for part in (TRANSFORMER, "vae/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"):
         whole = (model / part).read_bytes()
@@ -121,7 +121,7 @@ def weights_cut_at_any_byte(box):
 
 
 @test
-def json_cut_or_strange(box):
+def json_truncated_or_malformed(box):
     model = box.copy_model()
     for part in ("model_index.json", "transformer/config.json", "vae/config.json", "text_encoder/config.json",
                  "scheduler/scheduler_config.json"):
@@ -135,7 +135,7 @@ def json_cut_or_strange(box):
 
 
 @test
-def headers_that_lie(box):
+def headers_with_wrong_sizes_and_shapes(box):
     model = box.copy_model()
     path = model / TRANSFORMER
     whole = path.read_bytes()
@@ -153,7 +153,7 @@ def headers_that_lie(box):
 
 
 @test
-def tensors_of_another_kind(box):
+def tensors_of_wrong_shape_or_dtype(box):
     model = box.copy_model()
     path = model / TRANSFORMER
     tensors, metadata = read_safetensors(path)
@@ -166,7 +166,7 @@ def tensors_of_another_kind(box):
     write(**{name: (dtype, shape[::-1], data)})
     outcome = refuse_model(box, name, model)
     assert str(shape[0]) in outcome.err and str(shape[1]) in outcome.err, outcome
-    assert "load text encoder" not in outcome.err, outcome  # refused before the first weight is read
+    assert "load text encoder" not in outcome.err, outcome  # the shape is checked before any weight is read
     write(**{name: ("I32", shape, data)})
     refuse_model(box, name, model)
     write()
@@ -185,7 +185,7 @@ def checkpoints_that_cannot_run(box):
 
     (model / "model_index.json").write_text(json.dumps({**index, "_class_name": "KandinskyPipeline"}))
     outcome = refuse_model(box, "KandinskyPipeline", model)
-    assert "PixArtSigmaPipeline" in outcome.err, outcome  # lists what can run
+    assert "PixArtSigmaPipeline" in outcome.err, outcome  # the message lists what can run
     (model / "model_index.json").write_text(json.dumps(index))
 
     config = change_json("scheduler/scheduler_config.json", _class_name="MagicScheduler")
@@ -254,7 +254,7 @@ def standard_streams_that_cannot_be_written(box):
     expected = (box.folder / "expected.png").read_bytes()
     with open("/dev/full", "wb") as full:
         done = subprocess.run([box.program, *words], cwd=box.folder, stdout=subprocess.PIPE, stderr=full)
-        assert (done.returncode, done.stdout) == (0, b"out.png\n"), done  # only messages are lost
+        assert (done.returncode, done.stdout) == (0, b"out.png\n"), done  # only the messages are lost
         done = subprocess.run([box.program, "models", MODEL], stdout=full, stderr=subprocess.PIPE)
         assert done.returncode == 2 and b"No space left" in done.stderr, done
     (box.folder / "out.png").unlink()
@@ -264,14 +264,14 @@ def standard_streams_that_cannot_be_written(box):
 
 
 @test
-def a_result_over_another(box):
+def outputs_with_the_same_path(box):
     box.refuse(2, "[--report] 'x-1.png'", "generate", "a cat", "a dog", "--model", MODEL, "-o", "x.png", "--report",
                box.folder / "x-1.png", *SMALL)
 
 
 @test
 def out_of_memory(box):
-    # 64 GiB of noise; the libraries themselves need no more than some of the 32.
+    # The noise takes 64 GiB; the libraries themselves need only a part of the limit of 32.
     box.refuse(5, "memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "16384", "--width",
                "16384", "--no-resolution-binning", "--num-images-per-prompt", "1024", "--num-inference-steps", "1",
                limits={resource.RLIMIT_AS: 32 << 30})

@@ -1,4 +1,4 @@
-"""Good runs: files, numbers, reports; and runs that are stopped."""
+"""Tests the files, numbers and reports of successful runs, and runs that are stopped."""
 import json
 import math
 import os
@@ -14,7 +14,7 @@ RUNS = json.loads((GOLDEN / "runs.json").read_text())
 
 
 def arguments_of(options):
-    """The call of diffusers' pipeline as a command line, in xDiT's spelling."""
+    """Returns the arguments of diffusers' pipeline as words of the command line, in xDiT's spelling."""
     words = ["--seed", str(RUNS["seed"])]
     for key, value in options.items():
         if key == "prompt":
@@ -31,7 +31,7 @@ def latents_equal_diffusers(box):
     expected, _ = read_safetensors(GOLDEN / "latents.safetensors")
     for name, options in RUNS["runs"].items():
         golden = (expected[name][1], floats(expected[name]))
-        # Threads: one, and as many as a user gets who says nothing.
+        # The program runs with one thread, and with the default number.
         for env in ({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": None}):
             assert_near(box.latents(*arguments_of(options), env=env), golden, 1e-3)
 
@@ -70,7 +70,7 @@ def a_seed_gives_the_same_file_again(box):
 
 
 @test
-def without_a_seed_one_is_drawn_and_told(box):
+def without_a_seed_one_is_drawn_and_reported(box):
     seeds = set()
     for _ in range(2):
         outcome = box.generate("a cat", *SMALL)
@@ -128,7 +128,7 @@ def a_report_goes_to_standard_output(box):
 
 
 @test
-def what_goes_where(box):
+def output_and_messages_go_to_separate_streams(box):
     outcome = box.generate("a cat", *SMALL)
     assert outcome.out == "out.png\n", outcome
     assert "tiny-pixart" in outcome.err and "denoise" in outcome.err, outcome
@@ -137,7 +137,7 @@ def what_goes_where(box):
 
 
 @test
-def curious_prompts(box):
+def unusual_prompts(box):
     for prompt in ("", "[a, b]", "models", "\u732b\U0001F697", "a_b --c_d", "%s {}", "x" * 3000, "line\nbreak"):
         box.generate(prompt, "--seed", "1", *SMALL)
         assert json.loads(read_png(box.folder / "out.png")[3]["tessera"])["prompt"] == [prompt]
@@ -163,7 +163,7 @@ def low_precision_stays_near(box):
         assert box.report()["settings"]["dtype"] == dtype
         assert rounded[0] == exact[0], (rounded[0], exact[0])
         errors[dtype] = math.sqrt(sum((a - b) ** 2 for a, b in zip(exact[1], rounded[1])) / sum(a * a for a in exact[1]))
-    # fp16 has three more bits: a run of either that computed in the other would stand out.
+    # fp16 has three more bits, so a run that computes in the other dtype is noticed.
     assert 0 < errors["fp16"] < errors["bf16"] / 3 and errors["bf16"] < 0.03, errors
 
 

@@ -1,4 +1,4 @@
-"""`tessera mesh`."""
+"""Tests `tessera mesh`."""
 import json
 
 from harness import MODEL, SMALL, test
@@ -9,7 +9,7 @@ SIXTEEN = ["--world", "16", "--data-parallel-degree", "2", "--use-cfg-parallel",
 
 @test
 def mesh_of_sixteen_ranks(box):
-    # The example of xDiT's documents, whose data-parallel groups are the replicas here.
+    # This is the example of xDiT's documentation, whose data-parallel groups are called replicas here.
     outcome = box.run("mesh", *SIXTEEN)
     assert outcome.code == 0 and outcome.err == "", outcome
     for line in ("16 ranks: dp 2 x cfg 2 x pp 2 x ulysses 2", "[0 1 2 3 4 5 6 7] [8 9 10 11 12 13 14 15]",
@@ -33,7 +33,7 @@ def mesh_of_a_model(box):
     words = ["mesh", "--model", MODEL, "--dtype", "fp32"]
     whole = json.loads(box.run(*words, "--json").out)["ranks"][0]["share"]
     config = json.loads((MODEL / "transformer" / "config.json").read_text())
-    rows = config["sample_size"] // config["patch_size"]  # of tokens, where no size is given
+    rows = config["sample_size"] // config["patch_size"]  # rows of tokens at the default size
     assert whole["blocks"] == [0, 2] and whole["heads"] == [0, 2] and whole["rows"] == rows, whole
     degrees = ["--pipefusion-parallel-degree", "2", "--tensor-parallel-degree", "2", "--ring-degree", "2"]
     shares = [rank["share"] for rank in json.loads(box.run(*words, "--json", *degrees).out)["ranks"]]
@@ -41,7 +41,7 @@ def mesh_of_a_model(box):
     assert [share["heads"] for share in shares[:4]] == [[0, 1], [1, 2], [0, 1], [1, 2]], shares
     assert shares[0]["rows"] + shares[2]["rows"] == whole["rows"], shares
     assert all(share["weights_bytes"] < whole["weights_bytes"] for share in shares), shares
-    # What a run then reads.
+    # A run reads as many bytes as the mesh predicts.
     box.latents("a cat", *SMALL, "--no-text-encoder-parallel", *degrees, "--report", "run.json")
     report = box.report()
     box.latents("a cat", *SMALL, "--report", "run.json")

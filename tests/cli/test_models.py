@@ -1,4 +1,4 @@
-"""`tessera models`, --help and --version."""
+"""Tests `tessera models`, --help and --version."""
 import json
 import re
 
@@ -46,7 +46,7 @@ def checks_every_weight(box):
 
 
 @test
-def says_once_what_is_wrong_with_each_damaged_file(box):
+def reports_each_damaged_file_once(box):
     model = box.copy_model()
     parts = ["vae/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"]
     for damaged, part in enumerate(parts, 1):

@@ -1,4 +1,4 @@
-"""Options that take effect, and what the reports of a run say: bytes against the closed forms, the timeline."""
+"""Tests that options take effect, and the reports of a run: bytes against the closed forms, and the timeline."""
 import collections
 import json
 import os
@@ -37,7 +37,7 @@ def ranks_take_the_seed_that_rank_0_drew(box):
 
 
 def model_of_four_heads(box):
-    """The same weights, as four heads of half the size."""
+    """Returns a model with the same weights and four heads of half the size."""
     model = box.copy_model()
     path = model / "transformer" / "config.json"
     config = json.loads(path.read_text())
@@ -60,7 +60,7 @@ def tensor_parallelism_in_two_dimensions(box):
 
 
 def shared_mappings(process):
-    """Files in memory in which a process writes messages that others read."""
+    """Returns the memory files in which a process writes messages that others read."""
     lines = [line.split(maxsplit=5) for line in pathlib.Path(f"/proc/{process}/maps").read_text().splitlines()]
     return [line[5] for line in lines if line[1] == "rw-s" and len(line) > 5 and line[5].startswith("/memfd:tessera-messages")]
 
@@ -72,7 +72,7 @@ def tcp_connections(process):
 
 
 @test
-def messages_through_shared_memory_or_not(box):
+def messages_with_and_without_shared_memory(box):
     for words, shared in (([], True), (["--no-shared-memory"], False)):
         run = start_long_run(box, *words)
         for rank in run.ranks:
@@ -83,7 +83,7 @@ def messages_through_shared_memory_or_not(box):
 
 
 @test
-def ranks_have_cores_of_their_own(box):
+def ranks_have_separate_cores(box):
     allowed = os.sched_getaffinity(0)
     if len(allowed) < 2:
         raise Skipped("one core")
@@ -91,10 +91,10 @@ def ranks_have_cores_of_their_own(box):
         raise Skipped("the tests themselves may not use all cores")
     run = start_long_run(box)
     cores = [os.sched_getaffinity(rank) for rank in run.ranks]
-    assert not cores[0] & cores[1] and all(len(own) == len(allowed) // 2 for own in cores), cores
+    assert not cores[0] & cores[1] and all(len(each) == len(allowed) // 2 for each in cores), cores
     run.process.send_signal(signal.SIGTERM)
     run.finish()
-    run = start_long_run(box, "--threads", str(len(allowed)))  # more than each one's cores
+    run = start_long_run(box, "--threads", str(len(allowed)))  # more threads than each rank's cores
     assert all(os.sched_getaffinity(rank) == allowed for rank in run.ranks)
     run.process.send_signal(signal.SIGTERM)
     run.finish()
@@ -102,23 +102,23 @@ def ranks_have_cores_of_their_own(box):
 
 @test
 def half_written_files_are_removed(box):
-    # What a rank leaves that is killed while it writes has a word in its name that its launcher has given it.
-    for wish in (signal.SIGKILL, signal.SIGTERM):
+    # The name of a file that a killed rank leaves unfinished contains a token from its launcher.
+    for signal_sent in (signal.SIGKILL, signal.SIGTERM):
         run = start_long_run(box, "--report", "run.json", "-o", "x.png")
         (place,) = [word.split("=", 1)[1] for word in pathlib.Path(f"/proc/{run.ranks[0]}/environ").read_text().split("\0")
                     if word.startswith("TESSERA_WORKER=")]
         for name in ("x-3.png", "run.json"):
             (box.folder / f"{name}.{json.loads(place)['file_token']}.tmp").write_text("half")
-        if wish == signal.SIGKILL:
-            os.kill(run.ranks[0], wish)
+        if signal_sent == signal.SIGKILL:
+            os.kill(run.ranks[0], signal_sent)
         else:
-            run.process.send_signal(wish)
+            run.process.send_signal(signal_sent)
         run.finish()
-        assert box.files() == [], (wish, box.files())
+        assert box.files() == [], (signal_sent, box.files())
 
 
 @test
-def prompts_are_as_long_as_the_family_says(box):
+def the_family_limits_the_length_of_prompts(box):
     for model, tokens in ((MODEL, 300), (ROOT / "models" / "shapes", 120)):
         words = ["--model", model, "--seed", "5", "--height", "32", "--width", "32", "--no-resolution-binning",
                  "--num-inference-steps", "1"]
@@ -132,18 +132,18 @@ def prompts_are_as_long_as_the_family_says(box):
 
 
 @test
-def warm_up_is_as_long_as_asked(box):
+def warmup_has_the_requested_length(box):
     words = [*PICTURE, "--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "2"]
     results = [box.latents(*words, "--warmup-steps", str(steps)) for steps in range(4)]
     for i in range(3):
         assert difference(results[i][1], results[i + 1][1]) > 1e-4, i
-    assert_near(results[3], box.latents(*PICTURE), NEAR)  # three steps, none of them stale
+    assert_near(results[3], box.latents(*PICTURE), NEAR)  # all three steps are warm-up, so none is stale
 
 
-# Reports of several ranks.
+# The following tests check the reports of several ranks.
 
 def bytes_by_axis(report):
-    """Of each rank: {axis: bytes sent}."""
+    """Returns {axis: bytes sent} of each rank."""
     sums = [collections.Counter() for _ in report["ranks"]]
     for rank, counter in zip(report["ranks"], sums):
         for each in rank["communication"]:
@@ -152,8 +152,9 @@ def bytes_by_axis(report):
 
 
 @test
-def bytes_are_those_of_the_closed_forms(box):
-    # docs/parallel.md, for a picture of 64 x 96 pixels: 24 tokens in 4 rows, 16 wide, 2 blocks, 2 samples a step, fp32.
+def bytes_match_the_closed_forms(box):
+    # The closed forms are in docs/parallel.md. The image has 64 x 96 pixels, so 24 tokens in 4 rows, of width 16; the model has
+    # 2 blocks and takes 2 samples per step in fp32.
     tokens, width, layers, samples, element, steps = 24, 16, 2, 2, 4, 3
     latents = 4 * 8 * 12 * element
     activation = samples * tokens * width * element
@@ -165,7 +166,7 @@ def bytes_are_those_of_the_closed_forms(box):
             (["--ring-degree", "2"], "ring", [2 * activation // 2 * layers * steps] * 2),
             (["--ring-degree", "4"], "ring", [2 * activation // 4 * 3 * layers * steps] * 4),
             (["--tensor-parallel-degree", "2"], "tp", [6 * activation // 2 * layers * steps] * 2),
-            # Hidden states to the second stage, latents back.
+            # Hidden states go to the second stage, and latents come back.
             (["--pipefusion-parallel-degree", "2"], "pp", [activation * steps, latents * steps])):
         box.latents(*words, *method)
         report = box.report()
@@ -185,26 +186,26 @@ def timeline(box):
     done = [event for event in events if event["ph"] == "X"]
     assert all(event["dur"] >= 0 and event["ts"] + event["dur"] >= 0 for event in done), done
     for rank in (0, 1):
-        own = [event for event in done if event["pid"] == rank]
-        computed = [(event["name"], event["args"]["step"]) for event in own if "step" in event["args"]]
-        # One step of warm-up, then patch after patch; steps count from 0 as diffusers' do.
+        local = [event for event in done if event["pid"] == rank]
+        computed = [(event["name"], event["args"]["step"]) for event in local if "step" in event["args"]]
+        # After one warm-up step come the patches in order; steps count from 0 as in diffusers.
         assert computed == [("step 0, 2 patches", 0), *[(f"step {step}, patch {patch}", step)
                                                         for step in (1, 2) for patch in (0, 1)]], computed
-        begins = [event["ts"] for event in own if "step" in event["args"]]
+        begins = [event["ts"] for event in local if "step" in event["args"]]
         assert begins == sorted(begins), begins
-        stages = [event["name"] for event in own if not event["args"]]
+        stages = [event["name"] for event in local if not event["args"]]
         assert [name for name in stages if not name.startswith("wait: ")] == ["load text encoder", "encode", "load denoiser"]
-        messages = [event for event in own if event["tid"] == 1]
-        assert not any(event["name"].startswith("wait: ") for event in messages), "a rank that waits does no other work"
+        messages = [event for event in local if event["tid"] == 1]
+        assert not any(event["name"].startswith("wait: ") for event in messages), "waiting belongs to the track of work"
         sends = [event["args"]["bytes"] for event in messages if event["name"] == "send (pp)"]
-        # 12 tokens of width 16 of two samples, or latents of 4 x 8 x 6, all at once and then by halves.
+        # Rank 0 sends 12 tokens of width 16 for two samples, rank 1 latents of 4 x 8 x 6; first whole, then by halves.
         whole = 2 * 12 * 16 * 4 if rank == 0 else 4 * 8 * 6 * 4
         assert sends == [whole] + [whole // 2] * 4, (rank, sends)
         assert sum(name == "wait: send (pp)" for name in stages) == len(sends), stages
 
 
 @test
-def the_report_of_a_timeline_and_without(box):
+def tracing_does_not_change_the_latents(box):
     one = box.latents(*PICTURE, "--trace", "trace.json")
     assert difference(one[1], box.latents(*PICTURE)[1]) == 0
     events = box.report("trace.json")["traceEvents"]

@@ -1,4 +1,4 @@
-"""Runs on several ranks: started by the program, or by another launcher; and ranks that fail."""
+"""Tests runs on several ranks, started by the program or by another launcher, and ranks that fail."""
 import os
 import pathlib
 import resource
@@ -13,7 +13,7 @@ from harness import MODEL, SMALL, test
 from running import address_space, alive, start_long_run
 
 LATENT = ["--seed", "5", "--output-type", "latent", "-o", "out.safetensors"]
-DEGREES = [  # words, what the report says of them; the model has 2 heads, 2 blocks, and 3 steps are painted
+DEGREES = [  # words, and the report's settings; the model has 2 heads and 2 blocks, and takes 3 steps
     (["--nproc", "2", "--use-cfg-parallel"], {"world_size": 2, "cfg": 2}),
     (["--use_cfg_parallel", "--ulysses_degree", "2"], {"world_size": 4, "cfg": 2, "ulysses": 2}),
     (["--tensor-parallel-degree", "2", "--split-scheme", "1d"], {"world_size": 2, "tp": 2}),
@@ -27,14 +27,14 @@ DEGREES = [  # words, what the report says of them; the model has 2 heads, 2 blo
 THREE_STEPS = [*SMALL[:-1], "3"]
 
 
-NEAR = 1e-4  # latents of exact methods and of one rank, largest difference
+NEAR = 1e-4  # largest difference between the latents of exact methods and those of one rank
 
 
 @test
-def ranks_paint_what_one_paints(box):
+def ranks_generate_the_latents_of_one(box):
     for words, settings in DEGREES:
-        asked = ("--num-images-per-prompt", "--width")  # of the picture, not of the ranks
-        picture = [word for pair in zip(words, words[1:]) if pair[0] in asked for word in pair]
+        shared = ("--num-images-per-prompt", "--width")  # options of the image, not of the ranks
+        picture = [word for pair in zip(words, words[1:]) if pair[0] in shared for word in pair]
         expected = box.latents("a cat", "--seed", "5", *THREE_STEPS, *picture)
         outcome = box.generate("a cat", *LATENT, *THREE_STEPS, *words, "--report", "run.json")
         assert outcome.out == "out.safetensors\n", outcome
@@ -49,7 +49,7 @@ def ranks_paint_what_one_paints(box):
 
 
 @test
-def one_rank_paints_what_ranks_would(box):
+def one_rank_simulates_several(box):
     words = ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "2", "--warmup-steps", "1"]
     picture = ["a cat", "--seed", "5", *THREE_STEPS]
     expected = box.latents(*picture, *words)
@@ -58,7 +58,7 @@ def one_rank_paints_what_ranks_would(box):
     report = box.report()
     assert len(report["ranks"]) == 1, report
     assert report["settings"]["parallel"] == {"world_size": 1, "num_pipeline_patch": 2, "warmup_steps": 1}, report
-    assert difference(expected[1], box.latents(*picture)[1]) > 1e-3, "nothing stale was read"
+    assert difference(expected[1], box.latents(*picture)[1]) > 1e-3, "no stale values were read"
 
 
 @test
@@ -74,15 +74,15 @@ def the_text_encoder_is_split_or_whole(box):
 @test
 def pictures_of_ranks(box):
     for method, place in ([["--use-cfg-parallel"], "cfg 2"], [["--data-parallel-degree", "2"], "dp 2"]):
-        words = ["a cat", "a dog", "a bird", "--seed", "5", *SMALL]  # wider than high
+        words = ["a cat", "a dog", "a bird", "--seed", "5", *SMALL]  # wider than tall
         box.generate(*words, "--nproc", "1", "-o", "one.png")
         outcome = box.generate(*words, *method, "-o", "two.png")
         assert outcome.out.split() == ["two-0.png", "two-1.png", "two-2.png"], outcome
         assert f" on 2 ranks ({place}) with 1 thread each" in outcome.err, outcome
         for number in range(3):
             one, two = (box.folder / f"{name}-{number}.png" for name in ("one", "two"))
-            (*size, expected, _), (*own_size, pixels, _) = read_png(one), read_png(two)
-            assert size == own_size == [48, 32], (size, own_size)
+            (*size, expected, _), (*size_of_ranks, pixels, _) = read_png(one), read_png(two)
+            assert size == size_of_ranks == [48, 32], (size, size_of_ranks)
             assert len(pixels) == len(expected) and difference(pixels, expected) <= 1
             one.unlink(), two.unlink()
 
@@ -120,14 +120,14 @@ def rules_of_degrees(box):
             (["--nprocs", "2"], "did you mean --nproc?")]:
         outcome = box.refuse(2, needles[0], "generate", "a cat", "--model", MODEL, *SMALL, *words)
         assert all(needle in outcome.err for needle in needles), (needles, outcome)
-    # Several broken rules, one line.
+    # Several broken rules are reported in one line.
     outcome = box.refuse(2, "nearest valid", "generate", "a cat", "--model", MODEL, "--guidance-scale", "1",
                          "--use-cfg-parallel", "--data-parallel-degree", "2", "--num-pipeline-patch", "2")
     assert outcome.err.count("; ") >= 3, outcome
 
 
 @test
-def what_all_ranks_refuse(box):
+def an_error_of_all_ranks_is_reported_once(box):
     model = box.copy_model()
     path = model / "transformer" / "diffusion_pytorch_model.safetensors"
     path.write_bytes(path.read_bytes()[:100])
@@ -144,7 +144,7 @@ def help_names_every_option(box):
         assert f"--{name}" in text, name
 
 
-# Ranks that are hurt.
+# The following tests interrupt, stop or kill ranks.
 
 @test
 def ranks_open_no_port(box):
@@ -163,7 +163,7 @@ def ranks_open_no_port(box):
 
 
 def interrupt(run):
-    for process in (run.process.pid, *run.ranks):  # a terminal sends it to all
+    for process in (run.process.pid, *run.ranks):  # a terminal sends the signal to all processes
         os.kill(process, signal.SIGINT)
 
 
@@ -175,7 +175,7 @@ def a_killed_rank_ends_the_run(box):
         code, out, lines = run.finish()
         assert code == 4 and out == "", (code, out, lines)
         assert len(lines) == 1 and f"[rank {victim}] killed by signal 9 (SIGKILL) at step " in lines[0], lines
-        assert "(cfg)" in lines[0], lines  # the operation that it was in, or came out of
+        assert "(cfg)" in lines[0], lines  # the axis of the rank's current or last collective
         assert box.files() == []
 
 
@@ -183,7 +183,7 @@ DECODING = [(("--use-cfg-parallel",), 2), (("--ring-degree", "3"), 3)]  # method
 
 
 def start_long_decoding(box, method, ranks):
-    """Returns with a picture decoded, by all ranks together."""
+    """Starts a run and returns it when all ranks together have decoded an image."""
     return start_long_run(box, "--height", "512", "--width", "512", "--no-resolution-binning", "--num-images-per-prompt", "200",
                           steps="1", method=method, ranks=ranks, until="decode [")
 
@@ -225,8 +225,8 @@ def a_stopped_rank_ends_the_run(box):
 
 @test(alone=True)
 def a_rank_without_memory_ends_the_run(box):
-    # After a step, whose kernels are made: oneDNN calls address 0 when there is no room for a kernel's code. Each further
-    # step asks for blocks so large that each is mapped anew.
+    # The limit is set after a step, when all kernels exist, because oneDNN calls address 0 when there is no room for a kernel's
+    # code. Each further step allocates blocks so large that each is mapped anew.
     run = start_long_run(box, "--height", "512", "--width", "512", "--no-resolution-binning",
                          method=("--data-parallel-degree", "2"), images="256")
     limit = address_space(run.ranks[1])
@@ -239,7 +239,7 @@ def a_rank_without_memory_ends_the_run(box):
 
 
 @test
-def memory_that_no_rank_has(box):
+def out_of_memory_on_all_ranks(box):
     box.refuse(5, "not enough memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "16384",
                "--width", "16384", "--no-resolution-binning", "--num-images-per-prompt", "1024", "--num-inference-steps", "1",
                "--use-cfg-parallel", limits={resource.RLIMIT_AS: 32 << 30})
@@ -256,11 +256,11 @@ def a_pause_is_no_failure(box):
 
 
 @test(alone=True)
-def a_rank_that_computes_long_is_alive(box):
-    # Rank 1 waits for all pictures of rank 0, which alone decodes: longer than the timeout, in which it says nothing.
+def a_long_computation_is_no_failure(box):
+    # Only rank 0 decodes. Rank 1 waits for all its images, for longer than the timeout, and receives nothing meanwhile.
     for words in ([], ["--no-shared-memory"]):
         seconds, pictures = 0, 16
-        while seconds < 2.5:  # as many pictures as this machine needs for that
+        while seconds < 2.5:  # doubles the images until decoding takes long enough on this machine
             pictures *= 2
             outcome = box.run("generate", "a cat", "--use-cfg-parallel", "--no-vae-parallel", "--num-images-per-prompt",
                               str(pictures), "--height", "512", "--width", "512", "--num-inference-steps", "1", "--timeout", "2",
@@ -282,7 +282,7 @@ def ctrl_c_ends_all_ranks(box):
 @test
 def ctrl_c_twice_and_termination_end_at_once(box):
     run = start_long_run(box, "--timeout", "60")
-    os.kill(run.ranks[1], signal.SIGSTOP)  # or the first might do
+    os.kill(run.ranks[1], signal.SIGSTOP)  # otherwise the first signal might already end the run
     run.process.send_signal(signal.SIGINT)
     run.wait_for("tessera: ")
     run.process.send_signal(signal.SIGINT)
@@ -324,7 +324,7 @@ def ranks_die_with_their_parent(box):
     assert box.files() == []
 
 
-# Ranks of another launcher.
+# The following tests start ranks as another launcher would.
 
 def free_port():
     with socket.socket() as probe:
@@ -363,7 +363,7 @@ def ranks_of_other_launchers(box):
     words = ["generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--use-cfg-parallel", *SMALL, *LATENT]
     expected = box.latents("a cat", "--seed", "5", *SMALL)
     for variables in (torchrun_variables, open_mpi_variables, slurm_variables):
-        # Rank 1 was told something else: rank 0's words count.
+        # Rank 1 has other arguments, but only those of rank 0 count.
         first, second = finish_ranks(start_ranks(box, variables, [words, ["generate", "a dog", "--height", "64"]]))
         assert first[:2] == (0, "out.safetensors\n"), first
         assert second == (0, "", ""), second
@@ -389,7 +389,7 @@ def a_launched_rank_that_stops_ends_the_others(box):
 
 
 @test(alone=True)
-def a_rank_that_never_comes(box):
+def a_rank_that_never_joins(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--timeout", "1"]
     alone = [start_ranks(box, lambda _, __, port, rank=rank: torchrun_variables(rank, 2, port), [words])[0] for rank in (0, 1)]
     for rank, (code, out, err) in enumerate(finish_ranks(alone)):
@@ -399,8 +399,8 @@ def a_rank_that_never_comes(box):
 
 
 @test
-def a_name_of_rank_0_that_other_hosts_cannot_use(box):
-    # As where /etc/hosts gives this host's name to the loopback device.
+def a_loopback_address_of_rank_0_is_refused(box):
+    # This happens where /etc/hosts gives this host's name to the loopback device.
     box.refuse(2, "[--interface] '2130706433' is the loopback device (127.0.0.1) on this host", "generate", "a cat",
                "--model", MODEL, "--use-cfg-parallel", env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1",
                                                             "MASTER_ADDR": "2130706433", "MASTER_PORT": free_port()})
@@ -408,7 +408,7 @@ def a_name_of_rank_0_that_other_hosts_cannot_use(box):
 
 @test
 def ranks_that_differ_are_named(box):
-    # Each rank has the model in a folder of its own, by the same name: as on two hosts.
+    # As on two hosts, each rank has the model in a separate folder of the same name.
     words = ["generate", "a cat", "--model", "./model", "--use-cfg-parallel", *SMALL]
 
     def refused(change):
@@ -437,7 +437,7 @@ def ranks_that_differ_are_named(box):
 
 
 @test
-def what_rank_0_refuses_ends_all(box):
+def an_error_of_rank_0_ends_all_ranks(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--guidance-scale", "1"]
     first, second = finish_ranks(start_ranks(box, torchrun_variables, [words, words]))
     assert first[0] == second[0] == 2, (first, second)
@@ -459,7 +459,7 @@ def a_launched_rank_that_dies_ends_the_others(box):
 
 
 @test
-def a_place_of_a_worker_that_makes_no_sense(box):
+def invalid_worker_variables(box):
     for place, needle in (("", "[TESSERA_WORKER]"), ("{}", "[TESSERA_WORKER]"), ("[1]", "[TESSERA_WORKER]"),
                           ('{"rank": 0, "ranks": 2, "parent": 1, "status": 99, "store": 98, "sockets": [], "file_token": "x"}',
                            "no socket for each other rank"),
@@ -469,7 +469,7 @@ def a_place_of_a_worker_that_makes_no_sense(box):
 
 
 @test
-def environments_that_make_no_sense(box):
+def invalid_launcher_variables(box):
     for variables, needle in [({"RANK": "0"}, "[WORLD_SIZE] is not set, but RANK is"),
                               ({"RANK": "2", "WORLD_SIZE": "2"}, "[RANK]"),
                               ({"RANK": "0", "WORLD_SIZE": "two"}, "got 'two'"),

@@ -1,4 +1,4 @@
-"""Stable Diffusion XL on the command line: its own options, many ranks, one file instead of a folder, bad input."""
+"""Tests Stable Diffusion XL on the command line: its options, many ranks, one file instead of a folder, and bad input."""
 import json
 import shutil
 
@@ -19,7 +19,7 @@ def arguments_of(options):
         if key == "prompt":
             words += value
         elif key == "prompt_2":
-            words += [f"--{key}={value[0]}"]  # one for all
+            words += [f"--{key}={value[0]}"]  # one value holds for all prompts
         elif isinstance(value, list):
             words += [f"--{key}", "x".join(map(str, value))]
         else:
@@ -56,7 +56,7 @@ def sdxl_equals_diffusers(box):
 
 
 @test
-def decoding_in_blocks_is_the_same_picture(box):
+def decoding_in_blocks_gives_the_same_image(box):
     name, options = next(iter(RUNS["runs"].items()))
     for ranks in ["1", "2"]:
         for rows in ["1", "5"]:
@@ -96,13 +96,13 @@ def displaced_patches_are_near_and_reported(box):
     seen = []
     for mode in ("sync_gn", "corrected_async_gn", "stale_gn", "separate_gn", "no_sync"):
         flags = ["--displaced-patch-degree", "2", "--displaced_mode", mode, "--warmup-steps", "1", "--report", "run.json"]
-        own = latents(box, *words, *flags)
-        apart = max(abs(a - b) for a, b in zip(own[1], exact[1]))
-        assert 1e-4 < apart < 10, (mode, apart)  # a random model goes far
-        seen.append(own[1].tolist())
+        displaced = latents(box, *words, *flags)
+        apart = max(abs(a - b) for a, b in zip(displaced[1], exact[1]))
+        assert 1e-4 < apart < 10, (mode, apart)  # a random model amplifies differences
+        seen.append(displaced[1].tolist())
         assert box.report()["settings"]["parallel"] == {"world_size": 2, "displaced": 2, "displaced_mode": mode, "warmup_steps": 1}
     assert all(a != b for i, a in enumerate(seen) for b in seen[:i]), "two modes gave the same"
-    # Three rows of the coarsest scale for each of two ranks: the default is another, and says so.
+    # Each of the two ranks has only three rows at the coarsest scale, so the default mode changes and the run reports it.
     outcome = generate(box, *words, "--displaced-patch-degree", "2", "--report", "run.json", "-o", "p.png")
     assert outcome.err.count("--displaced-mode is sync_gn") == 1, outcome
     assert box.report()["settings"]["parallel"]["displaced_mode"] == "sync_gn"
@@ -118,7 +118,7 @@ def displaced_patches_of_pixart(box):
     assert 1e-5 < max(abs(a - b) for a, b in zip(stale[1], one[1])) < 3
 
 
-# PNDM asks the model more often than there are steps.
+# PNDM evaluates the model more often than there are steps.
 @test
 def a_warm_up_of_all_steps_is_exact_with_any_sampler(box):
     words = ["a cat", *SMALL, "--scheduler", "pndm", "--num-inference-steps", "4"]
@@ -132,7 +132,7 @@ def a_warm_up_of_all_steps_is_exact_with_any_sampler(box):
 def an_absent_negative_prompt_is_not_an_empty_one(box):
     absent, empty = latents(box, "a cat", *SMALL), latents(box, "a cat", *SMALL, "--negative-prompt", "")
     assert absent[1] != empty[1]
-    # The second alone counts for nothing, as in diffusers.
+    # As in diffusers, the second negative prompt alone has no effect.
     assert_near(latents(box, "a cat", *SMALL, "--negative-prompt-2", "a dog"), absent, 0)
 
 
@@ -162,7 +162,7 @@ def options_that_sdxl_refuses(box):
 
 
 @test
-def single_files_that_cannot_be(box):
+def invalid_single_files(box):
     file = MODEL / "single.safetensors"
     box.refuse(2, "--config", "generate", "a cat", "--model", file, *SMALL)
     box.refuse(2, "--config", "generate", "a cat", *FOLDER, "--config", MODEL, *SMALL)
@@ -184,7 +184,7 @@ def single_files_that_cannot_be(box):
 
 
 @test
-def sdxl_folders_that_cannot_run(box):
+def invalid_sdxl_folders(box):
     def change(name, **values):
         folder = box.folder / "model"
         shutil.rmtree(folder, ignore_errors=True)

@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::string_literals;
 
-// What rank r contributes: the same on every rank that asks.
+// Returns the tensor that rank r contributes, which is the same on every rank that calls this.
 at::Tensor contribution(int64_t rank, at::IntArrayRef shape, at::ScalarType dtype) {
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(rank + 1));
   return at::randn(shape, generator).to(dtype);
@@ -36,7 +36,7 @@ class Collectives : public testing::TestWithParam<std::tuple<int64_t, at::Scalar
   }
 };
 
-// In fp32; or as the transport does, the same on all ranks.
+// The sum is in fp32, or in the dtype of the transport's operation; it is the same on all ranks.
 TEST_P(Collectives, AllReduceSumsInFp32AndTheSameOnAllRanks) {
   const std::vector<int64_t> shape = {3, 5, 7};
   const bool is_own = std::get<2>(GetParam()) == Wire::kOrdered;
@@ -47,7 +47,7 @@ TEST_P(Collectives, AllReduceSumsInFp32AndTheSameOnAllRanks) {
   on_ranks([&](const Group& group) {
     const at::Tensor own = contribution(group.rank, shape, dtype());
     EXPECT_TRUE(at::equal(all_reduce(own, group), expected));
-    EXPECT_TRUE(at::equal(own, contribution(group.rank, shape, dtype())));  // somebody else has it
+    EXPECT_TRUE(at::equal(own, contribution(group.rank, shape, dtype())));  // the caller still holds it
     EXPECT_TRUE(at::equal(all_reduce(own.clone(), group), expected));
   });
 }
@@ -102,7 +102,7 @@ TEST_P(Collectives, RingAndBroadcast) {
     const int64_t next = (group.rank + 1) % group.size, previous = (group.rank + group.size - 1) % group.size;
     if (group.size > 1) {
       at::Tensor own = at::full({1000}, group.rank, dtype()), other = at::empty({1000}, dtype());
-      // Two at once, in order.
+      // Two messages are under way at once, in order.
       at::Tensor second = own + 100, other_second = at::empty_like(other);
       Pending one = send_receive(own, next, other, previous, group);
       Pending two = send_receive(second, next, other_second, previous, group);
@@ -129,7 +129,7 @@ class Wires : public testing::TestWithParam<Wire> {};
 INSTANTIATE_TEST_SUITE_P(All, Wires,
                          testing::Values(Wire::kOrdered, Wire::kShared, Wire::kHosts, Wire::kGloo));
 
-// Also from a copy of the world, and by ranks that are not in all of the groups.
+// This also holds for a copy of the world, and for ranks that are not in all of the groups.
 TEST_P(Wires, AGroupIsMadeOnce) {
   const auto body = [](World world) {
     World copy = world;
@@ -147,7 +147,7 @@ TEST_P(Wires, AGroupIsMadeOnce) {
 
 TEST_P(Wires, MessagesOfDifferentGroupsDoNotMix) {
   const auto body = [](World world) {
-    // Both groups hold rank and rank ^ 1; the order of waiting differs from that of posting.
+    // Both groups contain rank and rank ^ 1; the order of waiting differs from that of posting.
     Group first, second;
     for (const auto& [axis, group] : {std::pair("first", &first), {"second", &second}}) {
       for (const std::vector<int64_t>& pair : {std::vector<int64_t>{0, 1}, {2, 3}}) {
@@ -172,7 +172,7 @@ TEST_P(Wires, MessagesOfDifferentGroupsDoNotMix) {
   run_ranks_as_threads(4, body, GetParam());
 }
 
-// Long messages in both directions, sent before anybody receives: nobody may wait for space.
+// Both ranks send long messages before either receives, so sending must not wait for space.
 TEST_P(Wires, ManyLongMessages) {
   const auto body = [](World world) {
     const Group group = world.group({0, 1}, "test");
@@ -196,7 +196,7 @@ TEST_P(Wires, ManyLongMessages) {
   run_ranks_as_threads(2, body, GetParam());
 }
 
-// Built on messages, and as the transport's own.
+// Collectives are either built on messages or operations of the transport.
 TEST_P(Wires, HooksSeeEveryOperationWithItsBytes) {
   const auto body = [](World world) {
     std::vector<std::string> seen;
@@ -228,7 +228,7 @@ TEST_P(Wires, ALostPeerIsAnErrorThatNamesIt) {
   const auto body = [&](World world) {
     const Group group = world.group({0, 1, 2}, "test");
     barrier(group);               // all are connected
-    if (group.rank == 1) return;  // leaves without a word
+    if (group.rank == 1) return;  // leaves without notice
     try {
       at::Tensor x = at::empty({4});
       send_receive(at::ones({4}), 1, x, 1, group).wait();

@@ -20,7 +20,7 @@ namespace {
 
 constexpr auto kTimeout = std::chrono::seconds(20);
 
-// As a GPU's: nobody waits for it when asked to; whether it is over shows later.
+// Behaves like a GPU's work: wait() returns at once, and isCompleted() later tells whether it has finished.
 class QueuedWork : public c10d::Work {
  public:
   explicit QueuedWork(std::optional<std::string> failure) : failure_(std::move(failure)) {}
@@ -34,7 +34,7 @@ class QueuedWork : public c10d::Work {
   std::optional<std::string> failure_;
 };
 
-// A communicator whose operations never come to an end, or fail.
+// A communicator whose operations never finish, or fail.
 class DeafCommunicator : public c10d::Backend {
  public:
   explicit DeafCommunicator(std::optional<std::string> failure)
@@ -51,7 +51,7 @@ class DeafCommunicator : public c10d::Backend {
   std::optional<std::string> failure_;
 };
 
-// Where rank 3 falls silent a moment after it was asked for.
+// A fabric in which rank 3 becomes silent a moment after the first query.
 class SilentFabric : public Fabric {
  public:
   std::shared_ptr<Transport> transport(std::vector<int64_t>, int64_t) override { return nullptr; }
@@ -89,8 +89,8 @@ TEST(DeviceFabric, WhatFailsOnTheDeviceIsALostPeer) {
   EXPECT_EQ(error_of_settling("remote process exited\n#0 frame"), "[rank 3] lost: remote process exited");
 }
 
-// A device that waits for a peer for ever, and with it whoever waits for the device, until it is told to
-// stop.
+// A device that waits for a peer, and lets everyone who waits for the device wait as well, until it is
+// aborted.
 class Stuck {
  public:
   void wait() {
@@ -129,7 +129,7 @@ class StuckCommunicator : public DeafCommunicator {
     bool isCompleted() override { return device.is_aborted(); }
     bool wait(std::chrono::milliseconds /*timeout*/) override {
       device.wait();
-      return true;  // as after ncclCommAbort: over, and what came is nobody's
+      return true;  // as after ncclCommAbort the operation has ended, and its data is undefined
     }
     Stuck& device;
   };
@@ -137,7 +137,7 @@ class StuckCommunicator : public DeafCommunicator {
   bool host_waits_;
 };
 
-// Whether the host waits for the message, or is in a copy from the device, which asks nobody.
+// The host waits either for the message or for a copy from the device, which does not check for lost peers.
 TEST(DeviceFabric, ALostPeerEndsWhatTheDeviceWaitsFor) {
   for (const bool in_message : {true, false}) {
     Stuck device;
@@ -158,7 +158,7 @@ TEST(DeviceFabric, ALostPeerEndsWhatTheDeviceWaitsFor) {
       EXPECT_STREQ(error.what(), "[rank 3] lost: no sign of life within 1.5 s");
     }
     EXPECT_LT(std::chrono::steady_clock::now() - start, kTimeout);
-    EXPECT_THROW(send(x, 1, group), Error);  // from then on
+    EXPECT_THROW(send(x, 1, group), Error);  // every later operation fails
     EXPECT_THROW(synchronize(group), Error);
   }
 }
@@ -180,7 +180,7 @@ TEST(DeviceFabric, TensorsOfTheHostTakeItsWay) {
   other.join();
 }
 
-// Runs `body` on threads, once for each rank; what the ranks that failed said.
+// Runs `body` on threads, once for each rank; returns the messages of the ranks that failed.
 std::vector<std::string> errors_of_ranks(int64_t size, const std::function<void(int64_t)>& body) {
   std::vector<std::string> errors;
   std::mutex mutex;
@@ -199,8 +199,8 @@ std::vector<std::string> errors_of_ranks(int64_t size, const std::function<void(
   return errors;
 }
 
-// All ranks of a pipeline are connected with their neighbours, however many there are, and what was connected
-// once is not connected again.
+// All ranks of a pipeline are connected with their neighbours, however many there are, and no connection is
+// made twice.
 TEST(DeviceFabric, ConnectsNeighboursInOneOrder) {
   for (const int64_t size : {2, 3, 4, 5, 8}) {
     OrderedCommunicators ordered(kTimeout);
@@ -227,7 +227,8 @@ TEST(DeviceFabric, ConnectsNeighboursInOneOrder) {
   }
 }
 
-// Nothing is connected by a message: who posts it would wait for whoever is about to post another one.
+// A message makes no connection, because its rank would wait for a peer that is about to post another
+// message.
 TEST(DeviceFabric, AMessageMakesNoConnection) {
   OrderedCommunicators ordered(kTimeout);
   World world(0, 2, connect_devices(0, at::kCPU, ordered.maker(), nullptr));
@@ -237,8 +238,8 @@ TEST(DeviceFabric, AMessageMakesNoConnection) {
   EXPECT_THROW(send_receive(x, 1, x, 1, group), std::logic_error);
 }
 
-// That the stand-in for NCCL sees what would be a deadlock there: the first stage begins with the way from
-// the last one, and that with the way from the first, as they would if the first message made it.
+// The stand-in for NCCL detects what would be a deadlock there: the first stage begins with the connection
+// from the last one, and that with the connection from the first, as if the first message made it.
 TEST(OrderedCommunicators, AskedForInTwoOrdersTheyAreNeverMade) {
   OrderedCommunicators ordered(std::chrono::milliseconds(300));
   const auto errors = errors_of_ranks(2, [&](int64_t rank) {
@@ -250,7 +251,7 @@ TEST(OrderedCommunicators, AskedForInTwoOrdersTheyAreNeverMade) {
   for (const std::string& error : errors) EXPECT_NE(error.find("1 of 2 ranks came"), error.npos) << error;
 }
 
-// And here: both ranks send first, on one communicator.
+// Here the deadlock is that both ranks send first, on one communicator.
 TEST(OrderedCommunicators, MessagesWaitForTheirTurn) {
   OrderedCommunicators ordered(kTimeout);
   std::vector<c10::intrusive_ptr<c10d::Backend>> ranks(2);

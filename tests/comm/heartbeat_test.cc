@@ -26,7 +26,7 @@ struct Pair {
   Descriptor one, two;
 };
 
-// Whether the peer is found silent within a long time.
+// Returns whether the peer is found silent within a long time.
 bool becomes_silent(const Heartbeat& heartbeat, int64_t peer) {
   const auto deadline = Clock::now() + std::chrono::seconds(20);
   while (!heartbeat.is_silent(peer)) {
@@ -42,7 +42,7 @@ TEST(Heartbeat, WhoBeatsIsAliveAndWhoStopsIsSilent) {
   Heartbeat own({{1, beating.one.number()}, {2, never.one.number()}}, kTimeout);
   auto other = std::make_unique<Heartbeat>(std::map<int64_t, int>{{0, beating.two.number()}}, kTimeout);
   const auto begin = Clock::now();
-  EXPECT_TRUE(becomes_silent(own, 2));  // by then the other would be silent as well
+  EXPECT_TRUE(becomes_silent(own, 2));  // by then the other would be silent too if it did not beat
   EXPECT_GE(Clock::now() - begin, kTimeout);
   EXPECT_FALSE(own.is_silent(1));
   EXPECT_FALSE(other->is_silent(0));

@@ -22,7 +22,7 @@ Deadline in_seconds(int seconds) {
   return std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
 }
 
-// A file whose text is `text`.
+// Returns a file with the content `text`.
 Descriptor file_with(const std::string& text) {
   Descriptor file(::memfd_create("test", MFD_CLOEXEC));
   EXPECT_EQ(::write(file.number(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
@@ -62,7 +62,7 @@ Descriptor connected_to(const std::string& endpoint) {
   return socket;
 }
 
-// Sends bytes, and descriptor `file` with them unless it is -1.
+// Sends bytes together with descriptor `file`, unless that is -1.
 void send_with(int socket, const std::string& bytes, int file) {
   iovec data = {.iov_base = const_cast<char*>(bytes.data()), .iov_len = bytes.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control = {};
@@ -88,7 +88,7 @@ std::string greeting_bytes(int64_t from, int64_t to) {
   return bytes;
 }
 
-// Runs `work` in a process of another user; whether it returned true.
+// Runs `work` in a process of another user; returns its result.
 bool as_another_user(const std::function<bool()>& work) {
   const pid_t process = ::fork();
   if (process == 0) {
@@ -102,7 +102,7 @@ bool as_another_user(const std::function<bool()>& work) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// Whether a descriptor comes over this socket before it is closed.
+// Returns whether a descriptor comes over this socket before it is closed.
 bool gets_a_file(int socket) {
   std::array<char, 64> bytes = {};
   iovec data = {.iov_base = bytes.data(), .iov_len = bytes.size()};
@@ -166,7 +166,7 @@ TEST(LocalPeers, AGreetingIsChecked) {
   EXPECT_FALSE(parse(""));
 }
 
-// Rank 0 of two, which somebody calls who says `bytes` and hands over `file`.
+// Connects rank 0 of two, which a caller sends `bytes` and `file`; returns rank 0's error.
 std::string answer_to(const std::string& bytes, int file) {
   const LocalEndpoint own, other;
   const Descriptor caller = connected_to(own.text());
@@ -203,8 +203,7 @@ TEST(LocalPeers, WhoDoesNotComeIsWaitedForUntilTheDeadline) {
   EXPECT_NE(error.find("cannot reach another rank"), std::string::npos) << error;
 }
 
-// What a process of another user gets that knows every name there is.
-
+// A process of another user knows all names, but gets nothing.
 TEST(LocalPeers, AnotherUserCannotJoin) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   const LocalEndpoint own, other;
@@ -223,13 +222,13 @@ TEST(LocalPeers, AnotherUserCannotJoin) {
     return gets_a_file(socket.number());
   }));
   rank.join();
-  // It was ignored: the rank still waited for the one of its own user.
+  // The rank ignored it and still waited for the rank of the same user.
   EXPECT_NE(result.get_future().get().find("cannot reach another rank"), std::string::npos);
 }
 
 TEST(LocalPeers, AnotherUserIsHandedNothing) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
-  // It listens under a name of its own, which it has put where rank 0's is looked for.
+  // It listens under another name, which rank 1 gets as that of rank 0.
   const LocalEndpoint own;
   const std::string host = own.text().substr(0, own.text().rfind(' '));
   const std::string name = host + " tessera-test-of-another-user";

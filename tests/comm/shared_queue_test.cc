@@ -59,7 +59,7 @@ TEST(SharedQueue, UsesMemoryAgain) {
   QueueReader reader(::dup(writer.descriptor()), 1);
   off_t size = 0;
   for (int64_t i = 0; i < 5000; ++i) {
-    // Two under way at any time, of which the later is dropped first.
+    // Two entries are under way at any time, and the later one is dropped first.
     ASSERT_TRUE(writer.write(i, bytes_of(i, 10'000)));
     ASSERT_TRUE(writer.write(i + 1, bytes_of(i + 1, 3'000)));
     const auto first = reader.next(), second = reader.next();
@@ -105,7 +105,7 @@ TEST(SharedQueue, GivesBackWhatItNoLongerNeeds) {
   EXPECT_LT(bytes_in_memory(writer), 1 << 20);
 }
 
-// What a peer may have written there: its own words, not this program's.
+// A queue with entries that a faulty or hostile peer may have written.
 class ForgedQueue {
  public:
   explicit ForgedQueue(const QueueWriter& writer) : descriptor_(writer.descriptor()) {}
@@ -128,7 +128,7 @@ class ForgedQueue {
   }
 
  private:
-  static constexpr off_t kEntries = 128;  // behind the count of each side
+  static constexpr off_t kEntries = 128;  // after the count of each side
   int descriptor_;
 };
 
@@ -187,7 +187,7 @@ TEST(SharedQueue, AReaderThatSleepsIsWoken) {
   QueueWriter writer;
   QueueReader reader(::dup(writer.descriptor()), 1);
   std::thread other([&] {
-    std::mt19937 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same each time
+    std::mt19937 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): repeatable
     for (int64_t i = 0; i < kMessages; ++i) {
       while (!writer.write(i, bytes_of(i, static_cast<size_t>(i)))) std::this_thread::yield();
       if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -195,7 +195,7 @@ TEST(SharedQueue, AReaderThatSleepsIsWoken) {
   });
   for (int64_t i = 0; i < kMessages; ++i) {
     std::optional<QueueEntry> entry = reader.next();
-    // Were a wake-up lost, this would take an hour.
+    // If a wake-up were lost, this would take an hour.
     while (!entry) {
       reader.sleep(std::chrono::hours(1));
       entry = reader.next();

@@ -14,7 +14,7 @@ namespace {
 
 TESSERA_INLINE void nothing(int /*unused*/) {}
 
-// make test runs this without a cap and under caps.
+// `make test` runs this without a cap and under caps.
 TEST(Cpu, KernelsAndAtenTakeTheInstructionSetThatIsAskedFor) {
   using Code = ops::KernelCode<nothing>;
   const std::map<std::string, std::pair<void (*)(int), std::string>> expected = {
@@ -32,7 +32,7 @@ TEST(Cpu, KernelsAndAtenTakeTheInstructionSetThatIsAskedFor) {
   std::string best;
 #endif
   const char* const cap = std::getenv("TESSERA_MAX_ISA");
-  // Names sort as the instruction sets do, but for the first.
+  // The names sort in the order of the instruction sets, except for "baseline".
   if (cap && best != "baseline" && cap < best) best = cap;
   const auto& [code, aten] = expected.at(best);
   EXPECT_EQ(Code::chosen(), code) << best;

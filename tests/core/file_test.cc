@@ -72,10 +72,10 @@ TEST_F(FileTest, RemovesWhatIsHalfWritten) {
   first.write("half");
   AtomicFile(folder_ / "c").commit();
   EXPECT_EQ(names().size(), 3U);
-  remove_unfinished_files();  // as a signal's handler does
+  remove_unfinished_files();  // as the signal handler does
   EXPECT_EQ(names(), std::vector<std::string>{"c"});
 
-  // Of another process, whose word is in the name.
+  // Another process's files have its token in their names.
   fs::create_symlink(folder_ / "d", folder_ / "link");
   std::ofstream(folder_ / "d.77.tmp") << "half";
   std::ofstream(folder_ / "d.78.tmp") << "half";
@@ -90,7 +90,7 @@ TEST_F(FileTest, FollowsNoLinkThatStandsInItsWay) {
   {
     AtomicFile file(folder_ / "a");
     file.write("text");
-    AtomicFile again(folder_ / "a");  // the same at a time
+    AtomicFile again(folder_ / "a");  // a second file of the same name at the same time
     again.write("other");
     again.commit();
     file.commit();

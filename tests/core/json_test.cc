@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-// The message of the input error that `function` throws.
+// Returns the message of the input error that `function` throws.
 template <typename Function>
 std::string refusal(Function&& function) {
   try {

@@ -51,7 +51,7 @@ TEST_F(FingerprintTest, SaysWhatDiffers) {
   const std::string changed = difference(first, make_fingerprint(folder_));
   EXPECT_TRUE(changed.starts_with("has a different vae/config.json: 8 bytes, ")) << changed;
   write("vae/config.json", "{\"a\": 1}");
-  for (const size_t at : {size_t{100}, size_t{(1 << 20) - 1}}) {  // in the header, at the end
+  for (const size_t at : {size_t{100}, size_t{(1 << 20) - 1}}) {  // in the header and at the end
     std::string weights(1 << 20, 'x');
     weights[at] = 'y';
     write("vae/weights.safetensors", weights);

@@ -81,7 +81,7 @@ TEST(RankEnvironment, SlurmCountsTheRanksOfItsHost) {
     variables["SLURM_TASKS_PER_NODE"] = broken;
     EXPECT_NE(refusal(variables).find("[SLURM_TASKS_PER_NODE]"), std::string::npos) << broken;
   }
-  variables.erase("SLURM_STEP_ID");  // a batch script, no rank
+  variables.erase("SLURM_STEP_ID");  // a batch script is no rank
   EXPECT_FALSE(read(variables));
 }
 
@@ -93,7 +93,7 @@ TEST(RankEnvironment, PmiOfSlurmKnowsNoPlaceOnTheHost) {
   EXPECT_EQ(read(variables)->rank, 3);
   EXPECT_EQ(read(variables)->local_rank, 1);
   EXPECT_EQ(read(variables)->local_world_size, 2);
-  // MPICH's launcher in a job, whose own processes srun started: one for each host.
+  // MPICH's launcher runs in a job, and srun has started one of its processes on each host.
   variables["SLURM_PROCID"] = "1";
   variables["SLURM_NTASKS"] = "2";
   variables["SLURM_TASKS_PER_NODE"] = "1(x2)";

@@ -1,4 +1,4 @@
-// Memory of decoding on several ranks, at the real decoder's widths.
+// Measures the memory of decoding on several ranks, at the real decoder's widths.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -11,7 +11,7 @@
 namespace tessera::models {
 namespace {
 
-// Weights of any shape.
+// Provides random weights of any requested shape.
 class RandomWeights final : public weights::Source {
  public:
   bool has(const std::string& /*key*/) const override { return false; }
@@ -41,7 +41,7 @@ struct Peaks {
   int64_t largest() const { return *std::max_element(of_ranks.begin(), of_ranks.end()); }
 };
 
-// Bytes of tensors while latents [1, 4, side, side] are decoded.
+// Returns the bytes of tensors while latents [1, 4, side, side] are decoded.
 Peaks peaks(const AutoencoderKLDecoder& decoder, int64_t side, int64_t ranks, const ops::ConvBlocks& blocks) {
   const at::Tensor z = at::randn({1, 4, side, side});
   const parallel::Grid grid{.rows = side, .columns = side};
@@ -87,15 +87,15 @@ TEST(DecoderMemory, IsSharedByRanks) {
   expect_shares(/*side=*/32);
 }
 
-// Of the largest activations three parts are left of four: what the shortcut makes takes the place of its
-// input. (Of small pictures blocks of 4 MiB are the more.)
+// Three of the four largest activations remain, because the shortcut's output replaces its input. (For small
+// pictures, blocks of 4 MiB would outweigh that.)
 TEST(DecoderMemory, IsLessInBlocks) {
   const AutoencoderKLDecoder decoder = decoder_of_sdxl(at::kBFloat16);
   const double whole = static_cast<double>(peaks(decoder, /*side=*/48, 1, {}).alone);
   EXPECT_LE(static_cast<double>(peaks(decoder, 48, 1, {.rows = 16}).alone), 0.8 * whole);
 }
 
-// Takes minutes: --gtest_also_run_disabled_tests.
+// This test takes minutes; --gtest_also_run_disabled_tests runs it.
 TEST(DecoderMemory, DISABLED_IsSharedByRanksAt1024Pixels) {
   expect_shares(/*side=*/128);
 }

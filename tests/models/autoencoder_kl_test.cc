@@ -30,7 +30,7 @@ class AutoencoderKLGolden : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<AutoencoderKLEncoder> encoder(at::ScalarType dtype) {
     return load_autoencoder_kl_encoder(golden_folder(GetParam()), options_of(dtype), encoder_cost_);
   }
-  // Of the stages the goldens hold the first sample.
+  // The goldens hold only the first sample of each stage.
   void expect_stage(const at::Tensor& got, const std::string& name) {
     EXPECT_LE(relative_error(got, golden_.at(name).narrow(0, 0, got.size(0))), kComponentTolerance) << name;
   }
@@ -63,7 +63,7 @@ TEST_P(AutoencoderKLGolden, EncodesAsDiffusersInFp32) {
   expect_stage(latents.logvar, "logvar");
 }
 
-// Each stage gets the reference's input, so that one stage's mistake does not hide in another.
+// Each stage gets the reference's input, so that an error shows in the stage that causes it.
 TEST_P(AutoencoderKLGolden, EveryStageOfTheDecoderEqualsDiffusers) {
   const auto half = decoder(at::kFloat);
   const auto input = [&](const std::string& name) {
@@ -108,7 +108,7 @@ TEST_P(AutoencoderKLGolden, IsAsNearTheTruthInBf16AsDiffusers) {
                             distance(golden_.at("logvar.bf16"), "logvar")));
 }
 
-// Rows of the latents, and of the picture, on several ranks: also on more than there are rows of latents.
+// Rows of the latents and of the picture lie on several ranks, even on more ranks than rows of latents.
 TEST_P(AutoencoderKLGolden, RowsOnManyRanksMakeTheSamePicture) {
   const auto decodes = decoder(at::kFloat);
   const auto encodes = encoder(at::kFloat);
@@ -146,7 +146,7 @@ TEST_P(AutoencoderKLGolden, RowsOnManyRanksMakeTheSamePicture) {
   }
 }
 
-// fp16 runs in fp32 on the CPU.
+// On the CPU an fp16 model computes in fp32.
 TEST_P(AutoencoderKLGolden, Fp16IsNoWorseThanItsWeights) {
   EXPECT_EQ(decoder(at::kHalf)->dtype, at::kFloat);
 }
@@ -174,7 +174,7 @@ TEST(AutoencoderKLEncoder, RefusesSizesThatItCannotHalve) {
   EXPECT_THROW(encoder->encode(at::zeros({1, 3, 8, 10})), Error);
 }
 
-// 64 channels and more take another path through the convolutions.
+// Convolutions of 64 channels and more use other kernels.
 TEST(ResnetBlock2D, IsAsNearTheTruthInBf16AsSeparateOperations) {
   at::manual_seed(4);
   constexpr int64_t kIn = 64, kOut = 128, kGroups = 32;
@@ -214,7 +214,7 @@ TEST(ResnetBlock2D, IsAsNearTheTruthInBf16AsSeparateOperations) {
   EXPECT_LE(std::sqrt(distance(ours(at::kBFloat16))), 1.1 * std::sqrt(distance(separate(at::kBFloat16))));
 }
 
-// What the config's constructor says of `json`: its error, else its warnings.
+// Returns the error of the config's constructor for `json`, or its warnings if there is no error.
 std::string verdict(const std::string& json) {
   std::string messages;
   const LogSink before = set_log_sink([&](LogLevel, const std::string& text) { messages += text; });

@@ -61,7 +61,7 @@ TEST_P(CLIPGolden, IsAsNearTheTruthInBf16AsTransformers) {
   EXPECT_LE(std::sqrt(own), 1.1 * std::sqrt(theirs));
 }
 
-// Split over more ranks than it has heads it is whole on each.
+// With more ranks than heads, every rank has the whole encoder.
 TEST_P(CLIPGolden, IsTheSameOnManyRanks) {
   for (const int64_t ranks : {2, 3, 4}) {
     comm::run_ranks_as_threads(ranks, [&](comm::World world) {

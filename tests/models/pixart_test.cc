@@ -86,7 +86,7 @@ TEST(PixArtBins, MapToTheNearestAspectRatio) {
   EXPECT_EQ(pixart_bin_resolution(720, 1280, 128), (std::pair<int64_t, int64_t>(768, 1344)));
   EXPECT_EQ(pixart_bin_resolution(4000, 1000, 32), (std::pair<int64_t, int64_t>(512, 128)));
   EXPECT_EQ(pixart_bin_resolution(1024, 3968, 256), (std::pair<int64_t, int64_t>(1024, 3968)));
-  // Halfway between two: the wider one.
+  // Halfway between two aspect ratios, the wider one is chosen.
   EXPECT_EQ(pixart_bin_resolution(704, 256, 128), (std::pair<int64_t, int64_t>(1600, 640)));
   EXPECT_EQ(pixart_bin_resolution(896, 256, 128), (std::pair<int64_t, int64_t>(1728, 576)));
   EXPECT_EQ(pixart_bin_resolution(104, 200, 16), (std::pair<int64_t, int64_t>(104, 200)));

@@ -19,7 +19,7 @@ TEST(Families, AnUnknownClassNamesTheKnownOnes) {
   }
 }
 
-// diffusers' pipelines divide by the scaling factor and leave alone the shift of the VAE's file.
+// diffusers' pipelines divide by the scaling factor and ignore the shift in the VAE's config.
 TEST(Families, LatentsAreNotShifted) {
   const CheckpointFixture model({});
   std::filesystem::create_directory_symlink(golden_folder("vae-shift"), model.folder() / "vae");

@@ -37,7 +37,7 @@ class T5Golden : public ::testing::TestWithParam<const char*> {
       read_golden(std::string(GetParam()) + "/golden/golden.safetensors");
 };
 
-// The golden outputs are of padded batches with a mask.
+// The golden outputs come from padded batches with a mask.
 TEST_P(T5Golden, EqualsTransformersInFp32) {
   const T5Encoder encoder = load(GetParam(), at::kFloat);
   for (const int length : kLengths) {
@@ -50,7 +50,7 @@ TEST_P(T5Golden, EqualsTransformersInFp32) {
 TEST_P(T5Golden, IsAsNearTheTruthInHalfPrecisionAsTransformers) {
   for (const auto& [dtype, suffix] : {std::pair(at::kBFloat16, ".bf16"), {at::kHalf, ".fp16"}}) {
     const T5Encoder encoder = load(GetParam(), dtype);
-    double own = 0, theirs = 0;  // over all lengths: the error of one token is noise
+    double own = 0, theirs = 0;  // sums over all lengths, because the error of one token is noisy
     for (const int length : kLengths) {
       const std::string key = fmt::format("output.{}", length);
       const at::Tensor out = encode(encoder, golden_.at(fmt::format("ids.{}", length)));
@@ -62,7 +62,7 @@ TEST_P(T5Golden, IsAsNearTheTruthInHalfPrecisionAsTransformers) {
   }
 }
 
-// Many ranks give what one gives, also where there are more of them than heads.
+// Many ranks give the result of one, even if there are more ranks than heads.
 TEST_P(T5Golden, SplitsItsLayers) {
   const at::Tensor ids = golden_.at("ids.7");
   const at::Tensor whole = encode(load(GetParam(), at::kFloat), ids);
@@ -79,7 +79,7 @@ TEST_P(T5Golden, SplitsItsLayers) {
   }
 }
 
-// Blocks that are read when they are used give the same bits, for every prompt.
+// Blocks that are read only when used give the same bits, for every prompt.
 TEST_P(T5Golden, ReadsItsBlocksAtUse) {
   weights::Checkpoint checkpoint(golden_folder(GetParam()));
   const weights::Scope scope(checkpoint, {});
@@ -158,7 +158,7 @@ TEST(T5Config, RefusesWhatItCannotRun) {
   }
 }
 
-// A checkpoint's text encoder and tokenizer, put together from the goldens of both.
+// Assembles a checkpoint's text encoder and tokenizer from the goldens of both.
 class T5TextEncoderTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -182,7 +182,7 @@ TEST_F(T5TextEncoderTest, TurnsPromptsIntoWhatDiffusersConditionsOn) {
   const auto encoder = load_t5_text_encoder(folder_, {}, statistics);
   const auto reader = load_t5_text_encoder(folder_, {.placement = {}, .blocks = {}, .stays = false}, at_use);
   weights::Checkpoint checkpoint(folder_ / "text_encoder");
-  uint64_t bytes = 0;  // of all but the embeddings, of which only rows are read
+  uint64_t bytes = 0;  // all but the embeddings, of which only some rows are read
   for (const std::string& key : checkpoint.keys()) {
     const weights::TensorEntry& entry = checkpoint.entry(key);
     if (!key.starts_with("shared.") && !key.ends_with("embed_tokens.weight"))

@@ -25,7 +25,7 @@ class UNetGolden : public DenoiserGolden {
   }
   UNet2DConfig config() { return UNet2DConfig(JsonConfig::read(golden_folder(GetParam()) / "config.json")); }
 
-  // The prediction for the rows that `tokens` has at hand of the golden's latents.
+  // Returns the prediction for the local rows of the golden's latents, those of `tokens`.
   at::Tensor run(const Denoiser& model, nn::Tokens& tokens, double timestep) {
     const at::Tensor z = golden_.at("latents");
     std::vector<Conditioning> prompts;
@@ -60,7 +60,7 @@ TEST_P(UNetGolden, IsAsNearTheTruthInBf16AsDiffusers) {
   expect_to_be_as_near_the_truth_in_bf16();
 }
 
-// Rows on several ranks, which wait for each other: by Ulysses, by the ring, in both ways of tensor
+// The rows lie on several ranks, synchronously: with Ulysses, the ring and both schemes of tensor
 // parallelism.
 TEST_P(UNetGolden, RowsOnManyRanksGiveTheSame) {
   const at::Tensor z = golden_.at("latents"), whole = run(at::kFloat, 417.5);
@@ -96,7 +96,7 @@ struct DisplacedCase {
   int64_t ranks;
 };
 
-// Against an oracle of displaced patches on diffusers' U-Net (tools/displaced_oracle.py), in every mode.
+// Compares every mode with an oracle of displaced patches on diffusers' U-Net (tools/displaced_oracle.py).
 class Displaced : public ::testing::TestWithParam<DisplacedCase> {};
 
 TEST_P(Displaced, EqualsTheOracle) {

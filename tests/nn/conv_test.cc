@@ -28,7 +28,7 @@ void PrintTo(const Case& c, std::ostream* out) {
                       c.batch, c.in, c.out, c.height, c.width, c.unit, c.kernel, c.stride);
 }
 
-// A layer over rows that lie on several ranks gives each its rows of what it gives over the picture.
+// A layer over rows that lie on several ranks gives each rank its rows of the result over the whole picture.
 class RowsTest : public ::testing::TestWithParam<Case> {
  protected:
   using Layer = std::function<at::Tensor(at::Tensor, const Rows&)>;
@@ -156,10 +156,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RowsTest,
                                            Case{3, 1, 64, 64, 11, 8, 2, 3, 2},
                                            Case{4, 1, 8, 8, 4, 6, 1, 3, 1}, Case{4, 2, 8, 8, 4, 6, 1, 5, 1},
                                            Case{2, 1, 8, 16, 6, 6, 2, 1, 1},
-                                           // More ranks than units: the last ones hold nothing.
+                                           // There are more ranks than units, so the last ones hold nothing.
                                            Case{4, 1, 64, 64, 3, 5, 1}, Case{8, 2, 8, 8, 5, 4, 2}));
 
-// Ranks that are threads share a model: they come to an odd size at the same time.
+// Ranks that are threads share a model, so they may reach an odd size at the same time.
 TEST(RankThreads, LayTheWeightOfOddSizesOutOnce) {
   constexpr int64_t kChannels = 16, kThreads = 4, kTries = 20;
   at::manual_seed(5);

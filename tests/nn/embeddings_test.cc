@@ -19,7 +19,7 @@ TEST(SinusoidalEmbedding, IsCosinesThenSines) {
 }
 
 TEST(PositionEmbedding, PutsColumnsFirstAndSpansTheBaseGrid) {
-  // 2 x 3 patches over a base grid of 6: rows lie 3 apart, columns 2.
+  // With 2 x 3 patches over a base grid of 6, rows lie 3 apart and columns 2.
   const at::Tensor out = sincos_position_embedding(8, 2, 3, 6, 1.0).view({2, 3, 8});
   for (int64_t row = 0; row < 2; ++row) {
     for (int64_t column = 0; column < 3; ++column) {

@@ -8,7 +8,7 @@
 namespace tessera::nn {
 namespace {
 
-// Each pair of features of each head turns by coordinate / theta^(2 i / features of the axis).
+// Each pair of features of each head is rotated by coordinate / theta^(2 i / features of the axis).
 TEST(Rotary, TurnsPairsByThePlaceOfTheirToken) {
   const parallel::Grid grid{2, 3, 5};
   const RotaryAxes axes{.frames = 2, .rows = 4, .columns = 6, .theta = 100};

@@ -27,7 +27,7 @@ TEST_P(GatedGelu, IsRoundedOnce) {
     ASSERT_EQ(y.sizes(), x.sizes());
     ASSERT_EQ(y.scalar_type(), GetParam());
     if (y.numel() == 0) continue;
-    // Of half precision ATen's, which rounds twice, also numbers below 2^-14.
+    // In half precision the tolerance allows for ATen, which rounds twice, also for numbers below 2^-14.
     const double unit = GetParam() == at::kFloat ? 2e-7 : GetParam() == at::kHalf ? 2.0 / 1024 : 1.0 / 256;
     const double least = GetParam() == at::kHalf ? 1e-6 : 0;
     const at::Tensor error = (y.to(at::kDouble) - truth).abs(), scale = (x * gate).abs().to(at::kDouble);
@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, GatedGelu, ::testing::Values(at::kFloat, at::kB
 TEST(GatedGelu, OfEveryGate) {
   const at::Tensor gate = at::linspace(-12, 12, 100001, at::kFloat), one = at::ones_like(gate);
   EXPECT_LE((gated_gelu(one, gate).to(at::kDouble) - exact(one, gate)).abs().max().item<double>(), 8e-7);
-  // Far out it is nothing, or the gate itself; not a number stays none.
+  // For large values the result is zero or the gate itself, and NaN stays NaN.
   const at::Tensor far = at::tensor({-1e30, -50.0, 50.0, 1e30, 0.0}, at::kFloat);
   EXPECT_TRUE(
       at::equal(gated_gelu(at::ones_like(far), far), at::tensor({-0.0, -0.0, 50.0, 1e30, 0.0}, at::kFloat)));

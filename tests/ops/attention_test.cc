@@ -8,7 +8,7 @@
 namespace tessera::ops {
 namespace {
 
-// The definition, in double precision.
+// Computes attention by its definition in double precision.
 at::Tensor reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
   const auto split = [&](const at::Tensor& x) {
     return x.to(at::kDouble).unflatten(2, {heads, x.size(2) / heads}).transpose(1, 2);
@@ -40,7 +40,7 @@ TEST_P(AttentionTest, EqualsTheDefinition) {
   const at::Tensor expected = reference(q, k, v, c.heads);
   const at::Tensor out = attention(q, k, v, c.heads);
   EXPECT_EQ(out.scalar_type(), dtype);
-  // bf16 and fp16: the rounding of the result and of the probabilities.
+  // In bf16 and fp16 the result and the probabilities are rounded.
   const double tolerance = dtype == at::kFloat ? 1e-5 : dtype == at::kHalf ? 2e-3 : 1e-2;
   EXPECT_LE(error(out, expected), tolerance);
 }
@@ -71,7 +71,7 @@ TEST_P(AttentionTest, TakesKeysInParts) {
   }
 }
 
-// Keys come in parts, and some parts once more; the rest is what it was.
+// Keys come in parts, and some parts come again; the others stay unchanged.
 TEST_P(AttentionTest, KeepsKeysFromCallToCall) {
   const Case c = std::get<0>(GetParam());  // no structured binding: lambdas below use it
   const at::ScalarType dtype = std::get<1>(GetParam());
@@ -100,8 +100,8 @@ TEST_P(AttentionTest, KeepsKeysFromCallToCall) {
   check(c.keys);
 }
 
-// Two, or three, heads of queries share one of keys: as if each had it to itself. At once, in parts, and
-// kept.
+// Two or three heads of queries share one of keys, and the result is as if each had a copy: at once, in
+// parts, and with kept keys.
 TEST(Attention, GroupedQueriesShareTheirKeys) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t sharing : {2, 3}) {
@@ -142,7 +142,7 @@ TEST(Attention, SurvivesExtremeScores) {
                    v = at::randn({1, 600, 16});
   const at::Tensor out = attention(q, k, v, 1);
   EXPECT_TRUE(at::isfinite(out).all().item<bool>());
-  // A score is known to half a unit in its last place, which the exponential turns into a relative error.
+  // A score is exact to half a unit in its last place; the exponential makes that a relative error.
   const double largest = at::matmul(q, k.transpose(1, 2)).abs().max().item<double>() / 4;
   EXPECT_LE(error(out, reference(q, k, v, 1)), largest * 0x1p-23);
 }

@@ -43,7 +43,7 @@ TEST_P(ConvTest, EqualsAten) {
   const at::Tensor y = conv(at::kFloat)(x_);
   EXPECT_TRUE(y.is_contiguous(kChannelsLast));
   EXPECT_LE(relative_error(y, reference(at::kFloat)), 3e-6);
-  // Direct: half a unit of the result in 8 bits. Winograd's tiles and taps are rounded as well.
+  // A direct convolution rounds the result to 8 bits; Winograd's also rounds tiles and taps.
   const Conv2d half = conv(at::kBFloat16);
   EXPECT_LE(relative_error(half(x_.to(at::kBFloat16)), reference(at::kBFloat16)),
             half.winograd ? 1.0 / 128 : 1.0 / 256);
@@ -56,7 +56,7 @@ TEST_P(ConvTest, AddsToATensor) {
   EXPECT_LE(relative_error(sum, expected), 3e-6);
 }
 
-// The convolution of what GroupNorm and SiLU make of x: as a new tensor, and added to one.
+// Convolves the result of GroupNorm and SiLU, into a new tensor and added to an existing one.
 TEST_P(ConvTest, FollowsANorm) {
   const Case& c = GetParam();
   const int64_t groups = c.in % 32 == 0 ? 32 : 1;
@@ -74,7 +74,7 @@ TEST_P(ConvTest, FollowsANorm) {
   const at::Tensor x = x_.contiguous(kChannelsLast), before = x.clone();
   const ChannelMaps maps = norm.maps(norm.moments(x));
   EXPECT_LE(relative_error(conv(at::kFloat)(input(x, maps)), truth), 1e-5);
-  EXPECT_TRUE(at::equal(x, before));  // somebody else has it
+  EXPECT_TRUE(at::equal(x, before));  // the caller still holds x
   at::Tensor sum = at::randn_like(truth, at::kFloat).contiguous(kChannelsLast);
   const at::Tensor total = sum + truth;
   conv(at::kFloat).add_to(sum, input(x, maps));
@@ -84,7 +84,7 @@ TEST_P(ConvTest, FollowsANorm) {
   EXPECT_LE(relative_error(conv(at::kBFloat16)(input(half, half_maps)), expected(at::kBFloat16)), 1.0 / 64);
 }
 
-// Of a part of a picture, normalised as it is read, which some kernels do only in a copy.
+// The input is a part of a picture that is normalised while it is read; some kernels do so in a copy.
 TEST_P(ConvTest, InBlocksIsTheSame) {
   const Case& c = GetParam();
   const GroupNorm norm(at::randn({c.in}), at::randn({c.in}), 1, 1e-6, Activation::kSilu);
@@ -113,7 +113,7 @@ TEST_P(ConvTest, InBlocksIsTheSame) {
   }
 }
 
-// Beside what comes out, a copy of the rows that one block reads.
+// Besides its output it only needs a copy of the rows that one block reads.
 TEST(ConvMemory, IsThatOfABlock) {
   const int64_t channels = 24, size = 200;
   const Conv2d conv(at::randn({channels, channels, 3, 3}), at::randn({channels}), 1, {1, 1});
@@ -122,11 +122,11 @@ TEST(ConvMemory, IsThatOfABlock) {
   const ChannelMaps maps = norm.maps(norm.moments(x));
   const auto bytes_beside = [&](const ConvBlocks& blocks) {
     const int64_t all = peak_bytes([&] { conv({.x = x, .norm = &norm, .maps = &maps, .blocks = blocks}); });
-    return all - static_cast<int64_t>(x.nbytes());  // as large as what comes out
+    return all - static_cast<int64_t>(x.nbytes());  // x is as large as the output
   };
   const int64_t row = channels * size * 4;
   EXPECT_GE(bytes_beside({}), size * row);
-  EXPECT_LE(bytes_beside({.rows = 8}), (10 + 8 + 2) * row);  // the copy, and what comes of it
+  EXPECT_LE(bytes_beside({.rows = 8}), (10 + 8 + 2) * row);  // the copy and its result
   EXPECT_LE(bytes_beside({.bytes = 16 * row}), int64_t{2} * (16 + 2) * row);
 }
 
@@ -137,7 +137,7 @@ TEST(ConvMemory, OfAPointwiseConvolutionIsItsInputs) {
       const at::Tensor x =
           at::randn({2, 256, 64, 200}, dtype).contiguous(kChannelsLast);  // several blocks each
       const at::Tensor expected = conv(x), before = x.clone();
-      EXPECT_NE(conv.consume(x).data_ptr(), x.data_ptr());  // somebody else has it
+      EXPECT_NE(conv.consume(x).data_ptr(), x.data_ptr());  // the caller still holds x
       EXPECT_TRUE(at::equal(x, before));
       at::Tensor own = x.clone();
       const void* const memory = own.data_ptr();
@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ConvTest,
                                            Case{2, 128, 64, 1, 5, 3, 1, 1}, Case{1, 64, 64, 40, 40, 3, 1, 1},
                                            Case{2, 512, 64, 7, 8, 3, 1, 1}, Case{1, 64, 3, 16, 16, 3, 1, 1},
                                            Case{2, 96, 160, 1, 1, 3, 1, 1}, Case{1, 64, 64, 3, 90, 3, 1, 1},
-                                           // Of these bf16 may be widened in several strips of rows.
+                                           // In these cases bf16 may be widened in several strips of rows.
                                            Case{1, 256, 3, 70, 300, 3, 1, 1},
                                            Case{1, 256, 4, 150, 200, 3, 2, 1}));
 
@@ -200,8 +200,9 @@ TEST_P(UpsampleTest, EqualsNearestThenConvolution) {
   EXPECT_LE(relative_error(half(x_.to(at::kBFloat16)), expected), 1e-2);
 }
 
-// Tiles and taps are rounded, which a direct convolution of bf16 tensors does not have: up to 1.20 times its
-// distance from the truth was seen. (Whole blocks round much else, and are held to 1.1 of the reference's.)
+// Unlike in a direct convolution of bf16 tensors, tiles and taps are rounded: the distance from the truth was
+// up to 1.20 times as large. (In whole blocks other rounding dominates; their limit is 1.1 times the
+// reference's distance.)
 TEST_P(UpsampleTest, InBf16IsNearTheTruth) {
   const CheckpointFixture file({{"conv.weight", weight_}, {"conv.bias", bias_}});
   const auto convolve = [&](at::ScalarType dtype) {
@@ -214,7 +215,7 @@ TEST_P(UpsampleTest, InBf16IsNearTheTruth) {
   EXPECT_LE(distance(half(x_.to(at::kBFloat16))), 1.25 * distance(convolve(at::kBFloat16)));
 }
 
-// 512 channels: several chunks of rows, the last of them shorter.
+// With 512 channels there are several chunks of rows, and the last one is shorter.
 INSTANTIATE_TEST_SUITE_P(Sizes, UpsampleTest,
                          ::testing::Values(Size{1, 4, 6, 6}, Size{2, 3, 5, 9}, Size{1, 8, 2, 2},
                                            Size{1, 512, 10, 90}, Size{2, 64, 16, 12}, Size{3, 96, 7, 1},

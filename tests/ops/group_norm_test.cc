@@ -37,7 +37,7 @@ class GroupNormTest : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(GroupNormTest, Fp32EqualsDoublePrecision) {
-  // A value of x is itself rounded; so is what remains when a mean of many deviations is taken away.
+  // A value of x is itself rounded, and so is its difference from a mean of many deviations.
   const Case& c = GetParam();
   const double tolerance = 2e-6 + 2e-7 * std::abs(c.mean) / c.deviation;
   EXPECT_LE(relative_error(norm()(x_), reference(x_, false)), tolerance);
@@ -48,14 +48,15 @@ TEST_P(GroupNormTest, Fp32EqualsDoublePrecision) {
   EXPECT_TRUE(at::equal(in_place, in_steps(x_)));
 }
 
-// What is added to each channel first, as a U-Net adds the step's embedding, is never written.
+// The offset that is first added to each channel, such as the step's embedding in a U-Net, is never written
+// to memory.
 TEST_P(GroupNormTest, AddsAnOffsetOnTheWay) {
   const Case& c = GetParam();
   const at::Tensor offset = at::randn({c.batch, c.channels}) * c.deviation;
   const at::Tensor moved = x_ + offset.unsqueeze(-1).unsqueeze(-1);
   const GroupNorm steps = with_silu();
   const at::Tensor y = steps.apply(steps.maps(steps.moments(x_, offset), offset), x_);
-  // The sum itself is rounded in fp32 only here.
+  // Here the sum is rounded as well, to fp32.
   EXPECT_LE(relative_error(y, reference(moved, true)), 4e-6 + 4e-7 * std::abs(c.mean) / c.deviation);
 }
 
@@ -70,7 +71,7 @@ TEST_P(GroupNormTest, Bf16IsTheRoundedTruth) {
   const at::Tensor truth = reference(x, true);
   const at::Tensor y = with_silu()(x);
   EXPECT_EQ(y.scalar_type(), at::kBFloat16);
-  // Half a unit in the last of 8 bits, and what fp32 loses before.
+  // The error is half a unit in the last of 8 bits, plus the rounding in fp32 before.
   EXPECT_TRUE(
       at::allclose(y.to(at::kDouble), truth, 1.0 / 256 + 1e-4, 1e-5 * truth.abs().max().item<double>()));
 }

@@ -71,7 +71,8 @@ TEST(Silu, LimitsAreThoseOfTheFunction) {
 }
 
 TEST(Bf16, RoundsAsAtenDoes) {
-  // Every upper half with lower halves on both sides of a tie: all rounding cases, infinities and NaN.
+  // Every upper half occurs with lower halves on both sides of a tie, which covers all rounding cases,
+  // infinities and NaN.
   std::vector<float> values;
   for (uint32_t upper = 0; upper < 0x10000U; ++upper) {
     for (const uint32_t lower : {0x0000U, 0x0001U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
@@ -91,8 +92,8 @@ TEST(Bf16, RoundsAsAtenDoes) {
 }
 
 TEST(Fp16, RoundsAsAtenDoes) {
-  // All halves, and numbers on both sides of every tie between them; beyond the largest; what is next to
-  // zero.
+  // These are all halves, numbers on both sides of every tie between them, and numbers beyond the largest and
+  // next to zero.
   const at::Tensor bits = at::arange(0x10000, at::kInt).to(at::kShort);
   const at::Tensor halves = bits.view(at::kHalf);
   at::Tensor wide = at::empty(halves.sizes(), at::kFloat);
@@ -113,7 +114,7 @@ TEST(Fp16, RoundsAsAtenDoes) {
 }
 
 #ifdef _OPENMP
-// ATen's parallel_for lies in a header: it is serial, without a word, in sources built without OpenMP.
+// ATen's parallel_for is in a header and is silently serial in sources that are built without OpenMP.
 TEST(ParallelFor, UsesTheThreadsThatItIsGiven) {
   const int threads = at::get_num_threads();
   at::set_num_threads(2);
@@ -126,7 +127,7 @@ TEST(ParallelFor, UsesTheThreadsThatItIsGiven) {
   at::set_num_threads(threads);
   EXPECT_EQ(seen.size(), 2u);
 }
-#elif !defined(__clang__)  // clang-tidy reads this without OpenMP
+#elif !defined(__clang__)  // clang-tidy compiles this without OpenMP
 #error "the tests are built without OpenMP: the library would be serial"
 #endif
 

@@ -42,7 +42,7 @@ TEST_P(ModulateTest, GateEqualsTheDefinition) {
   expect_near(x, expected);
 }
 
-// A vector for each sample, or for each half of its tokens, is what each part of x alone would get.
+// A vector for each sample, or for each half of its tokens, acts on its part of x as if on that part alone.
 TEST_P(ModulateTest, VectorsBelongToSamplesAndGroupsOfTokens) {
   const Case& c = GetParam();
   for (const int64_t groups : {1, 2}) {
@@ -77,8 +77,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ModulateTest,
                                            Case{at::kFloat, 3, 5, 33}, Case{at::kBFloat16, 2, 37, 1152},
                                            Case{at::kBFloat16, 1, 9, 7}, Case{at::kHalf, 2, 3, 16}));
 
-// Against a mean that is large beside the deviation a one-pass variance loses all digits.
-// Of a row without variance there is nothing but the shift; with a small one epsilon counts as much.
+// A row without variance gives only the shift; with a small variance epsilon matters as much.
 TEST(Modulate, NormOfFlatRowsIsFinite) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor flat = at::full({1, 3, 40}, 2.0, dtype), scale = at::randn({40}),
@@ -91,6 +90,7 @@ TEST(Modulate, NormOfFlatRowsIsFinite) {
   EXPECT_TRUE(at::allclose(y, at::layer_norm(x, {64}, {}, {}, 1e-6), 1e-4, 1e-5));
 }
 
+// If the mean is large compared with the deviation, a one-pass variance loses all digits.
 TEST(Modulate, NormKeepsItsDigitsBesideALargeMean) {
   const at::Tensor noise = at::randn({1, 4, 256});
   const at::Tensor x = noise + 1000.0;

@@ -1,5 +1,5 @@
-// Operations as a device has them that is not the CPU: equal to the CPU's but for rounding, in as few kernels
-// and as little memory as they say.
+// Tests operations on a device other than the CPU: they equal the CPU's but for rounding, and take as few
+// kernels and as little memory as documented.
 #include <gtest/gtest.h>
 
 #include "ops/attention.h"
@@ -52,7 +52,8 @@ TEST(OperationsOnAStrictDevice, ModulationIsOneKernelOrTwo) {
       const at::Tensor scale = at::randn(shape), shift = at::randn(shape);
       const at::Tensor scale_there = scale.to(strict_device()), shift_there = shift.to(strict_device());
       at::Tensor normed, gated = x.clone(), gated_there = x_there.clone();
-      // Beside those over x: 1 + scale, and where they go to the norm both vectors in its dtype.
+      // Besides the kernels over x there are 1 + scale and, if the norm takes them, the conversion of both
+      // vectors to its dtype.
       const int64_t of_vectors = 1 + (shape.size() == 1 && dtype != at::kFloat ? 2 : 0);
       EXPECT_EQ(
           operations_of([&] { normed = modulated_layer_norm(x_there, scale_there, shift_there, 1e-6); }),
@@ -70,7 +71,7 @@ TEST(OperationsOnAStrictDevice, ModulationIsOneKernelOrTwo) {
   }
 }
 
-// Convolutions read channels-last, whatever the norm's kernel gives.
+// Convolutions read channels-last, whatever memory format the norm's kernel returns.
 TEST(OperationsOnAStrictDevice, GroupNormKeepsTheMemoryFormat) {
   const at::Tensor x = at::randn({2, 8, 5, 3}).contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor weight = at::randn({8}), bias = at::randn({8});
@@ -84,7 +85,7 @@ TEST(OperationsOnAStrictDevice, GroupNormKeepsTheMemoryFormat) {
   }
 }
 
-// One pass over the result: no copy into another tensor.
+// The result is written once, without a copy into another tensor.
 TEST(OperationsOnAStrictDevice, AttentionIsNotCopied) {
   const at::Tensor q = at::randn({1, 9, 32}, at::TensorOptions().device(strict_device()));
   at::Tensor plain, own;

@@ -1,4 +1,4 @@
-// What ranks tell each other for the next step, with numbers in place of a network.
+// Tests what ranks send each other for the next step, with numbers in place of a network.
 #include "parallel/displaced.h"
 
 #include <ATen/Functions.h>
@@ -14,9 +14,9 @@
 namespace tessera::parallel {
 namespace {
 
-constexpr int64_t kSteps = 5, kPlaces = 130;  // more than travel together
+constexpr int64_t kSteps = 5, kPlaces = 130;  // more than fit into one message
 
-// What a rank has at a place in a step.
+// Returns a rank's value at a place in a step.
 double value_of(int64_t rank, int64_t step, int64_t place) {
   return static_cast<double>(1 + place + 1000 * step + 100000 * rank);
 }
@@ -29,7 +29,7 @@ struct Case {
 
 class DisplacedExchangeTest : public ::testing::TestWithParam<Case> {
  protected:
-  // Places of several sizes and dtypes; one of them alone in its message, another always fresh.
+  // Places have several sizes and dtypes; one is alone in its message, and another is always fresh.
   static Travel travel_of(int64_t place) {
     return place == 7 ? Travel::kAlone : place == 20 ? Travel::kFresh : Travel::kTogether;
   }
@@ -37,7 +37,7 @@ class DisplacedExchangeTest : public ::testing::TestWithParam<Case> {
     DisplacedExchange::Transfers parts{.travel = travel_of(place)};
     const auto options = at::TensorOptions(place % 2 == 0 ? at::kFloat : at::kDouble);
     for (int64_t peer = 0; peer < group.size; ++peer) {
-      // Every third place only tells the neighbours.
+      // Every third place only sends to its neighbours.
       const bool travels = peer != group.rank && (place % 3 != 0 || std::abs(peer - group.rank) == 1);
       const std::vector<int64_t> shape = {travels ? 1 + place % 5 : 0};
       parts.sends.push_back(at::empty(shape, options));
@@ -62,7 +62,7 @@ TEST_P(DisplacedExchangeTest, GivesWhatOthersHadOneStepAgo) {
       for (int64_t place = 0; place < kPlaces; ++place) {
         auto& here = exchange.next([&] { return parts_of(place, group); });
         for (const at::Tensor& send : here.parts.sends) send.fill_(value_of(group.rank, step, place));
-        int64_t seen = step;  // the step of what is there; before anything has come, none
+        int64_t seen = step;  // the step of the values that are there; negative before any have come
         const bool had_come = here.has_come;
         if (synchronous || travel_of(place) == Travel::kFresh) {
           exchange.exchange(here);
@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{2, DisplacedMode::kFullSync, 0}, Case{8, DisplacedMode::kSyncGn, 1}));
 
 TEST(HaloPlan, SaysWhoReadsWhichRows) {
-  // 7 rows in bands of 3, 3, 1 and none; a 5 x 5 convolution.
+  // A 5 x 5 convolution reads 7 rows in bands of 3, 3, 1 and none.
   const std::vector<Range> bands = {{0, 3}, {3, 3}, {6, 1}, {7, 0}};
   const HaloPlan plan(bands, bands, {.kernel = 5, .stride = 1, .padding = 2});
   EXPECT_EQ(plan.rows(1, 0), (Range{3, 2}));
@@ -104,7 +104,7 @@ TEST(HaloPlan, SaysWhoReadsWhichRows) {
   EXPECT_EQ(plan.above(0), 2);
   EXPECT_EQ(plan.below(1), 2);  // a row of rank 2, and one outside of the picture
   EXPECT_EQ(plan.below(3), 0);
-  // Stride 2: nothing below.
+  // With stride 2 no row below is read.
   const HaloPlan halving({{0, 4}, {4, 4}}, {{0, 2}, {2, 2}}, {.kernel = 3, .stride = 2, .padding = 1});
   EXPECT_EQ(halving.rows(0, 1), (Range{3, 1}));
   EXPECT_EQ(halving.rows(1, 0).length, 0);
@@ -133,7 +133,7 @@ TEST(Moments, AreMovedByWhatIsKnown) {
   const auto of = [](double mean, double variance) {
     return at::tensor({mean, variance}, at::kDouble).view({1, 2});
   };
-  // Means of squares: 5 before, 3 and 4 of the own part.
+  // The means of squares are 5 before, and 3 and 4 for the local part.
   const at::Tensor whole = of(1, 4), own = of(1.5, 1.75), before = of(1, 2);
   const at::Tensor corrected = displaced_moments(whole, own, before, 1);
   EXPECT_NEAR(corrected[0][0].item<double>(), 1.5, 1e-12);
@@ -141,7 +141,7 @@ TEST(Moments, AreMovedByWhatIsKnown) {
   const at::Tensor stale = displaced_moments(whole, own, before, 0.5);
   EXPECT_NEAR(stale[0][0].item<double>(), 1.25, 1e-12);
   EXPECT_NEAR(stale[0][1].item<double>(), 5 + 0.5 - 1.5625, 1e-12);
-  // A variance below zero gives way to the own part's, the mean stays.
+  // A variance below zero is replaced by the local part's; the mean stays.
   const at::Tensor fallen = displaced_moments(of(1, 0.1), of(3, 0.5), of(0, 9), 1);
   EXPECT_NEAR(fallen[0][0].item<double>(), 4, 1e-12);
   EXPECT_NEAR(fallen[0][1].item<double>(), 0.5, 1e-12);

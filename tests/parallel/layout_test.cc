@@ -8,10 +8,11 @@
 namespace tessera::parallel {
 namespace {
 
-// PixArt-Sigma-XL at 512 x 512: 16 heads, 28 blocks, 32 rows of tokens; 20 steps, 2 pictures.
+// PixArt-Sigma-XL at 512 x 512 has 16 heads, 28 blocks and 32 rows of tokens; the request has 20 steps and 2
+// pictures.
 constexpr Workload kPixArt{.heads = 16, .blocks = 28, .token_rows = 32, .steps = 20, .pictures = 2};
 
-// SDXL at 512 x 512: 64 rows of latents, of which four stay together.
+// SDXL at 512 x 512 has 64 rows of latents, of which four stay together.
 constexpr Workload kUNet{.heads = 5,
                          .blocks = 7,
                          .token_rows = 64,
@@ -112,7 +113,8 @@ TEST(Layout, OfDisplacedPatches) {
   EXPECT_EQ(displacement(displaced(4), kUNet).mode, DisplacedMode::kCorrectedAsyncGn);
   EXPECT_EQ(displacement(displaced(4), kUNet).warmup_steps, 4);
   EXPECT_FALSE(resolve_layout(displaced(4), kUNet, std::nullopt).is_all_warmup);
-  // Few rows of the coarsest scale: fresh norms, unless a mode is asked for; a transformer has no such norms.
+  // With few rows of the coarsest scale norms are fresh, unless the request sets a mode; a transformer has no
+  // such norms.
   EXPECT_EQ(displacement(displaced(5), kUNet).mode, DisplacedMode::kSyncGn);
   EXPECT_TRUE(resolve_layout(displaced(5), kUNet, std::nullopt).displaced_mode_was_changed);
   EXPECT_EQ(displacement(displaced(32), kPixArt).mode, DisplacedMode::kCorrectedAsyncGn);
@@ -151,7 +153,7 @@ std::vector<Refused> refused() {
                        Workload workload = kPixArt) {
     rows.push_back({std::move(options), world, std::move(says), workload});
   };
-  // Degrees below 1 or beyond all sense, each flag.
+  // Each flag rejects degrees below 1 or absurdly large ones.
   for (const int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{4097}, int64_t{1} << 62}) {
     add(degrees(bad, false, 1, 1, 1, 1), {}, {"[data_parallel_degree]", "from 1 to 4096"});
     add(degrees(1, false, bad, 1, 1, 1), {}, {"[pipefusion_parallel_degree]", "from 1 to 4096"});
@@ -164,7 +166,7 @@ std::vector<Refused> refused() {
     options.nproc = bad;
     add(options, {}, {"[nproc]", "1 or more"});
   }
-  // The product is not the world.
+  // The product of the degrees must be the number of ranks.
   add(degrees(1, false, 1, 1, 1, 1), 2, {"no degrees for 1 rank, but there are 2", "nearest valid: "});
   add(degrees(1, false, 1, 1, 2, 1), 4, {"for 2 ranks", "there are 4", "on 4 ranks"});
   add(degrees(1, false, 1, 2, 2, 1), 2, {"for 4 ranks", "there are 2", "on 2 ranks"});
@@ -180,30 +182,30 @@ std::vector<Refused> refused() {
     options.nproc = 2;
     add(options, 4, {"nproc 2 but the launcher started 4 ranks", "for 2 ranks"});
   }
-  // Data: a picture for each replica.
+  // Data parallelism needs a picture for each replica.
   for (const int64_t dp : {3, 4, 7}) {
     add(degrees(dp, false, 1, 1, 1, 1), {},
         {fmt::format("data_parallel_degree {} needs as many pictures, the request has 2", dp),
          "nearest valid"});
   }
-  // CFG: two branches.
+  // CFG parallelism needs two branches.
   Workload unguided = kPixArt;
   unguided.guided = false;
   add(degrees(1, true, 1, 1, 1, 1), {}, {"use_cfg_parallel needs a guidance scale above 1", "on 2 ranks"},
       unguided);
   add(degrees(1, true, 1, 1, 4, 1), {}, {"needs a guidance scale", "nearest valid", "on 8 ranks"}, unguided);
   add(degrees(2, true, 2, 1, 1, 1), {}, {"needs a guidance scale", "on 8 ranks"}, unguided);
-  // Pipeline: a block for each stage.
+  // A pipeline needs a block for each stage.
   for (const int64_t pp : {29, 30, 64}) {
     add(degrees(1, false, pp, 1, 1, 1), {},
         {"needs a block for each stage, the model has 28", "nearest valid"});
   }
-  // Heads.
+  // Ulysses and tensor parallelism need a head for each rank.
   add(degrees(1, false, 1, 1, 17, 1), {}, {"needs a head for each rank, the model has 16", "on 17 ranks"});
   add(degrees(1, false, 1, 1, 1, 17), {}, {"tensor_parallel_degree 17", "needs a head"});
   add(degrees(1, false, 1, 1, 6, 3), {}, {"tensor_parallel_degree 3 x ulysses_degree 6", "on 18 ranks"});
   add(degrees(1, false, 1, 1, 32, 1), {}, {"needs a head", "nearest valid: ", "on 32 ranks"});
-  // Rows of tokens.
+  // Sequence parallelism needs a row of tokens for each rank.
   add(degrees(1, false, 1, 33, 1, 1), {}, {"needs a row of tokens for each rank, there are 32"});
   add(degrees(1, false, 1, 12, 3, 1), {}, {"ring_degree 12 x ulysses_degree 3 needs a row"});
   Workload small{.heads = 3, .blocks = 2, .token_rows = 4, .steps = 2, .pictures = 1, .guided = false};
@@ -212,7 +214,7 @@ std::vector<Refused> refused() {
       {"needs as many pictures", "guidance scale", "a block for each stage", "a head for each rank",
        "a row of tokens", "nearest valid: "},
       small);
-  // Flags that would be ignored.
+  // Flags that would have no effect are rejected.
   const auto pipefusion_only = [&](void (*change)(O&), const char* flag) {
     for (const int64_t ulysses : {1, 2}) {
       add(with(degrees(1, false, 1, 1, ulysses, 1), change), {},
@@ -236,7 +238,7 @@ std::vector<Refused> refused() {
     options.split_scheme = SplitScheme::k2d;
     add(options, {}, {fmt::format("that is a product (4, 6, 8, 9, ...), not {}", prime), "nearest valid"});
   }
-  // Patches and warm-up.
+  // The numbers of patches and warm-up steps have limits.
   for (const int64_t bad : {0, -1, 33}) {
     O options = degrees(1, false, 2, 1, 1, 1);
     options.num_pipeline_patch = bad;
@@ -250,14 +252,14 @@ std::vector<Refused> refused() {
     options.warmup_steps = -1;
     add(options, {}, {"[warmup_steps] must be 0 or more, got -1"});
   }
-  // Stages.
+  // The blocks of the stages must be positive and add up.
   for (const std::vector<int64_t>& stages :
        {std::vector<int64_t>{28}, {14, 13}, {14, 15}, {0, 28}, {29, -1}, {10, 9, 9}}) {
     O options = degrees(1, false, 2, 1, 1, 1);
     options.attn_layer_num_for_pp = stages;
     add(options, {}, {"must be 2 positive numbers with the sum 28, such as 14 14"});
   }
-  // Modes.
+  // Some flags depend on the number of ranks.
   {
     O options = degrees(1, false, 1, 1, 1, 1);
     options.simulate_ranks = true;
@@ -271,7 +273,7 @@ std::vector<Refused> refused() {
     options.text_encoder_parallel = false;
     add(options, {}, {"text_encoder_parallel: false applies to runs with several ranks only"});
   }
-  // Displaced patches.
+  // Displaced patches have a limit and exclude other methods.
   for (const int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{4097}})
     add(displaced(bad), {}, {"[displaced_patch_degree]", "from 1 to 4096"});
   add(displaced(17), {}, {"displaced_patch_degree 17 needs a row of the coarsest scale", "there are 16"},
@@ -287,7 +289,7 @@ std::vector<Refused> refused() {
   add(with(displaced(2), [](O& o) { o.warmup_steps = -1; }), {}, {"[warmup_steps] must be 0 or more"});
   add(degrees(1, false, 2, 1, 1, 1), {}, {"pipefusion_parallel_degree 2: PipeFusion does not support"},
       kUNet);
-  // All that is wrong is said at once.
+  // One message reports everything that is wrong.
   {
     O options = degrees(3, false, 2, 1, 17, 1);
     options.num_pipeline_patch = 99;
@@ -311,7 +313,7 @@ TEST(Layout, RefusesInOneLineThatSaysWhatWouldBeValid) {
   }
 }
 
-// The degrees that a line advises, each in the words of degrees_text() with " on N ranks" behind.
+// Returns the degrees that a line advises; each has the form of degrees_text() followed by " on N ranks".
 std::vector<ParallelOptions> advised_in(const std::string& line) {
   constexpr std::string_view kBegin = "nearest valid: ", kNext = ", or ";
   std::vector<ParallelOptions> all;
@@ -338,8 +340,8 @@ std::vector<ParallelOptions> advised_in(const std::string& line) {
   return all;
 }
 
-// The advice is valid: every combination of degrees up to 5, on a small model, is either accepted or answered
-// with degrees that are accepted.
+// On a small model every combination of degrees up to 5 is either accepted or answered with degrees that are
+// accepted.
 TEST(Layout, AdviceIsValid) {
   const Workload small{.heads = 3, .blocks = 4, .token_rows = 4, .steps = 2, .pictures = 2, .guided = true};
   int64_t pairs = 0;
@@ -377,7 +379,7 @@ TEST(Layout, AdviceKeepsTheMethodsOfTheWish) {
       advice(degrees(1, false, 64, 1, 1, 1)),
       "nearest valid: pipefusion_parallel_degree 6 on 6 ranks, or pipefusion_parallel_degree 4 ring_degree 8 "
       "tensor_parallel_degree 2 on 64 ranks");
-  // Nothing that gives another picture comes in unasked.
+  // The advice adds no method that would change the picture.
   EXPECT_EQ(advice(degrees(1, false, 1, 100, 1, 1)),
             "nearest valid: ring_degree 8 on 8 ranks, or use_cfg_parallel ring_degree 8 "
             "tensor_parallel_degree 3 on 48 "

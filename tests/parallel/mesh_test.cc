@@ -13,7 +13,7 @@ Groups groups(const Mesh& mesh, Axis axis) {
   return mesh.groups(std::array{axis});
 }
 
-// dp 2, cfg 2, pp 2, sp 2: the example of xDiT's documents.
+// The example of xDiT's documentation has dp 2, cfg 2, pp 2 and sp 2.
 TEST(Mesh, SixteenRanks) {
   PerAxis sizes(1);
   sizes[Axis::kData] = sizes[Axis::kCfg] = sizes[Axis::kPipeline] = sizes[Axis::kUlysses] = 2;

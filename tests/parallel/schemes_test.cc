@@ -1,4 +1,4 @@
-// Ulysses, the ring and the pipeline with toy functions in place of a network.
+// Tests Ulysses, the ring and the pipeline with toy functions in place of a network.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -39,7 +39,7 @@ TEST_P(Schemes, UlyssesGivesAllTokensOfOwnHeadsAndBack) {
     const Range own = group.part(kTokens), heads = group.part(kHeads);
 
     const at::Tensor x = whole.narrow(1, own.begin, own.length);
-    // Queries have two heads for each of the keys and values.
+    // There are two heads of queries for each head of keys and values.
     const auto parts_of = [=](const at::Tensor& all) {
       std::vector<at::Tensor> queries_keys_values;
       for (const Range& part : {Range{0, 2}, Range{2, 1}, Range{3, 1}})
@@ -55,7 +55,7 @@ TEST_P(Schemes, UlyssesGivesAllTokensOfOwnHeadsAndBack) {
           at::equal(by_heads[i], parts_of(whole)[i].narrow(2, heads.begin * unit, heads.length * unit)));
     }
 
-    // The queries back.
+    // The queries go back.
     const at::Tensor queries = by_heads[0].transpose(0, 1).contiguous();
     if (group.size == 1) return;
     EXPECT_TRUE(
@@ -80,8 +80,8 @@ TEST_P(Schemes, TheRingShowsEveryBlockOnceTheOwnFirst) {
   });
 }
 
-// A toy network: stage s multiplies by s + 2 and adds a sum over what it last saw of all patches; the update
-// halves. A second tensor, of another length, goes along and counts the stages.
+// A toy network: stage s multiplies by s + 2 and adds a sum over the latest input of every patch; the update
+// halves. A second tensor, of another length, passes through and counts the stages.
 class ToyStage : public PipelineStage {
  public:
   using Run = std::array<int64_t, 3>;  // step, first patch, patches
@@ -127,7 +127,7 @@ class ToyStage : public PipelineStage {
 
   std::vector<Run> runs;
   std::vector<int64_t> begun, steps_ended;
-  int64_t last_step = -1;  // before which the run ends
+  int64_t last_step = -1;  // the run ends before it
 
  private:
   void set(Range patches, const at::Tensor& z) {
@@ -159,7 +159,7 @@ TEST_P(Schemes, ThePipelineFollowsItsSchedule) {
   }
 }
 
-// The schedule itself: w whole steps, then patch after patch, on every rank.
+// Every rank takes w whole steps, and then patch after patch.
 TEST_P(Schemes, ThePipelineWarmsUpForAsManySteps) {
   constexpr int64_t kPatches = 3, kSteps = 4;
   for (const int64_t warmup : {0, 1, 2, 4}) {
@@ -180,8 +180,8 @@ TEST_P(Schemes, ThePipelineWarmsUpForAsManySteps) {
   }
 }
 
-// All messages of a run that ends early have arrived: the next one over the same connections is as if there
-// had been none before.
+// All messages of a run that ends early have arrived, so it does not affect the next run over the same
+// connections.
 TEST_P(Schemes, APipelineThatEndsEarlyLeavesNothingBehind) {
   constexpr int64_t kPatches = 4, kSteps = 6;
   for (const comm::Wire wire : {comm::Wire::kOrdered, comm::Wire::kShared, comm::Wire::kGloo}) {
@@ -214,7 +214,7 @@ TEST_P(Schemes, APipelineThatEndsEarlyLeavesNothingBehind) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Schemes, ::testing::Values(1, 2, 3, 5));
 
-// Every token is held once, wherever the cut goes, and what is held lies in the order of the grid.
+// However the grid is cut, exactly one rank holds each token, and local tokens are in the order of the grid.
 TEST(Cut, DealsEveryTokenOnce) {
   for (const Grid& grid : {Grid{1, 29, 5}, Grid{3, 29, 5}, Grid{29, 2, 3}}) {
     for (const GridAxis axis : {GridAxis::kRows, GridAxis::kFrames}) {

@@ -1,4 +1,4 @@
-// Every sampler and option against diffusers: the cases of tools/make_golden_samplers.py.
+// Compares every sampler and option with diffusers, over the cases of tools/make_golden_samplers.py.
 #include <gtest/gtest.h>
 
 #include <algorithm>

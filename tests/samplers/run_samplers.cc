@@ -1,7 +1,7 @@
-// run_samplers: reads a JSON array of cases from stdin and writes, for each, its timesteps, the scale of its
-// noise and its latents after every step, or the error of its sampler, as a JSON array. A case has a config,
-// a scheduler, steps, tokens, eta, a seed and a shape; noise is drawn as a run draws it, the model is
-// smooth_model(). For tools/parity_samplers.py.
+// run_samplers reads a JSON array of cases from stdin. As a JSON array it writes, for each, the timesteps,
+// the scale of the noise and the latents after every step, or the sampler's error. A case has a config, a
+// scheduler, steps, tokens, eta, a seed and a shape; noise is drawn as in a run, and the model is
+// smooth_model(). tools/parity_samplers.py uses it.
 #include <iostream>
 #include <iterator>
 

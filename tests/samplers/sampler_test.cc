@@ -1,4 +1,4 @@
-// What holds for every sampler: exact solutions, steps on slices, and errors.
+// Tests properties of every sampler: exact solutions, steps on slices, and errors.
 #include "samplers/sampler.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ std::string label_of(const testing::TestParamInfo<Case>& info) {
   return info.param.label;
 }
 
-// Every sampler of the table as it comes, and what takes other paths through a step.
+// Returns every sampler of the table with default options, and options that change how a step is computed.
 std::vector<Case> all_cases() {
   std::vector<Case> cases = {
       {"ddim_not_clipped", "ddim", R"({"clip_sample": false})"},
@@ -64,7 +64,7 @@ class SamplerTest : public testing::TestWithParam<Case> {
   }
 };
 
-// A stand-in for a network, elementwise.
+// An elementwise function stands in for a network.
 at::Tensor model(const at::Tensor& x, double timestep) {
   return at::sin(x * 0.9 + timestep * 0.004);
 }
@@ -126,7 +126,7 @@ TEST_P(SamplerTest, KeepsNothingOfTheCaller) {
 
 INSTANTIATE_TEST_SUITE_P(All, SamplerTest, testing::ValuesIn(all_cases()), label_of);
 
-// Runs the sampler on a model that gives `output(z, x, timestep)` for the latents z and the model's input x.
+// Runs the sampler on a model that returns `output(z, x, timestep)` for latents z and the model's input x.
 template <typename Output>
 at::Tensor run(const Sampler& sampler, at::Tensor z, const Output& output) {
   SamplerState state;
@@ -138,7 +138,7 @@ at::Tensor run(const Sampler& sampler, at::Tensor z, const Output& output) {
   return z;
 }
 
-// Where all data is one point the exact model is known, and every solver ends at that point in any number of
+// If all data is one point, the exact model is known, and every solver ends at that point in any number of
 // steps.
 class PointTest : public testing::TestWithParam<Case> {};
 
@@ -190,8 +190,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"flow_euler_stochastic", "flow-euler", R"({"stochastic_sampling": true})"}),
     label_of);
 
-// Where the data are normal with deviation s, the ODE of flow matching only scales: z keeps its ratio to the
-// deviation of z, sqrt((1 - sigma)^2 s^2 + sigma^2). The error must fall with the order of the solver.
+// If the data are normal with deviation s, the ODE of flow matching only scales: the ratio of z to its
+// deviation, sqrt((1 - sigma)^2 s^2 + sigma^2), is constant. The error must fall with the solver's order.
 struct OrderCase {
   std::string label, name, options;
   double first_sigma, order;
@@ -281,7 +281,7 @@ TEST(MakeSampler, ShortNameOfDdimClipsOnlyWithItsOwnFile) {
   const auto last_of = [](const char* class_name, const char* name) {
     const auto sampler = make_sampler(JsonConfig({{"_class_name", class_name}}, "file.json"), name, {1});
     SamplerState state;
-    // x_0 is the latents divided by less than 1, as the model sees no noise in them.
+    // The model predicts no noise, so x_0 is the latents divided by a number below 1.
     const at::Tensor z = at::full({1}, 2);
     return sampler->step(at::zeros({1}), 0, z, state, {}).item<float>();
   };
@@ -307,15 +307,15 @@ TEST(MakeSampler, EtaIsOfDdimAlone) {
   EXPECT_THROW(make_sampler(parse("{}"), "ddim", {.steps = 4, .eta = NAN}), Error);
 }
 
-// With eta = 1 each step of DDIM is one of the diffusion process turned around: latents that are pure noise
-// keep their deviation of 1 where the model finds all of them to be noise and the next step is as noisy.
+// With eta = 1 each step of DDIM is a reversed step of the diffusion process: latents that are pure noise
+// keep their deviation of 1 if the model predicts that all of them is noise and the next step is as noisy.
 TEST(MakeSampler, EtaOfOneDrawsTheVarianceOfTheProcess) {
   const JsonConfig config = parse(R"({"clip_sample": false, "prediction_type": "sample"})");
   const auto sampler = make_sampler(config, "ddim", {.steps = 10, .eta = 1});
   const at::Tensor products =
       at::cumprod(1.0 - at::linspace(1e-4, 0.02, 1000, at::kFloat), 0).to(at::kDouble);
   SamplerState state;
-  // Neither latents nor x_0: what is left of a step is its noise.
+  // With latents and x_0 of zero, only the noise of the step remains.
   const at::Tensor zero = at::zeros({1}), one = at::ones({1});
   for (int64_t i = 0; i < sampler->steps(); ++i) {
     const auto timestep = static_cast<int64_t>(sampler->timesteps()[static_cast<size_t>(i)]);
@@ -345,7 +345,7 @@ TEST(MakeSampler, ShortNameOfPndmWarmsUpOnlyWithItsOwnFile) {
   EXPECT_EQ(evaluations("DDIMScheduler", "pndm"), 21);
 }
 
-// Options of one class pass through every other.
+// Every class accepts the options of every other.
 TEST(MakeSampler, TakesTheFilesOfReleasedModels) {
   const std::string shared = R"("beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085,
       "clip_sample": false, "num_train_timesteps": 1000, "set_alpha_to_one": false, "skip_prk_steps": true,
@@ -374,12 +374,12 @@ TEST(MakeSampler, NamesTheLargestNumberOfStepsThatWorks) {
     EXPECT_EQ(error_of(options, name, most), "none");
   };
   expect("ddim", "{}", 1000);
-  expect("ddim", R"({"steps_offset": 1})", 999);  // 1000 of them reach beyond the last timestep
+  expect("ddim", R"({"steps_offset": 1})", 999);  // 1000 steps reach beyond the last timestep
   expect("pndm", R"({"steps_offset": 1, "skip_prk_steps": true})", 999);
   expect("euler", "{}", 1000);
   expect("flow-euler", "{}", 1000);
   for (const char* name : {"dpm++", "dpm++-sde", "unipc"}) {
-    expect(name, "{}", 999);  // of 1000 two would be at one timestep
+    expect(name, "{}", 999);  // two of 1000 steps would share a timestep
     expect(name, R"({"timestep_spacing": "leading"})", 999);
     expect(name, R"({"timestep_spacing": "trailing"})", 1000);
     expect(name, R"({"num_train_timesteps": 50})", 49);

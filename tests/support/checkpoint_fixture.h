@@ -1,4 +1,4 @@
-// A checkpoint made of given tensors, in a folder of its own that goes with the object.
+// Writes a checkpoint of given tensors into a temporary folder, which the destructor removes.
 #pragma once
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Degrees of parallel methods, short enough for tables of tests.
+// Short notations for the degrees of parallel methods, for tables of tests.
 #pragma once
 
 #include "parallel/layout.h"

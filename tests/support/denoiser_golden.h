@@ -1,5 +1,5 @@
-// What every denoiser is held to: what diffusers' model gave, in fp32 and in bf16, with the weights and
-// inputs of tests/golden/NAME.
+// Compares a denoiser with the outputs of diffusers' model in fp32 and in bf16, for the weights and inputs of
+// tests/golden/NAME.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace tessera {
 
 class DenoiserGolden : public ::testing::TestWithParam<const char*> {
  protected:
-  // The prediction for the golden's latents and prompts.
+  // Returns the prediction for the golden's latents and prompts.
   virtual at::Tensor run(at::ScalarType dtype, double timestep) = 0;
 
   void expect_diffusers_output_in_fp32() {
@@ -27,7 +27,7 @@ class DenoiserGolden : public ::testing::TestWithParam<const char*> {
     }
   }
   void expect_to_be_as_near_the_truth_in_bf16() {
-    double own = 0, theirs = 0;  // summed over the timesteps: one maximum over few elements is noise
+    double own = 0, theirs = 0;  // sums over the timesteps, because a maximum over few elements is noisy
     for (const double timestep : kTimesteps) {
       const at::Tensor truth = golden_.at(fmt::format("output.{}", timestep));
       own += (run(at::kBFloat16, timestep) - truth).square().sum().item<double>();

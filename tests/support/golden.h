@@ -1,4 +1,4 @@
-// Golden tensors, made by tools/make_golden_*.py from the reference implementations.
+// Reads golden tensors, which tools/make_golden_*.py make with the reference implementations.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,12 +11,12 @@ namespace tessera {
 
 std::filesystem::path golden_folder(const std::string& name);  // tests/golden/`name`
 
-// All tensors of tests/golden/`name`, a safetensors file.
+// Returns all tensors of tests/golden/`name`, a safetensors file.
 std::map<std::string, at::Tensor> read_golden(const std::string& name);
 
 double relative_error(const at::Tensor& got, const at::Tensor& expected);  // max |a - b| / max |b|
 
-// What every fp32 golden of a component is held to.
+// This is the relative tolerance for every fp32 golden of a component.
 constexpr double kComponentTolerance = 1e-5;
 
 }  // namespace tessera

@@ -8,10 +8,10 @@
 
 int main(int argc, char** argv) {
   tessera::cap_libraries();
-  // As the program does: a peer may close its socket before all that it should hear is written.
+  // The program does the same, because a peer may close its socket before all messages to it are written.
   std::signal(SIGPIPE, SIG_IGN);
   ::testing::InitGoogleTest(&argc, argv);
-  // What the program does: no autograd anywhere, and one thread so that results do not depend on the machine.
+  // As in the program there is no autograd. One thread keeps results independent of the machine.
   const c10::InferenceMode inference_mode;
   at::set_num_threads(1);
   at::manual_seed(0);

@@ -26,11 +26,11 @@ class OrderedCommunicators::Shared {
   };
   struct Operation {
     std::vector<Side> sides;
-    std::function<void()> finish = {};  // once all sides have moved
+    std::function<void()> finish = {};  // called when all sides have moved
     bool done = false;
   };
 
-  // Returns when all ranks of the communicator have come.
+  // Returns when all ranks of the communicator have called it.
   void meet(const std::string& name, int size) {
     std::unique_lock lock(mutex_);
     int& came = came_[name];
@@ -68,7 +68,7 @@ class OrderedCommunicators::Shared {
  private:
   using Queue = std::deque<std::shared_ptr<Operation>>;
 
-  // Moves what both sides have come to. Whether an operation ended.
+  // Moves the messages for which both sides are ready. Returns whether an operation ended.
   static bool advance(std::vector<Queue>& queues) {
     for (size_t rank = 0; rank < queues.size(); ++rank) {
       if (queues[rank].empty()) continue;
@@ -151,8 +151,8 @@ class OrderedCommunicator : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int /*tag*/) override {
     return add(tensors, peer, /*sending=*/false);
   }
-  // In the order of the ranks; every partial sum is rounded to the dtype, as NCCL's are in an order of its
-  // own.
+  // Adds in the order of the ranks and rounds every partial sum to the dtype. NCCL rounds too, but adds in
+  // another order.
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& /*options*/) override {
     const at::Tensor x = tensors.at(0);
@@ -169,7 +169,7 @@ class OrderedCommunicator : public c10d::Backend {
   }
 
  private:
-  // All ranks' parts in the rows of `rows`, of the host, and then `finish`.
+  // Gathers all ranks' parts into the rows of `rows`, a host tensor, and then calls `finish`.
   c10::intrusive_ptr<c10d::Work> gather_all(const at::Tensor& rows, const at::Tensor& part,
                                             std::function<void()> finish) {
     const auto operation = std::make_shared<Shared::Operation>();

@@ -1,5 +1,5 @@
-// Communicators between threads that keep NCCL's order: for tests, which thereby see a deadlock that GPUs
-// would have.
+// Provides communicators between threads that keep NCCL's order, so that tests find deadlocks which would
+// occur on GPUs.
 #pragma once
 
 #include <chrono>
@@ -9,17 +9,17 @@
 
 namespace tessera::comm {
 
-// Where the operations of all ranks meet. To make a communicator blocks until all its ranks do. An operation
-// begins when all that its rank posted before on the same communicator are over; a message moves when the
-// operations of both sides have begun.
+// Connects the operations of all ranks. Making a communicator blocks until all its ranks make it. An
+// operation begins when all earlier ones of its rank on the same communicator have finished; a message moves
+// when the operations of both sides have begun.
 class OrderedCommunicators {
  public:
-  // `timeout`: of each operation, and of meeting.
+  // `timeout` limits each operation, and the making of a communicator.
   explicit OrderedCommunicators(std::chrono::milliseconds timeout);
   ~OrderedCommunicators();
 
   MakeCommunicator maker();
-  // Nothing more will come: whoever waits hears of it.
+  // Makes all current and later operations fail.
   void fail();
 
   class Shared;

@@ -1,4 +1,4 @@
-// How much memory tensors take.
+// Measures how much memory tensors take.
 #pragma once
 
 #include <c10/core/CPUAllocator.h>
@@ -15,7 +15,8 @@
 
 namespace tessera {
 
-// Stands in for the allocator of the CPU's tensors, and counts what each thread asks for, whoever frees it.
+// Replaces the allocator of CPU tensors and counts the memory that each thread allocates, whichever thread
+// frees it.
 class CountingAllocator final : public c10::Allocator {
  public:
   struct Counter {
@@ -26,7 +27,7 @@ class CountingAllocator final : public c10::Allocator {
     static CountingAllocator allocator;
     return allocator;
   }
-  // Of this thread; null: what it asks for is not counted.
+  // Returns this thread's counter; if it is null, the thread's allocations are not counted.
   static std::shared_ptr<Counter>& counter() {
     static thread_local std::shared_ptr<Counter> of_thread;
     return of_thread;
@@ -38,7 +39,7 @@ class CountingAllocator final : public c10::Allocator {
     void* const pointer = data.get();
     if (!own || pointer == nullptr) return data;
     const int64_t held = own->held += static_cast<int64_t>(bytes);
-    own->most = std::max<int64_t>(own->most, held);  // by this thread alone
+    own->most = std::max<int64_t>(own->most, held);  // only this thread writes it
     const std::lock_guard lock(mutex_);
     counted_.emplace(pointer, Counted{std::move(data), own, static_cast<int64_t>(bytes)});
     return {pointer, pointer, &release, at::kCPU};
@@ -73,7 +74,7 @@ class CountingAllocator final : public c10::Allocator {
   std::map<void*, Counted> counted_;
 };
 
-// The most bytes of tensors that `work` asks for on this thread and has at one time, beside those before.
+// Returns the peak number of bytes of the tensors that `work` allocates on this thread.
 inline int64_t peak_bytes(const std::function<void()>& work) {
   CountingAllocator::installed();
   const auto counter = CountingAllocator::counter() = std::make_shared<CountingAllocator::Counter>();

@@ -1,4 +1,4 @@
-// A sampler that goes a tenth of the prediction at each step, whatever the timestep.
+// A sampler that subtracts a tenth of the prediction in each step, whatever the timestep.
 #pragma once
 
 #include <utility>

@@ -1,4 +1,4 @@
-// A PixArt transformer of random weights, every tensor of which matters, and what a run of it needs.
+// A PixArt transformer of random weights, each of which affects the result, and its inputs.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -35,7 +35,7 @@ class RandomPixArt {
     return models::PixArtConfig(JsonConfig(json, "config.json"));
   }
 
-  // Each call reads the file anew: ranks are threads.
+  // Each call reads the file anew, because the ranks that call it are threads.
   std::unique_ptr<models::PixArtTransformer> load(const weights::Placement& placement,
                                                   std::optional<Range> blocks = {}) const {
     weights::Checkpoint checkpoint(fixture_.folder());
@@ -51,7 +51,7 @@ class RandomPixArt {
     std::map<std::string, at::Tensor> all;
     auto generator = at::detail::createCPUGenerator(17);
     const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
-      // Sharp attention: who reads the wrong keys shall be found out.
+      // Attention is sharp, so that reading wrong keys changes the result.
       const bool sharp = name.find("to_q") != std::string::npos || name.find("to_k") != std::string::npos;
       const double scale =
           shape.size() > 1 ? (sharp ? 3 : 1) / std::sqrt(static_cast<double>(shape[1])) : 0.1;

@@ -16,7 +16,8 @@
 namespace tessera::comm {
 namespace {
 
-// In tests all tensors are of the device, those of the host too: every group is connected as it is made.
+// Takes all tensors, including those of the host, for tensors of the device, so every group is connected when
+// it is made.
 class OrderedFabric : public Fabric {
  public:
   OrderedFabric(int64_t rank, MakeCommunicator make)

@@ -1,4 +1,5 @@
-// What samplers are compared with diffusers over: the same function as in tools/make_golden_samplers.py.
+// The model with which samplers are compared with diffusers: the same function as in
+// tools/make_golden_samplers.py.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -22,8 +22,8 @@
 namespace tessera {
 namespace {
 
-// Memory comes in pairs of equal size: addresses that nobody may touch, which tensors hold, and behind them
-// those where the numbers are.
+// Allocates memory in pairs of equal size: protected addresses, which tensors hold, and behind them the
+// addresses of the actual numbers.
 class StrictAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -44,7 +44,7 @@ class StrictAllocator final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &StrictAllocator::free; }
   void copy_data(void*, const void*, size_t) const override { TORCH_CHECK(false, "not asked for"); }
 
-  // Where the numbers of the memory that begins at `first` are.
+  // Returns the address of the numbers for the protected memory that begins at `first`.
   void* behind(const void* first) {
     if (first == nullptr) return nullptr;
     const std::lock_guard lock(mutex_);
@@ -52,7 +52,7 @@ class StrictAllocator final : public c10::Allocator {
   }
 
   static StrictAllocator& instance() {
-    static auto* const allocator = new StrictAllocator;  // tensors may outlive all else
+    static auto* const allocator = new StrictAllocator;  // never destroyed: tensors may outlive statics
     return *allocator;
   }
 
@@ -69,7 +69,7 @@ class StrictAllocator final : public c10::Allocator {
   std::map<const void*, size_t> sizes_;
 };
 
-// Memory of the host that copies need not wait for.
+// Allocates pinned host memory, from which copies need not block.
 class PinnedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -105,7 +105,7 @@ struct StrictHooks final : at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return 1; }
-  // Seeding the host's seeds all devices; random numbers come from the host alone.
+  // Seeding the host's generator seeds those of all devices. Random numbers only come from the host.
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     static const at::Generator generator = at::detail::createCPUGenerator();
     return generator;
@@ -129,7 +129,7 @@ struct StrictGuard final : c10::impl::DeviceGuardImplInterface {
     *event = const_cast<StrictGuard*>(this);
   }
   void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }  // everything is done at once
+  bool queryEvent(void*) const override { return true; }  // all operations finish at once
   void synchronizeEvent(void*) const override {}
   void synchronizeDevice(c10::DeviceIndex) const override { ++strict_traffic().synchronizations; }
 };
@@ -143,7 +143,7 @@ at::Tensor new_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::Scalar
                                            c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
 }
 
-// A new one, of the same form and contents as x, which the host holds.
+// Returns a new tensor of the device with the strides and contents of x, a host tensor.
 at::Tensor on_device(const at::Tensor& x) {
   const at::Tensor made = new_tensor(x.sizes(), x.strides(), x.scalar_type());
   strict_as_host(made).copy_(x);
@@ -191,7 +191,7 @@ at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std:
                                    dilation, transposed, output_padding, groups));
 }
 
-// As CUDA's kernel has it: whatever the input's memory format, the output is laid out channel by channel.
+// As with CUDA's kernel, the output is contiguous whatever the input's memory format.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> group_norm(const at::Tensor& x,
                                                           const std::optional<at::Tensor>& weight,
                                                           const std::optional<at::Tensor>& bias, int64_t n,
@@ -206,7 +206,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> group_norm(const at::Tensor& x,
   return {on_device(y), on_device(mean), on_device(scale)};
 }
 
-// Every other operation: the CPU's, over the same memory.
+// Runs every other operation with the CPU's kernel, over the same memory.
 class Fallback {
  public:
   void operator()(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -228,7 +228,7 @@ class Fallback {
  private:
   at::Tensor to_host(const at::Tensor& x) {
     if (!is_strict(x)) return x;
-    // An empty one may be there to be filled, and grow.
+    // An empty tensor may be an output that the operation resizes.
     pairs_.emplace_back(
         x.numel() == 0 ? at::empty(x.sizes(), at::TensorOptions().dtype(x.scalar_type())) : strict_as_host(x),
         x);
@@ -275,7 +275,7 @@ class Fallback {
     return value;
   }
 
-  std::vector<std::pair<at::Tensor, at::Tensor>> pairs_;  // as the host and as others see it
+  std::vector<std::pair<at::Tensor, at::Tensor>> pairs_;  // the host's view and the device tensor
 };
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -298,7 +298,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_local_scalar_dense", &number);
   library.impl("convolution_overrideable", &convolution);
   library.impl("native_group_norm", &group_norm);
-  // Which ATen would put together from others.
+  // Without this, ATen would compose it from other operations.
   library.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&fall_back>());
 }
 

@@ -1,4 +1,4 @@
-// The tiny model of the goldens, requests for it, and ways to spread them over ranks.
+// The tiny model of the goldens, requests for it, and layouts of ranks.
 #pragma once
 
 #include <string>
@@ -34,7 +34,7 @@ inline Settings tiny_settings(uint64_t seed) {
   return resolve(tiny_request(16, 32, seed), tiny());
 }
 
-// The same bits.
+// Returns whether the results have the same bits.
 inline bool equal(const Result& a, const Result& b) {
   if (!a.latents.equal(b.latents) || a.images.size() != b.images.size()) return false;
   for (size_t i = 0; i < a.images.size(); ++i) {

@@ -1,4 +1,4 @@
-// An empty folder for a test's tokenizer, and what a tokenizer says of it.
+// A folder for a test's tokenizer, and the errors with which a tokenizer refuses it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class TokenizerFolder : public ::testing::Test {
     std::ofstream(folder_ / name, std::ios::binary) << content;
   }
 
-  // The message with which `load` refuses the folder, as a bad input.
+  // Returns the message of the input error with which `load` refuses the folder.
   template <typename Load>
   std::string refusal_of(Load&& load) {
     try {

@@ -5,7 +5,7 @@
 namespace tessera::text {
 namespace {
 
-// "(7)" for a token, else the text.
+// Returns "(7)" for a token, and the text otherwise.
 std::string split(const AddedTokens& tokens, std::string_view text) {
   std::string result;
   tokens.split(text, [&](std::optional<int64_t> id, std::string_view part) {

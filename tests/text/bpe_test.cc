@@ -13,7 +13,7 @@ std::vector<int64_t> encode(const Bpe& bpe, std::string_view word) {
   return ids;
 }
 
-// a to d, then their merges in the order in which they are given.
+// Makes a vocabulary of a to d and the given merges, in their order.
 Bpe make_bpe(const std::vector<Merge>& merges, BpeOptions options = {}) {
   TokenMap vocabulary{{"a", 0}, {"b", 1}, {"c", 2}, {"d", 3}, {"?", 4}};
   for (const Merge& merge : merges)
@@ -78,7 +78,7 @@ TEST(Bpe, RefusesMergesOfWhatIsNotThere) {
   EXPECT_EQ(refusal({"", "a"}, {}), "[file] merge 1, ' a': '' is not in the vocabulary");
 }
 
-// Where each merge looks through the whole word, this takes minutes.
+// This takes minutes if each merge scans the whole word.
 TEST(Bpe, EncodesAWordOfAMegabyte) {
   const Bpe bpe = make_bpe({{"a", "a"}, {"aa", "aa"}, {"aaaa", "b"}, {"b", "a"}});
   std::string word;

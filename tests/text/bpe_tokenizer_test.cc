@@ -80,13 +80,13 @@ class BpeTokenizerFolder : public TokenizerFolder {
         [&](const std::filesystem::path& folder) { const BpeTokenizer tokenizer(folder, tokenizer_class); });
     EXPECT_NE(message.find(part), std::string::npos) << message;
   }
-  // A CLIP folder of few tokens.
+  // Writes a CLIP folder of few tokens.
   void write_clip() {
     write("vocab.json",
           R"({"a":0,"a</w>":1,"b</w>":2,"ab</w>":3,"<|startoftext|>":4,"<|endoftext|>":5,"!":6})");
     write("merges.txt", "#version: 0.2\na b</w>\n");
   }
-  // A tokenizer.json with `rest` beside the model.
+  // Writes a tokenizer.json with `rest` beside the model.
   void write_json(const std::string& rest,
                   const std::string& model = R"("vocab":{"a":0,"b":1},"merges":[])") {
     write("tokenizer.json", R"({"model":{"type":"BPE",)" + model + "}" + rest + "}");
@@ -120,7 +120,7 @@ TEST_F(BpeTokenizerFolder, OlderFilesCountWhereTheConfigListsNoTokens) {
   write("added_tokens.json", R"({"Cat":7,"<|startoftext|>":4})");
   EXPECT_EQ(encode("a! CAT <|ENDOFTEXT|>"), (Ids{4, 1, 6, 7, 5, 5}));
   EXPECT_EQ(BpeTokenizer(folder_).vocabulary_size(), 8);
-  // A token that is named twice is as it is named last: looked for in the text as it comes.
+  // Of two definitions of a token the last counts: it is looked for in the raw text.
   write("special_tokens_map.json", R"({"eos_token":{"content":"<|endoftext|>","normalized":true}})");
   EXPECT_EQ(encode("<|ENDOFTEXT|>").size(), 2 + std::string("<|ENDOFTEXT|>").size());
   EXPECT_EQ(encode("<|endoftext|>"), (Ids{4, 5, 5}));

@@ -31,7 +31,7 @@ TEST(Regex, FindsWhatOnigurumaFinds) {
   EXPECT_EQ(matches(R"([^a-c\-\]]+|[+-])", "abc-d]+"), (Strings{"-", "d", "+"}));
   EXPECT_EQ(matches(R"(\P{L}|[\P{N}])", "a1"), (Strings{"a", "1"}));
   EXPECT_EQ(matches("#|&", "a#&"), (Strings{"#", "&"}));
-  // White space that other definitions leave out, and what is none.
+  // These are white space that other definitions leave out, and characters that are none.
   EXPECT_EQ(matches(R"(\s)", "\t\v\u0085\u00a0\u1680\u2028\u3000").size(), 7U);
   EXPECT_EQ(matches(R"(\S)", "\x1c\u180e\u200b\ufeff").size(), 4U);
 }
@@ -85,14 +85,14 @@ TEST(Regex, FindsInLongTexts) {
 }
 
 TEST(UnicodeVersions, AreThoseOfTheTokenizersParts) {
-  // Letters and digits of Unicode 15.1 and 16 are some, those that 17 added are not.
+  // Letters and digits of Unicode 15.1 and 16 count, but not those that 17 added.
   EXPECT_EQ(matches(R"(\p{L}+)", "a\U0002ebf0\U00010d4a\U00016ea0"), Strings{"a\U0002ebf0\U00010d4a"});
   EXPECT_EQ(matches(R"(\p{N}+)", "\U0001ccf0"), Strings{"\U0001ccf0"});
   EXPECT_EQ(matches(R"(\p{M}+)", "\u0301\u0897"), Strings{"\u0301\u0897"});
   EXPECT_EQ(to_lower_case("A\u0130\u03a3 \u1c89\ua7cb\ua7cc\ua7cd\U00010d50\U00016ea0\U0001f600"),
             "ai\u0307\u03c3 \u1c8a\u0264\ua7cd\ua7cd\U00010d70\U00016ebb\U0001f600");
   EXPECT_EQ(to_nfc("e\u0301 \u1112\u1161\u11ab \u212b \u0344"), "\u00e9 \ud55c \u00c5 \u0308\u0301");
-  // Unicode 13 joins these, Unicode 7 gave the other marks their order.
+  // Unicode 13 composes these, and Unicode 7 ordered the other marks.
   EXPECT_EQ(to_nfc("\U00011935\U00011930"), "\U00011935\U00011930");
   EXPECT_EQ(to_nfc("a\u0301\u1ab0\u0316"), "\u00e1\u0316\u1ab0");
 }

@@ -93,7 +93,7 @@ TEST_F(T5TokenizerFolder, RefusesADamagedSentencePieceModel) {
     std::string damaged = model;
     damaged[position] = static_cast<char>(damaged[position] ^ 0xff);
     write("spiece.model", damaged);
-    try {  // what is no error of form must not be one of memory
+    try {  // damage that leaves the form valid must not cause memory errors
       T5Tokenizer(folder_).encode("a photo ﬁ ①\uff45\u0301", kNoLimit);
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), 3);
@@ -120,7 +120,7 @@ TEST_F(T5TokenizerFolder, RefusesDamagedNormalisationRules) {
   expect_refusal("not base64");
   write_json("AAAA");
   expect_refusal("character map is damaged");
-  write_json("BAAAAAAA");  // announces 4 bytes of trie, has 2
+  write_json("BAAAAAAA");  // declares 4 bytes of trie but has 2
   expect_refusal("character map is damaged");
   write_json("BAAAAAAAAAA=");  // a trie of one unit
   EXPECT_EQ(refusal(), "accepted");

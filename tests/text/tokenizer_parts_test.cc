@@ -1,4 +1,4 @@
-// The parts of a tokenizer.json: normalizer, pre-tokenizer, post-processor.
+// Tests the parts of a tokenizer.json: normalizer, pre-tokenizer and post-processor.
 #include <gtest/gtest.h>
 
 #include "core/error.h"
@@ -56,7 +56,7 @@ TEST(Normalizer, RefusesWhatItDoesNotKnow) {
   expect_refusal([] { normalize(R"({"type":"Replace","pattern":{"String":"a"}})", ""); }, "'content'");
 }
 
-// The examples of Hugging Face's tokenizers.
+// These are examples of Hugging Face's tokenizers.
 TEST(PreTokenizer, DelimitsInEveryWay) {
   const auto split_at = [](const std::string& behavior, const std::string& invert, std::string_view text) {
     return split(R"({"type":"Split","pattern":{"String":"-"},"behavior":")" + behavior + R"(","invert":)" +

@@ -13,10 +13,10 @@ TEST(CleanPrompt, LowersAndStripsAsPythonDoes) {
   EXPECT_EQ(clean_prompt("  A Photo,  of a CAT \n"), "a photo,  of a cat");
   EXPECT_EQ(clean_prompt("ÀÉÎ Ünïcode ПРИВЕТ ＡＢＣ"), "àéî ünïcode привет ａｂｃ");
   EXPECT_EQ(clean_prompt("İstanbul"), "i\u0307stanbul");
-  // Sigma is final after a letter and before none; marks and dots in between do not count.
+  // Sigma is final if a letter precedes and none follows; marks and dots in between do not count.
   EXPECT_EQ(clean_prompt("ΟΔΥΣΣΕΥΣ ΣΑΣ. Σ"), "οδυσσευς σας. σ");
   EXPECT_EQ(clean_prompt("Ǆ ǅ ẞ 𐐀 Ⱥ"), "ǆ ǆ ß 𐐨 ⱥ");
-  // Separators that Python calls white space, beyond Unicode's property of that name.
+  // Python also counts separators as white space that lack Unicode's property of that name.
   EXPECT_EQ(clean_prompt("\x1c\x1d\x1e\x1f\u0085\u00a0\u2003\u2028\u3000x\u205f\u202f\u1680"), "x");
   EXPECT_EQ(clean_prompt("\u200bx\ufeff"), "\u200bx\ufeff");
 }

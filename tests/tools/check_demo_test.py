@@ -1,4 +1,4 @@
-"""Test of tools/check_demo.py: true pictures pass, pictures of other scenes are refused."""
+"""Tests tools/check_demo.py: correct pictures pass, and pictures of other scenes are rejected."""
 
 import dataclasses
 import pathlib
@@ -17,7 +17,7 @@ def other(options, *taken):
 
 
 def changed_scenes(scene):
-    """The scene with one thing different, each in turn."""
+    """Yields variants of the scene that each differ in one thing."""
     first = scene.first
     taken = [first.colour, scene.background] + ([scene.second.colour] if scene.second else [])
     colour = other(scenes.COLOURS, *taken)

@@ -36,7 +36,7 @@ class CheckpointTest : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
-// Kilobytes of mapped files under the folder that are in this process's memory.
+// Returns the kilobytes of mapped files under the folder that are resident in this process's memory.
 int64_t resident_kilobytes(const std::filesystem::path& folder) {
   std::ifstream maps("/proc/self/smaps");
   int64_t sum = 0;
@@ -49,7 +49,7 @@ int64_t resident_kilobytes(const std::filesystem::path& folder) {
   return sum;
 }
 
-// What has been converted is there once: the file's pages go back.
+// A converted weight takes memory only once, because the file's pages are released.
 TEST_F(CheckpointTest, PagesOfWhatWasConvertedLeaveMemory) {
   write_safetensors(folder_ / "model.safetensors", {{"weight", at::ones({1024, 1024})}});
   Checkpoint checkpoint(folder_);
@@ -106,7 +106,7 @@ TEST_F(CheckpointTest, TheMetaDeviceChecksShapesOnly) {
   EXPECT_TRUE(slice.is_meta());
   EXPECT_EQ(slice.sizes(), (at::IntArrayRef{2, 4}));
   EXPECT_EQ(slice.scalar_type(), at::kBFloat16);
-  EXPECT_EQ(checkpoint.bytes_used(), sizeof(float) * 2 * 4);  // what it would read
+  EXPECT_EQ(checkpoint.bytes_used(), sizeof(float) * 2 * 4);  // the bytes that it would read
   EXPECT_EQ(checkpoint.bytes_held(), sizeof(c10::BFloat16) * 2 * 4);
   EXPECT_TRUE(checkpoint.unused().empty());
   EXPECT_NE(refusal([&] {
@@ -167,7 +167,7 @@ TEST_F(CheckpointTest, SaysWhatItNeedsWhenOnlyPicklesAreThere) {
             std::string::npos);
 }
 
-// Rows of a tensor, and one that lies the other way round, under names of their own.
+// Separate names stand for rows of a tensor, and for a transposed tensor.
 TEST_F(CheckpointTest, NamesPartsOfAFile) {
   const at::Tensor all = at::arange(24, at::kFloat).view({6, 4});
   write_safetensors(folder_ / "model.safetensors", {{"all", all}, {"unnamed", at::ones({1})}});

@@ -24,7 +24,7 @@ TEST(MemoryCounter, CountsViewsAndCopiesAsLongAsTheyLive) {
   EXPECT_EQ(memory.bytes(), kBytes + kBytes / 2 + kBytes / 4);
   view.reset();
   EXPECT_EQ(memory.bytes(), kBytes / 2 + kBytes / 4);
-  const at::Tensor table = fixture.scope().stored("w", {64, 32});  // only rows of it are looked up
+  const at::Tensor table = fixture.scope().stored("w", {64, 32});  // only some rows of it are looked up
   EXPECT_EQ(memory.bytes(), kBytes / 2 + kBytes / 4);
 }
 

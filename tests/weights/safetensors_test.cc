@@ -11,7 +11,7 @@
 namespace tessera::weights {
 namespace {
 
-// A file as text: the header's length, the header, the data.
+// Returns the bytes of a file: the header's length, the header and the data.
 std::string make_file(const std::string& header, const std::string& data) {
   const uint64_t length = header.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header + data;
@@ -54,7 +54,7 @@ TEST(Safetensors, RefusesAFileCutAtAnyByte) {
 
 struct BadHeader {
   std::string header;
-  std::string message;  // part of it
+  std::string message;  // a part of the message
 };
 
 class SafetensorsRefuses : public ::testing::TestWithParam<BadHeader> {};

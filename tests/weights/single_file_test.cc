@@ -5,7 +5,7 @@
 namespace tessera::weights {
 namespace {
 
-// A file with tensors of these names and shapes, two bytes an element, one after another.
+// Returns the header of a file of consecutive tensors of these names and shapes, with two bytes per element.
 SafetensorsHeader header(const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors) {
   SafetensorsHeader result;
   uint64_t end = 0;
@@ -127,7 +127,7 @@ TEST(SingleFile, HasNothingOfOtherModels) {
   const auto file = header({{"transformer_blocks.0.attn1.to_q.weight", {4, 4}}, {"in_proj_weight", {}}});
   for (const char* part : {"unet", "vae", "text_encoder", "text_encoder_2", "transformer"})
     EXPECT_TRUE(single_file_part(file, part).empty()) << part;
-  // Shapes that cannot be cut stay, and are refused by those who read them.
+  // Tensors whose shapes cannot be cut stay as they are, and their readers refuse them.
   const auto odd = header({{"conditioner.embedders.1.model.transformer.resblocks.0.attn.in_proj_bias", {}},
                            {"conditioner.embedders.1.model.text_projection", {}}});
   EXPECT_TRUE(single_file_part(odd, "text_encoder_2").at("text_projection.weight").entry.shape.empty());

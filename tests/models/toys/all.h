@@ -1,4 +1,4 @@
-// The toy families in a row, each with a grid that nothing divides, prompts and what the oracle makes of it.
+// Lists the toy families, each with a grid that no number of ranks divides, prompts and the oracle's result.
 #pragma once
 
 #include "tests/models/toys/joint.h"
@@ -52,7 +52,7 @@ std::unique_ptr<Denoiser> load_toy(const weights::Scope& scope, const LocalBlock
 inline const std::vector<Toy>& all_toys() {
   static const std::vector<Toy> toys = {
       {"Joint", naive::joint, load_toy<Joint>, 1, 13, 3},
-      // Frames are cut where there are too few rows.
+      // The cut goes along frames because there are too few rows.
       {"Video", naive::video, load_toy<Video>, 11, 5, 2, kVideoPatch, true},
       {"Skips", naive::skips, load_toy<Skips>, 1, 11, 3, {}, false, {4, 1, 7}},
   };

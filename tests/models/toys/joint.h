@@ -1,6 +1,6 @@
-// A toy of two streams (as SD3, arXiv:2403.03206, and FLUX): text and picture have weights of their own and
-// attend jointly; queries and keys are normed per head, those of the picture turn by their place. Modulation
-// by a pooled vector of each sample's prompt and the timestep.
+// A toy with two streams (like SD3, arXiv:2403.03206, and FLUX). Text and picture have separate weights and
+// attend jointly. Queries and keys are normed per head, and those of the picture get rotary positions. A
+// pooled vector of each sample's prompt and the timestep modulate the layers.
 #pragma once
 
 #include "nn/query_key_norm.h"

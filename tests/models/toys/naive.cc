@@ -138,7 +138,7 @@ at::Tensor paint(Evaluate evaluate, const Problem& problem, const at::Tensor& z)
       const at::Tensor own = x.index_select(1, at_hand);
       at::Tensor y =
           evaluate(network, guided ? at::cat({own, own}) : own, problem.timesteps[step], prompt_of);
-      // A prediction has the pixels of a patch first, its channels last.
+      // Within a patch of the prediction, channels come last.
       y = y.reshape({y.size(0), y.size(1), p * p, channels}).transpose(2, 3).reshape(y.sizes());
       if (guided) {
         const at::Tensor negative = y.slice(0, 0, pictures), positive = y.slice(0, pictures);

@@ -1,5 +1,5 @@
-// The toy families in plain tensors, and PipeFusion by its definition: the oracle of the toys. It shares
-// nothing with what it judges but the random weights.
+// The oracle of the toys: the toy families in plain tensors, and PipeFusion by its definition. It shares only
+// the random weights with the code under test.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,18 +11,18 @@
 
 namespace tessera::models::toys::naive {
 
-// What a run is about. Latents are [N, C, T, rows * p, columns * p], prompts [negative, positive...].
+// Describes a run. Latents are [N, C, T, rows * p, columns * p], prompts [negative, positive...].
 struct Problem {
   int64_t frames, rows, columns, patch;
   bool cut_along_frames = false;
   int64_t patches = 1, warmup = 1 << 20;  // by default every step takes everything at once
   std::vector<Conditioning> prompts = {};
   std::vector<int64_t> prompt_of = {};  // of each picture
-  double guidance = 1;                  // 1: no negative branch
+  double guidance = 1;                  // 1 means no negative branch
   std::vector<double> timesteps = {};
 };
 
-// Keys and values of all tokens as each call of attention last saw them.
+// Holds, for each call of attention, the latest keys and values of all tokens.
 struct Memory {
   struct Entry {
     at::Tensor k, v, seen;
@@ -30,7 +30,7 @@ struct Memory {
   std::map<std::pair<int64_t, int64_t>, Entry> entries;
 };
 
-// One evaluation of a network for the tokens `at_hand` (their numbers in the grid).
+// Evaluates a network once for the tokens `at_hand`, which are indices into the grid.
 class Network {
  public:
   Network(const Problem& problem, at::Tensor at_hand, Memory& memory)
@@ -48,7 +48,8 @@ class Network {
   at::Tensor frame_of(const at::Tensor& t) const { return t.div(problem_.rows * problem_.columns, "floor"); }
   at::Tensor place_of(const at::Tensor& t) const { return t.remainder(problem_.rows * problem_.columns); }
 
-  // Softmax over keys of `k`, of which mask [queries, keys] says who sees which; heads of keys are shared.
+  // Attends with a softmax over the keys `k`; mask [queries, keys] tells which queries see which keys.
+  // Several heads of queries share one of keys.
   static at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& mask) {
     std::vector<at::Tensor> heads;
@@ -64,7 +65,7 @@ class Network {
     return at::cat(heads, 2);
   }
 
-  // Keys and values of the tokens at hand take their place in what the call remembers.
+  // Writes keys and values of the current tokens into the memory of this call of attention.
   const Memory::Entry& remember(int64_t block, int64_t call, const at::Tensor& k, const at::Tensor& v) {
     Memory::Entry& entry = memory_.entries[{block, call}];
     const int64_t all = problem_.frames * problem_.rows * problem_.columns;
@@ -87,7 +88,7 @@ class Network {
     return attend(q, entry.k, entry.v, mask);
   }
 
-  // Pairs of features turn by the token's coordinate over theta^(i / features): as complex numbers.
+  // Rotates pairs of features, as complex numbers, by the token's coordinate over theta^(i / features).
   at::Tensor turn(const at::Tensor& x, int64_t of_frames, int64_t of_rows, int64_t of_columns) const {
     std::vector<at::Tensor> angles;
     const at::Tensor place = place_of(at_hand_);
@@ -120,7 +121,7 @@ class Network {
   RandomWeights weights_;
 };
 
-// x [B, n, C p p] of the tokens at hand -> the prediction alike.
+// Maps x [B, n, C p p] of the current tokens to the prediction of the same shape.
 using Evaluate = at::Tensor (*)(Network&, const at::Tensor& x, double timestep,
                                 const std::vector<int64_t>& prompt_of);
 
@@ -131,7 +132,7 @@ at::Tensor video(Network& network, const at::Tensor& x, double timestep,
 at::Tensor skips(Network& network, const at::Tensor& x, double timestep,
                  const std::vector<int64_t>& prompt_of);
 
-// All steps, z <- z - 0.1 prediction: patch after patch once the warm-up is over.
+// Runs all steps z <- z - 0.1 prediction, patch after patch once the warm-up is over.
 at::Tensor paint(Evaluate evaluate, const Problem& problem, const at::Tensor& z);
 
 }  // namespace tessera::models::toys::naive

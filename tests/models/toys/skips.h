@@ -1,6 +1,6 @@
-// A toy with long skips (as U-ViT, arXiv:2209.12152, and Hunyuan-DiT, arXiv:2405.08748): what the first half
-// of the blocks leaves, the second half takes in reverse. Self-attention twice a block, cross-attention to
-// prompts of any length.
+// A toy with long skips (like U-ViT, arXiv:2209.12152, and Hunyuan-DiT, arXiv:2405.08748): the second half of
+// the blocks takes the outputs of the first half in reverse order. Each block has self-attention twice and
+// cross-attention to prompts of any length.
 #pragma once
 
 #include "nn/cross_attention.h"

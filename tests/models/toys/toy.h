@@ -1,5 +1,5 @@
-// Small families that exist for tests: what a model family may be that PixArt is not. Each is written as for
-// one device. naive.h says the same in plain tensors.
+// Small families that exist only for tests, with features that PixArt lacks. Each is written as if for one
+// device. naive.h has the same in plain tensors.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@
 
 namespace tessera::models::toys {
 
-// Every weight is there, random by its name: sharp enough that who reads the wrong keys is found out.
+// Provides every weight, random by its name. Attention is sharp, so that reading wrong keys changes results.
 class RandomWeights final : public weights::Source {
  public:
   bool has(const std::string& /*key*/) const override { return true; }
@@ -31,12 +31,12 @@ class RandomWeights final : public weights::Source {
   }
 };
 
-// What the families have in common: 10 heads of queries over 5 of keys.
+// The families have these sizes in common: 10 heads of queries over 5 of keys.
 inline constexpr int64_t kHeads = 10, kKeyHeads = 5, kDepth = 8, kWidth = kHeads * kDepth, kPrompt = 12,
                          kBlocks = 6, kChannels = 4;
 inline constexpr ops::LinearOptions kPlain{.bias = false};
 
-// Queries, keys and values as one product.
+// Queries, keys and values are one product.
 inline nn::ColumnParallel read_qkv(const weights::Scope& scope) {
   const nn::Split queries{kKeyHeads, kHeads / kKeyHeads * kDepth}, keys{kKeyHeads, kDepth};
   using Layers = std::vector<nn::ColumnParallel::Layer>;
@@ -55,12 +55,12 @@ struct FeedForward {
   nn::RowParallel out;
 };
 
-// x / rms(x), before each layer.
+// Returns x / rms(x), the input of each layer.
 inline at::Tensor normed(const at::Tensor& x) {
   return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + 1e-6);
 }
 
-// A denoiser whose Forward is `ToyForward`, made of weights `ToyWeights`.
+// Makes a denoiser of weights `ToyWeights` whose Forward is `ToyForward`.
 template <typename ToyWeights, typename ToyForward>
 class ToyDenoiser final : public Denoiser {
  public:

@@ -1,6 +1,6 @@
-// A toy of video (as Open-Sora and Latte, arXiv:2401.03048): frames x rows x columns of tokens, attention by
-// turns within a frame and over time; queries and keys are normed across heads; patches of two rows and two
-// columns; modulation by each frame's own time.
+// A toy for video (like Open-Sora and Latte, arXiv:2401.03048). Tokens are frames x rows x columns, and
+// attention is spatial and temporal in turns. Queries and keys are normed across heads, patches have two rows
+// and two columns, and each frame has its own time, which modulates the layers.
 #pragma once
 
 #include "nn/query_key_norm.h"
@@ -48,7 +48,7 @@ class VideoForward final : public Forward {
         angles_(nn::rotary_table(inputs.tokens.grid(), {.frames = 4, .rows = 2, .columns = 2},
                                  prompt_.device())) {}
 
-  // A frame's time is that of the step and of its number: [B, T, C].
+  // A frame's time depends on the step and the frame's number: [B, T, C].
   void begin(const Timestep& timestep) override { times_ = prompt_ * at::cos(frames_ + timestep.value); }
   Hidden embed(const at::Tensor& latents) override {
     return {weights_.in(nn::patchify(latents, kVideoPatch))};
