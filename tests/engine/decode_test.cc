@@ -14,7 +14,7 @@ namespace tessera::engine {
 namespace {
 
 TEST(ToImage, RoundsHalfToEvenAndClamps) {
-  // Values whose 255ths are 0.5, 1.5 and 2.5 exactly, and two beyond the range.
+  // -2 and 2 are out of range, and 0 lies exactly between two pixel values.
   const at::Tensor x = at::tensor({-2.0F, 2.0F, 0.0F, -1.0F, 1.0F}).view({1, 1, 5}).expand({3, 1, 5});
   const Image image = to_image(x);
   EXPECT_EQ(image.height, 1);
@@ -35,7 +35,7 @@ TEST(ToImage, KeepsChannelsAndRowsInOrder) {
   }
 }
 
-TEST(ToImage, PaintsNotANumberBlackAndWarns) {
+TEST(ToImage, MakesNotANumberBlackAndWarns) {
   std::vector<std::string> warnings;
   const LogSink before = set_log_sink([&](LogLevel, const std::string& text) { warnings.push_back(text); });
   const Image image = to_image(at::full({3, 1, 1}, std::numeric_limits<float>::quiet_NaN()));
@@ -89,7 +89,7 @@ TEST(Decode, OnePictureAtATimeInOrder) {
   EXPECT_EQ(decoder.sizes, (std::vector<int64_t>{1, 1}));
 }
 
-// What each latent becomes does not hang on its neighbours: tiles agree where they overlap.
+// With a decoder that takes each latent by itself, tiles agree where they overlap.
 TEST(TiledDecode, OfSuchADecoderIsTheWholeOnAnyRanks) {
   at::manual_seed(2);
   const at::Tensor z = at::randn({1, 4, 21, 13});  // tiles of 8 x 8, the last ones smaller

@@ -7,7 +7,7 @@
 namespace tessera::engine {
 namespace {
 
-// Answers timestep x latents + what the sample is conditioned on.
+// Returns timestep * latents + the sample's conditioning.
 struct FakeForward : models::Forward {
   FakeForward(const models::ForwardInputs& inputs, std::vector<int64_t>& batches_seen)
       : offsets(inputs.of_samples(models::kTokens).sum({1, 2}).view({-1, 1, 1, 1})), batches(batches_seen) {}
@@ -36,7 +36,7 @@ struct FakeDenoiser : models::Denoiser {
   mutable std::vector<int64_t> batches;
 };
 
-// z <- z - output + noise, with inputs divided by the number of the step.
+// Steps z <- z - output + noise, and divides inputs by the number of the step.
 struct FakeSampler : samplers::Sampler {
   FakeSampler(std::vector<double> timesteps, bool noisy) : noisy_(noisy) {
     timesteps_ = std::move(timesteps);
@@ -62,7 +62,7 @@ std::vector<models::Conditioning> conditionings(const std::vector<double>& value
   return result;
 }
 
-// The first prompt is the negative one where there is guidance.
+// With guidance the first prompt is the negative one.
 Guidance make_guidance(int64_t prompts, int64_t pictures_per_prompt, double scale) {
   Guidance guidance;
   for (int64_t i = 0; i < prompts; ++i) guidance.add(i + (scale > 1 ? 1 : 0), 0, scale, pictures_per_prompt);
@@ -90,7 +90,7 @@ struct FakeRun {
   std::vector<double> seconds;
 };
 
-// A rank's samples: the negative ones of its pictures, then the others.
+// A rank's samples are the negative ones of its pictures, followed by the others.
 TEST(Guidance, SaysWhichPromptsARankTakes) {
   Guidance guidance;
   guidance.add(1, 0, 4.5, 2);
@@ -109,7 +109,7 @@ TEST(Guidance, SaysWhichPromptsARankTakes) {
   EXPECT_EQ(guidance.samples({}), (std::vector<int64_t>{3, 3}));
 }
 
-// Each picture has its own scale, also where only some are guided.
+// Each picture has its own scale, even if only some are guided.
 TEST(Denoise, JoinsBranchesByThePicture) {
   FakeRun run({1, 2}, {0.5}, false);
   Guidance guidance;
@@ -117,7 +117,7 @@ TEST(Denoise, JoinsBranchesByThePicture) {
   Noise noise({{0, 4}});
   const at::Tensor z = at::ones({4, 2, 4, 4});
   const at::Tensor result = run(guidance, z, noise);
-  // z - (0.5 z + 1 + scale (2 - 1)); without guidance z - (0.5 z + 2).
+  // The result is z - (0.5 z + 1 + scale (2 - 1)), and without guidance z - (0.5 z + 2).
   const std::vector<double> expected = {-3.5, -3.5, -1.5, -5.5};
   for (int64_t i = 0; i < 4; ++i)
     EXPECT_TRUE(result[i].eq(expected[static_cast<size_t>(i)]).all().item<bool>()) << result[i];
@@ -163,8 +163,8 @@ TEST(Denoise, NoiseOfTheStepsContinuesTheSequence) {
   EXPECT_TRUE(result.allclose(expected, 0, 1e-6));
 }
 
-// What the fake denoiser and sampler do is elementwise: patches see the noise of the whole picture, once a
-// step.
+// The fake denoiser and sampler are elementwise. Patches share the whole picture's noise, which is drawn once
+// per step.
 TEST(Denoise, PatchesShareTheNoiseOfTheirStep) {
   const auto run = [](int64_t patches) {
     FakeRun fake({1, 2}, {0.5, 0.25, 0.125}, true, patches);

@@ -1,4 +1,4 @@
-// An engine that stays paints each request as one that is new.
+// Tests that an engine gives each request the result that a new engine would.
 #include "engine/engine.h"
 
 #include <ATen/ATen.h>
@@ -31,8 +31,8 @@ TEST(Engine, LoadsEachPartOnceWhereTheBudgetAllows) {
   EXPECT_FALSE(equal(first, second));
 }
 
-// From room for all parts to room for none: what is in memory never goes over the budget, the denoiser is the
-// last to go, and pictures do not change.
+// The budget goes from room for all parts to room for none. Memory never exceeds it, the denoiser is evicted
+// last, and pictures do not change.
 TEST(Engine, KeepsWhatFitsIntoItsBudget) {
   const Result expected = generate(tiny_settings(1), tiny());
   uint64_t all = 0;
@@ -61,7 +61,7 @@ TEST(Engine, KeepsWhatFitsIntoItsBudget) {
   EXPECT_GE(ways.size(), 3U);
 }
 
-// Parts of another dtype are other parts.
+// Parts of another dtype count as other parts.
 TEST(Engine, KeepsAPartForEachDtype) {
   Engine engine(tiny(), kNoLimit);
   engine.run(tiny_settings(1));
@@ -89,9 +89,9 @@ std::vector<Settings> mixed_batch() {
   return batch;
 }
 
-// A batch of requests with settings of their own: each is as it is alone, in the same bits where engine.h
-// says so. The samplers of the second round draw noise at each step.
-TEST(Engine, PaintsRequestsInOneBatchAsAlone) {
+// The requests of a batch have different settings. Each gives the same result as alone, with the same bits
+// where engine.h says so. The sampler of the second round draws noise in each step.
+TEST(Engine, RequestsOfOneBatchGiveTheSameAsAlone) {
   const bool in_bits = cpu_isa() >= Isa::kAvx2 && cpu_isa() < Isa::kAmx;
   for (const char* scheduler : {"DPMSolverMultistepScheduler", "EulerAncestralDiscreteScheduler"}) {
     Engine engine(tiny(), kNoLimit);

@@ -1,5 +1,5 @@
-// What goes wrong with one request, on one rank or on all: every rank hears of it, and the engine paints the
-// next request as a new one would.
+// Tests that every rank learns of a request's failure, on one rank or on all, and that the engine then gives
+// the next request the result that a new engine would.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace tessera::engine {
 namespace {
 
 enum class Failure { kNone, kLoading, kAmidSteps, kDecoding };
-thread_local Failure failure = Failure::kNone;  // of this rank, at the request at hand
+thread_local Failure failure = Failure::kNone;  // this rank's, in the current request
 
 class FailingForward final : public models::Forward {
  public:
@@ -68,7 +68,7 @@ const models::Family& real() {
   return *tiny().family;
 }
 
-// The tiny model, whose parts fail when they are asked to.
+// Returns the tiny model with parts that fail when `failure` says so.
 Model fragile() {
   static const models::Family family = [] {
     models::Family with_failures = real();
@@ -88,7 +88,7 @@ Model fragile() {
   return model;
 }
 
-// What run() throws: the exit code and the message, "5 " for no memory; empty when it does not.
+// Returns the exit code and the message that run() throws ("5 " for no memory), or an empty text.
 std::string outcome(Engine& engine, const Settings& settings, const parallel::Layout& layout) {
   try {
     engine.run(settings, layout);
@@ -102,7 +102,7 @@ std::string outcome(Engine& engine, const Settings& settings, const parallel::La
 
 struct Wires {
   comm::Wire wire;
-  bool gives_up;  // also amid messages
+  bool gives_up;  // even while messages are under way
 };
 
 class Failures : public ::testing::TestWithParam<size_t> {};
@@ -116,7 +116,7 @@ TEST_P(Failures, AreHeardByAllAndLeaveTheEngineAsItWas) {
     const comm::Wire wire = wires.wire;
     const bool gives_up = wires.gives_up;
     Result expected, after;
-    layout.vae_parallel = gives_up;  // else nobody waits for others while decoding
+    layout.vae_parallel = gives_up;  // otherwise no rank waits for others while decoding
     comm::run_ranks_as_threads(
         size,
         [&](const comm::World& world) {
@@ -126,7 +126,7 @@ TEST_P(Failures, AreHeardByAllAndLeaveTheEngineAsItWas) {
             Result result = engine.run(settings, layout);
             if (is_first) expected = std::move(result);
           }
-          // All parts stay but while the budget has no room for any: then each is loaded anew.
+          // The budget has no room for any part, so each is loaded anew.
           Engine engine(fragile(), 0, world);
           const auto others = [&](bool fails, const std::string& what) {
             return fails ? "5 " : fmt::format("4 [rank {}] {}", size - 1, what);
@@ -163,7 +163,7 @@ TEST_P(Failures, AreHeardByAllAndLeaveTheEngineAsItWas) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, Failures, ::testing::Range<size_t>(0, ways().size()));
 
-// A token that the text encoder does not know is found before the first message of an encoder that is split.
+// An unknown token is found before the first message of a text encoder that is split over ranks.
 TEST(Failure, OfAPromptIsTheSameOnAllRanks) {
   const Way way{"cfg", parallel::degrees(1, true, 1, 1, 1, 1)};
   const Settings good = tiny_settings(1);

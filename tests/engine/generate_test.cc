@@ -37,7 +37,7 @@ TEST_F(GenerateTest, SaysWhatWeightsTake) {
   EXPECT_LT(result.weights_bytes, result.bytes_read * 4);
 }
 
-// Peak memory is that of the largest part, since no two are there at once.
+// Peak memory is that of the largest part, because only one part is loaded at a time.
 TEST_F(GenerateTest, APartIsGoneBeforeTheNextIsLoaded) {
   const auto mapped_parts = [] {
     std::set<std::string> parts;
@@ -45,7 +45,7 @@ TEST_F(GenerateTest, APartIsGoneBeforeTheNextIsLoaded) {
     for (std::string line; std::getline(maps, line);) {
       if (!line.ends_with(".safetensors")) continue;
       const std::string part = std::filesystem::path(line.substr(line.find('/'))).parent_path().filename();
-      // Other tests have models of their own.
+      // Other tests may have mapped other models.
       if (part == "text_encoder" || part == "transformer" || part == "vae") parts.insert(part);
     }
     return parts;
@@ -61,7 +61,7 @@ TEST_F(GenerateTest, APartIsGoneBeforeTheNextIsLoaded) {
   EXPECT_EQ(at_begin.at(Phase::kLoadDecoder), none);
 }
 
-// Also when the wish comes during the last phase: nothing must be written after it.
+// Cancelling during the last phase must also end the run, because nothing may be written afterwards.
 TEST_F(GenerateTest, EndsWhereverItIsCancelled) {
   using enum Phase;
   for (const Phase last : {kLoadTextEncoder, kEncode, kLoadDenoiser, kDenoise, kLoadDecoder, kDecode}) {

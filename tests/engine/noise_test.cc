@@ -7,7 +7,7 @@
 namespace tessera::engine {
 namespace {
 
-// The bits of torch.randn with a seeded torch.Generator, drawn twice in a row.
+// Two consecutive draws have the bits of torch.randn with a seeded torch.Generator.
 TEST(Noise, EqualsTorchBitForBit) {
   const std::map<std::string, at::Tensor> golden = read_golden("noise/noise.safetensors");
   for (const uint64_t seed : {uint64_t{0}, uint64_t{7}, uint64_t{1} << 40}) {
@@ -19,7 +19,7 @@ TEST(Noise, EqualsTorchBitForBit) {
   }
 }
 
-// Each request's noise is what it draws alone.
+// In a batch each request's noise is the same as alone.
 TEST(Noise, OfARequestIsTheSameInCompany) {
   Noise together({{3, 2}, {4, 1}}), first({{3, 2}}), second({{4, 1}});
   for (int draw = 0; draw < 2; ++draw)

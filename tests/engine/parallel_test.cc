@@ -1,5 +1,5 @@
-// Every parallel method and many of their products against one rank; PipeFusion against one rank that follows
-// the same schedule. Ranks are threads.
+// Compares every parallel method and many of their products with one rank, and PipeFusion with one rank that
+// follows the same schedule. Ranks are threads.
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 using parallel::degrees;
 
-// Nothing divides: 5 heads, 7 blocks, 13 rows, 3 pictures.
+// The numbers of ranks do not divide 5 heads, 7 blocks, 13 rows and 3 pictures.
 constexpr int64_t kHeads = 5, kBlocks = 7, kRows = 13, kColumns = 6, kPictures = 3, kSteps = 8;
 
 const RandomPixArt& model() {
@@ -45,11 +45,11 @@ at::Tensor run(const parallel::Ranks& ranks, const Case& c, at::ScalarType dtype
       model().load({.dtype = dtype, .groups = {ranks.tensor_inner, ranks.tensor_outer}}, blocks);
   const models::LatentShape latent_shape{2 * kRows, 2 * kColumns, 8};
   const auto sampler = samplers::make_sampler(
-      // Little noise: else the latents of a model that was never trained grow a hundredfold.
+      // There is little noise, because otherwise an untrained model's latents grow a hundredfold.
       JsonConfig(Json{{"_class_name", c.scheduler}, {"beta_schedule", "linear"}, {"beta_end", 0.002}},
                  "scheduler"),
       std::nullopt, {kSteps, kRows * kColumns});
-  // More would drive two branches of random weights far apart.
+  // A larger scale would drive two branches of random weights far apart.
   Guidance guidance;
   for (const int64_t prompt : {1, 2, c.guided ? 1 : 0}) guidance.add(prompt, 0, c.guided ? 1.5 : 1);
   Noise noise({{c.seed, kPictures}});
@@ -86,7 +86,7 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).square().mean().sqrt().item<double>();
 }
 
-// Runs all cases, which are of one world size, in one world: to connect takes longer than to run.
+// Runs all cases, which have one world size, in one world, because connecting takes longer than running.
 std::vector<at::Tensor> run_all(const std::vector<Case>& cases, at::ScalarType dtype) {
   std::vector<at::Tensor> results(cases.size());
   comm::run_ranks_as_threads(cases.front().options.degrees(), [&](comm::World world) {
@@ -117,7 +117,7 @@ std::string name_of(const parallel::ParallelOptions& o) {
   return name;
 }
 
-// All products of the exact methods in worlds of 2, 3, 4, 6 and 8.
+// Returns all products of the exact methods in worlds of 2, 3, 4, 6 and 8.
 std::vector<Case> exact_cases() {
   std::vector<Case> cases;
   for (const int64_t world : {2, 3, 4, 6, 8}) {
@@ -176,15 +176,15 @@ TEST_P(Worlds, ExactMethodsEqualOneRank) {
 
 using SmallWorlds = Worlds;
 
-// Ranks add up in another order, which in bf16 is another rounding: none may take the latents farther from
-// those in fp32 than one rank's rounding does. Data and CFG parallelism round as one rank does,
-// and larger worlds as small ones.
+// Ranks add in another order, which in bf16 rounds differently. The latents must not be farther from those in
+// fp32 than one rank's rounding takes them. Data and CFG parallelism round as one rank does, and larger
+// worlds as small ones.
 TEST_P(SmallWorlds, ExactMethodsInBf16AreAsNearToFp32AsOneRank) {
   std::vector<Case> methods = of_world(exact_cases(), GetParam());
   std::erase_if(methods, [](const Case& c) {
     return c.options.data_parallel_degree > 1 || c.options.use_cfg_parallel || !c.guided;
   });
-  constexpr uint64_t kSeeds = 4;  // one tiny picture is noisy
+  constexpr uint64_t kSeeds = 4;  // several seeds, because the error of one tiny picture is noisy
   std::vector<Case> cases;
   for (const Case& method : methods) {
     for (uint64_t seed = 0; seed < kSeeds; ++seed) {

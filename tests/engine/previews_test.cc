@@ -1,4 +1,4 @@
-// Pictures on their way are those that a run of fewer steps would leave, on one rank and on several.
+// Tests that previews equal the results of runs of fewer steps, on one rank and on several.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ TEST_P(Previews, AreShownOnTheFirstRankWithoutChangingTheResult) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, Previews, ::testing::Range<size_t>(0, ways().size()));
 
-// The latents of every step are those of one rank, so that a preview is no step late or early.
+// The latents of every step equal those of one rank, so no preview is a step late or early.
 TEST(Preview, OfExactMethodsIsThatOfOneRank) {
   const Shown alone = paint(ways()[0], 1, false);
   for (const size_t exact : {size_t{1}, size_t{3}}) {

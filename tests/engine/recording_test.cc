@@ -1,5 +1,5 @@
-// What a rank does can be known without running it: operations and messages recorded on the meta device, from
-// shapes alone and without the other ranks, are those of a real run, on every rank.
+// Tests that operations and messages that are recorded on the meta device, from shapes alone and without the
+// other ranks, equal those of a real run on every rank.
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ std::ostream& operator<<(std::ostream& out, const Record& record) {
 
 using Records = std::vector<Record>;
 
-// Where the weights come from, and what is run on them.
+// Describes the source of the weights and the run.
 struct Subject {
   models::DenoiserShape shape;
   std::function<std::unique_ptr<models::Denoiser>(const weights::Scope&, const models::LocalBlocks&)> load;
@@ -69,7 +69,7 @@ Records record(const Subject& subject, comm::World world, const parallel::Layout
   for (models::Conditioning& prompt : prompts) {
     for (auto& [name, tensor] : prompt) tensor = tensor.to(device);
   }
-  // The last prompt's pictures; where there are two, the first is the negative one.
+  // The pictures have the last prompt; of two prompts the first is the negative one.
   Guidance guidance;
   const bool is_guided = subject.prompts.size() > 1;
   guidance.add(is_guided ? 1 : 0, 0, is_guided ? 2.0 : 1.0, subject.latents[0]);
@@ -128,7 +128,7 @@ Subject toy(const models::toys::Toy& family) {
   return subject;
 }
 
-// SDXL's kinds of blocks, with these channels; `latents` [N, 4, h, w].
+// Returns a U-Net with SDXL's kinds of blocks and these channels; `latents` are [N, 4, h, w].
 Subject unet(const Json& config, std::vector<int64_t> latents, int64_t steps) {
   const models::UNet2DConfig numbers(JsonConfig(config, "config"));
   Subject subject;
@@ -166,12 +166,12 @@ Subject small_unet() {
   return unet(sdxl_config({8, 16, 24}, {1, 2, 3}, {1, 1, 2}), {1, 4, 22, 16}, /*steps=*/4);
 }
 
-// PixArt, then the toys.
+// Returns PixArt for 0, and then the toys.
 Subject subject_of(size_t number) {
   return number == 0 ? small_pixart() : toy(models::toys::all_toys().at(number - 1));
 }
 
-// On 1 to 8 ranks: each method and products of them.
+// Returns the methods and products of them, on 1 to 8 ranks.
 std::vector<parallel::ParallelOptions> all_options() {
   std::vector<parallel::ParallelOptions> all(1);
   const auto add = [&](int64_t dp, bool cfg, int64_t pp, int64_t ring, int64_t ulysses, int64_t tp,
@@ -198,7 +198,7 @@ std::vector<parallel::ParallelOptions> all_options() {
   return all;
 }
 
-// What a U-Net has, displaced patches in all modes.
+// Returns the methods that U-Nets support, with displaced patches in all modes.
 std::vector<parallel::ParallelOptions> options_of_unets() {
   std::vector<parallel::ParallelOptions> all = {
       parallel::degrees(1, false, 1, 1, 1, 1), parallel::degrees(1, true, 1, 1, 1, 1),
@@ -250,7 +250,7 @@ TEST(RecordingOfUNets, EqualsARealRunOnEveryRank) {
   expect_recordings_of_all_ranks(small_unet(), options_of_unets());
 }
 
-// Bytes of one step of displaced patches with everything of the step before, as rank `rank` sends them.
+// Returns the bytes that `rank` sends in one step of displaced patches in which everything is stale.
 int64_t bytes_of_a_step(Subject subject, int64_t rank, int64_t ranks, at::ScalarType dtype) {
   parallel::ParallelOptions options;
   options.displaced_patch_degree = ranks;
@@ -268,10 +268,9 @@ int64_t bytes_of_a_step(Subject subject, int64_t rank, int64_t ranks, at::Scalar
   return bytes_of(6) - bytes_of(5);
 }
 
-// What a U-Net of SDXL's form sends by a formula (arXiv:2402.19481, section 4): for a rank with `share` of
-// the rows and `neighbours`, keys and values of its tokens to all others, moments of groups to all others,
-// one row of what each 3x3 convolution reads to its neighbours (but for those of stride 2: to the one below
-// alone).
+// Returns the bytes that a U-Net of SDXL's form sends by a formula (arXiv:2402.19481, section 4). A rank with
+// `share` of the rows sends keys and values of its tokens and moments of groups to all others, and one row of
+// the input of each 3x3 convolution to its neighbours (with stride 2 only to the one below).
 int64_t expected_bytes(const models::UNet2DConfig& config, const std::vector<int64_t>& latents, int64_t ranks,
                        double share, bool is_first, bool is_last, int64_t element) {
   const int64_t batch = 2 * latents[0], others = ranks - 1;
@@ -348,7 +347,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Recording, ::testing::Range(size_t{0}, size_t
   return info.param == 0 ? "PixArt" : models::toys::all_toys()[info.param - 1].name;
 });
 
-// PixArt-XL at 1024 pixels, from its config alone.
+// Returns PixArt-XL at 1024 pixels, from its config alone.
 Subject pixart_xl() {
   static const models::PixArtConfig config(JsonConfig(
       Json{{"sample_size", 128}, {"caption_channels", 4096}, {"use_additional_conditions", false}}, ""));
@@ -364,8 +363,8 @@ Subject pixart_xl() {
   return subject;
 }
 
-// FLOPs of a forward by hand: products of 4,096 tokens and of the prompt's 120, attention among and between
-// them.
+// The expected FLOPs of a forward are computed by hand: products of 4,096 tokens and of the prompt's 120, and
+// attention among and between them.
 TEST(RecordingOfPixArtXL, CountsWhatTheFormulasGive) {
   const Records records =
       record(pixart_xl(), comm::recording_world(0, 1), parallel::Layout{.stage_blocks = {28}}, at::kMeta);

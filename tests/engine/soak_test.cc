@@ -1,5 +1,5 @@
-// An engine that paints many requests, cancelled ones among them, paints each as one that is new, and grows
-// by nothing.
+// Tests that an engine which runs many requests, some of them cancelled, gives each the result of a new
+// engine and does not grow.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -45,9 +45,9 @@ double resident_megabytes() {
   return resident * static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1e6;
 }
 
-constexpr int64_t kSoakRequests = 24;  // different ones
+constexpr int64_t kSoakRequests = 24;  // number of different requests
 
-// The requests of a soak, mixed in size, number of pictures and guidance.
+// Returns a request of the soak; they vary in size, number of pictures and negative prompt.
 Settings soak_request(int64_t number) {
   constexpr std::array<std::array<int64_t, 2>, 4> kSizes = {{{32, 32}, {32, 64}, {64, 32}, {48, 48}}};
   const auto [height, width] = kSizes[static_cast<size_t>(number) % kSizes.size()];
@@ -58,7 +58,7 @@ Settings soak_request(int64_t number) {
   return resolve(request, tiny());
 }
 
-// What new ranks paint, in a world of their own.
+// Returns the result of new ranks in a new world.
 Result paint_anew(const Way& way, int64_t number) {
   Result result;
   comm::run_ranks_as_threads(
@@ -72,13 +72,13 @@ Result paint_anew(const Way& way, int64_t number) {
   return result;
 }
 
-// The same in a process of its own, by the test below.
+// Returns the same from a new process, which runs the test below.
 constexpr const char* kPainter = "TESSERA_SOAK_PAINTER";  // way, request and file
 
 Result paint_in_new_process(size_t way, int64_t number) {
   const std::string file = fmt::format("{}/soak-{}.safetensors", ::testing::TempDir(), ::getpid());
   const std::string command =
-      fmt::format("{}='{} {} {}' /proc/{}/exe --gtest_filter=SoakPainter.* > /dev/null", kPainter, way,
+      fmt::format("{}='{} {} {}' /proc/{}/exe --gtest_filter=SoakProcess.* > /dev/null", kPainter, way,
                   number, file, ::getpid());
   Result result;
   EXPECT_EQ(std::system(command.c_str()), 0) << command;
@@ -93,7 +93,7 @@ Result paint_in_new_process(size_t way, int64_t number) {
   return result;
 }
 
-TEST(SoakPainter, PaintsOneRequest) {
+TEST(SoakProcess, RunsOneRequest) {
   const char* const told = std::getenv(kPainter);
   if (!told) return;
   size_t way = 0;
@@ -111,8 +111,8 @@ TEST(SoakPainter, PaintsOneRequest) {
 
 class Soak : public ::testing::TestWithParam<size_t> {};
 
-// One in five is cancelled by another thread: by turns after a random step, which waits for that, and at a
-// random moment, which may come too late. `make soak` runs more of them (the variable).
+// Another thread cancels one request in five, by turns after a random step, which waits for the cancellation,
+// and at a random moment, which may be too late. `make soak` sets the variable to run more requests.
 TEST_P(Soak, CancelledRequestsLeaveNothingBehind) {
   const Way way = ways()[GetParam()];
   const char* const wanted = std::getenv("TESSERA_SOAK_REQUESTS");
@@ -123,7 +123,7 @@ TEST_P(Soak, CancelledRequestsLeaveNothingBehind) {
     expected.push_back(wanted ? paint_in_new_process(GetParam(), number) : paint_anew(way, number));
   Resources at_begin, at_end;
   double memory_early = 0, memory_late = 0;
-  // While all ranks are there, and between two requests.
+  // Measures while all ranks exist and no request runs.
   const auto measure = [](comm::World& world, Resources& resources, double& memory) {
     std::vector<int64_t> all(static_cast<size_t>(world.size()));
     std::iota(all.begin(), all.end(), 0);
@@ -200,7 +200,7 @@ TEST_P(Soak, CancelledRequestsLeaveNothingBehind) {
   }
 }
 
-// Bytes in the memory in which ranks of this process leave each other messages.
+// Returns the megabytes of shared memory that hold messages between ranks of this process.
 double megabytes_of_messages() {
   std::set<ino_t> seen;  // both ends have one file
   double bytes = 0;

@@ -1,5 +1,5 @@
-// What runs on a GPU, on a device that is as strict as one: no code of the host touches its memory, and
-// results are the CPU's but for rounding, since other kernels compute them.
+// Tests code for GPUs on a device that is as strict as one: host code does not touch its memory, and results
+// equal the CPU's but for rounding, because other kernels compute them.
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 namespace tessera::engine {
 namespace {
 
-// That the device is what it is said to be.
+// The device behaves as strict_device.h says.
 TEST(StrictDevice, RefusesTheHostAndComputesAsTheCpu) {
   const at::Tensor x = at::arange(6, at::kFloat).view({2, 3}), y = x.to(strict_device());
   int ends[2];
@@ -47,7 +47,7 @@ struct Euler : samplers::Sampler {
   bool noisy_;
 };
 
-// Two pictures with guidance, on however many ranks.
+// Runs two pictures with guidance on any number of ranks.
 class PixArtRun {
  public:
   static constexpr int64_t kRows = 16, kColumns = 12, kSteps = 3;
@@ -97,14 +97,14 @@ class PixArtRun {
   Guidance guidance_;
 };
 
-TEST(OnAStrictDevice, PixArtPaintsWhatItPaintsOnTheCpu) {
+TEST(OnAStrictDevice, PixArtEqualsTheCpu) {
   const PixArtRun pixart;
   const at::Tensor expected = pixart(at::kCPU), got = pixart(strict_device());
   EXPECT_EQ(got.device().type(), kStrict);
   EXPECT_LE(relative_error(got.cpu(), expected), kComponentTolerance);
 }
 
-// Nothing stands still in a step: what travels to the device in one is queued, and nothing comes back.
+// In a step the host never waits: uploads are queued, and nothing is downloaded.
 TEST(OnAStrictDevice, AStepNeitherWaitsNorCopiesFromTheHost) {
   struct Counts {
     int64_t synchronizations, blocking, queued, downloads;
@@ -129,8 +129,8 @@ TEST(OnAStrictDevice, AStepNeitherWaitsNorCopiesFromTheHost) {
   }
 }
 
-// Every method: over communicators in NCCL's order, tensors of the host and the device apart.
-TEST(OnAStrictDevice, EveryMethodPaintsWhatOneRankPaints) {
+// Communicators keep NCCL's order, and tensors of host and device take separate ways.
+TEST(OnAStrictDevice, EveryMethodEqualsOneRank) {
   const PixArtRun pixart;
   const at::Tensor expected = pixart(at::kCPU);
   std::vector<parallel::ParallelOptions> all(7);
@@ -157,8 +157,8 @@ TEST(OnAStrictDevice, EveryMethodPaintsWhatOneRankPaints) {
   }
 }
 
-// Stale keys too: of the same schedule on the CPU.
-TEST(OnAStrictDevice, PipeFusionPaintsWhatItPaintsOnTheCpu) {
+// With stale keys the result equals that of the same schedule on the CPU.
+TEST(OnAStrictDevice, PipeFusionEqualsTheCpu) {
   const PixArtRun pixart;
   parallel::ParallelOptions options;
   options.pipefusion_parallel_degree = options.ulysses_degree = 2;

@@ -1,5 +1,6 @@
-// Three toy families on every parallel method and many products, against an oracle that shares no code with
-// them: exact methods against the whole network, PipeFusion against its definition. Ranks are threads.
+// Compares three toy families, with every parallel method and many products, with an oracle that shares no
+// code with them: exact methods with the whole network, and PipeFusion with its definition. Ranks are
+// threads.
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +19,7 @@ namespace toys = models::toys;
 using toys::all_toys;
 using toys::Toy;
 
-// Nothing divides: 5 heads of keys, 6 blocks, 3 pictures, grids of odd sides.
+// The numbers of ranks hardly divide anything: 5 heads of keys, 6 blocks, 3 pictures, grids of odd sides.
 constexpr int64_t kToyPictures = 3;
 const std::vector<double> kTimesteps = {2.5, 1.75, 0.5, 0.25};
 
@@ -49,7 +50,7 @@ at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance) {
   return at::cat(parts);
 }
 
-// What the oracle paints for a layout.
+// Returns the oracle's latents for a layout.
 at::Tensor expect(const Toy& toy, const parallel::Layout& layout, double guidance) {
   toys::naive::Problem problem{toy.frames, toy.rows, toy.columns, toy.patch.rows};
   problem.cut_along_frames = layout.axis == parallel::GridAxis::kFrames;
@@ -79,7 +80,7 @@ struct Degrees {
   }
 };
 
-// Each method alone, pairs, and the largest products, in worlds of 2, 3, 4, 6 and 8.
+// Returns each method alone, pairs, and the largest products, in worlds of 2, 3, 4, 6 and 8.
 const std::vector<Degrees>& all_degrees() {
   static const std::vector<Degrees> all = {{1, 1, 1, 1, 1, 1},
                                            {1, 2, 1, 1, 1, 1},
@@ -171,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Toys,
                                               std::get<1>(info.param));
                          });
 
-// The oracle can tell: stale keys move the latents by far more than the tolerance.
+// The oracle detects stale keys, which change the latents by far more than the tolerance.
 TEST(ToysOracle, SeesStaleKeys) {
   for (const Toy& toy : all_toys()) {
     parallel::Layout stale;
