@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "core/utf8.h"
+
 namespace tessera {
 namespace {
 
@@ -68,6 +70,19 @@ TEST(Fields, AreWrittenAndReadBack) {
       true,     false,        5,      3,     64,           std::numeric_limits<uint64_t>::max(), 0.1 + 0.6,
       "\u00e9", {"a", "[b]"}, {1, 9}, false, Color::kGreen};
   EXPECT_EQ(read(write_fields(wish_fields(), wish).dump()), wish);
+}
+
+TEST(Fields, AreNotNamedByValues) {
+  EXPECT_EQ(refusal(R"({"color": "\u000eheight\u000f"})"), "[color] expected red or green, got ' height '");
+}
+
+TEST(Fields, AreShownUpToTheEndOfACharacter) {
+  const std::string cat = "\u732b";
+  std::string text = "x";
+  while (text.size() < 200) text += cat;
+  const std::string shown = refusal(R"({"color": ")" + text + R"("})");
+  EXPECT_NE(shown.find(text.substr(0, 79) + "...'"), std::string::npos) << shown;
+  EXPECT_FALSE(find_invalid_utf8(shown)) << shown;
 }
 
 TEST(Fields, TakeTheOnlyElementOfAListAndNullForWhatIsLeftOut) {
