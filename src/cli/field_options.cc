@@ -8,8 +8,6 @@
 namespace tessera::cli {
 namespace {
 
-constexpr char kMark = '\x01';
-
 // Options that are spelled in more ways than one.
 const std::map<std::string, std::string> kSpecial = {
     {"prompt", "PROMPT,--prompt"}, {"output", "-o,--output"}, {"quiet", "-q,--quiet"}};
@@ -45,10 +43,6 @@ Json integers_in(std::string text) {
   return numbers.empty() ? Json(text) : numbers;
 }
 
-std::string without_guard(const std::string& text) {
-  return text.starts_with(kMark) ? text.substr(1) : text;
-}
-
 bool is_integer(const std::string& word) {
   const size_t sign = word.starts_with("-") ? 1 : 0;
   return word.size() > sign && std::all_of(word.begin() + static_cast<int64_t>(sign), word.end(),
@@ -63,21 +57,17 @@ std::string option_name(const std::string& field, std::optional<bool> value) {
   return "--" + dashed(field);
 }
 
-std::string guard_brackets(const std::string& text) {
-  return text.starts_with("[") ? kMark + text : text;
-}
-
 void FieldOptions::add(const FieldInfo& info) {
   Given& given = given_[info.name];
   if (info.kind == FieldKind::kFlag) return add_flag(info, given);
   const auto special = kSpecial.find(info.name);
   const std::string names = special == kSpecial.end() ? option_name(info.name) : special->second;
   if (info.kind == FieldKind::kTexts) {
-    app_.add_option(names, given.texts, info.help)->type_name(info.unit);
+    app_.add_option(names, given.places, info.help)->type_name(info.unit);
     return;
   }
   CLI::Option* const option =
-      app_.add_option(names, given.text, info.help)->type_name(info.unit)->take_last();
+      app_.add_option(names, given.place, info.help)->type_name(info.unit)->take_last();
   if (!info.group.empty()) option->group(info.group);
   if (info.kind == FieldKind::kIntegers) lists_.push_back(names);
 }
@@ -98,28 +88,29 @@ void FieldOptions::add_flag(const FieldInfo& info, Given& given) {
       ->group(info.group);
 }
 
-Json FieldOptions::value_of(const FieldInfo& info) const {
+Json FieldOptions::value_of(const FieldInfo& info, const Values& values) const {
   const auto found = given_.find(info.name);
   if (found == given_.end()) return {};
-  const auto& [text, texts, flag] = found->second;
+  const auto& [place, places, flag] = found->second;
   if (flag) return *flag;
-  if (!text && texts.empty()) return {};
+  if (!place && places.empty()) return {};
+  if (info.kind == FieldKind::kTexts) {
+    Json all = Json::array();
+    for (const size_t each : places) all.push_back(values.at(each));
+    return all;
+  }
+  const std::string& text = values.at(*place);
   switch (info.kind) {
     case FieldKind::kInteger:
-      return number_in<int64_t>(*text);
+      return number_in<int64_t>(text);
     case FieldKind::kSeed:
-      return number_in<uint64_t>(*text);
+      return number_in<uint64_t>(text);
     case FieldKind::kNumber:
-      return number_in<double>(*text);
+      return number_in<double>(text);
     case FieldKind::kIntegers:
-      return integers_in(*text);
-    case FieldKind::kTexts: {
-      Json all = Json::array();
-      for (const std::string& each : texts) all.push_back(without_guard(each));
-      return all;
-    }
+      return integers_in(text);
     default:
-      return without_guard(*text);
+      return text;
   }
 }
 

@@ -17,11 +17,12 @@ namespace tessera::cli {
 // The option of a field, for spell(): "--height", "--no-shared-memory" for a flag that is off, "PROMPT".
 std::string option_name(const std::string& field, std::optional<bool> value = std::nullopt);
 
-// CLI11 takes a prompt in brackets for a list of words; a mark before it keeps it whole until it is read.
-std::string guard_brackets(const std::string& text);
+// The values of a command line: prompts, and what options take. CLI11 gets the place of a value here instead
+// of the value, so that nothing that a user writes is an option, a list or a separator to it.
+using Values = std::vector<std::string>;
 
-// The texts of options; they become values after CLI11 is done, so that every error has one form. An app with
-// these options must not outlive them.
+// The options of fields. What they were given is read after CLI11 is done, so that every error has one form.
+// An app with these options must not outlive them.
 class FieldOptions {
  public:
   explicit FieldOptions(CLI::App& app) : app_(app) {}
@@ -37,12 +38,12 @@ class FieldOptions {
     }
   }
 
-  // What was given of these fields. Throws Error(kUsage).
+  // What was given of these fields; CLI11 has got places in `values`. Throws Error(kUsage).
   template <typename Struct>
-  Struct read(const Fields<Struct>& fields) const {
+  Struct read(const Fields<Struct>& fields, const Values& values) const {
     Json given = Json::object();
     for (const FieldInfo& info : fields) {
-      if (Json value = value_of(info); !value.is_null()) given[info.name] = std::move(value);
+      if (Json value = value_of(info, values); !value.is_null()) given[info.name] = std::move(value);
     }
     return read_fields(fields, given);
   }
@@ -53,12 +54,13 @@ class FieldOptions {
 
  private:
   struct Given {
-    std::optional<std::string> text;
-    std::vector<std::string> texts;  // of FieldKind::kTexts
+    std::optional<size_t> place;  // among the values
+    std::vector<size_t> places;   // of FieldKind::kTexts
     std::optional<bool> flag;
   };
   void add_flag(const FieldInfo& info, Given& given);
-  Json value_of(const FieldInfo& info) const;  // null where nothing was given
+  // Null where nothing was given.
+  Json value_of(const FieldInfo& info, const Values& values) const;
 
   CLI::App& app_;
   std::map<std::string, Given> given_;  // by field
