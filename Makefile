@@ -14,6 +14,7 @@ demo: build           ## set up, build, and generate the first image, on two ran
 test: setup           ## set up, build, and run every test (a few minutes)
 	@tools/build.sh release all
 	@python3 tools/check_layers.py
+	@python3 tests/tools/check_layers_test.py --quiet
 	@tools/run_unit_tests.sh $(BUILD)/tests/tessera_tests
 	@tools/test_capped.sh $(BUILD)/tests/tessera_tests
 	@tests/cli/run.sh $(BUILD)/tessera

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Fails if an include points up or sideways on the ladder of ARCHITECTURE.md, if a file under models/ mentions ranks, if a
-string in a folder below cli/ contains an option of the command line, if a file has over 500 lines, or if the median file of
-src/ has over 110."""
+"""Fails on an include that points up or sideways on the ladder of ARCHITECTURE.md, on a file under models/ that knows of
+ranks, on an option of the command line in the words of a folder below cli/, on files over 500 lines, on functions over 60,
+and when the median file of src/ has over 110 lines."""
 import pathlib
 import re
 import statistics
@@ -15,42 +15,92 @@ SIDEWAYS = {("text", "nn"), ("text", "ops"), ("text", "parallel"), ("text", "com
             ("samplers", "weights"), ("parallel", "weights"), ("ops", "parallel")}
 MAX_LINES = 500
 MAX_MEDIAN = 110
-# A model family is written as if for one device. These words, alone or within a name, reveal that it is not. In norms they
-# have another meaning.
+MAX_FUNCTION = 60
+# A table is as long as what it lists. The others are longer than they should be; the list may only get shorter.
+TABLES = {"make_fields"}
+LONG_FUNCTIONS = {"UNet2DConfig"}
+# A family is written as for one device. These words, alone or in a name, say otherwise; what they mean in norms is
+# another thing.
 RANK_WORDS = {"rank", "ranks", "group", "groups", "cut", "cuts", "stage", "stages", "degree", "degrees", "communicator",
               "communicators", "ulysses", "ring", "collective", "collectives", "world", "mesh"}
 # Messages name fields (core/field_name.h) because only the command line knows which option sets a field.
 OPTION = re.compile(r'"(?:[^"\\]|\\.)*--[a-z](?:[^"\\]|\\.)*"')
 OF_NORMS = re.compile(r"GroupNorm|group_norm|norm_num_groups|norm_groups")
 
-root = pathlib.Path(__file__).resolve().parent.parent
-problems = []
-for path in sorted((root / "src").rglob("*.[hc]*")):
-    folder = path.relative_to(root / "src").parts[0]
-    lines = path.read_text().splitlines()
-    for number, line in enumerate(lines, 1):
-        if folder != "cli" and OPTION.search(line.split("//")[0]):
-            problems.append(f"{path.relative_to(root)}:{number}: a string with an option of the command line; use field() to name it")
-        match = re.match(r'#include "([a-z_]+)/', line)
-        if not match or match[1] == folder:
-            continue
-        if match[1] not in LADDER or LADDER.index(match[1]) > LADDER.index(folder) or (folder, match[1]) in SIDEWAYS:
-            problems.append(f"{path.relative_to(root)}:{number}: {folder}/ may not include {match[1]}/")
-for path in sorted((root / "src" / "models").iterdir()):
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        names = re.findall(r"[A-Za-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", OF_NORMS.sub("", line)))
-        for word in sorted({name.lower() for name in names} & RANK_WORDS):
-            problems.append(f"{path.relative_to(root)}:{number}: a model must not mention '{word}'")
-        if re.match(r'#include "comm/', line):
-            problems.append(f"{path.relative_to(root)}:{number}: a model may not include comm/")
-median = statistics.median(len(path.read_text().splitlines()) for path in (root / "src").rglob("*.[hc]*"))
-if median > MAX_MEDIAN:
-    problems.append(f"src/: the median file has {median} lines, more than {MAX_MEDIAN}")
-for pattern in ("src/**/*.h", "src/**/*.cc", "tests/**/*.h", "tests/**/*.cc", "bench/*.h", "bench/*.cc", "tools/*.py",
-                "bench/*.py", "tests/*/*.py"):
-    for path in sorted(root.glob(pattern)):
-        count = len(path.read_text().splitlines())
-        if count > MAX_LINES:
-            problems.append(f"{path.relative_to(root)}: {count} lines, more than {MAX_LINES}; split the file")
-print("\n".join(problems) if problems else f"layers: no upward include, no model that mentions ranks, no file too long (median {median:.0f} lines)")
-sys.exit(1 if problems else 0)
+
+def functions(lines):
+    """(name, first line, number of lines) of the functions and methods of a file in the style of .clang-format, which puts a
+    body's last brace alone under the first column of its first line. What stands in a class is indented by two."""
+    for indent in ("", "  "):
+        first = None
+        for number, line in enumerate(lines, 1):
+            begins = line.startswith(indent) and len(line) > len(indent) and line[len(indent)] not in " }#/"
+            if first is None and begins:
+                first = number
+            if first is None:
+                continue
+            if line == indent + "}":
+                text = " ".join(lines[first - 1:number])
+                if named := re.match(r"[^={;]*?([A-Za-z0-9_]+)\(", text):
+                    yield named[1], first, number - first + 1
+            if line.rstrip().endswith(";") and begins or line.startswith(indent + "}") or not line.strip() and first == number - 1:
+                first = None
+
+
+def check_includes(root, problems):
+    for path in sorted((root / "src").rglob("*.[hc]*")):
+        folder = path.relative_to(root / "src").parts[0]
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if folder != "cli" and OPTION.search(line.split("//")[0]):
+                problems.append(f"{path.relative_to(root)}:{number}: a string with an option of the command line; name the field()")
+            match = re.match(r'#include "([a-z_]+)/', line)
+            if not match or match[1] == folder:
+                continue
+            if match[1] not in LADDER or LADDER.index(match[1]) > LADDER.index(folder) or (folder, match[1]) in SIDEWAYS:
+                problems.append(f"{path.relative_to(root)}:{number}: {folder}/ may not include {match[1]}/")
+
+
+def check_models(root, problems):
+    for path in sorted((root / "src" / "models").rglob("*.[hc]*")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            names = re.findall(r"[A-Za-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", OF_NORMS.sub("", line)))
+            for word in sorted({name.lower() for name in names} & RANK_WORDS):
+                problems.append(f"{path.relative_to(root)}:{number}: a model does not know of a '{word}'")
+            if re.match(r'#include "comm/', line):
+                problems.append(f"{path.relative_to(root)}:{number}: a model may not include comm/")
+
+
+def check_sizes(root, problems):
+    """Returns the median length of the files of src/."""
+    lengths = []
+    for path in sorted((root / "src").rglob("*.[hc]*")):
+        lines = path.read_text().splitlines()
+        lengths.append(len(lines))
+        for name, first, count in functions(lines):
+            if count > MAX_FUNCTION and name not in TABLES | LONG_FUNCTIONS:
+                problems.append(f"{path.relative_to(root)}:{first}: {name}() has {count} lines, at most {MAX_FUNCTION}")
+    median = statistics.median(lengths)
+    if median > MAX_MEDIAN:
+        problems.append(f"src/: the median file has {median} lines, at most {MAX_MEDIAN}")
+    for pattern in ("src/**/*.h", "src/**/*.cc", "tests/**/*.h", "tests/**/*.cc", "bench/*.h", "bench/*.cc", "tools/*.py",
+                    "bench/*.py", "tests/*/*.py"):
+        for path in sorted(root.glob(pattern)):
+            count = len(path.read_text().splitlines())
+            if count > MAX_LINES:
+                problems.append(f"{path.relative_to(root)}: {count} lines, at most {MAX_LINES}: one noun a file")
+    return median
+
+
+def check(root):
+    """(what is wrong, a line each; the median length of a file)."""
+    problems = []
+    check_includes(root, problems)
+    check_models(root, problems)
+    return problems, check_sizes(root, problems)
+
+
+if __name__ == "__main__":
+    found, middle = check(pathlib.Path(__file__).resolve().parent.parent)
+    print("\n".join(found) if found else "layers: no upward include, no model that knows of ranks, no file or function too long "
+          f"(median {middle:.0f} lines)")
+    sys.exit(1 if found else 0)

@@ -6,6 +6,7 @@
 #include "cli/field_options.h"
 #include "cli/nearest_word.h"
 #include "core/error.h"
+#include "core/user_text.h"
 
 namespace tessera::cli {
 namespace {
@@ -90,46 +91,6 @@ void add_mesh_options(FieldOptions& options) {
   options.add(std::move(fields));
 }
 
-// Replaces '_' by '-' in names of options and splits `--name=value` (CLI11 would skip an empty value). Values
-// stay unchanged: the word after an option that takes a value is its value.
-std::vector<std::string> normalize(const std::vector<std::string>& arguments, const CLI::App& command,
-                                   const FieldOptions& options) {
-  std::vector<std::string> result = {arguments[0]};
-  bool is_value = false, only_prompts = false;
-  for (size_t i = 1; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (std::exchange(is_value, false) || only_prompts || !argument.starts_with("-")) {
-      result.push_back(guard_brackets(argument));
-      continue;
-    }
-    const size_t equals = argument.find('=');
-    std::string name = argument.substr(0, equals);
-    std::replace(name.begin(), name.end(), '_', '-');
-    const CLI::Option* option = command.get_option_no_throw(name);
-    const bool takes_value = option && option->get_items_expected_max() > 0;
-    only_prompts = name == "--";
-    is_value = takes_value && equals == std::string::npos;
-    result.push_back(name);
-    if (is_value && options.takes_list(name)) {
-      if (const size_t length = list_length(arguments, i + 1); length > 0) {
-        const auto first = arguments.begin() + static_cast<int64_t>(i) + 1;
-        result.push_back(fmt::format("{}", fmt::join(first, first + static_cast<int64_t>(length), " ")));
-        i += length;
-        is_value = false;
-      }
-    }
-    if (equals == std::string::npos) continue;
-    if (takes_value) {
-      result.push_back(guard_brackets(argument.substr(equals + 1)));
-    } else if (option) {
-      usage_error(name, "takes no value, got '{}'", argument.substr(equals + 1));
-    } else {
-      result.back() += argument.substr(equals);
-    }
-  }
-  return result;
-}
-
 std::vector<std::string> option_names(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
@@ -139,13 +100,70 @@ std::vector<std::string> option_names(const CLI::App& command) {
 }
 
 [[noreturn]] void refuse_unknown(const CLI::App& command, const std::string& word) {
-  const std::string option = word.substr(0, word.find('='));
+  std::string option = printable(word);
+  std::replace(option.begin(), option.end(), '_', '-');
   const std::string help = fmt::format("see tessera {} --help", command.get_name());
-  if (!word.starts_with("-")) usage_error(word, "one argument too many; {}", help);
   if (const auto nearest = nearest_word(option, option_names(command))) {
     usage_error(option, "unknown option; did you mean {}? ({})", *nearest, help);
   }
   usage_error(option, "unknown option; {}", help);
+}
+
+// The words that CLI11 parses, and the values that stand in them by their places.
+struct Words {
+  std::vector<std::string> words;
+  Values values;
+
+  void add_value(std::string value) {
+    words.push_back(std::to_string(values.size()));
+    values.push_back(std::move(value));
+  }
+};
+
+// Folds '_' to '-' in names of options, splits `--name=value`, `-oVALUE` and `-qo`, and takes values out: the
+// word after an option that takes a value, whatever it looks like, and every word that does not begin with
+// '-'.
+Words take_values_out(std::vector<std::string> arguments, const CLI::App& command,
+                      const FieldOptions& options) {
+  Words result = {.words = {arguments[0]}, .values = {}};
+  bool only_prompts = false;
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (only_prompts || argument == "-" || !argument.starts_with("-")) {
+      result.add_value(argument);
+      continue;
+    }
+    if (argument == "--") {
+      only_prompts = true;
+      continue;
+    }
+    const bool is_short = !argument.starts_with("--");
+    const size_t equals = argument.find('=');
+    std::string name = argument.substr(0, is_short ? 2 : equals);
+    std::replace(name.begin(), name.end(), '_', '-');
+    const CLI::Option* option = command.get_option_no_throw(name);
+    if (!option) refuse_unknown(command, argument.substr(0, equals));
+    std::optional<std::string> value;
+    if (equals == name.size()) value = argument.substr(equals + 1);
+    const bool takes_value = option->get_items_expected_max() > 0;
+    const bool has_more = is_short && !value && argument.size() > name.size();
+    if (has_more && takes_value) value = argument.substr(name.size());
+    if (value && !takes_value) usage_error(name, "takes no value, got '{}'", printable(*value));
+    result.words.push_back(name);
+    if (!takes_value) {
+      if (has_more) arguments[i--].erase(1, 1);  // the next letter is another option
+    } else if (value) {
+      result.add_value(*value);
+    } else if (const size_t length = options.takes_list(name) ? list_length(arguments, i + 1) : 0;
+               length > 0) {
+      const auto first = arguments.begin() + static_cast<int64_t>(i) + 1;
+      result.add_value(fmt::format("{}", fmt::join(first, first + static_cast<int64_t>(length), " ")));
+      i += length;
+    } else if (i + 1 < arguments.size()) {
+      result.add_value(arguments[++i]);
+    }
+  }
+  return result;
 }
 
 // The command must be the first word.
@@ -159,25 +177,27 @@ void check_command(const CLI::App& app, const std::vector<std::string>& argument
       std::find(names.begin(), names.end(), word) != names.end()) {
     return;
   }
-  if (word.starts_with("-")) usage_error(word, "a command comes first: {}", fmt::join(names, " or "));
+  if (word.starts_with("-"))
+    usage_error(printable(word), "a command comes first: {}", fmt::join(names, " or "));
   if (const auto nearest = nearest_word(word, names)) {
-    usage_error(word, "unknown command; did you mean {}?", *nearest);
+    usage_error(printable(word), "unknown command; did you mean {}?", *nearest);
   }
-  usage_error(word, "unknown command; to use it as a prompt: tessera generate \"{}\"", word);
+  usage_error(printable(word), "unknown command; to use it as a prompt: tessera generate \"{}\"",
+              printable(word));
 }
 
-GenerateArguments generate_arguments(const FieldOptions& options) {
-  GenerateArguments arguments = {options.read(engine::request_fields()),
-                                 options.read(parallel::parallel_fields()), options.read(run_fields()),
-                                 options.read(message_fields())};
+GenerateArguments generate_arguments(const FieldOptions& options, const Values& values) {
+  GenerateArguments arguments = {options.read(engine::request_fields(), values),
+                                 options.read(parallel::parallel_fields(), values),
+                                 options.read(run_fields(), values), options.read(message_fields(), values)};
   output_path(arguments);  // throws for a bad extension
   return arguments;
 }
 
-MeshArguments mesh_arguments(const FieldOptions& options) {
-  MeshArguments arguments = options.read(mesh_fields());
-  arguments.parallel = options.read(parallel::parallel_fields());
-  arguments.request = options.read(engine::request_fields());
+MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) {
+  MeshArguments arguments = options.read(mesh_fields(), values);
+  arguments.parallel = options.read(parallel::parallel_fields(), values);
+  arguments.request = options.read(engine::request_fields(), values);
   arguments.request.prompts = {""};
   if (!arguments.model && (arguments.request.height || arguments.request.width || arguments.request.dtype))
     usage_error("mesh", "--height, --width and --dtype need a --model; give that too");
@@ -198,10 +218,10 @@ Command parse_arguments(std::vector<std::string> arguments) {
   FieldOptions generate_options(*generate);
   add_generate_options(generate_options);
 
-  ModelsArguments models_arguments;
+  std::optional<size_t> models_folder;  // in the values
   CLI::App* models = app.add_subcommand("models", "Describe a checkpoint and say whether it can run");
   models->footer(kModelsFooter);
-  models->add_option("FOLDER", models_arguments.model,
+  models->add_option("FOLDER", models_folder,
                      "Folder in diffusers' format, or a model that ships: shapes, shapes-xl [shapes]");
 
   CLI::App* mesh = app.add_subcommand("mesh", "Show how ranks are grouped for given degrees");
@@ -215,25 +235,28 @@ Command parse_arguments(std::vector<std::string> arguments) {
   for (const CLI::App* known : {generate, models, mesh}) {
     if (known->get_name() == arguments[0]) command = known;
   }
-  arguments = normalize(arguments, *command, command == mesh ? mesh_options : generate_options);
-  std::reverse(arguments.begin(), arguments.end());  // CLI11 expects the words in reverse
+  auto [words, values] =
+      take_values_out(arguments, *command, command == mesh ? mesh_options : generate_options);
+  std::reverse(words.begin(), words.end());  // CLI11 expects the words in reverse
   try {
-    app.parse(arguments);
+    app.parse(words);
   } catch (const CLI::CallForHelp&) {
     return ShowText{app.help()};
   } catch (const CLI::CallForVersion&) {
     return ShowText{"tessera " TESSERA_VERSION "\n"};
   } catch (const CLI::ExtrasError&) {
-    refuse_unknown(*command, command->remaining().front());
+    usage_error(printable(values.at(std::stoul(command->remaining().front()))),
+                "one argument too many; see tessera {} --help", command->get_name());
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string what = error.what();  // "--seed: 1 required N missing"
     usage_error(what.substr(0, what.find(':')), "needs a value; see tessera {} --help", command->get_name());
   } catch (const CLI::ParseError& error) {
     usage_error("command line", "{}; see tessera {} --help", error.what(), command->get_name());
   }
-  if (command == models) return models_arguments;
-  if (command == mesh) return mesh_arguments(mesh_options);
-  return generate_arguments(generate_options);
+  if (command == models)
+    return ModelsArguments{models_folder ? std::optional(values.at(*models_folder)) : std::nullopt};
+  if (command == mesh) return mesh_arguments(mesh_options, values);
+  return generate_arguments(generate_options, values);
 }
 
 }  // namespace tessera::cli

@@ -8,8 +8,6 @@
 namespace tessera::cli {
 namespace {
 
-constexpr char kMark = '\x01';
-
 // These options have more than one spelling.
 const std::map<std::string, std::string> kSpecial = {
     {"prompt", "PROMPT,--prompt"}, {"output", "-o,--output"}, {"quiet", "-q,--quiet"}};
@@ -43,10 +41,6 @@ Json integers_in(std::string text) {
     begin = end + 1;
   }
   return numbers.empty() ? Json(text) : numbers;
-}
-
-std::string without_guard(const std::string& text) {
-  return text.starts_with(kMark) ? text.substr(1) : text;
 }
 
 bool is_integer(const std::string& word) {
@@ -111,10 +105,6 @@ std::string option_name(const std::string& field, std::optional<bool> value) {
   return "--" + dashed(field);
 }
 
-std::string guard_brackets(const std::string& text) {
-  return text.starts_with("[") ? kMark + text : text;
-}
-
 void FieldOptions::add(FieldList fields) {
   std::stable_sort(fields.begin(), fields.end(),
                    [](const FieldInfo* a, const FieldInfo* b) { return a->group < b->group; });
@@ -131,8 +121,8 @@ void FieldOptions::add(FieldList fields) {
 void FieldOptions::add_value(const FieldInfo& info, Given& given) {
   const std::string names = names_of(info), help = help_of(info);
   CLI::Option* const option = info.kind == FieldKind::kTexts
-                                  ? app_.add_option(names, given.texts, help)
-                                  : app_.add_option(names, given.text, help)->take_last();
+                                  ? app_.add_option(names, given.places, help)
+                                  : app_.add_option(names, given.place, help)->take_last();
   option->type_name(info.unit)->group(title(info.group));
   if (info.kind == FieldKind::kIntegers) lists_.push_back(names);
 }
@@ -151,28 +141,29 @@ void FieldOptions::add_flag(const FieldInfo& info, Given& given) {
       ->group(title(info.group));
 }
 
-Json FieldOptions::value_of(const FieldInfo& info) const {
+Json FieldOptions::value_of(const FieldInfo& info, const Values& values) const {
   const auto found = given_.find(info.name);
   if (found == given_.end()) return {};
-  const auto& [text, texts, flag] = found->second;
+  const auto& [place, places, flag] = found->second;
   if (flag) return *flag;
-  if (!text && texts.empty()) return {};
+  if (!place && places.empty()) return {};
+  if (info.kind == FieldKind::kTexts) {
+    Json all = Json::array();
+    for (const size_t each : places) all.push_back(values.at(each));
+    return all;
+  }
+  const std::string& text = values.at(*place);
   switch (info.kind) {
     case FieldKind::kInteger:
-      return number_in<int64_t>(*text);
+      return number_in<int64_t>(text);
     case FieldKind::kSeed:
-      return number_in<uint64_t>(*text);
+      return number_in<uint64_t>(text);
     case FieldKind::kNumber:
-      return number_in<double>(*text);
+      return number_in<double>(text);
     case FieldKind::kIntegers:
-      return integers_in(*text);
-    case FieldKind::kTexts: {
-      Json all = Json::array();
-      for (const std::string& each : texts) all.push_back(without_guard(each));
-      return all;
-    }
+      return integers_in(text);
     default:
-      return without_guard(*text);
+      return text;
   }
 }
 

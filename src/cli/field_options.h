@@ -21,10 +21,6 @@ inline constexpr size_t kHelpColumn = 38;
 // "PROMPT".
 std::string option_name(const std::string& field, std::optional<bool> value = std::nullopt);
 
-// CLI11 would read a prompt in brackets as a list of words. A mark before it, removed when the value is read,
-// prevents that.
-std::string guard_brackets(const std::string& text);
-
 // Fields of several tables.
 using FieldList = std::vector<const FieldInfo*>;
 
@@ -36,8 +32,12 @@ void append(FieldList& list, const Fields<Struct>& fields, const Wants& wants) {
   }
 }
 
-// Collects the texts of options and converts them after CLI11 is done, so that every error has one form. The
-// app must not outlive this object.
+// The values of a command line: prompts, and the values of options. CLI11 gets the place of a value here
+// instead of the value, so that it reads nothing that a user writes as an option, a list or a separator.
+using Values = std::vector<std::string>;
+
+// Collects the places of values and converts the values after CLI11 is done, so that every error has one
+// form. The app must not outlive this object.
 class FieldOptions {
  public:
   explicit FieldOptions(CLI::App& app) : app_(app) {}
@@ -47,12 +47,12 @@ class FieldOptions {
   // The help shows the fields by their groups, those of one group in the order given.
   void add(FieldList fields);
 
-  // Reads the given options of these fields. Throws Error(kUsage).
+  // Reads the given options of these fields from `values`, whose places CLI11 got. Throws Error(kUsage).
   template <typename Struct>
-  Struct read(const Fields<Struct>& fields) const {
+  Struct read(const Fields<Struct>& fields, const Values& values) const {
     Json given = Json::object();
     for (const FieldInfo& info : fields) {
-      if (Json value = value_of(info); !value.is_null()) given[info.name] = std::move(value);
+      if (Json value = value_of(info, values); !value.is_null()) given[info.name] = std::move(value);
     }
     return read_fields(fields, given);
   }
@@ -63,13 +63,13 @@ class FieldOptions {
 
  private:
   struct Given {
-    std::optional<std::string> text;
-    std::vector<std::string> texts;  // for FieldKind::kTexts
+    std::optional<size_t> place;  // in the values
+    std::vector<size_t> places;   // for FieldKind::kTexts
     std::optional<bool> flag;
   };
   void add_value(const FieldInfo& info, Given& given);
   void add_flag(const FieldInfo& info, Given& given);
-  Json value_of(const FieldInfo& info) const;  // null if not given
+  Json value_of(const FieldInfo& info, const Values& values) const;  // null if not given
 
   CLI::App& app_;
   std::map<std::string, Given> given_;  // by the field's name

@@ -199,7 +199,8 @@ void run_as_rank(const std::vector<std::string>& words, comm::Rendezvous place, 
   place = with_options(place, own_message_options(words));
   // Never destroyed, because its destructor would wait for ranks that are gone.
   auto& world = *new comm::World(comm::World::join(place));
-  status.joined();
+  status.preparing();
+  launch::end_between_steps(/*quiet=*/world.rank() != 0);
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
   const Job job = agree(words, world.group(all, "world"));
@@ -227,12 +228,13 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
   comm::prepare_nccl();
   try {
     // The launcher may have chosen cores for its ranks already.
-    run_as_rank(
-        words, place, status, [] { return false; }, launch::all_cores_allowed());
+    run_as_rank(words, place, status, launch::interrupted, launch::all_cores_allowed());
   } catch (const RefusedByFirst& refused) {
     exit_code = refused.exit_code;
   } catch (...) {
     launch::Failure failure = launch::current_failure();
+    // All ranks end where rank 0 ends, which says so.
+    if (failure.exit_code == launch::kInterrupted && place.rank != 0) ::_exit(failure.exit_code);
     failure.message = fmt::format("[rank {}] {}, {}", place.rank, failure.message, status.place());
     exit_code = launch::print_failure(failure, option_name);
   }
@@ -241,12 +243,12 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
 
 void run_generate_as_worker(const std::vector<std::string>& words, const launch::Worker& worker) {
   launch::RankStatus& status = worker.status();
+  launch::report_bus_errors_to(status);
   int exit_code = 0;
   comm::prepare_nccl();
   try {
-    const int64_t rank = worker.rendezvous.rank;
     run_as_rank(
-        words, worker.rendezvous, status, [&] { return worker.statuses->must_end(rank); }, /*may_pin=*/true);
+        words, worker.rendezvous, status, [&] { return worker.statuses->must_end(); }, /*may_pin=*/true);
   } catch (const RefusedByFirst&) {
     const launch::Failure failure{static_cast<int>(ErrorKind::kPeer), "rank 0 refused the request", 0};
     status.failed(failure);

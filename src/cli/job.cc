@@ -152,6 +152,24 @@ void tell_warnings(Progress& progress, const std::vector<OrderedJson>& told) {
   }
 }
 
+// The timeline and the report, where they are asked for.
+void write_reports(const Job& job, const engine::Result& result, std::vector<OrderedJson> told) {
+  if (job.arguments.run.trace) {
+    OrderedJson events = OrderedJson::array();
+    for (const OrderedJson& each : told)
+      events.insert(events.end(), each["timeline"].begin(), each["timeline"].end());
+    write_text(*job.arguments.run.trace, OrderedJson{{"traceEvents", std::move(events)}}.dump());
+  }
+  if (job.arguments.run.report) {
+    std::vector<OrderedJson> reports;
+    reports.reserve(told.size());
+    for (OrderedJson& each : told) reports.push_back(std::move(each["report"]));
+    const OrderedJson report = make_report(job.settings, job.model, job.layout, result, reports, job.outputs);
+    write_text(*job.arguments.run.report,
+               report.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+  }
+}
+
 }  // namespace
 
 int64_t Job::ranks() const {
@@ -205,6 +223,7 @@ void require_outputs(const Job& job) {
 
 void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
              const std::function<bool()>& cancelled) {
+  status.preparing();
   Communication communication;
   std::optional<Timeline> timeline;
   const comm::ScopedHooks hooks(
@@ -250,20 +269,7 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
   if (!first) return;
   tell_warnings(*progress, told);
   write_outputs(job, result);
-  if (job.arguments.run.trace) {
-    OrderedJson events = OrderedJson::array();
-    for (const OrderedJson& each : told)
-      events.insert(events.end(), each["timeline"].begin(), each["timeline"].end());
-    write_text(*job.arguments.run.trace, OrderedJson{{"traceEvents", std::move(events)}}.dump());
-  }
-  if (job.arguments.run.report) {
-    std::vector<OrderedJson> reports;
-    reports.reserve(told.size());
-    for (OrderedJson& each : told) reports.push_back(std::move(each["report"]));
-    const OrderedJson report = make_report(job.settings, job.model, job.layout, result, reports, job.outputs);
-    write_text(*job.arguments.run.report,
-               report.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
-  }
+  write_reports(job, result, std::move(told));
   progress->summary(result.seconds);
   for (const std::string& path : job.outputs) fmt::print("{}\n", path);
 }

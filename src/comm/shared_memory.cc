@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <map>
 #include <span>
 #include <thread>
@@ -35,7 +36,11 @@ class Channel {
 
   int file() const { return writer_.descriptor(); }
   int socket() const { return socket_.number(); }
-  void watch(const Heartbeat* heartbeat) { heartbeat_ = heartbeat; }
+  // `take_in_all`: see take_in(), of all channels of this rank.
+  void watch(const Heartbeat* heartbeat, std::function<void()> take_in_all) {
+    heartbeat_ = heartbeat;
+    take_in_all_ = std::move(take_in_all);
+  }
   void require_not_silent() const {
     if (heartbeat_->is_silent(peer_)) silent_peer(peer_, timeout_);
   }
@@ -57,6 +62,8 @@ class Channel {
     while (!writer_.write(tag, bytes)) {
       if (is_closed()) lost_peer(peer_, "it closed the connection");
       require_not_silent();
+      // The peer may wait for room as well, for what it sends here or to a rank that waits for this one.
+      take_in_all_();
       pollfd nothing = {};
       ::poll(&nothing, 0, 1);
     }
@@ -82,8 +89,7 @@ class Channel {
   void abort() { send(kGivesUp, std::span<const std::byte>()); }
   void reset() {
     wait_until([&] {
-      while (!gave_up_ && take_next()) {
-      }
+      take_in();
       return gave_up_;
     });
     for (auto& [tag, stream] : streams_) {
@@ -91,6 +97,12 @@ class Channel {
     }
     streams_.clear();
     gave_up_ = false;
+  }
+
+  // Makes room in the peer's queue: what has come is remembered until somebody asks for it.
+  void take_in() {
+    while (!gave_up_ && take_next()) {
+    }
   }
 
   void trim() { writer_.trim(); }
@@ -143,6 +155,8 @@ class Channel {
       if (closed && has_come()) return;
       if (closed) lost_peer(peer_, "it closed the connection");
       require_not_silent();
+      take_in_all_();  // of the others, which may wait for room before they send what is awaited here
+      if (has_come()) return;
       reader_->sleep(kCheck);
     }
   }
@@ -150,6 +164,7 @@ class Channel {
   int64_t peer_;
   Milliseconds timeout_;
   const Heartbeat* heartbeat_ = nullptr;
+  std::function<void()> take_in_all_;
   Descriptor socket_;
   QueueWriter writer_;
   std::unique_ptr<QueueReader> reader_;
@@ -285,7 +300,11 @@ std::shared_ptr<Fabric> share_memory(const ConnectPeers& connect, std::shared_pt
     sockets[peer] = channel.socket();
   }
   channels->heartbeat = std::make_unique<Heartbeat>(sockets, timeout);
-  for (const auto& [peer, channel] : channels->channels) channel->watch(channels->heartbeat.get());
+  const auto take_in_all = [all = channels.get()] {
+    for (const auto& [peer, channel] : all->channels) channel->take_in();
+  };
+  for (const auto& [peer, channel] : channels->channels)
+    channel->watch(channels->heartbeat.get(), take_in_all);
   return std::make_shared<SharedFabric>(channels, std::move(others));
 }
 

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 
+#include "core/user_text.h"
 #include "core/utf8.h"
 
 namespace tessera {
@@ -17,7 +18,8 @@ std::string shown(const Json& value) {
   std::string text = value.is_string() ? value.get<std::string>()
                                        : value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (value.is_number_float()) text = fmt::format("{}", value.get<double>());  // JSON cannot represent NaN
-  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
+  if (text.size() > kMost) text = std::string(cut_utf8(text, kMost)) + "...";
+  text = printable(text);
   return value.is_string() ? fmt::format("'{}'", text) : text;
 }
 

@@ -18,7 +18,7 @@ namespace tessera {
 namespace {
 
 // Names of the temporary files that exist now, readable from a signal handler.
-constexpr size_t kSlots = 16;
+constexpr size_t kSlots = 16, kNoSlot = kSlots;
 struct Unfinished {
   std::atomic<bool> used{false};
   std::atomic<bool> ready{false};
@@ -26,23 +26,24 @@ struct Unfinished {
 };
 std::array<Unfinished, kSlots> unfinished;
 
-void remember(const std::string& name) {
-  if (name.size() >= unfinished[0].name.size()) return;
-  for (Unfinished& slot : unfinished) {
+// The slot that holds the name from now on, or kNoSlot. Only its holder writes to it, and nobody else reads
+// its name but a signal handler.
+size_t remember(const std::string& name) {
+  if (name.size() >= unfinished[0].name.size()) return kNoSlot;
+  for (size_t i = 0; i < kSlots; ++i) {
+    Unfinished& slot = unfinished[i];
     if (slot.used.exchange(true)) continue;
     std::memcpy(slot.name.data(), name.c_str(), name.size() + 1);
     slot.ready = true;
-    return;
+    return i;
   }
+  return kNoSlot;
 }
 
-void unregister(const std::string& name) {
-  for (Unfinished& slot : unfinished) {
-    if (slot.ready && name == slot.name.data()) {
-      slot.ready = false;
-      slot.used = false;
-    }
-  }
+void unregister(size_t slot) {
+  if (slot == kNoSlot) return;
+  unfinished[slot].ready = false;
+  unfinished[slot].used = false;
 }
 
 std::string reason() {
@@ -132,14 +133,14 @@ AtomicFile::AtomicFile(const std::filesystem::path& path)
     temporary_.clear();
     fail("create");
   }
-  if (!temporary_.empty()) remember(temporary_.string());
+  slot_ = temporary_.empty() ? kNoSlot : remember(temporary_.string());
 }
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
   if (!temporary_.empty()) {
     ::unlink(temporary_.c_str());
-    unregister(temporary_.string());
+    unregister(slot_);
   }
 }
 
@@ -162,7 +163,7 @@ void AtomicFile::commit() {
   if (closed != 0) fail("write");
   if (temporary_.empty()) return;
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write");
-  unregister(temporary_.string());
+  unregister(slot_);
   temporary_.clear();
 }
 

@@ -32,6 +32,7 @@ class AtomicFile {
   std::filesystem::path path_;
   std::filesystem::path temporary_;  // empty if there is none (devices, or already renamed)
   int descriptor_ = -1;
+  size_t slot_ = 0;  // of its name, among those that remove_unfinished_files() finds
 };
 
 // Removes the temporary files of every open AtomicFile of this process. Async-signal-safe, for a handler that

@@ -4,6 +4,7 @@
 
 #include <csetjmp>
 #include <cstring>
+#include <new>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -52,6 +53,28 @@ bool read_all(png_structp png, png_infop info) {
   return true;
 }
 
+// libpng's two structs, freed with the life of the object.
+template <auto kDestroy>
+struct PngStructs {
+  explicit PngStructs(png_structp made) : png(made) {
+    TESSERA_CHECK(png, "libpng has no memory or another version");
+    info = png_create_info_struct(png);
+    if (info) return;
+    kDestroy(&png, &info);
+    throw std::bad_alloc();
+  }
+  ~PngStructs() { kDestroy(&png, &info); }
+  PngStructs(const PngStructs&) = delete;
+  PngStructs& operator=(const PngStructs&) = delete;
+
+  png_structp png;
+  png_infop info = nullptr;
+};
+
+void destroy_reader(png_structpp png, png_infopp info) {
+  png_destroy_read_struct(png, info, nullptr);
+}
+
 }  // namespace
 
 std::string encode_png(const Image& image, const ImageText& text) {
@@ -72,12 +95,11 @@ std::string encode_png(const Image& image, const ImageText& text) {
   }
 
   std::string message, bytes;
-  png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &message, on_error, on_warning);
-  TESSERA_CHECK(png, "libpng is out of memory or has another version");
-  png_infop info = png_create_info_struct(png);
-  png_set_write_fn(png, &bytes, append_bytes, [](png_structp) {});
-  const bool written = write_all(png, info, image, chunks.data(), static_cast<int>(chunks.size()));
-  png_destroy_write_struct(&png, &info);
+  const PngStructs<png_destroy_write_struct> writer(
+      png_create_write_struct(PNG_LIBPNG_VER_STRING, &message, on_error, on_warning));
+  png_set_write_fn(writer.png, &bytes, append_bytes, [](png_structp) {});
+  const bool written =
+      write_all(writer.png, writer.info, image, chunks.data(), static_cast<int>(chunks.size()));
   TESSERA_CHECK(written, "libpng: {}", message);
   return bytes;
 }
@@ -86,14 +108,12 @@ PngFile read_png(const std::filesystem::path& path) {
   const std::string bytes = read_file(path, kMaxFileBytes);
   std::string_view rest = bytes;
   std::string message;
-  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &message, on_error, on_warning);
-  TESSERA_CHECK(png, "libpng is out of memory or has another version");
-  png_infop info = png_create_info_struct(png);
+  const PngStructs<destroy_reader> reader(
+      png_create_read_struct(PNG_LIBPNG_VER_STRING, &message, on_error, on_warning));
+  const png_structp png = reader.png;
+  const png_infop info = reader.info;
   png_set_read_fn(png, &rest, take_bytes);
-  if (!read_all(png, info)) {
-    png_destroy_read_struct(&png, &info, nullptr);
-    input_error(path.string(), "not a valid PNG file: {}", message);
-  }
+  if (!read_all(png, info)) input_error(path.string(), "not a valid PNG file: {}", message);
 
   PngFile file;
   file.image.height = png_get_image_height(png, info);
@@ -111,7 +131,6 @@ PngFile read_png(const std::filesystem::path& path) {
     const std::string_view value(chunks[i].text, utf8 ? chunks[i].itxt_length : chunks[i].text_length);
     file.text.emplace_back(chunks[i].key, utf8 ? std::string(value) : from_latin1(value));
   }
-  png_destroy_read_struct(&png, &info, nullptr);
   return file;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -12,21 +13,36 @@ namespace {
 constexpr int kMaxDepth = 100;
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
 
-// The bare words are replaced by strings of this prefix, which no file has, and put back as numbers
-// afterwards.
-constexpr std::string_view kMark = "\x01number:";
+// A bare word that Python writes, and which of the document's numbers it is.
+struct BareNumber {
+  size_t index;
+  double value;
+};
+
+struct ReplacedNumbers {
+  std::string text;  // of the same length, a 0 in the place of each bare word
+  std::vector<BareNumber> numbers;
+};
 
 // Builds the document from SAX events so that nesting can be limited: nlohmann's own parser follows any
 // depth, and destroying a deep document overflows the stack.
 class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
-  explicit LimitedBuilder(Json& root) : Base(root, /*allow_exceptions=*/false) {}
+  // `bare`: the numbers that stand for bare words, in their order.
+  LimitedBuilder(Json& root, std::span<const BareNumber> bare)
+      : Base(root, /*allow_exceptions=*/false), bare_(bare) {}
 
-  bool key(std::string& name) {
-    if (!name.starts_with(kMark)) return Base::key(name);
-    message = fmt::format("the key {} must be in quotes", name.substr(kMark.size()));
-    return false;
+  bool number_integer(int64_t value) { return ++numbers_, Base::number_integer(value); }
+  bool number_float(double value, const std::string& text) {
+    return ++numbers_, Base::number_float(value, text);
+  }
+  bool number_unsigned(uint64_t value) {
+    const size_t index = numbers_++;
+    if (bare_.empty() || bare_.front().index != index) return Base::number_unsigned(value);
+    const double number = bare_.front().value;
+    bare_ = bare_.subspan(1);
+    return Base::number_float(number, {});
   }
   bool start_object(std::size_t elements) { return enter() && Base::start_object(elements); }
   bool start_array(std::size_t elements) { return enter() && Base::start_array(elements); }
@@ -56,60 +72,67 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
     return false;
   }
 
+  std::span<const BareNumber> bare_;  // those that are still to come
+  size_t numbers_ = 0;                // so far
   int depth_ = 0;
 };
 
-bool starts_with_word(std::string_view text, std::string_view word) {
-  if (!text.starts_with(word)) return false;
-  const char after = text.size() > word.size() ? text[word.size()] : ' ';
-  return !std::isalnum(static_cast<unsigned char>(after)) && after != '_';
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
 }
 
-std::string quote_bare_numbers(std::string_view text) {
-  std::string result;
-  result.reserve(text.size());
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      result += c;
-      if (c == '\\' && i + 1 < text.size()) {
-        result += text[++i];
-      } else if (c == '"') {
-        in_string = false;
-      }
+// Whether the character can belong to a number or a word outside strings.
+bool is_of_word(char c) {
+  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-' ||
+         c == '+' || c == '.';
+}
+
+std::optional<double> bare_number(std::string_view word) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (word == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  if (word == "Infinity") return infinity;
+  if (word == "-Infinity") return -infinity;
+  return std::nullopt;
+}
+
+// The end of the string that begins at `begin`.
+size_t end_of_string(std::string_view text, size_t begin) {
+  for (size_t i = begin + 1; i < text.size(); ++i) {
+    if (text[i] == '\\') {
+      ++i;
+    } else if (text[i] == '"') {
+      return i + 1;
+    }
+  }
+  return text.size();
+}
+
+// The parser knows no bare words, so numbers stand in for them. Nothing in the document tells these from its
+// own numbers; their places in the order of all numbers do.
+ReplacedNumbers replace_bare_numbers(std::string_view text) {
+  ReplacedNumbers result = {.text = std::string(text), .numbers = {}};
+  size_t numbers = 0;
+  for (size_t i = 0; i < text.size();) {
+    if (text[i] == '"') {
+      i = end_of_string(text, i);
       continue;
     }
-    bool replaced = false;
-    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
-      if (!starts_with_word(text.substr(i), word)) continue;
-      // The escape \u0001 keeps the document valid: raw control characters are not allowed inside strings.
-      result += "\"\\u0001number:";
-      result += word;
-      result += '"';
-      i += word.size() - 1;
-      replaced = true;
-      break;
+    if (!is_of_word(text[i])) {
+      ++i;
+      continue;
     }
-    if (replaced) continue;
-    in_string = c == '"';
-    result += c;
+    const size_t begin = i;
+    while (i < text.size() && is_of_word(text[i])) ++i;
+    const std::string_view word = text.substr(begin, i - begin);
+    if (const auto value = bare_number(word)) {
+      result.numbers.push_back({numbers++, *value});
+      result.text.replace(begin, word.size(), word.size(), ' ');
+      result.text[begin] = '0';
+    } else if (is_digit(word.front()) || word.front() == '-') {
+      ++numbers;
+    }
   }
   return result;
-}
-
-void restore_numbers(Json& value) {
-  if (value.is_structured()) {
-    for (Json& child : value) restore_numbers(child);
-  } else if (value.is_string()) {
-    const std::string& text = value.get_ref<const std::string&>();
-    if (!text.starts_with(kMark)) return;
-    const std::string word = text.substr(kMark.size());
-    const double infinity = std::numeric_limits<double>::infinity();
-    value = word == "NaN"        ? std::numeric_limits<double>::quiet_NaN()
-            : word == "Infinity" ? infinity
-                                 : -infinity;
-  }
 }
 
 bool has_bare_numbers(std::string_view text) {
@@ -133,13 +156,14 @@ std::optional<double> as_number(const Json& value) {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
-  const bool quoted = has_bare_numbers(text);
-  const std::string replaced = quoted ? quote_bare_numbers(text) : std::string();
-  const std::string_view source = quoted ? std::string_view(replaced) : text;
+  ReplacedNumbers replaced;
+  if (has_bare_numbers(text)) {
+    replaced = replace_bare_numbers(text);
+    text = replaced.text;
+  }
   Json root;
-  LimitedBuilder builder(root);
-  if (!Json::sax_parse(source, &builder)) input_error(where, "not valid JSON: {}", builder.message);
-  if (quoted) restore_numbers(root);
+  LimitedBuilder builder(root, replaced.numbers);
+  if (!Json::sax_parse(text, &builder)) input_error(where, "not valid JSON: {}", builder.message);
   return root;
 }
 

@@ -43,6 +43,14 @@ std::optional<size_t> find_invalid_utf8(std::string_view text) {
   return std::nullopt;
 }
 
+std::string_view cut_utf8(std::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  size_t end = most;
+  // A continuation at the cut belongs to a character that began before it, at most three bytes.
+  while (end > 0 && most - end < 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
 std::optional<std::string> to_latin1(std::string_view utf8) {
   std::string result;
   for (size_t i = 0; i < utf8.size(); ++i) {

@@ -7,6 +7,7 @@
 
 #include "comm/peer_error.h"
 #include "core/error.h"
+#include "core/user_text.h"
 #include "engine/observer.h"
 #include "launch/streams.h"
 
@@ -73,10 +74,7 @@ Failure current_failure() {
 int print_failure(const Failure& failure, const FieldSpelling& spelling) {
   std::string message = spell(failure.message, spelling);
   if (const size_t end = message.find_last_not_of("\r\n "); end != std::string::npos) message.resize(end + 1);
-  for (char& c : message) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
-  }
-  say("tessera: " + message + '\n');
+  say("tessera: " + printable(message) + '\n');
   return failure.exit_code;
 }
 

@@ -6,21 +6,48 @@
 #include <atomic>
 #include <string_view>
 
+#include "core/error.h"
 #include "core/file.h"
+#include "launch/status.h"
+#include "weights/mapped_file.h"
 
 namespace tessera::launch {
 namespace {
 
-std::atomic<bool> asked_to_end{false};
+std::atomic<bool> asked_to_end{false}, is_quiet{false};
 
 void say(std::string_view text) {
   // A signal handler cannot do anything about a failed write.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
+// Of whoever watches over this rank, and says for it why it failed.
+std::atomic<RankStatus*> watched_status{nullptr};
+
+// A page of a mapped file is gone. Anything else that raises SIGBUS ends the program as it would without
+// this.
+void on_bus_error(int number, siginfo_t* info, void*) {
+  const char* const message = info->si_code > 0 ? weights::changed_file_at(info->si_addr) : nullptr;
+  if (!message) {
+    ::signal(number, SIG_DFL);
+    ::raise(number);
+    return;
+  }
+  static std::atomic<bool> is_reported{false};
+  while (is_reported.exchange(true)) ::pause();  // another thread was first
+  constexpr int kExitCode = static_cast<int>(ErrorKind::kInput);
+  if (RankStatus* const status = watched_status) {
+    status->failed(kExitCode, message, std::nullopt);
+  } else {
+    for (const std::string_view text : {"tessera: ", message, "\n"}) say(text);
+  }
+  remove_unfinished_files();
+  ::_exit(kExitCode);
+}
+
 void on_signal(int number) {
   if (number == SIGINT && !asked_to_end.exchange(true)) {
-    say("\ntessera: stopping after this step; Ctrl-C again stops at once\n");
+    if (!is_quiet) say("\ntessera: stopping after this step; Ctrl-C again stops at once\n");
     return;
   }
   remove_unfinished_files();
@@ -36,6 +63,9 @@ void install_signal_handlers() {
   for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
   if (!ignores_hangup()) ::sigaction(SIGHUP, &action, nullptr);
   ::signal(SIGXFSZ, SIG_IGN);
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &action, nullptr);
 }
 
 bool ignores_hangup() {
@@ -57,8 +87,17 @@ void leave_interrupts_to_parent() {
   ::pthread_sigmask(SIG_UNBLOCK, &taken, nullptr);
 }
 
+void report_bus_errors_to(RankStatus& status) {
+  watched_status = &status;
+}
+
 void end_at_first_interrupt() {
   asked_to_end = true;  // as if this were the second
+}
+
+void end_between_steps(bool quiet) {
+  is_quiet = quiet;
+  asked_to_end = false;
 }
 
 }  // namespace tessera::launch

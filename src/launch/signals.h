@@ -3,9 +3,12 @@
 
 namespace tessera::launch {
 
+class RankStatus;
+
 // The first SIGINT asks the run to end (see interrupted()). A second SIGINT, SIGTERM and SIGHUP (unless it is
 // already ignored) end the program at once, with the exit code 128 + the signal. Either way no half-written
-// file stays behind. A write beyond a file size limit fails instead of ending the program.
+// file stays behind. A write beyond a file size limit fails instead of ending the program. SIGBUS, because a
+// file of weights was cut off while it was mapped, ends it with one line and the exit code of Error(kInput).
 void install_signal_handlers();
 
 // Whether the caller wants the run to outlive its terminal, as nohup does.
@@ -19,7 +22,14 @@ bool interrupted();
 // closed pipe fails instead of ending the rank.
 void leave_interrupts_to_parent();
 
-// For a rank that cannot agree with the others: the first SIGINT ends it at once.
+// For a rank that another process supervises, which prints why the rank failed: SIGBUS is reported there too.
+// `status` must live as long as the process.
+void report_bus_errors_to(RankStatus& status);
+
+// For a rank of another launcher that has not joined the others yet: the first SIGINT ends it at once.
 void end_at_first_interrupt();
+// When they have: the first SIGINT is for interrupted() again, a second one ends the rank at once. A launcher
+// sends it to all ranks; one that is `quiet` leaves it to another to say so.
+void end_between_steps(bool quiet);
 
 }  // namespace tessera::launch

@@ -5,12 +5,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <new>
-#include <thread>
 
 #include "core/error.h"
+#include "core/utf8.h"
 
 namespace tessera::launch {
 
@@ -28,6 +27,12 @@ constexpr size_t kSlotsAt = 64;  // their offset in the file
 
 }  // namespace
 
+void RankStatus::preparing() {
+  phase_ = kPreparing;
+  operation_ = -1;
+  under_way_ = 0;
+}
+
 void RankStatus::started(engine::Phase stage) {
   if (stage == engine::Phase::kDenoise) step_ = 1;
   phase_ = static_cast<int>(stage);
@@ -42,11 +47,15 @@ void RankStatus::collective_began(const comm::Collective& collective) {
 }
 
 void RankStatus::failed(const Failure& failure) {
-  const size_t length = std::min(failure.message.size(), message_.size() - 1);
-  std::memcpy(message_.data(), failure.message.data(), length);
-  message_[length] = '\0';
-  peer_ = failure.peer.value_or(-1);
-  exit_code_ = failure.exit_code;
+  failed(failure.exit_code, failure.message, failure.peer);
+}
+
+void RankStatus::failed(int exit_code, std::string_view message, std::optional<int64_t> peer) noexcept {
+  message = cut_utf8(message, message_.size() - 1);
+  std::memcpy(message_.data(), message.data(), message.size());
+  message_[message.size()] = '\0';
+  peer_ = peer.value_or(-1);
+  exit_code_ = exit_code;
 }
 
 std::optional<Failure> RankStatus::failure() const {
@@ -122,25 +131,6 @@ RankStatus& StatusTable::rank(int64_t rank) {
 const RankStatus& StatusTable::rank(int64_t rank) const {
   TESSERA_CHECK(rank >= 0 && rank < ranks_, "rank {} of {}", rank, ranks_);
   return slots_[rank];
-}
-
-void StatusTable::ask_to_end() {
-  // A rank publishes its question before it looks for the answer: either it sees kDeciding and waits, or its
-  // question is seen here.
-  shared_->end_at = kDeciding;
-  int64_t most = 0;
-  for (int64_t i = 0; i < ranks_; ++i) most = std::max(most, slots_[i].times_asked_.load());
-  shared_->end_at = most + 1;
-}
-
-bool StatusTable::must_end(int64_t rank) {
-  const int64_t question = ++this->rank(rank).times_asked_;
-  int64_t end_at = shared_->end_at;
-  while (end_at == kDeciding) {
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-    end_at = shared_->end_at;
-  }
-  return question >= end_at;
 }
 
 }  // namespace tessera::launch

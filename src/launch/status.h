@@ -5,9 +5,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "comm/descriptor.h"
 #include "comm/transport.h"
@@ -19,13 +19,16 @@ namespace tessera::launch {
 // Written only by its own rank. It contains no pointers, because another process reads it.
 class RankStatus {
  public:
-  void joined() { phase_ = kPreparing; }
+  // The rank has joined, or begins another request: what one that failed has left under way is over.
+  void preparing();
   void started(engine::Phase stage);
   void step_done(int64_t done) { step_ = done + 1; }  // of Phase::kDenoise
   void finishing() { phase_ = kFinishing; }
   void collective_began(const comm::Collective& collective);
   void collective_ended() { --under_way_; }
   void failed(const Failure& failure);
+  // The same, async-signal-safe.
+  void failed(int exit_code, std::string_view message, std::optional<int64_t> peer) noexcept;
 
   // Returns where the rank is: "at step 3, in all_to_all (ulysses)".
   std::string place() const;
@@ -38,7 +41,6 @@ class RankStatus {
 
   std::atomic<int> phase_{kJoining};
   std::atomic<int64_t> step_{0};
-  std::atomic<int64_t> times_asked_{0};  // how often the rank asked whether the run must end
   // The last collective, written alternately to two texts, so that a rank that dies while writing leaves the
   // previous one.
   std::array<std::array<char, 64>, 2> operations_{};
@@ -63,17 +65,14 @@ class StatusTable {
   RankStatus& rank(int64_t rank);
   const RankStatus& rank(int64_t rank) const;
 
-  // Asks the ranks to end. They ask whether to end at the same points of the program, so the number of the
-  // question is something to agree on: all ranks end at the next question that no rank has asked yet.
-  void ask_to_end();
-  // Called by the ranks: whether to end now.
-  bool must_end(int64_t rank);
+  // Asks the ranks to end. The first rank reads this and says to the others at which step they end.
+  void ask_to_end() { shared_->must_end = true; }
+  bool must_end() const { return shared_->must_end; }
 
  private:
   struct Shared {
-    std::atomic<int64_t> end_at{std::numeric_limits<int64_t>::max()};
+    std::atomic<bool> must_end{false};
   };
-  static constexpr int64_t kDeciding = -1;
 
   void map();
 

@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 
 #include "core/error.h"
@@ -16,6 +17,7 @@ namespace tessera::launch {
 namespace {
 
 constexpr int64_t kMostRanks = 1 << 16, kMostNumber = 1 << 30;  // of descriptors and processes
+constexpr int kParentEnds = SIGUSR1;                            // the program uses it for nothing else
 
 // Marks the descriptor close-on-exec, so that neither children nor executed programs inherit it.
 int owned(int descriptor) {
@@ -25,7 +27,25 @@ int owned(int descriptor) {
   return descriptor;
 }
 
+std::atomic<pid_t> parent_of_rank{0};
+
+// The kernel means the thread that started this process. Where that alone has ended, another thread of the
+// same process is the parent now, and its end is signalled in turn.
+void on_parent_end(int) {
+  if (::getppid() != parent_of_rank) ::kill(::getpid(), SIGKILL);
+}
+
 }  // namespace
+
+void die_with_parent(pid_t parent) {
+  parent_of_rank = parent;
+  struct sigaction action = {};
+  action.sa_handler = on_parent_end;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(kParentEnds, &action, nullptr);
+  ::prctl(PR_SET_PDEATHSIG, kParentEnds);
+  if (::getppid() != parent) ::_exit(128 + SIGKILL);  // it was gone before
+}
 
 std::string write_worker_place(const WorkerPlace& place) {
   Json sockets = Json::array();
@@ -76,8 +96,7 @@ std::optional<Worker> take_worker_place() {
   if (!text) return std::nullopt;
   const WorkerPlace place = read_worker_place(text);
   ::unsetenv(kWorkerVariable);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != place.parent) ::_exit(128 + SIGKILL);  // the parent ended before prctl
+  die_with_parent(place.parent);
   ::prctl(PR_SET_NAME, fmt::format("tessera:{}", place.rank).c_str());
   set_temporary_token(place.file_token);
   Worker worker;

@@ -31,6 +31,10 @@ struct WorkerPlace {
 std::string write_worker_place(const WorkerPlace& place);
 WorkerPlace read_worker_place(const std::string& text);
 
+// Ends this process with SIGKILL when process `parent`, which started it, ends: the whole of it, not only the
+// thread that did. At once, where that is gone already.
+void die_with_parent(pid_t parent);
+
 // This process as a rank.
 struct Worker {
   comm::Rendezvous rendezvous;

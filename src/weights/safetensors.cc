@@ -1,10 +1,5 @@
 #include "weights/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -165,44 +160,18 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t fi
   return header;
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {
-  const auto refuse = [&](const char* action) {
-    input_error(path.string(), "cannot {} the file: {}", action, std::generic_category().message(errno));
-  };
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) refuse("open");
-  struct stat status {};
-  const bool regular = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
-  size_ = static_cast<uint64_t>(status.st_size);
-  void* address = MAP_FAILED;
-  if (regular && size_ > 0) address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
-  ::close(descriptor);
-  if (!regular) input_error(path.string(), "not a regular file");
-  if (size_ == 0) input_error(path.string(), "the file is empty");
-  if (address == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // not the file's fault
-  if (address == MAP_FAILED) refuse("map");
-  mapping_ = static_cast<const std::byte*>(address);
-  try {
-    header_ = parse_safetensors({mapping_, size_}, size_, path.string());
-  } catch (...) {
-    ::munmap(address, size_);
-    throw;
-  }
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  ::munmap(const_cast<std::byte*>(mapping_), size_);
-}
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : path_(path),
+      file_(path),
+      header_(parse_safetensors(file_.bytes(), file_.bytes().size(), path.string())) {}
 
 std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) const {
-  return {mapping_ + header_.data_offset + entry.begin, entry.end - entry.begin};
+  file_.require_unchanged();
+  return file_.bytes().subspan(header_.data_offset + entry.begin, entry.end - entry.begin);
 }
 
 void SafetensorsFile::release(const TensorEntry& entry) const noexcept {
-  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));  // the mapping is aligned to pages
-  const uint64_t first = (header_.data_offset + entry.begin + page - 1) / page * page;
-  const uint64_t last = (header_.data_offset + entry.end) / page * page;
-  if (first < last) ::madvise(const_cast<std::byte*>(mapping_) + first, last - first, MADV_DONTNEED);
+  file_.release(header_.data_offset + entry.begin, header_.data_offset + entry.end);
 }
 
 void write_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,

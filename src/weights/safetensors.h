@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "weights/mapped_file.h"
+
 namespace tessera::weights {
 
 // The position of one tensor. `begin` and `end` count bytes from the start of the data section.
@@ -36,20 +38,17 @@ struct SafetensorsHeader {
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes,
                                     const std::string& where);
 
-// A file mapped read-only and shared: processes that map the same file share its pages, and only bytes that
-// are touched are read from the disk.
+// A mapped file. Its tensors are read where they are, without a copy.
 class SafetensorsFile {
  public:
   // Throws Error(kInput) for anything that parse_safetensors refuses.
   explicit SafetensorsFile(const std::filesystem::path& path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const SafetensorsHeader& header() const { return header_; }
   const std::filesystem::path& path() const { return path_; }
 
-  // The bytes of `entry` in the mapping, valid as long as this object lives.
+  // The bytes of `entry` in the mapping, valid as long as this object lives. Throws Error(kInput) if the file
+  // was written to since it was opened.
   std::span<const std::byte> bytes(const TensorEntry& entry) const;
 
   // Returns the memory of the pages that lie entirely in `entry` to the system; they are read again when
@@ -58,9 +57,8 @@ class SafetensorsFile {
 
  private:
   std::filesystem::path path_;
+  MappedFile file_;
   SafetensorsHeader header_;
-  const std::byte* mapping_ = nullptr;
-  uint64_t size_ = 0;
 };
 
 // Writes tensors of any device, made contiguous, by AtomicFile. Throws Error(kUsage) if the path cannot be

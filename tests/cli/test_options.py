@@ -36,6 +36,13 @@ def ranks_take_the_seed_that_rank_0_drew(box):
     assert_near(read_latents(box.folder / "out.safetensors"), alone, NEAR)
 
 
+@test
+def texts_reach_other_ranks_as_they_are(box):
+    prompts = ["\x01number:x", "NaN", "\x01[", "", "--"]
+    box.latents("--use-cfg-parallel", *THREE_STEPS, "--report", "run.json", "--prompt", *prompts[:4], "--seed", "5", "--prompt=--")
+    assert box.report()["settings"]["prompt"] == prompts
+
+
 def model_of_four_heads(box):
     """Returns a model with the same weights and four heads of half the size."""
     model = box.copy_model()

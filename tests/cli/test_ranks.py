@@ -370,6 +370,19 @@ def ranks_of_other_launchers(box):
         assert_near(read_latents(box.folder / "out.safetensors"), expected, NEAR)
 
 
+@test
+def ctrl_c_ends_launched_ranks_between_steps(box):
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--num-inference-steps", "300"]
+    ranks = start_ranks(box, torchrun_variables, [words] * 2)
+    while "load denoiser" not in ranks[0].stderr.readline():
+        assert ranks[0].poll() is None
+    for rank in ranks:
+        rank.send_signal(signal.SIGINT)
+    first, second = finish_ranks(ranks)
+    assert first[0] == 130 and "tessera: [rank 0] stopped; nothing was written, at step" in first[2], first
+    assert second == (130, "", ""), second
+
+
 @test(alone=True)
 def a_launched_rank_that_stops_ends_the_others(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--num-inference-steps", "300", "--timeout", "2"]

@@ -196,6 +196,57 @@ TEST_P(Wires, ManyLongMessages) {
   run_ranks_as_threads(2, body, GetParam());
 }
 
+constexpr int64_t kTooMany = 1100;  // for a queue of shared memory
+
+void send_numbers(int64_t peer, const Group& group, std::vector<Pending>& sent) {
+  for (int64_t i = 0; i < kTooMany; ++i) sent.push_back(send(at::full({1}, i, at::kLong), peer, group));
+}
+
+void expect_numbers(int64_t peer, const Group& group) {
+  at::Tensor number = at::empty({1}, at::kLong);
+  for (int64_t i = 0; i < kTooMany; ++i) {
+    receive(number, peer, group).wait();
+    ASSERT_EQ(number.item<int64_t>(), i);
+  }
+}
+
+// Every rank sends more than a queue holds before it receives anything: none may wait for another to begin.
+TEST_P(Wires, MoreMessagesThanAQueueHolds) {
+  for (const int64_t ranks : {2, 3}) {
+    const auto body = [](World world) {
+      const Group group = world.group(everyone(world.size()), "test");
+      connect(group, at::kCPU, Posting::kOneWay);
+      std::vector<Pending> sent;
+      send_numbers((group.rank + 1) % group.size, group, sent);
+      expect_numbers((group.rank + group.size - 1) % group.size, group);
+      for (Pending& each : sent) each.wait();
+    };
+    run_ranks_as_threads(ranks, body, GetParam());
+  }
+}
+
+// Rank 0 waits for rank 1, which waits for rank 2, which has too much for rank 0 to send first.
+TEST_P(Wires, WhoWaitsForOneRankTakesInFromOthers) {
+  if (GetParam() == Wire::kOrdered) return;  // NCCL's streams may wait here
+  const auto body = [](World world) {
+    const Group group = world.group(everyone(3), "test");
+    std::vector<Pending> sent;
+    at::Tensor word = at::ones({1});
+    if (group.rank == 2) {
+      send_numbers(0, group, sent);
+      sent.push_back(send(word, 1, group));
+    } else if (group.rank == 1) {
+      receive(word, 2, group).wait();
+      sent.push_back(send(word, 0, group));
+    } else {
+      receive(word, 1, group).wait();
+      expect_numbers(2, group);
+    }
+    for (Pending& each : sent) each.wait();
+  };
+  run_ranks_as_threads(3, body, GetParam());
+}
+
 // Collectives are either built on messages or operations of the transport.
 TEST_P(Wires, HooksSeeEveryOperationWithItsBytes) {
   const auto body = [](World world) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "core/user_text.h"
 
 namespace tessera {
 namespace {
@@ -25,6 +26,12 @@ TEST(FieldName, ThatIsCutOffIsSpelledAllTheSame) {
   const std::string whole = "use " + field("height");
   EXPECT_EQ(spell(whole.substr(0, whole.size() - 1)), "use height");
   EXPECT_EQ(spell(whole.substr(0, 5)), "use ");
+}
+
+TEST(FieldName, IsNothingThatAUserWrites) {
+  const std::string text = "'" + printable(field("height")) + "'";
+  EXPECT_EQ(spell(text, as_option), "' height '");
+  EXPECT_TRUE(fields_in(text).empty());
 }
 
 TEST(FieldName, StandsInErrors) {

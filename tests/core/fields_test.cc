@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "core/utf8.h"
+
 namespace tessera {
 namespace {
 
@@ -86,6 +88,19 @@ TEST(Fields, StateTheValuesThatTheyAllow) {
                                              "",
                                              "red or green"};
   EXPECT_EQ(allowed, expected);
+}
+
+TEST(Fields, AreNotNamedByValues) {
+  EXPECT_EQ(refusal(R"({"color": "\u000eheight\u000f"})"), "[color] expected red or green, got ' height '");
+}
+
+TEST(Fields, AreShownUpToTheEndOfACharacter) {
+  const std::string cat = "\u732b";
+  std::string text = "x";
+  while (text.size() < 200) text += cat;
+  const std::string shown = refusal(R"({"color": ")" + text + R"("})");
+  EXPECT_NE(shown.find(text.substr(0, 79) + "...'"), std::string::npos) << shown;
+  EXPECT_FALSE(find_invalid_utf8(shown)) << shown;
 }
 
 TEST(Fields, TakeTheOnlyElementOfAListAndNullForWhatIsLeftOut) {

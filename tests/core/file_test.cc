@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
+#include <thread>
 
 #include "core/error.h"
 
@@ -81,6 +83,24 @@ TEST_F(FileTest, RemovesWhatIsHalfWritten) {
   std::ofstream(folder_ / "d.78.tmp") << "half";
   remove_unfinished_file(folder_ / "link", "77");
   EXPECT_EQ(names(), (std::vector<std::string>{"c", "d.78.tmp", "link"}));
+}
+
+// Files for one path have one temporary name, one after the other. The end of one is not that of the next.
+TEST_F(FileTest, ForgetsOnlyItsOwnName) {
+  const fs::path path = folder_ / "a";
+  size_t left = 0;
+  for (int round = 0; round < 1000; ++round) {
+    std::atomic<bool> ends = false;
+    std::thread other([&] {
+      while (!ends) const AtomicFile file(path);
+    });
+    const AtomicFile file(path);
+    ends = true;
+    other.join();
+    remove_unfinished_files();
+    left += names().size();
+  }
+  EXPECT_EQ(left, 0U);
 }
 
 TEST_F(FileTest, FollowsNoLinkThatStandsInItsWay) {

@@ -1,6 +1,9 @@
 #include "core/image.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -57,6 +60,27 @@ TEST(Png, UsesTheSmallestChunkThatHoldsTheText) {
   EXPECT_NE(encode_png(pattern(1, 1), {{"k", "\u732b"}}).find("iTXtk"), std::string::npos);
 }
 
+// What libpng holds of a picture goes also where there is no memory for the result.
+TEST(Png, KeepsNoMemoryWhenThereIsTooLittle) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer ends a program that has too little memory";
+#endif
+  constexpr int64_t kSide = 4000;
+  const TemporaryFile file(encode_png({kSide, kSide, std::vector<uint8_t>(kSide * kSide * 3)}));
+  const auto bytes_held = [] { return static_cast<int64_t>(::mallinfo2().uordblks + ::mallinfo2().hblkhd); };
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const int64_t held = bytes_held();
+  std::ifstream statm("/proc/self/statm");
+  uint64_t pages = 0;
+  statm >> pages;
+  const rlimit limit = {pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + 70'000'000, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
+  EXPECT_THROW(read_png(file.path()), std::bad_alloc);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_LT(bytes_held() - held, 1'000'000);
+}
+
 TEST(Png, RefusesDamagedFiles) {
   const std::string bytes = encode_png(pattern(8, 8), {{"prompt", "x"}});
   for (size_t length = 0; length < bytes.size(); ++length) {
@@ -87,6 +111,14 @@ INSTANTIATE_TEST_SUITE_P(Texts, Utf8,
                                          Utf8Case{"\xF4\x90\x80\x80", 0},  // above U+10FFFF
                                          Utf8Case{"\xF8\x88\x80\x80\x80", 0}, Utf8Case{"\xE7\x8C", 0},
                                          Utf8Case{"\xFF", 0}));
+
+TEST(Utf8, IsCutBetweenCharacters) {
+  const std::string text = "a\u00e9\u732b\U0001F697";  // of 1, 2, 3 and 4 bytes
+  const std::vector<size_t> lengths = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 10};
+  for (size_t most = 0; most < lengths.size(); ++most)
+    EXPECT_EQ(cut_utf8(text, most).size(), lengths[most]) << most;
+  EXPECT_EQ(cut_utf8("\x80\x80\x80\x80\x80\x80", 5).size(), 2U) << "no character is longer";
+}
 
 TEST(Latin1, ConvertsBothWays) {
   std::string latin1;

@@ -32,6 +32,30 @@ TEST(Json, ReadsBareNumbersOnlyAsValues) {
   EXPECT_EQ(json["c"], "\"NaN");
 }
 
+// Nothing in a string is taken for a number, whatever else the document holds.
+TEST(Json, TextsStayTexts) {
+  for (const char* text : {R"(["\u0001number:x", "NaN", NaN])", R"(["\u0001number:NaN", "Infinity"])"}) {
+    const Json json = parse_json(text, "file");
+    EXPECT_TRUE(json[0].is_string()) << text << " " << json[0];
+    EXPECT_TRUE(json[1].is_string()) << text;
+  }
+  EXPECT_EQ(parse_json(R"({"\u0001number:NaN": [NaN]})", "file").begin().key(), "\x01number:NaN");
+}
+
+// Each bare word is found again among the numbers around it.
+TEST(Json, BareNumbersStandBetweenOthers) {
+  const Json json = parse_json(
+      R"([0, -1, 2.5, 1e3, "3", "\\", "\" NaN", NaN, true, null, 0, [-0.0, Infinity], {"0": -Infinity}, 4])",
+      "file");
+  EXPECT_TRUE(std::isnan(json[7].get<double>()));
+  EXPECT_EQ(json[10], 0);
+  EXPECT_TRUE(json[10].is_number_unsigned());
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(json[11], Json::array({-0.0, infinity}));
+  EXPECT_EQ(json[12]["0"], -infinity);
+  EXPECT_EQ(json[13], 4);
+}
+
 class JsonRefuses : public ::testing::TestWithParam<std::pair<std::string, std::string>> {};
 
 TEST_P(JsonRefuses, WithAMessage) {
@@ -45,8 +69,11 @@ INSTANTIATE_TEST_SUITE_P(
     Texts, JsonRefuses,
     ::testing::Values(std::pair("", "[file] not valid JSON: line 1, column 1: "),
                       std::pair("{\"a\": 1,\n", "[file] not valid JSON: line 2, column 1: "),
-                      std::pair("{NaN: 1}", "the key NaN must be in quotes"),
+                      std::pair("{NaN: 1}", "line 1, column 2: syntax error while parsing object key"),
                       std::pair("[NaNa]", "line 1, column 2"),
+                      std::pair("[NaN, Infinity, x]", "line 1, column 17"),
+                      std::pair("[NaN 1]", "line 1, column 6"), std::pair("[- Infinity]", "column 3"),
+                      std::pair("[+Infinity]", "column 2"),
                       std::pair("[InfinityInfinity]", "line 1, column 2"), std::pair("[\"\xff\"]", "UTF-8"),
                       std::pair(std::string(101, '[') + std::string(101, ']'),
                                 "nested deeper than 100 levels"),

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <thread>
 #include <vector>
 
 #include "core/error.h"
@@ -16,7 +15,7 @@ TEST(Status, SaysWhereARankStands) {
   StatusTable table(3);
   RankStatus& status = table.rank(2);
   EXPECT_EQ(status.place(), "while joining");
-  status.joined();
+  status.preparing();
   EXPECT_EQ(status.place(), "before the first stage");
   status.started(engine::Phase::kEncode);
   EXPECT_EQ(status.place(), "in stage 'encode'");
@@ -42,6 +41,8 @@ TEST(Status, KeepsWhyARankFailed) {
   EXPECT_EQ(table.rank(0).failure()->exit_code, 5);
   EXPECT_EQ(table.rank(0).failure()->message, std::string(4095, 'x'));
   EXPECT_FALSE(table.rank(0).failure()->peer);
+  table.rank(0).failed({5, std::string(4094, 'x') + "\u00e9"});
+  EXPECT_EQ(table.rank(0).failure()->message, std::string(4094, 'x')) << "no half of a character";
   table.rank(0).failed({4, "[rank 3] lost", 3});
   EXPECT_EQ(table.rank(0).failure()->peer, 3);
 }
@@ -49,7 +50,7 @@ TEST(Status, KeepsWhyARankFailed) {
 TEST(Status, IsSeenByWhoInheritsTheFile) {
   StatusTable own(2);
   const StatusTable inherited(comm::Descriptor(::dup(own.file())), 2);
-  own.rank(1).joined();
+  own.rank(1).preparing();
   EXPECT_EQ(inherited.rank(1).place(), "before the first stage");
   EXPECT_NE(::ftruncate(own.file(), 0), 0) << "sealed";
   EXPECT_THROW(StatusTable(comm::Descriptor(::dup(own.file())), 3), Error) << "of another size";
@@ -66,24 +67,28 @@ TEST(Status, SurvivesWhatIsWrittenOverIt) {
   EXPECT_EQ(table.rank(0).failure()->exit_code, kInternalError);
 }
 
-TEST(Status, RanksEndAtOneQuestion) {
-  for (int round = 0; round < 50; ++round) {
-    constexpr int64_t kRanks = 4;
-    StatusTable table(kRanks);
-    std::vector<int64_t> asked(kRanks);
-    std::vector<std::thread> threads;
-    for (int64_t rank = 0; rank < kRanks; ++rank) {
-      threads.emplace_back([&, rank] {
-        int64_t& count = asked[static_cast<size_t>(rank)];
-        do ++count;
-        while (!table.must_end(rank));
-      });
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(round * 20));
-    table.ask_to_end();
-    for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(asked, std::vector<int64_t>(kRanks, asked[0]));
-  }
+TEST(Status, AllSeeThatTheyAreToEnd) {
+  StatusTable own(2);
+  const StatusTable inherited(comm::Descriptor(::dup(own.file())), 2);
+  EXPECT_FALSE(inherited.must_end());
+  own.ask_to_end();
+  EXPECT_TRUE(inherited.must_end());
+}
+
+// A request that failed leaves messages under way that nobody waits for any more.
+TEST(Status, ARequestBeginsAnew) {
+  StatusTable table(1);
+  RankStatus& status = table.rank(0);
+  status.preparing();
+  status.started(engine::Phase::kDenoise);
+  status.collective_began({.axis = "ulysses", .name = "all_to_all"});
+  EXPECT_EQ(status.place(), "at step 1, in all_to_all (ulysses)");
+  status.preparing();
+  EXPECT_EQ(status.place(), "before the first stage");
+  status.started(engine::Phase::kEncode);
+  status.collective_began({.axis = "world", .name = "gather"});
+  status.collective_ended();
+  EXPECT_EQ(status.place(), "in stage 'encode', after gather (world)");
 }
 
 TEST(Cores, AreSharedEvenly) {

@@ -91,6 +91,35 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{2, DisplacedMode::kNoSync, 0}, Case{3, DisplacedMode::kNoSync, 2},
                       Case{2, DisplacedMode::kFullSync, 0}, Case{8, DisplacedMode::kSyncGn, 1}));
 
+// Places post their messages one by one in the first step: more than a queue of shared memory holds.
+TEST(DisplacedExchangeOnManyRanks, MayHaveMorePlacesThanAQueueHoldsMessages) {
+  constexpr int64_t kMany = 1100;
+  const auto body = [](comm::World world) {
+    const comm::Group group = world.group({0, 1}, "displaced");
+    const auto peer = static_cast<size_t>(1 - group.rank);
+    DisplacedExchange exchange(group, {DisplacedMode::kCorrectedAsyncGn, /*warmup_steps=*/0});
+    for (int64_t step = 0; step < 3; ++step) {
+      exchange.begin(step, 3);
+      for (int64_t place = 0; place < kMany; ++place) {
+        auto& here = exchange.next([&] {
+          DisplacedExchange::Transfers parts;
+          for (size_t rank = 0; rank < 2; ++rank) {
+            const std::vector<int64_t> shape = {rank == peer ? 1 : 0};
+            parts.sends.push_back(at::empty(shape));
+            parts.receives.push_back(at::empty(shape));
+          }
+          return parts;
+        });
+        here.parts.sends[peer].fill_(value_of(group.rank, step, place));
+        exchange.post(here);
+        if (step == 0) continue;
+        ASSERT_EQ(here.parts.receives[peer].item<double>(), value_of(1 - group.rank, step - 1, place));
+      }
+    }
+  };
+  comm::run_ranks_as_threads(2, body, comm::Wire::kShared);
+}
+
 TEST(HaloPlan, SaysWhoReadsWhichRows) {
   // A 5 x 5 convolution reads 7 rows in bands of 3, 3, 1 and none.
   const std::vector<Range> bands = {{0, 3}, {3, 3}, {6, 1}, {7, 0}};
