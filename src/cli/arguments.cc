@@ -198,6 +198,9 @@ Command parse_arguments(std::vector<std::string> arguments) {
   models->footer(kModelsFooter);
   models->add_option("FOLDER", models_arguments.model,
                      "Checkpoint in diffusers' format [the model that ships]");
+  const FieldInfo variant = variant_info();
+  models->add_option(option_name(variant.name), models_arguments.variant, variant.help)
+      ->type_name(variant.unit);
 
   CLI::App* mesh = app.add_subcommand("mesh", "Show how ranks are grouped for given degrees");
   mesh->footer(kMeshFooter);

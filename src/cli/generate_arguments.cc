@@ -15,6 +15,14 @@ FieldInfo model_info() {
           "Model", "PATH"};
 }
 
+FieldInfo variant_info() {
+  return {
+      "variant",
+      "Take files of this variant where the model has them: fp16 takes model.fp16.safetensors [none; fp16 "
+      "where there is nothing else]",
+      "Model", "NAME"};
+}
+
 const Fields<RunOptions>& run_fields() {
   using O = RunOptions;
   const char* const output = "Output";
@@ -29,6 +37,7 @@ const Fields<RunOptions>& run_fields() {
       plain_field(&O::config,
                   {"config", "Folder of configs and tokenizers, where --model is one .safetensors file",
                    "Model", "FOLDER"}),
+      plain_field(&O::variant, variant_info()),
       plain_field(&O::threads, {"threads", "Threads of each rank [1; all cores for a rank alone]", "Machine",
                                 "N", 1, 1024})};
   return fields;

@@ -14,12 +14,15 @@ namespace tessera::cli {
 // Where a run finds and leaves things.
 struct RunOptions {
   std::optional<std::string> model, config;  // see find_model_files
+  std::optional<std::string> variant;        // of the files with weights
   std::optional<std::string> output, report, trace;
   std::optional<int> threads;  // of each rank
   bool quiet = false;
 };
 const Fields<RunOptions>& run_fields();
-FieldInfo model_info();  // of RunOptions::model, for other commands
+// Of RunOptions, for other commands.
+FieldInfo model_info();
+FieldInfo variant_info();
 
 // How ranks talk to each other: of each rank's own. What was left out takes the default of comm::Rendezvous.
 struct MessageOptions {

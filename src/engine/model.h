@@ -15,8 +15,9 @@ struct Model {
   std::filesystem::path folder;  // holds model_index.json
   const models::Family* family = nullptr;
   std::shared_ptr<weights::SafetensorsFile> single_file;  // of all weights, where the folder has none
-  JsonConfig scheduler;                                   // scheduler/scheduler_config.json
-  int64_t scale_factor = 0;                               // pixels per latent row
+  std::string variant;       // of the files with weights; see weights/checkpoint.h
+  JsonConfig scheduler;      // scheduler/scheduler_config.json, of the class that model_index.json names
+  int64_t scale_factor = 0;  // pixels per latent row
   models::DenoiserShape shape;
 
   // That its user named.
@@ -26,11 +27,12 @@ struct Model {
 // model_index.json of the folder. Throws Error(kInput) when it is no folder that diffusers saved.
 JsonConfig read_model_index(const std::filesystem::path& folder);
 
-// Reads the JSON files. Throws Error(kInput) for a folder that diffusers did not save, a family that cannot
-// run (listing those that can), and numbers that make no sense. `single_file`: weights come from there
-// (weights/single_file.h).
+// Reads the JSON files. Throws Error(kInput) for a folder that diffusers did not save, a family or a class of
+// a part that cannot run (listing those that can), numbers that make no sense, and a variant of which there
+// is no file. `single_file`: weights come from there (weights/single_file.h).
 Model read_model(const std::filesystem::path& folder,
-                 const std::optional<std::filesystem::path>& single_file = std::nullopt);
+                 const std::optional<std::filesystem::path>& single_file = std::nullopt,
+                 const std::string& variant = {});
 
 // Builds every part on the meta device: finds each file, key, shape and dtype that is wrong, and parts that
 // do not fit each other, without reading a weight, seconds before a run instead of minutes into it. Throws

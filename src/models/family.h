@@ -54,6 +54,7 @@ struct LoadOptions {
   weights::Placement placement;
   std::optional<Range> blocks;  // of the denoiser; all
   bool stays = true;            // for several uses; else a part may read its weights as it needs them
+  std::string variant = {};     // of the files ("fp16"), where they have it
   // All weights, where the folder has but configs and tokenizers (weights/single_file.h).
   std::shared_ptr<weights::SafetensorsFile> single_file = {};
 };
@@ -87,6 +88,13 @@ struct DenoiserShape {
   bool has_streams = true;  // whether blocks can be dealt out: Forward::streams() says what flows between
 };
 
+// A part of a pipeline by its name in model_index.json, and the classes of it that run here.
+struct PipelinePart {
+  std::string name;     // also of its folder
+  std::string library;  // "diffusers" or "transformers"
+  std::vector<std::string> classes;
+};
+
 // `model` is the folder that holds model_index.json.
 struct Family {
   std::string class_name;  // of model_index.json
@@ -94,12 +102,15 @@ struct Family {
   int64_t default_steps;
   double default_guidance;
   GuidanceKind guidance;
+  std::vector<PipelinePart> parts;  // beside the scheduler
   int64_t default_max_sequence_length;
   // Fields of a request that only some families have, of those that this one has.
   std::vector<std::string> own_fields;
   bool has_single_files;  // weights/single_file.h
   // Whether scheduler files are read as samplers::with_stable_diffusion_options() has it.
   bool overrides_scheduler_file;
+  // Whether a run of one step ends in the sample that the model predicts, wherever the step would lead.
+  bool takes_sample_of_single_step;
   // Height and width that the model's resolution binning maps a wish to; the wish itself where the family has
   // none.
   std::pair<int64_t, int64_t> (*bin_resolution)(int64_t height, int64_t width, int64_t sample_size);
@@ -111,6 +122,15 @@ struct Family {
   std::unique_ptr<Decoder> (*load_decoder)(const std::filesystem::path& model, const LoadOptions&,
                                            LoadStatistics&);
 };
+
+// The class of a part in model_index.json, ["library", "class"]. Throws Error(kInput) for another shape.
+struct PartClass {
+  std::string library, name;
+};
+PartClass class_of(const JsonConfig& index, const std::string& part);
+// Throws Error(kInput) that names part and class for a part of a class that is not in the family's table:
+// diffusers makes the class that is named here, whatever the folder's own files say.
+void check_classes(const JsonConfig& index, const Family& family);
 
 // Every family that can run. An unknown class_name is an Error(kInput) that lists the known ones.
 const std::vector<Family>& families();

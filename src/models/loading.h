@@ -14,7 +14,7 @@ namespace tessera::models {
 // A component folder of a checkpoint (`transformer`, `vae`, `text_encoder`) while its layers are built.
 class PartFiles {
  public:
-  PartFiles(const std::filesystem::path& folder, const LoadOptions& options);
+  PartFiles(const std::filesystem::path& folder, weights::Library library, const LoadOptions& options);
 
   weights::Scope scope();
   weights::Checkpoint& checkpoint() { return checkpoint_; }

@@ -16,7 +16,8 @@ std::unique_ptr<TextEncoder> load_stable_diffusion_text_encoder(const std::files
                                                                 LoadStatistics& statistics);
 
 // Two CLIP encoders, each with a prompt of its own: the states before the last layer (and those that
-// clip_skip leaves out) side by side, and the second one's pooled vector. From tokenizer, tokenizer_2,
+// clip_skip leaves out) side by side, and the pooled vector of the first that has a projection, as
+// model_index.json names its class. From tokenizer, tokenizer_2,
 // text_encoder and text_encoder_2. An absent negative prompt is zeros where model_index.json says so.
 std::unique_ptr<TextEncoder> load_stable_diffusion_xl_text_encoder(const std::filesystem::path& model,
                                                                    const LoadOptions& options,
