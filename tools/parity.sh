@@ -12,6 +12,7 @@ python=.venv/bin/python
 tools/side_by_side.sh "$python tools/parity_stable_diffusion.py --tessera $build/tessera $short" \
   "$python tools/parity.py --tessera $build/tessera $short" \
   "$python tools/parity_parallel.py --tessera $build/tessera $short" \
+  "$python tools/parity_checkpoints.py --tessera $build/tessera $short" \
   "$python tools/parity_samplers.py --binary $build/tests/run_samplers --count $samplers" \
   "$python tools/parity_tokenizer.py --binary $build/tests/tokenize_lines --count $lines" \
   "$python tools/parity_bpe_tokenizer.py --binary $build/tests/tokenize_lines --count $lines"

@@ -218,11 +218,13 @@ Command parse_arguments(std::vector<std::string> arguments) {
   FieldOptions generate_options(*generate);
   add_generate_options(generate_options);
 
-  std::optional<size_t> models_folder;  // in the values
+  std::optional<size_t> models_folder, models_variant;  // places in the values
   CLI::App* models = app.add_subcommand("models", "Describe a checkpoint and say whether it can run");
   models->footer(kModelsFooter);
   models->add_option("FOLDER", models_folder,
                      "Folder in diffusers' format, or a model that ships: shapes, shapes-xl [shapes]");
+  const FieldInfo variant = variant_info();
+  models->add_option(option_name(variant.name), models_variant, variant.help)->type_name(variant.unit);
 
   CLI::App* mesh = app.add_subcommand("mesh", "Show how ranks are grouped for given degrees");
   mesh->footer(kMeshFooter);
@@ -254,7 +256,10 @@ Command parse_arguments(std::vector<std::string> arguments) {
     usage_error("command line", "{}; see tessera {} --help", error.what(), command->get_name());
   }
   if (command == models)
-    return ModelsArguments{models_folder ? std::optional(values.at(*models_folder)) : std::nullopt};
+    const auto value = [&values](std::optional<size_t> place) {
+      return place ? std::optional(values.at(*place)) : std::nullopt;
+    };
+    return ModelsArguments{value(models_folder), value(models_variant)};
   if (command == mesh) return mesh_arguments(mesh_options, values);
   return generate_arguments(generate_options, values);
 }

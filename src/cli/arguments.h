@@ -22,7 +22,7 @@ struct MeshArguments {
 };
 
 struct ModelsArguments {
-  std::optional<std::string> model;
+  std::optional<std::string> model, variant;
 };
 
 // The text of --help or --version.

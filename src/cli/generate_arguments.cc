@@ -15,6 +15,14 @@ FieldInfo model_info() {
       FieldGroup::kModel, "PATH"};
 }
 
+FieldInfo variant_info() {
+  return {
+      "variant",
+      "Load the weights of this variant where the model has them: fp16 loads model.fp16.safetensors [none; "
+      "fp16 if the model has no other weights]",
+      FieldGroup::kModel, "NAME"};
+}
+
 const Fields<RunOptions>& run_fields() {
   using O = RunOptions;
   const FieldGroup output = FieldGroup::kOutput;
@@ -30,6 +38,7 @@ const Fields<RunOptions>& run_fields() {
       plain_field(&O::config,
                   {"config", "Folder of configs and tokenizers for a --model that is one .safetensors file",
                    FieldGroup::kModel, "FOLDER"}),
+      plain_field(&O::variant, variant_info()),
       plain_field(&O::threads,
                   {"threads", "Threads of each rank [1 where ranks share a host, else all cores]",
                    FieldGroup::kMachine, "N", 1, 1024})};

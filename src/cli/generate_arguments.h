@@ -15,12 +15,15 @@ namespace tessera::cli {
 // The model, the output files and the threads of a run.
 struct RunOptions {
   std::optional<std::string> model, config;  // see find_model_files
+  std::optional<std::string> variant;        // of the files with weights
   std::optional<std::string> output, report, trace;
   std::optional<int> threads;  // of each rank
   bool quiet = false;
 };
 const Fields<RunOptions>& run_fields();
-FieldInfo model_info();  // describes RunOptions::model
+// These describe fields of RunOptions that other commands take too.
+FieldInfo model_info();
+FieldInfo variant_info();
 
 // How ranks exchange messages; each rank has its own values. An option that is left out takes the default of
 // comm::Rendezvous.

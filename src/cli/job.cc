@@ -180,7 +180,7 @@ Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_si
   Job job;
   job.arguments = arguments;
   const ModelFiles files = find_model_files(arguments.run.model, arguments.run.config);
-  job.model = engine::read_model(files.folder, files.single_file);
+  job.model = engine::read_model(files.folder, files.single_file, arguments.run.variant.value_or(""));
   job.settings = engine::resolve(arguments.request, job.model);
   job.layout = resolve_layout(arguments.parallel, workload(job.settings, job.model), world_size);
   job.outputs = output_paths(output_path(arguments), job.settings);

@@ -15,28 +15,38 @@
 namespace tessera::cli {
 namespace {
 
-struct WeightFiles {
-  size_t files = 0;
-  bool others = false;  // weights in formats that are not read (.bin, .ckpt, ...)
+// A part as model_index.json names it, ["library", "Class"]; no names where a pipeline goes without it.
+struct Part {
+  std::filesystem::path folder;
+  std::string library, class_name;
 };
 
-WeightFiles count_weight_files(const std::filesystem::path& folder) {
+struct WeightFiles {
+  bool any = false;     // of weights in the format that is read
+  bool others = false;  // in formats that are not (.bin, .ckpt, ...)
+};
+
+WeightFiles find_weight_files(const std::filesystem::path& folder) {
   WeightFiles result;
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
     const std::filesystem::path extension = entry.path().extension();
-    result.files += extension == ".safetensors" ? 1 : 0;
+    result.any |= extension == ".safetensors";
     result.others |= extension == ".bin" || extension == ".msgpack" || extension == ".ckpt";
   }
   return result;
 }
 
 // A line on the weights of one part; what is wrong with them is added to `damages`.
-std::string describe_weights(const std::filesystem::path& folder, std::vector<std::string>& damages) {
-  const WeightFiles found = count_weight_files(folder);
-  if (found.files == 0) return found.others ? "no safetensors (only other weight files)" : "";
+std::string describe_weights(const Part& part, const std::string& variant,
+                             std::vector<std::string>& damages) {
+  const WeightFiles found = find_weight_files(part.folder);
+  if (!found.any) return found.others ? "no safetensors (only other weight files)" : "";
   try {
-    const weights::Checkpoint checkpoint(folder);
+    const weights::Checkpoint checkpoint(
+        part.folder,
+        part.library == "diffusers" ? weights::Library::kDiffusers : weights::Library::kTransformers,
+        variant);
     uint64_t parameters = 0, bytes = 0;
     for (const std::string& key : checkpoint.keys()) {
       const weights::TensorEntry& entry = checkpoint.entry(key);
@@ -45,31 +55,28 @@ std::string describe_weights(const std::filesystem::path& folder, std::vector<st
       parameters += count;
       bytes += entry.end - entry.begin;
     }
+    const size_t files = checkpoint.num_files();
     return fmt::format("{:>9}  {:<5} {:>10}  {}", count_text(parameters),
                        engine::dtype_name(checkpoint.dtype()), bytes_text(bytes),
-                       found.files == 1 ? "1 file" : fmt::format("sharded, {} files", found.files));
+                       files == 1 ? "1 file" : fmt::format("sharded, {} files", files));
   } catch (const Error& error) {
     damages.push_back(spell(error.message(), option_name));
     return "damaged";
   }
 }
 
-void print_part(const std::filesystem::path& folder, const std::string& name, const Json& part,
+void print_part(const std::string& name, const Part& part, const std::string& variant,
                 std::vector<std::string>& damages) {
-  // ["library", "Class"]; null where a pipeline goes without the part.
-  const bool named = part.is_array() && part.size() == 2 && part[1].is_string();
-  const std::string type = named ? part[1].get<std::string>() : "-";
-  const bool there = std::filesystem::is_directory(folder / name);
-  fmt::print("  {:<14} {:<28} {}\n", name, type,
-             there   ? describe_weights(folder / name, damages)
-             : named ? "missing"
-                     : "");
+  const bool is_there = std::filesystem::is_directory(part.folder);
+  const std::string missing = part.class_name.empty() ? "" : "missing";
+  fmt::print("  {:<14} {:<28} {}\n", name, part.class_name.empty() ? "-" : part.class_name,
+             is_there ? describe_weights(part, variant, damages) : missing);
 }
 
 // Why the checkpoint cannot run; empty when it can.
-std::string find_obstacle(const std::filesystem::path& folder) {
+std::string find_obstacle(const std::filesystem::path& folder, const std::string& variant) {
   try {
-    const engine::Model model = engine::read_model(folder);
+    const engine::Model model = engine::read_model(folder, std::nullopt, variant);
     engine::Request defaults;
     defaults.prompts = {""};
     const engine::Settings settings = engine::resolve(defaults, model);
@@ -90,20 +97,28 @@ int run_models(const ModelsArguments& arguments) {
   const std::filesystem::path folder = find_model(arguments.model);
   const JsonConfig index = engine::read_model_index(folder);
   fmt::print("{}: {}\n", folder.string(), index.string("_class_name"));
+  const std::string variant = arguments.variant.value_or("");
   std::vector<std::string> damages;
-  for (const auto& [name, part] : index.values().items()) {
-    if (!name.starts_with("_") && part.is_array()) print_part(folder, name, part, damages);
+  for (const auto& [name, value] : index.values().items()) {
+    if (name.starts_with("_") || !value.is_array()) continue;
+    Part part{.folder = folder / name, .library = {}, .class_name = {}};
+    if (value.size() == 2 && value[0].is_string() && value[1].is_string()) {
+      part.library = value[0].get<std::string>();
+      part.class_name = value[1].get<std::string>();
+    }
+    print_part(name, part, variant, damages);
   }
   const ScopedLogSink sink([](LogLevel, const std::string& message) {
     fmt::print("  warning: {}\n", spell(message, option_name));
   });
-  const std::string obstacle = find_obstacle(folder);
+  const std::string obstacle = find_obstacle(folder, variant);
   for (const std::string& damage : damages) {
     if (damage != obstacle) fmt::print("  warning: {}\n", damage);
   }
   if (obstacle.empty()) {
     fmt::print("  every weight that is needed is there, in the right shape\n");
-    fmt::print("  can run: tessera generate \"PROMPT\" --model {}\n", folder.string());
+    fmt::print("  can run: tessera generate \"PROMPT\" --model {}{}\n", folder.string(),
+               variant.empty() ? "" : " --variant " + variant);
     return 0;
   }
   fmt::print("  cannot run: {}\n", obstacle);

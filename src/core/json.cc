@@ -180,29 +180,34 @@ JsonConfig JsonConfig::read(const std::filesystem::path& path) {
   return JsonConfig(read_json(path), path.string());
 }
 
-const Json* JsonConfig::find(const std::string& key) const {
+const Json* JsonConfig::find(const std::string& key, Null null) const {
   const auto entry = values_.find(key);
-  return entry == values_.end() || entry->is_null() ? nullptr : &*entry;
+  const bool is_default = entry == values_.end() || (entry->is_null() && null == Null::kDefault);
+  return is_default ? nullptr : &*entry;
+}
+
+std::string JsonConfig::value_text(const std::string& key) const {
+  const Json* value = find(key, Null::kRefused);
+  if (!value) return "nothing";
+  if (value->is_number_float()) return fmt::format("{}", value->get<double>());  // JSON cannot represent NaN
+  const std::string text = value->dump(-1, ' ', true, Json::error_handler_t::replace);
+  return text.size() > 80 ? text.substr(0, 80) + "..." : text;
 }
 
 void JsonConfig::fail(const std::string& key, const std::string& expected) const {
-  const Json* value = find(key);
-  std::string got = "nothing";
-  if (value && value->is_number_float()) {
-    got = fmt::format("{}", value->get<double>());  // JSON cannot represent NaN
-  } else if (value) {
-    got = value->dump(-1, ' ', true, Json::error_handler_t::replace);
-  }
-  if (got.size() > 80) got = got.substr(0, 80) + "...";
-  input_error(where_, "'{}' must be {}, got {}", key, expected, got);
+  input_error(where_, "'{}' must be {}, got {}", key, expected, value_text(key));
+}
+
+void JsonConfig::refuse(const std::string& key, const std::string& why) const {
+  input_error(where_, "'{}' is {}: {}", key, value_text(key), why);
 }
 
 bool JsonConfig::has(const std::string& key) const {
   return find(key) != nullptr;
 }
 
-int64_t JsonConfig::integer(const std::string& key, std::optional<int64_t> fallback) const {
-  const Json* value = find(key);
+int64_t JsonConfig::integer(const std::string& key, std::optional<int64_t> fallback, Null null) const {
+  const Json* value = find(key, null);
   if (!value && fallback) return *fallback;
   if (const auto result = value ? as_integer(*value) : std::nullopt) return *result;
   fail(key, "an integer");
@@ -214,8 +219,8 @@ int64_t JsonConfig::count(const std::string& key, int64_t most, std::optional<in
   return value;
 }
 
-double JsonConfig::number(const std::string& key, std::optional<double> fallback) const {
-  const Json* value = find(key);
+double JsonConfig::number(const std::string& key, std::optional<double> fallback, Null null) const {
+  const Json* value = find(key, null);
   if (!value && fallback) return *fallback;
   if (const auto result = value ? as_number(*value) : std::nullopt) return *result;
   fail(key, value && value->is_number() ? "a number that fp32 can hold" : "a number");
@@ -229,21 +234,25 @@ double JsonConfig::number_within(const std::string& key, double least, double mo
 }
 
 bool JsonConfig::boolean(const std::string& key, std::optional<bool> fallback) const {
-  const Json* value = find(key);
+  const Json* value = find(key, Null::kRefused);
   if (!value && fallback) return *fallback;
+  if (value && value->is_null()) return false;
   if (value && value->is_boolean()) return value->get<bool>();
   fail(key, "true or false");
 }
 
-std::string JsonConfig::string(const std::string& key, const std::optional<std::string>& fallback) const {
-  const Json* value = find(key);
+std::string JsonConfig::string(const std::string& key, const std::optional<std::string>& fallback,
+                               Null null) const {
+  const Json* value = find(key, null);
   if (!value && fallback) return *fallback;
   if (value && value->is_string()) return value->get<std::string>();
   fail(key, "a string");
 }
 
-std::vector<int64_t> JsonConfig::integers(const std::string& key) const {
-  const Json* value = find(key);
+std::vector<int64_t> JsonConfig::integers(const std::string& key,
+                                          const std::optional<std::vector<int64_t>>& fallback) const {
+  const Json* value = find(key, Null::kRefused);
+  if (!value && fallback) return *fallback;
   if (value && value->is_number_integer()) return {integer(key)};
   if (!value || !value->is_array()) fail(key, "a list of integers");
   std::vector<int64_t> result;
@@ -267,8 +276,10 @@ std::vector<double> JsonConfig::numbers(const std::string& key) const {
   return result;
 }
 
-std::vector<std::string> JsonConfig::strings(const std::string& key) const {
-  const Json* value = find(key);
+std::vector<std::string> JsonConfig::strings(const std::string& key,
+                                             const std::optional<std::vector<std::string>>& fallback) const {
+  const Json* value = find(key, Null::kRefused);
+  if (!value && fallback) return *fallback;
   if (!value || !value->is_array()) fail(key, "a list of strings");
   std::vector<std::string> result;
   for (const Json& item : *value) {

@@ -21,8 +21,13 @@ Json parse_json(std::string_view text, const std::string& where);
 // Reads and parses a file. Throws Error(kInput) when it is missing, unreadable or larger than 256 MiB.
 Json read_json(const std::filesystem::path& path);
 
-// Typed access to a JSON object, for config files. A key that is absent or null gives the default. A key of
-// another type is an Error(kInput) that names the key, the expectation, the value and the file.
+// How a number, text or list that is null is read. Most parameters of diffusers and transformers fail on
+// None; kDefault is for those that choose a value themselves then.
+enum class Null { kRefused, kDefault };
+
+// Typed access to a JSON object, for config files. A key that is absent gives the default. Null is Python's
+// None: false as a boolean, refused or the default elsewhere. A key of another type is an Error(kInput) that
+// names the key, the expectation, the value and the file.
 class JsonConfig {
  public:
   JsonConfig() : values_(Json::object()) {}
@@ -31,28 +36,38 @@ class JsonConfig {
   static JsonConfig read(const std::filesystem::path& path);
 
   bool has(const std::string& key) const;  // present and not null
-  int64_t integer(const std::string& key, std::optional<int64_t> fallback = std::nullopt) const;
+  int64_t integer(const std::string& key, std::optional<int64_t> fallback = std::nullopt,
+                  Null null = Null::kRefused) const;
   // A size or a number of things, from 1 to `most`.
   int64_t count(const std::string& key, int64_t most, std::optional<int64_t> fallback = std::nullopt) const;
   // NaN and the infinities count as numbers; a number that overflows fp32 is an error.
-  double number(const std::string& key, std::optional<double> fallback = std::nullopt) const;
+  double number(const std::string& key, std::optional<double> fallback = std::nullopt,
+                Null null = Null::kRefused) const;
   // A number from `least` to `most`; NaN is an error.
   double number_within(const std::string& key, double least, double most,
                        std::optional<double> fallback = std::nullopt) const;
   bool boolean(const std::string& key, std::optional<bool> fallback = std::nullopt) const;
-  std::string string(const std::string& key, const std::optional<std::string>& fallback = std::nullopt) const;
-  std::vector<int64_t> integers(const std::string& key) const;  // required; a single integer counts as a list
-  std::vector<double> numbers(const std::string& key) const;    // required
-  std::vector<std::string> strings(const std::string& key) const;  // required
+  std::string string(const std::string& key, const std::optional<std::string>& fallback = std::nullopt,
+                     Null null = Null::kRefused) const;
+  // A single integer counts as a list.
+  std::vector<int64_t> integers(const std::string& key,
+                                const std::optional<std::vector<int64_t>>& fallback = std::nullopt) const;
+  std::vector<double> numbers(const std::string& key) const;  // required
+  std::vector<std::string> strings(
+      const std::string& key, const std::optional<std::vector<std::string>>& fallback = std::nullopt) const;
 
   const Json& values() const { return values_; }
   const std::string& where() const { return where_; }
 
   // Throws Error(kInput): `[where] 'key' must be EXPECTED, got VALUE`.
   [[noreturn]] void fail(const std::string& key, const std::string& expected) const;
+  // Throws Error(kInput) for a value that is valid elsewhere: `[where] 'key' is VALUE: WHY`.
+  [[noreturn]] void refuse(const std::string& key, const std::string& why) const;
 
  private:
-  const Json* find(const std::string& key) const;  // nullptr when absent or null
+  // nullptr when absent, or null where that is the default
+  const Json* find(const std::string& key, Null null = Null::kDefault) const;
+  std::string value_text(const std::string& key) const;  // for messages
 
   Json values_;
   std::string where_;

@@ -23,6 +23,7 @@ bool same_form(const models::LoadOptions& a, const models::LoadOptions& b) {
 std::shared_ptr<void> ComponentCache::load(ComponentKind kind, models::LoadOptions options,
                                            models::LoadStatistics& cost) const {
   options.single_file = model_.single_file;
+  options.variant = model_.variant;
   const models::Family& family = *model_.family;
   switch (kind) {
     case ComponentKind::kTextEncoder:

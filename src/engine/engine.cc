@@ -143,8 +143,9 @@ class Run {
     batch_.emplace(requests_);
     const int64_t tokens = (settings_.latent_height / model_.shape.patch.rows) *
                            (settings_.latent_width / model_.shape.patch.columns);
+    const bool ends_in_sample = model_.family->takes_sample_of_single_step && settings_.steps == 1;
     sampler_ = samplers::make_sampler(model_.scheduler, settings_.request.scheduler,
-                                      {settings_.steps, tokens, settings_.request.eta});
+                                      {settings_.steps, tokens, settings_.request.eta, ends_in_sample});
     components_.expect(forms_of(settings_.request, ranks_));
     return true;
   }

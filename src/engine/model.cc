@@ -1,9 +1,43 @@
 #include "engine/model.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "samplers/options.h"
+#include "weights/checkpoint.h"
 
 namespace tessera::engine {
+namespace {
+
+weights::Library library_of(const models::PipelinePart& part) {
+  return part.library == "diffusers" ? weights::Library::kDiffusers : weights::Library::kTransformers;
+}
+
+void check_variant(const Model& model) {
+  if (model.variant.empty()) return;
+  if (model.single_file)
+    usage_error(field("variant"), "is of folders; '{}' is one file", model.single_file->path().string());
+  const auto& parts = model.family->parts;
+  const bool is_there = std::any_of(parts.begin(), parts.end(), [&](const models::PipelinePart& part) {
+    return weights::holds_variant(model.folder / part.name, library_of(part), model.variant);
+  });
+  if (!is_there)
+    input_error(model.folder.string(), "{} is '{}', of which no part has files, such as {}", field("variant"),
+                model.variant,
+                fmt::format("{}/diffusion_pytorch_model.{}.safetensors", "vae", model.variant));
+}
+
+JsonConfig read_scheduler(const std::filesystem::path& folder, const JsonConfig& index) {
+  const models::PartClass named = models::class_of(index, "scheduler");
+  if (named.library != "diffusers") index.refuse("scheduler", "only classes of diffusers can run here");
+  const JsonConfig file = JsonConfig::read(folder / "scheduler" / "scheduler_config.json");
+  Json options = file.values();
+  options["_class_name"] = named.name;
+  return {std::move(options), file.where()};
+}
+
+}  // namespace
+
 JsonConfig read_model_index(const std::filesystem::path& folder) {
   std::error_code code;
   if (!std::filesystem::exists(folder, code)) {
@@ -23,8 +57,8 @@ JsonConfig read_model_index(const std::filesystem::path& folder) {
   return JsonConfig::read(folder / "model_index.json");
 }
 
-Model read_model(const std::filesystem::path& folder,
-                 const std::optional<std::filesystem::path>& single_file) {
+Model read_model(const std::filesystem::path& folder, const std::optional<std::filesystem::path>& single_file,
+                 const std::string& variant) {
   const JsonConfig index = read_model_index(folder);
   Model model;
   model.folder = folder;
@@ -34,6 +68,9 @@ Model read_model(const std::filesystem::path& folder,
                 folder.string(), model.family->title);
   }
   if (single_file) model.single_file = std::make_shared<weights::SafetensorsFile>(*single_file);
+  model.variant = variant;
+  models::check_classes(index, *model.family);
+  check_variant(model);
 
   model.shape = model.family->read_shape(folder);
 
@@ -47,7 +84,7 @@ Model read_model(const std::filesystem::path& folder,
                  fmt::format("{}, as in_channels of the denoiser", model.shape.latent_channels));
   }
 
-  model.scheduler = JsonConfig::read(folder / "scheduler" / "scheduler_config.json");
+  model.scheduler = read_scheduler(folder, index);
   if (model.family->overrides_scheduler_file)
     model.scheduler = samplers::with_stable_diffusion_options(model.scheduler);
   return model;
@@ -57,6 +94,7 @@ void check_weights(const Model& model) {
   models::LoadOptions options;
   options.placement.device = at::kMeta;
   options.single_file = model.single_file;
+  options.variant = model.variant;
   models::LoadStatistics cost;
   const auto encoder = model.family->load_text_encoder(model.folder, options, cost);
   const auto denoiser = model.family->load_denoiser(model.folder, options, cost);

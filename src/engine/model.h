@@ -15,8 +15,9 @@ struct Model {
   std::filesystem::path folder;  // holds model_index.json
   const models::Family* family = nullptr;
   std::shared_ptr<weights::SafetensorsFile> single_file;  // holds all weights, if the folder has none
-  JsonConfig scheduler;                                   // scheduler/scheduler_config.json
-  int64_t scale_factor = 0;                               // pixels per latent row
+  std::string variant;       // of the files with weights; see weights/checkpoint.h
+  JsonConfig scheduler;      // scheduler/scheduler_config.json, of the class that model_index.json names
+  int64_t scale_factor = 0;  // pixels per latent row
   models::DenoiserShape shape;
 
   // The path that the user gave.
@@ -26,11 +27,12 @@ struct Model {
 // Reads model_index.json of the folder. Throws Error(kInput) if diffusers did not save the folder.
 JsonConfig read_model_index(const std::filesystem::path& folder);
 
-// Reads the JSON files. Throws Error(kInput) for a folder that diffusers did not save, an unsupported family
-// (listing the supported ones), and impossible numbers. Weights come from `single_file`, if given
-// (weights/single_file.h).
+// Reads the JSON files. Throws Error(kInput) for a folder that diffusers did not save, a family or a class of
+// a component that cannot run (listing those that can), impossible numbers, and a variant of which there is
+// no file. Weights come from `single_file`, if given (weights/single_file.h).
 Model read_model(const std::filesystem::path& folder,
-                 const std::optional<std::filesystem::path>& single_file = std::nullopt);
+                 const std::optional<std::filesystem::path>& single_file = std::nullopt,
+                 const std::string& variant = {});
 
 // Builds every component on the meta device. This finds every wrong file, key, shape and dtype, and
 // components that do not fit each other, without reading a weight: seconds before a run instead of minutes

@@ -44,7 +44,7 @@ template <typename Half>
 std::unique_ptr<Half> load_half(const std::filesystem::path& folder, const LoadOptions& options,
                                 LoadStatistics& statistics, const std::vector<std::string_view>& other_half) {
   const AutoencoderKLConfig config(JsonConfig::read(folder / "config.json"));
-  PartFiles files(folder, options);
+  PartFiles files(folder, weights::Library::kDiffusers, options);
   const weights::Scope scope = files.scope();
   const bool half_fails = scope.device().is_cpu() || config.force_upcast;
   auto half = std::make_unique<Half>(

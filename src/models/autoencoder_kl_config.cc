@@ -11,11 +11,7 @@ namespace {
 constexpr int64_t kMaxSize = 65536;
 
 void require_types(const JsonConfig& config, const std::string& key, const std::string& type, size_t blocks) {
-  if (!config.has(key)) {
-    if (blocks != 1) config.fail(key, fmt::format("{} times \"{}\"", blocks, type));
-    return;
-  }
-  const std::vector<std::string> types = config.strings(key);
+  const std::vector<std::string> types = config.strings(key, std::vector{type});
   const bool known = std::all_of(types.begin(), types.end(), [&](const auto& name) { return name == type; });
   if (!known || types.size() != blocks) config.fail(key, fmt::format("{} times \"{}\"", blocks, type));
 }
@@ -60,13 +56,12 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
     : in_channels(config.count("in_channels", kMaxSize, 3)),
       out_channels(config.count("out_channels", kMaxSize, 3)),
       latent_channels(config.count("latent_channels", kMaxSize, 4)),
-      block_out_channels(config.has("block_out_channels") ? config.integers("block_out_channels")
-                                                          : std::vector<int64_t>{64}),
+      block_out_channels(config.integers("block_out_channels", std::vector<int64_t>{64})),
       layers_per_block(config.count("layers_per_block", kMaxSize, 1)),
       norm_num_groups(config.count("norm_num_groups", kMaxSize, 32)),
       sample_size(read_sample_size(config)),
       scaling_factor(config.number("scaling_factor", 0.18215)),
-      shift_factor(config.number("shift_factor", 0.0)),
+      shift_factor(config.number("shift_factor", 0.0, Null::kDefault)),
       latents_mean(per_channel(config, "latents_mean", latent_channels)),
       latents_std(per_channel(config, "latents_std", latent_channels)),
       use_quant_conv(config.boolean("use_quant_conv", true)),
@@ -77,6 +72,9 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
     config.fail("_class_name", "\"AutoencoderKL\"");
   }
   if (config.string("act_fn", "silu") != "silu") config.fail("act_fn", "\"silu\"");
+  // diffusers writes other pictures than three colours: levels of gray, or colours with a fourth channel.
+  if (out_channels != 3)
+    config.refuse("out_channels", "pictures other than of three colours cannot be written yet");
   if (block_out_channels.empty() || block_out_channels.size() > 16) {
     config.fail("block_out_channels", "1 to 16 numbers");
   }

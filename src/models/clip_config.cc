@@ -16,7 +16,7 @@ CLIPTextConfig::CLIPTextConfig(const JsonConfig& json)
       num_hidden_layers(json.count("num_hidden_layers", kMaxLayers, 12)),
       num_attention_heads(json.count("num_attention_heads", kMaxSize, 8)),
       max_position_embeddings(json.count("max_position_embeddings", kMaxSize, 77)),
-      projection_dim(json.count("projection_dim", kMaxSize, 512)),
+      projection_dim(json.has("projection_dim") ? json.count("projection_dim", kMaxSize) : 512),
       eos_token_id(json.integer("eos_token_id", 49407)),
       layer_norm_eps(json.number_within("layer_norm_eps", 0, 1, 1e-5)),
       quick_gelu(json.string("hidden_act", "quick_gelu") == "quick_gelu"),

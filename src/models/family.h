@@ -53,6 +53,7 @@ struct LoadOptions {
   weights::Placement placement;
   std::optional<Range> blocks;  // blocks of the denoiser to load; all if empty
   bool stays = true;  // kept for several uses; otherwise a component may read weights when it needs them
+  std::string variant = {};  // of the files ("fp16"), where the component has it
   // Holds all weights where the folder has only configs and tokenizers (weights/single_file.h).
   std::shared_ptr<weights::SafetensorsFile> single_file = {};
 };
@@ -86,6 +87,13 @@ struct DenoiserShape {
   bool has_streams = true;       // blocks can be divided; Forward::streams() lists what flows between them
 };
 
+// A part of a pipeline by its name in model_index.json, and the classes of it that run here.
+struct PipelinePart {
+  std::string name;     // also of its folder
+  std::string library;  // "diffusers" or "transformers"
+  std::vector<std::string> classes;
+};
+
 // `model` is the folder that holds model_index.json.
 struct Family {
   std::string class_name;  // `_class_name` of model_index.json
@@ -93,12 +101,15 @@ struct Family {
   int64_t default_steps;
   double default_guidance;
   GuidanceKind guidance;
+  std::vector<PipelinePart> parts;  // beside the scheduler
   int64_t default_max_sequence_length;
   // Names the fields of a request that this family takes and others may not.
   std::vector<std::string> own_fields;
   bool has_single_files;  // can be read by weights/single_file.h
   // Whether samplers::with_stable_diffusion_options() adjusts scheduler files.
   bool overrides_scheduler_file;
+  // Whether a run of one step ends in the sample that the model predicts, wherever the step would lead.
+  bool takes_sample_of_single_step;
   // Maps a requested height and width by the model's resolution binning; the identity where the family has
   // none.
   std::pair<int64_t, int64_t> (*bin_resolution)(int64_t height, int64_t width, int64_t sample_size);
@@ -110,6 +121,16 @@ struct Family {
   std::unique_ptr<Decoder> (*load_decoder)(const std::filesystem::path& model, const LoadOptions&,
                                            LoadStatistics&);
 };
+
+// The class of a part in model_index.json, ["library", "class"]. class_of() throws Error(kInput) for anything
+// else.
+struct PartClass {
+  std::string library, name;
+};
+PartClass class_of(const JsonConfig& index, const std::string& part);
+// Throws Error(kInput) that names part and class for a part of a class that is not in the family's table:
+// diffusers makes the class that is named here, whatever the folder's own files say.
+void check_classes(const JsonConfig& index, const Family& family);
 
 // Lists every family that can run. An unknown class_name is an Error(kInput) that lists the known ones.
 const std::vector<Family>& families();

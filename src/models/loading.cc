@@ -10,8 +10,9 @@ namespace tessera::models {
 
 namespace {
 
-weights::Checkpoint open(const std::filesystem::path& folder, const LoadOptions& options) {
-  if (!options.single_file) return weights::Checkpoint(folder);
+weights::Checkpoint open(const std::filesystem::path& folder, weights::Library library,
+                         const LoadOptions& options) {
+  if (!options.single_file) return {folder, library, options.variant};
   const std::string part = folder.filename().string();
   auto tensors = weights::single_file_part(options.single_file->header(), part);
   if (tensors.empty()) {
@@ -23,8 +24,11 @@ weights::Checkpoint open(const std::filesystem::path& folder, const LoadOptions&
 
 }  // namespace
 
-PartFiles::PartFiles(const std::filesystem::path& folder, const LoadOptions& options)
-    : checkpoint_(open(folder, options)), placement_(options.placement), warns_(!options.single_file) {}
+PartFiles::PartFiles(const std::filesystem::path& folder, weights::Library library,
+                     const LoadOptions& options)
+    : checkpoint_(open(folder, library, options)),
+      placement_(options.placement),
+      warns_(!options.single_file) {}
 
 weights::Scope PartFiles::scope() {
   return {checkpoint_, placement_};

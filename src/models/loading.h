@@ -15,7 +15,7 @@ namespace tessera::models {
 // built.
 class PartFiles {
  public:
-  PartFiles(const std::filesystem::path& folder, const LoadOptions& options);
+  PartFiles(const std::filesystem::path& folder, weights::Library library, const LoadOptions& options);
 
   weights::Scope scope();
   weights::Checkpoint& checkpoint() { return checkpoint_; }

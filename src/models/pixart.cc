@@ -191,7 +191,7 @@ std::unique_ptr<Denoiser> load_pixart(const std::filesystem::path& model, const 
   const std::filesystem::path folder = model / "transformer";
   const PixArtConfig config(JsonConfig::read(folder / "config.json"));
   const LocalBlocks local_blocks(config.num_layers, options.blocks);
-  PartFiles files(folder, options);
+  PartFiles files(folder, weights::Library::kDiffusers, options);
   auto transformer = std::make_unique<PixArtTransformer>(files.scope(), config, local_blocks);
   files.finish(statistics, local_blocks.is_all());
   return transformer;

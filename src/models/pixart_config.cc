@@ -9,8 +9,8 @@ namespace {
 constexpr int64_t kMaxSize = 65536;
 
 void require(const JsonConfig& json, const std::string& key, const std::string& value,
-             const std::string& fallback) {
-  if (json.string(key, fallback) != value) json.fail(key, fmt::format("\"{}\"", value));
+             Null null = Null::kRefused) {
+  if (json.string(key, value, null) != value) json.fail(key, fmt::format("\"{}\"", value));
 }
 
 }  // namespace
@@ -24,15 +24,18 @@ PixArtConfig::PixArtConfig(const JsonConfig& json)
       sample_size(json.count("sample_size", kMaxSize, 128)),
       patch_size(json.count("patch_size", kMaxSize, 2)),
       cross_attention_dim(json.count("cross_attention_dim", kMaxSize, 1152)),
-      caption_channels(json.integer("caption_channels", 0)),
-      interpolation_scale(
-          json.number("interpolation_scale", static_cast<double>(std::max<int64_t>(sample_size / 64, 1)))),
+      caption_channels(json.integer("caption_channels", 0, Null::kDefault)),
+      interpolation_scale(json.number("interpolation_scale",
+                                      static_cast<double>(std::max<int64_t>(sample_size / 64, 1)),
+                                      Null::kDefault)),
       norm_eps(json.number("norm_eps", 1e-6)),
       attention_bias(json.boolean("attention_bias", true)),
-      use_additional_conditions(json.boolean("use_additional_conditions", sample_size == 128)) {
-  require(json, "norm_type", "ada_norm_single", "ada_norm_single");
-  require(json, "activation_fn", "gelu-approximate", "gelu-approximate");
-  require(json, "attention_type", "default", "default");
+      use_additional_conditions(json.has("use_additional_conditions")
+                                    ? json.boolean("use_additional_conditions")
+                                    : sample_size == 128) {
+  require(json, "norm_type", "ada_norm_single");
+  require(json, "activation_fn", "gelu-approximate");
+  require(json, "attention_type", "default", Null::kDefault);
   if (json.boolean("norm_elementwise_affine", false)) json.fail("norm_elementwise_affine", "false");
   if (caption_channels < 0 || caption_channels > kMaxSize)
     json.fail("caption_channels", fmt::format("from 1 to {}, or null", kMaxSize));

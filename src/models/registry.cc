@@ -1,4 +1,6 @@
 // This file holds the table of model families.
+#include <algorithm>
+
 #include "core/error.h"
 #include "models/autoencoder_kl.h"
 #include "models/family.h"
@@ -21,16 +23,30 @@ std::unique_ptr<Decoder> load_scaled_decoder(const std::filesystem::path& model,
   return decoder;
 }
 
+// transformers has two names for one tokenizer.
+PipelinePart tokenizer(std::string name, const std::string& class_name) {
+  return {std::move(name), "transformers", {class_name, class_name + "Fast"}};
+}
+
+const PipelinePart kDecoderPart = {"vae", "diffusers", {"AutoencoderKL"}};
+
 Family pixart(std::string class_name, std::string title, int64_t max_sequence_length) {
+  const bool is_alpha = class_name == "PixArtAlphaPipeline";
   return {.class_name = std::move(class_name),
           .title = std::move(title),
           .default_steps = 20,
           .default_guidance = 4.5,
           .guidance = GuidanceKind::kTwoBranches,
+          // The first releases name the class of which diffusers has made this one.
+          .parts = {tokenizer("tokenizer", "T5Tokenizer"),
+                    {"text_encoder", "transformers", {"T5EncoderModel"}},
+                    {"transformer", "diffusers", {"PixArtTransformer2DModel", "Transformer2DModel"}},
+                    kDecoderPart},
           .default_max_sequence_length = max_sequence_length,
           .own_fields = {},
           .has_single_files = false,
           .overrides_scheduler_file = false,
+          .takes_sample_of_single_step = is_alpha,
           .bin_resolution = pixart_bin_resolution,
           .read_shape = read_pixart_shape,
           .load_text_encoder = load_t5_text_encoder,
@@ -56,7 +72,14 @@ constexpr int64_t kClipTokens = 77;
 
 Family stable_diffusion(std::string class_name, std::string title, double guidance, bool is_xl) {
   std::vector<std::string> own = {"guidance_rescale", "clip_skip"};
+  std::vector<PipelinePart> parts = {tokenizer("tokenizer", "CLIPTokenizer"),
+                                     {"text_encoder", "transformers", {"CLIPTextModel"}},
+                                     {"unet", "diffusers", {"UNet2DConditionModel"}},
+                                     kDecoderPart};
   if (is_xl) {
+    parts[1].classes.emplace_back("CLIPTextModelWithProjection");
+    parts.push_back(tokenizer("tokenizer_2", "CLIPTokenizer"));
+    parts.push_back({"text_encoder_2", "transformers", parts[1].classes});
     for (const char* name :
          {"prompt_2", "negative_prompt_2", "original_size", "target_size", "crops_coords_top_left"})
       own.emplace_back(name);
@@ -67,12 +90,14 @@ Family stable_diffusion(std::string class_name, std::string title, double guidan
       .default_steps = 50,
       .default_guidance = guidance,
       .guidance = GuidanceKind::kTwoBranches,
+      .parts = std::move(parts),
       .default_max_sequence_length = kClipTokens,
       .own_fields = std::move(own),
       .has_single_files = true,
       .overrides_scheduler_file = !is_xl,
+      .takes_sample_of_single_step = false,
       .bin_resolution = no_binning,
-      .read_shape = read_unet_shape,
+      .read_shape = is_xl ? read_unet_shape : read_stable_diffusion_shape,
       .load_text_encoder = is_xl ? load_stable_diffusion_xl_text_encoder : load_stable_diffusion_text_encoder,
       .load_denoiser = load_unet,
       .load_decoder = is_xl ? load_stable_diffusion_xl_decoder : load_scaled_decoder};
@@ -98,6 +123,24 @@ const Family& find_family(const std::string& class_name, const std::string& wher
   }
   input_error(where, "pipelines of class '{}' cannot run here; these can: {}", class_name,
               fmt::join(known, ", "));
+}
+
+PartClass class_of(const JsonConfig& index, const std::string& part) {
+  const Json value = index.values().value(part, Json());
+  if (!value.is_array() || value.size() != 2 || !value[0].is_string() || !value[1].is_string())
+    index.fail(part, "a library and a class");
+  return {value[0].get<std::string>(), value[1].get<std::string>()};
+}
+
+void check_classes(const JsonConfig& index, const Family& family) {
+  for (const PipelinePart& part : family.parts) {
+    const PartClass named = class_of(index, part.name);
+    const bool is_known = named.library == part.library && std::find(part.classes.begin(), part.classes.end(),
+                                                                     named.name) != part.classes.end();
+    if (!is_known)
+      index.refuse(part.name, fmt::format("this class cannot run here; of {} these can: {}", part.library,
+                                          fmt::join(part.classes, ", ")));
+  }
 }
 
 }  // namespace tessera::models

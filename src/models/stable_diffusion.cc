@@ -14,10 +14,16 @@
 namespace tessera::models {
 namespace {
 
-CLIPTextEncoder load_clip(const std::filesystem::path& folder, const LoadOptions& options,
-                          LoadStatistics& statistics) {
-  const CLIPTextConfig config(JsonConfig::read(folder / "config.json"));
-  PartFiles files(folder, options);
+// The classes that model_index.json names, one of which has a projection at its end.
+bool has_projection(const JsonConfig& index, const std::string& part) {
+  return class_of(index, part).name == "CLIPTextModelWithProjection";
+}
+
+CLIPTextEncoder load_clip(const std::filesystem::path& folder, bool has_projection,
+                          const LoadOptions& options, LoadStatistics& statistics) {
+  CLIPTextConfig config(JsonConfig::read(folder / "config.json"));
+  config.has_projection = has_projection;
+  PartFiles files(folder, weights::Library::kTransformers, options);
   CLIPTextEncoder encoder(files.scope(), config);
   // Older files also store the indices of the positions, which are not needed.
   files.finish(statistics, /*is_all=*/true,
@@ -28,10 +34,10 @@ CLIPTextEncoder load_clip(const std::filesystem::path& folder, const LoadOptions
 // Pairs a tokenizer with its encoder.
 class Clip {
  public:
-  Clip(const std::filesystem::path& model, const std::string& suffix, const LoadOptions& options,
-       LoadStatistics& statistics)
+  Clip(const std::filesystem::path& model, const std::string& suffix, bool has_projection,
+       const LoadOptions& options, LoadStatistics& statistics)
       : tokenizer_(model / ("tokenizer" + suffix), "CLIPTokenizer"),
-        encoder_(load_clip(model / ("text_encoder" + suffix), options, statistics)),
+        encoder_(load_clip(model / ("text_encoder" + suffix), has_projection, options, statistics)),
         length(std::min(tokenizer_.model_max_length(), encoder_.config().max_position_embeddings)) {
     constexpr int64_t kMarks = 2;  // begin and end tokens
     if (length < kMarks) {
@@ -64,7 +70,13 @@ class StableDiffusionTextEncoder final : public TextEncoder {
  public:
   StableDiffusionTextEncoder(const std::filesystem::path& model, const LoadOptions& options,
                              LoadStatistics& statistics)
-      : clip_(model, "", options, statistics) {}
+      : clip_(model, "", /*has_projection=*/false, options, statistics) {
+    // The pipeline of XL takes no notice of it.
+    const JsonConfig config = JsonConfig::read(model / "text_encoder" / "config.json");
+    if (config.boolean("use_attention_mask", false))
+      config.refuse("use_attention_mask",
+                    "text encoders that pass over the padding of a prompt cannot run yet");
+  }
 
   std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t /*max_length*/) override {
     std::vector<Conditioning> conditionings;
@@ -84,14 +96,15 @@ class StableDiffusionXLTextEncoder final : public TextEncoder {
  public:
   StableDiffusionXLTextEncoder(const std::filesystem::path& model, const LoadOptions& options,
                                LoadStatistics& statistics)
-      : zeros_when_absent_(
-            JsonConfig::read(model / "model_index.json").boolean("force_zeros_for_empty_prompt", true)),
-        first_(model, "", options, statistics),
-        second_(model, "_2", options, statistics) {
-    if (!second_.config().has_projection) {
-      input_error((model / "text_encoder_2").string(),
-                  "is no CLIPTextModelWithProjection, which pools the prompt");
-    }
+      : StableDiffusionXLTextEncoder(JsonConfig::read(model / "model_index.json"), model, options,
+                                     statistics) {}
+  StableDiffusionXLTextEncoder(const JsonConfig& index, const std::filesystem::path& model,
+                               const LoadOptions& options, LoadStatistics& statistics)
+      : zeros_when_absent_(index.boolean("force_zeros_for_empty_prompt", true)),
+        first_(model, "", has_projection(index, "text_encoder"), options, statistics),
+        second_(model, "_2", has_projection(index, "text_encoder_2"), options, statistics) {
+    if (!pooling().has_projection)
+      index.fail("text_encoder_2", "a CLIPTextModelWithProjection, which pools the prompt");
     if (first_.length != second_.length) {
       input_error(model.string(), "the two text encoders take prompts of {} and {} tokens", first_.length,
                   second_.length);
@@ -106,15 +119,21 @@ class StableDiffusionXLTextEncoder final : public TextEncoder {
       const CLIPTextEncoder::Output two =
           second_.encode(prompt.second.value_or(prompt.text), prompt.clip_skip, 1, /*normed=*/false);
       const at::Tensor tokens = at::cat({one.hidden, two.hidden}, 1);
+      const at::Tensor& pooled = one.pooled.defined() ? one.pooled : two.pooled;
       conditionings.push_back({{kTokens, is_zero ? at::zeros_like(tokens) : tokens},
-                               {kPooled, is_zero ? at::zeros_like(two.pooled) : two.pooled}});
+                               {kPooled, is_zero ? at::zeros_like(pooled) : pooled}});
     }
     return conditionings;
   }
   int64_t width() const override { return first_.config().hidden_size + second_.config().hidden_size; }
-  int64_t pooled_width() const override { return second_.config().projection_dim; }
+  int64_t pooled_width() const override { return pooling().projection_dim; }
 
  private:
+  // The first encoder that pools the prompt is the one whose vector counts.
+  const CLIPTextConfig& pooling() const {
+    return first_.config().has_projection ? first_.config() : second_.config();
+  }
+
   bool zeros_when_absent_;
   Clip first_, second_;
 };

@@ -143,7 +143,7 @@ class T5TextEncoder final : public TextEncoder {
   T5TextEncoder(const std::filesystem::path& model, const LoadOptions& options, LoadStatistics& statistics)
       : tokenizer_(model / "tokenizer"),
         config_(JsonConfig::read(model / "text_encoder" / "config.json")),
-        files_(std::in_place, model / "text_encoder", options),
+        files_(std::in_place, model / "text_encoder", weights::Library::kTransformers, options),
         encoder_(options.stays ? T5Encoder(files_->scope(), config_)
                                : T5Encoder::read_at_use(files_->scope(), config_)) {
     const std::vector<std::string_view> of_whole_models = {"decoder.", "lm_head."};
@@ -155,7 +155,7 @@ class T5TextEncoder final : public TextEncoder {
     // The blocks that will be read later are checked and counted now.
     LoadOptions shapes = options;
     shapes.placement.device = at::kMeta;
-    PartFiles files(model / "text_encoder", shapes);
+    PartFiles files(model / "text_encoder", weights::Library::kTransformers, shapes);
     LoadStatistics all, here;
     const T5Encoder shapes_alone(files.scope(), config_);
     files.finish(all, /*is_all=*/true, of_whole_models);

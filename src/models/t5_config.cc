@@ -1,9 +1,23 @@
+#include <map>
+
 #include "models/t5.h"
 
 namespace tessera::models {
 namespace {
 
 constexpr int64_t kMaxSize = int64_t{1} << 24;
+
+// Under transformers' names.
+ops::Activation find_activation(const JsonConfig& json, const std::string& key, const std::string& name) {
+  static const std::map<std::string, ops::Activation> known = {{"relu", ops::Activation::kRelu},
+                                                               {"gelu", ops::Activation::kGelu},
+                                                               {"gelu_new", ops::Activation::kGeluTanh},
+                                                               {"silu", ops::Activation::kSilu},
+                                                               {"swish", ops::Activation::kSilu}};
+  const auto found = known.find(name);
+  if (found == known.end()) json.fail(key, "\"relu\", \"gelu\", \"gelu_new\" or \"silu\"");
+  return found->second;
+}
 
 }  // namespace
 
@@ -18,12 +32,16 @@ T5Config::T5Config(const JsonConfig& json)
       relative_attention_max_distance(json.count("relative_attention_max_distance", kMaxSize, 128)),
       layer_norm_epsilon(json.number("layer_norm_epsilon", 1e-6)) {
   if (json.string("model_type", "t5") != "t5") json.fail("model_type", "\"t5\"");
+  // feed_forward_proj says both; where a file also has the two that transformers makes of it, those count.
   const std::string projection = json.string("feed_forward_proj", "relu");
-  if (projection != "relu" && projection != "gated-gelu") {
-    json.fail("feed_forward_proj", "\"relu\" or \"gated-gelu\"");
+  const bool names_gate = projection.starts_with("gated-");
+  const std::string name = names_gate ? projection.substr(projection.find('-') + 1) : projection;
+  gated = json.boolean("is_gated_act", names_gate);
+  if (json.values().contains("dense_act_fn")) {
+    activation = find_activation(json, "dense_act_fn", json.string("dense_act_fn"));
+  } else {
+    activation = find_activation(json, "feed_forward_proj", projection == "gated-gelu" ? "gelu_new" : name);
   }
-  gated = projection == "gated-gelu";
-  activation = gated ? ops::Activation::kGeluTanh : ops::Activation::kRelu;
   if (!(layer_norm_epsilon >= 0 && layer_norm_epsilon < 1)) json.fail("layer_norm_epsilon", "from 0 to 1");
   const int64_t single_distances = relative_attention_num_buckets / 4;
   if (single_distances < 1 || single_distances >= relative_attention_max_distance) {

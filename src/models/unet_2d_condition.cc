@@ -1,5 +1,7 @@
 #include "models/unet_2d_condition.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "models/loading.h"
@@ -70,9 +72,11 @@ UNet2DConditionModel::UNet2DConditionModel(const weights::Scope& scope, const UN
 
   Level middle = levels.back();
   middle.heads = config_.mid_heads;
-  const weights::Scope mid = scope / "mid_block";
-  mid_block_.push_back(reader.read(mid, 0, middle.channels, middle, config_.mid_transformers));
-  mid_block_.push_back(reader.read(mid, 1, middle.channels, middle.channels));
+  if (config_.has_mid_block) {
+    const weights::Scope mid = scope / "mid_block";
+    mid_block_.push_back(reader.read(mid, 0, middle.channels, middle, config_.mid_transformers));
+    mid_block_.push_back(reader.read(mid, 1, middle.channels, middle.channels));
+  }
 
   int64_t channels = middle.channels;
   for (size_t i = levels.size(); i-- > 0;) {
@@ -190,6 +194,17 @@ DenoiserShape read_unet_shape(const std::filesystem::path& model) {
   return unet_shape(UNet2DConfig(JsonConfig::read(model / "unet" / "config.json")));
 }
 
+DenoiserShape read_stable_diffusion_shape(const std::filesystem::path& model) {
+  const JsonConfig config = JsonConfig::read(model / "unet" / "config.json");
+  DenoiserShape shape = unet_shape(UNet2DConfig(config));
+  constexpr int64_t kLeastSize = 64;
+  int major = 0, minor = 0;
+  const std::string version = config.string("_diffusers_version", "", Null::kDefault);
+  const bool is_read = std::sscanf(version.c_str(), "%d.%d", &major, &minor) == 2;
+  if (is_read && major == 0 && minor < 9) shape.sample_size = std::max(shape.sample_size, kLeastSize);
+  return shape;
+}
+
 DenoiserShape unet_shape(const UNet2DConfig& config) {
   const auto levels = static_cast<int64_t>(config.levels.size());
   int64_t heads = config.mid_heads;
@@ -213,7 +228,7 @@ std::unique_ptr<Denoiser> load_unet(const std::filesystem::path& model, const Lo
 std::unique_ptr<Denoiser> load_unet_folder(const std::filesystem::path& folder, const LoadOptions& options,
                                            LoadStatistics& statistics) {
   const UNet2DConfig config(JsonConfig::read(folder / "config.json"));
-  PartFiles files(folder, options);
+  PartFiles files(folder, weights::Library::kDiffusers, options);
   const weights::Scope scope = files.scope();
   // The CPU has no fp16 convolutions.
   const bool widens = scope.device().is_cpu() && scope.dtype() == at::kHalf;

@@ -26,6 +26,7 @@ struct UNet2DConfig {
     int64_t down_transformers = 0, up_transformers = 0;  // layers of each transformer; 0 means no attention
   };
   std::vector<Level> levels;
+  bool has_mid_block;
   int64_t mid_transformers, mid_heads;
   int64_t in_channels, out_channels, sample_size, norm_groups;
   double norm_eps;
@@ -71,8 +72,8 @@ class UNet2DConditionModel final : public Denoiser {
   nn::TimestepEmbedding time_embedding_;                // fp32
   std::optional<nn::TimestepEmbedding> add_embedding_;  // fp32
   std::vector<Down> down_blocks_;                       // by level
-  std::vector<UNetLayer> mid_block_;
-  std::vector<Up> up_blocks_;  // the coarsest level first
+  std::vector<UNetLayer> mid_block_;                    // may be none
+  std::vector<Up> up_blocks_;                           // the coarsest level first
   ops::GroupNorm conv_norm_out_;
   nn::Conv2d conv_out_;
   at::ScalarType dtype_;
@@ -81,6 +82,9 @@ class UNet2DConditionModel final : public Denoiser {
 DenoiserShape unet_shape(const UNet2DConfig& config);
 // Loads unet/ of a diffusers folder.
 DenoiserShape read_unet_shape(const std::filesystem::path& model);
+// The same as StableDiffusionPipeline reads it: the first files of Stable Diffusion had no size of their own,
+// so a size below 64 in a file from before diffusers 0.9 counts as 64.
+DenoiserShape read_stable_diffusion_shape(const std::filesystem::path& model);
 std::unique_ptr<Denoiser> load_unet(const std::filesystem::path& model, const LoadOptions& options,
                                     LoadStatistics& statistics);
 // Loads from the folder unet/ itself.

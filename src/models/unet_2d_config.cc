@@ -10,8 +10,8 @@ constexpr int64_t kMaxSize = 65536, kMaxLevels = 16, kMaxLayers = 256;
 
 // Reads one number per level; a single number applies to all.
 std::vector<int64_t> per_level(const JsonConfig& json, const std::string& key, size_t levels, int64_t most,
-                               std::vector<int64_t> fallback) {
-  std::vector<int64_t> values = json.has(key) ? json.integers(key) : std::move(fallback);
+                               const std::vector<int64_t>& fallback) {
+  std::vector<int64_t> values = json.integers(key, fallback);
   if (values.size() == 1) values.resize(levels, values.front());
   const bool valid =
       std::all_of(values.begin(), values.end(), [&](int64_t v) { return v >= 1 && v <= most; });
@@ -23,10 +23,9 @@ std::vector<int64_t> per_level(const JsonConfig& json, const std::string& key, s
 // Reads whether each block has attention: its type is `plain` or `attending`.
 std::vector<bool> attending(const JsonConfig& json, const std::string& key, const std::string& plain,
                             const std::string& with_attention, size_t levels,
-                            std::vector<std::string> types) {
-  if (json.has(key)) types = json.strings(key);
+                            const std::vector<std::string>& fallback) {
   std::vector<bool> result;
-  for (const std::string& type : types) {
+  for (const std::string& type : json.strings(key, fallback)) {
     if (type != plain && type != with_attention)
       json.fail(key, fmt::format("a list of \"{}\" and \"{}\"", plain, with_attention));
     result.push_back(type == with_attention);
@@ -37,8 +36,8 @@ std::vector<bool> attending(const JsonConfig& json, const std::string& key, cons
 
 // These options would change the network and are refused.
 void require_usual(const JsonConfig& json) {
-  const auto text = [&](const char* key, const char* value) {
-    if (json.string(key, value) != value) json.fail(key, fmt::format("\"{}\"", value));
+  const auto text = [&](const char* key, const char* value, Null null = Null::kRefused) {
+    if (json.string(key, value, null) != value) json.fail(key, fmt::format("\"{}\"", value));
   };
   const auto no = [&](const char* key) {
     if (json.boolean(key, false)) json.fail(key, "false");
@@ -50,23 +49,31 @@ void require_usual(const JsonConfig& json) {
   text("act_fn", "silu");
   text("resnet_time_scale_shift", "default");
   text("time_embedding_type", "positional");
-  text("attention_type", "default");
+  text("attention_type", "default", Null::kDefault);
   for (const char* key : {"center_input_sample", "dual_cross_attention", "class_embeddings_concat",
                           "resnet_skip_time_act", "mid_block_only_cross_attention"})
     no(key);
   for (const char* key : {"mid_block_scale_factor", "resnet_out_scale_factor", "downsample_padding"})
     one(key);
-  for (const char* key : {"encoder_hid_dim", "encoder_hid_dim_type", "class_embed_type", "num_class_embeds",
-                          "time_cond_proj_dim", "timestep_post_act", "time_embedding_act_fn",
-                          "time_embedding_dim", "cross_attention_norm"}) {
-    if (json.has(key)) json.fail(key, "null");
+  if (json.has("time_cond_proj_dim"))
+    json.refuse(
+        "time_cond_proj_dim",
+        "this is the U-Net of a consistency model (LCM), which takes the guidance scale as an input; it "
+        "cannot run yet");
+  for (const char* key :
+       {"encoder_hid_dim", "encoder_hid_dim_type", "class_embed_type", "num_class_embeds",
+        "timestep_post_act", "time_embedding_act_fn", "time_embedding_dim", "cross_attention_norm"}) {
+    if (json.has(key)) json.refuse(key, "U-Nets with this layer cannot run yet");
   }
+  // diffusers refuses it as well: its U-Nets have the number of heads under attention_head_dim.
+  if (json.has("num_attention_heads"))
+    json.fail("num_attention_heads", "null, with the heads in attention_head_dim");
   if (!json.boolean("flip_sin_to_cos", true)) json.fail("flip_sin_to_cos", "true");
   if (json.number("freq_shift", 0) != 0) json.fail("freq_shift", "0");
   for (const char* key : {"conv_in_kernel", "conv_out_kernel"}) {
     if (json.integer(key, 3) != 3) json.fail(key, "3");
   }
-  if (json.has("only_cross_attention")) {
+  if (json.values().contains("only_cross_attention")) {
     const Json& value = json.values().at("only_cross_attention");
     const bool is_false =
         value == false || (value.is_array() && std::all_of(value.begin(), value.end(),
@@ -78,11 +85,12 @@ void require_usual(const JsonConfig& json) {
 }  // namespace
 
 UNet2DConfig::UNet2DConfig(const JsonConfig& json)
-    : mid_transformers(0),
+    : has_mid_block(true),
+      mid_transformers(0),
       mid_heads(1),
       in_channels(json.count("in_channels", kMaxSize, 4)),
       out_channels(json.count("out_channels", kMaxSize, 4)),
-      sample_size(json.count("sample_size", kMaxSize, 64)),
+      sample_size(json.has("sample_size") ? json.count("sample_size", kMaxSize) : 64),
       norm_groups(json.count("norm_num_groups", kMaxSize, 32)),
       norm_eps(json.number_within("norm_eps", 0, 1, 1e-5)),
       use_linear_projection(json.boolean("use_linear_projection", false)),
@@ -90,9 +98,8 @@ UNet2DConfig::UNet2DConfig(const JsonConfig& json)
       addition_inputs(0) {
   require_usual(json);
   if (out_channels != in_channels) json.fail("in_channels", fmt::format("{}, as out_channels", out_channels));
-  const std::vector<int64_t> channels = json.has("block_out_channels")
-                                            ? json.integers("block_out_channels")
-                                            : std::vector<int64_t>{320, 640, 1280, 1280};
+  const std::vector<int64_t> channels =
+      json.integers("block_out_channels", std::vector<int64_t>{320, 640, 1280, 1280});
   const size_t count = channels.size();
   if (count < 1 || count > kMaxLevels)
     json.fail("block_out_channels", fmt::format("1 to {} numbers", kMaxLevels));
@@ -102,15 +109,13 @@ UNet2DConfig::UNet2DConfig(const JsonConfig& json)
                 fmt::format("multiples of norm_num_groups ({}), at most {}", norm_groups, kMaxSize));
     }
   }
-  if (channels.front() % 2 != 0) json.fail("block_out_channels", "numbers of which the first is even");
   const auto layers = per_level(json, "layers_per_block", count, kMaxLayers, {2});
   const auto contexts = per_level(json, "cross_attention_dim", count, kMaxSize, {1280});
   for (const int64_t width : contexts) {
     if (width != contexts.front()) json.fail("cross_attention_dim", "the same at all levels");
   }
   // diffusers stores the number of heads in the option named attention_head_dim.
-  const std::string heads_key =
-      json.has("num_attention_heads") ? "num_attention_heads" : "attention_head_dim";
+  const std::string heads_key = "attention_head_dim";
   const auto heads = per_level(json, heads_key, count, kMaxSize, {8});
   const auto transformers = per_level(json, "transformer_layers_per_block", count, kMaxLayers, {1});
   const auto up_transformers =
@@ -134,8 +139,9 @@ UNet2DConfig::UNet2DConfig(const JsonConfig& json)
     if ((down[i] || up[from_end]) && channels[i] % heads[i] != 0)
       json.fail(heads_key, fmt::format("a divisor of block_out_channels ({})", channels[i]));
   }
-  const std::string middle = json.string("mid_block_type", "UNetMidBlock2DCrossAttn");
-  if (middle != "UNetMidBlock2DCrossAttn") json.fail("mid_block_type", "\"UNetMidBlock2DCrossAttn\"");
+  has_mid_block = !json.values().value("mid_block_type", Json("")).is_null();
+  const std::string middle = json.string("mid_block_type", "UNetMidBlock2DCrossAttn", Null::kDefault);
+  if (middle != "UNetMidBlock2DCrossAttn") json.fail("mid_block_type", "\"UNetMidBlock2DCrossAttn\" or null");
   mid_transformers = transformers.back();
   mid_heads = heads.back();
   if (channels.back() % mid_heads != 0)
@@ -146,7 +152,6 @@ UNet2DConfig::UNet2DConfig(const JsonConfig& json)
     json.fail("addition_embed_type", "null or \"text_time\"");
   addition_time_embed_dim = json.count("addition_time_embed_dim", kMaxSize);
   addition_inputs = json.count("projection_class_embeddings_input_dim", kMaxSize);
-  if (addition_time_embed_dim % 2 != 0) json.fail("addition_time_embed_dim", "an even number");
   if (addition_inputs <= 6 * addition_time_embed_dim) {
     json.fail("projection_class_embeddings_input_dim",
               fmt::format("more than 6 times addition_time_embed_dim ({})", addition_time_embed_dim));

@@ -9,7 +9,8 @@ at::Tensor sinusoidal_embedding(const at::Tensor& values, int64_t dim) {
   const at::Tensor exponent =
       at::arange(half, values.options()) * -std::log(10000.0) / static_cast<double>(half);
   const at::Tensor angle = values.unsqueeze(1) * at::exp(exponent).unsqueeze(0);
-  return at::cat({at::cos(angle), at::sin(angle)}, 1);
+  const at::Tensor pairs = at::cat({at::cos(angle), at::sin(angle)}, 1);
+  return dim % 2 == 0 ? pairs : at::constant_pad_nd(pairs, {0, 1});
 }
 
 TimestepEmbedding::TimestepEmbedding(const weights::Scope& scope, int64_t in, int64_t out)

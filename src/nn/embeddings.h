@@ -11,7 +11,7 @@
 namespace tessera::nn {
 
 // Sinusoidal embedding of scalars (DDPM, arXiv:2006.11239): the cosines, then the sines, of value * 10000^(-i
-// / (dim / 2)). values [n] fp32 -> [n, dim] fp32, on the same device.
+// / (dim / 2)), then a zero if dim is odd. values [n] fp32 -> [n, dim] fp32, on the same device.
 at::Tensor sinusoidal_embedding(const at::Tensor& values, int64_t dim);
 
 // diffusers' TimestepEmbedding: linear_1, SiLU, linear_2 applied to a sinusoidal embedding.

@@ -52,7 +52,8 @@ std::unique_ptr<Sampler> make_ddim(const JsonConfig& config, const SamplerRun& r
   const Prediction prediction = read_prediction(config, /*flow=*/false);
   const TrainingSchedule schedule = training_schedule(config, ZeroSnr::kExactly);
   const std::vector<float>& products = schedule.alphas_cumprod;
-  const float final_product = config.boolean("set_alpha_to_one", true) ? 1.0F : products.front();
+  const bool ends_in_sample = run.ends_in_sample || config.boolean("set_alpha_to_one", true);
+  const float final_product = ends_in_sample ? 1.0F : products.front();
 
   LinearSolver solver;
   solver.needs_noise = run.eta > 0;

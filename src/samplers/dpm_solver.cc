@@ -25,7 +25,7 @@ struct DpmOptions {
 DpmOptions read_options(const JsonConfig& config) {
   refuse_option(config, "thresholding");
   refuse_option(config, "use_dynamic_shifting");
-  const std::string variance = config.string("variance_type", "");
+  const std::string variance = config.string("variance_type", "", Null::kDefault);
   if (variance == "learned" || variance == "learned_range") refuse_option(config, "variance_type");
   // Names of other solvers select the defaults here, so that their files can be used.
   const std::string algorithm =

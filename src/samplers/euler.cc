@@ -71,7 +71,7 @@ std::unique_ptr<Sampler> make_euler(const JsonConfig& config, const SamplerRun& 
   LinearSolver solver;
   solver.init_noise_sigma = initial_sigma(config, sigmas);
   for (size_t i = 0; i < (continuous ? levels : timesteps).size(); ++i) {
-    solver.steps.push_back(euler_step(prediction, sigmas[i], sigmas[i + 1]));
+    solver.steps.push_back(euler_step(prediction, sigmas[i], run.ends_in_sample ? 0 : sigmas[i + 1]));
     solver.steps.back().timestep = continuous ? 0.25F * std::log(sigmas[i]) : timesteps[i];
   }
   return std::make_unique<LinearSampler>(std::move(solver), config.where());
@@ -91,7 +91,7 @@ std::unique_ptr<Sampler> make_euler_ancestral(const JsonConfig& config, const Sa
   solver.init_noise_sigma = initial_sigma(config, sigmas);
   for (size_t i = 0; i < timesteps.size(); ++i) {
     const double from = sigmas[i];
-    const double to = sigmas[i + 1];
+    const double to = run.ends_in_sample ? 0 : sigmas[i + 1];
     const double noise = to * std::sqrt(from * from - to * to) / from;
     solver.steps.push_back(euler_step(prediction, from, to * to / from));
     solver.steps.back().predictor.noise = noise;

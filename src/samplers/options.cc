@@ -4,11 +4,15 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace tessera::samplers {
 namespace {
 
 const std::array<std::string, 4> kPredictionNames = {"epsilon", "sample", "v_prediction", "flow_prediction"};
+
+// Names the options that the file lacks; diffusers' key for the same.
+constexpr const char* kAbsentKeys = "_use_default_values";
 
 // The options that diffusers' schedulers write, including those of older releases.
 constexpr std::array<std::string_view, 63> kOptions = {
@@ -79,21 +83,35 @@ constexpr std::array<std::string_view, 63> kOptions = {
 
 }  // namespace
 
-void check_options(const JsonConfig& config) {
+void warn_of_unknown_options(const JsonConfig& config) {
+  std::vector<std::string> unknown;
   for (const auto& [key, value] : config.values().items()) {
     const bool known =
         key.starts_with('_') || std::find(kOptions.begin(), kOptions.end(), key) != kOptions.end();
-    if (known || value.is_null() || value == Json(false)) continue;
-    input_error(config.where(), "'{}' is not an option of any known sampler; known are {}", key,
-                fmt::join(kOptions, ", "));
+    if (!known && !value.is_null() && value != Json(false)) unknown.push_back(key);
   }
+  if (!unknown.empty())
+    log_warning("[{}] options without effect: {}", config.where(), fmt::join(unknown, ", "));
 }
 
 JsonConfig with_stable_diffusion_options(const JsonConfig& config) {
+  const Json overrides = {{"steps_offset", 1}, {"clip_sample", false}};
   Json options = config.values();
-  options["steps_offset"] = 1;
-  options["clip_sample"] = false;
+  Json absent = Json::array();
+  for (const auto& [key, value] : overrides.items()) {
+    if (!options.contains(key)) absent.push_back(key);
+    options[key] = value;
+  }
+  options[kAbsentKeys] = std::move(absent);
   return {std::move(options), config.where()};
+}
+
+Json without_pipeline_defaults(const JsonConfig& config) {
+  Json options = config.values();
+  for (const Json& key : options.value(kAbsentKeys, Json::array())) {
+    if (key.is_string()) options.erase(key.get<std::string>());
+  }
+  return options;
 }
 
 std::string read_choice(const JsonConfig& config, const std::string& key, const std::string& fallback,

@@ -9,14 +9,18 @@
 
 namespace tessera::samplers {
 
-// Throws Error(kInput) for an option that no scheduler of diffusers has, as its meaning is unknown. Options
-// of other classes pass, as diffusers ignores them when it loads one scheduler from the file of another; each
-// sampler refuses those of its own options that it does not support.
-void check_options(const JsonConfig& config);
+// Warns in one line of options that no scheduler of diffusers has, which diffusers ignores as well. Options
+// of other classes pass without a warning, as diffusers ignores them when it loads one scheduler from the
+// file of another; each sampler refuses those of its own options that it does not support.
+void warn_of_unknown_options(const JsonConfig& config);
 
 // Returns `config` as StableDiffusionPipeline and its variants (except XL) run it. Their first checkpoints
 // lacked steps_offset = 1 and clip_sample = false, so diffusers sets both whatever the file says.
 JsonConfig with_stable_diffusion_options(const JsonConfig& config);
+// Returns the options of such a config that another class takes, as
+// CLASS.from_config(pipeline.scheduler.config) does in diffusers: options that the file lacks are left to the
+// class.
+Json without_pipeline_defaults(const JsonConfig& config);
 
 // Returns the value of `key`, which must be one of `allowed`, or `fallback` if it is absent. Throws
 // Error(kInput) that lists the allowed values.

@@ -109,16 +109,20 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
   const Row* row = find_row(name.value_or(file_class));
   if (!row && name)
     usage_error(field("scheduler"), "unknown sampler '{}'; known are {}", *name, known_names());
-  if (!row) config.fail("_class_name", fmt::format("one of {}", known_names()));
-  check_options(config);
+  if (!row)
+    input_error(config.where(), "the model's sampler, {}, cannot run yet; give {} one of {}", file_class,
+                field("scheduler"), known_names());
+  warn_of_unknown_options(config);
   const int64_t train_timesteps = config.integer("num_train_timesteps", 1000);
   if (train_timesteps < 1 || train_timesteps > kMaxTrainTimesteps) {
     config.fail("num_train_timesteps", fmt::format("from 1 to {}", kMaxTrainTimesteps));
   }
   if (run.steps < 1) usage_error(field("num_inference_steps"), "must be 1 or more, got {}", run.steps);
   if (!(run.eta >= 0 && run.eta <= 1)) usage_error(field("eta"), "must be from 0 to 1, got {}", run.eta);
+  const bool is_short = name == row->name.short_name;
   Json options = config.values();
-  if (name == row->name.short_name) {
+  if (name && !(is_short && file_class == row->name.class_name)) options = without_pipeline_defaults(config);
+  if (is_short) {
     options.update(row->overrides);
     if (!file_class.empty() && file_class != row->name.class_name) {
       for (const auto& [key, value] : row->defaults.items()) options.emplace(key, value);

@@ -55,12 +55,16 @@ struct SamplerRun {
   int64_t steps;              // num_inference_steps, >= 1; PNDM evaluates the model more often
   int64_t sample_tokens = 0;  // image tokens, for resolution-dependent shifts of flow matching
   double eta = 0;             // of DDIM, from 0 to 1; other samplers ignore it
+  // Each step of DDIM and Euler gives the predicted sample x_0, which diffusers' schedulers return beside the
+  // latents; other samplers ignore it. The two differ if the options let the last step end at some noise.
+  bool ends_in_sample = false;
 };
 
 // Makes the sampler that `config` (a scheduler_config.json) describes, or, if `name` is given, the sampler of
 // that name with that config's schedule. Names are diffusers' class names and the short names of
 // known_samplers(). Throws Error(kUsage) for an unknown name or an impossible run and Error(kInput) for an
-// unknown class or option in the file; errors about unknown names list the known ones.
+// unknown class in the file; errors about unknown names list the known ones. Warns of options that no
+// scheduler has.
 std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optional<std::string>& name,
                                       const SamplerRun& run);
 

@@ -220,8 +220,8 @@ std::optional<std::vector<double>> respaced_sigmas(const JsonConfig& config, dou
     input_error(config.where(),
                 "set only one of use_karras_sigmas, use_exponential_sigmas and use_beta_sigmas");
   }
-  const double first = config.number("sigma_max", sigma_max);
-  const double last = config.number("sigma_min", sigma_min);
+  const double first = config.number("sigma_max", sigma_max, Null::kDefault);
+  const double last = config.number("sigma_min", sigma_min, Null::kDefault);
   if (karras) return karras_sigmas(first, last, steps);
   if (exponential) return exponential_sigmas(first, last, steps);
   if (beta) return beta_sigmas(first, last, steps);
@@ -241,7 +241,7 @@ bool repeats(const std::vector<double>& sigmas) {
 }
 
 void stretch_to_terminal(const JsonConfig& config, std::vector<double>& sigmas) {
-  const double terminal = config.number("shift_terminal", 0);
+  const double terminal = config.number("shift_terminal", 0, Null::kDefault);
   if (terminal == 0) return;
   const double scale = (1 - sigmas.back()) / (1 - terminal);
   for (double& sigma : sigmas) sigma = 1 - (1 - sigma) / scale;

@@ -32,7 +32,7 @@ UniOptions read_options(const JsonConfig& config) {
   options.order = config.integer("solver_order", 2);
   if (options.order < 1) config.fail("solver_order", "positive");
   options.lower_order_final = config.boolean("lower_order_final", true);
-  if (config.has("disable_corrector")) options.uncorrected = config.integers("disable_corrector");
+  options.uncorrected = config.integers("disable_corrector", std::vector<int64_t>{});
   options.flow = config.boolean("use_flow_sigmas", false);
   if (!options.flow) refuse_option(config, "shift_terminal");
   options.prediction = read_prediction(config, options.on_samples && options.flow);

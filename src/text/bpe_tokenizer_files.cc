@@ -48,23 +48,23 @@ void add_special_tokens(const std::vector<AddedToken>& special, bool raw, std::v
 // transformers writes 1e30 if there is no limit.
 int64_t parse_max_length(const JsonConfig& config) {
   const auto largest = static_cast<double>(kNoMaxLength);
-  const double length = config.number("model_max_length", largest);
+  const double length = config.number("model_max_length", largest, Null::kDefault);
   if (!(length >= 1)) config.fail("model_max_length", "a number from 1 on");
   return static_cast<int64_t>(std::min(length, largest));
 }
 
 // Parses the options that a class or a tokenizer.json has besides tokens and merges.
 BpeOptions parse_bpe_options(const JsonConfig& model) {
-  const std::string type = model.string("type", "BPE");
+  const std::string type = model.string("type", "BPE", Null::kDefault);
   if (type != "BPE") input_error(model.where(), "a tokenizer of type {}; BPE is needed", type);
-  if (model.number("dropout", 0) != 0) model.fail("dropout", "0");
+  if (model.number("dropout", 0, Null::kDefault) != 0) model.fail("dropout", "0");
   if (model.boolean("byte_fallback", false)) model.fail("byte_fallback", "false");
-  if (!model.string("continuing_subword_prefix", "").empty())
+  if (!model.string("continuing_subword_prefix", "", Null::kDefault).empty())
     model.fail("continuing_subword_prefix", "empty");
   BpeOptions options;
   if (model.has("unk_token")) options.unknown_token = model.string("unk_token");
   options.fuse_unknown = model.boolean("fuse_unk", false);
-  options.end_of_word_suffix = model.string("end_of_word_suffix", "");
+  options.end_of_word_suffix = model.string("end_of_word_suffix", "", Null::kDefault);
   options.ignore_merges = model.boolean("ignore_merges", false);
   return options;
 }
@@ -129,8 +129,9 @@ BpeTokenizerFiles read_bpe_tokenizer_files(const fs::path& folder, const std::st
   std::error_code code;
   if (!fs::is_directory(folder, code)) input_error(folder.string(), "no such folder");
   const TokenizerConfig config(folder);
-  const std::string name =
-      tokenizer_class.empty() ? config.values().string("tokenizer_class", "") : tokenizer_class;
+  const std::string name = tokenizer_class.empty()
+                               ? config.values().string("tokenizer_class", "", Null::kDefault)
+                               : tokenizer_class;
   const TokenizerClass* row = find_tokenizer_class(name);
   const fs::path json = folder / "tokenizer.json";
   const bool has_json = fs::is_regular_file(json, code);
@@ -153,11 +154,11 @@ BpeTokenizerFiles read_bpe_tokenizer_files(const fs::path& folder, const std::st
   add_special_tokens(config.named_tokens(defaults), row != nullptr && row->finds_raw, files.tokens);
 
   if (const auto pad = config.token("pad_token", defaults)) files.pad_token = pad->text;
-  files.pads_left = config.values().string("padding_side", "right") == "left";
+  files.pads_left = config.values().string("padding_side", "right", Null::kDefault) == "left";
   files.model_max_length = parse_max_length(config.values());
   if (config.values().boolean("split_special_tokens", false))
     config.values().fail("split_special_tokens", "false");
-  if (config.values().string("truncation_side", "right") != "right")
+  if (config.values().string("truncation_side", "right", Null::kDefault) != "right")
     config.values().fail("truncation_side", "right");
   return files;
 }

@@ -38,7 +38,7 @@ T5TokenizerFiles read_t5_tokenizer_files(const fs::path& folder) {
   }
   const TokenizerConfig config(folder);
   const JsonConfig document = has_json ? JsonConfig::read(json) : JsonConfig();
-  const int64_t sentinels = config.values().integer("extra_ids", kDefaultSentinels);
+  const int64_t sentinels = config.values().integer("extra_ids", kDefaultSentinels, Null::kDefault);
   if (sentinels < 0 || sentinels > kMaxSentinels)
     config.values().fail("extra_ids", "a number from 0 to 100000");
 

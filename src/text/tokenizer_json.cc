@@ -45,7 +45,7 @@ SentencePieceModel parse_tokenizer_json(const JsonConfig& document) {
   const Json& values = document.values();
   if (!document.has("model") || !values["model"].is_object()) document.fail("model", "an object");
   const JsonConfig unigram(values["model"], document.where());
-  const std::string type = unigram.string("type", "Unigram");
+  const std::string type = unigram.string("type", "Unigram", Null::kDefault);
   if (type != "Unigram") {
     input_error(document.where(), "a tokenizer of type {}; a T5 tokenizer has the type Unigram", type);
   }

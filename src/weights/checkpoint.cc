@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "core/error.h"
+#include "core/field_name.h"
 #include "core/json.h"
 #include "weights/memory_counter.h"
 #include "weights/shard_index.h"
@@ -11,50 +13,68 @@
 namespace tessera::weights {
 namespace {
 
-constexpr std::string_view kSuffix = ".safetensors";
-constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+namespace fs = std::filesystem;
 
-bool has_variant(const std::string& name) {
-  return name.find(".fp16.") != std::string::npos || name.find(".bf16.") != std::string::npos ||
-         name.find(".non_ema.") != std::string::npos;
+// The names under which a library looks for weights, the first choice first.
+std::vector<std::string> names_of(Library library, const std::string& variant) {
+  const std::string stem = library == Library::kDiffusers ? "diffusion_pytorch_model" : "model";
+  std::vector<std::string> names = {stem + ".safetensors.index.json"};
+  std::string single = stem + ".safetensors";
+  if (!variant.empty()) {
+    single = fmt::format("{}.{}.safetensors", stem, variant);
+    names = {fmt::format("{}.safetensors.index.{}.json", stem, variant),
+             fmt::format("{}.safetensors.{}.index.json", stem, variant)};  // of older releases
+  }
+  names.insert(library == Library::kDiffusers ? names.end() : names.begin(), single);
+  return names;
 }
 
-// `model-00001-of-00002.safetensors`: a shard, which is only usable through an index.
-bool is_shard(const std::string& name) {
-  return name.find("-of-") != std::string::npos;
-}
-
-// Returns the file with which loading starts. An index wins over a single file, a plain name over a variant.
-std::filesystem::path find_weights(const std::filesystem::path& folder) {
+std::optional<fs::path> find_variant(const fs::path& folder, Library library, const std::string& variant) {
   std::error_code code;
-  if (!std::filesystem::is_directory(folder, code)) input_error(folder.string(), "no such folder");
-  std::vector<std::filesystem::path> candidates;
+  for (const std::string& name : names_of(library, variant)) {
+    if (fs::is_regular_file(folder / name, code)) return folder / name;
+  }
+  return std::nullopt;
+}
+
+// Names of weights in a folder that have none of the names that count.
+[[noreturn]] void refuse_names(const fs::path& folder, Library library) {
+  std::vector<std::string> others;
   bool other_format = false;
-  for (const auto& item : std::filesystem::directory_iterator(folder, code)) {
+  std::error_code code;
+  for (const auto& item : fs::directory_iterator(folder, code)) {
     const std::string name = item.path().filename().string();
-    const bool single = name.ends_with(kSuffix) && !is_shard(name);
-    if (single || name.ends_with(kIndexSuffix)) candidates.push_back(item.path());
-    // Some writers put the variant last: `x.safetensors.index.fp16.json`.
-    if (name.find(".safetensors.index.") != std::string::npos && !name.ends_with(kIndexSuffix)) {
-      candidates.push_back(item.path());
-    }
+    // `model-00001-of-00002.safetensors` is a shard, which is only usable through an index.
+    const bool is_shard = name.find("-of-") != std::string::npos;
+    if (name.find(".safetensors") != std::string::npos && !is_shard) others.push_back(name);
     other_format |= name.ends_with(".bin") || name.ends_with(".ckpt") || name.ends_with(".pt");
   }
   if (code) input_error(folder.string(), "cannot list the folder: {}", code.message());
-  if (candidates.empty()) {
-    if (other_format) {
-      input_error(folder.string(),
-                  "holds weights only in a pickle format; save them as safetensors "
-                  "(save_pretrained(..., safe_serialization=True))");
-    }
-    input_error(folder.string(), "no *.safetensors file in this folder");
+  std::sort(others.begin(), others.end());
+  const std::string wanted = names_of(library, "").at(library == Library::kDiffusers ? 1 : 0);
+  if (!others.empty()) {
+    input_error(
+        folder.string(),
+        "holds no {}, which is the file that counts, but {}; for NAME.VARIANT.safetensors give {}, or rename "
+        "the file",
+        wanted, fmt::join(others, ", "), field("variant"));
   }
-  const auto rank = [](const std::filesystem::path& path) {
-    const std::string name = path.filename().string();
-    return std::tuple(has_variant(name), !name.ends_with(".json"), name);
-  };
-  return *std::min_element(candidates.begin(), candidates.end(),
-                           [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  if (other_format) {
+    input_error(folder.string(),
+                "holds weights only in a pickle format; save them as safetensors "
+                "(save_pretrained(..., safe_serialization=True))");
+  }
+  input_error(folder.string(), "no {} in this folder", wanted);
+}
+
+// The file with which loading starts: the weights, or an index of them.
+fs::path find_weights(const fs::path& folder, Library library, const std::string& variant) {
+  std::error_code code;
+  if (!fs::is_directory(folder, code)) input_error(folder.string(), "no such folder");
+  for (const std::string& each : {variant, std::string(), std::string("fp16")}) {
+    if (const auto found = find_variant(folder, library, each)) return *found;
+  }
+  refuse_names(folder, library);
 }
 
 int64_t element_count(at::IntArrayRef shape) {
@@ -88,8 +108,13 @@ at::Tensor whole_tensor(const std::shared_ptr<SafetensorsFile>& file, const Tens
 
 }  // namespace
 
-Checkpoint::Checkpoint(const std::filesystem::path& folder) : folder_(folder) {
-  const std::filesystem::path start = find_weights(folder);
+bool holds_variant(const fs::path& folder, Library library, const std::string& variant) {
+  return find_variant(folder, library, variant).has_value();
+}
+
+Checkpoint::Checkpoint(const fs::path& folder, Library library, const std::string& variant)
+    : folder_(folder) {
+  const fs::path start = find_weights(folder, library, variant);
   if (start.extension() != ".json") {
     add_file(start);
     return;

@@ -22,12 +22,19 @@ struct NamedTensor {
   bool is_transposed = false;  // stored as [entry.shape[1], entry.shape[0]]
 };
 
+// Who saved a folder: diffusers names weights diffusion_pytorch_model and takes an index of shards before a
+// single file; transformers names them model and takes the single file first.
+enum class Library { kDiffusers, kTransformers };
+
+// Whether a folder has weights of this variant ("fp16": `model.fp16.safetensors`, or an index of shards).
+bool holds_variant(const std::filesystem::path& folder, Library library, const std::string& variant);
+
 class Checkpoint final : public Source {
  public:
-  // Finds the weights in `folder`: `*.safetensors.index.json`, else a single `*.safetensors`, else the same
-  // with a variant (`.fp16.`, `.bf16.` or `.non_ema.`). Throws Error(kInput) if there are none (even if there
-  // are `.bin` files), a shard is missing, or the index disagrees with the shards.
-  explicit Checkpoint(const std::filesystem::path& folder);
+  // Takes the files in `folder` that the library takes: those of `variant` if there are some, else those
+  // without a variant, else those of fp16. Throws Error(kInput) if there are none (listing the files of other
+  // names), a shard is missing, or the index disagrees with the shards.
+  Checkpoint(const std::filesystem::path& folder, Library library, const std::string& variant = {});
   // Some tensors of one file under other names.
   Checkpoint(std::shared_ptr<SafetensorsFile> file, std::map<std::string, NamedTensor> tensors);
 
@@ -35,6 +42,7 @@ class Checkpoint final : public Source {
   bool has(const std::string& key) const override;
   const TensorEntry& entry(const std::string& key) const;  // Error(kInput) if absent
   std::vector<std::string> keys() const;
+  size_t num_files() const { return files_.size(); }
 
   // Loads the tensor, or the part of it that `slices` (of different dimensions) select, as `dtype` on
   // `device`. The result is a view of the mapping, which it keeps alive, if it is on the CPU, needs no

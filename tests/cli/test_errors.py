@@ -188,10 +188,10 @@ def checkpoints_that_cannot_run(box):
     assert "PixArtSigmaPipeline" in outcome.err, outcome  # the message lists what can run
     (model / "model_index.json").write_text(json.dumps(index))
 
-    config = change_json("scheduler/scheduler_config.json", _class_name="MagicScheduler")
+    change_json("model_index.json", scheduler=["diffusers", "MagicScheduler"])
     outcome = refuse_model(box, "MagicScheduler", model)
     assert "DDIMScheduler" in outcome.err, outcome
-    (model / "scheduler/scheduler_config.json").write_text(json.dumps(config))
+    (model / "model_index.json").write_text(json.dumps(index))
 
     config = change_json("transformer/config.json", num_attention_heads=0)
     refuse_model(box, "num_attention_heads", model)

@@ -3,7 +3,7 @@ import json
 import re
 
 from files import read_safetensors, write_safetensors
-from harness import MODEL, test
+from harness import MODEL, SMALL, test
 
 
 @test
@@ -56,6 +56,83 @@ def reports_each_damaged_file_once(box):
         assert outcome.out.count("it is cut off") == outcome.out.count("  damaged\n") == damaged, outcome
         assert all(outcome.out.count(f"[{model / each}]") == 1 for each in parts[:damaged]), outcome
         assert outcome.out.count("cannot run: [") == 1, outcome
+
+
+def change_json(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@test
+def says_what_generate_says(box):
+    """In one line, before any weight is read."""
+    refused = [  # file, keys, what the line holds
+        ("model_index.json", {"vae": ["diffusers", "ConsistencyDecoderVAE"]}, "'vae' is"),
+        ("model_index.json", {"transformer": ["my_parts", "PixArtTransformer2DModel"]}, "'transformer' is"),
+        ("model_index.json", {"tokenizer": ["transformers", "Qwen2Tokenizer"]}, "'tokenizer' is"),
+        ("model_index.json", {"text_encoder": ["transformers", "UMT5EncoderModel"]}, "'text_encoder' is"),
+        ("model_index.json", {"scheduler": ["my_parts", "DDIMScheduler"]}, "'scheduler' is"),
+        ("model_index.json", {"scheduler": ["diffusers", "LCMScheduler"]}, "LCMScheduler, cannot run yet"),
+        ("model_index.json", {"scheduler": None}, "'scheduler' must be a library and a class"),
+        ("vae/config.json", {"out_channels": 4}, "'out_channels' is 4"),
+        ("vae/config.json", {"scaling_factor": None}, "'scaling_factor' must be a number, got null"),
+        ("transformer/config.json", {"norm_type": None}, "'norm_type' must be a string, got null"),
+        ("scheduler/scheduler_config.json", {"beta_schedule": None}, "'beta_schedule' must be a string, got null"),
+    ]
+    for file, keys, line in refused:
+        model = box.copy_model()
+        change_json(model / file, **keys)
+        outcome = box.run("models", model)
+        assert outcome.code == 3 and "cannot run: [" in outcome.out and line in outcome.out, outcome
+        said = outcome.out.split("cannot run: ")[1].strip()
+        refusal = box.refuse(3, line, "generate", "a cat", "--model", model, *SMALL)
+        assert said in refusal.err and "load" not in refusal.err and len(said) < 600, (said, refusal)
+
+
+@test
+def takes_the_class_of_the_index(box):
+    model = box.copy_model()
+    words = ["--model", model, "--seed", "3", "--dtype", "fp32", "--output-type", "latent", *SMALL]
+    box.run("generate", "a cat", *words, "-o", "a.safetensors", "--scheduler", "EulerAncestralDiscreteScheduler")
+    expected = (box.folder / "a.safetensors").read_bytes()
+    change_json(model / "model_index.json", scheduler=["diffusers", "EulerAncestralDiscreteScheduler"])
+    outcome = box.run("models", model)
+    assert outcome.code == 0 and "EulerAncestralDiscreteScheduler" in outcome.out, outcome
+    outcome = box.run("generate", "a cat", *words, "-o", "b.safetensors", "--report", "b.json")
+    assert outcome.code == 0 and (box.folder / "b.safetensors").read_bytes() == expected, outcome
+    assert "EulerAncestralDiscreteScheduler" in (box.folder / "b.json").read_text()
+
+
+@test
+def reads_the_files_that_diffusers_reads(box):
+    model = box.copy_model()
+    words = ["generate", "a cat", "--model", model, "--seed", "3", "--dtype", "fp32", "--output-type", "latent", *SMALL]
+
+    def latents(*more):
+        outcome = box.run(*words, *more)
+        assert outcome.code == 0, outcome
+        return (box.folder / "out.safetensors").read_bytes()
+
+    expected, described = latents(), box.run("models", model).out
+    stem = model / "transformer/diffusion_pytorch_model"
+    tensors, metadata = read_safetensors(stem.with_suffix(".safetensors"))
+    others = {name: (dtype, shape, bytes(len(data))) for name, (dtype, shape, data) in tensors.items()}
+    for name in ("diffusion_pytorch_model.ema", "diffusion_pytorch_model.fp16", "adapter_model", "backup"):
+        write_safetensors(model / f"transformer/{name}.safetensors", others, metadata)
+    write_safetensors(model / "text_encoder/flax_model.safetensors", others)
+    assert latents() == expected and box.run("models", model).out == described
+    assert latents("--variant", "ema") != expected
+    outcome = box.run("models", model, "--variant", "ema")
+    assert outcome.code == 0 and "--variant ema" in outcome.out, outcome
+    for words_of in (words, ["models", model]):
+        outcome = box.run(*words_of, "--variant", "int8")
+        assert outcome.code == 3 and "--variant is 'int8', of which no part has files" in outcome.out + outcome.err, outcome
+
+    for name in ("diffusion_pytorch_model", "diffusion_pytorch_model.fp16"):
+        (model / f"transformer/{name}.safetensors").unlink()
+    listed = "but adapter_model.safetensors, backup.safetensors, diffusion_pytorch_model.ema.safetensors; "
+    box.refuse(3, listed, *words)
+    outcome = box.run("models", model)
+    assert outcome.code == 3 and listed in outcome.out, outcome
 
 
 @test

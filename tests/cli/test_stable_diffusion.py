@@ -196,7 +196,9 @@ def invalid_sdxl_folders(box):
     for name, values, needle in [
             ("unet/config.json", {"in_channels": 9}, "in_channels"),
             ("unet/config.json", {"down_block_types": ["DownBlock2D", "AttnDownBlock2D"]}, "down_block_types"),
-            ("unet/config.json", {"class_embed_type": "timestep"}, "class_embed_type"),
+            ("unet/config.json", {"class_embed_type": "timestep"}, "'class_embed_type' is \"timestep\": U-Nets"),
+            ("unet/config.json", {"time_cond_proj_dim": 16}, "'time_cond_proj_dim' is 16: this is the U-Net of a consistency model"),
+            ("model_index.json", {"text_encoder_2": ["transformers", "CLIPTextModel"]}, "'text_encoder_2' must be a CLIPTextModelW"),
             ("unet/config.json", {"attention_head_dim": [3, 5]}, "attention_head_dim"),
             ("unet/config.json", {"cross_attention_dim": 99}, "weight"),
             ("text_encoder/config.json", {"hidden_act": "tanh"}, "hidden_act"),

@@ -83,17 +83,39 @@ TEST(Json, NestsAHundredLevels) {
   EXPECT_TRUE(parse_json(std::string(100, '[') + std::string(100, ']'), "file").is_array());
 }
 
-TEST(JsonConfig, AnswersWithTheDefaultForWhatIsAbsentOrNull) {
-  const JsonConfig config(Json{{"null", nullptr}}, "file");
-  for (const char* key : {"null", "absent"}) {
-    EXPECT_FALSE(config.has(key));
-    EXPECT_EQ(config.integer(key, 3), 3);
-    EXPECT_EQ(config.number(key, 0.5), 0.5);
-    EXPECT_EQ(config.boolean(key, true), true);
-    EXPECT_EQ(config.string(key, "x"), "x");
-    EXPECT_EQ(refusal([&] { config.integer(key); }),
-              "[file] '" + std::string(key) + "' must be an integer, got nothing");
-  }
+TEST(JsonConfig, AnswersWithTheDefaultForWhatIsAbsent) {
+  const JsonConfig config(Json::object(), "file");
+  EXPECT_FALSE(config.has("x"));
+  EXPECT_EQ(config.integer("x", 3), 3);
+  EXPECT_EQ(config.number("x", 0.5), 0.5);
+  EXPECT_EQ(config.boolean("x", true), true);
+  EXPECT_EQ(config.string("x", "y"), "y");
+  EXPECT_EQ(config.integers("x", std::vector<int64_t>{1, 2}), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(config.strings("x", std::vector<std::string>{"y"}), std::vector<std::string>{"y"});
+  EXPECT_EQ(refusal([&] { config.integer("x"); }), "[file] 'x' must be an integer, got nothing");
+  EXPECT_EQ(refusal([&] { config.boolean("x"); }), "[file] 'x' must be true or false, got nothing");
+}
+
+// As Python code finds it in a config.
+TEST(JsonConfig, NullIsFalseAndElseRefusedUnlessItStandsForTheDefault) {
+  const JsonConfig config(Json{{"x", nullptr}}, "file");
+  EXPECT_FALSE(config.has("x"));
+  EXPECT_EQ(config.boolean("x", true), false);
+  EXPECT_EQ(config.boolean("x"), false);
+  EXPECT_EQ(config.integer("x", 3, Null::kDefault), 3);
+  EXPECT_EQ(config.number("x", 0.5, Null::kDefault), 0.5);
+  EXPECT_EQ(config.string("x", "y", Null::kDefault), "y");
+  const std::string refused = "[file] 'x' must be ";
+  EXPECT_EQ(refusal([&] { config.integer("x", 3); }), refused + "an integer, got null");
+  EXPECT_EQ(refusal([&] { config.count("x", 9, 3); }), refused + "an integer, got null");
+  EXPECT_EQ(refusal([&] { config.number("x", 0.5); }), refused + "a number, got null");
+  EXPECT_EQ(refusal([&] { config.number_within("x", 0, 1, 0.5); }), refused + "a number, got null");
+  EXPECT_EQ(refusal([&] { config.string("x", "y"); }), refused + "a string, got null");
+  EXPECT_EQ(refusal([&] { config.integers("x", std::vector<int64_t>{1}); }),
+            refused + "a list of integers, got null");
+  EXPECT_EQ(refusal([&] { config.strings("x", std::vector<std::string>{"y"}); }),
+            refused + "a list of strings, got null");
+  EXPECT_EQ(refusal([&] { config.refuse("x", "why"); }), "[file] 'x' is null: why");
 }
 
 TEST(JsonConfig, ReadsWhatHasTheType) {

@@ -107,7 +107,9 @@ Subject small_pixart() {
   subject.load = [model](const weights::Scope& scope, const models::LocalBlocks& local_blocks) {
     return std::make_unique<models::PixArtTransformer>(scope, model->config(), local_blocks);
   };
-  subject.weights = [model] { return std::make_unique<weights::Checkpoint>(model->fixture().folder()); };
+  subject.weights = [model] {
+    return std::make_unique<weights::Checkpoint>(model->fixture().folder(), weights::Library::kTransformers);
+  };
   subject.latent_shape = {.latent_height = 26, .latent_width = 12, .scale_factor = 8};
   subject.latents = {2, 4, 26, 12};
   for (const int64_t length : {1, 7}) {

@@ -198,7 +198,7 @@ TEST(OnAStrictDevice, T5EqualsTransformers) {
   const c10::InferenceMode inference_mode;
   const std::string name = "t5-gated";
   const auto golden = read_golden(name + "/golden/golden.safetensors");
-  weights::Checkpoint checkpoint(golden_folder(name));
+  weights::Checkpoint checkpoint(golden_folder(name), weights::Library::kTransformers);
   const models::T5Encoder encoder(weights::Scope(checkpoint, {.device = strict_device()}),
                                   models::T5Config(JsonConfig::read(golden_folder(name) / "config.json")));
   const at::Tensor ids = golden.at("ids.7");

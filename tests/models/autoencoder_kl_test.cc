@@ -152,7 +152,7 @@ TEST_P(AutoencoderKLGolden, Fp16IsNoWorseThanItsWeights) {
 }
 
 TEST_P(AutoencoderKLGolden, AHalfReadsOnlyItsOwnWeights) {
-  weights::Checkpoint checkpoint(golden_folder(GetParam()));
+  weights::Checkpoint checkpoint(golden_folder(GetParam()), weights::Library::kDiffusers);
   uint64_t encoder_bytes = 0, decoder_bytes = 0;
   for (const std::string& key : checkpoint.keys()) {
     const auto& entry = checkpoint.entry(key);
@@ -240,9 +240,21 @@ TEST(AutoencoderKLConfig, RefusesWhatItCannotRun) {
   expect(R"({"block_out_channels": []})", "block_out_channels");
   expect(R"({"scaling_factor": 0})", "scaling_factor");
   expect(R"({"layers_per_block": -1})", "layers_per_block");
+  expect(R"({"out_channels": 4})", "'out_channels' is 4: pictures other than of three colours");
+  for (const char* key : {"act_fn", "scaling_factor", "sample_size", "norm_num_groups", "up_block_types"})
+    expect(fmt::format(R"({{"{}": null}})", key), fmt::format("'{}' must be", key));
   expect(R"({"latents_mean": [1, 2]})", "latents_mean");
   expect(R"({"latents_mean": [1, 2, 3, 4]})", "latents_std");
   expect(R"({"new_option": 1, "_private": 2})", "without effect: new_option");
+}
+
+TEST(AutoencoderKLConfig, ReadsNullAsDiffusersDoes) {
+  const char* const json = R"({"use_quant_conv": null, "use_post_quant_conv": null, "force_upcast": null,
+                               "mid_block_add_attention": null, "shift_factor": null, "latents_mean": null})";
+  const AutoencoderKLConfig config(JsonConfig(parse_json(json, "config.json"), "config.json"));
+  EXPECT_FALSE(config.use_quant_conv || config.use_post_quant_conv || config.force_upcast ||
+               config.mid_block_add_attention);
+  EXPECT_EQ(config.shift_factor, 0);
 }
 
 }  // namespace

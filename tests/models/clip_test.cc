@@ -20,7 +20,7 @@ class CLIPGolden : public ::testing::TestWithParam<const char*> {
     LoadOptions options;
     options.placement.dtype = dtype;
     options.placement.groups = groups;
-    PartFiles files(folder, options);
+    PartFiles files(folder, weights::Library::kTransformers, options);
     return {files.scope(), CLIPTextConfig(JsonConfig::read(folder / "config.json"))};
   }
   std::vector<int64_t> ids(int64_t row) {

@@ -14,7 +14,7 @@ PixArtConfig config_of(const std::string& name) {
 }
 
 std::unique_ptr<PixArtTransformer> load(const std::string& name, at::ScalarType dtype) {
-  weights::Checkpoint checkpoint(golden_folder(name));
+  weights::Checkpoint checkpoint(golden_folder(name), weights::Library::kDiffusers);
   const PixArtConfig config = config_of(name);
   return std::make_unique<PixArtTransformer>(weights::Scope(checkpoint, {.dtype = dtype}), config,
                                              LocalBlocks(config.num_layers));
@@ -74,9 +74,22 @@ TEST(PixArtConfig, RefusesWhatItCannotRun) {
   EXPECT_NE(refusal(R"({"norm_type":"layer_norm"})").find("'norm_type' must be \"ada_norm_single\""),
             std::string::npos);
   EXPECT_NE(refusal(R"({"num_layers":0})").find("'num_layers'"), std::string::npos);
+  for (const char* key : {"norm_type", "activation_fn", "cross_attention_dim", "out_channels", "norm_eps"})
+    EXPECT_NE(refusal(fmt::format(R"({{"{}":null}})", key)).find("got null"), std::string::npos) << key;
   EXPECT_NE(refusal(R"({"num_layers":"x"})").find("an integer"), std::string::npos);
   EXPECT_NE(refusal(R"({"out_channels":2})").find("at least in_channels"), std::string::npos);
   EXPECT_NE(refusal(R"({"caption_channels":8,"cross_attention_dim":8})").find("1152"), std::string::npos);
+}
+
+TEST(PixArtConfig, ReadsNullAsDiffusersDoes) {
+  const char* const nulls = R"({"attention_bias": null, "attention_type": null, "caption_channels": null,
+                                "interpolation_scale": null, "use_additional_conditions": null,
+                                "norm_elementwise_affine": null, "sample_size": 128})";
+  const PixArtConfig config(JsonConfig(parse_json(nulls, "config.json"), "config.json"));
+  EXPECT_FALSE(config.attention_bias);
+  EXPECT_EQ(config.caption_channels, 0);
+  EXPECT_EQ(config.interpolation_scale, 2);
+  EXPECT_TRUE(config.use_additional_conditions);  // by the size
 }
 
 TEST(PixArtBins, MapToTheNearestAspectRatio) {

@@ -20,7 +20,7 @@ T5Config config_of(const std::string& name) {
 }
 
 T5Encoder load(const std::string& name, at::ScalarType dtype) {
-  weights::Checkpoint checkpoint(golden_folder(name));
+  weights::Checkpoint checkpoint(golden_folder(name), weights::Library::kTransformers);
   return {weights::Scope(checkpoint, {.dtype = dtype}), config_of(name)};
 }
 
@@ -72,7 +72,7 @@ TEST_P(T5Golden, SplitsItsLayers) {
       std::vector<int64_t> all(static_cast<size_t>(size));
       std::iota(all.begin(), all.end(), 0);
       placement.groups.inner = world.group(all, "tp");
-      weights::Checkpoint checkpoint(golden_folder(GetParam()));
+      weights::Checkpoint checkpoint(golden_folder(GetParam()), weights::Library::kTransformers);
       const T5Encoder encoder(weights::Scope(checkpoint, placement), config_of(GetParam()));
       EXPECT_LE(relative_error(encode(encoder, ids), whole), kComponentTolerance) << size;
     });
@@ -81,7 +81,7 @@ TEST_P(T5Golden, SplitsItsLayers) {
 
 // Blocks that are read only when used give the same bits, for every prompt.
 TEST_P(T5Golden, ReadsItsBlocksAtUse) {
-  weights::Checkpoint checkpoint(golden_folder(GetParam()));
+  weights::Checkpoint checkpoint(golden_folder(GetParam()), weights::Library::kTransformers);
   const weights::Scope scope(checkpoint, {});
   const T5Encoder stays(scope, config_of(GetParam()));
   const T5Encoder reads = T5Encoder::read_at_use(scope, config_of(GetParam()));
@@ -149,13 +149,30 @@ TEST(T5Config, RefusesWhatItCannotRun) {
   EXPECT_EQ(refusal(R"({"model_type":"t5","feed_forward_proj":"gated-gelu"})"), "accepted");
   for (const auto& [json, part] :
        {std::pair(R"({"model_type":"umt5"})", "'model_type' must be \"t5\""),
-        {R"({"feed_forward_proj":"gated-swish"})", "'feed_forward_proj'"},
+        {R"({"feed_forward_proj":"gated-tanh"})", "'feed_forward_proj'"},
+        {R"({"feed_forward_proj":"other-relu"})", "'feed_forward_proj'"},
+        {R"({"dense_act_fn":"tanh"})", "'dense_act_fn'"},
+        {R"({"dense_act_fn":null})", "'dense_act_fn'"},
         {R"({"num_layers":0})", "'num_layers'"},
         {R"({"d_kv":"x"})", "'d_kv'"},
         {R"({"relative_attention_num_buckets":3})", "'relative_attention_num_buckets'"},
         {R"({"relative_attention_max_distance":8})", "'relative_attention_num_buckets'"}}) {
     EXPECT_NE(refusal(json).find(part), std::string::npos) << refusal(json);
   }
+}
+
+// transformers makes two attributes of feed_forward_proj, then sets those that the file has.
+TEST(T5Config, ActivationAndGateOfTheFileCount) {
+  const auto read = [](const Json& json) { return T5Config(JsonConfig(json, "config.json")); };
+  const auto activation = [&](const Json& json) { return read(json).activation; };
+  using enum ops::Activation;
+  EXPECT_EQ(activation(Json::object()), kRelu);
+  EXPECT_EQ(activation({{"feed_forward_proj", "gated-gelu"}}), kGeluTanh);
+  EXPECT_EQ(activation({{"feed_forward_proj", "gelu"}}), kGelu);
+  EXPECT_EQ(activation({{"feed_forward_proj", "gated-silu"}}), kSilu);
+  EXPECT_EQ(activation({{"feed_forward_proj", "gated-gelu"}, {"dense_act_fn", "relu"}}), kRelu);
+  EXPECT_TRUE(read({{"feed_forward_proj", "gated-gelu"}}).gated);
+  EXPECT_FALSE(read({{"feed_forward_proj", "gated-gelu"}, {"is_gated_act", false}}).gated);
 }
 
 // Assembles a checkpoint's text encoder and tokenizer from the goldens of both.
@@ -181,7 +198,7 @@ TEST_F(T5TextEncoderTest, TurnsPromptsIntoWhatDiffusersConditionsOn) {
   LoadStatistics statistics, at_use;
   const auto encoder = load_t5_text_encoder(folder_, {}, statistics);
   const auto reader = load_t5_text_encoder(folder_, {.placement = {}, .blocks = {}, .stays = false}, at_use);
-  weights::Checkpoint checkpoint(folder_ / "text_encoder");
+  weights::Checkpoint checkpoint(folder_ / "text_encoder", weights::Library::kTransformers);
   uint64_t bytes = 0;  // all but the embeddings, of which only some rows are read
   for (const std::string& key : checkpoint.keys()) {
     const weights::TensorEntry& entry = checkpoint.entry(key);

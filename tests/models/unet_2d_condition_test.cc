@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <numeric>
 
 #include "comm/collectives.h"
 #include "core/error.h"
+#include "tests/support/checkpoint_fixture.h"
 #include "tests/support/denoiser_golden.h"
 #include "tests/support/rank_threads.h"
 
@@ -174,6 +176,58 @@ TEST(UNet2DConfig, NamesWhatCannotRun) {
   EXPECT_TRUE(refused("only_cross_attention", {true, false, false}));
   EXPECT_TRUE(refused("projection_class_embeddings_input_dim", 24));
   EXPECT_TRUE(refused("in_channels", 9));
+  // Parameters that diffusers cannot do without, or takes for another network, when they are null.
+  for (const char* key : {"flip_sin_to_cos", "act_fn", "freq_shift", "block_out_channels", "layers_per_block",
+                          "attention_head_dim", "down_block_types", "only_cross_attention"})
+    EXPECT_TRUE(refused(key, nullptr)) << key;
+  // Its U-Nets have the heads under attention_head_dim.
+  EXPECT_TRUE(refused("num_attention_heads", 2));
+}
+
+TEST(UNet2DConfig, SaysThatItIsOfAConsistencyModel) {
+  Json json = read_json(golden_folder("unet-sdxl") / "config.json");
+  json["time_cond_proj_dim"] = 16;
+  try {
+    UNet2DConfig(JsonConfig(json, "unet/config.json"));
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInput);
+    EXPECT_EQ(std::string(error.what())
+                  .find("[unet/config.json] 'time_cond_proj_dim' is 16: this is the U-Net of"
+                        " a consistency model (LCM)"),
+              0U)
+        << error.what();
+  }
+}
+
+TEST(UNet2DConfig, ReadsNullAsDiffusersDoes) {
+  Json json = read_json(golden_folder("unet-sdxl") / "config.json");
+  EXPECT_TRUE(UNet2DConfig(JsonConfig(json, "")).has_mid_block);
+  json.update({{"mid_block_type", nullptr}, {"attention_type", nullptr}, {"use_linear_projection", nullptr}});
+  const UNet2DConfig config(JsonConfig(json, ""));
+  EXPECT_FALSE(config.has_mid_block);
+  EXPECT_FALSE(config.use_linear_projection);
+  json.erase("mid_block_type");
+  EXPECT_TRUE(UNet2DConfig(JsonConfig(json, "")).has_mid_block);
+}
+
+// The first files had no size of their own.
+TEST(StableDiffusionShape, IsOf64InFilesFromBeforeDiffusers09) {
+  const CheckpointFixture model({});
+  std::filesystem::create_directory(model.folder() / "unet");
+  const auto size = [&](const Json& version, int64_t sample_size) {
+    Json json = read_json(golden_folder("unet-sd15") / "config.json");
+    json["sample_size"] = sample_size;
+    json["_diffusers_version"] = version;
+    std::ofstream(model.folder() / "unet" / "config.json") << json;
+    EXPECT_EQ(read_unet_shape(model.folder()).sample_size, sample_size);
+    return read_stable_diffusion_shape(model.folder()).sample_size;
+  };
+  EXPECT_EQ(size("0.8.1", 32), 64);
+  EXPECT_EQ(size("0.8.9.dev0", 63), 64);
+  EXPECT_EQ(size("0.6.0", 96), 96);
+  for (const Json& version : {Json("0.9.0.dev0"), Json("0.10.0"), Json("1.0.0"), Json("x"), Json()})
+    EXPECT_EQ(size(version, 32), 32) << version;
 }
 
 }  // namespace

@@ -18,6 +18,13 @@ TEST(SinusoidalEmbedding, IsCosinesThenSines) {
   }
 }
 
+TEST(SinusoidalEmbedding, EndsInZeroWhereTheWidthIsOdd) {
+  const at::Tensor values = at::tensor({0.0, 417.5}, at::kFloat);
+  const at::Tensor out = sinusoidal_embedding(values, 9);
+  EXPECT_TRUE(at::equal(out.narrow(1, 0, 8), sinusoidal_embedding(values, 8)));
+  EXPECT_TRUE(at::equal(out.select(1, 8), at::zeros({2})));
+}
+
 TEST(PositionEmbedding, PutsColumnsFirstAndSpansTheBaseGrid) {
   // With 2 x 3 patches over a base grid of 6, rows lie 3 apart and columns 2.
   const at::Tensor out = sincos_position_embedding(8, 2, 3, 6, 1.0).view({2, 3, 8});

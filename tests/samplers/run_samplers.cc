@@ -1,9 +1,10 @@
 // run_samplers reads a JSON array of cases from stdin. As a JSON array it writes, for each, the timesteps,
 // the scale of the noise and the latents after every step, or the sampler's error. A case has a config, a
-// scheduler, steps, tokens, eta, a seed and a shape; noise is drawn as in a run, and the model is
-// smooth_model(). tools/parity_samplers.py uses it.
+// scheduler, another one that takes its place or null, steps, tokens, eta, a seed and a shape; noise is drawn
+// as in a run, and the model is smooth_model(). tools/parity_samplers.py uses it.
 #include <iostream>
 #include <iterator>
+#include <optional>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -20,10 +21,14 @@ Json numbers(const at::Tensor& tensor) {
 }
 
 Json run(const Json& one) {
-  JsonConfig config(one.at("config"), "config");
+  Json options = one.at("config");
+  options["_class_name"] = one.at("scheduler");  // model_index.json names the class
+  JsonConfig config(std::move(options), "config");
   if (one.at("is_stable_diffusion")) config = samplers::with_stable_diffusion_options(config);
-  const auto sampler = samplers::make_sampler(config, one.at("scheduler").get<std::string>(),
-                                              {one.at("steps"), one.at("tokens"), one.at("eta")});
+  std::optional<std::string> other;  // a class that takes its place
+  if (!one.at("other").is_null()) other = one.at("other").get<std::string>();
+  const auto sampler =
+      samplers::make_sampler(config, other, {one.at("steps"), one.at("tokens"), one.at("eta")});
   const auto shape = one.at("shape").get<std::vector<int64_t>>();
   engine::Noise noise({{one.at("seed").get<uint64_t>(), shape[0]}});
   at::Tensor z = noise.draw(shape) * sampler->init_noise_sigma();

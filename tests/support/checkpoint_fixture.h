@@ -21,7 +21,7 @@ class CheckpointFixture {
     folder_ = std::filesystem::temp_directory_path() / fmt::format("tessera-test-{}-{}", ::getpid(), count++);
     std::filesystem::create_directories(folder_);
     weights::write_safetensors(folder_ / "model.safetensors", tensors);
-    checkpoint_ = std::make_unique<weights::Checkpoint>(folder_);
+    checkpoint_ = std::make_unique<weights::Checkpoint>(folder_, weights::Library::kTransformers);
   }
   ~CheckpointFixture() { std::filesystem::remove_all(folder_); }
   CheckpointFixture(const CheckpointFixture&) = delete;

@@ -38,7 +38,7 @@ class RandomPixArt {
   // Each call reads the file anew, because the ranks that call it are threads.
   std::unique_ptr<models::PixArtTransformer> load(const weights::Placement& placement,
                                                   std::optional<Range> blocks = {}) const {
-    weights::Checkpoint checkpoint(fixture_.folder());
+    weights::Checkpoint checkpoint(fixture_.folder(), weights::Library::kTransformers);
     return std::make_unique<models::PixArtTransformer>(weights::Scope(checkpoint, placement), config(),
                                                        models::LocalBlocks(blocks_, blocks));
   }

@@ -210,7 +210,7 @@ TEST_F(BpeTokenizerFolder, NullIsNoDefault) {
   write("tokenizer_config.json", R"({"tokenizer_class":"CLIPTokenizer","pad_token":null})");
   EXPECT_FALSE(BpeTokenizer(folder_).pad_id());
   write("tokenizer_config.json", R"({"tokenizer_class":"CLIPTokenizer","bos_token":null})");
-  expect_refusal("'bos_token' must be a token, got nothing");
+  expect_refusal("'bos_token' must be a token, got null");
 }
 
 TEST_F(BpeTokenizerFolder, NewTokensNeedFreeIds) {

@@ -12,6 +12,8 @@
 namespace tessera::weights {
 namespace {
 
+using enum Library;
+
 class CheckpointTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -52,7 +54,7 @@ int64_t resident_kilobytes(const std::filesystem::path& folder) {
 // A converted weight takes memory only once, because the file's pages are released.
 TEST_F(CheckpointTest, PagesOfWhatWasConvertedLeaveMemory) {
   write_safetensors(folder_ / "model.safetensors", {{"weight", at::ones({1024, 1024})}});
-  Checkpoint checkpoint(folder_);
+  Checkpoint checkpoint(folder_, kTransformers);
   const Scope scope(checkpoint, {});
   {
     const at::Tensor view = scope.tensor("weight", {1024, 1024});
@@ -67,7 +69,7 @@ TEST_F(CheckpointTest, PagesOfWhatWasConvertedLeaveMemory) {
 TEST_F(CheckpointTest, LoadsConvertsAndSlices) {
   const at::Tensor weight = at::randn({6, 4});
   write_safetensors(folder_ / "model.safetensors", {{"block.0.weight", weight}, {"other", at::ones({2})}});
-  Checkpoint checkpoint(folder_);
+  Checkpoint checkpoint(folder_, kTransformers);
   const Scope scope = Scope(checkpoint, {}) / "block" / 0;
   EXPECT_TRUE(at::equal(scope.tensor("weight", {6, 4}), weight));
   EXPECT_TRUE(at::equal(scope.tensor("weight", {6, 4}, Slice{0, 2, 3}), weight.narrow(0, 2, 3)));
@@ -80,7 +82,7 @@ TEST_F(CheckpointTest, LoadsConvertsAndSlices) {
 
 TEST_F(CheckpointTest, ASliceCountsOnlyItsOwnBytes) {
   write_safetensors(folder_ / "model.safetensors", {{"w", at::zeros({8, 4})}});
-  Checkpoint checkpoint(folder_);
+  Checkpoint checkpoint(folder_, kTransformers);
   checkpoint.load("w", {8, 4}, at::kFloat, Slice{0, 0, 2});
   EXPECT_EQ(checkpoint.bytes_used(), sizeof(float) * 2 * 4);
   checkpoint.load("w", {8, 4}, at::kBFloat16, {Slice{0, 4, 4}, Slice{1, 0, 1}});
@@ -93,7 +95,7 @@ TEST_F(CheckpointTest, ATensorOutlivesItsCheckpoint) {
   write_safetensors(folder_ / "model.safetensors", {{"w", weight}});
   at::Tensor loaded;
   {
-    Checkpoint checkpoint(folder_);
+    Checkpoint checkpoint(folder_, kTransformers);
     loaded = checkpoint.load("w", {5}, at::kFloat);
   }
   EXPECT_TRUE(at::equal(loaded, weight));
@@ -101,7 +103,7 @@ TEST_F(CheckpointTest, ATensorOutlivesItsCheckpoint) {
 
 TEST_F(CheckpointTest, TheMetaDeviceChecksShapesOnly) {
   write_safetensors(folder_ / "model.safetensors", {{"w", at::zeros({8, 4})}});
-  Checkpoint checkpoint(folder_);
+  Checkpoint checkpoint(folder_, kTransformers);
   const at::Tensor slice = checkpoint.load("w", {8, 4}, at::kBFloat16, Slice{0, 0, 2}, at::kMeta);
   EXPECT_TRUE(slice.is_meta());
   EXPECT_EQ(slice.sizes(), (at::IntArrayRef{2, 4}));
@@ -115,33 +117,84 @@ TEST_F(CheckpointTest, TheMetaDeviceChecksShapesOnly) {
             std::string::npos);
 }
 
-TEST_F(CheckpointTest, PlainFilesWinOverVariants) {
-  write_safetensors(folder_ / "model.fp16.safetensors", {{"w", at::zeros({1})}});
-  EXPECT_TRUE(Checkpoint(folder_).has("w"));
-  write_safetensors(folder_ / "model.safetensors", {{"plain", at::zeros({1})}});
-  EXPECT_TRUE(Checkpoint(folder_).has("plain"));
+// Each file holds a weight of its own name; an index points to a file that is not looked for by itself.
+TEST_F(CheckpointTest, TakesTheFilesThatTheirLibraryTakes) {
+  const auto file = [&](const std::string& name) {
+    write_safetensors(folder_ / name, {{name, at::zeros({1})}});
+  };
+  const auto index = [&](const std::string& name) {
+    const std::string shard = name + "-of-1.safetensors";
+    write_safetensors(folder_ / shard, {{name, at::zeros({1})}});
+    write_text(name, fmt::format(R"({{"weight_map":{{"{}":"{}"}}}})", name, shard));
+  };
+  const auto taken = [&](Library library, const std::string& variant = "") {
+    return Checkpoint(folder_, library, variant).keys().at(0);
+  };
+  // What stands beside the weights comes before them in the alphabet, and in this list.
+  for (const char* name : {"adapter_model", "diffusion_pytorch_model.ema", "diffusion_pytorch_model.fp8",
+                           "flax_model", "diffusion_pytorch_model.bf16"})
+    file(std::string(name) + ".safetensors");
+  index("adapter.safetensors.index.json");
+
+  const std::string unet = "diffusion_pytorch_model", text = "model";
+  file(unet + ".fp16.safetensors");
+  file(text + ".fp16.safetensors");
+  EXPECT_EQ(taken(kDiffusers), unet + ".fp16.safetensors");
+  EXPECT_EQ(taken(kTransformers), text + ".fp16.safetensors");
+  index(unet + ".safetensors.fp16.index.json");
+  EXPECT_EQ(taken(kDiffusers), unet + ".safetensors.fp16.index.json");
+  index(unet + ".safetensors.index.fp16.json");
+  index(text + ".safetensors.index.fp16.json");
+  EXPECT_EQ(taken(kDiffusers), unet + ".safetensors.index.fp16.json");
+  EXPECT_EQ(taken(kTransformers), text + ".fp16.safetensors");
+  file(unet + ".safetensors");
+  index(text + ".safetensors.index.json");
+  EXPECT_EQ(taken(kDiffusers), unet + ".safetensors");
+  EXPECT_EQ(taken(kTransformers), text + ".safetensors.index.json");
+  index(unet + ".safetensors.index.json");
+  file(text + ".safetensors");
+  EXPECT_EQ(taken(kDiffusers), unet + ".safetensors.index.json");
+  EXPECT_EQ(taken(kTransformers), text + ".safetensors");
+
+  EXPECT_EQ(taken(kDiffusers, "ema"), unet + ".ema.safetensors");
+  EXPECT_EQ(taken(kDiffusers, "fp16"), unet + ".safetensors.index.fp16.json");
+  EXPECT_EQ(taken(kTransformers, "fp16"), text + ".fp16.safetensors");
+  EXPECT_EQ(taken(kTransformers, "ema"), text + ".safetensors");  // a part without the variant
+  EXPECT_TRUE(holds_variant(folder_, kDiffusers, "bf16"));
+  EXPECT_FALSE(holds_variant(folder_, kTransformers, "bf16"));
+}
+
+TEST_F(CheckpointTest, ListsWhatIsThereUnderOtherNames) {
+  for (const char* name : {"model.bf16.safetensors", "backup.safetensors", "m-00001-of-00002.safetensors"})
+    write_safetensors(folder_ / name, {{"w", at::zeros({1})}});
+  const std::string message = refusal([&] { Checkpoint checkpoint(folder_, kTransformers); });
+  EXPECT_NE(message.find("holds no model.safetensors"), std::string::npos) << message;
+  EXPECT_NE(message.find("but backup.safetensors, model.bf16.safetensors;"), std::string::npos) << message;
+  EXPECT_TRUE(Checkpoint(folder_, kTransformers, "bf16").has("w"));
 }
 
 TEST_F(CheckpointTest, ReadsShards) {
   write_safetensors(folder_ / "m-00001-of-00002.safetensors", {{"a", at::zeros({1})}});
   write_safetensors(folder_ / "m-00002-of-00002.safetensors", {{"b", at::ones({1})}});
   const std::string map = R"({"a":"m-00001-of-00002.safetensors","b":"m-00002-of-00002.safetensors"})";
-  write_text("m.safetensors.index.json", R"({"metadata":{"total_size":8},"weight_map":)" + map + "}");
-  Checkpoint checkpoint(folder_);
+  write_text("model.safetensors.index.json", R"({"metadata":{"total_size":8},"weight_map":)" + map + "}");
+  Checkpoint checkpoint(folder_, kTransformers);
   EXPECT_EQ(checkpoint.load("b", {1}, at::kFloat).item<float>(), 1.0F);
 
   std::filesystem::remove(folder_ / "m-00002-of-00002.safetensors");
-  EXPECT_NE(refusal([&] { Checkpoint again(folder_); }).find("m-00002-of-00002.safetensors"),
+  EXPECT_NE(refusal([&] { Checkpoint again(folder_, kTransformers); }).find("m-00002-of-00002.safetensors"),
             std::string::npos);
 }
 
 TEST_F(CheckpointTest, RefusesAnIndexThatLies) {
   write_safetensors(folder_ / "m-00001-of-00001.safetensors", {{"a", at::zeros({1})}});
-  write_text("m.safetensors.index.json", R"({"weight_map":{"b":"m-00001-of-00001.safetensors"}})");
-  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("'b' should be in"), std::string::npos);
+  write_text("model.safetensors.index.json", R"({"weight_map":{"b":"m-00001-of-00001.safetensors"}})");
+  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_, kTransformers); }).find("'b' should be in"),
+            std::string::npos);
   for (const char* name : {"../../etc/m.safetensors", "..", ".", "", "/etc/m.safetensors", "m\\u0000"}) {
-    write_text("m.safetensors.index.json", fmt::format(R"({{"weight_map":{{"a":"{}"}}}})", name));
-    EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("same folder"), std::string::npos)
+    write_text("model.safetensors.index.json", fmt::format(R"({{"weight_map":{{"a":"{}"}}}})", name));
+    EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_, kTransformers); }).find("same folder"),
+              std::string::npos)
         << name;
   }
 }
@@ -149,7 +202,7 @@ TEST_F(CheckpointTest, RefusesAnIndexThatLies) {
 TEST_F(CheckpointTest, NamesWhatIsMissingOrMisshapen) {
   write_safetensors(folder_ / "model.safetensors",
                     {{"w", at::zeros({2, 3})}, {"i", at::zeros({2}, at::kLong)}});
-  Checkpoint checkpoint(folder_);
+  Checkpoint checkpoint(folder_, kTransformers);
   const Scope scope(checkpoint, {});
   EXPECT_NE(refusal([&] { scope.tensor("v", {1}); }).find("'v' is missing"), std::string::npos);
   EXPECT_NE(refusal([&] {
@@ -160,10 +213,12 @@ TEST_F(CheckpointTest, NamesWhatIsMissingOrMisshapen) {
 }
 
 TEST_F(CheckpointTest, SaysWhatItNeedsWhenOnlyPicklesAreThere) {
-  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("no *.safetensors"), std::string::npos);
+  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_, kTransformers); }).find("no model.safetensors"),
+            std::string::npos);
   write_text("pytorch_model.bin", "x");
-  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_); }).find("pickle"), std::string::npos);
-  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_ / "none"); }).find("no such folder"),
+  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_, kTransformers); }).find("pickle"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { Checkpoint checkpoint(folder_ / "none", kTransformers); }).find("no such folder"),
             std::string::npos);
 }
 
