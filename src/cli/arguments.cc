@@ -255,11 +255,12 @@ Command parse_arguments(std::vector<std::string> arguments) {
   } catch (const CLI::ParseError& error) {
     usage_error("command line", "{}; see tessera {} --help", error.what(), command->get_name());
   }
-  if (command == models)
+  if (command == models) {
     const auto value = [&values](std::optional<size_t> place) {
       return place ? std::optional(values.at(*place)) : std::nullopt;
     };
     return ModelsArguments{value(models_folder), value(models_variant)};
+  }
   if (command == mesh) return mesh_arguments(mesh_options, values);
   return generate_arguments(generate_options, values);
 }
