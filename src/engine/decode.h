@@ -27,7 +27,8 @@ struct DecodeOptions {
   std::optional<int64_t> block_rows = {};  // ops::ConvBlocks::rows; else what automatic_blocks() gives
 };
 
-// Blocks whose copies are a small part of the memory that is free on `device` now, when `ranks` do the same.
+// Returns blocks whose copies take a small part of the memory of `device` when `ranks` do the same. They do
+// not depend on how much of it is free, because blocks of other sizes may round differently (ops/conv.h).
 ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks);
 
 // z [N, C, h, w], whole on all ranks of `group`, to N pictures of height x width on its rank 0 (none on

@@ -95,10 +95,11 @@ Fields<Request> make_fields() {
       plain_field(
           &R::vae_tiling,
           {"vae_tiling", "Pictures decoded tile by tile: less memory, and not quite the same", model}),
-      plain_field(&R::vae_block_size,
-                  {"vae_block_size",
-                   "Rows that a convolution of the decoder makes at once: less memory [by free memory]",
-                   model, "ROWS", 1, kMaxSide}),
+      plain_field(
+          &R::vae_block_size,
+          {"vae_block_size",
+           "Rows that a convolution of the decoder makes at once: less memory [by the machine's memory]",
+           model, "ROWS", 1, kMaxSide}),
       plain_field(&R::resolution_binning,
                   {"use_resolution_binning",
                    "Paint at the nearest size of the training, then resize and crop [yes]", picture},

@@ -42,7 +42,8 @@ struct Request {
   double eta = 0;                        // of DDIM; other samplers take no notice
   std::optional<int64_t> max_sequence_length;
   bool vae_tiling = false;  // pictures are decoded tile by tile
-  // Rows that a convolution of the decoder makes at once, where it copies what it reads; by free memory.
+  // Rows that a convolution of the decoder makes at once, where it copies what it reads; by the memory of the
+  // machine.
   std::optional<int64_t> vae_block_size;
   bool resolution_binning = true;  // paint at the nearest size of the training, then resize and crop
   OutputType output_type = OutputType::kImage;
