@@ -20,10 +20,13 @@ class Agreement {
   // What `wish` says on rank 0 (no, where it is empty); elsewhere it is not called. All ranks of the group
   // must ask equally often.
   bool ask(const std::function<bool()>& wish);
+  // The answer to the last question: whether all ranks have left off where they asked it.
+  bool has_said_yes() const { return has_said_yes_; }
   // What rank 0 says. All ranks must call.
   int64_t follow(int64_t own);
   // Whether all ranks have done their part: nothing, or on each what it has to throw; on one that failed its
-  // `failure`, on the others Error(kPeer) that names it and says why. Returns when all have called.
+  // `failure`, on the others Error(kPeer) that names it and says why, or Cancelled where no rank has met with
+  // anything else. Returns when all have called and have heard of all that was asked before.
   std::exception_ptr settle(const std::exception_ptr& failure);
   // Returns when every rank has heard of all that was asked.
   void finish();
@@ -31,6 +34,7 @@ class Agreement {
  private:
   comm::Group group_;
   std::deque<comm::Pending> sent_;
+  bool has_said_yes_ = false;
 };
 
 }  // namespace tessera::engine

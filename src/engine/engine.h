@@ -57,12 +57,12 @@ class Engine {
   // on the others (measured: fp32 and bf16, 16 to 1,024 rows of 1, 2, 4 and 8 samples). Not measured on AMX
   // and on GPUs, nor promised where ATen multiplies: there within 1e-5 of the largest number (fp32).
   //
-  // Each part is loaded when its turn comes, where it is not there. Throws Error, and Cancelled when the
-  // observer of rank 0 says so, at the same place on all ranks that still have a part in the run. After
-  // either nothing is under way any more and the next request can come: what fails on one rank (a part that
-  // finds no memory, say) is Error(kPeer) on the others. Two things end the engine on several ranks: a rank
-  // that is lost; and a failure amid messages, from the first step on, where messages do not go through
-  // memory alone (abort() of comm/world.h).
+  // Each part is loaded when its turn comes, where it is not there. Throws Error, and on all ranks Cancelled
+  // when the observer of rank 0 says so. No rank returns before all have agreed how the run ends: after
+  // either, nothing is under way any more and the next request can come. What fails on one rank (a part that
+  // finds no memory, a callback of the observer) is Error(kPeer) on the others. Two things end the engine on
+  // several ranks: a rank that is lost; and a failure amid messages, in a step say, where messages do not go
+  // through memory alone (abort() of comm/world.h).
   //
   // Rank 0 of the world gets latents and pictures, one result for each request (with the times of all); the
   // others get neither.
