@@ -41,8 +41,8 @@ class ComponentCache {
 
   bool is_loaded(ComponentKind kind) const;
   // The part in the form that is expected; loads it where it is not there, and drops others that the budget
-  // has no room for beside it. Whoever has it when the budget drops it keeps it alive. Throws as loading
-  // does.
+  // has no room for beside it. Whoever has it when the budget drops it keeps it alive, and while it lives it
+  // is there for others too. Throws as loading does.
   std::shared_ptr<const LoadedComponent> get(ComponentKind kind);
 
   // Bytes of the parts that stay, by the estimate.
@@ -67,7 +67,8 @@ class ComponentCache {
   std::list<Form> forms_;  // that were ever expected
   std::array<const Form*, kComponentKinds> expected_{};
   std::array<bool, kComponentKinds> stays_{};
-  std::vector<std::shared_ptr<const LoadedComponent>> loaded_;  // that stay
+  std::vector<std::shared_ptr<const LoadedComponent>> loaded_;                // that stay
+  std::array<std::weak_ptr<const LoadedComponent>, kComponentKinds> in_use_;  // the last of each kind
 };
 
 }  // namespace tessera::engine
