@@ -244,10 +244,10 @@ class DeviceTransport : public Transport {
   std::string way(int64_t from, int64_t to) const { return fmt::format("{}, {} to {}", name_, from, to); }
 
   void make(const std::string& name, int64_t rank, int64_t size, at::Device device) {
-    Communicator& made = communicators_[name];
-    if (made) return;
-    made = make_(name, static_cast<int>(rank), static_cast<int>(size), device);
+    if (communicators_.contains(name)) return;
+    const Communicator made = make_(name, static_cast<int>(rank), static_cast<int>(size), device);
     under_way_->add(made);
+    communicators_.emplace(name, made);
   }
 
   c10d::Backend& communicator(const std::string& name) const {

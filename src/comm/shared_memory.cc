@@ -271,7 +271,16 @@ class SharedFabric : public Fabric {
   }
   bool abort() override {
     if (others_) return false;
-    for (const auto& [peer, channel] : channels_->channels) channel->abort();
+    // If one rank is lost, the others still hear of it: they may wait for this rank.
+    std::exception_ptr lost;
+    for (const auto& [peer, channel] : channels_->channels) {
+      try {
+        channel->abort();
+      } catch (const Error&) {
+        lost = std::current_exception();
+      }
+    }
+    if (lost) std::rethrow_exception(lost);
     for (const auto& [peer, channel] : channels_->channels) channel->reset();
     return true;
   }

@@ -38,7 +38,13 @@ Group World::group(const std::vector<int64_t>& ranks, const std::string& axis) {
            .ranks = ranks,
            .hooks = hooks_};
   const auto tag = static_cast<int64_t>(groups_->size());
-  if (group.size > 1) group.transport = fabric_->transport(ranks, tag);
+  if (group.size == 1) return group;
+  try {
+    group.transport = fabric_->transport(ranks, tag);
+  } catch (...) {
+    groups_->erase(made);
+    throw;
+  }
   return group;
 }
 

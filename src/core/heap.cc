@@ -38,16 +38,6 @@ void keep_all() {
 #endif
 }
 
-// The memory left in the control group in `folder`, in bytes.
-std::optional<uint64_t> left_in(const std::filesystem::path& folder) {
-  const auto most = number_in((folder / "memory.max").c_str(), ""),
-             used = number_in((folder / "memory.current").c_str(), "");
-  if (!most || !used) return std::nullopt;
-  // The page cache counts as used there, but is freed when memory is short.
-  const auto cached = number_in((folder / "memory.stat").c_str(), "inactive_file");
-  return *most - std::min(*most, *used - std::min(*used, cached.value_or(0)));
-}
-
 // The control group of this process, relative to the mount point.
 std::filesystem::path control_group() {
   std::ifstream file("/proc/self/cgroup");
@@ -89,13 +79,13 @@ void return_freed_memory() {
 #endif
 }
 
-uint64_t available_memory() {
+uint64_t total_memory() {
   uint64_t bytes = std::numeric_limits<int64_t>::max();
-  if (const auto kilobytes = number_in("/proc/meminfo", "MemAvailable:")) bytes = *kilobytes * 1024;
+  if (const auto kilobytes = number_in("/proc/meminfo", "MemTotal:")) bytes = *kilobytes * 1024;
   // A nested group also has the limits of all groups around it.
   const std::filesystem::path mount = "/sys/fs/cgroup";
   for (std::filesystem::path group = control_group();; group = group.parent_path()) {
-    bytes = std::min(bytes, left_in(mount / group).value_or(bytes));
+    bytes = std::min(bytes, number_in((mount / group / "memory.max").c_str(), "").value_or(bytes));
     if (group.empty()) return bytes;
   }
 }

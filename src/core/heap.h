@@ -27,8 +27,8 @@ class MappedTensors {
   bool is_wanted_;
 };
 
-// Bytes that the system could give now without swapping, within the limit of this process's control group;
-// the largest int64_t if the system does not say.
-uint64_t available_memory();
+// Returns how many bytes this process can have in all: those of the machine, within the limit of its control
+// group; the largest int64_t if the system does not say. The number does not change during a run.
+uint64_t total_memory();
 
 }  // namespace tessera

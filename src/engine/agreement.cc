@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/peer_error.h"
+#include "engine/observer.h"
 
 namespace tessera::engine {
 namespace {
@@ -31,6 +32,16 @@ std::string reason(const std::exception_ptr& failure) {
   }
 }
 
+bool is_cancellation(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Cancelled&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 Agreement::Agreement(comm::Group group) : group_(std::move(group)) {
@@ -38,20 +49,21 @@ Agreement::Agreement(comm::Group group) : group_(std::move(group)) {
 }
 
 bool Agreement::ask(const std::function<bool()>& wish) {
-  if (group_.rank == 0) {
-    const bool yes = wish && wish();
-    if (group_.size == 1) return yes;
-    const at::Tensor said = at::full({1}, yes ? 1 : 0, at::kByte);
-    for (int64_t peer = 1; peer < group_.size; ++peer) sent_.push_back(comm::send(said, peer, group_));
-    while (static_cast<int64_t>(sent_.size()) > kMostUnderWay * (group_.size - 1)) {
-      sent_.front().wait();
-      sent_.pop_front();
-    }
-    return yes;
+  if (group_.rank > 0) {
+    at::Tensor said = at::empty({1}, at::kByte);
+    comm::receive(said, 0, group_).wait();
+    has_said_yes_ = said.item<uint8_t>() != 0;
+    return has_said_yes_;
   }
-  at::Tensor said = at::empty({1}, at::kByte);
-  comm::receive(said, 0, group_).wait();
-  return said.item<uint8_t>() != 0;
+  has_said_yes_ = wish && wish();
+  if (group_.size == 1) return has_said_yes_;
+  const at::Tensor said = at::full({1}, has_said_yes_ ? 1 : 0, at::kByte);
+  for (int64_t peer = 1; peer < group_.size; ++peer) sent_.push_back(comm::send(said, peer, group_));
+  while (static_cast<int64_t>(sent_.size()) > kMostUnderWay * (group_.size - 1)) {
+    sent_.front().wait();
+    sent_.pop_front();
+  }
+  return has_said_yes_;
 }
 
 int64_t Agreement::follow(int64_t own) {
@@ -68,22 +80,31 @@ int64_t Agreement::follow(int64_t own) {
 }
 
 std::exception_ptr Agreement::settle(const std::exception_ptr& failure) {
+  finish();
   if (group_.size == 1) return failure;
+  // A rank that has failed sends its number, a rank that was cancelled sends its number plus `size`. The
+  // least number is the verdict, so a failure takes precedence over a cancellation.
   constexpr int64_t kNobody = -1;
-  const at::Tensor own = at::full({1}, failure ? group_.rank : kNobody, at::kLong);
+  const int64_t size = group_.size;
+  const int64_t code = !failure ? kNobody : is_cancellation(failure) ? size + group_.rank : group_.rank;
+  const at::Tensor own = at::full({1}, code, at::kLong);
   std::vector<at::Tensor> all;
-  for (int64_t rank = 0; group_.rank == 0 && rank < group_.size; ++rank) all.push_back(at::empty_like(own));
+  for (int64_t rank = 0; group_.rank == 0 && rank < size; ++rank) all.push_back(at::empty_like(own));
   comm::gather(own, all, 0, group_);
-  int64_t first = kNobody;
+  int64_t verdict = kNobody;
   for (const at::Tensor& one : all) {
-    if (first == kNobody) first = one.item<int64_t>();
+    const int64_t told = one.item<int64_t>();
+    if (told != kNobody && (verdict == kNobody || told < verdict)) verdict = told;
   }
-  first = follow(first);
-  if (first == kNobody) return nullptr;
-  TESSERA_CHECK(first >= 0 && first < group_.size, "rank {} of {} has failed", first, group_.size);
-  const std::string why = comm::broadcast_bytes(first == group_.rank ? reason(failure) : "", first, group_);
+  verdict = follow(verdict);
+  if (verdict == kNobody) return nullptr;
+  TESSERA_CHECK(verdict >= 0 && verdict < 2 * size, "verdict {} among {} ranks", verdict, size);
+  if (verdict >= size) return failure ? failure : std::make_exception_ptr(Cancelled());
+  const std::string why =
+      comm::broadcast_bytes(verdict == group_.rank ? reason(failure) : "", verdict, group_);
   if (failure) return failure;
-  return std::make_exception_ptr(comm::PeerError(group_.ranks[static_cast<size_t>(first)], "failed: " + why));
+  return std::make_exception_ptr(
+      comm::PeerError(group_.ranks[static_cast<size_t>(verdict)], "failed: " + why));
 }
 
 void Agreement::finish() {

@@ -20,11 +20,14 @@ class Agreement {
   // Returns the answer of `wish` on rank 0 (false if empty); other ranks do not call theirs. All ranks of the
   // group must ask equally often.
   bool ask(const std::function<bool()>& wish);
+  // Returns the answer to the last question: true if all ranks have left off where they asked it.
+  bool has_said_yes() const { return has_said_yes_; }
   // Returns the value of rank 0. All ranks must call.
   int64_t follow(int64_t own);
   // Returns null if no rank has failed, else the exception that this rank has to throw: `failure` on a rank
-  // that failed, and on the others Error(kPeer) that names the first such rank and its reason. All ranks must
-  // call; it returns when they have.
+  // that failed, and on the others Error(kPeer) that names the first such rank and its reason, or Cancelled
+  // if no rank has met with anything else. All ranks must call; it returns when they have, and when they have
+  // received all answers of ask().
   std::exception_ptr settle(const std::exception_ptr& failure);
   // Returns when every rank has received all answers of ask().
   void finish();
@@ -32,6 +35,7 @@ class Agreement {
  private:
   comm::Group group_;
   std::deque<comm::Pending> sent_;
+  bool has_said_yes_ = false;
 };
 
 }  // namespace tessera::engine

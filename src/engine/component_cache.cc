@@ -64,6 +64,8 @@ std::shared_ptr<const LoadedComponent> ComponentCache::find(ComponentKind kind) 
   for (const auto& part : loaded_) {
     if (part->kind == kind && same_form(part->options, expected(kind).options)) return part;
   }
+  auto in_use = in_use_[static_cast<size_t>(kind)].lock();
+  if (in_use && same_form(in_use->options, expected(kind).options)) return in_use;
   return nullptr;
 }
 
@@ -104,6 +106,7 @@ std::shared_ptr<const LoadedComponent> ComponentCache::get(ComponentKind kind) {
   part->weights_bytes = memory.bytes() + cost.bytes_at_use;
   part->bytes_read = cost.bytes_read;
   if (options.stays) loaded_.push_back(part);
+  in_use_[static_cast<size_t>(kind)] = part;
   return_freed_memory();  // freed by the conversion of weights
   return part;
 }

@@ -41,7 +41,8 @@ class ComponentCache {
 
   bool is_loaded(ComponentKind kind) const;
   // Returns the component in the announced form; loads it if necessary, and drops others for which the budget
-  // has no room. A dropped component lives as long as a caller holds it. Throws as loading does.
+  // has no room. A dropped component lives as long as a caller holds it, and others get the same one
+  // meanwhile. Throws as loading does.
   std::shared_ptr<const LoadedComponent> get(ComponentKind kind);
 
   // Returns the bytes of the components that stay, as the budget counts them.
@@ -66,7 +67,8 @@ class ComponentCache {
   std::list<Form> forms_;  // every form that was announced
   std::array<const Form*, kComponentKinds> expected_{};
   std::array<bool, kComponentKinds> stays_{};
-  std::vector<std::shared_ptr<const LoadedComponent>> loaded_;  // those that stay
+  std::vector<std::shared_ptr<const LoadedComponent>> loaded_;                // those that stay
+  std::array<std::weak_ptr<const LoadedComponent>, kComponentKinds> in_use_;  // the last of each kind
 };
 
 }  // namespace tessera::engine

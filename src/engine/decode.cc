@@ -62,10 +62,10 @@ at::Tensor gather_rows(const at::Tensor& own, const std::vector<Range>& rows, co
 
 ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks) {
   constexpr int64_t kPart = 16;  // so that copies count little beside the tensors themselves
-  const auto free_bytes = static_cast<int64_t>(
-      device.is_cpu() ? available_memory()
-                      : c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
-  return {.bytes = std::max<int64_t>(free_bytes / kPart / ranks, 1)};
+  const auto bytes = static_cast<int64_t>(
+      device.is_cpu() ? total_memory()
+                      : c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
+  return {.bytes = std::max<int64_t>(bytes / kPart / ranks, 1)};
 }
 
 Image to_image(const at::Tensor& x) {

@@ -27,8 +27,9 @@ struct DecodeOptions {
   std::optional<int64_t> block_rows = {};  // ops::ConvBlocks::rows; automatic_blocks() if empty
 };
 
-// Returns blocks whose copies take a small part of the free memory of `device` when `ranks` ranks do the
-// same.
+// Returns blocks whose copies take a small part of the memory of `device` when `ranks` ranks do the same.
+// They do not depend on how much of it is free, because blocks of other sizes may round differently
+// (ops/conv.h).
 ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks);
 
 // Decodes z [N, C, h, w], which every rank of `group` has whole, to N pictures of height x width on rank 0 of

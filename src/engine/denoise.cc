@@ -1,5 +1,7 @@
 #include "engine/denoise.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -204,8 +206,8 @@ class Loop final : public parallel::PipelineStage {
     return share * (sum * (deviations[0] / deviations[1])) + (1 - share) * sum;
   }
 
-  // Returns the standard deviations [n, 1, 1, 1] of whole pictures, of which each tensor [n, C, h', w] is
-  // this rank's part.
+  // Returns the standard deviations [n, 1, 1, (1,) 1] of whole pictures or videos, of which each tensor
+  // [n, C, (T',) h', w] is this rank's part.
   std::vector<at::Tensor> deviations_of(const std::vector<at::Tensor>& parts) const {
     TESSERA_CHECK(cut().patches == 1, "deviations of pictures that come in {} patches", cut().patches);
     std::vector<at::Tensor> own;
@@ -219,11 +221,13 @@ class Loop final : public parallel::PipelineStage {
     const std::vector<Range> one_each = group.parts(group.size);
     const at::Tensor all = comm::all_gather(at::stack(own).unsqueeze(0), 0, one_each, group);
     const at::Tensor merged = parallel::merge_moments(all.unbind(0), lines_of);  // [parts, n, 2]
-    const double count = static_cast<double>(whole_[1] * whole_[2] * whole_[3]);
+    const double count = static_cast<double>(c10::multiply_integers(whole_) / whole_[0]);
+    std::vector<int64_t> shape(whole_.size(), 1);
+    shape[0] = -1;
     std::vector<at::Tensor> deviations;
     for (int64_t i = 0; i < merged.size(0); ++i) {
       const at::Tensor variance = merged[i].select(-1, 1) * (count / (count - 1));
-      deviations.push_back(variance.sqrt().to(at::kFloat).view({-1, 1, 1, 1}));
+      deviations.push_back(variance.sqrt().to(at::kFloat).view(shape));
     }
     return deviations;
   }

@@ -4,10 +4,12 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <iterator>
 #include <optional>
 #include <utility>
 
+#include "comm/collectives.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "engine/agreement.h"
@@ -40,75 +42,33 @@ std::array<models::LoadOptions, kComponentKinds> forms_of(const Request& request
   return {text, stage, whole};
 }
 
-// One run: what its stages share.
+// Thrown when all ranks have agreed to end a run and no message is under way. After any other exception
+// messages may be under way.
+struct SettledEnd {
+  std::exception_ptr cause;  // what this rank throws
+};
+
+// Whether ranks wait for each other within a stage. A rank that fails in a stage without messages keeps no
+// other rank waiting.
+enum class Messages { kNone, kSome };
+
+// One run on this rank: stages that all ranks go through in the same order. Each stage begins by asking
+// whether to go on and ends in a settlement of all ranks, including those that have nothing to do in it. So
+// no rank leaves the run while another one can still fail.
 class Run {
-  // Runs one stage: tells the observer and adds its time to `total`.
-  template <typename Work>
-  auto run_phase(Phase name, double& total, const Work& work) {
-    check_cancelled(observer_);
-    if (observer_.started) observer_.started(name);
-    const auto start = Clock::now();
-    auto value = work();
-    check_cancelled(observer_);
-    const double seconds = seconds_since(start);
-    total += seconds;
-    if (observer_.finished) observer_.finished(name, seconds);
-    return value;
-  }
-
-  // Work without messages, on all ranks: where it fails on one, all throw.
-  template <typename Work>
-  auto together(const Work& work) {
-    std::exception_ptr failure;
-    decltype(work()) value{};
-    try {
-      value = work();
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    settle(failure);
-    return value;
-  }
-
-  void settle(const std::exception_ptr& failure) {
-    const std::exception_ptr verdict = of_all_.settle(failure);
-    if (!verdict) return;
-    has_settled_ = true;
-    std::rethrow_exception(verdict);
-  }
-
-  // The part, loaded where it is not there. Ranks ask alike whether to go on, whatever each has to load.
-  template <typename Part>
-  std::shared_ptr<Part> get(ComponentKind kind, Phase name) {
-    const auto load = [&] {
-      if (agreement_ == &of_replicas_) return components_.get(kind);
-      return together([&] { return components_.get(kind); });
-    };
-    std::shared_ptr<const LoadedComponent> loaded;
-    if (components_.is_loaded(kind)) {
-      check_cancelled(observer_);
-      loaded = load();
-      check_cancelled(observer_);
-    } else {
-      loaded = run_phase(name, result_.seconds.load, load);
-    }
-    result_.weights_bytes += loaded->weights_bytes;
-    result_.bytes_read += loaded->bytes_read;
-    return {loaded, static_cast<Part*>(loaded->part.get())};
-  }
-
  public:
-  Run(std::span<const Settings> requests, const Model& model, ComponentCache& parts,
+  Run(std::span<const Settings> requests, const Model& model, ComponentCache& components,
       const parallel::Ranks& ranks, const Observer& observer)
       : requests_(requests),
         settings_(requests.front()),
         model_(model),
-        components_(parts),
+        components_(components),
         ranks_(ranks),
         observer_(observer),
+        is_wished_to_end_(observer.cancelled),
         of_all_(ranks.world),
         of_replicas_(ranks.data) {
-    observer_.cancelled = [this, wish = observer.cancelled] { return agreement_->ask(wish); };
+    observer_.cancelled = [this] { return of_all_.ask(is_wished_to_end_); };
     observer_.previewed = [this, show = observer.previewed](Preview preview) {
       if (observer_.preview_images) preview.images = decode_preview(preview.latents);
       show(preview);
@@ -116,30 +76,78 @@ class Run {
     if (!observer.previewed) observer_.preview_every = 0;
   }
 
+  // Throws SettledEnd; or another exception when this rank fails while messages may be under way.
   std::vector<Result> operator()() {
-    together([&] { return prepare(); });
+    run_stage(Messages::kNone, [&] { prepare(); });
     observer_.preview_every = of_all_.follow(observer_.preview_every);
-    at::Tensor z;
-    try {
-      z = denoise(encode());
-    } catch (const Cancelled&) {
-      of_all_.finish();
-      has_settled_ = true;
-      throw;
-    }
-    if (!decodes_together()) of_all_.finish();
-    const bool was_cancelled = !finish(z);
-    has_settled_ = true;
-    if (was_cancelled) throw Cancelled();
-    return results();
+    const at::Tensor z = denoise(encode());
+    if (settings_.request.output_type == OutputType::kImage) decode_images(z);
+    std::vector<Result> all;
+    run_stage(Messages::kNone, [&] { all = results(); });
+    return all;
   }
 
-  // Whether all ranks know how the run ends, and nothing of it is under way.
-  bool has_settled() const { return has_settled_; }
-
  private:
+  // Calls `conclude` after `work`, when no message is under way any more, unless the run is cancelled.
+  template <typename Work, typename Conclude>
+  void run_stage(Messages messages, const Work& work, const Conclude& conclude) {
+    bool is_amid_messages = messages == Messages::kSome && ranks_.world.size > 1;
+    const bool is_first = ranks_.world.rank == 0;
+    std::exception_ptr failure;
+    if (is_cancelled(observer_)) settle(std::make_exception_ptr(Cancelled()));
+    try {
+      work();
+      is_amid_messages = false;
+      if (is_first && is_wished_to_end_ && is_wished_to_end_()) throw Cancelled();
+      conclude();
+    } catch (const Cancelled&) {
+      // If rank 0 has answered so, all ranks that wait for each other stop at this place.
+      if (is_amid_messages && !of_all_.has_said_yes() && !of_replicas_.has_said_yes()) throw;
+      failure = std::current_exception();
+    } catch (...) {
+      if (is_amid_messages) throw;
+      failure = std::current_exception();
+    }
+    settle(failure);
+  }
+  template <typename Work>
+  void run_stage(Messages messages, const Work& work) {
+    run_stage(messages, work, [] {});
+  }
+
+  // Runs a stage that the observer knows as `phase`, and adds its time to `total`.
+  template <typename Work>
+  void run_phase(Phase phase, double& total, Messages messages, const Work& work) {
+    double seconds = 0;
+    run_stage(
+        messages,
+        [&] {
+          if (observer_.started) observer_.started(phase);
+          const auto start = Clock::now();
+          work();
+          seconds = seconds_since(start);
+          total += seconds;
+        },
+        [&] {
+          if (observer_.finished) observer_.finished(phase, seconds);
+        });
+  }
+
+  // Returns if no rank has failed. If the settlement itself fails, the failure of this rank takes precedence.
+  void settle(const std::exception_ptr& failure) {
+    std::exception_ptr verdict;
+    try {
+      of_replicas_.finish();
+      verdict = of_all_.settle(failure);
+    } catch (...) {
+      if (failure) std::rethrow_exception(failure);
+      throw;
+    }
+    if (verdict) throw SettledEnd{verdict};
+  }
+
   // What can be refused is refused before the first weight is loaded.
-  bool prepare() {
+  void prepare() {
     batch_.emplace(requests_);
     const int64_t tokens = (settings_.latent_height / model_.shape.patch.rows) *
                            (settings_.latent_width / model_.shape.patch.columns);
@@ -147,30 +155,49 @@ class Run {
     sampler_ = samplers::make_sampler(model_.scheduler, settings_.request.scheduler,
                                       {settings_.steps, tokens, settings_.request.eta, ends_in_sample});
     components_.expect(forms_of(settings_.request, ranks_));
-    return true;
+  }
+
+  // Returns the component, and loads it if it is not in memory. Returns null if this rank does not need it.
+  template <typename Component>
+  std::shared_ptr<Component> load(ComponentKind kind, Phase phase, bool is_needed = true) {
+    std::shared_ptr<const LoadedComponent> loaded;
+    const auto get = [&] {
+      if (is_needed) loaded = components_.get(kind);
+    };
+    if (!is_needed || components_.is_loaded(kind)) {
+      run_stage(Messages::kNone, get);
+    } else {
+      run_phase(phase, result_.seconds.load, Messages::kNone, get);
+    }
+    if (!loaded) return nullptr;
+    result_.weights_bytes += loaded->weights_bytes;
+    result_.bytes_read += loaded->bytes_read;
+    return {loaded, static_cast<Component*>(loaded->part.get())};
   }
 
   // Prompts to conditionings. Where the text encoder does not stay, it is freed on return.
   std::vector<models::Conditioning> encode() {
-    const auto encoder = get<models::TextEncoder>(ComponentKind::kTextEncoder, Phase::kLoadTextEncoder);
-    const auto work = [&] { return encoder->encode(batch_->prompts, settings_.max_sequence_length); };
-    const bool has_messages = ranks_.layout.text_encoder_parallel && ranks_.replica.size > 1;
-    return run_phase(Phase::kEncode, result_.seconds.encode, [&] {
-      if (!has_messages) return together(work);
+    const auto encoder = load<models::TextEncoder>(ComponentKind::kTextEncoder, Phase::kLoadTextEncoder);
+    const bool is_split = ranks_.layout.text_encoder_parallel && ranks_.replica.size > 1;
+    std::vector<models::Conditioning> conditionings;
+    run_phase(Phase::kEncode, result_.seconds.encode, is_split ? Messages::kSome : Messages::kNone, [&] {
       try {
-        return work();
+        conditionings = encoder->encode(batch_->prompts, settings_.max_sequence_length);
       } catch (const Error& error) {
-        // What is wrong with a prompt is so on all ranks, before the first message.
-        has_settled_ = error.kind() == ErrorKind::kUsage;
+        // All ranks refuse a prompt alike, before the first message.
+        if (is_split && error.kind() == ErrorKind::kUsage) throw SettledEnd{std::current_exception()};
         throw;
       }
     });
+    return conditionings;
   }
 
-  // Noise to latents [n, C, h, w] of this replica's pictures.
+  // Turns noise into the latents [n, C, h, w] of this replica's pictures, on the ranks that decode them; they
+  // are undefined on other ranks.
   at::Tensor denoise(const std::vector<models::Conditioning>& prompts) {
-    const auto denoiser = get<models::Denoiser>(ComponentKind::kDenoiser, Phase::kLoadDenoiser);
-    return run_phase(Phase::kDenoise, result_.seconds.denoise, [&] {
+    const auto denoiser = load<models::Denoiser>(ComponentKind::kDenoiser, Phase::kLoadDenoiser);
+    at::Tensor latents;
+    run_phase(Phase::kDenoise, result_.seconds.denoise, Messages::kSome, [&] {
       Noise noise(batch_->noise);
       const at::Tensor z = noise
                                .draw({batch_->count(), model_.shape.latent_channels, settings_.latent_height,
@@ -183,8 +210,23 @@ class Run {
                                              .sizes = settings_.sizes};
       const Guidance& guidance = batch_->guidance;
       DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), latent_shape, ranks_);
-      return engine::denoise({stage, *sampler_, guidance, ranks_}, z, noise, observer_, result_.step_seconds);
+      latents =
+          engine::denoise({stage, *sampler_, guidance, ranks_}, z, noise, observer_, result_.step_seconds);
+      share(latents);
     });
+    return latents;
+  }
+
+  // Sends z, which the first rank of a replica has, to the ranks that decode it, and the latents of all
+  // replicas to rank 0 of the world.
+  void share(at::Tensor& z) {
+    if (z.defined()) result_.latents = gather_pictures(z.cpu(), batch_->count(), ranks_.data);
+    if (!decodes_together()) return;
+    const std::vector<int64_t> shape = {ranks_.data.part(batch_->count()).length,
+                                        model_.shape.latent_channels, settings_.latent_height,
+                                        settings_.latent_width};
+    if (!z.defined()) z = at::empty(shape, at::device(settings_.request.device).dtype(at::kFloat));
+    comm::broadcast(z, 0, ranks_.replica);
   }
 
   // Whether the ranks of a replica decode its pictures together.
@@ -193,59 +235,33 @@ class Run {
            settings_.request.output_type == OutputType::kImage;
   }
 
-  // From the latents of this replica's pictures, where this rank has them, to all latents and pictures on
-  // rank 0 of the world. Ranks that neither have latents nor decode have nothing to do but to hear how it
-  // went. False when it was cancelled.
-  bool finish(at::Tensor z) {
-    if (decodes_together()) {
-      std::vector<int64_t> shape = {ranks_.data.part(batch_->count()).length, model_.shape.latent_channels,
-                                    settings_.latent_height, settings_.latent_width};
-      if (!z.defined()) z = at::empty(shape, at::device(settings_.request.device).dtype(at::kFloat));
-      comm::broadcast(z, 0, ranks_.replica);
-      try {
-        gather_and_decode(z, ranks_.replica);
-      } catch (const Cancelled&) {
-        of_all_.finish();
-        return false;
-      }
-      of_all_.finish();
-      return true;
+  // Turns latents into pictures. Rank 0 of the world gets those of all replicas.
+  void decode_images(const at::Tensor& z) {
+    const bool together = decodes_together(), takes_part = z.defined();
+    const auto decoder = load<models::Decoder>(ComponentKind::kDecoder, Phase::kLoadDecoder, takes_part);
+    if (!takes_part) {
+      run_stage(Messages::kNone, [] {});
+      return;
     }
-    agreement_ = &of_replicas_;
-    bool is_done = true;
-    std::exception_ptr failure;
-    try {
-      if (z.defined()) gather_and_decode(z, {});
-    } catch (const Cancelled&) {
-      is_done = false;
-    } catch (...) {
-      if (ranks_.data.size > 1) throw;  // other replicas wait for this one
-      failure = std::current_exception();
-    }
-    of_replicas_.finish();
-    settle(failure);
-    return is_done;
-  }
-
-  // `group`: the ranks that decode these latents together.
-  void gather_and_decode(const at::Tensor& z, const comm::Group& group) {
-    if (group.rank == 0) result_.latents = gather_pictures(z.cpu(), batch_->count(), ranks_.data);
-    if (settings_.request.output_type == OutputType::kLatent) return;
-    const auto decoder = get<models::Decoder>(ComponentKind::kDecoder, Phase::kLoadDecoder);
-    std::vector<Image> images = run_phase(Phase::kDecode, result_.seconds.decode, [&] {
-      auto decoded = decode(*decoder, z, settings_.height, settings_.width, observer_, group, decoding());
+    Observer observer = observer_;
+    if (!together) observer.cancelled = [this] { return of_replicas_.ask(is_wished_to_end_); };
+    const comm::Group group = together ? ranks_.replica : comm::Group();
+    const Messages messages = together || ranks_.data.size > 1 ? Messages::kSome : Messages::kNone;
+    run_phase(Phase::kDecode, result_.seconds.decode, messages, [&] {
+      std::vector<Image> images =
+          decode(*decoder, z, settings_.height, settings_.width, observer, group, decoding());
       // The first replica has the most pictures; the others ask as often as it does.
       for (int64_t i = z.size(0); i < ranks_.data.parts(batch_->count()).front().length; ++i)
-        check_cancelled(observer_);
-      return decoded;
+        check_cancelled(observer);
+      if (group.rank == 0) result_.images = gather_pictures(std::move(images), batch_->count(), ranks_.data);
     });
-    if (group.rank == 0) result_.images = gather_pictures(std::move(images), batch_->count(), ranks_.data);
   }
 
-  // Of latents on the way, on rank 0 of the world alone.
+  // Decodes the latents of a preview, on rank 0 of the world alone. The decoder is loaded for the first
+  // preview and kept until the run ends, whether or not it stays after that.
   std::vector<Image> decode_preview(const at::Tensor& z) {
-    const std::shared_ptr<const LoadedComponent> loaded = components_.get(ComponentKind::kDecoder);
-    const auto& decoder = *static_cast<const models::Decoder*>(loaded->part.get());
+    if (!preview_decoder_) preview_decoder_ = components_.get(ComponentKind::kDecoder);
+    const auto& decoder = *static_cast<const models::Decoder*>(preview_decoder_->part.get());
     return decode(decoder, z.to(settings_.request.device), settings_.height, settings_.width, {}, {},
                   decoding());
   }
@@ -274,13 +290,23 @@ class Run {
   ComponentCache& components_;
   const parallel::Ranks& ranks_;
   Observer observer_;
+  std::function<bool()> is_wished_to_end_;  // of the caller; asked on rank 0
   Agreement of_all_, of_replicas_;
-  Agreement* agreement_ = &of_all_;
-  bool has_settled_ = false;
   std::optional<Batch> batch_;
   std::unique_ptr<samplers::Sampler> sampler_;
+  std::shared_ptr<const LoadedComponent> preview_decoder_;
   Result result_;
 };
+
+// Gives up all messages after a failure. Returns whether the next run can use the world; it cannot if another
+// rank is lost.
+bool abort(comm::World& world) {
+  try {
+    return world.abort();
+  } catch (const std::exception&) {  // the failure of the run matters more
+    return false;
+  }
+}
 
 }  // namespace
 
@@ -299,16 +325,15 @@ std::vector<Result> Engine::run(std::span<const Settings> requests, const parall
   if (!is_usable_)
     throw Error(ErrorKind::kPeer, "engine",
                 "an earlier request failed while its ranks waited for each other");
-  const parallel::Ranks ranks(world_, layout, requests.front().request.device);
-  Run run(requests, model_, components_, ranks, observer);
   std::vector<Result> results;
   try {
-    results = run();
+    const parallel::Ranks ranks(world_, layout, requests.front().request.device);
+    results = Run(requests, model_, components_, ranks, observer)();
+  } catch (const SettledEnd& end) {
+    std::rethrow_exception(end.cause);
   } catch (...) {
-    if (!run.has_settled()) {
-      is_usable_ = false;  // unless all others come here too
-      is_usable_ = world_.abort();
-    }
+    is_usable_ = false;  // unless all others come here too
+    is_usable_ = abort(world_);
     throw;
   }
   world_.trim();

@@ -58,12 +58,12 @@ class Engine {
   // It is not measured on AMX and on GPUs, and not promised where ATen multiplies: there the difference is
   // within 1e-5 of the largest number (fp32).
   //
-  // Each component is loaded when it is needed, unless it is still loaded. Throws Error, and Cancelled when
-  // the observer of rank 0 asks for it, at the same place on all ranks that still take part in the run. After
-  // either, nothing is under way and the next request can come: a failure on one rank (a component that finds
-  // no memory, say) is Error(kPeer) on the others. Two things make an engine on several ranks unusable: the
-  // loss of a rank, and a failure amid messages, from the first step on, where messages do not go through
-  // memory alone (abort() of comm/world.h).
+  // Each component is loaded when it is needed, unless it is still loaded. Throws Error, and on all ranks
+  // Cancelled when the observer of rank 0 asks for it. No rank returns before all have agreed how the run
+  // ends: after either, nothing is under way and the next request can come. A failure on one rank (a
+  // component that finds no memory, a callback of the observer) is Error(kPeer) on the others. Two things
+  // make an engine on several ranks unusable: the loss of a rank, and a failure amid messages, in a step for
+  // example, where messages do not go through memory alone (abort() of comm/world.h).
   //
   // Rank 0 of the world gets latents and pictures, one result per request (each with the times of the batch);
   // other ranks get neither.

@@ -43,7 +43,7 @@ struct Request {
   std::optional<int64_t> max_sequence_length;
   bool vae_tiling = false;  // decode tile by tile
   // Rows that a convolution of the decoder computes at a time, where it copies its input; by default chosen
-  // by free memory.
+  // by the machine's memory.
   std::optional<int64_t> vae_block_size;
   bool resolution_binning = true;  // generate at the nearest size of the training, then resize and crop
   OutputType output_type = OutputType::kImage;

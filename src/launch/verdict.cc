@@ -64,7 +64,9 @@ Failure judge(std::span<const RankEnd> ranks, std::chrono::milliseconds timeout)
   if (failed) {
     const RankEnd& end = ranks[*failed];
     if (is_of_users(end.failure.exit_code) || all_alike(ranks)) return end.failure;
-    return blame(*failed, fmt::format("failed {}: {}", end.place, end.failure.message));
+    Failure failure = blame(*failed, fmt::format("failed {}: {}", end.place, end.failure.message));
+    failure.exit_code = end.failure.exit_code;
+    return failure;
   }
   if (const auto stopped = first(ranks, [](const RankEnd& end) { return end.state == State::kStopped; })) {
     return blame(*stopped, fmt::format("was stopped by a signal or a debugger {}", ranks[*stopped].place));

@@ -18,7 +18,7 @@
 namespace tessera::ops {
 
 // Limits how much of its input a convolution may copy, to normalise it or to join it with the rows around it,
-// if its kernel does not do so while reading. The limit changes the result only by rounding.
+// if its kernel does not do so while reading. Results may differ by rounding: oneDNN picks kernels by size.
 struct ConvBlocks {
   int64_t rows = 0;   // output rows at once; 0: no limit
   int64_t bytes = 0;  // bytes of the copy, but at least one output row; 0: no limit

@@ -52,6 +52,8 @@ DisplacedExchange::Place& DisplacedExchange::next(const std::function<Transfers(
   flush();
   const size_t index = next_++;
   if (spans_.empty()) return places_.emplace_back(Place{.parts = make(), .index = index});
+  TESSERA_CHECK(index < places_.size(), "place {} of {}: a step visits more places than the first one",
+                index + 1, places_.size());
   spans_[span_of_[index]].under_way.wait();
   return places_[index];
 }

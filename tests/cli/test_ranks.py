@@ -232,7 +232,7 @@ def a_rank_without_memory_ends_the_run(box):
     limit = address_space(run.ranks[1])
     resource.prlimit(run.ranks[1], resource.RLIMIT_AS, (limit, limit))
     code, out, lines = run.finish()
-    assert code == 4 and out == "", (code, out, lines)
+    assert code == 5 and out == "", (code, out, lines)
     assert len(lines) == 1 and "[rank 1] failed " in lines[0] and "not enough memory" in lines[0], lines
     assert " at step " in lines[0], lines
     assert box.files() == []

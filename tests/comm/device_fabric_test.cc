@@ -227,6 +227,55 @@ TEST(DeviceFabric, ConnectsNeighboursInOneOrder) {
   }
 }
 
+// A connection that fails leaves nothing behind, so the next call makes it.
+TEST(DeviceFabric, AFailedConnectionLeavesNone) {
+  OrderedCommunicators ordered(kTimeout);
+  bool fails = true;
+  const auto make = [&, all = ordered.maker()](const std::string& name, int rank, int, at::Device device) {
+    if (fails) throw Error(ErrorKind::kPeer, name, "no other rank came");
+    return all(name, rank, 1, device);
+  };
+  World world(0, 2, connect_devices(0, at::kCPU, make, nullptr));
+  const Group group = world.group({0, 1}, "test");
+  at::Tensor x = at::empty({4});
+  EXPECT_THROW(connect(group, at::kCPU, Posting::kTogether), Error);
+  EXPECT_THROW(send_receive(x, 1, x, 1, group), std::logic_error);
+  fails = false;
+  connect(group, at::kCPU, Posting::kTogether);
+  EXPECT_NO_THROW(all_reduce(x, group));
+}
+
+// Fails to connect the first time.
+class LateFabric : public Fabric {
+ public:
+  std::shared_ptr<Transport> transport(std::vector<int64_t>, int64_t tag) override {
+    tags.push_back(tag);
+    if (tags.size() == 1) throw Error(ErrorKind::kPeer, "late", "not yet");
+    return std::make_shared<NoTransport>();
+  }
+  void require_alive() override {}
+
+  std::vector<int64_t> tags;
+
+ private:
+  struct NoTransport : Transport {
+    std::unique_ptr<Exchange> post(std::vector<Message>, std::vector<Message>, Posting) override {
+      return nullptr;
+    }
+  };
+};
+
+// Otherwise the next caller would get a group of one rank.
+TEST(World, AGroupThatCouldNotBeMadeIsMadeLater) {
+  const auto fabric = std::make_shared<LateFabric>();
+  World world(0, 2, fabric);
+  EXPECT_THROW(world.group({0, 1}, "test"), Error);
+  const Group group = world.group({0, 1}, "test");
+  EXPECT_EQ(group.size, 2);
+  EXPECT_NE(group.transport, nullptr);
+  EXPECT_EQ(fabric->tags, (std::vector<int64_t>{1, 1}));
+}
+
 // A message makes no connection, because its rank would wait for a peer that is about to post another
 // message.
 TEST(DeviceFabric, AMessageMakesNoConnection) {

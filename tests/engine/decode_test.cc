@@ -66,6 +66,14 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Resize,
                                          ResizeCase{49, 49, 7, 7}, ResizeCase{768, 1344, 760, 1304},
                                          ResizeCase{103, 103, 93, 103}));
 
+// Pictures do not depend on what else is in memory, so blocks do not either.
+TEST(AutomaticBlocks, AreTheSameWhateverIsFree) {
+  const int64_t before = automatic_blocks(at::kCPU, 2).bytes;
+  const at::Tensor taken = at::ones({int64_t{32} << 20}, at::kFloat);
+  EXPECT_EQ(automatic_blocks(at::kCPU, 2).bytes, before);
+  EXPECT_NEAR(static_cast<double>(automatic_blocks(at::kCPU, 1).bytes), 2.0 * static_cast<double>(before), 2);
+}
+
 struct FakeDecoder : models::Decoder {
   using Decoder::decode;
   at::Tensor decode(const at::Tensor& z, nn::Tokens& /*tokens*/) const override {

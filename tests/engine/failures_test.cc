@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <new>
 
+#include "comm/collectives.h"
 #include "core/error.h"
 #include "engine/engine.h"
 #include "tests/support/rank_threads.h"
@@ -44,6 +46,10 @@ class FailingDenoiser final : public models::Denoiser {
   }
   at::ScalarType dtype() const override { return real_->dtype(); }
   int64_t conditioning_width() const override { return real_->conditioning_width(); }
+  int64_t pooled_width() const override { return real_->pooled_width(); }
+  at::Tensor guide(const at::Tensor& negative, const at::Tensor& positive, double scale) const override {
+    return real_->guide(negative, positive, scale);
+  }
 
  private:
   std::unique_ptr<models::Denoiser> real_;
@@ -89,9 +95,10 @@ Model fragile() {
 }
 
 // Returns the exit code and the message that run() throws ("5 " for no memory), or an empty text.
-std::string outcome(Engine& engine, const Settings& settings, const parallel::Layout& layout) {
+std::string outcome(Engine& engine, const Settings& settings, const parallel::Layout& layout,
+                    const Observer& observer = {}) {
   try {
-    engine.run(settings, layout);
+    engine.run(settings, layout, observer);
   } catch (const Error& error) {
     return fmt::format("{} {}", error.exit_code(), error.what());
   } catch (const std::bad_alloc&) {
@@ -177,6 +184,179 @@ TEST(Failure, OfAPromptIsTheSameOnAllRanks) {
         EXPECT_EQ(outcome(engine, good, way.layout(good)), "");
       },
       comm::Wire::kShared);
+}
+
+// Fails when this rank has done all of its work in a phase. Other ranks may have finished it long before.
+Observer failing_after(Phase phase) {
+  Observer observer;
+  observer.finished = [phase](Phase finished, double) {
+    if (finished == phase) throw std::bad_alloc();
+  };
+  return observer;
+}
+
+// No message is under way after the last one of a phase, so the engine stays usable on every wire.
+TEST_P(Failures, AfterTheLastMessageAreHeardByAll) {
+  const Way way = ways()[GetParam()];
+  const Settings settings = resolve(tiny_request(48, 32, 3, {"a cat", "a dog"}), tiny());
+  for (const comm::Wire wire : {comm::Wire::kShared, comm::Wire::kGloo}) {
+    Result expected, after;
+    comm::run_ranks_as_threads(
+        way.options.degrees(),
+        [&](const comm::World& world) {
+          const bool is_first = world.rank() == 0;
+          Engine engine(tiny(), kNoLimit, world);
+          Result result = engine.run(settings, way.layout(settings));
+          if (is_first) expected = std::move(result);
+          for (const Phase phase : {Phase::kEncode, Phase::kDenoise, Phase::kDecode}) {
+            const Observer observer = is_first ? failing_after(phase) : Observer();
+            EXPECT_EQ(outcome(engine, settings, way.layout(settings), observer),
+                      is_first ? "5 " : "4 [rank 0] failed: not enough memory")
+                << way.name << ", " << phase_name(phase) << ", rank " << world.rank();
+          }
+          result = engine.run(settings, way.layout(settings));
+          if (is_first) after = std::move(result);
+        },
+        wire);
+    EXPECT_TRUE(equal(after, expected)) << way.name;
+  }
+}
+
+// Pictures of several replicas are gathered when most ranks have nothing left to do.
+TEST(Failure, OfGatheringPicturesLeavesTheNextRequestRight) {
+  Way way{"data and cfg", parallel::degrees(2, true, 1, 1, 1, 1)};
+  const Settings settings = resolve(tiny_request(48, 32, 3, {"a cat", "a dog"}), tiny());
+  for (const bool together : {false, true}) {
+    parallel::Layout layout = way.layout(settings);
+    layout.vae_parallel = together;
+    Result expected, after;
+    comm::run_ranks_as_threads(
+        4,
+        [&](comm::World world) {
+          const bool is_first = world.rank() == 0;
+          Engine engine(tiny(), kNoLimit, world);
+          Result result = engine.run(settings, layout);
+          if (is_first) expected = std::move(result);
+          {
+            int gathered = 0;  // latents, then pictures
+            comm::CollectiveHooks hooks;
+            hooks.began = [&](const comm::Collective& collective) {
+              const bool is_gather = collective.axis == "dp" && collective.name == "gather";
+              if (is_gather && ++gathered == 2 && is_first) throw std::bad_alloc();
+            };
+            const comm::ScopedHooks scoped(world, hooks);
+            const std::string told = outcome(engine, settings, layout);
+            EXPECT_TRUE(is_first ? told == "5 " : told.starts_with("4 [rank ")) << told;
+          }
+          result = engine.run(settings, layout);
+          if (is_first) after = std::move(result);
+        },
+        comm::Wire::kShared);
+    EXPECT_TRUE(equal(after, expected)) << together;
+  }
+}
+
+// Connects rank 0 with a rank that agrees to every settlement and is lost once messages are given up.
+class LostAtTheEnd final : public comm::Fabric {
+ public:
+  std::shared_ptr<comm::Transport> transport(std::vector<int64_t> /*ranks*/, int64_t /*tag*/) override {
+    return std::make_shared<Well>();
+  }
+  void require_alive() override {}
+  bool abort() override { comm::lost_peer(1, "it closed the connection"); }
+
+ private:
+  struct Over final : comm::Exchange {
+    void wait() override {}
+  };
+  struct Well final : comm::Transport {
+    std::unique_ptr<comm::Exchange> post(std::vector<comm::Message> /*sends*/,
+                                         std::vector<comm::Message> receives,
+                                         comm::Posting /*posting*/) override {
+      for (comm::Message& message : receives) message.tensor.fill_(-1);
+      return std::make_unique<Over>();
+    }
+  };
+};
+
+// A peer that is lost after this rank has failed does not hide the cause.
+TEST(Failure, IsTheFirstCauseAlsoWhereGivingUpFails) {
+  const Way way{"data", parallel::degrees(2, false, 1, 1, 1, 1)};
+  const Settings settings = resolve(tiny_request(48, 32, 3, {"a cat", "a dog"}), tiny());
+  Engine engine(tiny(), kNoLimit, comm::World(0, 2, std::make_shared<LostAtTheEnd>()));
+  Observer observer;
+  observer.progressed = [](Phase, int64_t, int64_t) { throw std::bad_alloc(); };
+  EXPECT_EQ(outcome(engine, settings, way.layout(settings), observer), "5 ");
+  EXPECT_TRUE(outcome(engine, settings, way.layout(settings)).starts_with("4 [engine] an earlier request"));
+}
+
+// Other ranks may wait for the rank that gives up, not for the one that is lost.
+TEST(Failure, IsHeardByThoseThatLiveWhereAnotherRankIsLost) {
+  std::promise<void> heard;
+  comm::run_ranks_as_threads(
+      3,
+      [&](comm::World world) {
+        const comm::Group to_lost = world.group({0, 1}, "to lost"), to_living = world.group({0, 2}, "living");
+        at::Tensor x = at::empty({1});
+        if (world.rank() == 0) {
+          EXPECT_THROW(comm::receive(x, 1, to_lost).wait(), Error);
+          EXPECT_THROW(world.abort(), Error);
+          heard.get_future().wait_for(std::chrono::seconds(20));
+        }
+        if (world.rank() != 2) return;
+        try {
+          comm::receive(x, 0, to_living).wait();
+          ADD_FAILURE() << "nothing was sent";
+        } catch (const Error& error) {
+          EXPECT_TRUE(std::string(error.what()).find("gave up") != std::string::npos) << error.what();
+        }
+        heard.set_value();
+      },
+      comm::Wire::kShared);
+}
+
+// An observer that throws Cancelled itself has told no other rank.
+TEST(Failure, IsAlsoAnExceptionThatSaysCancelled) {
+  const Way way{"cfg", parallel::degrees(1, true, 1, 1, 1, 1)};
+  const Settings settings = tiny_settings(1);
+  comm::run_ranks_as_threads(
+      2,
+      [&](const comm::World& world) {
+        Engine engine(tiny(), kNoLimit, world);
+        Observer observer;
+        observer.progressed = [&](Phase, int64_t, int64_t) {
+          if (world.rank() == 0) throw Cancelled();
+        };
+        if (world.rank() == 0) {
+          EXPECT_THROW(engine.run(settings, way.layout(settings), observer), Cancelled);
+        } else {
+          EXPECT_TRUE(outcome(engine, settings, way.layout(settings)).starts_with("4 [rank 0] gave up"));
+        }
+        EXPECT_EQ(outcome(engine, settings, way.layout(settings)), "");
+      },
+      comm::Wire::kShared);
+}
+
+// Ranks that have nothing left to do when others decode hear of the end too.
+TEST(Failure, ARunThatIsCancelledIsSoOnAllRanks) {
+  const Way way{"cfg", parallel::degrees(1, true, 1, 1, 1, 1)};
+  const Settings settings = tiny_settings(1);
+  for (const bool together : {false, true}) {
+    parallel::Layout layout = way.layout(settings);
+    layout.vae_parallel = together;
+    comm::run_ranks_as_threads(
+        2,
+        [&](const comm::World& world) {
+          Engine engine(tiny(), kNoLimit, world);
+          bool is_wished = false;
+          Observer observer;
+          observer.started = [&](Phase phase) { is_wished |= phase == Phase::kDecode; };
+          observer.cancelled = [&] { return is_wished; };
+          EXPECT_THROW(engine.run(settings, layout, observer), Cancelled) << world.rank();
+          EXPECT_EQ(outcome(engine, settings, layout), "");
+        },
+        comm::Wire::kShared);
+  }
 }
 
 }  // namespace

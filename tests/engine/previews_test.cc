@@ -2,7 +2,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "engine/engine.h"
+#include <atomic>
+
+#include "engine/generate.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tiny_pixart.h"
 
@@ -70,6 +72,41 @@ TEST(Preview, OfExactMethodsIsThatOfOneRank) {
     const Shown shown = paint(ways()[exact], 1, false);
     for (size_t i = 0; i < 5; ++i)
       EXPECT_LE(relative_error(shown.previews[i].latents, alone.previews[i].latents), 1e-4) << i;
+  }
+}
+
+std::atomic<int> decoders_loaded = 0;
+
+// Returns the tiny model, which counts how often its decoder is loaded.
+Model counting() {
+  static const models::Family family = [] {
+    models::Family with_counter = *tiny().family;
+    with_counter.load_decoder = [](const std::filesystem::path& folder, const models::LoadOptions& options,
+                                   models::LoadStatistics& cost) {
+      if (!options.placement.device.is_meta()) ++decoders_loaded;
+      return tiny().family->load_decoder(folder, options, cost);
+    };
+    return with_counter;
+  }();
+  Model model = tiny();
+  model.family = &family;
+  return model;
+}
+
+// If no component stays, all previews and the final pictures share one decoder, which is freed after the run.
+TEST(Preview, ReadsTheDecoderOnceARun) {
+  Engine engine(counting(), 0);
+  Observer observer;
+  int shown = 0;
+  observer.preview_every = 1;
+  observer.preview_images = true;
+  observer.previewed = [&](const Preview& preview) { shown += static_cast<int>(preview.images.size()); };
+  for (const int runs : {1, 2}) {
+    const Result result = engine.run(tiny_settings(1), {}, observer);
+    EXPECT_EQ(shown, 4 * runs);
+    EXPECT_EQ(decoders_loaded, runs);
+    EXPECT_TRUE(equal(result, generate(tiny_settings(1), tiny())));
+    EXPECT_EQ(result.bytes_read, generate(tiny_settings(1), tiny()).bytes_read);
   }
 }
 

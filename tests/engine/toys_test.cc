@@ -25,7 +25,7 @@ const std::vector<double> kTimesteps = {2.5, 1.75, 0.5, 0.25};
 
 const std::vector<int64_t> kPromptOf = {1, 2, 1};
 
-at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance) {
+at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance, double rescale = 0) {
   const c10::InferenceMode inference_mode;
   toys::RandomWeights weights;
   const weights::Scope scope(weights, {.groups = {ranks.tensor_inner, ranks.tensor_outer}});
@@ -34,7 +34,7 @@ at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance) {
   const auto denoiser = toy.load(scope, models::LocalBlocks(toys::kBlocks, blocks));
   const models::LatentShape latent_shape = toy.latent_shape();
   const std::vector<models::Conditioning> prompts = toy.prompts();
-  Guidance two_branches;
+  Guidance two_branches{.pictures = {}, .rescale = rescale};
   for (const int64_t prompt : kPromptOf) two_branches.add(prompt, 0, guidance);
   DenoiserStage stage(*denoiser, toy.shape(), prompts, two_branches.samples(ranks), latent_shape, ranks);
   Noise noise({{0, kToyPictures}});
@@ -51,7 +51,7 @@ at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance) {
 }
 
 // Returns the oracle's latents for a layout.
-at::Tensor expect(const Toy& toy, const parallel::Layout& layout, double guidance) {
+at::Tensor expect(const Toy& toy, const parallel::Layout& layout, double guidance, double rescale = 0) {
   toys::naive::Problem problem{toy.frames, toy.rows, toy.columns, toy.patch.rows};
   problem.cut_along_frames = layout.axis == parallel::GridAxis::kFrames;
   problem.patches = layout.patches;
@@ -59,6 +59,7 @@ at::Tensor expect(const Toy& toy, const parallel::Layout& layout, double guidanc
   problem.prompts = toy.prompts();
   problem.prompt_of = kPromptOf;
   problem.guidance = guidance;
+  problem.rescale = rescale;
   problem.timesteps = kTimesteps;
   const at::Tensor z = toy.noise(kToyPictures);
   return toys::naive::paint(toy.evaluate, problem, toy.is_video ? z : z.unsqueeze(2)).view(z.sizes());
@@ -171,6 +172,31 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Toys,
                            return fmt::format("{}{}", all_toys()[std::get<0>(info.param)].name,
                                               std::get<1>(info.param));
                          });
+
+// Deviations are taken over whole pictures, and over all frames of a video, whichever way they are cut.
+TEST(ToysRescaled, EqualTheOracle) {
+  for (const Toy& toy : all_toys()) {
+    const at::Tensor expected = expect(toy, {}, 3, 0.5);
+    EXPECT_GE((expected - expect(toy, {}, 3)).abs().max().item<double>(), 1e-2) << toy.name;
+    for (const Degrees& degrees : {Degrees{1, 1, 1, 1, 1, 1}, {1, 2, 1, 2, 1, 1}, {3, 1, 1, 1, 2, 1}}) {
+      const parallel::Workload workload{.heads = toys::kKeyHeads,
+                                        .blocks = toys::kBlocks,
+                                        .token_rows = toy.rows,
+                                        .token_frames = toy.frames,
+                                        .steps = static_cast<int64_t>(kTimesteps.size()),
+                                        .pictures = kToyPictures,
+                                        .guided = true};
+      const parallel::Layout layout = parallel::resolve_layout(degrees.options(), workload, std::nullopt);
+      at::Tensor result;
+      comm::run_ranks_as_threads(degrees.options().degrees(), [&](comm::World world) {
+        const at::Tensor own = run(toy, parallel::Ranks(world, layout), 3, 0.5);
+        if (world.rank() == 0) result = own;
+      });
+      EXPECT_LE((result - expected).abs().max().item<double>(), 1e-4)
+          << toy.name << ", " << parallel::degrees_text(degrees.options());
+    }
+  }
+}
 
 // The oracle detects stale keys, which change the latents by far more than the tolerance.
 TEST(ToysOracle, SeesStaleKeys) {

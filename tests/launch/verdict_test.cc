@@ -41,7 +41,7 @@ TEST(Verdict, TheFirstOfSeveralIsTheCause) {
 }
 
 TEST(Verdict, WhatFailsByItselfIsTheCauseOfLostPeers) {
-  EXPECT_EQ(verdict({failed(1, 4, "[rank 1] lost: x"), failed(2, 5, "[memory] not enough")}, 4),
+  EXPECT_EQ(verdict({failed(1, 4, "[rank 1] lost: x"), failed(2, 5, "[memory] not enough")}, 5),
             "[rank 1] failed at step 3: [memory] not enough; the run is over");
 }
 

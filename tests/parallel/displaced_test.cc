@@ -120,6 +120,25 @@ TEST(DisplacedExchangeOnManyRanks, MayHaveMorePlacesThanAQueueHoldsMessages) {
   comm::run_ranks_as_threads(2, body, comm::Wire::kShared);
 }
 
+// Other ranks have no such place, so the exchange refuses it.
+TEST(DisplacedExchange, RefusesAPlaceThatTheFirstStepDidNotVisit) {
+  comm::run_ranks_as_threads(2, [](comm::World world) {
+    const comm::Group group = world.group({0, 1}, "displaced");
+    comm::connect(group, at::kCPU);
+    DisplacedExchange exchange(group, {DisplacedMode::kCorrectedAsyncGn, 0});
+    const auto make = [] {
+      return DisplacedExchange::Transfers{.sends = {at::zeros({1}), at::zeros({1})},
+                                          .receives = {at::zeros({1}), at::zeros({1})}};
+    };
+    for (int64_t step = 0; step < 2; ++step) {
+      exchange.begin(step, 3);
+      exchange.post(exchange.next(make));
+    }
+    EXPECT_THROW(exchange.next(make), std::logic_error);
+    exchange.drain();
+  });
+}
+
 TEST(HaloPlan, SaysWhoReadsWhichRows) {
   // A 5 x 5 convolution reads 7 rows in bands of 3, 3, 1 and none.
   const std::vector<Range> bands = {{0, 3}, {3, 3}, {6, 1}, {7, 0}};

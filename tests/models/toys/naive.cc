@@ -143,6 +143,10 @@ at::Tensor paint(Evaluate evaluate, const Problem& problem, const at::Tensor& z)
       if (guided) {
         const at::Tensor negative = y.slice(0, 0, pictures), positive = y.slice(0, pictures);
         y = negative + problem.guidance * (positive - negative);
+        for (int64_t i = 0; problem.rescale > 0 && i < pictures; ++i) {
+          const at::Tensor as_deviates = y[i] * (positive[i].std() / y[i].std());
+          y[i].copy_(problem.rescale * as_deviates + (1 - problem.rescale) * y[i]);
+        }
       }
       x = x.index_copy(1, at_hand, own - 0.1 * y);
     }
