@@ -216,7 +216,8 @@ Command parse_arguments(std::vector<std::string> arguments) {
   std::optional<size_t> models_folder;  // among the values
   CLI::App* models = app.add_subcommand("models", "Tell what is in a checkpoint and whether it can run");
   models->footer(kModelsFooter);
-  models->add_option("FOLDER", models_folder, "Checkpoint in diffusers' format [the model that ships]");
+  models->add_option("FOLDER", models_folder, "Checkpoint in diffusers' format [the model that ships]")
+      ->type_name("TEXT");
 
   CLI::App* mesh = app.add_subcommand("mesh", "Show how ranks are grouped for given degrees");
   mesh->footer(kMeshFooter);
