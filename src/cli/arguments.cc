@@ -221,8 +221,10 @@ Command parse_arguments(std::vector<std::string> arguments) {
   std::optional<size_t> models_folder, models_variant;  // places in the values
   CLI::App* models = app.add_subcommand("models", "Describe a checkpoint and say whether it can run");
   models->footer(kModelsFooter);
-  models->add_option("FOLDER", models_folder,
-                     "Folder in diffusers' format, or a model that ships: shapes, shapes-xl [shapes]");
+  models
+      ->add_option("FOLDER", models_folder,
+                   "Folder in diffusers' format, or a model that ships: shapes, shapes-xl [shapes]")
+      ->type_name("TEXT");
   const FieldInfo variant = variant_info();
   models->add_option(option_name(variant.name), models_variant, variant.help)->type_name(variant.unit);
 

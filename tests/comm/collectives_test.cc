@@ -227,7 +227,8 @@ TEST_P(Wires, MoreMessagesThanAQueueHolds) {
 
 // Rank 0 waits for rank 1, which waits for rank 2, which has too much for rank 0 to send first.
 TEST_P(Wires, WhoWaitsForOneRankTakesInFromOthers) {
-  if (GetParam() == Wire::kOrdered) return;  // NCCL's streams may wait here
+  // NCCL may wait here, and so may a rank that waits for another host while its own host's queues are full.
+  if (GetParam() == Wire::kOrdered || GetParam() == Wire::kHosts) return;
   const auto body = [](World world) {
     const Group group = world.group(everyone(3), "test");
     std::vector<Pending> sent;
