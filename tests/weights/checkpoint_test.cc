@@ -120,6 +120,8 @@ TEST_F(CheckpointTest, PlainFilesWinOverVariants) {
   EXPECT_TRUE(Checkpoint(folder_).has("w"));
   write_safetensors(folder_ / "model.safetensors", {{"plain", at::zeros({1})}});
   EXPECT_TRUE(Checkpoint(folder_).has("plain"));
+  write_safetensors(folder_ / "model.non_ema.safetensors", {{"of training", at::zeros({1})}});
+  EXPECT_TRUE(Checkpoint(folder_).has("plain"));
 }
 
 TEST_F(CheckpointTest, ReadsShards) {
