@@ -47,7 +47,8 @@ PIXART = {"algorithm_type": "dpmsolver++", "beta_end": 0.02, "beta_schedule": "l
 # few digits remain to compare with. So these cases have only runs of many steps; the closed forms of the tests hold for any.
 LOSSY = {(EULER, "zero snr"): (20,), (ANCESTRAL, "zero snr"): (20,), (EULER, "continuous"): (4, 20)}
 
-# Each row has name, class, options and optionally more: the class of the file ("file"), the number of image tokens, eta.
+# Each row has name, class, options and optionally more: the class of the file ("file"), the number of image tokens, eta, the
+# numbers of steps.
 ROWS = [
     ("defaults", DDIM, {}),
     ("stable diffusion", DDIM, {**SCALED, "clip_sample": False, "set_alpha_to_one": False, "steps_offset": 1}),
@@ -101,6 +102,7 @@ ROWS = [
     ("order 3", DPM, {**SCALED, "solver_order": 3}),
     ("order 3 to the end", DPM, {**SCALED, "solver_order": 3, "lower_order_final": False, "final_sigmas_type": "sigma_min"}),
     ("heun", DPM, {**SCALED, "solver_type": "heun"}),
+    ("order 3 around few steps", DPM, {**SCALED, "solver_order": 3, "final_sigmas_type": "sigma_min"}, {"steps": (14, 15)}),
     ("euler at final", DPM, {**SCALED, "euler_at_final": True, "final_sigmas_type": "sigma_min"}),
     ("sigma min", DPM, {**SCALED, "final_sigmas_type": "sigma_min", "lower_order_final": False}),
     ("karras", DPM, {**SCALED, "use_karras_sigmas": True}),
@@ -232,7 +234,7 @@ def main():
     for name, class_name, options, *rest in ROWS:
         others = {"file": class_name, "tokens": 0, "eta": 0.0, **(rest[0] if rest else {})}
         config = {"_class_name": others.pop("file"), **options}
-        for steps in LOSSY.get((class_name, name), (1, 4, MAX_STEPS)):
+        for steps in others.pop("steps", LOSSY.get((class_name, name), (1, 4, MAX_STEPS))):
             case = {"name": name, "config": config, "scheduler": class_name, **others, "steps": steps}
             lines.append(json.dumps({**case, **run(class_name, config, steps, **others, initial=initial, noises=noises)}))
     head = f'"shape": {list(SHAPE)}, "initial": {digits(initial)}, "noises": {[digits(n) for n in noises]}'

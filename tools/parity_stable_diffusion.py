@@ -145,6 +145,11 @@ def save_single_file(pipeline, family, path):
     save_file({key: value.contiguous() for key, value in tensors.items()}, path)
 
 
+def show_last_norm(pipeline):
+    """diffusers reads CLIP's last norm at another place than this version of transformers has it."""
+    pipeline.text_encoder.text_model = types.SimpleNamespace(final_layer_norm=pipeline.text_encoder.final_layer_norm)
+
+
 @dataclasses.dataclass(frozen=True)
 class Row(parity.Row):
     family: str = "XL"  # or 1.5, 2.1
@@ -223,8 +228,8 @@ class Row(parity.Row):
                 request[name] = values * len(self.prompts) if len(values) == 1 else values
         if self.vae_tiling:
             pipeline.vae.enable_tiling()
-        if self.family != "XL":  # the pipeline reads the norm from a member that this version of transformers lacks
-            pipeline.text_encoder.text_model = types.SimpleNamespace(final_layer_norm=pipeline.text_encoder.final_layer_norm)
+        if self.family != "XL":
+            show_last_norm(pipeline)
         return pipeline(self.prompts, num_images_per_prompt=self.images, **request, **options).images
 
     def call_and_watch(self, pipeline, **options):

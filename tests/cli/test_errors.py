@@ -267,6 +267,8 @@ def standard_streams_that_cannot_be_written(box):
 def outputs_with_the_same_path(box):
     box.refuse(2, "[--report] 'x-1.png'", "generate", "a cat", "a dog", "--model", MODEL, "-o", "x.png", "--report",
                box.folder / "x-1.png", *SMALL)
+    box.refuse(2, "[--trace] 'run.json' is also where the report goes", "generate", "a cat", "--model", MODEL, "--report", "run.json",
+               "--trace", "run.json", *SMALL)
 
 
 @test

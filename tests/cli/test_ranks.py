@@ -255,6 +255,23 @@ def a_pause_is_no_failure(box):
     assert code == 0 and len(out.split()) == 16, (code, out, lines)
 
 
+# Ctrl-Z stops all ranks, as a laptop that sleeps does. Rank 0 finds no sign of life of rank 1 when it goes on; the time in which
+# rank 0 was stopped itself does not count.
+@test(alone=True)
+def a_pause_of_all_is_no_failure(box):
+    run = start_long_run(box, "--timeout", "2.5", steps="50")
+    os.kill(run.ranks[1], signal.SIGSTOP)
+    time.sleep(0.5)
+    others = (run.process.pid, run.ranks[0])
+    for process in others:
+        os.kill(process, signal.SIGSTOP)
+    time.sleep(3)
+    for process in (*reversed(others), run.ranks[1]):
+        os.kill(process, signal.SIGCONT)
+    code, out, lines = run.finish()
+    assert code == 0 and len(out.split()) == 16, (code, out, lines)
+
+
 @test(alone=True)
 def a_long_computation_is_no_failure(box):
     # Only rank 0 decodes. Rank 1 waits for all its images, for longer than the timeout, and receives nothing meanwhile.

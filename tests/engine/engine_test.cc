@@ -9,6 +9,7 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "engine/generate.h"
+#include "samplers/sampler.h"
 #include "tests/support/tiny_pixart.h"
 
 namespace tessera::engine {
@@ -141,6 +142,83 @@ TEST(Engine, TakesEtaToTheSamplerThatHasIt) {
   EXPECT_FALSE(equal(run("ddim", 0), run("ddim", 0.5)));
   EXPECT_TRUE(equal(run("ddim", 0.5), run("ddim", 0.5)));
   EXPECT_TRUE(equal(run("dpm++", 0), run("dpm++", 0.5)));
+}
+
+// The cache drops first what the request does not need, and keeps nothing beyond the budget.
+TEST(Engine, DropsComponentsOfAnotherDtypeFirst) {
+  const auto settings_of = [](at::ScalarType dtype) {
+    Settings settings = tiny_settings(1);
+    settings.request.dtype = dtype;
+    return settings;
+  };
+  const auto bytes_of = [&](at::ScalarType dtype) {
+    Engine engine(tiny(), kNoLimit);
+    engine.run(settings_of(dtype));
+    return engine.bytes_loaded();
+  };
+  const uint64_t budget = bytes_of(at::kFloat) + bytes_of(at::kBFloat16) / 2;  // no room for both
+  Engine engine(tiny(), budget);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kFloat}) {
+    engine.run(settings_of(dtype));
+    EXPECT_LE(engine.bytes_loaded(), budget) << dtype;
+    std::vector<Phase> started;
+    Observer observer;
+    observer.started = [&](Phase phase) { started.push_back(phase); };
+    engine.run(settings_of(dtype), {}, observer);
+    EXPECT_EQ(started, (std::vector<Phase>{Phase::kEncode, Phase::kDenoise, Phase::kDecode})) << dtype;
+  }
+}
+
+// The shape that the last denoiser was started with.
+models::LatentShape started_with;
+
+class ShapeRecorder final : public models::Denoiser {
+ public:
+  explicit ShapeRecorder(std::unique_ptr<models::Denoiser> real) : real_(std::move(real)) {}
+  std::unique_ptr<models::Forward> start(const models::ForwardInputs& inputs) const override {
+    started_with = inputs.latent_shape;
+    return real_->start(inputs);
+  }
+  at::ScalarType dtype() const override { return real_->dtype(); }
+  int64_t conditioning_width() const override { return real_->conditioning_width(); }
+
+ private:
+  std::unique_ptr<models::Denoiser> real_;
+};
+
+TEST(Engine, GivesTheDenoiserSizesInPixels) {
+  static const models::Family family = [] {
+    models::Family recording = *tiny().family;
+    recording.load_denoiser = [](const std::filesystem::path& folder, const models::LoadOptions& options,
+                                 models::LoadStatistics& cost) -> std::unique_ptr<models::Denoiser> {
+      return std::make_unique<ShapeRecorder>(tiny().family->load_denoiser(folder, options, cost));
+    };
+    return recording;
+  }();
+  Model model = tiny();
+  model.family = &family;
+  const Settings settings = resolve(tiny_request(48, 32, 3), model);
+  generate(settings, model);
+  EXPECT_EQ(started_with.latent_height, 6);
+  EXPECT_EQ(started_with.latent_width, 4);
+  EXPECT_EQ(started_with.scale_factor, 8);
+  EXPECT_EQ(started_with.sizes, (models::SizeConditions{48, 32, 0, 0, 48, 32}));
+}
+
+// Flow matching shifts its steps by the number of tokens of a picture.
+TEST(Engine, GivesTheSamplerTheNumberOfTokens) {
+  Model model = tiny();
+  model.scheduler = JsonConfig(
+      Json{{"_class_name", "FlowMatchEulerDiscreteScheduler"}, {"use_dynamic_shifting", true}}, "scheduler");
+  std::vector<double> timesteps;
+  Observer observer;
+  observer.preview_every = 1;
+  observer.previewed = [&](const Preview& preview) { timesteps.push_back(preview.timestep); };
+  Request request = tiny_request(96, 32, 3);
+  request.output_type = OutputType::kLatent;
+  generate(resolve(request, model), model, observer);
+  const auto expected = samplers::make_sampler(model.scheduler, std::nullopt, {4, /*sample_tokens=*/6 * 2});
+  EXPECT_EQ(timesteps, expected->timesteps());
 }
 
 }  // namespace

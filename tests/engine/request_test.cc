@@ -55,5 +55,18 @@ TEST(Request, RefusesWhatNoModelTakes) {
   }
 }
 
+// One second prompt stands for all, else each prompt has its own.
+TEST(Request, PromptsMayHaveASecondOneEach) {
+  const Model model = read_model(golden_folder("tiny-sdxl"));
+  Request request;
+  request.prompts = {"a cat", "a dog"};
+  EXPECT_EQ(resolve(request, model).prompt(1).second, std::nullopt);
+  request.prompts_2 = {"a star"};
+  EXPECT_EQ(resolve(request, model).prompt(1).second, "a star");
+  request.prompts_2 = {"a star", "a square"};
+  EXPECT_EQ(resolve(request, model).prompt(0).second, "a star");
+  EXPECT_EQ(resolve(request, model).prompt(1).second, "a square");
+}
+
 }  // namespace
 }  // namespace tessera::engine

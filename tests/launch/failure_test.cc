@@ -53,5 +53,15 @@ TEST(Failure, KnowsWhichPeerIsLost) {
   }
 }
 
+// Messages quote a model's files, which must not steer the terminal or break the line.
+TEST(Failure, IsPrintedWithoutControlCharacters) {
+  const Failure failure{3, "[model_index.json] 'a\x1b[2J\x1b]52;c;eA==\x07\x7f' on\nlines\r of \xc3\xa9\n"};
+  testing::internal::CaptureStderr();
+  const int code = print_failure(failure, {});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "tessera: [model_index.json] 'a [2J ]52;c;eA==  ' on lines  of \xc3\xa9\n");
+  EXPECT_EQ(code, 3);
+}
+
 }  // namespace
 }  // namespace tessera::launch

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "core/error.h"
 #include "models/autoencoder_kl.h"
 #include "models/family.h"
@@ -64,6 +66,44 @@ TEST(Families, LatentsAreNotShifted) {
                            "StableDiffusionXLPipeline"}) {
     const auto decoder = find_family(name, "").load_decoder(model.folder(), {}, cost);
     EXPECT_LE(relative_error(decoder->decode(z), plain->decode(shifted_back)), kComponentTolerance) << name;
+  }
+}
+
+// Some VAEs give a mean and a deviation for each channel, which only diffusers' XL pipeline undoes.
+TEST(Families, OnlyXlUndoesMeanAndDeviation) {
+  const CheckpointFixture model({});
+  const std::filesystem::path vae = model.folder() / "vae", plain = golden_folder("vae-quant");
+  std::filesystem::create_directories(vae);
+  std::filesystem::create_symlink(plain / "diffusion_pytorch_model.safetensors", vae / "model.safetensors");
+  Json config = read_json(plain / "config.json");
+  config["latents_mean"] = {0.5, -1.0, 0.25, 2.0};
+  config["latents_std"] = {2.0, 0.5, 1.5, 3.0};
+  std::ofstream(vae / "config.json") << config.dump();
+  const at::Tensor z = read_golden("vae-quant/golden/golden.safetensors").at("latents");
+  LoadStatistics cost;
+  const auto decoder = load_autoencoder_kl_decoder(plain, {}, cost);
+  const auto vector = [&](const char* key) {
+    return at::tensor(config[key].get<std::vector<double>>(), at::kFloat).view({1, 4, 1, 1});
+  };
+  const double scale = decoder->config.scaling_factor;
+  const at::Tensor undone = (z / scale * vector("latents_std") + vector("latents_mean")) * scale;
+  for (const char* name : {"PixArtSigmaPipeline", "StableDiffusionPipeline", "StableDiffusionXLPipeline"}) {
+    const bool is_xl = name == std::string("StableDiffusionXLPipeline");
+    const at::Tensor image = find_family(name, "").load_decoder(model.folder(), {}, cost)->decode(z);
+    EXPECT_LE(relative_error(image, decoder->decode(is_xl ? undone : z)), kComponentTolerance) << name;
+  }
+}
+
+// The defaults are those of diffusers' pipelines.
+TEST(Families, HaveTheirOwnDefaults) {
+  for (const auto& [name, steps, guidance, tokens] : {std::tuple("PixArtAlphaPipeline", 20, 4.5, 120),
+                                                      {"PixArtSigmaPipeline", 20, 4.5, 300},
+                                                      {"StableDiffusionPipeline", 50, 7.5, 77},
+                                                      {"StableDiffusionXLPipeline", 50, 5.0, 77}}) {
+    const Family& family = find_family(name, "");
+    EXPECT_EQ(family.default_steps, steps) << name;
+    EXPECT_EQ(family.default_guidance, guidance) << name;
+    EXPECT_EQ(family.default_max_sequence_length, tokens) << name;
   }
 }
 

@@ -11,6 +11,7 @@
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/golden.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/strict_device.h"
 
 namespace tessera::nn {
 namespace {
@@ -193,6 +194,37 @@ TEST(RankThreads, LayTheWeightOfOddSizesOutOnce) {
     apply(layer, 8, 9);
     EXPECT_TRUE(layer.plain->conv.conv.weight.is_same(laid_out));
   }
+}
+
+// On a device whose kernels normalise whole pictures at once, blocks keep that from being done where memory
+// is short.
+TEST(BlocksOnAStrictDevice, AreKeptByConvolutionsOfANorm) {
+  constexpr int64_t kChannels = 16, kSide = 48;
+  const CheckpointFixture file(
+      {{"weight", at::randn({kChannels, kChannels, 3, 3}) / 12}, {"bias", at::randn({kChannels})}});
+  weights::Checkpoint checkpoint(file.folder());
+  const Conv2d layer(weights::Scope(checkpoint, {.device = strict_device()}), kChannels, kChannels, 3, 1, 1);
+  const auto there = [](const at::Tensor& x) { return x.to(strict_device()); };
+  const ops::GroupNorm norm(there(at::randn({kChannels})), there(at::randn({kChannels})), 4, 1e-6,
+                            ops::Activation::kSilu);
+  const at::Tensor x = there(at::randn({1, kChannels, kSide, kSide}).contiguous(kChannelsLast));
+  const auto run = [&](const ops::ConvBlocks& blocks, int64_t& most_bytes) {
+    Tokens tokens(parallel::Grid{.rows = kSide, .columns = kSide});
+    tokens.limit_convolutions(blocks);
+    StrictTraffic& traffic = strict_traffic();
+    const int64_t before = traffic.most_bytes = traffic.bytes.load();
+    const at::Tensor y = layer(norm, x, Rows(tokens));
+    most_bytes = traffic.most_bytes - before;
+    return y.cpu();
+  };
+  int64_t whole = 0, of_rows = 0, of_bytes = 0;
+  const at::Tensor expected = run({}, whole);
+  const auto picture = static_cast<int64_t>(x.nbytes());
+  EXPECT_LE(relative_error(run({.rows = 4}, of_rows), expected), 1e-5);
+  EXPECT_LE(relative_error(run({.bytes = picture / 8}, of_bytes), expected), 1e-5);
+  EXPECT_GE(whole, 2 * picture);  // what comes out, and the normalised picture
+  EXPECT_LE(of_rows, 7 * picture / 4);
+  EXPECT_LE(of_bytes, 7 * picture / 4);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "ops/linear.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include "tests/support/checkpoint_fixture.h"
 
@@ -39,13 +40,32 @@ TEST_P(LinearTest, EqualsTheProductWithActivations) {
   }
 }
 
+// Where there are few rows, threads share the columns, which need not divide by them.
+TEST_P(LinearTest, ThreadsDoNotChangeTheResult) {
+  const Case& c = GetParam();
+  const at::Tensor weight = at::randn({c.out, c.input.back()}).to(c.dtype),
+                   bias = at::randn({c.out}).to(c.dtype);
+  const at::Tensor x = at::randn(c.input).to(c.dtype);
+  const Linear linear(weight, bias);
+  const at::Tensor one = linear(x).to(at::kDouble);
+  for (const int threads : {2, 3, 5}) {
+    at::set_num_threads(threads);
+    const at::Tensor several = linear(x).to(at::kDouble);
+    at::set_num_threads(1);
+    EXPECT_LE((several - one).abs().max().item<double>(),
+              (c.dtype == at::kFloat ? 1e-5 : 1e-2) * one.abs().max().item<double>())
+        << threads;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, LinearTest,
     ::testing::Values(Case{at::kFloat, {3, 5, 7}, 11}, Case{at::kFloat, {1, 64}, 48},
                       Case{at::kFloat, {2, 100, 96}, 1}, Case{at::kBFloat16, {3, 5, 7}, 11},
                       Case{at::kBFloat16, {2, 130, 96}, 160}, Case{at::kHalf, {2, 9, 32}, 24},
-                      Case{at::kHalf, {1, 125, 900}, 33}, Case{at::kFloat, {2, 200, 800}, 37},
-                      Case{at::kFloat, {1, 1, 385}, 100}, Case{at::kBFloat16, {7, 130}, 50},
+                      Case{at::kHalf, {1, 125, 900}, 33}, Case{at::kHalf, {1, 1, 64}, 115},
+                      Case{at::kFloat, {2, 200, 800}, 37}, Case{at::kFloat, {1, 1, 385}, 100},
+                      Case{at::kBFloat16, {7, 130}, 50},
                       // tiles: several blocks of rows, batches of panels, chunks and runs of inputs
                       Case{at::kBFloat16, {2, 450, 1000}, 300}, Case{at::kBFloat16, {1, 1, 640}, 1280},
                       Case{at::kBFloat16, {3, 77, 4500}, 600}));

@@ -127,6 +127,20 @@ TEST_F(T5TokenizerFolder, RefusesDamagedNormalisationRules) {
   EXPECT_EQ(T5Tokenizer(folder_).encode("b", kNoLimit), (std::vector<int64_t>{2, 1}));
 }
 
+// Newer files list several normalisers, one of which holds the rules.
+TEST_F(T5TokenizerFolder, FindsTheRulesInASequence) {
+  const std::filesystem::path golden = golden_folder("t5_tokenizer_json");
+  Json document = read_json(golden / "tokenizer.json");
+  document["normalizer"] = {{"type", "Sequence"}, {"normalizers", Json::array({document["normalizer"]})}};
+  write("tokenizer.json", document.dump());
+  std::filesystem::copy_file(golden / "tokenizer_config.json", folder_ / "tokenizer_config.json");
+  const T5Tokenizer tokenizer(folder_);
+  for (const Json& line : read_json(golden / "lines.json")) {
+    const auto text = line["text"].get<std::string>();
+    EXPECT_EQ(tokenizer.encode(text, kNoLimit), line["ids"].get<std::vector<int64_t>>()) << text;
+  }
+}
+
 TEST_F(T5TokenizerFolder, RefusesConfigsOfTheWrongShape) {
   write_json("BAAAAAAAAAA=");
   write("tokenizer_config.json", R"({"extra_ids":-1})");

@@ -133,5 +133,15 @@ TEST(SingleFile, HasNothingOfOtherModels) {
   EXPECT_TRUE(single_file_part(odd, "text_encoder_2").at("text_projection.weight").entry.shape.empty());
 }
 
+// The text encoder of 1.x has the names of transformers, that of 2.x those of open_clip.
+TEST(SingleFile, KnowsTheTextEncodersOfEachRelease) {
+  const std::string layer = "text_model.encoder.layers.0.layer_norm1.bias";
+  EXPECT_EQ(names(single_file_part(header({{"cond_stage_model.transformer." + layer, {4}}}), "text_encoder")),
+            std::vector<std::string>{layer});
+  EXPECT_EQ(names(single_file_part(
+                header({{"cond_stage_model.model.transformer.resblocks.0.ln_1.bias", {4}}}), "text_encoder")),
+            std::vector<std::string>{layer});
+}
+
 }  // namespace
 }  // namespace tessera::weights
