@@ -73,7 +73,9 @@ void FieldOptions::add(const FieldInfo& info) {
   const auto special = kSpecial.find(info.name);
   const std::string names = special == kSpecial.end() ? option_name(info.name) : special->second;
   if (info.kind == FieldKind::kTexts) {
-    app_.add_option(names, given.texts, info.help)->type_name(info.unit);
+    CLI::Option* const option = app_.add_option(names, given.texts, info.help)->type_name(info.unit);
+    // Words after its value are prompts.
+    if (!option->get_positional()) option->allow_extra_args(false);
     return;
   }
   CLI::Option* const option =

@@ -60,10 +60,9 @@ void print_part(const std::filesystem::path& folder, const std::string& name, co
   const bool named = part.is_array() && part.size() == 2 && part[1].is_string();
   const std::string type = named ? part[1].get<std::string>() : "-";
   const bool there = std::filesystem::is_directory(folder / name);
-  fmt::print("  {:<14} {:<28} {}\n", name, type,
-             there   ? describe_weights(folder / name, damages)
-             : named ? "missing"
-                     : "");
+  std::string state = there ? describe_weights(folder / name, damages) : named ? "missing" : "";
+  if (named && engine::is_never_run(name)) state += state.empty() ? "not run" : ", not run";
+  fmt::print("  {:<14} {:<28} {}\n", name, type, state);
 }
 
 // Why the checkpoint cannot run; empty when it can.

@@ -22,6 +22,8 @@ class Agreement {
   bool ask(const std::function<bool()>& wish);
   // What rank 0 says. All ranks must call.
   int64_t follow(int64_t own);
+  // Returns the least of the ranks' numbers. All ranks must call.
+  int64_t least(int64_t own);
   // Whether all ranks have done their part: nothing, or on each what it has to throw; on one that failed its
   // `failure`, on the others Error(kPeer) that names it and says why. Returns when all have called.
   std::exception_ptr settle(const std::exception_ptr& failure);

@@ -19,12 +19,13 @@ namespace tessera::engine {
 at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width);
 
 // x [3, H, W] in [-1, 1] (clamped here) to 8 bits, rounding half to even. Not-a-number becomes black with a
-// warning.
-Image to_image(const at::Tensor& x);
+// warning; what it advises depends on `dtype`, the decoder's.
+Image to_image(const at::Tensor& x, at::ScalarType dtype = at::kFloat);
 
 struct DecodeOptions {
   bool tiled = false;  // each rank decodes some tiles (engine/tiled_decode.h), not some rows of each picture
   std::optional<int64_t> block_rows = {};  // ops::ConvBlocks::rows; else what automatic_blocks() gives
+  at::ScalarType dtype = at::kFloat;       // the decoder's, for warnings
 };
 
 // Blocks whose copies are a small part of the memory that is free on `device` now, when `ranks` do the same.

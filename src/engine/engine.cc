@@ -16,6 +16,7 @@
 #include "engine/denoise.h"
 #include "engine/gather.h"
 #include "engine/noise.h"
+#include "engine/overflow.h"
 #include "samplers/sampler.h"
 
 namespace tessera::engine {
@@ -144,7 +145,7 @@ class Run {
     const int64_t tokens = (settings_.latent_height / model_.shape.patch.rows) *
                            (settings_.latent_width / model_.shape.patch.columns);
     sampler_ = samplers::make_sampler(model_.scheduler, settings_.request.scheduler,
-                                      {settings_.steps, tokens, settings_.request.eta});
+                                      {settings_.steps, tokens, settings_.request.eta.value_or(0)});
     components_.expect(forms_of(settings_.request, ranks_));
     return true;
   }
@@ -182,8 +183,24 @@ class Run {
                                              .sizes = settings_.sizes};
       const Guidance& guidance = batch_->guidance;
       DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), latent_shape, ranks_);
-      return engine::denoise({stage, *sampler_, guidance, ranks_}, z, noise, observer_, result_.step_seconds);
+      at::Tensor sums;
+      const at::Tensor latents = engine::denoise({stage, *sampler_, guidance, ranks_}, z, noise, observer_,
+                                                 result_.step_seconds, &sums);
+      require_finite(sums);
+      return latents;
     });
+  }
+
+  // Throws on all ranks if the final latents are not finite. `sums` are the step_sums of denoise().
+  void require_finite(const at::Tensor& sums) {
+    const at::Tensor finite = sums.cpu().isfinite();
+    int64_t first = finite.numel();  // step from which on they are not finite
+    while (first > 0 && !finite[first - 1].item<bool>()) --first;
+    first = of_all_.least(first);
+    if (first == finite.numel()) return;
+    const bool speaks = ranks_.world.rank == 0;
+    settle(speaks ? std::make_exception_ptr(overflow_error(first, finite.numel(), settings_, model_))
+                  : nullptr);
   }
 
   // Whether the ranks of a replica decode its pictures together.
@@ -250,7 +267,9 @@ class Run {
   }
 
   DecodeOptions decoding() const {
-    return {.tiled = settings_.request.vae_tiling, .block_rows = settings_.request.vae_block_size};
+    return {.tiled = settings_.request.vae_tiling,
+            .block_rows = settings_.request.vae_block_size,
+            .dtype = *settings_.request.dtype};
   }
 
   // What each request gets of the whole.

@@ -18,6 +18,7 @@ struct Model {
   JsonConfig scheduler;                                   // scheduler/scheduler_config.json
   int64_t scale_factor = 0;                               // pixels per latent row
   models::DenoiserShape shape;
+  bool has_safety_checker = false;  // it is never run
 
   // That its user named.
   const std::filesystem::path& path() const { return single_file ? single_file->path() : folder; }
@@ -25,6 +26,9 @@ struct Model {
 
 // model_index.json of the folder. Throws Error(kInput) when it is no folder that diffusers saved.
 JsonConfig read_model_index(const std::filesystem::path& folder);
+
+// Returns whether no family runs this part of model_index.json, such as the safety checker.
+bool is_never_run(const std::string& part);
 
 // Reads the JSON files. Throws Error(kInput) for a folder that diffusers did not save, a family that cannot
 // run (listing those that can), and numbers that make no sense. `single_file`: weights come from there

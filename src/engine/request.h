@@ -26,7 +26,7 @@ struct Pair {
 struct Request {
   std::vector<std::string> prompts;    // UTF-8; at least one, each may be empty
   std::vector<std::string> prompts_2;  // for a second text encoder: none, one for all, or one for each
-  std::optional<std::string> negative_prompt, negative_prompt_2;  // one for all prompts
+  std::vector<std::string> negative_prompts, negative_prompts_2;  // as prompts_2
   std::optional<int64_t> height;                                  // pixels; the model's
   std::optional<int64_t> width;
   std::optional<int64_t> num_inference_steps;
@@ -39,12 +39,12 @@ struct Request {
   std::optional<uint64_t> seed;  // drawn at random
   int64_t num_images_per_prompt = 1;
   std::optional<std::string> scheduler;  // instead of the model's
-  double eta = 0;                        // of DDIM; other samplers take no notice
+  std::optional<double> eta;             // only some samplers have it
   std::optional<int64_t> max_sequence_length;
   bool vae_tiling = false;  // pictures are decoded tile by tile
   // Rows that a convolution of the decoder makes at once, where it copies what it reads; by free memory.
   std::optional<int64_t> vae_block_size;
-  bool resolution_binning = true;  // paint at the nearest size of the training, then resize and crop
+  std::optional<bool> resolution_binning;  // paint at the nearest size of the training, then resize and crop
   OutputType output_type = OutputType::kImage;
   at::Device device = at::kCPU;
   std::optional<at::ScalarType> dtype;  // bf16 where the device multiplies it in hardware, else fp32
@@ -59,8 +59,10 @@ std::string dtype_name(at::ScalarType dtype);
 
 // The wish with every choice made.
 struct Settings {
-  Request request;     // nothing is left out but the scheduler
-  int64_t height = 0;  // of the pictures, in pixels
+  // Every field has its value but the scheduler and fields without effect.
+  Request request;
+  std::vector<std::string> warnings;  // for the user, before the run
+  int64_t height = 0;                 // of the pictures, in pixels
   int64_t width = 0;
   int64_t model_height = 0;  // what the model paints before resizing, in pixels
   int64_t model_width = 0;
@@ -73,9 +75,9 @@ struct Settings {
   double guidance_rescale = 0;
   models::SizeConditions sizes = {};
 
-  // The prompt of one of the request's prompts, and the negative one of all.
+  // The prompts of both branches of guidance for the request's prompt `index`.
   models::Prompt prompt(size_t index) const;
-  models::Prompt negative_prompt() const;
+  models::Prompt negative_prompt(size_t index) const;
 
   bool guided() const { return guidance > 1.0; }
   // Pictures of the run, those of one prompt side by side.

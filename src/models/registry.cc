@@ -27,7 +27,7 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
           .default_guidance = 4.5,
           .guidance = GuidanceKind::kTwoBranches,
           .default_max_sequence_length = max_sequence_length,
-          .own_fields = {},
+          .own_fields = {"max_sequence_length", "use_resolution_binning"},
           .has_single_files = false,
           .overrides_scheduler_file = false,
           .bin_resolution = pixart_bin_resolution,
