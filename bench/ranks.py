@@ -69,7 +69,7 @@ def start(args, folder, size, flags, report, pinned=None):
     out = [str(report.with_suffix(".png"))] if args.pictures else [str(report.with_suffix(".safetensors")), "--output-type", "latent"]
     command = [str(ROOT / "build" / "tessera"), "generate", "a red circle", "--model", str(folder), "--dtype", args.dtype,
                "--threads", "1", "--num-inference-steps", str(args.steps), "--height", str(size), "--width", str(size),
-               "--seed", "1", "--no-resolution-binning", "--report", str(report), "-q", *flags, "-o", *out]
+               "--seed", "1", *(["--no-resolution-binning"] if (folder / "transformer").exists() else []), "--report", str(report), "-q", *flags, "-o", *out]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"),
                             preexec_fn=(lambda: pin(*pinned)) if pinned else None)
 

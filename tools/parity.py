@@ -33,8 +33,7 @@ from parity_short import short_list
 
 LATENT_TOLERANCE = 1e-3
 RELATIVE_TOLERANCE = 1e-5  # times the standard deviation; the larger tolerance holds
-LEAST_PSNR = 50.0
-BF16_RATIO = 1.1
+LEAST_PSNR, BF16_RATIO = 50.0, 1.1
 PIECES = 700
 SHIPPED_MODEL = pathlib.Path(__file__).resolve().parent.parent / "models" / "shapes"
 
@@ -42,8 +41,8 @@ DDIM, PNDM = "DDIMScheduler", "PNDMScheduler"
 EULER, ANCESTRAL = "EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler"
 DPM, UNIPC, FLOW = "DPMSolverMultistepScheduler", "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
 SHORT_NAMES = {  # what --scheduler NAME means in diffusers
-    "ddim": (DDIM, {"clip_sample": False}), "pndm": (PNDM, {"skip_prk_steps": True}), "euler": (EULER, {}), "euler-a": (ANCESTRAL, {}), "unipc": (UNIPC, {}), "flow-euler": (FLOW, {}),
-    "dpm++": (DPM, {"algorithm_type": "dpmsolver++"}), "dpm++-sde": (DPM, {"algorithm_type": "sde-dpmsolver++"})}
+    "ddim": (DDIM, {"clip_sample": False}), "pndm": (PNDM, {"skip_prk_steps": True}), "euler": (EULER, {}),
+    "euler-a": (ANCESTRAL, {}), "unipc": (UNIPC, {}), "flow-euler": (FLOW, {}), "dpm++": (DPM, {"algorithm_type": "dpmsolver++"}), "dpm++-sde": (DPM, {"algorithm_type": "sde-dpmsolver++"})}
 # PixArt's training noise ends at a signal of 1/150, by which an untrained model's latents grow 150-fold.
 RELEASED = (DPM, {"beta_start": 0.0001, "beta_end": 0.02})
 MILD = {"beta_start": 0.0001, "beta_end": 0.002}
@@ -69,10 +68,11 @@ class Row:
     vae: dict = dataclasses.field(default_factory=dict)  # options of AutoencoderKL
     text: dict = dataclasses.field(default_factory=dict)  # options of T5Config
     scheduler: tuple = (DPM, MILD)
+    tokenizer: dict = dataclasses.field(default_factory=dict)  # of its config
     saved: str = "fp32"  # fp32, fp16, bf16, sharded, variant, sharded variant, tokenizer.json; "shipped": models/shapes
     # the request
     prompts: list = dataclasses.field(default_factory=lambda: [CIRCLE])
-    negative: str | None = None
+    negative: str | list | None = None  # one for all prompts, or one for each
     size: tuple | None = (64, 96)  # height, width
     steps: int | None = 20
     guidance: float | None = 4.5
@@ -111,7 +111,7 @@ class Row:
 
     def words(self):
         """Returns the request as arguments of `tessera generate`."""
-        words = [f"--{name.replace('_', '-')}={value}" for name, value in self.request().items()]
+        words = [f"--{name.replace('_', '-')}={each}" for name, value in self.request().items() for each in np.atleast_1d(value)]
         if self.override:
             words.append(f"--scheduler={self.override}")
         return words if self.binning else [*words, "--no-resolution-binning"]
@@ -168,7 +168,7 @@ ROWS = [
     Row("VAE with a shift", vae={"shift_factor": 0.4, "scaling_factor": 0.36}, steps=4),
     Row("VAE with latent statistics", vae={"latents_mean": [0.5, -0.5, 0.2, 1], "latents_std": [2, 0.5, 3, 1]}, steps=4),
     # These vary the requests.
-    Row("three prompts, negative", prompts=THREE, negative="blurry, a Cat"),
+    Row("three prompts, negative", prompts=THREE, negative=["blurry, a Cat", "", CIRCLE]),
     Row("two pictures each of two prompts", prompts=["a cat", CIRCLE], images=2, steps=4),
     Row("empty prompt, one branch", prompts=[""], guidance=1.0, steps=4),
     Row("one branch, two prompts", prompts=[UNICODE, CIRCLE], guidance=1.0, negative="unused"),
@@ -176,6 +176,7 @@ ROWS = [
     Row("guidance below 1", guidance=0.3, steps=4),
     Row("sigma, prompt beyond 300 tokens", prompts=[LONG, "a dog"], negative=LONG, steps=4),
     alpha("alpha, prompt beyond 120 tokens", prompts=[LONG], steps=4),
+    Row("prompt cut at the left", prompts=[LONG, "a dog"], tokenizer={"truncation_side": "left"}, steps=4),
     Row("7 tokens", prompts=[CIRCLE, "a cat"], tokens=7, steps=4, negative="blurry, white, background, red, circle"),
     alpha("300 tokens with alpha", prompts=[LONG], tokens=300, steps=4),
     Row("one token", prompts=[CIRCLE], tokens=1, steps=4),
@@ -279,7 +280,7 @@ def save(row, folder, pieces):
     if row.saved == "shipped":
         shutil.copytree(SHIPPED_MODEL, folder, dirs_exist_ok=True)
         return {}
-    tokenizers.save_spiece(folder / "tokenizer", pieces, {"extra_ids": 100, "model_max_length": 300})
+    tokenizers.save_spiece(folder / "tokenizer", pieces, {"extra_ids": 100, "model_max_length": 300, **row.tokenizer})
     pipeline = build(row, transformers.T5Tokenizer.from_pretrained(folder / "tokenizer"))
     variant = "fp16" if "variant" in row.saved else None
     if variant or row.saved in ("fp16", "bf16"):

@@ -2,6 +2,7 @@
 """Compares Tessera with diffusers on whole pipelines of tiny random Stable Diffusion models (1.x, 2.x and XL), by the rules of
 tools/parity.py. Rows with flags of exact parallel methods run on many ranks and have the same limits."""
 import dataclasses
+import json
 import shutil
 import types
 
@@ -154,11 +155,12 @@ def show_last_norm(pipeline):
 class Row(parity.Row):
     family: str = "XL"  # or 1.5, 2.1
     unet: dict = dataclasses.field(default_factory=dict)  # options of UNet2DConditionModel
+    inversion: tuple = ()  # tokens that textual inversion added to the tokenizers
     index: dict = dataclasses.field(default_factory=dict)  # options of the pipeline
     size: tuple | None = (64, 96)
     # the request
     prompt_2: list | None = None
-    negative_prompt_2: str | None = None
+    negative_prompt_2: str | list | None = None
     clip_skip: int | None = None
     guidance_rescale: float | None = None
     original_size: tuple | None = None
@@ -170,6 +172,8 @@ class Row(parity.Row):
         tokens, pairs = pieces
         count = len(tokens)
         tokenizers.save_clip(folder / "tokenizer", tokens, pairs, **({} if self.family != "2.1" else {"pad": "!"}))
+        self.change_tokenizer(folder / "tokenizer", count + 2)
+        more = {"vocab_size": count + 2 + len(self.inversion)}
         parts = {"tokenizer": transformers.CLIPTokenizer.from_pretrained(folder / "tokenizer"),
                  "unet": parity.randomize(diffusers.UNet2DConditionModel(**{
                      "sample_size": self.sample_size, "layers_per_block": 1, "norm_num_groups": 8, **UNETS[self.family],
@@ -181,14 +185,21 @@ class Row(parity.Row):
                  "scheduler": getattr(diffusers, self.scheduler[0])(**self.scheduler[1])}
         if self.family != "XL":
             gelu = {"hidden_act": "gelu"} if self.family == "2.1" else {}
-            return diffusers.StableDiffusionPipeline(text_encoder=clip(count, **gelu, **self.text), safety_checker=None,
+            return diffusers.StableDiffusionPipeline(text_encoder=clip(count, **gelu, **more, **self.text), safety_checker=None,
                                                      feature_extractor=None, requires_safety_checker=False, **parts)
         tokenizers.save_clip(folder / "tokenizer_2", tokens, pairs, pad="!")
+        self.change_tokenizer(folder / "tokenizer_2", count + 2)
         return diffusers.StableDiffusionXLPipeline(
-            text_encoder=clip(count, **self.text),
-            text_encoder_2=clip(count, seconds=True, hidden_size=32, num_attention_heads=4, hidden_act="gelu", projection_dim=20),
+            text_encoder=clip(count, **more, **self.text),
+            text_encoder_2=clip(count, seconds=True, **more, hidden_size=32, num_attention_heads=4, hidden_act="gelu", projection_dim=20),
             tokenizer_2=transformers.CLIPTokenizer.from_pretrained(folder / "tokenizer_2"), add_watermarker=False, **parts,
             **self.index)
+
+    def change_tokenizer(self, folder, first_id):
+        if self.inversion:
+            (folder / "added_tokens.json").write_text(json.dumps({token: first_id + i for i, token in enumerate(self.inversion)}))
+        path = folder / "tokenizer_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **self.tokenizer}))
 
     def save(self, folder, pieces):
         pipeline = self.build(folder, pieces)
@@ -245,7 +256,7 @@ class Row(parity.Row):
         words = []
         for name, value in self.request().items():
             option = f"--{name.replace('_', '-')}"
-            if name == "prompt_2":
+            if isinstance(value, list):
                 words += [f"{option}={prompt}" for prompt in value]
             elif isinstance(value, tuple):
                 words.append(f"{option}={value[0]}x{value[1]}")
@@ -272,6 +283,7 @@ def bf16(row):
     return dataclasses.replace(row, name="bf16 " + row.name, dtype="bf16", prompts=THREE, images=2)
 
 
+TOYS = ("<cat-toy>", "<cat-toy>_1", "<cat-toy>_2", "<dog>")
 SIZES = {"original_size": (100, 90), "target_size": (72, 80), "crops_coords_top_left": (5, 3)}
 ROWS = [
     # These resemble the released models, at the program's defaults.
@@ -294,6 +306,14 @@ ROWS = [
     one("clip skip", clip_skip=1, negative="blurry"),
     one("legacy end of text", text={"eos_token_id": 2}),
     two("three prompts", prompts=THREE, clip_skip=2),
+    # Textual inversion: one vector, several, and more than one that look alike; and what is no such token.
+    *[make(f"textual inversion{saved and ', ' + saved}", inversion=TOYS, saved=saved or "fp32", steps=4, prompts=prompts,
+           negative=["a <dog>, <cat-toy>", "<cat-toy>_1"], **more) for make, more in (
+               (one, {}), (two, {}), (xl, {"prompt_2": ["a <cat-toy>", "<dog>"], "negative_prompt_2": ["a cat", "<cat-toy>"]}))
+      for saved in ("", "as transformers")
+      for prompts in [["a <cat-toy> on a <dog>, <CAT-TOY>", "<cat-toy> and <cat-toy>_2, a cat-toy"]]],
+    xl("negative prompts for each", prompts=THREE, negative=["blurry", "a Cat", ""], negative_prompt_2=["a dog", "", CIRCLE]),
+    one("prompt cut at the left", prompts=[LONG], negative=LONG, tokenizer={"truncation_side": "left"}, steps=4),
     # These vary the sizes.
     xl("sizes", **SIZES),
     xl("odd latents", size=(72, 104), steps=4),

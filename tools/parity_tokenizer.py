@@ -50,6 +50,10 @@ def folders(root):
         "1000": {"content": "\uff43\uff41\uff54", "normalized": True, "special": False},
         "1001": {"content": "circle", "normalized": False, "special": False},
         "1002": {"content": "hat", "normalized": True, "single_word": True, "special": False}}})
+    both = {"extra_special_tokens": ["circle"], "additional_special_tokens": ["hat"]}
+    lines.save_spiece(root / "spiece, both lists", model, both)
+    lines.save_spiece(root / "spiece, the older list alone", model, {"additional_special_tokens": ["circle", "hat"]})
+    lines.save_json(root / "json, both lists", model, both)
     old = root / "spiece, added_tokens.json"
     lines.save_spiece(old, model)
     (old / "added_tokens.json").write_text(json.dumps({"<extra_id_0>": 999, "white": 1000, "ka": 1001}))

@@ -246,6 +246,7 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
   if (first) {
     progress.emplace(job.arguments.run.quiet);
     if (!job.arguments.run.quiet) progress->line(headline(job));
+    for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
     if (job.layout.displaced_mode_was_changed) {
       log_info("{} is sync_gn: with so few rows per rank, corrected_async_gn is known to fail",
                field("displaced_mode"));

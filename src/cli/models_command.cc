@@ -67,10 +67,11 @@ std::string describe_weights(const Part& part, const std::string& variant,
 
 void print_part(const std::string& name, const Part& part, const std::string& variant,
                 std::vector<std::string>& damages) {
-  const bool is_there = std::filesystem::is_directory(part.folder);
-  const std::string missing = part.class_name.empty() ? "" : "missing";
-  fmt::print("  {:<14} {:<28} {}\n", name, part.class_name.empty() ? "-" : part.class_name,
-             is_there ? describe_weights(part, variant, damages) : missing);
+  const bool is_named = !part.class_name.empty();
+  std::string state = is_named ? "missing" : "";
+  if (std::filesystem::is_directory(part.folder)) state = describe_weights(part, variant, damages);
+  if (is_named && engine::is_never_run(name)) state += state.empty() ? "not run" : ", not run";
+  fmt::print("  {:<14} {:<28} {}\n", name, is_named ? part.class_name : "-", state);
 }
 
 // Why the checkpoint cannot run; empty when it can.

@@ -42,6 +42,12 @@ OrderedJson settings_json(const engine::Settings& settings, const engine::Model&
   return json;
 }
 
+// Names the picture among those of one seed; all of them are needed to make it again.
+std::string image_text(const engine::Settings& settings, int64_t index) {
+  const int64_t pictures = settings.pictures();
+  return pictures == 1 ? "" : fmt::format("Image: {} of {}, ", index + 1, pictures);
+}
+
 uint64_t peak_rss_bytes() {
   rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -82,14 +88,14 @@ OrderedJson rank_report(int64_t rank, const engine::Result& result, OrderedJson 
 ImageText png_text(const engine::Settings& settings, const engine::Model& model,
                    const parallel::Layout& layout, int64_t index) {
   const engine::Request& request = settings.request;
-  const std::string& prompt = request.prompts.at(static_cast<size_t>(index / request.num_images_per_prompt));
-  std::string parameters = prompt;
-  const std::string negative = request.negative_prompt.value_or("");
+  const auto number = static_cast<size_t>(index / request.num_images_per_prompt);
+  std::string parameters = request.prompts.at(number);
+  const std::string negative = settings.negative_prompt(number).text;
   if (!negative.empty()) parameters += "\nNegative prompt: " + negative;
   parameters += fmt::format(
-      "\nSteps: {}, Sampler: {}, CFG scale: {}, Seed: {}, Size: {}x{}, Model: {}, Version: Tessera {}",
-      settings.steps, settings.scheduler, settings.guidance, *request.seed, settings.width, settings.height,
-      model_name(model), TESSERA_VERSION);
+      "\nSteps: {}, Sampler: {}, CFG scale: {}, Seed: {}, {}Size: {}x{}, Model: {}, Version: Tessera {}",
+      settings.steps, settings.scheduler, settings.guidance, *request.seed, image_text(settings, index),
+      settings.width, settings.height, model_name(model), TESSERA_VERSION);
   OrderedJson json = settings_json(settings, model, layout);
   json["model"] = model_name(model);  // the path describes the machine, not the picture
   json["picture"] = index;

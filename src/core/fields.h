@@ -59,9 +59,11 @@ void check_value(const FieldInfo& info, const Json& value);
 
 template <typename Struct>
 struct Field : FieldInfo {
-  // `get` returns null for a field that is left out; `set` accepts what check_value() accepts.
+  // `get` returns null for a field that is left out and for an empty list; `set` accepts what check_value()
+  // accepts; `clear` leaves the field out.
   std::function<Json(const Struct&)> get;
   std::function<void(Struct&, const Json&)> set;
+  std::function<void(Struct&)> clear;
 };
 
 template <typename Struct>
@@ -111,7 +113,7 @@ Field<Struct> text_field(Member Struct::*member, FieldInfo info, Write write, Re
   const auto set = [member, read](Struct& to, const Json& value) {
     to.*member = read(value.template get<std::string>());
   };
-  return {std::move(info), get, set};
+  return {std::move(info), get, set, [member](Struct& from) { from.*member = Struct().*member; }};
 }
 
 // A field that is one of several named values.
@@ -147,6 +149,8 @@ Field<Struct> plain_field(Member Struct::*member, FieldInfo info, std::string he
   const auto get = [member](const Struct& from) -> Json {
     if constexpr (!std::is_same_v<Value, Member>) {
       return from.*member ? Json(*(from.*member)) : Json();
+    } else if constexpr (detail::kind_of<Value>() >= FieldKind::kTexts) {
+      return (from.*member).empty() ? Json() : Json(from.*member);
     } else {
       return from.*member;
     }
@@ -155,7 +159,7 @@ Field<Struct> plain_field(Member Struct::*member, FieldInfo info, std::string he
     constexpr bool is_list = detail::kind_of<Value>() >= FieldKind::kTexts;
     to.*member = (is_list && !value.is_array() ? Json::array({value}) : value).template get<Value>();
   };
-  return {std::move(info), get, set};
+  return {std::move(info), get, set, [member](Struct& from) { from.*member = Struct().*member; }};
 }
 
 // Throws as check_value() does.

@@ -100,6 +100,11 @@ int create_new(const std::filesystem::path& path) {
 
 }  // namespace
 
+void refuse_git_lfs_pointer(std::string_view beginning, const std::string& where) {
+  if (beginning.starts_with("version https://git-lfs"))
+    input_error(where, "is a git-lfs pointer in the place of the file; fetch that with git lfs pull");
+}
+
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
   std::error_code code;
   if (!std::filesystem::exists(path, code)) input_error(path.string(), "no such file");
@@ -112,6 +117,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
   if (!stream || !stream.read(text.data(), static_cast<std::streamsize>(size))) {
     input_error(path.string(), "cannot read the file");
   }
+  refuse_git_lfs_pointer(text, path.string());
   return text;
 }
 

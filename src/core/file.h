@@ -5,10 +5,15 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace tessera {
 
-// Returns the whole file. Throws Error(kInput) when it is missing, unreadable or larger than `max_bytes`.
+// Throws Error(kInput) for the beginning of a pointer that git-lfs left in the place of the file `where`.
+void refuse_git_lfs_pointer(std::string_view beginning, const std::string& where);
+
+// Returns the whole file. Throws Error(kInput) when it is missing, unreadable, larger than `max_bytes` or a
+// git-lfs pointer.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 
 // Writes to a new file next to `path` with an unpredictable name; commit() renames it to `path`, and an

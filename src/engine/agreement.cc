@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -77,6 +78,17 @@ int64_t Agreement::follow(int64_t own) {
   for (int64_t peer = 1; peer < group_.size; ++peer) sent.push_back(comm::send(number, peer, group_));
   for (comm::Pending& one : sent) one.wait();
   return own;
+}
+
+int64_t Agreement::least(int64_t own) {
+  if (group_.size == 1) return own;
+  const at::Tensor number = at::full({1}, own, at::kLong);
+  std::vector<at::Tensor> all;
+  for (int64_t rank = 0; group_.rank == 0 && rank < group_.size; ++rank)
+    all.push_back(at::empty_like(number));
+  comm::gather(number, all, 0, group_);
+  for (const at::Tensor& one : all) own = std::min(own, one.item<int64_t>());
+  return follow(own);
 }
 
 std::exception_ptr Agreement::settle(const std::exception_ptr& failure) {

@@ -24,6 +24,8 @@ class Agreement {
   bool has_said_yes() const { return has_said_yes_; }
   // Returns the value of rank 0. All ranks must call.
   int64_t follow(int64_t own);
+  // Returns the least of the ranks' numbers. All ranks must call.
+  int64_t least(int64_t own);
   // Returns null if no rank has failed, else the exception that this rank has to throw: `failure` on a rank
   // that failed, and on the others Error(kPeer) that names the first such rank and its reason, or Cancelled
   // if no rank has met with anything else. All ranks must call; it returns when they have, and when they have

@@ -7,9 +7,13 @@
 namespace tessera::engine {
 namespace {
 
+[[noreturn]] void refuse_difference(const char* name) {
+  usage_error(field(name), "differs between requests that are to be painted in one batch");
+}
+
 void require_alike(const Settings& a, const Settings& b) {
   const auto require = [](bool same, const char* name) {
-    if (!same) usage_error(field(name), "differs between the requests of one batch");
+    if (!same) refuse_difference(name);
   };
   require(a.height == b.height && a.model_height == b.model_height, "height");
   require(a.width == b.width && a.model_width == b.model_width, "width");
@@ -19,7 +23,6 @@ void require_alike(const Settings& a, const Settings& b) {
   require(a.request.vae_tiling == b.request.vae_tiling, "vae_tiling");
   require(a.request.vae_block_size == b.request.vae_block_size, "vae_block_size");
   require(a.max_sequence_length == b.max_sequence_length, "max_sequence_length");
-  require(a.guidance_rescale == b.guidance_rescale, "guidance_rescale");
   require(a.sizes == b.sizes, "original_size, target_size or crops_coords_top_left");
   require(a.request.dtype == b.request.dtype, "dtype");
   require(a.request.device == b.request.device, "device");
@@ -36,15 +39,21 @@ Batch::Batch(std::span<const Settings> requests) {
     if (found == prompts.end()) prompts.push_back(prompt);
     return place;
   };
-  guidance.rescale = requests.front().guidance_rescale;
+  const Settings* guided = nullptr;
   for (const Settings& settings : requests) {
     require_alike(requests.front(), settings);
+    if (settings.guided()) {
+      if (!guided) guided = &settings;
+      if (settings.guidance_rescale != guided->guidance_rescale) refuse_difference("guidance_rescale");
+      guidance.rescale = guided->guidance_rescale;
+    }
     const Request& request = settings.request;
     pictures.push_back({pictures.empty() ? 0 : count(), settings.pictures()});
     noise.push_back({*request.seed, settings.pictures()});
-    const int64_t negative = settings.guided() ? place_of(settings.negative_prompt()) : -1;
-    for (size_t i = 0; i < request.prompts.size(); ++i)
+    for (size_t i = 0; i < request.prompts.size(); ++i) {
+      const int64_t negative = settings.guided() ? place_of(settings.negative_prompt(i)) : -1;
       guidance.add(place_of(settings.prompt(i)), negative, settings.guidance, request.num_images_per_prompt);
+    }
   }
 }
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "comm/collectives.h"
-#include "core/field_name.h"
 #include "core/heap.h"
 #include "core/log.h"
+#include "engine/overflow.h"
 #include "engine/tiled_decode.h"
 
 namespace tessera::engine {
@@ -28,11 +28,11 @@ at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width) {
 namespace {
 
 // x [3, H, W] in [-1, 1] to [H, W, 3] of 8 bits, on the CPU.
-at::Tensor to_pixels(const at::Tensor& x) {
+at::Tensor to_pixels(const at::Tensor& x, at::ScalarType dtype) {
   at::Tensor unit = (x * 0.5 + 0.5).clamp(0, 1);
   if (unit.isnan().any().item<bool>()) {
-    log_warning("the picture holds numbers that overflowed and are painted black; try {} fp32",
-                field("dtype"));
+    log_warning("the picture holds numbers that overflowed in the decoder and are black; {}",
+                overflow_advice(dtype));
     unit = unit.nan_to_num(0);
   }
   return (unit * 255).round().to(at::kByte).permute({1, 2, 0}).contiguous().cpu();
@@ -68,8 +68,8 @@ ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks) {
   return {.bytes = std::max<int64_t>(bytes / kPart / ranks, 1)};
 }
 
-Image to_image(const at::Tensor& x) {
-  return image_of(to_pixels(x));
+Image to_image(const at::Tensor& x, at::ScalarType dtype) {
+  return image_of(to_pixels(x, dtype));
 }
 
 // Of one rank: more of them are decoded in tensors of more than a GiB.
@@ -95,7 +95,8 @@ std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, i
     check_cancelled(observer);
     if (tiled) {
       const at::Tensor whole = decode_tiled(decoder, z.narrow(0, i, 1), group, blocks);
-      if (whole.defined()) images.push_back(to_image(resize_and_crop(whole, height, width)[0]));
+      if (whole.defined())
+        images.push_back(to_image(resize_and_crop(whole, height, width)[0], options.dtype));
       if (observer.progressed) observer.progressed(Phase::kDecode, i + 1, z.size(0));
       continue;
     }
@@ -105,9 +106,10 @@ std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, i
     if (is_resized) {
       const at::Tensor whole = gather_rows(rows.transpose(0, 1), pixel_rows, group);  // [H, 3, W]
       if (whole.defined())
-        images.push_back(to_image(resize_and_crop(whole.transpose(0, 1).unsqueeze(0), height, width)[0]));
+        images.push_back(
+            to_image(resize_and_crop(whole.transpose(0, 1).unsqueeze(0), height, width)[0], options.dtype));
     } else {
-      const at::Tensor whole = gather_rows(to_pixels(rows), pixel_rows, group);
+      const at::Tensor whole = gather_rows(to_pixels(rows, options.dtype), pixel_rows, group);
       if (whole.defined()) images.push_back(image_of(whole));
     }
     if (observer.progressed) observer.progressed(Phase::kDecode, i + 1, z.size(0));

@@ -19,12 +19,13 @@ namespace tessera::engine {
 at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width);
 
 // Converts x [3, H, W] in [-1, 1] (clamped here) to 8 bits, rounding half to even. NaN becomes black with a
-// warning.
-Image to_image(const at::Tensor& x);
+// warning, whose advice depends on the decoder's `dtype`.
+Image to_image(const at::Tensor& x, at::ScalarType dtype = at::kFloat);
 
 struct DecodeOptions {
   bool tiled = false;  // each rank decodes whole tiles (engine/tiled_decode.h) instead of rows
   std::optional<int64_t> block_rows = {};  // ops::ConvBlocks::rows; automatic_blocks() if empty
+  at::ScalarType dtype = at::kFloat;       // the decoder's, for warnings
 };
 
 // Returns blocks whose copies take a small part of the memory of `device` when `ranks` ranks do the same.

@@ -21,12 +21,13 @@ namespace {
 class Loop final : public parallel::PipelineStage {
  public:
   Loop(const Denoising& work, const at::Tensor& z, Noise& noise, const Observer& observer,
-       std::vector<double>& step_seconds)
+       std::vector<double>& step_seconds, at::Tensor* step_sums)
       : work_(work),
         ranks_(work.ranks),
         noise_(noise),
         observer_(observer),
         step_seconds_(step_seconds),
+        step_sums_(step_sums),
         whole_(z.sizes().vec()),
         options_(z.options()),
         axis_(work.stage.latent_axis()),
@@ -36,6 +37,7 @@ class Loop final : public parallel::PipelineStage {
                        .to(options_.device())),
         both_branches_(work.guidance.is_guided() && ranks_.cfg.size == 1),
         states_(static_cast<size_t>(cut().patches)) {
+    if (step_sums_) *step_sums_ = at::zeros({sampler().steps()}, options_.dtype(at::kDouble));
     TESSERA_CHECK(static_cast<int64_t>(work.guidance.pictures.size()) == z.size(0),
                   "{} conditionings for {} pictures", work.guidance.pictures.size(), z.size(0));
     TESSERA_CHECK(cut().lines() * axis_.lines == z.size(axis_.dim), "{} lines for latents of {}",
@@ -80,6 +82,7 @@ class Loop final : public parallel::PipelineStage {
       const at::Tensor own = prediction.narrow(axis_.dim, line, z.size(axis_.dim));
       line += z.size(axis_.dim);
       z = sampler().step(own, step, z, states_[i], fresh);
+      if (step_sums_) step_sums_->select(0, step).add_(z.sum(at::kDouble));
     }
     return joined(patches);
   }
@@ -276,6 +279,7 @@ class Loop final : public parallel::PipelineStage {
   Noise& noise_;
   const Observer& observer_;
   std::vector<double>& step_seconds_;
+  at::Tensor* step_sums_;  // may be nullptr
 
   std::vector<int64_t> whole_;  // [N, C, (T,) h, w]
   at::TensorOptions options_;
@@ -318,8 +322,8 @@ std::vector<int64_t> Guidance::samples(const parallel::Ranks& ranks) const {
 }
 
 at::Tensor denoise(const Denoising& work, const at::Tensor& z, Noise& noise, const Observer& observer,
-                   std::vector<double>& step_seconds) {
-  return Loop(work, z, noise, observer, step_seconds).run();
+                   std::vector<double>& step_seconds, at::Tensor* step_sums) {
+  return Loop(work, z, noise, observer, step_seconds, step_sums).run();
 }
 
 }  // namespace tessera::engine

@@ -48,8 +48,9 @@ struct Denoising {
 // Denoises z [N, C, (T,) h, w] (fp32, already scaled by init_noise_sigma), which is the same on all ranks.
 // Rank 0 of each replica gets the clean latents [n, ...]; other ranks get an undefined tensor. Appends the
 // seconds of each step to `step_seconds`. Throws Cancelled between steps. `observer.preview_every` must be
-// the same on all ranks.
+// the same on all ranks. `step_sums` [steps], fp64, receives for each step the sum of the latents that this
+// rank has updated; the sum is not finite if one of them is not.
 at::Tensor denoise(const Denoising& work, const at::Tensor& z, Noise& noise, const Observer& observer,
-                   std::vector<double>& step_seconds);
+                   std::vector<double>& step_seconds, at::Tensor* step_sums = nullptr);
 
 }  // namespace tessera::engine

@@ -18,6 +18,7 @@
 #include "engine/denoise.h"
 #include "engine/gather.h"
 #include "engine/noise.h"
+#include "engine/overflow.h"
 #include "samplers/sampler.h"
 
 namespace tessera::engine {
@@ -100,6 +101,8 @@ class Run {
       is_amid_messages = false;
       if (is_first && is_wished_to_end_ && is_wished_to_end_()) throw Cancelled();
       conclude();
+    } catch (const SettledEnd&) {
+      throw;
     } catch (const Cancelled&) {
       // If rank 0 has answered so, all ranks that wait for each other stop at this place.
       if (is_amid_messages && !of_all_.has_said_yes() && !of_replicas_.has_said_yes()) throw;
@@ -152,8 +155,9 @@ class Run {
     const int64_t tokens = (settings_.latent_height / model_.shape.patch.rows) *
                            (settings_.latent_width / model_.shape.patch.columns);
     const bool ends_in_sample = model_.family->takes_sample_of_single_step && settings_.steps == 1;
-    sampler_ = samplers::make_sampler(model_.scheduler, settings_.request.scheduler,
-                                      {settings_.steps, tokens, settings_.request.eta, ends_in_sample});
+    sampler_ =
+        samplers::make_sampler(model_.scheduler, settings_.request.scheduler,
+                               {settings_.steps, tokens, settings_.request.eta.value_or(0), ends_in_sample});
     components_.expect(forms_of(settings_.request, ranks_));
   }
 
@@ -210,8 +214,10 @@ class Run {
                                              .sizes = settings_.sizes};
       const Guidance& guidance = batch_->guidance;
       DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), latent_shape, ranks_);
-      latents =
-          engine::denoise({stage, *sampler_, guidance, ranks_}, z, noise, observer_, result_.step_seconds);
+      at::Tensor sums;
+      latents = engine::denoise({stage, *sampler_, guidance, ranks_}, z, noise, observer_,
+                                result_.step_seconds, &sums);
+      require_finite(sums);
       share(latents);
     });
     return latents;
@@ -227,6 +233,18 @@ class Run {
                                         settings_.latent_width};
     if (!z.defined()) z = at::empty(shape, at::device(settings_.request.device).dtype(at::kFloat));
     comm::broadcast(z, 0, ranks_.replica);
+  }
+
+  // Throws on all ranks if the final latents are not finite. `sums` are the step_sums of denoise().
+  void require_finite(const at::Tensor& sums) {
+    const at::Tensor finite = sums.cpu().isfinite();
+    int64_t first = finite.numel();  // step from which on they are not finite
+    while (first > 0 && !finite[first - 1].item<bool>()) --first;
+    first = of_all_.least(first);
+    if (first == finite.numel()) return;
+    const bool speaks = ranks_.world.rank == 0;
+    settle(speaks ? std::make_exception_ptr(overflow_error(first, finite.numel(), settings_, model_))
+                  : nullptr);
   }
 
   // Whether the ranks of a replica decode its pictures together.
@@ -267,7 +285,9 @@ class Run {
   }
 
   DecodeOptions decoding() const {
-    return {.tiled = settings_.request.vae_tiling, .block_rows = settings_.request.vae_block_size};
+    return {.tiled = settings_.request.vae_tiling,
+            .block_rows = settings_.request.vae_block_size,
+            .dtype = *settings_.request.dtype};
   }
 
   // What each request gets of the whole.

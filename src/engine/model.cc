@@ -36,7 +36,34 @@ JsonConfig read_scheduler(const std::filesystem::path& folder, const JsonConfig&
   return {std::move(options), file.where()};
 }
 
+constexpr const char* kSafetyChecker = "safety_checker";
+
+// Returns whether the index names a class for the part and its folder exists.
+bool has_part(const JsonConfig& index, const std::filesystem::path& folder, const char* name) {
+  std::error_code code;
+  if (!index.has(name) || !std::filesystem::is_directory(folder / name, code)) return false;
+  const Json& part = index.values()[name];
+  return part.is_array() && part.size() == 2 && part[1].is_string();
+}
+
+// Returns the folder with model_index.json that was probably meant: the model of which `folder` is a part, or
+// a snapshot in it, if it is the cache of a hub.
+std::optional<std::filesystem::path> model_near(const std::filesystem::path& folder) {
+  std::error_code code;
+  const std::filesystem::path inside = std::filesystem::absolute(folder, code).lexically_normal() / "";
+  const std::filesystem::path above = inside.parent_path().parent_path();
+  if (std::filesystem::exists(above / "model_index.json", code)) return above;
+  for (const auto& each : std::filesystem::directory_iterator(folder / "snapshots", code)) {
+    if (std::filesystem::exists(each.path() / "model_index.json", code)) return each.path();
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+bool is_never_run(const std::string& part) {
+  return part == kSafetyChecker || part == "feature_extractor" || part == "image_encoder";
+}
 
 JsonConfig read_model_index(const std::filesystem::path& folder) {
   std::error_code code;
@@ -52,6 +79,8 @@ JsonConfig read_model_index(const std::filesystem::path& folder) {
                 field("model"));
   }
   if (!std::filesystem::exists(folder / "model_index.json", code)) {
+    if (const auto model = model_near(folder))
+      input_error(folder.string(), "holds no model_index.json; did you mean {}?", model->string());
     input_error(folder.string(), "holds no model_index.json, so diffusers' save_pretrained did not write it");
   }
   return JsonConfig::read(folder / "model_index.json");
@@ -73,6 +102,8 @@ Model read_model(const std::filesystem::path& folder, const std::optional<std::f
   check_variant(model);
 
   model.shape = model.family->read_shape(folder);
+  // diffusers loads none beside a single file either.
+  model.has_safety_checker = !single_file && has_part(index, folder, kSafetyChecker);
 
   // Every block of the decoder except the last doubles the sides.
   const JsonConfig decoder = JsonConfig::read(folder / "vae" / "config.json");

@@ -19,6 +19,7 @@ struct Model {
   JsonConfig scheduler;      // scheduler/scheduler_config.json, of the class that model_index.json names
   int64_t scale_factor = 0;  // pixels per latent row
   models::DenoiserShape shape;
+  bool has_safety_checker = false;  // it is never run
 
   // The path that the user gave.
   const std::filesystem::path& path() const { return single_file ? single_file->path() : folder; }
@@ -26,6 +27,9 @@ struct Model {
 
 // Reads model_index.json of the folder. Throws Error(kInput) if diffusers did not save the folder.
 JsonConfig read_model_index(const std::filesystem::path& folder);
+
+// Returns whether no family runs this part of model_index.json, such as the safety checker.
+bool is_never_run(const std::string& part);
 
 // Reads the JSON files. Throws Error(kInput) for a folder that diffusers did not save, a family or a class of
 // a component that cannot run (listing those that can), impossible numbers, and a variant of which there is

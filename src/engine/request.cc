@@ -7,6 +7,7 @@
 
 #include "core/cpu.h"
 #include "core/error.h"
+#include "engine/effects.h"
 #include "samplers/sampler.h"
 
 namespace tessera::engine {
@@ -79,15 +80,23 @@ Fields<Request> make_fields() {
   dtype.choices = {"auto", "fp32", "bf16", "fp16"};
   return {
       plain_field(&R::prompts,
-                  {"prompt", "Text prompt; several prompts give several images", prompt, "TEXT"}),
+                  {"prompt",
+                   "Text prompt; several prompts give several images. PixArt captions are not cleaned, as "
+                   "diffusers with clean_caption=False",
+                   prompt, "TEXT"}),
       plain_field(
           &R::prompts_2,
           {"prompt_2", "Prompt for the second text encoder: one for all, or one per prompt [the prompt]",
            prompt, "TEXT"}),
-      plain_field(&R::negative_prompt, {"negative_prompt", "Negative prompt [none]", prompt, "TEXT"}),
-      plain_field(&R::negative_prompt_2,
-                  {"negative_prompt_2", "Negative prompt for the second text encoder [the negative prompt]",
-                   prompt, "TEXT"}),
+      plain_field(
+          &R::negative_prompts,
+          {"negative_prompt", "Negative prompt: one for all, or one per prompt [none]", prompt, "TEXT"}),
+      plain_field(
+          &R::negative_prompts_2,
+          {"negative_prompt_2",
+           "Negative prompt for the second text encoder: one for all, or one per prompt [the negative "
+           "prompt]",
+           prompt, "TEXT"}),
       plain_field(&R::height, {"height", "Image height [the model's]", image, "PIXELS", 1, kMaxSide}),
       plain_field(&R::width, {"width", "Image width [the model's]", image, "PIXELS", 1, kMaxSide}),
       plain_field(&R::seed, {"seed", "Seed of the random numbers [random]", image, "N"}),
@@ -99,10 +108,12 @@ Fields<Request> make_fields() {
       plain_field(&R::vae_block_size,
                   {"vae_block_size", "Decode N rows at a time: less memory [by the machine's memory]", memory,
                    "N", 1, kMaxSide}),
-      plain_field(&R::resolution_binning,
-                  {"use_resolution_binning",
-                   "Generate at the nearest size of the training, then resize and crop [yes]", image},
-                  "Generate at exactly the requested size"),
+      plain_field(
+          &R::resolution_binning,
+          {"use_resolution_binning",
+           "Generate at the nearest size of the training, then resize and crop [if the model has such sizes]",
+           image},
+          "Generate at exactly the requested size"),
       plain_field(
           &R::num_inference_steps,
           {"num_inference_steps", "Number of denoising steps [the model's, often 20]", sampling, "N", 1}),
@@ -158,38 +169,36 @@ void resolve_size(const Model& model, Settings& settings) {
   settings.height = *request.height;
   settings.width = *request.width;
   const std::pair wish(settings.height, settings.width);
-  const std::pair painted =
-      request.resolution_binning
+  const std::pair model_size =
+      request.resolution_binning.value_or(false)
           ? model.family->bin_resolution(settings.height, settings.width, model.shape.sample_size)
           : wish;
   // An output size that is resized need not be a multiple of the patches.
-  const int64_t unit = painted == wish ? model.scale_factor * model.shape.patch.rows : model.scale_factor;
+  const int64_t unit = model_size == wish ? model.scale_factor * model.shape.patch.rows : model.scale_factor;
   check_side("height", settings.height, unit);
   check_side("width", settings.width, unit);
-  settings.model_height = painted.first;
-  settings.model_width = painted.second;
-  settings.latent_height = painted.first / model.scale_factor;
-  settings.latent_width = painted.second / model.scale_factor;
+  settings.model_height = model_size.first;
+  settings.model_width = model_size.second;
+  settings.latent_height = model_size.first / model.scale_factor;
+  settings.latent_width = model_size.second / model.scale_factor;
 }
 
-// Refuses fields that the family does not have.
-void check_own_fields(const Request& request, const models::Family& family) {
-  const auto require = [&](bool is_given, const char* name) {
-    const auto& own = family.own_fields;
-    if (is_given && std::find(own.begin(), own.end(), name) == own.end())
-      usage_error(field(name), "{} has nothing of the kind", family.title);
+// Texts that go with the prompts are one for all, or one for each.
+void check_counts(const Request& request) {
+  const auto require = [&](const std::vector<std::string>& texts, const char* name) {
+    if (texts.size() > 1 && texts.size() != request.prompts.size())
+      usage_error(field(name), "{} of them for {} prompt{}; give one for all, or one for each", texts.size(),
+                  request.prompts.size(), request.prompts.size() == 1 ? "" : "s");
   };
-  require(!request.prompts_2.empty(), "prompt_2");
-  require(request.negative_prompt_2.has_value(), "negative_prompt_2");
-  require(request.guidance_rescale.has_value(), "guidance_rescale");
-  require(request.clip_skip.has_value(), "clip_skip");
-  require(request.original_size.has_value(), "original_size");
-  require(request.target_size.has_value(), "target_size");
-  require(request.crops_coords_top_left.has_value(), "crops_coords_top_left");
-  const size_t second = request.prompts_2.size();
-  if (second > 1 && second != request.prompts.size())
-    usage_error(field("prompt_2"), "{} of them for {} prompts; give one for all, or one for each", second,
-                request.prompts.size());
+  require(request.prompts_2, "prompt_2");
+  require(request.negative_prompts, "negative_prompt");
+  require(request.negative_prompts_2, "negative_prompt_2");
+}
+
+// Returns the text that goes with the prompt `index`; check_counts() has accepted `texts`.
+std::optional<std::string> text_of(const std::vector<std::string>& texts, size_t index) {
+  if (texts.empty()) return std::nullopt;
+  return texts.size() == 1 ? texts.front() : texts.at(index);
 }
 
 std::string scheduler_class(const Request& request, const Model& model) {
@@ -225,7 +234,12 @@ Settings resolve(const Request& wish, const Model& model) {
   choose(request.width, model.shape.sample_size * model.scale_factor);
   choose(request.num_inference_steps, family.default_steps);
   choose(request.guidance_scale, family.default_guidance);
-  choose(request.max_sequence_length, family.default_max_sequence_length);
+  settings.scheduler = scheduler_class(request, model);
+  require_used_fields(request, model, settings.scheduler);
+  const auto uses = [&](const char* name) { return uses_field(model, settings.scheduler, name); };
+  if (uses("max_sequence_length")) choose(request.max_sequence_length, family.default_max_sequence_length);
+  if (uses("use_resolution_binning")) choose(request.resolution_binning, true);
+  if (uses("eta")) choose(request.eta, 0.0);
   choose(request.dtype, has_bf16(request.device) ? at::kBFloat16 : at::kFloat);
   if (!request.seed) request.seed = std::random_device()();
   check_fields(request_fields(), request);
@@ -235,12 +249,16 @@ Settings resolve(const Request& wish, const Model& model) {
     usage_error(field("num_images_per_prompt"), "{} images in one run, at most {}", settings.pictures(),
                 kMaxPictures);
   }
-  check_own_fields(request, family);
+  check_counts(request);
+  settings.warnings = drop_without_effect(request);
+  if (model.has_safety_checker && request.output_type == OutputType::kImage) {
+    settings.warnings.push_back(
+        "the model's safety checker is not run: images are written whatever they show");
+  }
   resolve_size(model, settings);
   settings.steps = *request.num_inference_steps;
   settings.guidance = *request.guidance_scale;
-  settings.max_sequence_length = *request.max_sequence_length;
-  settings.scheduler = scheduler_class(request, model);
+  settings.max_sequence_length = request.max_sequence_length.value_or(family.default_max_sequence_length);
   settings.guidance_rescale = request.guidance_rescale.value_or(0);
   const Pair own{settings.height, settings.width};
   const Pair original = request.original_size.value_or(own), target = request.target_size.value_or(own),
@@ -250,16 +268,15 @@ Settings resolve(const Request& wish, const Model& model) {
 }
 
 models::Prompt Settings::prompt(size_t index) const {
-  models::Prompt prompt{.text = request.prompts.at(index), .clip_skip = request.clip_skip.value_or(0)};
-  if (!request.prompts_2.empty())
-    prompt.second = request.prompts_2.size() == 1 ? request.prompts_2.front() : request.prompts_2.at(index);
-  return prompt;
+  return {.text = request.prompts.at(index),
+          .second = text_of(request.prompts_2, index),
+          .clip_skip = request.clip_skip.value_or(0)};
 }
 
-models::Prompt Settings::negative_prompt() const {
-  return {.text = request.negative_prompt.value_or(""),
-          .second = request.negative_prompt_2,
-          .is_absent = !request.negative_prompt};
+models::Prompt Settings::negative_prompt(size_t index) const {
+  const std::optional<std::string> text = text_of(request.negative_prompts, index);
+  return {
+      .text = text.value_or(""), .second = text_of(request.negative_prompts_2, index), .is_absent = !text};
 }
 
 parallel::Workload workload(const Settings& settings, const Model& model) {

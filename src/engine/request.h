@@ -26,7 +26,7 @@ struct Pair {
 struct Request {
   std::vector<std::string> prompts;    // UTF-8; at least one, each may be empty
   std::vector<std::string> prompts_2;  // for a second text encoder: none, one for all, or one each
-  std::optional<std::string> negative_prompt, negative_prompt_2;  // each for all prompts
+  std::vector<std::string> negative_prompts, negative_prompts_2;  // as prompts_2
   std::optional<int64_t> height;                                  // in pixels; default: the model's
   std::optional<int64_t> width;
   std::optional<int64_t> num_inference_steps;
@@ -39,13 +39,14 @@ struct Request {
   std::optional<uint64_t> seed;  // default: random
   int64_t num_images_per_prompt = 1;
   std::optional<std::string> scheduler;  // default: the model's
-  double eta = 0;                        // for DDIM; other samplers ignore it
+  std::optional<double> eta;             // only some samplers have it
   std::optional<int64_t> max_sequence_length;
   bool vae_tiling = false;  // decode tile by tile
   // Rows that a convolution of the decoder computes at a time, where it copies its input; by default chosen
   // by the machine's memory.
   std::optional<int64_t> vae_block_size;
-  bool resolution_binning = true;  // generate at the nearest size of the training, then resize and crop
+  std::optional<bool>
+      resolution_binning;  // generate at the nearest size of the training, then resize and crop
   OutputType output_type = OutputType::kImage;
   at::Device device = at::kCPU;
   std::optional<at::ScalarType> dtype;  // default: bf16 where the device multiplies it in hardware, else fp32
@@ -60,8 +61,10 @@ std::string dtype_name(at::ScalarType dtype);
 
 // A request with every choice made.
 struct Settings {
-  Request request;     // only the scheduler may be left out
-  int64_t height = 0;  // of the output, in pixels
+  // Every field has its value but the scheduler and the fields without effect.
+  Request request;
+  std::vector<std::string> warnings;  // for the user, before the run
+  int64_t height = 0;                 // of the output, in pixels
   int64_t width = 0;
   int64_t model_height = 0;  // of the model's image before resizing, in pixels
   int64_t model_width = 0;
@@ -74,9 +77,9 @@ struct Settings {
   double guidance_rescale = 0;
   models::SizeConditions sizes = {};
 
-  // The prompt at an index of the request's prompts, and the negative prompt, which all share.
+  // The prompts of both branches of guidance for the request's prompt `index`.
   models::Prompt prompt(size_t index) const;
-  models::Prompt negative_prompt() const;
+  models::Prompt negative_prompt(size_t index) const;
 
   bool guided() const { return guidance > 1.0; }
   // Returns the number of images of the run; those of one prompt are adjacent.

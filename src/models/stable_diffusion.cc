@@ -54,7 +54,8 @@ class Clip {
     if (clip_skip > most)
       usage_error(field("clip_skip"), "{} of a text encoder of {} layers; at most {}", clip_skip,
                   config.num_hidden_layers, most);
-    return encoder_(tokenizer_.encode_padded(text, length), at_least + clip_skip, normed);
+    return encoder_(tokenizer_.encode_padded(tokenizer_.with_all_vectors(text), length), at_least + clip_skip,
+                    normed);
   }
   const CLIPTextConfig& config() const { return encoder_.config(); }
 

@@ -31,7 +31,7 @@ constexpr int64_t kMaxTrainTimesteps = 1'000'000;
 // All samplers. A class may have several short names; the first row has the plain class.
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
-      {.name = {"ddim", "DDIMScheduler"}, .make = make_ddim, .defaults = {{"clip_sample", false}}},
+      {.name = {"ddim", "DDIMScheduler", {"eta"}}, .make = make_ddim, .defaults = {{"clip_sample", false}}},
       {.name = {"pndm", "PNDMScheduler"}, .make = make_pndm, .defaults = {{"skip_prk_steps", true}}},
       {.name = {"euler", "EulerDiscreteScheduler"}, .make = make_euler},
       {.name = {"euler-a", "EulerAncestralDiscreteScheduler"}, .make = make_euler_ancestral},

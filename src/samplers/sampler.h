@@ -54,7 +54,7 @@ class Sampler {
 struct SamplerRun {
   int64_t steps;              // num_inference_steps, >= 1; PNDM evaluates the model more often
   int64_t sample_tokens = 0;  // image tokens, for resolution-dependent shifts of flow matching
-  double eta = 0;             // of DDIM, from 0 to 1; other samplers ignore it
+  double eta = 0;             // from 0 to 1; samplers without it ignore it
   // Each step of DDIM and Euler gives the predicted sample x_0, which diffusers' schedulers return beside the
   // latents; other samplers ignore it. The two differ if the options let the last step end at some noise.
   bool ends_in_sample = false;
@@ -69,8 +69,9 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
                                       const SamplerRun& run);
 
 struct SamplerName {
-  std::string short_name;  // "dpm++"
-  std::string class_name;  // "DPMSolverMultistepScheduler"
+  std::string short_name;                    // "dpm++"
+  std::string class_name;                    // "DPMSolverMultistepScheduler"
+  std::vector<std::string> own_fields = {};  // fields of a request that only some samplers have
 };
 // The rows of sampler.cc's table. A class may have several short names, one per algorithm; the class name
 // itself leaves every choice to the file and diffusers' defaults.

@@ -1,7 +1,6 @@
 #include "text/bpe_tokenizer.h"
 
 #include "core/error.h"
-#include "core/log.h"
 #include "text/unicode.h"
 
 namespace tessera::text {
@@ -12,6 +11,7 @@ BpeTokenizer::BpeTokenizer(BpeTokenizerFiles files)
       normalizer_(files.normalizer, files.where + ", normalizer"),
       pre_tokenizer_(files.pre_tokenizer, files.where + ", pre_tokenizer"),
       surrounding_(parse_post_processor(files.post_processor, files.where + ", post_processor")),
+      truncation_side_(files.truncation_side),
       pads_left_(files.pads_left),
       model_max_length_(files.model_max_length),
       vocabulary_size_(bpe_.max_id() + 1) {
@@ -43,6 +43,12 @@ void BpeTokenizer::add_tokens(const BpeTokenizerFiles& files) {
     (token.normalized ? normalized_tokens_ : raw_tokens_).add(token, *id);
   }
   vocabulary_size_ = std::max(vocabulary_size_, next);
+  for (const auto& [token, id] : added) {
+    Vectors vectors{token, token};
+    for (int i = 1; added.contains(fmt::format("{}_{}", token, i)); ++i)
+      vectors.all += fmt::format(" {}_{}", token, i);
+    if (vectors.all != token) vectors_.emplace(id, std::move(vectors));
+  }
 
   const auto id_of = [&](const std::string& token) {
     const auto place = added.find(token);
@@ -59,8 +65,16 @@ std::vector<int64_t> BpeTokenizer::encode(std::string_view text, int64_t max_len
   const auto& [before, after] = surrounding_;
   const auto num_surrounding = static_cast<int64_t>(before.size() + after.size());
   TESSERA_CHECK(max_length >= num_surrounding, "max_length {}", max_length);
+  std::vector<int64_t> ids = ids_of(text);
+  truncate(ids, max_length - num_surrounding, truncation_side_, text, max_length, where_);
+  ids.insert(ids.begin(), before.begin(), before.end());
+  ids.insert(ids.end(), after.begin(), after.end());
+  return ids;
+}
+
+std::vector<int64_t> BpeTokenizer::ids_of(std::string_view text) const {
   require_utf8(text, field("prompt"));
-  std::vector<int64_t> ids = before;
+  std::vector<int64_t> ids;
   raw_tokens_.split(text, [&](std::optional<int64_t> id, std::string_view part) {
     if (id) {
       ids.push_back(*id);
@@ -68,13 +82,21 @@ std::vector<int64_t> BpeTokenizer::encode(std::string_view text, int64_t max_len
       encode_between_tokens(part, ids);
     }
   });
-  const int64_t cut = static_cast<int64_t>(ids.size() + after.size()) - max_length;
-  if (cut > 0) {
-    log_warning("the prompt is too long: its last {} tokens are cut, {} remain", cut, max_length);
-    ids.resize(ids.size() - cut);
-  }
-  ids.insert(ids.end(), after.begin(), after.end());
   return ids;
+}
+
+std::string BpeTokenizer::with_all_vectors(std::string_view text) const {
+  std::string result(text);
+  if (vectors_.empty()) return result;
+  std::unordered_map<int64_t, Vectors> left = vectors_;
+  for (const int64_t id : ids_of(text)) {
+    const auto found = left.extract(id);
+    if (found.empty()) continue;
+    const auto& [token, all] = found.mapped();
+    for (size_t at = result.find(token); at != std::string::npos; at = result.find(token, at + all.size()))
+      result.replace(at, token.size(), all);
+  }
+  return result;
 }
 
 std::vector<int64_t> BpeTokenizer::encode_padded(std::string_view text, int64_t length) const {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "text/added_tokens.h"
@@ -29,12 +30,17 @@ class BpeTokenizer {
   explicit BpeTokenizer(BpeTokenizerFiles files);
 
   // Returns the ids of `text` with the tokens that surround every text, BOS and EOS for CLIP. If there are
-  // more than `max_length`, the last ids of the text are cut and a warning says how many. Throws
-  // Error(kUsage) if `text` is not UTF-8.
+  // more than `max_length`, ids of the text are cut as truncate() does. Throws Error(kUsage) if `text` is not
+  // UTF-8.
   std::vector<int64_t> encode(std::string_view text, int64_t max_length) const;
 
   // The same, padded with pad tokens to `length` ids. Throws Error(kInput) if no file names a pad token.
   std::vector<int64_t> encode_padded(std::string_view text, int64_t length) const;
+
+  // Returns `text` with all vectors of a textual inversion: if it contains the added token `<cat>`, and
+  // `<cat>_1` and `<cat>_2` are added tokens too, each "<cat>" becomes "<cat> <cat>_1 <cat>_2". As diffusers
+  // does, it replaces every occurrence of these letters. Throws as encode() does.
+  std::string with_all_vectors(std::string_view text) const;
 
   // The maximum number of ids that the model accepts; a very large number if no file sets it.
   int64_t model_max_length() const { return model_max_length_; }
@@ -43,6 +49,11 @@ class BpeTokenizer {
   int64_t vocabulary_size() const { return vocabulary_size_; }
 
  private:
+  struct Vectors {  // "<cat>" and "<cat> <cat>_1"
+    std::string token, all;
+  };
+
+  std::vector<int64_t> ids_of(std::string_view text) const;  // without the surrounding tokens
   // Assigns ids to the tokens of `files`.
   void add_tokens(const BpeTokenizerFiles& files);
   void encode_between_tokens(std::string_view text, std::vector<int64_t>& ids) const;
@@ -52,8 +63,10 @@ class BpeTokenizer {
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   SurroundingIds surrounding_;
-  AddedTokens raw_tokens_;         // matched in the raw text
-  AddedTokens normalized_tokens_;  // matched in the normalised text
+  AddedTokens raw_tokens_;                        // matched in the raw text
+  AddedTokens normalized_tokens_;                 // matched in the normalised text
+  std::unordered_map<int64_t, Vectors> vectors_;  // of the tokens that have several, by id
+  TruncationSide truncation_side_;
   std::optional<int64_t> pad_id_;
   bool pads_left_;
   int64_t model_max_length_;

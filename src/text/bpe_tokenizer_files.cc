@@ -158,8 +158,7 @@ BpeTokenizerFiles read_bpe_tokenizer_files(const fs::path& folder, const std::st
   files.model_max_length = parse_max_length(config.values());
   if (config.values().boolean("split_special_tokens", false))
     config.values().fail("split_special_tokens", "false");
-  if (config.values().string("truncation_side", "right", Null::kDefault) != "right")
-    config.values().fail("truncation_side", "right");
+  files.truncation_side = config.truncation_side(document);
   return files;
 }
 

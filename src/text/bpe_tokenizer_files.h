@@ -9,6 +9,7 @@
 #include "core/json.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
+#include "text/truncation.h"
 
 namespace tessera::text {
 
@@ -23,6 +24,7 @@ struct BpeTokenizerFiles {
   std::vector<std::string> before, after;  // the tokens around a text if there is no `post_processor`
   std::optional<std::string> pad_token;
   bool pads_left = false;
+  TruncationSide truncation_side = TruncationSide::kRight;
   int64_t model_max_length = 0;  // maximum number of ids; a very large number if no file sets it
 };
 

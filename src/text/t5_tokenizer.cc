@@ -1,7 +1,6 @@
 #include "text/t5_tokenizer.h"
 
 #include "core/error.h"
-#include "core/log.h"
 #include "core/utf8.h"
 #include "text/unicode.h"
 
@@ -15,7 +14,9 @@ constexpr char32_t kSpaceCharacter = U'\u2581';
 }  // namespace
 
 T5Tokenizer::T5Tokenizer(T5TokenizerFiles files)
-    : charsmap_(files.model.charsmap.empty() ? Charsmap() : Charsmap(files.model.charsmap, files.where)),
+    : where_(files.where),
+      truncation_side_(files.truncation_side),
+      charsmap_(files.model.charsmap.empty() ? Charsmap() : Charsmap(files.model.charsmap, files.where)),
       unigram_(std::move(files.model.pieces), kUnknownId, files.where),
       vocabulary_size_(unigram_.size()) {
   std::optional<int64_t> end_id;
@@ -46,11 +47,7 @@ std::vector<int64_t> T5Tokenizer::encode(std::string_view text, int64_t max_leng
       encode_between_tokens(part, ids);
     }
   });
-  const int64_t cut = static_cast<int64_t>(ids.size()) - (max_length - 1);
-  if (cut > 0) {
-    log_warning("the prompt is too long: its last {} tokens are cut, {} remain", cut, max_length);
-    ids.resize(max_length - 1);
-  }
+  truncate(ids, max_length - 1, truncation_side_, text, max_length, where_);
   ids.push_back(end_id_);
   return ids;
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,8 +24,8 @@ class T5Tokenizer {
   explicit T5Tokenizer(const std::filesystem::path& folder) : T5Tokenizer(read_t5_tokenizer_files(folder)) {}
   explicit T5Tokenizer(T5TokenizerFiles files);
 
-  // Returns the ids of `text` followed by `</s>`. If there are more than `max_length` (>= 1), the last ids
-  // before `</s>` are cut and a warning says how many. Throws Error(kUsage) if `text` is not UTF-8.
+  // Returns the ids of `text` followed by `</s>`. If there are more than `max_length` (>= 1), ids before
+  // `</s>` are cut as truncate() does. Throws Error(kUsage) if `text` is not UTF-8.
   std::vector<int64_t> encode(std::string_view text, int64_t max_length) const;
 
   // One more than the largest id.
@@ -34,6 +35,8 @@ class T5Tokenizer {
   void encode_between_tokens(std::string_view text, std::vector<int64_t>& ids) const;
   void encode_words(std::string_view text, std::vector<int64_t>& ids) const;
 
+  std::string where_;
+  TruncationSide truncation_side_;
   Charsmap charsmap_;
   Unigram unigram_;
   AddedTokens raw_tokens_;         // matched in the raw text

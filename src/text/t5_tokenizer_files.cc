@@ -54,8 +54,10 @@ T5TokenizerFiles read_t5_tokenizer_files(const fs::path& folder) {
   for (const char* token : {"</s>", "<unk>", "<pad>"}) add(files.tokens, {.text = token});
   for (const AddedToken& token : config.named_tokens()) add(files.tokens, token);
   for (const std::string& symbol : files.model.symbols) add(files.tokens, {.text = symbol});
-  for (int64_t i = 0; i < sentinels; ++i) add(files.tokens, {.text = sentinel(i)});
+  // transformers has one list of extra tokens. If a file sets it, sentinels are not special tokens.
+  for (int64_t i = 0; !config.extra_tokens() && i < sentinels; ++i) add(files.tokens, {.text = sentinel(i)});
   files.end_token = config.token("eos_token").value_or(AddedToken{.text = "</s>"}).text;
+  files.truncation_side = config.truncation_side(document);
   return files;
 }
 

@@ -7,6 +7,7 @@
 
 #include "text/added_tokens.h"
 #include "text/sentencepiece_model.h"
+#include "text/truncation.h"
 
 namespace tessera::text {
 
@@ -16,6 +17,7 @@ struct T5TokenizerFiles {
   std::vector<AddedToken>
       tokens;             // recognised in text; each text once, in the order in which new ones get ids
   std::string end_token;  // `</s>`
+  TruncationSide truncation_side = TruncationSide::kRight;
 };
 
 // Reads `tokenizer.json`, or else `spiece.model`, and the special tokens from tokenizer_config.json, or else

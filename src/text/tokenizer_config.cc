@@ -12,6 +12,24 @@ namespace fs = std::filesystem;
 constexpr const char* kNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                   "pad_token", "cls_token", "mask_token"};
 
+// The list of extra tokens has two names.
+constexpr const char *kExtra = "extra_special_tokens", *kAdditional = "additional_special_tokens";
+
+const Json& value_of(const JsonConfig& file, const char* key) {
+  static const Json null;
+  return file.values().contains(key) ? file.values()[key] : null;
+}
+
+// Appends the tokens of a list; a text that is there already is not added again.
+void append_list(const JsonConfig& file, const char* key, std::vector<AddedToken>& tokens) {
+  if (!value_of(file, key).is_array()) return;
+  for (const Json& value : value_of(file, key)) {
+    AddedToken token = parse_added_token(value, false, file.where());
+    const auto same = [&](const AddedToken& other) { return other.text == token.text; };
+    if (std::none_of(tokens.begin(), tokens.end(), same)) tokens.push_back(std::move(token));
+  }
+}
+
 bool is_token(const Json& value) {
   return value.is_string() || (value.is_object() && value.contains("content"));
 }
@@ -70,13 +88,43 @@ std::vector<AddedToken> TokenizerConfig::named_tokens(const Json& defaults) cons
       if (other && item.key().ends_with("_token") && is_token(item.value()))
         tokens.push_back(parse_added_token(item.value(), false, file->where()));
     }
-    for (const char* key : {"extra_special_tokens", "additional_special_tokens"}) {
-      if (!file->has(key) || !file->values()[key].is_structured()) continue;
-      for (const Json& value : file->values()[key])
-        tokens.push_back(parse_added_token(value, false, file->where()));
-    }
+    if (!value_of(*file, kExtra).is_object()) continue;
+    for (const Json& value : value_of(*file, kExtra))
+      tokens.push_back(parse_added_token(value, false, file->where()));
   }
+  const std::vector<AddedToken> extra = extra_tokens().value_or(additional_tokens());
+  tokens.insert(tokens.end(), extra.begin(), extra.end());
   return tokens;
+}
+
+std::optional<std::vector<AddedToken>> TokenizerConfig::extra_tokens() const {
+  std::optional<std::vector<AddedToken>> tokens;
+  const auto take = [&](const JsonConfig& file, const char* key) {
+    if (!tokens) tokens.emplace();
+    append_list(file, key, *tokens);
+  };
+  const Json& values = config_.values();
+  if (values.contains(kAdditional) && value_of(config_, kExtra).empty()) {
+    take(config_, kAdditional);
+  } else if (values.contains(kExtra) && !values[kExtra].is_object()) {
+    take(config_, kExtra);
+  }
+  if (value_of(special_tokens_map_, kExtra).is_array()) take(special_tokens_map_, kExtra);
+  return tokens;
+}
+
+std::vector<AddedToken> TokenizerConfig::additional_tokens() const {
+  std::vector<AddedToken> tokens;
+  append_list(special_tokens_map_.has(kAdditional) ? special_tokens_map_ : config_, kAdditional, tokens);
+  return tokens;
+}
+
+TruncationSide TokenizerConfig::truncation_side(const JsonConfig& document) const {
+  const Json& truncation = value_of(document, "truncation");
+  const bool is_left = truncation.is_object() && truncation.value("direction", Json()) == "Left";
+  const std::string side = config_.string("truncation_side", is_left ? "left" : "right");
+  if (side != "left" && side != "right") config_.fail("truncation_side", "left or right");
+  return side == "left" ? TruncationSide::kLeft : TruncationSide::kRight;
 }
 
 std::map<int64_t, AddedToken> TokenizerConfig::saved_tokens(const JsonConfig& document) const {

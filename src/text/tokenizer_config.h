@@ -10,6 +10,7 @@
 
 #include "core/json.h"
 #include "text/added_tokens.h"
+#include "text/truncation.h"
 
 namespace tessera::text {
 
@@ -35,13 +36,22 @@ class TokenizerConfig {
   // Returns the token under `key` ("eos_token"), or that of `defaults` if no file has the key, or nothing.
   std::optional<AddedToken> token(const std::string& key, const Json& defaults = Json::object()) const;
   // Returns the tokens under transformers' keys (bos_token, eos_token, ...), then those under other keys that
-  // end in `_token`, then those of the lists of extra tokens.
+  // end in `_token`, then those of the list of extra tokens.
   std::vector<AddedToken> named_tokens(const Json& defaults = Json::object()) const;
+  // Returns the list `extra_special_tokens`. Older files name it `additional_special_tokens`, which is read
+  // only if the first is missing or empty. Returns nothing if no file has such a list.
+  std::optional<std::vector<AddedToken>> extra_tokens() const;
+  // Returns the side that tokenizer_config.json sets, or else the tokenizer.json `document`. Throws
+  // Error(kInput) for another side.
+  TruncationSide truncation_side(const JsonConfig& document) const;
   // Returns the tokens added to the vocabulary, by id. Those of `document`, a tokenizer.json, are used in the
   // cases in which added_tokens.json is. Throws Error(kInput) for another shape.
   std::map<int64_t, AddedToken> saved_tokens(const JsonConfig& document) const;
 
  private:
+  // Returns the list that is used if there are no extra_tokens().
+  std::vector<AddedToken> additional_tokens() const;
+
   JsonConfig config_;
   JsonConfig special_tokens_map_, added_tokens_;  // empty if tokenizer_config.json lists the added tokens
 };

@@ -128,6 +128,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t fi
   if (file_bytes < sizeof(header_bytes) || file.size() < sizeof(header_bytes)) {
     input_error(where, "{} bytes are too few for a safetensors file", file_bytes);
   }
+  refuse_git_lfs_pointer({reinterpret_cast<const char*>(file.data()), file.size()}, where);
   std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
   if (header_bytes > kMaxHeaderBytes) {
     input_error(where, "a header of {} bytes is over the limit of {}: not a safetensors file", header_bytes,

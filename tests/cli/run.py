@@ -6,6 +6,7 @@ import sys
 
 import test_errors  # noqa: F401  (registers its tests)
 import test_generate  # noqa: F401
+import test_launchers  # noqa: F401
 import test_mesh  # noqa: F401
 import test_models  # noqa: F401
 import test_options  # noqa: F401

@@ -94,6 +94,11 @@ def no_checkpoint(box):
     single = ["generate", "a cat", "--model", MODEL / "vae" / "diffusion_pytorch_model.safetensors", "--config"]
     box.refuse(3, "[nowhere] no such folder; --config wants", *single, "nowhere")
     box.refuse(3, "holds no model_index.json; --config wants", *single, MODEL / "vae")
+    # A part names its model, and the folder of a hub's cache the snapshot.
+    box.refuse(3, f"[{MODEL / 'vae'}] holds no model_index.json; did you mean {MODEL}?", "generate", "a cat", "--model", MODEL / "vae")
+    (box.folder / "models--x" / "snapshots").mkdir(parents=True)
+    (box.folder / "models--x" / "snapshots" / "0123").symlink_to(MODEL)
+    box.refuse(3, "did you mean models--x/snapshots/0123?", "generate", "a cat", "--model", "models--x")
     box.refuse(3, "no such folder", "models", "no/where")
     (box.folder / "empty").mkdir()
     box.refuse(3, "model_index.json", "generate", "a cat", "--model", "empty")

@@ -58,6 +58,65 @@ def several_pictures_are_numbered_in_order(box):
     texts = [json.loads(read_png(box.folder / path)[3]["tessera"]) for path in outcome.out.split()]
     assert all(text["prompt"] == ["a cat", "a dog"] for text in texts), texts
     assert [text["picture"] for text in texts] == [0, 1, 2, 3]
+    # Which of the pictures of its seed each is.
+    for number, path in enumerate(outcome.out.split(), 1):
+        assert f", Seed: {texts[0]['seed']}, Image: {number} of 4, Size: " in read_png(box.folder / path)[3]["parameters"]
+
+
+@test
+def one_negative_prompt_for_all_or_one_for_each(box):
+    words = ["a cat", "--negative-prompt", "blurry", "a dog", "--seed", "5", *SMALL]
+    box.generate(*words, "-o", "x.png")
+    one = [read_png(box.folder / f"x-{i}.png") for i in range(2)]
+    assert all("\nNegative prompt: blurry\n" in picture[3]["parameters"] for picture in one), one
+    box.generate(*words, "--negative-prompt", "a red circle", "-o", "x.png", "--report", "run.json")
+    each = [read_png(box.folder / f"x-{i}.png") for i in range(2)]
+    assert "\nNegative prompt: blurry\n" in each[0][3]["parameters"] and psnr(each[0][2], one[0][2]) > 50
+    assert "\nNegative prompt: a red circle\n" in each[1][3]["parameters"] and each[1][2] != one[1][2]
+    assert box.report()["settings"]["negative_prompt"] == ["blurry", "a red circle"]
+    ranks = box.latents(*words, "--negative-prompt", "a red circle", "--use-cfg-parallel")
+    assert_near(ranks, box.latents(*words, "--negative-prompt", "a red circle"), 1e-4)
+    for path in list(box.folder.glob("x-*.png")):
+        path.unlink()
+    box.refuse(2, "[--negative-prompt] 3 of them for 2 prompts", "generate", "--model", MODEL, *words,
+               *["--negative-prompt", "c"] * 2)
+
+
+@test
+def what_has_no_effect_is_said_and_not_recorded(box):
+    outcome = box.generate("a cat", "--negative-prompt", "b", "--guidance-scale", "1", "--report", "run.json", *SMALL)
+    (warning,) = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
+    assert warning == ("warning: no effect of --negative-prompt: --guidance-scale is 1, and up to 1 there is no guidance"), outcome
+    assert not {"negative_prompt", "eta"} & set(box.report()["settings"])
+    assert "Negative prompt" not in read_png(box.folder / "out.png")[3]["parameters"]
+    outcome = box.generate("a cat", "--negative-prompt", "b", "--guidance-scale", "0.5", "--ulysses-degree", "2", *SMALL)
+    assert outcome.err.count("no effect of --negative-prompt") == 1, outcome
+
+
+@test
+def latents_that_are_not_finite_end_the_run(box):
+    words = ["generate", "a cat", "--model", MODEL, "--seed", "5", "--dtype", "fp32", *SMALL, "--guidance-scale", "1e30"]
+    needle = "[--guidance-scale] the latents are not finite from step 2 of 2 on, with 1e+30; try a smaller one"
+    for flags in ([], ["--output-type", "latent"], ["--use-cfg-parallel"], ["--ulysses-degree", "2"], ["--data-parallel-degree", "2", "a dog"],
+                  ["--pipefusion-parallel-degree", "2"]):
+        box.refuse(2, needle, *words, *flags)
+
+
+@test
+def a_safety_checker_is_not_run_and_that_is_said(box):
+    model = box.copy_model()
+    index = json.loads((model / "model_index.json").read_text())
+    index["safety_checker"] = ["stable_diffusion", "StableDiffusionSafetyChecker"]
+    (model / "model_index.json").write_text(json.dumps(index))
+    words = ["generate", "a cat", "--model", model, *SMALL]
+    assert "safety checker" not in box.run(*words).err  # its folder is not there
+    (model / "safety_checker").mkdir()
+    for flags, times in (["--quiet"], 1), (["--ulysses-degree", "2"], 1), (["--output-type", "latent"], 0):
+        outcome = box.run(*words, *flags)
+        assert outcome.code == 0 and outcome.err.count("safety checker is not run") == times, outcome
+    outcome = box.run("models", model)
+    (line,) = [line for line in outcome.out.splitlines() if line.startswith("  safety_checker")]
+    assert line.endswith("not run"), outcome
 
 
 @test
@@ -89,7 +148,7 @@ def png_text(box):
     assert third.startswith("Steps: 2, Sampler: DPMSolverMultistepScheduler, CFG scale: 3.5, Seed: 5, Size: 48x32, "
                             "Model: tiny-pixart, Version: Tessera "), third
     settings = json.loads(text["tessera"])
-    assert settings["prompt"] == ["A caf\u00e9"] and settings["negative_prompt"] == "\u732b", settings
+    assert settings["prompt"] == ["A caf\u00e9"] and settings["negative_prompt"] == ["\u732b"], settings
 
 
 @test
@@ -144,11 +203,11 @@ def unusual_prompts(box):
         assert json.loads(read_png(box.folder / "out.png")[3]["tessera"])["prompt"] == [prompt]
     box.generate("--negative_prompt", "--a_b", "--seed", "1", *SMALL, "--", "-1 --x_y")
     settings = json.loads(read_png(box.folder / "out.png")[3]["tessera"])
-    assert settings["negative_prompt"] == "--a_b" and settings["prompt"] == ["-1 --x_y"], settings
+    assert settings["negative_prompt"] == ["--a_b"] and settings["prompt"] == ["-1 --x_y"], settings
     box.generate("--prompt", "--height", "--negative-prompt", "\x01[", "--seed", "1", *SMALL, "--", "--", "--seed", "-o", "\x01number:x")
     settings = json.loads(read_png(box.folder / "out-3.png")[3]["tessera"])
     assert settings["prompt"] == ["--height", "--", "--seed", "-o", "\x01number:x"], settings
-    assert settings["negative_prompt"] == "\x01[", settings
+    assert settings["negative_prompt"] == ["\x01["], settings
     box.generate("--prompt", "a", "--prompt=b", "c", *SMALL)
     assert (box.folder / "out-2.png").exists()
 
@@ -158,6 +217,7 @@ def a_long_prompt_is_cut_with_a_warning(box):
     outcome = box.generate("circle " * 50, "--max_sequence_length", "20", *SMALL)
     warnings = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
     assert len(warnings) == 1 and "tokens" in warnings[0], outcome
+    assert warnings[0].startswith("warning: [tokenizer] the prompt 'circle circle circle circle circle circl...' is too long"), outcome
 
 
 @test

@@ -8,7 +8,9 @@ import signal
 
 from files import assert_near, difference, read_latents
 from harness import MODEL, ROOT, SMALL, Skipped, test
-from test_ranks import NEAR, THREE_STEPS, finish_ranks, start_long_run, start_ranks, torchrun_variables
+from running import start_long_run
+from test_launchers import finish_ranks, start_ranks, torchrun_variables
+from test_ranks import NEAR, THREE_STEPS
 
 PICTURE = ["a cat", "--seed", "5", *THREE_STEPS]
 

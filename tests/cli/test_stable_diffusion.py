@@ -139,7 +139,7 @@ def an_absent_negative_prompt_is_not_an_empty_one(box):
 @test
 def options_that_sdxl_refuses(box):
     for words, *needles in [
-            (["--prompt-2", "a", "--prompt-2", "b", "--prompt-2", "c"], "--prompt-2", "3 of them for 1 prompts"),
+            (["--prompt-2", "a", "--prompt-2", "b", "--prompt-2", "c"], "--prompt-2", "3 of them for 1 prompt;"),
             (["--clip-skip", "9"], "--clip-skip", "at most"),
             (["--clip-skip", "-1"], "must be from 0 to"),
             (["--guidance-rescale", "1.5"], "must be from 0 to 1"),
@@ -156,6 +156,10 @@ def options_that_sdxl_refuses(box):
             (["--height", "36"], "--height")]:
         outcome = box.refuse(2, needles[0], "generate", "a cat", *FOLDER, *SMALL, *words)
         assert all(needle in outcome.err for needle in needles), (needles, outcome)
+    for words, needle in [(["--max-sequence-length", "5"], "[--max-sequence-length] Stable Diffusion XL has nothing of the kind, got 5"),
+                          (["--no-resolution-binning"], "[--no-resolution-binning] Stable Diffusion XL has nothing of the kind"),
+                          (["--eta", "0.5"], "[--eta] EulerDiscreteScheduler has nothing of the kind, got 0.5; leave it out, it is for ddim")]:
+        box.refuse(2, needle, "generate", "a cat", *FOLDER, *SMALL, *words)
     for option in ("--prompt-2", "--negative-prompt-2", "--original-size", "--clip-skip", "--guidance-rescale"):
         value = "8x8" if "size" in option else "0" if "skip" in option or "rescale" in option else "a"
         box.refuse(2, option, "generate", "a cat", "--model", PIXART, option, value)

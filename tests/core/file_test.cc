@@ -137,5 +137,16 @@ TEST_F(FileTest, ReadFileNamesWhatIsWrong) {
   EXPECT_EQ(read_file(folder_ / "a", 5), "12345");
 }
 
+TEST_F(FileTest, NamesAGitLfsPointer) {
+  const fs::path path = folder_ / "spiece.model";
+  std::ofstream(path) << "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 791656\n";
+  try {
+    read_file(path, 1000);
+    FAIL() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("is a git-lfs pointer"), std::string::npos) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace tessera

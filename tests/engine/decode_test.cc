@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "comm/collectives.h"
+#include "core/field_name.h"
 #include "core/log.h"
 #include "engine/tiled_decode.h"
 #include "tests/support/rank_threads.h"
@@ -38,10 +39,14 @@ TEST(ToImage, KeepsChannelsAndRowsInOrder) {
 TEST(ToImage, MakesNotANumberBlackAndWarns) {
   std::vector<std::string> warnings;
   const LogSink before = set_log_sink([&](LogLevel, const std::string& text) { warnings.push_back(text); });
-  const Image image = to_image(at::full({3, 1, 1}, std::numeric_limits<float>::quiet_NaN()));
+  const at::Tensor none = at::full({3, 1, 1}, std::numeric_limits<float>::quiet_NaN());
+  const Image image = to_image(none, at::kHalf);
+  to_image(none, at::kFloat);
   set_log_sink(before);
   EXPECT_EQ(image.pixels, (std::vector<uint8_t>{0, 0, 0}));
-  EXPECT_EQ(warnings.size(), 1U);
+  ASSERT_EQ(warnings.size(), 2U);
+  EXPECT_NE(spell(warnings[0]).find("try dtype fp32"), std::string::npos) << warnings[0];
+  EXPECT_NE(spell(warnings[1]).find("try a smaller guidance_scale"), std::string::npos) << warnings[1];
 }
 
 struct ResizeCase {

@@ -81,7 +81,7 @@ std::vector<Settings> mixed_batch() {
   request.num_images_per_prompt = 2;
   batch.push_back(resolve(request, tiny()));
   request = tiny_request(16, 32, 6, {"a dog"});
-  request.negative_prompt = "blurry";
+  request.negative_prompts = {"blurry"};
   request.guidance_scale = 3.0;
   batch.push_back(resolve(request, tiny()));
   request.prompts = {"a house"};
@@ -129,6 +129,54 @@ TEST(Engine, RefusesABatchOfSettingsThatDoNotGoTogether) {
   batch = mixed_batch();
   batch[1].request.eta = 0.5;
   EXPECT_THROW(engine.run(batch), Error);
+}
+
+// Each prompt keeps away from what it is told, in one batch as alone.
+TEST(Engine, TakesANegativePromptForEachPrompt) {
+  Engine engine(tiny(), kNoLimit);
+  Request request = tiny_request(16, 32, 5, {"a cat", "a dog"});
+  request.negative_prompts = {"blurry", "a red circle"};
+  const at::Tensor both = engine.run(resolve(request, tiny())).latents;
+  request.negative_prompts = {"blurry"};
+  const at::Tensor first = engine.run(resolve(request, tiny())).latents;
+  request.negative_prompts = {"a red circle"};
+  const at::Tensor second = engine.run(resolve(request, tiny())).latents;
+  EXPECT_LE(relative_error(both[0], first[0]), 1e-5);
+  EXPECT_LE(relative_error(both[1], second[1]), 1e-5);
+  EXPECT_GT(relative_error(first[1], second[1]), 1e-3);
+}
+
+TEST(Engine, TakesRescaleOfGuidedRequestsAlone) {
+  Engine engine(tiny(), kNoLimit);
+  std::vector<Settings> batch = mixed_batch();
+  for (Settings& settings : batch) settings.guidance_rescale = settings.guided() ? 0.5 : 0;
+  std::swap(batch[0], batch[2]);  // the one without guidance comes first
+  EXPECT_EQ(engine.run(batch).size(), 3U);
+  batch[2].guidance_rescale = 0.7;
+  EXPECT_THROW(engine.run(batch), Error);
+}
+
+std::string failure_of(const Request& request) {
+  try {
+    generate(resolve(request, tiny()), tiny());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// And the run names the step and what may help.
+TEST(Engine, EndsWhereLatentsAreNotFinite) {
+  Request request = tiny_request(16, 32, 1);
+  request.guidance_scale = 1e300;
+  EXPECT_EQ(
+      failure_of(request),
+      "[guidance_scale] the latents are not finite from step 1 of 4 on, with 1e+300; try a smaller one");
+  request.guidance_scale = 1e36;  // the first step's are
+  EXPECT_NE(failure_of(request).find("not finite from step 2 of 4 on"), std::string::npos)
+      << failure_of(request);
+  request.guidance_scale = 4.5;
+  EXPECT_EQ(failure_of(request), "");
 }
 
 TEST(Engine, TakesEtaToTheSamplerThatHasIt) {

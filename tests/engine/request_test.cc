@@ -39,7 +39,7 @@ TEST(Request, TakesDiffusersArguments) {
                                                "test"));
   EXPECT_EQ(request.prompts, std::vector<std::string>{"a cat"});
   EXPECT_EQ(request.output_type, OutputType::kImage);
-  EXPECT_FALSE(request.resolution_binning);
+  EXPECT_EQ(request.resolution_binning, false);
   EXPECT_EQ(request.device, at::Device(at::kCUDA, 1));
   EXPECT_FALSE(request.dtype);
   EXPECT_EQ(request.guidance_scale, 7.0);
@@ -66,6 +66,91 @@ TEST(Request, PromptsMayHaveASecondOneEach) {
   request.prompts_2 = {"a star", "a square"};
   EXPECT_EQ(resolve(request, model).prompt(0).second, "a star");
   EXPECT_EQ(resolve(request, model).prompt(1).second, "a square");
+}
+
+// The message with which `json` is refused for this model, or "accepted".
+std::string refusal(const char* json, const Model& model) {
+  try {
+    resolve(read_fields(request_fields(), parse_json(json, "test")), model);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage) << error.what();
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Request, RefusesWhatNeitherFamilyNorSamplerUses) {
+  const Model pixart = read_model(golden_folder("tiny-pixart")), xl = read_model(golden_folder("tiny-sdxl"));
+  struct Case {
+    const Model& with;
+    const Model& without;
+    const char* json;
+    const char* message;
+  };
+  for (const auto& [with, without, json, message] :
+       {Case{pixart, xl, R"({"prompt": "a", "max_sequence_length": 5})",
+             "[max_sequence_length] Stable Diffusion XL has nothing of the kind, got 5; leave it out, it is "
+             "for "
+             "PixArt-alpha, PixArt-Sigma"},
+        Case{pixart, xl, R"({"prompt": "a", "use_resolution_binning": false})",
+             "[use_resolution_binning: false] Stable Diffusion XL"},
+        Case{xl, pixart, R"({"prompt": "a", "prompt_2": "b"})",
+             "[prompt_2] PixArt-Sigma has nothing of the kind, got [\"b\"]; leave it out, it is for Stable "
+             "Diffusion "
+             "XL"}}) {
+    EXPECT_EQ(refusal(json, with), "accepted") << json;
+    EXPECT_EQ(refusal(json, without).find(message), 0U) << refusal(json, without);
+  }
+  EXPECT_EQ(refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "ddim"})", xl), "accepted");
+  EXPECT_EQ(refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "euler"})", xl),
+            "[eta] EulerDiscreteScheduler has nothing of the kind, got 0.5; leave it out, it is for ddim");
+}
+
+// And what has no effect is not among what was chosen.
+TEST(Request, DropsWhatHasNoEffectAndSaysSo) {
+  const Model xl = read_model(golden_folder("tiny-sdxl"));
+  Request request;
+  request.prompts = {"a"};
+  request.negative_prompts = {"b"};
+  request.guidance_rescale = 0.5;
+  request.vae_tiling = true;
+  Settings settings = resolve(request, xl);
+  EXPECT_TRUE(settings.warnings.empty());
+  EXPECT_EQ(settings.request.negative_prompts, request.negative_prompts);
+  EXPECT_EQ(settings.guidance_rescale, 0.5);
+  EXPECT_FALSE(settings.request.max_sequence_length || settings.request.eta ||
+               settings.request.resolution_binning);
+  request.guidance_scale = 1;
+  request.output_type = OutputType::kLatent;
+  settings = resolve(request, xl);
+  ASSERT_EQ(settings.warnings.size(), 2U);
+  EXPECT_EQ(spell(settings.warnings[0]),
+            "no effect of negative_prompt, guidance_rescale: guidance_scale is 1, and up to 1 there is no "
+            "guidance");
+  EXPECT_EQ(spell(settings.warnings[1]),
+            "no effect of vae_tiling: true: output_type is latent, and nothing is decoded");
+  EXPECT_TRUE(settings.request.negative_prompts.empty());
+  EXPECT_FALSE(settings.request.guidance_rescale || settings.request.vae_tiling);
+  EXPECT_TRUE(resolve(settings.request, xl).warnings.empty());
+}
+
+TEST(Request, TakesOneNegativePromptForAllOrOneForEach) {
+  const Model xl = read_model(golden_folder("tiny-sdxl"));
+  const auto settings_of = [&](const char* json) {
+    return resolve(read_fields(request_fields(), parse_json(json, "test")), xl);
+  };
+  const Settings one = settings_of(R"({"prompt": ["a", "b"], "negative_prompt": "x"})");
+  EXPECT_EQ(one.negative_prompt(0).text, "x");
+  EXPECT_EQ(one.negative_prompt(1), one.negative_prompt(0));
+  const Settings each =
+      settings_of(R"({"prompt": ["a", "b"], "negative_prompt": ["x", "y"], "negative_prompt_2": ["z", ""]})");
+  EXPECT_EQ(each.negative_prompt(0), (models::Prompt{.text = "x", .second = "z"}));
+  EXPECT_EQ(each.negative_prompt(1), (models::Prompt{.text = "y", .second = ""}));
+  EXPECT_TRUE(settings_of(R"({"prompt": "a"})").negative_prompt(0).is_absent);
+  EXPECT_EQ(refusal(R"({"prompt": ["a", "b"], "negative_prompt": ["x", "y", "z"]})", xl),
+            "[negative_prompt] 3 of them for 2 prompts; give one for all, or one for each");
+  EXPECT_EQ(refusal(R"({"prompt": "a", "negative_prompt_2": ["x", "y"]})", xl),
+            "[negative_prompt_2] 2 of them for 1 prompt; give one for all, or one for each");
 }
 
 }  // namespace

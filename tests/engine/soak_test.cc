@@ -54,7 +54,7 @@ Settings soak_request(int64_t number) {
   Request request =
       tiny_request(height, width, static_cast<uint64_t>(number), {"a cat", "a dog and a house"});
   request.num_images_per_prompt = 1 + number % 2;
-  request.negative_prompt = number % 3 == 0 ? "blurry" : "";
+  request.negative_prompts = {number % 3 == 0 ? "blurry" : ""};
   return resolve(request, tiny());
 }
 

@@ -99,7 +99,7 @@ class BpeTokenizerFolder : public TokenizerFolder {
 TEST_F(BpeTokenizerFolder, TheClassMayStandInTheConfigOrBeAskedFor) {
   write_clip();
   expect_refusal("there is no tokenizer.json, which tokenizers of class '' need");
-  expect_refusal("of the class 'GPT2Tokenizer' are not known", "GPT2Tokenizer");
+  expect_refusal("which tokenizers of class 'GPT2Tokenizer' need", "GPT2Tokenizer");
   EXPECT_EQ(encode("ab a x", "CLIPTokenizer"), (Ids{4, 3, 1, 5, 5}));
   EXPECT_EQ(encode("ab", "CLIPTokenizerFast"), (Ids{4, 3, 5}));
   EXPECT_EQ(BpeTokenizer(folder_, "CLIPTokenizer").pad_id(), 5);
@@ -191,7 +191,7 @@ TEST_F(BpeTokenizerFolder, RefusesConfigsThatChangeWhatItDoes) {
   for (const auto& [config, part] :
        {std::pair<const char*, const char*>{R"({"split_special_tokens":true})",
                                             "'split_special_tokens' must be false"},
-        {R"({"truncation_side":"left"})", "'truncation_side' must be right"},
+        {R"({"truncation_side":"middle"})", "'truncation_side' must be left or right"},
         {R"({"model_max_length":0})", "'model_max_length' must be"},
         {R"({"model_max_length":"77"})", "'model_max_length' must be"},
         {R"({"eos_token":7})", "expected a JSON object"},
@@ -203,6 +203,42 @@ TEST_F(BpeTokenizerFolder, RefusesConfigsThatChangeWhatItDoes) {
   }
   write("tokenizer_config.json", R"({"model_max_length":1e30,"padding_side":"left","pad_token":"b"})");
   EXPECT_EQ(BpeTokenizer(folder_).encode_padded("a", 3), (Ids{1, 1, 0}));
+}
+
+TEST_F(BpeTokenizerFolder, WritesOutAllVectorsOfATextualInversion) {
+  write_clip();
+  const auto spelled = [&](const std::string& text) {
+    return BpeTokenizer(folder_, "CLIPTokenizer").with_all_vectors(text);
+  };
+  EXPECT_EQ(spelled("a <x>"), "a <x>");
+  write("added_tokens.json", R"({"<x>":7,"<x>_1":8,"<x>_2":9,"<x>_4":10,"<y>":11})");
+  EXPECT_EQ(spelled("a <x> b <x>"), "a <x> <x>_1 <x>_2 b <x> <x>_1 <x>_2");
+  EXPECT_EQ(spelled("<y> a <x>_1"), "<y> a <x>_1");  // one vector, and one that is named alone
+  EXPECT_EQ(spelled("<x> <x>_1"), "<x> <x>_1 <x>_2 <x> <x>_1 <x>_2_1");
+  EXPECT_EQ(spelled("<X>"), "<X>");  // is the token, but the text has other letters
+  EXPECT_EQ(encode(spelled("a <x> b"), "CLIPTokenizer"), (Ids{4, 1, 7, 8, 9, 2, 5}));
+  std::filesystem::remove(folder_ / "added_tokens.json");
+  const std::string token = R"({"content":"<x>)", rest = R"(","normalized":true,"special":false})";
+  write("tokenizer_config.json",
+        R"({"added_tokens_decoder":{"7":)" + token + rest + R"(,"8":)" + token + "_1" + rest + "}}");
+  EXPECT_EQ(spelled("a <x>"), "a <x> <x>_1");
+}
+
+TEST_F(BpeTokenizerFolder, CutsAtTheSideThatAFileNames) {
+  write_json("");
+  const auto cut = [&] { return BpeTokenizer(folder_).encode("aab", 2); };
+  EXPECT_EQ(cut(), (Ids{0, 0}));
+  write("tokenizer_config.json", R"({"truncation_side":"left"})");
+  std::vector<std::string> warnings;
+  const ScopedLogSink sink([&](LogLevel, const std::string& message) { warnings.push_back(message); });
+  EXPECT_EQ(cut(), (Ids{0, 1}));
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_EQ(warnings[0],
+            fmt::format("[{}] the prompt 'aab' is too long: its first 1 tokens are cut, 2 remain",
+                        folder_.filename().string()));
+  write("tokenizer_config.json", "{}");
+  write_json(R"(,"truncation":{"direction":"Left","max_length":9,"strategy":"LongestFirst","stride":0})");
+  EXPECT_EQ(cut(), (Ids{0, 1}));
 }
 
 TEST_F(BpeTokenizerFolder, NullIsNoDefault) {

@@ -153,6 +153,40 @@ TEST_F(T5TokenizerFolder, RefusesConfigsOfTheWrongShape) {
   expect_refusal("tokenizer_config.json");
 }
 
+// Of the two lists of further tokens one counts, and where it does, sentinels are text.
+TEST_F(T5TokenizerFolder, TakesTheListThatTransformersTakes) {
+  write_json("BAAAAAAAAAA=");  // pieces: 3 is "a"
+  using Ids = std::vector<int64_t>;
+  const std::string unknown = R"({"extra_ids":1})";
+  write("tokenizer_config.json", unknown);
+  const auto encode = [&](const char* text) { return T5Tokenizer(folder_).encode(text, kNoLimit); };
+  EXPECT_EQ(encode("<extra_id_0>"), (Ids{4, 1}));
+  write("tokenizer_config.json", R"({"extra_ids":1,"additional_special_tokens":["<y>"]})");
+  EXPECT_EQ(encode("<y>"), (Ids{4, 1}));
+  EXPECT_EQ(encode("<extra_id_0>").back(), 1);
+  EXPECT_NE(encode("<extra_id_0>"), (Ids{5, 1}));
+  write("tokenizer_config.json",
+        R"({"extra_ids":1,"extra_special_tokens":["<x>"],"additional_special_tokens":["<y>"]})");
+  EXPECT_EQ(encode("<x>"), (Ids{4, 1}));
+  EXPECT_NE(encode("<y>"), (Ids{5, 1}));
+  EXPECT_EQ(T5Tokenizer(folder_).vocabulary_size(), 5);
+  write("tokenizer_config.json",
+        R"({"extra_ids":1,"extra_special_tokens":[],"additional_special_tokens":["<y>"]})");
+  EXPECT_EQ(encode("<y>"), (Ids{4, 1}));
+  write("tokenizer_config.json", R"({"extra_ids":1})");
+  write("special_tokens_map.json", R"({"additional_special_tokens":["<y>"]})");
+  EXPECT_EQ(encode("<y><extra_id_0>"), (Ids{4, 5, 1}));
+}
+
+TEST_F(T5TokenizerFolder, CutsAtTheSideThatAFileNames) {
+  write_json("BAAAAAAAAAA=");
+  write("tokenizer_config.json", R"({"truncation_side":"left","additional_special_tokens":["<x>","<y>"]})");
+  EXPECT_EQ(T5Tokenizer(folder_).encode("<x><y><y>", 3), (std::vector<int64_t>{5, 5, 1}));
+  EXPECT_EQ(T5Tokenizer(folder_).encode("<x><y><x>", 2), (std::vector<int64_t>{4, 1}));
+  write("tokenizer_config.json", R"({"truncation_side":"both"})");
+  expect_refusal("'truncation_side' must be left or right");
+}
+
 TEST(T5TokenizerText, MustBeUtf8) {
   EXPECT_THROW(T5Tokenizer(golden_folder("t5_tokenizer")).encode("a\xff", 9), Error);
 }

@@ -1,0 +1,110 @@
+#include "engine/effects.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "samplers/sampler.h"
+
+namespace tessera::engine {
+namespace {
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_given(const Field<Request>& each, const Request& request) {
+  static const Request nothing;
+  return each.get(request) != each.get(nothing);
+}
+
+// Returns how a message names the field; the name of a flag depends on its value.
+std::string named(const FieldInfo& info, const Json& value) {
+  return value.is_boolean() ? field(info.name, value.get<bool>()) : field(info.name);
+}
+
+// Returns the titles of those that have the field.
+template <typename Each, typename Title>
+std::vector<std::string> owners(const std::vector<Each>& all, const std::string& name, const Title& title) {
+  std::vector<std::string> titles;
+  for (const Each& each : all) {
+    if (contains(each.own_fields, name)) titles.push_back(title(each));
+  }
+  return titles;
+}
+
+std::vector<std::string> families_with(const std::string& name) {
+  return owners(models::families(), name, [](const models::Family& each) { return each.title; });
+}
+
+std::vector<std::string> samplers_with(const std::string& name) {
+  return owners(samplers::known_samplers(), name,
+                [](const samplers::SamplerName& each) { return each.short_name; });
+}
+
+bool sampler_uses(const std::string& class_name, const std::string& name) {
+  const auto& known = samplers::known_samplers();
+  const auto is_it = [&](const auto& each) { return each.class_name == class_name; };
+  const auto found = std::find_if(known.begin(), known.end(), is_it);
+  return found == known.end() || contains(found->own_fields, name);  // make_sampler() refuses unknown ones
+}
+
+// If it holds, `fields` have no effect.
+struct Condition {
+  bool (*holds)(const Request&);
+  std::string (*reason)(const Request&);
+  std::vector<std::string> fields;
+};
+
+const std::vector<Condition>& conditions() {
+  static const std::vector<Condition> all = {
+      {.holds = [](const Request& request) { return request.guidance_scale.value_or(2) <= 1; },
+       .reason =
+           [](const Request& request) {
+             return fmt::format("{} is {}, and up to 1 there is no guidance", field("guidance_scale"),
+                                *request.guidance_scale);
+           },
+       .fields = {"negative_prompt", "negative_prompt_2", "guidance_rescale"}},
+      {.holds = [](const Request& request) { return request.output_type == OutputType::kLatent; },
+       .reason = [](const Request&) { return field("output_type") + " is latent, and nothing is decoded"; },
+       .fields = {"vae_tiling", "vae_block_size"}}};
+  return all;
+}
+
+}  // namespace
+
+bool uses_field(const Model& model, const std::string& sampler, const std::string& name) {
+  if (!families_with(name).empty()) return contains(model.family->own_fields, name);
+  return samplers_with(name).empty() || sampler_uses(sampler, name);
+}
+
+void require_used_fields(const Request& request, const Model& model, const std::string& sampler) {
+  for (const Field<Request>& each : request_fields()) {
+    if (!is_given(each, request) || uses_field(model, sampler, each.name)) continue;
+    const std::vector<std::string> families = families_with(each.name);
+    const Json value = each.get(request);
+    usage_error(named(each, value), "{} has nothing of the kind, got {}; leave it out, it is for {}",
+                families.empty() ? sampler : model.family->title, value.dump(),
+                fmt::join(families.empty() ? samplers_with(each.name) : families, ", "));
+  }
+}
+
+std::vector<std::string> drop_without_effect(Request& request) {
+  std::vector<std::string> warnings;
+  for (const Condition& condition : conditions()) {
+    if (!condition.holds(request)) continue;
+    std::vector<std::string> dropped;
+    for (const Field<Request>& each : request_fields()) {
+      if (!contains(condition.fields, each.name) || !is_given(each, request)) continue;
+      dropped.push_back(named(each, each.get(request)));
+      each.clear(request);
+    }
+    if (!dropped.empty())
+      warnings.push_back(
+          fmt::format("no effect of {}: {}", fmt::join(dropped, ", "), condition.reason(request)));
+  }
+  return warnings;
+}
+
+}  // namespace tessera::engine

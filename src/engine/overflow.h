@@ -1,0 +1,18 @@
+// Explains numbers that are not finite.
+#pragma once
+
+#include <string>
+
+#include "core/error.h"
+#include "engine/request.h"
+
+namespace tessera::engine {
+
+// Returns what the user may try, as the end of a message.
+std::string overflow_advice(at::ScalarType dtype);
+
+// Returns the error for latents that are not finite from step `first` of `steps` on; steps count from 0. It
+// names the most likely cause: a large guidance scale, a dtype other than fp32, or else the model.
+Error overflow_error(int64_t first, int64_t steps, const Settings& settings, const Model& model);
+
+}  // namespace tessera::engine

@@ -1,0 +1,179 @@
+"""Tests ranks that another launcher starts."""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from files import assert_near, read_latents
+from harness import MODEL, SMALL, test
+from test_ranks import LATENT, NEAR
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def torchrun_variables(rank, size, port):
+    return {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+
+def open_mpi_variables(rank, size, port):
+    return {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size),
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(size), "MASTER_PORT": port}
+
+
+def slurm_variables(rank, size, port):
+    return {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size),
+            "SLURM_LOCALID": str(rank), "SLURM_NODEID": "0", "SLURM_TASKS_PER_NODE": str(size), "MASTER_PORT": port}
+
+
+def start_ranks(box, variables, words_of):
+    port = free_port()
+    return [subprocess.Popen([box.program, *words], cwd=box.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **variables(rank, len(words_of), port)})
+            for rank, words in enumerate(words_of)]
+
+
+def finish_ranks(ranks, timeout=60):
+    return [(rank.returncode, out, err) for rank in ranks for out, err in [rank.communicate(timeout=timeout)]]
+
+
+@test
+def ranks_of_other_launchers(box):
+    words = ["generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--use-cfg-parallel", *SMALL, *LATENT]
+    expected = box.latents("a cat", "--seed", "5", *SMALL)
+    for variables in (torchrun_variables, open_mpi_variables, slurm_variables):
+        # Rank 1 has other arguments, but only those of rank 0 count.
+        first, second = finish_ranks(start_ranks(box, variables, [words, ["generate", "a dog", "--height", "64"]]))
+        assert first[:2] == (0, "out.safetensors\n"), first
+        assert second == (0, "", ""), second
+        assert_near(read_latents(box.folder / "out.safetensors"), expected, NEAR)
+
+
+@test
+def ctrl_c_ends_launched_ranks_between_steps(box):
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--num-inference-steps", "300"]
+    ranks = start_ranks(box, torchrun_variables, [words] * 2)
+    while "load denoiser" not in ranks[0].stderr.readline():
+        assert ranks[0].poll() is None
+    for rank in ranks:
+        rank.send_signal(signal.SIGINT)
+    first, second = finish_ranks(ranks)
+    assert first[0] == 130 and "tessera: [rank 0] stopped; nothing was written, at step" in first[2], first
+    assert second == (130, "", ""), second
+
+
+@test(alone=True)
+def a_launched_rank_that_stops_ends_the_others(box):
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--num-inference-steps", "300", "--timeout", "2"]
+    for way in ([], ["--no-shared-memory"]):
+        ranks = start_ranks(box, torchrun_variables, [[*words, *way]] * 2)
+        while "load denoiser" not in ranks[0].stderr.readline():
+            assert ranks[0].poll() is None
+        os.kill(ranks[1].pid, signal.SIGSTOP)
+        start = time.monotonic()
+        _, err = ranks[0].communicate(timeout=60)
+        seconds = time.monotonic() - start
+        ranks[1].kill()
+        assert ranks[0].returncode == 4 and "tessera: [rank 0] [rank 1] lost: no sign of life within 2 s" in err, err
+        assert seconds < 12, seconds
+        finish_ranks(ranks[1:])
+        assert box.files() == []
+
+
+@test(alone=True)
+def a_rank_that_never_joins(box):
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--timeout", "1"]
+    alone = [start_ranks(box, lambda _, __, port, rank=rank: torchrun_variables(rank, 2, port), [words])[0] for rank in (0, 1)]
+    for rank, (code, out, err) in enumerate(finish_ranks(alone)):
+        assert code == 4 and out == "" and err.count("\n") == 1, (code, out, err)
+        assert f"rank {rank} of 2 could not join: " in err, err
+        assert rank == 1 or err.endswith("could not join: rank 1 did not arrive within 1 s, while joining\n"), err
+
+
+@test
+def a_loopback_address_of_rank_0_is_refused(box):
+    # This happens where /etc/hosts gives this host's name to the loopback device.
+    box.refuse(2, "[--interface] '2130706433' is the loopback device (127.0.0.1) on this host", "generate", "a cat",
+               "--model", MODEL, "--use-cfg-parallel", env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1",
+                                                            "MASTER_ADDR": "2130706433", "MASTER_PORT": free_port()})
+
+
+@test
+def ranks_that_differ_are_named(box):
+    # As on two hosts, each rank has the model in a separate folder of the same name.
+    words = ["generate", "a cat", "--model", "./model", "--use-cfg-parallel", *SMALL]
+
+    def refused(change):
+        copies = []
+        for name in ("one", "two"):
+            folder = box.folder / name
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(MODEL, folder / "model", ignore=shutil.ignore_patterns("golden"))
+            copies.append(folder)
+        change(copies[1] / "model")
+        port, ranks = free_port(), []
+        for rank, folder in enumerate(copies):
+            ranks.append(subprocess.Popen([box.program, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                          text=True, env={**os.environ, **torchrun_variables(rank, 2, port)}))
+        first, second = finish_ranks(ranks)
+        assert first[:2] == (3, "") and second == (3, "", ""), (first, second)
+        assert first[2].startswith("tessera: [rank 0] [./model] rank 1 ") and first[2].count("\n") == 1, first
+        return first[2]
+
+    def append(path, text):
+        path.write_text(path.read_text() + text)
+
+    assert "rank 1 has a different vae/config.json: " in refused(lambda model: append(model / "vae" / "config.json", "\n"))
+    assert "rank 1 has vae/extra.safetensors, which" in refused(lambda model: (model / "vae" / "extra.safetensors").write_text("x"))
+    assert "refuses: [" in refused(lambda model: (model / "transformer" / "config.json").unlink())
+
+
+@test
+def an_error_of_rank_0_ends_all_ranks(box):
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--guidance-scale", "1"]
+    first, second = finish_ranks(start_ranks(box, torchrun_variables, [words, words]))
+    assert first[0] == second[0] == 2, (first, second)
+    assert first[2].startswith("tessera: [rank 0] [parallel]") and second[2] == "", (first, second)
+
+
+@test
+def a_launched_rank_that_dies_ends_the_others(box):
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--num-inference-steps", "300", "--timeout", "20"]
+    ranks = start_ranks(box, torchrun_variables, [words, words])
+    while "load denoiser" not in ranks[0].stderr.readline():
+        assert ranks[0].poll() is None
+    ranks[1].kill()
+    first, _ = finish_ranks(ranks)
+    lines = [line for line in first[2].splitlines() if line.startswith("tessera:")]
+    assert first[:2] == (4, "") and len(lines) == 1, first
+    assert lines[0].startswith("tessera: [rank 0] [rank 1] lost: "), lines
+    assert box.files() == []
+
+
+@test
+def invalid_worker_variables(box):
+    for place, needle in (("", "[TESSERA_WORKER]"), ("{}", "[TESSERA_WORKER]"), ("[1]", "[TESSERA_WORKER]"),
+                          ('{"rank": 0, "ranks": 2, "parent": 1, "status": 99, "store": 98, "sockets": [], "file_token": "x"}',
+                           "no socket for each other rank"),
+                          ('{"rank": 0, "ranks": 2, "parent": %d, "status": 99, "store": 98, "sockets": [1, 97], "file_token": "x"}'
+                           % os.getpid(), "descriptor 99 is not open")):
+        box.refuse(2, needle, "generate", "a cat", "--model", MODEL, *SMALL, env={"TESSERA_WORKER": place})
+
+
+@test
+def invalid_launcher_variables(box):
+    for variables, needle in [({"RANK": "0"}, "[WORLD_SIZE] is not set, but RANK is"),
+                              ({"RANK": "2", "WORLD_SIZE": "2"}, "[RANK]"),
+                              ({"RANK": "0", "WORLD_SIZE": "two"}, "got 'two'"),
+                              ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "70000"}, "[MASTER_PORT]"),
+                              ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "3"}, "[LOCAL_RANK]")]:
+        box.refuse(2, needle, "generate", "a cat", "--model", MODEL, *SMALL, env=variables)
+    box.refuse(2, "launcher started 1 rank", "generate", "a cat", "--model", MODEL, "--nproc", "2",
+               "--use-cfg-parallel", env={"RANK": "0", "WORLD_SIZE": "1"})
+    box.generate("a cat", *SMALL, env={"RANK": "0", "WORLD_SIZE": "1"})
