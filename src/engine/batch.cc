@@ -8,7 +8,7 @@ namespace tessera::engine {
 namespace {
 
 [[noreturn]] void refuse_difference(const char* name) {
-  usage_error(field(name), "differs between requests that are to be painted in one batch");
+  usage_error(field(name), "differs between the requests of one batch");
 }
 
 void require_alike(const Settings& a, const Settings& b) {

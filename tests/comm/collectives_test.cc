@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(Wire::kOrdered, Wire::kShared, Wire::kHosts, Wire::kGloo)));
 
 class Wires : public testing::TestWithParam<Wire> {};
-INSTANTIATE_TEST_SUITE_P(All, Wires,
+INSTANTIATE_TEST_SUITE_P(Ranks, Wires,
                          testing::Values(Wire::kOrdered, Wire::kShared, Wire::kHosts, Wire::kGloo));
 
 // This also holds for a copy of the world, and for ranks that are not in all of the groups.

@@ -81,11 +81,11 @@ std::optional<std::string> error_of_settling(const std::optional<std::string>& f
   return std::nullopt;
 }
 
-TEST(DeviceFabric, WhatNeverArrivesFromTheDeadIsALostPeer) {
+TEST(DeviceFabricOfRanks, WhatNeverArrivesFromTheDeadIsALostPeer) {
   EXPECT_EQ(error_of_settling(std::nullopt), "[rank 3] lost: no sign of life within 1.5 s");
 }
 
-TEST(DeviceFabric, WhatFailsOnTheDeviceIsALostPeer) {
+TEST(DeviceFabricOfRanks, WhatFailsOnTheDeviceIsALostPeer) {
   EXPECT_EQ(error_of_settling("remote process exited\n#0 frame"), "[rank 3] lost: remote process exited");
 }
 
@@ -138,7 +138,7 @@ class StuckCommunicator : public DeafCommunicator {
 };
 
 // The host waits either for the message or for a copy from the device, which does not check for lost peers.
-TEST(DeviceFabric, ALostPeerEndsWhatTheDeviceWaitsFor) {
+TEST(DeviceFabricOfRanks, ALostPeerEndsWhatTheDeviceWaitsFor) {
   for (const bool in_message : {true, false}) {
     Stuck device;
     const auto make = [&](const std::string&, int, int, at::Device) {
@@ -163,7 +163,7 @@ TEST(DeviceFabric, ALostPeerEndsWhatTheDeviceWaitsFor) {
   }
 }
 
-TEST(DeviceFabric, TensorsOfTheHostTakeItsWay) {
+TEST(DeviceFabricOfRanks, TensorsOfTheHostTakeItsWay) {
   OrderedCommunicators host(kTimeout);
   const auto body = [&](int64_t rank) {
     const auto refuse = [](const std::string&, int, int, at::Device) -> c10::intrusive_ptr<c10d::Backend> {
@@ -201,7 +201,7 @@ std::vector<std::string> errors_of_ranks(int64_t size, const std::function<void(
 
 // All ranks of a pipeline are connected with their neighbours, however many there are, and no connection is
 // made twice.
-TEST(DeviceFabric, ConnectsNeighboursInOneOrder) {
+TEST(DeviceFabricOfRanks, ConnectsNeighboursInOneOrder) {
   for (const int64_t size : {2, 3, 4, 5, 8}) {
     OrderedCommunicators ordered(kTimeout);
     std::atomic<int> made = 0;
@@ -228,7 +228,7 @@ TEST(DeviceFabric, ConnectsNeighboursInOneOrder) {
 }
 
 // A connection that fails leaves nothing behind, so the next call makes it.
-TEST(DeviceFabric, AFailedConnectionLeavesNone) {
+TEST(DeviceFabricOfRanks, AFailedConnectionLeavesNone) {
   OrderedCommunicators ordered(kTimeout);
   bool fails = true;
   const auto make = [&, all = ordered.maker()](const std::string& name, int rank, int, at::Device device) {
@@ -278,7 +278,7 @@ TEST(World, AGroupThatCouldNotBeMadeIsMadeLater) {
 
 // A message makes no connection, because its rank would wait for a peer that is about to post another
 // message.
-TEST(DeviceFabric, AMessageMakesNoConnection) {
+TEST(DeviceFabricOfRanks, AMessageMakesNoConnection) {
   OrderedCommunicators ordered(kTimeout);
   World world(0, 2, connect_devices(0, at::kCPU, ordered.maker(), nullptr));
   const Group group = world.group({0, 1}, "test");
@@ -289,7 +289,7 @@ TEST(DeviceFabric, AMessageMakesNoConnection) {
 
 // The stand-in for NCCL detects what would be a deadlock there: the first stage begins with the connection
 // from the last one, and that with the connection from the first, as if the first message made it.
-TEST(OrderedCommunicators, AskedForInTwoOrdersTheyAreNeverMade) {
+TEST(CommunicatorsOfRanks, AskedForInTwoOrdersTheyAreNeverMade) {
   OrderedCommunicators ordered(std::chrono::milliseconds(300));
   const auto errors = errors_of_ranks(2, [&](int64_t rank) {
     const int self = static_cast<int>(rank);
@@ -301,7 +301,7 @@ TEST(OrderedCommunicators, AskedForInTwoOrdersTheyAreNeverMade) {
 }
 
 // Here the deadlock is that both ranks send first, on one communicator.
-TEST(OrderedCommunicators, MessagesWaitForTheirTurn) {
+TEST(CommunicatorsOfRanks, MessagesWaitForTheirTurn) {
   OrderedCommunicators ordered(kTimeout);
   std::vector<c10::intrusive_ptr<c10d::Backend>> ranks(2);
   const auto errors = errors_of_ranks(2, [&](int64_t rank) {

@@ -36,7 +36,7 @@ bool becomes_silent(const Heartbeat& heartbeat, int64_t peer) {
   return true;
 }
 
-TEST(Heartbeat, WhoBeatsIsAliveAndWhoStopsIsSilent) {
+TEST(HeartbeatOfRanks, WhoBeatsIsAliveAndWhoStopsIsSilent) {
   constexpr Milliseconds kTimeout(1000);
   const Pair beating, never;
   Heartbeat own({{1, beating.one.number()}, {2, never.one.number()}}, kTimeout);
@@ -50,7 +50,7 @@ TEST(Heartbeat, WhoBeatsIsAliveAndWhoStopsIsSilent) {
   EXPECT_TRUE(becomes_silent(own, 1));
 }
 
-TEST(Heartbeat, BeatsThatNobodyTakesHarmNobody) {
+TEST(HeartbeatOfRanks, BeatsThatNobodyTakesHarmNobody) {
   constexpr Milliseconds kTimeout(100);
   Pair deaf, closed;
   const Heartbeat own({{1, deaf.one.number()}, {2, closed.one.number()}}, kTimeout);

@@ -115,7 +115,7 @@ bool gets_a_file(int socket) {
   return ::recvmsg(socket, &message, 0) >= 0 && CMSG_FIRSTHDR(&message) != nullptr;
 }
 
-TEST(LocalPeers, EachTwoHandEachOtherAFile) {
+TEST(LocalPeersOfRanks, EachTwoHandEachOtherAFile) {
   constexpr int64_t kRanks = 4;
   const std::vector<LocalEndpoint> endpoints(kRanks);
   std::vector<std::string> texts;
@@ -138,7 +138,7 @@ TEST(LocalPeers, EachTwoHandEachOtherAFile) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(LocalPeers, InheritedSocketsLeadToTheSame) {
+TEST(LocalPeersOfRanks, InheritedSocketsLeadToTheSame) {
   std::array<int, 2> pair = {};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()), 0);
   const auto greet = [&](int64_t rank, int64_t peer, int socket) {
@@ -154,7 +154,7 @@ TEST(LocalPeers, InheritedSocketsLeadToTheSame) {
   other.join();
 }
 
-TEST(LocalPeers, AGreetingIsChecked) {
+TEST(LocalPeersOfRanks, AGreetingIsChecked) {
   const auto parse = [](const std::string& text) { return parse_greeting(std::as_bytes(std::span(text))); };
   ASSERT_TRUE(parse(greeting_bytes(3, 0)));
   EXPECT_EQ(parse(greeting_bytes(3, 0))->from, 3);
@@ -178,7 +178,7 @@ std::string answer_to(const std::string& bytes, int file) {
   });
 }
 
-TEST(LocalPeers, WhoeverCallsSaysWhoItIs) {
+TEST(LocalPeersOfRanks, WhoeverCallsSaysWhoItIs) {
   const Descriptor file = file_with("x");
   EXPECT_EQ(answer_to(greeting_bytes(1, 0), file.number()), "no error");
   for (const auto& [from, to] :
@@ -192,7 +192,7 @@ TEST(LocalPeers, WhoeverCallsSaysWhoItIs) {
   EXPECT_NE(answer_to(greeting_bytes(1, 0), -1).find("cannot get memory"), std::string::npos);
 }
 
-TEST(LocalPeers, WhoDoesNotComeIsWaitedForUntilTheDeadline) {
+TEST(LocalPeersOfRanks, WhoDoesNotComeIsWaitedForUntilTheDeadline) {
   const LocalEndpoint own, other;
   const Descriptor memory = file_with("own");
   const std::string error = error_of([&] {
@@ -204,7 +204,7 @@ TEST(LocalPeers, WhoDoesNotComeIsWaitedForUntilTheDeadline) {
 }
 
 // A process of another user knows all names, but gets nothing.
-TEST(LocalPeers, AnotherUserCannotJoin) {
+TEST(LocalPeersOfRanks, AnotherUserCannotJoin) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   const LocalEndpoint own, other;
   const Descriptor memory = file_with("secret"), bait = file_with("bait");
@@ -226,7 +226,7 @@ TEST(LocalPeers, AnotherUserCannotJoin) {
   EXPECT_NE(result.get_future().get().find("cannot reach another rank"), std::string::npos);
 }
 
-TEST(LocalPeers, AnotherUserIsHandedNothing) {
+TEST(LocalPeersOfRanks, AnotherUserIsHandedNothing) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   // It listens under another name, which rank 1 gets as that of rank 0.
   const LocalEndpoint own;

@@ -35,7 +35,7 @@ off_t file_size(const QueueWriter& writer) {
   return status.st_size;
 }
 
-TEST(SharedQueue, KeepsOrderAndMayBeReadLate) {
+TEST(SharedQueueOfRanks, KeepsOrderAndMayBeReadLate) {
   QueueWriter writer;
   QueueReader reader(::dup(writer.descriptor()), 1);
   EXPECT_FALSE(reader.next());
@@ -54,7 +54,7 @@ TEST(SharedQueue, KeepsOrderAndMayBeReadLate) {
   }
 }
 
-TEST(SharedQueue, UsesMemoryAgain) {
+TEST(SharedQueueOfRanks, UsesMemoryAgain) {
   QueueWriter writer;
   QueueReader reader(::dup(writer.descriptor()), 1);
   off_t size = 0;
@@ -79,7 +79,7 @@ int64_t bytes_in_memory(const QueueWriter& writer) {
   return int64_t{status.st_blocks} * 512;
 }
 
-TEST(SharedQueue, GivesBackWhatItNoLongerNeeds) {
+TEST(SharedQueueOfRanks, GivesBackWhatItNoLongerNeeds) {
   constexpr size_t kLarge = 32 << 20;
   QueueWriter writer;
   QueueReader reader(::dup(writer.descriptor()), 1);
@@ -132,7 +132,7 @@ class ForgedQueue {
   int descriptor_;
 };
 
-TEST(SharedQueue, BelievesNoPlaceAndNoLength) {
+TEST(SharedQueueOfRanks, BelievesNoPlaceAndNoLength) {
   QueueWriter writer;
   ASSERT_TRUE(writer.write(1, bytes_of(1, 100)));
   const ForgedQueue forged(writer);
@@ -157,7 +157,7 @@ TEST(SharedQueue, BelievesNoPlaceAndNoLength) {
   EXPECT_EQ(forged.refusal(), "[rank 7] lost: it claims to have sent 1025 messages at once");
 }
 
-TEST(SharedQueue, TakesNoMemoryThatMayShrink) {
+TEST(SharedQueueOfRanks, TakesNoMemoryThatMayShrink) {
   const QueueWriter writer;
   EXPECT_NE(::ftruncate(writer.descriptor(), 0), 0) << "sealed";
   const int open = ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -172,7 +172,7 @@ TEST(SharedQueue, TakesNoMemoryThatMayShrink) {
   EXPECT_THROW(QueueReader(::open("/dev/zero", O_RDWR | O_CLOEXEC), 1), Error);
 }
 
-TEST(SharedQueue, RefusesWhatNobodyTakes) {
+TEST(SharedQueueOfRanks, RefusesWhatNobodyTakes) {
   QueueWriter writer;
   QueueReader reader(::dup(writer.descriptor()), 1);
   int64_t taken = 0;
@@ -182,7 +182,7 @@ TEST(SharedQueue, RefusesWhatNobodyTakes) {
   EXPECT_TRUE(writer.write(taken, bytes_of(taken, 8)));
 }
 
-TEST(SharedQueue, AReaderThatSleepsIsWoken) {
+TEST(SharedQueueOfRanks, AReaderThatSleepsIsWoken) {
   constexpr int64_t kMessages = 2000;
   QueueWriter writer;
   QueueReader reader(::dup(writer.descriptor()), 1);
@@ -206,7 +206,7 @@ TEST(SharedQueue, AReaderThatSleepsIsWoken) {
   other.join();
 }
 
-TEST(SharedQueue, SleepEndsByItself) {
+TEST(SharedQueueOfRanks, SleepEndsByItself) {
   QueueWriter writer;
   QueueReader reader(::dup(writer.descriptor()), 1);
   reader.sleep(std::chrono::milliseconds(1));

@@ -18,7 +18,7 @@ std::vector<Settings> five_pictures() {
   std::vector<Settings> batch;
   batch.push_back(resolve(tiny_request(48, 32, 5, {"a cat", "a red circle above a blue square"}), tiny()));
   Request request = tiny_request(48, 32, 6, {"a dog"});
-  request.negative_prompt = "blurry";
+  request.negative_prompts = {"blurry"};
   request.guidance_scale = 3.0;
   request.num_images_per_prompt = 2;
   batch.push_back(resolve(request, tiny()));
@@ -80,7 +80,7 @@ TEST_P(Batches, OnRanksAreWhatEachRequestIsAlone) {
     expect_near(together[i], expected[i], fmt::format("{}, request {}", way.name, i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Batches, ::testing::Range<size_t>(0, ways().size()));
+INSTANTIATE_TEST_SUITE_P(Ranks, Batches, ::testing::Range<size_t>(0, ways().size()));
 
 // CFG parallelism needs one request that is guided, and data parallelism counts the pictures of all requests.
 TEST(Batch, IsLaidOutByAllOfItsRequests) {
@@ -124,7 +124,7 @@ TEST(Batch, RefusesWhatOneRunCannotDoForAll) {
 
 // One replica has two pictures and the other one. Both have to ask as often whether to go on, to the very
 // end.
-TEST(UnevenReplicas, HearThatTheDecodingWasCancelled) {
+TEST(UnevenReplicasOfRanks, HearThatTheDecodingWasCancelled) {
   Settings settings = resolve(tiny_request(16, 32, 3, {"a cat", "a dog", "a house"}), tiny());
   const parallel::Layout layout = layout_of(parallel::degrees(2, false, 1, 1, 1, 1), std::span(&settings, 1));
   const Result expected = generate(settings, tiny());
@@ -146,7 +146,7 @@ TEST(UnevenReplicas, HearThatTheDecodingWasCancelled) {
 }
 
 // A component that is loaded for one layout does not serve another one. The second round loads nothing anew.
-TEST(Engine, ChangesItsLayoutBetweenRequests) {
+TEST(Engine, ChangesItsLayoutBetweenRequestsOfRanks) {
   using parallel::degrees;
   Settings settings = resolve(tiny_request(48, 32, 3, {"a cat", "a dog"}), tiny());
   // Those that split the denoiser come first: later ones could run with half of it.

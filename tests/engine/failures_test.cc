@@ -168,10 +168,10 @@ TEST_P(Failures, AreHeardByAllAndLeaveTheEngineAsItWas) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Failures, ::testing::Range<size_t>(0, ways().size()));
+INSTANTIATE_TEST_SUITE_P(Ranks, Failures, ::testing::Range<size_t>(0, ways().size()));
 
 // An unknown token is found before the first message of a text encoder that is split over ranks.
-TEST(Failure, OfAPromptIsTheSameOnAllRanks) {
+TEST(FailureOfRanks, OfAPromptIsTheSameOnAllRanks) {
   const Way way{"cfg", parallel::degrees(1, true, 1, 1, 1, 1)};
   const Settings good = tiny_settings(1);
   Settings bad = good;
@@ -223,7 +223,7 @@ TEST_P(Failures, AfterTheLastMessageAreHeardByAll) {
 }
 
 // Pictures of several replicas are gathered when most ranks have nothing left to do.
-TEST(Failure, OfGatheringPicturesLeavesTheNextRequestRight) {
+TEST(FailureOfRanks, OfGatheringPicturesLeavesTheNextRequestRight) {
   Way way{"data and cfg", parallel::degrees(2, true, 1, 1, 1, 1)};
   const Settings settings = resolve(tiny_request(48, 32, 3, {"a cat", "a dog"}), tiny());
   for (const bool together : {false, true}) {
@@ -280,7 +280,7 @@ class LostAtTheEnd final : public comm::Fabric {
 };
 
 // A peer that is lost after this rank has failed does not hide the cause.
-TEST(Failure, IsTheFirstCauseAlsoWhereGivingUpFails) {
+TEST(FailureOfRanks, IsTheFirstCauseAlsoWhereGivingUpFails) {
   const Way way{"data", parallel::degrees(2, false, 1, 1, 1, 1)};
   const Settings settings = resolve(tiny_request(48, 32, 3, {"a cat", "a dog"}), tiny());
   Engine engine(tiny(), kNoLimit, comm::World(0, 2, std::make_shared<LostAtTheEnd>()));
@@ -291,7 +291,7 @@ TEST(Failure, IsTheFirstCauseAlsoWhereGivingUpFails) {
 }
 
 // Other ranks may wait for the rank that gives up, not for the one that is lost.
-TEST(Failure, IsHeardByThoseThatLiveWhereAnotherRankIsLost) {
+TEST(FailureOfRanks, IsHeardByThoseThatLiveWhereAnotherRankIsLost) {
   std::promise<void> heard;
   comm::run_ranks_as_threads(
       3,
@@ -316,7 +316,7 @@ TEST(Failure, IsHeardByThoseThatLiveWhereAnotherRankIsLost) {
 }
 
 // An observer that throws Cancelled itself has told no other rank.
-TEST(Failure, IsAlsoAnExceptionThatSaysCancelled) {
+TEST(FailureOfRanks, IsAlsoAnExceptionThatSaysCancelled) {
   const Way way{"cfg", parallel::degrees(1, true, 1, 1, 1, 1)};
   const Settings settings = tiny_settings(1);
   comm::run_ranks_as_threads(
@@ -338,7 +338,7 @@ TEST(Failure, IsAlsoAnExceptionThatSaysCancelled) {
 }
 
 // Ranks that have nothing left to do when others decode hear of the end too.
-TEST(Failure, ARunThatIsCancelledIsSoOnAllRanks) {
+TEST(FailureOfRanks, ARunThatIsCancelledIsSoOnAllRanks) {
   const Way way{"cfg", parallel::degrees(1, true, 1, 1, 1, 1)};
   const Settings settings = tiny_settings(1);
   for (const bool together : {false, true}) {

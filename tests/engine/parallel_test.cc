@@ -247,21 +247,21 @@ TEST_P(Worlds, PipeFusionEqualsOneRankWithTheSameSchedule) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, Worlds, ::testing::Values(2, 3, 4, 6, 8));
-INSTANTIATE_TEST_SUITE_P(Sizes, SmallWorlds, ::testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, Worlds, ::testing::Values(2, 3, 4, 6, 8));
+INSTANTIATE_TEST_SUITE_P(Ranks, SmallWorlds, ::testing::Values(2, 3, 4));
 
 TEST(Cases, AreManyProducts) {
   EXPECT_GE(exact_cases().size(), 40U);
 }
 
-TEST(PipeFusion, EqualsOneRankWhenAllStepsAreWarmUp) {
+TEST(PipeFusionOfRanks, EqualsOneRankWhenAllStepsAreWarmUp) {
   Case c{"", degrees(1, false, 2, 1, 2, 1)};
   c.options.num_pipeline_patch = 3;
   c.options.warmup_steps = kSteps;
   compare({c}, 1e-4, [](const Case& same) { return run({}, same, at::kFloat); });
 }
 
-TEST(PipeFusion, ReadsStaleKeysWithoutWarmUp) {
+TEST(PipeFusionOfRanks, ReadsStaleKeysWithoutWarmUp) {
   parallel::Ranks alone;
   alone.layout.patches = 3;
   alone.layout.warmup_steps = 1;

@@ -63,7 +63,7 @@ TEST_P(Previews, AreShownOnTheFirstRankWithoutChangingTheResult) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Previews, ::testing::Range<size_t>(0, ways().size()));
+INSTANTIATE_TEST_SUITE_P(Ranks, Previews, ::testing::Range<size_t>(0, ways().size()));
 
 // The latents of every step equal those of one rank, so no preview is a step late or early.
 TEST(Preview, OfExactMethodsIsThatOfOneRank) {
@@ -94,7 +94,7 @@ Model counting() {
 }
 
 // If no component stays, all previews and the final pictures share one decoder, which is freed after the run.
-TEST(Preview, ReadsTheDecoderOnceARun) {
+TEST(Preview, ReadsTheDecoderOnceARunOfRanks) {
   Engine engine(counting(), 0);
   Observer observer;
   int shown = 0;

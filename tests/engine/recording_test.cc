@@ -345,7 +345,7 @@ TEST(RecordingOfUNets, SendsTheBytesOfTheFormula) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Recording, ::testing::Range(size_t{0}, size_t{4}), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Ranks, Recording, ::testing::Range(size_t{0}, size_t{4}), [](const auto& info) {
   return info.param == 0 ? "PixArt" : models::toys::all_toys()[info.param - 1].name;
 });
 

@@ -243,7 +243,7 @@ TEST(Engine, GivesBackTheMemoryOfMessagesThatASmallRequestDoesNotNeed) {
   EXPECT_LT(after, before + 0.25);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Soak, ::testing::Range<size_t>(0, ways().size()));
+INSTANTIATE_TEST_SUITE_P(Ranks, Soak, ::testing::Range<size_t>(0, ways().size()));
 
 }  // namespace
 }  // namespace tessera::engine

@@ -158,7 +158,7 @@ TEST(OnAStrictDevice, EveryMethodEqualsOneRank) {
 }
 
 // With stale keys the result equals that of the same schedule on the CPU.
-TEST(OnAStrictDevice, PipeFusionEqualsTheCpu) {
+TEST(OnAStrictDevice, PipeFusionOfRanksEqualsTheCpu) {
   const PixArtRun pixart;
   parallel::ParallelOptions options;
   options.pipefusion_parallel_degree = options.ulysses_degree = 2;

@@ -165,7 +165,7 @@ TEST_P(Toys, EqualTheOracle) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, Toys,
+INSTANTIATE_TEST_SUITE_P(Ranks, Toys,
                          ::testing::Combine(::testing::Range(size_t{0}, size_t{3}),
                                             ::testing::Values(1, 2, 3, 4, 6, 8)),
                          [](const auto& info) {
@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Toys,
                          });
 
 // Deviations are taken over whole pictures, and over all frames of a video, whichever way they are cut.
-TEST(ToysRescaled, EqualTheOracle) {
+TEST(ToysRescaledOnRanks, EqualTheOracle) {
   for (const Toy& toy : all_toys()) {
     const at::Tensor expected = expect(toy, {}, 3, 0.5);
     EXPECT_GE((expected - expect(toy, {}, 3)).abs().max().item<double>(), 1e-2) << toy.name;

@@ -11,7 +11,7 @@
 namespace tessera::launch {
 namespace {
 
-TEST(Status, SaysWhereARankStands) {
+TEST(StatusOfRanks, SaysWhereARankStands) {
   StatusTable table(3);
   RankStatus& status = table.rank(2);
   EXPECT_EQ(status.place(), "while joining");
@@ -33,7 +33,7 @@ TEST(Status, SaysWhereARankStands) {
   EXPECT_EQ(table.rank(1).place(), "while joining");
 }
 
-TEST(Status, KeepsWhyARankFailed) {
+TEST(StatusOfRanks, KeepsWhyARankFailed) {
   StatusTable table(1);
   EXPECT_FALSE(table.rank(0).failure());
   table.rank(0).failed({5, std::string(10000, 'x')});
@@ -47,7 +47,7 @@ TEST(Status, KeepsWhyARankFailed) {
   EXPECT_EQ(table.rank(0).failure()->peer, 3);
 }
 
-TEST(Status, IsSeenByWhoInheritsTheFile) {
+TEST(StatusOfRanks, IsSeenByWhoInheritsTheFile) {
   StatusTable own(2);
   const StatusTable inherited(comm::Descriptor(::dup(own.file())), 2);
   own.rank(1).preparing();
@@ -57,7 +57,7 @@ TEST(Status, IsSeenByWhoInheritsTheFile) {
   EXPECT_THROW(StatusTable(comm::Descriptor(), 2), Error);
 }
 
-TEST(Status, SurvivesWhatIsWrittenOverIt) {
+TEST(StatusOfRanks, SurvivesWhatIsWrittenOverIt) {
   const StatusTable table(1);
   const std::vector<char> noise(64 + sizeof(RankStatus), '\x7f');
   ASSERT_EQ(::pwrite(table.file(), noise.data(), noise.size(), 0), static_cast<ssize_t>(noise.size()));
@@ -67,7 +67,7 @@ TEST(Status, SurvivesWhatIsWrittenOverIt) {
   EXPECT_EQ(table.rank(0).failure()->exit_code, kInternalError);
 }
 
-TEST(Status, AllSeeThatTheyAreToEnd) {
+TEST(StatusOfRanks, AllSeeThatTheyAreToEnd) {
   StatusTable own(2);
   const StatusTable inherited(comm::Descriptor(::dup(own.file())), 2);
   EXPECT_FALSE(inherited.must_end());
@@ -76,7 +76,7 @@ TEST(Status, AllSeeThatTheyAreToEnd) {
 }
 
 // A request that failed leaves messages under way that nobody waits for any more.
-TEST(Status, ARequestBeginsAnew) {
+TEST(StatusOfRanks, ARequestBeginsAnew) {
   StatusTable table(1);
   RankStatus& status = table.rank(0);
   status.preparing();

@@ -63,7 +63,7 @@ TEST_P(T5Golden, IsAsNearTheTruthInHalfPrecisionAsTransformers) {
 }
 
 // Many ranks give the result of one, even if there are more ranks than heads.
-TEST_P(T5Golden, SplitsItsLayers) {
+TEST_P(T5Golden, SplitsItsLayersOverRanks) {
   const at::Tensor ids = golden_.at("ids.7");
   const at::Tensor whole = encode(load(GetParam(), at::kFloat), ids);
   for (const int64_t size : {2, 3, 8}) {

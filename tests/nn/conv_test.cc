@@ -149,7 +149,7 @@ TEST_P(RowsTest, DownsamplingWithPaddingAtTheEnd) {
                   [](const parallel::Cut& cut) { return cut.coarser(); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, RowsTest,
+INSTANTIATE_TEST_SUITE_P(Ranks, RowsTest,
                          ::testing::Values(Case{2, 1, 64, 96, 8, 6}, Case{2, 2, 64, 64, 7, 5},  // Winograd
                                            Case{3, 2, 16, 8, 14, 9}, Case{4, 1, 8, 5, 8, 4},
                                            Case{8, 1, 8, 8, 16, 3}, Case{3, 1, 8, 8, 13, 4, 4},
@@ -202,7 +202,7 @@ TEST(BlocksOnAStrictDevice, AreKeptByConvolutionsOfANorm) {
   constexpr int64_t kChannels = 16, kSide = 48;
   const CheckpointFixture file(
       {{"weight", at::randn({kChannels, kChannels, 3, 3}) / 12}, {"bias", at::randn({kChannels})}});
-  weights::Checkpoint checkpoint(file.folder());
+  weights::Checkpoint checkpoint(file.folder(), weights::Library::kTransformers);
   const Conv2d layer(weights::Scope(checkpoint, {.device = strict_device()}), kChannels, kChannels, 3, 1, 1);
   const auto there = [](const at::Tensor& x) { return x.to(strict_device()); };
   const ops::GroupNorm norm(there(at::randn({kChannels})), there(at::randn({kChannels})), 4, 1e-6,

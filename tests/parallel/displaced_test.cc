@@ -85,7 +85,7 @@ TEST_P(DisplacedExchangeTest, GivesWhatOthersHadOneStepAgo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Modes, DisplacedExchangeTest,
+    Ranks, DisplacedExchangeTest,
     ::testing::Values(Case{2, DisplacedMode::kCorrectedAsyncGn, 1},
                       Case{3, DisplacedMode::kCorrectedAsyncGn, 0}, Case{4, DisplacedMode::kStaleGn, 2},
                       Case{2, DisplacedMode::kNoSync, 0}, Case{3, DisplacedMode::kNoSync, 2},
@@ -121,7 +121,7 @@ TEST(DisplacedExchangeOnManyRanks, MayHaveMorePlacesThanAQueueHoldsMessages) {
 }
 
 // Other ranks have no such place, so the exchange refuses it.
-TEST(DisplacedExchange, RefusesAPlaceThatTheFirstStepDidNotVisit) {
+TEST(DisplacedExchangeOnManyRanks, RefusesAPlaceThatTheFirstStepDidNotVisit) {
   comm::run_ranks_as_threads(2, [](comm::World world) {
     const comm::Group group = world.group({0, 1}, "displaced");
     comm::connect(group, at::kCPU);

@@ -1,6 +1,7 @@
 #include "tests/support/rank_threads.h"
 
 #include <ATen/Parallel.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <exception>
@@ -61,6 +62,12 @@ void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, 
     };
     return share_memory(connect_peers, fabric, timeout);
   };
+  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  if (size > 1 && test) {
+    const std::string name = fmt::format("{}.{}", test->test_suite_name(), test->name());
+    EXPECT_NE(name.find("Rank"), std::string::npos)
+        << name << ": `make tsan` takes tests with Rank in their name";
+  }
   std::exception_ptr first;
   std::mutex mutex;
   std::vector<std::thread> threads;

@@ -16,6 +16,7 @@ enum class Wire {
   kGloo      // as between hosts, over the loopback device
 };
 
+// `make tsan` finds the tests of ranks by `Rank` in their names, which this function checks.
 // Runs `body` once for each of `size` ranks, each on a separate thread with one intra-op thread. Rethrows the
 // first exception after all threads have ended; with an ordered wire, one rank's exception ends them all.
 void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, Wire wire = Wire::kOrdered,
