@@ -223,10 +223,10 @@ Command parse_arguments(std::vector<std::string> arguments) {
   models->footer(kModelsFooter);
   models
       ->add_option("FOLDER", models_folder,
-                   "Folder in diffusers' format, or a model that ships: shapes, shapes-xl [shapes]")
+                   "Folder in diffusers' format, or a model that ships:\nshapes, shapes-xl [shapes]")
       ->type_name("TEXT");
   const FieldInfo variant = variant_info();
-  models->add_option(option_name(variant.name), models_variant, variant.help)->type_name(variant.unit);
+  models->add_option(option_name(variant.name), models_variant, help_of(variant))->type_name(variant.unit);
 
   CLI::App* mesh = app.add_subcommand("mesh", "Show how ranks are grouped for given degrees");
   mesh->footer(kMeshFooter);

@@ -75,6 +75,11 @@ std::string title(FieldGroup group) {
   return "";
 }
 
+std::string names_of(const FieldInfo& info) {
+  const auto special = kSpecial.find(info.name);
+  return special == kSpecial.end() ? option_name(info.name) : special->second;
+}
+
 // Breaks lines between words, so that the help is at most 110 columns wide.
 std::string wrapped(std::string text) {
   constexpr size_t kWidth = 110 - kHelpColumn;
@@ -87,17 +92,12 @@ std::string wrapped(std::string text) {
   return text;
 }
 
+}  // namespace
+
 std::string help_of(const FieldInfo& info) {
   const std::string allowed = allowed_values(info);
   return wrapped(allowed.empty() ? info.help : fmt::format("{}; {}", info.help, allowed));
 }
-
-std::string names_of(const FieldInfo& info) {
-  const auto special = kSpecial.find(info.name);
-  return special == kSpecial.end() ? option_name(info.name) : special->second;
-}
-
-}  // namespace
 
 std::string option_name(const std::string& field, std::optional<bool> value) {
   if (field == "prompt") return "PROMPT";

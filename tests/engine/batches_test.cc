@@ -102,7 +102,11 @@ TEST(Batch, RefusesWhatOneRunCannotDoForAll) {
       {"vae_tiling", [](Settings& s) { s.request.vae_tiling = true; }},
       {"vae_block_size", [](Settings& s) { s.request.vae_block_size = 8; }},
       {"max_sequence_length", [](Settings& s) { s.max_sequence_length = 7; }},
-      {"guidance_rescale", [](Settings& s) { s.guidance_rescale = 0.5; }},
+      {"guidance_rescale",
+       [](Settings& s) {
+         s.guidance = 2;
+         s.guidance_rescale = 0.5;
+       }},
       {"original_size", [](Settings& s) { s.sizes.original_height = 7; }},
       {"crops_coords_top_left", [](Settings& s) { s.sizes.crop_left = 7; }},
       {"dtype", [](Settings& s) { s.request.dtype = at::kBFloat16; }},

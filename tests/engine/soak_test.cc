@@ -214,7 +214,7 @@ double megabytes_of_messages() {
   return bytes / 1e6;
 }
 
-TEST(Engine, GivesBackTheMemoryOfMessagesThatASmallRequestDoesNotNeed) {
+TEST(Engine, GivesBackTheMemoryOfMessagesThatASmallRequestOfRanksDoesNotNeed) {
   const Way way = ways()[1];
   double before = 0, large = 0, after = 0;
   comm::run_ranks_as_threads(
