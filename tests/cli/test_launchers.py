@@ -87,7 +87,7 @@ def a_launched_rank_that_stops_ends_the_others(box):
         assert box.files() == []
 
 
-@test(alone=True)
+@test
 def a_rank_that_never_joins(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--timeout", "1"]
     alone = [start_ranks(box, lambda _, __, port, rank=rank: torchrun_variables(rank, 2, port), [words])[0] for rank in (0, 1)]

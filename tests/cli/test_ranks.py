@@ -220,7 +220,7 @@ def a_stopped_rank_ends_the_run(box):
         assert box.files() == []
 
 
-@test(alone=True)
+@test
 def a_rank_without_memory_ends_the_run(box):
     # The limit is set after a step, when all kernels exist, because oneDNN calls address 0 when there is no room for a kernel's
     # code. Each further step allocates blocks so large that each is mapped anew.

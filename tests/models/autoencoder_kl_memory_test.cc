@@ -48,21 +48,22 @@ Peaks peaks(const AutoencoderKLDecoder& decoder, int64_t side, int64_t ranks, co
   const parallel::Grid grid{.rows = side, .columns = side};
   Peaks peaks;
   peaks.of_ranks.resize(static_cast<size_t>(ranks));
-  comm::run_ranks_as_threads(
-      ranks,
-      [&](comm::World world) {
-        std::vector<int64_t> all(static_cast<size_t>(ranks));
-        std::iota(all.begin(), all.end(), 0);
-        const comm::Group group = world.group(all, "vae");
-        comm::connect(group, at::kCPU);
-        nn::Tokens tokens(parallel::Cut(grid, parallel::GridAxis::kRows, 1, ranks),
-                          {.ring = group, .all = group});
-        tokens.limit_convolutions(blocks);
-        const Range rows = tokens.cut().part(0, group.rank);
-        peaks.of_ranks[static_cast<size_t>(group.rank)] =
-            peak_bytes([&] { decoder.decode(z.narrow(2, rows.begin, rows.length), tokens); });
-      },
-      comm::Wire::kShared, std::chrono::minutes(5));
+  if (ranks > 1)
+    comm::run_ranks_as_threads(
+        ranks,
+        [&](comm::World world) {
+          std::vector<int64_t> all(static_cast<size_t>(ranks));
+          std::iota(all.begin(), all.end(), 0);
+          const comm::Group group = world.group(all, "vae");
+          comm::connect(group, at::kCPU);
+          nn::Tokens tokens(parallel::Cut(grid, parallel::GridAxis::kRows, 1, ranks),
+                            {.ring = group, .all = group});
+          tokens.limit_convolutions(blocks);
+          const Range rows = tokens.cut().part(0, group.rank);
+          peaks.of_ranks[static_cast<size_t>(group.rank)] =
+              peak_bytes([&] { decoder.decode(z.narrow(2, rows.begin, rows.length), tokens); });
+        },
+        comm::Wire::kShared, std::chrono::minutes(5));
   comm::run_ranks_as_threads(1, [&](const comm::World& /*world*/) {
     nn::Tokens tokens(grid);
     tokens.limit_convolutions(blocks);
@@ -98,8 +99,9 @@ TEST(DecoderMemory, IsSharedByRanks) {
 // pictures, blocks of 4 MiB would outweigh that.)
 TEST(DecoderMemory, IsLessInBlocks) {
   const AutoencoderKLDecoder decoder = decoder_of_sdxl(dtypes().back());
-  const double whole = static_cast<double>(peaks(decoder, /*side=*/48, 1, {}).alone);
-  EXPECT_LE(static_cast<double>(peaks(decoder, 48, 1, {.rows = 16}).alone), 0.8 * whole);
+  const int64_t side = dtypes().back() == at::kFloat ? 36 : 48;  // activations of about as many bytes
+  const double whole = static_cast<double>(peaks(decoder, side, 1, {}).alone);
+  EXPECT_LE(static_cast<double>(peaks(decoder, side, 1, {.rows = 16}).alone), 0.8 * whole);
 }
 
 // This test takes minutes; --gtest_also_run_disabled_tests runs it.
