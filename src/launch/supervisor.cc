@@ -16,6 +16,8 @@ namespace {
 constexpr auto kGrace = std::chrono::milliseconds(500);
 // The time that ranks have to clean up before they are killed.
 constexpr auto kLastWords = std::chrono::seconds(2);
+// How often stopped ranks are looked at.
+constexpr auto kLook = std::chrono::milliseconds(100);
 
 // Whether the state in /proc/PID/stat, which follows the name in parentheses, is 'T' or 't'.
 bool is_stopped(pid_t process) {
@@ -53,7 +55,7 @@ int BlockedSignals::next(Clock::time_point deadline) const {
 void Supervisor::add(pid_t process) {
   processes_.push_back(process);
   ends_.emplace_back();
-  stopped_since_.push_back(Clock::time_point::max());
+  stopped_for_.emplace_back();
 }
 
 Failure Supervisor::run() {
@@ -123,16 +125,20 @@ void Supervisor::collect() {
     while (alive(i) && ::waitpid(processes_[i], &status, WNOHANG | WUNTRACED | WCONTINUED) > 0)
       note(i, status);
   }
+  const auto now = Clock::now();
+  // The time in which this process itself was stopped, perhaps with the ranks, does not count.
+  const auto passed = std::min<Clock::duration>(now - last_look_, 2 * kLook);
+  last_look_ = now;
+  for (size_t i = 0; i < ends_.size(); ++i)
+    stopped_for_[i] = ends_[i].state == State::kStopped ? stopped_for_[i] + passed : Clock::duration::zero();
 }
 
 void Supervisor::note(size_t i, int status) {
   RankEnd& end = ends_[i];
   if (WIFSTOPPED(status)) {
     end.state = State::kStopped;
-    stopped_since_[i] = Clock::now();
     return;
   }
-  stopped_since_[i] = Clock::time_point::max();
   if (WIFCONTINUED(status)) {
     end.state = State::kRunning;
     return;
@@ -158,20 +164,21 @@ void Supervisor::note(size_t i, int status) {
   if (first_failure_ == Clock::time_point::max()) first_failure_ = Clock::now();
 }
 
-Supervisor::Clock::time_point Supervisor::stop_deadline() const {
-  Clock::time_point first = Clock::time_point::max();
-  for (const Clock::time_point since : stopped_since_) first = std::min(first, since);
-  return first == Clock::time_point::max() ? first : first + timeout_;
+bool Supervisor::is_stopped_too_long() const {
+  return std::any_of(stopped_for_.begin(), stopped_for_.end(),
+                     [this](const Clock::duration time) { return time >= timeout_; });
 }
 
 Supervisor::Clock::time_point Supervisor::next_deadline() const {
-  return std::min(first_failure_ == Clock::time_point::max() ? first_failure_ : first_failure_ + kGrace,
-                  stop_deadline());
+  if (first_failure_ != Clock::time_point::max()) return first_failure_ + kGrace;
+  const bool any = std::any_of(ends_.begin(), ends_.end(),
+                               [](const RankEnd& end) { return end.state == State::kStopped; });
+  return any ? Clock::now() + kLook : Clock::time_point::max();
 }
 
 std::optional<Failure> Supervisor::judge_if_over() {
   const bool failed = first_failure_ != Clock::time_point::max();
-  if (failed ? may_change(ends_) && Clock::now() < first_failure_ + kGrace : Clock::now() < stop_deadline())
+  if (failed ? may_change(ends_) && Clock::now() < first_failure_ + kGrace : !is_stopped_too_long())
     return std::nullopt;
   for (size_t i = 0; i < ends_.size(); ++i) ends_[i].place = statuses_.rank(static_cast<int64_t>(i)).place();
   return judge(ends_, timeout_);

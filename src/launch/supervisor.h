@@ -59,7 +59,7 @@ class Supervisor {
   void signal_all(int number) const;
   void collect();
   void note(size_t i, int status);
-  Clock::time_point stop_deadline() const;
+  bool is_stopped_too_long() const;
   Clock::time_point next_deadline() const;
   std::optional<Failure> judge_if_over();
 
@@ -68,7 +68,8 @@ class Supervisor {
   const BlockedSignals& signals_;
   std::vector<pid_t> processes_;
   std::vector<RankEnd> ends_;
-  std::vector<Clock::time_point> stopped_since_;
+  std::vector<Clock::duration> stopped_for_;  // by rank; zero if it runs
+  Clock::time_point last_look_ = Clock::now();
   Clock::time_point first_failure_ = Clock::time_point::max();
   int64_t ends_seen_ = 0;
   bool asked_to_end_ = false;
