@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 BUILD := build
 # SHORT=1 runs the part of parity, score and soak that every change has to pass (.ci/run).
 SHORT ?=
-RUNS ?= $(if $(SHORT),5,200)
+RUNS ?= $(if $(SHORT),10,200)
 
 .PHONY: demo test check build setup bench format lint parity score asan tsan fuzz mutants soak hosts nccl install clean help
 

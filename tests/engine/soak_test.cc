@@ -78,7 +78,7 @@ constexpr const char* kPainter = "TESSERA_SOAK_PAINTER";  // way, request and fi
 Result paint_in_new_process(size_t way, int64_t number) {
   const std::string file = fmt::format("{}/soak-{}.safetensors", ::testing::TempDir(), ::getpid());
   const std::string command =
-      fmt::format("{}='{} {} {}' /proc/{}/exe --gtest_filter=SoakProcess.* > /dev/null", kPainter, way,
+      fmt::format("{}='{} {} {}' /proc/{}/exe --gtest_filter=SoakProcessOfRanks.* > /dev/null", kPainter, way,
                   number, file, ::getpid());
   Result result;
   EXPECT_EQ(std::system(command.c_str()), 0) << command;
@@ -93,7 +93,7 @@ Result paint_in_new_process(size_t way, int64_t number) {
   return result;
 }
 
-TEST(SoakProcess, RunsOneRequest) {
+TEST(SoakProcessOfRanks, RunsOneRequest) {
   const char* const told = std::getenv(kPainter);
   if (!told) return;
   size_t way = 0;
