@@ -258,8 +258,8 @@ Command parse_arguments(std::vector<std::string> arguments) {
     usage_error("command line", "{}; see tessera {} --help", error.what(), command->get_name());
   }
   if (command == models) {
-    const auto value = [&values](std::optional<size_t> place) {
-      return place ? std::optional(values.at(*place)) : std::nullopt;
+    const auto value = [&given = values](std::optional<size_t> place) {
+      return place ? std::optional(given.at(*place)) : std::nullopt;
     };
     return ModelsArguments{value(models_folder), value(models_variant)};
   }

@@ -27,7 +27,7 @@ at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width) {
 
 namespace {
 
-// x [3, H, W] in [-1, 1] to [H, W, 3] of 8 bits, on the CPU.
+// Converts x [3, H, W] in [-1, 1] to [H, W, 3] of 8 bits, on the CPU.
 at::Tensor to_pixels(const at::Tensor& x, at::ScalarType dtype) {
   at::Tensor unit = (x * 0.5 + 0.5).clamp(0, 1);
   if (unit.isnan().any().item<bool>()) {
@@ -43,7 +43,7 @@ Image image_of(const at::Tensor& pixels) {  // [H, W, 3]
   return {pixels.size(0), pixels.size(1), std::vector<uint8_t>(data, data + pixels.numel())};
 }
 
-// Rows [h, ...] of each rank, one below the other, on rank 0; rows[r] are those of rank r.
+// Gathers the rows [h, ...] of each rank, one below the other, on rank 0; rows[r] is the range of rank r.
 at::Tensor gather_rows(const at::Tensor& own, const std::vector<Range>& rows, const comm::Group& group) {
   if (group.size == 1) return own;
   std::vector<int64_t> shape = own.sizes().vec();
@@ -61,7 +61,7 @@ at::Tensor gather_rows(const at::Tensor& own, const std::vector<Range>& rows, co
 }  // namespace
 
 ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks) {
-  constexpr int64_t kPart = 16;  // so that copies count little beside the tensors themselves
+  constexpr int64_t kPart = 16;  // copies take little memory beside the tensors themselves
   const auto bytes = static_cast<int64_t>(
       device.is_cpu() ? total_memory()
                       : c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
@@ -72,7 +72,7 @@ Image to_image(const at::Tensor& x, at::ScalarType dtype) {
   return image_of(to_pixels(x, dtype));
 }
 
-// Of one rank: more of them are decoded in tensors of more than a GiB.
+// A rank that decodes more pixels than this has tensors of more than a GiB.
 constexpr double kLargePixels = 2048 * 2048;
 
 std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,

@@ -30,7 +30,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// In which forms this rank needs the parts, by ComponentKind.
+// Returns the forms in which this rank needs the components, by ComponentKind.
 std::array<models::LoadOptions, kComponentKinds> forms_of(const Request& request,
                                                           const parallel::Ranks& ranks) {
   models::LoadOptions whole;
@@ -149,7 +149,7 @@ class Run {
     if (verdict) throw SettledEnd{verdict};
   }
 
-  // What can be refused is refused before the first weight is loaded.
+  // Refuses what can be refused before the first weight is loaded.
   void prepare() {
     batch_.emplace(requests_);
     const int64_t tokens = (settings_.latent_height / model_.shape.patch.rows) *
@@ -179,7 +179,7 @@ class Run {
     return {loaded, static_cast<Component*>(loaded->part.get())};
   }
 
-  // Prompts to conditionings. Where the text encoder does not stay, it is freed on return.
+  // Turns prompts into conditionings. A text encoder that does not stay is freed on return.
   std::vector<models::Conditioning> encode() {
     const auto encoder = load<models::TextEncoder>(ComponentKind::kTextEncoder, Phase::kLoadTextEncoder);
     const bool is_split = ranks_.layout.text_encoder_parallel && ranks_.replica.size > 1;
@@ -290,7 +290,7 @@ class Run {
             .dtype = *settings_.request.dtype};
   }
 
-  // What each request gets of the whole.
+  // Returns the share of each request.
   std::vector<Result> results() {
     std::vector<Result> results;
     std::vector<Image> images = std::exchange(result_.images, {});
@@ -305,7 +305,7 @@ class Run {
   }
 
   std::span<const Settings> requests_;
-  const Settings& settings_;  // in what they have in common
+  const Settings& settings_;  // of the first request, for everything that all have in common
   const Model& model_;
   ComponentCache& components_;
   const parallel::Ranks& ranks_;
@@ -333,7 +333,7 @@ bool abort(comm::World& world) {
 Engine::Engine(Model model, uint64_t budget, comm::World world)
     : model_(std::move(model)), components_(model_, budget), world_(std::move(world)) {
   const c10::InferenceMode inference_mode;
-  const SuppressLog suppress_log;  // what it warns of, loading will
+  const SuppressLog suppress_log;  // loading gives the same warnings
   check_weights(model_);
 }
 
