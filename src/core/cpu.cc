@@ -63,7 +63,8 @@ bool cpu_has_bf16() {
 
 void cap_libraries() {
   const Cap* const cap = wanted_cap();
-  // ATen does not check that the processor has what its variable names; it would crash with an illegal instruction.
+  // ATen does not check that the processor has what its variable names; it would crash with an illegal
+  // instruction.
   if (!cap || cap->isa >= processor_isa()) return;
   setenv("ATEN_CPU_CAPABILITY", cap->aten, 1);
   setenv("ONEDNN_MAX_CPU_ISA", cap->onednn, 1);

@@ -24,8 +24,9 @@ Isa cpu_isa();
 bool cpu_has_bf16();
 
 // Passes TESSERA_MAX_ISA on to ATen, oneDNN and MKL by overwriting their environment variables; does nothing
-// if it is not set or not below what the processor has. Call it first in main(): libraries read their variables only once, at first use, and
-// other threads may read the environment. Throws Error(kUsage) as cpu_isa() does.
+// if it is not set or names no less than the processor has. Call it first in main(): libraries read their
+// variables only once, at first use, and other threads may read the environment. Throws Error(kUsage) as
+// cpu_isa() does.
 void cap_libraries();
 
 }  // namespace tessera
