@@ -6,7 +6,10 @@
 namespace tessera::models {
 namespace {
 
-constexpr int64_t kMaxSize = 65536, kMaxLevels = 16, kMaxLayers = 256;
+constexpr int64_t kMaxSize = 65536, kMaxLevels = 16, kMaxLayers = 256, kMaxLayersOfTransformer = 16;
+
+// diffusers stores the number of heads under this key.
+const char* const kHeads = "attention_head_dim";
 
 // Reads one number per level; a single number applies to all.
 std::vector<int64_t> per_level(const JsonConfig& json, const std::string& key, size_t levels, int64_t most,
@@ -32,6 +35,11 @@ std::vector<bool> attending(const JsonConfig& json, const std::string& key, cons
   }
   if (result.size() != levels) json.fail(key, fmt::format("{} types", levels));
   return result;
+}
+
+void require_whole_heads(const JsonConfig& json, const UNet2DConfig::Level& level) {
+  if (level.channels % level.heads != 0)
+    json.fail(kHeads, fmt::format("a divisor of block_out_channels ({})", level.channels));
 }
 
 // These options would change the network and are refused.
@@ -82,6 +90,60 @@ void require_usual(const JsonConfig& json) {
   }
 }
 
+// Reads the numbers of channels, the finest level's first.
+std::vector<int64_t> read_channels(const JsonConfig& json, int64_t norm_groups) {
+  std::vector<int64_t> channels =
+      json.integers("block_out_channels", std::vector<int64_t>{320, 640, 1280, 1280});
+  if (channels.empty() || channels.size() > kMaxLevels)
+    json.fail("block_out_channels", fmt::format("1 to {} numbers", kMaxLevels));
+  for (const int64_t each : channels) {
+    if (each < 1 || each > kMaxSize || each % norm_groups != 0) {
+      json.fail("block_out_channels",
+                fmt::format("multiples of norm_num_groups ({}), at most {}", norm_groups, kMaxSize));
+    }
+  }
+  return channels;
+}
+
+std::vector<int64_t> read_transformer_layers(const JsonConfig& json, size_t levels) {
+  return per_level(json, "transformer_layers_per_block", levels, kMaxLayersOfTransformer, {1});
+}
+
+std::vector<UNet2DConfig::Level> read_levels(const JsonConfig& json, int64_t norm_groups) {
+  const std::vector<int64_t> channels = read_channels(json, norm_groups);
+  const size_t count = channels.size();
+  const auto layers = per_level(json, "layers_per_block", count, kMaxLayers, {2});
+  const auto contexts = per_level(json, "cross_attention_dim", count, kMaxSize, {1280});
+  for (const int64_t width : contexts) {
+    if (width != contexts.front()) json.fail("cross_attention_dim", "the same at all levels");
+  }
+  const auto heads = per_level(json, kHeads, count, kMaxSize, {8});
+  const auto transformers = read_transformer_layers(json, count);
+  const auto up_transformers =
+      json.has("reverse_transformer_layers_per_block")
+          ? per_level(json, "reverse_transformer_layers_per_block", count, kMaxLayersOfTransformer, {1})
+          : std::vector<int64_t>(transformers.rbegin(), transformers.rend());
+  std::vector<std::string> down_types(count, "CrossAttnDownBlock2D"), up_types(count, "CrossAttnUpBlock2D");
+  down_types.back() = "DownBlock2D";
+  up_types.front() = "UpBlock2D";
+  const auto down =
+      attending(json, "down_block_types", "DownBlock2D", "CrossAttnDownBlock2D", count, down_types);
+  const auto up = attending(json, "up_block_types", "UpBlock2D", "CrossAttnUpBlock2D", count, up_types);
+
+  std::vector<UNet2DConfig::Level> levels;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t from_end = count - 1 - i;  // up blocks start at the coarsest level
+    levels.push_back({.channels = channels[i],
+                      .layers = layers[i],
+                      .heads = heads[i],
+                      .context_width = contexts[i],
+                      .down_transformers = down[i] ? transformers[i] : 0,
+                      .up_transformers = up[from_end] ? up_transformers[from_end] : 0});
+    if (down[i] || up[from_end]) require_whole_heads(json, levels.back());
+  }
+  return levels;
+}
+
 }  // namespace
 
 UNet2DConfig::UNet2DConfig(const JsonConfig& json)
@@ -98,54 +160,13 @@ UNet2DConfig::UNet2DConfig(const JsonConfig& json)
       addition_inputs(0) {
   require_usual(json);
   if (out_channels != in_channels) json.fail("in_channels", fmt::format("{}, as out_channels", out_channels));
-  const std::vector<int64_t> channels =
-      json.integers("block_out_channels", std::vector<int64_t>{320, 640, 1280, 1280});
-  const size_t count = channels.size();
-  if (count < 1 || count > kMaxLevels)
-    json.fail("block_out_channels", fmt::format("1 to {} numbers", kMaxLevels));
-  for (const int64_t each : channels) {
-    if (each < 1 || each > kMaxSize || each % norm_groups != 0) {
-      json.fail("block_out_channels",
-                fmt::format("multiples of norm_num_groups ({}), at most {}", norm_groups, kMaxSize));
-    }
-  }
-  const auto layers = per_level(json, "layers_per_block", count, kMaxLayers, {2});
-  const auto contexts = per_level(json, "cross_attention_dim", count, kMaxSize, {1280});
-  for (const int64_t width : contexts) {
-    if (width != contexts.front()) json.fail("cross_attention_dim", "the same at all levels");
-  }
-  // diffusers stores the number of heads in the option named attention_head_dim.
-  const std::string heads_key = "attention_head_dim";
-  const auto heads = per_level(json, heads_key, count, kMaxSize, {8});
-  const auto transformers = per_level(json, "transformer_layers_per_block", count, kMaxLayers, {1});
-  const auto up_transformers =
-      json.has("reverse_transformer_layers_per_block")
-          ? per_level(json, "reverse_transformer_layers_per_block", count, kMaxLayers, {1})
-          : std::vector<int64_t>(transformers.rbegin(), transformers.rend());
-  std::vector<std::string> down_types(count, "CrossAttnDownBlock2D"), up_types(count, "CrossAttnUpBlock2D");
-  down_types.back() = "DownBlock2D";
-  up_types.front() = "UpBlock2D";
-  const auto down =
-      attending(json, "down_block_types", "DownBlock2D", "CrossAttnDownBlock2D", count, down_types);
-  const auto up = attending(json, "up_block_types", "UpBlock2D", "CrossAttnUpBlock2D", count, up_types);
-  for (size_t i = 0; i < count; ++i) {
-    const size_t from_end = count - 1 - i;  // up blocks start at the coarsest level
-    levels.push_back({.channels = channels[i],
-                      .layers = layers[i],
-                      .heads = heads[i],
-                      .context_width = contexts[i],
-                      .down_transformers = down[i] ? transformers[i] : 0,
-                      .up_transformers = up[from_end] ? up_transformers[from_end] : 0});
-    if ((down[i] || up[from_end]) && channels[i] % heads[i] != 0)
-      json.fail(heads_key, fmt::format("a divisor of block_out_channels ({})", channels[i]));
-  }
+  levels = read_levels(json, norm_groups);
   has_mid_block = !json.values().value("mid_block_type", Json("")).is_null();
   const std::string middle = json.string("mid_block_type", "UNetMidBlock2DCrossAttn", Null::kDefault);
   if (middle != "UNetMidBlock2DCrossAttn") json.fail("mid_block_type", "\"UNetMidBlock2DCrossAttn\" or null");
-  mid_transformers = transformers.back();
-  mid_heads = heads.back();
-  if (channels.back() % mid_heads != 0)
-    json.fail(heads_key, fmt::format("a divisor of block_out_channels ({})", channels.back()));
+  mid_transformers = read_transformer_layers(json, levels.size()).back();
+  mid_heads = levels.back().heads;
+  require_whole_heads(json, levels.back());
 
   if (!json.has("addition_embed_type")) return;
   if (json.string("addition_embed_type") != "text_time")
