@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "ops/choices.h"
@@ -213,10 +215,43 @@ int64_t Conv2d::rows_out(const ConvInput& input) const {
 
 int64_t Conv2d::rows_at_once(const ConvInput& input) const {
   const int64_t rows = rows_out(input);
-  const bool is_copied = input.halo || (input.norm != nullptr && !is_taken(input));
+  const bool is_copied =
+      (input.halo && !computes_edges_apart(input)) || (input.norm != nullptr && !is_taken(input));
   if (!is_copied) return rows;
   const Tensor& x = input.x;
   return block_of(input.blocks, rows, in_channels * x.size(3) * stride * x.element_size());
+}
+
+bool Conv2d::computes_edges_apart(const ConvInput& input) const {
+  constexpr int64_t kCheapCopy = 4 << 20;  // bytes
+  const int64_t pad = padding[0];
+  const auto fits = [&](const Tensor& rows) { return !rows.defined() || rows.size(2) == pad; };
+  return input.halo && pad > 0 && stride == 1 && kernel[0] == 2 * pad + 1 && fits(input.halo->above) &&
+         fits(input.halo->below) && static_cast<int64_t>(input.x.nbytes()) > kCheapCopy;
+}
+
+Tensor Conv2d::with_edges(const Tensor& sum, ConvInput input) const {
+  const int64_t pad = padding[0], rows = input.x.size(2);
+  const Halo halo = *std::exchange(input.halo, std::nullopt);
+  std::vector<std::pair<int64_t, Tensor>> edges;  // first row, result
+  for (const auto& [around, first] : {std::pair(halo.above, int64_t{0}), {halo.below, rows - pad}}) {
+    if (!around.defined()) continue;
+    const Tensor near = gathered(input, halo, pad, {first - pad, 3 * pad});
+    if (sum.defined()) {
+      edges.emplace_back(first, sum.narrow(2, first, pad).clone(kChannelsLast));
+      add_whole(edges.back().second, near, {0, padding[1]});
+    } else {
+      edges.emplace_back(first, apply(near, {0, padding[1]}));
+    }
+  }
+  Tensor y = sum;
+  if (sum.defined()) {
+    add_whole(y, gathered(input, pad), padding);
+  } else {
+    y = apply(gathered(input, pad), padding);
+  }
+  for (const auto& [first, edge] : edges) y.narrow(2, first, pad).copy_(edge);
+  return y;
 }
 
 Tensor Conv2d::operator()(ConvInput input) const {
@@ -240,6 +275,8 @@ Tensor Conv2d::operator()(ConvInput input) const {
     by_blocks(*this, std::move(input), rows, block, [&](const Tensor& x, int64_t b, const Range& out) {
       y.narrow(0, b, 1).narrow(2, out.begin, out.length).copy_(apply(x, {0, padding[1]}));
     });
+  } else if (computes_edges_apart(input)) {
+    y = with_edges({}, std::move(input));
   } else {
     const std::array<int64_t, 2> pad = {input.halo ? 0 : padding[0], padding[1]};
     y = apply(gathered(input, padding[0]), pad);
@@ -284,6 +321,10 @@ void Conv2d::add_to(Tensor& sum, ConvInput input) const {
       Tensor part = sum.narrow(0, b, 1).narrow(2, out.begin, out.length);
       add_whole(part, x, {0, padding[1]});
     });
+    return;
+  }
+  if (computes_edges_apart(input)) {
+    with_edges(sum, std::move(input));
     return;
   }
   const std::array<int64_t, 2> pad = {input.halo ? 0 : padding[0], padding[1]};

@@ -130,6 +130,37 @@ TEST(ConvMemory, IsThatOfABlock) {
   EXPECT_LE(bytes_beside({.bytes = 16 * row}), int64_t{2} * (16 + 2) * row);
 }
 
+// A large part of an image is not copied to join it with the rows around it.
+TEST(ConvMemory, OfALargePartIsItsInputAndOutput) {
+  const int64_t channels = 24, width = 200;
+  const Conv2d conv(at::randn({channels, channels, 3, 3}), at::randn({channels}), 1, {1, 1});
+  const GroupNorm norm(at::randn({channels}), at::randn({channels}), 1, 1e-6, Activation::kSilu);
+  const at::Tensor image = at::randn({2, channels, 500, width}).contiguous(kChannelsLast);
+  const ChannelMaps maps = norm.maps(norm.moments(image));
+  const at::Tensor normed = norm.apply(maps, image), whole = conv(normed), sum = at::randn_like(whole);
+  for (const Range& part : {Range{0, 240}, Range{130, 250}, Range{249, 251}}) {
+    const auto rows = [&](const at::Tensor& from, int64_t begin, int64_t length) {
+      return from.narrow(2, begin, length).clone(kChannelsLast);
+    };
+    Halo halo;
+    if (part.begin > 0) halo.above = rows(normed, part.begin - 1, 1);
+    if (part.end() < 500) halo.below = rows(normed, part.end(), 1);
+    const auto input = [&] {
+      return ConvInput{.x = rows(image, part.begin, part.length), .norm = &norm, .maps = &maps, .halo = halo};
+    };
+    const at::Tensor expected = rows(whole, part.begin, part.length);
+    const at::Tensor given = rows(sum, part.begin, part.length);
+    at::Tensor added = given.clone();
+    ConvInput to_convolve = input(), to_add = input();
+    at::Tensor y;
+    const int64_t row = 2 * channels * width * 4;
+    EXPECT_LE(peak_bytes([&] { y = conv(std::move(to_convolve)); }), expected.nbytes() + 12 * row);
+    EXPECT_LE(relative_error(y, expected), 3e-6) << part.begin;
+    EXPECT_LE(peak_bytes([&] { conv.add_to(added, std::move(to_add)); }), 12 * row);
+    EXPECT_LE(relative_error(added, expected + given), 3e-6) << part.begin;
+  }
+}
+
 TEST(ConvMemory, OfAPointwiseConvolutionIsItsInputs) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const int64_t out : {256, 100, 3}) {
