@@ -182,7 +182,7 @@ ROWS = [
     Row("one token", prompts=[CIRCLE], tokens=1, steps=4),
     Row("one step", steps=1),
     alpha("one step of DDIM", steps=1, scheduler=(DDIM, {**MILD, "clip_sample": False})),
-    alpha("one step of Euler", steps=1, scheduler=(EULER, {**SCALED, **V})),
+    alpha("one step of Euler", steps=1, guidance=9.0, scheduler=(EULER, {**SCALED, **V})),
     Row("odd aspect", size=(16, 272), steps=4),
     # These take the sampler from scheduler_config.json.
     Row("DDIM", scheduler=(DDIM, {**MILD, "clip_sample": False})),
