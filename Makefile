@@ -84,4 +84,4 @@ install: build        ## install the program and its models under PREFIX (/usr/l
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:                ## remove the build folders
-	rm -rf build build-asan build-tsan build-fuzz build-lint
+	rm -rf build build-asan build-tsan build-fuzz build-lint build-mutants

@@ -2,9 +2,10 @@
 """Checks which small changes of behaviour (mutants) the tests catch.
 
 Each mutant of tests/cases/mutants/ is applied alone in a separate working tree (build/mutants/), where only the targets that the
-tests need are built. The tests that the mutant names run first, then all of `make test`. A mutant is caught if a test fails or
-hangs; one that passes everything has survived and needs a test. A mutant is located by its exact text, anywhere under src/ if its
-file has moved. If that text does not occur exactly once, the mutant is reported as stale, never as caught.
+tests need are built, without joining sources, because a mutant changes one. The tests that the mutant names run first, then all
+of `make test`. A mutant is caught if a test fails or hangs; one that passes everything has survived and needs a test. A mutant is
+located by its exact text, anywhere under src/ if its file has moved. If that text does not occur exactly once, the mutant is
+reported as stale, never as caught.
 
 A mutant consists of a line `name: what it changes`; a line with its file and the tests that run first (unit:FILTER of gtest,
 capped:FILTER of the same under a cap of the instruction set, cli:PART of a test's name); lines `- ` with the original text; lines
@@ -65,7 +66,7 @@ class Tree:
     """A checkout of the current commit with its own build folder."""
 
     def __init__(self, folder):
-        self.folder, self.build = folder, folder / "build"
+        self.folder, self.build = folder, folder / "build-mutants"
         if (folder / ".git").exists():
             self.run(["git", "checkout", "--quiet", "--force", "--detach", self.commit()], check=True)
         else:
@@ -92,7 +93,7 @@ class Tree:
         return done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
 
     def make(self, *targets):
-        return self.passes(["tools/build.sh", "release", *targets])
+        return self.passes(["tools/build.sh", "mutants", *targets])
 
     def suite(self, kind, selection=None):
         limit = LIMIT_OF_SELECTED if selection else LIMIT
