@@ -68,9 +68,9 @@ parallel::Tensors DenoiserStage::run(const Step& step, Range patches, parallel::
 
 parallel::Tensors DenoiserStage::empty(Range patches, int64_t block) const {
   parallel::Tensors hidden;
-  const int64_t at_hand = cut().held(patches, sequence_rank()).tokens();
+  const int64_t local = cut().held(patches, sequence_rank()).tokens();
   for (const models::Stream& stream : forward_->streams(block)) {
-    const int64_t tokens = stream.tokens ? tokens_.local_other_length(*stream.tokens) : at_hand;
+    const int64_t tokens = stream.tokens ? tokens_.local_other_length(*stream.tokens) : local;
     hidden.push_back(at::empty({samples(), tokens, stream.width}, options_));
   }
   return hidden;

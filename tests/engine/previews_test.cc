@@ -16,7 +16,7 @@ struct Shown {
   Result result;
 };
 
-Shown paint(const Way& way, int64_t every, bool images) {
+Shown generate(const Way& way, int64_t every, bool images) {
   Request request = tiny_request(48, 32, 3, {"a cat", "a dog"});
   request.num_inference_steps = 5;
   const Settings settings = resolve(request, tiny());
@@ -42,7 +42,7 @@ class Previews : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(Previews, AreShownOnTheFirstRankWithoutChangingTheResult) {
   const Way way = ways()[GetParam()];
-  const Shown none = paint(way, 0, false), all = paint(way, 1, false), some = paint(way, 2, true);
+  const Shown none = generate(way, 0, false), all = generate(way, 1, false), some = generate(way, 2, true);
   EXPECT_TRUE(none.previews.empty());
   EXPECT_TRUE(equal(all.result, none.result) && equal(some.result, none.result)) << way.name;
   ASSERT_EQ(all.previews.size(), 5U);
@@ -67,9 +67,9 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Previews, ::testing::Range<size_t>(0, ways().siz
 
 // The latents of every step equal those of one rank, so no preview is a step late or early.
 TEST(Preview, OfExactMethodsIsThatOfOneRank) {
-  const Shown alone = paint(ways()[0], 1, false);
+  const Shown alone = generate(ways()[0], 1, false);
   for (const size_t exact : {size_t{1}, size_t{3}}) {
-    const Shown shown = paint(ways()[exact], 1, false);
+    const Shown shown = generate(ways()[exact], 1, false);
     for (size_t i = 0; i < 5; ++i)
       EXPECT_LE(relative_error(shown.previews[i].latents, alone.previews[i].latents), 1e-4) << i;
   }

@@ -59,7 +59,7 @@ Settings soak_request(int64_t number) {
 }
 
 // Returns the result of new ranks in a new world.
-Result paint_anew(const Way& way, int64_t number) {
+Result generate_anew(const Way& way, int64_t number) {
   Result result;
   comm::run_ranks_as_threads(
       way.options.degrees(),
@@ -73,18 +73,18 @@ Result paint_anew(const Way& way, int64_t number) {
 }
 
 // Returns the same from a new process, which runs the test below.
-constexpr const char* kPainter = "TESSERA_SOAK_PAINTER";  // way, request and file
+constexpr const char* kRequest = "TESSERA_SOAK_REQUEST";  // way, request and file
 
-Result paint_in_new_process(size_t way, int64_t number) {
+Result generate_in_new_process(size_t way, int64_t number) {
   const std::string file = fmt::format("{}/soak-{}.safetensors", ::testing::TempDir(), ::getpid());
   const std::string command =
-      fmt::format("{}='{} {} {}' /proc/{}/exe --gtest_filter=SoakProcessOfRanks.* > /dev/null", kPainter, way,
+      fmt::format("{}='{} {} {}' /proc/{}/exe --gtest_filter=SoakProcessOfRanks.* > /dev/null", kRequest, way,
                   number, file, ::getpid());
   Result result;
   EXPECT_EQ(std::system(command.c_str()), 0) << command;
-  const auto painted = read_golden(file);  // an absolute path
-  result.latents = painted.at("latents");
-  const at::Tensor pixels = painted.at("images");
+  const auto generated = read_golden(file);  // an absolute path
+  result.latents = generated.at("latents");
+  const at::Tensor pixels = generated.at("images");
   for (int64_t i = 0; i < pixels.size(0); ++i) {
     const uint8_t* data = pixels[i].const_data_ptr<uint8_t>();
     result.images.push_back({pixels.size(1), pixels.size(2), {data, data + pixels[i].numel()}});
@@ -94,13 +94,13 @@ Result paint_in_new_process(size_t way, int64_t number) {
 }
 
 TEST(SoakProcessOfRanks, RunsOneRequest) {
-  const char* const told = std::getenv(kPainter);
+  const char* const told = std::getenv(kRequest);
   if (!told) return;
   size_t way = 0;
   int64_t number = 0;
   std::string file;
   std::istringstream(told) >> way >> number >> file;
-  const Result result = paint_anew(ways().at(way), number);
+  const Result result = generate_anew(ways().at(way), number);
   const Image& first = result.images.at(0);
   std::vector<at::Tensor> pixels;
   for (const Image& image : result.images)
@@ -120,7 +120,7 @@ TEST_P(Soak, CancelledRequestsLeaveNothingBehind) {
   std::atomic<int64_t> cancelled = 0;
   std::vector<Result> expected;
   for (int64_t number = 0; number < std::min(requests, kSoakRequests); ++number)
-    expected.push_back(wanted ? paint_in_new_process(GetParam(), number) : paint_anew(way, number));
+    expected.push_back(wanted ? generate_in_new_process(GetParam(), number) : generate_anew(way, number));
   Resources at_begin, at_end;
   double memory_early = 0, memory_late = 0;
   // Measures while all ranks exist and no request runs.

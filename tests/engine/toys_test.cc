@@ -62,7 +62,7 @@ at::Tensor expect(const Toy& toy, const parallel::Layout& layout, double guidanc
   problem.rescale = rescale;
   problem.timesteps = kTimesteps;
   const at::Tensor z = toy.noise(kToyPictures);
-  return toys::naive::paint(toy.evaluate, problem, toy.is_video ? z : z.unsqueeze(2)).view(z.sizes());
+  return toys::naive::generate(toy.evaluate, problem, toy.is_video ? z : z.unsqueeze(2)).view(z.sizes());
 }
 
 struct Degrees {

@@ -51,7 +51,7 @@ at::Tensor video(Network& network, const at::Tensor& tokens, double timestep,
                  const std::vector<int64_t>& prompt_of) {
   at::Tensor x = network.linear("in", tokens, kWidth);
   const at::Tensor prompt = network.linear("prompt_in", network.of_samples(prompt_of, "pooled"), kWidth);
-  const at::Tensor frame = network.frame_of(network.at_hand_).to(at::kFloat).view({1, -1, 1});
+  const at::Tensor frame = network.frame_of(network.local_).to(at::kFloat).view({1, -1, 1});
   const at::Tensor time = prompt.unsqueeze(1) * at::cos(frame + timestep);  // [B, n, C]
   for (int64_t i = 0; i < kBlocks; ++i) {
     const std::string block = fmt::format("blocks.{}.", i);
@@ -115,7 +115,7 @@ at::Tensor skips(Network& network, const at::Tensor& tokens, double timestep,
   return network.linear("out", network.rms(x), kChannels);
 }
 
-at::Tensor paint(Evaluate evaluate, const Problem& problem, const at::Tensor& z) {
+at::Tensor generate(Evaluate evaluate, const Problem& problem, const at::Tensor& z) {
   const int64_t p = problem.patch, pictures = z.size(0), channels = z.size(1);
   // [N, tokens, C p p]: channels, rows and columns of a patch
   at::Tensor x = z.unfold(3, p, p)
@@ -133,9 +133,9 @@ at::Tensor paint(Evaluate evaluate, const Problem& problem, const at::Tensor& z)
   Memory memory;
   for (size_t step = 0; step < problem.timesteps.size(); ++step) {
     const bool is_warm = static_cast<int64_t>(step) < problem.warmup;
-    for (const at::Tensor& at_hand : is_warm ? std::vector{at::arange(number.numel())} : patches) {
-      Network network(problem, at_hand, memory);
-      const at::Tensor own = x.index_select(1, at_hand);
+    for (const at::Tensor& local : is_warm ? std::vector{at::arange(number.numel())} : patches) {
+      Network network(problem, local, memory);
+      const at::Tensor own = x.index_select(1, local);
       at::Tensor y =
           evaluate(network, guided ? at::cat({own, own}) : own, problem.timesteps[step], prompt_of);
       // Within a patch of the prediction, channels come last.
@@ -148,7 +148,7 @@ at::Tensor paint(Evaluate evaluate, const Problem& problem, const at::Tensor& z)
           y[i].copy_(problem.rescale * as_deviates + (1 - problem.rescale) * y[i]);
         }
       }
-      x = x.index_copy(1, at_hand, own - 0.1 * y);
+      x = x.index_copy(1, local, own - 0.1 * y);
     }
   }
   return x.view({pictures, problem.frames, problem.rows, problem.columns, channels, p, p})

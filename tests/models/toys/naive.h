@@ -31,11 +31,11 @@ struct Memory {
   std::map<std::pair<int64_t, int64_t>, Entry> entries;
 };
 
-// Evaluates a network once for the tokens `at_hand`, which are indices into the grid.
+// Evaluates a network once for the tokens `local`, which are indices into the grid.
 class Network {
  public:
-  Network(const Problem& problem, at::Tensor at_hand, Memory& memory)
-      : problem_(problem), at_hand_(std::move(at_hand)), memory_(memory) {}
+  Network(const Problem& problem, at::Tensor local, Memory& memory)
+      : problem_(problem), local_(std::move(local)), memory_(memory) {}
 
   at::Tensor weight(const std::string& key, at::IntArrayRef shape) { return weights_.stored(key, shape); }
   at::Tensor linear(const std::string& name, const at::Tensor& x, int64_t out, bool bias = true) {
@@ -73,9 +73,9 @@ class Network {
     if (!entry.k.defined())
       entry = {at::zeros({k.size(0), all, k.size(2)}), at::zeros({k.size(0), all, k.size(2)}),
                at::zeros({all}, at::kBool)};
-    entry.k.index_copy_(1, at_hand_, k);
-    entry.v.index_copy_(1, at_hand_, v);
-    entry.seen.index_fill_(0, at_hand_, true);
+    entry.k.index_copy_(1, local_, k);
+    entry.v.index_copy_(1, local_, v);
+    entry.seen.index_fill_(0, local_, true);
     return entry;
   }
   // sees(query tokens [n, 1], key tokens [1, N])
@@ -83,7 +83,7 @@ class Network {
       int64_t block, int64_t call, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
       const std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>& sees = {}) {
     const Memory::Entry& entry = remember(block, call, k, v);
-    const at::Tensor keys = at::arange(entry.seen.size(0)).unsqueeze(0), queries = at_hand_.unsqueeze(1);
+    const at::Tensor keys = at::arange(entry.seen.size(0)).unsqueeze(0), queries = local_.unsqueeze(1);
     at::Tensor mask = entry.seen.unsqueeze(0).expand({queries.size(0), -1});
     if (sees) mask = mask.logical_and(sees(queries, keys));
     return attend(q, entry.k, entry.v, mask);
@@ -92,12 +92,12 @@ class Network {
   // Rotates pairs of features, as complex numbers, by the token's coordinate over theta^(i / features).
   at::Tensor turn(const at::Tensor& x, int64_t of_frames, int64_t of_rows, int64_t of_columns) const {
     std::vector<at::Tensor> angles;
-    const at::Tensor place = place_of(at_hand_);
+    const at::Tensor place = place_of(local_);
     const auto add = [&](const at::Tensor& coordinate, int64_t features) {
       for (int64_t i = 0; i < features; i += 2)
         angles.push_back(coordinate.to(at::kDouble) / std::pow(10000.0, double(i) / double(features)));
     };
-    add(frame_of(at_hand_), of_frames);
+    add(frame_of(local_), of_frames);
     add(place.div(problem_.columns, "floor"), of_rows);
     add(place.remainder(problem_.columns), of_columns);
     const at::Tensor angle = at::stack(angles, 1).unsqueeze(1);  // [n, 1, D / 2]
@@ -115,7 +115,7 @@ class Network {
   }
 
   const Problem& problem_;
-  const at::Tensor at_hand_;
+  const at::Tensor local_;
 
  private:
   Memory& memory_;
@@ -134,6 +134,6 @@ at::Tensor skips(Network& network, const at::Tensor& x, double timestep,
                  const std::vector<int64_t>& prompt_of);
 
 // Runs all steps z <- z - 0.1 prediction, patch after patch once the warm-up is over.
-at::Tensor paint(Evaluate evaluate, const Problem& problem, const at::Tensor& z);
+at::Tensor generate(Evaluate evaluate, const Problem& problem, const at::Tensor& z);
 
 }  // namespace tessera::models::toys::naive
