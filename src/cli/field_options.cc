@@ -125,7 +125,8 @@ void FieldOptions::add_value(const FieldInfo& info, Given& given) {
                                   : app_.add_option(names, given.place, help)->take_last();
   option->type_name(info.unit)->group(title(info.group));
   // Words after a repeated option's value are prompts.
-  if (info.kind == FieldKind::kTexts && !option->get_positional()) option->allow_extra_args(false);
+  if (info.kind == FieldKind::kTexts && !option->get_positional())
+    option->allow_extra_args(false)->option_text(info.unit);
   if (info.kind == FieldKind::kIntegers) lists_.push_back(names);
 }
 

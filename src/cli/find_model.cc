@@ -70,11 +70,11 @@ ModelFiles find_model_files(const std::optional<std::string>& model,
     return {find_model(model)};
   }
   std::error_code code;
-  if (!fs::exists(path, code)) input_error(path.string(), "no such file");
+  if (!fs::exists(path, code)) input_error(path.string(), "no such file; check the path");
   if (!config) {
     usage_error(
         field("config"),
-        "'{}' holds weights alone: name a folder in diffusers' format with the configs and tokenizers of "
+        "'{}' holds only weights: name a folder in diffusers' format with the configs and tokenizers of "
         "its model; weights there are not read",
         path.string());
   }

@@ -83,7 +83,7 @@ std::filesystem::path output_path(const GenerateArguments& arguments) {
   std::filesystem::path path = arguments.run.output.value_or("out" + extension);
   if (path.extension() != extension) {
     usage_error(field("output"), "'{}' must end in {}: {} are written in that format", path.string(),
-                extension, is_image ? "pictures" : "latents");
+                extension, is_image ? "images" : "latents");
   }
   return path;
 }

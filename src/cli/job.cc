@@ -71,7 +71,7 @@ std::string headline(const Job& job) {
   const int64_t pictures = settings.pictures();
   return fmt::format("{} ({}): {} {} of {} x {}, {} {}, guidance {}, seed {}, {} on {}",
                      model_name(job.model), job.model.family->title, pictures,
-                     pictures == 1 ? "picture" : "pictures", settings.width, settings.height, settings.steps,
+                     pictures == 1 ? "image" : "images", settings.width, settings.height, settings.steps,
                      settings.steps == 1 ? "step" : "steps", settings.guidance, *settings.request.seed,
                      engine::dtype_name(*settings.request.dtype), machine_text(job));
 }
@@ -182,6 +182,10 @@ Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_si
   const ModelFiles files = find_model_files(arguments.run.model, arguments.run.config);
   job.model = engine::read_model(files.folder, files.single_file, arguments.run.variant.value_or(""));
   job.settings = engine::resolve(arguments.request, job.model);
+  {
+    const SuppressLog suppress_log;  // the run gives the same warnings
+    engine::make_sampler(job.settings, job.model);
+  }
   job.layout = resolve_layout(arguments.parallel, workload(job.settings, job.model), world_size);
   job.outputs = output_paths(output_path(arguments), job.settings);
   if (job.ranks() == 1) {

@@ -83,7 +83,7 @@ std::string find_obstacle(const std::filesystem::path& folder, const std::string
     const engine::Settings settings = engine::resolve(defaults, model);
     samplers::make_sampler(model.scheduler, std::nullopt, {settings.steps, 1});
     engine::check_weights(model);
-    fmt::print("  {}: pictures of {} x {} by default, {} steps, guidance {}, {} tokens a prompt\n",
+    fmt::print("  {}: images of {} x {} by default, {} steps, guidance {}, {} tokens a prompt\n",
                model.family->title, settings.width, settings.height, settings.steps, settings.guidance,
                settings.max_sequence_length);
     return "";

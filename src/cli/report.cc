@@ -98,7 +98,7 @@ ImageText png_text(const engine::Settings& settings, const engine::Model& model,
       settings.width, settings.height, model_name(model), TESSERA_VERSION);
   OrderedJson json = settings_json(settings, model, layout);
   json["model"] = model_name(model);  // the path describes the machine, not the picture
-  json["picture"] = index;
+  json["image"] = index;
   const std::string text = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   return {{"parameters", parameters}, {"tessera", text}, {"Software", "Tessera " TESSERA_VERSION}};
 }

@@ -31,7 +31,7 @@ namespace {
 at::Tensor to_pixels(const at::Tensor& x, at::ScalarType dtype) {
   at::Tensor unit = (x * 0.5 + 0.5).clamp(0, 1);
   if (unit.isnan().any().item<bool>()) {
-    log_warning("the picture holds numbers that overflowed in the decoder and are black; {}",
+    log_warning("the image holds numbers that overflowed in the decoder and are black; {}",
                 overflow_advice(dtype));
     unit = unit.nan_to_num(0);
   }

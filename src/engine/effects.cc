@@ -62,7 +62,7 @@ const std::vector<Condition>& conditions() {
       {.holds = [](const Request& request) { return request.guidance_scale.value_or(2) <= 1; },
        .reason =
            [](const Request& request) {
-             return fmt::format("{} is {}, and up to 1 there is no guidance", field("guidance_scale"),
+             return fmt::format("{} is {}, and there is guidance only above 1", field("guidance_scale"),
                                 *request.guidance_scale);
            },
        .fields = {"negative_prompt", "negative_prompt_2", "guidance_rescale"}},
@@ -84,7 +84,7 @@ void require_used_fields(const Request& request, const Model& model, const std::
     if (!is_given(each, request) || uses_field(model, sampler, each.name)) continue;
     const std::vector<std::string> families = families_with(each.name);
     const Json value = each.get(request);
-    usage_error(named(each, value), "{} has nothing of the kind, got {}; leave it out, it is for {}",
+    usage_error(named(each, value), "{} does not support it, got {}; leave it out, it is for {}",
                 families.empty() ? sampler : model.family->title, value.dump(),
                 fmt::join(families.empty() ? samplers_with(each.name) : families, ", "));
   }

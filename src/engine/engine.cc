@@ -152,12 +152,7 @@ class Run {
   // Refuses what can be refused before the first weight is loaded.
   void prepare() {
     batch_.emplace(requests_);
-    const int64_t tokens = (settings_.latent_height / model_.shape.patch.rows) *
-                           (settings_.latent_width / model_.shape.patch.columns);
-    const bool ends_in_sample = model_.family->takes_sample_of_single_step && settings_.steps == 1;
-    sampler_ =
-        samplers::make_sampler(model_.scheduler, settings_.request.scheduler,
-                               {settings_.steps, tokens, settings_.request.eta.value_or(0), ends_in_sample});
+    sampler_ = make_sampler(settings_, model_);
     components_.expect(forms_of(settings_.request, ranks_));
   }
 

@@ -22,8 +22,8 @@ void check_variant(const Model& model) {
     return weights::holds_variant(model.folder / part.name, library_of(part), model.variant);
   });
   if (!is_there)
-    input_error(model.folder.string(), "{} is '{}', of which no part has files, such as {}", field("variant"),
-                model.variant,
+    input_error(model.folder.string(), "{} is '{}', but no component has files of that variant, such as {}",
+                field("variant"), model.variant,
                 fmt::format("{}/diffusion_pytorch_model.{}.safetensors", "vae", model.variant));
 }
 
@@ -70,8 +70,8 @@ JsonConfig read_model_index(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder, code)) {
     input_error(
         folder.empty() ? field("model") : folder.string(),
-        "no such folder; {} wants one that diffusers' save_pretrained wrote, or into which a hub's model "
-        "was downloaded",
+        "no such folder; {} takes one that diffusers' save_pretrained wrote, or that was downloaded from a "
+        "model hub",
         field("model"));
   }
   if (!std::filesystem::is_directory(folder, code)) {
@@ -93,7 +93,7 @@ Model read_model(const std::filesystem::path& folder, const std::optional<std::f
   model.folder = folder;
   model.family = &models::find_family(index.string("_class_name"), index.where());
   if (single_file && !model.family->has_single_files) {
-    input_error(single_file->string(), "single files are read of Stable Diffusion alone; '{}' is of {}",
+    input_error(single_file->string(), "single files can only be read of Stable Diffusion; '{}' is of {}",
                 folder.string(), model.family->title);
   }
   if (single_file) model.single_file = std::make_shared<weights::SafetensorsFile>(*single_file);

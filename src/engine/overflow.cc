@@ -8,7 +8,8 @@ constexpr double kLargeGuidance = 50;  // no model is used with as much
 }  // namespace
 
 std::string overflow_advice(at::ScalarType dtype) {
-  if (dtype != at::kFloat) return fmt::format("try {} fp32", field("dtype"));
+  if (dtype != at::kFloat)
+    return fmt::format("try {} fp32; if that is no help, the weights may be damaged", field("dtype"));
   return fmt::format("try a smaller {}, or another {}", field("guidance_scale"), field("scheduler"));
 }
 

@@ -84,19 +84,19 @@ Fields<Request> make_fields() {
                    "Text prompt; several prompts give several images. PixArt captions are not cleaned, as "
                    "diffusers with clean_caption=False",
                    prompt, "TEXT"}),
-      plain_field(
-          &R::prompts_2,
-          {"prompt_2", "Prompt for the second text encoder: one for all, or one per prompt [the prompt]",
-           prompt, "TEXT"}),
+      plain_field(&R::prompts_2, {"prompt_2",
+                                  "Prompt for the second text encoder: one for all, or one per prompt "
+                                  "(repeat the option) [the prompt]",
+                                  prompt, "TEXT"}),
       plain_field(
           &R::negative_prompts,
-          {"negative_prompt", "Negative prompt: one for all, or one per prompt [none]", prompt, "TEXT"}),
-      plain_field(
-          &R::negative_prompts_2,
-          {"negative_prompt_2",
-           "Negative prompt for the second text encoder: one for all, or one per prompt [the negative "
-           "prompt]",
+          {"negative_prompt", "Negative prompt: one for all, or one per prompt (repeat the option) [none]",
            prompt, "TEXT"}),
+      plain_field(&R::negative_prompts_2, {"negative_prompt_2",
+                                           "Negative prompt for the second text encoder: one for all, or one "
+                                           "per prompt (repeat the option) [the "
+                                           "negative prompt]",
+                                           prompt, "TEXT"}),
       plain_field(&R::height, {"height", "Image height [the model's]", image, "PIXELS", 1, kMaxSide}),
       plain_field(&R::width, {"width", "Image width [the model's]", image, "PIXELS", 1, kMaxSide}),
       plain_field(&R::seed, {"seed", "Seed of the random numbers [random]", image, "N"}),
@@ -277,6 +277,14 @@ models::Prompt Settings::negative_prompt(size_t index) const {
   const std::optional<std::string> text = text_of(request.negative_prompts, index);
   return {
       .text = text.value_or(""), .second = text_of(request.negative_prompts_2, index), .is_absent = !text};
+}
+
+std::unique_ptr<samplers::Sampler> make_sampler(const Settings& settings, const Model& model) {
+  const int64_t tokens =
+      (settings.latent_height / model.shape.patch.rows) * (settings.latent_width / model.shape.patch.columns);
+  const bool ends_in_sample = model.family->takes_sample_of_single_step && settings.steps == 1;
+  return samplers::make_sampler(model.scheduler, settings.request.scheduler,
+                                {settings.steps, tokens, settings.request.eta.value_or(0), ends_in_sample});
 }
 
 parallel::Workload workload(const Settings& settings, const Model& model) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include "core/fields.h"
 #include "engine/model.h"
 #include "parallel/layout.h"
+#include "samplers/sampler.h"
 
 namespace tessera::engine {
 
@@ -92,6 +94,9 @@ struct Settings {
 // seed if there is none, so of several ranks either one calls this, or all call it with a request that has a
 // seed.
 Settings resolve(const Request& request, const Model& model);
+
+// Makes the sampler of a run. Throws Error for one that does not exist or cannot take so many steps.
+std::unique_ptr<samplers::Sampler> make_sampler(const Settings& settings, const Model& model);
 
 // Returns what the rules of parallel layouts need to know about the requests of a batch.
 parallel::Workload workload(std::span<const Settings> batch, const Model& model);

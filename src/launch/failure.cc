@@ -15,9 +15,11 @@ namespace tessera::launch {
 namespace {
 
 Failure out_of_memory() {
-  return {static_cast<int>(ErrorKind::kMemory),
-          fmt::format("[memory] not enough memory; try a smaller size, fewer pictures at once, or {} bf16",
-                      field("dtype"))};
+  return {
+      static_cast<int>(ErrorKind::kMemory),
+      fmt::format(
+          "[memory] not enough memory; try a smaller size, fewer images at once, {}, or, with fp32, {} bf16",
+          field("vae_tiling"), field("dtype"))};
 }
 
 // Recognises the messages of libraries that run out of memory. oneDNN names no cause; but once it has

@@ -51,6 +51,7 @@ void on_signal(int number) {
     return;
   }
   remove_unfinished_files();
+  if (!watched_status) say("tessera: stopped at once; nothing was written\n");  // else the supervisor says it
   ::_exit(128 + number);
 }
 

@@ -41,10 +41,10 @@ Failure blame(size_t rank, const std::string& what) {
 
 Failure blame_killed(size_t rank, const RankEnd& end) {
   const char* name = ::sigabbrev_np(end.signal);
-  Failure failure = blame(rank, fmt::format("killed by signal {}{} {}", end.signal,
-                                            name ? fmt::format(" (SIG{})", name) : "", end.place));
-  if (end.signal == SIGKILL) failure.message += " (as the kernel does when memory runs out)";
-  return failure;
+  std::string details = name ? fmt::format("SIG{}", name) : "";
+  if (end.signal == SIGKILL) details += ", as the kernel does when memory runs out";
+  return blame(rank, fmt::format("killed by signal {}{} {}", end.signal,
+                                 details.empty() ? "" : fmt::format(" ({})", details), end.place));
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ LatentDistribution AutoencoderKLEncoder::encode(const at::Tensor& image, nn::Tok
                     image.size(2) == tokens.held().rows && image.size(3) == grid.columns,
                 "image {} of a picture of {} x {}", fmt::join(image.sizes(), " x "), grid.rows, grid.columns);
   if (grid.rows % factor != 0 || grid.columns % factor != 0) {
-    usage_error("vae", "a picture of {} x {} cannot be encoded: height and width must be multiples of {}",
+    usage_error("vae", "an image of {} x {} cannot be encoded: height and width must be multiples of {}",
                 grid.rows, grid.columns, factor);
   }
   nn::Rows rows(tokens);

@@ -73,8 +73,7 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
   }
   if (config.string("act_fn", "silu") != "silu") config.fail("act_fn", "\"silu\"");
   // diffusers writes other pictures than three colours: levels of gray, or colours with a fourth channel.
-  if (out_channels != 3)
-    config.refuse("out_channels", "pictures other than of three colours cannot be written yet");
+  if (out_channels != 3) config.refuse("out_channels", "only images of three colours can be written yet");
   if (block_out_channels.empty() || block_out_channels.size() > 16) {
     config.fail("block_out_channels", "1 to 16 numbers");
   }

@@ -46,7 +46,7 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
   const int64_t data = options.data_parallel_degree, stages = options.pipefusion_parallel_degree,
                 tensor = options.tensor_parallel_degree, ulysses = options.ulysses_degree,
                 ring = options.ring_degree, displaced = options.displaced_patch_degree;
-  require(data <= workload.pictures, fmt::format("{} needs as many pictures, the request has {}",
+  require(data <= workload.pictures, fmt::format("{} needs as many images, the request has {}",
                                                  given("data_parallel_degree", data), workload.pictures));
   require(!options.use_cfg_parallel || workload.guided,
           fmt::format("{} needs a guidance scale above 1", field("use_cfg_parallel")));
@@ -71,7 +71,7 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
   require(displaced == 1 || (ring * ulysses == 1 && stages == 1),
           fmt::format("{} cannot be combined with {}, {} or {}", given("displaced_patch_degree", displaced),
                       field("ulysses_degree"), field("ring_degree"), field("pipefusion_parallel_degree")));
-  require(options.split_scheme != SplitScheme::k2d || near_square(tensor).first > 1,
+  require(options.split_scheme != SplitScheme::k2d || tensor == 1 || near_square(tensor).first > 1,
           fmt::format("{} 2d needs a {} that is a product (4, 6, 8, 9, ...), not {}", field("split_scheme"),
                       field("tensor_parallel_degree"), tensor));
   return broken;
@@ -299,9 +299,8 @@ std::vector<std::string> broken_by_ranks(const ParallelOptions& options, int64_t
     broken.push_back(fmt::format("{} is for one rank, but there are {}", field("simulate_ranks"), ranks));
   } else if (needed != ranks) {
     const std::string degrees = degrees_text(options);
-    broken.push_back(fmt::format("{} for {} rank{}, but there are {}",
-                                 degrees.empty() ? "no degrees" : degrees, needed, needed == 1 ? "" : "s",
-                                 ranks));
+    broken.push_back(fmt::format("needs {} rank{} ({}), but there are {}", needed, needed == 1 ? "" : "s",
+                                 degrees.empty() ? "no degrees" : degrees, ranks));
   }
   return broken;
 }

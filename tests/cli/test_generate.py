@@ -57,7 +57,7 @@ def several_pictures_are_numbered_in_order(box):
     assert parameters == ["a cat", "a cat", "a dog", "a dog"], parameters
     texts = [json.loads(read_png(box.folder / path)[3]["tessera"]) for path in outcome.out.split()]
     assert all(text["prompt"] == ["a cat", "a dog"] for text in texts), texts
-    assert [text["picture"] for text in texts] == [0, 1, 2, 3]
+    assert [text["image"] for text in texts] == [0, 1, 2, 3]
     # Which of the pictures of its seed each is.
     for number, path in enumerate(outcome.out.split(), 1):
         assert f", Seed: {texts[0]['seed']}, Image: {number} of 4, Size: " in read_png(box.folder / path)[3]["parameters"]
@@ -86,7 +86,7 @@ def one_negative_prompt_for_all_or_one_for_each(box):
 def what_has_no_effect_is_said_and_not_recorded(box):
     outcome = box.generate("a cat", "--negative-prompt", "b", "--guidance-scale", "1", "--report", "run.json", *SMALL)
     (warning,) = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
-    assert warning == ("warning: no effect of --negative-prompt: --guidance-scale is 1, and up to 1 there is no guidance"), outcome
+    assert warning == ("warning: no effect of --negative-prompt: --guidance-scale is 1, and there is guidance only above 1"), outcome
     assert not {"negative_prompt", "eta"} & set(box.report()["settings"])
     assert "Negative prompt" not in read_png(box.folder / "out.png")[3]["parameters"]
     outcome = box.generate("a cat", "--negative-prompt", "b", "--guidance-scale", "0.5", "--ulysses-degree", "2", *SMALL)
@@ -280,8 +280,9 @@ def ctrl_c_ends_between_steps(box):
 def termination_ends_at_once(box):
     process = start_long_run(box)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 143, process.returncode
+    assert err.splitlines()[-1] == "tessera: stopped at once; nothing was written", err
     assert box.files() == []
 
 

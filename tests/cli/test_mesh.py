@@ -54,7 +54,7 @@ def mesh_of_a_model(box):
 
 @test
 def mesh_refuses(box):
-    box.refuse(2, "for 2 ranks, but there are 7", "mesh", "--world", "7", "--ulysses-degree", "2")
+    box.refuse(2, "needs 2 ranks (--ulysses-degree 2), but there are 7", "mesh", "--world", "7", "--ulysses-degree", "2")
     box.refuse(2, "nearest valid", "mesh", "--world", "6", "--use-cfg-parallel", "--ulysses-degree", "4")
     box.refuse(2, "[--world] expected an integer", "mesh", "--world", "all")
     box.refuse(2, "at most 4096", "mesh", "--ulysses-degree", "4096", "--ring-degree", "2")

@@ -125,7 +125,7 @@ def reads_the_files_that_diffusers_reads(box):
     assert outcome.code == 0 and "--variant ema" in outcome.out, outcome
     for words_of in (words, ["models", model]):
         outcome = box.run(*words_of, "--variant", "int8")
-        assert outcome.code == 3 and "--variant is 'int8', of which no part has files" in outcome.out + outcome.err, outcome
+        assert outcome.code == 3 and "--variant is 'int8', but no component has files of that variant" in outcome.out + outcome.err, outcome
 
     for name in ("diffusion_pytorch_model", "diffusion_pytorch_model.fp16"):
         (model / f"transformer/{name}.safetensors").unlink()

@@ -87,13 +87,13 @@ def pictures_of_ranks(box):
 @test
 def rules_of_degrees(box):
     for words, *needles in [
-            (["--nproc", "3", "--ulysses-degree", "2"], "--ulysses-degree 2 for 2 ranks, but there are 3"),
+            (["--nproc", "3", "--ulysses-degree", "2"], "needs 2 ranks (--ulysses-degree 2), but there are 3"),
             (["--nproc", "0"], "[--nproc]"),
             (["--nproc", "two"], "[--nproc] expected an integer"),
             (["--nproc", "2000", "--data-parallel-degree", "2000", "--guidance-scale", "1"], "nearest valid"),
             (["--ulysses-degree", "0"], "[--ulysses-degree] must be from 1"),
             (["--ring-degree", "-2"], "[--ring-degree] must be from 1"),
-            (["--data-parallel-degree", "2"], "--data-parallel-degree 2 needs as many pictures", "nearest valid"),
+            (["--data-parallel-degree", "2"], "--data-parallel-degree 2 needs as many images", "nearest valid"),
             (["--use-cfg-parallel", "--guidance-scale", "1"], "--use-cfg-parallel needs a guidance scale above 1"),
             (["--ulysses-degree", "16"], "needs a head for each rank", "nearest valid"),
             (["--pipefusion-parallel-degree", "64"], "needs a block for each stage", "nearest valid"),
@@ -171,7 +171,7 @@ def a_killed_rank_ends_the_run(box):
         os.kill(run.ranks[victim], signal.SIGKILL)
         code, out, lines = run.finish()
         assert code == 4 and out == "", (code, out, lines)
-        assert len(lines) == 1 and f"[rank {victim}] killed by signal 9 (SIGKILL) at step " in lines[0], lines
+        assert len(lines) == 1 and f"[rank {victim}] killed by signal 9 (SIGKILL, as the kernel does when memory runs out) at step " in lines[0], lines
         assert "(cfg)" in lines[0], lines  # the axis of the rank's current or last collective
         assert box.files() == []
 
@@ -193,7 +193,7 @@ def a_killed_rank_ends_the_decoding(box):
             os.kill(run.ranks[victim], signal.SIGKILL)
             code, out, lines = run.finish()
             assert code == 4 and out == "", (code, out, lines)
-            assert len(lines) == 1 and f"[rank {victim}] killed by signal 9 (SIGKILL) in stage 'decode'" in lines[0], lines
+            assert len(lines) == 1 and f"[rank {victim}] killed by signal 9 (SIGKILL, as the kernel does when memory runs out) in stage 'decode'" in lines[0], lines
             assert box.files() == []
 
 

@@ -89,13 +89,13 @@ TEST(Request, RefusesWhatNeitherFamilyNorSamplerUses) {
   };
   for (const auto& [with, without, json, message] :
        {Case{pixart, xl, R"({"prompt": "a", "max_sequence_length": 5})",
-             "[max_sequence_length] Stable Diffusion XL has nothing of the kind, got 5; leave it out, it is "
+             "[max_sequence_length] Stable Diffusion XL does not support it, got 5; leave it out, it is "
              "for "
              "PixArt-alpha, PixArt-Sigma"},
         Case{pixart, xl, R"({"prompt": "a", "use_resolution_binning": false})",
              "[use_resolution_binning: false] Stable Diffusion XL"},
         Case{xl, pixart, R"({"prompt": "a", "prompt_2": "b"})",
-             "[prompt_2] PixArt-Sigma has nothing of the kind, got [\"b\"]; leave it out, it is for Stable "
+             "[prompt_2] PixArt-Sigma does not support it, got [\"b\"]; leave it out, it is for Stable "
              "Diffusion "
              "XL"}}) {
     EXPECT_EQ(refusal(json, with), "accepted") << json;
@@ -103,7 +103,7 @@ TEST(Request, RefusesWhatNeitherFamilyNorSamplerUses) {
   }
   EXPECT_EQ(refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "ddim"})", xl), "accepted");
   EXPECT_EQ(refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "euler"})", xl),
-            "[eta] EulerDiscreteScheduler has nothing of the kind, got 0.5; leave it out, it is for ddim");
+            "[eta] EulerDiscreteScheduler does not support it, got 0.5; leave it out, it is for ddim");
 }
 
 // And what has no effect is not among what was chosen.
@@ -125,8 +125,8 @@ TEST(Request, DropsWhatHasNoEffectAndSaysSo) {
   settings = resolve(request, xl);
   ASSERT_EQ(settings.warnings.size(), 2U);
   EXPECT_EQ(spell(settings.warnings[0]),
-            "no effect of negative_prompt, guidance_rescale: guidance_scale is 1, and up to 1 there is no "
-            "guidance");
+            "no effect of negative_prompt, guidance_rescale: guidance_scale is 1, and there is guidance "
+            "only above 1");
   EXPECT_EQ(spell(settings.warnings[1]),
             "no effect of vae_tiling: true: output_type is latent, and nothing is decoded");
   EXPECT_TRUE(settings.request.negative_prompts.empty());

@@ -240,7 +240,7 @@ TEST(AutoencoderKLConfig, RefusesWhatItCannotRun) {
   expect(R"({"block_out_channels": []})", "block_out_channels");
   expect(R"({"scaling_factor": 0})", "scaling_factor");
   expect(R"({"layers_per_block": -1})", "layers_per_block");
-  expect(R"({"out_channels": 4})", "'out_channels' is 4: pictures other than of three colours");
+  expect(R"({"out_channels": 4})", "'out_channels' is 4: only images of three colours");
   for (const char* key : {"act_fn", "scaling_factor", "sample_size", "norm_num_groups", "up_block_types"})
     expect(fmt::format(R"({{"{}": null}})", key), fmt::format("'{}' must be", key));
   expect(R"({"latents_mean": [1, 2]})", "latents_mean");

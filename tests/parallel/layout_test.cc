@@ -167,25 +167,25 @@ std::vector<Refused> refused() {
     add(options, {}, {"[nproc]", "1 or more"});
   }
   // The product of the degrees must be the number of ranks.
-  add(degrees(1, false, 1, 1, 1, 1), 2, {"no degrees for 1 rank, but there are 2", "nearest valid: "});
-  add(degrees(1, false, 1, 1, 2, 1), 4, {"for 2 ranks", "there are 4", "on 4 ranks"});
-  add(degrees(1, false, 1, 2, 2, 1), 2, {"for 4 ranks", "there are 2", "on 2 ranks"});
-  add(degrees(2, true, 2, 1, 2, 1), 8, {"for 16 ranks", "there are 8", "on 8 ranks"});
-  add(degrees(1, false, 1, 1, 3, 1), 5, {"for 3 ranks", "nearest valid: ulysses_degree 5 on 5 ranks"});
+  add(degrees(1, false, 1, 1, 1, 1), 2, {"needs 1 rank (no degrees), but there are 2", "nearest valid: "});
+  add(degrees(1, false, 1, 1, 2, 1), 4, {"needs 2 ranks", "there are 4", "on 4 ranks"});
+  add(degrees(1, false, 1, 2, 2, 1), 2, {"needs 4 ranks", "there are 2", "on 2 ranks"});
+  add(degrees(2, true, 2, 1, 2, 1), 8, {"needs 16 ranks", "there are 8", "on 8 ranks"});
+  add(degrees(1, false, 1, 1, 3, 1), 5, {"needs 3 ranks", "nearest valid: ulysses_degree 5 on 5 ranks"});
   for (const int64_t nproc : {1, 3, 8}) {
     O options = degrees(1, true, 1, 1, 2, 1);
     options.nproc = nproc;
-    add(options, {}, {"for 4 ranks", fmt::format("there are {}", nproc)});
+    add(options, {}, {"needs 4 ranks", fmt::format("there are {}", nproc)});
   }
   {
     O options = degrees(1, true, 1, 1, 1, 1);
     options.nproc = 2;
-    add(options, 4, {"nproc 2 but the launcher started 4 ranks", "for 2 ranks"});
+    add(options, 4, {"nproc 2 but the launcher started 4 ranks", "needs 2 ranks"});
   }
   // Data parallelism needs a picture for each replica.
   for (const int64_t dp : {3, 4, 7}) {
     add(degrees(dp, false, 1, 1, 1, 1), {},
-        {fmt::format("data_parallel_degree {} needs as many pictures, the request has 2", dp),
+        {fmt::format("data_parallel_degree {} needs as many images, the request has 2", dp),
          "nearest valid"});
   }
   // CFG parallelism needs two branches.
@@ -211,7 +211,7 @@ std::vector<Refused> refused() {
   Workload small{.heads = 3, .blocks = 2, .token_rows = 4, .steps = 2, .pictures = 1, .guided = false};
   add(degrees(1, false, 1, 5, 1, 1), {}, {"there are 4", "nearest valid"}, small);
   add(degrees(2, true, 3, 5, 4, 1), {},
-      {"needs as many pictures", "guidance scale", "a block for each stage", "a head for each rank",
+      {"needs as many images", "guidance scale", "a block for each stage", "a head for each rank",
        "a row of tokens", "nearest valid: "},
       small);
   // Flags that would have no effect are rejected.
@@ -296,7 +296,7 @@ std::vector<Refused> refused() {
     options.attn_layer_num_for_pp = {1};
     options.split_scheme = SplitScheme::k2d;
     add(options, 7,
-        {"there are 7", "as many pictures", "a head for each rank", "num_pipeline_patch 99", "attn_layer",
+        {"there are 7", "as many images", "a head for each rank", "num_pipeline_patch 99", "attn_layer",
          "split_scheme", "nearest valid"});
   }
   return rows;
