@@ -34,10 +34,6 @@ constexpr parallel::Workload kUnlimited{.heads = kPlenty,
 struct Subject {
   engine::Model model;
   engine::Settings settings;
-
-  models::LatentShape latent_shape() const {
-    return {settings.latent_height, settings.latent_width, model.scale_factor};
-  }
 };
 
 std::optional<Subject> read_subject(const MeshArguments& arguments) {
@@ -66,7 +62,7 @@ struct Share {
 Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t rank) {
   const parallel::Ranks ranks(rank, layout);
   const comm::TensorGroups tensor_groups{ranks.tensor_inner, ranks.tensor_outer};
-  const parallel::Cut cut = engine::make_cut(ranks, subject.model.shape, subject.latent_shape());
+  const parallel::Cut cut = engine::make_cut(ranks, subject.model.shape, subject.settings.latents);
   const Range layer_heads = tensor_groups.part(subject.model.shape.heads);
   const Range heads = ranks.ulysses.part(layer_heads.length);
   const Range blocks = layout.stage(ranks.pipeline.rank);

@@ -23,7 +23,7 @@ void require_alike(const Settings& a, const Settings& b) {
   require(a.request.vae_tiling == b.request.vae_tiling, "vae_tiling");
   require(a.request.vae_block_size == b.request.vae_block_size, "vae_block_size");
   require(a.max_sequence_length == b.max_sequence_length, "max_sequence_length");
-  require(a.sizes == b.sizes, "original_size, target_size or crops_coords_top_left");
+  require(a.latents.sizes == b.latents.sizes, "original_size, target_size or crops_coords_top_left");
   require(a.request.dtype == b.request.dtype, "dtype");
   require(a.request.device == b.request.device, "device");
   require(a.request.output_type == b.request.output_type, "output_type");

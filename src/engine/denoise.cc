@@ -40,8 +40,7 @@ class Loop final : public parallel::PipelineStage {
     if (step_sums_) *step_sums_ = at::zeros({sampler().steps()}, options_.dtype(at::kDouble));
     TESSERA_CHECK(static_cast<int64_t>(work.guidance.pictures.size()) == z.size(0),
                   "{} conditionings for {} pictures", work.guidance.pictures.size(), z.size(0));
-    TESSERA_CHECK(cut().lines() * axis_.lines == z.size(axis_.dim), "{} lines for latents of {}",
-                  cut().lines(), z.size(axis_.dim));
+    TESSERA_CHECK(axis_.all == z.size(axis_.dim), "{} lines for latents of {}", axis_.all, z.size(axis_.dim));
     for (int64_t patch = 0; patch < cut().patches; ++patch)
       latents_.push_back(local_lines(z, {patch, 1}).contiguous());
   }
@@ -62,7 +61,8 @@ class Loop final : public parallel::PipelineStage {
     const auto begin = std::chrono::steady_clock::now();
     const Step now{step,
                    sampler().steps(),
-                   {sampler().timesteps()[static_cast<size_t>(step)], timesteps_.narrow(0, step, 1)}};
+                   {sampler().timesteps()[static_cast<size_t>(step)], timesteps_.narrow(0, step, 1),
+                    denoised_frames(step)}};
     parallel::Tensors output = work_.stage.run(now, patches, std::move(hidden));
     if (observer_.computed)
       observer_.computed(step, patches.begin, patches.length, begin, std::chrono::steady_clock::now());
@@ -143,9 +143,7 @@ class Loop final : public parallel::PipelineStage {
   const parallel::Cut& cut() const { return work_.stage.cut(); }
 
   // Returns the ranges of latent lines that a rank of the sequence axes holds of consecutive patches.
-  std::vector<Range> lines(Range patches, int64_t rank) const {
-    return times(cut().parts(patches, rank), axis_.lines);
-  }
+  std::vector<Range> lines(Range patches, int64_t rank) const { return axis_.of(cut().parts(patches, rank)); }
   // Returns the shape of latents of this rank's pictures, with the lines that `rank` holds of the patches.
   at::Tensor local_lines(const at::Tensor& x, Range patches) const {
     return parallel::select_ranges(x.narrow(0, pictures_.begin, pictures_.length), axis_.dim,
@@ -169,6 +167,13 @@ class Loop final : public parallel::PipelineStage {
   at::Tensor input(int64_t step, Range patches) const {
     const at::Tensor scaled = sampler().scale_model_input(joined(patches), step);
     return both_branches_ ? at::cat({scaled, scaled}) : scaled;  // [B, C, (T',) h', w]
+  }
+
+  // Those of this rank's samples.
+  at::Tensor denoised_frames(int64_t step) const {
+    if (!work_.denoised_frames.defined()) return {};
+    const at::Tensor own = work_.denoised_frames[step].narrow(0, pictures_.begin, pictures_.length);
+    return both_branches_ ? at::cat({own, own}) : own;
   }
 
   at::Tensor guided(const at::Tensor& output) const {
@@ -220,7 +225,7 @@ class Loop final : public parallel::PipelineStage {
     }
     const comm::Group& group = ranks_.sequence;
     std::vector<int64_t> lines_of;
-    for (int64_t rank = 0; rank < group.size; ++rank) lines_of.push_back(cut().part(0, rank).length);
+    for (int64_t rank = 0; rank < group.size; ++rank) lines_of.push_back(lines({0, 1}, rank).front().length);
     const std::vector<Range> one_each = group.parts(group.size);
     const at::Tensor all = comm::all_gather(at::stack(own).unsqueeze(0), 0, one_each, group);
     const at::Tensor merged = parallel::merge_moments(all.unbind(0), lines_of);  // [parts, n, 2]

@@ -43,6 +43,9 @@ struct Denoising {
   const samplers::Sampler& sampler;
   const Guidance& guidance;
   const parallel::Ranks& ranks;
+  // bool [steps, N, T]: models::Timestep::denoised_frames; undefined if all frames are denoised in every
+  // step.
+  at::Tensor denoised_frames = {};
 };
 
 // Denoises z [N, C, (T,) h, w] (fp32, already scaled by init_noise_sigma), which is the same on all ranks.

@@ -14,6 +14,19 @@ Range blocks_of(const parallel::Ranks& ranks, int64_t all) {
   return ranks.pipeline.size > 1 ? ranks.layout.stage(ranks.pipeline.rank) : Range{0, all};
 }
 
+// The numbers of this rank's samples, of which there may be two for each of its pictures.
+std::map<std::string, at::Tensor> of_samples(const std::map<std::string, at::Tensor>& by_picture,
+                                             const parallel::Ranks& ranks, size_t samples) {
+  std::map<std::string, at::Tensor> by_sample;
+  for (const auto& [name, numbers] : by_picture) {
+    const Range own = ranks.data.part(numbers.size(0));
+    const int64_t branches = numbers.size(0) == 1 ? 1 : static_cast<int64_t>(samples) / own.length;
+    by_sample[name] =
+        numbers.size(0) == 1 ? numbers : numbers.narrow(0, own.begin, own.length).repeat({branches});
+  }
+  return by_sample;
+}
+
 std::optional<parallel::Displacement> displacement_of(const parallel::Layout& layout) {
   std::optional<parallel::Displacement> displacement = layout.displacement;
   if (displacement && layout.is_all_warmup) displacement->mode = parallel::DisplacedMode::kFullSync;
@@ -24,30 +37,37 @@ std::optional<parallel::Displacement> displacement_of(const parallel::Layout& la
 
 parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape& shape,
                        const models::LatentShape& latent_shape) {
-  const parallel::Grid grid{latent_shape.latent_frames / shape.patch.frames,
-                            latent_shape.latent_height / shape.patch.rows,
-                            latent_shape.latent_width / shape.patch.columns};
-  return {grid, ranks.layout.axis, ranks.layout.patches, ranks.sequence.size, shape.row_unit};
+  return {shape.token_grid(latent_shape), ranks.layout.axis, ranks.layout.patches, ranks.sequence.size,
+          shape.row_unit};
 }
 
 DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::DenoiserShape& shape,
                              const std::vector<models::Conditioning>& prompts, std::vector<int64_t> prompt_of,
-                             const models::LatentShape& latent_shape, const parallel::Ranks& ranks)
+                             const models::LatentShape& latent_shape, const parallel::Ranks& ranks,
+                             const std::map<std::string, at::Tensor>& by_picture)
     : denoiser_(denoiser),
       shape_(shape),
+      latent_shape_(latent_shape),
       options_(at::TensorOptions().dtype(denoiser.dtype())),
       blocks_(blocks_of(ranks, shape.blocks)),
       all_blocks_(shape.blocks),
       prompt_of_(std::move(prompt_of)),
+      by_sample_(of_samples(by_picture, ranks, prompt_of_.size())),
       tokens_(make_cut(ranks, shape, latent_shape),
               {ranks.ulysses, ranks.ring, ranks.sequence, displacement_of(ranks.layout)}),
-      forward_(denoiser.start({prompts, prompt_of_, latent_shape, tokens_})) {
+      forward_(denoiser.start({prompts, prompt_of_, latent_shape, tokens_, by_sample_})) {
   if (!prompts.empty()) options_ = options_.device(prompts.front().begin()->second.device());
 }
 
+std::vector<Range> LatentAxis::of(const std::vector<Range>& token_lines) const {
+  std::vector<Range> latents = times(token_lines, lines);
+  for (Range& range : latents) range = overlap(range, {0, all});
+  return latents;
+}
+
 LatentAxis DenoiserStage::latent_axis() const {
-  if (cut().axis == parallel::GridAxis::kFrames) return {2, shape_.patch.frames};
-  return {shape_.is_video ? 3 : 2, shape_.patch.rows};
+  if (cut().axis == parallel::GridAxis::kFrames) return {2, shape_.patch.frames, latent_shape_.latent_frames};
+  return {shape_.is_video ? 3 : 2, shape_.patch.rows, latent_shape_.latent_height};
 }
 
 parallel::Tensors DenoiserStage::run(const Step& step, Range patches, parallel::Tensors input) {

@@ -6,7 +6,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "models/family.h"
@@ -19,9 +21,13 @@ namespace tessera::engine {
 parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape& shape,
                        const models::LatentShape& latent_shape);
 
-// The cut dimension of latents [N, C, (T,) h, w], and the number of latent lines per line of tokens.
+// The cut dimension of latents [N, C, (T,) h, w], the number of latent lines per line of tokens (the last
+// line may have fewer), and of all latent lines.
 struct LatentAxis {
-  int64_t dim, lines;
+  int64_t dim, lines, all;
+
+  // The lines of latents of some lines of tokens.
+  std::vector<Range> of(const std::vector<Range>& token_lines) const;
 };
 
 // A step of a run, counted from 0.
@@ -33,10 +39,12 @@ struct Step {
 class DenoiserStage {
  public:
   // `prompt_of` is [B]. `prompts`, `latent_shape` and the denoiser, which holds this rank's blocks of
-  // ranks.layout, must outlive the stage.
+  // ranks.layout, must outlive the stage. `by_picture` has conditions that are numbers, by name: fp32 [N], or
+  // [1] if all pictures have the same.
   DenoiserStage(const models::Denoiser& denoiser, const models::DenoiserShape& shape,
                 const std::vector<models::Conditioning>& prompts, std::vector<int64_t> prompt_of,
-                const models::LatentShape& latent_shape, const parallel::Ranks& ranks);
+                const models::LatentShape& latent_shape, const parallel::Ranks& ranks,
+                const std::map<std::string, at::Tensor>& by_picture = {});
   DenoiserStage(const DenoiserStage&) = delete;  // the forward refers to its members
   DenoiserStage& operator=(const DenoiserStage&) = delete;
 
@@ -65,10 +73,12 @@ class DenoiserStage {
 
   const models::Denoiser& denoiser_;
   models::DenoiserShape shape_;
+  const models::LatentShape& latent_shape_;
   at::TensorOptions options_;  // of hidden states
   Range blocks_;
   int64_t all_blocks_;
   std::vector<int64_t> prompt_of_;
+  std::map<std::string, at::Tensor> by_sample_;
   nn::Tokens tokens_;
   std::unique_ptr<models::Forward> forward_;
   int64_t step_ = -1;

@@ -198,17 +198,12 @@ class Run {
     at::Tensor latents;
     run_phase(Phase::kDenoise, result_.seconds.denoise, Messages::kSome, [&] {
       Noise noise(batch_->noise);
-      const at::Tensor z = noise
-                               .draw({batch_->count(), model_.shape.latent_channels, settings_.latent_height,
-                                      settings_.latent_width})
+      const at::Tensor z = noise.draw(model_.shape.latent_sizes(settings_.latents, batch_->count()))
                                .to(settings_.request.device) *
                            sampler_->init_noise_sigma();
-      const models::LatentShape latent_shape{.latent_height = settings_.latent_height,
-                                             .latent_width = settings_.latent_width,
-                                             .scale_factor = model_.scale_factor,
-                                             .sizes = settings_.sizes};
       const Guidance& guidance = batch_->guidance;
-      DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), latent_shape, ranks_);
+      DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), settings_.latents,
+                          ranks_);
       at::Tensor sums;
       latents = engine::denoise({stage, *sampler_, guidance, ranks_}, z, noise, observer_,
                                 result_.step_seconds, &sums);
@@ -223,10 +218,10 @@ class Run {
   void share(at::Tensor& z) {
     if (z.defined()) result_.latents = gather_pictures(z.cpu(), batch_->count(), ranks_.data);
     if (!decodes_together()) return;
-    const std::vector<int64_t> shape = {ranks_.data.part(batch_->count()).length,
-                                        model_.shape.latent_channels, settings_.latent_height,
-                                        settings_.latent_width};
-    if (!z.defined()) z = at::empty(shape, at::device(settings_.request.device).dtype(at::kFloat));
+    if (!z.defined()) {
+      z = at::empty(model_.shape.latent_sizes(settings_.latents, ranks_.data.part(batch_->count()).length),
+                    at::device(settings_.request.device).dtype(at::kFloat));
+    }
     comm::broadcast(z, 0, ranks_.replica);
   }
 

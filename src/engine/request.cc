@@ -179,8 +179,9 @@ void resolve_size(const Model& model, Settings& settings) {
   check_side("width", settings.width, unit);
   settings.model_height = model_size.first;
   settings.model_width = model_size.second;
-  settings.latent_height = model_size.first / model.scale_factor;
-  settings.latent_width = model_size.second / model.scale_factor;
+  settings.latents = {.latent_height = model_size.first / model.scale_factor,
+                      .latent_width = model_size.second / model.scale_factor,
+                      .scale_factor = model.scale_factor};
 }
 
 // Texts that go with the prompts are one for all, or one for each.
@@ -263,7 +264,8 @@ Settings resolve(const Request& wish, const Model& model) {
   const Pair own{settings.height, settings.width};
   const Pair original = request.original_size.value_or(own), target = request.target_size.value_or(own),
              crop = request.crops_coords_top_left.value_or(Pair());
-  settings.sizes = {original.first, original.second, crop.first, crop.second, target.first, target.second};
+  settings.latents.sizes = {original.first, original.second, crop.first,
+                            crop.second,    target.first,    target.second};
   return settings;
 }
 
@@ -280,8 +282,7 @@ models::Prompt Settings::negative_prompt(size_t index) const {
 }
 
 std::unique_ptr<samplers::Sampler> make_sampler(const Settings& settings, const Model& model) {
-  const int64_t tokens =
-      (settings.latent_height / model.shape.patch.rows) * (settings.latent_width / model.shape.patch.columns);
+  const int64_t tokens = model.shape.token_grid(settings.latents).tokens();
   const bool ends_in_sample = model.family->takes_sample_of_single_step && settings.steps == 1;
   return samplers::make_sampler(model.scheduler, settings.request.scheduler,
                                 {settings.steps, tokens, settings.request.eta.value_or(0), ends_in_sample});
@@ -300,11 +301,13 @@ parallel::Workload workload(std::span<const Settings> batch, const Model& model)
     pictures += each.pictures();
     guided |= each.guided();
   }
+  const parallel::Grid grid = model.shape.token_grid(settings.latents);
   return {.heads = model.shape.heads,
           .blocks = model.shape.blocks,
           .embedding = model.shape.embedding,
           .head = model.shape.head,
-          .token_rows = settings.latent_height / model.shape.patch.rows,
+          .token_rows = grid.rows,
+          .token_frames = grid.frames,
           .row_unit = model.shape.row_unit,
           .has_streams = model.shape.has_streams,
           .has_group_norms = model.shape.has_group_norms,

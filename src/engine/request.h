@@ -70,14 +70,12 @@ struct Settings {
   int64_t width = 0;
   int64_t model_height = 0;  // of the model's image before resizing, in pixels
   int64_t model_width = 0;
-  int64_t latent_height = 0;
-  int64_t latent_width = 0;
+  models::LatentShape latents = {};  // of one image
   int64_t steps = 0;
   double guidance = 0;
   int64_t max_sequence_length = 0;
   std::string scheduler;  // class name
   double guidance_rescale = 0;
-  models::SizeConditions sizes = {};
 
   // The prompts of both branches of guidance for the request's prompt `index`.
   models::Prompt prompt(size_t index) const;

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include "core/error.h"
+#include "models/family.h"
 
 namespace tessera::models {
 
@@ -13,6 +14,18 @@ at::Tensor ForwardInputs::of_samples(const std::string& name) const {
     TESSERA_CHECK(all.back().sizes() == all.front().sizes(), "'{}' differs in shape between prompts", name);
   }
   return at::stack(all);
+}
+
+parallel::Grid DenoiserShape::token_grid(const LatentShape& latents) const {
+  const auto count = [](int64_t length, int64_t each) { return (length + each - 1) / each; };
+  return {count(latents.latent_frames, patch.frames), count(latents.latent_height, patch.rows),
+          count(latents.latent_width, patch.columns)};
+}
+
+std::vector<int64_t> DenoiserShape::latent_sizes(const LatentShape& latents, int64_t count) const {
+  if (is_video)
+    return {count, latent_channels, latents.latent_frames, latents.latent_height, latents.latent_width};
+  return {count, latent_channels, latents.latent_height, latents.latent_width};
 }
 
 at::Tensor Denoiser::guide(const at::Tensor& negative, const at::Tensor& positive, double scale) const {

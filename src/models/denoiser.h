@@ -55,6 +55,8 @@ struct ForwardInputs {
   at::ArrayRef<int64_t> prompt_of;           // [B], positions in `prompts`
   const LatentShape& latent_shape;
   nn::Tokens& tokens;
+  // Conditions that are numbers, by name: fp32 [B], or [1] if all samples have the same.
+  const std::map<std::string, at::Tensor>& by_sample = {};
 
   // Stacks the tensor `name` of every sample's prompt, all of one shape: [B, ...].
   at::Tensor of_samples(const std::string& name) const;
@@ -64,7 +66,10 @@ struct ForwardInputs {
 // its first step, so that no step waits for a copy.
 struct Timestep {
   double value;
-  at::Tensor on_device;  // [1] fp32
+  at::Tensor on_device;  // fp32 [1], or [B] if samples differ
+  // bool [B, T]: the frames that are denoised. The others are given, and the model sees them at timestep 0.
+  // Undefined if all are denoised.
+  at::Tensor denoised_frames = {};
 };
 
 // The hidden state has as many tensors as the family declares in Forward::streams().

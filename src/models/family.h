@@ -85,6 +85,11 @@ struct DenoiserShape {
   int64_t row_unit = 1;          // rows of tokens that stay together because a coarser scale merges them
   bool has_group_norms = false;  // such norms take statistics over a whole picture
   bool has_streams = true;       // blocks can be divided; Forward::streams() lists what flows between them
+
+  // The grid of the tokens of such latents; the last row and column may be covered in part.
+  parallel::Grid token_grid(const LatentShape& latents) const;
+  // The sizes [count, C, (T,) h, w] of such latents.
+  std::vector<int64_t> latent_sizes(const LatentShape& latents, int64_t count) const;
 };
 
 // A part of a pipeline by its name in model_index.json, and the classes of it that run here.

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
 #include <vector>
 
 #include "nn/tensor_parallel.h"
@@ -16,6 +17,10 @@ class CrossAttention {
   // Queries have `width` features, prompts `context_width`.
   CrossAttention(const weights::Scope& scope, int64_t width, int64_t context_width, int64_t heads,
                  int64_t depth, ops::LinearOptions options = {});
+
+  // For weights with other names.
+  CrossAttention(ColumnParallel to_q, ColumnParallel to_kv, RowParallel to_out, int64_t depth)
+      : to_q_(std::move(to_q)), to_kv_(std::move(to_kv)), to_out_(std::move(to_out)), depth_(depth) {}
 
   // Projects a prompt [1, L, context_width] -> [1, L, 2 * local heads * D], keys first. Called once per run.
   at::Tensor keys_values(const at::Tensor& prompt) const { return to_kv_(prompt); }

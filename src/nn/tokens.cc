@@ -89,6 +89,14 @@ at::Tensor Tokens::local_frames(const at::Tensor& x, int64_t dim) const {
                                                 : parallel::select_ranges(x, dim, cut_.parts(run_, rank()));
 }
 
+int64_t Tokens::local_rows(int64_t rows, int64_t of_each) const {
+  if (cut_.axis != parallel::GridAxis::kRows) return rows;
+  int64_t local = 0;
+  for (const Range& range : cut_.parts(run_, rank()))
+    local += overlap(times(range, of_each), {0, rows}).length;
+  return local;
+}
+
 at::Tensor Tokens::local_other(const at::Tensor& x, int64_t dim) const {
   if (cut_.patches > 1) return x;
   const Range own = split_evenly(x.size(dim), rank(), cut_.ranks);

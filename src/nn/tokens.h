@@ -56,6 +56,9 @@ class Tokens {
   at::Tensor local(const at::Tensor& x, int64_t dim) const;
   // The local frames of x, which covers all frames.
   at::Tensor local_frames(const at::Tensor& x, int64_t dim) const;
+  // The number of local rows of an image of `rows` rows. A row of the grid has `of_each` of them, the last
+  // one maybe fewer.
+  int64_t local_rows(int64_t rows, int64_t of_each) const;
   // The local part of another sequence: [.., L, ..] -> [.., l, ..]. Each rank takes its share. With several
   // patches each takes all of it, because every pass of a patch carries the other sequence along.
   at::Tensor local_other(const at::Tensor& x, int64_t dim) const;

@@ -107,8 +107,8 @@ TEST(Batch, RefusesWhatOneRunCannotDoForAll) {
          s.guidance = 2;
          s.guidance_rescale = 0.5;
        }},
-      {"original_size", [](Settings& s) { s.sizes.original_height = 7; }},
-      {"crops_coords_top_left", [](Settings& s) { s.sizes.crop_left = 7; }},
+      {"original_size", [](Settings& s) { s.latents.sizes.original_height = 7; }},
+      {"crops_coords_top_left", [](Settings& s) { s.latents.sizes.crop_left = 7; }},
       {"dtype", [](Settings& s) { s.request.dtype = at::kBFloat16; }},
       {"output_type", [](Settings& s) { s.request.output_type = OutputType::kLatent; }},
       {"height", [](Settings& s) { s.height = 40; }},
