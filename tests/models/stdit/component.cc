@@ -1,0 +1,161 @@
+#include "tests/models/stdit/component.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
+
+#include "core/error.h"
+#include "engine/denoise.h"
+#include "models/stdit/stdit2.h"
+#include "models/stdit/stdit3.h"
+#include "parallel/layout.h"
+#include "samplers/sampler.h"
+#include "tests/support/golden.h"
+#include "tests/support/rank_threads.h"
+#include "weights/checkpoint.h"
+
+namespace tessera::models {
+namespace {
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+// One step whose result is what the model predicts.
+struct Evaluation final : samplers::Sampler {
+  explicit Evaluation(double timestep) { timesteps_ = {timestep}; }
+  at::Tensor scale_model_input(const at::Tensor& z, int64_t /*index*/) const override { return z; }
+  at::Tensor step(const at::Tensor& output, int64_t /*index*/, const at::Tensor& /*z*/,
+                  samplers::SamplerState& /*state*/, const at::Tensor& /*noise*/) const override {
+    return output;
+  }
+};
+
+struct Case {
+  JsonConfig json;
+  std::filesystem::path weights;
+  Tensors tensors;
+
+  const at::Tensor& in(const std::string& name) const { return tensors.at("in." + name); }
+  bool has(const std::string& name) const { return tensors.contains("in." + name); }
+  // The row of sample `i`; a single row is that of all samples.
+  at::Tensor row(const std::string& name, int64_t i) const {
+    const at::Tensor& all = in(name);
+    return all.narrow(0, all.size(0) == 1 ? 0 : i, 1);
+  }
+  // The real tokens of sample `i`, [L, D].
+  at::Tensor text(int64_t i) const {
+    return row("y", i)[0][0].narrow(0, 0, row("mask", i).sum().item<int64_t>());
+  }
+};
+
+Case read_case(const std::filesystem::path& file) {
+  Case one{.json = JsonConfig::read(file), .weights = {}, .tensors = {}};
+  one.weights = file.parent_path() / one.json.string("weights");
+  one.tensors = read_tensors(file.parent_path() / one.json.string("io"));
+  return one;
+}
+
+std::unique_ptr<weights::Checkpoint> open_weights(const std::filesystem::path& path) {
+  auto file = std::make_shared<weights::SafetensorsFile>(path);
+  std::map<std::string, weights::NamedTensor> tensors;
+  for (const auto& [name, entry] : file->header().tensors) tensors[name] = {.entry = entry};
+  return std::make_unique<weights::Checkpoint>(std::move(file), std::move(tensors));
+}
+
+std::unique_ptr<Denoiser> load(const Case& one, const parallel::Ranks& ranks, Range channels) {
+  const STDiTConfig config(JsonConfig(one.json.values().at("config"), one.json.where()));
+  std::optional<Range> blocks;
+  if (ranks.pipeline.size > 1) blocks = ranks.layout.stage(ranks.pipeline.rank);
+  const auto checkpoint = open_weights(one.weights);
+  const weights::Scope scope(*checkpoint, {.groups = {ranks.tensor_inner, ranks.tensor_outer}});
+  const LocalBlocks local_blocks(config.depth, blocks);
+  if (one.json.string("kind") == "stdit2.forward")
+    return std::make_unique<STDiT2>(scope, config, local_blocks, channels);
+  return std::make_unique<STDiT3>(scope, config, local_blocks, channels);
+}
+
+DenoiserShape shape_of(const STDiTConfig& config) {
+  return {.heads = config.num_heads,
+          .blocks = config.depth,
+          .latent_channels = config.in_channels,
+          .patch = kSTDiTPatch,
+          .is_video = true};
+}
+
+// What the model predicts for sample `i` alone, [1, channels.length, T, h, w], on the first rank. The loop
+// steps as many channels as it has latents; so a model with more is evaluated for some of them at a time.
+at::Tensor forward(const Case& one, const parallel::Ranks& ranks, int64_t i, Range channels,
+                   const at::Tensor& denoised_frames) {
+  const STDiTConfig config(JsonConfig(one.json.values().at("config"), one.json.where()));
+  const auto denoiser = load(one, ranks, channels);
+  const at::Tensor x = one.row("x", i);
+  const LatentShape latents{
+      .latent_height = x.size(3), .latent_width = x.size(4), .scale_factor = 8, .latent_frames = x.size(2)};
+  std::map<std::string, at::Tensor> by_picture;
+  for (const char* name : {"fps", "height", "width", "num_frames", "ar"}) {
+    if (one.has(name)) by_picture[name] = one.row(name, i);
+  }
+  const std::vector<Conditioning> prompts = {{{kTokens, one.text(i)}}};
+  engine::Guidance guidance;
+  guidance.add(0, 0, 1);
+  engine::DenoiserStage stage(*denoiser, shape_of(config), prompts, guidance.samples(ranks), latents, ranks,
+                              by_picture);
+  engine::Noise noise({{0, 1}});
+  std::vector<double> seconds;
+  const Evaluation evaluation(one.row("timestep", i).item<double>());
+  engine::Denoising work{stage, evaluation, guidance, ranks};
+  if (denoised_frames.defined()) work.denoised_frames = denoised_frames.narrow(0, i, 1).unsqueeze(0);
+  return engine::denoise(work, x, noise, {}, seconds);
+}
+
+at::Tensor forward_of_all(const Case& one, const parallel::Ranks& ranks, const at::Tensor& denoised_frames) {
+  const STDiTConfig config(JsonConfig(one.json.values().at("config"), one.json.where()));
+  std::vector<at::Tensor> samples;
+  for (int64_t i = 0; i < one.in("x").size(0); ++i) {
+    std::vector<at::Tensor> channels;
+    for (int64_t first = 0; first < config.out_channels(); first += config.in_channels)
+      channels.push_back(forward(one, ranks, i, {first, config.in_channels}, denoised_frames));
+    if (channels.front().defined()) samples.push_back(at::cat(channels, 1));
+  }
+  return samples.empty() ? at::Tensor() : at::cat(samples);
+}
+
+Tensors run_forward(const Case& one, const parallel::Ranks& ranks) {
+  if (!one.has("x_mask")) return {{"out.x", forward_of_all(one, ranks, {})}};
+  return {{"out.x", forward_of_all(one, ranks, one.in("x_mask").to(at::kBool))},
+          {"out.x_without_x_mask", forward_of_all(one, ranks, {})}};
+}
+
+}  // namespace
+
+std::map<std::string, at::Tensor> read_tensors(const std::filesystem::path& file) {
+  return read_golden(std::filesystem::absolute(file).string());
+}
+
+std::map<std::string, at::Tensor> run_component(const std::filesystem::path& file,
+                                                const parallel::ParallelOptions& options) {
+  const Case one = read_case(file);
+  const std::string kind = one.json.string("kind");
+  if (kind != "stdit2.forward" && kind != "stdit3.forward")
+    one.json.fail("kind", "stdit2.forward or stdit3.forward");
+  const STDiTConfig config(JsonConfig(one.json.values().at("config"), one.json.where()));
+  const at::Tensor& x = one.in("x");
+  const parallel::Grid grid = shape_of(config).token_grid(
+      {.latent_height = x.size(3), .latent_width = x.size(4), .latent_frames = x.size(2)});
+  const parallel::Layout layout = parallel::resolve_layout(options,
+                                                           {.heads = config.num_heads,
+                                                            .blocks = config.depth,
+                                                            .token_rows = grid.rows,
+                                                            .token_frames = grid.frames,
+                                                            .steps = 1,
+                                                            .pictures = 1,
+                                                            .guided = false},
+                                                           std::nullopt);
+  Tensors outputs;
+  comm::run_ranks_as_threads(options.degrees(), [&](comm::World world) {
+    const c10::InferenceMode inference_mode;
+    const Tensors own = run_forward(one, parallel::Ranks(world, layout));
+    if (world.rank() == 0) outputs = own;
+  });
+  return outputs;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,67 @@
+// Compares Open-Sora's networks with the public reference, on one rank and on many.
+#include <gtest/gtest.h>
+
+#include "models/stdit/stdit2.h"
+#include "models/stdit/stdit3.h"
+#include "tests/models/stdit/component.h"
+#include "tests/support/degrees.h"
+#include "tests/support/golden.h"
+
+namespace tessera::models {
+namespace {
+
+constexpr double kTolerance = 2e-5;  // of the largest value, in fp32
+
+struct Way {
+  const char* name;
+  parallel::ParallelOptions options;
+};
+
+// Every exact method. A step in which a pipeline takes everything at once is exact too.
+std::vector<Way> ways() {
+  using parallel::degrees;
+  return {{"One", degrees(1, false, 1, 1, 1, 1)},           {"Ulysses2", degrees(1, false, 1, 1, 2, 1)},
+          {"Ring2", degrees(1, false, 1, 2, 1, 1)},         {"Ring3", degrees(1, false, 1, 3, 1, 1)},
+          {"Tensor2", degrees(1, false, 1, 1, 1, 2)},       {"Pipeline2", degrees(1, false, 2, 1, 1, 1)},
+          {"RingOfUlysses", degrees(1, false, 1, 2, 2, 1)}, {"RingOfTensor", degrees(1, false, 1, 3, 1, 2)}};
+}
+
+class STDiTOnRanks : public ::testing::TestWithParam<std::tuple<const char*, size_t>> {};
+
+TEST_P(STDiTOnRanks, EqualsTheReference) {
+  const auto& [name, way] = GetParam();
+  const std::filesystem::path folder = golden_folder("opensora");
+  const auto expected = read_tensors(folder / fmt::format("{}.io.safetensors", name));
+  const auto outputs = run_component(folder / fmt::format("{}.json", name), ways()[way].options);
+  ASSERT_FALSE(outputs.empty());
+  for (const auto& [key, value] : outputs)
+    EXPECT_LE(relative_error(value, expected.at(key)), kTolerance) << key;
+}
+
+// The released sizes, from their configs alone.
+TEST(STDiT, HasTheParametersOfTheReleasedModels) {
+  const auto parameters = [](const Json& json, const auto& make) {
+    weights::ShapeOnlySource source;
+    const STDiTConfig config(JsonConfig(json, "config.json"));
+    make(weights::Scope(source, {.device = at::kMeta}), config, LocalBlocks(config.depth),
+         Range{0, config.out_channels()});
+    // The learned text is a buffer.
+    return static_cast<int64_t>(source.bytes_held()) / 4 - config.model_max_length * config.caption_channels;
+  };
+  // Rotations are computed, where the checkpoint holds their D / 2 frequencies.
+  const int64_t rotations = 1152 / 16 / 2;
+  EXPECT_EQ(parameters(Json::object(), [](auto&&... all) { STDiT3(all...); }) + rotations, 1'207'643'972);
+  EXPECT_EQ(parameters({{"model_max_length", 200}}, [](auto&&... all) { STDiT2(all...); }) + rotations,
+            767'452'100);
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, STDiTOnRanks,
+                         ::testing::Combine(::testing::Values("stdit2_a", "stdit3_a", "stdit3_b"),
+                                            ::testing::Range(size_t{0}, ways().size())),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}", std::get<0>(info.param),
+                                              ways()[std::get<1>(info.param)].name);
+                         });
+
+}  // namespace
+}  // namespace tessera::models
