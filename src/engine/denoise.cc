@@ -57,7 +57,10 @@ class Loop final : public parallel::PipelineStage {
   }
 
   parallel::Tensors compute(int64_t step, Range patches, parallel::Tensors hidden) override {
-    if (ranks_.pipeline.rank == 0) hidden = {input(step, patches)};
+    if (ranks_.pipeline.rank == 0) {
+      enter_frames(step, patches);
+      hidden = {input(step, patches)};
+    }
     const auto begin = std::chrono::steady_clock::now();
     const Step now{step,
                    sampler().steps(),
@@ -73,6 +76,7 @@ class Loop final : public parallel::PipelineStage {
   at::Tensor update(int64_t step, Range patches, const parallel::Tensors& output) override {
     if (sampler().needs_noise() && patches.begin == 0)
       fresh_ = upload(noise_.draw(whole_), options_.device());
+    if (ranks_.pipeline.size > 1) enter_frames(step, patches);  // of this stage's latents
     const at::Tensor prediction = guided(output[0]);
     int64_t line = 0;
     for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
@@ -81,7 +85,9 @@ class Loop final : public parallel::PipelineStage {
       const at::Tensor fresh = fresh_.defined() ? local_lines(fresh_, {patch, 1}) : at::Tensor();
       const at::Tensor own = prediction.narrow(axis_.dim, line, z.size(axis_.dim));
       line += z.size(axis_.dim);
-      z = sampler().step(own, step, z, states_[i], fresh);
+      const at::Tensor next = sampler().step(own, step, z, states_[i], fresh);
+      z = work_.given ? at::where(of_latents(local_frames(work_.given->denoised(step), {patch, 1})), next, z)
+                      : next;
       if (step_sums_) step_sums_->select(0, step).add_(z.sum(at::kDouble));
     }
     return joined(patches);
@@ -167,6 +173,23 @@ class Loop final : public parallel::PipelineStage {
   at::Tensor input(int64_t step, Range patches) const {
     const at::Tensor scaled = sampler().scale_model_input(joined(patches), step);
     return both_branches_ ? at::cat({scaled, scaled}) : scaled;  // [B, C, (T',) h', w]
+  }
+
+  // frames [N, T] -> those of this rank's pictures that it holds of the patches.
+  at::Tensor local_frames(const at::Tensor& frames, Range patches) const {
+    const at::Tensor own = frames.narrow(0, pictures_.begin, pictures_.length).to(options_.device());
+    if (cut().axis != parallel::GridAxis::kFrames) return own;
+    return parallel::select_ranges(own, 1, lines(patches, work_.stage.sequence_rank()));
+  }
+  // Gives the frames that are denoised from this step on its noise.
+  void enter_frames(int64_t step, Range patches) {
+    if (!work_.given || !work_.given->has_entering(step)) return;
+    if (patches.begin == 0) noise_of_frames_ = upload(work_.given->noise(step), options_.device());
+    for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
+      at::Tensor& z = latents_[static_cast<size_t>(patch)];
+      z = work_.given->entered(z, local_frames(work_.given->entering(step), {patch, 1}),
+                               local_lines(noise_of_frames_, {patch, 1}), step);
+    }
   }
 
   // Those of this rank's samples.
@@ -296,6 +319,7 @@ class Loop final : public parallel::PipelineStage {
   // By patch: this rank's lines of its pictures, [n, C, (T',) h', w], and the sampler's history of them.
   std::vector<at::Tensor> latents_;
   std::vector<samplers::SamplerState> states_;
+  at::Tensor noise_of_frames_;       // of those that enter in the step, shaped like the whole latents
   at::Tensor fresh_;                 // the step's noise, shaped like the whole latents
   std::deque<QueueMark> under_way_;  // ends of steps that the device may not have reached
   std::chrono::steady_clock::time_point start_;

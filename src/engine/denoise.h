@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/denoiser_stage.h"
+#include "engine/given_frames.h"
 #include "engine/noise.h"
 #include "engine/observer.h"
 #include "samplers/sampler.h"
@@ -46,6 +47,8 @@ struct Denoising {
   // bool [steps, N, T]: models::Timestep::denoised_frames; undefined if all frames are denoised in every
   // step.
   at::Tensor denoised_frames = {};
+  // Frames that the loop keeps or edits, if some are given.
+  const GivenFrames* given = nullptr;
 };
 
 // Denoises z [N, C, (T,) h, w] (fp32, already scaled by init_noise_sigma), which is the same on all ranks.

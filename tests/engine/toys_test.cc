@@ -6,6 +6,8 @@
 
 #include "comm/collectives.h"
 #include "engine/denoise.h"
+#include "engine/given_frames.h"
+#include "samplers/rectified_flow.h"
 #include "tests/models/toys/all.h"
 #include "tests/models/toys/naive.h"
 #include "tests/support/degrees.h"
@@ -25,7 +27,9 @@ const std::vector<double> kTimesteps = {2.5, 1.75, 0.5, 0.25};
 
 const std::vector<int64_t> kPromptOf = {1, 2, 1};
 
-at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance, double rescale = 0) {
+at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, const samplers::Sampler& sampler,
+               double guidance, double rescale = 0, const GivenFrames* given = nullptr,
+               const at::Tensor& denoised_frames = {}) {
   const c10::InferenceMode inference_mode;
   toys::RandomWeights weights;
   const weights::Scope scope(weights, {.groups = {ranks.tensor_inner, ranks.tensor_outer}});
@@ -41,7 +45,7 @@ at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance, do
   std::vector<double> seconds;
   const at::Tensor z = toy.noise(kToyPictures);
   at::Tensor result =
-      denoise({stage, samplers::PlainSampler(kTimesteps), two_branches, ranks}, z, noise, {}, seconds);
+      denoise({stage, sampler, two_branches, ranks, denoised_frames, given}, z, noise, {}, seconds);
   if (!result.defined() || ranks.data.size == 1) return result;
   std::vector<at::Tensor> parts;
   for (const Range& part : ranks.data.parts(kToyPictures))
@@ -50,8 +54,12 @@ at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance, do
   return at::cat(parts);
 }
 
-// Returns the oracle's latents for a layout.
-at::Tensor expect(const Toy& toy, const parallel::Layout& layout, double guidance, double rescale = 0) {
+at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance, double rescale = 0) {
+  return run(toy, ranks, samplers::PlainSampler(kTimesteps), guidance, rescale);
+}
+
+// What the oracle is told of a layout.
+toys::naive::Problem problem_of(const Toy& toy, const parallel::Layout& layout, double guidance) {
   toys::naive::Problem problem{toy.frames, toy.rows, toy.columns, toy.patch.rows};
   problem.cut_along_frames = layout.axis == parallel::GridAxis::kFrames;
   problem.patches = layout.patches;
@@ -59,8 +67,14 @@ at::Tensor expect(const Toy& toy, const parallel::Layout& layout, double guidanc
   problem.prompts = toy.prompts();
   problem.prompt_of = kPromptOf;
   problem.guidance = guidance;
-  problem.rescale = rescale;
   problem.timesteps = kTimesteps;
+  return problem;
+}
+
+// Returns the oracle's latents for a layout.
+at::Tensor expect(const Toy& toy, const parallel::Layout& layout, double guidance, double rescale = 0) {
+  toys::naive::Problem problem = problem_of(toy, layout, guidance);
+  problem.rescale = rescale;
   const at::Tensor z = toy.noise(kToyPictures);
   return toys::naive::generate(toy.evaluate, problem, toy.is_video ? z : z.unsqueeze(2)).view(z.sizes());
 }
@@ -195,6 +209,55 @@ TEST(ToysRescaledOnRanks, EqualTheOracle) {
       EXPECT_LE((result - expected).abs().max().item<double>(), 1e-4)
           << toy.name << ", " << parallel::degrees_text(degrees.options());
     }
+  }
+}
+
+// Frames that are given: some are kept, others edited from 0.6 or 0.3 of the noise on.
+TEST(ToysWithGivenFramesOnRanks, EqualTheOracle) {
+  const Toy& toy = all_toys()[1];
+  ASSERT_TRUE(toy.is_video);
+  const samplers::RectifiedFlow sampler({.steps = 4, .use_timestep_transform = false});
+  auto generator = at::detail::createCPUGenerator(5);
+  const at::Tensor z = toy.noise(kToyPictures);
+  const at::Tensor mask =
+      at::tensor({1.0F, 0.0F, 0.6F, 0.3F})
+          .index_select(0, at::randint(0, 4, {kToyPictures * toy.frames}, generator, at::kLong))
+          .view({kToyPictures, toy.frames});
+  std::vector<int64_t> of_steps = z.sizes().vec();
+  of_steps.insert(of_steps.begin(), sampler.steps());
+  const at::Tensor noise = at::randn(of_steps, generator);
+  const GivenFrames given(mask, sampler, [&](int64_t step) { return noise[step]; });
+  std::vector<at::Tensor> denoised;
+  for (int64_t step = 0; step < sampler.steps(); ++step) denoised.push_back(given.denoised(step));
+
+  for (const Degrees& degrees : {Degrees{1, 1, 1, 1, 1, 1},
+                                 {1, 2, 1, 2, 1, 1},
+                                 {3, 1, 1, 1, 2, 1},
+                                 {1, 1, 1, 2, 1, 2},
+                                 {1, 1, 2, 1, 1, 1, false, 3, 1},
+                                 {1, 2, 2, 2, 1, 1, false, 2, 0}}) {
+    const parallel::Workload workload{.heads = toys::kKeyHeads,
+                                      .blocks = toys::kBlocks,
+                                      .token_rows = toy.rows,
+                                      .token_frames = toy.frames,
+                                      .steps = sampler.steps(),
+                                      .pictures = kToyPictures,
+                                      .guided = true};
+    const parallel::Layout layout = parallel::resolve_layout(degrees.options(), workload, std::nullopt);
+    at::Tensor result;
+    comm::run_ranks_as_threads(degrees.options().degrees(), [&](comm::World world) {
+      const at::Tensor own =
+          run(toy, parallel::Ranks(world, layout), sampler, 1.5, 0, &given, at::stack(denoised));
+      if (world.rank() == 0) result = own;
+    });
+    toys::naive::Problem problem = problem_of(toy, layout, 1.5);
+    problem.timesteps = sampler.timesteps();
+    problem.step = 0.25;
+    problem.frame_mask = mask;
+    problem.frame_noise = noise;
+    const at::Tensor expected = toys::naive::generate(toy.evaluate, problem, z);
+    EXPECT_LE((result - expected).abs().max().item<double>(), 1e-4)
+        << parallel::degrees_text(degrees.options());
   }
 }
 

@@ -5,10 +5,11 @@
 
 #include "core/error.h"
 #include "engine/denoise.h"
+#include "engine/gather.h"
 #include "models/stdit/stdit2.h"
 #include "models/stdit/stdit3.h"
 #include "parallel/layout.h"
-#include "samplers/sampler.h"
+#include "samplers/rectified_flow.h"
 #include "tests/support/golden.h"
 #include "tests/support/rank_threads.h"
 #include "weights/checkpoint.h"
@@ -33,6 +34,11 @@ struct Case {
   std::filesystem::path weights;
   Tensors tensors;
 
+  // Of the model.
+  STDiTConfig config() const {
+    const char* const key = json.has("model_config") ? "model_config" : "config";
+    return STDiTConfig(JsonConfig(json.values().at(key), json.where()));
+  }
   const at::Tensor& in(const std::string& name) const { return tensors.at("in." + name); }
   bool has(const std::string& name) const { return tensors.contains("in." + name); }
   // The row of sample `i`; a single row is that of all samples.
@@ -61,7 +67,7 @@ std::unique_ptr<weights::Checkpoint> open_weights(const std::filesystem::path& p
 }
 
 std::unique_ptr<Denoiser> load(const Case& one, const parallel::Ranks& ranks, Range channels) {
-  const STDiTConfig config(JsonConfig(one.json.values().at("config"), one.json.where()));
+  const STDiTConfig config = one.config();
   std::optional<Range> blocks;
   if (ranks.pipeline.size > 1) blocks = ranks.layout.stage(ranks.pipeline.rank);
   const auto checkpoint = open_weights(one.weights);
@@ -84,7 +90,7 @@ DenoiserShape shape_of(const STDiTConfig& config) {
 // steps as many channels as it has latents; so a model with more is evaluated for some of them at a time.
 at::Tensor forward(const Case& one, const parallel::Ranks& ranks, int64_t i, Range channels,
                    const at::Tensor& denoised_frames) {
-  const STDiTConfig config(JsonConfig(one.json.values().at("config"), one.json.where()));
+  const STDiTConfig config = one.config();
   const auto denoiser = load(one, ranks, channels);
   const at::Tensor x = one.row("x", i);
   const LatentShape latents{
@@ -107,7 +113,7 @@ at::Tensor forward(const Case& one, const parallel::Ranks& ranks, int64_t i, Ran
 }
 
 at::Tensor forward_of_all(const Case& one, const parallel::Ranks& ranks, const at::Tensor& denoised_frames) {
-  const STDiTConfig config(JsonConfig(one.json.values().at("config"), one.json.where()));
+  const STDiTConfig config = one.config();
   std::vector<at::Tensor> samples;
   for (int64_t i = 0; i < one.in("x").size(0); ++i) {
     std::vector<at::Tensor> channels;
@@ -124,6 +130,75 @@ Tensors run_forward(const Case& one, const parallel::Ranks& ranks) {
           {"out.x_without_x_mask", forward_of_all(one, ranks, {})}};
 }
 
+// Every prompt, and for each the null text of its length: conditionings 2 i and 2 i + 1.
+std::vector<Conditioning> prompts_of(const Case& one) {
+  std::vector<Conditioning> prompts;
+  for (int64_t i = 0; i < one.in("z").size(0); ++i) {
+    prompts.push_back({{kTokens, one.text(i)}});
+    prompts.push_back({{kNullTokens, at::scalar_tensor(one.text(i).size(0), at::kLong)}});
+  }
+  return prompts;
+}
+
+// Sampling with guidance. The latents that the model gets are those after the step before, with the noise of
+// frames that begin to be denoised; on the first rank.
+Tensors run_sampling(const Case& one, const parallel::Ranks& ranks) {
+  const JsonConfig options(one.json.values().at("config"), one.json.where());
+  const auto number = [&](const char* name) { return one.row(name, 0).item<double>(); };
+  const samplers::RectifiedFlow sampler({.steps = options.integer("num_sampling_steps"),
+                                         .num_timesteps = options.integer("num_timesteps"),
+                                         .use_discrete_timesteps = options.boolean("use_discrete_timesteps"),
+                                         .use_timestep_transform = options.boolean("use_timestep_transform"),
+                                         .height = number("height"),
+                                         .width = number("width"),
+                                         .num_frames = static_cast<int64_t>(number("num_frames"))});
+  const at::Tensor& z = one.in("z");
+  const int64_t videos = z.size(0);
+  const STDiTConfig config = one.config();
+  const auto denoiser = load(one, ranks, {0, config.in_channels});
+  const LatentShape latents{
+      .latent_height = z.size(3), .latent_width = z.size(4), .scale_factor = 8, .latent_frames = z.size(2)};
+  engine::Guidance guidance;
+  for (int64_t i = 0; i < videos; ++i) guidance.add(2 * i, 2 * i + 1, options.number("cfg_scale"));
+  const std::vector<Conditioning> prompts = prompts_of(one);
+  engine::DenoiserStage stage(
+      *denoiser, shape_of(config), prompts, guidance.samples(ranks), latents, ranks,
+      {{"fps", one.in("fps")}, {"height", one.in("height")}, {"width", one.in("width")}});
+  engine::Denoising work{stage, sampler, guidance, ranks};
+  const auto noise_of = [&](int64_t step) {
+    return one.has("step_noise") ? one.in("step_noise")[step] : at::zeros_like(z);
+  };
+  std::optional<engine::GivenFrames> given;
+  if (one.has("frame_mask")) {
+    given.emplace(one.in("frame_mask"), sampler, noise_of);
+    std::vector<at::Tensor> denoised;
+    for (int64_t step = 0; step < sampler.steps(); ++step) denoised.push_back(given->denoised(step));
+    work.denoised_frames = at::stack(denoised);
+    work.given = &*given;
+  }
+  std::vector<at::Tensor> inputs;
+  const auto add_input = [&](const at::Tensor& latest, int64_t step) {
+    if (step == sampler.steps()) return;
+    inputs.push_back(given ? given->entered(latest, given->entering(step), noise_of(step), step) : latest);
+  };
+  add_input(z, 0);
+  engine::Observer observer;
+  observer.preview_every = 1;
+  observer.previewed = [&](const engine::Preview& preview) { add_input(preview.latents, preview.step + 1); };
+  engine::Noise unused({{0, videos}});
+  std::vector<double> seconds;
+  const at::Tensor result = engine::denoise(work, z, unused, observer, seconds);
+  const at::Tensor all = result.defined() ? engine::gather_pictures(result, videos, ranks.data) : result;
+  if (!all.defined()) return {};
+  const at::Tensor timesteps =
+      at::tensor(at::ArrayRef<double>(sampler.timesteps()), at::kDouble).to(at::kFloat);
+  Tensors outputs = {{"out.z", all},
+                     {"out.model_input", at::stack(inputs)},
+                     {"out.timesteps", timesteps.unsqueeze(1).expand({-1, videos}).contiguous()}};
+  if (given) outputs["out.x_mask"] = work.denoised_frames.to(at::kByte);
+  return outputs;
+}
+
 }  // namespace
 
 std::map<std::string, at::Tensor> read_tensors(const std::filesystem::path& file) {
@@ -134,25 +209,32 @@ std::map<std::string, at::Tensor> run_component(const std::filesystem::path& fil
                                                 const parallel::ParallelOptions& options) {
   const Case one = read_case(file);
   const std::string kind = one.json.string("kind");
-  if (kind != "stdit2.forward" && kind != "stdit3.forward")
-    one.json.fail("kind", "stdit2.forward or stdit3.forward");
-  const STDiTConfig config(JsonConfig(one.json.values().at("config"), one.json.where()));
-  const at::Tensor& x = one.in("x");
+  if (kind != "stdit2.forward" && kind != "stdit3.forward" && kind != "rflow.sample")
+    one.json.fail("kind", "stdit2.forward, stdit3.forward or rflow.sample");
+  const bool samples = kind == "rflow.sample";
+  const STDiTConfig config = one.config();
+  const at::Tensor& x = one.in(samples ? "z" : "x");
   const parallel::Grid grid = shape_of(config).token_grid(
       {.latent_height = x.size(3), .latent_width = x.size(4), .latent_frames = x.size(2)});
-  const parallel::Layout layout = parallel::resolve_layout(options,
-                                                           {.heads = config.num_heads,
-                                                            .blocks = config.depth,
-                                                            .token_rows = grid.rows,
-                                                            .token_frames = grid.frames,
-                                                            .steps = 1,
-                                                            .pictures = 1,
-                                                            .guided = false},
-                                                           std::nullopt);
+  // A model is evaluated for one sample at a time, without guidance.
+  const parallel::Layout layout = parallel::resolve_layout(
+      options,
+      {.heads = config.num_heads,
+       .blocks = config.depth,
+       .token_rows = grid.rows,
+       .token_frames = grid.frames,
+       .steps =
+           samples
+               ? JsonConfig(one.json.values().at("config"), one.json.where()).integer("num_sampling_steps")
+               : 1,
+       .pictures = samples ? x.size(0) : 1,
+       .guided = samples},
+      std::nullopt);
   Tensors outputs;
   comm::run_ranks_as_threads(options.degrees(), [&](comm::World world) {
     const c10::InferenceMode inference_mode;
-    const Tensors own = run_forward(one, parallel::Ranks(world, layout));
+    const parallel::Ranks ranks(world, layout);
+    const Tensors own = samples ? run_sampling(one, ranks) : run_forward(one, ranks);
     if (world.rank() == 0) outputs = own;
   });
   return outputs;

@@ -17,12 +17,14 @@ struct Way {
   parallel::ParallelOptions options;
 };
 
-// Every exact method. A step in which a pipeline takes everything at once is exact too.
+// Every exact method. A pipeline is exact in its warm-up, in which it takes everything at once.
 std::vector<Way> ways() {
   using parallel::degrees;
+  parallel::ParallelOptions pipeline = degrees(1, false, 2, 1, 1, 1);
+  pipeline.warmup_steps = 4;
   return {{"One", degrees(1, false, 1, 1, 1, 1)},           {"Ulysses2", degrees(1, false, 1, 1, 2, 1)},
           {"Ring2", degrees(1, false, 1, 2, 1, 1)},         {"Ring3", degrees(1, false, 1, 3, 1, 1)},
-          {"Tensor2", degrees(1, false, 1, 1, 1, 2)},       {"Pipeline2", degrees(1, false, 2, 1, 1, 1)},
+          {"Tensor2", degrees(1, false, 1, 1, 1, 2)},       {"Pipeline2", pipeline},
           {"RingOfUlysses", degrees(1, false, 1, 2, 2, 1)}, {"RingOfTensor", degrees(1, false, 1, 3, 1, 2)}};
 }
 
@@ -56,7 +58,8 @@ TEST(STDiT, HasTheParametersOfTheReleasedModels) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, STDiTOnRanks,
-                         ::testing::Combine(::testing::Values("stdit2_a", "stdit3_a", "stdit3_b"),
+                         ::testing::Combine(::testing::Values("stdit2_a", "stdit3_a", "stdit3_b",
+                                                              "rflow_plain", "rflow_masked"),
                                             ::testing::Range(size_t{0}, ways().size())),
                          [](const auto& info) {
                            return fmt::format("{}_{}", std::get<0>(info.param),

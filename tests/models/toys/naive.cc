@@ -52,7 +52,12 @@ at::Tensor video(Network& network, const at::Tensor& tokens, double timestep,
   at::Tensor x = network.linear("in", tokens, kWidth);
   const at::Tensor prompt = network.linear("prompt_in", network.of_samples(prompt_of, "pooled"), kWidth);
   const at::Tensor frame = network.frame_of(network.local_).to(at::kFloat).view({1, -1, 1});
-  const at::Tensor time = prompt.unsqueeze(1) * at::cos(frame + timestep);  // [B, n, C]
+  at::Tensor wave = at::cos(frame + timestep);
+  if (network.denoised_.defined()) {
+    const at::Tensor denoised = network.denoised_.repeat({tokens.size(0) / network.denoised_.size(0), 1});
+    wave = at::where(denoised.unsqueeze(-1), wave, at::cos(frame));
+  }
+  const at::Tensor time = prompt.unsqueeze(1) * wave;  // [B, n, C]
   for (int64_t i = 0; i < kBlocks; ++i) {
     const std::string block = fmt::format("blocks.{}.", i);
     const at::Tensor modulation = network.linear(block + "modulation", time, 2 * kWidth);
@@ -118,10 +123,13 @@ at::Tensor skips(Network& network, const at::Tensor& tokens, double timestep,
 at::Tensor generate(Evaluate evaluate, const Problem& problem, const at::Tensor& z) {
   const int64_t p = problem.patch, pictures = z.size(0), channels = z.size(1);
   // [N, tokens, C p p]: channels, rows and columns of a patch
-  at::Tensor x = z.unfold(3, p, p)
-                     .unfold(4, p, p)
-                     .permute({0, 2, 3, 4, 1, 5, 6})
-                     .reshape({pictures, -1, channels * p * p});
+  const auto tokens_of = [&](const at::Tensor& latents) {
+    return latents.unfold(3, p, p)
+        .unfold(4, p, p)
+        .permute({0, 2, 3, 4, 1, 5, 6})
+        .reshape({pictures, -1, channels * p * p});
+  };
+  at::Tensor x = tokens_of(z);
   const at::Tensor number = at::arange(problem.frames * problem.rows * problem.columns)
                                 .view({problem.frames, problem.rows, problem.columns});
   std::vector<at::Tensor> patches;
@@ -134,8 +142,19 @@ at::Tensor generate(Evaluate evaluate, const Problem& problem, const at::Tensor&
   for (size_t step = 0; step < problem.timesteps.size(); ++step) {
     const bool is_warm = static_cast<int64_t>(step) < problem.warmup;
     for (const at::Tensor& local : is_warm ? std::vector{at::arange(number.numel())} : patches) {
-      Network network(problem, local, memory);
-      const at::Tensor own = x.index_select(1, local);
+      at::Tensor own = x.index_select(1, local), denoised;
+      if (problem.frame_mask.defined()) {
+        // A token of a frame is denoised once the timestep has fallen to the frame's share of 1000.
+        const double t = problem.timesteps[step], before = step == 0 ? 1000 : problem.timesteps[step - 1];
+        const at::Tensor frame = local.div(problem.rows * problem.columns, "floor");
+        const at::Tensor share = problem.frame_mask.index_select(1, frame) * 1000;  // [N, n]
+        denoised = share >= t;
+        const at::Tensor enters = denoised.logical_and(share < before);
+        const at::Tensor noise =
+            tokens_of(problem.frame_noise[static_cast<int64_t>(step)]).index_select(1, local);
+        own = at::where(enters.unsqueeze(-1), (1 - t / 1000) * own + t / 1000 * noise, own);
+      }
+      Network network(problem, local, memory, denoised);
       at::Tensor y =
           evaluate(network, guided ? at::cat({own, own}) : own, problem.timesteps[step], prompt_of);
       // Within a patch of the prediction, channels come last.
@@ -148,7 +167,8 @@ at::Tensor generate(Evaluate evaluate, const Problem& problem, const at::Tensor&
           y[i].copy_(problem.rescale * as_deviates + (1 - problem.rescale) * y[i]);
         }
       }
-      x = x.index_copy(1, local, own - 0.1 * y);
+      const at::Tensor next = own + problem.step * y;
+      x = x.index_copy(1, local, denoised.defined() ? at::where(denoised.unsqueeze(-1), next, own) : next);
     }
   }
   return x.view({pictures, problem.frames, problem.rows, problem.columns, channels, p, p})

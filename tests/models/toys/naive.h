@@ -21,6 +21,10 @@ struct Problem {
   double guidance = 1;                  // 1 means no negative branch
   double rescale = 0;                   // of its result, where all tokens go at once
   std::vector<double> timesteps = {};
+  double step = -0.1;  // of the latents along the prediction
+  // Where frames are given (engine/given_frames.h): [N, T], and the noise of each step, shaped like the
+  // latents.
+  at::Tensor frame_mask = {}, frame_noise = {};
 };
 
 // Holds, for each call of attention, the latest keys and values of all tokens.
@@ -34,8 +38,9 @@ struct Memory {
 // Evaluates a network once for the tokens `local`, which are indices into the grid.
 class Network {
  public:
-  Network(const Problem& problem, at::Tensor local, Memory& memory)
-      : problem_(problem), local_(std::move(local)), memory_(memory) {}
+  // `denoised` [N, n] says which of the tokens are; all if undefined.
+  Network(const Problem& problem, at::Tensor local, Memory& memory, at::Tensor denoised = {})
+      : problem_(problem), local_(std::move(local)), denoised_(std::move(denoised)), memory_(memory) {}
 
   at::Tensor weight(const std::string& key, at::IntArrayRef shape) { return weights_.stored(key, shape); }
   at::Tensor linear(const std::string& name, const at::Tensor& x, int64_t out, bool bias = true) {
@@ -115,7 +120,7 @@ class Network {
   }
 
   const Problem& problem_;
-  const at::Tensor local_;
+  const at::Tensor local_, denoised_;
 
  private:
   Memory& memory_;
@@ -133,7 +138,7 @@ at::Tensor video(Network& network, const at::Tensor& x, double timestep,
 at::Tensor skips(Network& network, const at::Tensor& x, double timestep,
                  const std::vector<int64_t>& prompt_of);
 
-// Runs all steps z <- z - 0.1 prediction, patch after patch once the warm-up is over.
+// Runs all steps z <- z + step * prediction, patch after patch once the warm-up is over.
 at::Tensor generate(Evaluate evaluate, const Problem& problem, const at::Tensor& z);
 
 }  // namespace tessera::models::toys::naive

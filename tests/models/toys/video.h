@@ -49,7 +49,13 @@ class VideoForward final : public Forward {
                                  prompt_.device())) {}
 
   // A frame's time depends on the step and the frame's number: [B, T, C].
-  void begin(const Timestep& timestep) override { times_ = prompt_ * at::cos(frames_ + timestep.value); }
+  // Given frames have timestep 0.
+  void begin(const Timestep& timestep) override {
+    at::Tensor time = at::cos(frames_ + timestep.value);
+    if (timestep.denoised_frames.defined())
+      time = at::where(timestep.denoised_frames.unsqueeze(-1), time, at::cos(frames_));
+    times_ = prompt_ * time;
+  }
   Hidden embed(const at::Tensor& latents) override {
     return {weights_.in(nn::patchify(latents, kVideoPatch))};
   }

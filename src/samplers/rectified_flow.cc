@@ -1,0 +1,49 @@
+#include "samplers/rectified_flow.h"
+
+#include <cmath>
+
+#include "core/error.h"
+
+namespace tessera::samplers {
+namespace {
+
+// Clips of 17 frames become 5 frames of latents.
+float latent_frames(int64_t frames) {
+  constexpr int64_t kClip = 17, kLatents = 5;
+  return frames == 1 ? 1.0F : static_cast<float>(frames / kClip * kLatents);
+}
+
+}  // namespace
+
+RectifiedFlow::RectifiedFlow(const RectifiedFlowOptions& options) : num_timesteps_(options.num_timesteps) {
+  TESSERA_CHECK(options.steps > 0 && num_timesteps_ > 0, "{} steps of {}", options.steps, num_timesteps_);
+  constexpr float kSide = 512;  // of the images to which the others are compared
+  const float all = static_cast<float>(num_timesteps_);
+  const float space =
+      std::sqrt(static_cast<float>(options.height) * static_cast<float>(options.width) / (kSide * kSide));
+  const float ratio = space * std::sqrt(latent_frames(options.num_frames));
+  for (int64_t i = 0; i < options.steps; ++i) {
+    float t = (1.0F - static_cast<float>(i) / static_cast<float>(options.steps)) * all;
+    if (options.use_discrete_timesteps) t = std::nearbyint(t);
+    if (options.use_timestep_transform) {
+      const float u = t / all;
+      t = ratio * u / (1.0F + (ratio - 1.0F) * u) * all;
+    }
+    timesteps_.push_back(t);
+  }
+}
+
+double RectifiedFlow::time(int64_t index) const {
+  return index < steps() ? timesteps_[static_cast<size_t>(index)] / static_cast<double>(num_timesteps_) : 0;
+}
+
+at::Tensor RectifiedFlow::step(const at::Tensor& model_output, int64_t index, const at::Tensor& z,
+                               SamplerState& /*state*/, const at::Tensor& /*noise*/) const {
+  return z + model_output * (time(index) - time(index + 1));
+}
+
+at::Tensor RectifiedFlow::add_noise(const at::Tensor& z, const at::Tensor& noise, int64_t index) const {
+  return (1 - time(index)) * z + time(index) * noise;
+}
+
+}  // namespace tessera::samplers

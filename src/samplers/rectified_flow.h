@@ -1,0 +1,37 @@
+// Rectified flow (arXiv:2209.03003) as Open-Sora 1.2 samples it: straight steps along the predicted velocity,
+// at timesteps that larger and longer videos move towards the noise.
+#pragma once
+
+#include "samplers/sampler.h"
+
+namespace tessera::samplers {
+
+struct RectifiedFlowOptions {
+  int64_t steps = 30;
+  int64_t num_timesteps = 1000;
+  bool use_discrete_timesteps = false;  // rounded, before they are moved
+  bool use_timestep_transform = true;
+  // Of the video in pixels and frames, for the transform.
+  double height = 512, width = 512;
+  int64_t num_frames = 1;
+};
+
+class RectifiedFlow final : public Sampler {
+ public:
+  // Timesteps are computed in fp32, as in the public code: in double precision the first one may exceed
+  // num_timesteps.
+  explicit RectifiedFlow(const RectifiedFlowOptions& options);
+
+  at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& z, SamplerState& state,
+                  const at::Tensor& noise) const override;
+  // z with as much noise as there is at step `index`.
+  at::Tensor add_noise(const at::Tensor& z, const at::Tensor& noise, int64_t index) const;
+  int64_t num_timesteps() const { return num_timesteps_; }
+
+ private:
+  double time(int64_t index) const;  // from 1 (noise) to 0
+
+  int64_t num_timesteps_;
+};
+
+}  // namespace tessera::samplers
