@@ -23,7 +23,7 @@ RANK_WORDS = {"rank", "ranks", "group", "groups", "cut", "cuts", "stage", "stage
               "communicators", "ulysses", "ring", "collective", "collectives", "world", "mesh"}
 # Messages name fields (core/field_name.h) because only the command line knows which option sets a field.
 OPTION = re.compile(r'"(?:[^"\\]|\\.)*--[a-z](?:[^"\\]|\\.)*"')
-OF_NORMS = re.compile(r"GroupNorm|group_norm|norm_num_groups|norm_groups")
+OF_NORMS = re.compile(r"GroupNorm|group_norm|norm_groups|num_groups")
 
 
 def functions(lines):

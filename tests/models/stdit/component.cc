@@ -3,11 +3,15 @@
 #include <ATen/Functions.h>
 #include <c10/core/InferenceMode.h>
 
+#include <numeric>
+
+#include "comm/collectives.h"
 #include "core/error.h"
 #include "engine/denoise.h"
 #include "engine/gather.h"
 #include "models/stdit/stdit2.h"
 #include "models/stdit/stdit3.h"
+#include "models/stdit/temporal_vae.h"
 #include "parallel/layout.h"
 #include "samplers/rectified_flow.h"
 #include "tests/support/golden.h"
@@ -199,6 +203,42 @@ Tensors run_sampling(const Case& one, const parallel::Ranks& ranks) {
   return outputs;
 }
 
+// Encodes and decodes latents of each number of frames, the ranks dividing the rows.
+Tensors run_temporal_vae(const Case& one, comm::World& world) {
+  const auto checkpoint = open_weights(one.weights);
+  const weights::Scope scope = weights::Scope(*checkpoint, {}) / "temporal_vae";
+  const TemporalVaeConfig config(JsonConfig(one.json.values().at("config"), one.json.where()));
+  const TemporalEncoder encoder(scope, config);
+  const TemporalDecoder decoder(scope, config);
+  std::vector<int64_t> all(static_cast<size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  const comm::Group group = world.group(all, "vae");
+  if (group.size > 1) comm::connect(group, at::kCPU);
+  Tensors outputs;
+  for (const int64_t frames : one.json.integers("frames")) {
+    const std::string name = std::to_string(frames);
+    const at::Tensor x = one.in(name + ".x"), z = one.in(name + ".z");
+    const parallel::Cut cut({.rows = x.size(3), .columns = x.size(4)}, parallel::GridAxis::kRows, 1,
+                            group.size);
+    nn::Tokens tokens(cut, {.ring = group, .all = group});
+    const nn::Rows rows(tokens);
+    // [1, C, F, h, w] -> the local rows, [F, C, h', w]
+    const auto local = [&](const at::Tensor& y) {
+      return y[0].transpose(0, 1).narrow(2, rows.local().begin, rows.local().length);
+    };
+    const auto add = [&](const std::string& key, const at::Tensor& own) {
+      std::vector<Range> parts;
+      for (int64_t rank = 0; rank < group.size; ++rank) parts.push_back(cut.part(0, rank));
+      outputs[key] = comm::all_gather(own, 2, parts, group).transpose(0, 1).unsqueeze(0).contiguous();
+    };
+    const auto [mean, logvar] = encoder(local(x), rows);
+    add(fmt::format("out.{}.mean", frames), mean);
+    add(fmt::format("out.{}.logvar", frames), logvar);
+    add(fmt::format("out.{}.x", frames), decoder(local(z), frames, rows));
+  }
+  return outputs;
+}
+
 }  // namespace
 
 std::map<std::string, at::Tensor> read_tensors(const std::filesystem::path& file) {
@@ -209,8 +249,18 @@ std::map<std::string, at::Tensor> run_component(const std::filesystem::path& fil
                                                 const parallel::ParallelOptions& options) {
   const Case one = read_case(file);
   const std::string kind = one.json.string("kind");
+  Tensors outputs;
+  if (kind == "vae.temporal") {
+    comm::run_ranks_as_threads(std::max(options.degrees(), options.nproc.value_or(1)),
+                               [&](comm::World world) {
+                                 const c10::InferenceMode inference_mode;
+                                 const Tensors own = run_temporal_vae(one, world);
+                                 if (world.rank() == 0) outputs = own;
+                               });
+    return outputs;
+  }
   if (kind != "stdit2.forward" && kind != "stdit3.forward" && kind != "rflow.sample")
-    one.json.fail("kind", "stdit2.forward, stdit3.forward or rflow.sample");
+    one.json.fail("kind", "stdit2.forward, stdit3.forward, rflow.sample or vae.temporal");
   const bool samples = kind == "rflow.sample";
   const STDiTConfig config = one.config();
   const at::Tensor& x = one.in(samples ? "z" : "x");
@@ -230,7 +280,6 @@ std::map<std::string, at::Tensor> run_component(const std::filesystem::path& fil
        .pictures = samples ? x.size(0) : 1,
        .guided = samples},
       std::nullopt);
-  Tensors outputs;
   comm::run_ranks_as_threads(options.degrees(), [&](comm::World world) {
     const c10::InferenceMode inference_mode;
     const parallel::Ranks ranks(world, layout);

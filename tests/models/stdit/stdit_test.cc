@@ -40,6 +40,22 @@ TEST_P(STDiTOnRanks, EqualsTheReference) {
     EXPECT_LE(relative_error(value, expected.at(key)), kTolerance) << key;
 }
 
+// Ranks divide the rows, of which there may be fewer than ranks.
+class TemporalVaeOnRanks : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(TemporalVaeOnRanks, EqualsTheReference) {
+  const std::filesystem::path folder = golden_folder("opensora");
+  const auto expected = read_tensors(folder / "vae_temporal.io.safetensors");
+  parallel::ParallelOptions options;
+  options.nproc = GetParam();
+  const auto outputs = run_component(folder / "vae_temporal.json", options);
+  ASSERT_EQ(outputs.size(), 12U);
+  for (const auto& [key, value] : outputs)
+    EXPECT_LE(relative_error(value, expected.at(key)), kTolerance) << key;
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, TemporalVaeOnRanks, ::testing::Values(1, 2, 3, 4));
+
 // The released sizes, from their configs alone.
 TEST(STDiT, HasTheParametersOfTheReleasedModels) {
   const auto parameters = [](const Json& json, const auto& make) {
