@@ -151,6 +151,7 @@ TEST_P(Soak, CancelledRequestsLeaveNothingBehind) {
           const double moment = std::uniform_real_distribution<>(0, 1)(random);
           const bool after_step = number / 5 % 2 == 0;
           const auto step = 1 + static_cast<int64_t>(moment * static_cast<double>(settings.steps - 1));
+          const std::chrono::duration<double> delay(moment * seconds);
           std::promise<void> reached;
           std::thread canceller;
           if (cancels) {
@@ -158,7 +159,7 @@ TEST_P(Soak, CancelledRequestsLeaveNothingBehind) {
               if (after_step) {
                 reached.get_future().wait();
               } else {
-                std::this_thread::sleep_for(std::chrono::duration<double>(moment * seconds));
+                std::this_thread::sleep_for(delay);
               }
               flag = true;
               flag.notify_one();
