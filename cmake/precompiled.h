@@ -1,5 +1,5 @@
-// Precompiled for every source of the library, the tests and the benchmarks: to parse ATen takes a source 6 to 7 s, and
-// 1 s from here.
+// Precompiled for every source of the library, the tests and the benchmarks: to parse ATen takes a source 6
+// to 7 s, and 1 s from here.
 #pragma once
 
 #include <ATen/ATen.h>

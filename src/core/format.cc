@@ -1,5 +1,5 @@
-// The compiled part of fmt, once for the whole program: the headers that libtorch ships come without fmt's library,
-// and as a header-only library fmt costs every source that formats a text five seconds of compiling.
+// The compiled part of fmt, once for the whole program: the headers that libtorch ships come without fmt's
+// library, and as a header-only library fmt costs every source that formats a text five seconds of compiling.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

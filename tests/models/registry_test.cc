@@ -74,7 +74,8 @@ TEST(Families, OnlyXlUndoesMeanAndDeviation) {
   const CheckpointFixture model({});
   const std::filesystem::path vae = model.folder() / "vae", plain = golden_folder("vae-quant");
   std::filesystem::create_directories(vae);
-  std::filesystem::create_symlink(plain / "diffusion_pytorch_model.safetensors", vae / "diffusion_pytorch_model.safetensors");
+  std::filesystem::create_symlink(plain / "diffusion_pytorch_model.safetensors",
+                                  vae / "diffusion_pytorch_model.safetensors");
   Json config = read_json(plain / "config.json");
   config["latents_mean"] = {0.5, -1.0, 0.25, 2.0};
   config["latents_std"] = {2.0, 0.5, 1.5, 3.0};
