@@ -84,11 +84,12 @@ LatentDistribution AutoencoderKLEncoder::encode(const at::Tensor& image, nn::Tok
   TESSERA_CHECK(image.dim() == 4 && image.size(1) == config.in_channels &&
                     image.size(2) == tokens.held().rows && image.size(3) == grid.columns,
                 "image {} of a picture of {} x {}", fmt::join(image.sizes(), " x "), grid.rows, grid.columns);
-  if (grid.rows % factor != 0 || grid.columns % factor != 0) {
-    usage_error("vae", "an image of {} x {} cannot be encoded: height and width must be multiples of {}",
+  nn::Rows rows(tokens);
+  if (!rows.is_whole() && (grid.rows % factor != 0 || grid.columns % factor != 0)) {
+    usage_error("vae",
+                "an image of {} x {} cannot be encoded in parts: height and width must be multiples of {}",
                 grid.rows, grid.columns, factor);
   }
-  nn::Rows rows(tokens);
   at::Tensor x = conv_in(image.to(dtype).contiguous(kChannelsLast), rows);
   for (const DownEncoderBlock2D& block : down_blocks) x = block(std::move(x), rows);
   x = mid_block(std::move(x), rows);

@@ -43,9 +43,9 @@ struct AutoencoderKLEncoder {
   // `scope`: the root of the checkpoint.
   AutoencoderKLEncoder(const weights::Scope& scope, const AutoencoderKLConfig& config);
 
-  // image [B, in_channels, H, W] has any floating-point dtype and values in [-1, 1]; H and W must be
-  // multiples of the scale factor (Error(kUsage) otherwise). With `tokens`, whose grid is that of the pixels,
-  // `image` holds the local rows, in units of the scale factor.
+  // image [B, in_channels, H, W] has any floating-point dtype and values in [-1, 1]. h and w are rounded
+  // down. With `tokens`, whose grid is that of the pixels, `image` holds the local rows, in units of the
+  // scale factor; where these are parts, H and W must be multiples of it (Error(kUsage) otherwise).
   LatentDistribution encode(const at::Tensor& image) const;
   LatentDistribution encode(const at::Tensor& image, nn::Tokens& tokens) const;
 

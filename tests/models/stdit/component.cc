@@ -11,7 +11,7 @@
 #include "engine/gather.h"
 #include "models/stdit/stdit2.h"
 #include "models/stdit/stdit3.h"
-#include "models/stdit/temporal_vae.h"
+#include "models/stdit/video_vae.h"
 #include "parallel/layout.h"
 #include "samplers/rectified_flow.h"
 #include "tests/support/golden.h"
@@ -203,6 +203,85 @@ Tensors run_sampling(const Case& one, const parallel::Ranks& ranks) {
   return outputs;
 }
 
+// All ranks of a world, connected.
+comm::Group everyone(comm::World& world) {
+  std::vector<int64_t> all(static_cast<size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  const comm::Group group = world.group(all, "vae");
+  if (group.size > 1) comm::connect(group, at::kCPU);
+  return group;
+}
+
+// Rows dim of the parts of all ranks, joined.
+at::Tensor joined_rows(const at::Tensor& own, const parallel::Cut& cut, int64_t unit,
+                       const comm::Group& group) {
+  std::vector<Range> parts;
+  for (int64_t rank = 0; rank < group.size; ++rank) parts.push_back(times(cut.part(0, rank), unit));
+  return comm::all_gather(own, 2, parts, group);
+}
+
+// The object among `json` and what it holds that has the key.
+const Json* object_with(const Json& json, const std::string& key) {
+  if (!json.is_object()) return nullptr;
+  if (json.contains(key)) return &json;
+  for (const auto& [name, value] : json.items()) {
+    if (const Json* const found = object_with(value, key)) return found;
+  }
+  return nullptr;
+}
+
+VideoVaeConfig video_vae_config(const Case& one) {
+  const auto config = [&](const char* key) {
+    const Json* const found = object_with(one.json.values().at("config"), key);
+    if (found == nullptr) one.json.fail("config", fmt::format("an object with '{}'", key));
+    return JsonConfig(*found, one.json.where());
+  };
+  const JsonConfig temporal = config("filters"), spatial = config("block_out_channels");
+  const size_t levels = spatial.integers("block_out_channels").size();
+  Json known = {{"block_out_channels", spatial.integers("block_out_channels")},
+                {"down_block_types", std::vector<std::string>(levels, "DownEncoderBlock2D")},
+                {"up_block_types", std::vector<std::string>(levels, "UpDecoderBlock2D")},
+                {"layers_per_block", spatial.integer("layers_per_block", 2)},
+                {"norm_num_groups", spatial.integer("norm_num_groups", 32)},
+                {"scaling_factor", 0.18215}};
+  return {.spatial = AutoencoderKLConfig(JsonConfig(known, one.json.where())),
+          .temporal = TemporalVaeConfig(temporal)};
+}
+
+// Encodes videos and decodes latents of each number of frames, the ranks dividing the rows of the decoder.
+Tensors run_video_vae(const Case& one, comm::World& world) {
+  const auto checkpoint = open_weights(one.weights);
+  const weights::Scope scope(*checkpoint, {});
+  const VideoVaeConfig config = video_vae_config(one);
+  const VideoVaeEncoder encoder(scope, config);
+  const VideoVaeDecoder decoder(scope, config);
+  const comm::Group group = everyone(world);
+  Tensors outputs;
+  const auto add = [&](const std::string& key, const at::Tensor& frames) {  // [F, C, h, w]
+    outputs[key] = frames.transpose(0, 1).unsqueeze(0).contiguous();
+  };
+  for (const auto& [key, x] : one.tensors) {
+    if (!key.starts_with("in.") || !key.ends_with(".x")) continue;
+    const std::string frames = key.substr(3, key.size() - 5);
+    const auto of_frames = [](const at::Tensor& y) { return y[0].transpose(0, 1); };  // [F, C, h, w]
+    add(fmt::format("mid.{}.spatial_mean", frames), encoder.encode_frames(of_frames(x)));
+    add(fmt::format("out.{}.latent_mean", frames), encoder.encode(of_frames(x)));
+    if (one.has(frames + ".noise_spatial")) {
+      add(fmt::format("out.{}.latent_sample", frames),
+          encoder.encode(of_frames(x), {.spatial = one.in(frames + ".noise_spatial"),
+                                        .temporal = of_frames(one.in(frames + ".noise_temporal"))}));
+    }
+    const at::Tensor z = of_frames(one.in(frames + ".z"));
+    const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1,
+                            group.size);
+    nn::Tokens tokens(cut, {.ring = group, .all = group});
+    const Range own = cut.part(0, group.rank);
+    const at::Tensor pixels = decoder.decode(z.narrow(2, own.begin, own.length), std::stoll(frames), tokens);
+    add(fmt::format("out.{}.x", frames), joined_rows(pixels, cut, config.spatial.scale_factor(), group));
+  }
+  return outputs;
+}
+
 // Encodes and decodes latents of each number of frames, the ranks dividing the rows.
 Tensors run_temporal_vae(const Case& one, comm::World& world) {
   const auto checkpoint = open_weights(one.weights);
@@ -210,10 +289,7 @@ Tensors run_temporal_vae(const Case& one, comm::World& world) {
   const TemporalVaeConfig config(JsonConfig(one.json.values().at("config"), one.json.where()));
   const TemporalEncoder encoder(scope, config);
   const TemporalDecoder decoder(scope, config);
-  std::vector<int64_t> all(static_cast<size_t>(world.size()));
-  std::iota(all.begin(), all.end(), 0);
-  const comm::Group group = world.group(all, "vae");
-  if (group.size > 1) comm::connect(group, at::kCPU);
+  const comm::Group group = everyone(world);
   Tensors outputs;
   for (const int64_t frames : one.json.integers("frames")) {
     const std::string name = std::to_string(frames);
@@ -227,9 +303,7 @@ Tensors run_temporal_vae(const Case& one, comm::World& world) {
       return y[0].transpose(0, 1).narrow(2, rows.local().begin, rows.local().length);
     };
     const auto add = [&](const std::string& key, const at::Tensor& own) {
-      std::vector<Range> parts;
-      for (int64_t rank = 0; rank < group.size; ++rank) parts.push_back(cut.part(0, rank));
-      outputs[key] = comm::all_gather(own, 2, parts, group).transpose(0, 1).unsqueeze(0).contiguous();
+      outputs[key] = joined_rows(own, cut, 1, group).transpose(0, 1).unsqueeze(0).contiguous();
     };
     const auto [mean, logvar] = encoder(local(x), rows);
     add(fmt::format("out.{}.mean", frames), mean);
@@ -250,17 +324,18 @@ std::map<std::string, at::Tensor> run_component(const std::filesystem::path& fil
   const Case one = read_case(file);
   const std::string kind = one.json.string("kind");
   Tensors outputs;
-  if (kind == "vae.temporal") {
-    comm::run_ranks_as_threads(std::max(options.degrees(), options.nproc.value_or(1)),
-                               [&](comm::World world) {
-                                 const c10::InferenceMode inference_mode;
-                                 const Tensors own = run_temporal_vae(one, world);
-                                 if (world.rank() == 0) outputs = own;
-                               });
+  if (kind == "vae.temporal" || kind == "vae.wrapper12") {
+    comm::run_ranks_as_threads(
+        std::max(options.degrees(), options.nproc.value_or(1)), [&](comm::World world) {
+          const c10::InferenceMode inference_mode;
+          const Tensors own =
+              kind == "vae.temporal" ? run_temporal_vae(one, world) : run_video_vae(one, world);
+          if (world.rank() == 0) outputs = own;
+        });
     return outputs;
   }
   if (kind != "stdit2.forward" && kind != "stdit3.forward" && kind != "rflow.sample")
-    one.json.fail("kind", "stdit2.forward, stdit3.forward, rflow.sample or vae.temporal");
+    one.json.fail("kind", "stdit2.forward, stdit3.forward, rflow.sample, vae.temporal or vae.wrapper12");
   const bool samples = kind == "rflow.sample";
   const STDiTConfig config = one.config();
   const at::Tensor& x = one.in(samples ? "z" : "x");

@@ -1,0 +1,93 @@
+#include "models/stdit/video_vae.h"
+
+#include <ATen/Functions.h>
+
+#include "core/error.h"
+
+namespace tessera::models {
+namespace {
+
+// The sample of a normal distribution that `noise` chooses, or its mean.
+at::Tensor sample(const at::Tensor& mean, const at::Tensor& logvar, const at::Tensor& noise) {
+  return noise.defined() ? mean + at::exp(0.5 * logvar) * noise : mean;
+}
+
+at::Tensor some(const at::Tensor& all, int64_t begin, int64_t count) {
+  return all.defined() ? all.narrow(0, begin, count) : all;
+}
+
+}  // namespace
+
+int64_t VideoVaeConfig::latent_clip() const {
+  const int64_t factor = temporal.time_factor();
+  return (clip + factor - 1) / factor;
+}
+
+int64_t VideoVaeConfig::latent_frames(int64_t frames) const {
+  const int64_t factor = temporal.time_factor();
+  return frames / clip * latent_clip() + (frames % clip + factor - 1) / factor;
+}
+
+LatentStatistics::LatentStatistics(const weights::Scope& scope, int64_t channels) {
+  const auto read = [&](const char* name) {
+    return scope.with_dtype(at::kFloat).tensor(name, {1, channels, 1, 1, 1}).view({channels, 1, 1});
+  };
+  shift = read("shift");
+  scale = read("scale");
+}
+
+VideoVaeEncoder::VideoVaeEncoder(const weights::Scope& scope, const VideoVaeConfig& config)
+    : config_(config),
+      spatial_(scope / "spatial_vae" / "module", config.spatial),
+      temporal_(scope / "temporal_vae", config.temporal),
+      statistics_(scope, config.temporal.embed_dim) {}
+
+at::Tensor VideoVaeEncoder::encode_frames(const at::Tensor& frames, const at::Tensor& noise) const {
+  std::vector<at::Tensor> latents;
+  for (int64_t first = 0; first < frames.size(0); first += config_.micro_batch) {
+    const int64_t count = std::min(config_.micro_batch, frames.size(0) - first);
+    const LatentDistribution found = spatial_.encode(frames.narrow(0, first, count));
+    latents.push_back(sample(found.mean, found.logvar, some(noise, first, count)) *
+                      config_.spatial.scaling_factor);
+  }
+  return at::cat(latents);
+}
+
+at::Tensor VideoVaeEncoder::encode(const at::Tensor& frames, const VideoVaeNoise& noise) const {
+  const at::Tensor x = encode_frames(frames, noise.spatial);
+  nn::Tokens tokens(parallel::Grid{.rows = x.size(2), .columns = x.size(3)});
+  const nn::Rows rows(tokens);
+  std::vector<at::Tensor> latents;
+  for (int64_t first = 0, done = 0; first < x.size(0); first += config_.clip) {
+    const auto [mean, logvar] =
+        temporal_(x.narrow(0, first, std::min(config_.clip, x.size(0) - first)), rows);
+    latents.push_back(sample(mean, logvar, some(noise.temporal, done, mean.size(0))));
+    done += mean.size(0);
+  }
+  return (at::cat(latents) - statistics_.shift) / statistics_.scale;
+}
+
+VideoVaeDecoder::VideoVaeDecoder(const weights::Scope& scope, const VideoVaeConfig& config)
+    : config_(config),
+      spatial_(scope / "spatial_vae" / "module", config.spatial),
+      temporal_(scope / "temporal_vae", config.temporal),
+      statistics_(scope, config.temporal.embed_dim) {}
+
+at::Tensor VideoVaeDecoder::decode(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const {
+  TESSERA_CHECK(z.size(0) == config_.latent_frames(frames), "{} latent frames for {} frames", z.size(0),
+                frames);
+  const at::Tensor latents = z * statistics_.scale + statistics_.shift;
+  const nn::Rows rows(tokens);
+  std::vector<at::Tensor> pixels;
+  for (int64_t first = 0, left = frames; left > 0; first += config_.latent_clip()) {
+    const int64_t of_clip = std::min(config_.clip, left);
+    const int64_t count = std::min(config_.latent_clip(), z.size(0) - first);
+    const at::Tensor x = temporal_(latents.narrow(0, first, count), of_clip, rows);
+    for (int64_t i = 0; i < of_clip; i += config_.micro_batch)
+      pixels.push_back(spatial_.decode(x.narrow(0, i, std::min(config_.micro_batch, of_clip - i)), tokens));
+    left -= of_clip;
+  }
+  return at::cat(pixels);
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,70 @@
+// The autoencoder of Open-Sora 1.2: the two-dimensional VAE of Stable Diffusion XL for each frame, then the
+// temporal one for clips of 17 frames, each apart. Names of weights are those of
+// hpcai-tech/OpenSora-VAE-v1.2.
+//
+// Shapes: F frames, T latent frames (5 for each clip, and a quarter, rounded up, of the frames that are
+// left), C latent channels, h x w latent size, H x W image size, h = H / 8.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "models/autoencoder_kl.h"
+#include "models/stdit/temporal_vae.h"
+
+namespace tessera::models {
+
+struct VideoVaeConfig {
+  AutoencoderKLConfig spatial;
+  TemporalVaeConfig temporal;
+  int64_t clip = 17;        // frames that are coded together
+  int64_t micro_batch = 4;  // frames that go through the two-dimensional VAE together
+
+  int64_t latent_clip() const;                  // latent frames of a whole clip
+  int64_t latent_frames(int64_t frames) const;  // of a video
+};
+
+// The latents of the model are (z - shift) / scale.
+struct LatentStatistics {
+  explicit LatentStatistics(const weights::Scope& scope, int64_t channels);  // reads `shift` and `scale`
+
+  at::Tensor shift, scale;  // fp32 [C, 1, 1]
+};
+
+// Noise of the samples; without it the means are taken.
+struct VideoVaeNoise {
+  at::Tensor spatial;   // [F, C, h, w]
+  at::Tensor temporal;  // [T, C, h, w]
+};
+
+class VideoVaeEncoder {
+ public:
+  // `scope`: the root of the checkpoint.
+  VideoVaeEncoder(const weights::Scope& scope, const VideoVaeConfig& config);
+  // Frames [F, 3, H, W] in [-1, 1] -> latents [T, C, h, w] as the model takes them, fp32.
+  at::Tensor encode(const at::Tensor& frames, const VideoVaeNoise& noise = {}) const;
+  // The first half: means of the latents of each frame, or samples, times the scaling factor [F, C, h, w].
+  at::Tensor encode_frames(const at::Tensor& frames, const at::Tensor& noise = {}) const;
+
+ private:
+  VideoVaeConfig config_;
+  AutoencoderKLEncoder spatial_;
+  TemporalEncoder temporal_;
+  LatentStatistics statistics_;
+};
+
+class VideoVaeDecoder {
+ public:
+  // `scope`: the root of the checkpoint.
+  VideoVaeDecoder(const weights::Scope& scope, const VideoVaeConfig& config);
+  // Local rows of latents [T, C, h', w] as the model gives them -> `frames` frames [F, 3, 8 h', 8 w], fp32 in
+  // [-1, 1] (not clamped). The grid of `tokens` is that of the latents of a frame.
+  at::Tensor decode(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const;
+
+ private:
+  VideoVaeConfig config_;
+  AutoencoderKLDecoder spatial_;
+  TemporalDecoder temporal_;
+  LatentStatistics statistics_;
+};
+
+}  // namespace tessera::models
