@@ -195,7 +195,7 @@ std::string JsonConfig::value_text(const std::string& key) const {
 }
 
 void JsonConfig::fail(const std::string& key, const std::string& expected) const {
-  if (!values_.contains(key)) input_error(where_, "'{}' is missing; it must be {}", key, expected);
+  if (!values_.contains(key)) input_error(where_, "'{}' must be {}, but it is missing", key, expected);
   input_error(where_, "'{}' must be {}, got {}", key, expected, value_text(key));
 }
 

@@ -171,7 +171,7 @@ def invalid_single_files(box):
     box.refuse(2, "--config", "generate", "a cat", "--model", file, *SMALL)
     box.refuse(2, "--config", "generate", "a cat", *FOLDER, "--config", MODEL, *SMALL)
     box.refuse(3, "model_index.json", "generate", "a cat", "--model", file, "--config", box.folder, *SMALL)
-    box.refuse(3, "of Stable Diffusion alone", "generate", "a cat", "--model", file, "--config", PIXART, "--height", "32", "--width", "32",
+    box.refuse(3, "can only be read of Stable Diffusion", "generate", "a cat", "--model", file, "--config", PIXART, "--height", "32", "--width", "32",
                "--no-resolution-binning")
     other = PIXART / "transformer" / "diffusion_pytorch_model.safetensors"
     box.refuse(3, "has no text_encoder", "generate", "a cat", "--model", other, "--config", MODEL, *SMALL)

@@ -92,8 +92,8 @@ TEST(JsonConfig, AnswersWithTheDefaultForWhatIsAbsent) {
   EXPECT_EQ(config.string("x", "y"), "y");
   EXPECT_EQ(config.integers("x", std::vector<int64_t>{1, 2}), (std::vector<int64_t>{1, 2}));
   EXPECT_EQ(config.strings("x", std::vector<std::string>{"y"}), std::vector<std::string>{"y"});
-  EXPECT_EQ(refusal([&] { config.integer("x"); }), "[file] 'x' is missing; it must be an integer");
-  EXPECT_EQ(refusal([&] { config.boolean("x"); }), "[file] 'x' is missing; it must be true or false");
+  EXPECT_EQ(refusal([&] { config.integer("x"); }), "[file] 'x' must be an integer, but it is missing");
+  EXPECT_EQ(refusal([&] { config.boolean("x"); }), "[file] 'x' must be true or false, but it is missing");
 }
 
 // As Python code finds it in a config.

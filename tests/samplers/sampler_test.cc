@@ -409,7 +409,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         ErrorCase{"heun", "{}", 4,
                   "2 [scheduler] unknown sampler 'heun'; known are ddim (DDIMScheduler), pndm ("},
-        ErrorCase{"", "{}", 4, "3 [file.json] '_class_name' is missing; it must be a string"},
+        ErrorCase{"", "{}", 4, "3 [file.json] '_class_name' must be a string, but it is missing"},
         ErrorCase{"", R"({"_class_name": "HeunDiscreteScheduler"})", 4,
                   "3 [file.json] the model's sampler, HeunDiscreteScheduler, cannot run yet; give scheduler "
                   "one of ddim ("},
