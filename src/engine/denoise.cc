@@ -177,7 +177,7 @@ class Loop final : public parallel::PipelineStage {
 
   // frames [N, T] -> those of this rank's pictures that it holds of the patches.
   at::Tensor local_frames(const at::Tensor& frames, Range patches) const {
-    const at::Tensor own = frames.narrow(0, pictures_.begin, pictures_.length).to(options_.device());
+    at::Tensor own = frames.narrow(0, pictures_.begin, pictures_.length).to(options_.device());
     if (cut().axis != parallel::GridAxis::kFrames) return own;
     return parallel::select_ranges(own, 1, lines(patches, work_.stage.sequence_rank()));
   }
@@ -252,7 +252,8 @@ class Loop final : public parallel::PipelineStage {
     const std::vector<Range> one_each = group.parts(group.size);
     const at::Tensor all = comm::all_gather(at::stack(own).unsqueeze(0), 0, one_each, group);
     const at::Tensor merged = parallel::merge_moments(all.unbind(0), lines_of);  // [parts, n, 2]
-    const double count = static_cast<double>(c10::multiply_integers(whole_) / whole_[0]);
+    const int64_t numbers = c10::multiply_integers(whole_) / whole_[0];
+    const auto count = static_cast<double>(numbers);
     std::vector<int64_t> shape(whole_.size(), 1);
     shape[0] = -1;
     std::vector<at::Tensor> deviations;
