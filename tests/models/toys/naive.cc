@@ -14,11 +14,12 @@ at::Tensor joint(Network& network, const at::Tensor& x, double timestep,
     const auto part = [&](int64_t n) { return modulation.slice(2, n * kWidth, (n + 1) * kWidth); };
     const auto project = [&](const std::string& side, const std::string& name, const at::Tensor& y,
                              int64_t heads) {
-      return network.linear(block + side + "." + name, y, heads * kDepth);
+      return network.linear(fmt::format("{}{}.{}", block, side, name), y, heads * kDepth);
     };
     const auto norm = [&](const std::string& side, const std::string& name, const at::Tensor& y) {
       const at::Tensor by_head = y.reshape({y.size(0), y.size(1), -1, kDepth});
-      return (network.rms(by_head) * network.weight(block + side + "." + name + ".weight", {kDepth}))
+      return (network.rms(by_head) *
+              network.weight(fmt::format("{}{}.{}.weight", block, side, name), {kDepth}))
           .reshape(y.sizes());
     };
     const at::Tensor centred = image - image.mean(-1, true);
