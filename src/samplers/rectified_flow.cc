@@ -10,7 +10,8 @@ namespace {
 // Clips of 17 frames become 5 frames of latents.
 float latent_frames(int64_t frames) {
   constexpr int64_t kClip = 17, kLatents = 5;
-  return frames == 1 ? 1.0F : static_cast<float>(frames / kClip * kLatents);
+  const int64_t latents = frames == 1 ? 1 : frames / kClip * kLatents;
+  return static_cast<float>(latents);
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ TEST_P(Batches, OnRanksAreWhatEachRequestIsAlone) {
   std::vector<Result> together, expected;
   comm::run_ranks_as_threads(
       way.options.degrees(),
-      [&](comm::World world) {
+      [&](const comm::World& world) {
         Engine engine(tiny(), kNoLimit, world);
         std::vector<Result> results = engine.run(batch, layout);
         std::vector<Result> alone;
@@ -134,7 +134,7 @@ TEST(UnevenReplicasOfRanks, HearThatTheDecodingWasCancelled) {
   const Result expected = generate(settings, tiny());
   comm::run_ranks_as_threads(
       2,
-      [&](comm::World world) {
+      [&](const comm::World& world) {
         Engine engine(tiny(), kNoLimit, world);
         bool is_over = false;
         Observer observer;
@@ -163,7 +163,7 @@ TEST(Engine, ChangesItsLayoutBetweenRequestsOfRanks) {
   const Result expected = generate(settings, tiny());
   comm::run_ranks_as_threads(
       2,
-      [&](comm::World world) {
+      [&](const comm::World& world) {
         Engine engine(tiny(), kNoLimit, world);
         for (const char* round : {"first", "second"}) {
           std::vector<Phase> started;
@@ -191,7 +191,7 @@ TEST(Ranks, ResizeWhatTheyDecodeTogether) {
   const Result expected = generate(settings, tiny());
   comm::run_ranks_as_threads(
       3,
-      [&](comm::World world) {
+      [&](const comm::World& world) {
         Engine engine(tiny(), 0, world);
         const auto options = parallel::degrees(1, false, 1, 3, 1, 1);
         const Result result = engine.run(settings, layout_of(options, std::span(&settings, 1)));

@@ -23,7 +23,7 @@ Shown generate(const Way& way, int64_t every, bool images) {
   Shown shown;
   comm::run_ranks_as_threads(
       way.options.degrees(),
-      [&](comm::World world) {
+      [&](const comm::World& world) {
         Engine engine(tiny(), kNoLimit, world);
         Observer observer;
         if (world.rank() == 0) {

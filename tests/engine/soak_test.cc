@@ -63,7 +63,7 @@ Result generate_anew(const Way& way, int64_t number) {
   Result result;
   comm::run_ranks_as_threads(
       way.options.degrees(),
-      [&](comm::World world) {
+      [&](const comm::World& world) {
         const Settings settings = soak_request(number);
         Result own = generate(settings, tiny(), {}, world, way.layout(settings));
         if (world.rank() == 0) result = std::move(own);

@@ -34,6 +34,7 @@ inline Request tiny_sd_request(const std::string& name) {
 // [N, H, W, 3], signed so that differences can be taken.
 inline at::Tensor pixels_of(const std::vector<Image>& images) {
   std::vector<at::Tensor> all;
+  all.reserve(images.size());
   for (const Image& image : images)
     all.push_back(at::tensor(at::ArrayRef<uint8_t>(image.pixels), at::kByte)
                       .to(at::kInt)

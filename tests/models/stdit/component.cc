@@ -207,7 +207,7 @@ Tensors run_sampling(const Case& one, const parallel::Ranks& ranks) {
 comm::Group everyone(comm::World& world) {
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
-  const comm::Group group = world.group(all, "vae");
+  comm::Group group = world.group(all, "vae");
   if (group.size > 1) comm::connect(group, at::kCPU);
   return group;
 }
