@@ -87,7 +87,7 @@ ROWS = [
     bf16("--tensor-parallel-degree 2", heads=(4, 36), layers=4),
     bf16("--tensor-parallel-degree 4 --split-scheme 2d", **ALPHA_1024, heads=(4, 18)),
     bf16("--use-cfg-parallel", guidance=7.5),
-    bf16("--use-cfg-parallel --ring-degree 2", **{**SHIPPED, "steps": None}, prompts=SHAPES),
+    bf16("--use-cfg-parallel --ring-degree 2", **{**SHIPPED, "steps": None}, prompts=SHAPES, images=4),
     # Here PipeFusion is stale. Every pair of values of stages, patches and warm-up occurs; then come other methods and samplers.
     *[stale(stages, patches, warmup) for stages, patches, warmup in (
         (2, 2, 0), (3, 3, 0), (4, 5, 0), (2, 9, 0), (4, 2, 1), (2, 3, 1), (3, 5, 1), (4, 9, 1), (3, 2, 3), (4, 3, 3),
