@@ -54,7 +54,7 @@ DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::Den
       prompt_of_(std::move(prompt_of)),
       by_sample_(of_samples(by_picture, ranks, prompt_of_.size())),
       tokens_(make_cut(ranks, shape, latent_shape),
-              {ranks.ulysses, ranks.ring, ranks.sequence, displacement_of(ranks.layout)}),
+              {ranks.ulysses, ranks.ring, ranks.sequence, displacement_of(ranks.layout), ranks.layout.dsp}),
       forward_(denoiser.start({prompts, prompt_of_, latent_shape, tokens_, by_sample_})) {
   if (!prompts.empty()) options_ = options_.device(prompts.front().begin()->second.device());
 }

@@ -308,6 +308,7 @@ parallel::Workload workload(std::span<const Settings> batch, const Model& model)
           .head = model.shape.head,
           .token_rows = grid.rows,
           .token_frames = grid.frames,
+          .axial_attention = model.shape.axial_attention,
           .row_unit = model.shape.row_unit,
           .has_streams = model.shape.has_streams,
           .has_group_norms = model.shape.has_group_norms,

@@ -82,6 +82,7 @@ struct DenoiserShape {
   int64_t sample_size = 64;      // side of the latents that the model was trained on
   nn::PatchSize patch = {};      // latent sides must be multiples of it
   bool is_video = false;         // latents [B, C, T, h, w]
+  bool axial_attention = false;  // all attention is nn::Tokens::axial_attention()
   int64_t row_unit = 1;          // rows of tokens that stay together because a coarser scale merges them
   bool has_group_norms = false;  // such norms take statistics over a whole picture
   bool has_streams = true;       // blocks can be divided; Forward::streams() lists what flows between them

@@ -6,6 +6,7 @@
 
 #include "comm/collectives.h"
 #include "core/error.h"
+#include "parallel/dsp.h"
 #include "parallel/ring.h"
 #include "parallel/ulysses.h"
 
@@ -107,17 +108,50 @@ int64_t Tokens::local_other_length(int64_t length) const {
   return cut_.patches > 1 ? length : split_evenly(length, rank(), cut_.ranks).length;
 }
 
+bool Tokens::divides(Over over) const {
+  return over == Over::kAll || (over == Over::kSpatial) == (cut_.axis == parallel::GridAxis::kRows);
+}
+
 at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, Over over) {
   const int64_t batch = own.q.size(0), frames = held().frames;
   const QueriesKeysValues folded{fold(own.q, over, frames), fold(own.k, over, frames),
                                  fold(own.v, over, frames)};
-  // A frame, or a position across frames, that the cut does not divide is entirely local.
-  const bool is_whole = (over == Over::kSpatial && cut_.axis == parallel::GridAxis::kFrames) ||
-                        (over == Over::kTemporal && cut_.axis == parallel::GridAxis::kRows);
-  const at::Tensor attended = is_whole
-                                  ? ops::attention(folded.q, folded.k, folded.v, folded.q.size(2) / depth)
-                                  : attend(folded, depth, Sequence(cut_, run_, over), nullptr, nullptr);
+  const at::Tensor attended = divides(over)
+                                  ? attend(folded, depth, Sequence(cut_, run_, over), nullptr, nullptr)
+                                  : ops::attention(folded.q, folded.k, folded.v, folded.q.size(2) / depth);
   return unfold(attended, over, batch);
+}
+
+at::Tensor Tokens::axial_attention(const at::Tensor& x, int64_t depth, Over over, const at::Tensor& angles,
+                                   const AttentionLayers& layers) {
+  const parallel::Grid own = held();
+  if (!groups_.dsp || groups_.ulysses.size == 1 || !divides(over)) {
+    const at::Tensor of_tokens = angles.defined() ? local_frames(angles, 0)
+                                                        .unsqueeze(1)
+                                                        .expand({own.frames, own.rows * own.columns, -1, -1})
+                                                        .flatten(0, 1)
+                                                  : angles;
+    return layers.out(attention(layers.in(x, of_tokens), depth, over));
+  }
+  const Sequence sequence(cut_, run_, over);
+  const std::vector<int64_t> lengths = of_ulysses(sequence);
+  const at::Tensor folded = fold(x, over, own.frames);
+  const at::Tensor whole = parallel::tokens_to_samples(folded, lengths, groups_.ulysses);
+  at::Tensor of_tokens;
+  if (angles.defined() && over == Over::kTemporal) {
+    std::vector<Range> frames;
+    for (int64_t i = 0; i < groups_.ulysses.size; ++i) {
+      const std::vector<Range> parts = cut_.parts(run_, groups_.ring.rank * groups_.ulysses.size + i);
+      frames.insert(frames.end(), parts.begin(), parts.end());
+    }
+    of_tokens = parallel::select_ranges(angles, 0, frames);
+  } else {
+    TESSERA_CHECK(!angles.defined(), "attention within frames has no angles by frame");
+  }
+  const at::Tensor attended =
+      attend_together(layers.in(whole, of_tokens), depth, sequence, nullptr, nullptr, /*by_token=*/false);
+  return unfold(parallel::samples_to_tokens(layers.out(attended), folded.size(0), lengths, groups_.ulysses),
+                over, x.size(0));
 }
 
 at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, const parallel::Cut& cut) {
@@ -143,52 +177,62 @@ std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValue
   return {attended.narrow(1, 0, length), attended.narrow(1, length, other.q.size(1))};
 }
 
+std::vector<int64_t> Tokens::of_ulysses(const Sequence& sequence) const {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < groups_.ulysses.size; ++i)
+    lengths.push_back(sequence.length(groups_.ring.rank * groups_.ulysses.size + i));
+  return lengths;
+}
+
 at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
                           const QueriesKeysValues* other, at::Tensor* of_other) {
   if (displaced_) return displaced_attend(own, own.q.size(2) / depth, sequence);
   const int64_t units = own.k.size(2) / depth;  // key heads, each with the queries that share it
-  std::vector<int64_t> lengths;                 // for each rank of the Ulysses group
-  for (int64_t i = 0; i < groups_.ulysses.size; ++i)
-    lengths.push_back(sequence.length(groups_.ring.rank * groups_.ulysses.size + i));
+  const std::vector<int64_t> lengths = of_ulysses(sequence);
   const std::vector<at::Tensor> parts =
       parallel::tokens_to_heads({own.q, own.k, own.v}, units, lengths, groups_.ulysses);
-  const QueriesKeysValues by_heads{parts[0], parts[1], parts[2]};
-  const at::Tensor& q = by_heads.q;
   std::optional<QueriesKeysValues> other_by_heads;
   if (other != nullptr) {
     const auto share = [&](const at::Tensor& x) { return parallel::own_heads(x, units, groups_.ulysses); };
     other_by_heads = {share(other->q), share(other->k), share(other->v)};
-    *of_other = at::empty(other_by_heads->q.sizes(), q.options());
+    *of_other = at::empty(other_by_heads->q.sizes(), own.q.options());
   }
-
   // If heads return to tokens, the output is laid out token by token, so that each rank's share is
   // contiguous.
-  const auto room = [&] {
-    return groups_.ulysses.size == 1
-               ? at::empty(q.sizes(), q.options())
-               : at::empty({q.size(1), q.size(0), q.size(2)}, q.options()).transpose(0, 1);
-  };
-  const int64_t heads = q.size(2) / depth;
-  at::Tensor attended;
-  if (cut_.patches > 1) {
-    const CacheEntry& entry =
-        update_cache(by_heads, depth, sequence, other_by_heads ? &*other_by_heads : nullptr);
-    entry.keys_values->attend(attended = room(), q, entry.seen);
-    if (other_by_heads) entry.keys_values->attend(*of_other, other_by_heads->q, entry.seen);
-  } else if (groups_.ring.size > 1) {
-    attended = ring_attend(by_heads, heads, sequence);
-  } else if (groups_.ulysses.size == 1 || !q.is_cpu()) {
-    attended = ops::attention(q, by_heads.k, by_heads.v, heads);
-  } else {
-    ops::attention_into(attended = room(), q, by_heads.k, by_heads.v, heads);
-  }
-  if (groups_.ulysses.size == 1) return attended;
+  const bool by_token = groups_.ulysses.size > 1;
+  const at::Tensor attended =
+      attend_together({parts[0], parts[1], parts[2]}, depth, sequence,
+                      other_by_heads ? &*other_by_heads : nullptr, of_other, by_token);
+  if (!by_token) return attended;
   if (other_by_heads) {
     *of_other = comm::all_gather(*of_other, 2, times(groups_.ulysses.parts(units), own.q.size(2) / units),
                                  groups_.ulysses);
   }
   return parallel::heads_to_tokens(attended.transpose(0, 1).contiguous(), own.q.size(2), units, lengths,
                                    groups_.ulysses);
+}
+
+at::Tensor Tokens::attend_together(const QueriesKeysValues& whole, int64_t depth, const Sequence& sequence,
+                                   const QueriesKeysValues* other, at::Tensor* of_other, bool by_token) {
+  const at::Tensor& q = whole.q;
+  const auto room = [&] {
+    return by_token ? at::empty({q.size(1), q.size(0), q.size(2)}, q.options()).transpose(0, 1)
+                    : at::empty(q.sizes(), q.options());
+  };
+  const int64_t heads = q.size(2) / depth;
+  at::Tensor attended;
+  if (cut_.patches > 1) {
+    const CacheEntry& entry = update_cache(whole, depth, sequence, other);
+    entry.keys_values->attend(attended = room(), q, entry.seen);
+    if (other != nullptr) entry.keys_values->attend(*of_other, other->q, entry.seen);
+  } else if (groups_.ring.size > 1) {
+    attended = ring_attend(whole, heads, sequence);
+  } else if (!by_token || !q.is_cpu()) {
+    attended = ops::attention(q, whole.k, whole.v, heads);
+  } else {
+    ops::attention_into(attended = room(), q, whole.k, whole.v, heads);
+  }
+  return attended;
 }
 
 at::Tensor Tokens::displaced_attend(const QueriesKeysValues& own, int64_t heads, const Sequence& sequence) {

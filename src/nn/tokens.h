@@ -1,6 +1,7 @@
 // The tokens of a run and the attention between them, however they are spread over ranks (Ulysses, Ring, or
-// both: USP, arXiv:2405.07719; displaced patches, arXiv:2402.19481), all at once or patch by patch
-// (PipeFusion, arXiv:2405.14430). A model passes in its local tokens and knows of none of these.
+// both: USP, arXiv:2405.07719; DSP, arXiv:2403.10266; displaced patches, arXiv:2402.19481), all at once or
+// patch by patch (PipeFusion, arXiv:2405.14430). A model passes in its local tokens and knows of none of
+// these.
 //
 // Shapes: B samples, n local tokens of the grid (this rank's part of the current patches; all of them on one
 // rank), N tokens of the grid, l local tokens of another sequence (a text), L all of its tokens, H query
@@ -10,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -33,10 +35,19 @@ struct TokenGroups {
   comm::Group ulysses = {}, ring = {};
   comm::Group all = {};  // both, in the order of the cut; or the ranks of `displaced`
   std::optional<parallel::Displacement> displaced = {};
+  bool dsp = false;  // axial_attention() does not divide heads among the Ulysses ranks, but frames or places
 };
 
 // The tokens that a query attends to: all, those of its frame, or those at its position in every frame.
 enum class Over { kAll, kSpatial, kTemporal };
+
+// The layers before attention and after it, which see each token by itself.
+struct AttentionLayers {
+  // x [B, n, C] -> queries, keys and values. `angles` [n, D / 2, 2] are those of the tokens, if there are
+  // any.
+  std::function<QueriesKeysValues(const at::Tensor& x, const at::Tensor& angles)> in;
+  std::function<at::Tensor(const at::Tensor& x)> out;  // [B, n, H * D] -> [B, n, C]
+};
 
 // There is one per run, because it holds the KV caches of earlier patches.
 class Tokens {
@@ -69,7 +80,12 @@ class Tokens {
   // with the keys and values that this layer last saw (one denoising step ago); tokens it never saw are left
   // out.
   at::Tensor attention(const QueriesKeysValues& own, int64_t depth, Over over = Over::kAll);
-  // The same on another scale of the grid, cut at the same places.
+  // Attention within frames or along them, with its layers: x [B, n, C] -> [B, n, C]. The layers get other
+  // tokens than the local ones where that saves messages. `angles` [T, D / 2, 2] by frame are handed to the
+  // layers as those of their tokens; they may be undefined.
+  at::Tensor axial_attention(const at::Tensor& x, int64_t depth, Over over, const at::Tensor& angles,
+                             const AttentionLayers& layers);
+  // The same as attention() on another scale of the grid, cut at the same places.
   at::Tensor attention(const QueriesKeysValues& own, int64_t depth, const parallel::Cut& cut);
   // Attention over the grid joined with another sequence of L tokens, of which `other` is the local part (see
   // local_other()) -> the results for both: [B, n, H * D] and [B, l, H * D].
@@ -108,8 +124,16 @@ class Tokens {
   };
   class Sequence;
 
+  // Whether ranks hold frames, or places across frames, only in part.
+  bool divides(Over over) const;
   at::Tensor attend(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
                     const QueriesKeysValues* other, at::Tensor* of_other);
+  // The same for queries, keys and values of all tokens of the Ulysses group. The result is laid out token by
+  // token if `by_token`.
+  at::Tensor attend_together(const QueriesKeysValues& whole, int64_t depth, const Sequence& sequence,
+                             const QueriesKeysValues* other, at::Tensor* of_other, bool by_token);
+  // The numbers of local tokens of the ranks of the Ulysses group.
+  std::vector<int64_t> of_ulysses(const Sequence& sequence) const;
   at::Tensor ring_attend(const QueriesKeysValues& own, int64_t heads, const Sequence& sequence) const;
   const CacheEntry& update_cache(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
                                  const QueriesKeysValues* other);

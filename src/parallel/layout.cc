@@ -27,6 +27,15 @@ GridAxis axis_of(const ParallelOptions& options, const Workload& workload) {
   return workload.token_rows >= std::min(needed, workload.token_frames) ? GridAxis::kRows : GridAxis::kFrames;
 }
 
+// Whether Ulysses ranks divide frames, or places, in attention along the other axis. Two activations change
+// ranks then, four with heads, so this is the default where no rank would be left without work.
+bool uses_dsp(const ParallelOptions& options, const Workload& workload) {
+  if (!workload.axial_attention || options.ulysses_degree == 1) return false;
+  const bool is_enough =
+      axis_of(options, workload) == GridAxis::kFrames || workload.token_frames >= options.ulysses_degree;
+  return options.dynamic_sequence_parallel.value_or(is_enough);
+}
+
 // How many units can be dealt out along that axis: units of rows, or frames.
 int64_t lines_of(const ParallelOptions& options, const Workload& workload) {
   return axis_of(options, workload) == GridAxis::kRows
@@ -57,10 +66,15 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
   require(!workload.has_streams || stages <= workload.blocks,
           fmt::format("{} needs a block for each stage, the model has {}",
                       given("pipefusion_parallel_degree", stages), workload.blocks));
-  require(
-      tensor * ulysses <= workload.heads,
-      fmt::format("{} x {} needs a head for each rank, the model has {}",
-                  given("tensor_parallel_degree", tensor), given("ulysses_degree", ulysses), workload.heads));
+  if (uses_dsp(options, workload)) {
+    require(tensor <= workload.heads, fmt::format("{} needs a head for each rank, the model has {}",
+                                                  given("tensor_parallel_degree", tensor), workload.heads));
+  } else {
+    require(tensor * ulysses <= workload.heads,
+            fmt::format("{} x {} needs a head for each rank, the model has {}",
+                        given("tensor_parallel_degree", tensor), given("ulysses_degree", ulysses),
+                        workload.heads));
+  }
   const std::string row = workload.row_unit == 1 ? "a row of tokens" : "a row of the coarsest scale";
   require(ring * ulysses <= lines_of(options, workload),
           fmt::format("{} x {} needs {} for each rank, there are {}", given("ring_degree", ring),
@@ -117,7 +131,8 @@ int64_t most_of(const Degree& degree, const ParallelOptions& wish, const Workloa
   const int64_t lines = std::max(workload.token_rows, workload.token_frames);
   if (degree.value == &O::data_parallel_degree) return workload.pictures;
   if (degree.value == &O::tensor_parallel_degree) return workload.heads;
-  if (degree.value == &O::ulysses_degree) return std::min(workload.heads, lines);
+  if (degree.value == &O::ulysses_degree)
+    return workload.axial_attention ? lines : std::min(workload.heads, lines);
   if (degree.value == &O::ring_degree) return lines;
   if (wish.*degree.value == 1) return 1;
   return degree.value == &O::pipefusion_parallel_degree ? workload.blocks : lines;
@@ -165,7 +180,9 @@ std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const 
     const int64_t most_tensor = std::min(candidate.tensor_parallel_degree, workload.heads);
     for (int64_t tensor = 1; tensor <= most_tensor; ++tensor) {
       candidate.tensor_parallel_degree = tensor;
-      candidate.ulysses_degree = std::min({most.ulysses_degree, workload.heads / tensor, lines});
+      candidate.ulysses_degree = std::min(most.ulysses_degree, lines);
+      if (!uses_dsp(candidate, workload))
+        candidate.ulysses_degree = std::min(candidate.ulysses_degree, workload.heads / tensor);
       candidate.ring_degree = std::min(most.ring_degree, lines / candidate.ulysses_degree);
       nearest.visit(candidate);
     }
@@ -258,9 +275,18 @@ std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, cons
 }
 
 // The rules of the other options. `ranks` is the number of ranks of the run.
-std::vector<std::string> broken_by_modes(const ParallelOptions& options, int64_t ranks) {
+std::vector<std::string> broken_by_modes(const ParallelOptions& options, const Workload& workload,
+                                         int64_t ranks) {
   std::vector<std::string> broken;
   const bool is_displaced = options.displaced_patch_degree > 1;
+  if (options.dynamic_sequence_parallel && options.ulysses_degree == 1) {
+    broken.push_back(fmt::format("{} needs {} 2 or more",
+                                 field("dynamic_sequence_parallel", *options.dynamic_sequence_parallel),
+                                 field("ulysses_degree")));
+  } else if (options.dynamic_sequence_parallel.value_or(false) && !workload.axial_attention) {
+    broken.push_back(fmt::format("{} is for models whose attention stays within frames or runs along them",
+                                 field("dynamic_sequence_parallel")));
+  }
   if (options.warmup_steps && !is_displaced && options.pipefusion_parallel_degree == 1) {
     broken.push_back(fmt::format(
         "{} applies to PipeFusion and displaced patches only: it needs {} or {} 2 or more",
@@ -320,6 +346,7 @@ Layout make_layout(const ParallelOptions& options, const Workload& workload) {
   layout.sizes[Axis::kCfg] = cfg_degree(options);
   layout.sizes[Axis::kData] = options.data_parallel_degree;
   layout.axis = axis_of(options, workload);
+  layout.dsp = uses_dsp(options, workload);
   layout.stage_blocks = options.attn_layer_num_for_pp.empty()
                             ? balanced_stages(workload, options.pipefusion_parallel_degree)
                             : options.attn_layer_num_for_pp;
@@ -371,7 +398,7 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
   const std::vector<std::string> by_degrees = broken_by_degrees(options, workload);
   const bool degrees_broken = !broken.empty() || !by_degrees.empty();
   broken.insert(broken.end(), by_degrees.begin(), by_degrees.end());
-  for (const auto& rules : {broken_by_modes(options, ranks), broken_by_pipeline(options, workload)})
+  for (const auto& rules : {broken_by_modes(options, workload, ranks), broken_by_pipeline(options, workload)})
     broken.insert(broken.end(), rules.begin(), rules.end());
   if (!broken.empty()) {
     const int64_t wanted = options.simulate_ranks ? options.degrees() : ranks;

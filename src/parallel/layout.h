@@ -25,6 +25,7 @@ struct Workload {
   // too few rows.
   int64_t token_rows = 1;
   int64_t token_frames = 1;
+  bool axial_attention = false;  // within frames and along them only, see nn::Tokens::axial_attention()
   int64_t row_unit = 1;          // rows that stay together
   bool has_streams = true;       // blocks can be dealt to pipeline stages
   bool has_group_norms = false;  // the model has norms over all positions of an image
@@ -37,6 +38,7 @@ struct Layout {
   PerAxis sizes{1};
   std::vector<int64_t> stage_blocks;  // the number of blocks of each stage
   GridAxis axis = GridAxis::kRows;    // the axis that tokens are split along
+  bool dsp = false;                   // instead of Ulysses, in attention within frames or along them
   int64_t patches = 1;                // of PipeFusion
   int64_t warmup_steps = 0;           // of PipeFusion
   std::optional<Displacement> displacement = {};

@@ -51,6 +51,13 @@ Fields<ParallelOptions> make_fields() {
       {"vae_parallel", "Divide the rows of each image among the ranks of a replica for decoding [default]",
        FieldGroup::kParallel},
       "Decode whole images on one rank"));
+  fields.push_back(plain_field(
+      &O::dynamic_sequence_parallel,
+      {"dynamic_sequence_parallel",
+       "Divide frames in place of heads among the ranks of Ulysses (DSP), in models whose attention stays "
+       "within frames or runs along them [default where there are enough frames]",
+       FieldGroup::kParallel},
+      "Divide heads in such models too"));
   fields.push_back(plain_field(&O::simulate_ranks, {"simulate_ranks",
                                                     "Compute on one rank what the ranks of these degrees "
                                                     "would, including PipeFusion's stale keys and values",

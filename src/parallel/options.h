@@ -24,6 +24,7 @@ struct ParallelOptions {
   int64_t displaced_patch_degree = 1;
   int64_t tensor_parallel_degree = 1;
   std::optional<SplitScheme> split_scheme;
+  std::optional<bool> dynamic_sequence_parallel;  // in place of Ulysses
   std::optional<int64_t> num_pipeline_patch;
   std::optional<DisplacedMode> displaced_mode;
   std::optional<int64_t> warmup_steps;         // of PipeFusion or of displaced patches

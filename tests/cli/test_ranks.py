@@ -137,7 +137,7 @@ def help_names_every_option(box):
     text = box.run("generate", "--help").out
     for name in ("nproc", "data-parallel-degree", "use-cfg-parallel", "ulysses-degree", "ring-degree", "timeout",
                  "pipefusion-parallel-degree", "num-pipeline-patch", "attn-layer-num-for-pp", "warmup-steps",
-                 "tensor-parallel-degree", "split-scheme", "interface", "no-shared-memory", "simulate-ranks", "text-encoder-parallel"):
+                 "tensor-parallel-degree", "split-scheme", "dynamic-sequence-parallel", "interface", "no-shared-memory", "simulate-ranks", "text-encoder-parallel"):
         assert f"--{name}" in text, name
 
 

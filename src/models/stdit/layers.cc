@@ -47,9 +47,12 @@ at::Tensor STDiTSelfAttention::prepared(const at::Tensor& x, const std::optional
 
 at::Tensor STDiTSelfAttention::operator()(const at::Tensor& x, nn::Tokens& tokens, nn::Over over,
                                           const at::Tensor& angles) const {
-  const std::vector<at::Tensor> qkv = qkv_.each(x);
-  return proj_(tokens.attention(
-      {prepared(qkv[0], q_norm_, angles), prepared(qkv[1], k_norm_, angles), qkv[2]}, depth_, over));
+  const auto in = [this](const at::Tensor& y, const at::Tensor& of_tokens) -> nn::QueriesKeysValues {
+    const std::vector<at::Tensor> qkv = qkv_.each(y);
+    return {prepared(qkv[0], q_norm_, of_tokens), prepared(qkv[1], k_norm_, of_tokens), qkv[2]};
+  };
+  const auto out = [this](const at::Tensor& y) { return proj_(y); };
+  return tokens.axial_attention(x, depth_, over, angles, {in, out});
 }
 
 nn::CrossAttention read_stdit_cross_attention(const weights::Scope& scope, const STDiTConfig& config) {
@@ -117,14 +120,6 @@ at::Tensor stdit_latents(const at::Tensor& patches, const LatentShape& latents, 
   return nn::unpatchify(patches, tokens.held(), kSTDiTPatch, /*is_video=*/true)
       .narrow(3, 0, tokens.local_rows(latents.latent_height, kSTDiTPatch.rows))
       .narrow(4, 0, latents.latent_width);
-}
-
-at::Tensor angles_of_tokens(const at::Tensor& by_frame, const nn::Tokens& tokens) {
-  const parallel::Grid held = tokens.held();
-  return tokens.local_frames(by_frame, 0)
-      .unsqueeze(1)
-      .expand({held.frames, held.rows * held.columns, -1, -1})
-      .flatten(0, 1);
 }
 
 at::Tensor by_frame(const at::Tensor& denoised, const at::Tensor& given, const at::Tensor& denoised_frames,

@@ -39,7 +39,7 @@ struct STDiTNumberEmbedding {
 class STDiTSelfAttention {
  public:
   STDiTSelfAttention(const weights::Scope& scope, const STDiTConfig& config);
-  // x [B, n, C] -> [B, n, C]. `angles` [n, D / 2, 2] rotates queries and keys, if it is defined.
+  // x [B, n, C] -> [B, n, C]. `angles` [T, D / 2, 2], by frame, rotate queries and keys, if they are defined.
   at::Tensor operator()(const at::Tensor& x, nn::Tokens& tokens, nn::Over over,
                         const at::Tensor& angles) const;
 
@@ -93,9 +93,6 @@ at::Tensor stdit_positions(const STDiTConfig& config, const parallel::Grid& grid
 
 // Predicted patches [B, n, 2 * 2 * out] -> [B, out, T', h', w].
 at::Tensor stdit_latents(const at::Tensor& patches, const LatentShape& latents, const nn::Tokens& tokens);
-
-// The angles of temporal attention, [T, D / 2, 2] -> those of the local tokens, [n, D / 2, 2].
-at::Tensor angles_of_tokens(const at::Tensor& by_frame, const nn::Tokens& tokens);
 
 // Modulations of samples, fp32 [B, k, C] or [1, k, C], as those of tokens: [B, k, C] or [k, C]; where frames
 // are given, [B, T', k, C], with those of timestep 0, `given`, in such frames.

@@ -80,9 +80,7 @@ class STDiT2Forward final : public Forward {
       return ops::modulated_layer_norm(x, part(all, first + 1), part(all, first), kSTDiTEpsilon);
     };
     ops::add_gated_(x, block.attn(normed(spatial, 0), tokens_, nn::Over::kSpatial, {}), part(spatial, 2));
-    ops::add_gated_(x,
-                    block.attn_temp(normed(temporal, 0), tokens_, nn::Over::kTemporal,
-                                    angles_of_tokens(angles_, tokens_)),
+    ops::add_gated_(x, block.attn_temp(normed(temporal, 0), tokens_, nn::Over::kTemporal, angles_),
                     part(temporal, 2));
     x += prompts_.attention(block.cross_attn, x);
     ops::add_gated_(x, block.mlp(normed(spatial, 3)), part(spatial, 5));

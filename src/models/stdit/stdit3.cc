@@ -64,7 +64,7 @@ class STDiT3Forward final : public Forward {
   void block(int64_t i, Hidden& hidden) override {
     const STDiT3Block& block = model_.blocks_[i];
     apply(block.spatial, hidden[0], {});
-    apply(block.temporal, hidden[0], angles_of_tokens(angles_, tokens_));
+    apply(block.temporal, hidden[0], angles_);
   }
 
   at::Tensor head(const Hidden& hidden) override {

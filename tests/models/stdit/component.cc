@@ -87,7 +87,8 @@ DenoiserShape shape_of(const STDiTConfig& config) {
           .blocks = config.depth,
           .latent_channels = config.in_channels,
           .patch = kSTDiTPatch,
-          .is_video = true};
+          .is_video = true,
+          .axial_attention = true};
 }
 
 // What the model predicts for sample `i` alone, [1, channels.length, T, h, w], on the first rank. The loop
@@ -348,6 +349,7 @@ std::map<std::string, at::Tensor> run_component(const std::filesystem::path& fil
        .blocks = config.depth,
        .token_rows = grid.rows,
        .token_frames = grid.frames,
+       .axial_attention = true,
        .steps =
            samples
                ? JsonConfig(one.json.values().at("config"), one.json.where()).integer("num_sampling_steps")

@@ -22,10 +22,21 @@ std::vector<Way> ways() {
   using parallel::degrees;
   parallel::ParallelOptions pipeline = degrees(1, false, 2, 1, 1, 1);
   pipeline.warmup_steps = 4;
-  return {{"One", degrees(1, false, 1, 1, 1, 1)},           {"Ulysses2", degrees(1, false, 1, 1, 2, 1)},
-          {"Ring2", degrees(1, false, 1, 2, 1, 1)},         {"Ring3", degrees(1, false, 1, 3, 1, 1)},
-          {"Tensor2", degrees(1, false, 1, 1, 1, 2)},       {"Pipeline2", pipeline},
-          {"RingOfUlysses", degrees(1, false, 1, 2, 2, 1)}, {"RingOfTensor", degrees(1, false, 1, 3, 1, 2)}};
+  // Ranks of Ulysses divide frames by default (DSP).
+  parallel::ParallelOptions heads = degrees(1, false, 1, 1, 2, 1);
+  heads.dynamic_sequence_parallel = false;
+  parallel::ParallelOptions frames = degrees(1, false, 1, 1, 3, 1);
+  frames.dynamic_sequence_parallel = true;
+  return {{"Heads2", heads},
+          {"Frames3", frames},
+          {"One", degrees(1, false, 1, 1, 1, 1)},
+          {"Ulysses2", degrees(1, false, 1, 1, 2, 1)},
+          {"Ring2", degrees(1, false, 1, 2, 1, 1)},
+          {"Ring3", degrees(1, false, 1, 3, 1, 1)},
+          {"Tensor2", degrees(1, false, 1, 1, 1, 2)},
+          {"Pipeline2", pipeline},
+          {"RingOfUlysses", degrees(1, false, 1, 2, 2, 1)},
+          {"RingOfTensor", degrees(1, false, 1, 3, 1, 2)}};
 }
 
 class STDiTOnRanks : public ::testing::TestWithParam<std::tuple<const char*, size_t>> {};
