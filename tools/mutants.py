@@ -119,7 +119,7 @@ def judge(tree, mutant, only_first):
         for kind, selection in [*mutant.first, *([] if only_first else [("unit", None), ("capped", None), ("cli", None)])]:
             built, text = tree.make(TARGETS[kind])
             if not built:
-                return "broken", "it does not build: " + next((line for line in text.splitlines() if "error" in line), text[-200:])
+                return "broken", "it does not build: " + next((line for line in text.splitlines() if "error:" in line), text[-200:])
             if not tree.suite(kind, selection)[0]:
                 return "caught", f"{kind} {selection or 'all'}"
         return ("not caught by the first", "") if only_first else ("survived", mutant.says)

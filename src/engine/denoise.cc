@@ -86,8 +86,9 @@ class Loop final : public parallel::PipelineStage {
       const at::Tensor own = prediction.narrow(axis_.dim, line, z.size(axis_.dim));
       line += z.size(axis_.dim);
       const at::Tensor next = sampler().step(own, step, z, states_[i], fresh);
-      z = work_.given ? at::where(of_latents(local_frames(work_.given->denoised(step), {patch, 1})), next, z)
-                      : next;
+      z = work_.given
+              ? at::where(of_latents(local_frames(work_.given->masks(step).changing, {patch, 1})), next, z)
+              : next;
       if (step_sums_) step_sums_->select(0, step).add_(z.sum(at::kDouble));
     }
     return joined(patches);
@@ -187,7 +188,7 @@ class Loop final : public parallel::PipelineStage {
     if (patches.begin == 0) noise_of_frames_ = upload(work_.given->noise(step), options_.device());
     for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
       at::Tensor& z = latents_[static_cast<size_t>(patch)];
-      z = work_.given->entered(z, local_frames(work_.given->entering(step), {patch, 1}),
+      z = work_.given->entered(z, local_frames(work_.given->masks(step).entering, {patch, 1}),
                                local_lines(noise_of_frames_, {patch, 1}), step);
     }
   }

@@ -6,20 +6,9 @@
 
 namespace tessera::engine {
 
-GivenFrames::GivenFrames(const at::Tensor& mask, const samplers::RectifiedFlow& sampler,
+GivenFrames::GivenFrames(const at::Tensor& mask, const samplers::VideoSampler& sampler,
                          std::function<at::Tensor(int64_t step)> noise)
     : mask_(mask.to(at::kFloat)), sampler_(sampler), noise_(std::move(noise)) {}
-
-// In fp32: at the first step a mask of 1 is compared with a timestep that equals it.
-at::Tensor GivenFrames::denoised(int64_t step) const {
-  const auto timestep = static_cast<float>(sampler_.timesteps()[static_cast<size_t>(step)]);
-  return mask_ * static_cast<float>(sampler_.num_timesteps()) >= timestep;
-}
-
-// Frames that are generated hold noise from the beginning.
-at::Tensor GivenFrames::entering(int64_t step) const {
-  return denoised(step).logical_and(step == 0 ? mask_ != 1 : denoised(step - 1).logical_not());
-}
 
 at::Tensor GivenFrames::entered(const at::Tensor& z, const at::Tensor& entering, const at::Tensor& noise,
                                 int64_t step) const {

@@ -7,24 +7,19 @@
 
 #include <functional>
 
-#include "samplers/rectified_flow.h"
+#include "samplers/video_sampler.h"
 
 namespace tessera::engine {
 
 class GivenFrames {
  public:
-  // mask [N, T] fp32: 1 generates a frame; 0 keeps the frame that the latents hold; a number between edits
-  // it: it is kept until the steps reach that share of noise, and is denoised from there on. `noise(step)`,
-  // shaped like the latents, is called once for each step in which frames begin to be denoised. The sampler
-  // must outlive this.
-  GivenFrames(const at::Tensor& mask, const samplers::RectifiedFlow& sampler,
+  // mask [N, T] fp32, as in samplers::VideoSampler::masks(). `noise(step)`, shaped like the latents, is
+  // called once for each step in which frames begin to be denoised. The sampler must outlive this.
+  GivenFrames(const at::Tensor& mask, const samplers::VideoSampler& sampler,
               std::function<at::Tensor(int64_t step)> noise);
 
-  // bool [N, T]: the frames that are denoised in a step; the others stay as they are.
-  at::Tensor denoised(int64_t step) const;
-  // bool [N, T]: those that are denoised from this step on, and get its noise before.
-  at::Tensor entering(int64_t step) const;
-  bool has_entering(int64_t step) const { return entering(step).any().item<bool>(); }
+  samplers::FrameMasks masks(int64_t step) const { return sampler_.masks(mask_, step); }
+  bool has_entering(int64_t step) const { return masks(step).entering.any().item<bool>(); }
 
   // z [N, C, T, h, w], or any part of it, with the noise of the entering frames; `entering` [N, T] and
   // `noise` are of that part.
@@ -34,7 +29,7 @@ class GivenFrames {
 
  private:
   at::Tensor mask_;
-  const samplers::RectifiedFlow& sampler_;
+  const samplers::VideoSampler& sampler_;
   std::function<at::Tensor(int64_t step)> noise_;
 };
 

@@ -43,6 +43,18 @@ at::Tensor RectifiedFlow::step(const at::Tensor& model_output, int64_t index, co
   return z + model_output * (time(index) - time(index + 1));
 }
 
+// In fp32: at the first step a mask of 1 is compared with a timestep that equals it.
+FrameMasks RectifiedFlow::masks(const at::Tensor& mask, int64_t index) const {
+  const auto denoised = [&](int64_t at) {
+    return mask * static_cast<float>(num_timesteps_) >=
+           static_cast<float>(timesteps_[static_cast<size_t>(at)]);
+  };
+  const at::Tensor now = denoised(index);
+  // Frames that are generated hold noise from the beginning.
+  const at::Tensor before = index == 0 ? mask == 1 : denoised(index - 1);
+  return {.entering = now.logical_and(before.logical_not()), .changing = now, .denoised = now};
+}
+
 at::Tensor RectifiedFlow::add_noise(const at::Tensor& z, const at::Tensor& noise, int64_t index) const {
   return (1 - time(index)) * z + time(index) * noise;
 }

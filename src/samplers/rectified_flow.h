@@ -2,7 +2,7 @@
 // at timesteps that larger and longer videos move towards the noise.
 #pragma once
 
-#include "samplers/sampler.h"
+#include "samplers/video_sampler.h"
 
 namespace tessera::samplers {
 
@@ -16,7 +16,7 @@ struct RectifiedFlowOptions {
   int64_t num_frames = 1;
 };
 
-class RectifiedFlow final : public Sampler {
+class RectifiedFlow final : public VideoSampler {
  public:
   // Timesteps are computed in fp32, as in the public code: in double precision the first one may exceed
   // num_timesteps.
@@ -24,9 +24,8 @@ class RectifiedFlow final : public Sampler {
 
   at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& z, SamplerState& state,
                   const at::Tensor& noise) const override;
-  // z with as much noise as there is at step `index`.
-  at::Tensor add_noise(const at::Tensor& z, const at::Tensor& noise, int64_t index) const;
-  int64_t num_timesteps() const { return num_timesteps_; }
+  FrameMasks masks(const at::Tensor& mask, int64_t index) const override;
+  at::Tensor add_noise(const at::Tensor& z, const at::Tensor& noise, int64_t index) const override;
 
  private:
   double time(int64_t index) const;  // from 1 (noise) to 0

@@ -228,7 +228,7 @@ TEST(ToysWithGivenFramesOnRanks, EqualTheOracle) {
   const at::Tensor noise = at::randn(of_steps, generator);
   const GivenFrames given(mask, sampler, [&](int64_t step) { return noise[step]; });
   std::vector<at::Tensor> denoised;
-  for (int64_t step = 0; step < sampler.steps(); ++step) denoised.push_back(given.denoised(step));
+  for (int64_t step = 0; step < sampler.steps(); ++step) denoised.push_back(given.masks(step).denoised);
 
   for (const Degrees& degrees : {Degrees{1, 1, 1, 1, 1, 1},
                                  {1, 2, 1, 2, 1, 1},

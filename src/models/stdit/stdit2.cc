@@ -116,6 +116,14 @@ class STDiT2Forward final : public Forward {
   at::Tensor denoised_frames_;
 };
 
+at::Tensor STDiT2::guide(const at::Tensor& negative, const at::Tensor& positive, double scale) const {
+  constexpr int64_t kGuided = 3;
+  at::Tensor guided = positive.clone();
+  const at::Tensor base = negative.narrow(1, 0, kGuided);
+  guided.narrow(1, 0, kGuided).copy_(base + scale * (positive.narrow(1, 0, kGuided) - base));
+  return guided;
+}
+
 std::unique_ptr<Forward> STDiT2::start(const ForwardInputs& inputs) const {
   return std::make_unique<STDiT2Forward>(*this, inputs);
 }

@@ -30,6 +30,9 @@ class STDiT2 final : public Denoiser {
   std::unique_ptr<Forward> start(const ForwardInputs& inputs) const override;
   at::ScalarType dtype() const override { return dtype_; }
   int64_t conditioning_width() const override { return config_.caption_channels; }
+  // Guides the first three channels of the noise alone, as the public code does; what else is predicted is
+  // that of the positive branch.
+  at::Tensor guide(const at::Tensor& negative, const at::Tensor& positive, double scale) const override;
 
  private:
   friend class STDiT2Forward;

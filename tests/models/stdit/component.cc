@@ -177,14 +177,15 @@ Tensors run_sampling(const Case& one, const parallel::Ranks& ranks) {
   if (one.has("frame_mask")) {
     given.emplace(one.in("frame_mask"), sampler, noise_of);
     std::vector<at::Tensor> denoised;
-    for (int64_t step = 0; step < sampler.steps(); ++step) denoised.push_back(given->denoised(step));
+    for (int64_t step = 0; step < sampler.steps(); ++step) denoised.push_back(given->masks(step).denoised);
     work.denoised_frames = at::stack(denoised);
     work.given = &*given;
   }
   std::vector<at::Tensor> inputs;
   const auto add_input = [&](const at::Tensor& latest, int64_t step) {
     if (step == sampler.steps()) return;
-    inputs.push_back(given ? given->entered(latest, given->entering(step), noise_of(step), step) : latest);
+    inputs.push_back(given ? given->entered(latest, given->masks(step).entering, noise_of(step), step)
+                           : latest);
   };
   add_input(z, 0);
   engine::Observer observer;

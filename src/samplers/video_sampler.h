@@ -1,0 +1,27 @@
+// What samplers of videos need beside their steps: to keep some frames, or to edit them, while they generate
+// the others.
+//
+// Shapes: N videos, T frames of latents.
+#pragma once
+
+#include "samplers/sampler.h"
+
+namespace tessera::samplers {
+
+// bool [N, T] each, of one step.
+struct FrameMasks {
+  at::Tensor entering;  // get the step's noise before it
+  at::Tensor changing;  // are changed by the step; the others stay as they are
+  at::Tensor denoised;  // have the step's timestep in the model; the others have timestep 0
+};
+
+class VideoSampler : public Sampler {
+ public:
+  // mask [N, T] fp32: 1 generates a frame; 0 keeps the frame that the latents hold; a number between edits
+  // it: it is kept until the steps reach that share of noise, and is denoised from there on.
+  virtual FrameMasks masks(const at::Tensor& mask, int64_t index) const = 0;
+  // z with as much noise as there is at step `index`.
+  virtual at::Tensor add_noise(const at::Tensor& z, const at::Tensor& noise, int64_t index) const = 0;
+};
+
+}  // namespace tessera::samplers
