@@ -91,6 +91,8 @@ class Loop final : public parallel::PipelineStage {
               : next;
       if (step_sums_) step_sums_->select(0, step).add_(z.sum(at::kDouble));
     }
+    TESSERA_CHECK(line == prediction.size(axis_.dim), "a prediction of {} lines for {}",
+                  prediction.size(axis_.dim), line);
     return joined(patches);
   }
 
