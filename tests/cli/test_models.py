@@ -133,6 +133,8 @@ def reads_the_files_that_diffusers_reads(box):
     box.refuse(3, listed, *words)
     outcome = box.run("models", model)
     assert outcome.code == 3 and listed in outcome.out, outcome
+    outcome = box.run("models", model, "--variant", "ema")  # which the denoiser still has
+    assert outcome.code == 0, outcome
 
 
 @test

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kHeads = 4, kDepth = 8, kWidth = kHeads * kDepth, kBatch = 2;
 // No number of ranks divides it.
-constexpr parallel::Grid kGrid{.frames = 7, .rows = 5, .columns = 3};
+constexpr parallel::Grid kGrid{.frames = 7, .rows = 9, .columns = 3};
 
 struct Layers {
   at::Tensor in = at::randn({kWidth, 3 * kWidth}) * 0.3, out = at::randn({kWidth, kWidth}) * 0.3;
@@ -115,7 +115,7 @@ std::vector<Ways> all_ways() {
     for (const auto over : {Over::kSpatial, Over::kTemporal}) {
       for (const bool dsp : {false, true}) {
         for (const auto& [ulysses, ring, patches] :
-             {std::array{2, 1, 1}, std::array{4, 1, 1}, std::array{2, 2, 1}, std::array{2, 1, 2}})
+             {std::array{2, 1, 1}, std::array{4, 1, 1}, std::array{3, 2, 1}, std::array{2, 1, 2}})
           ways.push_back({axis, ulysses, ring, patches, dsp, over});
       }
     }
