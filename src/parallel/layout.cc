@@ -20,8 +20,9 @@ int64_t cfg_degree(const ParallelOptions& options) {
   return options.use_cfg_parallel ? 2 : 1;
 }
 
-// Rows, unless only frames are enough for all ranks and patches.
+// Rows, unless only frames are enough for all ranks and patches, or patches of frames are wished for.
 GridAxis axis_of(const ParallelOptions& options, const Workload& workload) {
+  if (options.pipeline_patch_axis) return *options.pipeline_patch_axis;
   const int64_t needed = options.ring_degree * options.ulysses_degree *
                          std::max<int64_t>(options.num_pipeline_patch.value_or(1), 1);
   return workload.token_rows >= std::min(needed, workload.token_frames) ? GridAxis::kRows : GridAxis::kFrames;
@@ -250,9 +251,12 @@ std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, cons
                                      field("pipefusion_parallel_degree")));
     };
     need(options.num_pipeline_patch.has_value(), "num_pipeline_patch");
+    need(options.pipeline_patch_axis.has_value(), "pipeline_patch_axis");
     need(!options.attn_layer_num_for_pp.empty(), "attn_layer_num_for_pp");
     return broken;
   }
+  if (options.pipeline_patch_axis == GridAxis::kFrames && workload.token_frames == 1)
+    broken.push_back(fmt::format("{} t is for videos of several frames", field("pipeline_patch_axis")));
   if (const auto patches = options.num_pipeline_patch) {
     const int64_t most = most_patches(options, workload);
     if (*patches < 1 || *patches > most) {

@@ -30,6 +30,12 @@ Fields<ParallelOptions> make_fields() {
   fields.push_back(plain_field(
       &O::num_pipeline_patch,
       {"num_pipeline_patch", "PipeFusion: number of patches [one per stage]", FieldGroup::kParallel, "N"}));
+  fields.push_back(choice_field<O, std::optional<GridAxis>, GridAxis>(
+      &O::pipeline_patch_axis,
+      {"pipeline_patch_axis",
+       "PipeFusion: patches of rows (h), or of the frames of a video (t) [h where there are enough rows]",
+       FieldGroup::kParallel, "AXIS"},
+      {{"h", GridAxis::kRows}, {"t", GridAxis::kFrames}}));
   fields.push_back(choice_field<O, std::optional<DisplacedMode>, DisplacedMode>(
       &O::displaced_mode,
       {"displaced_mode",

@@ -8,6 +8,7 @@
 
 #include "core/fields.h"
 #include "parallel/displaced_mode.h"
+#include "parallel/grid.h"
 
 namespace tessera::parallel {
 
@@ -26,6 +27,7 @@ struct ParallelOptions {
   std::optional<SplitScheme> split_scheme;
   std::optional<bool> dynamic_sequence_parallel;  // in place of Ulysses
   std::optional<int64_t> num_pipeline_patch;
+  std::optional<GridAxis> pipeline_patch_axis;
   std::optional<DisplacedMode> displaced_mode;
   std::optional<int64_t> warmup_steps;         // of PipeFusion or of displaced patches
   std::vector<int64_t> attn_layer_num_for_pp;  // blocks of each stage; empty: balanced

@@ -51,6 +51,47 @@ TEST_P(STDiTOnRanks, EqualsTheReference) {
     EXPECT_LE(relative_error(value, expected.at(key)), kTolerance) << key;
 }
 
+// PipeFusion's patches, against tools/make_golden_stdit_pipefusion.py, whose networks share no code with
+// these.
+struct Patches {
+  parallel::GridAxis axis;
+  int64_t patches, warmup_steps;
+};
+
+class STDiTPipeFusionOnRanks
+    : public ::testing::TestWithParam<std::tuple<Patches, parallel::ParallelOptions>> {};
+
+TEST_P(STDiTPipeFusionOnRanks, EqualsTheDefinition) {
+  auto [patches, options] = GetParam();
+  options.num_pipeline_patch = patches.patches;
+  options.pipeline_patch_axis = patches.axis;
+  options.warmup_steps = patches.warmup_steps;
+  const std::filesystem::path folder = golden_folder("opensora");
+  const std::string key = fmt::format("out.z.{}.{}.{}", patches.axis == parallel::GridAxis::kRows ? 'h' : 't',
+                                      patches.patches, patches.warmup_steps);
+  const at::Tensor expected = read_tensors(folder / "stdit3_pipefusion.safetensors").at(key);
+  const auto outputs = run_component(folder / "rflow_plain.json", options);
+  EXPECT_LE(relative_error(outputs.at("out.z"), expected), kTolerance) << key;
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, STDiTPipeFusionOnRanks,
+                         ::testing::Combine(::testing::Values(Patches{parallel::GridAxis::kRows, 2, 1},
+                                                              Patches{parallel::GridAxis::kRows, 3, 2},
+                                                              Patches{parallel::GridAxis::kRows, 5, 0},
+                                                              Patches{parallel::GridAxis::kFrames, 2, 1},
+                                                              Patches{parallel::GridAxis::kFrames, 5, 2},
+                                                              Patches{parallel::GridAxis::kFrames, 3, 0}),
+                                            ::testing::Values(parallel::degrees(1, false, 2, 1, 1, 1),
+                                                              parallel::degrees(1, true, 3, 1, 1, 1),
+                                                              parallel::degrees(2, false, 2, 1, 1, 2))));
+
+// With ranks that divide the lines of each patch.
+INSTANTIATE_TEST_SUITE_P(GoldensOfSequences, STDiTPipeFusionOnRanks,
+                         ::testing::Combine(::testing::Values(Patches{parallel::GridAxis::kRows, 2, 1},
+                                                              Patches{parallel::GridAxis::kFrames, 2, 1}),
+                                            ::testing::Values(parallel::degrees(1, false, 2, 1, 2, 1),
+                                                              parallel::degrees(1, false, 2, 2, 1, 1))));
+
 // Ranks divide the rows, of which there may be fewer than ranks.
 class VideoVaeOnRanks : public ::testing::TestWithParam<int64_t> {};
 
