@@ -42,8 +42,10 @@ def rms_norm(x, weight):
 
 def attention(q, k, v):
     """q, k, v [.., tokens, heads, D]."""
-    q, k, v = (x.transpose(-3, -2) for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v).transpose(-3, -2).flatten(-2)
+    # Only with one dimension of samples does PyTorch take its fast kernels.
+    samples = q.shape[:-3]
+    q, k, v = (x.reshape(-1, *x.shape[-3:]).transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).unflatten(0, samples or (1,))
 
 
 class Cache:
@@ -108,7 +110,7 @@ class STDiT3:
         y = []
         for one, text in zip(q, texts):
             k, v = self.linear(text, name + ".kv_linear").unflatten(-1, (2, self.heads, -1)).unbind(-3)
-            y.append(attention(one, k, v))
+            y.append(attention(one, k, v)[0])
         return self.linear(torch.stack(y), name + ".proj").unflatten(1, x.shape[1:4])
 
     def half_block(self, x, name, over, modulation, texts, frames, cache, axis, lines):
