@@ -5,6 +5,7 @@
 
 #include "comm/recording.h"
 #include "engine/denoise.h"
+#include "models/stdit/stdit3.h"
 #include "models/unet_2d_condition.h"
 #include "ops/operation.h"
 #include "tests/models/toys/all.h"
@@ -36,6 +37,7 @@ struct Subject {
   models::LatentShape latent_shape;
   std::vector<int64_t> latents;  // [N, C, ...]
   std::vector<models::Conditioning> prompts;
+  std::map<std::string, at::Tensor> numbers = {};  // by picture; "fps" is used on the device
   int64_t steps = 3;
 };
 
@@ -73,8 +75,10 @@ Records record(const Subject& subject, comm::World world, const parallel::Layout
   Guidance guidance;
   const bool is_guided = subject.prompts.size() > 1;
   guidance.add(is_guided ? 1 : 0, 0, is_guided ? 2.0 : 1.0, subject.latents[0]);
-  DenoiserStage stage(*denoiser, subject.shape, prompts, guidance.samples(ranks), subject.latent_shape,
-                      ranks);
+  std::map<std::string, at::Tensor> numbers = subject.numbers;
+  if (numbers.contains("fps")) numbers["fps"] = numbers["fps"].to(device);
+  DenoiserStage stage(*denoiser, subject.shape, prompts, guidance.samples(ranks), subject.latent_shape, ranks,
+                      numbers);
   Noise noise({{0, subject.latents[0]}});
   std::vector<double> seconds;
   const at::Tensor z = at::zeros(subject.latents, at::TensorOptions().device(device));
@@ -91,6 +95,7 @@ parallel::Layout layout_of(const Subject& subject, const parallel::ParallelOptio
                                    .blocks = subject.shape.blocks,
                                    .token_rows = grid.rows,
                                    .token_frames = grid.frames,
+                                   .axial_attention = subject.shape.axial_attention,
                                    .row_unit = subject.shape.row_unit,
                                    .has_streams = subject.shape.has_streams,
                                    .has_group_norms = subject.shape.has_group_norms,
@@ -168,9 +173,38 @@ Subject small_unet() {
   return unet(sdxl_config({8, 16, 24}, {1, 2, 3}, {1, 1, 2}), {1, 4, 22, 16}, /*steps=*/4);
 }
 
-// Returns PixArt for 0, and then the toys.
+// Open-Sora's transformer on a video whose last row and column are completed.
+Subject small_stdit3() {
+  static const models::STDiTConfig config(JsonConfig(Json{{"depth", 4},
+                                                          {"hidden_size", 40},
+                                                          {"num_heads", 5},
+                                                          {"caption_channels", 16},
+                                                          {"model_max_length", 8}},
+                                                     "config"));
+  Subject subject;
+  subject.shape = {.heads = config.num_heads,
+                   .blocks = config.depth,
+                   .patch = models::kSTDiTPatch,
+                   .is_video = true,
+                   .axial_attention = true};
+  subject.load = [](const weights::Scope& scope, const models::LocalBlocks& local_blocks) {
+    return std::make_unique<models::STDiT3>(scope, config, local_blocks, Range{0, config.in_channels});
+  };
+  subject.weights = [] { return std::make_unique<models::toys::RandomWeights>(); };
+  subject.latent_shape = {.latent_height = 15, .latent_width = 9, .scale_factor = 8, .latent_frames = 7};
+  subject.latents = {2, 4, 7, 15, 9};
+  for (const int64_t length : {1, 7})
+    subject.prompts.push_back({{models::kTokens, at::zeros({length, config.caption_channels})}});
+  for (const auto& [name, value] : {std::pair{"fps", 24}, {"height", 120}, {"width", 72}})
+    subject.numbers[name] = at::full({1}, value, at::kFloat);
+  return subject;
+}
+
+// Returns PixArt for 0, Open-Sora for 1, and then the toys.
+constexpr size_t kNetworks = 2;
 Subject subject_of(size_t number) {
-  return number == 0 ? small_pixart() : toy(models::toys::all_toys().at(number - 1));
+  if (number < kNetworks) return number == 0 ? small_pixart() : small_stdit3();
+  return toy(models::toys::all_toys().at(number - kNetworks));
 }
 
 // Returns the methods and products of them, on 1 to 8 ranks.
@@ -345,8 +379,9 @@ TEST(RecordingOfUNets, SendsTheBytesOfTheFormula) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Recording, ::testing::Range(size_t{0}, size_t{4}), [](const auto& info) {
-  return info.param == 0 ? "PixArt" : models::toys::all_toys()[info.param - 1].name;
+INSTANTIATE_TEST_SUITE_P(Ranks, Recording, ::testing::Range(size_t{0}, kNetworks + 3), [](const auto& info) {
+  if (info.param < kNetworks) return std::string(info.param == 0 ? "PixArt" : "STDiT3");
+  return models::toys::all_toys()[info.param - kNetworks].name;
 });
 
 // Returns PixArt-XL at 1024 pixels, from its config alone.
