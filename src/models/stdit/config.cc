@@ -16,6 +16,7 @@ STDiTConfig::STDiTConfig(const JsonConfig& json)
       in_channels(json.count("in_channels", kMaxSize, 4)),
       caption_channels(json.count("caption_channels", kMaxSize, 4096)),
       model_max_length(json.count("model_max_length", kMaxSize, 300)),
+      stored_text_length(model_max_length),
       input_sq_size(json.count("input_sq_size", kMaxSize, 512)),
       mlp_width(0),
       pred_sigma(json.boolean("pred_sigma", true)),

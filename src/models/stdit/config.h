@@ -13,7 +13,8 @@ struct STDiTConfig {
 
   int64_t depth, hidden_size, num_heads, in_channels;
   int64_t caption_channels, model_max_length;
-  int64_t input_sq_size;  // side in pixels of the images for which positions are not scaled
+  int64_t stored_text_length;  // of the learned text in the checkpoint; model_max_length if that is not known
+  int64_t input_sq_size;       // side in pixels of the images for which positions are not scaled
   int64_t mlp_width;
   bool pred_sigma;      // the prediction has a variance too
   bool qk_norm;         // queries and keys are normed

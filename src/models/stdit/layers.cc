@@ -13,6 +13,13 @@ namespace {
 
 constexpr int64_t kNumberChannels = 256;
 
+at::Tensor learned_text(const weights::Scope& scope, const STDiTConfig& config) {
+  const int64_t stored = config.stored_text_length, wanted = config.model_max_length;
+  const at::Tensor text = scope.tensor("y_embedding", {stored, config.caption_channels});
+  if (stored >= wanted) return text.narrow(0, 0, wanted);
+  return at::cat({text, text.narrow(0, stored - 1, 1).expand({wanted - stored, -1})});
+}
+
 }  // namespace
 
 STDiTNumberEmbedding::STDiTNumberEmbedding(const weights::Scope& scope, int64_t width)
@@ -73,7 +80,7 @@ at::Tensor STDiTFeedForward::operator()(const at::Tensor& x) const {
 }
 
 STDiTText::STDiTText(const weights::Scope& scope, const STDiTConfig& config)
-    : y_embedding(scope.tensor("y_embedding", {config.model_max_length, config.caption_channels})),
+    : y_embedding(learned_text(scope, config)),
       fc1(scope / "y_proj" / "fc1", config.caption_channels, config.hidden_size),
       fc2(scope / "y_proj" / "fc2", config.hidden_size, config.hidden_size) {}
 

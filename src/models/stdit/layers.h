@@ -69,7 +69,9 @@ struct STDiTText {
   STDiTText(const weights::Scope& scope, const STDiTConfig& config);
   std::vector<at::Tensor> operator()(const std::vector<Conditioning>& prompts) const;  // [1, L, C] each
 
-  at::Tensor y_embedding;  // [model_max_length, caption_channels], the text of unconditional samples
+  // [model_max_length, caption_channels], the text of unconditional samples. One that is stored for fewer
+  // tokens goes on with its last; one for more is cut.
+  at::Tensor y_embedding;
   ops::Linear fc1, fc2;
 };
 

@@ -125,9 +125,11 @@ DenoiserShape read_stdit3_shape(const std::filesystem::path& model) {
 std::unique_ptr<Denoiser> load_stdit3(const std::filesystem::path& model, const LoadOptions& options,
                                       LoadStatistics& statistics) {
   const std::filesystem::path folder = model / "transformer";
-  const STDiTConfig config(JsonConfig::read(folder / "config.json"));
+  STDiTConfig config(JsonConfig::read(folder / "config.json"));
   const LocalBlocks local_blocks(config.depth, options.blocks);
   PartFiles files(folder, weights::Library::kTransformers, options);
+  const std::vector<int64_t>& text = files.checkpoint().entry("y_embedder.y_embedding").shape;
+  if (!text.empty() && text[0] > 0) config.stored_text_length = text[0];
   auto transformer =
       std::make_unique<STDiT3>(files.scope(), config, local_blocks, Range{0, config.in_channels});
   // Rotations and positions are computed.
