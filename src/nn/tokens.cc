@@ -200,9 +200,8 @@ at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Seq
   // If heads return to tokens, the output is laid out token by token, so that each rank's share is
   // contiguous.
   const bool by_token = groups_.ulysses.size > 1;
-  const at::Tensor attended =
-      attend_together({parts[0], parts[1], parts[2]}, depth, sequence,
-                      other_by_heads ? &*other_by_heads : nullptr, of_other, by_token);
+  at::Tensor attended = attend_together({parts[0], parts[1], parts[2]}, depth, sequence,
+                                        other_by_heads ? &*other_by_heads : nullptr, of_other, by_token);
   if (!by_token) return attended;
   if (other_by_heads) {
     *of_other = comm::all_gather(*of_other, 2, times(groups_.ulysses.parts(units), own.q.size(2) / units),

@@ -37,7 +37,7 @@ at::Tensor Iddpm::step(const at::Tensor& model_output, int64_t index, const at::
   const double alpha = product / next, beta = 1 - alpha;
   const auto parts = model_output.chunk(2, 1);
   const at::Tensor sample = (z - std::sqrt(1 - product) * parts[0]) / std::sqrt(product);
-  const at::Tensor mean =
+  at::Tensor mean =
       (beta * std::sqrt(next) / (1 - product)) * sample + ((1 - next) * std::sqrt(alpha) / (1 - product)) * z;
   if (index + 1 == steps()) return mean;
   const double most = std::log(beta), least = std::log(beta * (1 - next) / (1 - product));
