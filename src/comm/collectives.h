@@ -8,7 +8,6 @@
 // Where the transport has its own collectives (NCCL), all_reduce and the all_gather of equal parts use those.
 // Sums are taken in the order of the ranks, in fp32, or as the transport does it; every rank gets the same
 // bits either way.
-// same bits either way.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -56,6 +56,20 @@ def sdxl_equals_diffusers(box):
 
 
 @test
+def a_mask_of_the_prompts_padding_is_refused_where_diffusers_uses_it(box):
+    """The pipeline of 1.x and 2.x passes over the padding if the text encoder's file says so; that of XL does not."""
+    for name, part in (("tiny-sd", "text_encoder"), ("tiny-sdxl", "text_encoder_2")):
+        model = box.folder / name
+        shutil.copytree(ROOT / "tests" / "golden" / name, model, ignore=shutil.ignore_patterns("golden"))
+        config = model / part / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "use_attention_mask": True}))
+        if name == "tiny-sd":
+            box.refuse(3, "'use_attention_mask' is true", "generate", "a cat", "--model", model, *SMALL)
+        else:
+            assert latents(box, "a cat", *SMALL, model=["--model", model]) == latents(box, "a cat", *SMALL)
+
+
+@test
 def decoding_in_blocks_gives_the_same_image(box):
     name, options = next(iter(RUNS["runs"].items()))
     for ranks in ["1", "2"]:
