@@ -70,7 +70,7 @@ struct STDiTText {
   std::vector<at::Tensor> operator()(const std::vector<Conditioning>& prompts) const;  // [1, L, C] each
 
   // [model_max_length, caption_channels], the text of unconditional samples. One that is stored for fewer
-  // tokens goes on with its last; one for more is cut.
+  // tokens goes on with its last; one for more is shortened.
   at::Tensor y_embedding;
   ops::Linear fc1, fc2;
 };
