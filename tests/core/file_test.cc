@@ -1,7 +1,6 @@
 #include "core/file.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -9,6 +8,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tessera {
 namespace {
@@ -17,12 +17,6 @@ namespace fs = std::filesystem;
 
 class FileTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / fmt::format("tessera_file_{}", ::getpid());
-    fs::create_directory(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::vector<std::string> names() const {
     std::vector<std::string> result;
     for (const auto& entry : fs::directory_iterator(folder_)) result.push_back(entry.path().filename());
@@ -30,7 +24,8 @@ class FileTest : public testing::Test {
     return result;
   }
 
-  fs::path folder_;
+  TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 TEST_F(FileTest, AppearsWholeOrNotAtAll) {

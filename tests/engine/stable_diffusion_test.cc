@@ -2,12 +2,12 @@
 // which it is published.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <fstream>
 
 #include "engine/generate.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_pixart.h"
 #include "tests/support/tiny_stable_diffusion.h"
 #include "weights/safetensors.h"
@@ -18,8 +18,6 @@ namespace {
 class StableDiffusion : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / fmt::format("tessera-sd-{}", ::getpid());
-    std::filesystem::remove_all(folder_);
     for (const auto& item : std::filesystem::recursive_directory_iterator(tiny_sd_folder())) {
       const std::filesystem::path place = folder_ / std::filesystem::relative(item.path(), tiny_sd_folder());
       if (item.is_directory()) {
@@ -29,7 +27,6 @@ class StableDiffusion : public ::testing::Test {
       }
     }
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   // Writes weights of the same names and shapes beside those of a component.
   void add_other_weights(const std::string& component, const std::string& plain, const std::string& other) {
@@ -43,7 +40,8 @@ class StableDiffusion : public ::testing::Test {
     std::ofstream(folder_ / file) << text;
   }
 
-  std::filesystem::path folder_;  // the model, file by file
+  TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();  // the model, file by file
 };
 
 TEST_F(StableDiffusion, EqualsDiffusers) {

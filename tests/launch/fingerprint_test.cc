@@ -1,11 +1,12 @@
 #include "launch/fingerprint.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
 #include <fstream>
+
+#include "tests/support/temporary_folder.h"
 
 namespace tessera::launch {
 namespace {
@@ -15,7 +16,6 @@ namespace fs = std::filesystem;
 class FingerprintTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::temp_directory_path() / fmt::format("tessera-fingerprint-{}", ::getpid());
     fs::create_directories(folder_ / "vae" / "deeper");
     write("model_index.json", "{}");
     write("vae/config.json", "{\"a\": 1}");
@@ -23,13 +23,13 @@ class FingerprintTest : public testing::Test {
     write("README.md", "text");
     write("vae/deeper/config.json", "{}");
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(folder_ / name, std::ios::binary) << text;
   }
 
-  fs::path folder_;
+  TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 TEST_F(FingerprintTest, SaysWhatDiffers) {

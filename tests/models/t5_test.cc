@@ -1,7 +1,6 @@
 #include "models/t5.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <numeric>
@@ -11,6 +10,7 @@
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/golden.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tessera::models {
 namespace {
@@ -179,15 +179,12 @@ TEST(T5Config, ActivationAndGateOfTheFileCount) {
 class T5TextEncoderTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / fmt::format("tessera-t5-{}", ::getpid());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
     std::filesystem::create_directory_symlink(golden_folder("t5-gated"), folder_ / "text_encoder");
     std::filesystem::create_directory_symlink(golden_folder("t5_tokenizer"), folder_ / "tokenizer");
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  std::filesystem::path folder_;
+  TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(T5TextEncoderTest, TurnsPromptsIntoWhatDiffusersConditionsOn) {

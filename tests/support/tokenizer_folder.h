@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -10,18 +9,12 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tessera {
 
 class TokenizerFolder : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / fmt::format("tessera-tokenizer-{}", ::getpid());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   void write(const std::string& name, std::string_view content) {
     std::ofstream(folder_ / name, std::ios::binary) << content;
   }
@@ -38,7 +31,8 @@ class TokenizerFolder : public ::testing::Test {
     return "accepted";
   }
 
-  std::filesystem::path folder_;
+  TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 }  // namespace tessera

@@ -1,12 +1,12 @@
 #include "weights/checkpoint.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
 
 #include "core/error.h"
+#include "tests/support/temporary_folder.h"
 #include "weights/scope.h"
 
 namespace tessera::weights {
@@ -16,13 +16,6 @@ using enum Library;
 
 class CheckpointTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / fmt::format("tessera-checkpoint-{}", ::getpid());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   void write_text(const std::string& name, const std::string& text) { std::ofstream(folder_ / name) << text; }
 
   std::string refusal(const std::function<void()>& action) {
@@ -35,7 +28,8 @@ class CheckpointTest : public ::testing::Test {
     return "accepted";
   }
 
-  std::filesystem::path folder_;
+  TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 // Returns the kilobytes of mapped files under the folder that are resident in this process's memory.

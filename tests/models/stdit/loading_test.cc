@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "models/stdit/stdit3.h"
 #include "tests/support/golden.h"
+#include "tests/support/temporary_folder.h"
 #include "weights/checkpoint.h"
 #include "weights/safetensors.h"
 
@@ -18,14 +19,12 @@ namespace {
 class STDiT3Folder : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::path(::testing::TempDir()) / "stdit3_folder";
     std::filesystem::create_directories(folder_ / "transformer");
     auto weights = read_golden((golden_folder("opensora") / "stdit3_a.weights.safetensors").string());
     weights["pos_embed"] = at::zeros({1});
     weights["pos_embed_temporal"] = at::zeros({1});
     weights::write_safetensors(folder_ / "transformer" / "model.safetensors", weights);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   void configure(int64_t model_max_length) const {
     Json config = JsonConfig::read(golden_folder("opensora") / "stdit3_a.json").values().at("config");
@@ -33,7 +32,8 @@ class STDiT3Folder : public ::testing::Test {
     std::ofstream(folder_ / "transformer" / "config.json") << config.dump();
   }
 
-  std::filesystem::path folder_;
+  TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(STDiT3Folder, IsReadAsItIsPublished) {

@@ -6,10 +6,12 @@
 #include <ATen/Functions.h>
 
 #include <fstream>
+#include <memory>
 
 #include "tests/models/stdit/component.h"
 #include "tests/support/degrees.h"
 #include "tests/support/golden.h"
+#include "tests/support/temporary_folder.h"
 #include "weights/safetensors.h"
 
 namespace tessera::models {
@@ -20,8 +22,7 @@ class LargeVideoOnRanks : public ::testing::TestWithParam<std::pair<const char*,
  protected:
   static void SetUpTestSuite() {
     const std::filesystem::path golden = golden_folder("opensora");
-    folder_ = std::filesystem::path(::testing::TempDir()) / "large_video";
-    std::filesystem::create_directories(folder_);
+    folder_ = std::make_unique<TemporaryFolder>();
     Json one = JsonConfig::read(golden / "rflow_plain.json").values();
     const Json network = JsonConfig::read(golden / "stdit3_b.json").values();
     one["config"]["num_sampling_steps"] = 2;
@@ -34,7 +35,7 @@ class LargeVideoOnRanks : public ::testing::TestWithParam<std::pair<const char*,
     at::Tensor mask = at::zeros({1, kText}, at::kLong);
     mask.narrow(1, 0, 11).fill_(1);
     const auto number = [](double value) { return at::full({1}, value, at::kFloat); };
-    weights::write_safetensors(folder_ / "io.safetensors",
+    weights::write_safetensors(folder_->path() / "io.safetensors",
                                {{"in.z", at::randn({1, 4, 15, 30, 53}, generator)},
                                 {"in.y", at::randn({1, 1, kText, kTextWidth}, generator)},
                                 {"in.mask", mask},
@@ -45,16 +46,16 @@ class LargeVideoOnRanks : public ::testing::TestWithParam<std::pair<const char*,
     expected_ = run_component(case_file(), {}).at("out.z");
   }
   static void TearDownTestSuite() {
-    std::filesystem::remove_all(folder_);
+    folder_.reset();
     expected_ = at::Tensor();
   }
-  static std::filesystem::path case_file() { return folder_ / "case.json"; }
+  static std::filesystem::path case_file() { return folder_->path() / "case.json"; }
 
-  static std::filesystem::path folder_;
+  static std::unique_ptr<TemporaryFolder> folder_;
   static at::Tensor expected_;
 };
 
-std::filesystem::path LargeVideoOnRanks::folder_;
+std::unique_ptr<TemporaryFolder> LargeVideoOnRanks::folder_;
 at::Tensor LargeVideoOnRanks::expected_;
 
 TEST_P(LargeVideoOnRanks, EqualsOneRank) {
