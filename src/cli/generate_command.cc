@@ -243,7 +243,6 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
 
 void run_generate_as_worker(const std::vector<std::string>& words, const launch::Worker& worker) {
   launch::RankStatus& status = worker.status();
-  launch::report_bus_errors_to(status);
   int exit_code = 0;
   comm::prepare_nccl();
   try {

@@ -79,17 +79,14 @@ bool interrupted() {
   return asked_to_end;
 }
 
-void leave_interrupts_to_parent() {
+void leave_signals_to_parent(RankStatus& status) {
+  watched_status = &status;  // before a signal that has waited arrives
   for (const int number : {SIGINT, SIGHUP, SIGPIPE}) ::signal(number, SIG_IGN);
   // The launcher blocks these to wait for them, and its children inherit the mask.
   sigset_t taken;
   ::sigemptyset(&taken);
   for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&taken, number);
   ::pthread_sigmask(SIG_UNBLOCK, &taken, nullptr);
-}
-
-void report_bus_errors_to(RankStatus& status) {
-  watched_status = &status;
 }
 
 void end_at_first_interrupt() {

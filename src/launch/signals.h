@@ -17,14 +17,11 @@ bool ignores_hangup();
 // True after the first SIGINT.
 bool interrupted();
 
-// For a rank that another process supervises. A terminal sends SIGINT and SIGHUP to both, and the supervisor
-// decides what the rank does, so the rank ignores them. It unblocks the other signals, and a write to a
-// closed pipe fails instead of ending the rank.
-void leave_interrupts_to_parent();
-
-// For a rank that another process supervises, which prints why the rank failed: SIGBUS is reported there too.
-// `status` must live as long as the process.
-void report_bus_errors_to(RankStatus& status);
+// For a rank that another process supervises, which prints why the rank ended: the rank prints nothing, and
+// reports SIGBUS in `status`, which must live as long as the process. A terminal sends SIGINT and SIGHUP to
+// both, and the supervisor decides what the rank does, so the rank ignores them. It unblocks the other
+// signals, and a write to a closed pipe fails instead of ending the rank.
+void leave_signals_to_parent(RankStatus& status);
 
 // For a rank of another launcher that has not joined the others yet: the first SIGINT ends it at once.
 void end_at_first_interrupt();

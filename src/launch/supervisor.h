@@ -16,7 +16,7 @@
 namespace tessera::launch {
 
 // Blocks the signals that the supervising thread waits for, until destruction. Ranks inherit the mask and
-// lift it when they are ready: leave_interrupts_to_parent().
+// lift it when they are ready: leave_signals_to_parent().
 class BlockedSignals {
  public:
   using Clock = std::chrono::steady_clock;

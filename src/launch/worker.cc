@@ -106,7 +106,7 @@ std::optional<Worker> take_worker_place() {
   rendezvous.world_size = rendezvous.local_world_size = place.ranks;
   rendezvous.store_file = owned(place.store_file);
   for (const auto& [peer, socket] : place.sockets) rendezvous.sockets[peer] = owned(socket);
-  leave_interrupts_to_parent();
+  leave_signals_to_parent(worker.status());
   return worker;
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "launch/signals.h"
 
 namespace tessera::launch {
 namespace {
@@ -107,6 +109,28 @@ TEST(Worker, DiesWithTheProcessNotWithTheThreadThatStartedIt) {
   launcher_may_end.close_to();
   EXPECT_EQ(::waitpid(launcher, nullptr, 0), launcher);
   EXPECT_TRUE(life.is_closed(kLong)) << "the rank outlives the process";
+}
+
+// Its launcher blocks signals, so that one may wait until the rank has become a worker.
+TEST(Worker, SaysNothingWhenItsLauncherEndsItAtOnce) {
+  StatusTable table(1);
+  const auto end = [&] {
+    install_signal_handlers();
+    sigset_t blocked;
+    ::sigemptyset(&blocked);
+    ::sigaddset(&blocked, SIGTERM);
+    ::pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+    ::raise(SIGTERM);
+    const WorkerPlace place{.rank = 0,
+                            .ranks = 1,
+                            .parent = ::getppid(),
+                            .status_file = ::dup(table.file()),
+                            .store_file = ::dup(table.file()),
+                            .file_token = "abc"};
+    ::setenv(kWorkerVariable, write_worker_place(place).c_str(), 1);
+    take_worker_place();
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(128 + SIGTERM), "^$");
 }
 
 }  // namespace
