@@ -37,23 +37,31 @@ def cap_instruction_sets(isa):
 class Peer:
     """A process that does one unit of work per line on stdin and answers `seconds peak_bytes`."""
 
-    def __init__(self, command, threads):
-        env = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
+    def __init__(self, command, threads, **environment):
+        env = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), **environment)
+        self.command = command
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        while True:
+        self.is_ready = False
+
+    def ask(self):
+        """Begins a unit of work; the first waits until the process has loaded."""
+        while not self.is_ready:
             line = self.process.stdout.readline()
             if not line:
-                sys.exit(f"compare: {command[0]} ended before it was ready")
-            if line.strip() == "ready":
-                break
-
-    def __call__(self):
+                sys.exit(f"compare: {self.command[0]} ended before it was ready")
+            self.is_ready = line.strip() == "ready"
         self.process.stdin.write("\n")
         self.process.stdin.flush()
+
+    def answer(self):
         answer = self.process.stdout.readline().split()
         if len(answer) != 2:
             sys.exit("compare: a peer ended early")
         return float(answer[0]), int(answer[1])
+
+    def __call__(self):
+        self.ask()
+        return self.answer()
 
     def close(self):
         self.process.stdin.close()

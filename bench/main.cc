@@ -1,6 +1,6 @@
 // The benchmarks of kernels (google-benchmark). `tessera_bench worker ...` is the process that
 // bench/compare.py alternates with diffusers; `tessera_bench second` times a request to an engine that stays
-// loaded.
+// loaded, and `tessera_bench video ...` is one of the ranks that bench/video.py starts.
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 #include <c10/core/InferenceMode.h>
@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "bench/second.h"
+#include "bench/video.h"
 #include "bench/worker.h"
 #include "core/cpu.h"
 #include "core/heap.h"
@@ -17,6 +18,7 @@ int main(int argc, char** argv) {
   tessera::keep_freed_memory();
   if (argc > 1 && std::string_view(argv[1]) == "worker") return tessera::run_worker(argc - 2, argv + 2);
   if (argc > 1 && std::string_view(argv[1]) == "second") return tessera::run_second(argc - 2, argv + 2);
+  if (argc > 1 && std::string_view(argv[1]) == "video") return tessera::run_video(argc - 2, argv + 2);
   const c10::InferenceMode inference_mode;
   at::set_num_threads(1);
   benchmark::Initialize(&argc, argv);

@@ -13,13 +13,9 @@
 #include "engine/denoiser_stage.h"
 #include "models/autoencoder_kl.h"
 #include "models/pixart.h"
-#include "models/stdit/stdit3.h"
 #include "models/unet_2d_condition.h"
 
 namespace tessera {
-namespace {
-
-// Peak resident memory of this process in bytes, as counted by the kernel.
 int64_t peak_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -27,6 +23,8 @@ int64_t peak_bytes() {
   }
   return 0;
 }
+
+namespace {
 
 // One denoising step with guidance: a batch of two, with an empty negative prompt and one of `tokens`. For
 // U-Nets both are padded to CLIP's length.
@@ -61,33 +59,6 @@ std::function<void()> denoiser_work(const std::filesystem::path& model, const mo
   };
 }
 
-// One evaluation of Open-Sora's transformer with guidance, for 51 frames: prompts of 300 tokens.
-std::function<void()> video_work(const std::filesystem::path& model, const models::LoadOptions& options,
-                                 int64_t height, int64_t width) {
-  models::LoadStatistics statistics;
-  const std::shared_ptr<models::Denoiser> denoiser = models::load_stdit3(model, options, statistics);
-  const models::DenoiserShape shape = models::read_stdit3_shape(model);
-  constexpr int64_t kTokens = 300, kLatentFrames = 15;
-  const std::vector<models::Conditioning> prompts(
-      2, {{models::kTokens, at::randn({kTokens, denoiser->conditioning_width()})}});
-  const parallel::Ranks alone;
-  const auto latents =
-      std::make_shared<models::LatentShape>(models::LatentShape{.latent_height = height / 8,
-                                                                .latent_width = width / 8,
-                                                                .scale_factor = 8,
-                                                                .latent_frames = kLatentFrames});
-  const auto number = [](int64_t value) { return at::full({1}, value, at::kFloat); };
-  const auto stage = std::make_shared<engine::DenoiserStage>(
-      *denoiser, shape, prompts, std::vector<int64_t>{0, 1}, *latents, alone,
-      std::map<std::string, at::Tensor>{
-          {"fps", number(24)}, {"height", number(height)}, {"width", number(width)}});
-  const at::Tensor z = at::randn(shape.latent_sizes(*latents, 2));
-  const models::Timestep timestep{500.0, at::full({1}, 500.0), {}};
-  return [denoiser, latents, stage, z, timestep, step = int64_t{0}]() mutable {
-    stage->run({step++, std::numeric_limits<int64_t>::max(), timestep}, {0, 1}, {z});
-  };
-}
-
 std::function<void()> decoder_work(const std::filesystem::path& model, const models::LoadOptions& options,
                                    int64_t height, int64_t width) {
   models::LoadStatistics statistics;
@@ -101,7 +72,7 @@ std::function<void()> decoder_work(const std::filesystem::path& model, const mod
 
 int run_worker(int argc, char** argv) {
   if (argc != 6) {
-    std::cerr << "usage: tessera_bench worker denoiser|denoiser-300|video|decoder FOLDER fp32|bf16 THREADS "
+    std::cerr << "usage: tessera_bench worker denoiser|denoiser-300|decoder FOLDER fp32|bf16 THREADS "
                  "HEIGHT WIDTH\n";
     return 2;
   }
@@ -113,7 +84,6 @@ int run_worker(int argc, char** argv) {
   const int64_t height = std::stoll(argv[4]), width = std::stoll(argv[5]);
   const std::function<void()> work =
       part == "decoder" ? decoder_work(argv[1], options, height, width)
-      : part == "video" ? video_work(argv[1], options, height, width)
                         : denoiser_work(argv[1], options, height, width, part == "denoiser-300" ? 300 : 25);
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line);) {

@@ -3,7 +3,12 @@
 // bytes, so that a driver can alternate it with another program on one machine, step by step.
 #pragma once
 
+#include <cstdint>
+
 namespace tessera {
+
+// Peak resident memory of this process in bytes, as counted by the kernel.
+int64_t peak_bytes();
 
 int run_worker(int argc, char** argv);  // the arguments after `worker`
 

@@ -35,6 +35,20 @@ std::optional<parallel::Displacement> displacement_of(const parallel::Layout& la
 
 }  // namespace
 
+parallel::Workload workload_of(const models::DenoiserShape& shape, const models::LatentShape& latent_shape) {
+  const parallel::Grid grid = shape.token_grid(latent_shape);
+  return {.heads = shape.heads,
+          .blocks = shape.blocks,
+          .embedding = shape.embedding,
+          .head = shape.head,
+          .token_rows = grid.rows,
+          .token_frames = grid.frames,
+          .axial_attention = shape.axial_attention,
+          .row_unit = shape.row_unit,
+          .has_streams = shape.has_streams,
+          .has_group_norms = shape.has_group_norms};
+}
+
 parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape& shape,
                        const models::LatentShape& latent_shape) {
   return {shape.token_grid(latent_shape), ranks.layout.axis, ranks.layout.patches, ranks.sequence.size,

@@ -21,6 +21,10 @@ namespace tessera::engine {
 parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape& shape,
                        const models::LatentShape& latent_shape);
 
+// The part of a workload that the model's shape and the size of the latents settle. The caller adds the
+// steps, the pictures and whether they are guided.
+parallel::Workload workload_of(const models::DenoiserShape& shape, const models::LatentShape& latent_shape);
+
 // The cut dimension of latents [N, C, (T,) h, w], the number of latent lines per line of tokens (the last
 // line may have fewer), and of all latent lines.
 struct LatentAxis {

@@ -7,6 +7,7 @@
 
 #include "core/cpu.h"
 #include "core/error.h"
+#include "engine/denoiser_stage.h"
 #include "engine/effects.h"
 #include "samplers/sampler.h"
 
@@ -295,26 +296,15 @@ parallel::Workload workload(const Settings& settings, const Model& model) {
 parallel::Workload workload(std::span<const Settings> batch, const Model& model) {
   TESSERA_CHECK(!batch.empty(), "no requests");
   const Settings& settings = batch.front();
-  int64_t pictures = 0;
-  bool guided = false;
+  parallel::Workload all = workload_of(model.shape, settings.latents);
+  all.steps = settings.steps;
+  all.pictures = 0;
+  all.guided = false;
   for (const Settings& each : batch) {
-    pictures += each.pictures();
-    guided |= each.guided();
+    all.pictures += each.pictures();
+    all.guided |= each.guided();
   }
-  const parallel::Grid grid = model.shape.token_grid(settings.latents);
-  return {.heads = model.shape.heads,
-          .blocks = model.shape.blocks,
-          .embedding = model.shape.embedding,
-          .head = model.shape.head,
-          .token_rows = grid.rows,
-          .token_frames = grid.frames,
-          .axial_attention = model.shape.axial_attention,
-          .row_unit = model.shape.row_unit,
-          .has_streams = model.shape.has_streams,
-          .has_group_norms = model.shape.has_group_norms,
-          .steps = settings.steps,
-          .pictures = pictures,
-          .guided = guided};
+  return all;
 }
 
 }  // namespace tessera::engine

@@ -89,20 +89,10 @@ Records record(const Subject& subject, comm::World world, const parallel::Layout
 }
 
 parallel::Layout layout_of(const Subject& subject, const parallel::ParallelOptions& options) {
-  const parallel::Grid grid = subject.shape.token_grid(subject.latent_shape);
-  return parallel::resolve_layout(options,
-                                  {.heads = subject.shape.heads,
-                                   .blocks = subject.shape.blocks,
-                                   .token_rows = grid.rows,
-                                   .token_frames = grid.frames,
-                                   .axial_attention = subject.shape.axial_attention,
-                                   .row_unit = subject.shape.row_unit,
-                                   .has_streams = subject.shape.has_streams,
-                                   .has_group_norms = subject.shape.has_group_norms,
-                                   .steps = subject.steps,
-                                   .pictures = subject.latents[0],
-                                   .guided = true},
-                                  std::nullopt);
+  parallel::Workload workload = workload_of(subject.shape, subject.latent_shape);
+  workload.steps = subject.steps;
+  workload.pictures = subject.latents[0];
+  return parallel::resolve_layout(options, workload, std::nullopt);
 }
 
 Subject small_pixart() {

@@ -341,23 +341,16 @@ std::map<std::string, at::Tensor> run_component(const std::filesystem::path& fil
   const bool samples = kind == "rflow.sample";
   const STDiTConfig config = one.config();
   const at::Tensor& x = one.in(samples ? "z" : "x");
-  const parallel::Grid grid = shape_of(config).token_grid(
-      {.latent_height = x.size(3), .latent_width = x.size(4), .latent_frames = x.size(2)});
   // A model is evaluated for one sample at a time, without guidance.
-  const parallel::Layout layout = parallel::resolve_layout(
-      options,
-      {.heads = config.num_heads,
-       .blocks = config.depth,
-       .token_rows = grid.rows,
-       .token_frames = grid.frames,
-       .axial_attention = true,
-       .steps =
-           samples
-               ? JsonConfig(one.json.values().at("config"), one.json.where()).integer("num_sampling_steps")
-               : 1,
-       .pictures = samples ? x.size(0) : 1,
-       .guided = samples},
-      std::nullopt);
+  parallel::Workload workload = engine::workload_of(
+      shape_of(config), {.latent_height = x.size(3), .latent_width = x.size(4), .latent_frames = x.size(2)});
+  workload.guided = samples;
+  if (samples) {
+    workload.steps =
+        JsonConfig(one.json.values().at("config"), one.json.where()).integer("num_sampling_steps");
+    workload.pictures = x.size(0);
+  }
+  const parallel::Layout layout = parallel::resolve_layout(options, workload, std::nullopt);
   comm::run_ranks_as_threads(options.degrees(), [&](comm::World world) {
     const c10::InferenceMode inference_mode;
     const parallel::Ranks ranks(world, layout);
