@@ -51,7 +51,7 @@ TEST_P(STDiTOnRanks, EqualsTheReference) {
     EXPECT_LE(relative_error(value, expected.at(key)), kTolerance) << key;
 }
 
-// PipeFusion's patches, against tools/make_golden_stdit_pipefusion.py, whose networks share no code with
+// PipeFusion's patches, against tools/make_golden_stdit_patches.py, whose networks share no code with
 // these.
 struct Patches {
   parallel::GridAxis axis;
@@ -91,6 +91,36 @@ INSTANTIATE_TEST_SUITE_P(GoldensOfSequences, STDiTPipeFusionOnRanks,
                                                               Patches{parallel::GridAxis::kFrames, 2, 1}),
                                             ::testing::Values(parallel::degrees(1, false, 2, 1, 2, 1),
                                                               parallel::degrees(1, false, 2, 2, 1, 1))));
+
+// Displaced patches of rows, against the same script.
+class STDiTDisplacedOnRanks : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, bool>> {};
+
+TEST_P(STDiTDisplacedOnRanks, EqualsTheDefinition) {
+  const auto [patches, warmup_steps, cfg] = GetParam();
+  parallel::ParallelOptions options;
+  options.displaced_patch_degree = patches;
+  options.warmup_steps = warmup_steps;
+  options.use_cfg_parallel = cfg;
+  const std::filesystem::path folder = golden_folder("opensora");
+  const at::Tensor expected = read_tensors(folder / "stdit3_displaced.safetensors")
+                                  .at(fmt::format("out.z.{}.{}", patches, warmup_steps));
+  EXPECT_LE(relative_error(run_component(folder / "rflow_plain.json", options).at("out.z"), expected),
+            kTolerance);
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, STDiTDisplacedOnRanks,
+                         ::testing::Values(std::tuple(2, 1, false), std::tuple(2, 1, true),
+                                           std::tuple(3, 2, false), std::tuple(3, 2, true)));
+
+TEST(STDiTDisplacedOnRanks, EqualsOneRankInFullSync) {
+  parallel::ParallelOptions options;
+  options.displaced_patch_degree = 3;
+  options.displaced_mode = parallel::DisplacedMode::kFullSync;
+  const std::filesystem::path folder = golden_folder("opensora");
+  const at::Tensor expected = read_tensors(folder / "rflow_plain.io.safetensors").at("out.z");
+  EXPECT_LE(relative_error(run_component(folder / "rflow_plain.json", options).at("out.z"), expected),
+            kTolerance);
+}
 
 // Ranks divide the rows, of which there may be fewer than ranks.
 class VideoVaeOnRanks : public ::testing::TestWithParam<int64_t> {};
