@@ -86,9 +86,10 @@ class STDiT3:
         """x [B, f, r, w, C]. `axis` (0: frames, 1: rows) and `lines` say which part of the grid x is."""
         qkv = self.linear(x, name + ".qkv").unflatten(-1, (3, self.heads, -1))
         q, k, v = qkv.unbind(-3)
-        q, k = rms_norm(q, self.weights[name + ".q_norm.weight"]), rms_norm(k, self.weights[name + ".k_norm.weight"])
-        if over == "temporal":
-            q, k = (rotate(part.movedim(1, 3), frames).movedim(3, 1) for part in (q, k))
+        norm = [lambda x, which: rms_norm(x, self.weights[f"{name}.{which}_norm.weight"])]
+        turn = [lambda x, _: rotate(x.movedim(1, 3), frames).movedim(3, 1)] if over == "temporal" else []
+        for change in turn + norm if self.config.get("qk_norm_legacy") else norm + turn:
+            q, k = change(q, "q"), change(k, "k")
         if cache is not None:
             if name not in cache:
                 cache[name] = Cache(k, v, cache["grid"], axis)
@@ -125,15 +126,29 @@ class STDiT3:
         y = F.gelu(self.linear(modulated(x, shift_m, scale_m), name + ".mlp.fc1"), approximate="tanh")
         return x + gate_m * self.linear(y, name + ".mlp.fc2")
 
+    def embed(self, z, height, width):
+        """Latents [B, 4, T, h, w] -> tokens [B, f, r, w, C]. A last odd row or column is completed with zeros."""
+        whole = F.pad(z.to(self.dtype), (0, z.shape[4] % 2, 0, z.shape[3] % 2))
+        x = F.conv3d(whole, self.weights["x_embedder.proj.weight"], self.weights["x_embedder.proj.bias"], stride=(1, 2, 2)).movedim(1, 4)
+        rows, columns = x.shape[2:4]
+        scale = math.sqrt(height * width) / self.config["input_sq_size"]
+        return x + positions(self.width, rows, columns, scale, round(math.sqrt(rows * columns))).to(self.dtype)
+
+    def modulated_head(self, x, time):
+        """The norm before the last layer, with the shift and the scale of `time` [B, C]."""
+        shift, scale = (self.weights["final_layer.scale_shift_table"] + time[:, None]).chunk(2, 1)
+        return F.layer_norm(x, (self.width,), eps=1e-6) * (1 + scale[:, :, None, None]) + shift[:, :, None, None]
+
+    def latents(self, x):
+        """The last layer: tokens -> [B, 8, f, 2 r, 2 w]."""
+        y = self.linear(x, "final_layer.linear").unflatten(-1, (2, 2, -1))  # [B, f, r, w, 2, 2, out]
+        return y.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4).float()
+
     def __call__(self, z, timesteps, texts, fps, height, width, cache=None, axis=0, lines=slice(None)):
         """z [B, 4, T, h, w] of all latents, of which the given lines (of tokens) are predicted: [B, 8, T', h', w]. `texts` are
         projected; timesteps, fps [B]; height and width of the video in pixels. `cache` is a dictionary between calls."""
-        # A last odd row or column is completed with zeros.
-        whole = F.pad(z.to(self.dtype), (0, z.shape[4] % 2, 0, z.shape[3] % 2))
-        grid = (whole.shape[2], whole.shape[3] // 2, whole.shape[4] // 2)
-        x = F.conv3d(whole, self.weights["x_embedder.proj.weight"], self.weights["x_embedder.proj.bias"], stride=(1, 2, 2))
-        scale = math.sqrt(height * width) / self.config["input_sq_size"]
-        x = x.movedim(1, 4) + positions(self.width, *grid[1:], scale, round(math.sqrt(grid[1] * grid[2]))).to(self.dtype)
+        x = self.embed(z, height, width)
+        grid = x.shape[1:4]
         where = (slice(None),) * (1 + axis) + (lines,)
         x = x[where]
         frames = torch.arange(grid[0])[lines if axis == 0 else slice(None)]
@@ -145,9 +160,6 @@ class STDiT3:
         for i in range(self.depth):
             for over in ("spatial", "temporal"):
                 x = self.half_block(x, f"{over}_blocks.{i}", over, modulation, texts, frames, cache, axis, lines)
-        shift, scale = ((self.weights["final_layer.scale_shift_table"] + time[:, None]).chunk(2, 1))
-        x = F.layer_norm(x, (self.width,), eps=1e-6) * (1 + scale[:, :, None, None]) + shift[:, :, None, None]
-        y = self.linear(x, "final_layer.linear").unflatten(-1, (2, 2, -1))  # [B, f, r, w, 2, 2, out]
-        y = y.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)
+        y = self.latents(self.modulated_head(x, time))
         rows = z.shape[3] if axis == 0 else min(z.shape[3], 2 * range(grid[1])[lines][-1] + 2) - 2 * range(grid[1])[lines][0]
-        return y[:, :, :, :rows, :z.shape[4]].float()
+        return y[:, :, :, :rows, :z.shape[4]]

@@ -13,6 +13,7 @@
 #include "models/stdit/stdit3.h"
 #include "models/stdit/video_vae.h"
 #include "parallel/layout.h"
+#include "samplers/iddpm.h"
 #include "samplers/rectified_flow.h"
 #include "tests/support/golden.h"
 #include "tests/support/rank_threads.h"
@@ -77,7 +78,8 @@ std::unique_ptr<Denoiser> load(const Case& one, const parallel::Ranks& ranks, Ra
   const auto checkpoint = open_weights(one.weights);
   const weights::Scope scope(*checkpoint, {.groups = {ranks.tensor_inner, ranks.tensor_outer}});
   const LocalBlocks local_blocks(config.depth, blocks);
-  if (one.json.string("kind") == "stdit2.forward")
+  const std::string kind = one.json.string("kind");
+  if (kind == "stdit2.forward" || kind == "iddpm.sample")
     return std::make_unique<STDiT2>(scope, config, local_blocks, channels);
   return std::make_unique<STDiT3>(scope, config, local_blocks, channels);
 }
@@ -145,30 +147,48 @@ std::vector<Conditioning> prompts_of(const Case& one) {
   return prompts;
 }
 
+std::unique_ptr<samplers::VideoSampler> sampler_of(const Case& one) {
+  const JsonConfig options(one.json.values().at("config"), one.json.where());
+  const int64_t steps = options.integer("num_sampling_steps");
+  if (one.json.string("kind") == "iddpm.sample") return std::make_unique<samplers::Iddpm>(steps);
+  const auto number = [&](const char* name) { return one.row(name, 0).item<double>(); };
+  return std::make_unique<samplers::RectifiedFlow>(
+      samplers::RectifiedFlowOptions{.steps = steps,
+                                     .num_timesteps = options.integer("num_timesteps"),
+                                     .use_discrete_timesteps = options.boolean("use_discrete_timesteps"),
+                                     .use_timestep_transform = options.boolean("use_timestep_transform"),
+                                     .height = number("height"),
+                                     .width = number("width"),
+                                     .num_frames = static_cast<int64_t>(number("num_frames"))});
+}
+
+std::map<std::string, at::Tensor> numbers_of(const Case& one) {
+  std::map<std::string, at::Tensor> numbers;
+  for (const char* name : {"fps", "height", "width", "num_frames", "ar"}) {
+    if (one.has(name)) numbers[name] = one.in(name);
+  }
+  return numbers;
+}
+
 // Sampling with guidance. The latents that the model gets are those after the step before, with the noise of
 // frames that begin to be denoised; on the first rank.
 Tensors run_sampling(const Case& one, const parallel::Ranks& ranks) {
   const JsonConfig options(one.json.values().at("config"), one.json.where());
-  const auto number = [&](const char* name) { return one.row(name, 0).item<double>(); };
-  const samplers::RectifiedFlow sampler({.steps = options.integer("num_sampling_steps"),
-                                         .num_timesteps = options.integer("num_timesteps"),
-                                         .use_discrete_timesteps = options.boolean("use_discrete_timesteps"),
-                                         .use_timestep_transform = options.boolean("use_timestep_transform"),
-                                         .height = number("height"),
-                                         .width = number("width"),
-                                         .num_frames = static_cast<int64_t>(number("num_frames"))});
+  const std::unique_ptr<samplers::VideoSampler> made = sampler_of(one);
+  const samplers::VideoSampler& sampler = *made;
   const at::Tensor& z = one.in("z");
   const int64_t videos = z.size(0);
   const STDiTConfig config = one.config();
-  const auto denoiser = load(one, ranks, {0, config.in_channels});
+  // Of the noise alone, or of its variance too.
+  const int64_t channels = sampler.needs_noise() ? config.out_channels() : config.in_channels;
+  const auto denoiser = load(one, ranks, {0, channels});
   const LatentShape latents{
       .latent_height = z.size(3), .latent_width = z.size(4), .scale_factor = 8, .latent_frames = z.size(2)};
   engine::Guidance guidance;
   for (int64_t i = 0; i < videos; ++i) guidance.add(2 * i, 2 * i + 1, options.number("cfg_scale"));
   const std::vector<Conditioning> prompts = prompts_of(one);
-  engine::DenoiserStage stage(
-      *denoiser, shape_of(config), prompts, guidance.samples(ranks), latents, ranks,
-      {{"fps", one.in("fps")}, {"height", one.in("height")}, {"width", one.in("width")}});
+  engine::DenoiserStage stage(*denoiser, shape_of(config), prompts, guidance.samples(ranks), latents, ranks,
+                              numbers_of(one));
   engine::Denoising work{stage, sampler, guidance, ranks};
   const auto noise_of = [&](int64_t step) {
     return one.has("step_noise") ? one.in("step_noise")[step] : at::zeros_like(z);
@@ -191,11 +211,17 @@ Tensors run_sampling(const Case& one, const parallel::Ranks& ranks) {
   engine::Observer observer;
   observer.preview_every = 1;
   observer.previewed = [&](const engine::Preview& preview) { add_input(preview.latents, preview.step + 1); };
-  engine::Noise unused({{0, videos}});
+  engine::Noise noise({{0, videos}});
   std::vector<double> seconds;
-  const at::Tensor result = engine::denoise(work, z, unused, observer, seconds);
+  const at::Tensor result = engine::denoise(work, z, noise, observer, seconds);
   const at::Tensor all = result.defined() ? engine::gather_pictures(result, videos, ranks.data) : result;
   if (!all.defined()) return {};
+  if (one.json.string("kind") == "iddpm.sample") {
+    Tensors outputs = {{"out.z", all}};
+    for (size_t step = 0; step < inputs.size(); ++step)
+      outputs[fmt::format("out.model_input.{}", step)] = inputs[step];
+    return outputs;
+  }
   const at::Tensor timesteps =
       at::tensor(at::ArrayRef<double>(sampler.timesteps()), at::kDouble).to(at::kFloat);
   Tensors outputs = {{"out.z", all},
@@ -336,9 +362,10 @@ std::map<std::string, at::Tensor> run_component(const std::filesystem::path& fil
         });
     return outputs;
   }
-  if (kind != "stdit2.forward" && kind != "stdit3.forward" && kind != "rflow.sample")
-    one.json.fail("kind", "stdit2.forward, stdit3.forward, rflow.sample, vae.temporal or vae.wrapper12");
-  const bool samples = kind == "rflow.sample";
+  const bool samples = kind == "rflow.sample" || kind == "iddpm.sample";
+  if (!samples && kind != "stdit2.forward" && kind != "stdit3.forward")
+    one.json.fail(
+        "kind", "stdit2.forward, stdit3.forward, rflow.sample, iddpm.sample, vae.temporal or vae.wrapper12");
   const STDiTConfig config = one.config();
   const at::Tensor& x = one.in(samples ? "z" : "x");
   // A model is evaluated for one sample at a time, without guidance.

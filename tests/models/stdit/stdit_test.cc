@@ -166,7 +166,7 @@ TEST(STDiT, HasTheParametersOfTheReleasedModels) {
 
 INSTANTIATE_TEST_SUITE_P(Goldens, STDiTOnRanks,
                          ::testing::Combine(::testing::Values("stdit2_a", "stdit3_a", "stdit3_b",
-                                                              "rflow_plain", "rflow_masked"),
+                                                              "rflow_plain", "rflow_masked", "iddpm_masked"),
                                             ::testing::Range(size_t{0}, ways().size())),
                          [](const auto& info) {
                            return fmt::format("{}_{}", std::get<0>(info.param),
