@@ -49,6 +49,12 @@ CONTROLS = list("\u3000\xa0\u2003\u200b\u200d\ufeff\u2028\u2029\x85\x80\x93\x81\
 CONTROLS += ["\r\n", "\x1b[31m", "\x1b[0m", "\x1b[", "  ", "   "]
 MARKS = """... .. … !!! ??? *** # ® • © ™ · º ½ ¾ ¿ ¡ § ~ (x) [y] {z} | || \\ / * : ; , . = ^ a,b a.b a/b a, _x_ 'x' "x"
 .x""".split()
+# In these the order of steps, or their number, is visible.
+WHOLE = ["free<br>  </br>download", "free<p>  </p>download", "＆amp;amp;amp;amp;eacute; x", "a < b\n＆amp;amp;amp;amp;eacute; x",
+         "＆amp;amp;amp;amp;eacute; x\na < b", "ŉŉ ＂x＇", "%25253Cb%25253E", "-a-b-", "\"'x'\"", "a&amp;amp;amp;b", "ｘ５ａ４ b",
+         "<pre>free  </pre>download", "<pre><![cdata[free ]]></pre>download", "free<![cdata[ \t]]>download", "a e\u0301b1\u0301c",
+         "é%c3%a9%c3é", "%e4é",
+         "free<pre>  </pre>download", "＆eacutex", "＆notit; y", "＆#233x", "＆#xe9 ＆#x80; ＆#7; ＆#0"]
 PARTS = LINKS + NUMBERS + FILES + PHRASES + QUOTES + ENTITIES + TAGS + ESCAPES + FOREIGN + CONTROLS + MARKS
 
 SEPARATORS = ["", "", "", " ", " ", " ", "  ", "\n", ".", ",", "-", "_", ";", ":", "'", '"']
@@ -100,7 +106,7 @@ def main():
         print(json.dumps(list(rows_of(random_line(rng) for _ in range(options.more[1])))))
         return
     rng = random.Random(5)
-    lines = ["", " ", *PARTS, *(f"a {part} b" for part in PARTS), *(random_line(rng) for _ in range(400))]
+    lines = ["", " ", *WHOLE, *PARTS, *(f"a {part} b" for part in PARTS), *(random_line(rng) for _ in range(400))]
     GOLDEN.mkdir(exist_ok=True)
     text = json.dumps(list(rows_of(lines)), ensure_ascii=False, separators=(",", ":"))
     (GOLDEN / "lines.json").write_text(text + "\n", encoding="utf-8")

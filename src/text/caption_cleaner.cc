@@ -2,8 +2,6 @@
 
 #include <unicode/unistr.h>
 
-#include <utility>
-
 #include "core/error.h"
 #include "text/html_text.h"
 #include "text/html_unescape.h"
@@ -85,31 +83,21 @@ int hex_value(char digit) {
   return -1;
 }
 
-// urllib.parse.unquote_plus(): each run of ASCII is decoded for itself, so that an escaped byte does not
-// continue a character before it. Bytes that are not UTF-8 become U+FFFD.
+// urllib.parse.unquote_plus(). Bytes that are not UTF-8 become U+FFFD.
 std::string decode_percent(std::string_view text) {
-  icu::UnicodeString result;
-  std::string run;
-  const auto end_run = [&] {
-    result.append(icu::UnicodeString::fromUTF8(run));
-    run.clear();
-  };
-  bool is_ascii = true;
+  std::string bytes;
   for (size_t i = 0; i < text.size(); ++i) {
-    const bool was_ascii = std::exchange(is_ascii, static_cast<unsigned char>(text[i]) < 0x80);
-    if (is_ascii != was_ascii) end_run();
     const bool is_escape =
         text[i] == '%' && i + 2 < text.size() && hex_value(text[i + 1]) >= 0 && hex_value(text[i + 2]) >= 0;
     if (is_escape) {
-      run += static_cast<char>(hex_value(text[i + 1]) * 16 + hex_value(text[i + 2]));
+      bytes += static_cast<char>(hex_value(text[i + 1]) * 16 + hex_value(text[i + 2]));
       i += 2;
     } else {
-      run += text[i] == '+' ? ' ' : text[i];
+      bytes += text[i] == '+' ? ' ' : text[i];
     }
   }
-  end_run();
   std::string decoded;
-  return result.toUTF8String(decoded);
+  return icu::UnicodeString::fromUTF8(bytes).toUTF8String(decoded);
 }
 
 // Names like this-is-my-cute-cat.

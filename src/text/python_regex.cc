@@ -5,7 +5,7 @@
 namespace tessera::text {
 namespace {
 
-constexpr int32_t kMaxTime = 50'000;  // in ICU's unit of about 10,000 steps
+constexpr int32_t kMaxTime = 20'000;  // in ICU's unit of about 10,000 steps
 
 // str.isalnum() and the underscore. ICU's own \w has marks and lacks most numbers.
 constexpr std::string_view kWord = R"(\p{L}\p{N}_)";

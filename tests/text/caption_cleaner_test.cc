@@ -46,6 +46,9 @@ TEST(CaptionCleaner, SaysWhatItRefuses) {
   EXPECT_NE(refusal_of_caption("<![x]>").find("the name of a section"), std::string::npos);
   EXPECT_NE(refusal_of_caption(std::string(16'385, 'a')).find("16385 bytes"), std::string::npos);
   EXPECT_EQ(refusal_of_caption(std::string(16'384, 'a')), "");
+  std::string like_addresses;
+  for (int i = 0; i < 8192; ++i) like_addresses += "1.";
+  EXPECT_NE(refusal_of_caption(like_addresses).find("too much time"), std::string::npos);
 }
 
 TEST(CaptionCleaner, ReadsEveryEntity) {
