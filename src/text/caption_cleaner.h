@@ -1,4 +1,4 @@
-// The caption cleaning of DeepFloyd IF, which PixArt's and Open-Sora's training captions went through.
+// The caption cleaning of DeepFloyd IF, which the pipelines of PixArt and Open-Sora apply to prompts.
 #pragma once
 
 #include <string>
