@@ -1,0 +1,23 @@
+// Decodes the character references of HTML, as Python's html.unescape() and other libraries of Python do.
+#pragma once
+
+#include <unicode/unistr.h>
+
+#include <string_view>
+
+namespace tessera::text {
+
+// The character of Windows-1252 at a byte from 0x80 to 0x9f. The five free bytes stay control characters.
+UChar32 windows_1252_character(UChar32 byte);
+
+// The character of a reference to a number, whose digits in base 10 or 16 are all `digits`: U+FFFD if Unicode
+// has no such character, and Windows-1252 for C1 controls.
+UChar32 referenced_character(std::string_view digits, int base);
+
+// Decodes references with names or numbers, many also without a semicolon.
+icu::UnicodeString unescape_html(const icu::UnicodeString& text);
+
+// Decodes the references that have a semicolon, and names in capitals too (&EACUTE;), as ftfy does.
+icu::UnicodeString unescape_clear_html(const icu::UnicodeString& text);
+
+}  // namespace tessera::text
