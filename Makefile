@@ -53,7 +53,7 @@ asan: setup           ## run the tests under AddressSanitizer and UBSan
 
 tsan: setup           ## run the tests in which ranks are threads (Rank in their names; not Memory, nor Large) under ThreadSanitizer
 	@tools/build.sh tsan tessera_tests
-	@TSAN_OPTIONS=ignore_noninstrumented_modules=1 tools/run_unit_tests.sh build-tsan/tests/tessera_tests '*Rank*:-*Memory*:*Large*'
+	@tools/run_tsan.sh
 
 fuzz: setup           ## fuzz for a minute (FUZZ_SECONDS=60)
 	@tools/fuzz.sh
