@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/golden/tiny-pixart: a whole PixArt-Sigma pipeline with random weights, small enough for the repository,
 and under golden/ the latents and pictures that diffusers generates with it. The tests of the command line use both."""
-import functools
 import io
 import json
 import pathlib
@@ -93,7 +92,7 @@ def main():
         getattr(pipeline, name).save_pretrained(FOLDER / name)
     pipeline.save_config(FOLDER)  # rewrites model_index.json; the tokenizer keeps the form of published checkpoints
     pipeline.set_progress_bar_config(disable=True)
-    write_golden(FOLDER, RUNS, functools.partial(pipeline, clean_caption=False))
+    write_golden(FOLDER, RUNS, pipeline)
 
 
 if __name__ == "__main__":

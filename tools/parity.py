@@ -11,10 +11,8 @@ import argparse
 import dataclasses
 import logging
 import math
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,11 +23,10 @@ import diffusers
 import numpy as np
 import torch
 import transformers
-from PIL import Image
-from safetensors.torch import load_file
 
 import make_golden_tokenizer as tokenizers
 from parity_short import short_list
+from tessera_process import Tessera
 
 LATENT_TOLERANCE = 1e-3
 RELATIVE_TOLERANCE = 1e-5  # times the standard deviation; the larger tolerance holds
@@ -53,6 +50,7 @@ CIRCLE = "A red circle above a blue square, on a white background"
 LONG = ", ".join(["a photo of a cat wearing a hat", "detailed", "4k"] * 40)  # longer than 300 tokens
 UNICODE = "  Ein naïver КРАСНЫЙ круг \u2014 日本語 かな \U0001f600 ＡＢＣ e\u0301t\xe9  "
 THREE = [CIRCLE, "", UNICODE]
+WEB = ["<b>Red &amp; blue</b> circles #42 \u2014 https://a.com/b.png", "IMG_2031.JPG 19x10 \u732b a_very_long-table-cloth 20%27"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +77,7 @@ class Row:
     images: int = 1
     tokens: int | None = None
     binning: bool = False
+    clean: bool = True
     override: str | None = None  # --scheduler
     eta: float | None = None
     dtype: str = "fp32"
@@ -97,8 +96,8 @@ class Row:
         return {key: value for key, value in options.items() if value is not None}
 
     def call(self, pipeline, **options):
-        return pipeline(self.prompts, num_images_per_prompt=self.images, use_resolution_binning=self.binning, clean_caption=False,
-                        **self.request(), **options).images
+        return pipeline(self.prompts, num_images_per_prompt=self.images, use_resolution_binning=self.binning,
+                        clean_caption=self.clean, **self.request(), **options).images
 
     def call_and_watch(self, pipeline, **options):
         """Returns the pictures, and the latents after each step."""
@@ -114,7 +113,7 @@ class Row:
         words = [f"--{name.replace('_', '-')}={each}" for name, value in self.request().items() for each in np.atleast_1d(value)]
         if self.override:
             words.append(f"--scheduler={self.override}")
-        return words if self.binning else [*words, "--no-resolution-binning"]
+        return words + ["--no-clean-caption"] * (not self.clean) + ["--no-resolution-binning"] * (not self.binning)
 
 
 def alpha(name, **options):
@@ -237,6 +236,9 @@ ROWS = [
     # These run on several threads, all others on one.
     Row("all cores", size=(160, 208), threads=None),
     alpha("three threads", size=(48, 176), threads=3, steps=4),
+    # These have captions as web pages have them.
+    Row("captions to clean", prompts=WEB, negative=WEB[::-1], steps=4),
+    alpha("captions as they are", prompts=[*WEB, *THREE], negative=WEB[0], clean=False, steps=4),
 ]
 
 
@@ -330,37 +332,6 @@ class Diffusers:
         noise = torch.randn(shape, generator=self.generator())
         pipeline = load(self.row, self.folder, self.options, torch.bfloat16)
         return self.row.call(pipeline, generator=self.generator(), output_type="latent", latents=noise.bfloat16()).float()
-
-
-class Tessera:
-    """Runs `tessera generate` with a row's request in a subprocess."""
-
-    def __init__(self, program, row, folder, seed, output):
-        self.output = output
-        command = [program, "generate", *[f"--prompt={prompt}" for prompt in row.prompts], *row.model(folder), "-o", output,
-                   "--seed", seed, "--num-images-per-prompt", row.images, "--dtype", row.dtype, "--quiet",
-                   "--output-type", "latent" if output.suffix == ".safetensors" else "image", *row.words(), *row.flags.split()]
-        env = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
-        if row.threads is not None:
-            command += ["--threads", row.threads]
-            env["OMP_NUM_THREADS"] = str(row.threads)
-        self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True, env=env)
-
-    def wait(self):
-        _, errors = self.process.communicate()
-        if self.process.returncode != 0:
-            raise RuntimeError(f"tessera ended with code {self.process.returncode}: {errors.strip()[-300:]}")
-
-    def latents(self):
-        self.wait()
-        return load_file(self.output)["latents"]
-
-    def pictures(self, count):
-        self.wait()
-        paths = [self.output] if count == 1 else [
-            self.output.with_name(f"{self.output.stem}-{i}{self.output.suffix}") for i in range(count)]
-        return [np.asarray(Image.open(path)) for path in paths]
 
 
 def root_mean_square(x):
@@ -477,8 +448,7 @@ def main(rows, compare, description, bf16_reference, bf16_ratio, train=train_spi
     if options.short:
         rows = short_list(rows)
     if options.list:
-        print("\n".join(row.name for _, row in rows))
-        return
+        return print("\n".join(row.name for _, row in rows))
     if not rows:
         parser.error("no row has such a name; see --list")
     if not options.tessera.is_file():

@@ -81,10 +81,7 @@ Fields<Request> make_fields() {
   dtype.choices = {"auto", "fp32", "bf16", "fp16"};
   return {
       plain_field(&R::prompts,
-                  {"prompt",
-                   "Text prompt; several prompts give several images. PixArt captions are not cleaned, as "
-                   "diffusers with clean_caption=False",
-                   prompt, "TEXT"}),
+                  {"prompt", "Text prompt; several prompts give several images", prompt, "TEXT"}),
       plain_field(&R::prompts_2, {"prompt_2",
                                   "Prompt for the second text encoder: one for all, or one per prompt "
                                   "(repeat the option) [the prompt]",
@@ -98,6 +95,11 @@ Fields<Request> make_fields() {
                                            "per prompt (repeat the option) [the "
                                            "negative prompt]",
                                            prompt, "TEXT"}),
+      plain_field(
+          &R::clean_caption,
+          {"clean_caption",
+           "Remove links, markup and other remains of web pages from prompts [if the model has it]", prompt},
+          "Only lower-case prompts and strip white space"),
       plain_field(&R::height, {"height", "Image height [the model's]", image, "PIXELS", 1, kMaxSide}),
       plain_field(&R::width, {"width", "Image width [the model's]", image, "PIXELS", 1, kMaxSide}),
       plain_field(&R::seed, {"seed", "Seed of the random numbers [random]", image, "N"}),
@@ -241,6 +243,7 @@ Settings resolve(const Request& wish, const Model& model) {
   const auto uses = [&](const char* name) { return uses_field(model, settings.scheduler, name); };
   if (uses("max_sequence_length")) choose(request.max_sequence_length, family.default_max_sequence_length);
   if (uses("use_resolution_binning")) choose(request.resolution_binning, true);
+  if (uses("clean_caption")) choose(request.clean_caption, true);
   if (uses("eta")) choose(request.eta, 0.0);
   choose(request.dtype, has_bf16(request.device) ? at::kBFloat16 : at::kFloat);
   if (!request.seed) request.seed = std::random_device()();
@@ -273,13 +276,16 @@ Settings resolve(const Request& wish, const Model& model) {
 models::Prompt Settings::prompt(size_t index) const {
   return {.text = request.prompts.at(index),
           .second = text_of(request.prompts_2, index),
-          .clip_skip = request.clip_skip.value_or(0)};
+          .clip_skip = request.clip_skip.value_or(0),
+          .clean_caption = request.clean_caption.value_or(false)};
 }
 
 models::Prompt Settings::negative_prompt(size_t index) const {
   const std::optional<std::string> text = text_of(request.negative_prompts, index);
-  return {
-      .text = text.value_or(""), .second = text_of(request.negative_prompts_2, index), .is_absent = !text};
+  return {.text = text.value_or(""),
+          .second = text_of(request.negative_prompts_2, index),
+          .is_absent = !text,
+          .clean_caption = request.clean_caption.value_or(false)};
 }
 
 std::unique_ptr<samplers::Sampler> make_sampler(const Settings& settings, const Model& model) {

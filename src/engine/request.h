@@ -36,6 +36,7 @@ struct Request {
   // Interpolates the deviation of the guided prediction towards that of the positive branch
   // (arXiv:2305.08891), 0 to 1.
   std::optional<double> guidance_rescale;
+  std::optional<bool> clean_caption;  // clean prompts as text::clean_caption() does
   std::optional<int64_t> clip_skip;
   std::optional<Pair> original_size, target_size, crops_coords_top_left;
   std::optional<uint64_t> seed;  // default: random

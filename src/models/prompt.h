@@ -13,7 +13,8 @@ struct Prompt {
   // True for a negative prompt that was not given: the empty prompt, or for some models zeros instead of an
   // encoded text.
   bool is_absent = false;
-  int64_t clip_skip = 0;  // last layers of the text encoders to skip
+  int64_t clip_skip = 0;       // last layers of the text encoders to skip
+  bool clean_caption = false;  // encode text::clean_caption(text), if the model can
 
   bool operator==(const Prompt&) const = default;
 };

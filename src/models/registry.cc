@@ -43,7 +43,7 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
                     {"transformer", "diffusers", {"PixArtTransformer2DModel", "Transformer2DModel"}},
                     kDecoderPart},
           .default_max_sequence_length = max_sequence_length,
-          .own_fields = {"max_sequence_length", "use_resolution_binning"},
+          .own_fields = {"clean_caption", "max_sequence_length", "use_resolution_binning"},
           .has_single_files = false,
           .overrides_scheduler_file = false,
           .takes_sample_of_single_step = is_alpha,

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "text/caption_cleaner.h"
 #include "text/unicode.h"
 
 namespace tessera::models {
@@ -168,8 +169,11 @@ class T5TextEncoder final : public TextEncoder {
   std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t max_length) override {
     std::vector<std::vector<int64_t>> ids;
     ids.reserve(prompts.size());
-    for (const Prompt& prompt : prompts)
-      ids.push_back(tokenizer_.encode(text::clean_prompt(prompt.text), max_length));
+    for (const Prompt& prompt : prompts) {
+      const std::string caption =
+          prompt.clean_caption ? text::clean_caption(prompt.text) : text::lower_and_strip(prompt.text);
+      ids.push_back(tokenizer_.encode(caption, max_length));
+    }
     std::vector<Conditioning> conditionings;
     for (const at::Tensor& tokens : encoder_(ids)) conditionings.push_back({{kTokens, tokens}});
     return conditionings;

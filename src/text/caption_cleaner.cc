@@ -3,6 +3,9 @@
 #include <unicode/unistr.h>
 
 #include "core/error.h"
+#include "core/log.h"
+#include "core/user_text.h"
+#include "core/utf8.h"
 #include "text/html_text.h"
 #include "text/html_unescape.h"
 #include "text/python_regex.h"
@@ -108,11 +111,37 @@ icu::UnicodeString split_names(icu::UnicodeString text) {
   return text;
 }
 
+// The bytes of Windows-1252 of `text`, with 0 for other characters and ASCII.
+std::string high_bytes(const icu::UnicodeString& text) {
+  std::string bytes;
+  for (int32_t i = 0; i < text.length(); ++i) {
+    char byte = 0;
+    if (text[i] >= 0xa0 && text[i] <= 0xff) byte = static_cast<char>(text[i]);
+    for (UChar32 control = 0x80; control <= 0x9f; ++control)
+      if (windows_1252_character(control) == text[i]) byte = static_cast<char>(control);
+    bytes += byte;
+  }
+  return bytes;
+}
+
+// Whether the text seems to be UTF-8 that was read as Windows-1252 ("Ã©" for "é"). Of the letters of two
+// bytes only Latin and Cyrillic ones count: the others begin like capitals before punctuation.
+bool seems_misdecoded(std::string_view caption) {
+  const std::string bytes = high_bytes(icu::UnicodeString::fromUTF8(caption));
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const auto first = static_cast<uint8_t>(bytes[i]);
+    const bool is_short = first == 0xc2 || first == 0xc3 || first == 0xd0 || first == 0xd1;
+    const size_t length = is_short ? 2 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 0;
+    if (length > 0 && i + length <= bytes.size() && !find_invalid_utf8(bytes.substr(i, length))) return true;
+  }
+  return false;
+}
+
 std::string clean_once(std::string_view caption) {
   static const RegexRules& link_rules = *new RegexRules(kLinkRules);
   static const RegexRules& sign_rules = *new RegexRules(kSignRules);
   static const RegexRules& word_rules = *new RegexRules(kWordRules);
-  const std::string lower = clean_prompt(decode_percent(caption));
+  const std::string lower = lower_and_strip(decode_percent(caption));
   icu::UnicodeString text = html_text(link_rules.apply(icu::UnicodeString::fromUTF8(lower)));
   text = fix_text(split_names(sign_rules.apply(text)));
   text = word_rules.apply(unescape_html(unescape_html(text)));
@@ -125,8 +154,12 @@ std::string clean_once(std::string_view caption) {
 std::string clean_caption(std::string_view caption) {
   require_utf8(caption, field("prompt"));
   if (caption.size() > kMaxBytes) {
-    usage_error(field("prompt"), "the caption has {} bytes; at most {} can be cleaned", caption.size(),
-                kMaxBytes);
+    usage_error(field("prompt"), "the caption has {} bytes, and at most {} can be cleaned; use {}",
+                caption.size(), kMaxBytes, field("clean_caption", false));
+  }
+  if (seems_misdecoded(caption)) {
+    log_warning("[{}] seems to be text that was read in a wrong encoding, which diffusers may repair: '{}'",
+                field("prompt"), printable(cut_utf8(caption, 40)));
   }
   return clean_once(clean_once(caption));
 }

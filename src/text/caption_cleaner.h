@@ -13,7 +13,8 @@ namespace tessera::text {
 // of a section.
 //
 // Not ported:
-// - The repair of text that was decoded with the wrong encoding (text_fixer.h).
+// - The repair of text that was decoded with the wrong encoding (text_fixer.h). A warning says where ftfy may
+//   do it.
 // - Damaged markup as Python later than 3.11.7 reads it (html_text.h).
 // - The error of Python at references with numbers of more than 4300 digits, which give U+FFFD.
 // - Python's version of Unicode. Categories, cases and compositions of characters are of ICU's.

@@ -216,7 +216,9 @@ int32_t Reader::take_section() {
   };
   const bool is_office = is_one_of(kOffice);
   if (!is_office && !is_one_of(kStandard)) {
-    usage_error(field("prompt"), "after '<![' the name of a section of HTML must follow, such as CDATA");
+    usage_error(field("prompt"),
+                "after '<![' the name of a section of HTML must follow, such as CDATA, or use {}",
+                field("clean_caption", false));
   }
   const auto end =
       (is_office ? patterns().office_section_end : patterns().section_end).search(markup_, begin);

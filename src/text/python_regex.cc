@@ -48,8 +48,8 @@ std::string translate_classes(std::string_view pattern) {
 
 void require_success(UErrorCode status) {
   if (U_FAILURE(status)) {
-    usage_error(field("prompt"), "cleaning this caption takes too much time or memory ({})",
-                u_errorName(status));
+    usage_error(field("prompt"), "cleaning this caption takes too much time or memory ({}); use {}",
+                u_errorName(status), field("clean_caption", false));
   }
 }
 

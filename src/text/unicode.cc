@@ -103,7 +103,7 @@ void for_each_grapheme(std::string_view text, const std::function<void(std::stri
   }
 }
 
-std::string clean_prompt(std::string_view prompt) {
+std::string lower_and_strip(std::string_view prompt) {
   require_utf8(prompt, field("prompt"));
   icu::UnicodeString text =
       icu::UnicodeString::fromUTF8(icu::StringPiece(prompt.data(), static_cast<int32_t>(prompt.size())));

@@ -38,9 +38,9 @@ void for_each_character(std::string_view text,
 // Calls `visit` with each extended grapheme cluster (Unicode annex 29), in order.
 void for_each_grapheme(std::string_view text, const std::function<void(std::string_view grapheme)>& visit);
 
-// Prepares a prompt as diffusers' PixArt pipelines do without caption cleaning: lower-cases it, then strips
-// white space at both ends, as Python's str.lower() and str.strip() do. Throws Error(kUsage) if `prompt` is
-// not UTF-8.
-std::string clean_prompt(std::string_view prompt);
+// Returns what diffusers' PixArt pipelines encode where they do not clean captions: `prompt` in lower case,
+// then without white space at both ends, as str.lower() and str.strip() of Python. Throws Error(kUsage) if
+// `prompt` is not UTF-8.
+std::string lower_and_strip(std::string_view prompt);
 
 }  // namespace tessera::text

@@ -145,7 +145,7 @@ def help_and_version(box):
     text = box.run("generate", "--help").out
     assert "Examples:" in text
     flags = re.findall(r"^ +--no-(\S+)\s+(\S.*)$", text, re.M)
-    assert len(flags) == 5 and all(re.match(r"[A-Z][a-z]+ [a-z]", said) for _, said in flags), flags
+    assert len(flags) == 6 and all(re.match(r"[A-Z][a-z]+ [a-z]", said) for _, said in flags), flags
     titles = re.findall(r"^(\S.*):$", text, re.M)
     assert titles[titles.index("Prompt"):titles.index("Examples")] == [
         "Prompt", "Image", "Sampling", "Model", "Output", "Memory", "Machine", "Parallel degrees", "Parallel methods",

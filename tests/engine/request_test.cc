@@ -94,6 +94,8 @@ TEST(Request, RefusesWhatNeitherFamilyNorSamplerUses) {
              "PixArt-alpha, PixArt-Sigma"},
         Case{pixart, xl, R"({"prompt": "a", "use_resolution_binning": false})",
              "[use_resolution_binning: false] Stable Diffusion XL"},
+        Case{pixart, xl, R"({"prompt": "a", "clean_caption": true})",
+             "[clean_caption: true] Stable Diffusion XL"},
         Case{xl, pixart, R"({"prompt": "a", "prompt_2": "b"})",
              "[prompt_2] PixArt-Sigma does not support it, got [\"b\"]; leave it out, it is for Stable "
              "Diffusion "
@@ -104,6 +106,18 @@ TEST(Request, RefusesWhatNeitherFamilyNorSamplerUses) {
   EXPECT_EQ(refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "ddim"})", xl), "accepted");
   EXPECT_EQ(refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "euler"})", xl),
             "[eta] EulerDiscreteScheduler does not support it, got 0.5; leave it out, it is for ddim");
+}
+
+TEST(Request, CleansCaptionsWhereDiffusersDoes) {
+  const Model pixart = read_model(golden_folder("tiny-pixart")), xl = read_model(golden_folder("tiny-sdxl"));
+  const auto cleans = [](const char* json, const Model& model) {
+    const Settings settings = resolve(read_fields(request_fields(), parse_json(json, "test")), model);
+    EXPECT_EQ(settings.negative_prompt(0).clean_caption, settings.prompt(0).clean_caption) << json;
+    return settings.prompt(0).clean_caption;
+  };
+  EXPECT_TRUE(cleans(R"({"prompt": "a", "negative_prompt": "b"})", pixart));
+  EXPECT_FALSE(cleans(R"({"prompt": "a", "negative_prompt": "b", "clean_caption": false})", pixart));
+  EXPECT_FALSE(cleans(R"({"prompt": "a"})", xl));
 }
 
 // And what has no effect is not among what was chosen.

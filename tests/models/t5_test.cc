@@ -219,6 +219,9 @@ TEST_F(T5TextEncoderTest, TurnsPromptsIntoWhatDiffusersConditionsOn) {
     ASSERT_EQ(tokens.sizes(), expected.sizes()) << prompts[i];
     EXPECT_LE(relative_error(tokens, expected), kComponentTolerance) << prompts[i];
   }
+  const Prompt marked{.text = "<b>A Red</b> circle above a BLUE square", .clean_caption = true};
+  EXPECT_TRUE(
+      at::equal(encoder->encode({marked}, 20).at(0).at(kTokens), tokens_of(*encoder, prompts[1], 20)));
   EXPECT_TRUE(warnings.empty());
   EXPECT_EQ(tokens_of(*encoder, prompts[1], 5).size(0), 5);
   EXPECT_EQ(warnings.size(), 1U);

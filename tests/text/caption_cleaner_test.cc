@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/utf8.h"
 #include "tests/support/golden.h"
 #include "text/html_entities.h"
@@ -36,9 +37,22 @@ TEST(CaptionCleaner, CleansAsDiffusers) {
   }
 }
 
-// ftfy's repair of such text is not ported: diffusers makes "d'or" of this.
-TEST(CaptionCleaner, KeepsTextThatWasDecodedWrongly) {
+// ftfy's repair of such text is not ported: diffusers makes "d'or" of the first, "caf\u00e9" of the second.
+TEST(CaptionCleaner, KeepsTextThatWasDecodedWronglyAndWarns) {
+  std::vector<std::string> warnings;
+  const LogSink before =
+      set_log_sink([&](LogLevel, const std::string& message) { warnings.push_back(message); });
   EXPECT_EQ(clean_caption("d\u00e2\u20ac\u02dcor"), "d\u00e2\u20ac\u02dcor");
+  EXPECT_EQ(warnings.size(), 1U);
+  clean_caption("a caf\u00c3\u00a9");
+  EXPECT_EQ(warnings.size(), 2U);
+  clean_caption("\u00d0\u00bf\u00d1\u20ac\u00d0\u00b8");  // Cyrillic
+  EXPECT_EQ(warnings.size(), 3U);
+  for (const char* usual :
+       {"caf\u00e9 \u2014 na\u00efve", "CAF\u00c9\u2026", "\u00ab\u00c7a va\u00bb", "S\u00c3O", "\u20ac 5"})
+    clean_caption(usual);
+  EXPECT_EQ(warnings.size(), 3U);
+  set_log_sink(before);
 }
 
 TEST(CaptionCleaner, SaysWhatItRefuses) {

@@ -1,7 +1,7 @@
 // tokenize_lines FOLDER reads a JSON array of texts from stdin and writes, for each, the result of
-// clean_prompt and T5's ids, as a JSON array of [cleaned, ids]. tokenize_lines FOLDER CLASS writes the ids of
-// a BPE tokenizer, whole and padded or cut to the model's length, as [ids, padded]. tools/parity_tokenizer.py
-// and tools/parity_bpe_tokenizer.py use it.
+// lower_and_strip and T5's ids, as a JSON array of [cleaned, ids]. tokenize_lines FOLDER CLASS writes the ids
+// of a BPE tokenizer, whole and padded or cut to the model's length, as [ids, padded].
+// tools/parity_tokenizer.py and tools/parity_bpe_tokenizer.py use it.
 #include <algorithm>
 #include <iostream>
 #include <iterator>
@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kNoLimit = 1'000'000;
 
 tessera::Json tokenize(const tessera::text::T5Tokenizer& tokenizer, const std::string& text) {
-  return {tessera::text::clean_prompt(text), tokenizer.encode(text, kNoLimit)};
+  return {tessera::text::lower_and_strip(text), tokenizer.encode(text, kNoLimit)};
 }
 
 tessera::Json tokenize(const tessera::text::BpeTokenizer& tokenizer, const std::string& text) {

@@ -8,17 +8,17 @@ namespace tessera::text {
 namespace {
 
 TEST(CleanPrompt, LowersAndStripsAsPythonDoes) {
-  EXPECT_EQ(clean_prompt(""), "");
-  EXPECT_EQ(clean_prompt(" \t\r\n "), "");
-  EXPECT_EQ(clean_prompt("  A Photo,  of a CAT \n"), "a photo,  of a cat");
-  EXPECT_EQ(clean_prompt("ÀÉÎ Ünïcode ПРИВЕТ ＡＢＣ"), "àéî ünïcode привет ａｂｃ");
-  EXPECT_EQ(clean_prompt("İstanbul"), "i\u0307stanbul");
+  EXPECT_EQ(lower_and_strip(""), "");
+  EXPECT_EQ(lower_and_strip(" \t\r\n "), "");
+  EXPECT_EQ(lower_and_strip("  A Photo,  of a CAT \n"), "a photo,  of a cat");
+  EXPECT_EQ(lower_and_strip("ÀÉÎ Ünïcode ПРИВЕТ ＡＢＣ"), "àéî ünïcode привет ａｂｃ");
+  EXPECT_EQ(lower_and_strip("İstanbul"), "i\u0307stanbul");
   // Sigma is final if a letter precedes and none follows; marks and dots in between do not count.
-  EXPECT_EQ(clean_prompt("ΟΔΥΣΣΕΥΣ ΣΑΣ. Σ"), "οδυσσευς σας. σ");
-  EXPECT_EQ(clean_prompt("Ǆ ǅ ẞ 𐐀 Ⱥ"), "ǆ ǆ ß 𐐨 ⱥ");
+  EXPECT_EQ(lower_and_strip("ΟΔΥΣΣΕΥΣ ΣΑΣ. Σ"), "οδυσσευς σας. σ");
+  EXPECT_EQ(lower_and_strip("Ǆ ǅ ẞ 𐐀 Ⱥ"), "ǆ ǆ ß 𐐨 ⱥ");
   // Python also counts separators as white space that lack Unicode's property of that name.
-  EXPECT_EQ(clean_prompt("\x1c\x1d\x1e\x1f\u0085\u00a0\u2003\u2028\u3000x\u205f\u202f\u1680"), "x");
-  EXPECT_EQ(clean_prompt("\u200bx\ufeff"), "\u200bx\ufeff");
+  EXPECT_EQ(lower_and_strip("\x1c\x1d\x1e\x1f\u0085\u00a0\u2003\u2028\u3000x\u205f\u202f\u1680"), "x");
+  EXPECT_EQ(lower_and_strip("\u200bx\ufeff"), "\u200bx\ufeff");
 }
 
 TEST(CleanPrompt, NamesTheByteThatIsNotUtf8) {
@@ -28,7 +28,7 @@ TEST(CleanPrompt, NamesTheByteThatIsNotUtf8) {
                                        {"abc\xe2\x82", "byte 3 (0xe2)"},
                                        {"\xc0\xaf", "byte 0 (0xc0)"}}) {
     try {
-      clean_prompt(text);
+      lower_and_strip(text);
       FAIL() << "accepted";
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), 2);
