@@ -18,7 +18,7 @@
 #include "engine/denoise.h"
 #include "launch/cores.h"
 #include "launch/rank_environment.h"
-#include "models/stdit/stdit3.h"
+#include "models/stdit/loading.h"
 #include "models/stdit/video_vae.h"
 #include "samplers/rectified_flow.h"
 

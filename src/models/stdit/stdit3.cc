@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 
-#include "models/loading.h"
 #include "nn/context.h"
 #include "nn/rotary.h"
 #include "ops/modulate.h"
@@ -105,36 +104,6 @@ class STDiT3Forward final : public Forward {
 
 std::unique_ptr<Forward> STDiT3::start(const ForwardInputs& inputs) const {
   return std::make_unique<STDiT3Forward>(*this, inputs);
-}
-
-DenoiserShape read_stdit3_shape(const std::filesystem::path& model) {
-  const STDiTConfig config(JsonConfig::read(model / "transformer" / "config.json"));
-  // A half of a block has products of width x width: four in self-attention, two in cross-attention and eight
-  // in the feed-forward.
-  const double block = 2 * 14.0 * static_cast<double>(config.hidden_size);
-  return {.heads = config.num_heads,
-          .blocks = config.depth,
-          .embedding = static_cast<double>(kSTDiTPatch.size() * config.in_channels) / block,
-          .head = static_cast<double>(kSTDiTPatch.size() * config.in_channels) / block,
-          .latent_channels = config.in_channels,
-          .patch = kSTDiTPatch,
-          .is_video = true,
-          .axial_attention = true};
-}
-
-std::unique_ptr<Denoiser> load_stdit3(const std::filesystem::path& model, const LoadOptions& options,
-                                      LoadStatistics& statistics) {
-  const std::filesystem::path folder = model / "transformer";
-  STDiTConfig config(JsonConfig::read(folder / "config.json"));
-  const LocalBlocks local_blocks(config.depth, options.blocks);
-  PartFiles files(folder, weights::Library::kTransformers, options);
-  const std::vector<int64_t>& text = files.checkpoint().entry("y_embedder.y_embedding").shape;
-  if (!text.empty() && text[0] > 0) config.stored_text_length = text[0];
-  auto transformer =
-      std::make_unique<STDiT3>(files.scope(), config, local_blocks, Range{0, config.in_channels});
-  // Rotations and positions are computed.
-  files.finish(statistics, local_blocks.is_all(), {"rope.freqs", "pos_embed"});
-  return transformer;
 }
 
 }  // namespace tessera::models

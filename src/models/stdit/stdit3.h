@@ -50,10 +50,4 @@ class STDiT3 final : public Denoiser {
   at::ScalarType dtype_;
 };
 
-// Of the folder `transformer` of `model`, as hpcai-tech/OpenSora-STDiT-v3 is published. The denoiser predicts
-// the velocity, as many channels as the latents have.
-DenoiserShape read_stdit3_shape(const std::filesystem::path& model);
-std::unique_ptr<Denoiser> load_stdit3(const std::filesystem::path& model, const LoadOptions& options,
-                                      LoadStatistics& statistics);
-
 }  // namespace tessera::models

@@ -6,7 +6,8 @@
 #include <fstream>
 
 #include "core/log.h"
-#include "models/stdit/stdit3.h"
+#include "models/stdit/layers.h"
+#include "models/stdit/loading.h"
 #include "tests/support/golden.h"
 #include "tests/support/temporary_folder.h"
 #include "weights/checkpoint.h"
@@ -15,19 +16,37 @@
 namespace tessera::models {
 namespace {
 
-// The golden stdit3_a as it would be published: 20 tokens of learned text, beside what is not read.
-class STDiT3Folder : public ::testing::Test {
+struct Version {
+  const char* golden;
+  DenoiserShape (*read_shape)(const std::filesystem::path& model);
+  std::unique_ptr<Denoiser> (*load)(const std::filesystem::path& model, const LoadOptions& options,
+                                    LoadStatistics& statistics);
+  int64_t blocks;
+  uint64_t numbers;  // of weights that are used
+};
+
+void PrintTo(const Version& version, std::ostream* out) {
+  *out << version.golden;
+}
+
+// A golden as it would be published: with a learned text, beside what is not read.
+class STDiTFolder : public ::testing::TestWithParam<Version> {
  protected:
   void SetUp() override {
     std::filesystem::create_directories(folder_ / "transformer");
-    auto weights = read_golden((golden_folder("opensora") / "stdit3_a.weights.safetensors").string());
+    auto weights = stored();
     weights["pos_embed"] = at::zeros({1});
     weights["pos_embed_temporal"] = at::zeros({1});
     weights::write_safetensors(folder_ / "transformer" / "model.safetensors", weights);
   }
 
+  static std::map<std::string, at::Tensor> stored() {
+    return read_golden("opensora/" + std::string(GetParam().golden) + ".weights.safetensors");
+  }
+
   void configure(int64_t model_max_length) const {
-    Json config = JsonConfig::read(golden_folder("opensora") / "stdit3_a.json").values().at("config");
+    const std::string name = std::string(GetParam().golden) + ".json";
+    Json config = JsonConfig::read(golden_folder("opensora") / name).values().at("config");
     config["model_max_length"] = model_max_length;
     std::ofstream(folder_ / "transformer" / "config.json") << config.dump();
   }
@@ -36,38 +55,42 @@ class STDiT3Folder : public ::testing::Test {
   const std::filesystem::path folder_ = temporary_.path();
 };
 
-TEST_F(STDiT3Folder, IsReadAsItIsPublished) {
-  configure(20);
-  const DenoiserShape shape = read_stdit3_shape(folder_);
+TEST_P(STDiTFolder, IsReadAsItIsPublished) {
+  configure(stored().at("y_embedder.y_embedding").size(0));
+  const DenoiserShape shape = GetParam().read_shape(folder_);
   EXPECT_EQ(shape.heads, 2);
-  EXPECT_EQ(shape.blocks, 3);
+  EXPECT_EQ(shape.blocks, GetParam().blocks);
   EXPECT_TRUE(shape.is_video && shape.axial_attention);
   LoadStatistics statistics;
   std::vector<std::string> warnings;
   {
     const ScopedLogSink sink([&](LogLevel /*level*/, const std::string& line) { warnings.push_back(line); });
-    EXPECT_EQ(load_stdit3(folder_, {}, statistics)->conditioning_width(), 32);
+    EXPECT_EQ(GetParam().load(folder_, {}, statistics)->conditioning_width(), 32);
   }
   EXPECT_TRUE(warnings.empty()) << warnings.front();
-  EXPECT_GT(statistics.bytes_held, 270'000U * 4);
+  EXPECT_GT(statistics.bytes_held, GetParam().numbers * 4);
 }
 
 // The learned text is cut, or goes on with its last token.
-TEST_F(STDiT3Folder, MayHaveALearnedTextOfAnotherLength) {
-  const at::Tensor stored = read_golden((golden_folder("opensora") / "stdit3_a.weights.safetensors").string())
-                                .at("y_embedder.y_embedding");
-  for (const int64_t length : {12, 20, 25}) {
+TEST_P(STDiTFolder, MayHaveALearnedTextOfAnotherLength) {
+  const at::Tensor learned = stored().at("y_embedder.y_embedding");
+  for (const int64_t length : {12, 16, 20, 25}) {
     configure(length);
     LoadStatistics statistics;
-    EXPECT_NO_THROW(load_stdit3(folder_, {}, statistics)) << length;
+    EXPECT_NO_THROW(GetParam().load(folder_, {}, statistics)) << length;
     STDiTConfig config(JsonConfig::read(folder_ / "transformer" / "config.json"));
-    config.stored_text_length = stored.size(0);
+    config.stored_text_length = learned.size(0);
     weights::Checkpoint checkpoint(folder_ / "transformer", weights::Library::kTransformers);
     const STDiTText text(weights::Scope(checkpoint, {}) / "y_embedder", config);
-    const at::Tensor rows = at::arange(length).clamp_max(stored.size(0) - 1);
-    EXPECT_TRUE(at::equal(text.y_embedding, stored.index_select(0, rows))) << length;
+    const at::Tensor rows = at::arange(length).clamp_max(learned.size(0) - 1);
+    EXPECT_TRUE(at::equal(text.y_embedding, learned.index_select(0, rows))) << length;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Versions, STDiTFolder,
+                         ::testing::Values(Version{"stdit2_a", read_stdit2_shape, load_stdit2, 2, 170'000},
+                                           Version{"stdit3_a", read_stdit3_shape, load_stdit3, 3, 270'000}),
+                         [](const auto& info) { return std::string(info.param.golden); });
 
 }  // namespace
 }  // namespace tessera::models
