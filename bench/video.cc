@@ -16,6 +16,7 @@
 #include "comm/world.h"
 #include "core/error.h"
 #include "engine/denoise.h"
+#include "engine/video_decode.h"
 #include "launch/cores.h"
 #include "launch/rank_environment.h"
 #include "models/stdit/loading.h"
@@ -104,10 +105,9 @@ models::VideoVaeConfig vae_config() {
           .temporal = models::TemporalVaeConfig(JsonConfig(Json::object(), "bench"))};
 }
 
-// Decodes, the ranks dividing rows: the frames, or only the latents of frames (`temporal`) of the video's
-// clips.
-Work decoder_work(const weights::Placement& placement, const Video& video, comm::World& world,
-                  bool temporal) {
+// Decodes the frames, or, with `temporal`, only their latents, the ranks dividing rows.
+Work decoder_work(const weights::Placement& placement, const Video& video, comm::World& world, bool temporal,
+                  bool deals) {
   RandomSource source;
   const weights::Scope scope(source, placement);
   const models::VideoVaeConfig config = vae_config();
@@ -117,17 +117,23 @@ Work decoder_work(const weights::Placement& placement, const Video& video, comm:
   const models::LatentShape latents = video.latents();
   const parallel::Cut cut({.rows = latents.latent_height, .columns = latents.latent_width},
                           parallel::GridAxis::kRows, 1, group.size);
-  const at::Tensor z = at::randn({kLatentFrames, 4, cut.part(0, group.rank).length, latents.latent_width});
+  const at::Tensor all = at::randn({kLatentFrames, 4, latents.latent_height, latents.latent_width});
   return [=] {
     const auto begin = std::chrono::steady_clock::now();
-    nn::Tokens tokens(cut, {.ring = group, .all = group});
     if (temporal) {
+      nn::Tokens tokens(cut, {.ring = group, .all = group});
       const nn::Rows rows(tokens);
+      const Range local = cut.part(0, group.rank);
+      const at::Tensor z = all.narrow(2, local.begin, local.length);
       const int64_t clip = config.latent_clip();
       for (int64_t first = 0; first < kLatentFrames; first += clip)
         (*half)(z.narrow(0, first, clip), config.clip, rows);
     } else {
-      whole->decode(z, kFrames, tokens);
+      const auto convert = [](const at::Tensor& x) {
+        return ((x * 0.5 + 0.5).clamp(0, 1) * 255).round().to(at::kByte).permute({0, 2, 3, 1});
+      };
+      engine::decode_video(*whole, all, kFrames, group, {.convert = convert, .deals_clips = deals},
+                           [](const at::Tensor& /*frames*/) {});
     }
     comm::barrier(group);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -138,9 +144,9 @@ Work decoder_work(const weights::Placement& placement, const Video& video, comm:
 
 int run_video(int argc, char** argv) {
   if (argc != 7) {
-    std::cerr
-        << "usage: tessera_bench video denoiser|decoder|temporal-decoder FOLDER fp32|bf16 HEIGHT WIDTH STEPS "
-           "JSON\nRanks are started as torchrun does.\n";
+    std::cerr << "usage: tessera_bench video denoiser|decoder|temporal-decoder FOLDER "
+                 "fp32|bf16 HEIGHT WIDTH STEPS "
+                 "JSON\nRanks are started as torchrun does.\n";
     return 2;
   }
   const c10::InferenceMode inference_mode;
@@ -156,7 +162,8 @@ int run_video(int argc, char** argv) {
       part == "denoiser"
           ? denoiser_work(argv[1], placement, video, world,
                           read_fields(parallel::parallel_fields(), Json::parse(argv[6])), std::stoll(argv[5]))
-          : decoder_work(placement, video, world, part == "temporal-decoder");
+          : decoder_work(placement, video, world, part == "temporal-decoder",
+                         Json::parse(argv[6]).value("deals_clips", false));
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
     const double seconds = work();

@@ -48,6 +48,22 @@ class Decoder {
   virtual int64_t tile_size() const = 0;     // side in pixels of a tile, for tiled decoding
 };
 
+// Decodes the frames of videos, in clips that do not depend on each other.
+class VideoDecoder {
+ public:
+  struct Clip {
+    int64_t frames, latents;  // of every clip but the last, which may be shorter
+  };
+
+  virtual ~VideoDecoder() = default;
+  // Decodes latents of a clip [T, C, h', w] as the denoiser returns them to its `frames` frames
+  // [F, 3, H', W], fp32 in [-1, 1] (not clamped). h' counts the local rows of the grid of `tokens`, which is
+  // that of the latents of a frame.
+  virtual at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const = 0;
+  virtual Clip clip() const = 0;
+  virtual int64_t scale_factor() const = 0;
+};
+
 // Says how components are loaded.
 struct LoadOptions {
   weights::Placement placement;

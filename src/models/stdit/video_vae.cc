@@ -73,20 +73,14 @@ VideoVaeDecoder::VideoVaeDecoder(const weights::Scope& scope, const VideoVaeConf
       temporal_(scope / "temporal_vae", config.temporal),
       statistics_(scope, config.temporal.embed_dim) {}
 
-at::Tensor VideoVaeDecoder::decode(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const {
-  TESSERA_CHECK(z.size(0) == config_.latent_frames(frames), "{} latent frames for {} frames", z.size(0),
-                frames);
-  const at::Tensor latents = z * statistics_.scale + statistics_.shift;
-  const nn::Rows rows(tokens);
+at::Tensor VideoVaeDecoder::decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const {
+  TESSERA_CHECK(frames <= config_.clip && z.size(0) == config_.latent_frames(frames),
+                "{} latent frames for a clip of {} frames", z.size(0), frames);
+  const at::Tensor x =
+      temporal_(z * statistics_.scale + statistics_.shift, frames, nn::Rows(tokens));  // [F, C, h', w]
   std::vector<at::Tensor> pixels;
-  for (int64_t first = 0, left = frames; left > 0; first += config_.latent_clip()) {
-    const int64_t of_clip = std::min(config_.clip, left);
-    const int64_t count = std::min(config_.latent_clip(), z.size(0) - first);
-    const at::Tensor x = temporal_(latents.narrow(0, first, count), of_clip, rows);
-    for (int64_t i = 0; i < of_clip; i += config_.micro_batch)
-      pixels.push_back(spatial_.decode(x.narrow(0, i, std::min(config_.micro_batch, of_clip - i)), tokens));
-    left -= of_clip;
-  }
+  for (int64_t i = 0; i < frames; i += config_.micro_batch)
+    pixels.push_back(spatial_.decode(x.narrow(0, i, std::min(config_.micro_batch, frames - i)), tokens));
   return at::cat(pixels);
 }
 

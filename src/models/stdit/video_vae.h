@@ -8,7 +8,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+#include <utility>
+
 #include "models/autoencoder_kl.h"
+#include "models/family.h"
 #include "models/stdit/temporal_vae.h"
 
 namespace tessera::models {
@@ -52,19 +56,36 @@ class VideoVaeEncoder {
   LatentStatistics statistics_;
 };
 
-class VideoVaeDecoder {
+class VideoVaeDecoder final : public VideoDecoder {
  public:
   // `scope`: the root of the checkpoint.
   VideoVaeDecoder(const weights::Scope& scope, const VideoVaeConfig& config);
-  // Local rows of latents [T, C, h', w] as the model gives them -> `frames` frames [F, 3, 8 h', 8 w], fp32 in
-  // [-1, 1] (not clamped). The grid of `tokens` is that of the latents of a frame.
-  at::Tensor decode(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const;
+  at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const override;
+  Clip clip() const override { return {config_.clip, config_.latent_clip()}; }
+  int64_t scale_factor() const override { return spatial_.scale_factor(); }
 
  private:
   VideoVaeConfig config_;
   AutoencoderKLDecoder spatial_;
   TemporalDecoder temporal_;
   LatentStatistics statistics_;
+};
+
+// The decoder of Open-Sora 1.1, which codes each frame apart: the VAE of Stable Diffusion.
+class FrameDecoder final : public VideoDecoder {
+ public:
+  // `micro_batch` frames are decoded together.
+  explicit FrameDecoder(std::shared_ptr<const Decoder> decoder, int64_t micro_batch = 4)
+      : decoder_(std::move(decoder)), micro_batch_(micro_batch) {}
+  at::Tensor decode_clip(const at::Tensor& z, int64_t /*frames*/, nn::Tokens& tokens) const override {
+    return decoder_->decode(z, tokens);
+  }
+  Clip clip() const override { return {micro_batch_, micro_batch_}; }
+  int64_t scale_factor() const override { return decoder_->scale_factor(); }
+
+ private:
+  std::shared_ptr<const Decoder> decoder_;
+  int64_t micro_batch_;
 };
 
 }  // namespace tessera::models

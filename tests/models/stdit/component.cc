@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "engine/denoise.h"
 #include "engine/gather.h"
+#include "engine/video_decode.h"
 #include "models/stdit/stdit2.h"
 #include "models/stdit/stdit3.h"
 #include "models/stdit/video_vae.h"
@@ -276,7 +277,18 @@ VideoVaeConfig video_vae_config(const Case& one) {
           .temporal = TemporalVaeConfig(temporal)};
 }
 
-// Encodes videos and decodes latents of each number of frames, the ranks dividing the rows of the decoder.
+// The frames of latents z [T, C, h, w], [F, 3, H, W], on rank 0.
+at::Tensor decoded(const VideoDecoder& decoder, const at::Tensor& z, int64_t frames,
+                   const comm::Group& group) {
+  const engine::VideoDecodeOptions options{.convert = [](const at::Tensor& x) {
+    return x.permute({0, 2, 3, 1});
+  }};
+  std::vector<at::Tensor> clips;
+  engine::decode_video(decoder, z, frames, group, options, [&](const at::Tensor& x) { clips.push_back(x); });
+  return clips.empty() ? at::Tensor() : at::cat(clips).permute({0, 3, 1, 2});
+}
+
+// Encodes videos and decodes latents of each number of frames, the ranks dividing clips or rows.
 Tensors run_video_vae(const Case& one, comm::World& world) {
   const auto checkpoint = open_weights(one.weights);
   const weights::Scope scope(*checkpoint, {});
@@ -299,13 +311,8 @@ Tensors run_video_vae(const Case& one, comm::World& world) {
           encoder.encode(of_frames(x), {.spatial = one.in(frames + ".noise_spatial"),
                                         .temporal = of_frames(one.in(frames + ".noise_temporal"))}));
     }
-    const at::Tensor z = of_frames(one.in(frames + ".z"));
-    const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1,
-                            group.size);
-    nn::Tokens tokens(cut, {.ring = group, .all = group});
-    const Range own = cut.part(0, group.rank);
-    const at::Tensor pixels = decoder.decode(z.narrow(2, own.begin, own.length), std::stoll(frames), tokens);
-    add(fmt::format("out.{}.x", frames), joined_rows(pixels, cut, config.spatial.scale_factor(), group));
+    at::Tensor pixels = decoded(decoder, of_frames(one.in(frames + ".z")), std::stoll(frames), group);
+    if (group.rank == 0) add(fmt::format("out.{}.x", frames), pixels);
   }
   return outputs;
 }

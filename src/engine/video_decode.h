@@ -1,0 +1,35 @@
+// Decodes the latents of a video, a few clips at a time.
+//
+// Shapes: T latent frames, F frames, C latent channels, h x w latent size, H x W frame size.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+
+#include "comm/group.h"
+#include "models/family.h"
+#include "ops/conv.h"
+
+namespace tessera::engine {
+
+struct VideoDecodeOptions {
+  // Makes of frames [F, 3, H', W] in [-1, 1], all rows or some, what is sent and taken: [F, H', W, ...].
+  std::function<at::Tensor(const at::Tensor& frames)> convert;
+  ops::ConvBlocks blocks = {};
+  // Ranks take whole clips while there are enough for all of them. That saves the messages between
+  // neighbouring rows, but takes as much memory as one rank needs.
+  bool deals_clips = true;
+};
+
+// Returns how many of the first clips of a video of `frames` frames `ranks` ranks decode whole: as many of
+// full length as every rank gets the same number of. The ranks divide the rows of the clips that are left.
+int64_t dealt_clips(int64_t frames, const models::VideoDecoder::Clip& clip, int64_t ranks);
+
+// Decodes z [T, C, h, w], which every rank of `group` has whole, to `frames` frames. Rank 0 calls `take` with
+// converted frames of one clip after the other, in order. All ranks must call this.
+void decode_video(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t frames,
+                  const comm::Group& group, const VideoDecodeOptions& options,
+                  const std::function<void(const at::Tensor& frames)>& take);
+
+}  // namespace tessera::engine

@@ -1,0 +1,130 @@
+#include "engine/video_decode.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
+
+#include <mutex>
+#include <numeric>
+
+#include "models/autoencoder_kl.h"
+#include "models/stdit/video_vae.h"
+#include "tests/support/golden.h"
+#include "tests/support/rank_threads.h"
+
+namespace tessera::engine {
+namespace {
+
+constexpr models::VideoDecoder::Clip kClip{4, 2};
+
+// Two frames of a latent: its values, then their negatives; the second clip of each latent depends on the
+// first one of the clip. Keeps the number of rows of every call.
+class ToyDecoder final : public models::VideoDecoder {
+ public:
+  at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const override {
+    rows.push_back(z.size(2));
+    EXPECT_EQ(tokens.held().rows, z.size(2));
+    const at::Tensor x = z + 0.5 * z.narrow(0, 0, 1);
+    return at::stack({x, -x}, 1)
+        .flatten(0, 1)
+        .narrow(0, 0, frames)
+        .repeat_interleave(2, 2)
+        .repeat_interleave(2, 3);
+  }
+  Clip clip() const override { return kClip; }
+  int64_t scale_factor() const override { return 2; }
+
+  mutable std::vector<int64_t> rows;
+};
+
+at::Tensor latents(int64_t frames) {
+  return at::arange((frames + 1) / 2 * 3 * 5 * 4, at::kFloat).view({-1, 3, 5, 4}).sin();
+}
+
+// All frames, [F, H, W, 3], from clips that are decoded one by one.
+at::Tensor expected(int64_t frames) {
+  const ToyDecoder decoder;
+  const at::Tensor z = latents(frames);
+  std::vector<at::Tensor> clips;
+  for (int64_t first = 0; first < frames; first += kClip.frames) {
+    nn::Tokens tokens(parallel::Grid{.rows = z.size(2), .columns = z.size(3)});
+    const int64_t count = std::min(kClip.frames, frames - first);
+    clips.push_back(decoder.decode_clip(z.narrow(0, first / 2, (count + 1) / 2), count, tokens));
+  }
+  return at::cat(clips).permute({0, 2, 3, 1});
+}
+
+struct Case {
+  int64_t frames, ranks;
+  bool deals;
+};
+
+class VideoDecodeOnRanks : public ::testing::TestWithParam<Case> {};
+
+TEST_P(VideoDecodeOnRanks, GivesEveryFrameOnceInOrder) {
+  const auto [frames, ranks, deals] = GetParam();
+  const VideoDecodeOptions options{.convert =
+                                       [](const at::Tensor& x) {
+                                         return x.permute({0, 2, 3, 1});
+                                       },
+                                   .deals_clips = deals};
+  std::vector<std::vector<int64_t>> rows(static_cast<size_t>(ranks));
+  comm::run_ranks_as_threads(ranks, [&](comm::World world) {
+    const c10::InferenceMode inference_mode;
+    std::vector<int64_t> all(static_cast<size_t>(ranks));
+    std::iota(all.begin(), all.end(), 0);
+    const comm::Group group = world.group(all, "vae");
+    const ToyDecoder decoder;
+    std::vector<at::Tensor> clips;
+    decode_video(decoder, latents(frames), frames, group, options,
+                 [&](const at::Tensor& x) { clips.push_back(x); });
+    rows[static_cast<size_t>(world.rank())] = decoder.rows;
+    if (world.rank() == 0) {
+      EXPECT_TRUE(at::equal(at::cat(clips), expected(frames)));
+      for (const at::Tensor& clip : clips) EXPECT_LE(clip.size(0), kClip.frames);
+    } else {
+      EXPECT_TRUE(clips.empty());
+    }
+  });
+  // Clips of four frames are whole as long as all ranks get one; of the rest each rank has some of 5 rows.
+  const int64_t clips = (frames + 3) / 4, rounds = deals ? frames / 4 / ranks : 0;
+  for (const std::vector<int64_t>& of_rank : rows) {
+    ASSERT_EQ(static_cast<int64_t>(of_rank.size()), rounds + clips - rounds * ranks);
+    for (size_t i = 0; i < of_rank.size(); ++i)
+      EXPECT_EQ(of_rank[i] == 5, ranks == 1 || static_cast<int64_t>(i) < rounds) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, VideoDecodeOnRanks,
+                         ::testing::Values(Case{3, 1, true}, Case{17, 1, true}, Case{16, 2, true},
+                                           Case{16, 2, false}, Case{15, 2, true}, Case{12, 3, true},
+                                           Case{22, 3, true}, Case{9, 4, true}),
+                         [](const auto& info) {
+                           return fmt::format("{}Frames{}Ranks{}", info.param.frames, info.param.ranks,
+                                              info.param.deals ? "" : "InRows");
+                         });
+
+// As Open-Sora 1.1 does.
+TEST(VideoDecode, DecodesEachFrameApart) {
+  const c10::InferenceMode inference_mode;
+  models::LoadStatistics statistics;
+  const std::shared_ptr<models::Decoder> image_decoder =
+      models::load_autoencoder_kl_decoder(golden_folder("vae-quant"), {}, statistics);
+  const models::FrameDecoder decoder(image_decoder);
+  const int64_t channels = read_golden("vae-quant/golden/golden.safetensors").at("latents").size(1);
+  const at::Tensor z = at::randn({6, channels, 5, 4});
+  std::vector<at::Tensor> frames;
+  decode_video(decoder, z, 6, {}, {.convert = [](const at::Tensor& x) { return x; }},
+               [&](const at::Tensor& x) { frames.push_back(x); });
+  ASSERT_EQ(frames.size(), 2U);
+  EXPECT_EQ(frames[0].size(0), 4);
+  const at::Tensor all = at::cat(frames);
+  for (int64_t i = 0; i < 6; ++i) {
+    EXPECT_LE(relative_error(all.narrow(0, i, 1), image_decoder->decode(z.narrow(0, i, 1))),
+              kComponentTolerance);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::engine
