@@ -10,32 +10,12 @@
 
 #include "engine/denoiser_stage.h"
 #include "engine/given_frames.h"
+#include "engine/guidance.h"
 #include "engine/noise.h"
 #include "engine/observer.h"
 #include "samplers/sampler.h"
 
 namespace tessera::engine {
-
-// Says which conditionings each picture takes, and how its branches are combined.
-struct Guidance {
-  struct Picture {
-    int64_t prompt;  // indices into the prompts of the run
-    int64_t negative;
-    double scale;
-    bool is_guided() const { return scale > 1; }
-  };
-  std::vector<Picture> pictures;  // [N]
-  // Interpolates the deviation of the result towards that of the positive branch, 0 to 1 (Lin et al.,
-  // arXiv:2305.08891, section 3.4).
-  double rescale = 0;
-
-  // Adds `count` pictures. A picture without guidance needs no negative prompt.
-  void add(int64_t prompt, int64_t negative, double scale, int64_t count = 1);
-  // Returns whether any picture is guided; then both branches are computed for all pictures.
-  bool is_guided() const;
-  // Returns the prompt of each sample of this rank's pictures.
-  std::vector<int64_t> samples(const parallel::Ranks& ranks) const;
-};
 
 // The inputs of the loop. They are the same on all ranks, except for the stage, which is this rank's and has
 // the samples guidance.samples(ranks).

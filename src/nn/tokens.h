@@ -12,34 +12,16 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <utility>
 
-#include "comm/group.h"
-#include "ops/attention.h"
+#include "nn/token_attention.h"
+#include "nn/token_sequence.h"
 #include "ops/conv.h"
 #include "parallel/displaced.h"
 #include "parallel/grid.h"
 
 namespace tessera::nn {
-
-struct QueriesKeysValues {
-  at::Tensor q;     // [B, n, H * D]
-  at::Tensor k, v;  // [B, n, K * D]; K divides H
-};
-
-// The ranks that share the tokens of a run.
-struct TokenGroups {
-  comm::Group ulysses = {}, ring = {};
-  comm::Group all = {};  // both, in the order of the cut; or the ranks of `displaced`
-  std::optional<parallel::Displacement> displaced = {};
-  bool dsp = false;  // axial_attention() does not divide heads among the Ulysses ranks, but frames or places
-};
-
-// The tokens that a query attends to: all, those of its frame, or those at its position in every frame.
-enum class Over { kAll, kSpatial, kTemporal };
 
 // The layers before attention and after it, which see each token by itself.
 struct AttentionLayers {
@@ -49,7 +31,8 @@ struct AttentionLayers {
   std::function<at::Tensor(const at::Tensor& x)> out;  // [B, n, H * D] -> [B, n, C]
 };
 
-// There is one per run, because it holds the KV caches of earlier patches.
+// There is one per run, because attention keeps what earlier patches and steps left. Who attends to what is
+// in nn/token_attention.h.
 class Tokens {
  public:
   // One rank holds the whole grid.
@@ -57,6 +40,9 @@ class Tokens {
   // `cut` must have groups.all.size parts, of which this rank holds number groups.all.rank. Without
   // displacement that rank must be ring.rank * ulysses.size + ulysses.rank.
   Tokens(parallel::Cut cut, TokenGroups groups);
+  Tokens(const Tokens&) = delete;
+  Tokens& operator=(const Tokens&) = delete;
+  ~Tokens() = default;
 
   // ---- Called by models. All ranks of both groups must make the same calls in the same order.
 
@@ -115,40 +101,25 @@ class Tokens {
   // Selects the current patches. They must come in order.
   void enter(Range patches) { run_ = patches; }
   // Selects the block whose attention comes next. Calls within a block are identified by their order.
-  void enter_block(int64_t block) { place_ = {block, 0}; }
+  void enter_block(int64_t block) { token_attention_->enter_block(block); }
 
  private:
-  struct CacheEntry {
-    std::optional<ops::KvCache> keys_values;  // the other sequence, then patch after patch
-    int64_t seen = 0;                         // number of valid tokens, from the first on
-  };
-  class Sequence;
-
+  TokenSequence sequence(Over over, int64_t other = 0) const { return {cut_, groups_, run_, over, other}; }
   // Whether ranks hold frames, or places across frames, only in part.
   bool divides(Over over) const;
-  at::Tensor attend(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
-                    const QueriesKeysValues* other, at::Tensor* of_other);
-  // The same for queries, keys and values of all tokens of the Ulysses group. The result is laid out token by
-  // token if `by_token`.
-  at::Tensor attend_together(const QueriesKeysValues& whole, int64_t depth, const Sequence& sequence,
-                             const QueriesKeysValues* other, at::Tensor* of_other, bool by_token);
-  // The numbers of local tokens of the ranks of the Ulysses group.
-  std::vector<int64_t> of_ulysses(const Sequence& sequence) const;
-  at::Tensor ring_attend(const QueriesKeysValues& own, int64_t heads, const Sequence& sequence) const;
-  const CacheEntry& update_cache(const QueriesKeysValues& own, int64_t depth, const Sequence& sequence,
-                                 const QueriesKeysValues* other);
-  // The local tokens of each rank of the ring, including those of its Ulysses group.
-  std::vector<Range> of_ring(const Sequence& sequence) const;
-
-  at::Tensor displaced_attend(const QueriesKeysValues& own, int64_t heads, const Sequence& sequence);
+  // Attention of the ranks that divide `sequence`. `other` and `of_other` as in AttentionCall.
+  at::Tensor attend(const QueriesKeysValues& own, int64_t depth, const TokenSequence& sequence,
+                    const QueriesKeysValues* other = nullptr, at::Tensor* of_other = nullptr);
+  // The angles [T, D / 2, 2] of frames for local tokens, and for those that this rank has with DSP.
+  at::Tensor of_local_tokens(const at::Tensor& angles) const;
+  at::Tensor of_frames_together(const at::Tensor& angles) const;
 
   parallel::Cut cut_;
   TokenGroups groups_;
   std::unique_ptr<parallel::DisplacedExchange> displaced_;
+  std::unique_ptr<TokenAttention> token_attention_;
   ops::ConvBlocks conv_blocks_;
   Range run_;
-  std::pair<int64_t, int64_t> place_{0, 0};                      // block, call
-  std::map<std::pair<int64_t, int64_t>, CacheEntry> kv_caches_;  // empty if there is one patch
 };
 
 }  // namespace tessera::nn

@@ -1,0 +1,101 @@
+#include "engine/guidance.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "comm/collectives.h"
+#include "core/error.h"
+#include "parallel/moments.h"
+
+namespace tessera::engine {
+
+void Guidance::add(int64_t prompt, int64_t negative, double scale, int64_t count) {
+  // A picture without guidance, in a batch with guidance, uses its own prompt in both branches and needs no
+  // other.
+  const Picture picture{prompt, scale > 1 ? negative : prompt, scale};
+  pictures.insert(pictures.end(), static_cast<size_t>(count), picture);
+}
+
+bool Guidance::is_guided() const {
+  return std::any_of(pictures.begin(), pictures.end(), [](const Picture& one) { return one.is_guided(); });
+}
+
+std::vector<int64_t> Guidance::samples(const parallel::Ranks& ranks) const {
+  const Range own = ranks.data.part(static_cast<int64_t>(pictures.size()));
+  const bool has_negative = is_guided() && ranks.cfg.rank == 0,
+             has_positive = !has_negative || ranks.cfg.size == 1;
+  const auto begin = pictures.begin() + own.begin, end = pictures.begin() + own.end();
+  std::vector<int64_t> all;
+  if (has_negative)
+    std::transform(begin, end, std::back_inserter(all), [](auto& one) { return one.negative; });
+  if (has_positive) std::transform(begin, end, std::back_inserter(all), [](auto& one) { return one.prompt; });
+  return all;
+}
+
+at::Tensor BranchCombiner::by_sample(const at::Tensor& x) const {
+  return has_both_branches() ? at::cat({x, x}) : x;
+}
+
+at::Tensor BranchCombiner::operator()(const at::Tensor& prediction) const {
+  if (has_both_branches()) {
+    const auto parts = prediction.chunk(2);
+    return combine(parts[0], parts[1]);
+  }
+  if (ranks_.cfg.size == 1) return prediction;
+  const at::Tensor own = prediction.contiguous();  // patches of one pixel or column are transposed
+  at::Tensor other = at::empty_like(own);
+  const int64_t peer = 1 - ranks_.cfg.rank;
+  comm::send_receive(own, peer, other, peer, ranks_.cfg).wait();
+  return ranks_.cfg.rank == 0 ? combine(prediction, other) : combine(other, prediction);
+}
+
+// Adjacent pictures of one scale are combined in one call.
+at::Tensor BranchCombiner::combine(const at::Tensor& negative, const at::Tensor& positive) const {
+  const auto& pictures = guidance_.pictures;
+  const Range& local = latents_.pictures();
+  std::vector<at::Tensor> parts;
+  for (int64_t i = 0, count = 0; i < local.length; i += count) {
+    const auto own = pictures.begin() + local.begin + i;
+    count = std::find_if(own, pictures.begin() + local.end(),
+                         [&](const auto& picture) { return picture.scale != own->scale; }) -
+            own;
+    const at::Tensor part = positive.narrow(0, i, count);
+    parts.push_back(own->is_guided()
+                        ? rescaled(denoiser_.guide(negative.narrow(0, i, count), part, own->scale), part)
+                        : part);
+  }
+  return parts.size() == 1 ? parts[0] : at::cat(parts);
+}
+
+at::Tensor BranchCombiner::rescaled(const at::Tensor& sum, const at::Tensor& positive) const {
+  const double share = guidance_.rescale;
+  if (share == 0) return sum;
+  const std::vector<at::Tensor> deviations = deviations_of({positive, sum});
+  return share * (sum * (deviations[0] / deviations[1])) + (1 - share) * sum;
+}
+
+std::vector<at::Tensor> BranchCombiner::deviations_of(const std::vector<at::Tensor>& parts) const {
+  std::vector<at::Tensor> own;
+  for (const at::Tensor& part : parts) {
+    const auto [variance, mean] = at::var_mean(part.flatten(1).to(at::kDouble), {1}, /*correction=*/0);
+    own.push_back(at::stack({mean, variance}, -1));
+  }
+  const comm::Group& group = ranks_.sequence;
+  const at::Tensor all = comm::all_gather(at::stack(own).unsqueeze(0), 0, group.parts(group.size), group);
+  const at::Tensor merged = parallel::merge_moments(all.unbind(0), latents_.line_counts());  // [parts, n, 2]
+  const std::vector<int64_t>& whole = latents_.sizes();
+  const auto count = static_cast<double>(c10::multiply_integers(whole) / whole[0]);
+  std::vector<int64_t> shape(whole.size(), 1);
+  shape[0] = -1;
+  std::vector<at::Tensor> deviations;
+  for (int64_t i = 0; i < merged.size(0); ++i) {
+    const at::Tensor variance = merged[i].select(-1, 1) * (count / (count - 1));
+    deviations.push_back(variance.sqrt().to(at::kFloat).view(shape));
+  }
+  return deviations;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,49 @@
+#include "nn/token_sequence.h"
+
+namespace tessera::nn {
+
+TokenSequence::TokenSequence(const parallel::Cut& cut, const TokenGroups& groups, Range run, Over over,
+                             int64_t other)
+    : cut_(cut), groups_(groups), run_(run), over_(over), other_(other) {
+  if (over == Over::kSpatial) samples_ = cut_.grid.frames;
+  if (over == Over::kTemporal) samples_ = cut_.grid.rows * cut_.grid.columns;
+}
+
+int64_t TokenSequence::length(int64_t part) const {
+  return length(run_, part) + split_evenly(other_, part, cut_.ranks).length;
+}
+
+int64_t TokenSequence::length(Range patches, int64_t part) const {
+  return cut_.held(patches, part).tokens() / samples_;
+}
+
+int64_t TokenSequence::begin_of_patch(int64_t patch, int64_t part) const {
+  int64_t before = 0;
+  for (int64_t i = 0; i < cut_.ranks; ++i) before += length({0, patch}, i);
+  for (int64_t i = 0; i < part; ++i) before += length({patch, 1}, i);
+  return before;
+}
+
+std::vector<Range> TokenSequence::within(int64_t patch, int64_t part) const {
+  if (over_ == Over::kAll) return cut_.tokens_within(run_, patch, part);
+  return {{length({run_.begin, patch - run_.begin}, part), length({patch, 1}, part)}};
+}
+
+std::vector<int64_t> TokenSequence::of_ulysses() const {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < groups_.ulysses.size; ++i)
+    lengths.push_back(length(groups_.part(groups_.ring.rank, i)));
+  return lengths;
+}
+
+std::vector<Range> TokenSequence::of_ring() const {
+  std::vector<Range> parts;
+  for (int64_t rank = 0; rank < groups_.ring.size; ++rank) {
+    int64_t all = 0;
+    for (int64_t i = 0; i < groups_.ulysses.size; ++i) all += length(groups_.part(rank, i));
+    parts.push_back({parts.empty() ? 0 : parts.back().end(), all});
+  }
+  return parts;
+}
+
+}  // namespace tessera::nn

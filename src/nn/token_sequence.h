@@ -1,0 +1,60 @@
+// The sequences that attention runs over, and how they are cut into the parts of ranks and patches.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "comm/group.h"
+#include "parallel/displaced.h"
+#include "parallel/grid.h"
+
+namespace tessera::nn {
+
+// The ranks that share the tokens of a run.
+struct TokenGroups {
+  comm::Group ulysses = {}, ring = {};
+  comm::Group all = {};  // both, in the order of the cut; or the ranks of `displaced`
+  std::optional<parallel::Displacement> displaced = {};
+  bool dsp = false;  // axial_attention() does not divide heads among the Ulysses ranks, but frames or places
+
+  // The part of the cut that belongs to a rank, by its numbers in its ring and in its Ulysses group.
+  int64_t part(int64_t in_ring, int64_t in_ulysses) const { return in_ring * ulysses.size + in_ulysses; }
+};
+
+// The tokens that a query attends to: all, those of its frame, or those at its position in every frame.
+enum class Over { kAll, kSpatial, kTemporal };
+
+// The grid, one of its frames, one position across its frames, or the grid followed by this rank's part of
+// another sequence. Has no copy of `cut` and `groups`.
+class TokenSequence {
+ public:
+  // `run` are the current patches, `other` the length of the other sequence.
+  TokenSequence(const parallel::Cut& cut, const TokenGroups& groups, Range run, Over over, int64_t other = 0);
+
+  const Range& run() const { return run_; }
+  int64_t patches() const { return cut_.patches; }
+
+  // The number of local tokens of a part.
+  int64_t length(int64_t part) const;
+  // The number of tokens before `part` in `patch` if tokens are ordered by patch, then by part.
+  int64_t begin_of_patch(int64_t patch, int64_t part = 0) const;
+  // The ranges of `patch` among the local tokens of a part.
+  std::vector<Range> within(int64_t patch, int64_t part) const;
+
+  // The numbers of local tokens of the ranks of this rank's Ulysses group.
+  std::vector<int64_t> of_ulysses() const;
+  // The local tokens of each rank of the ring, including those of its Ulysses group, one after the other.
+  std::vector<Range> of_ring() const;
+
+ private:
+  int64_t length(Range patches, int64_t part) const;
+
+  const parallel::Cut& cut_;
+  const TokenGroups& groups_;
+  Range run_;
+  Over over_;
+  int64_t other_, samples_ = 1;
+};
+
+}  // namespace tessera::nn
