@@ -3,12 +3,17 @@
 #include <ATen/Functions.h>
 
 #include "comm/collectives.h"
+#include "ops/heads.h"
 #include "ops/operation.h"
 
 namespace tessera::nn {
 
-at::Tensor HeadNorm::operator()(const at::Tensor& x) const {
-  return norm(x.unflatten(2, {-1, norm.weight.size(0)})).flatten(2);
+HeadNorm::HeadNorm(const weights::Scope& scope, int64_t depth, double epsilon)
+    : weight(scope.with_dtype(at::kFloat).tensor("weight", {depth})), epsilon(epsilon), role(scope.name()) {}
+
+at::Tensor HeadNorm::operator()(const at::Tensor& x, const at::Tensor& angles, bool rotates_first) const {
+  return ops::prepare_heads(
+      x, {.weight = weight, .epsilon = epsilon, .angles = angles, .rotates_first = rotates_first}, role);
 }
 
 AcrossHeadsNorm::AcrossHeadsNorm(const weights::Scope& scope, Split heads, double epsilon)

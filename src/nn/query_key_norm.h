@@ -4,18 +4,21 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 
-#include "nn/norm.h"
 #include "nn/tensor_parallel.h"
 
 namespace tessera::nn {
 
 // RMS norm of each head, with weights that all heads share: reads `weight` [D].
 struct HeadNorm {
-  HeadNorm(const weights::Scope& scope, int64_t depth, double epsilon) : norm(scope, depth, epsilon) {}
-  at::Tensor operator()(const at::Tensor& x) const;  // [B, n, H * D]
+  HeadNorm(const weights::Scope& scope, int64_t depth, double epsilon);
+  // x [B, n, H * D]. With `angles` (nn/rotary.h), also rotates it, after the norm or before.
+  at::Tensor operator()(const at::Tensor& x, const at::Tensor& angles = {}, bool rotates_first = false) const;
 
-  RmsNorm norm;
+  at::Tensor weight;  // fp32 [D]
+  double epsilon;
+  std::string role;
 };
 
 // RMS norm across all heads: reads this rank's part of `weight` [H * D]. The mean also covers the heads that

@@ -2,7 +2,7 @@
 
 #include <ATen/Functions.h>
 
-#include "ops/operation.h"
+#include "ops/heads.h"
 
 namespace tessera::nn {
 
@@ -26,11 +26,7 @@ at::Tensor rotary_table(const parallel::Grid& grid, const RotaryAxes& axes, at::
 }
 
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& table) {
-  ops::record("rotary", "", x, 3 * x.numel(), {&x, &table});
-  const at::Tensor pairs = x.to(at::kFloat).unflatten(2, {-1, table.size(1), 2});  // [B, n, H, D / 2, 2]
-  const at::Tensor cos = table.select(2, 0).unsqueeze(1), sin = table.select(2, 1).unsqueeze(1);
-  const at::Tensor even = pairs.select(4, 0), odd = pairs.select(4, 1);
-  return at::stack({even * cos - odd * sin, even * sin + odd * cos}, 4).flatten(2).to(x.scalar_type());
+  return ops::prepare_heads(x, {.angles = table});
 }
 
 }  // namespace tessera::nn

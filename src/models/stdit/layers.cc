@@ -45,11 +45,8 @@ STDiTSelfAttention::STDiTSelfAttention(const weights::Scope& scope, const STDiTC
 
 at::Tensor STDiTSelfAttention::prepared(const at::Tensor& x, const std::optional<nn::HeadNorm>& norm,
                                         const at::Tensor& angles) const {
-  at::Tensor y = x;
-  if (rotates_first_ && angles.defined()) y = nn::rotate(y, angles);
-  if (norm) y = (*norm)(y);
-  if (!rotates_first_ && angles.defined()) y = nn::rotate(y, angles);
-  return y;
+  if (norm) return (*norm)(x, angles, rotates_first_);
+  return angles.defined() ? nn::rotate(x, angles) : x;
 }
 
 at::Tensor STDiTSelfAttention::operator()(const at::Tensor& x, nn::Tokens& tokens, nn::Over over,
