@@ -105,36 +105,45 @@ models::VideoVaeConfig vae_config() {
           .temporal = models::TemporalVaeConfig(JsonConfig(Json::object(), "bench"))};
 }
 
-// Decodes the frames, or, with `temporal`, only their latents, the ranks dividing rows.
+// Decodes the latents of frames alone.
+class TemporalHalf final : public models::VideoDecoder {
+ public:
+  TemporalHalf(const weights::Scope& scope, const models::VideoVaeConfig& config)
+      : config_(config), decoder_(scope / "temporal_vae", config.temporal) {}
+  at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const override {
+    return decoder_(z, frames, nn::Rows(tokens));
+  }
+  Clip clip() const override { return {config_.clip, config_.latent_clip()}; }
+  int64_t scale_factor() const override { return 1; }
+
+ private:
+  models::VideoVaeConfig config_;
+  models::TemporalDecoder decoder_;
+};
+
+// Decodes the frames, or, with `temporal`, only their latents. Ranks divide clips (`deals`) or rows.
 Work decoder_work(const weights::Placement& placement, const Video& video, comm::World& world, bool temporal,
                   bool deals) {
   RandomSource source;
   const weights::Scope scope(source, placement);
   const models::VideoVaeConfig config = vae_config();
-  const auto whole = std::make_shared<models::VideoVaeDecoder>(scope, config);
-  const auto half = std::make_shared<models::TemporalDecoder>(scope / "temporal_vae", config.temporal);
+  std::shared_ptr<const models::VideoDecoder> decoder;
+  if (temporal) {
+    decoder = std::make_shared<TemporalHalf>(scope, config);
+  } else {
+    decoder = std::make_shared<models::VideoVaeDecoder>(scope, config);
+  }
   const comm::Group group = everyone(world);
   const models::LatentShape latents = video.latents();
-  const parallel::Cut cut({.rows = latents.latent_height, .columns = latents.latent_width},
-                          parallel::GridAxis::kRows, 1, group.size);
-  const at::Tensor all = at::randn({kLatentFrames, 4, latents.latent_height, latents.latent_width});
+  const at::Tensor z = at::randn({kLatentFrames, 4, latents.latent_height, latents.latent_width});
+  const auto convert = [temporal](const at::Tensor& x) {
+    const at::Tensor by_pixel = x.permute({0, 2, 3, 1});
+    return temporal ? by_pixel : ((by_pixel * 0.5 + 0.5).clamp(0, 1) * 255).round().to(at::kByte);
+  };
   return [=] {
     const auto begin = std::chrono::steady_clock::now();
-    if (temporal) {
-      nn::Tokens tokens(cut, {.ring = group, .all = group});
-      const nn::Rows rows(tokens);
-      const Range local = cut.part(0, group.rank);
-      const at::Tensor z = all.narrow(2, local.begin, local.length);
-      const int64_t clip = config.latent_clip();
-      for (int64_t first = 0; first < kLatentFrames; first += clip)
-        (*half)(z.narrow(0, first, clip), config.clip, rows);
-    } else {
-      const auto convert = [](const at::Tensor& x) {
-        return ((x * 0.5 + 0.5).clamp(0, 1) * 255).round().to(at::kByte).permute({0, 2, 3, 1});
-      };
-      engine::decode_video(*whole, all, kFrames, group, {.convert = convert, .deals_clips = deals},
-                           [](const at::Tensor& /*frames*/) {});
-    }
+    engine::decode_video(*decoder, z, kFrames, group, {.convert = convert, .deals_clips = deals},
+                         [](const at::Tensor& /*frames*/) {});
     comm::barrier(group);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };

@@ -93,7 +93,7 @@ METHODS = {"cfg": {"use_cfg_parallel": True}, "dsp": {"ulysses_degree": 2}, "uly
            "dynamic_sequence_parallel": False}, "ring": {"ring_degree": 2}, "tensor": {"tensor_parallel_degree": 2},
            "pipefusion-rows": {"pipefusion_parallel_degree": 2, "num_pipeline_patch": 5, "warmup_steps": 1, "pipeline_patch_axis": "h"},
            "pipefusion-frames": {"pipefusion_parallel_degree": 2, "num_pipeline_patch": 5, "warmup_steps": 1, "pipeline_patch_axis": "t"}}
-DECODER_METHODS = {"decoder": {"rows": {}, "clips": {"deals_clips": True}}, "temporal-decoder": {"rows": {}}}
+DECODER_METHODS = {"rows": {}, "clips": {"deals_clips": True}}
 
 
 def free_port():
@@ -175,7 +175,7 @@ def main():
             compare_with_pytorch(args, dtype, folder)
             continue
         for part in args.parts:
-            methods = {"apart": {}, **(METHODS if part == "denoiser" else DECODER_METHODS[part])}
+            methods = {"apart": {}, **(METHODS if part == "denoiser" else DECODER_METHODS)}
             chosen = {name: methods[name] for name in methods if part != "denoiser" or name in args.methods}
             compare_ranks(args, part, dtype, folder, chosen)
 

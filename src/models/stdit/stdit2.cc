@@ -2,8 +2,6 @@
 
 #include <ATen/Functions.h>
 
-#include "nn/context.h"
-#include "nn/rotary.h"
 #include "ops/modulate.h"
 
 namespace tessera::models {
@@ -19,54 +17,37 @@ STDiT2Block::STDiT2Block(const weights::Scope& scope, const STDiTConfig& config)
 
 STDiT2::STDiT2(const weights::Scope& scope, const STDiTConfig& config, const LocalBlocks& local_blocks,
                Range channels)
-    : config_(config),
-      t_embedder_(scope / "t_embedder", config.hidden_size),
-      fps_embedder_(scope / "fps_embedder", config.hidden_size),
+    : ends_(scope, config, local_blocks, channels),
       fl_embedder_(scope / "fl_embedder", config.hidden_size),
       csize_embedder_(scope / "csize_embedder", config.hidden_size / 3),
       ar_embedder_(scope / "ar_embedder", config.hidden_size / 3),
       t_block_(scope.with_dtype(at::kFloat) / "t_block" / 1, config.hidden_size, 6 * config.hidden_size),
       t_block_temp_(scope.with_dtype(at::kFloat) / "t_block_temp" / 1, config.hidden_size,
                     3 * config.hidden_size),
-      y_embedder_(scope / "y_embedder", config),
-      blocks_(local_blocks, [&](int64_t i) { return STDiT2Block(scope / "blocks" / i, config); }),
-      dtype_(scope.dtype()) {
-  if (local_blocks.takes_latents()) x_embedder_.emplace(scope / "x_embedder", config);
-  if (local_blocks.predicts()) final_layer_.emplace(scope / "final_layer", config, channels);
-}
+      blocks_(local_blocks, [&](int64_t i) { return STDiT2Block(scope / "blocks" / i, config); }) {}
 
-class STDiT2Forward final : public Forward {
+class STDiT2Forward final : public STDiTForward {
  public:
   STDiT2Forward(const STDiT2& model, const ForwardInputs& inputs)
-      : model_(model),
-        latents_(inputs.latent_shape),
-        tokens_(inputs.tokens),
-        prompts_(model.y_embedder_(inputs.prompts), inputs.prompt_of) {
+      : STDiTForward(model.ends_, inputs), model_(model) {
     const auto& numbers = inputs.by_sample;
     size_ = at::cat({model.csize_embedder_(numbers.at("height")), model.csize_embedder_(numbers.at("width")),
                      model.ar_embedder_(numbers.at("ar"))},
                     1);
-    length_ = model.fl_embedder_(numbers.at("num_frames")) + model.fps_embedder_(numbers.at("fps"));
-    positions_ = stdit_positions(model.config_, tokens_.grid(), numbers).to(size_.device()).to(model.dtype_);
-    angles_ = nn::rotary_table({.frames = tokens_.grid().frames}, {.frames = model.config_.head_dim()},
-                               size_.device());
+    length_ = model.fl_embedder_(numbers.at("num_frames")) + fps_;
   }
 
   void begin(const Timestep& timestep) override {
     denoised_frames_ = timestep.denoised_frames;
-    time_ = model_.t_embedder_(timestep.on_device);
+    time_ = ends_.t_embedder(timestep.on_device);
     spatial_ = modulation(model_.t_block_, time_ + size_);
     temporal_ = modulation(model_.t_block_temp_, time_ + length_);
     if (!denoised_frames_.defined()) return;
-    const at::Tensor zero = model_.t_embedder_(at::zeros_like(timestep.on_device));
+    const at::Tensor zero = time_of_zero(timestep);
     // The last layer adds the size to this time alone, as the public code does.
     time_of_given_ = zero + size_;
     spatial_of_given_ = modulation(model_.t_block_, time_of_given_);
     temporal_of_given_ = modulation(model_.t_block_temp_, zero + length_);
-  }
-
-  Hidden embed(const at::Tensor& latents) override {
-    return {(*model_.x_embedder_)(latents, positions_, tokens_)};
   }
 
   void block(int64_t i, Hidden& hidden) override {
@@ -86,35 +67,16 @@ class STDiT2Forward final : public Forward {
     ops::add_gated_(x, block.mlp(normed(spatial, 3)), part(spatial, 5));
   }
 
-  at::Tensor head(const Hidden& hidden) override {
-    const at::Tensor patches =
-        (*model_.final_layer_)(hidden[0], time_, time_of_given_, denoised_frames_, tokens_);
-    return stdit_latents(patches, latents_, tokens_);
-  }
-
-  std::vector<Stream> streams(int64_t /*i*/) const override {
-    return {{.width = model_.config_.hidden_size}};
-  }
-
  private:
-  // time [.., C] -> [.., k, C]
-  at::Tensor modulation(const ops::Linear& layer, const at::Tensor& time) const {
-    return layer(at::silu(time)).unflatten(1, {-1, model_.config_.hidden_size});
-  }
-  at::Tensor of_tokens(const at::Tensor& table, const at::Tensor& denoised, const at::Tensor& given) const {
-    return by_frame(table + denoised, given.defined() ? table + given : given, denoised_frames_, tokens_);
-  }
-
   const STDiT2& model_;
-  const LatentShape& latents_;
-  nn::Tokens& tokens_;
-  nn::Context prompts_;
   at::Tensor size_, length_;  // what the size, and the length in frames and seconds, add to the time: [.., C]
-  at::Tensor positions_, angles_;
-  at::Tensor time_, spatial_, temporal_;  // the step's: fp32 [.., C], [.., 6, C] and [.., 3, C]
-  at::Tensor time_of_given_, spatial_of_given_, temporal_of_given_;  // those of timestep 0
-  at::Tensor denoised_frames_;
+  at::Tensor spatial_, temporal_;                    // the step's: fp32 [.., 6, C] and [.., 3, C]
+  at::Tensor spatial_of_given_, temporal_of_given_;  // those of timestep 0
 };
+
+std::unique_ptr<Forward> STDiT2::start(const ForwardInputs& inputs) const {
+  return std::make_unique<STDiT2Forward>(*this, inputs);
+}
 
 at::Tensor STDiT2::guide(const at::Tensor& negative, const at::Tensor& positive, double scale) const {
   constexpr int64_t kGuided = 3;
@@ -122,10 +84,6 @@ at::Tensor STDiT2::guide(const at::Tensor& negative, const at::Tensor& positive,
   const at::Tensor base = negative.narrow(1, 0, kGuided);
   guided.narrow(1, 0, kGuided).copy_(base + scale * (positive.narrow(1, 0, kGuided) - base));
   return guided;
-}
-
-std::unique_ptr<Forward> STDiT2::start(const ForwardInputs& inputs) const {
-  return std::make_unique<STDiT2Forward>(*this, inputs);
 }
 
 }  // namespace tessera::models

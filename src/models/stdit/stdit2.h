@@ -6,7 +6,7 @@
 
 #include "models/family.h"
 #include "models/local_blocks.h"
-#include "models/stdit/layers.h"
+#include "models/stdit/forward.h"
 
 namespace tessera::models {
 
@@ -28,8 +28,8 @@ class STDiT2 final : public Denoiser {
          Range channels);
 
   std::unique_ptr<Forward> start(const ForwardInputs& inputs) const override;
-  at::ScalarType dtype() const override { return dtype_; }
-  int64_t conditioning_width() const override { return config_.caption_channels; }
+  at::ScalarType dtype() const override { return ends_.dtype; }
+  int64_t conditioning_width() const override { return ends_.config.caption_channels; }
   // Guides the first three channels of the noise alone, as the public code does; what else is predicted is
   // that of the positive branch.
   at::Tensor guide(const at::Tensor& negative, const at::Tensor& positive, double scale) const override;
@@ -37,14 +37,10 @@ class STDiT2 final : public Denoiser {
  private:
   friend class STDiT2Forward;
 
-  STDiTConfig config_;
-  STDiTNumberEmbedding t_embedder_, fps_embedder_, fl_embedder_, csize_embedder_, ar_embedder_;
+  STDiTEnds ends_;
+  STDiTNumberEmbedding fl_embedder_, csize_embedder_, ar_embedder_;
   ops::Linear t_block_, t_block_temp_;  // fp32
-  STDiTText y_embedder_;
-  std::optional<STDiTEmbedding> x_embedder_;  // only with the first block
   Blocks<STDiT2Block> blocks_;
-  std::optional<STDiTFinalLayer> final_layer_;  // only with the last block
-  at::ScalarType dtype_;
 };
 
 }  // namespace tessera::models

@@ -6,7 +6,7 @@
 
 #include "models/family.h"
 #include "models/local_blocks.h"
-#include "models/stdit/layers.h"
+#include "models/stdit/forward.h"
 
 namespace tessera::models {
 
@@ -34,20 +34,15 @@ class STDiT3 final : public Denoiser {
          Range channels);
 
   std::unique_ptr<Forward> start(const ForwardInputs& inputs) const override;
-  at::ScalarType dtype() const override { return dtype_; }
-  int64_t conditioning_width() const override { return config_.caption_channels; }
+  at::ScalarType dtype() const override { return ends_.dtype; }
+  int64_t conditioning_width() const override { return ends_.config.caption_channels; }
 
  private:
   friend class STDiT3Forward;
 
-  STDiTConfig config_;
-  STDiTNumberEmbedding t_embedder_, fps_embedder_;
+  STDiTEnds ends_;
   ops::Linear t_block_;  // fp32
-  STDiTText y_embedder_;
-  std::optional<STDiTEmbedding> x_embedder_;  // only with the first block
   Blocks<STDiT3Block> blocks_;
-  std::optional<STDiTFinalLayer> final_layer_;  // only with the last block
-  at::ScalarType dtype_;
 };
 
 }  // namespace tessera::models
