@@ -232,7 +232,7 @@ ROWS = [
     bf16("one branch, Euler", guidance=1.0, scheduler=(EULER, MILD)),
     bf16("DDIM, v", scheduler=(DDIM, {**V, "clip_sample": False})),
     bf16("flow matching", scheduler=(FLOW, {})),
-    bf16("shipped model", **SHIPPED),
+    bf16("shipped model", **SHIPPED, clean=False),
     # These run on several threads, all others on one.
     Row("all cores", size=(160, 208), threads=None),
     alpha("three threads", size=(48, 176), threads=3, steps=4),
