@@ -142,6 +142,32 @@ void gather(const at::Tensor& part, std::vector<at::Tensor> parts, int64_t root,
   if (!receives.empty()) Pending(group, "gather", {}, std::move(receives)).wait();
 }
 
+at::Tensor gather(const at::Tensor& part, int64_t dim, std::span<const Range> parts, int64_t root,
+                  const Group& group) {
+  if (group.size == 1) return part;
+  const at::Tensor own = part.contiguous();
+  if (group.rank != root) {
+    gather(own, std::vector<at::Tensor>(), root, group);
+    return {};
+  }
+  std::vector<int64_t> shape = part.sizes().vec();
+  shape[static_cast<size_t>(dim)] = parts.back().end();
+  const at::Tensor whole = at::empty(shape, part.options());
+  std::vector<at::Tensor> places, received;
+  for (int64_t peer = 0; peer < group.size; ++peer) {
+    places.push_back(part_of(whole, dim, parts[static_cast<size_t>(peer)]));
+    const at::Tensor& place = places.back();
+    // A message needs contiguous memory; this rank's own part is only copied.
+    const bool in_place = peer == root || place.is_contiguous();
+    received.push_back(in_place ? place : at::empty(place.sizes(), place.options()));
+  }
+  gather(own, received, root, group);
+  for (size_t peer = 0; peer < places.size(); ++peer) {
+    if (!received[peer].is_same(places[peer])) places[peer].copy_(received[peer]);
+  }
+  return whole;
+}
+
 void broadcast(at::Tensor& x, int64_t root, const Group& group) {
   if (group.size == 1) return;
   std::vector<Message> sends, receives;

@@ -69,6 +69,11 @@ at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, std::span<const Rang
 // a copy; elsewhere `parts` is empty. All tensors are contiguous.
 void gather(const at::Tensor& part, std::vector<at::Tensor> parts, int64_t root, const Group& group);
 
+// Concatenates the parts of all ranks along `dim` on rank `root`; parts[r] is the range of rank r in the
+// result. On the other ranks the result is undefined.
+at::Tensor gather(const at::Tensor& part, int64_t dim, std::span<const Range> parts, int64_t root,
+                  const Group& group);
+
 // Copies the root's `x` to every rank. On the others `x` is contiguous and has the root's shape.
 void broadcast(at::Tensor& x, int64_t root, const Group& group);
 

@@ -1,17 +1,20 @@
 #include "core/heap.h"
 
+#include <c10/core/CPUAllocator.h>
+
 #include <algorithm>
 #include <cstdlib>  // says whether this is glibc
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
+
+#include "core/tensor_heap.h"
 
 namespace tessera {
 namespace {
@@ -27,17 +30,6 @@ std::optional<uint64_t> number_in(const char* path, const std::string& name) {
   return std::nullopt;
 }
 
-bool keeps_freed_memory = false;  // set once, when a program starts
-std::mutex mutex;
-int mapping = 0;  // the number of live MappedTensors that are wanted
-
-void keep_all() {
-#if defined(__GLIBC__)
-  ::mallopt(M_MMAP_MAX, 0);
-  ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-#endif
-}
-
 // The control group of this process, relative to the mount point.
 std::filesystem::path control_group() {
   std::ifstream file("/proc/self/cgroup");
@@ -50,32 +42,11 @@ std::filesystem::path control_group() {
 }  // namespace
 
 void keep_freed_memory() {
-  keeps_freed_memory = true;
-  keep_all();
-}
-
-MappedTensors::MappedTensors(bool is_wanted) : is_wanted_(is_wanted && keeps_freed_memory) {
-  if (!is_wanted_) return;
-  const std::lock_guard lock(mutex);
-  ++mapping;
+  c10::SetCPUAllocator(new TensorHeap(total_memory()));  // NOLINT: used until the process ends
 #if defined(__GLIBC__)
-  constexpr int kMost = 65536,
-                kBytes = 32 << 20;  // glibc's default maximum, and its largest threshold
-  ::mallopt(M_MMAP_THRESHOLD, kBytes);
-  ::mallopt(M_MMAP_MAX, kMost);
-#endif
-  return_freed_memory();
-}
-
-MappedTensors::~MappedTensors() {
-  if (!is_wanted_) return;
-  const std::lock_guard lock(mutex);
-  if (--mapping == 0) keep_all();
-}
-
-void return_freed_memory() {
-#if defined(__GLIBC__)
-  ::malloc_trim(0);
+  // For what is no tensor, such as the scratch memory of oneDNN.
+  ::mallopt(M_MMAP_MAX, 0);
+  ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 #endif
 }
 

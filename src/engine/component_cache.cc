@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/heap.h"
 #include "core/log.h"
 #include "weights/memory_counter.h"
 
@@ -98,7 +97,6 @@ std::shared_ptr<const LoadedComponent> ComponentCache::get(ComponentKind kind) {
   models::LoadOptions options = form.options;
   options.stays = stays_[static_cast<size_t>(kind)];
   make_room(form.bytes - (options.stays ? 0 : form.bytes_at_use));
-  return_freed_memory();  // freed by the component before
   auto part = std::make_shared<LoadedComponent>(LoadedComponent{kind, options, form.bytes, nullptr});
   models::LoadStatistics cost;
   const weights::MemoryCounter memory;
@@ -107,7 +105,6 @@ std::shared_ptr<const LoadedComponent> ComponentCache::get(ComponentKind kind) {
   part->bytes_read = cost.bytes_read;
   if (options.stays) loaded_.push_back(part);
   in_use_[static_cast<size_t>(kind)] = part;
-  return_freed_memory();  // freed by the conversion of weights
   return part;
 }
 

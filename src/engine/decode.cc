@@ -43,21 +43,6 @@ Image image_of(const at::Tensor& pixels) {  // [H, W, 3]
   return {pixels.size(0), pixels.size(1), std::vector<uint8_t>(data, data + pixels.numel())};
 }
 
-// Gathers the rows [h, ...] of each rank, one below the other, on rank 0; rows[r] is the range of rank r.
-at::Tensor gather_rows(const at::Tensor& own, const std::vector<Range>& rows, const comm::Group& group) {
-  if (group.size == 1) return own;
-  std::vector<int64_t> shape = own.sizes().vec();
-  shape[0] = rows.back().end();
-  at::Tensor whole;
-  std::vector<at::Tensor> parts;
-  if (group.rank == 0) {
-    whole = at::empty(shape, own.options());
-    for (const Range& range : rows) parts.push_back(whole.narrow(0, range.begin, range.length));
-  }
-  comm::gather(own.contiguous(), std::move(parts), 0, group);
-  return whole;
-}
-
 }  // namespace
 
 ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks) {
@@ -72,17 +57,11 @@ Image to_image(const at::Tensor& x, at::ScalarType dtype) {
   return image_of(to_pixels(x, dtype));
 }
 
-// A rank that decodes more pixels than this has tensors of more than a GiB.
-constexpr double kLargePixels = 2048 * 2048;
-
 std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
                           const Observer& observer, const comm::Group& group, const DecodeOptions& options) {
   const bool tiled = options.tiled && has_several_tiles(decoder, z);
   const ops::ConvBlocks blocks = options.block_rows ? ops::ConvBlocks{.rows = *options.block_rows}
                                                     : automatic_blocks(z.device(), group.size);
-  const auto pixels =
-      static_cast<double>(z.size(2) * z.size(3) * decoder.scale_factor() * decoder.scale_factor());
-  const MappedTensors mapped(pixels / static_cast<double>(group.size) > kLargePixels);
   const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1,
                           group.size);
   std::vector<Range> pixel_rows;
@@ -104,12 +83,11 @@ std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, i
     tokens.limit_convolutions(blocks);
     const at::Tensor rows = decoder.decode(z.narrow(0, i, 1).narrow(2, own.begin, own.length), tokens)[0];
     if (is_resized) {
-      const at::Tensor whole = gather_rows(rows.transpose(0, 1), pixel_rows, group);  // [H, 3, W]
+      const at::Tensor whole = comm::gather(rows, /*dim=*/1, pixel_rows, 0, group);
       if (whole.defined())
-        images.push_back(
-            to_image(resize_and_crop(whole.transpose(0, 1).unsqueeze(0), height, width)[0], options.dtype));
+        images.push_back(to_image(resize_and_crop(whole.unsqueeze(0), height, width)[0], options.dtype));
     } else {
-      const at::Tensor whole = gather_rows(to_pixels(rows, options.dtype), pixel_rows, group);
+      const at::Tensor whole = comm::gather(to_pixels(rows, options.dtype), /*dim=*/0, pixel_rows, 0, group);
       if (whole.defined()) images.push_back(image_of(whole));
     }
     if (observer.progressed) observer.progressed(Phase::kDecode, i + 1, z.size(0));

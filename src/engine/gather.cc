@@ -29,18 +29,7 @@ std::vector<Image> to_images(const at::Tensor& pixels) {
 }  // namespace
 
 at::Tensor gather_pictures(const at::Tensor& x, int64_t count, const comm::Group& replicas) {
-  if (replicas.size == 1) return x;
-  at::Tensor all;
-  std::vector<at::Tensor> parts;
-  if (replicas.rank == 0) {
-    std::vector<int64_t> shape = x.sizes().vec();
-    shape[0] = count;
-    all = at::empty(shape, x.options());
-    for (const Range& range : replicas.parts(count))
-      parts.push_back(all.narrow(0, range.begin, range.length));
-  }
-  comm::gather(x.contiguous(), parts, 0, replicas);
-  return all;
+  return comm::gather(x, /*dim=*/0, replicas.parts(count), 0, replicas);
 }
 
 std::vector<Image> gather_pictures(std::vector<Image> images, int64_t count, const comm::Group& replicas) {

@@ -72,18 +72,20 @@ at::Tensor LocalLatents::empty(Range patches) const {
 at::Tensor LocalLatents::gather() const {
   const comm::Group& group = ranks_.sequence;
   const Range all = cut().all_patches();
-  std::vector<at::Tensor> parts;
-  if (group.rank == 0) {
-    for (int64_t rank = 0; rank < group.size; ++rank)
-      parts.push_back(at::empty(sizes_of(all, rank), options_));
+  std::vector<Range> parts;  // by rank, one behind the other
+  for (int64_t rank = 0; rank < group.size; ++rank) {
+    int64_t length = 0;
+    for (const Range& range : lines(all, rank)) length += range.length;
+    parts.push_back({parts.empty() ? 0 : parts.back().end(), length});
   }
-  comm::gather(joined(all).contiguous(), parts, 0, group);
-  if (group.rank != 0) return {};
-  std::vector<int64_t> sizes = sizes_;
-  sizes[0] = pictures_.length;
-  const at::Tensor z = at::empty(sizes, options_);
-  for (int64_t rank = 0; rank < group.size; ++rank)
-    parallel::assign_ranges(z, axis_.dim, lines(all, rank), parts[static_cast<size_t>(rank)]);
+  const at::Tensor by_rank = comm::gather(joined(all), axis_.dim, parts, 0, group);
+  if (!by_rank.defined() || cut().patches == 1) return by_rank;
+  const at::Tensor z = at::empty_like(by_rank);
+  for (int64_t rank = 0; rank < group.size; ++rank) {
+    const Range& part = parts[static_cast<size_t>(rank)];
+    parallel::assign_ranges(z, axis_.dim, lines(all, rank),
+                            by_rank.narrow(axis_.dim, part.begin, part.length));
+  }
   return z;
 }
 

@@ -10,21 +10,6 @@
 namespace tessera::engine {
 namespace {
 
-// Gathers a tensor of each rank on rank 0; empty on others. `length(rank)` is the size of dimension `dim`,
-// in which they may differ.
-std::vector<at::Tensor> gather_all(const at::Tensor& own, int64_t dim,
-                                   const std::function<int64_t(int64_t rank)>& length,
-                                   const comm::Group& group) {
-  std::vector<at::Tensor> parts;
-  for (int64_t rank = 0; group.rank == 0 && rank < group.size; ++rank) {
-    std::vector<int64_t> sizes = own.sizes().vec();
-    sizes[static_cast<size_t>(dim)] = length(rank);
-    parts.push_back(rank == 0 ? own : at::empty(sizes, own.options()));
-  }
-  if (group.size > 1) comm::gather(own, parts, 0, group);
-  return parts;
-}
-
 class ClipDecoding {
  public:
   ClipDecoding(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t frames,
@@ -38,22 +23,23 @@ class ClipDecoding {
 
   int64_t clips() const { return (frames_ + clip_.frames - 1) / clip_.frames; }
 
-  // Decodes a clip for each rank, from `first` on.
-  std::vector<at::Tensor> dealt(int64_t first) const {
+  // Decodes a clip for each rank, from `first` on. Returns the frames of all on rank 0.
+  at::Tensor dealt(int64_t first) const {
     nn::Tokens whole(cut_.grid);
     const at::Tensor own = decode(first + group_.rank, {0, z_.size(2)}, whole);
-    return gather_all(
-        own, 0, [&](int64_t /*rank*/) { return own.size(0); }, group_);
+    std::vector<Range> parts;
+    for (int64_t rank = 0; rank < group_.size; ++rank) parts.push_back({rank * own.size(0), own.size(0)});
+    return comm::gather(own, /*dim=*/0, parts, 0, group_);
   }
 
   // Decodes a clip, each rank some of its rows. Returns its frames on rank 0.
-  std::vector<at::Tensor> divided(int64_t clip) const {
+  at::Tensor divided(int64_t clip) const {
     nn::Tokens tokens(cut_, {.ring = group_, .all = group_});
     const at::Tensor own = decode(clip, cut_.part(0, group_.rank), tokens);
-    const auto rows = [&](int64_t rank) { return cut_.part(0, rank).length * decoder_.scale_factor(); };
-    const std::vector<at::Tensor> parts = gather_all(own, 1, rows, group_);
-    if (parts.empty()) return {};
-    return {parts.size() == 1 ? parts.front() : at::cat(parts, 1)};
+    std::vector<Range> rows;
+    for (int64_t rank = 0; rank < group_.size; ++rank)
+      rows.push_back(times(cut_.part(0, rank), decoder_.scale_factor()));
+    return comm::gather(own, /*dim=*/1, rows, 0, group_);
   }
 
  private:
@@ -86,10 +72,12 @@ void decode_video(const models::VideoDecoder& decoder, const at::Tensor& z, int6
                   const std::function<void(const at::Tensor& frames)>& take) {
   const ClipDecoding decoding(decoder, z, frames, group, options);
   const int64_t dealt = options.deals_clips ? dealt_clips(frames, decoder.clip(), group.size) : 0;
-  for (int64_t clip = 0; clip < dealt; clip += group.size)
-    for (const at::Tensor& of_clip : decoding.dealt(clip)) take(of_clip);
-  for (int64_t clip = dealt; clip < decoding.clips(); ++clip)
-    for (const at::Tensor& of_clip : decoding.divided(clip)) take(of_clip);
+  const auto take_clips = [&](const at::Tensor& gathered) {
+    if (!gathered.defined()) return;
+    for (const at::Tensor& clip : gathered.split(decoder.clip().frames)) take(clip);
+  };
+  for (int64_t clip = 0; clip < dealt; clip += group.size) take_clips(decoding.dealt(clip));
+  for (int64_t clip = dealt; clip < decoding.clips(); ++clip) take_clips(decoding.divided(clip));
 }
 
 }  // namespace tessera::engine

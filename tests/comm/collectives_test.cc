@@ -73,6 +73,25 @@ TEST_P(Collectives, AllGatherJoinsUnevenParts) {
   }
 }
 
+TEST_P(Collectives, GatherJoinsUnevenPartsOnTheRoot) {
+  for (const int64_t dim : {0, 1, 2}) {
+    for (const int64_t root : {int64_t{0}, size() - 1}) {
+      std::vector<int64_t> shape = {4, 4, 4};
+      shape[static_cast<size_t>(dim)] = 13;
+      const at::Tensor whole = contribution(9, shape, dtype());
+      on_ranks([&](const Group& group) {
+        const std::vector<Range> parts = group.parts(13);
+        const Range own = parts[static_cast<size_t>(group.rank)];
+        const at::Tensor all = gather(whole.narrow(dim, own.begin, own.length), dim, parts, root, group);
+        EXPECT_EQ(all.defined(), group.rank == root);
+        if (all.defined()) {
+          EXPECT_TRUE(at::equal(all, whole));
+        }
+      });
+    }
+  }
+}
+
 TEST_P(Collectives, ReduceScatterIsThePartOfTheSum) {
   const std::vector<int64_t> shape = {5, 9};
   at::Tensor sum = at::zeros(shape, at::kFloat);
