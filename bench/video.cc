@@ -21,6 +21,7 @@
 #include "launch/rank_environment.h"
 #include "models/stdit/loading.h"
 #include "models/stdit/video_vae.h"
+#include "ops/operation.h"
 #include "samplers/rectified_flow.h"
 
 namespace tessera {
@@ -149,11 +150,19 @@ Work decoder_work(const weights::Placement& placement, const Video& video, comm:
   };
 }
 
+// FLOPs of all operations of this rank.
+int64_t flops_of(const Work& work) {
+  int64_t flops = 0;
+  const ops::ObserveOperations observe([&](const ops::Operation& operation) { flops += operation.flops; });
+  work();
+  return flops;
+}
+
 }  // namespace
 
 int run_video(int argc, char** argv) {
   if (argc != 7) {
-    std::cerr << "usage: tessera_bench video denoiser|decoder|temporal-decoder FOLDER "
+    std::cerr << "usage: tessera_bench video denoiser|flops|decoder|temporal-decoder FOLDER "
                  "fp32|bf16 HEIGHT WIDTH STEPS "
                  "JSON\nRanks are started as torchrun does.\n";
     return 2;
@@ -168,11 +177,15 @@ int run_video(int argc, char** argv) {
   const weights::Placement placement{.dtype = std::string(argv[2]) == "bf16" ? at::kBFloat16 : at::kFloat};
   const Video video{std::stoll(argv[3]), std::stoll(argv[4])};
   const Work work =
-      part == "denoiser"
+      part == "denoiser" || part == "flops"
           ? denoiser_work(argv[1], placement, video, world,
                           read_fields(parallel::parallel_fields(), Json::parse(argv[6])), std::stoll(argv[5]))
           : decoder_work(placement, video, world, part == "temporal-decoder",
                          Json::parse(argv[6]).value("deals_clips", false));
+  if (part == "flops") {
+    std::cout << flops_of(work) << std::endl;
+    return 0;
+  }
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
     const double seconds = work();

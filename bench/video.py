@@ -2,7 +2,7 @@
 """Times Open-Sora 1.2's networks in one run on one machine, for 51 frames of 240 x 426: ratios, medians over rounds.
 
 Without --ranks: a guided evaluation of the transformer against plain PyTorch (tools/stdit3.py); below 1 means that Tessera needs
-less. With --ranks: how many times as fast several ranks are as one, with a thread each, for every method and for the decoders;
+less; and the share that it reaches of the roof, the FLOP/s of a core whose operands stay in registers. With --ranks: how many times as fast several ranks are as one, with a thread each, for every method and for the decoders;
 "apart" shows what the machine allows: as many runs of one rank at once as there are ranks, which share no work.
 
 The weights are random, with the width of STDiT3-XL and four of its 28 pairs of blocks. The VAE has its full size.
@@ -13,6 +13,7 @@ import os
 import pathlib
 import socket
 import statistics
+import subprocess
 import sys
 
 from compare import CAPS, ROOT, WORKER, Peer, cap_instruction_sets
@@ -182,7 +183,8 @@ def main():
 
 def compare_with_pytorch(args, dtype, folder):
     """One step of Tessera and one of each mode of PyTorch a round."""
-    peers = {"tessera": Peer([str(WORKER), "video", "denoiser", str(folder), dtype, str(HEIGHT), str(WIDTH), "1", "{}"], args.threads)}
+    case = [str(folder), dtype, str(HEIGHT), str(WIDTH), "1", "{}"]
+    peers = {"tessera": Peer([str(WORKER), "video", "denoiser", *case], args.threads)}
     for mode in args.modes:
         peers[mode] = Peer([sys.executable, os.path.abspath(__file__), "worker", str(folder), dtype, str(args.threads), mode],
                            args.threads)
@@ -195,6 +197,11 @@ def compare_with_pytorch(args, dtype, folder):
               f"{max(ratios):.3f}]  ({args.rounds} rounds; Tessera {statistics.median(one['tessera'] for one in times):.2f} s)", flush=True)
     for peer in peers.values():
         peer.close()
+    flops, roof = (float(subprocess.check_output([str(WORKER), *command])) for command in (["video", "flops", *case], ["roof", dtype]))
+    if roof:
+        reached = flops / statistics.median(one["tessera"] for one in times) / args.threads
+        print(f"{dtype} {args.threads} thread(s): {reached / 1e9:.1f} GFLOP/s a core, {reached / roof:.3f} of the roof of "
+              f"{roof / 1e9:.1f}", flush=True)
 
 
 if __name__ == "__main__":
