@@ -51,8 +51,8 @@ parallel::Workload workload_of(const models::DenoiserShape& shape, const models:
 
 parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape& shape,
                        const models::LatentShape& latent_shape) {
-  return {shape.token_grid(latent_shape), ranks.layout.axis, ranks.layout.patches, ranks.sequence.size,
-          shape.row_unit};
+  return {shape.token_grid(latent_shape), ranks.layout.patch_axis, ranks.layout.patches,
+          ranks.layout.rank_axis,         ranks.sequence.size,     shape.row_unit};
 }
 
 DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::DenoiserShape& shape,
@@ -79,9 +79,13 @@ std::vector<Range> LatentAxis::of(const std::vector<Range>& token_lines) const {
   return latents;
 }
 
-LatentAxis DenoiserStage::latent_axis() const {
-  if (cut().axis == parallel::GridAxis::kFrames) return {2, shape_.patch.frames, latent_shape_.latent_frames};
-  return {shape_.is_video ? 3 : 2, shape_.patch.rows, latent_shape_.latent_height};
+std::vector<LatentAxis> DenoiserStage::latent_axes() const {
+  using enum parallel::GridAxis;
+  const auto rows = [&](int64_t dim) {
+    return LatentAxis{kRows, dim, shape_.patch.rows, latent_shape_.latent_height};
+  };
+  if (!shape_.is_video) return {rows(2)};
+  return {{kFrames, 2, shape_.patch.frames, latent_shape_.latent_frames}, rows(3)};
 }
 
 parallel::Tensors DenoiserStage::run(const Step& step, Range patches, parallel::Tensors input) {

@@ -25,9 +25,10 @@ parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape
 // steps, the pictures and whether they are guided.
 parallel::Workload workload_of(const models::DenoiserShape& shape, const models::LatentShape& latent_shape);
 
-// The cut dimension of latents [N, C, (T,) h, w], the number of latent lines per line of tokens (the last
-// line may have fewer), and of all latent lines.
+// An axis of the grid as a dimension of latents [N, C, (T,) h, w]: the number of latent lines per line of
+// tokens (the last line may have fewer), and of all latent lines.
 struct LatentAxis {
+  parallel::GridAxis axis;
   int64_t dim, lines, all;
 
   // The lines of latents of some lines of tokens.
@@ -67,7 +68,8 @@ class DenoiserStage {
   const parallel::Cut& cut() const { return tokens_.cut(); }
   int64_t sequence_rank() const { return tokens_.rank(); }
   int64_t samples() const { return static_cast<int64_t>(prompt_of_.size()); }
-  LatentAxis latent_axis() const;
+  // Images have rows only.
+  std::vector<LatentAxis> latent_axes() const;
   const models::Denoiser& denoiser() const { return denoiser_; }
 
  private:

@@ -1,4 +1,4 @@
-// A rank's part of the latents of a run: its pictures, and of each patch its lines (rows or frames).
+// A rank's part of the latents of a run: its pictures, and of each patch its lines (rows, frames or both).
 //
 // Shapes: N pictures, n of them on this rank, C latent channels, h x w latent size (T frames of it for a
 // video), of which h' rows (T' frames) are on this rank.
@@ -43,15 +43,18 @@ class LocalLatents {
 
  private:
   const parallel::Cut& cut() const { return stage_.cut(); }
-  // The ranges of lines that a rank of the sequence axes holds of consecutive patches.
-  std::vector<Range> lines(Range patches, int64_t rank) const { return axis_.of(cut().parts(patches, rank)); }
+  const LatentAxis& of(parallel::GridAxis axis) const;
+  // The ranges of lines along an axis that a rank of the sequence axes holds of consecutive patches.
+  std::vector<Range> lines(const LatentAxis& axis, Range patches, int64_t rank) const {
+    return axis.of(cut().lines_of(axis.axis, patches, rank));
+  }
   std::vector<int64_t> sizes_of(Range patches, int64_t rank) const;
 
   const DenoiserStage& stage_;
   const parallel::Ranks& ranks_;
   std::vector<int64_t> sizes_;
   at::TensorOptions options_;
-  LatentAxis axis_;
+  std::vector<LatentAxis> axes_;
   Range pictures_;
   std::vector<at::Tensor> latents_;  // by patch
 };

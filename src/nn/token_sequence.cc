@@ -4,22 +4,21 @@ namespace tessera::nn {
 
 TokenSequence::TokenSequence(const parallel::Cut& cut, const TokenGroups& groups, Range run, Over over,
                              int64_t other)
-    : cut_(cut), groups_(groups), run_(run), over_(over), other_(other) {
-  if (over == Over::kSpatial) samples_ = cut_.grid.frames;
-  if (over == Over::kTemporal) samples_ = cut_.grid.rows * cut_.grid.columns;
-}
+    : cut_(cut), groups_(groups), run_(run), over_(over), other_(other) {}
 
 int64_t TokenSequence::length(int64_t part) const {
-  return length(run_, part) + split_evenly(other_, part, cut_.ranks).length;
+  return length(run_, part) + split_evenly(other_, part, groups_.all.size).length;
 }
 
 int64_t TokenSequence::length(Range patches, int64_t part) const {
-  return cut_.held(patches, part).tokens() / samples_;
+  const parallel::Grid held = cut_.held(patches, part);
+  if (over_ == Over::kTemporal) return held.frames;
+  return over_ == Over::kSpatial ? held.rows * held.columns : held.tokens();
 }
 
 int64_t TokenSequence::begin_of_patch(int64_t patch, int64_t part) const {
   int64_t before = 0;
-  for (int64_t i = 0; i < cut_.ranks; ++i) before += length({0, patch}, i);
+  for (int64_t i = 0; i < groups_.all.size; ++i) before += length({0, patch}, i);
   for (int64_t i = 0; i < part; ++i) before += length({patch, 1}, i);
   return before;
 }

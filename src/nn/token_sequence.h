@@ -1,6 +1,7 @@
 // The sequences that attention runs over, and how they are cut into the parts of ranks and patches.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -24,15 +25,18 @@ struct TokenGroups {
 
 // The tokens that a query attends to: all, those of its frame, or those at its position in every frame.
 enum class Over { kAll, kSpatial, kTemporal };
+inline constexpr std::array kOvers = {Over::kAll, Over::kSpatial, Over::kTemporal};
 
 // The grid, one of its frames, one position across its frames, or the grid followed by this rank's part of
 // another sequence. Has no copy of `cut` and `groups`.
 class TokenSequence {
  public:
-  // `run` are the current patches, `other` the length of the other sequence.
+  // `groups` are those that divide the sequence, `run` are the current patches, and `other` is the length of
+  // the other sequence.
   TokenSequence(const parallel::Cut& cut, const TokenGroups& groups, Range run, Over over, int64_t other = 0);
 
   const Range& run() const { return run_; }
+  const TokenGroups& groups() const { return groups_; }
   int64_t patches() const { return cut_.patches; }
 
   // The number of local tokens of a part.
@@ -54,7 +58,7 @@ class TokenSequence {
   const TokenGroups& groups_;
   Range run_;
   Over over_;
-  int64_t other_, samples_ = 1;
+  int64_t other_;
 };
 
 }  // namespace tessera::nn

@@ -24,6 +24,11 @@ at::Tensor unfold(const at::Tensor& x, Over over, int64_t batch) {
   return (over == Over::kSpatial ? by_sample : by_sample.transpose(1, 2)).flatten(1, 2);
 }
 
+// Whether the tokens that attend to each other are divided where lines of that axis are dealt out.
+bool are_divided_by(Over over, parallel::GridAxis axis) {
+  return over == Over::kAll || (over == Over::kSpatial) == (axis == parallel::GridAxis::kRows);
+}
+
 }  // namespace
 
 Tokens::Tokens(parallel::Cut cut, TokenGroups groups)
@@ -36,7 +41,11 @@ Tokens::Tokens(parallel::Cut cut, TokenGroups groups)
                 ulysses.size, ring.size, groups_.all.size);
   if (groups_.displaced && cut_.ranks > 1)
     displaced_ = std::make_unique<parallel::DisplacedExchange>(groups_.all, *groups_.displaced);
-  token_attention_ = make_token_attention(groups_, cut_.patches, displaced_.get());
+  for (const Over over : kOvers) {
+    attention_[static_cast<size_t>(over)] =
+        make_token_attention(groups_of(over), patches_divide(over) ? cut_.patches : 1,
+                             ranks_divide(over) ? displaced_.get() : nullptr);
+  }
 }
 
 at::Tensor Tokens::local(const at::Tensor& x, int64_t dim) const {
@@ -44,14 +53,12 @@ at::Tensor Tokens::local(const at::Tensor& x, int64_t dim) const {
 }
 
 at::Tensor Tokens::local_frames(const at::Tensor& x, int64_t dim) const {
-  return cut_.axis == parallel::GridAxis::kRows ? x
-                                                : parallel::select_ranges(x, dim, cut_.parts(run_, rank()));
+  return parallel::select_ranges(x, dim, cut_.lines_of(parallel::GridAxis::kFrames, run_, rank()));
 }
 
 int64_t Tokens::local_rows(int64_t rows, int64_t of_each) const {
-  if (cut_.axis != parallel::GridAxis::kRows) return rows;
   int64_t local = 0;
-  for (const Range& range : cut_.parts(run_, rank()))
+  for (const Range& range : cut_.lines_of(parallel::GridAxis::kRows, run_, rank()))
     local += overlap(times(range, of_each), {0, rows}).length;
   return local;
 }
@@ -66,22 +73,23 @@ int64_t Tokens::local_other_length(int64_t length) const {
   return cut_.patches > 1 ? length : split_evenly(length, rank(), cut_.ranks).length;
 }
 
-bool Tokens::divides(Over over) const {
-  return over == Over::kAll || (over == Over::kSpatial) == (cut_.axis == parallel::GridAxis::kRows);
+bool Tokens::ranks_divide(Over over) const {
+  return are_divided_by(over, cut_.rank_axis);
+}
+
+bool Tokens::patches_divide(Over over) const {
+  return are_divided_by(over, cut_.patch_axis);
 }
 
 at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, Over over) {
   const int64_t batch = own.q.size(0), frames = held().frames;
   const QueriesKeysValues folded{fold(own.q, over, frames), fold(own.k, over, frames),
                                  fold(own.v, over, frames)};
-  const at::Tensor attended = divides(over)
-                                  ? attend(folded, depth, sequence(over))
-                                  : ops::attention(folded.q, folded.k, folded.v, folded.q.size(2) / depth);
-  return unfold(attended, over, batch);
+  return unfold(attend(folded, depth, sequence(over), over), over, batch);
 }
 
 at::Tensor Tokens::attention(const QueriesKeysValues& own, int64_t depth, const parallel::Cut& cut) {
-  return attend(own, depth, TokenSequence(cut, groups_, run_, Over::kAll));
+  return attend(own, depth, TokenSequence(cut, groups_, run_, Over::kAll), Over::kAll);
 }
 
 at::Tensor Tokens::of_local_tokens(const at::Tensor& angles) const {
@@ -95,7 +103,8 @@ at::Tensor Tokens::of_local_tokens(const at::Tensor& angles) const {
 at::Tensor Tokens::of_frames_together(const at::Tensor& angles) const {
   std::vector<Range> frames;
   for (int64_t i = 0; i < groups_.ulysses.size; ++i) {
-    const std::vector<Range> parts = cut_.parts(run_, groups_.part(groups_.ring.rank, i));
+    const std::vector<Range> parts =
+        cut_.lines_of(parallel::GridAxis::kFrames, run_, groups_.part(groups_.ring.rank, i));
     frames.insert(frames.end(), parts.begin(), parts.end());
   }
   return parallel::select_ranges(angles, 0, frames);
@@ -103,7 +112,7 @@ at::Tensor Tokens::of_frames_together(const at::Tensor& angles) const {
 
 at::Tensor Tokens::axial_attention(const at::Tensor& x, int64_t depth, Over over, const at::Tensor& angles,
                                    const AttentionLayers& layers) {
-  if (!groups_.dsp || groups_.ulysses.size == 1 || !divides(over))
+  if (!groups_.dsp || groups_.ulysses.size == 1 || !ranks_divide(over))
     return layers.out(
         attention(layers.in(x, angles.defined() ? of_local_tokens(angles) : angles), depth, over));
   TESSERA_CHECK(!angles.defined() || over == Over::kTemporal,
@@ -113,7 +122,7 @@ at::Tensor Tokens::axial_attention(const at::Tensor& x, int64_t depth, Over over
   const at::Tensor folded = fold(x, over, held().frames);
   const at::Tensor whole = parallel::tokens_to_samples(folded, lengths, groups_.ulysses);
   const QueriesKeysValues all = layers.in(whole, angles.defined() ? of_frames_together(angles) : angles);
-  const at::Tensor attended = (*token_attention_)({.own = all, .depth = depth, .sequence = along});
+  const at::Tensor attended = strategy(over)({.own = all, .depth = depth, .sequence = along});
   return unfold(parallel::samples_to_tokens(layers.out(attended), folded.size(0), lengths, groups_.ulysses),
                 over, x.size(0));
 }
@@ -125,20 +134,20 @@ std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValue
                 "{} local tokens do not fit another sequence of {} tokens", other.q.size(1), other_length);
   if (cut_.patches > 1) {
     at::Tensor of_other;
-    at::Tensor attended = attend(own, depth, sequence(Over::kAll), &other, &of_other);
+    at::Tensor attended = attend(own, depth, sequence(Over::kAll), Over::kAll, &other, &of_other);
     return {attended, of_other};
   }
   // Appends a rank's part of the other sequence to its tokens; the two together are cut like any sequence.
   const QueriesKeysValues both{at::cat({own.q, other.q}, 1), at::cat({own.k, other.k}, 1),
                                at::cat({own.v, other.v}, 1)};
-  const at::Tensor attended = attend(both, depth, sequence(Over::kAll, other_length));
+  const at::Tensor attended = attend(both, depth, sequence(Over::kAll, other_length), Over::kAll);
   const int64_t length = own.q.size(1);
   return {attended.narrow(1, 0, length), attended.narrow(1, length, other.q.size(1))};
 }
 
 at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const TokenSequence& sequence,
-                          const QueriesKeysValues* other, at::Tensor* of_other) {
-  const comm::Group& ulysses = groups_.ulysses;
+                          Over over, const QueriesKeysValues* other, at::Tensor* of_other) {
+  const comm::Group& ulysses = sequence.groups().ulysses;
   const int64_t units = own.k.size(2) / depth;  // key heads, each with the queries that share it
   QueriesKeysValues share_of_other;
   if (other != nullptr) {
@@ -155,12 +164,12 @@ at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Tok
         parallel::tokens_to_heads({own.q, own.k, own.v}, units, lengths, ulysses);
     by_heads = {parts[0], parts[1], parts[2]};
   }
-  const at::Tensor attended = (*token_attention_)({.own = by_heads,
-                                                   .depth = depth,
-                                                   .sequence = sequence,
-                                                   .by_token = by_token,  // each rank's share is contiguous
-                                                   .other = other == nullptr ? nullptr : &share_of_other,
-                                                   .of_other = of_other});
+  const at::Tensor attended = strategy(over)({.own = by_heads,
+                                              .depth = depth,
+                                              .sequence = sequence,
+                                              .by_token = by_token,  // each rank's share is contiguous
+                                              .other = other == nullptr ? nullptr : &share_of_other,
+                                              .of_other = of_other});
   if (!by_token) return attended;
   if (other != nullptr)
     *of_other = comm::all_gather(*of_other, 2, times(ulysses.parts(units), own.q.size(2) / units), ulysses);

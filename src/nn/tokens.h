@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -101,23 +102,30 @@ class Tokens {
   // Selects the current patches. They must come in order.
   void enter(Range patches) { run_ = patches; }
   // Selects the block whose attention comes next. Calls within a block are identified by their order.
-  void enter_block(int64_t block) { token_attention_->enter_block(block); }
+  void enter_block(int64_t block) {
+    for (const auto& each : attention_) each->enter_block(block);
+  }
 
  private:
-  TokenSequence sequence(Over over, int64_t other = 0) const { return {cut_, groups_, run_, over, other}; }
-  // Whether ranks hold frames, or places across frames, only in part.
-  bool divides(Over over) const;
-  // Attention of the ranks that divide `sequence`. `other` and `of_other` as in AttentionCall.
-  at::Tensor attend(const QueriesKeysValues& own, int64_t depth, const TokenSequence& sequence,
+  // Whether ranks, or patches, hold frames, or places across frames, only in part.
+  bool ranks_divide(Over over) const;
+  bool patches_divide(Over over) const;
+  const TokenGroups& groups_of(Over over) const { return ranks_divide(over) ? groups_ : alone_; }
+  TokenSequence sequence(Over over, int64_t other = 0) const {
+    return {cut_, groups_of(over), run_, over, other};
+  }
+  TokenAttention& strategy(Over over) const { return *attention_[static_cast<size_t>(over)]; }
+  // Attention over a sequence. `other` and `of_other` as in AttentionCall.
+  at::Tensor attend(const QueriesKeysValues& own, int64_t depth, const TokenSequence& sequence, Over over,
                     const QueriesKeysValues* other = nullptr, at::Tensor* of_other = nullptr);
   // The angles [T, D / 2, 2] of frames for local tokens, and for those that this rank has with DSP.
   at::Tensor of_local_tokens(const at::Tensor& angles) const;
   at::Tensor of_frames_together(const at::Tensor& angles) const;
 
   parallel::Cut cut_;
-  TokenGroups groups_;
+  TokenGroups groups_, alone_;
   std::unique_ptr<parallel::DisplacedExchange> displaced_;
-  std::unique_ptr<TokenAttention> token_attention_;
+  std::array<std::unique_ptr<TokenAttention>, kOvers.size()> attention_;  // by Over
   ops::ConvBlocks conv_blocks_;
   Range run_;
 };

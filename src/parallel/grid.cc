@@ -18,63 +18,81 @@ Range in_units(const Range& whole, int64_t index, int64_t parts, int64_t unit) {
 
 }  // namespace
 
-Cut::Cut(Grid all, GridAxis cut_axis, int64_t patch_count, int64_t rank_count, int64_t unit_lines)
-    : grid(all), axis(cut_axis), patches(patch_count), ranks(rank_count), unit(unit_lines) {
-  TESSERA_CHECK(unit >= 1 && patches >= 1 && ranks >= 1 && patches <= (lines() + unit - 1) / unit,
-                "{} patches on {} ranks, {} lines in units of {}", patches, ranks, lines(), unit);
+Cut::Cut(Grid all, GridAxis axis_of_patches, int64_t patch_count, GridAxis axis_of_ranks, int64_t rank_count,
+         int64_t unit_lines)
+    : grid(all),
+      patch_axis(axis_of_patches),
+      rank_axis(axis_of_ranks),
+      patches(patch_count),
+      ranks(rank_count),
+      unit(unit_lines) {
+  TESSERA_CHECK(unit >= 1 && patches >= 1 && ranks >= 1 && patches <= (lines(patch_axis) + unit - 1) / unit,
+                "{} patches on {} ranks, {} lines in units of {}", patches, ranks, lines(patch_axis), unit);
 }
 
 Cut Cut::coarser() const {
-  TESSERA_CHECK(axis == GridAxis::kRows && patches == 1 && (unit % 2 == 0 || ranks == 1),
+  TESSERA_CHECK(rank_axis == GridAxis::kRows && patches == 1 && (unit % 2 == 0 || ranks == 1),
                 "a cut in units of {} rows cannot be made coarser", unit);
   return {{grid.frames, (grid.rows + 1) / 2, (grid.columns + 1) / 2},
-          axis,
+          rank_axis,
           1,
           ranks,
           std::max<int64_t>(unit / 2, 1)};
 }
 
 Cut Cut::finer() const {
-  TESSERA_CHECK(axis == GridAxis::kRows && patches == 1, "only a cut along rows can be made finer");
-  return {{grid.frames, 2 * grid.rows, 2 * grid.columns}, axis, 1, ranks, 2 * unit};
+  TESSERA_CHECK(rank_axis == GridAxis::kRows && patches == 1, "only a cut along rows can be made finer");
+  return {{grid.frames, 2 * grid.rows, 2 * grid.columns}, rank_axis, 1, ranks, 2 * unit};
 }
 
 Range Cut::part(int64_t patch, int64_t rank) const {
-  return in_units(in_units({0, lines()}, patch, patches, unit), rank, ranks, unit);
+  Range all{0, lines(rank_axis)};
+  if (rank_axis == patch_axis) all = in_units(all, patch, patches, unit);
+  return in_units(all, rank, ranks, unit);
 }
 
-std::vector<Range> Cut::parts(Range run, int64_t rank) const {
+std::vector<Range> Cut::lines_of(GridAxis axis, Range run, int64_t rank) const {
+  if (axis != patch_axis) return {axis == rank_axis ? part(run.begin, rank) : Range{0, lines(axis)}};
   std::vector<Range> all;
-  for (int64_t patch = run.begin; patch < run.end(); ++patch) all.push_back(part(patch, rank));
+  for (int64_t patch = run.begin; patch < run.end(); ++patch)
+    all.push_back(axis == rank_axis ? part(patch, rank) : in_units({0, lines(axis)}, patch, patches, unit));
   return all;
 }
 
 Grid Cut::held(Range run, int64_t rank) const {
-  int64_t count = 0;
-  for (const Range& lines : parts(run, rank)) count += lines.length;
-  Grid own = grid;
-  (axis == GridAxis::kRows ? own.rows : own.frames) = count;
-  return own;
+  const auto count = [&](GridAxis axis) {
+    int64_t sum = 0;
+    for (const Range& range : lines_of(axis, run, rank)) sum += range.length;
+    return sum;
+  };
+  return {count(GridAxis::kFrames), count(GridAxis::kRows), grid.columns};
 }
 
 std::vector<Range> Cut::tokens(Range run, int64_t rank) const {
-  const int64_t line = axis == GridAxis::kRows ? grid.columns : grid.rows * grid.columns;
-  const int64_t outer = axis == GridAxis::kRows ? grid.frames : 1;  // how often the lines recur
+  const std::vector<Range> rows = lines_of(GridAxis::kRows, run, rank);
+  const int64_t of_frame = grid.rows * grid.columns;
   std::vector<Range> all;
-  for (int64_t i = 0; i < outer; ++i) {
-    for (const Range& lines : parts(run, rank))
-      all.push_back({i * this->lines() * line + lines.begin * line, lines.length * line});
+  for (const Range& frames : lines_of(GridAxis::kFrames, run, rank)) {
+    if (rows.front().length == grid.rows) {
+      all.push_back(times(frames, of_frame));
+      continue;
+    }
+    for (int64_t frame = frames.begin; frame < frames.end(); ++frame) {
+      for (const Range& range : rows)
+        all.push_back({frame * of_frame + range.begin * grid.columns, range.length * grid.columns});
+    }
   }
   return all;
 }
 
 std::vector<Range> Cut::tokens_within(Range run, int64_t patch, int64_t rank) const {
-  const int64_t outer = axis == GridAxis::kRows ? grid.frames : 1;
-  const auto count = [&](Range patches_of) { return held(patches_of, rank).tokens() / outer; };
-  std::vector<Range> all;
-  for (int64_t i = 0; i < outer; ++i)
-    all.push_back({i * count(run) + count({run.begin, patch - run.begin}), count({patch, 1})});
-  return all;
+  const Grid before = held({run.begin, patch - run.begin}, rank), own = held({patch, 1}, rank);
+  if (patch_axis == GridAxis::kFrames) return {{before.tokens(), own.tokens()}};
+  const Grid all = held(run, rank);
+  std::vector<Range> ranges;
+  for (int64_t frame = 0; frame < all.frames; ++frame)
+    ranges.push_back({(frame * all.rows + before.rows) * grid.columns, own.rows * grid.columns});
+  return ranges;
 }
 
 at::Tensor select_ranges(const at::Tensor& x, int64_t dim, std::span<const Range> ranges) {

@@ -1,5 +1,5 @@
 // How the tokens of an image or a video are laid out, and how they are dealt to ranks. Tokens lie on a grid
-// of frames x rows x columns, with columns fastest. A cut splits the grid along rows or along frames.
+// of frames x rows x columns, with columns fastest. A cut splits the grid along rows, along frames, or both.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,9 +21,10 @@ struct Grid {
 
 enum class GridAxis { kFrames, kRows };
 
-// The lines of the cut axis (rows or frames) are dealt to patches, which are computed one after another
-// (PipeFusion), and the lines of each patch to the sequence ranks. Lines are dealt in units of `unit`, and
-// the shares differ by at most one unit. A rank keeps its lines for the whole denoising loop.
+// The lines (rows or frames) of one axis are dealt to patches, which are computed one after another
+// (PipeFusion), and those of one axis to the sequence ranks: of another one all of its lines, of the same one
+// the lines of each patch. Lines are dealt in units of `unit`, and the shares differ by at most one unit. A
+// rank keeps its lines for the whole denoising loop.
 //
 // The tokens that a rank holds of a run of patches are in the order of the grid.
 struct Cut {
@@ -31,13 +32,15 @@ struct Cut {
   explicit Cut(Grid grid) : Cut(grid, GridAxis::kRows, 1, 1) {}
   // Checks that every patch has at least one unit. The last unit may be short; ranks beyond the number of
   // units get nothing.
-  Cut(Grid grid, GridAxis axis, int64_t patches, int64_t ranks, int64_t unit = 1);
+  Cut(Grid grid, GridAxis axis, int64_t patches, int64_t ranks, int64_t unit = 1)
+      : Cut(grid, axis, patches, axis, ranks, unit) {}
+  Cut(Grid grid, GridAxis patch_axis, int64_t patches, GridAxis rank_axis, int64_t ranks, int64_t unit = 1);
 
   Grid grid;
-  GridAxis axis;
+  GridAxis patch_axis, rank_axis;
   int64_t patches, ranks, unit;
 
-  int64_t lines() const { return axis == GridAxis::kRows ? grid.rows : grid.frames; }
+  int64_t lines(GridAxis axis) const { return axis == GridAxis::kRows ? grid.rows : grid.frames; }
   Range all_patches() const { return {0, patches}; }
 
   // The grids with half (rounded up) and twice as many rows and columns, cut along rows at the same places.
@@ -45,10 +48,10 @@ struct Cut {
   Cut coarser() const;
   Cut finer() const;
 
-  // The lines of `rank` in `patch`.
+  // The lines of `rank` in `patch`, along the axis of the ranks.
   Range part(int64_t patch, int64_t rank) const;
-  // The lines of `rank` in a run of patches, one range per patch.
-  std::vector<Range> parts(Range run, int64_t rank) const;
+  // The lines along an axis that `rank` holds in a run of patches, in order.
+  std::vector<Range> lines_of(GridAxis axis, Range run, int64_t rank) const;
   // The grid that these lines form, and the ranges of tokens that they cover in the whole grid.
   Grid held(Range run, int64_t rank) const;
   std::vector<Range> tokens(Range run, int64_t rank) const;

@@ -20,28 +20,54 @@ int64_t cfg_degree(const ParallelOptions& options) {
   return options.use_cfg_parallel ? 2 : 1;
 }
 
-// Rows, unless only frames are enough for all ranks and patches, or patches of frames are wished for.
-GridAxis axis_of(const ParallelOptions& options, const Workload& workload) {
+int64_t sequence_ranks(const ParallelOptions& options) {
+  return options.ring_degree * options.ulysses_degree;
+}
+
+int64_t wished_patches(const ParallelOptions& options) {
+  return std::max<int64_t>(options.num_pipeline_patch.value_or(1), 1);
+}
+
+// How many units can be dealt out along an axis: units of rows, or frames.
+int64_t units_of(GridAxis axis, const Workload& workload) {
+  return axis == GridAxis::kRows ? (workload.token_rows + workload.row_unit - 1) / workload.row_unit
+                                 : workload.token_frames;
+}
+
+// Patches are of rows, unless only frames are enough for all ranks and patches, or frames are wished for.
+GridAxis patch_axis_of(const ParallelOptions& options, const Workload& workload) {
   if (options.pipeline_patch_axis) return *options.pipeline_patch_axis;
-  const int64_t needed = options.ring_degree * options.ulysses_degree *
-                         std::max<int64_t>(options.num_pipeline_patch.value_or(1), 1);
+  const int64_t needed = sequence_ranks(options) * wished_patches(options);
   return workload.token_rows >= std::min(needed, workload.token_frames) ? GridAxis::kRows : GridAxis::kFrames;
+}
+
+// Ranks divide rows, unless only frames are enough for them.
+GridAxis rank_axis_of(const ParallelOptions& options, const Workload& workload) {
+  const GridAxis patch_axis = patch_axis_of(options, workload);
+  const int64_t ranks = sequence_ranks(options);
+  const auto per_patch = [&](GridAxis axis) {
+    const int64_t patches = axis == patch_axis ? wished_patches(options) : 1;
+    return std::max<int64_t>(1, units_of(axis, workload) / patches);
+  };
+  const int64_t rows = per_patch(GridAxis::kRows);
+  return rows >= std::min(ranks, per_patch(GridAxis::kFrames)) ? GridAxis::kRows : GridAxis::kFrames;
 }
 
 // Whether Ulysses ranks divide frames, or places, in attention along the other axis. Two activations change
 // ranks then, four with heads, so this is the default where no rank would be left without work.
 bool uses_dsp(const ParallelOptions& options, const Workload& workload) {
   if (!workload.axial_attention || options.ulysses_degree == 1) return false;
-  const bool is_enough =
-      axis_of(options, workload) == GridAxis::kFrames || workload.token_frames >= options.ulysses_degree;
+  const int64_t stages = options.pipefusion_parallel_degree;
+  const bool has_patches = stages > 1 && patch_axis_of(options, workload) == GridAxis::kFrames;
+  const int64_t patches = has_patches ? std::max<int64_t>(options.num_pipeline_patch.value_or(stages), 1) : 1;
+  const bool is_enough = rank_axis_of(options, workload) == GridAxis::kFrames ||
+                         workload.token_frames / patches >= options.ulysses_degree;
   return options.dynamic_sequence_parallel.value_or(is_enough);
 }
 
-// How many units can be dealt out along that axis: units of rows, or frames.
+// How many units of a patch can be dealt to ranks.
 int64_t lines_of(const ParallelOptions& options, const Workload& workload) {
-  return axis_of(options, workload) == GridAxis::kRows
-             ? (workload.token_rows + workload.row_unit - 1) / workload.row_unit
-             : workload.token_frames;
+  return units_of(rank_axis_of(options, workload), workload);
 }
 
 // The rules that tie degrees to the model and the request. All degrees are at least 1.
@@ -235,9 +261,11 @@ std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages) {
   return blocks;
 }
 
-// Each rank of the sequence axes needs a row, or a frame, of each patch.
+// Each patch needs a row, or a frame, and for each rank of the sequence axes if they divide the same axis.
 int64_t most_patches(const ParallelOptions& options, const Workload& workload) {
-  return std::max<int64_t>(1, lines_of(options, workload) / (options.ring_degree * options.ulysses_degree));
+  const GridAxis axis = patch_axis_of(options, workload);
+  const int64_t ranks = axis == rank_axis_of(options, workload) ? sequence_ranks(options) : 1;
+  return std::max<int64_t>(1, units_of(axis, workload) / ranks);
 }
 
 // The rules of PipeFusion's own fields. A broken rule names a valid value.
@@ -349,7 +377,8 @@ Layout make_layout(const ParallelOptions& options, const Workload& workload) {
   layout.sizes[Axis::kPipeline] = options.pipefusion_parallel_degree;
   layout.sizes[Axis::kCfg] = cfg_degree(options);
   layout.sizes[Axis::kData] = options.data_parallel_degree;
-  layout.axis = axis_of(options, workload);
+  layout.patch_axis = patch_axis_of(options, workload);
+  layout.rank_axis = rank_axis_of(options, workload);
   layout.dsp = uses_dsp(options, workload);
   layout.stage_blocks = options.attn_layer_num_for_pp.empty()
                             ? balanced_stages(workload, options.pipefusion_parallel_degree)

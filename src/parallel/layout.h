@@ -21,8 +21,7 @@ struct Workload {
   int64_t blocks = 1;
   // The work of the first and the last stage of a pipeline besides its blocks, in units of one block.
   double embedding = 0, head = 0;
-  // Rows and frames of tokens in the latents. Tokens are split by whole rows, or by whole frames if there are
-  // too few rows.
+  // Rows and frames of tokens in the latents.
   int64_t token_rows = 1;
   int64_t token_frames = 1;
   bool axial_attention = false;  // within frames and along them only, see nn::Tokens::axial_attention()
@@ -37,10 +36,11 @@ struct Workload {
 struct Layout {
   PerAxis sizes{1};
   std::vector<int64_t> stage_blocks;  // the number of blocks of each stage
-  GridAxis axis = GridAxis::kRows;    // the axis that tokens are split along
-  bool dsp = false;                   // instead of Ulysses, in attention within frames or along them
-  int64_t patches = 1;                // of PipeFusion
-  int64_t warmup_steps = 0;           // of PipeFusion
+  // The axes that the ranks of the sequence axes and the patches of PipeFusion divide.
+  GridAxis rank_axis = GridAxis::kRows, patch_axis = GridAxis::kRows;
+  bool dsp = false;          // instead of Ulysses, in attention within frames or along them
+  int64_t patches = 1;       // of PipeFusion
+  int64_t warmup_steps = 0;  // of PipeFusion
   std::optional<Displacement> displacement = {};
   // The warm-up (PipeFusion's or of displaced patches) covers every step, and so every evaluation when a
   // sampler evaluates the model more than once per step.

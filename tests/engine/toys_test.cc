@@ -61,7 +61,7 @@ at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance, do
 // What the oracle is told of a layout.
 toys::naive::Problem problem_of(const Toy& toy, const parallel::Layout& layout, double guidance) {
   toys::naive::Problem problem{toy.frames, toy.rows, toy.columns, toy.patch.rows};
-  problem.cut_along_frames = layout.axis == parallel::GridAxis::kFrames;
+  problem.cut_along_frames = layout.patch_axis == parallel::GridAxis::kFrames;
   problem.patches = layout.patches;
   if (layout.patches > 1) problem.warmup = layout.warmup_steps;
   problem.prompts = toy.prompts();

@@ -32,7 +32,7 @@ struct Layers {
 };
 
 struct Ways {
-  parallel::GridAxis axis;
+  parallel::GridAxis axis, patch_axis;
   int64_t ulysses, ring, patches;
   bool dsp;
   Over over;
@@ -94,7 +94,8 @@ TEST_P(AxialAttentionOnRanks, EqualsOneRank) {
       if (collective.axis == "ulysses") sent[static_cast<size_t>(world.rank())].bytes += collective.bytes;
     };
     world.set_hooks(hooks);
-    Tokens tokens(parallel::Cut(kGrid, way.axis, way.patches, world.size()), groups_of(world, way));
+    Tokens tokens(parallel::Cut(kGrid, way.patch_axis, way.patches, way.axis, world.size()),
+                  groups_of(world, way));
     const at::Tensor own = attend(tokens, layers, x, angles, way.over);
     EXPECT_TRUE(at::allclose(own, tokens.local(expected, 1), 1e-5, 1e-5)) << "rank " << world.rank();
     world.set_hooks({});
@@ -115,8 +116,13 @@ std::vector<Ways> all_ways() {
     for (const auto over : {Over::kSpatial, Over::kTemporal}) {
       for (const bool dsp : {false, true}) {
         for (const auto& [ulysses, ring, patches] :
-             {std::array{2, 1, 1}, std::array{4, 1, 1}, std::array{3, 2, 1}, std::array{2, 1, 2}})
-          ways.push_back({axis, ulysses, ring, patches, dsp, over});
+             {std::array{2, 1, 1}, std::array{4, 1, 1}, std::array{3, 2, 1}, std::array{2, 1, 2}}) {
+          ways.push_back({axis, axis, ulysses, ring, patches, dsp, over});
+          if (patches == 1) continue;
+          const bool rows = axis == parallel::GridAxis::kRows;
+          const auto other = rows ? parallel::GridAxis::kFrames : parallel::GridAxis::kRows;
+          ways.push_back({axis, other, ulysses, ring, patches, dsp, over});
+        }
       }
     }
   }
@@ -125,9 +131,10 @@ std::vector<Ways> all_ways() {
 
 INSTANTIATE_TEST_SUITE_P(All, AxialAttentionOnRanks, ::testing::ValuesIn(all_ways()), [](const auto& info) {
   const Ways& way = info.param;
-  return fmt::format("{}_{}_{}Ulysses{}Ring{}Patches{}", way.over == Over::kSpatial ? "Spatial" : "Temporal",
+  return fmt::format("{}_{}_{}Ulysses{}Ring{}Patches{}{}",
+                     way.over == Over::kSpatial ? "Spatial" : "Temporal",
                      way.axis == parallel::GridAxis::kRows ? "Rows" : "Frames", way.dsp ? "Dsp" : "",
-                     way.ulysses, way.ring, way.patches);
+                     way.ulysses, way.ring, way.patches, way.patch_axis == way.axis ? "" : "OfTheOtherAxis");
 });
 
 }  // namespace

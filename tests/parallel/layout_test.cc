@@ -127,6 +127,40 @@ TEST(Layout, OfDisplacedPatches) {
   EXPECT_FALSE(resolve_layout(wish, kUNet, std::nullopt).displaced_mode_was_changed);
 }
 
+// Frames, rows and columns of tokens; the ranks of a ring; patches.
+struct AxesCase {
+  int64_t frames, rows, ring, patches;
+  GridAxis rank_axis, patch_axis;
+  std::optional<GridAxis> wish = {};
+};
+
+TEST(Layout, RanksAndPatchesDivideTheAxesThatAreLongEnough) {
+  using enum GridAxis;
+  for (const AxesCase& c : std::vector<AxesCase>{{15, 15, 4, 3, kRows, kRows},
+                                                 {15, 15, 4, 3, kRows, kFrames, kFrames},
+                                                 {15, 15, 4, 5, kFrames, kRows, kRows},
+                                                 {15, 15, 4, 15, kFrames, kRows},
+                                                 {15, 3, 4, 3, kFrames, kRows, kRows},
+                                                 {15, 3, 4, 3, kFrames, kFrames, kFrames},
+                                                 {15, 3, 2, 15, kRows, kFrames, kFrames},
+                                                 {16, 3, 4, 4, kFrames, kFrames},
+                                                 {2, 15, 4, 3, kRows, kRows},
+                                                 {1, 15, 5, 3, kRows, kRows}}) {
+    Workload workload = kPixArt;
+    workload.token_frames = c.frames;
+    workload.token_rows = c.rows;
+    ParallelOptions options = degrees(1, false, 2, c.ring, 1, 1);
+    options.num_pipeline_patch = c.patches;
+    options.pipeline_patch_axis = c.wish;
+    const std::string name =
+        fmt::format("{} frames, {} rows, {} ranks, {} patches", c.frames, c.rows, c.ring, c.patches);
+    SCOPED_TRACE(name);
+    const Layout layout = resolve_layout(options, workload, std::nullopt);
+    EXPECT_EQ(layout.rank_axis, c.rank_axis);
+    EXPECT_EQ(layout.patch_axis, c.patch_axis);
+  }
+}
+
 TEST(Layout, StagesAsWished) {
   const ParallelOptions options = with(degrees(1, false, 3, 1, 1, 1), [](ParallelOptions& o) {
     o.attn_layer_num_for_pp = {8, 12, 8};

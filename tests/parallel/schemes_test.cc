@@ -214,39 +214,52 @@ TEST_P(Schemes, APipelineThatEndsEarlyLeavesNothingBehind) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Schemes, ::testing::Values(1, 2, 3, 5));
 
-// However the grid is cut, exactly one rank holds each token, and local tokens are in the order of the grid.
+// Checks that exactly one rank holds each token, and that local tokens are in the order of the grid.
+void expect_every_token_once(const Cut& cut) {
+  const at::Tensor all = at::arange(cut.grid.tokens());
+  at::Tensor held = at::zeros({cut.grid.tokens()}, at::kLong);
+  for (int64_t rank = 0; rank < cut.ranks; ++rank) {
+    const std::vector<Range> tokens = cut.tokens(cut.all_patches(), rank);
+    const at::Tensor places = select_ranges(all, 0, tokens);
+    EXPECT_EQ(places.numel(), cut.held(cut.all_patches(), rank).tokens());
+    EXPECT_TRUE((places.narrow(0, 1, places.numel() - 1) > places.narrow(0, 0, places.numel() - 1))
+                    .all()
+                    .item<bool>());
+    assign_ranges(held, 0, tokens, select_ranges(held, 0, tokens) + 1);
+    for (int64_t patch = 0; patch < cut.patches; ++patch) {
+      EXPECT_GE(cut.part(patch, rank).length, 1);
+      EXPECT_EQ(cut.part(patch, rank).begin % cut.unit, 0);
+      const Range rest{patch, cut.patches - patch};  // a run that does not begin with the first patch
+      for (const Range& run : {cut.all_patches(), rest}) {
+        const at::Tensor of_run = select_ranges(all, 0, cut.tokens(run, rank));
+        const at::Tensor of_patch = select_ranges(of_run, 0, cut.tokens_within(run, patch, rank));
+        EXPECT_TRUE(at::equal(of_patch, select_ranges(all, 0, cut.tokens({patch, 1}, rank))));
+      }
+    }
+  }
+  EXPECT_TRUE(held.eq(1).all().item<bool>());
+}
+
 TEST(Cut, DealsEveryTokenOnce) {
-  for (const Grid& grid : {Grid{1, 29, 5}, Grid{3, 29, 5}, Grid{29, 2, 3}}) {
-    for (const GridAxis axis : {GridAxis::kRows, GridAxis::kFrames}) {
-      for (const int64_t patches : {1, 2, 4}) {
-        for (const int64_t unit : {1, 3}) {
-          const int64_t lines = axis == GridAxis::kRows ? grid.rows : grid.frames;
-          const int64_t ranks = 2;
-          if (patches * ranks * unit > lines) continue;
-          const Cut cut(grid, axis, patches, ranks, unit);
-          at::Tensor held = at::zeros({grid.tokens()}, at::kLong);
-          for (int64_t rank = 0; rank < ranks; ++rank) {
-            const std::vector<Range> tokens = cut.tokens(cut.all_patches(), rank);
-            const at::Tensor places = select_ranges(at::arange(grid.tokens()), 0, tokens);
-            EXPECT_EQ(places.numel(), cut.held(cut.all_patches(), rank).tokens());
-            EXPECT_TRUE((places.narrow(0, 1, places.numel() - 1) > places.narrow(0, 0, places.numel() - 1))
-                            .all()
-                            .item<bool>());
-            assign_ranges(held, 0, tokens, select_ranges(held, 0, tokens) + 1);
-            for (int64_t patch = 0; patch < patches; ++patch) {
-              EXPECT_GE(cut.part(patch, rank).length, 1);
-              EXPECT_EQ(cut.part(patch, rank).begin % unit, 0);
-              const at::Tensor of_patch =
-                  select_ranges(places, 0, cut.tokens_within(cut.all_patches(), patch, rank));
-              EXPECT_TRUE(at::equal(
-                  of_patch, select_ranges(at::arange(grid.tokens()), 0, cut.tokens({patch, 1}, rank))));
-            }
+  int64_t cuts = 0;
+  for (const Grid& grid : {Grid{1, 29, 5}, Grid{3, 29, 5}, Grid{29, 2, 3}, Grid{13, 29, 2}}) {
+    for (const auto patch_axis : {GridAxis::kRows, GridAxis::kFrames}) {
+      for (const auto rank_axis : {GridAxis::kRows, GridAxis::kFrames}) {
+        for (const int64_t patches : {1, 2, 4}) {
+          for (const int64_t unit : {1, 3}) {
+            const int64_t ranks = 2;
+            const Cut cut(grid, patch_axis, 1, rank_axis, ranks, unit);
+            const int64_t nested = patch_axis == rank_axis ? patches : 1;
+            if (patches * unit > cut.lines(patch_axis) || nested * ranks * unit > cut.lines(rank_axis))
+              continue;
+            expect_every_token_once({grid, patch_axis, patches, rank_axis, ranks, unit});
+            ++cuts;
           }
-          EXPECT_TRUE(held.eq(1).all().item<bool>());
         }
       }
     }
   }
+  EXPECT_GT(cuts, 30);
 }
 
 }  // namespace

@@ -85,12 +85,15 @@ INSTANTIATE_TEST_SUITE_P(Goldens, STDiTPipeFusionOnRanks,
                                                               parallel::degrees(1, true, 3, 1, 1, 1),
                                                               parallel::degrees(2, false, 2, 1, 1, 2))));
 
-// With ranks that divide the lines of each patch.
+// With ranks that divide each patch, along its own axis or along the other one.
 INSTANTIATE_TEST_SUITE_P(GoldensOfSequences, STDiTPipeFusionOnRanks,
                          ::testing::Combine(::testing::Values(Patches{parallel::GridAxis::kRows, 2, 1},
-                                                              Patches{parallel::GridAxis::kFrames, 2, 1}),
+                                                              Patches{parallel::GridAxis::kRows, 5, 0},
+                                                              Patches{parallel::GridAxis::kFrames, 2, 1},
+                                                              Patches{parallel::GridAxis::kFrames, 5, 2}),
                                             ::testing::Values(parallel::degrees(1, false, 2, 1, 2, 1),
-                                                              parallel::degrees(1, false, 2, 2, 1, 1))));
+                                                              parallel::degrees(1, false, 2, 2, 1, 1),
+                                                              parallel::degrees(1, false, 2, 2, 2, 1))));
 
 // Displaced patches of rows, against the same script.
 class STDiTDisplacedOnRanks : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, bool>> {};
