@@ -152,7 +152,7 @@ at::Tensor gather(const at::Tensor& part, int64_t dim, std::span<const Range> pa
   }
   std::vector<int64_t> shape = part.sizes().vec();
   shape[static_cast<size_t>(dim)] = parts.back().end();
-  const at::Tensor whole = at::empty(shape, part.options());
+  at::Tensor whole = at::empty(shape, part.options());
   std::vector<at::Tensor> places, received;
   for (int64_t peer = 0; peer < group.size; ++peer) {
     places.push_back(part_of(whole, dim, parts[static_cast<size_t>(peer)]));

@@ -42,7 +42,8 @@ std::filesystem::path control_group() {
 }  // namespace
 
 void keep_freed_memory() {
-  c10::SetCPUAllocator(new TensorHeap(total_memory()));  // NOLINT: used until the process ends
+  static auto* const tensors = new TensorHeap(total_memory());  // NOLINT: used until the process ends
+  c10::SetCPUAllocator(tensors);
 #if defined(__GLIBC__)
   // For what is no tensor, such as the scratch memory of oneDNN.
   ::mallopt(M_MMAP_MAX, 0);

@@ -87,7 +87,7 @@ std::vector<at::Tensor> BranchCombiner::deviations_of(const std::vector<at::Tens
   const at::Tensor all = comm::all_gather(at::stack(own).unsqueeze(0), 0, group.parts(group.size), group);
   const at::Tensor merged = parallel::merge_moments(all.unbind(0), latents_.line_counts());  // [parts, n, 2]
   const std::vector<int64_t>& whole = latents_.sizes();
-  const auto count = static_cast<double>(c10::multiply_integers(whole) / whole[0]);
+  const auto count = static_cast<double>(c10::multiply_integers(whole.begin() + 1, whole.end()));
   std::vector<int64_t> shape(whole.size(), 1);
   shape[0] = -1;
   std::vector<at::Tensor> deviations;

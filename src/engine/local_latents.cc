@@ -91,9 +91,9 @@ at::Tensor LocalLatents::gather() const {
   for (int64_t rank = 0; rank < group.size; ++rank)
     parts.push_back(
         {parts.empty() ? 0 : parts.back().end(), sizes_of(all, rank)[static_cast<size_t>(axis.dim)]});
-  const at::Tensor by_rank = comm::gather(joined(all), axis.dim, parts, 0, group);
+  at::Tensor by_rank = comm::gather(joined(all), axis.dim, parts, 0, group);
   if (!by_rank.defined() || cut().patches == 1 || cut().patch_axis != cut().rank_axis) return by_rank;
-  const at::Tensor z = at::empty_like(by_rank);
+  at::Tensor z = at::empty_like(by_rank);
   for (int64_t rank = 0; rank < group.size; ++rank) {
     const Range& part = parts[static_cast<size_t>(rank)];
     parallel::assign_ranges(z, axis.dim, lines(axis, all, rank),

@@ -33,7 +33,7 @@ class WholeAttention final : public TokenAttention {
   at::Tensor operator()(const AttentionCall& call) override {
     const auto& [q, k, v] = call.own;
     if (!call.by_token || !q.is_cpu()) return ops::attention(q, k, v, call.heads());
-    const at::Tensor attended = call.room();
+    at::Tensor attended = call.room();
     ops::attention_into(attended, q, k, v, call.heads());
     return attended;
   }
@@ -72,7 +72,7 @@ class CachedAttention final : public TokenAttention {
 
   at::Tensor operator()(const AttentionCall& call) override {
     const Entry& entry = update(call);
-    const at::Tensor attended = call.room();
+    at::Tensor attended = call.room();
     entry.keys_values->attend(attended, call.own.q, entry.seen);
     if (call.other != nullptr) entry.keys_values->attend(*call.of_other, call.other->q, entry.seen);
     return attended;

@@ -164,12 +164,12 @@ at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Tok
         parallel::tokens_to_heads({own.q, own.k, own.v}, units, lengths, ulysses);
     by_heads = {parts[0], parts[1], parts[2]};
   }
-  const at::Tensor attended = strategy(over)({.own = by_heads,
-                                              .depth = depth,
-                                              .sequence = sequence,
-                                              .by_token = by_token,  // each rank's share is contiguous
-                                              .other = other == nullptr ? nullptr : &share_of_other,
-                                              .of_other = of_other});
+  at::Tensor attended = strategy(over)({.own = by_heads,
+                                        .depth = depth,
+                                        .sequence = sequence,
+                                        .by_token = by_token,  // each rank's share is contiguous
+                                        .other = other == nullptr ? nullptr : &share_of_other,
+                                        .of_other = of_other});
   if (!by_token) return attended;
   if (other != nullptr)
     *of_other = comm::all_gather(*of_other, 2, times(ulysses.parts(units), own.q.size(2) / units), ulysses);

@@ -58,6 +58,7 @@ TEST(TensorHeap, KeepsFreedMemoryForTheNextTensors) {
 TEST(TensorHeap, JoinsAPieceWithThoseBeforeAndBehindIt) {
   TensorHeap heap(16 * kMiB);
   std::vector<c10::DataPtr> tensors;
+  tensors.reserve(4);
   for (int i = 0; i < 4; ++i) tensors.push_back(heap.allocate(3 * kMiB));
   void* const second = tensors[1].get();
   tensors[1].clear();
@@ -121,6 +122,7 @@ TEST(TensorHeap, IsReportedToTheProfiler) {
 TEST(TensorHeapRanks, ThreadsNeverShareMemory) {
   TensorHeap heap(64 * kMiB);
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&heap, thread] {
       for (int round = 0; round < 50; ++round) {
