@@ -4,6 +4,7 @@ import os
 import pathlib
 import pty
 import re
+import resource
 import subprocess
 import threading
 
@@ -63,17 +64,20 @@ def address_space(process):
     return int(pathlib.Path(f"/proc/{process}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def start(program, folder, *words):
+def start(program, folder, *words, addresses=resource.RLIM_INFINITY):
+    """`addresses` limits the bytes of each process's address space."""
     terminal, follower = pty.openpty()
-    process = subprocess.Popen([program, "generate", *words], cwd=folder, stdout=subprocess.PIPE, stderr=follower, text=True)
+    process = subprocess.Popen([program, "generate", *words], cwd=folder, stdout=subprocess.PIPE, stderr=follower, text=True,
+                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (addresses, resource.RLIM_INFINITY)))
     os.close(follower)
     return Run(process, terminal)
 
 
-def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",), ranks=2, until="denoise [", images="16"):
+def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",), ranks=2, until="denoise [", images="16",
+                   **limits):
     """Starts a run and returns it when a step is done, or when its terminal shows `until`."""
     run = start(box.program, box.folder, "a cat", "--model", MODEL, "--num-inference-steps", steps, "--num-images-per-prompt", images,
-                *method, *words)
+                *method, *words, **limits)
     run.wait_for(until)
     run.ranks = children(run.process.pid)
     assert [name(rank) for rank in run.ranks] == [f"tessera:{rank}" for rank in range(ranks)], run.ranks

@@ -222,10 +222,10 @@ def a_stopped_rank_ends_the_run(box):
 
 @test
 def a_rank_without_memory_ends_the_run(box):
-    # The limit is set after a step, when all kernels exist, because oneDNN calls address 0 when there is no room for a kernel's
-    # code. Each further step allocates blocks so large that each is mapped anew.
+    # There are too few addresses for a heap of tensors, which would serve all further steps from what it has. The tight limit is
+    # set after a step, when all kernels exist, because oneDNN calls address 0 when there is no room for a kernel's code.
     run = start_long_run(box, "--height", "512", "--width", "512", "--no-resolution-binning",
-                         method=("--data-parallel-degree", "2"), images="256")
+                         method=("--data-parallel-degree", "2"), images="256", addresses=8 << 30)
     limit = address_space(run.ranks[1])
     resource.prlimit(run.ranks[1], resource.RLIMIT_AS, (limit, limit))
     code, out, lines = run.finish()
