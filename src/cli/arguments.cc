@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 
 #include "cli/field_options.h"
 #include "cli/nearest_word.h"
@@ -99,11 +100,35 @@ std::vector<std::string> option_names(const CLI::App& command) {
   return names;
 }
 
+// What other programs call an option.
+const std::map<std::string, std::string> kOtherNames = {{"--steps", "--num-inference-steps"},
+                                                        {"--sampling-steps", "--num-inference-steps"},
+                                                        {"-s", "--num-inference-steps"},
+                                                        {"--cfg", "--guidance-scale"},
+                                                        {"--cfg-scale", "--guidance-scale"},
+                                                        {"--sampler", "--scheduler"},
+                                                        {"--sampling-method", "--scheduler"},
+                                                        {"--negative", "--negative-prompt"},
+                                                        {"-n", "--negative-prompt"},
+                                                        {"-p", "--prompt"},
+                                                        {"-m", "--model"},
+                                                        {"-W", "--width"},
+                                                        {"-H", "--height"},
+                                                        {"--batch-size", "--num-images-per-prompt"},
+                                                        {"--precision", "--dtype"},
+                                                        {"--type", "--dtype"},
+                                                        {"--tp", "--tensor-parallel-degree"},
+                                                        {"-t", "--threads"}};
+
 [[noreturn]] void refuse_unknown(const CLI::App& command, const std::string& word) {
   std::string option = printable(word);
   std::replace(option.begin(), option.end(), '_', '-');
   const std::string help = fmt::format("see tessera {} --help", command.get_name());
-  if (const auto nearest = nearest_word(option, option_names(command))) {
+  const std::vector<std::string> known = option_names(command);
+  const auto other = kOtherNames.find(option.starts_with("--") ? option : option.substr(0, 2));
+  const bool has_other =
+      other != kOtherNames.end() && std::find(known.begin(), known.end(), other->second) != known.end();
+  if (const auto nearest = has_other ? other->second : nearest_word(option, known)) {
     usage_error(option, "unknown option; did you mean {}? ({})", *nearest, help);
   }
   usage_error(option, "unknown option; {}", help);
@@ -120,16 +145,41 @@ struct Words {
   }
 };
 
+// Refuses a word that would be a prompt though it is hardly meant as one, as in `--use-cfg-parallel 2` and
+// `--negative-prompt blue green`. `flag` or `option` is what stands right before it, where it does; `others`
+// says whether there are prompts elsewhere.
+void refuse_stray(const std::string& word, const std::string& flag, const std::string& option, bool others) {
+  if (word == "-") usage_error(field("prompt"), "prompts are not read from standard input; give the text");
+  static const std::vector<std::string> switches = {"true", "false", "yes", "no", "on", "off"};
+  const bool is_setting =
+      std::find(switches.begin(), switches.end(), word) != switches.end() || list_length({word}, 0) == 1;
+  if (!flag.empty() && is_setting)
+    usage_error(flag, "takes no value, got '{}'; a prompt that looks like a value goes first", word);
+  const bool is_single_word = !word.empty() && word.find(' ') == std::string::npos;
+  if (!option.empty() && others && is_single_word) {
+    usage_error(option,
+                "takes one value; '{}' after it would be one more prompt: put quotes round a text of several "
+                "words, and all prompts in one place",
+                printable(word));
+  }
+}
+
 // Folds '_' to '-' in names of options, splits `--name=value`, `-oVALUE` and `-qo`, and takes values out: the
 // word after an option that takes a value, whatever it looks like, and every word that does not begin with
 // '-'.
 Words take_values_out(std::vector<std::string> arguments, const CLI::App& command,
                       const FieldOptions& options) {
   Words result = {.words = {arguments[0]}, .values = {}};
-  bool only_prompts = false;
+  bool only_prompts = false, has_prompts = false;
+  std::string flag, value_of;  // the flag or the option with a value that was read last
   for (size_t i = 1; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (only_prompts || argument == "-" || !argument.starts_with("-")) {
+      if (!only_prompts && command.get_name() == "generate")
+        refuse_stray(argument, flag, value_of, has_prompts);
+      has_prompts = true;
+      flag.clear();
+      value_of.clear();
       result.add_value(argument);
       continue;
     }
@@ -150,6 +200,8 @@ Words take_values_out(std::vector<std::string> arguments, const CLI::App& comman
     if (has_more && takes_value) value = argument.substr(name.size());
     if (value && !takes_value) usage_error(name, "takes no value, got '{}'", printable(*value));
     result.words.push_back(name);
+    (takes_value ? value_of : flag) = name;
+    (takes_value ? flag : value_of).clear();
     if (!takes_value) {
       if (has_more) arguments[i--].erase(1, 1);  // the next letter is another option
     } else if (value) {
@@ -179,7 +231,7 @@ void check_command(const CLI::App& app, const std::vector<std::string>& argument
   }
   if (word.starts_with("-"))
     usage_error(printable(word), "a command comes first: {}", fmt::join(names, " or "));
-  if (const auto nearest = nearest_word(word, names)) {
+  if (const auto nearest = word == "help" ? "--help" : nearest_word(word, names)) {
     usage_error(printable(word), "unknown command; did you mean {}?", *nearest);
   }
   usage_error(printable(word), "unknown command; to use it as a prompt: tessera generate \"{}\"",
@@ -218,15 +270,15 @@ Command parse_arguments(std::vector<std::string> arguments) {
   FieldOptions generate_options(*generate);
   add_generate_options(generate_options);
 
-  std::optional<size_t> models_folder, models_variant;  // places in the values
+  std::optional<size_t> models_path, models_config, models_variant;  // places in the values
   CLI::App* models = app.add_subcommand("models", "Describe a checkpoint and say whether it can run");
   models->footer(kModelsFooter);
-  models
-      ->add_option("FOLDER", models_folder,
-                   "Folder in diffusers' format, or a model that ships:\nshapes, shapes-xl [shapes]")
-      ->type_name("TEXT");
-  const FieldInfo variant = variant_info();
-  models->add_option(option_name(variant.name), models_variant, help_of(variant))->type_name(variant.unit);
+  const auto add = [models](const std::string& name, std::optional<size_t>& place, const FieldInfo& info) {
+    models->add_option(name, place, help_of(info))->type_name(info.unit);
+  };
+  add("MODEL", models_path, model_info());
+  add(option_name(config_info().name), models_config, config_info());
+  add(option_name(variant_info().name), models_variant, variant_info());
 
   CLI::App* mesh = app.add_subcommand("mesh", "Show how ranks are grouped for given degrees");
   mesh->footer(kMeshFooter);
@@ -261,7 +313,7 @@ Command parse_arguments(std::vector<std::string> arguments) {
     const auto value = [&given = values](std::optional<size_t> place) {
       return place ? std::optional(given.at(*place)) : std::nullopt;
     };
-    return ModelsArguments{value(models_folder), value(models_variant)};
+    return ModelsArguments{value(models_path), value(models_config), value(models_variant)};
   }
   if (command == mesh) return mesh_arguments(mesh_options, values);
   return generate_arguments(generate_options, values);

@@ -22,7 +22,7 @@ struct MeshArguments {
 };
 
 struct ModelsArguments {
-  std::optional<std::string> model, variant;
+  std::optional<std::string> model, config, variant;
 };
 
 // The text of --help or --version.

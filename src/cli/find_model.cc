@@ -66,7 +66,7 @@ ModelFiles find_model_files(const std::optional<std::string>& model,
   if (path.extension() == ".ckpt" || path.extension() == ".pt")
     input_error(path.string(), "of single files only .safetensors can be read");
   if (path.extension() != ".safetensors") {
-    if (config) usage_error(field("config"), "is for a {} that is one .safetensors file", field("model"));
+    if (config) usage_error(field("config"), "is for a model that is one .safetensors file");
     return {find_model(model)};
   }
   std::error_code code;

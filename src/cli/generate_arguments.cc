@@ -3,6 +3,9 @@
 #include <fmt/ranges.h>
 #include <net/if.h>
 
+#include <algorithm>
+#include <cctype>
+
 #include "core/error.h"
 #include "core/json.h"
 
@@ -13,6 +16,11 @@ FieldInfo model_info() {
       "model",
       "Folder in diffusers' format, one .safetensors file, or a model that ships: shapes, shapes-xl [shapes]",
       FieldGroup::kModel, "PATH"};
+}
+
+FieldInfo config_info() {
+  return {"config", "Folder of configs and tokenizers for a model that is one .safetensors file",
+          FieldGroup::kModel, "FOLDER"};
 }
 
 FieldInfo variant_info() {
@@ -35,9 +43,7 @@ const Fields<RunOptions>& run_fields() {
                   {"trace", "Write a timeline of all ranks for Perfetto (ui.perfetto.dev)", output, "FILE"}),
       plain_field(&O::quiet, {"quiet", "Print no progress on stderr; paths still go to stdout", output}),
       plain_field(&O::model, model_info()),
-      plain_field(&O::config,
-                  {"config", "Folder of configs and tokenizers for a --model that is one .safetensors file",
-                   FieldGroup::kModel, "FOLDER"}),
+      plain_field(&O::config, config_info()),
       plain_field(&O::variant, variant_info()),
       plain_field(&O::threads,
                   {"threads", "Threads of each rank [1 where ranks share a host, else all cores]",
@@ -81,7 +87,9 @@ std::filesystem::path output_path(const GenerateArguments& arguments) {
   const bool is_image = arguments.request.output_type == engine::OutputType::kImage;
   const std::string extension = is_image ? ".png" : ".safetensors";
   std::filesystem::path path = arguments.run.output.value_or("out" + extension);
-  if (path.extension() != extension) {
+  std::string given = path.extension().string();
+  std::transform(given.begin(), given.end(), given.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (given != extension) {
     usage_error(field("output"), "'{}' must end in {}: {} are written in that format", path.string(),
                 extension, is_image ? "images" : "latents");
   }

@@ -23,6 +23,7 @@ struct RunOptions {
 const Fields<RunOptions>& run_fields();
 // These describe fields of RunOptions that other commands take too.
 FieldInfo model_info();
+FieldInfo config_info();
 FieldInfo variant_info();
 
 // How ranks exchange messages; each rank has its own values. An option that is left out takes the default of

@@ -190,6 +190,19 @@ MessageOptions own_message_options(const std::vector<std::string>& words) {
   }
 }
 
+// Variables that some program has left in the environment make a rank wait for others that nobody starts, so
+// one rank of each host says what it waits for.
+comm::World join(const comm::Rendezvous& place) {
+  std::optional<launch::SayLater> notice;
+  if (place.sockets.empty() && place.local_rank == 0) {
+    const std::string text =
+        fmt::format("[rank {}] waiting at {}:{} for the other ranks of {}, as the launcher's variables say\n",
+                    place.rank, place.address, place.port, place.world_size);
+    notice.emplace(text, std::chrono::seconds(5));
+  }
+  return comm::World::join(place);
+}
+
 // Joins the other ranks and runs the job. `may_pin` says that the launcher has not chosen cores for this
 // rank. Throws every error of this rank.
 void run_as_rank(const std::vector<std::string>& words, comm::Rendezvous place, launch::RankStatus& status,
@@ -198,7 +211,7 @@ void run_as_rank(const std::vector<std::string>& words, comm::Rendezvous place, 
   if (place.local_world_size == place.world_size) place.interface = "lo";
   place = with_options(place, own_message_options(words));
   // Never destroyed, because its destructor would wait for ranks that are gone.
-  auto& world = *new comm::World(comm::World::join(place));
+  auto& world = *new comm::World(join(place));
   status.preparing();
   launch::end_between_steps(/*quiet=*/world.rank() != 0);
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
@@ -235,7 +248,10 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
     launch::Failure failure = launch::current_failure();
     // All ranks end where rank 0 ends, which says so.
     if (failure.exit_code == launch::kInterrupted && place.rank != 0) ::_exit(failure.exit_code);
-    failure.message = fmt::format("[rank {}] {}, {}", place.rank, failure.message, status.place());
+    // Where a peer is at fault, its rank stands first.
+    failure.message =
+        failure.peer ? fmt::format("{}, reported by rank {} {}", failure.message, place.rank, status.place())
+                     : fmt::format("[rank {}] {}, {}", place.rank, failure.message, status.place());
     exit_code = launch::print_failure(failure, option_name);
   }
   ::_exit(exit_code);

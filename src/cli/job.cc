@@ -52,6 +52,15 @@ void require_writable_for(const std::string& option, const std::filesystem::path
   }
 }
 
+// A warm-up step computes what one rank would, with all messages of it.
+void warn_of_endless_warmup(Job& job) {
+  const parallel::Layout& layout = job.layout;
+  if (!layout.is_all_warmup || (layout.patches == 1 && !layout.displacement)) return;
+  job.settings.warnings.push_back(
+      fmt::format("every step is a warm-up step, which is synchronous and slower; lower {}, or raise {}",
+                  field("warmup_steps"), field("num_inference_steps")));
+}
+
 std::string machine_text(const Job& job) {
   const engine::Request& request = job.settings.request;
   if (!request.device.is_cpu()) return request.device.str();
@@ -187,11 +196,13 @@ Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_si
     engine::make_sampler(job.settings, job.model);
   }
   job.layout = resolve_layout(arguments.parallel, workload(job.settings, job.model), world_size);
+  warn_of_endless_warmup(job);
   job.outputs = output_paths(output_path(arguments), job.settings);
   if (job.ranks() == 1) {
     const auto refuse = [](bool given, const std::string& name) {
       if (given)
-        usage_error(name, "is of runs with several ranks; leave it out, or raise --nproc or a degree");
+        usage_error(name,
+                    "applies to runs with several ranks only; leave it out, or give --nproc or a degree");
     };
     refuse(arguments.messages.timeout.has_value(), field("timeout"));
     refuse(arguments.messages.interface.has_value(), field("interface"));
@@ -202,9 +213,10 @@ Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_si
           "--device",
           "several ranks need NCCL, with which this program was not built; use --device cpu, or one rank");
     if (device.has_index())
-      usage_error("--device",
-                  "'{}' is of one rank; with cuda, each rank takes the GPU of its number on its host",
-                  device.str());
+      usage_error(
+          "--device",
+          "'{}' is one GPU for several ranks; with cuda, each rank takes the GPU of its number on its host",
+          device.str());
   }
   return job;
 }
@@ -216,6 +228,7 @@ void require_outputs(const Job& job) {
   if (job.arguments.run.trace) more.emplace_back("--trace", *job.arguments.run.trace);
   for (size_t i = 0; i < more.size(); ++i) {
     const auto& [option, file] = more[i];
+    if (file == "-") usage_error(option, "'-' is not standard output here; name a file, or /dev/stdout");
     require_writable_for(option, file);
     for (const std::string& path : job.outputs) {
       if (same_file(path, file)) usage_error(option, "'{}' is also where a result goes", path);

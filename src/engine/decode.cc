@@ -38,6 +38,10 @@ at::Tensor to_pixels(const at::Tensor& x, at::ScalarType dtype) {
   return (unit * 255).round().to(at::kByte).permute({1, 2, 0}).contiguous().cpu();
 }
 
+void require_numbers(const at::Tensor& x, const DecodeOptions& options) {
+  if (options.overflow && x.isnan().all().item<bool>()) throw options.overflow();
+}
+
 Image image_of(const at::Tensor& pixels) {  // [H, W, 3]
   const uint8_t* data = pixels.const_data_ptr<uint8_t>();
   return {pixels.size(0), pixels.size(1), std::vector<uint8_t>(data, data + pixels.numel())};
@@ -74,14 +78,17 @@ std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, i
     check_cancelled(observer);
     if (tiled) {
       const at::Tensor whole = decode_tiled(decoder, z.narrow(0, i, 1), group, blocks);
-      if (whole.defined())
+      if (whole.defined()) {
+        require_numbers(whole, options);
         images.push_back(to_image(resize_and_crop(whole, height, width)[0], options.dtype));
+      }
       if (observer.progressed) observer.progressed(Phase::kDecode, i + 1, z.size(0));
       continue;
     }
     nn::Tokens tokens(cut, {.ring = group, .all = group});
     tokens.limit_convolutions(blocks);
     const at::Tensor rows = decoder.decode(z.narrow(0, i, 1).narrow(2, own.begin, own.length), tokens)[0];
+    require_numbers(rows, options);
     if (is_resized) {
       const at::Tensor whole = comm::gather(rows, /*dim=*/1, pixel_rows, 0, group);
       if (whole.defined())

@@ -3,10 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "comm/group.h"
+#include "core/error.h"
 #include "core/image.h"
 #include "engine/observer.h"
 #include "models/family.h"
@@ -26,6 +28,8 @@ struct DecodeOptions {
   bool tiled = false;  // each rank decodes whole tiles (engine/tiled_decode.h) instead of rows
   std::optional<int64_t> block_rows = {};  // ops::ConvBlocks::rows; automatic_blocks() if empty
   at::ScalarType dtype = at::kFloat;       // the decoder's, for warnings
+  // Makes the error for an image of which no number is one; without it, such an image is black.
+  std::function<Error()> overflow = {};
 };
 
 // Returns blocks whose copies take a small part of the memory of `device` when `ranks` ranks do the same.

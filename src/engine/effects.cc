@@ -84,7 +84,7 @@ void require_used_fields(const Request& request, const Model& model, const std::
     if (!is_given(each, request) || uses_field(model, sampler, each.name)) continue;
     const std::vector<std::string> families = families_with(each.name);
     const Json value = each.get(request);
-    usage_error(named(each, value), "{} does not support it, got {}; leave it out, it is for {}",
+    usage_error(named(each, value), "{} does not support it, got {}; leave it out (it is an option of {})",
                 families.empty() ? sampler : model.family->title, value.dump(),
                 fmt::join(families.empty() ? samplers_with(each.name) : families, ", "));
   }

@@ -256,8 +256,10 @@ class Run {
     const comm::Group group = together ? ranks_.replica : comm::Group();
     const Messages messages = together || ranks_.data.size > 1 ? Messages::kSome : Messages::kNone;
     run_phase(Phase::kDecode, result_.seconds.decode, messages, [&] {
+      DecodeOptions options = decoding();
+      options.overflow = [this] { return image_overflow_error(settings_, model_); };
       std::vector<Image> images =
-          decode(*decoder, z, settings_.height, settings_.width, observer, group, decoding());
+          decode(*decoder, z, settings_.height, settings_.width, observer, group, options);
       // The first replica has the most pictures; the others ask as often as it does.
       for (int64_t i = z.size(0); i < ranks_.data.parts(batch_->count()).front().length; ++i)
         check_cancelled(observer);

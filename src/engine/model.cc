@@ -16,7 +16,8 @@ weights::Library library_of(const models::PipelinePart& part) {
 void check_variant(const Model& model) {
   if (model.variant.empty()) return;
   if (model.single_file)
-    usage_error(field("variant"), "is of folders; '{}' is one file", model.single_file->path().string());
+    usage_error(field("variant"), "selects files of a folder, but '{}' is one file",
+                model.single_file->path().string());
   const auto& parts = model.family->parts;
   const bool is_there = std::any_of(parts.begin(), parts.end(), [&](const models::PipelinePart& part) {
     return weights::holds_variant(model.folder / part.name, library_of(part), model.variant);

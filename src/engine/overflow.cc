@@ -1,9 +1,47 @@
 #include "engine/overflow.h"
 
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "weights/checkpoint.h"
+
 namespace tessera::engine {
 namespace {
 
 constexpr double kLargeGuidance = 50;  // no model is used with as much
+
+std::vector<weights::Checkpoint> checkpoints_of(const Model& model) {
+  std::vector<weights::Checkpoint> all;
+  if (model.single_file) {
+    std::map<std::string, weights::NamedTensor> tensors;
+    for (const auto& [key, entry] : model.single_file->header().tensors) tensors[key] = {entry};
+    all.emplace_back(model.single_file, std::move(tensors));
+    return all;
+  }
+  for (const models::PipelinePart& part : model.family->parts) {
+    if (part.name.starts_with("tokenizer")) continue;
+    const bool is_diffusers = part.library == "diffusers";
+    all.emplace_back(model.folder / part.name,
+                     is_diffusers ? weights::Library::kDiffusers : weights::Library::kTransformers,
+                     model.variant);
+  }
+  return all;
+}
+
+// Reads all weights, and returns the error for the first that is not finite.
+std::optional<Error> find_damage(const Model& model) {
+  for (weights::Checkpoint& checkpoint : checkpoints_of(model)) {
+    for (const std::string& key : checkpoint.keys()) {
+      const weights::TensorEntry& entry = checkpoint.entry(key);
+      if (!at::isFloatingType(entry.dtype) || at::isFloat8Type(entry.dtype)) continue;
+      if (checkpoint.stored(key, entry.shape).isfinite().all().item<bool>()) continue;
+      return Error(ErrorKind::kInput, checkpoint.folder().string(),
+                   fmt::format("the weight {} holds numbers that are not finite; get the file again", key));
+    }
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -19,12 +57,22 @@ Error overflow_error(int64_t first, int64_t steps, const Settings& settings, con
   if (settings.guidance > kLargeGuidance)
     return {ErrorKind::kUsage, field("guidance_scale"),
             fmt::format("{}, with {}; try a smaller one", since, settings.guidance)};
+  if (auto damage = find_damage(model)) return *damage;
   if (dtype != at::kFloat)
     return {ErrorKind::kUsage, field("dtype"),
             fmt::format("{}, in {}; {}", since, dtype_name(dtype), overflow_advice(dtype))};
   return {ErrorKind::kInput, model.path().string(),
-          fmt::format("{}, in fp32; {}; if that is no help, its weights are damaged", since,
-                      overflow_advice(dtype))};
+          fmt::format("{}, in fp32, and all weights are; {}", since, overflow_advice(dtype))};
+}
+
+Error image_overflow_error(const Settings& settings, const Model& model) {
+  if (auto damage = find_damage(model)) return *damage;
+  const at::ScalarType dtype = *settings.request.dtype;
+  const std::string what =
+      fmt::format("all numbers of an image overflowed in the decoder, in {}", dtype_name(dtype));
+  if (dtype != at::kFloat)
+    return {ErrorKind::kUsage, field("dtype"), fmt::format("{}; {}", what, overflow_advice(dtype))};
+  return {ErrorKind::kInput, model.path().string(), what + "; is the decoder of another model?"};
 }
 
 }  // namespace tessera::engine

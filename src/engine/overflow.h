@@ -12,7 +12,11 @@ namespace tessera::engine {
 std::string overflow_advice(at::ScalarType dtype);
 
 // Returns the error for latents that are not finite from step `first` of `steps` on; steps count from 0. It
-// names the most likely cause: a large guidance scale, a dtype other than fp32, or else the model.
+// names the most likely cause: a large guidance scale, a weight that is not finite (all are read to find it),
+// a dtype other than fp32, or else the model.
 Error overflow_error(int64_t first, int64_t steps, const Settings& settings, const Model& model);
+
+// Returns the error for an image of which the decoder returned no number.
+Error image_overflow_error(const Settings& settings, const Model& model);
 
 }  // namespace tessera::engine

@@ -123,7 +123,7 @@ Fields<Request> make_fields() {
       plain_field(&R::guidance_scale, {"guidance_scale",
                                        "Guidance scale: higher follows the prompt more closely, 1 is no "
                                        "guidance [the model's, often 4.5]",
-                                       sampling, "X"}),
+                                       sampling, "X", 0}),
       plain_field(&R::guidance_rescale,
                   {"guidance_rescale", "Guidance rescale factor [0]", sampling, "X", 0, 1}),
       plain_field(&R::clip_skip, {"clip_skip", "Skip the last N CLIP layers (diffusers' count) [0]", prompt,
@@ -166,16 +166,18 @@ void check_side(const char* name, int64_t side, int64_t unit) {
               below, below + unit);
 }
 
+// The size of the training that is nearest to the request's; nothing where the model has no such sizes.
+std::optional<std::pair<int64_t, int64_t>> binned(const Model& model, const Request& request) {
+  return model.family->bin_resolution(*request.height, *request.width, model.shape.sample_size);
+}
+
 // Sets the sizes of the output, of the model's images and of the latents.
 void resolve_size(const Model& model, Settings& settings) {
   const Request& request = settings.request;
   settings.height = *request.height;
   settings.width = *request.width;
   const std::pair wish(settings.height, settings.width);
-  const std::pair model_size =
-      request.resolution_binning.value_or(false)
-          ? model.family->bin_resolution(settings.height, settings.width, model.shape.sample_size)
-          : wish;
+  const std::pair model_size = request.resolution_binning.value_or(false) ? *binned(model, request) : wish;
   // An output size that is resized need not be a multiple of the patches.
   const int64_t unit = model_size == wish ? model.scale_factor * model.shape.patch.rows : model.scale_factor;
   check_side("height", settings.height, unit);
@@ -242,7 +244,15 @@ Settings resolve(const Request& wish, const Model& model) {
   require_used_fields(request, model, settings.scheduler);
   const auto uses = [&](const char* name) { return uses_field(model, settings.scheduler, name); };
   if (uses("max_sequence_length")) choose(request.max_sequence_length, family.default_max_sequence_length);
-  if (uses("use_resolution_binning")) choose(request.resolution_binning, true);
+  if (uses("use_resolution_binning")) {
+    const bool has_bins = binned(model, request).has_value();
+    if (request.resolution_binning.value_or(false) && !has_bins) {
+      usage_error(field("use_resolution_binning", true),
+                  "models of {} x {} pixels have no sizes to choose from; leave it out",
+                  model.shape.sample_size * model.scale_factor, model.shape.sample_size * model.scale_factor);
+    }
+    choose(request.resolution_binning, has_bins);
+  }
   if (uses("clean_caption")) choose(request.clean_caption, true);
   if (uses("eta")) choose(request.eta, 0.0);
   choose(request.dtype, has_bf16(request.device) ? at::kBFloat16 : at::kFloat);

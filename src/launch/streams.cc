@@ -23,6 +23,21 @@ void say(const std::string& text) {
   std::fflush(stderr);
 }
 
+SayLater::SayLater(std::string text, std::chrono::milliseconds delay)
+    : thread_([this, said = std::move(text), delay] {
+        std::unique_lock lock(mutex_);
+        if (!changed_.wait_for(lock, delay, [this] { return is_over_; })) say(said);
+      }) {}
+
+SayLater::~SayLater() {
+  {
+    const std::scoped_lock lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
 void flush_output() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
   usage_error("standard output", "cannot write: {}", std::generic_category().message(errno));

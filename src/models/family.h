@@ -132,9 +132,10 @@ struct Family {
   bool overrides_scheduler_file;
   // Whether a run of one step ends in the sample that the model predicts, wherever the step would lead.
   bool takes_sample_of_single_step;
-  // Maps a requested height and width by the model's resolution binning; the identity where the family has
-  // none.
-  std::pair<int64_t, int64_t> (*bin_resolution)(int64_t height, int64_t width, int64_t sample_size);
+  // Maps a requested height and width by the model's resolution binning; nothing where a model of this sample
+  // size has none.
+  std::optional<std::pair<int64_t, int64_t>> (*bin_resolution)(int64_t height, int64_t width,
+                                                               int64_t sample_size);
   DenoiserShape (*read_shape)(const std::filesystem::path& model);
   std::unique_ptr<TextEncoder> (*load_text_encoder)(const std::filesystem::path& model, const LoadOptions&,
                                                     LoadStatistics&);

@@ -93,7 +93,8 @@ std::unique_ptr<Denoiser> load_pixart(const std::filesystem::path& model, const 
                                       LoadStatistics& statistics);
 
 // Returns the training size of the released models that is nearest in aspect ratio, for sample sizes 32, 64,
-// 128 and 256 (256, 512, 1024 and 2048 pixels); the given size for other sample sizes.
-std::pair<int64_t, int64_t> pixart_bin_resolution(int64_t height, int64_t width, int64_t sample_size);
+// 128 and 256 (256, 512, 1024 and 2048 pixels); nothing for other sample sizes.
+std::optional<std::pair<int64_t, int64_t>> pixart_bin_resolution(int64_t height, int64_t width,
+                                                                 int64_t sample_size);
 
 }  // namespace tessera::models

@@ -31,9 +31,9 @@ constexpr std::array<Bin, 7> kBins2048{{
 
 }  // namespace
 
-std::pair<int64_t, int64_t> pixart_bin_resolution(int64_t height, int64_t width, int64_t sample_size) {
-  if (sample_size != 32 && sample_size != 64 && sample_size != 128 && sample_size != 256)
-    return {height, width};
+std::optional<std::pair<int64_t, int64_t>> pixart_bin_resolution(int64_t height, int64_t width,
+                                                                 int64_t sample_size) {
+  if (sample_size != 32 && sample_size != 64 && sample_size != 128 && sample_size != 256) return std::nullopt;
   const double wanted = static_cast<double>(height) / static_cast<double>(width);
   const Bin* nearest = &kBins[0];
   const auto consider = [&](const Bin& bin) {
@@ -46,7 +46,7 @@ std::pair<int64_t, int64_t> pixart_bin_resolution(int64_t height, int64_t width,
   if (sample_size == 256) {
     for (const Bin& bin : kBins2048) consider(bin);
   }
-  return {nearest->height * sample_size / 128, nearest->width * sample_size / 128};
+  return std::pair(nearest->height * sample_size / 128, nearest->width * sample_size / 128);
 }
 
 }  // namespace tessera::models

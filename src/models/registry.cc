@@ -63,8 +63,9 @@ std::unique_ptr<Decoder> load_stable_diffusion_xl_decoder(const std::filesystem:
   return decoder;
 }
 
-std::pair<int64_t, int64_t> no_binning(int64_t height, int64_t width, int64_t /*sample_size*/) {
-  return {height, width};
+std::optional<std::pair<int64_t, int64_t>> no_binning(int64_t /*height*/, int64_t /*width*/,
+                                                      int64_t /*sample_size*/) {
+  return std::nullopt;
 }
 
 // CLIP has 77 positions, which include the begin and end tokens.

@@ -79,6 +79,11 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
   const auto given = [&](const char* name, int64_t degree) {
     return fmt::format("{} {}", field(name), degree);
   };
+  // A product names only the degrees that are above 1.
+  const auto product = [&](const char* first, int64_t a, const char* second, int64_t b) {
+    if (a == 1) return given(second, b);
+    return b == 1 ? given(first, a) : given(first, a) + " x " + given(second, b);
+  };
   const int64_t data = options.data_parallel_degree, stages = options.pipefusion_parallel_degree,
                 tensor = options.tensor_parallel_degree, ulysses = options.ulysses_degree,
                 ring = options.ring_degree, displaced = options.displaced_patch_degree;
@@ -97,15 +102,16 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
     require(tensor <= workload.heads, fmt::format("{} needs a head for each rank, the model has {}",
                                                   given("tensor_parallel_degree", tensor), workload.heads));
   } else {
-    require(tensor * ulysses <= workload.heads,
-            fmt::format("{} x {} needs a head for each rank, the model has {}",
-                        given("tensor_parallel_degree", tensor), given("ulysses_degree", ulysses),
-                        workload.heads));
+    require(
+        tensor * ulysses <= workload.heads,
+        fmt::format("{} needs a head for each rank, the model has {}",
+                    product("tensor_parallel_degree", tensor, "ulysses_degree", ulysses), workload.heads));
   }
   const std::string row = workload.row_unit == 1 ? "a row of tokens" : "a row of the coarsest scale";
-  require(ring * ulysses <= lines_of(options, workload),
-          fmt::format("{} x {} needs {} for each rank, there are {}", given("ring_degree", ring),
-                      given("ulysses_degree", ulysses), row, lines_of(options, workload)));
+  require(
+      ring * ulysses <= lines_of(options, workload),
+      fmt::format("{} needs {} for each rank, there are {}",
+                  product("ring_degree", ring, "ulysses_degree", ulysses), row, lines_of(options, workload)));
   require(displaced <= lines_of(options, workload),
           fmt::format("{} needs {} for each rank, there are {}", given("displaced_patch_degree", displaced),
                       row, lines_of(options, workload)));

@@ -1,5 +1,6 @@
 """Bad input ends the program with one line and the right exit code, and leaves nothing behind."""
 import json
+import math
 import os
 import pathlib
 import resource
@@ -57,6 +58,16 @@ USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the err
     (["--heigth", "64"], "did you mean --height?"),
     (["--guidance", "4"], "did you mean --guidance"),
     (["--steps-of-inference", "4"], "unknown option"),
+    (["--steps", "4"], "did you mean --num-inference-steps?"),
+    (["-W", "64"], "did you mean --width?"),
+    (["-W64"], "did you mean --width?"),
+    (["--use-cfg-parallel", "2"], "[--use-cfg-parallel] takes no value, got '2'"),
+    (["--vae-tiling", "true"], "[--vae-tiling] takes no value, got 'true'"),
+    (["--negative-prompt", "blue", "green"], "[--negative-prompt] takes one value; 'green' after it would be one more prompt"),
+    (["-"], "[PROMPT] prompts are not read from standard input"),
+    (["--guidance-scale", "-2"], "must be 0 or more, got -2"),
+    (["--report", "-"], "[--report] '-' is not standard output here"),
+    (["--trace", "-"], "[--trace] '-' is not standard output here"),
     (["-z"], "unknown option"),
     (["--seed"], "needs a value"),
 ]
@@ -72,6 +83,7 @@ def usage_errors(box):
 def commands(box):
     box.refuse(2, "did you mean generate?", "genrate", "a cat")
     box.refuse(2, "tessera generate", "a cat")
+    box.refuse(2, "did you mean --help?", "help")
     box.refuse(2, "a command comes first", "--seed", "1")
     box.refuse(2, "one argument too many", "models", MODEL, "more")
     box.refuse(2, "at least one prompt", "generate", "--model", MODEL)
@@ -176,6 +188,20 @@ def tensors_of_wrong_shape_or_dtype(box):
     refuse_model(box, name, model)
     write()
     refuse_model(box, name, model)
+
+
+@test
+def weights_that_are_not_finite(box):
+    for part, key, rest in ((TRANSFORMER, "proj_out.bias", []), (TRANSFORMER, "proj_out.bias", ["--dtype", "bf16"]),
+                            ("text_encoder/model.safetensors", "shared.weight", ["--dtype", "bf16"]),
+                            ("vae/diffusion_pytorch_model.safetensors", "decoder.conv_in.bias", []),
+                            ("vae/diffusion_pytorch_model.safetensors", "decoder.conv_in.bias", ["--dtype", "bf16", "--ulysses-degree", "2"])):
+        model = box.copy_model()
+        tensors, metadata = read_safetensors(model / part)
+        dtype, shape, data = tensors[key]
+        write_safetensors(model / part, {**tensors, key: (dtype, shape, struct.pack("<f", math.nan) * (len(data) // 4))}, metadata)
+        needle = f"[{(model / part).parent}] the weight {key} holds numbers that are not finite"
+        box.refuse(3, needle, "generate", "a cat", "--model", model, *SMALL, *rest)
 
 
 @test

@@ -81,7 +81,7 @@ def a_launched_rank_that_stops_ends_the_others(box):
         _, err = ranks[0].communicate(timeout=60)
         seconds = time.monotonic() - start
         ranks[1].kill()
-        assert ranks[0].returncode == 4 and "tessera: [rank 0] [rank 1] lost: no sign of life within 2 s" in err, err
+        assert ranks[0].returncode == 4 and "tessera: [rank 1] lost: no sign of life within 2 s, reported by rank 0 " in err, err
         assert seconds < 12, seconds
         finish_ranks(ranks[1:])
         assert box.files() == []
@@ -136,6 +136,19 @@ def ranks_that_differ_are_named(box):
 
 
 @test
+def a_rank_says_that_it_waits(box):
+    words = ["generate", "a cat", "--model", MODEL]
+    variables = torchrun_variables(0, 2, free_port())
+    rank = subprocess.Popen([box.program, *words], cwd=box.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, **variables})
+    line = rank.stderr.readline()
+    assert line == f"[rank 0] waiting at 127.0.0.1:{variables['MASTER_PORT']} for the other ranks of 2, as the launcher's variables say\n", line
+    rank.send_signal(signal.SIGINT)
+    rank.communicate(timeout=20)
+    assert rank.returncode == 130, rank
+
+
+@test
 def an_error_of_rank_0_ends_all_ranks(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--guidance-scale", "1"]
     first, second = finish_ranks(start_ranks(box, torchrun_variables, [words, words]))
@@ -153,7 +166,7 @@ def a_launched_rank_that_dies_ends_the_others(box):
     first, _ = finish_ranks(ranks)
     lines = [line for line in first[2].splitlines() if line.startswith("tessera:")]
     assert first[:2] == (4, "") and len(lines) == 1, first
-    assert lines[0].startswith("tessera: [rank 0] [rank 1] lost: "), lines
+    assert lines[0].startswith("tessera: [rank 1] lost: ") and ", reported by rank 0 " in lines[0], lines
     assert box.files() == []
 
 

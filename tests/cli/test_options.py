@@ -147,6 +147,9 @@ def warmup_has_the_requested_length(box):
     for i in range(3):
         assert difference(results[i][1], results[i + 1][1]) > 1e-4, i
     assert_near(results[3], box.latents(*PICTURE), NEAR)  # all three steps are warm-up, so none is stale
+    for flags, steps, said in ((words[len(PICTURE):], "3", 1), (words[len(PICTURE):], "2", 0), (["--displaced-patch-degree", "2"], "3", 1)):
+        outcome = box.generate(*PICTURE, *flags, "--warmup-steps", steps)
+        assert outcome.err.count("warning: every step is a warm-up step") == said, outcome
 
 
 # The following tests check the reports of several ranks.

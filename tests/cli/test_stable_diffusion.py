@@ -1,5 +1,6 @@
 """Tests Stable Diffusion XL on the command line: its options, many ranks, one file instead of a folder, and bad input."""
 import json
+import re
 import shutil
 
 from files import assert_near, floats, psnr, read_latents, read_png, read_safetensors, write_safetensors
@@ -172,7 +173,7 @@ def options_that_sdxl_refuses(box):
         assert all(needle in outcome.err for needle in needles), (needles, outcome)
     for words, needle in [(["--max-sequence-length", "5"], "[--max-sequence-length] Stable Diffusion XL does not support it, got 5"),
                           (["--no-resolution-binning"], "[--no-resolution-binning] Stable Diffusion XL does not support it"),
-                          (["--eta", "0.5"], "[--eta] EulerDiscreteScheduler does not support it, got 0.5; leave it out, it is for ddim")]:
+                          (["--eta", "0.5"], "[--eta] EulerDiscreteScheduler does not support it, got 0.5; leave it out (it is an option of ddim)")]:
         box.refuse(2, needle, "generate", "a cat", *FOLDER, *SMALL, *words)
     for option in ("--prompt-2", "--negative-prompt-2", "--original-size", "--clip-skip", "--guidance-rescale"):
         value = "8x8" if "size" in option else "0" if "skip" in option or "rescale" in option else "a"
@@ -197,6 +198,9 @@ def invalid_single_files(box):
                MODEL, *SMALL)
     (box.folder / "in" / "part.safetensors").write_bytes(file.read_bytes()[:5000])
     box.refuse(3, "part.safetensors", "generate", "a cat", "--model", box.folder / "in" / "part.safetensors", "--config", MODEL, *SMALL)
+    outcome = box.run("models", file, "--config", MODEL)
+    assert outcome.code == 0 and f"can run: tessera generate \"PROMPT\" --model {file} --config {MODEL}\n" in outcome.out, outcome
+    assert all(re.search(f"^  {part} .* 1 file$", outcome.out, re.M) for part in ("unet", "vae", "text_encoder_2")), outcome
     (box.folder / "in" / "old.ckpt").write_bytes(b"PK")
     box.refuse(3, ".safetensors can be read", "generate", "a cat", "--model", box.folder / "in" / "old.ckpt", "--config", MODEL, *SMALL)
 

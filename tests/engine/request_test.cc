@@ -89,23 +89,39 @@ TEST(Request, RefusesWhatNeitherFamilyNorSamplerUses) {
   };
   for (const auto& [with, without, json, message] :
        {Case{pixart, xl, R"({"prompt": "a", "max_sequence_length": 5})",
-             "[max_sequence_length] Stable Diffusion XL does not support it, got 5; leave it out, it is "
-             "for "
-             "PixArt-alpha, PixArt-Sigma"},
+             "[max_sequence_length] Stable Diffusion XL does not support it, got 5; leave it out (it is an "
+             "option of PixArt-alpha, PixArt-Sigma)"},
         Case{pixart, xl, R"({"prompt": "a", "use_resolution_binning": false})",
              "[use_resolution_binning: false] Stable Diffusion XL"},
         Case{pixart, xl, R"({"prompt": "a", "clean_caption": true})",
              "[clean_caption: true] Stable Diffusion XL"},
         Case{xl, pixart, R"({"prompt": "a", "prompt_2": "b"})",
-             "[prompt_2] PixArt-Sigma does not support it, got [\"b\"]; leave it out, it is for Stable "
-             "Diffusion "
-             "XL"}}) {
+             "[prompt_2] PixArt-Sigma does not support it, got [\"b\"]; leave it out (it is an option of "
+             "Stable Diffusion XL)"}}) {
     EXPECT_EQ(refusal(json, with), "accepted") << json;
     EXPECT_EQ(refusal(json, without).find(message), 0U) << refusal(json, without);
   }
   EXPECT_EQ(refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "ddim"})", xl), "accepted");
-  EXPECT_EQ(refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "euler"})", xl),
-            "[eta] EulerDiscreteScheduler does not support it, got 0.5; leave it out, it is for ddim");
+  EXPECT_EQ(
+      refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "euler"})", xl),
+      "[eta] EulerDiscreteScheduler does not support it, got 0.5; leave it out (it is an option of ddim)");
+}
+
+// diffusers has sizes to choose from for four sample sizes only.
+TEST(Request, BinsWhereTheModelHasSizes) {
+  Model model = read_model(golden_folder("tiny-pixart"));
+  const char *const plain = R"({"prompt": "a"})", *const binned =
+                                                      R"({"prompt": "a", "use_resolution_binning": true})";
+  const auto settings = [&](const char* json) {
+    return resolve(read_fields(request_fields(), parse_json(json, "test")), model);
+  };
+  EXPECT_EQ(settings(plain).request.resolution_binning, true);
+  EXPECT_EQ(refusal(binned, model), "accepted");
+  model.shape.sample_size = 16;
+  EXPECT_EQ(settings(plain).request.resolution_binning, false);
+  EXPECT_EQ(
+      refusal(binned, model),
+      "[use_resolution_binning: true] models of 128 x 128 pixels have no sizes to choose from; leave it out");
 }
 
 TEST(Request, CleansCaptionsWhereDiffusersDoes) {
