@@ -20,7 +20,7 @@ constexpr const char* kMainFooter = R"(Examples:
   tessera generate --help
 
 Exit codes: 0 done, 1 internal error, 2 usage or an output that cannot be written, 3 model or input file,
-4 a rank was lost, 5 out of memory, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP.)";
+4 a rank was lost, 5 out of memory, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP, 141 closed pipe.)";
 
 constexpr const char* kGenerateFooter =
     R"(Option names may be spelled with underscores as well (--guidance_scale).
