@@ -116,6 +116,7 @@ class TemporalHalf final : public models::VideoDecoder {
   }
   Clip clip() const override { return {config_.clip, config_.latent_clip()}; }
   int64_t scale_factor() const override { return 1; }
+  int64_t clip_bytes(int64_t /*height*/, int64_t /*width*/) const override { return 0; }
 
  private:
   models::VideoVaeConfig config_;

@@ -49,12 +49,15 @@ Image image_of(const at::Tensor& pixels) {  // [H, W, 3]
 
 }  // namespace
 
-ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks) {
-  constexpr int64_t kPart = 16;  // copies take little memory beside the tensors themselves
-  const auto bytes = static_cast<int64_t>(
+int64_t memory_of(at::Device device) {
+  return static_cast<int64_t>(
       device.is_cpu() ? total_memory()
                       : c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
-  return {.bytes = std::max<int64_t>(bytes / kPart / ranks, 1)};
+}
+
+ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks) {
+  constexpr int64_t kPart = 16;  // copies take little memory beside the tensors themselves
+  return {.bytes = std::max<int64_t>(memory_of(device) / kPart / ranks, 1)};
 }
 
 Image to_image(const at::Tensor& x, at::ScalarType dtype) {

@@ -32,6 +32,9 @@ struct DecodeOptions {
   std::function<Error()> overflow = {};
 };
 
+// Returns the memory of the machine (CPU) or of the device, in bytes.
+int64_t memory_of(at::Device device);
+
 // Returns blocks whose copies take a small part of the memory of `device` when `ranks` ranks do the same.
 // They do not depend on how much of it is free, because blocks of other sizes may round differently
 // (ops/conv.h).

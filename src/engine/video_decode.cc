@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
+#include "engine/decode.h"
 
 namespace tessera::engine {
 namespace {
@@ -19,6 +20,8 @@ class ClipDecoding {
         frames_(frames),
         group_(group),
         options_(options),
+        blocks_(options.block_rows ? ops::ConvBlocks{.rows = *options.block_rows}
+                                   : automatic_blocks(z.device(), group.size)),
         cut_({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1, group.size) {}
 
   int64_t clips() const { return (frames_ + clip_.frames - 1) / clip_.frames; }
@@ -44,7 +47,7 @@ class ClipDecoding {
 
  private:
   at::Tensor decode(int64_t clip, const Range& rows, nn::Tokens& tokens) const {
-    tokens.limit_convolutions(options_.blocks);
+    tokens.limit_convolutions(blocks_);
     const int64_t first = clip * clip_.latents;
     const at::Tensor latents =
         z_.narrow(0, first, std::min(clip_.latents, z_.size(0) - first)).narrow(2, rows.begin, rows.length);
@@ -57,11 +60,18 @@ class ClipDecoding {
   int64_t frames_;
   const comm::Group& group_;
   const VideoDecodeOptions& options_;
+  ops::ConvBlocks blocks_;
   parallel::Cut cut_;
   models::VideoDecoder::Clip clip_ = decoder_.clip();
 };
 
 }  // namespace
+
+bool has_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t ranks,
+                          int64_t memory) {
+  const int64_t sharers = z.is_cpu() ? ranks : 1;
+  return decoder.clip_bytes(z.size(2), z.size(3)) <= memory / 2 / sharers;
+}
 
 int64_t dealt_clips(int64_t frames, const models::VideoDecoder::Clip& clip, int64_t ranks) {
   return frames / clip.frames / ranks * ranks;
@@ -71,7 +81,9 @@ void decode_video(const models::VideoDecoder& decoder, const at::Tensor& z, int6
                   const comm::Group& group, const VideoDecodeOptions& options,
                   const std::function<void(const at::Tensor& frames)>& take) {
   const ClipDecoding decoding(decoder, z, frames, group, options);
-  const int64_t dealt = options.deals_clips ? dealt_clips(frames, decoder.clip(), group.size) : 0;
+  const bool deals =
+      options.deals_clips.value_or(has_memory_for_clips(decoder, z, group.size, memory_of(z.device())));
+  const int64_t dealt = deals ? dealt_clips(frames, decoder.clip(), group.size) : 0;
   const auto take_clips = [&](const at::Tensor& gathered) {
     if (!gathered.defined()) return;
     for (const at::Tensor& clip : gathered.split(decoder.clip().frames)) take(clip);

@@ -6,21 +6,27 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 
 #include "comm/group.h"
 #include "models/family.h"
-#include "ops/conv.h"
 
 namespace tessera::engine {
 
 struct VideoDecodeOptions {
   // Makes of frames [F, 3, H', W] in [-1, 1], all rows or some, what is sent and taken: [F, H', W, ...].
   std::function<at::Tensor(const at::Tensor& frames)> convert;
-  ops::ConvBlocks blocks = {};
+  std::optional<int64_t> block_rows = {};  // as in DecodeOptions
   // Ranks take whole clips while there are enough for all of them. That saves the messages between
-  // neighbouring rows, but takes as much memory as one rank needs.
-  bool deals_clips = true;
+  // neighbouring rows, but takes as much memory as one rank needs; by default, it is done where
+  // has_memory_for_clips().
+  std::optional<bool> deals_clips = {};
 };
+
+// Whether a clip of z on each of `ranks` ranks, which share the memory of a machine or have a device each,
+// takes at most half of the memory.
+bool has_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t ranks,
+                          int64_t memory);
 
 // Returns how many of the first clips of a video of `frames` frames `ranks` ranks decode whole: as many of
 // full length as every rank gets the same number of. The ranks divide the rows of the clips that are left.

@@ -131,6 +131,14 @@ at::Tensor AutoencoderKLDecoder::decode(const at::Tensor& z, nn::Tokens& tokens)
   return conv_out(conv_norm_out, std::move(x), rows).to(at::kFloat).contiguous();
 }
 
+// The first block of the largest scale holds its input, as wide as the scale before, the input's shortcut,
+// and what the shortcut is added to.
+int64_t AutoencoderKLDecoder::bytes_per_pixel() const {
+  const std::vector<int64_t>& channels = config.block_out_channels;
+  const int64_t input = channels.size() > 1 ? channels[1] : channels[0];
+  return (input + 2 * channels[0]) * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
 std::unique_ptr<AutoencoderKLDecoder> load_autoencoder_kl_decoder(const std::filesystem::path& folder,
                                                                   const LoadOptions& options,
                                                                   LoadStatistics& statistics) {

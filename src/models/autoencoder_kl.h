@@ -67,6 +67,7 @@ struct AutoencoderKLDecoder final : Decoder {
   at::Tensor decode(const at::Tensor& z, nn::Tokens& tokens) const override;
   int64_t scale_factor() const override { return config.scale_factor(); }
   int64_t tile_size() const override { return config.sample_size; }
+  int64_t bytes_per_pixel() const override;
 
   AutoencoderKLConfig config;
   at::ScalarType dtype;

@@ -46,6 +46,8 @@ class Decoder {
   }
   virtual int64_t scale_factor() const = 0;  // 8 for the Stable Diffusion VAE
   virtual int64_t tile_size() const = 0;     // side in pixels of a tile, for tiled decoding
+  // What the tensors of decode() take at their peak, in bytes per pixel of all pictures.
+  virtual int64_t bytes_per_pixel() const = 0;
 };
 
 // Decodes the frames of videos, in clips that do not depend on each other.
@@ -62,6 +64,8 @@ class VideoDecoder {
   virtual at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const = 0;
   virtual Clip clip() const = 0;
   virtual int64_t scale_factor() const = 0;
+  // What the tensors of decode_clip() take at their peak, for a whole clip of h x w latents.
+  virtual int64_t clip_bytes(int64_t height, int64_t width) const = 0;
 };
 
 // Says how components are loaded.

@@ -102,6 +102,7 @@ struct FakeDecoder : models::Decoder {
   }
   int64_t tile_size() const override { return 64; }
   int64_t scale_factor() const override { return 8; }
+  int64_t bytes_per_pixel() const override { return 0; }
   mutable std::vector<int64_t> sizes;
 };
 

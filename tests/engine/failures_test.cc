@@ -65,6 +65,7 @@ class FailingDecoder final : public models::Decoder {
   }
   int64_t tile_size() const override { return real_->tile_size(); }
   int64_t scale_factor() const override { return real_->scale_factor(); }
+  int64_t bytes_per_pixel() const override { return real_->bytes_per_pixel(); }
 
  private:
   std::unique_ptr<models::Decoder> real_;

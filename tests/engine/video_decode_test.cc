@@ -34,6 +34,7 @@ class ToyDecoder final : public models::VideoDecoder {
   }
   Clip clip() const override { return kClip; }
   int64_t scale_factor() const override { return 2; }
+  int64_t clip_bytes(int64_t height, int64_t width) const override { return 100 * height * width; }
 
   mutable std::vector<int64_t> rows;
 };
@@ -104,6 +105,17 @@ INSTANTIATE_TEST_SUITE_P(Sizes, VideoDecodeOnRanks,
                            return fmt::format("{}Frames{}Ranks{}", info.param.frames, info.param.ranks,
                                               info.param.deals ? "" : "InRows");
                          });
+
+TEST(VideoDecode, DealsClipsWhereHalfOfTheMemoryHoldsThem) {
+  const ToyDecoder decoder;
+  const at::Tensor z = latents(8);  // 5 x 4, so a clip takes 2000 bytes
+  EXPECT_TRUE(has_memory_for_clips(decoder, z, 1, 4000));
+  EXPECT_FALSE(has_memory_for_clips(decoder, z, 1, 3999));
+  EXPECT_TRUE(has_memory_for_clips(decoder, z, 3, 12000));
+  EXPECT_FALSE(has_memory_for_clips(decoder, z, 3, 11999));
+  // Each rank has a device.
+  EXPECT_TRUE(has_memory_for_clips(decoder, z.to(at::kMeta), 3, 4000));
+}
 
 // As Open-Sora 1.1 does.
 TEST(VideoDecode, DecodesEachFrameApart) {

@@ -85,6 +85,8 @@ void expect_shares(int64_t side) {
       const Peaks found = peaks(decoder, side, ranks, {});
       const double ratio = static_cast<double>(found.largest()) / static_cast<double>(found.alone);
       EXPECT_LE(ratio, share) << ranks << " ranks, " << c10::toString(dtype);
+      EXPECT_NEAR(static_cast<double>(decoder.bytes_per_pixel() * side * side * 64),
+                  static_cast<double>(found.alone), 0.1 * static_cast<double>(found.alone));
       fmt::print("{} px, {}: one rank {} MiB, the largest of {} {:.3f} of it\n", side * 8,
                  c10::toString(dtype), found.alone >> 20, ranks, ratio);
     }

@@ -84,4 +84,11 @@ at::Tensor VideoVaeDecoder::decode_clip(const at::Tensor& z, int64_t frames, nn:
   return at::cat(pixels);
 }
 
+// The frames of a clip are done when the last of them are decoded.
+int64_t VideoVaeDecoder::clip_bytes(int64_t height, int64_t width) const {
+  const int64_t pixels = height * width * scale_factor() * scale_factor();
+  const int64_t frame = spatial_.config.out_channels * static_cast<int64_t>(sizeof(float));
+  return pixels * (config_.micro_batch * spatial_.bytes_per_pixel() + config_.clip * frame);
+}
+
 }  // namespace tessera::models

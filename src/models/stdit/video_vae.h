@@ -63,6 +63,7 @@ class VideoVaeDecoder final : public VideoDecoder {
   at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const override;
   Clip clip() const override { return {config_.clip, config_.latent_clip()}; }
   int64_t scale_factor() const override { return spatial_.scale_factor(); }
+  int64_t clip_bytes(int64_t height, int64_t width) const override;
 
  private:
   VideoVaeConfig config_;
@@ -82,6 +83,9 @@ class FrameDecoder final : public VideoDecoder {
   }
   Clip clip() const override { return {micro_batch_, micro_batch_}; }
   int64_t scale_factor() const override { return decoder_->scale_factor(); }
+  int64_t clip_bytes(int64_t height, int64_t width) const override {
+    return micro_batch_ * height * width * scale_factor() * scale_factor() * decoder_->bytes_per_pixel();
+  }
 
  private:
   std::shared_ptr<const Decoder> decoder_;
