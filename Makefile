@@ -75,6 +75,7 @@ nccl: setup           ## check that code for GPUs compiles (fetches 1.6 GB of NV
 	@tools/check_nccl.sh
 
 format:               ## run clang-format on every source
+	@tools/setup.sh lint
 	git ls-files '*.h' '*.cc' | xargs clang-format -i
 
 lint: setup           ## check with clang-format and clang-tidy (CHANGED=COMMIT: only what changed since)

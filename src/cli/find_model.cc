@@ -1,5 +1,7 @@
 #include "cli/find_model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdlib>
 
@@ -44,17 +46,22 @@ std::vector<std::string> names_in(const std::vector<fs::path>& folders) {
 
 fs::path find_model(const std::optional<std::string>& name) {
   std::error_code code;
-  if (name && (name->empty() || name->find('/') != std::string::npos || fs::exists(*name, code)))
-    return *name;
+  std::string plain = name.value_or(kDefaultModel);
+  if (plain.ends_with('/')) plain.pop_back();  // as completion in a shell leaves it
+  const bool may_ship = !plain.empty() && plain.find('/') == std::string::npos;
+  if (name && (!may_ship || fs::exists(fs::path(*name) / "model_index.json", code))) return *name;
   const std::vector<fs::path> folders = model_folders();
   for (const fs::path& folder : folders) {
-    fs::path candidate = folder / name.value_or(kDefaultModel);
+    fs::path candidate = folder / plain;
     if (fs::exists(candidate / "model_index.json", code)) return candidate;
   }
+  if (name && fs::exists(*name, code)) return *name;  // the reader says what is wrong with it
   if (name) {
-    if (const auto nearest = nearest_word(*name, names_in(folders)))
+    const std::vector<std::string> names = names_in(folders);
+    if (const auto nearest = nearest_word(plain, names))
       input_error(*name, "no such folder, and no model that ships; did you mean {}?", *nearest);
-    return *name;
+    input_error(*name, "no such folder, and no model that ships{}{}",
+                names.empty() ? "" : "; these do: ", fmt::join(names, ", "));
   }
   input_error(field("model"), "the model '{}' is not in {}; name a folder, or set TESSERA_MODELS",
               kDefaultModel, fmt::join(std::vector<std::string>(folders.begin(), folders.end()), ", "));

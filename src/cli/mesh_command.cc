@@ -149,8 +149,9 @@ void print_mesh(const Mesh& mesh, const std::vector<Share>& shares) {
     axes.push_back(*axis);
     sizes.push_back(fmt::format("{} {}", parallel::axis_name(*axis), mesh.sizes()[*axis]));
   }
-  fmt::print("{} {}{}{}\n\n", mesh.world_size(), mesh.world_size() == 1 ? "rank" : "ranks",
+  fmt::print("{} {}{}{}\n", mesh.world_size(), mesh.world_size() == 1 ? "rank" : "ranks",
              sizes.empty() ? "" : ": ", fmt::join(sizes, " x "));
+  if (mesh.world_size() > 1) fmt::print("\n");
   for (const NamedGroups& each : all_groups(mesh)) {
     const bool joins = each.name == "sp"       ? splits(mesh, parallel::kSequenceAxes)
                        : each.name == "tensor" ? splits(mesh, parallel::kTensorAxes)
@@ -162,6 +163,7 @@ void print_mesh(const Mesh& mesh, const std::vector<Share>& shares) {
     fmt::print("{:<9} {:>3} {:<6} of {:>3}: {}\n", each.name, groups.size(),
                groups.size() == 1 ? "group" : "groups", each.groups.front().size(), fmt::join(groups, " "));
   }
+  if (axes.empty() && shares.empty()) return;
   fmt::print("\nrank");
   for (const Axis axis : axes) fmt::print(" {:>9}", parallel::axis_name(axis));
   if (!shares.empty()) fmt::print(" {:>8} {:>6} {:>8} {:>12}", "blocks", "rows", "heads", "weights");

@@ -71,13 +71,11 @@ JsonConfig read_model_index(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder, code)) {
     input_error(
         folder.empty() ? field("model") : folder.string(),
-        "no such folder; {} takes one that diffusers' save_pretrained wrote, or that was downloaded from a "
-        "model hub",
-        field("model"));
+        "no such folder; a model is one that diffusers' save_pretrained wrote, or that was downloaded "
+        "from a model hub");
   }
   if (!std::filesystem::is_directory(folder, code)) {
-    input_error(folder.string(), "is a file; {} wants the folder that holds model_index.json",
-                field("model"));
+    input_error(folder.string(), "is a file; name the folder that holds model_index.json");
   }
   if (!std::filesystem::exists(folder / "model_index.json", code)) {
     if (const auto model = model_near(folder))

@@ -100,11 +100,12 @@ def text_that_is_not_utf8(box):
 @test
 def no_checkpoint(box):
     box.refuse(3, "[--model] no such folder", "generate", "a cat", "--model", "")
-    box.refuse(3, "no such folder", "generate", "a cat", "--model", "nowhere")
+    box.refuse(3, "[nowhere] no such folder, and no model that ships; these do: shapes, shapes-xl", "generate", "a cat", "--model", "nowhere")
+    box.refuse(3, "did you mean shapes?", "models", "shape/")
     box.refuse(3, "did you mean shapes-xl?", "generate", "a cat", "--model", "shapes_xl")
     box.refuse(3, "[nowhere.safetensors] no such file", "generate", "a cat", "--model", "nowhere.safetensors")
     single = ["generate", "a cat", "--model", MODEL / "vae" / "diffusion_pytorch_model.safetensors", "--config"]
-    box.refuse(3, "[nowhere] no such folder; --config wants", *single, "nowhere")
+    box.refuse(3, "[no/where] no such folder; --config wants", *single, "no/where")
     box.refuse(3, "holds no model_index.json; --config wants", *single, MODEL / "vae")
     # A part names its model, and the folder of a hub's cache the snapshot.
     box.refuse(3, f"[{MODEL / 'vae'}] holds no model_index.json; did you mean {MODEL}?", "generate", "a cat", "--model", MODEL / "vae")

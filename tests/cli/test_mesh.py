@@ -12,6 +12,7 @@ def mesh_of_sixteen_ranks(box):
     # This is the example of xDiT's documentation, whose data-parallel groups are called replicas here.
     outcome = box.run("mesh", *SIXTEEN)
     assert outcome.code == 0 and outcome.err == "", outcome
+    assert box.run("mesh").out == "1 rank\n"
     for line in ("16 ranks: dp 2 x cfg 2 x pp 2 x ulysses 2", "[0 1 2 3 4 5 6 7] [8 9 10 11 12 13 14 15]",
                  "[0 8] [1 9] [2 10]", "[0 4] [1 5] [2 6] [3 7] [8 12] [9 13] [10 14] [11 15]",
                  "[0 2] [1 3] [4 6] [5 7] [8 10] [9 11] [12 14] [13 15]", "[0 1] [2 3] [4 5]"):

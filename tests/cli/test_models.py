@@ -16,6 +16,14 @@ def describes_a_checkpoint(box):
 
 
 @test
+def names_of_models_that_ship(box):
+    (box.folder / "shapes").mkdir()  # which is no model
+    for name in ("shapes", "shapes/"):
+        outcome = box.run("models", name)
+        assert outcome.code == 0 and outcome.out.splitlines()[0].endswith("models/shapes: PixArtAlphaPipeline"), outcome
+
+
+@test
 def says_why_a_checkpoint_cannot_run(box):
     model = box.copy_model()
     index = json.loads((model / "model_index.json").read_text())
