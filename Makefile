@@ -5,6 +5,8 @@ BUILD := build
 # SHORT=1 runs the part of parity, score and soak that every change has to pass (.ci/run).
 SHORT ?=
 RUNS ?= $(if $(SHORT),10,200)
+# PART=1/2 and PART=2/2 divide the tests that the sanitizers run.
+PART ?= 1/1
 
 .PHONY: demo test check build setup bench format lint parity score asan tsan fuzz mutants soak hosts nccl install clean help
 
@@ -49,11 +51,11 @@ score: build          ## judge from the pixels what the shipped models make of c
 
 asan: setup           ## run the tests under AddressSanitizer and UBSan
 	@tools/build.sh asan tessera tessera_tests
-	tools/run_asan.sh
+	PART=$(PART) tools/run_asan.sh
 
 tsan: setup           ## run the tests in which ranks are threads (Rank in their names; not Memory, nor Large) under ThreadSanitizer
 	@tools/build.sh tsan tessera_tests
-	@tools/run_tsan.sh
+	@PART=$(PART) tools/run_tsan.sh
 
 fuzz: setup           ## fuzz for a minute (FUZZ_SECONDS=60)
 	@tools/fuzz.sh

@@ -2,8 +2,8 @@
 # check.sh [--short]: runs all checks of the project, even after one has failed, and exits with 1 if any failed.
 #
 # Without `--short` every check runs at full length. `--short` is for every change (.ci/run): it runs parity, score and soak
-# on short lists, lints only the changed files, and takes turns among the four longest checks. The number of commits selects
-# the one that runs, so that a few pushes cover all four.
+# on short lists, lints only the changed files, and takes turns among the four longest checks, of which the sanitizers come
+# in halves. The number of commits selects the one that runs, so that a few pushes cover all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,12 +29,12 @@ stage python3 tools/check_layers.py
 stage python3 tools/mutants.py --check
 stage make test
 if [ "${1:-}" = --short ]; then
-  long=(asan tsan fuzz parity)
-  turn=${long[$(git rev-list --count HEAD) % ${#long[@]}]}
+  turns=("asan PART=1/2" "tsan PART=1/2" fuzz parity "asan PART=2/2" "tsan PART=2/2" fuzz parity)
+  read -ra turn <<<"${turns[$(git rev-list --count HEAD) % ${#turns[@]}]}"
   stage make score SHORT=1
-  [ "$turn" = parity ] || stage make parity SHORT=1
+  [ "${turn[0]}" = parity ] || stage make parity SHORT=1
   stage make soak SHORT=1
-  stage make "$turn"
+  stage make "${turn[@]}"
   lint_changed
 else
   for check in score parity soak asan tsan fuzz lint; do stage make "$check"; done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # lint.sh [FILE... | --changed COMMIT]: checks the given files, those changed since COMMIT, or all files with clang-format, and
-# the sources (*.cc) among them with clang-tidy. It fails on any finding. clang-tidy uses a separate build folder, build-lint/,
-# in which only the precompiled header is built.
+# the sources (*.cc) among them with clang-tidy (tools/tidy.py). It fails on any finding. clang-tidy uses a separate build folder,
+# build-lint/, in which only the precompiled header is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,8 +23,4 @@ done
 clang-format --dry-run -Werror "${files[@]}"
 [ ${#sources[@]} -gt 0 ] || exit 0
 tools/build.sh lint CMakeFiles/tessera_library.dir/cmake_pch.hxx.pch
-# The fuzzers are not part of this build: clang-tidy takes the flags of a similar source for them, and they need the root as
-# an include path. The count that clang-tidy prints at the end is of suppressed warnings in third-party headers.
-printf '%s\n' "${sources[@]}" |
-  xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build-lint --extra-arg="-I$PWD" \
-    2> >(grep -v '^[0-9]* warnings\? generated\.$' >&2)
+python3 tools/tidy.py "${sources[@]}"

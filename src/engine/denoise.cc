@@ -67,15 +67,14 @@ class Loop final : public parallel::PipelineStage {
     if (sampler().needs_noise() && patches.begin == 0) fresh_ = on_device(noise_.draw(latents_.sizes()));
     if (ranks_.pipeline.size > 1) enter_frames(step, patches);  // of this stage's latents
     const std::vector<at::Tensor> predictions = latents_.split(guide_(output[0]), patches);
+    const at::Tensor changing = work_.given ? work_.given->masks(step).changing : at::Tensor();
     for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
       const at::Tensor& z = latents_.patch(patch);
       const at::Tensor fresh = fresh_.defined() ? latents_.select(fresh_, {patch, 1}) : at::Tensor();
       at::Tensor next = sampler().step(predictions[static_cast<size_t>(patch - patches.begin)], step, z,
                                        states_[static_cast<size_t>(patch)], fresh);
-      if (work_.given) {
-        const at::Tensor changing = work_.given->masks(step).changing;
+      if (changing.defined())
         next = at::where(of_latents(latents_.select_frames(changing, {patch, 1})), next, z);
-      }
       if (step_sums_) step_sums_->select(0, step).add_(next.sum(at::kDouble));
       latents_.set_patch(patch, std::move(next));
     }

@@ -64,7 +64,8 @@ struct Case {
 class VideoDecodeOnRanks : public ::testing::TestWithParam<Case> {};
 
 TEST_P(VideoDecodeOnRanks, GivesEveryFrameOnceInOrder) {
-  const auto [frames, ranks, deals] = GetParam();
+  const int64_t frames = GetParam().frames, ranks = GetParam().ranks;
+  const bool deals = GetParam().deals;
   const VideoDecodeOptions options{.convert =
                                        [](const at::Tensor& x) {
                                          return x.permute({0, 2, 3, 1});
