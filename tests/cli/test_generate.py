@@ -197,16 +197,16 @@ def output_and_messages_go_to_separate_streams(box):
 
 @test
 def unusual_prompts(box):
-    for prompt in ("", "[a, b]", "models", "\u732b\U0001F697", "a_b --c_d", "%s {}", "x" * 3000, "line\nbreak", "{}", "%%", "-", "0",
+    for prompt in ("", "[a, b]", "models", "\u732b\U0001F697", "a_b --c_d", "%s {}", "x" * 3000, "line\nbreak", "{}", "%%", "0",
                    "\x01[a]", "\x01number:NaN", "[\x01]", "\x0eheight\x0f", "NaN"):
         box.generate(prompt, "--seed", "1", *SMALL)
         assert json.loads(read_png(box.folder / "out.png")[3]["tessera"])["prompt"] == [prompt]
     box.generate("--negative_prompt", "--a_b", "--seed", "1", *SMALL, "--", "-1 --x_y")
     settings = json.loads(read_png(box.folder / "out.png")[3]["tessera"])
     assert settings["negative_prompt"] == ["--a_b"] and settings["prompt"] == ["-1 --x_y"], settings
-    box.generate("--prompt", "--height", "--negative-prompt", "\x01[", "--seed", "1", *SMALL, "--", "--", "--seed", "-o", "\x01number:x")
+    box.generate("--prompt", "--height", "--negative-prompt", "\x01[", "--seed", "1", *SMALL, "--", "--", "--seed", "-o", "-", "\x01number:x")
     settings = json.loads(read_png(box.folder / "out-3.png")[3]["tessera"])
-    assert settings["prompt"] == ["--height", "--", "--seed", "-o", "\x01number:x"], settings
+    assert settings["prompt"] == ["--height", "--", "--seed", "-o", "-", "\x01number:x"], settings
     assert settings["negative_prompt"] == ["\x01["], settings
     box.generate("--prompt", "a", "--prompt=b", "c", *SMALL)
     assert (box.folder / "out-2.png").exists()
