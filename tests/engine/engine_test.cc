@@ -265,7 +265,7 @@ TEST(Engine, GivesTheSamplerTheNumberOfTokens) {
   Request request = tiny_request(96, 32, 3);
   request.output_type = OutputType::kLatent;
   generate(resolve(request, model), model, observer);
-  const auto expected = samplers::make_sampler(model.scheduler, std::nullopt, {4, /*sample_tokens=*/6 * 2});
+  const auto expected = samplers::make_sampler(model.scheduler, std::nullopt, {4, /*sample_tokens=*/12});
   EXPECT_EQ(timesteps, expected->timesteps());
 }
 

@@ -31,7 +31,7 @@ class StableDiffusion : public ::testing::Test {
   // Writes weights of the same names and shapes beside those of a component.
   void add_other_weights(const std::string& component, const std::string& plain, const std::string& other) {
     std::map<std::string, at::Tensor> tensors;
-    for (const auto& [name, tensor] : read_golden("tiny-sd/" + component + "/" + plain))
+    for (const auto& [name, tensor] : read_golden(fmt::format("tiny-sd/{}/{}", component, plain)))
       tensors[name] = at::randn(tensor.sizes());
     weights::write_safetensors(folder_ / component / other, tensors);
   }
@@ -105,7 +105,7 @@ TEST_F(StableDiffusion, IsTheSameOnManyRanks) {
   methods.back().displaced_mode = parallel::DisplacedMode::kFullSync;
   comm::run_ranks_as_threads(
       2,
-      [&](comm::World world) {
+      [&](const comm::World& world) {
         Engine engine(tiny_sd(), kNoLimit, world);
         for (const parallel::ParallelOptions& options : methods) {
           const Settings settings = resolve(tiny_sd_request("all"), tiny_sd());
@@ -151,7 +151,7 @@ TEST_F(TiledDecoding, IsTheSameOnManyRanksAndInPreviews) {
                                                workload(settings(), tiny_sd()), std::nullopt);
   comm::run_ranks_as_threads(
       4,
-      [&](comm::World world) {
+      [&](const comm::World& world) {
         Engine engine(tiny_sd(), kNoLimit, world);
         Observer observer;
         std::vector<Image> shown;

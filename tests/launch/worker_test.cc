@@ -36,7 +36,7 @@ TEST(Worker, APlaceIsReadAsItWasWritten) {
 }
 
 TEST(Worker, APlaceThatMakesNoSenseIsRefused) {
-  const auto refused = [](WorkerPlace place) {
+  const auto refused = [](const WorkerPlace& place) {
     try {
       read_worker_place(write_worker_place(place));
     } catch (const Error& error) {

@@ -188,7 +188,7 @@ TEST(UNet2DConfig, SaysThatItIsOfAConsistencyModel) {
   Json json = read_json(golden_folder("unet-sdxl") / "config.json");
   json["time_cond_proj_dim"] = 16;
   try {
-    UNet2DConfig(JsonConfig(json, "unet/config.json"));
+    const UNet2DConfig config(JsonConfig(json, "unet/config.json"));
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInput);
