@@ -119,6 +119,7 @@ TEST(LocalPeersOfRanks, EachTwoHandEachOtherAFile) {
   constexpr int64_t kRanks = 4;
   const std::vector<LocalEndpoint> endpoints(kRanks);
   std::vector<std::string> texts;
+  texts.reserve(endpoints.size());
   for (const LocalEndpoint& endpoint : endpoints) texts.push_back(endpoint.text());
   texts[2] = "another " + texts[2];  // host
   std::vector<std::thread> threads;

@@ -145,7 +145,7 @@ at::Tensor new_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::Scalar
 
 // Returns a new tensor of the device with the strides and contents of x, a host tensor.
 at::Tensor on_device(const at::Tensor& x) {
-  const at::Tensor made = new_tensor(x.sizes(), x.strides(), x.scalar_type());
+  at::Tensor made = new_tensor(x.sizes(), x.strides(), x.scalar_type());
   strict_as_host(made).copy_(x);
   return made;
 }
@@ -307,7 +307,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 at::Device strict_device() {
   [[maybe_unused]] static const bool registered = [] {
     c10::register_privateuse1_backend("strict");
-    at::RegisterPrivateUse1HooksInterface(new StrictHooks);
+    static auto* const hooks = new StrictHooks;  // libtorch keeps it until the program ends
+    at::RegisterPrivateUse1HooksInterface(hooks);
     return true;
   }();
   return {kStrict, 0};
