@@ -69,10 +69,7 @@ std::string describe_weights(const Part& part, const Weights& weights, std::vect
   const WeightFiles found = find_weight_files(part.folder);
   if (!found.any) return found.others ? "no safetensors (only other weight files)" : "";
   try {
-    return describe(weights::Checkpoint(
-        part.folder,
-        part.library == "diffusers" ? weights::Library::kDiffusers : weights::Library::kTransformers,
-        weights.variant));
+    return describe(weights::Checkpoint(part.folder, weights::library_named(part.library), weights.variant));
   } catch (const Error& error) {
     damages.push_back(spell(error.message(), option_name));
     return "damaged";

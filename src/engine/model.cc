@@ -9,10 +9,6 @@
 namespace tessera::engine {
 namespace {
 
-weights::Library library_of(const models::PipelinePart& part) {
-  return part.library == "diffusers" ? weights::Library::kDiffusers : weights::Library::kTransformers;
-}
-
 void check_variant(const Model& model) {
   if (model.variant.empty()) return;
   if (model.single_file)
@@ -20,7 +16,8 @@ void check_variant(const Model& model) {
                 model.single_file->path().string());
   const auto& parts = model.family->parts;
   const bool is_there = std::any_of(parts.begin(), parts.end(), [&](const models::PipelinePart& part) {
-    return weights::holds_variant(model.folder / part.name, library_of(part), model.variant);
+    return weights::holds_variant(model.folder / part.name, weights::library_named(part.library),
+                                  model.variant);
   });
   if (!is_there)
     input_error(model.folder.string(), "{} is '{}', but no component has files of that variant, such as {}",

@@ -21,10 +21,7 @@ std::vector<weights::Checkpoint> checkpoints_of(const Model& model) {
   }
   for (const models::PipelinePart& part : model.family->parts) {
     if (part.name.starts_with("tokenizer")) continue;
-    const bool is_diffusers = part.library == "diffusers";
-    all.emplace_back(model.folder / part.name,
-                     is_diffusers ? weights::Library::kDiffusers : weights::Library::kTransformers,
-                     model.variant);
+    all.emplace_back(model.folder / part.name, weights::library_named(part.library), model.variant);
   }
   return all;
 }

@@ -65,6 +65,14 @@ class ClipDecoding {
   models::VideoDecoder::Clip clip_ = decoder_.clip();
 };
 
+// Machines and devices differ in their memory, but all ranks must decode in the same way.
+bool have_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor& z, const comm::Group& group,
+                           std::optional<int64_t> memory) {
+  const bool has = has_memory_for_clips(decoder, z, group.size, memory ? *memory : memory_of(z.device()));
+  const at::Tensor count = comm::all_reduce(at::full({1}, has ? 1 : 0, z.options().dtype(at::kFloat)), group);
+  return count.item<float>() == static_cast<float>(group.size);
+}
+
 }  // namespace
 
 bool has_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t ranks,
@@ -82,7 +90,7 @@ void decode_video(const models::VideoDecoder& decoder, const at::Tensor& z, int6
                   const std::function<void(const at::Tensor& frames)>& take) {
   const ClipDecoding decoding(decoder, z, frames, group, options);
   const bool deals =
-      options.deals_clips.value_or(has_memory_for_clips(decoder, z, group.size, memory_of(z.device())));
+      options.deals_clips ? *options.deals_clips : have_memory_for_clips(decoder, z, group, options.memory);
   const int64_t dealt = deals ? dealt_clips(frames, decoder.clip(), group.size) : 0;
   const auto take_clips = [&](const at::Tensor& gathered) {
     if (!gathered.defined()) return;

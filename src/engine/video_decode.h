@@ -18,9 +18,10 @@ struct VideoDecodeOptions {
   std::function<at::Tensor(const at::Tensor& frames)> convert;
   std::optional<int64_t> block_rows = {};  // as in DecodeOptions
   // Ranks take whole clips while there are enough for all of them. That saves the messages between
-  // neighbouring rows, but takes as much memory as one rank needs; by default, it is done where
+  // neighbouring rows, but takes as much memory as one rank needs; by default, it is done where every rank
   // has_memory_for_clips().
   std::optional<bool> deals_clips = {};
+  std::optional<int64_t> memory = {};  // of this rank's machine or device, in bytes; memory_of() if empty
 };
 
 // Whether a clip of z on each of `ranks` ranks, which share the memory of a machine or have a device each,

@@ -108,6 +108,10 @@ at::Tensor whole_tensor(const std::shared_ptr<SafetensorsFile>& file, const Tens
 
 }  // namespace
 
+Library library_named(const std::string& name) {
+  return name == "diffusers" ? Library::kDiffusers : Library::kTransformers;
+}
+
 bool holds_variant(const fs::path& folder, Library library, const std::string& variant) {
   return find_variant(folder, library, variant).has_value();
 }

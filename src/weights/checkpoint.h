@@ -26,6 +26,9 @@ struct NamedTensor {
 // single file; transformers names them model and takes the single file first.
 enum class Library { kDiffusers, kTransformers };
 
+// The library of a part as model_index.json names it; every name but "diffusers" stands for transformers.
+Library library_named(const std::string& name);
+
 // Whether a folder has weights of this variant ("fp16": `model.fp16.safetensors`, or an index of shards).
 bool holds_variant(const std::filesystem::path& folder, Library library, const std::string& variant);
 

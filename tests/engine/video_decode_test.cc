@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/InferenceMode.h>
 
+#include <functional>
 #include <mutex>
 #include <numeric>
 
@@ -61,16 +62,15 @@ struct Case {
   bool deals;
 };
 
-class VideoDecodeOnRanks : public ::testing::TestWithParam<Case> {};
+VideoDecodeOptions options_of(std::optional<bool> deals, std::optional<int64_t> memory = {}) {
+  const auto convert = [](const at::Tensor& x) { return x.permute({0, 2, 3, 1}); };
+  return {.convert = convert, .deals_clips = deals, .memory = memory};
+}
 
-TEST_P(VideoDecodeOnRanks, GivesEveryFrameOnceInOrder) {
-  const int64_t frames = GetParam().frames, ranks = GetParam().ranks;
-  const bool deals = GetParam().deals;
-  const VideoDecodeOptions options{.convert =
-                                       [](const at::Tensor& x) {
-                                         return x.permute({0, 2, 3, 1});
-                                       },
-                                   .deals_clips = deals};
+// Decodes on ranks with the options that `options` gives for each, and expects every frame once, in order,
+// and that the ranks deal clips as long as there is one for each, or that they never do.
+void expect_frames(int64_t frames, int64_t ranks, bool deals,
+                   const std::function<VideoDecodeOptions(int64_t rank)>& options) {
   std::vector<std::vector<int64_t>> rows(static_cast<size_t>(ranks));
   comm::run_ranks_as_threads(ranks, [&](comm::World world) {
     const c10::InferenceMode inference_mode;
@@ -79,7 +79,7 @@ TEST_P(VideoDecodeOnRanks, GivesEveryFrameOnceInOrder) {
     const comm::Group group = world.group(all, "vae");
     const ToyDecoder decoder;
     std::vector<at::Tensor> clips;
-    decode_video(decoder, latents(frames), frames, group, options,
+    decode_video(decoder, latents(frames), frames, group, options(world.rank()),
                  [&](const at::Tensor& x) { clips.push_back(x); });
     rows[static_cast<size_t>(world.rank())] = decoder.rows;
     if (world.rank() == 0) {
@@ -98,6 +98,13 @@ TEST_P(VideoDecodeOnRanks, GivesEveryFrameOnceInOrder) {
   }
 }
 
+class VideoDecodeOnRanks : public ::testing::TestWithParam<Case> {};
+
+TEST_P(VideoDecodeOnRanks, GivesEveryFrameOnceInOrder) {
+  const bool deals = GetParam().deals;
+  expect_frames(GetParam().frames, GetParam().ranks, deals, [&](int64_t) { return options_of(deals); });
+}
+
 INSTANTIATE_TEST_SUITE_P(Sizes, VideoDecodeOnRanks,
                          ::testing::Values(Case{3, 1, true}, Case{17, 1, true}, Case{16, 2, true},
                                            Case{16, 2, false}, Case{15, 2, true}, Case{12, 3, true},
@@ -106,6 +113,13 @@ INSTANTIATE_TEST_SUITE_P(Sizes, VideoDecodeOnRanks,
                            return fmt::format("{}Frames{}Ranks{}", info.param.frames, info.param.ranks,
                                               info.param.deals ? "" : "InRows");
                          });
+
+// A clip takes 2000 bytes, and three ranks share a machine.
+TEST(VideoDecodeRanks, UnlikeMachinesDealClipsWhereAllHaveTheMemory) {
+  expect_frames(22, 3, true, [](int64_t rank) { return options_of({}, 12000 + 1000 * rank); });
+  for (int64_t small = 0; small < 3; ++small)
+    expect_frames(22, 3, false, [&](int64_t rank) { return options_of({}, rank == small ? 11999 : 24000); });
+}
 
 TEST(VideoDecode, DealsClipsWhereHalfOfTheMemoryHoldsThem) {
   const ToyDecoder decoder;
