@@ -59,8 +59,8 @@ fs::path find_model(const std::optional<std::string>& name) {
   if (name) {
     const std::vector<std::string> names = names_in(folders);
     if (const auto nearest = nearest_word(plain, names))
-      input_error(*name, "no such folder, and no model that ships; did you mean {}?", *nearest);
-    input_error(*name, "no such folder, and no model that ships{}{}",
+      input_error(*name, "no such folder, and not the name of a shipped model; did you mean {}?", *nearest);
+    input_error(*name, "no such folder, and not the name of a shipped model{}{}",
                 names.empty() ? "" : "; these do: ", fmt::join(names, ", "));
   }
   input_error(field("model"), "the model '{}' is not in {}; name a folder, or set TESSERA_MODELS",

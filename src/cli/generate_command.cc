@@ -120,13 +120,17 @@ GenerateArguments read_request(const std::string& text) {
   }
 }
 
+ModelFiles files_of(const GenerateArguments& arguments) {
+  return find_model_files(arguments.run.model, arguments.run.config);
+}
+
+// The name in a fingerprint under which a rank says why it could not read the model.
+constexpr const char* kRefusal = "refusal";
+
 // On rank 0, throws Error(kInput) that names the first rank whose program or model differs, or which could
-// not read the model; on other ranks, throws RefusedByFirst. `refusal` says why this rank could not read the
-// model, or is empty.
-void require_same_fingerprints(const ModelFiles& model, const std::string& refusal,
+// not read the model; on other ranks, throws RefusedByFirst.
+void require_same_fingerprints(const launch::Fingerprint& own, const std::string& model,
                                const comm::Group& world) {
-  launch::Fingerprint own = launch::make_fingerprint(model.folder, model.single_file);
-  if (!refusal.empty()) own["refusal"] = refusal;
   std::string found;
   launch::Fingerprint first;
   for (int64_t rank = 0; rank < world.size; ++rank) {
@@ -137,18 +141,13 @@ void require_same_fingerprints(const ModelFiles& model, const std::string& refus
     std::string differs = launch::difference(first, told);
     if (differs.empty()) continue;
     // The error of a rank that could not read the model says more than which file differs.
-    if (const auto why = told.find("refusal"); why != told.end()) differs = "refuses: " + why->second;
+    if (const auto why = told.find(kRefusal); why != told.end()) differs = "refuses: " + why->second;
     found = fmt::format("rank {} {}", rank, differs);
   }
   if (found.empty()) return;
-  const Error error(ErrorKind::kInput, model.single_file.value_or(model.folder).string(),
-                    found + "; all ranks need the same program and model");
+  const Error error(ErrorKind::kInput, model, found + "; all ranks need the same program and model");
   if (world.rank != 0) throw RefusedByFirst{error.exit_code()};
   throw error;
-}
-
-ModelFiles files_of(const GenerateArguments& arguments) {
-  return find_model_files(arguments.run.model, arguments.run.config);
 }
 
 // Returns, on all ranks, the job of rank 0's command line, planned from the same model by the same program.
@@ -166,18 +165,22 @@ Job agree(const std::vector<std::string>& words, const comm::Group& world) {
       comm::broadcast_bytes(kFailed + std::to_string(failure.exit_code), 0, world);
       throw;
     }
-    require_same_fingerprints(files_of(job.arguments), "", world);
+    const ModelFiles files = files_of(job.arguments);
+    require_same_fingerprints(launch::make_fingerprint(files.folder, files.single_file),
+                              files.single_file.value_or(files.folder).string(), world);
     return job;
   }
   const GenerateArguments arguments = read_request(comm::broadcast_bytes({}, 0, world));
   Job job;
-  std::string refusal;
+  launch::Fingerprint own;
   try {
+    const ModelFiles files = files_of(arguments);
+    own = launch::make_fingerprint(files.folder, files.single_file);
     job = plan_job(arguments, world.size);
-  } catch (const Error& error) {
-    refusal = error.message();
+  } catch (...) {
+    own[kRefusal] = launch::current_failure().message;
   }
-  require_same_fingerprints(files_of(arguments), refusal, world);
+  require_same_fingerprints(own, "", world);
   return job;
 }
 

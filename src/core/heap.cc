@@ -42,6 +42,9 @@ std::filesystem::path control_group() {
 }  // namespace
 
 void keep_freed_memory() {
+  // Under this policy addresses count as memory from the time they are reserved.
+  constexpr uint64_t kNeverOvercommit = 2;
+  if (number_in("/proc/sys/vm/overcommit_memory", "") == kNeverOvercommit) return;
   static auto* const tensors = new TensorHeap(total_memory());  // NOLINT: used until the process ends
   c10::SetCPUAllocator(tensors);
 #if defined(__GLIBC__)

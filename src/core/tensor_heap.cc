@@ -55,7 +55,7 @@ TensorHeap::~TensorHeap() {
   ::munmap(base_, capacity_);
 }
 
-// Takes the first free range that is long enough, so that tensors stay together at the begin of the heap.
+// Takes the first free range that is long enough, so that tensors stay together at the beginning of the heap.
 std::optional<size_t> TensorHeap::take(size_t bytes) {
   const size_t length = round_up(bytes, kAlignment) + kStagger;
   const std::lock_guard lock(mutex_);

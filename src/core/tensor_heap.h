@@ -45,8 +45,8 @@ class TensorHeap final : public c10::Allocator {
   std::byte* base_ = nullptr;
   size_t capacity_ = 0;
   mutable std::mutex mutex_;
-  std::map<size_t, size_t> free_;            // the lengths of the free ranges, by their begin; none touch
-  std::unordered_map<size_t, size_t> used_;  // the lengths of tensors, by their begin
+  std::map<size_t, size_t> free_;            // lengths of the free ranges by offset; adjacent ones are merged
+  std::unordered_map<size_t, size_t> used_;  // lengths of tensors by offset
   size_t used_bytes_ = 0;
 };
 

@@ -56,15 +56,26 @@ bool Agreement::ask(const std::function<bool()>& wish) {
     has_said_yes_ = said.item<uint8_t>() != 0;
     return has_said_yes_;
   }
-  has_said_yes_ = wish && wish();
-  if (group_.size == 1) return has_said_yes_;
-  const at::Tensor said = at::full({1}, has_said_yes_ ? 1 : 0, at::kByte);
+  std::exception_ptr failure;
+  try {
+    has_said_yes_ = wish && wish();
+  } catch (...) {
+    has_said_yes_ = true;
+    failure = std::current_exception();
+  }
+  tell(has_said_yes_);
+  if (failure) std::rethrow_exception(failure);
+  return has_said_yes_;
+}
+
+void Agreement::tell(bool yes) {
+  if (group_.size == 1) return;
+  const at::Tensor said = at::full({1}, yes ? 1 : 0, at::kByte);
   for (int64_t peer = 1; peer < group_.size; ++peer) sent_.push_back(comm::send(said, peer, group_));
   while (static_cast<int64_t>(sent_.size()) > kMostUnderWay * (group_.size - 1)) {
     sent_.front().wait();
     sent_.pop_front();
   }
-  return has_said_yes_;
 }
 
 int64_t Agreement::follow(int64_t own) {
@@ -111,10 +122,11 @@ std::exception_ptr Agreement::settle(const std::exception_ptr& failure) {
   verdict = follow(verdict);
   if (verdict == kNobody) return nullptr;
   TESSERA_CHECK(verdict >= 0 && verdict < 2 * size, "verdict {} among {} ranks", verdict, size);
+  const bool has_failed = failure && !is_cancellation(failure);
   if (verdict >= size) return failure ? failure : std::make_exception_ptr(Cancelled());
   const std::string why =
       comm::broadcast_bytes(verdict == group_.rank ? reason(failure) : "", verdict, group_);
-  if (failure) return failure;
+  if (has_failed) return failure;
   return std::make_exception_ptr(
       comm::PeerError(group_.ranks[static_cast<size_t>(verdict)], "failed: " + why));
 }

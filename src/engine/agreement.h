@@ -18,7 +18,7 @@ class Agreement {
   explicit Agreement(comm::Group group);
 
   // Returns the answer of `wish` on rank 0 (false if empty); other ranks do not call theirs. All ranks of the
-  // group must ask equally often.
+  // group must ask equally often. If the wish throws, so does rank 0, and the others are told yes.
   bool ask(const std::function<bool()>& wish);
   // Returns the answer to the last question: true if all ranks have left off where they asked it.
   bool has_said_yes() const { return has_said_yes_; }
@@ -35,6 +35,8 @@ class Agreement {
   void finish();
 
  private:
+  void tell(bool yes);
+
   comm::Group group_;
   std::deque<comm::Pending> sent_;
   bool has_said_yes_ = false;

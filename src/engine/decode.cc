@@ -38,8 +38,11 @@ at::Tensor to_pixels(const at::Tensor& x, at::ScalarType dtype) {
   return (unit * 255).round().to(at::kByte).permute({1, 2, 0}).contiguous().cpu();
 }
 
-void require_numbers(const at::Tensor& x, const DecodeOptions& options) {
-  if (options.overflow && x.isnan().all().item<bool>()) throw options.overflow();
+// Throws on every rank of the group if no number of an image, of which each has some rows or none, is one.
+void require_numbers(const at::Tensor& x, const DecodeOptions& options, const comm::Group& group = {}) {
+  if (!options.overflow) return;
+  const at::Tensor has_numbers = x.isnan().logical_not().any().to(at::kFloat).view({1});
+  if (comm::all_reduce(has_numbers, group).item<float>() == 0) throw options.overflow();
 }
 
 Image image_of(const at::Tensor& pixels) {  // [H, W, 3]
@@ -91,7 +94,7 @@ std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, i
     nn::Tokens tokens(cut, {.ring = group, .all = group});
     tokens.limit_convolutions(blocks);
     const at::Tensor rows = decoder.decode(z.narrow(0, i, 1).narrow(2, own.begin, own.length), tokens)[0];
-    require_numbers(rows, options);
+    require_numbers(rows, options, group);
     if (is_resized) {
       const at::Tensor whole = comm::gather(rows, /*dim=*/1, pixel_rows, 0, group);
       if (whole.defined())

@@ -111,7 +111,7 @@ class Loop final : public parallel::PipelineStage {
   const parallel::Cut& cut() const { return work_.stage.cut(); }
   at::Tensor on_device(const at::Tensor& x) const { return upload(x, latents_.options().device()); }
 
-  // Gives the frames that are denoised from this step on its noise.
+  // Adds this step's noise to the frames whose denoising begins in it.
   void enter_frames(int64_t step, Range patches) {
     if (!work_.given || !work_.given->has_entering(step)) return;
     if (patches.begin == 0) noise_of_frames_ = on_device(work_.given->noise(step));
@@ -123,7 +123,7 @@ class Loop final : public parallel::PipelineStage {
     }
   }
 
-  // Those of this rank's samples.
+  // Returns which frames of this rank's samples are denoised in this step.
   at::Tensor denoised_frames(int64_t step) const {
     if (!work_.denoised_frames.defined()) return {};
     const Range& own = latents_.pictures();

@@ -54,8 +54,8 @@ class DenoiserStage {
   DenoiserStage& operator=(const DenoiserStage&) = delete;
 
   // `input` is latents [B, C, (T',) h', w] in fp32 on the first stage, and the output of the previous stage
-  // on others. The last stage returns only the prediction, fp32, shaped like the latents; other stages return
-  // the input of the next one. All ranks of the sequence and tensor axes must make the same calls.
+  // on others. The last stage returns only the prediction of Forward::head(); other stages return the input
+  // of the next one. All ranks of the sequence and tensor axes must make the same calls.
   parallel::Tensors run(const Step& step, Range patches, parallel::Tensors input);
   // Return uninitialised tensors in the shapes of such an input, and of an output that goes to the next
   // stage.

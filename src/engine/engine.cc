@@ -92,23 +92,21 @@ class Run {
   // Calls `conclude` after `work`, when no message is under way any more, unless the run is cancelled.
   template <typename Work, typename Conclude>
   void run_stage(Messages messages, const Work& work, const Conclude& conclude) {
-    bool is_amid_messages = messages == Messages::kSome && ranks_.world.size > 1;
+    bool is_amid_messages = false;
     const bool is_first = ranks_.world.rank == 0;
     std::exception_ptr failure;
-    if (is_cancelled(observer_)) settle(std::make_exception_ptr(Cancelled()));
     try {
+      check_cancelled(observer_);
+      is_amid_messages = messages == Messages::kSome && ranks_.world.size > 1;
       work();
       is_amid_messages = false;
       if (is_first && is_wished_to_end_ && is_wished_to_end_()) throw Cancelled();
       conclude();
     } catch (const SettledEnd&) {
       throw;
-    } catch (const Cancelled&) {
-      // If rank 0 has answered so, all ranks that wait for each other stop at this place.
-      if (is_amid_messages && !of_all_.has_said_yes() && !of_replicas_.has_said_yes()) throw;
-      failure = std::current_exception();
     } catch (...) {
-      if (is_amid_messages) throw;
+      // If rank 0 has answered yes, all ranks that wait for each other stop at this place.
+      if (is_amid_messages && !of_all_.has_said_yes() && !of_replicas_.has_said_yes()) throw;
       failure = std::current_exception();
     }
     settle(failure);
@@ -183,8 +181,8 @@ class Run {
       try {
         conditionings = encoder->encode(batch_->prompts, settings_.max_sequence_length);
       } catch (const Error& error) {
-        // All ranks refuse a prompt alike, before the first message.
-        if (is_split && error.kind() == ErrorKind::kUsage) throw SettledEnd{std::current_exception()};
+        // All ranks refuse a prompt alike, where no message is under way.
+        if (is_split && error.kind() == ErrorKind::kUsage) settle(std::current_exception());
         throw;
       }
     });
@@ -232,9 +230,15 @@ class Run {
     while (first > 0 && !finite[first - 1].item<bool>()) --first;
     first = of_all_.least(first);
     if (first == finite.numel()) return;
-    const bool speaks = ranks_.world.rank == 0;
-    settle(speaks ? std::make_exception_ptr(overflow_error(first, finite.numel(), settings_, model_))
-                  : nullptr);
+    std::exception_ptr failure;
+    if (ranks_.world.rank == 0) {
+      try {
+        failure = std::make_exception_ptr(overflow_error(first, finite.numel(), settings_, model_));
+      } catch (...) {
+        failure = std::current_exception();  // the weights cannot be read any more, for one
+      }
+    }
+    settle(failure);
   }
 
   // Whether the ranks of a replica decode its pictures together.

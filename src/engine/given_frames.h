@@ -21,7 +21,7 @@ class GivenFrames {
   samplers::FrameMasks masks(int64_t step) const { return sampler_.masks(mask_, step); }
   bool has_entering(int64_t step) const { return masks(step).entering.any().item<bool>(); }
 
-  // z [N, C, T, h, w], or any part of it, with the noise of the entering frames; `entering` [N, T] and
+  // z [N, C, T, h, w], or any part of it, with noise added to the entering frames; `entering` [N, T] and
   // `noise` are of that part.
   at::Tensor entered(const at::Tensor& z, const at::Tensor& entering, const at::Tensor& noise,
                      int64_t step) const;

@@ -86,8 +86,10 @@ std::vector<at::Tensor> BranchCombiner::deviations_of(const std::vector<at::Tens
   const comm::Group& group = ranks_.sequence;
   const at::Tensor all = comm::all_gather(at::stack(own).unsqueeze(0), 0, group.parts(group.size), group);
   const at::Tensor merged = parallel::merge_moments(all.unbind(0), latents_.line_counts());  // [parts, n, 2]
+  // A prediction may have more channels than the latents.
   const std::vector<int64_t>& whole = latents_.sizes();
-  const auto count = static_cast<double>(c10::multiply_integers(whole.begin() + 1, whole.end()));
+  const auto count =
+      static_cast<double>(parts.front().size(1) * c10::multiply_integers(whole.begin() + 2, whole.end()));
   std::vector<int64_t> shape(whole.size(), 1);
   shape[0] = -1;
   std::vector<at::Tensor> deviations;

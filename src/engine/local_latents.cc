@@ -87,7 +87,7 @@ at::Tensor LocalLatents::gather() const {
   const comm::Group& group = ranks_.sequence;
   const Range all = cut().all_patches();
   const LatentAxis& axis = of(cut().rank_axis);
-  std::vector<Range> parts;  // by rank, one behind the other
+  std::vector<Range> parts;  // by rank, one after the other
   for (int64_t rank = 0; rank < group.size; ++rank)
     parts.push_back(
         {parts.empty() ? 0 : parts.back().end(), sizes_of(all, rank)[static_cast<size_t>(axis.dim)]});

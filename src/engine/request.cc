@@ -98,7 +98,8 @@ Fields<Request> make_fields() {
       plain_field(
           &R::clean_caption,
           {"clean_caption",
-           "Remove links, markup and other remains of web pages from prompts [if the model has it]", prompt},
+           "Remove links, markup and other web-page residue from prompts [on where the model supports it]",
+           prompt},
           "Only lower-case prompts and strip white space"),
       plain_field(&R::height, {"height", "Image height [the model's]", image, "PIXELS", 1, kMaxSide}),
       plain_field(&R::width, {"width", "Image width [the model's]", image, "PIXELS", 1, kMaxSide}),

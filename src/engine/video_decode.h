@@ -14,7 +14,8 @@
 namespace tessera::engine {
 
 struct VideoDecodeOptions {
-  // Makes of frames [F, 3, H', W] in [-1, 1], all rows or some, what is sent and taken: [F, H', W, ...].
+  // Converts frames [F, 3, H', W] in [-1, 1], all rows or some, to what ranks send and `take` receives,
+  // [F, H', W, ...].
   std::function<at::Tensor(const at::Tensor& frames)> convert;
   std::optional<int64_t> block_rows = {};  // as in DecodeOptions
   // Ranks take whole clips while there are enough for all of them. That saves the messages between
@@ -29,8 +30,9 @@ struct VideoDecodeOptions {
 bool has_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t ranks,
                           int64_t memory);
 
-// Returns how many of the first clips of a video of `frames` frames `ranks` ranks decode whole: as many of
-// full length as every rank gets the same number of. The ranks divide the rows of the clips that are left.
+// Returns how many of the first clips of a video of `frames` frames are decoded whole, each by one of `ranks`
+// ranks: the largest number of full-length clips that divides evenly among them. The ranks divide the rows of
+// the clips that are left.
 int64_t dealt_clips(int64_t frames, const models::VideoDecoder::Clip& clip, int64_t ranks);
 
 // Decodes z [T, C, h, w], which every rank of `group` has whole, to `frames` frames. Rank 0 calls `take` with

@@ -24,7 +24,6 @@ struct Launched {
 // SIGTERM, SIGHUP and the second SIGINT here; the first SIGINT asks the ranks to end together. When this
 // process dies, the ranks die. May be called while there are other threads, from a thread that no other
 // signal handling depends on. Throws Error(kPeer).
-// Error(kPeer).
 Launched launch_ranks(int64_t ranks, std::chrono::milliseconds timeout,
                       const std::vector<std::string>& words);
 

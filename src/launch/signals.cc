@@ -21,7 +21,7 @@ void say(std::string_view text) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-// Of whoever watches over this rank, and says for it why it failed.
+// The status that this rank's supervisor reads; the supervisor prints why the rank failed.
 std::atomic<RankStatus*> watched_status{nullptr};
 
 // A page of a mapped file is gone. Anything else that raises SIGBUS ends the program as it would without

@@ -31,8 +31,8 @@ struct WorkerPlace {
 std::string write_worker_place(const WorkerPlace& place);
 WorkerPlace read_worker_place(const std::string& text);
 
-// Ends this process with SIGKILL when process `parent`, which started it, ends: the whole of it, not only the
-// thread that did. At once, where that is gone already.
+// Ends this process with SIGKILL when process `parent`, which started it, ends as a whole (not only the
+// thread that started it); immediately if it has ended already.
 void die_with_parent(pid_t parent);
 
 // This process as a rank.

@@ -43,8 +43,7 @@ struct SizeConditions {
 // The shape of the latents that a run denoises, and conditions that go with it.
 struct LatentShape {
   int64_t latent_height = 1, latent_width = 1;
-  int64_t scale_factor = 1;             // pixels per latent row of the decoder
-  std::optional<double> guidance = {};  // the scale, for models with GuidanceKind::kEmbedded
+  int64_t scale_factor = 1;  // pixels per latent row of the decoder
   int64_t latent_frames = 1;
   SizeConditions sizes = {};  // for models that are conditioned on them
 };
@@ -94,8 +93,8 @@ class Forward {
   virtual Hidden embed(const at::Tensor& latents) = 0;
   // Applies block `i`, in place or not.
   virtual void block(int64_t i, Hidden& hidden) = 0;
-  // Turns the output of the last block into the prediction, fp32, in the shape of the latents that the
-  // sampler steps (a learned variance is dropped).
+  // Turns the output of the last block into the prediction, fp32, in the shape of the latents. It has more
+  // channels if the sampler takes a learned variance, which is dropped otherwise.
   virtual at::Tensor head(const Hidden& hidden) = 0;
   // Lists the tensors that flow into block `i`; empty where blocks cannot be divided
   // (DenoiserShape::has_streams).

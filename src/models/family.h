@@ -86,12 +86,6 @@ struct LoadStatistics {
   uint64_t bytes_at_use = 0;  // the part of bytes_held that is read at each use and not kept
 };
 
-enum class GuidanceKind {
-  kNone,
-  kTwoBranches,  // a negative and a positive sample for each picture (classifier-free guidance)
-  kEmbedded      // the scale is an input of the model
-};
-
 // Describes a denoiser to the code that divides it.
 struct DenoiserShape {
   // Counts attention heads that can be divided: the heads of the keys, where several queries share a key.
@@ -100,7 +94,7 @@ struct DenoiserShape {
   double embedding = 0, head = 0;
   int64_t latent_channels = 4;
   int64_t sample_size = 64;      // side of the latents that the model was trained on
-  nn::PatchSize patch = {};      // latent sides must be multiples of it
+  nn::PatchSize patch = {};      // the latents that a token covers
   bool is_video = false;         // latents [B, C, T, h, w]
   bool axial_attention = false;  // all attention is nn::Tokens::axial_attention()
   int64_t row_unit = 1;          // rows of tokens that stay together because a coarser scale merges them
@@ -126,7 +120,6 @@ struct Family {
   std::string title;       // shown to users
   int64_t default_steps;
   double default_guidance;
-  GuidanceKind guidance;
   std::vector<PipelinePart> parts;  // beside the scheduler
   int64_t default_max_sequence_length;
   // Names the fields of a request that this family takes and others may not.

@@ -36,7 +36,6 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
           .title = std::move(title),
           .default_steps = 20,
           .default_guidance = 4.5,
-          .guidance = GuidanceKind::kTwoBranches,
           // The first releases name the class of which diffusers has made this one.
           .parts = {tokenizer("tokenizer", "T5Tokenizer"),
                     {"text_encoder", "transformers", {"T5EncoderModel"}},
@@ -90,7 +89,6 @@ Family stable_diffusion(std::string class_name, std::string title, double guidan
       .title = std::move(title),
       .default_steps = 50,
       .default_guidance = guidance,
-      .guidance = GuidanceKind::kTwoBranches,
       .parts = std::move(parts),
       .default_max_sequence_length = kClipTokens,
       .own_fields = std::move(own),

@@ -28,7 +28,7 @@ enum class Over { kAll, kSpatial, kTemporal };
 inline constexpr std::array kOvers = {Over::kAll, Over::kSpatial, Over::kTemporal};
 
 // The grid, one of its frames, one position across its frames, or the grid followed by this rank's part of
-// another sequence. Has no copy of `cut` and `groups`.
+// another sequence. Refers to `cut` and `groups`, which must outlive it.
 class TokenSequence {
  public:
   // `groups` are those that divide the sequence, `run` are the current patches, and `other` is the length of

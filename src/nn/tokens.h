@@ -67,13 +67,13 @@ class Tokens {
   // with the keys and values that this layer last saw (one denoising step ago); tokens it never saw are left
   // out.
   at::Tensor attention(const QueriesKeysValues& own, int64_t depth, Over over = Over::kAll);
+  // The same as attention() on another scale of the grid, cut at the same places.
+  at::Tensor attention(const QueriesKeysValues& own, int64_t depth, const parallel::Cut& cut);
   // Attention within frames or along them, with its layers: x [B, n, C] -> [B, n, C]. The layers get other
   // tokens than the local ones where that saves messages. `angles` [T, D / 2, 2] by frame are handed to the
   // layers as those of their tokens; they may be undefined.
   at::Tensor axial_attention(const at::Tensor& x, int64_t depth, Over over, const at::Tensor& angles,
                              const AttentionLayers& layers);
-  // The same as attention() on another scale of the grid, cut at the same places.
-  at::Tensor attention(const QueriesKeysValues& own, int64_t depth, const parallel::Cut& cut);
   // Attention over the grid joined with another sequence of L tokens, of which `other` is the local part (see
   // local_other()) -> the results for both: [B, n, H * D] and [B, l, H * D].
   std::pair<at::Tensor, at::Tensor> joint_attention(const QueriesKeysValues& own,

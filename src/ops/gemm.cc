@@ -205,10 +205,6 @@ void multiply_all(const Problem<T>& p, int64_t rows) {
 
 }  // namespace
 
-bool gemm_runs() {
-  return cpu_isa() >= Isa::kAvx2;
-}
-
 void gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t panel_stride,
           float* c, int64_t ldc, bool add) {
   for (int64_t column = 0; column < n; column += kPanel, b += panel_stride) {

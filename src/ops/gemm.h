@@ -13,9 +13,6 @@ namespace tessera::ops {
 
 constexpr int64_t kPanel = 16;
 
-// Whether this process can run the functions below.
-bool gemm_runs();
-
 // c [m, n] = a [m, k] b [k, n], or c += a b if `add`, on the calling thread. Rows of a and c are `lda` and
 // `ldc` elements apart, panels of b `panel_stride`. Sums over k are split into runs that depend on k alone,
 // so a row of c does not depend on other rows.

@@ -22,9 +22,9 @@ struct Grid {
 enum class GridAxis { kFrames, kRows };
 
 // The lines (rows or frames) of one axis are dealt to patches, which are computed one after another
-// (PipeFusion), and those of one axis to the sequence ranks: of another one all of its lines, of the same one
-// the lines of each patch. Lines are dealt in units of `unit`, and the shares differ by at most one unit. A
-// rank keeps its lines for the whole denoising loop.
+// (PipeFusion), and those of the same or the other axis to the sequence ranks. If it is the same axis, the
+// lines of each patch are divided among the ranks; otherwise all lines are. Lines are dealt in units of
+// `unit`, and the shares differ by at most one unit. A rank keeps its lines for the whole denoising loop.
 //
 // The tokens that a rank holds of a run of patches are in the order of the grid.
 struct Cut {

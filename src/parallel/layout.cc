@@ -24,8 +24,10 @@ int64_t sequence_ranks(const ParallelOptions& options) {
   return options.ring_degree * options.ulysses_degree;
 }
 
-int64_t wished_patches(const ParallelOptions& options) {
-  return std::max<int64_t>(options.num_pipeline_patch.value_or(1), 1);
+// Numbers beyond every video's are refused later on; here they must not overflow.
+int64_t requested_patches(const ParallelOptions& options) {
+  constexpr int64_t kMost = int64_t{1} << 32;
+  return std::clamp<int64_t>(options.num_pipeline_patch.value_or(1), 1, kMost);
 }
 
 // How many units can be dealt out along an axis: units of rows, or frames.
@@ -34,10 +36,10 @@ int64_t units_of(GridAxis axis, const Workload& workload) {
                                  : workload.token_frames;
 }
 
-// Patches are of rows, unless only frames are enough for all ranks and patches, or frames are wished for.
+// Patches are of rows, unless only frames are enough for all ranks and patches, or frames are requested.
 GridAxis patch_axis_of(const ParallelOptions& options, const Workload& workload) {
   if (options.pipeline_patch_axis) return *options.pipeline_patch_axis;
-  const int64_t needed = sequence_ranks(options) * wished_patches(options);
+  const int64_t needed = sequence_ranks(options) * requested_patches(options);
   return workload.token_rows >= std::min(needed, workload.token_frames) ? GridAxis::kRows : GridAxis::kFrames;
 }
 
@@ -46,15 +48,15 @@ GridAxis rank_axis_of(const ParallelOptions& options, const Workload& workload) 
   const GridAxis patch_axis = patch_axis_of(options, workload);
   const int64_t ranks = sequence_ranks(options);
   const auto per_patch = [&](GridAxis axis) {
-    const int64_t patches = axis == patch_axis ? wished_patches(options) : 1;
+    const int64_t patches = axis == patch_axis ? requested_patches(options) : 1;
     return std::max<int64_t>(1, units_of(axis, workload) / patches);
   };
   const int64_t rows = per_patch(GridAxis::kRows);
   return rows >= std::min(ranks, per_patch(GridAxis::kFrames)) ? GridAxis::kRows : GridAxis::kFrames;
 }
 
-// Whether Ulysses ranks divide frames, or places, in attention along the other axis. Two activations change
-// ranks then, four with heads, so this is the default where no rank would be left without work.
+// Whether Ulysses ranks divide frames, or places, in attention along the other axis. This sends two
+// activations where dividing heads sends four, so it is the default where no rank would be left without work.
 bool uses_dsp(const ParallelOptions& options, const Workload& workload) {
   if (!workload.axial_attention || options.ulysses_degree == 1) return false;
   const int64_t stages = options.pipefusion_parallel_degree;
@@ -107,7 +109,10 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
         fmt::format("{} needs a head for each rank, the model has {}",
                     product("tensor_parallel_degree", tensor, "ulysses_degree", ulysses), workload.heads));
   }
-  const std::string row = workload.row_unit == 1 ? "a row of tokens" : "a row of the coarsest scale";
+  const bool divides_rows = rank_axis_of(options, workload) == GridAxis::kRows;
+  const std::string row = !divides_rows            ? "a frame"
+                          : workload.row_unit == 1 ? "a row of tokens"
+                                                   : "a row of the coarsest scale";
   require(
       ring * ulysses <= lines_of(options, workload),
       fmt::format("{} needs {} for each rank, there are {}",
@@ -124,7 +129,7 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
   return broken;
 }
 
-// Finds the valid degrees nearest to a wish; distance is counted in factors of two.
+// Finds the valid degrees nearest to the requested ones; distance is counted in factors of two.
 class Nearest {
  public:
   Nearest(const ParallelOptions& wish, const Workload& workload) : wish_(wish), workload_(workload) {}
@@ -267,7 +272,7 @@ std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages) {
   return blocks;
 }
 
-// Each patch needs a row, or a frame, and for each rank of the sequence axes if they divide the same axis.
+// Each patch needs at least one row or frame; if the ranks divide the same axis, it needs one for each rank.
 int64_t most_patches(const ParallelOptions& options, const Workload& workload) {
   const GridAxis axis = patch_axis_of(options, workload);
   const int64_t ranks = axis == rank_axis_of(options, workload) ? sequence_ranks(options) : 1;
@@ -299,11 +304,14 @@ std::vector<std::string> broken_by_pipeline(const ParallelOptions& options, cons
     }
   }
   const std::vector<int64_t>& layers = options.attn_layer_num_for_pp;
-  int64_t sum = 0;
-  for (const int64_t layer : layers) sum += layer;
-  const bool all_positive = std::all_of(layers.begin(), layers.end(), [](int64_t n) { return n >= 1; });
-  if (!layers.empty() &&
-      (static_cast<int64_t>(layers.size()) != stages || sum != workload.blocks || !all_positive)) {
+  // What is left of the blocks; numbers that are too large end the sum, which would overflow.
+  int64_t left = workload.blocks;
+  const bool all_fit = std::all_of(layers.begin(), layers.end(), [&](int64_t n) {
+    const bool fits = n >= 1 && n <= left;
+    left -= fits ? n : 0;
+    return fits;
+  });
+  if (!layers.empty() && (static_cast<int64_t>(layers.size()) != stages || left != 0 || !all_fit)) {
     broken.push_back(
         fmt::format("{} {} must be {} positive numbers with the sum {}, such as {}",
                     field("attn_layer_num_for_pp"), fmt::join(layers, " "), stages, workload.blocks,
@@ -369,7 +377,7 @@ std::vector<std::string> broken_by_ranks(const ParallelOptions& options, int64_t
   return broken;
 }
 
-// Of options that break no rule.
+// Makes the layout of options that break no rule.
 Layout make_layout(const ParallelOptions& options, const Workload& workload) {
   Layout layout;
   const auto [outer, inner] = options.split_scheme == SplitScheme::k2d

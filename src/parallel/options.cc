@@ -2,10 +2,12 @@
 
 #include <fmt/ranges.h>
 
+#include <limits>
+
 namespace tessera::parallel {
 namespace {
 
-constexpr double kLargestDegree = 4096;  // the product of all degrees does not overflow
+constexpr double kLargestDegree = 4096;
 
 Fields<ParallelOptions> make_fields() {
   using O = ParallelOptions;
@@ -60,7 +62,7 @@ Fields<ParallelOptions> make_fields() {
   fields.push_back(plain_field(
       &O::dynamic_sequence_parallel,
       {"dynamic_sequence_parallel",
-       "Divide frames in place of heads among the ranks of Ulysses (DSP), in models whose attention stays "
+       "Divide frames instead of heads among the Ulysses ranks (DSP), in models whose attention stays "
        "within frames or runs along them [default where there are enough frames]",
        FieldGroup::kParallel},
       "Divide heads in such models too"));
@@ -79,8 +81,13 @@ const Fields<ParallelOptions>& parallel_fields() {
 }
 
 int64_t ParallelOptions::degrees() const {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   int64_t product = use_cfg_parallel ? 2 : 1;
-  for (const Degree& degree : kDegrees) product *= this->*degree.value;
+  for (const Degree& degree : kDegrees) {
+    const int64_t value = this->*degree.value;
+    if (value > 0 && product > kMost / value) return kMost;
+    product *= value;
+  }
   return product;
 }
 

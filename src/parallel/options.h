@@ -14,7 +14,7 @@ namespace tessera::parallel {
 
 enum class SplitScheme { k1d, k2d };
 
-// The wish, with xDiT's names. resolve_layout() chooses what is left out.
+// The requested layout, with xDiT's names. resolve_layout() chooses what is left out.
 struct ParallelOptions {
   std::optional<int64_t> nproc;
   int64_t data_parallel_degree = 1;
@@ -35,7 +35,7 @@ struct ParallelOptions {
   std::optional<bool> vae_parallel;
   bool simulate_ranks = false;  // one rank computes what all ranks would, one after the other
 
-  int64_t degrees() const;  // the product
+  int64_t degrees() const;  // the product, at most the largest int64_t
 };
 
 const Fields<ParallelOptions>& parallel_fields();

@@ -7,22 +7,26 @@
 namespace tessera::samplers {
 namespace {
 
-// Clips of 17 frames become 5 frames of latents.
-float latent_frames(int64_t frames) {
-  constexpr int64_t kClip = 17, kLatents = 5;
-  const int64_t latents = frames == 1 ? 1 : frames / kClip * kLatents;
-  return static_cast<float>(latents);
+constexpr int64_t kClip = 17, kLatents = 5;  // frames of a clip, and of its latents
+
+// How many frames of latents a video counts for here: those of its whole clips.
+int64_t counted_latent_frames(int64_t frames) {
+  return frames == 1 ? 1 : frames / kClip * kLatents;
 }
 
 }  // namespace
 
 RectifiedFlow::RectifiedFlow(const RectifiedFlowOptions& options) : num_timesteps_(options.num_timesteps) {
   TESSERA_CHECK(options.steps > 0 && num_timesteps_ > 0, "{} steps of {}", options.steps, num_timesteps_);
+  // The public code would divide nothing by nothing.
+  if (options.use_timestep_transform && counted_latent_frames(options.num_frames) == 0)
+    usage_error(field("num_frames"), "timesteps are shifted for one frame, or for {} or more, not for {}",
+                kClip, options.num_frames);
   constexpr float kSide = 512;  // of the images to which the others are compared
   const float all = static_cast<float>(num_timesteps_);
   const float space =
       std::sqrt(static_cast<float>(options.height) * static_cast<float>(options.width) / (kSide * kSide));
-  const float ratio = space * std::sqrt(latent_frames(options.num_frames));
+  const float ratio = space * std::sqrt(static_cast<float>(counted_latent_frames(options.num_frames)));
   for (int64_t i = 0; i < options.steps; ++i) {
     float t = (1.0F - static_cast<float>(i) / static_cast<float>(options.steps)) * all;
     if (options.use_discrete_timesteps) t = std::nearbyint(t);

@@ -40,9 +40,10 @@ class Sampler {
   // once per step in the order of the steps (where diffusers draws it), then sliced like z.
   virtual bool needs_noise() const { return false; }
 
-  // Returns the latents after step `index`. `model_output` and `z` have the same shape (any), fp32; `noise`
-  // is as above, undefined if needs_noise() is false. Steps must come in order for each state. Arguments are
-  // not changed, and the state shares no memory with them.
+  // Returns the latents after step `index`. `model_output` and `z` have the same shape (any), fp32; where the
+  // sampler takes a learned variance, `model_output` has twice the channels. `noise` is as above, undefined
+  // if needs_noise() is false. Steps must come in order for each state. Arguments are not changed, and the
+  // state shares no memory with them.
   virtual at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& z,
                           SamplerState& state, const at::Tensor& noise) const = 0;
 

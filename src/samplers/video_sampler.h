@@ -1,5 +1,5 @@
-// What samplers of videos need beside their steps: to keep some frames, or to edit them, while they generate
-// the others.
+// What video samplers need in addition to their steps: to keep some frames, or to edit them, while they
+// generate the others.
 //
 // Shapes: N videos, T frames of latents.
 #pragma once

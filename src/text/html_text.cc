@@ -45,7 +45,8 @@ bool is_ascii_letter(char16_t unit) {
   return (unit >= u'a' && unit <= u'z') || (unit >= u'A' && unit <= u'Z');
 }
 
-// Goes through the markup twice from where the first time ends: the second time what is unfinished is text.
+// Reads the markup in two passes; the second starts where the first stopped, and treats unfinished markup as
+// text.
 class Reader {
  public:
   explicit Reader(const icu::UnicodeString& markup) : markup_(markup) {}

@@ -27,9 +27,10 @@ void truncate(std::vector<int64_t>& ids, int64_t room, TruncationSide side, std:
   const int64_t cut = static_cast<int64_t>(ids.size()) - room;
   if (cut <= 0) return;
   const bool is_left = side == TruncationSide::kLeft;
-  log_warning("[{}] the prompt '{}' is too long: its {} {} tokens are cut, {} remain",
+  log_warning("[{}] the prompt '{}' is too long: its {} {} cut, {} remain",
               std::filesystem::path(where).parent_path().filename().string(), beginning(text),
-              is_left ? "first" : "last", cut, max_length);
+              is_left ? "first" : "last", cut == 1 ? "token is" : fmt::format("{} tokens are", cut),
+              max_length);
   const auto begin = is_left ? ids.begin() : ids.end() - cut;
   ids.erase(begin, begin + cut);
 }

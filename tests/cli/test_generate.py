@@ -218,6 +218,9 @@ def a_long_prompt_is_cut_with_a_warning(box):
     warnings = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
     assert len(warnings) == 1 and "tokens" in warnings[0], outcome
     assert warnings[0].startswith("warning: [tokenizer] the prompt 'circle circle circle circle circle circl...' is too long"), outcome
+    # Ranks that split a text encoder all meet with it, and it is said once.
+    outcome = box.generate("circle " * 50, "--max_sequence_length", "20", "--use-cfg-parallel", *SMALL)
+    assert outcome.err.count("warning: ") == 1, outcome
 
 
 @test

@@ -133,6 +133,7 @@ def ranks_that_differ_are_named(box):
     assert "rank 1 has a different vae/config.json: " in refused(lambda model: append(model / "vae" / "config.json", "\n"))
     assert "rank 1 has vae/extra.safetensors, which" in refused(lambda model: (model / "vae" / "extra.safetensors").write_text("x"))
     assert "refuses: [" in refused(lambda model: (model / "transformer" / "config.json").unlink())
+    assert "refuses: [./model] no such folder" in refused(shutil.rmtree)
 
 
 @test

@@ -149,6 +149,14 @@ def an_absent_negative_prompt_is_not_an_empty_one(box):
     assert absent[1] != empty[1]
     # As in diffusers, the second negative prompt alone has no effect.
     assert_near(latents(box, "a cat", *SMALL, "--negative-prompt-2", "a dog"), absent, 0)
+    # The pipeline's own option says whether it is zeros; it is true where the folder does not have it.
+    model = box.folder / "model"
+    shutil.copytree(MODEL, model, ignore=shutil.ignore_patterns("golden", "single.safetensors"))
+    index = json.loads((model / "model_index.json").read_text())
+    for zeros, expected in ((True, absent), (False, empty), (None, absent)):
+        changed = {**index, "force_zeros_for_empty_prompt": zeros}
+        (model / "model_index.json").write_text(json.dumps({key: value for key, value in changed.items() if value is not None}))
+        assert_near(latents(box, "a cat", *SMALL, model=["--model", model]), expected, 0)
 
 
 @test
@@ -188,6 +196,7 @@ def invalid_single_files(box):
     box.refuse(3, "model_index.json", "generate", "a cat", "--model", file, "--config", box.folder, *SMALL)
     box.refuse(3, "can only be read of Stable Diffusion", "generate", "a cat", "--model", file, "--config", PIXART, "--height", "32", "--width", "32",
                "--no-resolution-binning")
+    box.refuse(2, "[--variant] selects files of a folder, but", "generate", "a cat", "--model", file, "--config", MODEL, "--variant", "fp16", *SMALL)
     other = PIXART / "transformer" / "diffusion_pytorch_model.safetensors"
     box.refuse(3, "has no text_encoder", "generate", "a cat", "--model", other, "--config", MODEL, *SMALL)
     tensors, _ = read_safetensors(file)

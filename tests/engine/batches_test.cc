@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "core/error.h"
 #include "engine/generate.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_pixart.h"
 #include "tests/support/tiny_stable_diffusion.h"
 
@@ -109,10 +112,14 @@ TEST(Batch, RefusesWhatOneRunCannotDoForAll) {
        }},
       {"original_size", [](Settings& s) { s.latents.sizes.original_height = 7; }},
       {"crops_coords_top_left", [](Settings& s) { s.latents.sizes.crop_left = 7; }},
+      {"device", [](Settings& s) { s.request.device = at::kCUDA; }},
       {"dtype", [](Settings& s) { s.request.dtype = at::kBFloat16; }},
       {"output_type", [](Settings& s) { s.request.output_type = OutputType::kLatent; }},
       {"height", [](Settings& s) { s.height = 40; }},
-      {"width", [](Settings& s) { s.width = 24; }}};
+      {"width", [](Settings& s) { s.width = 24; }},
+      // The same image by way of another size of the model.
+      {"height", [](Settings& s) { s.model_height = 40; }},
+      {"width", [](Settings& s) { s.model_width = 24; }}};
   Engine engine(tiny());
   for (const auto& [name, change] : changes) {
     std::vector<Settings> batch = five_pictures();
@@ -179,6 +186,35 @@ TEST(Engine, ChangesItsLayoutBetweenRequestsOfRanks) {
           }
           const auto is_loading = [](Phase phase) { return phase == Phase::kLoadDenoiser; };
           EXPECT_EQ(std::any_of(started.begin(), started.end(), is_loading), round == std::string("first"));
+        }
+      },
+      comm::Wire::kShared);
+}
+
+// Four ranks in two dimensions and two pairs of ranks have the same inner groups, but not the same weights.
+TEST(Engine, ChangesTheDimensionsOfTensorParallelRanks) {
+  const TemporaryFolder temporary;
+  const std::filesystem::path folder = temporary.path() / "model",
+                              config = folder / "transformer" / "config.json";
+  std::filesystem::copy(golden_folder("tiny-pixart"), folder, std::filesystem::copy_options::recursive);
+  Json json = read_json(config);
+  json["num_attention_heads"] = 4;
+  json["attention_head_dim"] = 4;
+  std::ofstream(config) << json.dump();
+  const Model model = read_model(folder);
+  const Settings settings = resolve(tiny_request(48, 32, 3, {"a cat", "a dog"}), model);
+  parallel::ParallelOptions square = parallel::degrees(1, false, 1, 1, 1, 4);
+  square.split_scheme = parallel::SplitScheme::k2d;
+  const parallel::ParallelOptions pairs = parallel::degrees(2, false, 1, 1, 1, 2);
+  const Result expected = generate(settings, model);
+  comm::run_ranks_as_threads(
+      4,
+      [&](const comm::World& world) {
+        Engine engine(model, kNoLimit, world);
+        for (const parallel::ParallelOptions& options : {square, pairs, square}) {
+          const auto layout = parallel::resolve_layout(options, workload(settings, model), std::nullopt);
+          const Result result = engine.run(settings, layout);
+          if (world.rank() == 0) expect_near(result, expected, parallel::degrees_text(options));
         }
       },
       comm::Wire::kShared);

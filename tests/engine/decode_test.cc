@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "comm/collectives.h"
+#include "core/error.h"
 #include "core/field_name.h"
 #include "core/log.h"
 #include "engine/tiled_decode.h"
@@ -118,6 +120,64 @@ TEST(Decode, OnePictureAtATimeInOrder) {
   EXPECT_EQ(decoder.sizes, (std::vector<int64_t>{1, 1}));
 }
 
+// Runs on ranks as threads, with a group of all of them.
+void on_ranks(int64_t ranks, const std::function<void(const comm::Group&)>& run) {
+  comm::run_ranks_as_threads(ranks, [&](comm::World world) {
+    std::vector<int64_t> all(static_cast<size_t>(ranks));
+    std::iota(all.begin(), all.end(), 0);
+    const comm::Group group = world.group(all, "vae");
+    comm::connect(group, at::kCPU);
+    run(group);
+  });
+}
+
+// Where the model's size is another one, in height, in width, or in both.
+TEST(Decode, GivesTheSizeThatWasAskedFor) {
+  const FakeDecoder decoder;
+  at::manual_seed(3);
+  const at::Tensor z = at::randn({1, 4, 21, 13}).clamp(-1, 1);  // 168 x 104
+  for (const auto& [height, width] : {std::pair{168, 104}, {160, 104}, {168, 100}, {160, 100}}) {
+    const at::Tensor expected = resize_and_crop(decoder.decode(z), height, width)[0];
+    for (const bool tiled : {false, true}) {
+      const std::vector<Image> images = decode(decoder, z, height, width, {}, {}, {.tiled = tiled});
+      ASSERT_EQ(images.size(), 1U);
+      EXPECT_EQ(images[0].height, height);
+      EXPECT_EQ(images[0].width, width);
+      EXPECT_EQ(images[0].pixels, to_image(expected).pixels) << height << " x " << width << ", " << tiled;
+    }
+  }
+}
+
+// An image is refused only if no number of it is one, whichever ranks have its rows. Two of five rows are
+// left for the last ranks of four, and none if there are but two.
+TEST(DecodeOnRanks, RefusesAnImageWithoutNumbers) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto refuses = [](const at::Tensor& z, const comm::Group& group, bool tiled) {
+    const DecodeOptions options{.tiled = tiled,
+                                .overflow = [] { return Error(ErrorKind::kInput, "vae", "overflow"); }};
+    try {
+      decode(FakeDecoder(), z, z.size(2) * 8, z.size(3) * 8, {}, group, options);
+    } catch (const Error&) {
+      return true;
+    }
+    return false;
+  };
+  for (const int64_t rows : {2, 5}) {
+    const at::Tensor none = at::full({1, 4, rows, 3}, nan), some = none.clone();
+    some.select(2, rows - 1).zero_();
+    for (const int64_t ranks : {1, 2, 4}) {
+      on_ranks(ranks, [&](const comm::Group& group) {
+        EXPECT_FALSE(refuses(at::zeros_like(none), group, false)) << rows << " rows, " << ranks << " ranks";
+        EXPECT_FALSE(refuses(some, group, false)) << rows << " rows, " << ranks << " ranks";
+        EXPECT_TRUE(refuses(none, group, false)) << rows << " rows, " << ranks << " ranks";
+      });
+    }
+  }
+  const at::Tensor tiles = at::full({1, 4, 9, 9}, nan);
+  EXPECT_TRUE(refuses(tiles, {}, true));
+  EXPECT_FALSE(refuses(at::zeros_like(tiles), {}, true));
+}
+
 // With a decoder that takes each latent by itself, tiles agree where they overlap.
 TEST(TiledDecode, OfSuchADecoderIsTheWholeOnAnyRanks) {
   at::manual_seed(2);
@@ -125,12 +185,10 @@ TEST(TiledDecode, OfSuchADecoderIsTheWholeOnAnyRanks) {
   const FakeDecoder whole;
   ASSERT_TRUE(has_several_tiles(whole, z));
   EXPECT_FALSE(has_several_tiles(whole, z.narrow(2, 0, 8).narrow(3, 0, 8)));
+  EXPECT_TRUE(has_several_tiles(whole, z.narrow(2, 0, 8)));
+  EXPECT_TRUE(has_several_tiles(whole, z.narrow(3, 0, 8)));
   for (const int64_t ranks : {1, 2, 3, 5}) {
-    comm::run_ranks_as_threads(ranks, [&](comm::World world) {
-      std::vector<int64_t> all(static_cast<size_t>(world.size()));
-      std::iota(all.begin(), all.end(), 0);
-      const comm::Group group = world.group(all, "tiles");
-      comm::connect(group, at::kCPU);
+    on_ranks(ranks, [&](const comm::Group& group) {
       const FakeDecoder decoder;
       const at::Tensor picture = decode_tiled(decoder, z, group);
       ASSERT_EQ(picture.defined(), group.rank == 0);

@@ -192,6 +192,29 @@ TEST(Engine, TakesEtaToTheSamplerThatHasIt) {
   EXPECT_TRUE(equal(run("dpm++", 0), run("dpm++", 0.5)));
 }
 
+// diffusers' pipeline of PixArt-alpha takes the predicted sample where there is one step.
+TEST(Engine, EndsTheOnlyStepOfPixArtAlphaInTheSample) {
+  Model model = tiny();
+  model.family = &models::find_family("PixArtAlphaPipeline", "");
+  // The last step ends at some noise, so that the predicted sample is something else.
+  model.scheduler = JsonConfig(
+      Json{{"_class_name", "EulerDiscreteScheduler"}, {"final_sigmas_type", "sigma_min"}}, "scheduler");
+  for (const int64_t steps : {1, 4}) {
+    Request request = tiny_request(16, 32, 1);
+    request.num_inference_steps = steps;
+    const auto sampler = make_sampler(resolve(request, model), model);
+    const auto step = [&](const samplers::Sampler& each) {
+      const at::Tensor x = at::ones({1, 4, 2, 4});
+      samplers::SamplerState state;
+      return each.step(0.5 * x, 0, x, state, {});
+    };
+    const auto expected = samplers::make_sampler(model.scheduler, std::nullopt, {steps, 2, 0, steps == 1});
+    const auto other = samplers::make_sampler(model.scheduler, std::nullopt, {steps, 2, 0, steps != 1});
+    EXPECT_TRUE(step(*sampler).equal(step(*expected))) << steps;
+    EXPECT_FALSE(step(*sampler).equal(step(*other))) << steps;
+  }
+}
+
 // The cache drops first what the request does not need, and keeps nothing beyond the budget.
 TEST(Engine, DropsComponentsOfAnotherDtypeFirst) {
   const auto settings_of = [](at::ScalarType dtype) {

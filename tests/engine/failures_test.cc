@@ -15,7 +15,7 @@
 namespace tessera::engine {
 namespace {
 
-enum class Failure { kNone, kLoading, kAmidSteps, kDecoding };
+enum class Failure { kNone, kLoading, kEncoding, kAmidSteps, kDecoding };
 thread_local Failure failure = Failure::kNone;  // this rank's, in the current request
 
 class FailingForward final : public models::Forward {
@@ -71,6 +71,21 @@ class FailingDecoder final : public models::Decoder {
   std::unique_ptr<models::Decoder> real_;
 };
 
+class FailingTextEncoder final : public models::TextEncoder {
+ public:
+  explicit FailingTextEncoder(std::unique_ptr<models::TextEncoder> real) : real_(std::move(real)) {}
+  std::vector<models::Conditioning> encode(const std::vector<models::Prompt>& prompts,
+                                           int64_t max_length) override {
+    if (failure == Failure::kEncoding) throw std::bad_alloc();
+    return real_->encode(prompts, max_length);
+  }
+  int64_t width() const override { return real_->width(); }
+  int64_t pooled_width() const override { return real_->pooled_width(); }
+
+ private:
+  std::unique_ptr<models::TextEncoder> real_;
+};
+
 const models::Family& real() {
   return *tiny().family;
 }
@@ -83,6 +98,11 @@ Model fragile() {
                                      models::LoadStatistics& cost) -> std::unique_ptr<models::Denoiser> {
       if (failure == Failure::kLoading && !options.placement.device.is_meta()) throw std::bad_alloc();
       return std::make_unique<FailingDenoiser>(real().load_denoiser(folder, options, cost));
+    };
+    with_failures.load_text_encoder =
+        [](const std::filesystem::path& folder, const models::LoadOptions& options,
+           models::LoadStatistics& cost) -> std::unique_ptr<models::TextEncoder> {
+      return std::make_unique<FailingTextEncoder>(real().load_text_encoder(folder, options, cost));
     };
     with_failures.load_decoder = [](const std::filesystem::path& folder, const models::LoadOptions& options,
                                     models::LoadStatistics& cost) -> std::unique_ptr<models::Decoder> {
@@ -185,6 +205,63 @@ TEST(FailureOfRanks, OfAPromptIsTheSameOnAllRanks) {
         EXPECT_EQ(outcome(engine, good, way.layout(good)), "");
       },
       comm::Wire::kShared);
+}
+
+// A rank that fails before the refusal does not wait for the others until their next request.
+TEST(FailureOfRanks, BesideAPromptThatIsRefusedLeavesTheEngineAsItWas) {
+  const Way way{"cfg", parallel::degrees(1, true, 1, 1, 1, 1)};
+  const Settings good = tiny_settings(1);
+  Settings bad = good;
+  bad.request.prompts = {"a \xff cat"};
+  for (const int64_t failing : {0, 1}) {
+    comm::run_ranks_as_threads(
+        2,
+        [&](const comm::World& world) {
+          Engine engine(fragile(), kNoLimit, world);
+          failure = world.rank() == failing ? Failure::kEncoding : Failure::kNone;
+          const std::string told = outcome(engine, bad, way.layout(good));
+          failure = Failure::kNone;
+          EXPECT_TRUE(world.rank() == failing ? told == "5 " : told.starts_with("2 [prompt] ")) << told;
+          EXPECT_EQ(outcome(engine, good, way.layout(good)), "");
+        },
+        comm::Wire::kShared);
+  }
+}
+
+// An observer's own failure is not a wish to end, but the others end at the same place, on every wire.
+TEST(FailureOfRanks, OfTheQuestionWhetherToEndIsHeardByAll) {
+  const Way way{"cfg", parallel::degrees(1, true, 1, 1, 1, 1)};
+  const Settings settings = tiny_settings(1);
+  for (const comm::Wire wire : {comm::Wire::kShared, comm::Wire::kGloo}) {
+    comm::run_ranks_as_threads(
+        2,
+        [&](const comm::World& world) {
+          Engine engine(tiny(), kNoLimit, world);
+          int64_t questions = 0;
+          Observer observer;
+          observer.cancelled = [&] {
+            ++questions;
+            return false;
+          };
+          EXPECT_EQ(outcome(engine, settings, way.layout(settings), observer), "");
+          const int64_t all = questions;
+          EXPECT_GE(all, world.rank() == 0 ? 8 : 0);
+          for (int64_t last = 1; last <= 12; ++last) {
+            questions = 0;
+            observer.cancelled = [&]() -> bool {
+              if (++questions == last) throw std::bad_alloc();
+              return false;
+            };
+            const std::string told = outcome(engine, settings, way.layout(settings), observer);
+            if (last > all && world.rank() == 0) continue;
+            EXPECT_TRUE(world.rank() == 0 ? told == "5 "
+                                          : told == "4 [rank 0] failed: not enough memory" || told.empty())
+                << last << ": " << told;
+          }
+          EXPECT_EQ(outcome(engine, settings, way.layout(settings)), "");
+        },
+        wire);
+  }
 }
 
 // Fails when this rank has done all of its work in a phase. Other ranks may have finished it long before.
@@ -336,6 +413,34 @@ TEST(FailureOfRanks, IsAlsoAnExceptionThatSaysCancelled) {
         EXPECT_EQ(outcome(engine, settings, way.layout(settings)), "");
       },
       comm::Wire::kShared);
+}
+
+// A failure counts for more than a wish to end, whichever rank has the lower number.
+TEST(FailureOfRanks, CountsForMoreThanACancellation) {
+  const Way way{"data", parallel::degrees(3, false, 1, 1, 1, 1)};
+  const Settings settings = resolve(tiny_request(16, 32, 3, {"a cat", "a dog", "a house"}), tiny());
+  for (const int64_t failing : {0, 1, 2}) {
+    comm::run_ranks_as_threads(
+        3,
+        [&](const comm::World& world) {
+          Engine engine(fragile(), 0, world);
+          bool is_wished = false;
+          Observer observer;
+          observer.started = [&](Phase phase) {
+            is_wished |= phase == Phase::kLoadDenoiser && world.rank() == (failing + 1) % 3;
+          };
+          observer.cancelled = [&] { return is_wished; };
+          failure = world.rank() == failing ? Failure::kLoading : Failure::kNone;
+          const std::string told = outcome(engine, settings, way.layout(settings), observer);
+          failure = Failure::kNone;
+          if (world.rank() == failing) {
+            EXPECT_EQ(told, "5 ");
+          } else {
+            EXPECT_EQ(told, fmt::format("4 [rank {}] failed: not enough memory", failing)) << world.rank();
+          }
+        },
+        comm::Wire::kShared);
+  }
 }
 
 // Ranks that have nothing left to do when others decode hear of the end too.

@@ -75,6 +75,24 @@ TEST(Preview, OfExactMethodsIsThatOfOneRank) {
   }
 }
 
+TEST(Preview, HasTheSizeThatWasAskedFor) {
+  Request request = tiny_request(72, 104, 3);
+  request.resolution_binning = true;
+  request.num_inference_steps = 2;
+  const Settings settings = resolve(request, tiny());
+  ASSERT_NE(settings.model_height, settings.height);
+  ASSERT_NE(settings.model_width, settings.width);
+  std::vector<Image> shown;
+  Observer observer;
+  observer.preview_every = 1;
+  observer.preview_images = true;
+  observer.previewed = [&](const Preview& preview) { shown = preview.images; };
+  generate(settings, tiny(), observer);
+  ASSERT_EQ(shown.size(), 1U);
+  EXPECT_EQ(shown[0].height, 72);
+  EXPECT_EQ(shown[0].width, 104);
+}
+
 std::atomic<int> decoders_loaded = 0;
 
 // Returns the tiny model, which counts how often its decoder is loaded.

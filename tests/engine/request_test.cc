@@ -101,10 +101,19 @@ TEST(Request, RefusesWhatNeitherFamilyNorSamplerUses) {
     EXPECT_EQ(refusal(json, with), "accepted") << json;
     EXPECT_EQ(refusal(json, without).find(message), 0U) << refusal(json, without);
   }
+  const char* const ddim = R"({"prompt": "a", "scheduler": "ddim"})";
+  EXPECT_EQ(resolve(read_fields(request_fields(), parse_json(ddim, "test")), xl).request.eta, 0.0);
   EXPECT_EQ(refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "ddim"})", xl), "accepted");
   EXPECT_EQ(
       refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "euler"})", xl),
       "[eta] EulerDiscreteScheduler does not support it, got 0.5; leave it out (it is an option of ddim)");
+}
+
+TEST(Request, LimitsTheImagesOfAllPrompts) {
+  const Model model = read_model(golden_folder("tiny-pixart"));
+  EXPECT_EQ(refusal(R"({"prompt": ["a", "b"], "num_images_per_prompt": 512})", model), "accepted");
+  EXPECT_EQ(refusal(R"({"prompt": ["a", "b"], "num_images_per_prompt": 513})", model),
+            "[num_images_per_prompt] 1026 images in one run, at most 1024");
 }
 
 // diffusers has sizes to choose from for four sample sizes only.
@@ -142,8 +151,10 @@ TEST(Request, DropsWhatHasNoEffectAndSaysSo) {
   Request request;
   request.prompts = {"a"};
   request.negative_prompts = {"b"};
+  request.negative_prompts_2 = {"c"};
   request.guidance_rescale = 0.5;
   request.vae_tiling = true;
+  request.vae_block_size = 8;
   Settings settings = resolve(request, xl);
   EXPECT_TRUE(settings.warnings.empty());
   EXPECT_EQ(settings.request.negative_prompts, request.negative_prompts);
@@ -155,12 +166,14 @@ TEST(Request, DropsWhatHasNoEffectAndSaysSo) {
   settings = resolve(request, xl);
   ASSERT_EQ(settings.warnings.size(), 2U);
   EXPECT_EQ(spell(settings.warnings[0]),
-            "no effect of negative_prompt, guidance_rescale: guidance_scale is 1, and there is guidance "
+            "no effect of negative_prompt, negative_prompt_2, guidance_rescale: guidance_scale is 1, and "
+            "there is guidance "
             "only above 1");
   EXPECT_EQ(spell(settings.warnings[1]),
-            "no effect of vae_tiling: true: output_type is latent, and nothing is decoded");
-  EXPECT_TRUE(settings.request.negative_prompts.empty());
-  EXPECT_FALSE(settings.request.guidance_rescale || settings.request.vae_tiling);
+            "no effect of vae_tiling: true, vae_block_size: output_type is latent, and nothing is decoded");
+  EXPECT_TRUE(settings.request.negative_prompts.empty() && settings.request.negative_prompts_2.empty());
+  EXPECT_FALSE(settings.request.guidance_rescale || settings.request.vae_tiling ||
+               settings.request.vae_block_size);
   EXPECT_TRUE(resolve(settings.request, xl).warnings.empty());
 }
 

@@ -192,7 +192,9 @@ TEST(ToysRescaledOnRanks, EqualTheOracle) {
   for (const Toy& toy : all_toys()) {
     const at::Tensor expected = expect(toy, {}, 3, 0.5);
     EXPECT_GE((expected - expect(toy, {}, 3)).abs().max().item<double>(), 1e-2) << toy.name;
-    for (const Degrees& degrees : {Degrees{1, 1, 1, 1, 1, 1}, {1, 2, 1, 2, 1, 1}, {3, 1, 1, 1, 2, 1}}) {
+    // Six ranks divide the frames of the video, of which there are eleven, with five rows.
+    for (const Degrees& degrees :
+         {Degrees{1, 1, 1, 1, 1, 1}, {1, 2, 1, 2, 1, 1}, {3, 1, 1, 1, 2, 1}, {1, 1, 1, 6, 1, 1}}) {
       const parallel::Workload workload{.heads = toys::kKeyHeads,
                                         .blocks = toys::kBlocks,
                                         .token_rows = toy.rows,
@@ -235,7 +237,10 @@ TEST(ToysWithGivenFramesOnRanks, EqualTheOracle) {
                                  {3, 1, 1, 1, 2, 1},
                                  {1, 1, 1, 2, 1, 2},
                                  {1, 1, 2, 1, 1, 1, false, 3, 1},
-                                 {1, 2, 2, 2, 1, 1, false, 2, 0}}) {
+                                 {1, 2, 2, 2, 1, 1, false, 2, 0},
+                                 // Frames are divided where there are not enough rows.
+                                 {1, 1, 1, 6, 1, 1},
+                                 {1, 1, 3, 1, 1, 1, false, 7, 1}}) {
     const parallel::Workload workload{.heads = toys::kKeyHeads,
                                       .blocks = toys::kBlocks,
                                       .token_rows = toy.rows,

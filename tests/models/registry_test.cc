@@ -97,14 +97,16 @@ TEST(Families, OnlyXlUndoesMeanAndDeviation) {
 
 // The defaults are those of diffusers' pipelines.
 TEST(Families, HaveTheirOwnDefaults) {
-  for (const auto& [name, steps, guidance, tokens] : {std::tuple("PixArtAlphaPipeline", 20, 4.5, 120),
-                                                      {"PixArtSigmaPipeline", 20, 4.5, 300},
-                                                      {"StableDiffusionPipeline", 50, 7.5, 77},
-                                                      {"StableDiffusionXLPipeline", 50, 5.0, 77}}) {
+  for (const auto& [name, steps, guidance, tokens, takes_sample] :
+       {std::tuple("PixArtAlphaPipeline", 20, 4.5, 120, true),
+        {"PixArtSigmaPipeline", 20, 4.5, 300, false},
+        {"StableDiffusionPipeline", 50, 7.5, 77, false},
+        {"StableDiffusionXLPipeline", 50, 5.0, 77, false}}) {
     const Family& family = find_family(name, "");
     EXPECT_EQ(family.default_steps, steps) << name;
     EXPECT_EQ(family.default_guidance, guidance) << name;
     EXPECT_EQ(family.default_max_sequence_length, tokens) << name;
+    EXPECT_EQ(family.takes_sample_of_single_step, takes_sample) << name;
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "core/error.h"
 #include "tests/support/degrees.h"
 
@@ -21,6 +23,15 @@ constexpr Workload kUNet{.heads = 5,
                          .has_group_norms = true,
                          .steps = 20,
                          .pictures = 2};
+
+// 51 frames of 240 x 426 in Open-Sora 1.2: 15 frames of latents.
+constexpr Workload kVideo{.heads = 16,
+                          .blocks = 28,
+                          .token_rows = 15,
+                          .token_frames = 15,
+                          .axial_attention = true,
+                          .steps = 30,
+                          .pictures = 1};
 
 ParallelOptions displaced(int64_t degree) {
   ParallelOptions options;
@@ -42,6 +53,11 @@ std::string refusal(const ParallelOptions& options, const Workload& workload,
     return error.what();
   }
   return "";
+}
+
+TEST(ParallelOptions, NameTheAxesOfPatches) {
+  for (const auto& [word, axis] : {std::pair("h", GridAxis::kRows), {"t", GridAxis::kFrames}})
+    EXPECT_EQ(read_fields(parallel_fields(), Json{{"pipeline_patch_axis", word}}).pipeline_patch_axis, axis);
 }
 
 TEST(Layout, OfSixteenRanks) {
@@ -258,6 +274,19 @@ std::vector<Refused> refused() {
   };
   pipefusion_only([](O& o) { o.num_pipeline_patch = 4; }, "num_pipeline_patch");
   pipefusion_only([](O& o) { o.attn_layer_num_for_pp = {28}; }, "attn_layer_num_for_pp");
+  for (const auto change : {+[](O& o) { o.pipeline_patch_axis = GridAxis::kRows; },
+                            +[](O& o) { o.pipeline_patch_axis = GridAxis::kFrames; }})
+    pipefusion_only(change, "pipeline_patch_axis");
+  add(with(degrees(1, false, 2, 1, 1, 1), [](O& o) { o.pipeline_patch_axis = GridAxis::kFrames; }), {},
+      {"pipeline_patch_axis t is for videos of several frames"});
+  for (const bool dynamic : {false, true}) {
+    O options = degrees(1, false, 1, 2, 1, 1);
+    options.dynamic_sequence_parallel = dynamic;
+    add(options, {}, {fmt::format("dynamic_sequence_parallel: {} needs ulysses_degree 2 or more", dynamic)},
+        kVideo);
+  }
+  add(with(degrees(1, false, 1, 1, 2, 1), [](O& o) { o.dynamic_sequence_parallel = true; }), {},
+      {"dynamic_sequence_parallel is for models whose attention stays within frames"});
   add(with(degrees(1, false, 1, 1, 2, 1), [](O& o) { o.warmup_steps = 0; }), {},
       {"warmup_steps", "needs pipefusion_parallel_degree or displaced_patch_degree 2 or more"});
   add(with(degrees(1, false, 1, 1, 2, 1), [](O& o) { o.displaced_mode = DisplacedMode::kNoSync; }), {},
@@ -292,6 +321,27 @@ std::vector<Refused> refused() {
     O options = degrees(1, false, 2, 1, 1, 1);
     options.attn_layer_num_for_pp = stages;
     add(options, {}, {"must be 2 positive numbers with the sum 28, such as 14 14"});
+  }
+  // Numbers whose products and sums are beyond 64 bits.
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  {
+    O options = degrees(1, false, 2, 2, 2, 1);
+    options.num_pipeline_patch = kHuge;
+    add(options, {}, {fmt::format("num_pipeline_patch {} must be from 1 to", kHuge)});
+    options = degrees(1, false, 2, 1, 1, 1);
+    options.attn_layer_num_for_pp = {kHuge, kHuge};
+    add(options, {}, {"must be 2 positive numbers with the sum 28, such as 14 14"});
+    options = degrees(4096, true, 4096, 4096, 4096, 4096);
+    options.displaced_patch_degree = 4096;
+    add(options, 2, {fmt::format("needs {} ranks", kHuge), "there are 2"});
+  }
+  // Where there are fewer rows than ranks, frames are divided.
+  {
+    Workload workload = kVideo;
+    workload.token_rows = 4;
+    workload.token_frames = 8;
+    add(degrees(1, false, 1, 9, 1, 1), {}, {"ring_degree 9 needs a frame for each rank, there are 8"},
+        workload);
   }
   // Some flags depend on the number of ranks.
   {

@@ -44,7 +44,7 @@ TEST(Iddpm, SpacesAHundredTimesteps) {
 // on. A kept frame enters only in the last step.
 TEST(Iddpm, CountsTheStepsThatAreLeft) {
   const Iddpm sampler(10);
-  const at::Tensor mask = at::tensor({1.0F, 0.5F, 0.0F}).unsqueeze(0);
+  const at::Tensor mask = at::tensor({1.0F, 0.57F, 0.0F}).unsqueeze(0);
   const auto numbers = [](const at::Tensor& masks) {
     std::string text;
     for (int64_t i = 0; i < masks.size(1); ++i) text += masks[0][i].item<bool>() ? '1' : '0';

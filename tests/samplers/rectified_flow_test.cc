@@ -32,6 +32,15 @@ TEST(RectifiedFlow, CountsWholeClips) {
   EXPECT_EQ(RectifiedFlow({.num_frames = 60}).timesteps(), RectifiedFlow({.num_frames = 51}).timesteps());
 }
 
+// The public code's shift of their timesteps is not a number.
+TEST(RectifiedFlow, RefusesToShiftTimestepsOfPartOfAClip) {
+  for (const int64_t frames : {2, 16}) {
+    EXPECT_THROW(RectifiedFlow({.num_frames = frames}), Error) << frames;
+    EXPECT_NO_THROW(RectifiedFlow({.use_timestep_transform = false, .num_frames = frames})) << frames;
+  }
+  EXPECT_NO_THROW(RectifiedFlow({.num_frames = 1}));
+}
+
 TEST(RectifiedFlow, RoundsDiscreteTimestepsFirst) {
   const RectifiedFlow plain({.steps = 3, .use_discrete_timesteps = true, .use_timestep_transform = false});
   EXPECT_EQ(plain.timesteps(), (std::vector<double>{1000, 667, 333}));

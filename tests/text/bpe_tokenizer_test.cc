@@ -234,7 +234,7 @@ TEST_F(BpeTokenizerFolder, CutsAtTheSideThatAFileNames) {
   EXPECT_EQ(cut(), (Ids{0, 1}));
   ASSERT_EQ(warnings.size(), 1U);
   EXPECT_EQ(warnings[0],
-            fmt::format("[{}] the prompt 'aab' is too long: its first 1 tokens are cut, 2 remain",
+            fmt::format("[{}] the prompt 'aab' is too long: its first token is cut, 2 remain",
                         folder_.filename().string()));
   write("tokenizer_config.json", "{}");
   write_json(R"(,"truncation":{"direction":"Left","max_length":9,"strategy":"LongestFirst","stride":0})");

@@ -1,4 +1,4 @@
-// What the transformers of Open-Sora 1.1 and 1.2 have in common beside their blocks: what comes before the
+// What the transformers of Open-Sora 1.1 and 1.2 share apart from their blocks: all that comes before the
 // first block and after the last.
 //
 // Shapes: B samples, T frames, n local tokens, C width, k vectors of a modulation.
@@ -37,8 +37,8 @@ class STDiTForward : public Forward {
  protected:
   // time [.., C] -> its modulation [.., k, C] by a layer C -> k * C.
   static at::Tensor modulation(const ops::Linear& layer, const at::Tensor& time);
-  // Modulations of the denoised and of the given frames, with a block's table [k, C], as those of tokens
-  // (by_frame()).
+  // Modulations of the denoised and of the given frames, with a block's table [k, C], expanded to
+  // tokens (by_frame()).
   at::Tensor of_tokens(const at::Tensor& table, const at::Tensor& denoised, const at::Tensor& given) const;
   // The time of given frames, which is timestep 0; undefined without such frames.
   at::Tensor time_of_zero(const Timestep& timestep) const;

@@ -96,7 +96,7 @@ at::Tensor stdit_positions(const STDiTConfig& config, const parallel::Grid& grid
 // Predicted patches [B, n, 2 * 2 * out] -> [B, out, T', h', w].
 at::Tensor stdit_latents(const at::Tensor& patches, const LatentShape& latents, const nn::Tokens& tokens);
 
-// Modulations of samples, fp32 [B, k, C] or [1, k, C], as those of tokens: [B, k, C] or [k, C]; where frames
+// Expands modulations of samples, fp32 [B, k, C] or [1, k, C], to tokens: [B, k, C] or [k, C]; where frames
 // are given, [B, T', k, C], with those of timestep 0, `given`, in such frames.
 at::Tensor by_frame(const at::Tensor& denoised, const at::Tensor& given, const at::Tensor& denoised_frames,
                     const nn::Tokens& tokens);

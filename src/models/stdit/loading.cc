@@ -11,6 +11,14 @@ STDiTConfig read_config(const std::filesystem::path& model) {
   return STDiTConfig(JsonConfig::read(model / "transformer" / "config.json"));
 }
 
+// STDiT2 embeds the height, the width and their ratio in a third of the width each.
+STDiTConfig read_stdit2_config(const std::filesystem::path& model) {
+  const JsonConfig json = JsonConfig::read(model / "transformer" / "config.json");
+  const STDiTConfig config(json);
+  if (config.hidden_size % 3 != 0) json.fail("hidden_size", "a multiple of 12");
+  return config;
+}
+
 // `products` counts those of width x width in a block, for each token.
 DenoiserShape shape_of(const STDiTConfig& config, int64_t predicted, double products) {
   const double block = products * static_cast<double>(config.hidden_size);
@@ -45,7 +53,7 @@ std::unique_ptr<Denoiser> load(const std::filesystem::path& model, const LoadOpt
 // A block of STDiT2 has four products in each self-attention, two in cross-attention and eight in the
 // feed-forward; one of STDiT3 has two of each.
 DenoiserShape read_stdit2_shape(const std::filesystem::path& model) {
-  const STDiTConfig config = read_config(model);
+  const STDiTConfig config = read_stdit2_config(model);
   return shape_of(config, config.out_channels(), 2 * 4 + 2 + 8);
 }
 
@@ -56,7 +64,7 @@ DenoiserShape read_stdit3_shape(const std::filesystem::path& model) {
 
 std::unique_ptr<Denoiser> load_stdit2(const std::filesystem::path& model, const LoadOptions& options,
                                       LoadStatistics& statistics) {
-  const STDiTConfig config = read_config(model);
+  const STDiTConfig config = read_stdit2_config(model);
   return load<STDiT2>(model, options, statistics, config, config.out_channels());
 }
 

@@ -72,8 +72,8 @@ TemporalResBlock::TemporalResBlock(const weights::Scope& scope, int64_t in, int6
 }
 
 at::Tensor TemporalResBlock::operator()(const at::Tensor& x, const nn::Rows& rows) const {
-  const at::Tensor inner = conv1(nn::clip_norm(norm1, x, rows), rows);
-  at::Tensor y = conv2(nn::clip_norm(norm2, inner, rows), rows);
+  // Nothing else refers to the first convolution's result, so the norm takes its memory.
+  at::Tensor y = conv2(nn::clip_norm(norm2, conv1(nn::clip_norm(norm1, x, rows), rows), rows), rows);
   return y.add_(conv3 ? (*conv3)(x, rows) : x);
 }
 

@@ -1,5 +1,5 @@
 // The autoencoder of Open-Sora 1.2: the two-dimensional VAE of Stable Diffusion XL for each frame, then the
-// temporal one for clips of 17 frames, each apart. Names of weights are those of
+// temporal one for clips of 17 frames, each independently. Names of weights are those of
 // hpcai-tech/OpenSora-VAE-v1.2.
 //
 // Shapes: F frames, T latent frames (5 for each clip, and a quarter, rounded up, of the frames that are
@@ -72,7 +72,7 @@ class VideoVaeDecoder final : public VideoDecoder {
   LatentStatistics statistics_;
 };
 
-// The decoder of Open-Sora 1.1, which codes each frame apart: the VAE of Stable Diffusion.
+// The decoder of Open-Sora 1.1, which decodes each frame independently: the VAE of Stable Diffusion.
 class FrameDecoder final : public VideoDecoder {
  public:
   // `micro_batch` frames are decoded together.

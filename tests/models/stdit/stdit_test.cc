@@ -27,7 +27,13 @@ std::vector<Way> ways() {
   heads.dynamic_sequence_parallel = false;
   parallel::ParallelOptions frames = degrees(1, false, 1, 1, 3, 1);
   frames.dynamic_sequence_parallel = true;
+  // Ranks divide frames where each patch has but one row.
+  parallel::ParallelOptions frames_of_rows = degrees(1, false, 2, 2, 1, 1);
+  frames_of_rows.num_pipeline_patch = 5;
+  frames_of_rows.pipeline_patch_axis = parallel::GridAxis::kRows;
+  frames_of_rows.warmup_steps = 4;
   return {{"Heads2", heads},
+          {"FramesOfRows", frames_of_rows},
           {"Frames3", frames},
           {"One", degrees(1, false, 1, 1, 1, 1)},
           {"Ulysses2", degrees(1, false, 1, 1, 2, 1)},
