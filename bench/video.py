@@ -2,8 +2,9 @@
 """Times Open-Sora 1.2's networks in one run on one machine, for 51 frames of 240 x 426: ratios, medians over rounds.
 
 Without --ranks: a guided evaluation of the transformer against plain PyTorch (tools/stdit3.py); below 1 means that Tessera needs
-less; and the share that it reaches of the roof, the FLOP/s of a core whose operands stay in registers. With --ranks: how many times as fast several ranks are as one, with a thread each, for every method and for the decoders;
-"apart" shows what the machine allows: as many runs of one rank at once as there are ranks, which share no work.
+less; and the share that it reaches of the roof, the FLOP/s of a core whose operands stay in registers. With --ranks: how many
+times as fast several ranks are as one, with a thread each, for every method and for the decoders; "apart" shows what the machine
+allows: as many runs of one rank at once as there are ranks, which share no work.
 
 The weights are random, with the width of STDiT3-XL and four of its 28 pairs of blocks. The VAE has its full size.
 """

@@ -16,7 +16,7 @@ namespace {
 
 std::atomic<bool> asked_to_end{false}, is_quiet{false};
 
-void say(std::string_view text) {
+void write_to_stderr(std::string_view text) {
   // A signal handler cannot do anything about a failed write.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
@@ -39,7 +39,7 @@ void on_bus_error(int number, siginfo_t* info, void*) {
   if (RankStatus* const status = watched_status) {
     status->failed(kExitCode, message, std::nullopt);
   } else {
-    for (const std::string_view text : {"tessera: ", message, "\n"}) say(text);
+    for (const std::string_view text : {"tessera: ", message, "\n"}) write_to_stderr(text);
   }
   remove_unfinished_files();
   ::_exit(kExitCode);
@@ -47,11 +47,12 @@ void on_bus_error(int number, siginfo_t* info, void*) {
 
 void on_signal(int number) {
   if (number == SIGINT && !asked_to_end.exchange(true)) {
-    if (!is_quiet) say("\ntessera: stopping after this step; Ctrl-C again stops at once\n");
+    if (!is_quiet) write_to_stderr("\ntessera: stopping after this step; Ctrl-C again stops at once\n");
     return;
   }
   remove_unfinished_files();
-  if (!watched_status) say("tessera: stopped at once; nothing was written\n");  // else the supervisor says it
+  if (!watched_status)
+    write_to_stderr("tessera: stopped at once; nothing was written\n");  // else the supervisor says it
   ::_exit(128 + number);
 }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/Functions.h>
 
+#include <utility>
+
 #include "core/error.h"
 
 namespace tessera::nn {
@@ -57,9 +59,7 @@ at::Tensor clip_norm(const ops::GroupNorm& norm, at::Tensor x, const Rows& rows)
   const at::Tensor variance = (variances + (means - mean).square()).mean(0, /*keepdim=*/true);
   const ops::ChannelMaps maps =
       norm.maps(at::stack({mean, variance}, -1).expand(by_frame.sizes()).contiguous());
-  if (x.use_count() > 1) return norm.apply(maps, x);
-  norm.apply_into(x, maps, x);
-  return x;
+  return norm.apply_over(maps, std::move(x));
 }
 
 }  // namespace tessera::nn

@@ -41,9 +41,7 @@ at::Tensor with_offset(const at::Tensor& x, const at::Tensor& offset) {
 at::Tensor group_norm(const ops::GroupNorm& norm, at::Tensor x, const Rows& rows, const at::Tensor& offset) {
   if (is_one_kernel(x, rows)) return norm(with_offset(x, offset));
   const ops::ChannelMaps maps = norm.maps(rows.moments(norm.moments(x, offset)), offset);
-  if (x.use_count() > 1) return norm.apply(maps, x);
-  norm.apply_into(x, maps, x);
-  return x;
+  return norm.apply_over(maps, std::move(x));
 }
 
 at::Tensor Conv2d::operator()(const at::Tensor& x, const Rows& rows, bool always_fresh) const {

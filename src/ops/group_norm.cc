@@ -247,6 +247,12 @@ at::Tensor GroupNorm::apply(const ChannelMaps& maps, const at::Tensor& x) const 
   return y;
 }
 
+at::Tensor GroupNorm::apply_over(const ChannelMaps& maps, at::Tensor x) const {
+  if (x.use_count() > 1) return apply(maps, x);
+  apply_into(x, maps, x);
+  return x;
+}
+
 void GroupNorm::apply_into(const at::Tensor& y, const ChannelMaps& maps, const at::Tensor& x) const {
   check_input(*this, x);
   check_input(*this, y);

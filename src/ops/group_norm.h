@@ -49,6 +49,8 @@ struct GroupNorm {
   // Normalises x, or some rows of it, into a new tensor, or into `y`, which may be x.
   at::Tensor apply(const ChannelMaps& maps, const at::Tensor& x) const;
   void apply_into(const at::Tensor& y, const ChannelMaps& maps, const at::Tensor& x) const;
+  // Normalises x in its own memory if nothing else refers to it, else into a new tensor.
+  at::Tensor apply_over(const ChannelMaps& maps, at::Tensor x) const;
 
   int64_t groups = 1;
   double eps = 0;

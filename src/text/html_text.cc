@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "text/html_entities.h"
 #include "text/html_strings.h"
 #include "text/html_unescape.h"
 #include "text/python_regex.h"
@@ -257,9 +256,7 @@ bool Reader::take_name(bool to_end) {
     std::string name;
     match->group.toUTF8String(name);
     if (const HtmlEntity* entity = find_html_entity(name)) {
-      icu::UnicodeString text;
-      for (const char32_t character : entity->text) text.append(static_cast<UChar32>(character));
-      strings_.data(text);
+      strings_.data(text_of(*entity));
     } else {
       strings_.data(u"&" + match->group);
     }

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "core/error.h"
-#include "text/html_entities.h"
 #include "text/python_regex.h"
 
 namespace tessera::text {
@@ -20,12 +19,6 @@ constexpr UChar32 kReplacement = 0xfffd;
 std::string to_utf8(const icu::UnicodeString& text) {
   std::string result;
   return text.toUTF8String(result);
-}
-
-icu::UnicodeString to_utf16(std::u32string_view text) {
-  icu::UnicodeString result;
-  for (const char32_t character : text) result.append(static_cast<UChar32>(character));
-  return result;
 }
 
 // The numbers that html.unescape() drops.
@@ -47,12 +40,12 @@ icu::UnicodeString decode_number(std::string_view number) {
 icu::UnicodeString decode_name(const std::string& name) {
   if (name.back() == ';') {
     if (const HtmlEntity* entity = find_html_entity(std::string_view(name).substr(0, name.size() - 1)))
-      return to_utf16(entity->text);
+      return text_of(*entity);
   }
   for (size_t length = name.size(); length >= 2; --length) {
     const HtmlEntity* entity = find_html_entity(std::string_view(name).substr(0, length));
     if (entity != nullptr && entity->counts_without_semicolon)
-      return to_utf16(entity->text) + icu::UnicodeString::fromUTF8(name.substr(length));
+      return text_of(*entity) + icu::UnicodeString::fromUTF8(name.substr(length));
   }
   return u"&" + icu::UnicodeString::fromUTF8(name);
 }
@@ -70,14 +63,14 @@ std::optional<icu::UnicodeString> decode_clear_reference(const icu::UnicodeStrin
     return decoded;
   }
   const std::string name = to_utf8(reference.tempSubString(0, reference.length() - 1));
-  if (const HtmlEntity* entity = find_html_entity(name)) return to_utf16(entity->text);
+  if (const HtmlEntity* entity = find_html_entity(name)) return text_of(*entity);
   icu::UnicodeString lower = icu::UnicodeString::fromUTF8(name);
   lower.toLower(icu::Locale::getRoot());
   icu::UnicodeString upper = lower;
   upper.toUpper(icu::Locale::getRoot());
   const HtmlEntity* entity = find_html_entity(to_utf8(lower));
   if (entity == nullptr || to_utf8(upper) != name || decoded != u"&" + reference) return std::nullopt;
-  return to_utf16(entity->text).toUpper(icu::Locale::getRoot());
+  return text_of(*entity).toUpper(icu::Locale::getRoot());
 }
 
 // Replaces what `regex` finds and `decode` decodes from the regex's group.
@@ -115,6 +108,12 @@ UChar32 referenced_character(std::string_view digits, int base) {
     number = std::min(number * base + u_digit(static_cast<UChar32>(digit), 16), kTooLarge);
   if (number == 0 || number == kTooLarge || U_IS_SURROGATE(number)) return kReplacement;
   return number >= 0x80 && number <= 0x9f ? windows_1252_character(number) : number;
+}
+
+icu::UnicodeString text_of(const HtmlEntity& entity) {
+  icu::UnicodeString text;
+  for (const char32_t character : entity.text) text.append(static_cast<UChar32>(character));
+  return text;
 }
 
 icu::UnicodeString unescape_html(const icu::UnicodeString& text) {

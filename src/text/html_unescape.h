@@ -5,6 +5,8 @@
 
 #include <string_view>
 
+#include "text/html_entities.h"
+
 namespace tessera::text {
 
 // The character of Windows-1252 at a byte from 0x80 to 0x9f. The five free bytes stay control characters.
@@ -13,6 +15,8 @@ UChar32 windows_1252_character(UChar32 byte);
 // The character of a reference to a number, whose digits in base 10 or 16 are all `digits`: U+FFFD if Unicode
 // has no such character, and Windows-1252 for C1 controls.
 UChar32 referenced_character(std::string_view digits, int base);
+
+icu::UnicodeString text_of(const HtmlEntity& entity);
 
 // Decodes references with names or numbers, many also without a semicolon.
 icu::UnicodeString unescape_html(const icu::UnicodeString& text);
