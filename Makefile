@@ -21,7 +21,7 @@ test: setup           ## set up, build, and run every test (a few minutes)
 	@tools/test_capped.sh $(BUILD)/tests/tessera_tests
 	@tests/cli/run.sh $(BUILD)/tessera
 
-check:                ## run everything at full length, before a release (hours)
+check:                ## run tests, parity, score, soak, sanitizers, fuzzing and lint at full length, before a release (hours)
 	@tools/check.sh
 
 build: setup          ## set up and build the program

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# check.sh [--short]: runs all checks of the project, even after one has failed, and exits with 1 if any failed.
+# check.sh [--short]: runs the checks of the project, even after one has failed, and exits with 1 if any failed. `make hosts`,
+# `make nccl`, `make mutants` and `make bench` are run separately.
 #
 # Without `--short` every check runs at full length. `--short` is for every change (.ci/run): it runs parity, score and soak
 # on short lists, lints only the changed files, and takes turns among the four longest checks, of which the sanitizers come

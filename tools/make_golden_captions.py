@@ -16,11 +16,11 @@ from diffusers import PixArtSigmaPipeline
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "captions"
 
-LINKS = """http://a.com/x?y=1 https://www.example.org/a-b_c www.foo.net www:foo foo.com@bar me@foo.com a.b.co.uk x.ru/ .com
+LINKS = """http://a.com/x?y=1 https://www.example.org/a-b_c www.foo.net www:foo foo.com@bar me@foo.com a.b.co.uk x.ru/ .com a.edu b.gov/x c.it www:d.edu www:e.gov f.net g.info
 https: http: http:/ HTTP://X http:a.b.com éa.com.x @nick @nick_name1 @é @ 192.168.0.1 1.2.3.4.5""".split()
 NUMBERS = """4k 8k 1024x768 1024×768 10.5х3 100x200x300 #123 #1234 #12345 #123456 123456 1234567890 12345 12:34 9:05 3.5 1,000
 $5 ٣ १२३ x٣x Ⅷ ² jc6640 jc6640vc 6640vc231 j2d1a2a a1b2c3 1a2b3c ab12 abcd1234 x1 Éa1é ªº --ar 16:9""".split()
-FILES = """abc.jpg a/b.png .png x.jpeg.pdf foo.mp4bar jpg pdf mp4 a.png.b.jpgx""".split()
+FILES = """abc.jpg a/b.png .png x.jpeg.pdf foo.mp4bar jpg pdf mp4 a.png.b.jpgx a.bmp b.webp c.eps d.apk e.gif webp""".split()
 PHRASES = ["a cat", "red circle", "photo of", "Straße", "ΟΔΥΣΣΕΥΣ", "İstanbul", "free shipping", "worldwide free shipping",
            "worldwide shipping", "download", "free download", "free download free", "click for more", "click on me",
            "click  on x", "clicks for x", "page 3", "page  12", "page x", "jpg image", "png images", "12:34 ", "9:05\n",

@@ -47,6 +47,9 @@ PIXART = {"algorithm_type": "dpmsolver++", "beta_end": 0.02, "beta_schedule": "l
 # few digits remain to compare with. So these cases have only runs of many steps; the closed forms of the tests hold for any.
 LOSSY = {(EULER, "zero snr"): (20,), (ANCESTRAL, "zero snr"): (20,), (EULER, "continuous"): (4, 20)}
 
+# 6 and 7 do not divide 1000, and put timesteps between two integers for some spacings; 16 does so for trailing ones.
+STEPS, TRAILING_STEPS = (1, 4, 6, 7, MAX_STEPS), (1, 4, 6, 7, 16, MAX_STEPS)
+
 # Each row has name, class, options and optionally more: the class of the file ("file"), the number of image tokens, eta, the
 # numbers of steps.
 ROWS = [
@@ -87,6 +90,7 @@ ROWS = [
     ("continuous", EULER, {**SCALED, "prediction_type": "v_prediction", "timestep_type": "continuous", "use_karras_sigmas": True, "sigma_min": 0.002, "sigma_max": 700.0}),
     ("log linear continuous", EULER, {**SCALED, "interpolation_type": "log_linear", "prediction_type": "v_prediction", "timestep_type": "continuous"}),
     ("sigma min", EULER, {**SCALED, "final_sigmas_type": "sigma_min"}),
+    ("sigma min trailing", EULER, {**SCALED, "final_sigmas_type": "sigma_min", "timestep_spacing": "trailing"}),
     ("cosine", EULER, {**COSINE, "prediction_type": "v_prediction", "timestep_spacing": "leading"}),
     ("zero snr", EULER, {**ZERO_SNR, "timestep_spacing": "trailing"}),
     ("from pixart", EULER, PIXART, {"file": DPM}),
@@ -110,6 +114,10 @@ ROWS = [
     ("exponential", DPM, {**SCALED, "use_exponential_sigmas": True}),
     ("beta", DPM, {**SCALED, "use_beta_sigmas": True}),
     ("lu", DPM, {**SCALED, "use_lu_lambdas": True}),
+    ("lu karras", DPM, {**SCALED, "use_lu_lambdas": True, "use_karras_sigmas": True}),
+    ("lu cosine", DPM, {**COSINE, "use_lu_lambdas": True}),
+    ("deis", DPM, {**SCALED, "algorithm_type": "deis", "solver_type": "logrho"}),
+    ("deis sigma min", DPM, {**SCALED, "algorithm_type": "deis", "solver_type": "logrho", "final_sigmas_type": "sigma_min"}),
     ("v leading", DPM, {**SCALED, "prediction_type": "v_prediction", "timestep_spacing": "leading", "steps_offset": 1}),
     ("sample trailing", DPM, {**SCALED, "prediction_type": "sample", "timestep_spacing": "trailing"}),
     ("lambda clipped", DPM, {**COSINE, "lambda_min_clipped": -5.1}),
@@ -152,6 +160,7 @@ ROWS = [
     ("flow", UNIPC, {**FLOW_MODEL}),
     ("flow shift terminal", UNIPC, {**FLOW_MODEL, "flow_shift": 5.0, "shift_terminal": 0.1}),
     ("flow karras", UNIPC, {**FLOW_MODEL, "use_karras_sigmas": True}),
+    ("flow exponential", UNIPC, {**FLOW_MODEL, "use_exponential_sigmas": True}),
     ("zero snr", UNIPC, {**ZERO_SNR, "timestep_spacing": "trailing"}),
     ("from stable diffusion", UNIPC, SD, {"file": PNDM}),
     ("from sdxl", UNIPC, SDXL, {"file": EULER}),
@@ -159,6 +168,7 @@ ROWS = [
     ("defaults", FLOW, {}),
     ("shift", FLOW, {"shift": 3.0}),
     ("dynamic", FLOW, {"use_dynamic_shifting": True, "shift": 3.0}, {"tokens": 1024}),
+    ("dynamic lengths", FLOW, {"use_dynamic_shifting": True, "base_image_seq_len": 128, "max_image_seq_len": 1024}, {"tokens": 700}),
     ("dynamic linear", FLOW, {"use_dynamic_shifting": True, "time_shift_type": "linear", "base_shift": 0.95, "max_shift": 2.05}, {"tokens": 4096}),
     ("terminal", FLOW, {"use_dynamic_shifting": True, "shift_terminal": 0.1}, {"tokens": 600}),
     ("karras", FLOW, {"use_karras_sigmas": True}),
@@ -234,7 +244,8 @@ def main():
     for name, class_name, options, *rest in ROWS:
         others = {"file": class_name, "tokens": 0, "eta": 0.0, **(rest[0] if rest else {})}
         config = {"_class_name": others.pop("file"), **options}
-        for steps in others.pop("steps", LOSSY.get((class_name, name), (1, 4, MAX_STEPS))):
+        usual = TRAILING_STEPS if options.get("timestep_spacing") == "trailing" else STEPS
+        for steps in others.pop("steps", LOSSY.get((class_name, name), usual)):
             case = {"name": name, "config": config, "scheduler": class_name, **others, "steps": steps}
             lines.append(json.dumps({**case, **run(class_name, config, steps, **others, initial=initial, noises=noises)}))
     head = f'"shape": {list(SHAPE)}, "initial": {digits(initial)}, "noises": {[digits(n) for n in noises]}'

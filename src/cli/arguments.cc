@@ -29,7 +29,7 @@ Examples:
   The small model that ships, one image:
     tessera generate "a red circle on a white background" -o circle.png
   A PixArt checkpoint that diffusers saved, at 1024 x 1024, with a fixed seed:
-    tessera generate "a lighthouse at dusk" --model PixArt-Sigma --seed 42
+    tessera generate "a lighthouse at dusk" --model path/to/PixArt-Sigma-XL-2-1024-MS --seed 42
   Two prompts, three images of each (out-0.png to out-5.png):
     tessera generate "a red star on a white background" "a blue square on a white background" --num-images-per-prompt 3
   Another sampler, and a report of where the time went:

@@ -61,7 +61,7 @@ fs::path find_model(const std::optional<std::string>& name) {
     if (const auto nearest = nearest_word(plain, names))
       input_error(*name, "no such folder, and not the name of a shipped model; did you mean {}?", *nearest);
     input_error(*name, "no such folder, and not the name of a shipped model{}{}",
-                names.empty() ? "" : "; these do: ", fmt::join(names, ", "));
+                names.empty() ? "" : "; shipped models: ", fmt::join(names, ", "));
   }
   input_error(field("model"), "the model '{}' is not in {}; name a folder, or set TESSERA_MODELS",
               kDefaultModel, fmt::join(std::vector<std::string>(folders.begin(), folders.end()), ", "));
@@ -71,7 +71,7 @@ ModelFiles find_model_files(const std::optional<std::string>& model,
                             const std::optional<std::string>& config) {
   const fs::path path = model.value_or("");
   if (path.extension() == ".ckpt" || path.extension() == ".pt")
-    input_error(path.string(), "of single files only .safetensors can be read");
+    input_error(path.string(), "only .safetensors can be read as a single file");
   if (path.extension() != ".safetensors") {
     if (config) usage_error(field("config"), "is for a model that is one .safetensors file");
     return {find_model(model)};

@@ -54,9 +54,8 @@ const Fields<RunOptions>& run_fields() {
 const Fields<MessageOptions>& message_fields() {
   using O = MessageOptions;
   static const Fields<O> fields = {
-      plain_field(&O::timeout,
-                  {"timeout", "Time without a sign of life after which a rank counts as lost [300]",
-                   FieldGroup::kLaunch, "SECONDS", 0.1, 86400}),
+      plain_field(&O::timeout, {"timeout", "Consider a rank lost after this long without a heartbeat [300]",
+                                FieldGroup::kLaunch, "SECONDS", 0.1, 86400}),
       plain_field(&O::interface,
                   {"interface", "Network interface for messages between hosts [the one towards MASTER_ADDR]",
                    FieldGroup::kLaunch, "NAME"}),

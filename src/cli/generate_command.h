@@ -17,7 +17,8 @@ int run_generate(const GenerateArguments& arguments, const std::vector<std::stri
                  std::optional<int64_t> world_size);
 
 // Runs as one of several ranks that a launcher has started. The command line of rank 0 counts, whatever the
-// others have; only --timeout and --interface are each rank's own. Ends the process.
+// others have; only --timeout, --interface and --no-shared-memory are read by each rank for itself. Ends the
+// process.
 [[noreturn]] void run_generate_as_rank(const std::vector<std::string>& words, const comm::Rendezvous& place);
 // Runs as one of several ranks that run_generate() of another process has started. Ends the process; its
 // status says why it failed.

@@ -11,7 +11,8 @@
 namespace tessera::cli {
 
 // Returns `settings`, `seconds` {load, encode, denoise, decode, total}, `step_seconds` [one per step],
-// `ranks` [rank_report() of each] and `outputs` [paths]. With several ranks, the settings include `layout`.
+// `ranks` [rank_report() of each] and `outputs` [paths]. With several ranks or patches, the settings include
+// `parallel`.
 OrderedJson make_report(const engine::Settings& settings, const engine::Model& model,
                         const parallel::Layout& layout, const engine::Result& result,
                         const std::vector<OrderedJson>& ranks, const std::vector<std::string>& outputs);

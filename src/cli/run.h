@@ -7,7 +7,8 @@
 namespace tessera::cli {
 
 // Prints results on stdout and, on failure, one line on stderr. Returns the exit code: 0 done, 1 a mistake of
-// this program, 2 usage, 3 model or input file, 4 a peer was lost, 5 out of memory, 130 Ctrl-C.
+// this program, 2 usage, 3 model or input file, 4 a peer was lost, 5 out of memory, 130 Ctrl-C,
+// 143 SIGTERM, 129 SIGHUP, 141 closed pipe.
 int run(const std::vector<std::string>& arguments) noexcept;
 
 }  // namespace tessera::cli

@@ -22,7 +22,7 @@ Json parse_json(std::string_view text, const std::string& where);
 Json read_json(const std::filesystem::path& path);
 
 // How a number, text or list that is null is read. Most parameters of diffusers and transformers fail on
-// None; kDefault is for those that choose a value themselves then.
+// None; kDefault is for those that then choose a value themselves.
 enum class Null { kRefused, kDefault };
 
 // Typed access to a JSON object, for config files. A key that is absent gives the default. Null is Python's

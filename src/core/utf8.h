@@ -17,7 +17,7 @@ std::optional<std::string> to_latin1(std::string_view utf8);
 // Returns the UTF-8 form of Latin-1 text.
 std::string from_latin1(std::string_view latin1);
 
-// The first `most` bytes of `text`, without the beginning of a character that goes on behind them.
+// The first `most` bytes of `text`, or fewer, so that no character is cut in half.
 std::string_view cut_utf8(std::string_view text, size_t most);
 
 }  // namespace tessera

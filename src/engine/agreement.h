@@ -17,10 +17,10 @@ class Agreement {
   // Hooks do not see its messages.
   explicit Agreement(comm::Group group);
 
-  // Returns the answer of `wish` on rank 0 (false if empty); other ranks do not call theirs. All ranks of the
-  // group must ask equally often. If the wish throws, so does rank 0, and the others are told yes.
+  // Returns what `wish` returns on rank 0 (false if empty); other ranks do not call theirs. All ranks of the
+  // group must ask the same number of times. If rank 0's wish throws, the others receive yes.
   bool ask(const std::function<bool()>& wish);
-  // Returns the answer to the last question: true if all ranks have left off where they asked it.
+  // Returns the last answer: true if all ranks stopped where they asked.
   bool has_said_yes() const { return has_said_yes_; }
   // Returns the value of rank 0. All ranks must call.
   int64_t follow(int64_t own);

@@ -28,7 +28,7 @@ struct DecodeOptions {
   bool tiled = false;  // each rank decodes whole tiles (engine/tiled_decode.h) instead of rows
   std::optional<int64_t> block_rows = {};  // ops::ConvBlocks::rows; automatic_blocks() if empty
   at::ScalarType dtype = at::kFloat;       // the decoder's, for warnings
-  // Makes the error for an image of which no number is one; without it, such an image is black.
+  // Makes the error for an image that is entirely NaN. If empty, such an image becomes black.
   std::function<Error()> overflow = {};
 };
 

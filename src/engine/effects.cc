@@ -101,8 +101,8 @@ std::vector<std::string> drop_without_effect(Request& request) {
       each.clear(request);
     }
     if (!dropped.empty())
-      warnings.push_back(
-          fmt::format("no effect of {}: {}", fmt::join(dropped, ", "), condition.reason(request)));
+      warnings.push_back(fmt::format("{} {} no effect: {}", fmt::join(dropped, ", "),
+                                     dropped.size() == 1 ? "has" : "have", condition.reason(request)));
   }
   return warnings;
 }

@@ -89,7 +89,7 @@ Model read_model(const std::filesystem::path& folder, const std::optional<std::f
   model.folder = folder;
   model.family = &models::find_family(index.string("_class_name"), index.where());
   if (single_file && !model.family->has_single_files) {
-    input_error(single_file->string(), "single files can only be read of Stable Diffusion; '{}' is of {}",
+    input_error(single_file->string(), "only Stable Diffusion can be read from a single file; '{}' is of {}",
                 folder.string(), model.family->title);
   }
   if (single_file) model.single_file = std::make_shared<weights::SafetensorsFile>(*single_file);

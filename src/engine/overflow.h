@@ -16,7 +16,7 @@ std::string overflow_advice(at::ScalarType dtype);
 // a dtype other than fp32, or else the model.
 Error overflow_error(int64_t first, int64_t steps, const Settings& settings, const Model& model);
 
-// Returns the error for an image of which the decoder returned no number.
+// Returns the error for an image that the decoder returned as all NaN.
 Error image_overflow_error(const Settings& settings, const Model& model);
 
 }  // namespace tessera::engine

@@ -109,21 +109,25 @@ Fields<Request> make_fields() {
       plain_field(
           &R::vae_tiling,
           {"vae_tiling", "Decode in overlapping tiles: less memory, slightly different images", memory}),
-      plain_field(&R::vae_block_size,
-                  {"vae_block_size", "Decode N rows at a time: less memory [by the machine's memory]", memory,
-                   "N", 1, kMaxSide}),
       plain_field(
-          &R::resolution_binning,
-          {"use_resolution_binning",
-           "Generate at the nearest size of the training, then resize and crop [if the model has such sizes]",
-           image},
-          "Generate at exactly the requested size"),
+          &R::vae_block_size,
+          {"vae_block_size",
+           "Limit the rows that a convolution of the decoder computes at a time, to save memory [by the "
+           "machine's memory]",
+           memory, "N", 1, kMaxSide}),
+      plain_field(&R::resolution_binning,
+                  {"use_resolution_binning",
+                   "Generate at the training size of the nearest aspect ratio, then resize and crop [on if "
+                   "the model has "
+                   "such sizes]",
+                   image},
+                  "Generate at exactly the requested size"),
       plain_field(
           &R::num_inference_steps,
-          {"num_inference_steps", "Number of denoising steps [the model's, often 20]", sampling, "N", 1}),
+          {"num_inference_steps", "Number of denoising steps [20; Stable Diffusion 50]", sampling, "N", 1}),
       plain_field(&R::guidance_scale, {"guidance_scale",
-                                       "Guidance scale: higher follows the prompt more closely, 1 is no "
-                                       "guidance [the model's, often 4.5]",
+                                       "Guidance scale: higher values follow the prompt more closely, 1 "
+                                       "turns guidance off [PixArt 4.5, Stable Diffusion 7.5, XL 5]",
                                        sampling, "X", 0}),
       plain_field(&R::guidance_rescale,
                   {"guidance_rescale", "Guidance rescale factor [0]", sampling, "X", 0, 1}),
@@ -167,7 +171,8 @@ void check_side(const char* name, int64_t side, int64_t unit) {
               below, below + unit);
 }
 
-// The size of the training that is nearest to the request's; nothing where the model has no such sizes.
+// The training size whose aspect ratio is nearest to the request's; nothing where the model has no such
+// sizes.
 std::optional<std::pair<int64_t, int64_t>> binned(const Model& model, const Request& request) {
   return model.family->bin_resolution(*request.height, *request.width, model.shape.sample_size);
 }

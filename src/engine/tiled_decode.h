@@ -1,5 +1,5 @@
 // Decodes pictures tile by tile, as diffusers does after enable_tiling(). The result differs slightly from
-// decoding as a whole and needs only the memory of one tile beside the picture.
+// decoding as a whole and needs memory only for the picture and one tile.
 #pragma once
 
 #include <ATen/core/Tensor.h>

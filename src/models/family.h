@@ -120,7 +120,7 @@ struct Family {
   std::string title;       // shown to users
   int64_t default_steps;
   double default_guidance;
-  std::vector<PipelinePart> parts;  // beside the scheduler
+  std::vector<PipelinePart> parts;  // besides the scheduler
   int64_t default_max_sequence_length;
   // Names the fields of a request that this family takes and others may not.
   std::vector<std::string> own_fields;

@@ -216,13 +216,13 @@ int64_t Conv2d::rows_out(const ConvInput& input) const {
 int64_t Conv2d::rows_at_once(const ConvInput& input) const {
   const int64_t rows = rows_out(input);
   const bool is_copied =
-      (input.halo && !computes_edges_apart(input)) || (input.norm != nullptr && !is_taken(input));
+      (input.halo && !computes_edges_separately(input)) || (input.norm != nullptr && !is_taken(input));
   if (!is_copied) return rows;
   const Tensor& x = input.x;
   return block_of(input.blocks, rows, in_channels * x.size(3) * stride * x.element_size());
 }
 
-bool Conv2d::computes_edges_apart(const ConvInput& input) const {
+bool Conv2d::computes_edges_separately(const ConvInput& input) const {
   constexpr int64_t kCheapCopy = 4 << 20;  // bytes
   const int64_t pad = padding[0];
   const auto fits = [&](const Tensor& rows) { return !rows.defined() || rows.size(2) == pad; };
@@ -275,7 +275,7 @@ Tensor Conv2d::operator()(ConvInput input) const {
     by_blocks(*this, std::move(input), rows, block, [&](const Tensor& x, int64_t b, const Range& out) {
       y.narrow(0, b, 1).narrow(2, out.begin, out.length).copy_(apply(x, {0, padding[1]}));
     });
-  } else if (computes_edges_apart(input)) {
+  } else if (computes_edges_separately(input)) {
     y = with_edges({}, std::move(input));
   } else {
     const std::array<int64_t, 2> pad = {input.halo ? 0 : padding[0], padding[1]};
@@ -323,7 +323,7 @@ void Conv2d::add_to(Tensor& sum, ConvInput input) const {
     });
     return;
   }
-  if (computes_edges_apart(input)) {
+  if (computes_edges_separately(input)) {
     with_edges(sum, std::move(input));
     return;
   }

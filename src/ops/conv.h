@@ -77,9 +77,9 @@ struct Conv2d {
   int64_t rows_out(const ConvInput& input) const;
   int64_t rows_at_once(const ConvInput& input) const;
   // Whether two more products of a few rows cost less than a copy of x with the rows around it.
-  bool computes_edges_apart(const ConvInput& input) const;
-  // Convolves x as if it were a whole image, and apart the rows at its edges, which read the halo. Adds to
-  // `sum` if it is defined.
+  bool computes_edges_separately(const ConvInput& input) const;
+  // Convolves x as if it were a whole image, and computes the edge rows, which read the halo, separately.
+  // Adds to `sum` if it is defined.
   at::Tensor with_edges(const at::Tensor& sum, ConvInput input) const;
   void add_whole(at::Tensor& sum, const at::Tensor& x, std::array<int64_t, 2> pad) const;
   at::Tensor apply(const at::Tensor& x, std::array<int64_t, 2> pad) const;

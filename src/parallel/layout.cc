@@ -329,7 +329,7 @@ std::vector<std::string> broken_by_modes(const ParallelOptions& options, const W
     broken.push_back(fmt::format("{} needs {} 2 or more",
                                  field("dynamic_sequence_parallel", *options.dynamic_sequence_parallel),
                                  field("ulysses_degree")));
-  } else if (options.dynamic_sequence_parallel.value_or(false) && !workload.axial_attention) {
+  } else if (options.dynamic_sequence_parallel && !workload.axial_attention) {
     broken.push_back(fmt::format("{} is for models whose attention stays within frames or runs along them",
                                  field("dynamic_sequence_parallel")));
   }

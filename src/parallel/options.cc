@@ -23,7 +23,7 @@ Fields<ParallelOptions> make_fields() {
                    FieldGroup::kDegrees, "N ..."}));
   fields.push_back(choice_field<O, std::optional<SplitScheme>, SplitScheme>(
       &O::split_scheme,
-      {"split_scheme", "Tensor parallelism: split weights by outputs, or by inputs as well [1d]",
+      {"split_scheme", "Tensor parallelism: split each weight along one dimension (1d) or both (2d) [1d]",
        FieldGroup::kDegrees, "SCHEME"},
       {{"1d", SplitScheme::k1d}, {"2d", SplitScheme::k2d}}));
   fields.push_back(plain_field(
@@ -41,8 +41,8 @@ Fields<ParallelOptions> make_fields() {
   fields.push_back(choice_field<O, std::optional<DisplacedMode>, DisplacedMode>(
       &O::displaced_mode,
       {"displaced_mode",
-       "DistriFusion: which exchanged data may be one step stale [corrected_async_gn; sync_gn where few rows "
-       "make that fail]",
+       "DistriFusion: which exchanged data may be one step stale [corrected_async_gn; sync_gn below 4 rows "
+       "per rank at the coarsest scale]",
        FieldGroup::kParallel, "MODE"},
       displaced_modes()));
   fields.push_back(plain_field(&O::warmup_steps, {"warmup_steps",

@@ -55,7 +55,7 @@ inline constexpr Degree kDegrees[] = {
     {"ulysses_degree", &ParallelOptions::ulysses_degree,
      "Ulysses: ranks that divide the rows, and in attention the heads [1]"},
     {"displaced_patch_degree", &ParallelOptions::displaced_patch_degree,
-     "DistriFusion: ranks that divide the rows and see the others' from the step before [1]"},
+     "DistriFusion: ranks that divide the rows and use each other's data from the previous step [1]"},
     {"tensor_parallel_degree", &ParallelOptions::tensor_parallel_degree,
      "Tensor parallelism: ranks that divide the weights of each layer [1]"}};
 

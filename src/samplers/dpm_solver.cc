@@ -45,7 +45,7 @@ DpmOptions read_options(const JsonConfig& config) {
   options.lower_order_final = config.boolean("lower_order_final", true);
   options.euler_at_final = config.boolean("euler_at_final", false);
   options.zero_final_sigma = config.string("final_sigmas_type", "zero") == "zero";
-  if (!options.on_samples && options.zero_final_sigma) {
+  if ((!options.on_samples || algorithm == "deis") && options.zero_final_sigma) {
     config.fail("final_sigmas_type", fmt::format("sigma_min with algorithm_type {}", algorithm));
   }
   options.flow = config.boolean("use_flow_sigmas", false);

@@ -61,8 +61,15 @@ const Row* find_row(const std::string& name) {
   return nullptr;
 }
 
-bool is_flow(const JsonConfig& config, const std::string& class_name) {
+// Whether a model whose file is of this class expects the noise of flow matching.
+bool is_made_for_flow(const JsonConfig& config, const std::string& class_name) {
   return class_name.starts_with("FlowMatch") || config.boolean("use_flow_sigmas", false);
+}
+
+// Whether this sampler gives it such noise; the other classes do not know the option.
+bool runs_as_flow(const JsonConfig& config, const std::string& class_name) {
+  const bool knows_option = class_name.starts_with("DPMSolver") || class_name.starts_with("UniPC");
+  return class_name.starts_with("FlowMatch") || (knows_option && config.boolean("use_flow_sigmas", false));
 }
 
 // If only the number of steps is at fault, the error names the largest smaller number that works.
@@ -129,7 +136,8 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
     }
   }
   const JsonConfig effective(std::move(options), config.where());
-  if (!file_class.empty() && is_flow(config, file_class) != is_flow(effective, row->name.class_name)) {
+  if (!file_class.empty() &&
+      is_made_for_flow(config, file_class) != runs_as_flow(effective, row->name.class_name)) {
     log_warning(
         "[{}] the model was made for {}; {} expects another kind of noise and is unlikely to give an image",
         config.where(), file_class, row->name.class_name);

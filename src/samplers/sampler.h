@@ -56,8 +56,9 @@ struct SamplerRun {
   int64_t steps;              // num_inference_steps, >= 1; PNDM evaluates the model more often
   int64_t sample_tokens = 0;  // image tokens, for resolution-dependent shifts of flow matching
   double eta = 0;             // from 0 to 1; samplers without it ignore it
-  // Each step of DDIM and Euler gives the predicted sample x_0, which diffusers' schedulers return beside the
-  // latents; other samplers ignore it. The two differ if the options let the last step end at some noise.
+  // Each step of DDIM and Euler gives the predicted sample x_0, which diffusers' schedulers return along
+  // with the latents; other samplers ignore it. The two differ if the options let the last step end at some
+  // noise.
   bool ends_in_sample = false;
 };
 

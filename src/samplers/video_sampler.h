@@ -17,8 +17,8 @@ struct FrameMasks {
 
 class VideoSampler : public Sampler {
  public:
-  // mask [N, T] fp32: 1 generates a frame; 0 keeps the frame that the latents hold; a number between edits
-  // it: it is kept until the steps reach that share of noise, and is denoised from there on.
+  // mask [N, T] fp32: 1 generates a frame; 0 keeps the frame that the latents hold; a value in between
+  // edits the frame: it stays fixed until the noise level falls to that value, and is denoised from there on.
   virtual FrameMasks masks(const at::Tensor& mask, int64_t index) const = 0;
   // z with as much noise as there is at step `index`.
   virtual at::Tensor add_noise(const at::Tensor& z, const at::Tensor& noise, int64_t index) const = 0;

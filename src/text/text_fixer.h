@@ -1,4 +1,4 @@
-// Repairs of text that was damaged on its way.
+// Repairs damaged text, as ftfy does.
 #pragma once
 
 #include <unicode/unistr.h>

@@ -56,7 +56,7 @@ class Checkpoint final : public Source {
   at::Tensor load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
                   at::ArrayRef<Slice> slices = {}, at::Device device = at::kCPU) override;
 
-  // Loads the whole tensor as stored, on the CPU, for tables of which few rows are used. It does not count in
+  // Loads the whole tensor as stored, on the CPU, for tables with few rows in use. It does not count in
   // bytes_used() and bytes_held(), nor, when it is a view, in MemoryCounter. Otherwise the same as load().
   at::Tensor stored(const std::string& key, at::IntArrayRef shape) override;
 

@@ -12,9 +12,9 @@
 namespace tessera::weights {
 
 // A file mapped read-only and shared: two processes that map one file share its pages, and only bytes that
-// are touched are read from disk. One that is replaced by another of its name stays as it was. One that is
-// written to or cut off changes in the mapping too: require_unchanged() notices what happened before, and
-// whoever touches a page that is gone gets SIGBUS (see changed_file_at()).
+// are touched are read from disk. Replacing the file by another does not affect the mapping. Writing to it or
+// truncating it does: require_unchanged() detects earlier changes, and touching a truncated page raises
+// SIGBUS (see changed_file_at()).
 class MappedFile {
  public:
   // Throws Error(kInput) when there is no such file, or nothing in it.

@@ -86,11 +86,11 @@ def one_negative_prompt_for_all_or_one_for_each(box):
 def what_has_no_effect_is_said_and_not_recorded(box):
     outcome = box.generate("a cat", "--negative-prompt", "b", "--guidance-scale", "1", "--report", "run.json", *SMALL)
     (warning,) = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
-    assert warning == ("warning: no effect of --negative-prompt: --guidance-scale is 1, and there is guidance only above 1"), outcome
+    assert warning == ("warning: --negative-prompt has no effect: --guidance-scale is 1, and there is guidance only above 1"), outcome
     assert not {"negative_prompt", "eta"} & set(box.report()["settings"])
     assert "Negative prompt" not in read_png(box.folder / "out.png")[3]["parameters"]
     outcome = box.generate("a cat", "--negative-prompt", "b", "--guidance-scale", "0.5", "--ulysses-degree", "2", *SMALL)
-    assert outcome.err.count("no effect of --negative-prompt") == 1, outcome
+    assert outcome.err.count("--negative-prompt has no effect") == 1, outcome
 
 
 @test

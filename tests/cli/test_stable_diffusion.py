@@ -194,7 +194,7 @@ def invalid_single_files(box):
     box.refuse(2, "--config", "generate", "a cat", "--model", file, *SMALL)
     box.refuse(2, "--config", "generate", "a cat", *FOLDER, "--config", MODEL, *SMALL)
     box.refuse(3, "model_index.json", "generate", "a cat", "--model", file, "--config", box.folder, *SMALL)
-    box.refuse(3, "can only be read of Stable Diffusion", "generate", "a cat", "--model", file, "--config", PIXART, "--height", "32", "--width", "32",
+    box.refuse(3, "only Stable Diffusion can be read from a single file", "generate", "a cat", "--model", file, "--config", PIXART, "--height", "32", "--width", "32",
                "--no-resolution-binning")
     box.refuse(2, "[--variant] selects files of a folder, but", "generate", "a cat", "--model", file, "--config", MODEL, "--variant", "fp16", *SMALL)
     other = PIXART / "transformer" / "diffusion_pytorch_model.safetensors"

@@ -166,11 +166,11 @@ TEST(Request, DropsWhatHasNoEffectAndSaysSo) {
   settings = resolve(request, xl);
   ASSERT_EQ(settings.warnings.size(), 2U);
   EXPECT_EQ(spell(settings.warnings[0]),
-            "no effect of negative_prompt, negative_prompt_2, guidance_rescale: guidance_scale is 1, and "
+            "negative_prompt, negative_prompt_2, guidance_rescale have no effect: guidance_scale is 1, and "
             "there is guidance "
             "only above 1");
   EXPECT_EQ(spell(settings.warnings[1]),
-            "no effect of vae_tiling: true, vae_block_size: output_type is latent, and nothing is decoded");
+            "vae_tiling: true, vae_block_size have no effect: output_type is latent, and nothing is decoded");
   EXPECT_TRUE(settings.request.negative_prompts.empty() && settings.request.negative_prompts_2.empty());
   EXPECT_FALSE(settings.request.guidance_rescale || settings.request.vae_tiling ||
                settings.request.vae_block_size);

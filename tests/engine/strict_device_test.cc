@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <fstream>
+
 #include "engine/denoise.h"
 #include "models/autoencoder_kl.h"
 #include "models/t5.h"
@@ -12,6 +14,7 @@
 #include "tests/support/random_pixart.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/strict_device.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tessera::engine {
 namespace {
@@ -192,6 +195,25 @@ TEST(OnAStrictDevice, TheDecoderEqualsDiffusers) {
               kComponentTolerance)
         << name;
   }
+}
+
+// Some VAEs overflow in fp16, and say so.
+TEST(OnAStrictDevice, TheDecoderIsInFp32WhereItsFileAsksForThat) {
+  const TemporaryFolder temporary;
+  const auto bytes = [&](bool upcasts) {
+    const std::filesystem::path folder = temporary.path() / (upcasts ? "upcasts" : "plain");
+    std::filesystem::copy(golden_folder("vae-quant"), folder, std::filesystem::copy_options::recursive);
+    Json json = read_json(folder / "config.json");
+    json["force_upcast"] = upcasts;
+    std::ofstream(folder / "config.json") << json.dump();
+    models::LoadOptions options;
+    options.placement.device = strict_device();
+    options.placement.dtype = at::kHalf;
+    models::LoadStatistics cost;
+    models::load_autoencoder_kl_decoder(folder, options, cost);
+    return static_cast<double>(cost.bytes_held);
+  };
+  EXPECT_GE(bytes(true), 1.9 * bytes(false));  // norms are always in fp32
 }
 
 TEST(OnAStrictDevice, T5EqualsTransformers) {

@@ -58,6 +58,15 @@ TEST_F(FingerprintTest, SaysWhatDiffers) {
     EXPECT_TRUE(
         difference(first, make_fingerprint(folder_)).starts_with("has a different vae/weights.safetensors"));
   }
+  write("vae/weights.safetensors", std::string(1 << 20, 'x'));
+  for (const char* name : {"vae/merges.txt", "vae/spiece.model"}) {  // of tokenizers
+    write(name, "a");
+    const Fingerprint with = make_fingerprint(folder_);
+    write(name, "b");
+    EXPECT_TRUE(
+        difference(with, make_fingerprint(folder_)).starts_with(fmt::format("has a different {}", name)));
+    fs::remove(folder_ / name);
+  }
   fs::remove(folder_ / "vae/weights.safetensors");
   EXPECT_EQ(difference(first, make_fingerprint(folder_)), "has no vae/weights.safetensors");
   write("vae/weights.fp16.safetensors", "x");

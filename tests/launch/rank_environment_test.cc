@@ -51,6 +51,15 @@ TEST(RankEnvironment, Torchrun) {
   EXPECT_EQ(place->port, 1234);
   EXPECT_TRUE(place->store_is_elsewhere);
   EXPECT_EQ(place->store_prefix, "tessera/2");
+  EXPECT_FALSE(read({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_USE_AGENT_STORE", "False"}})
+                   ->store_is_elsewhere);
+}
+
+TEST(RankEnvironment, RanksWithoutAPlaceAreOfOneHost) {
+  const auto place = read({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->local_rank, 1);
+  EXPECT_EQ(place->local_world_size, 2);
 }
 
 TEST(RankEnvironment, OpenMpiOnOneHost) {
@@ -77,6 +86,12 @@ TEST(RankEnvironment, SlurmCountsTheRanksOfItsHost) {
   EXPECT_EQ(read(variables)->local_world_size, 2);
   variables["SLURM_NODEID"] = "4";
   EXPECT_EQ(read(variables)->local_world_size, 2);
+  // A step may be a part of its job.
+  Variables step = variables;
+  step["SLURM_STEP_NUM_TASKS"] = "7";
+  step["SLURM_STEP_TASKS_PER_NODE"] = "1(x4),3";
+  EXPECT_EQ(read(step)->world_size, 7);
+  EXPECT_EQ(read(step)->local_world_size, 3);
   for (const char* broken : {"2(x", "x", "2(x3)4", "0", "-1"}) {
     variables["SLURM_TASKS_PER_NODE"] = broken;
     EXPECT_NE(refusal(variables).find("[SLURM_TASKS_PER_NODE]"), std::string::npos) << broken;

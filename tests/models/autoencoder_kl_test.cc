@@ -252,6 +252,19 @@ TEST(AutoencoderKLConfig, RefusesWhatItCannotRun) {
   expect(R"({"new_option": 1, "_private": 2})", "without effect: new_option");
 }
 
+// Files of Stable Diffusion 1 do not have them.
+TEST(AutoencoderKLConfig, HasTheDefaultsOfDiffusers) {
+  const auto config = [](const char* json) {
+    return AutoencoderKLConfig(JsonConfig(parse_json(json, "config.json"), "config.json"));
+  };
+  EXPECT_EQ(config("{}").scaling_factor, 0.18215);
+  EXPECT_EQ(config("{}").latent_channels, 4);
+  EXPECT_EQ(config("{}").sample_size, 32);
+  EXPECT_EQ(config(R"({"sample_size": [512, 256]})").sample_size, 512);
+  EXPECT_EQ(verdict(R"({"sample_size": [512]})").find("[config.json] 'sample_size' must be"), 0U)
+      << verdict(R"({"sample_size": [512]})");
+}
+
 TEST(AutoencoderKLConfig, ReadsNullAsDiffusersDoes) {
   const char* const json = R"({"use_quant_conv": null, "use_post_quant_conv": null, "force_upcast": null,
                                "mid_block_add_attention": null, "shift_factor": null, "latents_mean": null})";

@@ -74,6 +74,26 @@ TEST_P(CLIPGolden, IsTheSameOnManyRanks) {
   }
 }
 
+// Released text encoders have 2 as their end mark, for which transformers takes the largest id.
+TEST(CLIPText, PoolsAtTheLargestIdWhereTheEndMarkIsTwo) {
+  const std::filesystem::path folder = golden_folder("clip-projection");
+  const auto golden = read_golden("clip-projection/golden/golden.safetensors");
+  Json json = read_json(folder / "config.json");
+  ASSERT_NE(json.at("eos_token_id"), 2);
+  json["eos_token_id"] = 2;
+  CLIPTextConfig config(JsonConfig(json, "config.json"));
+  config.has_projection = true;
+  weights::Checkpoint checkpoint(folder, weights::Library::kTransformers);
+  const CLIPTextEncoder encoder(weights::Scope(checkpoint, {.dtype = at::kFloat}), config);
+  for (int64_t row = 0; row < 2; ++row) {
+    const at::Tensor all = golden.at("ids")[row].contiguous();
+    const int64_t* const first = all.const_data_ptr<int64_t>();
+    EXPECT_LE(relative_error(encoder({first, first + all.numel()}, 0, false).pooled,
+                             golden.at(fmt::format("pooled.{}", row))),
+              kComponentTolerance);
+  }
+}
+
 TEST_P(CLIPGolden, RefusesTokensThatItDoesNotKnow) {
   EXPECT_THROW(load(at::kFloat)({40, 42, 41}, 0, true), Error);
 }

@@ -92,6 +92,26 @@ TEST(PixArtConfig, ReadsNullAsDiffusersDoes) {
   EXPECT_TRUE(config.use_additional_conditions);  // by the size
 }
 
+// The sizes of diffusers' ASPECT_RATIO_256_BIN, and those that ASPECT_RATIO_2048_BIN has beside eight times
+// as much.
+TEST(PixArtBins, AreThoseOfDiffusers) {
+  using Sizes = std::vector<std::pair<int64_t, int64_t>>;
+  const Sizes at_256 = {{128, 512}, {128, 464}, {144, 448}, {144, 432}, {144, 416}, {160, 400}, {160, 384},
+                        {176, 368}, {176, 352}, {176, 336}, {192, 336}, {192, 320}, {208, 304}, {208, 288},
+                        {224, 288}, {224, 272}, {240, 272}, {240, 256}, {256, 256}, {256, 240}, {272, 240},
+                        {272, 224}, {288, 224}, {288, 208}, {304, 208}, {320, 192}, {336, 192}, {352, 176},
+                        {368, 176}, {384, 160}, {400, 160}, {432, 144}, {512, 128}};
+  const Sizes at_2048 = {{1024, 3968}, {1024, 3840}, {3328, 1152}, {3584, 1152},
+                         {3712, 1024}, {3840, 1024}, {3968, 1024}};
+  for (const auto& [height, width] : at_256) {
+    for (const int64_t factor : {1, 2, 4, 8})
+      EXPECT_EQ(pixart_bin_resolution(height, width, 32 * factor),
+                std::pair(height * factor, width * factor));
+  }
+  for (const auto& [height, width] : at_2048)
+    EXPECT_EQ(pixart_bin_resolution(height, width, 256), std::pair(height, width));
+}
+
 TEST(PixArtBins, MapToTheNearestAspectRatio) {
   EXPECT_EQ(pixart_bin_resolution(1024, 1024, 128), (std::pair<int64_t, int64_t>(1024, 1024)));
   EXPECT_EQ(pixart_bin_resolution(500, 500, 128), (std::pair<int64_t, int64_t>(1024, 1024)));

@@ -211,6 +211,16 @@ TEST(UNet2DConfig, ReadsNullAsDiffusersDoes) {
   EXPECT_TRUE(UNet2DConfig(JsonConfig(json, "")).has_mid_block);
 }
 
+// Files of Stable Diffusion 1 do not have them.
+TEST(UNet2DConfig, HasTheDefaultsOfDiffusers) {
+  Json json = read_json(golden_folder("unet-sd15") / "config.json");
+  for (const char* key : {"use_linear_projection", "sample_size", "layers_per_block"}) json.erase(key);
+  const UNet2DConfig config(JsonConfig(json, ""));
+  EXPECT_FALSE(config.use_linear_projection);
+  EXPECT_EQ(config.sample_size, 64);
+  EXPECT_EQ(config.levels.front().layers, 2);
+}
+
 // The first files had no size of their own.
 TEST(StableDiffusionShape, IsOf64InFilesFromBeforeDiffusers09) {
   const CheckpointFixture model({});

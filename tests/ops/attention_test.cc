@@ -149,11 +149,18 @@ TEST(Attention, SurvivesExtremeScores) {
 
 TEST(Attention, DoesNotDependOnTheNumberOfThreads) {
   const at::Tensor q = at::randn({1, 300, 64}), k = at::randn({1, 300, 64}), v = at::randn({1, 300, 64});
-  const at::Tensor one = attention(q, k, v, 2);
+  const auto in_parts = [&] {
+    PartialAttention partial(q, 2);
+    for (const auto& [begin, length] : {std::pair{0, 100}, {100, 200}})
+      partial.add(k.narrow(1, begin, length), v.narrow(1, begin, length));
+    return partial.result();
+  };
+  const at::Tensor one = attention(q, k, v, 2), parts_of_one = in_parts();
   at::set_num_threads(3);
-  const at::Tensor three = attention(q, k, v, 2);
+  const at::Tensor three = attention(q, k, v, 2), parts_of_three = in_parts();
   at::set_num_threads(1);
   EXPECT_TRUE(at::equal(one, three));
+  EXPECT_TRUE(at::equal(parts_of_one, parts_of_three));
 }
 
 }  // namespace

@@ -285,8 +285,10 @@ std::vector<Refused> refused() {
     add(options, {}, {fmt::format("dynamic_sequence_parallel: {} needs ulysses_degree 2 or more", dynamic)},
         kVideo);
   }
-  add(with(degrees(1, false, 1, 1, 2, 1), [](O& o) { o.dynamic_sequence_parallel = true; }), {},
-      {"dynamic_sequence_parallel is for models whose attention stays within frames"});
+  for (const auto change : {+[](O& o) { o.dynamic_sequence_parallel = true; },
+                            +[](O& o) { o.dynamic_sequence_parallel = false; }})
+    add(with(degrees(1, false, 1, 1, 2, 1), change), {},
+        {"dynamic_sequence_parallel is for models whose attention stays within frames"});
   add(with(degrees(1, false, 1, 1, 2, 1), [](O& o) { o.warmup_steps = 0; }), {},
       {"warmup_steps", "needs pipefusion_parallel_degree or displaced_patch_degree 2 or more"});
   add(with(degrees(1, false, 1, 1, 2, 1), [](O& o) { o.displaced_mode = DisplacedMode::kNoSync; }), {},

@@ -271,8 +271,13 @@ TEST(MakeSampler, WarnsOfAnotherKindOfNoise) {
   const LogSink before = set_log_sink([&](LogLevel, const std::string& text) { warnings.push_back(text); });
   make_sampler(parse(R"({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0})"), "ddim", {4});
   make_sampler(parse(R"({"_class_name": "EulerDiscreteScheduler"})"), "ddim", {4});
-  set_log_sink(before);
   ASSERT_EQ(warnings.size(), 1U);
+  const JsonConfig flow = parse(R"({"_class_name": "DPMSolverMultistepScheduler", "use_flow_sigmas": true})");
+  make_sampler(flow, "flow-euler", {4});
+  EXPECT_EQ(warnings.size(), 1U);
+  make_sampler(flow, "ddim", {4});
+  EXPECT_EQ(warnings.size(), 2U);
+  set_log_sink(before);
   EXPECT_NE(warnings[0].find("FlowMatchEulerDiscreteScheduler"), std::string::npos);
 }
 

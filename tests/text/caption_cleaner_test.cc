@@ -48,10 +48,12 @@ TEST(CaptionCleaner, KeepsTextThatWasDecodedWronglyAndWarns) {
   EXPECT_EQ(warnings.size(), 2U);
   clean_caption("\u00d0\u00bf\u00d1\u20ac\u00d0\u00b8");  // Cyrillic
   EXPECT_EQ(warnings.size(), 3U);
+  clean_caption("a \u00f0\u0178\u0161\u2014");  // a car
+  EXPECT_EQ(warnings.size(), 4U);
   for (const char* usual :
        {"caf\u00e9 \u2014 na\u00efve", "CAF\u00c9\u2026", "\u00ab\u00c7a va\u00bb", "S\u00c3O", "\u20ac 5"})
     clean_caption(usual);
-  EXPECT_EQ(warnings.size(), 3U);
+  EXPECT_EQ(warnings.size(), 4U);
   set_log_sink(before);
 }
 

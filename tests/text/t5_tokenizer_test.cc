@@ -187,6 +187,16 @@ TEST_F(T5TokenizerFolder, CutsAtTheSideThatAFileNames) {
   expect_refusal("'truncation_side' must be left or right");
 }
 
+TEST_F(T5TokenizerFolder, EndsInTheMarkThatAFileNames) {
+  write_json("BAAAAAAAAAA=");
+  write("tokenizer_config.json", R"({"eos_token":"<e>","additional_special_tokens":["<x>","<e>"]})");
+  const std::vector<int64_t> ids = T5Tokenizer(folder_).encode("<x>", 3);
+  ASSERT_EQ(ids.size(), 2U);
+  EXPECT_EQ(ids.front(), T5Tokenizer(folder_).encode("<x><e>", 9).front());
+  EXPECT_EQ(ids.back(), T5Tokenizer(folder_).encode("<e>", 9).front());
+  EXPECT_NE(ids.back(), 1);
+}
+
 TEST(T5TokenizerText, MustBeUtf8) {
   EXPECT_THROW(T5Tokenizer(golden_folder("t5_tokenizer")).encode("a\xff", 9), Error);
 }

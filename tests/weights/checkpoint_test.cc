@@ -60,6 +60,13 @@ TEST_F(CheckpointTest, PagesOfWhatWasConvertedLeaveMemory) {
   EXPECT_LE(resident_kilobytes(folder_), 100);
 }
 
+TEST_F(CheckpointTest, HasTheDtypeOfMostBytes) {
+  write_safetensors(
+      folder_ / "model.safetensors",
+      {{"a", at::ones({8}, at::kBFloat16)}, {"b", at::ones({1})}, {"c", at::ones({9}, at::kLong)}});
+  EXPECT_EQ(Checkpoint(folder_, kTransformers).dtype(), at::kBFloat16);
+}
+
 TEST_F(CheckpointTest, LoadsConvertsAndSlices) {
   const at::Tensor weight = at::randn({6, 4});
   write_safetensors(folder_ / "model.safetensors", {{"block.0.weight", weight}, {"other", at::ones({2})}});

@@ -69,8 +69,8 @@ struct STDiTText {
   STDiTText(const weights::Scope& scope, const STDiTConfig& config);
   std::vector<at::Tensor> operator()(const std::vector<Conditioning>& prompts) const;  // [1, L, C] each
 
-  // [model_max_length, caption_channels], the text of unconditional samples. One that is stored for fewer
-  // tokens goes on with its last; one for more is shortened.
+  // [model_max_length, caption_channels], the text of unconditional samples. If the checkpoint stores
+  // fewer tokens, the last one is repeated; extra tokens are dropped.
   at::Tensor y_embedding;
   ops::Linear fc1, fc2;
 };
