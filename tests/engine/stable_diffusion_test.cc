@@ -67,6 +67,15 @@ TEST_F(StableDiffusion, IsTheSameFromAFolderOfTheHub) {
   expect_tiny_sd_golden(generate(resolve(tiny_sd_request("plain"), model), model), "plain", "the hub");
 }
 
+// A tokenizer without a length of its own takes as many tokens as the encoder has positions.
+TEST_F(StableDiffusion, HasTheEncodersLengthWhereTheTokenizerHasNone) {
+  Json json = read_json(tiny_sd_folder() / "tokenizer" / "tokenizer_config.json");
+  ASSERT_EQ(json.erase("model_max_length"), 1U);
+  replace("tokenizer/tokenizer_config.json", json.dump());
+  const Model model = read_model(folder_);
+  expect_tiny_sd_golden(generate(resolve(tiny_sd_request("plain"), model), model), "plain", "no length");
+}
+
 // diffusers' pipeline changes two options of the first releases' files.
 TEST_F(StableDiffusion, CorrectsOldSchedulerFiles) {
   const auto latents = [&](const std::string& options) {
