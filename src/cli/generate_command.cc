@@ -254,7 +254,9 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
     // Where a peer is at fault, its rank stands first.
     failure.message =
         failure.peer ? fmt::format("{}, reported by rank {} {}", failure.message, place.rank, status.place())
-                     : fmt::format("[rank {}] {}, {}", place.rank, failure.message, status.place());
+        : failure.exit_code == static_cast<int>(ErrorKind::kUsage)
+            ? fmt::format("[rank {}] {}", place.rank, failure.message)
+            : fmt::format("[rank {}] {}, {}", place.rank, failure.message, status.place());
     exit_code = launch::print_failure(failure, option_name);
   }
   ::_exit(exit_code);

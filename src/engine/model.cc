@@ -66,10 +66,10 @@ bool is_never_run(const std::string& part) {
 JsonConfig read_model_index(const std::filesystem::path& folder) {
   std::error_code code;
   if (!std::filesystem::exists(folder, code)) {
-    input_error(
-        folder.empty() ? field("model") : folder.string(),
-        "no such folder; a model is one that diffusers' save_pretrained wrote, or that was downloaded "
-        "from a model hub");
+    input_error(folder.empty() ? field("model") : folder.string(),
+                "no such folder; a model is a folder that diffusers' save_pretrained wrote, or that was "
+                "downloaded from "
+                "a model hub (hf download NAME --local-dir FOLDER)");
   }
   if (!std::filesystem::is_directory(folder, code)) {
     input_error(folder.string(), "is a file; name the folder that holds model_index.json");

@@ -47,7 +47,8 @@ PixArtConfig::PixArtConfig(const JsonConfig& json)
     json.fail("use_additional_conditions", "false, as the width does not divide by 3");
   }
   if (caption_channels > 0 && cross_attention_dim != width()) {
-    json.fail("cross_attention_dim", fmt::format("{} (heads times attention_head_dim)", width()));
+    json.fail("cross_attention_dim",
+              fmt::format("{} ({} heads of {})", width(), num_attention_heads, attention_head_dim));
   }
   if (!(interpolation_scale > 0) || !std::isfinite(interpolation_scale)) {
     json.fail("interpolation_scale", "a positive number");

@@ -91,9 +91,11 @@ TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data
   }
   if (entry.begin > entry.end) refuse("data_offsets run backwards");
   if (entry.end > data_bytes) {
-    input_error(where,
-                "'{}': ends at byte {} of the data, but the file holds only {}: it is cut off or damaged",
-                key, entry.end, data_bytes);
+    input_error(
+        where,
+        "'{}': ends at byte {} of the data, but the file holds only {}: it is cut off or damaged; get "
+        "the file again",
+        key, entry.end, data_bytes);
   }
   if (entry.end - entry.begin != bytes) {
     input_error(where, "'{}': expected {} bytes, got {}", key, bytes, entry.end - entry.begin);
@@ -126,7 +128,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t fi
                                     const std::string& where) {
   uint64_t header_bytes = 0;
   if (file_bytes < sizeof(header_bytes) || file.size() < sizeof(header_bytes)) {
-    input_error(where, "{} bytes are too few for a safetensors file", file_bytes);
+    input_error(where, "{} bytes are too few for a safetensors file; get the file again", file_bytes);
   }
   refuse_git_lfs_pointer({reinterpret_cast<const char*>(file.data()), file.size()}, where);
   std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
