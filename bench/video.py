@@ -167,10 +167,10 @@ def main():
     parser.add_argument("--steps", type=int, default=6, help="of a run on ranks, of which the first two and the last do not count")
     parser.add_argument("--height", type=int, default=HEIGHT)
     parser.add_argument("--width", type=int, default=WIDTH)
-    parser.add_argument("--isa", choices=CAPS, help="limit the instruction set of both sides")
+    parser.add_argument("--max-isa", choices=CAPS, help="limit the instruction set of both sides")
     args = parser.parse_args()
-    if args.isa:
-        cap_instruction_sets(args.isa)
+    if args.max_isa:
+        cap_instruction_sets(args.max_isa)
     folder = folder_of_weights()
     for dtype in args.dtypes:
         if args.ranks == 1:
