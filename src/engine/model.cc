@@ -68,8 +68,7 @@ JsonConfig read_model_index(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder, code)) {
     input_error(folder.empty() ? field("model") : folder.string(),
                 "no such folder; a model is a folder that diffusers' save_pretrained wrote, or that was "
-                "downloaded from "
-                "a model hub (hf download NAME --local-dir FOLDER)");
+                "downloaded from a model hub (hf download)");
   }
   if (!std::filesystem::is_directory(folder, code)) {
     input_error(folder.string(), "is a file; name the folder that holds model_index.json");
