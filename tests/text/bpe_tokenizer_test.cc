@@ -233,9 +233,8 @@ TEST_F(BpeTokenizerFolder, CutsAtTheSideThatAFileNames) {
   const ScopedLogSink sink([&](LogLevel, const std::string& message) { warnings.push_back(message); });
   EXPECT_EQ(cut(), (Ids{0, 1}));
   ASSERT_EQ(warnings.size(), 1U);
-  EXPECT_EQ(warnings[0],
-            fmt::format("[{}] the prompt 'aab' is too long: its first token is cut, 2 remain",
-                        folder_.filename().string()));
+  EXPECT_EQ(warnings[0], fmt::format("[{}] the prompt 'aab' is too long: its first token is cut, 2 remain",
+                                     folder_.filename().string()));
   write("tokenizer_config.json", "{}");
   write_json(R"(,"truncation":{"direction":"Left","max_length":9,"strategy":"LongestFirst","stride":0})");
   EXPECT_EQ(cut(), (Ids{0, 1}));
