@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "core/error.h"
+
 namespace tessera::samplers {
 namespace {
 
