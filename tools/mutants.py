@@ -22,7 +22,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases" / "mutants"
-LIMIT = 1800  # seconds for a build or for all tests; tests that take longer count as failed
+LIMIT = 3600  # seconds for a build or for all tests; tests that take longer count as failed
 LIMIT_OF_SELECTED = 300  # seconds for the tests that run first, which should take a few
 
 
