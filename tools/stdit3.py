@@ -114,9 +114,15 @@ class STDiT3:
             y.append(attention(one, k, v)[0])
         return self.linear(torch.stack(y), name + ".proj").unflatten(1, x.shape[1:4])
 
-    def half_block(self, x, name, over, modulation, texts, frames, cache, axis, lines):
-        table = self.weights[name + ".scale_shift_table"] + modulation  # [B, 6, C]
-        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = (part[:, None, None, None] for part in table.unbind(1))
+    def by_frame(self, table, modulations, denoised):
+        """The vectors of a table for the tokens of each frame, [B, f or 1, 1, 1, C] each: with the first modulation [B, n, C], or
+        with the second where a frame is not `denoised` [B, f, 1, 1, 1]."""
+        parts = [[part[:, None, None, None] for part in (self.weights[table] + one).unbind(1)] for one in modulations]
+        return parts[0] if denoised is None else [torch.where(denoised, *pair) for pair in zip(*parts)]
+
+    def half_block(self, x, name, over, times, texts, frames, cache, axis, lines):
+        """`times` are the last arguments of by_frame()."""
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.by_frame(name + ".scale_shift_table", *times)
 
         def modulated(y, shift, scale):
             return F.layer_norm(y, (self.width,), eps=1e-6) * (1 + scale) + shift
@@ -144,9 +150,10 @@ class STDiT3:
         y = self.linear(x, "final_layer.linear").unflatten(-1, (2, 2, -1))  # [B, f, r, w, 2, 2, out]
         return y.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4).float()
 
-    def __call__(self, z, timesteps, texts, fps, height, width, cache=None, axis=0, lines=slice(None)):
+    def __call__(self, z, timesteps, texts, fps, height, width, cache=None, axis=0, lines=slice(None), denoised_frames=None):
         """z [B, 4, T, h, w] of all latents, of which the given lines (of tokens) are predicted: [B, 8, T', h', w]. `texts` are
-        projected; timesteps, fps [B]; height and width of the video in pixels. `cache` is a dictionary between calls."""
+        projected; timesteps, fps [B]; height and width of the video in pixels. `cache` is a dictionary between calls. Of
+        `denoised_frames` [B, T] those that are 0 have timestep 0."""
         x = self.embed(z, height, width)
         grid = x.shape[1:4]
         where = (slice(None),) * (1 + axis) + (lines,)
@@ -155,11 +162,20 @@ class STDiT3:
         if cache is not None:
             cache["grid"] = grid
 
-        time = self.embed_number(timesteps.to(self.dtype), "t_embedder") + self.embed_number(fps, "fps_embedder")
-        modulation = self.linear(F.silu(time), "t_block.1").unflatten(1, (6, -1))
+        if denoised_frames is None:
+            denoised, moments = None, [timesteps]
+        else:
+            denoised = denoised_frames[:, lines if axis == 0 else slice(None), None, None, None].bool()
+            moments = [timesteps, torch.zeros_like(timesteps)]
+        times = [self.embed_number(t.to(self.dtype), "t_embedder") + self.embed_number(fps, "fps_embedder") for t in moments]
+        modulations = [self.linear(F.silu(time), "t_block.1").unflatten(1, (6, -1)) for time in times]
         for i in range(self.depth):
             for over in ("spatial", "temporal"):
-                x = self.half_block(x, f"{over}_blocks.{i}", over, modulation, texts, frames, cache, axis, lines)
-        y = self.latents(self.modulated_head(x, time))
+                x = self.half_block(x, f"{over}_blocks.{i}", over, (modulations, denoised), texts, frames, cache, axis, lines)
+        y = self.modulated_head(x, times[0])
+        if denoised is not None:
+            # Frames of timestep 0 are modulated once more, by their own time.
+            y = torch.where(denoised, y, self.modulated_head(y, times[1]))
+        y = self.latents(y)
         rows = z.shape[3] if axis == 0 else min(z.shape[3], 2 * range(grid[1])[lines][-1] + 2) - 2 * range(grid[1])[lines][0]
         return y[:, :, :, :rows, :z.shape[4]]
