@@ -17,6 +17,7 @@ test: setup           ## set up, build, and run every test (a few minutes)
 	@tools/build.sh release all
 	@python3 tools/check_layers.py
 	@python3 tests/tools/check_layers_test.py --quiet
+	@python3 tests/tools/layout_open_sora_test.py --quiet
 	@tools/run_unit_tests.sh $(BUILD)/tests/tessera_tests
 	@tools/test_capped.sh $(BUILD)/tests/tessera_tests
 	@tests/cli/run.sh $(BUILD)/tessera
