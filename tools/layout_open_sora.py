@@ -115,9 +115,10 @@ def check_transformer(part):
 
 def check_vae(part):
     part.expect("model_type", "VideoAutoencoderPipeline")
-    part.expect("micro_frame_size", 17)
+    part.expect("micro_frame_size", 17, None)
+    # The public code sets these options itself, so a config.json may lack them.
     for name, kind in (("vae_2d", "VideoAutoencoderKL"), ("vae_temporal", "VAE_Temporal_SD")):
-        options = part.config.get(name)
+        options = part.config.get(name, {"type": kind})
         if not isinstance(options, dict) or options.get("type") != kind:
             raise Refused(f"{part.files['config.json']}: {name} of the VAE has no type {kind!r}")
     part.expect_weights(**{"spatial_vae.module.decoder.conv_in.weight": (None,) * 4, "temporal_vae.decoder.conv1.conv.weight": (None,) * 5,

@@ -143,7 +143,7 @@ class OpenSora:
 
         self.scheduler = config("scheduler", "scheduler_config.json")
         self.transformer = STDiT3(weights("transformer"), config("transformer"))
-        spatial, temporal = config("vae")["vae_2d"], config("vae")["vae_temporal"]
+        spatial, temporal = (config("vae").get(name, {}) for name in ("vae_2d", "vae_temporal"))
         self.vae = VideoVae(weights("vae"), spatial.get("block_out_channels", [128, 256, 512, 512]),
                             spatial.get("norm_num_groups", 32), temporal.get("num_groups", 32))
         self.text_encoder = T5EncoderModel.from_pretrained(folder / "text_encoder", dtype=torch.float32).eval()
