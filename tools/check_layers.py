@@ -7,12 +7,14 @@ import re
 import statistics
 import sys
 
-LADDER = ["core", "comm", "weights", "parallel", "ops", "nn", "text", "samplers", "models", "engine", "launch", "plan", "serve",
-          "cli"]
+LADDER = ["core", "media", "comm", "weights", "parallel", "ops", "nn", "text", "samplers", "models", "engine", "launch", "plan",
+          "serve", "cli"]
 # These folders are on the same rung and may not include each other.
 SIDEWAYS = {("text", "nn"), ("text", "ops"), ("text", "parallel"), ("text", "comm"), ("samplers", "text"),
             ("samplers", "nn"), ("samplers", "ops"), ("samplers", "parallel"), ("samplers", "comm"),
             ("samplers", "weights"), ("parallel", "weights"), ("ops", "parallel")}
+# Videos are files that go in and out, which networks know nothing of.
+SIDEWAYS |= {(folder, "media") for folder in LADDER[LADDER.index("comm"):LADDER.index("engine")]}
 MAX_LINES = 500
 MAX_MEDIAN = 110
 MAX_FUNCTION = 60

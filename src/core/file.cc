@@ -4,47 +4,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
-#include <atomic>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "core/error.h"
 #include "core/random_name.h"
 
 namespace tessera {
 namespace {
-
-// Names of the temporary files that exist now, readable from a signal handler.
-constexpr size_t kSlots = 16, kNoSlot = kSlots;
-struct Unfinished {
-  std::atomic<bool> used{false};
-  std::atomic<bool> ready{false};
-  std::array<char, 4096> name{};
-};
-std::array<Unfinished, kSlots> unfinished;
-
-// The slot that holds the name from now on, or kNoSlot. Only its holder writes to it, and nobody else reads
-// its name but a signal handler.
-size_t remember(const std::string& name) {
-  if (name.size() >= unfinished[0].name.size()) return kNoSlot;
-  for (size_t i = 0; i < kSlots; ++i) {
-    Unfinished& slot = unfinished[i];
-    if (slot.used.exchange(true)) continue;
-    std::memcpy(slot.name.data(), name.c_str(), name.size() + 1);
-    slot.ready = true;
-    return i;
-  }
-  return kNoSlot;
-}
-
-void unregister(size_t slot) {
-  if (slot == kNoSlot) return;
-  unfinished[slot].ready = false;
-  unfinished[slot].used = false;
-}
 
 std::string reason() {
   return std::generic_category().message(errno);
@@ -82,11 +51,6 @@ std::filesystem::path follow_links(std::filesystem::path path) {
   return path;
 }
 
-std::string& temporary_token() {
-  static std::string token = random_name(2);
-  return token;
-}
-
 std::filesystem::path temporary_name(const std::filesystem::path& path, const std::string& token) {
   if (is_special(path)) return {};
   return path.string() + fmt::format(".{}.tmp", token);
@@ -121,6 +85,16 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
   return text;
 }
 
+bool write_to_descriptor(int descriptor, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(descriptor, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    bytes = bytes.subspan(static_cast<size_t>(count));
+  }
+  return true;
+}
+
 AtomicFile::AtomicFile(const std::filesystem::path& path)
     : path_(is_special(path) ? path : follow_links(path)),
       temporary_(temporary_name(path_, temporary_token())) {
@@ -139,15 +113,12 @@ AtomicFile::AtomicFile(const std::filesystem::path& path)
     temporary_.clear();
     fail("create");
   }
-  slot_ = temporary_.empty() ? kNoSlot : remember(temporary_.string());
+  if (!temporary_.empty()) name_.remember(temporary_.string());
 }
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
-  if (!temporary_.empty()) {
-    ::unlink(temporary_.c_str());
-    unregister(slot_);
-  }
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::fail(const char* action) const {
@@ -155,12 +126,7 @@ void AtomicFile::fail(const char* action) const {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) fail("write");
-    bytes = bytes.subspan(static_cast<size_t>(count));
-  }
+  if (!write_to_descriptor(descriptor_, bytes)) fail("write");
 }
 
 void AtomicFile::commit() {
@@ -169,24 +135,18 @@ void AtomicFile::commit() {
   if (closed != 0) fail("write");
   if (temporary_.empty()) return;
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write");
-  unregister(slot_);
+  name_.forget();
   temporary_.clear();
-}
-
-void remove_unfinished_files() noexcept {
-  for (const Unfinished& slot : unfinished) {
-    if (slot.ready) ::unlink(slot.name.data());
-  }
-}
-
-void set_temporary_token(const std::string& token) {
-  temporary_token() = token;
 }
 
 void remove_unfinished_file(const std::filesystem::path& path, const std::string& token) noexcept {
   try {
-    const std::filesystem::path temporary = temporary_name(follow_links(path), token);
-    if (!temporary.empty()) ::unlink(temporary.c_str());
+    // A file's stands beside the target of a link, a sequence's folder beside the link.
+    std::error_code code;
+    for (const std::filesystem::path& each : {follow_links(path), path}) {
+      const std::filesystem::path temporary = temporary_name(each, token);
+      if (!temporary.empty()) std::filesystem::remove_all(temporary, code);
+    }
   } catch (const std::exception&) {  // no memory for the name: the file stays
   }
 }

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/unfinished.h"
+
 namespace tessera {
 
 // Throws Error(kInput) for the beginning of a pointer that git-lfs left in the place of the file `where`.
@@ -15,6 +17,9 @@ void refuse_git_lfs_pointer(std::string_view beginning, const std::string& where
 // Returns the whole file. Throws Error(kInput) when it is missing, unreadable, larger than `max_bytes` or a
 // git-lfs pointer.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
+
+// Writes all of the bytes, or returns false and leaves the reason in errno.
+bool write_to_descriptor(int descriptor, std::span<const std::byte> bytes);
 
 // Writes to a new file next to `path` with an unpredictable name; commit() renames it to `path`, and an
 // uncommitted file is removed. Links are followed. Anything but a regular file (a device, a pipe) and names
@@ -37,18 +42,11 @@ class AtomicFile {
   std::filesystem::path path_;
   std::filesystem::path temporary_;  // empty if there is none (devices, or already renamed)
   int descriptor_ = -1;
-  size_t slot_ = 0;  // of its name, among those that remove_unfinished_files() finds
+  UnfinishedName name_;
 };
 
-// Removes the temporary files of every open AtomicFile of this process. Async-signal-safe, for a handler that
-// ends the program at once.
-void remove_unfinished_files() noexcept;
-
-// Sets an unguessable part of the names of this process's temporary files, which is random by default. Must
-// not be called while other threads write files.
-void set_temporary_token(const std::string& token);
-
-// Removes the temporary file for `path` that a killed process with this token left behind.
+// Removes the temporary file for `path`, or an AtomicSequence's folder of files, that a killed process with
+// this token left behind.
 void remove_unfinished_file(const std::filesystem::path& path, const std::string& token) noexcept;
 
 // Throws Error(kUsage) unless a file can be created at `path`: its folder exists and is writable, and `path`

@@ -1,0 +1,35 @@
+// Numbered files that are all written, or none.
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+#include "core/unfinished.h"
+
+namespace tessera {
+
+// Writes files into a new folder next to `path`, with an unpredictable name. commit() renames them to
+// NAME-0000.EXT, NAME-0001.EXT, ... where `path` is NAME.EXT; what is uncommitted is removed. Nothing that
+// needs space is left for commit(). Only a process that ends amid its renames leaves a part of the files; if
+// a rename fails, those before it are removed again. Failures are as of an AtomicFile.
+class AtomicSequence {
+ public:
+  explicit AtomicSequence(const std::filesystem::path& path);
+  ~AtomicSequence();
+  AtomicSequence(const AtomicSequence&) = delete;
+  AtomicSequence& operator=(const AtomicSequence&) = delete;
+
+  void add(std::string_view file);  // flushed to the disk
+  void commit();
+
+ private:
+  std::filesystem::path temporary(int64_t number) const;
+  std::filesystem::path target(int64_t number) const;
+
+  std::filesystem::path path_;
+  std::filesystem::path folder_;  // empty if there is none
+  int64_t count_ = 0;
+  UnfinishedName name_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,37 @@
+// The names of this process's temporary files, which a signal handler can remove.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace tessera {
+
+// What remove_unfinished_files() removes as long as this lives and is not told to forget it.
+class UnfinishedName {
+ public:
+  UnfinishedName() = default;
+  ~UnfinishedName() { forget(); }
+  UnfinishedName(const UnfinishedName&) = delete;
+  UnfinishedName& operator=(const UnfinishedName&) = delete;
+
+  void remember(const std::string& file);
+  void remember_folder(const std::string& folder);  // with files named 0, 1, 2, ...
+  void set_files(int64_t count);                    // that the folder may hold from now on
+  void forget();
+
+ private:
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+  size_t slot_ = kNone;
+};
+
+// Removes the temporary files of every open AtomicFile and AtomicSequence of this process.
+// Async-signal-safe, for a handler that ends the program at once.
+void remove_unfinished_files() noexcept;
+
+// An unguessable part of the names of this process's temporary files, which is random by default. Must not be
+// set while other threads write files.
+const std::string& temporary_token();
+void set_temporary_token(const std::string& token);
+
+}  // namespace tessera

@@ -1,0 +1,41 @@
+// Conversions between 8-bit RGB and the pixel formats of codecs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/image.h"
+#include "media/libav.h"
+
+namespace tessera::media {
+
+// Converts RGB to frames of `format` (a YUV format): BT.709, limited range, chroma at the left.
+class FromRgb {
+ public:
+  FromRgb(int height, int width, AVPixelFormat format);
+  void operator()(std::span<const uint8_t> rgb, AVFrame& to) const;
+
+ private:
+  Scaler scaler_;
+  int height_, width_;
+};
+
+// Converts decoded frames to RGB. Alpha is dropped.
+//
+// A video is converted as the reference reads it (PyAV's to_rgb(): swscale with SWS_BILINEAR, which repeats
+// the chroma of a block), with one difference: PyAV takes BT.601 even if the file names another matrix, this
+// takes the named one, so that the colours are those that players show. Both take BT.601 if the file names
+// none. A still image has its chroma interpolated, as PIL's decoders do.
+class ToRgb {
+ public:
+  explicit ToRgb(bool is_still) : is_still_(is_still) {}
+  Image operator()(const AVFrame& frame);  // of the first one's size
+
+ private:
+  bool is_still_;
+  AVPixelFormat format_ = AV_PIX_FMT_NONE;
+  Scaler scaler_;
+  Frame rgb_;
+};
+
+}  // namespace tessera::media

@@ -1,0 +1,14 @@
+// Videos as PNG files, one a frame.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "media/video_writer.h"
+
+namespace tessera::media {
+
+std::unique_ptr<VideoWriter::Sink> write_png_frames(const std::filesystem::path& path,
+                                                    const VideoFormat& format);
+
+}  // namespace tessera::media

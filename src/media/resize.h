@@ -1,0 +1,24 @@
+// Frames that a model is given, scaled to cover a size and cropped to it, as Open-Sora 1.2 does: images as
+// PIL resizes them, frames of videos as torch does.
+//
+// Shapes: H x W frame size.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "core/image.h"
+
+namespace tessera::media {
+
+// Scales by PIL's Image.resize(BICUBIC), bit for bit: antialiased, with weights of 22 bits after the point,
+// the columns first, 8 bits in between. Crops at round((scaled - wanted) / 2), half to even.
+Image cover_image(const Image& image, int64_t height, int64_t width);
+
+// The image's pixels [3, H, W] fp32 in [-1, 1], as a VAE takes them.
+at::Tensor to_tensor(const Image& image);
+
+// Scales by torch's interpolate(mode="bilinear", align_corners=False), which is not antialiased, over x /
+// 255. Crops at floor((scaled - wanted) / 2). [3, H, W] fp32 in [-1, 1].
+at::Tensor cover_frame(const Image& frame, int64_t height, int64_t width);
+
+}  // namespace tessera::media

@@ -1,0 +1,59 @@
+// Reads images and videos.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/image.h"
+
+namespace tessera::media {
+
+struct ReadLimits {
+  int64_t side = 16384;
+  int64_t pixels = int64_t{1} << 26;  // of a frame
+};
+
+// Reads PNG, JPEG, WebP and GIF files, and videos in MP4, MOV, WebM, MKV and AVI files, by their contents,
+// whatever their names. A video's first video track is read; its rotation and the shape of its pixels are
+// ignored, as by the reference, and so is the rotation of an image. media/colours.h says how colours are
+// converted. A file is all that is opened: what it names elsewhere is not followed.
+//
+// A file that is missing, damaged, cut off, too large or of another kind is an Error(kInput) that names it,
+// from the constructor or later.
+class VideoReader {
+ public:
+  explicit VideoReader(const std::filesystem::path& path, const ReadLimits& limits = {});
+  // Of bytes, which must outlive this; `where` is their name in messages.
+  VideoReader(std::span<const std::byte> bytes, const std::string& where, const ReadLimits& limits = {});
+  ~VideoReader();
+  VideoReader(VideoReader&&) noexcept;
+  VideoReader& operator=(VideoReader&&) noexcept;
+
+  int64_t height() const;
+  int64_t width() const;
+  double fps() const;  // on average, as libav estimates it; 0 of a still image
+
+  // The next frame, all of one size, or nothing at the end. One frame is held at a time, and what the codec
+  // needs.
+  std::optional<Image> next();
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+struct Video {
+  std::vector<Image> frames;  // at least one
+  double fps = 0;             // 0 of a still image
+};
+
+// Reads the first frames, at most `max_frames`.
+Video read_video(const std::filesystem::path& path, int64_t max_frames);
+
+}  // namespace tessera::media

@@ -1,0 +1,72 @@
+// Writes videos, frame by frame.
+//
+// Shapes: H x W frame size.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/image.h"
+
+namespace tessera::media {
+
+// What files are written, by the suffix of their names:
+//  .mp4   H.264 (x264, CRF 17, High profile or below, 4:2:0, BT.709 limited range); the index comes first, so
+//         that a browser plays it while it loads
+//  .webm  VP9 (libvpx, CRF 18), the same colours
+//  .gif   a palette for each frame, without dithering; loops for ever
+//  .png   frames NAME-0000.png, NAME-0001.png, ...; NAME.png if there is only one frame
+const std::vector<std::string>& video_suffixes();
+// Whether the name ends with one of them, in small letters or large.
+bool is_video_path(const std::filesystem::path& path);
+
+struct VideoFormat {
+  int64_t height = 0;
+  int64_t width = 0;
+  double fps = 24;
+  // An MP4 or WebM keeps it as its comment, a line `KEYWORD: TEXT` for each pair; each PNG keeps it as text;
+  // a GIF keeps none.
+  ImageText text = {};
+};
+
+// The rate as a fraction: 23.976, 29.97 and 59.94 mean the rates of television, N * 1000 / 1001.
+struct FrameRate {
+  int numerator = 0;
+  int denominator = 1;
+  bool operator==(const FrameRate&) const = default;
+};
+FrameRate to_frame_rate(double fps);
+
+// Takes frames and encodes them; at most a few are held at once, and of an MP4 or WebM the encoded bytes. The
+// file appears at commit(). If that is not called, nothing appears and nothing stays. Every failure (as of an
+// AtomicFile; a suffix or a size that cannot be) is an Error(kUsage) that names the path.
+class VideoWriter {
+ public:
+  // MP4 and WebM take even sizes only: a pair of rows and of columns shares its chroma.
+  VideoWriter(const std::filesystem::path& path, const VideoFormat& format);
+  ~VideoWriter();
+  VideoWriter(VideoWriter&&) noexcept;
+  VideoWriter& operator=(VideoWriter&&) noexcept;
+
+  void write(std::span<const uint8_t> frame);  // [H, W, 3] RGB
+  void commit();                               // after at least one frame
+
+  // Where frames go.
+  class Sink {
+   public:
+    virtual ~Sink() = default;
+    virtual void write(std::span<const uint8_t> frame) = 0;
+    virtual void commit() = 0;
+  };
+
+ private:
+  size_t frame_bytes_;
+  int64_t frames_ = 0;
+  std::unique_ptr<Sink> sink_;
+};
+
+}  // namespace tessera::media

@@ -1,0 +1,122 @@
+#include "media/whole_file.h"
+
+#include <array>
+#include <bit>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace tessera::media {
+namespace {
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
+
+// The bytes at a place, fewer at the end of the file.
+class Bytes {
+ public:
+  Bytes(const Source& source, int64_t offset) {
+    if (offset >= source.size) return;
+    const int64_t count = source.read(offset, std::as_writable_bytes(std::span(bytes_)));
+    size_ = count > 0 ? static_cast<size_t>(count) : 0;
+  }
+
+  bool has(size_t begin, std::string_view text) const {
+    return size_ >= begin + text.size() && std::string_view(&bytes_[begin], text.size()) == text;
+  }
+  bool any(size_t end) const { return size_ >= end; }
+  uint64_t byte(size_t at) const { return static_cast<uint8_t>(bytes_[at]); }
+  uint64_t big_endian(size_t begin, size_t count) const {
+    uint64_t value = 0;
+    for (size_t i = 0; i < count; ++i) value = value << 8 | byte(begin + i);
+    return value;
+  }
+  uint64_t little_endian(size_t begin, size_t count) const {
+    uint64_t value = 0;
+    for (size_t i = count; i-- > 0;) value = value << 8 | byte(begin + i);
+    return value;
+  }
+
+ private:
+  std::array<char, 24> bytes_ = {};
+  size_t size_ = 0;
+};
+
+// ISO/IEC 14496-12: boxes of a length and a type, one behind the other.
+std::optional<int64_t> end_of_boxes(const Source& source) {
+  constexpr int kMostBoxes = 10000;
+  int64_t offset = 0;
+  for (int i = 0; i < kMostBoxes && offset < source.size; ++i) {
+    const Bytes box(source, offset);
+    if (!box.any(8)) return {};
+    uint64_t size = box.big_endian(0, 4);
+    if (size == 0) return {};  // up to the end of the file
+    const size_t header = size == 1 ? 16 : 8;
+    if (size == 1 && box.any(16)) size = box.big_endian(8, 8);
+    if (size < header || size > static_cast<uint64_t>(kMost - offset)) return {};
+    offset += static_cast<int64_t>(size);
+  }
+  return offset;
+}
+
+// RFC 8794: an element is its ID, its length of one to eight bytes, whose leading zeros count them, and its
+// content. All ones are a length that is not known.
+std::optional<int64_t> end_of_element(const Source& source, int64_t offset) {
+  constexpr size_t kId = 4;
+  const Bytes element(source, offset);
+  if (!element.any(kId + 1) || element.byte(kId) == 0) return {};
+  const auto zeros = static_cast<size_t>(std::countl_zero(static_cast<uint8_t>(element.byte(kId))));
+  const size_t count = zeros + 1;
+  if (!element.any(kId + count)) return {};
+  const uint64_t ones = (uint64_t{1} << (7 * count)) - 1;
+  const uint64_t size = element.big_endian(kId, count) & ones;
+  if (size == ones || size > static_cast<uint64_t>(kMost)) return {};
+  return offset + static_cast<int64_t>(kId + count + size);
+}
+
+// GIF 89a: blocks, each with a chain of parts of at most 255 bytes, and a byte that says that there are no
+// more.
+std::optional<int64_t> end_of_gif(const Source& source) {
+  constexpr int64_t kHeader = 13, kExtension = 2, kImage = 10;
+  constexpr uint64_t kExtensionMark = 0x21, kImageMark = 0x2C, kEndMark = 0x3B, kHasTable = 0x80;
+  constexpr int kMostParts = 1 << 22;
+  const auto table = [](uint64_t flags) { return (flags & kHasTable) != 0 ? int64_t{6} << (flags & 7) : 0; };
+  const Bytes start(source, 0);
+  int64_t offset = kHeader + (start.any(kHeader) ? table(start.byte(10)) : 0);
+  for (int i = 0; i < kMostParts && offset < source.size;) {
+    const Bytes block(source, offset);
+    if (block.byte(0) == kEndMark) return offset + 1;
+    if (block.byte(0) == kExtensionMark) {
+      offset += kExtension;
+    } else if (block.byte(0) == kImageMark) {
+      offset += kImage + table(block.byte(9)) + 1;
+    } else {
+      return {};
+    }
+    for (int64_t size = 1; size > 0 && offset < source.size; ++i) {
+      size = static_cast<int64_t>(Bytes(source, offset).byte(0));
+      offset += size + 1;
+    }
+  }
+  if (offset < source.size) return {};
+  return offset + 1;
+}
+
+}  // namespace
+
+std::optional<int64_t> stated_size(const Source& source) {
+  const Bytes start(source, 0);
+  for (const char* type : {"ftyp", "moov", "mdat", "wide", "free", "skip"}) {
+    if (start.has(4, type)) return end_of_boxes(source);
+  }
+  if (start.has(0, "\x1A\x45\xDF\xA3")) {
+    const std::optional<int64_t> head = end_of_element(source, 0);
+    if (!head || !Bytes(source, *head).has(0, "\x18\x53\x80\x67")) return {};
+    return end_of_element(source, *head);
+  }
+  if (start.has(0, "GIF8")) return end_of_gif(source);
+  if (start.has(0, "RIFF") && start.has(8, "WEBP"))
+    return static_cast<int64_t>(start.little_endian(4, 4)) + 8;
+  return {};
+}
+
+}  // namespace tessera::media

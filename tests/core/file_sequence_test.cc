@@ -1,0 +1,90 @@
+#include "core/file_sequence.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/temporary_folder.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FileSequenceTest : public testing::Test {
+ protected:
+  std::vector<std::string> names() const {
+    std::vector<std::string> result;
+    for (const auto& entry : fs::directory_iterator(folder_)) result.push_back(entry.path().filename());
+    std::sort(result.begin(), result.end());
+    return result;
+  }
+
+  TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
+};
+
+TEST_F(FileSequenceTest, AppearsWholeOrNotAtAll) {
+  {
+    AtomicSequence sequence(folder_ / "a.txt");
+    sequence.add("zero");
+    sequence.add("one");
+  }
+  EXPECT_TRUE(names().empty());
+  AtomicSequence sequence(folder_ / "a.txt");
+  for (const char* text : {"zero", "one", "two"}) sequence.add(text);
+  EXPECT_FALSE(fs::exists(folder_ / "a-0000.txt"));
+  sequence.commit();
+  EXPECT_EQ(names(), (std::vector<std::string>{"a-0000.txt", "a-0001.txt", "a-0002.txt"}));
+  EXPECT_EQ(read_file(folder_ / "a-0001.txt", 10), "one");
+}
+
+TEST_F(FileSequenceTest, IsRemovedBySignalHandlersAndByOtherProcesses) {
+  AtomicSequence sequence(folder_ / "a.txt");
+  for (int i = 0; i < 12; ++i) sequence.add("text");
+  AtomicFile file(folder_ / "b");
+  remove_unfinished_files();  // as the signal handler does
+  EXPECT_TRUE(names().empty());
+
+  fs::create_directory(folder_ / "c.txt.77.tmp");
+  std::ofstream(folder_ / "c.txt.77.tmp" / "0") << "half";
+  remove_unfinished_file(folder_ / "c.txt", "77");
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_F(FileSequenceTest, TakesTurnsWithAnotherOfTheSameName) {
+  AtomicSequence first(folder_ / "a.txt"), second(folder_ / "a.txt");
+  first.add("first");
+  second.add("second");
+  second.commit();
+  first.commit();
+  EXPECT_EQ(read_file(folder_ / "a-0000.txt", 10), "first");
+  EXPECT_EQ(names(), std::vector<std::string>{"a-0000.txt"});
+}
+
+TEST_F(FileSequenceTest, LeavesNothingIfItFails) {
+  EXPECT_THROW(AtomicSequence(folder_ / "missing" / "a.txt"), Error);
+  fs::create_directory(folder_ / "a-0001.txt");
+  {
+    AtomicSequence sequence(folder_ / "a.txt");
+    for (int i = 0; i < 3; ++i) sequence.add("text");
+    EXPECT_THROW(sequence.commit(), Error);
+  }
+  EXPECT_EQ(names(), std::vector<std::string>{"a-0001.txt"}) << "the folder that was in the way";
+  {
+    const FileSizeLimit full(100);
+    AtomicSequence sequence(folder_ / "b.txt");
+    sequence.add("text");
+    EXPECT_THROW(sequence.add(std::string(200, 'x')), Error);
+  }
+  EXPECT_EQ(names().size(), 1U);
+}
+
+}  // namespace
+}  // namespace tessera
