@@ -6,6 +6,7 @@
 
 #include "cli/field_options.h"
 #include "cli/nearest_word.h"
+#include "cli/outputs.h"
 #include "core/error.h"
 #include "core/user_text.h"
 
@@ -242,7 +243,7 @@ GenerateArguments generate_arguments(const FieldOptions& options, const Values& 
   GenerateArguments arguments = {options.read(engine::request_fields(), values),
                                  options.read(parallel::parallel_fields(), values),
                                  options.read(run_fields(), values), options.read(message_fields(), values)};
-  output_path(arguments);  // throws for a bad extension
+  require_known_suffix(arguments);
   return arguments;
 }
 

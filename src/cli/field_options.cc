@@ -55,6 +55,8 @@ std::string title(FieldGroup group) {
       return "Prompt";
     case FieldGroup::kImage:
       return "Image";
+    case FieldGroup::kVideo:
+      return "Video";
     case FieldGroup::kSampling:
       return "Sampling";
     case FieldGroup::kModel:

@@ -36,7 +36,10 @@ const Fields<RunOptions>& run_fields() {
   const FieldGroup output = FieldGroup::kOutput;
   static const Fields<O> fields = {
       plain_field(&O::output,
-                  {"output", "Output file [out.png, or out.safetensors for latents]", output, "FILE"}),
+                  {"output",
+                   "Output file: .png; of videos also .mp4, .webm or .gif [out.png; out.mp4 for a video; "
+                   "out.safetensors for latents]",
+                   output, "FILE"}),
       plain_field(&O::report,
                   {"report", "Write a JSON report of settings, times and memory", output, "FILE"}),
       plain_field(&O::trace,
@@ -80,19 +83,6 @@ GenerateArguments read_arguments(const std::string& text) {
           read_fields(parallel::parallel_fields(), part("parallel")),
           read_fields(run_fields(), part("run")),
           {}};
-}
-
-std::filesystem::path output_path(const GenerateArguments& arguments) {
-  const bool is_image = arguments.request.output_type == engine::OutputType::kImage;
-  const std::string extension = is_image ? ".png" : ".safetensors";
-  std::filesystem::path path = arguments.run.output.value_or("out" + extension);
-  std::string given = path.extension().string();
-  std::transform(given.begin(), given.end(), given.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (given != extension) {
-    usage_error(field("output"), "'{}' must end in {}: {} are written in that format", path.string(),
-                extension, is_image ? "images" : "latents");
-  }
-  return path;
 }
 
 void require_interface(const std::string& name) {

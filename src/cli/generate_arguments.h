@@ -47,10 +47,6 @@ struct GenerateArguments {
 std::string write_arguments(const GenerateArguments& arguments);
 GenerateArguments read_arguments(const std::string& text);
 
-// Returns the path of the result. Throws Error(kUsage) if its extension does not match the format of the
-// result.
-std::filesystem::path output_path(const GenerateArguments& arguments);
-
 // Throws Error(kUsage), listing this host's interfaces, if it has none of that name. Hosts may differ in
 // this.
 void require_interface(const std::string& name);

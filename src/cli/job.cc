@@ -7,6 +7,7 @@
 
 #include "cli/communication.h"
 #include "cli/find_model.h"
+#include "cli/outputs.h"
 #include "cli/progress.h"
 #include "cli/report.h"
 #include "cli/timeline.h"
@@ -22,18 +23,6 @@
 
 namespace tessera::cli {
 namespace {
-
-// Returns one file for one picture or for latents, otherwise name-0.png, name-1.png, ...
-std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings) {
-  const int64_t pictures = settings.pictures();
-  if (pictures == 1 || settings.request.output_type == engine::OutputType::kLatent) return {path.string()};
-  std::vector<std::string> paths;
-  for (int64_t i = 0; i < pictures; ++i) {
-    const std::string name = fmt::format("{}-{}{}", path.stem().string(), i, path.extension().string());
-    paths.push_back((path.parent_path() / name).string());
-  }
-  return paths;
-}
 
 bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   const auto canonical = [](const std::filesystem::path& path) {
@@ -75,14 +64,20 @@ std::string machine_text(const Job& job) {
   return fmt::format("{} ranks ({}) with {} each", job.ranks(), fmt::join(sizes, ", "), threads_text);
 }
 
+// "2 images", "1 video of 51 frames"
+std::string outputs_text(const Job& job) {
+  const int64_t count = job.settings.pictures(), frames = job.settings.all_frames();
+  const bool moves = job.model.shape.is_video && frames > 1;
+  const std::string things = fmt::format("{} {}{}", count, moves ? "video" : "image", count == 1 ? "" : "s");
+  return moves ? fmt::format("{} of {} frames", things, frames) : things;
+}
+
 std::string headline(const Job& job) {
   const engine::Settings& settings = job.settings;
-  const int64_t pictures = settings.pictures();
-  return fmt::format("{} ({}): {} {} of {} x {}, {} {}, guidance {}, seed {}, {} on {}",
-                     model_name(job.model), job.model.family->title, pictures,
-                     pictures == 1 ? "image" : "images", settings.width, settings.height, settings.steps,
-                     settings.steps == 1 ? "step" : "steps", settings.guidance, *settings.request.seed,
-                     engine::dtype_name(*settings.request.dtype), machine_text(job));
+  return fmt::format("{} ({}): {} of {} x {}, {} {}, guidance {}, seed {}, {} on {}", model_name(job.model),
+                     job.model.family->title, outputs_text(job), settings.width, settings.height,
+                     settings.steps, settings.steps == 1 ? "step" : "steps", settings.guidance,
+                     *settings.request.seed, engine::dtype_name(*settings.request.dtype), machine_text(job));
 }
 
 void write_text(const std::filesystem::path& path, std::string_view text) {
@@ -91,7 +86,17 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
   file.commit();
 }
 
-void write_outputs(const Job& job, const engine::Result& result) {
+std::optional<VideoFiles> open_videos(const Job& job) {
+  if (!job.model.shape.is_video || job.settings.request.output_type == engine::OutputType::kLatent)
+    return std::nullopt;
+  std::vector<ImageText> texts;
+  for (size_t i = 0; i < job.outputs.size(); ++i)
+    texts.push_back(png_text(job.settings, job.model, job.layout, static_cast<int64_t>(i)));
+  return VideoFiles(job.outputs, job.settings, texts);
+}
+
+void write_outputs(const Job& job, const engine::Result& result, std::optional<VideoFiles>& videos) {
+  if (videos) return videos->commit();
   if (job.settings.request.output_type == engine::OutputType::kLatent) {
     weights::write_safetensors(job.outputs[0], {{"latents", result.latents}});
     return;
@@ -197,7 +202,7 @@ Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_si
   }
   job.layout = resolve_layout(arguments.parallel, workload(job.settings, job.model), world_size);
   warn_of_endless_warmup(job);
-  job.outputs = output_paths(output_path(arguments), job.settings);
+  job.outputs = output_paths(output_path(arguments, job.settings, job.model.shape.is_video), job.settings);
   if (job.ranks() == 1) {
     const auto refuse = [](bool given, const std::string& name) {
       if (given)
@@ -274,6 +279,9 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
     });
   }
   engine::Observer observer = with_status(first ? progress->observer() : engine::Observer{}, status);
+  std::optional<VideoFiles> videos;
+  if (first) videos = open_videos(job);
+  if (videos) observer.decoded = [&](int64_t video, const at::Tensor& frames) { videos->add(video, frames); };
   observer.cancelled = cancelled;
   if (timeline) add_timeline(observer, *timeline);
   const engine::Result result = engine::generate(job.settings, job.model, observer, world, job.layout);
@@ -286,7 +294,7 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
                ranks.world);
   if (!first) return;
   tell_warnings(*progress, told);
-  write_outputs(job, result);
+  write_outputs(job, result, videos);
   write_reports(job, result, std::move(told));
   progress->summary(result.seconds);
   for (const std::string& path : job.outputs) fmt::print("{}\n", path);

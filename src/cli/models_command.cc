@@ -92,11 +92,12 @@ std::string find_obstacle(const ModelFiles& files, const std::string& variant) {
     engine::Request defaults;
     defaults.prompts = {""};
     const engine::Settings settings = engine::resolve(defaults, model);
-    samplers::make_sampler(model.scheduler, std::nullopt, {settings.steps, 1});
+    engine::make_sampler(settings, model);
     engine::check_weights(model);
-    fmt::print("  {}: images of {} x {} by default, {} steps, guidance {}, {} tokens a prompt\n",
-               model.family->title, settings.width, settings.height, settings.steps, settings.guidance,
-               settings.max_sequence_length);
+    fmt::print(
+        "  {}: {} of {} x {} by default, {} steps, guidance {}, {} tokens a prompt\n", model.family->title,
+        model.shape.is_video ? fmt::format("videos of {} frames", settings.frames) : "images", settings.width,
+        settings.height, settings.steps, settings.guidance, settings.max_sequence_length);
     return "";
   } catch (const Error& error) {
     return spell(error.message(), option_name);

@@ -23,6 +23,7 @@ enum class FieldKind { kFlag, kInteger, kSeed, kNumber, kText, kTexts, kIntegers
 enum class FieldGroup {
   kPrompt,
   kImage,
+  kVideo,
   kSampling,
   kModel,
   kOutput,

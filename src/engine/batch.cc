@@ -17,6 +17,12 @@ void require_alike(const Settings& a, const Settings& b) {
   };
   require(a.height == b.height && a.model_height == b.model_height, "height");
   require(a.width == b.width && a.model_width == b.model_width, "width");
+  require(a.frames == b.frames, "num_frames");
+  require(a.request.fps == b.request.fps, "fps");
+  require(a.loops == b.loops, "loop");
+  require(a.request.align == b.request.align, "align");
+  require(a.request.condition_frame_length == b.request.condition_frame_length, "condition_frame_length");
+  require(a.request.condition_frame_edit == b.request.condition_frame_edit, "condition_frame_edit");
   require(a.steps == b.steps, "num_inference_steps");
   require(a.scheduler == b.scheduler && a.request.scheduler == b.request.scheduler, "scheduler");
   require(a.request.eta == b.request.eta, "eta");
@@ -39,20 +45,24 @@ Batch::Batch(std::span<const Settings> requests) {
     if (found == prompts.end()) prompts.push_back(prompt);
     return place;
   };
+  guidance.resize(static_cast<size_t>(requests.front().loops));
   const Settings* guided = nullptr;
   for (const Settings& settings : requests) {
     require_alike(requests.front(), settings);
     if (settings.guided()) {
       if (!guided) guided = &settings;
       if (settings.guidance_rescale != guided->guidance_rescale) refuse_difference("guidance_rescale");
-      guidance.rescale = guided->guidance_rescale;
+      for (Guidance& each : guidance) each.rescale = guided->guidance_rescale;
     }
     const Request& request = settings.request;
     pictures.push_back({pictures.empty() ? 0 : count(), settings.pictures()});
     noise.push_back({*request.seed, settings.pictures()});
-    for (size_t i = 0; i < request.prompts.size(); ++i) {
-      const int64_t negative = settings.guided() ? place_of(settings.negative_prompt(i)) : -1;
-      guidance.add(place_of(settings.prompt(i)), negative, settings.guidance, request.num_images_per_prompt);
+    for (int64_t loop = 0; loop < settings.loops; ++loop) {
+      for (size_t i = 0; i < request.prompts.size(); ++i) {
+        const int64_t negative = settings.guided() ? place_of(settings.negative_prompt(i, loop)) : -1;
+        guidance[static_cast<size_t>(loop)].add(place_of(settings.prompt(i, loop)), negative,
+                                                settings.guidance, request.num_images_per_prompt);
+      }
     }
   }
 }

@@ -16,7 +16,8 @@ struct Batch {
   explicit Batch(std::span<const Settings> requests);
 
   std::vector<models::Prompt> prompts;  // the distinct prompts of all requests, including negative ones
-  Guidance guidance;                    // by picture, request after request
+  // By picture, request after request; one for each part of long videos, one in all for others.
+  std::vector<Guidance> guidance;
   std::vector<Noise::Share> noise;
   std::vector<Range> pictures;  // of each request
 

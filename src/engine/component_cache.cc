@@ -9,7 +9,7 @@ namespace tessera::engine {
 namespace {
 
 constexpr std::array kByNeed = {ComponentKind::kDenoiser, ComponentKind::kDecoder,
-                                ComponentKind::kTextEncoder};
+                                ComponentKind::kVideoEncoder, ComponentKind::kTextEncoder};
 
 bool same_form(const models::LoadOptions& a, const models::LoadOptions& b) {
   const weights::Placement &p = a.placement, &q = b.placement;
@@ -29,7 +29,10 @@ std::shared_ptr<void> ComponentCache::load(ComponentKind kind, models::LoadOptio
       return family.load_text_encoder(model_.folder, options, cost);
     case ComponentKind::kDenoiser:
       return family.load_denoiser(model_.folder, options, cost);
+    case ComponentKind::kVideoEncoder:
+      return family.load_video_encoder(model_.folder, options, cost);
     case ComponentKind::kDecoder:
+      if (family.load_video_decoder) return family.load_video_decoder(model_.folder, options, cost);
       return family.load_decoder(model_.folder, options, cost);
   }
   return nullptr;
@@ -49,17 +52,20 @@ const ComponentCache::Form& ComponentCache::form_of(ComponentKind kind, const mo
   return forms_.emplace_back(Form{kind, options, cost.bytes_held, cost.bytes_at_use});
 }
 
-void ComponentCache::expect(const std::array<models::LoadOptions, kComponentKinds>& forms) {
+void ComponentCache::expect(const ComponentForms& forms) {
   uint64_t left = budget_;
   for (const ComponentKind kind : kByNeed) {
     const auto i = static_cast<size_t>(kind);
-    expected_[i] = &form_of(kind, forms[i]);
+    expected_[i] = forms[i] ? &form_of(kind, *forms[i]) : nullptr;
+    stays_[i] = false;
+    if (!forms[i]) continue;
     stays_[i] = expected_[i]->bytes <= left;
     if (stays_[i]) left -= expected_[i]->bytes;
   }
 }
 
 std::shared_ptr<const LoadedComponent> ComponentCache::find(ComponentKind kind) const {
+  if (!expected_[static_cast<size_t>(kind)]) return nullptr;
   for (const auto& part : loaded_) {
     if (part->kind == kind && same_form(part->options, expected(kind).options)) return part;
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/model.h"
@@ -13,15 +14,18 @@
 namespace tessera::engine {
 
 // Components in the order in which a request needs them.
-enum class ComponentKind { kTextEncoder, kDenoiser, kDecoder };
-inline constexpr size_t kComponentKinds = 3;
+enum class ComponentKind { kTextEncoder, kVideoEncoder, kDenoiser, kDecoder };
+inline constexpr size_t kComponentKinds = 4;
+// By kind, the form of each component that a request needs.
+using ComponentForms = std::array<std::optional<models::LoadOptions>, kComponentKinds>;
 
 // A component in memory.
 struct LoadedComponent {
   ComponentKind kind;
   models::LoadOptions options;
-  uint64_t bytes = 0;          // as the budget counts it
-  std::shared_ptr<void> part;  // a models::TextEncoder, Denoiser or Decoder
+  uint64_t bytes = 0;  // as the budget counts it
+  // A models::TextEncoder, VideoEncoder, Denoiser, and Decoder or VideoDecoder.
+  std::shared_ptr<void> part;
   // The cost of loading it: memory of its weights, including those read at use, and bytes read from files.
   uint64_t weights_bytes = 0, bytes_read = 0;
 };
@@ -34,10 +38,11 @@ class ComponentCache {
   // shapes and dtypes. A component larger than the budget is alone in memory while it is used.
   ComponentCache(const Model& model, uint64_t budget) : model_(model), budget_(budget) {}
 
-  // Announces the forms that the next request needs, by ComponentKind (`stays` is ignored), and decides which
-  // components stay after use: first the denoiser, then the decoder, then the text encoder. The text encoder
-  // comes last because it reads each weight once for all prompts, so reading from the files loses little.
-  void expect(const std::array<models::LoadOptions, kComponentKinds>& forms);
+  // Announces the forms that the next request needs (`stays` is ignored), and decides which components stay
+  // after use: first the denoiser, then the decoder, then the encoder of given frames, then the text encoder.
+  // The text encoder comes last because it reads each weight once for all prompts, so reading from the files
+  // loses little.
+  void expect(const ComponentForms& forms);
 
   bool is_loaded(ComponentKind kind) const;
   // Returns the component in the announced form; loads it if necessary, and drops others for which the budget

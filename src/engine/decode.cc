@@ -45,12 +45,12 @@ void require_numbers(const at::Tensor& x, const DecodeOptions& options, const co
   if (comm::all_reduce(has_numbers, group).item<float>() == 0) throw options.overflow();
 }
 
-Image image_of(const at::Tensor& pixels) {  // [H, W, 3]
+}  // namespace
+
+Image image_of(const at::Tensor& pixels) {
   const uint8_t* data = pixels.const_data_ptr<uint8_t>();
   return {pixels.size(0), pixels.size(1), std::vector<uint8_t>(data, data + pixels.numel())};
 }
-
-}  // namespace
 
 int64_t memory_of(at::Device device) {
   return static_cast<int64_t>(

@@ -20,6 +20,9 @@ namespace tessera::engine {
 // after resolution binning. Returns x unchanged if the size is the same.
 at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width);
 
+// The image of pixels [H, W, 3] of 8 bits.
+Image image_of(const at::Tensor& pixels);
+
 // Converts x [3, H, W] in [-1, 1] (clamped here) to 8 bits, rounding half to even. NaN becomes black with a
 // warning, whose advice depends on the decoder's `dtype`.
 Image to_image(const at::Tensor& x, at::ScalarType dtype = at::kFloat);

@@ -1,43 +1,19 @@
 // An engine generates one request after another, and keeps what it has loaded and connected for the next one.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "comm/world.h"
-#include "core/image.h"
 #include "engine/component_cache.h"
 #include "engine/model.h"
 #include "engine/observer.h"
 #include "engine/request.h"
+#include "engine/result.h"
 #include "parallel/layout.h"
 
 namespace tessera::engine {
-
-// Holds wall-clock seconds of a run.
-struct Seconds {
-  double load = 0;  // for all components that were not loaded yet
-  double encode = 0;
-  double denoise = 0;
-  double decode = 0;
-  double total = 0;
-};
-
-struct Result {
-  at::Tensor latents;         // [N, C, h, w], fp32, on the CPU; the VAE's scaling is not undone
-  std::vector<Image> images;  // N; none for OutputType::kLatent
-  Seconds seconds;
-  std::vector<double> step_seconds;
-  // Sums over the components used, which need not be in memory at the same time: the memory of the loaded
-  // weights in the dtype and layout of the layers (weights::MemoryCounter), and the bytes read from the
-  // checkpoint's files. Neither counts tables of which only the rows that a prompt needs are read from the
-  // file.
-  uint64_t weights_bytes = 0;
-  uint64_t bytes_read = 0;
-};
 
 // Each rank has one engine, which one thread uses. All ranks of `world` must call run() with the same
 // requests and layouts in the same order. Each rank decides which components stay, by its own budget.

@@ -3,12 +3,19 @@
 #include <ATen/Functions.h>
 
 #include <utility>
+#include <vector>
 
 namespace tessera::engine {
 
 GivenFrames::GivenFrames(const at::Tensor& mask, const samplers::VideoSampler& sampler,
                          std::function<at::Tensor(int64_t step)> noise)
     : mask_(mask.to(at::kFloat)), sampler_(sampler), noise_(std::move(noise)) {}
+
+at::Tensor GivenFrames::denoised() const {
+  std::vector<at::Tensor> all;
+  for (int64_t step = 0; step < sampler_.steps(); ++step) all.push_back(masks(step).denoised);
+  return at::stack(all);
+}
 
 at::Tensor GivenFrames::entered(const at::Tensor& z, const at::Tensor& entering, const at::Tensor& noise,
                                 int64_t step) const {

@@ -19,6 +19,7 @@ class GivenFrames {
               std::function<at::Tensor(int64_t step)> noise);
 
   samplers::FrameMasks masks(int64_t step) const { return sampler_.masks(mask_, step); }
+  at::Tensor denoised() const;  // of all steps, Denoising::denoised_frames
   bool has_entering(int64_t step) const { return masks(step).entering.any().item<bool>(); }
 
   // z [N, C, T, h, w], or any part of it, with noise added to the entering frames; `entering` [N, T] and

@@ -25,9 +25,11 @@ void check_variant(const Model& model) {
                 fmt::format("{}/diffusion_pytorch_model.{}.safetensors", "vae", model.variant));
 }
 
-JsonConfig read_scheduler(const std::filesystem::path& folder, const JsonConfig& index) {
+JsonConfig read_scheduler(const std::filesystem::path& folder, const JsonConfig& index,
+                          const std::string& library) {
   const models::PartClass named = models::class_of(index, "scheduler");
-  if (named.library != "diffusers") index.refuse("scheduler", "only classes of diffusers can run here");
+  if (named.library != library)
+    index.refuse("scheduler", fmt::format("only classes of {} can run here", library));
   const JsonConfig file = JsonConfig::read(folder / "scheduler" / "scheduler_config.json");
   Json options = file.values();
   options["_class_name"] = named.name;
@@ -100,17 +102,8 @@ Model read_model(const std::filesystem::path& folder, const std::optional<std::f
   // diffusers loads none beside a single file either.
   model.has_safety_checker = !single_file && has_part(index, folder, kSafetyChecker);
 
-  // Every block of the decoder except the last doubles the sides.
-  const JsonConfig decoder = JsonConfig::read(folder / "vae" / "config.json");
-  const size_t blocks = decoder.integers("block_out_channels").size();
-  if (blocks < 1 || blocks > 8) decoder.fail("block_out_channels", "a list of 1 to 8 integers");
-  model.scale_factor = int64_t{1} << (blocks - 1);
-  if (decoder.integer("latent_channels", 4) != model.shape.latent_channels) {
-    decoder.fail("latent_channels",
-                 fmt::format("{}, as in_channels of the denoiser", model.shape.latent_channels));
-  }
-
-  model.scheduler = read_scheduler(folder, index);
+  model.scale = model.family->read_latent_scale(folder, model.shape.latent_channels);
+  model.scheduler = read_scheduler(folder, index, model.family->scheduler_library);
   if (model.family->overrides_scheduler_file)
     model.scheduler = samplers::with_stable_diffusion_options(model.scheduler);
   return model;
@@ -137,7 +130,12 @@ void check_weights(const Model& model) {
                 denoiser->pooled_width(),
                 encoder->pooled_width() == 0 ? "none" : std::to_string(encoder->pooled_width()));
   }
-  model.family->load_decoder(model.folder, options, cost);
+  if (model.family->load_decoder) {
+    model.family->load_decoder(model.folder, options, cost);
+  } else {
+    model.family->load_video_decoder(model.folder, options, cost);
+    model.family->load_video_encoder(model.folder, options, cost);
+  }
 }
 
 }  // namespace tessera::engine

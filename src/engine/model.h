@@ -15,9 +15,9 @@ struct Model {
   std::filesystem::path folder;  // holds model_index.json
   const models::Family* family = nullptr;
   std::shared_ptr<weights::SafetensorsFile> single_file;  // holds all weights, if the folder has none
-  std::string variant;       // of the files with weights; see weights/checkpoint.h
-  JsonConfig scheduler;      // scheduler/scheduler_config.json, of the class that model_index.json names
-  int64_t scale_factor = 0;  // pixels per latent row
+  std::string variant;   // of the files with weights; see weights/checkpoint.h
+  JsonConfig scheduler;  // scheduler/scheduler_config.json, of the class that model_index.json names
+  models::LatentScale scale;
   models::DenoiserShape shape;
   bool has_safety_checker = false;  // it is never run
 

@@ -8,6 +8,10 @@ const char* phase_name(Phase phase) {
       return "load text encoder";
     case Phase::kEncode:
       return "encode";
+    case Phase::kLoadVideoEncoder:
+      return "load encoder";
+    case Phase::kEncodeFrames:
+      return "encode frames";
     case Phase::kLoadDenoiser:
       return "load denoiser";
     case Phase::kDenoise:

@@ -13,7 +13,16 @@
 
 namespace tessera::engine {
 
-enum class Phase { kLoadTextEncoder, kEncode, kLoadDenoiser, kDenoise, kLoadDecoder, kDecode };
+enum class Phase {
+  kLoadTextEncoder,
+  kEncode,
+  kLoadVideoEncoder,
+  kEncodeFrames,  // of references, and of the part before in a long video
+  kLoadDenoiser,
+  kDenoise,
+  kLoadDecoder,
+  kDecode
+};
 
 const char* phase_name(Phase phase);
 
@@ -29,8 +38,11 @@ struct Preview {
 struct Observer {
   std::function<void(Phase)> started;
   std::function<void(Phase, double seconds)> finished;
-  // Counts steps in kDenoise and pictures in kDecode.
+  // Counts steps in kDenoise, and in kDecode pictures or the frames of all videos.
   std::function<void(Phase, int64_t done, int64_t total)> progressed;
+  // Called on rank 0 of the world with frames of a video, in order, as they are decoded: 8 bits, [F, H, W,
+  // 3], on the CPU. The videos of a batch come one after the other, in each part of long videos.
+  std::function<void(int64_t video, const at::Tensor& frames)> decoded;
   // Called after this rank has taken patches [first, first + count) through its blocks in a step, for
   // timelines.
   std::function<void(int64_t step, int64_t first, int64_t count, std::chrono::steady_clock::time_point begin,

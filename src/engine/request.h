@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,11 +11,15 @@
 #include <vector>
 
 #include "core/fields.h"
+#include "engine/mask_strategy.h"
 #include "engine/model.h"
+#include "models/stdit/scores.h"
 #include "parallel/layout.h"
-#include "samplers/sampler.h"
+#include "samplers/video_sampler.h"
 
 namespace tessera::engine {
+
+inline constexpr int64_t kMaxPictures = 1024;  // images or videos of a run
 
 enum class OutputType { kImage, kLatent };
 
@@ -50,6 +55,19 @@ struct Request {
   std::optional<int64_t> vae_block_size;
   std::optional<bool>
       resolution_binning;  // generate at the nearest size of the training, then resize and crop
+  // Of videos.
+  std::optional<int64_t> num_frames;
+  std::optional<double> fps;
+  std::optional<std::string> resolution, aspect_ratio;  // names of a size, instead of height and width
+  std::optional<double> aesthetic_score, motion_score;  // models::CaptionScores; 0: none
+  std::optional<std::string> camera_motion;
+  // Paths of images and videos, those of one prompt separated by ";", and which of their frames the video
+  // takes (engine/mask_strategy.h): none, one text for all prompts, or one for each.
+  std::vector<std::string> reference_paths, mask_strategies;
+  std::optional<int64_t> loop;  // parts of a long video, each of which begins with the end of the one before
+  std::optional<int64_t> condition_frame_length;  // latent frames of that end
+  std::optional<double> condition_frame_edit;     // GivenRange::edit of them
+  std::optional<int64_t> align;                   // place_references(); 0: none
   OutputType output_type = OutputType::kImage;
   at::Device device = at::kCPU;
   std::optional<at::ScalarType> dtype;  // default: bf16 where the device multiplies it in hardware, else fp32
@@ -69,18 +87,30 @@ struct Settings {
   std::vector<std::string> warnings;  // for the user, before the run
   int64_t height = 0;                 // of the output, in pixels
   int64_t width = 0;
-  int64_t model_height = 0;  // of the model's image before resizing, in pixels
+  // Of the model's image before resizing, in pixels. A video is not resized, but it lacks the rows and
+  // columns of this size that do not fill a row or column of latents.
+  int64_t model_height = 0;
   int64_t model_width = 0;
+  int64_t frames = 1;
   models::LatentShape latents = {};  // of one image
   int64_t steps = 0;
   double guidance = 0;
   int64_t max_sequence_length = 0;
   std::string scheduler;  // class name
   double guidance_rescale = 0;
+  bool has_null_text = false;  // DenoiserShape::has_null_text
+  // Of videos. A part of a long video but the first begins with `repeated` frames of the part before.
+  int64_t loops = 1, repeated = 0;
+  std::vector<std::vector<std::string>> references;  // paths, by prompt
+  std::vector<std::vector<GivenRange>> given;        // by prompt
 
-  // The prompts of both branches of guidance for the request's prompt `index`.
-  models::Prompt prompt(size_t index) const;
-  models::Prompt negative_prompt(size_t index) const;
+  // The prompts of both branches of guidance for the request's prompt `index`, in a part of a long video.
+  models::Prompt prompt(size_t index, int64_t loop = 0) const;
+  models::Prompt negative_prompt(size_t index, int64_t loop = 0) const;
+  // Frames of the whole video.
+  int64_t all_frames() const { return frames + (loops - 1) * (frames - repeated); }
+
+  models::CaptionScores scores() const;  // of a video
 
   bool guided() const { return guidance > 1.0; }
   // Returns the number of images of the run; those of one prompt are adjacent.
@@ -94,8 +124,23 @@ struct Settings {
 // seed.
 Settings resolve(const Request& request, const Model& model);
 
+// The parts of resolve() that are of videos. choose_sampling() chooses steps and guidance where the model's
+// scheduler file says them, resolve_video() the size, the frames and what goes with them.
+void choose_sampling(Request& request, const Model& model);
+void resolve_video(Settings& settings, const Model& model);
+
+// The text of a part of a long video: that of "|0|TEXT|3|TEXT", which names the parts from which its texts
+// hold, or the whole prompt. Throws Error(kUsage) for a prompt that begins so, but does not go on so.
+std::string prompt_of_loop(const std::string& prompt, int64_t loop);
+// Returns the text that goes with the prompt `index`, of one for all or one for each; nothing of none.
+std::optional<std::string> text_of(const std::vector<std::string>& texts, size_t index);
+
 // Makes the sampler of a run. Throws Error for one that does not exist or cannot take so many steps.
 std::unique_ptr<samplers::Sampler> make_sampler(const Settings& settings, const Model& model);
+std::unique_ptr<samplers::VideoSampler> make_video_sampler(const Settings& settings, const Model& model);
+
+// Conditions of a video that are numbers (ForwardInputs::by_sample), [1] each.
+std::map<std::string, at::Tensor> video_conditions(const Settings& settings);
 
 // Returns what the rules of parallel layouts need to know about the requests of a batch.
 parallel::Workload workload(std::span<const Settings> batch, const Model& model);

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "comm/collectives.h"
+#include "core/log.h"
 #include "engine/decode.h"
+#include "engine/overflow.h"
 
 namespace tessera::engine {
 namespace {
@@ -75,6 +77,16 @@ bool have_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor
 
 }  // namespace
 
+at::Tensor to_frames(const at::Tensor& x, at::ScalarType dtype) {
+  at::Tensor unit = x.clamp(-1, 1).add(1).div(2);
+  if (unit.isnan().any().item<bool>()) {
+    log_warning("the video holds numbers that overflowed in the decoder and are black; {}",
+                overflow_advice(dtype));
+    unit = unit.nan_to_num(0);
+  }
+  return unit.mul(255).add(0.5).to(at::kByte).permute({0, 2, 3, 1}).contiguous().cpu();
+}
+
 bool has_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t ranks,
                           int64_t memory) {
   const int64_t sharers = z.is_cpu() ? ranks : 1;
@@ -96,8 +108,17 @@ void decode_video(const models::VideoDecoder& decoder, const at::Tensor& z, int6
     if (!gathered.defined()) return;
     for (const at::Tensor& clip : gathered.split(decoder.clip().frames)) take(clip);
   };
-  for (int64_t clip = 0; clip < dealt; clip += group.size) take_clips(decoding.dealt(clip));
-  for (int64_t clip = dealt; clip < decoding.clips(); ++clip) take_clips(decoding.divided(clip));
+  const auto begin = [&] {
+    if (options.before_clips) options.before_clips();
+  };
+  for (int64_t clip = 0; clip < dealt; clip += group.size) {
+    begin();
+    take_clips(decoding.dealt(clip));
+  }
+  for (int64_t clip = dealt; clip < decoding.clips(); ++clip) {
+    begin();
+    take_clips(decoding.divided(clip));
+  }
 }
 
 }  // namespace tessera::engine

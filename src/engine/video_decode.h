@@ -13,6 +13,10 @@
 
 namespace tessera::engine {
 
+// Converts frames [F, 3, H, W] in [-1, 1] (clamped here) to 8 bits [F, H, W, 3], on the CPU, rounding half
+// up as Open-Sora does. NaN becomes black with a warning, whose advice depends on the decoder's `dtype`.
+at::Tensor to_frames(const at::Tensor& x, at::ScalarType dtype);
+
 struct VideoDecodeOptions {
   // Converts frames [F, 3, H', W] in [-1, 1], all rows or some, to what ranks send and `take` receives,
   // [F, H', W, ...].
@@ -22,6 +26,8 @@ struct VideoDecodeOptions {
   // neighbouring rows, but takes as much memory as one rank needs; by default, it is done where every rank
   // has_memory_for_clips().
   std::optional<bool> deals_clips = {};
+  // Called on every rank before each clip, or each round of dealt clips; may throw on all.
+  std::function<void()> before_clips = {};
   std::optional<int64_t> memory = {};  // of this rank's machine or device, in bytes; memory_of() if empty
 };
 

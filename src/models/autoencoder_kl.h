@@ -79,6 +79,9 @@ struct AutoencoderKLDecoder final : Decoder {
   nn::Conv2d conv_out;
 };
 
+// Reads the scale from vae/config.json of `model`. Throws Error(kInput) if the latents do not have `channels`.
+LatentScale read_autoencoder_kl_scale(const std::filesystem::path& model, int64_t channels);
+
 // `folder` holds config.json and the weights. fp16 becomes fp32 on the CPU, which has no fp16 convolutions,
 // and where the config says that fp16 overflows (force_upcast). A warning names keys of this half that no
 // layer reads. Throws Error(kInput) for files that are missing, damaged or of another model.

@@ -95,4 +95,15 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
   warn_of_unknown_options(config);
 }
 
+// Reads no more than this, because a file that cannot be read whole is refused when its weights are.
+LatentScale read_autoencoder_kl_scale(const std::filesystem::path& model, int64_t channels) {
+  // Every block of the decoder except the last doubles the sides.
+  const JsonConfig decoder = JsonConfig::read(model / "vae" / "config.json");
+  const size_t blocks = decoder.integers("block_out_channels").size();
+  if (blocks < 1 || blocks > 8) decoder.fail("block_out_channels", "a list of 1 to 8 integers");
+  if (decoder.integer("latent_channels", 4) != channels)
+    decoder.fail("latent_channels", fmt::format("{}, as in_channels of the denoiser", channels));
+  return {.pixels = int64_t{1} << (blocks - 1), .channels = channels};
+}
+
 }  // namespace tessera::models

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -68,6 +69,29 @@ class VideoDecoder {
   virtual int64_t clip_bytes(int64_t height, int64_t width) const = 0;
 };
 
+// Turns frames into latents, for videos that continue or edit what is given.
+class VideoEncoder {
+ public:
+  virtual ~VideoEncoder() = default;
+  // Frames [F, 3, H, W] in [-1, 1] -> latents [T, C, h, w] as the denoiser takes them, fp32: the means of the
+  // encoder's distribution, so that nothing of what is given depends on a seed.
+  virtual at::Tensor encode(const at::Tensor& frames) const = 0;
+};
+
+// How the pixels and frames of a decoder's output count in latents.
+struct LatentScale {
+  int64_t pixels = 8;    // of a latent row or column
+  int64_t channels = 4;  // of the latents
+  // A video is coded in clips of so many frames, each independently; so many frames of a clip, or fewer at
+  // its end, make a latent frame.
+  int64_t clip = 1, frames = 1;
+
+  int64_t latent_frames(int64_t video_frames) const {
+    const auto of_clip = [&](int64_t count) { return (count + frames - 1) / frames; };
+    return video_frames / clip * of_clip(clip) + of_clip(video_frames % clip);
+  }
+};
+
 // Says how components are loaded.
 struct LoadOptions {
   weights::Placement placement;
@@ -93,9 +117,13 @@ struct DenoiserShape {
   // The work of embedding and head per token, as a fraction of one block's work.
   double embedding = 0, head = 0;
   int64_t latent_channels = 4;
-  int64_t sample_size = 64;      // side of the latents that the model was trained on
-  nn::PatchSize patch = {};      // the latents that a token covers
-  bool is_video = false;         // latents [B, C, T, h, w]
+  int64_t sample_size = 64;  // side of the latents that the model was trained on
+  nn::PatchSize patch = {};  // the latents that a token covers
+  bool is_video = false;     // latents [B, C, T, h, w]
+  // Frames, rows and columns of the latents of a video that the model was trained on, if it says so.
+  std::optional<std::array<int64_t, 3>> video_sample = {};
+  std::optional<int64_t> text_length = {};  // most tokens of a prompt, if the model has a limit of its own
+  bool has_null_text = false;    // has learned the text of the unconditional branch (Prompt::null_of)
   bool axial_attention = false;  // all attention is nn::Tokens::axial_attention()
   int64_t row_unit = 1;          // rows of tokens that stay together because a coarser scale merges them
   bool has_group_norms = false;  // such norms take statistics over a whole picture
@@ -110,7 +138,7 @@ struct DenoiserShape {
 // A part of a pipeline by its name in model_index.json, and the classes of it that run here.
 struct PipelinePart {
   std::string name;     // also of its folder
-  std::string library;  // "diffusers" or "transformers"
+  std::string library;  // "diffusers", "transformers" or "opensora"
   std::vector<std::string> classes;
 };
 
@@ -121,6 +149,7 @@ struct Family {
   int64_t default_steps;
   double default_guidance;
   std::vector<PipelinePart> parts;  // besides the scheduler
+  std::string scheduler_library = "diffusers";
   int64_t default_max_sequence_length;
   // Names the fields of a request that this family takes and others may not.
   std::vector<std::string> own_fields;
@@ -134,12 +163,20 @@ struct Family {
   std::optional<std::pair<int64_t, int64_t>> (*bin_resolution)(int64_t height, int64_t width,
                                                                int64_t sample_size);
   DenoiserShape (*read_shape)(const std::filesystem::path& model);
+  // Throws Error(kInput) for a decoder of other latents than `channels`.
+  LatentScale (*read_latent_scale)(const std::filesystem::path& model, int64_t channels);
   std::unique_ptr<TextEncoder> (*load_text_encoder)(const std::filesystem::path& model, const LoadOptions&,
                                                     LoadStatistics&);
   std::unique_ptr<Denoiser> (*load_denoiser)(const std::filesystem::path& model, const LoadOptions&,
                                              LoadStatistics&);
+  // Of images; null for a family of videos.
   std::unique_ptr<Decoder> (*load_decoder)(const std::filesystem::path& model, const LoadOptions&,
                                            LoadStatistics&);
+  // Of videos; null for a family of images.
+  std::unique_ptr<VideoDecoder> (*load_video_decoder)(const std::filesystem::path& model, const LoadOptions&,
+                                                      LoadStatistics&) = nullptr;
+  std::unique_ptr<VideoEncoder> (*load_video_encoder)(const std::filesystem::path& model, const LoadOptions&,
+                                                      LoadStatistics&) = nullptr;
 };
 
 // The class of a part in model_index.json, ["library", "class"]. class_of() throws Error(kInput) for anything

@@ -13,6 +13,9 @@ struct Prompt {
   // True for a negative prompt that was not given: the empty prompt, or for some models zeros instead of an
   // encoded text.
   bool is_absent = false;
+  // The prompt beside which this one is the unconditional branch, for models that have learned that branch's
+  // text: it is as long as the prompt.
+  std::optional<std::string> null_of = {};
   int64_t clip_skip = 0;       // last layers of the text encoders to skip
   bool clean_caption = false;  // encode text::clean_caption(text), if the model can
 

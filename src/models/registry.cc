@@ -6,6 +6,8 @@
 #include "models/family.h"
 #include "models/pixart.h"
 #include "models/stable_diffusion.h"
+#include "models/stdit/loading.h"
+#include "models/stdit/open_sora.h"
 #include "models/t5.h"
 #include "models/unet_2d_condition.h"
 
@@ -48,6 +50,7 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
           .takes_sample_of_single_step = is_alpha,
           .bin_resolution = pixart_bin_resolution,
           .read_shape = read_pixart_shape,
+          .read_latent_scale = read_autoencoder_kl_scale,
           .load_text_encoder = load_t5_text_encoder,
           .load_denoiser = load_pixart,
           .load_decoder = load_scaled_decoder};
@@ -97,9 +100,37 @@ Family stable_diffusion(std::string class_name, std::string title, double guidan
       .takes_sample_of_single_step = false,
       .bin_resolution = no_binning,
       .read_shape = is_xl ? read_unet_shape : read_stable_diffusion_shape,
+      .read_latent_scale = read_autoencoder_kl_scale,
       .load_text_encoder = is_xl ? load_stable_diffusion_xl_text_encoder : load_stable_diffusion_text_encoder,
       .load_denoiser = load_unet,
       .load_decoder = is_xl ? load_stable_diffusion_xl_decoder : load_scaled_decoder};
+}
+
+Family open_sora() {
+  return {.class_name = "OpenSoraPipeline",
+          .title = "Open-Sora 1.2",
+          .default_steps = 30,
+          .default_guidance = 7.0,
+          .parts = {tokenizer("tokenizer", "T5Tokenizer"),
+                    {"text_encoder", "transformers", {"T5EncoderModel"}},
+                    {"transformer", "opensora", {"STDiT3"}},
+                    {"vae", "opensora", {"OpenSoraVAE_V1_2"}}},
+          .scheduler_library = "opensora",
+          .default_max_sequence_length = 300,
+          .own_fields = {"clean_caption", "max_sequence_length", "num_frames", "fps", "resolution",
+                         "aspect_ratio", "aesthetic_score", "motion_score", "camera_motion", "reference_path",
+                         "mask_strategy", "loop", "condition_frame_length", "condition_frame_edit", "align"},
+          .has_single_files = false,
+          .overrides_scheduler_file = false,
+          .takes_sample_of_single_step = false,
+          .bin_resolution = no_binning,
+          .read_shape = read_stdit3_shape,
+          .read_latent_scale = read_video_vae_scale,
+          .load_text_encoder = load_open_sora_text_encoder,
+          .load_denoiser = load_stdit3,
+          .load_decoder = nullptr,
+          .load_video_decoder = load_video_vae_decoder,
+          .load_video_encoder = load_video_vae_encoder};
 }
 
 }  // namespace
@@ -110,6 +141,7 @@ const std::vector<Family>& families() {
       pixart("PixArtSigmaPipeline", "PixArt-Sigma", 300),
       stable_diffusion("StableDiffusionPipeline", "Stable Diffusion", 7.5, /*is_xl=*/false),
       stable_diffusion("StableDiffusionXLPipeline", "Stable Diffusion XL", 5.0, /*is_xl=*/true),
+      open_sora(),
   };
   return table;
 }

@@ -24,4 +24,15 @@ class VideoSampler : public Sampler {
   virtual at::Tensor add_noise(const at::Tensor& z, const at::Tensor& noise, int64_t index) const = 0;
 };
 
+// The parameters of a run, besides the options of the file.
+struct VideoSamplerRun {
+  int64_t steps;
+  double height, width;  // of the video, in pixels
+  int64_t num_frames;
+};
+
+// Makes the sampler that a scheduler_config.json of Open-Sora 1.2 describes (class RFLOW). Throws
+// Error(kUsage) for an impossible run and Error(kInput) for another class; warns of unknown options.
+std::unique_ptr<VideoSampler> make_video_sampler(const JsonConfig& config, const VideoSamplerRun& run);
+
 }  // namespace tessera::samplers

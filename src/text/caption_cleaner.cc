@@ -137,21 +137,24 @@ bool seems_misdecoded(std::string_view caption) {
   return false;
 }
 
-std::string clean_once(std::string_view caption) {
+std::string clean_once(std::string_view caption, CaptionStyle style) {
   static const RegexRules& link_rules = *new RegexRules(kLinkRules);
   static const RegexRules& sign_rules = *new RegexRules(kSignRules);
   static const RegexRules& word_rules = *new RegexRules(kWordRules);
   const std::string lower = lower_and_strip(decode_percent(caption));
   icu::UnicodeString text = html_text(link_rules.apply(icu::UnicodeString::fromUTF8(lower)));
   text = fix_text(split_names(sign_rules.apply(text)));
-  text = word_rules.apply(unescape_html(unescape_html(text)));
+  text = unescape_html(unescape_html(text));
   std::string result;
-  return text.toUTF8String(result);
+  if (style == CaptionStyle::kOpenSora)
+    text = icu::UnicodeString::fromUTF8(stripped(text.toUTF8String(result)));
+  result.clear();
+  return word_rules.apply(text).toUTF8String(result);
 }
 
 }  // namespace
 
-std::string clean_caption(std::string_view caption) {
+std::string clean_caption(std::string_view caption, CaptionStyle style) {
   require_utf8(caption, field("prompt"));
   if (caption.size() > kMaxBytes) {
     usage_error(field("prompt"), "the caption has {} bytes, and at most {} can be cleaned; use {}",
@@ -161,7 +164,7 @@ std::string clean_caption(std::string_view caption) {
     log_warning("[{}] seems to be text that was read in a wrong encoding, which diffusers may repair: '{}'",
                 field("prompt"), printable(cut_utf8(caption, 40)));
   }
-  return clean_once(clean_once(caption));
+  return clean_once(clean_once(caption, style), style);
 }
 
 }  // namespace tessera::text

@@ -6,8 +6,11 @@
 
 namespace tessera::text {
 
+// Whose cleaning it is: they differ in texts that begin or end in spaces only after references are decoded.
+enum class CaptionStyle { kDiffusers, kOpenSora };
+
 // Returns what diffusers' `_clean_caption`, run twice, makes of a prompt (`clean_caption=True` of the PixArt
-// pipelines; `text_preprocessing` of Open-Sora): lower case without links, markup, Chinese characters,
+// pipelines), or `text_preprocessing` of Open-Sora: lower case without links, markup, Chinese characters,
 // article numbers, file names and much punctuation. Throws Error(kUsage) if `caption` is not UTF-8, has more
 // than 16384 bytes or makes a rule backtrack for seconds, and where Python raises: at "<![" without the name
 // of a section.
@@ -18,6 +21,6 @@ namespace tessera::text {
 // - Damaged markup as Python later than 3.11.7 reads it (html_text.h).
 // - The error of Python at references with numbers of more than 4300 digits, which give U+FFFD.
 // - Python's version of Unicode. Categories, cases and compositions of characters are of ICU's.
-std::string clean_caption(std::string_view caption);
+std::string clean_caption(std::string_view caption, CaptionStyle style = CaptionStyle::kDiffusers);
 
 }  // namespace tessera::text

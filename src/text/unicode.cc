@@ -103,18 +103,24 @@ void for_each_grapheme(std::string_view text, const std::function<void(std::stri
   }
 }
 
+std::string stripped(std::string_view text) {
+  const auto all =
+      icu::UnicodeString::fromUTF8(icu::StringPiece(text.data(), static_cast<int32_t>(text.size())));
+  int32_t begin = 0;
+  int32_t end = all.length();
+  while (begin < end && is_python_space(all.char32At(begin))) begin = all.moveIndex32(begin, 1);
+  while (begin < end && is_python_space(all.char32At(end - 1))) end = all.moveIndex32(end, -1);
+  std::string result;
+  return all.tempSubStringBetween(begin, end).toUTF8String(result);
+}
+
 std::string lower_and_strip(std::string_view prompt) {
   require_utf8(prompt, field("prompt"));
   icu::UnicodeString text =
       icu::UnicodeString::fromUTF8(icu::StringPiece(prompt.data(), static_cast<int32_t>(prompt.size())));
   text.toLower(icu::Locale::getRoot());
-  int32_t begin = 0;
-  int32_t end = text.length();
-  while (begin < end && is_python_space(text.char32At(begin))) begin = text.moveIndex32(begin, 1);
-  while (begin < end && is_python_space(text.char32At(end - 1))) end = text.moveIndex32(end, -1);
   std::string result;
-  text.tempSubStringBetween(begin, end).toUTF8String(result);
-  return result;
+  return stripped(text.toUTF8String(result));
 }
 
 }  // namespace tessera::text

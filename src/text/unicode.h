@@ -38,6 +38,9 @@ void for_each_character(std::string_view text,
 // Calls `visit` with each extended grapheme cluster (Unicode annex 29), in order.
 void for_each_grapheme(std::string_view text, const std::function<void(std::string_view grapheme)>& visit);
 
+// Removes what Python's str.strip() removes at both ends.
+std::string stripped(std::string_view text);
+
 // Returns what diffusers' PixArt pipelines encode where they do not clean captions: `prompt` in lower case,
 // then without white space at both ends, as str.lower() and str.strip() of Python. Throws Error(kUsage) if
 // `prompt` is not UTF-8.

@@ -37,6 +37,16 @@ TEST(CaptionCleaner, CleansAsDiffusers) {
   }
 }
 
+TEST(CaptionCleaner, CleansAsOpenSora) {
+  const Json lines = read_json(golden_folder("captions") / "open_sora.json");
+  EXPECT_GE(lines.size(), 50U);
+  for (const Json& line : lines) {
+    const auto text = line["text"].get<std::string>(), cleaned = line["cleaned"].get<std::string>();
+    EXPECT_EQ(clean_caption(text, CaptionStyle::kOpenSora), cleaned) << text;
+    EXPECT_NE(clean_caption(text), cleaned) << text;
+  }
+}
+
 // ftfy's repair of such text is not ported: diffusers makes "d'or" of the first, "caf\u00e9" of the second.
 TEST(CaptionCleaner, KeepsTextThatWasDecodedWronglyAndWarns) {
   std::vector<std::string> warnings;

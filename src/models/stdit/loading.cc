@@ -1,5 +1,7 @@
 #include "models/stdit/loading.h"
 
+#include <algorithm>
+
 #include "models/loading.h"
 #include "models/stdit/stdit2.h"
 #include "models/stdit/stdit3.h"
@@ -19,8 +21,23 @@ STDiTConfig read_stdit2_config(const std::filesystem::path& model) {
   return config;
 }
 
+// The latents that the model was trained on, if the file has them: those of no published model do, as they
+// were trained on many.
+std::optional<std::array<int64_t, 3>> sample_of(const JsonConfig& json) {
+  constexpr int64_t kMaxSide = 65536;
+  const Json& given = json.values().value("input_size", Json());
+  const auto is_null = [](const Json& each) { return each.is_null(); };
+  if (given.is_null() || (given.is_array() && std::all_of(given.begin(), given.end(), is_null))) return {};
+  const std::vector<int64_t> sizes = json.integers("input_size");
+  const bool fits =
+      std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size >= 1 && size <= kMaxSide; });
+  if (sizes.size() != 3 || !fits) json.fail("input_size", "frames, rows and columns of latents, or null");
+  return std::array{sizes[0], sizes[1], sizes[2]};
+}
+
 // `products` counts those of width x width in a block, for each token.
-DenoiserShape shape_of(const STDiTConfig& config, int64_t predicted, double products) {
+DenoiserShape shape_of(const std::filesystem::path& model, const STDiTConfig& config, int64_t predicted,
+                       double products) {
   const double block = products * static_cast<double>(config.hidden_size);
   const auto end = [&](int64_t channels) {
     return static_cast<double>(kSTDiTPatch.size() * channels) / block;
@@ -32,6 +49,9 @@ DenoiserShape shape_of(const STDiTConfig& config, int64_t predicted, double prod
           .latent_channels = config.in_channels,
           .patch = kSTDiTPatch,
           .is_video = true,
+          .video_sample = sample_of(JsonConfig::read(model / "transformer" / "config.json")),
+          .text_length = config.model_max_length,
+          .has_null_text = true,
           .axial_attention = true};
 }
 
@@ -54,12 +74,12 @@ std::unique_ptr<Denoiser> load(const std::filesystem::path& model, const LoadOpt
 // feed-forward; one of STDiT3 has two of each.
 DenoiserShape read_stdit2_shape(const std::filesystem::path& model) {
   const STDiTConfig config = read_stdit2_config(model);
-  return shape_of(config, config.out_channels(), 2 * 4 + 2 + 8);
+  return shape_of(model, config, config.out_channels(), 2 * 4 + 2 + 8);
 }
 
 DenoiserShape read_stdit3_shape(const std::filesystem::path& model) {
   const STDiTConfig config = read_config(model);
-  return shape_of(config, config.in_channels, 2 * (4 + 2 + 8));
+  return shape_of(model, config, config.in_channels, 2 * (4 + 2 + 8));
 }
 
 std::unique_ptr<Denoiser> load_stdit2(const std::filesystem::path& model, const LoadOptions& options,

@@ -7,6 +7,9 @@
 namespace tessera::models {
 namespace {
 
+// Of the two-dimensional VAE, whatever its own file says.
+constexpr double kScalingFactor = 0.18215;
+
 // The sample of a normal distribution that `noise` chooses, or its mean.
 at::Tensor sample(const at::Tensor& mean, const at::Tensor& logvar, const at::Tensor& noise) {
   return noise.defined() ? mean + at::exp(0.5 * logvar) * noise : mean;
@@ -16,7 +19,43 @@ at::Tensor some(const at::Tensor& all, int64_t begin, int64_t count) {
   return all.defined() ? all.narrow(0, begin, count) : all;
 }
 
+// The options of the two-dimensional VAE in the form of AutoencoderKLConfig.
+JsonConfig spatial_options(const JsonConfig& json) {
+  const JsonConfig given(json.values().value("vae_2d", Json::object()), json.where() + ": vae_2d");
+  if (given.string("type", "VideoAutoencoderKL") != "VideoAutoencoderKL")
+    given.fail("type", "\"VideoAutoencoderKL\"");
+  // Those of Stable Diffusion XL.
+  Json options = {{"block_out_channels", {128, 256, 512, 512}}, {"layers_per_block", 2}};
+  options.update(given.values());
+  for (const char* key : {"type", "from_pretrained", "subfolder", "local_files_only", "micro_batch_size"})
+    options.erase(key);
+  const size_t levels = JsonConfig(options, given.where()).integers("block_out_channels").size();
+  options["down_block_types"] = std::vector<std::string>(levels, "DownEncoderBlock2D");
+  options["up_block_types"] = std::vector<std::string>(levels, "UpDecoderBlock2D");
+  options["scaling_factor"] = kScalingFactor;
+  if (!options.contains("sample_size")) options["sample_size"] = 1024;
+  return {std::move(options), given.where()};
+}
+
+JsonConfig temporal_options(const JsonConfig& json) {
+  const JsonConfig given(json.values().value("vae_temporal", Json::object()),
+                         json.where() + ": vae_temporal");
+  if (given.string("type", "VAE_Temporal_SD") != "VAE_Temporal_SD") given.fail("type", "\"VAE_Temporal_SD\"");
+  return given;
+}
+
 }  // namespace
+
+VideoVaeConfig read_video_vae_config(const JsonConfig& json) {
+  constexpr int64_t kMostFrames = 1024;
+  if (json.string("model_type", "VideoAutoencoderPipeline") != "VideoAutoencoderPipeline")
+    json.fail("model_type", "\"VideoAutoencoderPipeline\"");
+  const JsonConfig spatial(json.values().value("vae_2d", Json::object()), json.where() + ": vae_2d");
+  return {.spatial = AutoencoderKLConfig(spatial_options(json)),
+          .temporal = TemporalVaeConfig(temporal_options(json)),
+          .clip = json.count("micro_frame_size", kMostFrames, 17),
+          .micro_batch = spatial.count("micro_batch_size", kMostFrames, 4)};
+}
 
 int64_t VideoVaeConfig::latent_clip() const {
   const int64_t factor = temporal.time_factor();

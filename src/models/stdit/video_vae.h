@@ -27,6 +27,11 @@ struct VideoVaeConfig {
   int64_t latent_frames(int64_t frames) const;  // of a video
 };
 
+// Reads vae/config.json as it is published: `vae_2d` and `vae_temporal` say of what kind they are. What their
+// sizes are is not published with them; here they may have the keys of AutoencoderKL and of
+// TemporalVaeConfig, and lack those that are as published. Throws Error(kInput) for other kinds.
+VideoVaeConfig read_video_vae_config(const JsonConfig& json);
+
 // The latents of the model are (z - shift) / scale.
 struct LatentStatistics {
   explicit LatentStatistics(const weights::Scope& scope, int64_t channels);  // reads `shift` and `scale`
@@ -40,12 +45,14 @@ struct VideoVaeNoise {
   at::Tensor temporal;  // [T, C, h, w]
 };
 
-class VideoVaeEncoder {
+class VideoVaeEncoder final : public VideoEncoder {
  public:
   // `scope`: the root of the checkpoint.
   VideoVaeEncoder(const weights::Scope& scope, const VideoVaeConfig& config);
   // Frames [F, 3, H, W] in [-1, 1] -> latents [T, C, h, w] as the model takes them, fp32.
-  at::Tensor encode(const at::Tensor& frames, const VideoVaeNoise& noise = {}) const;
+  at::Tensor encode(const at::Tensor& frames) const override { return encode(frames, {}); }
+  // A sample, or the means without noise.
+  at::Tensor encode(const at::Tensor& frames, const VideoVaeNoise& noise) const;
   // The first half: means of the latents of each frame, or samples, times the scaling factor [F, C, h, w].
   at::Tensor encode_frames(const at::Tensor& frames, const at::Tensor& noise = {}) const;
 

@@ -1,0 +1,90 @@
+#include "cli/outputs.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "core/error.h"
+
+namespace tessera::cli {
+namespace {
+
+constexpr const char* kImageSuffix = ".png";
+constexpr const char* kLatentSuffix = ".safetensors";
+
+std::string suffix_of(const std::filesystem::path& path) {
+  std::string suffix = path.extension().string();
+  std::transform(suffix.begin(), suffix.end(), suffix.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return suffix;
+}
+
+void require_suffix(const std::filesystem::path& path, const std::vector<std::string>& suffixes,
+                    const char* things) {
+  if (std::find(suffixes.begin(), suffixes.end(), suffix_of(path)) != suffixes.end()) return;
+  usage_error(field("output"), "'{}' must end in {}: {} are written in {}", path.string(),
+              fmt::join(suffixes, ", "), things, suffixes.size() == 1 ? "that format" : "these formats");
+}
+
+bool is_latent(const GenerateArguments& arguments) {
+  return arguments.request.output_type == engine::OutputType::kLatent;
+}
+
+}  // namespace
+
+void require_known_suffix(const GenerateArguments& arguments) {
+  if (!arguments.run.output) return;
+  const std::filesystem::path path = *arguments.run.output;
+  if (is_latent(arguments)) return require_suffix(path, {kLatentSuffix}, "latents");
+  if (!media::is_video_path(path)) require_suffix(path, {kImageSuffix}, "images");
+}
+
+std::filesystem::path output_path(const GenerateArguments& arguments, const engine::Settings& settings,
+                                  bool is_video) {
+  const bool moves = is_video && settings.frames > 1;
+  const std::string suffix = is_latent(arguments) ? kLatentSuffix : moves ? ".mp4" : kImageSuffix;
+  std::filesystem::path path = arguments.run.output.value_or("out" + suffix);
+  if (is_latent(arguments)) {
+    require_suffix(path, {kLatentSuffix}, "latents");
+  } else if (is_video) {
+    require_suffix(path, media::video_suffixes(), "videos");
+  } else {
+    require_suffix(path, {kImageSuffix}, "images");
+  }
+  return path;
+}
+
+std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings) {
+  const int64_t pictures = settings.pictures();
+  if (pictures == 1 || settings.request.output_type == engine::OutputType::kLatent) return {path.string()};
+  std::vector<std::string> paths;
+  for (int64_t i = 0; i < pictures; ++i) {
+    const std::string name = fmt::format("{}-{}{}", path.stem().string(), i, path.extension().string());
+    paths.push_back((path.parent_path() / name).string());
+  }
+  return paths;
+}
+
+VideoFiles::VideoFiles(const std::vector<std::string>& paths, const engine::Settings& settings,
+                       const std::vector<ImageText>& texts) {
+  for (size_t i = 0; i < paths.size(); ++i)
+    writers_.emplace_back(paths[i], media::VideoFormat{.height = settings.height,
+                                                       .width = settings.width,
+                                                       .fps = *settings.request.fps,
+                                                       .text = texts[i]});
+}
+
+void VideoFiles::add(int64_t video, const at::Tensor& frames) {
+  for (int64_t i = 0; i < frames.size(0); ++i) {
+    const at::Tensor frame = frames[i].contiguous();
+    writers_[static_cast<size_t>(video)].write(
+        {frame.const_data_ptr<uint8_t>(), static_cast<size_t>(frame.numel())});
+  }
+}
+
+void VideoFiles::commit() {
+  for (media::VideoWriter& writer : writers_) writer.commit();
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,42 @@
+// The files of a job: images, videos or latents.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/generate_arguments.h"
+#include "core/image.h"
+#include "engine/request.h"
+#include "engine/result.h"
+#include "media/video_writer.h"
+
+namespace tessera::cli {
+
+// Throws Error(kUsage) for an output file with a suffix that no model writes, before the model is read.
+void require_known_suffix(const GenerateArguments& arguments);
+
+// The path of the output: the given one, or the default for what the model makes. Throws Error(kUsage) if its
+// suffix is of another kind of file.
+std::filesystem::path output_path(const GenerateArguments& arguments, const engine::Settings& settings,
+                                  bool is_video);
+// One file for one image or video, or for latents, otherwise name-0.png, name-1.png, ...
+std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings);
+
+// Writes the videos of a run while it goes on. The files appear at commit().
+class VideoFiles {
+ public:
+  // `texts` go into the files at `paths`.
+  VideoFiles(const std::vector<std::string>& paths, const engine::Settings& settings,
+             const std::vector<ImageText>& texts);
+  void add(int64_t video, const at::Tensor& frames);  // engine::Observer::decoded
+  void commit();
+
+ private:
+  std::vector<media::VideoWriter> writers_;
+};
+
+}  // namespace tessera::cli

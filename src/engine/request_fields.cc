@@ -1,0 +1,207 @@
+// This file holds the table of the fields of a request.
+#include <fmt/ranges.h>
+
+#include <charconv>
+
+#include "core/error.h"
+#include "engine/request.h"
+#include "models/stdit/sizes.h"
+#include "samplers/sampler.h"
+
+namespace tessera::engine {
+namespace {
+
+constexpr double kMaxSide = 16384, kMaxTokens = 4096, kMaxLayers = 256;
+constexpr double kMaxFrames = 16384, kMaxFps = 1000, kMaxScore = 1000, kMaxLoops = 1024;
+
+const std::vector<std::pair<std::string, at::ScalarType>> kDtypes = {
+    {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
+
+std::optional<at::ScalarType> read_dtype(const std::string& text) {
+  for (const auto& [name, dtype] : kDtypes) {
+    if (name == text) return dtype;
+  }
+  return std::nullopt;  // "auto"
+}
+
+at::Device read_device(const std::string& text) {
+  if (text == "cpu") return at::kCPU;
+  const bool numbered = text.starts_with("cuda:");
+  int8_t index = 0;
+  const char* const end = text.data() + text.size();
+  const auto read = numbered ? std::from_chars(text.data() + 5, end, index) : std::from_chars_result{end, {}};
+  if ((text != "cuda" && !numbered) || read.ec != std::errc() || read.ptr != end || index < 0)
+    usage_error(field("device"), "expected cpu, cuda or cuda:N, got '{}'", text);
+  // The device is not looked up here, because that would start CUDA long before it is needed.
+  return numbered ? at::Device(at::kCUDA, index) : at::Device(at::kCUDA);
+}
+
+OutputType read_output_type(const std::string& text) {
+  if (text == "image" || text == "pil") return OutputType::kImage;  // the name in diffusers
+  if (text == "latent") return OutputType::kLatent;
+  usage_error(field("output_type"), "expected image or latent, got '{}'", text);
+}
+
+std::string write_pair(const Pair& pair) {
+  return fmt::format("{}x{}", pair.first, pair.second);
+}
+
+// "HEIGHTxWIDTH"
+auto read_pair(const char* name) {
+  return [name](const std::string& text) {
+    Pair pair;
+    const char *const begin = text.data(), *const end = begin + text.size();
+    const auto first = std::from_chars(begin, end, pair.first);
+    const bool has_second = first.ec == std::errc() && first.ptr != end && *first.ptr == 'x';
+    const auto second = has_second ? std::from_chars(first.ptr + 1, end, pair.second) : first;
+    const auto fits = [](int64_t number) { return number >= 0 && number <= static_cast<int64_t>(kMaxSide); };
+    if (!has_second || second.ec != std::errc() || second.ptr != end || !fits(pair.first) ||
+        !fits(pair.second))
+      usage_error(field(name), "expected two numbers from 0 to {}, such as 1024x1024, got '{}'", kMaxSide,
+                  text);
+    return pair;
+  };
+}
+
+std::string scheduler_help() {
+  std::vector<std::string> names;
+  for (const samplers::SamplerName& known : samplers::known_samplers()) names.push_back(known.short_name);
+  return fmt::format("Sampler: {}, or a class name of diffusers [the model's]", fmt::join(names, ", "));
+}
+
+// A field that is one of several names.
+Field<Request> named_field(std::optional<std::string> Request::*member, FieldInfo info,
+                           std::vector<std::string> names) {
+  info.choices = std::move(names);
+  return plain_field(member, std::move(info));
+}
+
+Fields<Request> video_fields() {
+  using R = Request;
+  const FieldGroup video = FieldGroup::kVideo;
+  return {
+      plain_field(&R::num_frames, {"num_frames", "Number of frames; 1 gives an image [the model's, or 51]",
+                                   video, "N", 1, kMaxFrames}),
+      named_field(&R::resolution,
+                  {"resolution", "Size by name, with an aspect ratio [240p where the model has no size]",
+                   video, "NAME"},
+                  models::video_resolutions()),
+      named_field(&R::aspect_ratio,
+                  {"aspect_ratio", "Height to width of a size by name [9:16]", video, "RATIO"},
+                  models::video_aspect_ratios()),
+      plain_field(&R::fps, {"fps", "Frames per second [24]", video, "X", 1, kMaxFps}),
+      plain_field(
+          &R::aesthetic_score,
+          {"aesthetic_score", "Score of beauty to ask for; 0 asks for none [6.5]", video, "X", 0, kMaxScore}),
+      plain_field(&R::motion_score,
+                  {"motion_score", "Amount of motion to ask for [none]", video, "X", 0, kMaxScore}),
+      plain_field(
+          &R::camera_motion,
+          {"camera_motion", "Motion of the camera to ask for, as \"pan right\" [none]", video, "TEXT"})};
+}
+
+Fields<Request> make_fields() {
+  using R = Request;
+  const FieldGroup prompt = FieldGroup::kPrompt, image = FieldGroup::kImage, sampling = FieldGroup::kSampling,
+                   memory = FieldGroup::kMemory, machine = FieldGroup::kMachine;
+  FieldInfo dtype{"dtype", "Data type [auto: bf16 where the hardware multiplies it, else fp32]", machine,
+                  "TYPE"};
+  dtype.choices = {"auto", "fp32", "bf16", "fp16"};
+  return {
+      plain_field(&R::prompts,
+                  {"prompt", "Text prompt; several prompts give several images", prompt, "TEXT"}),
+      plain_field(&R::prompts_2, {"prompt_2",
+                                  "Prompt for the second text encoder: one for all, or one per prompt "
+                                  "(repeat the option) [the prompt]",
+                                  prompt, "TEXT"}),
+      plain_field(
+          &R::negative_prompts,
+          {"negative_prompt", "Negative prompt: one for all, or one per prompt (repeat the option) [none]",
+           prompt, "TEXT"}),
+      plain_field(&R::negative_prompts_2, {"negative_prompt_2",
+                                           "Negative prompt for the second text encoder: one for all, or one "
+                                           "per prompt (repeat the option) [the "
+                                           "negative prompt]",
+                                           prompt, "TEXT"}),
+      plain_field(
+          &R::clean_caption,
+          {"clean_caption",
+           "Remove links, markup and other web-page residue from prompts [on where the model supports it]",
+           prompt},
+          "Only lower-case prompts and strip white space"),
+      plain_field(&R::height, {"height", "Image height [the model's]", image, "PIXELS", 1, kMaxSide}),
+      plain_field(&R::width, {"width", "Image width [the model's]", image, "PIXELS", 1, kMaxSide}),
+      plain_field(&R::seed, {"seed", "Seed of the random numbers [random]", image, "N"}),
+      plain_field(&R::num_images_per_prompt,
+                  {"num_images_per_prompt", "Number of images per prompt [1]", image, "N", 1, kMaxPictures}),
+      plain_field(
+          &R::vae_tiling,
+          {"vae_tiling", "Decode in overlapping tiles: less memory, slightly different images", memory}),
+      plain_field(
+          &R::vae_block_size,
+          {"vae_block_size",
+           "Limit the rows that a convolution of the decoder computes at a time, to save memory [by the "
+           "machine's memory]",
+           memory, "N", 1, kMaxSide}),
+      plain_field(&R::resolution_binning,
+                  {"use_resolution_binning",
+                   "Generate at the training size of the nearest aspect ratio, then resize and crop [on if "
+                   "the model has "
+                   "such sizes]",
+                   image},
+                  "Generate at exactly the requested size"),
+      plain_field(
+          &R::num_inference_steps,
+          {"num_inference_steps", "Number of denoising steps [20; Stable Diffusion 50]", sampling, "N", 1}),
+      plain_field(&R::guidance_scale, {"guidance_scale",
+                                       "Guidance scale: higher values follow the prompt more closely, 1 "
+                                       "turns guidance off [PixArt 4.5, Stable Diffusion 7.5, XL 5]",
+                                       sampling, "X", 0}),
+      plain_field(&R::guidance_rescale,
+                  {"guidance_rescale", "Guidance rescale factor [0]", sampling, "X", 0, 1}),
+      plain_field(&R::clip_skip, {"clip_skip", "Skip the last N CLIP layers (diffusers' count) [0]", prompt,
+                                  "N", 0, kMaxLayers}),
+      text_field(&R::original_size,
+                 {"original_size", "SDXL: original size to condition on [the image's size]", image, "HxW"},
+                 write_pair, read_pair("original_size")),
+      text_field(&R::target_size,
+                 {"target_size", "SDXL: target size to condition on [the image's size]", image, "HxW"},
+                 write_pair, read_pair("target_size")),
+      text_field(&R::crops_coords_top_left,
+                 {"crops_coords_top_left", "SDXL: crop position to condition on [0x0]", image, "TOPxLEFT"},
+                 write_pair, read_pair("crops_coords_top_left")),
+      plain_field(&R::scheduler, {"scheduler", scheduler_help(), sampling, "NAME"}),
+      plain_field(&R::eta, {"eta", "DDIM: amount of noise added in each step [0]", sampling, "X", 0, 1}),
+      plain_field(&R::max_sequence_length,
+                  {"max_sequence_length", "Maximum prompt length in tokens [the model's]", prompt, "N", 1,
+                   kMaxTokens}),
+      text_field(
+          &R::output_type,
+          {"output_type", "Kind of output: image or latent [image]", FieldGroup::kOutput, "TYPE"},
+          [](OutputType type) { return type == OutputType::kImage ? "image" : "latent"; }, read_output_type),
+      text_field(
+          &R::device, {"device", "Device: cpu, cuda or cuda:N [cpu]", machine, "DEVICE"},
+          [](const at::Device& device) { return device.str(); }, read_device),
+      text_field(&R::dtype, std::move(dtype), dtype_name, read_dtype)};
+}
+
+}  // namespace
+
+const Fields<Request>& request_fields() {
+  static const Fields<Request> fields = [] {
+    Fields<Request> all = make_fields();
+    Fields<Request> video = video_fields();
+    std::move(video.begin(), video.end(), std::back_inserter(all));
+    return all;
+  }();
+  return fields;
+}
+
+std::string dtype_name(at::ScalarType dtype) {
+  for (const auto& [name, known] : kDtypes) {
+    if (known == dtype) return name;
+  }
+  return c10::toString(dtype);
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,35 @@
+// What a run returns.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/image.h"
+
+namespace tessera::engine {
+
+// Holds wall-clock seconds of a run.
+struct Seconds {
+  double load = 0;  // for all components that were not loaded yet
+  double encode = 0;
+  double denoise = 0;
+  double decode = 0;
+  double total = 0;
+};
+
+struct Result {
+  at::Tensor latents;         // [N, C, h, w], fp32, on the CPU; the VAE's scaling is not undone
+  std::vector<Image> images;  // N; none for OutputType::kLatent
+  Seconds seconds;
+  std::vector<double> step_seconds;
+  // Sums over the components used, which need not be in memory at the same time: the memory of the loaded
+  // weights in the dtype and layout of the layers (weights::MemoryCounter), and the bytes read from the
+  // checkpoint's files. Neither counts tables of which only the rows that a prompt needs are read from the
+  // file.
+  uint64_t weights_bytes = 0;
+  uint64_t bytes_read = 0;
+};
+
+}  // namespace tessera::engine

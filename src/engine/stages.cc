@@ -1,0 +1,26 @@
+#include "engine/stages.h"
+
+namespace tessera::engine {
+
+Stages::Stages(const parallel::Ranks& ranks, const Observer& observer)
+    : world_(ranks.world),
+      observer_(observer),
+      is_wished_to_end_(observer.cancelled),
+      of_all_(ranks.world),
+      of_replicas_(ranks.data) {
+  observer_.cancelled = [this] { return of_all_.ask(is_wished_to_end_); };
+}
+
+void Stages::settle(const std::exception_ptr& failure) {
+  std::exception_ptr verdict;
+  try {
+    of_replicas_.finish();
+    verdict = of_all_.settle(failure);
+  } catch (...) {
+    if (failure) std::rethrow_exception(failure);
+    throw;
+  }
+  if (verdict) throw SettledEnd{verdict};
+}
+
+}  // namespace tessera::engine
