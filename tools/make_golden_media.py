@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/media: images in several formats with the pixels that PIL reads from them, and images that PIL and torch scale
-to cover a size and crop to it, as Open-Sora 1.2 does with the images and the frames of videos that it is given."""
+"""Makes tests/golden/media: images in several formats with the pixels that PIL reads from them, and images that PIL and torch
+scale to cover a size and crop to it, as Open-Sora 1.2 does with the images and the frames of videos that it is given."""
 import pathlib
 
 import numpy

@@ -104,6 +104,7 @@ class Encoder : public VideoWriter::Sink {
   Frame make_picture() const;
   void encode(const AVFrame* frame);
   void check(int code) const {
+    if (code == AVERROR(ENOMEM)) throw std::bad_alloc();
     if (code < 0) usage_error(path_, "cannot encode the video: {}", libav_reason(code));
   }
 

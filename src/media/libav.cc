@@ -119,7 +119,6 @@ void begin_libav() {
 }
 
 std::string libav_reason(int code) {
-  if (code == AVERROR(ENOMEM)) throw std::bad_alloc();
   std::string reason = printable(last_error.data());
   std::array<char, AV_ERROR_MAX_STRING_SIZE> meaning = {};
   if (reason.empty()) {
@@ -130,7 +129,7 @@ std::string libav_reason(int code) {
   return reason.substr(0, end == std::string::npos ? 0 : end + 1);
 }
 
-MemoryFile::MemoryFile(bool is_seekable) : is_seekable_(is_seekable) {
+MemoryFile::MemoryFile(bool is_seekable) {
   const auto write = [](void* opaque, WrittenBytes from, int size) {
     auto& file = *static_cast<MemoryFile*>(opaque);
     const auto begin = static_cast<size_t>(file.position_), count = static_cast<size_t>(size);

@@ -59,8 +59,7 @@ Options parse_options(const char* text);
 void silence_libav();
 // Forgets the error that was logged last.
 void begin_libav();
-// What libav says about a failure: the error that it logged last, else what the code means. One line. Throws
-// std::bad_alloc if the failure is that there is no memory.
+// What libav says about a failure: the error that it logged last, else what the code means. One line.
 std::string libav_reason(int code);
 
 // A file in memory that libav writes. If it `is_seekable`, libav goes back in it and reads it again.
@@ -81,7 +80,6 @@ class MemoryFile {
 
   std::string bytes_;
   int64_t position_ = 0;
-  bool is_seekable_;
   Io io_;
 };
 

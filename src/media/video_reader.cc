@@ -114,6 +114,8 @@ class VideoReader::State {
   void feed();
   void check_size(int64_t frame_height, int64_t frame_width) const;
   void check(int code) const {
+    // Damaged tables have lengths that no memory holds.
+    if (code == AVERROR(ENOMEM)) input_error(where_, "needs more memory than there is, or is damaged");
     if (code < 0) input_error(where_, "cannot be read as an image or video: {}", libav_reason(code));
   }
 
