@@ -178,7 +178,8 @@ void write_reports(const Job& job, const engine::Result& result, std::vector<Ord
     std::vector<OrderedJson> reports;
     reports.reserve(told.size());
     for (OrderedJson& each : told) reports.push_back(std::move(each["report"]));
-    const OrderedJson report = make_report(job.settings, job.model, job.layout, result, reports, job.outputs);
+    const OrderedJson report = make_report(job.settings, job.model, job.layout, result, reports,
+                                           written_paths(job.outputs, job.settings));
     write_text(*job.arguments.run.report,
                report.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
   }
@@ -297,7 +298,7 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
   write_outputs(job, result, videos);
   write_reports(job, result, std::move(told));
   progress->summary(result.seconds);
-  for (const std::string& path : job.outputs) fmt::print("{}\n", path);
+  for (const std::string& path : written_paths(job.outputs, job.settings)) fmt::print("{}\n", path);
 }
 
 }  // namespace tessera::cli

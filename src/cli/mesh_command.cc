@@ -64,7 +64,8 @@ Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t r
   const comm::TensorGroups tensor_groups{ranks.tensor_inner, ranks.tensor_outer};
   const parallel::Cut cut = engine::make_cut(ranks, subject.model.shape, subject.settings.latents);
   const Range layer_heads = tensor_groups.part(subject.model.shape.heads);
-  const Range heads = ranks.ulysses.part(layer_heads.length);
+  // Ranks that divide frames have all heads of a layer.
+  const Range heads = layout.dsp ? Range{0, layer_heads.length} : ranks.ulysses.part(layer_heads.length);
   const Range blocks = layout.stage(ranks.pipeline.rank);
 
   // Nothing is read on the meta device.

@@ -66,6 +66,20 @@ std::vector<std::string> output_paths(const std::filesystem::path& path, const e
   return paths;
 }
 
+std::vector<std::string> written_paths(const std::vector<std::string>& outputs,
+                                       const engine::Settings& settings) {
+  const int64_t frames = settings.all_frames();
+  if (frames == 1 || suffix_of(outputs.front()) != kImageSuffix) return outputs;
+  std::vector<std::string> paths;
+  for (const std::filesystem::path path : outputs) {
+    for (int64_t i = 0; i < frames; ++i) {
+      const std::string name = fmt::format("{}-{:04}{}", path.stem().string(), i, path.extension().string());
+      paths.push_back((path.parent_path() / name).string());
+    }
+  }
+  return paths;
+}
+
 VideoFiles::VideoFiles(const std::vector<std::string>& paths, const engine::Settings& settings,
                        const std::vector<ImageText>& texts) {
   for (size_t i = 0; i < paths.size(); ++i)

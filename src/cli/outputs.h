@@ -26,6 +26,10 @@ std::filesystem::path output_path(const GenerateArguments& arguments, const engi
 // One file for one image or video, or for latents, otherwise name-0.png, name-1.png, ...
 std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings);
 
+// The files that stand there in the end: a .png of a video that moves is one for each frame.
+std::vector<std::string> written_paths(const std::vector<std::string>& outputs,
+                                       const engine::Settings& settings);
+
 // Writes the videos of a run while it goes on. The files appear at commit().
 class VideoFiles {
  public:

@@ -54,8 +54,7 @@ GivenRange read_group(std::string_view text, const std::string& field) {
       range.edit = read<double>(words[i], group, field);
     }
   }
-  if (range.loop < 0 || range.reference < 0)
-    usage_error(field, "'{}': loops and references are counted from 0", group);
+  if (range.loop < 0) usage_error(field, "'{}': parts are counted from 0", group);
   if (range.length < 1) usage_error(field, "'{}': its length must be 1 or more, got {}", group, range.length);
   if (!(range.edit >= 0 && range.edit <= 1))
     usage_error(field, "'{}': its edit ratio must be from 0 to 1, got {}", group, range.edit);
@@ -94,10 +93,12 @@ at::Tensor place_references(const std::vector<GivenRange>& ranges, int64_t loop,
   at::Tensor mask = at::ones({frames}, at::kFloat);
   for (const GivenRange& range : ranges) {
     if (range.loop != loop) continue;
-    if (range.reference >= static_cast<int64_t>(references.size()))
+    const auto count = static_cast<int64_t>(references.size());
+    const int64_t number = range.reference < 0 ? count + range.reference : range.reference;
+    if (number < 0 || number >= count)
       usage_error(field("mask_strategy"), "there is no reference {}; there are {}, counted from 0",
-                  range.reference, references.size());
-    const at::Tensor& reference = references[static_cast<size_t>(range.reference)];
+                  range.reference, count);
+    const at::Tensor& reference = references[static_cast<size_t>(number)];
     const int64_t from = start_of(range.reference_start, reference.size(1), align, "the reference");
     const int64_t to = start_of(range.target_start, frames, align, "the video");
     const int64_t length = std::min({range.length, frames - to, reference.size(1) - from});

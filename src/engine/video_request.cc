@@ -110,7 +110,9 @@ void resolve_references(Settings& settings) {
       usage_error(field("reference_path"), "'{}' has no effect without {}; \"0\" begins the video with it",
                   paths.front(), field("mask_strategy"));
     for (const GivenRange& range : given) {
-      if (range.reference >= static_cast<int64_t>(paths.size()))
+      // Each part adds the one before to the list.
+      const int64_t count = static_cast<int64_t>(paths.size()) + range.loop;
+      if (range.reference >= count || range.reference < -count)
         usage_error(field("mask_strategy"), "there is no reference {}: {} has {}, counted from 0",
                     range.reference, field("reference_path"), paths.size());
       if (range.loop >= settings.loops)

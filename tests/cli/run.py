@@ -12,6 +12,7 @@ import test_models  # noqa: F401
 import test_options  # noqa: F401
 import test_ranks  # noqa: F401
 import test_stable_diffusion  # noqa: F401
+import test_video  # noqa: F401
 from harness import run_all
 
 if __name__ == "__main__":

@@ -74,9 +74,9 @@ def start(program, folder, *words, addresses=resource.RLIM_INFINITY):
 
 
 def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",), ranks=2, until="denoise [", images="16",
-                   **limits):
+                   model=MODEL, **limits):
     """Starts a run and returns it when a step is done, or when its terminal shows `until`."""
-    run = start(box.program, box.folder, "a cat", "--model", MODEL, "--num-inference-steps", steps, "--num-images-per-prompt", images,
+    run = start(box.program, box.folder, "a cat", "--model", model, "--num-inference-steps", steps, "--num-images-per-prompt", images,
                 *method, *words, **limits)
     run.wait_for(until)
     run.ranks = children(run.process.pid)

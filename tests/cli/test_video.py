@@ -1,0 +1,175 @@
+"""Tests videos: their files, the pictures that they begin from, and runs that fail or are stopped."""
+import json
+import os
+import resource
+import signal
+
+from files import read_png, read_safetensors
+from harness import GOLDEN, ROOT, test
+from running import start_long_run
+
+VIDEO = ROOT / "tests" / "golden" / "tiny-open-sora"
+SHORT = ["--height", "24", "--width", "40", "--num-frames", "17", "--num-inference-steps", "2", "--seed", "1"]
+RANKS = [(), ("--use-cfg-parallel",), ("--ulysses-degree", "2"), ("--pipefusion-parallel-degree", "2")]
+
+
+def words(*arguments):
+    return ["generate", "a red circle", "--model", VIDEO, "--dtype", "fp32", *arguments]
+
+
+def generate(box, *arguments):
+    outcome = box.run(*words(*arguments))
+    assert outcome.code == 0, outcome
+    return outcome
+
+
+def boxes(data):
+    """The names of the outermost parts of an MP4 file."""
+    position, names = 0, []
+    while position < len(data):
+        size, name = int.from_bytes(data[position:position + 4], "big"), data[position + 4:position + 8]
+        names.append(name.decode())
+        position += size
+    return names
+
+
+@test
+def videos_have_the_format_of_their_suffix(box):
+    for method in RANKS:
+        outcome = generate(box, *SHORT, *method)
+        assert outcome.out == "out.mp4\n", outcome
+        data = (box.folder / "out.mp4").read_bytes()
+        assert boxes(data)[0] == "ftyp" and boxes(data).index("moov") < boxes(data).index("mdat"), boxes(data)
+        assert b"avc1" in data and b"a red circle" in data  # the prompt is in the file
+        (box.folder / "out.mp4").unlink()
+    for name, begin in (("a.webm", b"\x1aE\xdf\xa3"), ("a.gif", b"GIF89a"), ("a.MP4", b"\0\0\0")):
+        assert generate(box, *SHORT, "-o", name).out == f"{name}\n"
+        assert (box.folder / name).read_bytes().startswith(begin), name
+        (box.folder / name).unlink()
+    assert box.files() == []
+
+
+@test
+def frames_are_numbered(box):
+    names = [f"a-{i:04}.png" for i in range(17)]
+    assert generate(box, *SHORT, "-o", "a.png").out.split() == names
+    assert box.files() == names
+    width, height, _, text = read_png(box.folder / names[3])
+    assert (width, height) == (40, 24) and text["parameters"].startswith("a red circle\n"), text
+    for path in names:
+        (box.folder / path).unlink()
+    assert generate(box, *SHORT, "--num-frames", "1").out == "out.png\n"
+    assert box.files() == ["out.png"]
+
+
+@test
+def frames_do_not_depend_on_the_ranks(box):
+    frames = []
+    for method in RANKS[:3]:
+        generate(box, *SHORT, "-o", "a.png", *method)
+        frames.append([read_png(box.folder / path)[2] for path in box.files()])
+    for other in frames[1:]:
+        assert all(abs(a - b) <= 1 for one, two in zip(frames[0], other) for a, b in zip(one, two))
+
+
+@test
+def several_videos_are_numbered(box):
+    outcome = box.run(*words("a blue square", *SHORT, "--data-parallel-degree", "2", "-o", "v.mp4", "--report", "run.json"))
+    assert outcome.out.split() == ["v-0.mp4", "v-1.mp4"], outcome
+    settings = box.report()["settings"]
+    assert settings["num_frames"] == 17 and settings["fps"] == 24, settings
+    assert box.files() == ["v-0.mp4", "v-1.mp4"]
+
+
+@test
+def latents_of_videos(box):
+    generate(box, *SHORT, "--output-type", "latent")
+    tensors, _ = read_safetensors(box.folder / "out.safetensors")
+    assert tensors["latents"][1] == [1, 4, 5, 3, 5], tensors["latents"][1]
+
+
+@test
+def long_videos_and_references(box):
+    circle = VIDEO / "golden" / "circle.png"
+    outcome = generate(box, *SHORT, "--num-frames", "34", "--loop", "2", "--reference-path", circle, "--mask-strategy", "0", "-o", "a.png")
+    assert len(outcome.out.split()) == 51 and "1 video of 51 frames" in outcome.err, outcome
+
+
+@test
+def bad_requests_for_videos(box):
+    (box.folder / "text.png").write_text("not an image")
+    data = (VIDEO / "golden" / "moving.gif").read_bytes()
+    (box.folder / "cut.gif").write_bytes(data[:len(data) // 2])
+    given = ["--mask-strategy", "0", "--reference-path"]
+    for code, needle, *arguments in (
+            (2, "[--output] 'a.avi' must end in", "-o", "a.avi"),
+            (2, "[--num-frames]", "--num-frames", "-3"),
+            (2, "[--num-frames] timesteps are shifted for one frame, or for 17 or more, not for 5", "--num-frames", "5"),
+            (2, "[--height] must be at least 8", "--height", "7", "--width", "40"),
+            (2, "[--resolution]", "--resolution", "240"),
+            (2, "[--mask-strategy] there is no reference 0", "--mask-strategy", "0"),
+            (2, "[--mask-strategy] '0,1,2,3,4,5,6' has 7 numbers", "--mask-strategy", "0,1,2,3,4,5,6"),
+            (3, "[missing.png]", *given, "missing.png"),
+            (3, "[text.png]", *given, "text.png"),
+            (3, "[cut.gif]", *given, "cut.gif")):
+        size = [] if "--height" in arguments or "--resolution" in arguments else SHORT[:4]
+        box.refuse(code, needle, *words(*size, "--num-inference-steps", "2", *arguments))
+    box.refuse(2, "[--output] 'a.mp4' must end in .png", "generate", "a", "--model", GOLDEN.parent, "-o", "a.mp4")
+    box.refuse(2, "[--num-frames] PixArt-Sigma does not support it", "generate", "a", "--model", GOLDEN.parent, "--num-frames", "5")
+    box.refuse(3, "[missing.png]", *words(*SHORT, *given, "missing.png", "--use-cfg-parallel"))
+
+
+@test
+def a_full_disk_ends_a_video(box):
+    for name in ("a.mp4", "a.webm", "a.gif", "a.png"):
+        box.refuse(2, "File too large", *words(*SHORT, "-o", name), limits={resource.RLIMIT_FSIZE: 512})
+        box.refuse(2, "File too large", *words(*SHORT, "-o", name, "--ulysses-degree", "2"), limits={resource.RLIMIT_FSIZE: 512})
+    box.refuse(2, "[--output]", *words(*SHORT, "-o", "no/folder.mp4"))
+
+
+# A video that takes minutes: what the terminal shows before the run is ended.
+LONG = ["--height", "160", "--width", "160", "--num-frames", "1700"]
+
+
+def start_video(box, until, steps):
+    return start_long_run(box, *LONG, "-o", "v.mp4", steps=steps, method=("--ulysses-degree", "2"), until=until, images="1", model=VIDEO)
+
+
+@test
+def a_killed_rank_ends_a_video(box):
+    for until, steps in (("denoise [", "900"), ("decode [", "1")):
+        for victim in (1, 0):
+            run = start_video(box, until, steps=steps)
+            os.kill(run.ranks[victim], signal.SIGKILL)
+            code, out, lines = run.finish()
+            assert code == 4 and out == "" and len(lines) == 1, (code, out, lines)
+            assert f"[rank {victim}] killed by signal 9" in lines[0], lines
+            assert box.files() == []
+
+
+@test
+def ctrl_c_ends_a_video(box):
+    for until, steps in (("denoise [", "900"), ("decode [", "1")):
+        run = start_video(box, until, steps=steps)
+        for process in (run.process.pid, *run.ranks):
+            os.kill(process, signal.SIGINT)
+        code, out, lines = run.finish()
+        assert code == 130 and out == "" and lines[-1] == "tessera: stopped; nothing was written", (code, out, lines)
+        assert box.files() == []
+
+
+@test
+def the_mesh_of_a_video_shows_what_ranks_divide(box):
+    outcome = box.run("mesh", "--model", VIDEO, "--ulysses-degree", "2", "--json")
+    assert outcome.code == 0, outcome
+    shares = [rank["share"] for rank in json.loads(outcome.out)["ranks"]]
+    assert [share["heads"] for share in shares] == [[0, 4]] * 2, shares  # frames are divided instead
+    outcome = box.run("mesh", "--model", VIDEO, "--ulysses-degree", "2", "--no-dynamic-sequence-parallel", "--json")
+    shares = [rank["share"] for rank in json.loads(outcome.out)["ranks"]]
+    assert [share["heads"] for share in shares] == [[0, 2], [2, 4]], shares
+
+
+@test
+def models_describes_a_video_model(box):
+    outcome = box.run("models", VIDEO)
+    assert outcome.code == 0 and "Open-Sora 1.2: videos of 51 frames of 424 x 240 by default, 30 steps" in outcome.out, outcome

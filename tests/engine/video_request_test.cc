@@ -1,0 +1,118 @@
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "engine/request.h"
+#include "models/stdit/sizes.h"
+#include "tests/support/golden.h"
+
+namespace tessera::engine {
+namespace {
+
+const Model& tiny_video() {
+  static const Model model = read_model(golden_folder("tiny-open-sora"));
+  return model;
+}
+
+const Json& golden() {
+  static const Json json = read_json(golden_folder("open_sora_request.json"));
+  return json;
+}
+
+Settings settings_of(const std::string& json) {
+  Json all = {{"prompt", {"a"}}, {"seed", 1}};
+  all.update(parse_json(json, "test"));
+  return resolve(read_fields(request_fields(), all), tiny_video());
+}
+
+std::string refusal(const std::string& json) {
+  try {
+    settings_of(json);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(VideoRequest, HasTheSizesOfTheTables) {
+  for (const std::string& resolution : models::video_resolutions()) {
+    for (const auto& [ratio, size] : golden().at("sizes").at(resolution).items()) {
+      const models::VideoSize expected{size[0], size[1]};
+      EXPECT_EQ(models::video_size(resolution, ratio), expected) << resolution << " " << ratio;
+      EXPECT_TRUE(models::is_video_size(expected));
+    }
+  }
+  EXPECT_FALSE(models::is_video_size({240, 428}));
+}
+
+TEST(VideoRequest, CountsLatents) {
+  for (const Json& each : golden().at("latents")) {
+    const Json& size = each[0];
+    Json request = {{"num_frames", size[0]}, {"height", size[1]}, {"width", size[2]}};
+    const models::LatentShape latents = settings_of(request.dump()).latents;
+    EXPECT_EQ(Json({latents.latent_frames, latents.latent_height, latents.latent_width}), each[1]);
+  }
+}
+
+TEST(VideoRequest, ReadsSchedulesOfPrompts) {
+  for (const Json& each : golden().at("schedules")) {
+    const auto prompt = each.at("prompt").get<std::string>();
+    if (each.at("expected").is_null()) {
+      EXPECT_THROW(prompt_of_loop(prompt, 0), Error) << prompt;
+      continue;
+    }
+    std::string text;
+    size_t next = 0;
+    const Json& parts = each.at("expected");
+    for (int64_t loop = 0; loop < 8; ++loop) {
+      if (next < parts.size() && parts[next][0] == loop) text = parts[next++][1].get<std::string>();
+      EXPECT_EQ(prompt_of_loop(prompt, loop), text) << prompt << " " << loop;
+    }
+  }
+}
+
+TEST(VideoRequest, ChoosesAsPublished) {
+  const Settings settings = settings_of("{}");
+  EXPECT_EQ(settings.model_height, 240);
+  EXPECT_EQ(settings.model_width, 426);
+  EXPECT_EQ(settings.width, 424);
+  EXPECT_EQ(settings.frames, 51);
+  EXPECT_EQ(settings.latents.latent_frames, 15);
+  EXPECT_EQ(settings.prompt(0).text, "a aesthetic score: 6.5.");
+  EXPECT_EQ(settings.negative_prompt(0).null_of, settings.prompt(0).text);
+  EXPECT_TRUE(settings.warnings.empty());
+  EXPECT_FALSE(settings_of(R"({"negative_prompt": ["b"]})").negative_prompt(0).null_of);
+  EXPECT_EQ(settings_of(R"({"aspect_ratio": "1:1"})").height, 320);
+  EXPECT_EQ(settings_of(R"({"resolution": "480p"})").model_width, 854);
+  EXPECT_EQ(settings_of(R"({"height": 30, "width": 48})").warnings.size(), 1U);
+}
+
+TEST(VideoRequest, RefusesInOneLine) {
+  for (const auto& [json, message] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"resolution": "240p", "height": 240})", "[resolution] '240p' is a size by name"},
+           {R"({"height": 4, "width": 48})",
+            "[height] must be at least 8, got 4; the nearest valid size is 8"},
+           {R"({"resolution": "241p"})", "[resolution]"},
+           {R"({"num_frames": 0})", "[num_frames]"},
+           {R"({"scheduler": "euler"})", "[scheduler] Open-Sora 1.2 has one sampler only (RFLOW)"},
+           {R"({"max_sequence_length": 41})", "[max_sequence_length] must be at most the model's 40, got 41"},
+           {R"({"prompt": ["|0|a|b"]})", "[prompt] a prompt for the parts of a long video"},
+           {R"({"loop": 2, "output_type": "latent"})", "[loop] a video of 2 parts is decoded between them"},
+           {R"({"loop": 2, "condition_frame_length": 4})",
+            "[condition_frame_length] must be a multiple of 5"},
+           {R"({"loop": 2, "num_frames": 17})", "[condition_frame_length] a part of 17 frames would begin"},
+           {R"({"reference_path": ["a.png"]})", "[reference_path] 'a.png' has no effect without"},
+           {R"({"mask_strategy": ["0"]})", "[mask_strategy] there is no reference 0"},
+           {R"({"reference_path": ["a.png"], "mask_strategy": ["0,1"]})", "there is no reference 1"},
+           {R"({"reference_path": ["a.png"], "mask_strategy": ["0,-2"]})", "there is no reference -2"},
+           {R"({"reference_path": ["a.png"], "mask_strategy": ["1"]})", "[mask_strategy] there is no part 1"},
+           {R"({"reference_path": ["a.png"], "mask_strategy": ["x"]})", "[mask_strategy] 'x' holds 'x'"},
+           {R"({"eta": 0.5})", "[eta]"},
+           {R"({"clip_skip": 1})", "[clip_skip] Open-Sora 1.2 does not support it"}}) {
+    EXPECT_NE(refusal(json).find(message), std::string::npos) << json << ": " << refusal(json);
+    EXPECT_EQ(refusal(json).find('\n'), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::engine
