@@ -76,7 +76,8 @@ const std::vector<Condition>& conditions() {
 
 bool uses_field(const Model& model, const std::string& sampler, const std::string& name) {
   if (!families_with(name).empty()) return contains(model.family->own_fields, name);
-  return samplers_with(name).empty() || sampler_uses(sampler, name);
+  // The sampler of videos has no such fields.
+  return samplers_with(name).empty() || (!model.shape.is_video && sampler_uses(sampler, name));
 }
 
 void require_used_fields(const Request& request, const Model& model, const std::string& sampler) {

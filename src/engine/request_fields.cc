@@ -97,7 +97,29 @@ Fields<Request> video_fields() {
                   {"motion_score", "Amount of motion to ask for [none]", video, "X", 0, kMaxScore}),
       plain_field(
           &R::camera_motion,
-          {"camera_motion", "Motion of the camera to ask for, as \"pan right\" [none]", video, "TEXT"})};
+          {"camera_motion", "Motion of the camera to ask for, as \"pan right\" [none]", video, "TEXT"}),
+      plain_field(
+          &R::reference_paths,
+          {"reference_path",
+           "Images and videos to begin from, separated by \";\": one text for all prompts, or one per "
+           "prompt (repeat the option) [none]",
+           video, "PATHS"}),
+      plain_field(&R::mask_strategies,
+                  {"mask_strategy",
+                   "Which frames of them go where, and how much they may change: groups of part, reference, "
+                   "its start, start, length and edit ratio, in latent frames, separated by \";\" [none]",
+                   video, "NUMBERS"}),
+      plain_field(&R::loop, {"loop", "Parts of a long video, each of which continues the one before [1]",
+                             video, "N", 1, kMaxLoops}),
+      plain_field(&R::condition_frame_length,
+                  {"condition_frame_length", "Latent frames of the part before that a part begins with [5]",
+                   video, "N", 1, kMaxFrames}),
+      plain_field(&R::condition_frame_edit,
+                  {"condition_frame_edit", "How much these frames may change [0]", video, "X", 0, 1}),
+      plain_field(&R::align, {"align",
+                              "Move frames that are given to multiples of so many latent frames; 0 leaves "
+                              "them [5, those of a clip of the decoder]",
+                              video, "N", 0, kMaxFrames})};
 }
 
 Fields<Request> make_fields() {

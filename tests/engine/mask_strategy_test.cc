@@ -11,7 +11,7 @@
 namespace tessera::engine {
 namespace {
 
-const Json& golden() {
+const Json& golden_of_strategies() {
   static const Json json = read_json(golden_folder("open_sora_request.json"));
   return json;
 }
@@ -34,13 +34,13 @@ Json parsed(const std::string& text) {
 }
 
 TEST(MaskStrategy, IsReadAsByTheOracle) {
-  for (const Json& each : golden().at("strategies"))
+  for (const Json& each : golden_of_strategies().at("strategies"))
     EXPECT_EQ(parsed(each.at("text")), each.at("expected")) << each.at("text");
 }
 
 // Frames of the reference are 1, 2, ...; so what stands in the video says where each came from.
 TEST(MaskStrategy, PlacesFramesAsTheOracle) {
-  for (const Json& each : golden().at("placements")) {
+  for (const Json& each : golden_of_strategies().at("placements")) {
     const auto number = [&](const char* key) { return each.at(key).get<int64_t>(); };
     const int64_t frames = number("target_frames"), all = number("reference_frames");
     const std::optional<int64_t> align =

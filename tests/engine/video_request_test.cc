@@ -4,16 +4,12 @@
 #include "engine/request.h"
 #include "models/stdit/sizes.h"
 #include "tests/support/golden.h"
+#include "tests/support/tiny_open_sora.h"
 
 namespace tessera::engine {
 namespace {
 
-const Model& tiny_video() {
-  static const Model model = read_model(golden_folder("tiny-open-sora"));
-  return model;
-}
-
-const Json& golden() {
+const Json& golden_of_requests() {
   static const Json json = read_json(golden_folder("open_sora_request.json"));
   return json;
 }
@@ -36,7 +32,7 @@ std::string refusal(const std::string& json) {
 
 TEST(VideoRequest, HasTheSizesOfTheTables) {
   for (const std::string& resolution : models::video_resolutions()) {
-    for (const auto& [ratio, size] : golden().at("sizes").at(resolution).items()) {
+    for (const auto& [ratio, size] : golden_of_requests().at("sizes").at(resolution).items()) {
       const models::VideoSize expected{size[0], size[1]};
       EXPECT_EQ(models::video_size(resolution, ratio), expected) << resolution << " " << ratio;
       EXPECT_TRUE(models::is_video_size(expected));
@@ -46,7 +42,7 @@ TEST(VideoRequest, HasTheSizesOfTheTables) {
 }
 
 TEST(VideoRequest, CountsLatents) {
-  for (const Json& each : golden().at("latents")) {
+  for (const Json& each : golden_of_requests().at("latents")) {
     const Json& size = each[0];
     Json request = {{"num_frames", size[0]}, {"height", size[1]}, {"width", size[2]}};
     const models::LatentShape latents = settings_of(request.dump()).latents;
@@ -55,7 +51,7 @@ TEST(VideoRequest, CountsLatents) {
 }
 
 TEST(VideoRequest, ReadsSchedulesOfPrompts) {
-  for (const Json& each : golden().at("schedules")) {
+  for (const Json& each : golden_of_requests().at("schedules")) {
     const auto prompt = each.at("prompt").get<std::string>();
     if (each.at("expected").is_null()) {
       EXPECT_THROW(prompt_of_loop(prompt, 0), Error) << prompt;

@@ -9,6 +9,7 @@
 #include "tests/support/degrees.h"
 #include "tests/support/golden.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/tiny_open_sora.h"
 
 namespace tessera::engine {
 namespace {
@@ -16,11 +17,6 @@ namespace {
 const std::filesystem::path& folder() {
   static const std::filesystem::path path = golden_folder("tiny-open-sora");
   return path;
-}
-
-const Model& tiny_video() {
-  static const Model model = read_model(folder());
-  return model;
 }
 
 const Json& golden_runs() {
