@@ -79,7 +79,8 @@ struct AutoencoderKLDecoder final : Decoder {
   nn::Conv2d conv_out;
 };
 
-// Reads the scale from vae/config.json of `model`. Throws Error(kInput) if the latents do not have `channels`.
+// Reads the scale from vae/config.json of `model`. Throws Error(kInput) if the latents do not have
+// `channels`.
 LatentScale read_autoencoder_kl_scale(const std::filesystem::path& model, int64_t channels);
 
 // `folder` holds config.json and the weights. fp16 becomes fp32 on the CPU, which has no fp16 convolutions,

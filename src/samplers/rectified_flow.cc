@@ -33,7 +33,7 @@ RectifiedFlow::RectifiedFlow(const RectifiedFlowOptions& options) : num_timestep
     if (options.use_discrete_timesteps) t = std::nearbyint(t);
     if (options.use_timestep_transform) {
       const float u = t / all;
-      // For ratios below a half, rounding may lift the first one above all others, where no mask would reach it.
+      // For ratios below a half, rounding may lift the first one above `all`, where no mask would reach it.
       t = std::min(ratio * u / (1.0F + (ratio - 1.0F) * u) * all, all);
     }
     timesteps_.push_back(t);
