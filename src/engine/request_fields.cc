@@ -172,13 +172,14 @@ Fields<Request> make_fields() {
                    "such sizes]",
                    image},
                   "Generate at exactly the requested size"),
-      plain_field(
-          &R::num_inference_steps,
-          {"num_inference_steps", "Number of denoising steps [20; Stable Diffusion 50]", sampling, "N", 1}),
-      plain_field(&R::guidance_scale, {"guidance_scale",
-                                       "Guidance scale: higher values follow the prompt more closely, 1 "
-                                       "turns guidance off [PixArt 4.5, Stable Diffusion 7.5, XL 5]",
-                                       sampling, "X", 0}),
+      plain_field(&R::num_inference_steps,
+                  {"num_inference_steps", "Number of denoising steps [20; Stable Diffusion 50, Open-Sora 30]",
+                   sampling, "N", 1}),
+      plain_field(&R::guidance_scale,
+                  {"guidance_scale",
+                   "Guidance scale: higher values follow the prompt more closely, 1 "
+                   "turns guidance off [PixArt 4.5, Stable Diffusion 7.5, XL 5, Open-Sora 7]",
+                   sampling, "X", 0}),
       plain_field(&R::guidance_rescale,
                   {"guidance_rescale", "Guidance rescale factor [0]", sampling, "X", 0, 1}),
       plain_field(&R::clip_skip, {"clip_skip", "Skip the last N CLIP layers (diffusers' count) [0]", prompt,

@@ -164,7 +164,7 @@ int MemoryFile::open_again(AVFormatContext* muxer, AVIOContext** io, const char*
   try {
     auto again = std::make_unique<ReadAgain>(ReadAgain{static_cast<MemoryFile*>(muxer->opaque)->bytes_});
     *io = make_io(again.get(), false, read_again, nullptr, seek_again).release();
-    again.release();  // close_again() owns it
+    static_cast<void>(again.release());  // close_again() owns it
     return 0;
   } catch (const std::exception&) {  // none may pass through libav
     return AVERROR(ENOMEM);

@@ -1,6 +1,7 @@
 #include "media/palette.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace tessera::media {
@@ -81,7 +82,7 @@ std::array<uint8_t, 3> mean_colour(std::span<const Cell> cells) {
   }
   std::array<uint8_t, 3> colour = {};
   for (size_t channel = 0; channel < 3; ++channel)
-    colour[channel] = static_cast<uint8_t>(sum[channel] / count + 0.5);
+    colour[channel] = static_cast<uint8_t>(std::lround(sum[channel] / count));
   return colour;
 }
 

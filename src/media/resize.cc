@@ -53,8 +53,10 @@ std::vector<Taps> cubic_taps(int64_t from, int64_t to, const Range& part) {
   std::vector<double> weights;
   for (int64_t i = part.begin; i < part.end(); ++i) {
     const double centre = (static_cast<double>(i) + 0.5) * scale;
-    Taps taps{.begin = std::max<int64_t>(static_cast<int64_t>(centre - support + 0.5), 0), .weights = {}};
-    const int64_t end = std::min(static_cast<int64_t>(centre + support + 0.5), from);
+    // As PIL rounds, but for negative numbers, which the bounds hide.
+    const auto rounded = [](double x) { return static_cast<int64_t>(std::floor(x + 0.5)); };
+    Taps taps{.begin = std::max<int64_t>(rounded(centre - support), 0), .weights = {}};
+    const int64_t end = std::min(rounded(centre + support), from);
     weights.clear();
     double sum = 0;
     for (int64_t j = 0; j < end - taps.begin; ++j) {
