@@ -40,6 +40,7 @@ class Corpus:
     # (rng, count, held_out) -> captions, and the index of each attribute's value [count, attributes]
     draw: Callable[..., tuple[list[str], torch.Tensor]]
     max_tokens: int = MAX_TOKENS
+    layers: int = 2  # of the encoder
 
 
 def vocabulary_words() -> list[str]:
@@ -97,9 +98,9 @@ def save_tokenizer(spiece: str, folder: str) -> T5Tokenizer:
     return tokenizer
 
 
-def build_encoder(vocabulary: int) -> T5EncoderModel:
+def build_encoder(vocabulary: int, layers: int = 2) -> T5EncoderModel:
     return T5EncoderModel(T5Config(
-        vocab_size=vocabulary, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4,
+        vocab_size=vocabulary, d_model=128, d_kv=32, d_ff=256, num_layers=layers, num_heads=4,
         feed_forward_proj="gated-gelu", dropout_rate=0.0, relative_attention_num_buckets=32,
         relative_attention_max_distance=128, tie_word_embeddings=False,
         pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
@@ -186,7 +187,7 @@ def train_text(work: str, seed: int, steps: int = 2500, batch: int = 48, lr: flo
     rng = np.random.default_rng(seed)
     spiece = train_vocabulary(work, seed, corpus.words)
     coder = CaptionCoder(spiece, corpus.max_tokens)
-    encoder = build_encoder(coder.model.get_piece_size())
+    encoder = build_encoder(coder.model.get_piece_size(), corpus.layers)
     heads = torch.nn.ModuleList(torch.nn.Linear(128, len(v)) for v in corpus.attributes.values())
     params = list(encoder.parameters()) + list(heads.parameters())
 
@@ -208,8 +209,8 @@ def train_text(work: str, seed: int, steps: int = 2500, batch: int = 48, lr: flo
     torch.save(encoder.state_dict(), os.path.join(work, "text.pt"))
 
 
-def load_text(work: str, max_tokens: int = MAX_TOKENS) -> tuple[CaptionCoder, T5EncoderModel]:
-    coder = CaptionCoder(os.path.join(work, "spiece.model"), max_tokens)
-    encoder = build_encoder(coder.model.get_piece_size())
+def load_text(work: str, corpus: Corpus = PICTURES) -> tuple[CaptionCoder, T5EncoderModel]:
+    coder = CaptionCoder(os.path.join(work, "spiece.model"), corpus.max_tokens)
+    encoder = build_encoder(coder.model.get_piece_size(), corpus.layers)
     encoder.load_state_dict(torch.load(os.path.join(work, "text.pt")))
     return coder, encoder.eval().requires_grad_(False)

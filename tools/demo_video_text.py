@@ -67,12 +67,13 @@ def draw_captions(rng, count: int, held_out: bool = False):
     return captions, torch.tensor([attribute_targets(s) for s in drawn])
 
 
-CORPUS = demo_text.Corpus(vocabulary_words(), ATTRIBUTES, draw_captions, MAX_TOKENS)
+CORPUS = demo_text.Corpus(vocabulary_words(), ATTRIBUTES, draw_captions, MAX_TOKENS, layers=3)
 
 
 def train_text(work: str, seed: int) -> None:
-    demo_text.train_text(work, seed, corpus=CORPUS)
+    """Trains longer and at a lower rate than the image model's: after its 2,500 steps half of the captions were wrong."""
+    demo_text.train_text(work, seed, steps=6000, lr=1e-3, corpus=CORPUS)
 
 
 def load_text(work: str):
-    return demo_text.load_text(work, MAX_TOKENS)
+    return demo_text.load_text(work, CORPUS)
