@@ -72,7 +72,7 @@ CORPUS = demo_text.Corpus(vocabulary_words(), ATTRIBUTES, draw_captions, MAX_TOK
 
 def train_text(work: str, seed: int) -> None:
     """Trains longer and at a lower rate than the image model's: after its 2,500 steps half of the captions were wrong."""
-    demo_text.train_text(work, seed, steps=6000, lr=1e-3, corpus=CORPUS)
+    demo_text.train_text(work, seed, steps=3000, lr=1e-3, corpus=CORPUS)
 
 
 def load_text(work: str):
