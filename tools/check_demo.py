@@ -94,26 +94,28 @@ def best_shape(mask: np.ndarray) -> tuple[str | None, float, float, float]:
     return (best if overlap >= LEAST_OVERLAP else None), overlap, mx, my
 
 
-def read_picture(picture: np.ndarray) -> tuple[str, list[Patch]]:
-    """Returns the background's colour and the objects, largest first."""
+def find_masks(picture: np.ndarray) -> tuple[str, list[tuple[str, np.ndarray]]]:
+    """Returns the background's colour, and the colour and the pixels of each object, largest first."""
     index = colour_map(picture)
     edge = np.ones(index.shape, bool)
     edge[BORDER:-BORDER, BORDER:-BORDER] = False
     ground = int(np.bincount(index[edge], minlength=len(scenes.COLOURS)).argmax())
-    patches = []
+    masks = []
     for number, colour in enumerate(scenes.COLOURS):
         if number == ground or (index == number).sum() < LEAST_AREA:
             continue
         # Opening removes thin rims, where two colours mix into a third.
         mask = ndimage.binary_opening(index == number)
         labels, count = ndimage.label(mask)
-        for label in range(1, count + 1):
-            part = labels == label
-            area = int(part.sum())
-            if area >= LEAST_AREA:
-                shape, overlap, x, y = best_shape(part)
-                patches.append(Patch(colour, shape, overlap, x, y, area))
-    return scenes.COLOURS[ground], sorted(patches, key=lambda p: -p.area)
+        parts = [labels == label for label in range(1, count + 1)]
+        masks += [(colour, part) for part in parts if part.sum() >= LEAST_AREA]
+    return scenes.COLOURS[ground], sorted(masks, key=lambda m: -m[1].sum())
+
+
+def read_picture(picture: np.ndarray) -> tuple[str, list[Patch]]:
+    """Returns the background's colour and the objects, largest first."""
+    ground, masks = find_masks(picture)
+    return ground, [Patch(colour, *best_shape(mask), int(mask.sum())) for colour, mask in masks]
 
 
 def check(picture: np.ndarray, text: str) -> Verdict:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import sentencepiece
@@ -30,6 +32,17 @@ ATTRIBUTES = {
 }
 
 
+@dataclass(frozen=True)
+class Corpus:
+    """Says what the captions of a model consist of and what they state."""
+    words: list[str]
+    attributes: dict[str, tuple[str, ...]]
+    # (rng, count, held_out) -> captions, and the index of each attribute's value [count, attributes]
+    draw: Callable[..., tuple[list[str], torch.Tensor]]
+    max_tokens: int = MAX_TOKENS
+    layers: int = 2  # of the encoder
+
+
 def vocabulary_words() -> list[str]:
     words = {"a", "an", "the", "on", "background"} | set(scenes.SHAPES)
     for name in scenes.COLOURS:
@@ -40,8 +53,8 @@ def vocabulary_words() -> list[str]:
     return sorted(words)
 
 
-def train_vocabulary(work: str, seed: int) -> str:
-    """Trains spiece.model so that each word of the captions is one piece.
+def train_vocabulary(work: str, seed: int, words: list[str]) -> str:
+    """Trains spiece.model so that each of the words is one piece.
 
     The trainer only considers pieces that occur in at least two different words, so from captions
     alone it would learn letters.  The corpus has each word often, a few times with random letters
@@ -54,7 +67,7 @@ def train_vocabulary(work: str, seed: int) -> str:
         return "".join(rng.choice(letters, size=int(rng.integers(low, high))))
 
     lines = [noise(2, 9) for _ in range(300)]
-    for word in vocabulary_words():
+    for word in words:
         lines += [word] * 400 + [word + noise(1, 4) for _ in range(10)]
     rng.shuffle(lines)
     corpus = os.path.join(work, "corpus.txt")
@@ -67,7 +80,7 @@ def train_vocabulary(work: str, seed: int) -> str:
         pad_piece="<pad>", eos_piece="</s>", unk_piece="<unk>", minloglevel=2, num_threads=1,
     )
     model = sentencepiece.SentencePieceProcessor(model_file=prefix + ".model")
-    split = [w for w in vocabulary_words() if len(model.encode(w)) != 1]
+    split = [w for w in words if len(model.encode(w)) != 1]
     if split:
         raise RuntimeError(f"not single pieces: {split}")
     return prefix + ".model"
@@ -85,9 +98,9 @@ def save_tokenizer(spiece: str, folder: str) -> T5Tokenizer:
     return tokenizer
 
 
-def build_encoder(vocabulary: int) -> T5EncoderModel:
+def build_encoder(vocabulary: int, layers: int = 2) -> T5EncoderModel:
     return T5EncoderModel(T5Config(
-        vocab_size=vocabulary, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4,
+        vocab_size=vocabulary, d_model=128, d_kv=32, d_ff=256, num_layers=layers, num_heads=4,
         feed_forward_proj="gated-gelu", dropout_rate=0.0, relative_attention_num_buckets=32,
         relative_attention_max_distance=128, tie_word_embeddings=False,
         pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
@@ -116,14 +129,15 @@ def scene_of(targets) -> scenes.Scene:
 class CaptionCoder:
     """Returns token ids and mask of captions, padded to the longest of the batch."""
 
-    def __init__(self, spiece: str):
+    def __init__(self, spiece: str, max_tokens: int = MAX_TOKENS):
+        self.max_tokens = max_tokens
         self.model = sentencepiece.SentencePieceProcessor(model_file=spiece)
 
     def __call__(self, captions: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
         rows = [self.model.encode(c) + [self.model.eos_id()] for c in captions]
         width = max(len(r) for r in rows)
-        if width > MAX_TOKENS:
-            raise ValueError(f"caption of {width} tokens, more than {MAX_TOKENS}")
+        if width > self.max_tokens:
+            raise ValueError(f"caption of {width} tokens, more than {self.max_tokens}")
         ids = torch.zeros(len(rows), width, dtype=torch.long)
         mask = torch.zeros(len(rows), width, dtype=torch.long)
         for i, row in enumerate(rows):
@@ -139,7 +153,10 @@ def draw_captions(rng, count: int, held_out: bool = False):
     return captions, torch.tensor([attribute_targets(s) for s in drawn])
 
 
-def fit(params, score, rng, work: str, steps: int, batch: int, lr: float) -> None:
+PICTURES = Corpus(vocabulary_words(), ATTRIBUTES, draw_captions)
+
+
+def fit(params, score, rng, work: str, steps: int, batch: int, lr: float, draw=draw_captions) -> None:
     """Trains with AdamW.  score(captions, targets) gives the loss and the share of captions with no error."""
     optimiser = torch.optim.AdamW(params, lr=lr, betas=(0.9, 0.99), weight_decay=0.01)
     start = time.time()
@@ -149,28 +166,29 @@ def fit(params, score, rng, work: str, steps: int, batch: int, lr: float) -> Non
             factor = min(1.0, step / 100) * min(1.0, 2.5 * (steps - step) / steps)
             for group in optimiser.param_groups:
                 group["lr"] = lr * factor
-            loss, _ = score(*draw_captions(rng, batch))
+            loss, _ = score(*draw(rng, batch))
             optimiser.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(params, 1.0)
             optimiser.step()
             if step % 250 == 0:
                 with torch.no_grad():
-                    _, right = score(*draw_captions(rng, 300, True))
+                    _, right = score(*draw(rng, 300, True))
                 seconds = time.time() - start
                 print(f"text step {step} {seconds:.0f} s loss {loss.item():.4f} right {right:.3f}",
                       flush=True)
                 log.write(f"{step},{seconds:.0f},{loss.item():.5f},{right:.4f}\n")
 
 
-def train_text(work: str, seed: int, steps: int = 2500, batch: int = 48, lr: float = 2e-3) -> None:
+def train_text(work: str, seed: int, steps: int = 2500, batch: int = 48, lr: float = 2e-3,
+               corpus: Corpus = PICTURES) -> None:
     """Trains vocabulary and encoder; writes spiece.model and text.pt into the work folder."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    spiece = train_vocabulary(work, seed)
-    coder = CaptionCoder(spiece)
-    encoder = build_encoder(coder.model.get_piece_size())
-    heads = torch.nn.ModuleList(torch.nn.Linear(128, len(v)) for v in ATTRIBUTES.values())
+    spiece = train_vocabulary(work, seed, corpus.words)
+    coder = CaptionCoder(spiece, corpus.max_tokens)
+    encoder = build_encoder(coder.model.get_piece_size(), corpus.layers)
+    heads = torch.nn.ModuleList(torch.nn.Linear(128, len(v)) for v in corpus.attributes.values())
     params = list(encoder.parameters()) + list(heads.parameters())
 
     def score(captions, targets):
@@ -187,12 +205,12 @@ def train_text(work: str, seed: int, steps: int = 2500, batch: int = 48, lr: flo
             right &= head(pooled).argmax(-1) == targets[:, k]
         return loss, right.float().mean().item()
 
-    fit(params, score, rng, work, steps, batch, lr)
+    fit(params, score, rng, work, steps, batch, lr, corpus.draw)
     torch.save(encoder.state_dict(), os.path.join(work, "text.pt"))
 
 
-def load_text(work: str) -> tuple[CaptionCoder, T5EncoderModel]:
-    coder = CaptionCoder(os.path.join(work, "spiece.model"))
-    encoder = build_encoder(coder.model.get_piece_size())
+def load_text(work: str, corpus: Corpus = PICTURES) -> tuple[CaptionCoder, T5EncoderModel]:
+    coder = CaptionCoder(os.path.join(work, "spiece.model"), corpus.max_tokens)
+    encoder = build_encoder(coder.model.get_piece_size(), corpus.layers)
     encoder.load_state_dict(torch.load(os.path.join(work, "text.pt")))
     return coder, encoder.eval().requires_grad_(False)

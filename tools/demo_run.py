@@ -1,0 +1,66 @@
+"""A training run with a budget of processor time that continues where it was stopped."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+
+from demo_optim import Ema
+
+
+class TrainingRun:
+    """Keeps weights, their average, optimisers, the step and the time in one file.  Time is that of the processor, so a
+    run that waits for others loses nothing."""
+
+    def __init__(self, path: str, module: torch.nn.Module, decay: float, optimisers, minutes: float):
+        """`optimisers` are pairs of an optimiser and its highest learning rate."""
+        self.path, self.module, self.optimisers, self.budget = path, module, optimisers, 60 * minutes
+        self.ema = Ema(module, decay)
+        self.step, self.spent = 0, 0.0
+        if os.path.exists(path):
+            state = torch.load(path)
+            module.load_state_dict(state["module"])
+            self.ema.module.load_state_dict(state["ema"])
+            for (optimiser, _), saved in zip(optimisers, state["optimisers"]):
+                optimiser.load_state_dict(saved)
+            self.step, self.spent = state["step"], state["spent"]
+        self.last = time.process_time()
+
+    @property
+    def progress(self) -> float:
+        return self.spent / self.budget
+
+    @property
+    def done(self) -> bool:
+        return self.spent >= self.budget
+
+    def update(self, loss: torch.Tensor, factor: float) -> None:
+        """Takes a step at the given fraction of the highest learning rates."""
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        for optimiser, rate in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = rate * factor
+            optimiser.step()
+            optimiser.zero_grad()
+        self.step += 1
+        self.ema.update(self.module, self.step)
+        now = time.process_time()
+        self.spent, self.last = self.spent + now - self.last, now
+
+    def save(self) -> None:
+        torch.save({"module": self.module.state_dict(), "ema": self.ema.module.state_dict(),
+                    "optimisers": [o.state_dict() for o, _ in self.optimisers],
+                    "step": self.step, "spent": self.spent}, self.path + ".new")
+        os.replace(self.path + ".new", self.path)
+
+    def skip_time(self) -> None:
+        """Leaves the time since the last step out of the budget."""
+        self.last = time.process_time()
+
+
+def save_weights(path: str, weights: dict[str, torch.Tensor]) -> None:
+    """Writes a run's file from weights alone; a run that begins with it has new optimisers."""
+    torch.save({"module": weights, "ema": weights, "optimisers": [], "step": 0, "spent": 0.0}, path)

@@ -1,0 +1,235 @@
+"""Training of the video model's denoiser on cached latents, and its videos."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+import check_video
+import demo_stdit
+import demo_video_scenes as scenes
+import demo_video_text
+import demo_video_vae
+from demo_optim import Muon, trapezoid
+from demo_run import TrainingRun
+
+CAPTION_DROPOUT = 0.1
+# Of the rows of a batch so many have their first latents given, as the pipeline's reference images do.
+GIVEN_SHARE = 0.08
+# Timesteps lie nearer to the noise than uniform ones, because layout and colours are decided there.
+NOISE_BIAS = 2.0
+# Latent frames of a batch: so many per video, videos in the batch, share of the batches.
+LENGTHS = {"short": (5, 32, 0.8), "long": (10, 16, 0.16), "image": (1, 96, 0.04)}
+FPS, IMAGE_FPS = 24, 120
+STEPS, GUIDANCE = 30, 4.0
+BANDS = (0, 250, 500, 750, 900, 1001)
+
+
+class LatentCache:
+    """Latents of training videos in shards on disk; shards may be added while training runs."""
+
+    def __init__(self, work: str):
+        self.pattern = os.path.join(work, "latents-????.npz")
+        self.files: list[str] = []
+        self.latents = {name: torch.empty(0) for name in ("short", "long")}
+        self.scenes = {name: [] for name in self.latents}
+
+    def refresh(self) -> None:
+        for path in sorted(set(glob.glob(self.pattern)) - set(self.files)):
+            shard = np.load(path)
+            for name in self.latents:
+                self.latents[name] = torch.cat([self.latents[name], torch.from_numpy(shard[name])])
+                self.scenes[name] += [demo_video_text.scene_of(row) for row in shard[name + "_attributes"]]
+            self.files.append(path)
+
+
+def write_latents(work: str) -> None:
+    """Makes a shard of normalised latents from each shard of frames that has none yet."""
+    vae, (shift, scale) = demo_video_vae.load_vae(work), demo_video_vae.statistics(work)
+    for path in demo_video_vae.frame_shards(work):
+        target = path.replace("frames-", "latents-")
+        if os.path.exists(target):
+            continue
+        shard = np.load(path)
+        arrays = {name: shard[name] for name in shard.files if name.endswith("_attributes")}
+        for name in ("short", "long"):
+            parts = torch.from_numpy(shard[name]).split(16)
+            z = torch.cat([demo_video_vae.encode(vae, part.float()) for part in parts])
+            arrays[name] = ((z - shift) / scale).half().contiguous().numpy()
+        np.savez(target + ".new.npz", **arrays)
+        os.replace(target + ".new.npz", target)
+        print(f"latents: {os.path.basename(target)}", flush=True)
+
+
+def encode_captions(text, captions: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns states [B, L, C] and mask [B, L]. All batches have one L, because each other one would be compiled anew."""
+    coder, encoder = text
+    ids, mask = coder(captions)
+    with torch.no_grad():
+        hidden = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+    short = demo_video_text.MAX_TOKENS - mask.shape[1]
+    return F.pad(hidden, (0, 0, 0, short)), F.pad(mask, (0, short))
+
+
+class TrainStep(torch.nn.Module):
+    """Computes the error of the predicted velocity of each video. It is one module so that it compiles as a whole."""
+
+    def __init__(self, denoiser):
+        super().__init__()
+        self.denoiser = denoiser
+
+    def forward(self, latents, noise, t, given, hidden, mask, is_null, fps):
+        """t [B] in (0, 1]; given [B, T] says which latents are not noised."""
+        noised = torch.lerp(latents, noise, t[:, None, None, None, None])
+        z = torch.where(given[:, None, :, None, None], latents, noised)
+        times = torch.where(given, 0.0, t[:, None] * demo_stdit.NUM_TIMESTEPS)
+        with torch.autocast("cpu", torch.bfloat16):
+            v = self.denoiser(z, times, hidden, mask, is_null, fps, scenes.SIZE, scenes.SIZE)
+        error = (v.float() - (latents - noise)).square().mean((1, 3, 4))  # [B, T]
+        return (error * ~given).sum(1) / (~given).sum(1)
+
+
+def draw_batch(cache: LatentCache, text, rng, kind: str):
+    frames, batch, _ = LENGTHS[kind]
+    source = "short" if kind == "image" else kind
+    rows = rng.integers(len(cache.latents[source]), size=batch)
+    latents = cache.latents[source][torch.from_numpy(rows)][:, :, :frames].float()
+    captions = [demo_video_text.with_scores(scenes.caption(cache.scenes[source][i], rng), rng) for i in rows]
+    is_null = torch.from_numpy(rng.random(batch) < CAPTION_DROPOUT)
+    # Timesteps are stratified, so that each batch covers the whole range.
+    u = (torch.arange(batch) + torch.rand(batch)) / batch
+    t = NOISE_BIAS * u / (1 + (NOISE_BIAS - 1) * u)
+    given = torch.zeros(batch, frames, dtype=torch.bool)
+    if kind != "image":
+        given[:, 0] = torch.from_numpy(rng.random(batch) < GIVEN_SHARE)
+    fps = torch.full((batch,), float(IMAGE_FPS if kind == "image" else FPS))
+    if kind != "image":
+        # Motions do not depend on the rate.
+        others = torch.from_numpy(rng.choice([8.0, 12.0, 16.0, 30.0], batch)).float()
+        fps = torch.where(torch.from_numpy(rng.random(batch) < 0.15), others, fps)
+    return latents, torch.randn_like(latents), t, given, *encode_captions(text, captions), is_null, fps
+
+
+def is_matrix(name: str, parameter: torch.nn.Parameter) -> bool:
+    """Returns whether Muon trains the parameter: it is a matrix of a block."""
+    return parameter.ndim == 2 and "_blocks." in name and "table" not in name
+
+
+def optimisers_of(denoiser, muon_lr: float, adam_lr: float):
+    matrices = [p for n, p in denoiser.named_parameters() if is_matrix(n, p)]
+    chosen = {id(p) for p in matrices}
+    rest = [p for p in denoiser.parameters() if id(p) not in chosen]
+    return [(Muon(matrices, lr=muon_lr, weight_decay=0.01), muon_lr),
+            (torch.optim.AdamW(rest, lr=adam_lr, betas=(0.9, 0.99), weight_decay=0.0), adam_lr)]
+
+
+class VideoMaker:
+    """Turns captions into videos by the trained parts."""
+
+    def __init__(self, work: str, text):
+        self.text, self.spatial, self.vae = text, demo_video_vae.load_spatial(), demo_video_vae.load_vae(work)
+        self.shift, self.scale = demo_video_vae.statistics(work)
+
+    def decode(self, z: torch.Tensor, frames: int) -> np.ndarray:
+        latents = demo_video_vae.decode(self.vae, z * self.scale + self.shift, frames)
+        return np.stack([demo_video_vae.decode_frames(self.spatial, one) for one in latents])
+
+    def __call__(self, denoiser, captions: list[str], seed: int, frames: int = scenes.FRAMES, steps: int = STEPS,
+                 guidance: float = GUIDANCE, batch: int = 16, fast: bool = True) -> np.ndarray:
+        """Returns videos, uint8 [count, frames, size, size, 3]. `fast` computes the denoiser in bfloat16."""
+        generator = torch.Generator().manual_seed(seed)
+        videos = []
+        for start in range(0, len(captions), batch):
+            part = [demo_video_text.with_scores(caption) for caption in captions[start : start + batch]]
+            side, latent_frames = scenes.SIZE // 8, frames // 17 * 5 + (frames % 17 + 3) // 4
+            noise = torch.randn(len(part), 4, latent_frames, side, side, generator=generator)
+            hidden, mask = encode_captions(self.text, part)
+            with torch.autocast("cpu", torch.bfloat16, enabled=fast):
+                z = demo_stdit.sample(denoiser, noise, hidden, mask, frames, FPS, steps, guidance)
+            videos.append(self.decode(z.float(), frames))
+        return np.concatenate(videos)
+
+
+def draw_strips(videos, path: str) -> None:
+    Image.fromarray(np.concatenate([scenes.strip(video) for video in videos])).save(path)
+
+
+def write_captions(path: str, captions, verdicts) -> None:
+    with open(path, "w", encoding="utf-8") as lines:
+        for caption, verdict in zip(captions, verdicts):
+            wrong = [part for part in check_video.PARTS if not getattr(verdict, part)]
+            lines.write(f"{caption}: {'right' if verdict.right else 'not ' + ', '.join(wrong)}; {'; '.join(verdict.seen)}\n")
+
+
+def evaluate(maker: VideoMaker, denoiser, work: str, name: str, each: int, seed: int, **options) -> dict:
+    """Judges videos of held-out captions, and draws the first of each kind as strips."""
+    captions = check_video.held_out_captions(1000, each)
+    videos = maker(denoiser, captions, seed, **options)
+    verdicts = [check_video.check(video, caption) for video, caption in zip(videos, captions)]
+    shown = [*range(min(each, 6)), *range(each, each + min(each, 6))]
+    draw_strips([videos[i] for i in shown], os.path.join(work, f"strips-{name}.png"))
+    write_captions(os.path.join(work, f"strips-{name}.txt"), captions, verdicts)
+    counts = check_video.summary(verdicts)
+    check_video.print_summary(counts)
+    return counts
+
+
+def loss_by_time(losses, times) -> list[float]:
+    """Returns the mean loss, and those of the bands of timesteps."""
+    loss, time = torch.cat(losses), torch.cat(times) * demo_stdit.NUM_TIMESTEPS
+    bands = [loss[(time >= low) & (time < high)].mean().item() for low, high in zip(BANDS, BANDS[1:])]
+    return [round(value, 5) for value in (loss.mean().item(), *bands)]
+
+
+def train_denoiser(work: str, seed: int, minutes: float, muon_lr: float = 0.02, score_minutes: float = 15,
+                   compiled: bool = True) -> None:
+    """Trains for a budget of processor time; a stopped run continues from its last checkpoint."""
+    torch.manual_seed(seed)
+    text = demo_video_text.load_text(work)
+    cache, maker = LatentCache(work), VideoMaker(work, text)
+    denoiser = demo_stdit.STDiT3()
+    optimisers = optimisers_of(denoiser, muon_lr, muon_lr / 20)
+    run = TrainingRun(os.path.join(work, "denoiser.pt"), denoiser, 0.9995, optimisers, minutes)
+    rng = np.random.default_rng([seed, run.step])
+    torch.manual_seed(seed + run.step)
+    train = TrainStep(denoiser)
+    step = torch.compile(train, dynamic=False) if compiled else train
+    log = open(os.path.join(work, "denoiser.csv"), "a", encoding="utf-8")
+    if log.tell() == 0:
+        log.write("step,seconds,loss," + ",".join(f"loss_{low}" for low in BANDS[:-1]) + ",single,two,of\n")
+    cache.refresh()
+    shares = [share for _, _, share in LENGTHS.values()]
+    mark, scored, losses, times = run.spent, run.spent, [], []
+    while not run.done:
+        inputs = draw_batch(cache, text, rng, str(rng.choice(list(LENGTHS), p=shares)))
+        loss = step(*inputs)
+        run.update(loss.mean(), trapezoid(run.progress))
+        losses.append(loss.detach())
+        times.append(inputs[2])
+        if run.spent - mark < 120 and not run.done:
+            continue
+        means, rate = loss_by_time(losses, times), sum(map(len, losses)) / (run.spent - mark)
+        mark, losses, times, result = run.spent, [], [], ["", "", ""]
+        run.save()
+        cache.refresh()
+        if run.spent - scored >= 60 * score_minutes or run.done:
+            scored = run.spent
+            counts = evaluate(maker, run.ema.module, work, f"{run.step:06d}", 12, seed)
+            result = [counts["single"]["right"], counts["two"]["right"], 12]
+        print(f"denoiser step {run.step} {mark:.0f} s, {rate:.1f} videos/s, loss {means[0]}, by time",
+              dict(zip(BANDS, means[1:])), flush=True)
+        log.write(",".join(map(str, [run.step, round(mark), *means, *result])) + "\n")
+        log.flush()
+        run.skip_time()
+
+
+def load_denoiser(work: str):
+    """Returns the denoiser with the averaged weights of the last checkpoint."""
+    denoiser = demo_stdit.STDiT3()
+    denoiser.load_state_dict(torch.load(os.path.join(work, "denoiser.pt"))["ema"])
+    return denoiser.eval().requires_grad_(False)
