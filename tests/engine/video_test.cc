@@ -70,6 +70,7 @@ Videos generate_videos(const Settings& settings, const parallel::Layout& layout,
   const Result result = engine.run(settings, layout, observer);
   if (frames.front().empty()) return {};
   std::vector<at::Tensor> videos;
+  videos.reserve(frames.size());
   for (const auto& video : frames) videos.push_back(at::cat(video));
   return {result.latents, at::stack(videos)};
 }

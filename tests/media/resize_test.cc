@@ -34,8 +34,8 @@ TEST(Cover, ScalesImagesAsPilAndFramesAsTorch) {
 
 TEST(Cover, TakesLittleMemoryForExtremeRatios) {
   // Scaled whole, this would be 240 x 3,932,160 pixels.
-  const Image thread{.height = 1, .width = 16384, .pixels = std::vector<uint8_t>(16384 * 3, 77)};
-  EXPECT_EQ(cover_image(thread, 240, 426).pixels, std::vector<uint8_t>(240 * 426 * 3, 77));
+  const Image thread{.height = 1, .width = 16384, .pixels = std::vector<uint8_t>(size_t{16384} * 3, 77)};
+  EXPECT_EQ(cover_image(thread, 240, 426).pixels, std::vector<uint8_t>(size_t{240} * 426 * 3, 77));
   EXPECT_TRUE(cover_frame(thread, 240, 426).allclose(to_tensor(cover_image(thread, 240, 426))));
 }
 

@@ -31,7 +31,7 @@ std::string refusal(const fs::path& path, const ReadLimits& limits = {}) {
     }
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInput) << error.what();
-    const std::string message = error.what();
+    std::string message = error.what();
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
     EXPECT_TRUE(message.starts_with("[" + path.string() + "]")) << message;
     return message;

@@ -31,7 +31,7 @@ class VideoWriterTest : public testing::Test {
   }
 
   fs::path write(const std::string& name,
-                 VideoFormat format = {.height = kHeight, .width = kWidth, .fps = 24},
+                 const VideoFormat& format = {.height = kHeight, .width = kWidth, .fps = 24},
                  int64_t frames = kFrames) const {
     VideoWriter writer(folder_ / name, format);
     for (int64_t i = 0; i < frames; ++i) writer.write(moving_frame(format.height, format.width, i).pixels);
