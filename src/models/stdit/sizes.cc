@@ -53,6 +53,7 @@ const std::array<Row, 8> kRows = {{
 
 std::vector<std::string> video_resolutions() {
   std::vector<std::string> names;
+  names.reserve(kRows.size());
   for (const Row& row : kRows) names.push_back(row.resolution);
   return names;
 }

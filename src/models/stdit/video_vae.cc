@@ -38,8 +38,7 @@ JsonConfig spatial_options(const JsonConfig& json) {
 }
 
 JsonConfig temporal_options(const JsonConfig& json) {
-  const JsonConfig given(json.values().value("vae_temporal", Json::object()),
-                         json.where() + ": vae_temporal");
+  JsonConfig given(json.values().value("vae_temporal", Json::object()), json.where() + ": vae_temporal");
   if (given.string("type", "VAE_Temporal_SD") != "VAE_Temporal_SD") given.fail("type", "\"VAE_Temporal_SD\"");
   return given;
 }
