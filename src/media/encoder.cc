@@ -77,6 +77,12 @@ class Encoder : public VideoWriter::Sink {
     if (encoding.pixels != AV_PIX_FMT_PAL8) from_rgb_.emplace(codec_->height, codec_->width, encoding.pixels);
     packet_ = owned<Packet>(av_packet_alloc());
   }
+  // The muxer frees what it holds of the last frames at its end only.
+  ~Encoder() override {
+    if (!is_complete_) av_write_trailer(muxer_.get());
+  }
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
 
   void write(std::span<const uint8_t> frame) override {
     begin_libav();
@@ -93,6 +99,7 @@ class Encoder : public VideoWriter::Sink {
   void commit() override {
     begin_libav();
     encode(nullptr);
+    is_complete_ = true;
     check(av_write_trailer(muxer_.get()));
     file_.write(memory_.take());
     file_.commit();
@@ -117,6 +124,7 @@ class Encoder : public VideoWriter::Sink {
   Packet packet_;
   std::optional<FromRgb> from_rgb_;
   int64_t frames_ = 0;
+  bool is_complete_ = false;
 };
 
 void Encoder::open_codec(const VideoFormat& format) {
