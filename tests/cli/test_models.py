@@ -156,8 +156,8 @@ def help_and_version(box):
     assert len(flags) == 6 and all(re.match(r"[A-Z][a-z]+ [a-z]", said) for _, said in flags), flags
     titles = re.findall(r"^(\S.*):$", text, re.M)
     assert titles[titles.index("Prompt"):titles.index("Examples")] == [
-        "Prompt", "Image", "Sampling", "Model", "Output", "Memory", "Machine", "Parallel degrees", "Parallel methods",
-        "Launch and messages"], titles
+        "Prompt", "Image", "Video", "Sampling", "Model", "Output", "Memory", "Machine", "Parallel degrees",
+        "Parallel methods", "Launch and messages"], titles
     for said in (r"--height PIXELS +Image height \[the model's\]; from 1 to 16384 pixels$",
                  r"--split-scheme SCHEME .*\s.*1d or 2d$", r"--num-inference-steps N .*\s.*1 or more$"):
         assert re.search(said, text, re.M), said
