@@ -180,6 +180,9 @@ void resolve_video(Settings& settings, const Model& model) {
   const models::VideoSize size = default_size(request, model);
   request.height = request.height.value_or(size.height);
   request.width = request.width.value_or(size.width);
+  // The size is chosen now; other ranks get the request with it.
+  request.resolution.reset();
+  request.aspect_ratio.reset();
   request.num_frames = request.num_frames.value_or(default_frames(model));
   request.fps = request.fps.value_or(kFps);
   request.aesthetic_score = request.aesthetic_score.value_or(kAestheticScore);

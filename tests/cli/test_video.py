@@ -82,6 +82,12 @@ def several_videos_are_numbered(box):
 
 
 @test
+def ranks_take_a_size_by_name(box):
+    outcome = generate(box, "--resolution", "144p", "--aspect-ratio", "1:1", *SHORT[4:], "--use-cfg-parallel")
+    assert "of 192 x 192" in outcome.err, outcome
+
+
+@test
 def latents_of_videos(box):
     generate(box, *SHORT, "--output-type", "latent")
     tensors, _ = read_safetensors(box.folder / "out.safetensors")

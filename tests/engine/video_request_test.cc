@@ -83,6 +83,17 @@ TEST(VideoRequest, ChoosesAsPublished) {
   EXPECT_EQ(settings_of(R"({"height": 30, "width": 48})").warnings.size(), 1U);
 }
 
+// Rank 0 sends the request with every choice made, and the others resolve it again.
+TEST(VideoRequest, IsResolvedAgainToTheSame) {
+  for (const char* const json :
+       {"{}", R"({"resolution": "144p", "aspect_ratio": "1:1"})", R"({"loop": 3, "num_frames": 34})",
+        R"({"reference_path": ["a.png"], "mask_strategy": ["0"], "motion_score": 2})"}) {
+    const Settings once = settings_of(json), again = resolve(once.request, tiny_video());
+    EXPECT_EQ(write_fields(request_fields(), again.request), write_fields(request_fields(), once.request));
+    EXPECT_EQ(again.model_width, once.model_width) << json;
+  }
+}
+
 TEST(VideoRequest, RefusesInOneLine) {
   for (const auto& [json, message] : std::vector<std::pair<std::string, std::string>>{
            {R"({"resolution": "240p", "height": 240})", "[resolution] '240p' is a size by name"},
