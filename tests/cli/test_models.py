@@ -158,9 +158,10 @@ def help_and_version(box):
     assert titles[titles.index("Prompt"):titles.index("Examples")] == [
         "Prompt", "Image", "Video", "Sampling", "Model", "Output", "Memory", "Machine", "Parallel degrees",
         "Parallel methods", "Launch and messages"], titles
+    unwrapped = re.sub(r"\n {20,}", " ", text)  # an option and all of its description on one line
     for said in (r"--height PIXELS +Image height \[the model's\]; from 1 to 16384 pixels$",
-                 r"--split-scheme SCHEME .*\s.*1d or 2d$", r"--num-inference-steps N .*\s.*1 or more$"):
-        assert re.search(said, text, re.M), said
+                 r"--split-scheme SCHEME .* 1d or 2d$", r"--num-inference-steps N .* 1 or more$"):
+        assert re.search(said, unwrapped, re.M), said
     for words in (["--help"], ["generate", "--help"], ["models", "--help"], ["mesh", "--help"]):
         assert max(map(len, box.run(*words).out.splitlines())) <= 128, words
     outcome = box.run("--version")
