@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -10,25 +9,14 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "tests/support/file_size_limit.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/support/folder_fixture.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
 
-class FileSequenceTest : public testing::Test {
- protected:
-  std::vector<std::string> names() const {
-    std::vector<std::string> result;
-    for (const auto& entry : fs::directory_iterator(folder_)) result.push_back(entry.path().filename());
-    std::sort(result.begin(), result.end());
-    return result;
-  }
-
-  TemporaryFolder temporary_;
-  const fs::path folder_ = temporary_.path();
-};
+class FileSequenceTest : public FolderFixture {};
 
 TEST_F(FileSequenceTest, AppearsWholeOrNotAtAll) {
   {

@@ -2,31 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <thread>
 
 #include "core/error.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/support/folder_fixture.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
 
-class FileTest : public testing::Test {
- protected:
-  std::vector<std::string> names() const {
-    std::vector<std::string> result;
-    for (const auto& entry : fs::directory_iterator(folder_)) result.push_back(entry.path().filename());
-    std::sort(result.begin(), result.end());
-    return result;
-  }
-
-  TemporaryFolder temporary_;
-  const fs::path folder_ = temporary_.path();
-};
+class FileTest : public FolderFixture {};
 
 TEST_F(FileTest, AppearsWholeOrNotAtAll) {
   const fs::path path = folder_ / "a";

@@ -8,9 +8,9 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "media/video_writer.h"
+#include "tests/support/folder_fixture.h"
 #include "tests/support/golden.h"
 #include "tests/support/moving_frames.h"
-#include "tests/support/temporary_folder.h"
 
 namespace tessera::media {
 namespace {
@@ -40,7 +40,7 @@ std::string refusal(const fs::path& path, const ReadLimits& limits = {}) {
   return "";
 }
 
-class VideoReaderTest : public testing::Test {
+class VideoReaderTest : public FolderFixture {
  protected:
   // A video of eight frames.
   std::string video(const std::string& suffix) const {
@@ -50,9 +50,6 @@ class VideoReaderTest : public testing::Test {
     writer.commit();
     return read_file(path, 1 << 20);
   }
-
-  TemporaryFolder temporary_;
-  const fs::path folder_ = temporary_.path();
 };
 
 TEST_F(VideoReaderTest, ReadsImagesByTheirContents) {

@@ -11,8 +11,8 @@
 #include "media/libav.h"
 #include "media/video_reader.h"
 #include "tests/support/file_size_limit.h"
+#include "tests/support/folder_fixture.h"
 #include "tests/support/moving_frames.h"
-#include "tests/support/temporary_folder.h"
 
 namespace tessera::media {
 namespace {
@@ -21,15 +21,8 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kHeight = 48, kWidth = 64, kFrames = 10;
 
-class VideoWriterTest : public testing::Test {
+class VideoWriterTest : public FolderFixture {
  protected:
-  std::vector<std::string> names() const {
-    std::vector<std::string> result;
-    for (const auto& entry : fs::directory_iterator(folder_)) result.push_back(entry.path().filename());
-    std::sort(result.begin(), result.end());
-    return result;
-  }
-
   fs::path write(const std::string& name,
                  const VideoFormat& format = {.height = kHeight, .width = kWidth, .fps = 24},
                  int64_t frames = kFrames) const {
@@ -38,9 +31,6 @@ class VideoWriterTest : public testing::Test {
     writer.commit();
     return folder_ / name;
   }
-
-  TemporaryFolder temporary_;
-  const fs::path folder_ = temporary_.path();
 };
 
 // A file as libav's own reading shows it, without our reader.
