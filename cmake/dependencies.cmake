@@ -1,4 +1,4 @@
-# Every dependency, found once, behind the one target `tessera_dependencies`.
+# Every dependency, found once: `ffmpeg` for the codecs, all others behind the one target `tessera_dependencies`.
 include(cmake/libtorch.cmake)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -18,7 +18,7 @@ endforeach()
 
 add_library(tessera_dependencies INTERFACE)
 target_link_libraries(tessera_dependencies INTERFACE libtorch CLI11::CLI11 nlohmann_json::nlohmann_json
-                                                     PNG::PNG ffmpeg ICU::i18n ICU::uc Threads::Threads)
+                                                     PNG::PNG ICU::i18n ICU::uc Threads::Threads ${CMAKE_DL_LIBS})
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)

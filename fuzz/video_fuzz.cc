@@ -3,9 +3,17 @@
 #include <cstdint>
 
 #include "fuzz/check.h"
+#include "media/libav/decoder.h"
 #include "media/video_reader.h"
 
 namespace tessera::media {
+
+// Linked, not loaded.
+const Codecs& codecs() {
+  static const Codecs linked = {.make_encoder = nullptr, .make_decoder = make_decoder};
+  return linked;
+}
+
 namespace {
 
 using fuzz::require;

@@ -14,6 +14,8 @@
 
 namespace tessera::media {
 
+class Decoder;
+
 struct ReadLimits {
   int64_t side = 16384;
   int64_t pixels = int64_t{1} << 26;  // of a frame
@@ -21,8 +23,8 @@ struct ReadLimits {
 
 // Reads PNG, JPEG, WebP and GIF files, and videos in MP4, MOV, WebM, MKV and AVI files, by their contents,
 // whatever their names. A video's first video track is read; its rotation and the shape of its pixels are
-// ignored, as by the reference, and so is the rotation of an image. media/colours.h says how colours are
-// converted. A file is all that is opened: what it names elsewhere is not followed.
+// ignored, as by the reference, and so is the rotation of an image. media/libav/colours.h says how colours
+// are converted. A file is all that is opened: what it names elsewhere is not followed.
 //
 // A file that is missing, damaged, cut off, too large or of another kind is an Error(kInput) that names it,
 // from the constructor or later.
@@ -44,8 +46,7 @@ class VideoReader {
   std::optional<Image> next();
 
  private:
-  class State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<Decoder> decoder_;
 };
 
 struct Video {

@@ -1,12 +1,11 @@
 #include "media/video_writer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "core/error.h"
-#include "media/encoder.h"
-#include "media/libav.h"
+#include "core/file.h"
+#include "media/codecs.h"
 #include "media/png_frames.h"
 
 namespace tessera::media {
@@ -20,11 +19,34 @@ std::string suffix_of(const std::filesystem::path& path) {
   return suffix;
 }
 
+class EncodedFile : public VideoWriter::Sink {
+ public:
+  EncodedFile(Container container, const std::filesystem::path& path, const VideoFormat& format)
+      : file_(path), encoder_(codecs().make_encoder(container, path.string(), format)) {}
+
+  void write(std::span<const uint8_t> frame) override { file_.write(encoder_->encode(frame)); }
+
+  void commit() override {
+    file_.write(encoder_->finish());
+    file_.commit();
+  }
+
+ private:
+  AtomicFile file_;
+  std::unique_ptr<Encoder> encoder_;
+};
+
 std::unique_ptr<VideoWriter::Sink> make_sink(const std::filesystem::path& path, const VideoFormat& format) {
   const std::string suffix = suffix_of(path);
-  if (suffix == ".mp4") return encode_mp4(path, format);
-  if (suffix == ".webm") return encode_webm(path, format);
-  if (suffix == ".gif") return encode_gif(path, format);
+  if (suffix == ".mp4") return std::make_unique<EncodedFile>(Container::kMp4, path, format);
+  if (suffix == ".webm") return std::make_unique<EncodedFile>(Container::kWebm, path, format);
+  if (suffix == ".gif") {
+    // Browsers slow shorter delays down to a tenth of a second.
+    constexpr double kMostFps = 50;
+    if (format.fps > kMostFps)
+      usage_error(path.string(), "a GIF shows at most {} frames a second, not {}", kMostFps, format.fps);
+    return std::make_unique<EncodedFile>(Container::kGif, path, format);
+  }
   if (suffix == ".png") return write_png_frames(path, format);
   usage_error(path.string(), "not the name of a video; give it one of the suffixes {}",
               fmt::join(video_suffixes(), ", "));
@@ -39,16 +61,6 @@ const std::vector<std::string>& video_suffixes() {
 
 bool is_video_path(const std::filesystem::path& path) {
   return std::ranges::find(video_suffixes(), suffix_of(path)) != video_suffixes().end();
-}
-
-FrameRate to_frame_rate(double fps) {
-  TESSERA_CHECK(fps >= 0.01 && fps <= 1000, "{} frames a second", fps);
-  constexpr double kRounded = 1e-3;  // 23.976 for 23.97602...
-  const double whole = std::ceil(fps);
-  if (fps != whole && std::abs(whole * 1000 / 1001 - fps) < kRounded)
-    return {.numerator = static_cast<int>(whole) * 1000, .denominator = 1001};
-  const AVRational rate = av_d2q(fps, 1'000'000);
-  return {.numerator = rate.num, .denominator = rate.den};
 }
 
 VideoWriter::VideoWriter(const std::filesystem::path& path, const VideoFormat& format)

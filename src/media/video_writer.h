@@ -27,19 +27,11 @@ bool is_video_path(const std::filesystem::path& path);
 struct VideoFormat {
   int64_t height = 0;
   int64_t width = 0;
-  double fps = 24;
+  double fps = 24;  // 23.976, 29.97 and 59.94 are rates of television, N * 1000 / 1001
   // An MP4 or WebM keeps it as its comment, a line `KEYWORD: TEXT` for each pair; each PNG keeps it as text;
   // a GIF keeps none.
   ImageText text = {};
 };
-
-// The rate as a fraction: 23.976, 29.97 and 59.94 mean the rates of television, N * 1000 / 1001.
-struct FrameRate {
-  int numerator = 0;
-  int denominator = 1;
-  bool operator==(const FrameRate&) const = default;
-};
-FrameRate to_frame_rate(double fps);
 
 // Takes frames and encodes them; at most a few are held at once, and of an MP4 or WebM the encoded bytes. The
 // file appears at commit(). If that is not called, nothing appears and nothing stays. Every failure (as of an

@@ -1,9 +1,10 @@
 // Whether a file has its end.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
-#include "media/libav.h"
+#include "media/source.h"
 
 namespace tessera::media {
 

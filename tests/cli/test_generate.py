@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 from files import assert_near, floats, psnr, read_png, read_safetensors
-from harness import GOLDEN, MODEL, SMALL, Skipped, test
+from harness import GOLDEN, MODEL, ROOT, SMALL, Skipped, test
 
 RUNS = json.loads((GOLDEN / "runs.json").read_text())
 
@@ -258,6 +258,10 @@ def an_installed_program_runs_from_any_folder(box):
     (box.folder / "link").symlink_to(prefix / "bin" / "tessera")
     done = subprocess.run([box.folder / "link", "models"], cwd="/", env=env, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith(f"{prefix}/share/tessera/models/shapes: "), done
+    words = [box.folder / "link", "generate", "a cat", "--model", ROOT / "tests" / "golden" / "tiny-open-sora", "--dtype", "fp32", "--height", "24",
+             "--width", "40", "--num-frames", "17", "--num-inference-steps", "1", "-o", box.folder / "a.gif"]
+    done = subprocess.run(words, cwd="/", env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and (box.folder / "a.gif").read_bytes().startswith(b"GIF89a"), done
 
 
 def start_long_run(box):

@@ -2,10 +2,12 @@
 import json
 import os
 import resource
+import shutil
 import signal
+import subprocess
 
 from files import read_png, read_safetensors
-from harness import GOLDEN, ROOT, test
+from harness import GOLDEN, ROOT, Box, test
 from running import start_long_run
 
 VIDEO = ROOT / "tests" / "golden" / "tiny-open-sora"
@@ -79,6 +81,22 @@ def several_videos_are_numbered(box):
     settings = box.report()["settings"]
     assert settings["num_frames"] == 17 and settings["fps"] == 24, settings
     assert box.files() == ["v-0.mp4", "v-1.mp4"]
+
+
+@test
+def only_videos_need_the_codecs(box):
+    if "libav" in subprocess.run(["ldd", box.program], check=True, capture_output=True, text=True).stdout:
+        raise AssertionError("every run loads FFmpeg's libraries")
+    (box.folder / "bin").mkdir()
+    alone = Box(shutil.copy(box.program, box.folder / "bin"), box.folder)
+    module = (box.folder / "lib" / "tessera" / "codecs.so").resolve()
+    for arguments in (["-o", "a.mp4"], ["-o", "a.mp4", "--ulysses-degree", "2"],
+                      ["--reference-path", VIDEO / "golden" / "circle.png", "--mask-strategy", "0", "-o", "a.png"]):
+        alone.refuse(3, f"[{module}] videos and references need this module, which is missing", *words(*SHORT, *arguments))
+    module.parent.mkdir(parents=True)
+    module.write_text("text")
+    alone.refuse(3, f"[{module}] videos and references need this module, which cannot be loaded", *words(*SHORT))
+    assert generate(alone, *SHORT, "-o", "a.png").out.startswith("a-0000.png")
 
 
 @test

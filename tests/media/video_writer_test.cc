@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "media/libav.h"
+#include "media/libav/libav.h"
 #include "media/video_reader.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/folder_fixture.h"
@@ -218,25 +218,18 @@ TEST_F(VideoWriterTest, RefusesWhatCannotBe) {
   EXPECT_FALSE(is_video_path("mp4"));
 }
 
-TEST(FrameRate, IsTelevisionsWhereItIsRounded) {
-  EXPECT_EQ(to_frame_rate(24), (FrameRate{24, 1}));
-  EXPECT_EQ(to_frame_rate(8), (FrameRate{8, 1}));
-  EXPECT_EQ(to_frame_rate(12.5), (FrameRate{25, 2}));
-  EXPECT_EQ(to_frame_rate(23.976), (FrameRate{24000, 1001}));
-  EXPECT_EQ(to_frame_rate(24000.0 / 1001), (FrameRate{24000, 1001}));
-  EXPECT_EQ(to_frame_rate(29.97), (FrameRate{30000, 1001}));
-  EXPECT_EQ(to_frame_rate(59.94), (FrameRate{60000, 1001}));
-}
-
 TEST_F(VideoWriterTest, KeepsTheFrameRate) {
-  for (const double fps : {8.0, 12.5, 23.976, 30.0}) {
-    const FrameRate rate = to_frame_rate(fps);
-    const double exact = static_cast<double>(rate.numerator) / rate.denominator;
-    const Track mp4 = probe(write("a.mp4", {.height = 16, .width = 16, .fps = fps}, 4));
-    EXPECT_DOUBLE_EQ(av_q2d(mp4.stream->avg_frame_rate), exact);
-    EXPECT_NEAR(
-        av_q2d(probe(write("a.webm", {.height = 16, .width = 16, .fps = fps}, 4)).stream->avg_frame_rate),
-        exact, 1e-3);
+  for (const auto& [fps, rate] : {std::pair<double, AVRational>{8, {8, 1}},
+                                  {12.5, {25, 2}},
+                                  {23.976, {24000, 1001}},
+                                  {24000.0 / 1001, {24000, 1001}},
+                                  {24, {24, 1}},
+                                  {29.97, {30000, 1001}},
+                                  {59.94, {60000, 1001}}}) {
+    const VideoFormat format{.height = 16, .width = 16, .fps = fps};
+    const AVRational mp4 = probe(write("a.mp4", format, 4)).stream->avg_frame_rate;
+    EXPECT_EQ(av_cmp_q(mp4, rate), 0) << fps << ": " << mp4.num << " / " << mp4.den;
+    EXPECT_NEAR(av_q2d(probe(write("a.webm", format, 4)).stream->avg_frame_rate), av_q2d(rate), 1e-3);
   }
 }
 

@@ -1,13 +1,15 @@
-#include "media/encoder.h"
+#include "media/libav/encoder.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "core/error.h"
-#include "core/file.h"
-#include "media/colours.h"
-#include "media/libav.h"
+#include "media/libav/colours.h"
+#include "media/libav/libav.h"
 #include "media/palette.h"
 
 namespace tessera::media {
@@ -19,7 +21,8 @@ struct Encoding {
   const char* encoder;
   const char* encoder_options;
   AVPixelFormat pixels;
-  // libav goes back in the file when it ends. Else the file is written as the frames come.
+  // libav goes back in the file when it ends, so that no byte of it is known before. Else bytes come with the
+  // frames.
   bool is_seekable;
 };
 
@@ -59,6 +62,16 @@ void set_palette_frame(std::span<const uint8_t> rgb, AVFrame& to) {
   }
 }
 
+// The rate as a fraction: 23.976, 29.97 and 59.94 mean the rates of television, N * 1000 / 1001.
+AVRational to_frame_rate(double fps) {
+  TESSERA_CHECK(fps >= 0.01 && fps <= 1000, "{} frames a second", fps);
+  constexpr double kRounded = 1e-3;  // 23.976 for 23.97602...
+  const double whole = std::ceil(fps);
+  if (fps != whole && std::abs(whole * 1000 / 1001 - fps) < kRounded)
+    return {.num = static_cast<int>(whole) * 1000, .den = 1001};
+  return av_d2q(fps, 1'000'000);
+}
+
 std::string comment_of(const ImageText& text) {
   std::string comment;
   for (const auto& [keyword, value] : text)
@@ -66,10 +79,10 @@ std::string comment_of(const ImageText& text) {
   return comment;
 }
 
-class Encoder : public VideoWriter::Sink {
+class LibavEncoder : public Encoder {
  public:
-  Encoder(const Encoding& encoding, const std::filesystem::path& path, const VideoFormat& format)
-      : encoding_(encoding), path_(path.string()), file_(path), memory_(encoding.is_seekable) {
+  LibavEncoder(const Encoding& encoding, std::string where, const VideoFormat& format)
+      : encoding_(encoding), where_(std::move(where)), memory_(encoding.is_seekable) {
     silence_libav();
     begin_libav();
     open_codec(format);
@@ -78,13 +91,13 @@ class Encoder : public VideoWriter::Sink {
     packet_ = owned<Packet>(av_packet_alloc());
   }
   // The muxer frees what it holds of the last frames at its end only.
-  ~Encoder() override {
+  ~LibavEncoder() override {
     if (!is_complete_) av_write_trailer(muxer_.get());
   }
-  Encoder(const Encoder&) = delete;
-  Encoder& operator=(const Encoder&) = delete;
+  LibavEncoder(const LibavEncoder&) = delete;
+  LibavEncoder& operator=(const LibavEncoder&) = delete;
 
-  void write(std::span<const uint8_t> frame) override {
+  std::string encode(std::span<const uint8_t> frame) override {
     begin_libav();
     const Frame picture = make_picture();
     if (from_rgb_) {
@@ -93,31 +106,30 @@ class Encoder : public VideoWriter::Sink {
       set_palette_frame(frame, *picture);
     }
     picture->pts = frames_++;
-    encode(picture.get());
+    send(picture.get());
+    return encoding_.is_seekable ? std::string() : memory_.take();
   }
 
-  void commit() override {
+  std::string finish() override {
     begin_libav();
-    encode(nullptr);
+    send(nullptr);
     is_complete_ = true;
     check(av_write_trailer(muxer_.get()));
-    file_.write(memory_.take());
-    file_.commit();
+    return memory_.take();
   }
 
  private:
   void open_codec(const VideoFormat& format);
   void open_muxer(const VideoFormat& format);
   Frame make_picture() const;
-  void encode(const AVFrame* frame);
+  void send(const AVFrame* frame);
   void check(int code) const {
     if (code == AVERROR(ENOMEM)) throw std::bad_alloc();
-    if (code < 0) usage_error(path_, "cannot encode the video: {}", libav_reason(code));
+    if (code < 0) usage_error(where_, "cannot encode the video: {}", libav_reason(code));
   }
 
   Encoding encoding_;
-  std::string path_;
-  AtomicFile file_;
+  std::string where_;
   MemoryFile memory_;
   Codec codec_;
   Muxer muxer_;
@@ -127,23 +139,22 @@ class Encoder : public VideoWriter::Sink {
   bool is_complete_ = false;
 };
 
-void Encoder::open_codec(const VideoFormat& format) {
+void LibavEncoder::open_codec(const VideoFormat& format) {
   const bool is_halved = encoding_.pixels == AV_PIX_FMT_YUV420P;
   if (is_halved && (format.height % 2 != 0 || format.width % 2 != 0)) {
-    usage_error(path_, "{} x {} pixels: the sizes must be even here; a .gif or .png takes any", format.height,
-                format.width);
+    usage_error(where_, "{} x {} pixels: the sizes must be even here; a .gif or .png takes any",
+                format.height, format.width);
   }
   const AVCodec* const codec = avcodec_find_encoder_by_name(encoding_.encoder);
-  if (!codec) usage_error(path_, "the FFmpeg of this machine lacks the encoder {}", encoding_.encoder);
+  if (!codec) usage_error(where_, "the FFmpeg of this machine lacks the encoder {}", encoding_.encoder);
   codec_ = owned<Codec>(avcodec_alloc_context3(codec));
   codec_->height = static_cast<int>(format.height);
   codec_->width = static_cast<int>(format.width);
   codec_->pix_fmt = encoding_.pixels;
   codec_->bit_rate = 0;  // the quality is constant
   codec_->thread_count = 1;
-  const FrameRate rate = to_frame_rate(format.fps);
-  codec_->framerate = {.num = rate.numerator, .den = rate.denominator};
-  codec_->time_base = {.num = rate.denominator, .den = rate.numerator};
+  codec_->framerate = to_frame_rate(format.fps);
+  codec_->time_base = av_inv_q(codec_->framerate);
   codec_->sample_aspect_ratio = {.num = 1, .den = 1};
   if (is_halved) {
     codec_->color_range = AVCOL_RANGE_MPEG;
@@ -153,7 +164,7 @@ void Encoder::open_codec(const VideoFormat& format) {
     codec_->chroma_sample_location = AVCHROMA_LOC_LEFT;
   }
   const AVOutputFormat* const output = av_guess_format(encoding_.muxer, nullptr, nullptr);
-  if (!output) usage_error(path_, "the FFmpeg of this machine cannot write {}", encoding_.muxer);
+  if (!output) usage_error(where_, "the FFmpeg of this machine cannot write {}", encoding_.muxer);
   if ((output->flags & AVFMT_GLOBALHEADER) != 0) codec_->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
   AVDictionary* options = parse_options(encoding_.encoder_options).release();
   const int code = avcodec_open2(codec_.get(), codec, &options);
@@ -161,7 +172,7 @@ void Encoder::open_codec(const VideoFormat& format) {
   check(code);
 }
 
-void Encoder::open_muxer(const VideoFormat& format) {
+void LibavEncoder::open_muxer(const VideoFormat& format) {
   AVFormatContext* made = nullptr;
   check(avformat_alloc_output_context2(&made, nullptr, encoding_.muxer, nullptr));
   muxer_ = owned<Muxer>(made);
@@ -178,7 +189,7 @@ void Encoder::open_muxer(const VideoFormat& format) {
   check(code);
 }
 
-Frame Encoder::make_picture() const {
+Frame LibavEncoder::make_picture() const {
   auto picture = owned<Frame>(av_frame_alloc());
   picture->height = codec_->height;
   picture->width = codec_->width;
@@ -192,8 +203,8 @@ Frame Encoder::make_picture() const {
   return picture;
 }
 
-// Hands a frame to the encoder, or none at the end, and what comes out of it to the file.
-void Encoder::encode(const AVFrame* frame) {
+// Hands a frame to the encoder, or none at the end, and what comes out of it to the muxer.
+void LibavEncoder::send(const AVFrame* frame) {
   check(avcodec_send_frame(codec_.get(), frame));
   while (true) {
     const int code = avcodec_receive_packet(codec_.get(), packet_.get());
@@ -204,25 +215,25 @@ void Encoder::encode(const AVFrame* frame) {
     av_packet_rescale_ts(packet_.get(), codec_->time_base, muxer_->streams[0]->time_base);
     check(av_interleaved_write_frame(muxer_.get(), packet_.get()));
   }
-  if (!encoding_.is_seekable) file_.write(memory_.take());
+}
+
+const Encoding& encoding_of(Container container) {
+  switch (container) {
+    case Container::kMp4:
+      return kMp4;
+    case Container::kWebm:
+      return kWebm;
+    case Container::kGif:
+      return kGif;
+  }
+  TESSERA_CHECK(false, "container {}", static_cast<int>(container));
 }
 
 }  // namespace
 
-std::unique_ptr<VideoWriter::Sink> encode_mp4(const std::filesystem::path& path, const VideoFormat& format) {
-  return std::make_unique<Encoder>(kMp4, path, format);
-}
-
-std::unique_ptr<VideoWriter::Sink> encode_webm(const std::filesystem::path& path, const VideoFormat& format) {
-  return std::make_unique<Encoder>(kWebm, path, format);
-}
-
-std::unique_ptr<VideoWriter::Sink> encode_gif(const std::filesystem::path& path, const VideoFormat& format) {
-  // Browsers slow shorter delays down to a tenth of a second.
-  constexpr double kMostFps = 50;
-  if (format.fps > kMostFps)
-    usage_error(path.string(), "a GIF shows at most {} frames a second, not {}", kMostFps, format.fps);
-  return std::make_unique<Encoder>(kGif, path, format);
+std::unique_ptr<Encoder> make_encoder(Container container, const std::string& where,
+                                      const VideoFormat& format) {
+  return std::make_unique<LibavEncoder>(encoding_of(container), where, format);
 }
 
 }  // namespace tessera::media

@@ -1,4 +1,4 @@
-#include "media/colours.h"
+#include "media/libav/colours.h"
 
 extern "C" {
 #include <libavutil/opt.h>

@@ -8,12 +8,12 @@ extern "C" {
 #include <libswscale/swscale.h>
 }
 
-#include <cstddef>
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <new>
-#include <span>
 #include <string>
+
+#include "media/source.h"
 
 namespace tessera::media {
 
@@ -81,14 +81,6 @@ class MemoryFile {
   std::string bytes_;
   int64_t position_ = 0;
   Io io_;
-};
-
-// Bytes that can be read at any place.
-struct Source {
-  int64_t size = 0;
-  // Reads up to `to.size()` bytes from `offset`, which lies in the file. Returns their number, or -1 if
-  // reading fails.
-  std::function<int64_t(int64_t offset, std::span<std::byte> to)> read;
 };
 
 // Lets libav read a source, which must outlive this.

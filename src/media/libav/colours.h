@@ -5,7 +5,7 @@
 #include <span>
 
 #include "core/image.h"
-#include "media/libav.h"
+#include "media/libav/libav.h"
 
 namespace tessera::media {
 

@@ -1,0 +1,47 @@
+#include "media/codecs.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+
+#include "core/error.h"
+
+namespace tessera::media {
+namespace {
+
+namespace fs = std::filesystem;
+
+// In a build, lib/ stands in the program's folder or, for the tests, beside it, as when it is installed.
+fs::path find_module() {
+  const fs::path name = "lib/tessera/codecs.so";
+  std::error_code code;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", code).parent_path();
+  return fs::exists(folder / name, code) ? folder / name : folder.parent_path() / name;
+}
+
+const Codecs& load() {
+  const std::string path = find_module();
+  std::error_code code;
+  if (!fs::exists(path, code)) {
+    input_error(
+        path, "videos and references need this module, which is missing; build or install the program again");
+  }
+  void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const void* const symbol = module ? ::dlsym(module, "tessera_codecs") : nullptr;
+  if (!symbol) {
+    input_error(
+        path,
+        "videos and references need this module, which cannot be loaded: {}; install FFmpeg's libraries",
+        ::dlerror());
+  }
+  return *static_cast<const Codecs*>(symbol);
+}
+
+}  // namespace
+
+const Codecs& codecs() {
+  static const Codecs& loaded = load();
+  return loaded;
+}
+
+}  // namespace tessera::media

@@ -1,0 +1,53 @@
+// Encoders and decoders of FFmpeg's libraries. They are a module of their own, which is loaded at the first
+// use: with the libraries that they need in turn, those take memory and time of every process that is linked
+// with them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/image.h"
+#include "media/source.h"
+#include "media/video_reader.h"
+#include "media/video_writer.h"
+
+namespace tessera::media {
+
+enum class Container { kMp4, kWebm, kGif };
+
+// Encodes frames as a file. Both functions return the bytes that follow in it.
+class Encoder {
+ public:
+  virtual ~Encoder() = default;
+  virtual std::string encode(std::span<const uint8_t> frame) = 0;  // [H, W, 3] RGB
+  virtual std::string finish() = 0;                                // once, after the last frame
+};
+
+// Decodes an image or a video as VideoReader does.
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  virtual std::optional<Image> next() = 0;
+
+  int64_t height = 0, width = 0;
+  double fps = 0;
+};
+
+// What the module offers. `where` is the name of the file in messages.
+struct Codecs {
+  std::unique_ptr<Encoder> (*make_encoder)(Container container, const std::string& where,
+                                           const VideoFormat& format);
+  std::unique_ptr<Decoder> (*make_decoder)(const Source& source, const std::string& where,
+                                           const ReadLimits& limits);
+};
+
+// Loads the module at the first call. Throws Error(kInput) if that fails.
+const Codecs& codecs();
+
+}  // namespace tessera::media
+
+// The one symbol that the module shows.
+extern "C" __attribute__((visibility("default"))) const tessera::media::Codecs tessera_codecs;

@@ -1,0 +1,188 @@
+#include "media/libav/decoder.h"
+
+extern "C" {
+#include <libavutil/avstring.h>
+#include <libavutil/pixdesc.h>
+}
+
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "media/libav/colours.h"
+#include "media/libav/libav.h"
+
+namespace tessera::media {
+namespace {
+
+// Kinds that hold all that they show: a playlist could name other files, or a place in a network.
+constexpr const char* kStills = "png_pipe,jpeg_pipe,webp_pipe";
+constexpr const char* kVideos = "mov,mp4,matroska,webm,avi,gif,apng";
+constexpr const char* kReadable = "PNG, JPEG, WebP, GIF, MP4, MOV, WebM, MKV and AVI";
+constexpr const char* kDecoders =
+    "h264,hevc,av1,libdav1d,vp8,vp9,mpeg1video,mpeg2video,mpeg4,msmpeg4v2,msmpeg4,h263,theora,prores,dnxhd,"
+    "ffv1,huffyuv,"
+    "ffvhuff,utvideo,rawvideo,qtrle,mjpeg,png,apng,gif,webp";
+
+int refuse_to_open(AVFormatContext*, AVIOContext**, const char*, int, AVDictionary**) {
+  return AVERROR(EACCES);
+}
+
+class LibavDecoder : public Decoder {
+ public:
+  LibavDecoder(Source source, std::string where, const ReadLimits& limits)
+      : source_(std::move(source)), where_(std::move(where)), limits_(limits), reader_(source_) {
+    silence_libav();
+    begin_libav();
+    open_demuxer();
+    open_codec();
+    packet_ = owned<Packet>(av_packet_alloc());
+    frame_ = owned<Frame>(av_frame_alloc());
+    first_ = decode();
+    if (!first_) input_error(where_, "holds no frame");
+    height = first_->height;
+    width = first_->width;
+    const AVStream& stream = *demuxer_->streams[stream_];
+    const AVRational rate = stream.avg_frame_rate.num > 0 ? stream.avg_frame_rate : stream.r_frame_rate;
+    if (!is_still_ && rate.num > 0 && rate.den > 0) fps = av_q2d(rate);
+  }
+
+  std::optional<Image> next() override {
+    if (first_) return std::exchange(first_, {});
+    if (is_still_) return {};
+    begin_libav();
+    return decode();
+  }
+
+ private:
+  void open_demuxer();
+  void find_stream();
+  void open_codec();
+  std::optional<Image> decode();
+  void feed();
+  void check_size(int64_t frame_height, int64_t frame_width) const;
+  void check(int code) const {
+    // Damaged tables have lengths that no memory holds.
+    if (code == AVERROR(ENOMEM)) input_error(where_, "needs more memory than there is, or is damaged");
+    if (code < 0) input_error(where_, "cannot be read as an image or video: {}", libav_reason(code));
+  }
+
+  Source source_;
+  std::string where_;
+  ReadLimits limits_;
+  SourceReader reader_;
+  Demuxer demuxer_;
+  Codec codec_;
+  Packet packet_;
+  Frame frame_;
+  std::optional<ToRgb> to_rgb_;
+  std::optional<Image> first_;  // is read to know the size
+  bool is_still_ = false;
+  int stream_ = -1;
+};
+
+void LibavDecoder::open_demuxer() {
+  const AVInputFormat* kind = nullptr;
+  const int found = av_probe_input_buffer2(reader_.io(), &kind, "", nullptr, 0, 0);
+  is_still_ = found >= 0 && av_match_list(kind->name, kStills, ',') > 0;
+  if (found < 0 || (!is_still_ && av_match_list(kind->name, kVideos, ',') <= 0))
+    input_error(where_, "not an image or video; {} files are read", kReadable);
+
+  AVFormatContext* made = avformat_alloc_context();
+  if (!made) throw std::bad_alloc();
+  made->pb = reader_.io();
+  made->io_open = refuse_to_open;
+  AVDictionary* options = nullptr;
+  av_dict_set(&options, "codec_whitelist", kDecoders, 0);
+  const int opened = avformat_open_input(&made, "", kind, &options);  // frees the context if it fails
+  const Options left(options);
+  check(opened);
+  demuxer_.reset(made);
+  find_stream();
+}
+
+void LibavDecoder::find_stream() {
+  const unsigned streams = demuxer_->nb_streams;
+  for (unsigned i = 0; i < streams; ++i) {
+    AVStream& stream = *demuxer_->streams[i];
+    if (stream.codecpar->codec_type != AVMEDIA_TYPE_VIDEO) stream.discard = AVDISCARD_ALL;
+  }
+  std::vector<AVDictionary*> options(streams);
+  for (AVDictionary*& each : options) av_dict_set_int(&each, "max_pixels", limits_.pixels, 0);
+  const int code = avformat_find_stream_info(demuxer_.get(), options.data());
+  for (AVDictionary*& each : options) av_dict_free(&each);
+  check(code);
+  stream_ = av_find_best_stream(demuxer_.get(), AVMEDIA_TYPE_VIDEO, -1, -1, nullptr, 0);
+  if (stream_ < 0) input_error(where_, "has no video track");
+  for (unsigned i = 0; i < demuxer_->nb_streams; ++i) {
+    if (static_cast<int>(i) != stream_) demuxer_->streams[i]->discard = AVDISCARD_ALL;
+  }
+}
+
+void LibavDecoder::open_codec() {
+  const AVStream& stream = *demuxer_->streams[stream_];
+  check_size(stream.codecpar->height, stream.codecpar->width);
+  const AVCodec* const codec = avcodec_find_decoder(stream.codecpar->codec_id);
+  if (!codec || av_match_list(codec->name, kDecoders, ',') <= 0)
+    input_error(where_, "its frames are encoded as {}, which is not read",
+                avcodec_get_name(stream.codecpar->codec_id));
+  codec_ = owned<Codec>(avcodec_alloc_context3(codec));
+  check(avcodec_parameters_to_context(codec_.get(), stream.codecpar));
+  codec_->pkt_timebase = stream.time_base;
+  codec_->thread_count = 1;
+  codec_->max_pixels = limits_.pixels;
+  codec_->err_recognition = AV_EF_EXPLODE;  // libav repairs what it can by default
+  check(avcodec_open2(codec_.get(), codec, nullptr));
+  to_rgb_.emplace(is_still_);
+}
+
+// Hands the next packet of the track to the codec, or tells it that there is none.
+void LibavDecoder::feed() {
+  while (true) {
+    av_packet_unref(packet_.get());
+    const int code = av_read_frame(demuxer_.get(), packet_.get());
+    if (code == AVERROR_EOF) return check(avcodec_send_packet(codec_.get(), nullptr));
+    check(code);
+    if (packet_->stream_index != stream_) continue;
+    if ((packet_->flags & AV_PKT_FLAG_CORRUPT) != 0) input_error(where_, "the file is damaged or cut off");
+    return check(avcodec_send_packet(codec_.get(), packet_.get()));
+  }
+}
+
+std::optional<Image> LibavDecoder::decode() {
+  while (true) {
+    const int code = avcodec_receive_frame(codec_.get(), frame_.get());
+    if (code == AVERROR_EOF) return {};
+    if (code == AVERROR(EAGAIN)) {
+      feed();
+      continue;
+    }
+    check(code);
+    check_size(frame_->height, frame_->width);
+    if (height > 0 && (frame_->height != height || frame_->width != width)) {
+      input_error(where_, "the size of its frames changes from {} x {} to {} x {}", height, width,
+                  frame_->height, frame_->width);
+    }
+    if (sws_isSupportedInput(static_cast<AVPixelFormat>(frame_->format)) == 0)
+      input_error(where_, "its pixels cannot be converted to RGB");
+    return (*to_rgb_)(*frame_);
+  }
+}
+
+void LibavDecoder::check_size(int64_t frame_height, int64_t frame_width) const {
+  if (frame_height <= 0 || frame_width <= 0) check(AVERROR_INVALIDDATA);  // libav found none
+  if (frame_height > limits_.side || frame_width > limits_.side ||
+      frame_height * frame_width > limits_.pixels) {
+    input_error(where_, "{} x {} pixels; at most {} a side and {} in all are read", frame_height, frame_width,
+                limits_.side, limits_.pixels);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Decoder> make_decoder(const Source& source, const std::string& where,
+                                      const ReadLimits& limits) {
+  return std::make_unique<LibavDecoder>(source, where, limits);
+}
+
+}  // namespace tessera::media

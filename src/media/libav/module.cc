@@ -1,0 +1,6 @@
+#include "media/codecs.h"
+#include "media/libav/decoder.h"
+#include "media/libav/encoder.h"
+
+const tessera::media::Codecs tessera_codecs = {.make_encoder = tessera::media::make_encoder,
+                                               .make_decoder = tessera::media::make_decoder};
