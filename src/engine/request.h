@@ -101,6 +101,7 @@ struct Settings {
   bool has_null_text = false;  // DenoiserShape::has_null_text
   // Of videos. A part of a long video but the first begins with `repeated` frames of the part before.
   int64_t loops = 1, repeated = 0;
+  std::vector<std::string> texts;                    // the prompts without settings of their own
   std::vector<std::vector<std::string>> references;  // paths, by prompt
   std::vector<std::vector<GivenRange>> given;        // by prompt
 

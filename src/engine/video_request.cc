@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "core/error.h"
+#include "engine/prompt_settings.h"
 #include "engine/request.h"
 #include "models/stdit/sizes.h"
 
@@ -99,26 +100,36 @@ std::vector<std::string> paths_of(const std::string& text) {
   return paths;
 }
 
-// Sets the references of each prompt and what is taken of them.
+// Sets the text of each prompt, its references and what is taken of them.
 void resolve_references(Settings& settings) {
   const Request& request = settings.request;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
-    const std::vector<std::string> paths = paths_of(text_of(request.reference_paths, i).value_or(""));
-    std::vector<GivenRange> given =
-        parse_mask_strategy(text_of(request.mask_strategies, i).value_or(""), field("mask_strategy"));
+    PromptSettings own = split_settings(request.prompts[i]);
+    const auto choose = [&](std::optional<std::string>& value, const std::vector<std::string>& texts,
+                            const char* name) {
+      const std::string where = value ? field("prompt") + ": " + name : field(name);
+      if (!value) value = text_of(texts, i).value_or("");
+      return where;
+    };
+    const std::string of_paths = choose(own.reference_path, request.reference_paths, "reference_path");
+    const std::string of_strategy = choose(own.mask_strategy, request.mask_strategies, "mask_strategy");
+    const std::vector<std::string> paths = paths_of(*own.reference_path);
+    std::vector<GivenRange> given = parse_mask_strategy(*own.mask_strategy, of_strategy);
     if (!paths.empty() && given.empty())
-      usage_error(field("reference_path"), "'{}' has no effect without {}; \"0\" begins the video with it",
-                  paths.front(), field("mask_strategy"));
+      usage_error(of_paths, "'{}' has no effect without {}; \"0\" begins the video with it", paths.front(),
+                  field("mask_strategy"));
     for (const GivenRange& range : given) {
       // Each part adds the one before to the list.
       const int64_t count = static_cast<int64_t>(paths.size()) + range.loop;
       if (range.reference >= count || range.reference < -count)
-        usage_error(field("mask_strategy"), "there is no reference {}: {} has {}, counted from 0",
-                    range.reference, field("reference_path"), paths.size());
+        usage_error(of_strategy, "there is no reference {}: the prompt has {} ({}), counted from 0",
+                    range.reference, paths.size(), field("reference_path"));
       if (range.loop >= settings.loops)
-        usage_error(field("mask_strategy"), "there is no part {}: the video has {} ({}), counted from 0",
-                    range.loop, settings.loops, field("loop"));
+        usage_error(of_strategy, "there is no part {}: the video has {} ({}), counted from 0", range.loop,
+                    settings.loops, field("loop"));
     }
+    prompt_of_loop(own.text, 0);  // refuses what is no prompt for parts
+    settings.texts.push_back(std::move(own.text));
     settings.references.push_back(paths);
     settings.given.push_back(std::move(given));
   }
@@ -199,7 +210,6 @@ void resolve_video(Settings& settings, const Model& model) {
   settings.has_null_text = model.shape.has_null_text;
   resolve_loops(settings, model);
   resolve_references(settings);
-  for (const std::string& prompt : request.prompts) prompt_of_loop(prompt, 0);
 }
 
 std::unique_ptr<samplers::VideoSampler> make_video_sampler(const Settings& settings, const Model& model) {

@@ -102,6 +102,22 @@ def long_videos_and_references(box):
 
 
 @test
+def a_prompt_names_its_own_references(box):
+    """The settings at the end of a prompt win over the options, and the recorded prompt runs again to the same video."""
+    circle, missing = VIDEO / "golden" / "circle.png", ["--reference-path", "missing.png", "--mask-strategy", "0"]
+    prompt = "a red circle" + json.dumps({"reference_path": str(circle), "mask_strategy": "0"})
+    plain = ["--model", VIDEO, "--dtype", "fp32", *SHORT]
+    generate(box, *SHORT, "--reference-path", circle, "--mask-strategy", "0", "-o", "a.png")
+    names = box.files()
+    expected = [read_png(box.folder / name)[2] for name in names]
+    for _ in range(2):
+        outcome = box.run("generate", prompt, *plain, *missing, "-o", "a.png")
+        assert outcome.code == 0 and [read_png(box.folder / name)[2] for name in names] == expected, outcome
+        prompt = json.loads(read_png(box.folder / names[0])[3]["tessera"])["prompt"]
+        prompt = prompt if isinstance(prompt, str) else prompt[0]
+
+
+@test
 def bad_requests_for_videos(box):
     (box.folder / "text.png").write_text("not an image")
     data = (VIDEO / "golden" / "moving.gif").read_bytes()
@@ -115,6 +131,8 @@ def bad_requests_for_videos(box):
             (2, "[--resolution]", "--resolution", "240"),
             (2, "[--mask-strategy] there is no reference 0", "--mask-strategy", "0"),
             (2, "[--mask-strategy] '0,1,2,3,4,5,6' has 7 numbers", "--mask-strategy", "0,1,2,3,4,5,6"),
+            (2, "[PROMPT] a prompt has no setting 'seed'", 'a {"seed": "1"}'),
+            (2, "[PROMPT: mask_strategy] there is no reference 0", 'a {"mask_strategy": "0"}'),
             (3, "[missing.png]", *given, "missing.png"),
             (3, "[text.png]", *given, "text.png"),
             (3, "[cut.gif]", *given, "cut.gif")):

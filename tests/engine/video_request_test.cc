@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "engine/prompt_settings.h"
 #include "engine/request.h"
 #include "models/stdit/sizes.h"
 #include "tests/support/golden.h"
@@ -67,6 +68,58 @@ TEST(VideoRequest, ReadsSchedulesOfPrompts) {
   }
 }
 
+TEST(VideoRequest, SplitsSettingsFromPrompts) {
+  for (const Json& each : golden_of_requests().at("settings")) {
+    const auto prompt = each.at("prompt").get<std::string>();
+    const Json& expected = each.at("expected");
+    if (expected.is_null()) {
+      EXPECT_THROW(split_settings(prompt), Error) << prompt;
+      continue;
+    }
+    const PromptSettings found = split_settings(prompt);
+    EXPECT_EQ(found.text, expected[0]) << prompt;
+    EXPECT_EQ(found.reference_path.value_or("none"), expected[1].value("reference_path", "none")) << prompt;
+    EXPECT_EQ(found.mask_strategy.value_or("none"), expected[1].value("mask_strategy", "none")) << prompt;
+  }
+}
+
+TEST(VideoRequest, TakesTheSettingsOfAPromptInsteadOfThoseOfAll) {
+  const Settings settings = settings_of(
+      R"({"prompt": ["a{\"reference_path\": \"b.png;c.png\", \"mask_strategy\": \"0,1\"}", "a"],
+          "reference_path": ["d.png"], "mask_strategy": ["0,0,0,5"]})");
+  const std::vector<std::vector<std::string>> paths = {{"b.png", "c.png"}, {"d.png"}};
+  EXPECT_EQ(settings.references, paths);
+  ASSERT_EQ(settings.given[0].size(), 1U);
+  EXPECT_EQ(settings.given[0][0].reference, 1);
+  EXPECT_EQ(settings.given[0][0].target_start, 0);
+  EXPECT_EQ(settings.given[1][0].target_start, 5);
+  EXPECT_EQ(settings.prompt(0).text, settings.prompt(1).text);
+  EXPECT_EQ(settings.negative_prompt(0).null_of, settings.prompt(1).text);
+  // A setting may be of all and the other of the prompt.
+  const Settings mixed = settings_of(
+      R"({"prompt": ["|0|a|1|b{\"mask_strategy\": \"\"}"], "mask_strategy": ["0"], "loop": 2,
+          "num_frames": 34})");
+  EXPECT_TRUE(mixed.given[0].empty());
+  EXPECT_EQ(mixed.prompt(0, 1).text, "b aesthetic score: 6.5.");
+}
+
+// Nothing says that an image's prompt may hold settings.
+TEST(VideoRequest, LeavesTheBracesOfOtherModels) {
+  Request request;
+  request.prompts = {R"(a {"mask_strategy": 0})"};
+  EXPECT_EQ(resolve(request, read_model(golden_folder("tiny-pixart"))).prompt(0).text, request.prompts[0]);
+}
+
+TEST(VideoRequest, WarnsOfWhatOnlyLongVideosTake) {
+  const Settings settings = settings_of(R"({"condition_frame_length": 10, "condition_frame_edit": 0.5})");
+  ASSERT_EQ(settings.warnings.size(), 1U);
+  EXPECT_EQ(spell(settings.warnings[0]),
+            "condition_frame_length, condition_frame_edit have no effect: loop is 1, and no part continues "
+            "another");
+  EXPECT_FALSE(settings.request.condition_frame_length || settings.request.condition_frame_edit);
+  EXPECT_TRUE(settings_of(R"({"loop": 2, "num_frames": 51, "condition_frame_edit": 0.5})").warnings.empty());
+}
+
 TEST(VideoRequest, ChoosesAsPublished) {
   const Settings settings = settings_of("{}");
   EXPECT_EQ(settings.model_height, 240);
@@ -87,10 +140,13 @@ TEST(VideoRequest, ChoosesAsPublished) {
 TEST(VideoRequest, IsResolvedAgainToTheSame) {
   for (const char* const json :
        {"{}", R"({"resolution": "144p", "aspect_ratio": "1:1"})", R"({"loop": 3, "num_frames": 34})",
-        R"({"reference_path": ["a.png"], "mask_strategy": ["0"], "motion_score": 2})"}) {
+        R"({"reference_path": ["a.png"], "mask_strategy": ["0"], "motion_score": 2})",
+        R"({"prompt": ["a {\"reference_path\": \"b.png\"}", "c"], "mask_strategy": ["0", ""]})"}) {
     const Settings once = settings_of(json), again = resolve(once.request, tiny_video());
     EXPECT_EQ(write_fields(request_fields(), again.request), write_fields(request_fields(), once.request));
     EXPECT_EQ(again.model_width, once.model_width) << json;
+    EXPECT_EQ(again.prompt(0).text, once.prompt(0).text) << json;
+    EXPECT_EQ(again.references, once.references) << json;
   }
 }
 
@@ -114,6 +170,14 @@ TEST(VideoRequest, RefusesInOneLine) {
            {R"({"reference_path": ["a.png"], "mask_strategy": ["0,-2"]})", "there is no reference -2"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["1"]})", "[mask_strategy] there is no part 1"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["x"]})", "[mask_strategy] 'x' holds 'x'"},
+           {R"({"prompt": ["a {\"mask_strategy\": 0}"]})",
+            "[prompt] the value of 'mask_strategy' must be text in quotes, got a number"},
+           {R"({"prompt": ["a {\"seed\": \"1\"}"]})", "[prompt] a prompt has no setting 'seed'"},
+           {R"({"prompt": ["a\n{\"mask_strategy\": \"0\""]})",
+            "[prompt] 'a {\"mask_strategy\": \"0\"' has settings that are not JSON at its end"},
+           {R"({"prompt": ["a {\"mask_strategy\": \"x\"}"]})", "[prompt: mask_strategy] 'x' holds 'x'"},
+           {R"({"prompt": ["a {\"reference_path\": \"b\"}"]})",
+            "[prompt: reference_path] 'b' has no effect without"},
            {R"({"eta": 0.5})", "[eta]"},
            {R"({"clip_skip": 1})", "[clip_skip] Open-Sora 1.2 does not support it"}}) {
     EXPECT_NE(refusal(json).find(message), std::string::npos) << json << ": " << refusal(json);
