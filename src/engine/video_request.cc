@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "core/error.h"
+#include "engine/effects.h"
 #include "engine/prompt_settings.h"
 #include "engine/request.h"
 #include "models/stdit/sizes.h"
@@ -12,11 +13,11 @@
 namespace tessera::engine {
 namespace {
 
-// Where neither the request nor the model says more, as Open-Sora 1.2 is published.
+// Where neither the request nor the model says more, as Open-Sora is published.
 constexpr const char* kResolution = "240p";
 constexpr const char* kAspectRatio = "9:16";
-constexpr int64_t kFrames = 51;
 constexpr double kFps = 24, kAestheticScore = 6.5;
+constexpr int64_t kFrameInterval = 3;
 
 // A size is given in pixels or by its name, but not both.
 void check_names(const Request& request) {
@@ -37,7 +38,7 @@ models::VideoSize default_size(const Request& request, const Model& model) {
 }
 
 int64_t default_frames(const Model& model) {
-  if (!model.shape.video_sample) return kFrames;
+  if (!model.shape.video_sample) return model.family->default_frames;
   const models::LatentScale& scale = model.scale;
   const int64_t latents = (*model.shape.video_sample)[0], of_clip = scale.latent_frames(scale.clip);
   return latents / of_clip * scale.clip + latents % of_clip * scale.frames;
@@ -70,13 +71,14 @@ void resolve_loops(Settings& settings, const Model& model) {
   Request& request = settings.request;
   const int64_t of_clip = model.scale.latent_frames(model.scale.clip);
   request.loop = request.loop.value_or(1);
-  request.align = request.align.value_or(of_clip);
+  if (uses_field(model, settings.scheduler, "align")) request.align = request.align.value_or(of_clip);
   settings.loops = *request.loop;
   if (settings.loops == 1) return;
   if (request.output_type == OutputType::kLatent)
     usage_error(field("loop"), "a video of {} parts is decoded between them; leave out {}", settings.loops,
                 field("output_type"));
-  request.condition_frame_length = request.condition_frame_length.value_or(of_clip);
+  request.condition_frame_length =
+      request.condition_frame_length.value_or(model.family->default_condition_frames);
   request.condition_frame_edit = request.condition_frame_edit.value_or(0);
   const int64_t length = *request.condition_frame_length;
   if (length % of_clip != 0 || length > settings.latents.latent_frames)
@@ -196,7 +198,10 @@ void resolve_video(Settings& settings, const Model& model) {
   request.aspect_ratio.reset();
   request.num_frames = request.num_frames.value_or(default_frames(model));
   request.fps = request.fps.value_or(kFps);
-  request.aesthetic_score = request.aesthetic_score.value_or(kAestheticScore);
+  if (uses_field(model, settings.scheduler, "frame_interval"))
+    request.frame_interval = request.frame_interval.value_or(kFrameInterval);
+  if (uses_field(model, settings.scheduler, "aesthetic_score"))
+    request.aesthetic_score = request.aesthetic_score.value_or(kAestheticScore);
   check_size(settings, model);
   settings.model_height = *request.height;
   settings.model_width = *request.width;

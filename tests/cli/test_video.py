@@ -9,6 +9,7 @@ from harness import GOLDEN, ROOT, test
 from running import start_long_run
 
 VIDEO = ROOT / "tests" / "golden" / "tiny-open-sora"
+VIDEO_1_1 = VIDEO.parent / "tiny-open-sora-1.1"
 SHORT = ["--height", "24", "--width", "40", "--num-frames", "17", "--num-inference-steps", "2", "--seed", "1"]
 RANKS = [(), ("--use-cfg-parallel",), ("--ulysses-degree", "2"), ("--pipefusion-parallel-degree", "2")]
 
@@ -115,6 +116,19 @@ def a_prompt_names_its_own_references(box):
         assert outcome.code == 0 and [read_png(box.folder / name)[2] for name in names] == expected, outcome
         prompt = json.loads(read_png(box.folder / names[0])[3]["tessera"])["prompt"]
         prompt = prompt if isinstance(prompt, str) else prompt[0]
+
+
+@test
+def videos_of_version_1_1(box):
+    circle = VIDEO_1_1 / "golden" / "circle.png"
+    for method in RANKS[:2]:
+        outcome = box.run("generate", "a red circle", "--model", VIDEO_1_1, "--dtype", "fp32", *SHORT, "--num-frames", "6", "--loop", "2",
+                          "--reference-path", circle, "--mask-strategy", "0", *method)
+        assert outcome.code == 0 and "1 video of 8 frames" in outcome.err, outcome
+        (box.folder / "out.mp4").unlink()
+    box.refuse(2, "[--num-inference-steps] must be at most 1000, got 1001", "generate", "a", "--model", VIDEO_1_1, *SHORT,
+               "--num-inference-steps", "1001")
+    assert box.run("models", VIDEO_1_1).code == 0
 
 
 @test

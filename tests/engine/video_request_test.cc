@@ -15,15 +15,15 @@ const Json& golden_of_requests() {
   return json;
 }
 
-Settings settings_of(const std::string& json) {
+Settings settings_of(const std::string& json, const Model& model = tiny_video()) {
   Json all = {{"prompt", {"a"}}, {"seed", 1}};
   all.update(parse_json(json, "test"));
-  return resolve(read_fields(request_fields(), all), tiny_video());
+  return resolve(read_fields(request_fields(), all), model);
 }
 
-std::string refusal(const std::string& json) {
+std::string refusal(const std::string& json, const Model& model = tiny_video()) {
   try {
-    settings_of(json);
+    settings_of(json, model);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     return error.what();
@@ -134,6 +134,34 @@ TEST(VideoRequest, ChoosesAsPublished) {
   EXPECT_EQ(settings_of(R"({"aspect_ratio": "1:1"})").height, 320);
   EXPECT_EQ(settings_of(R"({"resolution": "480p"})").model_width, 854);
   EXPECT_EQ(settings_of(R"({"height": 30, "width": 48})").warnings.size(), 1U);
+}
+
+// Version 1.1 makes a latent of each frame, knows no scores, and shows one frame for three.
+TEST(VideoRequest, ChoosesAsVersion11IsPublished) {
+  const Settings settings = settings_of("{}", tiny_video_1_1());
+  EXPECT_EQ(settings.model_width, 426);
+  EXPECT_EQ(settings.frames, 16);
+  EXPECT_EQ(settings.latents.latent_frames, 16);
+  EXPECT_EQ(settings.steps, 100);
+  EXPECT_EQ(settings.guidance, 7);
+  EXPECT_EQ(settings.prompt(0).text, "a");
+  EXPECT_EQ(settings.shown_fps(), 8);
+  EXPECT_EQ(video_conditions(settings).at("fps").item<double>(), 24);
+  EXPECT_EQ(settings_of(R"({"fps": 30, "frame_interval": 1})", tiny_video_1_1()).shown_fps(), 30);
+  EXPECT_EQ(settings_of("{}").shown_fps(), 24);
+  const Settings parts = settings_of(R"({"loop": 3, "num_frames": 10})", tiny_video_1_1());
+  EXPECT_EQ(parts.repeated, 4);
+  EXPECT_EQ(parts.all_frames(), 10 + 2 * 6);
+  const Settings again = resolve(parts.request, tiny_video_1_1());
+  EXPECT_EQ(write_fields(request_fields(), again.request), write_fields(request_fields(), parts.request));
+  for (const auto& [json, message] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"align": 5})", "[align] Open-Sora 1.1 does not support it"},
+           {R"({"aesthetic_score": 6})", "[aesthetic_score] Open-Sora 1.1 does not support it"},
+           {R"({"loop": 2, "num_frames": 4})",
+            "[condition_frame_length] a part of 4 frames would begin with 4"}})
+    EXPECT_NE(refusal(json, tiny_video_1_1()).find(message), std::string::npos) << json;
+  EXPECT_NE(refusal(R"({"frame_interval": 2})").find("[frame_interval] Open-Sora 1.2 does not support it"),
+            std::string::npos);
 }
 
 // Rank 0 sends the request with every choice made, and the others resolve it again.
