@@ -3,20 +3,15 @@
 #include <ATen/Functions.h>
 
 namespace tessera::models {
-namespace {
-
-constexpr double kScalingFactor = 0.18215;
-
-}  // namespace
 
 at::Tensor FrameEncoder::encode(const at::Tensor& frames) const {
-  return encoder_->encode(frames).mean * kScalingFactor;
+  return encoder_->encode(frames).mean * kFrameScalingFactor;
 }
 
 std::unique_ptr<VideoDecoder> load_frame_decoder(const std::filesystem::path& model,
                                                  const LoadOptions& options, LoadStatistics& statistics) {
   auto decoder = load_autoencoder_kl_decoder(model / "vae", options, statistics);
-  decoder->config.scaling_factor = kScalingFactor;
+  decoder->config.scaling_factor = kFrameScalingFactor;
   decoder->config.shift_factor = 0;
   return std::make_unique<FrameDecoder>(std::move(decoder));
 }

@@ -11,6 +11,9 @@
 
 namespace tessera::models {
 
+// Of the latents of a frame in versions 1.1 and 1.2, whatever the VAE's own file says.
+inline constexpr double kFrameScalingFactor = 0.18215;
+
 class FrameDecoder final : public VideoDecoder {
  public:
   // `micro_batch` frames are decoded together.
@@ -40,8 +43,7 @@ class FrameEncoder final : public VideoEncoder {
   std::unique_ptr<const AutoencoderKLEncoder> encoder_;
 };
 
-// From `vae`, as stabilityai/sd-vae-ft-ema is published. Latents are scaled as the public code does, whatever
-// its config.json says.
+// From `vae`, as stabilityai/sd-vae-ft-ema is published.
 std::unique_ptr<VideoDecoder> load_frame_decoder(const std::filesystem::path& model,
                                                  const LoadOptions& options, LoadStatistics& statistics);
 std::unique_ptr<VideoEncoder> load_frame_encoder(const std::filesystem::path& model,
