@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Lays the published parts of Open-Sora 1.2 out as a model folder, with links and no copies. A part is a folder with a config.json
-beside its weights in safetensors, or the file of weights in such a folder:
+"""Lays the published parts of Open-Sora 1.2 or 1.1 out as a model folder, with links and no copies. The transformer says of which
+version the model is. A part is a folder with a config.json beside its weights in safetensors, or the file of weights in such a
+folder:
 
-    hpcai-tech/OpenSora-STDiT-v3      --transformer
-    hpcai-tech/OpenSora-VAE-v1.2      --vae
+    hpcai-tech/OpenSora-STDiT-v3 (1.1: OpenSora-STDiT-v2-stage3)      --transformer
+    hpcai-tech/OpenSora-VAE-v1.2 (1.1: stabilityai/sd-vae-ft-ema)      --vae
     DeepFloyd/t5-v1_1-xxl, or the text_encoder of PixArt-alpha/pixart_sigma_sdxlvae_T5_diffusers      --text-encoder
     its tokenizer      --tokenizer; by default in the text encoder's folder, or in `tokenizer` beside it"""
 import argparse
@@ -15,12 +16,18 @@ import struct
 import sys
 import tempfile
 
-INDEX = {"_class_name": "OpenSoraPipeline", "scheduler": ["opensora", "RFLOW"], "text_encoder": ["transformers", "T5EncoderModel"],
-         "tokenizer": ["transformers", "T5Tokenizer"], "transformer": ["opensora", "STDiT3"], "vae": ["opensora", "OpenSoraVAE_V1_2"]}
-SCHEDULER = {"_class_name": "RFLOW", "cfg_scale": 7.0, "num_sampling_steps": 30, "num_timesteps": 1000,
-             "use_discrete_timesteps": False, "use_timestep_transform": True}
+TEXT = {"text_encoder": ["transformers", "T5EncoderModel"], "tokenizer": ["transformers", "T5Tokenizer"]}
+# By the transformer's class: the index, and the options of the scheduler.
+VERSIONS = {
+    "STDiT3": ({"_class_name": "OpenSoraPipeline", "scheduler": ["opensora", "RFLOW"], **TEXT, "transformer": ["opensora", "STDiT3"],
+                "vae": ["opensora", "OpenSoraVAE_V1_2"]},
+               {"_class_name": "RFLOW", "cfg_scale": 7.0, "num_sampling_steps": 30, "num_timesteps": 1000,
+                "use_discrete_timesteps": False, "use_timestep_transform": True}),
+    "STDiT2": ({"_class_name": "OpenSoraV1_1Pipeline", "scheduler": ["opensora", "IDDPM"], **TEXT, "transformer": ["opensora", "STDiT2"],
+                "vae": ["diffusers", "AutoencoderKL"]},
+               {"_class_name": "IDDPM", "cfg_channel": 3, "cfg_scale": 7.0, "num_sampling_steps": 100}),
+}
 TOKENIZER_FILES = ("spiece.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-WEIGHTS, SHARDS = "model.safetensors", "model.safetensors.index.json"
 
 
 class Refused(Exception):
@@ -64,29 +71,33 @@ class Part:
         folder = path if path.is_dir() else path.parent
         self.config = read_json(folder / "config.json")
         self.files = {"config.json": folder / "config.json"}
+        # Classes of diffusers say their name, and have another name for their weights.
+        one = ("diffusion_pytorch_model" if "_class_name" in self.config else "model") + ".safetensors"
+        many = one + ".index.json"
         if path.is_file():
             weights = [path]
-            self.files[WEIGHTS] = path
-        elif (folder / WEIGHTS).is_file():
-            weights = [folder / WEIGHTS]
-            self.files[WEIGHTS] = folder / WEIGHTS
-        elif (folder / SHARDS).is_file():
-            shards = read_json(folder / SHARDS).get("weight_map")
+            self.files[one] = path
+        elif (folder / one).is_file():
+            weights = [folder / one]
+            self.files[one] = folder / one
+        elif (folder / many).is_file():
+            shards = read_json(folder / many).get("weight_map")
             if not isinstance(shards, dict) or not all(isinstance(name, str) and "/" not in name for name in shards.values()):
-                raise Refused(f"{folder / SHARDS}: no list of shards")
+                raise Refused(f"{folder / many}: no list of shards")
             weights = [folder / name for name in sorted(set(shards.values()))]
-            self.files |= {SHARDS: folder / SHARDS} | {file.name: file for file in weights}
+            self.files |= {many: folder / many} | {file.name: file for file in weights}
         else:
             others = sorted(file.name for file in folder.iterdir() if file.suffix in (".bin", ".pt", ".pth", ".safetensors"))
             held = f", only {', '.join(others)}; save it as safetensors under that name" if others else ""
-            raise Refused(f"{folder}: the {what} has no {WEIGHTS}{held}")
+            raise Refused(f"{folder}: the {what} has no {one}{held}")
         self.shapes = {name: shape for file in weights for name, shape in shapes_of(file).items()}
 
     def expect(self, key, *values):
         """An absent key has the first value."""
         value = self.config.get(key, values[0])
         if value not in values:
-            raise Refused(f"{self.files['config.json']}: {key} of the {self.what} is {value!r}, not {values[0]!r}")
+            wanted = " or ".join(repr(each) for each in values if each is not None)
+            raise Refused(f"{self.files['config.json']}: {key} of the {self.what} is {value!r}, not {wanted}")
 
     def number(self, key, default):
         value = self.config.get(key, default)
@@ -106,11 +117,22 @@ class Part:
 
 
 def check_transformer(part):
-    part.expect("model_type", "STDiT3")
+    part.expect("model_type", *VERSIONS)
     width, depth = part.number("hidden_size", 1152), part.number("depth", 28)
-    last = {f"{over}_blocks.{depth - 1}.attn.qkv.weight": (3 * width, width) for over in ("spatial", "temporal")}
+    names = ("blocks.{}.attn", "blocks.{}.attn_temp") if is_1_1(part) else ("spatial_blocks.{}.attn", "temporal_blocks.{}.attn")
+    last = {name.format(depth - 1) + ".qkv.weight": (3 * width, width) for name in names}
     text = part.number("caption_channels", 4096)
     part.expect_weights(**{"x_embedder.proj.weight": (width, None, None, None, None), "y_embedder.y_embedding": (None, text)}, **last)
+
+
+def is_1_1(transformer):
+    return transformer.config.get("model_type") == "STDiT2"
+
+
+def check_frame_vae(part):
+    if part.config.get("_class_name") != "AutoencoderKL":
+        raise Refused(f"{part.files['config.json']}: the VAE of Open-Sora 1.1 has the _class_name 'AutoencoderKL'")
+    part.expect_weights(**{"decoder.conv_in.weight": (None, part.number("latent_channels", 4), None, None)})
 
 
 def check_vae(part):
@@ -144,7 +166,7 @@ def tokenizer_files(given, text_encoder):
     raise Refused(f"{' and '.join(map(str, places))}: no spiece.model or tokenizer.json")
 
 
-def write(out, parts):
+def write(out, parts, index, scheduler):
     """Puts everything into a new folder beside `out`, which then gets its name."""
     if os.path.lexists(out):
         raise Refused(f"{out}: exists; it is not overwritten")
@@ -157,8 +179,8 @@ def write(out, parts):
             for link, file in files.items():
                 (made / name / link).symlink_to(file.resolve())
         (made / "scheduler").mkdir()
-        (made / "scheduler" / "scheduler_config.json").write_text(json.dumps(SCHEDULER, indent=2) + "\n")
-        (made / "model_index.json").write_text(json.dumps(INDEX, indent=2) + "\n")
+        (made / "scheduler" / "scheduler_config.json").write_text(json.dumps(scheduler, indent=2) + "\n")
+        (made / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
         made.chmod(0o755)
         made.rename(out)
     except BaseException:
@@ -170,10 +192,10 @@ def lay_out(transformer, vae, text_encoder, tokenizer, out):
     transformer, vae = Part(transformer, "transformer"), Part(vae, "VAE")
     text_encoder = Part(text_encoder, "text encoder")
     check_transformer(transformer)
-    check_vae(vae)
+    check_frame_vae(vae) if is_1_1(transformer) else check_vae(vae)
     check_text_encoder(text_encoder, transformer)
     write(out, {"transformer": transformer.files, "vae": vae.files, "text_encoder": text_encoder.files,
-                "tokenizer": tokenizer_files(tokenizer, text_encoder)})
+                "tokenizer": tokenizer_files(tokenizer, text_encoder)}, *VERSIONS[transformer.config.get("model_type", "STDiT3")])
 
 
 def main():

@@ -11,7 +11,10 @@ import open_sora_request as request
 FILE = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "open_sora_request.json"
 PROMPTS = ["a cat", "|0|a cat|2| a dog |5|", "|0| a|1|b", "|1|a cat", "|0|a|b", "|0|a|2", "|0|a|2|b|2|c", "|0|a|3|b|1|c", "a | b", "|0|"]
 ENDINGS = ["a cat", "a cat{}", 'a cat {"mask_strategy": "0"}', '{"reference_path": "a.png;b.mp4", "mask_strategy": "0;0,1"}',
-           'a {"seed": 1}', "a {b} c", "a {"]
+           'a {"seed": 1}', "a {b} c", "a {", "a sign that says {hi}", 'a sign that says {"hi"}', 'a {b} c {"mask_strategy": "0"} ',
+           'a {"reference_path": "a{1}.png"}', 'a {"mask_strategy": 0}', 'a {"reference_path": null}', 'a {"mask_strategy": "0"',
+           'a {"reference_path": "a.png"} b', "a {'mask_strategy': '0'}", '{"x": {"mask_strategy": "0"}}',
+           '|0|a|1|b {"mask_strategy": "0,0"}', "the words reference_path and mask_strategy"]
 SCORES = [("a cat", 6.5, None, None), ("a cat", 6.5, 4, "pan right"), ("a cat motion score: 2.", 5.25, 7.0, None),
           ("aesthetic score: 1. camera motion: none.", 6.5, 0.06, "zoom in"), ("", 6.5, None, None), ("a cat", None, None, None)]
 STRATEGIES = ["", "0", "0;0,1,0,-1,1", "1,0,0,-1,5,0.5", "0,0,-5,0,5", "0,0,0,0,15,0", "0,-1", "0,0,0,0,1,1", ";", "0;", "0,0,0,0,1,0,0",

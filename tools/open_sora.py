@@ -142,12 +142,15 @@ class OpenSora:
             return {key: value.float() for file in files for key, value in load_file(file).items()}
 
         self.scheduler = config("scheduler", "scheduler_config.json")
+        self.load_networks(folder, weights, config)
+        self.text_encoder = T5EncoderModel.from_pretrained(folder / "text_encoder", dtype=torch.float32).eval()
+        self.tokenizer = T5Tokenizer.from_pretrained(folder / "tokenizer")
+
+    def load_networks(self, folder, weights, config):
         self.transformer = STDiT3(weights("transformer"), config("transformer"))
         spatial, temporal = (config("vae").get(name, {}) for name in ("vae_2d", "vae_temporal"))
         self.vae = VideoVae(weights("vae"), spatial.get("block_out_channels", [128, 256, 512, 512]),
                             spatial.get("norm_num_groups", 32), temporal.get("num_groups", 32))
-        self.text_encoder = T5EncoderModel.from_pretrained(folder / "text_encoder", dtype=torch.float32).eval()
-        self.tokenizer = T5Tokenizer.from_pretrained(folder / "tokenizer")
 
     def encode_texts(self, texts):
         """Projected tokens [L, C] of each text, without its padding."""

@@ -84,12 +84,20 @@ def with_scores(prompt, aesthetic=None, motion=None, camera_motion=None):
 
 
 def split_settings(prompt):
-    """A prompt may end in JSON with `reference_path` and `mask_strategy`: (text, dictionary)."""
-    text, brace, rest = prompt.partition("{")
-    settings = json.loads(brace + rest) if brace else {}
-    if unknown := settings.keys() - {"reference_path", "mask_strategy"}:
-        raise ValueError(f"a prompt has no setting '{min(unknown)}'")
-    return text, settings
+    """A prompt may end in a JSON object with `reference_path` and `mask_strategy`: (text, dictionary). Other braces are text; to the
+    public code every brace begins JSON."""
+    names = {"reference_path", "mask_strategy"}
+    for begin in [i for i, letter in enumerate(prompt) if letter == "{"]:
+        try:
+            settings = json.loads(prompt[begin:])
+        except json.JSONDecodeError:
+            continue
+        if not settings.keys() <= names or not all(isinstance(value, str) for value in settings.values()):
+            raise ValueError("a prompt's settings are texts of " + " and ".join(names))
+        return prompt[:begin], settings
+    if any(name in prompt.partition("{")[2] for name in names):
+        raise ValueError("a prompt's settings are JSON at its end")
+    return prompt, {}
 
 
 def schedule(prompt):

@@ -6,6 +6,9 @@ from stdit3 import STDiT3
 
 
 class STDiT2(STDiT3):
+    def __init__(self, weights, config):
+        super().__init__(weights, {"qk_norm_legacy": True} | config)  # version 1.1 has no other order, and no name for it
+
     def __call__(self, z, timesteps, texts, numbers, denoised_frames=None):
         """z [B, 4, T, h, w] -> [B, 8, T, h, w]. `texts` are projected. `numbers` [B] by name: fps, num_frames, ar, and height and
         width of the video in pixels. Of `denoised_frames` [B, T] those that are 0 have timestep 0."""

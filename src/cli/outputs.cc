@@ -85,7 +85,7 @@ VideoFiles::VideoFiles(const std::vector<std::string>& paths, const engine::Sett
   for (size_t i = 0; i < paths.size(); ++i)
     writers_.emplace_back(paths[i], media::VideoFormat{.height = settings.height,
                                                        .width = settings.width,
-                                                       .fps = *settings.request.fps,
+                                                       .fps = settings.shown_fps(),
                                                        .text = texts[i]});
 }
 

@@ -51,6 +51,10 @@ class Loop final : public parallel::PipelineStage {
       enter_frames(step, patches);
       hidden = {guide_.by_sample(sampler().scale_model_input(latents_.joined(patches), step))};
     }
+    // Only the last stage takes the step's noise, but the next part of a long video continues the sequence of
+    // all ranks.
+    const bool is_last = ranks_.pipeline.rank + 1 == ranks_.pipeline.size;
+    if (!is_last && sampler().needs_noise() && patches.begin == 0) noise_.draw(latents_.sizes());
     const auto begin = std::chrono::steady_clock::now();
     const Step now{step,
                    sampler().steps(),

@@ -68,7 +68,10 @@ const std::vector<Condition>& conditions() {
        .fields = {"negative_prompt", "negative_prompt_2", "guidance_rescale"}},
       {.holds = [](const Request& request) { return request.output_type == OutputType::kLatent; },
        .reason = [](const Request&) { return field("output_type") + " is latent, and nothing is decoded"; },
-       .fields = {"vae_tiling", "vae_block_size"}}};
+       .fields = {"vae_tiling", "vae_block_size"}},
+      {.holds = [](const Request& request) { return request.loop.value_or(1) == 1; },
+       .reason = [](const Request&) { return field("loop") + " is 1, and no part continues another"; },
+       .fields = {"condition_frame_length", "condition_frame_edit"}}};
   return all;
 }
 

@@ -91,7 +91,7 @@ void References::add_previous_part(Video& video, int64_t loop) const {
 
 GivenLatents References::given(int64_t loop) {
   const models::LatentShape& shape = settings().latents;
-  const int64_t align = *settings().request.align;
+  const int64_t align = settings().request.align.value_or(0);
   std::vector<at::Tensor> z, masks, placed;
   for (Video& video : videos_) {
     if (loop > 0) add_previous_part(video, loop);

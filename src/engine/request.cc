@@ -137,7 +137,7 @@ Settings resolve(const Request& wish, const Model& model) {
 }
 
 models::Prompt Settings::prompt(size_t index, int64_t loop) const {
-  const std::string& text = request.prompts.at(index);
+  const std::string& text = has_null_text ? texts.at(index) : request.prompts.at(index);
   return {.text = has_null_text ? models::with_scores(prompt_of_loop(text, loop), scores()) : text,
           .second = text_of(request.prompts_2, index),
           .clip_skip = request.clip_skip.value_or(0),

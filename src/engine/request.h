@@ -58,6 +58,7 @@ struct Request {
   // Of videos.
   std::optional<int64_t> num_frames;
   std::optional<double> fps;
+  std::optional<int64_t> frame_interval;                // the file shows one frame for so many of that rate
   std::optional<std::string> resolution, aspect_ratio;  // names of a size, instead of height and width
   std::optional<double> aesthetic_score, motion_score;  // models::CaptionScores; 0: none
   std::optional<std::string> camera_motion;
@@ -101,6 +102,7 @@ struct Settings {
   bool has_null_text = false;  // DenoiserShape::has_null_text
   // Of videos. A part of a long video but the first begins with `repeated` frames of the part before.
   int64_t loops = 1, repeated = 0;
+  std::vector<std::string> texts;                    // the prompts without settings of their own
   std::vector<std::vector<std::string>> references;  // paths, by prompt
   std::vector<std::vector<GivenRange>> given;        // by prompt
 
@@ -111,6 +113,8 @@ struct Settings {
   int64_t all_frames() const { return frames + (loops - 1) * (frames - repeated); }
 
   models::CaptionScores scores() const;  // of a video
+  // Frames per second of a video's file.
+  double shown_fps() const { return *request.fps / static_cast<double>(request.frame_interval.value_or(1)); }
 
   bool guided() const { return guidance > 1.0; }
   // Returns the number of images of the run; those of one prompt are adjacent.

@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kMaxSide = 16384, kMaxTokens = 4096, kMaxLayers = 256;
 constexpr double kMaxFrames = 16384, kMaxFps = 1000, kMaxScore = 1000, kMaxLoops = 1024;
+constexpr double kMaxFrameInterval = 100;  // of which a file at the least rate can say how slow it is
 
 const std::vector<std::pair<std::string, at::ScalarType>> kDtypes = {
     {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
@@ -80,8 +81,9 @@ Fields<Request> video_fields() {
   using R = Request;
   const FieldGroup video = FieldGroup::kVideo;
   return {
-      plain_field(&R::num_frames, {"num_frames", "Number of frames; 1 gives an image [the model's, or 51]",
-                                   video, "N", 1, kMaxFrames}),
+      plain_field(&R::num_frames,
+                  {"num_frames", "Number of frames; 1 gives an image [the model's, or 51; Open-Sora 1.1 16]",
+                   video, "N", 1, kMaxFrames}),
       named_field(&R::resolution,
                   {"resolution", "Size by name, with an aspect ratio [240p where the model has no size]",
                    video, "NAME"},
@@ -90,6 +92,9 @@ Fields<Request> video_fields() {
                   {"aspect_ratio", "Height to width of a size by name [9:16]", video, "RATIO"},
                   models::video_aspect_ratios()),
       plain_field(&R::fps, {"fps", "Frames per second [24]", video, "X", 1, kMaxFps}),
+      plain_field(&R::frame_interval,
+                  {"frame_interval", "Open-Sora 1.1: show a frame for so many of that rate [3]", video, "N",
+                   1, kMaxFrameInterval}),
       plain_field(
           &R::aesthetic_score,
           {"aesthetic_score", "Score of beauty to ask for; 0 asks for none [6.5]", video, "X", 0, kMaxScore}),
@@ -112,8 +117,9 @@ Fields<Request> video_fields() {
       plain_field(&R::loop, {"loop", "Parts of a long video, each of which continues the one before [1]",
                              video, "N", 1, kMaxLoops}),
       plain_field(&R::condition_frame_length,
-                  {"condition_frame_length", "Latent frames of the part before that a part begins with [5]",
-                   video, "N", 1, kMaxFrames}),
+                  {"condition_frame_length",
+                   "Latent frames of the part before that a part begins with [5; Open-Sora 1.1 4]", video,
+                   "N", 1, kMaxFrames}),
       plain_field(&R::condition_frame_edit,
                   {"condition_frame_edit", "How much these frames may change [0]", video, "X", 0, 1}),
       plain_field(&R::align, {"align",
@@ -172,9 +178,10 @@ Fields<Request> make_fields() {
                    "such sizes]",
                    image},
                   "Generate at exactly the requested size"),
-      plain_field(&R::num_inference_steps,
-                  {"num_inference_steps", "Number of denoising steps [20; Stable Diffusion 50, Open-Sora 30]",
-                   sampling, "N", 1}),
+      plain_field(
+          &R::num_inference_steps,
+          {"num_inference_steps",
+           "Number of denoising steps [20; Stable Diffusion 50, Open-Sora 30, 1.1 100]", sampling, "N", 1}),
       plain_field(&R::guidance_scale,
                   {"guidance_scale",
                    "Guidance scale: higher values follow the prompt more closely, 1 "

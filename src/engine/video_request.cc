@@ -5,17 +5,19 @@
 #include <charconv>
 
 #include "core/error.h"
+#include "engine/effects.h"
+#include "engine/prompt_settings.h"
 #include "engine/request.h"
 #include "models/stdit/sizes.h"
 
 namespace tessera::engine {
 namespace {
 
-// Where neither the request nor the model says more, as Open-Sora 1.2 is published.
+// Where neither the request nor the model says more, as Open-Sora is published.
 constexpr const char* kResolution = "240p";
 constexpr const char* kAspectRatio = "9:16";
-constexpr int64_t kFrames = 51;
 constexpr double kFps = 24, kAestheticScore = 6.5;
+constexpr int64_t kFrameInterval = 3;
 
 // A size is given in pixels or by its name, but not both.
 void check_names(const Request& request) {
@@ -36,7 +38,7 @@ models::VideoSize default_size(const Request& request, const Model& model) {
 }
 
 int64_t default_frames(const Model& model) {
-  if (!model.shape.video_sample) return kFrames;
+  if (!model.shape.video_sample) return model.family->default_frames;
   const models::LatentScale& scale = model.scale;
   const int64_t latents = (*model.shape.video_sample)[0], of_clip = scale.latent_frames(scale.clip);
   return latents / of_clip * scale.clip + latents % of_clip * scale.frames;
@@ -69,13 +71,14 @@ void resolve_loops(Settings& settings, const Model& model) {
   Request& request = settings.request;
   const int64_t of_clip = model.scale.latent_frames(model.scale.clip);
   request.loop = request.loop.value_or(1);
-  request.align = request.align.value_or(of_clip);
+  if (uses_field(model, settings.scheduler, "align")) request.align = request.align.value_or(of_clip);
   settings.loops = *request.loop;
   if (settings.loops == 1) return;
   if (request.output_type == OutputType::kLatent)
     usage_error(field("loop"), "a video of {} parts is decoded between them; leave out {}", settings.loops,
                 field("output_type"));
-  request.condition_frame_length = request.condition_frame_length.value_or(of_clip);
+  request.condition_frame_length =
+      request.condition_frame_length.value_or(model.family->default_condition_frames);
   request.condition_frame_edit = request.condition_frame_edit.value_or(0);
   const int64_t length = *request.condition_frame_length;
   if (length % of_clip != 0 || length > settings.latents.latent_frames)
@@ -99,26 +102,36 @@ std::vector<std::string> paths_of(const std::string& text) {
   return paths;
 }
 
-// Sets the references of each prompt and what is taken of them.
+// Sets the text of each prompt, its references and what is taken of them.
 void resolve_references(Settings& settings) {
   const Request& request = settings.request;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
-    const std::vector<std::string> paths = paths_of(text_of(request.reference_paths, i).value_or(""));
-    std::vector<GivenRange> given =
-        parse_mask_strategy(text_of(request.mask_strategies, i).value_or(""), field("mask_strategy"));
+    PromptSettings own = split_settings(request.prompts[i]);
+    const auto choose = [&](std::optional<std::string>& value, const std::vector<std::string>& texts,
+                            const char* name) {
+      const std::string where = value ? field("prompt") + ": " + name : field(name);
+      if (!value) value = text_of(texts, i).value_or("");
+      return where;
+    };
+    const std::string of_paths = choose(own.reference_path, request.reference_paths, "reference_path");
+    const std::string of_strategy = choose(own.mask_strategy, request.mask_strategies, "mask_strategy");
+    const std::vector<std::string> paths = paths_of(*own.reference_path);
+    std::vector<GivenRange> given = parse_mask_strategy(*own.mask_strategy, of_strategy);
     if (!paths.empty() && given.empty())
-      usage_error(field("reference_path"), "'{}' has no effect without {}; \"0\" begins the video with it",
-                  paths.front(), field("mask_strategy"));
+      usage_error(of_paths, "'{}' has no effect without {}; \"0\" begins the video with it", paths.front(),
+                  field("mask_strategy"));
     for (const GivenRange& range : given) {
       // Each part adds the one before to the list.
       const int64_t count = static_cast<int64_t>(paths.size()) + range.loop;
       if (range.reference >= count || range.reference < -count)
-        usage_error(field("mask_strategy"), "there is no reference {}: {} has {}, counted from 0",
-                    range.reference, field("reference_path"), paths.size());
+        usage_error(of_strategy, "there is no reference {}: the prompt has {} ({}), counted from 0",
+                    range.reference, paths.size(), field("reference_path"));
       if (range.loop >= settings.loops)
-        usage_error(field("mask_strategy"), "there is no part {}: the video has {} ({}), counted from 0",
-                    range.loop, settings.loops, field("loop"));
+        usage_error(of_strategy, "there is no part {}: the video has {} ({}), counted from 0", range.loop,
+                    settings.loops, field("loop"));
     }
+    prompt_of_loop(own.text, 0);  // refuses what is no prompt for parts
+    settings.texts.push_back(std::move(own.text));
     settings.references.push_back(paths);
     settings.given.push_back(std::move(given));
   }
@@ -185,7 +198,10 @@ void resolve_video(Settings& settings, const Model& model) {
   request.aspect_ratio.reset();
   request.num_frames = request.num_frames.value_or(default_frames(model));
   request.fps = request.fps.value_or(kFps);
-  request.aesthetic_score = request.aesthetic_score.value_or(kAestheticScore);
+  if (uses_field(model, settings.scheduler, "frame_interval"))
+    request.frame_interval = request.frame_interval.value_or(kFrameInterval);
+  if (uses_field(model, settings.scheduler, "aesthetic_score"))
+    request.aesthetic_score = request.aesthetic_score.value_or(kAestheticScore);
   check_size(settings, model);
   settings.model_height = *request.height;
   settings.model_width = *request.width;
@@ -199,7 +215,6 @@ void resolve_video(Settings& settings, const Model& model) {
   settings.has_null_text = model.shape.has_null_text;
   resolve_loops(settings, model);
   resolve_references(settings);
-  for (const std::string& prompt : request.prompts) prompt_of_loop(prompt, 0);
 }
 
 std::unique_ptr<samplers::VideoSampler> make_video_sampler(const Settings& settings, const Model& model) {

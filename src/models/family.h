@@ -151,6 +151,8 @@ struct Family {
   std::vector<PipelinePart> parts;  // besides the scheduler
   std::string scheduler_library = "diffusers";
   int64_t default_max_sequence_length;
+  // Of videos: frames, and latent frames of the part before in a long video.
+  int64_t default_frames = 0, default_condition_frames = 0;
   // Names the fields of a request that this family takes and others may not.
   std::vector<std::string> own_fields;
   bool has_single_files;  // can be read by weights/single_file.h

@@ -6,6 +6,7 @@
 #include "models/family.h"
 #include "models/pixart.h"
 #include "models/stable_diffusion.h"
+#include "models/stdit/frame_vae.h"
 #include "models/stdit/loading.h"
 #include "models/stdit/open_sora.h"
 #include "models/t5.h"
@@ -106,7 +107,36 @@ Family stable_diffusion(std::string class_name, std::string title, double guidan
       .load_decoder = is_xl ? load_stable_diffusion_xl_decoder : load_scaled_decoder};
 }
 
-Family open_sora() {
+Family open_sora_1_1() {
+  return {.class_name = "OpenSoraV1_1Pipeline",
+          .title = "Open-Sora 1.1",
+          .default_steps = 100,
+          .default_guidance = 7.0,
+          .parts = {tokenizer("tokenizer", "T5Tokenizer"),
+                    {"text_encoder", "transformers", {"T5EncoderModel"}},
+                    {"transformer", "opensora", {"STDiT2"}},
+                    kDecoderPart},
+          .scheduler_library = "opensora",
+          .default_max_sequence_length = 200,
+          .default_frames = 16,
+          .default_condition_frames = 4,
+          .own_fields = {"clean_caption", "max_sequence_length", "num_frames", "fps", "frame_interval",
+                         "resolution", "aspect_ratio", "reference_path", "mask_strategy", "loop",
+                         "condition_frame_length", "condition_frame_edit"},
+          .has_single_files = false,
+          .overrides_scheduler_file = false,
+          .takes_sample_of_single_step = false,
+          .bin_resolution = no_binning,
+          .read_shape = read_stdit2_shape,
+          .read_latent_scale = read_autoencoder_kl_scale,
+          .load_text_encoder = load_open_sora_text_encoder,
+          .load_denoiser = load_stdit2,
+          .load_decoder = nullptr,
+          .load_video_decoder = load_frame_decoder,
+          .load_video_encoder = load_frame_encoder};
+}
+
+Family open_sora_1_2() {
   return {.class_name = "OpenSoraPipeline",
           .title = "Open-Sora 1.2",
           .default_steps = 30,
@@ -117,6 +147,8 @@ Family open_sora() {
                     {"vae", "opensora", {"OpenSoraVAE_V1_2"}}},
           .scheduler_library = "opensora",
           .default_max_sequence_length = 300,
+          .default_frames = 51,
+          .default_condition_frames = 5,
           .own_fields = {"clean_caption", "max_sequence_length", "num_frames", "fps", "resolution",
                          "aspect_ratio", "aesthetic_score", "motion_score", "camera_motion", "reference_path",
                          "mask_strategy", "loop", "condition_frame_length", "condition_frame_edit", "align"},
@@ -141,7 +173,8 @@ const std::vector<Family>& families() {
       pixart("PixArtSigmaPipeline", "PixArt-Sigma", 300),
       stable_diffusion("StableDiffusionPipeline", "Stable Diffusion", 7.5, /*is_xl=*/false),
       stable_diffusion("StableDiffusionXLPipeline", "Stable Diffusion XL", 5.0, /*is_xl=*/true),
-      open_sora(),
+      open_sora_1_1(),
+      open_sora_1_2(),
   };
   return table;
 }

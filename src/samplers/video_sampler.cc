@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "samplers/iddpm.h"
 #include "samplers/rectified_flow.h"
 
 namespace tessera::samplers {
@@ -12,24 +14,40 @@ namespace {
 
 constexpr int64_t kMaxTimesteps = 1'000'000;
 
-// Those of the published class. A request has its own number of steps and guidance scale; the others are for
+// Those of the published classes. A request has its own number of steps and guidance scale; others are for
 // training.
-constexpr std::array<std::string_view, 9> kOptions = {
+constexpr std::array<std::string_view, 9> kFlowOptions = {
     "_class_name",   "num_sampling_steps",     "num_timesteps", "cfg_scale", "use_discrete_timesteps",
     "sample_method", "use_timestep_transform", "loc",           "scale"};
+constexpr std::array<std::string_view, 5> kDdpmOptions = {"_class_name", "num_sampling_steps", "cfg_scale",
+                                                          "diffusion_steps", "cfg_channel"};
 
-}  // namespace
-
-std::unique_ptr<VideoSampler> make_video_sampler(const JsonConfig& config, const VideoSamplerRun& run) {
-  const std::string name = config.string("_class_name");
-  if (name != "RFLOW") config.refuse("_class_name", "of videos, only RFLOW can run here");
+void warn_of_unknown(const JsonConfig& config, std::span<const std::string_view> known) {
   for (const auto& [key, value] : config.values().items()) {
-    if (std::find(kOptions.begin(), kOptions.end(), key) == kOptions.end())
+    if (std::find(known.begin(), known.end(), key) == known.end())
       log_warning("[{}] option without effect: {}", config.where(), key);
   }
-  const int64_t num_timesteps = config.count("num_timesteps", kMaxTimesteps, 1000);
-  if (run.steps > num_timesteps)
-    usage_error(field("num_inference_steps"), "must be at most {}, got {}", num_timesteps, run.steps);
+}
+
+// Reads how many timesteps the training had, which is at least as many as the run's.
+int64_t read_timesteps(const JsonConfig& config, const char* key, const VideoSamplerRun& run) {
+  const int64_t count = config.count(key, kMaxTimesteps, 1000);
+  if (run.steps > count)
+    usage_error(field("num_inference_steps"), "must be at most {}, got {}", count, run.steps);
+  return count;
+}
+
+std::unique_ptr<VideoSampler> make_iddpm(const JsonConfig& config, const VideoSamplerRun& run) {
+  // Which channels are guided is what STDiT2::guide() does.
+  constexpr int64_t kGuided = 3;
+  warn_of_unknown(config, kDdpmOptions);
+  if (config.integer("cfg_channel", kGuided) != kGuided) config.refuse("cfg_channel", "only 3 can run here");
+  return std::make_unique<Iddpm>(run.steps, read_timesteps(config, "diffusion_steps", run));
+}
+
+std::unique_ptr<VideoSampler> make_rectified_flow(const JsonConfig& config, const VideoSamplerRun& run) {
+  warn_of_unknown(config, kFlowOptions);
+  const int64_t num_timesteps = read_timesteps(config, "num_timesteps", run);
   return std::make_unique<RectifiedFlow>(
       RectifiedFlowOptions{.steps = run.steps,
                            .num_timesteps = num_timesteps,
@@ -38,6 +56,15 @@ std::unique_ptr<VideoSampler> make_video_sampler(const JsonConfig& config, const
                            .height = run.height,
                            .width = run.width,
                            .num_frames = run.num_frames});
+}
+
+}  // namespace
+
+std::unique_ptr<VideoSampler> make_video_sampler(const JsonConfig& config, const VideoSamplerRun& run) {
+  const std::string name = config.string("_class_name");
+  if (name == "IDDPM") return make_iddpm(config, run);
+  if (name == "RFLOW") return make_rectified_flow(config, run);
+  config.refuse("_class_name", "of videos, only IDDPM and RFLOW can run here");
 }
 
 }  // namespace tessera::samplers

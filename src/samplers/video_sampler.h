@@ -31,8 +31,9 @@ struct VideoSamplerRun {
   int64_t num_frames;
 };
 
-// Makes the sampler that a scheduler_config.json of Open-Sora 1.2 describes (class RFLOW). Throws
-// Error(kUsage) for an impossible run and Error(kInput) for another class; warns of unknown options.
+// Makes the sampler that a scheduler_config.json of Open-Sora describes (class IDDPM or RFLOW). Throws
+// Error(kUsage) for an impossible run and Error(kInput) for another class or for options of it that cannot
+// run; warns of unknown ones.
 std::unique_ptr<VideoSampler> make_video_sampler(const JsonConfig& config, const VideoSamplerRun& run);
 
 }  // namespace tessera::samplers

@@ -11,6 +11,7 @@ from harness import GOLDEN, ROOT, Box, test
 from running import start_long_run
 
 VIDEO = ROOT / "tests" / "golden" / "tiny-open-sora"
+VIDEO_1_1 = VIDEO.parent / "tiny-open-sora-1.1"
 SHORT = ["--height", "24", "--width", "40", "--num-frames", "17", "--num-inference-steps", "2", "--seed", "1"]
 RANKS = [(), ("--use-cfg-parallel",), ("--ulysses-degree", "2"), ("--pipefusion-parallel-degree", "2")]
 
@@ -120,6 +121,35 @@ def long_videos_and_references(box):
 
 
 @test
+def a_prompt_names_its_own_references(box):
+    """The settings at the end of a prompt win over the options, and the recorded prompt runs again to the same video."""
+    circle, missing = VIDEO / "golden" / "circle.png", ["--reference-path", "missing.png", "--mask-strategy", "0"]
+    prompt = "a red circle" + json.dumps({"reference_path": str(circle), "mask_strategy": "0"})
+    plain = ["--model", VIDEO, "--dtype", "fp32", *SHORT]
+    generate(box, *SHORT, "--reference-path", circle, "--mask-strategy", "0", "-o", "a.png")
+    names = box.files()
+    expected = [read_png(box.folder / name)[2] for name in names]
+    for _ in range(2):
+        outcome = box.run("generate", prompt, *plain, *missing, "-o", "a.png")
+        assert outcome.code == 0 and [read_png(box.folder / name)[2] for name in names] == expected, outcome
+        prompt = json.loads(read_png(box.folder / names[0])[3]["tessera"])["prompt"]
+        prompt = prompt if isinstance(prompt, str) else prompt[0]
+
+
+@test
+def videos_of_version_1_1(box):
+    circle = VIDEO_1_1 / "golden" / "circle.png"
+    for method in RANKS[:2]:
+        outcome = box.run("generate", "a red circle", "--model", VIDEO_1_1, "--dtype", "fp32", *SHORT, "--num-frames", "6", "--loop", "2",
+                          "--reference-path", circle, "--mask-strategy", "0", *method)
+        assert outcome.code == 0 and "1 video of 8 frames" in outcome.err, outcome
+        (box.folder / "out.mp4").unlink()
+    box.refuse(2, "[--num-inference-steps] must be at most 1000, got 1001", "generate", "a", "--model", VIDEO_1_1, *SHORT,
+               "--num-inference-steps", "1001")
+    assert box.run("models", VIDEO_1_1).code == 0
+
+
+@test
 def bad_requests_for_videos(box):
     (box.folder / "text.png").write_text("not an image")
     data = (VIDEO / "golden" / "moving.gif").read_bytes()
@@ -133,6 +163,8 @@ def bad_requests_for_videos(box):
             (2, "[--resolution]", "--resolution", "240"),
             (2, "[--mask-strategy] there is no reference 0", "--mask-strategy", "0"),
             (2, "[--mask-strategy] '0,1,2,3,4,5,6' has 7 numbers", "--mask-strategy", "0,1,2,3,4,5,6"),
+            (2, "[PROMPT] a prompt has no setting 'seed'", 'a {"seed": "1"}'),
+            (2, "[PROMPT: mask_strategy] there is no reference 0", 'a {"mask_strategy": "0"}'),
             (3, "[missing.png]", *given, "missing.png"),
             (3, "[text.png]", *given, "text.png"),
             (3, "[cut.gif]", *given, "cut.gif")):

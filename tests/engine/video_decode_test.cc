@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "models/autoencoder_kl.h"
+#include "models/stdit/frame_vae.h"
 #include "models/stdit/video_vae.h"
 #include "tests/support/golden.h"
 #include "tests/support/rank_threads.h"

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "engine/prompt_settings.h"
 #include "engine/request.h"
 #include "models/stdit/sizes.h"
 #include "tests/support/golden.h"
@@ -14,15 +15,15 @@ const Json& golden_of_requests() {
   return json;
 }
 
-Settings settings_of(const std::string& json) {
+Settings settings_of(const std::string& json, const Model& model = tiny_video()) {
   Json all = {{"prompt", {"a"}}, {"seed", 1}};
   all.update(parse_json(json, "test"));
-  return resolve(read_fields(request_fields(), all), tiny_video());
+  return resolve(read_fields(request_fields(), all), model);
 }
 
-std::string refusal(const std::string& json) {
+std::string refusal(const std::string& json, const Model& model = tiny_video()) {
   try {
-    settings_of(json);
+    settings_of(json, model);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     return error.what();
@@ -67,6 +68,58 @@ TEST(VideoRequest, ReadsSchedulesOfPrompts) {
   }
 }
 
+TEST(VideoRequest, SplitsSettingsFromPrompts) {
+  for (const Json& each : golden_of_requests().at("settings")) {
+    const auto prompt = each.at("prompt").get<std::string>();
+    const Json& expected = each.at("expected");
+    if (expected.is_null()) {
+      EXPECT_THROW(split_settings(prompt), Error) << prompt;
+      continue;
+    }
+    const PromptSettings found = split_settings(prompt);
+    EXPECT_EQ(found.text, expected[0]) << prompt;
+    EXPECT_EQ(found.reference_path.value_or("none"), expected[1].value("reference_path", "none")) << prompt;
+    EXPECT_EQ(found.mask_strategy.value_or("none"), expected[1].value("mask_strategy", "none")) << prompt;
+  }
+}
+
+TEST(VideoRequest, TakesTheSettingsOfAPromptInsteadOfThoseOfAll) {
+  const Settings settings = settings_of(
+      R"({"prompt": ["a{\"reference_path\": \"b.png;c.png\", \"mask_strategy\": \"0,1\"}", "a"],
+          "reference_path": ["d.png"], "mask_strategy": ["0,0,0,5"]})");
+  const std::vector<std::vector<std::string>> paths = {{"b.png", "c.png"}, {"d.png"}};
+  EXPECT_EQ(settings.references, paths);
+  ASSERT_EQ(settings.given[0].size(), 1U);
+  EXPECT_EQ(settings.given[0][0].reference, 1);
+  EXPECT_EQ(settings.given[0][0].target_start, 0);
+  EXPECT_EQ(settings.given[1][0].target_start, 5);
+  EXPECT_EQ(settings.prompt(0).text, settings.prompt(1).text);
+  EXPECT_EQ(settings.negative_prompt(0).null_of, settings.prompt(1).text);
+  // A setting may be of all and the other of the prompt.
+  const Settings mixed = settings_of(
+      R"({"prompt": ["|0|a|1|b{\"mask_strategy\": \"\"}"], "mask_strategy": ["0"], "loop": 2,
+          "num_frames": 34})");
+  EXPECT_TRUE(mixed.given[0].empty());
+  EXPECT_EQ(mixed.prompt(0, 1).text, "b aesthetic score: 6.5.");
+}
+
+// Nothing says that an image's prompt may hold settings.
+TEST(VideoRequest, LeavesTheBracesOfOtherModels) {
+  Request request;
+  request.prompts = {R"(a {"mask_strategy": 0})"};
+  EXPECT_EQ(resolve(request, read_model(golden_folder("tiny-pixart"))).prompt(0).text, request.prompts[0]);
+}
+
+TEST(VideoRequest, WarnsOfWhatOnlyLongVideosTake) {
+  const Settings settings = settings_of(R"({"condition_frame_length": 10, "condition_frame_edit": 0.5})");
+  ASSERT_EQ(settings.warnings.size(), 1U);
+  EXPECT_EQ(spell(settings.warnings[0]),
+            "condition_frame_length, condition_frame_edit have no effect: loop is 1, and no part continues "
+            "another");
+  EXPECT_FALSE(settings.request.condition_frame_length || settings.request.condition_frame_edit);
+  EXPECT_TRUE(settings_of(R"({"loop": 2, "num_frames": 51, "condition_frame_edit": 0.5})").warnings.empty());
+}
+
 TEST(VideoRequest, ChoosesAsPublished) {
   const Settings settings = settings_of("{}");
   EXPECT_EQ(settings.model_height, 240);
@@ -83,14 +136,45 @@ TEST(VideoRequest, ChoosesAsPublished) {
   EXPECT_EQ(settings_of(R"({"height": 30, "width": 48})").warnings.size(), 1U);
 }
 
+// Version 1.1 makes a latent of each frame, knows no scores, and shows one frame for three.
+TEST(VideoRequest, ChoosesAsVersion11IsPublished) {
+  const Settings settings = settings_of("{}", tiny_video_1_1());
+  EXPECT_EQ(settings.model_width, 426);
+  EXPECT_EQ(settings.frames, 16);
+  EXPECT_EQ(settings.latents.latent_frames, 16);
+  EXPECT_EQ(settings.steps, 100);
+  EXPECT_EQ(settings.guidance, 7);
+  EXPECT_EQ(settings.prompt(0).text, "a");
+  EXPECT_EQ(settings.shown_fps(), 8);
+  EXPECT_EQ(video_conditions(settings).at("fps").item<double>(), 24);
+  EXPECT_EQ(settings_of(R"({"fps": 30, "frame_interval": 1})", tiny_video_1_1()).shown_fps(), 30);
+  EXPECT_EQ(settings_of("{}").shown_fps(), 24);
+  const Settings parts = settings_of(R"({"loop": 3, "num_frames": 10})", tiny_video_1_1());
+  EXPECT_EQ(parts.repeated, 4);
+  EXPECT_EQ(parts.all_frames(), 10 + 2 * 6);
+  const Settings again = resolve(parts.request, tiny_video_1_1());
+  EXPECT_EQ(write_fields(request_fields(), again.request), write_fields(request_fields(), parts.request));
+  for (const auto& [json, message] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"align": 5})", "[align] Open-Sora 1.1 does not support it"},
+           {R"({"aesthetic_score": 6})", "[aesthetic_score] Open-Sora 1.1 does not support it"},
+           {R"({"loop": 2, "num_frames": 4})",
+            "[condition_frame_length] a part of 4 frames would begin with 4"}})
+    EXPECT_NE(refusal(json, tiny_video_1_1()).find(message), std::string::npos) << json;
+  EXPECT_NE(refusal(R"({"frame_interval": 2})").find("[frame_interval] Open-Sora 1.2 does not support it"),
+            std::string::npos);
+}
+
 // Rank 0 sends the request with every choice made, and the others resolve it again.
 TEST(VideoRequest, IsResolvedAgainToTheSame) {
   for (const char* const json :
        {"{}", R"({"resolution": "144p", "aspect_ratio": "1:1"})", R"({"loop": 3, "num_frames": 34})",
-        R"({"reference_path": ["a.png"], "mask_strategy": ["0"], "motion_score": 2})"}) {
+        R"({"reference_path": ["a.png"], "mask_strategy": ["0"], "motion_score": 2})",
+        R"({"prompt": ["a {\"reference_path\": \"b.png\"}", "c"], "mask_strategy": ["0", ""]})"}) {
     const Settings once = settings_of(json), again = resolve(once.request, tiny_video());
     EXPECT_EQ(write_fields(request_fields(), again.request), write_fields(request_fields(), once.request));
     EXPECT_EQ(again.model_width, once.model_width) << json;
+    EXPECT_EQ(again.prompt(0).text, once.prompt(0).text) << json;
+    EXPECT_EQ(again.references, once.references) << json;
   }
 }
 
@@ -114,6 +198,14 @@ TEST(VideoRequest, RefusesInOneLine) {
            {R"({"reference_path": ["a.png"], "mask_strategy": ["0,-2"]})", "there is no reference -2"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["1"]})", "[mask_strategy] there is no part 1"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["x"]})", "[mask_strategy] 'x' holds 'x'"},
+           {R"({"prompt": ["a {\"mask_strategy\": 0}"]})",
+            "[prompt] the value of 'mask_strategy' must be text in quotes, got a number"},
+           {R"({"prompt": ["a {\"seed\": \"1\"}"]})", "[prompt] a prompt has no setting 'seed'"},
+           {R"({"prompt": ["a\n{\"mask_strategy\": \"0\""]})",
+            "[prompt] 'a {\"mask_strategy\": \"0\"' has settings that are not JSON at its end"},
+           {R"({"prompt": ["a {\"mask_strategy\": \"x\"}"]})", "[prompt: mask_strategy] 'x' holds 'x'"},
+           {R"({"prompt": ["a {\"reference_path\": \"b\"}"]})",
+            "[prompt: reference_path] 'b' has no effect without"},
            {R"({"eta": 0.5})", "[eta]"},
            {R"({"clip_skip": 1})", "[clip_skip] Open-Sora 1.2 does not support it"}}) {
     EXPECT_NE(refusal(json).find(message), std::string::npos) << json << ": " << refusal(json);

@@ -1,4 +1,5 @@
-// Whole runs of Open-Sora against tools/open_sora.py, which shares no code with the engine.
+// Whole runs of Open-Sora against tools/open_sora.py and open_sora_1_1.py, which share no code with the
+// engine.
 #include <gtest/gtest.h>
 
 #include <ATen/Functions.h>
@@ -14,21 +15,24 @@
 namespace tessera::engine {
 namespace {
 
-const std::filesystem::path& folder() {
-  static const std::filesystem::path path = golden_folder("tiny-open-sora");
-  return path;
+// A run of a golden.
+struct GoldenRun {
+  const Model& (*model)();
+  std::string name;
+
+  std::filesystem::path folder() const { return model().folder / "golden"; }
+};
+
+std::string name_of(const GoldenRun& run) {
+  return run.model == tiny_video ? run.name : run.name + "_1_1";
 }
 
-const Json& golden_runs() {
-  static const Json runs = read_json(folder() / "golden" / "runs.json");
-  return runs;
-}
-
-Request golden_request(const std::string& name) {
-  const Json& run = golden_runs().at("runs").at(name);
+Request golden_request(const GoldenRun& golden) {
+  const Json all = read_json(golden.folder() / "runs.json");
+  const Json& run = all.at("runs").at(golden.name);
   Request request;
   request.prompts = run.at("prompts").get<std::vector<std::string>>();
-  request.seed = golden_runs().at("seed").get<uint64_t>();
+  request.seed = all.at("seed").get<uint64_t>();
   request.dtype = at::kFloat;
   const auto read = [&](const char* key, auto& member) {
     using Value = typename std::decay_t<decltype(member)>::value_type;
@@ -45,11 +49,12 @@ Request golden_request(const std::string& name) {
   read("motion", request.motion_score);
   read("camera_motion", request.camera_motion);
   read("loops", request.loop);
+  read("condition_frames", request.condition_frame_length);
   read("condition_edit", request.condition_frame_edit);
   request.num_images_per_prompt = run.value("videos_per_prompt", int64_t{1});
   std::string paths;
   for (const std::string& file : run.value("references", std::vector<std::string>()))
-    paths += (paths.empty() ? "" : ";") + (folder() / "golden" / file).string();
+    paths += (paths.empty() ? "" : ";") + (golden.folder() / file).string();
   if (!paths.empty()) request.reference_paths = {paths};
   if (run.contains("mask_strategy")) request.mask_strategies = {run.at("mask_strategy").get<std::string>()};
   return request;
@@ -60,8 +65,9 @@ struct Videos {
   at::Tensor frames;   // [N, F, H, W, 3]
 };
 
-Videos generate_videos(const Settings& settings, const parallel::Layout& layout, comm::World world) {
-  Engine engine(tiny_video(), 0, std::move(world));
+Videos generate_videos(const Model& model, const Settings& settings, const parallel::Layout& layout,
+                       comm::World world) {
+  Engine engine(model, 0, std::move(world));
   std::vector<std::vector<at::Tensor>> frames(static_cast<size_t>(settings.pictures()));
   Observer observer;
   observer.decoded = [&](int64_t video, const at::Tensor& some) {
@@ -75,35 +81,39 @@ Videos generate_videos(const Settings& settings, const parallel::Layout& layout,
   return {result.latents, at::stack(videos)};
 }
 
-void expect_golden(const std::string& name, const Videos& videos, const Settings& settings) {
-  static const auto latents = read_golden((folder() / "golden" / "latents.safetensors").string());
-  static const auto frames = read_golden((folder() / "golden" / "frames.safetensors").string());
-  const std::string part = fmt::format("{}.{}", name, settings.loops - 1);
+void expect_golden(const GoldenRun& golden, const Videos& videos, const Settings& settings) {
+  const auto latents = read_golden((golden.folder() / "latents.safetensors").string());
+  const auto frames = read_golden((golden.folder() / "frames.safetensors").string());
+  const std::string name = name_of(golden), part = fmt::format("{}.{}", golden.name, settings.loops - 1);
   EXPECT_LT(relative_error(videos.latents, latents.at(part)), 1e-4) << name;
-  const at::Tensor& expected = frames.at(name);
+  const at::Tensor& expected = frames.at(golden.name);
   ASSERT_EQ(videos.frames.sizes(), expected.sizes()) << name;
   const at::Tensor difference = (videos.frames.to(at::kInt) - expected.to(at::kInt)).abs();
   EXPECT_LE(difference.max().item<int>(), 1) << name;
   EXPECT_LT(difference.to(at::kDouble).mean().item<double>(), 1e-3) << name;
 }
 
-const std::vector<std::string>& names() {
-  static const std::vector<std::string> all = {"unguided", "guided",       "two_clips",
-                                               "image",    "edited_image", "kept_image",
-                                               "video",    "loops",        "ragged_loops"};
+std::vector<GoldenRun> golden_runs() {
+  std::vector<GoldenRun> all;
+  for (const char* name : {"unguided", "guided", "two_clips", "image", "edited_image", "kept_image", "video",
+                           "loops", "ragged_loops"})
+    all.push_back({tiny_video, name});
+  for (const char* name : {"unguided", "guided", "image", "references", "loops", "edited_loops"})
+    all.push_back({tiny_video_1_1, name});
   return all;
 }
 
-class Video : public testing::TestWithParam<std::string> {};
+class Video : public testing::TestWithParam<GoldenRun> {};
 
 TEST_P(Video, EqualsTheOracle) {
   const c10::InferenceMode inference_mode;
-  const Settings settings = resolve(golden_request(GetParam()), tiny_video());
-  expect_golden(GetParam(), generate_videos(settings, {}, {}), settings);
+  const Model& model = GetParam().model();
+  const Settings settings = resolve(golden_request(GetParam()), model);
+  expect_golden(GetParam(), generate_videos(model, settings, {}, {}), settings);
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, Video, testing::ValuesIn(names()),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Goldens, Video, testing::ValuesIn(golden_runs()),
+                         [](const auto& info) { return name_of(info.param); });
 
 struct Way {
   std::string name;
@@ -122,10 +132,11 @@ std::vector<Way> ways() {
   return all;
 }
 
-class VideoOnRanks : public testing::TestWithParam<std::string> {};
+class VideoOnRanks : public testing::TestWithParam<GoldenRun> {};
 
 TEST_P(VideoOnRanks, EqualsTheOracle) {
-  const Settings settings = resolve(golden_request(GetParam()), tiny_video());
+  const Model& model = GetParam().model();
+  const Settings settings = resolve(golden_request(GetParam()), model);
   for (const Way& way : ways()) {
     if ((way.needs_guidance && !settings.guided()) || (way.needs_two_videos && settings.pictures() < 2))
       continue;
@@ -133,12 +144,12 @@ TEST_P(VideoOnRanks, EqualsTheOracle) {
     parallel::ParallelOptions options = way.options;
     if (way.name == "pipefusion") options.warmup_steps = settings.steps;  // exact
     const parallel::Layout layout =
-        parallel::resolve_layout(options, workload(settings, tiny_video()), std::nullopt);
+        parallel::resolve_layout(options, workload(settings, model), std::nullopt);
     comm::run_ranks_as_threads(
         options.degrees(),
         [&](comm::World world) {
           const bool is_first = world.rank() == 0;
-          const Videos videos = generate_videos(settings, layout, std::move(world));
+          const Videos videos = generate_videos(model, settings, layout, std::move(world));
           EXPECT_EQ(videos.frames.defined(), is_first);
           if (is_first) expect_golden(GetParam(), videos, settings);
         },
@@ -146,8 +157,8 @@ TEST_P(VideoOnRanks, EqualsTheOracle) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, VideoOnRanks, testing::ValuesIn(names()),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Goldens, VideoOnRanks, testing::ValuesIn(golden_runs()),
+                         [](const auto& info) { return name_of(info.param); });
 
 }  // namespace
 }  // namespace tessera::engine

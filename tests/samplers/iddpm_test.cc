@@ -5,6 +5,7 @@
 
 #include <ATen/Functions.h>
 
+#include "core/error.h"
 #include "tests/support/golden.h"
 
 namespace tessera::samplers {
@@ -38,6 +39,17 @@ TEST(Iddpm, SpacesAHundredTimesteps) {
   const auto timestep = [&](int64_t left) { return sampler.timesteps()[static_cast<size_t>(99 - left)]; };
   for (const auto& [left, expected] : {std::pair{99, 999}, {98, 989}, {97, 979}, {5, 50}, {1, 10}, {0, 0}})
     EXPECT_EQ(timestep(left), expected);
+}
+
+TEST(Iddpm, IsMadeFromItsFile) {
+  const auto make = [](const char* key, int64_t value, int64_t steps) {
+    const JsonConfig file({{"_class_name", "IDDPM"}, {"num_sampling_steps", 100}, {key, value}}, "file");
+    return make_video_sampler(file, {.steps = steps, .height = 240, .width = 426, .num_frames = 16});
+  };
+  EXPECT_EQ(make("cfg_channel", 3, 10)->timesteps(), Iddpm(10).timesteps());
+  EXPECT_EQ(make("diffusion_steps", 50, 50)->timesteps().front(), 49);
+  EXPECT_THROW(make("cfg_channel", 4, 10), Error);
+  EXPECT_THROW(make("diffusion_steps", 50, 51), Error);
 }
 
 // Half of ten steps: an edited frame stays for four steps, enters in the fifth and is denoised from the sixth

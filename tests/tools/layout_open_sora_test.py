@@ -11,14 +11,19 @@ sys.path.insert(0, str(ROOT / "tools"))
 import layout_open_sora as layout  # noqa: E402
 
 MODEL = ROOT / "tests" / "golden" / "tiny-open-sora"
+MODEL_1_1 = MODEL.parent / "tiny-open-sora-1.1"
 PARTS = ("transformer", "vae", "text_encoder", "tokenizer")
 
 
 class LayoutTest(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.copy(MODEL)
+
+    def copy(self, model):
         for name in PARTS:
-            shutil.copytree(MODEL / name, self.folder / name)
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            shutil.copytree(model / name, self.folder / name)
 
     def lay_out(self, **parts):
         layout.lay_out(*(parts.get(name, self.folder / name if name != "tokenizer" else None) for name in PARTS), self.folder / "out")
@@ -36,13 +41,27 @@ class LayoutTest(unittest.TestCase):
         self.assertEqual(sorted(self.folder.iterdir()), before)
 
     def test_links_every_file(self):
+        self.expect_links(MODEL)
+
+    def test_links_version_1_1(self):
+        self.copy(MODEL_1_1)
+        self.expect_links(MODEL_1_1)
+
+    def test_refuses_parts_of_another_version(self):
+        self.expect_refusal("the VAE of Open-Sora 1.1 has the _class_name", transformer=MODEL_1_1 / "transformer")
+        self.expect_refusal("the VAE has no weight spatial_vae", vae=MODEL_1_1 / "vae")
+        self.copy(MODEL_1_1)
+        self.change("transformer", depth=3)
+        self.expect_refusal("no weight blocks.2.attn.qkv.weight")
+
+    def expect_links(self, model):
         self.lay_out()
         for file in [path for name in PARTS for path in sorted((self.folder / name).iterdir())]:
             link = self.folder / "out" / file.relative_to(self.folder)
             self.assertTrue(link.is_symlink())
             self.assertEqual(link.resolve(), file)
         for name in ("model_index.json", "scheduler/scheduler_config.json"):
-            self.assertEqual((self.folder / "out" / name).read_text(), (MODEL / name).read_text())
+            self.assertEqual((self.folder / "out" / name).read_text(), (model / name).read_text())
 
     def test_takes_files_and_shards(self):
         vae = self.folder / "vae"
@@ -60,7 +79,8 @@ class LayoutTest(unittest.TestCase):
         self.expect_refusal("out: exists")
 
     def test_refuses_other_models(self):
-        self.expect_refusal("model_type of the transformer is 'VideoAutoencoderPipeline', not 'STDiT3'", transformer=self.folder / "vae")
+        self.expect_refusal("model_type of the transformer is 'VideoAutoencoderPipeline', not 'STDiT3' or 'STDiT2'",
+                            transformer=self.folder / "vae")
         self.expect_refusal("the text encoder gives 12 channels, but the transformer takes 24",
                             text_encoder=MODEL.parent / "tiny-pixart" / "text_encoder")
         self.change("vae", vae_temporal={"type": "None"})

@@ -1,6 +1,7 @@
 #include "models/stdit/loading.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "models/loading.h"
 #include "models/stdit/stdit2.h"
@@ -15,7 +16,11 @@ STDiTConfig read_config(const std::filesystem::path& model) {
 
 // STDiT2 embeds the height, the width and their ratio in a third of the width each.
 STDiTConfig read_stdit2_config(const std::filesystem::path& model) {
-  const JsonConfig json = JsonConfig::read(model / "transformer" / "config.json");
+  const JsonConfig file = JsonConfig::read(model / "transformer" / "config.json");
+  // Version 1.1 knows no other order of norm and rotation, so its files do not name it.
+  Json options = {{"model_max_length", 200}, {"qk_norm_legacy", true}};
+  options.update(file.values());
+  const JsonConfig json(std::move(options), file.where());
   const STDiTConfig config(json);
   if (config.hidden_size % 3 != 0) json.fail("hidden_size", "a multiple of 12");
   return config;

@@ -3,12 +3,10 @@
 #include <ATen/Functions.h>
 
 #include "core/error.h"
+#include "models/stdit/frame_vae.h"
 
 namespace tessera::models {
 namespace {
-
-// Of the two-dimensional VAE, whatever its own file says.
-constexpr double kScalingFactor = 0.18215;
 
 // The sample of a normal distribution that `noise` chooses, or its mean.
 at::Tensor sample(const at::Tensor& mean, const at::Tensor& logvar, const at::Tensor& noise) {
@@ -32,7 +30,7 @@ JsonConfig spatial_options(const JsonConfig& json) {
   const size_t levels = JsonConfig(options, given.where()).integers("block_out_channels").size();
   options["down_block_types"] = std::vector<std::string>(levels, "DownEncoderBlock2D");
   options["up_block_types"] = std::vector<std::string>(levels, "UpDecoderBlock2D");
-  options["scaling_factor"] = kScalingFactor;
+  options["scaling_factor"] = kFrameScalingFactor;
   if (!options.contains("sample_size")) options["sample_size"] = 1024;
   return {std::move(options), given.where()};
 }

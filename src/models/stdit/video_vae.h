@@ -8,9 +8,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
-#include <utility>
-
 #include "models/autoencoder_kl.h"
 #include "models/family.h"
 #include "models/stdit/temporal_vae.h"
@@ -77,26 +74,6 @@ class VideoVaeDecoder final : public VideoDecoder {
   AutoencoderKLDecoder spatial_;
   TemporalDecoder temporal_;
   LatentStatistics statistics_;
-};
-
-// The decoder of Open-Sora 1.1, which decodes each frame independently: the VAE of Stable Diffusion.
-class FrameDecoder final : public VideoDecoder {
- public:
-  // `micro_batch` frames are decoded together.
-  explicit FrameDecoder(std::shared_ptr<const Decoder> decoder, int64_t micro_batch = 4)
-      : decoder_(std::move(decoder)), micro_batch_(micro_batch) {}
-  at::Tensor decode_clip(const at::Tensor& z, int64_t /*frames*/, nn::Tokens& tokens) const override {
-    return decoder_->decode(z, tokens);
-  }
-  Clip clip() const override { return {micro_batch_, micro_batch_}; }
-  int64_t scale_factor() const override { return decoder_->scale_factor(); }
-  int64_t clip_bytes(int64_t height, int64_t width) const override {
-    return micro_batch_ * height * width * scale_factor() * scale_factor() * decoder_->bytes_per_pixel();
-  }
-
- private:
-  std::shared_ptr<const Decoder> decoder_;
-  int64_t micro_batch_;
 };
 
 }  // namespace tessera::models
