@@ -27,6 +27,10 @@ std::string name_of(const GoldenRun& run) {
   return run.model == tiny_video ? run.name : run.name + "_1_1";
 }
 
+void PrintTo(const GoldenRun& run, std::ostream* out) {
+  *out << name_of(run);
+}
+
 Request golden_request(const GoldenRun& golden) {
   const Json all = read_json(golden.folder() / "runs.json");
   const Json& run = all.at("runs").at(golden.name);
