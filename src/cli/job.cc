@@ -107,6 +107,20 @@ void write_outputs(const Job& job, const engine::Result& result, std::optional<V
   }
 }
 
+// Files that nothing replaces are not removed either: they may be another's.
+void warn_of_leftovers(const Job& job) {
+  const auto path = output_path(job.arguments, job.settings, job.model.shape.is_video);
+  const std::vector<std::string> paths = leftover_paths(path, job.outputs, job.settings);
+  if (paths.size() == 1)
+    log_warning("[{}] was left by a longer run; remove it unless it belongs to the new files", paths[0]);
+  if (paths.size() > 1) {
+    log_warning(
+        "[{}] and {} more, up to {}, were left by a longer run; remove them unless they belong to the new "
+        "files",
+        paths[0], paths.size() - 1, paths.back());
+  }
+}
+
 engine::Observer with_status(const engine::Observer& observer, launch::RankStatus& status) {
   engine::Observer both = observer;
   both.started = [observer, &status](engine::Phase stage) {
@@ -296,6 +310,7 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
   if (!first) return;
   tell_warnings(*progress, told);
   write_outputs(job, result, videos);
+  warn_of_leftovers(job);
   write_reports(job, result, std::move(told));
   progress->summary(result.seconds);
   for (const std::string& path : written_paths(job.outputs, job.settings)) fmt::print("{}\n", path);

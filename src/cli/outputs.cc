@@ -6,12 +6,14 @@
 #include <cctype>
 
 #include "core/error.h"
+#include "core/file_sequence.h"
 
 namespace tessera::cli {
 namespace {
 
 constexpr const char* kImageSuffix = ".png";
 constexpr const char* kLatentSuffix = ".safetensors";
+constexpr int kPictureDigits = 1, kFrameDigits = 4;  // at least
 
 std::string suffix_of(const std::filesystem::path& path) {
   std::string suffix = path.extension().string();
@@ -25,6 +27,11 @@ void require_suffix(const std::filesystem::path& path, const std::vector<std::st
   if (std::find(suffixes.begin(), suffixes.end(), suffix_of(path)) != suffixes.end()) return;
   usage_error(field("output"), "'{}' must end in {}: {} are written in {}", path.string(),
               fmt::join(suffixes, ", "), things, suffixes.size() == 1 ? "that format" : "these formats");
+}
+
+// Whether each output is a numbered file for each frame.
+bool are_frames(const std::vector<std::string>& outputs, const engine::Settings& settings) {
+  return settings.all_frames() > 1 && suffix_of(outputs.front()) == kImageSuffix;
 }
 
 bool is_latent(const GenerateArguments& arguments) {
@@ -59,23 +66,33 @@ std::vector<std::string> output_paths(const std::filesystem::path& path, const e
   const int64_t pictures = settings.pictures();
   if (pictures == 1 || settings.request.output_type == engine::OutputType::kLatent) return {path.string()};
   std::vector<std::string> paths;
-  for (int64_t i = 0; i < pictures; ++i) {
-    const std::string name = fmt::format("{}-{}{}", path.stem().string(), i, path.extension().string());
-    paths.push_back((path.parent_path() / name).string());
-  }
+  for (int64_t i = 0; i < pictures; ++i) paths.push_back(numbered_path(path, i, kPictureDigits));
   return paths;
 }
 
 std::vector<std::string> written_paths(const std::vector<std::string>& outputs,
                                        const engine::Settings& settings) {
-  const int64_t frames = settings.all_frames();
-  if (frames == 1 || suffix_of(outputs.front()) != kImageSuffix) return outputs;
+  if (!are_frames(outputs, settings)) return outputs;
   std::vector<std::string> paths;
-  for (const std::filesystem::path path : outputs) {
-    for (int64_t i = 0; i < frames; ++i) {
-      const std::string name = fmt::format("{}-{:04}{}", path.stem().string(), i, path.extension().string());
-      paths.push_back((path.parent_path() / name).string());
-    }
+  for (const std::string& path : outputs) {
+    for (int64_t i = 0; i < settings.all_frames(); ++i) paths.push_back(numbered_path(path, i, kFrameDigits));
+  }
+  return paths;
+}
+
+std::vector<std::string> leftover_paths(const std::filesystem::path& path,
+                                        const std::vector<std::string>& outputs,
+                                        const engine::Settings& settings) {
+  std::vector<std::string> paths;
+  const auto add_from = [&](const std::filesystem::path& unnumbered, int64_t number, int digits) {
+    std::error_code code;
+    while (std::filesystem::exists(numbered_path(unnumbered, number, digits), code))
+      paths.push_back(numbered_path(unnumbered, number++, digits));
+  };
+  if (are_frames(outputs, settings)) {
+    for (const std::string& output : outputs) add_from(output, settings.all_frames(), kFrameDigits);
+  } else if (outputs.size() > 1) {
+    add_from(path, static_cast<int64_t>(outputs.size()), kPictureDigits);
   }
   return paths;
 }

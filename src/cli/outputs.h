@@ -30,6 +30,11 @@ std::vector<std::string> output_paths(const std::filesystem::path& path, const e
 std::vector<std::string> written_paths(const std::vector<std::string>& outputs,
                                        const engine::Settings& settings);
 
+// Files that follow the numbered ones of this run: a longer run has left them, and they seem to belong to it.
+std::vector<std::string> leftover_paths(const std::filesystem::path& path,
+                                        const std::vector<std::string>& outputs,
+                                        const engine::Settings& settings);
+
 // Writes the videos of a run while it goes on. The files appear at commit().
 class VideoFiles {
  public:

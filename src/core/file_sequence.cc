@@ -31,6 +31,11 @@ int write_new(const std::filesystem::path& path, std::string_view bytes) {
 
 }  // namespace
 
+std::filesystem::path numbered_path(const std::filesystem::path& path, int64_t number, int digits) {
+  return path.parent_path() /
+         fmt::format("{}-{:0{}}{}", path.stem().string(), number, digits, path.extension().string());
+}
+
 AtomicSequence::AtomicSequence(const std::filesystem::path& path) : path_(path) {
   std::filesystem::path folder = fmt::format("{}.{}.tmp", path.string(), temporary_token());
   if (::mkdir(folder.c_str(), 0777) != 0) {
@@ -53,8 +58,8 @@ std::filesystem::path AtomicSequence::temporary(int64_t number) const {
 }
 
 std::filesystem::path AtomicSequence::target(int64_t number) const {
-  return path_.parent_path() /
-         fmt::format("{}-{:04}{}", path_.stem().string(), number, path_.extension().string());
+  constexpr int kDigits = 4;
+  return numbered_path(path_, number, kDigits);
 }
 
 void AtomicSequence::add(std::string_view file) {

@@ -1,12 +1,16 @@
 // Numbered files that are all written, or none.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string_view>
 
 #include "core/unfinished.h"
 
 namespace tessera {
+
+// Returns NAME-0007.EXT for NAME.EXT, the number 7 and four digits.
+std::filesystem::path numbered_path(const std::filesystem::path& path, int64_t number, int digits);
 
 // Writes files into a new folder next to `path`, with an unpredictable name. commit() renames them to
 // NAME-0000.EXT, NAME-0001.EXT, ... where `path` is NAME.EXT; what is uncommitted is removed. Nothing that

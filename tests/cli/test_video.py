@@ -66,6 +66,23 @@ def frames_are_numbered(box):
 
 
 @test
+def frames_of_a_longer_run_are_named(box):
+    def warnings(*arguments):
+        return [line for line in generate(box, *SHORT, "--quiet", *arguments).err.splitlines() if "a longer run" in line]
+
+    for name in ("a-0018.png", "a-0020.png", "a.png", "b-0017.png"):
+        (box.folder / name).write_text("mine")
+    assert warnings("-o", "a.png") == []  # no file has the next number
+    (box.folder / "a-0017.png").write_text("mine")
+    named, = warnings("-o", "a.png")
+    assert "[a-0017.png] and 1 more, up to a-0018.png, were left by a longer run" in named, named
+    assert (box.folder / "a-0017.png").read_text() == "mine"
+    named, = warnings("-o", "b.png")
+    assert "[b-0017.png] was left by a longer run" in named, named
+    assert warnings("-o", "a.mp4") == []
+
+
+@test
 def frames_do_not_depend_on_the_ranks(box):
     frames = []
     for method in RANKS[:3]:
