@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+MODELS = ROOT / "build" / "bench-models"
 PIXART = dict(num_attention_heads=16, attention_head_dim=72, in_channels=4, out_channels=8,
               cross_attention_dim=1152, caption_channels=4096, sample_size=64, use_additional_conditions=False)
 UNET = dict(sample_size=128, in_channels=4, out_channels=4, block_out_channels=(320, 640, 1280), layers_per_block=2,
@@ -25,17 +26,22 @@ VAE = dict(block_out_channels=(128, 256, 512, 512), layers_per_block=2, latent_c
            sample_size=1024, scaling_factor=0.13025)
 CLIP = dict(num_attention_heads=12, hidden_size=768, intermediate_size=3072)
 CLIP_2 = dict(num_attention_heads=20, hidden_size=1280, intermediate_size=5120, projection_dim=1280, hidden_act="gelu")
-LAYERS = {"pixart": 28, "sdxl": 10}  # of the real models; for SDXL's U-Net those of the transformers at the coarsest scale
+STDIT3 = {"model_type": "STDiT3", "hidden_size": 1152, "num_heads": 16, "caption_channels": 4096, "model_max_length": 300,
+          "in_channels": 4, "input_sq_size": 512, "mlp_ratio": 4.0, "qk_norm": True, "pred_sigma": True, "patch_size": [1, 2, 2]}
+TEMPORAL_VAE = {"filters": 128, "num_res_blocks": 4, "num_groups": 32, "channel_multipliers": [1, 2, 2, 4]}
+VIDEO_VAE = {"model_type": "VideoAutoencoderPipeline", "micro_frame_size": 17, "shift": [-0.10, 0.34, 0.27, 0.98],
+             "scale": [3.85, 2.32, 2.33, 3.06], "vae_2d": {"type": "VideoAutoencoderKL", "micro_batch_size": 4},
+             "vae_temporal": {"type": "VAE_Temporal_SD"}}
+# Of the real models: for SDXL's U-Net those of the transformers at the coarsest scale, for STDiT3 pairs of blocks.
+LAYERS = {"pixart": 28, "sdxl": 10, "open-sora": 28}
 TEXT_LAYERS = 4  # of T5-XXL's 24, which take 9.5 GB; of CLIP's 12 and 32
 
 
 def make_pixart(folder, layers, text_layers):
     from diffusers import DPMSolverMultistepScheduler, PixArtTransformer2DModel
-    from transformers import T5Config, T5EncoderModel
     save(folder / "transformer", 0, lambda: PixArtTransformer2DModel(num_layers=layers, **PIXART))
-    save(folder / "text_encoder", 2, lambda: T5EncoderModel(T5Config(
-        d_model=4096, d_ff=10240, d_kv=64, num_heads=64, num_layers=text_layers, vocab_size=32128, feed_forward_proj="gated-gelu")))
-    shutil.copytree(ROOT / "models" / "shapes" / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
+    make_sdxl_vae(folder)
+    make_t5(folder, text_layers)
     DPMSolverMultistepScheduler().save_pretrained(folder / "scheduler")
     return "PixArtSigmaPipeline", {
         "scheduler": ["diffusers", "DPMSolverMultistepScheduler"], "text_encoder": ["transformers", "T5EncoderModel"],
@@ -43,10 +49,83 @@ def make_pixart(folder, layers, text_layers):
         "vae": ["diffusers", "AutoencoderKL"]}
 
 
+def make_open_sora(folder, layers, text_layers):
+    sys.path.insert(0, str(ROOT / "tools"))
+    from demo_stdit import STDiT3
+    from demo_video_vae import TemporalVae
+    from layout_open_sora import INDEX, SCHEDULER
+    from video_vae import SPATIAL, TEMPORAL, spatial_vae
+    config = {**STDIT3, "depth": layers}
+    save(folder / "transformer", 0, lambda: Published(config, {"": STDiT3(config)}))
+    save(folder / "vae", 1, lambda: Published(VIDEO_VAE, {
+        SPATIAL: spatial_vae(VAE["block_out_channels"], groups=32), TEMPORAL: TemporalVae(TEMPORAL_VAE)}, ("shift", "scale")))
+    make_t5(folder, text_layers)
+    write_json(folder / "scheduler" / "scheduler_config.json", SCHEDULER)
+    return INDEX["_class_name"], INDEX
+
+
+class Published:
+    """Modules whose weights have their published names after a prefix, and lists of the config that are weights too."""
+
+    def __init__(self, config, modules, vectors=()):
+        self.config, self.modules, self.vectors = config, modules, vectors
+
+    def save_pretrained(self, folder):
+        import torch
+        from safetensors.torch import save_file
+        write_json(folder / "config.json", self.config)
+        weights = {prefix + name: value for prefix, module in self.modules.items() for name, value in module.state_dict().items()}
+        weights |= {name: torch.tensor(self.config[name]).view(1, -1, 1, 1, 1) for name in self.vectors}
+        save_file({name: value.contiguous() for name, value in weights.items()}, folder / "model.safetensors")
+
+
+def make_t5(folder, layers):
+    """Saves the text encoder and its tokenizer."""
+    save(folder / "text_encoder", 2, lambda: RepeatedT5(layers))
+    shutil.copytree(ROOT / "models" / "shapes" / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
+
+
+class RepeatedT5:
+    """T5-XXL's encoder with equal weights in all layers, a file for each: it takes the memory of one."""
+
+    def __init__(self, layers):
+        from transformers import T5Config, T5EncoderModel
+        self.layers = layers
+        self.model = T5EncoderModel(T5Config(
+            d_model=4096, d_ff=10240, d_kv=64, num_heads=64, num_layers=1, vocab_size=32128, feed_forward_proj="gated-gelu"))
+
+    def save_pretrained(self, folder):
+        from safetensors.torch import save_file
+        self.model.config.num_layers = self.layers
+        self.model.config.save_pretrained(folder)
+        weights = {name: value for name, value in self.model.state_dict().items() if name != "encoder.embed_tokens.weight"}
+        shards = [{name: value for name, value in weights.items() if ".block." not in name}]
+        for i in range(self.layers):
+            # Only the first layer has the table of relative positions.
+            shards.append({name.replace(".block.0.", f".block.{i}."): value for name, value in weights.items()
+                           if ".block." in name and (i == 0 or "relative_attention_bias" not in name)})
+        files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+        for file, shard in zip(files, shards):
+            save_file(shard, folder / file, metadata={"format": "pt"})
+        index = {name: file for file, shard in zip(files, shards) for name in shard}
+        write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": index})
+
+
+def make_sdxl_vae(folder):
+    from diffusers import AutoencoderKL
+    save(folder / "vae", 1, lambda: AutoencoderKL(**VAE))
+
+
+def write_json(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2))
+
+
 def make_sdxl(folder, layers, text_layers):
     from diffusers import EulerDiscreteScheduler, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
     small = ROOT / "models" / "shapes-xl"
+    make_sdxl_vae(folder)
     save(folder / "unet", 0, lambda: UNet2DConditionModel(transformer_layers_per_block=(1, 2, layers), **UNET))
     tokens = {name: value for name, value in json.loads((small / "text_encoder" / "config.json").read_text()).items()
               if name.endswith("_token_id") or name == "vocab_size"}
@@ -75,25 +154,28 @@ def save(folder, seed, build):
 
 
 def make(family, folder, layers, text_layers):
-    from diffusers import AutoencoderKL
-    name, parts = {"pixart": make_pixart, "sdxl": make_sdxl}[family](folder, layers, text_layers)
-    save(folder / "vae", 1, lambda: AutoencoderKL(**VAE))
-    (folder / "model_index.json").write_text(json.dumps({"_class_name": name, "_diffusers_version": "0.42.1", **parts}))
+    name, parts = {"pixart": make_pixart, "sdxl": make_sdxl, "open-sora": make_open_sora}[family](folder, layers, text_layers)
+    write_json(folder / "model_index.json", {"_class_name": name, "_diffusers_version": "0.42.1", **parts})
 
 
 def add_options(parser):
-    parser.add_argument("--family", choices=LAYERS, default="pixart", help="PixArt-Sigma-XL, or Stable Diffusion XL")
-    parser.add_argument("--layers", type=int, help="blocks of the transformer, or of the U-Net's deepest one (default: as in the real model)")
+    parser.add_argument("--family", choices=LAYERS, default="pixart", help="PixArt-Sigma-XL, Stable Diffusion XL, or Open-Sora 1.2")
+    parser.add_argument("--layers", type=int, help="blocks of the transformer (Open-Sora: pairs), or of the U-Net's "
+                        "deepest one (default: as in the real model)")
     parser.add_argument("--text-layers", type=int, default=TEXT_LAYERS, help="layers of the text encoder (24 is T5-XXL)")
-    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "bench-models")
+    parser.add_argument("--models", type=pathlib.Path, default=MODELS)
 
 
 def folder_of(args):
-    """The folder of the model that the options name; it is made if it does not exist."""
-    layers = LAYERS[args.family] if args.layers is None else args.layers
-    folder = args.models / f"{args.family}-{layers}-{args.text_layers}"
+    """The folder of the model that the options name."""
+    return folder_with(args.family, LAYERS[args.family] if args.layers is None else args.layers, args.text_layers, args.models)
+
+
+def folder_with(family, layers, text_layers, models=MODELS):
+    """The folder of such a model; it is made if it does not exist."""
+    folder = models / f"{family}-{layers}-{text_layers}"
     if not (folder / "model_index.json").exists():
-        subprocess.run([sys.executable, __file__, args.family, str(folder), str(layers), str(args.text_layers)], check=True)
+        subprocess.run([sys.executable, __file__, family, str(folder), str(layers), str(text_layers)], check=True)
     return folder
 
 

@@ -17,52 +17,11 @@ import statistics
 import subprocess
 import sys
 
+import models
 from compare import CAPS, ROOT, WORKER, Peer, cap_instruction_sets
 
-HEIGHT, WIDTH, FRAMES, TEXT = 240, 426, 15, 300
-CONFIG = {"depth": 4, "hidden_size": 1152, "num_heads": 16, "caption_channels": 4096, "model_max_length": TEXT, "in_channels": 4,
-          "input_sq_size": 512, "qk_norm": True, "pred_sigma": True}
-
-
-def shapes(config):
-    width, depth = config["hidden_size"], config["depth"]
-
-    def linear(name, into, out):
-        yield f"{name}.weight", (out, into)
-        yield f"{name}.bias", (out,)
-
-    yield "x_embedder.proj.weight", (width, 4, 1, 2, 2)
-    yield "x_embedder.proj.bias", (width,)
-    for name in ("t_embedder", "fps_embedder"):
-        yield from linear(f"{name}.mlp.0", 256, width)
-        yield from linear(f"{name}.mlp.2", width, width)
-    yield from linear("t_block.1", width, 6 * width)
-    yield "y_embedder.y_embedding", (TEXT, config["caption_channels"])
-    yield from linear("y_embedder.y_proj.fc1", config["caption_channels"], width)
-    yield from linear("y_embedder.y_proj.fc2", width, width)
-    for block in (f"{kind}_blocks.{i}" for kind in ("spatial", "temporal") for i in range(depth)):
-        yield f"{block}.scale_shift_table", (6, width)
-        for norm in ("q_norm", "k_norm"):
-            yield f"{block}.attn.{norm}.weight", (width // config["num_heads"],)
-        for name, into, out in (("attn.qkv", 1, 3), ("attn.proj", 1, 1), ("cross_attn.q_linear", 1, 1), ("cross_attn.kv_linear", 1, 2),
-                                ("cross_attn.proj", 1, 1), ("mlp.fc1", 1, 4), ("mlp.fc2", 4, 1)):
-            yield from linear(f"{block}.{name}", into * width, out * width)
-    yield "final_layer.scale_shift_table", (2, width)
-    yield from linear("final_layer.linear", width, 32)
-
-
-def folder_of_weights():
-    import torch
-    from safetensors.torch import save_file
-    folder = ROOT / "build" / "bench-models" / f"stdit3-{CONFIG['depth']}" / "transformer"
-    if not (folder / "model.safetensors").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.manual_seed(0)
-        weights = {name: (torch.randn(shape) * (shape[-1] ** -0.5 if len(shape) > 1 else 0.1)).to(torch.bfloat16)
-                   for name, shape in shapes(CONFIG)}
-        (folder / "config.json").write_text(json.dumps(CONFIG))
-        save_file(weights, folder / "model.safetensors")
-    return folder.parent
+HEIGHT, WIDTH, FRAMES = 240, 426, 15
+CONFIG = {**models.STDIT3, "depth": 4}
 
 
 def plain_worker(folder, dtype, threads, mode):
@@ -77,7 +36,7 @@ def plain_worker(folder, dtype, threads, mode):
     z, t, fps = torch.randn(2, 4, FRAMES, HEIGHT // 8, WIDTH // 8), torch.full((2,), 500.0), torch.full((2,), 24.0)
     with torch.inference_mode():
         # As in the engine, prompts are projected once for all steps.
-        texts = [model.text(torch.randn(TEXT, CONFIG["caption_channels"], dtype=dtype)) for _ in range(2)]
+        texts = [model.text(torch.randn(CONFIG["model_max_length"], CONFIG["caption_channels"], dtype=dtype)) for _ in range(2)]
         call = torch.compile(model.__call__) if mode == "compile" else model
         serve(lambda: call(z, t, texts, fps, HEIGHT, WIDTH))
 
@@ -171,7 +130,7 @@ def main():
     args = parser.parse_args()
     if args.max_isa:
         cap_instruction_sets(args.max_isa)
-    folder = folder_of_weights()
+    folder = models.folder_with("open-sora", CONFIG["depth"], text_layers=1)
     for dtype in args.dtypes:
         if args.ranks == 1:
             compare_with_pytorch(args, dtype, folder)
