@@ -26,7 +26,8 @@ import make_golden_samplers as golden
 TOLERANCE = 1e-5
 ROUNDING = 4
 SHAPE = (2, 4, 3, 5)
-CLASSES = [golden.DDIM, golden.PNDM, golden.EULER, golden.ANCESTRAL, golden.DPM, golden.UNIPC, golden.FLOW]
+CLASSES = [golden.DDIM, golden.PNDM, golden.EULER, golden.ANCESTRAL, golden.DPM, golden.UNIPC, golden.FLOW, golden.DDPM,
+           golden.LCM, golden.TCD, golden.LMS, golden.HEUN, golden.KDPM2, golden.KDPM2_A]
 
 # These are the options and their values; a file has one in three of them.
 OPTIONS = {
@@ -40,8 +41,8 @@ OPTIONS = {
     "sigma_min": [0.03, None], "sigma_max": [12.0, None], "rescale_betas_zero_snr": [False, False, True],
     "lambda_min_clipped": [-float("inf"), -5.1], "use_lu_lambdas": [False, True], "shift": [1.0, 3.0],
     "flow_shift": [1.0, 3.0], "sample_max_value": [1.0], "thresholding": [False], "trained_betas": [None],
-    "dynamic_thresholding_ratio": [0.995], "variance_type": [None, "fixed_small"], "stochastic_sampling": [False, True],
-    "invert_sigmas": [False, True], "original_inference_steps": [50], "timestep_scaling": [10.0]}
+    "dynamic_thresholding_ratio": [0.995], "variance_type": [None, "fixed_small", "fixed_small_log", "fixed_large"], "stochastic_sampling": [False, True],
+    "invert_sigmas": [False, True], "original_inference_steps": [30, 50, 100], "timestep_scaling": [0.01, 10.0]}
 RESPACED = ["use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"]
 SCHEDULES = [{}, golden.SCALED, golden.SCALED, golden.SCALED, golden.COSINE, {"beta_end": 0.015}]
 
@@ -85,7 +86,7 @@ def run_diffusers(case, dtype=torch.float32):
                 setattr(scheduler, name, value.to(dtype))
         z = draw() * float(getattr(scheduler, "init_noise_sigma", 1.0))
         latents = list(golden.latents_after_steps(scheduler, z, case["eta"], draw))
-    except (ValueError, IndexError, NameError, RuntimeError) as error:
+    except (ValueError, IndexError, NameError, RuntimeError, NotImplementedError) as error:
         return Reference(failure=str(error))
     if not all(torch.isfinite(z).all() for z in latents):
         return Reference(failure="latents are not finite")

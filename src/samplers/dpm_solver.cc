@@ -100,7 +100,8 @@ Combination dpm_step(const DpmOptions& options, const std::vector<NoiseLevel>& l
   const NoiseLevel& target = levels[last];
   const NoiseLevel& source = levels[last - 1];
   const TaylorWeights weights = taylor_weights(options, source, target, order == 2 && !options.heun);
-  Combination step{.z = weights.z, .output = 0, .history = {weights.m}, .noise = weights.noise};
+  Combination step{.z = weights.z, .output = 0, .history = {weights.m}, .noise = {}};
+  if (options.stochastic) step.noise = weights.noise;
   if (order == 1) return step;
   // D1 = (m0 - m1) / r0. For order 3, (m1 - m2) / r1 gives the extrapolation of D1 to s and the second
   // difference D2.
@@ -174,7 +175,6 @@ std::unique_ptr<Sampler> make_dpm_solver(const JsonConfig& config, const Sampler
   const std::vector<float> sigmas = with_final_sigma(config, raw.sigmas, schedule.sigmas.front());
 
   LinearSolver solver;
-  solver.needs_noise = options.stochastic;
   solver.has_too_many_steps = repeats(raw.sigmas);
   std::vector<NoiseLevel> levels;
   levels.reserve(sigmas.size());
