@@ -22,6 +22,8 @@ EULER, ANCESTRAL = "EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler"
 DDPM, LCM, TCD = "DDPMScheduler", "LCMScheduler", "TCDScheduler"
 LMS, HEUN, KDPM2, KDPM2_A = ("LMSDiscreteScheduler", "HeunDiscreteScheduler", "KDPM2DiscreteScheduler",
                             "KDPM2AncestralDiscreteScheduler")
+SINGLESTEP, DEIS = "DPMSolverSinglestepScheduler", "DEISMultistepScheduler"
+SA, EDM_EULER, EDM_DPM = "SASolverScheduler", "EDMEulerScheduler", "EDMDPMSolverMultistepScheduler"
 DPM, UNIPC, FLOW = "DPMSolverMultistepScheduler", "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
 SCALED = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
 COSINE = {"beta_schedule": "squaredcos_cap_v2"}
@@ -212,6 +214,27 @@ ROWS = [
     ("defaults", KDPM2_A, {}, FEW),
     ("v leading", KDPM2_A, {**SD_V, "timestep_spacing": "leading"}, FEW),
     ("karras", KDPM2_A, {**SCALED, "use_karras_sigmas": True}, FEW),
+    ("defaults", SINGLESTEP, {}, FEW),
+    ("order 3", SINGLESTEP, {**SCALED, "solver_order": 3, "lower_order_final": True}, {"steps": (4, 5, 6)}),
+    ("order 3 heun to the end", SINGLESTEP, {**SCALED, "solver_order": 3, "solver_type": "heun", "final_sigmas_type": "sigma_min"}, {"steps": (3, 6)}),
+    ("heun karras v", SINGLESTEP, {**SD_V, "solver_type": "heun", "use_karras_sigmas": True}, FEW),
+    ("sde order 3", SINGLESTEP, {**SCALED, "algorithm_type": SDE, "solver_order": 3, "solver_type": "heun"}, FEW),
+    ("noise", SINGLESTEP, {**SCALED, "algorithm_type": NOISE_ODE, "final_sigmas_type": "sigma_min"}, {"steps": (4, 7)}),
+    ("flow", SINGLESTEP, {**FLOW_MODEL, "flow_shift": 3.0}, FEW),
+    ("from pixart", SINGLESTEP, {**PIXART, "timestep_spacing": "trailing"}, {**FEW, "file": DPM}),
+    ("defaults", DEIS, {}, FEW),
+    ("order 3", DEIS, {**SCALED, "solver_order": 3, "lower_order_final": False}, FEW),
+    ("v leading", DEIS, {**SD_V, "timestep_spacing": "leading", "solver_order": 3}, FEW),
+    ("sample karras", DEIS, {**SCALED, "prediction_type": "sample", "use_karras_sigmas": True}, FEW),
+    ("defaults", EDM_EULER, {}, {"steps": (4, 7)}),
+    ("exponential v", EDM_EULER, {"sigma_schedule": "exponential", "prediction_type": "v_prediction", "sigma_data": 1.0, "sigma_max": 20.0, "final_sigmas_type": "sigma_min"}, FEW),
+    ("defaults", EDM_DPM, {}, FEW),
+    ("order 3 v", EDM_DPM, {"solver_order": 3, "prediction_type": "v_prediction", "sigma_data": 1.0, "sigma_max": 20.0, "rho": 5.0}, FEW),
+    ("sde heun", EDM_DPM, {"algorithm_type": SDE, "solver_type": "heun", "sigma_schedule": "exponential", "final_sigmas_type": "sigma_min"}, FEW),
+    ("defaults", SA, {}, FEW),
+    ("orders 3 and 4 v", SA, {**SD_V, "predictor_order": 3, "corrector_order": 4, "timestep_spacing": "leading"}, FEW),
+    ("noise orders 2 and 3", SA, {**SCALED, "algorithm_type": "noise_prediction", "corrector_order": 3}, FEW),
+    ("sample karras to the end", SA, {**SCALED, "prediction_type": "sample", "use_karras_sigmas": True, "lower_order_final": False}, FEW),
     ("exponential trailing", KDPM2_A, {**SCALED, "use_exponential_sigmas": True, "timestep_spacing": "trailing"}, FEW),
 ]
 

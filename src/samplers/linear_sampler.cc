@@ -175,7 +175,7 @@ at::Tensor LinearSampler::step(const at::Tensor& model_output, int64_t index, co
   at::Tensor entered = z;
   if (step.corrector) {
     TESSERA_CHECK(!state.extra.empty(), "steps out of order: the latents of the step before are not known");
-    entered = combine(*step.corrector, state.extra.front(), model_output, history, noise);
+    entered = combine(*step.corrector, state.extra.front(), model_output, history, state.extra.back());
   }
   at::Tensor result = combine(step.predictor, entered, model_output, history, noise);
 
@@ -183,6 +183,7 @@ at::Tensor LinearSampler::step(const at::Tensor& model_output, int64_t index, co
   state.extra.clear();
   if (position + 1 < solver_.steps.size() && solver_.steps[position + 1].corrector) {
     state.extra.push_back(step.corrector ? entered : entered.clone());
+    if (solver_.steps[position + 1].corrector->noise) state.extra.push_back(noise.clone());
   }
   return result;
 }

@@ -38,8 +38,8 @@ Conversion to_epsilon(Prediction prediction,
 struct Combination {
   double z = 0;
   double output = 0;
-  std::vector<double> history;  // newest m first
-  std::optional<double> noise = {};
+  std::vector<double> history;       // newest m first
+  std::optional<double> noise = {};  // of a corrector: that of the step before
 };
 
 // next.alpha * x_0 + next.sigma * epsilon, both estimated from the model's output at `level`: the step of
@@ -65,8 +65,8 @@ struct LinearSolver {
 };
 
 // Of its state, `history` holds the m of earlier steps that later ones need, and `extra` the latents that
-// entered the previous step if the next one has a corrector. The state shares no memory with the caller's
-// tensors.
+// entered the previous step if the next one has a corrector, then their noise if it has a weight there. The
+// state shares no memory with the caller's tensors.
 class LinearSampler final : public Sampler {
  public:
   // If a weight is not finite, throws Error(kUsage) if there are too many steps, else Error(kInput) with

@@ -2,27 +2,17 @@
 
 #include <algorithm>
 
+#include "samplers/lagrange.h"
 #include "samplers/sigma_levels.h"
 
 namespace tessera::samplers {
 namespace {
 
-// The integrals from nodes[0] to `end` of the polynomials that are 1 at one node and 0 at the others. They
-// are exact; diffusers integrates numerically.
+// The integrals from nodes[0] to `end` of the polynomials through the nodes. They are exact; diffusers
+// integrates numerically.
 std::vector<double> lagrange_integrals(const std::vector<double>& nodes, double end) {
   std::vector<double> integrals;
-  for (size_t one = 0; one < nodes.size(); ++one) {
-    std::vector<double> polynomial = {1};  // coefficients of powers of (sigma - nodes[0])
-    for (size_t zero = 0; zero < nodes.size(); ++zero) {
-      if (zero == one) continue;
-      const double distance = nodes[one] - nodes[zero];
-      std::vector<double> product(polynomial.size() + 1, 0);
-      for (size_t power = 0; power < polynomial.size(); ++power) {
-        product[power] -= polynomial[power] * (nodes[zero] - nodes[0]) / distance;
-        product[power + 1] += polynomial[power] / distance;
-      }
-      polynomial = std::move(product);
-    }
+  for (const std::vector<double>& polynomial : lagrange_polynomials(nodes)) {
     double integral = 0;
     double factor = 1;
     for (size_t power = 0; power < polynomial.size(); ++power) {

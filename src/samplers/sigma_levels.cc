@@ -34,6 +34,42 @@ SigmaLevels sigma_levels(const JsonConfig& config, const TrainingSchedule& sched
   return levels;
 }
 
+SigmaLevels flow_sigma_levels(const JsonConfig& config, int64_t train_timesteps, int64_t steps) {
+  const auto count = static_cast<double>(train_timesteps);
+  const double shift = config.number("flow_shift", 1);
+  std::vector<double> alphas = linspace(1, 1 / count, steps + 1);
+  SigmaLevels levels;
+  for (size_t i = alphas.size() - 1; i > 0; --i) {
+    levels.sigmas.push_back(shifted_sigma(shift, 1 - alphas[i]));
+    levels.timesteps.push_back(levels.sigmas.back() * count);
+  }
+  return levels;
+}
+
+SigmaLevels levels_above_zero(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps,
+                              int64_t end, bool flow) {
+  SigmaLevels levels;
+  if (auto respaced = respaced_sigmas(config, schedule.sigmas.back(), schedule.sigmas.front(), steps)) {
+    levels.sigmas = std::move(*respaced);
+    const bool round = config.boolean("use_karras_sigmas", false);
+    for (const double sigma : levels.sigmas) {
+      const double timestep = schedule.timestep_at(sigma);
+      levels.timesteps.push_back(round ? std::nearbyint(timestep) : timestep);
+    }
+  } else if (flow) {
+    levels = flow_sigma_levels(config, schedule.size(), steps);
+  } else {
+    for (const double timestep : spaced_timesteps(config, "linspace", steps, end, /*skip_last=*/true)) {
+      levels.timesteps.push_back(std::nearbyint(timestep));
+      levels.sigmas.push_back(schedule.sigma_at(levels.timesteps.back()));
+    }
+    levels.sigmas.push_back(schedule.sigmas.front());
+    return levels;
+  }
+  levels.sigmas.push_back(levels.sigmas.back());
+  return levels;
+}
+
 double initial_sigma(const JsonConfig& config, double largest) {
   const bool leading = config.string("timestep_spacing", "linspace") == "leading";
   return leading ? std::sqrt(largest * largest + 1) : largest;

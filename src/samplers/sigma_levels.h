@@ -10,8 +10,8 @@
 namespace tessera::samplers {
 
 struct SigmaLevels {
-  std::vector<double> timesteps;  // float32 numbers
-  std::vector<double> sigmas;     // before the last level, 0
+  std::vector<double> timesteps;
+  std::vector<double> sigmas;  // without the last level, except in levels_above_zero()
 };
 
 // The timesteps of `timestep_spacing`, linspace by default, in float32.
@@ -23,6 +23,15 @@ void respace(const JsonConfig& config, const TrainingSchedule& schedule, int64_t
 
 // The levels at float_timesteps(), respaced.
 SigmaLevels sigma_levels(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps);
+
+// The levels of flow matching for multistep solvers: `flow_shift` applied to equal steps, without the last
+// level.
+SigmaLevels flow_sigma_levels(const JsonConfig& config, int64_t train_timesteps, int64_t steps);
+
+// The levels of multistep solvers that never reach 0, with the last one: that of timestep 0, or, for respaced
+// sigmas and those of flow matching, the last step's own. Without these, timesteps lie below `end`.
+SigmaLevels levels_above_zero(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps,
+                              int64_t end, bool flow);
 
 // The deviation of the noise that a run begins with, given its largest sigma. `leading` starts below the last
 // noise level, so it needs latents of variance sigma^2 + 1.

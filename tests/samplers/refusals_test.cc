@@ -35,6 +35,9 @@ TEST(MakeSampler, NamesTheLargestNumberOfStepsThatWorks) {
   expect("flow-euler", "{}", 1000);
   expect("lcm", "{}", 50);
   expect("tcd", R"({"original_inference_steps": 70})", 70);
+  expect("dpm++-singlestep", "{}", 1000);
+  expect("sa-solver", "{}", 999);
+  expect("deis", R"({"num_train_timesteps": 50})", 49);
   for (const char* name : {"dpm++", "dpm++-sde", "unipc"}) {
     expect(name, "{}", 999);  // two of 1000 steps would share a timestep
     expect(name, R"({"timestep_spacing": "leading"})", 999);
@@ -120,6 +123,24 @@ INSTANTIATE_TEST_SUITE_P(
             "3 [file.json] 'original_inference_steps' must be from 1 to num_train_timesteps = 1000, got 0"},
         ErrorCase{"kdpm2", R"({"prediction_type": "sample"})", 4,
                   "3 [file.json] 'prediction_type' must be one of epsilon, v_prediction"},
+        ErrorCase{"dpm++-singlestep", R"({"solver_order": 4})", 4,
+                  "3 [file.json] 'solver_order' must be from 1 to 3"},
+        ErrorCase{"DPMSolverSinglestepScheduler",
+                  R"({"algorithm_type": "sde-dpmsolver", "final_sigmas_type": "sigma_min"})", 4,
+                  "3 [file.json] 'algorithm_type' must be one of dpmsolver++, sde-dpmsolver++, dpmsolver"},
+        ErrorCase{"deis", R"({"thresholding": true})", 4, "3 [file.json] 'thresholding' is not supported"},
+        ErrorCase{"deis", R"({"algorithm_type": "sde-dpmsolver++"})", 4,
+                  "3 [file.json] 'algorithm_type' must be one of deis, dpmsolver, dpmsolver++"},
+        ErrorCase{"sa-solver", R"({"predictor_order": 5})", 4,
+                  "3 [file.json] 'predictor_order' must be from 1 to 4"},
+        ErrorCase{"sa-solver", R"({"tau_func": 0.5})", 4, "3 [file.json] 'tau_func' is not supported"},
+        ErrorCase{"SASolverScheduler", R"({"algorithm_type": "dpmsolver++"})", 4,
+                  "3 [file.json] 'algorithm_type' must be one of data_prediction, noise_prediction"},
+        ErrorCase{"edm-euler", R"({"prediction_type": "sample"})", 4,
+                  "3 [file.json] 'prediction_type' must be one of epsilon, v_prediction"},
+        ErrorCase{"EDMDPMSolverMultistepScheduler",
+                  R"({"algorithm_type": "sde-dpmsolver++", "solver_order": 3})", 4,
+                  "3 [file.json] 'solver_order' must be 1 or 2 with sde-dpmsolver++"},
         ErrorCase{"euler-a", R"({"prediction_type": "sample"})", 4,
                   "3 [file.json] 'prediction_type' must be one of"},
         ErrorCase{"euler", R"({"beta_schedule": "x"})", 4,

@@ -46,6 +46,12 @@ std::vector<Case> all_cases() {
       {"unipc_4", "unipc", R"({"solver_order": 4, "disable_corrector": [0, 3]})"},
       {"unipc_flow", "unipc", R"({"use_flow_sigmas": true, "prediction_type": "flow_prediction"})"},
       {"flow_euler_stochastic", "flow-euler", R"({"stochastic_sampling": true})"},
+      {"singlestep_3_heun", "dpm++-singlestep", R"({"solver_order": 3, "solver_type": "heun"})"},
+      {"singlestep_sde", "DPMSolverSinglestepScheduler", R"({"algorithm_type": "sde-dpmsolver++"})"},
+      {"deis_3_v", "deis", R"({"solver_order": 3, "prediction_type": "v_prediction"})"},
+      {"sa_3_4_v", "sa-solver",
+       R"({"predictor_order": 3, "corrector_order": 4, "prediction_type": "v_prediction"})"},
+      {"edm_dpm_sde", "EDMDPMSolverMultistepScheduler", R"({"algorithm_type": "sde-dpmsolver++"})"},
       {"lcm_clipped_v", "lcm", R"({"clip_sample": true, "prediction_type": "v_prediction"})"},
       {"tcd_eta", "tcd", "{}", 0.3},
       {"ddpm_clipped", "DDPMScheduler", R"({"variance_type": "fixed_large"})"},
@@ -198,6 +204,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"dpm_sde", "dpm++-sde", "{}"}, Case{"unipc", "unipc", "{}"},
         Case{"unipc_4", "unipc", R"({"solver_order": 4})"},
         Case{"unipc_flow", "unipc", R"({"use_flow_sigmas": true, "prediction_type": "sample"})"},
+        Case{"singlestep", "dpm++-singlestep", "{}"},
+        Case{"singlestep_3", "dpm++-singlestep", R"({"solver_order": 3, "solver_type": "heun"})"},
+        Case{"singlestep_flow", "dpm++-singlestep",
+             R"({"use_flow_sigmas": true, "prediction_type": "sample"})"},
         Case{"ddpm", "ddpm", "{}"}, Case{"ddpm_zero_snr", "ddpm", R"({"rescale_betas_zero_snr": true})"},
         Case{"lms", "lms", kLatentBetas},
         Case{"lms_karras", "lms", R"({"use_karras_sigmas": true, "prediction_type": "sample"})"},
@@ -249,6 +259,8 @@ INSTANTIATE_TEST_SUITE_P(
         OrderCase{"dpm_1", "dpm++",
                   R"({"use_flow_sigmas": true, "prediction_type": "sample", "solver_order": 1})", 0.999, 1},
         OrderCase{"dpm_2", "dpm++", R"({"use_flow_sigmas": true, "prediction_type": "sample"})", 0.999, 2},
+        OrderCase{"singlestep_2", "dpm++-singlestep",
+                  R"({"use_flow_sigmas": true, "prediction_type": "sample"})", 0.999, 2},
         OrderCase{"unipc_2", "unipc", R"({"use_flow_sigmas": true, "prediction_type": "sample"})", 1, 2}),
     [](const testing::TestParamInfo<OrderCase>& info) { return info.param.label; });
 
@@ -285,8 +297,15 @@ TEST(MakeSampler, WarnsOfAnotherKindOfNoise) {
   const JsonConfig flow = parse(R"({"_class_name": "DPMSolverMultistepScheduler", "use_flow_sigmas": true})");
   make_sampler(flow, "flow-euler", {4});
   EXPECT_EQ(warnings.size(), 1U);
+  make_sampler(flow, "deis", {4});
+  EXPECT_EQ(warnings.size(), 1U);
   make_sampler(flow, "ddim", {4});
   EXPECT_EQ(warnings.size(), 2U);
+  const JsonConfig edm = parse(R"({"_class_name": "EDMDPMSolverMultistepScheduler"})");
+  make_sampler(edm, "edm-euler", {4});
+  EXPECT_EQ(warnings.size(), 2U);
+  make_sampler(edm, "euler", {4});
+  EXPECT_EQ(warnings.size(), 3U);
   set_log_sink(before);
   EXPECT_NE(warnings[0].find("FlowMatchEulerDiscreteScheduler"), std::string::npos);
 }
