@@ -45,7 +45,7 @@ void run_sampler(const JsonConfig& config) {
   at::Tensor z = at::ones({2});
   for (int64_t i = 0; i < sampler->steps(); ++i) {
     const at::Tensor output = 0.5 * sampler->scale_model_input(z, i);
-    z = sampler->step(output, i, z, state, sampler->needs_noise() ? at::ones({2}) : at::Tensor());
+    z = sampler->step(output, i, z, state, sampler->needs_noise(i) ? at::ones({2}) : at::Tensor());
   }
   require(z.sizes() == at::IntArrayRef{2}, "steps keep the shape");
 }

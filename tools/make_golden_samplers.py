@@ -19,6 +19,11 @@ SHAPE = (1, 2, 2)
 MAX_STEPS = 20
 DDIM, PNDM = "DDIMScheduler", "PNDMScheduler"
 EULER, ANCESTRAL = "EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler"
+DDPM, LCM, TCD = "DDPMScheduler", "LCMScheduler", "TCDScheduler"
+LMS, HEUN, KDPM2, KDPM2_A = ("LMSDiscreteScheduler", "HeunDiscreteScheduler", "KDPM2DiscreteScheduler",
+                            "KDPM2AncestralDiscreteScheduler")
+SINGLESTEP, DEIS = "DPMSolverSinglestepScheduler", "DEISMultistepScheduler"
+SA, EDM_EULER, EDM_DPM = "SASolverScheduler", "EDMEulerScheduler", "EDMDPMSolverMultistepScheduler"
 DPM, UNIPC, FLOW = "DPMSolverMultistepScheduler", "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
 SCALED = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
 COSINE = {"beta_schedule": "squaredcos_cap_v2"}
@@ -49,6 +54,8 @@ LOSSY = {(EULER, "zero snr"): (20,), (ANCESTRAL, "zero snr"): (20,), (EULER, "co
 
 # 6 and 7 do not divide 1000, and put timesteps between two integers for some spacings; 16 does so for trailing ones.
 STEPS, TRAILING_STEPS = (1, 4, 6, 7, MAX_STEPS), (1, 4, 6, 7, 16, MAX_STEPS)
+
+FEW = {"steps": (1, 4, 7)}
 
 # Each row has name, class, options and optionally more: the class of the file ("file"), the number of image tokens, eta, the
 # numbers of steps.
@@ -176,6 +183,59 @@ ROWS = [
     ("beta", FLOW, {"use_beta_sigmas": True}),
     ("inverted", FLOW, {"invert_sigmas": True}),
     ("stochastic", FLOW, {"stochastic_sampling": True, "shift": 3.0}),
+    ("defaults", DDPM, {}, FEW),
+    ("from sdxl", DDPM, SDXL, {**FEW, "file": EULER}),
+    ("from pixart", DDPM, {**PIXART, "clip_sample": False}, {**FEW, "file": DPM}),
+    ("large v trailing", DDPM, {**ZERO_SNR, "variance_type": "fixed_large", "timestep_spacing": "trailing", "clip_sample": False}, FEW),
+    ("large clip range", DDPM, {"variance_type": "fixed_large", "clip_sample_range": 0.4, "prediction_type": "sample"}, FEW),
+    ("defaults", LCM, {}, FEW),
+    ("v clip", LCM, {**ZERO_SNR, "clip_sample": True, "clip_sample_range": 0.6, "original_inference_steps": 30}, FEW),
+    ("scaling", LCM, {"timestep_scaling": 0.01, "prediction_type": "sample"}, FEW),
+    ("from sdxl", LCM, SDXL, {**FEW, "file": EULER}),
+    ("defaults", TCD, {}, FEW),
+    ("eta", TCD, {}, {**FEW, "eta": 0.3}),
+    ("eta 1 v", TCD, {**ZERO_SNR, "original_inference_steps": 70}, {**FEW, "eta": 1.0}),
+    ("eta sample", TCD, {"prediction_type": "sample"}, {**FEW, "eta": 0.8}),
+    ("defaults", LMS, {}, FEW),
+    ("v leading", LMS, {**SD_V, "timestep_spacing": "leading"}, FEW),
+    ("sample trailing", LMS, {**SCALED, "prediction_type": "sample", "timestep_spacing": "trailing"}, FEW),
+    ("karras", LMS, {**SCALED, "use_karras_sigmas": True, "sigma_min": 0.05, "sigma_max": 10.0}, {**FEW, "file": EULER}),
+    ("exponential", LMS, {**SCALED, "use_exponential_sigmas": True, "sigma_min": 0.05, "sigma_max": 10.0}, {**FEW, "file": EULER}),
+    ("from zero snr", LMS, {**SD, **ZERO_SNR}, {**FEW, "file": DDIM}),
+    ("defaults", HEUN, {}, FEW),
+    ("v leading", HEUN, {**SD_V, "timestep_spacing": "leading"}, FEW),
+    ("sample trailing", HEUN, {**SCALED, "prediction_type": "sample", "timestep_spacing": "trailing"}, FEW),
+    ("clip range", HEUN, {**SCALED, "clip_sample": True, "clip_sample_range": 0.4}, FEW),
+    ("karras range", HEUN, {**SCALED, "use_karras_sigmas": True, "sigma_min": 0.05, "sigma_max": 10.0}, {**FEW, "file": EULER}),
+    ("defaults", KDPM2, {}, FEW),
+    ("v leading", KDPM2, {**SD_V, "timestep_spacing": "leading"}, FEW),
+    ("karras", KDPM2, {**SCALED, "use_karras_sigmas": True}, FEW),
+    ("beta trailing", KDPM2, {**SCALED, "use_beta_sigmas": True, "timestep_spacing": "trailing"}, FEW),
+    ("defaults", KDPM2_A, {}, FEW),
+    ("v leading", KDPM2_A, {**SD_V, "timestep_spacing": "leading"}, FEW),
+    ("karras", KDPM2_A, {**SCALED, "use_karras_sigmas": True}, FEW),
+    ("defaults", SINGLESTEP, {}, FEW),
+    ("order 3", SINGLESTEP, {**SCALED, "solver_order": 3, "lower_order_final": True}, {"steps": (4, 5, 6)}),
+    ("order 3 heun to the end", SINGLESTEP, {**SCALED, "solver_order": 3, "solver_type": "heun", "final_sigmas_type": "sigma_min"}, {"steps": (3, 6)}),
+    ("heun karras v", SINGLESTEP, {**SD_V, "solver_type": "heun", "use_karras_sigmas": True}, FEW),
+    ("sde order 3", SINGLESTEP, {**SCALED, "algorithm_type": SDE, "solver_order": 3, "solver_type": "heun"}, FEW),
+    ("noise", SINGLESTEP, {**SCALED, "algorithm_type": NOISE_ODE, "final_sigmas_type": "sigma_min"}, {"steps": (4, 7)}),
+    ("flow", SINGLESTEP, {**FLOW_MODEL, "flow_shift": 3.0}, FEW),
+    ("from pixart", SINGLESTEP, {**PIXART, "timestep_spacing": "trailing"}, {**FEW, "file": DPM}),
+    ("defaults", DEIS, {}, FEW),
+    ("order 3", DEIS, {**SCALED, "solver_order": 3, "lower_order_final": False}, FEW),
+    ("v leading", DEIS, {**SD_V, "timestep_spacing": "leading", "solver_order": 3}, FEW),
+    ("sample karras", DEIS, {**SCALED, "prediction_type": "sample", "use_karras_sigmas": True}, FEW),
+    ("defaults", EDM_EULER, {}, {"steps": (4, 7)}),
+    ("exponential v", EDM_EULER, {"sigma_schedule": "exponential", "prediction_type": "v_prediction", "sigma_data": 1.0, "sigma_max": 20.0, "final_sigmas_type": "sigma_min"}, FEW),
+    ("defaults", EDM_DPM, {}, FEW),
+    ("order 3 v", EDM_DPM, {"solver_order": 3, "prediction_type": "v_prediction", "sigma_data": 1.0, "sigma_max": 20.0, "rho": 5.0}, FEW),
+    ("sde heun", EDM_DPM, {"algorithm_type": SDE, "solver_type": "heun", "sigma_schedule": "exponential", "final_sigmas_type": "sigma_min"}, FEW),
+    ("defaults", SA, {}, FEW),
+    ("orders 3 and 4 v", SA, {**SD_V, "predictor_order": 3, "corrector_order": 4, "timestep_spacing": "leading"}, FEW),
+    ("noise orders 2 and 3", SA, {**SCALED, "algorithm_type": "noise_prediction", "corrector_order": 3}, FEW),
+    ("sample karras to the end", SA, {**SCALED, "prediction_type": "sample", "use_karras_sigmas": True, "lower_order_final": False}, FEW),
+    ("exponential trailing", KDPM2_A, {**SCALED, "use_exponential_sigmas": True, "timestep_spacing": "trailing"}, FEW),
 ]
 
 
@@ -212,7 +272,7 @@ def latents_after_steps(scheduler, z, eta, draw):
         x = scheduler.scale_model_input(z, timestep) if hasattr(scheduler, "scale_model_input") else z
         # The schedulers' modules draw noise with a function of this name.
         sys.modules[type(scheduler).__module__].randn_tensor = lambda *_, **__: draw()
-        extra = {"eta": eta} if isinstance(scheduler, diffusers.DDIMScheduler) else {}
+        extra = {"eta": eta} if isinstance(scheduler, (diffusers.DDIMScheduler, diffusers.TCDScheduler)) else {}
         z = scheduler.step(model(x, timestep), timestep, z, **extra).prev_sample
         yield z
 

@@ -26,7 +26,9 @@ import make_golden_samplers as golden
 TOLERANCE = 1e-5
 ROUNDING = 4
 SHAPE = (2, 4, 3, 5)
-CLASSES = [golden.DDIM, golden.PNDM, golden.EULER, golden.ANCESTRAL, golden.DPM, golden.UNIPC, golden.FLOW]
+CLASSES = [golden.DDIM, golden.PNDM, golden.EULER, golden.ANCESTRAL, golden.DPM, golden.UNIPC, golden.FLOW, golden.DDPM,
+           golden.LCM, golden.TCD, golden.LMS, golden.HEUN, golden.KDPM2, golden.KDPM2_A, golden.SINGLESTEP, golden.DEIS,
+           golden.SA, golden.EDM_EULER, golden.EDM_DPM]
 
 # These are the options and their values; a file has one in three of them.
 OPTIONS = {
@@ -40,8 +42,10 @@ OPTIONS = {
     "sigma_min": [0.03, None], "sigma_max": [12.0, None], "rescale_betas_zero_snr": [False, False, True],
     "lambda_min_clipped": [-float("inf"), -5.1], "use_lu_lambdas": [False, True], "shift": [1.0, 3.0],
     "flow_shift": [1.0, 3.0], "sample_max_value": [1.0], "thresholding": [False], "trained_betas": [None],
-    "dynamic_thresholding_ratio": [0.995], "variance_type": [None, "fixed_small"], "stochastic_sampling": [False, True],
-    "invert_sigmas": [False, True], "original_inference_steps": [50], "timestep_scaling": [10.0]}
+    "dynamic_thresholding_ratio": [0.995], "variance_type": [None, "fixed_small", "fixed_small_log", "fixed_large"], "stochastic_sampling": [False, True],
+    "invert_sigmas": [False, True], "original_inference_steps": [30, 50, 100], "timestep_scaling": [0.01, 10.0],
+    "sigma_data": [0.5, 1.0], "sigma_schedule": ["karras", "exponential"], "rho": [5.0, 7.0],
+    "predictor_order": [1, 2, 3], "corrector_order": [1, 2, 3]}
 RESPACED = ["use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"]
 SCHEDULES = [{}, golden.SCALED, golden.SCALED, golden.SCALED, golden.COSINE, {"beta_end": 0.015}]
 
@@ -56,6 +60,8 @@ def random_case(source):
         config.update(golden.FLOW_MODEL)
     if source.random() < 0.2:
         config["num_train_timesteps"] = source.choice([100, 400])
+    if scheduler == golden.SA and "algorithm_type" in config:  # it refuses the names of others
+        config["algorithm_type"] = source.choice(["data_prediction", "noise_prediction"])
     # A class that gets another's solver_type renames it, and what takes its place would find that name.
     other = None if "solver_type" in config else source.choice([None, None, None, *CLASSES])
     steps = source.choice([source.randint(1, 30), source.randint(31, 100)])
@@ -85,7 +91,7 @@ def run_diffusers(case, dtype=torch.float32):
                 setattr(scheduler, name, value.to(dtype))
         z = draw() * float(getattr(scheduler, "init_noise_sigma", 1.0))
         latents = list(golden.latents_after_steps(scheduler, z, case["eta"], draw))
-    except (ValueError, IndexError, NameError, RuntimeError) as error:
+    except (ValueError, IndexError, NameError, RuntimeError, NotImplementedError, TypeError) as error:
         return Reference(failure=str(error))
     if not all(torch.isfinite(z).all() for z in latents):
         return Reference(failure="latents are not finite")

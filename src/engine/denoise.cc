@@ -54,7 +54,7 @@ class Loop final : public parallel::PipelineStage {
     // Only the last stage takes the step's noise, but the next part of a long video continues the sequence of
     // all ranks.
     const bool is_last = ranks_.pipeline.rank + 1 == ranks_.pipeline.size;
-    if (!is_last && sampler().needs_noise() && patches.begin == 0) noise_.draw(latents_.sizes());
+    if (!is_last && sampler().needs_noise(step) && patches.begin == 0) noise_.draw(latents_.sizes());
     const auto begin = std::chrono::steady_clock::now();
     const Step now{step,
                    sampler().steps(),
@@ -68,13 +68,14 @@ class Loop final : public parallel::PipelineStage {
 
   // Applies the sampler's step, which is elementwise, to each patch with the patch's history.
   at::Tensor update(int64_t step, Range patches, const parallel::Tensors& output) override {
-    if (sampler().needs_noise() && patches.begin == 0) fresh_ = on_device(noise_.draw(latents_.sizes()));
+    const bool needs_noise = sampler().needs_noise(step);
+    if (needs_noise && patches.begin == 0) fresh_ = on_device(noise_.draw(latents_.sizes()));
     if (ranks_.pipeline.size > 1) enter_frames(step, patches);  // of this stage's latents
     const std::vector<at::Tensor> predictions = latents_.split(guide_(output[0]), patches);
     const at::Tensor changing = work_.given ? work_.given->masks(step).changing : at::Tensor();
     for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
       const at::Tensor& z = latents_.patch(patch);
-      const at::Tensor fresh = fresh_.defined() ? latents_.select(fresh_, {patch, 1}) : at::Tensor();
+      const at::Tensor fresh = needs_noise ? latents_.select(fresh_, {patch, 1}) : at::Tensor();
       at::Tensor next = sampler().step(predictions[static_cast<size_t>(patch - patches.begin)], step, z,
                                        states_[static_cast<size_t>(patch)], fresh);
       if (changing.defined())

@@ -41,7 +41,7 @@ LinearStep ddim_step(Prediction prediction, double alpha_cumprod, double next_al
   } else {
     step.predictor = renoised(prediction, level, next);
   }
-  step.predictor.noise = fresh;
+  if (eta > 0) step.predictor.noise = fresh;
   return step;
 }
 
@@ -56,7 +56,6 @@ std::unique_ptr<Sampler> make_ddim(const JsonConfig& config, const SamplerRun& r
   const float final_product = ends_in_sample ? 1.0F : products.front();
 
   LinearSolver solver;
-  solver.needs_noise = run.eta > 0;
   if (config.boolean("clip_sample", true)) solver.clip = config.number("clip_sample_range", 1);
   for (const int64_t timestep : whole_timesteps(config, run.steps, schedule.size())) {
     const int64_t next = timestep - schedule.size() / run.steps;

@@ -4,38 +4,20 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "samplers/linear_sampler.h"
-#include "samplers/schedule.h"
+#include "samplers/sigma_levels.h"
 
 namespace tessera::samplers {
 namespace {
 
 // z' = z + (end - sigma) * (z - x_0) / sigma.
 LinearStep euler_step(Prediction prediction, double sigma, double end) {
-  const NoiseLevel level = noise_level(sigma, /*flow=*/false);
-  // The model works on latents of unit variance, which are alpha times those here.
-  const Conversion sample = to_sample(prediction, level);
+  const Conversion sample = to_sample_at(prediction, sigma);
   const double stride = (end - sigma) / sigma;
   LinearStep step;
   step.input_divisor = std::sqrt(sigma * sigma + 1);
-  step.predictor.z = 1 + stride * (1 - sample.z / sample.divisor * level.alpha);
-  step.predictor.output = -stride * sample.output / sample.divisor;
+  step.predictor.z = 1 + stride * (1 - sample.z);
+  step.predictor.output = -stride * sample.output;
   return step;
-}
-
-std::vector<double> float_timesteps(const JsonConfig& config, int64_t steps,
-                                    const TrainingSchedule& schedule) {
-  std::vector<double> timesteps =
-      spaced_timesteps(config, "linspace", steps, schedule.size(), /*skip_last=*/false);
-  for (double& timestep : timesteps) timestep = static_cast<float>(timestep);
-  return timesteps;
-}
-
-// The model's input has unit variance. `leading` starts below the last noise level, so it needs latents of
-// variance sigma^2 + 1.
-double initial_sigma(const JsonConfig& config, const std::vector<float>& sigmas) {
-  const double sigma = *std::max_element(sigmas.begin(), sigmas.end());
-  return config.string("timestep_spacing", "linspace") == "leading" ? std::sqrt(sigma * sigma + 1) : sigma;
 }
 
 // The sigmas between the ends in equal steps of their logarithm, one more than there are steps.
@@ -50,29 +32,24 @@ std::vector<double> log_linear_sigmas(const TrainingSchedule& schedule, int64_t 
 std::unique_ptr<Sampler> make_euler(const JsonConfig& config, const SamplerRun& run) {
   const Prediction prediction = read_prediction(config, /*flow=*/false);
   const TrainingSchedule schedule = training_schedule(config, ZeroSnr::kNearly);
-  std::vector<double> timesteps = float_timesteps(config, run.steps, schedule);
-  std::vector<double> levels;
+  SigmaLevels levels{.timesteps = float_timesteps(config, run.steps, schedule), .sigmas = {}};
   if (read_choice(config, "interpolation_type", "linear", {"linear", "log_linear"}) == "linear") {
-    for (const double timestep : timesteps) levels.push_back(schedule.sigma_at(timestep));
+    for (const double timestep : levels.timesteps) levels.sigmas.push_back(schedule.sigma_at(timestep));
   } else {
-    levels = log_linear_sigmas(schedule, run.steps);
+    levels.sigmas = log_linear_sigmas(schedule, run.steps);
   }
-  if (const auto respaced = respaced_sigmas(config, levels.front(), levels.back(), run.steps)) {
-    levels = *respaced;
-    timesteps.clear();
-    for (const double level : levels) timesteps.push_back(static_cast<float>(schedule.timestep_at(level)));
-  }
-  const std::vector<float> sigmas = with_final_sigma(config, levels, schedule.sigmas.front());
+  respace(config, schedule, run.steps, levels);
+  const std::vector<float> sigmas = with_final_sigma(config, levels.sigmas, schedule.sigmas.front());
   // The timestep of a continuous model is a function of sigma. log_linear's last sigma then gets a step too.
   const bool continuous =
       read_choice(config, "timestep_type", "discrete", {"discrete", "continuous"}) == "continuous" &&
       prediction == Prediction::kVelocity;
 
   LinearSolver solver;
-  solver.init_noise_sigma = initial_sigma(config, sigmas);
-  for (size_t i = 0; i < (continuous ? levels : timesteps).size(); ++i) {
+  solver.init_noise_sigma = initial_sigma(config, *std::max_element(sigmas.begin(), sigmas.end()));
+  for (size_t i = 0; i < (continuous ? levels.sigmas : levels.timesteps).size(); ++i) {
     solver.steps.push_back(euler_step(prediction, sigmas[i], run.ends_in_sample ? 0 : sigmas[i + 1]));
-    solver.steps.back().timestep = continuous ? 0.25F * std::log(sigmas[i]) : timesteps[i];
+    solver.steps.back().timestep = continuous ? 0.25F * std::log(sigmas[i]) : levels.timesteps[i];
   }
   return std::make_unique<LinearSampler>(std::move(solver), config.where());
 }
@@ -87,8 +64,7 @@ std::unique_ptr<Sampler> make_euler_ancestral(const JsonConfig& config, const Sa
   sigmas.push_back(0);
 
   LinearSolver solver;
-  solver.needs_noise = true;
-  solver.init_noise_sigma = initial_sigma(config, sigmas);
+  solver.init_noise_sigma = initial_sigma(config, *std::max_element(sigmas.begin(), sigmas.end()));
   for (size_t i = 0; i < timesteps.size(); ++i) {
     const double from = sigmas[i];
     const double to = run.ends_in_sample ? 0 : sigmas[i + 1];

@@ -56,16 +56,16 @@ std::unique_ptr<Sampler> make_flow_euler(const JsonConfig& config, const Sampler
   sigmas.push_back(invert ? 1.0F : 0.0F);
 
   LinearSolver solver;
-  solver.needs_noise = config.boolean("stochastic_sampling", false);
+  const bool stochastic = config.boolean("stochastic_sampling", false);
   for (size_t i = 0; i + 1 < sigmas.size(); ++i) {
     const double sigma = sigmas[i];
     const double next = sigmas[i + 1];
     LinearStep step;
     step.timestep = sigmas[i] * static_cast<float>(train_timesteps);
-    if (solver.needs_noise) {
+    if (stochastic) {
       step.predictor = {.z = 1 - next, .output = -(1 - next) * sigma, .history = {}, .noise = next};
     } else {
-      step.predictor = {.z = 1, .output = next - sigma, .history = {}, .noise = 0};
+      step.predictor = {.z = 1, .output = next - sigma, .history = {}, .noise = {}};
     }
     solver.steps.push_back(step);
   }

@@ -10,7 +10,7 @@ class Iddpm final : public VideoSampler {
  public:
   explicit Iddpm(int64_t steps = 100, int64_t num_train_timesteps = 1000);
 
-  bool needs_noise() const override { return true; }
+  bool needs_noise(int64_t /*index*/) const override { return true; }
   // `model_output` has twice the channels (dimension 1) of z: the noise, then where the variance lies between
   // its bounds, from -1 to 1.
   at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& z, SamplerState& state,

@@ -15,7 +15,7 @@ bool is_finite(double weight) {
 }
 
 bool is_finite(const Combination& weights) {
-  return is_finite(weights.z) && is_finite(weights.output) && is_finite(weights.noise) &&
+  return is_finite(weights.z) && is_finite(weights.output) && is_finite(weights.noise.value_or(0)) &&
          std::all_of(weights.history.begin(), weights.history.end(), [](double w) { return is_finite(w); });
 }
 
@@ -27,7 +27,8 @@ bool is_finite(const Conversion& convert) {
 bool is_finite(const LinearStep& step, bool clips) {
   const Conversion& convert = step.convert;
   return is_finite(step.timestep) && is_finite(step.input_divisor) && is_finite(convert.z) &&
-         is_finite(convert.output) && is_finite(convert.divisor) && (clips || is_finite(convert)) &&
+         is_finite(convert.output) && is_finite(convert.divisor) &&
+         is_finite(1 / step.slope_sigma.value_or(1)) && (clips || is_finite(convert)) &&
          (!step.corrector || is_finite(*step.corrector)) && is_finite(step.predictor);
 }
 
@@ -75,7 +76,7 @@ at::Tensor combine(const Combination& weights, const at::Tensor& z, const at::Te
   sum.add(weights.output, model_output);
   for (size_t k = 0; k < weights.history.size(); ++k)
     sum.add(weights.history[k], history[history.size() - 1 - k]);
-  sum.add(weights.noise, noise);
+  if (weights.noise) sum.add(*weights.noise, noise);
   return sum.result();
 }
 
@@ -149,6 +150,10 @@ LinearSampler::LinearSampler(LinearSolver solver, const std::string& where) : so
   }
 }
 
+bool LinearSampler::needs_noise(int64_t index) const {
+  return solver_.steps.at(static_cast<size_t>(index)).predictor.noise.has_value();
+}
+
 at::Tensor LinearSampler::scale_model_input(const at::Tensor& z, int64_t index) const {
   const double divisor = solver_.steps.at(static_cast<size_t>(index)).input_divisor;
   return divisor == 1 ? z : at::div(z, divisor);
@@ -159,17 +164,18 @@ at::Tensor LinearSampler::step(const at::Tensor& model_output, int64_t index, co
   const auto position = static_cast<size_t>(index);
   const LinearStep& step = solver_.steps.at(position);
   TESSERA_CHECK(z.sizes() == model_output.sizes(), "latents and model output differ in shape");
-  TESSERA_CHECK(!solver_.needs_noise || noise.defined(), "this sampler needs noise");
+  TESSERA_CHECK(!step.predictor.noise || noise.defined(), "step {} needs noise", index);
 
   std::vector<at::Tensor>& history = state.history;
   if (max_history_ > 0) {
     at::Tensor m = convert(step.convert, model_output, z);
-    history.push_back(solver_.clip ? m.clamp_(-*solver_.clip, *solver_.clip) : m);
+    if (solver_.clip) m.clamp_(-*solver_.clip, *solver_.clip);
+    history.push_back(step.slope_sigma ? at::sub(z, m).div_(*step.slope_sigma) : m);
   }
   at::Tensor entered = z;
   if (step.corrector) {
     TESSERA_CHECK(!state.extra.empty(), "steps out of order: the latents of the step before are not known");
-    entered = combine(*step.corrector, state.extra.front(), model_output, history, noise);
+    entered = combine(*step.corrector, state.extra.front(), model_output, history, state.extra.back());
   }
   at::Tensor result = combine(step.predictor, entered, model_output, history, noise);
 
@@ -177,6 +183,7 @@ at::Tensor LinearSampler::step(const at::Tensor& model_output, int64_t index, co
   state.extra.clear();
   if (position + 1 < solver_.steps.size() && solver_.steps[position + 1].corrector) {
     state.extra.push_back(step.corrector ? entered : entered.clone());
+    if (solver_.steps[position + 1].corrector->noise) state.extra.push_back(noise.clone());
   }
   return result;
 }

@@ -1,7 +1,6 @@
-// The step that all solvers here share. A step of DDIM, PNDM, Euler, DPM-Solver, UniPC or flow matching is a
-// linear combination of the latents, the (converted) model outputs and fresh noise, with weights that depend
-// on the schedule alone. A solver is therefore a table of weights, computed once per run in double precision;
-// LinearSampler applies it in fp32.
+// The step that all solvers here share. Each step is a linear combination of the latents, the (converted)
+// model outputs and fresh noise, with weights that depend on the schedule alone. A solver is therefore a
+// table of weights, computed once per run in double precision; LinearSampler applies it in fp32.
 #pragma once
 
 #include <optional>
@@ -34,12 +33,13 @@ Conversion to_sample(Prediction prediction, const NoiseLevel& level);  // m = x_
 Conversion to_epsilon(Prediction prediction,
                       const NoiseLevel& level);  // m = noise; not for Prediction::kFlow
 
-// z * (latents) + output * (model output) + sum_k history[k] * m[k] + noise * (fresh noise).
+// z * (latents) + output * (model output) + sum_k history[k] * m[k] + noise * (fresh noise). Noise is drawn
+// if it has a weight, even 0.
 struct Combination {
   double z = 0;
   double output = 0;
-  std::vector<double> history;  // newest m first
-  double noise = 0;
+  std::vector<double> history;       // newest m first
+  std::optional<double> noise = {};  // of a corrector: that of the step before
 };
 
 // next.alpha * x_0 + next.sigma * epsilon, both estimated from the model's output at `level`: the step of
@@ -50,6 +50,7 @@ struct LinearStep {
   double timestep = 0;
   double input_divisor = 1;              // of the model's input
   Conversion convert{0, 1, 1};           // yields the m of this step
+  std::optional<double> slope_sigma;     // then m, which is x_0, becomes the slope (z - m) / slope_sigma
   std::optional<Combination> corrector;  // replaces the latents, given those that entered the step before
   Combination predictor;                 // yields the latents that leave the step
 };
@@ -57,16 +58,15 @@ struct LinearStep {
 struct LinearSolver {
   std::vector<LinearStep> steps;
   double init_noise_sigma = 1;
-  bool needs_noise = false;
-  std::optional<double> clip;  // m is clamped to [-clip, clip]
+  std::optional<double> clip;  // m is clamped to [-clip, clip], before it becomes a slope
   // Whether two steps begin at the same noise level, because there are more steps than levels. Weights
   // divided by their distance are then not finite.
   bool has_too_many_steps = false;
 };
 
 // Of its state, `history` holds the m of earlier steps that later ones need, and `extra` the latents that
-// entered the previous step if the next one has a corrector. The state shares no memory with the caller's
-// tensors.
+// entered the previous step if the next one has a corrector, then their noise if it has a weight there. The
+// state shares no memory with the caller's tensors.
 class LinearSampler final : public Sampler {
  public:
   // If a weight is not finite, throws Error(kUsage) if there are too many steps, else Error(kInput) with
@@ -74,7 +74,7 @@ class LinearSampler final : public Sampler {
   LinearSampler(LinearSolver solver, const std::string& where);
 
   double init_noise_sigma() const override { return solver_.init_noise_sigma; }
-  bool needs_noise() const override { return solver_.needs_noise; }
+  bool needs_noise(int64_t index) const override;
   at::Tensor scale_model_input(const at::Tensor& z, int64_t index) const override;
   at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& z, SamplerState& state,
                   const at::Tensor& noise) const override;

@@ -91,7 +91,7 @@ class Evaluations {
     step.predictor.z = weights.z;
     for (double& output : outputs) output *= weights.output;
     step.predictor.history = std::move(outputs);
-    if (again) step.corrector = Combination{.z = 1, .output = 0, .history = {}, .noise = 0};
+    if (again) step.corrector = Combination{.z = 1, .output = 0, .history = {}, .noise = {}};
     solver_.steps.push_back(std::move(step));
   }
 

@@ -5,12 +5,19 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "samplers/consistency.h"
 #include "samplers/ddim.h"
+#include "samplers/ddpm.h"
+#include "samplers/deis.h"
 #include "samplers/dpm_solver.h"
+#include "samplers/edm.h"
 #include "samplers/euler.h"
 #include "samplers/flow_match.h"
+#include "samplers/heun.h"
+#include "samplers/lms.h"
 #include "samplers/options.h"
 #include "samplers/pndm.h"
+#include "samplers/sa_solver.h"
 #include "samplers/unipc.h"
 
 namespace tessera::samplers {
@@ -24,12 +31,17 @@ struct Row {
   // diffusers' DDIM clips, which suits pixels but not latents, and its PNDM warms up with 12 evaluations of
   // the model, which no released latent model does.
   Json defaults = Json::object();
+  // The values of options that the file lacks, where this class has others in diffusers than most.
+  Json class_defaults = Json::object();
 };
 
 constexpr int64_t kMaxTrainTimesteps = 1'000'000;
 
 // All samplers. A class may have several short names; the first row has the plain class.
 const std::vector<Row>& rows() {
+  const Json latent_betas = {{"beta_start", 0.00085}, {"beta_end", 0.012}};
+  const Json scaled_betas = {
+      {"beta_start", 0.00085}, {"beta_end", 0.012}, {"beta_schedule", "scaled_linear"}};
   static const std::vector<Row> table = {
       {.name = {"ddim", "DDIMScheduler", {"eta"}}, .make = make_ddim, .defaults = {{"clip_sample", false}}},
       {.name = {"pndm", "PNDMScheduler"}, .make = make_pndm, .defaults = {{"skip_prk_steps", true}}},
@@ -41,7 +53,27 @@ const std::vector<Row>& rows() {
       {.name = {"dpm++-sde", "DPMSolverMultistepScheduler"},
        .make = make_dpm_solver,
        .overrides = {{"algorithm_type", "sde-dpmsolver++"}}},
+      {.name = {"dpm++-singlestep", "DPMSolverSinglestepScheduler"},
+       .make = make_dpm_singlestep,
+       .overrides = {{"algorithm_type", "dpmsolver++"}}},
+      {.name = {"deis", "DEISMultistepScheduler"}, .make = make_deis},
+      {.name = {"sa-solver", "SASolverScheduler"},
+       .make = make_sa_solver,
+       .overrides = {{"algorithm_type", "data_prediction"}}},
       {.name = {"unipc", "UniPCMultistepScheduler"}, .make = make_unipc},
+      {.name = {"ddpm", "DDPMScheduler"}, .make = make_ddpm, .defaults = {{"clip_sample", false}}},
+      {.name = {"lms", "LMSDiscreteScheduler"}, .make = make_lms},
+      {.name = {"heun", "HeunDiscreteScheduler"}, .make = make_heun, .class_defaults = latent_betas},
+      {.name = {"kdpm2", "KDPM2DiscreteScheduler"}, .make = make_kdpm2, .class_defaults = latent_betas},
+      {.name = {"kdpm2-a", "KDPM2AncestralDiscreteScheduler"},
+       .make = make_kdpm2_ancestral,
+       .class_defaults = latent_betas},
+      {.name = {"lcm", "LCMScheduler"}, .make = make_lcm, .class_defaults = scaled_betas},
+      {.name = {"tcd", "TCDScheduler", {"eta"}}, .make = make_tcd, .class_defaults = scaled_betas},
+      {.name = {"edm-euler", "EDMEulerScheduler"}, .make = make_edm_euler},
+      {.name = {"edm-dpm++", "EDMDPMSolverMultistepScheduler"},
+       .make = make_edm_dpm_solver,
+       .overrides = {{"algorithm_type", "dpmsolver++"}}},
       {.name = {"flow-euler", "FlowMatchEulerDiscreteScheduler"}, .make = make_flow_euler},
   };
   return table;
@@ -68,7 +100,8 @@ bool is_made_for_flow(const JsonConfig& config, const std::string& class_name) {
 
 // Whether this sampler gives it such noise; the other classes do not know the option.
 bool runs_as_flow(const JsonConfig& config, const std::string& class_name) {
-  const bool knows_option = class_name.starts_with("DPMSolver") || class_name.starts_with("UniPC");
+  const bool knows_option = class_name.starts_with("DPMSolver") || class_name.starts_with("DEIS") ||
+                            class_name.starts_with("SASolver") || class_name.starts_with("UniPC");
   return class_name.starts_with("FlowMatch") || (knows_option && config.boolean("use_flow_sigmas", false));
 }
 
@@ -135,9 +168,12 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
       for (const auto& [key, value] : row->defaults.items()) options.emplace(key, value);
     }
   }
+  for (const auto& [key, value] : row->class_defaults.items()) options.emplace(key, value);
   const JsonConfig effective(std::move(options), config.where());
-  if (!file_class.empty() &&
-      is_made_for_flow(config, file_class) != runs_as_flow(effective, row->name.class_name)) {
+  const bool other_noise =
+      is_made_for_flow(config, file_class) != runs_as_flow(effective, row->name.class_name) ||
+      file_class.starts_with("EDM") != row->name.class_name.starts_with("EDM");
+  if (!file_class.empty() && other_noise) {
     log_warning(
         "[{}] the model was made for {}; {} expects another kind of noise and is unlikely to give an image",
         config.where(), file_class, row->name.class_name);

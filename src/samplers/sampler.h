@@ -36,14 +36,14 @@ class Sampler {
   // Returns the model's input for step `index`, given the latents `z` [any shape], fp32.
   virtual at::Tensor scale_model_input(const at::Tensor& z, int64_t index) const;
 
-  // Whether step() needs fresh noise: standard normal, shaped like the whole latents, drawn by the caller
-  // once per step in the order of the steps (where diffusers draws it), then sliced like z.
-  virtual bool needs_noise() const { return false; }
+  // Whether step `index` needs fresh noise: standard normal, shaped like the whole latents, drawn by the
+  // caller in the order of the steps (where diffusers draws it), then sliced like z.
+  virtual bool needs_noise(int64_t /*index*/) const { return false; }
 
   // Returns the latents after step `index`. `model_output` and `z` have the same shape (any), fp32; where the
   // sampler takes a learned variance, `model_output` has twice the channels. `noise` is as above, undefined
-  // if needs_noise() is false. Steps must come in order for each state. Arguments are not changed, and the
-  // state shares no memory with them.
+  // if needs_noise(index) is false. Steps must come in order for each state. Arguments are not changed, and
+  // the state shares no memory with them.
   virtual at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& z,
                           SamplerState& state, const at::Tensor& noise) const = 0;
 
@@ -53,7 +53,7 @@ class Sampler {
 
 // The parameters of a run, besides the options of the file.
 struct SamplerRun {
-  int64_t steps;              // num_inference_steps, >= 1; PNDM evaluates the model more often
+  int64_t steps;              // num_inference_steps, >= 1; PNDM, Heun and KDPM2 evaluate the model more often
   int64_t sample_tokens = 0;  // image tokens, for resolution-dependent shifts of flow matching
   double eta = 0;             // from 0 to 1; samplers without it ignore it
   // Each step of DDIM and Euler gives the predicted sample x_0, which diffusers' schedulers return along

@@ -109,6 +109,20 @@ std::vector<double> beta_sigmas(double sigma_max, double sigma_min, int64_t step
   return sigmas;
 }
 
+// The place of log(sigma) in rising logarithms.
+template <typename Real>
+Real interpolated_index(const std::vector<float>& log_sigmas, Real sigma) {
+  if (log_sigmas.size() == 1) return 0;
+  const Real log_sigma = std::log(std::max(sigma, static_cast<Real>(1e-10)));
+  const auto above = std::upper_bound(log_sigmas.begin(), log_sigmas.end(), log_sigma);
+  const auto last = static_cast<int64_t>(log_sigmas.size()) - 2;
+  const int64_t index = std::clamp<int64_t>(above - log_sigmas.begin() - 1, 0, last);
+  const float low = log_sigmas[static_cast<size_t>(index)];
+  const float high = log_sigmas[static_cast<size_t>(index) + 1];
+  const Real weight = std::clamp<Real>((low - log_sigma) / (low - high), 0, 1);
+  return (1 - weight) * static_cast<Real>(index) + weight * static_cast<Real>(index + 1);
+}
+
 }  // namespace
 
 double TrainingSchedule::sigma_at(double timestep) const {
@@ -120,14 +134,11 @@ double TrainingSchedule::sigma_at(double timestep) const {
 }
 
 double TrainingSchedule::timestep_at(double sigma) const {
-  if (size() == 1) return 0;
-  const double log_sigma = std::log(std::max(sigma, 1e-10));
-  const auto above = std::upper_bound(log_sigmas.begin(), log_sigmas.end(), log_sigma);
-  const int64_t index = std::clamp<int64_t>(above - log_sigmas.begin() - 1, 0, size() - 2);
-  const float low = log_sigmas[static_cast<size_t>(index)];
-  const float high = log_sigmas[static_cast<size_t>(index) + 1];
-  const double weight = std::clamp((low - log_sigma) / (low - high), 0.0, 1.0);
-  return (1 - weight) * static_cast<double>(index) + weight * static_cast<double>(index + 1);
+  return interpolated_index(log_sigmas, sigma);
+}
+
+float TrainingSchedule::timestep_at(float sigma) const {
+  return interpolated_index(log_sigmas, sigma);
 }
 
 int64_t TrainingSchedule::count_above(double lambda) const {

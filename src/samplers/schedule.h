@@ -21,7 +21,9 @@ struct TrainingSchedule {
 
   int64_t size() const { return static_cast<int64_t>(sigmas.size()); }
   double sigma_at(double timestep) const;  // linear between the timesteps, constant beyond them
-  double timestep_at(double sigma) const;  // the inverse, linear in log sigma
+  // The inverse, linear in log sigma, computed with the precision of its argument.
+  double timestep_at(double sigma) const;
+  float timestep_at(float sigma) const;
   int64_t count_above(
       double lambda) const;  // counts timesteps whose log(sqrt(a) / sqrt(1 - a)) is at least `lambda`
 };

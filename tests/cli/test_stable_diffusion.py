@@ -181,7 +181,7 @@ def options_that_sdxl_refuses(box):
         assert all(needle in outcome.err for needle in needles), (needles, outcome)
     for words, needle in [(["--max-sequence-length", "5"], "[--max-sequence-length] Stable Diffusion XL does not support it, got 5"),
                           (["--no-resolution-binning"], "[--no-resolution-binning] Stable Diffusion XL does not support it"),
-                          (["--eta", "0.5"], "[--eta] EulerDiscreteScheduler does not support it, got 0.5; leave it out (it is an option of ddim)")]:
+                          (["--eta", "0.5"], "[--eta] EulerDiscreteScheduler does not support it, got 0.5; leave it out (it is an option of ddim, tcd)")]:
         box.refuse(2, needle, "generate", "a cat", *FOLDER, *SMALL, *words)
     for option in ("--prompt-2", "--negative-prompt-2", "--original-size", "--clip-skip", "--guidance-rescale"):
         value = "8x8" if "size" in option else "0" if "skip" in option or "rescale" in option else "a"

@@ -36,7 +36,8 @@ struct FakeDenoiser : models::Denoiser {
   mutable std::vector<int64_t> batches;
 };
 
-// Steps z <- z - output + noise, and divides inputs by the number of the step.
+// Steps z <- z - output + noise, and divides inputs by the number of the step. If it is noisy, all steps but
+// the second need noise.
 struct FakeSampler : samplers::Sampler {
   FakeSampler(std::vector<double> timesteps, bool noisy) : noisy_(noisy) {
     timesteps_ = std::move(timesteps);
@@ -44,10 +45,10 @@ struct FakeSampler : samplers::Sampler {
   at::Tensor scale_model_input(const at::Tensor& z, int64_t index) const override {
     return z / (index + 1.0);
   }
-  bool needs_noise() const override { return noisy_; }
-  at::Tensor step(const at::Tensor& output, int64_t, const at::Tensor& z, samplers::SamplerState&,
+  bool needs_noise(int64_t index) const override { return noisy_ && index != 1; }
+  at::Tensor step(const at::Tensor& output, int64_t index, const at::Tensor& z, samplers::SamplerState&,
                   const at::Tensor& noise) const override {
-    EXPECT_EQ(noise.defined(), noisy_);
+    EXPECT_EQ(noise.defined(), needs_noise(index));
     return noise.defined() ? z - output + noise : z - output;
   }
 
@@ -153,18 +154,18 @@ TEST(Denoise, ComputesOneBranchWithoutGuidance) {
 }
 
 TEST(Denoise, NoiseOfTheStepsContinuesTheSequence) {
-  FakeRun run({0}, {0.0, 0.0}, true);
+  FakeRun run({0}, {0.0, 0.0, 0.0}, true);
   Noise noise({{5, 1}});
   const at::Tensor z = noise.draw({1, 2, 4, 4});
   const at::Tensor result = run(make_guidance(1, 1, 1.0), z, noise);
   Noise again({{5, 1}});
   at::Tensor expected = again.draw({1, 2, 4, 4});
-  for (int step = 0; step < 2; ++step) expected = expected + again.draw({1, 2, 4, 4});
+  for (int draw = 0; draw < 2; ++draw) expected = expected + again.draw({1, 2, 4, 4});
   EXPECT_TRUE(result.allclose(expected, 0, 1e-6));
 }
 
 // The fake denoiser and sampler are elementwise. Patches share the whole picture's noise, which is drawn once
-// per step.
+// for each step that needs some.
 TEST(Denoise, PatchesShareTheNoiseOfTheirStep) {
   const auto run = [](int64_t patches) {
     FakeRun fake({1, 2}, {0.5, 0.25, 0.125}, true, patches);

@@ -41,7 +41,7 @@ struct Euler : samplers::Sampler {
     for (int64_t i = 0; i < steps; ++i) timesteps_.push_back(900.0 / static_cast<double>(i + 1));
   }
   at::Tensor scale_model_input(const at::Tensor& z, int64_t) const override { return z * 0.9; }
-  bool needs_noise() const override { return noisy_; }
+  bool needs_noise(int64_t /*index*/) const override { return noisy_; }
   at::Tensor step(const at::Tensor& output, int64_t, const at::Tensor& z, samplers::SamplerState&,
                   const at::Tensor& noise) const override {
     const at::Tensor next = z - output * 0.1;

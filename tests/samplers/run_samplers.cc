@@ -36,7 +36,7 @@ Json run(const Json& one) {
   Json latents = Json::array();
   for (int64_t i = 0; i < sampler->steps(); ++i) {
     const double timestep = sampler->timesteps()[static_cast<size_t>(i)];
-    const at::Tensor fresh = sampler->needs_noise() ? noise.draw(shape) : at::Tensor();
+    const at::Tensor fresh = sampler->needs_noise(i) ? noise.draw(shape) : at::Tensor();
     z = sampler->step(smooth_model(sampler->scale_model_input(z, i), timestep), i, z, state, fresh);
     latents.push_back(numbers(z));
   }

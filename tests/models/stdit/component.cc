@@ -181,7 +181,7 @@ Tensors run_sampling(const Case& one, const parallel::Ranks& ranks) {
   const int64_t videos = z.size(0);
   const STDiTConfig config = one.config();
   // Of the noise alone, or of its variance too.
-  const int64_t channels = sampler.needs_noise() ? config.out_channels() : config.in_channels;
+  const int64_t channels = sampler.needs_noise(0) ? config.out_channels() : config.in_channels;
   const auto denoiser = load(one, ranks, {0, channels});
   const LatentShape latents{
       .latent_height = z.size(3), .latent_width = z.size(4), .scale_factor = 8, .latent_frames = z.size(2)};

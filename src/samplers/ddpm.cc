@@ -1,0 +1,54 @@
+#include "samplers/ddpm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "samplers/linear_sampler.h"
+#include "samplers/schedule.h"
+
+namespace tessera::samplers {
+namespace {
+
+// Whether the fresh noise has all the variance of the process, beta, instead of that given x_0. The logarithm
+// makes no difference.
+bool has_large_variance(const JsonConfig& config) {
+  const std::string type = config.string("variance_type", "fixed_small", Null::kDefault);
+  if (type == "learned" || type == "learned_range") refuse_option(config, "variance_type");
+  if (type != "fixed_small" && type != "fixed_small_log" && type != "fixed_large")
+    config.fail("variance_type", "one of fixed_small, fixed_small_log, fixed_large");
+  return type == "fixed_large";
+}
+
+}  // namespace
+
+std::unique_ptr<Sampler> make_ddpm(const JsonConfig& config, const SamplerRun& run) {
+  refuse_option(config, "thresholding");
+  const Prediction prediction = read_prediction(config, /*flow=*/false);
+  const bool large = has_large_variance(config);
+  const TrainingSchedule schedule = training_schedule(config, ZeroSnr::kExactly);
+  const std::vector<int64_t> timesteps = whole_timesteps(config, run.steps, schedule.size());
+
+  LinearSolver solver;
+  if (config.boolean("clip_sample", true)) solver.clip = config.number("clip_sample_range", 1);
+  for (size_t i = 0; i < timesteps.size(); ++i) {
+    const auto product_at = [&](size_t index) -> double {
+      return index < timesteps.size() ? schedule.alphas_cumprod[static_cast<size_t>(timesteps[index])] : 1;
+    };
+    const double product = product_at(i), next = product_at(i + 1);
+    const double alpha = product / next, beta = 1 - alpha;
+    LinearStep step;
+    step.timestep = static_cast<double>(timesteps[i]);
+    step.convert = to_sample(prediction, {std::sqrt(product), std::sqrt(1 - product)});
+    step.predictor.z = std::sqrt(alpha) * (1 - next) / (1 - product);
+    step.predictor.history = {std::sqrt(next) * beta / (1 - product)};
+    if (timesteps[i] > 0 && !run.ends_in_sample) {
+      constexpr double kLeastVariance = 1e-20;
+      const double small = std::max((1 - next) / (1 - product) * beta, kLeastVariance);
+      step.predictor.noise = std::sqrt(large ? beta : small);
+    }
+    solver.steps.push_back(step);
+  }
+  return std::make_unique<LinearSampler>(std::move(solver), config.where());
+}
+
+}  // namespace tessera::samplers
