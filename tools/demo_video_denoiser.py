@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import torch
+import torch._inductor.exc
 import torch.nn.functional as F
 from PIL import Image
 
@@ -186,6 +187,22 @@ def loss_by_time(losses, times) -> list[float]:
     return [round(value, 5) for value in (loss.mean().item(), *bands)]
 
 
+def compile_steps(train: TrainStep, cache: LatentCache, text, rng) -> dict:
+    """Returns the training step for each kind of batch: compiled, or as it is where the compiler makes code that its own
+    C++ compiler refuses, which depends on the processor and on the number of threads."""
+    steps = {}
+    for kind in LENGTHS:
+        compiled = torch.compile(train, dynamic=False)
+        try:
+            compiled(*draw_batch(cache, text, rng, kind)).mean().backward()
+            steps[kind] = compiled
+        except torch._inductor.exc.InductorError as error:
+            print(f"denoiser: batches of kind {kind} are not compiled: {str(error).splitlines()[0]}", flush=True)
+            steps[kind] = train
+    train.zero_grad()
+    return steps
+
+
 def train_denoiser(work: str, seed: int, minutes: float, muon_lr: float = 0.02, score_minutes: float = 15,
                    compiled: bool = True) -> None:
     """Trains for a budget of processor time; a stopped run continues from its last checkpoint."""
@@ -198,16 +215,18 @@ def train_denoiser(work: str, seed: int, minutes: float, muon_lr: float = 0.02, 
     rng = np.random.default_rng([seed, run.step])
     torch.manual_seed(seed + run.step)
     train = TrainStep(denoiser)
-    step = torch.compile(train, dynamic=False) if compiled else train
     log = open(os.path.join(work, "denoiser.csv"), "a", encoding="utf-8")
     if log.tell() == 0:
         log.write("step,seconds,loss," + ",".join(f"loss_{low}" for low in BANDS[:-1]) + ",single,two,of\n")
     cache.refresh()
+    steps = compile_steps(train, cache, text, rng) if compiled else dict.fromkeys(LENGTHS, train)
+    run.skip_time()
     shares = [share for _, _, share in LENGTHS.values()]
     mark, scored, losses, times = run.spent, run.spent, [], []
     while not run.done:
-        inputs = draw_batch(cache, text, rng, str(rng.choice(list(LENGTHS), p=shares)))
-        loss = step(*inputs)
+        kind = str(rng.choice(list(LENGTHS), p=shares))
+        inputs = draw_batch(cache, text, rng, kind)
+        loss = steps[kind](*inputs)
         run.update(loss.mean(), trapezoid(run.progress))
         losses.append(loss.detach())
         times.append(inputs[2])
