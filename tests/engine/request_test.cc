@@ -104,9 +104,9 @@ TEST(Request, RefusesWhatNeitherFamilyNorSamplerUses) {
   const char* const ddim = R"({"prompt": "a", "scheduler": "ddim"})";
   EXPECT_EQ(resolve(read_fields(request_fields(), parse_json(ddim, "test")), xl).request.eta, 0.0);
   EXPECT_EQ(refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "ddim"})", xl), "accepted");
-  EXPECT_EQ(
-      refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "euler"})", xl),
-      "[eta] EulerDiscreteScheduler does not support it, got 0.5; leave it out (it is an option of ddim)");
+  EXPECT_EQ(refusal(R"({"prompt": "a", "eta": 0.5, "scheduler": "euler"})", xl),
+            "[eta] EulerDiscreteScheduler does not support it, got 0.5; leave it out (it is an option of "
+            "ddim, tcd)");
 }
 
 TEST(Request, LimitsTheImagesOfAllPrompts) {
