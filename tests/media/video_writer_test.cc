@@ -6,6 +6,10 @@
 #include <string>
 #include <vector>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include "core/error.h"
 #include "core/file.h"
 #include "media/libav/libav.h"
@@ -85,6 +89,38 @@ TEST_P(VideoRoundTrip, ReadsBackWhatWasWritten) {
 INSTANTIATE_TEST_SUITE_P(Suffixes, VideoRoundTrip,
                          testing::Values(RoundTrip{".mp4", 36}, RoundTrip{".webm", 36}, RoundTrip{".gif", 41},
                                          RoundTrip{".MP4", 36}));
+
+#if defined(__GLIBC__)
+// glibc fills what it allocates with the complement of this number.
+TEST_F(VideoWriterTest, DoesNotDependOnWhatMemoryHeldBefore) {
+  const VideoFormat format = {.height = 64, .width = 64, .fps = 24};
+  std::vector<uint8_t> pixels(static_cast<size_t>(format.height * format.width * 3));
+  for (const char* suffix : {".mp4", ".webm"}) {
+    std::vector<std::string> files;
+    for (const int number : {1, 85, 200}) {
+      ::mallopt(M_PERTURB, number);
+      const fs::path path = folder_ / fmt::format("{}{}", number, suffix);
+      VideoWriter writer(path, format);
+      for (int64_t frame = 0; frame < 17; ++frame) {
+        auto pixel = pixels.begin();
+        for (int64_t y = 0; y < format.height; ++y) {
+          for (int64_t x = 0; x < format.width; ++x) {
+            for (int64_t c = 0; c < 3; ++c) {
+              *pixel++ = static_cast<uint8_t>((x / 8 * 37 + y / 8 * 91 + c * 50) % 128 +
+                                              (x * y * (frame + 3) + c * frame * 17) % 64 + 2 * frame);
+            }
+          }
+        }
+        writer.write(pixels);
+      }
+      writer.commit();
+      files.push_back(read_file(path, 1 << 20));
+    }
+    ::mallopt(M_PERTURB, 0);
+    EXPECT_TRUE(files[0] == files[1] && files[0] == files[2]) << suffix;
+  }
+}
+#endif
 
 TEST_F(VideoWriterTest, AnMp4PlaysInBrowsers) {
   const fs::path path = write("a.mp4");

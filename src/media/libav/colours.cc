@@ -58,7 +58,8 @@ void set_colours(SwsContext& scaler, const AVFrame& frame) {
 
 }  // namespace
 
-FromRgb::FromRgb(int height, int width, AVPixelFormat format) : height_(height), width_(width) {
+FromRgb::FromRgb(int height, int width, AVPixelFormat format)
+    : rgb_(make_frame(height, width, AV_PIX_FMT_RGB24)) {
   scaler_ = configured({.height = height,
                         .width = width,
                         .from = AV_PIX_FMT_RGB24,
@@ -74,10 +75,14 @@ FromRgb::FromRgb(int height, int width, AVPixelFormat format) : height_(height),
 }
 
 void FromRgb::operator()(std::span<const uint8_t> rgb, AVFrame& to) const {
-  const std::array<const uint8_t*, 4> planes = {rgb.data()};
-  const std::array<int, 4> strides = {width_ * 3};
-  const int rows = sws_scale(scaler_.get(), planes.data(), strides.data(), 0, height_, to.data, to.linesize);
-  TESSERA_CHECK(rows == height_, "swscale converted {} of {} rows", rows, height_);
+  const int height = rgb_->height, row_bytes = rgb_->width * 3;
+  for (int y = 0; y < height; ++y) {
+    const std::span<const uint8_t> row =
+        rgb.subspan(static_cast<size_t>(y) * static_cast<size_t>(row_bytes), static_cast<size_t>(row_bytes));
+    std::copy(row.begin(), row.end(), rgb_->data[0] + static_cast<int64_t>(y) * rgb_->linesize[0]);
+  }
+  const int rows = sws_scale(scaler_.get(), rgb_->data, rgb_->linesize, 0, height, to.data, to.linesize);
+  TESSERA_CHECK(rows == height, "swscale converted {} of {} rows", rows, height);
 }
 
 Image ToRgb::operator()(const AVFrame& frame) {

@@ -17,7 +17,7 @@ class FromRgb {
 
  private:
   Scaler scaler_;
-  int height_, width_;
+  Frame rgb_;  // its rows are longer than the image's, because swscale reads beyond them
 };
 
 // Converts decoded frames to RGB. Alpha is dropped.

@@ -64,7 +64,11 @@ class LibavDecoder : public Decoder {
   void check(int code) const {
     // Damaged tables have lengths that no memory holds.
     if (code == AVERROR(ENOMEM)) input_error(where_, "needs more memory than there is, or is damaged");
-    if (code < 0) input_error(where_, "cannot be read as an image or video: {}", libav_reason(code));
+    if (code >= 0) return;
+    const std::string reason = libav_reason(code);
+    if (reason.find("max pixel count") != std::string::npos)
+      input_error(where_, "has frames of more than {} pixels", limits_.pixels);
+    input_error(where_, "cannot be read as an image or video: {}", reason);
   }
 
   Source source_;
