@@ -266,7 +266,7 @@ Command parse_arguments(std::vector<std::string> arguments) {
   app.footer(kMainFooter);
   app.get_formatter()->column_width(kHelpColumn);
 
-  CLI::App* generate = app.add_subcommand("generate", "Generate images from text prompts");
+  CLI::App* generate = app.add_subcommand("generate", "Generate images or videos from text prompts");
   generate->footer(kGenerateFooter);
   FieldOptions generate_options(*generate);
   add_generate_options(generate_options);

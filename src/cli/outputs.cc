@@ -44,7 +44,9 @@ void require_known_suffix(const GenerateArguments& arguments) {
   if (!arguments.run.output) return;
   const std::filesystem::path path = *arguments.run.output;
   if (is_latent(arguments)) return require_suffix(path, {kLatentSuffix}, "latents");
-  if (!media::is_video_path(path)) require_suffix(path, {kImageSuffix}, "images");
+  if (media::is_video_path(path) || suffix_of(path) == kImageSuffix) return;
+  usage_error(field("output"), "'{}' must end in {} for images, or in {} for videos", path.string(),
+              kImageSuffix, fmt::join(media::video_suffixes(), ", "));
 }
 
 std::filesystem::path output_path(const GenerateArguments& arguments, const engine::Settings& settings,

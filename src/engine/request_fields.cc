@@ -137,7 +137,7 @@ Fields<Request> make_fields() {
   dtype.choices = {"auto", "fp32", "bf16", "fp16"};
   return {
       plain_field(&R::prompts,
-                  {"prompt", "Text prompt; several prompts give several images", prompt, "TEXT"}),
+                  {"prompt", "Text prompt; several prompts give several images or videos", prompt, "TEXT"}),
       plain_field(&R::prompts_2, {"prompt_2",
                                   "Prompt for the second text encoder: one for all, or one per prompt "
                                   "(repeat the option) [the prompt]",

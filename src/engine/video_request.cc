@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "core/error.h"
+#include "core/user_text.h"
 #include "engine/effects.h"
 #include "engine/prompt_settings.h"
 #include "engine/request.h"
@@ -81,15 +83,15 @@ void resolve_loops(Settings& settings, const Model& model) {
       request.condition_frame_length.value_or(model.family->default_condition_frames);
   request.condition_frame_edit = request.condition_frame_edit.value_or(0);
   const int64_t length = *request.condition_frame_length;
-  if (length % of_clip != 0 || length > settings.latents.latent_frames)
+  if (length % of_clip != 0)
     usage_error(field("condition_frame_length"),
-                "must be a multiple of {}, and at most the {} latent frames of a part, got {}", of_clip,
-                settings.latents.latent_frames, length);
+                "must be a multiple of the {} latent frames of a clip, got {}", of_clip, length);
   settings.repeated = length / of_clip * model.scale.clip;
   if (settings.repeated >= settings.frames)
-    usage_error(field("condition_frame_length"),
-                "a part of {} frames would begin with {} of the part before, and add nothing",
-                settings.frames, settings.repeated);
+    usage_error(field("num_frames"),
+                "a part of a long video must have more than the {} frames of the part before with which it "
+                "begins, got {}",
+                settings.repeated, settings.frames);
 }
 
 std::vector<std::string> paths_of(const std::string& text) {
@@ -109,13 +111,15 @@ void resolve_references(Settings& settings) {
     PromptSettings own = split_settings(request.prompts[i]);
     const auto choose = [&](std::optional<std::string>& value, const std::vector<std::string>& texts,
                             const char* name) {
-      const std::string where = value ? field("prompt") + ": " + name : field(name);
+      std::string where = value ? field("prompt") + ": " + name : field(name);
       if (!value) value = text_of(texts, i).value_or("");
       return where;
     };
     const std::string of_paths = choose(own.reference_path, request.reference_paths, "reference_path");
     const std::string of_strategy = choose(own.mask_strategy, request.mask_strategies, "mask_strategy");
     const std::vector<std::string> paths = paths_of(*own.reference_path);
+    if (std::any_of(paths.begin(), paths.end(), [](const std::string& path) { return path.empty(); }))
+      usage_error(of_paths, "'{}' names no file before or after a ';'", *own.reference_path);
     std::vector<GivenRange> given = parse_mask_strategy(*own.mask_strategy, of_strategy);
     if (!paths.empty() && given.empty())
       usage_error(of_paths, "'{}' has no effect without {}; \"0\" begins the video with it", paths.front(),
@@ -130,7 +134,11 @@ void resolve_references(Settings& settings) {
         usage_error(of_strategy, "there is no part {}: the video has {} ({}), counted from 0", range.loop,
                     settings.loops, field("loop"));
     }
-    prompt_of_loop(own.text, 0);  // refuses what is no prompt for parts
+    // Refuses what is no prompt for parts.
+    constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
+    if (prompt_of_loop(own.text, settings.loops - 1) != prompt_of_loop(own.text, kLast))
+      settings.warnings.push_back(fmt::format("'{}' has texts for more parts than the video's {} ({})",
+                                              printable(own.text), settings.loops, field("loop")));
     settings.texts.push_back(std::move(own.text));
     settings.references.push_back(paths);
     settings.given.push_back(std::move(given));

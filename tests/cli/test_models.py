@@ -79,7 +79,7 @@ def says_what_generate_says(box):
         ("model_index.json", {"tokenizer": ["transformers", "Qwen2Tokenizer"]}, "'tokenizer' is"),
         ("model_index.json", {"text_encoder": ["transformers", "UMT5EncoderModel"]}, "'text_encoder' is"),
         ("model_index.json", {"scheduler": ["my_parts", "DDIMScheduler"]}, "'scheduler' is"),
-        ("model_index.json", {"scheduler": ["diffusers", "LCMScheduler"]}, "LCMScheduler, cannot run yet"),
+        ("model_index.json", {"scheduler": ["diffusers", "RePaintScheduler"]}, "RePaintScheduler, cannot run yet"),
         ("model_index.json", {"scheduler": None}, "'scheduler' must be a library and a class"),
         ("vae/config.json", {"out_channels": 4}, "'out_channels' is 4"),
         ("vae/config.json", {"scaling_factor": None}, "'scaling_factor' must be a number, got null"),

@@ -118,6 +118,9 @@ TEST(VideoRequest, WarnsOfWhatOnlyLongVideosTake) {
             "another");
   EXPECT_FALSE(settings.request.condition_frame_length || settings.request.condition_frame_edit);
   EXPECT_TRUE(settings_of(R"({"loop": 2, "num_frames": 51, "condition_frame_edit": 0.5})").warnings.empty());
+  const Settings parts = settings_of(R"({"loop": 2, "num_frames": 51, "prompt": ["|0|a|2|b", "|0|a|1|b"]})");
+  ASSERT_EQ(parts.warnings.size(), 1U);
+  EXPECT_EQ(spell(parts.warnings[0]), "'|0|a|2|b' has texts for more parts than the video's 2 (loop)");
 }
 
 TEST(VideoRequest, ChoosesAsPublished) {
@@ -158,7 +161,7 @@ TEST(VideoRequest, ChoosesAsVersion11IsPublished) {
            {R"({"align": 5})", "[align] Open-Sora 1.1 does not support it"},
            {R"({"aesthetic_score": 6})", "[aesthetic_score] Open-Sora 1.1 does not support it"},
            {R"({"loop": 2, "num_frames": 4})",
-            "[condition_frame_length] a part of 4 frames would begin with 4"}})
+            "[num_frames] a part of a long video must have more than the 4 frames"}})
     EXPECT_NE(refusal(json, tiny_video_1_1()).find(message), std::string::npos) << json;
   EXPECT_NE(refusal(R"({"frame_interval": 2})").find("[frame_interval] Open-Sora 1.2 does not support it"),
             std::string::npos);
@@ -190,8 +193,11 @@ TEST(VideoRequest, RefusesInOneLine) {
            {R"({"prompt": ["|0|a|b"]})", "[prompt] a prompt for the parts of a long video"},
            {R"({"loop": 2, "output_type": "latent"})", "[loop] a video of 2 parts is decoded between them"},
            {R"({"loop": 2, "condition_frame_length": 4})",
-            "[condition_frame_length] must be a multiple of 5"},
-           {R"({"loop": 2, "num_frames": 17})", "[condition_frame_length] a part of 17 frames would begin"},
+            "[condition_frame_length] must be a multiple of the 5 latent frames"},
+           {R"({"loop": 2, "num_frames": 17})",
+            "[num_frames] a part of a long video must have more than the 17 frames"},
+           {R"({"reference_path": ["a.png;"], "mask_strategy": ["0"]})",
+            "[reference_path] 'a.png;' names no file before or after a ';'"},
            {R"({"reference_path": ["a.png"]})", "[reference_path] 'a.png' has no effect without"},
            {R"({"mask_strategy": ["0"]})", "[mask_strategy] there is no reference 0"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["0,1"]})", "there is no reference 1"},
