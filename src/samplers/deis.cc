@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "samplers/lagrange.h"
 #include "samplers/sigma_levels.h"
@@ -20,7 +21,8 @@ Conversion to_noise(Prediction prediction, const NoiseLevel& level) {
 // through `levels`, newest first.
 std::vector<double> log_rho_integrals(const std::vector<NoiseLevel>& levels, const NoiseLevel& target) {
   std::vector<double> nodes;
-  for (const NoiseLevel& level : levels) nodes.push_back(-level.lambda());
+  std::transform(levels.begin(), levels.end(), std::back_inserter(nodes),
+                 [](const NoiseLevel& level) { return -level.lambda(); });
   const double end = -target.lambda() - nodes.front();
   std::vector<double> powers = {std::expm1(end)};  // integrals of v^k e^v from 0 to `end`
   for (size_t k = 1; k < nodes.size(); ++k)
