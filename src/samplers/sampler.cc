@@ -81,8 +81,7 @@ const std::vector<Row>& rows() {
 
 std::string known_names() {
   std::vector<std::string> names;
-  for (const Row& row : rows())
-    names.push_back(fmt::format("{} ({})", row.name.short_name, row.name.class_name));
+  for (const Row& row : rows()) names.push_back(row.name.short_name);
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
