@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # score.sh [--short]: judges from the pixels what the shipped models generate. The image of `make demo` must show what its
 # prompt says. tests/cases/captions.txt holds 20 captions of one object and 20 of two that training never saw: at most one of
-# the former and two of the latter may be wrong. video_captions.txt holds as many for videos. `--short` takes every fifth
-# caption.
+# the former and two of the latter may be wrong. `--short` takes every fifth caption.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
@@ -14,9 +13,9 @@ cp out.png "$folder/demo"
 sed -n 's/.*tessera generate "\([^"]*\)".*/\1/p' Makefile >"$folder/demo.txt"
 .venv/bin/python tools/check_demo.py --pictures "$folder/demo" --captions "$folder/demo.txt" --need-two 100 --verbose
 
-step=1 needs="--need-single 95 --need-two 90" xl_needs="--need-single 75 --need-two 80" video_need=85
+step=1 needs="--need-single 95 --need-two 90" xl_needs="--need-single 75 --need-two 80"
 if [ "${1:-}" = --short ]; then
-  step=5 needs="--need-single 75 --need-two 75" xl_needs=$needs video_need=75  # one of four may be wrong
+  step=5 needs="--need-single 75 --need-two 75" xl_needs=$needs  # one of four may be wrong
 fi
 list=$folder/captions.txt
 awk "NR % $step == 0" tests/cases/captions.txt >"$list"
@@ -28,9 +27,3 @@ build/tessera generate "${captions[@]}" --dtype fp32 --seed 1 --quiet -o "$folde
 mkdir "$folder/xl"
 build/tessera generate "${captions[@]}" --model shapes-xl --num-inference-steps 20 --dtype fp32 --seed 1 --quiet -o "$folder/xl/p.png" >/dev/null
 .venv/bin/python tools/check_demo.py --pictures "$folder/xl" --captions "$list" $xl_needs --verbose
-
-mkdir "$folder/videos"
-awk "NR % $step == 0" tests/cases/video_captions.txt >"$list"
-mapfile -t captions <"$list"
-build/tessera generate "${captions[@]}" --model shapes-video --dtype fp32 --seed 1 --quiet -o "$folder/videos/v.gif" >/dev/null
-.venv/bin/python tools/check_video.py --videos "$folder/videos" --captions "$list" --need $video_need --verbose

@@ -64,9 +64,10 @@ const Fields<MeshArguments>& mesh_fields() {
   static const Fields<M> fields = {
       plain_field(&M::world,
                   {"world", "Number of ranks [the product of the degrees]", FieldGroup::kDegrees, "N", 1}),
-      plain_field(&M::model,
-                  {"model", "Folder in diffusers' format, or a model that ships: shapes, shapes-xl",
-                   FieldGroup::kModel, "FOLDER"}),
+      plain_field(
+          &M::model,
+          {"model", "Folder in diffusers' format, or a model that ships: shapes, shapes-video, shapes-xl",
+           FieldGroup::kModel, "FOLDER"}),
       plain_field(&M::json, {"json", "Print JSON", FieldGroup::kOutput})};
   return fields;
 }

@@ -12,10 +12,10 @@
 namespace tessera::cli {
 
 FieldInfo model_info() {
-  return {
-      "model",
-      "Folder in diffusers' format, one .safetensors file, or a model that ships: shapes, shapes-xl [shapes]",
-      FieldGroup::kModel, "PATH"};
+  return {"model",
+          "Folder in diffusers' format, one .safetensors file, or a model that ships: shapes, shapes-video, "
+          "shapes-xl [shapes]",
+          FieldGroup::kModel, "PATH"};
 }
 
 FieldInfo config_info() {

@@ -100,7 +100,7 @@ def text_that_is_not_utf8(box):
 @test
 def no_checkpoint(box):
     box.refuse(3, "[--model] no such folder", "generate", "a cat", "--model", "")
-    box.refuse(3, "[nowhere] no such folder, and not the name of a shipped model; shipped models: shapes, shapes-xl", "generate", "a cat", "--model", "nowhere")
+    box.refuse(3, "[nowhere] no such folder, and not the name of a shipped model; shipped models: shapes, shapes-video, shapes-xl", "generate", "a cat", "--model", "nowhere")
     box.refuse(3, "did you mean shapes?", "models", "shape/")
     box.refuse(3, "did you mean shapes-xl?", "generate", "a cat", "--model", "shapes_xl")
     box.refuse(3, "[nowhere.safetensors] no such file", "generate", "a cat", "--model", "nowhere.safetensors")
