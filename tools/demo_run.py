@@ -6,13 +6,30 @@ import os
 import time
 
 import torch
+import torch.distributed as dist
 
 from demo_optim import Ema
 
 
+def is_first() -> bool:
+    """Returns whether this process is the first of those that train together, or trains alone."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def average_gradients(module: torch.nn.Module) -> None:
+    """Every process of a run calls it after its backward pass."""
+    gradients = [p.grad for p in module.parameters()]
+    flat = torch.cat([grad.flatten() for grad in gradients])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    torch._foreach_copy_(gradients, [part.view_as(grad) for part, grad in
+                                     zip(flat.split([grad.numel() for grad in gradients]), gradients)])
+
+
 class TrainingRun:
     """Keeps weights, their average, optimisers, the step and the time in one file.  Time is that of the processor, so a
-    run that waits for others loses nothing."""
+    run that waits for others loses nothing.  Processes of one torch.distributed group share each step; the first one's time
+counts and its state is saved."""
 
     def __init__(self, path: str, module: torch.nn.Module, decay: float, optimisers, minutes: float):
         """`optimisers` are pairs of an optimiser and its highest learning rate."""
@@ -39,6 +56,8 @@ class TrainingRun:
     def update(self, loss: torch.Tensor, factor: float) -> None:
         """Takes a step at the given fraction of the highest learning rates."""
         loss.backward()
+        if dist.is_initialized():
+            average_gradients(self.module)
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
         for optimiser, rate in self.optimisers:
             for group in optimiser.param_groups:
@@ -49,6 +68,10 @@ class TrainingRun:
         self.ema.update(self.module, self.step)
         now = time.process_time()
         self.spent, self.last = self.spent + now - self.last, now
+        if dist.is_initialized():
+            spent = torch.tensor(self.spent, dtype=torch.float64)
+            dist.broadcast(spent, 0)
+            self.spent = spent.item()
 
     def save(self) -> None:
         torch.save({"module": self.module.state_dict(), "ema": self.ema.module.state_dict(),

@@ -7,7 +7,9 @@ import os
 
 import numpy as np
 import torch
+import torch._inductor.config
 import torch._inductor.exc
+import torch.distributed as dist
 import torch.nn.functional as F
 from PIL import Image
 
@@ -17,11 +19,13 @@ import demo_video_scenes as scenes
 import demo_video_text
 import demo_video_vae
 from demo_optim import Muon, trapezoid
-from demo_run import TrainingRun
+from demo_run import TrainingRun, is_first
 
 CAPTION_DROPOUT = 0.1
 # Of the rows of a batch so many have their first latents given, as the pipeline's reference images do.
 GIVEN_SHARE = 0.08
+# Share of the rows of a batch that show two shapes. Those with one are learned long before.
+PAIR_SHARE = 0.75
 # Timesteps lie nearer to the noise than uniform ones, because layout and colours are decided there.
 NOISE_BIAS = 2.0
 # Latent frames of a batch: so many per video, videos in the batch, share of the batches.
@@ -39,6 +43,7 @@ class LatentCache:
         self.files: list[str] = []
         self.latents = {name: torch.empty(0) for name in ("short", "long")}
         self.scenes = {name: [] for name in self.latents}
+        self.pairs = {name: np.empty(0, bool) for name in self.latents}
 
     def refresh(self) -> None:
         for path in sorted(set(glob.glob(self.pattern)) - set(self.files)):
@@ -47,6 +52,12 @@ class LatentCache:
                 self.latents[name] = torch.cat([self.latents[name], torch.from_numpy(shard[name])])
                 self.scenes[name] += [demo_video_text.scene_of(row) for row in shard[name + "_attributes"]]
             self.files.append(path)
+        self.pairs = {name: np.array([scene.second is not None for scene in rows], bool) for name, rows in self.scenes.items()}
+
+    def draw(self, name: str, count: int, rng) -> np.ndarray:
+        """Returns `count` random rows, of which PAIR_SHARE show two shapes."""
+        kinds = rng.random(count) < PAIR_SHARE
+        return np.array([rng.choice(np.flatnonzero(self.pairs[name] == kind)) for kind in kinds])
 
 
 def write_latents(work: str) -> None:
@@ -98,7 +109,7 @@ class TrainStep(torch.nn.Module):
 def draw_batch(cache: LatentCache, text, rng, kind: str):
     frames, batch, _ = LENGTHS[kind]
     source = "short" if kind == "image" else kind
-    rows = rng.integers(len(cache.latents[source]), size=batch)
+    rows = cache.draw(source, batch, rng)
     latents = cache.latents[source][torch.from_numpy(rows)][:, :, :frames].float()
     captions = [demo_video_text.with_scores(scenes.caption(cache.scenes[source][i], rng), rng) for i in rows]
     is_null = torch.from_numpy(rng.random(batch) < CAPTION_DROPOUT)
@@ -207,13 +218,16 @@ def train_denoiser(work: str, seed: int, minutes: float, muon_lr: float = 0.02, 
                    compiled: bool = True) -> None:
     """Trains for a budget of processor time; a stopped run continues from its last checkpoint."""
     torch.manual_seed(seed)
+    torch._inductor.config.cpp.enable_unsafe_math_opt_flag = True  # a seventh faster
     text = demo_video_text.load_text(work)
     cache, maker = LatentCache(work), VideoMaker(work, text)
     denoiser = demo_stdit.STDiT3()
     optimisers = optimisers_of(denoiser, muon_lr, muon_lr / 20)
     run = TrainingRun(os.path.join(work, "denoiser.pt"), denoiser, 0.9995, optimisers, minutes)
-    rng = np.random.default_rng([seed, run.step])
-    torch.manual_seed(seed + run.step)
+    # All processes draw the same kinds of batches, each with rows of its own.
+    kinds, rank = np.random.default_rng([seed, run.step]), dist.get_rank() if dist.is_initialized() else 0
+    rng = np.random.default_rng([seed, run.step, rank])
+    torch.manual_seed(seed + run.step + 1000003 * rank)
     train = TrainStep(denoiser)
     log = open(os.path.join(work, "denoiser.csv"), "a", encoding="utf-8")
     if log.tell() == 0:
@@ -224,7 +238,7 @@ def train_denoiser(work: str, seed: int, minutes: float, muon_lr: float = 0.02, 
     shares = [share for _, _, share in LENGTHS.values()]
     mark, scored, losses, times = run.spent, run.spent, [], []
     while not run.done:
-        kind = str(rng.choice(list(LENGTHS), p=shares))
+        kind = str(kinds.choice(list(LENGTHS), p=shares))
         inputs = draw_batch(cache, text, rng, kind)
         loss = steps[kind](*inputs)
         run.update(loss.mean(), trapezoid(run.progress))
@@ -234,8 +248,11 @@ def train_denoiser(work: str, seed: int, minutes: float, muon_lr: float = 0.02, 
             continue
         means, rate = loss_by_time(losses, times), sum(map(len, losses)) / (run.spent - mark)
         mark, losses, times, result = run.spent, [], [], ["", "", ""]
-        run.save()
         cache.refresh()
+        if not is_first():
+            run.skip_time()
+            continue
+        run.save()
         if run.spent - scored >= 60 * score_minutes or run.done:
             scored = run.spent
             counts = evaluate(maker, run.ema.module, work, f"{run.step:06d}", 12, seed)

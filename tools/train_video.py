@@ -13,8 +13,11 @@ import argparse
 import json
 import os
 import shutil
+import tempfile
 
 import torch
+import torch.distributed as dist
+import torch.multiprocessing
 from safetensors.torch import load_file, save_file
 
 import demo_stdit
@@ -81,6 +84,22 @@ def import_model(out: str, work: str) -> None:
     save_weights(os.path.join(work, "denoiser.pt"), weights)
 
 
+def train_process(rank: int, store: str, args) -> None:
+    torch.set_num_threads(args.threads)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.processes)
+    denoising.train_denoiser(args.work, args.seed, args.denoiser_minutes, args.muon_lr, compiled=not args.eager)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train_denoiser(args) -> None:
+    if args.processes == 1:
+        denoising.train_denoiser(args.work, args.seed, args.denoiser_minutes, args.muon_lr, compiled=not args.eager)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(train_process, (os.path.join(folder, "store"), args), nprocs=args.processes)
+
+
 def score(work: str, seed: int, each: int, frames: int, guidance: float, steps: int) -> None:
     """Judges the videos of held-out captions and writes strips of them, strips-score-FRAMES.png."""
     maker = denoising.VideoMaker(work, demo_video_text.load_text(work))
@@ -100,6 +119,8 @@ def main() -> None:
     parser.add_argument("--vae-minutes", type=float, default=40)
     parser.add_argument("--denoiser-minutes", type=float, default=360)
     parser.add_argument("--muon-lr", type=float, default=0.02, help="denoiser: highest learning rate of the blocks' matrices")
+    parser.add_argument("--processes", type=int, default=1,
+                        help="denoiser: processes that share each step, with --threads threads each (default 1)")
     parser.add_argument("--eager", action="store_true", help="do not compile the denoiser")
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="dtype of the exported model (default float16)")
     parser.add_argument("--each", type=int, default=50, help="score: number of captions of each kind (default 50)")
@@ -120,7 +141,7 @@ def main() -> None:
         elif phase == "latents":
             denoising.write_latents(args.work)
         elif phase == "denoiser":
-            denoising.train_denoiser(args.work, args.seed, args.denoiser_minutes, args.muon_lr, compiled=not args.eager)
+            train_denoiser(args)
         elif phase == "import":
             import_model(args.out, args.work)
         elif phase == "export":
