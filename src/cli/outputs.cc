@@ -58,6 +58,9 @@ std::filesystem::path output_path(const GenerateArguments& arguments, const engi
     require_suffix(path, {kLatentSuffix}, "latents");
   } else if (is_video) {
     require_suffix(path, media::video_suffixes(), "videos");
+    if (suffix_of(path) == ".gif" && settings.shown_fps() > media::kMostGifFps)
+      usage_error(field("fps"), "a GIF shows at most {} frames a second, got {}", media::kMostGifFps,
+                  settings.shown_fps());
   } else {
     require_suffix(path, {kImageSuffix}, "images");
   }

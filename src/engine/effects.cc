@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "engine/prompt_settings.h"
 #include "samplers/sampler.h"
 
 namespace tessera::engine {
@@ -50,6 +51,14 @@ bool sampler_uses(const std::string& class_name, const std::string& name) {
   return found == known.end() || contains(found->own_fields, name);  // make_sampler() refuses unknown ones
 }
 
+bool has_given_frames(const Request& request) {
+  const auto gives = [](const std::string& prompt) {
+    return split_settings(prompt).mask_strategy.has_value();
+  };
+  return request.loop.value_or(1) > 1 || !request.mask_strategies.empty() ||
+         std::any_of(request.prompts.begin(), request.prompts.end(), gives);
+}
+
 // If it holds, `fields` have no effect.
 struct Condition {
   bool (*holds)(const Request&);
@@ -71,7 +80,10 @@ const std::vector<Condition>& conditions() {
        .fields = {"vae_tiling", "vae_block_size"}},
       {.holds = [](const Request& request) { return request.loop.value_or(1) == 1; },
        .reason = [](const Request&) { return field("loop") + " is 1, and no part continues another"; },
-       .fields = {"condition_frame_length", "condition_frame_edit"}}};
+       .fields = {"condition_frame_length", "condition_frame_edit"}},
+      {.holds = [](const Request& request) { return !has_given_frames(request); },
+       .reason = [](const Request&) { return std::string("no frames are given"); },
+       .fields = {"align"}}};
   return all;
 }
 
@@ -97,16 +109,18 @@ void require_used_fields(const Request& request, const Model& model, const std::
 std::vector<std::string> drop_without_effect(Request& request) {
   std::vector<std::string> warnings;
   for (const Condition& condition : conditions()) {
-    if (!condition.holds(request)) continue;
-    std::vector<std::string> dropped;
+    std::vector<const Field<Request>*> given;
     for (const Field<Request>& each : request_fields()) {
-      if (!contains(condition.fields, each.name) || !is_given(each, request)) continue;
-      dropped.push_back(named(each, each.get(request)));
-      each.clear(request);
+      if (contains(condition.fields, each.name) && is_given(each, request)) given.push_back(&each);
     }
-    if (!dropped.empty())
-      warnings.push_back(fmt::format("{} {} no effect: {}", fmt::join(dropped, ", "),
-                                     dropped.size() == 1 ? "has" : "have", condition.reason(request)));
+    if (given.empty() || !condition.holds(request)) continue;
+    std::vector<std::string> dropped;
+    for (const Field<Request>* each : given) {
+      dropped.push_back(named(*each, each->get(request)));
+      each->clear(request);
+    }
+    warnings.push_back(fmt::format("{} {} no effect: {}", fmt::join(dropped, ", "),
+                                   dropped.size() == 1 ? "has" : "have", condition.reason(request)));
   }
   return warnings;
 }

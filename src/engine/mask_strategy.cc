@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <string_view>
+#include <type_traits>
 
 #include "core/error.h"
 #include "core/field_name.h"
@@ -33,7 +34,8 @@ Number read(std::string_view text, const std::string& group, const std::string& 
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size())
-    usage_error(field, "'{}' holds '{}' where a number is expected", group, text);
+    usage_error(field, "'{}' holds '{}' where a {}number is expected", group, text,
+                std::is_integral_v<Number> ? "whole " : "");
   return number;
 }
 

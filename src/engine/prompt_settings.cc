@@ -43,8 +43,8 @@ PromptSettings split_settings(const std::string& prompt) {
       usage_error(field("prompt"), "a prompt has no setting '{}', as at the end of '{}'; the form is {}",
                   printable(name), printable(prompt), kForm);
     if (!value.is_string())
-      usage_error(field("prompt"), "the value of '{}' must be text in quotes, got a {}; the form is {}", name,
-                  value.type_name(), kForm);
+      usage_error(field("prompt"), "the value of '{}' must be text in quotes, got {}; the form is {}", name,
+                  printable(value.dump()), kForm);
     (name == kReferencePath ? settings.reference_path : settings.mask_strategy) = value.get<std::string>();
   }
   return settings;

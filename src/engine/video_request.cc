@@ -94,11 +94,19 @@ void resolve_loops(Settings& settings, const Model& model) {
                 settings.repeated, settings.frames);
 }
 
+void trim_spaces(std::string& text) {
+  const auto is_space = [](char c) { return c == ' '; };
+  text.erase(text.begin(), std::find_if_not(text.begin(), text.end(), is_space));
+  text.erase(std::find_if_not(text.rbegin(), text.rend(), is_space).base(), text.end());
+}
+
 std::vector<std::string> paths_of(const std::string& text) {
   std::vector<std::string> paths;
   for (size_t begin = 0; begin <= text.size() && !text.empty();) {
     const size_t end = std::min(text.find(';', begin), text.size());
-    paths.push_back(text.substr(begin, end - begin));
+    std::string path = text.substr(begin, end - begin);
+    trim_spaces(path);
+    paths.push_back(std::move(path));
     begin = end + 1;
   }
   return paths;
@@ -168,9 +176,7 @@ std::string prompt_of_loop(const std::string& prompt, int64_t loop) {
     last = first;
     begin = end + 1;
   }
-  const auto is_space = [](char c) { return c == ' '; };
-  text.erase(text.begin(), std::find_if_not(text.begin(), text.end(), is_space));
-  text.erase(std::find_if_not(text.rbegin(), text.rend(), is_space).base(), text.end());
+  trim_spaces(text);
   return text;
 }
 

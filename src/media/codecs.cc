@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstring>
 #include <filesystem>
 
 #include "core/error.h"
@@ -34,7 +35,11 @@ const Codecs& load() {
         "videos and references need this module, which cannot be loaded: {}; install FFmpeg's libraries",
         ::dlerror());
   }
-  return *static_cast<const Codecs*>(symbol);
+  const Codecs& loaded = *static_cast<const Codecs*>(symbol);
+  if (std::strcmp(loaded.version, TESSERA_VERSION) != 0)
+    input_error(path, "belongs to another version of the program ({}; this is {}); install both together",
+                loaded.version, TESSERA_VERSION);
+  return loaded;
 }
 
 }  // namespace

@@ -41,10 +41,8 @@ std::unique_ptr<VideoWriter::Sink> make_sink(const std::filesystem::path& path, 
   if (suffix == ".mp4") return std::make_unique<EncodedFile>(Container::kMp4, path, format);
   if (suffix == ".webm") return std::make_unique<EncodedFile>(Container::kWebm, path, format);
   if (suffix == ".gif") {
-    // Browsers slow shorter delays down to a tenth of a second.
-    constexpr double kMostFps = 50;
-    if (format.fps > kMostFps)
-      usage_error(path.string(), "a GIF shows at most {} frames a second, not {}", kMostFps, format.fps);
+    if (format.fps > kMostGifFps)
+      usage_error(path.string(), "a GIF shows at most {} frames a second, not {}", kMostGifFps, format.fps);
     return std::make_unique<EncodedFile>(Container::kGif, path, format);
   }
   if (suffix == ".png") return write_png_frames(path, format);

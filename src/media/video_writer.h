@@ -24,6 +24,9 @@ const std::vector<std::string>& video_suffixes();
 // Whether the name ends with one of them, in small letters or large.
 bool is_video_path(const std::filesystem::path& path);
 
+// Browsers slow the frames of a faster GIF down to ten a second.
+inline constexpr double kMostGifFps = 50;
+
 struct VideoFormat {
   int64_t height = 0;
   int64_t width = 0;

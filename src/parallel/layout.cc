@@ -89,8 +89,9 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
   const int64_t data = options.data_parallel_degree, stages = options.pipefusion_parallel_degree,
                 tensor = options.tensor_parallel_degree, ulysses = options.ulysses_degree,
                 ring = options.ring_degree, displaced = options.displaced_patch_degree;
-  require(data <= workload.pictures, fmt::format("{} needs as many images, the request has {}",
-                                                 given("data_parallel_degree", data), workload.pictures));
+  require(data <= workload.pictures,
+          fmt::format("{} needs as many {}, the request has {}", given("data_parallel_degree", data),
+                      workload.token_frames > 1 ? "videos" : "images", workload.pictures));
   require(!options.use_cfg_parallel || workload.guided,
           fmt::format("{} needs a guidance scale above 1", field("use_cfg_parallel")));
   require(workload.has_streams || stages == 1,

@@ -110,6 +110,20 @@ TEST(VideoRequest, LeavesTheBracesOfOtherModels) {
   EXPECT_EQ(resolve(request, read_model(golden_folder("tiny-pixart"))).prompt(0).text, request.prompts[0]);
 }
 
+TEST(VideoRequest, TakesFramesFromSeveralPlaces) {
+  for (const char* text :
+       {R"({"align": 2, "loop": 2, "num_frames": 51})",
+        R"({"align": 2, "mask_strategy": ["0"], "reference_path": [" a.png ;b.png"]})",
+        R"({"align": 2, "prompt": ["a {\"reference_path\": \"a.png\", \"mask_strategy\": \"0\"}"]})"}) {
+    const Settings given = settings_of(text);
+    EXPECT_TRUE(given.warnings.empty()) << text;
+    EXPECT_EQ(given.request.align, 2) << text;
+    if (!given.references[0].empty()) {
+      EXPECT_EQ(given.references[0][0], "a.png") << text;
+    }
+  }
+}
+
 TEST(VideoRequest, WarnsOfWhatOnlyLongVideosTake) {
   const Settings settings = settings_of(R"({"condition_frame_length": 10, "condition_frame_edit": 0.5})");
   ASSERT_EQ(settings.warnings.size(), 1U);
@@ -118,6 +132,9 @@ TEST(VideoRequest, WarnsOfWhatOnlyLongVideosTake) {
             "another");
   EXPECT_FALSE(settings.request.condition_frame_length || settings.request.condition_frame_edit);
   EXPECT_TRUE(settings_of(R"({"loop": 2, "num_frames": 51, "condition_frame_edit": 0.5})").warnings.empty());
+  const Settings alone = settings_of(R"({"align": 2})");
+  ASSERT_EQ(alone.warnings.size(), 1U);
+  EXPECT_EQ(spell(alone.warnings[0]), "align has no effect: no frames are given");
   const Settings parts = settings_of(R"({"loop": 2, "num_frames": 51, "prompt": ["|0|a|2|b", "|0|a|1|b"]})");
   ASSERT_EQ(parts.warnings.size(), 1U);
   EXPECT_EQ(spell(parts.warnings[0]), "'|0|a|2|b' has texts for more parts than the video's 2 (loop)");
@@ -204,8 +221,11 @@ TEST(VideoRequest, RefusesInOneLine) {
            {R"({"reference_path": ["a.png"], "mask_strategy": ["0,-2"]})", "there is no reference -2"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["1"]})", "[mask_strategy] there is no part 1"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["x"]})", "[mask_strategy] 'x' holds 'x'"},
+           {R"({"reference_path": ["a.png"], "mask_strategy": ["0.5"]})",
+            "[mask_strategy] '0.5' holds '0.5' where a whole number is expected"},
+           {R"({"reference_path": ["a.png; "], "mask_strategy": ["0"]})", "names no file before or after"},
            {R"({"prompt": ["a {\"mask_strategy\": 0}"]})",
-            "[prompt] the value of 'mask_strategy' must be text in quotes, got a number"},
+            "[prompt] the value of 'mask_strategy' must be text in quotes, got 0; the form"},
            {R"({"prompt": ["a {\"seed\": \"1\"}"]})", "[prompt] a prompt has no setting 'seed'"},
            {R"({"prompt": ["a\n{\"mask_strategy\": \"0\""]})",
             "[prompt] 'a {\"mask_strategy\": \"0\"' has settings that are not JSON at its end"},

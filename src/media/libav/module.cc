@@ -2,5 +2,6 @@
 #include "media/libav/decoder.h"
 #include "media/libav/encoder.h"
 
-const tessera::media::Codecs tessera_codecs = {.make_encoder = tessera::media::make_encoder,
+const tessera::media::Codecs tessera_codecs = {.version = TESSERA_VERSION,
+                                               .make_encoder = tessera::media::make_encoder,
                                                .make_decoder = tessera::media::make_decoder};
