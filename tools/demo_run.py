@@ -11,9 +11,13 @@ import torch.distributed as dist
 from demo_optim import Ema
 
 
+def process_rank() -> int:
+    """Returns this process's number among those that train together."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
 def is_first() -> bool:
-    """Returns whether this process is the first of those that train together, or trains alone."""
-    return not dist.is_initialized() or dist.get_rank() == 0
+    return process_rank() == 0
 
 
 def average_gradients(module: torch.nn.Module) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 import torch._inductor.config
 import torch._inductor.exc
-import torch.distributed as dist
 import torch.nn.functional as F
 from PIL import Image
 
@@ -19,13 +18,11 @@ import demo_video_scenes as scenes
 import demo_video_text
 import demo_video_vae
 from demo_optim import Muon, trapezoid
-from demo_run import TrainingRun, is_first
+from demo_run import TrainingRun, is_first, process_rank
 
 CAPTION_DROPOUT = 0.1
 # Of the rows of a batch so many have their first latents given, as the pipeline's reference images do.
 GIVEN_SHARE = 0.08
-# Share of the rows of a batch that show two shapes. Those with one are learned long before.
-PAIR_SHARE = 0.75
 # Timesteps lie nearer to the noise than uniform ones, because layout and colours are decided there.
 NOISE_BIAS = 2.0
 # Latent frames of a batch: so many per video, videos in the batch, share of the batches.
@@ -51,14 +48,8 @@ class LatentCache:
             for name in self.latents:
                 self.latents[name] = torch.cat([self.latents[name], torch.from_numpy(shard[name])])
                 self.scenes[name] += [demo_video_text.scene_of(row) for row in shard[name + "_attributes"]]
+                self.pairs[name] = np.append(self.pairs[name], demo_video_text.are_pairs(shard[name + "_attributes"]))
             self.files.append(path)
-        self.pairs = {name: np.array([scene.second is not None for scene in rows], bool) for name, rows in self.scenes.items()}
-
-    def draw(self, name: str, count: int, rng) -> np.ndarray:
-        """Returns `count` random rows, of which PAIR_SHARE show two shapes."""
-        kinds = rng.random(count) < PAIR_SHARE
-        return np.array([rng.choice(np.flatnonzero(self.pairs[name] == kind)) for kind in kinds])
-
 
 def write_latents(work: str) -> None:
     """Makes a shard of normalised latents from each shard of frames that has none yet."""
@@ -109,7 +100,7 @@ class TrainStep(torch.nn.Module):
 def draw_batch(cache: LatentCache, text, rng, kind: str):
     frames, batch, _ = LENGTHS[kind]
     source = "short" if kind == "image" else kind
-    rows = cache.draw(source, batch, rng)
+    rows = scenes.draw_rows(cache.pairs[source], batch, rng)
     latents = cache.latents[source][torch.from_numpy(rows)][:, :, :frames].float()
     captions = [demo_video_text.with_scores(scenes.caption(cache.scenes[source][i], rng), rng) for i in rows]
     is_null = torch.from_numpy(rng.random(batch) < CAPTION_DROPOUT)
@@ -225,9 +216,8 @@ def train_denoiser(work: str, seed: int, minutes: float, muon_lr: float = 0.02, 
     optimisers = optimisers_of(denoiser, muon_lr, muon_lr / 20)
     run = TrainingRun(os.path.join(work, "denoiser.pt"), denoiser, 0.9995, optimisers, minutes)
     # All processes draw the same kinds of batches, each with rows of its own.
-    kinds, rank = np.random.default_rng([seed, run.step]), dist.get_rank() if dist.is_initialized() else 0
-    rng = np.random.default_rng([seed, run.step, rank])
-    torch.manual_seed(seed + run.step + 1000003 * rank)
+    kinds, rng = np.random.default_rng([seed, run.step]), np.random.default_rng([seed, run.step, process_rank()])
+    torch.manual_seed(seed + run.step + 1000003 * process_rank())
     train = TrainStep(denoiser)
     log = open(os.path.join(work, "denoiser.csv"), "a", encoding="utf-8")
     if log.tell() == 0:

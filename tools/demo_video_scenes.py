@@ -32,6 +32,8 @@ DIRECTIONS = {"left to right": (1, 0), "right to left": (-1, 0), "up": (0, -1), 
 
 STILL_SHARE = 0.1
 PAIR_SHARE = 0.45
+# Of the videos that are drawn for a batch more show two, because those with one are learned long before.
+DRAWN_PAIR_SHARE = 0.75
 # The background that a caption need not name occurs oftener than the others, so that enough captions name none.
 DEFAULT_GROUND_SHARE, UNNAMED_SHARE = 0.3, 0.6
 
@@ -65,6 +67,12 @@ class Scene:
     def held_out(self) -> bool:
         digest = hashlib.sha256(self.key().encode()).digest()
         return int.from_bytes(digest[:8], "big") % pictures.HELD_OUT_ONE_IN == 0
+
+
+def draw_rows(pairs: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Returns `count` random rows of training videos, of which `pairs` says whether they show two shapes."""
+    kinds = rng.random(count) < DRAWN_PAIR_SHARE
+    return np.array([rng.choice(np.flatnonzero(pairs == kind)) for kind in kinds])
 
 
 def default_background(first: Item, second: Item | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 import demo_scenes as pictures
@@ -59,6 +60,11 @@ def scene_of(targets) -> scenes.Scene:
     values = [options[int(i)] for options, i in zip(ATTRIBUTES.values(), targets)]
     second = None if values[3] == "none" else pictures.Item(values[3], values[4])
     return scenes.Scene(pictures.Item(values[0], values[1]), values[2], values[5], second)
+
+
+def are_pairs(rows: np.ndarray) -> np.ndarray:
+    """Returns which rows of attribute_targets [N, attributes] are of two shapes."""
+    return rows[:, 3] != ATTRIBUTES[list(ATTRIBUTES)[3]].index("none")
 
 
 def draw_captions(rng, count: int, held_out: bool = False):

@@ -21,7 +21,7 @@ import demo_vae
 import demo_video_scenes as scenes
 import demo_video_text
 from demo_optim import Muon, cosine
-from demo_run import TrainingRun
+from demo_run import TrainingRun, is_first, process_rank
 
 SPATIAL = "models/shapes/vae"
 # Open-Sora multiplies latents of the spatial VAE by this factor, whatever its own configuration says.
@@ -235,14 +235,16 @@ def optimisers_of(vae: TemporalVae, lr: float, adam_lr: float):
 def train_vae(work: str, seed: int, minutes: float, lr: float = 0.02, adam_lr: float = 2e-3) -> None:
     """Trains for a budget of processor time; a stopped run continues from its last checkpoint."""
     torch.manual_seed(seed)
-    clips = torch.cat([torch.from_numpy(np.load(f)["short"]) for f in frame_shards(work)])
+    shards = [np.load(path) for path in frame_shards(work)]
+    clips = torch.cat([torch.from_numpy(shard["short"]) for shard in shards])
+    pairs = np.concatenate([demo_video_text.are_pairs(shard["short_attributes"]) for shard in shards])
     spatial = load_spatial()
     held = held_out_clips(spatial, seed)
     vae = TemporalVae().to(memory_format=torch.channels_last_3d)
     nn.init.zeros_(vae.quant_conv.conv.bias)
     run = TrainingRun(os.path.join(work, "vae.pt"), vae, 0.998, optimisers_of(vae, lr, adam_lr), minutes)
-    rng = np.random.default_rng([seed, run.step])
-    torch.manual_seed(seed + run.step)
+    rng = np.random.default_rng([seed, run.step, process_rank()])
+    torch.manual_seed(seed + run.step + 1000003 * process_rank())
     train = TrainStep(vae)
     log = open(os.path.join(work, "vae.csv"), "a", encoding="utf-8")
     if log.tell() == 0:
@@ -251,13 +253,15 @@ def train_vae(work: str, seed: int, minutes: float, lr: float = 0.02, adam_lr: f
     while not run.done:
         side, batch = shape_at(run.progress)
         row, column = rng.integers(0, clips.shape[-1] - side + 1, 2)
-        chosen = clips[torch.from_numpy(rng.integers(len(clips), size=batch))]
+        chosen = clips[torch.from_numpy(scenes.draw_rows(pairs, batch, rng))]
         x = chosen[..., row : row + side, column : column + side].float()
         loss, square = train(x, torch.randn(batch, 4, LATENT_CLIP, side, side))
         run.update(loss, cosine(run.progress))
         squares.append(square.item())
         if run.spent - mark >= 120 or run.done:
             mark = run.spent
+            if not is_first():
+                continue
             error, decibel = quality(run.ema.module, spatial, *held)
             print(f"vae step {run.step} {mark:.0f} s mse {np.mean(squares):.5f} held-out {error:.5f} {decibel:.2f} dB",
                   flush=True)

@@ -84,20 +84,28 @@ def import_model(out: str, work: str) -> None:
     save_weights(os.path.join(work, "denoiser.pt"), weights)
 
 
-def train_process(rank: int, store: str, args) -> None:
+def train_vae(args) -> None:
+    demo_video_vae.train_vae(args.work, args.seed, args.vae_minutes)
+
+
+def train_denoiser(args) -> None:
+    denoising.train_denoiser(args.work, args.seed, args.denoiser_minutes, args.muon_lr, compiled=not args.eager)
+
+
+def train_process(rank: int, store: str, train, args) -> None:
     torch.set_num_threads(args.threads)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.processes)
-    denoising.train_denoiser(args.work, args.seed, args.denoiser_minutes, args.muon_lr, compiled=not args.eager)
+    train(args)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def train_denoiser(args) -> None:
+def train_together(train, args) -> None:
     if args.processes == 1:
-        denoising.train_denoiser(args.work, args.seed, args.denoiser_minutes, args.muon_lr, compiled=not args.eager)
+        train(args)
         return
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(train_process, (os.path.join(folder, "store"), args), nprocs=args.processes)
+        torch.multiprocessing.spawn(train_process, (os.path.join(folder, "store"), train, args), nprocs=args.processes)
 
 
 def score(work: str, seed: int, each: int, frames: int, guidance: float, steps: int) -> None:
@@ -120,7 +128,7 @@ def main() -> None:
     parser.add_argument("--denoiser-minutes", type=float, default=360)
     parser.add_argument("--muon-lr", type=float, default=0.02, help="denoiser: highest learning rate of the blocks' matrices")
     parser.add_argument("--processes", type=int, default=1,
-                        help="denoiser: processes that share each step, with --threads threads each (default 1)")
+                        help="vae and denoiser: processes that share each step, with --threads threads each (default 1)")
     parser.add_argument("--eager", action="store_true", help="do not compile the denoiser")
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="dtype of the exported model (default float16)")
     parser.add_argument("--each", type=int, default=50, help="score: number of captions of each kind (default 50)")
@@ -137,11 +145,11 @@ def main() -> None:
         elif phase == "frames":
             demo_video_vae.write_frames(args.work, args.seed, args.shards)
         elif phase == "vae":
-            demo_video_vae.train_vae(args.work, args.seed, args.vae_minutes)
+            train_together(train_vae, args)
         elif phase == "latents":
             denoising.write_latents(args.work)
         elif phase == "denoiser":
-            train_denoiser(args)
+            train_together(train_denoiser, args)
         elif phase == "import":
             import_model(args.out, args.work)
         elif phase == "export":
