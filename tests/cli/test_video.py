@@ -5,6 +5,7 @@ import resource
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 from files import read_png, read_safetensors
 from harness import GOLDEN, ROOT, Box, test
@@ -114,6 +115,10 @@ def only_videos_need_the_codecs(box):
     module.parent.mkdir(parents=True)
     module.write_text("text")
     alone.refuse(3, f"[{module}] videos and references need this module, which cannot be loaded", *words(*SHORT))
+    version = box.run("--version").out.split()[1].encode()
+    own = (Path(box.program).parent / "lib" / "tessera" / "codecs.so").read_bytes()
+    module.write_bytes(own.replace(b"\0" + version + b"\0", b"\0" + b"9" * len(version) + b"\0"))
+    alone.refuse(3, f"[{module}] belongs to another version of the program ({'9' * len(version)}", *words(*SHORT))
     assert generate(alone, *SHORT, "-o", "a.png").out.startswith("a-0000.png")
 
 
