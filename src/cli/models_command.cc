@@ -1,6 +1,7 @@
 #include "cli/models_command.h"
 
 #include <cstdio>
+#include <set>
 
 #include "cli/field_options.h"
 #include "cli/find_model.h"
@@ -123,8 +124,10 @@ int run_models(const ModelsArguments& arguments) {
     }
     print_part(name, part, weights, damages);
   }
-  const ScopedLogSink sink([](LogLevel, const std::string& message) {
-    fmt::print("  warning: {}\n", spell(message, option_name));
+  std::set<std::string> warnings;
+  const ScopedLogSink sink([&](LogLevel, const std::string& message) {
+    // Both halves of a part may find the same.
+    if (warnings.insert(message).second) fmt::print("  warning: {}\n", spell(message, option_name));
   });
   const std::string obstacle = find_obstacle(files, weights.variant);
   for (const std::string& damage : damages) {

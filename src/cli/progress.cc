@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "cli/field_options.h"
@@ -32,6 +33,8 @@ std::string bar(int64_t done, int64_t total) {
 Progress::Progress(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1) {
   previous_sink_ = set_log_sink([this](LogLevel level, const std::string& message) {
     if (level == LogLevel::kWarning) {
+      // Both halves of a part may find the same.
+      if (std::find(warnings_.begin(), warnings_.end(), message) != warnings_.end()) return;
       warnings_.push_back(message);
       line("warning: " + message);
     } else if (!quiet_) {

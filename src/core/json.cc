@@ -2,6 +2,9 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <mutex>
+#include <set>
 #include <span>
 
 #include "core/error.h"
@@ -171,8 +174,16 @@ Json read_json(const std::filesystem::path& path) {
   return parse_json(read_file(path, kMaxFileBytes), path.string());
 }
 
+struct JsonConfig::Asked {
+  std::mutex mutex;
+  std::set<std::string> keys;
+  std::map<std::string, std::shared_ptr<Asked>> objects;
+};
+
+JsonConfig::JsonConfig() : JsonConfig(Json::object(), "") {}
+
 JsonConfig::JsonConfig(Json values, std::string where)
-    : values_(std::move(values)), where_(std::move(where)) {
+    : values_(std::move(values)), where_(std::move(where)), asked_(std::make_shared<Asked>()) {
   if (!values_.is_object()) input_error(where_, "expected a JSON object");
 }
 
@@ -180,10 +191,52 @@ JsonConfig JsonConfig::read(const std::filesystem::path& path) {
   return JsonConfig(read_json(path), path.string());
 }
 
-const Json* JsonConfig::find(const std::string& key, Null null) const {
+const Json* JsonConfig::value(const std::string& key) const {
+  {
+    const std::lock_guard lock(asked_->mutex);
+    asked_->keys.insert(key);
+  }
   const auto entry = values_.find(key);
-  const bool is_default = entry == values_.end() || (entry->is_null() && null == Null::kDefault);
-  return is_default ? nullptr : &*entry;
+  return entry == values_.end() ? nullptr : &*entry;
+}
+
+const Json* JsonConfig::find(const std::string& key, Null null) const {
+  const Json* found = value(key);
+  return found && found->is_null() && null == Null::kDefault ? nullptr : found;
+}
+
+JsonConfig JsonConfig::object(const std::string& key) const {
+  const Json* const found = value(key);
+  if (found && !found->is_object()) fail(key, "an object");
+  JsonConfig inner(found ? *found : Json::object(), where_ + ": " + key);
+  const std::lock_guard lock(asked_->mutex);
+  inner.asked_ = asked_->objects.emplace(key, inner.asked_).first->second;
+  return inner;
+}
+
+JsonConfig JsonConfig::with(Json values) const {
+  JsonConfig changed(std::move(values), where_);
+  changed.asked_ = asked_;
+  return changed;
+}
+
+void JsonConfig::add_unread(const Json& values, Asked& asked, const std::string& prefix,
+                            std::vector<std::string>& keys) {
+  const std::lock_guard lock(asked.mutex);
+  for (const auto& [key, value] : values.items()) {
+    const auto inner = asked.objects.find(key);
+    if (inner != asked.objects.end()) {
+      add_unread(value, *inner->second, prefix + key + ".", keys);
+    } else if (!asked.keys.contains(key) && !value.is_null() && value != Json(false)) {
+      keys.push_back(prefix + key);
+    }
+  }
+}
+
+std::vector<std::string> JsonConfig::unread() const {
+  std::vector<std::string> keys;
+  add_unread(values_, *asked_, "", keys);
+  return keys;
 }
 
 std::string JsonConfig::value_text(const std::string& key) const {

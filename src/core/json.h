@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -28,9 +29,11 @@ enum class Null { kRefused, kDefault };
 // Typed access to a JSON object, for config files. A key that is absent gives the default. Null is Python's
 // None: false as a boolean, refused or the default elsewhere. A key of another type is an Error(kInput) that
 // names the key, the expectation, the value and the file.
+//
+// It remembers which keys were asked for, so that a key that nobody reads cannot pass unnoticed.
 class JsonConfig {
  public:
-  JsonConfig() : values_(Json::object()) {}
+  JsonConfig();
   // Throws Error(kInput) when `values` is not an object. Every error names `where` (a path).
   JsonConfig(Json values, std::string where);
   static JsonConfig read(const std::filesystem::path& path);
@@ -56,7 +59,20 @@ class JsonConfig {
   std::vector<std::string> strings(
       const std::string& key, const std::optional<std::vector<std::string>>& fallback = std::nullopt) const;
 
+  // A value of any type, null included; nullptr if the key is absent.
+  const Json* value(const std::string& key) const;
+
+  // The object under a key, empty if it is absent. Errors name the key.
+  JsonConfig object(const std::string& key) const;
+  // The same file with other values, as where it lacks what another version of it says.
+  JsonConfig with(Json values) const;
+
+  // Does not count as asking for a key.
   const Json& values() const { return values_; }
+  // Returns the keys for which no other function was asked, those of object() after a dot, in alphabetical
+  // order, without those that are null or false: they switch an option off. Copies and with() share what was
+  // asked. Threads may ask at the same time.
+  std::vector<std::string> unread() const;
   const std::string& where() const { return where_; }
 
   // Throws Error(kInput): `[where] 'key' must be EXPECTED, got VALUE`.
@@ -69,8 +85,13 @@ class JsonConfig {
   const Json* find(const std::string& key, Null null = Null::kDefault) const;
   std::string value_text(const std::string& key) const;  // for messages
 
+  struct Asked;
+  static void add_unread(const Json& values, Asked& asked, const std::string& prefix,
+                         std::vector<std::string>& keys);
+
   Json values_;
   std::string where_;
+  std::shared_ptr<Asked> asked_;
 };
 
 }  // namespace tessera

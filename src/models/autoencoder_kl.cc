@@ -43,8 +43,8 @@ std::optional<nn::Conv2d> read_quant_conv(const weights::Scope& scope, int64_t c
 template <typename Half>
 std::unique_ptr<Half> load_half(const std::filesystem::path& folder, const LoadOptions& options,
                                 LoadStatistics& statistics, const std::vector<std::string_view>& other_half) {
-  const AutoencoderKLConfig config(JsonConfig::read(folder / "config.json"));
   PartFiles files(folder, weights::Library::kDiffusers, options);
+  const AutoencoderKLConfig config(files.config());
   const weights::Scope scope = files.scope();
   const bool half_fails = scope.device().is_cpu() || config.force_upcast;
   auto half = std::make_unique<Half>(

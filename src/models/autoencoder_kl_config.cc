@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <cmath>
-#include <set>
 
-#include "core/log.h"
 #include "models/autoencoder_kl.h"
 
 namespace tessera::models {
@@ -26,28 +24,12 @@ std::vector<double> per_channel(const JsonConfig& config, const std::string& key
 
 // Reads one number, or height and width; diffusers takes the first as the side of its tiles.
 int64_t read_sample_size(const JsonConfig& config) {
-  if (!config.has("sample_size") || !config.values()["sample_size"].is_array())
-    return config.count("sample_size", kMaxSize, 32);
+  const Json* const given = config.value("sample_size");
+  if (!given || !given->is_array()) return config.count("sample_size", kMaxSize, 32);
   const std::vector<int64_t> sizes = config.integers("sample_size");
   if (sizes.size() != 2 || sizes[0] < 1 || sizes[0] > kMaxSize)
     config.fail("sample_size", "a number, or two");
   return sizes[0];
-}
-
-void warn_of_unknown_options(const JsonConfig& config) {
-  static const std::set<std::string> known = {
-      "in_channels",    "out_channels",        "down_block_types",
-      "up_block_types", "block_out_channels",  "layers_per_block",
-      "act_fn",         "latent_channels",     "norm_num_groups",
-      "sample_size",    "scaling_factor",      "shift_factor",
-      "latents_mean",   "latents_std",         "force_upcast",
-      "use_quant_conv", "use_post_quant_conv", "mid_block_add_attention"};
-  std::vector<std::string> unknown;
-  for (const auto& [key, value] : config.values().items()) {
-    if (!key.starts_with('_') && !known.contains(key)) unknown.push_back(key);
-  }
-  if (!unknown.empty())
-    log_warning("[{}] options without effect: {}", config.where(), fmt::join(unknown, ", "));
 }
 
 }  // namespace
@@ -92,7 +74,6 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
     config.fail("latents_std", "present with latents_mean only");
   require_types(config, "down_block_types", "DownEncoderBlock2D", block_out_channels.size());
   require_types(config, "up_block_types", "UpDecoderBlock2D", block_out_channels.size());
-  warn_of_unknown_options(config);
 }
 
 // Reads no more than this, because a file that cannot be read whole is refused when its weights are.

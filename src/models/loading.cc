@@ -1,6 +1,7 @@
 #include "models/loading.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -22,11 +23,86 @@ weights::Checkpoint open(const std::filesystem::path& folder, weights::Library l
   return {options.single_file, std::move(tensors)};
 }
 
+JsonConfig read_config(const std::filesystem::path& folder) {
+  JsonConfig config = JsonConfig::read(folder / "config.json");
+  if (config.has("quantization_config"))
+    config.refuse("quantization_config", "a part whose weights are quantised cannot run yet");
+  return config;
+}
+
+// Keys that the libraries write and that have no effect on a result here: of training, of how a file came to
+// be, of text generation, of kernels, and of options that other keys switch off.
+constexpr auto kWithoutEffect = std::to_array<std::string_view>({
+    "add_cross_attention",
+    "addition_embed_type_num_heads",
+    "addition_time_embed_dim",
+    "architectures",
+    "attention_dropout",
+    "auto_map",
+    "bos_token_id",
+    "cal_loss",
+    "class_dropout_prob",
+    "classifier_dropout",
+    "decoder_start_token_id",
+    "drop_path",
+    "dropout",
+    "dropout_rate",
+    "dtype",
+    "enable_flash_attn",
+    "enable_layernorm_kernel",
+    "enable_sequence_parallelism",
+    "eos_token_id",
+    "freeze_vae_2d",
+    "freeze_y_embedder",
+    "from_pretrained",
+    "id2label",
+    "initializer_factor",
+    "initializer_range",
+    "is_encoder_decoder",
+    "label2id",
+    "local_files_only",
+    "max_length",
+    "model_type",
+    "n_positions",
+    "norm_num_groups",
+    "num_decoder_layers",
+    "num_embeds_ada_norm",
+    "only_train_temporal",
+    "output_past",
+    "pad_token_id",
+    "prefix",
+    "problem_type",
+    "projection_class_embeddings_input_dim",
+    "return_dict",
+    "scale",
+    "scale_decoder_outputs",
+    "shift",
+    "subfolder",
+    "task_specific_params",
+    "tie_word_embeddings",
+    "tokenizer_class",
+    "torch_dtype",
+    "transformers_version",
+    "upcast_attention",
+    "use_cache",
+});
+
+void warn_of_unread(const JsonConfig& config) {
+  std::vector<std::string> keys = config.unread();
+  std::erase_if(keys, [](const std::string& path) {
+    const std::string key = path.substr(path.rfind('.') + 1);
+    return key.starts_with('_') ||
+           std::find(kWithoutEffect.begin(), kWithoutEffect.end(), key) != kWithoutEffect.end();
+  });
+  if (!keys.empty()) log_warning("[{}] options without effect: {}", config.where(), fmt::join(keys, ", "));
+}
+
 }  // namespace
 
 PartFiles::PartFiles(const std::filesystem::path& folder, weights::Library library,
                      const LoadOptions& options)
-    : checkpoint_(open(folder, library, options)),
+    : config_(read_config(folder)),
+      checkpoint_(open(folder, library, options)),
       placement_(options.placement),
       warns_(!options.single_file) {}
 
@@ -38,6 +114,7 @@ void PartFiles::finish(LoadStatistics& statistics, bool is_all,
                        const std::vector<std::string_view>& ignored) {
   statistics.bytes_read += checkpoint_.bytes_used();
   statistics.bytes_held += checkpoint_.bytes_held();
+  warn_of_unread(config_);
   if (!is_all || !warns_) return;
   for (const std::string& key : checkpoint_.unused()) {
     const auto covers = [&](std::string_view prefix) { return key.starts_with(prefix); };

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/json.h"
 #include "models/family.h"
 #include "weights/checkpoint.h"
 #include "weights/scope.h"
@@ -17,15 +18,19 @@ class PartFiles {
  public:
   PartFiles(const std::filesystem::path& folder, weights::Library library, const LoadOptions& options);
 
+  // config.json; a part that is quantised is refused.
+  const JsonConfig& config() const { return config_; }
   weights::Scope scope();
   weights::Checkpoint& checkpoint() { return checkpoint_; }
-  // Must come after all layers are built. Adds to `statistics` and warns of weights that no layer has read,
+  // Must come after all layers are built. Adds to `statistics` and warns of keys of the configuration that
+  // nobody has read, except those that have no effect on a result, and of weights that no layer has read,
   // except those under the prefixes `ignored`. `is_all` is false when the layers are only a part of the
   // component, so that unread weights are no surprise.
   void finish(LoadStatistics& statistics, bool is_all = true,
               const std::vector<std::string_view>& ignored = {});
 
  private:
+  JsonConfig config_;
   weights::Checkpoint checkpoint_;
   weights::Placement placement_;
   bool warns_;  // false for a single file, which holds more than the config names (unused layers, training

@@ -188,10 +188,9 @@ DenoiserShape read_pixart_shape(const std::filesystem::path& model) {
 
 std::unique_ptr<Denoiser> load_pixart(const std::filesystem::path& model, const LoadOptions& options,
                                       LoadStatistics& statistics) {
-  const std::filesystem::path folder = model / "transformer";
-  const PixArtConfig config(JsonConfig::read(folder / "config.json"));
+  PartFiles files(model / "transformer", weights::Library::kDiffusers, options);
+  const PixArtConfig config(files.config());
   const LocalBlocks local_blocks(config.num_layers, options.blocks);
-  PartFiles files(folder, weights::Library::kDiffusers, options);
   auto transformer = std::make_unique<PixArtTransformer>(files.scope(), config, local_blocks);
   files.finish(statistics, local_blocks.is_all());
   return transformer;

@@ -21,9 +21,9 @@ bool has_projection(const JsonConfig& index, const std::string& part) {
 
 CLIPTextEncoder load_clip(const std::filesystem::path& folder, bool has_projection,
                           const LoadOptions& options, LoadStatistics& statistics) {
-  CLIPTextConfig config(JsonConfig::read(folder / "config.json"));
-  config.has_projection = has_projection;
   PartFiles files(folder, weights::Library::kTransformers, options);
+  CLIPTextConfig config(files.config());
+  config.has_projection = has_projection;
   CLIPTextEncoder encoder(files.scope(), config);
   // Older files also store the indices of the positions, which are not needed.
   files.finish(statistics, /*is_all=*/true,

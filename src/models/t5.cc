@@ -143,8 +143,8 @@ class T5TextEncoder final : public TextEncoder {
  public:
   T5TextEncoder(const std::filesystem::path& model, const LoadOptions& options, LoadStatistics& statistics)
       : tokenizer_(model / "tokenizer"),
-        config_(JsonConfig::read(model / "text_encoder" / "config.json")),
         files_(std::in_place, model / "text_encoder", weights::Library::kTransformers, options),
+        config_(files_->config()),
         encoder_(options.stays ? T5Encoder(files_->scope(), config_)
                                : T5Encoder::read_at_use(files_->scope(), config_)) {
     const std::vector<std::string_view> of_whole_models = {"decoder.", "lm_head."};
@@ -158,7 +158,7 @@ class T5TextEncoder final : public TextEncoder {
     shapes.placement.device = at::kMeta;
     PartFiles files(model / "text_encoder", weights::Library::kTransformers, shapes);
     LoadStatistics all, here;
-    const T5Encoder shapes_alone(files.scope(), config_);
+    const T5Encoder shapes_alone(files.scope(), T5Config(files.config()));
     files.finish(all, /*is_all=*/true, of_whole_models);
     files_->finish(here, /*is_all=*/false);
     statistics.bytes_read += all.bytes_read;
@@ -182,8 +182,8 @@ class T5TextEncoder final : public TextEncoder {
 
  private:
   text::T5Tokenizer tokenizer_;
-  T5Config config_;
   std::optional<PartFiles> files_;  // set while blocks are read at use
+  T5Config config_;
   T5Encoder encoder_;
 };
 

@@ -37,7 +37,7 @@ T5Config::T5Config(const JsonConfig& json)
   const bool names_gate = projection.starts_with("gated-");
   const std::string name = names_gate ? projection.substr(projection.find('-') + 1) : projection;
   gated = json.boolean("is_gated_act", names_gate);
-  if (json.values().contains("dense_act_fn")) {
+  if (json.value("dense_act_fn")) {
     activation = find_activation(json, "dense_act_fn", json.string("dense_act_fn"));
   } else {
     activation = find_activation(json, "feed_forward_proj", projection == "gated-gelu" ? "gelu_new" : name);

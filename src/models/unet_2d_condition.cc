@@ -227,8 +227,8 @@ std::unique_ptr<Denoiser> load_unet(const std::filesystem::path& model, const Lo
 
 std::unique_ptr<Denoiser> load_unet_folder(const std::filesystem::path& folder, const LoadOptions& options,
                                            LoadStatistics& statistics) {
-  const UNet2DConfig config(JsonConfig::read(folder / "config.json"));
   PartFiles files(folder, weights::Library::kDiffusers, options);
+  const UNet2DConfig config(files.config());
   const weights::Scope scope = files.scope();
   // The CPU has no fp16 convolutions.
   const bool widens = scope.device().is_cpu() && scope.dtype() == at::kHalf;

@@ -81,11 +81,10 @@ void require_usual(const JsonConfig& json) {
   for (const char* key : {"conv_in_kernel", "conv_out_kernel"}) {
     if (json.integer(key, 3) != 3) json.fail(key, "3");
   }
-  if (json.values().contains("only_cross_attention")) {
-    const Json& value = json.values().at("only_cross_attention");
+  if (const Json* const value = json.value("only_cross_attention")) {
     const bool is_false =
-        value == false || (value.is_array() && std::all_of(value.begin(), value.end(),
-                                                           [](const Json& each) { return each == false; }));
+        *value == false || (value->is_array() && std::all_of(value->begin(), value->end(),
+                                                             [](const Json& each) { return each == false; }));
     if (!is_false) json.fail("only_cross_attention", "false");
   }
 }
@@ -161,7 +160,8 @@ UNet2DConfig::UNet2DConfig(const JsonConfig& json)
   require_usual(json);
   if (out_channels != in_channels) json.fail("in_channels", fmt::format("{}, as out_channels", out_channels));
   levels = read_levels(json, norm_groups);
-  has_mid_block = !json.values().value("mid_block_type", Json("")).is_null();
+  const Json* const mid_block_type = json.value("mid_block_type");
+  has_mid_block = !mid_block_type || !mid_block_type->is_null();
   const std::string middle = json.string("mid_block_type", "UNetMidBlock2DCrossAttn", Null::kDefault);
   if (middle != "UNetMidBlock2DCrossAttn") json.fail("mid_block_type", "\"UNetMidBlock2DCrossAttn\" or null");
   mid_transformers = read_transformer_layers(json, levels.size()).back();

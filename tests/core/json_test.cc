@@ -178,5 +178,28 @@ TEST(JsonConfig, RangesHaveTwoEnds) {
     EXPECT_NE(refusal([&] { config.count(key, 8); }), "accepted") << key;
 }
 
+TEST(JsonConfig, KnowsWhatNobodyAskedFor) {
+  const JsonConfig config(
+      parse_json(R"({"a": 1, "b": null, "c": false, "d": {"e": 1, "f": {"g": 2}, "h": 3}, "i": 4, "j": []})",
+                 "file"),
+      "file");
+  EXPECT_EQ(config.unread(), (std::vector<std::string>{"a", "d", "i", "j"}));
+  const JsonConfig copy = config;
+  EXPECT_EQ(copy.integer("a"), 1);
+  EXPECT_FALSE(config.has("b"));
+  const JsonConfig inner = config.object("d");
+  EXPECT_EQ(inner.where(), "file: d");
+  EXPECT_EQ(config.unread(), (std::vector<std::string>{"d.e", "d.f", "d.h", "i", "j"}));
+  EXPECT_EQ(config.object("d").integer("e"), 1);
+  EXPECT_EQ(config.object("d").object("f").integer("g"), 2);
+  EXPECT_EQ(config.with({{"i", 5}, {"new", 6}}).integer("i"), 5);
+  EXPECT_EQ(config.unread(), (std::vector<std::string>{"d.h", "j"}));
+  EXPECT_TRUE(config.value("j")->empty());
+  EXPECT_EQ(config.unread(), (std::vector<std::string>{"d.h"}));
+  EXPECT_EQ(config.value("absent"), nullptr);
+  EXPECT_TRUE(config.object("absent").values().empty());
+  EXPECT_EQ(refusal([&] { config.object("a"); }), "[file] 'a' must be an object, got 1");
+}
+
 }  // namespace
 }  // namespace tessera

@@ -22,6 +22,9 @@ STDiTConfig::STDiTConfig(const JsonConfig& json)
       pred_sigma(json.boolean("pred_sigma", true)),
       qk_norm(json.boolean("qk_norm", true)),
       qk_norm_legacy(json.boolean("qk_norm_legacy", false)) {
+  for (const char* key : {"skip_y_embedder", "no_temporal_pos_emb"}) {
+    if (json.boolean(key, false)) json.refuse(key, "models of this kind cannot run yet");
+  }
   if (json.integers("patch_size", std::vector<int64_t>{1, 2, 2}) != std::vector<int64_t>{1, 2, 2})
     json.fail("patch_size", "[1, 2, 2]");
   if (hidden_size % num_heads != 0 || head_dim() % 2 != 0)

@@ -10,17 +10,16 @@
 namespace tessera::models {
 namespace {
 
-STDiTConfig read_config(const std::filesystem::path& model) {
-  return STDiTConfig(JsonConfig::read(model / "transformer" / "config.json"));
+JsonConfig read_file(const std::filesystem::path& model) {
+  return JsonConfig::read(model / "transformer" / "config.json");
 }
 
 // STDiT2 embeds the height, the width and their ratio in a third of the width each.
-STDiTConfig read_stdit2_config(const std::filesystem::path& model) {
-  const JsonConfig file = JsonConfig::read(model / "transformer" / "config.json");
+STDiTConfig read_stdit2_config(const JsonConfig& file) {
   // Version 1.1 knows no other order of norm and rotation, so its files do not name it.
   Json options = {{"model_max_length", 200}, {"qk_norm_legacy", true}};
   options.update(file.values());
-  const JsonConfig json(std::move(options), file.where());
+  const JsonConfig json = file.with(std::move(options));
   const STDiTConfig config(json);
   if (config.hidden_size % 3 != 0) json.fail("hidden_size", "a multiple of 12");
   return config;
@@ -30,7 +29,8 @@ STDiTConfig read_stdit2_config(const std::filesystem::path& model) {
 // were trained on many.
 std::optional<std::array<int64_t, 3>> sample_of(const JsonConfig& json) {
   constexpr int64_t kMaxSide = 65536;
-  const Json& given = json.values().value("input_size", Json());
+  const Json* const found = json.value("input_size");
+  const Json given = found ? *found : Json();
   const auto is_null = [](const Json& each) { return each.is_null(); };
   if (given.is_null() || (given.is_array() && std::all_of(given.begin(), given.end(), is_null))) return {};
   const std::vector<int64_t> sizes = json.integers("input_size");
@@ -41,7 +41,7 @@ std::optional<std::array<int64_t, 3>> sample_of(const JsonConfig& json) {
 }
 
 // `products` counts those of width x width in a block, for each token.
-DenoiserShape shape_of(const std::filesystem::path& model, const STDiTConfig& config, int64_t predicted,
+DenoiserShape shape_of(const JsonConfig& file, const STDiTConfig& config, int64_t predicted,
                        double products) {
   const double block = products * static_cast<double>(config.hidden_size);
   const auto end = [&](int64_t channels) {
@@ -54,17 +54,17 @@ DenoiserShape shape_of(const std::filesystem::path& model, const STDiTConfig& co
           .latent_channels = config.in_channels,
           .patch = kSTDiTPatch,
           .is_video = true,
-          .video_sample = sample_of(JsonConfig::read(model / "transformer" / "config.json")),
+          .video_sample = sample_of(file),
           .text_length = config.model_max_length,
           .has_null_text = true,
           .axial_attention = true};
 }
 
 template <typename Transformer>
-std::unique_ptr<Denoiser> load(const std::filesystem::path& model, const LoadOptions& options,
-                               LoadStatistics& statistics, STDiTConfig config, int64_t predicted) {
+std::unique_ptr<Denoiser> load(PartFiles& files, const LoadOptions& options, LoadStatistics& statistics,
+                               STDiTConfig config, int64_t predicted) {
+  sample_of(files.config());  // only resolve() needs it
   const LocalBlocks local_blocks(config.depth, options.blocks);
-  PartFiles files(model / "transformer", weights::Library::kTransformers, options);
   const std::vector<int64_t>& text = files.checkpoint().entry("y_embedder.y_embedding").shape;
   if (!text.empty() && text[0] > 0) config.stored_text_length = text[0];
   auto transformer = std::make_unique<Transformer>(files.scope(), config, local_blocks, Range{0, predicted});
@@ -78,25 +78,29 @@ std::unique_ptr<Denoiser> load(const std::filesystem::path& model, const LoadOpt
 // A block of STDiT2 has four products in each self-attention, two in cross-attention and eight in the
 // feed-forward; one of STDiT3 has two of each.
 DenoiserShape read_stdit2_shape(const std::filesystem::path& model) {
-  const STDiTConfig config = read_stdit2_config(model);
-  return shape_of(model, config, config.out_channels(), 2 * 4 + 2 + 8);
+  const JsonConfig file = read_file(model);
+  const STDiTConfig config = read_stdit2_config(file);
+  return shape_of(file, config, config.out_channels(), 2 * 4 + 2 + 8);
 }
 
 DenoiserShape read_stdit3_shape(const std::filesystem::path& model) {
-  const STDiTConfig config = read_config(model);
-  return shape_of(model, config, config.in_channels, 2 * (4 + 2 + 8));
+  const JsonConfig file = read_file(model);
+  const STDiTConfig config(file);
+  return shape_of(file, config, config.in_channels, 2 * (4 + 2 + 8));
 }
 
 std::unique_ptr<Denoiser> load_stdit2(const std::filesystem::path& model, const LoadOptions& options,
                                       LoadStatistics& statistics) {
-  const STDiTConfig config = read_stdit2_config(model);
-  return load<STDiT2>(model, options, statistics, config, config.out_channels());
+  PartFiles files(model / "transformer", weights::Library::kTransformers, options);
+  const STDiTConfig config = read_stdit2_config(files.config());
+  return load<STDiT2>(files, options, statistics, config, config.out_channels());
 }
 
 std::unique_ptr<Denoiser> load_stdit3(const std::filesystem::path& model, const LoadOptions& options,
                                       LoadStatistics& statistics) {
-  const STDiTConfig config = read_config(model);
-  return load<STDiT3>(model, options, statistics, config, config.in_channels);
+  PartFiles files(model / "transformer", weights::Library::kTransformers, options);
+  const STDiTConfig config(files.config());
+  return load<STDiT3>(files, options, statistics, config, config.in_channels);
 }
 
 }  // namespace tessera::models

@@ -53,10 +53,6 @@ class OpenSoraTextEncoder final : public TextEncoder {
   std::unique_ptr<TextEncoder> t5_;
 };
 
-VideoVaeConfig read_vae_config(const std::filesystem::path& model) {
-  return read_video_vae_config(JsonConfig::read(model / "vae" / "config.json"));
-}
-
 // Convolutions of the CPU have no fp16.
 weights::Scope vae_scope(PartFiles& files) {
   const weights::Scope scope = files.scope();
@@ -68,7 +64,7 @@ std::unique_ptr<Half> load_vae_half(const std::filesystem::path& model, const Lo
                                     LoadStatistics& statistics,
                                     const std::vector<std::string_view>& other_half) {
   PartFiles files(model / "vae", weights::Library::kTransformers, options);
-  auto half = std::make_unique<Half>(vae_scope(files), read_vae_config(model));
+  auto half = std::make_unique<Half>(vae_scope(files), read_video_vae_config(files.config()));
   files.finish(statistics, /*is_all=*/true, other_half);
   return half;
 }

@@ -50,7 +50,8 @@ TemporalVaeConfig::TemporalVaeConfig(const JsonConfig& json)
       json.fail("channel_multipliers",
                 fmt::format("such that channels are multiples of num_groups ({})", norm_groups));
   }
-  const Json given = json.values().value("temporal_downsample", Json({false, true, true}));
+  const Json* const found = json.value("temporal_downsample");
+  const Json given = found ? *found : Json({false, true, true});
   const bool is_list =
       given.is_array() && static_cast<int64_t>(given.size()) == levels() - 1 &&
       std::all_of(given.begin(), given.end(), [](const Json& each) { return each.is_boolean(); });

@@ -19,24 +19,22 @@ at::Tensor some(const at::Tensor& all, int64_t begin, int64_t count) {
 
 // The options of the two-dimensional VAE in the form of AutoencoderKLConfig.
 JsonConfig spatial_options(const JsonConfig& json) {
-  const JsonConfig given(json.values().value("vae_2d", Json::object()), json.where() + ": vae_2d");
+  const JsonConfig given = json.object("vae_2d");
   if (given.string("type", "VideoAutoencoderKL") != "VideoAutoencoderKL")
     given.fail("type", "\"VideoAutoencoderKL\"");
   // Those of Stable Diffusion XL.
   Json options = {{"block_out_channels", {128, 256, 512, 512}}, {"layers_per_block", 2}};
   options.update(given.values());
-  for (const char* key : {"type", "from_pretrained", "subfolder", "local_files_only", "micro_batch_size"})
-    options.erase(key);
-  const size_t levels = JsonConfig(options, given.where()).integers("block_out_channels").size();
+  const size_t levels = given.with(options).integers("block_out_channels").size();
   options["down_block_types"] = std::vector<std::string>(levels, "DownEncoderBlock2D");
   options["up_block_types"] = std::vector<std::string>(levels, "UpDecoderBlock2D");
   options["scaling_factor"] = kFrameScalingFactor;
   if (!options.contains("sample_size")) options["sample_size"] = 1024;
-  return {std::move(options), given.where()};
+  return given.with(std::move(options));
 }
 
 JsonConfig temporal_options(const JsonConfig& json) {
-  JsonConfig given(json.values().value("vae_temporal", Json::object()), json.where() + ": vae_temporal");
+  JsonConfig given = json.object("vae_temporal");
   if (given.string("type", "VAE_Temporal_SD") != "VAE_Temporal_SD") given.fail("type", "\"VAE_Temporal_SD\"");
   return given;
 }
@@ -47,7 +45,7 @@ VideoVaeConfig read_video_vae_config(const JsonConfig& json) {
   constexpr int64_t kMostFrames = 1024;
   if (json.string("model_type", "VideoAutoencoderPipeline") != "VideoAutoencoderPipeline")
     json.fail("model_type", "\"VideoAutoencoderPipeline\"");
-  const JsonConfig spatial(json.values().value("vae_2d", Json::object()), json.where() + ": vae_2d");
+  const JsonConfig spatial = json.object("vae_2d");
   return {.spatial = AutoencoderKLConfig(spatial_options(json)),
           .temporal = TemporalVaeConfig(temporal_options(json)),
           .clip = json.count("micro_frame_size", kMostFrames, 17),

@@ -1,0 +1,81 @@
+// Reads whole models and what their configurations hold.
+#include <fmt/ranges.h>
+
+#include <fstream>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "engine/model.h"
+#include "tests/support/folder_fixture.h"
+#include "tests/support/golden.h"
+
+namespace tessera::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ModelConfig : public FolderFixture, public testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    fs::copy(golden_folder(GetParam()), folder_, fs::copy_options::recursive);
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      if (fs::exists(entry.path() / "config.json")) configs_.push_back(entry.path() / "config.json");
+    }
+  }
+
+  void change(const fs::path& path, const Json& keys) const {
+    Json values = read_json(path);
+    values.merge_patch(keys);
+    std::ofstream(path) << values;
+  }
+
+  std::vector<std::string> warnings() const {
+    std::vector<std::string> result;
+    const ScopedLogSink sink([&](LogLevel level, const std::string& message) {
+      const bool is_new = std::find(result.begin(), result.end(), message) == result.end();
+      if (level == LogLevel::kWarning && is_new) result.push_back(message);
+    });
+    check_weights(read_model(folder_, {}, ""));
+    return result;
+  }
+
+  std::vector<fs::path> configs_;
+};
+
+INSTANTIATE_TEST_SUITE_P(All, ModelConfig,
+                         testing::Values("tiny-pixart", "tiny-sd", "tiny-sdxl", "tiny-open-sora",
+                                         "tiny-open-sora-1.1"));
+
+TEST_P(ModelConfig, HasNoKeyThatNobodyReads) {
+  EXPECT_EQ(warnings(), std::vector<std::string>()) << fmt::format("{}", fmt::join(warnings(), "; "));
+}
+
+TEST_P(ModelConfig, NamesKeysWithoutEffect) {
+  ASSERT_GE(configs_.size(), 3U);
+  for (const fs::path& path : configs_) {
+    change(path, {{"new_option", 3}, {"an_option_that_is_off", false}, {"_private", 1}});
+    const std::string expected = fmt::format("[{}] options without effect: new_option", path.string());
+    EXPECT_EQ(warnings(), std::vector<std::string>{expected});
+    change(path, {{"new_option", nullptr}});
+  }
+}
+
+TEST_P(ModelConfig, RefusesQuantisedParts) {
+  for (const fs::path& path : configs_) {
+    change(path, {{"quantization_config", {{"quant_method", "bitsandbytes"}}}});
+    try {
+      warnings();
+      ADD_FAILURE() << path << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(
+          std::string(error.what()),
+          fmt::format("[{}] 'quantization_config' is {{\"quant_method\":\"bitsandbytes\"}}: a part whose "
+                      "weights are quantised cannot run yet",
+                      path.string()));
+    }
+    change(path, {{"quantization_config", nullptr}});
+  }
+}
+
+}  // namespace
+}  // namespace tessera::engine

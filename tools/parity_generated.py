@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Runs Tessera beside diffusers on random checkpoints that are legal and unusual: keys of every part's configuration at values
+other than the default, null, absent or unknown, older versions, files beside the weights.
+
+Latents after the last step may differ by TOLERANCE of their deviation: an option that is ignored changes them far more, and the
+rounding of weights that nobody trained far less. A case fails if both run and differ, if the description of the checkpoint says
+that it can run and the run refuses it (or the other way round), and if a refusal is not one line with exit code 2 or 3. What only
+one of the two runs is counted."""
+import argparse
+import collections
+import dataclasses
+import json
+import logging
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+
+import diffusers
+import torch
+import transformers
+
+import make_golden_bpe_tokenizer as clip_tokenizers
+import parity
+import parity_checkpoints as checkpoints
+import parity_samplers as samplers
+import parity_stable_diffusion as stable_diffusion
+
+TOLERANCE = 1e-3
+UNET = {
+    "norm_eps": [1e-6, 1e-3], "flip_sin_to_cos": [False], "freq_shift": [1], "center_input_sample": [True], "act_fn": ["gelu", "mish"],
+    "mid_block_scale_factor": [0.7], "only_cross_attention": [True, (True, False, True)], "dual_cross_attention": [True],
+    "resnet_time_scale_shift": ["scale_shift"], "resnet_skip_time_act": [True], "resnet_out_scale_factor": [1.5],
+    "time_embedding_type": ["fourier"], "time_embedding_dim": [40], "time_embedding_act_fn": ["silu"], "timestep_post_act": ["silu"],
+    "time_cond_proj_dim": [16], "conv_in_kernel": [1, 5], "conv_out_kernel": [1, 5], "class_embed_type": ["timestep", "identity"],
+    "num_class_embeds": [10], "upcast_attention": [True], "attention_type": ["gated"], "cross_attention_norm": ["layer_norm"],
+    "encoder_hid_dim": [24], "dropout": [0.3], "mid_block_only_cross_attention": [True], "use_linear_projection": [True, False],
+    "layers_per_block": [2, (1, 2, 1)], "norm_num_groups": [4, 2], "block_out_channels": [(8, 16, 16), (32, 32, 64), (16, 48, 16)],
+    "attention_head_dim": [2, (1, 2, 4)], "transformer_layers_per_block": [2, (2, 1, 1)],
+    "reverse_transformer_layers_per_block": [(1, 2, 1)], "mid_block_type": [None], "downsample_padding": [0],
+    "sample_size": [8, (8, 12)], "addition_embed_type_num_heads": [4], "num_attention_heads": [2]}
+VAE = {
+    "act_fn": ["gelu", "swish"], "layers_per_block": [2], "norm_num_groups": [2], "scaling_factor": [0.5], "shift_factor": [0.3],
+    "latents_mean": [[0.1, 0.2, 0.3, 0.4]], "latents_std": [[1.0, 2.0, 0.5, 1.5]], "force_upcast": [False],
+    "use_quant_conv": [False], "use_post_quant_conv": [False], "mid_block_add_attention": [False], "sample_size": [8, 64],
+    "block_out_channels": [(4, 8, 8, 8), (8, 4, 4, 8)], "out_channels": [1, 4]}
+CLIP = {
+    "hidden_act": ["gelu", "gelu_new", "relu", "silu"], "layer_norm_eps": [1e-6, 1e-3], "attention_dropout": [0.5],
+    "num_hidden_layers": [2], "intermediate_size": [56], "num_attention_heads": [2, 6], "initializer_factor": [2.0],
+    "use_attention_mask": [True], "max_position_embeddings": [40, 96], "projection_dim": [12], "eos_token_id": [2]}
+T5 = {
+    "feed_forward_proj": ["relu", "gated-relu", "gated-silu", "gelu", "gelu_new", "gated-gelu_new"], "layer_norm_epsilon": [1e-3],
+    "relative_attention_num_buckets": [8, 64], "relative_attention_max_distance": [20], "num_layers": [1, 3], "d_ff": [36],
+    "dropout_rate": [0.5], "initializer_factor": [2.0], "d_kv": [6], "num_heads": [2]}
+PIXART = {
+    "norm_eps": [1e-3], "attention_bias": [False], "activation_fn": ["gelu", "geglu", "gelu-approximate", "silu"],
+    "norm_type": ["layer_norm"], "norm_elementwise_affine": [True], "interpolation_scale": [2, 1.5, None],
+    "use_additional_conditions": [True, False], "attention_type": ["gated"], "dropout": [0.2], "num_embeds_ada_norm": [500],
+    "upcast_attention": [True], "norm_num_groups": [4], "out_channels": [4], "patch_size": [1, 4]}
+INDEX = {"force_zeros_for_empty_prompt": [False, None], "add_watermarker": [True, None], "requires_safety_checker": [True],
+         "requires_aesthetics_score": [True], "new_option": [3]}
+# Keys that a file may have null, lack, or hold although no class has them.
+PARTS = {"SD": ("unet", "vae", "text_encoder", "scheduler", "index"),
+         "PixArt": ("transformer", "vae", "text_encoder", "scheduler", "index")}
+FILES = [checkpoints.stray_files, checkpoints.weights_and_index]
+
+
+def some(source, options, share):
+    return {key: source.choice(values) for key, values in options.items() if source.random() < share}
+
+
+def file_of(folder, part):
+    return folder / {"scheduler": "scheduler/scheduler_config.json", "index": "model_index.json"}.get(part, f"{part}/config.json")
+
+
+def random_edits(source, family):
+    """Returns changes of the saved files, as functions of the folder, and their descriptions."""
+    edits, texts = [], []
+    for part in PARTS[family]:
+        if source.random() < 0.12:
+            kind, pick = source.choice(["null", "absent", "unknown", "version"]), source.random()
+
+            def edit(folder, part=part, kind=kind, pick=pick):
+                path = file_of(folder, part)
+                keys = [key for key in json.loads(path.read_text()) if not key.startswith("_")]
+                key = keys[int(pick * len(keys))] if kind in ("null", "absent") else "new_option"
+                change = {"null": {key: None}, "absent": {key: ...}, "unknown": {key: 7},
+                          "version": {"_diffusers_version": "0.8.1" if pick < 0.5 else "0.30.0"}}[kind]
+                checkpoints.change(path, **change)
+                texts.append(f"{part}: {change}")
+
+            edits.append(edit)
+    if family == "SD" and source.random() < 0.1:
+        edits.append(source.choice(FILES))
+        texts.append(edits[-1].__name__)
+    return edits, texts
+
+
+@dataclasses.dataclass
+class Case:
+    row: parity.Row
+    texts: list
+
+
+def random_case(source, family):
+    share = source.choice([0.03, 0.06, 0.12])
+    base = {"1.5": "SD", "2.1": "SD", "XL": "SD"}.get(family, "PixArt")
+    name, options = source.choice([stable_diffusion.RELEASED_PNDM, (parity.EULER, parity.MILD), (parity.DDIM, parity.SCALED),
+                                   (parity.DPM, parity.MILD), (parity.UNIPC, parity.MILD)])
+    if source.random() < 0.3:
+        name = source.choice(samplers.CLASSES)
+        options = {**options, **some(source, samplers.OPTIONS, 0.1)}
+    edits, texts = random_edits(source, base)
+    request = {"steps": source.randint(1, 5), "guidance": source.choice([1.0, 0.5, 3.0, 7.5]), "size": (64, 64),
+               "negative": source.choice([None, "blurry, white"]), "images": source.choice([1, 1, 2]), "scheduler": (name, options),
+               "prompts": [source.choice([parity.CIRCLE, "", parity.UNICODE])], "vae": some(source, VAE, share)}
+    described = {"scheduler": (name, options), "steps": request["steps"], "guidance": request["guidance"], "vae": request["vae"]}
+    edit = checkpoints.both(*edits)
+    if base == "PixArt":
+        parts = {"transformer": some(source, PIXART, share), "text": some(source, T5, share)}
+        row = checkpoints.PixArt("case", family=family, edit=edit, **request, **parts)
+    else:
+        parts = {"unet": some(source, UNET, share), "text": some(source, CLIP, share)}
+        if family == "XL":
+            parts["index"] = {key: value for key, value in some(source, INDEX, share).items() if key == "force_zeros_for_empty_prompt"}
+        row = checkpoints.StableDiffusion("case", family=family, edit=edit, **request, **parts)
+    texts.insert(0, {"family": family, **described, **parts})
+    return Case(row, texts)
+
+
+def run_diffusers(row, folder, options, seed):
+    """Returns the final latents, or nothing if diffusers refuses the checkpoint or the request."""
+    try:
+        reference = parity.Diffusers(row, folder, options, seed)
+        latents = row.call(reference.pipeline, generator=reference.generator(), output_type="latent")
+    except Exception:  # whatever it raises is a refusal
+        return None
+    return latents if torch.isfinite(latents).all() else None
+
+
+def compare(case, seed, program, folder, pieces):
+    """Returns an outcome, and a description of the failure if there is one."""
+    torch.manual_seed(seed)
+    try:
+        options = case.row.save(folder, pieces)
+    except Exception:  # diffusers cannot make a part of these options
+        return "cannot be made", ""
+    expected = run_diffusers(case.row, folder, options, seed)
+    described = subprocess.run([program, "models", folder], capture_output=True, text=True, check=False)
+    ours = parity.Tessera(program, case.row, folder, seed, folder / "out.safetensors")
+    _, errors = ours.process.communicate()
+    code = ours.process.returncode
+    if code not in (0, 2, 3) or (code != 0 and len([line for line in errors.splitlines() if "warning:" not in line]) != 1):
+        return "", f"exit code {code}: {errors.strip()[-500:]}"
+    if (described.returncode == 0) != (code != 3):
+        return "", f"described with exit code {described.returncode}, run with {code}: {described.stdout[-300:]} {errors.strip()}"
+    if code != 0:
+        return ("both refuse" if expected is None else "only diffusers runs"), errors.strip() if expected is not None else ""
+    if expected is None:
+        return "only Tessera runs", ""
+    result = ours.latents()
+    if result.shape != expected.shape:
+        return "", f"latents of {list(result.shape)}, expected {list(expected.shape)}"
+    difference = (result - expected).abs().max().item() / max(expected.std().item(), 1e-6)
+    return ("equal", "") if difference <= TOLERANCE else ("", f"latents differ by {difference:.1e} of their deviation")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tessera", type=pathlib.Path, default=pathlib.Path("build/tessera"), help="the program")
+    parser.add_argument("--family", action="append", choices=("1.5", "2.1", "XL", "Alpha", "Sigma"), help="(may be repeated)")
+    parser.add_argument("--count", type=int, default=100, help="cases of each family")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--case", type=int, help="run this one alone")
+    parser.add_argument("--refused", action="store_true", help="print what only diffusers runs")
+    parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keep the checkpoint of --case there")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
+    diffusers.logging.disable_progress_bar()
+    transformers.logging.disable_progress_bar()
+    pieces = {"spiece": parity.train_spiece(), "clip": clip_tokenizers.train_clip(31, stable_diffusion.WORDS)}
+    failed = 0
+    for family in options.family or ("1.5", "2.1", "XL", "Alpha", "Sigma"):
+        tally = collections.Counter()
+        for number in range(options.count) if options.case is None else [options.case]:
+            case = random_case(random.Random(f"{options.seed} {family} {number}"), family)
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    outcome, text = compare(case, number, options.tessera.resolve(), options.keep or pathlib.Path(folder), pieces)
+                except Exception as error:  # one case must not end the others
+                    outcome, text = "", "".join(traceback.format_exception_only(error)).strip()
+            tally[outcome or "FAILED"] += 1
+            if not outcome or (options.refused and text):
+                print(f"{outcome or 'FAILED'}: {family} case {number}: {text}\n  {case.texts}", flush=True)
+        failed += tally["FAILED"]
+        print(f"{family}: {options.count} checkpoints: " + ", ".join(f"{count} {outcome}" for outcome, count in tally.most_common()),
+              flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
