@@ -208,6 +208,7 @@ int64_t Job::ranks() const {
 Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
   Job job;
   job.arguments = arguments;
+  require_known_suffix(arguments);
   const ModelFiles files = find_model_files(arguments.run.model, arguments.run.config);
   job.model = engine::read_model(files.folder, files.single_file, arguments.run.variant.value_or(""));
   job.settings = engine::resolve(arguments.request, job.model);
