@@ -49,6 +49,12 @@ const Fields<RunOptions>& run_fields() {
   static const Fields<O> fields = {
       plain_field(&O::prompt_file, {"prompt_file", "File with one prompt per line; - reads standard input",
                                     FieldGroup::kPrompt, "FILE"}),
+      plain_field(
+          &O::request,
+          {"request",
+           "Run a request again: JSON with the fields of a report's settings, a report, or a PNG that "
+           "tessera wrote; other options replace its values",
+           FieldGroup::kPrompt, "FILE"}),
       plain_field(&O::output,
                   {"output",
                    "Output file: .png; of videos also .mp4, .webm or .gif [out.png; out.mp4 for a video; "

@@ -20,7 +20,7 @@ struct RunOptions {
   std::optional<std::string> output, report, trace;
   std::optional<int> threads;  // of each rank
   bool quiet = false;
-  std::optional<std::string> prompt_file;  // see with_files()
+  std::optional<std::string> prompt_file, request;  // see with_files()
 };
 const Fields<RunOptions>& run_fields();
 // These describe fields of RunOptions that other commands take too.

@@ -8,10 +8,15 @@
 #include <cerrno>
 #include <cstring>
 
+#include "cli/find_model.h"
+#include "cli/nearest_word.h"
 #include "comm/descriptor.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/image.h"
+#include "core/user_text.h"
 #include "core/utf8.h"
+#include "launch/streams.h"
 
 namespace tessera::cli {
 namespace {
@@ -64,17 +69,93 @@ Json read_prompts(const std::string& path) {
   return prompts;
 }
 
+// Fields of a record that follow from the others.
+constexpr std::array kDerived = {"model_class", "scheduler_class", "model_height", "model_width",
+                                 "version",     "parallel",        "image"};
+
+// Returns the settings that a file of a request, a report or a PNG holds.
+Json read_record(const std::string& path) {
+  const std::string text = read_any(path);
+  if (text.starts_with("\x89PNG")) {
+    for (const auto& [key, value] : decode_png(text, path).text) {
+      if (key == "tessera") return JsonConfig(parse_json(value, path), path).values();
+    }
+    input_error(path, "a PNG without settings; give one that this program wrote, or a request in JSON");
+  }
+  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  if (!text.substr(begin).starts_with('{'))
+    input_error(path, "neither a request in JSON, nor a report or a PNG that this program wrote");
+  const Json all = parse_json(text, path);
+  const auto settings = all.find("settings");
+  return settings != all.end() && settings->is_object() ? *settings : all;
+}
+
+std::vector<std::string> names_of_request() {
+  std::vector<std::string> names = {"model", "config", "variant", "threads"};
+  for (const FieldInfo& info : engine::request_fields()) names.push_back(info.name);
+  for (const FieldInfo& info : parallel::parallel_fields()) names.push_back(info.name);
+  return names;
+}
+
+// Returns the fields of a record that a command line could give, which are valid.
+Json fields_of(const Json& record, const std::string& path) {
+  const std::vector<std::string> known = names_of_request();
+  Json fields = Json::object();
+  for (const auto& [name, value] : record.items()) {
+    const bool is_derived = std::find(kDerived.begin(), kDerived.end(), name) != kDerived.end();
+    if (is_derived || value.is_null()) continue;
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      const auto nearest = nearest_word(name, known);
+      input_error(path, "'{}' is not a field of a request{}", printable(name),
+                  nearest ? fmt::format("; did you mean '{}'?", *nearest) : "");
+    }
+    fields[name] = value;
+  }
+  try {
+    make_arguments(fields);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kInput, path, error.message());
+  }
+  return fields;
+}
+
+// A PNG names a model without its path.
+void require_model(const RunOptions& run, const std::string& path) {
+  try {
+    find_model_files(run.model, run.config);
+  } catch (const Error&) {
+    input_error(path, "its model '{}' is not here; say where with {}", *run.model, field("model"));
+  }
+}
+
+// All images of a seed are needed to make one of them again.
+void say_which(const Json& record, const GenerateArguments& arguments) {
+  const engine::Request& request = arguments.request;
+  const auto count = static_cast<int64_t>(request.prompts.size()) * request.num_images_per_prompt;
+  const Json image = record.value("image", Json());
+  if (!image.is_number_integer() || count == 1 || arguments.run.quiet) return;
+  launch::say(fmt::format("{} is image {} of the {} that are made again\n", *arguments.run.request,
+                          image.get<int64_t>() + 1, count));
+}
+
 }  // namespace
 
 GenerateArguments with_files(const GenerateArguments& arguments) {
   const RunOptions& run = arguments.run;
-  if (!run.prompt_file) return arguments;
   Json given = arguments.given;
-  if (given.contains("prompt"))
+  if (run.prompt_file && given.contains("prompt"))
     usage_error(field("prompt_file"), "there are prompts on the command line too; give either");
-  given["prompt"] = read_prompts(*run.prompt_file);
-  given.erase("prompt_file");
-  return make_arguments(std::move(given));
+  if (run.prompt_file) given["prompt"] = read_prompts(*run.prompt_file);
+  if (!run.request) return make_arguments(std::move(given));
+  const Json record = read_record(*run.request);
+  Json all = fields_of(record, *run.request);
+  if (given.contains("model")) all.erase("config");
+  const bool needs_model = all.contains("model") && !given.contains("model");
+  all.update(given);
+  GenerateArguments result = make_arguments(std::move(all));
+  if (needs_model) require_model(result.run, *run.request);
+  say_which(record, result);
+  return result;
 }
 
 }  // namespace tessera::cli

@@ -6,7 +6,7 @@
 namespace tessera::cli {
 
 // Returns the arguments with the prompts of their --prompt-file, whose lines are prompts unless they are
-// empty; "-" is standard input. Throws Error.
+// empty; "-" is standard input. Fields that are not given take the values of their --request. Throws Error.
 GenerateArguments with_files(const GenerateArguments& arguments);
 
 }  // namespace tessera::cli

@@ -1,10 +1,10 @@
-"""Tests of requests that stand in files: prompts, one per line."""
+"""Tests of requests that stand in files: prompts, one per line, and the settings of an earlier run."""
 import json
 import os
 import threading
 
 from files import assert_near, read_latents, read_png
-from harness import MODEL, SMALL, test
+from harness import MODEL, ROOT, SMALL, test
 from test_launchers import finish_ranks, start_ranks, torchrun_variables
 from test_ranks import NEAR
 
@@ -65,3 +65,95 @@ def unusable_files_of_prompts_are_refused(box):
         box.refuse(3, "[none.txt] no such file", *words, "none.txt", *flags)
         box.refuse(3, "[standard input] holds no prompt", *words, "-", *flags, stdin=b"")
         box.refuse(2, "[--prompt-file] there are prompts on the command line too", *words, "empty.txt", "a cat", *flags)
+
+
+AGAIN = [  # arguments whose run must give the same files again
+    ["a cat"],
+    ["a cat", "a dog", "--num-images-per-prompt", "2", "--negative-prompt", "b", "--negative-prompt", "\u732b", "--scheduler", "ddim",
+     "--eta", "0.5", "--guidance-scale", "3.3"],
+    ["a cat", "--use-cfg-parallel", "--ulysses-degree", "2", "--no-vae-parallel"],
+    ["a cat", "--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "2", "--warmup-steps", "0", "--simulate-ranks",
+     "--attn-layer-num-for-pp", "1", "1"],
+    ["A <b>CAT</b>", "--no-clean-caption", "--threads", "3", "--vae-tiling", "--scheduler", "EulerAncestralDiscreteScheduler"],
+]
+
+
+def names(box, stem):
+    return sorted(path.name for path in box.folder.glob(f"{stem}*.png"))
+
+
+@test
+def a_request_gives_the_same_files_again(box):
+    for arguments in AGAIN:
+        box.generate(*arguments, "-o", "a.png", "--report", "run.json", *SMALL)
+        first = names(box, "a")
+        (box.folder / "settings.json").write_text(json.dumps(json.loads((box.folder / "run.json").read_text())["settings"]))
+        # A PNG names the model without its path.
+        for request in ([first[-1], "--model", MODEL], ["run.json"], ["settings.json", "--quiet"]):
+            outcome = box.run("generate", "--request", *request, "-o", "b.png")
+            assert outcome.code == 0, outcome
+            again = names(box, "b")
+            assert len(again) == len(first), (again, first)
+            for one, other in zip(first, again):
+                assert (box.folder / one).read_bytes() == (box.folder / other).read_bytes(), (arguments, request, one)
+                (box.folder / other).unlink()
+            said = f"{first[-1]} is image 4 of the 4 that are made again\n" in outcome.err
+            assert said == (len(first) == 4 and request[0] == first[-1]), outcome
+        for name in first:
+            (box.folder / name).unlink()
+
+
+@test
+def requests_of_other_families_give_the_same_files_again(box):
+    golden = ROOT / "tests" / "golden"
+    for model, options in (("tiny-sdxl", ["--prompt-2", "b", "--crops-coords-top-left", "3x4", "--clip-skip", "1"]),
+                           ("tiny-open-sora", ["--num-frames", "17", "--height", "32", "--width", "48", "--motion-score", "4"])):
+        outcome = box.run("generate", "a cat", "--model", golden / model, *options, "--num-inference-steps", "2", "-o", "a.png",
+                          "--report", "run.json")
+        assert outcome.code == 0, outcome
+        outcome = box.run("generate", "--request", "run.json", "-o", "b.png")
+        assert outcome.code == 0, outcome
+        first, again = names(box, "a"), names(box, "b")
+        assert len(first) == len(again) == (17 if "--num-frames" in options else 1), (first, again)
+        for one, other in zip(first, again):
+            assert (box.folder / one).read_bytes() == (box.folder / other).read_bytes(), (model, one)
+            (box.folder / one).unlink()
+            (box.folder / other).unlink()
+
+
+@test
+def options_replace_the_values_of_a_request(box):
+    request = {"prompt": "a cat", "seed": 5, "height": 32, "width": 48, "use_resolution_binning": False, "num_inference_steps": 2,
+               "model": str(MODEL), "dtype": "fp32", "use_cfg_parallel": True, "negative_prompt": None}
+    (box.folder / "request.json").write_text(json.dumps(request))
+    for words, expected in (([], request), (["--seed", "6", "--prompt", "a dog"], {**request, "seed": 6, "prompt": "a dog"}),
+                            (["--guidance-scale", "3"], {**request, "guidance_scale": 3})):
+        outcome = box.run("generate", "--request", "request.json", *words, "--report", "run.json")
+        assert outcome.code == 0, outcome
+        settings = box.report()["settings"]
+        assert settings["parallel"] == {"world_size": 2, "cfg": 2}, settings
+        for name, value in expected.items():
+            if value is not None and name != "use_cfg_parallel":
+                assert settings[name] == ([value] if name == "prompt" else value), (name, settings)
+        assert "negative_prompt" not in settings, settings
+
+
+@test
+def unusable_requests_are_refused(box):
+    (box.folder / "plain.png").write_bytes((ROOT / "docs" / "demo-sheet.png").read_bytes())
+    box.generate("a cat", "-o", "own.png", *SMALL)
+    for text, needle in (
+            ('{"prompt": "a", "sead": 5}', "[request.json] 'sead' is not a field of a request; did you mean 'seed'?"),
+            ('{"prompt": "a", "output": "x.png"}', "[request.json] 'output' is not a field of a request"),
+            ('{"prompt": "a", "seed": "x"}', "[request.json] [--seed] expected an integer"),
+            ('{"prompt": "a", "height": 0}', "[request.json] [--height] must be from 1 to 16384"),
+            ('{"prompt": "a", "device": "tpu"}', "[request.json] [--device] expected cpu"),
+            ('{"prompt": "a", "model": "no-such-model"}', "[request.json] its model 'no-such-model' is not here; say where with --model"),
+            ('{"prompt": ', "[request.json]"),
+            ("a cat", "[request.json] neither a request in JSON, nor a report or a PNG"),
+            ("", "[request.json] neither a request in JSON, nor a report or a PNG")):
+        (box.folder / "request.json").write_text(text)
+        box.refuse(3, needle, "generate", "--request", "request.json")
+    box.refuse(3, "[plain.png] a PNG without settings", "generate", "--request", "plain.png")
+    box.refuse(3, "[own.png] its model 'tiny-pixart' is not here; say where with --model", "generate", "--request", "own.png")
+    box.refuse(3, "[none.png] no such file", "generate", "--request", "none.png")
