@@ -6,7 +6,6 @@
 
 #include "cli/field_options.h"
 #include "cli/nearest_word.h"
-#include "cli/outputs.h"
 #include "core/error.h"
 #include "core/user_text.h"
 
@@ -42,7 +41,9 @@ Examples:
   Two ranks with displaced patches (DistriFusion), with the model in the form of Stable Diffusion XL:
     tessera generate "a red star on a white background" --model shapes-xl --displaced-patch-degree 2
   Ranks started by torchrun, mpirun or srun, on one host or several:
-    torchrun --no-python --nproc-per-node 2 tessera generate "a red star on a white background" --use-cfg-parallel)";
+    torchrun --no-python --nproc-per-node 2 tessera generate "a red star on a white background" --use-cfg-parallel
+  One image for each line of a file:
+    tessera generate --prompt-file prompts.txt)";
 
 constexpr const char* kModelsFooter =
     R"(Prints the components of a checkpoint with their classes, sizes and dtypes, and whether it can run (exit code 0)
@@ -151,7 +152,9 @@ struct Words {
 // `--negative-prompt blue green`. `flag` or `option` is what stands right before it, where it does; `others`
 // says whether there are prompts elsewhere.
 void refuse_stray(const std::string& word, const std::string& flag, const std::string& option, bool others) {
-  if (word == "-") usage_error(field("prompt"), "prompts are not read from standard input; give the text");
+  if (word == "-")
+    usage_error(field("prompt"), "a lone - is no prompt; {} - reads prompts from standard input",
+                field("prompt_file"));
   static const std::vector<std::string> switches = {"true", "false", "yes", "no", "on", "off"};
   const bool is_setting =
       std::find(switches.begin(), switches.end(), word) != switches.end() || list_length({word}, 0) == 1;
@@ -241,11 +244,11 @@ void check_command(const CLI::App& app, const std::vector<std::string>& argument
 }
 
 GenerateArguments generate_arguments(const FieldOptions& options, const Values& values) {
-  GenerateArguments arguments = {options.read(engine::request_fields(), values),
-                                 options.read(parallel::parallel_fields(), values),
-                                 options.read(run_fields(), values), options.read(message_fields(), values)};
-  require_known_suffix(arguments);
-  return arguments;
+  Json given = options.given(engine::request_fields(), values);
+  given.update(options.given(parallel::parallel_fields(), values));
+  given.update(options.given(run_fields(), values));
+  given.update(options.given(message_fields(), values));
+  return make_arguments(std::move(given));
 }
 
 MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) {

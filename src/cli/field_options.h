@@ -50,14 +50,20 @@ class FieldOptions {
   // The help shows the fields by their groups, those of one group in the order given.
   void add(FieldList fields);
 
-  // Reads the given options of these fields from `values`, whose places CLI11 got. Throws Error(kUsage).
+  // Returns the given options of these fields by their names, unchecked, from `values`, whose places CLI11
+  // got.
+  template <typename Struct>
+  Json given(const Fields<Struct>& fields, const Values& values) const {
+    Json all = Json::object();
+    for (const FieldInfo& info : fields) {
+      if (Json value = value_of(info, values); !value.is_null()) all[info.name] = std::move(value);
+    }
+    return all;
+  }
+  // Throws Error(kUsage).
   template <typename Struct>
   Struct read(const Fields<Struct>& fields, const Values& values) const {
-    Json given = Json::object();
-    for (const FieldInfo& info : fields) {
-      if (Json value = value_of(info, values); !value.is_null()) given[info.name] = std::move(value);
-    }
-    return read_fields(fields, given);
+    return read_fields(fields, given(fields, values));
   }
 
   // Returns whether the option takes a list of integers. CLI11 would take a prompt after the list as one

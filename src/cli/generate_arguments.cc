@@ -7,9 +7,21 @@
 #include <cctype>
 
 #include "core/error.h"
-#include "core/json.h"
 
 namespace tessera::cli {
+namespace {
+
+// Reads a struct from an object that has other fields, too.
+template <typename Struct>
+Struct read_part(const Fields<Struct>& fields, const Json& all) {
+  Json part = Json::object();
+  for (const FieldInfo& info : fields) {
+    if (const auto found = all.find(info.name); found != all.end()) part[info.name] = *found;
+  }
+  return read_fields(fields, part);
+}
+
+}  // namespace
 
 FieldInfo model_info() {
   return {"model",
@@ -35,6 +47,14 @@ const Fields<RunOptions>& run_fields() {
   using O = RunOptions;
   const FieldGroup output = FieldGroup::kOutput;
   static const Fields<O> fields = {
+      plain_field(&O::prompt_file, {"prompt_file", "File with one prompt per line; - reads standard input",
+                                    FieldGroup::kPrompt, "FILE"}),
+      plain_field(
+          &O::request,
+          {"request",
+           "Run a request again: JSON with the fields of a report's settings, a report, or a PNG that "
+           "tessera wrote; other options replace its values",
+           FieldGroup::kPrompt, "FILE"}),
       plain_field(&O::output,
                   {"output",
                    "Output file: .png; of videos also .mp4, .webm or .gif [out.png; out.mp4 for a video; "
@@ -69,20 +89,23 @@ const Fields<MessageOptions>& message_fields() {
   return fields;
 }
 
+GenerateArguments make_arguments(Json given) {
+  return {.request = read_part(engine::request_fields(), given),
+          .parallel = read_part(parallel::parallel_fields(), given),
+          .run = read_part(run_fields(), given),
+          .messages = read_part(message_fields(), given),
+          .given = std::move(given)};
+}
+
 std::string write_arguments(const GenerateArguments& arguments) {
-  return OrderedJson{{"request", write_fields(engine::request_fields(), arguments.request)},
-                     {"parallel", write_fields(parallel::parallel_fields(), arguments.parallel)},
-                     {"run", write_fields(run_fields(), arguments.run)}}
-      .dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  OrderedJson all = write_fields(engine::request_fields(), arguments.request);
+  all.update(write_fields(parallel::parallel_fields(), arguments.parallel));
+  all.update(write_fields(run_fields(), arguments.run));
+  return all.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 GenerateArguments read_arguments(const std::string& text) {
-  const JsonConfig all(parse_json(text, "request"), "request");
-  const auto part = [&](const char* key) { return all.values().value(key, Json()); };
-  return {read_fields(engine::request_fields(), part("request")),
-          read_fields(parallel::parallel_fields(), part("parallel")),
-          read_fields(run_fields(), part("run")),
-          {}};
+  return make_arguments(JsonConfig(parse_json(text, "request"), "request").values());
 }
 
 void require_interface(const std::string& name) {

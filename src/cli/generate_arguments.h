@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/fields.h"
+#include "core/json.h"
 #include "engine/request.h"
 #include "parallel/options.h"
 
@@ -19,6 +20,7 @@ struct RunOptions {
   std::optional<std::string> output, report, trace;
   std::optional<int> threads;  // of each rank
   bool quiet = false;
+  std::optional<std::string> prompt_file, request;  // see with_files()
 };
 const Fields<RunOptions>& run_fields();
 // These describe fields of RunOptions that other commands take too.
@@ -40,7 +42,11 @@ struct GenerateArguments {
   parallel::ParallelOptions parallel;
   RunOptions run;
   MessageOptions messages;
+  Json given = Json::object();  // the fields of the four that were given, by name
 };
+
+// Reads the fields of all four from one object. Throws Error(kUsage).
+GenerateArguments make_arguments(Json given);
 
 // Write and read everything except the options that each rank has for itself. Throws Error(kUsage) for
 // malformed text.

@@ -14,6 +14,7 @@
 #include "cli/find_model.h"
 #include "cli/job.h"
 #include "cli/report.h"
+#include "cli/request_files.h"
 #include "comm/collectives.h"
 #include "comm/nccl.h"
 #include "comm/peer_error.h"
@@ -84,7 +85,8 @@ int run_on_local_ranks(const Job& job, const std::vector<std::string>& words) {
   comm::Rendezvous common;
   common.interface = "lo";
   common = with_options(common, job.arguments.messages);  // finds errors before ranks start
-  const launch::Launched launched = launch::launch_ranks(job.ranks(), common.timeout, words);
+  const launch::Launched launched =
+      launch::launch_ranks(job.ranks(), common.timeout, words, write_arguments(job.arguments));
   if (launched.failure.exit_code == 0) return 0;
   for (const std::string& path : job.outputs) remove_unfinished_file(path, launched.file_token);
   for (const auto& file : {job.arguments.run.report, job.arguments.run.trace}) {
@@ -150,12 +152,12 @@ void require_same_fingerprints(const launch::Fingerprint& own, const std::string
   throw error;
 }
 
-// Returns, on all ranks, the job of rank 0's command line, planned from the same model by the same program.
-Job agree(const std::vector<std::string>& words, const comm::Group& world) {
+// Returns, on all ranks, the job of rank 0's arguments, planned from the same model by the same program.
+Job agree(const std::function<GenerateArguments()>& read, const comm::Group& world) {
   if (world.rank == 0) {
     Job job;
     try {
-      GenerateArguments arguments = require_generate(parse_arguments(words));
+      GenerateArguments arguments = read();
       job = plan_job(arguments, world.size);
       require_outputs(job);
       arguments.request = job.settings.request;
@@ -206,10 +208,11 @@ comm::World join(const comm::Rendezvous& place) {
   return comm::World::join(place);
 }
 
-// Joins the other ranks and runs the job. `may_pin` says that the launcher has not chosen cores for this
-// rank. Throws every error of this rank.
-void run_as_rank(const std::vector<std::string>& words, comm::Rendezvous place, launch::RankStatus& status,
-                 const std::function<bool()>& cancelled, bool may_pin) {
+// Joins the other ranks and runs the job, whose arguments rank 0 reads. `may_pin` says that the launcher has
+// not chosen cores for this rank. Throws every error of this rank.
+void run_as_rank(const std::vector<std::string>& words, const std::function<GenerateArguments()>& read,
+                 comm::Rendezvous place, launch::RankStatus& status, const std::function<bool()>& cancelled,
+                 bool may_pin) {
   silence_libtorch();
   if (place.local_world_size == place.world_size) place.interface = "lo";
   place = with_options(place, own_message_options(words));
@@ -219,7 +222,7 @@ void run_as_rank(const std::vector<std::string>& words, comm::Rendezvous place, 
   launch::end_between_steps(/*quiet=*/world.rank() != 0);
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
-  const Job job = agree(words, world.group(all, "world"));
+  const Job job = agree(read, world.group(all, "world"));
   set_threads(job.arguments.run.threads, place.local_world_size);
   if (may_pin) pin_rank(place);
   run_job(on_local_device(job, place.local_rank), world, status, cancelled);
@@ -230,7 +233,11 @@ void run_as_rank(const std::vector<std::string>& words, comm::Rendezvous place, 
 
 int run_generate(const GenerateArguments& arguments, const std::vector<std::string>& words,
                  std::optional<int64_t> world_size) {
-  const Job job = plan_job(arguments, world_size);
+  // Standard input may be a terminal that waits for a text.
+  launch::end_at_first_interrupt();
+  const GenerateArguments whole = with_files(arguments);
+  launch::end_between_steps(/*quiet=*/false);
+  const Job job = plan_job(whole, world_size);
   require_outputs(job);
   return job.ranks() == 1 ? run_alone(job) : run_on_local_ranks(job, words);
 }
@@ -242,9 +249,10 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
   int exit_code = 0;
   launch::end_at_first_interrupt();
   comm::prepare_nccl();
+  const auto read = [&] { return with_files(require_generate(parse_arguments(words))); };
   try {
     // The launcher may have chosen cores for its ranks already.
-    run_as_rank(words, place, status, launch::interrupted, launch::all_cores_allowed());
+    run_as_rank(words, read, place, status, launch::interrupted, launch::all_cores_allowed());
   } catch (const RefusedByFirst& refused) {
     exit_code = refused.exit_code;
   } catch (...) {
@@ -266,9 +274,12 @@ void run_generate_as_worker(const std::vector<std::string>& words, const launch:
   launch::RankStatus& status = worker.status();
   int exit_code = 0;
   comm::prepare_nccl();
+  // The launcher has read the files: standard input can be read once only.
+  const auto read = [&] { return read_arguments(worker.request); };
   try {
     run_as_rank(
-        words, worker.rendezvous, status, [&] { return worker.statuses->must_end(); }, /*may_pin=*/true);
+        words, read, worker.rendezvous, status, [&] { return worker.statuses->must_end(); },
+        /*may_pin=*/true);
   } catch (const RefusedByFirst&) {
     const launch::Failure failure{static_cast<int>(ErrorKind::kPeer), "rank 0 refused the request", 0};
     status.failed(failure);

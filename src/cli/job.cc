@@ -90,8 +90,7 @@ std::optional<VideoFiles> open_videos(const Job& job) {
   if (!job.model.shape.is_video || job.settings.request.output_type == engine::OutputType::kLatent)
     return std::nullopt;
   std::vector<ImageText> texts;
-  for (size_t i = 0; i < job.outputs.size(); ++i)
-    texts.push_back(png_text(job.settings, job.model, job.layout, static_cast<int64_t>(i)));
+  for (size_t i = 0; i < job.outputs.size(); ++i) texts.push_back(png_text(job, static_cast<int64_t>(i)));
   return VideoFiles(job.outputs, job.settings, texts);
 }
 
@@ -102,7 +101,7 @@ void write_outputs(const Job& job, const engine::Result& result, std::optional<V
     return;
   }
   for (size_t i = 0; i < job.outputs.size(); ++i) {
-    const ImageText text = png_text(job.settings, job.model, job.layout, static_cast<int64_t>(i));
+    const ImageText text = png_text(job, static_cast<int64_t>(i));
     write_text(job.outputs[i], encode_png(result.images[i], text));
   }
 }
@@ -192,8 +191,7 @@ void write_reports(const Job& job, const engine::Result& result, std::vector<Ord
     std::vector<OrderedJson> reports;
     reports.reserve(told.size());
     for (OrderedJson& each : told) reports.push_back(std::move(each["report"]));
-    const OrderedJson report = make_report(job.settings, job.model, job.layout, result, reports,
-                                           written_paths(job.outputs, job.settings));
+    const OrderedJson report = make_report(job, result, reports, written_paths(job.outputs, job.settings));
     write_text(*job.arguments.run.report,
                report.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
   }
@@ -208,6 +206,7 @@ int64_t Job::ranks() const {
 Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
   Job job;
   job.arguments = arguments;
+  require_known_suffix(arguments);
   const ModelFiles files = find_model_files(arguments.run.model, arguments.run.config);
   job.model = engine::read_model(files.folder, files.single_file, arguments.run.variant.value_or(""));
   job.settings = engine::resolve(arguments.request, job.model);

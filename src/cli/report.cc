@@ -25,13 +25,23 @@ OrderedJson parallel_json(const parallel::Layout& layout) {
   return json;
 }
 
-// Writes the request with every choice made, and the values derived from it.
-OrderedJson settings_json(const engine::Settings& settings, const engine::Model& model,
-                          const parallel::Layout& layout) {
+// Adds the parallel options that were given. The number of ranks to start follows from them.
+void add_parallel_options(OrderedJson& json, const parallel::ParallelOptions& options) {
+  for (const Field<parallel::ParallelOptions>& each : parallel::parallel_fields()) {
+    const Json value = each.get(options);
+    if (value != each.get({}) && each.name != "nproc") json[each.name] = value;
+  }
+}
+
+// Writes the request with every choice made but that of the scheduler, whose options depend on whether it was
+// given, and the values derived from it.
+OrderedJson settings_json(const Job& job) {
+  const auto& [arguments, model, settings, layout, outputs] = job;
   OrderedJson json = {{"model", model.path().string()}, {"model_class", model.family->class_name}};
-  engine::Request request = settings.request;
-  if (!request.scheduler) request.scheduler = settings.scheduler;
-  json.update(write_fields(engine::request_fields(), request));
+  if (arguments.run.config) json["config"] = *arguments.run.config;
+  if (arguments.run.variant) json["variant"] = *arguments.run.variant;
+  json.update(write_fields(engine::request_fields(), settings.request));
+  add_parallel_options(json, arguments.parallel);
   json["scheduler_class"] = settings.scheduler;
   json["model_height"] = settings.model_height;
   json["model_width"] = settings.model_width;
@@ -61,11 +71,10 @@ std::string model_name(const engine::Model& model) {
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
-OrderedJson make_report(const engine::Settings& settings, const engine::Model& model,
-                        const parallel::Layout& layout, const engine::Result& result,
-                        const std::vector<OrderedJson>& ranks, const std::vector<std::string>& outputs) {
+OrderedJson make_report(const Job& job, const engine::Result& result, const std::vector<OrderedJson>& ranks,
+                        const std::vector<std::string>& outputs) {
   const engine::Seconds& seconds = result.seconds;
-  return {{"settings", settings_json(settings, model, layout)},
+  return {{"settings", settings_json(job)},
           {"seconds",
            {{"load", seconds.load},
             {"encode", seconds.encode},
@@ -85,8 +94,8 @@ OrderedJson rank_report(int64_t rank, const engine::Result& result, OrderedJson 
           {"communication", std::move(communication)}};
 }
 
-ImageText png_text(const engine::Settings& settings, const engine::Model& model,
-                   const parallel::Layout& layout, int64_t index) {
+ImageText png_text(const Job& job, int64_t index) {
+  const engine::Settings& settings = job.settings;
   const engine::Request& request = settings.request;
   const auto number = static_cast<size_t>(index / request.num_images_per_prompt);
   std::string parameters = request.prompts.at(number);
@@ -95,9 +104,10 @@ ImageText png_text(const engine::Settings& settings, const engine::Model& model,
   parameters += fmt::format(
       "\nSteps: {}, Sampler: {}, CFG scale: {}, Seed: {}, {}Size: {}x{}, Model: {}, Version: Tessera {}",
       settings.steps, settings.scheduler, settings.guidance, *request.seed, image_text(settings, index),
-      settings.width, settings.height, model_name(model), TESSERA_VERSION);
-  OrderedJson json = settings_json(settings, model, layout);
-  json["model"] = model_name(model);  // the path describes the machine, not the picture
+      settings.width, settings.height, model_name(job.model), TESSERA_VERSION);
+  OrderedJson json = settings_json(job);
+  json["model"] = model_name(job.model);  // the path describes the machine, not the picture
+  json.erase("config");
   json["image"] = index;
   const std::string text = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   return {{"parameters", parameters}, {"tessera", text}, {"Software", "Tessera " TESSERA_VERSION}};

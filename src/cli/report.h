@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/job.h"
 #include "core/image.h"
 #include "core/json.h"
 #include "engine/generate.h"
@@ -12,19 +13,17 @@ namespace tessera::cli {
 
 // Returns `settings`, `seconds` {load, encode, denoise, decode, total}, `step_seconds` [one per step],
 // `ranks` [rank_report() of each] and `outputs` [paths]. With several ranks or patches, the settings include
-// `parallel`.
-OrderedJson make_report(const engine::Settings& settings, const engine::Model& model,
-                        const parallel::Layout& layout, const engine::Result& result,
-                        const std::vector<OrderedJson>& ranks, const std::vector<std::string>& outputs);
+// `parallel`. with_files() reads the settings.
+OrderedJson make_report(const Job& job, const engine::Result& result, const std::vector<OrderedJson>& ranks,
+                        const std::vector<std::string>& outputs);
 
 // Returns one rank's numbers: `rank`, `peak_rss_bytes`, `weights_bytes` and `bytes_read` of engine::Result,
 // and `communication` of Communication::report().
 OrderedJson rank_report(int64_t rank, const engine::Result& result, OrderedJson communication);
 
 // Returns the PNG text of picture `index` of the run: `parameters` as most image tools read it, and `tessera`
-// with everything as JSON.
-ImageText png_text(const engine::Settings& settings, const engine::Model& model,
-                   const parallel::Layout& layout, int64_t index);
+// with everything as JSON, which with_files() reads.
+ImageText png_text(const Job& job, int64_t index);
 
 // Returns the name of the model's folder without its path.
 std::string model_name(const engine::Model& model);

@@ -105,7 +105,10 @@ std::string encode_png(const Image& image, const ImageText& text) {
 }
 
 PngFile read_png(const std::filesystem::path& path) {
-  const std::string bytes = read_file(path, kMaxFileBytes);
+  return decode_png(read_file(path, kMaxFileBytes), path.string());
+}
+
+PngFile decode_png(std::string_view bytes, const std::string& where) {
   std::string_view rest = bytes;
   std::string message;
   const PngStructs<destroy_reader> reader(
@@ -113,7 +116,7 @@ PngFile read_png(const std::filesystem::path& path) {
   const png_structp png = reader.png;
   const png_infop info = reader.info;
   png_set_read_fn(png, &rest, take_bytes);
-  if (!read_all(png, info)) input_error(path.string(), "not a valid PNG file: {}", message);
+  if (!read_all(png, info)) input_error(where, "not a valid PNG file: {}", message);
 
   PngFile file;
   file.image.height = png_get_image_height(png, info);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,7 +30,9 @@ struct PngFile {
   ImageText text;  // UTF-8
 };
 
-// Reads any PNG as 8-bit RGB without alpha. Throws Error(kInput) when the file is missing or damaged.
+// Reads any PNG as 8-bit RGB without alpha. Throws Error(kInput) when the file is missing or damaged; `where`
+// is its name in messages.
+PngFile decode_png(std::string_view bytes, const std::string& where);
 PngFile read_png(const std::filesystem::path& path);
 
 }  // namespace tessera

@@ -14,6 +14,7 @@
 
 #include "comm/descriptor.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/random_name.h"
 #include "launch/supervisor.h"
 #include "launch/worker.h"
@@ -93,6 +94,7 @@ pid_t start(const WorkerPlace& place, const std::vector<std::string>& words) {
   SpawnActions actions;
   actions.inherit(place.status_file);
   actions.inherit(place.store_file);
+  actions.inherit(place.request_file);
   for (const auto& [peer, socket] : place.sockets) actions.inherit(socket);
   std::vector<std::string> arguments = {"tessera"};
   arguments.insert(arguments.end(), words.begin(), words.end());
@@ -107,12 +109,14 @@ pid_t start(const WorkerPlace& place, const std::vector<std::string>& words) {
 
 }  // namespace
 
-Launched launch_ranks(int64_t ranks, std::chrono::milliseconds timeout,
-                      const std::vector<std::string>& words) {
+Launched launch_ranks(int64_t ranks, std::chrono::milliseconds timeout, const std::vector<std::string>& words,
+                      const std::string& request) {
   allow_many_descriptors();
   StatusTable statuses(ranks);
   const Descriptor store(::memfd_create("tessera-store", MFD_CLOEXEC));
-  if (store.number() < 0) launcher_cannot("create a memory file", errno);
+  const Descriptor request_file(::memfd_create("tessera-request", MFD_CLOEXEC));
+  if (store.number() < 0 || !write_to_descriptor(request_file.number(), std::as_bytes(std::span(request))))
+    launcher_cannot("create a memory file", errno);
   const std::string token = random_name(2);
   const BlockedSignals signals;
   Supervisor supervisor(statuses, timeout, signals);
@@ -125,6 +129,7 @@ Launched launch_ranks(int64_t ranks, std::chrono::milliseconds timeout,
                         .parent = ::getpid(),
                         .status_file = statuses.file(),
                         .store_file = store.number(),
+                        .request_file = request_file.number(),
                         .file_token = token};
       for (const auto& [peer, socket] : own) place.sockets[peer] = socket.number();
       supervisor.add(start(place, words));

@@ -27,6 +27,14 @@ int owned(int descriptor) {
   return descriptor;
 }
 
+// Ranks share the descriptor, and with it a position; the file opened by its name has one of its own.
+std::string read_request(int descriptor) {
+  constexpr uint64_t kMost = uint64_t{1} << 30;
+  std::string text = read_file(fmt::format("/proc/self/fd/{}", owned(descriptor)), kMost);
+  ::close(descriptor);
+  return text;
+}
+
 std::atomic<pid_t> parent_of_rank{0};
 
 // The kernel means the thread that started this process. Where that alone has ended, another thread of the
@@ -53,13 +61,9 @@ std::string write_worker_place(const WorkerPlace& place) {
     sockets.push_back(peer);
     sockets.push_back(socket);
   }
-  return Json{{"rank", place.rank},
-              {"ranks", place.ranks},
-              {"parent", place.parent},
-              {"status", place.status_file},
-              {"store", place.store_file},
-              {"sockets", sockets},
-              {"file_token", place.file_token}}
+  return Json{{"rank", place.rank},          {"ranks", place.ranks},          {"parent", place.parent},
+              {"status", place.status_file}, {"store", place.store_file},     {"request", place.request_file},
+              {"sockets", sockets},          {"file_token", place.file_token}}
       .dump();
 }
 
@@ -76,6 +80,7 @@ WorkerPlace read_worker_place(const std::string& text) {
     place.parent = number(values.integer("parent"));
     place.status_file = number(values.integer("status"));
     place.store_file = number(values.integer("store"));
+    place.request_file = number(values.integer("request"));
     place.file_token = values.string("file_token");
     const std::vector<int64_t> sockets = values.integers("sockets");
     for (size_t i = 0; i + 1 < sockets.size(); i += 2) place.sockets[sockets[i]] = number(sockets[i + 1]);
@@ -105,6 +110,7 @@ std::optional<Worker> take_worker_place() {
   rendezvous.rank = rendezvous.local_rank = place.rank;
   rendezvous.world_size = rendezvous.local_world_size = place.ranks;
   rendezvous.store_file = owned(place.store_file);
+  worker.request = read_request(place.request_file);
   for (const auto& [peer, socket] : place.sockets) rendezvous.sockets[peer] = owned(socket);
   leave_signals_to_parent(worker.status());
   return worker;

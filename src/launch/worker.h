@@ -21,7 +21,7 @@ struct WorkerPlace {
   int64_t rank = 0, ranks = 1;
   pid_t parent = 0;
   // Descriptors; the sockets are indexed by the rank at their other end.
-  int status_file = -1, store_file = -1;
+  int status_file = -1, store_file = -1, request_file = -1;
   std::map<int64_t, int> sockets = {};
   std::string file_token = {};  // for the names of temporary files
 };
@@ -39,6 +39,7 @@ void die_with_parent(pid_t parent);
 struct Worker {
   comm::Rendezvous rendezvous;
   std::shared_ptr<StatusTable> statuses;
+  std::string request;  // the text that launch_ranks() got
 
   RankStatus& status() const { return statuses->rank(rendezvous.rank); }
 };

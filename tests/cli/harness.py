@@ -51,7 +51,7 @@ class Box:
     def __init__(self, program, folder):
         self.program, self.folder = program, folder
 
-    def run(self, *arguments, env=None, limits=None, timeout=120):
+    def run(self, *arguments, env=None, limits=None, timeout=120, stdin=None):
         def prepare():
             for kind, value in (limits or {}).items():
                 if kind == resource.RLIMIT_AS and "ASAN_OPTIONS" in os.environ:
@@ -60,7 +60,7 @@ class Box:
 
         # A value of None in `env` removes a variable.
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
-        done = subprocess.run([self.program, *map(os.fspath, arguments)], cwd=self.folder, capture_output=True,
+        done = subprocess.run([self.program, *map(os.fspath, arguments)], cwd=self.folder, capture_output=True, input=stdin,
                               env={name: value for name, value in variables.items() if value is not None}, timeout=timeout,
                               preexec_fn=prepare)
         return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"))

@@ -64,7 +64,7 @@ USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the err
     (["--use-cfg-parallel", "2"], "[--use-cfg-parallel] takes no value, got '2'"),
     (["--vae-tiling", "true"], "[--vae-tiling] takes no value, got 'true'"),
     (["--negative-prompt", "blue", "green"], "[--negative-prompt] takes one value; 'green' after it would be one more prompt"),
-    (["-"], "[PROMPT] prompts are not read from standard input"),
+    (["-"], "[PROMPT] a lone - is no prompt; --prompt-file - reads prompts from standard input"),
     (["--guidance-scale", "-2"], "must be 0 or more, got -2"),
     (["--report", "-"], "[--report] '-' is not standard output here"),
     (["--trace", "-"], "[--trace] '-' is not standard output here"),

@@ -21,6 +21,7 @@ const WorkerPlace kPlace{.rank = 1,
                          .parent = 77,
                          .status_file = 5,
                          .store_file = 6,
+                         .request_file = 8,
                          .sockets = {{0, 9}, {2, 7}},
                          .file_token = "abc"};
 
@@ -31,6 +32,7 @@ TEST(Worker, APlaceIsReadAsItWasWritten) {
   EXPECT_EQ(read.parent, 77);
   EXPECT_EQ(read.status_file, 5);
   EXPECT_EQ(read.store_file, 6);
+  EXPECT_EQ(read.request_file, 8);
   EXPECT_EQ(read.sockets, kPlace.sockets);
   EXPECT_EQ(read.file_token, "abc");
 }
@@ -56,6 +58,7 @@ TEST(Worker, APlaceThatMakesNoSenseIsRefused) {
   EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.ranks = 4; })));
   EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.rank = 0; })));  // a socket to itself
   EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.status_file = -1; })));
+  EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.request_file = -1; })));
   EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.sockets = {{0, 9}, {3, 7}}; })));
   EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.sockets = {{0, 9}}; })));
   EXPECT_THROW(read_worker_place("no JSON"), Error);
@@ -126,6 +129,7 @@ TEST(Worker, SaysNothingWhenItsLauncherEndsItAtOnce) {
                             .parent = ::getppid(),
                             .status_file = ::dup(table.file()),
                             .store_file = ::dup(table.file()),
+                            .request_file = ::dup(table.file()),
                             .file_token = "abc"};
     ::setenv(kWorkerVariable, write_worker_place(place).c_str(), 1);
     take_worker_place();

@@ -1,0 +1,161 @@
+#include "cli/request_files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "cli/find_model.h"
+#include "cli/nearest_word.h"
+#include "comm/descriptor.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/image.h"
+#include "core/user_text.h"
+#include "core/utf8.h"
+#include "launch/streams.h"
+
+namespace tessera::cli {
+namespace {
+
+constexpr uint64_t kMostBytes = uint64_t{1} << 26;
+constexpr const char* kStandardInput = "standard input";
+
+// Reads a pipe, a terminal or a device to its end.
+std::string read_stream(int descriptor, const std::string& where) {
+  std::string text;
+  std::array<char, 1 << 16> part;
+  while (const ssize_t count = ::read(descriptor, part.data(), part.size())) {
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) input_error(where, "cannot read: {}", std::strerror(errno));
+    text.append(part.data(), static_cast<size_t>(count));
+    if (text.size() > kMostBytes) input_error(where, "more than {} bytes", kMostBytes);
+  }
+  return text;
+}
+
+// A shell gives a pipe for <(command).
+std::string read_any(const std::string& path) {
+  std::error_code code;
+  if (path == "-") return read_stream(STDIN_FILENO, kStandardInput);
+  const std::filesystem::file_type type = std::filesystem::status(path, code).type();
+  if (type != std::filesystem::file_type::fifo && type != std::filesystem::file_type::character)
+    return read_file(path, kMostBytes);
+  const comm::Descriptor stream(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (stream.number() < 0) input_error(path, "cannot read: {}", std::strerror(errno));
+  return read_stream(stream.number(), path);
+}
+
+Json read_prompts(const std::string& path) {
+  const std::string text = read_any(path), where = path == "-" ? kStandardInput : path;
+  std::string_view rest = text;
+  if (rest.starts_with("\xEF\xBB\xBF")) rest.remove_prefix(3);  // editors on Windows write this mark
+  Json prompts = Json::array();
+  for (size_t number = 1; !rest.empty(); ++number) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (const auto position = find_invalid_utf8(line)) {
+      input_error(where, "line {} is not valid UTF-8 (byte {}); save the file in that encoding", number,
+                  *position);
+    }
+    if (line.find_first_not_of(" \t") != std::string_view::npos) prompts.push_back(line);
+  }
+  if (prompts.empty()) input_error(where, "holds no prompt; write one per line");
+  return prompts;
+}
+
+// Fields of a record that follow from the others.
+constexpr std::array kDerived = {"model_class", "scheduler_class", "model_height", "model_width",
+                                 "version",     "parallel",        "image"};
+
+// Returns the settings that a file of a request, a report or a PNG holds.
+Json read_record(const std::string& path) {
+  const std::string text = read_any(path);
+  if (text.starts_with("\x89PNG")) {
+    for (const auto& [key, value] : decode_png(text, path).text) {
+      if (key == "tessera") return JsonConfig(parse_json(value, path), path).values();
+    }
+    input_error(path, "a PNG without settings; give one that this program wrote, or a request in JSON");
+  }
+  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  if (!text.substr(begin).starts_with('{'))
+    input_error(path, "neither a request in JSON, nor a report or a PNG that this program wrote");
+  const Json all = parse_json(text, path);
+  const auto settings = all.find("settings");
+  return settings != all.end() && settings->is_object() ? *settings : all;
+}
+
+std::vector<std::string> names_of_request() {
+  std::vector<std::string> names = {"model", "config", "variant", "threads"};
+  for (const FieldInfo& info : engine::request_fields()) names.push_back(info.name);
+  for (const FieldInfo& info : parallel::parallel_fields()) names.push_back(info.name);
+  return names;
+}
+
+// Returns the fields of a record that a command line could give, which are valid.
+Json fields_of(const Json& record, const std::string& path) {
+  const std::vector<std::string> known = names_of_request();
+  Json fields = Json::object();
+  for (const auto& [name, value] : record.items()) {
+    const bool is_derived = std::find(kDerived.begin(), kDerived.end(), name) != kDerived.end();
+    if (is_derived || value.is_null()) continue;
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      const auto nearest = nearest_word(name, known);
+      input_error(path, "'{}' is not a field of a request{}", printable(name),
+                  nearest ? fmt::format("; did you mean '{}'?", *nearest) : "");
+    }
+    fields[name] = value;
+  }
+  try {
+    make_arguments(fields);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kInput, path, error.message());
+  }
+  return fields;
+}
+
+// A PNG names a model without its path.
+void require_model(const RunOptions& run, const std::string& path) {
+  try {
+    find_model_files(run.model, run.config);
+  } catch (const Error&) {
+    input_error(path, "its model '{}' is not here; say where with {}", *run.model, field("model"));
+  }
+}
+
+// All images of a seed are needed to make one of them again.
+void say_which(const Json& record, const GenerateArguments& arguments) {
+  const engine::Request& request = arguments.request;
+  const auto count = static_cast<int64_t>(request.prompts.size()) * request.num_images_per_prompt;
+  const Json image = record.value("image", Json());
+  if (!image.is_number_integer() || count == 1 || arguments.run.quiet) return;
+  launch::say(fmt::format("{} is image {} of the {} that are made again\n", *arguments.run.request,
+                          image.get<int64_t>() + 1, count));
+}
+
+}  // namespace
+
+GenerateArguments with_files(const GenerateArguments& arguments) {
+  const RunOptions& run = arguments.run;
+  Json given = arguments.given;
+  if (run.prompt_file && given.contains("prompt"))
+    usage_error(field("prompt_file"), "there are prompts on the command line too; give either");
+  if (run.prompt_file) given["prompt"] = read_prompts(*run.prompt_file);
+  if (!run.request) return make_arguments(std::move(given));
+  const Json record = read_record(*run.request);
+  Json all = fields_of(record, *run.request);
+  if (given.contains("model")) all.erase("config");
+  const bool needs_model = all.contains("model") && !given.contains("model");
+  all.update(given);
+  GenerateArguments result = make_arguments(std::move(all));
+  if (needs_model) require_model(result.run, *run.request);
+  say_which(record, result);
+  return result;
+}
+
+}  // namespace tessera::cli

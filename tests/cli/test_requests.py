@@ -1,0 +1,159 @@
+"""Tests of requests that stand in files: prompts, one per line, and the settings of an earlier run."""
+import json
+import os
+import threading
+
+from files import assert_near, read_latents, read_png
+from harness import MODEL, ROOT, SMALL, test
+from test_launchers import finish_ranks, start_ranks, torchrun_variables
+from test_ranks import NEAR
+
+PROMPTS = ["a caf\u00e9", "  a dog, \"quoted\" --seed", "\u732b"]
+
+
+@test
+def prompts_from_a_file(box):
+    for text in ("\n".join(PROMPTS), "\ufeff" + "\r\n\r\n".join(PROMPTS) + "\r\n", "\n \t\n" + "\n\n".join(PROMPTS) + "\n\n"):
+        (box.folder / "prompts.txt").write_bytes(text.encode())
+        outcome = box.generate("--prompt-file", "prompts.txt", "--report", "run.json", "--seed", "5", *SMALL)
+        assert outcome.out.split() == ["out-0.png", "out-1.png", "out-2.png"], outcome
+        assert box.report()["settings"]["prompt"] == PROMPTS, text
+        box.generate(*(f"--prompt={prompt}" for prompt in PROMPTS), "-o", "words.png", "--seed", "5", *SMALL)
+        for i in range(3):
+            assert read_png(box.folder / f"out-{i}.png")[2] == read_png(box.folder / f"words-{i}.png")[2]
+
+
+@test
+def prompts_from_standard_input_reach_all_ranks(box):
+    words = ["--seed", "5", "--report", "run.json", "--guidance-scale", "3", *SMALL]
+    expected = box.latents(*(f"--prompt={prompt}" for prompt in PROMPTS), *words)
+    for degrees in ([], ["--use-cfg-parallel"], ["--data-parallel-degree", "3"]):
+        latents = box.latents("--prompt-file", "-", *degrees, *words, stdin="\n".join(PROMPTS).encode())
+        assert box.report()["settings"]["prompt"] == PROMPTS
+        assert_near(latents, expected, NEAR)
+
+
+@test
+def ranks_of_another_launcher_take_the_prompts_that_rank_0_reads(box):
+    (box.folder / "prompts.txt").write_text("a cat\n")
+    words = ["generate", "--prompt-file", "prompts.txt", "--model", MODEL, "--dtype", "fp32", "--use-cfg-parallel", "--seed", "5", *SMALL,
+             "--output-type", "latent", "-o", "out.safetensors"]
+    elsewhere = ["generate", "--prompt-file", "not-on-this-host.txt"]
+    (code, _, err), second = finish_ranks(start_ranks(box, torchrun_variables, [words, elsewhere]))
+    assert code == 0 and second == (0, "", ""), (err, second)
+    assert_near(read_latents(box.folder / "out.safetensors"), box.latents("a cat", "--seed", "5", *SMALL), NEAR)
+
+
+@test
+def a_pipe_serves_as_a_file_of_prompts(box):
+    os.mkfifo(box.folder / "pipe")
+    writer = threading.Thread(target=lambda: (box.folder / "pipe").write_text("a cat\na dog\n"))
+    writer.start()
+    outcome = box.generate("--prompt-file", "pipe", *SMALL)
+    writer.join()
+    assert json.loads(read_png(box.folder / "out-1.png")[3]["tessera"])["prompt"] == ["a cat", "a dog"], outcome
+
+
+@test
+def unusable_files_of_prompts_are_refused(box):
+    words = ["generate", "--model", MODEL, *SMALL, "--prompt-file"]
+    (box.folder / "empty.txt").write_text("\n  \n\r\n")
+    (box.folder / "latin1.txt").write_bytes("a cat\na caf\u00e9\n".encode("latin-1"))
+    for flags in ([], ["--use-cfg-parallel"]):
+        box.refuse(3, "[empty.txt] holds no prompt; write one per line", *words, "empty.txt", *flags)
+        box.refuse(3, "[latin1.txt] line 2 is not valid UTF-8 (byte 5)", *words, "latin1.txt", *flags)
+        box.refuse(3, "[none.txt] no such file", *words, "none.txt", *flags)
+        box.refuse(3, "[standard input] holds no prompt", *words, "-", *flags, stdin=b"")
+        box.refuse(2, "[--prompt-file] there are prompts on the command line too", *words, "empty.txt", "a cat", *flags)
+
+
+AGAIN = [  # arguments whose run must give the same files again
+    ["a cat"],
+    ["a cat", "a dog", "--num-images-per-prompt", "2", "--negative-prompt", "b", "--negative-prompt", "\u732b", "--scheduler", "ddim",
+     "--eta", "0.5", "--guidance-scale", "3.3"],
+    ["a cat", "--use-cfg-parallel", "--ulysses-degree", "2", "--no-vae-parallel"],
+    ["a cat", "--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "2", "--warmup-steps", "0", "--simulate-ranks",
+     "--attn-layer-num-for-pp", "1", "1"],
+    ["A <b>CAT</b>", "--no-clean-caption", "--threads", "3", "--vae-tiling", "--scheduler", "EulerAncestralDiscreteScheduler"],
+]
+
+
+def names(box, stem):
+    return sorted(path.name for path in box.folder.glob(f"{stem}*.png"))
+
+
+@test
+def a_request_gives_the_same_files_again(box):
+    for arguments in AGAIN:
+        box.generate(*arguments, "-o", "a.png", "--report", "run.json", *SMALL)
+        first = names(box, "a")
+        (box.folder / "settings.json").write_text(json.dumps(json.loads((box.folder / "run.json").read_text())["settings"]))
+        # A PNG names the model without its path.
+        for request in ([first[-1], "--model", MODEL], ["run.json"], ["settings.json", "--quiet"]):
+            outcome = box.run("generate", "--request", *request, "-o", "b.png")
+            assert outcome.code == 0, outcome
+            again = names(box, "b")
+            assert len(again) == len(first), (again, first)
+            for one, other in zip(first, again):
+                assert (box.folder / one).read_bytes() == (box.folder / other).read_bytes(), (arguments, request, one)
+                (box.folder / other).unlink()
+            said = f"{first[-1]} is image 4 of the 4 that are made again\n" in outcome.err
+            assert said == (len(first) == 4 and request[0] == first[-1]), outcome
+        for name in first:
+            (box.folder / name).unlink()
+
+
+@test
+def requests_of_other_families_give_the_same_files_again(box):
+    golden = ROOT / "tests" / "golden"
+    for model, options in (("tiny-sdxl", ["--prompt-2", "b", "--crops-coords-top-left", "3x4", "--clip-skip", "1"]),
+                           ("tiny-open-sora", ["--num-frames", "17", "--height", "32", "--width", "48", "--motion-score", "4"])):
+        outcome = box.run("generate", "a cat", "--model", golden / model, *options, "--num-inference-steps", "2", "-o", "a.png",
+                          "--report", "run.json")
+        assert outcome.code == 0, outcome
+        outcome = box.run("generate", "--request", "run.json", "-o", "b.png")
+        assert outcome.code == 0, outcome
+        first, again = names(box, "a"), names(box, "b")
+        assert len(first) == len(again) == (17 if "--num-frames" in options else 1), (first, again)
+        for one, other in zip(first, again):
+            assert (box.folder / one).read_bytes() == (box.folder / other).read_bytes(), (model, one)
+            (box.folder / one).unlink()
+            (box.folder / other).unlink()
+
+
+@test
+def options_replace_the_values_of_a_request(box):
+    request = {"prompt": "a cat", "seed": 5, "height": 32, "width": 48, "use_resolution_binning": False, "num_inference_steps": 2,
+               "model": str(MODEL), "dtype": "fp32", "use_cfg_parallel": True, "negative_prompt": None}
+    (box.folder / "request.json").write_text(json.dumps(request))
+    for words, expected in (([], request), (["--seed", "6", "--prompt", "a dog"], {**request, "seed": 6, "prompt": "a dog"}),
+                            (["--guidance-scale", "3"], {**request, "guidance_scale": 3})):
+        outcome = box.run("generate", "--request", "request.json", *words, "--report", "run.json")
+        assert outcome.code == 0, outcome
+        settings = box.report()["settings"]
+        assert settings["parallel"] == {"world_size": 2, "cfg": 2}, settings
+        for name, value in expected.items():
+            if value is not None and name != "use_cfg_parallel":
+                assert settings[name] == ([value] if name == "prompt" else value), (name, settings)
+        assert "negative_prompt" not in settings, settings
+
+
+@test
+def unusable_requests_are_refused(box):
+    (box.folder / "plain.png").write_bytes((ROOT / "docs" / "demo-sheet.png").read_bytes())
+    box.generate("a cat", "-o", "own.png", *SMALL)
+    for text, needle in (
+            ('{"prompt": "a", "sead": 5}', "[request.json] 'sead' is not a field of a request; did you mean 'seed'?"),
+            ('{"prompt": "a", "output": "x.png"}', "[request.json] 'output' is not a field of a request"),
+            ('{"prompt": "a", "seed": "x"}', "[request.json] [--seed] expected an integer"),
+            ('{"prompt": "a", "height": 0}', "[request.json] [--height] must be from 1 to 16384"),
+            ('{"prompt": "a", "device": "tpu"}', "[request.json] [--device] expected cpu"),
+            ('{"prompt": "a", "model": "no-such-model"}', "[request.json] its model 'no-such-model' is not here; say where with --model"),
+            ('{"prompt": ', "[request.json]"),
+            ("a cat", "[request.json] neither a request in JSON, nor a report or a PNG"),
+            ("", "[request.json] neither a request in JSON, nor a report or a PNG")):
+        (box.folder / "request.json").write_text(text)
+        box.refuse(3, needle, "generate", "--request", "request.json")
+    box.refuse(3, "[plain.png] a PNG without settings", "generate", "--request", "plain.png")
+    box.refuse(3, "[own.png] its model 'tiny-pixart' is not here; say where with --model", "generate", "--request", "own.png")
+    box.refuse(3, "[none.png] no such file", "generate", "--request", "none.png")
