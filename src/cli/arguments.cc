@@ -5,9 +5,9 @@
 #include <map>
 
 #include "cli/field_options.h"
-#include "cli/nearest_word.h"
 #include "cli/outputs.h"
 #include "core/error.h"
+#include "core/nearest_word.h"
 #include "core/user_text.h"
 
 namespace tessera::cli {
