@@ -253,13 +253,13 @@ def digits(tensor):
     return [float(f"{value:.9g}") for value in np.asarray(tensor, dtype=np.float64).reshape(-1)]
 
 
-def make_scheduler(class_name, config, steps, tokens=0, is_stable_diffusion=False, other=None):
+def make_scheduler(class_name, config, steps, tokens=0, is_stable_diffusion=False, other=None, options=None):
     scheduler = getattr(diffusers, class_name).from_config(config)
     if is_stable_diffusion:  # its pipeline changes the scheduler's options
         diffusers.StableDiffusionPipeline(scheduler=scheduler, requires_safety_checker=False, **dict.fromkeys(
             ["vae", "text_encoder", "tokenizer", "unet", "safety_checker", "feature_extractor"]))
-    if other:
-        scheduler = getattr(diffusers, other).from_config(scheduler.config)
+    if other or options:
+        scheduler = getattr(diffusers, other or class_name).from_config(scheduler.config, **(options or {}))
     extra = {"mu": shift_of_tokens(scheduler.config, tokens)} if tokens else {}
     scheduler.set_timesteps(steps, **extra)
     scheduler.set_begin_index(0) if hasattr(scheduler, "set_begin_index") else None

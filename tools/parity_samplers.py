@@ -2,15 +2,18 @@
 """Compares Tessera's samplers with diffusers' schedulers over random scheduler_config.json files, numbers of steps and
 seeds. It needs build/tests/run_samplers.
 
-Files mix options of all classes, and one class may run the file of another. After every step latents may differ by 1e-5 of
-their largest value. diffusers computes weights in fp32, and some options make it subtract large numbers that are nearly equal;
-where its rounding exceeds that limit, latents may differ by ROUNDING times as much as diffusers' result differs from its result
-with a schedule in fp64. Timesteps are equal with two exceptions: where diffusers truncates a timestep that is whole but for the
-last bit of numpy's logarithm, it may be one less, and for some numbers of steps diffusers has an additional one, -1. Where
-diffusers fails or its latents are not finite, Tessera has to fail too or to do better; it must accept everything else."""
+Files mix options of all classes, and one class may run the file of another, with options of its own in the place of the
+file's, as from_config(config, key=value) takes them. The table of the options of each class equals the signatures of
+diffusers. After every step latents may differ by 1e-5 of their largest value. diffusers computes weights in fp32, and some
+options make it subtract large numbers that are nearly equal; where its rounding exceeds that limit, latents may differ by
+ROUNDING times as much as diffusers' result differs from its result with a schedule in fp64. Timesteps are equal with two
+exceptions: where diffusers truncates a timestep that is whole but for the last bit of numpy's logarithm, it may be one less,
+and for some numbers of steps diffusers has an additional one, -1. Where diffusers fails or its latents are not finite, Tessera
+has to fail too or to do better; it must accept everything else."""
 import argparse
 import collections
 import dataclasses
+import inspect
 import json
 import math
 import random
@@ -50,6 +53,41 @@ RESPACED = ["use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"]
 SCHEDULES = [{}, golden.SCALED, golden.SCALED, golden.SCALED, golden.COSINE, {"beta_end": 0.015}]
 
 
+# By the default of a parameter; the default None says nothing.
+TYPES = {bool: "flag", int: "integer", float: "number", str: "text", list: "integers"}
+
+
+def parameters_of(class_name):
+    return {key: value.default for key, value in inspect.signature(getattr(diffusers, class_name).__init__).parameters.items()
+            if key != "self"}
+
+
+def random_options(source, class_name):
+    """Options of the class as a request gives them."""
+    known = sorted(parameters_of(class_name))
+    options = {key: source.choice(OPTIONS[key]) for key in known if key in OPTIONS and source.random() < 0.2}
+    if set(RESPACED) <= set(known) and source.random() < 0.4:
+        options[source.choice(RESPACED)] = True
+    if class_name == golden.SA and "algorithm_type" in options:  # it refuses the names of others
+        options["algorithm_type"] = source.choice(["data_prediction", "noise_prediction"])
+    return options
+
+
+def wrong_tables(binary):
+    """Says where the table of the options of each class differs from diffusers."""
+    tables = json.loads(subprocess.run([binary, "--options"], capture_output=True, text=True, check=True).stdout)
+    wrong = [f"classes {sorted(tables)}, expected {sorted(CLASSES)}"] if set(tables) != set(CLASSES) else []
+    for class_name, table in tables.items():
+        parameters = parameters_of(class_name)
+        if set(table) != set(parameters):
+            wrong.append(f"{class_name}: options that differ from diffusers': {sorted(set(table) ^ set(parameters))}")
+        for key in set(table) & set(parameters):
+            expected = TYPES.get(type(parameters[key]), table[key])
+            if table[key] != expected:
+                wrong.append(f"{class_name}: {key} is {table[key]}, expected {expected}")
+    return wrong
+
+
 def random_case(source):
     scheduler = source.choice(CLASSES)
     config = {"_class_name": scheduler if source.random() < 0.6 else source.choice(CLASSES), **source.choice(SCHEDULES)}
@@ -64,10 +102,12 @@ def random_case(source):
         config["algorithm_type"] = source.choice(["data_prediction", "noise_prediction"])
     # A class that gets another's solver_type renames it, and what takes its place would find that name.
     other = None if "solver_type" in config else source.choice([None, None, None, *CLASSES])
+    options = {} if "solver_type" in config or source.random() < 0.6 else random_options(source, other or scheduler)
     steps = source.choice([source.randint(1, 30), source.randint(31, 100)])
     return {"config": config, "scheduler": scheduler, "steps": steps, "tokens": 0, "shape": SHAPE,
             "eta": source.choice([0.0, 0.5, 1.0, source.random()]), "seed": source.getrandbits(32),
-            "is_stable_diffusion": source.random() < 0.2, "other": other}
+            "is_stable_diffusion": source.random() < 0.2, "other": other,
+            "options": [f"{key}={json.dumps(value)}" for key, value in options.items()]}
 
 
 @dataclasses.dataclass
@@ -75,6 +115,10 @@ class Reference:
     scheduler: object = None
     latents: list = None  # after each step, with the noise of a generator of the case's seed
     failure: str = ""
+
+
+def options_of(case):
+    return {key: json.loads(value) for key, value in (text.split("=", 1) for text in case["options"])}
 
 
 def run_diffusers(case, dtype=torch.float32):
@@ -85,7 +129,8 @@ def run_diffusers(case, dtype=torch.float32):
 
     try:
         scheduler = golden.make_scheduler(case["scheduler"], case["config"], case["steps"],
-                                          is_stable_diffusion=case["is_stable_diffusion"], other=case["other"])
+                                          is_stable_diffusion=case["is_stable_diffusion"], other=case["other"],
+                                          options=options_of(case))
         for name, value in vars(scheduler).items():
             if isinstance(value, torch.Tensor) and value.dtype == torch.float32 and name != "timesteps":
                 setattr(scheduler, name, value.to(dtype))
@@ -146,6 +191,8 @@ def main():
     warnings.simplefilter("ignore")
     diffusers.utils.logging.set_verbosity(diffusers.utils.logging.CRITICAL)
     torch.set_num_threads(1)
+    wrong = wrong_tables(options.binary)
+    print("\n".join([*wrong, f"options of {len(CLASSES)} classes: {len(wrong)} differ"]), flush=True)
     source = random.Random(options.seed)
     cases = [random_case(source) for _ in range(options.count)]
     done = subprocess.run([options.binary], input=json.dumps(cases), capture_output=True, text=True, check=True)
@@ -156,7 +203,7 @@ def main():
         if failure:
             print(f"{failure}\n  {json.dumps(case)}", flush=True)
     print(f"{options.count} samplers: " + ", ".join(f"{count} {outcome}" for outcome, count in tally.most_common()))
-    sys.exit(1 if tally["FAILED"] else 0)
+    sys.exit(1 if tally["FAILED"] or wrong else 0)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "cli/field_options.h"
-#include "cli/nearest_word.h"
 #include "core/error.h"
+#include "core/nearest_word.h"
 #include "core/user_text.h"
 
 namespace tessera::cli {

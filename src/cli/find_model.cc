@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "cli/nearest_word.h"
 #include "core/error.h"
+#include "core/nearest_word.h"
 
 namespace tessera::cli {
 namespace {

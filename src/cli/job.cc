@@ -1,6 +1,7 @@
 #include "cli/job.h"
 
 #include <ATen/Parallel.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -18,6 +19,7 @@
 #include "core/field_name.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/user_text.h"
 #include "parallel/ranks.h"
 #include "weights/safetensors.h"
 
@@ -74,8 +76,12 @@ std::string outputs_text(const Job& job) {
 
 std::string headline(const Job& job) {
   const engine::Settings& settings = job.settings;
-  return fmt::format("{} ({}): {} of {} x {}, {} {}, guidance {}, seed {}, {} on {}", model_name(job.model),
-                     job.model.family->title, outputs_text(job), settings.width, settings.height,
+  const std::vector<std::string>& options = settings.request.scheduler_options;
+  const std::string sampler =
+      options.empty() ? ""
+                      : printable(fmt::format("{} with {}, ", settings.scheduler, fmt::join(options, ", ")));
+  return fmt::format("{} ({}): {} of {} x {}, {}{} {}, guidance {}, seed {}, {} on {}", model_name(job.model),
+                     job.model.family->title, outputs_text(job), settings.width, settings.height, sampler,
                      settings.steps, settings.steps == 1 ? "step" : "steps", settings.guidance,
                      *settings.request.seed, engine::dtype_name(*settings.request.dtype), machine_text(job));
 }

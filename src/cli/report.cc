@@ -1,6 +1,7 @@
 #include "cli/report.h"
 
 #include <ATen/Parallel.h>
+#include <fmt/ranges.h>
 #include <sys/resource.h>
 
 namespace tessera::cli {
@@ -58,6 +59,13 @@ std::string image_text(const engine::Settings& settings, int64_t index) {
   return pictures == 1 ? "" : fmt::format("Image: {} of {}, ", index + 1, pictures);
 }
 
+// In quotes, as web UIs write and read a value that has commas.
+std::string options_text(const engine::Request& request) {
+  if (request.scheduler_options.empty()) return "";
+  const std::string options = fmt::format("{}", fmt::join(request.scheduler_options, ", "));
+  return fmt::format("Sampler options: {}, ", Json(options).dump());
+}
+
 uint64_t peak_rss_bytes() {
   rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -102,9 +110,9 @@ ImageText png_text(const Job& job, int64_t index) {
   const std::string negative = settings.negative_prompt(number).text;
   if (!negative.empty()) parameters += "\nNegative prompt: " + negative;
   parameters += fmt::format(
-      "\nSteps: {}, Sampler: {}, CFG scale: {}, Seed: {}, {}Size: {}x{}, Model: {}, Version: Tessera {}",
-      settings.steps, settings.scheduler, settings.guidance, *request.seed, image_text(settings, index),
-      settings.width, settings.height, model_name(job.model), TESSERA_VERSION);
+      "\nSteps: {}, Sampler: {}, {}CFG scale: {}, Seed: {}, {}Size: {}x{}, Model: {}, Version: Tessera {}",
+      settings.steps, settings.scheduler, options_text(request), settings.guidance, *request.seed,
+      image_text(settings, index), settings.width, settings.height, model_name(job.model), TESSERA_VERSION);
   OrderedJson json = settings_json(job);
   json["model"] = model_name(job.model);  // the path describes the machine, not the picture
   json.erase("config");

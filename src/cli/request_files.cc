@@ -9,11 +9,11 @@
 #include <cstring>
 
 #include "cli/find_model.h"
-#include "cli/nearest_word.h"
 #include "comm/descriptor.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/image.h"
+#include "core/nearest_word.h"
 #include "core/user_text.h"
 #include "core/utf8.h"
 #include "launch/streams.h"

@@ -25,6 +25,7 @@ void require_alike(const Settings& a, const Settings& b) {
   require(a.request.condition_frame_edit == b.request.condition_frame_edit, "condition_frame_edit");
   require(a.steps == b.steps, "num_inference_steps");
   require(a.scheduler == b.scheduler && a.request.scheduler == b.request.scheduler, "scheduler");
+  require(a.request.scheduler_options == b.request.scheduler_options, "scheduler_option");
   require(a.request.eta == b.request.eta, "eta");
   require(a.request.vae_tiling == b.request.vae_tiling, "vae_tiling");
   require(a.request.vae_block_size == b.request.vae_block_size, "vae_block_size");

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "engine/denoiser_stage.h"
 #include "engine/effects.h"
+#include "samplers/class_options.h"
 #include "samplers/sampler.h"
 
 namespace tessera::engine {
@@ -65,10 +66,7 @@ void check_counts(const Request& request) {
 
 std::string scheduler_class(const Request& request, const Model& model) {
   if (!request.scheduler) return model.scheduler.string("_class_name");
-  for (const samplers::SamplerName& known : samplers::known_samplers()) {
-    if (*request.scheduler == known.short_name) return known.class_name;
-  }
-  return *request.scheduler;  // make_sampler refuses unknown names
+  return samplers::sampler_class(*request.scheduler);  // make_sampler refuses unknown names
 }
 
 }  // namespace
@@ -157,8 +155,10 @@ std::unique_ptr<samplers::Sampler> make_sampler(const Settings& settings, const 
   if (model.shape.is_video) return make_video_sampler(settings, model);
   const int64_t tokens = model.shape.token_grid(settings.latents).tokens();
   const bool ends_in_sample = model.family->takes_sample_of_single_step && settings.steps == 1;
-  return samplers::make_sampler(model.scheduler, settings.request.scheduler,
-                                {settings.steps, tokens, settings.request.eta.value_or(0), ends_in_sample});
+  const Request& request = settings.request;
+  return samplers::make_sampler(model.scheduler, request.scheduler,
+                                {settings.steps, tokens, request.eta.value_or(0), ends_in_sample,
+                                 samplers::parse_options(request.scheduler_options)});
 }
 
 parallel::Workload workload(const Settings& settings, const Model& model) {

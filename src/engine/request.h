@@ -46,8 +46,9 @@ struct Request {
   std::optional<Pair> original_size, target_size, crops_coords_top_left;
   std::optional<uint64_t> seed;  // default: random
   int64_t num_images_per_prompt = 1;
-  std::optional<std::string> scheduler;  // default: the model's
-  std::optional<double> eta;             // only some samplers have it
+  std::optional<std::string> scheduler;        // default: the model's
+  std::vector<std::string> scheduler_options;  // of its class, as "KEY=VALUE" (samplers/class_options.h)
+  std::optional<double> eta;                   // only some samplers have it
   std::optional<int64_t> max_sequence_length;
   bool vae_tiling = false;  // decode tile by tile
   // Rows that a convolution of the decoder computes at a time, where it copies its input; by default chosen

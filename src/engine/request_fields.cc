@@ -67,7 +67,10 @@ auto read_pair(const char* name) {
 std::string scheduler_help() {
   std::vector<std::string> names;
   for (const samplers::SamplerName& known : samplers::known_samplers()) names.push_back(known.short_name);
-  return fmt::format("Sampler: {}, or a class name of diffusers [the model's]", fmt::join(names, ", "));
+  return fmt::format(
+      "Sampler: {}, or a class name of diffusers; -karras, -exponential or -beta after a short name whose "
+      "class has these noise levels [the model's]",
+      fmt::join(names, ", "));
 }
 
 // A field that is one of several names.
@@ -201,6 +204,11 @@ Fields<Request> make_fields() {
                  {"crops_coords_top_left", "SDXL: crop position to condition on [0x0]", image, "TOPxLEFT"},
                  write_pair, read_pair("crops_coords_top_left")),
       plain_field(&R::scheduler, {"scheduler", scheduler_help(), sampling, "NAME"}),
+      plain_field(&R::scheduler_options,
+                  {"scheduler_option",
+                   "Option of the sampler's class in diffusers, as use_karras_sigmas=true; the value is JSON "
+                   "or a word (repeat the option) [the model's]",
+                   sampling, "KEY=VALUE"}),
       plain_field(&R::eta,
                   {"eta", "DDIM and TCD: amount of noise added in each step [0]", sampling, "X", 0, 1}),
       plain_field(&R::max_sequence_length,

@@ -196,9 +196,13 @@ void choose_sampling(Request& request, const Model& model) {
 
 void resolve_video(Settings& settings, const Model& model) {
   Request& request = settings.request;
-  if (request.scheduler)
-    usage_error(field("scheduler"), "{} has one sampler only ({}), got '{}'; leave it out",
-                model.family->title, model.scheduler.string("_class_name"), *request.scheduler);
+  const auto refuse_choice = [&](const char* name, const std::string& value) {
+    usage_error(field(name), "{} has one sampler only ({}), got '{}'; leave it out", model.family->title,
+                model.scheduler.string("_class_name"), printable(value));
+  };
+  if (request.scheduler) refuse_choice("scheduler", *request.scheduler);
+  if (!request.scheduler_options.empty())
+    refuse_choice("scheduler_option", request.scheduler_options.front());
   const int64_t longest = model.shape.text_length.value_or(*request.max_sequence_length);
   if (*request.max_sequence_length > longest)
     usage_error(field("max_sequence_length"), "must be at most the model's {}, got {}", longest,

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "samplers/class_options.h"
 
 namespace tessera::samplers {
 namespace {
@@ -14,71 +15,10 @@ const std::array<std::string, 4> kPredictionNames = {"epsilon", "sample", "v_pre
 // Names the options that the file lacks; diffusers' key for the same.
 constexpr const char* kAbsentKeys = "_use_default_values";
 
-// The options that diffusers' schedulers write, including those of older releases.
-constexpr std::array<std::string_view, 63> kOptions = {
-    "algorithm_type",
-    "base_image_seq_len",
-    "base_shift",
-    "beta_end",
-    "beta_schedule",
-    "beta_start",
-    "clip_denoised",
-    "clip_sample",
-    "clip_sample_range",
-    "corrector_order",
-    "disable_corrector",
-    "dynamic_thresholding_ratio",
-    "euler_at_final",
-    "final_sigmas_type",
-    "flow_shift",
-    "interpolation_type",
-    "invert_sigmas",
-    "lambda_min_clipped",
-    "lower_order_final",
-    "max_image_seq_len",
-    "max_shift",
-    "noise_sampler_seed",
-    "num_train_timesteps",
-    "original_inference_steps",
-    "predict_epsilon",
-    "predict_x0",
-    "prediction_type",
-    "predictor_order",
-    "quantization_config",
-    "rescale_betas_zero_snr",
-    "rho",
-    "s_noise",
-    "sample_max_value",
-    "set_alpha_to_one",
-    "shift",
-    "shift_terminal",
-    "sigma_data",
-    "sigma_max",
-    "sigma_min",
-    "sigma_schedule",
-    "skip_prk_steps",
-    "snr_shift_scale",
-    "solver_order",
-    "solver_p",
-    "solver_type",
-    "steps_offset",
-    "stochastic_sampling",
-    "tau_func",
-    "tensor_format",
-    "thresholding",
-    "time_shift_type",
-    "timestep_scaling",
-    "timestep_spacing",
-    "timestep_type",
-    "timestep_values",
-    "trained_betas",
-    "use_beta_sigmas",
-    "use_dynamic_shifting",
-    "use_exponential_sigmas",
-    "use_flow_sigmas",
-    "use_karras_sigmas",
-    "use_lu_lambdas",
-    "variance_type",
+// Options of schedulers that do not run here, and those that older releases wrote.
+constexpr std::array<std::string_view, 8> kOtherOptions = {
+    "clip_denoised", "noise_sampler_seed", "predict_epsilon", "quantization_config",
+    "s_noise",       "snr_shift_scale",    "tensor_format",   "timestep_values",
 };
 
 }  // namespace
@@ -86,8 +26,8 @@ constexpr std::array<std::string_view, 63> kOptions = {
 void warn_of_unknown_options(const JsonConfig& config) {
   std::vector<std::string> unknown;
   for (const auto& [key, value] : config.values().items()) {
-    const bool known =
-        key.starts_with('_') || std::find(kOptions.begin(), kOptions.end(), key) != kOptions.end();
+    const bool known = key.starts_with('_') || is_option(key) ||
+                       std::find(kOtherOptions.begin(), kOtherOptions.end(), key) != kOtherOptions.end();
     if (!known && !value.is_null() && value != Json(false)) unknown.push_back(key);
   }
   if (!unknown.empty())

@@ -5,6 +5,8 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/nearest_word.h"
+#include "samplers/class_options.h"
 #include "samplers/consistency.h"
 #include "samplers/ddim.h"
 #include "samplers/ddpm.h"
@@ -16,6 +18,7 @@
 #include "samplers/heun.h"
 #include "samplers/lms.h"
 #include "samplers/options.h"
+#include "samplers/other_names.h"
 #include "samplers/pndm.h"
 #include "samplers/sa_solver.h"
 #include "samplers/unipc.h"
@@ -79,17 +82,44 @@ const std::vector<Row>& rows() {
   return table;
 }
 
-std::string known_names() {
+std::vector<std::string> short_names() {
   std::vector<std::string> names;
   for (const Row& row : rows()) names.push_back(row.name.short_name);
-  return fmt::format("{}", fmt::join(names, ", "));
+  return names;
 }
 
-const Row* find_row(const std::string& name) {
+std::string known_names() {
+  return fmt::format("{}", fmt::join(short_names(), ", "));
+}
+
+// A sampler by its name.
+struct Choice {
+  const Row* row = nullptr;  // none of an unknown name
+  bool is_short = false;
+  std::string levels = {};  // the ending of a short name: karras, exponential, beta or none
+};
+
+std::string option_of_levels(const std::string& levels) {
+  return fmt::format("use_{}_sigmas", levels);
+}
+
+Choice find_choice(const std::string& name) {
+  const auto [base, levels] = split_levels(name);
   for (const Row& row : rows()) {
-    if (name == row.name.short_name || name == row.name.class_name) return &row;
+    if (levels.empty() && name == row.name.class_name) return {&row};
+    if (base != row.name.short_name) continue;
+    if (levels.empty() || has_option(row.name.class_name, option_of_levels(levels)))
+      return {&row, true, levels};
   }
-  return nullptr;
+  return {};
+}
+
+[[noreturn]] void refuse_unknown_name(const std::string& name) {
+  std::string meant = translated_name(name);
+  if (!find_choice(meant).row) meant = split_levels(meant).first;
+  if (!find_choice(meant).row) meant = nearest_word(meant, short_names()).value_or("");
+  usage_error(field("scheduler"), "unknown sampler '{}'; {}known are {}", name,
+              meant.empty() ? "" : fmt::format("did you mean {}? ", meant), known_names());
 }
 
 // Whether a model whose file is of this class expects the noise of flow matching.
@@ -97,16 +127,19 @@ bool is_made_for_flow(const JsonConfig& config, const std::string& class_name) {
   return class_name.starts_with("FlowMatch") || config.boolean("use_flow_sigmas", false);
 }
 
-// Whether this sampler gives it such noise; the other classes do not know the option.
+// Whether this sampler gives it such noise.
 bool runs_as_flow(const JsonConfig& config, const std::string& class_name) {
-  const bool knows_option = class_name.starts_with("DPMSolver") || class_name.starts_with("DEIS") ||
-                            class_name.starts_with("SASolver") || class_name.starts_with("UniPC");
-  return class_name.starts_with("FlowMatch") || (knows_option && config.boolean("use_flow_sigmas", false));
+  return class_name.starts_with("FlowMatch") ||
+         (has_option(class_name, "use_flow_sigmas") && config.boolean("use_flow_sigmas", false));
 }
 
-// If only the number of steps is at fault, the error names the largest smaller number that works.
+// If only the number of steps is at fault, the error names the largest smaller number that works with the
+// options of `origin`.
 std::unique_ptr<Sampler> make_with_steps(const Row& row, const JsonConfig& config, const SamplerRun& run,
-                                         int64_t train_timesteps) {
+                                         const std::string& origin) {
+  const int64_t train_timesteps = config.integer("num_train_timesteps", 1000);
+  if (train_timesteps < 1 || train_timesteps > kMaxTrainTimesteps)
+    config.fail("num_train_timesteps", fmt::format("from 1 to {}", kMaxTrainTimesteps));
   SamplerRun fewer = run;
   fewer.steps = std::min(run.steps, train_timesteps);
   std::exception_ptr refusal;
@@ -124,7 +157,50 @@ std::unique_ptr<Sampler> make_with_steps(const Row& row, const JsonConfig& confi
   }
   if (fewer.steps == least) std::rethrow_exception(refusal);
   usage_error(field("num_inference_steps"), "must be at most {} with {} and the options of {}, got {}",
-              fewer.steps, row.name.short_name, config.where(), run.steps);
+              fewer.steps, row.name.short_name, origin, run.steps);
+}
+
+// The file's options as the chosen sampler takes them, with those of the run in their place.
+Json effective_options(const JsonConfig& config, const Choice& choice, bool keeps_pipeline_defaults,
+                       const Json& given) {
+  const Row& row = *choice.row;
+  const std::string file_class = config.string("_class_name", "");
+  Json options = keeps_pipeline_defaults ? config.values() : without_pipeline_defaults(config);
+  if (choice.is_short) {
+    options.update(row.overrides);
+    if (!file_class.empty() && file_class != row.name.class_name) {
+      for (const auto& [key, value] : row.defaults.items()) options.emplace(key, value);
+    }
+  }
+  if (!choice.levels.empty()) {
+    for (const char* levels : {"karras", "exponential", "beta"})
+      options[option_of_levels(levels)] = levels == choice.levels;
+    options["use_lu_lambdas"] = false;  // DPM-Solver would take these instead of most others
+  }
+  options.update(given);
+  for (const auto& [key, value] : row.class_defaults.items()) options.emplace(key, value);
+  return options;
+}
+
+// Whether this error is the file's, which gives it without the options of the run as well.
+bool is_of_file(const Error& error, const Row& row, const JsonConfig& file, const SamplerRun& run) {
+  try {
+    make_with_steps(row, file, run, "");
+  } catch (const Error& without) {
+    return without.message() == error.message();
+  }
+  return false;
+}
+
+void warn_of_other_noise(const JsonConfig& config, const JsonConfig& effective,
+                         const std::string& class_name) {
+  const std::string file_class = config.string("_class_name", "");
+  const bool differs = is_made_for_flow(config, file_class) != runs_as_flow(effective, class_name) ||
+                       file_class.starts_with("EDM") != class_name.starts_with("EDM");
+  if (file_class.empty() || !differs) return;
+  log_warning(
+      "[{}] the model was made for {}; {} expects another kind of noise and is unlikely to give an image",
+      config.where(), file_class, class_name);
 }
 
 }  // namespace
@@ -142,42 +218,39 @@ const std::vector<SamplerName>& known_samplers() {
   return names;
 }
 
+std::string sampler_class(const std::string& name) {
+  const Row* const row = find_choice(name).row;
+  return row ? row->name.class_name : name;
+}
+
 std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optional<std::string>& name,
                                       const SamplerRun& run) {
   const std::string file_class = config.string("_class_name", name ? "" : std::optional<std::string>());
-  const Row* row = find_row(name.value_or(file_class));
-  if (!row && name)
-    usage_error(field("scheduler"), "unknown sampler '{}'; known are {}", *name, known_names());
-  if (!row)
+  const Choice choice = find_choice(name.value_or(file_class));
+  if (!choice.row && name) refuse_unknown_name(*name);
+  if (!choice.row)
     input_error(config.where(), "the model's sampler, {}, cannot run yet; give {} one of {}", file_class,
                 field("scheduler"), known_names());
   warn_of_unknown_options(config);
-  const int64_t train_timesteps = config.integer("num_train_timesteps", 1000);
-  if (train_timesteps < 1 || train_timesteps > kMaxTrainTimesteps) {
-    config.fail("num_train_timesteps", fmt::format("from 1 to {}", kMaxTrainTimesteps));
-  }
+  const std::string& class_name = choice.row->name.class_name;
+  check_options(class_name, run.options);
   if (run.steps < 1) usage_error(field("num_inference_steps"), "must be 1 or more, got {}", run.steps);
   if (!(run.eta >= 0 && run.eta <= 1)) usage_error(field("eta"), "must be from 0 to 1, got {}", run.eta);
-  const bool is_short = name == row->name.short_name;
-  Json options = config.values();
-  if (name && !(is_short && file_class == row->name.class_name)) options = without_pipeline_defaults(config);
-  if (is_short) {
-    options.update(row->overrides);
-    if (!file_class.empty() && file_class != row->name.class_name) {
-      for (const auto& [key, value] : row->defaults.items()) options.emplace(key, value);
-    }
+  const bool is_models = name ? choice.is_short && file_class == class_name : run.options.empty();
+  const auto with_options = [&](const Json& given) {
+    return JsonConfig(effective_options(config, choice, is_models, given), config.where());
+  };
+  const JsonConfig effective = with_options(run.options);
+  warn_of_other_noise(config, effective, class_name);
+  try {
+    const std::string more = run.options.empty() ? "" : " and " + field("scheduler_option");
+    return make_with_steps(*choice.row, effective, run, config.where() + more);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kInput || run.options.empty() ||
+        is_of_file(error, *choice.row, with_options(Json::object()), run))
+      throw;
+    blame_options(error, config.where());
   }
-  for (const auto& [key, value] : row->class_defaults.items()) options.emplace(key, value);
-  const JsonConfig effective(std::move(options), config.where());
-  const bool other_noise =
-      is_made_for_flow(config, file_class) != runs_as_flow(effective, row->name.class_name) ||
-      file_class.starts_with("EDM") != row->name.class_name.starts_with("EDM");
-  if (!file_class.empty() && other_noise) {
-    log_warning(
-        "[{}] the model was made for {}; {} expects another kind of noise and is unlikely to give an image",
-        config.where(), file_class, row->name.class_name);
-  }
-  return make_with_steps(*row, effective, run, train_timesteps);
 }
 
 }  // namespace tessera::samplers

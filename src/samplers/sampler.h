@@ -60,13 +60,17 @@ struct SamplerRun {
   // with the latents; other samplers ignore it. The two differ if the options let the last step end at some
   // noise.
   bool ends_in_sample = false;
+  // Options of the sampler's class that take the place of the file's, by name (samplers/class_options.h).
+  Json options = Json::object();
 };
 
 // Makes the sampler that `config` (a scheduler_config.json) describes, or, if `name` is given, the sampler of
-// that name with that config's schedule. Names are diffusers' class names and the short names of
-// known_samplers(). Throws Error(kUsage) for an unknown name or an impossible run and Error(kInput) for an
-// unknown class in the file; errors about unknown names list the known ones. Warns of options that no
-// scheduler has.
+// that name with that config's schedule. With options of the run it is what CLASS.from_config(config,
+// **options) gives in diffusers, except that a short name keeps what it implies. Names are diffusers' class
+// names and the short names of known_samplers(), to which "-karras", "-exponential" or "-beta" adds the noise
+// levels of that name where the class has them. Throws Error(kUsage) for an unknown name, an impossible run
+// or an option of the run that the class lacks or refuses, and Error(kInput) for an unknown class in the
+// file; errors about unknown names list the known ones. Warns of options of the file that no scheduler has.
 std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optional<std::string>& name,
                                       const SamplerRun& run);
 
@@ -78,5 +82,8 @@ struct SamplerName {
 // The rows of sampler.cc's table. A class may have several short names, one per algorithm; the class name
 // itself leaves every choice to the file and diffusers' defaults.
 const std::vector<SamplerName>& known_samplers();
+
+// Returns the class of a name that make_sampler() knows, and any other text as it is.
+std::string sampler_class(const std::string& name);
 
 }  // namespace tessera::samplers

@@ -155,6 +155,30 @@ def png_text(box):
 
 
 @test
+def options_of_the_sampler(box):
+    words = ["a cat", "--seed", "5", "--report", "run.json", *SMALL]
+    options = ["--scheduler-option", "use_karras_sigmas=true", "--scheduler-option", "solver_order=1"]
+    outcome = box.generate(*words, *options, "-o", "options.png")
+    assert "1 image of 48 x 32, DPMSolverMultistepScheduler with use_karras_sigmas=true, solver_order=1, 2 steps" \
+        in outcome.err, outcome
+    assert box.report()["settings"]["scheduler_option"] == ["use_karras_sigmas=true", "solver_order=1"]
+    image, text = read_png(box.folder / "options.png")[2:]
+    assert 'Sampler: DPMSolverMultistepScheduler, Sampler options: "use_karras_sigmas=true, solver_order=1", CFG scale: ' \
+        in text["parameters"], text
+    assert json.loads(text["tessera"])["scheduler_option"] == ["use_karras_sigmas=true", "solver_order=1"], text
+    # The same as from a file that says so, by the name of these noise levels, and on two ranks.
+    model = box.copy_model()
+    path = model / "scheduler" / "scheduler_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "use_karras_sigmas": True, "solver_order": 1}))
+    for name, same in {"file": ["--model", model], "name": ["--scheduler", "dpm++-karras", *options[2:]],
+                       "ranks": [*options, "--use-cfg-parallel"]}.items():
+        box.generate(*words, *same, "-o", f"{name}.png")
+        assert psnr(read_png(box.folder / f"{name}.png")[2], image) > 50, name
+    box.generate(*words, "-o", "without.png")
+    assert psnr(read_png(box.folder / "without.png")[2], image) < 40
+
+
+@test
 def report(box):
     outcome = box.generate("a cat", "--seed", "5", "--report", "run.json", "--threads", "1", "--scheduler", "ddim", *SMALL)
     report = json.loads((box.folder / "run.json").read_text())

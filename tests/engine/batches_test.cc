@@ -101,6 +101,7 @@ TEST(Batch, RefusesWhatOneRunCannotDoForAll) {
       {"num_inference_steps", [](Settings& s) { s.steps = 3; }},
       {"scheduler", [](Settings& s) { s.scheduler = "DDIMScheduler"; }},
       {"scheduler", [](Settings& s) { s.request.scheduler = "ddim"; }},
+      {"scheduler_option", [](Settings& s) { s.request.scheduler_options = {"steps_offset=1"}; }},
       {"eta", [](Settings& s) { s.request.eta = 0.5; }},
       {"vae_tiling", [](Settings& s) { s.request.vae_tiling = true; }},
       {"vae_block_size", [](Settings& s) { s.request.vae_block_size = 8; }},

@@ -192,6 +192,24 @@ TEST(Engine, TakesEtaToTheSamplerThatHasIt) {
   EXPECT_TRUE(equal(run("dpm++", 0), run("dpm++", 0.5)));
 }
 
+TEST(Engine, TakesOptionsToTheSampler) {
+  const auto run = [](const char* name, const std::vector<std::string>& options, const Json& file) {
+    Model model = tiny();
+    Json values = model.scheduler.values();
+    values.update(file);
+    model.scheduler = JsonConfig(values, "scheduler");
+    Engine engine(model);
+    Settings settings = tiny_settings(1);
+    settings.request.scheduler = name;
+    settings.request.scheduler_options = options;
+    return engine.run(settings);
+  };
+  const Result expected = run("euler", {}, {{"use_karras_sigmas", true}, {"sigma_max", 7}});
+  EXPECT_TRUE(equal(run("euler", {"use_karras_sigmas=true", "sigma_max=7"}, Json::object()), expected));
+  EXPECT_FALSE(equal(run("euler", {"use_karras_sigmas=true"}, Json::object()), expected));
+  EXPECT_TRUE(equal(run("euler-karras", {"sigma_max=7"}, Json::object()), expected));
+}
+
 // diffusers' pipeline of PixArt-alpha takes the predicted sample where there is one step.
 TEST(Engine, EndsTheOnlyStepOfPixArtAlphaInTheSample) {
   Model model = tiny();

@@ -206,6 +206,9 @@ TEST(VideoRequest, RefusesInOneLine) {
            {R"({"resolution": "241p"})", "[resolution]"},
            {R"({"num_frames": 0})", "[num_frames]"},
            {R"({"scheduler": "euler"})", "[scheduler] Open-Sora 1.2 has one sampler only (RFLOW)"},
+           {R"({"scheduler_option": ["use_timestep_transform=false"]})",
+            "[scheduler_option] Open-Sora 1.2 has one sampler only (RFLOW), got "
+            "'use_timestep_transform=false'; leave it out"},
            {R"({"max_sequence_length": 41})", "[max_sequence_length] must be at most the model's 40, got 41"},
            {R"({"prompt": ["|0|a|b"]})", "[prompt] a prompt for the parts of a long video"},
            {R"({"loop": 2, "output_type": "latent"})", "[loop] a video of 2 parts is decoded between them"},

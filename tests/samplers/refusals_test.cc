@@ -68,8 +68,9 @@ TEST_P(ErrorTest, SaysWhatIsWrong) {
 INSTANTIATE_TEST_SUITE_P(
     All, ErrorTest,
     testing::Values(
+        ErrorCase{"magic", "{}", 4, "2 [scheduler] unknown sampler 'magic'; known are ddim, pndm, euler, "},
         ErrorCase{"euler-b", "{}", 4,
-                  "2 [scheduler] unknown sampler 'euler-b'; known are ddim, pndm, euler, "},
+                  "2 [scheduler] unknown sampler 'euler-b'; did you mean euler-a? known are ddim, pndm, "},
         ErrorCase{"", "{}", 4, "3 [file.json] '_class_name' must be a string, but it is missing"},
         ErrorCase{"", R"({"_class_name": "ScoreSdeVeScheduler"})", 4,
                   "3 [file.json] the model's sampler, ScoreSdeVeScheduler, cannot run yet; give scheduler "

@@ -1,10 +1,10 @@
-#include "cli/nearest_word.h"
+#include "core/nearest_word.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-namespace tessera::cli {
+namespace tessera {
 namespace {
 
 size_t edit_distance(const std::string& a, const std::string& b) {
@@ -37,4 +37,4 @@ std::optional<std::string> nearest_word(const std::string& word, const std::vect
   return best;
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera
