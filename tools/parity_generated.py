@@ -30,42 +30,56 @@ import parity_samplers as samplers
 import parity_stable_diffusion as stable_diffusion
 
 TOLERANCE = 1e-3
+# Options of a part, and those that few or no published models have. A case has some of the former and at most one of the latter,
+# most of which are refused here.
 UNET = {
-    "norm_eps": [1e-6, 1e-3], "flip_sin_to_cos": [False], "freq_shift": [1], "center_input_sample": [True], "act_fn": ["gelu", "mish"],
+    "norm_eps": [1e-6, 1e-3], "dropout": [0.3], "use_linear_projection": [True, False], "layers_per_block": [2, (1, 2, 1)],
+    "norm_num_groups": [4, 2], "block_out_channels": [(8, 16, 16), (32, 32, 64), (16, 48, 16)], "attention_head_dim": [2, (1, 2, 4)],
+    "transformer_layers_per_block": [2, (2, 1, 1)], "reverse_transformer_layers_per_block": [(1, 2, 1)], "upcast_attention": [True],
+    "mid_block_type": [None], "sample_size": [8, 24], "addition_embed_type_num_heads": [4]}
+RARE_UNET = {
+    "flip_sin_to_cos": [False], "freq_shift": [1], "center_input_sample": [True], "act_fn": ["gelu", "mish"],
     "mid_block_scale_factor": [0.7], "only_cross_attention": [True, (True, False, True)], "dual_cross_attention": [True],
     "resnet_time_scale_shift": ["scale_shift"], "resnet_skip_time_act": [True], "resnet_out_scale_factor": [1.5],
     "time_embedding_type": ["fourier"], "time_embedding_dim": [40], "time_embedding_act_fn": ["silu"], "timestep_post_act": ["silu"],
     "time_cond_proj_dim": [16], "conv_in_kernel": [1, 5], "conv_out_kernel": [1, 5], "class_embed_type": ["timestep", "identity"],
-    "num_class_embeds": [10], "upcast_attention": [True], "attention_type": ["gated"], "cross_attention_norm": ["layer_norm"],
-    "encoder_hid_dim": [24], "dropout": [0.3], "mid_block_only_cross_attention": [True], "use_linear_projection": [True, False],
-    "layers_per_block": [2, (1, 2, 1)], "norm_num_groups": [4, 2], "block_out_channels": [(8, 16, 16), (32, 32, 64), (16, 48, 16)],
-    "attention_head_dim": [2, (1, 2, 4)], "transformer_layers_per_block": [2, (2, 1, 1)],
-    "reverse_transformer_layers_per_block": [(1, 2, 1)], "mid_block_type": [None], "downsample_padding": [0],
-    "sample_size": [8, (8, 12)], "addition_embed_type_num_heads": [4], "num_attention_heads": [2]}
+    "num_class_embeds": [10], "attention_type": ["gated"], "cross_attention_norm": ["layer_norm"], "encoder_hid_dim": [24],
+    "mid_block_only_cross_attention": [True], "downsample_padding": [0], "sample_size": [(8, 12)], "num_attention_heads": [2]}
 VAE = {
-    "act_fn": ["gelu", "swish"], "layers_per_block": [2], "norm_num_groups": [2], "scaling_factor": [0.5], "shift_factor": [0.3],
+    "layers_per_block": [2], "norm_num_groups": [2], "scaling_factor": [0.5], "shift_factor": [0.3],
     "latents_mean": [[0.1, 0.2, 0.3, 0.4]], "latents_std": [[1.0, 2.0, 0.5, 1.5]], "force_upcast": [False],
     "use_quant_conv": [False], "use_post_quant_conv": [False], "mid_block_add_attention": [False], "sample_size": [8, 64],
-    "block_out_channels": [(4, 8, 8, 8), (8, 4, 4, 8)], "out_channels": [1, 4]}
+    "block_out_channels": [(4, 8, 8, 8), (8, 4, 4, 8)]}
+RARE_VAE = {"act_fn": ["gelu", "swish"], "out_channels": [1, 4]}
 CLIP = {
-    "hidden_act": ["gelu", "gelu_new", "relu", "silu"], "layer_norm_eps": [1e-6, 1e-3], "attention_dropout": [0.5],
-    "num_hidden_layers": [2], "intermediate_size": [56], "num_attention_heads": [2, 6], "initializer_factor": [2.0],
-    "use_attention_mask": [True], "max_position_embeddings": [40, 96], "projection_dim": [12], "eos_token_id": [2]}
+    "hidden_act": ["gelu"], "layer_norm_eps": [1e-6, 1e-3], "attention_dropout": [0.5], "num_hidden_layers": [2, 3],
+    "intermediate_size": [56], "num_attention_heads": [2, 6], "initializer_factor": [2.0], "max_position_embeddings": [96],
+    "projection_dim": [12], "eos_token_id": [2]}
+RARE_CLIP = {"hidden_act": ["gelu_new", "relu", "silu"], "use_attention_mask": [True], "max_position_embeddings": [40]}
 T5 = {
-    "feed_forward_proj": ["relu", "gated-relu", "gated-silu", "gelu", "gelu_new", "gated-gelu_new"], "layer_norm_epsilon": [1e-3],
-    "relative_attention_num_buckets": [8, 64], "relative_attention_max_distance": [20], "num_layers": [1, 3], "d_ff": [36],
-    "dropout_rate": [0.5], "initializer_factor": [2.0], "d_kv": [6], "num_heads": [2]}
+    "feed_forward_proj": ["relu", "gated-silu", "gated-gelu"], "layer_norm_epsilon": [1e-3], "initializer_factor": [2.0],
+    "relative_attention_num_buckets": [8, 64], "relative_attention_max_distance": [40], "num_layers": [1, 3], "d_ff": [36],
+    "dropout_rate": [0.5], "d_kv": [6], "num_heads": [2]}
+RARE_T5 = {"feed_forward_proj": ["gated-relu", "gelu", "gelu_new", "gated-gelu_new"]}
 PIXART = {
-    "norm_eps": [1e-3], "attention_bias": [False], "activation_fn": ["gelu", "geglu", "gelu-approximate", "silu"],
-    "norm_type": ["layer_norm"], "norm_elementwise_affine": [True], "interpolation_scale": [2, 1.5, None],
-    "use_additional_conditions": [True, False], "attention_type": ["gated"], "dropout": [0.2], "num_embeds_ada_norm": [500],
-    "upcast_attention": [True], "norm_num_groups": [4], "out_channels": [4], "patch_size": [1, 4]}
-INDEX = {"force_zeros_for_empty_prompt": [False, None], "add_watermarker": [True, None], "requires_safety_checker": [True],
-         "requires_aesthetics_score": [True], "new_option": [3]}
+    "norm_eps": [1e-3], "attention_bias": [False], "interpolation_scale": [2, 1.5, None], "use_additional_conditions": [True, False],
+    "dropout": [0.2], "num_embeds_ada_norm": [500], "upcast_attention": [True], "norm_num_groups": [4], "out_channels": [4],
+    "patch_size": [1, 4]}
+RARE_PIXART = {"activation_fn": ["gelu", "geglu", "silu"], "norm_type": ["layer_norm"], "norm_elementwise_affine": [True],
+               "attention_type": ["gated"]}
+RARE_SHARE = 0.25
+INDEX = {"force_zeros_for_empty_prompt": [False, None]}
 # Keys that a file may have null, lack, or hold although no class has them.
 PARTS = {"SD": ("unet", "vae", "text_encoder", "scheduler", "index"),
          "PixArt": ("transformer", "vae", "text_encoder", "scheduler", "index")}
 FILES = [checkpoints.stray_files, checkpoints.weights_and_index]
+
+
+def one_rare(source, parts):
+    """Gives one part of (name, rare options) an option of those, in some of the cases."""
+    name, options = source.choice(parts)
+    key = source.choice(list(options))
+    return {name: {key: source.choice(options[key])}} if source.random() < RARE_SHARE else {}
 
 
 def some(source, options, share):
@@ -105,8 +119,13 @@ class Case:
     texts: list
 
 
+def merge(parts, request, rare):
+    for name, options in rare.items():
+        (parts if name in parts else request)[name].update(options)
+
+
 def random_case(source, family):
-    share = source.choice([0.03, 0.06, 0.12])
+    share = source.choice([0.05, 0.1, 0.2])
     base = {"1.5": "SD", "2.1": "SD", "XL": "SD"}.get(family, "PixArt")
     name, options = source.choice([stable_diffusion.RELEASED_PNDM, (parity.EULER, parity.MILD), (parity.DDIM, parity.SCALED),
                                    (parity.DPM, parity.MILD), (parity.UNIPC, parity.MILD)])
@@ -117,17 +136,20 @@ def random_case(source, family):
     request = {"steps": source.randint(1, 5), "guidance": source.choice([1.0, 0.5, 3.0, 7.5]), "size": (64, 64),
                "negative": source.choice([None, "blurry, white"]), "images": source.choice([1, 1, 2]), "scheduler": (name, options),
                "prompts": [source.choice([parity.CIRCLE, "", parity.UNICODE])], "vae": some(source, VAE, share)}
-    described = {"scheduler": (name, options), "steps": request["steps"], "guidance": request["guidance"], "vae": request["vae"]}
     edit = checkpoints.both(*edits)
     if base == "PixArt":
+        rare = one_rare(source, [("transformer", RARE_PIXART), ("text", RARE_T5), ("vae", RARE_VAE)])
         parts = {"transformer": some(source, PIXART, share), "text": some(source, T5, share)}
+        merge(parts, request, rare)
         row = checkpoints.PixArt("case", family=family, edit=edit, **request, **parts)
     else:
+        rare = one_rare(source, [("unet", RARE_UNET), ("unet", RARE_UNET), ("text", RARE_CLIP), ("vae", RARE_VAE)])
         parts = {"unet": some(source, UNET, share), "text": some(source, CLIP, share)}
         if family == "XL":
-            parts["index"] = {key: value for key, value in some(source, INDEX, share).items() if key == "force_zeros_for_empty_prompt"}
+            parts["index"] = some(source, INDEX, share)
+        merge(parts, request, rare)
         row = checkpoints.StableDiffusion("case", family=family, edit=edit, **request, **parts)
-    texts.insert(0, {"family": family, **described, **parts})
+    texts.insert(0, {**{key: request[key] for key in ("scheduler", "steps", "guidance", "vae")}, **parts})
     return Case(row, texts)
 
 
