@@ -90,11 +90,13 @@ const Fields<MessageOptions>& message_fields() {
 }
 
 GenerateArguments make_arguments(Json given) {
-  return {.request = read_part(engine::request_fields(), given),
-          .parallel = read_part(parallel::parallel_fields(), given),
-          .run = read_part(run_fields(), given),
-          .messages = read_part(message_fields(), given),
-          .given = std::move(given)};
+  GenerateArguments arguments{.request = read_part(engine::request_fields(), given),
+                              .parallel = read_part(parallel::parallel_fields(), given),
+                              .run = read_part(run_fields(), given),
+                              .messages = read_part(message_fields(), given),
+                              .given = {}};
+  arguments.given = std::move(given);
+  return arguments;
 }
 
 std::string write_arguments(const GenerateArguments& arguments) {
