@@ -9,17 +9,17 @@ import torch
 
 
 def orthogonalise(grad: torch.Tensor) -> torch.Tensor:
-    """Approximates the nearest (semi-)orthogonal matrix by Newton-Schulz iteration in bfloat16."""
+    """Approximates the nearest (semi-)orthogonal matrices of [.., rows, columns] by Newton-Schulz iteration in bfloat16."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = grad.bfloat16()
-    tall = x.shape[0] > x.shape[1]
+    tall = x.shape[-2] > x.shape[-1]
     if tall:
-        x = x.T
-    x = x / (x.norm() + 1e-7)
+        x = x.mT
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(5):
-        gram = x @ x.T
+        gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return (x.T if tall else x).to(grad.dtype)
+    return (x.mT if tall else x).to(grad.dtype)
 
 
 class Muon(torch.optim.Optimizer):
@@ -31,17 +31,26 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                if "buffer" not in state:
-                    state["buffer"] = torch.zeros_like(p)
-                buffer = state["buffer"]
-                buffer.lerp_(p.grad, 1 - group["momentum"])
-                update = p.grad.lerp(buffer, group["momentum"]).flatten(1)
-                update = orthogonalise(update)
-                scale = max(1.0, update.shape[0] / update.shape[1]) ** 0.5
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.add_(update.view_as(p), alpha=-group["lr"] * scale)
+            for alike in self.together(group["params"]):
+                grads = [p.grad for p in alike]
+                for p in alike:
+                    if "buffer" not in self.state[p]:
+                        self.state[p]["buffer"] = torch.zeros_like(p)
+                buffers = [self.state[p]["buffer"] for p in alike]
+                torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
+                updates = torch._foreach_lerp(grads, buffers, group["momentum"])
+                updates = orthogonalise(torch.stack([update.flatten(1) for update in updates]))
+                scale = max(1.0, updates.shape[-2] / updates.shape[-1]) ** 0.5
+                torch._foreach_mul_(alike, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_add_(alike, [u.view_as(p) for u, p in zip(updates, alike)], alpha=-group["lr"] * scale)
+
+    @staticmethod
+    def together(parameters) -> list[list[torch.Tensor]]:
+        """Returns the parameters one by one, or on a GPU those of one shape together, because each kernel is short."""
+        alike = {}
+        for p in parameters:
+            alike.setdefault(tuple(p.shape) if p.is_cuda else id(p), []).append(p)
+        return list(alike.values())
 
 
 class Ema:

@@ -11,6 +11,31 @@ import torch.distributed as dist
 from demo_optim import Ema
 
 
+_device = torch.device("cpu")
+
+
+def use_device(name: str) -> None:
+    """Sets the device on which this process trains."""
+    global _device
+    _device = torch.device(name)
+    torch.backends.cudnn.benchmark = True
+    # Matrices in float32 are those of small layers, whose precision matters little beside bfloat16.
+    torch.set_float32_matmul_precision("high" if _device.type == "cuda" else "highest")
+
+
+def device() -> torch.device:
+    return _device
+
+
+def autocast(enabled: bool = True) -> torch.autocast:
+    return torch.autocast(_device.type, torch.bfloat16, enabled=enabled)
+
+
+def seconds() -> float:
+    """Returns this process's time: the processor's, so that waiting for others costs nothing; on a GPU that of the clock."""
+    return time.process_time() if _device.type == "cpu" else time.perf_counter()
+
+
 def process_rank() -> int:
     """Returns this process's number among those that train together."""
     return dist.get_rank() if dist.is_initialized() else 0
@@ -31,9 +56,8 @@ def average_gradients(module: torch.nn.Module) -> None:
 
 
 class TrainingRun:
-    """Keeps weights, their average, optimisers, the step and the time in one file.  Time is that of the processor, so a
-    run that waits for others loses nothing.  Processes of one torch.distributed group share each step; the first one's time
-counts and its state is saved."""
+    """Keeps weights, their average, optimisers, the step and the time in one file.  Processes of one torch.distributed
+    group share each step; the first one's time counts and its state is saved."""
 
     def __init__(self, path: str, module: torch.nn.Module, decay: float, optimisers, minutes: float):
         """`optimisers` are pairs of an optimiser and its highest learning rate."""
@@ -41,13 +65,13 @@ counts and its state is saved."""
         self.ema = Ema(module, decay)
         self.step, self.spent = 0, 0.0
         if os.path.exists(path):
-            state = torch.load(path)
+            state = torch.load(path, map_location=_device)
             module.load_state_dict(state["module"])
             self.ema.module.load_state_dict(state["ema"])
             for (optimiser, _), saved in zip(optimisers, state["optimisers"]):
                 optimiser.load_state_dict(saved)
             self.step, self.spent = state["step"], state["spent"]
-        self.last = time.process_time()
+        self.last = seconds()
 
     @property
     def progress(self) -> float:
@@ -70,7 +94,7 @@ counts and its state is saved."""
             optimiser.zero_grad()
         self.step += 1
         self.ema.update(self.module, self.step)
-        now = time.process_time()
+        now = seconds()
         self.spent, self.last = self.spent + now - self.last, now
         if dist.is_initialized():
             spent = torch.tensor(self.spent, dtype=torch.float64)
@@ -85,7 +109,7 @@ counts and its state is saved."""
 
     def skip_time(self) -> None:
         """Leaves the time since the last step out of the budget."""
-        self.last = time.process_time()
+        self.last = seconds()
 
 
 def save_weights(path: str, weights: dict[str, torch.Tensor]) -> None:

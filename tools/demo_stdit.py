@@ -59,9 +59,9 @@ def attention(q, k, v, bias=None):
     return weights.softmax(-1).to(v.dtype) @ v
 
 
-def rotation(frames: int, depth: int) -> torch.Tensor:
+def rotation(frames: int, depth: int, device: torch.device) -> torch.Tensor:
     """Returns cosines and sines of the angles of pairs of channels, [2, frames, depth / 2]."""
-    angles = torch.arange(frames)[:, None].float() / 10000 ** (torch.arange(0, depth, 2).float() / depth)
+    angles = torch.arange(frames, device=device)[:, None] / 10000 ** (torch.arange(0, depth, 2, device=device).float() / depth)
     return torch.stack([angles.cos(), angles.sin()])
 
 
@@ -85,7 +85,7 @@ class SelfAttention(nn.Module):
         # Pairs that are rotated are neighbours. Their channels are sorted here, on the weights, because compiled code is slow
         # on neighbours; queries and keys are sorted alike, which leaves their products as they are.
         depth = self.q_norm.weight.shape[0]
-        order = torch.cat([torch.arange(0, depth, 2), torch.arange(1, depth, 2)])
+        order = torch.cat([torch.arange(i, depth, 2, device=x.device) for i in (0, 1)])
         weight, bias, norms = self.qkv.weight, self.qkv.bias, [self.q_norm.weight, self.k_norm.weight]
         if turns is not None:
             weight, bias = (p.unflatten(0, (3, self.heads, depth)) for p in (weight, bias))
@@ -201,13 +201,13 @@ class STDiT3(nn.Module):
         x = self.x_embedder(z)
         batch, frames, rows, columns, size = x.shape
         scale = math.sqrt(height * width) / self.config["input_sq_size"]
-        x = x + positions(size, rows, columns, scale, round(math.sqrt(rows * columns)))
+        x = x + positions(size, rows, columns, scale, round(math.sqrt(rows * columns)), z.device)
         x = x.flatten(2, 3)  # [B, T, S, C]
         time = self.t_embedder(times.flatten()).view(batch, frames, size) + self.fps_embedder(fps)[:, None]
         modulation = self.t_block(time).unflatten(2, (6, -1))  # [B, T, 6, C]
         text = self.y_embedder(text, is_null)
         bias = torch.where(mask.bool(), 0.0, -1e4)[:, None, None]
-        turns = rotation(frames, size // self.config["num_heads"])
+        turns = rotation(frames, size // self.config["num_heads"], z.device)
         for spatial, temporal in zip(self.spatial_blocks, self.temporal_blocks):
             x = spatial(x, modulation, text, bias)
             x = temporal(x, modulation, text, bias, turns)
@@ -234,13 +234,13 @@ def sample(denoiser, noise, text, mask, frames: int, fps: float, steps: int, gui
     if given is not None:
         start = given.shape[2]
         z = torch.cat([given, noise[:, :, start:]], 2)
-    is_null = torch.arange(2 * batch) >= batch
+    is_null = torch.arange(2 * batch, device=noise.device) >= batch
     times = sampler_timesteps(steps, *size, frames, transform)
     for t, after in zip(times, [*times[1:], torch.tensor(0.0)]):
-        of_frames = t.expand(2 * batch, latent_frames).clone()
+        of_frames = t.to(noise.device).expand(2 * batch, latent_frames).clone()
         of_frames[:, :start] = 0
         v = denoiser(torch.cat([z, z]), of_frames, torch.cat([text, text]), torch.cat([mask, mask]), is_null,
-                     torch.full((2 * batch,), float(fps)), *size)
+                     torch.full((2 * batch,), float(fps), device=noise.device), *size)
         conditional, unconditional = v[:, : z.shape[1]].chunk(2)
         v = unconditional + guidance * (conditional - unconditional)
         v[:, :, :start] = 0

@@ -153,7 +153,7 @@ def latent_penalty(z: torch.Tensor) -> torch.Tensor:
     mean = flat.mean(1, keepdim=True)
     centred = flat - mean
     covariance = centred @ centred.T / flat.shape[1]
-    return mean.square().sum() + (covariance - torch.eye(len(flat))).square().sum()
+    return mean.square().sum() + (covariance - torch.eye(len(flat), device=z.device)).square().sum()
 
 
 class TrainStep(torch.nn.Module):

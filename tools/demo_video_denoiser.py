@@ -18,7 +18,7 @@ import demo_video_scenes as scenes
 import demo_video_text
 import demo_video_vae
 from demo_optim import Muon, trapezoid
-from demo_run import TrainingRun, is_first, process_rank
+from demo_run import TrainingRun, autocast, device, is_first, process_rank
 
 CAPTION_DROPOUT = 0.1
 # Of the rows of a batch so many have their first latents given, as the pipeline's reference images do.
@@ -27,6 +27,8 @@ GIVEN_SHARE = 0.08
 NOISE_BIAS = 2.0
 # Latent frames of a batch: so many per video, videos in the batch, share of the batches.
 LENGTHS = {"short": (5, 32, 0.8), "long": (10, 16, 0.16), "image": (1, 96, 0.04)}
+# A GPU's batches have so many times as many, and so many processes draw them.
+GPU_BATCHES, GPU_DRAWERS = 8, 12
 FPS, IMAGE_FPS = 24, 120
 # More guidance makes colours run over where shapes cross: of 24 captions of two shapes 1 was right at 6, 6 at 4, 13 at 2, 11 at 1.5.
 STEPS, GUIDANCE = 30, 2.0
@@ -39,7 +41,7 @@ class LatentCache:
     def __init__(self, work: str):
         self.pattern = os.path.join(work, "latents-????.npz")
         self.files: list[str] = []
-        self.latents = {name: torch.empty(0) for name in ("short", "long")}
+        self.latents = {name: torch.empty(0, device=device()) for name in ("short", "long")}
         self.scenes = {name: [] for name in self.latents}
         self.pairs = {name: np.empty(0, bool) for name in self.latents}
 
@@ -47,10 +49,11 @@ class LatentCache:
         for path in sorted(set(glob.glob(self.pattern)) - set(self.files)):
             shard = np.load(path)
             for name in self.latents:
-                self.latents[name] = torch.cat([self.latents[name], torch.from_numpy(shard[name])])
+                self.latents[name] = torch.cat([self.latents[name], torch.from_numpy(shard[name]).to(device())])
                 self.scenes[name] += [demo_video_text.scene_of(row) for row in shard[name + "_attributes"]]
                 self.pairs[name] = np.append(self.pairs[name], demo_video_text.are_pairs(shard[name + "_attributes"]))
             self.files.append(path)
+
 
 def write_latents(work: str) -> None:
     """Makes a shard of normalised latents from each shard of frames that has none yet."""
@@ -62,18 +65,17 @@ def write_latents(work: str) -> None:
         shard = np.load(path)
         arrays = {name: shard[name] for name in shard.files if name.endswith("_attributes")}
         for name in ("short", "long"):
-            parts = torch.from_numpy(shard[name]).split(16)
+            parts = torch.from_numpy(shard[name]).to(device()).split(16)
             z = torch.cat([demo_video_vae.encode(vae, part.float()) for part in parts])
-            arrays[name] = ((z - shift) / scale).half().contiguous().numpy()
+            arrays[name] = ((z - shift) / scale).half().contiguous().cpu().numpy()
         np.savez(target + ".new.npz", **arrays)
         os.replace(target + ".new.npz", target)
         print(f"latents: {os.path.basename(target)}", flush=True)
 
 
-def encode_captions(text, captions: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+def encode_tokens(encoder, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns states [B, L, C] and mask [B, L]. All batches have one L, because each other one would be compiled anew."""
-    coder, encoder = text
-    ids, mask = coder(captions)
+    ids, mask = ids.to(device()), mask.to(device())
     with torch.no_grad():
         hidden = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
     short = demo_video_text.MAX_TOKENS - mask.shape[1]
@@ -92,21 +94,23 @@ class TrainStep(torch.nn.Module):
         noised = torch.lerp(latents, noise, t[:, None, None, None, None])
         z = torch.where(given[:, None, :, None, None], latents, noised)
         times = torch.where(given, 0.0, t[:, None] * demo_stdit.NUM_TIMESTEPS)
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast():
             v = self.denoiser(z, times, hidden, mask, is_null, fps, scenes.SIZE, scenes.SIZE)
         error = (v.float() - (latents - noise)).square().mean((1, 3, 4))  # [B, T]
         return (error * ~given).sum(1) / (~given).sum(1)
 
 
-def draw_batch(cache: LatentCache, text, rng, kind: str):
+def draw_choices(cache: LatentCache, coder, rng, kind: str):
+    """Draws what makes a batch, on the host: rows of the cache, tokens of captions, timesteps and conditions."""
     frames, batch, _ = LENGTHS[kind]
+    if device().type == "cuda":
+        batch *= GPU_BATCHES
     source = "short" if kind == "image" else kind
     rows = scenes.draw_rows(cache.pairs[source], batch, rng)
-    latents = cache.latents[source][torch.from_numpy(rows)][:, :, :frames].float()
     captions = [demo_video_text.with_scores(scenes.caption(cache.scenes[source][i], rng), rng) for i in rows]
     is_null = torch.from_numpy(rng.random(batch) < CAPTION_DROPOUT)
     # Timesteps are stratified, so that each batch covers the whole range.
-    u = (torch.arange(batch) + torch.rand(batch)) / batch
+    u = torch.from_numpy((np.arange(batch) + rng.random(batch)) / batch).float()
     t = NOISE_BIAS * u / (1 + (NOISE_BIAS - 1) * u)
     given = torch.zeros(batch, frames, dtype=torch.bool)
     if kind != "image":
@@ -116,7 +120,30 @@ def draw_batch(cache: LatentCache, text, rng, kind: str):
         # Motions do not depend on the rate.
         others = torch.from_numpy(rng.choice([8.0, 12.0, 16.0, 30.0], batch)).float()
         fps = torch.where(torch.from_numpy(rng.random(batch) < 0.15), others, fps)
-    return latents, torch.randn_like(latents), t, given, *encode_captions(text, captions), is_null, fps
+    return torch.from_numpy(rows), t, given, *coder(captions), is_null, fps
+
+
+class Choices(torch.utils.data.IterableDataset):
+    """Yields the kind of each batch and its choices. Processes that share steps draw the same kinds, each with rows of its own."""
+
+    def __init__(self, cache: LatentCache, coder, seed: int, step: int):
+        self.cache, self.coder, self.seed = cache, coder, [seed, step]
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        seed = [*self.seed, info.id if info else 0]
+        kinds, rng = np.random.default_rng(seed), np.random.default_rng([*seed, process_rank()])
+        shares = [share for _, _, share in LENGTHS.values()]
+        while True:
+            kind = str(kinds.choice(list(LENGTHS), p=shares))
+            yield kind, draw_choices(self.cache, self.coder, rng, kind)
+
+
+def make_batch(cache: LatentCache, encoder, kind: str, choices) -> tuple[torch.Tensor, ...]:
+    """Returns the arguments of TrainStep on the device."""
+    rows, t, given, ids, mask, is_null, fps = (x.to(device(), non_blocking=True) for x in choices)
+    latents = cache.latents["short" if kind == "image" else kind][rows][:, :, : LENGTHS[kind][0]].float()
+    return latents, torch.randn_like(latents), t, given, *encode_tokens(encoder, ids, mask), is_null, fps
 
 
 def is_matrix(name: str, parameter: torch.nn.Parameter) -> bool:
@@ -151,9 +178,10 @@ class VideoMaker:
         for start in range(0, len(captions), batch):
             part = [demo_video_text.with_scores(caption) for caption in captions[start : start + batch]]
             side, latent_frames = scenes.SIZE // 8, frames // 17 * 5 + (frames % 17 + 3) // 4
-            noise = torch.randn(len(part), 4, latent_frames, side, side, generator=generator)
-            hidden, mask = encode_captions(self.text, part)
-            with torch.autocast("cpu", torch.bfloat16, enabled=fast):
+            noise = torch.randn(len(part), 4, latent_frames, side, side, generator=generator).to(device())
+            coder, encoder = self.text
+            hidden, mask = encode_tokens(encoder, *coder(part))
+            with autocast(fast):
                 z = demo_stdit.sample(denoiser, noise, hidden, mask, frames, FPS, steps, guidance)
             videos.append(self.decode(z.float(), frames))
         return np.concatenate(videos)
@@ -185,19 +213,19 @@ def evaluate(maker: VideoMaker, denoiser, work: str, name: str, each: int, seed:
 
 def loss_by_time(losses, times) -> list[float]:
     """Returns the mean loss, and those of the bands of timesteps."""
-    loss, time = torch.cat(losses), torch.cat(times) * demo_stdit.NUM_TIMESTEPS
+    loss, time = torch.cat(losses).cpu(), torch.cat(times).cpu() * demo_stdit.NUM_TIMESTEPS
     bands = [loss[(time >= low) & (time < high)].mean().item() for low, high in zip(BANDS, BANDS[1:])]
     return [round(value, 5) for value in (loss.mean().item(), *bands)]
 
 
-def compile_steps(train: TrainStep, cache: LatentCache, text, rng) -> dict:
+def compile_steps(train: TrainStep, cache: LatentCache, text) -> dict:
     """Returns the training step for each kind of batch: compiled, or as it is where the compiler makes code that its own
     C++ compiler refuses, which depends on the processor and on the number of threads."""
-    steps = {}
+    steps, (coder, encoder), rng = {}, text, np.random.default_rng(0)
     for kind in LENGTHS:
         compiled = torch.compile(train, dynamic=False)
         try:
-            compiled(*draw_batch(cache, text, rng, kind)).mean().backward()
+            compiled(*make_batch(cache, encoder, kind, draw_choices(cache, coder, rng, kind))).mean().backward()
             steps[kind] = compiled
         except torch._inductor.exc.InductorError as error:
             print(f"denoiser: batches of kind {kind} are not compiled: {str(error).splitlines()[0]}", flush=True)
@@ -213,29 +241,32 @@ def train_denoiser(work: str, seed: int, minutes: float, muon_lr: float = 0.02, 
     torch._inductor.config.cpp.enable_unsafe_math_opt_flag = True  # a seventh faster
     text = demo_video_text.load_text(work)
     cache, maker = LatentCache(work), VideoMaker(work, text)
-    denoiser = demo_stdit.STDiT3()
+    denoiser = demo_stdit.STDiT3().to(device())
     optimisers = optimisers_of(denoiser, muon_lr, muon_lr / 20)
     run = TrainingRun(os.path.join(work, "denoiser.pt"), denoiser, 0.9995, optimisers, minutes)
-    # All processes draw the same kinds of batches, each with rows of its own.
-    kinds, rng = np.random.default_rng([seed, run.step]), np.random.default_rng([seed, run.step, process_rank()])
     torch.manual_seed(seed + run.step + 1000003 * process_rank())
     train = TrainStep(denoiser)
     log = open(os.path.join(work, "denoiser.csv"), "a", encoding="utf-8")
     if log.tell() == 0:
         log.write("step,seconds,loss," + ",".join(f"loss_{low}" for low in BANDS[:-1]) + ",single,two,of\n")
     cache.refresh()
-    steps = compile_steps(train, cache, text, rng) if compiled else dict.fromkeys(LENGTHS, train)
+    coder, encoder = text
+    drawers = 0 if device().type == "cpu" else GPU_DRAWERS
+    choices = torch.utils.data.DataLoader(Choices(cache, coder, seed, run.step), batch_size=None, num_workers=drawers,
+                                          prefetch_factor=8 if drawers else None, pin_memory=drawers > 0)
+    choices = iter(choices)  # its processes begin before this one compiles
+    steps = compile_steps(train, cache, text) if compiled else dict.fromkeys(LENGTHS, train)
     run.skip_time()
-    shares = [share for _, _, share in LENGTHS.values()]
+    pause = 120 if device().type == "cpu" else 15
     mark, scored, losses, times = run.spent, run.spent, [], []
     while not run.done:
-        kind = str(kinds.choice(list(LENGTHS), p=shares))
-        inputs = draw_batch(cache, text, rng, kind)
+        kind, chosen = next(choices)
+        inputs = make_batch(cache, encoder, kind, chosen)
         loss = steps[kind](*inputs)
         run.update(loss.mean(), trapezoid(run.progress))
         losses.append(loss.detach())
         times.append(inputs[2])
-        if run.spent - mark < 120 and not run.done:
+        if run.spent - mark < pause and not run.done:
             continue
         means, rate = loss_by_time(losses, times), sum(map(len, losses)) / (run.spent - mark)
         mark, losses, times, result = run.spent, [], [], ["", "", ""]
@@ -258,5 +289,5 @@ def train_denoiser(work: str, seed: int, minutes: float, muon_lr: float = 0.02, 
 def load_denoiser(work: str):
     """Returns the denoiser with the averaged weights of the last checkpoint."""
     denoiser = demo_stdit.STDiT3()
-    denoiser.load_state_dict(torch.load(os.path.join(work, "denoiser.pt"))["ema"])
+    denoiser.load_state_dict(torch.load(os.path.join(work, "denoiser.pt"), map_location="cpu")["ema"])
     return denoiser.eval().requires_grad_(False)

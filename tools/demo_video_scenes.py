@@ -72,7 +72,7 @@ class Scene:
 def draw_rows(pairs: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Returns `count` random rows of training videos, of which `pairs` says whether they show two shapes."""
     kinds = rng.random(count) < DRAWN_PAIR_SHARE
-    return np.array([rng.choice(np.flatnonzero(pairs == kind)) for kind in kinds])
+    return np.where(kinds, rng.choice(np.flatnonzero(pairs), count), rng.choice(np.flatnonzero(~pairs), count))
 
 
 def default_background(first: Item, second: Item | None) -> str:

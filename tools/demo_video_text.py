@@ -8,6 +8,7 @@ import torch
 import demo_scenes as pictures
 import demo_text
 import demo_video_scenes as scenes
+from demo_run import device
 
 MAX_TOKENS = 40
 # A prompt gets this score if the user gives no other.
@@ -82,4 +83,5 @@ def train_text(work: str, seed: int) -> None:
 
 
 def load_text(work: str):
-    return demo_text.load_text(work, CORPUS)
+    coder, encoder = demo_text.load_text(work, CORPUS)
+    return coder, encoder.to(device())

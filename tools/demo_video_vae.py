@@ -21,7 +21,7 @@ import demo_vae
 import demo_video_scenes as scenes
 import demo_video_text
 from demo_optim import Muon, cosine
-from demo_run import TrainingRun, is_first, process_rank
+from demo_run import TrainingRun, autocast, device, is_first, process_rank
 
 SPATIAL = "models/shapes/vae"
 # Open-Sora multiplies latents of the spatial VAE by this factor, whatever its own configuration says.
@@ -142,7 +142,7 @@ class TrainStep(nn.Module):
         self.vae = vae
 
     def forward(self, x, noise):
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast():
             mean = self.vae.moments(x)[:, :4].float()
             y = self.vae.decode(mean + NOISE * noise, x.shape[2])
         error = y.float() - x
@@ -154,16 +154,16 @@ class TrainStep(nn.Module):
 def load_spatial() -> AutoencoderKL:
     vae = AutoencoderKL.from_pretrained(SPATIAL, torch_dtype=torch.float32).eval().requires_grad_(False)
     demo_vae.use_fast_norms(vae)
-    return vae.to(memory_format=torch.channels_last)
+    return vae.to(device(), memory_format=torch.channels_last)
 
 
 @torch.no_grad()
 def encode_frames(spatial: AutoencoderKL, video: np.ndarray) -> torch.Tensor:
-    """Pictures [F, height, width, 3] -> latents of the spatial VAE [4, F, h, w]."""
-    x = demo_vae.to_tensor(video).contiguous(memory_format=torch.channels_last)
-    with torch.autocast("cpu", torch.bfloat16):
-        moments = spatial.encoder(x)
-    return spatial.quant_conv(moments.float())[:, :4].transpose(0, 1).contiguous()
+    """Pictures [F, height, width, 3] -> latents of the spatial VAE [4, F, h, w], on the host."""
+    x = torch.from_numpy(video).to(device()).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
+    with autocast():
+        moments = spatial.encoder(x.contiguous(memory_format=torch.channels_last))
+    return spatial.quant_conv(moments.float())[:, :4].transpose(0, 1).contiguous().cpu()
 
 
 @torch.no_grad()
@@ -171,16 +171,17 @@ def decode_frames(spatial: AutoencoderKL, latents: torch.Tensor) -> np.ndarray:
     """Latents of the spatial VAE [4, F, h, w] -> pictures, uint8 [F, height, width, 3]."""
     pictures = []
     for part in latents.transpose(0, 1).split(17):
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast():
             x = spatial.decode(part.contiguous(memory_format=torch.channels_last)).sample
-        pictures.append(((x.float().clamp(-1, 1) + 1) * 127.5).permute(0, 2, 3, 1).round().byte().numpy())
+        pictures.append(((x.float().clamp(-1, 1) + 1) * 127.5).permute(0, 2, 3, 1).round().byte().cpu().numpy())
     return np.concatenate(pictures)
 
 
-def write_frames(work: str, seed: int, shards: int, short: int = 1024, long: int = 128) -> None:
-    """Adds shards of the spatial VAE's latents of training videos up to the given number; each is seeded by its index."""
+def write_frames(work: str, seed: int, shards: int, processes: int = 1, short: int = 1024, long: int = 128) -> None:
+    """Adds shards of the spatial VAE's latents of training videos up to the given number; each is seeded by its index.
+    Processes of one torch.distributed group divide the shards."""
     spatial = load_spatial()
-    for index in range(shards):
+    for index in range(process_rank(), shards, processes):
         path = os.path.join(work, f"frames-{index:04d}.npz")
         if os.path.exists(path):
             continue
@@ -204,13 +205,13 @@ def held_out_clips(spatial: AutoencoderKL, seed: int, count: int = 16):
     """Returns videos that training never saw and their latents [count, 4, F, h, w]."""
     rng = np.random.default_rng(seed + 2)
     videos = [scenes.render(scenes.sample_scene(rng, True), rng) for _ in range(count)]
-    return videos, torch.stack([encode_frames(spatial, v) for v in videos])
+    return videos, torch.stack([encode_frames(spatial, v) for v in videos]).to(device())
 
 
 @torch.no_grad()
 def quality(vae: TemporalVae, spatial: AutoencoderKL, videos, latents) -> tuple[float, float]:
     """Returns the temporal VAE's mean squared error on latents, and the PSNR of pixels after both VAEs."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast():
         y = vae.decode(vae.moments(latents)[:, :4].float(), latents.shape[2]).float()
     pictures = [decode_frames(spatial, one) for one in y[:6]]
     error = np.mean([np.square(p.astype(float) - v).mean() for p, v in zip(pictures, videos)])
@@ -219,7 +220,8 @@ def quality(vae: TemporalVae, spatial: AutoencoderKL, videos, latents) -> tuple[
 
 def shape_at(progress: float) -> tuple[int, int]:
     """Returns the sides of the crops in latent pixels and how many make a batch: small crops first, whole frames last."""
-    return (10, 12) if progress < 0.6 else (16, 6)
+    side, batch = (10, 12) if progress < 0.6 else (16, 6)
+    return side, batch if device().type == "cpu" else 8 * batch
 
 
 def optimisers_of(vae: TemporalVae, lr: float, adam_lr: float):
@@ -236,11 +238,11 @@ def train_vae(work: str, seed: int, minutes: float, lr: float = 0.02, adam_lr: f
     """Trains for a budget of processor time; a stopped run continues from its last checkpoint."""
     torch.manual_seed(seed)
     shards = [np.load(path) for path in frame_shards(work)]
-    clips = torch.cat([torch.from_numpy(shard["short"]) for shard in shards])
+    clips = torch.cat([torch.from_numpy(shard["short"]) for shard in shards]).to(device())
     pairs = np.concatenate([demo_video_text.are_pairs(shard["short_attributes"]) for shard in shards])
     spatial = load_spatial()
     held = held_out_clips(spatial, seed)
-    vae = TemporalVae().to(memory_format=torch.channels_last_3d)
+    vae = TemporalVae().to(device(), memory_format=torch.channels_last_3d)
     nn.init.zeros_(vae.quant_conv.conv.bias)
     run = TrainingRun(os.path.join(work, "vae.pt"), vae, 0.998, optimisers_of(vae, lr, adam_lr), minutes)
     rng = np.random.default_rng([seed, run.step, process_rank()])
@@ -249,23 +251,25 @@ def train_vae(work: str, seed: int, minutes: float, lr: float = 0.02, adam_lr: f
     log = open(os.path.join(work, "vae.csv"), "a", encoding="utf-8")
     if log.tell() == 0:
         log.write("step,seconds,mse,mse_held_out,psnr_held_out\n")
+    pause = 120 if device().type == "cpu" else 15
     mark, squares = run.spent, []
     while not run.done:
         side, batch = shape_at(run.progress)
         row, column = rng.integers(0, clips.shape[-1] - side + 1, 2)
-        chosen = clips[torch.from_numpy(scenes.draw_rows(pairs, batch, rng))]
+        chosen = clips[torch.from_numpy(scenes.draw_rows(pairs, batch, rng)).to(device())]
         x = chosen[..., row : row + side, column : column + side].float()
-        loss, square = train(x, torch.randn(batch, 4, LATENT_CLIP, side, side))
+        loss, square = train(x, torch.randn(batch, 4, LATENT_CLIP, side, side, device=device()))
         run.update(loss, cosine(run.progress))
-        squares.append(square.item())
-        if run.spent - mark >= 120 or run.done:
+        squares.append(square)
+        if run.spent - mark >= pause or run.done:
             mark = run.spent
             if not is_first():
                 continue
+            mse = torch.stack(squares).mean().item()
             error, decibel = quality(run.ema.module, spatial, *held)
-            print(f"vae step {run.step} {mark:.0f} s mse {np.mean(squares):.5f} held-out {error:.5f} {decibel:.2f} dB",
+            print(f"vae step {run.step} {mark:.0f} s mse {mse:.5f} held-out {error:.5f} {decibel:.2f} dB",
                   flush=True)
-            log.write(f"{run.step},{mark:.0f},{np.mean(squares):.6f},{error:.6f},{decibel:.3f}\n")
+            log.write(f"{run.step},{mark:.0f},{mse:.6f},{error:.6f},{decibel:.3f}\n")
             log.flush()
             squares = []
             run.save()
@@ -275,17 +279,17 @@ def train_vae(work: str, seed: int, minutes: float, lr: float = 0.02, adam_lr: f
 def load_vae(work: str) -> TemporalVae:
     """Returns the averaged weights; the log-variances, which training never used, become those of the fixed noise."""
     vae = TemporalVae()
-    vae.load_state_dict(torch.load(os.path.join(work, "vae.pt"))["ema"])
+    vae.load_state_dict(torch.load(os.path.join(work, "vae.pt"), map_location="cpu")["ema"])
     with torch.no_grad():
         vae.quant_conv.conv.weight[4:] = 0
         vae.quant_conv.conv.bias[4:] = 2 * math.log(NOISE)
-    return vae.to(memory_format=torch.channels_last_3d).eval().requires_grad_(False)
+    return vae.to(device(), memory_format=torch.channels_last_3d).eval().requires_grad_(False)
 
 
 @torch.no_grad()
 def encode(vae: TemporalVae, latents: torch.Tensor) -> torch.Tensor:
     """Latents of frames [B, 4, F, h, w] -> latents of clips [B, 4, T, h, w], not normalised."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast():
         return torch.cat([vae.moments(clip)[:, :4].float() for clip in latents.split(CLIP, 2)], 2)
 
 
@@ -302,10 +306,10 @@ def statistics(work: str) -> tuple[torch.Tensor, torch.Tensor]:
     if not os.path.exists(path):
         clips = torch.from_numpy(np.load(frame_shards(work)[0])["short"]).float()
         vae = load_vae(work)
-        z = torch.cat([encode(vae, part) for part in clips.split(16)]).transpose(0, 1).flatten(1).double()
-        print("covariance of the latents", torch.cov(z).numpy().round(3).tolist(), flush=True)
-        torch.save([x.float().view(1, 4, 1, 1, 1) for x in (z.mean(1), z.std(1))], path)
-    shift, scale = torch.load(path)
+        z = torch.cat([encode(vae, part.to(device())) for part in clips.split(16)]).transpose(0, 1).flatten(1).double()
+        print("covariance of the latents", torch.cov(z).cpu().numpy().round(3).tolist(), flush=True)
+        torch.save([x.float().view(1, 4, 1, 1, 1).cpu() for x in (z.mean(1), z.std(1))], path)
+    shift, scale = torch.load(path, map_location=device())
     return shift, scale
 
 
@@ -317,9 +321,9 @@ def published_weights(work: str) -> dict[str, torch.Tensor]:
     spatial["quant_conv.bias"][:4] /= SCALING
     spatial["quant_conv.bias"][4:] -= 2 * math.log(SCALING)
     spatial["post_quant_conv.weight"] *= SCALING
-    shift, scale = statistics(work)
+    shift, scale = (x.cpu() for x in statistics(work))
     weights = {f"spatial_vae.module.{key}": value for key, value in spatial.items()}
-    weights |= {f"temporal_vae.{key}": value for key, value in load_vae(work).state_dict().items()}
+    weights |= {f"temporal_vae.{key}": value.cpu() for key, value in load_vae(work).state_dict().items()}
     return {key: value.contiguous() for key, value in (weights | {"shift": shift, "scale": scale}).items()}
 
 

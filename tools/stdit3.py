@@ -10,17 +10,17 @@ import torch.nn.functional as F
 
 def sinusoids(numbers, width=256):
     half = width // 2
-    angles = numbers.float()[:, None] * torch.exp(-math.log(10000) * torch.arange(half) / half)
+    angles = numbers.float()[:, None] * torch.exp(-math.log(10000) * torch.arange(half, device=numbers.device) / half)
     return torch.cat([angles.cos(), angles.sin()], 1)
 
 
-def positions(width, rows, columns, scale, base):
+def positions(width, rows, columns, scale, base, device=None):
     """[rows, columns, width]: half of the channels for the column, half for the row."""
     half = width // 2
-    frequencies = 1 / 10000 ** (torch.arange(0, half, 2).float() / half)
+    frequencies = 1 / 10000 ** (torch.arange(0, half, 2, device=device).float() / half)
 
     def of(length):
-        angles = (torch.arange(length).float() / scale * base / length)[:, None] * frequencies
+        angles = (torch.arange(length, device=device).float() / scale * base / length)[:, None] * frequencies
         return torch.cat([angles.sin(), angles.cos()], 1)
 
     return torch.cat([of(columns)[None].expand(rows, -1, -1), of(rows)[:, None].expand(-1, columns, -1)], 2)

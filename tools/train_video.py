@@ -26,7 +26,7 @@ import demo_video_denoiser as denoising
 import demo_video_scenes as scenes
 import demo_video_text
 import demo_video_vae
-from demo_run import save_weights
+from demo_run import device, save_weights, use_device
 from train_demo import DTYPES, write_index
 
 PHASES = ("text", "frames", "vae", "latents", "denoiser", "export", "score")
@@ -50,7 +50,7 @@ def export(work: str, out: str, dtype: torch.dtype) -> None:
     """Writes the model with the published names of weights."""
     os.makedirs(out, exist_ok=True)
     _, encoder = demo_video_text.load_text(work)
-    encoder.to(dtype).save_pretrained(os.path.join(out, "text_encoder"))
+    encoder.cpu().to(dtype).save_pretrained(os.path.join(out, "text_encoder"))
     demo_text.save_tokenizer(os.path.join(work, "spiece.model"), os.path.join(out, "tokenizer"))
     denoiser = denoising.load_denoiser(work)
     # The size of the latents of the videos for which the model was trained.
@@ -84,8 +84,12 @@ def import_model(out: str, work: str) -> None:
     save_weights(os.path.join(work, "denoiser.pt"), weights)
 
 
+def write_frames(args) -> None:
+    demo_video_vae.write_frames(args.work, args.seed, args.shards, args.processes)
+
+
 def train_vae(args) -> None:
-    demo_video_vae.train_vae(args.work, args.seed, args.vae_minutes)
+    demo_video_vae.train_vae(args.work, args.seed, args.vae_minutes, args.vae_lr, args.vae_lr / 10)
 
 
 def train_denoiser(args) -> None:
@@ -94,6 +98,7 @@ def train_denoiser(args) -> None:
 
 def train_process(rank: int, store: str, train, args) -> None:
     torch.set_num_threads(args.threads)
+    use_device(args.device)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.processes)
     train(args)
     dist.barrier()
@@ -111,8 +116,8 @@ def train_together(train, args) -> None:
 def score(work: str, seed: int, each: int, frames: int, guidance: float, steps: int) -> None:
     """Judges the videos of held-out captions and writes strips of them, strips-score-FRAMES.png."""
     maker = denoising.VideoMaker(work, demo_video_text.load_text(work))
-    counts = denoising.evaluate(maker, denoising.load_denoiser(work), work, f"score-{frames}", each, seed, frames=frames,
-                                guidance=guidance, steps=steps)
+    counts = denoising.evaluate(maker, denoising.load_denoiser(work).to(device()), work, f"score-{frames}", each, seed,
+                                frames=frames, guidance=guidance, steps=steps)
     write_json(os.path.join(work, f"scores-{frames}.json"), counts)
 
 
@@ -122,13 +127,16 @@ def main() -> None:
     parser.add_argument("--work", default="build/demo-video", help="folder of states, logs and caches")
     parser.add_argument("--out", default="models/shapes-video", help="folder of the exported model")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda, where batches are larger and time is the clock's")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
     parser.add_argument("--shards", type=int, default=12, help="frames: shards of 1024 videos of 17 frames and 128 of 34")
     parser.add_argument("--vae-minutes", type=float, default=40)
+    parser.add_argument("--vae-lr", type=float, default=0.02, help="vae: highest learning rate of the kernels")
     parser.add_argument("--denoiser-minutes", type=float, default=360)
     parser.add_argument("--muon-lr", type=float, default=0.02, help="denoiser: highest learning rate of the blocks' matrices")
     parser.add_argument("--processes", type=int, default=1,
-                        help="vae and denoiser: processes that share each step, with --threads threads each (default 1)")
+                        help="processes with --threads threads each (default 1): frames: they divide the shards; vae and "
+                        "denoiser, on a CPU: they share each step")
     parser.add_argument("--eager", action="store_true", help="do not compile the denoiser")
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="dtype of the exported model (default float16)")
     parser.add_argument("--each", type=int, default=50, help="score: number of captions of each kind (default 50)")
@@ -137,13 +145,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=denoising.STEPS, help="score: steps of the sampler")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    use_device(args.device)
     os.makedirs(args.work, exist_ok=True)
     for phase in PHASES if args.phase == "all" else (args.phase,):
         if phase == "text":
             if not os.path.exists(os.path.join(args.work, "text.pt")):
                 demo_video_text.train_text(args.work, args.seed)
         elif phase == "frames":
-            demo_video_vae.write_frames(args.work, args.seed, args.shards)
+            train_together(write_frames, args)
         elif phase == "vae":
             train_together(train_vae, args)
         elif phase == "latents":
