@@ -3,9 +3,21 @@
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <cstdlib>
+#include <string_view>
+
 #include "core/error.h"
 
 namespace tessera {
+namespace {
+
+// NCCL 2.30 and later lets ranks share a GPU if this variable says so, which is for trying things out.
+bool ranks_share_gpus() {
+  const char* const value = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return value && std::string_view(value) == "1";
+}
+
+}  // namespace
 
 c10::Device use_device(c10::Device device, int64_t fallback) {
   if (device.is_cpu()) return device;
@@ -15,6 +27,7 @@ c10::Device use_device(c10::Device device, int64_t fallback) {
                 "no GPU can be used: this libtorch has no CUDA or finds no driver; use {} cpu",
                 field("device"));
   }
+  if (ranks_share_gpus()) fallback %= count;
   const int64_t index = device.has_index() ? device.index() : fallback;
   if (index >= count) {
     if (device.has_index())
