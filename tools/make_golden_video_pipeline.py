@@ -225,18 +225,15 @@ def check_against_the_public_code():
         assert max(errors) < 2e-6, name
 
 
-def main():
-    check_against_the_public_code()
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    build()
-    golden = FOLDER / "golden"
+def write_goldens(folder, oracle, runs, seed):
+    """Writes the references, the runs and what the oracle makes of them to golden/ in the model's folder."""
+    golden, latents, frames = folder / "golden", {}, {}
     golden.mkdir()
     write_references(golden)
-    (golden / "runs.json").write_text(json.dumps({"seed": SEED, "runs": RUNS}, indent=1) + "\n")
-    oracle, latents, frames = OpenSora(FOLDER), {}, {}
-    for name, options in RUNS.items():
+    (golden / "runs.json").write_text(json.dumps({"seed": seed, "runs": runs}, indent=1) + "\n")
+    for name, options in runs.items():
         references = [as_reference(read_frames(golden / file)) for file in options.get("references", [])]
-        video = oracle(**{**options, "references": references}, seed=SEED)
+        video = oracle(**{**options, "references": references}, seed=seed)
         latents |= {f"{name}.{loop}": z.contiguous() for loop, z in enumerate(video.latents)}
         frames[name] = video.frames().contiguous()
         beyond = (video.pixels.abs() > 1).float().mean().item()
@@ -244,6 +241,13 @@ def main():
               f"pixels {video.pixels.std().item():.2f} around {video.pixels.mean().item():.2f}, {beyond:.0%} beyond their range")
     save_file(latents, golden / "latents.safetensors")
     save_file(frames, golden / "frames.safetensors")
+
+
+def main():
+    check_against_the_public_code()
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    build()
+    write_goldens(FOLDER, OpenSora(FOLDER), RUNS, SEED)
 
 
 if __name__ == "__main__":

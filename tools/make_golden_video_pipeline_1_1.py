@@ -3,15 +3,13 @@
 golden/ the latents and frames that tools/open_sora_1_1.py generates with it. Its transformer and its sampling are compared with the
 goldens of the public code and of diffusers in make_golden_iddpm_sampling.py. The parts have the form of hpcai-tech/OpenSora-STDiT-v2
 and stabilityai/sd-vae-ft-ema."""
-import json
 import shutil
 
 import torch
 from make_golden_video_pipeline import FOLDER as TINY_1_2
-from make_golden_video_pipeline import LARGE, SMALL, noise, read_frames, write_json, write_references, write_weights
-from open_sora import as_reference
+from make_golden_video_pipeline import LARGE, SMALL, noise, write_goldens, write_json, write_weights
 from open_sora_1_1 import OpenSora11
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from video_vae import spatial_vae
 
 FOLDER = TINY_1_2.parent / "tiny-open-sora-1.1"
@@ -67,20 +65,7 @@ def build():
 def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     build()
-    golden = FOLDER / "golden"
-    golden.mkdir()
-    write_references(golden)
-    (golden / "runs.json").write_text(json.dumps({"seed": SEED, "runs": RUNS}, indent=1) + "\n")
-    oracle, latents, frames = OpenSora11(FOLDER), {}, {}
-    for name, options in RUNS.items():
-        references = [as_reference(read_frames(golden / file)) for file in options.get("references", [])]
-        video = oracle(**{**options, "references": references}, seed=SEED)
-        latents |= {f"{name}.{loop}": z.contiguous() for loop, z in enumerate(video.latents)}
-        frames[name] = video.frames().contiguous()
-        print(f"{name}: {tuple(frames[name].shape)}, latents up to {max(z.abs().max().item() for z in video.latents):.1f}, "
-              f"pixels {video.pixels.std().item():.2f} around {video.pixels.mean().item():.2f}")
-    save_file(latents, golden / "latents.safetensors")
-    save_file(frames, golden / "frames.safetensors")
+    write_goldens(FOLDER, OpenSora11(FOLDER), RUNS, SEED)
 
 
 if __name__ == "__main__":
