@@ -206,14 +206,14 @@ def no_such_gpu(checks):
 
 
 def one_gpu_for_ranks(checks):
-    return refused(checks, 2, "--device", "--device", "cuda:0", CFG)
+    return refused(checks, 2, "is one GPU for several ranks", "--device", "cuda:0", CFG)
 
 
 def more_ranks_than_gpus(checks):
     if sharing():
         raise Skipped("ranks may share a GPU")
     count = gpus() + 1
-    return refused(checks, 2, "GPU", "--device", "cuda", "--data-parallel-degree", count, "--num-images-per-prompt", count)
+    return refused(checks, 2, "needs a GPU of its own", "--device", "cuda", "--data-parallel-degree", count, "--num-images-per-prompt", count)
 
 
 @contextlib.contextmanager
@@ -277,7 +277,9 @@ def interrupted_alone(checks):
     folder = checks.new_folder()
     process = checks.start(folder, [*LONG, "--device", checks.device])
     with killed_when_late(process):
+        shown = ""
         for line in process.stderr:
+            shown += line
             if line.startswith("load denoiser"):
                 break
         time.sleep(1)
@@ -285,7 +287,7 @@ def interrupted_alone(checks):
         process.send_signal(signal.SIGINT)
         out, messages = process.communicate()
     if process.returncode != 130 or out or any(folder.iterdir()):
-        raise Failed(f"exit code {process.returncode}\n{last_lines(messages)}")
+        raise Failed(f"exit code {process.returncode}\n{last_lines(shown + messages)}")
     return f"exit code 130 after {time.monotonic() - since:.1f} s"
 
 
