@@ -38,6 +38,8 @@ c10::Device use_device(c10::Device device, int64_t fallback) {
   }
   const c10::Device chosen(device.type(), static_cast<c10::DeviceIndex>(index));
   c10::impl::VirtualGuardImpl(chosen.type()).setDevice(chosen);
+  // By default cuDNN's convolutions round fp32 to the 10 bits of TF32, which no one asked for.
+  at::globalContext().setAllowTF32CuDNN(false);
   return chosen;
 }
 

@@ -105,10 +105,14 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
     require(tensor <= workload.heads, fmt::format("{} needs a head for each rank, the model has {}",
                                                   given("tensor_parallel_degree", tensor), workload.heads));
   } else {
-    require(
-        tensor * ulysses <= workload.heads,
-        fmt::format("{} needs a head for each rank, the model has {}",
-                    product("tensor_parallel_degree", tensor, "ulysses_degree", ulysses), workload.heads));
+    require(tensor * ulysses <= workload.heads,
+            workload.axial_attention && options.dynamic_sequence_parallel.value_or(ulysses > 1)
+                ? fmt::format("{} needs a head or a frame of latents for each rank, there are {} and {}",
+                              product("tensor_parallel_degree", tensor, "ulysses_degree", ulysses),
+                              workload.heads, workload.token_frames)
+                : fmt::format("{} needs a head for each rank, the model has {}",
+                              product("tensor_parallel_degree", tensor, "ulysses_degree", ulysses),
+                              workload.heads));
   }
   const bool divides_rows = rank_axis_of(options, workload) == GridAxis::kRows;
   const std::string row = !divides_rows            ? "a frame"
@@ -219,11 +223,14 @@ std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const 
     const int64_t most_tensor = std::min(candidate.tensor_parallel_degree, workload.heads);
     for (int64_t tensor = 1; tensor <= most_tensor; ++tensor) {
       candidate.tensor_parallel_degree = tensor;
-      candidate.ulysses_degree = std::min(most.ulysses_degree, lines);
-      if (!uses_dsp(candidate, workload))
-        candidate.ulysses_degree = std::min(candidate.ulysses_degree, workload.heads / tensor);
-      candidate.ring_degree = std::min(most.ring_degree, lines / candidate.ulysses_degree);
-      nearest.visit(candidate);
+      // Where attention is axial, a rank for each frame may be more than one for each head.
+      for (const int64_t bound : {lines, std::min(lines, workload.token_frames)}) {
+        candidate.ulysses_degree = std::min(most.ulysses_degree, bound);
+        if (!uses_dsp(candidate, workload))
+          candidate.ulysses_degree = std::min(candidate.ulysses_degree, workload.heads / tensor);
+        candidate.ring_degree = std::min(most.ring_degree, lines / candidate.ulysses_degree);
+        nearest.visit(candidate);
+      }
     }
   };
   ParallelOptions fresh = wish, displaced = wish;

@@ -10,6 +10,7 @@
 #include "tests/support/degrees.h"
 #include "tests/support/golden.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/strict_device.h"
 #include "tests/support/tiny_open_sora.h"
 
 namespace tessera::engine {
@@ -113,6 +114,16 @@ TEST_P(Video, EqualsTheOracle) {
   const c10::InferenceMode inference_mode;
   const Model& model = GetParam().model();
   const Settings settings = resolve(golden_request(GetParam()), model);
+  expect_golden(GetParam(), generate_videos(model, settings, {}, {}), settings);
+}
+
+// Whole runs keep host and device apart.
+TEST_P(Video, EqualsTheOracleOnAStrictDevice) {
+  const c10::InferenceMode inference_mode;
+  const Model& model = GetParam().model();
+  Request request = golden_request(GetParam());
+  request.device = strict_device();
+  const Settings settings = resolve(request, model);
   expect_golden(GetParam(), generate_videos(model, settings, {}, {}), settings);
 }
 

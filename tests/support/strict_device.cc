@@ -6,6 +6,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/mman.h>
@@ -24,8 +25,18 @@ namespace {
 
 // Allocates memory in pairs of equal size: protected addresses, which tensors hold, and behind them the
 // addresses of the actual numbers.
-class StrictAllocator final : public c10::Allocator {
+class StrictAllocator final : public c10::DeviceAllocator {
  public:
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t /*pool*/) override {}
+  void recordStream(const c10::DataPtr& /*data*/, c10::Stream /*stream*/) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex /*device*/) override { return {}; }
+  void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
+  void resetPeakStats(c10::DeviceIndex /*device*/) override {}
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex /*device*/) override {
+    return {size_t{1} << 34, size_t{1} << 34};
+  }
+
   c10::DataPtr allocate(size_t bytes) override {
     const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
     const size_t size = (bytes + page - 1) / page * page;
@@ -309,6 +320,7 @@ at::Device strict_device() {
     c10::register_privateuse1_backend("strict");
     static auto* const hooks = new StrictHooks;  // libtorch keeps it until the program ends
     at::RegisterPrivateUse1HooksInterface(hooks);
+    c10::SetAllocator(kStrict, &StrictAllocator::instance());
     return true;
   }();
   return {kStrict, 0};
