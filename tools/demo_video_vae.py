@@ -221,7 +221,7 @@ def quality(vae: TemporalVae, spatial: AutoencoderKL, videos, latents) -> tuple[
 def shape_at(progress: float) -> tuple[int, int]:
     """Returns the sides of the crops in latent pixels and how many make a batch: small crops first, whole frames last."""
     side, batch = (10, 12) if progress < 0.6 else (16, 6)
-    return side, batch if device().type == "cpu" else 8 * batch
+    return side, batch if device().type == "cpu" else 4 * batch
 
 
 def optimisers_of(vae: TemporalVae, lr: float, adam_lr: float):
