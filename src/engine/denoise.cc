@@ -39,7 +39,11 @@ class Loop final : public parallel::PipelineStage {
     clock_.start();
     const parallel::Layout& layout = ranks_.layout;
     const int64_t warmup_steps = layout.is_all_warmup ? sampler().steps() : layout.warmup_steps;
-    if (!parallel::run_pipeline({sampler().steps(), cut().patches, warmup_steps}, *this, ranks_.pipeline)) {
+    const parallel::PipelineSchedule schedule{.steps = sampler().steps(),
+                                              .patches = cut().patches,
+                                              .warmup_steps = warmup_steps,
+                                              .receives_late = !latents_.options().device().is_cpu()};
+    if (!parallel::run_pipeline(schedule, *this, ranks_.pipeline)) {
       work_.stage.drain();
       throw Cancelled();
     }

@@ -53,31 +53,29 @@ class Pipeline {
   bool is_alone() const { return group_.size == 1; }
 
   void work(const PatchRun& run) {
-    Tensors hidden;
-    if (is_first()) {
-      if (run.step > 0) wait_for_latents(run.step - 1, run.patches.end());
-      if (!is_alone()) receive_latents(run);
-    } else {
-      Moving arriving = std::move(hidden_);
-      receive_next_hidden(run);
-      arriving.wait();
-      hidden = std::move(arriving.tensors);
+    Moving arriving;
+    if (!is_first()) {
+      arriving = std::move(hidden_);
+    } else if (run.step > 0) {
+      wait_for_latents(run.step - 1, run.patches.end());
     }
-    hidden = stage_.compute(run.step, run.patches, std::move(hidden));
-    if (!is_last()) {
-      send_on(run, std::move(hidden), group_.rank + 1);
+    if (!schedule_.receives_late) receive_next(run);
+    arriving.wait();
+    Tensors hidden = stage_.compute(run.step, run.patches, std::move(arriving.tensors));
+    if (is_last()) hidden = {stage_.update(run.step, run.patches, hidden)};
+    if (is_alone()) {
+      stage_.updated(run.step, run.patches, hidden[0]);
       return;
     }
-    const at::Tensor latents = stage_.update(run.step, run.patches, hidden);
-    if (is_alone()) {
-      stage_.updated(run.step, run.patches, latents);
-    } else {
-      send_on(run, {latents}, 0);
-    }
+    send_on(run, std::move(hidden), is_last() ? 0 : group_.rank + 1);
+    if (schedule_.receives_late) receive_next(run);
   }
 
-  // Posts the receive of what the stage before gives for the next run.
-  void receive_next_hidden(const PatchRun& run) {
+  // Posts the receive of what depends on the work of `run`: the first stage's of the latents that come of it,
+  // and the others' of what the stage before gives for the next run.
+  void receive_next(const PatchRun& run) {
+    if (is_alone()) return;
+    if (is_first()) return receive_latents(run);
     PatchRun next{run.step, {run.patches.end(), run.patches.length}};
     if (next.patches.begin == schedule_.patches) {
       if (run.step + 1 == schedule_.steps) return;

@@ -117,6 +117,17 @@ namespace {
 
 using Shared = OrderedCommunicators::Shared;
 
+// Has this thread's allocations on the strict device wait until `operation` has ended.
+void before_allocations(const std::shared_ptr<Shared>& shared, std::shared_ptr<Shared::Operation> operation) {
+  if (operation->sides.empty() || operation->sides.front().tensor.device().type() != kStrict) return;
+  thread_local std::vector<std::shared_ptr<Shared::Operation>> posted;
+  posted.push_back(std::move(operation));
+  before_strict_allocations([shared] {
+    for (const auto& each : posted) shared->wait(*each);
+    posted.clear();
+  });
+}
+
 class OrderedWork : public c10d::Work {
  public:
   OrderedWork(std::shared_ptr<Shared> shared, std::shared_ptr<Shared::Operation> operation)
@@ -143,6 +154,7 @@ class OrderedCommunicator : public c10d::Backend {
   void startCoalescing() override { operation_ = std::make_shared<Shared::Operation>(); }
   c10::intrusive_ptr<c10d::Work> endCoalescing() override {
     shared_->post(name_, getRank(), getSize(), operation_);
+    before_allocations(shared_, operation_);
     return c10::make_intrusive<OrderedWork>(shared_, std::move(operation_));
   }
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer, int /*tag*/) override {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -25,6 +26,8 @@ namespace {
 
 // Allocates memory in pairs of equal size: protected addresses, which tensors hold, and behind them the
 // addresses of the actual numbers.
+thread_local std::function<void()> before_allocation;
+
 class StrictAllocator final : public c10::DeviceAllocator {
  public:
   bool initialized() override { return true; }
@@ -41,6 +44,7 @@ class StrictAllocator final : public c10::DeviceAllocator {
     const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
     const size_t size = (bytes + page - 1) / page * page;
     if (size == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, strict_device()};
+    if (before_allocation) before_allocation();
     void* const first = ::mmap(nullptr, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     TORCH_CHECK(first != MAP_FAILED &&
                     ::mprotect(static_cast<char*>(first) + size, size, PROT_READ | PROT_WRITE) == 0,
@@ -324,6 +328,10 @@ at::Device strict_device() {
     return true;
   }();
   return {kStrict, 0};
+}
+
+void before_strict_allocations(std::function<void()> wait) {
+  before_allocation = std::move(wait);
 }
 
 StrictTraffic& strict_traffic() {

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 namespace tessera {
 
@@ -26,6 +27,10 @@ struct StrictTraffic {
 // Returns the device, which the first call registers.
 at::Device strict_device();
 StrictTraffic& strict_traffic();
+
+// Has `wait` called by each allocation of the device's memory on this thread. CUDA may wait there until its
+// kernels have ended, those of posted messages as well.
+void before_strict_allocations(std::function<void()> wait);
 
 // Returns a view of x, a tensor of the device, for the host: for tests that stand in for device code.
 at::Tensor strict_as_host(const at::Tensor& x);
