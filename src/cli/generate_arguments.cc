@@ -55,11 +55,11 @@ const Fields<RunOptions>& run_fields() {
            "Run a request again: JSON with the fields of a report's settings, a report, or a PNG that "
            "tessera wrote; other options replace its values",
            FieldGroup::kPrompt, "FILE"}),
-      plain_field(&O::output,
-                  {"output",
-                   "Output file: .png; of videos also .mp4, .webm or .gif [out.png; out.mp4 for a video; "
-                   "out.safetensors for latents]",
-                   output, "FILE"}),
+      plain_field(&O::output, {"output",
+                               "Output file: .png, .jpg or .webp; of videos .mp4, .webm, .gif or .png "
+                               "[out.png; out.mp4 for a video; "
+                               "out.safetensors for latents]",
+                               output, "FILE"}),
       plain_field(&O::report,
                   {"report", "Write a JSON report of settings, times and memory", output, "FILE"}),
       plain_field(&O::trace,

@@ -20,6 +20,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/user_text.h"
+#include "media/still_image.h"
 #include "parallel/ranks.h"
 #include "weights/safetensors.h"
 
@@ -108,7 +109,7 @@ void write_outputs(const Job& job, const engine::Result& result, std::optional<V
   }
   for (size_t i = 0; i < job.outputs.size(); ++i) {
     const ImageText text = png_text(job, static_cast<int64_t>(i));
-    write_text(job.outputs[i], encode_png(result.images[i], text));
+    write_text(job.outputs[i], media::encode_image(job.outputs[i], result.images[i], text));
   }
 }
 
@@ -117,10 +118,10 @@ void warn_of_leftovers(const Job& job) {
   const auto path = output_path(job.arguments, job.settings, job.model.shape.is_video);
   const std::vector<std::string> paths = leftover_paths(path, job.outputs, job.settings);
   if (paths.size() == 1)
-    log_warning("[{}] was left by a longer run; remove it unless it belongs to the new files", paths[0]);
+    log_warning("[{}] was left by another run; remove it unless it belongs to the new files", paths[0]);
   if (paths.size() > 1) {
     log_warning(
-        "[{}] and {} more, up to {}, were left by a longer run; remove them unless they belong to the new "
+        "[{}] and {} more, up to {}, were left by another run; remove them unless they belong to the new "
         "files",
         paths[0], paths.size() - 1, paths.back());
   }
@@ -247,7 +248,15 @@ Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_si
 }
 
 void require_outputs(const Job& job) {
-  for (const std::string& path : job.outputs) require_writable_for("--output", path);
+  const engine::Settings& settings = job.settings;
+  const bool are_images =
+      !job.model.shape.is_video && settings.request.output_type == engine::OutputType::kImage;
+  for (size_t i = 0; i < job.outputs.size(); ++i) {
+    require_writable_for("--output", job.outputs[i]);
+    if (are_images)
+      media::require_encodable(job.outputs[i], settings.height, settings.width,
+                               png_text(job, static_cast<int64_t>(i)));
+  }
   std::vector<std::pair<std::string, std::filesystem::path>> more;  // option and path
   if (job.arguments.run.report) more.emplace_back("--report", *job.arguments.run.report);
   if (job.arguments.run.trace) more.emplace_back("--trace", *job.arguments.run.trace);

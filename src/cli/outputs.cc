@@ -7,20 +7,17 @@
 
 #include "core/error.h"
 #include "core/file_sequence.h"
+#include "media/still_image.h"
+#include "media/suffix.h"
 
 namespace tessera::cli {
 namespace {
 
+using media::suffix_of;
+
 constexpr const char* kImageSuffix = ".png";
 constexpr const char* kLatentSuffix = ".safetensors";
-constexpr int kPictureDigits = 1, kFrameDigits = 4;  // at least
-
-std::string suffix_of(const std::filesystem::path& path) {
-  std::string suffix = path.extension().string();
-  std::transform(suffix.begin(), suffix.end(), suffix.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return suffix;
-}
+constexpr int kFrameDigits = 4;  // at least
 
 void require_suffix(const std::filesystem::path& path, const std::vector<std::string>& suffixes,
                     const char* things) {
@@ -34,6 +31,11 @@ bool are_frames(const std::vector<std::string>& outputs, const engine::Settings&
   return settings.all_frames() > 1 && suffix_of(outputs.front()) == kImageSuffix;
 }
 
+// Digits of the largest number, so that names sort as their numbers do.
+int picture_digits(int64_t pictures) {
+  return static_cast<int>(std::to_string(pictures - 1).size());
+}
+
 bool is_latent(const GenerateArguments& arguments) {
   return arguments.request.output_type == engine::OutputType::kLatent;
 }
@@ -44,9 +46,9 @@ void require_known_suffix(const GenerateArguments& arguments) {
   if (!arguments.run.output) return;
   const std::filesystem::path path = *arguments.run.output;
   if (is_latent(arguments)) return require_suffix(path, {kLatentSuffix}, "latents");
-  if (media::is_video_path(path) || suffix_of(path) == kImageSuffix) return;
+  if (media::is_video_path(path) || media::is_image_path(path)) return;
   usage_error(field("output"), "'{}' must end in {} for images, or in {} for videos", path.string(),
-              kImageSuffix, fmt::join(media::video_suffixes(), ", "));
+              fmt::join(media::image_suffixes(), ", "), fmt::join(media::video_suffixes(), ", "));
 }
 
 std::filesystem::path output_path(const GenerateArguments& arguments, const engine::Settings& settings,
@@ -62,7 +64,7 @@ std::filesystem::path output_path(const GenerateArguments& arguments, const engi
       usage_error(field("fps"), "a GIF shows at most {} frames a second, got {}", media::kMostGifFps,
                   settings.shown_fps());
   } else {
-    require_suffix(path, {kImageSuffix}, "images");
+    require_suffix(path, media::image_suffixes(), "images");
   }
   return path;
 }
@@ -71,7 +73,7 @@ std::vector<std::string> output_paths(const std::filesystem::path& path, const e
   const int64_t pictures = settings.pictures();
   if (pictures == 1 || settings.request.output_type == engine::OutputType::kLatent) return {path.string()};
   std::vector<std::string> paths;
-  for (int64_t i = 0; i < pictures; ++i) paths.push_back(numbered_path(path, i, kPictureDigits));
+  for (int64_t i = 0; i < pictures; ++i) paths.push_back(numbered_path(path, i, picture_digits(pictures)));
   return paths;
 }
 
@@ -97,7 +99,10 @@ std::vector<std::string> leftover_paths(const std::filesystem::path& path,
   if (are_frames(outputs, settings)) {
     for (const std::string& output : outputs) add_from(output, settings.all_frames(), kFrameDigits);
   } else if (outputs.size() > 1) {
-    add_from(path, static_cast<int64_t>(outputs.size()), kPictureDigits);
+    // Shorter and longer runs may have names with other numbers of digits.
+    const auto count = static_cast<int64_t>(outputs.size());
+    for (int digits = 1; digits <= picture_digits(engine::kMaxPictures); ++digits)
+      add_from(path, digits == picture_digits(count) ? count : 0, digits);
   }
   return paths;
 }

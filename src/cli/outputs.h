@@ -23,14 +23,15 @@ void require_known_suffix(const GenerateArguments& arguments);
 // suffix is of another kind of file.
 std::filesystem::path output_path(const GenerateArguments& arguments, const engine::Settings& settings,
                                   bool is_video);
-// One file for one image or video, or for latents, otherwise name-0.png, name-1.png, ...
+// One file for one image or video, or for latents, otherwise name-0.png, name-1.png, ... or, of more than
+// ten, name-00.png, name-01.png, ...
 std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings);
 
 // The files that stand there in the end: a .png of a video that moves is one for each frame.
 std::vector<std::string> written_paths(const std::vector<std::string>& outputs,
                                        const engine::Settings& settings);
 
-// Files that follow the numbered ones of this run: a longer run has left them, and they seem to belong to it.
+// Numbered files of this name that are not of this run: another has left them, and they seem to belong to it.
 std::vector<std::string> leftover_paths(const std::filesystem::path& path,
                                         const std::vector<std::string>& outputs,
                                         const engine::Settings& settings);

@@ -17,6 +17,7 @@
 #include "core/user_text.h"
 #include "core/utf8.h"
 #include "launch/streams.h"
+#include "media/exif.h"
 
 namespace tessera::cli {
 namespace {
@@ -76,6 +77,10 @@ constexpr std::array kDerived = {"model_class", "scheduler_class", "model_height
 // Returns the settings that a file of a request, a report or a PNG holds.
 Json read_record(const std::string& path) {
   const std::string text = read_any(path);
+  if (const std::string_view exif = media::find_exif(text); !exif.empty()) {
+    const auto value = media::exif_description(exif);
+    if (value && value->starts_with('{')) return JsonConfig(parse_json(*value, path), path).values();
+  }
   if (text.starts_with("\x89PNG")) {
     for (const auto& [key, value] : decode_png(text, path).text) {
       if (key == "tessera") return JsonConfig(parse_json(value, path), path).values();
@@ -84,7 +89,7 @@ Json read_record(const std::string& path) {
   }
   const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
   if (!text.substr(begin).starts_with('{'))
-    input_error(path, "neither a request in JSON, nor a report or a PNG that this program wrote");
+    input_error(path, "neither a request in JSON, nor a report or an image that this program wrote");
   const Json all = parse_json(text, path);
   const auto settings = all.find("settings");
   return settings != all.end() && settings->is_object() ? *settings : all;

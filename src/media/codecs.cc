@@ -24,16 +24,17 @@ const Codecs& load() {
   const std::string path = find_module();
   std::error_code code;
   if (!fs::exists(path, code)) {
-    input_error(
-        path, "videos and references need this module, which is missing; build or install the program again");
+    input_error(path,
+                "videos, references, JPEG and WebP need this module, which is missing; build or install the "
+                "program again");
   }
   void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   const void* const symbol = module ? ::dlsym(module, "tessera_codecs") : nullptr;
   if (!symbol) {
-    input_error(
-        path,
-        "videos and references need this module, which cannot be loaded: {}; install FFmpeg's libraries",
-        ::dlerror());
+    input_error(path,
+                "videos, references, JPEG and WebP need this module, which cannot be loaded: {}; install "
+                "FFmpeg's libraries",
+                ::dlerror());
   }
   const Codecs& loaded = *static_cast<const Codecs*>(symbol);
   if (std::strcmp(loaded.version, TESSERA_VERSION) != 0)

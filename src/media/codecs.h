@@ -17,6 +17,7 @@
 namespace tessera::media {
 
 enum class Container { kMp4, kWebm, kGif };
+enum class ImageFormat { kJpeg, kWebp };
 
 // Encodes frames as a file. Both functions return the bytes that follow in it.
 class Encoder {
@@ -43,6 +44,7 @@ struct Codecs {
                                            const VideoFormat& format);
   std::unique_ptr<Decoder> (*make_decoder)(const Source& source, const std::string& where,
                                            const ReadLimits& limits);
+  std::string (*encode_image)(ImageFormat format, const std::string& where, const Image& image);
 };
 
 // Loads the module at the first call. Throws Error(kInput) if that fails.

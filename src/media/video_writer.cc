@@ -7,17 +7,10 @@
 #include "core/file.h"
 #include "media/codecs.h"
 #include "media/png_frames.h"
+#include "media/suffix.h"
 
 namespace tessera::media {
 namespace {
-
-std::string suffix_of(const std::filesystem::path& path) {
-  std::string suffix = path.extension().string();
-  for (char& c : suffix) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return suffix;
-}
 
 class EncodedFile : public VideoWriter::Sink {
  public:

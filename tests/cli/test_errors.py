@@ -57,7 +57,7 @@ USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the err
     (["--device", "gpu"], "cpu, cuda or cuda:N"),
     (["--device", "cuda:x"], "cpu, cuda or cuda:N"),
     (["--output-type", "jpeg"], "image or latent"),
-    (["-o", "out.jpg"], "must end in .png"),
+    (["-o", "out.bmp"], "must end in .png, .jpg, .jpeg, .webp for images"),
     (["-o", "out.png", "--output-type", "latent"], "must end in .safetensors"),
     (["-o", "missing/out.png"], "[--output] [missing/out.png] cannot create the file: No such file or directory"),
     (["-o", "/proc/out.png"], "[--output] [/proc/out.png] cannot create the file"),

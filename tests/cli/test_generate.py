@@ -61,9 +61,9 @@ def several_pictures_are_numbered_in_order(box):
     # Which of the pictures of its seed each is.
     for number, path in enumerate(outcome.out.split(), 1):
         assert f", Seed: {texts[0]['seed']}, Image: {number} of 4, Size: " in read_png(box.folder / path)[3]["parameters"]
-    for arguments, left in ((["--num-images-per-prompt", "3"], "[x-3.png] was left by a longer run"), ([], None)):
+    for arguments, left in ((["--num-images-per-prompt", "3"], "[x-3.png] was left by another run"), ([], None)):
         outcome = box.generate("a cat", *arguments, "-o", "x.png", *SMALL)
-        assert left in outcome.err if left else "longer run" not in outcome.err, outcome
+        assert left in outcome.err if left else "another run" not in outcome.err, outcome
 
 
 @test

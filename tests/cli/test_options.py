@@ -116,7 +116,7 @@ def half_written_files_are_removed(box):
         run = start_long_run(box, "--report", "run.json", "-o", "x.png")
         (place,) = [word.split("=", 1)[1] for word in pathlib.Path(f"/proc/{run.ranks[0]}/environ").read_text().split("\0")
                     if word.startswith("TESSERA_WORKER=")]
-        for name in ("x-3.png", "run.json"):
+        for name in ("x-03.png", "run.json"):
             (box.folder / f"{name}.{json.loads(place)['file_token']}.tmp").write_text("half")
         if signal_sent == signal.SIGKILL:
             os.kill(run.ranks[0], signal_sent)

@@ -150,10 +150,31 @@ def unusable_requests_are_refused(box):
             ('{"prompt": "a", "device": "tpu"}', "[request.json] [--device] expected cpu"),
             ('{"prompt": "a", "model": "no-such-model"}', "[request.json] its model 'no-such-model' is not here; say where with --model"),
             ('{"prompt": ', "[request.json]"),
-            ("a cat", "[request.json] neither a request in JSON, nor a report or a PNG"),
-            ("", "[request.json] neither a request in JSON, nor a report or a PNG")):
+            ("a cat", "[request.json] neither a request in JSON, nor a report or an image"),
+            ("", "[request.json] neither a request in JSON, nor a report or an image")):
         (box.folder / "request.json").write_text(text)
         box.refuse(3, needle, "generate", "--request", "request.json")
     box.refuse(3, "[plain.png] a PNG without settings", "generate", "--request", "plain.png")
     box.refuse(3, "[own.png] its model 'tiny-pixart' is not here; say where with --model", "generate", "--request", "own.png")
     box.refuse(3, "[none.png] no such file", "generate", "--request", "none.png")
+
+
+@test
+def a_jpeg_or_webp_has_the_request_of_its_image(box):
+    words = ["a caf\u00e9 \U0001f600", "--seed", "5", *SMALL]
+    box.generate(*words, "-o", "first.png")
+    for name in ("image.jpg", "image.JPEG", "image.webp"):
+        assert box.generate(*words, "-o", name).out.split() == [name]
+        box.generate("--request", name, "-o", "again.png")
+        assert read_png(box.folder / "again.png")[2] == read_png(box.folder / "first.png")[2], name
+    bytes_ = (box.folder / "image.webp").read_bytes()
+    (box.folder / "image.webp").write_bytes(bytes_[:bytes_.index(b"EXIF")])
+    box.refuse(3, "[image.webp] neither a request in JSON, nor a report or an image that this program wrote", "generate", "--request",
+               "image.webp")
+
+
+@test
+def numbered_images_have_as_many_digits_as_the_last(box):
+    names = [f"out-{i:02}.jpg" for i in range(11)]
+    assert box.generate("a cat", "--num-images-per-prompt", "11", "--seed", "5", *SMALL, "-o", "out.jpg").out.split() == names
+    assert box.generate("a cat", "--num-images-per-prompt", "2", *SMALL, "-o", "out.jpg").out.split() == ["out-0.jpg", "out-1.jpg"]

@@ -69,17 +69,17 @@ def frames_are_numbered(box):
 @test
 def frames_of_a_longer_run_are_named(box):
     def warnings(*arguments):
-        return [line for line in generate(box, *SHORT, "--quiet", *arguments).err.splitlines() if "a longer run" in line]
+        return [line for line in generate(box, *SHORT, "--quiet", *arguments).err.splitlines() if "another run" in line]
 
     for name in ("a-0018.png", "a-0020.png", "a.png", "b-0017.png"):
         (box.folder / name).write_text("mine")
     assert warnings("-o", "a.png") == []  # no file has the next number
     (box.folder / "a-0017.png").write_text("mine")
     named, = warnings("-o", "a.png")
-    assert "[a-0017.png] and 1 more, up to a-0018.png, were left by a longer run" in named, named
+    assert "[a-0017.png] and 1 more, up to a-0018.png, were left by another run" in named, named
     assert (box.folder / "a-0017.png").read_text() == "mine"
     named, = warnings("-o", "b.png")
-    assert "[b-0017.png] was left by a longer run" in named, named
+    assert "[b-0017.png] was left by another run" in named, named
     assert warnings("-o", "a.mp4") == []
 
 
@@ -111,10 +111,10 @@ def only_videos_need_the_codecs(box):
     module = (box.folder / "lib" / "tessera" / "codecs.so").resolve()
     for arguments in (["-o", "a.mp4"], ["-o", "a.mp4", "--ulysses-degree", "2"],
                       ["--reference-path", VIDEO / "golden" / "circle.png", "--mask-strategy", "0", "-o", "a.png"]):
-        alone.refuse(3, f"[{module}] videos and references need this module, which is missing", *words(*SHORT, *arguments))
+        alone.refuse(3, f"[{module}] videos, references, JPEG and WebP need this module, which is missing", *words(*SHORT, *arguments))
     module.parent.mkdir(parents=True)
     module.write_text("text")
-    alone.refuse(3, f"[{module}] videos and references need this module, which cannot be loaded", *words(*SHORT))
+    alone.refuse(3, f"[{module}] videos, references, JPEG and WebP need this module, which cannot be loaded", *words(*SHORT))
     version = box.run("--version").out.split()[1].encode()
     own = (Path(box.program).parent / "lib" / "tessera" / "codecs.so").read_bytes()
     module.write_bytes(own.replace(b"\0" + version + b"\0", b"\0" + b"9" * len(version) + b"\0"))

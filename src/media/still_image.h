@@ -1,0 +1,27 @@
+// Writes images as the suffix of a name says.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/image.h"
+
+namespace tessera::media {
+
+//  .png          with text
+//  .jpg, .jpeg   4:4:4, near libjpeg's quality 95
+//  .webp         lossy, quality 95
+// JPEG and WebP keep the text as EXIF (media/exif.h).
+const std::vector<std::string>& image_suffixes();
+// Whether the name ends with one of them, in small letters or large.
+bool is_image_path(const std::filesystem::path& path);
+
+// Returns the bytes of the file, whose name says the format. Throws Error(kUsage).
+std::string encode_image(const std::filesystem::path& path, const Image& image, const ImageText& text);
+
+// Throws the Error that encode_image() would throw, before there is an image.
+void require_encodable(const std::filesystem::path& path, int64_t height, int64_t width,
+                       const ImageText& text);
+
+}  // namespace tessera::media
