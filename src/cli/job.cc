@@ -104,7 +104,8 @@ std::optional<VideoFiles> open_videos(const Job& job) {
 void write_outputs(const Job& job, const engine::Result& result, std::optional<VideoFiles>& videos) {
   if (videos) return videos->commit();
   if (job.settings.request.output_type == engine::OutputType::kLatent) {
-    weights::write_safetensors(job.outputs[0], {{"latents", result.latents}});
+    const ImageText text = png_text(job, 0);
+    weights::write_safetensors(job.outputs[0], {{"latents", result.latents}}, {text.begin(), text.end()});
     return;
   }
   for (size_t i = 0; i < job.outputs.size(); ++i) {

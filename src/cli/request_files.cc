@@ -18,6 +18,8 @@
 #include "core/utf8.h"
 #include "launch/streams.h"
 #include "media/exif.h"
+#include "media/suffix.h"
+#include "weights/safetensors.h"
 
 namespace tessera::cli {
 namespace {
@@ -74,22 +76,36 @@ Json read_prompts(const std::string& path) {
 constexpr std::array kDerived = {"model_class", "scheduler_class", "model_height", "model_width",
                                  "version",     "parallel",        "image"};
 
-// Returns the settings that a file of a request, a report or a PNG holds.
+// Returns the settings in an image or latents, whose bytes are `text`; nothing for a file of another kind.
+std::optional<std::string> embedded_settings(const std::string& path, std::string_view text) {
+  const auto exif = media::exif_description(media::find_exif(text));
+  if (exif && exif->starts_with('{')) return exif;
+  if (!text.starts_with("\x89PNG")) return std::nullopt;
+  for (const auto& [key, value] : decode_png(text, path).text) {
+    if (key == "tessera") return value;
+  }
+  input_error(path, "a PNG without settings; give one that this program wrote, or a request in JSON");
+}
+
+std::string settings_of_latents(const std::string& path) {
+  const weights::SafetensorsFile file(path);
+  const auto found = file.header().metadata.find("tessera");
+  if (found == file.header().metadata.end())
+    input_error(path, "holds no settings; give latents that this program wrote, or a request in JSON");
+  return found->second;
+}
+
+// Returns the settings that a file of a request, a report, an image or latents holds.
 Json read_record(const std::string& path) {
+  const auto settings_from = [&](const std::string& json) {
+    return JsonConfig(parse_json(json, path), path).values();
+  };
+  if (media::suffix_of(path) == ".safetensors") return settings_from(settings_of_latents(path));
   const std::string text = read_any(path);
-  if (const std::string_view exif = media::find_exif(text); !exif.empty()) {
-    const auto value = media::exif_description(exif);
-    if (value && value->starts_with('{')) return JsonConfig(parse_json(*value, path), path).values();
-  }
-  if (text.starts_with("\x89PNG")) {
-    for (const auto& [key, value] : decode_png(text, path).text) {
-      if (key == "tessera") return JsonConfig(parse_json(value, path), path).values();
-    }
-    input_error(path, "a PNG without settings; give one that this program wrote, or a request in JSON");
-  }
+  if (const auto embedded = embedded_settings(path, text)) return settings_from(*embedded);
   const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
   if (!text.substr(begin).starts_with('{'))
-    input_error(path, "neither a request in JSON, nor a report or an image that this program wrote");
+    input_error(path, "neither a request in JSON, nor a report, an image or latents that this program wrote");
   const Json all = parse_json(text, path);
   const auto settings = all.find("settings");
   return settings != all.end() && settings->is_object() ? *settings : all;

@@ -150,8 +150,8 @@ def unusable_requests_are_refused(box):
             ('{"prompt": "a", "device": "tpu"}', "[request.json] [--device] expected cpu"),
             ('{"prompt": "a", "model": "no-such-model"}', "[request.json] its model 'no-such-model' is not here; say where with --model"),
             ('{"prompt": ', "[request.json]"),
-            ("a cat", "[request.json] neither a request in JSON, nor a report or an image"),
-            ("", "[request.json] neither a request in JSON, nor a report or an image")):
+            ("a cat", "[request.json] neither a request in JSON, nor a report, an image or latents"),
+            ("", "[request.json] neither a request in JSON, nor a report, an image or latents")):
         (box.folder / "request.json").write_text(text)
         box.refuse(3, needle, "generate", "--request", "request.json")
     box.refuse(3, "[plain.png] a PNG without settings", "generate", "--request", "plain.png")
@@ -169,7 +169,7 @@ def a_jpeg_or_webp_has_the_request_of_its_image(box):
         assert read_png(box.folder / "again.png")[2] == read_png(box.folder / "first.png")[2], name
     bytes_ = (box.folder / "image.webp").read_bytes()
     (box.folder / "image.webp").write_bytes(bytes_[:bytes_.index(b"EXIF")])
-    box.refuse(3, "[image.webp] neither a request in JSON, nor a report or an image that this program wrote", "generate", "--request",
+    box.refuse(3, "[image.webp] neither a request in JSON, nor a report, an image or latents that this program wrote", "generate", "--request",
                "image.webp")
 
 
@@ -178,3 +178,14 @@ def numbered_images_have_as_many_digits_as_the_last(box):
     names = [f"out-{i:02}.jpg" for i in range(11)]
     assert box.generate("a cat", "--num-images-per-prompt", "11", "--seed", "5", *SMALL, "-o", "out.jpg").out.split() == names
     assert box.generate("a cat", "--num-images-per-prompt", "2", *SMALL, "-o", "out.jpg").out.split() == ["out-0.jpg", "out-1.jpg"]
+
+
+@test
+def latents_have_their_request(box):
+    words = ["a cat", "a dog", "--seed", "5", *SMALL, "--output-type", "latent"]
+    box.generate(*words, "-o", "first.safetensors")
+    box.generate("--request", "first.safetensors", "-o", "again.safetensors")
+    assert (box.folder / "again.safetensors").read_bytes() == (box.folder / "first.safetensors").read_bytes()
+    (box.folder / "weights.safetensors").symlink_to(ROOT / "models" / "shapes" / "vae" / "diffusion_pytorch_model.safetensors")
+    box.refuse(3, "[weights.safetensors] holds no settings; give latents that this program wrote", "generate", "--request",
+               "weights.safetensors")
