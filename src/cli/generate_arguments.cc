@@ -49,17 +49,17 @@ const Fields<RunOptions>& run_fields() {
   static const Fields<O> fields = {
       plain_field(&O::prompt_file, {"prompt_file", "File with one prompt per line; - reads standard input",
                                     FieldGroup::kPrompt, "FILE"}),
-      plain_field(
-          &O::request,
-          {"request",
-           "Run a request again: JSON with the fields of a report's settings, a report, or a PNG that "
-           "tessera wrote; other options replace its values",
-           FieldGroup::kPrompt, "FILE"}),
-      plain_field(&O::output, {"output",
-                               "Output file: .png, .jpg or .webp; of videos .mp4, .webm, .gif or .png "
-                               "[out.png; out.mp4 for a video; "
-                               "out.safetensors for latents]",
-                               output, "FILE"}),
+      plain_field(&O::request, {"request",
+                                "Run a request again: JSON with the fields of a report's settings, a report, "
+                                "or an image or latents "
+                                "that tessera wrote; other options replace its values",
+                                FieldGroup::kPrompt, "FILE"}),
+      plain_field(&O::output,
+                  {"output",
+                   "Output file: .png, .jpg or .webp; of videos .mp4, .webm, .gif or .png; - "
+                   "for a PNG on standard output [out.png; out.mp4 for a video; out.safetensors for "
+                   "latents]",
+                   output, "FILE"}),
       plain_field(&O::report,
                   {"report", "Write a JSON report of settings, times and memory", output, "FILE"}),
       plain_field(&O::trace,

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -110,7 +111,11 @@ void write_outputs(const Job& job, const engine::Result& result, std::optional<V
   }
   for (size_t i = 0; i < job.outputs.size(); ++i) {
     const ImageText text = png_text(job, static_cast<int64_t>(i));
-    write_text(job.outputs[i], media::encode_image(job.outputs[i], result.images[i], text));
+    if (is_standard_output(job.outputs[i])) {
+      fmt::print("{}", encode_png(result.images[i], text));
+    } else {
+      write_text(job.outputs[i], media::encode_image(job.outputs[i], result.images[i], text));
+    }
   }
 }
 
@@ -253,6 +258,11 @@ void require_outputs(const Job& job) {
   const bool are_images =
       !job.model.shape.is_video && settings.request.output_type == engine::OutputType::kImage;
   for (size_t i = 0; i < job.outputs.size(); ++i) {
+    if (is_standard_output(job.outputs[i])) {
+      if (::isatty(STDOUT_FILENO) == 1)
+        usage_error("--output", "standard output is a terminal; redirect it, or name a file");
+      continue;
+    }
     require_writable_for("--output", job.outputs[i]);
     if (are_images)
       media::require_encodable(job.outputs[i], settings.height, settings.width,
@@ -328,6 +338,7 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
   warn_of_leftovers(job);
   write_reports(job, result, std::move(told));
   progress->summary(result.seconds);
+  if (is_standard_output(job.outputs.front())) return;
   for (const std::string& path : written_paths(job.outputs, job.settings)) fmt::print("{}\n", path);
 }
 

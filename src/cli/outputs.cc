@@ -42,8 +42,12 @@ bool is_latent(const GenerateArguments& arguments) {
 
 }  // namespace
 
+bool is_standard_output(const std::filesystem::path& path) {
+  return path == "-";
+}
+
 void require_known_suffix(const GenerateArguments& arguments) {
-  if (!arguments.run.output) return;
+  if (!arguments.run.output || is_standard_output(*arguments.run.output)) return;
   const std::filesystem::path path = *arguments.run.output;
   if (is_latent(arguments)) return require_suffix(path, {kLatentSuffix}, "latents");
   if (media::is_video_path(path) || media::is_image_path(path)) return;
@@ -56,6 +60,14 @@ std::filesystem::path output_path(const GenerateArguments& arguments, const engi
   const bool moves = is_video && settings.frames > 1;
   const std::string suffix = is_latent(arguments) ? kLatentSuffix : moves ? ".mp4" : kImageSuffix;
   std::filesystem::path path = arguments.run.output.value_or("out" + suffix);
+  if (is_standard_output(path)) {
+    if (is_latent(arguments) || is_video || settings.pictures() > 1)
+      usage_error(field("output"), "standard output takes one image; name a file for {}",
+                  is_latent(arguments) ? "latents"
+                  : is_video           ? "videos"
+                                       : "several");
+    return path;
+  }
   if (is_latent(arguments)) {
     require_suffix(path, {kLatentSuffix}, "latents");
   } else if (is_video) {

@@ -23,6 +23,9 @@ void require_known_suffix(const GenerateArguments& arguments);
 // suffix is of another kind of file.
 std::filesystem::path output_path(const GenerateArguments& arguments, const engine::Settings& settings,
                                   bool is_video);
+// Whether the one image goes to standard output, as a PNG, and no paths are printed.
+bool is_standard_output(const std::filesystem::path& path);
+
 // One file for one image or video, or for latents, otherwise name-0.png, name-1.png, ... or, of more than
 // ten, name-00.png, name-01.png, ...
 std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings);

@@ -1,6 +1,8 @@
 """Tests of requests that stand in files: prompts, one per line, and the settings of an earlier run."""
 import json
 import os
+import pty
+import subprocess
 import threading
 
 from files import assert_near, read_latents, read_png
@@ -189,3 +191,35 @@ def latents_have_their_request(box):
     (box.folder / "weights.safetensors").symlink_to(ROOT / "models" / "shapes" / "vae" / "diffusion_pytorch_model.safetensors")
     box.refuse(3, "[weights.safetensors] holds no settings; give latents that this program wrote", "generate", "--request",
                "weights.safetensors")
+
+
+@test
+def an_image_goes_to_standard_output(box):
+    box.generate("a cat", "--seed", "5", *SMALL, "-o", "file.png")
+    for flags in ([], ["--use-cfg-parallel", "--report", "run.json"]):
+        words = ["generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--seed", "5", *SMALL, "-o", "-", *flags]
+        done = subprocess.run([box.program, *map(str, words)], cwd=box.folder, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        (box.folder / "piped.png").write_bytes(done.stdout)
+        assert read_png(box.folder / "piped.png")[:2] == read_png(box.folder / "file.png")[:2]
+        if not flags:
+            assert read_png(box.folder / "piped.png")[2] == read_png(box.folder / "file.png")[2]
+        box.generate("--request", "piped.png", "-o", "again.png")
+        assert read_png(box.folder / "again.png")[2] == read_png(box.folder / "piped.png")[2]
+    for flags, things in ((["--num-images-per-prompt", "2"], "several"), (["--output-type", "latent"], "latents")):
+        box.refuse(2, f"[--output] standard output takes one image; name a file for {things}", "generate", "a cat", "--model", MODEL,
+                   *SMALL, "-o", "-", *flags)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([box.program, "generate", "a cat", "--model", str(MODEL), *SMALL, "-o", "-"], cwd=box.folder, stdout=full,
+                              stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and "[standard output] cannot write: No space" in done.stderr.splitlines()[-1], done
+
+
+@test
+def an_image_is_not_shown_on_a_terminal(box):
+    terminal, follower = pty.openpty()
+    done = subprocess.run([box.program, "generate", "a cat", "--model", str(MODEL), *SMALL, "-o", "-"], cwd=box.folder, stdout=follower,
+                          stderr=subprocess.PIPE, text=True)
+    os.close(follower)
+    os.close(terminal)
+    assert done.returncode == 2 and "[--output] standard output is a terminal; redirect it, or name a file" in done.stderr, done
