@@ -53,15 +53,16 @@ def make_open_sora(folder, layers, text_layers):
     sys.path.insert(0, str(ROOT / "tools"))
     from demo_stdit import STDiT3
     from demo_video_vae import TemporalVae
-    from layout_open_sora import INDEX, SCHEDULER
+    from layout_open_sora import VERSIONS
     from video_vae import SPATIAL, TEMPORAL, spatial_vae
     config = {**STDIT3, "depth": layers}
     save(folder / "transformer", 0, lambda: Published(config, {"": STDiT3(config)}))
     save(folder / "vae", 1, lambda: Published(VIDEO_VAE, {
         SPATIAL: spatial_vae(VAE["block_out_channels"], groups=32), TEMPORAL: TemporalVae(TEMPORAL_VAE)}, ("shift", "scale")))
     make_t5(folder, text_layers)
-    write_json(folder / "scheduler" / "scheduler_config.json", SCHEDULER)
-    return INDEX["_class_name"], INDEX
+    index, scheduler = VERSIONS["STDiT3"]
+    write_json(folder / "scheduler" / "scheduler_config.json", scheduler)
+    return index["_class_name"], index
 
 
 class Published:
