@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "core/error.h"
 #include "media/codecs.h"
@@ -32,7 +33,6 @@ bool is_image_path(const std::filesystem::path& path) {
 }
 
 std::string encode_image(const std::filesystem::path& path, const Image& image, const ImageText& text) {
-  require_encodable(path, image.height, image.width, text);
   const auto format = format_of(path);
   if (!format) return encode_png(image, text);
   const std::string bytes = codecs().encode_image(*format, path.string(), image), exif = encode_exif(text);
@@ -44,7 +44,6 @@ void require_encodable(const std::filesystem::path& path, int64_t height, int64_
                        const ImageText& text) {
   const auto format = format_of(path);
   if (!format) return;
-  codecs();
   if (*format == ImageFormat::kWebp && std::max(height, width) > kMostWebpSide)
     usage_error(path.string(), "{} x {} pixels: a WebP has at most {} on a side; write a .png", height, width,
                 kMostWebpSide);
@@ -52,6 +51,9 @@ void require_encodable(const std::filesystem::path& path, int64_t height, int64_
     usage_error(path.string(), "the settings take {} bytes, and a JPEG keeps at most {}; write a .png", bytes,
                 kMostJpegExif);
   }
+  // Says whether FFmpeg has the encoder.
+  constexpr int64_t kSide = 8;
+  codecs().encode_image(*format, path.string(), {kSide, kSide, std::vector<uint8_t>(3 * kSide * kSide)});
 }
 
 }  // namespace tessera::media

@@ -17,10 +17,11 @@ const std::vector<std::string>& image_suffixes();
 // Whether the name ends with one of them, in small letters or large.
 bool is_image_path(const std::filesystem::path& path);
 
-// Returns the bytes of the file, whose name says the format. Throws Error(kUsage).
+// Returns the bytes of the file, whose name says the format, after require_encodable().
 std::string encode_image(const std::filesystem::path& path, const Image& image, const ImageText& text);
 
-// Throws the Error that encode_image() would throw, before there is an image.
+// Throws Error(kUsage), before there is an image, if it could not be encoded: too large for the format, with
+// too long a text, or for want of an encoder; Error(kInput) if the module of the codecs cannot be loaded.
 void require_encodable(const std::filesystem::path& path, int64_t height, int64_t width,
                        const ImageText& text);
 
