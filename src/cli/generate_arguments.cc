@@ -65,6 +65,10 @@ const Fields<RunOptions>& run_fields() {
       plain_field(&O::trace,
                   {"trace", "Write a timeline of all ranks for Perfetto (ui.perfetto.dev)", output, "FILE"}),
       plain_field(&O::quiet, {"quiet", "Print no progress on stderr; paths still go to stdout", output}),
+      plain_field(&O::dry_run, {"dry_run",
+                                "Only check everything, and print as JSON what would run: settings, files, "
+                                "ranks and bytes of weights",
+                                output}),
       plain_field(&O::model, model_info()),
       plain_field(&O::config, config_info()),
       plain_field(&O::variant, variant_info()),

@@ -19,7 +19,7 @@ struct RunOptions {
   std::optional<std::string> variant;        // of the files with weights
   std::optional<std::string> output, report, trace;
   std::optional<int> threads;  // of each rank
-  bool quiet = false;
+  bool quiet = false, dry_run = false;
   std::optional<std::string> prompt_file, request;  // see with_files()
 };
 const Fields<RunOptions>& run_fields();

@@ -10,6 +10,7 @@
 #include <functional>
 #include <numeric>
 
+#include "cli/dry_run.h"
 #include "cli/field_options.h"
 #include "cli/find_model.h"
 #include "cli/job.h"
@@ -239,6 +240,10 @@ int run_generate(const GenerateArguments& arguments, const std::vector<std::stri
   launch::end_between_steps(/*quiet=*/false);
   const Job job = plan_job(whole, world_size);
   require_outputs(job);
+  if (job.arguments.run.dry_run) {
+    print_plan(job);
+    return 0;
+  }
   return job.ranks() == 1 ? run_alone(job) : run_on_local_ranks(job, words);
 }
 
@@ -249,7 +254,14 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
   int exit_code = 0;
   launch::end_at_first_interrupt();
   comm::prepare_nccl();
-  const auto read = [&] { return with_files(require_generate(parse_arguments(words))); };
+  const auto read = [&] {
+    const GenerateArguments arguments = require_generate(parse_arguments(words));
+    if (arguments.run.dry_run)
+      usage_error(
+          field("dry_run"),
+          "one process prints the plan for all ranks; leave out the launcher, and give --nproc or degrees");
+    return with_files(arguments);
+  };
   try {
     // The launcher may have chosen cores for its ranks already.
     run_as_rank(words, read, place, status, launch::interrupted, launch::all_cores_allowed());

@@ -76,18 +76,6 @@ std::string outputs_text(const Job& job) {
   return moves ? fmt::format("{} of {} frames", things, frames) : things;
 }
 
-std::string headline(const Job& job) {
-  const engine::Settings& settings = job.settings;
-  const std::vector<std::string>& options = settings.request.scheduler_options;
-  const std::string sampler =
-      options.empty() ? ""
-                      : printable(fmt::format("{} with {}, ", settings.scheduler, fmt::join(options, ", ")));
-  return fmt::format("{} ({}): {} of {} x {}, {}{} {}, guidance {}, seed {}, {} on {}", model_name(job.model),
-                     job.model.family->title, outputs_text(job), settings.width, settings.height, sampler,
-                     settings.steps, settings.steps == 1 ? "step" : "steps", settings.guidance,
-                     *settings.request.seed, engine::dtype_name(*settings.request.dtype), machine_text(job));
-}
-
 void write_text(const std::filesystem::path& path, std::string_view text) {
   AtomicFile file(path);
   file.write(text);
@@ -211,6 +199,18 @@ void write_reports(const Job& job, const engine::Result& result, std::vector<Ord
 }
 
 }  // namespace
+
+std::string headline(const Job& job) {
+  const engine::Settings& settings = job.settings;
+  const std::vector<std::string>& options = settings.request.scheduler_options;
+  const std::string sampler =
+      options.empty() ? ""
+                      : printable(fmt::format("{} with {}, ", settings.scheduler, fmt::join(options, ", ")));
+  return fmt::format("{} ({}): {} of {} x {}, {}{} {}, guidance {}, seed {}, {} on {}", model_name(job.model),
+                     job.model.family->title, outputs_text(job), settings.width, settings.height, sampler,
+                     settings.steps, settings.steps == 1 ? "step" : "steps", settings.guidance,
+                     *settings.request.seed, engine::dtype_name(*settings.request.dtype), machine_text(job));
+}
 
 int64_t Job::ranks() const {
   return parallel::Mesh(layout.sizes).world_size();

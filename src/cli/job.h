@@ -29,6 +29,9 @@ struct Job {
 // launcher has started.
 Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_size);
 
+// The line that tells what runs: model, images, sampler, seed, dtype and ranks.
+std::string headline(const Job& job);
+
 // Throws Error(kUsage) unless all output files can be written.
 void require_outputs(const Job& job);
 

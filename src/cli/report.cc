@@ -34,25 +34,6 @@ void add_parallel_options(OrderedJson& json, const parallel::ParallelOptions& op
   }
 }
 
-// Writes the request with every choice made but that of the scheduler, whose options depend on whether it was
-// given, and the values derived from it.
-OrderedJson settings_json(const Job& job) {
-  const auto& [arguments, model, settings, layout, outputs] = job;
-  OrderedJson json = {{"model", model.path().string()}, {"model_class", model.family->class_name}};
-  if (arguments.run.config) json["config"] = *arguments.run.config;
-  if (arguments.run.variant) json["variant"] = *arguments.run.variant;
-  json.update(write_fields(engine::request_fields(), settings.request));
-  add_parallel_options(json, arguments.parallel);
-  json["scheduler_class"] = settings.scheduler;
-  json["model_height"] = settings.model_height;
-  json["model_width"] = settings.model_width;
-  json["threads"] = at::get_num_threads();
-  json["version"] = TESSERA_VERSION;
-  if (parallel::Mesh(layout.sizes).world_size() > 1 || layout.patches > 1)
-    json["parallel"] = parallel_json(layout);
-  return json;
-}
-
 // Names the picture among those of one seed; all of them are needed to make it again.
 std::string image_text(const engine::Settings& settings, int64_t index) {
   const int64_t pictures = settings.pictures();
@@ -73,6 +54,23 @@ uint64_t peak_rss_bytes() {
 }
 
 }  // namespace
+
+OrderedJson settings_json(const Job& job) {
+  const auto& [arguments, model, settings, layout, outputs] = job;
+  OrderedJson json = {{"model", model.path().string()}, {"model_class", model.family->class_name}};
+  if (arguments.run.config) json["config"] = *arguments.run.config;
+  if (arguments.run.variant) json["variant"] = *arguments.run.variant;
+  json.update(write_fields(engine::request_fields(), settings.request));
+  add_parallel_options(json, arguments.parallel);
+  json["scheduler_class"] = settings.scheduler;
+  json["model_height"] = settings.model_height;
+  json["model_width"] = settings.model_width;
+  json["threads"] = at::get_num_threads();
+  json["version"] = TESSERA_VERSION;
+  if (parallel::Mesh(layout.sizes).world_size() > 1 || layout.patches > 1)
+    json["parallel"] = parallel_json(layout);
+  return json;
+}
 
 std::string model_name(const engine::Model& model) {
   const std::filesystem::path folder = std::filesystem::absolute(model.path()).lexically_normal();

@@ -11,6 +11,9 @@
 
 namespace tessera::cli {
 
+// Returns the request with every choice made, and what follows from it.
+OrderedJson settings_json(const Job& job);
+
 // Returns `settings`, `seconds` {load, encode, denoise, decode, total}, `step_seconds` [one per step],
 // `ranks` [rank_report() of each] and `outputs` [paths]. With several ranks or patches, the settings include
 // `parallel`. with_files() reads the settings.

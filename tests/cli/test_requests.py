@@ -223,3 +223,38 @@ def an_image_is_not_shown_on_a_terminal(box):
     os.close(follower)
     os.close(terminal)
     assert done.returncode == 2 and "[--output] standard output is a terminal; redirect it, or name a file" in done.stderr, done
+
+
+@test
+def a_dry_run_says_what_would_run(box):
+    words = ["a cat", "--seed", "5", *SMALL, "--report", "run.json", "--threads", "1"]
+    for flags in ([], ["--use-cfg-parallel", "--pipefusion-parallel-degree", "2"], ["--tensor-parallel-degree", "2"]):
+        plan = json.loads(box.generate(*words, *flags, "--dry-run").out)
+        assert box.files() == [], box.files()
+        outcome = box.generate(*words, *flags)
+        report = box.report()
+        assert plan["settings"] == report["settings"], (plan, report)
+        assert plan["outputs"] == outcome.out.split() and plan["ranks"] == len(report["ranks"])
+        if not flags:
+            whole = plan["weights_bytes"]
+            assert sum(whole.values()) == report["ranks"][0]["bytes_read"], (plan, report)
+        else:
+            assert plan["weights_bytes"]["denoiser"] < whole["denoiser"], plan
+        pixels = read_png(box.folder / "out.png")[2]
+        (box.folder / "out.png").unlink()
+        box.generate("--request", "-", stdin=json.dumps(plan).encode())
+        assert read_png(box.folder / "out.png")[2] == pixels
+        (box.folder / "out.png").unlink()
+
+
+@test
+def a_dry_run_refuses_what_a_run_would_refuse(box):
+    box.refuse(2, "[--scheduler]", "generate", "a cat", "--model", MODEL, "--scheduler", "none", "--dry-run")
+    model = box.copy_model()
+    (model / "vae" / "diffusion_pytorch_model.safetensors").unlink()
+    box.refuse(3, "diffusion_pytorch_model.safetensors", "generate", "a cat", "--model", model, "--dry-run")
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", *SMALL, "--dry-run"]
+    for code, out, err in finish_ranks(start_ranks(box, torchrun_variables, [words, words])):
+        assert code == 2 and out == "", (code, out, err)
+        if err:
+            assert "[--dry-run] one process prints the plan for all ranks; leave out the launcher" in err, err

@@ -1,0 +1,66 @@
+#include "cli/dry_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/report.h"
+#include "core/log.h"
+#include "launch/streams.h"
+#include "parallel/ranks.h"
+
+namespace tessera::cli {
+namespace {
+
+// Nothing is read on the meta device.
+models::LoadOptions on_no_device(const Job& job) {
+  models::LoadOptions options;
+  options.placement.dtype = *job.settings.request.dtype;
+  options.placement.device = at::kMeta;
+  options.variant = job.arguments.run.variant.value_or("");
+  options.single_file = job.model.single_file;
+  return options;
+}
+
+template <typename Load>
+uint64_t bytes_of(const Load& load, const Job& job, const models::LoadOptions& options) {
+  models::LoadStatistics statistics;
+  load(job.model.folder, options, statistics);
+  return statistics.bytes_held;
+}
+
+uint64_t most_denoiser_bytes(const Job& job) {
+  uint64_t most = 0;
+  for (int64_t rank = 0; rank < job.ranks(); ++rank) {
+    const parallel::Ranks ranks(rank, job.layout);
+    models::LoadOptions options = on_no_device(job);
+    options.placement.groups = {ranks.tensor_inner, ranks.tensor_outer};
+    if (ranks.pipeline.size > 1) options.blocks = job.layout.stage(ranks.pipeline.rank);
+    most = std::max(most, bytes_of(job.model.family->load_denoiser, job, options));
+  }
+  return most;
+}
+
+}  // namespace
+
+void print_plan(const Job& job) {
+  OrderedJson weights = OrderedJson::object();
+  {
+    const ScopedLogSink silence({});  // the run gives the same warnings
+    const models::Family& family = *job.model.family;
+    const models::LoadOptions options = on_no_device(job);
+    weights["text_encoder"] = bytes_of(family.load_text_encoder, job, options);
+    weights["denoiser"] = most_denoiser_bytes(job);
+    weights["decoder"] = job.model.shape.is_video ? bytes_of(family.load_video_decoder, job, options)
+                                                  : bytes_of(family.load_decoder, job, options);
+  }
+  OrderedJson settings = settings_json(job);
+  if (!job.arguments.run.threads) settings.erase("threads");
+  const OrderedJson plan = {
+      {"settings", settings}, {"outputs", job.outputs}, {"ranks", job.ranks()}, {"weights_bytes", weights}};
+  if (!job.arguments.run.quiet) launch::say(headline(job) + "\n");
+  for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
+  fmt::print("{}\n", plan.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
+}
+
+}  // namespace tessera::cli
