@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "cli/completion.h"
 #include "cli/field_options.h"
 #include "core/error.h"
 #include "core/nearest_word.h"
@@ -48,6 +49,10 @@ Examples:
 constexpr const char* kModelsFooter =
     R"(Prints the components of a checkpoint with their classes, sizes and dtypes, and whether it can run (exit code 0)
 or why not (exit code 3).)";
+
+constexpr const char* kCompletionFooter =
+    R"(Bash: put  source <(tessera completion bash)  into ~/.bashrc. Zsh: the same with zsh into ~/.zshrc, after compinit.
+Fish: tessera completion fish > ~/.config/fish/completions/tessera.fish)";
 
 constexpr const char* kMeshFooter =
     R"(Prints the groups of ranks along each axis and the coordinates of each rank. The axes, fastest first: tp, tp2,
@@ -251,6 +256,27 @@ GenerateArguments generate_arguments(const FieldOptions& options, const Values& 
   return make_arguments(std::move(given));
 }
 
+// Places in the values.
+struct ModelsPlaces {
+  std::optional<size_t> model, config, variant;
+};
+
+void add_models_options(CLI::App& models, ModelsPlaces& places) {
+  const auto add = [&](const std::string& name, std::optional<size_t>& place, const FieldInfo& info) {
+    models.add_option(name, place, help_of(info))->type_name(info.unit);
+  };
+  add("MODEL", places.model, model_info());
+  add(option_name(config_info().name), places.config, config_info());
+  add(option_name(variant_info().name), places.variant, variant_info());
+}
+
+ModelsArguments models_arguments(const ModelsPlaces& places, const Values& values) {
+  const auto value = [&](std::optional<size_t> place) {
+    return place ? std::optional(values.at(*place)) : std::nullopt;
+  };
+  return {value(places.model), value(places.config), value(places.variant)};
+}
+
 MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) {
   MeshArguments arguments = options.read(mesh_fields(), values);
   arguments.parallel = options.read(parallel::parallel_fields(), values);
@@ -275,25 +301,27 @@ Command parse_arguments(std::vector<std::string> arguments) {
   FieldOptions generate_options(*generate);
   add_generate_options(generate_options);
 
-  std::optional<size_t> models_path, models_config, models_variant;  // places in the values
   CLI::App* models = app.add_subcommand("models", "Describe a checkpoint and say whether it can run");
   models->footer(kModelsFooter);
-  const auto add = [models](const std::string& name, std::optional<size_t>& place, const FieldInfo& info) {
-    models->add_option(name, place, help_of(info))->type_name(info.unit);
-  };
-  add("MODEL", models_path, model_info());
-  add(option_name(config_info().name), models_config, config_info());
-  add(option_name(variant_info().name), models_variant, variant_info());
+  ModelsPlaces models_places;
+  add_models_options(*models, models_places);
 
   CLI::App* mesh = app.add_subcommand("mesh", "Show how ranks are grouped for given degrees");
   mesh->footer(kMeshFooter);
   FieldOptions mesh_options(*mesh);
   add_mesh_options(mesh_options);
 
+  std::optional<size_t> shell;
+  CLI::App* completion = app.add_subcommand("completion", "Print a script that completes command lines");
+  completion->add_option("SHELL", shell, fmt::format("{}", fmt::join(completion_shells(), ", ")))
+      ->type_name("")
+      ->required();
+  completion->footer(kCompletionFooter);
+
   if (arguments.empty()) return ShowText{app.help()};
   check_command(app, arguments);
   const CLI::App* command = &app;
-  for (const CLI::App* known : {generate, models, mesh}) {
+  for (const CLI::App* known : {generate, models, mesh, completion}) {
     if (known->get_name() == arguments[0]) command = known;
   }
   auto [words, values] =
@@ -314,13 +342,9 @@ Command parse_arguments(std::vector<std::string> arguments) {
   } catch (const CLI::ParseError& error) {
     usage_error("command line", "{}; see tessera {} --help", error.what(), command->get_name());
   }
-  if (command == models) {
-    const auto value = [&given = values](std::optional<size_t> place) {
-      return place ? std::optional(given.at(*place)) : std::nullopt;
-    };
-    return ModelsArguments{value(models_path), value(models_config), value(models_variant)};
-  }
+  if (command == models) return models_arguments(models_places, values);
   if (command == mesh) return mesh_arguments(mesh_options, values);
+  if (command == completion) return ShowText{completion_script(app, printable(values.at(shell.value())))};
   return generate_arguments(generate_options, values);
 }
 

@@ -4,7 +4,9 @@ import json
 import os
 import pathlib
 import platform
+import re
 import signal
+import subprocess
 
 from files import assert_near, difference, read_latents
 from harness import MODEL, ROOT, SMALL, Skipped, test
@@ -235,3 +237,33 @@ def the_cap_of_instruction_sets_reaches_the_libraries(box):
         assert said and all(line.endswith("isa:Intel AVX2") for line in said), said
     (box.folder / "out.png").unlink()
     box.refuse(2, "TESSERA_MAX_ISA", "generate", "a cat", "--model", MODEL, env={"TESSERA_MAX_ISA": "avx"})
+
+
+@test
+def a_shell_completes_commands_options_and_values(box):
+    script = box.run("completion", "bash").out
+    (box.folder / "image.png").touch()
+    for words, some, others in ((["g"], {"generate"}, {"mesh"}),
+                                (["generate", "--ulysses"], {"--ulysses-degree"}, {"--seed"}),
+                                (["generate", "--no-re"], {"--no-resolution-binning"}, set()),
+                                (["generate", "-"], {"-o", "--output", "--negative-prompt"}, {"--world"}),
+                                (["mesh", "--w"], {"--world"}, {"--warmup-steps"}),
+                                (["generate", "--scheduler", "dpm"], {"dpm++", "dpm++-sde"}, {"ddim"}),
+                                (["generate", "--dtype", ""], {"bf16", "fp16", "fp32"}, {"image.png"}),
+                                (["generate", "--request", "im"], {"image.png"}, set()),
+                                (["models", ""], {"image.png"}, set())):
+        code = script + "COMP_WORDS=(tessera \"$@\"); COMP_CWORD=$#; _tessera; printf '%s\\n' \"${COMPREPLY[@]}\""
+        found = subprocess.run(["bash", "-c", code, "bash", *words], cwd=box.folder, capture_output=True, text=True, check=True)
+        assert found.stderr == "" and some <= set(found.stdout.split()) and not others & set(found.stdout.split()), (words, found)
+
+
+@test
+def completion_has_every_option_for_every_shell(box):
+    options = set(re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)", box.run("generate", "--help").out, re.M)) - {"--help"}
+    assert len(options) > 60
+    for shell, form in (("bash", " {} "), ("zsh", "'*{}["), ("fish", " -l {}")):
+        script = box.run("completion", shell).out
+        missing = {name for name in options if form.format(name if shell != "fish" else name[2:]) not in script}
+        assert not missing, (shell, missing)
+    box.refuse(2, "[SHELL] no completion for 'tcsh'; there is one for bash, zsh, fish", "completion", "tcsh")
+    box.refuse(2, "SHELL is required; see tessera completion --help", "completion")
