@@ -100,7 +100,7 @@ complete -o filenames -F _tessera tessera
 
 std::string zsh(const CLI::App& app) {
   std::string names, cases;
-  const auto described = [](std::string text) {
+  const auto described = [](const std::string& text) {
     std::string result;
     for (const char c : text)
       result += std::string(c == '[' || c == ']' || c == ':' || c == '\\' ? "\\" : "") + c;

@@ -78,7 +78,7 @@ constexpr std::array kDerived = {"model_class", "scheduler_class", "model_height
 
 // Returns the settings in an image or latents, whose bytes are `text`; nothing for a file of another kind.
 std::optional<std::string> embedded_settings(const std::string& path, std::string_view text) {
-  const auto exif = media::exif_description(media::find_exif(text));
+  auto exif = media::exif_description(media::find_exif(text));
   if (exif && exif->starts_with('{')) return exif;
   if (!text.starts_with("\x89PNG")) return std::nullopt;
   for (const auto& [key, value] : decode_png(text, path).text) {
