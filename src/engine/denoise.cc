@@ -39,10 +39,11 @@ class Loop final : public parallel::PipelineStage {
     clock_.start();
     const parallel::Layout& layout = ranks_.layout;
     const int64_t warmup_steps = layout.is_all_warmup ? sampler().steps() : layout.warmup_steps;
+    const at::Device device = latents_.options().device();
     const parallel::PipelineSchedule schedule{.steps = sampler().steps(),
                                               .patches = cut().patches,
                                               .warmup_steps = warmup_steps,
-                                              .receives_late = !latents_.options().device().is_cpu()};
+                                              .receives_late = !device.is_cpu() && !device.is_meta()};
     if (!parallel::run_pipeline(schedule, *this, ranks_.pipeline)) {
       work_.stage.drain();
       throw Cancelled();

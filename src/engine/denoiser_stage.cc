@@ -14,21 +14,25 @@ Range blocks_of(const parallel::Ranks& ranks, int64_t all) {
   return ranks.pipeline.size > 1 ? ranks.layout.stage(ranks.pipeline.rank) : Range{0, all};
 }
 
+// Where the texts are; lengths may be on the host.
 at::Device device_of(const std::vector<models::Conditioning>& prompts) {
-  return prompts.empty() ? at::Device(at::kCPU) : prompts.front().begin()->second.device();
+  for (const models::Conditioning& prompt : prompts) {
+    for (const auto& [name, tensor] : prompt) {
+      if (!tensor.device().is_cpu()) return tensor.device();
+    }
+  }
+  return at::kCPU;
 }
 
 // The numbers of this rank's samples, of which there may be two for each of its pictures.
 std::map<std::string, at::Tensor> of_samples(const std::map<std::string, at::Tensor>& by_picture,
-                                             const parallel::Ranks& ranks, size_t samples,
-                                             at::Device device) {
+                                             const parallel::Ranks& ranks, size_t samples) {
   std::map<std::string, at::Tensor> by_sample;
   for (const auto& [name, numbers] : by_picture) {
     const Range own = ranks.data.part(numbers.size(0));
     const int64_t branches = numbers.size(0) == 1 ? 1 : static_cast<int64_t>(samples) / own.length;
-    const at::Tensor some =
+    by_sample[name] =
         numbers.size(0) == 1 ? numbers : numbers.narrow(0, own.begin, own.length).repeat({branches});
-    by_sample[name] = some.to(device);
   }
   return by_sample;
 }
@@ -72,7 +76,7 @@ DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::Den
       blocks_(blocks_of(ranks, shape.blocks)),
       all_blocks_(shape.blocks),
       prompt_of_(std::move(prompt_of)),
-      by_sample_(of_samples(by_picture, ranks, prompt_of_.size(), options_.device())),
+      by_sample_(of_samples(by_picture, ranks, prompt_of_.size())),
       tokens_(make_cut(ranks, shape, latent_shape),
               {ranks.ulysses, ranks.ring, ranks.sequence, displacement_of(ranks.layout), ranks.layout.dsp}),
       forward_(denoiser.start({prompts, prompt_of_, latent_shape, tokens_, by_sample_})) {}

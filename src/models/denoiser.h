@@ -54,8 +54,7 @@ struct ForwardInputs {
   at::ArrayRef<int64_t> prompt_of;           // [B], positions in `prompts`
   const LatentShape& latent_shape;
   nn::Tokens& tokens;
-  // Conditions that are numbers, by name: fp32 [B], or [1] if all samples have the same, on the prompts'
-  // device.
+  // Conditions that are numbers, by name, on the host: fp32 [B], or [1] if all samples have the same.
   const std::map<std::string, at::Tensor>& by_sample = {};
 
   // Stacks the tensor `name` of every sample's prompt, all of one shape: [B, ...].

@@ -24,10 +24,12 @@ at::Tensor learned_text(const weights::Scope& scope, const STDiTConfig& config) 
 
 STDiTNumberEmbedding::STDiTNumberEmbedding(const weights::Scope& scope, int64_t width)
     : linear_1(scope.with_dtype(at::kFloat) / "mlp" / 0, kNumberChannels, width),
-      linear_2(scope.with_dtype(at::kFloat) / "mlp" / 2, width, width) {}
+      linear_2(scope.with_dtype(at::kFloat) / "mlp" / 2, width, width),
+      device(scope.device()) {}
 
 at::Tensor STDiTNumberEmbedding::operator()(const at::Tensor& numbers) const {
-  return linear_2(linear_1(nn::sinusoidal_embedding(numbers, kNumberChannels), ops::Activation::kSilu));
+  const at::Tensor x = nn::sinusoidal_embedding(numbers.to(device), kNumberChannels);
+  return linear_2(linear_1(x, ops::Activation::kSilu));
 }
 
 STDiTSelfAttention::STDiTSelfAttention(const weights::Scope& scope, const STDiTConfig& config)

@@ -30,9 +30,10 @@ inline constexpr const char* kNullTokens = "null_tokens";
 // A sinusoidal embedding of numbers and two layers, in fp32.
 struct STDiTNumberEmbedding {
   STDiTNumberEmbedding(const weights::Scope& scope, int64_t width);
-  at::Tensor operator()(const at::Tensor& numbers) const;  // [n] fp32 -> [n, width] fp32
+  at::Tensor operator()(const at::Tensor& numbers) const;  // [n] fp32, of any device -> [n, width] fp32
 
   ops::Linear linear_1, linear_2;
+  at::Device device;  // of the weights
 };
 
 // Attention between tokens; see nn::Over.

@@ -40,8 +40,7 @@ class OpenSoraTextEncoder final : public TextEncoder {
     auto next = encoded.begin();
     for (const Prompt& prompt : prompts) {
       if (prompt.null_of) {
-        const at::TensorOptions options = encoded.front().at(kTokens).options().dtype(at::kLong);
-        all.push_back({{kNullTokens, at::scalar_tensor(length_of_prompt(prompt), options)}});
+        all.push_back({{kNullTokens, at::scalar_tensor(length_of_prompt(prompt), at::kLong)}});
       } else {
         all.push_back(*next++);
       }
