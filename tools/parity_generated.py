@@ -177,7 +177,8 @@ def compare(case, seed, program, folder, pieces):
     code = ours.process.returncode
     if code not in (0, 2, 3) or (code != 0 and len([line for line in errors.splitlines() if "warning:" not in line]) != 1):
         return "", f"exit code {code}: {errors.strip()[-500:]}"
-    if (described.returncode == 0) != (code != 3):
+    # A request that is wrong in itself (2) is refused before the model is.
+    if code != 2 and (described.returncode == 0) != (code == 0):
         return "", f"described with exit code {described.returncode}, run with {code}: {described.stdout[-300:]} {errors.strip()}"
     if code != 0:
         return ("both refuse" if expected is None else "only diffusers runs"), errors.strip() if expected is not None else ""
