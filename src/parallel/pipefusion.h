@@ -16,7 +16,8 @@ struct PipelineSchedule {
   int64_t patches = 1;
   int64_t warmup_steps = 0;  // the first steps, which process all patches at once
   // Receives are posted after the work that they depend on has been queued, not before. A device needs this:
-  // a posted receive occupies it until the message comes, and what the work allocates meanwhile waits for it.
+  // a posted receive occupies it until the message comes, and what the work allocates meanwhile may wait for
+  // it.
   bool receives_late = false;
 
   // The number of patches that are processed together in `step`: all of them, or one.
