@@ -24,7 +24,7 @@ CAPTION_DROPOUT = 0.1
 # Of the rows of a batch so many have their first latents given, as the pipeline's reference images do.
 GIVEN_SHARE = 0.08
 # Timesteps lie nearer to the noise than uniform ones, because layout and colours are decided there.
-NOISE_BIAS = 2.0
+NOISE_BIAS = 1.0
 # Latent frames of a batch: so many per video, videos in the batch, share of the batches.
 LENGTHS = {"short": (5, 32, 0.8), "long": (10, 16, 0.16), "image": (1, 96, 0.04)}
 # A GPU's batches have so many times as many, and so many processes draw them.

@@ -1,9 +1,11 @@
 #include "core/cpu.h"
 
+#include <ATen/ATen.h>
 #include <cpuinfo.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <string_view>
 
 #include "core/error.h"
@@ -69,6 +71,19 @@ void cap_libraries() {
   setenv("ATEN_CPU_CAPABILITY", cap->aten, 1);
   setenv("ONEDNN_MAX_CPU_ISA", cap->onednn, 1);
   setenv("MKL_ENABLE_INSTRUCTIONS", cap->mkl, 1);
+}
+
+void make_first_calls() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+      const at::Tensor x = at::full({1}, 0.5, dtype);
+      for (const auto function :
+           {at::acos, at::asin, at::atan, at::cos, at::erf, at::erfc, at::erfinv, at::exp, at::log, at::log10,
+            at::log2, at::sin, at::sqrt, at::tan, at::tanh, at::trunc})
+        function(x);
+    }
+  });
 }
 
 }  // namespace tessera

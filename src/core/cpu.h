@@ -29,4 +29,10 @@ bool cpu_has_bf16();
 // cpu_isa() does.
 void cap_libraries();
 
+// Calls each of MKL's vector functions that ATen uses once; does nothing when it is called again. Call it
+// before several threads compute: MKL chooses a function's code in its first call, and of threads that make
+// that call at the same time, one may run code with relative errors of 1e-4 (pytorch/pytorch#188792; oneMKL
+// before 2025.0). Thread-safe.
+void make_first_calls();
+
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <exception>
 #include <utility>
 
+#include "core/cpu.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "engine/run.h"
@@ -30,6 +31,7 @@ Engine::Engine(Model model, uint64_t budget, comm::World world)
     : model_(std::move(model)), components_(model_, budget), world_(std::move(world)) {
   const c10::InferenceMode inference_mode;
   const SuppressLog suppress_log;  // loading gives the same warnings
+  make_first_calls();
   check_weights(model_);
 }
 

@@ -15,5 +15,6 @@ int main(int argc, char** argv) {
   const c10::InferenceMode inference_mode;
   at::set_num_threads(1);
   at::manual_seed(0);
+  tessera::make_first_calls();  // tests run ranks as threads
   return RUN_ALL_TESTS();
 }
