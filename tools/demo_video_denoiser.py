@@ -23,8 +23,9 @@ from demo_run import TrainingRun, autocast, device, is_first, process_rank
 CAPTION_DROPOUT = 0.1
 # Of the rows of a batch so many have their first latents given, as the pipeline's reference images do.
 GIVEN_SHARE = 0.08
-# Timesteps lie nearer to the noise than uniform ones, because layout and colours are decided there.
-NOISE_BIAS = 1.0
+# So many timesteps are the logistic function of normal numbers (arXiv:2403.03206), the others are uniform. Of true videos
+# of two shapes with noise up to 0.3, 0.5 and 1, the model of 69 right captions in 100 made 20, 16 and 11 of 24 right again.
+MIDDLE_SHARE = 0.8
 # Latent frames of a batch: so many per video, videos in the batch, share of the batches.
 LENGTHS = {"short": (5, 32, 0.8), "long": (10, 16, 0.16), "image": (1, 96, 0.04)}
 # A GPU's batches have so many times as many, and so many processes draw them.
@@ -111,7 +112,7 @@ def draw_choices(cache: LatentCache, coder, rng, kind: str):
     is_null = torch.from_numpy(rng.random(batch) < CAPTION_DROPOUT)
     # Timesteps are stratified, so that each batch covers the whole range.
     u = torch.from_numpy((np.arange(batch) + rng.random(batch)) / batch).float()
-    t = NOISE_BIAS * u / (1 + (NOISE_BIAS - 1) * u)
+    t = torch.where(torch.from_numpy(rng.random(batch) < MIDDLE_SHARE), torch.special.ndtri(u.clamp(min=1e-4)).sigmoid(), u)
     given = torch.zeros(batch, frames, dtype=torch.bool)
     if kind != "image":
         given[:, 0] = torch.from_numpy(rng.random(batch) < GIVEN_SHARE)

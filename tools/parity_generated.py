@@ -20,6 +20,7 @@ import traceback
 import warnings
 
 import diffusers
+import safetensors.torch
 import torch
 import transformers
 
@@ -90,6 +91,14 @@ def file_of(folder, part):
     return folder / {"scheduler": "scheduler/scheduler_config.json", "index": "model_index.json"}.get(part, f"{part}/config.json")
 
 
+def store_as(folder, dtype):
+    """Rounds the weights of a part to a dtype and stores them so."""
+    for path in folder.glob("*.safetensors"):
+        weights = safetensors.torch.load_file(path)
+        stored = {key: weight.to(dtype) if weight.is_floating_point() else weight for key, weight in weights.items()}
+        safetensors.torch.save_file(stored, path, {"format": "pt"})
+
+
 def random_edits(source, family):
     """Returns changes of the saved files, as functions of the folder, and their descriptions."""
     edits, texts = [], []
@@ -107,6 +116,11 @@ def random_edits(source, family):
                 texts.append(f"{part}: {change}")
 
             edits.append(edit)
+    if source.random() < 0.1:
+        part = source.choice([part for part in PARTS[family] if part not in ("index", "scheduler")])
+        dtype = source.choice([torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+        edits.append(lambda folder: store_as(folder / part, dtype))
+        texts.append(f"{part} stored as {dtype}")
     if family == "SD" and source.random() < 0.1:
         edits.append(source.choice(FILES))
         texts.append(edits[-1].__name__)

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/log.h"
 #include "models/autoencoder_kl.h"
 
 namespace tessera::models {
@@ -53,7 +54,9 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
   if (config.string("_class_name", "AutoencoderKL") != "AutoencoderKL") {
     config.fail("_class_name", "\"AutoencoderKL\"");
   }
-  if (config.string("act_fn", "silu") != "silu") config.fail("act_fn", "\"silu\"");
+  const std::string act_fn = config.string("act_fn", "silu");
+  if (act_fn != "silu" && act_fn != "swish")
+    config.fail("act_fn", "\"silu\" or \"swish\", which are the same");
   // diffusers writes other pictures than three colours: levels of gray, or colours with a fourth channel.
   if (out_channels != 3) config.refuse("out_channels", "only images of three colours can be written yet");
   if (block_out_channels.empty() || block_out_channels.size() > 16) {
@@ -70,8 +73,13 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
   }
   if (sample_size < scale_factor())
     config.fail("sample_size", fmt::format("at least the scale factor ({})", scale_factor()));
-  if (latents_mean.empty() != latents_std.empty())
-    config.fail("latents_std", "present with latents_mean only");
+  if (latents_mean.empty() != latents_std.empty()) {  // diffusers takes both or none
+    log_warning("[{}] options without effect: {}", config.where(),
+                latents_mean.empty() ? "latents_std (latents_mean is missing)"
+                                     : "latents_mean (latents_std is missing)");
+    latents_mean.clear();
+    latents_std.clear();
+  }
   require_types(config, "down_block_types", "DownEncoderBlock2D", block_out_channels.size());
   require_types(config, "up_block_types", "UpDecoderBlock2D", block_out_channels.size());
 }

@@ -106,6 +106,20 @@ at::Tensor whole_tensor(const std::shared_ptr<SafetensorsFile>& file, const Tens
       options);
 }
 
+// Weights with factors of their own are another format: without the factors they would be wrong numbers.
+void refuse_scaled(const SafetensorsFile& file) {
+  for (const auto& [key, entry] : file.header().tensors) {
+    for (const std::string_view end : {"scale_weight", "weight_scale", "scaled_fp8"}) {
+      if (!key.ends_with(end)) continue;
+      input_error(
+          file.path().string(),
+          "'{}' says that weights are quantised, with factors; such weights cannot run yet, take the file "
+          "of fp16 or bf16",
+          key);
+    }
+  }
+}
+
 }  // namespace
 
 Library library_named(const std::string& name) {
@@ -142,6 +156,7 @@ Checkpoint::Checkpoint(const fs::path& folder, Library library, const std::strin
 
 Checkpoint::Checkpoint(std::shared_ptr<SafetensorsFile> file, std::map<std::string, NamedTensor> tensors)
     : folder_(file->path()) {
+  refuse_scaled(*file);
   files_.push_back(std::move(file));
   for (auto& each : tensors) places_.emplace(each.first, Place{0, std::move(each.second)});
 }
@@ -149,6 +164,7 @@ Checkpoint::Checkpoint(std::shared_ptr<SafetensorsFile> file, std::map<std::stri
 void Checkpoint::add_file(const std::filesystem::path& path) {
   const size_t index = files_.size();
   files_.push_back(std::make_shared<SafetensorsFile>(path));
+  refuse_scaled(*files_.back());
   for (const auto& [key, entry] : files_.back()->header().tensors) {
     const auto [place, fresh] = places_.emplace(key, Place{index, {entry}});
     if (!fresh) {

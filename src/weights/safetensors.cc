@@ -21,11 +21,13 @@ struct DtypeName {
   std::string_view name;
   at::ScalarType dtype;
 };
-constexpr std::array<DtypeName, 13> kDtypes{{{"BOOL", at::kBool},
+constexpr std::array<DtypeName, 15> kDtypes{{{"BOOL", at::kBool},
                                              {"U8", at::kByte},
                                              {"I8", at::kChar},
                                              {"I16", at::kShort},
                                              {"U16", at::kUInt16},
+                                             {"F8_E4M3", at::kFloat8_e4m3fn},
+                                             {"F8_E5M2", at::kFloat8_e5m2},
                                              {"F16", at::kHalf},
                                              {"BF16", at::kBFloat16},
                                              {"I32", at::kInt},
@@ -42,8 +44,11 @@ at::ScalarType parse_dtype(const Json& value, const std::string& key, const std:
       if (known.name == name) return known.dtype;
     }
   }
-  input_error(where, "'{}': dtype {} cannot be read; expected BOOL, U8-U64, I8-I64, F16, BF16, F32 or F64",
-              key, value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 40));
+  input_error(
+      where,
+      "'{}': dtype {} cannot be read; expected BOOL, U8-U64, I8-I64, F8_E4M3, F8_E5M2, F16, BF16, F32 or "
+      "F64",
+      key, value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 40));
 }
 
 std::string_view dtype_name(at::ScalarType dtype) {

@@ -248,7 +248,7 @@ TEST(AutoencoderKLConfig, RefusesWhatItCannotRun) {
   for (const char* key : {"act_fn", "scaling_factor", "sample_size", "norm_num_groups", "up_block_types"})
     expect(fmt::format(R"({{"{}": null}})", key), fmt::format("'{}' must be", key));
   expect(R"({"latents_mean": [1, 2]})", "latents_mean");
-  expect(R"({"latents_mean": [1, 2, 3, 4]})", "latents_std");
+  EXPECT_EQ(verdict(R"({"act_fn": "swish"})"), "");
 }
 
 // Files of Stable Diffusion 1 do not have them.
@@ -262,6 +262,14 @@ TEST(AutoencoderKLConfig, HasTheDefaultsOfDiffusers) {
   EXPECT_EQ(config(R"({"sample_size": [512, 256]})").sample_size, 512);
   EXPECT_EQ(verdict(R"({"sample_size": [512]})").find("[config.json] 'sample_size' must be"), 0U)
       << verdict(R"({"sample_size": [512]})");
+}
+
+// diffusers scales by them only if it has both.
+TEST(AutoencoderKLConfig, IgnoresAMeanWithoutADeviation) {
+  for (const char* json : {R"({"latents_mean": [1, 2, 3, 4]})", R"({"latents_std": [1, 2, 3, 4]})"}) {
+    const AutoencoderKLConfig config(JsonConfig(parse_json(json, "config.json"), "config.json"));
+    EXPECT_TRUE(config.latents_mean.empty() && config.latents_std.empty()) << json;
+  }
 }
 
 TEST(AutoencoderKLConfig, ReadsNullAsDiffusersDoes) {

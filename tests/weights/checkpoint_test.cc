@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 
@@ -250,6 +251,52 @@ TEST_F(CheckpointTest, NamesPartsOfAFile) {
               checkpoint.load("all", {6, 4}, at::kFloat);
             }).find("'all' is missing"),
             std::string::npos);
+}
+
+// Returns the 256 numbers of a format as its definition (arXiv:2209.05433) gives them: a sign, an exponent
+// and a mantissa. E5M2 has infinities, E4M3 has not.
+at::Tensor widened_by_hand(at::ScalarType format) {
+  const bool is_e5m2 = format == at::kFloat8_e5m2;
+  const int mantissa_bits = is_e5m2 ? 2 : 3, bias = is_e5m2 ? 15 : 7, top = is_e5m2 ? 31 : 15;
+  std::vector<float> numbers;
+  for (int bits = 0; bits < 256; ++bits) {
+    const int exponent = (bits & 127) >> mantissa_bits, mantissa = bits & ((1 << mantissa_bits) - 1);
+    const float fraction = std::ldexp(static_cast<float>(mantissa), -mantissa_bits);
+    float number = exponent == 0 ? std::ldexp(fraction, 1 - bias) : std::ldexp(1 + fraction, exponent - bias);
+    if (is_e5m2 && exponent == top) number = mantissa == 0 ? INFINITY : NAN;
+    if (!is_e5m2 && exponent == top && mantissa == 7) number = NAN;
+    numbers.push_back(bits & 128 ? -number : number);
+  }
+  return at::tensor(numbers, at::kFloat);
+}
+
+class EightBitWeights : public CheckpointTest, public ::testing::WithParamInterface<at::ScalarType> {};
+
+// Every number of eight bits, widened, is what bfloat16, which holds all of them, says.
+TEST_P(EightBitWeights, AreWidenedAndNothingIsLost) {
+  const at::Tensor bits = at::arange(256, at::kByte).view({16, 16});
+  const at::Tensor numbers = bits.view(GetParam());
+  write_safetensors(folder_ / "model.safetensors", {{"weight", numbers}});
+  Checkpoint checkpoint(folder_, kTransformers);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor loaded = Scope(checkpoint, {}).with_dtype(dtype).tensor("weight", {16, 16});
+    EXPECT_EQ(loaded.scalar_type(), dtype);
+    EXPECT_TRUE(at::allclose(loaded.to(at::kFloat), widened_by_hand(GetParam()).view({16, 16}), 0, 0, true));
+  }
+  const std::vector<Slice> slices = {{0, 4, 8}, {1, 2, 3}};
+  const at::Tensor part = Scope(checkpoint, {}).tensor("weight", {16, 16}, slices);
+  EXPECT_TRUE(part.equal(widened_by_hand(GetParam()).view({16, 16}).narrow(0, 4, 8).narrow(1, 2, 3)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, EightBitWeights, ::testing::Values(at::kFloat8_e4m3fn, at::kFloat8_e5m2));
+
+TEST_F(CheckpointTest, RefusesScaledWeights) {
+  for (const char* name : {"layer.scale_weight", "layer.weight_scale", "scaled_fp8"}) {
+    write_safetensors(folder_ / "model.safetensors",
+                      {{"layer.weight", at::ones({2})}, {name, at::ones({1})}});
+    const std::string message = refusal([&] { Checkpoint(folder_, kTransformers); });
+    EXPECT_NE(message.find(name), std::string::npos) << message;
+  }
 }
 
 }  // namespace
