@@ -1,8 +1,13 @@
-# `make install PREFIX=...`: the program, its codecs, the models that ship, and the licence. libtorch stays where it was
+# `make install PREFIX=...`: the program, its manual page, its codecs, the models that ship, and the licence. libtorch stays where it was
 # found; the rpath points there, so the installed program runs from any folder.
 if(TARGET tessera)
   set_target_properties(tessera PROPERTIES INSTALL_RPATH "${TORCH_INSTALL_PREFIX}/lib" INSTALL_RPATH_USE_LINK_PATH OFF)
   install(TARGETS tessera RUNTIME DESTINATION bin)
+  install(CODE [[
+    file(MAKE_DIRECTORY "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/share/man/man1")
+    execute_process(COMMAND "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/bin/tessera" man
+      OUTPUT_FILE "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/share/man/man1/tessera.1" COMMAND_ERROR_IS_FATAL ANY)
+  ]])
 endif()
 set_target_properties(tessera_codecs PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 install(TARGETS tessera_codecs LIBRARY DESTINATION lib/tessera)

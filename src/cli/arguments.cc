@@ -6,6 +6,7 @@
 
 #include "cli/completion.h"
 #include "cli/field_options.h"
+#include "cli/manual_page.h"
 #include "core/error.h"
 #include "core/nearest_word.h"
 #include "core/user_text.h"
@@ -53,6 +54,8 @@ or why not (exit code 3).)";
 constexpr const char* kCompletionFooter =
     R"(Bash: put  source <(tessera completion bash)  into ~/.bashrc. Zsh: the same with zsh into ~/.zshrc, after compinit.
 Fish: tessera completion fish > ~/.config/fish/completions/tessera.fish)";
+
+constexpr const char* kManualFooter = "To read it:  tessera man | man -l -";
 
 constexpr const char* kMeshFooter =
     R"(Prints the groups of ranks along each axis and the coordinates of each rank. The axes, fastest first: tp, tp2,
@@ -317,11 +320,12 @@ Command parse_arguments(std::vector<std::string> arguments) {
       ->type_name("")
       ->required();
   completion->footer(kCompletionFooter);
+  CLI::App* manual = app.add_subcommand("man", "Print the manual page")->footer(kManualFooter);
 
   if (arguments.empty()) return ShowText{app.help()};
   check_command(app, arguments);
   const CLI::App* command = &app;
-  for (const CLI::App* known : {generate, models, mesh, completion}) {
+  for (const CLI::App* known : {generate, models, mesh, completion, manual}) {
     if (known->get_name() == arguments[0]) command = known;
   }
   auto [words, values] =
@@ -344,6 +348,7 @@ Command parse_arguments(std::vector<std::string> arguments) {
   }
   if (command == models) return models_arguments(models_places, values);
   if (command == mesh) return mesh_arguments(mesh_options, values);
+  if (command == manual) return ShowText{manual_page(app)};
   if (command == completion) return ShowText{completion_script(app, printable(values.at(shell.value())))};
   return generate_arguments(generate_options, values);
 }

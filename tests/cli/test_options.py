@@ -258,6 +258,17 @@ def a_shell_completes_commands_options_and_values(box):
 
 
 @test
+def the_manual_page_has_every_command_and_option(box):
+    page = box.run("man").out
+    for command in ("generate", "mesh", "models"):
+        options = set(re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)", box.run(command, "--help").out, re.M))
+        section = page.split(f".SS tessera {command}\n")[1].split("\n.SS ")[0].replace("\\-", "-")
+        assert not {name for name in options if not re.search(rf"\\fB{name}\\fR", section)}, (command, section)
+    assert "Exit codes: 0 done" in page and all(re.match(r"\.(TH|SH|SS|PP|TP|B|RI|br|nf|fi)\b", line)
+                                                for line in page.splitlines() if line.startswith((".", "'")))
+
+
+@test
 def completion_has_every_option_for_every_shell(box):
     options = set(re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)", box.run("generate", "--help").out, re.M)) - {"--help"}
     assert len(options) > 60
