@@ -72,9 +72,10 @@ const Fields<RunOptions>& run_fields() {
       plain_field(&O::model, model_info()),
       plain_field(&O::config, config_info()),
       plain_field(&O::variant, variant_info()),
-      plain_field(&O::threads,
-                  {"threads", "Threads of each rank [1 where ranks share a host, else all cores]",
-                   FieldGroup::kMachine, "N", 1, 1024})};
+      plain_field(&O::threads, {"threads",
+                                "Threads of each rank [1 where ranks share a host, else as many as there are "
+                                "cores that other programs leave]",
+                                FieldGroup::kMachine, "N", 1, 1024})};
   return fields;
 }
 

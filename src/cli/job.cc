@@ -21,6 +21,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/user_text.h"
+#include "launch/thread_share.h"
 #include "media/still_image.h"
 #include "parallel/ranks.h"
 #include "weights/safetensors.h"
@@ -132,6 +133,19 @@ engine::Observer with_status(const engine::Observer& observer, launch::RankStatu
     if (observer.progressed) observer.progressed(stage, done, total);
   };
   return both;
+}
+
+// Ranks of one host have a thread each, and who gives a number of threads gets it; a rank that is alone takes
+// as many threads as it gets cores.
+engine::Result generate(const Job& job, engine::Observer observer, const std::function<bool()>& cancelled,
+                        const comm::World& world) {
+  std::optional<launch::ThreadShare> share;
+  if (job.ranks() == 1 && !job.arguments.run.threads) share.emplace();
+  observer.cancelled = [&] {
+    if (share) share->fit();
+    return cancelled();
+  };
+  return engine::generate(job.settings, job.model, observer, world, job.layout);
 }
 
 void add_timeline(engine::Observer& observer, Timeline& timeline) {
@@ -322,9 +336,8 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
   std::optional<VideoFiles> videos;
   if (first) videos = open_videos(job);
   if (videos) observer.decoded = [&](int64_t video, const at::Tensor& frames) { videos->add(video, frames); };
-  observer.cancelled = cancelled;
   if (timeline) add_timeline(observer, *timeline);
-  const engine::Result result = engine::generate(job.settings, job.model, observer, world, job.layout);
+  const engine::Result result = generate(job, observer, cancelled, world);
 
   status.finishing();
   std::vector<OrderedJson> told =
