@@ -39,10 +39,11 @@ void resolve_size(Settings& settings, const Model& model) {
   settings.width = *request.width;
   const std::pair wish(settings.height, settings.width);
   const std::pair model_size = request.resolution_binning.value_or(false) ? *binned(model, request) : wish;
-  // An output size that is resized need not be a multiple of the patches.
-  const int64_t unit = model_size == wish ? model.scale.pixels * model.shape.patch.rows : model.scale.pixels;
-  check_side("height", settings.height, unit);
-  check_side("width", settings.width, unit);
+  if (model_size == wish) {  // otherwise the image is resized, to any size
+    const int64_t unit = model.scale.pixels * model.shape.patch.rows;
+    check_side("height", settings.height, unit);
+    check_side("width", settings.width, unit);
+  }
   settings.model_height = model_size.first;
   settings.model_width = model_size.second;
   settings.latents = {.latent_height = model_size.first / model.scale.pixels,

@@ -223,12 +223,14 @@ TEST(Engine, ChangesTheDimensionsOfTensorParallelRanks) {
 
 // Each rank decodes some rows of a picture, which is resized as a whole.
 TEST(Ranks, ResizeWhatTheyDecodeTogether) {
-  Request request = tiny_request(72, 104, 3);
+  Request request = tiny_request(51, 100, 3);  // any size, where it is not the model's
   request.resolution_binning = true;
   request.num_inference_steps = 2;
   const Settings settings = resolve(request, tiny());
   ASSERT_NE(settings.model_height, settings.height);
   const Result expected = generate(settings, tiny());
+  EXPECT_EQ(expected.images[0].height, 51);
+  EXPECT_EQ(expected.images[0].width, 100);
   comm::run_ranks_as_threads(
       3,
       [&](const comm::World& world) {
