@@ -37,15 +37,16 @@ UNET = {
     "norm_eps": [1e-6, 1e-3], "dropout": [0.3], "use_linear_projection": [True, False], "layers_per_block": [2, (1, 2, 1)],
     "norm_num_groups": [4, 2], "block_out_channels": [(8, 16, 16), (32, 32, 64), (16, 48, 16)], "attention_head_dim": [2, (1, 2, 4)],
     "transformer_layers_per_block": [2, (2, 1, 1)], "reverse_transformer_layers_per_block": [(1, 2, 1)], "upcast_attention": [True],
-    "mid_block_type": [None], "sample_size": [8, 24], "addition_embed_type_num_heads": [4]}
+    "mid_block_type": [None], "sample_size": [8, 24], "addition_embed_type_num_heads": [4], "time_cond_proj_dim": [16, 7]}
 RARE_UNET = {
     "flip_sin_to_cos": [False], "freq_shift": [1], "center_input_sample": [True], "act_fn": ["gelu", "mish"],
     "mid_block_scale_factor": [0.7], "only_cross_attention": [True, (True, False, True)], "dual_cross_attention": [True],
     "resnet_time_scale_shift": ["scale_shift"], "resnet_skip_time_act": [True], "resnet_out_scale_factor": [1.5],
     "time_embedding_type": ["fourier"], "time_embedding_dim": [40], "time_embedding_act_fn": ["silu"], "timestep_post_act": ["silu"],
-    "time_cond_proj_dim": [16], "conv_in_kernel": [1, 5], "conv_out_kernel": [1, 5], "class_embed_type": ["timestep", "identity"],
-    "num_class_embeds": [10], "attention_type": ["gated"], "cross_attention_norm": ["layer_norm"], "encoder_hid_dim": [24],
-    "mid_block_only_cross_attention": [True], "downsample_padding": [0], "sample_size": [(8, 12)], "num_attention_heads": [2]}
+    "conv_in_kernel": [1, 5], "conv_out_kernel": [1, 5], "class_embed_type": ["timestep", "identity"],
+    "time_cond_proj_dim": [3], "num_class_embeds": [10], "attention_type": ["gated"], "cross_attention_norm": ["layer_norm"],
+    "encoder_hid_dim": [24], "mid_block_only_cross_attention": [True], "downsample_padding": [0], "sample_size": [(8, 12)],
+    "num_attention_heads": [2]}
 VAE = {
     "layers_per_block": [2], "norm_num_groups": [2], "scaling_factor": [0.5], "shift_factor": [0.3],
     "latents_mean": [[0.1, 0.2, 0.3, 0.4]], "latents_std": [[1.0, 2.0, 0.5, 1.5]], "force_upcast": [False],

@@ -15,6 +15,7 @@ import make_golden_bpe_tokenizer as tokenizers
 import parity
 from parity import ANCESTRAL, CIRCLE, DDIM, DPM, EULER, LONG, MILD, PNDM, SCALED, THREE, UNICODE, UNIPC, V
 
+LCM = "LCMScheduler"
 WORDS = 1500  # merges of the tokenizer
 # These are the released options but for the noise, which ends at a signal of 1/15 there: an untrained model's latents would
 # grow fifteenfold.
@@ -68,6 +69,7 @@ def original_unet(unet):
     for name, place in (("time_embedding", "time_embed.{}"), ("add_embedding", "label_emb.0.{}")):
         for index, layer in ((0, "linear_1"), (2, "linear_2")):
             put(result, place.format(index), under(state, f"{name}.{layer}"))
+    put(result, "time_embed.cond_proj", under(state, "time_embedding.cond_proj"))
     for index, name in ((0, "resnets.0"), (2, "resnets.1")):
         result.update(original_resnet(f"mid_block.{name}", state, f"middle_block.{index}"))
     put(result, "middle_block.1", under(state, "mid_block.attentions.0"))
@@ -329,6 +331,17 @@ ROWS = [
     xl("one level", unet={"block_out_channels": (16,), "attention_head_dim": 2, "transformer_layers_per_block": 1,
                           "down_block_types": ("CrossAttnDownBlock2D",), "up_block_types": ("CrossAttnUpBlock2D",)}, steps=4),
     one("wide enough for minimal filtering", unet={"block_out_channels": (64, 64, 128), "norm_num_groups": 32}, steps=4),
+    # Latent consistency models, which take the guidance scale as an input and have no negative branch.
+    one("latent consistency, the default guidance", unet={"time_cond_proj_dim": 16}, scheduler=(LCM, SCALED), steps=4, guidance=None,
+        prompts=THREE, negative="blurry", guidance_rescale=0.5),
+    one("latent consistency, guidance below 1", unet={"time_cond_proj_dim": 256}, guidance=0.3, images=2),
+    two("latent consistency, no guidance, an odd width", unet={"time_cond_proj_dim": 9}, guidance=1.0, negative="blurry"),
+    xl("latent consistency", unet={"time_cond_proj_dim": 256}, scheduler=(LCM, SCALED), steps=4, guidance=8.5, prompts=THREE,
+       negative="blurry", negative_prompt_2="a square", guidance_rescale=0.5),
+    one("latent consistency, single file", unet={"time_cond_proj_dim": 16}, saved="single file", steps=4),
+    *[xl("latent consistency, " + flags, unet={"time_cond_proj_dim": 16}, flags=flags, prompts=["a cat", CIRCLE], steps=4) for flags in (
+        "--ulysses-degree 2", "--tensor-parallel-degree 3 --data-parallel-degree 2",
+        "--displaced-patch-degree 2 --displaced-mode full_sync")],
     xl("VAE with latent statistics", vae={"latents_mean": [0.5, -0.5, 0.2, 1], "latents_std": [2, 0.5, 3, 1]}, steps=4),
     xl("tokenizers as transformers saves them", saved="as transformers", prompts=THREE, steps=4),
     xl("single file", saved="single file", prompts=THREE, steps=4, guidance=3.0),
@@ -359,6 +372,7 @@ ROWS = [
     one("euler-a on 2 ranks", override="euler-a", flags="--displaced-patch-degree 2 --displaced-mode full_sync", images=2),
     two("ring of 2", flags="--ring-degree 2"),
     # bf16.
+    bf16(one("latent consistency", unet={"time_cond_proj_dim": 16})),
     bf16(xl("sizes", **SIZES)), bf16(one("PNDM")), bf16(two("v")),
 ]
 

@@ -47,7 +47,7 @@ std::optional<Subject> read_subject(const MeshArguments& arguments) {
 parallel::Workload workload_of(const Subject& subject) {
   parallel::Workload workload = engine::workload(subject.settings, subject.model);
   workload.steps = workload.pictures = kPlenty;
-  workload.guided = true;
+  workload.guided = !subject.settings.takes_guidance_scale;
   return workload;
 }
 

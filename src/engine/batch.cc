@@ -56,13 +56,16 @@ Batch::Batch(std::span<const Settings> requests) {
       for (Guidance& each : guidance) each.rescale = guided->guidance_rescale;
     }
     const Request& request = settings.request;
+    guidance_weights.insert(guidance_weights.end(), static_cast<size_t>(settings.pictures()),
+                            settings.guidance - 1);
     pictures.push_back({pictures.empty() ? 0 : count(), settings.pictures()});
     noise.push_back({*request.seed, settings.pictures()});
     for (int64_t loop = 0; loop < settings.loops; ++loop) {
       for (size_t i = 0; i < request.prompts.size(); ++i) {
         const int64_t negative = settings.guided() ? place_of(settings.negative_prompt(i, loop)) : -1;
         guidance[static_cast<size_t>(loop)].add(place_of(settings.prompt(i, loop)), negative,
-                                                settings.guidance, request.num_images_per_prompt);
+                                                settings.guided() ? settings.guidance : 1,
+                                                request.num_images_per_prompt);
       }
     }
   }

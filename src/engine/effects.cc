@@ -61,27 +61,38 @@ bool has_given_frames(const Request& request) {
 
 // If it holds, `fields` have no effect.
 struct Condition {
-  bool (*holds)(const Request&);
+  bool (*holds)(const Request&, const Model&);
   std::string (*reason)(const Request&);
   std::vector<std::string> fields;
 };
 
 const std::vector<Condition>& conditions() {
+  // What both branches of guidance take. The first condition that holds says why it has no effect.
+  static const std::vector<std::string> of_guidance = {"negative_prompt", "negative_prompt_2",
+                                                       "guidance_rescale"};
   static const std::vector<Condition> all = {
-      {.holds = [](const Request& request) { return request.guidance_scale.value_or(2) <= 1; },
+      {.holds = [](const Request&, const Model& model) { return model.shape.takes_guidance_scale; },
+       .reason =
+           [](const Request&) {
+             return fmt::format("the model takes {} as an input and has no negative branch",
+                                field("guidance_scale"));
+           },
+       .fields = of_guidance},
+      {.holds = [](const Request& request, const Model&) { return request.guidance_scale.value_or(2) <= 1; },
        .reason =
            [](const Request& request) {
              return fmt::format("{} is {}, and there is guidance only above 1", field("guidance_scale"),
                                 *request.guidance_scale);
            },
-       .fields = {"negative_prompt", "negative_prompt_2", "guidance_rescale"}},
-      {.holds = [](const Request& request) { return request.output_type == OutputType::kLatent; },
+       .fields = of_guidance},
+      {.holds = [](const Request& request,
+                   const Model&) { return request.output_type == OutputType::kLatent; },
        .reason = [](const Request&) { return field("output_type") + " is latent, and nothing is decoded"; },
        .fields = {"vae_tiling", "vae_block_size"}},
-      {.holds = [](const Request& request) { return request.loop.value_or(1) == 1; },
+      {.holds = [](const Request& request, const Model&) { return request.loop.value_or(1) == 1; },
        .reason = [](const Request&) { return field("loop") + " is 1, and no part continues another"; },
        .fields = {"condition_frame_length", "condition_frame_edit"}},
-      {.holds = [](const Request& request) { return !has_given_frames(request); },
+      {.holds = [](const Request& request, const Model&) { return !has_given_frames(request); },
        .reason = [](const Request&) { return std::string("no frames are given"); },
        .fields = {"align"}}};
   return all;
@@ -106,14 +117,14 @@ void require_used_fields(const Request& request, const Model& model, const std::
   }
 }
 
-std::vector<std::string> drop_without_effect(Request& request) {
+std::vector<std::string> drop_without_effect(Request& request, const Model& model) {
   std::vector<std::string> warnings;
   for (const Condition& condition : conditions()) {
     std::vector<const Field<Request>*> given;
     for (const Field<Request>& each : request_fields()) {
       if (contains(condition.fields, each.name) && is_given(each, request)) given.push_back(&each);
     }
-    if (given.empty() || !condition.holds(request)) continue;
+    if (given.empty() || !condition.holds(request, model)) continue;
     std::vector<std::string> dropped;
     for (const Field<Request>* each : given) {
       dropped.push_back(named(*each, each->get(request)));

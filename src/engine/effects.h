@@ -15,8 +15,8 @@ bool uses_field(const Model& model, const std::string& sampler, const std::strin
 // names the field, its value and the families or samplers that have it.
 void require_used_fields(const Request& request, const Model& model, const std::string& sampler);
 
-// Clears the fields that were given and have no effect because of the value of another field. Returns one
-// warning for each such value.
-std::vector<std::string> drop_without_effect(Request& request);
+// Clears the fields that were given and have no effect because of the value of another field, or because of
+// the model's shape. Returns one warning for each such reason.
+std::vector<std::string> drop_without_effect(Request& request, const Model& model);
 
 }  // namespace tessera::engine

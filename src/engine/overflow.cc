@@ -51,7 +51,7 @@ std::string overflow_advice(at::ScalarType dtype) {
 Error overflow_error(int64_t first, int64_t steps, const Settings& settings, const Model& model) {
   const at::ScalarType dtype = *settings.request.dtype;
   const std::string since = fmt::format("the latents are not finite from step {} of {} on", first + 1, steps);
-  if (settings.guidance > kLargeGuidance)
+  if (settings.guided() && settings.guidance > kLargeGuidance)
     return {ErrorKind::kUsage, field("guidance_scale"),
             fmt::format("{}, with {}; try a smaller one", since, settings.guidance)};
   if (auto damage = find_damage(model)) return *damage;

@@ -117,7 +117,7 @@ Settings resolve(const Request& wish, const Model& model) {
                 kMaxPictures);
   }
   check_counts(request);
-  settings.warnings = drop_without_effect(request);
+  settings.warnings = drop_without_effect(request, model);
   if (model.has_safety_checker && request.output_type == OutputType::kImage) {
     settings.warnings.push_back(
         "the model's safety checker is not run: images are written whatever they show");
@@ -125,6 +125,7 @@ Settings resolve(const Request& wish, const Model& model) {
   model.shape.is_video ? resolve_video(settings, model) : resolve_size(settings, model);
   settings.steps = *request.num_inference_steps;
   settings.guidance = *request.guidance_scale;
+  settings.takes_guidance_scale = model.shape.takes_guidance_scale;
   settings.max_sequence_length = request.max_sequence_length.value_or(family.default_max_sequence_length);
   settings.guidance_rescale = request.guidance_rescale.value_or(0);
   const Pair own{settings.height, settings.width};

@@ -37,7 +37,8 @@ struct Request {
   std::optional<int64_t> height;                                  // in pixels; default: the model's
   std::optional<int64_t> width;
   std::optional<int64_t> num_inference_steps;
-  std::optional<double> guidance_scale;  // at 1 and below only the positive branch is computed
+  // At 1 and below only the positive branch is computed. DenoiserShape::takes_guidance_scale: always.
+  std::optional<double> guidance_scale;
   // Interpolates the deviation of the guided prediction towards that of the positive branch
   // (arXiv:2305.08891), 0 to 1.
   std::optional<double> guidance_rescale;
@@ -100,7 +101,8 @@ struct Settings {
   int64_t max_sequence_length = 0;
   std::string scheduler;  // class name
   double guidance_rescale = 0;
-  bool has_null_text = false;  // DenoiserShape::has_null_text
+  bool takes_guidance_scale = false;  // DenoiserShape::takes_guidance_scale
+  bool has_null_text = false;         // DenoiserShape::has_null_text
   // Of videos. A part of a long video but the first begins with `repeated` frames of the part before.
   int64_t loops = 1, repeated = 0;
   std::vector<std::string> texts;                    // the prompts without settings of their own
@@ -117,7 +119,8 @@ struct Settings {
   // Frames per second of a video's file.
   double shown_fps() const { return *request.fps / static_cast<double>(request.frame_interval.value_or(1)); }
 
-  bool guided() const { return guidance > 1.0; }
+  // Whether there is an unconditional branch.
+  bool guided() const { return guidance > 1.0 && !takes_guidance_scale; }
   // Returns the number of images of the run; those of one prompt are adjacent.
   int64_t pictures() const {
     return static_cast<int64_t>(request.prompts.size()) * request.num_images_per_prompt;

@@ -175,6 +175,14 @@ class Run {
     return GivenFrames(given->mask, sampler, [entering](int64_t step) { return entering.at(step); });
   }
 
+  // Conditions of the pictures that are numbers, by name.
+  std::map<std::string, at::Tensor> conditions() const {
+    if (is_video()) return video_conditions(settings_);
+    if (!model_.shape.takes_guidance_scale) return {};
+    const at::Tensor weights = at::tensor(at::ArrayRef<double>(batch_->guidance_weights), at::kDouble);
+    return {{models::kGuidanceWeight, weights.to(at::kFloat)}};
+  }
+
   // Turns noise into the latents [n, C, h, w] of this replica's pictures, on the ranks that decode them; they
   // are undefined on other ranks.
   at::Tensor denoise(const std::vector<models::Conditioning>& prompts, int64_t loop,
@@ -185,9 +193,8 @@ class Run {
       at::Tensor z = noise_->draw(all_sizes()).to(settings_.request.device) * sampler_->init_noise_sigma();
       const std::optional<GivenFrames> frames = place(given, z);
       const Guidance& guidance = batch_->guidance[static_cast<size_t>(loop)];
-      const auto conditions = is_video() ? video_conditions(settings_) : std::map<std::string, at::Tensor>();
       DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), settings_.latents,
-                          ranks_, conditions);
+                          ranks_, conditions());
       Denoising work{stage, *sampler_, guidance, ranks_};
       if (frames) {
         work.given = &*frames;

@@ -26,6 +26,10 @@ using Conditioning = std::map<std::string, at::Tensor>;
 inline constexpr const char* kTokens = "tokens";  // the sequence [L, D] that every family has
 inline constexpr const char* kPooled = "pooled";  // one vector for the whole prompt [D']
 
+// The number of a sample (ForwardInputs::by_sample) that models with DenoiserShape::takes_guidance_scale
+// read: the guidance scale less 1, subtracted before it is rounded to fp32.
+inline constexpr const char* kGuidanceWeight = "guidance_weight";
+
 // SDXL is conditioned on these sizes, in pixels (arXiv:2307.01952, section 2.2).
 struct SizeConditions {
   int64_t original_height = 0, original_width = 0;

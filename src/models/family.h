@@ -123,6 +123,9 @@ struct DenoiserShape {
   // Frames, rows and columns of the latents of a video that the model was trained on, if it says so.
   std::optional<std::array<int64_t, 3>> video_sample = {};
   std::optional<int64_t> text_length = {};  // most tokens of a prompt, if the model has a limit of its own
+  // The guidance scale is an input of the model, which then predicts what guidance would give; there is no
+  // unconditional branch (arXiv:2210.03142).
+  bool takes_guidance_scale = false;
   bool has_null_text = false;    // has learned the text of the unconditional branch (Prompt::null_of)
   bool axial_attention = false;  // all attention is nn::Tokens::axial_attention()
   int64_t row_unit = 1;          // rows of tokens that stay together because a coarser scale merges them

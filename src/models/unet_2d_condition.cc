@@ -44,7 +44,7 @@ UNet2DConditionModel::UNet2DConditionModel(const weights::Scope& scope, const UN
     : config_(config),
       conv_in_(scope / "conv_in", config.in_channels, config.levels.front().channels, 3, 1, 1),
       time_embedding_(scope.with_dtype(at::kFloat) / "time_embedding", config.levels.front().channels,
-                      config.embedding_channels()),
+                      config.embedding_channels(), config.time_cond_proj_dim),
       conv_norm_out_(scope / "conv_norm_out", config.levels.front().channels, config.norm_groups,
                      config.norm_eps, ops::Activation::kSilu),
       conv_out_(scope / "conv_out", config.levels.front().channels, config.out_channels, 3, 1, 1),
@@ -101,11 +101,13 @@ class UNetForward final : public Forward {
     levels_.emplace_back(inputs.tokens);
     while (levels_.size() < model.config_.levels.size()) levels_.push_back(levels_.back().coarser());
     if (model.add_embedding_) added_ = (*model.add_embedding_)(conditions(inputs));
+    if (model.time_embedding_.cond_proj) guidance_ = (*model.time_embedding_.cond_proj)(guidance_of(inputs));
   }
 
   void begin(const Timestep& timestep) override {
-    at::Tensor time = model_.time_embedding_(
-        nn::sinusoidal_embedding(timestep.on_device, model_.config_.levels.front().channels));
+    at::Tensor time = nn::sinusoidal_embedding(timestep.on_device, model_.config_.levels.front().channels);
+    if (guidance_.defined()) time = time + guidance_;
+    time = model_.time_embedding_(time);
     if (added_.defined()) time = time + added_;
     embedding_ = at::silu(time).expand({samples_, -1}).to(model_.dtype_);
   }
@@ -151,6 +153,12 @@ class UNetForward final : public Forward {
     return at::cat({pooled, embedded.reshape({1, -1}).expand({pooled.size(0), -1})}, 1);
   }
 
+  // Embeds the guidance scales, on the host as in diffusers: [B or 1, time_cond_proj_dim].
+  at::Tensor guidance_of(const ForwardInputs& inputs) const {
+    return nn::guidance_embedding(inputs.by_sample.at(kGuidanceWeight), model_.config_.time_cond_proj_dim)
+        .to(inputs.prompts.front().at(kTokens).device());
+  }
+
   at::Tensor run(const UNetLayer& layer, at::Tensor x, const nn::Rows& rows) {
     x = layer.resnet(std::move(x), rows, embedding_);
     return layer.attention ? (*layer.attention)(std::move(x), rows, context_) : x;
@@ -183,6 +191,7 @@ class UNetForward final : public Forward {
   int64_t samples_;
   std::vector<nn::Rows> levels_;  // the finest first
   at::Tensor added_;              // [B, embedding channels] fp32, or undefined
+  at::Tensor guidance_;           // added to the embedded timestep: [B or 1, channels] fp32, or undefined
   at::Tensor embedding_;          // the step's, after SiLU: [B, embedding channels]
 };
 
@@ -215,6 +224,7 @@ DenoiserShape unet_shape(const UNet2DConfig& config) {
           .blocks = 2 * levels + 1,
           .latent_channels = config.in_channels,
           .sample_size = config.sample_size,
+          .takes_guidance_scale = config.time_cond_proj_dim > 0,
           .row_unit = int64_t{1} << (levels - 1),
           .has_group_norms = true,
           .has_streams = false};

@@ -34,6 +34,9 @@ struct UNet2DConfig {
   // SDXL is conditioned on sizes and pooled text. This is the width of the embedding of each of its six
   // numbers; 0 for models without.
   int64_t addition_time_embed_dim, addition_inputs;
+  // Latent consistency models (arXiv:2310.04378) take the guidance scale as an input. This is the width of
+  // its embedding; 0 for models without.
+  int64_t time_cond_proj_dim;
 
   int64_t embedding_channels() const { return 4 * levels.front().channels; }
   int64_t context_width() const { return levels.front().context_width; }

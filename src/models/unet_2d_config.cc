@@ -63,11 +63,6 @@ void require_usual(const JsonConfig& json) {
     no(key);
   for (const char* key : {"mid_block_scale_factor", "resnet_out_scale_factor", "downsample_padding"})
     one(key);
-  if (json.has("time_cond_proj_dim"))
-    json.refuse(
-        "time_cond_proj_dim",
-        "this is the U-Net of a consistency model (LCM), which takes the guidance scale as an input; it "
-        "cannot run yet");
   for (const char* key :
        {"encoder_hid_dim", "encoder_hid_dim_type", "class_embed_type", "num_class_embeds",
         "timestep_post_act", "time_embedding_act_fn", "time_embedding_dim", "cross_attention_norm"}) {
@@ -143,6 +138,16 @@ std::vector<UNet2DConfig::Level> read_levels(const JsonConfig& json, int64_t nor
   return levels;
 }
 
+// diffusers divides by half the dimension less 1 to get the frequencies, so that a dimension of 2 or 3 gives
+// none.
+int64_t read_time_cond_proj_dim(const JsonConfig& json) {
+  if (!json.has("time_cond_proj_dim")) return 0;
+  const int64_t dim = json.count("time_cond_proj_dim", kMaxSize);
+  if (dim == 2 || dim == 3)
+    json.fail("time_cond_proj_dim", "null, 1, or 4 and more: fewer have no frequencies");
+  return dim;
+}
+
 }  // namespace
 
 UNet2DConfig::UNet2DConfig(const JsonConfig& json)
@@ -156,7 +161,8 @@ UNet2DConfig::UNet2DConfig(const JsonConfig& json)
       norm_eps(json.number_within("norm_eps", 0, 1, 1e-5)),
       use_linear_projection(json.boolean("use_linear_projection", false)),
       addition_time_embed_dim(0),
-      addition_inputs(0) {
+      addition_inputs(0),
+      time_cond_proj_dim(read_time_cond_proj_dim(json)) {
   require_usual(json);
   if (out_channels != in_channels) json.fail("in_channels", fmt::format("{}, as out_channels", out_channels));
   levels = read_levels(json, norm_groups);

@@ -13,8 +13,20 @@ at::Tensor sinusoidal_embedding(const at::Tensor& values, int64_t dim) {
   return dim % 2 == 0 ? pairs : at::constant_pad_nd(pairs, {0, 1});
 }
 
-TimestepEmbedding::TimestepEmbedding(const weights::Scope& scope, int64_t in, int64_t out)
-    : linear_1(scope / "linear_1", in, out), linear_2(scope / "linear_2", out, out) {}
+at::Tensor guidance_embedding(const at::Tensor& weights, int64_t dim) {
+  const int64_t half = dim / 2;
+  // Each step rounds to fp32 as in diffusers: the angles are so large that another rounding would be seen.
+  const at::Tensor step = at::log(at::full({}, 10000.0, weights.options())) / (half - 1);
+  const at::Tensor frequency = at::exp(at::arange(half, weights.options()) * -step);
+  const at::Tensor angle = (weights * 1000.0).unsqueeze(1) * frequency.unsqueeze(0);
+  const at::Tensor pairs = at::cat({at::sin(angle), at::cos(angle)}, 1);
+  return dim % 2 == 0 ? pairs : at::constant_pad_nd(pairs, {0, 1});
+}
+
+TimestepEmbedding::TimestepEmbedding(const weights::Scope& scope, int64_t in, int64_t out, int64_t condition)
+    : linear_1(scope / "linear_1", in, out), linear_2(scope / "linear_2", out, out) {
+  if (condition > 0) cond_proj.emplace(scope / "cond_proj", condition, in, ops::LinearOptions{.bias = false});
+}
 
 at::Tensor TimestepEmbedding::operator()(const at::Tensor& x) const {
   return linear_2(linear_1(x, ops::Activation::kSilu));

@@ -93,7 +93,7 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
           fmt::format("{} needs as many {}, the request has {}", given("data_parallel_degree", data),
                       workload.token_frames > 1 ? "videos" : "images", workload.pictures));
   require(!options.use_cfg_parallel || workload.guided,
-          fmt::format("{} needs a guidance scale above 1", field("use_cfg_parallel")));
+          fmt::format("{} needs a guidance scale above 1 and a negative branch", field("use_cfg_parallel")));
   require(workload.has_streams || stages == 1,
           fmt::format("{}: PipeFusion does not support this model, a U-Net, because its blocks read each "
                       "other's inner outputs",

@@ -30,7 +30,7 @@ struct Workload {
   bool has_group_norms = false;  // the model has norms over all positions of an image
   int64_t steps = 1;
   int64_t pictures = 1;
-  bool guided = true;  // guidance scale above 1
+  bool guided = true;  // has an unconditional branch
 };
 
 struct Layout {

@@ -228,7 +228,8 @@ def invalid_sdxl_folders(box):
             ("unet/config.json", {"in_channels": 9}, "in_channels"),
             ("unet/config.json", {"down_block_types": ["DownBlock2D", "AttnDownBlock2D"]}, "down_block_types"),
             ("unet/config.json", {"class_embed_type": "timestep"}, "'class_embed_type' is \"timestep\": U-Nets"),
-            ("unet/config.json", {"time_cond_proj_dim": 16}, "'time_cond_proj_dim' is 16: this is the U-Net of a consistency model"),
+            ("unet/config.json", {"time_cond_proj_dim": 3}, "'time_cond_proj_dim' must be null, 1, or 4 and more"),
+            ("unet/config.json", {"time_cond_proj_dim": 16}, "time_embedding.cond_proj.weight"),
             ("model_index.json", {"text_encoder_2": ["transformers", "CLIPTextModel"]}, "'text_encoder_2' must be a CLIPTextModelW"),
             ("unet/config.json", {"attention_head_dim": [3, 5]}, "attention_head_dim"),
             ("unet/config.json", {"cross_attention_dim": 99}, "weight"),
@@ -254,3 +255,26 @@ def invalid_sdxl_folders(box):
     box.refuse(3, "vocab.json", "generate", "a cat", "--model", folder, *SMALL)
     outcome = box.run("models", MODEL)
     assert outcome.code == 0 and "StableDiffusionXLPipeline" in outcome.out, outcome
+
+
+@test
+def a_latent_consistency_model_takes_the_scale_as_an_input(box):
+    """Its U-Net and scheduler are beside the other parts of tiny-sd. What belongs to a negative branch is warned of."""
+    goldens, model = ROOT / "tests" / "golden", box.folder / "model"
+    shutil.copytree(goldens / "tiny-sd", model, ignore=shutil.ignore_patterns("golden", "single.safetensors", "unet", "scheduler"))
+    for part in ("unet", "scheduler"):
+        shutil.copytree(goldens / "tiny-lcm" / part, model / part)
+    index = json.loads((model / "model_index.json").read_text())
+    (model / "model_index.json").write_text(json.dumps({**index, "scheduler": ["diffusers", "LCMScheduler"]}))
+    runs = json.loads((goldens / "tiny-lcm" / "golden" / "runs.json").read_text())
+    words = ["--seed", str(runs["seed"]), *arguments_of(runs["runs"]["default"])[2:]]
+    tensor = read_safetensors(goldens / "tiny-lcm" / "golden" / "golden.safetensors")[0]["default.latents"]
+    assert_near(latents(box, *words, model=["--model", model]), (tensor[1], floats(tensor)), 1e-3)
+    outcome = generate(box, *words, "-o", "lcm.png", model=["--model", model])
+    needle = "--negative-prompt, --guidance-rescale have no effect: the model takes --guidance-scale as an input"
+    assert outcome.err.count(needle) == 1, outcome
+    outcome = box.run("models", model)
+    assert outcome.code == 0 and "guidance 7.5" in outcome.out and "can run" in outcome.out, outcome
+    refused = "--use-cfg-parallel needs a guidance scale above 1 and a negative branch"
+    box.refuse(2, refused, "generate", "a cat", "--model", model, "--use-cfg-parallel", *SMALL)
+    box.refuse(2, refused, "mesh", "--model", model, "--use-cfg-parallel")

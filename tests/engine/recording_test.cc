@@ -276,6 +276,17 @@ TEST(RecordingOfUNets, EqualsARealRunOnEveryRank) {
   expect_recordings_of_all_ranks(small_unet(), options_of_unets());
 }
 
+// Of a model that takes the guidance scale as an input.
+TEST(RecordingOfUNets, EqualsARealRunOnEveryRankWithAScaleForEachPicture) {
+  Json config = sdxl_config({8, 16, 24}, {1, 2, 3}, {1, 1, 2});
+  config["time_cond_proj_dim"] = 8;
+  Subject subject = unet(config, {2, 4, 22, 16}, /*steps=*/2);
+  subject.numbers[models::kGuidanceWeight] = at::tensor({6.5, 0.0}, at::kFloat);
+  expect_recordings_of_all_ranks(
+      subject, {parallel::degrees(1, false, 1, 1, 1, 1), parallel::degrees(2, false, 1, 1, 1, 1),
+                parallel::degrees(1, false, 1, 1, 1, 2)});
+}
+
 // Returns the bytes that `rank` sends in one step of displaced patches in which everything is stale.
 int64_t bytes_of_a_step(Subject subject, int64_t rank, int64_t ranks, at::ScalarType dtype) {
   parallel::ParallelOptions options;

@@ -39,7 +39,9 @@ class UNetGolden : public DenoiserGolden {
                                    .scale_factor = kScaleFactor,
                                    .sizes = {96, 80, 3, 5, 100, 90}};
     const std::vector<int64_t> prompt_of = {0, 1, 1};
-    const auto forward = model.start({prompts, prompt_of, latent_shape, tokens});
+    std::map<std::string, at::Tensor> numbers;
+    if (golden_.contains(kGuidanceWeight)) numbers[kGuidanceWeight] = golden_.at(kGuidanceWeight);
+    const auto forward = model.start({prompts, prompt_of, latent_shape, tokens, numbers});
     forward->begin({timestep, at::tensor({timestep}, at::kFloat)});
     const Range rows = tokens.cut().part(0, tokens.rank());
     Hidden hidden = forward->embed(z.narrow(2, rows.begin, rows.length));
@@ -91,7 +93,8 @@ TEST_P(UNetGolden, RowsOnManyRanksGiveTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, UNetGolden, ::testing::Values("unet-sd15", "unet-sd21", "unet-sdxl"));
+INSTANTIATE_TEST_SUITE_P(Models, UNetGolden,
+                         ::testing::Values("unet-sd15", "unet-sd21", "unet-sdxl", "unet-lcm"));
 
 struct DisplacedCase {
   const char* model;
@@ -184,19 +187,23 @@ TEST(UNet2DConfig, NamesWhatCannotRun) {
   EXPECT_TRUE(refused("num_attention_heads", 2));
 }
 
-TEST(UNet2DConfig, SaysThatItIsOfAConsistencyModel) {
-  Json json = read_json(golden_folder("unet-sdxl") / "config.json");
-  json["time_cond_proj_dim"] = 16;
-  try {
-    const UNet2DConfig config(JsonConfig(json, "unet/config.json"));
-    FAIL() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInput);
-    EXPECT_EQ(std::string(error.what())
-                  .find("[unet/config.json] 'time_cond_proj_dim' is 16: this is the U-Net of"
-                        " a consistency model (LCM)"),
-              0U)
-        << error.what();
+// diffusers gives such numbers of the guidance scale that are not finite.
+TEST(UNet2DConfig, RefusesAGuidanceEmbeddingWithoutFrequencies) {
+  Json json = read_json(golden_folder("unet-lcm") / "config.json");
+  const auto width = [&](const Json& value) {
+    json["time_cond_proj_dim"] = value;
+    return UNet2DConfig(JsonConfig(json, "unet/config.json")).time_cond_proj_dim;
+  };
+  EXPECT_EQ(width(nullptr), 0);
+  for (const int64_t good : {1, 4, 5, 256}) EXPECT_EQ(width(good), good);
+  for (const Json& bad : {Json(0), Json(2), Json(3), Json("8"), Json(false)}) {
+    try {
+      width(bad);
+      ADD_FAILURE() << bad << " is accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()).find("[unet/config.json] 'time_cond_proj_dim' must be "), 0U)
+          << error.what();
+    }
   }
 }
 

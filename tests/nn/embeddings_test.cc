@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "tests/support/golden.h"
+
 namespace tessera::nn {
 namespace {
 
@@ -23,6 +25,22 @@ TEST(SinusoidalEmbedding, EndsInZeroWhereTheWidthIsOdd) {
   const at::Tensor out = sinusoidal_embedding(values, 9);
   EXPECT_TRUE(at::equal(out.narrow(1, 0, 8), sinusoidal_embedding(values, 8)));
   EXPECT_TRUE(at::equal(out.select(1, 8), at::zeros({2})));
+}
+
+// By the pipelines of diffusers.
+TEST(GuidanceEmbedding, EqualsDiffusers) {
+  const auto golden = read_golden("unet-lcm/golden/golden.safetensors");
+  const at::Tensor& expected = golden.at("guidance_embedding");
+  const at::Tensor out = guidance_embedding(golden.at("guidance_weight"), expected.size(1));
+  EXPECT_LE((out - expected).abs().max().item<double>(), 1e-6);
+}
+
+TEST(GuidanceEmbedding, EndsInZeroWhereTheWidthIsOdd) {
+  const at::Tensor weights = at::tensor({0.0, 6.5}, at::kFloat);
+  const at::Tensor out = guidance_embedding(weights, 9);
+  EXPECT_TRUE(at::equal(out.narrow(1, 0, 8), guidance_embedding(weights, 8)));
+  EXPECT_TRUE(at::equal(out.select(1, 8), at::zeros({2})));
+  EXPECT_TRUE(at::equal(guidance_embedding(weights, 1), at::zeros({2, 1})));
 }
 
 TEST(PositionEmbedding, PutsColumnsFirstAndSpansTheBaseGrid) {
