@@ -39,7 +39,7 @@ UNET = {
     "transformer_layers_per_block": [2, (2, 1, 1)], "reverse_transformer_layers_per_block": [(1, 2, 1)], "upcast_attention": [True],
     "mid_block_type": [None], "sample_size": [8, 24], "addition_embed_type_num_heads": [4], "time_cond_proj_dim": [16, 7]}
 RARE_UNET = {
-    "flip_sin_to_cos": [False], "freq_shift": [1], "center_input_sample": [True], "act_fn": ["gelu", "mish"],
+    "flip_sin_to_cos": [False], "freq_shift": [1], "center_input_sample": [True], "act_fn": ["gelu", "mish", "swish"],
     "mid_block_scale_factor": [0.7], "only_cross_attention": [True, (True, False, True)], "dual_cross_attention": [True],
     "resnet_time_scale_shift": ["scale_shift"], "resnet_skip_time_act": [True], "resnet_out_scale_factor": [1.5],
     "time_embedding_type": ["fourier"], "time_embedding_dim": [40], "time_embedding_act_fn": ["silu"], "timestep_post_act": ["silu"],

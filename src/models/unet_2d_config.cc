@@ -54,7 +54,8 @@ void require_usual(const JsonConfig& json) {
     if (json.number(key, 1) != 1) json.fail(key, "1");
   };
   text("_class_name", "UNet2DConditionModel");
-  text("act_fn", "silu");
+  const std::string act_fn = json.string("act_fn", "silu");
+  if (act_fn != "silu" && act_fn != "swish") json.fail("act_fn", "\"silu\" or \"swish\", which are the same");
   text("resnet_time_scale_shift", "default");
   text("time_embedding_type", "positional");
   text("attention_type", "default", Null::kDefault);

@@ -171,6 +171,7 @@ TEST(UNet2DConfig, NamesWhatCannotRun) {
   };
   for (const char* key : {"time_embedding_type", "act_fn", "addition_embed_type", "mid_block_type"})
     EXPECT_TRUE(refused(key, "another")) << key;
+  EXPECT_FALSE(refused("act_fn", "swish"));
   EXPECT_TRUE(refused("block_out_channels", {8, 7, 16}));
   EXPECT_TRUE(refused("layers_per_block", {1, 2}));
   EXPECT_TRUE(refused("attention_head_dim", {3, 3, 3}));
