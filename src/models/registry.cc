@@ -107,6 +107,26 @@ Family stable_diffusion(std::string class_name, std::string title, double guidan
       .load_decoder = is_xl ? load_stable_diffusion_xl_decoder : load_scaled_decoder};
 }
 
+DenoiserShape read_latent_consistency_shape(const std::filesystem::path& model) {
+  const DenoiserShape shape = read_unet_shape(model);
+  if (!shape.takes_guidance_scale)
+    input_error((model / "unet" / "config.json").string(),
+                "'time_cond_proj_dim' is missing, which U-Nets of a LatentConsistencyModelPipeline have");
+  return shape;
+}
+
+// Stable Diffusion whose U-Net takes the guidance scale as an input (arXiv:2310.04378).
+Family latent_consistency() {
+  Family family =
+      stable_diffusion("LatentConsistencyModelPipeline", "Latent consistency model", 8.5, /*is_xl=*/false);
+  family.default_steps = 4;
+  family.own_fields = {"clip_skip"};
+  family.has_single_files = false;
+  family.overrides_scheduler_file = false;
+  family.read_shape = read_latent_consistency_shape;
+  return family;
+}
+
 Family open_sora_1_1() {
   return {.class_name = "OpenSoraV1_1Pipeline",
           .title = "Open-Sora 1.1",
@@ -173,6 +193,7 @@ const std::vector<Family>& families() {
       pixart("PixArtSigmaPipeline", "PixArt-Sigma", 300),
       stable_diffusion("StableDiffusionPipeline", "Stable Diffusion", 7.5, /*is_xl=*/false),
       stable_diffusion("StableDiffusionXLPipeline", "Stable Diffusion XL", 5.0, /*is_xl=*/true),
+      latent_consistency(),
       open_sora_1_1(),
       open_sora_1_2(),
   };

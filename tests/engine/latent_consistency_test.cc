@@ -52,6 +52,19 @@ TEST_F(LatentConsistency, EqualsDiffusers) {
   for (const char* name : {"default", "low"}) expect_golden(generate(settings(name), model_), name, name);
 }
 
+// The pipeline of diffusers' own class gives the same from the same numbers; its defaults are others.
+TEST_F(LatentConsistency, HasAPipelineOfItsOwn) {
+  Json index = read_json(temporary_.path() / "model_index.json");
+  index["_class_name"] = "LatentConsistencyModelPipeline";
+  std::ofstream(temporary_.path() / "model_index.json") << index;
+  model_ = read_model(temporary_.path());
+  expect_golden(generate(settings("low"), model_), "low", "LatentConsistencyModelPipeline");
+  Request request;
+  request.prompts = {"a cat"};
+  EXPECT_EQ(resolve(request, model_).steps, 4);
+  EXPECT_EQ(resolve(request, model_).guidance, 8.5);
+}
+
 TEST_F(LatentConsistency, HasNoNegativeBranchAndSaysSo) {
   const Settings chosen = settings("default");
   EXPECT_EQ(chosen.guidance, 7.5);

@@ -101,7 +101,8 @@ TEST(Families, HaveTheirOwnDefaults) {
        {std::tuple("PixArtAlphaPipeline", 20, 4.5, 120, true),
         {"PixArtSigmaPipeline", 20, 4.5, 300, false},
         {"StableDiffusionPipeline", 50, 7.5, 77, false},
-        {"StableDiffusionXLPipeline", 50, 5.0, 77, false}}) {
+        {"StableDiffusionXLPipeline", 50, 5.0, 77, false},
+        {"LatentConsistencyModelPipeline", 4, 8.5, 77, false}}) {
     const Family& family = find_family(name, "");
     EXPECT_EQ(family.default_steps, steps) << name;
     EXPECT_EQ(family.default_guidance, guidance) << name;
