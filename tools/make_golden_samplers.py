@@ -55,6 +55,8 @@ LOSSY = {(EULER, "zero snr"): (20,), (ANCESTRAL, "zero snr"): (20,), (EULER, "co
 # 6 and 7 do not divide 1000, and put timesteps between two integers for some spacings; 16 does so for trailing ones.
 STEPS, TRAILING_STEPS = (1, 4, 6, 7, MAX_STEPS), (1, 4, 6, 7, 16, MAX_STEPS)
 
+# Dynamic thresholding; in some steps the quantile is below 1, in some above the largest value.
+QUANTILE = {"thresholding": True, "dynamic_thresholding_ratio": 0.8, "sample_max_value": 1.7}
 FEW = {"steps": (1, 4, 7)}
 
 # Each row has name, class, options and optionally more: the class of the file ("file"), the number of image tokens, eta, the
@@ -236,6 +238,19 @@ ROWS = [
     ("noise orders 2 and 3", SA, {**SCALED, "algorithm_type": "noise_prediction", "corrector_order": 3}, FEW),
     ("sample karras to the end", SA, {**SCALED, "prediction_type": "sample", "use_karras_sigmas": True, "lower_order_final": False}, FEW),
     ("exponential trailing", KDPM2_A, {**SCALED, "use_exponential_sigmas": True, "timestep_spacing": "trailing"}, FEW),
+    ("threshold 1", DDIM, {**SCALED, "thresholding": True, "clip_sample_range": 0.4}, {"steps": (7,)}),
+    ("threshold below 1", DDIM, {**SCALED, "thresholding": True, "sample_max_value": 0.5}, {"steps": (4,), "eta": 0.6}),
+    ("quantile", DDPM, {**SCALED, **QUANTILE}, {"steps": (7,)}),
+    ("quantile", LCM, {**SCALED, **QUANTILE}, {"steps": (4,)}),
+    ("quantile v", DPM, {**SD_V, **QUANTILE}, {"steps": (7,)}),
+    ("quantile noise", DPM, {**SCALED, **QUANTILE, "algorithm_type": NOISE_ODE, "final_sigmas_type": "sigma_min"}, {"steps": (7,)}),
+    ("quantile", SINGLESTEP, {**SCALED, **QUANTILE}, {"steps": (7,)}),
+    ("quantile", EDM_DPM, QUANTILE, {"steps": (7,)}),
+    ("quantile", DEIS, {**SCALED, **QUANTILE, "solver_order": 3}, {"steps": (7,)}),
+    ("quantile", UNIPC, {**SCALED, **QUANTILE}, {"steps": (7,)}),
+    ("quantile without effect", UNIPC, {**SCALED, **QUANTILE, "predict_x0": False, "final_sigmas_type": "sigma_min"}, {"steps": (7,)}),
+    ("quantile", SA, {**SCALED, **QUANTILE}, {"steps": (7,)}),
+    ("flow to sigma min", SINGLESTEP, {**SCALED, **FLOW_MODEL, "solver_order": 1, "final_sigmas_type": "sigma_min", "flow_shift": 1.0}, {"steps": (50,)}),
 ]
 
 
@@ -266,14 +281,15 @@ def make_scheduler(class_name, config, steps, tokens=0, is_stable_diffusion=Fals
     return scheduler
 
 
-def latents_after_steps(scheduler, z, eta, draw):
-    """Runs the scheduler on model(); draw() returns the noise of steps that need some."""
+def latents_after_steps(scheduler, z, eta, draw, change=None):
+    """Runs the scheduler on model(). draw() returns the noise of steps that need some; change() replaces latents."""
     for timestep in scheduler.timesteps:
         x = scheduler.scale_model_input(z, timestep) if hasattr(scheduler, "scale_model_input") else z
         # The schedulers' modules draw noise with a function of this name.
         sys.modules[type(scheduler).__module__].randn_tensor = lambda *_, **__: draw()
         extra = {"eta": eta} if isinstance(scheduler, (diffusers.DDIMScheduler, diffusers.TCDScheduler)) else {}
         z = scheduler.step(model(x, timestep), timestep, z, **extra).prev_sample
+        z = change(z) if change else z
         yield z
 
 

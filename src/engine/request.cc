@@ -4,6 +4,7 @@
 
 #include "core/cpu.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "engine/denoiser_stage.h"
 #include "engine/effects.h"
 #include "samplers/class_options.h"
@@ -171,6 +172,10 @@ parallel::Workload workload(std::span<const Settings> batch, const Model& model)
   TESSERA_CHECK(!batch.empty(), "no requests");
   const Settings& settings = batch.front();
   parallel::Workload all = workload_of(model.shape, settings.latents);
+  {
+    const SuppressLog suppress_log;  // the run gives the same warnings
+    all.has_elementwise_sampler = make_sampler(settings, model)->is_elementwise();
+  }
   all.steps = settings.steps;
   all.pictures = 0;
   all.guided = false;

@@ -72,19 +72,36 @@ int64_t lines_of(const ParallelOptions& options, const Workload& workload) {
   return units_of(rank_axis_of(options, workload), workload);
 }
 
+std::string given(const char* name, int64_t degree) {
+  return fmt::format("{} {}", field(name), degree);
+}
+
+// A product names only the degrees that are above 1.
+std::string product(const char* first, int64_t a, const char* second, int64_t b) {
+  if (a == 1) return given(second, b);
+  return b == 1 ? given(first, a) : given(first, a) + " x " + given(second, b);
+}
+
+std::optional<std::string> broken_by_heads(const ParallelOptions& options, const Workload& workload) {
+  const int64_t tensor = options.tensor_parallel_degree, ulysses = options.ulysses_degree;
+  if (uses_dsp(options, workload)) {
+    if (tensor <= workload.heads) return std::nullopt;
+    return fmt::format("{} needs a head for each rank, the model has {}",
+                       given("tensor_parallel_degree", tensor), workload.heads);
+  }
+  if (tensor * ulysses <= workload.heads) return std::nullopt;
+  const std::string degrees = product("tensor_parallel_degree", tensor, "ulysses_degree", ulysses);
+  return workload.axial_attention && options.dynamic_sequence_parallel.value_or(ulysses > 1)
+             ? fmt::format("{} needs a head or a frame of latents for each rank, there are {} and {}",
+                           degrees, workload.heads, workload.token_frames)
+             : fmt::format("{} needs a head for each rank, the model has {}", degrees, workload.heads);
+}
+
 // The rules that tie degrees to the model and the request. All degrees are at least 1.
 std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const Workload& workload) {
   std::vector<std::string> broken;
   const auto require = [&](bool kept, const std::string& rule) {
     if (!kept) broken.push_back(rule);
-  };
-  const auto given = [&](const char* name, int64_t degree) {
-    return fmt::format("{} {}", field(name), degree);
-  };
-  // A product names only the degrees that are above 1.
-  const auto product = [&](const char* first, int64_t a, const char* second, int64_t b) {
-    if (a == 1) return given(second, b);
-    return b == 1 ? given(first, a) : given(first, a) + " x " + given(second, b);
   };
   const int64_t data = options.data_parallel_degree, stages = options.pipefusion_parallel_degree,
                 tensor = options.tensor_parallel_degree, ulysses = options.ulysses_degree,
@@ -101,19 +118,7 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
   require(!workload.has_streams || stages <= workload.blocks,
           fmt::format("{} needs a block for each stage, the model has {}",
                       given("pipefusion_parallel_degree", stages), workload.blocks));
-  if (uses_dsp(options, workload)) {
-    require(tensor <= workload.heads, fmt::format("{} needs a head for each rank, the model has {}",
-                                                  given("tensor_parallel_degree", tensor), workload.heads));
-  } else {
-    require(tensor * ulysses <= workload.heads,
-            workload.axial_attention && options.dynamic_sequence_parallel.value_or(ulysses > 1)
-                ? fmt::format("{} needs a head or a frame of latents for each rank, there are {} and {}",
-                              product("tensor_parallel_degree", tensor, "ulysses_degree", ulysses),
-                              workload.heads, workload.token_frames)
-                : fmt::format("{} needs a head for each rank, the model has {}",
-                              product("tensor_parallel_degree", tensor, "ulysses_degree", ulysses),
-                              workload.heads));
-  }
+  if (const auto rule = broken_by_heads(options, workload)) broken.push_back(*rule);
   const bool divides_rows = rank_axis_of(options, workload) == GridAxis::kRows;
   const std::string row = !divides_rows            ? "a frame"
                           : workload.row_unit == 1 ? "a row of tokens"
@@ -128,6 +133,11 @@ std::vector<std::string> broken_by_degrees(const ParallelOptions& options, const
   require(displaced == 1 || (ring * ulysses == 1 && stages == 1),
           fmt::format("{} cannot be combined with {}, {} or {}", given("displaced_patch_degree", displaced),
                       field("ulysses_degree"), field("ring_degree"), field("pipefusion_parallel_degree")));
+  require(workload.has_elementwise_sampler || (ring * ulysses * displaced == 1 && stages == 1),
+          fmt::format("{}, {}, {} and {} divide an image, but the sampler thresholds each image as a whole "
+                      "(thresholding with sample_max_value above 1)",
+                      field("ulysses_degree"), field("ring_degree"), field("displaced_patch_degree"),
+                      field("pipefusion_parallel_degree")));
   require(options.split_scheme != SplitScheme::k2d || tensor == 1 || near_square(tensor).first > 1,
           fmt::format("{} 2d needs a {} that is a product (4, 6, 8, 9, ...), not {}", field("split_scheme"),
                       field("tensor_parallel_degree"), tensor));
@@ -171,14 +181,15 @@ class Nearest {
 // are only suggested when the wish has them.
 int64_t most_of(const Degree& degree, const ParallelOptions& wish, const Workload& workload) {
   using O = ParallelOptions;
-  const int64_t lines = std::max(workload.token_rows, workload.token_frames);
+  const bool divides_images = workload.has_elementwise_sampler;
+  const int64_t lines = divides_images ? std::max(workload.token_rows, workload.token_frames) : 1;
   if (degree.value == &O::data_parallel_degree) return workload.pictures;
   if (degree.value == &O::tensor_parallel_degree) return workload.heads;
   if (degree.value == &O::ulysses_degree)
     return workload.axial_attention ? lines : std::min(workload.heads, lines);
   if (degree.value == &O::ring_degree) return lines;
   if (wish.*degree.value == 1) return 1;
-  return degree.value == &O::pipefusion_parallel_degree ? workload.blocks : lines;
+  return degree.value == &O::pipefusion_parallel_degree && divides_images ? workload.blocks : lines;
 }
 
 // The nearest valid degrees for exactly `world_size` ranks.
@@ -217,8 +228,10 @@ std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const 
     candidate.use_cfg_parallel &= workload.guided;
     candidate.data_parallel_degree = std::min(candidate.data_parallel_degree, workload.pictures);
     candidate.pipefusion_parallel_degree =
-        workload.has_streams ? std::min(candidate.pipefusion_parallel_degree, workload.blocks) : 1;
-    const int64_t lines = lines_of(candidate, workload);
+        workload.has_streams && workload.has_elementwise_sampler
+            ? std::min(candidate.pipefusion_parallel_degree, workload.blocks)
+            : 1;
+    const int64_t lines = workload.has_elementwise_sampler ? lines_of(candidate, workload) : 1;
     candidate.displaced_patch_degree = std::min(candidate.displaced_patch_degree, lines);
     const int64_t most_tensor = std::min(candidate.tensor_parallel_degree, workload.heads);
     for (int64_t tensor = 1; tensor <= most_tensor; ++tensor) {

@@ -31,6 +31,8 @@ struct Workload {
   int64_t steps = 1;
   int64_t pictures = 1;
   bool guided = true;  // has an unconditional branch
+  // Whether the sampler may step slices of the latents separately (samplers::Sampler::is_elementwise()).
+  bool has_elementwise_sampler = true;
 };
 
 struct Layout {

@@ -35,14 +35,13 @@ NoiseLevel level_at(const TrainingSchedule& schedule, int64_t timestep) {
 }  // namespace
 
 std::unique_ptr<Sampler> make_lcm(const JsonConfig& config, const SamplerRun& run) {
-  refuse_option(config, "thresholding");
   const Prediction prediction = read_prediction(config, /*flow=*/false);
   const TrainingSchedule schedule = training_schedule(config, ZeroSnr::kExactly);
   const std::vector<int64_t> timesteps = distilled_timesteps(config, schedule.size(), run.steps);
   const double scaling = config.number("timestep_scaling", 10);
 
   LinearSolver solver;
-  if (config.boolean("clip_sample", false)) solver.clip = config.number("clip_sample_range", 1);
+  solver.limit = read_limit(config, /*clips_by_default=*/false);
   for (size_t i = 0; i < timesteps.size(); ++i) {
     // The consistency function is c_skip z + c_out x_0, which is z at timestep 0.
     constexpr double kSigmaData = 0.5;

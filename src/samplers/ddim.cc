@@ -28,13 +28,13 @@ Noises noises(double alpha_cumprod, double next_alpha_cumprod, double eta) {
 // z' = sqrt(a') x_0 + sqrt(1 - a' - s^2) epsilon + s (fresh noise), where a' is the product of alphas after
 // the step and s = eta sqrt((1 - a') / (1 - a) (1 - a / a')).
 LinearStep ddim_step(Prediction prediction, double alpha_cumprod, double next_alpha_cumprod, double eta,
-                     bool clip) {
+                     bool limits) {
   const auto [fresh, epsilon] = noises(alpha_cumprod, next_alpha_cumprod, eta);
   const NoiseLevel level{std::sqrt(alpha_cumprod), std::sqrt(1 - alpha_cumprod)};
   const NoiseLevel next{std::sqrt(next_alpha_cumprod), epsilon};
   LinearStep step;
-  if (clip) {
-    // Only x_0 is clipped; the predicted noise is not recomputed from it.
+  if (limits) {
+    // Only x_0 is limited; the predicted noise is not recomputed from it.
     step.convert = to_sample(prediction, level);
     step.predictor = renoised(prediction, level, {0, next.sigma});
     step.predictor.history = {next.alpha};
@@ -48,7 +48,6 @@ LinearStep ddim_step(Prediction prediction, double alpha_cumprod, double next_al
 }  // namespace
 
 std::unique_ptr<Sampler> make_ddim(const JsonConfig& config, const SamplerRun& run) {
-  refuse_option(config, "thresholding");
   const Prediction prediction = read_prediction(config, /*flow=*/false);
   const TrainingSchedule schedule = training_schedule(config, ZeroSnr::kExactly);
   const std::vector<float>& products = schedule.alphas_cumprod;
@@ -56,12 +55,12 @@ std::unique_ptr<Sampler> make_ddim(const JsonConfig& config, const SamplerRun& r
   const float final_product = ends_in_sample ? 1.0F : products.front();
 
   LinearSolver solver;
-  if (config.boolean("clip_sample", true)) solver.clip = config.number("clip_sample_range", 1);
+  solver.limit = read_limit(config, /*clips_by_default=*/true);
   for (const int64_t timestep : whole_timesteps(config, run.steps, schedule.size())) {
     const int64_t next = timestep - schedule.size() / run.steps;
     const float next_product = next >= 0 ? products[static_cast<size_t>(next)] : final_product;
     solver.steps.push_back(ddim_step(prediction, products[static_cast<size_t>(timestep)], next_product,
-                                     run.eta, solver.clip.has_value()));
+                                     run.eta, solver.limit.has_value()));
     solver.steps.back().timestep = static_cast<double>(timestep);
   }
   return std::make_unique<LinearSampler>(std::move(solver), config.where());

@@ -22,14 +22,13 @@ bool has_large_variance(const JsonConfig& config) {
 }  // namespace
 
 std::unique_ptr<Sampler> make_ddpm(const JsonConfig& config, const SamplerRun& run) {
-  refuse_option(config, "thresholding");
   const Prediction prediction = read_prediction(config, /*flow=*/false);
   const bool large = has_large_variance(config);
   const TrainingSchedule schedule = training_schedule(config, ZeroSnr::kExactly);
   const std::vector<int64_t> timesteps = whole_timesteps(config, run.steps, schedule.size());
 
   LinearSolver solver;
-  if (config.boolean("clip_sample", true)) solver.clip = config.number("clip_sample_range", 1);
+  solver.limit = read_limit(config, /*clips_by_default=*/true);
   for (size_t i = 0; i < timesteps.size(); ++i) {
     const auto product_at = [&](size_t index) -> double {
       return index < timesteps.size() ? schedule.alphas_cumprod[static_cast<size_t>(timesteps[index])] : 1;

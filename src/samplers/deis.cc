@@ -40,7 +40,6 @@ std::vector<double> log_rho_integrals(const std::vector<NoiseLevel>& levels, con
 }  // namespace
 
 std::unique_ptr<Sampler> make_deis(const JsonConfig& config, const SamplerRun& run) {
-  refuse_option(config, "thresholding");
   refuse_option(config, "use_dynamic_shifting");
   // Names of other solvers select the only one here, so that their files can be used.
   read_choice(config, "algorithm_type", "deis", {"deis", "dpmsolver", "dpmsolver++"});
@@ -55,6 +54,7 @@ std::unique_ptr<Sampler> make_deis(const JsonConfig& config, const SamplerRun& r
   const bool few_steps = config.boolean("lower_order_final", true) && count < 15;
 
   LinearSolver solver;
+  solver.limit = read_thresholding(config);
   solver.has_too_many_steps = repeats({raw.sigmas.begin(), raw.sigmas.end() - 1});
   std::vector<NoiseLevel> levels;
   levels.reserve(raw.sigmas.size());
@@ -68,7 +68,11 @@ std::unique_ptr<Sampler> make_deis(const JsonConfig& config, const SamplerRun& r
     for (int64_t k = 0; k < order; ++k) known.push_back(levels[static_cast<size_t>(i - k)]);
     LinearStep step;
     step.timestep = std::trunc(raw.timesteps[static_cast<size_t>(i)]);  // an integer in diffusers
-    step.convert = to_noise(prediction, source);
+    if (solver.limit) {
+      set_conversion(step, /*on_samples=*/false, prediction, source, solver.limit);
+    } else {
+      step.convert = to_noise(prediction, source);
+    }
     step.predictor.z = target.alpha / source.alpha;
     step.predictor.history = log_rho_integrals(known, target);
     for (double& weight : step.predictor.history) weight *= target.alpha;

@@ -52,6 +52,7 @@ std::unique_ptr<Sampler> make_dpm_solver(const JsonConfig& config, const Sampler
   const std::vector<float> sigmas = with_final_sigma(config, raw.sigmas, schedule.sigmas.front());
 
   LinearSolver solver;
+  solver.limit = options.limit;
   solver.has_too_many_steps = repeats(raw.sigmas);
   std::vector<NoiseLevel> levels;
   levels.reserve(sigmas.size());
@@ -62,8 +63,7 @@ std::unique_ptr<Sampler> make_dpm_solver(const JsonConfig& config, const Sampler
     const int64_t order = order_of_step(options, i, count);
     LinearStep step;
     step.timestep = std::trunc(raw.timesteps[static_cast<size_t>(i)]);  // an integer in diffusers
-    step.convert =
-        options.on_samples ? to_sample(options.prediction, level) : to_epsilon(options.prediction, level);
+    set_conversion(step, options.on_samples, options.prediction, level, options.limit);
     step.predictor = dpm_step(options, {levels.begin() + (i + 1 - order), levels.begin() + (i + 2)}, order);
     solver.steps.push_back(step);
   }
@@ -84,6 +84,7 @@ std::unique_ptr<Sampler> make_dpm_singlestep(const JsonConfig& config, const Sam
                                         /*rounds_cosine=*/true);
 
   LinearSolver solver;
+  solver.limit = options.limit;
   solver.has_too_many_steps = repeats(raw.sigmas);
   std::vector<NoiseLevel> levels;
   for (const float sigma : with_final_sigma(config, raw.sigmas, schedule.sigmas.front()))
@@ -97,8 +98,7 @@ std::unique_ptr<Sampler> make_dpm_singlestep(const JsonConfig& config, const Sam
         ends_lower || (i + 1 == count && options.zero_final_sigma) ? 1 : i % options.order + 1;
     LinearStep step;
     step.timestep = std::trunc(raw.timesteps[index]);  // an integer in diffusers
-    step.convert = options.on_samples ? to_sample(options.prediction, levels[index])
-                                      : to_epsilon(options.prediction, levels[index]);
+    set_conversion(step, options.on_samples, options.prediction, levels[index], options.limit);
     // All steps of a block begin at the latents that entered it.
     if (order > 1) step.corrector = Combination{.z = 1, .output = 0, .history = {}, .noise = {}};
     step.predictor =

@@ -14,6 +14,12 @@ struct TaylorWeights {
   double z, m, d1, d2, noise;
 };
 
+// The root of a variance, which is below 0 by a rounding error where two levels are nearly equal.
+double deviation(double variance) {
+  constexpr double kRounding = 1e-6;
+  return std::sqrt(variance > -kRounding ? std::max(variance, 0.0) : variance);
+}
+
 // Computes the weights from noise level s to t. `linear` weights D1 as the midpoint rule does; d1 and d2 are
 // valid only for finite lambdas.
 TaylorWeights taylor_weights(const DpmOptions& options, const NoiseLevel& s, const NoiseLevel& t,
@@ -21,15 +27,14 @@ TaylorWeights taylor_weights(const DpmOptions& options, const NoiseLevel& s, con
   const double h = t.lambda() - s.lambda();
   if (options.on_samples) {
     const double scale = options.stochastic ? 2 * h : h;
-    // 1 - e^-scale; a level that differs from the next by a rounding error may lie below it.
-    const double phi = std::max(-std::expm1(-scale), 0.0);
+    const double phi = -std::expm1(-scale);  // below 0 where the last sigma of flow matching is not the least
     const double decay = options.stochastic ? std::exp(-h) : 1;
     return {.z = t.sigma / s.sigma * decay,
             .m = t.alpha * phi,
             .d1 = t.alpha * (linear ? phi / 2 : 1 - phi / scale),
             // The sign of 1/2 in the stochastic case is diffusers'; a Taylor expansion has the opposite one.
             .d2 = -t.alpha * ((scale - phi) / (scale * scale) + (options.stochastic ? 0.5 : -0.5)),
-            .noise = options.stochastic ? t.sigma * std::sqrt(phi) : 0};
+            .noise = options.stochastic ? t.sigma * deviation(phi) : 0};
   }
   const double phi = std::expm1(h);
   const double scale = (options.stochastic ? -2 : -1) * t.sigma;
@@ -37,13 +42,12 @@ TaylorWeights taylor_weights(const DpmOptions& options, const NoiseLevel& s, con
           .m = scale * phi,
           .d1 = scale * (linear ? phi / 2 : phi / h - 1),
           .d2 = scale * ((phi - h) / (h * h) - 0.5),
-          .noise = options.stochastic ? t.sigma * std::sqrt(std::expm1(2 * h)) : 0};
+          .noise = options.stochastic ? t.sigma * deviation(std::expm1(2 * h)) : 0};
 }
 
 }  // namespace
 
 DpmOptions read_dpm_options(const JsonConfig& config, bool lower_order_final) {
-  refuse_option(config, "thresholding");
   refuse_option(config, "use_dynamic_shifting");
   const std::string variance = config.string("variance_type", "", Null::kDefault);
   if (variance == "learned" || variance == "learned_range") refuse_option(config, "variance_type");
@@ -69,6 +73,7 @@ DpmOptions read_dpm_options(const JsonConfig& config, bool lower_order_final) {
     config.fail("final_sigmas_type", fmt::format("sigma_min with algorithm_type {}", algorithm));
   }
   options.flow = config.boolean("use_flow_sigmas", false);
+  options.limit = read_thresholding(config);
   options.prediction = read_prediction(config, options.on_samples && options.flow);
   return options;
 }

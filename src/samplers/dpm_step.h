@@ -3,6 +3,7 @@
 // and singlestep, which goes back to an earlier level.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "samplers/linear_sampler.h"
@@ -19,6 +20,7 @@ struct DpmOptions {
   bool zero_final_sigma;
   bool flow;
   Prediction prediction;
+  std::optional<SampleLimit> limit;
 };
 
 // Throws Error(kInput) for options that no solver supports; `lower_order_final` is the default of that

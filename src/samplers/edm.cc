@@ -58,7 +58,7 @@ std::unique_ptr<Sampler> make_edm_euler(const JsonConfig& config, const SamplerR
   solver.init_noise_sigma = edm.init_noise_sigma();
   for (size_t i = 0; i + 1 < sigmas.size(); ++i) {
     LinearStep step = edm.step(sigmas[i]);
-    step.slope_sigma = sigmas[i];
+    step.to_noise = {1, sigmas[i]};
     step.predictor.z = 1;
     step.predictor.history = {static_cast<double>(sigmas[i + 1]) - sigmas[i]};
     solver.steps.push_back(std::move(step));
@@ -76,6 +76,7 @@ std::unique_ptr<Sampler> make_edm_dpm_solver(const JsonConfig& config, const Sam
   for (const float sigma : with_final_sigma(config, raw, edm.sigma_min)) levels.push_back({1, sigma});
   LinearSolver solver;
   solver.init_noise_sigma = edm.init_noise_sigma();
+  solver.limit = options.limit;
   for (int64_t i = 0; i < run.steps; ++i) {
     const int64_t order = order_of_step(options, i, run.steps);
     LinearStep step = edm.step(levels[static_cast<size_t>(i)].sigma);

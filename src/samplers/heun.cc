@@ -29,7 +29,7 @@ class TwoStageSteps {
   void round_timesteps() {
     for (double& timestep : levels_.timesteps) timestep = std::nearbyint(timestep);
   }
-  void clip(double range) { solver_.clip = range; }
+  void limit(const std::optional<SampleLimit>& limit) { solver_.limit = limit; }
 
   // A step from the current latents, by `stride` along the slope at `sigma`.
   void begin(double timestep, double sigma, double stride) {
@@ -74,7 +74,7 @@ double number_at(const at::Tensor& tensor, size_t index) {
 std::unique_ptr<Sampler> make_heun(const JsonConfig& config, const SamplerRun& run) {
   using enum Prediction;
   TwoStageSteps steps(config, run, {kEpsilon, kSample, kVelocity});
-  if (config.boolean("clip_sample", false)) steps.clip(config.number("clip_sample_range", 1));
+  steps.limit(read_clip(config, /*clips_by_default=*/false));
   for (size_t i = 0; i < steps.size(); ++i) {
     const double sigma = steps.sigma(i), next = steps.sigma(i + 1);
     steps.begin(steps.timestep(i), sigma, next - sigma);

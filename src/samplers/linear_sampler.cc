@@ -23,12 +23,12 @@ bool is_finite(const Conversion& convert) {
   return is_finite(convert.z / convert.divisor) && is_finite(convert.output / convert.divisor);
 }
 
-// Clipping makes an infinite m finite again, so with it the conversion may overflow.
-bool is_finite(const LinearStep& step, bool clips) {
+// A limit makes an infinite m finite again, so with it the conversion may overflow.
+bool is_finite(const LinearStep& step, bool limits) {
   const Conversion& convert = step.convert;
   return is_finite(step.timestep) && is_finite(step.input_divisor) && is_finite(convert.z) &&
          is_finite(convert.output) && is_finite(convert.divisor) &&
-         is_finite(1 / step.slope_sigma.value_or(1)) && (clips || is_finite(convert)) &&
+         (!step.to_noise || is_finite(1 / step.to_noise->sigma)) && (limits || is_finite(convert)) &&
          (!step.corrector || is_finite(*step.corrector)) && is_finite(step.predictor);
 }
 
@@ -63,6 +63,20 @@ at::Tensor convert(const Conversion& weights, const at::Tensor& model_output, co
     m = at::mul(z, weights.z).add_(model_output, weights.output);
   }
   return weights.divisor == 1 ? m : m.div_(weights.divisor);
+}
+
+// `m` has one picture, or a slice of one, per row.
+void limit_sample(const SampleLimit& limit, at::Tensor& m) {
+  if (!limit.quantile) {
+    m.clamp_(-limit.most, limit.most);
+    if (limit.divides) m.div_(limit.most);
+    return;
+  }
+  std::vector<int64_t> sizes(static_cast<size_t>(m.dim()), 1);
+  sizes[0] = m.size(0);
+  const at::Tensor bound =
+      at::quantile(m.flatten(1).abs(), *limit.quantile, 1).clamp_(1, limit.most).view(sizes);
+  m = m.clamp(-bound, bound).div_(bound);
 }
 
 // `history` holds the newest m last.
@@ -132,9 +146,36 @@ Combination renoised(Prediction prediction, const NoiseLevel& level, const Noise
   return step;
 }
 
+std::optional<SampleLimit> read_clip(const JsonConfig& config, bool clips_by_default) {
+  if (!config.boolean("clip_sample", clips_by_default)) return std::nullopt;
+  return SampleLimit{.most = config.number("clip_sample_range", 1)};
+}
+
+std::optional<SampleLimit> read_thresholding(const JsonConfig& config) {
+  if (!config.boolean("thresholding", false)) return std::nullopt;
+  const double quantile = config.number("dynamic_thresholding_ratio", 0.995);
+  if (!(quantile >= 0 && quantile <= 1)) config.fail("dynamic_thresholding_ratio", "from 0 to 1");
+  SampleLimit limit{.most = config.number("sample_max_value", 1), .divides = true};
+  if (!(limit.most > 0)) config.fail("sample_max_value", "positive");
+  if (limit.most > 1) limit.quantile = quantile;
+  return limit;
+}
+
+std::optional<SampleLimit> read_limit(const JsonConfig& config, bool clips_by_default) {
+  const auto thresholding = read_thresholding(config);
+  return thresholding ? thresholding : read_clip(config, clips_by_default);
+}
+
+void set_conversion(LinearStep& step, bool on_samples, Prediction prediction, const NoiseLevel& level,
+                    const std::optional<SampleLimit>& limit) {
+  const bool by_sample = on_samples || limit;
+  step.convert = by_sample ? to_sample(prediction, level) : to_epsilon(prediction, level);
+  if (by_sample && !on_samples) step.to_noise = level;
+}
+
 LinearSampler::LinearSampler(LinearSolver solver, const std::string& where) : solver_(std::move(solver)) {
   for (const LinearStep& step : solver_.steps) {
-    if (!is_finite(step, solver_.clip.has_value()) || !is_finite(solver_.init_noise_sigma)) {
+    if (!is_finite(step, solver_.limit.has_value()) || !is_finite(solver_.init_noise_sigma)) {
       if (solver_.has_too_many_steps)
         usage_error(field("num_inference_steps"), "{} steps are more than this schedule has noise levels",
                     solver_.steps.size());
@@ -169,8 +210,8 @@ at::Tensor LinearSampler::step(const at::Tensor& model_output, int64_t index, co
   std::vector<at::Tensor>& history = state.history;
   if (max_history_ > 0) {
     at::Tensor m = convert(step.convert, model_output, z);
-    if (solver_.clip) m.clamp_(-*solver_.clip, *solver_.clip);
-    history.push_back(step.slope_sigma ? at::sub(z, m).div_(*step.slope_sigma) : m);
+    if (solver_.limit) limit_sample(*solver_.limit, m);
+    history.push_back(step.to_noise ? at::sub(z, m, step.to_noise->alpha).div_(step.to_noise->sigma) : m);
   }
   at::Tensor entered = z;
   if (step.corrector) {

@@ -50,15 +50,36 @@ struct LinearStep {
   double timestep = 0;
   double input_divisor = 1;              // of the model's input
   Conversion convert{0, 1, 1};           // yields the m of this step
-  std::optional<double> slope_sigma;     // then m, which is x_0, becomes the slope (z - m) / slope_sigma
+  std::optional<NoiseLevel> to_noise;    // then m, which is x_0, becomes the noise (z - alpha * m) / sigma
   std::optional<Combination> corrector;  // replaces the latents, given those that entered the step before
   Combination predictor;                 // yields the latents that leave the step
 };
 
+// Limits x_0: m is clamped to [-s, s], where s is `most`, or, with a quantile, that quantile of the
+// magnitudes in each picture, if it is from 1 to `most` (dynamic thresholding, arXiv:2205.11487). `divides`
+// by s then.
+struct SampleLimit {
+  double most;
+  bool divides = false;
+  std::optional<double> quantile = {};
+};
+// Reads `clip_sample` and `clip_sample_range`.
+std::optional<SampleLimit> read_clip(const JsonConfig& config, bool clips_by_default);
+// Reads `thresholding`, `dynamic_thresholding_ratio` and `sample_max_value`. Throws Error(kInput) for numbers
+// out of range.
+std::optional<SampleLimit> read_thresholding(const JsonConfig& config);
+// Reads the latter; where it is off, the former.
+std::optional<SampleLimit> read_limit(const JsonConfig& config, bool clips_by_default);
+
+// Sets the conversion of a step of a solver that integrates x_0, or the noise, from the model's outputs.
+// Noise of a limited x_0 is computed from that.
+void set_conversion(LinearStep& step, bool on_samples, Prediction prediction, const NoiseLevel& level,
+                    const std::optional<SampleLimit>& limit);
+
 struct LinearSolver {
   std::vector<LinearStep> steps;
   double init_noise_sigma = 1;
-  std::optional<double> clip;  // m is clamped to [-clip, clip], before it becomes a slope
+  std::optional<SampleLimit> limit;  // of m, before it becomes noise
   // Whether two steps begin at the same noise level, because there are more steps than levels. Weights
   // divided by their distance are then not finite.
   bool has_too_many_steps = false;
@@ -74,6 +95,7 @@ class LinearSampler final : public Sampler {
   LinearSampler(LinearSolver solver, const std::string& where);
 
   double init_noise_sigma() const override { return solver_.init_noise_sigma; }
+  bool is_elementwise() const override { return !solver_.limit || !solver_.limit->quantile; }
   bool needs_noise(int64_t index) const override;
   at::Tensor scale_model_input(const at::Tensor& z, int64_t index) const override;
   at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& z, SamplerState& state,

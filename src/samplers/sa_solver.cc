@@ -15,6 +15,7 @@ struct SaOptions {
   bool lower_order_final;
   bool flow;
   Prediction prediction;
+  std::optional<SampleLimit> limit;
 };
 
 int64_t read_order(const JsonConfig& config, const std::string& key) {
@@ -24,7 +25,6 @@ int64_t read_order(const JsonConfig& config, const std::string& key) {
 }
 
 SaOptions read_sa_options(const JsonConfig& config) {
-  refuse_option(config, "thresholding");
   refuse_option(config, "tau_func");
   const std::string variance = config.string("variance_type", "", Null::kDefault);
   if (variance == "learned" || variance == "learned_range") refuse_option(config, "variance_type");
@@ -35,6 +35,7 @@ SaOptions read_sa_options(const JsonConfig& config) {
   options.corrector_order = read_order(config, "corrector_order");
   options.lower_order_final = config.boolean("lower_order_final", true);
   options.flow = config.boolean("use_flow_sigmas", false);
+  options.limit = read_thresholding(config);
   options.prediction = read_prediction(config, options.on_samples && options.flow);
   return options;
 }
@@ -100,6 +101,7 @@ std::unique_ptr<Sampler> make_sa_solver(const JsonConfig& config, const SamplerR
   const auto count = static_cast<int64_t>(raw.timesteps.size());
 
   LinearSolver solver;
+  solver.limit = options.limit;
   solver.has_too_many_steps = repeats({raw.sigmas.begin(), raw.sigmas.end() - 1});
   std::vector<NoiseLevel> levels;
   levels.reserve(raw.sigmas.size());
@@ -111,8 +113,7 @@ std::unique_ptr<Sampler> make_sa_solver(const JsonConfig& config, const SamplerR
     const int64_t left = options.lower_order_final ? count - i : count;
     LinearStep step;
     step.timestep = std::trunc(raw.timesteps[static_cast<size_t>(i)]);  // an integer in diffusers
-    step.convert =
-        options.on_samples ? to_sample(options.prediction, level) : to_epsilon(options.prediction, level);
+    set_conversion(step, options.on_samples, options.prediction, level, options.limit);
     if (i > 0) {
       const int64_t order = std::min({options.corrector_order, left + 2, i + 1});
       step.corrector = sa_step(options, levels, i, order, stochastic, /*corrector=*/true);

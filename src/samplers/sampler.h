@@ -1,6 +1,7 @@
-// Samplers: the solvers that turn model outputs into the next latents. Every step is elementwise, so a step
-// on a slice of the latents equals the slice of the step. A solver's memory between steps is in
-// `SamplerState`; the loop keeps one for each slice that it steps separately.
+// Samplers: the solvers that turn model outputs into the next latents. Steps are elementwise, unless
+// Sampler::is_elementwise() says otherwise, so a step on a slice of the latents equals the slice of the step.
+// A solver's memory between steps is in `SamplerState`; the loop keeps one for each slice that it steps
+// separately.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,6 +30,10 @@ class Sampler {
   // The timestep at which the model is evaluated in each step (diffusers' `timesteps`); length = steps().
   const std::vector<double>& timesteps() const { return timesteps_; }
   int64_t steps() const { return static_cast<int64_t>(timesteps_.size()); }
+
+  // Whether a step may be taken on any slice of the latents. Dynamic thresholding needs whole pictures, each
+  // in a row of the first dimension.
+  virtual bool is_elementwise() const { return true; }
 
   // The factor that scales the initial standard normal noise.
   virtual double init_noise_sigma() const { return 1.0; }

@@ -87,7 +87,7 @@ LinearStep slope_step(Prediction prediction, double sigma, double timestep) {
   step.timestep = timestep;
   step.input_divisor = std::sqrt(sigma * sigma + 1);
   step.convert = to_sample_at(prediction, sigma);
-  step.slope_sigma = sigma;
+  step.to_noise = {1, sigma};
   return step;
 }
 

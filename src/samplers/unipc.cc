@@ -18,10 +18,10 @@ struct UniOptions {
   std::vector<int64_t> uncorrected;  // steps after which no corrector runs
   bool flow;
   Prediction prediction;
+  std::optional<SampleLimit> limit;
 };
 
 UniOptions read_options(const JsonConfig& config) {
-  refuse_option(config, "thresholding");
   refuse_option(config, "solver_p");
   refuse_option(config, "use_dynamic_shifting");
   UniOptions options{};
@@ -34,6 +34,7 @@ UniOptions read_options(const JsonConfig& config) {
   options.lower_order_final = config.boolean("lower_order_final", true);
   options.uncorrected = config.integers("disable_corrector", std::vector<int64_t>{});
   options.flow = config.boolean("use_flow_sigmas", false);
+  if (options.on_samples) options.limit = read_thresholding(config);  // without effect otherwise
   if (!options.flow) refuse_option(config, "shift_terminal");
   options.prediction = read_prediction(config, options.on_samples && options.flow);
   return options;
@@ -148,6 +149,7 @@ std::unique_ptr<Sampler> make_unipc(const JsonConfig& config, const SamplerRun& 
   const Levels raw = solver_levels(config, schedule, run.steps, options.flow);
 
   LinearSolver solver;
+  solver.limit = options.limit;
   solver.has_too_many_steps = repeats({raw.sigmas.begin(), raw.sigmas.end() - 1});
   std::vector<NoiseLevel> levels;
   levels.reserve(raw.sigmas.size());

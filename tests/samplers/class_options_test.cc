@@ -105,8 +105,8 @@ TEST(SamplerOptionsOfRequest, AreRefusedInOneLine) {
          "2 [scheduler_option] 'timestep_spacing' must be one of linspace, leading, trailing, got \"even\"");
   expect({}, "dpm++", {{"timestep_spacing", nullptr}},
          "2 [scheduler_option] 'timestep_spacing' must be a string, got null");
-  expect({}, "dpm++", {{"thresholding", true}},
-         "2 [scheduler_option] 'thresholding' is not supported; remove");
+  expect({}, "dpm++", {{"thresholding", true}, {"sample_max_value", -1}},
+         "2 [scheduler_option] 'sample_max_value' must be positive, got -1");
   expect({}, "sa-solver", {{"tau_func", "x"}}, "2 [scheduler_option] 'tau_func' is not supported; remove");
   expect({}, "dpm++", {{"num_train_timesteps", 0}},
          "2 [scheduler_option] 'num_train_timesteps' must be from 1 to");

@@ -54,6 +54,10 @@ std::vector<Case> all_cases() {
       {"edm_dpm_sde", "EDMDPMSolverMultistepScheduler", R"({"algorithm_type": "sde-dpmsolver++"})"},
       {"lcm_clipped_v", "lcm", R"({"clip_sample": true, "prediction_type": "v_prediction"})"},
       {"tcd_eta", "tcd", "{}", 0.3},
+      {"ddim_threshold", "ddim", R"({"thresholding": true})"},
+      {"dpm_noise_threshold", "DPMSolverMultistepScheduler",
+       R"({"algorithm_type": "dpmsolver", "final_sigmas_type": "sigma_min", "thresholding": true,
+           "sample_max_value": 0.5})"},
       {"ddpm_clipped", "DDPMScheduler", R"({"variance_type": "fixed_large"})"},
       {"heun_clipped_sample", "heun", R"({"clip_sample": true, "prediction_type": "sample"})"},
       {"lms_v_karras", "lms", R"({"use_karras_sigmas": true, "prediction_type": "v_prediction"})"},
@@ -88,6 +92,7 @@ at::Tensor random(at::IntArrayRef shape, uint64_t seed) {
 TEST_P(SamplerTest, StepOfSliceIsSliceOfStep) {
   constexpr int64_t kSteps = 7;
   const std::unique_ptr<Sampler> sampler = make(kSteps);
+  EXPECT_TRUE(sampler->is_elementwise());
   ASSERT_GE(sampler->steps(), kSteps);  // PNDM evaluates the model more often
   at::Tensor whole = random({2, 3, 13, 7}, 1) * sampler->init_noise_sigma();
   const std::vector<std::pair<int64_t, int64_t>> rows = {{0, 5}, {5, 1}, {6, 7}};  // uneven, not contiguous
@@ -147,6 +152,22 @@ at::Tensor run(const Sampler& sampler, at::Tensor z, const Output& output) {
     z = sampler.step(output(z, x, sampler.timesteps()[static_cast<size_t>(i)]), i, z, state, noise);
   }
   return z;
+}
+
+// The quantile of a picture depends on all of it, and on no other picture.
+TEST(DynamicThresholding, IsOfWholePictures) {
+  const std::unique_ptr<Sampler> sampler =
+      make_sampler(parse(R"({"thresholding": true, "sample_max_value": 3})"), "unipc", {.steps = 5});
+  EXPECT_FALSE(sampler->is_elementwise());
+  at::Tensor both = random({2, 3, 4, 5}, 1);
+  both[1].mul_(4);
+  const auto output = [](const at::Tensor&, const at::Tensor& x, double timestep) {
+    return model(x, timestep);
+  };
+  const at::Tensor together = run(*sampler, both, output);
+  for (int64_t i = 0; i < 2; ++i)
+    EXPECT_TRUE(at::equal(run(*sampler, both.narrow(0, i, 1), output), together.narrow(0, i, 1)));
+  EXPECT_FALSE(at::equal(run(*sampler, both.narrow(2, 0, 2), output), together.narrow(2, 0, 2)));
 }
 
 // If all data is one point, the exact model is known, and every solver ends at that point in any number of

@@ -1,6 +1,12 @@
 // Short notations for the degrees of parallel methods, for tables of tests.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "core/error.h"
 #include "parallel/layout.h"
 
 namespace tessera::parallel {
@@ -14,6 +20,18 @@ inline ParallelOptions degrees(int64_t dp, bool cfg, int64_t pp, int64_t ring, i
   options.ulysses_degree = ulysses;
   options.tensor_parallel_degree = tp;
   return options;
+}
+
+// The line with which a layout is refused; empty if it is not.
+inline std::string refusal(const ParallelOptions& options, const Workload& workload,
+                           std::optional<int64_t> world = std::nullopt) {
+  try {
+    resolve_layout(options, workload, world);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+  return "";
 }
 
 }  // namespace tessera::parallel
