@@ -80,6 +80,11 @@ def first_encoder_with_projection(folder):
     change(folder / "model_index.json", text_encoder=["transformers", "CLIPTextModelWithProjection"])
 
 
+def no_first_encoder(folder):
+    """The folders stay, as model_index.json alone says what the pipeline has."""
+    change(folder / "model_index.json", text_encoder=[None, None], tokenizer=[None, None])
+
+
 def both(*edits):
     def edit(folder):
         for each in edits:
@@ -137,6 +142,7 @@ ROWS = [
     xl("a first encoder with a projection", first_encoder_with_projection),
     xl("a second encoder without its class", config("text_encoder_2", architectures=...)),
     pixart("the class of the first releases", config("index", transformer=["diffusers", "Transformer2DModel"])),
+    xl("no first encoder", no_first_encoder, unet={"cross_attention_dim": 32}, negative="white", prompt_2=["a square"], clip_skip=1),
     # Keys.
     pixart("T5 with another activation", config("text_encoder", dense_act_fn="relu")),
     pixart("T5 with SiLU", lambda folder: None, text={"feed_forward_proj": "gated-silu"}),

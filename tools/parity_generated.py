@@ -162,6 +162,10 @@ def random_case(source, family):
         parts = {"unet": some(source, UNET, share), "text": some(source, CLIP, share)}
         if family == "XL":
             parts["index"] = some(source, INDEX, share)
+            if source.random() < 0.1:
+                parts["unet"]["cross_attention_dim"] = 32
+                edit = checkpoints.both(edit, checkpoints.no_first_encoder)
+                texts.append("no first encoder")
         merge(parts, request, rare)
         row = checkpoints.StableDiffusion("case", family=family, edit=edit, **request, **parts)
     texts.insert(0, {**{key: request[key] for key in ("scheduler", "steps", "guidance", "vae")}, **parts})

@@ -14,7 +14,7 @@ void check_variant(const Model& model) {
   if (model.single_file)
     usage_error(field("variant"), "selects files of a folder, but '{}' is one file",
                 model.single_file->path().string());
-  const auto& parts = model.family->parts;
+  const auto& parts = model.parts;
   const bool is_there = std::any_of(parts.begin(), parts.end(), [&](const models::PipelinePart& part) {
     return weights::holds_variant(model.folder / part.name, weights::library_named(part.library),
                                   model.variant);
@@ -65,6 +65,11 @@ bool is_never_run(const std::string& part) {
   return part == kSafetyChecker || part == "feature_extractor" || part == "image_encoder";
 }
 
+bool Model::has_part(const std::string& name) const {
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](const models::PipelinePart& part) { return part.name == name; });
+}
+
 JsonConfig read_model_index(const std::filesystem::path& folder) {
   std::error_code code;
   if (!std::filesystem::exists(folder, code)) {
@@ -95,7 +100,7 @@ Model read_model(const std::filesystem::path& folder, const std::optional<std::f
   }
   if (single_file) model.single_file = std::make_shared<weights::SafetensorsFile>(*single_file);
   model.variant = variant;
-  models::check_classes(index, *model.family);
+  model.parts = models::parts_of(index, *model.family);
   check_variant(model);
 
   model.shape = model.family->read_shape(folder);

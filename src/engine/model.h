@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "core/json.h"
 #include "models/family.h"
@@ -14,12 +16,15 @@ namespace tessera::engine {
 struct Model {
   std::filesystem::path folder;  // holds model_index.json
   const models::Family* family = nullptr;
+  std::vector<models::PipelinePart> parts;                // of the family's, those that the model has
   std::shared_ptr<weights::SafetensorsFile> single_file;  // holds all weights, if the folder has none
   std::string variant;   // of the files with weights; see weights/checkpoint.h
   JsonConfig scheduler;  // scheduler/scheduler_config.json, of the class that model_index.json names
   models::LatentScale scale;
   models::DenoiserShape shape;
   bool has_safety_checker = false;  // it is never run
+
+  bool has_part(const std::string& name) const;
 
   // The path that the user gave.
   const std::filesystem::path& path() const { return single_file ? single_file->path() : folder; }

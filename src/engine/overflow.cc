@@ -19,7 +19,7 @@ std::vector<weights::Checkpoint> checkpoints_of(const Model& model) {
     all.emplace_back(model.single_file, std::move(tensors));
     return all;
   }
-  for (const models::PipelinePart& part : model.family->parts) {
+  for (const models::PipelinePart& part : model.parts) {
     if (part.name.starts_with("tokenizer")) continue;
     all.emplace_back(model.folder / part.name, weights::library_named(part.library), model.variant);
   }

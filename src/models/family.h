@@ -143,6 +143,8 @@ struct PipelinePart {
   std::string name;     // also of its folder
   std::string library;  // "diffusers", "transformers" or "opensora"
   std::vector<std::string> classes;
+  // The model can do without it: model_index.json then has null for the library and the class.
+  bool may_be_absent = false;
 };
 
 // `model` is the folder that holds model_index.json.
@@ -184,15 +186,18 @@ struct Family {
                                                       LoadStatistics&) = nullptr;
 };
 
+// Whether model_index.json has null for the part, or [null, null], or does not name it.
+bool is_absent(const JsonConfig& index, const std::string& part);
 // The class of a part in model_index.json, ["library", "class"]. class_of() throws Error(kInput) for anything
 // else.
 struct PartClass {
   std::string library, name;
 };
 PartClass class_of(const JsonConfig& index, const std::string& part);
-// Throws Error(kInput) that names part and class for a part of a class that is not in the family's table:
-// diffusers makes the class that is named here, whatever the folder's own files say.
-void check_classes(const JsonConfig& index, const Family& family);
+// Returns the parts that the model has. Throws Error(kInput) that names part and class for a part of a class
+// that is not in the family's table: diffusers makes the class that is named here, whatever the folder's own
+// files say.
+std::vector<PipelinePart> parts_of(const JsonConfig& index, const Family& family);
 
 // Lists every family that can run. An unknown class_name is an Error(kInput) that lists the known ones.
 const std::vector<Family>& families();

@@ -84,6 +84,7 @@ Family stable_diffusion(std::string class_name, std::string title, double guidan
     parts[1].classes.emplace_back("CLIPTextModelWithProjection");
     parts.push_back(tokenizer("tokenizer_2", "CLIPTokenizer"));
     parts.push_back({"text_encoder_2", "transformers", parts[1].classes});
+    parts[0].may_be_absent = parts[1].may_be_absent = true;
     for (const char* name :
          {"prompt_2", "negative_prompt_2", "original_size", "target_size", "crops_coords_top_left"})
       own.emplace_back(name);
@@ -210,6 +211,12 @@ const Family& find_family(const std::string& class_name, const std::string& wher
               fmt::join(known, ", "));
 }
 
+bool is_absent(const JsonConfig& index, const std::string& part) {
+  const Json value = index.values().value(part, Json());
+  return value.is_null() ||
+         (value.is_array() && value.size() == 2 && value[0].is_null() && value[1].is_null());
+}
+
 PartClass class_of(const JsonConfig& index, const std::string& part) {
   const Json value = index.values().value(part, Json());
   if (!value.is_array() || value.size() != 2 || !value[0].is_string() || !value[1].is_string())
@@ -217,15 +224,19 @@ PartClass class_of(const JsonConfig& index, const std::string& part) {
   return {value[0].get<std::string>(), value[1].get<std::string>()};
 }
 
-void check_classes(const JsonConfig& index, const Family& family) {
+std::vector<PipelinePart> parts_of(const JsonConfig& index, const Family& family) {
+  std::vector<PipelinePart> parts;
   for (const PipelinePart& part : family.parts) {
+    if (part.may_be_absent && is_absent(index, part.name)) continue;
     const PartClass named = class_of(index, part.name);
     const bool is_known = named.library == part.library && std::find(part.classes.begin(), part.classes.end(),
                                                                      named.name) != part.classes.end();
     if (!is_known)
       index.refuse(part.name, fmt::format("this class cannot run here; of {} these can: {}", part.library,
                                           fmt::join(part.classes, ", ")));
+    parts.push_back(part);
   }
+  return parts;
 }
 
 }  // namespace tessera::models

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "core/error.h"
 #include "core/field_name.h"
@@ -102,12 +103,15 @@ class StableDiffusionXLTextEncoder final : public TextEncoder {
   StableDiffusionXLTextEncoder(const JsonConfig& index, const std::filesystem::path& model,
                                const LoadOptions& options, LoadStatistics& statistics)
       : zeros_when_absent_(index.boolean("force_zeros_for_empty_prompt", true)),
-        first_(model, "", has_projection(index, "text_encoder"), options, statistics),
         second_(model, "_2", has_projection(index, "text_encoder_2"), options, statistics) {
+    if (is_absent(index, "tokenizer") != is_absent(index, "text_encoder"))
+      index.fail("text_encoder", "there if 'tokenizer' is, and null if that is null");
+    if (!is_absent(index, "text_encoder"))
+      first_.emplace(model, "", has_projection(index, "text_encoder"), options, statistics);
     if (!pooling().has_projection)
       index.fail("text_encoder_2", "a CLIPTextModelWithProjection, which pools the prompt");
-    if (first_.length != second_.length) {
-      input_error(model.string(), "the two text encoders take prompts of {} and {} tokens", first_.length,
+    if (first_ && first_->length != second_.length) {
+      input_error(model.string(), "the two text encoders take prompts of {} and {} tokens", first_->length,
                   second_.length);
     }
   }
@@ -116,27 +120,35 @@ class StableDiffusionXLTextEncoder final : public TextEncoder {
     std::vector<Conditioning> conditionings;
     for (const Prompt& prompt : prompts) {
       const bool is_zero = prompt.is_absent && zeros_when_absent_;
-      const CLIPTextEncoder::Output one = first_.encode(prompt.text, prompt.clip_skip, 1, /*normed=*/false);
-      const CLIPTextEncoder::Output two =
-          second_.encode(prompt.second.value_or(prompt.text), prompt.clip_skip, 1, /*normed=*/false);
-      const at::Tensor tokens = at::cat({one.hidden, two.hidden}, 1);
-      const at::Tensor& pooled = one.pooled.defined() ? one.pooled : two.pooled;
+      const auto [tokens, pooled] = encode(prompt);
       conditionings.push_back({{kTokens, is_zero ? at::zeros_like(tokens) : tokens},
                                {kPooled, is_zero ? at::zeros_like(pooled) : pooled}});
     }
     return conditionings;
   }
-  int64_t width() const override { return first_.config().hidden_size + second_.config().hidden_size; }
+  int64_t width() const override {
+    return (first_ ? first_->config().hidden_size : 0) + second_.config().hidden_size;
+  }
   int64_t pooled_width() const override { return pooling().projection_dim; }
 
  private:
+  CLIPTextEncoder::Output encode(const Prompt& prompt) const {
+    const auto by = [&](const Clip& clip, const std::string& text) {
+      return clip.encode(text, prompt.clip_skip, 1, /*normed=*/false);
+    };
+    if (!first_) return by(second_, prompt.text);
+    const CLIPTextEncoder::Output one = by(*first_, prompt.text);
+    const CLIPTextEncoder::Output two = by(second_, prompt.second.value_or(prompt.text));
+    return {at::cat({one.hidden, two.hidden}, 1), one.pooled.defined() ? one.pooled : two.pooled};
+  }
   // The first encoder that pools the prompt is the one whose vector counts.
   const CLIPTextConfig& pooling() const {
-    return first_.config().has_projection ? first_.config() : second_.config();
+    return first_ && first_->config().has_projection ? first_->config() : second_.config();
   }
 
   bool zeros_when_absent_;
-  Clip first_, second_;
+  std::optional<Clip> first_;
+  Clip second_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "models/family.h"
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/golden.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tessera::models {
 namespace {
@@ -29,7 +30,7 @@ TEST(Families, PartsAreOfTheClassesThatTheIndexNames) {
     Json index = good.values();
     index[part] = named;
     try {
-      check_classes(JsonConfig(index, "model_index.json"), xl);
+      parts_of(JsonConfig(index, "model_index.json"), xl);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInput);
       return std::string(error.what());
@@ -48,9 +49,46 @@ TEST(Families, PartsAreOfTheClassesThatTheIndexNames) {
     EXPECT_NE(refusal("unet", named).find("'unet' is [\"my_unet\","), std::string::npos);
   EXPECT_NE(refusal("tokenizer", {"transformers", "Qwen2Tokenizer"}).find("CLIPTokenizer"),
             std::string::npos);
-  for (const Json& named : {Json(), Json{nullptr, nullptr}, Json("CLIPTextModel")})
-    EXPECT_NE(refusal("text_encoder", named).find("'text_encoder' must be a library and a class"),
+  EXPECT_NE(refusal("text_encoder", "CLIPTextModel").find("'text_encoder' must be a library and a class"),
+            std::string::npos);
+  for (const Json& none : {Json(), Json{nullptr, nullptr}}) {
+    EXPECT_EQ(refusal("text_encoder", none), "accepted");
+    EXPECT_NE(refusal("text_encoder_2", none).find("'text_encoder_2' must be a library and a class"),
               std::string::npos);
+  }
+}
+
+// Without its first encoder, XL encodes the first prompt with the second one.
+TEST(Families, XlRunsWithoutItsFirstEncoder) {
+  const TemporaryFolder temporary;
+  const std::filesystem::path folder = temporary.path();
+  for (const char* part : {"tokenizer", "text_encoder", "tokenizer_2", "text_encoder_2"})
+    std::filesystem::create_directory_symlink(golden_folder("tiny-sdxl") / part, folder / part);
+  Json index = read_json(golden_folder("tiny-sdxl") / "model_index.json");
+  const auto load = [&] {
+    std::ofstream(folder / "model_index.json") << index;
+    LoadStatistics cost;
+    return find_family("StableDiffusionXLPipeline", "").load_text_encoder(folder, {}, cost);
+  };
+  const auto both = load();
+  index["text_encoder"] = {nullptr, nullptr};
+  try {
+    load();
+    ADD_FAILURE() << "a tokenizer without an encoder was accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("'text_encoder' must be there if 'tokenizer' is"),
+              std::string::npos)
+        << error.what();
+  }
+  index["tokenizer"] = {nullptr, nullptr};
+  const auto second = load();
+  EXPECT_EQ(second->pooled_width(), both->pooled_width());
+
+  const Conditioning expected = both->encode({{.text = "a square", .second = "a red circle"}}, 77).front();
+  const Conditioning actual = second->encode({{.text = "a red circle", .second = "ignored"}}, 77).front();
+  const int64_t first_width = both->width() - second->width();
+  EXPECT_TRUE(at::equal(actual.at(kTokens), expected.at(kTokens).narrow(1, first_width, second->width())));
+  EXPECT_TRUE(at::equal(actual.at(kPooled), expected.at(kPooled)));
 }
 
 // diffusers' pipelines divide by the scaling factor and ignore the shift in the VAE's config.
