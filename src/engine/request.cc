@@ -120,7 +120,7 @@ Settings resolve(const Request& wish, const Model& model) {
   check_counts(request);
   settings.warnings = drop_without_effect(request, model);
   if (model.has_safety_checker && request.output_type == OutputType::kImage) {
-    settings.warnings.push_back(
+    settings.warnings.emplace_back(
         "the model's safety checker is not run: images are written whatever they show");
   }
   model.shape.is_video ? resolve_video(settings, model) : resolve_size(settings, model);
