@@ -49,7 +49,7 @@ Examples:
 
 constexpr const char* kModelsFooter =
     R"(Prints the components of a checkpoint with their classes, sizes and dtypes, and whether it can run (exit code 0)
-or why not (exit code 3).)";
+or why not (exit code 3). Without a model, lists those that ship.)";
 
 constexpr const char* kCompletionFooter =
     R"(Bash: put  source <(tessera completion bash)  into ~/.bashrc. Zsh: the same with zsh into ~/.zshrc, after compinit.
@@ -120,6 +120,33 @@ const std::map<std::string, std::string> kOtherNames = {{"--steps", "--num-infer
                                                         {"--sampler", "--scheduler"},
                                                         {"--sampling-method", "--scheduler"},
                                                         {"--negative", "--negative-prompt"},
+                                                        {"--neg-prompt", "--negative-prompt"},
+                                                        {"--fp16", "--dtype"},
+                                                        {"--half", "--dtype"},
+                                                        {"--bf16", "--dtype"},
+                                                        {"--size", "--height"},
+                                                        {"--image-size", "--height"},
+                                                        {"--num-steps", "--num-inference-steps"},
+                                                        {"--ddim-steps", "--num-inference-steps"},
+                                                        {"--n-samples", "--num-images-per-prompt"},
+                                                        {"--n-iter", "--num-images-per-prompt"},
+                                                        {"--num-images", "--num-images-per-prompt"},
+                                                        {"--batch-count", "--num-images-per-prompt"},
+                                                        {"--ckpt", "--model"},
+                                                        {"--checkpoint", "--model"},
+                                                        {"--model-path", "--model"},
+                                                        {"--outdir", "--output"},
+                                                        {"--out", "--output"},
+                                                        {"--enable-vae-tiling", "--vae-tiling"},
+                                                        {"--use-karras-sigmas", "--scheduler-option"},
+                                                        {"--karras", "--scheduler-option"},
+                                                        {"--nproc-per-node", "--nproc"},
+                                                        {"--cpu", "--device"},
+                                                        {"--gpu", "--device"},
+                                                        {"--cuda", "--device"},
+                                                        {"--prompt2", "--prompt-2"},
+                                                        {"--negative-prompt2", "--negative-prompt-2"},
+                                                        {"--eta-noise", "--eta"},
                                                         {"-n", "--negative-prompt"},
                                                         {"-p", "--prompt"},
                                                         {"-m", "--model"},
@@ -131,10 +158,33 @@ const std::map<std::string, std::string> kOtherNames = {{"--steps", "--num-infer
                                                         {"--tp", "--tensor-parallel-degree"},
                                                         {"-t", "--threads"}};
 
+// Options of other programs for what cannot be done here yet.
+const std::map<std::string, std::string> kNotHere = {{"--lora", "LoRA files"},
+                                                     {"--lora-scale", "LoRA files"},
+                                                     {"--lora-dir", "LoRA files"},
+                                                     {"--image", "images to begin from"},
+                                                     {"--init-image", "images to begin from"},
+                                                     {"--init-img", "images to begin from"},
+                                                     {"--img2img", "images to begin from"},
+                                                     {"--strength", "images to begin from"},
+                                                     {"--mask", "inpainting"},
+                                                     {"--mask-image", "inpainting"},
+                                                     {"--inpaint", "inpainting"},
+                                                     {"--controlnet", "ControlNet"},
+                                                     {"--control-net", "ControlNet"},
+                                                     {"--control-image", "ControlNet"},
+                                                     {"--ip-adapter", "IP-Adapter"},
+                                                     {"--embeddings", "embedding files"},
+                                                     {"--textual-inversion", "embedding files"},
+                                                     {"--vae", "a VAE of its own"},
+                                                     {"--latents", "latents to begin from"}};
+
 [[noreturn]] void refuse_unknown(const CLI::App& command, const std::string& word) {
   std::string option = printable(word);
   std::replace(option.begin(), option.end(), '_', '-');
   const std::string help = fmt::format("see tessera {} --help", command.get_name());
+  if (const auto missing = kNotHere.find(option); missing != kNotHere.end())
+    usage_error(option, "not supported yet ({}); {}", missing->second, help);
   const std::vector<std::string> known = option_names(command);
   const auto other = kOtherNames.find(option.starts_with("--") ? option : option.substr(0, 2));
   const bool has_other =
@@ -163,6 +213,13 @@ void refuse_stray(const std::string& word, const std::string& flag, const std::s
   if (word == "-")
     usage_error(field("prompt"), "a lone - is no prompt; {} - reads prompts from standard input",
                 field("prompt_file"));
+  for (const std::string_view dash : {"\u2014", "\u2013", "\u2012", "\u2212"}) {
+    if (word.starts_with(dash) && std::isalpha(static_cast<unsigned char>(word[dash.size()])) != 0 &&
+        word.find(' ') == std::string::npos)
+      usage_error(field("prompt"),
+                  "'{}' begins with a dash that is none of the keyboard; options begin with --",
+                  printable(word));
+  }
   static const std::vector<std::string> switches = {"true", "false", "yes", "no", "on", "off"};
   const bool is_setting =
       std::find(switches.begin(), switches.end(), word) != switches.end() || list_length({word}, 0) == 1;
@@ -262,6 +319,7 @@ GenerateArguments generate_arguments(const FieldOptions& options, const Values& 
 // Places in the values.
 struct ModelsPlaces {
   std::optional<size_t> model, config, variant;
+  bool json = false;
 };
 
 void add_models_options(CLI::App& models, ModelsPlaces& places) {
@@ -271,13 +329,14 @@ void add_models_options(CLI::App& models, ModelsPlaces& places) {
   add("MODEL", places.model, model_info());
   add(option_name(config_info().name), places.config, config_info());
   add(option_name(variant_info().name), places.variant, variant_info());
+  models.add_flag("--json", places.json, "Print JSON");
 }
 
 ModelsArguments models_arguments(const ModelsPlaces& places, const Values& values) {
   const auto value = [&](std::optional<size_t> place) {
     return place ? std::optional(values.at(*place)) : std::nullopt;
   };
-  return {value(places.model), value(places.config), value(places.variant)};
+  return {value(places.model), value(places.config), value(places.variant), places.json};
 }
 
 MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) {
@@ -288,6 +347,14 @@ MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) 
   if (!arguments.model && (arguments.request.height || arguments.request.width || arguments.request.dtype))
     usage_error("mesh", "--height, --width and --dtype need a --model; give that too");
   return arguments;
+}
+
+// What CLI11 says is "--seed: 1 required N missing", or "--output: At Most 1 required but received 2".
+[[noreturn]] void refuse_mismatch(const CLI::ArgumentMismatch& error, const std::string& command) {
+  const std::string what = error.what();
+  const bool is_twice = what.find("received") != std::string::npos;
+  usage_error(what.substr(0, what.find(':')), "{}; see tessera {} --help",
+              is_twice ? "is given more than once" : "needs a value", command);
 }
 
 }  // namespace
@@ -341,8 +408,7 @@ Command parse_arguments(std::vector<std::string> arguments) {
     usage_error(printable(values.at(std::stoul(command->remaining().front()))),
                 "one argument too many; see tessera {} --help", command->get_name());
   } catch (const CLI::ArgumentMismatch& error) {
-    const std::string what = error.what();  // "--seed: 1 required N missing"
-    usage_error(what.substr(0, what.find(':')), "needs a value; see tessera {} --help", command->get_name());
+    refuse_mismatch(error, command->get_name());
   } catch (const CLI::ParseError& error) {
     usage_error("command line", "{}; see tessera {} --help", error.what(), command->get_name());
   }

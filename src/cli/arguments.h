@@ -23,6 +23,7 @@ struct MeshArguments {
 
 struct ModelsArguments {
   std::optional<std::string> model, config, variant;
+  bool json = false;
 };
 
 // The text of --help or --version.

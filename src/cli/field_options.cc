@@ -125,6 +125,9 @@ void FieldOptions::add_value(const FieldInfo& info, Given& given) {
   CLI::Option* const option = info.kind == FieldKind::kTexts
                                   ? app_.add_option(names, given.places, help)
                                   : app_.add_option(names, given.place, help)->take_last();
+  // The last of several numbers counts, as in scripts that add to a command line; no file is left out unsaid.
+  if (info.name == "prompt_file" || info.name == "request" || info.name == "output")
+    option->multi_option_policy(CLI::MultiOptionPolicy::Throw);
   option->type_name(info.unit)->group(title(info.group));
   // Words after a repeated option's value are prompts.
   if (info.kind == FieldKind::kTexts && !option->get_positional())

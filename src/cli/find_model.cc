@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/nearest_word.h"
+#include "weights/single_file.h"
 
 namespace tessera::cli {
 namespace {
@@ -44,6 +45,12 @@ std::vector<std::string> names_in(const std::vector<fs::path>& folders) {
 
 }  // namespace
 
+std::vector<fs::path> shipped_models() {
+  std::vector<fs::path> models;
+  for (const std::string& name : names_in(model_folders())) models.push_back(find_model(name));
+  return models;
+}
+
 fs::path find_model(const std::optional<std::string>& name) {
   std::error_code code;
   std::string plain = name.value_or(kDefaultModel);
@@ -78,6 +85,7 @@ ModelFiles find_model_files(const std::optional<std::string>& model,
   }
   std::error_code code;
   if (!fs::exists(path, code)) input_error(path.string(), "no such file; check the path");
+  weights::require_whole_model(weights::SafetensorsFile(path).header(), path.string());
   if (!config) {
     usage_error(
         field("config"),

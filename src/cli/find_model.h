@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::cli {
 
@@ -15,6 +16,10 @@ inline constexpr const char* kDefaultModel = "shapes";
 // in the source tree of a build (../models). Throws Error(kInput) when the default model is not found; a
 // named folder need not exist.
 std::filesystem::path find_model(const std::optional<std::string>& name);
+
+// Returns the folders of the models that ship, by name. Of several with one name, find_model() takes the
+// first.
+std::vector<std::filesystem::path> shipped_models();
 
 struct ModelFiles {
   std::filesystem::path folder;                        // has configs and tokenizers, and the weights

@@ -241,6 +241,7 @@ int run_generate(const GenerateArguments& arguments, const std::vector<std::stri
   const Job job = plan_job(whole, world_size);
   require_outputs(job);
   if (job.arguments.run.dry_run) {
+    set_threads(job.arguments.run.threads, job.ranks());  // the plan names them
     print_plan(job);
     return 0;
   }

@@ -91,22 +91,72 @@ std::optional<VideoFiles> open_videos(const Job& job) {
   return VideoFiles(job.outputs, job.settings, texts);
 }
 
-void write_outputs(const Job& job, const engine::Result& result, std::optional<VideoFiles>& videos) {
-  if (videos) return videos->commit();
-  if (job.settings.request.output_type == engine::OutputType::kLatent) {
-    const ImageText text = png_text(job, 0);
-    weights::write_safetensors(job.outputs[0], {{"latents", result.latents}}, {text.begin(), text.end()});
-    return;
-  }
-  for (size_t i = 0; i < job.outputs.size(); ++i) {
-    const ImageText text = png_text(job, static_cast<int64_t>(i));
-    if (is_standard_output(job.outputs[i])) {
-      fmt::print("{}", encode_png(result.images[i], text));
-    } else {
-      write_text(job.outputs[i], media::encode_image(job.outputs[i], result.images[i], text));
-    }
+void write_image(const Job& job, int64_t number, const Image& image) {
+  const std::string& path = job.outputs[static_cast<size_t>(number)];
+  const ImageText text = png_text(job, number);
+  if (is_standard_output(path)) {
+    fmt::print("{}", encode_png(image, text));
+  } else {
+    write_text(path, media::encode_image(path, image, text));
   }
 }
+
+void write_latents(const Job& job, const engine::Result& result) {
+  const ImageText text = png_text(job, 0);
+  weights::write_safetensors(job.outputs[0], {{"latents", result.latents}}, {text.begin(), text.end()});
+}
+
+// Prints the files that are there.
+void print_paths(const Job& job, const std::vector<std::string>& outputs) {
+  if (outputs.empty() || is_standard_output(job.outputs.front())) return;
+  for (const std::string& path : written_paths(outputs, job.settings)) fmt::print("{}\n", path);
+}
+
+// Writes images and videos as they are decoded, on the first rank.
+class Writer {
+ public:
+  Writer(const Job& job, launch::RankStatus& status)
+      : job_(job), status_(status), videos_(open_videos(job)) {}
+
+  void follow(engine::Observer& observer) {
+    observer.decoded = [this](int64_t number, const at::Tensor& frames) {
+      if (videos_->add(number, frames)) finish(number);
+    };
+    observer.decoded_image = [this](int64_t number, const Image& image) {
+      write_image(job_, number, image);
+      finish(number);
+    };
+  }
+  // Prints the files that are finished, when a run fails.
+  ~Writer() {
+    if (is_told_) return;
+    try {
+      print_paths(job_, finished_);
+    } catch (const std::exception&) {  // nobody reads standard output
+    }
+    std::fflush(stdout);  // a rank ends without cleanup
+  }
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  // Prints all files of a run.
+  void tell() {
+    is_told_ = true;
+    print_paths(job_, job_.outputs);
+  }
+
+ private:
+  void finish(int64_t number) {
+    finished_.push_back(job_.outputs[static_cast<size_t>(number)]);
+    status_.wrote_file();
+  }
+
+  const Job& job_;
+  launch::RankStatus& status_;
+  std::optional<VideoFiles> videos_;
+  std::vector<std::string> finished_;
+  bool is_told_ = false;
+};
 
 // Files that nothing replaces are not removed either: they may be another's.
 void warn_of_leftovers(const Job& job) {
@@ -212,6 +262,18 @@ void write_reports(const Job& job, const engine::Result& result, std::vector<Ord
   }
 }
 
+// Words without quotes round them are a prompt each.
+void warn_of_single_words(Job& job) {
+  const std::vector<std::string>& prompts = job.arguments.request.prompts;
+  const bool are_words = std::all_of(prompts.begin(), prompts.end(), [](const std::string& text) {
+    return !text.empty() && text.find(' ') == std::string::npos;
+  });
+  if (prompts.size() >= 3 && are_words && !job.arguments.run.prompt_file && !job.arguments.run.request)
+    job.settings.warnings.push_back(fmt::format(
+        "{} prompts of one word each make as many images; put quotes round a text of several words",
+        prompts.size()));
+}
+
 }  // namespace
 
 std::string headline(const Job& job) {
@@ -243,6 +305,7 @@ Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_si
   }
   job.layout = resolve_layout(arguments.parallel, workload(job.settings, job.model), world_size);
   warn_of_endless_warmup(job);
+  warn_of_single_words(job);
   job.outputs = output_paths(output_path(arguments, job.settings, job.model.shape.is_video), job.settings);
   if (job.ranks() == 1) {
     const auto refuse = [](bool given, const std::string& name) {
@@ -275,6 +338,7 @@ void require_outputs(const Job& job) {
     if (is_standard_output(job.outputs[i])) {
       if (::isatty(STDOUT_FILENO) == 1)
         usage_error("--output", "standard output is a terminal; redirect it, or name a file");
+      if (launch::was_output_missing()) usage_error("--output", "standard output is closed; name a file");
       continue;
     }
     require_writable_for("--output", job.outputs[i]);
@@ -315,7 +379,6 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
   comm::barrier(ranks.world);
   if (job.arguments.run.trace) timeline.emplace(world.rank());
   const bool first = world.rank() == 0;
-
   std::vector<std::string> warnings;
   std::optional<ScopedLogSink> collector;
   std::optional<Progress> progress;
@@ -333,9 +396,8 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
     });
   }
   engine::Observer observer = with_status(first ? progress->observer() : engine::Observer{}, status);
-  std::optional<VideoFiles> videos;
-  if (first) videos = open_videos(job);
-  if (videos) observer.decoded = [&](int64_t video, const at::Tensor& frames) { videos->add(video, frames); };
+  std::optional<Writer> writer;
+  if (first) writer.emplace(job, status).follow(observer);
   if (timeline) add_timeline(observer, *timeline);
   const engine::Result result = generate(job, observer, cancelled, world);
 
@@ -347,12 +409,11 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
                ranks.world);
   if (!first) return;
   tell_warnings(*progress, told);
-  write_outputs(job, result, videos);
+  if (job.settings.request.output_type == engine::OutputType::kLatent) write_latents(job, result);
   warn_of_leftovers(job);
   write_reports(job, result, std::move(told));
   progress->summary(result.seconds);
-  if (is_standard_output(job.outputs.front())) return;
-  for (const std::string& path : written_paths(job.outputs, job.settings)) fmt::print("{}\n", path);
+  writer->tell();
 }
 
 }  // namespace tessera::cli

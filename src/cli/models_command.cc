@@ -1,7 +1,6 @@
 #include "cli/models_command.h"
 
-#include <cstdio>
-#include <set>
+#include <algorithm>
 
 #include "cli/field_options.h"
 #include "cli/find_model.h"
@@ -45,75 +44,94 @@ struct Weights {
   std::shared_ptr<weights::SafetensorsFile> single_file;  // holds those of all parts, if it is set
 };
 
-std::string describe(const weights::Checkpoint& checkpoint) {
+// What is known of the weights of one part.
+struct Held {
   uint64_t parameters = 0, bytes = 0;
+  std::string dtype;
+  size_t files = 0;
+};
+
+struct PartRow {
+  std::string name;
+  Part part;
+  std::optional<Held> held;
+  std::string state;  // "missing", "damaged", ...
+};
+
+struct Description {
+  std::string path, class_name;
+  std::vector<PartRow> parts;
+  std::vector<std::string> warnings;
+  std::string summary;   // empty when it cannot run
+  std::string obstacle;  // empty when it can
+};
+
+Held measure(const weights::Checkpoint& checkpoint) {
+  Held held{.dtype = engine::dtype_name(checkpoint.dtype()), .files = checkpoint.num_files()};
   for (const std::string& key : checkpoint.keys()) {
     const weights::TensorEntry& entry = checkpoint.entry(key);
     uint64_t count = 1;
     for (const int64_t size : entry.shape) count *= static_cast<uint64_t>(size);
-    parameters += count;
-    bytes += entry.end - entry.begin;
+    held.parameters += count;
+    held.bytes += entry.end - entry.begin;
   }
-  const size_t files = checkpoint.num_files();
-  return fmt::format("{:>9}  {:<5} {:>10}  {}", count_text(parameters),
-                     engine::dtype_name(checkpoint.dtype()), bytes_text(bytes),
-                     files == 1 ? "1 file" : fmt::format("sharded, {} files", files));
+  return held;
 }
 
-// A line on the weights of one part; what is wrong with them is added to `damages`.
-std::string describe_weights(const Part& part, const Weights& weights, std::vector<std::string>& damages) {
+// Fills in what is said of a part's weights; what is wrong with them is added to `damages`.
+void describe_weights(PartRow& row, const Weights& weights, std::vector<std::string>& damages) {
+  const Part& part = row.part;
+  row.state.clear();
   if (weights.single_file) {
     const auto tensors =
         weights::single_file_part(weights.single_file->header(), part.folder.filename().string());
-    return tensors.empty() ? "" : describe(weights::Checkpoint(weights.single_file, tensors));
+    if (!tensors.empty()) row.held = measure(weights::Checkpoint(weights.single_file, tensors));
+    return;
   }
   const WeightFiles found = find_weight_files(part.folder);
-  if (!found.any) return found.others ? "no safetensors (only other weight files)" : "";
+  if (!found.any) {
+    if (found.others) row.state = "no safetensors (only other weight files)";
+    return;
+  }
   try {
-    return describe(weights::Checkpoint(part.folder, weights::library_named(part.library), weights.variant));
+    row.held = measure({part.folder, weights::library_named(part.library), weights.variant});
   } catch (const Error& error) {
     damages.push_back(spell(error.message(), option_name));
-    return "damaged";
+    row.state = "damaged";
   }
 }
 
-void print_part(const std::string& name, const Part& part, const Weights& weights,
-                std::vector<std::string>& damages) {
+PartRow describe_part(const std::string& name, Part part, const Weights& weights,
+                      std::vector<std::string>& damages) {
   const bool is_named = !part.class_name.empty();
-  std::string state = is_named ? "missing" : "";
-  if (std::filesystem::is_directory(part.folder)) state = describe_weights(part, weights, damages);
-  if (is_named && engine::is_never_run(name)) state += state.empty() ? "not run" : ", not run";
-  fmt::print("  {:<14} {:<28} {}\n", name, is_named ? part.class_name : "-", state);
+  PartRow row{.name = name, .part = std::move(part), .held = {}, .state = is_named ? "missing" : ""};
+  if (std::filesystem::is_directory(row.part.folder)) describe_weights(row, weights, damages);
+  if (is_named && engine::is_never_run(name)) row.state += row.state.empty() ? "not run" : ", not run";
+  return row;
 }
 
-// Why the checkpoint cannot run; empty when it can.
-std::string find_obstacle(const ModelFiles& files, const std::string& variant) {
-  try {
-    const engine::Model model = engine::read_model(files.folder, files.single_file, variant);
-    engine::Request defaults;
-    defaults.prompts = {""};
-    const engine::Settings settings = engine::resolve(defaults, model);
-    engine::make_sampler(settings, model);
-    engine::check_weights(model);
-    fmt::print(
-        "  {}: {} of {} x {} by default, {} steps, guidance {}, {} tokens a prompt\n", model.family->title,
-        model.shape.is_video ? fmt::format("videos of {} frames", settings.frames) : "images", settings.width,
-        settings.height, settings.steps, settings.guidance, settings.max_sequence_length);
-    return "";
-  } catch (const Error& error) {
-    return spell(error.message(), option_name);
-  }
+// Returns a line on what the model makes. Throws Error when it cannot run.
+std::string check(const ModelFiles& files, const std::string& variant) {
+  const engine::Model model = engine::read_model(files.folder, files.single_file, variant);
+  engine::Request defaults;
+  defaults.prompts = {""};
+  const engine::Settings settings = engine::resolve(defaults, model);
+  engine::make_sampler(settings, model);
+  engine::check_weights(model);
+  return fmt::format(
+      "{}: {} of {} x {} by default, {} steps, guidance {}, {} tokens a prompt", model.family->title,
+      model.shape.is_video ? fmt::format("videos of {} frames", settings.frames) : "images", settings.width,
+      settings.height, settings.steps, settings.guidance, settings.max_sequence_length);
 }
 
-}  // namespace
-
-int run_models(const ModelsArguments& arguments) {
-  const ModelFiles files = find_model_files(arguments.model, arguments.config);
+Description describe(const ModelFiles& files, const std::string& variant) {
   const std::filesystem::path path = files.single_file.value_or(files.folder);
   const JsonConfig index = engine::read_model_index(files.folder);
-  Weights weights{.variant = arguments.variant.value_or(""), .single_file = nullptr};
+  Weights weights{.variant = variant, .single_file = nullptr};
   if (files.single_file) weights.single_file = std::make_shared<weights::SafetensorsFile>(path);
-  fmt::print("{}: {}\n", path.string(), index.string("_class_name"));
+  Description result;
+  result.path = path.string();
+  result.class_name = index.string("_class_name");
   std::vector<std::string> damages;
   for (const auto& [name, value] : index.values().items()) {
     if (name.starts_with("_") || !value.is_array()) continue;
@@ -122,27 +140,110 @@ int run_models(const ModelsArguments& arguments) {
       part.library = value[0].get<std::string>();
       part.class_name = value[1].get<std::string>();
     }
-    print_part(name, part, weights, damages);
+    result.parts.push_back(describe_part(name, std::move(part), weights, damages));
   }
-  std::set<std::string> warnings;
-  const ScopedLogSink sink([&](LogLevel, const std::string& message) {
+  const auto warn = [&](const std::string& text) {
     // Both halves of a part may find the same.
-    if (warnings.insert(message).second) fmt::print("  warning: {}\n", spell(message, option_name));
-  });
-  const std::string obstacle = find_obstacle(files, weights.variant);
+    if (std::find(result.warnings.begin(), result.warnings.end(), text) == result.warnings.end())
+      result.warnings.push_back(text);
+  };
+  const ScopedLogSink sink([&](LogLevel, const std::string& message) { warn(spell(message, option_name)); });
+  try {
+    result.summary = check(files, variant);
+  } catch (const Error& error) {
+    result.obstacle = spell(error.message(), option_name);
+  }
   for (const std::string& damage : damages) {
-    if (damage != obstacle) fmt::print("  warning: {}\n", damage);
+    if (damage != result.obstacle) warn(damage);
   }
-  if (obstacle.empty()) {
-    fmt::print("  every weight that is needed is there, in the right shape\n");
-    std::string options;
-    if (arguments.config) options += fmt::format(" {} {}", option_name("config"), *arguments.config);
-    if (arguments.variant) options += fmt::format(" {} {}", option_name("variant"), *arguments.variant);
-    fmt::print("  can run: tessera generate \"PROMPT\" --model {}{}\n", path.string(), options);
-    return 0;
+  return result;
+}
+
+std::string text_of(const PartRow& row) {
+  if (!row.held) return row.state;
+  const Held& held = *row.held;
+  return fmt::format("{:>9}  {:<5} {:>10}  {}{}{}", count_text(held.parameters), held.dtype,
+                     bytes_text(held.bytes),
+                     held.files == 1 ? "1 file" : fmt::format("sharded, {} files", held.files),
+                     row.state.empty() ? "" : ", ", row.state);
+}
+
+void print(const Description& model, const ModelsArguments& arguments) {
+  fmt::print("{}: {}\n", model.path, model.class_name);
+  for (const PartRow& row : model.parts) {
+    const std::string& class_name = row.part.class_name;
+    fmt::print("  {:<14} {:<28} {}\n", row.name, class_name.empty() ? "-" : class_name, text_of(row));
   }
-  fmt::print("  cannot run: {}\n", obstacle);
-  return static_cast<int>(ErrorKind::kInput);
+  if (!model.summary.empty()) fmt::print("  {}\n", model.summary);
+  for (const std::string& warning : model.warnings) fmt::print("  warning: {}\n", warning);
+  if (!model.obstacle.empty()) {
+    fmt::print("  cannot run: {}\n", model.obstacle);
+    return;
+  }
+  fmt::print("  every weight that is needed is there, in the right shape\n");
+  std::string options;
+  if (arguments.config) options += fmt::format(" {} {}", option_name("config"), *arguments.config);
+  if (arguments.variant) options += fmt::format(" {} {}", option_name("variant"), *arguments.variant);
+  fmt::print("  can run: tessera generate \"PROMPT\" --model {}{}\n", model.path, options);
+}
+
+OrderedJson json_of(const Description& model) {
+  OrderedJson parts = OrderedJson::object();
+  for (const PartRow& row : model.parts) {
+    OrderedJson part = {{"library", row.part.library}, {"class", row.part.class_name}};
+    if (row.part.class_name.empty()) part = {{"library", nullptr}, {"class", nullptr}};
+    if (row.held) {
+      part["parameters"] = row.held->parameters;
+      part["bytes"] = row.held->bytes;
+      part["dtype"] = row.held->dtype;
+      part["files"] = row.held->files;
+    }
+    if (!row.state.empty()) part["state"] = row.state;
+    parts[row.name] = std::move(part);
+  }
+  return {{"model", model.path},
+          {"class", model.class_name},
+          {"can_run", model.obstacle.empty()},
+          {"reason", model.obstacle.empty() ? OrderedJson() : OrderedJson(model.obstacle)},
+          {"warnings", model.warnings},
+          {"parts", std::move(parts)}};
+}
+
+void print(const OrderedJson& json) {
+  fmt::print("{}\n", json.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
+}
+
+int list_shipped(bool as_json) {
+  OrderedJson list = OrderedJson::array();
+  for (const std::filesystem::path& folder : shipped_models()) {
+    const Description model = describe({folder}, "");
+    const std::string name = folder.filename().string();
+    list.push_back({{"name", name},
+                    {"model", model.path},
+                    {"class", model.class_name},
+                    {"can_run", model.obstacle.empty()}});
+    if (!as_json)
+      fmt::print("{:<14} {}\n", name,
+                 model.obstacle.empty() ? model.summary : "cannot run: " + model.obstacle);
+  }
+  if (as_json) print(list);
+  if (list.empty())
+    input_error(field("model"), "no model ships with this program; name a folder, or set TESSERA_MODELS");
+  return 0;
+}
+
+}  // namespace
+
+int run_models(const ModelsArguments& arguments) {
+  if (!arguments.model && !arguments.config && !arguments.variant) return list_shipped(arguments.json);
+  const Description model =
+      describe(find_model_files(arguments.model, arguments.config), arguments.variant.value_or(""));
+  if (arguments.json) {
+    print(json_of(model));
+  } else {
+    print(model, arguments);
+  }
+  return model.obstacle.empty() ? 0 : static_cast<int>(ErrorKind::kInput);
 }
 
 }  // namespace tessera::cli

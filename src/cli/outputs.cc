@@ -122,22 +122,22 @@ std::vector<std::string> leftover_paths(const std::filesystem::path& path,
 VideoFiles::VideoFiles(const std::vector<std::string>& paths, const engine::Settings& settings,
                        const std::vector<ImageText>& texts) {
   for (size_t i = 0; i < paths.size(); ++i)
-    writers_.emplace_back(paths[i], media::VideoFormat{.height = settings.height,
-                                                       .width = settings.width,
-                                                       .fps = settings.shown_fps(),
-                                                       .text = texts[i]});
+    files_.push_back({media::VideoWriter(paths[i], media::VideoFormat{.height = settings.height,
+                                                                      .width = settings.width,
+                                                                      .fps = settings.shown_fps(),
+                                                                      .text = texts[i]}),
+                      settings.all_frames()});
 }
 
-void VideoFiles::add(int64_t video, const at::Tensor& frames) {
+bool VideoFiles::add(int64_t video, const at::Tensor& frames) {
+  File& file = files_[static_cast<size_t>(video)];
   for (int64_t i = 0; i < frames.size(0); ++i) {
     const at::Tensor frame = frames[i].contiguous();
-    writers_[static_cast<size_t>(video)].write(
-        {frame.const_data_ptr<uint8_t>(), static_cast<size_t>(frame.numel())});
+    file.writer.write({frame.const_data_ptr<uint8_t>(), static_cast<size_t>(frame.numel())});
   }
-}
-
-void VideoFiles::commit() {
-  for (media::VideoWriter& writer : writers_) writer.commit();
+  file.missing -= frames.size(0);
+  if (file.missing == 0) file.writer.commit();
+  return file.missing == 0;
 }
 
 }  // namespace tessera::cli

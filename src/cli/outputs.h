@@ -39,17 +39,21 @@ std::vector<std::string> leftover_paths(const std::filesystem::path& path,
                                         const std::vector<std::string>& outputs,
                                         const engine::Settings& settings);
 
-// Writes the videos of a run while it goes on. The files appear at commit().
+// Writes the videos of a run while it goes on. Each file appears when all its frames are there.
 class VideoFiles {
  public:
   // `texts` go into the files at `paths`.
   VideoFiles(const std::vector<std::string>& paths, const engine::Settings& settings,
              const std::vector<ImageText>& texts);
-  void add(int64_t video, const at::Tensor& frames);  // engine::Observer::decoded
-  void commit();
+  // Takes frames as engine::Observer::decoded gives them. Returns whether the video is finished.
+  bool add(int64_t video, const at::Tensor& frames);
 
  private:
-  std::vector<media::VideoWriter> writers_;
+  struct File {
+    media::VideoWriter writer;
+    int64_t missing;  // frames
+  };
+  std::vector<File> files_;
 };
 
 }  // namespace tessera::cli

@@ -1,9 +1,12 @@
 #include "cli/progress.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <string_view>
 
 #include "cli/field_options.h"
 #include "core/field_name.h"
@@ -21,6 +24,12 @@ std::string duration(double seconds) {
   return fmt::format("{}:{:02}:{:02} h", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+// Whether standard error is a terminal whose last line can be written anew.
+bool can_redraw() {
+  const char* const kind = std::getenv("TERM");
+  return ::isatty(STDERR_FILENO) == 1 && (!kind || std::string_view(kind) != "dumb");
+}
+
 std::string bar(int64_t done, int64_t total) {
   constexpr int64_t kWidth = 24;
   const int64_t filled = done * kWidth / total;
@@ -30,7 +39,7 @@ std::string bar(int64_t done, int64_t total) {
 
 }  // namespace
 
-Progress::Progress(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1) {
+Progress::Progress(bool quiet) : quiet_(quiet), terminal_(can_redraw()) {
   previous_sink_ = set_log_sink([this](LogLevel level, const std::string& message) {
     if (level == LogLevel::kWarning) {
       // Both halves of a part may find the same.
@@ -88,7 +97,10 @@ void Progress::progressed(Phase phase, int64_t done, int64_t total) {
 }
 
 void Progress::draw(const std::string& text) {
-  launch::say("\r\033[K" + text);
+  winsize size = {};
+  const size_t columns =
+      ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+  launch::say("\r\033[K" + text.substr(0, columns));  // a longer line would leave its beginning behind
   drawn_ = true;
 }
 

@@ -135,6 +135,7 @@ void AtomicFile::commit() {
   if (closed != 0) fail("write");
   if (temporary_.empty()) return;
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write");
+  remember_finished_file();
   name_.forget();
   temporary_.clear();
 }
@@ -156,10 +157,10 @@ void require_writable(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path, code)) {
     usage_error(path.string(), "is a folder; name a file in it");
   }
-  if (is_special(path)) {  // opening a pipe would disturb its reader
-    if (::access(path.c_str(), W_OK) != 0) usage_error(path.string(), "cannot write: {}", reason());
-    return;
-  }
+  // Renaming would replace a file that its owner protects.
+  if (std::filesystem::exists(path, code) && ::access(path.c_str(), W_OK) != 0)
+    usage_error(path.string(), "cannot write: {}", reason());
+  if (is_special(path)) return;  // opening a pipe would disturb its reader
   const AtomicFile probe(path);  // removed again when it goes out of scope
 }
 

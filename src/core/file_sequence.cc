@@ -75,6 +75,7 @@ void AtomicSequence::commit() {
     for (int64_t j = 0; j < i; ++j) ::unlink(target(j).c_str());
     cannot("write", target(i), code);
   }
+  if (count_ > 0) remember_finished_file();
   ::rmdir(folder_.c_str());
   name_.forget();
   folder_.clear();

@@ -23,6 +23,7 @@ struct Unfinished {
   std::array<char, kMostName> name{};
 };
 std::array<Unfinished, 16> unfinished;
+std::atomic<bool> has_finished{false};
 
 void remove_numbered_files(const Unfinished& folder) {
   std::array<char, kMostName + 24> name = {};
@@ -85,6 +86,14 @@ void remove_unfinished_files() noexcept {
     if (slot.files == kIsFile) ::unlink(slot.name.data());
     if (slot.files != kIsFile) remove_numbered_files(slot);
   }
+}
+
+bool has_finished_file() noexcept {
+  return has_finished;
+}
+
+void remember_finished_file() noexcept {
+  has_finished = true;
 }
 
 const std::string& temporary_token() {

@@ -29,6 +29,10 @@ class UnfinishedName {
 // Async-signal-safe, for a handler that ends the program at once.
 void remove_unfinished_files() noexcept;
 
+// Whether this process has put a file in its place. Async-signal-safe.
+bool has_finished_file() noexcept;
+void remember_finished_file() noexcept;
+
 // An unguessable part of the names of this process's temporary files, which is random by default. Must not be
 // set while other threads write files.
 const std::string& temporary_token();

@@ -80,13 +80,17 @@ std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, i
   const bool is_resized = pixel_rows.back().end() != height || z.size(3) * decoder.scale_factor() != width;
   const Range own = cut.part(0, group.rank);
   std::vector<Image> images;
+  const auto add = [&](Image image) {
+    images.push_back(std::move(image));
+    if (options.decoded) options.decoded(images);
+  };
   for (int64_t i = 0; i < z.size(0); ++i) {
     check_cancelled(observer);
     if (tiled) {
       const at::Tensor whole = decode_tiled(decoder, z.narrow(0, i, 1), group, blocks);
       if (whole.defined()) {
         require_numbers(whole, options);
-        images.push_back(to_image(resize_and_crop(whole, height, width)[0], options.dtype));
+        add(to_image(resize_and_crop(whole, height, width)[0], options.dtype));
       }
       if (observer.progressed) observer.progressed(Phase::kDecode, i + 1, z.size(0));
       continue;
@@ -98,10 +102,10 @@ std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, i
     if (is_resized) {
       const at::Tensor whole = comm::gather(rows, /*dim=*/1, pixel_rows, 0, group);
       if (whole.defined())
-        images.push_back(to_image(resize_and_crop(whole.unsqueeze(0), height, width)[0], options.dtype));
+        add(to_image(resize_and_crop(whole.unsqueeze(0), height, width)[0], options.dtype));
     } else {
       const at::Tensor whole = comm::gather(to_pixels(rows, options.dtype), /*dim=*/0, pixel_rows, 0, group);
-      if (whole.defined()) images.push_back(image_of(whole));
+      if (whole.defined()) add(image_of(whole));
     }
     if (observer.progressed) observer.progressed(Phase::kDecode, i + 1, z.size(0));
   }

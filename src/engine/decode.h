@@ -33,6 +33,8 @@ struct DecodeOptions {
   at::ScalarType dtype = at::kFloat;       // the decoder's, for warnings
   // Makes the error for an image that is entirely NaN. If empty, such an image becomes black.
   std::function<Error()> overflow = {};
+  // Called on rank 0 of the group after each picture, with all so far.
+  std::function<void(const std::vector<Image>&)> decoded = {};
 };
 
 // Returns the memory of the machine (CPU) or of the device, in bytes.

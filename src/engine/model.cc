@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "samplers/options.h"
 #include "weights/checkpoint.h"
+#include "weights/single_file.h"
 
 namespace tessera::engine {
 namespace {
@@ -98,7 +99,14 @@ Model read_model(const std::filesystem::path& folder, const std::optional<std::f
     input_error(single_file->string(), "only Stable Diffusion can be read from a single file; '{}' is of {}",
                 folder.string(), model.family->title);
   }
-  if (single_file) model.single_file = std::make_shared<weights::SafetensorsFile>(*single_file);
+  if (single_file) {
+    model.single_file = std::make_shared<weights::SafetensorsFile>(*single_file);
+    const bool wants_xl = model.family->class_name == "StableDiffusionXLPipeline";
+    if (weights::is_of_xl(model.single_file->header()).value_or(wants_xl) != wants_xl)
+      input_error(single_file->string(),
+                  "is of Stable Diffusion {}, but '{}' is of {}; name a folder of the file's model with {}",
+                  wants_xl ? "1.x or 2.x" : "XL", folder.string(), model.family->title, field("config"));
+  }
   model.variant = variant;
   model.parts = models::parts_of(index, *model.family);
   check_variant(model);

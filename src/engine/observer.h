@@ -43,6 +43,9 @@ struct Observer {
   // Called on rank 0 of the world with frames of a video, in order, as they are decoded: 8 bits, [F, H, W,
   // 3], on the CPU. The videos of a batch come one after the other, in each part of long videos.
   std::function<void(int64_t video, const at::Tensor& frames)> decoded;
+  // Called on rank 0 of the world with each picture of the batch, in order: its own as they are decoded,
+  // those of other replicas when all are. What this takes counts as decoding.
+  std::function<void(int64_t picture, const Image& image)> decoded_image;
   // Called after this rank has taken patches [first, first + count) through its blocks in a step, for
   // timelines.
   std::function<void(int64_t step, int64_t first, int64_t count, std::chrono::steady_clock::time_point begin,

@@ -311,13 +311,24 @@ class Run {
     stages_.run_phase(Phase::kDecode, result_.seconds.decode, messages, [&] {
       DecodeOptions options = decoding();
       options.overflow = [this] { return image_overflow_error(settings_, model_); };
+      options.decoded = [this](const std::vector<Image>& so_far) {
+        show_image(static_cast<int64_t>(so_far.size()) - 1, so_far);
+      };
       std::vector<Image> images =
           engine::decode(*decoder, z, settings_.height, settings_.width, observer, group, options);
       // The first replica has the most pictures; the others ask as often as it does.
       for (int64_t i = z.size(0); i < ranks_.data.parts(batch_->count()).front().length; ++i)
         check_cancelled(observer);
-      if (group.rank == 0) result_.images = gather_pictures(std::move(images), batch_->count(), ranks_.data);
+      if (group.rank != 0) return;
+      const auto own = static_cast<int64_t>(images.size());
+      result_.images = gather_pictures(std::move(images), batch_->count(), ranks_.data);
+      for (auto i = own; i < static_cast<int64_t>(result_.images.size()); ++i) show_image(i, result_.images);
     });
+  }
+
+  void show_image(int64_t picture, const std::vector<Image>& images) {
+    if (ranks_.world.rank == 0 && observer().decoded_image)
+      observer().decoded_image(picture, images[static_cast<size_t>(picture)]);
   }
 
   // Decodes the latents of a preview, on rank 0 of the world alone. The decoder is loaded for the first

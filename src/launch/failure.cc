@@ -7,6 +7,7 @@
 
 #include "comm/peer_error.h"
 #include "core/error.h"
+#include "core/unfinished.h"
 #include "core/user_text.h"
 #include "engine/observer.h"
 #include "launch/streams.h"
@@ -52,7 +53,8 @@ Failure current_failure() {
   } catch (const Error& error) {
     return {error.exit_code(), error.message()};
   } catch (const engine::Cancelled&) {
-    return {kInterrupted, "stopped; nothing was written"};
+    return {kInterrupted,
+            has_finished_file() ? "stopped; finished files stay" : "stopped; nothing was written"};
   } catch (const std::bad_alloc&) {
     return out_of_memory();
   } catch (const c10::OutOfMemoryError&) {

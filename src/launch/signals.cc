@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/unfinished.h"
 #include "launch/status.h"
 #include "weights/mapped_file.h"
 
@@ -52,7 +53,9 @@ void on_signal(int number) {
   }
   remove_unfinished_files();
   if (!watched_status)
-    write_to_stderr("tessera: stopped at once; nothing was written\n");  // else the supervisor says it
+    write_to_stderr(has_finished_file()
+                        ? "tessera: stopped at once; finished files stay\n"
+                        : "tessera: stopped at once; nothing was written\n");  // else the supervisor says it
   ::_exit(128 + number);
 }
 

@@ -24,6 +24,8 @@ class RankStatus {
   void started(engine::Phase stage);
   void step_done(int64_t done) { step_ = done + 1; }  // of Phase::kDenoise
   void finishing() { phase_ = kFinishing; }
+  void wrote_file() { has_files_ = true; }
+  bool has_files() const { return has_files_; }
   void collective_began(const comm::Collective& collective);
   void collective_ended() { --under_way_; }
   void failed(const Failure& failure);
@@ -41,6 +43,7 @@ class RankStatus {
 
   std::atomic<int> phase_{kJoining};
   std::atomic<int64_t> step_{0};
+  std::atomic<bool> has_files_{false};
   // The last collective, written alternately to two texts, so that a rank that dies while writing leaves the
   // previous one.
   std::array<std::array<char, 64>, 2> operations_{};

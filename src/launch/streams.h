@@ -12,6 +12,8 @@ namespace tessera::launch {
 // Opens /dev/null for standard streams that the caller has closed. Otherwise a file that is opened later
 // would get their number, and messages would end up in it.
 void open_missing_streams();
+// Whether standard output was one of them.
+bool was_output_missing();
 
 // Writes to standard error and ignores failures: a full or closed one must not end a run.
 void say(const std::string& text);

@@ -59,6 +59,9 @@ void Supervisor::add(pid_t process) {
 }
 
 Failure Supervisor::run() {
+  // A signal may have come before this took them over.
+  asked_to_end_ = interrupted();
+  if (asked_to_end_) statuses_.ask_to_end();
   while (true) {
     collect();
     if (all_done()) return {};
@@ -73,7 +76,7 @@ Failure Supervisor::run() {
       statuses_.ask_to_end();
     } else if (number == SIGINT || number == SIGTERM || number == SIGHUP) {
       end_all();
-      return {128 + number, "stopped at once; nothing was written"};
+      return {128 + number, "stopped at once; " + what_is_left()};
     }
   }
 }
@@ -181,7 +184,14 @@ std::optional<Failure> Supervisor::judge_if_over() {
   if (failed ? may_change(ends_) && Clock::now() < first_failure_ + kGrace : !is_stopped_too_long())
     return std::nullopt;
   for (size_t i = 0; i < ends_.size(); ++i) ends_[i].place = statuses_.rank(static_cast<int64_t>(i)).place();
-  return judge(ends_, timeout_);
+  Failure failure = judge(ends_, timeout_);
+  // Ranks that write no files do not know of those of the first.
+  if (failure.exit_code == kInterrupted) failure.message = "stopped; " + what_is_left();
+  return failure;
+}
+
+std::string Supervisor::what_is_left() const {
+  return statuses_.rank(0).has_files() ? "finished files stay" : "nothing was written";
 }
 
 }  // namespace tessera::launch

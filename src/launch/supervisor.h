@@ -62,6 +62,7 @@ class Supervisor {
   bool is_stopped_too_long() const;
   Clock::time_point next_deadline() const;
   std::optional<Failure> judge_if_over();
+  std::string what_is_left() const;
 
   StatusTable& statuses_;
   std::chrono::milliseconds timeout_;

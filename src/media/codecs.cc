@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "codecs_version.h"
 #include "core/error.h"
 
 namespace tessera::media {
@@ -37,9 +38,9 @@ const Codecs& load() {
                 ::dlerror());
   }
   const Codecs& loaded = *static_cast<const Codecs*>(symbol);
-  if (std::strcmp(loaded.version, TESSERA_VERSION) != 0)
+  if (std::strcmp(loaded.version, TESSERA_CODECS_VERSION) != 0)
     input_error(path, "belongs to another version of the program ({}; this is {}); install both together",
-                loaded.version, TESSERA_VERSION);
+                loaded.version, TESSERA_CODECS_VERSION);
   return loaded;
 }
 

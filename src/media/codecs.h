@@ -39,7 +39,7 @@ class Decoder {
 
 // What the module offers. `where` is the name of the file in messages.
 struct Codecs {
-  const char* version;  // of the program with which the module was built; first in every version
+  const char* version;  // of the program and of the headers with which the module was built; always first
   std::unique_ptr<Encoder> (*make_encoder)(Container container, const std::string& where,
                                            const VideoFormat& format);
   std::unique_ptr<Decoder> (*make_decoder)(const Source& source, const std::string& where,

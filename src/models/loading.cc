@@ -116,11 +116,16 @@ void PartFiles::finish(LoadStatistics& statistics, bool is_all,
   statistics.bytes_held += checkpoint_.bytes_held();
   warn_of_unread(config_);
   if (!is_all || !warns_) return;
-  for (const std::string& key : checkpoint_.unused()) {
+  std::vector<std::string> unused = checkpoint_.unused();
+  std::erase_if(unused, [&](const std::string& key) {
     const auto covers = [&](std::string_view prefix) { return key.starts_with(prefix); };
-    if (std::any_of(ignored.begin(), ignored.end(), covers)) continue;
-    log_warning("[{}] weight '{}' is not used", checkpoint_.folder().string(), key);
-  }
+    return std::any_of(ignored.begin(), ignored.end(), covers);
+  });
+  if (unused.size() == 1)
+    log_warning("[{}] weight '{}' is not used", checkpoint_.folder().string(), unused[0]);
+  if (unused.size() > 1)
+    log_warning("[{}] {} weights are not used, from '{}' to '{}'", checkpoint_.folder().string(),
+                unused.size(), unused.front(), unused.back());
 }
 
 }  // namespace tessera::models

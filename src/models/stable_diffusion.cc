@@ -20,10 +20,15 @@ bool has_projection(const JsonConfig& index, const std::string& part) {
   return class_of(index, part).name == "CLIPTextModelWithProjection";
 }
 
+// The options of the text model, which the file of a whole CLIP model has under a key of its own.
+JsonConfig text_config(const JsonConfig& file) {
+  return file.has("text_config") ? file.object("text_config") : file;
+}
+
 CLIPTextEncoder load_clip(const std::filesystem::path& folder, bool has_projection,
                           const LoadOptions& options, LoadStatistics& statistics) {
   PartFiles files(folder, weights::Library::kTransformers, options);
-  CLIPTextConfig config(files.config());
+  CLIPTextConfig config(text_config(files.config()));
   config.has_projection = has_projection;
   CLIPTextEncoder encoder(files.scope(), config);
   // Older files also store the indices of the positions, which are not needed.
@@ -74,7 +79,7 @@ class StableDiffusionTextEncoder final : public TextEncoder {
                              LoadStatistics& statistics)
       : clip_(model, "", /*has_projection=*/false, options, statistics) {
     // The pipeline of XL takes no notice of it.
-    const JsonConfig config = JsonConfig::read(model / "text_encoder" / "config.json");
+    const JsonConfig config = text_config(JsonConfig::read(model / "text_encoder" / "config.json"));
     if (config.boolean("use_attention_mask", false))
       config.refuse("use_attention_mask",
                     "text encoders that pass over the padding of a prompt cannot run yet");

@@ -32,6 +32,7 @@ T5Config::T5Config(const JsonConfig& json)
       relative_attention_max_distance(json.count("relative_attention_max_distance", kMaxSize, 128)),
       layer_norm_epsilon(json.number("layer_norm_epsilon", 1e-6)) {
   if (json.string("model_type", "t5") != "t5") json.fail("model_type", "\"t5\"");
+  if (json.boolean("is_decoder", false)) json.refuse("is_decoder", "a text encoder of this kind cannot run");
   // feed_forward_proj says both; where a file also has the two that transformers makes of it, those count.
   const std::string projection = json.string("feed_forward_proj", "relu");
   const bool names_gate = projection.starts_with("gated-");

@@ -471,7 +471,7 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
   if (!broken.empty()) {
     const int64_t wanted = options.simulate_ranks ? options.degrees() : ranks;
     const std::string advice =
-        degrees_broken ? "; " + advise(options, workload, wanted, world_size || options.nproc) : "";
+        degrees_broken ? "; " + advise(options, workload, wanted, world_size.has_value()) : "";
     usage_error("parallel", "{}{}", fmt::join(broken, "; "), advice);
   }
   return make_layout(options, workload);

@@ -169,6 +169,9 @@ bool has_option(const std::string& class_name, std::string_view option) {
   return std::find(names.begin(), names.end(), option) != names.end();
 }
 
+// As diffusers' users write them.
+const std::map<std::string, Json> kPythonWords = {{"True", true}, {"False", false}, {"None", nullptr}};
+
 Json parse_options(const std::vector<std::string>& texts) {
   Json options = Json::object();
   for (const std::string& text : texts) {
@@ -178,7 +181,9 @@ Json parse_options(const std::vector<std::string>& texts) {
                   printable(text));
     const std::string key = text.substr(0, equals);
     if (options.contains(key)) usage_error(field("scheduler_option"), "'{}' is given twice", printable(key));
-    options[key] = read_json_or_word(text.substr(equals + 1));
+    const std::string value = text.substr(equals + 1);
+    const auto python = kPythonWords.find(value);
+    options[key] = python == kPythonWords.end() ? read_json_or_word(value) : python->second;
   }
   return options;
 }

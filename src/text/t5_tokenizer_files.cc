@@ -25,6 +25,21 @@ void add(std::vector<AddedToken>& tokens, AddedToken token) {
   if (std::none_of(tokens.begin(), tokens.end(), same)) tokens.push_back(std::move(token));
 }
 
+// transformers takes no notice of a list of extra tokens beside a table of them with names. That of the
+// sentinels is the default anyway.
+void refuse_list_beside_table(const JsonConfig& config) {
+  constexpr const char *kTable = "extra_special_tokens", *kList = "additional_special_tokens";
+  const Json* const table = config.value(kTable);
+  const Json* const list = config.value(kList);
+  if (!table || !table->is_object() || !list || !list->is_array()) return;
+  for (const Json& token : *list) {
+    const std::string text = parse_added_token(token, false, config.where()).text;
+    if (!text.starts_with("<extra_id_"))
+      config.refuse(kList,
+                    fmt::format("transformers ignores this list where {} has names; leave one out", kTable));
+  }
+}
+
 }  // namespace
 
 T5TokenizerFiles read_t5_tokenizer_files(const fs::path& folder) {
@@ -50,6 +65,7 @@ T5TokenizerFiles read_t5_tokenizer_files(const fs::path& folder) {
     for (int64_t i = sentinels - 1; i >= 0; --i) files.model.pieces.push_back({sentinel(i), 0.0});
   }
 
+  refuse_list_beside_table(config.values());
   for (const auto& [id, token] : config.saved_tokens(document)) add(files.tokens, token);
   for (const char* token : {"</s>", "<unk>", "<pad>"}) add(files.tokens, {.text = token});
   for (const AddedToken& token : config.named_tokens()) add(files.tokens, token);

@@ -88,9 +88,11 @@ std::vector<AddedToken> TokenizerConfig::named_tokens(const Json& defaults) cons
       if (other && item.key().ends_with("_token") && is_token(item.value()))
         tokens.push_back(parse_added_token(item.value(), false, file->where()));
     }
-    if (!value_of(*file, kExtra).is_object()) continue;
-    for (const Json& value : value_of(*file, kExtra))
-      tokens.push_back(parse_added_token(value, false, file->where()));
+    for (const char* key : {kExtra, "model_specific_special_tokens"}) {
+      if (!value_of(*file, key).is_object()) continue;
+      for (const Json& value : value_of(*file, key))
+        tokens.push_back(parse_added_token(value, false, file->where()));
+    }
   }
   const std::vector<AddedToken> extra = extra_tokens().value_or(additional_tokens());
   tokens.insert(tokens.end(), extra.begin(), extra.end());

@@ -109,7 +109,8 @@ at::Tensor whole_tensor(const std::shared_ptr<SafetensorsFile>& file, const Tens
 // Weights with factors of their own are another format: without the factors they would be wrong numbers.
 void refuse_scaled(const SafetensorsFile& file) {
   for (const auto& [key, entry] : file.header().tensors) {
-    for (const std::string_view end : {"scale_weight", "weight_scale", "scaled_fp8"}) {
+    for (const std::string_view end :
+         {"scale_weight", "weight_scale", "scaled_fp8", "weight.absmax", "weight.quant_map"}) {
       if (!key.ends_with(end)) continue;
       input_error(
           file.path().string(),

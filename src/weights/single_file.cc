@@ -195,4 +195,42 @@ std::map<std::string, NamedTensor> single_file_part(const SafetensorsHeader& hea
   return std::move(names.result);
 }
 
+void require_whole_model(const SafetensorsHeader& header, const std::string& where) {
+  const auto any = [&](const auto& holds) {
+    return std::any_of(header.tensors.begin(), header.tensors.end(),
+                       [&](const auto& each) { return holds(std::string_view(each.first)); });
+  };
+  const auto all = [&](const auto& holds) { return !any([&](std::string_view key) { return !holds(key); }); };
+  const auto has = [&](std::string_view text) {
+    return any([&](std::string_view key) { return key.find(text) != std::string_view::npos; });
+  };
+  if (any([](std::string_view key) { return key.starts_with("model.diffusion_model."); })) return;
+  if (has("lora_") || has(".lora.") || has("hada_"))
+    input_error(where, "is a LoRA, which cannot be added to a model yet; name a whole model");
+  if (any([](std::string_view key) {
+        return key.starts_with("control_model.") || key.starts_with("controlnet_");
+      }))
+    input_error(where, "is a ControlNet, which cannot be used yet; name a whole model");
+  if (all([](std::string_view key) {
+        return key == "emb_params" || key == "clip_l" || key == "clip_g" ||
+               key.starts_with("string_to_param") || (key.starts_with('<') && key.ends_with('>'));
+      }))
+    input_error(where,
+                "is an embedding of textual inversion; load it with diffusers and save the tokenizer and the "
+                "text encoder, or name a whole model");
+  if (all([](std::string_view key) {
+        return key.starts_with("encoder.") || key.starts_with("decoder.") ||
+               key.find("quant_conv.") != std::string_view::npos;
+      }))
+    input_error(where, "is a VAE alone; name a whole model");
+}
+
+std::optional<bool> is_of_xl(const SafetensorsHeader& header) {
+  for (const auto& [key, entry] : header.tensors) {
+    if (key.starts_with("conditioner.embedders.")) return true;
+    if (key.starts_with("cond_stage_model.")) return false;
+  }
+  return std::nullopt;
+}
+
 }  // namespace tessera::weights

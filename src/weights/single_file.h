@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "weights/checkpoint.h"
@@ -14,5 +15,12 @@ namespace tessera::weights {
 // contain, under diffusers' names; each is a tensor of the file, or some rows of one. The names in the file
 // determine which blocks there are. Returns an empty map if the file has nothing of the part.
 std::map<std::string, NamedTensor> single_file_part(const SafetensorsHeader& header, const std::string& part);
+
+// Throws Error(kInput) that says what the file is, if it is known to hold something else than a whole model:
+// a LoRA, an embedding, a ControlNet, a VAE alone.
+void require_whole_model(const SafetensorsHeader& header, const std::string& where);
+// Whether the text encoders of the file are those of Stable Diffusion XL, or of 1.x and 2.x; empty if it has
+// none.
+std::optional<bool> is_of_xl(const SafetensorsHeader& header);
 
 }  // namespace tessera::weights

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 
 from files import read_safetensors, write_safetensors
-from harness import MODEL, SMALL, Skipped, test
+from harness import MODEL, ROOT, SMALL, Skipped, test
 
 USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the error must contain
     (["--height", "104", "--no-resolution-binning"], "96 and 112"),
@@ -47,7 +47,7 @@ USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the err
     (["--scheduler-option", "karras"], "[--scheduler-option] expected KEY=VALUE, as use_karras_sigmas=true, got 'karras'"),
     (["--scheduler-option", "use_karas_sigmas=true"],
      "[--scheduler-option] DPMSolverMultistepScheduler has no option 'use_karas_sigmas'; did you mean use_karras_sigmas?"),
-    (["--scheduler-option", "use_karras_sigmas=True"], "[--scheduler-option] 'use_karras_sigmas' must be true or false, got \"True\""),
+    (["--scheduler-option", "use_karras_sigmas=yes"], "[--scheduler-option] 'use_karras_sigmas' must be true or false, got \"yes\""),
     (["--scheduler-option", "use_dynamic_shifting=true"],
      "[--scheduler-option] 'use_dynamic_shifting' is not supported; remove it, or choose another sampler with --scheduler"),
     (["--scheduler-option", "thresholding=true", "--scheduler-option", "sample_max_value=2", "--ring-degree", "2"],
@@ -58,6 +58,12 @@ USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the err
     (["--device", "gpu"], "cpu, cuda or cuda:N"),
     (["--device", "cuda:x"], "cpu, cuda or cuda:N"),
     (["--output-type", "jpeg"], "image or latent"),
+    (["-o", "a.png", "-o", "b.png"], "[--output] is given more than once"),
+    (["--lora", "x"], "[--lora] not supported yet (LoRA files)"),
+    (["--strength", "0.5"], "[--strength] not supported yet (images to begin from)"),
+    (["--fp16"], "[--fp16] unknown option; did you mean --dtype?"),
+    (["--prompt2", "x"], "did you mean --prompt-2?"),
+    (["\u2014seed", "3"], "[PROMPT] '\u2014seed' begins with a dash that is none of the keyboard"),
     (["-o", "out.bmp"], "must end in .png, .jpg, .jpeg, .webp for images"),
     (["-o", "out.png", "--output-type", "latent"], "must end in .safetensors"),
     (["-o", "missing/out.png"], "[--output] [missing/out.png] cannot create the file: No such file or directory"),
@@ -114,7 +120,7 @@ def no_checkpoint(box):
     box.refuse(3, "did you mean shapes?", "models", "shape/")
     box.refuse(3, "did you mean shapes-xl?", "generate", "a cat", "--model", "shapes_xl")
     box.refuse(3, "[nowhere.safetensors] no such file", "generate", "a cat", "--model", "nowhere.safetensors")
-    single = ["generate", "a cat", "--model", MODEL / "vae" / "diffusion_pytorch_model.safetensors", "--config"]
+    single = ["generate", "a cat", "--model", ROOT / "tests" / "golden" / "tiny-sdxl" / "single.safetensors", "--config"]
     box.refuse(3, "[no/where] no such folder; --config wants", *single, "no/where")
     box.refuse(3, "holds no model_index.json; --config wants", *single, MODEL / "vae")
     # A part names its model, and the folder of a hub's cache the snapshot.

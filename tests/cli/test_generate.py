@@ -6,6 +6,7 @@ import pathlib
 import pty
 import signal
 import subprocess
+import time
 
 from files import assert_near, floats, psnr, read_png, read_safetensors
 from harness import GOLDEN, MODEL, ROOT, SMALL, Skipped, test
@@ -283,8 +284,8 @@ def an_installed_program_runs_from_any_folder(box):
     subprocess.run(["cmake", "--install", build, "--prefix", prefix], check=True, capture_output=True)
     env = {key: value for key, value in os.environ.items() if key not in ("LD_LIBRARY_PATH", "TESSERA_MODELS")}
     (box.folder / "link").symlink_to(prefix / "bin" / "tessera")
-    done = subprocess.run([box.folder / "link", "models"], cwd="/", env=env, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith(f"{prefix}/share/tessera/models/shapes: "), done
+    done = subprocess.run([box.folder / "link", "models", "--json"], cwd="/", env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and json.loads(done.stdout)[0]["model"] == f"{prefix}/share/tessera/models/shapes", done
     words = [box.folder / "link", "generate", "a cat", "--model", ROOT / "tests" / "golden" / "tiny-open-sora", "--dtype", "fp32", "--height", "24",
              "--width", "40", "--num-frames", "17", "--num-inference-steps", "1", "-o", box.folder / "a.gif"]
     done = subprocess.run(words, cwd="/", env=env, capture_output=True, text=True)
@@ -308,6 +309,32 @@ def ctrl_c_ends_between_steps(box):
     assert process.returncode == 130 and out == "", (process.returncode, out, err)
     assert "stopped" in err.splitlines()[-1], err
     assert box.files() == []
+
+
+@test
+def images_are_written_as_they_are_decoded(box):
+    """Nothing of what is finished is lost when Ctrl-C or SIGTERM comes, or when the disk is full."""
+    many = ["generate", "a cat", "--model", MODEL, "--height", "256", "--width", "256", "--no-resolution-binning", "--num-inference-steps", "1",
+            "--num-images-per-prompt", "300", "--threads", "1"]
+    for number, code, text in ((signal.SIGINT, 130, "stopped; finished files stay"), (signal.SIGTERM, 143, "stopped at once; finished files stay")):
+        process = subprocess.Popen([box.program, *many], cwd=box.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while "out-001.png" not in box.files():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        files = box.files()
+        assert process.returncode == code and err.splitlines()[-1] == f"tessera: {text}", (process.returncode, err)
+        assert 2 <= len(files) < 300 and files == [f"out-{i:03}.png" for i in range(len(files))], files
+        assert out.split() == (files if number == signal.SIGINT else []), out
+        assert read_png(box.folder / files[-1])[:2] == (256, 256)
+        for name in files:
+            (box.folder / name).unlink()
+    (box.folder / "out-2.png").symlink_to("/dev/full")
+    outcome = box.run("generate", "a cat", "--model", MODEL, *SMALL, "--num-images-per-prompt", "4")
+    assert outcome.code == 2 and outcome.out.split() == ["out-0.png", "out-1.png"] and "No space left" in outcome.err, outcome
+    outcome = box.run("generate", "a cat", "--model", MODEL, *SMALL, "--report", "/dev/full")
+    assert outcome.code == 2 and outcome.out == "out.png\n" and "No space left" in outcome.err, outcome
 
 
 @test

@@ -8,6 +8,7 @@ from harness import MODEL as PIXART
 from harness import ROOT, test
 
 MODEL = ROOT / "tests" / "golden" / "tiny-sdxl"
+ONE = ROOT / "tests" / "golden" / "tiny-sd"
 GOLDEN = MODEL / "golden"
 RUNS = json.loads((GOLDEN / "runs.json").read_text())
 FOLDER = ["--model", MODEL]
@@ -200,8 +201,18 @@ def invalid_single_files(box):
     other = PIXART / "transformer" / "diffusion_pytorch_model.safetensors"
     box.refuse(3, "has no text_encoder", "generate", "a cat", "--model", other, "--config", MODEL, *SMALL)
     tensors, _ = read_safetensors(file)
-    del tensors["model.diffusion_model.out.2.weight"]
+    box.refuse(3, f"is of Stable Diffusion XL, but '{ONE}' is of Stable Diffusion; name a folder of the file's model with --config", "generate", "a cat",
+               "--model", file, "--config", ONE, *SMALL)
     (box.folder / "in").mkdir()
+    part = {"x": next(iter(tensors.values()))}
+    for keys, text in ((["lora_unet_down_blocks_0.lora_up.weight"], "is a LoRA, which cannot be added to a model yet"), (["unet.a.lora_A.weight"], "is a LoRA"),
+                       (["emb_params"], "is an embedding of textual inversion"), (["clip_l", "clip_g"], "is an embedding"), (["<cat>"], "is an embedding"),
+                       (["control_model.x"], "is a ControlNet"), (["encoder.x", "decoder.y", "post_quant_conv.weight"], "is a VAE alone; name a whole model")):
+        write_safetensors(box.folder / "in" / "kind.safetensors", {key: part["x"] for key in keys})
+        for words in ((), ("--config", MODEL)):
+            box.refuse(3, f"kind.safetensors] {text}", "generate", "a cat", "--model", box.folder / "in" / "kind.safetensors", *words, *SMALL)
+        box.refuse(3, f"kind.safetensors] {text}", "models", box.folder / "in" / "kind.safetensors")
+    del tensors["model.diffusion_model.out.2.weight"]
     write_safetensors(box.folder / "in" / "part.safetensors", tensors)
     box.refuse(3, "'conv_out.weight' is missing", "generate", "a cat", "--model", box.folder / "in" / "part.safetensors", "--config",
                MODEL, *SMALL)

@@ -1,6 +1,7 @@
 """Tests videos: their files, the pictures that they begin from, and runs that fail or are stopped."""
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -117,8 +118,10 @@ def only_videos_need_the_codecs(box):
     alone.refuse(3, f"[{module}] videos, references, JPEG and WebP need this module, which cannot be loaded", *words(*SHORT))
     version = box.run("--version").out.split()[1].encode()
     own = (Path(box.program).parent / "lib" / "tessera" / "codecs.so").read_bytes()
-    module.write_bytes(own.replace(b"\0" + version + b"\0", b"\0" + b"9" * len(version) + b"\0"))
-    alone.refuse(3, f"[{module}] belongs to another version of the program ({'9' * len(version)}", *words(*SHORT))
+    whole = re.search(b"\0(" + re.escape(version) + b"-[0-9a-f]{8})\0", own)[1]
+    for other in (b"9" * len(whole), version + b"-" + b"0" * 8):  # another release, and another build of this one
+        module.write_bytes(own.replace(whole, other))
+        alone.refuse(3, f"[{module}] belongs to another version of the program ({other.decode()}; this is {whole.decode()})", *words(*SHORT))
     assert generate(alone, *SHORT, "-o", "a.png").out.startswith("a-0000.png")
 
 

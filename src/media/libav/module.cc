@@ -1,9 +1,10 @@
+#include "codecs_version.h"
 #include "media/codecs.h"
 #include "media/libav/decoder.h"
 #include "media/libav/encoder.h"
 #include "media/libav/still_encoder.h"
 
-const tessera::media::Codecs tessera_codecs = {.version = TESSERA_VERSION,
+const tessera::media::Codecs tessera_codecs = {.version = TESSERA_CODECS_VERSION,
                                                .make_encoder = tessera::media::make_encoder,
                                                .make_decoder = tessera::media::make_decoder,
                                                .encode_image = tessera::media::encode_image};
