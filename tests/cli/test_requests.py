@@ -227,7 +227,7 @@ def an_image_is_not_shown_on_a_terminal(box):
 
 @test
 def a_dry_run_says_what_would_run(box):
-    words = ["a cat", "--seed", "5", *SMALL, "--report", "run.json", "--threads", "1"]
+    words = ["a cat", "--seed", "5", *SMALL, "--report", "run.json", "--threads", "3"]
     for flags in ([], ["--use-cfg-parallel", "--pipefusion-parallel-degree", "2"], ["--tensor-parallel-degree", "2"]):
         plan = json.loads(box.generate(*words, *flags, "--dry-run").out)
         assert box.files() == [], box.files()

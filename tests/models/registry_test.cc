@@ -58,6 +58,24 @@ TEST(Families, PartsAreOfTheClassesThatTheIndexNames) {
   }
 }
 
+// The file of a whole CLIP model has the options of its text model under a key.
+TEST(Families, TextModelsOfWholeClipModels) {
+  const TemporaryFolder temporary;
+  const std::filesystem::path folder = temporary.path(), clip = golden_folder("tiny-sd") / "text_encoder";
+  std::filesystem::create_directory_symlink(golden_folder("tiny-sd") / "tokenizer", folder / "tokenizer");
+  std::filesystem::create_directory(folder / "text_encoder");
+  std::filesystem::create_symlink(clip / "model.safetensors", folder / "text_encoder" / "model.safetensors");
+  const Family& family = find_family("StableDiffusionPipeline", "");
+  LoadStatistics cost;
+  const auto plain = family.load_text_encoder(golden_folder("tiny-sd"), {}, cost);
+  Json options = read_json(clip / "config.json");
+  const Json whole = {{"model_type", "clip"}, {"text_config", options}, {"projection_dim", 7}};
+  std::ofstream(folder / "text_encoder" / "config.json") << whole;
+  const auto nested = family.load_text_encoder(folder, {}, cost);
+  EXPECT_TRUE(at::equal(nested->encode({{.text = "a square"}}, 77).front().at(kTokens),
+                        plain->encode({{.text = "a square"}}, 77).front().at(kTokens)));
+}
+
 // Without its first encoder, XL encodes the first prompt with the second one.
 TEST(Families, XlRunsWithoutItsFirstEncoder) {
   const TemporaryFolder temporary;

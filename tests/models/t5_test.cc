@@ -149,6 +149,7 @@ TEST(T5Config, RefusesWhatItCannotRun) {
   EXPECT_EQ(refusal(R"({"model_type":"t5","feed_forward_proj":"gated-gelu"})"), "accepted");
   for (const auto& [json, part] :
        {std::pair(R"({"model_type":"umt5"})", "'model_type' must be \"t5\""),
+        {R"({"is_decoder":true})", "'is_decoder' is true: a text encoder of this kind cannot run"},
         {R"({"feed_forward_proj":"gated-tanh"})", "'feed_forward_proj'"},
         {R"({"feed_forward_proj":"other-relu"})", "'feed_forward_proj'"},
         {R"({"dense_act_fn":"tanh"})", "'dense_act_fn'"},

@@ -178,6 +178,24 @@ TEST_F(T5TokenizerFolder, TakesTheListThatTransformersTakes) {
   EXPECT_EQ(encode("<y><extra_id_0>"), (Ids{4, 5, 1}));
 }
 
+TEST_F(T5TokenizerFolder, TakesTokensWithNames) {
+  write_json("BAAAAAAAAAA=");
+  using Ids = std::vector<int64_t>;
+  for (const char* key : {"extra_special_tokens", "model_specific_special_tokens"}) {
+    write("tokenizer_config.json", fmt::format(R"({{"extra_ids":1,"{}":{{"image_token":"<x>"}}}})", key));
+    EXPECT_EQ(T5Tokenizer(folder_).encode("<x>", kNoLimit), (Ids{4, 1})) << key;
+  }
+  // A list beside them is ignored, but for that of the sentinels.
+  write("tokenizer_config.json",
+        R"({"extra_ids":1,"extra_special_tokens":{"a":"<x>"},"additional_special_tokens":["<extra_id_0>"]})");
+  EXPECT_EQ(T5Tokenizer(folder_).encode("<x>", kNoLimit), (Ids{4, 1}));
+  write("tokenizer_config.json",
+        R"({"extra_ids":1,"extra_special_tokens":{"a":"<x>"},"additional_special_tokens":["<y>"]})");
+  expect_refusal(
+      "'additional_special_tokens' is [\"<y>\"]: transformers ignores this list where extra_special_tokens "
+      "has names");
+}
+
 TEST_F(T5TokenizerFolder, CutsAtTheSideThatAFileNames) {
   write_json("BAAAAAAAAAA=");
   write("tokenizer_config.json", R"({"truncation_side":"left","additional_special_tokens":["<x>","<y>"]})");
