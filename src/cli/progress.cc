@@ -79,7 +79,7 @@ void Progress::summary(const engine::Seconds& seconds) {
 }
 
 void Progress::started(Phase phase) {
-  stage_start_ = std::chrono::steady_clock::now();
+  stage_start_ = last_line_ = std::chrono::steady_clock::now();
   if (terminal_) draw(fmt::format("{} ...", engine::phase_name(phase)));
 }
 
@@ -88,10 +88,17 @@ void Progress::finished(Phase phase, double seconds) {
 }
 
 void Progress::progressed(Phase phase, int64_t done, int64_t total) {
-  if (!terminal_) return;
-  const double passed =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - stage_start_).count();
+  const auto now = std::chrono::steady_clock::now();
+  const double passed = std::chrono::duration<double>(now - stage_start_).count();
   const double each = passed / static_cast<double>(done);
+  if (!terminal_) {
+    constexpr auto kOften = std::chrono::seconds(10);
+    if (done == total || now - last_line_ < kOften) return;
+    last_line_ = now;
+    line(fmt::format("{:<18} {}/{}, {} left", engine::phase_name(phase), done, total,
+                     duration(each * static_cast<double>(total - done))));
+    return;
+  }
   draw(fmt::format("{} {} {}/{}  {} each, {} left", engine::phase_name(phase), bar(done, total), done, total,
                    duration(each), duration(each * static_cast<double>(total - done))));
 }

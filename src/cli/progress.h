@@ -39,6 +39,7 @@ class Progress {
   bool terminal_;
   bool drawn_ = false;  // the terminal's last line is unfinished
   std::chrono::steady_clock::time_point stage_start_;
+  std::chrono::steady_clock::time_point last_line_;  // in the stage, where there is no terminal
   std::vector<std::string> warnings_;
   LogSink previous_sink_;
 };

@@ -1,11 +1,14 @@
 """Tests the files, numbers and reports of successful runs, and runs that are stopped."""
+import fcntl
 import json
 import math
 import os
 import pathlib
 import pty
 import signal
+import struct
 import subprocess
+import termios
 import time
 
 from files import assert_near, floats, psnr, read_png, read_safetensors
@@ -349,9 +352,19 @@ def termination_ends_at_once(box):
 
 @test
 def a_terminal_gets_a_bar(box):
+    assert b"[############............] 1/2" in shown_on_terminal(box, 80, "xterm") and b" left" in shown_on_terminal(box, 80, "xterm")
+    narrow = shown_on_terminal(box, 30, "xterm").replace(b"\x1b[K", b"")
+    bars = [text for text in narrow.replace(b"\n", b"\r").split(b"\r") if text.startswith(b"denoise [")]
+    assert bars and max(map(len, bars)) == 29, bars
+    dumb = shown_on_terminal(box, 80, "dumb")
+    assert b"\x1b" not in dumb and b"[#" not in dumb and b"denoise  " in dumb, dumb
+
+
+def shown_on_terminal(box, columns, kind):
     leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = subprocess.Popen([box.program, "generate", "a cat", "--model", MODEL, *SMALL], cwd=box.folder,
-                               stdout=subprocess.PIPE, stderr=follower)
+                               stdout=subprocess.PIPE, stderr=follower, env={**os.environ, "TERM": kind})
     os.close(follower)
     shown = b""
     while True:
@@ -365,4 +378,4 @@ def a_terminal_gets_a_bar(box):
     os.close(leader)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0 and out == b"out.png\n", (process.returncode, out)
-    assert b"[############............] 1/2" in shown and b" left" in shown, shown
+    return shown
