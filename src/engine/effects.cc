@@ -59,6 +59,12 @@ bool has_given_frames(const Request& request) {
          std::any_of(request.prompts.begin(), request.prompts.end(), gives);
 }
 
+// Whether an absent negative prompt is not encoded.
+bool takes_zeros(const Model& model) {
+  const JsonConfig index = read_model_index(model.folder);
+  return index.boolean("force_zeros_for_empty_prompt", true);
+}
+
 // If it holds, `fields` have no effect.
 struct Condition {
   bool (*holds)(const Request&, const Model&);
@@ -92,6 +98,14 @@ const std::vector<Condition>& conditions() {
       {.holds = [](const Request&, const Model& model) { return !model.has_part("text_encoder"); },
        .reason = [](const Request&) { return std::string("the model has one text encoder"); },
        .fields = {"prompt_2", "negative_prompt_2"}},
+      {.holds = [](const Request& request,
+                   const Model& model) { return request.negative_prompts.empty() && takes_zeros(model); },
+       .reason =
+           [](const Request&) {
+             return fmt::format("there is no {}, in whose place the model takes zeros",
+                                field("negative_prompt"));
+           },
+       .fields = {"negative_prompt_2"}},
       {.holds = [](const Request& request, const Model&) { return request.loop.value_or(1) == 1; },
        .reason = [](const Request&) { return field("loop") + " is 1, and no part continues another"; },
        .fields = {"condition_frame_length", "condition_frame_edit"}},

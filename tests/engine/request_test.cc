@@ -175,6 +175,15 @@ TEST(Request, DropsWhatHasNoEffectAndSaysSo) {
   EXPECT_FALSE(settings.request.guidance_rescale || settings.request.vae_tiling ||
                settings.request.vae_block_size);
   EXPECT_TRUE(resolve(settings.request, xl).warnings.empty());
+  request = {};
+  request.prompts = {"a"};
+  request.negative_prompts_2 = {"c"};
+  settings = resolve(request, xl);
+  ASSERT_EQ(settings.warnings.size(), 1U);
+  EXPECT_EQ(
+      spell(settings.warnings[0]),
+      "negative_prompt_2 has no effect: there is no negative_prompt, in whose place the model takes zeros");
+  EXPECT_TRUE(settings.request.negative_prompts_2.empty());
 }
 
 TEST(Request, TakesOneNegativePromptForAllOrOneForEach) {
