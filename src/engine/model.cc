@@ -1,8 +1,10 @@
 #include "engine/model.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "samplers/options.h"
 #include "weights/checkpoint.h"
 #include "weights/single_file.h"
@@ -47,15 +49,37 @@ bool has_part(const JsonConfig& index, const std::filesystem::path& folder, cons
   return part.is_array() && part.size() == 2 && part[1].is_string();
 }
 
-// Returns the folder with model_index.json that was probably meant: the model of which `folder` is a part, or
-// a snapshot in it, if it is the cache of a hub.
+// Warns of what model_index.json names and no pipeline here takes, as diffusers does.
+void warn_of_unknown_keys(const JsonConfig& index, const models::Family& family) {
+  static const std::vector<std::string> known = {"scheduler", "requires_safety_checker",
+                                                 "force_zeros_for_empty_prompt", "add_watermarker"};
+  std::vector<std::string> unknown;
+  for (const auto& [name, value] : index.values().items()) {
+    const auto is_name = [&](const models::PipelinePart& part) { return part.name == name; };
+    const bool is_known = std::any_of(family.parts.begin(), family.parts.end(), is_name) ||
+                          std::find(known.begin(), known.end(), name) != known.end() || is_never_run(name);
+    if (!is_known && !name.starts_with('_') && !models::is_absent(index, name) && value != Json(false))
+      unknown.push_back(name);
+  }
+  if (!unknown.empty())
+    log_warning("[{}] options without effect: {}", index.where(), fmt::join(unknown, ", "));
+}
+
+// Returns the folder with model_index.json that was probably meant: the model of which `folder` is a part, a
+// snapshot in it, if it is the cache of a hub, which names the newest, or a folder in it.
 std::optional<std::filesystem::path> model_near(const std::filesystem::path& folder) {
   std::error_code code;
   const std::filesystem::path inside = std::filesystem::absolute(folder, code).lexically_normal() / "";
   const std::filesystem::path above = inside.parent_path().parent_path();
   if (std::filesystem::exists(above / "model_index.json", code)) return above;
-  for (const auto& each : std::filesystem::directory_iterator(folder / "snapshots", code)) {
-    if (std::filesystem::exists(each.path() / "model_index.json", code)) return each.path();
+  std::string newest;
+  std::ifstream(folder / "refs" / "main") >> newest;
+  std::vector<std::filesystem::path> below = {folder / "snapshots" / newest};
+  for (const auto& parent : {folder / "snapshots", folder}) {
+    for (const auto& each : std::filesystem::directory_iterator(parent, code)) below.push_back(each.path());
+  }
+  for (const std::filesystem::path& each : below) {
+    if (std::filesystem::exists(each / "model_index.json", code)) return each;
   }
   return std::nullopt;
 }
@@ -123,6 +147,7 @@ Model read_model(const std::filesystem::path& folder, const std::optional<std::f
 }
 
 void check_weights(const Model& model) {
+  warn_of_unknown_keys(read_model_index(model.folder), *model.family);
   models::LoadOptions options;
   options.placement.device = at::kMeta;
   options.single_file = model.single_file;

@@ -128,6 +128,12 @@ def no_checkpoint(box):
     (box.folder / "models--x" / "snapshots").mkdir(parents=True)
     (box.folder / "models--x" / "snapshots" / "0123").symlink_to(MODEL)
     box.refuse(3, "did you mean models--x/snapshots/0123?", "generate", "a cat", "--model", "models--x")
+    box.refuse(3, "did you mean models--x/snapshots/0123?", "generate", "a cat", "--model", "models--x/snapshots")
+    for name in ("0000", "4567"):
+        (box.folder / "models--x" / "snapshots" / name).symlink_to(MODEL)
+    (box.folder / "models--x" / "refs").mkdir()
+    (box.folder / "models--x" / "refs" / "main").write_text("4567")
+    box.refuse(3, "did you mean models--x/snapshots/4567?", "generate", "a cat", "--model", "models--x")
     box.refuse(3, "no such folder", "models", "no/where")
     (box.folder / "empty").mkdir()
     box.refuse(3, "model_index.json", "generate", "a cat", "--model", "empty")

@@ -60,6 +60,17 @@ TEST_P(ModelConfig, NamesKeysWithoutEffect) {
   }
 }
 
+TEST_P(ModelConfig, NamesUnknownKeysOfTheIndex) {
+  change(folder_ / "model_index.json", {{"new_option", true},
+                                        {"an_option_that_is_off", false},
+                                        {"_private", 1},
+                                        {"controlnet", {"diffusers", "X"}},
+                                        {"none", {nullptr, nullptr}}});
+  EXPECT_EQ(warnings(),
+            std::vector<std::string>{fmt::format("[{}] options without effect: controlnet, new_option",
+                                                 (folder_ / "model_index.json").string())});
+}
+
 TEST_P(ModelConfig, RefusesQuantisedParts) {
   for (const fs::path& path : configs_) {
     change(path, {{"quantization_config", {{"quant_method", "bitsandbytes"}}}});
