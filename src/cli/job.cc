@@ -21,6 +21,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/user_text.h"
+#include "launch/streams.h"
 #include "launch/thread_share.h"
 #include "media/still_image.h"
 #include "parallel/ranks.h"

@@ -54,11 +54,12 @@ void warn_of_unknown_keys(const JsonConfig& index, const models::Family& family)
   static const std::vector<std::string> known = {"scheduler", "requires_safety_checker",
                                                  "force_zeros_for_empty_prompt", "add_watermarker"};
   std::vector<std::string> unknown;
-  for (const auto& [name, value] : index.values().items()) {
+  for (const auto& item : index.values().items()) {
+    const std::string& name = item.key();
     const auto is_name = [&](const models::PipelinePart& part) { return part.name == name; };
     const bool is_known = std::any_of(family.parts.begin(), family.parts.end(), is_name) ||
                           std::find(known.begin(), known.end(), name) != known.end() || is_never_run(name);
-    if (!is_known && !name.starts_with('_') && !models::is_absent(index, name) && value != Json(false))
+    if (!is_known && !name.starts_with('_') && !models::is_absent(index, name) && item.value() != Json(false))
       unknown.push_back(name);
   }
   if (!unknown.empty())

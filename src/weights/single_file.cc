@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "core/error.h"
 
 namespace tessera::weights {
 namespace {

@@ -61,7 +61,8 @@ TEST(Families, PartsAreOfTheClassesThatTheIndexNames) {
 // The file of a whole CLIP model has the options of its text model under a key.
 TEST(Families, TextModelsOfWholeClipModels) {
   const TemporaryFolder temporary;
-  const std::filesystem::path folder = temporary.path(), clip = golden_folder("tiny-sd") / "text_encoder";
+  const std::filesystem::path& folder = temporary.path();
+  const std::filesystem::path clip = golden_folder("tiny-sd") / "text_encoder";
   std::filesystem::create_directory_symlink(golden_folder("tiny-sd") / "tokenizer", folder / "tokenizer");
   std::filesystem::create_directory(folder / "text_encoder");
   std::filesystem::create_symlink(clip / "model.safetensors", folder / "text_encoder" / "model.safetensors");
@@ -79,7 +80,7 @@ TEST(Families, TextModelsOfWholeClipModels) {
 // Without its first encoder, XL encodes the first prompt with the second one.
 TEST(Families, XlRunsWithoutItsFirstEncoder) {
   const TemporaryFolder temporary;
-  const std::filesystem::path folder = temporary.path();
+  const std::filesystem::path& folder = temporary.path();
   for (const char* part : {"tokenizer", "text_encoder", "tokenizer_2", "text_encoder_2"})
     std::filesystem::create_directory_symlink(golden_folder("tiny-sdxl") / part, folder / part);
   Json index = read_json(golden_folder("tiny-sdxl") / "model_index.json");
