@@ -54,12 +54,12 @@ const Fields<RunOptions>& run_fields() {
                                 "or an image or latents "
                                 "that tessera wrote; other options replace its values",
                                 FieldGroup::kPrompt, "FILE"}),
-      plain_field(&O::output,
-                  {"output",
-                   "Output file: .png, .jpg or .webp; of videos .mp4, .webm, .gif or .png; - "
-                   "for a PNG on standard output [out.png; out.mp4 for a video; out.safetensors for "
-                   "latents]",
-                   output, "FILE"}),
+      plain_field(&O::output, {"output",
+                               "Output file: .png, .jpg or .webp; of videos .mp4, .webm, .gif or .png; - "
+                               "for a PNG on standard output; %d or %03d in a name stands for the number "
+                               "[out.png; out.mp4 for a video; out.safetensors for "
+                               "latents]",
+                               output, "FILE"}),
       plain_field(&O::report,
                   {"report", "Write a JSON report of settings, times and memory", output, "FILE"}),
       plain_field(&O::trace,

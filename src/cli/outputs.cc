@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <optional>
 
 #include "core/error.h"
 #include "core/file_sequence.h"
@@ -81,8 +82,34 @@ std::filesystem::path output_path(const GenerateArguments& arguments, const engi
   return path;
 }
 
+namespace {
+
+// The path with a number in the place of %d, or of %03d, which gives it three digits; empty where the name
+// has neither.
+std::optional<std::string> patterned_path(const std::filesystem::path& path, int64_t number) {
+  const std::string name = path.filename().string();
+  const size_t begin = name.find('%');
+  if (begin == std::string::npos) return std::nullopt;
+  size_t end = begin + 1;
+  int digits = 1;
+  if (end + 1 < name.size() && name[end] == '0' && name[end + 1] >= '1' && name[end + 1] <= '9') {
+    digits = name[end + 1] - '0';
+    end += 2;
+  }
+  if (end == name.size() || name[end] != 'd') return std::nullopt;
+  return path.parent_path() /
+         fmt::format("{}{:0{}}{}", name.substr(0, begin), number, digits, name.substr(end + 1));
+}
+
+}  // namespace
+
 std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings) {
   const int64_t pictures = settings.pictures();
+  if (settings.request.output_type != engine::OutputType::kLatent && patterned_path(path, 0)) {
+    std::vector<std::string> paths;
+    for (int64_t i = 0; i < pictures; ++i) paths.push_back(*patterned_path(path, i));
+    return paths;
+  }
   if (pictures == 1 || settings.request.output_type == engine::OutputType::kLatent) return {path.string()};
   std::vector<std::string> paths;
   for (int64_t i = 0; i < pictures; ++i) paths.push_back(numbered_path(path, i, picture_digits(pictures)));
@@ -110,6 +137,11 @@ std::vector<std::string> leftover_paths(const std::filesystem::path& path,
   };
   if (are_frames(outputs, settings)) {
     for (const std::string& output : outputs) add_from(output, settings.all_frames(), kFrameDigits);
+  } else if (patterned_path(path, 0)) {
+    std::error_code code;
+    for (auto i = static_cast<int64_t>(outputs.size());
+         std::filesystem::exists(*patterned_path(path, i), code); ++i)
+      paths.push_back(*patterned_path(path, i));
   } else if (outputs.size() > 1) {
     // Shorter and longer runs may have names with other numbers of digits.
     const auto count = static_cast<int64_t>(outputs.size());

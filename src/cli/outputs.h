@@ -27,7 +27,7 @@ std::filesystem::path output_path(const GenerateArguments& arguments, const engi
 bool is_standard_output(const std::filesystem::path& path);
 
 // One file for one image or video, or for latents, otherwise name-0.png, name-1.png, ... or, of more than
-// ten, name-00.png, name-01.png, ...
+// ten, name-00.png, name-01.png, ... A name with %d or %03d gets the numbers there.
 std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings);
 
 // The files that stand there in the end: a .png of a video that moves is one for each frame.

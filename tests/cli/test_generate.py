@@ -315,6 +315,19 @@ def ctrl_c_ends_between_steps(box):
 
 
 @test
+def a_pattern_numbers_images(box):
+    for count, pattern, names in ((2, "a-%03d.png", ["a-000.png", "a-001.png"]), (1, "b%d.jpg", ["b0.jpg"]), (1, "50%.png", ["50%.png"])):
+        outcome = box.run("generate", "a cat", "--model", MODEL, *SMALL, "--num-images-per-prompt", str(count), "-o", pattern)
+        assert outcome.code == 0 and outcome.out.split() == names and box.files() == names, (outcome, box.files())
+        if count == 2:
+            (box.folder / "a-002.png").write_bytes(b"")
+            assert "[a-002.png] was left by another run" in box.run("generate", "a cat", "--model", MODEL, *SMALL, "-o", "a-%03d.png", "--num-images-per-prompt",
+                                                                    "2").err
+        for name in box.files():
+            (box.folder / name).unlink()
+
+
+@test
 def images_are_written_as_they_are_decoded(box):
     """Nothing of what is finished is lost when Ctrl-C or SIGTERM comes, or when the disk is full."""
     many = ["generate", "a cat", "--model", MODEL, "--height", "256", "--width", "256", "--no-resolution-binning", "--num-inference-steps", "1",

@@ -226,6 +226,19 @@ def invalid_single_files(box):
 
 
 @test
+def weights_that_nobody_reads_are_one_warning(box):
+    model = box.folder / "model"
+    shutil.copytree(ONE, model, ignore=shutil.ignore_patterns("golden", "single.safetensors"))
+    file = model / "vae" / "diffusion_pytorch_model.safetensors"
+    tensors, _ = read_safetensors(file)
+    some = tensors["decoder.conv_in.bias"]
+    for names, text in ((["a"], "weight 'a' is not used"), (["a", "b", "c"], "3 weights are not used, from 'a' to 'c'")):
+        write_safetensors(file, {**tensors, **{name: some for name in names}})
+        err = box.run("generate", "a cat", "--model", model, *SMALL).err
+        assert err.count("warning: ") == 1 and f"vae] {text}\n" in err, err
+
+
+@test
 def invalid_sdxl_folders(box):
     def change(name, **values):
         folder = box.folder / "model"
