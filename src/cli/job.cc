@@ -263,11 +263,11 @@ void write_reports(const Job& job, const engine::Result& result, std::vector<Ord
   }
 }
 
-// Words without quotes round them are a prompt each.
+// Words without quotes round them are a prompt each. Languages that write no spaces are none of the matter.
 void warn_of_single_words(Job& job) {
   const std::vector<std::string>& prompts = job.arguments.request.prompts;
   const bool are_words = std::all_of(prompts.begin(), prompts.end(), [](const std::string& text) {
-    return !text.empty() && text.find(' ') == std::string::npos;
+    return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
   });
   if (prompts.size() >= 3 && are_words && !job.arguments.run.prompt_file && !job.arguments.run.request)
     job.settings.warnings.push_back(fmt::format(

@@ -315,6 +315,15 @@ def ctrl_c_ends_between_steps(box):
 
 
 @test
+def words_without_quotes_are_warned_of(box):
+    (box.folder / "words.txt").write_text("a\nred\ncircle\n")
+    for words, is_warned in ((["a", "red", "circle"], True), (["a", "red"], False), (["a", "red circle", "b"], False), (["\u732b", "\u72ac", "\u9ce5"], False),
+                             (["--prompt-file", "words.txt"], False)):
+        err = box.run("generate", *words, "--model", MODEL, *SMALL).err
+        assert ("3 prompts of one word each make as many images" in err) == is_warned, (words, err)
+
+
+@test
 def a_pattern_numbers_images(box):
     for count, pattern, names in ((2, "a-%03d.png", ["a-000.png", "a-001.png"]), (1, "b%d.jpg", ["b0.jpg"]), (1, "50%.png", ["50%.png"])):
         outcome = box.run("generate", "a cat", "--model", MODEL, *SMALL, "--num-images-per-prompt", str(count), "-o", pattern)
