@@ -5,7 +5,7 @@ BUILD := build
 # SHORT=1 runs the part of parity, score and soak that every change has to pass (.ci/run).
 SHORT ?=
 RUNS ?= $(if $(SHORT),10,200)
-# PART=1/6 to PART=6/6 divide the tests that the sanitizers run.
+# PART=1/9 to PART=9/9 divide the tests that the sanitizers run.
 PART ?= 1/1
 
 .PHONY: demo test check build setup bench format lint parity score asan tsan fuzz mutants soak hosts nccl install clean help
