@@ -10,6 +10,11 @@ namespace {
 // The maximum size in bytes of a text that a rank may broadcast; requests and reports are far smaller.
 constexpr int64_t kMostText = int64_t{1} << 28;
 
+int64_t next_number() {
+  thread_local int64_t number = 0;
+  return number++;
+}
+
 int64_t bytes_of(std::span<const Message> messages) {
   int64_t bytes = 0;
   for (const Message& message : messages) bytes += static_cast<int64_t>(message.tensor.nbytes());
@@ -26,10 +31,9 @@ Pending::Pending(const Group& group, std::string_view name, std::vector<Message>
                  std::vector<Message> receives, Posting posting)
     : hooks_(group.hooks),
       axis_(group.axis),
-      collective_{.axis = {}, .name = name, .bytes = bytes_of(sends)},
+      collective_{.axis = {}, .name = name, .bytes = bytes_of(sends), .number = next_number()},
       start_(std::chrono::steady_clock::now()) {
-  collective_.axis = axis_;
-  if (hooks_ && hooks_->began) hooks_->began(collective_);
+  tell_of_begin(sends, receives, group.ranks);
   exchange_ = group.transport->post(std::move(sends), std::move(receives), posting);
 }
 
@@ -37,11 +41,21 @@ Pending::Pending(const Group& group, std::string_view name, int64_t bytes,
                  const std::function<std::unique_ptr<Exchange>(Transport&)>& post)
     : hooks_(group.hooks),
       axis_(group.axis),
-      collective_{.axis = {}, .name = name, .bytes = bytes},
+      collective_{.axis = {}, .name = name, .bytes = bytes, .number = next_number()},
       start_(std::chrono::steady_clock::now()) {
-  collective_.axis = axis_;
-  if (hooks_ && hooks_->began) hooks_->began(collective_);
+  tell_of_begin({}, {}, group.ranks);
   exchange_ = post(*group.transport);
+}
+
+void Pending::tell_of_begin(std::span<const Message> sends, std::span<const Message> receives,
+                            std::span<const int64_t> ranks) {
+  if (!hooks_ || !hooks_->began) return;
+  Collective told = collective_;
+  told.axis = axis_;
+  told.sends = sends;
+  told.receives = receives;
+  told.ranks = ranks;
+  hooks_->began(told);
 }
 
 void Pending::wait() {

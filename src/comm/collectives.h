@@ -39,6 +39,9 @@ class Pending {
   void wait();
 
  private:
+  void tell_of_begin(std::span<const Message> sends, std::span<const Message> receives,
+                     std::span<const int64_t> ranks);
+
   std::shared_ptr<CollectiveHooks> hooks_;
   std::string axis_;
   Collective collective_;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -92,6 +93,11 @@ struct Collective {
   std::string_view axis;  // the group's axis: "tp", "ulysses", ...
   std::string_view name;  // "all_reduce", "all_to_all", ...
   int64_t bytes = 0;      // the bytes that this rank sends
+  int64_t number = 0;     // distinguishes those of a thread that are under way at a time
+  // Only while it is posted: its messages, whose peers are ranks of the group, and the group's ranks in the
+  // world. A transport's own collective has no messages.
+  std::span<const Message> sends = {}, receives = {};
+  std::span<const int64_t> ranks = {};
 };
 
 // Callbacks for every collective of a rank; reports, timelines and fault tests use them. Each may be empty.

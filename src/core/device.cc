@@ -5,11 +5,14 @@
 
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "core/error.h"
 
 namespace tessera {
 namespace {
+
+thread_local std::optional<c10::DeviceType> meta_stands_for;
 
 // NCCL 2.30 and later lets ranks share a GPU if this variable says so, which is for trying things out.
 bool ranks_share_gpus() {
@@ -18,6 +21,16 @@ bool ranks_share_gpus() {
 }
 
 }  // namespace
+
+MetaStandsFor::MetaStandsFor(c10::DeviceType kind) : before_(std::exchange(meta_stands_for, kind)) {}
+
+MetaStandsFor::~MetaStandsFor() {
+  meta_stands_for = before_;
+}
+
+bool is_for_cpu(c10::Device device) {
+  return device.is_cpu() || (device.is_meta() && meta_stands_for == c10::DeviceType::CPU);
+}
 
 c10::Device use_device(c10::Device device, int64_t fallback) {
   if (device.is_cpu()) return device;

@@ -14,6 +14,21 @@ namespace tessera {
 // there is no such GPU.
 c10::Device use_device(c10::Device device, int64_t fallback);
 
+// While it lives, meta tensors of this thread stand for tensors of a kind of device, so that a run on shapes
+// alone takes the same ways as one on that device.
+class MetaStandsFor {
+ public:
+  explicit MetaStandsFor(c10::DeviceType kind);
+  ~MetaStandsFor();
+  MetaStandsFor(const MetaStandsFor&) = delete;
+  MetaStandsFor& operator=(const MetaStandsFor&) = delete;
+
+ private:
+  std::optional<c10::DeviceType> before_;
+};
+// Whether tensors are of the CPU, or stand for it.
+bool is_for_cpu(c10::Device device);
+
 // Copies `x` from the host to `device`, from pinned memory, so that it does not wait for work queued there.
 at::Tensor upload(const at::Tensor& x, c10::Device device);
 

@@ -19,6 +19,18 @@ bool same_form(const models::LoadOptions& a, const models::LoadOptions& b) {
 
 }  // namespace
 
+ComponentForms component_forms(at::ScalarType dtype, at::Device device, const parallel::Ranks& ranks,
+                               bool encodes_frames) {
+  models::LoadOptions whole;
+  whole.placement.dtype = dtype;
+  whole.placement.device = device;
+  models::LoadOptions text = whole, stage = whole;
+  if (ranks.layout.text_encoder_parallel) text.placement.groups.inner = ranks.replica;
+  stage.placement.groups = {ranks.tensor_inner, ranks.tensor_outer};
+  if (ranks.pipeline.size > 1) stage.blocks = ranks.layout.stage(ranks.pipeline.rank);
+  return {text, encodes_frames ? std::optional(whole) : std::nullopt, stage, whole};
+}
+
 std::shared_ptr<void> ComponentCache::load(ComponentKind kind, models::LoadOptions options,
                                            models::LoadStatistics& cost) const {
   options.single_file = model_.single_file;

@@ -10,6 +10,7 @@
 
 #include "engine/model.h"
 #include "models/family.h"
+#include "parallel/ranks.h"
 
 namespace tessera::engine {
 
@@ -18,6 +19,10 @@ enum class ComponentKind { kTextEncoder, kVideoEncoder, kDenoiser, kDecoder };
 inline constexpr size_t kComponentKinds = 4;
 // By kind, the form of each component that a request needs.
 using ComponentForms = std::array<std::optional<models::LoadOptions>, kComponentKinds>;
+
+// Returns the forms in which a rank needs the components of a run of this dtype on this device.
+ComponentForms component_forms(at::ScalarType dtype, at::Device device, const parallel::Ranks& ranks,
+                               bool encodes_frames);
 
 // A component in memory.
 struct LoadedComponent {

@@ -54,7 +54,7 @@ Image image_of(const at::Tensor& pixels) {
 
 int64_t memory_of(at::Device device) {
   return static_cast<int64_t>(
-      device.is_cpu() ? total_memory()
+      device.is_cpu() || device.is_meta() ? total_memory()
                       : c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
 }
 

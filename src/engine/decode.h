@@ -37,7 +37,7 @@ struct DecodeOptions {
   std::function<void(const std::vector<Image>&)> decoded = {};
 };
 
-// Returns the memory of the machine (CPU) or of the device, in bytes.
+// Returns the memory of the machine (CPU, and meta, which stands for it) or of the device, in bytes.
 int64_t memory_of(at::Device device);
 
 // Returns blocks whose copies take a small part of the memory of `device` when `ranks` ranks do the same.

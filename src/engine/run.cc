@@ -26,18 +26,6 @@
 namespace tessera::engine {
 namespace {
 
-// Returns the forms in which this rank needs the components, by ComponentKind.
-ComponentForms forms_of(const Request& request, const parallel::Ranks& ranks, bool encodes_frames) {
-  models::LoadOptions whole;
-  whole.placement.dtype = *request.dtype;
-  whole.placement.device = request.device;
-  models::LoadOptions text = whole, stage = whole;
-  if (ranks.layout.text_encoder_parallel) text.placement.groups.inner = ranks.replica;
-  stage.placement.groups = {ranks.tensor_inner, ranks.tensor_outer};
-  if (ranks.pipeline.size > 1) stage.blocks = ranks.layout.stage(ranks.pipeline.rank);
-  return {text, encodes_frames ? std::optional(whole) : std::nullopt, stage, whole};
-}
-
 class Run {
  public:
   Run(std::span<const Settings> requests, const Model& model, ComponentCache& components,
@@ -81,7 +69,8 @@ class Run {
     batch_.emplace(requests_);
     sampler_ = make_sampler(settings_, model_);
     noise_.emplace(batch_->noise);
-    components_.expect(forms_of(settings_.request, ranks_, has_given()));
+    components_.expect(
+        component_forms(*settings_.request.dtype, settings_.request.device, ranks_, has_given()));
   }
 
   // Returns the component, and loads it if it is not in memory. Returns null if this rank does not need it.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
+#include "core/device.h"
 #include "core/log.h"
 #include "engine/decode.h"
 #include "engine/overflow.h"
@@ -89,7 +90,7 @@ at::Tensor to_frames(const at::Tensor& x, at::ScalarType dtype) {
 
 bool has_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t ranks,
                           int64_t memory) {
-  const int64_t sharers = z.is_cpu() ? ranks : 1;
+  const int64_t sharers = is_for_cpu(z.device()) ? ranks : 1;
   return decoder.clip_bytes(z.size(2), z.size(3)) <= memory / 2 / sharers;
 }
 

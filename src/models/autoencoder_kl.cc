@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/device.h"
 #include "core/error.h"
 #include "models/loading.h"
 
@@ -46,7 +47,7 @@ std::unique_ptr<Half> load_half(const std::filesystem::path& folder, const LoadO
   PartFiles files(folder, weights::Library::kDiffusers, options);
   const AutoencoderKLConfig config(files.config());
   const weights::Scope scope = files.scope();
-  const bool half_fails = scope.device().is_cpu() || config.force_upcast;
+  const bool half_fails = is_for_cpu(scope.device()) || config.force_upcast;
   auto half = std::make_unique<Half>(
       scope.dtype() == at::kHalf && half_fails ? scope.with_dtype(at::kFloat) : scope, config);
   files.finish(statistics, /*is_all=*/true, other_half);

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/field_name.h"
 #include "ops/activations.h"
-#include "ops/attention.h"
+#include "ops/text_attention.h"
 
 namespace tessera::models {
 namespace {

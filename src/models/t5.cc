@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "ops/text_attention.h"
 #include "text/caption_cleaner.h"
 #include "text/unicode.h"
 
@@ -51,10 +52,7 @@ at::Tensor T5Attention::operator()(const at::Tensor& x, const at::Tensor& bias) 
   const auto project = [&](const nn::ColumnParallel& layer) {  // [1, H, L, d]
     return layer(x).view({1, x.size(0), -1, depth}).transpose(1, 2);
   };
-  // T5 does not scale attention scores; its initialisation accounts for that.
-  const at::Tensor attended =
-      at::scaled_dot_product_attention(project(q), project(k), project(v), bias,
-                                       /*dropout_p=*/0, /*is_causal=*/false, /*scale=*/1.0);
+  const at::Tensor attended = ops::biased_attention(project(q), project(k), project(v), bias);
   return o(attended.transpose(1, 2).reshape({x.size(0), -1}));
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/device.h"
 #include "models/loading.h"
 
 namespace tessera::models {
@@ -241,7 +242,7 @@ std::unique_ptr<Denoiser> load_unet_folder(const std::filesystem::path& folder, 
   const UNet2DConfig config(files.config());
   const weights::Scope scope = files.scope();
   // The CPU has no fp16 convolutions.
-  const bool widens = scope.device().is_cpu() && scope.dtype() == at::kHalf;
+  const bool widens = is_for_cpu(scope.device()) && scope.dtype() == at::kHalf;
   auto unet = std::make_unique<UNet2DConditionModel>(widens ? scope.with_dtype(at::kFloat) : scope, config);
   files.finish(statistics);
   return unet;

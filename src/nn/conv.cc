@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "core/device.h"
+
 namespace tessera::nn {
 namespace {
 
@@ -29,7 +31,7 @@ struct Normed {
 
 // On other devices one kernel normalises the whole image if memory suffices.
 bool is_one_kernel(const at::Tensor& x, const Rows& rows) {
-  return rows.is_whole() && !x.is_cpu() && rows.blocks().have_room_for(x);
+  return rows.is_whole() && !is_for_cpu(x.device()) && rows.blocks().have_room_for(x);
 }
 
 at::Tensor with_offset(const at::Tensor& x, const at::Tensor& offset) {

@@ -12,7 +12,8 @@ RmsNorm::RmsNorm(const weights::Scope& scope, int64_t width, double epsilon)
       role(scope.name()) {}
 
 at::Tensor RmsNorm::operator()(const at::Tensor& x) const {
-  ops::record("rms_norm", role, x, 4 * x.numel(), {&x, &weight});
+  const ops::OperationScope scope;
+  ops::record("rms_norm", role, x, 4 * x.numel(), {x, weight});
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor scale = at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + epsilon);
   return (wide * scale).mul_(weight).to(dtype);

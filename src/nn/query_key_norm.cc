@@ -24,7 +24,8 @@ AcrossHeadsNorm::AcrossHeadsNorm(const weights::Scope& scope, Split heads, doubl
       groups_(scope.groups()) {}
 
 at::Tensor AcrossHeadsNorm::operator()(const at::Tensor& x) const {
-  ops::record("rms_norm", "", x, 4 * x.numel(), {&x, &weight_});
+  const ops::OperationScope scope;
+  ops::record("rms_norm", "", x, 4 * x.numel(), {x, weight_});
   const at::Tensor wide = x.to(at::kFloat);
   at::Tensor squares = wide.square().sum(-1, /*keepdim=*/true);
   squares = comm::all_reduce(comm::all_reduce(squares, groups_->inner), groups_->outer);

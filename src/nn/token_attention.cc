@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/collectives.h"
+#include "core/device.h"
 #include "ops/attention.h"
 #include "parallel/ring.h"
 
@@ -32,7 +33,7 @@ class WholeAttention final : public TokenAttention {
  public:
   at::Tensor operator()(const AttentionCall& call) override {
     const auto& [q, k, v] = call.own;
-    if (!call.by_token || !q.is_cpu()) return ops::attention(q, k, v, call.heads());
+    if (!call.by_token || !is_for_cpu(q.device())) return ops::attention(q, k, v, call.heads());
     at::Tensor attended = call.room();
     ops::attention_into(attended, q, k, v, call.heads());
     return attended;

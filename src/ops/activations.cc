@@ -46,6 +46,7 @@ void multiply_by_gelu(const at::Tensor& x, const at::Tensor& gate, const at::Ten
 }  // namespace
 
 at::Tensor gated_gelu(const at::Tensor& x, const at::Tensor& gate) {
+  const OperationScope scope;
   TESSERA_CHECK(x.sizes() == gate.sizes() && x.scalar_type() == gate.scalar_type() && x.stride(-1) == 1 &&
                     gate.stride(-1) == 1,
                 "gated GELU of {} with a gate of {}", fmt::join(x.sizes(), " x "),
@@ -53,11 +54,11 @@ at::Tensor gated_gelu(const at::Tensor& x, const at::Tensor& gate) {
   const auto dtype = x.scalar_type();
   if (!x.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16)) {
     at::Tensor y = at::gelu(gate).mul_(x);
-    record("gated_gelu", "", y, 2 * y.numel(), {&x, &gate});
+    record("gated_gelu", "", y, 2 * y.numel(), {x, gate});
     return y;
   }
   at::Tensor y = at::empty(x.sizes(), x.options());
-  record("gated_gelu", "", y, 2 * y.numel(), {&x, &gate});
+  record("gated_gelu", "", y, 2 * y.numel(), {x, gate});
   const auto rows = [](const at::Tensor& all) { return all.reshape({-1, all.size(-1)}); };
   dtype == at::kFloat ? multiply_by_gelu<float>(rows(x), rows(gate), rows(y))
                       : multiply_by_gelu<Bf16>(rows(x), rows(gate), rows(y));
@@ -65,8 +66,9 @@ at::Tensor gated_gelu(const at::Tensor& x, const at::Tensor& gate) {
 }
 
 at::Tensor quick_gelu(const at::Tensor& x) {
+  const OperationScope scope;
   at::Tensor y = at::sigmoid(x * 1.702).mul_(x);
-  record("quick_gelu", "", y, 3 * y.numel(), {&x});
+  record("quick_gelu", "", y, 3 * y.numel(), {x});
   return y;
 }
 

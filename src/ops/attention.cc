@@ -282,8 +282,8 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_
 
 // Records attention to `count` keys, whose width, like that of their values, is `key_width`.
 void record_attention(std::string_view name, const at::Tensor& q, int64_t count, int64_t key_width) {
-  const at::Tensor keys_values = at::empty({2, q.size(0), count, key_width}, q.options().device(at::kMeta));
-  record(name, "", q, 4 * q.numel() * count, {&q, &keys_values});
+  const std::array<int64_t, 4> keys_values = {2, q.size(0), count, key_width};
+  record(name, "", q, 4 * q.numel() * count, {q, Operand(keys_values, q.scalar_type())});
 }
 
 // [B, S, heads * D] -> [B, heads, S, D]
@@ -334,6 +334,7 @@ std::tuple<at::Tensor, at::Tensor> attention_and_logarithms(const at::Tensor& q,
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
+  const OperationScope scope;
   if (!q.is_cpu() && !q.is_meta()) {
     check(q, k, v, heads);
     record_attention("attention", q, k.size(1), k.size(2));
@@ -344,19 +345,9 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   return out;
 }
 
-at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
-  check(q, k, v, heads);
-  record_attention("causal_attention", q, k.size(1), k.size(2));
-  if (q.is_meta()) return at::empty(q.sizes(), q.options());
-  const auto by_heads = [&](const at::Tensor& x) { return x.unflatten(2, {heads, -1}).transpose(1, 2); };
-  return at::scaled_dot_product_attention(by_heads(q), by_heads(k), by_heads(v), /*attn_mask=*/{},
-                                          /*dropout_p=*/0, /*is_causal=*/true)
-      .transpose(1, 2)
-      .flatten(2);
-}
-
 void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     int64_t heads) {
+  const OperationScope scope;
   check(q, k, v, heads);
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1,
                 "attention: the output must have the shape of the queries");
@@ -380,6 +371,7 @@ void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor
 KvCache::KvCache(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
                  const at::TensorOptions& options)
     : tokens_(tokens), heads_(heads), depth_(depth), is_packed_(has_own_kernel(options)) {
+  const OperationScope scope;
   if (!is_packed_) {
     keys_values_ = at::empty({2, batch, tokens, heads * depth}, options);
     return;
@@ -394,10 +386,11 @@ KvCache::KvCache(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
 }
 
 void KvCache::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
+  const OperationScope scope;
   const int64_t count = k.size(1);
   TESSERA_CHECK(k.sizes() == v.sizes() && k.size(2) == heads_ * depth_ && first + count <= tokens_,
                 "KV cache: {} keys of width {} do not fit at {} of {}", count, k.size(2), first, tokens_);
-  record("write_kv_cache", "", k, 0, {&k, &v, &v});
+  record("write_kv_cache", "", k, 0, {k, v, v});
   if (!is_packed_) {
     keys_values_[0].narrow(1, first, count).copy_(k);
     keys_values_[1].narrow(1, first, count).copy_(v);
@@ -421,6 +414,7 @@ void KvCache::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
 }
 
 void KvCache::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) const {
+  const OperationScope scope;
   TESSERA_CHECK(0 < count && count <= tokens_, "KV cache: cannot attend to {} of {} keys", count, tokens_);
   if (!is_packed_) {
     attention_into(out, q, keys_values_[0].narrow(1, 0, count), keys_values_[1].narrow(1, 0, count),
@@ -446,6 +440,7 @@ void KvCache::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) 
 
 PartialAttention::PartialAttention(const at::Tensor& q, int64_t heads)
     : q_(is_widened(q) ? q.to(at::kFloat) : q), dtype_(q.scalar_type()), heads_(heads) {
+  const OperationScope scope;
   const int64_t batch = q.size(0), queries = q.size(1), depth = q.size(2) / heads;
   const auto options = q.options().dtype(at::kFloat);
   sums_ = at::zeros({batch, heads, queries, depth}, options);
@@ -454,6 +449,7 @@ PartialAttention::PartialAttention(const at::Tensor& q, int64_t heads)
 }
 
 void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
+  const OperationScope scope;
   check(q_, k, v, heads_);
   if (k.size(1) == 0 || q_.size(1) == 0) return;
   record_attention("attention_part", q_, k.size(1), k.size(2));
@@ -479,6 +475,7 @@ void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
 }
 
 at::Tensor PartialAttention::result() const {
+  const OperationScope scope;
   const at::Tensor normalised = has_own_kernel(q_) ? sums_ / totals_.unsqueeze(-1) : sums_;
   return normalised.transpose(1, 2).flatten(2).to(dtype_);
 }

@@ -21,10 +21,6 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     int64_t heads);
 
-// Attention of q, k and v [B, L, heads * D] in which each token attends to itself and to earlier ones. Uses
-// ATen, as it serves text encoders only.
-at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads);
-
 // Keys and values that persist between calls, each of which updates some of them. On CPUs with the blockwise
 // kernel they are stored in the packed form that its products read, which `attention` would otherwise produce
 // at every call.

@@ -74,11 +74,11 @@ Conv2d::Conv2d(const Tensor& taps, Tensor bias_vector, int64_t step, std::array<
   if (packed) weight = pack(weight, stride, padding);
 }
 
-void Conv2d::record_operation(int64_t inputs, const Tensor& y) const {
+void Conv2d::record_operation(at::IntArrayRef x, const Tensor& y) const {
   const int64_t taps = kernel[0] * kernel[1];
-  const auto meta = y.options().device(at::kMeta);
-  const Tensor x = at::empty({inputs}, meta), weights = at::empty({out_channels, in_channels, taps}, meta);
-  record("conv2d", role, y, 2 * y.numel() * in_channels * taps, {&x, &weights, &bias});
+  const std::array<int64_t, 4> weights = {out_channels, in_channels, kernel[0], kernel[1]};
+  record("conv2d", role, y, 2 * y.numel() * in_channels * taps,
+         {Operand(x, y.scalar_type()), Operand(weights, y.scalar_type()), bias});
 }
 
 Tensor Conv2d::apply(const Tensor& x, std::array<int64_t, 2> pad) const {
@@ -255,7 +255,8 @@ Tensor Conv2d::with_edges(const Tensor& sum, ConvInput input) const {
 }
 
 Tensor Conv2d::operator()(ConvInput input) const {
-  const int64_t inputs = input.x.numel();
+  const OperationScope scope;
+  const std::vector<int64_t> sizes = input.x.sizes().vec();
   TESSERA_CHECK(input.x.dim() == 4 && input.x.size(1) == in_channels, "convolution of {} channels got {}",
                 in_channels, fmt::join(input.x.sizes(), " x "));
   Tensor y;
@@ -281,11 +282,12 @@ Tensor Conv2d::operator()(ConvInput input) const {
     const std::array<int64_t, 2> pad = {input.halo ? 0 : padding[0], padding[1]};
     y = apply(gathered(input, padding[0]), pad);
   }
-  record_operation(inputs, y);
+  record_operation(sizes, y);
   return y;
 }
 
 Tensor Conv2d::consume(Tensor x) const {
+  const OperationScope scope;
   const bool is_pointwise = kernel == std::array<int64_t, 2>{1, 1} && stride == 1;
   if (!is_pointwise || out_channels > in_channels || !x.is_cpu() || x.use_count() > 1 || computes_nothing(x))
     return (*this)(x);
@@ -304,12 +306,13 @@ Tensor Conv2d::consume(Tensor x) const {
       part(y).copy_(apply(part(x), padding));
     }
   }
-  record_operation(x.numel(), y);
+  record_operation(x.sizes(), y);
   return y;
 }
 
 void Conv2d::add_to(Tensor& sum, ConvInput input) const {
-  record_operation(input.x.numel(), sum);
+  const OperationScope scope;
+  record_operation(input.x.sizes(), sum);
   TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution needs a channels-last sum");
   if (computes_nothing(input.x)) return;
   if (winograd) {
@@ -408,9 +411,10 @@ Upsample2d::Upsample2d(const weights::Scope& scope, int64_t num_channels) : chan
 
 Tensor Upsample2d::operator()(const Tensor& x, const std::optional<Halo>& halo,
                               const ConvBlocks& blocks) const {
+  const OperationScope scope;
   Tensor y = apply(x, halo, blocks);
-  const Tensor weights = at::empty({channels, channels, 3, 3}, x.options().device(at::kMeta));
-  record("upsample2d_conv2d", role, y, 2 * y.numel() * channels * 9, {&x, &weights});
+  const std::array<int64_t, 4> weights = {channels, channels, 3, 3};
+  record("upsample2d_conv2d", role, y, 2 * y.numel() * channels * 9, {x, Operand(weights, x.scalar_type())});
   return y;
 }
 

@@ -85,7 +85,7 @@ struct Conv2d {
   at::Tensor apply(const at::Tensor& x, std::array<int64_t, 2> pad) const;
   at::Tensor apply_narrow(const at::Tensor& x,  // for weights in a narrow dtype
                           std::array<int64_t, 2> pad) const;
-  void record_operation(int64_t inputs, const at::Tensor& y) const;  // `inputs`: number of elements of x
+  void record_operation(at::IntArrayRef x, const at::Tensor& y) const;  // `x`: the shape of the input
 };
 
 // Nearest-neighbour upsampling by two followed by a 3x3 convolution with padding 1, without the upsampled

@@ -203,10 +203,11 @@ GroupNorm::GroupNorm(const at::Tensor& channel_weight, const at::Tensor& channel
 
 void GroupNorm::record_operation(const at::Tensor& x) const {
   const int64_t flops = activation == Activation::kNone ? 8 : 9;
-  record("group_norm", role, x, flops * x.numel(), {&x, &weight, &bias});
+  record("group_norm", role, x, flops * x.numel(), {x, weight, bias});
 }
 
 at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
+  const OperationScope scope;
   if (x.is_cpu()) return apply(maps(moments(x)), x);
   check_input(*this, x);
   record_operation(x);
@@ -217,6 +218,7 @@ at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
 }
 
 at::Tensor GroupNorm::moments(const at::Tensor& x, const at::Tensor& offset) const {
+  const OperationScope scope;
   check_input(*this, x);
   record_operation(x);
   if (x.is_meta()) return at::empty({x.size(0), groups, 2}, x.options().dtype(at::kDouble));
@@ -232,6 +234,7 @@ at::Tensor GroupNorm::moments(const at::Tensor& x, const at::Tensor& offset) con
 }
 
 ChannelMaps GroupNorm::maps(const at::Tensor& moments, const at::Tensor& offset) const {
+  const OperationScope scope;
   const auto of_channels = [&](const at::Tensor& of_groups) {
     return of_groups.repeat_interleave(weight.numel() / groups, 1);
   };
@@ -254,6 +257,7 @@ at::Tensor GroupNorm::apply_over(const ChannelMaps& maps, at::Tensor x) const {
 }
 
 void GroupNorm::apply_into(const at::Tensor& y, const ChannelMaps& maps, const at::Tensor& x) const {
+  const OperationScope scope;
   check_input(*this, x);
   check_input(*this, y);
   if (x.is_meta() || x.numel() == 0) return;

@@ -99,14 +99,15 @@ void prepare(const at::Tensor& x, const at::Tensor& out, const HeadPreparation& 
 }  // namespace
 
 at::Tensor prepare_heads(const at::Tensor& x, const HeadPreparation& how, std::string_view role) {
+  const OperationScope scope;
   TESSERA_CHECK(how.weight.defined() || how.angles.defined(), "neither a norm nor angles");
   const int64_t depth = how.weight.defined() ? how.weight.size(0) : 2 * how.angles.size(1);
   TESSERA_CHECK(
       x.dim() == 3 && x.size(2) % depth == 0 &&
           (!how.angles.defined() || (how.angles.size(0) == x.size(1) && 2 * how.angles.size(1) == depth)),
       "{} features of {} tokens do not fit heads of {}", x.size(-1), x.size(1), depth);
-  if (how.weight.defined()) record("rms_norm", role, x, 4 * x.numel(), {&x, &how.weight});
-  if (how.angles.defined()) record("rotary", "", x, 3 * x.numel(), {&x, &how.angles});
+  if (how.weight.defined()) record("rms_norm", role, x, 4 * x.numel(), {x, how.weight});
+  if (how.angles.defined()) record("rotary", "", x, 3 * x.numel(), {x, how.angles});
   const bool has_kernel =
       x.is_cpu() && depth <= kMaxDepth &&
       (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf);

@@ -77,8 +77,9 @@ std::optional<at::Tensor> optional(const at::Tensor& tensor) {
 }  // namespace
 
 at::Tensor activate(const at::Tensor& x, Activation activation) {
+  const OperationScope scope;
   at::Tensor out = activated(x, activation);
-  if (activation != Activation::kNone) record("activation", "", out, out.numel(), {&x});
+  if (activation != Activation::kNone) record("activation", "", out, out.numel(), {x});
   return out;
 }
 
@@ -121,10 +122,13 @@ at::Tensor apply(const Linear& linear, const at::Tensor& x, Activation activatio
 }  // namespace
 
 at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const {
+  const OperationScope scope;
   TESSERA_CHECK(x.size(-1) == in_features, "linear of {} inputs got {}", in_features, x.size(-1));
   at::Tensor out = apply(*this, x, activation);
   const int64_t rows = x.numel() / in_features;
-  record("linear", role, out, 2 * rows * in_features * out_features, {&x, &weight, &bias});
+  const std::array<int64_t, 2> sizes = {out_features, in_features};
+  record("linear", role, out, 2 * rows * in_features * out_features,
+         {x, Operand(sizes, weight.scalar_type()), bias});
   return out;
 }
 

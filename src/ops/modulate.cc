@@ -101,10 +101,11 @@ class Vectors {
 
 at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                                 double epsilon) {
+  const OperationScope scope;
   const int64_t width = x.size(-1);
   TESSERA_CHECK(scale.sizes() == shift.sizes(), "scales and shifts differ in shape");
   const Vectors by(scale, x), plus(shift, x);
-  record("modulated_layer_norm", "", x, 9 * x.numel(), {&x, &scale, &shift});
+  record("modulated_layer_norm", "", x, 9 * x.numel(), {x, scale, shift});
   if (x.is_meta()) return at::empty_like(x);
   if (!has_kernel(x)) {
     // Kernels of other devices take weights in the dtype of x.
@@ -129,10 +130,11 @@ at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, co
 }
 
 void add_gated_(at::Tensor& x, const at::Tensor& y, const at::Tensor& gate) {
+  const OperationScope scope;
   const int64_t width = x.size(-1);
   TESSERA_CHECK(x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type(), "shapes differ");
   const Vectors by(gate, x);
-  record("gated_add", "", x, 2 * x.numel(), {&x, &y, &gate});
+  record("gated_add", "", x, 2 * x.numel(), {x, y, gate});
   if (x.is_meta()) return;
   if (!has_kernel(x) || !y.is_contiguous()) {
     by.view(x).addcmul_(by.view(y), by.broadcast());

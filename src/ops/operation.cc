@@ -6,9 +6,17 @@ namespace tessera::ops {
 namespace {
 
 thread_local const OperationHook* current_hook = nullptr;
-thread_local int64_t current_block = -1;
+thread_local int64_t block_number = -1;
+thread_local int64_t depth = 0;  // of operations that compute
 
 }  // namespace
+
+Operand::Operand(const at::Tensor& x) : is_defined(x.defined()) {
+  if (!is_defined) return;
+  shape = x.sizes();
+  dtype = x.scalar_type();
+  if (x.has_storage()) storage = x.storage().unsafeGetStorageImpl();
+}
 
 ObserveOperations::ObserveOperations(OperationHook hook)
     : hook_(std::move(hook)), before_(std::exchange(current_hook, &hook_)) {}
@@ -17,25 +25,42 @@ ObserveOperations::~ObserveOperations() {
   current_hook = before_;
 }
 
-InBlock::InBlock(int64_t block) : before_(std::exchange(current_block, block)) {}
+OperationScope::OperationScope() {
+  ++depth;
+}
+
+OperationScope::~OperationScope() {
+  --depth;
+}
+
+bool is_in_operation() {
+  return depth > 0;
+}
+
+InBlock::InBlock(int64_t block) : before_(std::exchange(block_number, block)) {}
 
 InBlock::~InBlock() {
-  current_block = before_;
+  block_number = before_;
+}
+
+int64_t current_block() {
+  return block_number;
 }
 
 void record(std::string_view name, std::string_view role, const at::Tensor& out, int64_t flops,
-            std::initializer_list<const at::Tensor*> tensors) {
+            std::initializer_list<Operand> inputs) {
   if (current_hook == nullptr) return;
   Operation operation{.name = name,
                       .role = role,
-                      .block = current_block,
-                      .shape = out.sizes().vec(),
-                      .dtype = out.scalar_type(),
+                      .block = block_number,
+                      .output = out,
+                      .inputs = {},
                       .flops = flops,
                       .bytes = static_cast<int64_t>(out.nbytes())};
-  for (const at::Tensor* tensor : tensors) {
-    // Counts elements, because a packed weight differs in layout but not in content.
-    if (tensor->defined()) operation.bytes += tensor->numel() * static_cast<int64_t>(tensor->element_size());
+  for (const Operand& input : inputs) {
+    if (!input.is_defined) continue;
+    operation.inputs.push_back(input);
+    operation.bytes += input.bytes();
   }
   (*current_hook)(operation);
 }

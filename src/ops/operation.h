@@ -8,6 +8,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/accumulate.h>
 
 #include <cstdint>
 #include <functional>
@@ -18,12 +19,30 @@
 
 namespace tessera::ops {
 
-struct Operation {
-  std::string_view name;       // "linear", "attention", ...
-  std::string_view role;       // key of its weights in the checkpoint; "" if it has none
-  int64_t block = -1;          // block of the denoiser that is running; -1 outside of blocks
-  std::vector<int64_t> shape;  // of the result
+// A tensor that an operation reads or writes. It refers to its shape.
+struct Operand {
+  Operand() = default;
+  Operand(const at::Tensor& x);  // NOLINT(google-explicit-constructor): record() is given tensors
+  // For what differs in layout from what it means, such as packed weights.
+  Operand(at::IntArrayRef sizes, at::ScalarType type) : shape(sizes), dtype(type) {}
+  int64_t bytes() const {
+    return c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(dtype));
+  }
+
+  bool is_defined = true;
+  at::IntArrayRef shape;
   at::ScalarType dtype = at::kFloat;
+  // Identifies the memory, on the meta device too: tensors that share it are views of each other.
+  const void* storage = nullptr;
+};
+
+// The views hold during the call of the hook.
+struct Operation {
+  std::string_view name;  // "linear", "attention", ...
+  std::string_view role;  // key of its weights in the checkpoint; "" if it has none
+  int64_t block = -1;     // block of the denoiser that is running; -1 outside of blocks
+  Operand output;
+  std::vector<Operand> inputs;  // those that are there; weights too
   int64_t flops = 0, bytes = 0;
 };
 
@@ -43,6 +62,20 @@ class ObserveOperations {
   const OperationHook* before_;
 };
 
+// Lives while an operation computes: what it calls of libtorch meanwhile is its own work, which record()
+// tells as a whole.
+class OperationScope {
+ public:
+  OperationScope();
+  ~OperationScope();
+  OperationScope(const OperationScope&) = delete;
+  OperationScope& operator=(const OperationScope&) = delete;
+};
+// Whether an operation of this thread computes.
+bool is_in_operation();
+// The block to which this thread's operations are attributed; -1 outside of blocks.
+int64_t current_block();
+
 // Attributes the operations of this thread to `block` during its lifetime.
 class InBlock {
  public:
@@ -55,9 +88,9 @@ class InBlock {
   int64_t before_;
 };
 
-// Called by operations: passes the operation to the hook of this thread, if there is one. `tensors` are those
-// read and written besides `out`.
+// Called by operations when they are done: passes the operation to the hook of this thread, if there is one.
+// `inputs` are what it has read besides `out`; some may be undefined.
 void record(std::string_view name, std::string_view role, const at::Tensor& out, int64_t flops,
-            std::initializer_list<const at::Tensor*> tensors);
+            std::initializer_list<Operand> inputs);
 
 }  // namespace tessera::ops

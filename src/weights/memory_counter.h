@@ -10,12 +10,14 @@ namespace tessera::weights {
 
 // Counts the bytes that tensors of this thread take from the construction of this object on: what libtorch's
 // allocators gave out and did not get back, on any device, and live views of mapped weights (even if their
-// pages have not been touched yet). Older tensors must not be freed meanwhile. A thread can have only one at
-// a time.
+// pages have not been touched yet). Tensors on the meta device count with what they would take. Older tensors
+// must not be freed meanwhile. A thread can have only one at a time.
 class MemoryCounter {
  public:
   MemoryCounter();
   uint64_t bytes() const;
+  // The largest value of bytes() since the last call, or the construction.
+  uint64_t take_peak();
 
   // Reports a new view to the counter of this thread, if there is one; negative `bytes` report its
   // end.

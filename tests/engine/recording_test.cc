@@ -51,9 +51,10 @@ Records record(const Subject& subject, comm::World world, const parallel::Layout
   };
   world.set_hooks(hooks);
   const ops::ObserveOperations observe([&](const ops::Operation& operation) {
-    records.push_back({fmt::format("block {} {} {} [{}] {}", operation.block, operation.name, operation.role,
-                                   fmt::join(operation.shape, ", "), c10::toString(operation.dtype)),
-                       operation.flops, operation.bytes});
+    records.push_back(
+        {fmt::format("block {} {} {} [{}] {}", operation.block, operation.name, operation.role,
+                     fmt::join(operation.output.shape, ", "), c10::toString(operation.output.dtype)),
+         operation.flops, operation.bytes});
   });
   const parallel::Ranks ranks(world, layout);
   std::unique_ptr<weights::Source> source;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/device.h"
 #include "core/error.h"
 #include "models/loading.h"
 #include "models/stdit/layers.h"
@@ -56,7 +57,7 @@ class OpenSoraTextEncoder final : public TextEncoder {
 // Convolutions of the CPU have no fp16.
 weights::Scope vae_scope(PartFiles& files) {
   const weights::Scope scope = files.scope();
-  return scope.dtype() == at::kHalf && scope.device().is_cpu() ? scope.with_dtype(at::kFloat) : scope;
+  return scope.dtype() == at::kHalf && is_for_cpu(scope.device()) ? scope.with_dtype(at::kFloat) : scope;
 }
 
 template <typename Half>

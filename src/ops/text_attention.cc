@@ -1,0 +1,41 @@
+#include "ops/text_attention.h"
+
+#include <ATen/Functions.h>
+
+#include <array>
+
+#include "core/error.h"
+#include "ops/operation.h"
+
+namespace tessera::ops {
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
+  const OperationScope scope;
+  TESSERA_CHECK(q.sizes() == k.sizes() && k.sizes() == v.sizes() && q.size(2) % heads == 0,
+                "attention of a text: q, k, v have widths {}, {}, {} for {} heads", q.size(2), k.size(2),
+                v.size(2), heads);
+  const std::array<int64_t, 4> keys_values = {2, k.size(0), k.size(1), k.size(2)};
+  record("causal_attention", "", q, 4 * q.numel() * k.size(1), {q, Operand(keys_values, q.scalar_type())});
+  if (q.is_meta()) return at::empty(q.sizes(), q.options());
+  const auto by_heads = [&](const at::Tensor& x) { return x.unflatten(2, {heads, -1}).transpose(1, 2); };
+  return at::scaled_dot_product_attention(by_heads(q), by_heads(k), by_heads(v), /*attn_mask=*/{},
+                                          /*dropout_p=*/0, /*is_causal=*/true)
+      .transpose(1, 2)
+      .flatten(2);
+}
+
+at::Tensor biased_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const at::Tensor& bias) {
+  const OperationScope scope;
+  // The kernel's result is laid out token by token.
+  at::Tensor out = q.is_meta()
+                       ? at::empty({q.size(0), q.size(2), q.size(1), q.size(3)}, q.options()).transpose(1, 2)
+                       : at::scaled_dot_product_attention(q, k, v, bias, /*dropout_p=*/0,
+                                                          /*is_causal=*/false, /*scale=*/1.0);
+  // Two products, and the bias.
+  record("biased_attention", "", out,
+         4 * q.numel() * k.size(2) + q.size(0) * q.size(1) * q.size(2) * k.size(2), {q, k, v, bias});
+  return out;
+}
+
+}  // namespace tessera::ops

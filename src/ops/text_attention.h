@@ -1,0 +1,16 @@
+// Attention of text encoders, by ATen's kernels: it takes little of a run's time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::ops {
+
+// Attention of q, k and v [B, L, heads * D] in which each token attends to itself and to earlier ones.
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads);
+
+// Attention of T5: the scores are not scaled, and `bias`, which broadcasts to [B, heads, S, S], is added to
+// them. q, k, v [B, heads, S, D] -> [B, heads, S, D].
+at::Tensor biased_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const at::Tensor& bias);
+
+}  // namespace tessera::ops
