@@ -67,6 +67,15 @@ Examples:
   tessera mesh --world 16 --data-parallel-degree 2 --use-cfg-parallel --pipefusion-parallel-degree 2 \
     --ulysses-degree 2)";
 
+constexpr const char* kTraceFooter =
+    R"(Runs the code of a model on tensors that have shapes alone, as each rank of the layout, and writes every operation,
+message and byte in use to a JSON file. It takes seconds, for any size and any number of ranks, and reads no weights. Without
+a prompt, the longest that the model takes is traced.
+
+Examples:
+  tessera trace --model path/to/PixArt-XL-2-1024-MS --ulysses-degree 4 -o trace.json
+  tessera trace --model path/to/OpenSora --num-frames 51 --resolution 720p --ring-degree 8 --rank 0)";
+
 // The fields that only `tessera mesh` has.
 const Fields<MeshArguments>& mesh_fields() {
   using M = MeshArguments;
@@ -100,6 +109,17 @@ void add_mesh_options(FieldOptions& options) {
   });
   append(fields, parallel::parallel_fields(),
          [](const FieldInfo& info) { return info.group == FieldGroup::kDegrees; });
+  options.add(std::move(fields));
+}
+
+// A trace takes what says which operations run.
+void add_trace_options(FieldOptions& options) {
+  FieldList fields;
+  const auto all = [](const FieldInfo&) { return true; };
+  append(fields, trace_fields(), all);
+  append(fields, run_fields(), [](const FieldInfo& info) { return info.group == FieldGroup::kModel; });
+  append(fields, engine::request_fields(), all);
+  append(fields, parallel::parallel_fields(), all);
   options.add(std::move(fields));
 }
 
@@ -349,12 +369,44 @@ MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) 
   return arguments;
 }
 
+TraceArguments trace_arguments(const FieldOptions& options, const Values& values) {
+  TraceArguments arguments = options.read(trace_fields(), values);
+  Json given = options.given(engine::request_fields(), values);
+  given.update(options.given(parallel::parallel_fields(), values));
+  Json run = options.given(run_fields(), values);
+  for (const FieldInfo& own : trace_fields()) run.erase(own.name);
+  given.update(run);
+  arguments.run = make_arguments(std::move(given));
+  return arguments;
+}
+
 // What CLI11 says is "--seed: 1 required N missing", or "--output: At Most 1 required but received 2".
 [[noreturn]] void refuse_mismatch(const CLI::ArgumentMismatch& error, const std::string& command) {
   const std::string what = error.what();
   const bool is_twice = what.find("received") != std::string::npos;
   usage_error(what.substr(0, what.find(':')), "{}; see tessera {} --help",
               is_twice ? "is given more than once" : "needs a value", command);
+}
+
+// Has CLI11 parse the words. Returns the text that they ask for, if they do.
+std::optional<ShowText> parse_words(CLI::App& app, const CLI::App& command, std::vector<std::string> words,
+                                    const Values& values) {
+  std::reverse(words.begin(), words.end());  // CLI11 expects the words in reverse
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    return ShowText{app.help()};
+  } catch (const CLI::CallForVersion&) {
+    return ShowText{"tessera " TESSERA_VERSION "\n"};
+  } catch (const CLI::ExtrasError&) {
+    usage_error(printable(values.at(std::stoul(command.remaining().front()))),
+                "one argument too many; see tessera {} --help", command.get_name());
+  } catch (const CLI::ArgumentMismatch& error) {
+    refuse_mismatch(error, command.get_name());
+  } catch (const CLI::ParseError& error) {
+    usage_error("command line", "{}; see tessera {} --help", error.what(), command.get_name());
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -381,6 +433,11 @@ Command parse_arguments(std::vector<std::string> arguments) {
   FieldOptions mesh_options(*mesh);
   add_mesh_options(mesh_options);
 
+  CLI::App* trace = app.add_subcommand("trace", "Record what each rank of a run would do, without weights");
+  trace->footer(kTraceFooter);
+  FieldOptions trace_options(*trace);
+  add_trace_options(trace_options);
+
   std::optional<size_t> shell;
   CLI::App* completion = app.add_subcommand("completion", "Print a script that completes command lines");
   completion->add_option("SHELL", shell, fmt::format("{}", fmt::join(completion_shells(), ", ")))
@@ -392,28 +449,17 @@ Command parse_arguments(std::vector<std::string> arguments) {
   if (arguments.empty()) return ShowText{app.help()};
   check_command(app, arguments);
   const CLI::App* command = &app;
-  for (const CLI::App* known : {generate, models, mesh, completion, manual}) {
+  for (const CLI::App* known : {generate, models, mesh, trace, completion, manual}) {
     if (known->get_name() == arguments[0]) command = known;
   }
-  auto [words, values] =
-      take_values_out(arguments, *command, command == mesh ? mesh_options : generate_options);
-  std::reverse(words.begin(), words.end());  // CLI11 expects the words in reverse
-  try {
-    app.parse(words);
-  } catch (const CLI::CallForHelp&) {
-    return ShowText{app.help()};
-  } catch (const CLI::CallForVersion&) {
-    return ShowText{"tessera " TESSERA_VERSION "\n"};
-  } catch (const CLI::ExtrasError&) {
-    usage_error(printable(values.at(std::stoul(command->remaining().front()))),
-                "one argument too many; see tessera {} --help", command->get_name());
-  } catch (const CLI::ArgumentMismatch& error) {
-    refuse_mismatch(error, command->get_name());
-  } catch (const CLI::ParseError& error) {
-    usage_error("command line", "{}; see tessera {} --help", error.what(), command->get_name());
-  }
+  const FieldOptions& options = command == mesh    ? mesh_options
+                                : command == trace ? trace_options
+                                                   : generate_options;
+  auto [words, values] = take_values_out(arguments, *command, options);
+  if (const auto text = parse_words(app, *command, std::move(words), values)) return *text;
   if (command == models) return models_arguments(models_places, values);
   if (command == mesh) return mesh_arguments(mesh_options, values);
+  if (command == trace) return trace_arguments(trace_options, values);
   if (command == manual) return ShowText{manual_page(app)};
   if (command == completion) return ShowText{completion_script(app, printable(values.at(shell.value())))};
   return generate_arguments(generate_options, values);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/generate_arguments.h"
+#include "cli/trace_command.h"
 #include "engine/request.h"
 
 namespace tessera::cli {
@@ -31,7 +32,7 @@ struct ShowText {
   std::string text;
 };
 
-using Command = std::variant<GenerateArguments, ModelsArguments, MeshArguments, ShowText>;
+using Command = std::variant<GenerateArguments, ModelsArguments, MeshArguments, TraceArguments, ShowText>;
 
 // `arguments` lacks the program's name. Throws Error(kUsage) with one line that names the option and the
 // valid values; for an unknown option or command it names the nearest known one.

@@ -38,15 +38,6 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   return canonical(a) == canonical(b);
 }
 
-// Errors of a file name the option that gave it.
-void require_writable_for(const std::string& option, const std::filesystem::path& path) {
-  try {
-    require_writable(path);
-  } catch (const Error& error) {
-    throw Error(error.kind(), option, error.message());
-  }
-}
-
 // A warm-up step computes what one rank would, with all messages of it.
 void warn_of_endless_warmup(Job& job) {
   const parallel::Layout& layout = job.layout;
@@ -76,12 +67,6 @@ std::string outputs_text(const Job& job) {
   const bool moves = job.model.shape.is_video && frames > 1;
   const std::string things = fmt::format("{} {}{}", count, moves ? "video" : "image", count == 1 ? "" : "s");
   return moves ? fmt::format("{} of {} frames", things, frames) : things;
-}
-
-void write_text(const std::filesystem::path& path, std::string_view text) {
-  AtomicFile file(path);
-  file.write(text);
-  file.commit();
 }
 
 std::optional<VideoFiles> open_videos(const Job& job) {

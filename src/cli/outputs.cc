@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/file_sequence.h"
 #include "media/still_image.h"
 #include "media/suffix.h"
@@ -42,6 +43,20 @@ bool is_latent(const GenerateArguments& arguments) {
 }
 
 }  // namespace
+
+void require_writable_for(const std::string& option, const std::filesystem::path& path) {
+  try {
+    require_writable(path);
+  } catch (const Error& error) {
+    throw Error(error.kind(), option, error.message());
+  }
+}
+
+void write_text(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
 
 bool is_standard_output(const std::filesystem::path& path) {
   return path == "-";

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/generate_arguments.h"
@@ -15,6 +16,11 @@
 #include "media/video_writer.h"
 
 namespace tessera::cli {
+
+// Throws Error, which names the option that gave the path, unless a file can be written there.
+void require_writable_for(const std::string& option, const std::filesystem::path& path);
+// The file is there when all of it is written.
+void write_text(const std::filesystem::path& path, std::string_view text);
 
 // Throws Error(kUsage) for an output file with a suffix that no model writes, before the model is read.
 void require_known_suffix(const GenerateArguments& arguments);

@@ -46,6 +46,10 @@ int dispatch(const std::vector<std::string>& arguments) {
     run_mesh(*mesh);
     return 0;
   }
+  if (const auto* trace = std::get_if<TraceArguments>(&command)) {
+    run_trace(*trace);
+    return 0;
+  }
   fmt::print(nothing_asked ? stderr : stdout, "{}", std::get<ShowText>(command).text);
   return nothing_asked ? static_cast<int>(ErrorKind::kUsage) : 0;
 }

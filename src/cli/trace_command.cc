@@ -1,0 +1,116 @@
+#include "cli/trace_command.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "cli/job.h"
+#include "cli/outputs.h"
+#include "cli/report.h"
+#include "cli/units.h"
+#include "core/error.h"
+#include "core/user_text.h"
+#include "plan/trace_model.h"
+
+namespace tessera::cli {
+namespace {
+
+// A text of so many tokens that every tokenizer cuts it.
+std::string longest_prompt(const engine::Settings& settings) {
+  std::string text = "a";
+  for (int64_t i = 0; i < settings.max_sequence_length; ++i) text += " a";
+  return text;
+}
+
+Job plan(GenerateArguments arguments) {
+  const bool has_prompts = !arguments.request.prompts.empty();
+  if (!has_prompts) arguments.request.prompts = {""};
+  Job job = plan_job(arguments, std::nullopt);
+  if (has_prompts) return job;
+  arguments.request.prompts = {longest_prompt(job.settings)};
+  arguments.request.seed = job.settings.request.seed;
+  return plan_job(arguments, std::nullopt);
+}
+
+std::vector<int64_t> ranks_of(const std::optional<std::string>& text, int64_t count) {
+  std::vector<int64_t> ranks;
+  if (!text || *text == "all") {
+    for (int64_t rank = 0; rank < count; ++rank) ranks.push_back(rank);
+    return ranks;
+  }
+  int64_t rank = -1;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), rank);
+  if (error != std::errc() || end != text->data() + text->size() || rank < 0 || rank >= count)
+    usage_error("--rank", "must be 'all' or a rank from 0 to {}, got '{}'", count - 1, printable(*text));
+  return {rank};
+}
+
+// What a rank does in a phase.
+struct Sums {
+  int64_t operations = 0, flops = 0, collectives = 0, sent = 0;
+};
+
+Sums sums_of(const plan::RankTrace& trace, plan::Phase phase) {
+  Sums sums;
+  for (const plan::Event& event : trace.events) {
+    if (event.phase != phase) continue;
+    if (const auto* operation = std::get_if<plan::OperationEvent>(&event.what)) {
+      ++sums.operations;
+      sums.flops += operation->flops;
+    } else if (const auto* collective = std::get_if<plan::CollectiveEvent>(&event.what)) {
+      ++sums.collectives;
+      sums.sent += collective->bytes;
+    }
+  }
+  return sums;
+}
+
+void print_summary(const plan::Trace& trace) {
+  fmt::print("{:>4}  {:<8} {:>10} {:>10} {:>11} {:>10} {:>10} {:>10}\n", "rank", "phase", "operations",
+             "TFLOP", "collectives", "sent", "weights", "peak");
+  for (const plan::RankTrace& rank : trace.ranks) {
+    for (const plan::Phase phase : {plan::Phase::kEncode, plan::Phase::kDenoise, plan::Phase::kDecode}) {
+      const Sums sums = sums_of(rank, phase);
+      if (sums.operations == 0) continue;
+      fmt::print("{:>4}  {:<8} {:>10} {:>10.3f} {:>11} {:>10} {:>10} {:>10}\n", rank.rank, phase_name(phase),
+                 sums.operations, static_cast<double>(sums.flops) / 1e12, sums.collectives,
+                 bytes_text(static_cast<uint64_t>(sums.sent)),
+                 bytes_text(static_cast<uint64_t>(rank.weights_bytes[static_cast<size_t>(phase)])),
+                 bytes_text(static_cast<uint64_t>(rank.peak_bytes(phase))));
+    }
+  }
+  if (trace.traced_steps < trace.steps)
+    fmt::print("denoise: the first {} of {} steps\n", trace.traced_steps, trace.steps);
+}
+
+}  // namespace
+
+const Fields<TraceArguments>& trace_fields() {
+  using T = TraceArguments;
+  static const Fields<T> fields = {
+      plain_field(&T::rank, {"rank", "Rank to trace, or all [all]", FieldGroup::kOutput, "R"}),
+      plain_field(&T::output,
+                  {"output", "File for the trace, JSON [trace.json]", FieldGroup::kOutput, "FILE"})};
+  return fields;
+}
+
+void run_trace(TraceArguments arguments) {
+  const Job job = plan(arguments.run);
+  const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
+  const std::string path = arguments.output.value_or("trace.json");
+  require_writable_for("--output", path);
+  plan::Trace trace{.model = job.model.family->class_name,
+                    .settings = settings_json(job),
+                    .world_size = job.ranks(),
+                    .steps = job.settings.steps,
+                    .traced_steps = plan::steps_to_trace(job.settings, job.layout),
+                    .ranks = {}};
+  for (const int64_t rank : ranks)
+    trace.ranks.push_back(plan::trace_rank(job.settings, job.model, job.layout, rank, trace.traced_steps));
+  write_text(path, plan::write_trace(trace));
+  print_summary(trace);
+  fmt::print("{}\n", path);
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,179 @@
+#include "plan/recorder.h"
+
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+namespace tessera::plan {
+namespace {
+
+TensorShape shape_of(const ops::Operand& operand) {
+  return {operand.shape.vec(), operand.dtype};
+}
+
+OperationEvent event_of(const ops::Operation& operation) {
+  OperationEvent event{.name = std::string(operation.name),
+                       .role = std::string(operation.role),
+                       .block = operation.block,
+                       .output = shape_of(operation.output),
+                       .inputs = {},
+                       .flops = operation.flops,
+                       .bytes = operation.bytes};
+  for (const ops::Operand& input : operation.inputs) event.inputs.push_back(shape_of(input));
+  return event;
+}
+
+std::vector<Transfer> transfers_of(std::span<const comm::Message> messages, std::span<const int64_t> ranks) {
+  std::vector<Transfer> transfers;
+  for (const comm::Message& message : messages) {
+    const auto bytes = static_cast<int64_t>(message.tensor.nbytes());
+    if (bytes > 0) transfers.push_back({ranks[static_cast<size_t>(message.peer)], bytes});
+  }
+  return transfers;
+}
+
+CollectiveEvent event_of(const comm::Collective& collective, int64_t number) {
+  CollectiveEvent event{.axis = std::string(collective.axis),
+                        .name = std::string(collective.name),
+                        .number = number,
+                        .bytes = collective.bytes,
+                        .ranks = {collective.ranks.begin(), collective.ranks.end()},
+                        .sends = transfers_of(collective.sends, collective.ranks),
+                        .receives = transfers_of(collective.receives, collective.ranks)};
+  for (const auto& messages : {collective.sends, collective.receives}) {
+    if (!messages.empty()) event.dtype = messages.front().tensor.scalar_type();
+  }
+  return event;
+}
+
+thread_local Recorder* current_recorder = nullptr;
+
+// Functions that compute a number per element of the result, as the published analysis counts them; all
+// others move or compare data, or are rare.
+constexpr std::array<std::string_view, 12> kElementwise = {
+    "aten::add",  "aten::sub",   "aten::mul", "aten::div", "aten::neg",     "aten::exp",
+    "aten::sqrt", "aten::rsqrt", "aten::sin", "aten::cos", "aten::sigmoid", "aten::silu"};
+
+int64_t flops_of(std::string_view name, const at::Tensor& out) {
+  if (name.ends_with('_')) name.remove_suffix(1);
+  const bool is_listed = std::find(kElementwise.begin(), kElementwise.end(), name) != kElementwise.end();
+  return is_listed ? out.numel() : 0;
+}
+
+void for_each_tensor(const c10::IValue& value, const auto& visit) {
+  if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor());
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+  }
+}
+
+}  // namespace
+
+// A call of libtorch that no operation of ours makes, and that is not part of another call.
+struct LibtorchCall : at::ObserverContext {
+  std::vector<at::Tensor> inputs;
+
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
+    if (current_recorder->call_depth_++ > 0 || ops::is_in_operation()) return nullptr;
+    auto made = std::make_unique<LibtorchCall>();
+    for (const c10::IValue& value : call.inputs())
+      for_each_tensor(value, [&](const at::Tensor& x) { made->inputs.push_back(x); });
+    return made;
+  }
+
+  static void end(const at::RecordFunction& call, at::ObserverContext* context) {
+    --current_recorder->call_depth_;
+    if (context == nullptr) return;
+    const auto& inputs = static_cast<LibtorchCall*>(context)->inputs;
+    const std::string_view name = call.name();
+    for (const c10::IValue& value : call.outputs())
+      for_each_tensor(value, [&](const at::Tensor& out) { tell(name, out, inputs); });
+  }
+
+ private:
+  static void tell(std::string_view name, const at::Tensor& out, const std::vector<at::Tensor>& inputs) {
+    const bool is_in_place = name.ends_with('_');
+    const auto shares = [&](const at::Tensor& x) {
+      return x.has_storage() && out.has_storage() && x.is_alias_of(out);
+    };
+    const bool is_view = !is_in_place && std::any_of(inputs.begin(), inputs.end(), shares);
+    // From the host to the device; on a CPU it is no copy.
+    const bool is_transfer =
+        !inputs.empty() && inputs[0].device() != out.device() && inputs[0].scalar_type() == out.scalar_type();
+    if (is_view || is_transfer || name.starts_with("aten::empty") || name.starts_with("aten::new_empty"))
+      return;
+    OperationEvent event{.name = std::string(name),
+                         .role = {},
+                         .block = ops::current_block(),
+                         .output = shape_of(out),
+                         .inputs = {},
+                         .flops = flops_of(name, out),
+                         .bytes = static_cast<int64_t>(out.nbytes())};
+    for (const at::Tensor& input : inputs) {
+      event.inputs.push_back(shape_of(input));
+      event.bytes += static_cast<int64_t>(input.nbytes());
+    }
+    current_recorder->add(std::move(event));
+  }
+};
+
+Recorder::Recorder(comm::World& world, RankTrace& trace)
+    : trace_(trace),
+      hooks_(world, {.began =
+                         [this](const comm::Collective& collective) {
+                           number_of_[collective.number] = collectives_;
+                           add(event_of(collective, collectives_++));
+                         },
+                     .ended =
+                         [this](const comm::Collective& collective, auto /*under_way*/, auto /*waited*/) {
+                           const auto known = number_of_.find(collective.number);
+                           if (known == number_of_.end()) return;  // it began before this recorder
+                           add(WaitEvent{known->second});
+                           number_of_.erase(known);
+                         }}),
+      observe_([this](const ops::Operation& operation) { add(event_of(operation)); }) {
+  current_recorder = this;
+  callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&LibtorchCall::begin, &LibtorchCall::end)
+                                             .needsInputs(true)
+                                             .needsOutputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
+}
+
+Recorder::~Recorder() {
+  at::removeCallback(callback_);
+  current_recorder = nullptr;
+}
+
+void Recorder::begin_loading(Phase phase) {
+  phase_ = phase;
+  step_ = 0;
+  is_loading_ = true;
+  memory_.reset();
+  memory_.emplace();
+}
+
+void Recorder::end_loading() {
+  weights_bytes_ = static_cast<int64_t>(memory_->bytes());
+  memory_->take_peak();
+  is_loading_ = false;
+  trace_.weights_bytes[static_cast<size_t>(phase_)] = weights_bytes_;
+}
+
+void Recorder::add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what) {
+  if (is_loading_) return;
+  const auto beside_weights = [&](uint64_t bytes) {
+    return std::max<int64_t>(static_cast<int64_t>(bytes) - weights_bytes_, 0);
+  };
+  Event event{.phase = phase_, .step = step_, .what = std::move(what)};
+  if (memory_) {
+    event.live_bytes = beside_weights(memory_->bytes());
+    event.peak_bytes = beside_weights(memory_->take_peak());
+  }
+  trace_.events.push_back(std::move(event));
+}
+
+}  // namespace tessera::plan

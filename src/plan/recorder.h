@@ -1,0 +1,48 @@
+// Records what the current thread does into the trace of a rank.
+#pragma once
+
+#include <map>
+#include <optional>
+
+#include "comm/world.h"
+#include "ops/operation.h"
+#include "plan/trace.h"
+#include "weights/memory_counter.h"
+
+namespace tessera::plan {
+
+// Records from its construction to its destruction the operations of this thread, what it calls of libtorch
+// besides ("aten::add"; views and allocations are left out), the collectives of `world` and the memory of
+// tensors. Both arguments must outlive it. A thread can have one at a time.
+class Recorder {
+ public:
+  Recorder(comm::World& world, RankTrace& trace);
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  // Begins a phase: loading its part comes next, of which nothing is recorded, and whose tensors count as
+  // weights.
+  void begin_loading(Phase phase);
+  void end_loading();
+  void begin_step(int64_t step) { step_ = step; }
+
+ private:
+  friend struct LibtorchCall;
+  void add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what);
+
+  RankTrace& trace_;
+  Phase phase_ = Phase::kEncode;
+  int64_t step_ = 0;
+  bool is_loading_ = false;
+  std::optional<weights::MemoryCounter> memory_;  // of the phase
+  int64_t weights_bytes_ = 0;
+  std::map<int64_t, int64_t> number_of_;  // of collectives under way, by comm::Collective::number
+  int64_t collectives_ = 0;
+  int64_t call_depth_ = 0;  // of calls of libtorch within each other
+  comm::ScopedHooks hooks_;
+  ops::ObserveOperations observe_;
+  uint64_t callback_;
+};
+
+}  // namespace tessera::plan

@@ -1,0 +1,229 @@
+#include "plan/trace.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/error.h"
+#include "engine/request.h"
+
+namespace tessera::plan {
+namespace {
+
+constexpr int64_t kVersion = 1;
+constexpr std::array kPhases = {"encode", "denoise", "decode"};
+constexpr int64_t kMost = int64_t{1} << 60;
+
+constexpr std::array kDtypes = {at::kFloat, at::kBFloat16,      at::kHalf,       at::kDouble,
+                                at::kByte,  at::kChar,          at::kInt,        at::kLong,
+                                at::kBool,  at::kFloat8_e4m3fn, at::kFloat8_e5m2};
+
+Json json_of(const TensorShape& shape) {
+  return {{"shape", shape.sizes}, {"dtype", engine::dtype_name(shape.dtype)}};
+}
+
+Json json_of(const std::vector<Transfer>& transfers) {
+  Json list = Json::array();
+  for (const Transfer& transfer : transfers) list.push_back({transfer.peer, transfer.bytes});
+  return list;
+}
+
+struct WriteEvent {
+  Json& json;
+
+  void operator()(const OperationEvent& operation) const {
+    Json inputs = Json::array();
+    for (const TensorShape& input : operation.inputs) inputs.push_back(json_of(input));
+    json["operation"] = operation.name;
+    if (!operation.role.empty()) json["role"] = operation.role;
+    if (operation.block >= 0) json["block"] = operation.block;
+    json["output"] = json_of(operation.output);
+    json["inputs"] = std::move(inputs);
+    json["flops"] = operation.flops;
+    json["bytes"] = operation.bytes;
+  }
+  void operator()(const CollectiveEvent& collective) const {
+    json["collective"] = collective.name;
+    json["axis"] = collective.axis;
+    json["number"] = collective.number;
+    json["bytes"] = collective.bytes;
+    json["dtype"] = engine::dtype_name(collective.dtype);
+    json["ranks"] = collective.ranks;
+    json["sends"] = json_of(collective.sends);
+    json["receives"] = json_of(collective.receives);
+  }
+  void operator()(const WaitEvent& wait) const { json["wait"] = wait.number; }
+};
+
+// Reads an object of the file; every failure names where in the file it is.
+class Reader {
+ public:
+  Reader(const Json& json, std::string where) : config_(json, std::move(where)) {}
+
+  int64_t number(const std::string& key, int64_t least = 0) const {
+    const int64_t value = config_.integer(key);
+    if (value < least || value > kMost) config_.fail(key, fmt::format("a number from {} on", least));
+    return value;
+  }
+  std::string text(const std::string& key) const { return config_.string(key); }
+  bool has(const std::string& key) const { return config_.has(key); }
+  std::vector<int64_t> numbers(const std::string& key) const {
+    const std::vector<int64_t> values = config_.integers(key);
+    for (const int64_t value : values) {
+      if (value < 0 || value > kMost) config_.fail(key, "numbers from 0 on");
+    }
+    return values;
+  }
+  at::ScalarType dtype(const std::string& key) const {
+    const std::string name = text(key);
+    const auto found = std::find_if(kDtypes.begin(), kDtypes.end(),
+                                    [&](at::ScalarType dtype) { return engine::dtype_name(dtype) == name; });
+    if (found == kDtypes.end()) config_.fail(key, "a dtype");
+    return *found;
+  }
+  const Json& list(const std::string& key) const {
+    const Json* value = config_.value(key);
+    if (value == nullptr || !value->is_array()) config_.fail(key, "a list");
+    return *value;
+  }
+  const Json& object(const std::string& key) const {
+    const Json* value = config_.value(key);
+    if (value == nullptr || !value->is_object()) config_.fail(key, "an object");
+    return *value;
+  }
+  [[noreturn]] void fail(const std::string& key, const std::string& expected) const {
+    config_.fail(key, expected);
+  }
+  const std::string& where() const { return config_.where(); }
+
+ private:
+  JsonConfig config_;
+};
+
+TensorShape read_shape(const Json& json, const std::string& where) {
+  const Reader reader(json, where);
+  TensorShape shape{reader.numbers("shape"), reader.dtype("dtype")};
+  double elements = 1;
+  for (const int64_t size : shape.sizes) elements *= static_cast<double>(size);
+  if (elements > static_cast<double>(kMost)) reader.fail("shape", "a shape of fewer elements");
+  return shape;
+}
+
+std::vector<Transfer> read_transfers(const Reader& reader, const std::string& key, int64_t world_size) {
+  std::vector<Transfer> transfers;
+  for (const Json& pair : reader.list(key)) {
+    const bool is_pair = pair.is_array() && pair.size() == 2 && pair[0].is_number_unsigned() &&
+                         pair[1].is_number_unsigned() &&
+                         pair[0].get<uint64_t>() < static_cast<uint64_t>(world_size) &&
+                         pair[1].get<uint64_t>() <= static_cast<uint64_t>(kMost);
+    if (!is_pair) reader.fail(key, "pairs of a rank and bytes");
+    transfers.push_back({pair[0].get<int64_t>(), pair[1].get<int64_t>()});
+  }
+  return transfers;
+}
+
+Event read_event(const Json& json, const std::string& where, int64_t world_size) {
+  const Reader reader(json, where);
+  Event event;
+  const auto phase = std::find(kPhases.begin(), kPhases.end(), reader.text("phase"));
+  if (phase == kPhases.end()) reader.fail("phase", "encode, denoise or decode");
+  event.phase = static_cast<Phase>(phase - kPhases.begin());
+  event.step = reader.has("step") ? reader.number("step") : 0;
+  event.live_bytes = reader.number("live");
+  event.peak_bytes = reader.number("peak");
+  if (reader.has("operation")) {
+    OperationEvent operation{.name = reader.text("operation"),
+                             .role = reader.has("role") ? reader.text("role") : "",
+                             .block = reader.has("block") ? reader.number("block") : -1,
+                             .output = read_shape(reader.object("output"), where + ": output"),
+                             .inputs = {},
+                             .flops = reader.number("flops"),
+                             .bytes = reader.number("bytes")};
+    for (const Json& input : reader.list("inputs"))
+      operation.inputs.push_back(read_shape(input, where + ": inputs"));
+    event.what = std::move(operation);
+  } else if (reader.has("collective")) {
+    event.what = CollectiveEvent{.axis = reader.text("axis"),
+                                 .name = reader.text("collective"),
+                                 .number = reader.number("number"),
+                                 .bytes = reader.number("bytes"),
+                                 .dtype = reader.dtype("dtype"),
+                                 .ranks = reader.numbers("ranks"),
+                                 .sends = read_transfers(reader, "sends", world_size),
+                                 .receives = read_transfers(reader, "receives", world_size)};
+  } else if (reader.has("wait")) {
+    event.what = WaitEvent{reader.number("wait")};
+  } else {
+    reader.fail("operation", "there, or 'collective' or 'wait'");
+  }
+  return event;
+}
+
+RankTrace read_rank(const Json& json, const std::string& where, int64_t world_size) {
+  const Reader reader(json, where);
+  RankTrace trace{
+      .rank = reader.number("rank"), .weights_bytes = reader.numbers("weights_bytes"), .events = {}};
+  if (trace.rank >= world_size) reader.fail("rank", fmt::format("below {}", world_size));
+  if (trace.weights_bytes.size() != kPhases.size())
+    reader.fail("weights_bytes", fmt::format("{} numbers", kPhases.size()));
+  for (const Json& event : reader.list("events"))
+    trace.events.push_back(
+        read_event(event, fmt::format("{}: event {}", where, trace.events.size()), world_size));
+  return trace;
+}
+
+}  // namespace
+
+int64_t TensorShape::bytes() const {
+  return c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+std::string phase_name(Phase phase) {
+  return kPhases.at(static_cast<size_t>(phase));
+}
+
+int64_t RankTrace::peak_bytes(Phase phase) const {
+  int64_t most = 0;
+  for (const Event& event : events) {
+    if (event.phase == phase) most = std::max(most, event.peak_bytes);
+  }
+  return most + weights_bytes.at(static_cast<size_t>(phase));
+}
+
+std::string write_trace(const Trace& trace) {
+  Json ranks = Json::array();
+  for (const RankTrace& rank : trace.ranks) {
+    Json events = Json::array();
+    for (const Event& event : rank.events) {
+      Json& json = events.emplace_back(
+          Json{{"phase", phase_name(event.phase)}, {"live", event.live_bytes}, {"peak", event.peak_bytes}});
+      if (event.phase == Phase::kDenoise) json["step"] = event.step;
+      std::visit(WriteEvent{json}, event.what);
+    }
+    ranks.push_back(
+        {{"rank", rank.rank}, {"weights_bytes", rank.weights_bytes}, {"events", std::move(events)}});
+  }
+  const Json json = {{"tessera_trace", kVersion},  {"model", trace.model},
+                     {"settings", trace.settings}, {"world_size", trace.world_size},
+                     {"steps", trace.steps},       {"traced_steps", trace.traced_steps},
+                     {"ranks", std::move(ranks)}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Trace read_trace(std::string_view text, const std::string& where) {
+  const Reader reader(parse_json(text, where), where);
+  if (!reader.has("tessera_trace")) input_error(where, "is no trace; `tessera trace` makes one");
+  if (const int64_t version = reader.number("tessera_trace"); version != kVersion)
+    input_error(where, "is a trace of version {}, but {} is read here; make it anew", version, kVersion);
+  Trace trace{.model = reader.text("model"),
+              .settings = reader.object("settings"),
+              .world_size = reader.number("world_size", 1),
+              .steps = reader.number("steps", 1),
+              .traced_steps = reader.number("traced_steps", 1),
+              .ranks = {}};
+  for (const Json& rank : reader.list("ranks"))
+    trace.ranks.push_back(
+        read_rank(rank, fmt::format("{}: ranks[{}]", where, trace.ranks.size()), trace.world_size));
+  return trace;
+}
+
+}  // namespace tessera::plan

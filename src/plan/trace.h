@@ -1,0 +1,95 @@
+// What one step of a run does on each rank, in the order of the program: operations, messages, and the memory
+// that tensors take. A trace is made from shapes alone (plan/trace_model.h); a run among ranks does the same,
+// operation by operation.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/json.h"
+
+namespace tessera::plan {
+
+struct TensorShape {
+  std::vector<int64_t> sizes;
+  at::ScalarType dtype = at::kFloat;
+  bool operator==(const TensorShape&) const = default;
+
+  int64_t bytes() const;
+};
+
+// See ops/operation.h for names, roles, FLOPs and bytes.
+struct OperationEvent {
+  std::string name, role;
+  int64_t block = -1;
+  TensorShape output;
+  std::vector<TensorShape> inputs;
+  int64_t flops = 0, bytes = 0;
+  bool operator==(const OperationEvent&) const = default;
+};
+
+// Bytes that go to a rank of the world or come from it.
+struct Transfer {
+  int64_t peer = 0, bytes = 0;
+  bool operator==(const Transfer&) const = default;
+};
+
+// A collective that is posted; a WaitEvent of the same number ends it.
+struct CollectiveEvent {
+  std::string axis, name;
+  int64_t number = 0;  // counts the collectives of the rank
+  int64_t bytes = 0;   // that this rank sends
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> ranks;  // of the group
+  std::vector<Transfer> sends, receives;
+  bool operator==(const CollectiveEvent&) const = default;
+};
+
+struct WaitEvent {
+  int64_t number = 0;
+  bool operator==(const WaitEvent&) const = default;
+};
+
+enum class Phase { kEncode, kDenoise, kDecode };
+std::string phase_name(Phase phase);
+
+struct Event {
+  Phase phase = Phase::kDenoise;
+  int64_t step = 0;  // of kDenoise
+  std::variant<OperationEvent, CollectiveEvent, WaitEvent> what;
+  // What tensors take besides weights when the event is over, and at most since the event before.
+  int64_t live_bytes = 0, peak_bytes = 0;
+  bool operator==(const Event&) const = default;
+};
+
+struct RankTrace {
+  int64_t rank = 0;
+  // Weights of the part that each phase runs, by Phase.
+  std::vector<int64_t> weights_bytes = {0, 0, 0};
+  std::vector<Event> events;
+  bool operator==(const RankTrace&) const = default;
+
+  // The most that tensors take in a phase, with the weights of its part.
+  int64_t peak_bytes(Phase phase) const;
+};
+
+struct Trace {
+  std::string model;  // the class of the pipeline
+  Json settings;      // what was traced: the request's fields and the degrees
+  int64_t world_size = 1;
+  int64_t steps = 1;         // of the run
+  int64_t traced_steps = 1;  // the first ones
+  std::vector<RankTrace> ranks;
+  bool operator==(const Trace&) const = default;
+};
+
+// A trace as a JSON text, with a version; read_trace() throws Error(kInput) that names `where` for a text
+// that is cut, has another version, or holds anything but a trace.
+std::string write_trace(const Trace& trace);
+Trace read_trace(std::string_view text, const std::string& where);
+
+}  // namespace tessera::plan

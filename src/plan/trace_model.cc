@@ -1,0 +1,201 @@
+#include "plan/trace_model.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <span>
+
+#include "comm/collectives.h"
+#include "comm/recording.h"
+#include "core/device.h"
+#include "core/log.h"
+#include "engine/batch.h"
+#include "engine/component_cache.h"
+#include "engine/decode.h"
+#include "engine/denoise.h"
+#include "engine/gather.h"
+#include "engine/video_decode.h"
+#include "parallel/mesh.h"
+#include "parallel/ranks.h"
+#include "plan/recorder.h"
+
+namespace tessera::plan {
+namespace {
+
+const at::TensorOptions kMeta = at::TensorOptions().device(at::kMeta);
+
+engine::Settings with_steps(engine::Settings settings, int64_t steps) {
+  settings.request.num_inference_steps = settings.steps = steps;
+  settings.request.device = at::kMeta;
+  return settings;
+}
+
+// The phases of engine/run.cc, without the questions whether to go on.
+class TracedRun {
+ public:
+  TracedRun(const engine::Settings& settings, const engine::Model& model, const parallel::Layout& layout,
+            comm::World& world, RankTrace& trace)
+      : settings_(settings),
+        model_(model),
+        batch_(std::span(&settings_, 1)),
+        sampler_(engine::make_sampler(settings, model)),
+        ranks_(world, layout),
+        forms_(engine::component_forms(*settings.request.dtype, at::kMeta, ranks_, false)),
+        recorder_(world, trace) {
+    for (auto& form : forms_) {
+      if (!form) continue;
+      form->single_file = model.single_file;
+      form->variant = model.variant;
+    }
+  }
+
+  void operator()() {
+    const std::vector<models::Conditioning> prompts = encode();
+    decode(denoise(prompts));
+  }
+
+ private:
+  template <typename Load>
+  auto load(Phase phase, engine::ComponentKind kind, Load load_part) {
+    recorder_.begin_loading(phase);
+    models::LoadStatistics statistics;
+    auto part = load_part(model_.folder, *forms_[static_cast<size_t>(kind)], statistics);
+    recorder_.end_loading();
+    return part;
+  }
+
+  std::vector<models::Conditioning> encode() {
+    const auto encoder =
+        load(Phase::kEncode, engine::ComponentKind::kTextEncoder, model_.family->load_text_encoder);
+    return encoder->encode(batch_.prompts, settings_.max_sequence_length);
+  }
+
+  at::Tensor denoise(std::vector<models::Conditioning> prompts) {
+    const auto denoiser =
+        load(Phase::kDenoise, engine::ComponentKind::kDenoiser, model_.family->load_denoiser);
+    // They count among the memory of this phase.
+    for (models::Conditioning& prompt : prompts) {
+      for (auto& [name, tensor] : prompt) {
+        if (tensor.is_meta()) tensor = at::empty(tensor.sizes(), tensor.options());
+      }
+    }
+    engine::Noise noise(batch_.noise);
+    const at::Tensor z =
+        noise.draw(model_.shape.latent_sizes(settings_.latents, batch_.count())).to(at::kMeta) *
+        sampler_->init_noise_sigma();
+    std::map<std::string, at::Tensor> numbers;
+    if (model_.shape.is_video) numbers = engine::video_conditions(settings_);
+    if (model_.shape.takes_guidance_scale) {
+      numbers = {{models::kGuidanceWeight,
+                  at::tensor(at::ArrayRef<double>(batch_.guidance_weights)).to(at::kFloat)}};
+    }
+    const engine::Guidance& guidance = batch_.guidance.front();
+    engine::DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), settings_.latents,
+                                ranks_, numbers);
+    engine::Observer observer;
+    observer.progressed = [&](engine::Phase /*phase*/, int64_t done, int64_t /*total*/) {
+      recorder_.begin_step(done);
+    };
+    std::vector<double> seconds;
+    at::Tensor sums;  // which the engine asks for, to find numbers that overflow
+    at::Tensor latents =
+        engine::denoise({stage, *sampler_, guidance, ranks_}, z, noise, observer, seconds, &sums);
+    share(latents);
+    return latents;
+  }
+
+  const comm::Group& decoding_ranks() const { return model_.shape.is_video ? ranks_.world : ranks_.replica; }
+  bool decodes_together() const { return ranks_.layout.vae_parallel && decoding_ranks().size > 1; }
+
+  void share(at::Tensor& z) {
+    if (z.defined()) {
+      const at::Tensor all = engine::gather_pictures(z, batch_.count(), ranks_.data);
+      if (model_.shape.is_video) z = all;
+    }
+    if (!decodes_together()) return;
+    if (!z.defined()) {
+      const int64_t count = model_.shape.is_video ? batch_.count() : ranks_.data.part(batch_.count()).length;
+      z = at::empty(model_.shape.latent_sizes(settings_.latents, count), kMeta);
+    }
+    comm::broadcast(z, 0, decoding_ranks());
+  }
+
+  void decode(const at::Tensor& z) {
+    if (!z.defined()) return;
+    const comm::Group group = decodes_together() ? decoding_ranks() : comm::Group();
+    if (model_.shape.is_video) {
+      decode_videos(z, group);
+    } else {
+      decode_images(z, group);
+    }
+  }
+
+  void decode_images(const at::Tensor& z, const comm::Group& group) {
+    const auto decoder = load(Phase::kDecode, engine::ComponentKind::kDecoder, model_.family->load_decoder);
+    const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1,
+                            group.size);
+    std::vector<Range> pixel_rows;
+    for (int64_t rank = 0; rank < group.size; ++rank)
+      pixel_rows.push_back(times(cut.part(0, rank), decoder->scale_factor()));
+    const Range own = cut.part(0, group.rank);
+    for (int64_t i = 0; i < z.size(0); ++i) {
+      nn::Tokens tokens(cut, {.ring = group, .all = group});
+      tokens.limit_convolutions(engine::automatic_blocks(at::kMeta, group.size));
+      const at::Tensor latents = z.narrow(0, i, 1).narrow(2, own.begin, own.length);
+      const at::Tensor rows = decoder->decode(latents, tokens)[0];
+      const at::Tensor pixels = at::empty({rows.size(1), rows.size(2), 3}, kMeta.dtype(at::kByte));
+      comm::gather(pixels, /*dim=*/0, pixel_rows, 0, group);
+    }
+    if (group.rank != 0) return;
+    const at::Tensor images =
+        at::empty({z.size(0), settings_.height, settings_.width, 3}, kMeta.dtype(at::kByte));
+    engine::gather_pictures(images, batch_.count(), ranks_.data);
+  }
+
+  void decode_videos(const at::Tensor& z, const comm::Group& group) {
+    const auto decoder =
+        load(Phase::kDecode, engine::ComponentKind::kDecoder, model_.family->load_video_decoder);
+    engine::VideoDecodeOptions options;
+    options.convert = [](const at::Tensor& frames) {
+      return at::empty({frames.size(0), frames.size(2), frames.size(3), 3}, kMeta.dtype(at::kByte));
+    };
+    for (int64_t video = 0; video < z.size(0); ++video) {
+      const at::Tensor latents = z[video].transpose(0, 1);  // [T, C, h, w]
+      options.deals_clips =
+          engine::has_memory_for_clips(*decoder, latents, group.size, engine::memory_of(at::kMeta));
+      engine::decode_video(*decoder, latents, settings_.frames, group, options, [](const at::Tensor&) {});
+    }
+  }
+
+  const engine::Settings& settings_;
+  const engine::Model& model_;
+  engine::Batch batch_;
+  std::unique_ptr<samplers::Sampler> sampler_;
+  parallel::Ranks ranks_;
+  engine::ComponentForms forms_;
+  Recorder recorder_;
+};
+
+}  // namespace
+
+int64_t steps_to_trace(const engine::Settings& settings, const parallel::Layout& layout) {
+  const bool is_pipeline = layout.sizes[parallel::Axis::kPipeline] > 1;
+  if (!is_pipeline && !layout.displacement) return 1;
+  const int64_t warmup = layout.displacement ? layout.displacement->warmup_steps : layout.warmup_steps;
+  return std::min(settings.steps, warmup + 2);
+}
+
+RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,
+                     const parallel::Layout& layout, int64_t rank, int64_t steps) {
+  const c10::InferenceMode inference_mode;
+  const ScopedLogSink silence({});
+  const MetaStandsFor device(settings.request.device.type());
+  RankTrace trace{.rank = rank, .events = {}};
+  comm::World world = comm::recording_world(rank, parallel::Mesh(layout.sizes).world_size());
+  const engine::Settings traced = with_steps(settings, steps);
+  TracedRun(traced, model, layout, world, trace)();
+  return trace;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,21 @@
+// Traces a run from shapes alone: the engine's own code on meta tensors, as one rank without the others. No
+// weight is read.
+#pragma once
+
+#include "engine/model.h"
+#include "engine/request.h"
+#include "parallel/layout.h"
+#include "plan/trace.h"
+
+namespace tessera::plan {
+
+// Returns how many of the first steps show all that a run does: one; where later steps use what earlier ones
+// have left, those that compute everything anew and two more.
+int64_t steps_to_trace(const engine::Settings& settings, const parallel::Layout& layout);
+
+// Traces `steps` steps of a run of `settings` on `rank`, with the encoding of the prompts before and the
+// decoding after them. Throws as loading does.
+RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,
+                     const parallel::Layout& layout, int64_t rank, int64_t steps);
+
+}  // namespace tessera::plan

@@ -1,0 +1,197 @@
+// Tests that a trace, which is made from shapes alone, equals what every rank of a real run does, operation
+// by operation and message by message, for whole pipelines of every family.
+#include "plan/trace_model.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "engine/engine.h"
+#include "plan/recorder.h"
+#include "tests/support/degrees.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/tiny_open_sora.h"
+#include "tests/support/tiny_pixart.h"
+#include "tests/support/tiny_stable_diffusion.h"
+
+namespace tessera::plan {
+namespace {
+
+using parallel::degrees;
+
+constexpr int64_t kFewBytes = 16;  // an answer, or a count
+
+struct Subject {
+  std::string name;
+  const engine::Model& (*model)();
+  engine::Request (*request)();
+};
+
+const engine::Model& tiny_sdxl() {
+  static const engine::Model model = engine::read_model(golden_folder("tiny-sdxl"));
+  return model;
+}
+
+engine::Request image_request(int64_t height, int64_t width) {
+  engine::Request request = engine::tiny_request(height, width, 1, {"a cat", "two red squares"});
+  request.resolution_binning = std::nullopt;
+  request.num_inference_steps = 3;
+  return request;
+}
+
+engine::Request video_request() {
+  engine::Request request;
+  request.prompts = {"a cat"};
+  request.height = 48;
+  request.width = 40;
+  request.num_frames = 20;
+  request.num_inference_steps = 2;
+  request.seed = 1;
+  request.dtype = at::kFloat;
+  return request;
+}
+
+std::vector<Subject> subjects() {
+  return {{"PixArt", engine::tiny,
+           [] {
+             engine::Request request = image_request(48, 32);
+             request.resolution_binning = false;
+             return request;
+           }},
+          {"StableDiffusion", engine::tiny_sd, [] { return image_request(64, 32); }},
+          {"StableDiffusionXL", tiny_sdxl, [] { return image_request(64, 32); }},
+          {"OpenSora", engine::tiny_video, video_request},
+          {"OpenSora1_1", engine::tiny_video_1_1, video_request}};
+}
+
+// Records a rank of a real run. The weights are those of a component cache, which counts them itself.
+RankTrace record_run(const engine::Settings& settings, const engine::Model& model,
+                     const parallel::Layout& layout, comm::World world) {
+  RankTrace trace{.rank = world.rank(), .events = {}};
+  Recorder recorder(world, trace);
+  recorder.begin_loading(Phase::kEncode);
+  engine::Observer observer;
+  observer.started = [&](engine::Phase phase) {
+    switch (phase) {
+      case engine::Phase::kLoadTextEncoder:
+        return recorder.begin_loading(Phase::kEncode);
+      case engine::Phase::kLoadDenoiser:
+        return recorder.begin_loading(Phase::kDenoise);
+      case engine::Phase::kLoadDecoder:
+        return recorder.begin_loading(Phase::kDecode);
+      case engine::Phase::kEncode:
+      case engine::Phase::kDenoise:
+      case engine::Phase::kDecode:
+        return recorder.end_loading();
+      default:
+        return;
+    }
+  };
+  observer.progressed = [&](engine::Phase phase, int64_t done, int64_t /*total*/) {
+    if (phase == engine::Phase::kDenoise) recorder.begin_step(done);
+  };
+  engine::Engine(model, engine::kNoLimit, world).run(settings, layout, observer);
+  return trace;
+}
+
+std::string shape_text(const TensorShape& shape) {
+  return fmt::format("[{}] {}", fmt::join(shape.sizes, ", "), engine::dtype_name(shape.dtype));
+}
+
+struct Text {
+  std::string operator()(const OperationEvent& event) const {
+    std::string inputs;
+    for (const TensorShape& input : event.inputs) inputs += " " + shape_text(input);
+    return fmt::format("block {} {} '{}' {} of{}, {} FLOPs, {} bytes", event.block, event.name, event.role,
+                       shape_text(event.output), inputs, event.flops, event.bytes);
+  }
+  std::string operator()(const CollectiveEvent& event) const {
+    std::string text = fmt::format("{} {} {} bytes {} among {}", event.axis, event.name, event.bytes,
+                                   engine::dtype_name(event.dtype), fmt::join(event.ranks, " "));
+    for (const Transfer& sent : event.sends) text += fmt::format(" to {}: {}", sent.peer, sent.bytes);
+    for (const Transfer& got : event.receives) text += fmt::format(" from {}: {}", got.peer, got.bytes);
+    return text;
+  }
+  std::string operator()(const WaitEvent&) const { return "wait"; }
+};
+
+// Whether the event is of what a run does besides a trace: ranks ask each other whether to go on, look for
+// numbers that overflow, and turn what is decoded into pixels.
+bool is_beside(const Event& event, int64_t steps) {
+  if (const auto* collective = std::get_if<CollectiveEvent>(&event.what))
+    return collective->bytes < kFewBytes;
+  const auto* operation = std::get_if<OperationEvent>(&event.what);
+  const bool is_after =
+      event.phase == Phase::kDecode || (event.phase == Phase::kDenoise && event.step == steps);
+  return !operation ||
+         (operation->name.starts_with("aten::") && (is_after || operation->output.bytes() < kFewBytes));
+}
+
+bool is_call(const Event& event) {
+  const auto* operation = std::get_if<OperationEvent>(&event.what);
+  return operation && operation->name.starts_with("aten::");
+}
+
+std::vector<std::string> texts_of(const RankTrace& trace, int64_t steps, bool has_calls) {
+  std::vector<std::string> texts;
+  for (const Event& event : trace.events) {
+    if (is_beside(event, steps) || (!has_calls && is_call(event))) continue;
+    texts.push_back(
+        fmt::format("{} {}: {}", phase_name(event.phase), event.step, std::visit(Text{}, event.what)));
+  }
+  return texts;
+}
+
+// Methods and products of them that the tiny models' heads, blocks and rows allow.
+std::vector<parallel::ParallelOptions> options_of(const engine::Model& model) {
+  std::vector<parallel::ParallelOptions> all = {degrees(1, false, 1, 1, 1, 1), degrees(1, true, 1, 1, 1, 1),
+                                                degrees(1, false, 1, 2, 1, 1), degrees(1, false, 1, 1, 2, 1),
+                                                degrees(1, false, 1, 1, 1, 2), degrees(1, false, 1, 3, 1, 1),
+                                                degrees(1, true, 1, 2, 1, 1)};
+  if (!model.shape.is_video) all.push_back(degrees(2, true, 1, 1, 1, 1));
+  if (model.shape.has_streams) {
+    all.push_back(degrees(1, false, 2, 1, 1, 1));
+    all.back().num_pipeline_patch = 2;
+    all.back().warmup_steps = 1;
+  }
+  parallel::ParallelOptions& displaced = all.emplace_back();
+  displaced.displaced_patch_degree = 2;
+  displaced.warmup_steps = 1;
+  return all;
+}
+
+class Traces : public ::testing::TestWithParam<Subject> {};
+
+TEST_P(Traces, EqualARealRunOnEveryRank) {
+  const engine::Model& model = GetParam().model();
+  const engine::Settings settings = engine::resolve(GetParam().request(), model);
+  const int64_t steps = engine::make_sampler(settings, model)->steps();
+  for (const parallel::ParallelOptions& options : options_of(model)) {
+    const parallel::Layout layout =
+        parallel::resolve_layout(options, engine::workload(settings, model), std::nullopt);
+    std::vector<RankTrace> real(static_cast<size_t>(options.degrees()));
+    comm::run_ranks_as_threads(
+        options.degrees(),
+        [&](comm::World world) {
+          RankTrace trace = record_run(settings, model, layout, world);
+          real[static_cast<size_t>(trace.rank)] = std::move(trace);
+        },
+        comm::Wire::kShared);
+    // Of stale moments of groups, the choice among them has no kernel for meta tensors.
+    const bool has_calls = options.displaced_patch_degree == 1;
+    for (const RankTrace& expected : real) {
+      const RankTrace traced = trace_rank(settings, model, layout, expected.rank, settings.steps);
+      const std::vector<std::string> a = texts_of(traced, steps, has_calls),
+                                     b = texts_of(expected, steps, has_calls);
+      for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+        ASSERT_EQ(a[i], b[i]) << parallel::degrees_text(options) << ", rank " << expected.rank << ", event "
+                              << i;
+      EXPECT_EQ(a.size(), b.size());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Traces, ::testing::ValuesIn(subjects()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tessera::plan
