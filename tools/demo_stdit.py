@@ -225,27 +225,24 @@ def sampler_timesteps(steps: int, height: int, width: int, frames: int, transfor
 
 
 @torch.no_grad()
-def integrate(denoiser, z, times, text, mask, fps: float, guidance: float, start: int = 0):
-    """Takes latents z [B, channels, T, h, w] along the timesteps `times`; the first `start` of T stay as they are."""
-    batch, _, latent_frames, rows, columns = z.shape
-    is_null = torch.arange(2 * batch, device=z.device) >= batch
-    rates = torch.full((2 * batch,), float(fps), device=z.device)
-    for t, after in zip(times, times[1:]):
-        of_frames = t.to(z.device).expand(2 * batch, latent_frames).clone()
+def sample(denoiser, noise, text, mask, frames: int, fps: float, steps: int, guidance: float, given=None,
+           transform: bool = True):
+    """Returns latents like noise [B, channels, T, h, w]. `given` are latents [B, channels, n, h, w] to begin with."""
+    batch, _, latent_frames, rows, columns = noise.shape
+    size = (8 * rows, 8 * columns)
+    z, start = noise, 0
+    if given is not None:
+        start = given.shape[2]
+        z = torch.cat([given, noise[:, :, start:]], 2)
+    is_null = torch.arange(2 * batch, device=noise.device) >= batch
+    times = sampler_timesteps(steps, *size, frames, transform)
+    for t, after in zip(times, [*times[1:], torch.tensor(0.0)]):
+        of_frames = t.to(noise.device).expand(2 * batch, latent_frames).clone()
         of_frames[:, :start] = 0
-        v = denoiser(torch.cat([z, z]), of_frames, torch.cat([text, text]), torch.cat([mask, mask]), is_null, rates,
-                     8 * rows, 8 * columns)
+        v = denoiser(torch.cat([z, z]), of_frames, torch.cat([text, text]), torch.cat([mask, mask]), is_null,
+                     torch.full((2 * batch,), float(fps), device=noise.device), *size)
         conditional, unconditional = v[:, : z.shape[1]].chunk(2)
         v = unconditional + guidance * (conditional - unconditional)
         v[:, :, :start] = 0
         z = z + v * ((t - after) / NUM_TIMESTEPS)
     return z
-
-
-def sample(denoiser, noise, text, mask, frames: int, fps: float, steps: int, guidance: float, given=None,
-           transform: bool = True):
-    """Returns latents like noise [B, channels, T, h, w]. `given` are latents [B, channels, n, h, w] to begin with."""
-    start = 0 if given is None else given.shape[2]
-    z = noise if given is None else torch.cat([given, noise[:, :, start:]], 2)
-    times = sampler_timesteps(steps, 8 * noise.shape[3], 8 * noise.shape[4], frames, transform)
-    return integrate(denoiser, z, torch.cat([times, torch.zeros(1)]), text, mask, fps, guidance, start)

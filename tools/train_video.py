@@ -22,7 +22,6 @@ from safetensors.torch import load_file, save_file
 
 import demo_stdit
 import demo_text
-import demo_video_decoder as decoding
 import demo_video_denoiser as denoising
 import demo_video_scenes as scenes
 import demo_video_text
@@ -30,7 +29,7 @@ import demo_video_vae
 from demo_run import device, save_weights, use_device
 from train_demo import DTYPES, write_index
 
-PHASES = ("text", "frames", "vae", "latents", "denoiser", "denoised", "decoder", "export", "score")
+PHASES = ("text", "frames", "vae", "latents", "denoiser", "export", "score")
 
 
 def write_json(path: str, value) -> None:
@@ -97,14 +96,6 @@ def train_denoiser(args) -> None:
     denoising.train_denoiser(args.work, args.seed, args.denoiser_minutes, args.muon_lr, compiled=not args.eager)
 
 
-def write_denoised(args) -> None:
-    decoding.write_denoised(args.work, args.seed, args.denoised, args.processes)
-
-
-def train_decoder(args) -> None:
-    decoding.train_decoder(args.work, args.seed, args.decoder_minutes, args.decoder_lr)
-
-
 def train_process(rank: int, store: str, train, args) -> None:
     torch.set_num_threads(args.threads)
     use_device(args.device)
@@ -143,9 +134,6 @@ def main() -> None:
     parser.add_argument("--vae-lr", type=float, default=0.02, help="vae: highest learning rate of the kernels")
     parser.add_argument("--denoiser-minutes", type=float, default=360)
     parser.add_argument("--muon-lr", type=float, default=0.02, help="denoiser: highest learning rate of the blocks' matrices")
-    parser.add_argument("--denoised", type=int, default=512, help="denoised: videos that are denoised again, of each shard")
-    parser.add_argument("--decoder-minutes", type=float, default=12)
-    parser.add_argument("--decoder-lr", type=float, default=0.005, help="decoder: highest learning rate of the kernels")
     parser.add_argument("--processes", type=int, default=1,
                         help="processes with --threads threads each (default 1): frames: they divide the shards; vae and "
                         "denoiser, on a CPU: they share each step")
@@ -171,10 +159,6 @@ def main() -> None:
             denoising.write_latents(args.work)
         elif phase == "denoiser":
             train_together(train_denoiser, args)
-        elif phase == "denoised":
-            train_together(write_denoised, args)
-        elif phase == "decoder":
-            train_together(train_decoder, args)
         elif phase == "import":
             import_model(args.out, args.work)
         elif phase == "export":
