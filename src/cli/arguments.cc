@@ -2,11 +2,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <deque>
+#include <functional>
 #include <map>
+#include <memory>
 
 #include "cli/completion.h"
 #include "cli/field_options.h"
 #include "cli/manual_page.h"
+#include "cli/unknown_option.h"
 #include "core/error.h"
 #include "core/nearest_word.h"
 #include "core/user_text.h"
@@ -123,98 +127,6 @@ void add_trace_options(FieldOptions& options) {
   options.add(std::move(fields));
 }
 
-std::vector<std::string> option_names(const CLI::App& command) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  return names;
-}
-
-// What other programs call an option.
-const std::map<std::string, std::string> kOtherNames = {{"--steps", "--num-inference-steps"},
-                                                        {"--sampling-steps", "--num-inference-steps"},
-                                                        {"-s", "--num-inference-steps"},
-                                                        {"--cfg", "--guidance-scale"},
-                                                        {"--cfg-scale", "--guidance-scale"},
-                                                        {"--sampler", "--scheduler"},
-                                                        {"--sampling-method", "--scheduler"},
-                                                        {"--negative", "--negative-prompt"},
-                                                        {"--neg-prompt", "--negative-prompt"},
-                                                        {"--fp16", "--dtype"},
-                                                        {"--half", "--dtype"},
-                                                        {"--bf16", "--dtype"},
-                                                        {"--size", "--height"},
-                                                        {"--image-size", "--height"},
-                                                        {"--num-steps", "--num-inference-steps"},
-                                                        {"--ddim-steps", "--num-inference-steps"},
-                                                        {"--n-samples", "--num-images-per-prompt"},
-                                                        {"--n-iter", "--num-images-per-prompt"},
-                                                        {"--num-images", "--num-images-per-prompt"},
-                                                        {"--batch-count", "--num-images-per-prompt"},
-                                                        {"--ckpt", "--model"},
-                                                        {"--checkpoint", "--model"},
-                                                        {"--model-path", "--model"},
-                                                        {"--outdir", "--output"},
-                                                        {"--out", "--output"},
-                                                        {"--enable-vae-tiling", "--vae-tiling"},
-                                                        {"--use-karras-sigmas", "--scheduler-option"},
-                                                        {"--karras", "--scheduler-option"},
-                                                        {"--nproc-per-node", "--nproc"},
-                                                        {"--cpu", "--device"},
-                                                        {"--gpu", "--device"},
-                                                        {"--cuda", "--device"},
-                                                        {"--prompt2", "--prompt-2"},
-                                                        {"--negative-prompt2", "--negative-prompt-2"},
-                                                        {"--eta-noise", "--eta"},
-                                                        {"-n", "--negative-prompt"},
-                                                        {"-p", "--prompt"},
-                                                        {"-m", "--model"},
-                                                        {"-W", "--width"},
-                                                        {"-H", "--height"},
-                                                        {"--batch-size", "--num-images-per-prompt"},
-                                                        {"--precision", "--dtype"},
-                                                        {"--type", "--dtype"},
-                                                        {"--tp", "--tensor-parallel-degree"},
-                                                        {"-t", "--threads"}};
-
-// Options of other programs for what cannot be done here yet.
-const std::map<std::string, std::string> kNotHere = {{"--lora", "LoRA files"},
-                                                     {"--lora-scale", "LoRA files"},
-                                                     {"--lora-dir", "LoRA files"},
-                                                     {"--image", "images to begin from"},
-                                                     {"--init-image", "images to begin from"},
-                                                     {"--init-img", "images to begin from"},
-                                                     {"--img2img", "images to begin from"},
-                                                     {"--strength", "images to begin from"},
-                                                     {"--mask", "inpainting"},
-                                                     {"--mask-image", "inpainting"},
-                                                     {"--inpaint", "inpainting"},
-                                                     {"--controlnet", "ControlNet"},
-                                                     {"--control-net", "ControlNet"},
-                                                     {"--control-image", "ControlNet"},
-                                                     {"--ip-adapter", "IP-Adapter"},
-                                                     {"--embeddings", "embedding files"},
-                                                     {"--textual-inversion", "embedding files"},
-                                                     {"--vae", "a VAE of its own"},
-                                                     {"--latents", "latents to begin from"}};
-
-[[noreturn]] void refuse_unknown(const CLI::App& command, const std::string& word) {
-  std::string option = printable(word);
-  std::replace(option.begin(), option.end(), '_', '-');
-  const std::string help = fmt::format("see tessera {} --help", command.get_name());
-  if (const auto missing = kNotHere.find(option); missing != kNotHere.end())
-    usage_error(option, "not supported yet ({}); {}", missing->second, help);
-  const std::vector<std::string> known = option_names(command);
-  const auto other = kOtherNames.find(option.starts_with("--") ? option : option.substr(0, 2));
-  const bool has_other =
-      other != kOtherNames.end() && std::find(known.begin(), known.end(), other->second) != known.end();
-  if (const auto nearest = has_other ? other->second : nearest_word(option, known)) {
-    usage_error(option, "unknown option; did you mean {}? ({})", *nearest, help);
-  }
-  usage_error(option, "unknown option; {}", help);
-}
-
 // The words that CLI11 parses, and the values that stand in them by their places.
 struct Words {
   std::vector<std::string> words;
@@ -282,7 +194,7 @@ Words take_values_out(std::vector<std::string> arguments, const CLI::App& comman
     std::string name = argument.substr(0, is_short ? 2 : equals);
     std::replace(name.begin(), name.end(), '_', '-');
     const CLI::Option* option = command.get_option_no_throw(name);
-    if (!option) refuse_unknown(command, argument.substr(0, equals));
+    if (!option) refuse_unknown_option(command, argument.substr(0, equals));
     std::optional<std::string> value;
     if (equals == name.size()) value = argument.substr(equals + 1);
     const bool takes_value = option->get_items_expected_max() > 0;
@@ -409,60 +321,93 @@ std::optional<ShowText> parse_words(CLI::App& app, const CLI::App& command, std:
   return std::nullopt;
 }
 
+// A command of the program: its options, and what their values mean.
+struct Subcommand {
+  CLI::App* app;
+  std::unique_ptr<FieldOptions> options;
+  std::function<Command(const Values&)> read = {};
+};
+
+class CommandLine {
+ public:
+  CommandLine() : app_("Tessera: parallel inference for diffusion models.", "tessera") {
+    app_.set_version_flag("--version", "tessera " TESSERA_VERSION, "Print the version");
+    app_.require_subcommand(1);
+    app_.footer(kMainFooter);
+    app_.get_formatter()->column_width(kHelpColumn);
+    add_of_fields("generate", "Generate images or videos from text prompts", kGenerateFooter,
+                  add_generate_options, generate_arguments);
+    add_models();
+    add_of_fields("mesh", "Show how ranks are grouped for given degrees", kMeshFooter, add_mesh_options,
+                  mesh_arguments);
+    add_of_fields("trace", "Record what each rank of a run would do, without weights", kTraceFooter,
+                  add_trace_options, trace_arguments);
+    add_commands_of_texts();
+  }
+
+  Command parse(const std::vector<std::string>& arguments) {
+    if (arguments.empty()) return ShowText{app_.help()};
+    check_command(app_, arguments);
+    const auto found = std::find_if(commands_.begin(), commands_.end(), [&](const Subcommand& each) {
+      return each.app->get_name() == arguments[0];
+    });
+    const bool is_general = found == commands_.end();  // --help or --version
+    const CLI::App& app = is_general ? app_ : *found->app;
+    auto [words, values] =
+        take_values_out(arguments, app, is_general ? *commands_.front().options : *found->options);
+    if (const auto text = parse_words(app_, app, std::move(words), values)) return *text;
+    return found->read(values);
+  }
+
+ private:
+  Subcommand& add(const std::string& name, const std::string& description, const char* footer) {
+    CLI::App* const app = app_.add_subcommand(name, description);
+    app->footer(footer);
+    return commands_.emplace_back(Subcommand{app, std::make_unique<FieldOptions>(*app)});
+  }
+
+  // Adds a command whose options are all from tables of fields.
+  template <typename Arguments>
+  void add_of_fields(const std::string& name, const std::string& description, const char* footer,
+                     void (*add_options)(FieldOptions&),
+                     Arguments (*read)(const FieldOptions&, const Values&)) {
+    Subcommand& command = add(name, description, footer);
+    add_options(*command.options);
+    command.read = [&options = *command.options, read](const Values& values) {
+      return read(options, values);
+    };
+  }
+
+  void add_models() {
+    Subcommand& models = add("models", "Describe a checkpoint and say whether it can run", kModelsFooter);
+    add_models_options(*models.app, models_places_);
+    models.read = [this](const Values& values) { return models_arguments(models_places_, values); };
+  }
+
+  void add_commands_of_texts() {
+    Subcommand& completion =
+        add("completion", "Print a script that completes command lines", kCompletionFooter);
+    completion.app->add_option("SHELL", shell_, fmt::format("{}", fmt::join(completion_shells(), ", ")))
+        ->type_name("")
+        ->required();
+    completion.read = [this](const Values& values) {
+      return ShowText{completion_script(app_, printable(values.at(shell_.value())))};
+    };
+    add("man", "Print the manual page", kManualFooter).read = [this](const Values& /*values*/) {
+      return ShowText{manual_page(app_)};
+    };
+  }
+
+  CLI::App app_;
+  std::deque<Subcommand> commands_;
+  ModelsPlaces models_places_;
+  std::optional<size_t> shell_;
+};
+
 }  // namespace
 
 Command parse_arguments(std::vector<std::string> arguments) {
-  CLI::App app("Tessera: parallel inference for diffusion models.", "tessera");
-  app.set_version_flag("--version", "tessera " TESSERA_VERSION, "Print the version");
-  app.require_subcommand(1);
-  app.footer(kMainFooter);
-  app.get_formatter()->column_width(kHelpColumn);
-
-  CLI::App* generate = app.add_subcommand("generate", "Generate images or videos from text prompts");
-  generate->footer(kGenerateFooter);
-  FieldOptions generate_options(*generate);
-  add_generate_options(generate_options);
-
-  CLI::App* models = app.add_subcommand("models", "Describe a checkpoint and say whether it can run");
-  models->footer(kModelsFooter);
-  ModelsPlaces models_places;
-  add_models_options(*models, models_places);
-
-  CLI::App* mesh = app.add_subcommand("mesh", "Show how ranks are grouped for given degrees");
-  mesh->footer(kMeshFooter);
-  FieldOptions mesh_options(*mesh);
-  add_mesh_options(mesh_options);
-
-  CLI::App* trace = app.add_subcommand("trace", "Record what each rank of a run would do, without weights");
-  trace->footer(kTraceFooter);
-  FieldOptions trace_options(*trace);
-  add_trace_options(trace_options);
-
-  std::optional<size_t> shell;
-  CLI::App* completion = app.add_subcommand("completion", "Print a script that completes command lines");
-  completion->add_option("SHELL", shell, fmt::format("{}", fmt::join(completion_shells(), ", ")))
-      ->type_name("")
-      ->required();
-  completion->footer(kCompletionFooter);
-  CLI::App* manual = app.add_subcommand("man", "Print the manual page")->footer(kManualFooter);
-
-  if (arguments.empty()) return ShowText{app.help()};
-  check_command(app, arguments);
-  const CLI::App* command = &app;
-  for (const CLI::App* known : {generate, models, mesh, trace, completion, manual}) {
-    if (known->get_name() == arguments[0]) command = known;
-  }
-  const FieldOptions& options = command == mesh    ? mesh_options
-                                : command == trace ? trace_options
-                                                   : generate_options;
-  auto [words, values] = take_values_out(arguments, *command, options);
-  if (const auto text = parse_words(app, *command, std::move(words), values)) return *text;
-  if (command == models) return models_arguments(models_places, values);
-  if (command == mesh) return mesh_arguments(mesh_options, values);
-  if (command == trace) return trace_arguments(trace_options, values);
-  if (command == manual) return ShowText{manual_page(app)};
-  if (command == completion) return ShowText{completion_script(app, printable(values.at(shell.value())))};
-  return generate_arguments(generate_options, values);
+  return CommandLine().parse(arguments);
 }
 
 }  // namespace tessera::cli

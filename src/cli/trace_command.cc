@@ -95,7 +95,7 @@ const Fields<TraceArguments>& trace_fields() {
   return fields;
 }
 
-void run_trace(TraceArguments arguments) {
+void run_trace(const TraceArguments& arguments) {
   const Job job = plan(arguments.run);
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
   const std::string path = arguments.output.value_or("trace.json");

@@ -16,6 +16,6 @@ struct TraceArguments {
 const Fields<TraceArguments>& trace_fields();
 
 // Throws Error.
-void run_trace(TraceArguments arguments);
+void run_trace(const TraceArguments& arguments);
 
 }  // namespace tessera::cli

@@ -25,18 +25,18 @@ at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width) {
       .narrow(3, (scaled_width - width) / 2, width);
 }
 
-namespace {
-
-// Converts x [3, H, W] in [-1, 1] to [H, W, 3] of 8 bits, on the CPU.
 at::Tensor to_pixels(const at::Tensor& x, at::ScalarType dtype) {
   at::Tensor unit = (x * 0.5 + 0.5).clamp(0, 1);
-  if (unit.isnan().any().item<bool>()) {
+  if (!x.is_meta() && unit.isnan().any().item<bool>()) {
     log_warning("the image holds numbers that overflowed in the decoder and are black; {}",
                 overflow_advice(dtype));
     unit = unit.nan_to_num(0);
   }
-  return (unit * 255).round().to(at::kByte).permute({1, 2, 0}).contiguous().cpu();
+  const at::Tensor pixels = (unit * 255).round().to(at::kByte).permute({1, 2, 0}).contiguous();
+  return pixels.is_meta() ? pixels : pixels.cpu();
 }
+
+namespace {
 
 // Throws on every rank of the group if no number of an image, of which each has some rows or none, is one.
 void require_numbers(const at::Tensor& x, const DecodeOptions& options, const comm::Group& group = {}) {
@@ -54,8 +54,9 @@ Image image_of(const at::Tensor& pixels) {
 
 int64_t memory_of(at::Device device) {
   return static_cast<int64_t>(
-      device.is_cpu() || device.is_meta() ? total_memory()
-                      : c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
+      device.is_cpu() || device.is_meta()
+          ? total_memory()
+          : c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
 }
 
 ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks) {
@@ -67,45 +68,44 @@ Image to_image(const at::Tensor& x, at::ScalarType dtype) {
   return image_of(to_pixels(x, dtype));
 }
 
-std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
-                          const Observer& observer, const comm::Group& group, const DecodeOptions& options) {
-  const bool tiled = options.tiled && has_several_tiles(decoder, z);
+at::Tensor decode_pixels(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
+                         const comm::Group& group, const DecodeOptions& options) {
   const ops::ConvBlocks blocks = options.block_rows ? ops::ConvBlocks{.rows = *options.block_rows}
                                                     : automatic_blocks(z.device(), group.size);
+  const auto fitted = [&](const at::Tensor& whole) {
+    return to_pixels(resize_and_crop(whole, height, width)[0], options.dtype);
+  };
+  if (options.tiled && has_several_tiles(decoder, z)) {
+    const at::Tensor whole = decode_tiled(decoder, z, group, blocks);
+    if (!whole.defined()) return {};
+    require_numbers(whole, options);
+    return fitted(whole);
+  }
   const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1,
                           group.size);
   std::vector<Range> pixel_rows;
   for (int64_t rank = 0; rank < group.size; ++rank)
     pixel_rows.push_back(times(cut.part(0, rank), decoder.scale_factor()));
-  const bool is_resized = pixel_rows.back().end() != height || z.size(3) * decoder.scale_factor() != width;
   const Range own = cut.part(0, group.rank);
+  nn::Tokens tokens(cut, {.ring = group, .all = group});
+  tokens.limit_convolutions(blocks);
+  const at::Tensor rows = decoder.decode(z.narrow(2, own.begin, own.length), tokens)[0];
+  require_numbers(rows, options, group);
+  if (pixel_rows.back().end() == height && z.size(3) * decoder.scale_factor() == width)
+    return comm::gather(to_pixels(rows, options.dtype), /*dim=*/0, pixel_rows, 0, group);
+  const at::Tensor whole = comm::gather(rows, /*dim=*/1, pixel_rows, 0, group);
+  return whole.defined() ? fitted(whole.unsqueeze(0)) : at::Tensor();
+}
+
+std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
+                          const Observer& observer, const comm::Group& group, const DecodeOptions& options) {
   std::vector<Image> images;
-  const auto add = [&](Image image) {
-    images.push_back(std::move(image));
-    if (options.decoded) options.decoded(images);
-  };
   for (int64_t i = 0; i < z.size(0); ++i) {
     check_cancelled(observer);
-    if (tiled) {
-      const at::Tensor whole = decode_tiled(decoder, z.narrow(0, i, 1), group, blocks);
-      if (whole.defined()) {
-        require_numbers(whole, options);
-        add(to_image(resize_and_crop(whole, height, width)[0], options.dtype));
-      }
-      if (observer.progressed) observer.progressed(Phase::kDecode, i + 1, z.size(0));
-      continue;
-    }
-    nn::Tokens tokens(cut, {.ring = group, .all = group});
-    tokens.limit_convolutions(blocks);
-    const at::Tensor rows = decoder.decode(z.narrow(0, i, 1).narrow(2, own.begin, own.length), tokens)[0];
-    require_numbers(rows, options, group);
-    if (is_resized) {
-      const at::Tensor whole = comm::gather(rows, /*dim=*/1, pixel_rows, 0, group);
-      if (whole.defined())
-        add(to_image(resize_and_crop(whole.unsqueeze(0), height, width)[0], options.dtype));
-    } else {
-      const at::Tensor whole = comm::gather(to_pixels(rows, options.dtype), /*dim=*/0, pixel_rows, 0, group);
-      if (whole.defined()) add(image_of(whole));
+    const at::Tensor pixels = decode_pixels(decoder, z.narrow(0, i, 1), height, width, group, options);
+    if (pixels.defined()) {
+      images.push_back(image_of(pixels));
+      if (options.decoded) options.decoded(images);
     }
     if (observer.progressed) observer.progressed(Phase::kDecode, i + 1, z.size(0));
   }

@@ -20,11 +20,14 @@ namespace tessera::engine {
 // after resolution binning. Returns x unchanged if the size is the same.
 at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width);
 
+// Converts x [3, H, W] in [-1, 1] (clamped here) to [H, W, 3] of 8 bits, on the CPU (or of meta, of which
+// nothing is read), rounding half to even. NaN becomes black with a warning, whose advice depends on the
+// decoder's `dtype`.
+at::Tensor to_pixels(const at::Tensor& x, at::ScalarType dtype);
 // The image of pixels [H, W, 3] of 8 bits.
 Image image_of(const at::Tensor& pixels);
 
-// Converts x [3, H, W] in [-1, 1] (clamped here) to 8 bits, rounding half to even. NaN becomes black with a
-// warning, whose advice depends on the decoder's `dtype`.
+// Both of them.
 Image to_image(const at::Tensor& x, at::ScalarType dtype = at::kFloat);
 
 struct DecodeOptions {
@@ -45,10 +48,14 @@ int64_t memory_of(at::Device device);
 // (ops/conv.h).
 ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks);
 
-// Decodes z [N, C, h, w], which every rank of `group` has whole, to N pictures of height x width on rank 0 of
-// the group (none on others). It decodes one picture at a time, because the decoder's activations are the
-// largest tensors of a run. Each rank decodes some rows of each picture. Ranks send 8-bit pixels, or fp32
+// Decodes z [1, C, h, w], which every rank of `group` has whole, to pixels [height, width, 3] of 8 bits on
+// rank 0 of the group (undefined on others). Each rank decodes some rows. Ranks send 8-bit pixels, or fp32
 // where pictures are resized, which needs the neighbours' rows.
+at::Tensor decode_pixels(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
+                         const comm::Group& group, const DecodeOptions& options);
+
+// Decodes z [N, C, h, w] to N pictures on rank 0 of the group (none on others), one at a time, because the
+// decoder's activations are the largest tensors of a run.
 std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
                           const Observer& observer, const comm::Group& group = {},
                           const DecodeOptions& options = {});

@@ -80,12 +80,13 @@ bool have_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor
 
 at::Tensor to_frames(const at::Tensor& x, at::ScalarType dtype) {
   at::Tensor unit = x.clamp(-1, 1).add(1).div(2);
-  if (unit.isnan().any().item<bool>()) {
+  if (!x.is_meta() && unit.isnan().any().item<bool>()) {
     log_warning("the video holds numbers that overflowed in the decoder and are black; {}",
                 overflow_advice(dtype));
     unit = unit.nan_to_num(0);
   }
-  return unit.mul(255).add(0.5).to(at::kByte).permute({0, 2, 3, 1}).contiguous().cpu();
+  const at::Tensor pixels = unit.mul(255).add(0.5).to(at::kByte).permute({0, 2, 3, 1}).contiguous();
+  return pixels.is_meta() ? pixels : pixels.cpu();
 }
 
 bool has_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t ranks,

@@ -14,7 +14,8 @@
 namespace tessera::engine {
 
 // Converts frames [F, 3, H, W] in [-1, 1] (clamped here) to 8 bits [F, H, W, 3], on the CPU, rounding half
-// up as Open-Sora does. NaN becomes black with a warning, whose advice depends on the decoder's `dtype`.
+// up as Open-Sora does (or of meta, of which nothing is read). NaN becomes black with a warning, whose advice
+// depends on the decoder's `dtype`.
 at::Tensor to_frames(const at::Tensor& x, at::ScalarType dtype);
 
 struct VideoDecodeOptions {

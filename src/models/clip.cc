@@ -82,7 +82,8 @@ CLIPTextEncoder::Output CLIPTextEncoder::operator()(const std::vector<int64_t>& 
     usage_error(field("prompt"), "holds a token (id {}) that the text encoder, with {} tokens, does not know",
                 largest, config_.vocab_size);
   }
-  const at::Tensor rows = token_embedding_.index_select(0, at::tensor(ids, at::kLong));
+  const at::Tensor rows =
+      token_embedding_.index_select(0, at::tensor(ids, at::kLong).to(token_embedding_.device()));
   at::Tensor x = (rows.to(position_embedding_.device(), dtype_) + position_embedding_.narrow(0, 0, length))
                      .unsqueeze(0);  // [1, L, D]
   const int64_t last = config_.num_hidden_layers - skip;

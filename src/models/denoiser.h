@@ -25,6 +25,9 @@ using Conditioning = std::map<std::string, at::Tensor>;
 
 inline constexpr const char* kTokens = "tokens";  // the sequence [L, D] that every family has
 inline constexpr const char* kPooled = "pooled";  // one vector for the whole prompt [D']
+// The conditioning of an unconditional sample: the number of tokens (a scalar) that it takes of the learned
+// text, in place of kTokens.
+inline constexpr const char* kNullTokens = "null_tokens";
 
 // The number of a sample (ForwardInputs::by_sample) that models with DenoiserShape::takes_guidance_scale
 // read: the guidance scale less 1, subtracted before it is rounded to fp32.

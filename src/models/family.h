@@ -98,6 +98,8 @@ struct LoadOptions {
   std::optional<Range> blocks;  // blocks of the denoiser to load; all if empty
   bool stays = true;  // kept for several uses; otherwise a component may read weights when it needs them
   std::string variant = {};  // of the files ("fp16"), where the component has it
+  // On the meta device: a part without files of weights has those for which its layers ask.
+  bool may_lack_weights = false;
   // Holds all weights where the folder has only configs and tokenizers (weights/single_file.h).
   std::shared_ptr<weights::SafetensorsFile> single_file = {};
 };

@@ -11,16 +11,25 @@ namespace tessera::models {
 
 namespace {
 
-weights::Checkpoint open(const std::filesystem::path& folder, weights::Library library,
-                         const LoadOptions& options) {
-  if (!options.single_file) return {folder, library, options.variant};
+bool has_weights(const std::filesystem::path& folder) {
+  const std::filesystem::directory_iterator files(folder);
+  return std::any_of(begin(files), end(files),
+                     [](const auto& file) { return file.path().extension() == ".safetensors"; });
+}
+
+std::optional<weights::Checkpoint> open(const std::filesystem::path& folder, weights::Library library,
+                                        const LoadOptions& options) {
+  if (!options.single_file) {
+    if (options.may_lack_weights && !has_weights(folder)) return std::nullopt;
+    return weights::Checkpoint(folder, library, options.variant);
+  }
   const std::string part = folder.filename().string();
   auto tensors = weights::single_file_part(options.single_file->header(), part);
   if (tensors.empty()) {
     input_error(options.single_file->path().string(),
                 "has no {} under the names of Stable Diffusion's own code", part);
   }
-  return {options.single_file, std::move(tensors)};
+  return weights::Checkpoint(options.single_file, std::move(tensors));
 }
 
 JsonConfig read_config(const std::filesystem::path& folder) {
@@ -107,24 +116,29 @@ PartFiles::PartFiles(const std::filesystem::path& folder, weights::Library libra
       warns_(!options.single_file) {}
 
 weights::Scope PartFiles::scope() {
-  return {checkpoint_, placement_};
+  if (checkpoint_) return {*checkpoint_, placement_};
+  return {shapes_, placement_};
+}
+
+std::optional<std::vector<int64_t>> PartFiles::stored_shape(const std::string& key) const {
+  return checkpoint_ ? std::optional(checkpoint_->entry(key).shape) : std::nullopt;
 }
 
 void PartFiles::finish(LoadStatistics& statistics, bool is_all,
                        const std::vector<std::string_view>& ignored) {
-  statistics.bytes_read += checkpoint_.bytes_used();
-  statistics.bytes_held += checkpoint_.bytes_held();
+  if (checkpoint_) statistics.bytes_read += checkpoint_->bytes_used();
+  statistics.bytes_held += checkpoint_ ? checkpoint_->bytes_held() : shapes_.bytes_held();
   warn_of_unread(config_);
-  if (!is_all || !warns_) return;
-  std::vector<std::string> unused = checkpoint_.unused();
+  if (!is_all || !warns_ || !checkpoint_) return;
+  std::vector<std::string> unused = checkpoint_->unused();
   std::erase_if(unused, [&](const std::string& key) {
     const auto covers = [&](std::string_view prefix) { return key.starts_with(prefix); };
     return std::any_of(ignored.begin(), ignored.end(), covers);
   });
   if (unused.size() == 1)
-    log_warning("[{}] weight '{}' is not used", checkpoint_.folder().string(), unused[0]);
+    log_warning("[{}] weight '{}' is not used", checkpoint_->folder().string(), unused[0]);
   if (unused.size() > 1)
-    log_warning("[{}] {} weights are not used, from '{}' to '{}'", checkpoint_.folder().string(),
+    log_warning("[{}] {} weights are not used, from '{}' to '{}'", checkpoint_->folder().string(),
                 unused.size(), unused.front(), unused.back());
 }
 

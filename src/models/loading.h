@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -9,11 +11,12 @@
 #include "models/family.h"
 #include "weights/checkpoint.h"
 #include "weights/scope.h"
+#include "weights/source.h"
 
 namespace tessera::models {
 
 // Holds a component folder of a checkpoint (`transformer`, `vae`, `text_encoder`) open while its layers are
-// built.
+// built. The folder may hold no more than a config (LoadOptions::may_lack_weights).
 class PartFiles {
  public:
   PartFiles(const std::filesystem::path& folder, weights::Library library, const LoadOptions& options);
@@ -21,7 +24,8 @@ class PartFiles {
   // config.json; a part that is quantised is refused.
   const JsonConfig& config() const { return config_; }
   weights::Scope scope();
-  weights::Checkpoint& checkpoint() { return checkpoint_; }
+  // The shape of a weight whose size no key of the config says; nothing where there are no weights.
+  std::optional<std::vector<int64_t>> stored_shape(const std::string& key) const;
   // Must come after all layers are built. Adds to `statistics` and warns of keys of the configuration that
   // nobody has read, except those that have no effect on a result, and of weights that no layer has read,
   // except those under the prefixes `ignored`. `is_all` is false when the layers are only a part of the
@@ -31,7 +35,8 @@ class PartFiles {
 
  private:
   JsonConfig config_;
-  weights::Checkpoint checkpoint_;
+  std::optional<weights::Checkpoint> checkpoint_;
+  weights::ShapeOnlySource shapes_;  // instead of it
   weights::Placement placement_;
   bool warns_;  // false for a single file, which holds more than the config names (unused layers, training
                 // state)

@@ -121,7 +121,8 @@ std::vector<at::Tensor> T5Encoder::operator()(const std::vector<std::vector<int6
                                    .to(device);
     biases.push_back(relative_bias_.index({buckets}).permute({2, 0, 1}).unsqueeze(0).contiguous());
     // The residual stream stays in fp32 for every dtype of the layers, because fp16 would overflow.
-    hidden.push_back(embedding_.index_select(0, at::tensor(prompt, at::kLong)).to(device, at::kFloat));
+    hidden.push_back(embedding_.index_select(0, at::tensor(prompt, at::kLong).to(embedding_.device()))
+                         .to(device, at::kFloat));
   }
   const auto run = [&](const T5Block& block) {
     for (size_t i = 0; i < hidden.size(); ++i) block(hidden[i], biases[i]);

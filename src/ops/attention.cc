@@ -280,10 +280,15 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_
                 "attention: rows must be contiguous");
 }
 
-// Records attention to `count` keys, whose width, like that of their values, is `key_width`.
-void record_attention(std::string_view name, const at::Tensor& q, int64_t count, int64_t key_width) {
-  const std::array<int64_t, 4> keys_values = {2, q.size(0), count, key_width};
-  record(name, "", q, 4 * q.numel() * count, {q, Operand(keys_values, q.scalar_type())});
+// Records attention to `count` keys, whose width, like that of their values, is `key_width`. The operands
+// show the heads: queries [B, heads, S, D], keys and values [2, B, their heads, count, D].
+void record_attention(std::string_view name, const at::Tensor& q, int64_t heads, int64_t count,
+                      int64_t key_width) {
+  const int64_t batch = q.size(0), depth = q.size(2) / heads;
+  const std::array<int64_t, 4> queries = {batch, heads, q.size(1), depth};
+  const std::array<int64_t, 5> keys_values = {2, batch, key_width / depth, count, depth};
+  record(name, "", q, 4 * q.numel() * count,
+         {Operand(queries, q.scalar_type()), Operand(keys_values, q.scalar_type())});
 }
 
 // [B, S, heads * D] -> [B, heads, S, D]
@@ -337,7 +342,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   const OperationScope scope;
   if (!q.is_cpu() && !q.is_meta()) {
     check(q, k, v, heads);
-    record_attention("attention", q, k.size(1), k.size(2));
+    record_attention("attention", q, heads, k.size(1), k.size(2));
     return aten_attention(q, k, v, heads);
   }
   at::Tensor out = at::empty(q.sizes(), q.options());
@@ -352,7 +357,7 @@ void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1,
                 "attention: the output must have the shape of the queries");
   TESSERA_CHECK(k.size(1) > 0, "attention: there are no keys");
-  record_attention("attention", q, k.size(1), k.size(2));
+  record_attention("attention", q, heads, k.size(1), k.size(2));
   if (q.is_meta()) return;
   if (has_own_kernel(q)) {
     q.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q, k, v, out, heads)
@@ -421,8 +426,8 @@ void KvCache::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) 
                    q.size(2) / depth_);
     return;
   }
-  record_attention("attention", q, count, heads_ * depth_);
   const int64_t heads = q.size(2) / depth_, sharing = heads / heads_;
+  record_attention("attention", q, heads, count, heads_ * depth_);
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1 && q.stride(2) == 1,
                 "attention: rows must be contiguous");
   const auto attend_packed = [&](auto* packed) {
@@ -452,7 +457,7 @@ void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
   const OperationScope scope;
   check(q_, k, v, heads_);
   if (k.size(1) == 0 || q_.size(1) == 0) return;
-  record_attention("attention_part", q_, k.size(1), k.size(2));
+  record_attention("attention_part", q_, heads_, k.size(1), k.size(2));
   if (q_.is_meta()) return;
   if (has_own_kernel(q_)) {
     const Progress progress{sums_, maxima_, totals_};

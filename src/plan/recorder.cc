@@ -152,13 +152,13 @@ void Recorder::begin_loading(Phase phase) {
   phase_ = phase;
   step_ = 0;
   is_loading_ = true;
-  memory_.reset();
-  memory_.emplace();
+  weights_bytes_ = 0;
+  bytes_before_ = static_cast<int64_t>(memory_.bytes());
 }
 
 void Recorder::end_loading() {
-  weights_bytes_ = static_cast<int64_t>(memory_->bytes());
-  memory_->take_peak();
+  weights_bytes_ = static_cast<int64_t>(memory_.bytes()) - bytes_before_;
+  memory_.take_peak();
   is_loading_ = false;
   trace_.weights_bytes[static_cast<size_t>(phase_)] = weights_bytes_;
 }
@@ -168,12 +168,11 @@ void Recorder::add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what
   const auto beside_weights = [&](uint64_t bytes) {
     return std::max<int64_t>(static_cast<int64_t>(bytes) - weights_bytes_, 0);
   };
-  Event event{.phase = phase_, .step = step_, .what = std::move(what)};
-  if (memory_) {
-    event.live_bytes = beside_weights(memory_->bytes());
-    event.peak_bytes = beside_weights(memory_->take_peak());
-  }
-  trace_.events.push_back(std::move(event));
+  trace_.events.push_back({.phase = phase_,
+                           .step = step_,
+                           .what = std::move(what),
+                           .live_bytes = beside_weights(memory_.bytes()),
+                           .peak_bytes = beside_weights(memory_.take_peak())});
 }
 
 }  // namespace tessera::plan

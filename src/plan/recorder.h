@@ -35,8 +35,9 @@ class Recorder {
   Phase phase_ = Phase::kEncode;
   int64_t step_ = 0;
   bool is_loading_ = false;
-  std::optional<weights::MemoryCounter> memory_;  // of the phase
-  int64_t weights_bytes_ = 0;
+  weights::MemoryCounter memory_;
+  int64_t bytes_before_ = 0;              // when the loading of the part began
+  int64_t weights_bytes_ = 0;             // of the part
   std::map<int64_t, int64_t> number_of_;  // of collectives under way, by comm::Collective::number
   int64_t collectives_ = 0;
   int64_t call_depth_ = 0;  // of calls of libtorch within each other

@@ -2,23 +2,36 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 
 #include "core/error.h"
-#include "engine/request.h"
 
 namespace tessera::plan {
 namespace {
 
 constexpr int64_t kVersion = 1;
 constexpr std::array kPhases = {"encode", "denoise", "decode"};
-constexpr int64_t kMost = int64_t{1} << 60;
+constexpr int64_t kMost = int64_t{1} << 52;  // beyond, doubles are not exact
 
-constexpr std::array kDtypes = {at::kFloat, at::kBFloat16,      at::kHalf,       at::kDouble,
-                                at::kByte,  at::kChar,          at::kInt,        at::kLong,
-                                at::kBool,  at::kFloat8_e4m3fn, at::kFloat8_e5m2};
+struct NamedDtype {
+  at::ScalarType dtype;
+  std::string_view name;
+};
+constexpr std::array kDtypes = {NamedDtype{at::kFloat, "fp32"},  NamedDtype{at::kBFloat16, "bf16"},
+                                NamedDtype{at::kHalf, "fp16"},   NamedDtype{at::kDouble, "fp64"},
+                                NamedDtype{at::kByte, "uint8"},  NamedDtype{at::kChar, "int8"},
+                                NamedDtype{at::kShort, "int16"}, NamedDtype{at::kInt, "int32"},
+                                NamedDtype{at::kLong, "int64"},  NamedDtype{at::kBool, "bool"}};
+
+std::string_view name_of(at::ScalarType dtype) {
+  const auto found = std::find_if(kDtypes.begin(), kDtypes.end(),
+                                  [&](const NamedDtype& each) { return each.dtype == dtype; });
+  TESSERA_CHECK(found != kDtypes.end(), "a trace has no name for {}", c10::toString(dtype));
+  return found->name;
+}
 
 Json json_of(const TensorShape& shape) {
-  return {{"shape", shape.sizes}, {"dtype", engine::dtype_name(shape.dtype)}};
+  return {{"shape", shape.sizes}, {"dtype", name_of(shape.dtype)}};
 }
 
 Json json_of(const std::vector<Transfer>& transfers) {
@@ -46,7 +59,7 @@ struct WriteEvent {
     json["axis"] = collective.axis;
     json["number"] = collective.number;
     json["bytes"] = collective.bytes;
-    json["dtype"] = engine::dtype_name(collective.dtype);
+    json["dtype"] = name_of(collective.dtype);
     json["ranks"] = collective.ranks;
     json["sends"] = json_of(collective.sends);
     json["receives"] = json_of(collective.receives);
@@ -67,7 +80,7 @@ class Reader {
   std::string text(const std::string& key) const { return config_.string(key); }
   bool has(const std::string& key) const { return config_.has(key); }
   std::vector<int64_t> numbers(const std::string& key) const {
-    const std::vector<int64_t> values = config_.integers(key);
+    std::vector<int64_t> values = config_.integers(key);
     for (const int64_t value : values) {
       if (value < 0 || value > kMost) config_.fail(key, "numbers from 0 on");
     }
@@ -76,9 +89,9 @@ class Reader {
   at::ScalarType dtype(const std::string& key) const {
     const std::string name = text(key);
     const auto found = std::find_if(kDtypes.begin(), kDtypes.end(),
-                                    [&](at::ScalarType dtype) { return engine::dtype_name(dtype) == name; });
+                                    [&](const NamedDtype& each) { return each.name == name; });
     if (found == kDtypes.end()) config_.fail(key, "a dtype");
-    return *found;
+    return found->dtype;
   }
   const Json& list(const std::string& key) const {
     const Json* value = config_.value(key);

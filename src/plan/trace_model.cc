@@ -47,12 +47,13 @@ class TracedRun {
       if (!form) continue;
       form->single_file = model.single_file;
       form->variant = model.variant;
+      form->may_lack_weights = true;
     }
   }
 
   void operator()() {
-    const std::vector<models::Conditioning> prompts = encode();
-    decode(denoise(prompts));
+    const bool has_tokenizer = std::filesystem::exists(model_.folder / "tokenizer");
+    decode(denoise(has_tokenizer ? encode() : std::vector<models::Conditioning>()));
   }
 
  private:
@@ -71,15 +72,28 @@ class TracedRun {
     return encoder->encode(batch_.prompts, settings_.max_sequence_length);
   }
 
-  at::Tensor denoise(std::vector<models::Conditioning> prompts) {
+  // What the text encoders would make of the longest prompts: without a tokenizer nobody knows the length of
+  // others.
+  std::vector<models::Conditioning> longest_prompts(const models::Denoiser& denoiser) const {
+    const int64_t length = settings_.max_sequence_length;
+    const auto options = kMeta.dtype(*settings_.request.dtype);
+    std::vector<models::Conditioning> prompts;
+    for (const models::Prompt& prompt : batch_.prompts) {
+      models::Conditioning& made = prompts.emplace_back();
+      if (prompt.null_of) {
+        made[models::kNullTokens] = at::scalar_tensor(length, at::kLong);
+        continue;
+      }
+      made[models::kTokens] = at::empty({length, denoiser.conditioning_width()}, options);
+      if (denoiser.pooled_width() > 0) made[models::kPooled] = at::empty({denoiser.pooled_width()}, options);
+    }
+    return prompts;
+  }
+
+  at::Tensor denoise(const std::vector<models::Conditioning>& encoded) {
     const auto denoiser =
         load(Phase::kDenoise, engine::ComponentKind::kDenoiser, model_.family->load_denoiser);
-    // They count among the memory of this phase.
-    for (models::Conditioning& prompt : prompts) {
-      for (auto& [name, tensor] : prompt) {
-        if (tensor.is_meta()) tensor = at::empty(tensor.sizes(), tensor.options());
-      }
-    }
+    const std::vector<models::Conditioning> prompts = encoded.empty() ? longest_prompts(*denoiser) : encoded;
     engine::Noise noise(batch_.noise);
     const at::Tensor z =
         noise.draw(model_.shape.latent_sizes(settings_.latents, batch_.count())).to(at::kMeta) *
@@ -133,20 +147,11 @@ class TracedRun {
 
   void decode_images(const at::Tensor& z, const comm::Group& group) {
     const auto decoder = load(Phase::kDecode, engine::ComponentKind::kDecoder, model_.family->load_decoder);
-    const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1,
-                            group.size);
-    std::vector<Range> pixel_rows;
-    for (int64_t rank = 0; rank < group.size; ++rank)
-      pixel_rows.push_back(times(cut.part(0, rank), decoder->scale_factor()));
-    const Range own = cut.part(0, group.rank);
-    for (int64_t i = 0; i < z.size(0); ++i) {
-      nn::Tokens tokens(cut, {.ring = group, .all = group});
-      tokens.limit_convolutions(engine::automatic_blocks(at::kMeta, group.size));
-      const at::Tensor latents = z.narrow(0, i, 1).narrow(2, own.begin, own.length);
-      const at::Tensor rows = decoder->decode(latents, tokens)[0];
-      const at::Tensor pixels = at::empty({rows.size(1), rows.size(2), 3}, kMeta.dtype(at::kByte));
-      comm::gather(pixels, /*dim=*/0, pixel_rows, 0, group);
-    }
+    const engine::DecodeOptions options{.tiled = settings_.request.vae_tiling,
+                                        .block_rows = settings_.request.vae_block_size,
+                                        .dtype = *settings_.request.dtype};
+    for (int64_t i = 0; i < z.size(0); ++i)
+      engine::decode_pixels(*decoder, z.narrow(0, i, 1), settings_.height, settings_.width, group, options);
     if (group.rank != 0) return;
     const at::Tensor images =
         at::empty({z.size(0), settings_.height, settings_.width, 3}, kMeta.dtype(at::kByte));
@@ -156,10 +161,8 @@ class TracedRun {
   void decode_videos(const at::Tensor& z, const comm::Group& group) {
     const auto decoder =
         load(Phase::kDecode, engine::ComponentKind::kDecoder, model_.family->load_video_decoder);
-    engine::VideoDecodeOptions options;
-    options.convert = [](const at::Tensor& frames) {
-      return at::empty({frames.size(0), frames.size(2), frames.size(3), 3}, kMeta.dtype(at::kByte));
-    };
+    engine::VideoDecodeOptions options{.convert = {}, .block_rows = settings_.request.vae_block_size};
+    options.convert = [this](const at::Tensor& x) { return engine::to_frames(x, *settings_.request.dtype); };
     for (int64_t video = 0; video < z.size(0); ++video) {
       const at::Tensor latents = z[video].transpose(0, 1);  // [T, C, h, w]
       options.deals_clips =

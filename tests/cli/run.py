@@ -13,6 +13,7 @@ import test_options  # noqa: F401
 import test_ranks  # noqa: F401
 import test_requests  # noqa: F401
 import test_stable_diffusion  # noqa: F401
+import test_trace  # noqa: F401
 import test_video  # noqa: F401
 from harness import run_all
 

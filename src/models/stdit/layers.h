@@ -23,10 +23,6 @@ namespace tessera::models {
 inline constexpr nn::PatchSize kSTDiTPatch{1, 2, 2};
 inline constexpr double kSTDiTEpsilon = 1e-6;  // of all norms
 
-// The conditioning of an unconditional sample: the number of tokens (a scalar) that it takes of the learned
-// text, in place of kTokens.
-inline constexpr const char* kNullTokens = "null_tokens";
-
 // A sinusoidal embedding of numbers and two layers, in fp32.
 struct STDiTNumberEmbedding {
   STDiTNumberEmbedding(const weights::Scope& scope, int64_t width);

@@ -65,8 +65,8 @@ std::unique_ptr<Denoiser> load(PartFiles& files, const LoadOptions& options, Loa
                                STDiTConfig config, int64_t predicted) {
   sample_of(files.config());  // only resolve() needs it
   const LocalBlocks local_blocks(config.depth, options.blocks);
-  const std::vector<int64_t>& text = files.checkpoint().entry("y_embedder.y_embedding").shape;
-  if (!text.empty() && text[0] > 0) config.stored_text_length = text[0];
+  const auto text = files.stored_shape("y_embedder.y_embedding");
+  if (text && !text->empty() && text->front() > 0) config.stored_text_length = text->front();
   auto transformer = std::make_unique<Transformer>(files.scope(), config, local_blocks, Range{0, predicted});
   // Rotations and positions are computed.
   files.finish(statistics, local_blocks.is_all(), {"rope.freqs", "pos_embed"});

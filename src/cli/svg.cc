@@ -1,0 +1,193 @@
+#include "cli/svg.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace tessera::cli {
+namespace {
+
+constexpr double kWidth = 960, kLeft = 260, kRight = 120, kRow = 22;
+constexpr double kPlotLeft = 90, kPlotHeight = 320, kPlotBottom = 48, kPlotTop = 12;
+constexpr std::array kColours = {"#2f6fb3", "#d9822b", "#3a9a5b", "#a04a9c",
+                                 "#b33a3a", "#7a7a2f", "#4aa3a3", "#777777"};
+
+const char* colour(size_t i) {
+  return kColours[i % kColours.size()];
+}
+
+std::string begin_svg(double height) {
+  return fmt::format("<svg viewBox=\"0 0 {:.0f} {:.0f}\" width=\"{:.0f}\" role=\"img\">\n", kWidth, height,
+                     kWidth);
+}
+
+std::string text_at(double x, double y, std::string_view anchor, std::string_view text) {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor,
+                     html_escaped(text));
+}
+
+std::string rect(double x, double y, double width, double height, const char* fill,
+                 const std::string& title) {
+  return fmt::format(
+      "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" "
+      "fill=\"{}\"><title>{}</title></rect>\n",
+      x, y, std::max(width, 0.2), height, fill, html_escaped(title));
+}
+
+std::string legend_html(const std::vector<std::string>& legend) {
+  if (legend.size() < 2) return {};
+  std::string html = "<p class=\"legend\">";
+  for (size_t i = 0; i < legend.size(); ++i)
+    html +=
+        fmt::format("<span style=\"color:{}\">&#9632;</span> {} &nbsp; ", colour(i), html_escaped(legend[i]));
+  return html + "</p>\n";
+}
+
+// Where the plot shows a number.
+struct Scale {
+  double least = 0, most = 1, from = 0, to = 1;
+  bool logarithmic = false;
+
+  double operator()(double value) const {
+    const auto at = [&](double x) { return logarithmic ? std::log10(x) : x; };
+    return from + (to - from) * (at(value) - at(least)) / (at(most) - at(least));
+  }
+  std::vector<double> ticks() const {
+    std::vector<double> all;
+    if (logarithmic) {
+      for (double x = std::pow(10, std::ceil(std::log10(least))); x <= most * 1.001; x *= 10)
+        all.push_back(x);
+      return all;
+    }
+    constexpr int kTicks = 5;
+    for (int i = 0; i <= kTicks; ++i) all.push_back(least + (most - least) * i / kTicks);
+    return all;
+  }
+};
+
+Scale scale_of(const std::vector<Series>& series, bool of_x, bool logarithmic, double from, double to) {
+  double least = std::numeric_limits<double>::max(), most = 0;
+  for (const Series& each : series) {
+    for (const auto& [x, y] : each.points) {
+      least = std::min(least, of_x ? x : y);
+      most = std::max(most, of_x ? x : y);
+    }
+  }
+  if (!logarithmic || least > most) least = 0;
+  if (logarithmic) {
+    least /= 1.5;
+    most *= 1.5;
+  }
+  if (most <= least) most = least + 1;
+  return {least, most, from, to, logarithmic};
+}
+
+std::string axes_svg(const Scale& x, const Scale& y, const Axes& axes) {
+  std::string svg;
+  for (const double tick : x.ticks()) {
+    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" class=\"grid\"/>\n",
+                       x(tick), y.to, y.from);
+    svg += text_at(x(tick), y.from + 16, "middle", axes.x_text(tick));
+  }
+  for (const double tick : y.ticks()) {
+    svg += fmt::format("<line x1=\"{1:.1f}\" x2=\"{2:.1f}\" y1=\"{0:.1f}\" y2=\"{0:.1f}\" class=\"grid\"/>\n",
+                       y(tick), x.from, x.to);
+    svg += text_at(x.from - 6, y(tick) + 4, "end", axes.y_text(tick));
+  }
+  svg += text_at((x.from + x.to) / 2, y.from + 36, "middle", axes.x);
+  return svg + text_at(x.from, y.to - 2, "start", axes.y);
+}
+
+}  // namespace
+
+std::string html_escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      default:
+        result += c;
+    }
+  }
+  return result;
+}
+
+std::string bar_chart(const std::vector<Bar>& bars, const std::vector<std::string>& legend,
+                      const NumberText& text) {
+  double most = 0;
+  const auto total = [](const Bar& bar) {
+    double sum = 0;
+    for (const double part : bar.parts) sum += part;
+    return sum;
+  };
+  for (const Bar& bar : bars) most = std::max(most, total(bar));
+  std::string svg = begin_svg(kRow * static_cast<double>(bars.size()) + 8);
+  const double scale = most > 0 ? (kWidth - kLeft - kRight) / most : 0;
+  for (size_t i = 0; i < bars.size(); ++i) {
+    const double y = kRow * static_cast<double>(i) + 4;
+    svg += text_at(kLeft - 8, y + kRow * 0.65, "end", bars[i].label);
+    double x = kLeft;
+    for (size_t part = 0; part < bars[i].parts.size(); ++part) {
+      const double width = bars[i].parts[part] * scale;
+      const std::string title = (part < legend.size() ? legend[part] + ": " : "") + text(bars[i].parts[part]);
+      if (width > 0) svg += rect(x, y, width, kRow - 5, colour(part), title);
+      x += width;
+    }
+    svg += text_at(x + 6, y + kRow * 0.65, "start", text(total(bars[i])));
+  }
+  return legend_html(legend) + svg + "</svg>\n";
+}
+
+std::string line_chart(const std::vector<Series>& series, const Axes& axes) {
+  const Scale x = scale_of(series, true, axes.logarithmic, kPlotLeft, kWidth - 20);
+  const Scale y = scale_of(series, false, axes.logarithmic, kPlotTop + kPlotHeight, kPlotTop + 12);
+  std::string svg = begin_svg(kPlotTop + kPlotHeight + kPlotBottom) + axes_svg(x, y, axes);
+  std::vector<std::string> legend;
+  for (size_t i = 0; i < series.size(); ++i) {
+    legend.push_back(series[i].name);
+    if (series[i].is_line) {
+      std::string points;
+      for (const auto& [px, py] : series[i].points) points += fmt::format("{:.1f},{:.1f} ", x(px), y(py));
+      svg += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n",
+                         points, colour(i));
+      continue;
+    }
+    for (const auto& [px, py] : series[i].points)
+      svg += fmt::format(
+          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"><title>{}: {}, {}</title></circle>\n",
+          x(px), y(py), colour(i), html_escaped(series[i].name), html_escaped(axes.x_text(px)),
+          html_escaped(axes.y_text(py)));
+  }
+  return legend_html(legend) + svg + "</svg>\n";
+}
+
+std::string lanes_chart(const std::vector<std::string>& lanes, const std::vector<LaneSpan>& spans,
+                        const std::vector<std::string>& legend, const NumberText& text) {
+  constexpr double kLaneLeft = 90;
+  double most = 0;
+  for (const LaneSpan& span : spans) most = std::max(most, span.end);
+  const double height = kRow * static_cast<double>(lanes.size());
+  std::string svg = begin_svg(height + 28);
+  const double scale = most > 0 ? (kWidth - kLaneLeft - 20) / most : 0;
+  for (size_t i = 0; i < lanes.size(); ++i)
+    svg += text_at(kLaneLeft - 8, kRow * (static_cast<double>(i) + 0.65), "end", lanes[i]);
+  for (const LaneSpan& span : spans)
+    svg += rect(kLaneLeft + span.begin * scale, kRow * static_cast<double>(span.lane) + 2,
+                (span.end - span.begin) * scale, kRow - 5, colour(span.colour), span.label);
+  svg += text_at(kLaneLeft, height + 18, "start", "0") + text_at(kWidth - 20, height + 18, "end", text(most));
+  return legend_html(legend) + svg + "</svg>\n";
+}
+
+}  // namespace tessera::cli

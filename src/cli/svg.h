@@ -1,0 +1,46 @@
+// Plots as SVG texts, for pages that need nothing from elsewhere.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tessera::cli {
+
+// The text with the characters that HTML gives a meaning replaced.
+std::string html_escaped(std::string_view text);
+
+using NumberText = std::function<std::string(double)>;
+
+struct Bar {
+  std::string label;
+  std::vector<double> parts;  // one after the other
+};
+// Horizontal bars; `legend` names the parts.
+std::string bar_chart(const std::vector<Bar>& bars, const std::vector<std::string>& legend,
+                      const NumberText& text);
+
+struct Series {
+  std::string name;
+  std::vector<std::pair<double, double>> points;
+  bool is_line = true;  // else marks
+};
+struct Axes {
+  std::string x, y;  // what they show
+  NumberText x_text, y_text;
+  bool logarithmic = false;  // both; then all numbers are above 0
+};
+std::string line_chart(const std::vector<Series>& series, const Axes& axes);
+
+struct LaneSpan {
+  size_t lane = 0;
+  double begin = 0, end = 0;
+  size_t colour = 0;  // of the legend
+  std::string label;
+};
+std::string lanes_chart(const std::vector<std::string>& lanes, const std::vector<LaneSpan>& spans,
+                        const std::vector<std::string>& legend, const NumberText& text);
+
+}  // namespace tessera::cli

@@ -1,0 +1,35 @@
+// Tables for people (aligned columns), for spreadsheets (CSV) and for programs (JSON).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+
+namespace tessera::cli {
+
+class Table {
+ public:
+  struct Column {
+    std::string key;    // in JSON and CSV
+    std::string title;  // for people
+    // How people read its numbers; others are written as they are.
+    enum class Unit { kPlain, kBytes, kGiga } unit = Unit::kPlain;
+  };
+  enum class Form { kText, kCsv, kJson };
+
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  // One text or number for each column.
+  void add(std::vector<OrderedJson> row);
+  std::string text(Form form) const;
+
+ private:
+  std::string aligned() const;
+  std::string csv() const;
+  OrderedJson json() const;
+
+  std::vector<Column> columns_;
+  std::vector<std::vector<OrderedJson>> rows_;
+};
+
+}  // namespace tessera::cli

@@ -1,0 +1,253 @@
+#include "plan/views.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cctype>
+#include <limits>
+#include <map>
+#include <tuple>
+
+namespace tessera::plan {
+namespace {
+
+constexpr std::array<Phase, 3> kAllPhases = {Phase::kEncode, Phase::kDenoise, Phase::kDecode};
+
+// Sums and products of what a file says end at the largest number instead of wrapping.
+int64_t sum(int64_t a, int64_t b) {
+  int64_t result = 0;
+  return __builtin_add_overflow(a, b, &result) ? std::numeric_limits<int64_t>::max() : result;
+}
+int64_t product(int64_t a, int64_t b) {
+  int64_t result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? std::numeric_limits<int64_t>::max() : result;
+}
+
+bool is_number(std::string_view word) {
+  return !word.empty() &&
+         std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
+}
+
+std::vector<std::string> words_of(const std::string& role) {
+  std::vector<std::string> words(1);
+  for (const char c : role) {
+    if (c == '.') {
+      words.emplace_back();
+    } else {
+      words.back() += c;
+    }
+  }
+  return words;
+}
+
+std::string without_numbers(const std::string& role) {
+  std::string text;
+  for (const std::string& word : words_of(role)) {
+    if (!text.empty()) text += '.';
+    text += is_number(word) ? "*" : word;
+  }
+  return text;
+}
+
+bool is_attention(const OperationEvent& operation) {
+  return operation.name.find("attention") != std::string::npos;
+}
+bool is_convolution(const OperationEvent& operation) {
+  return operation.name.find("conv") != std::string::npos;
+}
+bool is_product(const OperationEvent& operation) {
+  return operation.name == "linear" || is_attention(operation) || is_convolution(operation);
+}
+
+// The role of each event; what has none of its own has that of the next product with weights in its block: in
+// the order of the program, the layer that takes the result of an attention is the next.
+std::vector<std::string> roles_of(const RankTrace& trace) {
+  std::vector<std::string> roles(trace.events.size());
+  std::string next;
+  int64_t block_of_next = -1;
+  for (size_t i = trace.events.size(); i-- > 0;) {
+    const auto* operation = std::get_if<OperationEvent>(&trace.events[i].what);
+    if (operation == nullptr) continue;
+    if (!operation->role.empty()) {
+      roles[i] = operation->role;
+      if (is_product(*operation))
+        std::tie(next, block_of_next) = std::tuple(operation->role, operation->block);
+    } else if (is_attention(*operation) && operation->block == block_of_next) {
+      roles[i] = next;
+    }
+  }
+  return roles;
+}
+
+}  // namespace
+
+std::vector<OperationRow> operation_rows(const RankTrace& trace) {
+  using Key = std::tuple<Phase, std::string, std::string, std::vector<std::vector<int64_t>>>;
+  std::map<Key, size_t> places;
+  std::vector<OperationRow> rows;
+  const std::vector<std::string> roles = roles_of(trace);
+  for (size_t i = 0; i < trace.events.size(); ++i) {
+    const auto* operation = std::get_if<OperationEvent>(&trace.events[i].what);
+    if (operation == nullptr) continue;
+    std::vector<std::vector<int64_t>> sizes = {operation->output.sizes};
+    for (const TensorShape& input : operation->inputs) sizes.push_back(input.sizes);
+    const std::string role = without_numbers(roles[i]);
+    const auto [place, is_new] =
+        places.emplace(Key(trace.events[i].phase, operation->name, role, std::move(sizes)), rows.size());
+    if (is_new) {
+      rows.push_back({.phase = trace.events[i].phase,
+                      .name = operation->name,
+                      .role = role,
+                      .inputs = operation->inputs,
+                      .output = operation->output});
+    }
+    OperationRow& row = rows[place->second];
+    ++row.count;
+    row.flops = sum(row.flops, operation->flops);
+    row.bytes = sum(row.bytes, operation->bytes);
+  }
+  return rows;
+}
+
+int64_t ring_all_reduce(int64_t block, int64_t ranks) {
+  return product(block, 2 * (ranks - 1));
+}
+
+int64_t ring_all_gather(int64_t block, int64_t ranks) {
+  return product(block, ranks - 1);
+}
+
+int64_t direct_all_to_all(int64_t block, int64_t ranks) {
+  return product(block, ranks - 1);
+}
+
+int64_t bruck_blocks(int64_t ranks) {
+  int64_t blocks = 0;
+  for (int64_t index = 1; index < ranks; ++index) blocks += std::popcount(static_cast<uint64_t>(index));
+  return blocks;
+}
+
+std::vector<CollectiveRow> collective_rows(const RankTrace& trace) {
+  std::map<std::tuple<Phase, std::string, std::string, int64_t>, size_t> places;
+  std::vector<CollectiveRow> rows;
+  for (const Event& event : trace.events) {
+    const auto* collective = std::get_if<CollectiveEvent>(&event.what);
+    if (collective == nullptr) continue;
+    const auto ranks = static_cast<int64_t>(collective->ranks.size());
+    const auto [place, is_new] =
+        places.emplace(std::tuple(event.phase, collective->axis, collective->name, ranks), rows.size());
+    if (is_new)
+      rows.push_back(
+          {.phase = event.phase, .axis = collective->axis, .name = collective->name, .ranks = ranks});
+    CollectiveRow& row = rows[place->second];
+    ++row.count;
+    row.messages += static_cast<int64_t>(collective->sends.size());
+    row.sent = sum(row.sent, collective->bytes);
+    for (const Transfer& received : collective->receives) row.received = sum(row.received, received.bytes);
+    // Parts differ by a line at most where they do not divide evenly; the largest counts.
+    int64_t block = 0;
+    for (const Transfer& sent : collective->sends) block = std::max(block, sent.bytes);
+    if (collective->name == "all_gather" || collective->name == "reduce_scatter")
+      row.ring = sum(row.ring, ring_all_gather(block, ranks));
+    if (collective->name == "all_to_all") {
+      row.direct = sum(row.direct, direct_all_to_all(block, ranks));
+      row.bruck = sum(row.bruck, product(block, bruck_blocks(ranks)));
+    }
+  }
+  return rows;
+}
+
+std::vector<Size> pair_sizes(const RankTrace& trace) {
+  const std::vector<OperationRow> rows = operation_rows(trace);
+  // The first of the denoiser's rows of this name whose role ends so.
+  const auto find = [&](std::string_view name, std::string_view role) -> const OperationRow* {
+    const auto found = std::find_if(rows.begin(), rows.end(), [&](const OperationRow& row) {
+      return row.phase == Phase::kDenoise && row.name.starts_with(name) && row.role.ends_with(role);
+    });
+    return found == rows.end() ? nullptr : &*found;
+  };
+  std::vector<Size> sizes;
+  const auto add_attention = [&](const std::string& suffix, std::string_view role) {
+    const OperationRow* const row = find("attention", role);
+    if (row == nullptr || row->inputs.size() != 2 || row->inputs[0].sizes.size() != 4 ||
+        row->inputs[1].sizes.size() != 5)
+      return;
+    // Samples whose texts differ in length attend to them one by one.
+    const OperationRow* const of_pair = find("attention", "spatial_blocks.*.attn.proj");
+    const int64_t calls = of_pair == nullptr ? 1 : std::max<int64_t>(row->count / of_pair->count, 1);
+    sizes.push_back({"B" + suffix, product(row->inputs[0].sizes[0], calls)});
+    sizes.push_back({"S_Q" + suffix, row->inputs[0].sizes[2]});
+    sizes.push_back({"S_KV" + suffix, row->inputs[1].sizes[3]});
+    if (suffix != "_spt") return;
+    sizes.push_back({"N_A", row->inputs[0].sizes[1]});
+    sizes.push_back({"H_A", row->inputs[0].sizes[3]});
+    sizes.push_back({"L", row->count});
+    sizes.push_back({"Q", 8 * static_cast<int64_t>(c10::elementSize(row->output.dtype))});
+  };
+  const auto add_layer = [&](const std::string& suffix, std::string_view role) {
+    const OperationRow* const row = find("linear", role);
+    if (row == nullptr || row->inputs.size() < 2 || row->inputs[1].sizes.size() != 2) return;
+    sizes.push_back({"D_" + suffix, row->inputs[1].sizes[1]});
+    sizes.push_back({"H_" + suffix, row->inputs[1].sizes[0]});
+  };
+  if (find("linear", "spatial_blocks.*.attn.qkv") == nullptr) return {};
+  add_attention("_spt", "spatial_blocks.*.attn.proj");
+  add_attention("_tmp", "temporal_blocks.*.attn.proj");
+  add_attention("_cro", "spatial_blocks.*.cross_attn.proj");
+  add_layer("QKV", "spatial_blocks.*.attn.qkv");
+  add_layer("O_spt", "spatial_blocks.*.attn.proj");
+  add_layer("O_tmp", "temporal_blocks.*.attn.proj");
+  add_layer("O_cro", "spatial_blocks.*.cross_attn.proj");
+  add_layer("FU", "spatial_blocks.*.mlp.fc1");
+  add_layer("FD", "spatial_blocks.*.mlp.fc2");
+  return sizes;
+}
+
+std::vector<FlopsRow> flops_rows(const RankTrace& trace) {
+  std::map<std::pair<Phase, std::string>, size_t> places;
+  std::vector<FlopsRow> rows;
+  const std::vector<std::string> roles = roles_of(trace);
+  std::map<int64_t, std::string> part_of_block;  // that of the last role in it, for what has no role
+  for (size_t i = 0; i < trace.events.size(); ++i) {
+    const auto* operation = std::get_if<OperationEvent>(&trace.events[i].what);
+    if (operation == nullptr) continue;
+    std::string& last = part_of_block[operation->block];
+    if (!roles[i].empty()) last = words_of(roles[i]).front();
+    const auto [place, is_new] = places.emplace(std::pair(trace.events[i].phase, last), rows.size());
+    if (is_new) rows.push_back({.phase = trace.events[i].phase, .part = last});
+    FlopsRow& row = rows[place->second];
+    int64_t& total = is_product(*operation) ? row.products : row.elementwise;
+    total = sum(total, operation->flops);
+    if (is_convolution(*operation)) row.convolutions = sum(row.convolutions, operation->flops);
+  }
+  return rows;
+}
+
+std::string event_text(const Event& event) {
+  if (const auto* operation = std::get_if<OperationEvent>(&event.what))
+    return operation->role.empty() ? operation->name : fmt::format("{} {}", operation->name, operation->role);
+  if (const auto* collective = std::get_if<CollectiveEvent>(&event.what))
+    return fmt::format("{} {}", collective->axis, collective->name);
+  return fmt::format("the end of collective {}", std::get<WaitEvent>(event.what).number);
+}
+
+std::vector<MemoryRow> memory_rows(const RankTrace& trace) {
+  std::vector<MemoryRow> rows;
+  for (const Phase phase : kAllPhases) {
+    MemoryRow row{.phase = phase,
+                  .weights = trace.weights_bytes.at(static_cast<size_t>(phase)),
+                  .event = -1,
+                  .what = {}};
+    for (size_t i = 0; i < trace.events.size(); ++i) {
+      const Event& event = trace.events[i];
+      if (event.phase != phase || (row.event >= 0 && event.peak_bytes <= row.peak)) continue;
+      row.peak = event.peak_bytes;
+      row.event = static_cast<int64_t>(i);
+      row.what = event_text(event);
+    }
+    if (row.event >= 0) rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,158 @@
+// Tests the tables of a trace against closed forms and published totals, and the reader of traces.
+#include "plan/views.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+#include "core/error.h"
+#include "engine/request.h"
+#include "plan/trace_model.h"
+#include "tests/support/degrees.h"
+#include "tests/support/golden.h"
+#include "tests/support/temporary_folder.h"
+
+namespace tessera::plan {
+namespace {
+
+// Sends of Bruck's algorithm, counted by running it: in round k a rank sends the blocks whose index has bit
+// k.
+TEST(Volumes, OfBruck) {
+  const std::vector<std::pair<int64_t, int64_t>> expected = {{2, 1}, {3, 2},  {4, 4},
+                                                             {6, 7}, {8, 12}, {16, 32}};
+  for (const auto& [ranks, blocks] : expected) EXPECT_EQ(bruck_blocks(ranks), blocks) << ranks << " ranks";
+  // ranks * log2(ranks) / 2 for powers of two
+  for (int64_t power = 1; power < 12; ++power)
+    EXPECT_EQ(bruck_blocks(int64_t{1} << power), power * (int64_t{1} << power) / 2);
+}
+
+TEST(Volumes, OfRings) {
+  EXPECT_EQ(ring_all_reduce(10, 4), 60);
+  EXPECT_EQ(ring_all_gather(10, 4), 30);
+  EXPECT_EQ(direct_all_to_all(10, 4), 30);
+}
+
+// Writes the folder of a model of STDiT3-XL's form without weights and tokenizers. The VAE is a small one.
+class StditXl : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    namespace fs = std::filesystem;
+    for (const char* const file :
+         {"model_index.json", "scheduler/scheduler_config.json", "text_encoder/config.json",
+          "vae/config.json", "transformer/config.json"}) {
+      fs::create_directories((temporary_.path() / file).parent_path());
+      fs::copy_file(golden_folder("tiny-open-sora") / file, temporary_.path() / file);
+    }
+    Json config = read_json(temporary_.path() / "transformer" / "config.json");
+    config.update({{"depth", 28},
+                   {"hidden_size", 1152},
+                   {"num_heads", 16},
+                   {"caption_channels", 4096},
+                   {"model_max_length", 300},
+                   {"mlp_ratio", 4.0}});
+    std::ofstream(temporary_.path() / "transformer" / "config.json") << config;
+    model_ = engine::read_model(temporary_.path());
+  }
+
+  engine::Settings settings(int64_t frames, int64_t height, int64_t width) const {
+    engine::Request request;
+    request.prompts = {"a cat"};
+    request.num_frames = frames;
+    request.height = height;
+    request.width = width;
+    request.guidance_scale = 7;
+    request.seed = 1;
+    request.dtype = at::kBFloat16;
+    return engine::resolve(request, model_);
+  }
+
+  TemporaryFolder temporary_;
+  engine::Model model_;
+};
+
+// The published totals of a step's products are 252.431 and 283.665 TFLOP, with two samples of 300 tokens of
+// text each and cross-attention of each sample to its own.
+TEST_F(StditXl, HasThePublishedFlopsOfAStep) {
+  struct Case {
+    int64_t frames, height, width;
+    double tera;
+  };
+  for (const Case& c : {Case{204, 360, 640, 252.431}, Case{51, 720, 1280, 283.665}}) {
+    const RankTrace trace = trace_rank(settings(c.frames, c.height, c.width), model_,
+                                       parallel::Layout{.stage_blocks = {28}}, 0, 1);
+    int64_t flops = 0;
+    for (const FlopsRow& row : flops_rows(trace)) {
+      if (row.phase == Phase::kDenoise) flops += row.products - row.convolutions;
+    }
+    EXPECT_NEAR(static_cast<double>(flops) / 1e12, c.tera, 0.001) << c.frames << " frames";
+  }
+}
+
+// Of two samples of 51 frames of 240 x 426: 15 latent frames of 405 tokens, and 300 tokens of text.
+TEST_F(StditXl, HasThePublishedSizesOfAPair) {
+  const RankTrace trace =
+      trace_rank(settings(51, 240, 426), model_, parallel::Layout{.stage_blocks = {28}}, 0, 1);
+  std::map<std::string, int64_t> sizes;
+  for (const Size& size : pair_sizes(trace)) sizes[size.name] = size.value;
+  const std::map<std::string, int64_t> expected = {
+      {"B_spt", 30},     {"S_Q_spt", 405},  {"S_KV_spt", 405}, {"B_tmp", 810},    {"S_Q_tmp", 15},
+      {"S_KV_tmp", 15},  {"B_cro", 2},      {"S_Q_cro", 6075}, {"S_KV_cro", 300}, {"N_A", 16},
+      {"H_A", 72},       {"L", 28},         {"Q", 16},         {"D_QKV", 1152},   {"H_QKV", 3456},
+      {"D_O_spt", 1152}, {"H_O_spt", 1152}, {"D_O_tmp", 1152}, {"H_O_tmp", 1152}, {"D_O_cro", 1152},
+      {"H_O_cro", 1152}, {"D_FU", 1152},    {"H_FU", 4608},    {"D_FD", 4608},    {"H_FD", 1152}};
+  EXPECT_EQ(sizes, expected);
+}
+
+// Tensor parallelism sums the output of a self-attention, a cross-attention and a feed-forward in each half
+// of 28 pairs: n - 1 messages of 1 / n of it are sent, to add it up and to share the sum (here as four ranks
+// do).
+TEST_F(StditXl, SendsWhatTensorParallelismSends) {
+  const engine::Settings all = settings(51, 240, 426);
+  const parallel::Layout layout = parallel::resolve_layout(parallel::degrees(1, false, 1, 1, 1, 4),
+                                                           engine::workload(all, model_), std::nullopt);
+  const double activation = 2.0 * 12150 * 1152;  // bytes
+  double sent = 0, ring = 0;
+  for (const CollectiveRow& row : collective_rows(trace_rank(all, model_, layout, 0, 1))) {
+    if (row.phase != Phase::kDenoise || row.axis != "tp") continue;
+    sent += static_cast<double>(row.sent);
+    ring += static_cast<double>(row.ring);
+  }
+  EXPECT_NEAR(sent / (28 * 2 * 3 * activation * 2 * 3 / 4), 1, 0.01);
+  EXPECT_NEAR(ring / sent, 1, 0.01);
+}
+
+TEST(TraceFile, IsReadAsItWasWritten) {
+  const engine::Model model = engine::read_model(golden_folder("tiny-open-sora"));
+  engine::Request request;
+  request.prompts = {"a cat"};
+  request.num_frames = 20;
+  request.height = 48;
+  request.width = 40;
+  request.seed = 1;
+  const engine::Settings settings = engine::resolve(request, model);
+  Trace trace{.model = "OpenSoraPipeline", .settings = {{"height", 48}}, .ranks = {}};
+  trace.ranks.push_back(trace_rank(settings, model, parallel::Layout{.stage_blocks = {2}}, 0, 1));
+  const std::string text = write_trace(trace);
+  EXPECT_EQ(read_trace(text, "file"), trace);
+  const auto refuses = [](const std::string& wrong, const std::string& message) {
+    try {
+      read_trace(wrong, "file");
+      FAIL() << "was read";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInput);
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+    }
+  };
+  refuses(text.substr(0, text.size() / 2), "file");
+  refuses("{}", "is no trace");
+  std::string other = text;
+  other.replace(other.find("\"tessera_trace\":1"), 17, "\"tessera_trace\":7");
+  refuses(other, "version 7");
+  other = text;
+  other.replace(other.find("\"flops\":"), 8, "\"flops\":-1");
+  refuses(other, "flops");
+}
+
+}  // namespace
+}  // namespace tessera::plan
