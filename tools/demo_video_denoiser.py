@@ -30,6 +30,8 @@ MIDDLE_SHARE = 0.8
 LENGTHS = {"short": (5, 32, 0.8), "long": (10, 16, 0.16), "image": (1, 96, 0.04)}
 # A GPU's batches have so many times as many, and so many processes draw them.
 GPU_BATCHES, GPU_DRAWERS = 8, 12
+# The number of the first shard of latents of videos backwards.
+BACKWARDS = 5000
 FPS, IMAGE_FPS = 24, 120
 # More guidance makes colours run over where shapes cross: of 24 captions of two shapes 1 was right at 6, 6 at 4, 13 at 2, 11 at 1.5.
 STEPS, GUIDANCE = 30, 2.0
@@ -56,22 +58,27 @@ class LatentCache:
             self.files.append(path)
 
 
-def write_latents(work: str) -> None:
-    """Makes a shard of normalised latents from each shard of frames that has none yet."""
+def write_latents(work: str, processes: int = 1) -> None:
+    """Makes two shards of normalised latents from each shard of frames that has none yet: of the videos, and of the same
+    videos backwards. Processes of one torch.distributed group divide the shards."""
     vae, (shift, scale) = demo_video_vae.load_vae(work), demo_video_vae.statistics(work)
-    for path in demo_video_vae.frame_shards(work):
-        target = path.replace("frames-", "latents-")
-        if os.path.exists(target):
-            continue
-        shard = np.load(path)
-        arrays = {name: shard[name] for name in shard.files if name.endswith("_attributes")}
-        for name in ("short", "long"):
-            parts = torch.from_numpy(shard[name]).to(device()).split(16 if device().type == "cpu" else 128)
-            z = torch.cat([demo_video_vae.encode(vae, part.float()) for part in parts])
-            arrays[name] = ((z - shift) / scale).half().contiguous().cpu().numpy()
-        np.savez(target + ".new.npz", **arrays)
-        os.replace(target + ".new.npz", target)
-        print(f"latents: {os.path.basename(target)}", flush=True)
+    for index, path in list(enumerate(demo_video_vae.frame_shards(work)))[process_rank() :: processes]:
+        for is_backwards in (False, True):
+            target = os.path.join(work, f"latents-{BACKWARDS * is_backwards + index:04d}.npz")
+            if os.path.exists(target):
+                continue
+            shard, arrays = np.load(path), {}
+            for name in ("short", "long"):
+                frames, attributes = shard[name], shard[name + "_attributes"]
+                if is_backwards:
+                    rows, attributes = demo_video_text.backwards(attributes)
+                    frames = frames[rows][:, :, ::-1].copy()
+                parts = torch.from_numpy(frames).to(device()).split(16 if device().type == "cpu" else 128)
+                z = torch.cat([demo_video_vae.encode(vae, part.float()) for part in parts])
+                arrays[name], arrays[name + "_attributes"] = ((z - shift) / scale).half().contiguous().cpu().numpy(), attributes
+            np.savez(target + ".new.npz", **arrays)
+            os.replace(target + ".new.npz", target)
+            print(f"latents: {os.path.basename(target)}", flush=True)
 
 
 def encode_tokens(encoder, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

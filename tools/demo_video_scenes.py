@@ -30,6 +30,8 @@ MOTIONS = ("left to right", "right to left", "up", "down", STILL)
 # The direction of each motion, x to the right and y downwards.
 DIRECTIONS = {"left to right": (1, 0), "right to left": (-1, 0), "up": (0, -1), "down": (0, 1), STILL: (0, 0)}
 
+# What a motion is when a video is shown backwards.
+REVERSED = {"left to right": "right to left", "right to left": "left to right", "up": "down", "down": "up"}
 STILL_SHARE = 0.1
 PAIR_SHARE = 0.45
 # Of the videos that are drawn for a batch more show two, because those with one are learned long before.

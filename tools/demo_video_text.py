@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 
@@ -61,6 +63,21 @@ def scene_of(targets) -> scenes.Scene:
     values = [options[int(i)] for options, i in zip(ATTRIBUTES.values(), targets)]
     second = None if values[3] == "none" else pictures.Item(values[3], values[4])
     return scenes.Scene(pictures.Item(values[0], values[1]), values[2], values[5], second)
+
+
+def backwards(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which of the rows [N, attributes] describe, shown backwards, another video of the training part, and the rows
+    of these."""
+    kept, changed = [], []
+    for i, row in enumerate(rows):
+        scene = scene_of(row)
+        if scene.motion == scenes.STILL:
+            continue
+        scene = dataclasses.replace(scene, motion=scenes.REVERSED[scene.motion])
+        if not scene.held_out():
+            kept.append(i)
+            changed.append(attribute_targets(scene))
+    return np.array(kept), np.array(changed, rows.dtype)
 
 
 def are_pairs(rows: np.ndarray) -> np.ndarray:

@@ -92,6 +92,10 @@ def train_vae(args) -> None:
     demo_video_vae.train_vae(args.work, args.seed, args.vae_minutes, args.vae_lr, args.vae_lr / 10)
 
 
+def write_latents(args) -> None:
+    denoising.write_latents(args.work, args.processes)
+
+
 def train_denoiser(args) -> None:
     denoising.train_denoiser(args.work, args.seed, args.denoiser_minutes, args.muon_lr, compiled=not args.eager)
 
@@ -135,7 +139,7 @@ def main() -> None:
     parser.add_argument("--denoiser-minutes", type=float, default=360)
     parser.add_argument("--muon-lr", type=float, default=0.02, help="denoiser: highest learning rate of the blocks' matrices")
     parser.add_argument("--processes", type=int, default=1,
-                        help="processes with --threads threads each (default 1): frames: they divide the shards; vae and "
+                        help="processes with --threads threads each (default 1): frames and latents: they divide the shards; vae and "
                         "denoiser, on a CPU: they share each step")
     parser.add_argument("--eager", action="store_true", help="do not compile the denoiser")
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="dtype of the exported model (default float16)")
@@ -156,7 +160,7 @@ def main() -> None:
         elif phase == "vae":
             train_together(train_vae, args)
         elif phase == "latents":
-            denoising.write_latents(args.work)
+            train_together(write_latents, args)
         elif phase == "denoiser":
             train_together(train_denoiser, args)
         elif phase == "import":
