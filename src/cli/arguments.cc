@@ -357,6 +357,27 @@ MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) 
               is_twice ? "is given more than once" : "needs a value", command);
 }
 
+// Parses the words. Returns the text that --help or --version asks for.
+std::optional<ShowText> parse_words(CLI::App& app, const CLI::App& command, std::vector<std::string> words,
+                                    const Values& values) {
+  std::reverse(words.begin(), words.end());  // CLI11 expects the words in reverse
+  try {
+    app.parse(words);
+    return std::nullopt;
+  } catch (const CLI::CallForHelp&) {
+    return ShowText{app.help()};
+  } catch (const CLI::CallForVersion&) {
+    return ShowText{"tessera " TESSERA_VERSION "\n"};
+  } catch (const CLI::ExtrasError&) {
+    usage_error(printable(values.at(std::stoul(command.remaining().front()))),
+                "one argument too many; see tessera {} --help", command.get_name());
+  } catch (const CLI::ArgumentMismatch& error) {
+    refuse_mismatch(error, command.get_name());
+  } catch (const CLI::ParseError& error) {
+    usage_error("command line", "{}; see tessera {} --help", error.what(), command.get_name());
+  }
+}
+
 }  // namespace
 
 Command parse_arguments(std::vector<std::string> arguments) {
@@ -381,6 +402,9 @@ Command parse_arguments(std::vector<std::string> arguments) {
   FieldOptions mesh_options(*mesh);
   add_mesh_options(mesh_options);
 
+  CLI::App* analyze = app.add_subcommand("analyze", "Estimate the time of a model on a machine");
+  AnalyzeOptions analyze_options(*analyze);
+
   std::optional<size_t> shell;
   CLI::App* completion = app.add_subcommand("completion", "Print a script that completes command lines");
   completion->add_option("SHELL", shell, fmt::format("{}", fmt::join(completion_shells(), ", ")))
@@ -392,28 +416,15 @@ Command parse_arguments(std::vector<std::string> arguments) {
   if (arguments.empty()) return ShowText{app.help()};
   check_command(app, arguments);
   const CLI::App* command = &app;
-  for (const CLI::App* known : {generate, models, mesh, completion, manual}) {
+  for (const CLI::App* known : {generate, models, mesh, analyze, completion, manual}) {
     if (known->get_name() == arguments[0]) command = known;
   }
   auto [words, values] =
       take_values_out(arguments, *command, command == mesh ? mesh_options : generate_options);
-  std::reverse(words.begin(), words.end());  // CLI11 expects the words in reverse
-  try {
-    app.parse(words);
-  } catch (const CLI::CallForHelp&) {
-    return ShowText{app.help()};
-  } catch (const CLI::CallForVersion&) {
-    return ShowText{"tessera " TESSERA_VERSION "\n"};
-  } catch (const CLI::ExtrasError&) {
-    usage_error(printable(values.at(std::stoul(command->remaining().front()))),
-                "one argument too many; see tessera {} --help", command->get_name());
-  } catch (const CLI::ArgumentMismatch& error) {
-    refuse_mismatch(error, command->get_name());
-  } catch (const CLI::ParseError& error) {
-    usage_error("command line", "{}; see tessera {} --help", error.what(), command->get_name());
-  }
+  if (const auto text = parse_words(app, *command, std::move(words), values)) return *text;
   if (command == models) return models_arguments(models_places, values);
   if (command == mesh) return mesh_arguments(mesh_options, values);
+  if (command == analyze) return analyze_options.read(values);
   if (command == manual) return ShowText{manual_page(app)};
   if (command == completion) return ShowText{completion_script(app, printable(values.at(shell.value())))};
   return generate_arguments(generate_options, values);
