@@ -342,6 +342,7 @@ class CommandLine {
                   mesh_arguments);
     add_of_fields("trace", "Record what each rank of a run would do, without weights", kTraceFooter,
                   add_trace_options, trace_arguments);
+    add_analyze();
     add_commands_of_texts();
   }
 
@@ -384,6 +385,13 @@ class CommandLine {
     models.read = [this](const Values& values) { return models_arguments(models_places_, values); };
   }
 
+  void add_analyze() {
+    Subcommand& analyze =
+        add("analyze", "Show what is in a trace, or estimate the time of a model on a machine", "");
+    analyze_.emplace(*analyze.app);
+    analyze.read = [this](const Values& values) { return analyze_->read(values); };
+  }
+
   void add_commands_of_texts() {
     Subcommand& completion =
         add("completion", "Print a script that completes command lines", kCompletionFooter);
@@ -401,6 +409,7 @@ class CommandLine {
   CLI::App app_;
   std::deque<Subcommand> commands_;
   ModelsPlaces models_places_;
+  std::optional<AnalyzeOptions> analyze_;
   std::optional<size_t> shell_;
 };
 

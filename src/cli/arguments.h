@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "cli/analyze_arguments.h"
 #include "cli/generate_arguments.h"
 #include "cli/trace_command.h"
 #include "engine/request.h"
@@ -32,7 +33,8 @@ struct ShowText {
   std::string text;
 };
 
-using Command = std::variant<GenerateArguments, ModelsArguments, MeshArguments, TraceArguments, ShowText>;
+using Command = std::variant<GenerateArguments, ModelsArguments, MeshArguments, TraceArguments,
+                             AnalyzeArguments, ShowText>;
 
 // `arguments` lacks the program's name. Throws Error(kUsage) with one line that names the option and the
 // valid values; for an unknown option or command it names the nearest known one.

@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 
+#include "cli/shipped.h"
 #include "core/error.h"
 #include "core/nearest_word.h"
 #include "weights/single_file.h"
@@ -15,17 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::vector<fs::path> model_folders() {
-  std::vector<fs::path> folders;
-  const char* variable = std::getenv("TESSERA_MODELS");
-  if (variable && *variable) folders.emplace_back(variable);
-  std::error_code code;
-  const fs::path program = fs::read_symlink("/proc/self/exe", code);
-  if (!code) {
-    const fs::path above = program.parent_path().parent_path();
-    folders.push_back(above / "share" / "tessera" / "models");
-    folders.push_back(above / "models");
-  }
-  return folders;
+  return shipped_folders("models", "TESSERA_MODELS");
 }
 
 // Returns the names of the models in these folders.

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "cli/analyze_command.h"
 #include "cli/arguments.h"
 #include "cli/field_options.h"
 #include "cli/generate_command.h"
@@ -48,6 +49,10 @@ int dispatch(const std::vector<std::string>& arguments) {
   }
   if (const auto* trace = std::get_if<TraceArguments>(&command)) {
     run_trace(*trace);
+    return 0;
+  }
+  if (const auto* analysis = std::get_if<AnalyzeArguments>(&command)) {
+    run_analyze(*analysis);
     return 0;
   }
   fmt::print(nothing_asked ? stderr : stdout, "{}", std::get<ShowText>(command).text);

@@ -285,10 +285,13 @@ def an_installed_program_runs_from_any_folder(box):
         raise Skipped("the program does not stand in a build folder: it was installed already")
     prefix = box.folder / "prefix"
     subprocess.run(["cmake", "--install", build, "--prefix", prefix], check=True, capture_output=True)
-    env = {key: value for key, value in os.environ.items() if key not in ("LD_LIBRARY_PATH", "TESSERA_MODELS")}
+    env = {key: value for key, value in os.environ.items() if key not in ("LD_LIBRARY_PATH", "TESSERA_MODELS", "TESSERA_MACHINES")}
     (box.folder / "link").symlink_to(prefix / "bin" / "tessera")
     done = subprocess.run([box.folder / "link", "models", "--json"], cwd="/", env=env, capture_output=True, text=True)
     assert done.returncode == 0 and json.loads(done.stdout)[0]["model"] == f"{prefix}/share/tessera/models/shapes", done
+    words = [box.folder / "link", "analyze", "hardware", "--machine", "t4", "--num-frames", "17", "--height", "240", "--width", "426"]
+    done = subprocess.run(words, cwd="/", env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("t4, fp16"), done
     words = [box.folder / "link", "generate", "a cat", "--model", ROOT / "tests" / "golden" / "tiny-open-sora", "--dtype", "fp32", "--height", "24",
              "--width", "40", "--num-frames", "17", "--num-inference-steps", "1", "-o", box.folder / "a.gif"]
     done = subprocess.run(words, cwd="/", env=env, capture_output=True, text=True)

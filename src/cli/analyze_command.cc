@@ -1,0 +1,163 @@
+#include "cli/analyze_command.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "cli/find_machine.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "plan/hardware/analysis.h"
+#include "plan/hardware/stdit_pair.h"
+
+namespace tessera::cli {
+namespace {
+
+// What is analyzed, and where.
+struct Subject {
+  plan::Machine machine;
+  plan::MapOptions options;
+  plan::Video video;
+  plan::TokenGrid grid;
+  plan::StditSizes sizes;
+  std::optional<plan::Exchange> exchange;
+};
+
+std::string choose_dtype(const plan::Machine& machine, const std::optional<std::string>& asked) {
+  if (asked) return *asked;
+  for (const char* const dtype : {"bf16", "fp16", "fp32"}) {
+    if (machine.gemm_rates.contains(dtype)) return dtype;
+  }
+  return machine.gemm_rates.begin()->first;
+}
+
+plan::Exchange make_exchange(const AnalyzeArguments& arguments, const Subject& subject) {
+  const plan::Link& link = plan::find_link(subject.machine, arguments.link);
+  std::optional<double> bandwidth = link.bandwidth;
+  if (arguments.link_gb_per_s) bandwidth = *arguments.link_gb_per_s * 1e9;
+  if (!bandwidth)
+    input_error(subject.machine.where, "'gb_per_s' of the link '{}' is null; give {}", link.kind,
+                field("link_gb_per_s"));
+  return {.bytes = plan::exchanged_bytes(subject.video, subject.grid, arguments.dies,
+                                         plan::dtype_bytes(subject.options.dtype)),
+          .messages = plan::kExchanges,
+          .bandwidth = *bandwidth,
+          .latency = link.latency};
+}
+
+Subject make_subject(const AnalyzeArguments& arguments) {
+  Subject subject;
+  subject.machine = plan::read_machine(find_machine(arguments.machine));
+  subject.options = {.dtype = choose_dtype(subject.machine, arguments.dtype),
+                     .as_published = arguments.as_published,
+                     .preset = arguments.preset_splits};
+  subject.video = {arguments.num_frames, arguments.height, arguments.width, arguments.batch};
+  subject.grid = plan::token_grid(subject.video, arguments.as_published);
+  if (subject.grid.frames == 0)
+    usage_error(field("num_frames"), "{} frames have no latent frame by the published rule; the fewest are 4",
+                arguments.num_frames);
+  subject.sizes = plan::stdit_xl_sizes(subject.video, subject.grid, arguments.dies);
+  if (arguments.dies > 1) subject.exchange = make_exchange(arguments, subject);
+  return subject;
+}
+
+OrderedJson operator_json(const plan::MappedOperator& mapped) {
+  const auto& [each, mapping] = mapped;
+  OrderedJson json = {{"name", each.name},
+                      {"kind", plan::kind_name(each.work)},
+                      {"shape", plan::shape_text(each.work)},
+                      {"count", each.count}};
+  if (!mapping.fits()) {
+    json["obstacle"] = mapping.obstacle;
+    return json;
+  }
+  json["split"] = mapping.split;
+  json["compute_seconds"] = mapping.compute;
+  json["communication_seconds"] = mapping.communication();
+  json["dram_seconds"] = mapping.dram;
+  json["noc_seconds"] = mapping.noc;
+  json["latency_seconds"] = mapping.latency;
+  json["utilization"] = mapping.utilization;
+  json["bound"] = plan::roof_name(mapping.roof);
+  return json;
+}
+
+OrderedJson analysis_json(const AnalyzeArguments& arguments, const Subject& subject,
+                          const plan::Analysis& analysis) {
+  OrderedJson operators = OrderedJson::array();
+  for (const plan::MappedOperator& mapped : analysis.operators) operators.push_back(operator_json(mapped));
+  return {{"machine", subject.machine.name},
+          {"dtype", subject.options.dtype},
+          {"as_published", arguments.as_published},
+          {"dies", arguments.dies},
+          {"latent_frames", subject.grid.frames},
+          {"tokens_per_frame", subject.grid.of_frame()},
+          {"operators", std::move(operators)},
+          {"without", analysis.obstacles},
+          {"pair_seconds", analysis.list_seconds},
+          {"exchange_bytes", subject.exchange ? subject.exchange->bytes : 0},
+          {"exchange_seconds", analysis.exchange_seconds},
+          {"pairs", subject.sizes.pairs},
+          {"num_inference_steps", arguments.num_inference_steps},
+          {"total_seconds", analysis.total(subject.sizes.pairs * arguments.num_inference_steps)}};
+}
+
+// Three digits that count, whatever the size.
+std::string milliseconds(double seconds) {
+  const double value = seconds * 1e3;
+  return value >= 100 ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
+}
+
+void print_operators(const plan::Analysis& analysis) {
+  size_t shape_width = 0, split_width = 0;
+  for (const auto& [each, mapping] : analysis.operators) {
+    shape_width = std::max(shape_width, plan::shape_text(each.work).size());
+    split_width = std::max(split_width, mapping.split.size());
+  }
+  fmt::print("{:<19} {:>5} {:<{}} {:<{}} {:>8} {:>8} {:>8} {:>8} {:>6}  {}\n", "operator", "times", "shape",
+             shape_width, "split", split_width, "compute", "DRAM", "NoC", "latency", "use", "bound");
+  for (const auto& [each, mapping] : analysis.operators) {
+    fmt::print("{:<19} {:>5} {:<{}} ", each.name, each.count, plan::shape_text(each.work), shape_width);
+    if (!mapping.fits()) {
+      fmt::print("does not fit: {}\n", mapping.obstacle);
+      continue;
+    }
+    fmt::print("{:<{}} {:>8} {:>8} {:>8} {:>8} {:>5.1f}%  {}\n", mapping.split, split_width,
+               milliseconds(mapping.compute), milliseconds(mapping.dram), milliseconds(mapping.noc),
+               milliseconds(mapping.latency), mapping.utilization * 100, plan::roof_name(mapping.roof));
+  }
+}
+
+void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
+                    const plan::Analysis& analysis) {
+  fmt::print("{}, {}{}: STDiT3-XL, {} frames of {} x {}, {} samples of {} x {} tokens{}\n\n",
+             subject.machine.name, subject.options.dtype, arguments.as_published ? ", as published" : "",
+             arguments.num_frames, arguments.height, arguments.width, arguments.batch, subject.grid.frames,
+             subject.grid.of_frame(),
+             arguments.dies > 1 ? fmt::format("; the busiest of {} devices", arguments.dies) : "");
+  print_operators(analysis);
+  fmt::print("\nTimes of one run in ms. A pair of blocks: {} ms{}; {} pairs x {} steps: {:.4g} s\n",
+             milliseconds(analysis.list_seconds),
+             subject.exchange
+                 ? fmt::format(", and {} ms between devices", milliseconds(analysis.exchange_seconds))
+                 : "",
+             subject.sizes.pairs, arguments.num_inference_steps,
+             analysis.total(subject.sizes.pairs * arguments.num_inference_steps));
+  if (!analysis.obstacles.empty())
+    fmt::print("Without {}, which fits in no way.\n", fmt::join(analysis.obstacles, ", "));
+}
+
+}  // namespace
+
+void run_analyze(const AnalyzeArguments& arguments) {
+  const Subject subject = make_subject(arguments);
+  const plan::Analysis analysis = plan::analyze(plan::stdit_pair(subject.sizes, arguments.as_published),
+                                                subject.machine, subject.options, subject.exchange);
+  if (arguments.json) {
+    fmt::print("{}\n", analysis_json(arguments, subject, analysis).dump());
+  } else {
+    print_analysis(arguments, subject, analysis);
+  }
+}
+
+}  // namespace tessera::cli

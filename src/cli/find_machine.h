@@ -1,0 +1,14 @@
+// Finds machine files by path or name.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace tessera::cli {
+
+// Returns the file that `--machine` names: a path (with a '/' or the ending .json), or a machine that ships,
+// which is searched in $TESSERA_MACHINES, ../share/tessera/machines and ../machines. Throws Error(kInput) for
+// a name that is none of those; a file need not exist.
+std::filesystem::path find_machine(const std::string& name);
+
+}  // namespace tessera::cli

@@ -1,0 +1,15 @@
+// Folders of what ships with the program: models, machines.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tessera::cli {
+
+// Returns where things of a kind ("models") may be, in the order of the search: the folder that the
+// environment variable names, beside the installed program (../share/tessera/models), in the source tree of a
+// build (../models).
+std::vector<std::filesystem::path> shipped_folders(const std::string& kind, const char* variable);
+
+}  // namespace tessera::cli

@@ -1,0 +1,92 @@
+// How one operator is split over the tiles of a machine, and what that takes.
+//
+// Data moves from the DRAM, which all tiles share, to the SRAM of tiles and between them over the network on
+// chip (NoC). Where the SRAM holds two of each buffer, transfers and computing overlap:
+//
+//   latency = fill + max(DRAM - fill - drain, compute, NoC, (turns - 1) x DRAM latency) + drain
+//
+// with the first load (fill), the last store (drain), and for each resource the time for which all turns
+// occupy it. Otherwise the three follow each other. The latency is therefore never below what any one
+// resource needs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/hardware/operator.h"
+#include "plan/machine.h"
+
+namespace tessera::plan {
+
+// What a split asks of the resources of a machine.
+struct Cost {
+  double compute = 0;                      // s, of the busiest tile
+  double dram_bytes = 0;                   // of all tiles
+  double noc_bytes = 0, noc_hops = 0;      // of the busiest tile; hops that wait for each other
+  double turns = 1;                        // loads that follow each other
+  double fill_bytes = 0, drain_bytes = 0;  // of the first load and the last store
+  bool overlaps = false;                   // SRAM for two of each buffer
+};
+
+double latency_of(const Cost& cost, const Machine& machine);
+
+// What takes longest; kLatency is that of the DRAM, where loads are small.
+enum class Roof { kCompute, kDram, kNoc, kLatency };
+std::string roof_name(Roof roof);  // "compute", "DRAM", "NoC", "latency"
+
+struct Mapping {
+  std::string split;     // for people; empty where nothing fits
+  std::string obstacle;  // why nothing fits; empty where something does
+  double compute = 0;    // s for which the busiest tile computes
+  double dram = 0;       // s for which the DRAM is busy
+  double noc = 0;        // s for which the network is busy
+  double latency = 0;    // s, of one run
+  double dram_bytes = 0, noc_bytes = 0;
+  double utilization = 0;  // of the machine's rates, by what the operator must compute
+  Roof roof = Roof::kCompute;
+
+  bool fits() const { return obstacle.empty(); }
+  double communication() const { return dram + noc; }  // s, if nothing overlapped
+};
+
+struct MapOptions {
+  std::string dtype = "bf16";  // one that the machine has
+  // The published formulas instead of those above; see published.h.
+  bool as_published = false;
+  // The published fixed tiles instead of a search: 256 x 32 of a product, or 4 x 128 where it narrows; 256 x
+  // 256 of scores.
+  bool preset = false;
+};
+
+// Throws Error(kInput) when the machine lacks the dtype. An operator that fits in no way is a Mapping that
+// says so.
+Mapping map_operator(const Operator& each, const Machine& machine, const MapOptions& options);
+
+// The mappers of map_operator().
+Mapping map_vector(const VectorWork& work, const Machine& machine, const MapOptions& options);
+Mapping map_gemm(const GemmWork& work, const Machine& machine, const MapOptions& options);
+Mapping map_attention(const AttentionWork& work, const Machine& machine, const MapOptions& options);
+
+// A mapping with the cost of the chosen split.
+Mapping make_mapping(const Cost& cost, std::string split, const Work& work, const Machine& machine,
+                     const std::string& dtype);
+
+// Tile sizes along a dimension, ascending: multiples of `granule`, the smallest for each number of parts. A
+// larger tile with as many parts is never better.
+std::vector<int64_t> tile_sizes(int64_t size, int64_t granule);
+
+// The tile of a product that presets fix: rows and columns.
+std::pair<int64_t, int64_t> preset_tile(const GemmWork& work);
+inline constexpr int64_t kPresetScores = 256;  // rows and columns of a block of scores
+
+// What a matrix unit multiplies at once in each dimension.
+inline constexpr int64_t kGranule = 16;
+
+inline int64_t divide_up(int64_t size, int64_t by) {
+  return (size + by - 1) / by;
+}
+
+}  // namespace tessera::plan

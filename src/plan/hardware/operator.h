@@ -1,0 +1,62 @@
+// Operators as a machine runs them: elementwise and norms (vector), products with weights (GEMM), and
+// attention that never stores its scores (flash attention). A list of them is all that an analysis needs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace tessera::plan {
+
+// [rows, width] -> [rows, width]; a row is a token, so that batch and sequence are one dimension.
+struct VectorWork {
+  int64_t rows = 0, width = 0;
+  int64_t sequence = 0;  // rows of one sample
+  double operations_per_element = 0;
+  int64_t inputs = 1;    // tensors of that shape that are read
+  int64_t weights = 0;   // elements that every row needs
+  bool reduces = false;  // a norm, which needs a whole row at once
+
+  bool operator==(const VectorWork&) const = default;
+};
+
+// [rows, inner] x [inner, columns] -> [rows, columns], with an activation applied to what it stores.
+struct GemmWork {
+  int64_t rows = 0, inner = 0, columns = 0;
+  double activation_operations = 0;  // for each element of the output
+
+  bool operator==(const GemmWork&) const = default;
+};
+
+// For each of batch x heads: [queries, head_dim], keys and values [keys, head_dim] -> [queries, head_dim].
+struct AttentionWork {
+  int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
+  bool rotary = false;  // the published formulas alone count rotary positions here
+
+  bool operator==(const AttentionWork&) const = default;
+};
+
+using Work = std::variant<VectorWork, GemmWork, AttentionWork>;
+
+struct Operator {
+  std::string name;
+  Work work;
+  int64_t count = 1;  // how often it runs
+};
+
+// Softmax of a score: scale, maximum, subtraction, exponential, sum.
+inline constexpr double kSoftmaxOperations = 5;
+
+// What an operator must do in any case, whatever its split.
+struct Demand {
+  double gemm_operations = 0;    // a multiplication and an addition are two
+  double vector_operations = 0;  // elementwise
+  double elements = 0;           // read and written, each once
+};
+Demand demand_of(const Work& work);
+
+std::string kind_name(const Work& work);   // "vector", "gemm", "attention"
+std::string shape_text(const Work& work);  // "110400 x 1152"
+
+}  // namespace tessera::plan

@@ -1,0 +1,61 @@
+// A machine: what one device computes, holds and moves, read from a JSON file. A device is a chip of tiles
+// that share one memory: the tiles of an accelerator, the multiprocessors of a GPU, the cores of a processor.
+// docs/hardware.md lists the keys with their units.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+
+namespace tessera::plan {
+
+// How devices reach each other.
+struct Link {
+  std::string kind;                 // "nvlink", "pcie", "ethernet", ...
+  std::optional<double> bandwidth;  // bytes/s that a device sends; empty if only the user knows it
+  double latency = 0;               // s; 0 if it is unknown
+};
+
+struct Machine {
+  std::string name;
+  std::string where;  // the file, for messages
+
+  int64_t tiles = 0, grid_rows = 0, grid_columns = 0;
+  double sram_bytes = 0;                      // of a tile
+  double noc_bandwidth = 0, hop_latency = 0;  // of a tile's port of the network between tiles, bytes/s; s
+  double dram_bandwidth = 0;                  // bytes/s, shared by all tiles
+  double dram_latency = 0;                    // s
+  // Of a tile, by the names of dtypes; both have the same.
+  std::map<std::string, double> gemm_rates;    // FLOP/s
+  std::map<std::string, double> vector_rates;  // elementwise operations/s
+  std::vector<Link> links;                     // the first is the default
+
+  // Of all tiles.
+  double gemm_rate(const std::string& dtype) const {
+    return gemm_rates.at(dtype) * static_cast<double>(tiles);
+  }
+  double vector_rate(const std::string& dtype) const {
+    return vector_rates.at(dtype) * static_cast<double>(tiles);
+  }
+};
+
+// Bytes of an element of "fp32", "fp16", "bf16" or "fp8"; 0 for other names.
+int64_t dtype_bytes(const std::string& dtype);
+
+// Every key is required and none is unknown; sizes and rates are positive and finite. Throws Error(kInput)
+// that names the file and the key.
+Machine read_machine(const JsonConfig& config);
+Machine read_machine(const std::filesystem::path& path);
+
+// Throws Error(kInput) when the machine has no rates for the dtype.
+void require_dtype(const Machine& machine, const std::string& dtype);
+
+// Returns the link of this kind, or the first. Throws Error(kInput) when there is none.
+const Link& find_link(const Machine& machine, const std::optional<std::string>& kind);
+
+}  // namespace tessera::plan
