@@ -67,6 +67,14 @@ Examples:
   tessera mesh --world 16 --data-parallel-degree 2 --use-cfg-parallel --pipefusion-parallel-degree 2 \
     --ulysses-degree 2)";
 
+constexpr const char* kCompareFooter =
+    R"(Prints by formula what each parallel method makes a rank send, hold and compute, for any transformer, without a
+model. docs/comparison.md explains the numbers.
+
+Examples:
+  tessera compare --layers 28 --hidden 1152 --heads 16 --sequence 4096 --batch 2 --degree 4
+  tessera compare --layers 24 --hidden 1024 --heads 16 --sequence 2048 --batch 8 --degree 8 --train)";
+
 // The fields that only `tessera mesh` has.
 const Fields<MeshArguments>& mesh_fields() {
   using M = MeshArguments;
@@ -78,6 +86,19 @@ const Fields<MeshArguments>& mesh_fields() {
           {"model", "Folder in diffusers' format, or a model that ships: shapes, shapes-video, shapes-xl",
            FieldGroup::kModel, "FOLDER"}),
       plain_field(&M::json, {"json", "Print JSON", FieldGroup::kOutput})};
+  return fields;
+}
+
+// The fields of `tessera compare` beside the sizes.
+const Fields<CompareArguments>& compare_fields() {
+  using C = CompareArguments;
+  static const Fields<C> fields = {
+      plain_field(&C::train,
+                  {"train", "Compare training steps instead of forward passes", FieldGroup::kOutput}),
+      plain_field(&C::as_printed,
+                  {"as_printed", "Print the published comparison with its errors instead, cell by cell",
+                   FieldGroup::kOutput}),
+      plain_field(&C::json, {"json", "Print JSON", FieldGroup::kOutput})};
   return fields;
 }
 
@@ -100,6 +121,14 @@ void add_mesh_options(FieldOptions& options) {
   });
   append(fields, parallel::parallel_fields(),
          [](const FieldInfo& info) { return info.group == FieldGroup::kDegrees; });
+  options.add(std::move(fields));
+}
+
+void add_compare_options(FieldOptions& options) {
+  const auto all = [](const FieldInfo&) { return true; };
+  FieldList fields;
+  append(fields, plan::sizes_fields(), all);
+  append(fields, compare_fields(), all);
   options.add(std::move(fields));
 }
 
@@ -349,12 +378,41 @@ MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) 
   return arguments;
 }
 
+CompareArguments compare_arguments(const FieldOptions& options, const Values& values) {
+  CompareArguments arguments = options.read(compare_fields(), values);
+  arguments.sizes = plan::resolve(options.read(plan::sizes_fields(), values));
+  if (arguments.as_printed && arguments.train)
+    usage_error("--as-printed", "shows training and forward passes together; leave out --train");
+  return arguments;
+}
+
 // What CLI11 says is "--seed: 1 required N missing", or "--output: At Most 1 required but received 2".
 [[noreturn]] void refuse_mismatch(const CLI::ArgumentMismatch& error, const std::string& command) {
   const std::string what = error.what();
   const bool is_twice = what.find("received") != std::string::npos;
   usage_error(what.substr(0, what.find(':')), "{}; see tessera {} --help",
               is_twice ? "is given more than once" : "needs a value", command);
+}
+
+// Parses the words. Returns the text that --help or --version asks for.
+std::optional<ShowText> parse_words(CLI::App& app, const CLI::App& command, std::vector<std::string> words,
+                                    const Values& values) {
+  std::reverse(words.begin(), words.end());  // CLI11 expects the words in reverse
+  try {
+    app.parse(words);
+    return std::nullopt;
+  } catch (const CLI::CallForHelp&) {
+    return ShowText{app.help()};
+  } catch (const CLI::CallForVersion&) {
+    return ShowText{"tessera " TESSERA_VERSION "\n"};
+  } catch (const CLI::ExtrasError&) {
+    usage_error(printable(values.at(std::stoul(command.remaining().front()))),
+                "one argument too many; see tessera {} --help", command.get_name());
+  } catch (const CLI::ArgumentMismatch& error) {
+    refuse_mismatch(error, command.get_name());
+  } catch (const CLI::ParseError& error) {
+    usage_error("command line", "{}; see tessera {} --help", error.what(), command.get_name());
+  }
 }
 
 }  // namespace
@@ -381,6 +439,11 @@ Command parse_arguments(std::vector<std::string> arguments) {
   FieldOptions mesh_options(*mesh);
   add_mesh_options(mesh_options);
 
+  CLI::App* compare = app.add_subcommand("compare", "Compare parallel methods by formula");
+  compare->footer(kCompareFooter);
+  FieldOptions compare_options(*compare);
+  add_compare_options(compare_options);
+
   std::optional<size_t> shell;
   CLI::App* completion = app.add_subcommand("completion", "Print a script that completes command lines");
   completion->add_option("SHELL", shell, fmt::format("{}", fmt::join(completion_shells(), ", ")))
@@ -392,28 +455,17 @@ Command parse_arguments(std::vector<std::string> arguments) {
   if (arguments.empty()) return ShowText{app.help()};
   check_command(app, arguments);
   const CLI::App* command = &app;
-  for (const CLI::App* known : {generate, models, mesh, completion, manual}) {
+  for (const CLI::App* known : {generate, models, mesh, compare, completion, manual}) {
     if (known->get_name() == arguments[0]) command = known;
   }
-  auto [words, values] =
-      take_values_out(arguments, *command, command == mesh ? mesh_options : generate_options);
-  std::reverse(words.begin(), words.end());  // CLI11 expects the words in reverse
-  try {
-    app.parse(words);
-  } catch (const CLI::CallForHelp&) {
-    return ShowText{app.help()};
-  } catch (const CLI::CallForVersion&) {
-    return ShowText{"tessera " TESSERA_VERSION "\n"};
-  } catch (const CLI::ExtrasError&) {
-    usage_error(printable(values.at(std::stoul(command->remaining().front()))),
-                "one argument too many; see tessera {} --help", command->get_name());
-  } catch (const CLI::ArgumentMismatch& error) {
-    refuse_mismatch(error, command->get_name());
-  } catch (const CLI::ParseError& error) {
-    usage_error("command line", "{}; see tessera {} --help", error.what(), command->get_name());
-  }
+  const FieldOptions& options = command == mesh      ? mesh_options
+                                : command == compare ? compare_options
+                                                     : generate_options;
+  auto [words, values] = take_values_out(arguments, *command, options);
+  if (const auto text = parse_words(app, *command, std::move(words), values)) return *text;
   if (command == models) return models_arguments(models_places, values);
   if (command == mesh) return mesh_arguments(mesh_options, values);
+  if (command == compare) return compare_arguments(compare_options, values);
   if (command == manual) return ShowText{manual_page(app)};
   if (command == completion) return ShowText{completion_script(app, printable(values.at(shell.value())))};
   return generate_arguments(generate_options, values);

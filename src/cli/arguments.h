@@ -9,6 +9,7 @@
 
 #include "cli/generate_arguments.h"
 #include "engine/request.h"
+#include "plan/sizes.h"
 
 namespace tessera::cli {
 
@@ -21,6 +22,11 @@ struct MeshArguments {
   engine::Request request;
 };
 
+struct CompareArguments {
+  plan::Sizes sizes;
+  bool train = false, as_printed = false, json = false;
+};
+
 struct ModelsArguments {
   std::optional<std::string> model, config, variant;
   bool json = false;
@@ -31,7 +37,7 @@ struct ShowText {
   std::string text;
 };
 
-using Command = std::variant<GenerateArguments, ModelsArguments, MeshArguments, ShowText>;
+using Command = std::variant<GenerateArguments, ModelsArguments, MeshArguments, CompareArguments, ShowText>;
 
 // `arguments` lacks the program's name. Throws Error(kUsage) with one line that names the option and the
 // valid values; for an unknown option or command it names the nearest known one.

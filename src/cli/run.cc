@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "cli/arguments.h"
+#include "cli/compare_command.h"
 #include "cli/field_options.h"
 #include "cli/generate_command.h"
 #include "cli/mesh_command.h"
@@ -44,6 +45,10 @@ int dispatch(const std::vector<std::string>& arguments) {
   if (const auto* models = std::get_if<ModelsArguments>(&command)) return run_models(*models);
   if (const auto* mesh = std::get_if<MeshArguments>(&command)) {
     run_mesh(*mesh);
+    return 0;
+  }
+  if (const auto* compare = std::get_if<CompareArguments>(&command)) {
+    run_compare(*compare);
     return 0;
   }
   fmt::print(nothing_asked ? stderr : stdout, "{}", std::get<ShowText>(command).text);

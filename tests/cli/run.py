@@ -4,7 +4,8 @@ those of the modules named with a dash. It only needs the standard library."""
 import pathlib
 import sys
 
-import test_errors  # noqa: F401  (registers its tests)
+import test_compare  # noqa: F401  (registers its tests)
+import test_errors  # noqa: F401
 import test_generate  # noqa: F401
 import test_launchers  # noqa: F401
 import test_mesh  # noqa: F401
