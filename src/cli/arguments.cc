@@ -80,6 +80,27 @@ Examples:
   tessera trace --model path/to/PixArt-XL-2-1024-MS --ulysses-degree 4 -o trace.json
   tessera trace --model path/to/OpenSora --num-frames 51 --resolution 720p --ring-degree 8 --rank 0)";
 
+constexpr const char* kCompareFooter =
+    R"(Prints by formula what each parallel method makes a rank send, hold and compute, for any transformer, without a
+model. docs/comparison.md explains the numbers.
+
+Examples:
+  tessera compare --layers 28 --hidden 1152 --heads 16 --sequence 4096 --batch 2 --degree 4
+  tessera compare --layers 24 --hidden 1024 --heads 16 --sequence 2048 --batch 8 --degree 8 --train)";
+
+// The fields of `tessera compare` beside the sizes.
+const Fields<CompareArguments>& compare_fields() {
+  using C = CompareArguments;
+  static const Fields<C> fields = {
+      plain_field(&C::train,
+                  {"train", "Compare training steps instead of forward passes", FieldGroup::kOutput}),
+      plain_field(&C::as_printed,
+                  {"as_printed", "Print the published comparison with its errors instead, cell by cell",
+                   FieldGroup::kOutput}),
+      plain_field(&C::json, {"json", "Print JSON", FieldGroup::kOutput})};
+  return fields;
+}
+
 // The fields that only `tessera mesh` has.
 const Fields<MeshArguments>& mesh_fields() {
   using M = MeshArguments;
@@ -113,6 +134,14 @@ void add_mesh_options(FieldOptions& options) {
   });
   append(fields, parallel::parallel_fields(),
          [](const FieldInfo& info) { return info.group == FieldGroup::kDegrees; });
+  options.add(std::move(fields));
+}
+
+void add_compare_options(FieldOptions& options) {
+  const auto all = [](const FieldInfo&) { return true; };
+  FieldList fields;
+  append(fields, plan::sizes_fields(), all);
+  append(fields, compare_fields(), all);
   options.add(std::move(fields));
 }
 
@@ -281,6 +310,14 @@ MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) 
   return arguments;
 }
 
+CompareArguments compare_arguments(const FieldOptions& options, const Values& values) {
+  CompareArguments arguments = options.read(compare_fields(), values);
+  arguments.sizes = plan::resolve(options.read(plan::sizes_fields(), values));
+  if (arguments.as_printed && arguments.train)
+    usage_error("--as-printed", "shows training and forward passes together; leave out --train");
+  return arguments;
+}
+
 TraceArguments trace_arguments(const FieldOptions& options, const Values& values) {
   TraceArguments arguments = options.read(trace_fields(), values);
   Json given = options.given(engine::request_fields(), values);
@@ -343,6 +380,8 @@ class CommandLine {
     add_of_fields("trace", "Record what each rank of a run would do, without weights", kTraceFooter,
                   add_trace_options, trace_arguments);
     add_analyze();
+    add_of_fields("compare", "Compare parallel methods by formula", kCompareFooter, add_compare_options,
+                  compare_arguments);
     add_commands_of_texts();
   }
 

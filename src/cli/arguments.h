@@ -11,6 +11,7 @@
 #include "cli/generate_arguments.h"
 #include "cli/trace_command.h"
 #include "engine/request.h"
+#include "plan/sizes.h"
 
 namespace tessera::cli {
 
@@ -21,6 +22,11 @@ struct MeshArguments {
   // With a model, each rank's share of this request is shown; without one, only groups.
   std::optional<std::string> model;
   engine::Request request;
+};
+
+struct CompareArguments {
+  plan::Sizes sizes;
+  bool train = false, as_printed = false, json = false;
 };
 
 struct ModelsArguments {
@@ -34,7 +40,7 @@ struct ShowText {
 };
 
 using Command = std::variant<GenerateArguments, ModelsArguments, MeshArguments, TraceArguments,
-                             AnalyzeArguments, ShowText>;
+                             AnalyzeArguments, CompareArguments, ShowText>;
 
 // `arguments` lacks the program's name. Throws Error(kUsage) with one line that names the option and the
 // valid values; for an unknown option or command it names the nearest known one.

@@ -5,6 +5,7 @@
 
 #include "cli/analyze_command.h"
 #include "cli/arguments.h"
+#include "cli/compare_command.h"
 #include "cli/field_options.h"
 #include "cli/generate_command.h"
 #include "cli/mesh_command.h"
@@ -53,6 +54,10 @@ int dispatch(const std::vector<std::string>& arguments) {
   }
   if (const auto* analysis = std::get_if<AnalyzeArguments>(&command)) {
     run_analyze(*analysis);
+    return 0;
+  }
+  if (const auto* compare = std::get_if<CompareArguments>(&command)) {
+    run_compare(*compare);
     return 0;
   }
   fmt::print(nothing_asked ? stderr : stdout, "{}", std::get<ShowText>(command).text);

@@ -162,7 +162,7 @@ def help_and_version(box):
     for said in (r"--height PIXELS +Image height \[the model's\]; from 1 to 16384 pixels$",
                  r"--split-scheme SCHEME .* 1d or 2d$", r"--num-inference-steps N .* 1 or more$"):
         assert re.search(said, unwrapped, re.M), said
-    for words in (["--help"], ["generate", "--help"], ["models", "--help"], ["mesh", "--help"]):
+    for words in (["--help"], ["generate", "--help"], ["models", "--help"], ["mesh", "--help"], ["compare", "--help"]):
         assert max(map(len, box.run(*words).out.splitlines())) <= 128, words
     outcome = box.run("--version")
     assert outcome.code == 0 and outcome.out.startswith("tessera "), outcome

@@ -248,6 +248,7 @@ def a_shell_completes_commands_options_and_values(box):
                                 (["generate", "--no-re"], {"--no-resolution-binning"}, set()),
                                 (["generate", "-"], {"-o", "--output", "--negative-prompt"}, {"--world"}),
                                 (["mesh", "--w"], {"--world"}, {"--warmup-steps"}),
+                                (["compare", "--m"], {"--mesh", "--micro-batches"}, {"--model"}),
                                 (["generate", "--scheduler", "dpm"], {"dpm++", "dpm++-sde"}, {"ddim"}),
                                 (["generate", "--dtype", ""], {"bf16", "fp16", "fp32"}, {"image.png"}),
                                 (["generate", "--request", "im"], {"image.png"}, set()),
@@ -260,7 +261,7 @@ def a_shell_completes_commands_options_and_values(box):
 @test
 def the_manual_page_has_every_command_and_option(box):
     page = box.run("man").out
-    for command in ("generate", "mesh", "models"):
+    for command in ("compare", "generate", "mesh", "models"):
         options = set(re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)", box.run(command, "--help").out, re.M))
         section = page.split(f".SS tessera {command}\n")[1].split("\n.SS ")[0].replace("\\-", "-")
         assert not {name for name in options if not re.search(rf"\\fB{name}\\fR", section)}, (command, section)

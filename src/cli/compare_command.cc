@@ -1,0 +1,239 @@
+#include "cli/compare_command.h"
+
+#include <fmt/ranges.h>
+
+#include <cstdio>
+
+#include "cli/field_options.h"
+#include "cli/units.h"
+#include "core/json.h"
+#include "plan/comparison.h"
+#include "plan/printed.h"
+
+namespace tessera::cli {
+namespace {
+
+using plan::Method;
+using plan::PrintedCell;
+using plan::Quantity;
+using plan::Sizes;
+
+std::string value_text(int64_t value, const std::string& unit) {
+  const auto number = static_cast<uint64_t>(value);
+  return unit == "bytes" ? bytes_text(number) : count_text(number);
+}
+
+// ---- JSON
+
+OrderedJson cell_json(const plan::Cell& cell) {
+  return {{"formula", cell.formula}, {"value", cell.value}};
+}
+
+OrderedJson sizes_json(const Sizes& sizes) {
+  return write_fields(plan::sizes_fields(), sizes);
+}
+
+OrderedJson quantities_json(const std::vector<Quantity>& quantities) {
+  OrderedJson list = OrderedJson::array();
+  for (const Quantity& each : quantities) {
+    OrderedJson json = {{"name", each.name}, {"unit", each.unit}};
+    if (!each.symbol.empty()) json["symbol"] = each.symbol;
+    json.update(cell_json(each.cell));
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+OrderedJson method_json(const Method& method, bool train) {
+  OrderedJson json = {{"name", method.name}, {"divides", method.divides}};
+  if (!method.obstacle.empty()) {
+    json["obstacle"] = spell(method.obstacle, option_name);
+    return json;
+  }
+  json["sends"] = OrderedJson::array();
+  for (const plan::Traffic& each : method.traffic) {
+    json["sends"].push_back({{"data", each.data},
+                             {"collectives", each.collectives},
+                             {"elements", cell_json(each.elements)},
+                             {"bytes", each.bytes()},
+                             {"overlaps", each.overlaps}});
+  }
+  json["parameters"] = cell_json(method.parameters);
+  json["flop"] = cell_json(method.flop);
+  json["weight_bytes"] = cell_json(method.weight_bytes);
+  if (train) {
+    json["gradient_bytes"] = cell_json(method.gradient_bytes);
+    json["optimizer_bytes"] = cell_json(method.optimizer_bytes);
+    json["activation_bytes"] = cell_json(method.activation_bytes);
+    json["bytes"] = method.training_bytes();
+  } else {
+    json["key_value_bytes"] = cell_json(method.key_value_bytes);
+  }
+  if (method.idle) json["idle"] = {{"formula", method.idle_formula}, {"value", *method.idle}};
+  if (!method.freed_output_bytes.formula.empty())
+    json["freed_output_bytes"] = cell_json(method.freed_output_bytes);
+  return json;
+}
+
+OrderedJson comparison_json(const Sizes& sizes, bool train) {
+  OrderedJson methods = OrderedJson::array();
+  for (const Method& method : plan::compare(sizes, train)) methods.push_back(method_json(method, train));
+  return {{"pass", train ? "training step" : "forward"},
+          {"sizes", sizes_json(sizes)},
+          {"model", quantities_json(plan::quantities(sizes, train))},
+          {"methods", std::move(methods)}};
+}
+
+OrderedJson printed_json(const Sizes& sizes) {
+  OrderedJson cells = OrderedJson::array(), errors = OrderedJson::object();
+  for (const PrintedCell& each : plan::printed_cells(sizes)) {
+    const auto number = [](const std::optional<int64_t>& value) {
+      return value ? OrderedJson(*value) : OrderedJson();
+    };
+    cells.push_back({{"subject", each.subject},
+                     {"cell", each.what},
+                     {"where", each.where},
+                     {"unit", each.unit},
+                     {"printed", {{"formula", each.formula}, {"value", number(each.value)}}},
+                     {"corrected", {{"formula", each.corrected}, {"value", number(each.corrected_value)}}},
+                     {"error", each.error.empty() ? OrderedJson() : OrderedJson(each.error)}});
+  }
+  for (const auto& [number, text] : plan::printed_errors()) errors[number] = text;
+  return {{"sizes", sizes_json(sizes)}, {"cells", std::move(cells)}, {"errors", std::move(errors)}};
+}
+
+// ---- Text
+
+void print_sizes(const Sizes& sizes) {
+  fmt::print("{} layers (L), hidden size {} (h), {} heads (a); {} {} (b) of {} tokens (s); {} ranks (n)\n",
+             sizes.layers, sizes.hidden, sizes.heads, sizes.batch, sizes.batch == 1 ? "sample" : "samples",
+             sizes.sequence, sizes.degree);
+  std::vector<std::string> more;
+  if (*sizes.key_value_heads != sizes.heads)
+    more.push_back(fmt::format("{} heads of keys and values (k), d = h k/a", *sizes.key_value_heads));
+  if (sizes.vocabulary) more.push_back(fmt::format("vocabulary {} (v)", *sizes.vocabulary));
+  if (sizes.frames) more.push_back(fmt::format("{} frames (f)", *sizes.frames));
+  if (!more.empty()) fmt::print("{}\n", fmt::join(more, "; "));
+  fmt::print(
+      "2D TP: {} (x) x {} (y); USP: Ulysses {} (u) x ring {} (r); PP: {} micro-batches (M), {} (c)\n\n",
+      sizes.mesh->x, sizes.mesh->y, *sizes.ulysses_degree, *sizes.ring_degree, *sizes.micro_batches,
+      sizes.interleaved == 1 ? "1 run of layers" : fmt::format("{} runs of layers", sizes.interleaved));
+}
+
+void print_quantities(const std::vector<Quantity>& quantities) {
+  for (const Quantity& each : quantities)
+    fmt::print("{:<1}  {:<41} {:>10} {:<10} = {}\n", each.symbol, each.name,
+               value_text(each.cell.value, each.unit), each.unit == "bytes" ? "" : each.unit,
+               each.cell.formula);
+  fmt::print("\n");
+}
+
+// A * marks what can travel while the rank computes.
+std::string sent_text(const Method& method, bool activations) {
+  bool overlaps = true;
+  for (const plan::Traffic& each : method.traffic)
+    overlaps = overlaps && (each.overlaps || (each.data == "activations") != activations);
+  const int64_t bytes = method.bytes_sent(activations);
+  return bytes == 0 ? "0 " : value_text(bytes, "bytes") + (overlaps ? "*" : " ");
+}
+
+constexpr const char* kTrainingLine = "{:<12} {:<24} {:>12} {:>12} {:>11} {:>11} {:>11} {:>11}\n";
+constexpr const char* kForwardLine = "{:<12} {:<24} {:>12} {:>12} {:>11} {:>11} {:>10}\n";
+
+template <typename... Texts>
+void print_line(const char* format, const Texts&... texts) {
+  fmt::print(fmt::runtime(format), texts...);
+}
+
+void print_heading(bool train) {
+  if (train) {
+    print_line(kTrainingLine, "training", "a rank divides", "sends of ", "sends of ", "keeps", "keeps",
+               "keeps", "keeps");
+    print_line(kTrainingLine, "step", "", "activations ", "parameters ", "P and grads", "optimizer",
+               "activations", "in all");
+  } else {
+    print_line(kForwardLine, "forward", "a rank divides", "sends of ", "sends of ", "keeps", "keeps",
+               "computes");
+    print_line(kForwardLine, "pass", "", "activations ", "weights ", "weights", "keys, vals", "FLOP");
+  }
+}
+
+void print_row(const Method& method, bool train) {
+  const auto bytes = [](const plan::Cell& cell) { return value_text(cell.value, "bytes"); };
+  if (!method.obstacle.empty()) {
+    fmt::print("{:<12} no: {}\n", method.name, spell(method.obstacle, option_name));
+  } else if (train) {
+    print_line(kTrainingLine, method.name, method.divides, sent_text(method, true), sent_text(method, false),
+               value_text(method.weight_bytes.value + method.gradient_bytes.value, "bytes"),
+               bytes(method.optimizer_bytes), bytes(method.activation_bytes),
+               value_text(method.training_bytes(), "bytes"));
+  } else {
+    print_line(kForwardLine, method.name, method.divides, sent_text(method, true), sent_text(method, false),
+               bytes(method.weight_bytes), bytes(method.key_value_bytes),
+               value_text(method.flop.value, "FLOP"));
+  }
+}
+
+// What is not said by the table: how often a rank sends, and by which formula.
+void print_formulas(const Method& method, bool train) {
+  std::string name = method.name;
+  const auto print_formula = [&](const std::string& what, const std::string& how,
+                                 const std::string& formula) {
+    fmt::print("{:<12} {:<21} {:<38} {}\n", name, what, how, formula);
+    name.clear();
+  };
+  for (const plan::Traffic& each : method.traffic)
+    print_formula(each.data, each.collectives, each.elements.formula);
+  const std::string& kept = method.activation_bytes.formula;
+  if (train && !kept.empty() && kept != "A L/n") print_formula("keeps, in bytes", "", kept);
+  const std::string& keys = method.key_value_bytes.formula;
+  if (!train && !keys.empty() && keys != "2 K/n") print_formula("keys, vals, in bytes", "", keys);
+  if (method.idle)
+    print_formula("waits", fmt::format("{:.3g} of the time it computes", *method.idle), method.idle_formula);
+}
+
+void print_comparison(const Sizes& sizes, bool train) {
+  const std::vector<Method> methods = plan::compare(sizes, train);
+  print_sizes(sizes);
+  print_quantities(plan::quantities(sizes, train));
+  print_heading(train);
+  for (const Method& method : methods) print_row(method, train);
+  fmt::print("* can travel while the rank computes\n\n");
+  fmt::print("What a rank sends, in elements of 2 bytes{}:\n",
+             train ? "; activations that it keeps are A L/n bytes where nothing else is said"
+                   : "; keys and values take 2 K/n bytes where nothing else is said");
+  for (const Method& method : methods) print_formulas(method, train);
+}
+
+void print_printed(const Sizes& sizes) {
+  const std::vector<PrintedCell> cells = plan::printed_cells(sizes);
+  constexpr const char* kLine = "{:<12} {:<29} {:<5} {:<38} {:>10} {:>10} {}\n";
+  print_sizes(sizes);
+  print_line(kLine, "", "cell", "in", "as printed", "printed", "corrected", "errors");
+  for (const PrintedCell& each : cells) {
+    const auto number = [&](const std::optional<int64_t>& value) {
+      return value ? value_text(*value, each.unit) : "-";
+    };
+    const bool in_words = !each.corrected_value && !each.corrected.empty();
+    print_line(kLine, each.subject, each.what, each.where, each.formula, number(each.value),
+               in_words ? each.corrected : number(each.corrected_value), each.error);
+  }
+  fmt::print("\n");
+  for (const auto& [number, text] : plan::printed_errors()) fmt::print("{:<4} {}\n", number, text);
+}
+
+}  // namespace
+
+void run_compare(const CompareArguments& arguments) {
+  const auto& [sizes, train, as_printed, json] = arguments;
+  if (json) {
+    const OrderedJson result = as_printed ? printed_json(sizes) : comparison_json(sizes, train);
+    fmt::print("{}\n", result.dump(2));
+  } else if (as_printed) {
+    print_printed(sizes);
+  } else {
+    print_comparison(sizes, train);
+  }
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,12 @@
+// Runs `tessera compare`.
+#pragma once
+
+#include "cli/arguments.h"
+
+namespace tessera::cli {
+
+// Prints what each parallel method makes a rank send, hold and compute (plan/comparison.h), or the published
+// comparison (plan/printed.h). Throws Error(kUsage) for sizes whose results are too large.
+void run_compare(const CompareArguments& arguments);
+
+}  // namespace tessera::cli

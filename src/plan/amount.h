@@ -1,0 +1,47 @@
+// Integers that never wrap: closed forms of large sizes leave int64_t quickly, and a wrong number is worse
+// than none.
+#pragma once
+
+#include <cstdint>
+
+#include "core/error.h"
+
+namespace tessera::plan {
+
+// Results are at least 0. Throws Error(kUsage) where one is beyond int64_t.
+class Amount {
+ public:
+  Amount(int64_t value) : value_(value) {}  // implicit: formulas have numbers in them
+
+  int64_t value() const { return value_; }
+
+  friend Amount operator+(Amount a, Amount b) {
+    int64_t sum = 0;
+    if (__builtin_add_overflow(a.value_, b.value_, &sum)) refuse();
+    return sum;
+  }
+  friend Amount operator*(Amount a, Amount b) {
+    int64_t product = 0;
+    if (__builtin_mul_overflow(a.value_, b.value_, &product)) refuse();
+    return product;
+  }
+  friend Amount operator-(Amount a, Amount b) { return a.value_ - b.value_; }
+  // The division must leave no rest.
+  friend Amount operator/(Amount a, Amount b) {
+    TESSERA_CHECK(b.value_ > 0 && a.value_ % b.value_ == 0, "{} is not divisible by {}", a.value_, b.value_);
+    return a.value_ / b.value_;
+  }
+  // The largest part of n that are as equal as can be.
+  friend Amount largest_part(Amount a, Amount n) {
+    return a.value_ / n.value_ + (a.value_ % n.value_ == 0 ? 0 : 1);
+  }
+
+ private:
+  [[noreturn]] static void refuse() {
+    usage_error("sizes", "too large: a result exceeds 9.2e18; give smaller sizes");
+  }
+
+  int64_t value_;
+};
+
+}  // namespace tessera::plan

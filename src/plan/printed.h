@@ -1,0 +1,30 @@
+// A published comparison of these methods (a reading note of 2024 on parallelism in vision transformers), as
+// it prints its formulas and its training table, with what is wrong in them. Only formulas and numbers are
+// taken from it.
+#pragma once
+
+#include "plan/comparison.h"
+
+namespace tessera::plan {
+
+// A cell of the document beside ours.
+struct PrintedCell {
+  std::string subject;  // a method of compare(), or "model"
+  std::string what;     // "activations sent, both ways"
+  std::string where;    // "text" or "table"
+  std::string unit;     // of both values: "elements", "bytes", "FLOP"; empty for words
+  std::string formula;  // as printed
+  std::optional<int64_t> value;
+  std::string corrected;  // our formula
+  std::optional<int64_t> corrected_value;
+  std::string error;  // a key of printed_errors(), several with commas; empty if there is none
+};
+
+// Costs of the document are those of a layer; they are multiplied by L here. Methods with an obstacle have no
+// values. Sizes must be resolved.
+std::vector<PrintedCell> printed_cells(const Sizes& sizes);
+
+// The errors of the document that concern this comparison, by number, in a sentence each.
+const std::vector<std::pair<std::string, std::string>>& printed_errors();
+
+}  // namespace tessera::plan

@@ -1,0 +1,138 @@
+"""Tests `tessera compare`."""
+import fractions
+import json
+import re
+
+from harness import test
+
+SIZES = ["--layers", "24", "--hidden", "1024", "--heads", "16", "--sequence", "2048"]
+EIGHT = [*SIZES, "--degree", "8"]
+NAMES = {"L": "layers", "h": "hidden", "a": "heads", "s": "sequence", "n": "degree", "b": "batch", "k": "key_value_heads",
+         "v": "vocabulary", "f": "frames", "u": "ulysses_degree", "r": "ring_degree", "M": "micro_batches", "c": "interleaved"}
+
+
+def compare(box, *words):
+    outcome = box.run("compare", *words)
+    assert outcome.code == 0 and outcome.err == "", outcome
+    assert max(map(len, outcome.out.splitlines())) <= (120 if "--json" not in words else 10**6), outcome.out
+    return outcome.out
+
+
+def value_of(formula, letters):
+    """The exact value of a formula, in which factors stand beside each other."""
+    words = re.findall(r"\d+|[A-Za-z]|[-+/()^]", formula)
+    assert "".join(words) == formula.replace(" ", ""), formula
+    text = ""
+    for before, word in zip([""] + words, words):
+        is_factor, was_factor = re.match(r"[\w(]", word), re.match(r"[\w)]", before)
+        text += ("*" if is_factor and was_factor else "") + word.replace("^", "**")
+    return eval(text, {"__builtins__": {}}, letters)
+
+
+def letters_of(result):
+    sizes = result["sizes"]
+    letters = {letter: fractions.Fraction(sizes[name]) for letter, name in NAMES.items() if name in sizes}
+    letters["d"] = letters["h"] * letters["k"] / letters["a"]
+    for letter, ranks in zip("xy", sizes["mesh"].split("x")):
+        letters[letter] = fractions.Fraction(ranks)
+    return letters
+
+
+def formulas_of(value):
+    """All {"formula", "value"} within."""
+    if isinstance(value, dict) and "formula" in value:
+        yield value
+    elif isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from formulas_of(each)
+
+
+@test
+def compare_has_the_value_of_each_formula(box):
+    some = [*EIGHT, "--batch", "16", "--mesh", "2x4", "--frames", "16", "--vocabulary", "50304"]
+    for words in ([*some], [*some, "--train"], [*some, "--train", "--key-value-heads", "8", "--ring-degree", "4"],
+                  [*some, "--train", "--interleaved", "3", "--micro-batches", "16"], [*EIGHT, "--batch", "8"],
+                  [*some, "--train", "--micro-batches", "4"], [*SIZES, "--degree", "2", "--batch", "2", "--train"],
+                  [*SIZES, "--degree", "1", "--train"]):
+        result = json.loads(compare(box, *words, "--json"))
+        letters = letters_of(result)
+        for each in result["model"]:
+            assert value_of(each["formula"], letters) == each["value"], each
+            if "symbol" in each:
+                letters[each["symbol"]] = fractions.Fraction(each["value"])
+            if each["name"] == "activations of a layer, kept for backward":
+                assert each["symbol"] == "A", each
+        count = 0
+        for method in result["methods"]:
+            for each in formulas_of(method):
+                assert abs(value_of(each["formula"], letters) - fractions.Fraction(each["value"])) < 1e-9, (method["name"], each)
+                count += 1
+            for sent in method.get("sends", []):
+                assert sent["bytes"] == 2 * sent["elements"]["value"], sent
+        assert count > 50, count
+
+
+@test
+def compare_as_printed_has_the_value_of_each_printed_formula(box):
+    words = [*EIGHT, "--batch", "8", "--mesh", "2x4", "--vocabulary", "50304"]
+    result = json.loads(compare(box, *words, "--as-printed", "--json"))
+    letters = letters_of(result)
+    model = json.loads(compare(box, *words, "--train", "--json"))["model"]
+    letters |= {each["symbol"]: fractions.Fraction(each["value"]) for each in model if "symbol" in each}
+    count = 0
+    for cell in result["cells"]:
+        for side in ("printed", "corrected"):
+            if cell[side]["value"] is not None:
+                assert value_of(cell[side]["formula"], letters) == cell[side]["value"], cell
+                count += 1
+        for error in (cell["error"] or "").split(", "):
+            assert error == "" or error in result["errors"], cell
+    assert count > 120, count
+    assert list(result["errors"]) == [*(f"E{number}" for number in range(1, 16)), "O"], result["errors"]
+    text = compare(box, *words, "--as-printed")
+    assert re.search(r"^Ulysses +activations kept +text +\(34/n \+ 5 a s/h\) b s h L .* E8$", text, re.M), text
+    assert re.search(r"^E8 +The text leaves scores whole", text, re.M), text
+
+
+@test
+def compare_prints_a_table(box):
+    text = compare(box, *EIGHT)
+    for line in (r"TP +heads, weights +336.0 MiB +0 +72.1 MiB .*", r"Ring +tokens +168.0 MiB\* .*",
+                 r"Ulysses +tokens, heads +42.0 MiB +0 .*", r"DP +no: a batch of 1 does not divide evenly among 8 ranks",
+                 r"DSP +no: --frames says how tokens divide", r"TP +activations +2 AllReduce a layer +4 \(n-1\)/n b s h L",
+                 r"P +parameters +302.3 M .* = \(12 h\^2 \+ 13 h\) L", r"F +products .* 1.65 T FLOP +=.*"):
+        assert re.search(f"^{line}$", text, re.M), (line, text)
+    text = compare(box, *EIGHT, "--batch", "8", "--train")
+    for line in (r"ZeRO-3 +samples, weights +0 +1.48 GiB\* .*", r" +waits +0.875 of the time it computes +\(n-1\)/\(c M\)",
+                 r" +keeps, in bytes +\(10 b s h \+ \(A - 10 b s h\)/n\) L", r"USP\+ZeRO-3 .*"):
+        assert re.search(f"^{line}$", text, re.M), (line, text)
+    assert "DistriFusion" not in text and "DistriFusion" in compare(box, *EIGHT)
+    compare(box, "--layers", "96", "--hidden", "12288", "--heads", "96", "--sequence", "131072", "--degree", "32", "--batch", "32",
+            "--frames", "64", "--key-value-heads", "32")
+    compare(box, *EIGHT, "--degree", "64", "--frames", "64", "--train")
+
+
+@test
+def compare_refuses(box):
+    box.refuse(2, "[--layers] is missing", "compare")
+    box.refuse(2, "[--degree] is missing", "compare", *SIZES)
+    box.refuse(2, "[--degree] must be 1 or more, got 0", "compare", *SIZES, "--degree", "0")
+    box.refuse(2, "[--degree] expected an integer", "compare", *SIZES, "--degree", "99999999999999999999")
+    box.refuse(2, "[--degree] 7 divides neither", "compare", *SIZES, "--degree", "7")
+    box.refuse(2, "[--heads] 7 do not divide a hidden size of 1024", "compare", *EIGHT, "--heads", "7")
+    box.refuse(2, "[--mesh] 2x3 is not the 8 ranks of --degree", "compare", *EIGHT, "--mesh", "2x3")
+    for mesh in ("2", "2x", "x4", "2x4x1", "-2x-4", "0x8", "2 x 4"):
+        box.refuse(2, "[--mesh] expected two numbers of ranks as in 2x4", "compare", *EIGHT, "--mesh", mesh)
+    box.refuse(2, "[--ulysses-degree] 3 does not divide", "compare", *EIGHT, "--ulysses-degree", "3")
+    box.refuse(2, "--ring-degree 4 are not the 8 ranks", "compare", *EIGHT, "--ulysses-degree", "4", "--ring-degree", "4")
+    box.refuse(2, "raise --ring-degree", "compare", *EIGHT, "--degree", "32", "--ulysses-degree", "32")
+    box.refuse(2, "[--micro-batches] 3 do not divide a batch of 8", "compare", *EIGHT, "--batch", "8", "--micro-batches", "3")
+    box.refuse(2, "[--interleaved] 5 runs of layers", "compare", *EIGHT, "--interleaved", "5")
+    box.refuse(2, "[--frames] 5 do not divide", "compare", *EIGHT, "--frames", "5")
+    box.refuse(2, "[--key-value-heads] 3 do not divide 16 heads", "compare", *EIGHT, "--key-value-heads", "3")
+    box.refuse(2, "too large", "compare", *EIGHT, "--sequence", "1000000000000")
+    box.refuse(2, "too large", "compare", *EIGHT, "--batch", "9000000000000000000", "--train")
+    box.refuse(2, "has no grouped queries", "compare", *EIGHT, "--key-value-heads", "8", "--as-printed")
+    box.refuse(2, "leave out --train", "compare", *EIGHT, "--train", "--as-printed")
+    box.refuse(2, "unknown option; did you mean --layers?", "compare", "--layer", "24")
+    box.refuse(2, "one argument too many", "compare", *EIGHT, "24")

@@ -1,0 +1,378 @@
+// Tests the closed forms with values that were computed apart from them, and with the conclusions that the
+// published comparison draws.
+#include "plan/comparison.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <optional>
+
+#include "plan/printed.h"
+
+namespace tessera::plan {
+namespace {
+
+// The sizes of the values below; one layer where they are of a layer.
+Sizes sizes_of_one_layer(int64_t degree = 8) {
+  return {.layers = 1, .hidden = 1024, .heads = 16, .sequence = 2048, .degree = degree};
+}
+
+Sizes all_layers(int64_t batch, int64_t degree = 8) {
+  Sizes sizes = sizes_of_one_layer(degree);
+  sizes.layers = 24;
+  sizes.batch = batch;
+  return sizes;
+}
+
+Method method_of(const Sizes& sizes, const std::string& name, bool train) {
+  for (const Method& method : compare(resolve(sizes), train)) {
+    if (method.name == name) return method;
+  }
+  ADD_FAILURE() << "no method " << name;
+  return {};
+}
+
+int64_t elements_sent(const Method& method) {
+  EXPECT_EQ(method.obstacle, "");
+  int64_t sum = 0;
+  for (const Traffic& each : method.traffic) sum += each.data == "activations" ? each.elements.value : 0;
+  return sum;
+}
+
+int64_t quantity(const Sizes& sizes, const std::string& name) {
+  for (const Quantity& each : quantities(resolve(sizes), true)) {
+    if (each.name == name) return each.cell.value;
+  }
+  ADD_FAILURE() << "no quantity " << name;
+  return 0;
+}
+
+PrintedCell printed_cell(const Sizes& sizes, const std::string& subject, const std::string& what,
+                         const std::string& where) {
+  for (const PrintedCell& each : printed_cells(resolve(sizes))) {
+    if (each.subject == subject && each.what == what && each.where == where) return each;
+  }
+  ADD_FAILURE() << "no cell " << subject << ": " << what;
+  return {};
+}
+
+// Bytes for which the rank has to wait, because they cannot travel while it computes.
+int64_t exposed_bytes(const Method& method) {
+  EXPECT_EQ(method.obstacle, "");
+  int64_t sum = 0;
+  for (const Traffic& each : method.traffic) sum += each.overlaps ? 0 : each.bytes();
+  return sum;
+}
+
+int64_t all_bytes(const Method& method) {
+  EXPECT_EQ(method.obstacle, "");
+  return method.bytes_sent(true) + method.bytes_sent(false);
+}
+
+TEST(Comparison, Model) {
+  Sizes sizes = all_layers(1);
+  EXPECT_EQ(quantity(sizes, "parameters"), 302309376);
+  EXPECT_EQ(quantity(sizes, "products of a forward pass"), 1649267441664);
+  EXPECT_EQ(quantity(sizes, "products of a training step"), 4947802324992);
+  EXPECT_EQ(quantity(sizes, "of these of attention"), 358612992);
+  EXPECT_EQ(quantity(sizes, "of these of the MLP"), 39845888);
+  EXPECT_EQ(quantity(sizes, "of these of the norms"), 8388608);
+  EXPECT_EQ(quantity(sizes, "activations of a layer, kept for backward"), 406847488);
+  sizes.vocabulary = 50304;
+  EXPECT_EQ(quantity(sizes, "parameters"), 302309376 + 51511296);
+  EXPECT_EQ(quantity(sizes, "products of a forward pass"), 1649267441664 + 210990268416);
+  // The weights of a layer with one head of keys: queries and output h^2, keys and values h * 64.
+  Sizes one_head = sizes_of_one_layer(1);
+  one_head.key_value_heads = 1;
+  EXPECT_EQ(quantity(one_head, "parameters"),
+            2 * (1024 * 1024 + 1024) + 2 * (1024 * 64 + 64) + 2 * 4096 * 1024 + 4096 + 1024 + 4 * 1024);
+}
+
+TEST(Comparison, TensorParallelism) {
+  const Sizes sizes = sizes_of_one_layer();
+  EXPECT_EQ(elements_sent(method_of(sizes, "TP", true)), 14680064);
+  EXPECT_EQ(method_of(sizes, "TP", true).bytes_sent(true), 2 * 14680064);
+  EXPECT_EQ(method_of(sizes, "TP", true).activation_bytes.value, 69206016);
+  EXPECT_EQ(elements_sent(method_of(sizes, "Megatron-SP", true)), 18350080);
+  EXPECT_EQ(method_of(sizes, "Megatron-SP", true).activation_bytes.value, 50855936);
+  const double ratio = 69206016.0 / 406847488;
+  EXPECT_NEAR(ratio, 0.170103, 1e-6);
+  EXPECT_EQ(elements_sent(method_of(sizes, "TP", false)), 14680064 / 2);
+}
+
+// The products of a layer, each by its own two sizes.
+TEST(Comparison, TensorParallelismOverAMesh) {
+  Sizes sizes = sizes_of_one_layer();
+  sizes.mesh = TensorMesh{2, 4};
+  int64_t gathered = 0, scattered = 0;
+  for (const auto& [in, out] : {std::pair{1024, 3072}, {1024, 1024}, {1024, 4096}, {4096, 1024}}) {
+    gathered += int64_t{2048} * in * 3 / 8;
+    scattered += int64_t{2048} * out / 8;
+  }
+  EXPECT_EQ(gathered, 7 * 786432);
+  EXPECT_EQ(elements_sent(method_of(sizes, "2D TP", false)), gathered + scattered);
+  EXPECT_EQ(elements_sent(method_of(sizes, "2D TP", true)), 3 * gathered + 2 * scattered);
+}
+
+TEST(Comparison, SequenceParallelism) {
+  const Sizes sizes = sizes_of_one_layer();
+  EXPECT_EQ(method_of(sizes, "Ulysses", false).bytes_sent(true), 1376256 + 458752);
+  EXPECT_EQ(elements_sent(method_of(sizes, "Ulysses", true)), 1835008);
+  EXPECT_EQ(method_of(sizes, "Ulysses", true).activation_bytes.value, 50855936);
+  EXPECT_EQ(method_of(sizes, "Ring", false).bytes_sent(true), 7340032);
+  EXPECT_EQ(elements_sent(method_of(sizes, "Ring", true)), 3 * 7340032 / 2);
+  EXPECT_EQ(method_of(sizes, "Ring", true).activation_bytes.value, 50855936);
+  EXPECT_EQ(method_of(sizes, "DistriFusion", false).bytes_sent(true), 7340032);
+}
+
+TEST(Comparison, UspIsUlyssesOrRingAtItsEnds) {
+  for (const bool train : {false, true}) {
+    Sizes sizes = sizes_of_one_layer();
+    sizes.ulysses_degree = 8;
+    EXPECT_EQ(all_bytes(method_of(sizes, "USP", train)), all_bytes(method_of(sizes, "Ulysses", train)));
+    sizes.ulysses_degree = 1;
+    EXPECT_EQ(all_bytes(method_of(sizes, "USP", train)), all_bytes(method_of(sizes, "Ring", train)));
+  }
+}
+
+TEST(Comparison, Pipeline) {
+  Sizes sizes = all_layers(8, 4);
+  const int64_t layer = 406847488;  // of one sample, and so of a micro-batch
+  sizes.micro_batches = 8;
+  EXPECT_EQ(method_of(sizes, "PP", true).activation_bytes.value, 24 * layer);
+  EXPECT_EQ(elements_sent(method_of(sizes, "PP", true)), int64_t{2} * 8 * 2048 * 1024);
+  EXPECT_DOUBLE_EQ(*method_of(sizes, "PP", true).idle, 3.0 / 8);
+  EXPECT_EQ(method_of(sizes, "PP", true).freed_output_bytes.value, int64_t{2} * 4 * 2048 * 1024);
+  sizes.interleaved = 2;
+  EXPECT_EQ(method_of(sizes, "PP", true).activation_bytes.value, 33 * layer);
+  EXPECT_DOUBLE_EQ(*method_of(sizes, "PP", true).idle, 3.0 / 16);
+  EXPECT_EQ(elements_sent(method_of(sizes, "PP", true)), int64_t{4} * 8 * 2048 * 1024);
+  sizes.interleaved = 1;
+  sizes.micro_batches = 2;  // fewer than stages: a stage has both under way
+  EXPECT_EQ(method_of(sizes, "PP", true).activation_bytes.value, 24 / 4 * 8 * layer);
+  // The last stage has the logits.
+  sizes.vocabulary = 50304;
+  EXPECT_EQ(method_of(sizes, "PP", true).parameters.value, 302309376 / 4 + 51511296);
+}
+
+TEST(Comparison, ZeroDividesTheStateOfParameters) {
+  const Sizes sizes = all_layers(8);
+  const int64_t bytes = 2 * 302309376;
+  struct Expected {
+    const char* name;
+    int64_t weights, gradients, optimizer, sent;
+  };
+  for (const auto& [name, weights, gradients, optimizer, sent] :
+       {Expected{"DP", bytes, bytes, 6 * bytes, 2}, Expected{"ZeRO-1", bytes, bytes, 6 * bytes / 8, 2},
+        Expected{"ZeRO-2", bytes, bytes / 8, 6 * bytes / 8, 2},
+        Expected{"ZeRO-3", bytes / 8, bytes / 8, 6 * bytes / 8, 3}}) {
+    const Method method = method_of(sizes, name, true);
+    EXPECT_EQ(method.weight_bytes.value, weights) << name;
+    EXPECT_EQ(method.gradient_bytes.value, gradients) << name;
+    EXPECT_EQ(method.optimizer_bytes.value, optimizer) << name;
+    EXPECT_EQ(method.activation_bytes.value, 24 * 406847488L) << name;  // one of eight samples
+    EXPECT_EQ(method.bytes_sent(false), sent * bytes / 8 * 7) << name;
+    EXPECT_EQ(method.bytes_sent(true), 0) << name;
+    EXPECT_EQ(method.training_bytes(), weights + gradients + optimizer + 24 * 406847488L) << name;
+  }
+}
+
+// Scores of one frame, or of one place in all frames, in turn.
+TEST(Comparison, DynamicSequenceParallelism) {
+  Sizes sizes = all_layers(1);
+  sizes.frames = 16;  // of 128 tokens
+  const Method method = method_of(sizes, "DSP", false);
+  EXPECT_EQ(elements_sent(method), 24 * (2048 * 1024 / 8) / 8 * 7);
+  const int64_t scores = 4 * (int64_t{16} * 128 * 128 + 128 * 16 * 16) * 1024 * 12;
+  EXPECT_EQ(method.flop.value, (int64_t{24} * 2048 * 1024 * 1024 * 24 + scores) / 8);
+  const int64_t kept =
+      int64_t{34} * 2048 * 1024 * 24 + 5 * 16 * (int64_t{16} * 128 * 128 + 128 * 16 * 16) * 12;
+  EXPECT_EQ(method_of(sizes, "DSP", true).activation_bytes.value, kept / 8);
+}
+
+TEST(Comparison, StaleMethodsKeepKeysAndValuesOfAllLayers) {
+  const Sizes sizes = all_layers(1);
+  const int64_t bytes = 2 * 2 * 2048 * 1024;  // of a layer
+  EXPECT_EQ(method_of(sizes, "DistriFusion", false).key_value_bytes.value, bytes * 24);
+  EXPECT_EQ(method_of(sizes, "PipeFusion", false).key_value_bytes.value, bytes * 24 / 8);
+  EXPECT_EQ(method_of(sizes, "Ring", false).key_value_bytes.value, bytes / 8);
+  EXPECT_EQ(method_of(sizes, "PipeFusion", false).bytes_sent(true), 2 * 2048 * 1024);
+  EXPECT_EQ(method_of(sizes, "PipeFusion", false).weight_bytes.value, 2 * 302309376 / 8);
+  EXPECT_EQ(method_of(sizes, "DistriFusion", false).weight_bytes.value, 2 * 302309376);
+}
+
+TEST(Comparison, OneRankSendsNothingAndHoldsEverything) {
+  Sizes sizes = all_layers(1, 1);
+  sizes.frames = 16;
+  for (const bool train : {false, true}) {
+    for (const Method& method : compare(resolve(sizes), train)) {
+      EXPECT_EQ(all_bytes(method), 0) << method.name;
+      EXPECT_EQ(method.parameters.value, 302309376) << method.name;
+      if (method.name != "DSP") {
+        EXPECT_EQ(method.flop.value, (train ? 3 : 1) * 1649267441664) << method.name;
+        EXPECT_EQ(method.activation_bytes.value, train ? 24 * 406847488L : 0) << method.name;
+      }
+    }
+  }
+}
+
+// Conclusion 1: AllToAll makes Ulysses dearer than data parallelism, and Ring at its best costs the same.
+TEST(ComparisonConclusions, SequencesAreDividedWhereBatchesCannotBe) {
+  for (const int64_t degree : {2, 4, 8, 16}) {
+    const Sizes sizes = all_layers(16, degree);
+    const Method data = method_of(sizes, "DP", true), ring = method_of(sizes, "Ring", true);
+    EXPECT_GT(exposed_bytes(method_of(sizes, "Ulysses", true)), exposed_bytes(data));
+    EXPECT_EQ(exposed_bytes(ring), exposed_bytes(data));
+    EXPECT_GT(all_bytes(ring), all_bytes(data));
+    EXPECT_NE(method_of(all_layers(1, degree), "DP", true).obstacle, "");
+    EXPECT_EQ(method_of(all_layers(1, degree), "Ring", true).obstacle, "");
+  }
+}
+
+// Conclusion 2: Megatron-SP sends more activations than Ulysses and Ring, and more ranks do not lower that.
+// Fewer heads of keys lower what Ulysses and Ring send, not what Megatron-SP sends.
+TEST(ComparisonConclusions, MegatronSendsTheMostActivations) {
+  int64_t before = 0, ulysses_before = std::numeric_limits<int64_t>::max();
+  for (const int64_t degree : {2, 4, 8, 16}) {
+    const Sizes sizes = all_layers(1, degree);
+    const int64_t megatron = elements_sent(method_of(sizes, "Megatron-SP", true));
+    const int64_t ulysses = elements_sent(method_of(sizes, "Ulysses", true));
+    EXPECT_GT(megatron, ulysses);
+    EXPECT_GT(megatron, elements_sent(method_of(sizes, "Ring", true)));
+    EXPECT_GE(megatron, before);
+    EXPECT_LT(ulysses, ulysses_before);
+    before = megatron;
+    ulysses_before = ulysses;
+  }
+  Sizes grouped = all_layers(1, 4);
+  grouped.key_value_heads = 4;
+  for (const char* name : {"Ulysses", "Ring", "USP"})
+    EXPECT_LT(elements_sent(method_of(grouped, name, true)),
+              elements_sent(method_of(all_layers(1, 4), name, true)));
+  EXPECT_EQ(elements_sent(method_of(grouped, "Megatron-SP", true)),
+            elements_sent(method_of(all_layers(1, 4), "Megatron-SP", true)));
+}
+
+// The most tokens, in steps, whose training fits in 80 GB.
+int64_t longest_sequence(const std::string& name, int64_t degree) {
+  int64_t longest = 0;
+  for (int64_t tokens = 1024; tokens <= 1 << 16; tokens += 1024) {
+    Sizes sizes = all_layers(1, degree);
+    sizes.sequence = tokens;
+    const Method method = method_of(sizes, name, true);
+    if (method.obstacle.empty() && method.training_bytes() <= 80000000000) longest = tokens;
+  }
+  return longest;
+}
+
+// Conclusion 3: with as many ranks, USP+ZeRO-3 fits the same sequence as Megatron-SP; with more it fits
+// longer ones. Conclusion 4: Megatron-SP has at most as many ranks as heads, USP has not.
+TEST(ComparisonConclusions, UspGrowsBeyondTheHeads) {
+  EXPECT_GT(longest_sequence("Megatron-SP", 16), 1024);
+  EXPECT_EQ(longest_sequence("USP+ZeRO-3", 16), longest_sequence("Megatron-SP", 16));
+  EXPECT_EQ(longest_sequence("Megatron-SP", 64), 0);
+  EXPECT_GT(longest_sequence("USP+ZeRO-3", 64), longest_sequence("USP+ZeRO-3", 16));
+  const Sizes sizes = resolve(all_layers(1, 64));
+  EXPECT_EQ(sizes.ulysses_degree, 16);
+  EXPECT_EQ(sizes.ring_degree, 4);
+  EXPECT_EQ(method_of(all_layers(1, 64), "Megatron-SP", true).obstacle,
+            "16 heads do not divide evenly among 64 ranks");
+}
+
+// What the document prints where it is not what is computed here.
+TEST(ComparisonAsPrinted, CellsWithErrors) {
+  const Sizes one = sizes_of_one_layer(), all = all_layers(8);
+  const auto expect = [](const PrintedCell& cell, int64_t printed, int64_t corrected,
+                         const std::string& error) {
+    EXPECT_EQ(cell.value, printed) << cell.subject << ": " << cell.what;
+    EXPECT_EQ(cell.corrected_value, corrected) << cell.subject << ": " << cell.what;
+    EXPECT_EQ(cell.error, error) << cell.subject << ": " << cell.what;
+  };
+  expect(printed_cell(one, "model", "parameters of a layer, listed", "text"), 302211072 / 24, 302309376 / 24,
+         "E2");
+  expect(printed_cell(all, "model", "FLOPs of one MLP matrix", "text"), 17179869184, 8 * 17179869184, "E3");
+  expect(printed_cell(one, "model", "activations of the MLP", "text"), 39845888 / 19 * 18, 39845888, "E4");
+  const std::string sent = "activations sent, both ways", kept = "activations kept";
+  expect(printed_cell(one, "TP", sent, "text"), 14680064, 2 * 14680064, "E5");
+  expect(printed_cell(one, "Ring", sent, "table"), 8388608, 11010048, "O, E5");
+  Sizes mesh = one;
+  mesh.mesh = TensorMesh{2, 4};
+  expect(printed_cell(mesh, "2D TP", "h x 4h: input gathered", "text"), 786432, 786432, "");
+  expect(printed_cell(mesh, "2D TP", "h x 4h: sums scattered", "text"), 2097152, 1048576, "E6");
+  expect(printed_cell(one, "Ulysses", kept, "text"), 344457216, 50855936, "E8");
+  expect(printed_cell(one, "Ring", kept, "text"), 344457216, 50855936, "E8");
+  expect(printed_cell(one, "Ring", "activations sent, forward", "text"), 8388608, 7340032, "O");
+  expect(printed_cell(one, "Megatron-SP", sent, "text"), 20971520, 18350080, "O");
+  expect(printed_cell(one, "Megatron-SP", "more AllGathers in backward", "text"), 1, 2, "E10");
+  // The volume that is printed is a half, up to (n-1)/n and biases.
+  expect(printed_cell(all, "DP", "gradients and weights sent", "table"), 12 * 1024 * 1024 * 24,
+         302309376 / 8 * 14, "E13");
+  expect(printed_cell(all, "USP+ZeRO-3", "gradients and weights sent", "table"), 18 * 1024 * 1024 * 24,
+         302309376 / 8 * 21, "E13");
+  expect(printed_cell(one, "TP", kept, "table"), 406847488 / 8 * 7, 69206016, "E15");
+  EXPECT_EQ(printed_cell(all, "PP", sent, "text").value, std::nullopt);
+  EXPECT_EQ(printed_cell(all, "PP", sent, "text").error, "E7");
+  EXPECT_EQ(printed_cell(all, "ZeRO-1", "divides activations/weights", "table").error, "E14");
+}
+
+// A cell without an error equals ours, and one with an error does not, unless only its words are wrong.
+TEST(ComparisonAsPrinted, ErrorsAreWhereValuesDiffer) {
+  size_t cells = 0;
+  for (const PrintedCell& cell : printed_cells(resolve(all_layers(8)))) {
+    ASSERT_FALSE(cell.formula.empty());
+    if (!cell.value) continue;
+    ++cells;
+    const bool words_only = cell.what == "FLOPs forward";
+    EXPECT_EQ(cell.value != cell.corrected_value, !cell.error.empty() && !words_only)
+        << cell.subject << ": " << cell.what;
+  }
+  EXPECT_GT(cells, 60U);
+  // Nothing is computed for what cannot run: one sample is not divided.
+  for (const PrintedCell& cell : printed_cells(resolve(all_layers(1)))) {
+    if (cell.subject == "DP") {
+      EXPECT_FALSE(cell.value || cell.corrected_value) << cell.what;
+    }
+  }
+}
+
+std::string refusal(const Sizes& sizes) {
+  try {
+    compare(resolve(sizes), true);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ComparisonRefuses, SizesThatDoNotFit) {
+  EXPECT_EQ(refusal(all_layers(1)), "");
+  const auto with = [](const auto& change) {
+    Sizes sizes = all_layers(8);
+    change(sizes);
+    return refusal(sizes);
+  };
+  EXPECT_NE(with([](Sizes& sizes) { sizes.layers = 0; }).find("[layers] is missing"), std::string::npos);
+  EXPECT_NE(with([](Sizes& sizes) { sizes.heads = 7; }).find("do not divide a hidden size"),
+            std::string::npos);
+  EXPECT_NE(with([](Sizes& sizes) {
+              sizes.mesh = TensorMesh{2, 3};
+            }).find("2x3 is not the 8 ranks"),
+            std::string::npos);
+  EXPECT_NE(with([](Sizes& sizes) { sizes.ring_degree = 3; }).find("[ring_degree] 3 does not divide"),
+            std::string::npos);
+  EXPECT_NE(
+      with([](Sizes& sizes) { sizes.ulysses_degree = sizes.ring_degree = 4; }).find("are not the 8 ranks"),
+      std::string::npos);
+  EXPECT_NE(with([](Sizes& sizes) { sizes.micro_batches = 3; }).find("do not divide a batch of 8"),
+            std::string::npos);
+  EXPECT_NE(with([](Sizes& sizes) { sizes.degree = 7; }).find("divides neither"), std::string::npos);
+  EXPECT_NE(with([](Sizes& sizes) { sizes.sequence = int64_t{1} << 40; }).find("too large"),
+            std::string::npos);
+  EXPECT_NE(
+      with([](Sizes& sizes) { sizes.batch = std::numeric_limits<int64_t>::max() - 7; }).find("too large"),
+      std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::plan

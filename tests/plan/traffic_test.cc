@@ -1,0 +1,121 @@
+// Compares what a method is said to send with what the collectives and the exchanges of this engine send,
+// which a recording world counts.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "comm/collectives.h"
+#include "comm/recording.h"
+#include "parallel/dsp.h"
+#include "parallel/ring.h"
+#include "parallel/ulysses.h"
+#include "plan/comparison.h"
+
+namespace tessera::plan {
+namespace {
+
+constexpr int64_t kBatch = 2, kTokens = 96, kHeads = 12, kWidth = 48, kFrames = 8;
+
+// Returns the bytes that rank 0 of the group sends during `call(group)`.
+template <typename Call>
+int64_t counted(int64_t ranks, const Call& call) {
+  comm::World world = comm::recording_world(0, ranks);
+  std::vector<int64_t> all(static_cast<size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  const comm::Group group = world.group(all, "sp");
+  int64_t bytes = 0;
+  const comm::ScopedHooks hooks(
+      world, {.began = [&](const comm::Collective& each) { bytes += each.bytes; }, .ended = {}});
+  call(group);
+  return bytes;
+}
+
+at::Tensor activation(std::vector<int64_t> shape) {
+  return at::empty(shape, at::TensorOptions().dtype(at::kBFloat16).device(at::kMeta));
+}
+
+std::vector<int64_t> tokens_of(int64_t ranks, int64_t tokens = kTokens) {
+  return std::vector<int64_t>(static_cast<size_t>(ranks), tokens / ranks);
+}
+
+int64_t bytes_of(const std::string& name, int64_t ranks, int64_t key_heads = kHeads) {
+  const Sizes sizes = resolve({.layers = 2,
+                               .hidden = kWidth,
+                               .heads = kHeads,
+                               .sequence = kTokens,
+                               .degree = ranks,
+                               .batch = kBatch,
+                               .key_value_heads = key_heads,
+                               .frames = kFrames});
+  for (const Method& method : compare(sizes, false)) {
+    if (method.name != name) continue;
+    EXPECT_EQ(method.obstacle, "") << name;
+    return method.bytes_sent(true) / 2;  // of a layer
+  }
+  ADD_FAILURE() << "no method " << name;
+  return 0;
+}
+
+class ComparisonTraffic : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ComparisonTraffic, ::testing::Values(1, 2, 4));
+
+TEST_P(ComparisonTraffic, OfUlysses) {
+  const int64_t ranks = GetParam();
+  for (const int64_t key_heads : {kHeads, kHeads / 3}) {
+    const int64_t keys = kWidth / kHeads * key_heads;
+    const int64_t bytes = counted(ranks, [&](const comm::Group& group) {
+      const int64_t own = kTokens / ranks;
+      parallel::tokens_to_heads({activation({kBatch, own, kWidth}), activation({kBatch, own, keys}),
+                                 activation({kBatch, own, keys})},
+                                key_heads, tokens_of(ranks), group);
+      parallel::heads_to_tokens(activation({kTokens, kBatch, kWidth / ranks}), kWidth, kHeads,
+                                tokens_of(ranks), group);
+    });
+    EXPECT_EQ(bytes, bytes_of("Ulysses", ranks, key_heads));
+  }
+}
+
+TEST_P(ComparisonTraffic, OfRing) {
+  const int64_t ranks = GetParam();
+  const int64_t bytes = counted(ranks, [&](const comm::Group& group) {
+    parallel::ring_pass(activation({kTokens / ranks, kBatch, 2 * kWidth}), tokens_of(ranks), group,
+                        [](const at::Tensor&) {});
+  });
+  EXPECT_EQ(bytes, bytes_of("Ring", ranks));
+}
+
+// Two layers take one change to whole samples and one back.
+TEST_P(ComparisonTraffic, OfDsp) {
+  const int64_t ranks = GetParam(), samples = kBatch * kFrames, tokens = kTokens / kFrames;
+  const int64_t bytes = counted(ranks, [&](const comm::Group& group) {
+    parallel::tokens_to_samples(activation({samples, tokens / ranks, kWidth}), tokens_of(ranks, tokens),
+                                group);
+    parallel::samples_to_tokens(activation({samples / ranks, tokens, kWidth}), samples,
+                                tokens_of(ranks, tokens), group);
+  });
+  EXPECT_EQ(bytes, 2 * bytes_of("DSP", ranks));
+}
+
+TEST_P(ComparisonTraffic, OfTensorParallelism) {
+  const int64_t ranks = GetParam();
+  const int64_t bytes = counted(ranks, [&](const comm::Group& group) {
+    for (int region = 0; region < 2; ++region) comm::all_reduce(activation({kBatch, kTokens, kWidth}), group);
+  });
+  EXPECT_EQ(bytes, bytes_of("TP", ranks));
+}
+
+TEST_P(ComparisonTraffic, OfMegatronSequenceParallelism) {
+  const int64_t ranks = GetParam();
+  const int64_t bytes = counted(ranks, [&](const comm::Group& group) {
+    const std::vector<Range> parts = group.parts(kTokens);
+    for (int region = 0; region < 2; ++region) {
+      comm::all_gather(activation({kBatch, kTokens / ranks, kWidth}), 1, parts, group);
+      comm::reduce_scatter(activation({kBatch, kTokens, kWidth}), 1, parts, group);
+    }
+  });
+  EXPECT_EQ(bytes, bytes_of("Megatron-SP", ranks));
+}
+
+}  // namespace
+}  // namespace tessera::plan
