@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "cli/compare_command.h"
 #include "cli/completion.h"
 #include "cli/field_options.h"
 #include "cli/manual_page.h"
@@ -86,19 +87,6 @@ const Fields<MeshArguments>& mesh_fields() {
           {"model", "Folder in diffusers' format, or a model that ships: shapes, shapes-video, shapes-xl",
            FieldGroup::kModel, "FOLDER"}),
       plain_field(&M::json, {"json", "Print JSON", FieldGroup::kOutput})};
-  return fields;
-}
-
-// The fields of `tessera compare` beside the sizes.
-const Fields<CompareArguments>& compare_fields() {
-  using C = CompareArguments;
-  static const Fields<C> fields = {
-      plain_field(&C::train,
-                  {"train", "Compare training steps instead of forward passes", FieldGroup::kOutput}),
-      plain_field(&C::as_printed,
-                  {"as_printed", "Print the published comparison with its errors instead, cell by cell",
-                   FieldGroup::kOutput}),
-      plain_field(&C::json, {"json", "Print JSON", FieldGroup::kOutput})};
   return fields;
 }
 
