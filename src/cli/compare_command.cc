@@ -224,6 +224,18 @@ void print_printed(const Sizes& sizes) {
 
 }  // namespace
 
+const Fields<CompareArguments>& compare_fields() {
+  using C = CompareArguments;
+  static const Fields<C> fields = {
+      plain_field(&C::train,
+                  {"train", "Compare training steps instead of forward passes", FieldGroup::kOutput}),
+      plain_field(&C::as_printed,
+                  {"as_printed", "Print the published comparison with its errors instead, cell by cell",
+                   FieldGroup::kOutput}),
+      plain_field(&C::json, {"json", "Print JSON", FieldGroup::kOutput})};
+  return fields;
+}
+
 void run_compare(const CompareArguments& arguments) {
   const auto& [sizes, train, as_printed, json] = arguments;
   if (json) {
