@@ -144,7 +144,7 @@ void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
              subject.sizes.pairs, arguments.num_inference_steps,
              analysis.total(subject.sizes.pairs * arguments.num_inference_steps));
   if (!analysis.obstacles.empty())
-    fmt::print("Without {}, which fits in no way.\n", fmt::join(analysis.obstacles, ", "));
+    fmt::print("Not counted, since no split fits: {}\n", fmt::join(analysis.obstacles, ", "));
 }
 
 }  // namespace
