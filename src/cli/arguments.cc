@@ -89,19 +89,6 @@ Examples:
   tessera compare --layers 28 --hidden 1152 --heads 16 --sequence 4096 --batch 2 --degree 4
   tessera compare --layers 24 --hidden 1024 --heads 16 --sequence 2048 --batch 8 --degree 8 --train)";
 
-// The fields of `tessera compare` beside the sizes.
-const Fields<CompareArguments>& compare_fields() {
-  using C = CompareArguments;
-  static const Fields<C> fields = {
-      plain_field(&C::train,
-                  {"train", "Compare training steps instead of forward passes", FieldGroup::kOutput}),
-      plain_field(&C::as_printed,
-                  {"as_printed", "Print the published comparison with its errors instead, cell by cell",
-                   FieldGroup::kOutput}),
-      plain_field(&C::json, {"json", "Print JSON", FieldGroup::kOutput})};
-  return fields;
-}
-
 // The fields that only `tessera mesh` has.
 const Fields<MeshArguments>& mesh_fields() {
   using M = MeshArguments;

@@ -8,7 +8,7 @@
 namespace tessera::plan {
 namespace {
 
-constexpr int64_t kBytes = 100;
+constexpr int64_t kMessage = 100;
 
 Event operation(int64_t flops) {
   return {.what = OperationEvent{.name = "linear", .role = {}, .output = {}, .inputs = {}, .flops = flops}};
@@ -18,10 +18,10 @@ Event exchange(int64_t number, int64_t own) {
   return {.what = CollectiveEvent{.axis = "ring",
                                   .name = "send_receive",
                                   .number = number,
-                                  .bytes = kBytes,
+                                  .bytes = kMessage,
                                   .ranks = {0, 1},
-                                  .sends = {{1 - own, kBytes}},
-                                  .receives = {{1 - own, kBytes}}}};
+                                  .sends = {{1 - own, kMessage}},
+                                  .receives = {{1 - own, kMessage}}}};
 }
 
 Event single(int64_t number, bool sends) {
@@ -29,10 +29,10 @@ Event single(int64_t number, bool sends) {
               .axis = "pp",
               .name = sends ? "send" : "receive",
               .number = number,
-              .bytes = sends ? kBytes : 0,
+              .bytes = sends ? kMessage : 0,
               .ranks = {0, 1},
-              .sends = sends ? std::vector<Transfer>{{1, kBytes}} : std::vector<Transfer>{},
-              .receives = sends ? std::vector<Transfer>{} : std::vector<Transfer>{{0, kBytes}}}};
+              .sends = sends ? std::vector<Transfer>{{1, kMessage}} : std::vector<Transfer>{},
+              .receives = sends ? std::vector<Transfer>{} : std::vector<Transfer>{{0, kMessage}}}};
 }
 
 Event wait(int64_t number) {
