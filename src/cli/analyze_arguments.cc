@@ -1,21 +1,26 @@
 #include "cli/analyze_arguments.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
+#include "cli/trace_views.h"
 #include "core/error.h"
-#include "core/nearest_word.h"
 #include "core/user_text.h"
 
 namespace tessera::cli {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Estimates how long the transformer of Open-Sora 1.2 (STDiT3-XL) takes on a machine, operator by operator: how each
-is split over the tiles, what that computes and moves, and which resource is the limit. Nothing is run.
-docs/hardware.md has the formulas and the keys of machine files. Machines that ship: a100, cpu-amx, cpu-avx2, cpu-avx512,
-h100, h200, l20, l40, t4, tx8.
+    R"(Of a trace, that tessera trace has written (docs/trace.md):
+  ops, sizes, comm, flops, memory   print a table of one rank
+  report                            writes a page of all tables and of plots, of one trace or of several
+hardware estimates how long the transformer of Open-Sora 1.2 (STDiT3-XL) takes on a machine, operator by operator: how
+each is split over the tiles, what that computes and moves, and which resource is the limit (docs/hardware.md). Machines
+that ship: a100, cpu-amx, cpu-avx2, cpu-avx512, h100, h200, l20, l40, t4, tx8. Nothing is run.
 
 Examples:
+  tessera analyze comm trace.json --rank 1
+  tessera analyze report ulysses.json ring.json --machine h100 -o report.html
   tessera analyze hardware --machine h100 --num-frames 51 --height 480 --width 854
   tessera analyze hardware --machine tx8 --num-frames 204 --height 360 --width 640 --dies 4 --link-gb-per-s 50)";
 
@@ -49,7 +54,10 @@ const Fields<AnalyzeArguments>& fields() {
           {"as_published", "Use the published formulas and list of operators with their errors", output}),
       plain_field(&A::preset_splits,
                   {"preset_splits", "Use the published fixed tiles instead of searching the best", output}),
-      plain_field(&A::json, {"json", "Print JSON", output})};
+      plain_field(&A::rank, {"rank", "Rank of the table [the first in the trace]", output, "N", 0, 1 << 20}),
+      plain_field(&A::output, {"output", "File of the report [report.html]", output, "FILE"}),
+      plain_field(&A::json, {"json", "Print JSON", output}),
+      plain_field(&A::csv, {"csv", "Print CSV", output})};
   return table;
 }
 
@@ -59,24 +67,67 @@ FieldList all_fields() {
   return list;
 }
 
+std::vector<std::string> subjects() {
+  std::vector<std::string> all = trace_view_names();
+  all.insert(all.end(), {"report", "hardware"});
+  return all;
+}
+
+// The options that go with what is analyzed.
+std::vector<std::string> options_of(const std::string& what) {
+  if (what == "report") return {"machine", "output"};
+  if (what != "hardware") return {"rank", "json", "csv"};
+  std::vector<std::string> all;
+  for (const FieldInfo& info : fields()) {
+    if (info.name != "rank" && info.name != "csv" && info.name != "output") all.push_back(info.name);
+  }
+  return all;
+}
+
+void require_operands(const AnalyzeArguments& arguments, const Json& given) {
+  const std::string& what = arguments.what;
+  const std::vector<std::string> allowed = options_of(what);
+  for (const auto& [name, value] : given.items()) {
+    if (std::find(allowed.begin(), allowed.end(), name) == allowed.end())
+      usage_error(field(name), "does not go with {}", what);
+  }
+  const size_t traces = arguments.traces.size();
+  if (what == "hardware") {
+    if (traces > 0)
+      usage_error("analyze", "hardware takes no trace, got '{}'", printable(arguments.traces[0]));
+    for (const char* const needed : {"machine", "num_frames", "height", "width"}) {
+      if (!given.contains(needed)) usage_error(field(needed), "is needed; see tessera analyze --help");
+    }
+  } else if (traces == 0) {
+    usage_error("analyze", "{} needs the file of a trace; tessera trace makes one", what);
+  } else if (traces > 1 && what != "report") {
+    usage_error("analyze", "{} takes one trace, got {}", what, traces);
+  }
+}
+
 }  // namespace
 
 AnalyzeOptions::AnalyzeOptions(CLI::App& app) : options_(app) {
   app.footer(kFooter);
-  app.add_option("WHAT", view_, "What to analyze: hardware")->type_name("");
+  app.add_option("WHAT", operands_, fmt::format("{}; then the files of traces", fmt::join(subjects(), ", ")))
+      ->type_name("");
   options_.add(all_fields());
 }
 
 AnalyzeArguments AnalyzeOptions::read(const Values& values) const {
-  const std::string view = view_ ? values.at(*view_) : "";
-  if (view != "hardware")
-    usage_error("analyze", "{}; there is: tessera analyze hardware",
-                view.empty() ? "say what to analyze" : fmt::format("cannot analyze '{}'", printable(view)));
+  std::vector<std::string> operands;
+  for (const size_t place : operands_) operands.push_back(values.at(place));
+  const std::vector<std::string> known = subjects();
+  if (operands.empty()) usage_error("analyze", "say what to analyze: {}", fmt::join(known, ", "));
+  if (std::find(known.begin(), known.end(), operands[0]) == known.end())
+    usage_error("analyze", "cannot analyze '{}'; there is {}", printable(operands[0]),
+                fmt::join(known, ", "));
   const Json given = options_.given(fields(), values);
-  for (const char* const needed : {"machine", "num_frames", "height", "width"}) {
-    if (!given.contains(needed)) usage_error(field(needed), "is needed; see tessera analyze --help");
-  }
-  const AnalyzeArguments arguments = read_fields(fields(), given);
+  AnalyzeArguments arguments = read_fields(fields(), given);
+  arguments.what = operands[0];
+  arguments.traces.assign(operands.begin() + 1, operands.end());
+  require_operands(arguments, given);
+  if (arguments.json && arguments.csv) usage_error("--csv", "and --json are two forms; leave one out");
   if (arguments.dies == 1 && (arguments.link || arguments.link_gb_per_s))
     usage_error(field(arguments.link ? "link" : "link_gb_per_s"), "is between devices: give {} too",
                 field("dies"));

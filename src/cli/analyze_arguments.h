@@ -3,19 +3,23 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/field_options.h"
 
 namespace tessera::cli {
 
-// `tessera analyze hardware`.
 struct AnalyzeArguments {
-  std::string machine;  // a file, or the name of a machine that ships
+  std::string what;                   // "hardware", a view of a trace (cli/trace_views.h), or "report"
+  std::vector<std::string> traces;    // files: one for a view, at least one for a report
+  std::optional<int64_t> rank;        // of a view
+  std::optional<std::string> output;  // of a report
+  std::string machine;  // a file, or the name of a machine that ships; may be empty for a report
   std::optional<std::string> dtype, link;
   std::optional<double> link_gb_per_s;
   int64_t dies = 1;
   int64_t num_frames = 0, height = 0, width = 0, batch = 2, num_inference_steps = 30;
-  bool as_published = false, preset_splits = false, json = false;
+  bool as_published = false, preset_splits = false, json = false, csv = false;
 };
 
 // The options of the command, and their values after CLI11 is done. The app must not outlive this object.
@@ -26,7 +30,7 @@ class AnalyzeOptions {
   AnalyzeArguments read(const Values& values) const;
 
  private:
-  std::optional<size_t> view_;  // place in the values
+  std::vector<size_t> operands_;  // places in the values
   FieldOptions options_;
 };
 

@@ -5,6 +5,9 @@
 #include <algorithm>
 
 #include "cli/find_machine.h"
+#include "cli/outputs.h"
+#include "cli/trace_report.h"
+#include "cli/trace_views.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "plan/hardware/analysis.h"
@@ -149,7 +152,29 @@ void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
 
 }  // namespace
 
+namespace {
+
+void write_report(const AnalyzeArguments& arguments) {
+  const std::string path = arguments.output.value_or("report.html");
+  require_writable_for("--output", path);
+  std::vector<NamedTrace> traces;
+  for (const std::string& file : arguments.traces) traces.push_back({file, read_trace_file(file)});
+  std::optional<plan::Machine> machine;
+  if (!arguments.machine.empty()) machine = plan::read_machine(find_machine(arguments.machine));
+  write_text(path, report_html(traces, machine));
+  fmt::print("{}\n", path);
+}
+
+}  // namespace
+
 void run_analyze(const AnalyzeArguments& arguments) {
+  if (arguments.what == "report") return write_report(arguments);
+  if (arguments.what != "hardware") {
+    const Table::Form form = arguments.json  ? Table::Form::kJson
+                             : arguments.csv ? Table::Form::kCsv
+                                             : Table::Form::kText;
+    return print_trace_view(arguments.what, arguments.traces.front(), arguments.rank, form);
+  }
   const Subject subject = make_subject(arguments);
   const plan::Analysis analysis = plan::analyze(plan::stdit_pair(subject.sizes, arguments.as_published),
                                                 subject.machine, subject.options, subject.exchange);

@@ -8,7 +8,7 @@
 namespace tessera::cli {
 namespace {
 
-constexpr double kWidth = 960, kLeft = 260, kRight = 120, kRow = 22;
+constexpr double kWidth = 960, kLeft = 345, kRight = 120, kRow = 22;
 constexpr double kPlotLeft = 90, kPlotHeight = 320, kPlotBottom = 48, kPlotTop = 12;
 constexpr std::array kColours = {"#2f6fb3", "#d9822b", "#3a9a5b", "#a04a9c",
                                  "#b33a3a", "#7a7a2f", "#4aa3a3", "#777777"};

@@ -98,7 +98,6 @@ constexpr std::array kViews = {View{"ops", operations}, View{"sizes", sizes}, Vi
 
 const plan::RankTrace& rank_of(const plan::Trace& trace, std::optional<int64_t> rank,
                                const std::string& path) {
-  if (trace.ranks.empty()) input_error(path, "holds no rank");
   if (!rank) return trace.ranks.front();
   std::vector<int64_t> held;
   for (const plan::RankTrace& each : trace.ranks) {
@@ -117,12 +116,18 @@ std::vector<std::string> trace_view_names() {
   return names;
 }
 
+plan::Trace read_trace_file(const std::string& path) {
+  plan::Trace trace = plan::read_trace(read_file(path, kMostBytes), path);
+  if (trace.ranks.empty()) input_error(path, "holds no rank");
+  return trace;
+}
+
 void print_trace_view(const std::string& view, const std::string& path, std::optional<int64_t> rank,
                       Table::Form form) {
   const auto found =
       std::find_if(kViews.begin(), kViews.end(), [&](const View& each) { return view == each.name; });
   TESSERA_CHECK(found != kViews.end(), "no view '{}'", view);
-  const plan::Trace trace = plan::read_trace(read_file(path, kMostBytes), path);
+  const plan::Trace trace = read_trace_file(path);
   fmt::print("{}", found->table(rank_of(trace, rank, path)).text(form));
 }
 

@@ -207,11 +207,12 @@ std::vector<FlopsRow> flops_rows(const RankTrace& trace) {
   std::map<std::pair<Phase, std::string>, size_t> places;
   std::vector<FlopsRow> rows;
   const std::vector<std::string> roles = roles_of(trace);
-  std::map<int64_t, std::string> part_of_block;  // that of the last role in it, for what has no role
+  // By phase and block: the part of the last role in it, for what has no role.
+  std::map<std::pair<Phase, int64_t>, std::string> parts;
   for (size_t i = 0; i < trace.events.size(); ++i) {
     const auto* operation = std::get_if<OperationEvent>(&trace.events[i].what);
     if (operation == nullptr) continue;
-    std::string& last = part_of_block[operation->block];
+    std::string& last = parts[{trace.events[i].phase, operation->block}];
     if (!roles[i].empty()) last = words_of(roles[i]).front();
     const auto [place, is_new] = places.emplace(std::pair(trace.events[i].phase, last), rows.size());
     if (is_new) rows.push_back({.phase = trace.events[i].phase, .part = last});

@@ -1,4 +1,5 @@
 """Tests `tessera trace`."""
+import html.parser
 import json
 import shutil
 
@@ -55,3 +56,87 @@ def trace_refuses(box):
     box.refuse(2, "unknown option", "trace", "--model", MODEL, "--reprot", "x")
     box.refuse(3, "no-such-model", "trace", "--model", "no-such-model")
     assert box.files() == []
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that every element of a page is closed, and collects its headings and what it would load from elsewhere."""
+    EMPTY = {"meta"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.headings, self.plots, self.loads = [], [], 0, []
+        self.feed(text)
+        assert self.open == [], self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.plots += tag == "svg"
+        self.loads += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("h1", "h2"):
+            self.headings.append(data)
+
+
+@test
+def views_of_a_trace(box):
+    words = ["--model", MODEL, *SMALL, *DEGREES]
+    assert box.run("trace", "a cat", *words, "-o", "t.json").code == 0
+    trace = json.loads((box.folder / "t.json").read_text())["ranks"]
+    for rank in (0, 1):
+        table = json.loads(box.run("analyze", "comm", "t.json", "--rank", str(rank), "--json").out)
+        sent = sum(event["bytes"] for event in trace[rank]["events"] if "collective" in event)
+        assert sum(row["sent"] for row in table) == sent, (table, sent)
+        table = json.loads(box.run("analyze", "ops", "t.json", "--rank", str(rank), "--json").out)
+        events = [event for event in trace[rank]["events"] if "operation" in event]
+        assert sum(row["count"] for row in table) == len(events), table
+        assert sum(row["flops"] for row in table) == sum(event["flops"] for event in events), table
+        flops = json.loads(box.run("analyze", "flops", "t.json", "--rank", str(rank), "--json").out)
+        assert sum(row["products"] + row["elementwise"] for row in flops) == sum(event["flops"] for event in events), flops
+        memory = json.loads(box.run("analyze", "memory", "t.json", "--rank", str(rank), "--json").out)
+        for row in memory:
+            assert row["tensors"] == max(event["peak"] for event in trace[rank]["events"] if event["phase"] == row["phase"]), row
+    lines = box.run("analyze", "comm", "t.json", "--csv").out.splitlines()
+    assert lines[0].split(",")[:3] == ["phase", "axis", "collective"] and any("ulysses" in line for line in lines), lines
+    text = box.run("analyze", "comm", "t.json").out
+    assert "ulysses" in text and "KiB" in text and "Bruck" in text, text
+    # The last layers of attention are no pair of Open-Sora's.
+    assert json.loads(box.run("analyze", "sizes", "t.json", "--json").out) == []
+
+
+@test
+def a_report_of_traces(box):
+    words = ["--model", MODEL, *SMALL]
+    for name, degrees in (("u.json", DEGREES), ("one & <two>.json", ["--tensor-parallel-degree", "2"])):
+        assert box.run("trace", "a cat", *words, *degrees, "-o", name).code == 0
+    outcome = box.run("analyze", "report", "u.json", "one & <two>.json", "--machine", "h100", "-o", "r.html")
+    assert outcome.code == 0 and outcome.out == "r.html\n" and outcome.err == "", outcome
+    page = Page((box.folder / "r.html").read_text())
+    assert page.loads == [] and page.plots == 11, (page.loads, page.plots)
+    assert "one & <two>.json: 2 ranks" in page.headings and "Roofline of h100" in page.headings, page.headings
+    plain = Page(box.run("analyze", "report", "u.json", "-o", "/dev/stdout").out.removesuffix("/dev/stdout\n"))
+    assert plain.plots == 3, plain.plots
+
+
+@test
+def analyze_refuses_traces(box):
+    assert box.run("trace", "a cat", "--model", MODEL, *SMALL, *DEGREES, "-o", "t.json").code == 0
+    text = (box.folder / "t.json").read_text()
+    (box.folder / "cut.json").write_text(text[:len(text) // 2])
+    (box.folder / "none.json").write_text("{}")
+    (box.folder / "old.json").write_text(text.replace('"tessera_trace":1', '"tessera_trace":99'))
+    box.refuse(3, "cut.json", "analyze", "ops", "cut.json")
+    box.refuse(3, "none.json] is no trace", "analyze", "ops", "none.json")
+    box.refuse(3, "version 99", "analyze", "comm", "old.json")
+    box.refuse(3, "missing.json", "analyze", "memory", "missing.json")
+    box.refuse(2, "[--rank] is 7, but t.json holds ranks 0, 1", "analyze", "ops", "t.json", "--rank", "7")
+    box.refuse(2, "ops needs the file of a trace", "analyze", "ops")
+    box.refuse(2, "ops takes one trace, got 2", "analyze", "ops", "t.json", "t.json")
+    box.refuse(2, "[--dies] does not go with ops", "analyze", "ops", "t.json", "--dies", "2")
+    box.refuse(2, "hardware takes no trace", "analyze", "hardware", "t.json", "--machine", "h100")
+    box.refuse(2, "[--output]", "analyze", "report", "t.json", "-o", "no/such/folder/r.html")
+    box.refuse(3, "no-such-machine", "analyze", "report", "t.json", "--machine", "no-such-machine")

@@ -1,0 +1,23 @@
+// The page of `tessera analyze report`: tables and plots of traces, in one file that needs nothing from
+// elsewhere.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/machine.h"
+#include "plan/trace.h"
+
+namespace tessera::cli {
+
+struct NamedTrace {
+  std::string name;  // the file
+  plan::Trace trace;
+};
+
+// With a machine, also times: a roofline, the time of each role, and a timeline of the ranks. Throws Error
+// for a machine without rates for the dtype of a trace.
+std::string report_html(const std::vector<NamedTrace>& traces, const std::optional<plan::Machine>& machine);
+
+}  // namespace tessera::cli
