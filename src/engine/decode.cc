@@ -27,7 +27,7 @@ at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width) {
 
 at::Tensor to_pixels(const at::Tensor& x, at::ScalarType dtype) {
   at::Tensor unit = (x * 0.5 + 0.5).clamp(0, 1);
-  if (!x.is_meta() && unit.isnan().any().item<bool>()) {
+  if (const at::Tensor has_nan = nan_mask(unit).any(); !x.is_meta() && has_nan.item<bool>()) {
     log_warning("the image holds numbers that overflowed in the decoder and are black; {}",
                 overflow_advice(dtype));
     unit = unit.nan_to_num(0);
@@ -41,8 +41,9 @@ namespace {
 // Throws on every rank of the group if no number of an image, of which each has some rows or none, is one.
 void require_numbers(const at::Tensor& x, const DecodeOptions& options, const comm::Group& group = {}) {
   if (!options.overflow) return;
-  const at::Tensor has_numbers = x.isnan().logical_not().any().to(at::kFloat).view({1});
-  if (comm::all_reduce(has_numbers, group).item<float>() == 0) throw options.overflow();
+  const at::Tensor has_numbers = x.eq(x).any().to(at::kFloat).view({1});
+  const at::Tensor ranks = comm::all_reduce(has_numbers, group);  // how many have numbers
+  if (!ranks.is_meta() && ranks.item<float>() == 0) throw options.overflow();
 }
 
 }  // namespace

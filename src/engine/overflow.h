@@ -11,6 +11,11 @@ namespace tessera::engine {
 // Returns what the user may try, as the end of a message.
 std::string overflow_advice(at::ScalarType dtype);
 
+// Where x is NaN. (ATen's own function, which computes the same, has no kernel for meta tensors.)
+inline at::Tensor nan_mask(const at::Tensor& x) {
+  return x.ne(x);
+}
+
 // Returns the error for latents that are not finite from step `first` of `steps` on; steps count from 0. It
 // names the most likely cause: a large guidance scale, a weight that is not finite (all are read to find it),
 // a dtype other than fp32, or else the model.

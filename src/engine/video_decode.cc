@@ -80,7 +80,7 @@ bool have_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor
 
 at::Tensor to_frames(const at::Tensor& x, at::ScalarType dtype) {
   at::Tensor unit = x.clamp(-1, 1).add(1).div(2);
-  if (!x.is_meta() && unit.isnan().any().item<bool>()) {
+  if (const at::Tensor has_nan = nan_mask(unit).any(); !x.is_meta() && has_nan.item<bool>()) {
     log_warning("the video holds numbers that overflowed in the decoder and are black; {}",
                 overflow_advice(dtype));
     unit = unit.nan_to_num(0);

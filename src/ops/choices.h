@@ -15,6 +15,7 @@ enum class LinearKernel {
   kOneDnn,  // weights in oneDNN's layout, with a fused activation
   kOwn,     // ops/gemm.h: fp32 sums, weights in any dtype, with a fused activation
   kTiles,   // ops/tile_gemm.h: bf16 by AMX, with a fused activation
+  kNone,    // the shape of the result alone, of meta tensors that stand for the CPU
 };
 
 struct Choices {

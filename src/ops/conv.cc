@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/device.h"
 #include "core/error.h"
 #include "ops/choices.h"
 #include "ops/operation.h"
@@ -159,7 +160,7 @@ Tensor gathered(const ConvInput& input, const Halo& halo, int64_t padding, const
 
 // Whether the norm may overwrite its input.
 bool is_taken(const ConvInput& input) {
-  return input.x.use_count() == 1 && input.x.is_cpu();
+  return input.x.use_count() == 1 && is_for_cpu(input.x.device());
 }
 
 // All rows of the convolution's actual input.
@@ -254,13 +255,22 @@ Tensor Conv2d::with_edges(const Tensor& sum, ConvInput input) const {
   return y;
 }
 
+bool Conv2d::needs_whole_input(const ConvInput& input) const {
+  const at::Tensor& x = input.x;
+  if (!x.is_meta() || !is_for_cpu(x.device()) || x.size(2) == 0) return false;
+  const bool is_winograd = kernel == std::array<int64_t, 2>{3, 3} && stride == 1 &&
+                           winograd_is_faster(in_channels, out_channels, x.scalar_type(), at::kCPU);
+  return !is_winograd && rows_at_once(input) >= rows_out(input);
+}
+
 Tensor Conv2d::operator()(ConvInput input) const {
   const OperationScope scope;
   const std::vector<int64_t> sizes = input.x.sizes().vec();
   TESSERA_CHECK(input.x.dim() == 4 && input.x.size(1) == in_channels, "convolution of {} channels got {}",
                 in_channels, fmt::join(input.x.sizes(), " x "));
-  Tensor y;
+  Tensor y, whole;
   if (computes_nothing(input.x)) {
+    if (needs_whole_input(input)) whole = gathered(input, padding[0]);  // so that its memory counts
     const int64_t columns = (input.x.size(3) + 2 * padding[1] - kernel[1]) / stride + 1;
     y = at::empty({input.x.size(0), out_channels, rows_out(input), columns}, input.x.options(),
                   kChannelsLast);
@@ -314,7 +324,10 @@ void Conv2d::add_to(Tensor& sum, ConvInput input) const {
   const OperationScope scope;
   record_operation(input.x.sizes(), sum);
   TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution needs a channels-last sum");
-  if (computes_nothing(input.x)) return;
+  if (computes_nothing(input.x)) {
+    if (needs_whole_input(input)) gathered(input, padding[0]);
+    return;
+  }
   if (winograd) {
     (*winograd)(input.x.contiguous(kChannelsLast), sum, /*add=*/true, input.maps, input.halo);
     return;

@@ -85,6 +85,8 @@ struct Conv2d {
   at::Tensor apply(const at::Tensor& x, std::array<int64_t, 2> pad) const;
   at::Tensor apply_narrow(const at::Tensor& x,  // for weights in a narrow dtype
                           std::array<int64_t, 2> pad) const;
+  // Of meta tensors that stand for the CPU: whether a kernel would take a copy of all of its input.
+  bool needs_whole_input(const ConvInput& input) const;
   void record_operation(at::IntArrayRef x, const at::Tensor& y) const;  // `x`: the shape of the input
 };
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "core/device.h"
 #include "core/error.h"
 #include "ops/choices.h"
 #include "ops/operation.h"
@@ -18,6 +19,7 @@ using LinearSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const s
 LinearKernel kernel_for(const at::Tensor& weight) {
   const at::ScalarType dtype = weight.scalar_type();
   const bool known = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+  if (weight.is_meta() && is_for_cpu(weight.device()) && known) return LinearKernel::kNone;
   if (!weight.is_cpu() || weight.numel() == 0 || !known) return LinearKernel::kAten;
   const LinearKernel kernel = !is_multiplied(dtype) ? choices().narrow_linear
                               : dtype == at::kFloat ? choices().linear
@@ -110,6 +112,7 @@ at::Tensor apply(const Linear& linear, const at::Tensor& x, Activation activatio
   if (linear.kernel == LinearKernel::kOwn) return gemm_linear(x, linear.weight, linear.bias, activation);
   if (linear.kernel == LinearKernel::kTiles)
     return tile_gemm_linear(x, linear.weight, linear.bias, activation);
+  if (linear.kernel == LinearKernel::kNone) return at::linear(x, linear.weight, optional(linear.bias));
   if (linear.kernel == LinearKernel::kAten)
     return activated(at::linear(x, linear.weight, optional(linear.bias)), activation);
   static const auto product = c10::Dispatcher::singleton()

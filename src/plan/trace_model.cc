@@ -15,6 +15,7 @@
 #include "engine/decode.h"
 #include "engine/denoise.h"
 #include "engine/gather.h"
+#include "engine/overflow.h"
 #include "engine/video_decode.h"
 #include "parallel/mesh.h"
 #include "parallel/ranks.h"
@@ -147,9 +148,12 @@ class TracedRun {
 
   void decode_images(const at::Tensor& z, const comm::Group& group) {
     const auto decoder = load(Phase::kDecode, engine::ComponentKind::kDecoder, model_.family->load_decoder);
-    const engine::DecodeOptions options{.tiled = settings_.request.vae_tiling,
-                                        .block_rows = settings_.request.vae_block_size,
-                                        .dtype = *settings_.request.dtype};
+    const engine::DecodeOptions options{
+        .tiled = settings_.request.vae_tiling,
+        .block_rows = settings_.request.vae_block_size,
+        .dtype = *settings_.request.dtype,
+        // What is decoded is looked through; meta tensors hold nothing wrong.
+        .overflow = [this] { return engine::image_overflow_error(settings_, model_); }};
     for (int64_t i = 0; i < z.size(0); ++i)
       engine::decode_pixels(*decoder, z.narrow(0, i, 1), settings_.height, settings_.width, group, options);
     if (group.rank != 0) return;

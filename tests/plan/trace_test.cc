@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "engine/engine.h"
 #include "plan/recorder.h"
+#include "plan/views.h"
 #include "tests/support/degrees.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tiny_open_sora.h"
@@ -53,12 +54,12 @@ engine::Request video_request() {
 std::vector<Subject> subjects() {
   return {{"PixArt", engine::tiny,
            [] {
-             engine::Request request = image_request(48, 32);
+             engine::Request request = image_request(160, 96);
              request.resolution_binning = false;
              return request;
            }},
-          {"StableDiffusion", engine::tiny_sd, [] { return image_request(64, 32); }},
-          {"StableDiffusionXL", tiny_sdxl, [] { return image_request(64, 32); }},
+          {"StableDiffusion", engine::tiny_sd, [] { return image_request(160, 96); }},
+          {"StableDiffusionXL", tiny_sdxl, [] { return image_request(160, 96); }},
           {"OpenSora", engine::tiny_video, video_request},
           {"OpenSora1_1", engine::tiny_video_1_1, video_request}};
 }
@@ -122,7 +123,7 @@ bool is_beside(const Event& event, int64_t steps) {
   const auto* operation = std::get_if<OperationEvent>(&event.what);
   if (!operation) return true;
   const std::string& name = operation->name;
-  const bool is_of_a_check = name == "aten::isnan" || name == "aten::isfinite" || name == "aten::logical_not";
+  const bool is_of_a_check = name == "aten::isfinite";
   return name.starts_with("aten::") && (is_of_a_check || operation->output.bytes() < kFewBytes ||
                                         (event.phase == Phase::kDenoise && event.step == steps));
 }
@@ -160,6 +161,26 @@ std::vector<parallel::ParallelOptions> options_of(const engine::Model& model) {
   return all;
 }
 
+std::string what_at(const RankTrace& trace, Phase phase) {
+  for (const MemoryRow& row : memory_rows(trace)) {
+    if (row.phase == phase) return fmt::format("{}: {}", row.event, row.what);
+  }
+  return {};
+}
+
+// The cache of components counts the weights of a real run itself.
+void expect_near_peaks(const RankTrace& traced, const RankTrace& real, Phase last) {
+  for (const Phase phase : {Phase::kEncode, Phase::kDenoise, Phase::kDecode}) {
+    if (phase > last) return;
+    const auto weights = static_cast<double>(traced.weights_bytes.at(static_cast<size_t>(phase)));
+    const auto expected = weights + static_cast<double>(real.peak_bytes(phase));
+    EXPECT_NEAR(static_cast<double>(traced.peak_bytes(phase)) / expected, 1, 0.05)
+        << phase_name(phase) << ", rank " << real.rank << ": " << traced.peak_bytes(phase) << " at '"
+        << what_at(traced, phase) << "', " << real.peak_bytes(phase) << " at '" << what_at(real, phase)
+        << "', weights " << weights;
+  }
+}
+
 class Traces : public ::testing::TestWithParam<Subject> {};
 
 TEST_P(Traces, EqualARealRunOnEveryRank) {
@@ -187,6 +208,10 @@ TEST_P(Traces, EqualARealRunOnEveryRank) {
         ASSERT_EQ(a[i], b[i]) << parallel::degrees_text(options) << ", rank " << expected.rank << ", event "
                               << i;
       EXPECT_EQ(a.size(), b.size());
+      // After PNDM on one rank 30 KiB stay in use that a trace does not show, which is 6 % of what decoding
+      // takes here.
+      const bool has_more = GetParam().name == "StableDiffusion" && options.degrees() == 1;
+      expect_near_peaks(traced, expected, has_more ? Phase::kDenoise : Phase::kDecode);
     }
   }
 }
