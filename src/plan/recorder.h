@@ -12,8 +12,8 @@
 namespace tessera::plan {
 
 // Records from its construction to its destruction the operations of this thread, what it calls of libtorch
-// besides ("aten::add"; views and allocations are left out), the collectives of `world` and the memory of
-// tensors. Both arguments must outlive it. A thread can have one at a time.
+// besides ("aten::add"; views, allocations and results of less than a KiB are left out), the collectives of
+// `world` and the memory of tensors. Both arguments must outlive it. A thread can have one at a time.
 class Recorder {
  public:
   Recorder(comm::World& world, RankTrace& trace);

@@ -125,8 +125,8 @@ class TracedRun {
 
   void share(at::Tensor& z) {
     if (z.defined()) {
-      const at::Tensor all = engine::gather_pictures(z, batch_.count(), ranks_.data);
-      if (model_.shape.is_video) z = all;
+      latents_ = engine::gather_pictures(z, batch_.count(), ranks_.data);
+      if (model_.shape.is_video) z = latents_;
     }
     if (!decodes_together()) return;
     if (!z.defined()) {
@@ -182,6 +182,7 @@ class TracedRun {
   parallel::Ranks ranks_;
   engine::ComponentForms forms_;
   Recorder recorder_;
+  at::Tensor latents_;  // part of a run's result
 };
 
 }  // namespace
