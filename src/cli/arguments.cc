@@ -442,7 +442,7 @@ class CommandLine {
 
 }  // namespace
 
-Command parse_arguments(std::vector<std::string> arguments) {
+Command parse_arguments(const std::vector<std::string>& arguments) {
   return CommandLine().parse(arguments);
 }
 

@@ -44,6 +44,6 @@ using Command = std::variant<GenerateArguments, ModelsArguments, MeshArguments, 
 
 // `arguments` lacks the program's name. Throws Error(kUsage) with one line that names the option and the
 // valid values; for an unknown option or command it names the nearest known one.
-Command parse_arguments(std::vector<std::string> arguments);
+Command parse_arguments(const std::vector<std::string>& arguments);
 
 }  // namespace tessera::cli

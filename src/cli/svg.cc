@@ -56,8 +56,9 @@ struct Scale {
   std::vector<double> ticks() const {
     std::vector<double> all;
     if (logarithmic) {
-      for (double x = std::pow(10, std::ceil(std::log10(least))); x <= most * 1.001; x *= 10)
-        all.push_back(x);
+      const int first = static_cast<int>(std::ceil(std::log10(least)));
+      const int last = static_cast<int>(std::floor(std::log10(most)));
+      for (int power = first; power <= last; ++power) all.push_back(std::pow(10, power));
       return all;
     }
     constexpr int kTicks = 5;

@@ -26,7 +26,7 @@ std::string shown(const OrderedJson& value, Table::Column::Unit unit) {
 
 // Quoted where it must be (RFC 4180).
 std::string csv_cell(const OrderedJson& value) {
-  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char c : text) {

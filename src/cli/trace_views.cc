@@ -22,6 +22,7 @@ std::string shape_text(const plan::TensorShape& shape) {
 
 std::string shapes_text(const std::vector<plan::TensorShape>& shapes) {
   std::vector<std::string> texts;
+  texts.reserve(shapes.size());
   for (const plan::TensorShape& shape : shapes) texts.push_back(shape_text(shape));
   return fmt::format("{}", fmt::join(texts, " "));
 }
@@ -112,6 +113,7 @@ const plan::RankTrace& rank_of(const plan::Trace& trace, std::optional<int64_t> 
 
 std::vector<std::string> trace_view_names() {
   std::vector<std::string> names;
+  names.reserve(kViews.size());
   for (const View& view : kViews) names.emplace_back(view.name);
   return names;
 }

@@ -29,15 +29,14 @@ std::string layers_obstacle(const Sizes& sizes) {
 }
 
 std::string pipeline_obstacle(const Sizes& sizes) {
-  if (const std::string obstacle = layers_obstacle(sizes); !obstacle.empty()) return obstacle;
+  if (std::string obstacle = layers_obstacle(sizes); !obstacle.empty()) return obstacle;
   if (sizes.batch % *sizes.micro_batches == 0) return "";
   return fmt::format("the batch of {} has no {} micro-batches", sizes.batch, *sizes.micro_batches);
 }
 
 std::string frames_obstacle(const Sizes& sizes) {
   if (!sizes.frames) return fmt::format("{} says how tokens divide", field("frames"));
-  if (const std::string obstacle = undivided(sizes, *sizes.frames, "frames"); !obstacle.empty())
-    return obstacle;
+  if (std::string obstacle = undivided(sizes, *sizes.frames, "frames"); !obstacle.empty()) return obstacle;
   if (sizes.layers % 2 != 0) return fmt::format("{} layers are not pairs", sizes.layers);
   return undivided(sizes, sizes.sequence / *sizes.frames, "tokens of a frame");
 }

@@ -230,12 +230,14 @@ void add_row(Cells& cells, const TableRow& row) {
   const auto [weights, gradients, optimizer] = row.state;
   const std::string held = weights ? "(2 P + 2 P)/n" : gradients ? "2 P + 2 P/n" : "2 P + 2 P";
   cells.add(method, printed("weights and gradients", "table", "bytes", held, ""),
-            [&] { return 2 * (weights ? part : of.P) + 2 * (gradients ? part : of.P); },
+            [&, weights = weights, gradients = gradients] {
+              return 2 * (weights ? part : of.P) + 2 * (gradients ? part : of.P);
+            },
             {fmt::format("{} + {}", method.weight_bytes.formula, method.gradient_bytes.formula),
              method.weight_bytes.value + method.gradient_bytes.value});
   cells.add(
       method, printed("optimizer", "table", "bytes", optimizer ? "12 P/n" : "12 P", ""),
-      [&] { return 12 * (optimizer ? part : of.P); }, method.optimizer_bytes);
+      [&, optimizer = optimizer] { return 12 * (optimizer ? part : of.P); }, method.optimizer_bytes);
   cells.add(
       method, printed(kKept, "table", "bytes", row.kept, row.kept_error),
       [&] { return (name == "TP" ? of.n - 1 : Amount(1)) * (of.A * of.L / of.n); }, method.activation_bytes);
