@@ -11,6 +11,8 @@
 #include "cli/units.h"
 #include "core/error.h"
 #include "core/user_text.h"
+#include "engine/observer.h"
+#include "launch/signals.h"
 #include "plan/trace_model.h"
 
 namespace tessera::cli {
@@ -106,8 +108,10 @@ void run_trace(const TraceArguments& arguments) {
                     .steps = job.settings.steps,
                     .traced_steps = plan::steps_to_trace(job.settings, job.layout),
                     .ranks = {}};
-  for (const int64_t rank : ranks)
+  for (const int64_t rank : ranks) {
+    if (launch::interrupted()) throw engine::Cancelled();
     trace.ranks.push_back(plan::trace_rank(job.settings, job.model, job.layout, rank, trace.traced_steps));
+  }
   write_text(path, plan::write_trace(trace));
   print_summary(trace);
   fmt::print("{}\n", path);

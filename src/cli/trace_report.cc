@@ -172,18 +172,13 @@ struct Roof {
   }
 };
 
-bool is_product(const std::string& name) {
-  return name == "linear" || name.find("attention") != std::string::npos ||
-         name.find("conv") != std::string::npos;
-}
-
 std::string roofline(const RankTrace& rank, const Roof& roof) {
   Series products{"products", {}, false}, others{"others", {}, false};
   double least = 1, most = 1, peak = 0;
   for (const plan::OperationRow& row : plan::operation_rows(rank)) {
     if (row.phase != Phase::kDenoise || row.flops == 0 || row.bytes == 0) continue;
     const double intensity = static_cast<double>(row.flops) / static_cast<double>(row.bytes);
-    const bool product = is_product(row.name);
+    const bool product = plan::is_product(row.name);
     const double rate =
         static_cast<double>(row.flops) / roof.seconds(row.output, product, row.flops, row.bytes);
     (product ? products : others).points.emplace_back(intensity, rate);
@@ -218,7 +213,7 @@ std::string timeline(const NamedTrace& named, const Roof& roof) {
     std::erase_if(rank.events, [](const plan::Event& event) { return event.phase != Phase::kDenoise; });
   const plan::Costs costs{.operation =
                               [&](const plan::OperationEvent& each) {
-                                return roof.seconds(each.output, is_product(each.name), each.flops,
+                                return roof.seconds(each.output, plan::is_product(each.name), each.flops,
                                                     each.bytes);
                               },
                           .bandwidth = link && link->bandwidth ? *link->bandwidth : 1,
@@ -248,7 +243,7 @@ std::string machine_section(const NamedTrace& named, const plan::Machine& machin
   std::string html = "<h2>Roofline of " + html_escaped(machine.name) + "</h2>\n" + roofline(first, roof);
   html += "<h2>Time of each role on " + html_escaped(machine.name) + ", at the least</h2>\n" +
           by_role(first, seconds_of, [&](const plan::OperationRow& row) {
-            return roof.seconds(row.output, is_product(row.name), row.flops, row.bytes);
+            return roof.seconds(row.output, plan::is_product(row.name), row.flops, row.bytes);
           });
   return html + "<h2>Timeline of the ranks in the denoiser, at the least</h2>\n" + timeline(named, roof);
 }

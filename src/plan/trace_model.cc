@@ -121,7 +121,10 @@ class TracedRun {
   }
 
   const comm::Group& decoding_ranks() const { return model_.shape.is_video ? ranks_.world : ranks_.replica; }
-  bool decodes_together() const { return ranks_.layout.vae_parallel && decoding_ranks().size > 1; }
+  bool has_images() const { return settings_.request.output_type == engine::OutputType::kImage; }
+  bool decodes_together() const {
+    return ranks_.layout.vae_parallel && decoding_ranks().size > 1 && has_images();
+  }
 
   void share(at::Tensor& z) {
     if (z.defined()) {
@@ -137,7 +140,7 @@ class TracedRun {
   }
 
   void decode(const at::Tensor& z) {
-    if (!z.defined()) return;
+    if (!z.defined() || !has_images()) return;
     const comm::Group group = decodes_together() ? decoding_ranks() : comm::Group();
     if (model_.shape.is_video) {
       decode_videos(z, group);

@@ -49,14 +49,11 @@ std::string without_numbers(const std::string& role) {
   return text;
 }
 
-bool is_attention(const OperationEvent& operation) {
-  return operation.name.find("attention") != std::string::npos;
+bool is_attention(std::string_view name) {
+  return name.find("attention") != std::string::npos;
 }
-bool is_convolution(const OperationEvent& operation) {
-  return operation.name.find("conv") != std::string::npos;
-}
-bool is_product(const OperationEvent& operation) {
-  return operation.name == "linear" || is_attention(operation) || is_convolution(operation);
+bool is_convolution(std::string_view name) {
+  return name.find("conv") != std::string::npos;
 }
 
 // The role of each event; what has none of its own has that of the next product with weights in its block: in
@@ -70,9 +67,9 @@ std::vector<std::string> roles_of(const RankTrace& trace) {
     if (operation == nullptr) continue;
     if (!operation->role.empty()) {
       roles[i] = operation->role;
-      if (is_product(*operation))
+      if (is_product(operation->name))
         std::tie(next, block_of_next) = std::tuple(operation->role, operation->block);
-    } else if (is_attention(*operation) && operation->block == block_of_next) {
+    } else if (is_attention(operation->name) && operation->block == block_of_next) {
       roles[i] = next;
     }
   }
@@ -80,6 +77,10 @@ std::vector<std::string> roles_of(const RankTrace& trace) {
 }
 
 }  // namespace
+
+bool is_product(std::string_view name) {
+  return name == "linear" || is_attention(name) || is_convolution(name);
+}
 
 std::vector<OperationRow> operation_rows(const RankTrace& trace) {
   using Key = std::tuple<Phase, std::string, std::string, std::vector<std::vector<int64_t>>>;
@@ -217,9 +218,9 @@ std::vector<FlopsRow> flops_rows(const RankTrace& trace) {
     const auto [place, is_new] = places.emplace(std::pair(trace.events[i].phase, last), rows.size());
     if (is_new) rows.push_back({.phase = trace.events[i].phase, .part = last});
     FlopsRow& row = rows[place->second];
-    int64_t& total = is_product(*operation) ? row.products : row.elementwise;
+    int64_t& total = is_product(operation->name) ? row.products : row.elementwise;
     total = sum(total, operation->flops);
-    if (is_convolution(*operation)) row.convolutions = sum(row.convolutions, operation->flops);
+    if (is_convolution(operation->name)) row.convolutions = sum(row.convolutions, operation->flops);
   }
   return rows;
 }

@@ -3,11 +3,15 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/trace.h"
 
 namespace tessera::plan {
+
+// Whether an operation of this name is a product of matrices, attention or a convolution.
+bool is_product(std::string_view name);
 
 // Operations that differ in nothing but the number of their block.
 struct OperationRow {

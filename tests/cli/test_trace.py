@@ -35,6 +35,14 @@ def trace_of_a_model(box):
 
 
 @test
+def trace_of_latents_decodes_nothing(box):
+    outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, *DEGREES, "--output-type", "latent", "-o", "t.json")
+    assert outcome.code == 0, outcome
+    phases = {event["phase"] for rank in json.loads((box.folder / "t.json").read_text())["ranks"] for event in rank["events"]}
+    assert phases == {"encode", "denoise"}, phases
+
+
+@test
 def trace_of_configs_alone(box):
     folder = box.folder / "configs"
     for file in (file for file in MODEL.rglob("*.json") if file.parent.name not in ("tokenizer", "golden")):
