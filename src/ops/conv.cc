@@ -268,8 +268,9 @@ Tensor Conv2d::operator()(ConvInput input) const {
   const std::vector<int64_t> sizes = input.x.sizes().vec();
   TESSERA_CHECK(input.x.dim() == 4 && input.x.size(1) == in_channels, "convolution of {} channels got {}",
                 in_channels, fmt::join(input.x.sizes(), " x "));
-  Tensor y, whole;
+  Tensor y;
   if (computes_nothing(input.x)) {
+    Tensor whole;
     if (needs_whole_input(input)) whole = gathered(input, padding[0]);  // so that its memory counts
     const int64_t columns = (input.x.size(3) + 2 * padding[1] - kernel[1]) / stride + 1;
     y = at::empty({input.x.size(0), out_channels, rows_out(input), columns}, input.x.options(),

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "core/device.h"
 #include "core/error.h"
 #include "ops/kernel.h"
 #include "ops/operation.h"
@@ -109,11 +110,12 @@ at::Tensor prepare_heads(const at::Tensor& x, const HeadPreparation& how, std::s
   if (how.weight.defined()) record("rms_norm", role, x, 4 * x.numel(), {x, how.weight});
   if (how.angles.defined()) record("rotary", "", x, 3 * x.numel(), {x, how.angles});
   const bool has_kernel =
-      x.is_cpu() && depth <= kMaxDepth &&
+      is_for_cpu(x.device()) && depth <= kMaxDepth &&
       (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf);
   if (!has_kernel) return prepared_by_aten(x, how, depth);
   const at::Tensor rows = x.stride(2) == 1 ? x : x.contiguous();
   at::Tensor out = at::empty(x.sizes(), x.options());
+  if (x.is_meta()) return out;
   if (x.scalar_type() == at::kFloat) {
     prepare<float>(rows, out, how, depth);
   } else if (x.scalar_type() == at::kBFloat16) {
