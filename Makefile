@@ -8,7 +8,7 @@ RUNS ?= $(if $(SHORT),10,200)
 # PART=1/9 to PART=9/9 divide the tests that the sanitizers run.
 PART ?= 1/1
 
-.PHONY: demo test check build setup bench format lint parity score asan tsan fuzz mutants soak hosts nccl install clean help
+.PHONY: demo test check build setup bench format lint parity score browser asan tsan fuzz mutants soak hosts nccl install clean help
 
 demo: build           ## set up, build, and generate the first image, on two ranks
 	$(BUILD)/tessera generate "a red circle above a blue square on a white background" --use-cfg-parallel --seed 1 -o out.png
@@ -50,6 +50,10 @@ parity: build         ## compare live with diffusers and transformers, over many
 score: build          ## judge from the pixels what the shipped models make of captions that training never saw
 	@tools/setup.sh python
 	@tools/score.sh $(if $(SHORT),--short)
+
+browser: build        ## play videos and open a page of `tessera analyze report` in headless Chromium
+	@tools/setup.sh browser
+	@tools/browser.sh $(BUILD)/tessera
 
 asan: setup           ## run the tests under AddressSanitizer and UBSan
 	@tools/build.sh asan tessera tessera_tests

@@ -39,7 +39,7 @@ if [ "${1:-}" = --short ]; then
   stage make "${turn[@]}"
   lint_changed
 else
-  for check in score parity soak asan tsan fuzz lint; do stage make "$check"; done
+  for check in score parity soak browser asan tsan fuzz lint; do stage make "$check"; done
 fi
 
 echo "check: all stages took $SECONDS s"

@@ -9,15 +9,12 @@ A page from a local server plays the files and sends back what it sees. H.264 ne
 """
 import argparse
 import base64
-import http.server
 import json
-import os
 import pathlib
 import queue
-import subprocess
 import sys
-import tempfile
-import threading
+
+from headless import browser, next_seen, serve
 
 TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
 PAGE = """<!doctype html><body><script>
@@ -81,47 +78,10 @@ main();
 </script>"""
 
 
-def serve(files, seen):
-    """Starts a server of the page and the files; what the page sends goes into the queue."""
+def answers_for(files):
     job = json.dumps([TYPES[path.suffix.lower()] for path in files])
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def answer(self, body, kind):
-            self.send_response(200)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_GET(self):
-            if self.path.startswith("/file/"):
-                self.answer(files[int(self.path.rsplit("/", 1)[1])].read_bytes(), "application/octet-stream")
-            elif self.path == "/job":
-                self.answer(job.encode(), "application/json")
-            else:
-                self.answer(PAGE.encode(), "text/html; charset=utf-8")
-
-        def do_POST(self):
-            seen.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.answer(b"", "text/plain")
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return f"http://127.0.0.1:{server.server_port}/"
-
-
-def start(browser, profile, url):
-    words = [browser, "--headless", "--disable-gpu", "--no-first-run", "--mute-audio", "--disable-background-networking",
-             "--autoplay-policy=no-user-gesture-required", f"--user-data-dir={profile}"]
-    if os.geteuid() == 0:
-        words.append("--no-sandbox")  # Chromium does not start as root otherwise
-    try:
-        return subprocess.Popen([*words, url], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    except OSError as error:
-        sys.exit(f"{browser}: {error.strerror}; install it (Debian: apt-get install chromium), or name another with --browser")
+    return {"/": (PAGE.encode(), "text/html; charset=utf-8"), "/job": (job.encode(), "application/json"),
+            **{f"/file/{i}": (path.read_bytes(), "application/octet-stream") for i, path in enumerate(files)}}
 
 
 def save_pictures(folder, path, pictures):
@@ -146,24 +106,16 @@ def main():
         if path.suffix.lower() not in TYPES or not path.is_file():
             parser.error(f"{path} is no {', '.join(TYPES)} file")
     seen, good = queue.Queue(), True
-    url = serve(args.files, seen)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        browser = start(args.browser, profile, url)
-        try:
-            for path in args.files:
-                found = seen.get(timeout=args.timeout)
-                pictures = found.pop("pictures", {})
-                if args.save:
-                    save_pictures(args.save, path, pictures)
-                if "times" in found:
-                    found["found"] = count_found(found.pop("times"))
-                good &= found.get("frames", 0) > 0 and found["found"] == found["frames"]
-                print(json.dumps({"file": str(path), **found}), flush=True)
-        except queue.Empty:
-            sys.exit(f"{path}: the browser said nothing for {args.timeout:g} s")
-        finally:
-            browser.terminate()
-            browser.wait()
+    with browser(args.browser, serve(answers_for(args.files), seen)):
+        for path in args.files:
+            found = next_seen(seen, args.timeout, path)
+            pictures = found.pop("pictures", {})
+            if args.save:
+                save_pictures(args.save, path, pictures)
+            if "times" in found:
+                found["found"] = count_found(found.pop("times"))
+            good &= found.get("frames", 0) > 0 and found["found"] == found["frames"]
+            print(json.dumps({"file": str(path), **found}), flush=True)
     return 0 if good else 1
 
 

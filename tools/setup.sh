@@ -2,7 +2,7 @@
 # Installs what the build needs and the system lacks: Debian packages (only as root; otherwise it prints their names) and
 # libtorch, which comes from pip into .venv unless TORCH_DIR names its folder. `setup.sh python` adds the Python packages that
 # only goldens, parity and benchmarks need, `setup.sh fuzz` and `setup.sh lint` add clang's tools, `setup.sh hosts` adds other
-# launchers. A second run does nothing.
+# launchers, `setup.sh browser` adds Chromium. A second run does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,6 +21,7 @@ case ${1:-} in
     commands+=" clang++:clang"
     files="/usr/lib/llvm-14/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a:libclang-rt-14-dev" ;;
   lint) commands+=" clang++:clang clang-format:clang-format clang-tidy:clang-tidy" ;;
+  browser) commands+=" chromium:chromium" ;;
   hosts) commands+=" ip:iproute2 unshare:util-linux mpirun.openmpi:openmpi-bin mpirun.mpich:mpich slurmctld:slurmctld slurmd:slurmd
                      srun:slurm-client" ;;
 esac

@@ -4,12 +4,14 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace tessera::cli {
 namespace {
 
-constexpr double kWidth = 960, kLeft = 345, kRight = 120, kRow = 22;
-constexpr double kPlotLeft = 90, kPlotHeight = 320, kPlotBottom = 48, kPlotTop = 12;
+constexpr double kWidth = 960, kRight = 120, kRow = 22;
+constexpr double kCharacter = 6.8;  // the width of most, at 12 pixels
+constexpr double kPlotLeft = 105, kPlotHeight = 320, kPlotBottom = 48, kPlotTop = 12;
 constexpr std::array kColours = {"#2f6fb3", "#d9822b", "#3a9a5b", "#a04a9c",
                                  "#b33a3a", "#7a7a2f", "#4aa3a3", "#777777"};
 
@@ -100,6 +102,18 @@ std::string axes_svg(const Scale& x, const Scale& y, const Axes& axes) {
   return svg + text_at(x.from, y.to - 2, "start", axes.y);
 }
 
+// The end of a label that is longer than that many characters.
+std::string shortened(const std::string& label, size_t length) {
+  if (label.size() <= length) return label;
+  size_t begin = label.size() - (length - 1);
+  while (begin < label.size() && (static_cast<unsigned char>(label[begin]) & 0xC0) == 0x80) ++begin;
+  return "\u2026" + label.substr(begin);
+}
+
+double total(const Bar& bar) {
+  return std::accumulate(bar.parts.begin(), bar.parts.end(), 0.0);
+}
+
 }  // namespace
 
 std::string html_escaped(std::string_view text) {
@@ -127,22 +141,24 @@ std::string html_escaped(std::string_view text) {
 
 std::string bar_chart(const std::vector<Bar>& bars, const std::vector<std::string>& legend,
                       const NumberText& text) {
+  constexpr size_t kLongest = 76;
   double most = 0;
-  const auto total = [](const Bar& bar) {
-    double sum = 0;
-    for (const double part : bar.parts) sum += part;
-    return sum;
-  };
-  for (const Bar& bar : bars) most = std::max(most, total(bar));
+  size_t longest = 0;
+  for (const Bar& bar : bars) {
+    most = std::max(most, total(bar));
+    longest = std::max(longest, bar.label.size());
+  }
+  const double left = 20 + kCharacter * static_cast<double>(std::min(longest, kLongest));
   std::string svg = begin_svg(kRow * static_cast<double>(bars.size()) + 8);
-  const double scale = most > 0 ? (kWidth - kLeft - kRight) / most : 0;
+  const double scale = most > 0 ? (kWidth - left - kRight) / most : 0;
   for (size_t i = 0; i < bars.size(); ++i) {
     const double y = kRow * static_cast<double>(i) + 4;
-    svg += text_at(kLeft - 8, y + kRow * 0.65, "end", bars[i].label);
-    double x = kLeft;
+    svg += text_at(left - 8, y + kRow * 0.65, "end", shortened(bars[i].label, kLongest));
+    double x = left;
     for (size_t part = 0; part < bars[i].parts.size(); ++part) {
       const double width = bars[i].parts[part] * scale;
-      const std::string title = (part < legend.size() ? legend[part] + ": " : "") + text(bars[i].parts[part]);
+      const std::string title =
+          (part < legend.size() ? legend[part] : bars[i].label) + ": " + text(bars[i].parts[part]);
       if (width > 0) svg += rect(x, y, width, kRow - 5, colour(part), title);
       x += width;
     }

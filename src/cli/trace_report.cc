@@ -191,7 +191,7 @@ std::string roofline(const RankTrace& rank, const Roof& roof) {
   line.points = {
       {least / 2, least / 2 * roof.machine.dram_bandwidth}, {ridge, peak}, {std::max(most, ridge) * 2, peak}};
   const auto rate_text = [](double x) {
-    return x >= 1e12 ? fmt::format("{:.3g} TFLOP/s", x / 1e12) : fmt::format("{:.3g} GFLOP/s", x / 1e9);
+    return x >= 1e12 ? fmt::format("{:.4g} TFLOP/s", x / 1e12) : fmt::format("{:.4g} GFLOP/s", x / 1e9);
   };
   return line_chart({products, others, line}, {.x = "FLOPs for each byte of inputs and outputs",
                                                .y = "most FLOP/s",
@@ -251,16 +251,19 @@ std::string machine_section(const NamedTrace& named, const plan::Machine& machin
 }  // namespace
 
 std::string report_html(const std::vector<NamedTrace>& traces, const std::optional<plan::Machine>& machine) {
+  std::set<std::string> models;
+  for (const NamedTrace& named : traces) models.insert(named.trace.model);
+  const std::string title = fmt::format("{}", fmt::join(models, ", "));
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>{}</title>\n"
       "<style>{}</style></head>\n<body>\n<h1>{}</h1>\n",
-      html_escaped(traces.front().trace.model), kStyle, html_escaped(traces.front().trace.model));
+      html_escaped(title), kStyle, html_escaped(title));
   if (traces.size() > 1)
     html += "<h2>Bytes that the busiest rank sends in the denoiser</h2>\n" + bytes_by_axis(traces);
   for (const NamedTrace& named : traces) {
     const RankTrace& first = named.trace.ranks.front();
-    html += fmt::format("<h2>{}: {} {}</h2>\n", html_escaped(named.name), named.trace.world_size,
-                        named.trace.world_size == 1 ? "rank" : "ranks") +
+    html += fmt::format("<h2>{}: {}, {} {}</h2>\n", html_escaped(named.name), html_escaped(named.trace.model),
+                        named.trace.world_size, named.trace.world_size == 1 ? "rank" : "ranks") +
             summary(named.trace);
     html += fmt::format("<h2>FLOPs of each role in the denoiser, rank {}</h2>\n", first.rank) +
             by_role(first, flops_of,

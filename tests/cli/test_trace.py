@@ -125,7 +125,7 @@ def a_report_of_traces(box):
     assert outcome.code == 0 and outcome.out == "r.html\n" and outcome.err == "", outcome
     page = Page((box.folder / "r.html").read_text())
     assert page.loads == [] and page.plots == 11, (page.loads, page.plots)
-    assert "one & <two>.json: 2 ranks" in page.headings and "Roofline of h100" in page.headings, page.headings
+    assert "one & <two>.json: PixArtSigmaPipeline, 2 ranks" in page.headings and "Roofline of h100" in page.headings, page.headings
     plain = Page(box.run("analyze", "report", "u.json", "-o", "/dev/stdout").out.removesuffix("/dev/stdout\n"))
     assert plain.plots == 3, plain.plots
 
