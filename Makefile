@@ -45,7 +45,7 @@ parity: build         ## compare live with diffusers and transformers, over many
 	@tools/build.sh release tokenize_lines run_samplers
 	.venv/bin/python tests/tools/check_demo_test.py
 	@$(if $(SHORT),,.venv/bin/python tests/tools/check_video_test.py && .venv/bin/python tests/tools/video_model_test.py)
-	@tools/parity.sh $(BUILD) $(if $(SHORT),--short)
+	@.venv/bin/python tools/run_parity.py $(BUILD) $(if $(SHORT),--short)
 
 score: build          ## judge from the pixels what the shipped models make of captions that training never saw
 	@tools/setup.sh python

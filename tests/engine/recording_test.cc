@@ -225,12 +225,9 @@ std::vector<parallel::ParallelOptions> all_options() {
   return all;
 }
 
-// Returns the methods that U-Nets support, with displaced patches in all modes.
+// Returns displaced patches in all modes, once with CFG. Other methods are those of tests/plan/trace_test.cc.
 std::vector<parallel::ParallelOptions> options_of_unets() {
-  std::vector<parallel::ParallelOptions> all = {
-      parallel::degrees(1, false, 1, 1, 1, 1), parallel::degrees(1, true, 1, 1, 1, 1),
-      parallel::degrees(1, false, 1, 3, 1, 1), parallel::degrees(1, false, 1, 1, 2, 1),
-      parallel::degrees(1, false, 1, 1, 1, 2), parallel::degrees(1, true, 1, 2, 1, 1)};
+  std::vector<parallel::ParallelOptions> all;
   for (const auto& [name, mode] : parallel::displaced_modes()) {
     parallel::ParallelOptions& options = all.emplace_back();
     options.displaced_patch_degree = 3;

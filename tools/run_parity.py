@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""run_parity.py BUILD_FOLDER [--short]: compares the built programs with diffusers and transformers. `--short` takes fewer lines, samplers
+and random checkpoints, and the smallest set of pipeline rows in which every option of all rows occurs.
+
+The tools run in parallel, as forks of this process, so that what they all import is imported once: that takes five seconds, as long as some
+of them run."""
+import argparse
+import os
+import pathlib
+import runpy
+import sys
+import tempfile
+import traceback
+
+import diffusers  # noqa: F401  (for all tools)
+import diffusers.pipelines.pixart_alpha  # noqa: F401
+import diffusers.pipelines.stable_diffusion_xl  # noqa: F401
+import torch  # noqa: F401
+import transformers  # noqa: F401
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+
+
+def commands(build, short):
+    lines, samplers, generated = (1000, 150, 8) if short else (10000, 1000, 1000)
+    rows = ["--tessera", f"{build}/tessera", *(["--short"] if short else [])]
+    tokenize = ["--binary", f"{build}/tests/tokenize_lines", "--count", str(lines)]
+    return [["parity_stable_diffusion.py", *rows], ["parity.py", *rows], ["parity_parallel.py", *rows], ["parity_checkpoints.py", *rows],
+            ["parity_generated.py", "--tessera", f"{build}/tessera", "--count", str(generated)],
+            ["parity_samplers.py", "--binary", f"{build}/tests/run_samplers", "--count", str(samplers)],
+            ["parity_tokenizer.py", *tokenize], ["parity_bpe_tokenizer.py", *tokenize]]
+
+
+def start(command, output):
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        sys.argv = [str(FOLDER / command[0]), *command[1:]]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # a fork must not go on in the caller's code
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build")
+    parser.add_argument("--short", action="store_true")
+    args = parser.parse_args()
+    sys.path.insert(0, str(FOLDER))
+    running, failed, outputs = {}, 0, []
+
+    def wait_for_one():
+        process, status = os.wait()
+        del running[process]
+        return status != 0
+
+    for command in commands(args.build, args.short):
+        if len(running) >= len(os.sched_getaffinity(0)):
+            failed += wait_for_one()
+        outputs.append(tempfile.TemporaryFile("w+"))
+        running[start(command, outputs[-1])] = command
+    while running:
+        failed += wait_for_one()
+    for output in outputs:
+        output.seek(0)
+        print(output.read(), end="")
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
