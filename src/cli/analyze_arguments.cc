@@ -14,13 +14,15 @@ constexpr const char* kFooter =
     R"(Of a trace, that tessera trace has written (docs/trace.md):
   ops, sizes, comm, flops, memory   print a table of one rank
   report                            writes a page of all tables and of plots, of one trace or of several
-hardware estimates how long the transformer of Open-Sora 1.2 (STDiT3-XL) takes on a machine, operator by operator: how
-each is split over the tiles, what that computes and moves, and which resource is the limit (docs/hardware.md). Machines
-that ship: a100, cpu-amx, cpu-avx2, cpu-avx512, h100, h200, l20, l40, t4, tx8. Nothing is run.
+hardware estimates how long a rank of a trace takes on a machine, operator by operator: how each is split over the tiles,
+what that computes and moves, and which resource is the limit (docs/hardware.md). Without a trace, it does so for the
+transformer of Open-Sora 1.2 (STDiT3-XL) from the size of a video. Machines that ship: a100, cpu-amx, cpu-avx2,
+cpu-avx512, h100, h200, l20, l40, t4, tx8. Nothing is run.
 
 Examples:
   tessera analyze comm trace.json --rank 1
   tessera analyze report ulysses.json ring.json --machine h100 -o report.html
+  tessera analyze hardware trace.json --machine a100 --rank 1
   tessera analyze hardware --machine h100 --num-frames 51 --height 480 --width 854
   tessera analyze hardware --machine tx8 --num-frames 204 --height 360 --width 640 --dies 4 --link-gb-per-s 50)";
 
@@ -48,10 +50,13 @@ const Fields<AnalyzeArguments>& fields() {
       plain_field(&A::width, {"width", "Width of the video", video, "PIXELS", 16, 8192}),
       plain_field(&A::batch,
                   {"batch", "Samples in a step, 2 for one prompt with guidance [2]", video, "N", 1, 64}),
-      plain_field(&A::num_inference_steps, {"num_inference_steps", "Steps [30]", video, "N", 1, 100000}),
+      plain_field(&A::num_inference_steps,
+                  {"num_inference_steps", "Steps [those of the trace, or 30]", video, "N", 1, 100000}),
       plain_field(
           &A::as_published,
           {"as_published", "Use the published formulas and list of operators with their errors", output}),
+      plain_field(&A::as_printed,
+                  {"as_printed", "Also count FLOPs as the published analysis of Open-Sora does", output}),
       plain_field(&A::preset_splits,
                   {"preset_splits", "Use the published fixed tiles instead of searching the best", output}),
       plain_field(&A::rank, {"rank", "Rank of the table [the first in the trace]", output, "N", 0, 1 << 20}),
@@ -74,34 +79,37 @@ std::vector<std::string> subjects() {
 }
 
 // The options that go with what is analyzed.
-std::vector<std::string> options_of(const std::string& what) {
-  if (what == "report") return {"machine", "output"};
-  if (what != "hardware") return {"rank", "json", "csv"};
-  std::vector<std::string> all;
-  for (const FieldInfo& info : fields()) {
-    if (info.name != "rank" && info.name != "csv" && info.name != "output") all.push_back(info.name);
-  }
-  return all;
+std::vector<std::string> options_of(const AnalyzeArguments& arguments) {
+  if (arguments.what == "report") return {"machine", "output"};
+  if (arguments.what == "flops") return {"rank", "json", "csv", "as_printed"};
+  if (arguments.what != "hardware") return {"rank", "json", "csv"};
+  if (!arguments.traces.empty())
+    return {"machine",       "rank",          "num_inference_steps",
+            "link",          "link_gb_per_s", "as_published",
+            "preset_splits", "json",          "csv"};
+  return {"machine", "dtype", "dies", "link",         "link_gb_per_s", "num_frames",         "height",
+          "width",   "batch", "json", "as_published", "preset_splits", "num_inference_steps"};
 }
 
 void require_operands(const AnalyzeArguments& arguments, const Json& given) {
   const std::string& what = arguments.what;
-  const std::vector<std::string> allowed = options_of(what);
+  const size_t traces = arguments.traces.size();
+  const bool is_hardware = what == "hardware";
+  const std::vector<std::string> allowed = options_of(arguments);
   for (const auto& [name, value] : given.items()) {
     if (std::find(allowed.begin(), allowed.end(), name) == allowed.end())
-      usage_error(field(name), "does not go with {}", what);
+      usage_error(field(name), "does not go with {}{}", what, is_hardware && traces > 0 ? " of a trace" : "");
   }
-  const size_t traces = arguments.traces.size();
-  if (what == "hardware") {
-    if (traces > 0)
-      usage_error("analyze", "hardware takes no trace, got '{}'", printable(arguments.traces[0]));
+  if (traces > 1 && what != "report") usage_error("analyze", "{} takes one trace, got {}", what, traces);
+  if (is_hardware) {
     for (const char* const needed : {"machine", "num_frames", "height", "width"}) {
-      if (!given.contains(needed)) usage_error(field(needed), "is needed; see tessera analyze --help");
+      const bool is_needed = traces == 0 || std::string_view(needed) == "machine";
+      if (is_needed && !given.contains(needed))
+        usage_error(field(needed), "is needed{}; see tessera analyze --help",
+                    std::string_view(needed) == "machine" ? "" : " without a trace");
     }
   } else if (traces == 0) {
     usage_error("analyze", "{} needs the file of a trace; tessera trace makes one", what);
-  } else if (traces > 1 && what != "report") {
-    usage_error("analyze", "{} takes one trace, got {}", what, traces);
   }
 }
 
@@ -128,7 +136,7 @@ AnalyzeArguments AnalyzeOptions::read(const Values& values) const {
   arguments.traces.assign(operands.begin() + 1, operands.end());
   require_operands(arguments, given);
   if (arguments.json && arguments.csv) usage_error("--csv", "and --json are two forms; leave one out");
-  if (arguments.dies == 1 && (arguments.link || arguments.link_gb_per_s))
+  if (arguments.traces.empty() && arguments.dies == 1 && (arguments.link || arguments.link_gb_per_s))
     usage_error(field(arguments.link ? "link" : "link_gb_per_s"), "is between devices: give {} too",
                 field("dies"));
   return arguments;

@@ -6,8 +6,10 @@
 
 #include "cli/find_machine.h"
 #include "cli/outputs.h"
+#include "cli/trace_hardware.h"
 #include "cli/trace_report.h"
 #include "cli/trace_views.h"
+#include "cli/units.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "plan/hardware/analysis.h"
@@ -24,7 +26,10 @@ struct Subject {
   plan::TokenGrid grid;
   plan::StditSizes sizes;
   std::optional<plan::Exchange> exchange;
+  std::vector<plan::PublishedVolume> published_volumes;
 };
+
+constexpr int64_t kPublishedSteps = 30;
 
 std::string choose_dtype(const plan::Machine& machine, const std::optional<std::string>& asked) {
   if (asked) return *asked;
@@ -35,16 +40,11 @@ std::string choose_dtype(const plan::Machine& machine, const std::optional<std::
 }
 
 plan::Exchange make_exchange(const AnalyzeArguments& arguments, const Subject& subject) {
-  const plan::Link& link = plan::find_link(subject.machine, arguments.link);
-  std::optional<double> bandwidth = link.bandwidth;
-  if (arguments.link_gb_per_s) bandwidth = *arguments.link_gb_per_s * 1e9;
-  if (!bandwidth)
-    input_error(subject.machine.where, "'gb_per_s' of the link '{}' is null; give {}", link.kind,
-                field("link_gb_per_s"));
+  const plan::Link link = chosen_link(arguments, subject.machine);
   return {.bytes = plan::exchanged_bytes(subject.video, subject.grid, arguments.dies,
                                          plan::dtype_bytes(subject.options.dtype)),
           .messages = plan::kExchanges,
-          .bandwidth = *bandwidth,
+          .bandwidth = *link.bandwidth,
           .latency = link.latency};
 }
 
@@ -61,6 +61,8 @@ Subject make_subject(const AnalyzeArguments& arguments) {
                 arguments.num_frames);
   subject.sizes = plan::stdit_xl_sizes(subject.video, subject.grid, arguments.dies);
   if (arguments.dies > 1) subject.exchange = make_exchange(arguments, subject);
+  if (arguments.dies > 1 && arguments.as_published)
+    subject.published_volumes = plan::published_volumes(subject.video, subject.grid, arguments.dies);
   return subject;
 }
 
@@ -87,6 +89,9 @@ OrderedJson operator_json(const plan::MappedOperator& mapped) {
 
 OrderedJson analysis_json(const AnalyzeArguments& arguments, const Subject& subject,
                           const plan::Analysis& analysis) {
+  const int64_t steps = arguments.num_inference_steps.value_or(kPublishedSteps);
+  OrderedJson volumes = OrderedJson::object();
+  for (const plan::PublishedVolume& volume : subject.published_volumes) volumes[volume.method] = volume.bytes;
   OrderedJson operators = OrderedJson::array();
   for (const plan::MappedOperator& mapped : analysis.operators) operators.push_back(operator_json(mapped));
   return {{"machine", subject.machine.name},
@@ -100,15 +105,10 @@ OrderedJson analysis_json(const AnalyzeArguments& arguments, const Subject& subj
           {"pair_seconds", analysis.list_seconds},
           {"exchange_bytes", subject.exchange ? subject.exchange->bytes : 0},
           {"exchange_seconds", analysis.exchange_seconds},
+          {"published_bytes_per_step", std::move(volumes)},
           {"pairs", subject.sizes.pairs},
-          {"num_inference_steps", arguments.num_inference_steps},
-          {"total_seconds", analysis.total(subject.sizes.pairs * arguments.num_inference_steps)}};
-}
-
-// Three digits that count, whatever the size.
-std::string milliseconds(double seconds) {
-  const double value = seconds * 1e3;
-  return value >= 100 ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
+          {"num_inference_steps", steps},
+          {"total_seconds", analysis.total(subject.sizes.pairs * steps)}};
 }
 
 void print_operators(const plan::Analysis& analysis) {
@@ -126,13 +126,15 @@ void print_operators(const plan::Analysis& analysis) {
       continue;
     }
     fmt::print("{:<{}} {:>8} {:>8} {:>8} {:>8} {:>5.1f}%  {}\n", mapping.split, split_width,
-               milliseconds(mapping.compute), milliseconds(mapping.dram), milliseconds(mapping.noc),
-               milliseconds(mapping.latency), mapping.utilization * 100, plan::roof_name(mapping.roof));
+               milliseconds_text(mapping.compute), milliseconds_text(mapping.dram),
+               milliseconds_text(mapping.noc), milliseconds_text(mapping.latency), mapping.utilization * 100,
+               plan::roof_name(mapping.roof));
   }
 }
 
 void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
                     const plan::Analysis& analysis) {
+  const int64_t steps = arguments.num_inference_steps.value_or(kPublishedSteps);
   fmt::print("{}, {}{}: STDiT3-XL, {} frames of {} x {}, {} samples of {} x {} tokens{}\n\n",
              subject.machine.name, subject.options.dtype, arguments.as_published ? ", as published" : "",
              arguments.num_frames, arguments.height, arguments.width, arguments.batch, subject.grid.frames,
@@ -140,19 +142,17 @@ void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
              arguments.dies > 1 ? fmt::format("; the busiest of {} devices", arguments.dies) : "");
   print_operators(analysis);
   fmt::print("\nTimes of one run in ms. A pair of blocks: {} ms{}; {} pairs x {} steps: {:.4g} s\n",
-             milliseconds(analysis.list_seconds),
+             milliseconds_text(analysis.list_seconds),
              subject.exchange
-                 ? fmt::format(", and {} ms between devices", milliseconds(analysis.exchange_seconds))
+                 ? fmt::format(", and {} ms between devices", milliseconds_text(analysis.exchange_seconds))
                  : "",
-             subject.sizes.pairs, arguments.num_inference_steps,
-             analysis.total(subject.sizes.pairs * arguments.num_inference_steps));
+             subject.sizes.pairs, steps, analysis.total(subject.sizes.pairs * steps));
+  for (const plan::PublishedVolume& volume : subject.published_volumes)
+    fmt::print("A device sends {:.3f} GB in a step by the published formula of {}\n", volume.bytes / 1e9,
+               volume.method);
   if (!analysis.obstacles.empty())
     fmt::print("Not counted, since no split fits: {}\n", fmt::join(analysis.obstacles, ", "));
 }
-
-}  // namespace
-
-namespace {
 
 void write_report(const AnalyzeArguments& arguments) {
   const std::string path = arguments.output.value_or("report.html");
@@ -169,11 +169,13 @@ void write_report(const AnalyzeArguments& arguments) {
 
 void run_analyze(const AnalyzeArguments& arguments) {
   if (arguments.what == "report") return write_report(arguments);
+  if (arguments.what == "hardware" && !arguments.traces.empty()) return print_trace_hardware(arguments);
   if (arguments.what != "hardware") {
     const Table::Form form = arguments.json  ? Table::Form::kJson
                              : arguments.csv ? Table::Form::kCsv
                                              : Table::Form::kText;
-    return print_trace_view(arguments.what, arguments.traces.front(), arguments.rank, form);
+    return print_trace_view(arguments.what, arguments.traces.front(), arguments.rank, form,
+                            arguments.as_printed);
   }
   const Subject subject = make_subject(arguments);
   const plan::Analysis analysis = plan::analyze(plan::stdit_pair(subject.sizes, arguments.as_published),

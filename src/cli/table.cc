@@ -12,12 +12,17 @@ namespace {
 
 std::string shown(const OrderedJson& value, Table::Column::Unit unit) {
   if (value.is_string()) return value.get<std::string>();
+  if (value.is_null()) return "-";
   if (!value.is_number()) return value.dump();
   switch (unit) {
     case Table::Column::Unit::kBytes:
       return bytes_text(value.get<uint64_t>());
     case Table::Column::Unit::kGiga:
       return fmt::format("{:.3f}", value.get<double>() / 1e9);
+    case Table::Column::Unit::kSeconds:
+      return milliseconds_text(value.get<double>());
+    case Table::Column::Unit::kShare:
+      return fmt::format("{:.1f}%", value.get<double>() * 100);
     case Table::Column::Unit::kPlain:
       break;
   }
@@ -26,6 +31,7 @@ std::string shown(const OrderedJson& value, Table::Column::Unit unit) {
 
 // Quoted where it must be (RFC 4180).
 std::string csv_cell(const OrderedJson& value) {
+  if (value.is_null()) return {};
   std::string text = value.is_string() ? value.get<std::string>() : value.dump();
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";

@@ -13,20 +13,21 @@ class Table {
   struct Column {
     std::string key;    // in JSON and CSV
     std::string title;  // for people
-    // How people read its numbers; others are written as they are.
-    enum class Unit { kPlain, kBytes, kGiga } unit = Unit::kPlain;
+    // How people read its numbers; others are written as they are. Seconds become milliseconds, and shares
+    // percents.
+    enum class Unit { kPlain, kBytes, kGiga, kSeconds, kShare } unit = Unit::kPlain;
   };
   enum class Form { kText, kCsv, kJson };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  // One text or number for each column.
+  // One text or number for each column, or null for neither.
   void add(std::vector<OrderedJson> row);
   std::string text(Form form) const;
+  OrderedJson json() const;
 
  private:
   std::string aligned() const;
   std::string csv() const;
-  OrderedJson json() const;
 
   std::vector<Column> columns_;
   std::vector<std::vector<OrderedJson>> rows_;

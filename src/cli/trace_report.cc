@@ -161,7 +161,7 @@ struct Roof {
     const std::string name = c10::elementSize(shape.dtype) == 4 ? "fp32"
                              : shape.dtype == at::kHalf         ? "fp16"
                                                                 : "bf16";
-    return machine.gemm_rates.contains(name) ? name : machine.gemm_rates.begin()->first;
+    return plan::nearest_dtype(machine, name);
   }
   double rate(const plan::TensorShape& output, bool is_product) const {
     return is_product ? machine.gemm_rate(dtype(output)) : machine.vector_rate(dtype(output));

@@ -77,6 +77,20 @@ Table flops(const plan::RankTrace& trace) {
   return table;
 }
 
+Table flops_as_printed(const plan::RankTrace& trace) {
+  Table table({{"phase", "phase"},
+               {"part", "part"},
+               {"products", "products, GFLOP", Unit::kGiga},
+               {"convolutions", "of them convolutions", Unit::kGiga},
+               {"elementwise", "elementwise, GFLOP", Unit::kGiga},
+               {"printed_products", "products as printed", Unit::kGiga},
+               {"printed_elementwise", "elementwise as printed", Unit::kGiga}});
+  for (const plan::FlopsRow& row : plan::flops_rows(trace))
+    table.add({plan::phase_name(row.phase), row.part, row.products, row.convolutions, row.elementwise,
+               row.printed.products, row.printed.elementwise});
+  return table;
+}
+
 Table memory(const plan::RankTrace& trace) {
   Table table({{"phase", "phase"},
                {"weights", "weights", Unit::kBytes},
@@ -97,18 +111,6 @@ struct View {
 constexpr std::array kViews = {View{"ops", operations}, View{"sizes", sizes}, View{"comm", communication},
                                View{"flops", flops}, View{"memory", memory}};
 
-const plan::RankTrace& rank_of(const plan::Trace& trace, std::optional<int64_t> rank,
-                               const std::string& path) {
-  if (!rank) return trace.ranks.front();
-  std::vector<int64_t> held;
-  for (const plan::RankTrace& each : trace.ranks) {
-    if (each.rank == *rank) return each;
-    held.push_back(each.rank);
-  }
-  usage_error("--rank", "is {}, but {} holds {} {}", *rank, path, held.size() == 1 ? "rank" : "ranks",
-              fmt::join(held, ", "));
-}
-
 }  // namespace
 
 std::vector<std::string> trace_view_names() {
@@ -124,13 +126,26 @@ plan::Trace read_trace_file(const std::string& path) {
   return trace;
 }
 
+const plan::RankTrace& rank_of(const plan::Trace& trace, std::optional<int64_t> rank,
+                               const std::string& path) {
+  if (!rank) return trace.ranks.front();
+  std::vector<int64_t> held;
+  for (const plan::RankTrace& each : trace.ranks) {
+    if (each.rank == *rank) return each;
+    held.push_back(each.rank);
+  }
+  usage_error("--rank", "is {}, but {} holds {} {}", *rank, path, held.size() == 1 ? "rank" : "ranks",
+              fmt::join(held, ", "));
+}
+
 void print_trace_view(const std::string& view, const std::string& path, std::optional<int64_t> rank,
-                      Table::Form form) {
+                      Table::Form form, bool as_printed) {
   const auto found =
       std::find_if(kViews.begin(), kViews.end(), [&](const View& each) { return view == each.name; });
   TESSERA_CHECK(found != kViews.end(), "no view '{}'", view);
   const plan::Trace trace = read_trace_file(path);
-  fmt::print("{}", found->table(rank_of(trace, rank, path)).text(form));
+  const plan::RankTrace& shown = rank_of(trace, rank, path);
+  fmt::print("{}", (as_printed ? flops_as_printed(shown) : found->table(shown)).text(form));
 }
 
 }  // namespace tessera::cli

@@ -17,9 +17,14 @@ std::vector<std::string> trace_view_names();
 // Reads a trace that holds a rank. Throws Error for a file that holds none.
 plan::Trace read_trace_file(const std::string& path);
 
-// Prints the table of a view of a rank of the trace in the file, the first that it holds by default. Throws
-// Error for a file that is no trace, and for a rank that it does not hold.
+// The rank of a trace, the first that it holds by default. Throws Error(kUsage) that names the file for one
+// that it does not hold.
+const plan::RankTrace& rank_of(const plan::Trace& trace, std::optional<int64_t> rank,
+                               const std::string& path);
+
+// Prints the table of a view of a rank of the trace in the file; with `as_printed`, that of FLOPs with the
+// published counts. Throws Error for a file that is no trace, and for a rank that it does not hold.
 void print_trace_view(const std::string& view, const std::string& path, std::optional<int64_t> rank,
-                      Table::Form form);
+                      Table::Form form, bool as_printed);
 
 }  // namespace tessera::cli

@@ -20,4 +20,9 @@ std::string bytes_text(uint64_t bytes) {
   return fmt::format("{:.2f} GiB", value / (1 << 30));
 }
 
+std::string milliseconds_text(double seconds) {
+  const double value = seconds * 1e3;
+  return value >= 100 ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
+}
+
 }  // namespace tessera::cli

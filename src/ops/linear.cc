@@ -72,6 +72,23 @@ at::Tensor activated(const at::Tensor& x, Activation activation) {
   TESSERA_CHECK(false, "activation {}", static_cast<int>(activation));
 }
 
+// Of an operation in a record.
+const char* name_of(Activation activation) {
+  switch (activation) {
+    case Activation::kGelu:
+      return "gelu";
+    case Activation::kGeluTanh:
+      return "gelu_tanh";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kNone:
+      break;
+  }
+  TESSERA_CHECK(false, "activation {}", static_cast<int>(activation));
+}
+
 std::optional<at::Tensor> optional(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
@@ -81,7 +98,7 @@ std::optional<at::Tensor> optional(const at::Tensor& tensor) {
 at::Tensor activate(const at::Tensor& x, Activation activation) {
   const OperationScope scope;
   at::Tensor out = activated(x, activation);
-  if (activation != Activation::kNone) record("activation", "", out, out.numel(), {x});
+  if (activation != Activation::kNone) record(name_of(activation), "", out, out.numel(), {x});
   return out;
 }
 
@@ -132,6 +149,7 @@ at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const 
   const std::array<int64_t, 2> sizes = {out_features, in_features};
   record("linear", role, out, 2 * rows * in_features * out_features,
          {x, Operand(sizes, weight.scalar_type()), bias});
+  if (activation != Activation::kNone) record_fused(name_of(activation), role, out, out.numel());
   return out;
 }
 

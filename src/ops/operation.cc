@@ -65,4 +65,10 @@ void record(std::string_view name, std::string_view role, const at::Tensor& out,
   (*current_hook)(operation);
 }
 
+void record_fused(std::string_view name, std::string_view role, const at::Tensor& out, int64_t flops) {
+  if (current_hook == nullptr) return;
+  (*current_hook)(
+      {.name = name, .role = role, .block = block_number, .output = out, .inputs = {}, .flops = flops});
+}
+
 }  // namespace tessera::ops

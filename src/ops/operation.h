@@ -92,5 +92,7 @@ class InBlock {
 // `inputs` are what it has read besides `out`; some may be undefined.
 void record(std::string_view name, std::string_view role, const at::Tensor& out, int64_t flops,
             std::initializer_list<Operand> inputs);
+// Of what is done to each element of `out` before it is written: nothing moves for it alone.
+void record_fused(std::string_view name, std::string_view role, const at::Tensor& out, int64_t flops);
 
 }  // namespace tessera::ops

@@ -14,8 +14,11 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   TESSERA_CHECK(q.sizes() == k.sizes() && k.sizes() == v.sizes() && q.size(2) % heads == 0,
                 "attention of a text: q, k, v have widths {}, {}, {} for {} heads", q.size(2), k.size(2),
                 v.size(2), heads);
-  const std::array<int64_t, 4> keys_values = {2, k.size(0), k.size(1), k.size(2)};
-  record("causal_attention", "", q, 4 * q.numel() * k.size(1), {q, Operand(keys_values, q.scalar_type())});
+  const int64_t batch = q.size(0), tokens = q.size(1), depth = q.size(2) / heads;
+  const std::array<int64_t, 4> queries = {batch, heads, tokens, depth};
+  const std::array<int64_t, 5> keys_values = {2, batch, heads, tokens, depth};
+  record("causal_attention", "", q, 4 * q.numel() * tokens,
+         {Operand(queries, q.scalar_type()), Operand(keys_values, q.scalar_type())});
   if (q.is_meta()) return at::empty(q.sizes(), q.options());
   const auto by_heads = [&](const at::Tensor& x) { return x.unflatten(2, {heads, -1}).transpose(1, 2); };
   return at::scaled_dot_product_attention(by_heads(q), by_heads(k), by_heads(v), /*attn_mask=*/{},

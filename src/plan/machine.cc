@@ -137,6 +137,15 @@ void require_dtype(const Machine& machine, const std::string& dtype) {
   input_error(machine.where, "'gemm_tflops_per_tile' has no {}; it has {}", dtype, fmt::join(known, ", "));
 }
 
+std::string nearest_dtype(const Machine& machine, const std::string& dtype) {
+  static const std::vector<std::string> kOrder = {"bf16", "fp16", "fp32", "fp8"};
+  if (machine.gemm_rates.contains(dtype)) return dtype;
+  const auto found = std::find_if(kOrder.begin(), kOrder.end(),
+                                  [&](const std::string& each) { return machine.gemm_rates.contains(each); });
+  TESSERA_CHECK(found != kOrder.end(), "{} has no rates", machine.name);
+  return *found;
+}
+
 const Link& find_link(const Machine& machine, const std::optional<std::string>& kind) {
   std::vector<std::string> kinds;
   for (const Link& link : machine.links) {

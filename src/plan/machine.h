@@ -55,6 +55,10 @@ Machine read_machine(const std::filesystem::path& path);
 // Throws Error(kInput) when the machine has no rates for the dtype.
 void require_dtype(const Machine& machine, const std::string& dtype);
 
+// Returns the dtype itself, or the nearest that the machine has: the other of 16 bits first, then a wider
+// one.
+std::string nearest_dtype(const Machine& machine, const std::string& dtype);
+
 // Returns the link of this kind, or the first. Throws Error(kInput) when there is none.
 const Link& find_link(const Machine& machine, const std::optional<std::string>& kind);
 

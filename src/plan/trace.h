@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -55,6 +56,7 @@ struct WaitEvent {
 };
 
 enum class Phase { kEncode, kDenoise, kDecode };
+inline constexpr std::array kAllPhases = {Phase::kEncode, Phase::kDenoise, Phase::kDecode};
 std::string phase_name(Phase phase);
 
 struct Event {

@@ -11,8 +11,6 @@
 namespace tessera::plan {
 namespace {
 
-constexpr std::array<Phase, 3> kAllPhases = {Phase::kEncode, Phase::kDenoise, Phase::kDecode};
-
 // Sums and products of what a file says end at the largest number instead of wrapping.
 int64_t sum(int64_t a, int64_t b) {
   int64_t result = 0;
@@ -49,15 +47,18 @@ std::string without_numbers(const std::string& role) {
   return text;
 }
 
+}  // namespace
+
 bool is_attention(std::string_view name) {
   return name.find("attention") != std::string::npos;
 }
+
 bool is_convolution(std::string_view name) {
   return name.find("conv") != std::string::npos;
 }
 
-// The role of each event; what has none of its own has that of the next product with weights in its block: in
-// the order of the program, the layer that takes the result of an attention is the next.
+// In the order of the program, the layer that takes the result of an attention is the next product with
+// weights in its block.
 std::vector<std::string> roles_of(const RankTrace& trace) {
   std::vector<std::string> roles(trace.events.size());
   std::string next;
@@ -66,17 +67,14 @@ std::vector<std::string> roles_of(const RankTrace& trace) {
     const auto* operation = std::get_if<OperationEvent>(&trace.events[i].what);
     if (operation == nullptr) continue;
     if (!operation->role.empty()) {
-      roles[i] = operation->role;
-      if (is_product(operation->name))
-        std::tie(next, block_of_next) = std::tuple(operation->role, operation->block);
+      roles[i] = without_numbers(operation->role);
+      if (is_product(operation->name)) std::tie(next, block_of_next) = std::tuple(roles[i], operation->block);
     } else if (is_attention(operation->name) && operation->block == block_of_next) {
       roles[i] = next;
     }
   }
   return roles;
 }
-
-}  // namespace
 
 bool is_product(std::string_view name) {
   return name == "linear" || is_attention(name) || is_convolution(name);
@@ -92,13 +90,12 @@ std::vector<OperationRow> operation_rows(const RankTrace& trace) {
     if (operation == nullptr) continue;
     std::vector<std::vector<int64_t>> sizes = {operation->output.sizes};
     for (const TensorShape& input : operation->inputs) sizes.push_back(input.sizes);
-    const std::string role = without_numbers(roles[i]);
     const auto [place, is_new] =
-        places.emplace(Key(trace.events[i].phase, operation->name, role, std::move(sizes)), rows.size());
+        places.emplace(Key(trace.events[i].phase, operation->name, roles[i], std::move(sizes)), rows.size());
     if (is_new) {
       rows.push_back({.phase = trace.events[i].phase,
                       .name = operation->name,
-                      .role = role,
+                      .role = roles[i],
                       .inputs = operation->inputs,
                       .output = operation->output});
     }
@@ -208,6 +205,8 @@ std::vector<FlopsRow> flops_rows(const RankTrace& trace) {
   std::map<std::pair<Phase, std::string>, size_t> places;
   std::vector<FlopsRow> rows;
   const std::vector<std::string> roles = roles_of(trace);
+  int64_t texts = 1;
+  for (const Size& size : pair_sizes(trace)) texts = size.name == "B_cro" ? size.value : texts;
   // By phase and block: the part of the last role in it, for what has no role.
   std::map<std::pair<Phase, int64_t>, std::string> parts;
   for (size_t i = 0; i < trace.events.size(); ++i) {
@@ -221,6 +220,10 @@ std::vector<FlopsRow> flops_rows(const RankTrace& trace) {
     int64_t& total = is_product(operation->name) ? row.products : row.elementwise;
     total = sum(total, operation->flops);
     if (is_convolution(operation->name)) row.convolutions = sum(row.convolutions, operation->flops);
+    const bool is_cross = roles[i].find("cross_attn") != std::string::npos;
+    const PrintedFlops printed = printed_flops(*operation, is_cross ? texts : 1);
+    row.printed.products = sum(row.printed.products, printed.products);
+    row.printed.elementwise = sum(row.printed.elementwise, printed.elementwise);
   }
   return rows;
 }

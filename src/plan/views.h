@@ -6,19 +6,25 @@
 #include <string_view>
 #include <vector>
 
+#include "plan/printed_flops.h"
 #include "plan/trace.h"
 
 namespace tessera::plan {
 
 // Whether an operation of this name is a product of matrices, attention or a convolution.
 bool is_product(std::string_view name);
+bool is_attention(std::string_view name);
+bool is_convolution(std::string_view name);
+
+// The role of each event: the key of the weights with numbers replaced by *. Attention has that of the layer
+// that takes its result.
+std::vector<std::string> roles_of(const RankTrace& trace);
 
 // Operations that differ in nothing but the number of their block.
 struct OperationRow {
   Phase phase = Phase::kDenoise;
   std::string name;
-  // The key of the weights with numbers replaced by *. Attention has that of the layer that takes its result.
-  std::string role;
+  std::string role;  // of roles_of()
   std::vector<TensorShape> inputs;
   TensorShape output;
   int64_t count = 0;
@@ -66,6 +72,7 @@ struct FlopsRow {
   int64_t products = 0;      // of matrices, attention and convolutions
   int64_t convolutions = 0;  // of these
   int64_t elementwise = 0;   // everything else
+  PrintedFlops printed{};    // as the published analysis counts
 };
 std::vector<FlopsRow> flops_rows(const RankTrace& trace);
 

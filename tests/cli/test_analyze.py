@@ -1,7 +1,7 @@
 """Tests `tessera analyze`."""
 import json
 
-from harness import ROOT, test
+from harness import MODEL, ROOT, SMALL, test
 
 VIDEO = ["--num-frames", "51", "--height", "240", "--width", "426"]
 LARGE = ["--num-frames", "204", "--height", "360", "--width", "640"]
@@ -50,12 +50,88 @@ def more_steps_samples_and_devices(box):
     assert abs(slow["exchange_seconds"] / (four["exchange_bytes"] / 12.5e9 + 2 * 5e-6) - 1) < 1e-9, slow
 
 
+def hardware(box, trace, machine, *arguments):
+    outcome = box.run("analyze", "hardware", trace, "--machine", machine, "--json", *arguments)
+    assert outcome.code == 0 and outcome.err == "", outcome
+    return json.loads(outcome.out)
+
+
+@test
+def the_hardware_of_traces_of_every_family(box):
+    for model, words in ((MODEL, SMALL[:-2]), (ROOT / "models" / "shapes-xl", ["--height", "64", "--width", "64"]),
+                         (ROOT / "models" / "shapes-video", ["--num-frames", "17", "--height", "64", "--width", "64"])):
+        assert box.run("trace", "a cat", "--model", model, *words, "--num-inference-steps", "7", "-o", "t.json").code == 0
+        events = [each for each in json.loads((box.folder / "t.json").read_text())["ranks"][0]["events"] if "operation" in each]
+        for machine in ("a100", "tx8", "cpu-avx512", "t4"):
+            found = hardware(box, "t.json", machine)
+            assert found["without"] == [] and found["collectives"] == [] and found["num_inference_steps"] == 7, found["without"]
+            rows = found["operators"]
+            total = sum(row["count"] * row["latency_seconds"] for row in rows)
+            for parts in (found["phases"], found["roles"], rows):
+                assert abs(sum(row["seconds"] for row in parts) / total - 1) < 1e-9, (machine, total)
+            assert abs(found["total_seconds"] / total - 1) < 1e-9, found["total_seconds"]
+            # Steps are alike: a run of fourteen takes seven of them more.
+            denoise, = (row["seconds"] for row in found["phases"] if row["phase"] == "denoise")
+            longer = hardware(box, "t.json", machine, "--num-inference-steps", "14")["total_seconds"]
+            assert total + denoise * 0.9 < longer < total + denoise * 1.001, (total, denoise, longer)
+            # No machine is faster than its memory, were it to hold all numbers in 2 bytes.
+            file = json.loads((ROOT / "machines" / f"{machine}.json").read_text())
+            moved = sum(event["bytes"] for event in events) / 2
+            assert total > moved / (file["dram_gb_per_s"] * 1e9), (machine, total, moved)
+    text = box.run("analyze", "hardware", "t.json", "--machine", "a100").out
+    assert text.startswith("a100: OpenSoraPipeline, rank 0 of 1, 7 steps.") and "spatial_blocks.*.attn.qkv" in text, text
+    lines = box.run("analyze", "hardware", "t.json", "--machine", "a100", "--csv").out.splitlines()
+    assert lines[0].startswith("phase,operation,role,dtype,count,shape,split,compute_seconds,dram_seconds"), lines[0]
+    assert hardware(box, "t.json", "tx8", "--as-published")["as_published"], "--as-published"
+
+
+@test
+def the_hardware_of_ranks(box):
+    assert box.run("trace", "a cat", "--model", MODEL, *SMALL[:-2], "--ulysses-degree", "2", "--num-inference-steps", "5",
+                   "-o", "t.json").code == 0
+    ranks = json.loads((box.folder / "t.json").read_text())["ranks"]
+    box.refuse(3, "'gb_per_s' of the link 'die-to-die' is null; give --link-gb-per-s", "analyze", "hardware", "t.json", "--machine",
+               "tx8")
+    for rank in (0, 1):
+        found = hardware(box, "t.json", "tx8", "--rank", str(rank), "--link-gb-per-s", "2")
+        sent = [event for event in ranks[rank]["events"] if event.get("axis") == "ulysses"]
+        expected = 5 * sum(max(event["bytes"], sum(size for _, size in event["receives"])) for event in sent)
+        row, = (row for row in found["collectives"] if row["axis"] == "ulysses")
+        assert row["count"] == 5 * len(sent) and row["bytes"] == expected, (row, expected)
+        assert abs(row["seconds"] / (expected / 2e9) - 1) < 1e-9, row
+        slow = hardware(box, "t.json", "a100", "--rank", str(rank), "--link", "ethernet")
+        row, = (row for row in slow["collectives"] if row["axis"] == "ulysses")
+        assert abs(row["seconds"] / (expected / 12.5e9 + row["count"] * 5e-6) - 1) < 1e-9, row
+        assert abs(sum(row["seconds"] for row in slow["phases"]) / slow["total_seconds"] - 1) < 1e-9, slow["phases"]
+
+
+@test
+def the_hardware_of_a_trace_refuses(box):
+    assert box.run("trace", "a cat", "--model", MODEL, *SMALL, "-o", "t.json").code == 0
+    words = ["analyze", "hardware", "t.json", "--machine", "h100"]
+    box.refuse(2, "[--num-frames] does not go with hardware of a trace", *words, "--num-frames", "51")
+    box.refuse(2, "[--dies] does not go with hardware of a trace", *words, "--dies", "2")
+    box.refuse(2, "[--rank] does not go with hardware", "analyze", "hardware", "--machine", "h100", *VIDEO, "--rank", "1")
+    box.refuse(2, "[--rank] is 3, but t.json holds rank 0", *words, "--rank", "3")
+    box.refuse(2, "[--link] is between devices, but rank 0 of t.json sends nothing", *words, "--link", "pcie")
+    box.refuse(2, "[--machine] is needed; see", "analyze", "hardware", "t.json")
+    box.refuse(2, "hardware takes one trace, got 2", *words, "t.json")
+    box.refuse(2, "[--as-printed] does not go with ops", "analyze", "ops", "t.json", "--as-printed")
+    box.refuse(3, "not the name of a machine", "analyze", "hardware", "t.json", "--machine", "h1000x")
+    (box.folder / "none.json").write_text("{}")
+    box.refuse(3, "none.json] is no trace", "analyze", "hardware", "none.json", "--machine", "h100")
+
+
 @test
 def the_published_machine_has_no_link(box):
     tx8 = ["analyze", "hardware", "--machine", "tx8", *VIDEO]
     box.refuse(3, "'gb_per_s' of the link 'die-to-die' is null; give --link-gb-per-s", *tx8, "--dies", "16")
     found = analysis(box, "tx8", *VIDEO, "--dies", "16", "--link-gb-per-s", "50")
     assert abs(found["exchange_seconds"] / (found["exchange_bytes"] / 50e9) - 1) < 1e-9, found
+    assert found["published_bytes_per_step"] == {}, found
+    # The published volumes of a step, for 16 devices: 10^9 bytes of Megatron and Ulysses.
+    found = analysis(box, "tx8", *LARGE, "--dies", "16", "--link-gb-per-s", "50", "--as-published")["published_bytes_per_step"]
+    assert (f"{found['Megatron'] / 1e9:.3f}", f"{found['Ulysses'] / 1e9:.3f}") == ("80.124", "16.054"), found
 
 
 @test
@@ -108,7 +184,6 @@ def analyze_refuses(box):
     box.refuse(2, "[--num-frames] is needed", "analyze", "hardware", "--machine", "h100")
     box.refuse(2, "say what to analyze: ops, sizes", "analyze", "--machine", "h100", *VIDEO)
     box.refuse(2, "cannot analyze 'software'", "analyze", "software", "--machine", "h100", *VIDEO)
-    box.refuse(2, "hardware takes no trace, got 'more'", *words, "more")
     box.refuse(2, "[--height] must be from 16 to 8192 pixels, got 8", *words, "--height", "8")
     box.refuse(2, "[--link] is between devices: give --dies too", *words, "--link", "pcie")
     box.refuse(3, "'links' has no token-ring; it has nvlink, pcie, ethernet", *words, "--dies", "2", "--link", "token-ring")

@@ -105,6 +105,9 @@ def views_of_a_trace(box):
         assert sum(row["flops"] for row in table) == sum(event["flops"] for event in events), table
         flops = json.loads(box.run("analyze", "flops", "t.json", "--rank", str(rank), "--json").out)
         assert sum(row["products"] + row["elementwise"] for row in flops) == sum(event["flops"] for event in events), flops
+        printed = json.loads(box.run("analyze", "flops", "t.json", "--rank", str(rank), "--json", "--as-printed").out)
+        assert [row["products"] for row in printed] == [row["products"] for row in flops], printed
+        assert all(row["printed_products"] == row["products"] - row["convolutions"] for row in printed if row["phase"] == "denoise"), printed
         memory = json.loads(box.run("analyze", "memory", "t.json", "--rank", str(rank), "--json").out)
         for row in memory:
             assert row["tensors"] == max(event["peak"] for event in trace[rank]["events"] if event["phase"] == row["phase"]), row
@@ -145,6 +148,5 @@ def analyze_refuses_traces(box):
     box.refuse(2, "ops needs the file of a trace", "analyze", "ops")
     box.refuse(2, "ops takes one trace, got 2", "analyze", "ops", "t.json", "t.json")
     box.refuse(2, "[--dies] does not go with ops", "analyze", "ops", "t.json", "--dies", "2")
-    box.refuse(2, "hardware takes no trace", "analyze", "hardware", "t.json", "--machine", "h100")
     box.refuse(2, "[--output]", "analyze", "report", "t.json", "-o", "no/such/folder/r.html")
     box.refuse(3, "no-such-machine", "analyze", "report", "t.json", "--machine", "no-such-machine")

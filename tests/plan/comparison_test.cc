@@ -315,6 +315,54 @@ TEST(ComparisonAsPrinted, CellsWithErrors) {
   EXPECT_EQ(printed_cell(all, "ZeRO-1", "divides activations/weights", "table").error, "E14");
 }
 
+// A row of the printed table: h^2 and b s h times numbers, what it divides, and shares of what is kept.
+struct PrintedRow {
+  const char* method;
+  int64_t weights;                   // times h^2
+  int64_t activations, among_ranks;  // times b s h, divided by that
+  const char* divides;
+  int64_t weights_among, gradients_among, optimizer_among;
+  int64_t kept;  // of the n parts of the activations
+  const char *weights_sent, *activations_sent;
+};
+
+// All of the nine rows, with the collectives that it names.
+TEST(ComparisonAsPrinted, EveryCellOfTheTable) {
+  const Sizes sizes = all_layers(8);
+  const int64_t hh = int64_t{24} * 1024 * 1024, bsh = int64_t{24} * 8 * 2048 * 1024, p = 302309376;
+  const char *const all_reduce = "1 AllReduce a step", *const zero = "1 ReduceScatter + 1 AllGather a step",
+                    *const zero_3 = "1 ReduceScatter + 2 AllGather a step";
+  for (const PrintedRow& row :
+       {PrintedRow{"Ulysses", 12, 8, 8, "a/s", 1, 1, 1, 1, all_reduce, "8 AllToAll a layer"},
+        PrintedRow{"Ring", 12, 4, 1, "L/L", 1, 1, 1, 1, all_reduce, ""},
+        PrintedRow{"DP", 12, 0, 1, "b/b", 1, 1, 1, 1, all_reduce, ""},
+        PrintedRow{"ZeRO-1", 12, 0, 1, "a/s", 1, 1, 8, 1, zero, ""},
+        PrintedRow{"USP+ZeRO-1", 12, 4, 1, "a/s", 1, 1, 8, 1, zero, "8 AllToAll a layer"},
+        PrintedRow{"USP+ZeRO-2", 12, 4, 1, "a/s", 1, 8, 8, 1, zero, "8 AllToAll a layer"},
+        PrintedRow{"USP+ZeRO-3", 18, 4, 1, "a/s", 8, 8, 8, 1, zero_3, "8 AllToAll a layer"},
+        PrintedRow{"TP", 0, 8, 1, "a/h", 8, 8, 8, 7, "", "4 AllReduce a layer"},
+        PrintedRow{"Megatron-SP", 0, 10, 1, "a/h", 8, 8, 8, 1, "",
+                   "6 AllGather + 4 ReduceScatter a layer"}}) {
+    const auto cell = [&](const std::string& what) {
+      return printed_cell(sizes, row.method, what, "table").value;
+    };
+    EXPECT_EQ(cell("gradients and weights sent"), row.weights * hh) << row.method;
+    EXPECT_EQ(cell("activations sent, both ways"), row.activations * bsh / row.among_ranks) << row.method;
+    EXPECT_EQ(printed_cell(sizes, row.method, "divides activations/weights", "table").formula, row.divides)
+        << row.method;
+    EXPECT_EQ(cell("weights and gradients"), 2 * p / row.weights_among + 2 * p / row.gradients_among)
+        << row.method;
+    EXPECT_EQ(cell("optimizer"), 12 * p / row.optimizer_among) << row.method;
+    EXPECT_EQ(cell("activations kept"), 24 * 406847488L * row.kept) << row.method;
+    for (const Traffic& each : method_of(sizes, row.method, true).traffic) {
+      const std::string named = each.data == "activations" ? row.activations_sent : row.weights_sent;
+      if (!named.empty()) {
+        EXPECT_EQ(each.collectives, named) << row.method;
+      }
+    }
+  }
+}
+
 // A cell without an error equals ours, and one with an error does not, unless only its words are wrong.
 TEST(ComparisonAsPrinted, ErrorsAreWhereValuesDiffer) {
   size_t cells = 0;

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "tests/support/golden.h"
 
 namespace tessera::plan {
 namespace {
@@ -107,6 +108,39 @@ TEST(Machine, RefusesWhatDoesNotFitTogether) {
   json = whole();
   json["links"] = "pcie";
   EXPECT_NE(refusal(json).find("'links' must be a list"), std::string::npos);
+}
+
+// The figures of data sheets, in 10^12 FLOP/s without sparsity and 10^9 bytes/s, the link's in one direction;
+// of processors cores x FLOPs a clock x the base clock, and channels x 8 bytes x transfers.
+TEST(Machine, ThoseThatShipHaveTheRatesOfTheirDataSheets) {
+  struct Sheet {
+    const char *name, *dtype;
+    double gemm, fp32, dram, link;
+  };
+  for (const Sheet& sheet :
+       {Sheet{"a100", "bf16", 312, 19.5, 2039, 300}, Sheet{"h100", "bf16", 989.4, 66.9, 3350, 450},
+        Sheet{"h200", "fp8", 1978.9, 66.9, 4800, 450}, Sheet{"l40", "bf16", 181.05, 90.5, 864, 32},
+        Sheet{"l20", "fp16", 119.5, 59.8, 864, 32}, Sheet{"t4", "fp16", 65, 8.1, 320, 16},
+        Sheet{"cpu-avx2", "fp32", 64 * 32 * 2.45e-3, 64 * 32 * 2.45e-3, 8 * 8 * 3.2, 12.5},
+        Sheet{"cpu-avx512", "fp32", 40 * 64 * 2.3e-3, 40 * 64 * 2.3e-3, 8 * 8 * 3.2, 12.5},
+        Sheet{"cpu-amx", "bf16", 56 * 2048 * 2e-3, 56 * 64 * 2e-3, 8 * 8 * 4.8, 12.5}}) {
+    const Machine machine = read_machine(golden_folder(fmt::format("../../machines/{}.json", sheet.name)));
+    EXPECT_NEAR(machine.gemm_rate(sheet.dtype) / 1e12 / sheet.gemm, 1, 1e-4) << sheet.name;
+    EXPECT_NEAR(machine.gemm_rate("fp32") / 1e12 / sheet.fp32, 1, 1e-4) << sheet.name;
+    // A fused multiply-add is one operation of a vector.
+    EXPECT_NEAR(machine.vector_rate("fp32") / 1e12 / (sheet.fp32 / 2), 1, 1e-4) << sheet.name;
+    EXPECT_NEAR(machine.dram_bandwidth / 1e9 / sheet.dram, 1, 1e-9) << sheet.name;
+    EXPECT_NEAR(*find_link(machine, std::nullopt).bandwidth / 1e9 / sheet.link, 1, 1e-9) << sheet.name;
+  }
+  // The published table of one die, of 16 tiles.
+  const Machine tx8 = read_machine(golden_folder("../../machines/tx8.json"));
+  EXPECT_DOUBLE_EQ(tx8.gemm_rate("bf16"), 128e12);
+  EXPECT_DOUBLE_EQ(tx8.vector_rate("bf16"), 1e12);
+  EXPECT_DOUBLE_EQ(tx8.sram_bytes, 3 * 1024 * 1024);
+  EXPECT_DOUBLE_EQ(tx8.noc_bandwidth, 128e9);
+  EXPECT_DOUBLE_EQ(tx8.dram_bandwidth, 100e9);
+  EXPECT_NEAR(tx8.dram_latency, 0.1e-6, 1e-18);
+  EXPECT_NEAR(tx8.hop_latency, 0.01e-6, 1e-18);
 }
 
 TEST(Machine, SaysWhatItLacks) {

@@ -92,6 +92,26 @@ TEST(StditPair, ExchangesAreThoseThatRunsCount) {
   EXPECT_EQ(exchanged_bytes(video, grid, 1, 2), 0);
 }
 
+// Of 16 devices, in 10^9 bytes and in GiB, to the published digits; 2D, of which no form is published, within
+// 0.01 %.
+TEST(StditPair, PublishedVolumesOfAStep) {
+  constexpr double kGibi = 1 << 30;
+  struct Case {
+    Video video;
+    double megatron, ulysses, mesh, ring;
+  };
+  for (const Case& each : {Case{{204, 360, 640}, 80.124, 16.054, 34.892, 25.009},
+                           Case{{51, 720, 1280}, 78.382, 15.705, 34.135, 24.468}}) {
+    std::map<std::string, double> volumes;
+    for (const PublishedVolume& volume : published_volumes(each.video, token_grid(each.video, true), 16))
+      volumes[volume.method] = volume.bytes;
+    EXPECT_NEAR(volumes["Megatron"] / 1e9, each.megatron, 0.0005);
+    EXPECT_NEAR(volumes["Ulysses"] / 1e9, each.ulysses, 0.0005);
+    EXPECT_NEAR(volumes["2D"] / kGibi / each.mesh, 1, 0.0001);
+    EXPECT_NEAR(volumes["Ring"] / kGibi, each.ring, 0.0005);
+  }
+}
+
 TEST(StditPair, TheBusiestDieHasItsShare) {
   const Video video{51, 240, 426, 2};
   const StditSizes sizes = stdit_xl_sizes(video, token_grid(video, false), 4);

@@ -3,15 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
 
 #include "core/error.h"
 #include "engine/request.h"
 #include "plan/trace_model.h"
+#include "tests/plan/stdit_xl.h"
 #include "tests/support/degrees.h"
 #include "tests/support/golden.h"
-#include "tests/support/temporary_folder.h"
 
 namespace tessera::plan {
 namespace {
@@ -33,66 +32,34 @@ TEST(Volumes, OfRings) {
   EXPECT_EQ(direct_all_to_all(10, 4), 30);
 }
 
-// Writes the folder of a model of STDiT3-XL's form without weights and tokenizers. The VAE is a small one.
-class StditXl : public ::testing::Test {
- protected:
-  void SetUp() override {
-    namespace fs = std::filesystem;
-    for (const char* const file :
-         {"model_index.json", "scheduler/scheduler_config.json", "text_encoder/config.json",
-          "vae/config.json", "transformer/config.json"}) {
-      fs::create_directories((temporary_.path() / file).parent_path());
-      fs::copy_file(golden_folder("tiny-open-sora") / file, temporary_.path() / file);
-    }
-    Json config = read_json(temporary_.path() / "transformer" / "config.json");
-    config.update({{"depth", 28},
-                   {"hidden_size", 1152},
-                   {"num_heads", 16},
-                   {"caption_channels", 4096},
-                   {"model_max_length", 300},
-                   {"mlp_ratio", 4.0}});
-    std::ofstream(temporary_.path() / "transformer" / "config.json") << config;
-    model_ = engine::read_model(temporary_.path());
-  }
-
-  engine::Settings settings(int64_t frames, int64_t height, int64_t width) const {
-    engine::Request request;
-    request.prompts = {"a cat"};
-    request.num_frames = frames;
-    request.height = height;
-    request.width = width;
-    request.guidance_scale = 7;
-    request.seed = 1;
-    request.dtype = at::kBFloat16;
-    return engine::resolve(request, model_);
-  }
-
-  TemporaryFolder temporary_;
-  engine::Model model_;
+// The published sizes, with the totals of a step that were counted in graphs where each sample attends to its
+// own text, or to all texts behind a mask (0 where none was published), and of elementwise operations.
+struct PublishedStep {
+  int64_t frames, height, width;
+  double products, masked_products, elementwise;  // TFLOP
 };
 
-// The published totals of a step's products are 252.431 and 283.665 TFLOP, with two samples of 300 tokens of
-// text each and cross-attention of each sample to its own.
+// Those of two samples of 300 tokens of text each.
 TEST_F(StditXl, HasThePublishedFlopsOfAStep) {
-  struct Case {
-    int64_t frames, height, width;
-    double tera;
-  };
-  for (const Case& c : {Case{204, 360, 640, 252.431}, Case{51, 720, 1280, 283.665}}) {
-    const RankTrace trace = trace_rank(settings(c.frames, c.height, c.width), model_,
-                                       parallel::Layout{.stage_blocks = {28}}, 0, 1);
-    int64_t flops = 0;
+  for (const PublishedStep& c : {PublishedStep{204, 360, 640, 252.431, 260.978, 0.795},
+                                 PublishedStep{51, 720, 1280, 283.665, 292.026, 1.160}}) {
+    const RankTrace trace = trace_rank(settings(c.frames, c.height, c.width), model_, whole(), 0, 1);
+    int64_t flops = 0, masked = 0, elementwise = 0;
     for (const FlopsRow& row : flops_rows(trace)) {
-      if (row.phase == Phase::kDenoise) flops += row.products - row.convolutions;
+      if (row.phase != Phase::kDenoise) continue;
+      flops += row.products - row.convolutions;
+      masked += row.printed.products;
+      elementwise += row.printed.elementwise;
     }
-    EXPECT_NEAR(static_cast<double>(flops) / 1e12, c.tera, 0.001) << c.frames << " frames";
+    EXPECT_NEAR(static_cast<double>(flops) / 1e12, c.products, 0.001) << c.frames << " frames";
+    EXPECT_NEAR(static_cast<double>(masked) / 1e12, c.masked_products, 0.001) << c.frames << " frames";
+    EXPECT_NEAR(static_cast<double>(elementwise) / 1e12, c.elementwise, 0.0005) << c.frames << " frames";
   }
 }
 
 // Of two samples of 51 frames of 240 x 426: 15 latent frames of 405 tokens, and 300 tokens of text.
 TEST_F(StditXl, HasThePublishedSizesOfAPair) {
-  const RankTrace trace =
-      trace_rank(settings(51, 240, 426), model_, parallel::Layout{.stage_blocks = {28}}, 0, 1);
+  const RankTrace trace = trace_rank(settings(51, 240, 426), model_, whole(), 0, 1);
   std::map<std::string, int64_t> sizes;
   for (const Size& size : pair_sizes(trace)) sizes[size.name] = size.value;
   const std::map<std::string, int64_t> expected = {
@@ -102,24 +69,36 @@ TEST_F(StditXl, HasThePublishedSizesOfAPair) {
       {"D_O_spt", 1152}, {"H_O_spt", 1152}, {"D_O_tmp", 1152}, {"H_O_tmp", 1152}, {"D_O_cro", 1152},
       {"H_O_cro", 1152}, {"D_FU", 1152},    {"H_FU", 4608},    {"D_FD", 4608},    {"H_FD", 1152}};
   EXPECT_EQ(sizes, expected);
+  // The reciprocal roots by which the published analysis tells blocks apart: 4 norms in each half of a pair,
+  // and the last.
+  int64_t norms = 0;
+  for (const OperationRow& row : operation_rows(trace)) {
+    if (row.phase == Phase::kDenoise && row.name.ends_with("norm")) norms += row.count;
+  }
+  EXPECT_EQ(norms, 28 * 8 + 1);
 }
 
 // Tensor parallelism sums the output of a self-attention, a cross-attention and a feed-forward in each half
-// of 28 pairs: n - 1 messages of 1 / n of it are sent, to add it up and to share the sum (here as four ranks
-// do).
-TEST_F(StditXl, SendsWhatTensorParallelismSends) {
-  const engine::Settings all = settings(51, 240, 426);
-  const parallel::Layout layout = parallel::resolve_layout(parallel::degrees(1, false, 1, 1, 1, 4),
-                                                           engine::workload(all, model_), std::nullopt);
-  const double activation = 2.0 * 12150 * 1152;  // bytes
-  double sent = 0, ring = 0;
-  for (const CollectiveRow& row : collective_rows(trace_rank(all, model_, layout, 0, 1))) {
-    if (row.phase != Phase::kDenoise || row.axis != "tp") continue;
-    sent += static_cast<double>(row.sent);
-    ring += static_cast<double>(row.ring);
+// of 28 pairs. A published analysis counts 80.124 and 78.382 GB that each of 16 devices sends for that in a
+// step.
+TEST_F(StditXl, SendsThePublishedBytesOfTensorParallelism) {
+  struct Case {
+    int64_t frames, height, width;
+    double bytes;
+  };
+  for (const Case& c : {Case{204, 360, 640, 80.124e9}, Case{51, 720, 1280, 78.382e9}}) {
+    const engine::Settings all = settings(c.frames, c.height, c.width);
+    const parallel::Layout layout = parallel::resolve_layout(parallel::degrees(1, false, 1, 1, 1, 16),
+                                                             engine::workload(all, model_), std::nullopt);
+    double sent = 0, ring = 0;
+    for (const CollectiveRow& row : collective_rows(trace_rank(all, model_, layout, 0, 1))) {
+      if (row.phase != Phase::kDenoise || row.axis != "tp") continue;
+      sent += static_cast<double>(row.sent);
+      ring += static_cast<double>(row.ring);
+    }
+    EXPECT_NEAR(sent / c.bytes, 1, 0.001) << c.frames << " frames";
+    EXPECT_NEAR(ring / sent, 1, 0.01);
   }
-  EXPECT_NEAR(sent / (28 * 2 * 3 * activation * 2 * 3 / 4), 1, 0.01);
-  EXPECT_NEAR(ring / sent, 1, 0.01);
 }
 
 TEST(TraceFile, IsReadAsItWasWritten) {

@@ -28,6 +28,13 @@ struct Problem {
   double bytes;                   // of an element
   double gemm_rate, vector_rate;  // of a tile
 
+  // Elements that rows of the input take in the DRAM, and those that columns of the weights do.
+  double input(int64_t rows, int64_t inner) const {
+    return static_cast<double>(rows) * static_cast<double>(inner) / work.overlap;
+  }
+  double weights(int64_t columns, int64_t inner) const {
+    return static_cast<double>(columns) * static_cast<double>(inner);
+  }
   double compute(double outputs, double inner) const {
     return outputs * (2 * inner / gemm_rate + work.activation_operations / vector_rate);
   }
@@ -70,19 +77,20 @@ Cost output_stationary(const Problem& problem, const Split& split) {
   const double outputs = real(split.rows) * real(split.columns);
   Cost cost;
   cost.compute = problem.compute(waves * outputs, inner);
-  cost.dram_bytes =
-      (real(work.rows) * real(work.inner) * real(column_waves) +
-       real(work.columns) * real(work.inner) * real(row_waves) + real(work.rows) * real(work.columns)) *
-      problem.bytes;
+  cost.dram_bytes = (problem.input(work.rows, work.inner) * real(column_waves) +
+                     problem.weights(work.columns, work.inner) * real(row_waves) +
+                     real(work.rows) * real(work.columns) + real(work.bias)) *
+                    problem.bytes;
   const auto from_others = [](int64_t sharing) { return real(sharing - 1) / real(sharing); };
   cost.noc_bytes =
       waves * inner * problem.bytes *
       (real(split.rows) * from_others(active_columns) + real(split.columns) * from_others(active_rows));
   cost.noc_hops = real(active_rows + active_columns - 2);
   cost.turns = waves * real(steps);
-  cost.fill_bytes = (real(std::min(active_rows * split.rows, work.rows)) +
-                     real(std::min(active_columns * split.columns, work.columns))) *
-                    real(std::min(split.inner, work.inner)) * problem.bytes;
+  const int64_t step = std::min(split.inner, work.inner);
+  cost.fill_bytes = (problem.input(std::min(active_rows * split.rows, work.rows), step) +
+                     problem.weights(std::min(active_columns * split.columns, work.columns), step)) *
+                    problem.bytes;
   cost.drain_bytes = real(std::min(active_rows * split.rows, work.rows)) *
                      real(std::min(active_columns * split.columns, work.columns)) * problem.bytes;
   cost.overlaps = split.overlaps;
@@ -113,18 +121,22 @@ Cost ring(const Problem& problem, const Split& split) {
   const int64_t rounds = divide_up(stay_parts, tiles), groups = divide_up(pass_parts, tiles);
   const int64_t ring_size = std::min(tiles, pass_parts), active = std::min(tiles, stay_parts);
   const double inner = real(work.inner), padded_inner = real(split.inner);
+  // Elements that so many rows, or columns, of a matrix take in the DRAM.
+  const auto read = [&](bool is_input, int64_t size) {
+    return is_input ? problem.input(size, work.inner) : problem.weights(size, work.inner);
+  };
   const double hops = real(rounds) * real(groups) * real(ring_size - 1);
   Cost cost;
   cost.compute = problem.compute(real(rounds) * real(pass_parts) * real(stays) * real(passes), padded_inner);
-  cost.dram_bytes =
-      (real(stay_size) * inner + real(rounds) * real(pass_size) * inner + real(stay_size) * real(pass_size)) *
-      problem.bytes;
+  cost.dram_bytes = (read(input_stays, stay_size) + real(rounds) * read(!input_stays, pass_size) +
+                     real(stay_size) * real(pass_size) + real(work.bias)) *
+                    problem.bytes;
   cost.noc_bytes = hops * real(passes) * inner * problem.bytes;
   cost.noc_hops = hops;
   cost.turns = real(rounds) * real(groups);
-  cost.fill_bytes =
-      (real(std::min(active * stays, stay_size)) + real(std::min(ring_size * passes, pass_size))) * inner *
-      problem.bytes;
+  cost.fill_bytes = (read(input_stays, std::min(active * stays, stay_size)) +
+                     read(!input_stays, std::min(ring_size * passes, pass_size))) *
+                    problem.bytes;
   cost.drain_bytes =
       real(std::min(active * stays, stay_size)) * real(std::min(passes, pass_size)) * problem.bytes;
   cost.overlaps = split.overlaps;

@@ -21,7 +21,8 @@ Demand demand(const GemmWork& work) {
   const double output = product({work.rows, work.columns});
   return {.gemm_operations = 2 * output * static_cast<double>(work.inner),
           .vector_operations = output * work.activation_operations,
-          .elements = product({work.rows, work.inner}) + product({work.inner, work.columns}) + output};
+          .elements = product({work.rows, work.inner}) / work.overlap + product({work.inner, work.columns}) +
+                      output + static_cast<double>(work.bias)};
 }
 
 Demand demand(const AttentionWork& work) {

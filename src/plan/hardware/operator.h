@@ -25,6 +25,10 @@ struct VectorWork {
 struct GemmWork {
   int64_t rows = 0, inner = 0, columns = 0;
   double activation_operations = 0;  // for each element of the output
+  // In how many rows an element of the input is: those of a convolution overlap, and neighbours are read
+  // once.
+  double overlap = 1;
+  int64_t bias = 0;  // elements, which are read once
 
   bool operator==(const GemmWork&) const = default;
 };
@@ -47,6 +51,8 @@ struct Operator {
 
 // Softmax of a score: scale, maximum, subtraction, exponential, sum.
 inline constexpr double kSoftmaxOperations = 5;
+// An activation of an element, such as a tanh GELU.
+inline constexpr double kActivationOperations = 7;
 
 // What an operator must do in any case, whatever its split.
 struct Demand {

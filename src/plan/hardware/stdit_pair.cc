@@ -1,6 +1,7 @@
 #include "plan/hardware/stdit_pair.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "plan/hardware/mapping.h"
 
@@ -14,7 +15,7 @@ constexpr int64_t kLatentScale = 8, kPatch = 2;
 constexpr int64_t kClip = 17, kLatentClip = 5, kTimeFactor = 4;
 
 // Operations for each element.
-constexpr double kNorm = 4, kModulate = 2, kRotary = 4, kGate = 2, kAdd = 1, kActivation = 7;
+constexpr double kNorm = 4, kModulate = 2, kRotary = 4, kGate = 2, kAdd = 1;
 
 // A list under construction; names get a prefix.
 class Operators {
@@ -54,7 +55,7 @@ class Operators {
     add("o_proj", GemmWork{part.rows(), sizes_.projected, sizes_.hidden, 0});
   }
   void feed_forward(const StditSizes::Attention& part) {
-    add("up", GemmWork{part.rows(), sizes_.up_input, sizes_.up_output, kActivation});
+    add("up", GemmWork{part.rows(), sizes_.up_input, sizes_.up_output, kActivationOperations});
     add("down", GemmWork{part.rows(), sizes_.down_input, sizes_.down_output, 0});
   }
 
@@ -150,6 +151,28 @@ double exchanged_bytes(const Video& video, const TokenGrid& grid, int64_t dies, 
   const double activations = static_cast<double>(video.batch * grid.tokens() * kHidden * element_bytes);
   const auto number = static_cast<double>(dies);
   return static_cast<double>(kExchanges) * activations * (number - 1) / (number * number);
+}
+
+std::vector<PublishedVolume> published_volumes(const Video& video, const TokenGrid& grid, int64_t dies) {
+  constexpr double kBytes = 2, kHalves = 2 * kPairs;
+  const auto n = static_cast<double>(dies), width = static_cast<double>(video.batch * kHidden);
+  const double tokens = static_cast<double>(grid.tokens()) * width;
+  const double text = static_cast<double>(kTextTokens) * width;
+  std::vector<PublishedVolume> volumes;
+  // Three sums of all tokens, each scattered and gathered.
+  volumes.push_back({"Megatron", kHalves * kBytes * 6 * tokens * (n - 1) / n});
+  // Queries, keys, values and result of self-attention, queries and result of cross-attention, and its keys
+  // and values, in groups of a side of the square, of which each has its share of the tensor.
+  const double side = std::round(std::sqrt(n));
+  if (side * side == n)
+    volumes.push_back({"Ulysses", kHalves * kBytes * (6 * tokens + 2 * text) * (side - 1) / n});
+  // The inputs of five layers of the tokens' width and those of the text's keys and values are gathered along
+  // rows; the outputs, 7 and 2 widths, are scattered between them. The form is ours: none is published.
+  if (dies % 2 == 0)
+    volumes.push_back(
+        {"2D", kHalves * kBytes * ((5 * tokens + 2 * text) * (n / 2 - 1) + (7 * tokens + 2 * text)) / n});
+  volumes.push_back({"Ring", kHalves * kBytes * 2 * (tokens + text) * (n - 1) / n});
+  return volumes;
 }
 
 std::vector<Operator> stdit_pair(const StditSizes& sizes, bool as_published) {

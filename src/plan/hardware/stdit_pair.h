@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "plan/hardware/operator.h"
@@ -47,6 +48,14 @@ StditSizes stdit_xl_sizes(const Video& video, const TokenGrid& grid, int64_t die
 // Bytes that a die sends for one pair: the tokens of its samples go from one division to the other and back.
 double exchanged_bytes(const Video& video, const TokenGrid& grid, int64_t dies, int64_t element_bytes);
 inline constexpr int64_t kExchanges = 2;  // in a pair
+
+// The published formulas of the bytes that each of `dies` sends for a step, with 2 bytes an element, by
+// method. No Ulysses where they do not form a square, and no 2D where they do not form two rows.
+struct PublishedVolume {
+  std::string method;
+  double bytes = 0;
+};
+std::vector<PublishedVolume> published_volumes(const Video& video, const TokenGrid& grid, int64_t dies);
 
 // `as_published` lists what the published analysis lists: without projections of attention's output, norms of
 // queries and keys and the norm before the MLP, and with one residual addition for both cross attentions.

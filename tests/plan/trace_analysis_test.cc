@@ -1,0 +1,243 @@
+// Tests the times of traces on machines: bounds that are counted from the trace alone, sums by hand, and
+// measurements that were published.
+#include "plan/hardware/trace_analysis.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "plan/trace_model.h"
+#include "plan/views.h"
+#include "tests/plan/machines.h"
+#include "tests/plan/stdit_xl.h"
+#include "tests/support/degrees.h"
+#include "tests/support/tiny_open_sora.h"
+#include "tests/support/tiny_pixart.h"
+#include "tests/support/tiny_stable_diffusion.h"
+
+namespace tessera::plan {
+namespace {
+
+constexpr double kSlack = 1 - 1e-9;
+
+double real(int64_t value) {
+  return static_cast<double>(value);
+}
+
+RankTrace trace_of(const engine::Model& model, engine::Request request, at::ScalarType dtype) {
+  request.prompts = {"a cat"};
+  request.seed = 1;
+  request.dtype = dtype;
+  request.resolution_binning = std::nullopt;
+  return trace_rank(engine::resolve(request, model), model,
+                    parallel::Layout{.stage_blocks = {model.shape.blocks}}, 0, 1);
+}
+
+std::vector<RankTrace> traces() {
+  engine::Request image, video;
+  image.height = image.width = 64;
+  video.num_frames = 20;
+  video.height = 48;
+  video.width = 40;
+  std::vector<RankTrace> all;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    all.push_back(trace_of(engine::tiny(), image, dtype));
+    all.push_back(trace_of(engine::tiny_sd(), image, dtype));
+    all.push_back(trace_of(engine::tiny_video(), video, dtype));
+  }
+  return all;
+}
+
+Machine random_machine_of_all_dtypes(std::mt19937& random) {
+  Machine machine = random_machine(random);
+  for (auto* const rates : {&machine.gemm_rates, &machine.vector_rates}) {
+    rates->insert({{"fp32", rates->at("bf16") / 2}, {"fp16", rates->at("bf16")}});
+  }
+  return machine;
+}
+
+// No operation of a trace is faster than its FLOPs or its bytes, which the trace says.
+TEST(TraceAnalysis, NoOperationIsFasterThanItCanBe) {
+  std::mt19937 random(5);
+  int64_t mapped = 0;
+  for (const RankTrace& trace : traces()) {
+    for (const Event& event : trace.events) {
+      const auto* const operation = std::get_if<OperationEvent>(&event.what);
+      if (operation == nullptr || operation->bytes == 0) continue;
+      const Machine machine = random_machine_of_all_dtypes(random);
+      const std::string dtype = c10::elementSize(operation->output.dtype) >= 4 ? "fp32" : "bf16";
+      double latency = 0, noc_bytes = 0, compute = 0;
+      bool fits = true;
+      for (const Work& work : works_of(*operation, dtype_bytes(dtype))) {
+        const Mapping mapping = map_operator({"op", work}, machine, {.dtype = dtype});
+        fits = fits && mapping.fits();
+        latency += mapping.latency;
+        compute += mapping.compute;
+        noc_bytes += mapping.noc_bytes;
+      }
+      if (!fits) continue;
+      ++mapped;
+      // The bias of T5's scores is added by the vector units.
+      const double added = operation->name == "biased_attention"
+                               ? real(operation->inputs[0].sizes[0]) *
+                                     real(c10::multiply_integers(operation->inputs[3].sizes)) /
+                                     real(operation->inputs[3].sizes[0])
+                               : 0;
+      const bool product = is_product(operation->name);
+      const double of_gemm = product ? real(operation->flops) - added : 0;
+      const double of_vector = product ? added : real(operation->flops);
+      const double roof = of_gemm / machine.gemm_rate(dtype) + of_vector / machine.vector_rate(dtype);
+      EXPECT_GE(compute, roof * kSlack) << event_text(event);
+      EXPECT_GE(latency, roof * kSlack) << event_text(event);
+      EXPECT_GE(latency, real(operation->bytes) / machine.dram_bandwidth * kSlack) << event_text(event);
+      EXPECT_GE(latency, noc_bytes / machine.noc_bandwidth * kSlack) << event_text(event);
+    }
+  }
+  EXPECT_GT(mapped, 1000);
+}
+
+TensorShape shape(std::vector<int64_t> sizes, at::ScalarType dtype = at::kBFloat16) {
+  return {std::move(sizes), dtype};
+}
+
+OperationEvent layer(int64_t rows, int64_t inner, int64_t columns) {
+  return {.name = "linear",
+          .role = "blocks.3.fc1",
+          .output = shape({rows, columns}),
+          .inputs = {shape({rows, inner}), shape({columns, inner})},
+          .flops = 2 * rows * inner * columns,
+          .bytes = 2 * (rows * inner + inner * columns + rows * columns)};
+}
+
+// A window of 3 x 3 of each pixel is a row of 9 times the channels, but its bytes come once.
+TEST(TraceAnalysis, AConvolutionIsAProduct) {
+  const OperationEvent operation{.name = "conv2d",
+                                 .role = {},
+                                 .output = shape({2, 64, 96, 80}),
+                                 .inputs = {shape({2, 32, 96, 80}), shape({64, 32, 3, 3}), shape({64})},
+                                 .flops = int64_t{2} * 2 * 64 * 96 * 80 * 32 * 9,
+                                 .bytes = 2 * (2 * 64 * 96 * 80 + 2 * 32 * 96 * 80 + 64 * 32 * 9 + 64)};
+  const std::vector<Work> works = works_of(operation, 2);
+  ASSERT_EQ(works.size(), 1U);
+  const auto& work = std::get<GemmWork>(works[0]);
+  EXPECT_EQ(work.rows, 2 * 96 * 80);
+  EXPECT_EQ(work.inner, 32 * 9);
+  EXPECT_EQ(work.columns, 64);
+  EXPECT_DOUBLE_EQ(work.overlap, 9);
+  EXPECT_DOUBLE_EQ(demand_of(work).elements, real(operation.bytes) / 2);
+  Machine machine = tx8();
+  machine.sram_bytes = 1e9;  // all at once
+  const Mapping mapping = map_gemm(work, machine, {.dtype = "bf16"});
+  EXPECT_NEAR(mapping.dram_bytes / real(operation.bytes), 1, 1e-4);
+}
+
+Event event(Phase phase, int64_t step, std::variant<OperationEvent, CollectiveEvent, WaitEvent> what) {
+  return {.phase = phase, .step = step, .what = std::move(what)};
+}
+
+// Two traced steps of ten: the second stands for nine. What follows the loop runs once.
+TEST(TraceAnalysis, AddsUpARun) {
+  OperationEvent gelu = layer(512, 256, 1024);
+  gelu.name = "gelu_tanh";
+  gelu.inputs.clear();
+  gelu.bytes = 0;
+  const CollectiveEvent exchange{.axis = "tp",
+                                 .name = "all_gather",
+                                 .bytes = 1000,
+                                 .ranks = {0, 1},
+                                 .sends = {{1, 1000}},
+                                 .receives = {{1, 3000}}};
+  Trace trace{.model = "m", .settings = {}, .world_size = 2, .steps = 10, .traced_steps = 2, .ranks = {}};
+  trace.ranks.push_back(
+      {.rank = 0,
+       .events = {
+           event(Phase::kEncode, 0, layer(64, 64, 64)), event(Phase::kDenoise, 0, layer(512, 256, 1024)),
+           event(Phase::kDenoise, 1, layer(512, 256, 1024)), event(Phase::kDenoise, 1, gelu),
+           event(Phase::kDenoise, 1, exchange), event(Phase::kDenoise, 1, WaitEvent{0}),
+           event(Phase::kDenoise, 2, layer(32, 32, 32)), event(Phase::kDecode, 0, layer(128, 64, 64))}});
+  const Machine machine = tx8();
+  const MapOptions options{.dtype = "bf16"};
+  const Link link{.kind = "die-to-die", .bandwidth = 1e6, .latency = 0.5};
+  const TraceAnalysis analysis = analyze_trace(trace, trace.ranks[0], 10, machine, options, link);
+  const auto seconds = [&](int64_t rows, int64_t inner, int64_t columns, double activation) {
+    return map_gemm({rows, inner, columns, activation}, machine, options).latency;
+  };
+  EXPECT_NEAR(analysis.computing(Phase::kEncode), seconds(64, 64, 64, 0), 1e-12);
+  EXPECT_NEAR(analysis.computing(Phase::kDenoise),
+              seconds(512, 256, 1024, 0) + 9 * seconds(512, 256, 1024, 7) + seconds(32, 32, 32, 0), 1e-12);
+  EXPECT_NEAR(analysis.computing(Phase::kDecode), seconds(128, 64, 64, 0), 1e-12);
+  EXPECT_NEAR(analysis.sending(Phase::kDenoise), 9 * (0.5 + 3000 / 1e6), 1e-12);
+  EXPECT_NEAR(analysis.total(),
+              analysis.computing(Phase::kEncode) + analysis.computing(Phase::kDenoise) +
+                  analysis.computing(Phase::kDecode) + analysis.sending(Phase::kDenoise),
+              1e-12);
+  ASSERT_EQ(analysis.operators.size(), 5U);
+  EXPECT_EQ(analysis.operators[1].role, "blocks.*.fc1");
+  // A run that ends before the last traced step.
+  const TraceAnalysis one = analyze_trace(trace, trace.ranks[0], 1, machine, options, link);
+  EXPECT_NEAR(one.computing(Phase::kDenoise), seconds(512, 256, 1024, 0) + seconds(32, 32, 32, 0), 1e-12);
+  EXPECT_TRUE(one.collectives.empty());
+}
+
+TEST(TraceAnalysis, RunsInTheNearestDtype) {
+  Machine machine = tx8();
+  EXPECT_EQ(nearest_dtype(machine, "fp32"), "bf16");
+  machine.gemm_rates = {{"fp16", 1e12}, {"fp32", 1e12}};
+  EXPECT_EQ(nearest_dtype(machine, "bf16"), "fp16");
+  EXPECT_EQ(nearest_dtype(machine, "fp32"), "fp32");
+  machine.gemm_rates = {{"fp32", 1e12}};
+  EXPECT_EQ(nearest_dtype(machine, "fp16"), "fp32");
+}
+
+// Published: seconds of 30 steps of the transformer on one A100, and the share of its 312 TFLOP/s that this
+// is with the products of the published graphs. What is estimated is a bound of what is possible, so it is
+// below what was measured, and above what the products take.
+TEST_F(StditXl, IsFasterThanWasMeasured) {
+  struct Case {
+    int64_t frames, height, width;
+    double seconds, utilization;
+  };
+  const Machine machine = read_machine(golden_folder("../../machines/a100.json"));
+  for (const Case& c : {Case{204, 360, 640, 99.00, 0.253}, Case{408, 360, 640, 202.3, 0.248},
+                        Case{51, 720, 1280, 104.24, 0.269}, Case{102, 720, 1280, 206.92, 0.271}}) {
+    Trace trace{.model = "m", .settings = {}, .steps = 30, .traced_steps = 1, .ranks = {}};
+    trace.ranks.push_back(trace_rank(settings(c.frames, c.height, c.width), model_, whole(), 0, 1));
+    double products = 0, printed = 0;
+    for (const FlopsRow& row : flops_rows(trace.ranks[0])) {
+      if (row.phase != Phase::kDenoise) continue;
+      products += real(row.products);
+      printed += real(row.printed.products);
+    }
+    EXPECT_NEAR(30 * printed / machine.gemm_rate("bf16") / c.seconds, c.utilization, 0.001)
+        << c.frames << " frames of " << c.height;
+    const double estimated =
+        analyze_trace(trace, trace.ranks[0], 30, machine, {.dtype = "bf16"}, std::nullopt)
+            .computing(Phase::kDenoise);
+    EXPECT_LT(estimated, c.seconds) << c.frames << " frames of " << c.height;
+    EXPECT_GT(estimated, 30 * products / machine.gemm_rate("bf16"));
+  }
+}
+
+// Published: the same on eight A100 with Ulysses.
+TEST_F(StditXl, IsFasterThanWasMeasuredOnEight) {
+  struct Case {
+    int64_t frames, height, width;
+    double seconds;
+  };
+  const Machine machine = read_machine(golden_folder("../../machines/a100.json"));
+  for (const Case& c : {Case{204, 360, 640, 13.76}, Case{408, 360, 640, 26.61}, Case{51, 720, 1280, 25.26},
+                        Case{102, 720, 1280, 36.5}}) {
+    const engine::Settings all = settings(c.frames, c.height, c.width);
+    const parallel::Layout layout = parallel::resolve_layout(parallel::degrees(1, false, 1, 8, 1, 1),
+                                                             engine::workload(all, model_), std::nullopt);
+    Trace trace{.model = "m", .settings = {}, .world_size = 8, .steps = 30, .traced_steps = 1, .ranks = {}};
+    trace.ranks.push_back(trace_rank(all, model_, layout, 0, 1));
+    const TraceAnalysis analysis = analyze_trace(trace, trace.ranks[0], 30, machine, {.dtype = "bf16"},
+                                                 find_link(machine, std::nullopt));
+    const double estimated = analysis.computing(Phase::kDenoise) + analysis.sending(Phase::kDenoise);
+    EXPECT_LT(estimated, c.seconds) << c.frames << " frames of " << c.height;
+    EXPECT_GT(analysis.sending(Phase::kDenoise), 0);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::plan
