@@ -12,28 +12,9 @@
 #include "parallel/grid.h"
 #include "parallel/mesh.h"
 #include "parallel/options.h"
+#include "parallel/workload.h"
 
 namespace tessera::parallel {
-
-// The facts about the model and the request that the rules need.
-struct Workload {
-  int64_t heads = 1;
-  int64_t blocks = 1;
-  // The work of the first and the last stage of a pipeline besides its blocks, in units of one block.
-  double embedding = 0, head = 0;
-  // Rows and frames of tokens in the latents.
-  int64_t token_rows = 1;
-  int64_t token_frames = 1;
-  bool axial_attention = false;  // within frames and along them only, see nn::Tokens::axial_attention()
-  int64_t row_unit = 1;          // rows that stay together
-  bool has_streams = true;       // blocks can be dealt to pipeline stages
-  bool has_group_norms = false;  // the model has norms over all positions of an image
-  int64_t steps = 1;
-  int64_t pictures = 1;
-  bool guided = true;  // has an unconditional branch
-  // Whether the sampler may step slices of the latents separately (samplers::Sampler::is_elementwise()).
-  bool has_elementwise_sampler = true;
-};
 
 struct Layout {
   PerAxis sizes{1};
@@ -58,8 +39,5 @@ struct Layout {
 // valid settings. `world_size` is the number of ranks if a launcher has already started them.
 Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
                       std::optional<int64_t> world_size);
-
-// Returns m x n = `degree` with m <= n as close to each other as possible; m is 1 for a prime.
-std::pair<int64_t, int64_t> near_square(int64_t degree);
 
 }  // namespace tessera::parallel

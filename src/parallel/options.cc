@@ -2,12 +2,14 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
 namespace tessera::parallel {
 namespace {
 
-constexpr double kLargestDegree = 4096;
+constexpr int64_t kLargestDegree = 4096;
 
 Fields<ParallelOptions> make_fields() {
   using O = ParallelOptions;
@@ -80,9 +82,18 @@ const Fields<ParallelOptions>& parallel_fields() {
   return fields;
 }
 
+bool are_in_range(const ParallelOptions& options) {
+  return std::all_of(std::begin(kDegrees), std::end(kDegrees),
+                     [&](const Degree& degree) {
+                       const int64_t value = options.*degree.value;
+                       return value >= 1 && value <= kLargestDegree;
+                     }) &&
+         options.nproc.value_or(1) >= 1 && options.warmup_steps.value_or(0) >= 0;
+}
+
 int64_t ParallelOptions::degrees() const {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  int64_t product = use_cfg_parallel ? 2 : 1;
+  int64_t product = cfg_degree();
   for (const Degree& degree : kDegrees) {
     const int64_t value = this->*degree.value;
     if (value > 0 && product > kMost / value) return kMost;

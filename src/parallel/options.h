@@ -36,9 +36,14 @@ struct ParallelOptions {
   bool simulate_ranks = false;  // one rank computes what all ranks would, one after the other
 
   int64_t degrees() const;  // the product, at most the largest int64_t
+  int64_t cfg_degree() const { return use_cfg_parallel ? 2 : 1; }
+  int64_t sequence_degree() const { return ring_degree * ulysses_degree; }
+  bool operator==(const ParallelOptions&) const = default;
 };
 
 const Fields<ParallelOptions>& parallel_fields();
+// Whether check_fields() would accept the numbers, told without an exception or a text.
+bool are_in_range(const ParallelOptions& options);
 
 // The degrees that may be any number of ranks. Guidance has at most two: `use_cfg_parallel`.
 struct Degree {

@@ -1,0 +1,49 @@
+// What the ranks of a run divide, and how a wish divides it.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "parallel/grid.h"
+#include "parallel/options.h"
+
+namespace tessera::parallel {
+
+// The facts about the model and the request that the rules need.
+struct Workload {
+  int64_t heads = 1;
+  int64_t blocks = 1;
+  // The work of the first and the last stage of a pipeline besides its blocks, in units of one block.
+  double embedding = 0, head = 0;
+  // Rows and frames of tokens in the latents.
+  int64_t token_rows = 1;
+  int64_t token_frames = 1;
+  bool axial_attention = false;  // within frames and along them only, see nn::Tokens::axial_attention()
+  int64_t row_unit = 1;          // rows that stay together
+  bool has_streams = true;       // blocks can be dealt to pipeline stages
+  bool has_group_norms = false;  // the model has norms over all positions of an image
+  int64_t steps = 1;
+  int64_t pictures = 1;
+  bool guided = true;  // has an unconditional branch
+  // Whether the sampler may step slices of the latents separately (samplers::Sampler::is_elementwise()).
+  bool has_elementwise_sampler = true;
+};
+
+// What a wish leaves open, chosen. All degrees must be at least 1.
+struct Division {
+  GridAxis patch_axis, rank_axis;
+  bool dsp;              // Ulysses ranks divide frames, or places, in attention along the other axis
+  int64_t units;         // of the axis of the ranks: rows that stay together, or frames
+  int64_t most_patches;  // of PipeFusion, so that each has a unit for each rank that divides it
+};
+Division divide(const ParallelOptions& options, const Workload& workload);
+
+// The number of blocks of each stage, with as little work as possible on the busiest stage: after an equal
+// share, each block goes to the stage with the least work.
+std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages);
+
+// Returns m x n = `degree` with m <= n as close to each other as possible; m is 1 for a prime.
+std::pair<int64_t, int64_t> near_square(int64_t degree);
+
+}  // namespace tessera::parallel
