@@ -75,11 +75,13 @@ Examples:
 constexpr const char* kTraceFooter =
     R"(Runs the code of a model on tensors that have shapes alone, as each rank of the layout, and writes every operation,
 message and byte in use to a JSON file. It takes seconds, for any size and any number of ranks, and reads no weights. Without
-a prompt, the longest that the model takes is traced.
+a prompt, the longest that the model takes is traced. --model may name the config.json of a denoiser alone. A trace is kept in
+~/.cache/tessera/traces, and the same one is read from there.
 
 Examples:
   tessera trace --model path/to/PixArt-XL-2-1024-MS --ulysses-degree 4 -o trace.json
-  tessera trace --model path/to/OpenSora --num-frames 51 --resolution 720p --ring-degree 8 --rank 0)";
+  tessera trace --model path/to/OpenSora --num-frames 51 --resolution 720p --ring-degree 8 --rank 0
+  tessera trace --model path/to/OpenSora/transformer/config.json --num-frames 51 --resolution 720p)";
 
 constexpr const char* kCompareFooter =
     R"(Prints by formula what each parallel method makes a rank send, hold and compute, for any transformer, without a

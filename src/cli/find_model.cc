@@ -64,6 +64,16 @@ fs::path find_model(const std::optional<std::string>& name) {
               kDefaultModel, fmt::join(std::vector<std::string>(folders.begin(), folders.end()), ", "));
 }
 
+std::optional<fs::path> find_lone_part(const std::optional<std::string>& name) {
+  std::error_code code;
+  const fs::path path = name.value_or("");
+  const fs::path folder = path.filename() == "config.json" ? "." / path.parent_path() : path;
+  if (path.empty() || !fs::is_regular_file(folder / "config.json", code) ||
+      fs::exists(folder / "model_index.json", code))
+    return std::nullopt;
+  return folder;
+}
+
 ModelFiles find_model_files(const std::optional<std::string>& model,
                             const std::optional<std::string>& config) {
   const fs::path path = model.value_or("");

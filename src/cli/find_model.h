@@ -21,6 +21,10 @@ std::filesystem::path find_model(const std::optional<std::string>& name);
 // first.
 std::vector<std::filesystem::path> shipped_models();
 
+// Returns the folder of the config.json that `--model` names, itself or by its folder, in the place of a
+// whole model.
+std::optional<std::filesystem::path> find_lone_part(const std::optional<std::string>& name);
+
 struct ModelFiles {
   std::filesystem::path folder;                        // has configs and tokenizers, and the weights
   std::optional<std::filesystem::path> single_file{};  // if set, has all weights instead

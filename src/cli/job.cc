@@ -278,12 +278,20 @@ int64_t Job::ranks() const {
   return parallel::Mesh(layout.sizes).world_size();
 }
 
+engine::Model read_model(const GenerateArguments& arguments) {
+  const ModelFiles files = find_model_files(arguments.run.model, arguments.run.config);
+  return engine::read_model(files.folder, files.single_file, arguments.run.variant.value_or(""));
+}
+
 Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
+  require_known_suffix(arguments);
+  return plan_job(arguments, read_model(arguments), world_size);
+}
+
+Job plan_job(const GenerateArguments& arguments, engine::Model model, std::optional<int64_t> world_size) {
   Job job;
   job.arguments = arguments;
-  require_known_suffix(arguments);
-  const ModelFiles files = find_model_files(arguments.run.model, arguments.run.config);
-  job.model = engine::read_model(files.folder, files.single_file, arguments.run.variant.value_or(""));
+  job.model = std::move(model);
   job.settings = engine::resolve(arguments.request, job.model);
   {
     const SuppressLog suppress_log;  // the run gives the same warnings

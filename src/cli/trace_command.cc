@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <charconv>
 
+#include "cli/find_model.h"
 #include "cli/job.h"
 #include "cli/outputs.h"
 #include "cli/report.h"
+#include "cli/trace_cache.h"
 #include "cli/units.h"
 #include "core/error.h"
 #include "core/user_text.h"
+#include "engine/lone_denoiser.h"
 #include "engine/observer.h"
 #include "launch/signals.h"
 #include "plan/trace_model.h"
@@ -26,13 +29,18 @@ std::string longest_prompt(const engine::Settings& settings) {
 }
 
 Job plan(GenerateArguments arguments) {
+  const auto alone = arguments.run.config ? std::nullopt : find_lone_part(arguments.run.model);
+  const engine::Model model = alone ? engine::read_lone_denoiser(*alone) : read_model(arguments);
   const bool has_prompts = !arguments.request.prompts.empty();
   if (!has_prompts) arguments.request.prompts = {""};
-  Job job = plan_job(arguments, std::nullopt);
-  if (has_prompts) return job;
-  arguments.request.prompts = {longest_prompt(job.settings)};
-  arguments.request.seed = job.settings.request.seed;
-  return plan_job(arguments, std::nullopt);
+  Job job = plan_job(arguments, model, std::nullopt);
+  if (!has_prompts) {
+    arguments.request.prompts = {longest_prompt(job.settings)};
+    arguments.request.seed = job.settings.request.seed;
+    job = plan_job(arguments, model, std::nullopt);
+  }
+  if (alone) job.settings.request.output_type = engine::OutputType::kLatent;
+  return job;
 }
 
 std::vector<int64_t> ranks_of(const std::optional<std::string>& text, int64_t count) {
@@ -68,6 +76,14 @@ Sums sums_of(const plan::RankTrace& trace, plan::Phase phase) {
   return sums;
 }
 
+// What the config of a denoiser does not say.
+void print_defaults(const Job& job) {
+  const engine::Settings& settings = job.settings;
+  fmt::print(
+      "the denoiser alone, with what {} has otherwise: prompts of {} tokens, {}, {} pixels to a latent\n",
+      job.model.family->title, settings.max_sequence_length, settings.scheduler, job.model.scale.pixels);
+}
+
 void print_summary(const plan::Trace& trace) {
   fmt::print("{:>4}  {:<8} {:>10} {:>10} {:>11} {:>10} {:>10} {:>10}\n", "rank", "phase", "operations",
              "TFLOP", "collectives", "sent", "weights", "peak");
@@ -86,6 +102,21 @@ void print_summary(const plan::Trace& trace) {
     fmt::print("denoise: the first {} of {} steps\n", trace.traced_steps, trace.steps);
 }
 
+// What was kept of the same inputs, or what the ranks do, which is kept.
+std::vector<plan::RankTrace> trace_ranks(const Job& job, const std::vector<int64_t>& ranks, plan::Trace trace,
+                                         bool uses_cache) {
+  const std::string inputs = uses_cache ? trace_inputs(job, ranks) : "";
+  if (uses_cache) {
+    if (auto kept = read_kept_trace(inputs)) return std::move(kept->ranks);
+  }
+  for (const int64_t rank : ranks) {
+    if (launch::interrupted()) throw engine::Cancelled();
+    trace.ranks.push_back(plan::trace_rank(job.settings, job.model, job.layout, rank, trace.traced_steps));
+  }
+  if (uses_cache) keep_trace(inputs, trace);
+  return std::move(trace.ranks);
+}
+
 }  // namespace
 
 const Fields<TraceArguments>& trace_fields() {
@@ -93,7 +124,10 @@ const Fields<TraceArguments>& trace_fields() {
   static const Fields<T> fields = {
       plain_field(&T::rank, {"rank", "Rank to trace, or all [all]", FieldGroup::kOutput, "R"}),
       plain_field(&T::output,
-                  {"output", "File for the trace, JSON [trace.json]", FieldGroup::kOutput, "FILE"})};
+                  {"output", "File for the trace, JSON [trace.json]", FieldGroup::kOutput, "FILE"}),
+      plain_field(&T::cache,
+                  {"cache", "Read the trace that the same inputs made before [yes]", FieldGroup::kOutput},
+                  "Trace anew, and keep no copy for the next time")};
   return fields;
 }
 
@@ -108,12 +142,10 @@ void run_trace(const TraceArguments& arguments) {
                     .steps = job.settings.steps,
                     .traced_steps = plan::steps_to_trace(job.settings, job.layout),
                     .ranks = {}};
-  for (const int64_t rank : ranks) {
-    if (launch::interrupted()) throw engine::Cancelled();
-    trace.ranks.push_back(plan::trace_rank(job.settings, job.model, job.layout, rank, trace.traced_steps));
-  }
+  trace.ranks = trace_ranks(job, ranks, trace, arguments.cache);
   write_text(path, plan::write_trace(trace));
   print_summary(trace);
+  if (job.model.parts.size() == 1) print_defaults(job);
   fmt::print("{}\n", path);
 }
 

@@ -9,9 +9,11 @@
 namespace tessera::cli {
 
 struct TraceArguments {
-  GenerateArguments run;            // without prompts: the longest that the model takes
+  // Without prompts: the longest that the model takes. The model may be a denoiser alone.
+  GenerateArguments run;
   std::optional<std::string> rank;  // a number, or "all"
   std::optional<std::string> output;
+  bool cache = true;
 };
 const Fields<TraceArguments>& trace_fields();
 

@@ -61,6 +61,7 @@ bool has_given_frames(const Request& request) {
 
 // Whether an absent negative prompt is not encoded.
 bool takes_zeros(const Model& model) {
+  if (model.parts.size() == 1) return true;  // a denoiser alone has no model_index.json
   const JsonConfig index = read_model_index(model.folder);
   return index.boolean("force_zeros_for_empty_prompt", true);
 }

@@ -6,24 +6,14 @@
 #include <algorithm>
 #include <fstream>
 
+#include "core/hash.h"
+
 namespace tessera::launch {
 namespace {
 
 namespace fs = std::filesystem;
 
 constexpr uint64_t kPiece = 64 << 10;
-
-// FNV-1a, 64 bits: detects mistakes, not manipulation.
-class Hash {
- public:
-  void add(std::string_view bytes) {
-    for (const char byte : bytes) value_ = (value_ ^ static_cast<unsigned char>(byte)) * 0x100000001b3U;
-  }
-  std::string text() const { return fmt::format("{:016x}", value_); }
-
- private:
-  uint64_t value_ = 0xcbf29ce484222325U;
-};
 
 std::string describe(const fs::path& path) {
   std::error_code code;
@@ -45,10 +35,11 @@ std::string describe(const fs::path& path) {
 }
 
 // Other files may differ between hosts: a README, or what a concurrent run has just written next to
-// model_index.json, such as latents.
-bool is_read(const fs::path& path, int depth) {
-  if (depth == 0) return path.filename() == "model_index.json";
+// model_index.json, such as latents. The folder of a denoiser alone has no model_index.json.
+bool is_read(const fs::path& path, int depth, bool is_model) {
   const std::string extension = path.extension().string();
+  if (depth == 0 && is_model) return path.filename() == "model_index.json";
+  if (depth == 0) return path.filename() == "config.json" || extension == ".safetensors";
   return extension == ".json" || extension == ".safetensors" || extension == ".model" || extension == ".txt";
 }
 
@@ -64,6 +55,7 @@ Fingerprint make_fingerprint(const fs::path& model, const std::optional<fs::path
   if (single_file) fingerprint["single file"] = describe(*single_file);
   fingerprint["build"] = describe_build();
   std::error_code code;
+  const bool is_model = fs::exists(model / "model_index.json", code);
   fs::recursive_directory_iterator files(
       model, fs::directory_options::follow_directory_symlink | fs::directory_options::skip_permission_denied,
       code);
@@ -71,7 +63,7 @@ Fingerprint make_fingerprint(const fs::path& model, const std::optional<fs::path
   for (const fs::recursive_directory_iterator end; !code && files != end; files.increment(code)) {
     if (files.depth() >= kDepth) files.disable_recursion_pending();
     std::error_code none;
-    if (is_read(files->path(), files.depth()) && files->is_regular_file(none)) {
+    if (is_read(files->path(), files.depth(), is_model) && files->is_regular_file(none)) {
       fingerprint[files->path().lexically_relative(model).string()] = describe(files->path());
     }
   }

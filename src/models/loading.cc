@@ -108,6 +108,14 @@ void warn_of_unread(const JsonConfig& config) {
 
 }  // namespace
 
+std::filesystem::path part_folder(const std::filesystem::path& model, const std::string& part) {
+  std::error_code code;
+  const bool is_alone = std::filesystem::exists(model / "config.json", code) &&
+                        !std::filesystem::exists(model / "model_index.json", code) &&
+                        !std::filesystem::exists(model / part, code);
+  return is_alone ? model : model / part;
+}
+
 PartFiles::PartFiles(const std::filesystem::path& folder, weights::Library library,
                      const LoadOptions& options)
     : config_(read_config(folder)),

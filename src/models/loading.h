@@ -15,6 +15,10 @@
 
 namespace tessera::models {
 
+// The folder of a part of a model. A folder with config.json but no model_index.json is that of a denoiser
+// alone, which is then the part.
+std::filesystem::path part_folder(const std::filesystem::path& model, const std::string& part);
+
 // Holds a component folder of a checkpoint (`transformer`, `vae`, `text_encoder`) open while its layers are
 // built. The folder may hold no more than a config (LoadOptions::may_lack_weights).
 class PartFiles {

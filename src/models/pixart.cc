@@ -172,7 +172,7 @@ std::unique_ptr<Forward> PixArtTransformer::start(const ForwardInputs& inputs) c
 }
 
 DenoiserShape read_pixart_shape(const std::filesystem::path& model) {
-  const PixArtConfig config(JsonConfig::read(model / "transformer" / "config.json"));
+  const PixArtConfig config(JsonConfig::read(part_folder(model, "transformer") / "config.json"));
   // A block has products of width x width: four in self-attention, two in cross-attention and eight in the
   // feed-forward.
   const double block = 14.0 * static_cast<double>(config.width());
@@ -188,7 +188,7 @@ DenoiserShape read_pixart_shape(const std::filesystem::path& model) {
 
 std::unique_ptr<Denoiser> load_pixart(const std::filesystem::path& model, const LoadOptions& options,
                                       LoadStatistics& statistics) {
-  PartFiles files(model / "transformer", weights::Library::kDiffusers, options);
+  PartFiles files(part_folder(model, "transformer"), weights::Library::kDiffusers, options);
   const PixArtConfig config(files.config());
   const LocalBlocks local_blocks(config.num_layers, options.blocks);
   auto transformer = std::make_unique<PixArtTransformer>(files.scope(), config, local_blocks);

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "models/autoencoder_kl.h"
 #include "models/family.h"
+#include "models/loading.h"
 #include "models/pixart.h"
 #include "models/stable_diffusion.h"
 #include "models/stdit/frame_vae.h"
@@ -111,7 +112,7 @@ Family stable_diffusion(std::string class_name, std::string title, double guidan
 DenoiserShape read_latent_consistency_shape(const std::filesystem::path& model) {
   const DenoiserShape shape = read_unet_shape(model);
   if (!shape.takes_guidance_scale)
-    input_error((model / "unet" / "config.json").string(),
+    input_error((part_folder(model, "unet") / "config.json").string(),
                 "'time_cond_proj_dim' is missing, which U-Nets of a LatentConsistencyModelPipeline have");
   return shape;
 }

@@ -201,11 +201,11 @@ std::unique_ptr<Forward> UNet2DConditionModel::start(const ForwardInputs& inputs
 }
 
 DenoiserShape read_unet_shape(const std::filesystem::path& model) {
-  return unet_shape(UNet2DConfig(JsonConfig::read(model / "unet" / "config.json")));
+  return unet_shape(UNet2DConfig(JsonConfig::read(part_folder(model, "unet") / "config.json")));
 }
 
 DenoiserShape read_stable_diffusion_shape(const std::filesystem::path& model) {
-  const JsonConfig config = JsonConfig::read(model / "unet" / "config.json");
+  const JsonConfig config = JsonConfig::read(part_folder(model, "unet") / "config.json");
   DenoiserShape shape = unet_shape(UNet2DConfig(config));
   constexpr int64_t kLeastSize = 64;
   int major = 0, minor = 0;
@@ -233,7 +233,7 @@ DenoiserShape unet_shape(const UNet2DConfig& config) {
 
 std::unique_ptr<Denoiser> load_unet(const std::filesystem::path& model, const LoadOptions& options,
                                     LoadStatistics& statistics) {
-  return load_unet_folder(model / "unet", options, statistics);
+  return load_unet_folder(part_folder(model, "unet"), options, statistics);
 }
 
 std::unique_ptr<Denoiser> load_unet_folder(const std::filesystem::path& folder, const LoadOptions& options,

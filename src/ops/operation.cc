@@ -6,6 +6,7 @@ namespace tessera::ops {
 namespace {
 
 thread_local const OperationHook* current_hook = nullptr;
+thread_local const ScopeHook* current_scope_hook = nullptr;
 thread_local int64_t block_number = -1;
 thread_local int64_t depth = 0;  // of operations that compute
 
@@ -18,18 +19,24 @@ Operand::Operand(const at::Tensor& x) : is_defined(x.defined()) {
   if (x.has_storage()) storage = x.storage().unsafeGetStorageImpl();
 }
 
-ObserveOperations::ObserveOperations(OperationHook hook)
-    : hook_(std::move(hook)), before_(std::exchange(current_hook, &hook_)) {}
+ObserveOperations::ObserveOperations(OperationHook hook, ScopeHook scope_hook)
+    : hook_(std::move(hook)),
+      scope_hook_(std::move(scope_hook)),
+      before_(std::exchange(current_hook, &hook_)),
+      scope_before_(std::exchange(current_scope_hook, scope_hook_ ? &scope_hook_ : nullptr)) {}
 
 ObserveOperations::~ObserveOperations() {
   current_hook = before_;
+  current_scope_hook = scope_before_;
 }
 
 OperationScope::OperationScope() {
   ++depth;
+  if (current_scope_hook != nullptr) (*current_scope_hook)(/*begins=*/true);
 }
 
 OperationScope::~OperationScope() {
+  if (current_scope_hook != nullptr) (*current_scope_hook)(/*begins=*/false);
   --depth;
 }
 

@@ -47,23 +47,27 @@ struct Operation {
 };
 
 using OperationHook = std::function<void(const Operation&)>;
+// Called when an OperationScope begins and when it ends, for who wants to know how long operations take.
+using ScopeHook = std::function<void(bool begins)>;
 
-// Makes `hook` observe the operations of this thread during its lifetime. If nested, only the innermost
+// Makes the hooks observe the operations of this thread during its lifetime. If nested, only the innermost
 // observes.
 class ObserveOperations {
  public:
-  explicit ObserveOperations(OperationHook hook);
+  explicit ObserveOperations(OperationHook hook, ScopeHook scope_hook = {});
   ~ObserveOperations();
   ObserveOperations(const ObserveOperations&) = delete;
   ObserveOperations& operator=(const ObserveOperations&) = delete;
 
  private:
   OperationHook hook_;
+  ScopeHook scope_hook_;
   const OperationHook* before_;
+  const ScopeHook* scope_before_;
 };
 
 // Lives while an operation computes: what it calls of libtorch meanwhile is its own work, which record()
-// tells as a whole.
+// tells as a whole. Its operation is recorded before it ends.
 class OperationScope {
  public:
   OperationScope();

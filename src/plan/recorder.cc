@@ -80,10 +80,12 @@ void for_each_tensor(const c10::IValue& value, const auto& visit) {
 // A call of libtorch that no operation of ours makes, and that is not part of another call.
 struct LibtorchCall : at::ObserverContext {
   std::vector<at::Tensor> inputs;
+  double start = 0;
 
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
     if (current_recorder->call_depth_++ > 0 || ops::is_in_operation()) return nullptr;
     auto made = std::make_unique<LibtorchCall>();
+    made->start = current_recorder->seconds();
     for (const c10::IValue& value : call.inputs())
       for_each_tensor(value, [&](const at::Tensor& x) { made->inputs.push_back(x); });
     return made;
@@ -92,14 +94,15 @@ struct LibtorchCall : at::ObserverContext {
   static void end(const at::RecordFunction& call, at::ObserverContext* context) {
     --current_recorder->call_depth_;
     if (context == nullptr) return;
-    const auto& inputs = static_cast<LibtorchCall*>(context)->inputs;
+    const auto& made = *static_cast<LibtorchCall*>(context);
     const std::string_view name = call.name();
     for (const c10::IValue& value : call.outputs())
-      for_each_tensor(value, [&](const at::Tensor& out) { tell(name, out, inputs); });
+      for_each_tensor(value, [&](const at::Tensor& out) { tell(name, out, made.inputs, made.start); });
   }
 
  private:
-  static void tell(std::string_view name, const at::Tensor& out, const std::vector<at::Tensor>& inputs) {
+  static void tell(std::string_view name, const at::Tensor& out, const std::vector<at::Tensor>& inputs,
+                   double begin) {
     const bool is_in_place = name.ends_with('_');
     const auto shares = [&](const at::Tensor& x) {
       return x.has_storage() && out.has_storage() && x.is_alias_of(out);
@@ -122,25 +125,29 @@ struct LibtorchCall : at::ObserverContext {
       event.inputs.push_back(shape_of(input));
       event.bytes += static_cast<int64_t>(input.nbytes());
     }
-    current_recorder->add(std::move(event));
+    current_recorder->add(std::move(event), begin);
   }
 };
 
-Recorder::Recorder(comm::World& world, RankTrace& trace)
+Recorder::Recorder(comm::World& world, RankTrace& trace, bool is_timed)
     : trace_(trace),
+      is_timed_(is_timed),
       hooks_(world, {.began =
                          [this](const comm::Collective& collective) {
                            number_of_[collective.number] = collectives_;
-                           add(event_of(collective, collectives_++));
+                           add(event_of(collective, collectives_++), seconds());
                          },
                      .ended =
-                         [this](const comm::Collective& collective, auto /*under_way*/, auto /*waited*/) {
+                         [this](const comm::Collective& collective, auto /*under_way*/,
+                                std::chrono::nanoseconds waited) {
                            const auto known = number_of_.find(collective.number);
                            if (known == number_of_.end()) return;  // it began before this recorder
-                           add(WaitEvent{known->second});
+                           add(WaitEvent{known->second},
+                               seconds() - std::chrono::duration<double>(waited).count());
                            number_of_.erase(known);
                          }}),
-      observe_([this](const ops::Operation& operation) { add(event_of(operation)); }) {
+      observe_([this](const ops::Operation& operation) { add_operation(operation); },
+               is_timed ? ops::ScopeHook([this](bool begins) { scope_changed(begins); }) : ops::ScopeHook()) {
   current_recorder = this;
   callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&LibtorchCall::begin, &LibtorchCall::end)
                                              .needsInputs(true)
@@ -168,16 +175,39 @@ void Recorder::end_loading() {
   trace_.weights_bytes[static_cast<size_t>(phase_)] = weights_bytes_;
 }
 
-void Recorder::add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what) {
+double Recorder::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+void Recorder::add_operation(const ops::Operation& operation) {
+  const size_t before = trace_.events.size();
+  add(event_of(operation), open_.empty() ? seconds() : open_.back().begin);
+  if (!open_.empty() && trace_.events.size() > before) open_.back().events.push_back(before);
+}
+
+// An operation is recorded while it computes, so its end is that of its scope.
+void Recorder::scope_changed(bool begins) {
+  if (begins) {
+    open_.push_back({seconds(), {}});
+    return;
+  }
+  if (open_.empty()) return;  // it began before this recorder
+  for (const size_t event : open_.back().events) trace_.events[event].time->end = seconds();
+  open_.pop_back();
+}
+
+void Recorder::add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what, double begin) {
   if (is_loading_) return;
   const auto beside_weights = [&](uint64_t bytes) {
     return std::max<int64_t>(static_cast<int64_t>(bytes) - weights_bytes_, 0);
   };
-  trace_.events.push_back({.phase = phase_,
-                           .step = step_,
-                           .what = std::move(what),
-                           .live_bytes = beside_weights(memory_.bytes()),
-                           .peak_bytes = beside_weights(memory_.take_peak())});
+  trace_.events.push_back(
+      {.phase = phase_,
+       .step = step_,
+       .time = is_timed_ ? std::optional(TimeSpan{std::max(begin, 0.0), seconds()}) : std::nullopt,
+       .what = std::move(what),
+       .live_bytes = beside_weights(memory_.bytes()),
+       .peak_bytes = beside_weights(memory_.take_peak())});
 }
 
 }  // namespace tessera::plan

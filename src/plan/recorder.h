@@ -1,8 +1,11 @@
 // Records what the current thread does into the trace of a rank.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <optional>
+#include <variant>
+#include <vector>
 
 #include "comm/world.h"
 #include "ops/operation.h"
@@ -16,7 +19,8 @@ namespace tessera::plan {
 // `world` and the memory of tensors. Both arguments must outlive it. A thread can have one at a time.
 class Recorder {
  public:
-  Recorder(comm::World& world, RankTrace& trace);
+  // With `is_timed`, events have the time that they take; tensors must not be on the meta device then.
+  Recorder(comm::World& world, RankTrace& trace, bool is_timed = false);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -29,9 +33,22 @@ class Recorder {
 
  private:
   friend struct LibtorchCall;
-  void add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what);
+  // An operation that computes, and the events of which the time is its own.
+  struct Open {
+    double begin;
+    std::vector<size_t> events;
+  };
+
+  double seconds() const;  // since the recording began
+  // `begin` is that of an event that ends now.
+  void add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what, double begin);
+  void add_operation(const ops::Operation& operation);
+  void scope_changed(bool begins);
 
   RankTrace& trace_;
+  bool is_timed_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::vector<Open> open_;
   Phase phase_ = Phase::kEncode;
   int64_t step_ = 0;
   bool is_loading_ = false;

@@ -77,6 +77,13 @@ class Reader {
     if (value < least || value > kMost) config_.fail(key, fmt::format("a number from {} on", least));
     return value;
   }
+  // Absent in a trace of meta tensors.
+  std::optional<TimeSpan> time() const {
+    if (!has("begin") && !has("end")) return std::nullopt;
+    constexpr double kMostSeconds = 1e9;
+    const double begin = config_.number_within("begin", 0, kMostSeconds);
+    return TimeSpan{begin, config_.number_within("end", begin, kMostSeconds)};
+  }
   std::string text(const std::string& key) const { return config_.string(key); }
   bool has(const std::string& key) const { return config_.has(key); }
   std::vector<int64_t> numbers(const std::string& key) const {
@@ -141,6 +148,7 @@ Event read_event(const Json& json, const std::string& where, int64_t world_size)
   if (phase == kPhases.end()) reader.fail("phase", "encode, denoise or decode");
   event.phase = static_cast<Phase>(phase - kPhases.begin());
   event.step = reader.has("step") ? reader.number("step") : 0;
+  event.time = reader.time();
   event.live_bytes = reader.number("live");
   event.peak_bytes = reader.number("peak");
   if (reader.has("operation")) {
@@ -210,6 +218,10 @@ std::string write_trace(const Trace& trace) {
       Json& json = events.emplace_back(
           Json{{"phase", phase_name(event.phase)}, {"live", event.live_bytes}, {"peak", event.peak_bytes}});
       if (event.phase == Phase::kDenoise) json["step"] = event.step;
+      if (event.time) {
+        json["begin"] = event.time->begin;
+        json["end"] = event.time->end;
+      }
       std::visit(WriteEvent{json}, event.what);
     }
     ranks.push_back(

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -59,9 +60,18 @@ enum class Phase { kEncode, kDenoise, kDecode };
 inline constexpr std::array kAllPhases = {Phase::kEncode, Phase::kDenoise, Phase::kDecode};
 std::string phase_name(Phase phase);
 
+// Seconds since the recording began.
+struct TimeSpan {
+  double begin = 0, end = 0;
+  bool operator==(const TimeSpan&) const = default;
+};
+
 struct Event {
   Phase phase = Phase::kDenoise;
   int64_t step = 0;  // of kDenoise
+  // Of a real run. Operations that one kernel computes together have the same. A collective is posted in
+  // no time, its WaitEvent takes as long as the rank waits. Meta tensors take no time.
+  std::optional<TimeSpan> time = {};
   std::variant<OperationEvent, CollectiveEvent, WaitEvent> what;
   // What tensors take besides weights when the event is over, and at most since the event before.
   int64_t live_bytes = 0, peak_bytes = 0;

@@ -46,10 +46,11 @@ class Outcome:
 
 
 class Box:
-    """An empty folder for one test, in which the program runs."""
+    """An empty folder for one test, in which the program runs. What it caches lies beside the folder."""
 
     def __init__(self, program, folder):
         self.program, self.folder = program, folder
+        self.cache = folder.parent / "cache"
 
     def run(self, *arguments, env=None, limits=None, timeout=120, stdin=None):
         def prepare():
@@ -59,7 +60,7 @@ class Box:
                 resource.setrlimit(kind, (value, value))
 
         # A value of None in `env` removes a variable.
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": os.fspath(self.cache), **(env or {})}
         done = subprocess.run([self.program, *map(os.fspath, arguments)], cwd=self.folder, capture_output=True, input=stdin,
                               env={name: value for name, value in variables.items() if value is not None}, timeout=timeout,
                               preexec_fn=prepare)
@@ -122,8 +123,10 @@ def run_one(program, name):
     function = next(function for function in TESTS if function.__name__ == name)
     verdict, start = Verdict(name, 0), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
+        inside = pathlib.Path(folder, "box")
+        inside.mkdir()
         try:
-            function(Box(program, pathlib.Path(folder)))
+            function(Box(program, inside))
         except Skipped as reason:
             verdict.skipped = str(reason)
         except (AssertionError, OSError, subprocess.SubprocessError, KeyError, ValueError):

@@ -1,9 +1,10 @@
 """Tests `tessera trace`."""
 import html.parser
 import json
+import os
 import shutil
 
-from harness import MODEL, SMALL, test
+from harness import MODEL, ROOT, SMALL, test
 
 DEGREES = ["--ulysses-degree", "2", "--dtype", "fp32"]
 
@@ -45,15 +46,145 @@ def trace_of_latents_decodes_nothing(box):
 @test
 def trace_of_configs_alone(box):
     folder = box.folder / "configs"
-    for file in (file for file in MODEL.rglob("*.json") if file.parent.name not in ("tokenizer", "golden")):
-        place = folder / file.relative_to(MODEL)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, place)
+    copy_configs(MODEL, folder)
     whole = box.run("trace", "--model", MODEL, *SMALL, "-o", "whole.json")
     bare = box.run("trace", "--model", folder, *SMALL, "-o", "bare.json")
     assert whole.code == 0 and bare.code == 0, (whole, bare)
     traces = [json.loads((box.folder / name).read_text())["ranks"][0] for name in ("whole.json", "bare.json")]
     assert sums(traces[0], "decode") == sums(traces[1], "decode") and sums(traces[1], "denoise")[0] > 0, traces
+
+
+def copy_configs(model, folder):
+    """Copies the JSON files of a model, without tokenizers: no prompt's length is known then."""
+    for file in (file for file in model.rglob("*.json") if file.parent.name not in ("tokenizer", "tokenizer_2", "golden")):
+        place = folder / file.relative_to(model)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, place)
+
+
+def trace_ranks(box, model, *words):
+    outcome = box.run("trace", "--model", model, *words, "--no-cache", "-o", "ranks.json")
+    assert outcome.code == 0 and outcome.err == "", outcome
+    path = box.folder / "ranks.json"
+    trace = json.loads(path.read_text())
+    path.unlink()
+    return outcome.out, trace
+
+
+@test
+def trace_of_a_denoiser_alone(box):
+    """Its steps are those of the whole model, where eight pixels make a latent."""
+    for model, part, title, pixels, words in (("tiny-pixart", "transformer", "PixArt-Sigma", 8, ["--no-resolution-binning"]),
+                                              ("tiny-sd", "unet", "Stable Diffusion", 4, []),
+                                              ("tiny-sdxl", "unet", "Stable Diffusion XL", 8, []),
+                                              ("tiny-open-sora", "transformer", "Open-Sora 1.2", 8, ["--num-frames", "34"]),
+                                              ("tiny-open-sora-1.1", "transformer", "Open-Sora 1.1", 8, ["--num-frames", "4"])):
+        folder = box.folder / model
+        copy_configs(ROOT / "tests" / "golden" / model, folder)
+        words = [*words, "--tensor-parallel-degree", "2", "--dtype", "fp32"]
+
+        def of_size(side):
+            return [*words, "--height", str(8 * side), "--width", str(6 * side)]
+        whole = trace_ranks(box, folder, *of_size(pixels), "--output-type", "latent")[1]
+        shutil.copy(folder / part / "config.json", box.folder)
+        for place in (folder / part, folder / part / "config.json", "config.json"):
+            out, alone = trace_ranks(box, place, *of_size(8))
+            assert alone["ranks"] == whole["ranks"] and alone["model"] == whole["model"], (place, out)
+            assert f"the denoiser alone, with what {title} has otherwise: prompts of " in out, out
+            assert alone["settings"]["output_type"] == "latent", alone["settings"]
+
+
+@test
+def views_of_a_denoiser_alone(box):
+    assert box.run("trace", "--model", MODEL / "transformer", *SMALL, *DEGREES, "-o", "t.json").code == 0
+    for view in ("ops", "comm", "flops", "memory"):
+        rows = json.loads(box.run("analyze", view, "t.json", "--json").out)
+        assert rows and {row["phase"] for row in rows if "phase" in row} <= {"denoise"}, (view, rows)
+    page = Page(box.run("analyze", "report", "t.json", "-o", "/dev/stdout").out.removesuffix("/dev/stdout\n"))
+    assert page.plots > 0, page.headings
+
+
+@test
+def trace_refuses_what_is_no_denoiser(box):
+    box.refuse(3, "text_encoder/config.json] is of T5EncoderModel, but a denoiser is of PixArtTransformer2DModel, ",
+               "trace", "--model", MODEL / "text_encoder")
+    nameless = box.folder / "nameless" / "config.json"
+    nameless.parent.mkdir()
+    nameless.write_text("{}")
+    box.refuse(3, "nameless/config.json] is of no class, but a denoiser is of", "trace", "--model", "nameless/config.json")
+    nameless.write_text("{")
+    box.refuse(3, "nameless/config.json", "trace", "--model", "nameless")
+    box.refuse(3, "holds no model_index.json; did you mean", "generate", "a cat", "--model", MODEL / "transformer")
+
+
+@test
+def a_trace_is_read_again(box):
+    folder = box.folder / "configs"
+    copy_configs(MODEL, folder)
+    words = ["--model", folder, *SMALL, *DEGREES]
+    kept = box.cache / "tessera" / "traces"
+
+    def traced(*more, files, **options):
+        """Returns the ranks of a trace after which so many are kept."""
+        outcome = box.run("trace", *words, *more, "-o", "t.json", **options)
+        assert outcome.code == 0 and outcome.err == "", outcome
+        assert len(list(kept.glob("*"))) == files, list(kept.glob("*"))
+        return json.loads((box.folder / "t.json").read_text())["ranks"], outcome.out
+
+    first = traced("--no-cache", files=0)
+    assert traced(files=1) == first
+    file, = kept.glob("*")
+    made = file.stat().st_ino
+    assert traced("--seed", "7", files=1) == first and file.stat().st_ino == made
+    assert json.loads((box.folder / "t.json").read_text())["settings"]["seed"] == 7
+    # What is kept is what is read: a kept trace of another model's numbers shows.
+    hasher = 0xcbf29ce484222325
+    rest = file.read_bytes().split(b"\n", 1)[1].replace(b'"flops":', b'"flops":1')
+    for byte in rest:
+        hasher = (hasher ^ byte) * 0x100000001b3 & (1 << 64) - 1
+    whole = file.read_bytes()
+    file.write_bytes(b"%016x\n" % hasher + rest)
+    assert sums(traced(files=1)[0][0], "denoise")[0] > 2 * sums(first[0][0], "denoise")[0]
+    assert traced("--no-cache", files=1) == first
+    # Damaged ones are made anew: cut, of one byte changed, empty.
+    for damaged in (whole[:len(whole) // 2], whole.replace(b'"flops":', b'"flops":1', 1), b""):
+        file.write_bytes(damaged)
+        assert traced(files=1) == first and file.read_bytes() != damaged
+    # Other inputs are other traces.
+    traced("--height", "48", files=2)
+    traced("--rank", "1", files=3)
+    config = folder / "transformer" / "config.json"
+    numbers = json.loads(config.read_text())
+    config.write_text(json.dumps({**numbers, "num_layers": numbers["num_layers"] + 1}))
+    assert sums(traced(files=4)[0][0], "denoise")[0] > sums(first[0][0], "denoise")[0]
+
+
+@test
+def a_cache_that_cannot_be_used_is_no_error(box):
+    words = ["trace", "--model", MODEL, *SMALL, "-o", "t.json"]
+    (box.folder / "file").write_text("")
+    for variables in ({"XDG_CACHE_HOME": os.fspath(box.folder / "file")}, {"XDG_CACHE_HOME": None, "HOME": None},
+                      {"XDG_CACHE_HOME": "relative", "HOME": "relative"}):
+        outcome = box.run(*words, env=variables)
+        assert outcome.code == 0 and outcome.err == "", outcome
+    assert box.files() == ["file", "t.json"], box.files()
+    home = box.folder / "home"
+    assert box.run(*words, env={"XDG_CACHE_HOME": None, "HOME": os.fspath(home)}).code == 0
+    assert len(list((home / ".cache" / "tessera" / "traces").glob("*.trace"))) == 1
+
+
+@test
+def old_traces_leave_the_cache(box):
+    kept = box.cache / "tessera" / "traces"
+    kept.mkdir(parents=True)
+    sizes = {"oldest": 200 << 20, "older": 50 << 20, "newer": 50 << 20}
+    for age, (name, size) in enumerate(sizes.items()):
+        with open(kept / name, "wb") as file:
+            file.truncate(size)  # takes no room
+        os.utime(kept / name, (1000 + age, 1000 + age))
+    assert box.run("trace", "--model", MODEL, *SMALL, "-o", "t.json").code == 0
+    left = {path.name for path in kept.glob("*")}
+    assert left >= {"older", "newer"} and "oldest" not in left and len(left) == 3, left
 
 
 @test

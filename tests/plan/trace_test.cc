@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "core/error.h"
 #include "engine/engine.h"
 #include "plan/recorder.h"
@@ -85,7 +87,7 @@ std::vector<Subject> subjects_of_products() {
 RankTrace record_run(const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, comm::World world) {
   RankTrace trace{.rank = world.rank(), .events = {}};
-  Recorder recorder(world, trace);
+  Recorder recorder(world, trace, /*is_timed=*/true);
   recorder.begin_loading(Phase::kEncode);
   engine::Observer observer;
   observer.started = [&](engine::Phase phase) {
@@ -305,6 +307,43 @@ class TracesOfProducts : public Traces {};
 
 TEST_P(TracesOfProducts, EqualARealRunOnEveryRank) {
   expect_equal_traces(GetParam(), products());
+}
+
+// The time that a run takes holds the times of its operations, one after the other.
+TEST(MeasuredTraces, HaveTheTimeOfEachEventOnEveryRank) {
+  const engine::Model& model = engine::tiny();
+  const engine::Settings settings = engine::resolve(subjects()[0].request(), model);
+  const parallel::Layout layout = parallel::resolve_layout(degrees(1, false, 1, 1, 2, 1),
+                                                           engine::workload(settings, model), std::nullopt);
+  std::vector<RankTrace> real(2);
+  std::vector<double> seconds(2);
+  comm::run_ranks_as_threads(
+      2,
+      [&](const comm::World& world) {
+        const auto start = std::chrono::steady_clock::now();
+        RankTrace trace = record_run(settings, model, layout, world);
+        const auto rank = static_cast<size_t>(world.rank());
+        seconds[rank] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        real[rank] = std::move(trace);
+      },
+      comm::Wire::kShared);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    double before = 0, sum = 0;
+    for (const Event& event : real[rank].events) {
+      ASSERT_TRUE(event.time.has_value());
+      EXPECT_LE(0, event.time->begin);
+      EXPECT_LE(event.time->begin, event.time->end);
+      EXPECT_LE(event.time->end, seconds[rank]);
+      EXPECT_LE(before, event.time->begin);
+      before = event.time->begin;
+      const auto* operation = std::get_if<OperationEvent>(&event.what);
+      if (operation && operation->name == "linear") sum += event.time->end - event.time->begin;
+    }
+    EXPECT_GT(sum, 0);
+    EXPECT_LT(sum, seconds[rank]);
+  }
+  for (const Event& event : trace_rank(settings, model, layout, 0, 1).events)
+    EXPECT_FALSE(event.time.has_value());
 }
 
 const auto kName = [](const auto& info) { return info.param.name; };

@@ -114,6 +114,9 @@ TEST(TraceFile, IsReadAsItWasWritten) {
   trace.ranks.push_back(trace_rank(settings, model, parallel::Layout{.stage_blocks = {2}}, 0, 1));
   const std::string text = write_trace(trace);
   EXPECT_EQ(read_trace(text, "file"), trace);
+  Trace timed = trace;
+  timed.ranks[0].events[0].time = TimeSpan{0.25, 1.5};
+  EXPECT_EQ(read_trace(write_trace(timed), "file"), timed);
   const auto refuses = [](const std::string& wrong, const std::string& message) {
     try {
       read_trace(wrong, "file");
@@ -125,6 +128,8 @@ TEST(TraceFile, IsReadAsItWasWritten) {
   };
   refuses(text.substr(0, text.size() / 2), "file");
   refuses("{}", "is no trace");
+  timed.ranks[0].events[0].time = TimeSpan{1.5, 0.25};
+  refuses(write_trace(timed), "'end'");
   std::string other = text;
   other.replace(other.find("\"tessera_trace\":1"), 17, "\"tessera_trace\":7");
   refuses(other, "version 7");

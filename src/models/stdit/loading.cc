@@ -11,7 +11,7 @@ namespace tessera::models {
 namespace {
 
 JsonConfig read_file(const std::filesystem::path& model) {
-  return JsonConfig::read(model / "transformer" / "config.json");
+  return JsonConfig::read(part_folder(model, "transformer") / "config.json");
 }
 
 // STDiT2 embeds the height, the width and their ratio in a third of the width each.
@@ -91,14 +91,14 @@ DenoiserShape read_stdit3_shape(const std::filesystem::path& model) {
 
 std::unique_ptr<Denoiser> load_stdit2(const std::filesystem::path& model, const LoadOptions& options,
                                       LoadStatistics& statistics) {
-  PartFiles files(model / "transformer", weights::Library::kTransformers, options);
+  PartFiles files(part_folder(model, "transformer"), weights::Library::kTransformers, options);
   const STDiTConfig config = read_stdit2_config(files.config());
   return load<STDiT2>(files, options, statistics, config, config.out_channels());
 }
 
 std::unique_ptr<Denoiser> load_stdit3(const std::filesystem::path& model, const LoadOptions& options,
                                       LoadStatistics& statistics) {
-  PartFiles files(model / "transformer", weights::Library::kTransformers, options);
+  PartFiles files(part_folder(model, "transformer"), weights::Library::kTransformers, options);
   const STDiTConfig config(files.config());
   return load<STDiT3>(files, options, statistics, config, config.in_channels);
 }

@@ -1,0 +1,23 @@
+// Keeps traces on disk: what the same inputs made before is read again. A cache that cannot be read or
+// written is no error, and what is damaged in it is made anew.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/job.h"
+#include "plan/trace.h"
+
+namespace tessera::cli {
+
+// All that a trace depends on: the program, the processor, the memory and files of the model, the settings
+// and the ranks that are traced. Seeds and paths have no part in it.
+std::string trace_inputs(const Job& job, const std::vector<int64_t>& ranks);
+
+// Returns the trace that these inputs made, if it is kept; its settings are those of the run that made it.
+std::optional<plan::Trace> read_kept_trace(const std::string& inputs);
+// Keeps a trace and removes those that were not used for longest, until all fit in 256 MiB.
+void keep_trace(const std::string& inputs, const plan::Trace& trace);
+
+}  // namespace tessera::cli
