@@ -48,6 +48,13 @@ std::vector<int64_t> ranks_of(const std::optional<std::string>& text, int64_t co
   return {rank};
 }
 
+// How often the sampler runs the denoiser in so many steps: Heun's method does so twice in all but the last.
+int64_t evaluations(const Job& job, int64_t steps) {
+  engine::Settings settings = job.settings;
+  settings.request.num_inference_steps = settings.steps = steps;
+  return engine::make_sampler(settings, job.model)->steps();
+}
+
 // What a rank does in a phase.
 struct Sums {
   int64_t operations = 0, flops = 0, collectives = 0, sent = 0;
@@ -101,16 +108,17 @@ void run_trace(const TraceArguments& arguments) {
   const Job job = plan(arguments.run);
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
   const std::string path = arguments.output.value_or("trace.json");
+  const int64_t traced_steps = plan::steps_to_trace(job.settings, job.layout);
   require_writable_for("--output", path);
   plan::Trace trace{.model = job.model.family->class_name,
                     .settings = settings_json(job),
                     .world_size = job.ranks(),
-                    .steps = job.settings.steps,
-                    .traced_steps = plan::steps_to_trace(job.settings, job.layout),
+                    .steps = evaluations(job, job.settings.steps),
+                    .traced_steps = evaluations(job, traced_steps),
                     .ranks = {}};
   for (const int64_t rank : ranks) {
     if (launch::interrupted()) throw engine::Cancelled();
-    trace.ranks.push_back(plan::trace_rank(job.settings, job.model, job.layout, rank, trace.traced_steps));
+    trace.ranks.push_back(plan::trace_rank(job.settings, job.model, job.layout, rank, traced_steps));
   }
   write_text(path, plan::write_trace(trace));
   print_summary(trace);

@@ -3,7 +3,7 @@ import html.parser
 import json
 import shutil
 
-from harness import MODEL, SMALL, test
+from harness import MODEL, ROOT, SMALL, test
 
 DEGREES = ["--ulysses-degree", "2", "--dtype", "fp32"]
 
@@ -40,6 +40,16 @@ def trace_of_latents_decodes_nothing(box):
     assert outcome.code == 0, outcome
     phases = {event["phase"] for rank in json.loads((box.folder / "t.json").read_text())["ranks"] for event in rank["events"]}
     assert phases == {"encode", "denoise"}, phases
+
+
+@test
+def steps_are_evaluations_of_the_denoiser(box):
+    # Heun's method evaluates twice in each step but the last (arXiv:2206.00364).
+    for scheduler, steps in (("heun", 19), ("euler", 10)):
+        words = ["--model", ROOT / "tests" / "golden" / "tiny-sd", "--height", "64", "--width", "64", "--num-inference-steps", "10"]
+        assert box.run("trace", "a cat", *words, "--scheduler", scheduler, "-o", "t.json").code == 0
+        trace = json.loads((box.folder / "t.json").read_text())
+        assert (trace["steps"], trace["traced_steps"]) == (steps, 1), (scheduler, trace["steps"], trace["traced_steps"])
 
 
 @test
