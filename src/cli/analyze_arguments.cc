@@ -51,7 +51,9 @@ const Fields<AnalyzeArguments>& fields() {
       plain_field(&A::batch,
                   {"batch", "Samples in a step, 2 for one prompt with guidance [2]", video, "N", 1, 64}),
       plain_field(&A::num_inference_steps,
-                  {"num_inference_steps", "Steps [those of the trace, or 30]", video, "N", 1, 100000}),
+                  {"num_inference_steps",
+                   "Steps, of the denoiser where samplers have more [those of the trace, or 30]", video, "N",
+                   1, 100000}),
       plain_field(
           &A::as_published,
           {"as_published", "Use the published formulas and list of operators with their errors", output}),

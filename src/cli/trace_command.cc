@@ -56,6 +56,13 @@ std::vector<int64_t> ranks_of(const std::optional<std::string>& text, int64_t co
   return {rank};
 }
 
+// How often the sampler runs the denoiser in so many steps: Heun's method does so twice in all but the last.
+int64_t evaluations(const Job& job, int64_t steps) {
+  engine::Settings settings = job.settings;
+  settings.request.num_inference_steps = settings.steps = steps;
+  return engine::make_sampler(settings, job.model)->steps();
+}
+
 // What a rank does in a phase.
 struct Sums {
   int64_t operations = 0, flops = 0, collectives = 0, sent = 0;
@@ -109,9 +116,10 @@ std::vector<plan::RankTrace> trace_ranks(const Job& job, const std::vector<int64
   if (uses_cache) {
     if (auto kept = read_kept_trace(inputs)) return std::move(kept->ranks);
   }
+  const int64_t steps = plan::steps_to_trace(job.settings, job.layout);
   for (const int64_t rank : ranks) {
     if (launch::interrupted()) throw engine::Cancelled();
-    trace.ranks.push_back(plan::trace_rank(job.settings, job.model, job.layout, rank, trace.traced_steps));
+    trace.ranks.push_back(plan::trace_rank(job.settings, job.model, job.layout, rank, steps));
   }
   if (uses_cache) keep_trace(inputs, trace);
   return std::move(trace.ranks);
@@ -139,8 +147,8 @@ void run_trace(const TraceArguments& arguments) {
   plan::Trace trace{.model = job.model.family->class_name,
                     .settings = settings_json(job),
                     .world_size = job.ranks(),
-                    .steps = job.settings.steps,
-                    .traced_steps = plan::steps_to_trace(job.settings, job.layout),
+                    .steps = evaluations(job, job.settings.steps),
+                    .traced_steps = evaluations(job, plan::steps_to_trace(job.settings, job.layout)),
                     .ranks = {}};
   trace.ranks = trace_ranks(job, ranks, trace, arguments.cache);
   write_text(path, plan::write_trace(trace));

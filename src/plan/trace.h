@@ -93,7 +93,7 @@ struct Trace {
   std::string model;  // the class of the pipeline
   Json settings;      // what was traced: the request's fields and the degrees
   int64_t world_size = 1;
-  int64_t steps = 1;         // of the run
+  int64_t steps = 1;         // of the run: how often it evaluates the denoiser
   int64_t traced_steps = 1;  // the first ones
   std::vector<RankTrace> ranks;
   bool operator==(const Trace&) const = default;

@@ -44,6 +44,16 @@ def trace_of_latents_decodes_nothing(box):
 
 
 @test
+def steps_are_evaluations_of_the_denoiser(box):
+    # Heun's method evaluates twice in each step but the last (arXiv:2206.00364).
+    for scheduler, steps in (("heun", 19), ("euler", 10)):
+        words = ["--model", ROOT / "tests" / "golden" / "tiny-sd", "--height", "64", "--width", "64", "--num-inference-steps", "10"]
+        assert box.run("trace", "a cat", *words, "--scheduler", scheduler, "-o", "t.json").code == 0
+        trace = json.loads((box.folder / "t.json").read_text())
+        assert (trace["steps"], trace["traced_steps"]) == (steps, 1), (scheduler, trace["steps"], trace["traced_steps"])
+
+
+@test
 def trace_of_configs_alone(box):
     folder = box.folder / "configs"
     copy_configs(MODEL, folder)

@@ -110,12 +110,13 @@ OperationEvent layer(int64_t rows, int64_t inner, int64_t columns) {
 
 // A window of 3 x 3 of each pixel is a row of 9 times the channels, but its bytes come once.
 TEST(TraceAnalysis, AConvolutionIsAProduct) {
-  const OperationEvent operation{.name = "conv2d",
-                                 .role = {},
-                                 .output = shape({2, 64, 96, 80}),
-                                 .inputs = {shape({2, 32, 96, 80}), shape({64, 32, 3, 3}), shape({64})},
-                                 .flops = int64_t{2} * 2 * 64 * 96 * 80 * 32 * 9,
-                                 .bytes = 2 * (2 * 64 * 96 * 80 + 2 * 32 * 96 * 80 + 64 * 32 * 9 + 64)};
+  const OperationEvent operation{
+      .name = "conv2d",
+      .role = {},
+      .output = shape({2, 64, 96, 80}),
+      .inputs = {shape({2, 32, 96, 80}), shape({64, 32, 3, 3}), shape({64})},
+      .flops = int64_t{2} * 2 * 64 * 96 * 80 * 32 * 9,
+      .bytes = int64_t{2} * (2 * 64 * 96 * 80 + 2 * 32 * 96 * 80 + 64 * 32 * 9 + 64)};
   const std::vector<Work> works = works_of(operation, 2);
   ASSERT_EQ(works.size(), 1U);
   const auto& work = std::get<GemmWork>(works[0]);
