@@ -28,7 +28,12 @@ lint_changed() {
 
 stage python3 tools/check_layers.py
 stage python3 tools/mutants.py --check
+stage make setup
+# What only later stages need is installed beside the tests, which leave the processor idle while ranks wait. If that
+# fails, these stages install it again and say why.
+{ tools/setup.sh python && tools/setup.sh lint; } >/dev/null 2>&1 &
 stage make test
+wait $! || true
 if [ "${1:-}" = --short ]; then
   turns=(fuzz parity)
   for i in {1..9}; do turns+=("asan PART=$i/9" "tsan PART=$i/9"); done
