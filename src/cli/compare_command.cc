@@ -105,9 +105,9 @@ OrderedJson printed_json(const Sizes& sizes) {
 // ---- Text
 
 void print_sizes(const Sizes& sizes) {
-  fmt::print("{} layers (L), hidden size {} (h), {} heads (a); {} {} (b) of {} tokens (s); {} ranks (n)\n",
+  fmt::print("{} layers (L), hidden size {} (h), {} heads (a); {} {} (b) of {} tokens (s); {} {} (n)\n",
              sizes.layers, sizes.hidden, sizes.heads, sizes.batch, sizes.batch == 1 ? "sample" : "samples",
-             sizes.sequence, sizes.degree);
+             sizes.sequence, sizes.degree, sizes.degree == 1 ? "rank" : "ranks");
   std::vector<std::string> more;
   if (*sizes.key_value_heads != sizes.heads)
     more.push_back(fmt::format("{} heads of keys and values (k), d = h k/a", *sizes.key_value_heads));
@@ -115,8 +115,9 @@ void print_sizes(const Sizes& sizes) {
   if (sizes.frames) more.push_back(fmt::format("{} frames (f)", *sizes.frames));
   if (!more.empty()) fmt::print("{}\n", fmt::join(more, "; "));
   fmt::print(
-      "2D TP: {} (x) x {} (y); USP: Ulysses {} (u) x ring {} (r); PP: {} micro-batches (M), {} (c)\n\n",
-      sizes.mesh->x, sizes.mesh->y, *sizes.ulysses_degree, *sizes.ring_degree, *sizes.micro_batches,
+      "2D TP: {} (x) x {} (y); USP: Ulysses {} (u) x ring {} (r); PP: {} {} (M), {} (c)\n\n", sizes.mesh->x,
+      sizes.mesh->y, *sizes.ulysses_degree, *sizes.ring_degree, *sizes.micro_batches,
+      *sizes.micro_batches == 1 ? "micro-batch" : "micro-batches",
       sizes.interleaved == 1 ? "1 run of layers" : fmt::format("{} runs of layers", sizes.interleaved));
 }
 

@@ -45,6 +45,7 @@ bool is_latent(const GenerateArguments& arguments) {
 }  // namespace
 
 void require_writable_for(const std::string& option, const std::filesystem::path& path) {
+  if (path.empty()) usage_error(option, "is empty; name a file");
   try {
     require_writable(path);
   } catch (const Error& error) {

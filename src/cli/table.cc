@@ -6,12 +6,13 @@
 
 #include "cli/units.h"
 #include "core/error.h"
+#include "core/user_text.h"
 
 namespace tessera::cli {
 namespace {
 
 std::string shown(const OrderedJson& value, Table::Column::Unit unit) {
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) return printable(value.get<std::string>());
   if (value.is_null()) return "-";
   if (!value.is_number()) return value.dump();
   switch (unit) {

@@ -186,6 +186,7 @@ std::string roofline(const RankTrace& rank, const Roof& roof) {
     most = std::max(most, intensity);
     peak = std::max(peak, roof.rate(row.output, product));
   }
+  if (products.points.empty() && others.points.empty()) return "<p>Nothing is computed.</p>\n";
   Series line{"the machine's roof", {}};
   const double ridge = peak / roof.machine.dram_bandwidth;
   line.points = {

@@ -9,7 +9,7 @@ std::string count_text(uint64_t count) {
   if (count < 1000) return fmt::format("{}", count);
   if (value < 1e6) return fmt::format("{:.1f} K", value / 1e3);
   if (value < 1e9) return fmt::format("{:.1f} M", value / 1e6);
-  if (value < 1e12) return fmt::format("{:.2f} B", value / 1e9);
+  if (value < 1e12) return fmt::format("{:.2f} G", value / 1e9);
   return fmt::format("{:.2f} T", value / 1e12);
 }
 

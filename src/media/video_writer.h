@@ -18,7 +18,7 @@ namespace tessera::media {
 //  .mp4   H.264 (x264, CRF 17, High profile or below, 4:2:0, BT.709 limited range); the index comes first, so
 //         that a browser plays it while it loads
 //  .webm  VP9 (libvpx, CRF 18), the same colours
-//  .gif   a palette for each frame, without dithering; loops for ever
+//  .gif   a palette for each frame, without dithering; loops forever
 //  .png   frames NAME-0000.png, NAME-0001.png, ...; NAME.png if there is only one frame
 const std::vector<std::string>& video_suffixes();
 // Whether the name ends with one of them, in small letters or large.

@@ -63,7 +63,7 @@ PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtCo
     // A convolution with stride p and kernel p is a matrix product over patches.
     const weights::Scope proj = scope / "pos_embed" / "proj";
     patch_proj_ = ops::Linear(proj.tensor("weight", {width, config.in_channels, patch, patch}).flatten(1),
-                              proj.tensor("bias", {width}));
+                              proj.tensor("bias", {width}), ops::Packing::kForSpeed, proj.name());
   }
   if (config.use_additional_conditions) {
     const weights::Scope emb = fp32 / "adaln_single" / "emb";
@@ -85,8 +85,9 @@ PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtCo
         .narrow(1, 0, config.in_channels)
         .flatten(0, 1);
   };
-  proj_out_ = ops::Linear(predicted(out.tensor("weight", {all, width})).contiguous(),
-                          predicted(out.tensor("bias", {all})).contiguous());
+  proj_out_ =
+      ops::Linear(predicted(out.tensor("weight", {all, width})).contiguous(),
+                  predicted(out.tensor("bias", {all})).contiguous(), ops::Packing::kForSpeed, out.name());
 }
 
 at::Tensor PixArtTransformer::size_embedding(const LatentShape& latent_shape) const {

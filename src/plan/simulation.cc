@@ -36,8 +36,10 @@ class Simulation {
     }
     for (size_t i = 0; i < places_.size(); ++i) {
       if (places_[i].next < trace_.ranks[i].events.size())
-        input_error(where_, "rank {} waits for ever at event {}; a trace of all ranks is needed",
-                    trace_.ranks[i].rank, places_[i].next);
+        input_error(
+            where_,
+            "rank {} waits forever at event {}; the file is damaged or lacks ranks, so make the trace anew",
+            trace_.ranks[i].rank, places_[i].next);
     }
     return std::move(timelines_);
   }

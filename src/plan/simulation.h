@@ -30,7 +30,7 @@ struct RankTimeline {
 
 // A collective ends on a rank when all ranks of its group have posted it, plus the time of the rank's own
 // bytes; a single message, when it was sent and asked for, plus that time. Throws Error(kInput) that names
-// `where` if the trace lacks ranks, or ranks wait for each other for ever.
+// `where` if the trace lacks ranks, or ranks wait for each other forever.
 std::vector<RankTimeline> simulate(const Trace& trace, const Costs& costs, const std::string& where);
 
 }  // namespace tessera::plan

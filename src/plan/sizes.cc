@@ -131,7 +131,8 @@ Sizes resolve(Sizes sizes) {
     usage_error(field("frames"), "{} do not divide a sequence of {} tokens", *sizes.frames, sizes.sequence);
   if (sizes.batch % degree != 0 && sizes.sequence % degree != 0 && sizes.heads % degree != 0 &&
       sizes.layers % degree != 0)
-    usage_error(field("degree"), "{} divides neither {} samples nor {} tokens, {} heads or {} layers: {}",
+    usage_error(field("degree"),
+                "{} divides none of the numbers of samples ({}), tokens ({}), heads ({}) and layers ({}): {}",
                 degree, sizes.batch, sizes.sequence, sizes.heads, sizes.layers,
                 "no method can use so many ranks");
   resolve_usp(sizes);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string_view>
 
 #include "core/error.h"
@@ -74,7 +75,8 @@ class Reader {
 
   int64_t number(const std::string& key, int64_t least = 0) const {
     const int64_t value = config_.integer(key);
-    if (value < least || value > kMost) config_.fail(key, fmt::format("a number from {} on", least));
+    if (value < least || value > kMost)
+      config_.fail(key, fmt::format("a number from {} to {}", least, kMost));
     return value;
   }
   // Absent in a trace of meta tensors.
@@ -89,7 +91,7 @@ class Reader {
   std::vector<int64_t> numbers(const std::string& key) const {
     std::vector<int64_t> values = config_.integers(key);
     for (const int64_t value : values) {
-      if (value < 0 || value > kMost) config_.fail(key, "numbers from 0 on");
+      if (value < 0 || value > kMost) config_.fail(key, fmt::format("numbers from 0 to {}", kMost));
     }
     return values;
   }
@@ -135,7 +137,7 @@ std::vector<Transfer> read_transfers(const Reader& reader, const std::string& ke
                          pair[1].is_number_unsigned() &&
                          pair[0].get<uint64_t>() < static_cast<uint64_t>(world_size) &&
                          pair[1].get<uint64_t>() <= static_cast<uint64_t>(kMost);
-    if (!is_pair) reader.fail(key, "pairs of a rank and bytes");
+    if (!is_pair) reader.fail(key, fmt::format("pairs of a rank below {} and bytes", world_size));
     transfers.push_back({pair[0].get<int64_t>(), pair[1].get<int64_t>()});
   }
   return transfers;
@@ -150,7 +152,7 @@ Event read_event(const Json& json, const std::string& where, int64_t world_size)
   event.step = reader.has("step") ? reader.number("step") : 0;
   event.time = reader.time();
   event.live_bytes = reader.number("live");
-  event.peak_bytes = reader.number("peak");
+  event.peak_bytes = reader.number("peak", event.live_bytes);
   if (reader.has("operation")) {
     OperationEvent operation{.name = reader.text("operation"),
                              .role = reader.has("role") ? reader.text("role") : "",
@@ -163,12 +165,15 @@ Event read_event(const Json& json, const std::string& where, int64_t world_size)
       operation.inputs.push_back(read_shape(input, where + ": inputs"));
     event.what = std::move(operation);
   } else if (reader.has("collective")) {
+    const std::vector<int64_t> ranks = reader.numbers("ranks");
+    if (ranks.empty() || *std::max_element(ranks.begin(), ranks.end()) >= world_size)
+      reader.fail("ranks", fmt::format("ranks below {}", world_size));
     event.what = CollectiveEvent{.axis = reader.text("axis"),
                                  .name = reader.text("collective"),
                                  .number = reader.number("number"),
                                  .bytes = reader.number("bytes"),
                                  .dtype = reader.dtype("dtype"),
-                                 .ranks = reader.numbers("ranks"),
+                                 .ranks = ranks,
                                  .sends = read_transfers(reader, "sends", world_size),
                                  .receives = read_transfers(reader, "receives", world_size)};
   } else if (reader.has("wait")) {
@@ -186,6 +191,7 @@ RankTrace read_rank(const Json& json, const std::string& where, int64_t world_si
   if (trace.rank >= world_size) reader.fail("rank", fmt::format("below {}", world_size));
   if (trace.weights_bytes.size() != kPhases.size())
     reader.fail("weights_bytes", fmt::format("{} numbers", kPhases.size()));
+  if (reader.list("events").empty()) reader.fail("events", "a list of at least one event");
   for (const Json& event : reader.list("events"))
     trace.events.push_back(
         read_event(event, fmt::format("{}: event {}", where, trace.events.size()), world_size));
@@ -245,9 +251,19 @@ Trace read_trace(std::string_view text, const std::string& where) {
               .steps = reader.number("steps", 1),
               .traced_steps = reader.number("traced_steps", 1),
               .ranks = {}};
-  for (const Json& rank : reader.list("ranks"))
-    trace.ranks.push_back(
-        read_rank(rank, fmt::format("{}: ranks[{}]", where, trace.ranks.size()), trace.world_size));
+  if (trace.traced_steps > trace.steps)
+    reader.fail("traced_steps", fmt::format("at most the number of steps, {}", trace.steps));
+  std::set<int64_t> numbers;
+  for (const Json& rank : reader.list("ranks")) {
+    const std::string place = fmt::format("{}: ranks[{}]", where, trace.ranks.size());
+    trace.ranks.push_back(read_rank(rank, place, trace.world_size));
+    const RankTrace& read = trace.ranks.back();
+    if (!numbers.insert(read.rank).second) input_error(place, "rank {} is there twice", read.rank);
+    for (const Event& event : read.events) {
+      if (event.step > trace.traced_steps)
+        input_error(place, "an event is of step {}, but {} are traced", event.step, trace.traced_steps);
+    }
+  }
   return trace;
 }
 

@@ -118,7 +118,7 @@ def compare_refuses(box):
     box.refuse(2, "[--degree] is missing", "compare", *SIZES)
     box.refuse(2, "[--degree] must be 1 or more, got 0", "compare", *SIZES, "--degree", "0")
     box.refuse(2, "[--degree] expected an integer", "compare", *SIZES, "--degree", "99999999999999999999")
-    box.refuse(2, "[--degree] 7 divides neither", "compare", *SIZES, "--degree", "7")
+    box.refuse(2, "[--degree] 7 divides none", "compare", *SIZES, "--degree", "7")
     box.refuse(2, "[--heads] 7 do not divide a hidden size of 1024", "compare", *EIGHT, "--heads", "7")
     box.refuse(2, "[--mesh] 2x3 is not the 8 ranks of --degree", "compare", *EIGHT, "--mesh", "2x3")
     for mesh in ("2", "2x", "x4", "2x4x1", "-2x-4", "0x8", "2 x 4"):

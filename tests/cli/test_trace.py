@@ -281,6 +281,18 @@ def analyze_refuses_traces(box):
     (box.folder / "cut.json").write_text(text[:len(text) // 2])
     (box.folder / "none.json").write_text("{}")
     (box.folder / "old.json").write_text(text.replace('"tessera_trace":1', '"tessera_trace":99'))
+    for name, change, why in (
+            ("idle", lambda trace: trace["ranks"][0].update(events=[]), "'events' must be a list of at least one event"),
+            ("twice", lambda trace: trace["ranks"].append(trace["ranks"][0]), "rank 0 is there twice"),
+            ("long", lambda trace: trace.update(traced_steps=99), "'traced_steps' must be at most the number of steps"),
+            ("late", lambda trace: trace["ranks"][1]["events"][0].update(step=7), "an event is of step 7, but 1 are traced"),
+            ("low", lambda trace: trace["ranks"][0]["events"][0].update(peak=0, live=5), "'peak' must be a number from 5"),
+            ("far", lambda trace: next(event for event in trace["ranks"][0]["events"] if "collective" in event).update(ranks=[0, 77]),
+             "'ranks' must be ranks below 2")):
+        trace = json.loads(text)
+        change(trace)
+        (box.folder / f"{name}.json").write_text(json.dumps(trace))
+        box.refuse(3, why, "analyze", "report", f"{name}.json", "--machine", "h100", "-o", "r.html")
     box.refuse(3, "cut.json", "analyze", "ops", "cut.json")
     box.refuse(3, "none.json] is no trace", "analyze", "ops", "none.json")
     box.refuse(3, "version 99", "analyze", "comm", "old.json")

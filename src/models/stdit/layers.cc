@@ -99,7 +99,7 @@ STDiTEmbedding::STDiTEmbedding(const weights::Scope& scope, const STDiTConfig& c
   const weights::Scope proj = scope / "proj";
   const int64_t width = config.hidden_size;
   proj_ = ops::Linear(proj.tensor("weight", {width, config.in_channels, 1, 2, 2}).flatten(1),
-                      proj.tensor("bias", {width}));
+                      proj.tensor("bias", {width}), ops::Packing::kForSpeed, proj.name());
 }
 
 at::Tensor STDiTEmbedding::operator()(const at::Tensor& latents, const at::Tensor& positions,
@@ -146,7 +146,7 @@ STDiTFinalLayer::STDiTFinalLayer(const weights::Scope& scope, const STDiTConfig&
         .contiguous();
   };
   linear = ops::Linear(wanted(proj.tensor("weight", {all, config.hidden_size})),
-                       wanted(proj.tensor("bias", {all})));
+                       wanted(proj.tensor("bias", {all})), ops::Packing::kForSpeed, proj.name());
 }
 
 at::Tensor STDiTFinalLayer::operator()(const at::Tensor& x, const at::Tensor& times, const at::Tensor& given,
