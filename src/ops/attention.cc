@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/device.h"
 #include "core/error.h"
 #include "ops/attention_kernels.h"
 #include "ops/choices.h"
@@ -258,8 +259,9 @@ void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
   attend_all<T>(q, keys, out, heads, room, packed_of, progress);
 }
 
+// Of meta tensors, whether what they stand for has one, so that they take the same room.
 bool has_own_kernel(const at::TensorOptions& options) {
-  return options.device().is_cpu() && attention_kernels_run(c10::typeMetaToScalarType(options.dtype()));
+  return is_for_cpu(options.device()) && attention_kernels_run(c10::typeMetaToScalarType(options.dtype()));
 }
 bool has_own_kernel(const at::Tensor& q) {
   return has_own_kernel(q.options());
@@ -358,16 +360,17 @@ void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor
                 "attention: the output must have the shape of the queries");
   TESSERA_CHECK(k.size(1) > 0, "attention: there are no keys");
   record_attention("attention", q, heads, k.size(1), k.size(2));
+  if (is_widened(q)) {
+    const at::Tensor wide = at::empty(q.sizes(), q.options().dtype(at::kFloat));
+    const at::Tensor queries = q.to(at::kFloat), keys = k.to(at::kFloat), values = v.to(at::kFloat);
+    if (!q.is_meta()) attend_all<float>(queries, keys, values, wide, heads);
+    out.copy_(wide);
+    return;
+  }
   if (q.is_meta()) return;
   if (has_own_kernel(q)) {
     q.scalar_type() == at::kBFloat16 ? attend_all<Bf16>(q, k, v, out, heads)
                                      : attend_all<float>(q, k, v, out, heads);
-    return;
-  }
-  if (is_widened(q)) {
-    const at::Tensor wide = at::empty(q.sizes(), q.options().dtype(at::kFloat));
-    attend_all<float>(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), wide, heads);
-    out.copy_(wide);
     return;
   }
   out.copy_(aten_attention(q, k, v, heads));
@@ -401,6 +404,7 @@ void KvCache::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
     keys_values_[1].narrow(1, first, count).copy_(v);
     return;
   }
+  if (k.is_meta()) return;
   const auto write_all = [&](auto* packed) {
     using T = std::remove_pointer_t<decltype(packed)>;
     at::parallel_for(0, k.size(0) * heads_, 1, [&](int64_t begin, int64_t end) {
@@ -428,6 +432,7 @@ void KvCache::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) 
   }
   const int64_t heads = q.size(2) / depth_, sharing = heads / heads_;
   record_attention("attention", q, heads, count, heads_ * depth_);
+  if (q.is_meta()) return;
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1 && q.stride(2) == 1,
                 "attention: rows must be contiguous");
   const auto attend_packed = [&](auto* packed) {

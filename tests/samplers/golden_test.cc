@@ -28,6 +28,14 @@ at::Tensor to_tensor(const Json& numbers) {
 
 class GoldenTest : public testing::TestWithParam<int> {};
 
+// KDPM2's ancestral form takes the timestep of sqrt(sigma sigma_down), sigma_down^2 = next^2 - noise^2, in
+// float32. The difference amplifies rounding errors, of which MKL's logarithms have others on other
+// processors, by (sigma / next)^2, here up to 2,000: diffusers itself has the timestep 0 on one and 5.8e-5 on
+// another.
+double timestep_tolerance(const Json& expected) {
+  return expected.at("scheduler") == "KDPM2AncestralDiscreteScheduler" ? 1e-3 : 0;
+}
+
 TEST_P(GoldenTest, EqualsDiffusers) {
   const Json& expected = golden_case(GetParam());
   const JsonConfig config(expected.at("config"), "scheduler_config.json");
@@ -52,12 +60,10 @@ TEST_P(GoldenTest, EqualsDiffusers) {
     const auto at = static_cast<size_t>(i);
     const double timestep = sampler->timesteps()[at];
     const double expected_timestep = expected.at("timesteps").at(at).get<double>();
-    if (expected_timestep == std::round(expected_timestep)) {
-      EXPECT_EQ(timestep, expected_timestep) << "step " << i;
-    } else {  // a fraction, in float32
-      EXPECT_NEAR(timestep, expected_timestep, 1e-6 * std::max(1.0, std::abs(expected_timestep)))
-          << "step " << i;
-    }
+    double tolerance = timestep_tolerance(expected);
+    if (expected_timestep != std::round(expected_timestep))  // a fraction, in float32
+      tolerance = std::max(tolerance, 1e-6 * std::max(1.0, std::abs(expected_timestep)));
+    EXPECT_NEAR(timestep, expected_timestep, tolerance) << "step " << i;
     const at::Tensor noise =
         sampler->needs_noise(i) ? to_tensor(golden().values().at("noises").at(draws++)) : at::Tensor();
     z = sampler->step(smooth_model(sampler->scale_model_input(z, i), timestep), i, z, state, noise);
