@@ -1,8 +1,11 @@
-// Fuzzes the reader of traces, and the tables of what it accepts.
+// Fuzzes the reader of traces, and the tables, times and timelines of what it accepts.
+#include <cmath>
 #include <cstdint>
 #include <string_view>
 
 #include "fuzz/check.h"
+#include "plan/hardware/trace_analysis.h"
+#include "plan/simulation.h"
 #include "plan/trace.h"
 #include "plan/views.h"
 
@@ -11,6 +14,41 @@ namespace {
 
 using fuzz::accepts;
 using fuzz::require;
+
+// Searching the splits of an operator takes as long as reading many events.
+constexpr size_t kMostAnalyzed = 64;
+
+plan::Machine small_machine() {
+  plan::Machine machine{.name = "machine", .where = "machine"};
+  machine.tiles = 16;
+  machine.grid_rows = machine.grid_columns = 4;
+  machine.sram_bytes = 3e6;
+  machine.noc_bandwidth = machine.dram_bandwidth = 1e11;
+  machine.hop_latency = machine.dram_latency = 1e-7;
+  machine.gemm_rates = machine.vector_rates = {{"bf16", 1e12}, {"fp32", 2e11}};
+  return machine;
+}
+
+void analyze(const plan::Trace& trace, const plan::RankTrace& rank) {
+  const plan::Machine machine = small_machine();
+  const plan::Link link{.kind = "link", .bandwidth = 1e10, .latency = 1e-6};
+  for (const bool as_published : {false, true}) {
+    const double total =
+        plan::analyze_trace(trace, rank, trace.steps, machine, {.as_published = as_published}, link).total();
+    require(as_published || (std::isfinite(total) && total >= 0), "a time is finite");
+  }
+}
+
+void simulate(const plan::Trace& trace) {
+  accepts([&] {
+    const auto seconds = [](const plan::OperationEvent& each) {
+      return static_cast<double>(each.bytes) / 1e9;
+    };
+    const plan::Costs costs{.operation = seconds, .bandwidth = 1e9, .latency = 1e-6};
+    for (const plan::RankTimeline& rank : plan::simulate(trace, costs, "file"))
+      require(std::isfinite(rank.end) && rank.end >= 0, "a timeline ends");
+  });
+}
 
 void run(std::string_view text) {
   plan::Trace trace;
@@ -27,7 +65,10 @@ void run(std::string_view text) {
             "tables hold every event once");
     plan::flops_rows(rank);
     plan::memory_rows(rank);
+    plan::pair_sizes(rank);
+    if (rank.events.size() <= kMostAnalyzed) analyze(trace, rank);
   }
+  simulate(trace);
 }
 
 }  // namespace

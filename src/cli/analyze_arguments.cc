@@ -12,12 +12,13 @@ namespace {
 
 constexpr const char* kFooter =
     R"(Of a trace, that tessera trace has written (docs/trace.md):
-  ops, sizes, comm, flops, memory   print a table of one rank
-  report                            writes a page of all tables and of plots, of one trace or of several
+  ops, sizes, comm, flops, memory   print a table of one rank; take --rank, --json and --csv, flops --as-printed too
+  report                            writes a page of all tables and of plots, of one trace or of several; takes --output,
+                                    and --machine for times
 hardware estimates how long a rank of a trace takes on a machine, operator by operator: how each is split over the tiles,
 what that computes and moves, and which resource is the limit (docs/hardware.md). Without a trace, it does so for the
-transformer of Open-Sora 1.2 (STDiT3-XL) from the size of a video. Machines that ship: a100, cpu-amx, cpu-avx2,
-cpu-avx512, h100, h200, l20, l40, t4, tx8. Nothing is run.
+transformer of Open-Sora 1.2 (STDiT3-XL) from the size of a video; --dies, --dtype, --batch and the size of the video are
+for that alone. Machines that ship: a100, cpu-amx, cpu-avx2, cpu-avx512, h100, h200, l20, l40, t4, tx8. Nothing is run.
 
 Examples:
   tessera analyze comm trace.json --rank 1
@@ -89,8 +90,9 @@ std::vector<std::string> options_of(const AnalyzeArguments& arguments) {
     return {"machine",       "rank",          "num_inference_steps",
             "link",          "link_gb_per_s", "as_published",
             "preset_splits", "json",          "csv"};
-  return {"machine", "dtype", "dies", "link",         "link_gb_per_s", "num_frames",         "height",
-          "width",   "batch", "json", "as_published", "preset_splits", "num_inference_steps"};
+  return {"machine", "dtype",         "dies",         "link",  "link_gb_per_s",
+          "height",  "width",         "num_frames",   "batch", "num_inference_steps",
+          "json",    "preset_splits", "as_published", "csv"};
 }
 
 void require_operands(const AnalyzeArguments& arguments, const Json& given) {
@@ -98,6 +100,8 @@ void require_operands(const AnalyzeArguments& arguments, const Json& given) {
   const size_t traces = arguments.traces.size();
   const bool is_hardware = what == "hardware";
   const std::vector<std::string> allowed = options_of(arguments);
+  if (given.contains("machine") && arguments.machine.empty())
+    usage_error(field("machine"), "is empty; name a file, or a machine that ships");
   for (const auto& [name, value] : given.items()) {
     if (std::find(allowed.begin(), allowed.end(), name) == allowed.end())
       usage_error(field(name), "does not go with {}{}", what, is_hardware && traces > 0 ? " of a trace" : "");

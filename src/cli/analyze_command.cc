@@ -2,10 +2,9 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "cli/find_machine.h"
 #include "cli/outputs.h"
+#include "cli/table.h"
 #include "cli/trace_hardware.h"
 #include "cli/trace_report.h"
 #include "cli/trace_views.h"
@@ -28,6 +27,8 @@ struct Subject {
   std::optional<plan::Exchange> exchange;
   std::vector<plan::PublishedVolume> published_volumes;
 };
+
+using Unit = Table::Column::Unit;
 
 constexpr int64_t kPublishedSteps = 30;
 
@@ -91,7 +92,8 @@ OrderedJson analysis_json(const AnalyzeArguments& arguments, const Subject& subj
                           const plan::Analysis& analysis) {
   const int64_t steps = arguments.num_inference_steps.value_or(kPublishedSteps);
   OrderedJson volumes = OrderedJson::object();
-  for (const plan::PublishedVolume& volume : subject.published_volumes) volumes[volume.method] = volume.bytes;
+  for (const plan::PublishedVolume& volume : subject.published_volumes)
+    volumes[volume.method] = whole_number(volume.bytes);
   OrderedJson operators = OrderedJson::array();
   for (const plan::MappedOperator& mapped : analysis.operators) operators.push_back(operator_json(mapped));
   return {{"machine", subject.machine.name},
@@ -103,7 +105,7 @@ OrderedJson analysis_json(const AnalyzeArguments& arguments, const Subject& subj
           {"operators", std::move(operators)},
           {"without", analysis.obstacles},
           {"pair_seconds", analysis.list_seconds},
-          {"exchange_bytes", subject.exchange ? subject.exchange->bytes : 0},
+          {"exchange_bytes", whole_number(subject.exchange ? subject.exchange->bytes : 0)},
           {"exchange_seconds", analysis.exchange_seconds},
           {"published_bytes_per_step", std::move(volumes)},
           {"pairs", subject.sizes.pairs},
@@ -111,25 +113,28 @@ OrderedJson analysis_json(const AnalyzeArguments& arguments, const Subject& subj
           {"total_seconds", analysis.total(subject.sizes.pairs * steps)}};
 }
 
-void print_operators(const plan::Analysis& analysis) {
-  size_t shape_width = 0, split_width = 0;
+Table operators_table(const plan::Analysis& analysis) {
+  Table table({{"name", "operator"},
+               {"count", "times"},
+               {"shape", "shape"},
+               {"split", "split"},
+               {"compute_seconds", "compute", Unit::kSeconds},
+               {"dram_seconds", "DRAM", Unit::kSeconds},
+               {"noc_seconds", "NoC", Unit::kSeconds},
+               {"latency_seconds", "latency", Unit::kSeconds},
+               {"utilization", "use", Unit::kShare},
+               {"bound", "bound"}});
   for (const auto& [each, mapping] : analysis.operators) {
-    shape_width = std::max(shape_width, plan::shape_text(each.work).size());
-    split_width = std::max(split_width, mapping.split.size());
-  }
-  fmt::print("{:<19} {:>5} {:<{}} {:<{}} {:>8} {:>8} {:>8} {:>8} {:>6}  {}\n", "operator", "times", "shape",
-             shape_width, "split", split_width, "compute", "DRAM", "NoC", "latency", "use", "bound");
-  for (const auto& [each, mapping] : analysis.operators) {
-    fmt::print("{:<19} {:>5} {:<{}} ", each.name, each.count, plan::shape_text(each.work), shape_width);
-    if (!mapping.fits()) {
-      fmt::print("does not fit: {}\n", mapping.obstacle);
-      continue;
+    const std::string shape = plan::shape_text(each.work);
+    if (mapping.fits()) {
+      table.add({each.name, each.count, shape, mapping.split, mapping.compute, mapping.dram, mapping.noc,
+                 mapping.latency, mapping.utilization, plan::roof_name(mapping.roof)});
+    } else {
+      table.add({each.name, each.count, shape, "does not fit: " + mapping.obstacle, nullptr, nullptr, nullptr,
+                 nullptr, nullptr, nullptr});
     }
-    fmt::print("{:<{}} {:>8} {:>8} {:>8} {:>8} {:>5.1f}%  {}\n", mapping.split, split_width,
-               milliseconds_text(mapping.compute), milliseconds_text(mapping.dram),
-               milliseconds_text(mapping.noc), milliseconds_text(mapping.latency), mapping.utilization * 100,
-               plan::roof_name(mapping.roof));
   }
+  return table;
 }
 
 void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
@@ -140,16 +145,19 @@ void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
              arguments.num_frames, arguments.height, arguments.width, arguments.batch, subject.grid.frames,
              subject.grid.of_frame(),
              arguments.dies > 1 ? fmt::format("; the busiest of {} devices", arguments.dies) : "");
-  print_operators(analysis);
-  fmt::print("\nTimes of one run in ms. A pair of blocks: {} ms{}; {} pairs x {} steps: {:.4g} s\n",
+  fmt::print("{}", operators_table(analysis).text(Table::Form::kText));
+  fmt::print("\nTimes of one run in ms. A pair of blocks: {} ms{}; {} pairs x {} steps: {} s\n",
              milliseconds_text(analysis.list_seconds),
              subject.exchange
                  ? fmt::format(", and {} ms between devices", milliseconds_text(analysis.exchange_seconds))
                  : "",
-             subject.sizes.pairs, steps, analysis.total(subject.sizes.pairs * steps));
+             subject.sizes.pairs, steps, seconds_text(analysis.total(subject.sizes.pairs * steps)));
   for (const plan::PublishedVolume& volume : subject.published_volumes)
     fmt::print("A device sends {:.3f} GB in a step by the published formula of {}\n", volume.bytes / 1e9,
                volume.method);
+  if (const int64_t idle = arguments.dies - subject.grid.frames; idle > 0)
+    fmt::print("{} of the {} devices have no frame of their own: there are {} latent frames\n", idle,
+               arguments.dies, subject.grid.frames);
   if (!analysis.obstacles.empty())
     fmt::print("Not counted, since no split fits: {}\n", fmt::join(analysis.obstacles, ", "));
 }
@@ -182,6 +190,8 @@ void run_analyze(const AnalyzeArguments& arguments) {
                                                 subject.machine, subject.options, subject.exchange);
   if (arguments.json) {
     fmt::print("{}\n", analysis_json(arguments, subject, analysis).dump());
+  } else if (arguments.csv) {
+    fmt::print("{}", operators_table(analysis).text(Table::Form::kCsv));
   } else {
     print_analysis(arguments, subject, analysis);
   }

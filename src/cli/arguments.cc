@@ -135,14 +135,15 @@ void add_compare_options(FieldOptions& options) {
   options.add(std::move(fields));
 }
 
-// A trace takes what says which operations run.
+// A trace takes what says which operations run. Its ranks are traced, not simulated.
 void add_trace_options(FieldOptions& options) {
   FieldList fields;
   const auto all = [](const FieldInfo&) { return true; };
   append(fields, trace_fields(), all);
   append(fields, run_fields(), [](const FieldInfo& info) { return info.group == FieldGroup::kModel; });
   append(fields, engine::request_fields(), all);
-  append(fields, parallel::parallel_fields(), all);
+  append(fields, parallel::parallel_fields(),
+         [](const FieldInfo& info) { return info.name != "simulate_ranks"; });
   options.add(std::move(fields));
 }
 
@@ -303,6 +304,7 @@ MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) 
 CompareArguments compare_arguments(const FieldOptions& options, const Values& values) {
   CompareArguments arguments = options.read(compare_fields(), values);
   arguments.sizes = plan::resolve(options.read(plan::sizes_fields(), values));
+  if (arguments.json && arguments.csv) usage_error("--csv", "and --json are two forms; leave one out");
   if (arguments.as_printed && arguments.train)
     usage_error("--as-printed", "shows training and forward passes together; leave out --train");
   return arguments;

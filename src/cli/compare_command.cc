@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "cli/field_options.h"
+#include "cli/table.h"
 #include "cli/units.h"
 #include "core/json.h"
 #include "plan/comparison.h"
@@ -100,6 +101,60 @@ OrderedJson printed_json(const Sizes& sizes) {
   }
   for (const auto& [number, text] : plan::printed_errors()) errors[number] = text;
   return {{"sizes", sizes_json(sizes)}, {"cells", std::move(cells)}, {"errors", std::move(errors)}};
+}
+
+// ---- CSV
+
+Table table_of(const std::vector<std::string>& keys) {
+  std::vector<Table::Column> columns;
+  for (const std::string& key : keys) columns.push_back({key, key});
+  return Table(std::move(columns));
+}
+
+Table methods_table(const Sizes& sizes, bool train) {
+  std::vector<Table::Column> columns;
+  std::vector<std::string> keys = {
+      "name",       "divides", "obstacle",    "sent_activation_bytes", "sent_other_bytes",
+      "parameters", "flop",    "weight_bytes"};
+  if (train) {
+    keys.insert(keys.end(), {"gradient_bytes", "optimizer_bytes", "activation_bytes", "bytes", "idle"});
+  } else {
+    keys.insert(keys.end(), {"key_value_bytes", "idle"});
+  }
+  Table table = table_of(keys);
+  for (const Method& method : plan::compare(sizes, train)) {
+    std::vector<OrderedJson> row = {method.name, method.divides};
+    if (!method.obstacle.empty()) {
+      row.emplace_back(spell(method.obstacle, option_name));
+      row.resize(keys.size());
+      table.add(std::move(row));
+      continue;
+    }
+    row.insert(row.end(), {nullptr, method.bytes_sent(true), method.bytes_sent(false),
+                           method.parameters.value, method.flop.value, method.weight_bytes.value});
+    if (train) {
+      row.insert(row.end(), {method.gradient_bytes.value, method.optimizer_bytes.value,
+                             method.activation_bytes.value, method.training_bytes()});
+    } else {
+      row.emplace_back(method.key_value_bytes.value);
+    }
+    row.push_back(method.idle ? OrderedJson(*method.idle) : OrderedJson());
+    table.add(std::move(row));
+  }
+  return table;
+}
+
+Table printed_table(const Sizes& sizes) {
+  Table table = table_of({"subject", "cell", "where", "unit", "printed_formula", "printed_value",
+                          "corrected_formula", "corrected_value", "error"});
+  for (const PrintedCell& each : plan::printed_cells(sizes)) {
+    const auto number = [](const std::optional<int64_t>& value) {
+      return value ? OrderedJson(*value) : OrderedJson();
+    };
+    table.add({each.subject, each.what, each.where, each.unit, each.formula, number(each.value),
+               each.corrected, number(each.corrected_value), each.error});
+  }
+  return table;
 }
 
 // ---- Text
@@ -233,13 +288,17 @@ const Fields<CompareArguments>& compare_fields() {
       plain_field(&C::as_printed,
                   {"as_printed", "Print the published comparison with its errors instead, cell by cell",
                    FieldGroup::kOutput}),
-      plain_field(&C::json, {"json", "Print JSON", FieldGroup::kOutput})};
+      plain_field(&C::json, {"json", "Print JSON", FieldGroup::kOutput}),
+      plain_field(&C::csv, {"csv", "Print the table as CSV", FieldGroup::kOutput})};
   return fields;
 }
 
 void run_compare(const CompareArguments& arguments) {
-  const auto& [sizes, train, as_printed, json] = arguments;
-  if (json) {
+  const auto& [sizes, train, as_printed, json, csv] = arguments;
+  if (csv) {
+    fmt::print("{}",
+               (as_printed ? printed_table(sizes) : methods_table(sizes, train)).text(Table::Form::kCsv));
+  } else if (json) {
     const OrderedJson result = as_printed ? printed_json(sizes) : comparison_json(sizes, train);
     fmt::print("{}\n", result.dump(2));
   } else if (as_printed) {

@@ -345,7 +345,6 @@ void require_outputs(const Job& job) {
   if (job.arguments.run.trace) more.emplace_back("--trace", *job.arguments.run.trace);
   for (size_t i = 0; i < more.size(); ++i) {
     const auto& [option, file] = more[i];
-    if (file == "-") usage_error(option, "'-' is not standard output here; name a file, or /dev/stdout");
     require_writable_for(option, file);
     for (const std::string& path : job.outputs) {
       if (same_file(path, file)) usage_error(option, "'{}' is also where a result goes", path);

@@ -46,6 +46,8 @@ bool is_latent(const GenerateArguments& arguments) {
 
 void require_writable_for(const std::string& option, const std::filesystem::path& path) {
   if (path.empty()) usage_error(option, "is empty; name a file");
+  if (is_standard_output(path))
+    usage_error(option, "'-' is not standard output here; name a file, or /dev/stdout");
   try {
     require_writable(path);
   } catch (const Error& error) {

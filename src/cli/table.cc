@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "cli/units.h"
 #include "core/error.h"
@@ -45,6 +46,11 @@ std::string csv_cell(const OrderedJson& value) {
 }
 
 }  // namespace
+
+OrderedJson whole_number(double sum) {
+  constexpr double kMost = 9007199254740992;  // 2^53
+  return sum < kMost ? OrderedJson(static_cast<int64_t>(std::llround(sum))) : OrderedJson(sum);
+}
 
 void Table::add(std::vector<OrderedJson> row) {
   TESSERA_CHECK(row.size() == columns_.size(), "a row of {} cells for {} columns", row.size(),

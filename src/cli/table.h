@@ -8,6 +8,9 @@
 
 namespace tessera::cli {
 
+// A sum of bytes without a fraction, as programs expect it; beyond 2^53 it stays a double.
+OrderedJson whole_number(double sum);
+
 class Table {
  public:
   struct Column {
@@ -22,6 +25,7 @@ class Table {
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
   // One text or number for each column, or null for neither.
   void add(std::vector<OrderedJson> row);
+  bool empty() const { return rows_.empty(); }
   std::string text(Form form) const;
   OrderedJson json() const;
 

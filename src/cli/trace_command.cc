@@ -32,11 +32,12 @@ Job plan(GenerateArguments arguments) {
   const auto alone = arguments.run.config ? std::nullopt : find_lone_part(arguments.run.model);
   const engine::Model model = alone ? engine::read_lone_denoiser(*alone) : read_model(arguments);
   const bool has_prompts = !arguments.request.prompts.empty();
+  // A trace does not depend on it, so equal traces are equal files.
+  if (!arguments.request.seed) arguments.request.seed = 0;
   if (!has_prompts) arguments.request.prompts = {""};
   Job job = plan_job(arguments, model, std::nullopt);
   if (!has_prompts) {
     arguments.request.prompts = {longest_prompt(job.settings)};
-    arguments.request.seed = job.settings.request.seed;
     job = plan_job(arguments, model, std::nullopt);
   }
   if (alone) job.settings.request.output_type = engine::OutputType::kLatent;
@@ -52,7 +53,8 @@ std::vector<int64_t> ranks_of(const std::optional<std::string>& text, int64_t co
   int64_t rank = -1;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), rank);
   if (error != std::errc() || end != text->data() + text->size() || rank < 0 || rank >= count)
-    usage_error("--rank", "must be 'all' or a rank from 0 to {}, got '{}'", count - 1, printable(*text));
+    usage_error("--rank", "must be 'all' or {}, got '{}'",
+                count == 1 ? "0" : fmt::format("a rank from 0 to {}", count - 1), printable(*text));
   return {rank};
 }
 
@@ -93,13 +95,13 @@ void print_defaults(const Job& job) {
 
 void print_summary(const plan::Trace& trace) {
   fmt::print("{:>4}  {:<8} {:>10} {:>10} {:>11} {:>10} {:>10} {:>10}\n", "rank", "phase", "operations",
-             "TFLOP", "collectives", "sent", "weights", "peak");
+             "FLOP", "collectives", "sent", "weights", "peak");
   for (const plan::RankTrace& rank : trace.ranks) {
     for (const plan::Phase phase : {plan::Phase::kEncode, plan::Phase::kDenoise, plan::Phase::kDecode}) {
       const Sums sums = sums_of(rank, phase);
       if (sums.operations == 0) continue;
-      fmt::print("{:>4}  {:<8} {:>10} {:>10.3f} {:>11} {:>10} {:>10} {:>10}\n", rank.rank, phase_name(phase),
-                 sums.operations, static_cast<double>(sums.flops) / 1e12, sums.collectives,
+      fmt::print("{:>4}  {:<8} {:>10} {:>10} {:>11} {:>10} {:>10} {:>10}\n", rank.rank, phase_name(phase),
+                 sums.operations, count_text(static_cast<uint64_t>(sums.flops)), sums.collectives,
                  bytes_text(static_cast<uint64_t>(sums.sent)),
                  bytes_text(static_cast<uint64_t>(rank.weights_bytes[static_cast<size_t>(phase)])),
                  bytes_text(static_cast<uint64_t>(rank.peak_bytes(phase))));
@@ -153,7 +155,12 @@ void run_trace(const TraceArguments& arguments) {
   trace.ranks = trace_ranks(job, ranks, trace, arguments.cache);
   write_text(path, plan::write_trace(trace));
   print_summary(trace);
-  if (job.model.parts.size() == 1) print_defaults(job);
+  if (job.model.parts.size() == 1) {
+    print_defaults(job);
+  } else if (!plan::encodes_prompts(job.model)) {
+    fmt::print("without a tokenizer: prompts of {} tokens, whose encoding is left out\n",
+               job.settings.max_sequence_length);
+  }
   fmt::print("{}\n", path);
 }
 

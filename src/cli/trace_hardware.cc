@@ -8,6 +8,7 @@
 #include "cli/find_machine.h"
 #include "cli/table.h"
 #include "cli/trace_views.h"
+#include "cli/units.h"
 #include "core/error.h"
 #include "plan/hardware/trace_analysis.h"
 
@@ -55,7 +56,8 @@ Table collectives_table(const plan::TraceAnalysis& analysis) {
                {"bytes", "bytes", Unit::kBytes},
                {"seconds", "in all", Unit::kSeconds}});
   for (const plan::TracedCollective& each : analysis.collectives)
-    table.add({plan::phase_name(each.phase), each.axis, each.name, each.count, each.bytes, each.seconds});
+    table.add({plan::phase_name(each.phase), each.axis, each.name, each.count, whole_number(each.bytes),
+               each.seconds});
   return table;
 }
 
@@ -116,8 +118,8 @@ plan::Link chosen_link(const AnalyzeArguments& arguments, const plan::Machine& m
   plan::Link link = plan::find_link(machine, arguments.link);
   if (arguments.link_gb_per_s) link.bandwidth = *arguments.link_gb_per_s * 1e9;
   if (!link.bandwidth)
-    input_error(machine.where, "'gb_per_s' of the link '{}' is null; give {}", link.kind,
-                field("link_gb_per_s"));
+    usage_error(field("link_gb_per_s"), "is needed: {} does not tell the bandwidth of its link '{}'",
+                machine.where, link.kind);
   return link;
 }
 
@@ -163,8 +165,8 @@ void print_trace_hardware(const AnalyzeArguments& arguments) {
              trace.world_size, steps, operators_table(analysis).text(Table::Form::kText));
   fmt::print("{}\n", roles_table(analysis).text(Table::Form::kText));
   if (!analysis.collectives.empty()) fmt::print("{}\n", collectives_table(analysis).text(Table::Form::kText));
-  fmt::print("{}\nIn all, one after the other: {:.4g} s\n", phases_table(analysis).text(Table::Form::kText),
-             analysis.total());
+  fmt::print("{}\nIn all, one after the other: {} s\n", phases_table(analysis).text(Table::Form::kText),
+             seconds_text(analysis.total()));
   if (!obstacles.empty()) fmt::print("Not counted, since no split fits: {}\n", fmt::join(obstacles, ", "));
 }
 

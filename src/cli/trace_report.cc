@@ -44,18 +44,19 @@ std::string row_html(const std::vector<std::string>& cells, const char* tag) {
   return html + "</tr>\n";
 }
 
-int64_t sum_of_flops(const RankTrace& rank, Phase phase) {
-  int64_t flops = 0;
+// Sums are doubles: what a file says may be more than an integer holds.
+double sum_of_flops(const RankTrace& rank, Phase phase) {
+  double flops = 0;
   for (const plan::FlopsRow& row : plan::flops_rows(rank)) {
-    if (row.phase == phase) flops += row.products + row.elementwise;
+    if (row.phase == phase) flops += static_cast<double>(row.products) + static_cast<double>(row.elementwise);
   }
   return flops;
 }
 
-int64_t sum_of_sent(const RankTrace& rank, Phase phase) {
-  int64_t sent = 0;
+double sum_of_sent(const RankTrace& rank, Phase phase) {
+  double sent = 0;
   for (const plan::CollectiveRow& row : plan::collective_rows(rank)) {
-    if (row.phase == phase) sent += row.sent;
+    if (row.phase == phase) sent += static_cast<double>(row.sent);
   }
   return sent;
 }
@@ -66,10 +67,9 @@ std::string summary(const Trace& trace) {
   for (const RankTrace& rank : trace.ranks) {
     for (const plan::MemoryRow& row : plan::memory_rows(rank))
       html += row_html(
-          {std::to_string(rank.rank), plan::phase_name(row.phase),
-           flops_of(static_cast<double>(sum_of_flops(rank, row.phase))),
-           bytes_of(static_cast<double>(sum_of_sent(rank, row.phase))),
-           bytes_of(static_cast<double>(row.weights)), bytes_of(static_cast<double>(row.weights + row.peak))},
+          {std::to_string(rank.rank), plan::phase_name(row.phase), flops_of(sum_of_flops(rank, row.phase)),
+           bytes_of(sum_of_sent(rank, row.phase)), bytes_of(static_cast<double>(row.weights)),
+           bytes_of(static_cast<double>(row.weights + row.peak))},
           "td");
   }
   html += "</table>\n";

@@ -107,9 +107,12 @@ Table memory(const plan::RankTrace& trace) {
 struct View {
   const char* name;
   Table (*table)(const plan::RankTrace&);
+  const char* nothing = "has no operation";  // what an empty table says of a rank
 };
-constexpr std::array kViews = {View{"ops", operations}, View{"sizes", sizes}, View{"comm", communication},
-                               View{"flops", flops}, View{"memory", memory}};
+constexpr std::array kViews = {
+    View{"ops", operations},
+    View{"sizes", sizes, "has no pair of blocks of Open-Sora's transformer, whose sizes these are"},
+    View{"comm", communication, "sends nothing"}, View{"flops", flops}, View{"memory", memory}};
 
 }  // namespace
 
@@ -145,7 +148,12 @@ void print_trace_view(const std::string& view, const std::string& path, std::opt
   TESSERA_CHECK(found != kViews.end(), "no view '{}'", view);
   const plan::Trace trace = read_trace_file(path);
   const plan::RankTrace& shown = rank_of(trace, rank, path);
-  fmt::print("{}", (as_printed ? flops_as_printed(shown) : found->table(shown)).text(form));
+  const Table table = as_printed ? flops_as_printed(shown) : found->table(shown);
+  if (table.empty() && form == Table::Form::kText) {
+    fmt::print("Rank {} of {} {}\n", shown.rank, path, found->nothing);
+  } else {
+    fmt::print("{}", table.text(form));
+  }
 }
 
 }  // namespace tessera::cli

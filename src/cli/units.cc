@@ -25,4 +25,8 @@ std::string milliseconds_text(double seconds) {
   return value >= 100 ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
 }
 
+std::string seconds_text(double seconds) {
+  return seconds >= 1000 ? fmt::format("{:.0f}", seconds) : fmt::format("{:.4g}", seconds);
+}
+
 }  // namespace tessera::cli

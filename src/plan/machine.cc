@@ -78,8 +78,13 @@ std::vector<Link> read_links(const JsonConfig& config) {
   const Json* const list = config.value("links");
   if (!list || !list->is_array()) config.fail("links", "a list of links between devices");
   std::vector<Link> links;
-  for (const Json& each : *list)
-    links.push_back(read_link({each, fmt::format("{}: links[{}]", config.where(), links.size())}));
+  for (const Json& each : *list) {
+    const JsonConfig entry(each, fmt::format("{}: links[{}]", config.where(), links.size()));
+    Link link = read_link(entry);
+    if (std::any_of(links.begin(), links.end(), [&](const Link& other) { return other.kind == link.kind; }))
+      entry.fail("kind", "a kind that no link before it has");
+    links.push_back(std::move(link));
+  }
   return links;
 }
 
@@ -147,13 +152,14 @@ std::string nearest_dtype(const Machine& machine, const std::string& dtype) {
 }
 
 const Link& find_link(const Machine& machine, const std::optional<std::string>& kind) {
+  if (machine.links.empty()) input_error(machine.where, "'links' is empty, but devices send to each other");
   std::vector<std::string> kinds;
   for (const Link& link : machine.links) {
     if (!kind || link.kind == *kind) return link;
     kinds.push_back(link.kind);
   }
-  input_error(machine.where, "'links' has no {}; it has {}", kind ? printable(*kind) : "link",
-              kinds.empty() ? "none" : fmt::format("{}", fmt::join(kinds, ", ")));
+  usage_error(field("link"), "'{}' is none of the links of {}: {}", printable(*kind), machine.name,
+              fmt::join(kinds, ", "));
 }
 
 }  // namespace tessera::plan

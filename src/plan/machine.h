@@ -59,7 +59,8 @@ void require_dtype(const Machine& machine, const std::string& dtype);
 // one.
 std::string nearest_dtype(const Machine& machine, const std::string& dtype);
 
-// Returns the link of this kind, or the first. Throws Error(kInput) when there is none.
+// Returns the link of this kind, or the first. Throws Error(kUsage) when none is of this kind, and
+// Error(kInput) when the machine has none at all.
 const Link& find_link(const Machine& machine, const std::optional<std::string>& kind);
 
 }  // namespace tessera::plan

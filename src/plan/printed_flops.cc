@@ -62,8 +62,11 @@ PrintedFlops attention(const OperationEvent& operation, int64_t texts) {
                             : std::max<int64_t>(operation.inputs[0].sizes.back(), 1);
   // Two products of as many FLOPs, 2 x depth for each score.
   const int64_t scores = operation.flops / (4 * depth);
-  const auto times = [&](int64_t count) { return static_cast<double>(count) * static_cast<double>(texts); };
-  return {static_cast<int64_t>(times(operation.flops)), static_cast<int64_t>(3 * times(scores)) + scale};
+  constexpr double kMost = 4e18;  // what a file says may be more than an integer holds
+  const auto times = [&](int64_t count) {
+    return static_cast<int64_t>(std::min(static_cast<double>(count) * static_cast<double>(texts), kMost));
+  };
+  return {times(operation.flops), times(3 * scores) + scale};
 }
 
 }  // namespace

@@ -88,10 +88,10 @@ class Simulation {
       key.first = sends ? std::vector{own, peer} : std::vector{peer, own};
       key.second += " single";
     }
-    int64_t received = 0;
-    for (const Transfer& transfer : collective.receives) received += transfer.bytes;
+    double received = 0;  // what a file says may be more than an integer holds
+    for (const Transfer& transfer : collective.receives) received += static_cast<double>(transfer.bytes);
     const double seconds =
-        costs_.latency + static_cast<double>(std::max(collective.bytes, received)) / costs_.bandwidth;
+        costs_.latency + std::max(static_cast<double>(collective.bytes), received) / costs_.bandwidth;
     const int64_t count = places_[i].counts[key]++;
     const Meeting meeting(key.first, key.second, count);
     auto& [posted, latest] = meetings_[meeting];

@@ -53,8 +53,7 @@ class TracedRun {
   }
 
   void operator()() {
-    const bool has_tokenizer = std::filesystem::exists(model_.folder / "tokenizer");
-    decode(denoise(has_tokenizer ? encode() : std::vector<models::Conditioning>()));
+    decode(denoise(encodes_prompts(model_) ? encode() : std::vector<models::Conditioning>()));
   }
 
  private:
@@ -195,6 +194,10 @@ int64_t steps_to_trace(const engine::Settings& settings, const parallel::Layout&
   if (!is_pipeline && !layout.displacement) return 1;
   const int64_t warmup = layout.displacement ? layout.displacement->warmup_steps : layout.warmup_steps;
   return std::min(settings.steps, warmup + 2);
+}
+
+bool encodes_prompts(const engine::Model& model) {
+  return std::filesystem::exists(model.folder / "tokenizer");
 }
 
 RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,

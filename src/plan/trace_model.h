@@ -13,6 +13,10 @@ namespace tessera::plan {
 // have left, those that compute everything anew and two more.
 int64_t steps_to_trace(const engine::Settings& settings, const parallel::Layout& layout);
 
+// Whether prompts are cut into tokens and encoded; otherwise the denoiser gets prompts of the greatest
+// length.
+bool encodes_prompts(const engine::Model& model);
+
 // Traces `steps` steps of a run of `settings` on `rank`, with the encoding of the prompts before and the
 // decoding after them. Throws as loading does.
 RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,

@@ -1,4 +1,5 @@
 """Tests `tessera analyze`."""
+import csv
 import json
 
 from harness import MODEL, ROOT, SMALL, test
@@ -45,6 +46,10 @@ def more_steps_samples_and_devices(box):
     assert abs(four["exchange_bytes"] / 2**20 - 10.01) < 0.005, four
     assert abs(four["exchange_seconds"] / (four["exchange_bytes"] / 450e9 + 2 * 2e-6) - 1) < 1e-9, four
     assert one["exchange_seconds"] == 0 and one["exchange_bytes"] == 0, one
+    assert isinstance(four["exchange_bytes"], int) and "have no frame" not in box.run("analyze", "hardware", "--machine", "h100",
+                                                                                      *VIDEO, "--dies", "15").out
+    idle = box.run("analyze", "hardware", "--machine", "h100", *VIDEO, "--dies", "17").out
+    assert "2 of the 17 devices have no frame of their own: there are 15 latent frames" in idle, idle
     assert four["pair_seconds"] < one["pair_seconds"] / 2, (four["pair_seconds"], one["pair_seconds"])
     slow = analysis(box, "h100", *VIDEO, "--dies", "4", "--link", "ethernet")
     assert abs(slow["exchange_seconds"] / (four["exchange_bytes"] / 12.5e9 + 2 * 5e-6) - 1) < 1e-9, slow
@@ -90,8 +95,7 @@ def the_hardware_of_ranks(box):
     assert box.run("trace", "a cat", "--model", MODEL, *SMALL[:-2], "--ulysses-degree", "2", "--num-inference-steps", "5",
                    "-o", "t.json").code == 0
     ranks = json.loads((box.folder / "t.json").read_text())["ranks"]
-    box.refuse(3, "'gb_per_s' of the link 'die-to-die' is null; give --link-gb-per-s", "analyze", "hardware", "t.json", "--machine",
-               "tx8")
+    box.refuse(2, "[--link-gb-per-s] is needed: ", "analyze", "hardware", "t.json", "--machine", "tx8")
     for rank in (0, 1):
         found = hardware(box, "t.json", "tx8", "--rank", str(rank), "--link-gb-per-s", "2")
         sent = [event for event in ranks[rank]["events"] if event.get("axis") == "ulysses"]
@@ -123,9 +127,20 @@ def the_hardware_of_a_trace_refuses(box):
 
 
 @test
+def hardware_as_csv(box):
+    found = analysis(box, "h100", *VIDEO)["operators"]
+    rows = list(csv.DictReader(box.run("analyze", "hardware", "--machine", "h100", "--csv", *VIDEO).out.splitlines()))
+    assert [row["name"] for row in rows] == [each["name"] for each in found], rows
+    for row, each in zip(rows, found):
+        for key in ("count", "compute_seconds", "dram_seconds", "noc_seconds", "latency_seconds", "utilization"):
+            assert float(row[key]) == each[key], (key, row, each)
+        assert (row["shape"], row["split"], row["bound"]) == (each["shape"], each["split"], each["bound"]), (row, each)
+
+
+@test
 def the_published_machine_has_no_link(box):
     tx8 = ["analyze", "hardware", "--machine", "tx8", *VIDEO]
-    box.refuse(3, "'gb_per_s' of the link 'die-to-die' is null; give --link-gb-per-s", *tx8, "--dies", "16")
+    box.refuse(2, "tx8.json does not tell the bandwidth of its link 'die-to-die'", *tx8, "--dies", "16")
     found = analysis(box, "tx8", *VIDEO, "--dies", "16", "--link-gb-per-s", "50")
     assert abs(found["exchange_seconds"] / (found["exchange_bytes"] / 50e9) - 1) < 1e-9, found
     assert found["published_bytes_per_step"] == {}, found
@@ -172,7 +187,9 @@ def a_machine_file_of_ones_own(box):
     path.write_text("{")
     box.refuse(3, "[mine.json] not valid JSON", *words)
     write(links=[])
-    box.refuse(3, "'links' has no link; it has none", *words, "--dies", "2")
+    box.refuse(3, "[mine.json] 'links' is empty, but devices send to each other", *words, "--dies", "2")
+    write(links=[{"kind": "pcie", "gb_per_s": rate, "latency_us": 5} for rate in (25, 50)])
+    box.refuse(3, "[mine.json: links[1]] 'kind' must be a kind that no link before it has, got", *words)
 
 
 @test
@@ -186,7 +203,9 @@ def analyze_refuses(box):
     box.refuse(2, "cannot analyze 'software'", "analyze", "software", "--machine", "h100", *VIDEO)
     box.refuse(2, "[--height] must be from 16 to 8192 pixels, got 8", *words, "--height", "8")
     box.refuse(2, "[--link] is between devices: give --dies too", *words, "--link", "pcie")
-    box.refuse(3, "'links' has no token-ring; it has nvlink, pcie, ethernet", *words, "--dies", "2", "--link", "token-ring")
+    box.refuse(2, "[--link] 'token-ring' is none of the links of h100: nvlink, pcie, ethernet", *words, "--dies", "2", "--link",
+               "token-ring")
+    box.refuse(2, "[--machine] is empty", "analyze", "hardware", "--machine", "", *VIDEO)
     box.refuse(3, "'gemm_tflops_per_tile' has no bf16; it has fp16, fp32", "analyze", "hardware", "--machine", "t4", *VIDEO,
                "--dtype", "bf16")
 

@@ -1,4 +1,5 @@
 """Tests `tessera compare`."""
+import csv
 import fractions
 import json
 import re
@@ -113,7 +114,34 @@ def compare_prints_a_table(box):
 
 
 @test
+def compare_as_csv_has_what_json_has(box):
+    for words in ([*EIGHT, "--batch", "8", "--frames", "16"], [*EIGHT, "--batch", "8", "--train"], EIGHT):
+        rows = list(csv.DictReader(box.run("compare", *words, "--csv").out.splitlines()))
+        methods = json.loads(compare(box, *words, "--json"))["methods"]
+        assert [row["name"] for row in rows] == [method["name"] for method in methods], rows
+        for row, method in zip(rows, methods):
+            assert row["obstacle"] == method.get("obstacle", "") and row["divides"] == method["divides"], (row, method)
+            sent = {"sent_activation_bytes": 0, "sent_other_bytes": 0}
+            for each in method.get("sends", []):
+                sent["sent_activation_bytes" if each["data"] == "activations" else "sent_other_bytes"] += each["bytes"]
+            numbers = {**sent, **{key: method[key]["value"] if isinstance(method[key], dict) else method[key]
+                                  for key in row if key in method and key not in ("name", "divides", "obstacle")}}
+            for key, value in numbers.items():
+                assert row[key] == ("" if row["obstacle"] else str(value)), (key, row, method)
+            assert row["idle"] == (str(method["idle"]["value"]) if "idle" in method else ""), (row, method)
+    rows = list(csv.DictReader(box.run("compare", *EIGHT, "--batch", "8", "--as-printed", "--csv").out.splitlines()))
+    cells = json.loads(compare(box, *EIGHT, "--batch", "8", "--as-printed", "--json"))["cells"]
+    assert len(rows) == len(cells), len(rows)
+    for row, cell in zip(rows, cells):
+        for side in ("printed", "corrected"):
+            value = cell[side]["value"]
+            assert (row[side + "_formula"], row[side + "_value"]) == (cell[side]["formula"], "" if value is None else str(value)), row
+        assert (row["subject"], row["cell"], row["error"]) == (cell["subject"], cell["cell"], cell["error"] or ""), (row, cell)
+
+
+@test
 def compare_refuses(box):
+    box.refuse(2, "[--csv] and --json are two forms", "compare", *EIGHT, "--csv", "--json")
     box.refuse(2, "[--layers] is missing", "compare")
     box.refuse(2, "[--degree] is missing", "compare", *SIZES)
     box.refuse(2, "[--degree] must be 1 or more, got 0", "compare", *SIZES, "--degree", "0")

@@ -62,6 +62,12 @@ def trace_of_configs_alone(box):
     assert whole.code == 0 and bare.code == 0, (whole, bare)
     traces = [json.loads((box.folder / name).read_text())["ranks"][0] for name in ("whole.json", "bare.json")]
     assert sums(traces[0], "decode") == sums(traces[1], "decode") and sums(traces[1], "denoise")[0] > 0, traces
+    assert "without a tokenizer: prompts of 300 tokens, whose encoding is left out" in bare.out, bare.out
+    assert "without a tokenizer" not in whole.out, whole.out
+    # A trace does not depend on the seed, which is random where none is given.
+    first = (box.folder / "bare.json").read_bytes()
+    assert box.run("trace", "--model", folder, *SMALL, "-o", "bare.json").code == 0
+    assert (box.folder / "bare.json").read_bytes() == first
 
 
 def copy_configs(model, folder):
@@ -201,7 +207,10 @@ def old_traces_leave_the_cache(box):
 def trace_refuses(box):
     box.refuse(2, "[--rank] must be 'all' or a rank from 0 to 1, got '2'", "trace", "--model", MODEL, *SMALL, *DEGREES,
                "--rank", "2")
+    box.refuse(2, "[--rank] must be 'all' or 0, got '-1'", "trace", "--model", MODEL, *SMALL, "--rank", "-1")
     box.refuse(2, "[--output]", "trace", "--model", MODEL, *SMALL, "-o", "no/such/folder/t.json")
+    box.refuse(2, "[--output] '-' is not standard output here", "trace", "--model", MODEL, *SMALL, "-o", "-")
+    box.refuse(2, "unknown option", "trace", "--model", MODEL, "--simulate-ranks")
     box.refuse(2, "unknown option", "trace", "--model", MODEL, "--reprot", "x")
     box.refuse(3, "no-such-model", "trace", "--model", "no-such-model")
     assert box.files() == []
@@ -258,6 +267,10 @@ def views_of_a_trace(box):
     assert "ulysses" in text and "KiB" in text and "Bruck" in text, text
     # The last layers of attention are no pair of Open-Sora's.
     assert json.loads(box.run("analyze", "sizes", "t.json", "--json").out) == []
+    assert box.run("analyze", "sizes", "t.json").out.startswith("Rank 0 of t.json has no pair of blocks of Open-Sora")
+    assert box.run("trace", "a cat", "--model", MODEL, *SMALL, "-o", "one.json").code == 0
+    assert box.run("analyze", "comm", "one.json").out == "Rank 0 of one.json sends nothing\n"
+    assert box.run("analyze", "comm", "one.json", "--csv").out.splitlines() == lines[:1]
 
 
 @test
@@ -293,7 +306,7 @@ def analyze_refuses_traces(box):
         change(trace)
         (box.folder / f"{name}.json").write_text(json.dumps(trace))
         box.refuse(3, why, "analyze", "report", f"{name}.json", "--machine", "h100", "-o", "r.html")
-    box.refuse(3, "cut.json", "analyze", "ops", "cut.json")
+    box.refuse(3, "[cut.json] not valid JSON: it ends too early, as if it were cut off", "analyze", "ops", "cut.json")
     box.refuse(3, "none.json] is no trace", "analyze", "ops", "none.json")
     box.refuse(3, "version 99", "analyze", "comm", "old.json")
     box.refuse(3, "missing.json", "analyze", "memory", "missing.json")

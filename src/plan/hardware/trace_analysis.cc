@@ -54,7 +54,9 @@ int64_t bias_of(const OperationEvent& operation, int64_t element_bytes) {
 std::optional<GemmWork> layer_work(const OperationEvent& operation) {
   if (operation.inputs.size() < 2 || operation.inputs[1].sizes.size() != 2) return std::nullopt;
   const int64_t inner = operation.inputs[1].sizes[1], columns = operation.inputs[1].sizes[0];
-  return GemmWork{elements_of(operation.inputs[0]) / inner, inner, columns};
+  const int64_t rows = elements_of(operation.inputs[0]) / inner;
+  if (rows < 1) return std::nullopt;
+  return GemmWork{rows, inner, columns};
 }
 
 // A row for each pixel of the output, with the inputs of its window side by side.

@@ -32,7 +32,7 @@ Cost cost_of(const VectorWork& work, int64_t rows, const Machine& machine, const
   }
   cost.turns = static_cast<double>(turns);
   cost.fill_bytes = (active_rows * width * static_cast<double>(work.inputs) + weights) * bytes;
-  cost.drain_bytes = static_cast<double>(std::min(machine.tiles * rows, work.rows)) * width * bytes;
+  cost.drain_bytes = active_rows * width * bytes;
   cost.overlaps = overlaps;
   return cost;
 }
