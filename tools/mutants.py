@@ -105,7 +105,7 @@ class Tree:
         return self.passes(["tests/cli/run.sh", str(self.build / "tessera")] + ([selection] if selection else []), limit)
 
 
-TARGETS = {"unit": "tessera_tests", "capped": "tessera_tests", "cli": "tessera"}
+TARGETS = {"unit": "tessera_tests", "capped": "tessera_tests", "cli": "tessera_forks"}
 
 
 def judge(tree, mutant, only_first):
@@ -155,7 +155,7 @@ def main():
         return 1 if stale else 0
 
     tree = Tree(options.tree.resolve())
-    tree_builds, text = tree.make("tessera", "tessera_tests")
+    tree_builds, text = tree.make("tessera_forks", "tessera_tests")
     if not tree_builds:
         sys.exit(f"mutants: the tree does not build without mutants\n{text}")
     counts = {}

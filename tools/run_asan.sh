@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Runs the unit tests and the tests of the command line under AddressSanitizer, LeakSanitizer and UBSan. They end the program
-# with code 1 at the first finding, a code that no test of the command line expects. These tests take minutes because
-# starting the program takes 0.7 s, three times as long as without sanitizers.
+# with code 1 at the first finding, a code that no test of the command line expects.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

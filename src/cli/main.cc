@@ -1,5 +1,5 @@
 #include "cli/run.h"
 
 int main(int argc, char** argv) {
-  return tessera::cli::run({argv + 1, argv + argc});
+  tessera::cli::end_program(tessera::cli::run({argv + 1, argv + argc}));
 }

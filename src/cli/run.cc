@@ -80,4 +80,13 @@ int run(const std::vector<std::string>& arguments) noexcept {
   }
 }
 
+void end_program(int exit_code) noexcept {
+#ifdef __SANITIZE_ADDRESS__  // looks for leaks when a program ends
+  std::exit(exit_code);
+#else
+  std::fflush(nullptr);
+  std::_Exit(exit_code);
+#endif
+}
+
 }  // namespace tessera::cli

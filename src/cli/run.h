@@ -11,4 +11,8 @@ namespace tessera::cli {
 // 143 SIGTERM, 129 SIGHUP, 141 closed pipe.
 int run(const std::vector<std::string>& arguments) noexcept;
 
+// Ends the program. Output is flushed but nothing is destroyed, since libtorch takes longer to destroy its
+// tables of operators than a short command takes: 0.12 of 0.42 s of `tessera --version`.
+[[noreturn]] void end_program(int exit_code) noexcept;
+
 }  // namespace tessera::cli

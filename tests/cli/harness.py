@@ -13,6 +13,7 @@ import tempfile
 import time
 import traceback
 
+import forks
 from files import read_latents
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -48,8 +49,8 @@ class Outcome:
 class Box:
     """An empty folder for one test, in which the program runs. What it caches lies beside the folder."""
 
-    def __init__(self, program, folder):
-        self.program, self.folder = program, folder
+    def __init__(self, program, folder, server=None):
+        self.program, self.folder, self.server = program, folder, server
         self.cache = folder.parent / "cache"
 
     def run(self, *arguments, env=None, limits=None, timeout=120, stdin=None):
@@ -61,6 +62,9 @@ class Box:
 
         # A value of None in `env` removes a variable.
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": os.fspath(self.cache), **(env or {})}
+        if self.server and not env and not limits:  # libraries read variables and limits when they are loaded
+            code, out, err = forks.run(self.server, list(map(os.fspath, arguments)), self.folder, variables, stdin, timeout)
+            return Outcome(code, out.decode(), err.decode(errors="replace"))
         done = subprocess.run([self.program, *map(os.fspath, arguments)], cwd=self.folder, capture_output=True, input=stdin,
                               env={name: value for name, value in variables.items() if value is not None}, timeout=timeout,
                               preexec_fn=prepare)
@@ -119,14 +123,14 @@ class Verdict:
     skipped: str = ""
 
 
-def run_one(program, name):
+def run_one(program, name, server):
     function = next(function for function in TESTS if function.__name__ == name)
     verdict, start = Verdict(name, 0), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         inside = pathlib.Path(folder, "box")
         inside.mkdir()
         try:
-            function(Box(program, inside))
+            function(Box(program, inside, server))
         except Skipped as reason:
             verdict.skipped = str(reason)
         except (AssertionError, OSError, subprocess.SubprocessError, KeyError, ValueError):
@@ -151,29 +155,30 @@ def end_quietly_at_ctrl_c():
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 
-def verdicts(program, tests, workers):
+def verdicts(program, tests, workers, server):
     """Yields each verdict as soon as it is known: first those of tests that run in parallel in worker processes, then the others."""
     together = [function.__name__ for function in tests if not function.alone]
     with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), end_quietly_at_ctrl_c) as pool:
-        for future in concurrent.futures.as_completed([pool.submit(run_one, program, name) for name in together]):
+        for future in concurrent.futures.as_completed([pool.submit(run_one, program, name, server) for name in together]):
             yield future.result()
     for function in tests:
         if function.alone:
-            yield run_one(program, function.__name__)
+            yield run_one(program, function.__name__, server)
 
 
 def run_all(program, names):
     # One more than cores, since many tests wait for ranks that wait.
     workers = int(os.environ.get("TESSERA_TEST_WORKERS", len(os.sched_getaffinity(0)) + 1))
     failed, skipped, times = [], [], []
-    for verdict in verdicts(program, selected(names), workers):
-        times.append((verdict.seconds, verdict.name))
-        if verdict.failure:
-            failed.append(verdict.name)
-            print(f"FAILED {verdict.name}\n{verdict.failure}", flush=True)
-        if verdict.skipped:
-            skipped.append(verdict.name)
-            print(f"SKIPPED {verdict.name}: {verdict.skipped}", flush=True)
+    with forks.serving(program) as server:
+        for verdict in verdicts(program, selected(names), workers, server):
+            times.append((verdict.seconds, verdict.name))
+            if verdict.failure:
+                failed.append(verdict.name)
+                print(f"FAILED {verdict.name}\n{verdict.failure}", flush=True)
+            if verdict.skipped:
+                skipped.append(verdict.name)
+                print(f"SKIPPED {verdict.name}: {verdict.skipped}", flush=True)
     passed = len(times) - len(failed) - len(skipped)
     print("slowest:", ", ".join(f"{name} {seconds:.1f} s" for seconds, name in sorted(times, reverse=True)[:SLOWEST]))
     print(f"{passed} passed, {len(failed)} failed" + (f", {len(skipped)} skipped: {', '.join(skipped)}" if skipped else ""))
