@@ -33,7 +33,7 @@ void run(std::string_view text) {
   map(machine, plan::GemmWork{.rows = 100, .inner = 72, .columns = 96, .activation_operations = 7});
   map(machine, plan::AttentionWork{.batch = 2, .heads = 3, .queries = 50, .keys = 60, .head_dim = 24});
   fuzz::accepts([&] { plan::find_link(machine, std::nullopt); });
-  fuzz::accepts([&] { plan::find_link(machine, "pcie"); });
+  fuzz::accepts([&] { plan::find_link(machine, "pcie"); }, /*has_request=*/true);
 }
 
 }  // namespace
