@@ -167,10 +167,14 @@ std::vector<PublishedVolume> published_volumes(const Video& video, const TokenGr
   if (side * side == n)
     volumes.push_back({"Ulysses", kHalves * kBytes * (6 * tokens + 2 * text) * (side - 1) / n});
   // The inputs of five layers of the tokens' width and those of the text's keys and values are gathered along
-  // rows; the outputs, 7 and 2 widths, are scattered between them. The form is ours: none is published.
+  // rows; the outputs, 7 and 2 widths, are scattered between them. No form is published: this one is ours,
+  // and it has the printed digits if the text's tokens are divided among the dies by integers, 18 to each
+  // of 16.
+  const double divided_text = static_cast<double>(kTextTokens / dies * dies) * width;
   if (dies % 2 == 0)
     volumes.push_back(
-        {"2D", kHalves * kBytes * ((5 * tokens + 2 * text) * (n / 2 - 1) + (7 * tokens + 2 * text)) / n});
+        {"2D", kHalves * kBytes *
+                   ((5 * tokens + 2 * divided_text) * (n / 2 - 1) + (7 * tokens + 2 * divided_text)) / n});
   volumes.push_back({"Ring", kHalves * kBytes * 2 * (tokens + text) * (n - 1) / n});
   return volumes;
 }
