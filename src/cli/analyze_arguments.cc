@@ -14,7 +14,7 @@ constexpr const char* kFooter =
     R"(Of a trace, that tessera trace has written (docs/trace.md):
   ops, sizes, comm, flops, memory   print a table of one rank; take --rank, --json and --csv, flops --as-printed too
   report                            writes a page of all tables and of plots, of one trace or of several; takes --output,
-                                    and --machine for times
+                                    and --machine for times, with --link and --link-gb-per-s
 hardware estimates how long a rank of a trace takes on a machine, operator by operator: how each is split over the tiles,
 what that computes and moves, and which resource is the limit (docs/hardware.md). Without a trace, it does so for the
 transformer of Open-Sora 1.2 (STDiT3-XL) from the size of a video; --dies, --dtype, --batch and the size of the video are
@@ -83,7 +83,10 @@ std::vector<std::string> subjects() {
 
 // The options that go with what is analyzed.
 std::vector<std::string> options_of(const AnalyzeArguments& arguments) {
-  if (arguments.what == "report") return {"machine", "output"};
+  if (arguments.what == "report") {
+    if (arguments.machine.empty()) return {"output"};
+    return {"machine", "output", "link", "link_gb_per_s"};
+  }
   if (arguments.what == "flops") return {"rank", "json", "csv", "as_printed"};
   if (arguments.what != "hardware") return {"rank", "json", "csv"};
   if (!arguments.traces.empty())
@@ -99,12 +102,15 @@ void require_operands(const AnalyzeArguments& arguments, const Json& given) {
   const std::string& what = arguments.what;
   const size_t traces = arguments.traces.size();
   const bool is_hardware = what == "hardware";
-  const std::vector<std::string> allowed = options_of(arguments);
   if (given.contains("machine") && arguments.machine.empty())
     usage_error(field("machine"), "is empty; name a file, or a machine that ships");
+  const std::vector<std::string> allowed = options_of(arguments);
   for (const auto& [name, value] : given.items()) {
     if (std::find(allowed.begin(), allowed.end(), name) == allowed.end())
-      usage_error(field(name), "does not go with {}{}", what, is_hardware && traces > 0 ? " of a trace" : "");
+      usage_error(field(name), "does not go with {}{}", what,
+                  is_hardware && traces > 0                      ? " of a trace"
+                  : what == "report" && name.starts_with("link") ? " without a machine"
+                                                                 : "");
   }
   if (traces > 1 && what != "report") usage_error("analyze", "{} takes one trace, got {}", what, traces);
   if (is_hardware) {

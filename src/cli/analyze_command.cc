@@ -166,9 +166,14 @@ void write_report(const AnalyzeArguments& arguments) {
   const std::string path = arguments.output.value_or("report.html");
   require_writable_for("--output", path);
   std::vector<NamedTrace> traces;
-  for (const std::string& file : arguments.traces) traces.push_back({file, read_trace_file(file)});
+  for (const std::string& file : arguments.traces) {
+    if (same_file(file, path)) usage_error("--output", "'{}' is a trace that the report reads", path);
+    traces.push_back({file, read_trace_file(file)});
+  }
   std::optional<plan::Machine> machine;
   if (!arguments.machine.empty()) machine = plan::read_machine(find_machine(arguments.machine));
+  // A report draws messages over the first link.
+  if (arguments.link || arguments.link_gb_per_s) machine->links = {chosen_link(arguments, *machine)};
   write_text(path, report_html(traces, machine));
   fmt::print("{}\n", path);
 }

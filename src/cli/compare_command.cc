@@ -107,6 +107,7 @@ OrderedJson printed_json(const Sizes& sizes) {
 
 Table table_of(const std::vector<std::string>& keys) {
   std::vector<Table::Column> columns;
+  columns.reserve(keys.size());
   for (const std::string& key : keys) columns.push_back({key, key});
   return Table(std::move(columns));
 }

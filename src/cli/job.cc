@@ -30,14 +30,6 @@
 namespace tessera::cli {
 namespace {
 
-bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
-  const auto canonical = [](const std::filesystem::path& path) {
-    std::error_code code;
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, code), code);
-  };
-  return canonical(a) == canonical(b);
-}
-
 // A warm-up step computes what one rank would, with all messages of it.
 void warn_of_endless_warmup(Job& job) {
   const parallel::Layout& layout = job.layout;

@@ -55,6 +55,14 @@ void require_writable_for(const std::string& option, const std::filesystem::path
   }
 }
 
+bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const auto canonical = [](const std::filesystem::path& path) {
+    std::error_code code;
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, code), code);
+  };
+  return canonical(a) == canonical(b);
+}
+
 void write_text(const std::filesystem::path& path, std::string_view text) {
   AtomicFile file(path);
   file.write(text);

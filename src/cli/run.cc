@@ -43,13 +43,16 @@ int dispatch(const std::vector<std::string>& arguments) {
   if (const auto* generate = std::get_if<GenerateArguments>(&command)) {
     return run_generate(*generate, arguments, place ? std::optional(place->world_size) : std::nullopt);
   }
+  if (const auto* trace = std::get_if<TraceArguments>(&command)) {
+    run_trace(*trace);
+    return 0;
+  }
+  launch::end_at_first_interrupt();
+  if (launch::was_output_missing() && !nothing_asked)
+    usage_error("standard output", "is closed, and the result would go there");
   if (const auto* models = std::get_if<ModelsArguments>(&command)) return run_models(*models);
   if (const auto* mesh = std::get_if<MeshArguments>(&command)) {
     run_mesh(*mesh);
-    return 0;
-  }
-  if (const auto* trace = std::get_if<TraceArguments>(&command)) {
-    run_trace(*trace);
     return 0;
   }
   if (const auto* analysis = std::get_if<AnalyzeArguments>(&command)) {

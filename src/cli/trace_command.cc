@@ -8,10 +8,12 @@
 #include "cli/find_model.h"
 #include "cli/job.h"
 #include "cli/outputs.h"
+#include "cli/progress.h"
 #include "cli/report.h"
 #include "cli/trace_cache.h"
 #include "cli/units.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/user_text.h"
 #include "engine/lone_denoiser.h"
 #include "engine/observer.h"
@@ -93,7 +95,9 @@ void print_defaults(const Job& job) {
       job.model.family->title, settings.max_sequence_length, settings.scheduler, job.model.scale.pixels);
 }
 
-void print_summary(const plan::Trace& trace) {
+void print_summary(const Job& job, const plan::Trace& trace) {
+  fmt::print("{}, {}, {} {}\n", trace.model, engine::dtype_name(*job.settings.request.dtype),
+             trace.world_size, trace.world_size == 1 ? "rank" : "ranks");
   fmt::print("{:>4}  {:<8} {:>10} {:>10} {:>11} {:>10} {:>10} {:>10}\n", "rank", "phase", "operations",
              "FLOP", "collectives", "sent", "weights", "peak");
   for (const plan::RankTrace& rank : trace.ranks) {
@@ -142,7 +146,9 @@ const Fields<TraceArguments>& trace_fields() {
 }
 
 void run_trace(const TraceArguments& arguments) {
+  Progress progress(/*quiet=*/true);  // prints warnings
   const Job job = plan(arguments.run);
+  for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
   const std::string path = arguments.output.value_or("trace.json");
   require_writable_for("--output", path);
@@ -154,7 +160,7 @@ void run_trace(const TraceArguments& arguments) {
                     .ranks = {}};
   trace.ranks = trace_ranks(job, ranks, trace, arguments.cache);
   write_text(path, plan::write_trace(trace));
-  print_summary(trace);
+  print_summary(job, trace);
   if (job.model.parts.size() == 1) {
     print_defaults(job);
   } else if (!plan::encodes_prompts(job.model)) {

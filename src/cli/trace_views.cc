@@ -60,10 +60,18 @@ Table communication(const plan::RankTrace& trace) {
                {"ring", "in a ring", Unit::kBytes},
                {"direct", "direct", Unit::kBytes},
                {"bruck", "Bruck", Unit::kBytes}});
+  const auto cell = [](const std::optional<int64_t>& bytes) {
+    return bytes ? OrderedJson(*bytes) : OrderedJson();
+  };
   for (const plan::CollectiveRow& row : plan::collective_rows(trace))
     table.add({plan::phase_name(row.phase), row.axis, row.name, row.ranks, row.count, row.messages, row.sent,
-               row.received, row.ring, row.direct, row.bruck});
+               row.received, cell(row.ring), cell(row.direct), cell(row.bruck)});
   return table;
+}
+
+// What is done outside of parts, as a step of the sampler, has none.
+std::string part_of(const plan::FlopsRow& row) {
+  return row.part.empty() ? "(no part)" : row.part;
 }
 
 Table flops(const plan::RankTrace& trace) {
@@ -73,7 +81,7 @@ Table flops(const plan::RankTrace& trace) {
                {"convolutions", "of them convolutions", Unit::kGiga},
                {"elementwise", "elementwise, GFLOP", Unit::kGiga}});
   for (const plan::FlopsRow& row : plan::flops_rows(trace))
-    table.add({plan::phase_name(row.phase), row.part, row.products, row.convolutions, row.elementwise});
+    table.add({plan::phase_name(row.phase), part_of(row), row.products, row.convolutions, row.elementwise});
   return table;
 }
 
@@ -86,7 +94,7 @@ Table flops_as_printed(const plan::RankTrace& trace) {
                {"printed_products", "products as printed", Unit::kGiga},
                {"printed_elementwise", "elementwise as printed", Unit::kGiga}});
   for (const plan::FlopsRow& row : plan::flops_rows(trace))
-    table.add({plan::phase_name(row.phase), row.part, row.products, row.convolutions, row.elementwise,
+    table.add({plan::phase_name(row.phase), part_of(row), row.products, row.convolutions, row.elementwise,
                row.printed.products, row.printed.elementwise});
   return table;
 }

@@ -10,14 +10,16 @@ std::string count_text(uint64_t count) {
   if (value < 1e6) return fmt::format("{:.1f} K", value / 1e3);
   if (value < 1e9) return fmt::format("{:.1f} M", value / 1e6);
   if (value < 1e12) return fmt::format("{:.2f} G", value / 1e9);
-  return fmt::format("{:.2f} T", value / 1e12);
+  if (value < 1e15) return fmt::format("{:.2f} T", value / 1e12);
+  return fmt::format("{:.2f} P", value / 1e15);
 }
 
 std::string bytes_text(uint64_t bytes) {
   const auto value = static_cast<double>(bytes);
   if (value < 1 << 20) return fmt::format("{:.1f} KiB", value / 1024);
   if (value < 1 << 30) return fmt::format("{:.1f} MiB", value / (1 << 20));
-  return fmt::format("{:.2f} GiB", value / (1 << 30));
+  if (value < 1024.0 * (1 << 30)) return fmt::format("{:.2f} GiB", value / (1 << 30));
+  return fmt::format("{:.2f} TiB", value / (1024.0 * (1 << 30)));
 }
 
 std::string milliseconds_text(double seconds) {

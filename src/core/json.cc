@@ -33,8 +33,8 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
   // `bare`: the numbers that stand for bare words, in their order.
-  LimitedBuilder(Json& root, std::span<const BareNumber> bare)
-      : Base(root, /*allow_exceptions=*/false), bare_(bare) {}
+  LimitedBuilder(Json& root, std::span<const BareNumber> bare, size_t size)
+      : Base(root, /*allow_exceptions=*/false), bare_(bare), size_(size) {}
 
   bool number_integer(int64_t value) { return ++numbers_, Base::number_integer(value); }
   bool number_float(double value, const std::string& text) {
@@ -59,7 +59,7 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
     const size_t name = text.find("] ");
     message = name == std::string::npos ? text : text.substr(name + 2);
     for (const char* const cut : {"unexpected end of input", "missing closing quote"}) {
-      if (message.find(cut) == std::string::npos) continue;
+      if (position < size_ || message.find(cut) == std::string::npos) continue;
       message = "it ends too early, as if it were cut off";
       return Base::parse_error(position, token, error);
     }
@@ -81,6 +81,7 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   }
 
   std::span<const BareNumber> bare_;  // those that are still to come
+  size_t size_;                       // of the text
   size_t numbers_ = 0;                // so far
   int depth_ = 0;
 };
@@ -170,7 +171,7 @@ Json parse_json(std::string_view text, const std::string& where) {
     text = replaced.text;
   }
   Json root;
-  LimitedBuilder builder(root, replaced.numbers);
+  LimitedBuilder builder(root, replaced.numbers, text.size());
   if (!Json::sax_parse(text, &builder)) input_error(where, "not valid JSON: {}", builder.message);
   return root;
 }

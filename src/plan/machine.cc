@@ -15,6 +15,7 @@ namespace {
 
 constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6, kKibi = 1024;
 constexpr int64_t kMostTiles = 1 << 20;
+constexpr double kLeastRate = 1e-6;  // of GB/s, TFLOP/s and 10^12 operations/s
 
 const std::vector<std::string>& dtypes() {
   static const std::vector<std::string> names = {"fp32", "fp16", "bf16", "fp8"};
@@ -39,6 +40,13 @@ double positive_number(const JsonConfig& config, const std::string& key, const s
   return value;
 }
 
+// Below the least, times of large models would be beyond any number.
+double rate(const JsonConfig& config, const std::string& key, const std::string& unit) {
+  const double value = positive_number(config, key, unit);
+  if (value < kLeastRate) config.fail(key, fmt::format("at least {} {}", kLeastRate, unit));
+  return value;
+}
+
 std::string text_of(const JsonConfig& config, const std::string& key) {
   const std::string value = config.string(key);
   if (value.empty()) config.fail(key, "a text");
@@ -52,7 +60,7 @@ std::map<std::string, double> rates_of(const JsonConfig& config, const std::stri
   refuse_unknown_keys(object, dtypes(), "dtype");
   std::map<std::string, double> result;
   for (const auto& [dtype, value] : object.values().items())
-    result[dtype] = positive_number(object, dtype, unit) * kTera;
+    result[dtype] = rate(object, dtype, unit) * kTera;
   if (result.empty()) config.fail(key, "an object with a rate for each dtype");
   return result;
 }
@@ -66,8 +74,7 @@ Link read_link(const JsonConfig& config) {
     return value && value->is_null();
   };
   if (!is_null("gb_per_s"))
-    link.bandwidth =
-        positive_number(config, "gb_per_s", "GB/s, or null where only the user knows it") * kGiga;
+    link.bandwidth = rate(config, "gb_per_s", "GB/s, or null where only the user knows it") * kGiga;
   if (!is_null("latency_us"))
     link.latency =
         positive_number(config, "latency_us", "microseconds, or null where it is unknown") * kMicro;
@@ -116,9 +123,9 @@ Machine read_machine(const JsonConfig& config) {
   machine.grid_rows = grid[0];
   machine.grid_columns = grid[1];
   machine.sram_bytes = positive_number(config, "sram_kib_per_tile", "KiB") * kKibi;
-  machine.noc_bandwidth = positive_number(config, "noc_gb_per_s_per_tile", "GB/s") * kGiga;
+  machine.noc_bandwidth = rate(config, "noc_gb_per_s_per_tile", "GB/s") * kGiga;
   machine.hop_latency = positive_number(config, "hop_latency_us", "microseconds") * kMicro;
-  machine.dram_bandwidth = positive_number(config, "dram_gb_per_s", "GB/s") * kGiga;
+  machine.dram_bandwidth = rate(config, "dram_gb_per_s", "GB/s") * kGiga;
   machine.dram_latency = positive_number(config, "dram_latency_us", "microseconds") * kMicro;
   machine.gemm_rates = rates_of(config, "gemm_tflops_per_tile", "TFLOP/s");
   machine.vector_rates = rates_of(config, "vector_tops_per_tile", "10^12 operations/s");

@@ -168,14 +168,18 @@ Event read_event(const Json& json, const std::string& where, int64_t world_size)
     const std::vector<int64_t> ranks = reader.numbers("ranks");
     if (ranks.empty() || *std::max_element(ranks.begin(), ranks.end()) >= world_size)
       reader.fail("ranks", fmt::format("ranks below {}", world_size));
-    event.what = CollectiveEvent{.axis = reader.text("axis"),
-                                 .name = reader.text("collective"),
-                                 .number = reader.number("number"),
-                                 .bytes = reader.number("bytes"),
-                                 .dtype = reader.dtype("dtype"),
-                                 .ranks = ranks,
-                                 .sends = read_transfers(reader, "sends", world_size),
-                                 .receives = read_transfers(reader, "receives", world_size)};
+    CollectiveEvent collective{.axis = reader.text("axis"),
+                               .name = reader.text("collective"),
+                               .number = reader.number("number"),
+                               .bytes = reader.number("bytes"),
+                               .dtype = reader.dtype("dtype"),
+                               .ranks = ranks,
+                               .sends = read_transfers(reader, "sends", world_size),
+                               .receives = read_transfers(reader, "receives", world_size)};
+    double sent = 0;
+    for (const Transfer& transfer : collective.sends) sent += static_cast<double>(transfer.bytes);
+    if (sent != static_cast<double>(collective.bytes)) reader.fail("bytes", "the sum of those in 'sends'");
+    event.what = std::move(collective);
   } else if (reader.has("wait")) {
     event.what = WaitEvent{reader.number("wait")};
   } else {
@@ -192,9 +196,15 @@ RankTrace read_rank(const Json& json, const std::string& where, int64_t world_si
   if (trace.weights_bytes.size() != kPhases.size())
     reader.fail("weights_bytes", fmt::format("{} numbers", kPhases.size()));
   if (reader.list("events").empty()) reader.fail("events", "a list of at least one event");
-  for (const Json& event : reader.list("events"))
-    trace.events.push_back(
-        read_event(event, fmt::format("{}: event {}", where, trace.events.size()), world_size));
+  std::set<int64_t> posted;
+  for (const Json& json_event : reader.list("events")) {
+    const std::string place = fmt::format("{}: event {}", where, trace.events.size());
+    const Event& event = trace.events.emplace_back(read_event(json_event, place, world_size));
+    if (const auto* collective = std::get_if<CollectiveEvent>(&event.what)) posted.insert(collective->number);
+    if (const auto* wait = std::get_if<WaitEvent>(&event.what);
+        wait != nullptr && !posted.contains(wait->number))
+      input_error(place, "waits for collective {}, which was not posted before", wait->number);
+  }
   return trace;
 }
 

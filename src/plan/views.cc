@@ -142,14 +142,15 @@ std::vector<CollectiveRow> collective_rows(const RankTrace& trace) {
     row.messages += static_cast<int64_t>(collective->sends.size());
     row.sent = sum(row.sent, collective->bytes);
     for (const Transfer& received : collective->receives) row.received = sum(row.received, received.bytes);
-    // Parts differ by a line at most where they do not divide evenly; the largest counts.
-    int64_t block = 0;
-    for (const Transfer& sent : collective->sends) block = std::max(block, sent.bytes);
-    if (collective->name == "all_gather" || collective->name == "reduce_scatter")
-      row.ring = sum(row.ring, ring_all_gather(block, ranks));
+    if (collective->name == "all_gather" || collective->name == "reduce_scatter") {
+      int64_t block = 0;
+      for (const Transfer& sent : collective->sends) block = std::max(block, sent.bytes);
+      row.ring = sum(row.ring.value_or(0), ring_all_gather(block, ranks));
+    }
     if (collective->name == "all_to_all") {
-      row.direct = sum(row.direct, direct_all_to_all(block, ranks));
-      row.bruck = sum(row.bruck, product(block, bruck_blocks(ranks)));
+      const int64_t block = collective->bytes / std::max<int64_t>(ranks - 1, 1);
+      row.direct = sum(row.direct.value_or(0), collective->bytes);
+      row.bruck = sum(row.bruck.value_or(0), product(block, bruck_blocks(ranks)));
     }
   }
   return rows;

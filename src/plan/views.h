@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,8 +43,10 @@ struct CollectiveRow {
   int64_t messages = 0;            // that this rank sends
   int64_t sent = 0, received = 0;  // bytes
   // What this rank would send, for the tensors of these collectives, by the algorithms that libraries use: in
-  // a ring, directly to each rank, and in ceil(log2 N) rounds (Bruck). 0 where an algorithm does not do it.
-  int64_t ring = 0, direct = 0, bruck = 0;
+  // a ring (all_gather and reduce_scatter), and directly or in ceil(log2 N) rounds by Bruck's algorithm
+  // (all_to_all). Parts are taken as equal: of a tensor that does not divide evenly the largest counts in a
+  // ring, their mean in an all-to-all.
+  std::optional<int64_t> ring{}, direct{}, bruck{};
 };
 std::vector<CollectiveRow> collective_rows(const RankTrace& trace);
 

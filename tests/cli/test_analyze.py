@@ -180,6 +180,7 @@ def a_machine_file_of_ones_own(box):
     words = ["analyze", "hardware", "--machine", "mine.json", *VIDEO]
     for changes, needle in (({"links": ...}, "[mine.json] 'links' must be a list of links between devices, but it is missing"),
                             ({"dram_gb_per_s": 0}, "[mine.json] 'dram_gb_per_s' must be a positive number of GB/s, got 0"),
+                            ({"dram_gb_per_s": 1e-7}, "[mine.json] 'dram_gb_per_s' must be at least 1e-06 GB/s, got"),
                             ({"sram_kib": 64}, "[mine.json] 'sram_kib' is not a key of a machine; did you mean"),
                             ({"tiles": 107}, "[mine.json] 'grid' must be [rows, columns] of 107 tiles, got [9,12]")):
         write(**changes)

@@ -63,7 +63,14 @@ def trace_of_configs_alone(box):
     traces = [json.loads((box.folder / name).read_text())["ranks"][0] for name in ("whole.json", "bare.json")]
     assert sums(traces[0], "decode") == sums(traces[1], "decode") and sums(traces[1], "denoise")[0] > 0, traces
     assert "without a tokenizer: prompts of 300 tokens, whose encoding is left out" in bare.out, bare.out
-    assert "without a tokenizer" not in whole.out, whole.out
+    assert "without a tokenizer" not in whole.out and whole.out.startswith("PixArtSigmaPipeline, fp32, 1 rank\n"), whole.out
+    # With tokenizers, prompts are encoded as with weights.
+    shutil.copytree(MODEL / "tokenizer", folder / "tokenizer")
+    outcome = box.run("trace", "a cat", "--model", folder, *SMALL, "-o", "encoded.json")
+    assert outcome.code == 0 and box.run("trace", "a cat", "--model", MODEL, *SMALL, "-o", "whole.json").code == 0, outcome
+    encoded, whole = (json.loads((box.folder / name).read_text())["ranks"][0] for name in ("encoded.json", "whole.json"))
+    assert encoded["events"] == whole["events"] and sums(encoded, "encode")[0] > 0, sums(encoded, "encode")
+    shutil.rmtree(folder / "tokenizer")
     # A trace does not depend on the seed, which is random where none is given.
     first = (box.folder / "bare.json").read_bytes()
     assert box.run("trace", "--model", folder, *SMALL, "-o", "bare.json").code == 0
@@ -263,6 +270,10 @@ def views_of_a_trace(box):
             assert row["tensors"] == max(event["peak"] for event in trace[rank]["events"] if event["phase"] == row["phase"]), row
     lines = box.run("analyze", "comm", "t.json", "--csv").out.splitlines()
     assert lines[0].split(",")[:3] == ["phase", "axis", "collective"] and any("ulysses" in line for line in lines), lines
+    # Directly, a rank sends what it sends here; a column that does not go with a collective is empty.
+    for row in json.loads(box.run("analyze", "comm", "t.json", "--json").out):
+        assert row["direct"] == (row["sent"] if row["collective"] == "all_to_all" else None), row
+        assert (row["ring"] is None) == (row["collective"] not in ("all_gather", "reduce_scatter")), row
     text = box.run("analyze", "comm", "t.json").out
     assert "ulysses" in text and "KiB" in text and "Bruck" in text, text
     # The last layers of attention are no pair of Open-Sora's.
@@ -283,6 +294,10 @@ def a_report_of_traces(box):
     page = Page((box.folder / "r.html").read_text())
     assert page.loads == [] and page.plots == 11, (page.loads, page.plots)
     assert "one & <two>.json: PixArtSigmaPipeline, 2 ranks" in page.headings and "Roofline of h100" in page.headings, page.headings
+    slow = box.run("analyze", "report", "u.json", "--machine", "tx8", "--link-gb-per-s", "1", "-o", "slow.html")
+    assert slow.code == 0 and "says no bandwidth" not in (box.folder / "slow.html").read_text(), slow
+    box.refuse(2, "[--link] does not go with report without a machine", "analyze", "report", "u.json", "--link", "pcie")
+    box.refuse(2, "[--output] './u.json' is a trace that the report reads", "analyze", "report", "u.json", "-o", "./u.json")
     plain = Page(box.run("analyze", "report", "u.json", "-o", "/dev/stdout").out.removesuffix("/dev/stdout\n"))
     assert plain.plots == 3, plain.plots
 
@@ -300,6 +315,10 @@ def analyze_refuses_traces(box):
             ("long", lambda trace: trace.update(traced_steps=99), "'traced_steps' must be at most the number of steps"),
             ("late", lambda trace: trace["ranks"][1]["events"][0].update(step=7), "an event is of step 7, but 1 are traced"),
             ("low", lambda trace: trace["ranks"][0]["events"][0].update(peak=0, live=5), "'peak' must be a number from 5"),
+            ("uneven", lambda trace: next(event for event in trace["ranks"][0]["events"] if "collective" in event).update(bytes=1),
+             "'bytes' must be the sum of those in 'sends'"),
+            ("unposted", lambda trace: next(event for event in trace["ranks"][0]["events"] if "wait" in event).update(wait=777),
+             "waits for collective 777, which was not posted before"),
             ("far", lambda trace: next(event for event in trace["ranks"][0]["events"] if "collective" in event).update(ranks=[0, 77]),
              "'ranks' must be ranks below 2")):
         trace = json.loads(text)

@@ -94,7 +94,7 @@ TEST_F(StditXl, SendsThePublishedBytesOfTensorParallelism) {
     for (const CollectiveRow& row : collective_rows(trace_rank(all, model_, layout, 0, 1))) {
       if (row.phase != Phase::kDenoise || row.axis != "tp") continue;
       sent += static_cast<double>(row.sent);
-      ring += static_cast<double>(row.ring);
+      ring += static_cast<double>(row.ring.value_or(0));
     }
     EXPECT_NEAR(sent / c.bytes, 1, 0.001) << c.frames << " frames";
     EXPECT_NEAR(ring / sent, 1, 0.01);
