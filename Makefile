@@ -56,7 +56,7 @@ browser: build        ## play videos and open a page of `tessera analyze report`
 	@tools/browser.sh $(BUILD)/tessera
 
 asan: setup           ## run the tests under AddressSanitizer and UBSan
-	@tools/build.sh asan tessera tessera_forks tessera_tests
+	@tools/build.sh asan tessera tessera_tests
 	PART=$(PART) tools/run_asan.sh
 
 tsan: setup           ## run the tests in which ranks are threads (Rank in their names; not Memory, nor Large) under ThreadSanitizer

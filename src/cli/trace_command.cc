@@ -117,7 +117,7 @@ void print_summary(const Job& job, const plan::Trace& trace) {
 
 // What was kept of the same inputs, or what the ranks do, which is kept.
 std::vector<plan::RankTrace> trace_ranks(const Job& job, const std::vector<int64_t>& ranks, plan::Trace trace,
-                                         bool uses_cache) {
+                                         bool uses_cache, const Progress& progress) {
   const std::string inputs = uses_cache ? trace_inputs(job, ranks) : "";
   if (uses_cache) {
     if (auto kept = read_kept_trace(inputs)) return std::move(kept->ranks);
@@ -127,7 +127,8 @@ std::vector<plan::RankTrace> trace_ranks(const Job& job, const std::vector<int64
     if (launch::interrupted()) throw engine::Cancelled();
     trace.ranks.push_back(plan::trace_rank(job.settings, job.model, job.layout, rank, steps));
   }
-  if (uses_cache) keep_trace(inputs, trace);
+  // One with warnings is made anew, so that they are printed again.
+  if (uses_cache && progress.warnings().empty()) keep_trace(inputs, trace);
   return std::move(trace.ranks);
 }
 
@@ -148,7 +149,6 @@ const Fields<TraceArguments>& trace_fields() {
 void run_trace(const TraceArguments& arguments) {
   Progress progress(/*quiet=*/true);  // prints warnings
   const Job job = plan(arguments.run);
-  for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
   const std::string path = arguments.output.value_or("trace.json");
   require_writable_for("--output", path);
@@ -158,7 +158,8 @@ void run_trace(const TraceArguments& arguments) {
                     .steps = evaluations(job, job.settings.steps),
                     .traced_steps = evaluations(job, plan::steps_to_trace(job.settings, job.layout)),
                     .ranks = {}};
-  trace.ranks = trace_ranks(job, ranks, trace, arguments.cache);
+  trace.ranks = trace_ranks(job, ranks, trace, arguments.cache, progress);
+  for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
   write_text(path, plan::write_trace(trace));
   print_summary(job, trace);
   if (job.model.parts.size() == 1) {

@@ -69,6 +69,7 @@ class TracedRun {
   std::vector<models::Conditioning> encode() {
     const auto encoder =
         load(Phase::kEncode, engine::ComponentKind::kTextEncoder, model_.family->load_text_encoder);
+    const SuppressLog suppress_log;  // a prompt that stands for the longest is cut
     return encoder->encode(batch_.prompts, settings_.max_sequence_length);
   }
 
@@ -203,7 +204,6 @@ bool encodes_prompts(const engine::Model& model) {
 RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, int64_t rank, int64_t steps) {
   const c10::InferenceMode inference_mode;
-  const ScopedLogSink silence({});
   const MetaStandsFor device(settings.request.device.type());
   RankTrace trace{.rank = rank, .events = {}};
   comm::World world = comm::recording_world(rank, parallel::Mesh(layout.sizes).world_size());

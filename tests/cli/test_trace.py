@@ -118,6 +118,18 @@ def trace_of_a_denoiser_alone(box):
 
 
 @test
+def a_misspelled_key_is_named(box):
+    folder = box.folder / "typo"
+    folder.mkdir()
+    config = json.loads((MODEL / "transformer" / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_leyers": 7}))
+    for _ in range(2):  # once made, once kept
+        outcome = box.run("trace", "--model", "typo", *SMALL, *DEGREES, "-o", "t.json")
+        assert outcome.code == 0, outcome
+        assert outcome.err == "warning: [typo/config.json] options without effect: num_leyers\n", outcome
+
+
+@test
 def views_of_a_denoiser_alone(box):
     assert box.run("trace", "--model", MODEL / "transformer", *SMALL, *DEGREES, "-o", "t.json").code == 0
     for view in ("ops", "comm", "flops", "memory"):
