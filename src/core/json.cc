@@ -58,16 +58,16 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
     const std::string text = error.what();
     const size_t name = text.find("] ");
     message = name == std::string::npos ? text : text.substr(name + 2);
-    for (const char* const cut : {"unexpected end of input", "missing closing quote"}) {
-      if (position < size_ || message.find(cut) == std::string::npos) continue;
-      message = "it ends too early, as if it were cut off";
-      return Base::parse_error(position, token, error);
-    }
     constexpr std::string_view kPlace = "parse error at ";
     if (message.starts_with(kPlace))
       message.erase(0, kPlace.size());
     else
       message = fmt::format("byte {}: {}", position, message);
+    for (const char* const cut : {"unexpected end of input", "missing closing quote"}) {
+      if (position >= size_ && message.find(cut) != std::string::npos)
+        message.replace(message.find(": ") + 2, std::string::npos,
+                        "it ends too early, as if it were cut off");
+    }
     return Base::parse_error(position, token, error);
   }
 

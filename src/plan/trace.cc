@@ -226,28 +226,45 @@ int64_t RankTrace::peak_bytes(Phase phase) const {
   return most + weights_bytes.at(static_cast<size_t>(phase));
 }
 
-std::string write_trace(const Trace& trace) {
-  Json ranks = Json::array();
-  for (const RankTrace& rank : trace.ranks) {
-    Json events = Json::array();
-    for (const Event& event : rank.events) {
-      Json& json = events.emplace_back(
-          Json{{"phase", phase_name(event.phase)}, {"live", event.live_bytes}, {"peak", event.peak_bytes}});
-      if (event.phase == Phase::kDenoise) json["step"] = event.step;
-      if (event.time) {
-        json["begin"] = event.time->begin;
-        json["end"] = event.time->end;
-      }
-      std::visit(WriteEvent{json}, event.what);
-    }
-    ranks.push_back(
-        {{"rank", rank.rank}, {"weights_bytes", rank.weights_bytes}, {"events", std::move(events)}});
+namespace {
+
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json json_of(const Event& event) {
+  Json json = {{"phase", phase_name(event.phase)}, {"live", event.live_bytes}, {"peak", event.peak_bytes}};
+  if (event.phase == Phase::kDenoise) json["step"] = event.step;
+  if (event.time) {
+    json["begin"] = event.time->begin;
+    json["end"] = event.time->end;
   }
-  const Json json = {{"tessera_trace", kVersion},  {"model", trace.model},
-                     {"settings", trace.settings}, {"world_size", trace.world_size},
-                     {"steps", trace.steps},       {"traced_steps", trace.traced_steps},
-                     {"ranks", std::move(ranks)}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::visit(WriteEvent{json}, event.what);
+  return json;
+}
+
+// Objects of one event at a time: those of a million take gigabytes.
+void append(std::string& text, const RankTrace& rank) {
+  text += R"({"events":[)";
+  for (const Event& event : rank.events) {
+    if (&event != &rank.events.front()) text += ',';
+    text += text_of(json_of(event));
+  }
+  text += fmt::format(R"(],"rank":{},"weights_bytes":{}}})", rank.rank, text_of(rank.weights_bytes));
+}
+
+}  // namespace
+
+std::string write_trace(const Trace& trace) {
+  std::string text = fmt::format(R"({{"model":{},"ranks":[)", text_of(trace.model));
+  for (const RankTrace& rank : trace.ranks) {
+    if (&rank != &trace.ranks.front()) text += ',';
+    append(text, rank);
+  }
+  text += fmt::format(R"(],"settings":{},"steps":{},"tessera_trace":{},"traced_steps":{},"world_size":{}}})",
+                      text_of(trace.settings), trace.steps, kVersion, trace.traced_steps, trace.world_size);
+  text += "\n";
+  return text;
 }
 
 Trace read_trace(std::string_view text, const std::string& where) {
