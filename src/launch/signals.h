@@ -23,8 +23,8 @@ bool interrupted();
 // signals, and a write to a closed pipe fails instead of ending the rank.
 void leave_signals_to_parent(RankStatus& status);
 
-// For a rank of another launcher that has not joined the others yet, and for work without steps: the first SIGINT
-// ends it at once.
+// For a rank of another launcher that has not joined the others yet, and for work without steps: the first
+// SIGINT ends it at once.
 void end_at_first_interrupt();
 // When they have: the first SIGINT is for interrupted() again, a second one ends the rank at once. A launcher
 // sends it to all ranks; one that is `quiet` leaves it to another to say so.
