@@ -170,7 +170,8 @@ std::vector<PublishedVolume> published_volumes(const Video& video, const TokenGr
   // rows; the outputs, 7 and 2 widths, are scattered between them. No form is published: this one is ours,
   // and it has the printed digits if the text's tokens are divided among the dies by integers, 18 to each
   // of 16.
-  const double divided_text = static_cast<double>(kTextTokens / dies * dies) * width;
+  const int64_t divided_tokens = kTextTokens - kTextTokens % dies;
+  const double divided_text = static_cast<double>(divided_tokens) * width;
   if (dies % 2 == 0)
     volumes.push_back(
         {"2D", kHalves * kBytes *
