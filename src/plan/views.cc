@@ -115,10 +115,6 @@ int64_t ring_all_gather(int64_t block, int64_t ranks) {
   return product(block, ranks - 1);
 }
 
-int64_t direct_all_to_all(int64_t block, int64_t ranks) {
-  return product(block, ranks - 1);
-}
-
 int64_t bruck_blocks(int64_t ranks) {
   int64_t blocks = 0;
   for (int64_t index = 1; index < ranks; ++index) blocks += std::popcount(static_cast<uint64_t>(index));

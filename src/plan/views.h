@@ -51,10 +51,9 @@ struct CollectiveRow {
 std::vector<CollectiveRow> collective_rows(const RankTrace& trace);
 
 // Bytes that one of `ranks` sends. `block` are the bytes of one part of the tensor, of which every rank has
-// one (or, in an all-to-all, one for each rank).
+// one.
 int64_t ring_all_reduce(int64_t block, int64_t ranks);  // the tensor is of `ranks` blocks
 int64_t ring_all_gather(int64_t block, int64_t ranks);  // and of a reduce-scatter
-int64_t direct_all_to_all(int64_t block, int64_t ranks);
 // Blocks that one of `ranks` sends in all rounds of Bruck's all-to-all: in round k those whose index has bit
 // k.
 int64_t bruck_blocks(int64_t ranks);

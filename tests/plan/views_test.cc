@@ -29,7 +29,6 @@ TEST(Volumes, OfBruck) {
 TEST(Volumes, OfRings) {
   EXPECT_EQ(ring_all_reduce(10, 4), 60);
   EXPECT_EQ(ring_all_gather(10, 4), 30);
-  EXPECT_EQ(direct_all_to_all(10, 4), 30);
 }
 
 // The published sizes, with the totals of a step that were counted in graphs where each sample attends to its
