@@ -5,8 +5,8 @@ Each row builds a pipeline of diffusers, saves it, and runs the same prompts, se
 `tessera generate`. In fp32 the final latents may differ by 1e-3, and pictures must have a PSNR above 50 dB. (Untrained weights
 can blow the latents up to a standard deviation of hundreds, where 1e-3 is a few units in the last place; there the limit is
 1e-5 times that deviation.) In bf16 every program rounds differently, so Tessera's latents may be at most 1.1 times as far (RMS)
-from diffusers' fp32 latents as diffusers' bf16 latents are. Each such row has three pictures or more. diffusers would draw
-different noise in bf16, so it is given the fp32 noise, rounded."""
+from diffusers' fp32 latents as diffusers' bf16 latents are, in the geometric mean over a row's pictures. Each such row has three
+pictures or more. diffusers would draw different noise in bf16, so it is given the fp32 noise, rounded."""
 import argparse
 import dataclasses
 import logging
@@ -361,7 +361,7 @@ class Outcome:
     text: str
     latents: float = 0.0  # largest difference, fp32
     psnr: float = math.inf
-    squares: tuple = ()  # bf16: mean squares of Tessera's errors and of the reference's
+    ratio: float | None = None  # bf16: of Tessera's error to the reference's
 
 
 def prepare(row, number, program, folder, pieces):
@@ -388,17 +388,24 @@ def compare_fp32(ours, images, latents, pictures):
     return Outcome(difference <= tolerance and worst > LEAST_PSNR, text, difference, worst)
 
 
+def compare_bf16(latents, name, others, other_name, truth, limit):
+    """Compares the distances of two latents from the true ones. Each picture counts alike: a step can multiply the error of one
+    picture by ten in either program, and such a picture would decide the ratio of all (it was 0.27 to 1.43 over eight seeds of the
+    shipped model's row, where the geometric mean was 0.39 to 0.88)."""
+    errors, other_errors = ([root_mean_square(each - true) for each, true in zip(run, truth, strict=True)] for run in (latents, others))
+    ratio = math.exp(np.mean([math.log(error / other) for error, other in zip(errors, other_errors)]))
+    text = f"bf16 errors: {name} {np.median(errors):.2e}, {other_name} {np.median(other_errors):.2e}, ratio {ratio:.3f}"
+    return Outcome(ratio <= limit, text, ratio=ratio)  # false with NaN
+
+
 def compare(row, number, program, folder, pieces):
     reference, start = prepare(row, number, program, folder, pieces)
     ours = start("out.safetensors")
     if row.dtype == "fp32":
         return compare_fp32(ours, start("out.png"), *reference.latents_and_pictures())
     truth = reference.latents()
-    theirs = root_mean_square(reference.bf16_latents(truth.shape) - truth)
-    error = root_mean_square(ours.latents() - truth)
     require_informative(truth, [])
-    text = f"bf16 errors: tessera {error:.2e}, diffusers {theirs:.2e}, ratio {error / theirs:.3f}"
-    return Outcome(error <= BF16_RATIO * theirs, text, squares=(error ** 2, theirs ** 2))  # false with NaN
+    return compare_bf16(ours.latents(), "tessera", reference.bf16_latents(truth.shape), "diffusers", truth, BF16_RATIO)
 
 
 def run(row, number, compare, program, root, pieces):
@@ -416,15 +423,14 @@ def run(row, number, compare, program, root, pieces):
 
 def summarize(outcomes, bf16_reference, bf16_ratio):
     """Prints the worst figures; returns whether every row and the bf16 rows together passed."""
-    fp32 = [outcome for outcome in outcomes if not outcome.squares and outcome.text.startswith("latents")]
+    fp32 = [outcome for outcome in outcomes if outcome.ratio is None and outcome.text.startswith("latents")]
     if fp32:
         print(f"fp32: largest difference of latents {max(o.latents for o in fp32):.1e}, worst pictures "
               f"{min(o.psnr for o in fp32):.1f} dB, {sum(o.psnr == math.inf for o in fp32)} of {len(fp32)} rows equal in "
               "every pixel")
-    # Each row's error is divided by the reference's, so that no row outweighs the others.
-    squares = [error / theirs for error, theirs in (outcome.squares for outcome in outcomes if outcome.squares)]
-    ratio = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
-    if squares:
+    ratios = [outcome.ratio for outcome in outcomes if outcome.ratio is not None]
+    ratio = math.sqrt(np.mean(np.square(ratios))) if ratios else 0.0
+    if ratios:
         print(f"bf16: tessera is {ratio:.3f} times as far from fp32 as {bf16_reference} (at most {bf16_ratio})")
     failed = sum(not outcome.passed for outcome in outcomes)
     print(f"{len(outcomes) - failed} passed, {failed} failed")
