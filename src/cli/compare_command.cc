@@ -7,6 +7,7 @@
 #include "cli/field_options.h"
 #include "cli/table.h"
 #include "cli/units.h"
+#include "core/counted.h"
 #include "core/json.h"
 #include "plan/comparison.h"
 #include "plan/printed.h"
@@ -161,19 +162,19 @@ Table printed_table(const Sizes& sizes) {
 // ---- Text
 
 void print_sizes(const Sizes& sizes) {
-  fmt::print("{} layers (L), hidden size {} (h), {} heads (a); {} {} (b) of {} tokens (s); {} {} (n)\n",
-             sizes.layers, sizes.hidden, sizes.heads, sizes.batch, sizes.batch == 1 ? "sample" : "samples",
-             sizes.sequence, sizes.degree, sizes.degree == 1 ? "rank" : "ranks");
+  fmt::print("{} (L), hidden size {} (h), {} (a); {} (b) of {} (s); {} (n)\n", counted(sizes.layers, "layer"),
+             sizes.hidden, counted(sizes.heads, "head"), counted(sizes.batch, "sample"),
+             counted(sizes.sequence, "token"), counted(sizes.degree, "rank"));
   std::vector<std::string> more;
   if (*sizes.key_value_heads != sizes.heads)
     more.push_back(fmt::format("{} heads of keys and values (k), d = h k/a", *sizes.key_value_heads));
   if (sizes.vocabulary) more.push_back(fmt::format("vocabulary {} (v)", *sizes.vocabulary));
-  if (sizes.frames) more.push_back(fmt::format("{} frames (f)", *sizes.frames));
+  if (sizes.frames) more.push_back(counted(*sizes.frames, "frame") + " (f)");
   if (!more.empty()) fmt::print("{}\n", fmt::join(more, "; "));
   fmt::print(
-      "2D TP: {} (x) x {} (y); USP: Ulysses {} (u) x ring {} (r); PP: {} {} (M), {} (c)\n\n", sizes.mesh->x,
-      sizes.mesh->y, *sizes.ulysses_degree, *sizes.ring_degree, *sizes.micro_batches,
-      *sizes.micro_batches == 1 ? "micro-batch" : "micro-batches",
+      "2D TP: {} (x) x {} (y); USP: Ulysses {} (u) x ring {} (r); PP: {} (M), {} (c)\n\n", sizes.mesh->x,
+      sizes.mesh->y, *sizes.ulysses_degree, *sizes.ring_degree,
+      *sizes.micro_batches == 1 ? "1 micro-batch" : fmt::format("{} micro-batches", *sizes.micro_batches),
       sizes.interleaved == 1 ? "1 run of layers" : fmt::format("{} runs of layers", sizes.interleaved));
 }
 

@@ -16,6 +16,7 @@
 #include "comm/collectives.h"
 #include "comm/nccl.h"
 #include "comm/peer_error.h"
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/field_name.h"
 #include "core/file.h"
@@ -43,7 +44,7 @@ std::string machine_text(const Job& job) {
   const engine::Request& request = job.settings.request;
   if (!request.device.is_cpu()) return request.device.str();
   const int threads = at::get_num_threads();
-  std::string threads_text = fmt::format("{} {}", threads, threads == 1 ? "thread" : "threads");
+  std::string threads_text = counted(threads, "thread");
   if (job.ranks() == 1) return threads_text;
   std::vector<std::string> sizes;
   for (auto axis = parallel::kAllAxes.rbegin(); axis != parallel::kAllAxes.rend(); ++axis) {
@@ -57,7 +58,7 @@ std::string machine_text(const Job& job) {
 std::string outputs_text(const Job& job) {
   const int64_t count = job.settings.pictures(), frames = job.settings.all_frames();
   const bool moves = job.model.shape.is_video && frames > 1;
-  const std::string things = fmt::format("{} {}{}", count, moves ? "video" : "image", count == 1 ? "" : "s");
+  const std::string things = counted(count, moves ? "video" : "image");
   return moves ? fmt::format("{} of {} frames", things, frames) : things;
 }
 
@@ -260,10 +261,10 @@ std::string headline(const Job& job) {
   const std::string sampler =
       options.empty() ? ""
                       : printable(fmt::format("{} with {}, ", settings.scheduler, fmt::join(options, ", ")));
-  return fmt::format("{} ({}): {} of {} x {}, {}{} {}, guidance {}, seed {}, {} on {}", model_name(job.model),
+  return fmt::format("{} ({}): {} of {} x {}, {}{}, guidance {}, seed {}, {} on {}", model_name(job.model),
                      job.model.family->title, outputs_text(job), settings.width, settings.height, sampler,
-                     settings.steps, settings.steps == 1 ? "step" : "steps", settings.guidance,
-                     *settings.request.seed, engine::dtype_name(*settings.request.dtype), machine_text(job));
+                     counted(settings.steps, "step"), settings.guidance, *settings.request.seed,
+                     engine::dtype_name(*settings.request.dtype), machine_text(job));
 }
 
 int64_t Job::ranks() const {

@@ -8,6 +8,7 @@
 
 #include "cli/find_model.h"
 #include "cli/units.h"
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -150,8 +151,8 @@ void print_mesh(const Mesh& mesh, const std::vector<Share>& shares) {
     axes.push_back(*axis);
     sizes.push_back(fmt::format("{} {}", parallel::axis_name(*axis), mesh.sizes()[*axis]));
   }
-  fmt::print("{} {}{}{}\n", mesh.world_size(), mesh.world_size() == 1 ? "rank" : "ranks",
-             sizes.empty() ? "" : ": ", fmt::join(sizes, " x "));
+  fmt::print("{}{}{}\n", counted(mesh.world_size(), "rank"), sizes.empty() ? "" : ": ",
+             fmt::join(sizes, " x "));
   if (mesh.world_size() > 1) fmt::print("\n");
   for (const NamedGroups& each : all_groups(mesh)) {
     const bool joins = each.name == "sp"       ? splits(mesh, parallel::kSequenceAxes)

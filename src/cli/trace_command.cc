@@ -12,6 +12,7 @@
 #include "cli/report.h"
 #include "cli/trace_cache.h"
 #include "cli/units.h"
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/user_text.h"
@@ -96,8 +97,8 @@ void print_defaults(const Job& job) {
 }
 
 void print_summary(const Job& job, const plan::Trace& trace) {
-  fmt::print("{}, {}, {} {}\n", trace.model, engine::dtype_name(*job.settings.request.dtype),
-             trace.world_size, trace.world_size == 1 ? "rank" : "ranks");
+  fmt::print("{}, {}, {}\n", trace.model, engine::dtype_name(*job.settings.request.dtype),
+             counted(trace.world_size, "rank"));
   fmt::print("{:>4}  {:<8} {:>10} {:>10} {:>11} {:>10} {:>10} {:>10}\n", "rank", "phase", "operations",
              "FLOP", "collectives", "sent", "weights", "peak");
   for (const plan::RankTrace& rank : trace.ranks) {

@@ -6,6 +6,7 @@
 
 #include "cli/svg.h"
 #include "cli/units.h"
+#include "core/counted.h"
 #include "plan/simulation.h"
 #include "plan/views.h"
 
@@ -263,8 +264,8 @@ std::string report_html(const std::vector<NamedTrace>& traces, const std::option
     html += "<h2>Bytes that the busiest rank sends in the denoiser</h2>\n" + bytes_by_axis(traces);
   for (const NamedTrace& named : traces) {
     const RankTrace& first = named.trace.ranks.front();
-    html += fmt::format("<h2>{}: {}, {} {}</h2>\n", html_escaped(named.name), html_escaped(named.trace.model),
-                        named.trace.world_size, named.trace.world_size == 1 ? "rank" : "ranks") +
+    html += fmt::format("<h2>{}: {}, {}</h2>\n", html_escaped(named.name), html_escaped(named.trace.model),
+                        counted(named.trace.world_size, "rank")) +
             summary(named.trace);
     html += fmt::format("<h2>FLOPs of each role in the denoiser, rank {}</h2>\n", first.rank) +
             by_role(first, flops_of,

@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "core/counted.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -56,8 +57,8 @@ void resolve_size(Settings& settings, const Model& model) {
 void check_counts(const Request& request) {
   const auto require = [&](const std::vector<std::string>& texts, const char* name) {
     if (texts.size() > 1 && texts.size() != request.prompts.size())
-      usage_error(field(name), "{} of them for {} prompt{}; give one for all, or one for each", texts.size(),
-                  request.prompts.size(), request.prompts.size() == 1 ? "" : "s");
+      usage_error(field(name), "{} of them for {}; give one for all, or one for each", texts.size(),
+                  counted(std::ssize(request.prompts), "prompt"));
   };
   require(request.prompts_2, "prompt_2");
   require(request.negative_prompts, "negative_prompt");

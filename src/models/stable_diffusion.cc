@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/field_name.h"
 #include "models/clip.h"
@@ -47,8 +48,8 @@ class Clip {
         length(std::min(tokenizer_.model_max_length(), encoder_.config().max_position_embeddings)) {
     constexpr int64_t kMarks = 2;  // begin and end tokens
     if (length < kMarks) {
-      input_error((model / ("tokenizer" + suffix)).string(), "no prompt has room in {} token{}", length,
-                  length == 1 ? "" : "s");
+      input_error((model / ("tokenizer" + suffix)).string(), "no prompt has room in {}",
+                  counted(length, "token"));
     }
   }
 

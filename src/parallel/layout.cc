@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/counted.h"
 #include "core/error.h"
 #include "parallel/layout_advice.h"
 #include "parallel/layout_rules.h"
@@ -21,8 +22,8 @@ std::string advice(const ParallelOptions& options, const Workload& workload,
   std::vector<std::string> found;
   for (const ParallelOptions& valid : nearest_valid(options, workload, world_size)) {
     const std::string degrees = degrees_text(valid);
-    found.push_back(fmt::format("{} on {} rank{}", degrees.empty() ? "no degrees" : degrees, valid.degrees(),
-                                valid.degrees() == 1 ? "" : "s"));
+    found.push_back(
+        fmt::format("{} on {}", degrees.empty() ? "no degrees" : degrees, counted(valid.degrees(), "rank")));
   }
   return fmt::format("; nearest valid: {}", fmt::join(found, ", or "));
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/counted.h"
 #include "core/error.h"
 
 namespace tessera::parallel {
@@ -138,7 +139,7 @@ std::string describe_ranks(const Violation& violation, const ParallelOptions& op
   if (rule == Rule::kSimulator)
     return fmt::format("{} is for one rank, but there are {}", field("simulate_ranks"), available);
   const std::string degrees = degrees_text(options);
-  return fmt::format("needs {} rank{} ({}), but there are {}", wished, wished == 1 ? "" : "s",
+  return fmt::format("needs {} ({}), but there are {}", counted(wished, "rank"),
                      degrees.empty() ? "no degrees" : degrees, available);
 }
 
