@@ -8,10 +8,15 @@ import math
 import torch
 
 
+def has_bfloat16(device: torch.device) -> bool:
+    """Returns whether the device has instructions for bfloat16. Without them it takes 6.5 times as long as float32."""
+    return device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
+
+
 def orthogonalise(grad: torch.Tensor) -> torch.Tensor:
-    """Approximates the nearest (semi-)orthogonal matrices of [.., rows, columns] by Newton-Schulz iteration in bfloat16."""
+    """Approximates the nearest (semi-)orthogonal matrices of [.., rows, columns] by Newton-Schulz iteration."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = grad.bfloat16()
+    x = grad.bfloat16() if has_bfloat16(grad.device) else grad
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT

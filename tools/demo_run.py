@@ -8,7 +8,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from demo_optim import Ema
+from demo_optim import Ema, has_bfloat16
 
 
 _device = torch.device("cpu")
@@ -28,7 +28,7 @@ def device() -> torch.device:
 
 
 def autocast(enabled: bool = True) -> torch.autocast:
-    return torch.autocast(_device.type, torch.bfloat16, enabled=enabled)
+    return torch.autocast(_device.type, torch.bfloat16, enabled=enabled and has_bfloat16(_device))
 
 
 def seconds() -> float:

@@ -32,7 +32,9 @@ class NumberEmbedder(nn.Module):
 
 
 def gelu(x):
-    """The GELU with tanh, by way of the sigmoid, which compiled code computes faster."""
+    """The GELU with tanh; in compiled code by way of the sigmoid, which it computes faster."""
+    if not torch.compiler.is_compiling():
+        return F.gelu(x, approximate="tanh")
     return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
 
 
