@@ -88,6 +88,7 @@ Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
   const std::vector<Violation> broken = violations(options, workload, world_size);
   if (!broken.empty()) {
     std::vector<std::string> rules;
+    rules.reserve(broken.size());
     for (const Violation& violation : broken) rules.push_back(describe(violation, options, workload));
     usage_error("parallel", "{}{}", fmt::join(rules, "; "),
                 is_of_degrees(broken.front().rule) ? advice(options, workload, world_size) : "");
