@@ -226,25 +226,30 @@ def sampler_timesteps(steps: int, height: int, width: int, frames: int, transfor
     return u.float() * NUM_TIMESTEPS
 
 
+def guided_velocity(denoiser, z, times, text, mask, fps: float, guidance: float):
+    """Returns the velocity of z [B, channels, T, h, w] at times [B, T] with classifier-free guidance."""
+    size = [8 * side for side in z.shape[3:]]
+    is_null = torch.arange(2 * len(z), device=z.device) >= len(z)
+    rates = torch.full((2 * len(z),), float(fps), device=z.device)
+    twice = [torch.cat([part, part]) for part in (z, times, text, mask)]
+    conditional, unconditional = denoiser(*twice, is_null, rates, *size)[:, : z.shape[1]].chunk(2)
+    return unconditional + guidance * (conditional - unconditional)
+
+
 @torch.no_grad()
 def sample(denoiser, noise, text, mask, frames: int, fps: float, steps: int, guidance: float, given=None,
            transform: bool = True):
     """Returns latents like noise [B, channels, T, h, w]. `given` are latents [B, channels, n, h, w] to begin with."""
-    batch, _, latent_frames, rows, columns = noise.shape
-    size = (8 * rows, 8 * columns)
+    size = [8 * side for side in noise.shape[3:]]
     z, start = noise, 0
     if given is not None:
         start = given.shape[2]
         z = torch.cat([given, noise[:, :, start:]], 2)
-    is_null = torch.arange(2 * batch, device=noise.device) >= batch
     times = sampler_timesteps(steps, *size, frames, transform)
     for t, after in zip(times, [*times[1:], torch.tensor(0.0)]):
-        of_frames = t.to(noise.device).expand(2 * batch, latent_frames).clone()
+        of_frames = t.to(noise.device).expand(z.shape[0], z.shape[2]).clone()
         of_frames[:, :start] = 0
-        v = denoiser(torch.cat([z, z]), of_frames, torch.cat([text, text]), torch.cat([mask, mask]), is_null,
-                     torch.full((2 * batch,), float(fps), device=noise.device), *size)
-        conditional, unconditional = v[:, : z.shape[1]].chunk(2)
-        v = unconditional + guidance * (conditional - unconditional)
+        v = guided_velocity(denoiser, z, of_frames, text, mask, fps, guidance)
         v[:, :, :start] = 0
         z = z + v * ((t - after) / NUM_TIMESTEPS)
     return z

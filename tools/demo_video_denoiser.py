@@ -172,7 +172,7 @@ class VideoMaker:
     """Turns captions into videos by the trained parts."""
 
     def __init__(self, work: str, text):
-        self.text, self.spatial, self.vae = text, demo_video_vae.load_spatial(), demo_video_vae.load_vae(work)
+        self.text, self.spatial, self.vae = text, demo_video_vae.load_spatial(work), demo_video_vae.load_vae(work)
         self.shift, self.scale = demo_video_vae.statistics(work)
 
     def decode(self, z: torch.Tensor, frames: int) -> np.ndarray:

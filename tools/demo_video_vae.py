@@ -24,6 +24,8 @@ from demo_optim import Muon, cosine
 from demo_run import TrainingRun, autocast, device, is_first, process_rank
 
 SPATIAL = "models/shapes/vae"
+# In the work folder: the spatial VAE with a decoder of its own.
+SPATIAL_STATE = "spatial.pt"
 # Open-Sora multiplies latents of the spatial VAE by this factor, whatever its own configuration says.
 SCALING = 0.18215
 CONFIG = {"in_out_channels": 4, "latent_embed_dim": 4, "embed_dim": 4, "filters": 16, "num_res_blocks": 1,
@@ -151,8 +153,12 @@ class TrainStep(nn.Module):
         return square + 0.25 * error.abs().mean() + 0.02 * penalty, square.detach()
 
 
-def load_spatial() -> AutoencoderKL:
+def load_spatial(work: str) -> AutoencoderKL:
+    """Returns the image model's VAE, with the decoder that was trained on in the work folder, if there is one."""
     vae = AutoencoderKL.from_pretrained(SPATIAL, torch_dtype=torch.float32).eval().requires_grad_(False)
+    state = os.path.join(work, SPATIAL_STATE)
+    if os.path.exists(state):
+        vae.load_state_dict(torch.load(state, map_location="cpu"))
     demo_vae.use_fast_norms(vae)
     return vae.to(device(), memory_format=torch.channels_last)
 
@@ -180,7 +186,7 @@ def decode_frames(spatial: AutoencoderKL, latents: torch.Tensor) -> np.ndarray:
 def write_frames(work: str, seed: int, shards: int, processes: int = 1, short: int = 1024, long: int = 128) -> None:
     """Adds shards of the spatial VAE's latents of training videos up to the given number; each is seeded by its index.
     Processes of one torch.distributed group divide the shards."""
-    spatial = load_spatial()
+    spatial = load_spatial(work)
     for index in range(process_rank(), shards, processes):
         path = os.path.join(work, f"frames-{index:04d}.npz")
         if os.path.exists(path):
@@ -240,7 +246,7 @@ def train_vae(work: str, seed: int, minutes: float, lr: float = 0.02, adam_lr: f
     shards = [np.load(path) for path in frame_shards(work)]
     clips = torch.cat([torch.from_numpy(shard["short"]) for shard in shards]).to(device())
     pairs = np.concatenate([demo_video_text.are_pairs(shard["short_attributes"]) for shard in shards])
-    spatial = load_spatial()
+    spatial = load_spatial(work)
     held = held_out_clips(spatial, seed)
     vae = TemporalVae().to(device(), memory_format=torch.channels_last_3d)
     nn.init.zeros_(vae.quant_conv.conv.bias)
@@ -316,7 +322,7 @@ def statistics(work: str) -> tuple[torch.Tensor, torch.Tensor]:
 def published_weights(work: str) -> dict[str, torch.Tensor]:
     """Returns the whole autoencoder under the names of VAE 1.2.  The two 1x1 convolutions beside the spatial latents undo
     SCALING, so that the temporal VAE and the spatial decoder get what they were trained with."""
-    spatial = AutoencoderKL.from_pretrained(SPATIAL, torch_dtype=torch.float32).state_dict()
+    spatial = {key: value.cpu() for key, value in load_spatial(work).state_dict().items()}
     spatial["quant_conv.weight"][:4] /= SCALING
     spatial["quant_conv.bias"][:4] /= SCALING
     spatial["quant_conv.bias"][4:] -= 2 * math.log(SCALING)
@@ -325,6 +331,17 @@ def published_weights(work: str) -> dict[str, torch.Tensor]:
     weights = {f"spatial_vae.module.{key}": value for key, value in spatial.items()}
     weights |= {f"temporal_vae.{key}": value.cpu() for key, value in load_vae(work).state_dict().items()}
     return {key: value.contiguous() for key, value in (weights | {"shift": shift, "scale": scale}).items()}
+
+
+def spatial_weights(published: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns the spatial VAE of published_weights as it was before these scaled it."""
+    prefix = "spatial_vae.module."
+    spatial = {key.removeprefix(prefix): value.clone() for key, value in published.items() if key.startswith(prefix)}
+    spatial["quant_conv.weight"][:4] *= SCALING
+    spatial["quant_conv.bias"][:4] *= SCALING
+    spatial["quant_conv.bias"][4:] += 2 * math.log(SCALING)
+    spatial["post_quant_conv.weight"] /= SCALING
+    return spatial
 
 
 def published_config() -> dict:

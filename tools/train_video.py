@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 
 import demo_stdit
 import demo_text
+import demo_video_decoder
 import demo_video_denoiser as denoising
 import demo_video_scenes as scenes
 import demo_video_text
@@ -29,7 +30,7 @@ import demo_video_vae
 from demo_run import device, save_weights, use_device
 from train_demo import DTYPES, write_index
 
-PHASES = ("text", "frames", "vae", "latents", "denoiser", "export", "score")
+PHASES = ("text", "frames", "vae", "latents", "denoiser", "remade", "decoders", "export", "score")
 
 
 def write_json(path: str, value) -> None:
@@ -80,6 +81,8 @@ def import_model(out: str, work: str) -> None:
     temporal = {key.removeprefix("temporal_vae."): value for key, value in weights.items() if key.startswith("temporal_vae.")}
     save_weights(os.path.join(work, "vae.pt"), temporal)
     torch.save((weights["shift"], weights["scale"]), os.path.join(work, "statistics.pt"))
+    spatial = demo_video_vae.spatial_weights(weights)
+    torch.save(spatial, os.path.join(work, demo_video_vae.SPATIAL_STATE))
     weights = {key: value.float() for key, value in load_file(os.path.join(out, "transformer", "model.safetensors")).items()}
     save_weights(os.path.join(work, "denoiser.pt"), weights)
 
@@ -98,6 +101,14 @@ def write_latents(args) -> None:
 
 def train_denoiser(args) -> None:
     denoising.train_denoiser(args.work, args.seed, args.denoiser_minutes, args.muon_lr, compiled=not args.eager)
+
+
+def write_remade(args) -> None:
+    demo_video_decoder.write_remade(args.work, args.seed, args.remade_shards, args.processes)
+
+
+def train_decoders(args) -> None:
+    demo_video_decoder.train_decoders(args.work, args.seed, args.decoder_minutes, args.decoder_lr)
 
 
 def train_process(rank: int, store: str, train, args) -> None:
@@ -138,6 +149,9 @@ def main() -> None:
     parser.add_argument("--vae-lr", type=float, default=0.02, help="vae: highest learning rate of the kernels")
     parser.add_argument("--denoiser-minutes", type=float, default=360)
     parser.add_argument("--muon-lr", type=float, default=0.02, help="denoiser: highest learning rate of the blocks' matrices")
+    parser.add_argument("--remade-shards", type=int, default=24, help="remade: shards of 128 videos")
+    parser.add_argument("--decoder-minutes", type=float, default=60)
+    parser.add_argument("--decoder-lr", type=float, default=0.004, help="decoders: highest learning rate of the kernels")
     parser.add_argument("--processes", type=int, default=1,
                         help="processes with --threads threads each (default 1): frames and latents: they divide the shards; vae and "
                         "denoiser, on a CPU: they share each step")
@@ -165,6 +179,10 @@ def main() -> None:
             train_together(train_denoiser, args)
         elif phase == "import":
             import_model(args.out, args.work)
+        elif phase == "remade":
+            train_together(write_remade, args)
+        elif phase == "decoders":
+            train_together(train_decoders, args)
         elif phase == "export":
             export(args.work, args.out, DTYPES[args.dtype])
         elif phase == "score":
