@@ -34,7 +34,7 @@ GPU_BATCHES, GPU_DRAWERS = 8, 12
 BACKWARDS = 5000
 FPS, IMAGE_FPS = 24, 120
 # More guidance makes colours run over where shapes cross: of 24 captions of two shapes 1 was right at 6, 6 at 4, 13 at 2, 11 at 1.5.
-# Of 50, with the shipped weights: 33 at 2.5, 36 at 2, 33 at 1.5, 25 at 1.
+# Of 50, with the decoders before they were trained on: 33 at 2.5, 36 at 2, 33 at 1.5, 25 at 1.
 STEPS, GUIDANCE = 30, 2.0
 BANDS = (0, 250, 500, 750, 900, 1001)
 
