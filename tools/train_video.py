@@ -1,9 +1,11 @@
 """Trains the small text-to-video model that ships with the project, models/shapes-video, in the form of Open-Sora 1.2.
 
-The phases are, in order, text, frames, vae, latents, denoiser, export and score; `all` runs them one after another.
+The phases are, in order, text, frames, vae, latents, denoiser, remade, decoders, export and score; `all` runs them one after
+another.
 `frames` codes training videos with the image model's VAE, frame by frame; `vae` trains the temporal VAE on them;
-`latents` makes the denoiser's data.  Each phase keeps its state in the work folder and continues where it was stopped.
-The vae and denoiser phases have a budget of processor time over all their restarts; a later run with a larger budget
+`latents` makes the denoiser's data; `remade` lets the denoiser remove noise from latents, and `decoders` trains both decoders on
+the result.  Each phase keeps its state in the work folder and continues where it was stopped.
+The vae, denoiser and decoders phases have a budget of processor time over all their restarts; a later run with a larger budget
 continues with the learning rate that belongs to that budget.
 """
 
@@ -149,12 +151,12 @@ def main() -> None:
     parser.add_argument("--vae-lr", type=float, default=0.02, help="vae: highest learning rate of the kernels")
     parser.add_argument("--denoiser-minutes", type=float, default=360)
     parser.add_argument("--muon-lr", type=float, default=0.02, help="denoiser: highest learning rate of the blocks' matrices")
-    parser.add_argument("--remade-shards", type=int, default=24, help="remade: shards of 128 videos")
-    parser.add_argument("--decoder-minutes", type=float, default=60)
+    parser.add_argument("--remade-shards", type=int, default=8, help="remade: shards of 128 videos")
+    parser.add_argument("--decoder-minutes", type=float, default=31)
     parser.add_argument("--decoder-lr", type=float, default=0.004, help="decoders: highest learning rate of the kernels")
     parser.add_argument("--processes", type=int, default=1,
-                        help="processes with --threads threads each (default 1): frames and latents: they divide the shards; vae and "
-                        "denoiser, on a CPU: they share each step")
+                        help="processes with --threads threads each (default 1): frames, latents and remade: they divide the "
+                        "shards; vae, denoiser and decoders, on a CPU: they share each step")
     parser.add_argument("--eager", action="store_true", help="do not compile the denoiser")
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="dtype of the exported model (default float16)")
     parser.add_argument("--each", type=int, default=50, help="score: number of captions of each kind (default 50)")
