@@ -51,14 +51,6 @@ bool sampler_uses(const std::string& class_name, const std::string& name) {
   return found == known.end() || contains(found->own_fields, name);  // make_sampler() refuses unknown ones
 }
 
-bool has_given_frames(const Request& request) {
-  const auto gives = [](const std::string& prompt) {
-    return split_settings(prompt).mask_strategy.has_value();
-  };
-  return request.loop.value_or(1) > 1 || !request.mask_strategies.empty() ||
-         std::any_of(request.prompts.begin(), request.prompts.end(), gives);
-}
-
 // Whether an absent negative prompt is not encoded.
 bool takes_zeros(const Model& model) {
   if (model.parts.size() == 1) return true;  // a denoiser alone has no model_index.json
@@ -117,6 +109,14 @@ const std::vector<Condition>& conditions() {
 }
 
 }  // namespace
+
+bool has_given_frames(const Request& request) {
+  const auto gives = [](const std::string& prompt) {
+    return split_settings(prompt).mask_strategy.has_value();
+  };
+  return request.loop.value_or(1) > 1 || !request.mask_strategies.empty() ||
+         std::any_of(request.prompts.begin(), request.prompts.end(), gives);
+}
 
 bool uses_field(const Model& model, const std::string& sampler, const std::string& name) {
   if (!families_with(name).empty()) return contains(model.family->own_fields, name);

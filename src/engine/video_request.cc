@@ -73,7 +73,8 @@ void resolve_loops(Settings& settings, const Model& model) {
   Request& request = settings.request;
   const int64_t of_clip = model.scale.latent_frames(model.scale.clip);
   request.loop = request.loop.value_or(1);
-  if (uses_field(model, settings.scheduler, "align")) request.align = request.align.value_or(of_clip);
+  if (uses_field(model, settings.scheduler, "align") && has_given_frames(request))
+    request.align = request.align.value_or(of_clip);
   settings.loops = *request.loop;
   if (settings.loops == 1) return;
   if (request.output_type == OutputType::kLatent)
@@ -84,14 +85,17 @@ void resolve_loops(Settings& settings, const Model& model) {
   request.condition_frame_edit = request.condition_frame_edit.value_or(0);
   const int64_t length = *request.condition_frame_length;
   if (length % of_clip != 0)
-    usage_error(field("condition_frame_length"),
-                "must be a multiple of the {} latent frames of a clip, got {}", of_clip, length);
+    usage_error(
+        field("condition_frame_length"),
+        "must be a multiple of the {} latent frames of a clip, got {}; the nearest valid length is {}",
+        of_clip, length, of_clip * std::max<int64_t>(1, (length + of_clip / 2) / of_clip));
   settings.repeated = length / of_clip * model.scale.clip;
   if (settings.repeated >= settings.frames)
     usage_error(field("num_frames"),
                 "a part of a long video must have more than the {} frames of the part before with which it "
-                "begins, got {}",
-                settings.repeated, settings.frames);
+                "begins, got {}; {} {} would do",
+                settings.repeated, settings.frames, field("num_frames"),
+                settings.repeated + model.scale.clip);
 }
 
 void trim_spaces(std::string& text) {

@@ -198,6 +198,13 @@ TEST(VideoRequest, IsResolvedAgainToTheSame) {
   }
 }
 
+// A request that was written without given frames runs again without a warning.
+TEST(VideoRequest, HasAnAlignmentWhereFramesAreGivenAlone) {
+  EXPECT_EQ(settings_of("{}").request.align, std::nullopt);
+  EXPECT_EQ(settings_of(R"({"reference_path": ["a.png"], "mask_strategy": ["0"]})").request.align, 5);
+  EXPECT_EQ(settings_of(R"({"loop": 2, "num_frames": 34})").request.align, 5);
+}
+
 TEST(VideoRequest, RefusesInOneLine) {
   for (const auto& [json, message] : std::vector<std::pair<std::string, std::string>>{
            {R"({"resolution": "240p", "height": 240})", "[resolution] '240p' is a size by name"},
@@ -213,9 +220,13 @@ TEST(VideoRequest, RefusesInOneLine) {
            {R"({"prompt": ["|0|a|b"]})", "[prompt] a prompt for the parts of a long video"},
            {R"({"loop": 2, "output_type": "latent"})", "[loop] a video of 2 parts is decoded between them"},
            {R"({"loop": 2, "condition_frame_length": 4})",
-            "[condition_frame_length] must be a multiple of the 5 latent frames"},
+            "[condition_frame_length] must be a multiple of the 5 latent frames of a clip, got 4; the "
+            "nearest valid "
+            "length is 5"},
            {R"({"loop": 2, "num_frames": 17})",
-            "[num_frames] a part of a long video must have more than the 17 frames"},
+            "[num_frames] a part of a long video must have more than the 17 frames of the part before with "
+            "which "
+            "it begins, got 17; num_frames 34 would do"},
            {R"({"reference_path": ["a.png;"], "mask_strategy": ["0"]})",
             "[reference_path] 'a.png;' names no file before or after a ';'"},
            {R"({"reference_path": ["a.png"]})", "[reference_path] 'a.png' has no effect without"},
