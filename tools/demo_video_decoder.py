@@ -1,7 +1,7 @@
 """Training of the video model's decoders, the temporal and the spatial one together, on latents that the denoiser made.
 
-The denoiser's latents are not quite those of videos, least where shapes cross, and decoders that know videos' latents
-alone show that as wobbling outlines.  Here true latents are noised, the denoiser removes the noise, and the decoders
+The denoiser's latents are not quite those of videos. They differ most where shapes cross, and decoders that know only
+the latents of videos show that as wobbling outlines.  Here true latents are noised, the denoiser removes the noise, and the decoders
 learn to make the true pixels of the result.  The encoders, and so the latents, stay as they are.
 """
 
@@ -27,7 +27,9 @@ from demo_run import TrainingRun, autocast, device, is_first, process_rank
 
 # The noise that is added is uniform up to this one. With more, what the denoiser makes is another video.
 MOST_NOISE = 0.6
+# Steps in which the denoiser removes it.
 STEPS = 5
+# Videos of a shard, and of a batch on a CPU and on a GPU.
 SHARD, BATCH, GPU_BATCH = 128, 8, 64
 
 

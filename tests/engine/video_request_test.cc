@@ -221,12 +221,10 @@ TEST(VideoRequest, RefusesInOneLine) {
            {R"({"loop": 2, "output_type": "latent"})", "[loop] a video of 2 parts is decoded between them"},
            {R"({"loop": 2, "condition_frame_length": 4})",
             "[condition_frame_length] must be a multiple of the 5 latent frames of a clip, got 4; the "
-            "nearest valid "
-            "length is 5"},
+            "nearest valid length is 5"},
            {R"({"loop": 2, "num_frames": 17})",
             "[num_frames] a part of a long video must have more than the 17 frames of the part before with "
-            "which "
-            "it begins, got 17; num_frames 34 would do"},
+            "which it begins, got 17; num_frames 34 would do"},
            {R"({"reference_path": ["a.png;"], "mask_strategy": ["0"]})",
             "[reference_path] 'a.png;' names no file before or after a ';'"},
            {R"({"reference_path": ["a.png"]})", "[reference_path] 'a.png' has no effect without"},
