@@ -22,5 +22,5 @@ done
 
 clang-format --dry-run -Werror "${files[@]}"
 [ ${#sources[@]} -gt 0 ] || exit 0
-tools/build.sh lint CMakeFiles/tessera_library.dir/cmake_pch.hxx.pch
+tools/build.sh lint CMakeFiles/tessera_fast.dir/cmake_pch.hxx.pch
 python3 tools/tidy.py "${sources[@]}"
