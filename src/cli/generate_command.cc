@@ -80,24 +80,6 @@ int run_alone(const Job& job) {
   return 0;
 }
 
-int run_on_local_ranks(const Job& job, const std::vector<std::string>& words) {
-  if (job.ranks() > kMostRanks)
-    usage_error("--nproc", "{} ranks on one host, at most {}", job.ranks(), kMostRanks);
-  comm::Rendezvous common;
-  common.interface = "lo";
-  common = with_options(common, job.arguments.messages);  // finds errors before ranks start
-  const launch::Launched launched =
-      launch::launch_ranks(job.ranks(), common.timeout, words, write_arguments(job.arguments));
-  if (launched.failure.exit_code == 0) return 0;
-  for (const std::string& path : job.outputs) remove_unfinished_file(path, launched.file_token);
-  for (const auto& file : {job.arguments.run.report, job.arguments.run.trace}) {
-    if (file) remove_unfinished_file(*file, launched.file_token);
-  }
-  // A progress bar may be on the terminal's last line.
-  if (::isatty(STDERR_FILENO) == 1) launch::say("\r\033[K");
-  return launch::print_failure(launched.failure, option_name);
-}
-
 const GenerateArguments& require_generate(const Command& command) {
   const auto* arguments = std::get_if<GenerateArguments>(&command);
   TESSERA_CHECK(arguments, "not a command line of generate");
@@ -211,12 +193,12 @@ comm::World join(const comm::Rendezvous& place) {
 
 // Joins the other ranks and runs the job, whose arguments rank 0 reads. `may_pin` says that the launcher has
 // not chosen cores for this rank. Throws every error of this rank.
-void run_as_rank(const std::vector<std::string>& words, const std::function<GenerateArguments()>& read,
+void run_as_rank(const MessageOptions& messages, const std::function<GenerateArguments()>& read,
                  comm::Rendezvous place, launch::RankStatus& status, const std::function<bool()>& cancelled,
                  bool may_pin) {
   silence_libtorch();
   if (place.local_world_size == place.world_size) place.interface = "lo";
-  place = with_options(place, own_message_options(words));
+  place = with_options(place, messages);
   // Never destroyed, because its destructor would wait for ranks that are gone.
   auto& world = *new comm::World(join(place));
   status.preparing();
@@ -230,10 +212,49 @@ void run_as_rank(const std::vector<std::string>& words, const std::function<Gene
   launch::flush_output();
 }
 
+// Runs as one of several ranks that run_on_local_ranks() has started. Returns the exit code; the status says
+// why the rank failed.
+int run_as_worker(const Job& job, const launch::Worker& worker) {
+  launch::RankStatus& status = worker.status();
+  comm::prepare_nccl();
+  const auto read = [&] { return job.arguments; };
+  try {
+    run_as_rank(
+        job.arguments.messages, read, worker.rendezvous, status, [&] { return worker.statuses.must_end(); },
+        /*may_pin=*/true);
+    return 0;
+  } catch (const RefusedByFirst&) {
+    status.failed({static_cast<int>(ErrorKind::kPeer), "rank 0 refused the request", 0});
+    return static_cast<int>(ErrorKind::kPeer);
+  } catch (...) {
+    const launch::Failure failure = launch::current_failure();
+    status.failed(failure);
+    return failure.exit_code;
+  }
+}
+
+int run_on_local_ranks(const Job& job) {
+  if (job.ranks() > kMostRanks)
+    usage_error("--nproc", "{} ranks on one host, at most {}", job.ranks(), kMostRanks);
+  comm::Rendezvous common;
+  common.interface = "lo";
+  common = with_options(common, job.arguments.messages);  // finds errors before ranks start
+  temporary_token();                                      // drawn once, for all ranks
+  const launch::Failure failure = launch::launch_ranks(
+      job.ranks(), common.timeout, [&](const launch::Worker& worker) { return run_as_worker(job, worker); });
+  if (failure.exit_code == 0) return 0;
+  for (const std::string& path : job.outputs) remove_unfinished_file(path);
+  for (const auto& file : {job.arguments.run.report, job.arguments.run.trace}) {
+    if (file) remove_unfinished_file(*file);
+  }
+  // A progress bar may be on the terminal's last line.
+  if (::isatty(STDERR_FILENO) == 1) launch::say("\r\033[K");
+  return launch::print_failure(failure, option_name);
+}
+
 }  // namespace
 
-int run_generate(const GenerateArguments& arguments, const std::vector<std::string>& words,
-                 std::optional<int64_t> world_size) {
+int run_generate(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
   // Standard input may be a terminal that waits for a text.
   launch::end_at_first_interrupt();
   const GenerateArguments whole = with_files(arguments);
@@ -245,11 +266,10 @@ int run_generate(const GenerateArguments& arguments, const std::vector<std::stri
     print_plan(job);
     return 0;
   }
-  return job.ranks() == 1 ? run_alone(job) : run_on_local_ranks(job, words);
+  return job.ranks() == 1 ? run_alone(job) : run_on_local_ranks(job);
 }
 
-// The next two functions exit without cleanup, which would wait for other ranks.
-
+// Exits without cleanup, which would wait for other ranks.
 void run_generate_as_rank(const std::vector<std::string>& words, const comm::Rendezvous& place) {
   launch::RankStatus status;
   int exit_code = 0;
@@ -265,7 +285,8 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
   };
   try {
     // The launcher may have chosen cores for its ranks already.
-    run_as_rank(words, read, place, status, launch::interrupted, launch::all_cores_allowed());
+    run_as_rank(own_message_options(words), read, place, status, launch::interrupted,
+                launch::all_cores_allowed());
   } catch (const RefusedByFirst& refused) {
     exit_code = refused.exit_code;
   } catch (...) {
@@ -279,28 +300,6 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
             ? fmt::format("[rank {}] {}", place.rank, failure.message)
             : fmt::format("[rank {}] {}, {}", place.rank, failure.message, status.place());
     exit_code = launch::print_failure(failure, option_name);
-  }
-  ::_exit(exit_code);
-}
-
-void run_generate_as_worker(const std::vector<std::string>& words, const launch::Worker& worker) {
-  launch::RankStatus& status = worker.status();
-  int exit_code = 0;
-  comm::prepare_nccl();
-  // The launcher has read the files: standard input can be read once only.
-  const auto read = [&] { return read_arguments(worker.request); };
-  try {
-    run_as_rank(
-        words, read, worker.rendezvous, status, [&] { return worker.statuses->must_end(); },
-        /*may_pin=*/true);
-  } catch (const RefusedByFirst&) {
-    const launch::Failure failure{static_cast<int>(ErrorKind::kPeer), "rank 0 refused the request", 0};
-    status.failed(failure);
-    exit_code = failure.exit_code;
-  } catch (...) {
-    const launch::Failure failure = launch::current_failure();
-    status.failed(failure);
-    exit_code = failure.exit_code;
   }
   ::_exit(exit_code);
 }

@@ -6,22 +6,17 @@
 
 #include "cli/arguments.h"
 #include "comm/world.h"
-#include "launch/worker.h"
 
 namespace tessera::cli {
 
 // Generates pictures, writes the files and prints their paths on stdout; starts the ranks if there are
-// several. `words` are those of the command line. `world_size` is 1 where a launcher has started one rank.
-// Returns the exit code; the message of a failed rank is already printed. Throws Error and engine::Cancelled.
-int run_generate(const GenerateArguments& arguments, const std::vector<std::string>& words,
-                 std::optional<int64_t> world_size);
+// several. `world_size` is 1 where a launcher has started one rank. Returns the exit code; the message of a
+// failed rank is already printed. Throws Error and engine::Cancelled.
+int run_generate(const GenerateArguments& arguments, std::optional<int64_t> world_size);
 
 // Runs as one of several ranks that a launcher has started. The command line of rank 0 counts, whatever the
 // others have; only --timeout, --interface and --no-shared-memory are read by each rank for itself. Ends the
 // process.
 [[noreturn]] void run_generate_as_rank(const std::vector<std::string>& words, const comm::Rendezvous& place);
-// Runs as one of several ranks that run_generate() of another process has started. Ends the process; its
-// status says why it failed.
-[[noreturn]] void run_generate_as_worker(const std::vector<std::string>& words, const launch::Worker& worker);
 
 }  // namespace tessera::cli

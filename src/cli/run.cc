@@ -17,7 +17,6 @@
 #include "launch/rank_environment.h"
 #include "launch/signals.h"
 #include "launch/streams.h"
-#include "launch/worker.h"
 
 namespace tessera::cli {
 namespace {
@@ -32,7 +31,6 @@ bool asks_for_text(const std::vector<std::string>& arguments) {
 }
 
 int dispatch(const std::vector<std::string>& arguments) {
-  if (const auto worker = launch::take_worker_place()) run_generate_as_worker(arguments, *worker);
   const bool nothing_asked = arguments.empty();
   std::optional<comm::Rendezvous> place;
   if (!nothing_asked && arguments[0] == "generate" && !asks_for_text(arguments)) {
@@ -41,7 +39,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   }
   const Command command = parse_arguments(arguments);
   if (const auto* generate = std::get_if<GenerateArguments>(&command)) {
-    return run_generate(*generate, arguments, place ? std::optional(place->world_size) : std::nullopt);
+    return run_generate(*generate, place ? std::optional(place->world_size) : std::nullopt);
   }
   if (const auto* trace = std::get_if<TraceArguments>(&command)) {
     run_trace(*trace);

@@ -140,12 +140,12 @@ void AtomicFile::commit() {
   temporary_.clear();
 }
 
-void remove_unfinished_file(const std::filesystem::path& path, const std::string& token) noexcept {
+void remove_unfinished_file(const std::filesystem::path& path) noexcept {
   try {
     // A file's stands beside the target of a link, a sequence's folder beside the link.
     std::error_code code;
     for (const std::filesystem::path& each : {follow_links(path), path}) {
-      const std::filesystem::path temporary = temporary_name(each, token);
+      const std::filesystem::path temporary = temporary_name(each, temporary_token());
       if (!temporary.empty()) std::filesystem::remove_all(temporary, code);
     }
   } catch (const std::exception&) {  // no memory for the name: the file stays

@@ -45,9 +45,9 @@ class AtomicFile {
   UnfinishedName name_;
 };
 
-// Removes the temporary file for `path`, or an AtomicSequence's folder of files, that a killed process with
-// this token left behind.
-void remove_unfinished_file(const std::filesystem::path& path, const std::string& token) noexcept;
+// Removes the temporary file for `path`, or an AtomicSequence's folder of files, that a killed fork of this
+// process left behind; forks have the temporary_token() of this process if it was drawn before.
+void remove_unfinished_file(const std::filesystem::path& path) noexcept;
 
 // Throws Error(kUsage) unless a file can be created at `path`: its folder exists and is writable, and `path`
 // is not a folder. Leaves nothing behind. Call it before work whose result would be lost.

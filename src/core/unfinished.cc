@@ -52,11 +52,6 @@ size_t take_slot(const std::string& name, int64_t files, size_t none) {
   return none;
 }
 
-std::string& token_of_process() {
-  static std::string token = random_name(2);
-  return token;
-}
-
 }  // namespace
 
 void UnfinishedName::remember(const std::string& file) {
@@ -97,11 +92,8 @@ void remember_finished_file() noexcept {
 }
 
 const std::string& temporary_token() {
-  return token_of_process();
-}
-
-void set_temporary_token(const std::string& token) {
-  token_of_process() = token;
+  static const std::string token = random_name(2);
+  return token;
 }
 
 }  // namespace tessera

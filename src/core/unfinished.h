@@ -33,9 +33,8 @@ void remove_unfinished_files() noexcept;
 bool has_finished_file() noexcept;
 void remember_finished_file() noexcept;
 
-// An unguessable part of the names of this process's temporary files, which is random by default. Must not be
-// set while other threads write files.
+// An unguessable part of the names of this process's temporary files. Forks that are made after the first
+// call have the same.
 const std::string& temporary_token();
-void set_temporary_token(const std::string& token);
 
 }  // namespace tessera

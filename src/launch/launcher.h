@@ -1,31 +1,30 @@
-// Starts ranks on this host as child processes.
+// Starts ranks on this host as forks of this process.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <string>
-#include <vector>
+#include <functional>
 
 #include "launch/failure.h"
+#include "launch/worker.h"
 
 namespace tessera::launch {
 
-struct Launched {
-  Failure failure;         // 0 as its exit code means that all ranks are done
-  std::string file_token;  // part of the names of the ranks' temporary files: see remove_unfinished_file()
-};
-
-// Runs this program again, `ranks` times, with the same command-line words, and supervises the processes.
-// Each inherits what it needs: a socket to every other rank, the memory to which it writes its status, and
-// `request`, a text of any length; take_worker_place() finds them. No port is opened, and nothing has a name
-// that other processes could use.
+// Runs `run` in each of `ranks` forks of this process, and supervises them. A fork has what this process has
+// read, and shares its memory until either writes to it: loading libtorch again takes a rank 0.3 s and 60
+// MiB. It also has a socket to every other rank, and its status is in memory that all share. No port is
+// opened, and nothing has a name that other processes could use. `run` returns the exit code of its rank,
+// and must not throw; nothing of the fork is destroyed.
 //
 // A rank fails when it reports so or a signal ends it; a rank that is stopped for longer than the timeout
 // counts as lost. The first failure ends the other ranks: by SIGTERM, and by SIGKILL after two seconds. So do
 // SIGTERM, SIGHUP and the second SIGINT here; the first SIGINT asks the ranks to end together. When this
-// process dies, the ranks die. May be called while there are other threads, from a thread that no other
-// signal handling depends on. Throws Error(kPeer).
-Launched launch_ranks(int64_t ranks, std::chrono::milliseconds timeout, const std::vector<std::string>& words,
-                      const std::string& request);
+// process dies, the ranks die. Returns what failed, with an exit code of 0 if all ranks are done. Throws
+// Error(kPeer) if a rank cannot be started.
+//
+// Must be called while this is the only thread, before anything has computed in parallel or used a GPU: a
+// fork has no other threads, though OpenMP's pool in it believes so, and CUDA does not survive a fork.
+Failure launch_ranks(int64_t ranks, std::chrono::milliseconds timeout,
+                     const std::function<int(const Worker&)>& run);
 
 }  // namespace tessera::launch

@@ -1,8 +1,6 @@
 #include "launch/status.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -23,7 +21,7 @@ std::string text_in(const std::array<char, kSize>& text) {
   return {text.data(), ::strnlen(text.data(), kSize)};
 }
 
-constexpr size_t kSlotsAt = 64;  // their offset in the file
+constexpr size_t kSlotsAt = 64;  // their offset in the memory
 
 }  // namespace
 
@@ -86,37 +84,14 @@ std::string RankStatus::place() const {
 }
 
 StatusTable::StatusTable(int64_t ranks)
-    : file_(::memfd_create("tessera-status", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
-      ranks_(ranks),
-      bytes_(kSlotsAt + static_cast<size_t>(ranks) * sizeof(RankStatus)) {
-  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  if (file() < 0 || ::posix_fallocate(file(), 0, static_cast<off_t>(bytes_)) != 0 ||
-      ::fcntl(file(), F_ADD_SEALS, kSeals) != 0) {
-    throw std::bad_alloc();
-  }
-  map();
-  new (shared_) Shared;
-  for (int64_t i = 0; i < ranks; ++i) new (slots_ + i) RankStatus;
-}
-
-StatusTable::StatusTable(comm::Descriptor file, int64_t ranks)
-    : file_(std::move(file)),
-      ranks_(ranks),
-      bytes_(kSlotsAt + static_cast<size_t>(ranks) * sizeof(RankStatus)) {
-  struct stat status = {};
-  if (::fstat(file_.number(), &status) != 0 || status.st_size != static_cast<off_t>(bytes_) ||
-      (::fcntl(file_.number(), F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
-    throw Error(ErrorKind::kPeer, "launcher", "the inherited status file is not a table of ranks");
-  }
-  map();
-}
-
-void StatusTable::map() {
+    : ranks_(ranks), bytes_(kSlotsAt + static_cast<size_t>(ranks) * sizeof(RankStatus)) {
   static_assert(sizeof(Shared) <= kSlotsAt && alignof(RankStatus) <= kSlotsAt);
-  void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file(), 0);
+  void* const memory =
+      ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
-  shared_ = static_cast<Shared*>(memory);
+  shared_ = new (memory) Shared;
   slots_ = reinterpret_cast<RankStatus*>(static_cast<char*>(memory) + kSlotsAt);
+  for (int64_t i = 0; i < ranks; ++i) new (slots_ + i) RankStatus;
 }
 
 StatusTable::~StatusTable() {

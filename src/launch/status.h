@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "comm/descriptor.h"
 #include "comm/transport.h"
 #include "engine/observer.h"
 #include "launch/failure.h"
@@ -54,17 +53,14 @@ class RankStatus {
   std::atomic<int> exit_code_{0};
 };
 
-// Shared by all ranks and the process that started them.
+// Shared by this process and its forks, the ranks.
 class StatusTable {
  public:
-  explicit StatusTable(int64_t ranks);                // throws std::bad_alloc
-  StatusTable(comm::Descriptor file, int64_t ranks);  // maps another process's; throws Error(kPeer)
+  explicit StatusTable(int64_t ranks);  // throws std::bad_alloc
   ~StatusTable();
   StatusTable(const StatusTable&) = delete;
   StatusTable& operator=(const StatusTable&) = delete;
 
-  // A memory file, to be inherited.
-  int file() const { return file_.number(); }
   RankStatus& rank(int64_t rank);
   const RankStatus& rank(int64_t rank) const;
 
@@ -77,9 +73,6 @@ class StatusTable {
     std::atomic<bool> must_end{false};
   };
 
-  void map();
-
-  comm::Descriptor file_;
   int64_t ranks_;
   size_t bytes_;
   Shared* shared_ = nullptr;

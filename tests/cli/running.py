@@ -79,6 +79,7 @@ def start_long_run(box, *words, steps="900", method=("--use-cfg-parallel",), ran
     run = start(box.program, box.folder, "a cat", "--model", model, "--num-inference-steps", steps, "--num-images-per-prompt", images,
                 *method, *words, **limits)
     run.wait_for(until)
+    assert len(os.listdir(f"/proc/{run.process.pid}/task")) == 1, "a launcher that has threads must not fork"
     run.ranks = children(run.process.pid)
     assert [name(rank) for rank in run.ranks] == [f"tessera:{rank}" for rank in range(ranks)], run.ranks
     return run

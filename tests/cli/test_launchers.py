@@ -172,15 +172,6 @@ def a_launched_rank_that_dies_ends_the_others(box):
 
 
 @test
-def invalid_worker_variables(box):
-    text = '{"rank": 0, "ranks": 2, "parent": %d, "status": 99, "store": 98, "request": 96, "sockets": %s, "file_token": "x"}'
-    for place, needle in (("", "[TESSERA_WORKER]"), ("{}", "[TESSERA_WORKER]"), ("[1]", "[TESSERA_WORKER]"),
-                          (text % (1, "[]"), "no socket for each other rank"),
-                          (text % (os.getpid(), "[1, 97]"), "descriptor 99 is not open")):
-        box.refuse(2, needle, "generate", "a cat", "--model", MODEL, *SMALL, env={"TESSERA_WORKER": place})
-
-
-@test
 def invalid_launcher_variables(box):
     for variables, needle in [({"RANK": "0"}, "[WORLD_SIZE] is not set, but RANK is"),
                               ({"RANK": "2", "WORLD_SIZE": "2"}, "[RANK]"),

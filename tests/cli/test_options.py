@@ -112,23 +112,6 @@ def ranks_have_separate_cores(box):
 
 
 @test
-def half_written_files_are_removed(box):
-    # The name of a file that a killed rank leaves unfinished contains a token from its launcher.
-    for signal_sent in (signal.SIGKILL, signal.SIGTERM):
-        run = start_long_run(box, "--report", "run.json", "-o", "x.png")
-        (place,) = [word.split("=", 1)[1] for word in pathlib.Path(f"/proc/{run.ranks[0]}/environ").read_text().split("\0")
-                    if word.startswith("TESSERA_WORKER=")]
-        for name in ("x-03.png", "run.json"):
-            (box.folder / f"{name}.{json.loads(place)['file_token']}.tmp").write_text("half")
-        if signal_sent == signal.SIGKILL:
-            os.kill(run.ranks[0], signal_sent)
-        else:
-            run.process.send_signal(signal_sent)
-        run.finish()
-        assert box.files() == [], (signal_sent, box.files())
-
-
-@test
 def the_family_limits_the_length_of_prompts(box):
     for model, tokens in ((MODEL, 300), (ROOT / "models" / "shapes", 120)):
         words = ["--model", model, "--seed", "5", "--height", "32", "--width", "32", "--no-resolution-binning",

@@ -215,8 +215,8 @@ def a_full_disk_ends_a_video(box):
 LONG = ["--height", "160", "--width", "160", "--num-frames", "1700"]
 
 
-def start_video(box, until, steps):
-    return start_long_run(box, *LONG, "-o", "v.mp4", steps=steps, method=("--ulysses-degree", "2"), until=until, images="1", model=VIDEO)
+def start_video(box, until, *words, steps):
+    return start_long_run(box, *LONG, *words, "-o", "v.mp4", steps=steps, method=("--ulysses-degree", "2"), until=until, images="1", model=VIDEO)
 
 
 @test
@@ -229,6 +229,22 @@ def a_killed_rank_ends_a_video(box):
             assert code == 4 and out == "" and len(lines) == 1, (code, out, lines)
             assert f"[rank {victim}] killed by signal 9" in lines[0], lines
             assert box.files() == []
+
+
+@test
+def half_written_files_are_removed(box):
+    for signal_sent in (signal.SIGKILL, signal.SIGTERM):
+        run = start_video(box, "decode [", "--report", "run.json", steps="1")
+        while not (written := [path for path in box.folder.iterdir() if path.name.startswith("v.mp4.")]):
+            assert run.process.poll() is None, run.shown
+        # The names of all that a run leaves unfinished have one token in common.
+        (box.folder / written[0].name.replace("v.mp4.", "run.json.")).write_text("half")
+        if signal_sent == signal.SIGKILL:
+            os.kill(run.ranks[0], signal_sent)
+        else:
+            run.process.send_signal(signal_sent)
+        run.finish()
+        assert box.files() == [], (signal_sent, box.files())
 
 
 @test

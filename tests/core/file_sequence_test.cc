@@ -33,16 +33,17 @@ TEST_F(FileSequenceTest, AppearsWholeOrNotAtAll) {
   EXPECT_EQ(read_file(folder_ / "a-0001.txt", 10), "one");
 }
 
-TEST_F(FileSequenceTest, IsRemovedBySignalHandlersAndByOtherProcesses) {
+TEST_F(FileSequenceTest, IsRemovedBySignalHandlersAndByItsLauncher) {
   AtomicSequence sequence(folder_ / "a.txt");
   for (int i = 0; i < 12; ++i) sequence.add("text");
   AtomicFile file(folder_ / "b");
   remove_unfinished_files();  // as the signal handler does
   EXPECT_TRUE(names().empty());
 
-  fs::create_directory(folder_ / "c.txt.77.tmp");
-  std::ofstream(folder_ / "c.txt.77.tmp" / "0") << "half";
-  remove_unfinished_file(folder_ / "c.txt", "77");
+  const fs::path of_a_fork = folder_ / ("c.txt." + temporary_token() + ".tmp");
+  fs::create_directory(of_a_fork);
+  std::ofstream(of_a_fork / "0") << "half";
+  remove_unfinished_file(folder_ / "c.txt");
   EXPECT_TRUE(names().empty());
 }
 

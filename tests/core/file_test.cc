@@ -60,12 +60,12 @@ TEST_F(FileTest, RemovesWhatIsHalfWritten) {
   remove_unfinished_files();  // as the signal handler does
   EXPECT_EQ(names(), std::vector<std::string>{"c"});
 
-  // Another process's files have its token in their names.
+  // Forks have the token of this process in the names of their files, and other processes do not.
   fs::create_symlink(folder_ / "d", folder_ / "link");
+  std::ofstream(folder_ / ("d." + temporary_token() + ".tmp")) << "half";
   std::ofstream(folder_ / "d.77.tmp") << "half";
-  std::ofstream(folder_ / "d.78.tmp") << "half";
-  remove_unfinished_file(folder_ / "link", "77");
-  EXPECT_EQ(names(), (std::vector<std::string>{"c", "d.78.tmp", "link"}));
+  remove_unfinished_file(folder_ / "link");
+  EXPECT_EQ(names(), (std::vector<std::string>{"c", "d.77.tmp", "link"}));
 }
 
 // Files for one path have one temporary name, one after the other. The end of one is not that of the next.
@@ -88,8 +88,8 @@ TEST_F(FileTest, ForgetsOnlyItsOwnName) {
 
 TEST_F(FileTest, FollowsNoLinkThatStandsInItsWay) {
   std::ofstream(folder_ / "victim") << "precious";
-  set_temporary_token("known");
-  fs::create_symlink(folder_ / "victim", folder_ / "a.known.tmp");
+  const std::string in_the_way = "a." + temporary_token() + ".tmp";
+  fs::create_symlink(folder_ / "victim", folder_ / in_the_way);
   {
     AtomicFile file(folder_ / "a");
     file.write("text");
@@ -100,7 +100,7 @@ TEST_F(FileTest, FollowsNoLinkThatStandsInItsWay) {
   }
   EXPECT_EQ(read_file(folder_ / "victim", 100), "precious");
   EXPECT_EQ(read_file(folder_ / "a", 100), "text");
-  EXPECT_EQ(names(), (std::vector<std::string>{"a", "a.known.tmp", "victim"}));
+  EXPECT_EQ(names(), (std::vector<std::string>{"a", in_the_way, "victim"}));
 }
 
 TEST_F(FileTest, RequireWritableLeavesNothingBehind) {

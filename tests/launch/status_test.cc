@@ -1,8 +1,11 @@
 #include "launch/status.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <functional>
 #include <vector>
 
 #include "core/error.h"
@@ -47,32 +50,34 @@ TEST(StatusOfRanks, KeepsWhyARankFailed) {
   EXPECT_EQ(table.rank(0).failure()->peer, 3);
 }
 
-TEST(StatusOfRanks, IsSeenByWhoInheritsTheFile) {
-  StatusTable own(2);
-  const StatusTable inherited(comm::Descriptor(::dup(own.file())), 2);
-  own.rank(1).preparing();
-  EXPECT_EQ(inherited.rank(1).place(), "before the first stage");
-  EXPECT_NE(::ftruncate(own.file(), 0), 0) << "sealed";
-  EXPECT_THROW(StatusTable(comm::Descriptor(::dup(own.file())), 3), Error) << "of another size";
-  EXPECT_THROW(StatusTable(comm::Descriptor(), 2), Error);
+// Runs `change` in a fork and waits for its end.
+void in_fork(const std::function<void()>& change) {
+  const pid_t process = ::fork();
+  ASSERT_GE(process, 0);
+  if (process == 0) {
+    change();
+    ::_exit(0);
+  }
+  ASSERT_EQ(::waitpid(process, nullptr, 0), process);
+}
+
+TEST(StatusOfRanks, IsSharedWithForks) {
+  StatusTable table(2);
+  in_fork([&] { table.rank(1).preparing(); });
+  EXPECT_EQ(table.rank(1).place(), "before the first stage");
+  EXPECT_EQ(table.rank(0).place(), "while joining");
+  EXPECT_FALSE(table.must_end());
+  in_fork([&] { table.ask_to_end(); });
+  EXPECT_TRUE(table.must_end());
 }
 
 TEST(StatusOfRanks, SurvivesWhatIsWrittenOverIt) {
-  const StatusTable table(1);
-  const std::vector<char> noise(64 + sizeof(RankStatus), '\x7f');
-  ASSERT_EQ(::pwrite(table.file(), noise.data(), noise.size(), 0), static_cast<ssize_t>(noise.size()));
+  StatusTable table(1);
+  std::memset(static_cast<void*>(&table.rank(0)), 0x7f, sizeof(RankStatus));
   EXPECT_EQ(table.rank(0).place(), "in an unknown stage");
   ASSERT_TRUE(table.rank(0).failure());
   EXPECT_LE(table.rank(0).failure()->message.size(), 4096U);
   EXPECT_EQ(table.rank(0).failure()->exit_code, kInternalError);
-}
-
-TEST(StatusOfRanks, AllSeeThatTheyAreToEnd) {
-  StatusTable own(2);
-  const StatusTable inherited(comm::Descriptor(::dup(own.file())), 2);
-  EXPECT_FALSE(inherited.must_end());
-  own.ask_to_end();
-  EXPECT_TRUE(inherited.must_end());
 }
 
 // A request that failed leaves messages under way that nobody waits for any more.

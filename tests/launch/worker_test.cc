@@ -10,59 +10,11 @@
 #include <array>
 #include <thread>
 
-#include "core/error.h"
+#include "comm/descriptor.h"
 #include "launch/signals.h"
 
 namespace tessera::launch {
 namespace {
-
-const WorkerPlace kPlace{.rank = 1,
-                         .ranks = 3,
-                         .parent = 77,
-                         .status_file = 5,
-                         .store_file = 6,
-                         .request_file = 8,
-                         .sockets = {{0, 9}, {2, 7}},
-                         .file_token = "abc"};
-
-TEST(Worker, APlaceIsReadAsItWasWritten) {
-  const WorkerPlace read = read_worker_place(write_worker_place(kPlace));
-  EXPECT_EQ(read.rank, 1);
-  EXPECT_EQ(read.ranks, 3);
-  EXPECT_EQ(read.parent, 77);
-  EXPECT_EQ(read.status_file, 5);
-  EXPECT_EQ(read.store_file, 6);
-  EXPECT_EQ(read.request_file, 8);
-  EXPECT_EQ(read.sockets, kPlace.sockets);
-  EXPECT_EQ(read.file_token, "abc");
-}
-
-TEST(Worker, APlaceThatMakesNoSenseIsRefused) {
-  const auto refused = [](const WorkerPlace& place) {
-    try {
-      read_worker_place(write_worker_place(place));
-    } catch (const Error& error) {
-      return error.kind() == ErrorKind::kUsage && std::string(error.what()).starts_with("[TESSERA_WORKER]");
-    }
-    return false;
-  };
-  const auto changed = [](auto change) {
-    WorkerPlace place = kPlace;
-    change(place);
-    return place;
-  };
-  EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.rank = 3; })));
-  EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.rank = -1; })));
-  EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.ranks = 0; })));
-  EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.ranks = 1 << 20; })));
-  EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.ranks = 4; })));
-  EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.rank = 0; })));  // a socket to itself
-  EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.status_file = -1; })));
-  EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.request_file = -1; })));
-  EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.sockets = {{0, 9}, {3, 7}}; })));
-  EXPECT_TRUE(refused(changed([](WorkerPlace& place) { place.sockets = {{0, 9}}; })));
-  EXPECT_THROW(read_worker_place("no JSON"), Error);
-}
 
 struct Pipe {
   Pipe() {
@@ -124,15 +76,7 @@ TEST(Worker, SaysNothingWhenItsLauncherEndsItAtOnce) {
     ::sigaddset(&blocked, SIGTERM);
     ::pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
     ::raise(SIGTERM);
-    const WorkerPlace place{.rank = 0,
-                            .ranks = 1,
-                            .parent = ::getppid(),
-                            .status_file = ::dup(table.file()),
-                            .store_file = ::dup(table.file()),
-                            .request_file = ::dup(table.file()),
-                            .file_token = "abc"};
-    ::setenv(kWorkerVariable, write_worker_place(place).c_str(), 1);
-    take_worker_place();
+    become_worker({.rendezvous = {}, .statuses = table}, ::getppid());
   };
   EXPECT_EXIT(end(), testing::ExitedWithCode(128 + SIGTERM), "^$");
 }
