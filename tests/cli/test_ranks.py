@@ -182,7 +182,7 @@ DECODING = [(("--use-cfg-parallel",), 2), (("--ring-degree", "3"), 3)]  # method
 def take_finished(box):
     """Returns the names of the images that are there, of which the last is the one that may be cut, and removes them."""
     names = box.files()
-    assert names == [f"out-{i:03}.png" for i in range(len(names))], names
+    assert names == [f"out-{i:02}.png" for i in range(len(names))], names
     assert not names or read_png(box.folder / names[-1])[:2] == (512, 512)
     for name in names:
         (box.folder / name).unlink()
@@ -191,7 +191,7 @@ def take_finished(box):
 
 def start_long_decoding(box, method, ranks):
     """Starts a run and returns it when all ranks together have decoded an image."""
-    return start_long_run(box, "--height", "512", "--width", "512", "--no-resolution-binning", "--num-images-per-prompt", "200",
+    return start_long_run(box, "--height", "512", "--width", "512", "--no-resolution-binning", "--num-images-per-prompt", "60",
                           steps="1", method=method, ranks=ranks, until="decode [")
 
 
@@ -235,7 +235,7 @@ def a_rank_without_memory_ends_the_run(box):
     # There are too few addresses for a heap of tensors, which would serve all further steps from what it has. The tight limit is
     # set after a step, when all kernels exist, because oneDNN calls address 0 when there is no room for a kernel's code.
     run = start_long_run(box, "--height", "512", "--width", "512", "--no-resolution-binning",
-                         method=("--data-parallel-degree", "2"), images="256", addresses=8 << 30)
+                         method=("--data-parallel-degree", "2"), images="96", addresses=8 << 30)
     limit = address_space(run.ranks[1])
     resource.prlimit(run.ranks[1], resource.RLIMIT_AS, (limit, limit))
     code, out, lines = run.finish()

@@ -211,8 +211,8 @@ def a_full_disk_ends_a_video(box):
     box.refuse(2, "[--output]", *words(*SHORT, "-o", "no/folder.mp4"))
 
 
-# A video that takes minutes: what the terminal shows before the run is ended.
-LONG = ["--height", "160", "--width", "160", "--num-frames", "1700"]
+# A video that takes long in each stage: what the terminal shows before the run is ended.
+LONG = ["--height", "160", "--width", "160", "--num-frames", "510"]
 
 
 def start_video(box, until, *words, steps):
