@@ -11,7 +11,7 @@
 namespace tessera::launch {
 
 // Runs `run` in each of `ranks` forks of this process, and supervises them. A fork has what this process has
-// read, and shares its memory until either writes to it: loading libtorch again takes a rank 0.3 s and 60
+// read, and shares its memory until either writes to it: loading libtorch again takes a rank 0.3 s and 55
 // MiB. It also has a socket to every other rank, and its status is in memory that all share. No port is
 // opened, and nothing has a name that other processes could use. `run` returns the exit code of its rank,
 // and must not throw; nothing of the fork is destroyed.
