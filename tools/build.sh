@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh PRESET TARGET...: builds the targets with a preset of CMakePresets.json. It configures first if no build exists
-# or if libtorch (TORCH_DIR, else the one in .venv) has changed since the last configuration.
+# or if the presets or libtorch (TORCH_DIR, else the one in .venv) have changed since the last configuration.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=$1
@@ -14,7 +14,7 @@ if [ ! -f "$torch/share/cmake/Torch/TorchConfig.cmake" ]; then
 fi
 torch=$(cd "$torch" && pwd)
 configured=$(sed -n 's/^CMAKE_PREFIX_PATH:[A-Z]*=//p' "$folder/CMakeCache.txt" 2>/dev/null || true)
-if [ ! -f "$folder/build.ninja" ] || [ "$configured" != "$torch" ]; then
+if [ ! -f "$folder/build.ninja" ] || [ "$configured" != "$torch" ] || [ CMakePresets.json -nt "$folder/build.ninja" ]; then
   log=$(mktemp)
   trap 'rm -f "$log"' EXIT
   cmake --fresh --preset "$preset" -DCMAKE_PREFIX_PATH:PATH="$torch" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
