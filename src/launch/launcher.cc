@@ -56,8 +56,8 @@ class Sockets {
   std::map<int64_t, std::map<int64_t, Descriptor>> ends_;  // by rank and peer
 };
 
-// The sockets of a fork that belong to other ranks must not outlive `sockets`: a rank that has died is known
-// by the end of the last copy of its ends.
+// Closes the ends that belong to ranks that are started later: the peers of a rank see that it has died only
+// when no other process holds its ends.
 [[noreturn]] void run_fork(const Worker& worker, pid_t launcher, Sockets& sockets,
                            const std::function<int(const Worker&)>& run) noexcept {
   sockets.close();

@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 from files import read_png, read_safetensors
@@ -215,8 +216,8 @@ def a_full_disk_ends_a_video(box):
 LONG = ["--height", "160", "--width", "160", "--num-frames", "510"]
 
 
-def start_video(box, until, *words, steps):
-    return start_long_run(box, *LONG, *words, "-o", "v.mp4", steps=steps, method=("--ulysses-degree", "2"), until=until, images="1", model=VIDEO)
+def start_video(box, until, *words, steps, videos="1"):
+    return start_long_run(box, *LONG, *words, "-o", "v.mp4", steps=steps, method=("--ulysses-degree", "2"), until=until, images=videos, model=VIDEO)
 
 
 @test
@@ -234,11 +235,13 @@ def a_killed_rank_ends_a_video(box):
 @test
 def half_written_files_are_removed(box):
     for signal_sent in (signal.SIGKILL, signal.SIGTERM):
-        run = start_video(box, "decode [", "--report", "run.json", steps="1")
-        while not (written := [path for path in box.folder.iterdir() if path.name.startswith("v.mp4.")]):
+        run = start_video(box, "decode [", "--report", "run.json", steps="1", videos="3")
+        while not (written := list(box.folder.glob("v-0.mp4.*.tmp"))):
             assert run.process.poll() is None, run.shown
+            time.sleep(0.01)
         # The names of all that a run leaves unfinished have one token in common.
-        (box.folder / written[0].name.replace("v.mp4.", "run.json.")).write_text("half")
+        for name in ("v-2.mp4", "run.json"):
+            (box.folder / written[0].name.replace("v-0.mp4", name)).write_text("half")
         if signal_sent == signal.SIGKILL:
             os.kill(run.ranks[0], signal_sent)
         else:
