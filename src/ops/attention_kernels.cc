@@ -142,6 +142,13 @@ TESSERA_AVX512 inline void shrink_row(float* sum, int64_t depth, float factor) {
   }
 }
 
+// 2^((score - maximum) * scale). The product of each with the scale would be rounded before they are
+// subtracted, by more than 1 from scores of 2^24 on.
+template <typename T>
+TESSERA_AVX512 inline __m512 exponential(__m512 score, __m512 maximum, __m512 scale, const T* type) {
+  return exp2_nonpositive(_mm512_mul_ps(_mm512_sub_ps(score, maximum), scale), type);
+}
+
 template <typename T>
 TESSERA_AVX512 void softmax_rows(const float* scores, T* probabilities, const SoftmaxState& state,
                                  int64_t rows, int64_t keys, int64_t columns, float scale) {
@@ -150,29 +157,27 @@ TESSERA_AVX512 void softmax_rows(const float* scores, T* probabilities, const So
     const float* score = scores + row * columns;
     T* probability = probabilities + row * columns;
     const float before = state.maxima[row];
-    const float maximum = std::max(before, largest(score, keys) * scale);
+    const float maximum = std::max(before, largest(score, keys));
     const __m512 maxima = _mm512_set1_ps(maximum);
     __m512 total = _mm512_setzero_ps(), other_total = _mm512_setzero_ps();
     int64_t j = 0;
     for (; j + 2 * kLanes <= keys; j += 2 * kLanes) {
-      const __m512 x =
-          exp2_nonpositive(_mm512_fmsub_ps(_mm512_loadu_ps(score + j), scales, maxima), probability);
-      const __m512 y =
-          exp2_nonpositive(_mm512_fmsub_ps(_mm512_loadu_ps(score + j + kLanes), scales, maxima), probability);
+      const __m512 x = exponential(_mm512_loadu_ps(score + j), maxima, scales, probability);
+      const __m512 y = exponential(_mm512_loadu_ps(score + j + kLanes), maxima, scales, probability);
       total = _mm512_add_ps(total, x);
       other_total = _mm512_add_ps(other_total, y);
       store_two(probability + j, x, y);
     }
     for (; j < keys; j += kLanes) {
       const __mmask16 mask = first_lanes(keys - j);
-      const __m512 s = _mm512_fmsub_ps(_mm512_maskz_loadu_ps(mask, score + j), scales, maxima);
-      const __m512 x = _mm512_maskz_mov_ps(mask, exp2_nonpositive(s, probability));
+      const __m512 s = _mm512_maskz_loadu_ps(mask, score + j);
+      const __m512 x = _mm512_maskz_mov_ps(mask, exponential(s, maxima, scales, probability));
       total = _mm512_add_ps(total, x);
       store_lanes(probability + j, keys - j, x);
     }
     for (j = keys; j < columns; ++j) probability[j] = 0;
     if (maximum != before && before != -INFINITY) {  // earlier blocks are relative to a smaller maximum
-      const float shrink = std::exp2(before - maximum);
+      const float shrink = std::exp2((before - maximum) * scale);
       shrink_row(state.sums + row * state.depth, state.depth, shrink);
       state.totals[row] *= shrink;
     }

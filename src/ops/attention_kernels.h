@@ -34,15 +34,15 @@ void pack_values(const float* v, int64_t stride, int64_t keys, int64_t depth, in
 void pack_values(const Bf16* v, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,
                  Bf16* packed);
 
-// The state of the online softmax of each row: the largest score so far times `scale`, and the sum of
-// 2^(score * scale - maximum). `sums` [rows, depth] are rescaled when the maximum changes.
+// The state of the online softmax of each row: the largest score so far, and the sum of
+// 2^((score - maximum) * scale). `sums` [rows, depth] are rescaled when the maximum changes.
 struct SoftmaxState {
   float *maxima, *totals, *sums;
   int64_t depth;
 };
 
-// scores [rows, columns] -> probabilities [rows, columns] = 2^(score * scale - maximum). Columns from `keys`
-// on become zero.
+// scores [rows, columns] -> probabilities [rows, columns] = 2^((score - maximum) * scale). Columns from
+// `keys` on become zero.
 void softmax_block(const float* scores, float* probabilities, const SoftmaxState& state, int64_t rows,
                    int64_t keys, int64_t columns, float scale);
 void softmax_block(const float* scores, Bf16* probabilities, const SoftmaxState& state, int64_t rows,

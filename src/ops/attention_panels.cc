@@ -29,7 +29,7 @@ TESSERA_INLINE float softmax_row(const float* score, float* probability, int64_t
   float total = 0;
 #pragma omp simd reduction(+ : total)
   for (int64_t j = 0; j < keys; ++j) {
-    const float p = exp2_nonpositive(score[j] * scale - maximum);
+    const float p = exp2_nonpositive((score[j] - maximum) * scale);  // see exponential() for AVX-512
     probability[j] = p;
     total += p;
   }
@@ -52,12 +52,12 @@ TESSERA_INLINE void softmax_rows(const float* scores, float* probabilities, cons
                                  int64_t rows, int64_t keys, int64_t columns, float scale) {
   for (int64_t row = 0; row < rows; ++row) {
     const float before = state.maxima[row];
-    const float highest = largest(scores + row * columns, keys) * scale;
+    const float highest = largest(scores + row * columns, keys);
     const float maximum = highest > before ? highest : before;
     const float total =
         softmax_row(scores + row * columns, probabilities + row * columns, keys, scale, maximum);
     if (maximum != before && before != -INFINITY) {  // earlier blocks are relative to a smaller maximum
-      const float shrink = std::exp2(before - maximum);
+      const float shrink = std::exp2((before - maximum) * scale);
       scale_row(state.sums + row * state.depth, state.sums + row * state.depth, state.depth, shrink);
       state.totals[row] *= shrink;
     }

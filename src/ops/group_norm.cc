@@ -109,7 +109,8 @@ void group_moments(const ChannelSums& sums, int64_t positions, int64_t groups, d
     }
     const double mean = sum / count;
     moments[2 * group] = mean;
-    moments[2 * group + 1] = std::max(0.0, squares / count - mean * mean);
+    // With an infinite variance all elements would become the bias, which hides the overflow.
+    moments[2 * group + 1] = std::isfinite(squares) ? std::max(0.0, squares / count - mean * mean) : NAN;
   }
 }
 

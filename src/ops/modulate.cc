@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 
 #include "core/error.h"
@@ -29,7 +30,9 @@ TESSERA_INLINE void norm_rows(const T* x, const float* scale, const float* shift
       const float difference = load(from[i]) - mean;
       squares += difference * difference;
     }
-    const float factor = 1.0F / std::sqrt(squares / static_cast<float>(width) + epsilon);
+    // With a variance beyond fp32 all elements would become the shift, which hides the overflow.
+    const float variance = squares <= FLT_MAX ? squares / static_cast<float>(width) : NAN;
+    const float factor = 1.0F / std::sqrt(variance + epsilon);
     for (int64_t i = 0; i < width; ++i) {
       store(to + i, (load(from[i]) - mean) * factor * (1.0F + scale[i]) + shift[i]);
     }

@@ -147,6 +147,25 @@ TEST(Attention, SurvivesExtremeScores) {
   EXPECT_LE(error(out, reference(q, k, v, 1)), largest * 0x1p-23);
 }
 
+// Scores that differ by much more than the exponential's range select the largest: no rounding of theirs may
+// reach the exponential. The keys of the second block of keys are larger, so that sums are rescaled.
+TEST(Attention, HugeScoresSelectTheLargest) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    at::Tensor k = at::randn({1, 1100, 16}), v = at::randn({1, 1100, 16}).to(dtype);
+    k.narrow(1, 600, 500) *= 2;
+    k = k.to(dtype);
+    for (const double scale : dtype == at::kHalf ? std::vector{1e4} : std::vector{1e9, 1e18, 1e30}) {
+      const at::Tensor q = (at::randn({1, 70, 16}) * scale).to(dtype);
+      PartialAttention in_parts(q, 1);
+      for (const auto& [begin, length] : {std::pair{0, 100}, {100, 600}, {700, 400}})
+        in_parts.add(k.narrow(1, begin, length), v.narrow(1, begin, length));
+      const at::Tensor expected = reference(q, k, v, 1);
+      EXPECT_LE(error(attention(q, k, v, 1), expected), 1e-2) << dtype << " " << scale;
+      EXPECT_LE(error(in_parts.result(), expected), 1e-2) << dtype << " " << scale;
+    }
+  }
+}
+
 TEST(Attention, DoesNotDependOnTheNumberOfThreads) {
   const at::Tensor q = at::randn({1, 300, 64}), k = at::randn({1, 300, 64}), v = at::randn({1, 300, 64});
   const auto in_parts = [&] {

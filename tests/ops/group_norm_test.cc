@@ -84,6 +84,17 @@ TEST_P(GroupNormTest, ThreadsDoNotChangeTheResult) {
   EXPECT_LE(relative_error(three, one), 1e-6);
 }
 
+// Other groups are as they were.
+TEST(GroupNorm, GroupsWhoseVarianceOverflowsAreNaN) {
+  const GroupNorm norm{at::ones({4}), at::zeros({4}), 2, 1e-6, Activation::kNone};
+  at::Tensor x = at::randn({1, 4, 9, 9}).contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor before = norm(x);
+  x.narrow(1, 2, 2) *= 1e30;
+  const at::Tensor y = norm(x);
+  EXPECT_TRUE(y.narrow(1, 2, 2).isnan().all().item<bool>());
+  EXPECT_TRUE(at::equal(y.narrow(1, 0, 2), before.narrow(1, 0, 2)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, GroupNormTest,
                          ::testing::Values(Case{1, 32, 8, 16, 16, 0, 1}, Case{2, 12, 4, 5, 9, 0.3, 2},
                                            Case{3, 7, 7, 11, 13, -2, 0.5}, Case{2, 9, 1, 1, 3, 0, 1},

@@ -90,6 +90,18 @@ TEST(Modulate, NormOfFlatRowsIsFinite) {
   EXPECT_TRUE(at::allclose(y, at::layer_norm(x, {64}, {}, {}, 1e-6), 1e-4, 1e-5));
 }
 
+// As in PyTorch. Other rows are as they were.
+TEST(Modulate, NormOfRowsWhoseVarianceOverflowsIsNaN) {
+  at::Tensor x = at::randn({1, 3, 40});
+  const at::Tensor scale = at::randn({40}), shift = at::randn({40});
+  const at::Tensor before = modulated_layer_norm(x, scale, shift, 1e-6);
+  x.select(1, 1) *= 1e30;
+  const at::Tensor y = modulated_layer_norm(x, scale, shift, 1e-6);
+  EXPECT_TRUE(y.select(1, 1).isnan().all().item<bool>());
+  EXPECT_TRUE(at::equal(y.select(1, 0), before.select(1, 0)) &&
+              at::equal(y.select(1, 2), before.select(1, 2)));
+}
+
 // If the mean is large compared with the deviation, a one-pass variance loses all digits.
 TEST(Modulate, NormKeepsItsDigitsBesideALargeMean) {
   const at::Tensor noise = at::randn({1, 4, 256});
