@@ -43,9 +43,9 @@ bench: setup          ## time Tessera against diffusers, and two ranks against o
 parity: build         ## compare live with diffusers and transformers, over many configurations
 	@tools/setup.sh python
 	@tools/build.sh release tokenize_lines run_samplers
-	.venv/bin/python tests/tools/check_demo_test.py
-	@$(if $(SHORT),,.venv/bin/python tests/tools/check_video_test.py && .venv/bin/python tests/tools/video_model_test.py)
-	@.venv/bin/python tools/run_parity.py $(BUILD) $(if $(SHORT),--short)
+	@tools/side_by_side.sh ".venv/bin/python tools/run_parity.py $(BUILD) $(if $(SHORT),--short)" \
+	  ".venv/bin/python tests/tools/check_demo_test.py --quiet" \
+	  $(if $(SHORT),,".venv/bin/python tests/tools/check_video_test.py --quiet" ".venv/bin/python tests/tools/video_model_test.py --quiet")
 
 score: build          ## judge from the pixels what the shipped models make of captions that training never saw
 	@tools/setup.sh python
@@ -70,9 +70,9 @@ mutants: setup        ## change behaviour in small ways, one at a time: which ch
 	python3 tools/mutants.py $(MUTANTS)
 
 soak: build           ## kill and stop ranks at random, cancel requests of one engine at random (RUNS=200)
-	python3 tests/cli/soak_ranks.py $(BUILD)/tessera --runs $(RUNS)
 	@tools/build.sh release tessera_tests
-	TESSERA_SOAK_REQUESTS=$(RUNS) $(BUILD)/tests/tessera_tests --gtest_filter='*Soak*'
+	@tools/side_by_side.sh "python3 tests/cli/soak_ranks.py $(BUILD)/tessera --runs $(RUNS)" \
+	  "TESSERA_SOAK_REQUESTS=$(RUNS) $(BUILD)/tests/tessera_tests --gtest_filter='*Soak*'"
 
 hosts: build          ## run on several hosts (network namespaces) under torchrun, Open MPI, MPICH and Slurm
 	@tools/setup.sh hosts

@@ -83,6 +83,7 @@ class Row:
     dtype: str = "fp32"
     threads: int | None = 1  # None leaves the number to the program
     flags: str = ""  # of parallel methods
+    is_long: bool = False  # takes 20 s or more, most of them diffusers, on a processor without products in bf16
 
     def save(self, folder, pieces):
         """Builds and saves the pipeline; returns the options for from_pretrained."""
@@ -228,11 +229,11 @@ ROWS = [
     # The bf16 rows only have samplers that draw no noise, because diffusers would draw it in bf16.
     bf16("sigma"),
     bf16("alpha 1024", **ALPHA_1024, heads=(4, 18)),
-    bf16("wide, guidance 7.5", heads=(4, 72), layers=4, guidance=7.5, images=1),
+    bf16("wide, guidance 7.5", heads=(4, 72), layers=4, guidance=7.5, images=1, is_long=True),
     bf16("one branch, Euler", guidance=1.0, scheduler=(EULER, MILD)),
     bf16("DDIM, v", scheduler=(DDIM, {**V, "clip_sample": False})),
     bf16("flow matching", scheduler=(FLOW, {})),
-    bf16("shipped model", **SHIPPED, clean=False),
+    bf16("shipped model", **SHIPPED, clean=False, is_long=True),
     # These run on several threads, all others on one.
     Row("all cores", size=(160, 208), threads=None),
     alpha("three threads", size=(48, 176), threads=3, steps=4),

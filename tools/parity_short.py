@@ -10,7 +10,7 @@ def features(row):
         value = getattr(row, field.name)
         default = field.default if field.default is not dataclasses.MISSING else (
             field.default_factory() if field.default_factory is not dataclasses.MISSING else None)
-        if field.name == "name" or value == default:
+        if field.name in ("name", "is_long") or value == default:
             continue
         if field.name == "scheduler":
             yield value[0]
@@ -32,9 +32,9 @@ def features(row):
 
 
 def short_list(rows):
-    """Returns rows that together have every feature: all bf16 rows, whose errors are only judged together, because those of one
-    row vary; then, repeatedly, the row with the most new features, the first of equals."""
-    chosen = [(number, row) for number, row in rows if row.dtype == "bf16"]
+    """Returns rows that together have every feature: all bf16 rows that are not long, since their errors are only judged
+    together, because those of one row vary; then, repeatedly, the row with the most new features, the first of equals."""
+    chosen = [(number, row) for number, row in rows if row.dtype == "bf16" and not row.is_long]
     left = [(number, row, set(features(row))) for number, row in rows if row.dtype != "bf16"]
     seen = {feature for _, row in chosen for feature in features(row)}
     while left:

@@ -22,7 +22,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 
 
 def commands(build, short):
-    lines, samplers, generated = (1000, 150, 8) if short else (10000, 1000, 1000)
+    lines, samplers, generated = (500, 100, 5) if short else (10000, 1000, 1000)
     rows = ["--tessera", f"{build}/tessera", *(["--short"] if short else [])]
     tokenize = ["--binary", f"{build}/tests/tokenize_lines", "--count", str(lines)]
     return [["parity_stable_diffusion.py", *rows], ["parity.py", *rows], ["parity_parallel.py", *rows], ["parity_checkpoints.py", *rows],

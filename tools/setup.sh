@@ -61,7 +61,8 @@ if [ -z "${TORCH_DIR:-}" ] || [ "${1:-}" = python ]; then
   have=$(.venv/bin/python -c 'import importlib.metadata as m; print(m.version("torch").split("+")[0])' 2>/dev/null || true)
   if [ "$have" != "$torch_version" ]; then
     echo "setup: installing torch $torch_version into .venv"
-    .venv/bin/python -m pip install -q --disable-pip-version-check "torch==$torch_version" numpy
+    # Python compiles what it imports when it imports it. To compile all of torch at once takes longer than to install it.
+    .venv/bin/python -m pip install -q --no-compile --disable-pip-version-check "torch==$torch_version" numpy
   fi
 fi
 
@@ -69,7 +70,7 @@ if [ "${1:-}" = python ]; then
   stamp=.venv/.requirements
   if ! cmp -s tools/requirements.txt "$stamp"; then
     echo "setup: installing tools/requirements.txt into .venv"
-    .venv/bin/python -m pip install -q --disable-pip-version-check -r tools/requirements.txt
+    .venv/bin/python -m pip install -q --no-compile --disable-pip-version-check -r tools/requirements.txt
     cp tools/requirements.txt "$stamp"
   fi
 fi

@@ -16,7 +16,7 @@ import time
 from files import read_png
 from running import children, start
 
-TIMEOUT = 8  # seconds, for ranks that are stopped
+TIMEOUT = 5  # seconds, for ranks that are stopped
 BOUND = 10
 
 

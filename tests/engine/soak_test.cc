@@ -121,7 +121,7 @@ class Soak : public ::testing::TestWithParam<size_t> {};
 TEST_P(Soak, CancelledRequestsLeaveNothingBehind) {
   const Way way = ways()[GetParam()];
   const char* const wanted = std::getenv("TESSERA_SOAK_REQUESTS");
-  const int64_t requests = wanted ? std::atoll(wanted) : 25, early = std::max<int64_t>(requests / 10, 10);
+  const int64_t requests = wanted ? std::atoll(wanted) : 15, early = std::max<int64_t>(requests / 10, 10);
   std::atomic<int64_t> cancelled = 0;
   std::vector<Result> expected;
   for (int64_t number = 0; number < std::min(requests, kSoakRequests); ++number)

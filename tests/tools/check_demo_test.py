@@ -42,7 +42,7 @@ def changed_scenes(scene):
 class CheckerTest(unittest.TestCase):
     def test_true_pictures_pass(self):
         rng = np.random.default_rng(5)
-        for _ in range(300):
+        for _ in range(100):
             scene = scenes.sample_scene(rng)
             text = scenes.caption(scene, rng)
             verdict = check_demo.check(scenes.render(scene, rng), text)
@@ -51,17 +51,17 @@ class CheckerTest(unittest.TestCase):
     def test_slightly_blurred_and_noisy_pictures_pass(self):
         rng = np.random.default_rng(6)
         right = 0
-        for _ in range(100):
+        for _ in range(50):
             scene = scenes.sample_scene(rng)
             picture = scenes.render(scene, rng).astype(np.float32)
             picture = (picture + np.roll(picture, 1, 0) + np.roll(picture, 1, 1)) / 3
             picture = np.clip(picture + rng.normal(0, 6, picture.shape), 0, 255)
             right += check_demo.check(picture.astype(np.uint8), scenes.caption(scene)).right
-        self.assertGreaterEqual(right, 98)
+        self.assertGreaterEqual(right, 49)
 
     def test_changed_scenes_are_refused(self):
         rng = np.random.default_rng(7)
-        for _ in range(60):
+        for _ in range(20):
             scene = scenes.sample_scene(rng)
             for wrong in changed_scenes(scene):
                 verdict = check_demo.check(scenes.render(wrong, rng), scenes.caption(scene))
