@@ -1,6 +1,6 @@
 // Self-attention of PixArt-XL (16 heads of 72), with queries, keys and values as parts of one product: the
 // project's kernel and ATen's.
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <benchmark/benchmark.h>
 
 #include "ops/attention.h"

@@ -1,6 +1,6 @@
 // Linear layers [2048, in] -> out of PixArt-XL at 512 pixels, computed by each backend. FLOP/s count two
 // operations per multiply-add.
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <benchmark/benchmark.h>
 
 #include "ops/gemm.h"

@@ -7,7 +7,9 @@ cmake_path(GET TORCH_INCLUDE_DIR PARENT_PATH TORCH_INSTALL_PREFIX)
 
 add_library(libtorch INTERFACE)
 # System headers: their warnings are not ours.
-target_include_directories(libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIR} ${TORCH_INCLUDE_DIR}/torch/csrc/api/include)
+# The first folder stands in for one header; see there.
+target_include_directories(libtorch SYSTEM INTERFACE ${CMAKE_CURRENT_LIST_DIR}/libtorch ${TORCH_INCLUDE_DIR}
+                                                     ${TORCH_INCLUDE_DIR}/torch/csrc/api/include)
 target_compile_definitions(libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
 target_link_libraries(libtorch INTERFACE ${TORCH_CPU_LIBRARY} ${C10_LIBRARY})
 

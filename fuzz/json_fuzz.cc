@@ -1,6 +1,7 @@
 // Fuzzes parse_json and the readers of its documents: typed access to every key, model configurations, the
 // shard index, request fields, and samplers made from scheduler options, with all their steps.
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include <cstdint>
 #include <string_view>

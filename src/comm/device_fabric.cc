@@ -1,5 +1,7 @@
 #include "comm/device_fabric.h"
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
 #include <algorithm>
 #include <condition_variable>
 #include <deque>

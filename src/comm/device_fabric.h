@@ -12,7 +12,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -20,6 +19,10 @@
 #include <string>
 
 #include "comm/transport.h"
+
+namespace c10d {
+class Backend;
+}
 
 namespace tessera::comm {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <memory>
@@ -10,6 +9,10 @@
 #include <string_view>
 
 #include "comm/transport.h"
+
+namespace c10d {
+class Store;
+}
 
 namespace tessera::comm {
 

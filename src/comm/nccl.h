@@ -2,11 +2,14 @@
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 
 #include "comm/device_fabric.h"
+
+namespace c10d {
+class Store;
+}
 
 namespace tessera::comm {
 

@@ -1,6 +1,6 @@
 #include "core/cpu.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <cpuinfo.h>
 
 #include <algorithm>

@@ -36,7 +36,7 @@ std::vector<int64_t> Guidance::samples(const parallel::Ranks& ranks) const {
 }
 
 at::Tensor BranchCombiner::by_sample(const at::Tensor& x) const {
-  return has_both_branches() ? at::cat({x, x}) : x;
+  return has_both_branches() ? at::concat({x, x}) : x;
 }
 
 at::Tensor BranchCombiner::operator()(const at::Tensor& prediction) const {
@@ -67,7 +67,7 @@ at::Tensor BranchCombiner::combine(const at::Tensor& negative, const at::Tensor&
                         ? rescaled(denoiser_.guide(negative.narrow(0, i, count), part, own->scale), part)
                         : part);
   }
-  return parts.size() == 1 ? parts[0] : at::cat(parts);
+  return parts.size() == 1 ? parts[0] : at::concat(parts);
 }
 
 at::Tensor BranchCombiner::rescaled(const at::Tensor& sum, const at::Tensor& positive) const {

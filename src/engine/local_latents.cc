@@ -39,7 +39,7 @@ std::vector<int64_t> LocalLatents::line_counts() const {
 
 at::Tensor LocalLatents::joined(Range patches) const {
   if (patches.length == 1) return patch(patches.begin);
-  return at::cat(
+  return at::concat(
       at::TensorList(latents_).slice(static_cast<size_t>(patches.begin), static_cast<size_t>(patches.length)),
       of(cut().patch_axis).dim);
 }

@@ -16,7 +16,7 @@ at::Tensor Noise::draw(at::IntArrayRef shape) {
     part[0] = shares_[i].pictures;
     parts.push_back(at::randn(part, generators_[i], at::kFloat));
   }
-  return at::cat(parts);
+  return at::concat(parts);
 }
 
 }  // namespace tessera::engine

@@ -32,7 +32,7 @@ References::References(std::span<const Settings> requests, const models::VideoEn
 
 // Encodes and forgets the frames ([1, 3, H, W] each). Returns latents [C, R, h, w].
 at::Tensor References::encode_clip(std::vector<at::Tensor>& frames) const {
-  const at::Tensor all = at::cat(std::exchange(frames, {})).to(settings().request.device);
+  const at::Tensor all = at::concat(std::exchange(frames, {})).to(settings().request.device);
   return encoder_.encode(all).cpu().transpose(0, 1);
 }
 
@@ -50,7 +50,7 @@ at::Tensor References::encode_file(const std::string& path) const {
     if (static_cast<int64_t>(frames.size()) == scale_.clip) latents.push_back(encode_clip(frames));
   }
   if (!frames.empty()) latents.push_back(encode_clip(frames));
-  return at::cat(latents, 1);
+  return at::concat(latents, 1);
 }
 
 int64_t References::first_needed() const {
@@ -77,7 +77,7 @@ void References::add_previous_part(Video& video, int64_t loop) const {
   }
   if (!clip.empty()) latents.push_back(encode_clip(clip));
   video.decoded = 0;
-  const at::Tensor end = at::cat(latents, 1);
+  const at::Tensor end = at::concat(latents, 1);
   at::Tensor whole = at::zeros({end.size(0), settings().latents.latent_frames, end.size(2), end.size(3)});
   whole.narrow(1, whole.size(1) - end.size(1), end.size(1)).copy_(end);
   video.references.push_back(whole);

@@ -90,9 +90,9 @@ at::Tensor decode_tiled(const models::Decoder& decoder, const at::Tensor& z, con
       const auto kept = [&](int64_t size) { return std::min(size, kept_pixels); };
       line.push_back(own.narrow(2, 0, kept(own.size(2))).narrow(3, 0, kept(own.size(3))));
     }
-    lines.push_back(at::cat(line, 3));
+    lines.push_back(at::concat(line, 3));
   }
-  return at::cat(lines, 2);
+  return at::concat(lines, 2);
 }
 
 }  // namespace tessera::engine

@@ -98,9 +98,9 @@ at::Tensor PixArtTransformer::size_embedding(const LatentShape& latent_shape) co
     return nn::sinusoidal_embedding(at::tensor(values, at::kFloat).to(adaln_linear_.bias.device()),
                                     kTimeChannels);
   };
-  return at::cat({(*resolution_embedder_)(embed({height, width})).reshape({1, -1}),
-                  (*aspect_ratio_embedder_)(embed({height / width}))},
-                 1);
+  return at::concat({(*resolution_embedder_)(embed({height, width})).reshape({1, -1}),
+                     (*aspect_ratio_embedder_)(embed({height / width}))},
+                    1);
 }
 
 class PixArtForward final : public Forward {

@@ -145,7 +145,7 @@ class StableDiffusionXLTextEncoder final : public TextEncoder {
     if (!first_) return by(second_, prompt.text);
     const CLIPTextEncoder::Output one = by(*first_, prompt.text);
     const CLIPTextEncoder::Output two = by(second_, prompt.second.value_or(prompt.text));
-    return {at::cat({one.hidden, two.hidden}, 1), one.pooled.defined() ? one.pooled : two.pooled};
+    return {at::concat({one.hidden, two.hidden}, 1), one.pooled.defined() ? one.pooled : two.pooled};
   }
   // The first encoder that pools the prompt is the one whose vector counts.
   const CLIPTextConfig& pooling() const {

@@ -1,5 +1,7 @@
 #include "models/t5.h"
 
+#include <ATen/TensorIndexing.h>
+
 #include <algorithm>
 #include <cmath>
 

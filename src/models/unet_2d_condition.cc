@@ -151,7 +151,7 @@ class UNetForward final : public Forward {
     const std::vector<double> sizes = inputs.latent_shape.sizes.values();
     const at::Tensor embedded = nn::sinusoidal_embedding(at::tensor(sizes, at::kFloat).to(pooled.device()),
                                                          model_.config_.addition_time_embed_dim);
-    return at::cat({pooled, embedded.reshape({1, -1}).expand({pooled.size(0), -1})}, 1);
+    return at::concat({pooled, embedded.reshape({1, -1}).expand({pooled.size(0), -1})}, 1);
   }
 
   // Embeds the guidance scales, on the host as in diffusers: [B or 1, time_cond_proj_dim].
@@ -180,7 +180,7 @@ class UNetForward final : public Forward {
     const UNet2DConditionModel::Up& block = model_.up_blocks_[i];
     const size_t level = levels_.size() - 1 - i;
     for (const UNetLayer& layer : block.layers) {
-      at::Tensor joined = at::cat({hidden[0], hidden.back()}, 1);  // channels-last, as both are
+      at::Tensor joined = at::concat({hidden[0], hidden.back()}, 1);  // channels-last, as both are
       hidden.pop_back();
       hidden[0] = run(layer, std::move(joined), levels_[level]);
     }

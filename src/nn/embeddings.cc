@@ -9,7 +9,7 @@ at::Tensor sinusoidal_embedding(const at::Tensor& values, int64_t dim) {
   const at::Tensor exponent =
       at::arange(half, values.options()) * -std::log(10000.0) / static_cast<double>(half);
   const at::Tensor angle = values.unsqueeze(1) * at::exp(exponent).unsqueeze(0);
-  const at::Tensor pairs = at::cat({at::cos(angle), at::sin(angle)}, 1);
+  const at::Tensor pairs = at::concat({at::cos(angle), at::sin(angle)}, 1);
   return dim % 2 == 0 ? pairs : at::constant_pad_nd(pairs, {0, 1});
 }
 
@@ -19,7 +19,7 @@ at::Tensor guidance_embedding(const at::Tensor& weights, int64_t dim) {
   const at::Tensor step = at::log(at::full({}, 10000.0, weights.options())) / (half - 1);
   const at::Tensor frequency = at::exp(at::arange(half, weights.options()) * -step);
   const at::Tensor angle = (weights * 1000.0).unsqueeze(1) * frequency.unsqueeze(0);
-  const at::Tensor pairs = at::cat({at::sin(angle), at::cos(angle)}, 1);
+  const at::Tensor pairs = at::concat({at::sin(angle), at::cos(angle)}, 1);
   return dim % 2 == 0 ? pairs : at::constant_pad_nd(pairs, {0, 1});
 }
 
@@ -43,11 +43,11 @@ at::Tensor sincos_position_embedding(int64_t dim, int64_t rows, int64_t columns,
   const at::Tensor frequency = at::pow(10000.0, exponent).reciprocal();
   const auto encode = [&](const at::Tensor& place) {
     const at::Tensor angle = at::outer(place, frequency);
-    return at::cat({at::sin(angle), at::cos(angle)}, 1).to(at::kFloat);  // [count, dim / 2]
+    return at::concat({at::sin(angle), at::cos(angle)}, 1).to(at::kFloat);  // [count, dim / 2]
   };
   const at::Tensor column = encode(places(columns)).unsqueeze(0).expand({rows, columns, dim / 2});
   const at::Tensor row = encode(places(rows)).unsqueeze(1).expand({rows, columns, dim / 2});
-  return at::cat({column, row}, 2).reshape({rows * columns, dim});
+  return at::concat({column, row}, 2).reshape({rows * columns, dim});
 }
 
 }  // namespace tessera::nn

@@ -21,7 +21,7 @@ at::Tensor rotary_table(const parallel::Grid& grid, const RotaryAxes& axes, at::
   add(grid.frames, axes.frames, 0);
   add(grid.rows, axes.rows, 1);
   add(grid.columns, axes.columns, 2);
-  const at::Tensor all = at::cat(angles, 3).flatten(0, 2);
+  const at::Tensor all = at::concat(angles, 3).flatten(0, 2);
   return at::stack({at::cos(all), at::sin(all)}, 2).to(device, at::kFloat);
 }
 

@@ -50,7 +50,7 @@ at::Tensor joined(std::span<const at::Tensor> messages, int64_t length, int64_t 
     shape[0] = length - count;
     parts.insert(before ? parts.begin() : parts.end(), at::zeros(shape, messages.front().options()));
   }
-  return to_rows(parts.size() == 1 ? parts.front() : at::cat(parts));
+  return to_rows(parts.size() == 1 ? parts.front() : at::concat(parts));
 }
 
 // Sends the same moments to every other rank.

@@ -43,7 +43,7 @@ at::Tensor ColumnParallel::operator()(const at::Tensor& x, ops::Activation activ
     from += units * split.unit;
   }
   const at::Tensor own =
-      comm::reduce_scatter(by_unit.size() == 1 ? by_unit[0] : at::cat(by_unit, last + 1), last,
+      comm::reduce_scatter(by_unit.size() == 1 ? by_unit[0] : at::concat(by_unit, last + 1), last,
                            outer.parts(units), outer);  // [..., local units, outputs per unit]
   std::vector<at::Tensor> outputs;
   from = 0;
@@ -51,7 +51,7 @@ at::Tensor ColumnParallel::operator()(const at::Tensor& x, ops::Activation activ
     outputs.push_back(own.narrow(last + 1, from, split.unit).flatten(last));
     from += split.unit;
   }
-  return ops::activate(outputs.size() == 1 ? outputs[0] : at::cat(outputs, last), activation);
+  return ops::activate(outputs.size() == 1 ? outputs[0] : at::concat(outputs, last), activation);
 }
 
 std::vector<at::Tensor> ColumnParallel::split(const at::Tensor& outputs) const {

@@ -138,8 +138,8 @@ std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValue
     return {attended, of_other};
   }
   // Appends a rank's part of the other sequence to its tokens; the two together are cut like any sequence.
-  const QueriesKeysValues both{at::cat({own.q, other.q}, 1), at::cat({own.k, other.k}, 1),
-                               at::cat({own.v, other.v}, 1)};
+  const QueriesKeysValues both{at::concat({own.q, other.q}, 1), at::concat({own.k, other.k}, 1),
+                               at::concat({own.v, other.v}, 1)};
   const at::Tensor attended = attend(both, depth, sequence(Over::kAll, other_length), Over::kAll);
   const int64_t length = own.q.size(1);
   return {attended.narrow(1, 0, length), attended.narrow(1, length, other.q.size(1))};

@@ -376,7 +376,7 @@ Tensor corner_taps(const Tensor& w) {
   for (const Tensor& rows : split(w, 2)) {
     for (const Tensor& both : split(rows, 3)) parts.push_back(both);
   }
-  return at::cat(parts);
+  return at::concat(parts);
 }
 
 // Reads fp32 weights, so that sums of taps are rounded to the dtype of the layer only once.

@@ -163,7 +163,7 @@ Linear read_linear(const std::vector<LayerPart>& layers, int64_t in, const Range
     if (options.bias) biases.push_back(layer.scope.tensor("bias", {layer.out}, rows));
   }
   const auto join = [](const std::vector<at::Tensor>& parts) {
-    return parts.empty() ? at::Tensor() : parts.size() == 1 ? parts[0] : at::cat(parts);
+    return parts.empty() ? at::Tensor() : parts.size() == 1 ? parts[0] : at::concat(parts);
   };
   if (!with_bias) biases.clear();
   return {join(weights).contiguous(), join(biases), options.packing, layers.front().scope.name()};

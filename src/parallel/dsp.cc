@@ -25,7 +25,7 @@ at::Tensor tokens_to_samples(const at::Tensor& x, std::span<const int64_t> token
                            : at::empty({own, tokens[static_cast<size_t>(peer)], x.size(2)}, x.options()));
   }
   comm::all_to_all(std::move(sends), receives, group).wait();
-  return at::cat(receives, 1);
+  return at::concat(receives, 1);
 }
 
 at::Tensor samples_to_tokens(const at::Tensor& x, int64_t samples, std::span<const int64_t> tokens,

@@ -98,7 +98,7 @@ std::vector<Range> Cut::tokens_within(Range run, int64_t patch, int64_t rank) co
 at::Tensor select_ranges(const at::Tensor& x, int64_t dim, std::span<const Range> ranges) {
   std::vector<at::Tensor> parts;
   for (const Range& range : ranges) parts.push_back(x.narrow(dim, range.begin, range.length));
-  return parts.size() == 1 ? parts[0] : at::cat(parts, dim);
+  return parts.size() == 1 ? parts[0] : at::concat(parts, dim);
 }
 
 void assign_ranges(const at::Tensor& x, int64_t dim, std::span<const Range> ranges, const at::Tensor& part) {

@@ -60,7 +60,7 @@ at::Tensor rescale_to_zero_snr(const at::Tensor& betas) {
   roots.sub_(last).mul_(first / (first - last));
   const at::Tensor products = roots.square();
   const at::Tensor alphas =
-      at::cat({products.slice(0, 0, 1), products.slice(0, 1) / products.slice(0, 0, -1)});
+      at::concat({products.slice(0, 0, 1), products.slice(0, 1) / products.slice(0, 0, -1)});
   return 1.0 - alphas;
 }
 

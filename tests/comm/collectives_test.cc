@@ -1,6 +1,6 @@
 #include "comm/collectives.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,7 +1,8 @@
 #include "comm/device_fabric.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
 #include <condition_variable>

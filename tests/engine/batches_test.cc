@@ -1,6 +1,6 @@
 // These tests run several requests in one batch on several ranks, and change the layout of an engine from
 // request to request.
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,7 +1,7 @@
 // Tests that an engine gives each request the result that a new engine would.
 #include "engine/engine.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,6 +1,6 @@
 // Tests that every rank learns of a request's failure, on one rank or on all, and that the engine then gives
 // the next request the result that a new engine would.
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <future>

@@ -1,5 +1,5 @@
 // These tests compare a latent consistency model, which takes the guidance scale as an input, with diffusers.
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -23,7 +23,7 @@ TEST(Noise, EqualsTorchBitForBit) {
 TEST(Noise, OfARequestIsTheSameInCompany) {
   Noise together({{3, 2}, {4, 1}}), first({{3, 2}}), second({{4, 1}});
   for (int draw = 0; draw < 2; ++draw)
-    EXPECT_TRUE(together.draw({3, 4, 5}).equal(at::cat({first.draw({2, 4, 5}), second.draw({1, 4, 5})})));
+    EXPECT_TRUE(together.draw({3, 4, 5}).equal(at::concat({first.draw({2, 4, 5}), second.draw({1, 4, 5})})));
 }
 
 }  // namespace

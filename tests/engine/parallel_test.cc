@@ -64,7 +64,7 @@ at::Tensor run(const parallel::Ranks& ranks, const Case& c, at::ScalarType dtype
   for (const Range& part : ranks.data.parts(kPictures))
     parts.push_back(at::empty({part.length, 4, 2 * kRows, 2 * kColumns}));
   comm::gather(result, ranks.data.rank == 0 ? parts : std::vector<at::Tensor>(), 0, ranks.data);
-  return at::cat(parts);
+  return at::concat(parts);
 }
 
 parallel::Layout layout_of(const Case& c) {

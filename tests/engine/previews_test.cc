@@ -1,5 +1,5 @@
 // Tests that previews equal the results of runs of fewer steps, on one rank and on several.
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

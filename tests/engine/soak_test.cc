@@ -1,6 +1,6 @@
 // Tests that an engine which runs many requests, some of them cancelled, gives each the result of a new
 // engine and does not grow.
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>

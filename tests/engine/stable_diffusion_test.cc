@@ -1,6 +1,6 @@
 // These tests compare Stable Diffusion 1.x with diffusers, from the prompt to the pixels, in every form in
 // which it is published.
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -31,8 +31,8 @@ TEST(StrictDevice, RefusesTheHostAndComputesAsTheCpu) {
 
   y.select(1, 1).add_(10);  // through a view
   EXPECT_TRUE(at::equal(y.cpu(), at::tensor({0, 11, 2, 3, 14, 5}, at::kFloat).view({2, 3})));
-  EXPECT_TRUE(at::equal(at::cat({y, y.transpose(0, 1).reshape({2, 3})}).sum(0).cpu(),
-                        at::cat({y.cpu(), y.cpu().transpose(0, 1).reshape({2, 3})}).sum(0)));
+  EXPECT_TRUE(at::equal(at::concat({y, y.transpose(0, 1).reshape({2, 3})}).sum(0).cpu(),
+                        at::concat({y.cpu(), y.cpu().transpose(0, 1).reshape({2, 3})}).sum(0)));
   EXPECT_EQ(at::full({2}, 3, y.options()).sum().item<double>(), 6);
 }
 

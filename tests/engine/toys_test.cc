@@ -51,7 +51,7 @@ at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, const samplers::Sam
   for (const Range& part : ranks.data.parts(kToyPictures))
     parts.push_back(at::empty_like(z.narrow(0, part.begin, part.length)));
   comm::gather(result.contiguous(), ranks.data.rank == 0 ? parts : std::vector<at::Tensor>(), 0, ranks.data);
-  return at::cat(parts);
+  return at::concat(parts);
 }
 
 at::Tensor run(const Toy& toy, const parallel::Ranks& ranks, double guidance, double rescale = 0) {

@@ -55,7 +55,7 @@ at::Tensor expected(int64_t frames) {
     const int64_t count = std::min(kClip.frames, frames - first);
     clips.push_back(decoder.decode_clip(z.narrow(0, first / 2, (count + 1) / 2), count, tokens));
   }
-  return at::cat(clips).permute({0, 2, 3, 1});
+  return at::concat(clips).permute({0, 2, 3, 1});
 }
 
 struct Case {
@@ -84,7 +84,7 @@ void expect_frames(int64_t frames, int64_t ranks, bool deals,
                  [&](const at::Tensor& x) { clips.push_back(x); });
     rows[static_cast<size_t>(world.rank())] = decoder.rows;
     if (world.rank() == 0) {
-      EXPECT_TRUE(at::equal(at::cat(clips), expected(frames)));
+      EXPECT_TRUE(at::equal(at::concat(clips), expected(frames)));
       for (const at::Tensor& clip : clips) EXPECT_LE(clip.size(0), kClip.frames);
     } else {
       EXPECT_TRUE(clips.empty());
@@ -147,7 +147,7 @@ TEST(VideoDecode, DecodesEachFrameApart) {
                [&](const at::Tensor& x) { frames.push_back(x); });
   ASSERT_EQ(frames.size(), 2U);
   EXPECT_EQ(frames[0].size(0), 4);
-  const at::Tensor all = at::cat(frames);
+  const at::Tensor all = at::concat(frames);
   for (int64_t i = 0; i < 6; ++i) {
     EXPECT_LE(relative_error(all.narrow(0, i, 1), image_decoder->decode(z.narrow(0, i, 1))),
               kComponentTolerance);

@@ -82,7 +82,7 @@ Videos generate_videos(const Model& model, const Settings& settings, const paral
   if (frames.front().empty()) return {};
   std::vector<at::Tensor> videos;
   videos.reserve(frames.size());
-  for (const auto& video : frames) videos.push_back(at::cat(video));
+  for (const auto& video : frames) videos.push_back(at::concat(video));
   return {result.latents, at::stack(videos)};
 }
 

@@ -104,9 +104,9 @@ TEST(Fp16, RoundsAsAtenDoes) {
   const at::Tensor finite = wide.masked_select(at::isfinite(wide)), next = std::get<0>(finite.sort());
   const at::Tensor ties = (next.slice(0, 1) + next.slice(0, 0, -1)) / 2;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const at::Tensor x = at::cat({wide, ties, at::nextafter(ties, at::full_like(ties, kInfinity)),
-                                at::nextafter(ties, at::full_like(ties, -kInfinity)),
-                                at::tensor({65519.0F, 65520.0F, 1e9F, -1e9F, 1e-30F, -1e-30F})});
+  const at::Tensor x = at::concat({wide, ties, at::nextafter(ties, at::full_like(ties, kInfinity)),
+                                   at::nextafter(ties, at::full_like(ties, -kInfinity)),
+                                   at::tensor({65519.0F, 65520.0F, 1e9F, -1e9F, 1e-30F, -1e-30F})});
   at::Tensor rounded = at::empty_like(x, at::kHalf);
   run_kernel<round_halves>(x.const_data_ptr<float>(), static_cast<Fp16*>(rounded.mutable_data_ptr()),
                            x.numel());

@@ -79,7 +79,7 @@ TEST(Linear, JoinsLayersWithOneInput) {
                   {.length = 6}, {.bias = false});
   const at::Tensor x = at::randn({3, 6});
   const at::Tensor expected =
-      at::cat({at::linear(x, q.narrow(0, 1, 2)), at::linear(x, k.narrow(0, 1, 2))}, 1);
+      at::concat({at::linear(x, q.narrow(0, 1, 2)), at::linear(x, k.narrow(0, 1, 2))}, 1);
   EXPECT_TRUE(at::allclose(joined(x), expected, 1e-5, 1e-5));
 }
 

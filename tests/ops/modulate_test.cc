@@ -48,7 +48,7 @@ TEST_P(ModulateTest, VectorsBelongToSamplesAndGroupsOfTokens) {
   for (const int64_t groups : {1, 2}) {
     const std::vector<int64_t> shape =
         groups == 1 ? std::vector{c.batch, c.width} : std::vector{c.batch, groups, c.width};
-    const at::Tensor x = at::cat({draw(), draw()}, 1), y = at::cat({draw(), draw()}, 1);
+    const at::Tensor x = at::concat({draw(), draw()}, 1), y = at::concat({draw(), draw()}, 1);
     const at::Tensor scale = at::randn(shape), shift = at::randn(shape);
     const at::Tensor normed = modulated_layer_norm(x, scale, shift, 1e-6);
     at::Tensor gated = x.clone();

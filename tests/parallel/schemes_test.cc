@@ -121,8 +121,8 @@ class ToyStage : public PipelineStage {
   void ended(int64_t step) override { steps_ended.push_back(step); }
 
   at::Tensor joined(Range patches) const {
-    return at::cat(at::TensorList(latents_).slice(static_cast<size_t>(patches.begin),
-                                                  static_cast<size_t>(patches.length)));
+    return at::concat(at::TensorList(latents_).slice(static_cast<size_t>(patches.begin),
+                                                     static_cast<size_t>(patches.length)));
   }
 
   std::vector<Run> runs;

@@ -1,6 +1,6 @@
 // Compares what a method is said to send with what the collectives and the exchanges of this engine send,
 // which a recording world counts.
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <numeric>

@@ -1,6 +1,6 @@
 #include "samplers/rectified_flow.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"

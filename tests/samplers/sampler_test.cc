@@ -113,7 +113,7 @@ TEST_P(SamplerTest, StepOfSliceIsSliceOfStep) {
       parts[p] = sampler->step(slice(output), i, parts[p], states[p], slice(noise));
     }
     whole = sampler->step(output, i, whole, state, noise);
-    EXPECT_TRUE(at::equal(at::cat(parts, 2), whole)) << "step " << i;
+    EXPECT_TRUE(at::equal(at::concat(parts, 2), whole)) << "step " << i;
   }
 }
 

@@ -1,5 +1,7 @@
 #include "tests/support/ordered_communicators.h"
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
 #include <condition_variable>
 #include <cstring>
 #include <deque>

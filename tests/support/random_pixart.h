@@ -1,7 +1,7 @@
 // A PixArt transformer of random weights, each of which affects the result, and its inputs.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 
 #include <map>
 #include <string>

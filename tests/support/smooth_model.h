@@ -2,7 +2,7 @@
 // tools/make_golden_samplers.py.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 
 namespace tessera {
 

@@ -1,7 +1,7 @@
 // The goldens hold a tiny Stable Diffusion 1.x; here are its requests and the comparison with diffusers.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <map>

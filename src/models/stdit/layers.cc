@@ -17,7 +17,7 @@ at::Tensor learned_text(const weights::Scope& scope, const STDiTConfig& config) 
   const int64_t stored = config.stored_text_length, wanted = config.model_max_length;
   const at::Tensor text = scope.tensor("y_embedding", {stored, config.caption_channels});
   if (stored >= wanted) return text.narrow(0, 0, wanted);
-  return at::cat({text, text.narrow(0, stored - 1, 1).expand({wanted - stored, -1})});
+  return at::concat({text, text.narrow(0, stored - 1, 1).expand({wanted - stored, -1})});
 }
 
 }  // namespace

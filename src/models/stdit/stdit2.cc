@@ -31,9 +31,9 @@ class STDiT2Forward final : public STDiTForward {
   STDiT2Forward(const STDiT2& model, const ForwardInputs& inputs)
       : STDiTForward(model.ends_, inputs), model_(model) {
     const auto& numbers = inputs.by_sample;
-    size_ = at::cat({model.csize_embedder_(numbers.at("height")), model.csize_embedder_(numbers.at("width")),
-                     model.ar_embedder_(numbers.at("ar"))},
-                    1);
+    size_ = at::concat({model.csize_embedder_(numbers.at("height")),
+                        model.csize_embedder_(numbers.at("width")), model.ar_embedder_(numbers.at("ar"))},
+                       1);
     length_ = model.fl_embedder_(numbers.at("num_frames")) + fps_;
   }
 

@@ -84,7 +84,7 @@ at::Tensor VideoVaeEncoder::encode_frames(const at::Tensor& frames, const at::Te
     latents.push_back(sample(found.mean, found.logvar, some(noise, first, count)) *
                       config_.spatial.scaling_factor);
   }
-  return at::cat(latents);
+  return at::concat(latents);
 }
 
 at::Tensor VideoVaeEncoder::encode(const at::Tensor& frames, const VideoVaeNoise& noise) const {
@@ -98,7 +98,7 @@ at::Tensor VideoVaeEncoder::encode(const at::Tensor& frames, const VideoVaeNoise
     latents.push_back(sample(mean, logvar, some(noise.temporal, done, mean.size(0))));
     done += mean.size(0);
   }
-  return (at::cat(latents) - statistics_.shift) / statistics_.scale;
+  return (at::concat(latents) - statistics_.shift) / statistics_.scale;
 }
 
 VideoVaeDecoder::VideoVaeDecoder(const weights::Scope& scope, const VideoVaeConfig& config)
@@ -115,7 +115,7 @@ at::Tensor VideoVaeDecoder::decode_clip(const at::Tensor& z, int64_t frames, nn:
   std::vector<at::Tensor> pixels;
   for (int64_t i = 0; i < frames; i += config_.micro_batch)
     pixels.push_back(spatial_.decode(x.narrow(0, i, std::min(config_.micro_batch, frames - i)), tokens));
-  return at::cat(pixels);
+  return at::concat(pixels);
 }
 
 // The frames of a clip are done when the last of them are decoded.

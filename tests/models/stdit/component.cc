@@ -127,9 +127,9 @@ at::Tensor forward_of_all(const Case& one, const parallel::Ranks& ranks, const a
     std::vector<at::Tensor> channels;
     for (int64_t first = 0; first < config.out_channels(); first += config.in_channels)
       channels.push_back(forward(one, ranks, i, {first, config.in_channels}, denoised_frames));
-    if (channels.front().defined()) samples.push_back(at::cat(channels, 1));
+    if (channels.front().defined()) samples.push_back(at::concat(channels, 1));
   }
-  return samples.empty() ? at::Tensor() : at::cat(samples);
+  return samples.empty() ? at::Tensor() : at::concat(samples);
 }
 
 Tensors run_forward(const Case& one, const parallel::Ranks& ranks) {
@@ -285,7 +285,7 @@ at::Tensor decoded(const VideoDecoder& decoder, const at::Tensor& z, int64_t fra
   }};
   std::vector<at::Tensor> clips;
   engine::decode_video(decoder, z, frames, group, options, [&](const at::Tensor& x) { clips.push_back(x); });
-  return clips.empty() ? at::Tensor() : at::cat(clips).permute({0, 3, 1, 2});
+  return clips.empty() ? at::Tensor() : at::concat(clips).permute({0, 3, 1, 2});
 }
 
 // Encodes videos and decodes latents of each number of frames, the ranks dividing clips or rows.

@@ -34,10 +34,10 @@ at::Tensor joint(Network& network, const at::Tensor& x, double timestep,
     const at::Tensor text_q = norm("text", "norm_q", project("text", "to_q", text_normed, kHeads));
     const at::Tensor text_k = norm("text", "norm_k", project("text", "to_k", text_normed, kKeyHeads));
     const at::Tensor text_v = project("text", "to_v", text_normed, kKeyHeads);
-    const at::Tensor queries = at::cat({text_q, q}, 1);
-    const at::Tensor mask = at::cat({at::ones({text.size(1)}, at::kBool), seen.seen}).unsqueeze(0);
+    const at::Tensor queries = at::concat({text_q, q}, 1);
+    const at::Tensor mask = at::concat({at::ones({text.size(1)}, at::kBool), seen.seen}).unsqueeze(0);
     const at::Tensor attended =
-        network.attend(queries, at::cat({text_k, seen.k}, 1), at::cat({text_v, seen.v}, 1),
+        network.attend(queries, at::concat({text_k, seen.k}, 1), at::concat({text_v, seen.v}, 1),
                        mask.expand({queries.size(1), -1}));
     const int64_t length = text.size(1);
     image = image + part(2) * network.linear(block + "image.to_out", attended.slice(1, length), kWidth);
@@ -91,7 +91,8 @@ at::Tensor skips(Network& network, const at::Tensor& tokens, double timestep,
   for (int64_t i = 0; i < kBlocks; ++i) {
     const std::string block = fmt::format("blocks.{}.", i);
     if (i >= kBlocks / 2)
-      x = network.linear(block + "skip", at::cat({x, left[static_cast<size_t>(kBlocks - 1 - i)]}, 2), kWidth);
+      x = network.linear(block + "skip", at::concat({x, left[static_cast<size_t>(kBlocks - 1 - i)]}, 2),
+                         kWidth);
     const auto attention = [&](const std::string& name, int64_t call) {
       const at::Tensor y = network.rms(x);
       const auto project = [&](const char* part, int64_t heads) {
@@ -113,7 +114,7 @@ at::Tensor skips(Network& network, const at::Tensor& tokens, double timestep,
       const at::Tensor all = at::ones({q.size(1), k.size(1)}, at::kBool);
       crossed.push_back(network.linear(block + "cross.to_out.0", network.attend(q, k, v, all), kWidth));
     }
-    x = x + at::cat(crossed);
+    x = x + at::concat(crossed);
     x = x + attention("second", 1);
     x = x + network.feed_forward(block + "ff", x);
     if (i < kBlocks / 2) left.push_back(x);
@@ -157,7 +158,7 @@ at::Tensor generate(Evaluate evaluate, const Problem& problem, const at::Tensor&
       }
       Network network(problem, local, memory, denoised);
       at::Tensor y =
-          evaluate(network, guided ? at::cat({own, own}) : own, problem.timesteps[step], prompt_of);
+          evaluate(network, guided ? at::concat({own, own}) : own, problem.timesteps[step], prompt_of);
       // Within a patch of the prediction, channels come last.
       y = y.reshape({y.size(0), y.size(1), p * p, channels}).transpose(2, 3).reshape(y.sizes());
       if (guided) {

@@ -2,7 +2,7 @@
 // the random weights with the code under test.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 
 #include <functional>
 #include <map>
@@ -68,7 +68,7 @@ class Network {
           at::matmul(head(q, h), head(k, of_keys).transpose(1, 2)) / std::sqrt(double{kDepth});
       heads.push_back(at::matmul(at::softmax(scores.masked_fill(~mask, -1e30), -1), head(v, of_keys)));
     }
-    return at::cat(heads, 2);
+    return at::concat(heads, 2);
   }
 
   // Writes keys and values of the current tokens into the memory of this call of attention.

@@ -61,7 +61,7 @@ class SkipForward final : public Forward {
     const SkipBlock& block = weights_.blocks[i];
     at::Tensor x = hidden[0];
     if (block.skip) {
-      x = (*block.skip)(at::cat({x, hidden.back()}, 2));
+      x = (*block.skip)(at::concat({x, hidden.back()}, 2));
       hidden.pop_back();
     }
     x = x + block.first(x, tokens_);
