@@ -18,9 +18,9 @@ test: setup           ## set up, build, and run every test (a few minutes)
 	@python3 tools/check_layers.py
 	@python3 tests/tools/check_layers_test.py --quiet
 	@python3 tests/tools/layout_open_sora_test.py --quiet
-	@tools/run_unit_tests.sh $(BUILD)/tests/tessera_tests
-	@tools/test_capped.sh $(BUILD)/tests/tessera_tests
-	@tests/cli/run.sh $(BUILD)/tessera
+	@tools/side_by_side.sh "tools/run_unit_tests.sh $(BUILD)/tests/tessera_tests" "tests/cli/run.sh $(BUILD)/tessera --together" \
+	  "tools/test_capped.sh $(BUILD)/tests/tessera_tests"
+	@tests/cli/run.sh $(BUILD)/tessera --alone
 
 check:                ## run tests, parity, score, soak, sanitizers, fuzzing and lint at full length, before a release (hours)
 	@tools/check.sh

@@ -141,13 +141,15 @@ def run_one(program, name, server):
 
 def selected(names):
     """Returns the tests whose names contain one of `names` (all if empty), without those of modules named with a dash. Of these
-    PART=1/2 in the environment selects every second one, PART=2/2 the others."""
+    PART=1/2 in the environment selects every second one, PART=2/2 the others. `--alone` among the names selects those that need
+    the machine alone, `--together` the others."""
     part, parts = map(int, os.environ.get("PART", "1/1").split("/"))
+    kinds = {True, False} - {not {"--alone": True, "--together": False}[name] for name in names if name.startswith("--")}
     left_out = [name[1:] for name in names if name.startswith("-")]
     wanted = [name for name in names if not name.startswith("-")]
     chosen = [function for function in TESTS if function.__module__ not in left_out
               and (not wanted or any(name in function.__name__ for name in wanted))]
-    return chosen[part - 1::parts]
+    return [function for function in chosen[part - 1::parts] if function.alone in kinds]
 
 
 def end_quietly_at_ctrl_c():

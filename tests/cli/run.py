@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""run.py PROGRAM [NAME...] [-MODULE...]: runs the tests of the command line, or those whose names contain one of NAME, without
-those of the modules named with a dash. It only needs the standard library."""
+"""run.py PROGRAM [NAME...] [-MODULE...] [--alone | --together]: runs the tests of the command line, or those whose names contain
+one of NAME, without those of the modules named with a dash. It only needs the standard library."""
 import pathlib
 import sys
 
@@ -21,5 +21,5 @@ from harness import run_all
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit("usage: run.py PROGRAM [NAME...] [-MODULE...]")
+        sys.exit("usage: run.py PROGRAM [NAME...] [-MODULE...] [--alone | --together]")
     sys.exit(run_all(str(pathlib.Path(sys.argv[1]).resolve()), sys.argv[2:]))
