@@ -144,7 +144,7 @@ def selected(names):
     PART=1/2 in the environment selects every second one, PART=2/2 the others. `--alone` among the names selects those that need
     the machine alone, `--together` the others."""
     part, parts = map(int, os.environ.get("PART", "1/1").split("/"))
-    kinds = {True, False} - {not {"--alone": True, "--together": False}[name] for name in names if name.startswith("--")}
+    kinds = [name == "--alone" for name in names if name.startswith("--")] or [True, False]
     left_out = [name[1:] for name in names if name.startswith("-")]
     wanted = [name for name in names if not name.startswith("-")]
     chosen = [function for function in TESTS if function.__module__ not in left_out
