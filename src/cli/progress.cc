@@ -73,9 +73,9 @@ void Progress::line(const std::string& text) {
 
 void Progress::summary(const engine::Seconds& seconds) {
   if (quiet_) return;
-  line(fmt::format("{} in all: load {}, encode {}, denoise {}, decode {}", duration(seconds.total),
+  line(fmt::format("{} in all: load {}, encode {}, denoise {}, decode {}, write {}", duration(seconds.total),
                    duration(seconds.load), duration(seconds.encode), duration(seconds.denoise),
-                   duration(seconds.decode)));
+                   duration(seconds.decode), duration(seconds.write)));
 }
 
 void Progress::started(Phase phase) {

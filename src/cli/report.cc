@@ -86,6 +86,7 @@ OrderedJson make_report(const Job& job, const engine::Result& result, const std:
             {"encode", seconds.encode},
             {"denoise", seconds.denoise},
             {"decode", seconds.decode},
+            {"write", seconds.write},
             {"total", seconds.total}}},
           {"step_seconds", result.step_seconds},
           {"ranks", ranks},

@@ -44,7 +44,7 @@ struct Observer {
   // 3], on the CPU. The videos of a batch come one after the other, in each part of long videos.
   std::function<void(int64_t video, const at::Tensor& frames)> decoded;
   // Called on rank 0 of the world with each picture of the batch, in order: its own as they are decoded,
-  // those of other replicas when all are. What this takes counts as decoding.
+  // those of other replicas when all are. What this and `decoded` take counts as Seconds::write.
   std::function<void(int64_t picture, const Image& image)> decoded_image;
   // Called after this rank has taken patches [first, first + count) through its blocks in a step, for
   // timelines.

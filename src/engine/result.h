@@ -16,6 +16,7 @@ struct Seconds {
   double encode = 0;
   double denoise = 0;
   double decode = 0;
+  double write = 0;  // in Observer::decoded and decoded_image; no part of `decode`
   double total = 0;
 };
 

@@ -279,7 +279,8 @@ class Run {
     const int64_t skipped = loop == 0 ? 0 : settings_.repeated;
     const int64_t repeated = std::clamp<int64_t>(skipped - first, 0, frames.size(0));
     const at::Tensor fresh = frames.narrow(0, repeated, frames.size(0) - repeated);
-    if (observer().decoded && fresh.size(0) > 0) observer().decoded(video, fresh);
+    if (observer().decoded && fresh.size(0) > 0)
+      stages_.run_apart(result_.seconds.write, [&] { observer().decoded(video, fresh); });
     frames_done_ += fresh.size(0);
     if (observer().progressed)
       observer().progressed(Phase::kDecode, frames_done_, batch_->count() * settings_.all_frames());
@@ -316,8 +317,10 @@ class Run {
   }
 
   void show_image(int64_t picture, const std::vector<Image>& images) {
-    if (ranks_.world.rank == 0 && observer().decoded_image)
-      observer().decoded_image(picture, images[static_cast<size_t>(picture)]);
+    if (ranks_.world.rank == 0 && observer().decoded_image) {
+      const Image& image = images[static_cast<size_t>(picture)];
+      stages_.run_apart(result_.seconds.write, [&] { observer().decoded_image(picture, image); });
+    }
   }
 
   // Decodes the latents of a preview, on rank 0 of the world alone. The decoder is loaded for the first

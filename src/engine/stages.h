@@ -71,15 +71,13 @@ class Stages {
   // Runs a stage that the observer knows as `phase`, and adds its time to `total`.
   template <typename Work>
   void run_phase(Phase phase, double& total, Messages messages, const Work& work) {
-    using Clock = std::chrono::steady_clock;
     double seconds = 0;
     run(
         messages,
         [&] {
           if (observer_.started) observer_.started(phase);
-          const auto start = Clock::now();
-          work();
-          seconds = std::chrono::duration<double>(Clock::now() - start).count();
+          apart_ = 0;
+          seconds = seconds_of(work) - apart_;
           total += seconds;
         },
         [&] {
@@ -87,15 +85,32 @@ class Stages {
         });
   }
 
+  // Within a phase: runs what belongs to none, and adds its time to `total` alone.
+  template <typename Work>
+  void run_apart(double& total, const Work& work) {
+    const double seconds = seconds_of(work);
+    total += seconds;
+    apart_ += seconds;
+  }
+
   // Returns if no rank has failed, else throws SettledEnd. If the settlement itself fails, the failure of
   // this rank takes precedence.
   void settle(const std::exception_ptr& failure);
 
  private:
+  template <typename Work>
+  static double seconds_of(const Work& work) {
+    using Clock = std::chrono::steady_clock;
+    const auto start = Clock::now();
+    work();
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
   const comm::Group& world_;
   Observer observer_;
   std::function<bool()> is_wished_to_end_;  // of the caller; asked on rank 0
   Agreement of_all_, of_replicas_;
+  double apart_ = 0;  // seconds of the current phase
 };
 
 }  // namespace tessera::engine

@@ -195,7 +195,8 @@ def report(box):
                        "threads": 1, "use_resolution_binning": False, "model_class": "PixArtSigmaPipeline"}.items():
         assert settings[key] == value, (key, settings[key])
     seconds = report["seconds"]
-    assert list(seconds) == ["load", "encode", "denoise", "decode", "total"], seconds
+    assert list(seconds) == ["load", "encode", "denoise", "decode", "write", "total"], seconds
+    assert seconds["write"] > 0, seconds
     assert sum(value for key, value in seconds.items() if key != "total") <= seconds["total"], seconds
     assert len(report["step_seconds"]) == 2 and sum(report["step_seconds"]) <= seconds["denoise"], report
     (rank,) = report["ranks"]

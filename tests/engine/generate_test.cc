@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "tests/support/golden.h"
 
@@ -35,6 +37,18 @@ TEST_F(GenerateTest, SaysWhatWeightsTake) {
   EXPECT_GT(result.bytes_read, 0U);
   EXPECT_GT(result.weights_bytes, result.bytes_read / 2);
   EXPECT_LT(result.weights_bytes, result.bytes_read * 4);
+}
+
+TEST_F(GenerateTest, WhatTheObserverTakesIsNoPartOfDecoding) {
+  constexpr std::chrono::milliseconds kTaken(200);
+  double told = 0;
+  Observer observer;
+  observer.decoded_image = [&](int64_t, const Image&) { std::this_thread::sleep_for(kTaken); };
+  observer.finished = [&](Phase phase, double seconds) { told = phase == Phase::kDecode ? seconds : told; };
+  const Seconds seconds = run(observer).seconds;
+  EXPECT_GE(seconds.write, std::chrono::duration<double>(kTaken).count());
+  EXPECT_EQ(told, seconds.decode);
+  EXPECT_LE(seconds.load + seconds.encode + seconds.denoise + seconds.decode + seconds.write, seconds.total);
 }
 
 // Peak memory is that of the largest part, because only one part is loaded at a time.
