@@ -17,7 +17,7 @@ namespace {
 using parallel::degrees;
 
 // The numbers of ranks do not divide 5 heads, 7 blocks, 13 rows and 3 pictures.
-constexpr int64_t kHeads = 5, kBlocks = 7, kRows = 13, kColumns = 6, kPictures = 3, kSteps = 8;
+constexpr int64_t kHeads = 5, kBlocks = 7, kRows = 13, kColumns = 6, kPictures = 3, kSteps = 5;
 
 const RandomPixArt& model() {
   static const RandomPixArt random(kHeads, kBlocks);
