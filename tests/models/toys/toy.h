@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 
 #include "models/family.h"
 #include "models/local_blocks.h"
@@ -23,6 +24,15 @@ class RandomWeights final : public weights::Source {
     return part.to(dtype).contiguous();
   }
   at::Tensor stored(const std::string& key, at::IntArrayRef shape) override {
+    // Drawing takes longer than what the families do with them. Each rank is a thread, and shares none.
+    thread_local std::map<std::pair<std::string, std::vector<int64_t>>, at::Tensor> drawn;
+    at::Tensor& tensor = drawn[{key, shape.vec()}];
+    if (!tensor.defined()) tensor = draw(key, shape);
+    return tensor;
+  }
+
+ private:
+  static at::Tensor draw(const std::string& key, at::IntArrayRef shape) {
     auto generator = at::detail::createCPUGenerator(std::hash<std::string>()(key));
     const bool is_sharp = key.find("to_q") != std::string::npos || key.find("to_k") != std::string::npos;
     const double scale =
