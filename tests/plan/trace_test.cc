@@ -305,9 +305,7 @@ TEST_P(Traces, EqualARealRunOnEveryRank) {
 
 class TracesOfProducts : public Traces {};
 
-// Not in the list of ThreadSanitizer, which sees each method of a product in the tests above, and products
-// with toys.
-TEST_P(TracesOfProducts, EqualARealRun) {
+TEST_P(TracesOfProducts, EqualARealRunOnEveryRank) {
   expect_equal_traces(GetParam(), products());
 }
 
