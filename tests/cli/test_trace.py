@@ -55,10 +55,11 @@ def steps_are_evaluations_of_the_denoiser(box):
 
 @test
 def trace_of_configs_alone(box):
+    words = [*SMALL, "--dtype", "fp32"]
     folder = box.folder / "configs"
     copy_configs(MODEL, folder)
-    whole = box.run("trace", "--model", MODEL, *SMALL, "-o", "whole.json")
-    bare = box.run("trace", "--model", folder, *SMALL, "-o", "bare.json")
+    whole = box.run("trace", "--model", MODEL, *words, "-o", "whole.json")
+    bare = box.run("trace", "--model", folder, *words, "-o", "bare.json")
     assert whole.code == 0 and bare.code == 0, (whole, bare)
     traces = [json.loads((box.folder / name).read_text())["ranks"][0] for name in ("whole.json", "bare.json")]
     assert sums(traces[0], "decode") == sums(traces[1], "decode") and sums(traces[1], "denoise")[0] > 0, traces
@@ -66,14 +67,14 @@ def trace_of_configs_alone(box):
     assert "without a tokenizer" not in whole.out and whole.out.startswith("PixArtSigmaPipeline, fp32, 1 rank\n"), whole.out
     # With tokenizers, prompts are encoded as with weights.
     shutil.copytree(MODEL / "tokenizer", folder / "tokenizer")
-    outcome = box.run("trace", "a cat", "--model", folder, *SMALL, "-o", "encoded.json")
-    assert outcome.code == 0 and box.run("trace", "a cat", "--model", MODEL, *SMALL, "-o", "whole.json").code == 0, outcome
+    outcome = box.run("trace", "a cat", "--model", folder, *words, "-o", "encoded.json")
+    assert outcome.code == 0 and box.run("trace", "a cat", "--model", MODEL, *words, "-o", "whole.json").code == 0, outcome
     encoded, whole = (json.loads((box.folder / name).read_text())["ranks"][0] for name in ("encoded.json", "whole.json"))
     assert encoded["events"] == whole["events"] and sums(encoded, "encode")[0] > 0, sums(encoded, "encode")
     shutil.rmtree(folder / "tokenizer")
     # A trace does not depend on the seed, which is random where none is given.
     first = (box.folder / "bare.json").read_bytes()
-    assert box.run("trace", "--model", folder, *SMALL, "-o", "bare.json").code == 0
+    assert box.run("trace", "--model", folder, *words, "-o", "bare.json").code == 0
     assert (box.folder / "bare.json").read_bytes() == first
 
 
