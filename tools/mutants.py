@@ -1,27 +1,37 @@
 #!/usr/bin/env python3
 """Checks which small changes of behaviour (mutants) the tests catch.
 
-Each mutant of tests/cases/mutants/ is applied alone in a separate working tree (build/mutants/), where only the targets that the
-tests need are built, without joining sources, because a mutant changes one. The tests that the mutant names run first, then all
-of `make test`. A mutant is caught if a test fails or hangs; one that passes everything has survived and needs a test. A mutant is
-located by its exact text, anywhere under src/ if its file has moved. If that text does not occur exactly once, the mutant is
-reported as stale, never as caught.
+The current commit is built once in a separate working tree (build/mutants/). For each mutant, only the objects that depend on its
+file are compiled again, aside, and linked before the library, so that several mutants can be tried at once. The tests that the
+mutant names run first; if they pass, all of `make test` runs, with the machine to itself. A mutant is caught if a test fails or
+hangs; one that passes everything has survived and needs a test. The tests that are named have to exist and to pass without a
+mutant, or nothing is tried.
+
+A mutant is located by its exact text, anywhere under src/ if its file has moved. If that text does not occur exactly once, the
+mutant is reported as stale, never as caught.
 
 A mutant consists of a line `name: what it changes`; a line with its file and the tests that run first (unit:FILTER of gtest,
 capped:FILTER of the same under a cap of the instruction set, cli:PART of a test's name); lines `- ` with the original text; lines
 `+ ` with its replacement; and an empty line."""
 import argparse
+import concurrent.futures
 import dataclasses
+import json
 import os
 import pathlib
+import queue
 import random
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases" / "mutants"
+CLI_TESTS = ROOT / "tests" / "cli"
 LIMIT = 3600  # seconds for a build or for all tests; tests that take longer count as failed
 LIMIT_OF_SELECTED = 300  # seconds for the tests that run first, which should take a few
 
@@ -62,69 +72,220 @@ def read_mutants():
     return mutants
 
 
-class Tree:
-    """A checkout of the current commit with its own build folder."""
+def run(words, limit=LIMIT, folder=None, **environment):
+    """Returns whether a command succeeded in time, and its output."""
+    try:
+        done = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit,
+                              env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+    except subprocess.TimeoutExpired:
+        return False, "time limit exceeded"
+    return done.returncode == 0, done.stdout.decode(errors="replace")
 
-    def __init__(self, folder):
-        self.folder, self.build = folder, folder / "build-mutants"
-        if (folder / ".git").exists():
-            self.run(["git", "checkout", "--quiet", "--force", "--detach", self.commit()], check=True)
+
+def made(words, folder=None):
+    """Returns what a command printed that has to succeed."""
+    passed, text = run(words, folder=folder)
+    if not passed:
+        sys.exit(f"mutants: {shlex.join(map(str, words))} failed\n{text[-4000:]}")
+    return text
+
+
+class Build:
+    """The tree, built without a mutant, and the commands that built it."""
+
+    def __init__(self, tree):
+        self.tree, self.folder = tree, tree / "build-mutants"
+        commit = made(["git", "rev-parse", "HEAD"], ROOT).strip()
+        if (tree / ".git").exists():
+            made(["git", "checkout", "--quiet", "--force", "--detach", commit], tree)
         else:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["git", "worktree", "prune"], cwd=ROOT, check=True)
-            subprocess.run(["git", "worktree", "add", "--quiet", "--force", "--detach", folder, self.commit()], cwd=ROOT, check=True)
-        if not (folder / ".venv").exists() and (ROOT / ".venv").exists():
-            (folder / ".venv").symlink_to((ROOT / ".venv").resolve())
+            tree.parent.mkdir(parents=True, exist_ok=True)
+            made(["git", "worktree", "prune"], ROOT)
+            made(["git", "worktree", "add", "--quiet", "--force", "--detach", str(tree), commit], ROOT)
+        if not (tree / ".venv").exists() and (ROOT / ".venv").exists():
+            (tree / ".venv").symlink_to((ROOT / ".venv").resolve())
+        made(["tools/build.sh", "mutants", "tessera_forks", "tessera_tests"], tree)
+        self.compile = {}
+        for entry in json.loads((self.folder / "compile_commands.json").read_text()):
+            words = shlex.split(entry["command"])
+            self.compile[words[words.index("-o") + 1]] = words
+        self.link = {target: self.link_command(target) for target in ("tessera", "tessera_forks", "tessera_tests", "tessera_codecs")}
+        self.sources = self.read_dependencies()
 
-    @staticmethod
-    def commit():
-        return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    def link_command(self, target):
+        command = made(["ninja", "-t", "commands", target], self.folder).splitlines()[-1]
+        return shlex.split(command.removeprefix(": && ").removesuffix(" && :"))
 
-    def run(self, words, **options):
-        return subprocess.run(words, cwd=self.folder, **options)
-
-    def passes(self, words, limit=LIMIT):
-        """Returns whether a command succeeded in time, and the end of its output."""
-        try:
-            done = self.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit,
-                            env={**os.environ, "OMP_NUM_THREADS": "1"})
-        except subprocess.TimeoutExpired:
-            return False, "time limit exceeded"
-        return done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
-
-    def make(self, *targets):
-        return self.passes(["tools/build.sh", "mutants", *targets])
-
-    def suite(self, kind, selection=None):
-        limit = LIMIT_OF_SELECTED if selection else LIMIT
-        tests = str(self.build / "tests" / "tessera_tests")
-        if kind == "unit":
-            return self.passes([tests, "--gtest_brief=1", *([f"--gtest_filter={selection}"] if selection else [])], limit)
-        if kind == "capped":
-            return self.passes(["tools/test_capped.sh", tests, *([selection] if selection else [])], limit)
-        return self.passes(["tests/cli/run.sh", str(self.build / "tessera")] + ([selection] if selection else []), limit)
+    def read_dependencies(self):
+        """Returns the sources and headers of each object."""
+        sources, current = {}, None
+        for line in made(["ninja", "-t", "deps"], self.folder).splitlines():
+            if line.startswith(" "):
+                current.add(os.path.normpath(self.folder / line.strip()))
+            elif line:
+                current = sources.setdefault(line.split(":")[0], set())
+        return {name: paths for name, paths in sources.items() if name in self.compile}
 
 
-TARGETS = {"unit": "tessera_tests", "capped": "tessera_tests", "cli": "tessera_forks"}
+class Slot:
+    """A folder with the programs of one mutant at a time. It lies in the tree, where they find the models that ship."""
+
+    def __init__(self, build, number):
+        self.build, self.folder = build, build.tree / f"slot-{number}"
+
+    def compile(self, mutant, path):
+        """Compiles what depends on the mutant's file. Returns the new objects by the names of those that they replace."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        copy = self.folder / "src" / path.relative_to(self.build.tree / "src")
+        copy.parent.mkdir(parents=True)
+        copy.write_text(path.read_text().replace(mutant.old, mutant.new))
+        objects = {}
+        for name, sources in self.build.sources.items():
+            if str(path) not in sources:
+                continue
+            words = [str(copy) if word == str(path) else word for word in self.build.compile[name]]
+            objects[name] = words[words.index("-o") + 1] = str(self.folder / f"{len(objects)}.o")
+            place = words.index("-I" + str(self.build.tree / "src"))
+            words[place:place] = ["-iquote", str(self.folder / "src")]
+            passed, text = run(words, folder=self.build.folder)
+            if not passed:
+                raise RuntimeError(next((line for line in text.splitlines() if "error:" in line), text[-200:]))
+        return objects
+
+    def link(self, target, objects):
+        """Links a target with the new objects. Those of the library stand before it, so that nothing takes the old ones."""
+        words = [objects.get(word, word) for word in self.build.link[target]]
+        place = words.index("-o")
+        result = self.folder / words[place + 1]
+        result.parent.mkdir(parents=True, exist_ok=True)
+        if target == "tessera_codecs" and words == self.build.link[target]:
+            result.symlink_to(self.build.folder / words[place + 1])
+            return
+        words[place + 1] = str(result)
+        if any(word.endswith("libtessera.a") for word in words):
+            of_library = [new for old, new in objects.items() if re.search(r"tessera_(fast|plain)\.dir", old)]
+            words[place:place] = of_library
+        passed, text = run(words, folder=self.build.folder)
+        if not passed:
+            raise RuntimeError(text[-200:])
+
+    def fill(self, mutant, path, kinds):
+        """Compiles and links what the kinds of tests need."""
+        objects = self.compile(mutant, path)
+        targets = ["tessera_codecs", *(["tessera", "tessera_forks"] if "cli" in kinds else []),
+                   *(["tessera_tests"] if kinds - {"cli"} else [])]
+        for target in targets:
+            self.link(target, objects)
 
 
-def judge(tree, mutant, only_first):
-    """Returns (verdict, the test that caught it or a reason)."""
-    path, reason = mutant.place(tree.folder)
+def passes(build, folder, kind, selection=None, workers=None):
+    """Returns whether tests of a kind pass with the programs in the folder: those selected in one process, or all."""
+    limit, tests = LIMIT_OF_SELECTED if selection else LIMIT, str(folder / "tests" / "tessera_tests")
+    if kind == "cli":
+        words = ["tests/cli/run.sh", str(folder / "tessera"), *([selection] if selection else [])]
+    elif kind == "capped":
+        words = ["tools/test_capped.sh", tests, *([selection] if selection else [])]
+    elif selection:
+        words = [tests, "--gtest_brief=1", "--gtest_fail_fast", f"--gtest_filter={selection}"]
+    else:
+        words = ["tools/run_unit_tests.sh", tests]
+    return run(words, limit, build.tree, **({"TESSERA_TEST_WORKERS": str(workers)} if workers else {}))[0]
+
+
+def judge(slot, mutant, selected, workers=None):
+    """Returns (verdict, the test that caught it or a reason). Runs the tests that the mutant names, or all."""
+    path, reason = mutant.place(slot.build.tree)
     if not path:
         return "stale", reason
-    whole = path.read_text()
-    path.write_text(whole.replace(mutant.old, mutant.new))
+    tests = mutant.first if selected else tuple((kind, None) for kind in ("unit", "capped", "cli"))
     try:
-        for kind, selection in [*mutant.first, *([] if only_first else [("unit", None), ("capped", None), ("cli", None)])]:
-            built, text = tree.make(TARGETS[kind])
-            if not built:
-                return "broken", "it does not build: " + next((line for line in text.splitlines() if "error:" in line), text[-200:])
-            if not tree.suite(kind, selection)[0]:
-                return "caught", f"{kind} {selection or 'all'}"
-        return ("not caught by the first", "") if only_first else ("survived", mutant.says)
+        slot.fill(mutant, path, {kind for kind, _ in tests})
+    except RuntimeError as error:
+        return "broken", f"it does not build: {error}"
+    for kind, selection in tests:
+        if not passes(slot.build, slot.folder, kind, selection, workers):
+            return "caught", f"{kind} {selection or 'all'}"
+    return ("not caught by the first", "") if selected else ("survived", mutant.says)
+
+
+def command_line_tests(selection):
+    """Returns the tests of the command line that a mutant's selection runs."""
+    if str(CLI_TESTS) not in sys.path:
+        sys.path.insert(0, str(CLI_TESTS))
+    import run as _  # noqa: F401  (registers the tests)
+    from harness import selected
+    return selected([selection])
+
+
+def check_named_tests(build, mutants):
+    """Ends the program unless all tests that the mutants name exist and pass without a mutant."""
+    named = {kind: sorted({selection for mutant in mutants for which, selection in mutant.first if which in kind.split("+")})
+             for kind in ("unit+capped", "cli")}
+    tests = str(build.folder / "tests" / "tessera_tests")
+    missing = [selection for selection in named["unit+capped"]
+               if not made([tests, "--gtest_list_tests", f"--gtest_filter={selection}"]).count("\n  ")]
+    missing += [selection for selection in named["cli"] if not command_line_tests(selection)]
+    if missing:
+        sys.exit(f"mutants: no test has these names: {', '.join(missing)}")
+    if named["unit+capped"]:
+        made(["tools/run_unit_tests.sh", tests, ":".join(named["unit+capped"])], build.tree)
+    if named["cli"]:
+        made(["tests/cli/run.sh", str(build.folder / "tessera"), *named["cli"]], build.tree)
+
+
+class Tally:
+    """The verdicts, printed as they come."""
+
+    def __init__(self):
+        self.names, self.lock = {}, threading.Lock()
+
+    def add(self, mutant, verdict, by, begin):
+        with self.lock:
+            self.names.setdefault(verdict, []).append(mutant.name)
+            print(f"{verdict:8} {mutant.name}: {by}  [{time.monotonic() - begin:.0f} s]", flush=True)
+
+    def count(self, verdict):
+        return len(self.names.get(verdict, []))
+
+
+def try_all(build, mutants, only_first):
+    """Tries the mutants side by side with the tests that they name, then alone those that need or got no verdict so."""
+    tally, alone = Tally(), queue.SimpleQueue()
+    alone_with_named = [mutant for mutant in mutants
+                        if any(kind == "cli" and any(test.alone for test in command_line_tests(selection))
+                               for kind, selection in mutant.first)]
+
+    def attempt(slot, mutant, selected, workers=None):
+        begin = time.monotonic()
+        verdict, by = judge(slot, mutant, selected, workers)
+        if verdict == "not caught by the first" and not only_first:
+            alone.put(mutant)
+        else:
+            tally.add(mutant, verdict, by, begin)
+
+    cores = len(os.sched_getaffinity(0))
+    slots = queue.SimpleQueue()
+    for number in range(cores):
+        slots.put(Slot(build, number))
+
+    def attempt_beside_others(mutant):
+        slot = slots.get()
+        try:
+            attempt(slot, mutant, selected=True, workers=1)
+        finally:
+            slots.put(slot)
+
+    pool = concurrent.futures.ThreadPoolExecutor(cores)
+    try:
+        list(pool.map(attempt_beside_others, [mutant for mutant in mutants if mutant not in alone_with_named]))
     finally:
-        path.write_text(whole)
+        pool.shutdown(cancel_futures=True)
+    slot = Slot(build, 0)
+    for mutant in alone_with_named:
+        attempt(slot, mutant, selected=True)
+    while not alone.empty():
+        attempt(slot, alone.get(), selected=False)
+    return tally
 
 
 def main():
@@ -154,22 +315,15 @@ def main():
         print(f"{len(mutants) - len(stale)} of {len(mutants)} mutants are located")
         return 1 if stale else 0
 
-    tree = Tree(options.tree.resolve())
-    tree_builds, text = tree.make("tessera_forks", "tessera_tests")
-    if not tree_builds:
-        sys.exit(f"mutants: the tree does not build without mutants\n{text}")
-    counts = {}
-    for mutant in mutants:
-        start = time.monotonic()
-        verdict, by = judge(tree, mutant, options.first)
-        counts.setdefault(verdict, []).append(mutant.name)
-        print(f"{verdict:8} {mutant.name}: {by}  [{time.monotonic() - start:.0f} s]", flush=True)
-    print(", ".join(f"{len(names)} {verdict}" for verdict, names in counts.items()))
-    ran = len(mutants) - len(counts.get("stale", []))
+    build = Build(options.tree.resolve())
+    check_named_tests(build, mutants)
+    tally = try_all(build, mutants, options.first)
+    print(", ".join(f"{len(names)} {verdict}" for verdict, names in tally.names.items()))
+    ran = len(mutants) - tally.count("stale")
     if not options.keep:
-        subprocess.run(["git", "worktree", "remove", "--force", tree.folder], cwd=ROOT, check=False)
-        shutil.rmtree(tree.folder, ignore_errors=True)
-    return 0 if ran and len(counts.get("caught", [])) >= 0.95 * ran else 1
+        subprocess.run(["git", "worktree", "remove", "--force", build.tree], cwd=ROOT, check=False)
+        shutil.rmtree(build.tree, ignore_errors=True)
+    return 0 if ran and tally.count("caught") >= 0.95 * ran else 1
 
 
 if __name__ == "__main__":
