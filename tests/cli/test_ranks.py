@@ -5,7 +5,7 @@ import resource
 import signal
 import time
 
-from files import assert_near, difference, read_latents, read_png
+from files import assert_near, difference, psnr, read_latents, read_png
 from harness import MODEL, SMALL, test
 from running import address_space, alive, start_long_run
 
@@ -43,6 +43,18 @@ def ranks_generate_the_latents_of_one(box):
             assert rank["peak_rss_bytes"] > 1 << 20 and rank["bytes_read"] > 0, rank
             for sum_ in rank["communication"]:
                 assert sorted(sum_) == sorted(["axis", "operation", "count", "bytes", "seconds", "waited_seconds"]), sum_
+
+
+@test
+def data_parallel_ranks_write_the_images_of_one(box):
+    words = ["a cat", "a dog", "a red circle", "--seed", "5", "--dtype", "fp32", *SMALL]
+    alone = box.generate(*words, "-o", "alone.png").out.split()
+    shared = box.generate(*words, "-o", "shared.png", "--data-parallel-degree", "2").out.split()
+    assert shared == ["shared-0.png", "shared-1.png", "shared-2.png"], shared
+    alone, shared = ([read_png(box.folder / path) for path in paths] for paths in (alone, shared))
+    for one, other in zip(alone, shared):
+        assert psnr(one[2], other[2]) > 50 and one[3]["parameters"] == other[3]["parameters"], other[3]
+    assert psnr(alone[0][2], alone[2][2]) < 50, "the images do not depend on the prompt"
 
 
 @test
