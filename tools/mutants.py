@@ -33,7 +33,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases" / "mutants"
 CLI_TESTS = ROOT / "tests" / "cli"
 LIMIT = 3600  # seconds for a build or for all tests; tests that take longer count as failed
-LIMIT_OF_SELECTED = 300  # seconds for the tests that run first, which should take a few
+LIMIT_OF_SELECTED = 150  # seconds for the tests that run first, which should take a few
 
 
 @dataclasses.dataclass(frozen=True)
