@@ -24,6 +24,7 @@ import random
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -34,6 +35,7 @@ CASES = ROOT / "tests" / "cases" / "mutants"
 CLI_TESTS = ROOT / "tests" / "cli"
 LIMIT = 3600  # seconds for a build or for all tests; tests that take longer count as failed
 LIMIT_OF_SELECTED = 150  # seconds for the tests that run first, which should take a few
+RUNNING = set()  # commands, which do not hear of Ctrl-C themselves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,13 +75,19 @@ def read_mutants():
 
 
 def run(words, limit=LIMIT, folder=None, **environment):
-    """Returns whether a command succeeded in time, and its output."""
+    """Returns whether a command succeeded in time, and its output. No process of one that is out of time is left."""
+    child = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                             env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+    RUNNING.add(child)
     try:
-        done = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit,
-                              env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+        text = child.communicate(timeout=limit)[0]
     except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
         return False, "time limit exceeded"
-    return done.returncode == 0, done.stdout.decode(errors="replace")
+    finally:
+        RUNNING.discard(child)
+    return child.returncode == 0, text.decode(errors="replace")
 
 
 def made(words, folder=None):
@@ -279,7 +287,7 @@ def try_all(build, mutants, only_first):
     try:
         list(pool.map(attempt_beside_others, [mutant for mutant in mutants if mutant not in alone_with_named]))
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
     slot = Slot(build, 0)
     for mutant in alone_with_named:
         attempt(slot, mutant, selected=True)
@@ -327,4 +335,9 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        for running in list(RUNNING):
+            os.killpg(running.pid, signal.SIGKILL)
+        os._exit(130)  # without waiting for the threads, whose verdicts are worth nothing now

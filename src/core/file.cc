@@ -111,6 +111,9 @@ AtomicFile::AtomicFile(const std::filesystem::path& path)
   }
   if (descriptor_ < 0) {
     temporary_.clear();
+    std::error_code code;
+    if (errno == ENOENT && path_.has_parent_path() && !std::filesystem::exists(path_.parent_path(), code))
+      usage_error(path_.string(), "its folder does not exist; create that first");
     fail("create");
   }
   if (!temporary_.empty()) name_.remember(temporary_.string());
