@@ -284,9 +284,11 @@ def views_of_a_trace(box):
     lines = box.run("analyze", "comm", "t.json", "--csv").out.splitlines()
     assert lines[0].split(",")[:3] == ["phase", "axis", "collective"] and any("ulysses" in line for line in lines), lines
     # Directly, a rank sends what it sends here; a column that does not go with a collective is empty.
-    for row in json.loads(box.run("analyze", "comm", "t.json", "--json").out):
-        assert row["direct"] == (row["sent"] if row["collective"] == "all_to_all" else None), row
-        assert (row["ring"] is None) == (row["collective"] not in ("all_gather", "reduce_scatter")), row
+    assert box.run("trace", "a cat", "--model", MODEL, *SMALL, "--ulysses-degree", "3", "-o", "three.json").code == 0
+    for name in ("t.json", "three.json"):
+        for row in json.loads(box.run("analyze", "comm", name, "--json").out):
+            assert row["direct"] == (row["sent"] if row["collective"] == "all_to_all" else None), row
+            assert (row["ring"] is None) == (row["collective"] not in ("all_gather", "reduce_scatter")), row
     text = box.run("analyze", "comm", "t.json").out
     assert "ulysses" in text and "KiB" in text and "Bruck" in text, text
     # The last layers of attention are no pair of Open-Sora's.

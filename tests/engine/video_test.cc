@@ -147,29 +147,42 @@ std::vector<Way> ways() {
   return all;
 }
 
+void expect_golden_on_ranks(const GoldenRun& golden, const Settings& settings,
+                            parallel::ParallelOptions options, comm::Wire wire) {
+  const Model& model = golden.model();
+  if (options.pipefusion_parallel_degree > 1) options.warmup_steps = settings.steps;  // exact
+  const parallel::Layout layout = parallel::resolve_layout(options, workload(settings, model), std::nullopt);
+  comm::run_ranks_as_threads(
+      options.degrees(),
+      [&](comm::World world) {
+        const bool is_first = world.rank() == 0;
+        const Videos videos = generate_videos(model, settings, layout, std::move(world));
+        EXPECT_EQ(videos.frames.defined(), is_first);
+        if (is_first) expect_golden(golden, videos, settings);
+      },
+      wire);
+}
+
 class VideoOnRanks : public testing::TestWithParam<GoldenRun> {};
 
 TEST_P(VideoOnRanks, EqualsTheOracle) {
-  const Model& model = GetParam().model();
-  const Settings settings = resolve(golden_request(GetParam()), model);
+  const Settings settings = resolve(golden_request(GetParam()), GetParam().model());
   for (const Way& way : ways()) {
     if ((way.needs_guidance && !settings.guided()) || (way.needs_two_videos && settings.pictures() < 2))
       continue;
     SCOPED_TRACE(way.name);
-    parallel::ParallelOptions options = way.options;
-    if (way.name == "pipefusion") options.warmup_steps = settings.steps;  // exact
-    const parallel::Layout layout =
-        parallel::resolve_layout(options, workload(settings, model), std::nullopt);
-    comm::run_ranks_as_threads(
-        options.degrees(),
-        [&](comm::World world) {
-          const bool is_first = world.rank() == 0;
-          const Videos videos = generate_videos(model, settings, layout, std::move(world));
-          EXPECT_EQ(videos.frames.defined(), is_first);
-          if (is_first) expect_golden(GetParam(), videos, settings);
-        },
-        comm::Wire::kShared);
+    expect_golden_on_ranks(GetParam(), settings, way.options, comm::Wire::kShared);
   }
+}
+
+// The negative text, of which only the length is given, on the host, comes first; stages receive on the
+// device.
+TEST(VideoRanksOnAStrictDevice, EqualTheOracleInAPipeline) {
+  const GoldenRun golden{tiny_video, "guided"};
+  Request request = golden_request(golden);
+  request.device = strict_device();
+  expect_golden_on_ranks(golden, resolve(request, golden.model()), parallel::degrees(1, false, 2, 1, 1, 1),
+                         comm::Wire::kStrict);
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, VideoOnRanks, testing::ValuesIn(golden_runs()),
