@@ -38,7 +38,7 @@ class OrderedFabric : public Fabric {
 
 void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, Wire wire,
                           std::chrono::milliseconds timeout) {
-  OrderedCommunicators communicators(timeout), of_host(timeout);
+  OrderedCommunicators communicators(timeout);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const bool shared = wire == Wire::kShared || wire == Wire::kHosts;
   const std::vector<LocalEndpoint> endpoints(shared ? static_cast<size_t>(size) : 0);
@@ -49,12 +49,9 @@ void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, 
   }
   const auto connect = [&](int64_t rank) -> std::shared_ptr<Fabric> {
     if (wire == Wire::kOrdered) return std::make_shared<OrderedFabric>(rank, communicators.maker());
-    if (wire == Wire::kStrict) {
-      return connect_devices(rank, kStrict, communicators.maker(),
-                             std::make_shared<OrderedFabric>(rank, of_host.maker()));
-    }
     std::shared_ptr<Fabric> fabric;
     if (wire != Wire::kShared) fabric = connect_gloo(store, rank, size, {"lo", true}, timeout);
+    if (wire == Wire::kStrict) return connect_devices(rank, kStrict, communicators.maker(), fabric);
     if (!shared) return fabric;
     const auto connect_peers = [&](const FileForPeer& file_for) {
       return connect_local_peers(rank, endpoints[static_cast<size_t>(rank)], places, file_for,
@@ -82,7 +79,6 @@ void run_ranks_as_threads(int64_t size, const std::function<void(World)>& body, 
           if (!first) first = std::current_exception();
         }
         communicators.fail();
-        of_host.fail();
       }
     });
   }

@@ -10,7 +10,7 @@ namespace tessera::comm {
 
 enum class Wire {
   kOrdered,  // as between GPUs, in the order of NCCL's communicators, which is the strictest
-  kStrict,   // the same for tensors on the strict device only; those of the host go another way
+  kStrict,   // the same for tensors on the strict device only; those of the host go through Gloo
   kShared,   // as between processes of one host
   kHosts,    // as on two hosts, each with every second rank
   kGloo      // as between hosts, over the loopback device
