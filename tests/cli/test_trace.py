@@ -335,6 +335,8 @@ def analyze_refuses_traces(box):
              "'bytes' must be the sum of those in 'sends'"),
             ("unposted", lambda trace: next(event for event in trace["ranks"][0]["events"] if "wait" in event).update(wait=777),
              "waits for collective 777, which was not posted before"),
+            ("triple", lambda trace: next(event for event in trace["ranks"][0]["events"] if event.get("sends"))["sends"][0].append(1),
+             "'sends' must be pairs of a rank below 2 and bytes"),
             ("far", lambda trace: next(event for event in trace["ranks"][0]["events"] if "collective" in event).update(ranks=[0, 77]),
              "'ranks' must be ranks below 2")):
         trace = json.loads(text)

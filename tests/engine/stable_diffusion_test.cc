@@ -101,6 +101,12 @@ TEST_F(StableDiffusion, RunsInHalfPrecision) {
     const double error = relative_error(rounded.latents, exact.latents);
     EXPECT_LE(error, dtype == at::kHalf ? 0.01 : 0.1) << dtype;
     EXPECT_GT(error, 0) << dtype;
+
+    models::LoadOptions options;
+    options.placement.dtype = dtype;
+    models::LoadStatistics cost;
+    EXPECT_EQ(tiny_sd().family->load_denoiser(tiny_sd().folder, options, cost)->dtype(),
+              dtype == at::kHalf ? at::kFloat : dtype);
   }
 }
 

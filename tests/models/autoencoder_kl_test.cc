@@ -178,6 +178,23 @@ TEST(AutoencoderKLEncoder, RefusesPartsOfSizesThatItCannotHalve) {
   EXPECT_NO_THROW(encoder->encode(at::zeros({1, 3, 8, 10})));  // equal to diffusers: tests/models/stdit
 }
 
+TEST(AttentionBlock, LeavesWhatOthersHold) {
+  constexpr int64_t kChannels = 32;
+  std::map<std::string, at::Tensor> w = {{"group_norm.weight", at::ones({kChannels})},
+                                         {"group_norm.bias", at::zeros({kChannels})}};
+  for (const std::string name : {"to_q", "to_k", "to_v", "to_out.0"}) {
+    w[name + ".weight"] = at::randn({kChannels, kChannels});
+    w[name + ".bias"] = at::randn({kChannels});
+  }
+  const CheckpointFixture file(w);
+  nn::Tokens tokens(parallel::Grid{.rows = 4, .columns = 6});
+  const AttentionBlock block(file.scope(at::kFloat), kChannels, /*norm_groups=*/8);
+  const at::Tensor x = at::randn({1, kChannels, 4, 6}).contiguous(kChannelsLast), before = x.clone();
+  const at::Tensor result = block(x, nn::Rows(tokens));
+  EXPECT_TRUE(at::equal(x, before));
+  EXPECT_FALSE(at::equal(result, before));
+}
+
 // Convolutions of 64 channels and more use other kernels.
 TEST(ResnetBlock2D, IsAsNearTheTruthInBf16AsSeparateOperations) {
   at::manual_seed(4);

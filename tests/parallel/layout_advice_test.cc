@@ -91,6 +91,16 @@ TEST(Layout, AdviceKeepsTheMethodsOfTheWish) {
             "tensor_parallel_degree 2 on 8 ranks");
 }
 
+TEST(Layout, AdviceSplitsOverASquareWhereTheWishDoes) {
+  ParallelOptions wish = degrees(1, false, 1, 1, 1, 6);
+  wish.split_scheme = SplitScheme::k2d;
+  const Workload four{.heads = 4, .blocks = 6, .token_rows = 8, .steps = 20, .pictures = 1};
+  EXPECT_EQ(refusal(wish, four, {}),
+            "[parallel] tensor_parallel_degree 6 needs a head for each rank, the model has 4; nearest valid: "
+            "tensor_parallel_degree 4 split_scheme 2d on 4 ranks, or ring_degree 2 tensor_parallel_degree 3 "
+            "on 6 ranks");
+}
+
 // Ulysses ranks of an axial model need a head each, or a frame.
 TEST(Layout, AdviceKnowsOfFrames) {
   const Workload video{

@@ -182,6 +182,22 @@ TEST(Mapping, CountsTheSoftmaxOfEveryBlock) {
   EXPECT_NEAR(mapping.compute, 2 * (5 * 16 * 16 + 2 * 16 * 16) * 1e-6, 1e-12) << mapping.split;
 }
 
+// A problem takes 2 KiB for queries, keys, values and results, which another's can stand beside, and 2 KiB
+// for sums.
+TEST(Mapping, AttentionMovesBesideItsProductsWhereItFitsTwice) {
+  Machine machine = tx8();
+  machine.tiles = machine.grid_rows = machine.grid_columns = 1;
+  machine.dram_bandwidth = 1e9;
+  machine.vector_rates["bf16"] = 1e9;
+  const AttentionWork work{.batch = 1, .heads = 8, .queries = 16, .keys = 16, .head_dim = 16};
+  machine.sram_bytes = 6 * 1024 - 1;
+  const Mapping once = map_attention(work, machine, {.dtype = "bf16"});
+  EXPECT_GE(once.latency, once.compute + once.dram);
+  machine.sram_bytes = 6 * 1024;
+  const Mapping twice = map_attention(work, machine, {.dtype = "bf16"});
+  EXPECT_LT(twice.latency, twice.compute + twice.dram);
+}
+
 TEST(Mapping, SaysWhatDoesNotFit) {
   Machine machine = tx8();
   machine.sram_bytes = 1024;
