@@ -77,8 +77,9 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
   if (code) input_error(path.string(), "cannot read: {}", code.message());
   if (size > max_bytes) input_error(path.string(), "{} bytes, expected at most {}", size, max_bytes);
   std::ifstream stream(path, std::ios::binary);
+  if (!stream) input_error(path.string(), "cannot open the file: {}", reason());
   std::string text(size, '\0');
-  if (!stream || !stream.read(text.data(), static_cast<std::streamsize>(size))) {
+  if (!stream.read(text.data(), static_cast<std::streamsize>(size))) {
     input_error(path.string(), "cannot read the file");
   }
   refuse_git_lfs_pointer(text, path.string());

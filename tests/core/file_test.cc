@@ -1,6 +1,7 @@
 #include "core/file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <fstream>
@@ -30,6 +31,22 @@ TEST_F(FileTest, AppearsWholeOrNotAtAll) {
   file.commit();
   EXPECT_EQ(read_file(path, 100), "whole");
   EXPECT_EQ(names(), std::vector<std::string>{"a"});
+}
+
+TEST_F(FileTest, SaysWhyItCannotBeOpened) {
+  std::ofstream(folder_ / "a") << "text";
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{0, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::string why;
+  try {
+    read_file(folder_ / "a", 100);
+  } catch (const Error& error) {
+    why = error.message();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_NE(why.find("cannot open the file: Too many open files"), std::string::npos) << why;
 }
 
 TEST_F(FileTest, ReplacesTheTargetOfALinkNotTheLink) {
