@@ -48,8 +48,9 @@ comm::Rendezvous with_options(comm::Rendezvous place, const MessageOptions& mess
   return place;
 }
 
-// The default is one thread where ranks share a host, otherwise libtorch's: all cores.
-void set_threads(const std::optional<int>& wish, int64_t local_ranks) {
+// The default is one thread where ranks share a host, otherwise libtorch's: all cores. run_job() starts the
+// threads.
+void wish_threads(const std::optional<int>& wish, int64_t local_ranks) {
   if (wish || local_ranks > 1) at::set_num_threads(wish.value_or(1));
 }
 
@@ -73,7 +74,7 @@ Job on_local_device(Job job, int64_t local_rank) {
 }
 
 int run_alone(const Job& job) {
-  set_threads(job.arguments.run.threads, 1);
+  wish_threads(job.arguments.run.threads, 1);
   comm::World world;
   launch::RankStatus status;
   run_job(on_local_device(job, 0), world, status, launch::interrupted);
@@ -206,7 +207,7 @@ void run_as_rank(const MessageOptions& messages, const std::function<GenerateArg
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
   const Job job = agree(read, world.group(all, "world"));
-  set_threads(job.arguments.run.threads, place.local_world_size);
+  wish_threads(job.arguments.run.threads, place.local_world_size);
   if (may_pin) pin_rank(place);
   run_job(on_local_device(job, place.local_rank), world, status, cancelled);
   launch::flush_output();
@@ -262,7 +263,7 @@ int run_generate(const GenerateArguments& arguments, std::optional<int64_t> worl
   const Job job = plan_job(whole, world_size);
   require_outputs(job);
   if (job.arguments.run.dry_run) {
-    set_threads(job.arguments.run.threads, job.ranks());  // the plan names them
+    wish_threads(job.arguments.run.threads, job.ranks());  // the plan names them
     print_plan(job);
     return 0;
   }

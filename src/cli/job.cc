@@ -21,6 +21,7 @@
 #include "core/field_name.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/threads.h"
 #include "core/user_text.h"
 #include "launch/streams.h"
 #include "launch/thread_share.h"
@@ -162,6 +163,14 @@ engine::Observer with_status(const engine::Observer& observer, launch::RankStatu
     if (observer.progressed) observer.progressed(stage, done, total);
   };
   return both;
+}
+
+// The number of threads is known before the first of them computes.
+void use_threads(const Job& job) {
+  const int wanted = at::get_num_threads(), threads = set_threads(wanted);
+  if (threads < wanted && job.arguments.run.threads)
+    log_warning("{}: {} of {} threads compute, because OMP_THREAD_LIMIT or another limit allows no more",
+                field("threads"), threads, wanted);
 }
 
 // Ranks of one host have a thread each, and who gives a number of threads gets it; a rank that is alone takes
@@ -370,6 +379,7 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
   std::optional<Progress> progress;
   if (first) {
     progress.emplace(job.arguments.run.quiet);
+    use_threads(job);
     if (!job.arguments.run.quiet) progress->line(headline(job));
     for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
     if (job.layout.displaced_mode_was_changed) {
@@ -380,6 +390,7 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
     collector.emplace([&](LogLevel level, const std::string& message) {
       if (level == LogLevel::kWarning) warnings.push_back(message);
     });
+    use_threads(job);
   }
   engine::Observer observer = with_status(first ? progress->observer() : engine::Observer{}, status);
   std::optional<Writer> writer;

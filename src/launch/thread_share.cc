@@ -8,6 +8,7 @@
 #include <fstream>
 #include <string>
 
+#include "core/threads.h"
 #include "launch/cores.h"
 
 namespace tessera::launch {
@@ -64,7 +65,7 @@ int64_t fitting_threads(int64_t now, int64_t most, const CoreUse& use) {
 ThreadShare::ThreadShare() : most_(at::get_num_threads()), threads_(most_), last_(look()) {}
 
 ThreadShare::~ThreadShare() {
-  if (threads_ != most_) at::set_num_threads(static_cast<int>(most_));
+  if (threads_ != most_) set_threads(static_cast<int>(most_));
 }
 
 std::optional<ThreadShare::Look> ThreadShare::look() {
@@ -96,8 +97,7 @@ void ThreadShare::fit() {
   calm_ = wanted > threads_ ? calm_ + std::max(seconds / kCalmSeconds, 1.0 / kCalmLooks) : 0;
   if (wanted > threads_ && calm_ < 1) wanted = threads_;
   if (wanted == threads_) return;
-  threads_ = wanted;
-  at::set_num_threads(static_cast<int>(threads_));
+  threads_ = set_threads(static_cast<int>(wanted));
 }
 
 }  // namespace tessera::launch

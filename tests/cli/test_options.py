@@ -30,6 +30,31 @@ def threads(box):
 
 
 @test
+def threads_that_openmp_does_not_give(box):
+    """oneDNN divides its products among as many threads as were asked for."""
+    def latents(*words, env):
+        box.generate(*PICTURE, "--report", "run.json", "--output-type", "latent", "-o", "latents.safetensors", *words, env=env)
+        return box.report()["settings"]["threads"], read_latents(box.folder / "latents.safetensors")
+
+    expected = box.latents(*PICTURE, "--threads", "1")
+    free = {"OMP_NUM_THREADS": None}
+    for env, count in (({"OMP_THREAD_LIMIT": "1"}, 1), ({"OMP_THREAD_LIMIT": "2"}, 2), ({"OMP_MAX_ACTIVE_LEVELS": "0"}, 1),
+                       ({"OMP_STACKSIZE": "900000 G"}, 1), ({"OMP_STACKSIZE": "16"}, 1), ({"OMP_STACKSIZE": "4M"}, 3),
+                       ({"OMP_DYNAMIC": "true"}, 3), ({"OMP_NUM_THREADS": "1,2"}, 3), ({"MKL_NUM_THREADS": "1"}, 3),
+                       ({"OMP_PROC_BIND": "true", "OMP_PLACES": "{0}"}, 3), ({"GOMP_CPU_AFFINITY": "0"}, 3)):
+        threads, got = latents("--threads", "3", env=free | env)
+        assert threads == count, (env, threads)
+        assert_near(got, expected, 1e-5)
+    threads, got = latents(env={"OMP_NUM_THREADS": "3", "OMP_THREAD_LIMIT": "2"})
+    assert threads == 2
+    assert_near(got, expected, 1e-5)
+    assert_near(latents("--use-cfg-parallel", "--threads", "3", env=free | {"OMP_THREAD_LIMIT": "2"})[1], expected, NEAR)
+    for words, told in ((["--threads", "3"], True), (["--use-cfg-parallel", "--threads", "3"], True), ([], False)):
+        err = box.generate(*PICTURE, "-o", "out.png", *words, env={"OMP_NUM_THREADS": "3", "OMP_THREAD_LIMIT": "2"}).err
+        assert err.count("--threads: 2 of 3 threads compute") == told, (words, err)
+
+
+@test
 def ranks_take_the_seed_that_rank_0_drew(box):
     words = ["generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--ulysses-degree", "2", "--report", "run.json",
              "--output-type", "latent", "-o", "out.safetensors", *THREE_STEPS]
