@@ -88,6 +88,7 @@ void Progress::finished(Phase phase, double seconds) {
 }
 
 void Progress::progressed(Phase phase, int64_t done, int64_t total) {
+  if (done == 0) return;  // nothing tells how long a step takes
   const auto now = std::chrono::steady_clock::now();
   const double passed = std::chrono::duration<double>(now - stage_start_).count();
   const double each = passed / static_cast<double>(done);

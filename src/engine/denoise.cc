@@ -37,6 +37,7 @@ class Loop final : public parallel::PipelineStage {
 
   at::Tensor run() {
     clock_.start();
+    if (observer_.progressed) observer_.progressed(Phase::kDenoise, 0, sampler().steps());
     const parallel::Layout& layout = ranks_.layout;
     const int64_t warmup_steps = layout.is_all_warmup ? sampler().steps() : layout.warmup_steps;
     const at::Device device = latents_.options().device();

@@ -38,7 +38,8 @@ struct Preview {
 struct Observer {
   std::function<void(Phase)> started;
   std::function<void(Phase, double seconds)> finished;
-  // Counts steps in kDenoise, and in kDecode pictures or the frames of all videos.
+  // Counts steps in kDenoise, from 0 when all is done that comes once before them, and in kDecode pictures or
+  // the frames of all videos.
   std::function<void(Phase, int64_t done, int64_t total)> progressed;
   // Called on rank 0 of the world with frames of a video, in order, as they are decoded: 8 bits, [F, H, W,
   // 3], on the CPU. The videos of a batch come one after the other, in each part of long videos.

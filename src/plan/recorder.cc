@@ -162,7 +162,7 @@ Recorder::~Recorder() {
 
 void Recorder::begin_loading(Phase phase) {
   phase_ = phase;
-  step_ = 0;
+  step_ = phase == Phase::kDenoise ? kBeforeSteps : 0;
   is_loading_ = true;
   weights_bytes_ = 0;
   bytes_before_ = static_cast<int64_t>(memory_.bytes());

@@ -149,7 +149,7 @@ Event read_event(const Json& json, const std::string& where, int64_t world_size)
   const auto phase = std::find(kPhases.begin(), kPhases.end(), reader.text("phase"));
   if (phase == kPhases.end()) reader.fail("phase", "encode, denoise or decode");
   event.phase = static_cast<Phase>(phase - kPhases.begin());
-  event.step = reader.has("step") ? reader.number("step") : 0;
+  event.step = reader.has("step") ? reader.number("step", kBeforeSteps) : 0;
   event.time = reader.time();
   event.live_bytes = reader.number("live");
   event.peak_bytes = reader.number("peak", event.live_bytes);
@@ -216,6 +216,12 @@ int64_t TensorShape::bytes() const {
 
 std::string phase_name(Phase phase) {
   return kPhases.at(static_cast<size_t>(phase));
+}
+
+int64_t times_in_run(const Event& event, int64_t traced_steps, int64_t steps) {
+  if (event.phase != Phase::kDenoise || event.step == kBeforeSteps || event.step >= traced_steps) return 1;
+  if (event.step >= steps) return 0;
+  return event.step == traced_steps - 1 ? steps - event.step : 1;
 }
 
 int64_t RankTrace::peak_bytes(Phase phase) const {

@@ -66,9 +66,13 @@ struct TimeSpan {
   bool operator==(const TimeSpan&) const = default;
 };
 
+inline constexpr int64_t kBeforeSteps = -1;
+
 struct Event {
   Phase phase = Phase::kDenoise;
-  int64_t step = 0;  // of kDenoise
+  // Of kDenoise: kBeforeSteps for what a run does once before its first step, as the keys and values of the
+  // prompt, and the number of traced steps for what comes after the last of them.
+  int64_t step = 0;
   // Of a real run. Operations that one kernel computes together have the same. A collective is posted in
   // no time, its WaitEvent takes as long as the rank waits. Meta tensors take no time.
   std::optional<TimeSpan> time = {};
@@ -77,6 +81,11 @@ struct Event {
   int64_t live_bytes = 0, peak_bytes = 0;
   bool operator==(const Event&) const = default;
 };
+
+// How often the event happens in a run of `steps` steps of which the first `traced_steps` were traced: the
+// last of these stands for all after it, and those that such a run does not reach count 0. What is before or
+// after the steps happens once.
+int64_t times_in_run(const Event& event, int64_t traced_steps, int64_t steps);
 
 struct RankTrace {
   int64_t rank = 0;

@@ -187,9 +187,9 @@ TEST(Denoise, ReportsStepsAndStopsBetweenThem) {
     EXPECT_EQ(total, 3);
     seen.push_back(done);
   };
-  observer.cancelled = [&] { return seen.size() == 2; };
+  observer.cancelled = [&] { return seen.size() == 3; };
   EXPECT_THROW(run(make_guidance(1, 1, 1.0), at::ones({1, 2, 4, 4}), noise, observer), Cancelled);
-  EXPECT_EQ(seen, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(seen, (std::vector<int64_t>{0, 1, 2}));
 }
 
 }  // namespace

@@ -346,6 +346,43 @@ TEST(MeasuredTraces, HaveTheTimeOfEachEventOnEveryRank) {
     EXPECT_FALSE(event.time.has_value());
 }
 
+// The keys and values of the prompt are computed once, however many steps a run has.
+TEST(TracedSteps, DoNotHoldWhatARunDoesOnce) {
+  for (const Subject& subject : {subjects()[0]}) {
+    const engine::Settings settings = engine::resolve(subject.request(), subject.model());
+    const parallel::Layout layout = parallel::resolve_layout(
+        degrees(1, false, 1, 1, 1, 1), engine::workload(settings, subject.model()), std::nullopt);
+    int64_t once = 0, in_steps = 0;
+    for (const Event& event : trace_rank(settings, subject.model(), layout, 0, 2).events) {
+      const auto* operation = std::get_if<OperationEvent>(&event.what);
+      if (event.phase != Phase::kDenoise || !operation) continue;
+      const std::string& role = operation->role;
+      const bool is_of_prompt = role.ends_with("attn2.to_k") || role.ends_with("cross_attn.kv_linear");
+      EXPECT_EQ(event.step == kBeforeSteps, is_of_prompt || event.step < 0) << subject.name << " " << role;
+      once += event.step == kBeforeSteps && is_of_prompt ? 1 : 0;
+      in_steps += event.step >= 0 && event.step < 2 ? 1 : 0;
+    }
+    EXPECT_GT(once, 0) << subject.name;
+    EXPECT_GT(in_steps, 0) << subject.name;
+  }
+}
+
+TEST(TracedSteps, StandForThoseOfARun) {
+  const auto times = [](int64_t step, int64_t steps, Phase phase = Phase::kDenoise) {
+    const Event event{.phase = phase, .step = step, .what = WaitEvent{}};
+    return times_in_run(event, 3, steps);
+  };
+  EXPECT_EQ(times(kBeforeSteps, 20), 1);
+  EXPECT_EQ(times(0, 20), 1);
+  EXPECT_EQ(times(2, 20), 18);
+  EXPECT_EQ(times(3, 20), 1);  // after the loop
+  EXPECT_EQ(times(0, 20, Phase::kDecode), 1);
+  EXPECT_EQ(times(kBeforeSteps, 2), 1);
+  EXPECT_EQ(times(1, 2), 1);
+  EXPECT_EQ(times(2, 2), 0);
+  EXPECT_EQ(times(3, 2), 1);
+}
+
 const auto kName = [](const auto& info) { return info.param.name; };
 INSTANTIATE_TEST_SUITE_P(Families, Traces, ::testing::ValuesIn(subjects()), kName);
 INSTANTIATE_TEST_SUITE_P(Families, TracesOfProducts, ::testing::ValuesIn(subjects_of_products()), kName);

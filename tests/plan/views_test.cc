@@ -135,6 +135,9 @@ TEST(TraceFile, IsReadAsItWasWritten) {
   other = text;
   other.replace(other.find("\"flops\":"), 8, "\"flops\":-1");
   refuses(other, "flops");
+  other = text;
+  other.replace(other.find("\"step\":-1"), 9, "\"step\":-2");
+  refuses(other, "step");
 }
 
 }  // namespace

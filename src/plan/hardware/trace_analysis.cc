@@ -97,13 +97,6 @@ std::string dtype_of(const TensorShape& shape) {
   return c10::elementSize(shape.dtype) >= 4 ? "fp32" : "bf16";
 }
 
-// How often an event happens in a run of `steps` steps. Those after the loop have the number of traced steps.
-int64_t count_in_run(const Event& event, int64_t traced_steps, int64_t steps) {
-  if (event.phase != Phase::kDenoise || event.step >= traced_steps) return 1;
-  if (event.step >= steps) return 0;
-  return event.step == traced_steps - 1 ? steps - event.step : 1;
-}
-
 const OperationEvent* operation_at(const RankTrace& rank, size_t index) {
   return index < rank.events.size() ? std::get_if<OperationEvent>(&rank.events[index].what) : nullptr;
 }
@@ -217,7 +210,7 @@ TraceAnalysis analyze_trace(const Trace& trace, const RankTrace& rank, int64_t s
   const std::vector<std::string> roles = roles_of(rank);
   for (size_t i = 0; i < rank.events.size(); ++i) {
     const Event& event = rank.events[i];
-    const int64_t count = count_in_run(event, trace.traced_steps, steps);
+    const int64_t count = times_in_run(event, trace.traced_steps, steps);
     if (count == 0) continue;
     if (const OperationEvent* const operation = operation_at(rank, i)) {
       const OperationEvent* const next = operation_at(rank, i + 1);
