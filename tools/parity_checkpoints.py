@@ -85,6 +85,13 @@ def no_first_encoder(folder):
     change(folder / "model_index.json", text_encoder=[None, None], tokenizer=[None, None])
 
 
+def two_tables(folder):
+    """The text encoder's own table of tokens beside the one that it would share with a decoder."""
+    tensors = load_file(folder / f"{TEXT}.safetensors")
+    tensors["encoder.embed_tokens.weight"] = tensors["shared.weight"].flip(0).contiguous()
+    save_file(tensors, folder / f"{TEXT}.safetensors", metadata={"format": "pt"})
+
+
 def both(*edits):
     def edit(folder):
         for each in edits:
@@ -145,6 +152,7 @@ ROWS = [
     xl("no first encoder", no_first_encoder, unet={"cross_attention_dim": 32}, negative="white", prompt_2=["a square"], clip_skip=1),
     # Keys.
     pixart("T5 with another activation", config("text_encoder", dense_act_fn="relu")),
+    pixart("T5 with two tables", two_tables),
     pixart("T5 with SiLU", lambda folder: None, text={"feed_forward_proj": "gated-silu"}),
     pixart("attention_bias null", config("transformer", attention_bias=None, attention_type=None)),
     one("mid_block_type null", config("unet", mid_block_type=None, attention_type=None)),

@@ -161,7 +161,7 @@ class Row(parity.Row):
     index: dict = dataclasses.field(default_factory=dict)  # options of the pipeline
     size: tuple | None = (64, 96)
     # the request
-    prompt_2: list | None = None
+    prompt_2: str | list | None = None
     negative_prompt_2: str | list | None = None
     clip_skip: int | None = None
     guidance_rescale: float | None = None
@@ -236,7 +236,7 @@ class Row(parity.Row):
         request.pop("max_sequence_length", None)
         for name in ("negative_prompt", "negative_prompt_2", "prompt_2"):  # one value is repeated for all prompts
             value = request.get(name)
-            if value is not None:
+            if value is not None and (value or name == "negative_prompt"):  # an empty second text is none
                 values = [value] if isinstance(value, str) else value
                 request[name] = values * len(self.prompts) if len(values) == 1 else values
         if self.vae_tiling:
@@ -297,6 +297,7 @@ ROWS = [
     xl("second prompts", prompts=THREE, prompt_2=["a dog", "", CIRCLE]),
     xl("one second prompt", prompts=THREE, prompt_2=[UNICODE]),
     xl("negative", prompts=THREE, negative="blurry, a Cat"),
+    xl("an empty second prompt and negative", prompts=THREE, prompt_2="", negative="blurry", negative_prompt_2=""),
     xl("negative and its second", negative="blurry", negative_prompt_2="a square"),
     xl("empty negative", negative=""),
     xl("absent negative, not zeroed", index={"force_zeros_for_empty_prompt": False}),

@@ -72,6 +72,13 @@ std::string scheduler_class(const Request& request, const Model& model) {
   return samplers::sampler_class(*request.scheduler);  // make_sampler refuses unknown names
 }
 
+// A text for the second encoder, which otherwise takes the first one's. As diffusers' `prompt_2 or prompt`
+// has it, one empty text for all is none; in a list with a text for each prompt, an empty one is a text.
+std::optional<std::string> second_text_of(const std::vector<std::string>& texts, size_t index) {
+  if (texts.size() == 1 && texts.front().empty()) return std::nullopt;
+  return text_of(texts, index);
+}
+
 }  // namespace
 
 std::optional<std::string> text_of(const std::vector<std::string>& texts, size_t index) {
@@ -141,7 +148,7 @@ Settings resolve(const Request& wish, const Model& model) {
 models::Prompt Settings::prompt(size_t index, int64_t loop) const {
   const std::string& text = has_null_text ? texts.at(index) : request.prompts.at(index);
   return {.text = has_null_text ? models::with_scores(prompt_of_loop(text, loop), scores()) : text,
-          .second = text_of(request.prompts_2, index),
+          .second = second_text_of(request.prompts_2, index),
           .clip_skip = request.clip_skip.value_or(0),
           .clean_caption = request.clean_caption.value_or(false)};
 }
@@ -149,7 +156,7 @@ models::Prompt Settings::prompt(size_t index, int64_t loop) const {
 models::Prompt Settings::negative_prompt(size_t index, int64_t loop) const {
   const std::optional<std::string> text = text_of(request.negative_prompts, index);
   return {.text = text.value_or(""),
-          .second = text_of(request.negative_prompts_2, index),
+          .second = second_text_of(request.negative_prompts_2, index),
           .is_absent = !text,
           .null_of = has_null_text && !text ? std::optional(prompt(index, loop).text) : std::nullopt,
           .clean_caption = request.clean_caption.value_or(false)};

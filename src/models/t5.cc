@@ -15,10 +15,11 @@ namespace {
 
 constexpr ops::LinearOptions kLinear{.bias = false, .packing = ops::Packing::kAsStored};
 
-// Published checkpoints store the embedding table under one name, the other, or both.
+// Published checkpoints store the embedding table under one name, the other, or both. Where both differ, the
+// encoder's counts, as in transformers.
 at::Tensor read_embedding(const weights::Scope& scope, const T5Config& config) {
   at::Tensor table;
-  for (const weights::Scope& place : {scope / "encoder" / "embed_tokens", scope / "shared"}) {
+  for (const weights::Scope& place : {scope / "shared", scope / "encoder" / "embed_tokens"}) {
     if (place.has("weight")) table = place.stored("weight", {config.vocab_size, config.d_model});
   }
   return table.defined() ? table : (scope / "shared").stored("weight", {config.vocab_size, config.d_model});

@@ -198,6 +198,10 @@ TEST(Request, TakesOneNegativePromptForAllOrOneForEach) {
       settings_of(R"({"prompt": ["a", "b"], "negative_prompt": ["x", "y"], "negative_prompt_2": ["z", ""]})");
   EXPECT_EQ(each.negative_prompt(0), (models::Prompt{.text = "x", .second = "z"}));
   EXPECT_EQ(each.negative_prompt(1), (models::Prompt{.text = "y", .second = ""}));
+  const Settings empty = settings_of(
+      R"({"prompt": ["a", "b"], "prompt_2": "", "negative_prompt": "x", "negative_prompt_2": ""})");
+  EXPECT_EQ(empty.prompt(1), (models::Prompt{.text = "b"}));
+  EXPECT_EQ(empty.negative_prompt(1), (models::Prompt{.text = "x"}));
   EXPECT_TRUE(settings_of(R"({"prompt": "a"})").negative_prompt(0).is_absent);
   EXPECT_EQ(refusal(R"({"prompt": ["a", "b"], "negative_prompt": ["x", "y", "z"]})", xl),
             "[negative_prompt] 3 of them for 2 prompts; give one for all, or one for each");

@@ -62,6 +62,23 @@ TEST_P(T5Golden, IsAsNearTheTruthInHalfPrecisionAsTransformers) {
   }
 }
 
+// The table of the encoder counts beside one that it would share with a decoder.
+TEST_P(T5Golden, TakesTheEncodersOwnTable) {
+  std::map<std::string, at::Tensor> tensors = read_golden(std::string(GetParam()) + "/model.safetensors");
+  const TemporaryFolder folder;
+  const auto encoded = [&] {
+    weights::write_safetensors(folder.path() / "model.safetensors", tensors);
+    weights::Checkpoint checkpoint(folder.path(), weights::Library::kTransformers);
+    return encode({weights::Scope(checkpoint, {.dtype = at::kFloat}), config_of(GetParam())},
+                  golden_.at("ids.7"));
+  };
+  const at::Tensor table = tensors.at("shared.weight");
+  tensors["encoder.embed_tokens.weight"] = table.flip(0);
+  const at::Tensor both = encoded();
+  tensors.erase("shared.weight");
+  EXPECT_TRUE(at::equal(both, encoded()));
+}
+
 // Many ranks give the result of one, even if there are more ranks than heads.
 TEST_P(T5Golden, SplitsItsLayersOverRanks) {
   const at::Tensor ids = golden_.at("ids.7");
