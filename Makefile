@@ -17,6 +17,7 @@ test: setup           ## set up, build, and run every test (a few minutes)
 	@tools/build.sh release all
 	@python3 tools/check_layers.py
 	@python3 tests/tools/check_layers_test.py --quiet
+	@python3 tests/tools/draw_mutants_test.py --quiet
 	@python3 tests/tools/layout_open_sora_test.py --quiet
 	@tools/side_by_side.sh "tools/run_unit_tests.sh $(BUILD)/tests/tessera_tests" "tests/cli/run.sh $(BUILD)/tessera --together" \
 	  "tools/test_capped.sh $(BUILD)/tests/tessera_tests"
@@ -66,8 +67,8 @@ tsan: setup           ## run the tests in which ranks are threads (Rank in their
 fuzz: setup           ## fuzz for a minute (FUZZ_SECONDS=60)
 	@tools/fuzz.sh
 
-mutants: setup        ## change behaviour in small ways, one at a time: which changes do the tests catch? (MUTANTS="--sample 10")
-	python3 tools/mutants.py $(MUTANTS)
+mutants: setup        ## change behaviour in small ways, one at a time: which changes do the tests catch? (MUTANTS="--sample 10", or DRAW=30 SEED=1 at random)
+	python3 tools/mutants.py $(if $(DRAW),--draw $(DRAW) --seed $(or $(SEED),1)) $(MUTANTS)
 
 soak: build           ## kill and stop ranks at random, cancel requests of one engine at random (RUNS=200)
 	@tools/build.sh release tessera_tests

@@ -3,19 +3,29 @@
 
 The current commit is built once in a separate working tree (build/mutants/). For each mutant, only the objects that depend on its
 file are compiled again, aside, and linked before the library, so that several mutants can be tried at once. The tests that the
-mutant names run first; if they pass, all of `make test` runs, with the machine to itself. A mutant is caught if a test fails or
-hangs; one that passes everything has survived and needs a test. The tests that are named have to exist and to pass without a
-mutant, or nothing is tried.
+mutant names run first; if they pass, all of `make test` runs, with the machine to itself. A mutant is caught if a test fails; one
+that passes everything has survived and needs a test. Tests that exceed their time are a verdict of their own, because a busy
+machine can be the reason. The tests that are named have to exist and to pass without a mutant, or nothing is tried.
 
 A mutant is located by its exact text, anywhere under src/ if its file has moved. If that text does not occur exactly once, the
 mutant is reported as stale, never as caught.
 
 A mutant consists of a line `name: what it changes`; a line with its file and the tests that run first (unit:FILTER of gtest,
-capped:FILTER of the same under a cap of the instruction set, cli:PART of a test's name); lines `- ` with the original text; lines
-`+ ` with its replacement; and an empty line."""
+capped:FILTER of the same under a cap of the instruction set, cli:PART of a test's name), with `hangs` behind it if tests that
+exceed their time have caught it; lines `- ` with the original text; lines `+ ` with its replacement; and an empty line.
+
+With --release mutants are linked with the release build of this tree instead, which has to be left alone meanwhile. It joins sources,
+so that a mutant takes longer to compile, but there is no second build.
+
+With --draw there is no list: lines of src/ are drawn at random, one token of each is changed (tools/draw_mutants.py), and they are
+linked with the release build. First the unit tests of the folder in tests/ that
+mirrors the file's run, or those of the command line for cli/, then all unit tests and those of the command line, and for ops/ and
+core/ those under caps. Whether one that survives changes anything that can be seen is for a person to judge. What the tests of a
+survivor printed is kept beside the build."""
 import argparse
 import concurrent.futures
 import dataclasses
+import difflib
 import json
 import os
 import pathlib
@@ -30,11 +40,15 @@ import sys
 import threading
 import time
 
+from draw_mutants import draw
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases" / "mutants"
 CLI_TESTS = ROOT / "tests" / "cli"
-LIMIT = 3600  # seconds for a build or for all tests; tests that take longer count as failed
-LIMIT_OF_SELECTED = 150  # seconds for the tests that run first, which should take a few
+ALL_TESTS = (("unit", None), ("capped", None), ("cli", None))
+LIMIT = 3600  # seconds for a build or for all tests
+LIMIT_OF_SELECTED = 300  # seconds for the tests that run first, which should take a few
+OF_LIBRARY = re.compile(r"tessera_(fast|plain)\.dir")
 RUNNING = set()  # commands, which do not hear of Ctrl-C themselves
 
 
@@ -46,6 +60,8 @@ class Mutant:
     first: tuple  # ("unit", filter), ("capped", filter) or ("cli", name)
     old: str
     new: str
+    hangs: bool = False
+    rest: tuple = ALL_TESTS  # as `first`, with None for all of a kind
 
     def place(self, tree):
         """Returns the file that holds the old text exactly once, or None and the reason."""
@@ -66,16 +82,39 @@ def read_mutants():
             title, where, *lines = block.split("\n")
             name, says = title.split(": ", 1)
             file, *first = where.split()
+            hangs = first[-1:] == ["hangs"]
             sides = {mark: "\n".join(line[2:] for line in lines if line.startswith(mark)) for mark in "-+"}
             assert sides["-"] and all(line[:2] in ("- ", "+ ") for line in lines), f"{path}: {name}"
-            mutants.append(Mutant(name, says, file, tuple(tuple(word.split(":", 1)) for word in first), sides["-"], sides["+"]))
+            first = tuple(tuple(word.split(":", 1)) for word in (first[:-1] if hangs else first))
+            mutants.append(Mutant(name, says, file, first, sides["-"], sides["+"], hangs))
     names = [mutant.name for mutant in mutants]
     assert len(set(names)) == len(names), "two mutants have one name"
     return mutants
 
 
+def suites_of(folder):
+    """Returns gtest's filter for the unit tests of a folder of tests/, or "" if it has none."""
+    texts = [path.read_text() for path in sorted((ROOT / "tests" / folder).rglob("*_test.cc"))]
+    return ":".join(sorted({f"*{suite}.*" for text in texts for suite in re.findall(r"^TEST(?:_P|_F)?\((\w+),", text, re.M)}))
+
+
+def drawn_mutants(count, seed):
+    """Returns mutants that replace the whole text of a file by one with a token changed."""
+    mutants = []
+    for number, (path, old, new) in enumerate(draw(ROOT, count, seed)):
+        lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm=""))[2:]
+        says = "\n".join([f"{path} {lines[0]}", *(f"    {line}" for line in lines[1:])])
+        folder = path.parts[1]
+        suites = suites_of(folder)
+        first = (("unit", suites),) if suites else (("cli", None),)
+        rest = [test for test in ALL_TESTS if test not in first and (test[0] != "capped" or folder in ("ops", "core"))]
+        mutants.append(Mutant(f"drawn-{seed}-{number}", says, str(path), first, old, new, rest=tuple(rest)))
+    return mutants
+
+
 def run(words, limit=LIMIT, folder=None, **environment):
-    """Returns whether a command succeeded in time, and its output. No process of one that is out of time is left."""
+    """Returns whether a command succeeded (None if it was out of time), and its output. No process of one that is out of time is
+    left."""
     child = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
                              env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
     RUNNING.add(child)
@@ -83,8 +122,7 @@ def run(words, limit=LIMIT, folder=None, **environment):
         text = child.communicate(timeout=limit)[0]
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        return False, "time limit exceeded"
+        return None, child.communicate()[0].decode(errors="replace") + f"\nended after {limit} s"
     finally:
         RUNNING.discard(child)
     return child.returncode == 0, text.decode(errors="replace")
@@ -99,10 +137,21 @@ def made(words, folder=None):
 
 
 class Build:
-    """The tree, built without a mutant, and the commands that built it."""
+    """A tree that is built without a mutant, and the commands that built it."""
 
-    def __init__(self, tree):
-        self.tree, self.folder = tree, tree / "build-mutants"
+    def __init__(self, tree, preset, folder, slots):
+        self.tree, self.folder, self.slots = tree, folder, slots
+        made(["tools/build.sh", preset, "tessera_forks", "tessera_tests"], tree)
+        self.compile = {}
+        for entry in json.loads((self.folder / "compile_commands.json").read_text()):
+            words = shlex.split(entry["command"])
+            self.compile[words[words.index("-o") + 1]] = words
+        self.link = {target: self.link_command(target) for target in ("tessera", "tessera_forks", "tessera_tests", "tessera_codecs")}
+        self.sources = self.read_dependencies()
+
+    @staticmethod
+    def apart(tree):
+        """Builds the current commit in a working tree of its own."""
         commit = made(["git", "rev-parse", "HEAD"], ROOT).strip()
         if (tree / ".git").exists():
             made(["git", "checkout", "--quiet", "--force", "--detach", commit], tree)
@@ -112,34 +161,51 @@ class Build:
             made(["git", "worktree", "add", "--quiet", "--force", "--detach", str(tree), commit], ROOT)
         if not (tree / ".venv").exists() and (ROOT / ".venv").exists():
             (tree / ".venv").symlink_to((ROOT / ".venv").resolve())
-        made(["tools/build.sh", "mutants", "tessera_forks", "tessera_tests"], tree)
-        self.compile = {}
-        for entry in json.loads((self.folder / "compile_commands.json").read_text()):
-            words = shlex.split(entry["command"])
-            self.compile[words[words.index("-o") + 1]] = words
-        self.link = {target: self.link_command(target) for target in ("tessera", "tessera_forks", "tessera_tests", "tessera_codecs")}
-        self.sources = self.read_dependencies()
+        return Build(tree, "mutants", tree / "build-mutants", tree)
+
+    @staticmethod
+    def of_release():
+        """Takes the release build of this tree. Programs find what ships beside the folder of their slot."""
+        slots = ROOT / "build" / "drawn"
+        slots.mkdir(parents=True, exist_ok=True)
+        for name in ("models", "machines"):
+            if not (slots / name).exists():
+                (slots / name).symlink_to(ROOT / name)
+        return Build(ROOT, "release", ROOT / "build", slots)
 
     def link_command(self, target):
         command = made(["ninja", "-t", "commands", target], self.folder).splitlines()[-1]
         return shlex.split(command.removeprefix(": && ").removesuffix(" && :"))
 
     def read_dependencies(self):
-        """Returns the sources and headers of each object."""
+        """Returns the sources and headers of each object that a program under test is made of."""
+        needed = {word for words in self.link.values() for word in words}
         sources, current = {}, None
         for line in made(["ninja", "-t", "deps"], self.folder).splitlines():
             if line.startswith(" "):
                 current.add(os.path.normpath(self.folder / line.strip()))
             elif line:
                 current = sources.setdefault(line.split(":")[0], set())
-        return {name: paths for name, paths in sources.items() if name in self.compile}
+        return {name: paths for name, paths in sources.items()
+                if name in self.compile and (name in needed or OF_LIBRARY.search(name))}
 
 
 class Slot:
-    """A folder with the programs of one mutant at a time. It lies in the tree, where they find the models that ship."""
+    """A folder with the programs of one mutant at a time. It lies where they find the models that ship."""
 
     def __init__(self, build, number):
-        self.build, self.folder = build, build.tree / f"slot-{number}"
+        self.build, self.folder = build, build.slots / f"slot-{number}"
+
+    def source(self, name, path, copy):
+        """Returns what is compiled in place of an object's source: the copy of the mutant's file, or joined sources with it."""
+        given = pathlib.Path(name)
+        if given == path:
+            return copy
+        if "Unity" not in given.parts or str(path) not in given.read_text():
+            return given
+        joined = self.folder / given.name
+        joined.write_text(given.read_text().replace(f'"{path}"', f'"{copy}"'))
+        return joined
 
     def compile(self, mutant, path):
         """Compiles what depends on the mutant's file. Returns the new objects by the names of those that they replace."""
@@ -151,7 +217,9 @@ class Slot:
         for name, sources in self.build.sources.items():
             if str(path) not in sources:
                 continue
-            words = [str(copy) if word == str(path) else word for word in self.build.compile[name]]
+            words = list(self.build.compile[name])
+            place = words.index("-c") + 1
+            words[place] = str(self.source(words[place], path, copy))
             objects[name] = words[words.index("-o") + 1] = str(self.folder / f"{len(objects)}.o")
             place = words.index("-I" + str(self.build.tree / "src"))
             words[place:place] = ["-iquote", str(self.folder / "src")]
@@ -171,11 +239,17 @@ class Slot:
             return
         words[place + 1] = str(result)
         if any(word.endswith("libtessera.a") for word in words):
-            of_library = [new for old, new in objects.items() if re.search(r"tessera_(fast|plain)\.dir", old)]
+            of_library = [new for old, new in objects.items() if OF_LIBRARY.search(old)]
             words[place:place] = of_library
         passed, text = run(words, folder=self.build.folder)
         if not passed:
             raise RuntimeError(text[-200:])
+
+    def keep(self, mutant, printed):
+        """Keeps what the tests of a survivor printed. Returns its end and where it is."""
+        path = self.build.slots.parent / f"{self.build.slots.name}-{mutant.name}.log"
+        path.write_text(printed)
+        return "\n    ".join(["", *printed.splitlines()[-4:], f"all of it: {path}"])
 
     def fill(self, mutant, path, kinds):
         """Compiles and links what the kinds of tests need."""
@@ -186,8 +260,9 @@ class Slot:
             self.link(target, objects)
 
 
-def passes(build, folder, kind, selection=None, workers=None):
-    """Returns whether tests of a kind pass with the programs in the folder: those selected in one process, or all."""
+def run_tests(build, folder, kind, selection=None, workers=None):
+    """Returns whether tests of a kind pass with the programs in the folder (None if out of time), those selected in one process or
+    all, and what they print."""
     limit, tests = LIMIT_OF_SELECTED if selection else LIMIT, str(folder / "tests" / "tessera_tests")
     if kind == "cli":
         words = ["tests/cli/run.sh", str(folder / "tessera"), *([selection] if selection else [])]
@@ -197,7 +272,8 @@ def passes(build, folder, kind, selection=None, workers=None):
         words = [tests, "--gtest_brief=1", "--gtest_fail_fast", f"--gtest_filter={selection}"]
     else:
         words = ["tools/run_unit_tests.sh", tests]
-    return run(words, limit, build.tree, **({"TESSERA_TEST_WORKERS": str(workers)} if workers else {}))[0]
+    more = {"TESSERA_TEST_WORKERS": str(workers)} if workers else {}
+    return run(words, limit, build.tree, GTEST_FAIL_FAST="1", TESSERA_TESTS_FAIL_FAST="1", **more)
 
 
 def judge(slot, mutant, selected, workers=None):
@@ -205,15 +281,21 @@ def judge(slot, mutant, selected, workers=None):
     path, reason = mutant.place(slot.build.tree)
     if not path:
         return "stale", reason
-    tests = mutant.first if selected else tuple((kind, None) for kind in ("unit", "capped", "cli"))
+    tests = mutant.first if selected else mutant.rest
     try:
         slot.fill(mutant, path, {kind for kind, _ in tests})
     except RuntimeError as error:
-        return "broken", f"it does not build: {error}"
+        return "did not build", str(error)
+    printed = []
     for kind, selection in tests:
-        if not passes(slot.build, slot.folder, kind, selection, workers):
-            return "caught", f"{kind} {selection or 'all'}"
-    return ("not caught by the first", "") if selected else ("survived", mutant.says)
+        passed, text = run_tests(slot.build, slot.folder, kind, selection, workers)
+        printed.append(text)
+        if not passed:
+            if passed is None and not mutant.hangs:
+                return "timed out", mutant.says + slot.keep(mutant, "".join(printed))
+            failure = re.search(r"^(?:\[  FAILED  \]|FAILED) (\S+)", text, re.M)
+            return "caught", f"{kind} {failure[1] if failure else selection or 'all'}"
+    return "not caught by the first" if selected else "survived", mutant.says + slot.keep(mutant, "".join(printed))
 
 
 def command_line_tests(selection):
@@ -250,18 +332,22 @@ class Tally:
     def add(self, mutant, verdict, by, begin):
         with self.lock:
             self.names.setdefault(verdict, []).append(mutant.name)
-            print(f"{verdict:8} {mutant.name}: {by}  [{time.monotonic() - begin:.0f} s]", flush=True)
+            print(f"{verdict:13} {mutant.name}: {by}  [{time.monotonic() - begin:.0f} s]", flush=True)
 
     def count(self, verdict):
         return len(self.names.get(verdict, []))
 
 
-def try_all(build, mutants, only_first):
+def needs_the_machine(mutant):
+    """Returns whether a test that runs first needs the machine alone."""
+    return any(kind == "cli" and (selection is None or any(test.alone for test in command_line_tests(selection)))
+               for kind, selection in mutant.first)
+
+
+def try_all(build, mutants, only_first, cores):
     """Tries the mutants side by side with the tests that they name, then alone those that need or got no verdict so."""
     tally, alone = Tally(), queue.SimpleQueue()
-    alone_with_named = [mutant for mutant in mutants
-                        if any(kind == "cli" and any(test.alone for test in command_line_tests(selection))
-                               for kind, selection in mutant.first)]
+    alone_with_named = [mutant for mutant in mutants if needs_the_machine(mutant)]
 
     def attempt(slot, mutant, selected, workers=None):
         begin = time.monotonic()
@@ -271,7 +357,6 @@ def try_all(build, mutants, only_first):
         else:
             tally.add(mutant, verdict, by, begin)
 
-    cores = len(os.sched_getaffinity(0))
     slots = queue.SimpleQueue()
     for number in range(cores):
         slots.put(Slot(build, number))
@@ -300,14 +385,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="NAME", help="mutants whose name or file holds NAME (may be repeated)")
     parser.add_argument("--sample", type=int, metavar="N", help="a random sample of N mutants, drawn with --seed")
+    parser.add_argument("--draw", type=int, metavar="N", help="instead of the list, N lines of src/ drawn with --seed")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--release", action="store_true", help="link with the release build of this tree, without a scratch checkout")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="mutants that are tried side by side (the cores)")
     parser.add_argument("--shard", metavar="I/N", help="the I-th of N parts, from 0")
     parser.add_argument("--first", action="store_true", help="run only the tests that each mutant names, which is quick while writing one")
     parser.add_argument("--check", action="store_true", help="only report stale mutants")
     parser.add_argument("--tree", type=pathlib.Path, default=ROOT / "build" / "mutants", help="folder of the scratch checkout")
     parser.add_argument("--keep", action="store_true", help="keep the scratch checkout, so that the next run builds less")
     options = parser.parse_args()
-    mutants = [mutant for mutant in read_mutants()
+    mutants = [mutant for mutant in (drawn_mutants(options.draw, options.seed) if options.draw else read_mutants())
                if not options.only or any(part in mutant.name or part in mutant.file for part in options.only)]
     if options.sample:
         mutants = random.Random(options.seed).sample(mutants, min(options.sample, len(mutants)))
@@ -323,12 +411,16 @@ def main():
         print(f"{len(mutants) - len(stale)} of {len(mutants)} mutants are located")
         return 1 if stale else 0
 
-    build = Build(options.tree.resolve())
-    check_named_tests(build, mutants)
-    tally = try_all(build, mutants, options.first)
+    in_place = options.release or options.draw
+    build = Build.of_release() if in_place else Build.apart(options.tree.resolve())
+    if not options.draw:
+        check_named_tests(build, mutants)
+    tally = try_all(build, mutants, options.first, options.jobs)
     print(", ".join(f"{len(names)} {verdict}" for verdict, names in tally.names.items()))
+    if options.draw:
+        return 0
     ran = len(mutants) - tally.count("stale")
-    if not options.keep:
+    if not options.keep and not in_place:
         subprocess.run(["git", "worktree", "remove", "--force", build.tree], cwd=ROOT, check=False)
         shutil.rmtree(build.tree, ignore_errors=True)
     return 0 if ran and tally.count("caught") >= 0.95 * ran else 1

@@ -161,8 +161,11 @@ def verdicts(program, tests, workers, server):
     """Yields each verdict as soon as it is known: first those of tests that run in parallel in worker processes, then the others."""
     together = [function.__name__ for function in tests if not function.alone]
     with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), end_quietly_at_ctrl_c) as pool:
-        for future in concurrent.futures.as_completed([pool.submit(run_one, program, name, server) for name in together]):
-            yield future.result()
+        try:
+            for future in concurrent.futures.as_completed([pool.submit(run_one, program, name, server) for name in together]):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
     for function in tests:
         if function.alone:
             yield run_one(program, function.__name__, server)
@@ -178,6 +181,8 @@ def run_all(program, names):
             if verdict.failure:
                 failed.append(verdict.name)
                 print(f"FAILED {verdict.name}\n{verdict.failure}", flush=True)
+                if os.environ.get("TESSERA_TESTS_FAIL_FAST"):
+                    break
             if verdict.skipped:
                 skipped.append(verdict.name)
                 print(f"SKIPPED {verdict.name}: {verdict.skipped}", flush=True)

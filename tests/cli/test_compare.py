@@ -113,6 +113,42 @@ def compare_prints_a_table(box):
     compare(box, *EIGHT, "--degree", "64", "--frames", "64", "--train")
 
 
+UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+def numbers_of(row):
+    """Returns (number, unit of its last digit, whether it has a star) of each value at the end of a row of the table."""
+    values = re.search(r"((?:\s+(?:0|\d+\.\d+ [KMGT](?:iB)?)\*?)+)\s*$", row)
+    for digits, unit, star in re.findall(r"([\d.]+) ?([KMGT]?(?:iB)?)(\*?)", values[1]):
+        yield float(digits) * UNITS[unit], UNITS[unit] / 10 ** len(digits.partition(".")[2]), star == "*"
+
+
+@test
+def compare_prints_what_json_has(box):
+    for words in ([*EIGHT, "--batch", "8", "--frames", "16"], [*EIGHT, "--batch", "8", "--frames", "16", "--train"]):
+        lines = compare(box, *words).split("\n\n")[2].splitlines()[2:]
+        methods = json.loads(compare(box, *words, "--json"))["methods"]
+        assert [line.split("  ")[0].split(" tokens")[0].strip() for line in lines[:-1]] == [method["name"] for method in methods], lines
+        for line, method in zip(lines, methods):
+            sent = {True: [], False: []}
+            for each in method["sends"]:
+                sent[each["data"] == "activations"].append(each)
+            keeps = {name: value["value"] for name, value in method.items() if isinstance(value, dict) and "value" in value}
+            if "--train" in words:
+                state = keeps["weight_bytes"] + keeps["gradient_bytes"]
+                rest = [state, keeps["optimizer_bytes"], keeps["activation_bytes"],
+                        state + keeps["optimizer_bytes"] + keeps["activation_bytes"]]
+            else:
+                rest = [keeps["weight_bytes"], keeps["key_value_bytes"], keeps["flop"]]
+            expected = [sum(each["bytes"] for each in sent[True]), sum(each["bytes"] for each in sent[False]), *rest]
+            shown = list(numbers_of(line))
+            assert len(shown) == len(expected), (line, expected)
+            for (number, digit, _), exact in zip(shown, expected):
+                assert abs(number - exact) <= 0.501 * digit and (number > 0) == (exact > 0), (line, number, exact)
+            stars = [bool(each) and all(one["overlaps"] for one in each) for each in (sent[True], sent[False])]
+            assert [star for _, _, star in shown] == stars + [False] * len(rest), (line, method["sends"])
+
+
 @test
 def compare_as_csv_has_what_json_has(box):
     for words in ([*EIGHT, "--batch", "8", "--frames", "16"], [*EIGHT, "--batch", "8", "--train"], EIGHT):

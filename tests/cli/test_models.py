@@ -16,6 +16,36 @@ def describes_a_checkpoint(box):
 
 
 @test
+def describes_a_checkpoint_as_json(box):
+    model = box.copy_model()
+    parts = {}
+    for part, file in (("text_encoder", "model"), ("transformer", "diffusion_pytorch_model")):
+        tensors, _ = read_safetensors(model / part / f"{file}.safetensors")
+        size = sum(len(data) for _, _, data in tensors.values())
+        parts[part] = {"parameters": size // 4, "bytes": size, "dtype": "fp32", "files": 1}
+    index = json.loads((model / "model_index.json").read_text())
+    (model / "model_index.json").write_text(json.dumps({**index, "safety_checker": ["stable_diffusion", "StableDiffusionSafetyChecker"],
+                                                        "feature_extractor": [None, None]}))
+    text = "transformer/diffusion_pytorch_model.safetensors"
+    for code, state in ((0, {}), (3, {"state": "damaged"})):
+        if code:
+            (model / text).write_bytes((model / text).read_bytes()[:100])
+            parts["transformer"] = state
+        outcome = box.run("models", model, "--json")
+        assert outcome.code == code and outcome.err == "", outcome
+        described = json.loads(outcome.out)
+        assert list(described) == ["model", "class", "can_run", "reason", "warnings", "parts"], described
+        assert (described["model"], described["class"], described["warnings"]) == (str(model), "PixArtSigmaPipeline", []), described
+        assert described["can_run"] == (code == 0) and (described["reason"] is None) == (code == 0), described
+        assert {name: (part["library"], part["class"]) for name, part in described["parts"].items()} == {
+            "feature_extractor": (None, None), "safety_checker": ("stable_diffusion", "StableDiffusionSafetyChecker"),
+            **{name: tuple(index[name]) for name in ("scheduler", "text_encoder", "tokenizer", "transformer", "vae")}}, described
+        for name, expected in {**parts, "safety_checker": {"state": "missing, not run"}, "tokenizer": {}, "scheduler": {}}.items():
+            numbers = {key: value for key, value in described["parts"][name].items() if key not in ("library", "class")}
+            assert numbers == expected, (name, numbers)
+
+
+@test
 def names_of_models_that_ship(box):
     (box.folder / "shapes").mkdir()  # which is no model
     for name in ("shapes", "shapes/"):

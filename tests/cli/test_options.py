@@ -1,5 +1,6 @@
 """Tests that options take effect, and the reports of a run: bytes against the closed forms, and the timeline."""
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -7,10 +8,11 @@ import platform
 import re
 import signal
 import subprocess
+import time
 
 from files import assert_near, difference, read_latents
 from harness import MODEL, ROOT, SMALL, Skipped, test
-from running import start_long_run
+from running import start, start_long_run
 from test_launchers import finish_ranks, start_ranks, torchrun_variables
 from test_ranks import NEAR, THREE_STEPS
 
@@ -52,6 +54,24 @@ def threads_that_openmp_does_not_give(box):
     for words, told in ((["--threads", "3"], True), (["--use-cfg-parallel", "--threads", "3"], True), ([], False)):
         err = box.generate(*PICTURE, "-o", "out.png", *words, env={"OMP_NUM_THREADS": "3", "OMP_THREAD_LIMIT": "2"}).err
         assert err.count("--threads: 2 of 3 threads compute") == told, (words, err)
+
+
+@test
+def threads_that_are_asked_for_compute_beside_other_programs(box):
+    """More threads than cores: each other is load enough to take fewer, were the number not given."""
+    count = 4 * len(os.sched_getaffinity(0))
+    run = start(box.program, box.folder, "a cat", "--model", MODEL, "--num-inference-steps", "100", "--height", "256", "--width", "256",
+                "--no-resolution-binning", "--threads", str(count))
+    run.wait_for("denoise [")
+    counts = []
+    while run.process.poll() is None:
+        with contextlib.suppress(OSError):
+            counts.append(len(os.listdir(f"/proc/{run.process.pid}/task")))
+        if (box.folder / "out.png").exists():  # from here on it ends
+            counts.pop()
+            break
+        time.sleep(0.02)
+    assert run.finish()[:2] == (0, "out.png\n") and counts and min(counts) >= count, (count, counts)
 
 
 @test

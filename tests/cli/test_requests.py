@@ -124,6 +124,40 @@ def requests_of_other_families_give_the_same_files_again(box):
 
 
 @test
+def records_of_each_kind_run_with_models_of_each_kind(box):
+    folder = ROOT / "tests" / "golden" / "tiny-sd"
+    models = {"folder": ["--model", folder], "file": ["--model", folder / "single.safetensors", "--config", folder]}
+    words = ["a cat", "--seed", "5", "--dtype", "fp32", "--height", "64", "--width", "64", "--num-inference-steps", "1"]
+    images = {}
+
+    def image_of(*words):
+        """Returns the pixels or the latents that a run makes."""
+        path = box.folder / ("again.safetensors" if "latents.safetensors" in words else "again.png")
+        outcome = box.run("generate", *words, "-o", path)
+        assert outcome.code == 0, (words, outcome)
+        return read_latents(path) if path.suffix == ".safetensors" else read_png(path)[2]
+
+    for kind, model in models.items():
+        images[kind] = image_of(*words, *model)
+    images["folder, latents"] = images["file, latents"] = None  # those of the first record
+    for kind, model in models.items():
+        files, named = ["a.png", "a.jpg", "a.webp", "latents.safetensors"], ["report.json", "settings.json", "plan.json"]
+        for record in files[:3]:
+            assert box.run("generate", *words, *model, "-o", record, "--report", "report.json").code == 0
+        (box.folder / "settings.json").write_text(json.dumps(json.loads((box.folder / "report.json").read_text())["settings"]))
+        (box.folder / "plan.json").write_text(box.run("generate", *words, *model, "--dry-run").out)
+        assert box.run("generate", *words, *model, "--output-type", "latent", "-o", files[3]).code == 0
+        for record in files + named:
+            for other, given in models.items():
+                made = image_of("--request", record, *given)
+                key = f"{other}, latents" if record == files[3] else other
+                images[key] = images[key] or made
+                assert made == images[key], (kind, record, other)
+        for record in named:  # which say where their model is
+            assert image_of("--request", record) == images[kind], (kind, record)
+
+
+@test
 def options_replace_the_values_of_a_request(box):
     request = {"prompt": "a cat", "seed": 5, "height": 32, "width": 48, "use_resolution_binning": False, "num_inference_steps": 2,
                "model": str(MODEL), "dtype": "fp32", "use_cfg_parallel": True, "negative_prompt": None}
@@ -228,23 +262,37 @@ def an_image_is_not_shown_on_a_terminal(box):
 @test
 def a_dry_run_says_what_would_run(box):
     words = ["a cat", "--seed", "5", *SMALL, "--report", "run.json", "--threads", "3"]
-    for flags in ([], ["--use-cfg-parallel", "--pipefusion-parallel-degree", "2"], ["--tensor-parallel-degree", "2"]):
+    whole_text = "--no-text-encoder-parallel"
+    for flags in ([], ["--use-cfg-parallel", "--pipefusion-parallel-degree", "2", whole_text], ["--tensor-parallel-degree", "2", whole_text]):
         plan = json.loads(box.generate(*words, *flags, "--dry-run").out)
         assert box.files() == [], box.files()
         outcome = box.generate(*words, *flags)
         report = box.report()
         assert plan["settings"] == report["settings"], (plan, report)
         assert plan["outputs"] == outcome.out.split() and plan["ranks"] == len(report["ranks"])
+        # The weights of the rank that has the most, which is not the first one of a pipeline.
+        assert sum(plan["weights_bytes"].values()) == max(rank["bytes_read"] for rank in report["ranks"]), (plan, report)
         if not flags:
             whole = plan["weights_bytes"]
-            assert sum(whole.values()) == report["ranks"][0]["bytes_read"], (plan, report)
         else:
             assert plan["weights_bytes"]["denoiser"] < whole["denoiser"], plan
+            assert "pipefusion_parallel_degree" not in plan["settings"] or \
+                report["ranks"][0]["bytes_read"] < report["ranks"][1]["bytes_read"], report
         pixels = read_png(box.folder / "out.png")[2]
         (box.folder / "out.png").unlink()
         box.generate("--request", "-", stdin=json.dumps(plan).encode())
         assert read_png(box.folder / "out.png")[2] == pixels
         (box.folder / "out.png").unlink()
+
+
+@test
+def a_dry_run_counts_the_weights_of_a_u_net(box):
+    for model in ("tiny-sd", "tiny-sdxl"):
+        words = ["generate", "a cat", "--model", ROOT / "tests" / "golden" / model, "--dtype", "fp32", "--height", "64", "--width", "64",
+                 "--num-inference-steps", "1", "--report", "run.json"]
+        weights = json.loads(box.run(*words, "--dry-run").out)["weights_bytes"]
+        assert box.run(*words).code == 0
+        assert sum(weights.values()) == box.report()["ranks"][0]["bytes_read"] and all(weights.values()), (model, weights)
 
 
 @test

@@ -195,6 +195,46 @@ def a_trace_is_read_again(box):
     assert sums(traced(files=4)[0][0], "denoise")[0] > sums(first[0][0], "denoise")[0]
 
 
+OF_OTHER_OPTIONS = {  # all of them give different traces
+    "tiny-pixart": [
+        [], ["--dtype", "bf16"], ["--height", "48"], ["--width", "32"], ["--num-images-per-prompt", "2"], ["--prompt", "a dog and a cat"],
+        ["--negative-prompt", "a longer one"], ["--max-sequence-length", "2"], ["--guidance-scale", "1"], ["--output-type", "latent"],
+        ["--vae-block-size", "1"], ["--height", "512", "--width", "512"], ["--height", "512", "--width", "512", "--vae-tiling"],
+        ["--use-cfg-parallel"], ["--data-parallel-degree", "2", "--num-images-per-prompt", "2"], ["--ring-degree", "2"],
+        ["--ulysses-degree", "2"], ["--tensor-parallel-degree", "2"], ["--tensor-parallel-degree", "2", "--no-text-encoder-parallel"],
+        ["--tensor-parallel-degree", "2", "--no-vae-parallel"], ["--pipefusion-parallel-degree", "2"],
+        ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "1"], ["--pipefusion-parallel-degree", "2", "--warmup-steps", "0"]],
+    "tiny-sdxl": [
+        [], ["--clip-skip", "1"],
+        ["--displaced-patch-degree", "2", "--height", "128", "--warmup-steps", "0"],
+        ["--displaced-patch-degree", "2", "--height", "128", "--warmup-steps", "0", "--displaced-mode", "sync_gn"]],
+    "tiny-open-sora": [
+        [], ["--num-frames", "34"], ["--num-frames", "34", "--ulysses-degree", "2"],
+        ["--num-frames", "34", "--ulysses-degree", "2", "--no-dynamic-sequence-parallel"],
+        ["--num-frames", "34", "--pipefusion-parallel-degree", "2", "--pipeline-patch-axis", "t"],
+        ["--num-frames", "34", "--pipefusion-parallel-degree", "2", "--pipeline-patch-axis", "h"]]}
+
+
+@test
+def a_trace_that_is_read_again_has_these_options(box):
+    """In one cache, each trace equals the one that is made without it."""
+    made = {}
+    for model, variants in OF_OTHER_OPTIONS.items():
+        base = ["--prompt", "a cat", "--model", ROOT / "tests" / "golden" / model, "--dtype", "fp32", "--height", "32", "--width", "48",
+                "--num-inference-steps", "2", *(["--no-resolution-binning"] if model == "tiny-pixart" else [])]
+        for more in variants:
+            words = [word for word in base if "--prompt" not in more or word not in ("--prompt", "a cat")] + more
+            for options in (["--no-cache"], [], []):
+                outcome = box.run("trace", *words, *options, "-o", "t.json")
+                assert outcome.code == 0 and outcome.err == "", outcome
+                trace = (box.folder / "t.json").read_bytes()
+                ranks = json.loads(trace)["ranks"]
+                if options:
+                    expected = trace, outcome.out
+                    assert made.setdefault(json.dumps(ranks), (model, more)) == (model, more), (more, "changes nothing")
+                assert (trace, outcome.out) == expected, (model, more)
+
+
 @test
 def a_cache_that_cannot_be_used_is_no_error(box):
     words = ["trace", "--model", MODEL, *SMALL, "-o", "t.json"]
