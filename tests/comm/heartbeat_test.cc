@@ -50,6 +50,20 @@ TEST(HeartbeatOfRanks, WhoBeatsIsAliveAndWhoStopsIsSilent) {
   EXPECT_TRUE(becomes_silent(own, 1));
 }
 
+// After a pause of this process a peer's beats wait in the socket; they are taken at one look, and say
+// nothing of later. Looks are counted by the beats that each of them sends, so that a busy machine changes
+// nothing.
+TEST(HeartbeatOfRanks, BeatsOfAPauseCountOnce) {
+  constexpr Milliseconds kTimeout(200);
+  const Pair peer;
+  for (int i = 0; i < 60; ++i) EXPECT_EQ(::send(peer.two.number(), "x", 1, MSG_DONTWAIT), 1);
+  const Heartbeat own({{1, peer.one.number()}}, kTimeout);
+  int looks = 0;
+  char beat = 0;
+  while (looks < 60 && !own.is_silent(1) && ::recv(peer.two.number(), &beat, 1, 0) == 1) ++looks;
+  EXPECT_LT(looks, 30);  // a timeout is ten intervals
+}
+
 TEST(HeartbeatOfRanks, BeatsThatNobodyTakesHarmNobody) {
   constexpr Milliseconds kTimeout(100);
   Pair deaf, closed;

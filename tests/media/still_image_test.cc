@@ -51,6 +51,60 @@ TEST_P(StillImageTest, IsReadBackWithItsColoursAndItsText) {
   }
 }
 
+uint64_t number_at(const std::string& file, size_t at, size_t bytes, bool is_little) {
+  uint64_t number = 0;
+  for (size_t i = 0; i < bytes; ++i)
+    number = number << 8 | static_cast<uint8_t>(file.at(at + (is_little ? bytes - 1 - i : i)));
+  return number;
+}
+
+// Readers compare the sizes that a WebP's canvas and frame state, and count the bytes of its parts.
+void expect_webp(const std::string& file, int64_t height, int64_t width) {
+  const auto little = [&](size_t at, size_t bytes) { return number_at(file, at, bytes, true); };
+  EXPECT_EQ(file.substr(0, 4) + file.substr(8, 8), "RIFFWEBPVP8X");
+  EXPECT_EQ(little(4, 4), file.size() - 8);
+  EXPECT_EQ(little(16, 4), 10U);
+  EXPECT_EQ(little(20, 4), 8U);  // there is EXIF, and neither alpha nor animation
+  EXPECT_EQ(little(24, 3), static_cast<uint64_t>(width - 1));
+  EXPECT_EQ(little(27, 3), static_cast<uint64_t>(height - 1));
+  std::string chunks;
+  size_t at = 30;
+  for (; at < file.size(); at += 8 + little(at + 4, 4) + little(at + 4, 4) % 2) {
+    chunks += file.substr(at, 4);
+    if (chunks != "VP8 ") continue;
+    EXPECT_EQ(file.substr(at + 11, 3), "\x9d\x01\x2a");  // the start code of a key frame (RFC 6386, 9.1)
+    EXPECT_EQ(little(at + 14, 2), static_cast<uint64_t>(width));
+    EXPECT_EQ(little(at + 16, 2), static_cast<uint64_t>(height));
+  }
+  EXPECT_EQ(chunks, "VP8 EXIF");
+  EXPECT_EQ(at, file.size());
+}
+
+// Each segment of a JPEG begins where the one before ends, up to the scan; one of them has the size.
+void expect_jpeg(const std::string& file, int64_t height, int64_t width) {
+  const auto big = [&](size_t at, size_t bytes) { return number_at(file, at, bytes, false); };
+  EXPECT_EQ(big(0, 2), 0xFFD8U);
+  EXPECT_EQ(big(file.size() - 2, 2), 0xFFD9U);
+  EXPECT_EQ(big(2, 2), 0xFFE1U);  // EXIF comes first
+  EXPECT_EQ(file.substr(6, 6), std::string("Exif\0\0", 6));
+  size_t at = 2, sizes = 0;
+  for (; big(at, 2) != 0xFFDA; at += 2 + big(at + 2, 2)) {
+    ASSERT_EQ(big(at, 1), 0xFFU) << at;
+    if (big(at, 2) < 0xFFC0 || big(at, 2) > 0xFFC3) continue;
+    ++sizes;
+    EXPECT_EQ(big(at + 5, 2), static_cast<uint64_t>(height));
+    EXPECT_EQ(big(at + 7, 2), static_cast<uint64_t>(width));
+  }
+  EXPECT_EQ(sizes, 1U);
+}
+
+TEST_P(StillImageTest, StatesItsSizesAsOtherReadersWantThem) {
+  for (const auto& [height, width] : {std::pair<int64_t, int64_t>{64, 48}, {33, 17}, {1, 1}, {40, 300}}) {
+    const std::string file = encode_image(path(), colourful(height, width), text_with(kSettings));
+    (path().ends_with("webp") ? expect_webp : expect_jpeg)(file, height, width);
+  }
+}
+
 // Texts of all lengths, so that all values stand at odd places and at even ones.
 TEST_P(StillImageTest, KeepsTextsOfAllLengths) {
   const Image image = colourful(8, 8);

@@ -6,6 +6,7 @@
 
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "plan/printed.h"
 
@@ -199,6 +200,70 @@ TEST(Comparison, StaleMethodsKeepKeysAndValuesOfAllLayers) {
   EXPECT_EQ(method_of(sizes, "PipeFusion", false).bytes_sent(true), 2 * 2048 * 1024);
   EXPECT_EQ(method_of(sizes, "PipeFusion", false).weight_bytes.value, 2 * 302309376 / 8);
   EXPECT_EQ(method_of(sizes, "DistriFusion", false).weight_bytes.value, 2 * 302309376);
+}
+
+// What each method sends, in elements, and what it keeps, in bytes.
+struct Row {
+  const char* name;
+  int64_t activations, others;            // sent
+  int64_t weights, gradients, optimizer;  // kept; the last two with training only
+  int64_t kept;                           // for backward, or keys and values
+};
+
+// Six layers over three ranks. By hand: b s h = 3 * 12 * 24 = 864, and K is twice that; a layer has 7,224
+// parameters and keeps 34 * 864 + 5 * 6 * 3 * 12 * 12 = 42,336 bytes.
+TEST(Comparison, EveryMethodOverThreeRanks) {
+  Sizes sizes{.layers = 6, .hidden = 24, .heads = 6, .sequence = 12, .degree = 3};
+  sizes.batch = 3;
+  sizes.micro_batches = 3;
+  sizes.frames = 3;
+  sizes.mesh = TensorMesh{3, 1};
+  const std::vector<Row> with_training = {{"DP", 0, 57792, 86688, 86688, 520128, 84672},
+                                          {"ZeRO-1", 0, 57792, 86688, 86688, 173376, 84672},
+                                          {"ZeRO-2", 0, 57792, 86688, 28896, 173376, 84672},
+                                          {"ZeRO-3", 0, 86688, 28896, 28896, 173376, 84672},
+                                          {"TP", 27648, 0, 28896, 28896, 173376, 119232},
+                                          {"2D TP", 62208, 0, 28896, 28896, 173376, 84672},
+                                          {"Megatron-SP", 34560, 0, 28896, 28896, 173376, 84672},
+                                          {"PP", 1728, 0, 28896, 28896, 173376, 84672},
+                                          {"Ulysses", 9216, 57792, 86688, 86688, 520128, 84672},
+                                          {"Ring", 20736, 57792, 86688, 86688, 520128, 84672},
+                                          {"USP", 9216, 57792, 86688, 86688, 520128, 84672},
+                                          {"USP+ZeRO-1", 9216, 57792, 86688, 86688, 173376, 84672},
+                                          {"USP+ZeRO-2", 9216, 57792, 86688, 28896, 173376, 84672},
+                                          {"USP+ZeRO-3", 9216, 86688, 28896, 28896, 173376, 84672},
+                                          {"DSP", 2304, 57792, 86688, 86688, 520128, 66312}};
+  const std::vector<Row> forward = {{"DP", 0, 0, 86688, 0, 0, 1152},
+                                    {"ZeRO-3", 0, 28896, 28896, 0, 0, 1152},
+                                    {"TP", 13824, 0, 28896, 0, 0, 1152},
+                                    {"2D TP", 31104, 0, 28896, 0, 0, 1152},
+                                    {"Megatron-SP", 13824, 0, 28896, 0, 0, 1152},
+                                    {"PP", 864, 0, 28896, 0, 0, 1152},
+                                    {"Ulysses", 4608, 0, 86688, 0, 0, 1152},
+                                    {"Ring", 6912, 0, 86688, 0, 0, 1152},
+                                    {"USP", 4608, 0, 86688, 0, 0, 1152},
+                                    {"USP+ZeRO-3", 4608, 28896, 28896, 0, 0, 1152},
+                                    {"DSP", 1152, 0, 86688, 0, 0, 1152},
+                                    {"DistriFusion", 6912, 0, 86688, 0, 0, 20736},
+                                    {"PipeFusion", 864, 0, 28896, 0, 0, 6912}};
+  for (const bool train : {true, false}) {
+    const std::vector<Method> methods = compare(resolve(sizes), train);
+    const std::vector<Row>& rows = train ? with_training : forward;
+    ASSERT_EQ(methods.size(), rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto& [name, activations, others, weights, gradients, optimizer, kept] = rows[i];
+      const Method& method = methods[i];
+      EXPECT_EQ(method.name, name);
+      EXPECT_EQ(method.bytes_sent(true), 2 * activations) << name << ", training " << train;
+      EXPECT_EQ(method.bytes_sent(false), 2 * others) << name << ", training " << train;
+      EXPECT_EQ(method.weight_bytes.value, weights) << name;
+      EXPECT_EQ(method.gradient_bytes.value, gradients) << name;
+      EXPECT_EQ(method.optimizer_bytes.value, optimizer) << name;
+      EXPECT_EQ((train ? method.activation_bytes : method.key_value_bytes).value, kept)
+          << name << ", training " << train;
+      EXPECT_EQ(method.flop.value, (train ? 3 : 1) * (method.name == "DSP" ? 3058560 : 3234816) / 3) << name;
+    }
+  }
 }
 
 TEST(Comparison, OneRankSendsNothingAndHoldsEverything) {
