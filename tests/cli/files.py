@@ -1,4 +1,4 @@
-"""Reads the program's output files, with nothing but the standard library."""
+"""Reads what the program writes and prints, with nothing but the standard library."""
 import array
 import json
 import math
@@ -106,3 +106,12 @@ def read_png(path):
 def psnr(a, b):
     error = sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) / len(a)
     return math.inf if error == 0 else 10 * math.log10(255 ** 2 / error)
+
+
+UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+def says(cell, exact):
+    """Returns whether a cell of a printed table, as "9.0 KiB" or "372", is the exact number rounded to the digits that it has."""
+    digits, _, unit = cell.partition(" ")
+    return abs(float(digits) * UNITS[unit] - exact) <= 0.501 * UNITS[unit] / 10 ** len(digits.partition(".")[2])

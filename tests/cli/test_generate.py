@@ -206,6 +206,30 @@ def report(box):
     assert report["outputs"] == outcome.out.split() == ["out.png"], report
 
 
+def as_duration(seconds):
+    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+
+
+@test
+def messages_say_what_the_report_has(box):
+    outcome = box.generate("a cat", "a dog", "--num-images-per-prompt", "2", "--report", "run.json", "--guidance-scale", "3.5", "--threads", "1", *SMALL)
+    report = box.report()
+    head, *phases, summary = outcome.err.splitlines()
+    assert head == (f"tiny-pixart (PixArt-Sigma): 4 images of 48 x 32, 2 steps, guidance 3.5, seed {report['settings']['seed']}, "
+                    "fp32 on 1 thread"), head
+    seconds = report["seconds"]
+    parts = ", ".join(f"{name} {as_duration(seconds[name])}" for name in ("load", "encode", "denoise", "decode", "write"))
+    assert summary == f"{as_duration(seconds['total'])} in all: {parts}", (summary, seconds)
+    shown = dict(line.rsplit("  ", 1) for line in phases)
+    shown = {name.strip(): text.strip() for name, text in shown.items()}
+    assert list(shown) == ["load text encoder", "encode", "load denoiser", "denoise", "load decoder", "decode"], phases
+    for name in ("encode", "denoise", "decode"):
+        assert shown[name] == as_duration(seconds[name]), (phases, seconds)
+    loads = sum(float(text.split()[0]) for name, text in shown.items() if name.startswith("load"))
+    assert abs(loads - seconds["load"]) < 0.02, (phases, seconds)  # each is rounded
+    assert outcome.out.split() == report["outputs"] == [f"out-{i}.png" for i in range(4)], outcome
+
+
 @test
 def a_report_goes_to_standard_output(box):
     log = box.folder / "log"

@@ -2,8 +2,10 @@
 import html.parser
 import json
 import os
+import re
 import shutil
 
+from files import says
 from harness import MODEL, ROOT, SMALL, test
 
 DEGREES = ["--ulysses-degree", "2", "--dtype", "fp32"]
@@ -274,6 +276,60 @@ def trace_refuses(box):
     box.refuse(2, "unknown option", "trace", "--model", MODEL, "--reprot", "x")
     box.refuse(3, "no-such-model", "trace", "--model", "no-such-model")
     assert box.files() == []
+
+
+def cells_of(line):
+    """Returns the cells of a line of a table, between which two blanks stand."""
+    return re.split(r" {2,}", line.strip())
+
+
+@test
+def a_trace_prints_what_it_writes(box):
+    words = ["--model", MODEL, "--dtype", "fp32", "--height", "64", "--width", "48", "--no-resolution-binning"]
+    for degrees in ([], ["--ulysses-degree", "2", "--pipefusion-parallel-degree", "2"]):
+        outcome = box.run("trace", "a cat", *words, *degrees, "-o", "t.json")
+        assert outcome.code == 0, outcome
+        trace = json.loads((box.folder / "t.json").read_text())
+        title, head, *lines, steps, path = outcome.out.splitlines()
+        assert title == f"PixArtSigmaPipeline, fp32, {'4 ranks' if degrees else '1 rank'}" and path == "t.json", outcome.out
+        assert cells_of(head) == ["rank", "phase", "operations", "FLOP collectives", "sent", "weights", "peak"], head
+        assert steps == f"denoise: the first {trace['traced_steps']} of 20 steps" and trace["steps"] == 20, steps
+        rows = [(rank, number, phase) for rank in trace["ranks"] for number, phase in enumerate(("encode", "denoise", "decode"))]
+        assert len(lines) == len(rows) == 3 * trace["world_size"], outcome.out
+        for line, (rank, number, phase) in zip(lines, rows):
+            events = [event for event in rank["events"] if event["phase"] == phase]
+            collectives = [event for event in events if "collective" in event]
+            weights = rank["weights_bytes"][number]
+            name, what, *cells = cells_of(line)
+            assert (name, what) == (str(rank["rank"]), phase), line
+            exact = [sum("operation" in event for event in events), sum(event.get("flops", 0) for event in events), len(collectives),
+                     sum(event["bytes"] for event in collectives), weights, weights + max(event["peak"] for event in events)]
+            assert len(cells) == len(exact) and all(map(says, cells, exact)), (line, exact)
+
+
+@test
+def views_print_what_json_has(box):
+    words = ["--model", MODEL, "--dtype", "fp32", "--height", "64", "--width", "48", "--no-resolution-binning", "--ulysses-degree", "2",
+             "--pipefusion-parallel-degree", "2"]
+    assert box.run("trace", "a cat", *words, "-o", "t.json").code == 0
+    giga = {"ops": {"flops"}, "flops": {"products", "convolutions", "elementwise"}}  # columns in GFLOP
+    for view in ("ops", "comm", "flops", "memory"):
+        for rank in ("0", "3"):
+            _, *lines = box.run("analyze", view, "t.json", "--rank", rank).out.splitlines()
+            rows = json.loads(box.run("analyze", view, "t.json", "--rank", rank, "--json").out)
+            assert len(lines) >= len(rows) > 0, (view, lines)
+            for line, row in zip(lines, rows):
+                left = line
+                for key, value in row.items():
+                    if isinstance(value, str):
+                        assert left.startswith(value), (view, line, key, value)
+                        left = left[len(value):].lstrip()
+                        continue
+                    cell = re.match(r"-(?= |$)|[\d.]+(?: [KMGT](?:iB)?)?(?= |$)", left)[0]
+                    left = left[len(cell):].lstrip()
+                    exact = value / 1e9 if value is not None and key in giga.get(view, ()) else value
+                    assert cell == "-" if value is None else says(cell, exact), (view, line, key, cell, value)
+                assert left == "", (view, line, left)
 
 
 class Page(html.parser.HTMLParser):
