@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Reads with Pillow what `tessera generate` writes: the pixels, the sizes, the settings and the frames of each format."""
 import argparse
-import json
 import pathlib
 import subprocess
 import sys
@@ -11,28 +10,32 @@ import numpy
 from PIL import Image, ImageSequence
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden"
+PROMPT = "a caf\u00e9 \U0001f600"
 SIZES = ((32, 48), (64, 32), (16, 16))  # height and width
 # The colours of the tiny model change from pixel to pixel, and a WebP has one for each two by two pixels.
 SMALLEST_PSNR = {".jpg": 30, ".webp": 15}
 
 
 def generate(tessera, path, *words):
-    command = [tessera, "generate", "a caf\u00e9", "--seed", "5", "--dtype", "fp32", "--num-inference-steps", "2", "-o", path, "--quiet", *words]
+    command = [tessera, "generate", PROMPT, "--seed", "5", "--dtype", "fp32", "--num-inference-steps", "2", "-o", path, "--quiet", *words]
     subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
 
 
 def read(path):
-    """Returns (pixels, text of the program, settings) as Pillow reads them, which raises if the file is not whole."""
+    """Returns (pixels, [program, settings, parameters]) as Pillow reads them, which raises if the file is not whole."""
     with Image.open(path) as image:
         image.verify()
     with Image.open(path) as image:
         image.load()
         if path.suffix == ".png":
-            text = image.text["Software"], image.text["tessera"]
+            text = [image.text[name] for name in ("Software", "tessera", "parameters")]
         else:
             exif = image.getexif()
             text = [exif[tag].encode("latin-1").decode() for tag in (0x131, 0x10E)]  # Pillow takes texts for Latin-1
-        return numpy.asarray(image.convert("RGB"), dtype=numpy.float64), text[0], json.loads(text[1])
+            comment = exif.get_ifd(0x8769)[0x9286]
+            assert comment.startswith(b"UNICODE\0"), comment[:8]
+            text.append(comment[8:].decode("utf-16-be"))  # as web UIs read it
+        return numpy.asarray(image.convert("RGB"), dtype=numpy.float64), text
 
 
 def psnr(one, other):
@@ -46,11 +49,12 @@ def check_images(tessera, folder):
         for suffix in (".png", ".jpg", ".webp"):
             path = folder / f"{height}x{width}{suffix}"
             generate(tessera, path, *words)
-            pixels, software, settings = read(path)
+            pixels, text = read(path)
             assert pixels.shape == (height, width, 3), (path.name, pixels.shape)
-            assert software.startswith("Tessera ") and settings["prompt"] == ["a caf\u00e9"] and settings["seed"] == 5, (path.name, software, settings)
-            expected = pixels if expected is None else expected
-            assert psnr(pixels, expected) > SMALLEST_PSNR.get(suffix, 90), (path.name, psnr(pixels, expected))
+            assert text[0].startswith("Tessera ") and text[2].startswith(f"{PROMPT}\nSteps: 2, "), (path.name, text)
+            expected = expected or (pixels, text)
+            assert text == expected[1], (path.name, text)
+            assert psnr(pixels, expected[0]) > SMALLEST_PSNR.get(suffix, 90), (path.name, psnr(pixels, expected[0]))
     print(f"images read by Pillow: {3 * len(SIZES)}")
 
 

@@ -103,6 +103,24 @@ def read_png(path):
     return width, height, bytes(pixels), text
 
 
+def read_exif(data):
+    """Returns {tag: bytes} of the EXIF data in a file, whose numbers have their most significant byte first."""
+    block, values = data[data.index(b"MM\0*"):], {}
+
+    def read_directory(at):
+        (count,) = struct.unpack_from(">H", block, at)
+        for i in range(count):
+            tag, kind, length, value = struct.unpack_from(">HHII", block, at + 2 + 12 * i)
+            if tag == 0x8769:  # another directory
+                read_directory(value)
+            else:
+                assert kind in (2, 7) and length > 4, (tag, kind, length)  # a text or bytes, which stand elsewhere
+                values[tag] = block[value:value + length]
+
+    read_directory(struct.unpack_from(">I", block, 4)[0])
+    return values
+
+
 def psnr(a, b):
     error = sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) / len(a)
     return math.inf if error == 0 else 10 * math.log10(255 ** 2 / error)

@@ -231,6 +231,17 @@ def messages_say_what_the_report_has(box):
 
 
 @test
+def a_report_has_the_peak_of_memory(box):
+    words = ["a cat", "--model", MODEL, "--report", "run.json", "--quiet", *SMALL]
+    process = subprocess.Popen([box.program, "generate", *map(str, words)], cwd=box.folder, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    (rank,) = box.report()["ranks"]
+    # The kernel counts in KiB, and the report comes before the end.
+    assert process.returncode == 0 and 0.98 < rank["peak_rss_bytes"] / (usage.ru_maxrss * 1024) <= 1, (rank, usage)
+
+
+@test
 def a_report_goes_to_standard_output(box):
     log = box.folder / "log"
     log.write_text("before\n")

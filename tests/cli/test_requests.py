@@ -5,7 +5,7 @@ import pty
 import subprocess
 import threading
 
-from files import assert_near, read_latents, read_png
+from files import assert_near, read_exif, read_latents, read_png
 from harness import MODEL, ROOT, SMALL, test
 from test_launchers import finish_ranks, start_ranks, torchrun_variables
 from test_ranks import NEAR
@@ -203,6 +203,11 @@ def a_jpeg_or_webp_has_the_request_of_its_image(box):
         assert box.generate(*words, "-o", name).out.split() == [name]
         box.generate("--request", name, "-o", "again.png")
         assert read_png(box.folder / "again.png")[2] == read_png(box.folder / "first.png")[2], name
+        # Web UIs read the comment as UTF-16, whose order of bytes is that of the numbers.
+        text = read_png(box.folder / "first.png")[3]
+        assert read_exif((box.folder / name).read_bytes()) == {
+            0x10E: text["tessera"].encode() + b"\0", 0x131: text["Software"].encode() + b"\0",
+            0x9286: b"UNICODE\0" + text["parameters"].encode("utf-16-be")}, name
     bytes_ = (box.folder / "image.webp").read_bytes()
     (box.folder / "image.webp").write_bytes(bytes_[:bytes_.index(b"EXIF")])
     box.refuse(3, "[image.webp] neither a request in JSON, nor a report, an image or latents that this program wrote", "generate", "--request",
@@ -290,9 +295,12 @@ def a_dry_run_counts_the_weights_of_a_u_net(box):
     for model in ("tiny-sd", "tiny-sdxl"):
         words = ["generate", "a cat", "--model", ROOT / "tests" / "golden" / model, "--dtype", "fp32", "--height", "64", "--width", "64",
                  "--num-inference-steps", "1", "--report", "run.json"]
-        weights = json.loads(box.run(*words, "--dry-run").out)["weights_bytes"]
-        assert box.run(*words).code == 0
-        assert sum(weights.values()) == box.report()["ranks"][0]["bytes_read"] and all(weights.values()), (model, weights)
+        plan = json.loads(box.run(*words, "--seed", "5", "--dry-run").out)
+        assert box.run(*words, "--seed", "5").code == 0
+        report, weights = box.report(), plan["weights_bytes"]
+        assert sum(weights.values()) == report["ranks"][0]["bytes_read"] and all(weights.values()), (model, weights)
+        # How many threads a run takes is known when it runs.
+        assert plan["settings"] == {name: value for name, value in report["settings"].items() if name != "threads"}, (plan, report)
 
 
 @test

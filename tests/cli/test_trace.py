@@ -38,6 +38,27 @@ def trace_of_a_model(box):
 
 
 @test
+def a_report_has_the_messages_of_a_trace(box):
+    """Of each axis and operation, where a trace has all steps of the run."""
+    words = ["a cat", "--model", MODEL, "--dtype", "fp32", "--height", "64", "--width", "48", "--no-resolution-binning",
+             "--num-inference-steps", "3", "--ulysses-degree", "2", "--pipefusion-parallel-degree", "2"]
+    assert box.run("trace", *words, "-o", "t.json").code == 0
+    assert box.run("generate", *words, "--report", "run.json").code == 0
+    trace, report = json.loads((box.folder / "t.json").read_text()), box.report()
+    assert trace["traced_steps"] == trace["steps"] == 3, trace["traced_steps"]
+    for traced, reported in zip(trace["ranks"], report["ranks"], strict=True):
+        expected = {}
+        for event in traced["events"]:
+            if "collective" in event:
+                count, sent = expected.get((event["axis"], event["collective"]), (0, 0))
+                expected[event["axis"], event["collective"]] = count + 1, sent + event["bytes"]
+        found = {(row["axis"], row["operation"]): (row["count"], row["bytes"]) for row in reported["communication"] if row["axis"] != "world"}
+        assert found == expected, (found, expected)
+        assert all(0 <= row["waited_seconds"] <= row["seconds"] for row in reported["communication"]), reported
+        assert reported["rank"] == traced["rank"], (reported["rank"], traced["rank"])
+
+
+@test
 def trace_of_latents_decodes_nothing(box):
     outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, *DEGREES, "--output-type", "latent", "-o", "t.json")
     assert outcome.code == 0, outcome
@@ -173,7 +194,9 @@ def a_trace_is_read_again(box):
     assert traced(files=1) == first
     file, = kept.glob("*")
     made = file.stat().st_ino
+    os.utime(file, (1000, 1000))
     assert traced("--seed", "7", files=1) == first and file.stat().st_ino == made
+    assert file.stat().st_mtime > 1000  # what is used stays longest
     assert json.loads((box.folder / "t.json").read_text())["settings"]["seed"] == 7
     # What is kept is what is read: a kept trace of another model's numbers shows.
     hasher = 0xcbf29ce484222325
