@@ -168,6 +168,24 @@ TEST(Mapping, OfAVectorOperatorByHand) {
   EXPECT_NEAR(mapping.dram, 2 * 8 * 16 * 2 * 1e-9, 1e-15);
 }
 
+TEST(Mapping, NamesWhatTakesLongest) {
+  const Machine machine = tx8();
+  const VectorWork work{.rows = 8, .width = 16, .sequence = 8, .operations_per_element = 3};
+  const Cost even{.compute = 1,
+                  .dram_bytes = machine.dram_bandwidth,
+                  .noc_bytes = machine.noc_bandwidth,
+                  .turns = 1 / machine.dram_latency};
+  const auto longest = [&](const auto& change) {
+    Cost cost = even;
+    change(cost);
+    return roof_name(make_mapping(cost, "1 rows", work, machine, "bf16").roof);
+  };
+  EXPECT_EQ(longest([](Cost& cost) { cost.compute *= 2; }), "compute");
+  EXPECT_EQ(longest([](Cost& cost) { cost.dram_bytes *= 2; }), "DRAM");
+  EXPECT_EQ(longest([](Cost& cost) { cost.noc_bytes *= 2; }), "NoC");
+  EXPECT_EQ(longest([](Cost& cost) { cost.turns *= 2; }), "latency");
+}
+
 // By hand: one tile, blocks of 16 x 16 scores, twice as many keys; all that is computed is softmax and its
 // merging.
 TEST(Mapping, CountsTheSoftmaxOfEveryBlock) {
