@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "cli/field_options.h"
@@ -52,6 +53,7 @@ OrderedJson method_json(const Method& method, bool train) {
     json["obstacle"] = spell(method.obstacle, option_name);
     return json;
   }
+  if (!method.uneven.empty()) json["uneven"] = method.uneven;
   json["sends"] = OrderedJson::array();
   for (const plan::Traffic& each : method.traffic) {
     json["sends"].push_back({{"data", each.data},
@@ -92,13 +94,15 @@ OrderedJson printed_json(const Sizes& sizes) {
     const auto number = [](const std::optional<int64_t>& value) {
       return value ? OrderedJson(*value) : OrderedJson();
     };
-    cells.push_back({{"subject", each.subject},
-                     {"cell", each.what},
-                     {"where", each.where},
-                     {"unit", each.unit},
-                     {"printed", {{"formula", each.formula}, {"value", number(each.value)}}},
-                     {"corrected", {{"formula", each.corrected}, {"value", number(each.corrected_value)}}},
-                     {"error", each.error.empty() ? OrderedJson() : OrderedJson(each.error)}});
+    cells.push_back(
+        {{"subject", each.subject},
+         {"cell", each.what},
+         {"where", each.where},
+         {"unit", each.unit},
+         {"obstacle", each.obstacle.empty() ? OrderedJson() : OrderedJson(each.obstacle)},
+         {"printed", {{"text", each.text}, {"formula", each.formula}, {"value", number(each.value)}}},
+         {"corrected", {{"formula", each.corrected}, {"value", number(each.corrected_value)}}},
+         {"error", each.error.empty() ? OrderedJson() : OrderedJson(each.error)}});
   }
   for (const auto& [number, text] : plan::printed_errors()) errors[number] = text;
   return {{"sizes", sizes_json(sizes)}, {"cells", std::move(cells)}, {"errors", std::move(errors)}};
@@ -116,7 +120,7 @@ Table table_of(const std::vector<std::string>& keys) {
 Table methods_table(const Sizes& sizes, bool train) {
   std::vector<Table::Column> columns;
   std::vector<std::string> keys = {
-      "name",       "divides", "obstacle",    "sent_activation_bytes", "sent_other_bytes",
+      "name",       "divides", "obstacle",    "uneven", "sent_activation_bytes", "sent_other_bytes",
       "parameters", "flop",    "weight_bytes"};
   if (train) {
     keys.insert(keys.end(), {"gradient_bytes", "optimizer_bytes", "activation_bytes", "bytes", "idle"});
@@ -132,7 +136,7 @@ Table methods_table(const Sizes& sizes, bool train) {
       table.add(std::move(row));
       continue;
     }
-    row.insert(row.end(), {nullptr, method.bytes_sent(true), method.bytes_sent(false),
+    row.insert(row.end(), {nullptr, method.uneven, method.bytes_sent(true), method.bytes_sent(false),
                            method.parameters.value, method.flop.value, method.weight_bytes.value});
     if (train) {
       row.insert(row.end(), {method.gradient_bytes.value, method.optimizer_bytes.value,
@@ -147,13 +151,13 @@ Table methods_table(const Sizes& sizes, bool train) {
 }
 
 Table printed_table(const Sizes& sizes) {
-  Table table = table_of({"subject", "cell", "where", "unit", "printed_formula", "printed_value",
+  Table table = table_of({"subject", "cell", "where", "unit", "printed", "printed_formula", "printed_value",
                           "corrected_formula", "corrected_value", "error"});
   for (const PrintedCell& each : plan::printed_cells(sizes)) {
     const auto number = [](const std::optional<int64_t>& value) {
       return value ? OrderedJson(*value) : OrderedJson();
     };
-    table.add({each.subject, each.what, each.where, each.unit, each.formula, number(each.value),
+    table.add({each.subject, each.what, each.where, each.unit, each.text, each.formula, number(each.value),
                each.corrected, number(each.corrected_value), each.error});
   }
   return table;
@@ -167,15 +171,13 @@ void print_sizes(const Sizes& sizes) {
              counted(sizes.sequence, "token"), counted(sizes.degree, "rank"));
   std::vector<std::string> more;
   if (*sizes.key_value_heads != sizes.heads)
-    more.push_back(fmt::format("{} heads of keys and values (k), d = h k/a", *sizes.key_value_heads));
+    more.push_back(counted(*sizes.key_value_heads, "key-value head") + " (k), d = h k/a");
   if (sizes.vocabulary) more.push_back(fmt::format("vocabulary {} (v)", *sizes.vocabulary));
   if (sizes.frames) more.push_back(counted(*sizes.frames, "frame") + " (f)");
   if (!more.empty()) fmt::print("{}\n", fmt::join(more, "; "));
-  fmt::print(
-      "2D TP: {} (x) x {} (y); USP: Ulysses {} (u) x ring {} (r); PP: {} (M), {} (c)\n\n", sizes.mesh->x,
-      sizes.mesh->y, *sizes.ulysses_degree, *sizes.ring_degree,
-      *sizes.micro_batches == 1 ? "1 micro-batch" : fmt::format("{} micro-batches", *sizes.micro_batches),
-      sizes.interleaved == 1 ? "1 run of layers" : fmt::format("{} runs of layers", sizes.interleaved));
+  fmt::print("2D TP: {} (x) x {} (y); USP: Ulysses {} (u) x ring {} (r); PP: {} (M), {} (c)\n\n",
+             sizes.mesh->x, sizes.mesh->y, *sizes.ulysses_degree, *sizes.ring_degree,
+             counted(*sizes.micro_batches, "micro-batch"), counted(sizes.interleaved, "run") + " of layers");
 }
 
 void print_quantities(const std::vector<Quantity>& quantities) {
@@ -195,8 +197,8 @@ std::string sent_text(const Method& method, bool activations) {
   return bytes == 0 ? "0 " : value_text(bytes, "bytes") + (overlaps ? "*" : " ");
 }
 
-constexpr const char* kTrainingLine = "{:<12} {:<24} {:>12} {:>12} {:>11} {:>11} {:>11} {:>11}\n";
-constexpr const char* kForwardLine = "{:<12} {:<24} {:>12} {:>12} {:>11} {:>11} {:>10}\n";
+constexpr const char* kTrainingLine = "{:<12} {:<25} {:>12} {:>12} {:>11} {:>11} {:>11} {:>11}\n";
+constexpr const char* kForwardLine = "{:<12} {:<25} {:>12} {:>12} {:>11} {:>11} {:>10}\n";
 
 template <typename... Texts>
 void print_line(const char* format, const Texts&... texts) {
@@ -218,19 +220,40 @@ void print_heading(bool train) {
 
 void print_row(const Method& method, bool train) {
   const auto bytes = [](const plan::Cell& cell) { return value_text(cell.value, "bytes"); };
+  const std::string divides = method.divides + (method.uneven.empty() ? "" : "~");
   if (!method.obstacle.empty()) {
     fmt::print("{:<12} no: {}\n", method.name, spell(method.obstacle, option_name));
   } else if (train) {
-    print_line(kTrainingLine, method.name, method.divides, sent_text(method, true), sent_text(method, false),
+    print_line(kTrainingLine, method.name, divides, sent_text(method, true), sent_text(method, false),
                value_text(method.weight_bytes.value + method.gradient_bytes.value, "bytes"),
                bytes(method.optimizer_bytes), bytes(method.activation_bytes),
                value_text(method.training_bytes(), "bytes"));
   } else {
-    print_line(kForwardLine, method.name, method.divides, sent_text(method, true), sent_text(method, false),
+    print_line(kForwardLine, method.name, divides, sent_text(method, true), sent_text(method, false),
                bytes(method.weight_bytes), bytes(method.key_value_bytes),
                value_text(method.flop.value, "FLOP"));
   }
 }
+
+// The methods that have a remark, by it, in the order of their first ones.
+class Remarks {
+ public:
+  void add(const std::string& name, const std::string& remark) {
+    if (remark.empty()) return;
+    const auto found =
+        std::find_if(all_.begin(), all_.end(), [&](const auto& each) { return each.first == remark; });
+    std::vector<std::string>& names =
+        found == all_.end() ? all_.emplace_back(remark, std::vector<std::string>()).second : found->second;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  void print(const char* heading) const {
+    if (!all_.empty()) fmt::print("{}\n", heading);
+    for (const auto& [remark, names] : all_) fmt::print("  {}: {}\n", fmt::join(names, ", "), remark);
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::vector<std::string>>> all_;
+};
 
 // What is not said by the table: how often a rank sends, and by which formula.
 void print_formulas(const Method& method, bool train) {
@@ -256,7 +279,11 @@ void print_comparison(const Sizes& sizes, bool train) {
   print_quantities(plan::quantities(sizes, train));
   print_heading(train);
   for (const Method& method : methods) print_row(method, train);
-  fmt::print("* can travel while the rank computes\n\n");
+  fmt::print("* can travel while the rank computes\n");
+  Remarks uneven;
+  for (const Method& method : methods) uneven.add(method.name, method.uneven);
+  uneven.print("~ uneven; values are those of the busiest rank:");
+  fmt::print("\n");
   fmt::print("What a rank sends, in elements of 2 bytes{}:\n",
              train ? "; activations that it keeps are A L/n bytes where nothing else is said"
                    : "; keys and values take 2 K/n bytes where nothing else is said");
@@ -265,18 +292,28 @@ void print_comparison(const Sizes& sizes, bool train) {
 
 void print_printed(const Sizes& sizes) {
   const std::vector<PrintedCell> cells = plan::printed_cells(sizes);
-  constexpr const char* kLine = "{:<12} {:<29} {:<5} {:<38} {:>10} {:>10} {}\n";
+  constexpr const char* kLine = "{:<11} {:<29} {:<5} {:<29} {:>10} {:>10} {}\n";
+  constexpr const char* kWordsLine = "{:<11} {:<29} {:<5} {:<29} {:>21} {}\n";
   print_sizes(sizes);
-  print_line(kLine, "", "cell", "in", "as printed", "printed", "corrected", "errors");
+  print_line(kLine, "", "cell", "in", "as printed", "its value", "corrected", "errors");
+  Remarks obstacles;
   for (const PrintedCell& each : cells) {
     const auto number = [&](const std::optional<int64_t>& value) {
       return value ? value_text(*value, each.unit) : "-";
     };
-    const bool in_words = !each.corrected_value && !each.corrected.empty();
-    print_line(kLine, each.subject, each.what, each.where, each.formula, number(each.value),
-               in_words ? each.corrected : number(each.corrected_value), each.error);
+    obstacles.add(each.subject, each.obstacle);
+    if (each.formula.empty() && !each.corrected_value) {
+      print_line(kWordsLine, each.subject, each.what, each.where, each.text, each.corrected, each.error);
+    } else {
+      print_line(kLine, each.subject, each.what, each.where, each.text, number(each.value),
+                 number(each.corrected_value), each.error);
+    }
   }
-  fmt::print("\n");
+  obstacles.print("- needs equal parts:");
+  fmt::print(
+      "\nThe document's N is n, its α (n-1)/n; its costs are those of a layer, and values those of all "
+      "layers.\n"
+      "P, G and OS are parameters, gradients and the optimizer's state, in 16-bit parameters.\n\n");
   for (const auto& [number, text] : plan::printed_errors()) fmt::print("{:<4} {}\n", number, text);
 }
 

@@ -9,9 +9,10 @@
 
 namespace tessera {
 
-// Returns "1 rank", "2 ranks": the number with the noun, whose plural has an s.
+// Returns "1 rank", "2 ranks", "2 batches": the number with the noun, whose plural is regular.
 inline std::string counted(int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+  const bool hisses = noun.ends_with("ch") || noun.ends_with("s") || noun.ends_with("x");
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : hisses ? "es" : "s");
 }
 
 }  // namespace tessera

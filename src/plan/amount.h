@@ -35,6 +35,12 @@ class Amount {
   friend Amount largest_part(Amount a, Amount n) {
     return a.value_ / n.value_ + (a.value_ % n.value_ == 0 ? 0 : 1);
   }
+  // a * own / all, rounded up, for own <= all.
+  friend Amount fraction(Amount a, Amount own, Amount all) {
+    __extension__ using Wide = __int128;
+    const Wide product = Wide(a.value_) * own.value_;
+    return static_cast<int64_t>(product / all.value_ + (product % all.value_ == 0 ? 0 : 1));
+  }
 
  private:
   [[noreturn]] static void refuse() {

@@ -1,6 +1,7 @@
 // What each parallel method makes a rank compute, hold and send, in closed form, for a forward pass or for a
 // training step. Everything is of one rank (the busiest, where they differ) and of all layers. The formulas
-// take for granted that all sizes divide evenly; a method whose sizes do not has an obstacle instead.
+// are those of equal parts. Where parts are uneven, values are those of the largest, as `split_evenly` makes
+// them; a method that has nothing to do for some ranks has an obstacle instead.
 //
 // n ranks; (n-1)/n is the share of a tensor that a rank sends, or passes on, in an AllGather, a ReduceScatter
 // or an AllToAll; an AllReduce is a ReduceScatter and an AllGather. K are the keys and values of a layer.
@@ -8,7 +9,8 @@
 // - DP: samples. Training: one AllReduce of the gradients, 2 (n-1)/n P.
 // - ZeRO-1, -2, -3 (arXiv:1910.02054): DP with the optimizer's state, then also gradients, then also weights
 //   divided. Gradients are scattered and weights gathered; ZeRO-3 gathers weights in both directions.
-// - TP (Megatron-LM, arXiv:1909.08053): heads and columns. Two AllReduce of b s h in each direction.
+// - TP (Megatron-LM, arXiv:1909.08053): heads and columns. Two AllReduce of b s h in each direction. Heads of
+//   keys that are fewer than ranks are repeated.
 // - 2D TP (arXiv:2104.05343): weights h x e over a mesh x * y. The input is gathered over y ranks, (y-1)/n of
 //   it, and partial sums are scattered over x ranks, (x-1)/n of the output. Products of a layer take 7 h in
 //   and give 7 h + 2 d out. Backward reverses both and gathers the input again. The sum over a layer is ours.
@@ -48,6 +50,7 @@ struct Traffic {
 struct Method {
   std::string name, divides;
   std::string obstacle;  // why ranks cannot divide these sizes so; nothing below is set then
+  std::string uneven{};  // how parts differ; empty if they do not
   std::vector<Traffic> traffic{};
 
   Cell parameters{}, flop{};

@@ -1,44 +1,78 @@
 #include "plan/obstacles.h"
 
+#include "core/counted.h"
+
 namespace tessera::plan {
 namespace {
 
-std::string undivided(const Sizes& sizes, int64_t count, const std::string& what) {
-  if (count % sizes.degree == 0) return "";
-  return fmt::format("{} {} do not divide evenly among {} ranks", count, what, sizes.degree);
+constexpr const char *kHeads = "head", *kKeyHeads = "key-value head";
+
+// `parts` are ranks, or micro-batches.
+Division divide(int64_t count, const std::string& what, int64_t parts, const std::string& part = "rank") {
+  if (count % parts == 0) return {};
+  const std::string all = counted(count, what);
+  if (count < parts)
+    return {.obstacle =
+                fmt::format("{} {} too few for {}", all, count == 1 ? "is" : "are", counted(parts, part))};
+  return {.uneven =
+              fmt::format("{} among {}, {} at most", all, counted(parts, part), (count - 1) / parts + 1)};
+}
+
+Division divide_heads(const Sizes& sizes, int64_t parts) {
+  const bool grouped = *sizes.key_value_heads != sizes.heads;
+  return divide(*sizes.key_value_heads, grouped ? kKeyHeads : kHeads, parts);
 }
 
 }  // namespace
 
-std::string samples_obstacle(const Sizes& sizes) {
-  if (sizes.batch % sizes.degree == 0) return "";
-  return fmt::format("a batch of {} does not divide evenly among {} ranks", sizes.batch, sizes.degree);
+Division operator+(Division a, const Division& b) {
+  if (a.obstacle.empty()) a.obstacle = b.obstacle;
+  if (!a.uneven.empty() && !b.uneven.empty()) a.uneven += "; ";
+  a.uneven += b.uneven;
+  return a;
 }
 
-std::string heads_obstacle(const Sizes& sizes) {
-  return undivided(sizes, *sizes.key_value_heads,
-                   *sizes.key_value_heads == sizes.heads ? "heads" : "heads of keys and values");
+Division samples_division(const Sizes& sizes) {
+  return divide(sizes.batch, "sample", sizes.degree);
 }
 
-std::string tokens_obstacle(const Sizes& sizes) {
-  return undivided(sizes, sizes.sequence, "tokens");
+Division heads_division(const Sizes& sizes) {
+  Division queries;
+  if (*sizes.key_value_heads != sizes.heads) queries = divide(sizes.heads, kHeads, sizes.degree);
+  return std::move(queries) + divide_heads(sizes, sizes.degree);
 }
 
-std::string layers_obstacle(const Sizes& sizes) {
-  return undivided(sizes, sizes.layers, "layers");
+Division repeated_heads_division(const Sizes& sizes) {
+  const int64_t keys = *sizes.key_value_heads;
+  if (keys >= sizes.degree) return heads_division(sizes);
+  Division queries = divide(sizes.heads, kHeads, sizes.degree);
+  if (!queries.obstacle.empty()) return queries;
+  return std::move(queries) + Division{.uneven = fmt::format("{} repeated on {}", counted(keys, kKeyHeads),
+                                                             counted(sizes.degree, "rank"))};
 }
 
-std::string pipeline_obstacle(const Sizes& sizes) {
-  if (std::string obstacle = layers_obstacle(sizes); !obstacle.empty()) return obstacle;
-  if (sizes.batch % *sizes.micro_batches == 0) return "";
-  return fmt::format("the batch of {} has no {} micro-batches", sizes.batch, *sizes.micro_batches);
+Division tokens_division(const Sizes& sizes) {
+  return divide(sizes.sequence, "token", sizes.degree);
 }
 
-std::string frames_obstacle(const Sizes& sizes) {
-  if (!sizes.frames) return fmt::format("{} says how tokens divide", field("frames"));
-  if (std::string obstacle = undivided(sizes, *sizes.frames, "frames"); !obstacle.empty()) return obstacle;
-  if (sizes.layers % 2 != 0) return fmt::format("{} layers are not pairs", sizes.layers);
-  return undivided(sizes, sizes.sequence / *sizes.frames, "tokens of a frame");
+Division layers_division(const Sizes& sizes) {
+  return divide(sizes.layers, "layer", sizes.degree);
+}
+
+Division micro_batches_division(const Sizes& sizes) {
+  return divide(sizes.batch, "sample", *sizes.micro_batches, "micro-batch");
+}
+
+Division ulysses_groups_division(const Sizes& sizes) {
+  return divide_heads(sizes, *sizes.ulysses_degree);
+}
+
+Division frames_division(const Sizes& sizes) {
+  if (!sizes.frames) return {.obstacle = fmt::format("{} says how tokens divide", field("frames"))};
+  if (sizes.layers % 2 != 0)
+    return {.obstacle = fmt::format("{} cannot be paired", counted(sizes.layers, "layer"))};
+  return divide(*sizes.frames, "frame", sizes.degree) +
+         divide(sizes.sequence / *sizes.frames, "place", sizes.degree);
 }
 
 }  // namespace tessera::plan

@@ -1,7 +1,10 @@
 #include "plan/sizes.h"
 
+#include <algorithm>
 #include <charconv>
 #include <numeric>
+
+#include "core/counted.h"
 
 namespace tessera::plan {
 namespace {
@@ -47,8 +50,10 @@ Fields<Sizes> make_fields() {
                   {"ulysses_degree", "USP: ranks of a Ulysses group [the most that divide the heads]",
                    kDegrees, "N", 1}),
       plain_field(&S::ring_degree, {"ring_degree", "USP: ranks of a ring [the others]", kDegrees, "N", 1}),
-      plain_field(&S::micro_batches,
-                  {"micro_batches", "Pipeline: parts of the batch [one for each rank]", kDegrees, "N", 1}),
+      plain_field(
+          &S::micro_batches,
+          {"micro_batches", "Pipeline: parts of the batch [one for each rank, at most one for each sample]",
+           kDegrees, "N", 1}),
       plain_field(&S::interleaved,
                   {"interleaved", "Pipeline: runs of layers that a rank has [1: not interleaved]", kDegrees,
                    "N", 1})};
@@ -69,17 +74,18 @@ void resolve_usp(Sizes& sizes) {
   for (const char* name : {"ulysses_degree", "ring_degree"}) {
     const std::optional<int64_t>& given = name == std::string("ring_degree") ? ring : ulysses;
     if (given && degree % *given != 0)
-      usage_error(field(name), "{} does not divide the {} ranks of {}", *given, degree, field("degree"));
+      usage_error(field(name), "{} does not divide the {} of {}", *given, counted(degree, "rank"),
+                  field("degree"));
   }
   if (ulysses && ring && *ulysses != degree / *ring)
-    usage_error(field("ulysses_degree"), "{} x {} {} are not the {} ranks of {}", *ulysses,
-                field("ring_degree"), *ring, degree, field("degree"));
+    usage_error(field("ulysses_degree"), "{} x {} {} are not the {} of {}", *ulysses, field("ring_degree"),
+                *ring, counted(degree, "rank"), field("degree"));
   if (!ulysses) ulysses = ring ? degree / *ring : std::gcd(degree, heads);
   if (!ring) ring = degree / *ulysses;
-  if (heads % *ulysses != 0)
+  if (heads < *ulysses)
     usage_error(field(sizes.key_value_heads == sizes.heads ? "heads" : "key_value_heads"),
-                "{} heads cannot be divided among the {} ranks of a Ulysses group; raise {}", heads, *ulysses,
-                field("ring_degree"));
+                "{} cannot be divided among the {} ranks of a Ulysses group; raise {}",
+                counted(heads, "head"), *ulysses, field("ring_degree"));
 }
 
 void resolve_mesh(Sizes& sizes) {
@@ -91,7 +97,8 @@ void resolve_mesh(Sizes& sizes) {
   }
   const auto [x, y] = *sizes.mesh;
   if (sizes.degree % x != 0 || sizes.degree / x != y)
-    usage_error(field("mesh"), "{}x{} is not the {} ranks of {}", x, y, sizes.degree, field("degree"));
+    usage_error(field("mesh"), "{}x{} is not the {} of {}", x, y, counted(sizes.degree, "rank"),
+                field("degree"));
 }
 
 // What is given must divide; a default that does not is left to the pipeline, which then has an obstacle.
@@ -101,12 +108,12 @@ void resolve_pipeline(Sizes& sizes) {
     usage_error(field("micro_batches"), "{} do not divide a batch of {}", *given, sizes.batch);
   const int64_t runs = sizes.interleaved, degree = sizes.degree;
   if (runs > 1 && (sizes.layers % degree != 0 || sizes.layers / degree % runs != 0))
-    usage_error(field("interleaved"), "{} runs of layers on each of {} ranks do not divide {} layers", runs,
-                degree, sizes.layers);
+    usage_error(field("interleaved"), "{} runs of layers on each of {} do not divide {}", runs,
+                counted(degree, "rank"), counted(sizes.layers, "layer"));
   if (runs > 1 && given && *given % degree != 0)
     usage_error(field("micro_batches"), "{}: with {} they must be a multiple of the {} ranks", *given,
                 field("interleaved"), degree);
-  if (!given) sizes.micro_batches = degree;
+  if (!given) sizes.micro_batches = runs > 1 ? degree : std::min(degree, sizes.batch);
 }
 
 }  // namespace
@@ -126,13 +133,14 @@ Sizes resolve(Sizes sizes) {
     usage_error(field("heads"), "{} do not divide a hidden size of {}", sizes.heads, sizes.hidden);
   if (!sizes.key_value_heads) sizes.key_value_heads = sizes.heads;
   if (sizes.heads % *sizes.key_value_heads != 0)
-    usage_error(field("key_value_heads"), "{} do not divide {} heads", *sizes.key_value_heads, sizes.heads);
+    usage_error(field("key_value_heads"), "{} do not divide {}", *sizes.key_value_heads,
+                counted(sizes.heads, "head"));
   if (sizes.frames && sizes.sequence % *sizes.frames != 0)
-    usage_error(field("frames"), "{} do not divide a sequence of {} tokens", *sizes.frames, sizes.sequence);
-  if (sizes.batch % degree != 0 && sizes.sequence % degree != 0 && sizes.heads % degree != 0 &&
-      sizes.layers % degree != 0)
+    usage_error(field("frames"), "{} do not divide a sequence of {}", *sizes.frames,
+                counted(sizes.sequence, "token"));
+  if (degree > std::max({sizes.batch, sizes.sequence, sizes.heads, sizes.layers}))
     usage_error(field("degree"),
-                "{} divides none of the numbers of samples ({}), tokens ({}), heads ({}) and layers ({}): {}",
+                "{} are more than there are samples ({}), tokens ({}), heads ({}) and layers ({}): {}",
                 degree, sizes.batch, sizes.sequence, sizes.heads, sizes.layers,
                 "no method can use so many ranks");
   resolve_usp(sizes);

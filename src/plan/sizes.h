@@ -34,8 +34,9 @@ struct Sizes {
 const Fields<Sizes>& sizes_fields();
 
 // Fills in what is left out, but for the vocabulary and the frames: as many heads of keys as of queries, the
-// squarest mesh, the largest degree of Ulysses that the heads allow, and a micro-batch for each rank. Throws
-// Error(kUsage) for sizes that do not fit each other, and for a degree that divides none of them.
+// squarest mesh, the largest degree of Ulysses that the heads allow, and a micro-batch for each rank
+// or for each sample if those are fewer. Throws
+// Error(kUsage) for sizes that do not fit each other, and for more ranks than there is of any of them.
 Sizes resolve(Sizes sizes);
 
 }  // namespace tessera::plan

@@ -47,6 +47,38 @@ Symbols::Symbols(const Sizes& sizes)
       A(attention_activations(*this) + mlp_activations(*this) + norm_activations(*this)),
       K(2 * b * s * d) {}
 
+Share operator*(const Share& a, const Share& b) {
+  return {a.own * b.own, a.all * b.all};
+}
+
+Share largest_share(Amount count, Amount parts) {
+  return {largest_part(count, parts), count};
+}
+
+Amount part_of(Amount whole, const Share& share) {
+  return fraction(whole, share.own, share.all);
+}
+
+Amount parameters_of(const Symbols& of, const LayerShares& shares) {
+  return part_of((2 * of.h * of.h + 2 * of.h) * of.L, shares.projections) +
+         part_of((2 * of.h * of.d + 2 * of.d) * of.L, shares.key_projections) +
+         part_of((8 * of.h * of.h + 9 * of.h) * of.L + of.h * of.v, shares.rest);
+}
+
+Amount products_of(const Symbols& of, const LayerShares& shares) {
+  const Amount bsh = of.b * of.s * of.h;
+  return part_of(4 * bsh * of.h * of.L, shares.projections) +
+         part_of(4 * bsh * of.d * of.L, shares.key_projections) +
+         part_of(4 * bsh * of.s * of.L, shares.scores) +
+         part_of(16 * bsh * of.h * of.L + 2 * bsh * of.v, shares.rest);
+}
+
+Amount activations_of(const Symbols& of, const LayerShares& shares) {
+  const Amount bs = of.b * of.s;
+  return part_of(7 * bs * of.h, shares.projections) + part_of(4 * bs * of.d, shares.keys) +
+         part_of(5 * of.a * bs * of.s, shares.scores) + part_of(23 * bs * of.h, shares.rest);
+}
+
 std::vector<Quantity> quantities(const Sizes& sizes, bool train) {
   const Symbols of(sizes);
   const bool grouped = of.k.value() != of.a.value();

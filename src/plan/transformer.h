@@ -42,6 +42,31 @@ struct Symbols {
   Amount K;        // elements of a layer's keys and values
 };
 
+// `own` of `all` equal things.
+struct Share {
+  Amount own = 1, all = 1;
+};
+Share operator*(const Share& a, const Share& b);
+Share largest_share(Amount count, Amount parts);   // of `count` things in parts that are as equal as can be
+Amount part_of(Amount whole, const Share& share);  // rounded up
+
+// What a rank has of a layer.
+struct LayerShares {
+  explicit LayerShares(const Share& all)
+      : projections(all), key_projections(all), scores(all), rest(all), keys(all) {}
+
+  Share projections;      // of queries and of the output
+  Share key_projections;  // of keys and values
+  Share scores;
+  Share rest;  // the MLP, norms and logits
+  Share keys;  // keys and values that attention reads
+};
+
+// P and F of a rank, and the bytes of a layer's activations that it keeps.
+Amount parameters_of(const Symbols& of, const LayerShares& shares);
+Amount products_of(const Symbols& of, const LayerShares& shares);
+Amount activations_of(const Symbols& of, const LayerShares& shares);
+
 struct Quantity {
   std::string symbol;  // empty where formulas do not need it
   std::string name, unit;

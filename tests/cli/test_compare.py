@@ -92,7 +92,13 @@ def compare_as_printed_has_the_value_of_each_printed_formula(box):
     assert count > 120, count
     assert list(result["errors"]) == [*(f"E{number}" for number in range(1, 16)), "O"], result["errors"]
     text = compare(box, *words, "--as-printed")
-    assert re.search(r"^Ulysses +activations kept +text +\(34/n \+ 5 a s/h\) b s h L .* E8$", text, re.M), text
+    assert re.search(r"^USP\+ZeRO-3 +parameters, collectives +table +2\*AllGather \+ ReduceScatter +1 ReduceScatter \+ 2 AllGather a step", text, re.M), text
+    assert re.search(r"^USP\+ZeRO-3 +activations sent, both ways +table +≤ 4O\(bsh\) +1.61 G +352.3 M O, E5$", text, re.M), text
+    assert "needs equal parts" not in text
+    alone = compare(box, *EIGHT, "--as-printed")
+    assert re.search(r"^DP +optimizer +table +6P +- +- $", alone, re.M), alone
+    assert "- needs equal parts:\n  DP, ZeRO-1: 1 sample is too few for 8 ranks\n" in alone, alone
+    assert re.search(r"^Ulysses +activations kept +text +bsh\(34/n\+5sa/h\) .* E8$", text, re.M), text
     assert re.search(r"^E8 +The text leaves scores whole", text, re.M), text
 
 
@@ -100,7 +106,7 @@ def compare_as_printed_has_the_value_of_each_printed_formula(box):
 def compare_prints_a_table(box):
     text = compare(box, *EIGHT)
     for line in (r"TP +heads, weights +336.0 MiB +0 +72.1 MiB .*", r"Ring +tokens +168.0 MiB\* .*",
-                 r"Ulysses +tokens, heads +42.0 MiB +0 .*", r"DP +no: a batch of 1 does not divide evenly among 8 ranks",
+                 r"Ulysses +tokens, heads +42.0 MiB +0 .*", r"DP +no: 1 sample is too few for 8 ranks",
                  r"DSP +no: --frames says how tokens divide", r"TP +activations +2 AllReduce a layer +4 \(n-1\)/n b s h L",
                  r"P +parameters +302.3 M .* = \(12 h\^2 \+ 13 h\) L", r"F +products .* 1.65 T FLOP +=.*"):
         assert re.search(f"^{line}$", text, re.M), (line, text)
@@ -141,6 +147,23 @@ def compare_prints_what_json_has(box):
 
 
 @test
+def compare_of_uneven_parts_has_the_values_of_the_busiest_rank(box):
+    sizes = ["--layers", "28", "--hidden", "1152", "--heads", "16", "--sequence", "4097", "--degree", "8", "--key-value-heads", "1",
+             "--frames", "17"]
+    text = compare(box, *sizes)
+    for line in (r"PipeFusion +layers, patches~ .*", r"Ulysses +no: 1 key-value head is too few for 8 ranks", r"TP +heads, weights~ .*",
+                 r"~ uneven; values are those of the busiest rank:", r"  PP, PipeFusion: 28 layers among 8 ranks, 4 at most",
+                 r"  TP, 2D TP: 1 key-value head repeated on 8 ranks",
+                 r"  DSP: 17 frames among 8 ranks, 3 at most; 241 places among 8 ranks, 31 at most"):
+        assert re.search(f"^{line}$", text, re.M), (line, text)
+    methods = {each["name"]: each for each in json.loads(compare(box, *sizes, "--json"))["methods"]}
+    assert methods["PipeFusion"]["uneven"] == "28 layers among 8 ranks, 4 at most", methods
+    rows = {row["name"]: row for row in csv.DictReader(box.run("compare", *sizes, "--csv").out.splitlines())}
+    assert rows["PipeFusion"]["uneven"] == methods["PipeFusion"]["uneven"] and rows["DP"]["uneven"] == "", rows
+    assert "uneven" not in compare(box, *EIGHT)
+
+
+@test
 def compare_as_csv_has_what_json_has(box):
     for words in ([*EIGHT, "--batch", "8", "--frames", "16"], [*EIGHT, "--batch", "8", "--train"], EIGHT):
         rows = list(csv.DictReader(box.run("compare", *words, "--csv").out.splitlines()))
@@ -162,6 +185,7 @@ def compare_as_csv_has_what_json_has(box):
     for row, cell in zip(rows, cells):
         for side in ("printed", "corrected"):
             value = cell[side]["value"]
+            assert row["printed"] == cell["printed"]["text"], (row, cell)
             assert (row[side + "_formula"], row[side + "_value"]) == (cell[side]["formula"], "" if value is None else str(value)), row
         assert (row["subject"], row["cell"], row["error"]) == (cell["subject"], cell["cell"], cell["error"] or ""), (row, cell)
 
@@ -173,7 +197,8 @@ def compare_refuses(box):
     box.refuse(2, "[--degree] is missing", "compare", *SIZES)
     box.refuse(2, "[--degree] must be 1 or more, got 0", "compare", *SIZES, "--degree", "0")
     box.refuse(2, "[--degree] expected an integer", "compare", *SIZES, "--degree", "99999999999999999999")
-    box.refuse(2, "[--degree] 7 divides none", "compare", *SIZES, "--degree", "7")
+    box.refuse(2, "[--degree] 2049 are more than there are samples (1), tokens (2048), heads (16) and layers (24): no method can use so many ranks",
+               "compare", *SIZES, "--degree", "2049")
     box.refuse(2, "[--heads] 7 do not divide a hidden size of 1024", "compare", *EIGHT, "--heads", "7")
     box.refuse(2, "[--mesh] 2x3 is not the 8 ranks of --degree", "compare", *EIGHT, "--mesh", "2x3")
     for mesh in ("2", "2x", "x4", "2x4x1", "-2x-4", "0x8", "2 x 4"):

@@ -8,30 +8,10 @@
 #include <optional>
 #include <vector>
 
-#include "plan/printed.h"
+#include "tests/plan/comparison_sizes.h"
 
 namespace tessera::plan {
 namespace {
-
-// The sizes of the values below; one layer where they are of a layer.
-Sizes sizes_of_one_layer(int64_t degree = 8) {
-  return {.layers = 1, .hidden = 1024, .heads = 16, .sequence = 2048, .degree = degree};
-}
-
-Sizes all_layers(int64_t batch, int64_t degree = 8) {
-  Sizes sizes = sizes_of_one_layer(degree);
-  sizes.layers = 24;
-  sizes.batch = batch;
-  return sizes;
-}
-
-Method method_of(const Sizes& sizes, const std::string& name, bool train) {
-  for (const Method& method : compare(resolve(sizes), train)) {
-    if (method.name == name) return method;
-  }
-  ADD_FAILURE() << "no method " << name;
-  return {};
-}
 
 int64_t elements_sent(const Method& method) {
   EXPECT_EQ(method.obstacle, "");
@@ -46,15 +26,6 @@ int64_t quantity(const Sizes& sizes, const std::string& name) {
   }
   ADD_FAILURE() << "no quantity " << name;
   return 0;
-}
-
-PrintedCell printed_cell(const Sizes& sizes, const std::string& subject, const std::string& what,
-                         const std::string& where) {
-  for (const PrintedCell& each : printed_cells(resolve(sizes))) {
-    if (each.subject == subject && each.what == what && each.where == where) return each;
-  }
-  ADD_FAILURE() << "no cell " << subject << ": " << what;
-  return {};
 }
 
 // Bytes for which the rank has to wait, because they cannot travel while it computes.
@@ -189,6 +160,69 @@ TEST(Comparison, DynamicSequenceParallelism) {
   const int64_t kept = int64_t{34} * 2048 * 1024 * 24 +
                        int64_t{5} * 16 * (int64_t{16} * 128 * 128 + int64_t{128} * 16 * 16) * 12;
   EXPECT_EQ(method_of(sizes, "DSP", true).activation_bytes.value, kept / 8);
+}
+
+// 28 layers on 8 ranks, of which the busiest has 4.
+TEST(Comparison, UnevenLayersAreThoseOfTheBusiestStage) {
+  Sizes uneven = all_layers(1), even = all_layers(1, 7);
+  uneven.layers = even.layers = 28;
+  for (const bool train : {false, true}) {
+    const Method method = method_of(uneven, "PP", train), same = method_of(even, "PP", train);
+    EXPECT_EQ(method.obstacle, "");
+    EXPECT_EQ(method.uneven, "28 layers among 8 ranks, 4 at most");
+    EXPECT_EQ(same.uneven, "");
+    EXPECT_EQ(method.flop.value, same.flop.value);  // 4 layers too
+    EXPECT_EQ(method.parameters.value, same.parameters.value);
+    EXPECT_EQ(method.activation_bytes.value, same.activation_bytes.value);
+  }
+  EXPECT_EQ(method_of(uneven, "PipeFusion", false).weight_bytes.value,
+            method_of(even, "PipeFusion", false).weight_bytes.value);
+  // One sample is one micro-batch, for which the other stages wait.
+  EXPECT_DOUBLE_EQ(*method_of(uneven, "PP", false).idle, 7);
+}
+
+// Three samples on two ranks cost the busiest as much as four.
+TEST(Comparison, UnevenSamplesAndTokensAreThoseOfTheBusiestRank) {
+  const Method three = method_of(all_layers(3, 2), "DP", true),
+               four = method_of(all_layers(4, 2), "DP", true);
+  EXPECT_EQ(three.uneven, "3 samples among 2 ranks, 2 at most");
+  EXPECT_EQ(three.flop.value, four.flop.value);
+  EXPECT_EQ(three.activation_bytes.value, four.activation_bytes.value);
+  EXPECT_EQ(method_of(all_layers(1, 2), "DP", true).obstacle, "1 sample is too few for 2 ranks");
+  Sizes tokens = sizes_of_one_layer(8);
+  tokens.sequence = 2041;  // one rank has 256, the others 255
+  const Method ring = method_of(tokens, "Ring", false);
+  EXPECT_EQ(ring.uneven, "2041 tokens among 8 ranks, 256 at most");
+  EXPECT_EQ(ring.flop.value, int64_t{256} * (24 * 1024 * 1024 + 4 * 2041 * 1024));
+  EXPECT_EQ(elements_sent(ring), int64_t{2} * 1024 * (2041 - 255));
+}
+
+// Six of 16 heads, and as much of the projections; the MLP divides further.
+TEST(Comparison, UnevenHeadsAreThoseOfTheBusiestRank) {
+  const Sizes sizes = sizes_of_one_layer(3);
+  const Method method = method_of(sizes, "TP", false);
+  EXPECT_EQ(method.uneven, "16 heads among 3 ranks, 6 at most");
+  const int64_t rows = 2048, heads = 6 * 64, mlp = 16 * int64_t{1024} * 1024;
+  EXPECT_EQ(method.flop.value, rows * (8 * 1024 + 4 * 2048) * heads + (rows * mlp + 2) / 3);
+}
+
+// Megatron-LM repeats heads of keys that are fewer than ranks, so that one of them is no limit for
+// Megatron-SP (conclusion 2), as it is for Ulysses.
+TEST(Comparison, HeadsOfKeysThatAreFewerThanRanksAreRepeated) {
+  Sizes sizes = sizes_of_one_layer(4);
+  sizes.key_value_heads = 1;
+  for (const char* name : {"TP", "Megatron-SP"}) {
+    const Method method = method_of(sizes, name, false);
+    EXPECT_EQ(method.obstacle, "") << name;
+    EXPECT_EQ(method.uneven, "1 key-value head repeated on 4 ranks") << name;
+    EXPECT_EQ(elements_sent(method), elements_sent(method_of(sizes_of_one_layer(4), name, false))) << name;
+    // All of the weights of keys and values, and a quarter of the others.
+    EXPECT_EQ(method.parameters.value,
+              (2 * (1024 * 1024 + 1024) + 8 * 1024 * 1024 + 9 * 1024) / 4 + 2 * (1024 * 64 + 64))
+        << name;
+    EXPECT_EQ(method.key_value_bytes.value, 2 * 2 * 2048 * 64) << name;
+  }
+  EXPECT_EQ(method_of(sizes, "Ulysses", false).obstacle, "1 key-value head is too few for 4 ranks");
 }
 
 TEST(Comparison, StaleMethodsKeepKeysAndValuesOfAllLayers) {
@@ -340,113 +374,7 @@ TEST(ComparisonConclusions, UspGrowsBeyondTheHeads) {
   const Sizes sizes = resolve(all_layers(1, 64));
   EXPECT_EQ(sizes.ulysses_degree, 16);
   EXPECT_EQ(sizes.ring_degree, 4);
-  EXPECT_EQ(method_of(all_layers(1, 64), "Megatron-SP", true).obstacle,
-            "16 heads do not divide evenly among 64 ranks");
-}
-
-// What the document prints where it is not what is computed here.
-TEST(ComparisonAsPrinted, CellsWithErrors) {
-  const Sizes one = sizes_of_one_layer(), all = all_layers(8);
-  const auto expect = [](const PrintedCell& cell, int64_t printed, int64_t corrected,
-                         const std::string& error) {
-    EXPECT_EQ(cell.value, printed) << cell.subject << ": " << cell.what;
-    EXPECT_EQ(cell.corrected_value, corrected) << cell.subject << ": " << cell.what;
-    EXPECT_EQ(cell.error, error) << cell.subject << ": " << cell.what;
-  };
-  expect(printed_cell(one, "model", "parameters of a layer, listed", "text"), 302211072 / 24, 302309376 / 24,
-         "E2");
-  expect(printed_cell(all, "model", "FLOPs of one MLP matrix", "text"), 17179869184, 8 * 17179869184, "E3");
-  expect(printed_cell(one, "model", "activations of the MLP", "text"), int64_t{39845888} / 19 * 18, 39845888,
-         "E4");
-  const std::string sent = "activations sent, both ways", kept = "activations kept";
-  expect(printed_cell(one, "TP", sent, "text"), 14680064, int64_t{2} * 14680064, "E5");
-  expect(printed_cell(one, "Ring", sent, "table"), 8388608, 11010048, "O, E5");
-  Sizes mesh = one;
-  mesh.mesh = TensorMesh{2, 4};
-  expect(printed_cell(mesh, "2D TP", "h x 4h: input gathered", "text"), 786432, 786432, "");
-  expect(printed_cell(mesh, "2D TP", "h x 4h: sums scattered", "text"), 2097152, 1048576, "E6");
-  expect(printed_cell(one, "Ulysses", kept, "text"), 344457216, 50855936, "E8");
-  expect(printed_cell(one, "Ring", kept, "text"), 344457216, 50855936, "E8");
-  expect(printed_cell(one, "Ring", "activations sent, forward", "text"), 8388608, 7340032, "O");
-  expect(printed_cell(one, "Megatron-SP", sent, "text"), 20971520, 18350080, "O");
-  expect(printed_cell(one, "Megatron-SP", "more AllGathers in backward", "text"), 1, 2, "E10");
-  // The volume that is printed is a half, up to (n-1)/n and biases.
-  expect(printed_cell(all, "DP", "gradients and weights sent", "table"), int64_t{12} * 1024 * 1024 * 24,
-         int64_t{302309376} / 8 * 14, "E13");
-  expect(printed_cell(all, "USP+ZeRO-3", "gradients and weights sent", "table"),
-         int64_t{18} * 1024 * 1024 * 24, int64_t{302309376} / 8 * 21, "E13");
-  expect(printed_cell(one, "TP", kept, "table"), int64_t{406847488} / 8 * 7, 69206016, "E15");
-  EXPECT_EQ(printed_cell(all, "PP", sent, "text").value, std::nullopt);
-  EXPECT_EQ(printed_cell(all, "PP", sent, "text").error, "E7");
-  EXPECT_EQ(printed_cell(all, "ZeRO-1", "divides activations/weights", "table").error, "E14");
-}
-
-// A row of the printed table: h^2 and b s h times numbers, what it divides, and shares of what is kept.
-struct PrintedRow {
-  const char* method;
-  int64_t weights;                   // times h^2
-  int64_t activations, among_ranks;  // times b s h, divided by that
-  const char* divides;
-  int64_t weights_among, gradients_among, optimizer_among;
-  int64_t kept;  // of the n parts of the activations
-  const char *weights_sent, *activations_sent;
-};
-
-// All of the nine rows, with the collectives that it names.
-TEST(ComparisonAsPrinted, EveryCellOfTheTable) {
-  const Sizes sizes = all_layers(8);
-  const int64_t hh = int64_t{24} * 1024 * 1024, bsh = int64_t{24} * 8 * 2048 * 1024, p = 302309376;
-  const char *const all_reduce = "1 AllReduce a step", *const zero = "1 ReduceScatter + 1 AllGather a step",
-                    *const zero_3 = "1 ReduceScatter + 2 AllGather a step";
-  for (const PrintedRow& row :
-       {PrintedRow{"Ulysses", 12, 8, 8, "a/s", 1, 1, 1, 1, all_reduce, "8 AllToAll a layer"},
-        PrintedRow{"Ring", 12, 4, 1, "L/L", 1, 1, 1, 1, all_reduce, ""},
-        PrintedRow{"DP", 12, 0, 1, "b/b", 1, 1, 1, 1, all_reduce, ""},
-        PrintedRow{"ZeRO-1", 12, 0, 1, "a/s", 1, 1, 8, 1, zero, ""},
-        PrintedRow{"USP+ZeRO-1", 12, 4, 1, "a/s", 1, 1, 8, 1, zero, "8 AllToAll a layer"},
-        PrintedRow{"USP+ZeRO-2", 12, 4, 1, "a/s", 1, 8, 8, 1, zero, "8 AllToAll a layer"},
-        PrintedRow{"USP+ZeRO-3", 18, 4, 1, "a/s", 8, 8, 8, 1, zero_3, "8 AllToAll a layer"},
-        PrintedRow{"TP", 0, 8, 1, "a/h", 8, 8, 8, 7, "", "4 AllReduce a layer"},
-        PrintedRow{"Megatron-SP", 0, 10, 1, "a/h", 8, 8, 8, 1, "",
-                   "6 AllGather + 4 ReduceScatter a layer"}}) {
-    const auto cell = [&](const std::string& what) {
-      return printed_cell(sizes, row.method, what, "table").value;
-    };
-    EXPECT_EQ(cell("gradients and weights sent"), row.weights * hh) << row.method;
-    EXPECT_EQ(cell("activations sent, both ways"), row.activations * bsh / row.among_ranks) << row.method;
-    EXPECT_EQ(printed_cell(sizes, row.method, "divides activations/weights", "table").formula, row.divides)
-        << row.method;
-    EXPECT_EQ(cell("weights and gradients"), 2 * p / row.weights_among + 2 * p / row.gradients_among)
-        << row.method;
-    EXPECT_EQ(cell("optimizer"), 12 * p / row.optimizer_among) << row.method;
-    EXPECT_EQ(cell("activations kept"), 24 * 406847488L * row.kept) << row.method;
-    for (const Traffic& each : method_of(sizes, row.method, true).traffic) {
-      const std::string named = each.data == "activations" ? row.activations_sent : row.weights_sent;
-      if (!named.empty()) {
-        EXPECT_EQ(each.collectives, named) << row.method;
-      }
-    }
-  }
-}
-
-// A cell without an error equals ours, and one with an error does not, unless only its words are wrong.
-TEST(ComparisonAsPrinted, ErrorsAreWhereValuesDiffer) {
-  size_t cells = 0;
-  for (const PrintedCell& cell : printed_cells(resolve(all_layers(8)))) {
-    ASSERT_FALSE(cell.formula.empty());
-    if (!cell.value) continue;
-    ++cells;
-    const bool words_only = cell.what == "FLOPs forward";
-    EXPECT_EQ(cell.value != cell.corrected_value, !cell.error.empty() && !words_only)
-        << cell.subject << ": " << cell.what;
-  }
-  EXPECT_GT(cells, 60U);
-  // Nothing is computed for what cannot run: one sample is not divided.
-  for (const PrintedCell& cell : printed_cells(resolve(all_layers(1)))) {
-    if (cell.subject == "DP") {
-      EXPECT_FALSE(cell.value || cell.corrected_value) << cell.what;
-    }
-  }
+  EXPECT_EQ(method_of(all_layers(1, 64), "Megatron-SP", true).obstacle, "16 heads are too few for 64 ranks");
 }
 
 std::string refusal(const Sizes& sizes) {
@@ -480,7 +408,9 @@ TEST(ComparisonRefuses, SizesThatDoNotFit) {
       std::string::npos);
   EXPECT_NE(with([](Sizes& sizes) { sizes.micro_batches = 3; }).find("do not divide a batch of 8"),
             std::string::npos);
-  EXPECT_NE(with([](Sizes& sizes) { sizes.degree = 7; }).find("divides none"), std::string::npos);
+  EXPECT_NE(
+      with([](Sizes& sizes) { sizes.degree = 2049; }).find("2049 are more than there are samples (8), "),
+      std::string::npos);
   EXPECT_NE(with([](Sizes& sizes) { sizes.sequence = int64_t{1} << 40; }).find("too large"),
             std::string::npos);
   EXPECT_NE(

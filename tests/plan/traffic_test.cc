@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "comm/collectives.h"
@@ -17,10 +18,10 @@ namespace {
 
 constexpr int64_t kBatch = 2, kTokens = 96, kHeads = 12, kWidth = 48, kFrames = 8;
 
-// Returns the bytes that rank 0 of the group sends during `call(group)`.
+// Returns the bytes that a rank of the group sends during `call(group)`.
 template <typename Call>
-int64_t counted(int64_t ranks, const Call& call) {
-  comm::World world = comm::recording_world(0, ranks);
+int64_t counted(int64_t ranks, const Call& call, int64_t rank = 0) {
+  comm::World world = comm::recording_world(rank, ranks);
   std::vector<int64_t> all(static_cast<size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
   const comm::Group group = world.group(all, "sp");
@@ -39,15 +40,16 @@ std::vector<int64_t> tokens_of(int64_t ranks, int64_t tokens = kTokens) {
   return std::vector<int64_t>(static_cast<size_t>(ranks), tokens / ranks);
 }
 
-int64_t bytes_of(const std::string& name, int64_t ranks, int64_t key_heads = kHeads) {
+int64_t bytes_of(const std::string& name, int64_t ranks, int64_t key_heads = kHeads, int64_t tokens = kTokens,
+                 int64_t frames = kFrames) {
   const Sizes sizes = resolve({.layers = 2,
                                .hidden = kWidth,
                                .heads = kHeads,
-                               .sequence = kTokens,
+                               .sequence = tokens,
                                .degree = ranks,
                                .batch = kBatch,
                                .key_value_heads = key_heads,
-                               .frames = kFrames});
+                               .frames = frames});
   for (const Method& method : compare(sizes, false)) {
     if (method.name != name) continue;
     EXPECT_EQ(method.obstacle, "") << name;
@@ -115,6 +117,68 @@ TEST_P(ComparisonTraffic, OfMegatronSequenceParallelism) {
     }
   });
   EXPECT_EQ(bytes, bytes_of("Megatron-SP", ranks));
+}
+
+// The most that any rank sends where nothing divides: 5 ranks, 12 heads, 97 tokens, or 7 frames of 13.
+template <typename Call>
+int64_t most_of_five(const Call& call) {
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < 5; ++rank)
+    most = std::max(most, counted(
+                              5, [&](const comm::Group& group) { call(group, rank); }, rank));
+  return most;
+}
+
+TEST(ComparisonOfUnevenTraffic, OfUlyssesAndRing) {
+  const std::vector<Range> parts = split_evenly(97, 5), heads = split_evenly(kHeads, 5);
+  std::vector<int64_t> tokens;
+  for (const Range& part : parts) tokens.push_back(part.length);
+  EXPECT_EQ(most_of_five([&](const comm::Group& group, int64_t rank) {
+              const auto own = static_cast<size_t>(rank);
+              const at::Tensor x = activation({kBatch, tokens[own], kWidth});
+              parallel::tokens_to_heads({x, x, x}, kHeads, tokens, group);
+              const int64_t width = heads[own].length * kWidth / kHeads;
+              parallel::heads_to_tokens(activation({97, kBatch, width}), kWidth, kHeads, tokens, group);
+            }),
+            bytes_of("Ulysses", 5, kHeads, 97, 97));
+  EXPECT_EQ(
+      most_of_five([&](const comm::Group& group, int64_t rank) {
+        const int64_t own = tokens[static_cast<size_t>(rank)];
+        parallel::ring_pass(activation({own, kBatch, 2 * kWidth}), tokens, group, [](const at::Tensor&) {});
+      }),
+      bytes_of("Ring", 5, kHeads, 97, 97));
+}
+
+TEST(ComparisonOfUnevenTraffic, OfDsp) {
+  std::vector<int64_t> places, frames;
+  for (const Range& part : split_evenly(13, 5)) places.push_back(part.length);
+  for (const Range& part : split_evenly(7, 5)) frames.push_back(part.length);
+  // A sample of 7 frames: samples are cut as frames are.
+  EXPECT_EQ(most_of_five([&](const comm::Group& group, int64_t rank) {
+              const auto own = static_cast<size_t>(rank);
+              for (int64_t sample = 0; sample < kBatch; ++sample) {
+                parallel::tokens_to_samples(activation({7, places[own], kWidth}), places, group);
+                parallel::samples_to_tokens(activation({frames[own], 13, kWidth}), 7, places, group);
+              }
+            }),
+            2 * bytes_of("DSP", 5, kHeads, 91, 7));
+}
+
+TEST(ComparisonOfUnevenTraffic, OfTensorAndMegatronSequenceParallelism) {
+  EXPECT_EQ(most_of_five([](const comm::Group& group, int64_t) {
+              for (int region = 0; region < 2; ++region)
+                comm::all_reduce(activation({kBatch, 97, kWidth}), group);
+            }),
+            bytes_of("TP", 5, kHeads, 97, 97));
+  EXPECT_EQ(most_of_five([](const comm::Group& group, int64_t rank) {
+              const std::vector<Range> parts = group.parts(97);
+              const int64_t own = parts[static_cast<size_t>(rank)].length;
+              for (int region = 0; region < 2; ++region) {
+                comm::all_gather(activation({kBatch, own, kWidth}), 1, parts, group);
+                comm::reduce_scatter(activation({kBatch, 97, kWidth}), 1, parts, group);
+              }
+            }),
+            bytes_of("Megatron-SP", 5, kHeads, 97, 97));
 }
 
 }  // namespace
