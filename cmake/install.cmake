@@ -1,4 +1,4 @@
-# `make install PREFIX=...`: the program, its manual page, its codecs, the models and machine files that ship, and the licence. libtorch stays where it was
+# `make install PREFIX=...`: the program, its manual page, its codecs, the models and machine files that ship, the documents, and the licence. libtorch stays where it was
 # found; the rpath points there, so the installed program runs from any folder.
 if(TARGET tessera)
   set_target_properties(tessera PROPERTIES INSTALL_RPATH "${TORCH_INSTALL_PREFIX}/lib" INSTALL_RPATH_USE_LINK_PATH OFF)
@@ -13,3 +13,5 @@ set_target_properties(tessera_codecs PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 install(TARGETS tessera_codecs LIBRARY DESTINATION lib/tessera)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/models ${CMAKE_SOURCE_DIR}/machines DESTINATION share/tessera OPTIONAL)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md DESTINATION share/doc/tessera OPTIONAL)
+# The pages that the program's help names, with their pictures.
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs DESTINATION share/doc/tessera OPTIONAL)

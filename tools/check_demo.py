@@ -7,6 +7,7 @@ and the shape of each remaining patch is the template of equal area and centre t
 
 from __future__ import annotations
 
+import missing_packages  # noqa: F401  (says how to get those that are missing)
 import argparse
 import json
 import os

@@ -7,6 +7,7 @@ thing that stands, each frame shows what is not hidden; all frames together show
 
 from __future__ import annotations
 
+import missing_packages  # noqa: F401  (says how to get those that are missing)
 import argparse
 import json
 import os

@@ -6,6 +6,7 @@ It generates held-out captions in 50 steps. The distances to the picture of one 
 windows of 7 x 7) in gray, averaged over three scales, which weighs visible structure rather than single pixels. Costs are those
 of one picture, from the difference of a run of 10 steps and one of 50; one rank and all modes take turns, with one thread per
 rank. Bytes are those that the busiest rank sends in a step after the warm-up, by the program's report."""
+import missing_packages  # noqa: F401  (says how to get those that are missing)
 import argparse
 import itertools
 import json

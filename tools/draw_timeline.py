@@ -3,6 +3,7 @@
 
 draw_timeline.py trace.json out.png [--steps 0 1 2]
 """
+import missing_packages  # noqa: F401  (says how to get those that are missing)
 import argparse
 import json
 import pathlib

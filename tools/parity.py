@@ -7,6 +7,7 @@ can blow the latents up to a standard deviation of hundreds, where 1e-3 is a few
 1e-5 times that deviation.) In bf16 every program rounds differently, so Tessera's latents may be at most 1.1 times as far (RMS)
 from diffusers' fp32 latents as diffusers' bf16 latents are, in the geometric mean over a row's pictures. Each such row has three
 pictures or more. diffusers would draw different noise in bf16, so it is given the fp32 noise, rounded."""
+import missing_packages  # noqa: F401  (says how to get those that are missing)
 import argparse
 import dataclasses
 import logging

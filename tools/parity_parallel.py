@@ -11,6 +11,7 @@ PipeFusion is compared, with the same limits, with its definition applied to dif
 blocks take patch after patch, and self-attention sees the latest input of each patch. There diffusers' latents must
 be at least 50 times the tolerance away from those of whole pictures, because a row that cannot distinguish the two
 shows nothing."""
+import missing_packages  # noqa: F401  (says how to get those that are missing)
 import dataclasses
 import re
 

@@ -11,6 +11,7 @@ rounded to fp32 after each step. Timesteps are equal with two
 exceptions: where diffusers truncates a timestep that is whole but for the last bit of numpy's logarithm, it may be one less,
 and for some numbers of steps diffusers has an additional one, -1. Where diffusers fails or its latents are not finite, Tessera
 has to fail too or to do better; it must accept everything else."""
+import missing_packages  # noqa: F401  (says how to get those that are missing)
 import argparse
 import collections
 import dataclasses

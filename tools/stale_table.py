@@ -3,6 +3,7 @@
 
 It generates held-out captions with the shipped model, on one rank and on two stages, and prints the table of docs/parallel.md.
 """
+import missing_packages  # noqa: F401  (says how to get those that are missing)
 import argparse
 import math
 import pathlib

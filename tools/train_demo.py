@@ -10,6 +10,7 @@ budget continues with the learning rate that belongs to that budget.
 
 from __future__ import annotations
 
+import missing_packages  # noqa: F401  (says how to get those that are missing)
 import argparse
 import csv
 import json

@@ -11,6 +11,7 @@ continues with the learning rate that belongs to that budget.
 
 from __future__ import annotations
 
+import missing_packages  # noqa: F401  (says how to get those that are missing)
 import argparse
 import json
 import os

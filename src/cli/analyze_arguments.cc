@@ -134,6 +134,10 @@ AnalyzeOptions::AnalyzeOptions(CLI::App& app) : options_(app) {
   options_.add(all_fields());
 }
 
+CommandCompletion AnalyzeOptions::completion() const {
+  return {.choices = options_.choices(), .first = {.words = subjects()}, .others = {.files = true}};
+}
+
 AnalyzeArguments AnalyzeOptions::read(const Values& values) const {
   std::vector<std::string> operands;
   for (const size_t place : operands_) operands.push_back(values.at(place));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/completion.h"
 #include "cli/field_options.h"
 
 namespace tessera::cli {
@@ -30,6 +31,7 @@ class AnalyzeOptions {
   explicit AnalyzeOptions(CLI::App& app);
   // Throws Error(kUsage).
   AnalyzeArguments read(const Values& values) const;
+  CommandCompletion completion() const;
 
  private:
   std::vector<size_t> operands_;  // places in the values

@@ -10,6 +10,7 @@
 #include "cli/compare_command.h"
 #include "cli/completion.h"
 #include "cli/field_options.h"
+#include "cli/find_model.h"
 #include "cli/manual_page.h"
 #include "cli/unknown_option.h"
 #include "core/error.h"
@@ -27,7 +28,9 @@ constexpr const char* kMainFooter = R"(Examples:
   tessera generate --help
 
 Exit codes: 0 done, 1 internal error, 2 usage or an output that cannot be written, 3 model or input file,
-4 a rank was lost, 5 out of memory, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP, 141 closed pipe.)";
+4 a rank was lost, 5 out of memory, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP, 141 closed pipe.
+
+The pages docs/*.md that a help names are in the source tree, and in share/doc/tessera of an installed program.)";
 
 constexpr const char* kGenerateFooter =
     R"(Option names may be spelled with underscores as well (--guidance_scale).
@@ -112,7 +115,8 @@ void add_generate_options(FieldOptions& options) {
   append(fields, engine::request_fields(), all);
   append(fields, parallel::parallel_fields(), all);
   append(fields, message_fields(), all);
-  options.add(std::move(fields));
+  options.add(std::move(fields), {"prompt", "model", "output", "height", "width", "num_inference_steps",
+                                  "guidance_scale", "seed", "negative_prompt"});
 }
 
 // A mesh takes the degrees, and what the shares of a model depend on.
@@ -430,11 +434,24 @@ class CommandLine {
         ->type_name("")
         ->required();
     completion.read = [this](const Values& values) {
-      return ShowText{completion_script(app_, printable(values.at(shell_.value())))};
+      return ShowText{completion_script(app_, completions(), printable(values.at(shell_.value())))};
     };
     add("man", "Print the manual page", kManualFooter).read = [this](const Values& /*values*/) {
       return ShowText{manual_page(app_)};
     };
+  }
+
+  std::map<std::string, CommandCompletion> completions() const {
+    std::map<std::string, CommandCompletion> all;
+    for (const Subcommand& each : commands_) all[each.app->get_name()].choices = each.options->choices();
+    const CompletionValues files{.files = true};
+    all["generate"].first = all["generate"].others = all["trace"].first = all["trace"].others = files;
+    CompletionValues models = files;
+    for (const auto& model : shipped_models()) models.words.push_back(model.filename().string());
+    all["models"].first = all["models"].others = models;
+    all["analyze"] = analyze_->completion();
+    all["completion"].first.words = completion_shells();
+    return all;
   }
 
   CLI::App app_;

@@ -77,6 +77,13 @@ std::string title(FieldGroup group) {
   return "";
 }
 
+// Where the help has a group: what is for videos alone comes after what is for both.
+int place(FieldGroup group) {
+  if (group == FieldGroup::kSampling) return static_cast<int>(FieldGroup::kVideo);
+  if (group == FieldGroup::kVideo) return static_cast<int>(FieldGroup::kSampling);
+  return static_cast<int>(group);
+}
+
 std::string names_of(const FieldInfo& info) {
   const auto special = kSpecial.find(info.name);
   return special == kSpecial.end() ? option_name(info.name) : special->second;
@@ -107,20 +114,27 @@ std::string option_name(const std::string& field, std::optional<bool> value) {
   return "--" + dashed(field);
 }
 
-void FieldOptions::add(FieldList fields) {
-  std::stable_sort(fields.begin(), fields.end(),
-                   [](const FieldInfo* a, const FieldInfo* b) { return a->group < b->group; });
+void FieldOptions::add(FieldList fields, const std::vector<std::string>& common) {
+  const auto common_place = [&](const FieldInfo* info) {
+    return std::find(common.begin(), common.end(), info->name) - common.begin();
+  };
+  std::stable_sort(fields.begin(), fields.end(), [&](const FieldInfo* a, const FieldInfo* b) {
+    return std::pair(common_place(a), place(a->group)) < std::pair(common_place(b), place(b->group));
+  });
   for (const FieldInfo* info : fields) {
     Given& given = given_[info->name];
+    const bool is_common = common_place(info) < std::ssize(common);
+    const std::string group = is_common ? "Common options" : title(info->group);
+    if (!info->choices.empty()) choices_[option_name(info->name)] = info->choices;
     if (info->kind == FieldKind::kFlag) {
-      add_flag(*info, given);
+      add_flag(*info, group, given);
     } else {
-      add_value(*info, given);
+      add_value(*info, group, given);
     }
   }
 }
 
-void FieldOptions::add_value(const FieldInfo& info, Given& given) {
+void FieldOptions::add_value(const FieldInfo& info, const std::string& group, Given& given) {
   const std::string names = names_of(info), help = help_of(info);
   CLI::Option* const option = info.kind == FieldKind::kTexts
                                   ? app_.add_option(names, given.places, help)
@@ -128,25 +142,25 @@ void FieldOptions::add_value(const FieldInfo& info, Given& given) {
   // The last of several numbers counts, as in scripts that add to a command line; no file is left out unsaid.
   if (info.name == "prompt_file" || info.name == "request" || info.name == "output")
     option->multi_option_policy(CLI::MultiOptionPolicy::Throw);
-  option->type_name(info.unit)->group(title(info.group));
+  option->type_name(info.unit)->group(group);
   // Words after a repeated option's value are prompts.
   if (info.kind == FieldKind::kTexts && !option->get_positional())
     option->allow_extra_args(false)->option_text(info.unit);
   if (info.kind == FieldKind::kIntegers) lists_.push_back(names);
 }
 
-void FieldOptions::add_flag(const FieldInfo& info, Given& given) {
+void FieldOptions::add_flag(const FieldInfo& info, const std::string& group, Given& given) {
   if (!info.is_on) {
     app_.add_flag_callback(
             names_of(info), [&given] { given.flag = true; }, help_of(info))
-        ->group(title(info.group));
+        ->group(group);
   }
   if (!info.is_on && !info.may_miss) return;
   std::string names = option_name(info.name, false);
   if (without_use(info.name) != info.name) names += ",--no-" + dashed(info.name);
   app_.add_flag_callback(
           names, [&given] { given.flag = false; }, wrapped(info.help_off))
-      ->group(title(info.group));
+      ->group(group);
 }
 
 Json FieldOptions::value_of(const FieldInfo& info, const Values& values) const {

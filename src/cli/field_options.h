@@ -47,8 +47,9 @@ class FieldOptions {
   FieldOptions(const FieldOptions&) = delete;
   FieldOptions& operator=(const FieldOptions&) = delete;
 
-  // The help shows the fields by their groups, those of one group in the order given.
-  void add(FieldList fields);
+  // The help shows the fields by their groups, those of one group in the order given; before them those named
+  // in `common`, in that order.
+  void add(FieldList fields, const std::vector<std::string>& common = {});
 
   // Returns the given options of these fields by their names, unchecked, from `values`, whose places CLI11
   // got.
@@ -70,19 +71,23 @@ class FieldOptions {
   // more, so the numbers are joined into one word, "14 14".
   bool takes_list(const std::string& option) const;
 
+  // The values of options that allow only some.
+  const std::map<std::string, std::vector<std::string>>& choices() const { return choices_; }
+
  private:
   struct Given {
     std::optional<size_t> place;  // in the values
     std::vector<size_t> places;   // for FieldKind::kTexts
     std::optional<bool> flag;
   };
-  void add_value(const FieldInfo& info, Given& given);
-  void add_flag(const FieldInfo& info, Given& given);
+  void add_value(const FieldInfo& info, const std::string& group, Given& given);
+  void add_flag(const FieldInfo& info, const std::string& group, Given& given);
   Json value_of(const FieldInfo& info, const Values& values) const;  // null if not given
 
   CLI::App& app_;
   std::map<std::string, Given> given_;  // by the field's name
   std::vector<std::string> lists_;      // options
+  std::map<std::string, std::vector<std::string>> choices_;
 };
 
 // Returns how many words from `first` on are integers.

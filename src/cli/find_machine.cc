@@ -14,19 +14,27 @@ namespace tessera::cli {
 
 namespace fs = std::filesystem;
 
-fs::path find_machine(const std::string& name) {
-  std::error_code code;
-  if (name.find('/') != std::string::npos || name.ends_with(".json") || fs::is_regular_file(name, code))
-    return name;
+std::vector<std::string> shipped_machines() {
   std::set<std::string> names;
+  std::error_code code;
   for (const fs::path& folder : shipped_folders("machines", "TESSERA_MACHINES")) {
-    fs::path file = folder / (name + ".json");
-    if (!name.empty() && fs::exists(file, code)) return file;
     for (const fs::directory_entry& each : fs::directory_iterator(folder, code)) {
       if (each.path().extension() == ".json") names.insert(each.path().stem().string());
     }
   }
-  const auto nearest = nearest_word(name, {names.begin(), names.end()});
+  return {names.begin(), names.end()};
+}
+
+fs::path find_machine(const std::string& name) {
+  std::error_code code;
+  if (name.find('/') != std::string::npos || name.ends_with(".json") || fs::is_regular_file(name, code))
+    return name;
+  for (const fs::path& folder : shipped_folders("machines", "TESSERA_MACHINES")) {
+    fs::path file = folder / (name + ".json");
+    if (!name.empty() && fs::exists(file, code)) return file;
+  }
+  const std::vector<std::string> names = shipped_machines();
+  const auto nearest = nearest_word(name, names);
   input_error(printable(name), "no such file, and not the name of a machine that ships{}",
               nearest         ? fmt::format("; did you mean {}?", *nearest)
               : names.empty() ? ""

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace tessera::cli {
 
@@ -10,5 +11,8 @@ namespace tessera::cli {
 // which is searched in $TESSERA_MACHINES, ../share/tessera/machines and ../machines. Throws Error(kInput) for
 // a name that is none of those; a file need not exist.
 std::filesystem::path find_machine(const std::string& name);
+
+// Returns the names of the machines that ship, sorted.
+std::vector<std::string> shipped_machines();
 
 }  // namespace tessera::cli

@@ -6,6 +6,7 @@
 #include "cli/find_model.h"
 #include "cli/report.h"
 #include "cli/units.h"
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "engine/model.h"
@@ -118,10 +119,10 @@ std::string check(const ModelFiles& files, const std::string& variant) {
   const engine::Settings settings = engine::resolve(defaults, model);
   engine::make_sampler(settings, model);
   engine::check_weights(model);
-  return fmt::format(
-      "{}: {} of {} x {} by default, {} steps, guidance {}, {} tokens a prompt", model.family->title,
-      model.shape.is_video ? fmt::format("videos of {} frames", settings.frames) : "images", settings.width,
-      settings.height, settings.steps, settings.guidance, settings.max_sequence_length);
+  return fmt::format("{}: {} of {} x {} by default, {}, guidance {}, {} a prompt", model.family->title,
+                     model.shape.is_video ? fmt::format("videos of {} frames", settings.frames) : "images",
+                     settings.width, settings.height, counted(settings.steps, "step"), settings.guidance,
+                     counted(settings.max_sequence_length, "token"));
 }
 
 Description describe(const ModelFiles& files, const std::string& variant) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/field_name.h"
 
@@ -74,8 +75,8 @@ int64_t aligned(int64_t value, int64_t unit, int64_t end) {
 int64_t start_of(int64_t start, int64_t frames, std::optional<int64_t> align, const char* of) {
   const int64_t from_begin = start < 0 ? frames + start : start;
   if (from_begin < 0 || from_begin >= frames)
-    usage_error(field("mask_strategy"), "{} is not a frame of {}, which has {} latent frames", start, of,
-                frames);
+    usage_error(field("mask_strategy"), "{} is not a frame of {}, which has {}", start, of,
+                counted(frames, "latent frame"));
   return align ? aligned(from_begin, *align, frames) : from_begin;
 }
 

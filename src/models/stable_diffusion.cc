@@ -59,8 +59,8 @@ class Clip {
     const CLIPTextConfig& config = encoder_.config();
     const int64_t most = config.num_hidden_layers - at_least;
     if (clip_skip > most)
-      usage_error(field("clip_skip"), "must be at most {}, got {}: the text encoder has {} layers", most,
-                  clip_skip, config.num_hidden_layers);
+      usage_error(field("clip_skip"), "must be at most {}, got {}: the text encoder has {}", most, clip_skip,
+                  counted(config.num_hidden_layers, "layer"));
     return encoder_(tokenizer_.encode_padded(tokenizer_.with_all_vectors(text), length), at_least + clip_skip,
                     normed);
   }

@@ -135,7 +135,8 @@ std::string describe_heads(const ParallelOptions& options, const Workload& workl
 std::string describe_ranks(const Violation& violation, const ParallelOptions& options) {
   const auto [rule, wished, available] = violation;
   if (rule == Rule::kLaunched)
-    return fmt::format("{} {} but the launcher started {} ranks", field("nproc"), wished, available);
+    return fmt::format("{} {} but the launcher started {}", field("nproc"), wished,
+                       counted(available, "rank"));
   if (rule == Rule::kSimulator)
     return fmt::format("{} is for one rank, but there are {}", field("simulate_ranks"), available);
   const std::string degrees = degrees_text(options);

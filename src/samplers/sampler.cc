@@ -88,10 +88,6 @@ std::vector<std::string> short_names() {
   return names;
 }
 
-std::string known_names() {
-  return fmt::format("{}", fmt::join(short_names(), ", "));
-}
-
 // A sampler by its name.
 struct Choice {
   const Row* row = nullptr;  // none of an unknown name
@@ -112,6 +108,16 @@ Choice find_choice(const std::string& name) {
       return {&row, true, levels};
   }
   return {};
+}
+
+// The short names, those that take an ending for noise levels with it.
+std::string known_names() {
+  std::vector<std::string> names;
+  for (const Row& row : rows()) {
+    const bool takes_levels = has_option(row.name.class_name, option_of_levels("karras"));
+    names.push_back(row.name.short_name + (takes_levels ? "[-karras]" : ""));
+  }
+  return fmt::format("{} (-exponential and -beta go where -karras does)", fmt::join(names, ", "));
 }
 
 [[noreturn]] void refuse_unknown_name(const std::string& name) {
@@ -176,6 +182,10 @@ Json effective_options(const JsonConfig& config, const Choice& choice, bool keep
     for (const char* levels : {"karras", "exponential", "beta"})
       options[option_of_levels(levels)] = levels == choice.levels;
     options["use_lu_lambdas"] = false;  // DPM-Solver would take these instead of most others
+    const std::string own = option_of_levels(choice.levels);
+    if (given.value(own, Json(true)) == Json(false))
+      usage_error(field("scheduler_option"), "{}=false contradicts the ending -{} of {}; leave out one", own,
+                  choice.levels, field("scheduler"));
   }
   options.update(given);
   for (const auto& [key, value] : row.class_defaults.items()) options.emplace(key, value);

@@ -185,8 +185,8 @@ def help_and_version(box):
     flags = re.findall(r"^ +--no-(\S+)\s+(\S.*)$", text, re.M)
     assert len(flags) == 6 and all(re.match(r"[A-Z][a-z]+ [a-z]", said) for _, said in flags), flags
     titles = re.findall(r"^(\S.*):$", text, re.M)
-    assert titles[titles.index("Prompt"):titles.index("Examples")] == [
-        "Prompt", "Image", "Video", "Sampling", "Model", "Output", "Memory", "Machine", "Parallel degrees",
+    assert titles[titles.index("Common options"):titles.index("Examples")] == [
+        "Common options", "Prompt", "Image", "Sampling", "Video", "Model", "Output", "Memory", "Machine", "Parallel degrees",
         "Parallel methods", "Launch and messages"], titles
     unwrapped = re.sub(r"\n {20,}", " ", text)  # an option and all of its description on one line
     for said in (r"--height PIXELS +Image height \[the model's\]; from 1 to 16384 pixels$",

@@ -6,8 +6,10 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import time
 
 from files import assert_near, difference, read_latents
@@ -280,7 +282,18 @@ def a_shell_completes_commands_options_and_values(box):
                                 (["generate", "--scheduler", "dpm"], {"dpm++", "dpm++-sde"}, {"ddim"}),
                                 (["generate", "--dtype", ""], {"bf16", "fp16", "fp32"}, {"image.png"}),
                                 (["generate", "--request", "im"], {"image.png"}, set()),
-                                (["models", ""], {"image.png"}, set())):
+                                (["models", ""], {"image.png", "shapes", "shapes-video"}, set()),
+                                (["generate", "--use_cfg"], {"--use-cfg-parallel"}, {"--seed"}),
+                                (["generate", "--pipeline_patch_axis", ""], {"h", "t"}, {"image.png"}),
+                                (["generate", "--dtype", "=", "b"], {"bf16"}, {"fp16"}),
+                                (["generate", "--dtype", "="], {"bf16", "auto"}, {"image.png"}),
+                                (["generate", "--model", ""], {"shapes", "shapes-xl", "image.png"}, set()),
+                                (["analyze", ""], {"ops", "comm", "report", "hardware"}, {"image.png"}),
+                                (["analyze", "ops", ""], {"image.png"}, {"comm"}),
+                                (["analyze", "hardware", "--dtype", ""], {"bf16", "fp8"}, {"auto"}),
+                                (["analyze", "hardware", "--machine", "h"], {"h100", "h200"}, {"l40"}),
+                                (["completion", ""], {"bash", "zsh", "fish"}, {"image.png"}),
+                                (["compare", ""], set(), {"image.png"})):
         code = script + "COMP_WORDS=(tessera \"$@\"); COMP_CWORD=$#; _tessera; printf '%s\\n' \"${COMPREPLY[@]}\""
         found = subprocess.run(["bash", "-c", code, "bash", *words], cwd=box.folder, capture_output=True, text=True, check=True)
         assert found.stderr == "" and some <= set(found.stdout.split()) and not others & set(found.stdout.split()), (words, found)
@@ -293,8 +306,37 @@ def the_manual_page_has_every_command_and_option(box):
         options = set(re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)", box.run(command, "--help").out, re.M))
         section = page.split(f".SS tessera {command}\n")[1].split("\n.SS ")[0].replace("\\-", "-")
         assert not {name for name in options if not re.search(rf"\\fB{name}\\fR", section)}, (command, section)
-    assert "Exit codes: 0 done" in page and all(re.match(r"\.(TH|SH|SS|PP|TP|B|RI|br|nf|fi)\b", line)
-                                                for line in page.splitlines() if line.startswith((".", "'")))
+    assert all(re.match(r"\.(TH|SH|SS|PP|TP|B|BR|I|IR|RI|RS|RE|ad|br|nf|fi)\b", line)
+               for line in page.splitlines() if line.startswith((".", "'"))), page
+    sections = dict(re.findall(r"^\.SH (.*)\n((?:(?!\.SH ).*\n)*)", page, re.M))
+    assert list(sections) == ["NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "ENVIRONMENT", "FILES", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
+    assert re.match(r'\.TH TESSERA 1 "[A-Z][a-z]+ 20\d\d" ', page), page[:100]
+    for variable in ("TESSERA_MODELS", "TESSERA_MACHINES", "TESSERA_MAX_ISA", "XDG_CACHE_HOME", "MASTER_ADDR"):
+        assert variable in sections["ENVIRONMENT"], sections
+    assert ".B tessera generate\n.RI [ PROMPT \\~.\\|.\\|.\\|]\n[options]\n" in sections["SYNOPSIS"], sections
+    assert ".B tessera completion\n.I SHELL\n[options]\n" in sections["SYNOPSIS"], sections
+    # What is not filled fits into 80 columns; a command that goes on in the next line does so for a shell, too.
+    for block in re.findall(r"^\.nf\n(.*?)^\.fi$", page, re.M | re.S):
+        lines = block.replace("\\-", "-").replace("\\e", "\\").splitlines()
+        assert all(len(line) <= 70 and (line.startswith(("tessera ", "torchrun ")) or before.endswith("\\"))
+                   for before, line in zip(["", *lines], lines)), lines
+
+
+@test
+def the_manual_page_is_as_man_reads_it(box):
+    if not shutil.which("groff"):
+        raise Skipped("no groff")
+    shown = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-rLL=80n", "-P-c"], input=box.run("man").out, capture_output=True, text=True,
+                           check=True)
+    text = re.sub(".\b", "", shown.stdout)  # as on a terminal, where letters are bold or underlined
+    assert shown.stderr == "" and max(map(len, text.splitlines())) <= 80, text
+
+
+@test
+def the_help_begins_with_common_options(box):
+    groups = re.findall(r"^([A-Z][A-Za-z ]+):$", box.run("generate", "--help").out, re.M)
+    groups = [group for group in groups if group not in ("Positionals", "Options", "Examples")]
+    assert groups[0] == "Common options" and groups.index("Sampling") < groups.index("Video"), groups
 
 
 @test
@@ -303,7 +345,21 @@ def completion_has_every_option_for_every_shell(box):
     assert len(options) > 60
     for shell, form in (("bash", " {} "), ("zsh", "'*{}["), ("fish", " -l {}")):
         script = box.run("completion", shell).out
+        assert "h200" in script and "shapes-xl" in script and re.search(r"\bfp32 fp16 bf16 fp8\b", script), script
+        if shutil.which(shell):
+            subprocess.run([shell, "-n"], input=script, text=True, check=True)
         missing = {name for name in options if form.format(name if shell != "fish" else name[2:]) not in script}
         assert not missing, (shell, missing)
     box.refuse(2, "[SHELL] no completion for 'tcsh'; there is one for bash, zsh, fish", "completion", "tcsh")
     box.refuse(2, "SHELL is required; see tessera completion --help", "completion")
+
+
+@test
+def scripts_say_how_to_get_a_missing_package(box):
+    for package in ("numpy", "PIL"):
+        (box.folder / f"{package}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{package}'\", name='{package}')\n")
+    for script in ("check_demo", "check_video", "stale_table", "draw_timeline"):
+        outcome = subprocess.run([sys.executable, ROOT / "tools" / f"{script}.py"], env={**os.environ, "PYTHONPATH": str(box.folder)},
+                                 capture_output=True, text=True)
+        assert outcome.returncode == 1 and outcome.stderr.count("\n") == 1, outcome
+        assert "is missing; tools/setup.sh python installs it" in outcome.stderr, outcome

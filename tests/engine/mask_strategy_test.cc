@@ -75,5 +75,15 @@ TEST(MaskStrategy, TakesTheLastReferenceForMinusOne) {
   EXPECT_THROW(place_references(parse_mask_strategy("0,-3", "f"), 0, references, {}, z, placed), Error);
 }
 
+TEST(MaskStrategy, SaysHowManyFramesAReferenceHas) {
+  at::Tensor z = at::zeros({1, 2, 1, 1}), placed = at::zeros({2});
+  try {
+    place_references(parse_mask_strategy("0,0,7", "f"), 0, {at::zeros({1, 1, 1, 1})}, {}, z, placed);
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_TRUE(std::string(error.what()).ends_with(", which has 1 latent frame")) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace tessera::engine

@@ -110,6 +110,9 @@ TEST(SamplerOptionsOfRequest, AreRefusedInOneLine) {
   expect({}, "sa-solver", {{"tau_func", "x"}}, "2 [scheduler_option] 'tau_func' is not supported; remove");
   expect({}, "dpm++", {{"num_train_timesteps", 0}},
          "2 [scheduler_option] 'num_train_timesteps' must be from 1 to");
+  expect({}, "dpm++-karras", {{"use_karras_sigmas", false}},
+         "2 [scheduler_option] use_karras_sigmas=false contradicts the ending -karras of scheduler; leave "
+         "out one");
   expect({{"use_beta_sigmas", true}}, "dpm++", {{"use_karras_sigmas", true}},
          "2 [scheduler_option] set only one of use_karras_sigmas, ");
   // The file's own faults stay the file's.
