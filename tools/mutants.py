@@ -293,8 +293,8 @@ def judge(slot, mutant, selected, workers=None):
         if not passed:
             if passed is None and not mutant.hangs:
                 return "timed out", mutant.says + slot.keep(mutant, "".join(printed))
-            failure = re.search(r"^(?:\[  FAILED  \]|FAILED) (\S+)", text, re.M)
-            return "caught", f"{kind} {failure[1] if failure else selection or 'all'}"
+            failure = re.search(r"^(?:\[  FAILED  \]|FAILED) ([^\s,]+)", text, re.M)
+            return "caught", f"{kind} {failure[1] if failure else (selection or 'all')[:60]}"
     return "not caught by the first" if selected else "survived", mutant.says + slot.keep(mutant, "".join(printed))
 
 
