@@ -1,6 +1,7 @@
 #include "engine/prompt_settings.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -13,22 +14,59 @@ constexpr const char* kReferencePath = "reference_path";
 constexpr const char* kMaskStrategy = "mask_strategy";
 constexpr const char* kForm = R"(TEXT {"reference_path": "PATHS", "mask_strategy": "NUMBERS"})";
 
-// Where the object begins that ends the prompt, or npos.
-size_t object_at(const std::string& prompt) {
-  const auto is_object = [&](size_t begin) {
-    return Json::accept(prompt.begin() + static_cast<ptrdiff_t>(begin), prompt.end());
-  };
-  size_t begin = prompt.find('{');
-  while (begin != std::string::npos && !is_object(begin)) begin = prompt.find('{', begin + 1);
-  return begin;
+// Deeper braces are a text.
+constexpr int kMostDepth = 100;
+
+// Where the object ends that begins at `begin`, by its braces and quotes alone, or npos. The limit of depth
+// keeps a search from every brace of a prompt linear in its length.
+size_t end_of_object(const std::string& prompt, size_t begin) {
+  int depth = 0;
+  bool is_quoted = false;
+  for (size_t i = begin; i < prompt.size(); ++i) {
+    const char c = prompt[i];
+    if (is_quoted && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      is_quoted = !is_quoted;
+    } else if (!is_quoted && c == '{') {
+      if (++depth > kMostDepth) return std::string::npos;
+    } else if (!is_quoted && c == '}' && --depth == 0) {
+      return i + 1;
+    }
+  }
+  return std::string::npos;
+}
+
+std::optional<Json> parse_object(const std::string& text) {
+  try {
+    return parse_json(text, "prompt");
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// An object that ends a prompt, and where it begins.
+struct Found {
+  size_t begin;
+  Json object;
+};
+
+std::optional<Found> find_object(const std::string& prompt) {
+  const size_t end = prompt.find_last_not_of(" \t\r\n") + 1;
+  for (size_t begin = prompt.find('{'); begin != std::string::npos; begin = prompt.find('{', begin + 1)) {
+    if (end_of_object(prompt, begin) != end) continue;
+    if (auto object = parse_object(prompt.substr(begin, end - begin)))
+      return Found{begin, std::move(*object)};
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 PromptSettings split_settings(const std::string& prompt) {
-  const size_t begin = object_at(prompt);
-  PromptSettings settings{.text = prompt.substr(0, begin)};
-  if (begin == std::string::npos) {
+  const std::optional<Found> found = find_object(prompt);
+  PromptSettings settings{.text = prompt.substr(0, found ? found->begin : std::string::npos)};
+  if (!found) {
     const size_t brace = std::min(prompt.find('{'), prompt.size());
     for (const char* name : {kReferencePath, kMaskStrategy}) {
       if (prompt.find(name, brace) != std::string::npos)
@@ -37,8 +75,7 @@ PromptSettings split_settings(const std::string& prompt) {
     }
     return settings;
   }
-  const Json object = Json::parse(prompt.substr(begin));
-  for (const auto& [name, value] : object.items()) {
+  for (const auto& [name, value] : found->object.items()) {
     if (name != kReferencePath && name != kMaskStrategy)
       usage_error(field("prompt"), "a prompt has no setting '{}', as at the end of '{}'; the form is {}",
                   printable(name), printable(prompt), kForm);

@@ -50,12 +50,6 @@ int64_t default_frames(const Model& model) {
 void check_size(Settings& settings, const Model& model) {
   const Request& request = settings.request;
   const int64_t unit = model.scale.pixels;
-  const auto nearest = [&](int64_t side) {
-    const int64_t below = side / unit * unit;
-    return below == side ? fmt::format("{}", side)
-           : below == 0  ? fmt::format("{}", unit)
-                         : fmt::format("{} or {}", below, below + unit);
-  };
   for (const auto& [name, side] :
        {std::pair("height", *request.height), std::pair("width", *request.width)}) {
     if (side < unit)
@@ -63,9 +57,8 @@ void check_size(Settings& settings, const Model& model) {
   }
   const models::VideoSize size{*request.height, *request.width};
   if ((size.height % unit == 0 && size.width % unit == 0) || models::is_video_size(size)) return;
-  settings.warnings.push_back(fmt::format(
-      "of {} x {} pixels the frames lack those that do not fill {}; {} {} and {} {} would not", size.width,
-      size.height, unit, field("width"), nearest(size.width), field("height"), nearest(size.height)));
+  settings.warnings.push_back(fmt::format("frames will be {} x {}: sides are multiples of {}",
+                                          size.width / unit * unit, size.height / unit * unit, unit));
 }
 
 // Sets what a long video is made of.
@@ -116,6 +109,13 @@ std::vector<std::string> paths_of(const std::string& text) {
   return paths;
 }
 
+// Whether a prompt begins as one for parts, but with a later part than the first.
+bool names_later_part(const std::string& prompt) {
+  const size_t end = prompt.find_first_not_of("0123456789", 1);
+  return prompt.starts_with('|') && !prompt.starts_with("|0|") && end > 1 && end < prompt.size() &&
+         prompt[end] == '|';
+}
+
 // Sets the text of each prompt, its references and what is taken of them.
 void resolve_references(Settings& settings) {
   const Request& request = settings.request;
@@ -137,15 +137,19 @@ void resolve_references(Settings& settings) {
       usage_error(of_paths, "'{}' has no effect without {}; \"0\" begins the video with it", paths.front(),
                   field("mask_strategy"));
     for (const GivenRange& range : given) {
+      if (range.loop >= settings.loops)
+        usage_error(of_strategy, "there is no part {}: the video has {} ({}), counted from 0", range.loop,
+                    settings.loops, field("loop"));
       // Each part adds the one before to the list.
       const int64_t count = static_cast<int64_t>(paths.size()) + range.loop;
       if (range.reference >= count || range.reference < -count)
         usage_error(of_strategy, "there is no reference {}: the prompt has {} ({}), counted from 0",
                     range.reference, paths.size(), field("reference_path"));
-      if (range.loop >= settings.loops)
-        usage_error(of_strategy, "there is no part {}: the video has {} ({}), counted from 0", range.loop,
-                    settings.loops, field("loop"));
     }
+    if (names_later_part(own.text))
+      settings.warnings.push_back(
+          fmt::format("'{}' names no text for part 0, so it is one prompt for all parts; |0|TEXT names it",
+                      printable(own.text)));
     // Refuses what is no prompt for parts.
     constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
     if (prompt_of_loop(own.text, settings.loops - 1) != prompt_of_loop(own.text, kLast))

@@ -21,7 +21,10 @@ RectifiedFlow::RectifiedFlow(const RectifiedFlowOptions& options) : num_timestep
   TESSERA_CHECK(options.steps > 0 && num_timesteps_ > 0, "{} steps of {}", options.steps, num_timesteps_);
   // The public code would divide nothing by nothing.
   if (options.use_timestep_transform && counted_latent_frames(options.num_frames) == 0)
-    usage_error(field("num_frames"), "must be 1, or {} or more, got {}", kClip, options.num_frames);
+    usage_error(
+        field("num_frames"),
+        "must be 1, or {} or more, got {}: the timesteps depend on the number of whole clips of {} frames",
+        kClip, options.num_frames, kClip);
   constexpr float kSide = 512;  // of the images to which the others are compared
   const float all = static_cast<float>(num_timesteps_);
   const float space =

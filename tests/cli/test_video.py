@@ -184,7 +184,7 @@ def bad_requests_for_videos(box):
     for code, needle, *arguments in (
             (2, "[--output] 'a.avi' must end in", "-o", "a.avi"),
             (2, "[--num-frames]", "--num-frames", "-3"),
-            (2, "[--num-frames] must be 1, or 17 or more, got 5", "--num-frames", "5"),
+            (2, "[--num-frames] must be 1, or 17 or more, got 5: the timesteps depend on the number of whole clips", "--num-frames", "5"),
             (2, "[--height] must be at least 8", "--height", "7", "--width", "40"),
             (2, "[--resolution]", "--resolution", "240"),
             (2, "[--mask-strategy] there is no reference 0", "--mask-strategy", "0"),

@@ -83,6 +83,21 @@ TEST(VideoRequest, SplitsSettingsFromPrompts) {
   }
 }
 
+// Neither the depth nor the number of its braces can end the program or take it long.
+TEST(VideoRequest, TakesAnyBracesInAPrompt) {
+  const auto repeated = [](const std::string& part) {
+    std::string text;
+    for (int i = 0; i < 100'000; ++i) text += part;
+    return text;
+  };
+  for (const std::string& text :
+       {repeated("{"), repeated("{}") + "!", repeated(R"({"a":)"), repeated(R"({"a":)") + "0" + repeated("}"),
+        R"({"a": )" + repeated("[") + repeated("]") + "}", repeated("{\"") + "}"})
+    EXPECT_TRUE(split_settings("a " + text).text.starts_with("a ")) << text.substr(0, 10);
+  const std::string deep = R"(a {"reference_path": )" + repeated("[") + repeated("]") + "}";
+  EXPECT_THROW(split_settings(deep), Error);
+}
+
 TEST(VideoRequest, TakesTheSettingsOfAPromptInsteadOfThoseOfAll) {
   const Settings settings = settings_of(
       R"({"prompt": ["a{\"reference_path\": \"b.png;c.png\", \"mask_strategy\": \"0,1\"}", "a"],
@@ -138,6 +153,10 @@ TEST(VideoRequest, WarnsOfWhatOnlyLongVideosTake) {
   const Settings parts = settings_of(R"({"loop": 2, "num_frames": 51, "prompt": ["|0|a|2|b", "|0|a|1|b"]})");
   ASSERT_EQ(parts.warnings.size(), 1U);
   EXPECT_EQ(spell(parts.warnings[0]), "'|0|a|2|b' has texts for more parts than the video's 2 (loop)");
+  const Settings later = settings_of(R"({"prompt": ["|1|a", "|a|", "|1", "||"]})");
+  ASSERT_EQ(later.warnings.size(), 1U);
+  EXPECT_EQ(later.warnings[0],
+            "'|1|a' names no text for part 0, so it is one prompt for all parts; |0|TEXT names it");
 }
 
 TEST(VideoRequest, ChoosesAsPublished) {
@@ -153,7 +172,8 @@ TEST(VideoRequest, ChoosesAsPublished) {
   EXPECT_FALSE(settings_of(R"({"negative_prompt": ["b"]})").negative_prompt(0).null_of);
   EXPECT_EQ(settings_of(R"({"aspect_ratio": "1:1"})").height, 320);
   EXPECT_EQ(settings_of(R"({"resolution": "480p"})").model_width, 854);
-  EXPECT_EQ(settings_of(R"({"height": 30, "width": 48})").warnings.size(), 1U);
+  const std::vector<std::string> of_size = {"frames will be 128 x 96: sides are multiples of 8"};
+  EXPECT_EQ(settings_of(R"({"height": 100, "width": 130})").warnings, of_size);
 }
 
 // Version 1.1 makes a latent of each frame, knows no scores, and shows one frame for three.
@@ -232,6 +252,8 @@ TEST(VideoRequest, RefusesInOneLine) {
            {R"({"reference_path": ["a.png"], "mask_strategy": ["0,1"]})", "there is no reference 1"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["0,-2"]})", "there is no reference -2"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["1"]})", "[mask_strategy] there is no part 1"},
+           {R"({"reference_path": ["a.png"], "mask_strategy": ["9223372036854775807"]})",
+            "[mask_strategy] there is no part 9223372036854775807: the video has 1 (loop)"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["x"]})", "[mask_strategy] 'x' holds 'x'"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["0.5"]})",
             "[mask_strategy] '0.5' holds '0.5' where a whole number is expected"},
