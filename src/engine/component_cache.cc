@@ -36,18 +36,25 @@ std::shared_ptr<void> ComponentCache::load(ComponentKind kind, models::LoadOptio
   options.single_file = model_.single_file;
   options.variant = model_.variant;
   const models::Family& family = *model_.family;
-  switch (kind) {
-    case ComponentKind::kTextEncoder:
-      return family.load_text_encoder(model_.folder, options, cost);
-    case ComponentKind::kDenoiser:
-      return family.load_denoiser(model_.folder, options, cost);
-    case ComponentKind::kVideoEncoder:
-      return family.load_video_encoder(model_.folder, options, cost);
-    case ComponentKind::kDecoder:
-      if (family.load_video_decoder) return family.load_video_decoder(model_.folder, options, cost);
-      return family.load_decoder(model_.folder, options, cost);
-  }
-  return nullptr;
+  const auto load_part = [&]() -> std::shared_ptr<void> {
+    switch (kind) {
+      case ComponentKind::kTextEncoder:
+        return family.load_text_encoder(model_.folder, options, cost);
+      case ComponentKind::kDenoiser:
+        return family.load_denoiser(model_.folder, options, cost);
+      case ComponentKind::kVideoEncoder:
+        return family.load_video_encoder(model_.folder, options, cost);
+      case ComponentKind::kDecoder:
+        if (family.load_video_decoder) return family.load_video_decoder(model_.folder, options, cost);
+        return family.load_decoder(model_.folder, options, cost);
+    }
+    return nullptr;
+  };
+  model_.stamps.require_unchanged();  // says more than what does not fit any more
+  auto part = load_part();
+  // Its files are open from here on, so that they are those of the start.
+  model_.stamps.require_unchanged();
+  return part;
 }
 
 // The first call for a form finds its size on the meta device.

@@ -116,8 +116,9 @@ JsonConfig read_model_index(const std::filesystem::path& folder) {
 
 Model read_model(const std::filesystem::path& folder, const std::optional<std::filesystem::path>& single_file,
                  const std::string& variant) {
-  const JsonConfig index = read_model_index(folder);
   Model model;
+  model.stamps = FileStamps(folder);
+  const JsonConfig index = read_model_index(folder);
   model.folder = folder;
   model.family = &models::find_family(index.string("_class_name"), index.where());
   if (single_file && !model.family->has_single_files) {

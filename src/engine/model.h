@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "engine/file_stamps.h"
 #include "models/family.h"
 
 namespace tessera::engine {
@@ -23,6 +24,7 @@ struct Model {
   models::LatentScale scale;
   models::DenoiserShape shape;
   bool has_safety_checker = false;  // it is never run
+  FileStamps stamps;                // of the files in the folder when it was read
 
   bool has_part(const std::string& name) const;
 

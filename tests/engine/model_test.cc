@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "engine/component_cache.h"
 #include "engine/model.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/golden.h"
@@ -69,6 +70,33 @@ TEST_P(ModelConfig, NamesUnknownKeysOfTheIndex) {
   EXPECT_EQ(warnings(),
             std::vector<std::string>{fmt::format("[{}] options without effect: controlnet, new_option",
                                                  (folder_ / "model_index.json").string())});
+}
+
+// A component is read when it is needed, and parts of two versions must not make one image.
+TEST_P(ModelConfig, NoticesThatFilesHaveChangedSinceItWasRead) {
+  comm::World world;
+  const parallel::Ranks ranks(world, parallel::Layout());
+  const auto load = [&](const Model& model) {
+    ComponentCache components(model, 0);
+    components.expect(component_forms(at::kFloat, at::kCPU, ranks, false));
+    components.get(ComponentKind::kDecoder);
+  };
+  const Model model = read_model(folder_);
+  std::ofstream(folder_ / "vae" / "image.png") << "not of the model";
+  EXPECT_NO_THROW(load(model));
+  const fs::path config = folder_ / "vae" / "config.json", moved = folder_ / "moved";
+  fs::copy_file(config, moved);
+  fs::last_write_time(moved, fs::last_write_time(config));
+  fs::rename(moved, config);
+  try {
+    load(model);
+    ADD_FAILURE() << "it was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(
+        error.message(),
+        fmt::format("[{}] was changed or replaced while the model was in use; run again", config.string()));
+  }
+  EXPECT_NO_THROW(load(read_model(folder_)));
 }
 
 TEST_P(ModelConfig, RefusesQuantisedParts) {
