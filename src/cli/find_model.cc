@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <fstream>
+#include <string_view>
 
 #include "cli/shipped.h"
 #include "core/error.h"
@@ -31,6 +33,31 @@ std::vector<std::string> names_in(const std::vector<fs::path>& folders) {
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
+}
+
+// The first bytes of a file; nothing of what is none.
+std::string beginning_of(const fs::path& path) {
+  std::error_code code;
+  std::string bytes(9, '\0');
+  if (!fs::is_regular_file(path, code)) return "";
+  std::ifstream file(path, std::ios::binary);
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  bytes.resize(static_cast<size_t>(file.gcount()));
+  return bytes;
+}
+
+// By its content, because a hub's cache names files by their hashes: the length of a JSON object, below 2^32,
+// and its brace.
+bool has_safetensors_header(const std::string& beginning) {
+  return beginning.size() == 9 && beginning.ends_with(std::string_view("\0\0\0\0{", 5));
+}
+
+// torch.save writes a ZIP archive, and wrote a pickle of protocol 2 before.
+bool is_pickle(const fs::path& path, const std::string& beginning) {
+  if (has_safetensors_header(beginning)) return false;
+  const fs::path extension = path.extension();
+  return extension == ".ckpt" || extension == ".pt" || extension == ".pth" || extension == ".bin" ||
+         beginning.starts_with("PK\x03\x04") || beginning.starts_with("\x80\x02");
 }
 
 }  // namespace
@@ -77,9 +104,14 @@ std::optional<fs::path> find_lone_part(const std::optional<std::string>& name) {
 ModelFiles find_model_files(const std::optional<std::string>& model,
                             const std::optional<std::string>& config) {
   const fs::path path = model.value_or("");
-  if (path.extension() == ".ckpt" || path.extension() == ".pt")
-    input_error(path.string(), "only .safetensors can be read as a single file");
-  if (path.extension() != ".safetensors") {
+  const std::string beginning = beginning_of(path);
+  if (is_pickle(path, beginning)) {
+    input_error(
+        path.string(),
+        "is a pickle (.ckpt, .pt, .bin), and only .safetensors can be read as a single file; convert it "
+        "with diffusers: from_single_file(...).save_pretrained(FOLDER)");
+  }
+  if (path.extension() != ".safetensors" && !has_safetensors_header(beginning)) {
     if (config) usage_error(field("config"), "is for a model that is one .safetensors file");
     return {find_model(model)};
   }

@@ -9,7 +9,9 @@
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "engine/lone_denoiser.h"
 #include "engine/model.h"
+#include "engine/stated_training.h"
 #include "samplers/sampler.h"
 #include "weights/checkpoint.h"
 #include "weights/single_file.h"
@@ -119,6 +121,7 @@ std::string check(const ModelFiles& files, const std::string& variant) {
   const engine::Settings settings = engine::resolve(defaults, model);
   engine::make_sampler(settings, model);
   engine::check_weights(model);
+  for (const std::string& each : engine::stated_otherwise(model, defaults)) log_warning("{}", each);
   return fmt::format("{}: {} of {} x {} by default, {}, guidance {}, {} a prompt", model.family->title,
                      model.shape.is_video ? fmt::format("videos of {} frames", settings.frames) : "images",
                      settings.width, settings.height, counted(settings.steps, "step"), settings.guidance,
@@ -233,10 +236,23 @@ int list_shipped(bool as_json) {
   return 0;
 }
 
+// Says what a config.json without a model round it is.
+void refuse_lone_denoiser(const std::optional<std::string>& model) {
+  const auto alone = find_lone_part(model);
+  if (!alone || std::filesystem::exists(*alone / ".." / "model_index.json")) return;
+  const engine::Model denoiser = engine::read_lone_denoiser(*alone);
+  input_error(
+      *model,
+      "is the config of a denoiser alone, as {} has; tessera trace and tessera mesh take it, a run wants "
+      "the folder of a whole model",
+      denoiser.family->title);
+}
+
 }  // namespace
 
 int run_models(const ModelsArguments& arguments) {
   if (!arguments.model && !arguments.config && !arguments.variant) return list_shipped(arguments.json);
+  refuse_lone_denoiser(arguments.model);
   const Description model =
       describe(find_model_files(arguments.model, arguments.config), arguments.variant.value_or(""));
   if (arguments.json) {

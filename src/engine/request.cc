@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "engine/denoiser_stage.h"
 #include "engine/effects.h"
+#include "engine/stated_training.h"
 #include "samplers/class_options.h"
 #include "samplers/sampler.h"
 
@@ -67,11 +68,6 @@ void check_counts(const Request& request) {
   require(request.mask_strategies, "mask_strategy");
 }
 
-std::string scheduler_class(const Request& request, const Model& model) {
-  if (!request.scheduler) return model.scheduler.string("_class_name");
-  return samplers::sampler_class(*request.scheduler);  // make_sampler refuses unknown names
-}
-
 // A text for the second encoder, which otherwise takes the first one's. As diffusers' `prompt_2 or prompt`
 // has it, one empty text for all is none; in a list with a text for each prompt, an empty one is a text.
 std::optional<std::string> second_text_of(const std::vector<std::string>& texts, size_t index) {
@@ -84,6 +80,11 @@ std::optional<std::string> second_text_of(const std::vector<std::string>& texts,
 std::optional<std::string> text_of(const std::vector<std::string>& texts, size_t index) {
   if (texts.empty()) return std::nullopt;
   return texts.size() == 1 ? texts.front() : texts.at(index);
+}
+
+std::string scheduler_class(const Request& request, const Model& model) {
+  if (!request.scheduler) return model.scheduler.string("_class_name");
+  return samplers::sampler_class(*request.scheduler);  // make_sampler refuses unknown names
 }
 
 Settings resolve(const Request& wish, const Model& model) {
@@ -122,11 +123,13 @@ Settings resolve(const Request& wish, const Model& model) {
   if (request.prompts.empty())
     usage_error(field("prompt"), "give at least one prompt (it may be empty: \"\")");
   if (settings.pictures() > kMaxPictures) {
-    usage_error(field("num_images_per_prompt"), "{} images in one run, at most {}", settings.pictures(),
-                kMaxPictures);
+    const bool are_prompts = std::ssize(request.prompts) > kMaxPictures;
+    usage_error(field(are_prompts ? "prompt" : "num_images_per_prompt"), "{} images in one run, at most {}",
+                settings.pictures(), kMaxPictures);
   }
   check_counts(request);
   settings.warnings = drop_without_effect(request, model);
+  for (const std::string& each : stated_otherwise(model, request)) settings.warnings.push_back(each);
   if (model.has_safety_checker && request.output_type == OutputType::kImage) {
     settings.warnings.emplace_back(
         "the model's safety checker is not run: images are written whatever they show");

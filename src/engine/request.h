@@ -143,6 +143,8 @@ std::string prompt_of_loop(const std::string& prompt, int64_t loop);
 // Returns the text that goes with the prompt `index`, of one for all or one for each; nothing of none.
 std::optional<std::string> text_of(const std::vector<std::string>& texts, size_t index);
 
+// The class of a run's sampler, which may be unknown: make_sampler() refuses it then.
+std::string scheduler_class(const Request& request, const Model& model);
 // Makes the sampler of a run. Throws Error for one that does not exist or cannot take so many steps.
 std::unique_ptr<samplers::Sampler> make_sampler(const Settings& settings, const Model& model);
 std::unique_ptr<samplers::VideoSampler> make_video_sampler(const Settings& settings, const Model& model);

@@ -132,6 +132,12 @@ std::optional<std::vector<int64_t>> PartFiles::stored_shape(const std::string& k
   return checkpoint_ ? std::optional(checkpoint_->entry(key).shape) : std::nullopt;
 }
 
+void PartFiles::compare(const std::string& key, const at::Tensor& computed) {
+  if (!checkpoint_ || !checkpoint_->has(key) || weights::is_near(checkpoint_->buffer(key), computed)) return;
+  log_warning("[{}] '{}' is not used: the model computes it, and the file has other numbers",
+              checkpoint_->folder().string(), key);
+}
+
 void PartFiles::finish(LoadStatistics& statistics, bool is_all,
                        const std::vector<std::string_view>& ignored) {
   if (checkpoint_) statistics.bytes_read += checkpoint_->bytes_used();

@@ -30,6 +30,8 @@ class PartFiles {
   weights::Scope scope();
   // The shape of a weight whose size no key of the config says; nothing where there are no weights.
   std::optional<std::vector<int64_t>> stored_shape(const std::string& key) const;
+  // Warns if the files have other numbers under `key` than those that are computed and count.
+  void compare(const std::string& key, const at::Tensor& computed);
   // Must come after all layers are built. Adds to `statistics` and warns of keys of the configuration that
   // nobody has read, except those that have no effect on a result, and of weights that no layer has read,
   // except those under the prefixes `ignored`. `is_all` is false when the layers are only a part of the

@@ -32,9 +32,11 @@ CLIPTextEncoder load_clip(const std::filesystem::path& folder, bool has_projecti
   CLIPTextConfig config(text_config(files.config()));
   config.has_projection = has_projection;
   CLIPTextEncoder encoder(files.scope(), config);
-  // Older files also store the indices of the positions, which are not needed.
-  files.finish(statistics, /*is_all=*/true,
-               {"text_model.embeddings.position_ids", "embeddings.position_ids"});
+  // Older files also store the indices of the positions.
+  const at::Tensor positions = at::arange(config.max_position_embeddings).unsqueeze(0);
+  for (const char* key : {"text_model.embeddings.position_ids", "embeddings.position_ids"})
+    files.compare(key, positions);
+  files.finish(statistics);
   return encoder;
 }
 

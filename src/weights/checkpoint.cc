@@ -1,5 +1,7 @@
 #include "weights/checkpoint.h"
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -239,6 +241,12 @@ at::Tensor Checkpoint::stored(const std::string& key, at::IntArrayRef shape) {
   return view(use(key, shape), /*held_bytes=*/0);
 }
 
+at::Tensor Checkpoint::buffer(const std::string& key) {
+  const Place& place = find(key);
+  used_.insert(key);
+  return whole_tensor(files_[place.file], place.tensor.entry, /*held_bytes=*/0);
+}
+
 std::vector<std::string> Checkpoint::unused() const {
   std::vector<std::string> result;
   for (const auto& [key, place] : places_) {
@@ -256,6 +264,13 @@ at::ScalarType Checkpoint::dtype() const {
   const auto most = std::max_element(bytes.begin(), bytes.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
   return most == bytes.end() ? at::kFloat : most->first;
+}
+
+bool is_near(const at::Tensor& stored, const at::Tensor& computed) {
+  if (stored.sizes() != computed.sizes()) return false;
+  if (!at::isFloatingType(stored.scalar_type())) return at::equal(stored, computed.to(stored.scalar_type()));
+  constexpr double kDigits = 0x1p-7;  // twice what bf16 rounds
+  return at::allclose(stored.to(at::kDouble), computed.to(at::kDouble), kDigits, /*atol=*/1e-6);
 }
 
 }  // namespace tessera::weights

@@ -60,6 +60,10 @@ class Checkpoint final : public Source {
   // bytes_used() and bytes_held(), nor, when it is a view, in MemoryCounter. Otherwise the same as load().
   at::Tensor stored(const std::string& key, at::IntArrayRef shape) override;
 
+  // A tensor of any dtype as stored, on the CPU; not one that is transposed. Marks the key as used. Counts
+  // nowhere. Throws Error(kInput) if it is absent.
+  at::Tensor buffer(const std::string& key);
+
   // The keys that have not been loaded so far, sorted.
   std::vector<std::string> unused() const;
 
@@ -87,5 +91,8 @@ class Checkpoint final : public Source {
   std::set<std::string> used_;
   uint64_t bytes_used_ = 0, bytes_held_ = 0;
 };
+
+// Whether a tensor of a file has the numbers that are computed in its place, but for what its dtype rounds.
+bool is_near(const at::Tensor& stored, const at::Tensor& computed);
 
 }  // namespace tessera::weights

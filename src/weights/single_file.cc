@@ -236,4 +236,24 @@ std::optional<bool> is_of_xl(const SafetensorsHeader& header) {
   return std::nullopt;
 }
 
+StatedTraining stated_training(const SafetensorsHeader& header) {
+  // The names in modelspec's metadata (https://github.com/Stability-AI/ModelSpec), and diffusers'.
+  static const std::map<std::string, std::string> names = {{"epsilon", "epsilon"},
+                                                           {"eps", "epsilon"},
+                                                           {"v", "v_prediction"},
+                                                           {"v_prediction", "v_prediction"},
+                                                           {"v-prediction", "v_prediction"}};
+  StatedTraining stated;
+  const auto told = header.metadata.find("modelspec.prediction_type");
+  const auto known = told == header.metadata.end() ? names.end() : names.find(told->second);
+  if (known != names.end()) stated.prediction = known->second;
+  // Empty tensors, as fine-tunes of Stable Diffusion XL have them.
+  if (header.tensors.contains("v_pred")) stated.prediction = "v_prediction";
+  stated.zero_snr = header.tensors.contains("ztsnr");
+  for (const char* key : {"edm_mean", "edm_vpred.sigma_max"}) {
+    if (header.tensors.contains(key)) stated.edm = key;
+  }
+  return stated;
+}
+
 }  // namespace tessera::weights

@@ -23,4 +23,12 @@ void require_whole_model(const SafetensorsHeader& header, const std::string& whe
 // none.
 std::optional<bool> is_of_xl(const SafetensorsHeader& header);
 
+// What a file says of how its model was trained.
+struct StatedTraining {
+  std::string prediction;  // "epsilon", "v_prediction", or empty: it says nothing
+  bool zero_snr = false;   // the last noise level of training is noise alone
+  std::string edm;         // the tensor which says that the levels are those of EDM, or empty
+};
+StatedTraining stated_training(const SafetensorsHeader& header);
+
 }  // namespace tessera::weights

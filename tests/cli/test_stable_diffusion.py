@@ -2,6 +2,7 @@
 import json
 import re
 import shutil
+import struct
 
 from files import assert_near, floats, psnr, read_latents, read_png, read_safetensors, write_safetensors
 from harness import MODEL as PIXART
@@ -222,7 +223,75 @@ def invalid_single_files(box):
     assert outcome.code == 0 and f"can run: tessera generate \"PROMPT\" --model {file} --config {MODEL}\n" in outcome.out, outcome
     assert all(re.search(f"^  {part} .* 1 file$", outcome.out, re.M) for part in ("unet", "vae", "text_encoder_2")), outcome
     (box.folder / "in" / "old.ckpt").write_bytes(b"PK")
-    box.refuse(3, ".safetensors can be read", "generate", "a cat", "--model", box.folder / "in" / "old.ckpt", "--config", MODEL, *SMALL)
+    for name, data in (("old.ckpt", b"PK"), ("0123abcd", b"PK\3\4" + bytes(20)), ("old.safetensors", b"\x80\2" + bytes(20)), ("new.bin", b"")):
+        (box.folder / "in" / name).write_bytes(data)
+        box.refuse(3, f"{name}] is a pickle (.ckpt, .pt, .bin), and only .safetensors can be read as a single file; convert it with", "generate",
+                   "a cat", "--model", box.folder / "in" / name, "--config", MODEL, *SMALL)
+
+
+@test
+def a_single_file_is_known_by_its_content(box):
+    """Others name it .sft, and the cache of a hub by its hash."""
+    (box.folder / "in").mkdir()
+    for name in ("a.sft", "a.SAFETENSORS", "0123abcd", "a.ckpt"):
+        file = box.folder / "in" / name
+        shutil.copyfile(MODEL / "single.safetensors", file)
+        outcome = box.run("models", file, "--config", MODEL)
+        assert outcome.code == 0 and "can run" in outcome.out, outcome
+        box.refuse(2, f"[--config] '{file}' holds only weights: name a folder", "generate", "a cat", "--model", file, *SMALL)
+
+
+def warnings_of(box, *words):
+    outcome = box.run("generate", "a cat", *words, *SMALL)
+    assert outcome.code == 0, outcome
+    return [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
+
+
+@test
+def what_a_single_file_says_of_its_training(box):
+    tensors, metadata = read_safetensors(MODEL / "single.safetensors")
+    (box.folder / "in").mkdir()
+    file, nothing = box.folder / "in" / "file.safetensors", ("F32", [0], b"")
+    v, snr = "prediction_type=v_prediction", "rescale_betas_zero_snr=true"
+    first = f"warning: [{file}] says that it was trained otherwise than the scheduler runs it; give --scheduler-option "
+    for more, spec, told, options in (
+            ({"v_pred": nothing, "ztsnr": nothing}, None, first + f"{v} --scheduler-option {snr}", [v, snr]),
+            ({}, "v", first + v, [v]), ({"ztsnr": nothing}, "epsilon", first + snr, [snr])):
+        write_safetensors(file, {**tensors, **more}, {"modelspec.prediction_type": spec} if spec else None)
+        model = ["--model", file, "--config", MODEL]
+        assert warnings_of(box, *model) == [told]
+        assert told.removeprefix("warning: ") in box.run("models", file, "--config", MODEL).out
+        assert warnings_of(box, *model, *[word for option in options for word in ("--scheduler-option", option)]) == []
+    write_safetensors(file, {**tensors, "edm_mean": nothing, "edm_std": nothing})
+    (told,) = warnings_of(box, *model)
+    assert "'edm_mean' says that the model has EDM's noise levels, and EulerDiscreteScheduler has others; give --scheduler edm-" in told
+    assert not any("edm_mean" in line for line in warnings_of(box, *model, "--scheduler", "edm-euler"))
+
+
+@test
+def buffers_that_are_computed(box):
+    """What a file stores of them has no effect, as in diffusers, so that other numbers are warned of."""
+    (box.folder / "in").mkdir()
+    file = box.folder / "in" / "file.safetensors"
+    tensors, _ = read_safetensors(MODEL / "single.safetensors")
+    config = json.loads((MODEL / "scheduler" / "scheduler_config.json").read_text())
+    assert config["beta_schedule"] == "linear"
+    products, product = [], 1
+    for i in range(1000):
+        product *= 1 - (config["beta_start"] + i / 999 * (config["beta_end"] - config["beta_start"]))
+        products.append(product)
+    (key,) = [key for key in tensors if key.endswith("position_ids")]
+    positions = tensors[key]
+    for more, told in (
+            ({"alphas_cumprod": ("F32", [1000], struct.pack("<1000f", *products))}, None),
+            ({"alphas_cumprod": ("F16", [1000], struct.pack("<1000e", *products))}, None),
+            ({"denoiser.sigmas": ("F32", [1000], struct.pack("<1000f", *[((1 - a) / a) ** 0.5 for a in products]))}, None),
+            ({"alphas_cumprod": ("F32", [1000], struct.pack("<1000f", *[a * a for a in products]))},
+             "'alphas_cumprod' holds other noise levels than the scheduler has"),
+            ({key: (*positions[:2], positions[2][8:] + positions[2][:8])}, "position_ids' is not used: the model computes it")):
+        write_safetensors(file, {**tensors, **more})
+        got = warnings_of(box, "--model", file, "--config", MODEL)
+        assert len(got) == 1 and told in got[0] if told else got == [], got
 
 
 @test

@@ -114,6 +114,8 @@ TEST(Request, LimitsTheImagesOfAllPrompts) {
   EXPECT_EQ(refusal(R"({"prompt": ["a", "b"], "num_images_per_prompt": 512})", model), "accepted");
   EXPECT_EQ(refusal(R"({"prompt": ["a", "b"], "num_images_per_prompt": 513})", model),
             "[num_images_per_prompt] 1026 images in one run, at most 1024");
+  const Json many = {{"prompt", std::vector<std::string>(1025, "a")}};
+  EXPECT_EQ(refusal(many.dump().c_str(), model), "[prompt] 1025 images in one run, at most 1024");
 }
 
 // diffusers has sizes to choose from for four sample sizes only.

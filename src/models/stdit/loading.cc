@@ -1,11 +1,14 @@
 #include "models/stdit/loading.h"
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "models/loading.h"
 #include "models/stdit/stdit2.h"
 #include "models/stdit/stdit3.h"
+#include "nn/rotary.h"
 
 namespace tessera::models {
 namespace {
@@ -68,8 +71,9 @@ std::unique_ptr<Denoiser> load(PartFiles& files, const LoadOptions& options, Loa
   const auto text = files.stored_shape("y_embedder.y_embedding");
   if (text && !text->empty() && text->front() > 0) config.stored_text_length = text->front();
   auto transformer = std::make_unique<Transformer>(files.scope(), config, local_blocks, Range{0, predicted});
-  // Rotations and positions are computed.
-  files.finish(statistics, local_blocks.is_all(), {"rope.freqs", "pos_embed"});
+  const auto features = static_cast<double>(config.head_dim());
+  files.compare("rope.freqs", at::pow(nn::RotaryAxes().theta, -at::arange(0, features, 2) / features));
+  files.finish(statistics, local_blocks.is_all(), {"pos_embed"});  // positions are computed
   return transformer;
 }
 

@@ -71,6 +71,21 @@ TEST_P(STDiTFolder, IsReadAsItIsPublished) {
   EXPECT_GT(statistics.bytes_held, GetParam().numbers * 4);
 }
 
+TEST_P(STDiTFolder, WarnsOfRotationsThatItDoesNotTake) {
+  configure(16);
+  auto weights = stored();
+  weights["rope.freqs"] = weights.at("rope.freqs") * 2;
+  weights::write_safetensors(folder_ / "transformer" / "model.safetensors", weights);
+  std::vector<std::string> warnings;
+  const ScopedLogSink sink([&](LogLevel /*level*/, const std::string& line) { warnings.push_back(line); });
+  LoadStatistics statistics;
+  GetParam().load(folder_, {}, statistics);
+  EXPECT_EQ(warnings,
+            std::vector<std::string>{fmt::format(
+                "[{}] 'rope.freqs' is not used: the model computes it, and the file has other numbers",
+                (folder_ / "transformer").string())});
+}
+
 // The learned text is cut, or goes on with its last token.
 TEST_P(STDiTFolder, MayHaveALearnedTextOfAnotherLength) {
   const at::Tensor learned = stored().at("y_embedder.y_embedding");
