@@ -102,7 +102,9 @@ const Fields<MeshArguments>& mesh_fields() {
                   {"world", "Number of ranks [the product of the degrees]", FieldGroup::kDegrees, "N", 1}),
       plain_field(
           &M::model,
-          {"model", "Folder in diffusers' format, or a model that ships: shapes, shapes-video, shapes-xl",
+          {"model",
+           "Folder in diffusers' format, with or without weights, config.json of a denoiser, or a model "
+           "that ships: shapes, shapes-video, shapes-xl",
            FieldGroup::kModel, "FOLDER"}),
       plain_field(&M::json, {"json", "Print JSON", FieldGroup::kOutput})};
   return fields;
@@ -124,7 +126,7 @@ void add_mesh_options(FieldOptions& options) {
   FieldList fields;
   append(fields, mesh_fields(), [](const FieldInfo&) { return true; });
   append(fields, engine::request_fields(), [](const FieldInfo& info) {
-    return info.name == "height" || info.name == "width" || info.name == "dtype";
+    return info.name == "height" || info.name == "width" || info.name == "num_frames" || info.name == "dtype";
   });
   append(fields, parallel::parallel_fields(),
          [](const FieldInfo& info) { return info.group == FieldGroup::kDegrees; });
@@ -300,8 +302,9 @@ MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) 
   arguments.parallel = options.read(parallel::parallel_fields(), values);
   arguments.request = options.read(engine::request_fields(), values);
   arguments.request.prompts = {""};
-  if (!arguments.model && (arguments.request.height || arguments.request.width || arguments.request.dtype))
-    usage_error("mesh", "--height, --width and --dtype need a --model; give that too");
+  const engine::Request& request = arguments.request;
+  if (!arguments.model && (request.height || request.width || request.num_frames || request.dtype))
+    usage_error("mesh", "--height, --width, --num-frames and --dtype need a --model; give that too");
   return arguments;
 }
 
@@ -415,7 +418,9 @@ class CommandLine {
   }
 
   void add_models() {
-    Subcommand& models = add("models", "Describe a checkpoint and say whether it can run", kModelsFooter);
+    Subcommand& models =
+        add("models", "List the models that ship, or describe a checkpoint and say whether it can run",
+            kModelsFooter);
     add_models_options(*models.app, models_places_);
     models.read = [this](const Values& values) { return models_arguments(models_places_, values); };
   }

@@ -13,6 +13,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "engine/denoise.h"
+#include "engine/lone_denoiser.h"
 #include "parallel/ranks.h"
 
 namespace tessera::cli {
@@ -40,7 +41,9 @@ struct Subject {
 std::optional<Subject> read_subject(const MeshArguments& arguments) {
   if (!arguments.model) return std::nullopt;
   Subject subject;
-  subject.model = engine::read_model(find_model(arguments.model));
+  const auto alone = find_lone_part(arguments.model);
+  subject.model =
+      alone ? engine::read_lone_denoiser(*alone) : engine::read_model(find_model(arguments.model));
   subject.settings = engine::resolve(arguments.request, subject.model);
   return subject;
 }
@@ -70,7 +73,8 @@ Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t r
   const Range blocks = layout.stage(ranks.pipeline.rank);
 
   // Nothing is read on the meta device.
-  const models::LoadOptions options{{*subject.settings.request.dtype, at::kMeta, tensor_groups}, blocks};
+  models::LoadOptions options{{*subject.settings.request.dtype, at::kMeta, tensor_groups}, blocks};
+  options.may_lack_weights = true;
   models::LoadStatistics statistics;
   const ScopedLogSink silence({});
   subject.model.family->load_denoiser(subject.model.folder, options, statistics);
@@ -196,7 +200,7 @@ void run_mesh(const MeshArguments& arguments) {
   const Mesh mesh(layout.sizes);
   const std::vector<Share> shares = shares_of(subject, layout);
   if (arguments.json) {
-    fmt::print("{}\n", mesh_json(mesh, shares).dump());
+    fmt::print("{}\n", mesh_json(mesh, shares).dump(2));
   } else {
     print_mesh(mesh, shares);
   }

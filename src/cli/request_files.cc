@@ -166,7 +166,14 @@ GenerateArguments with_files(const GenerateArguments& arguments) {
   Json given = arguments.given;
   if (run.prompt_file && given.contains("prompt"))
     usage_error(field("prompt_file"), "there are prompts on the command line too; give either");
-  if (run.prompt_file) given["prompt"] = read_prompts(*run.prompt_file);
+  if (run.prompt_file) {
+    Json prompts = read_prompts(*run.prompt_file);
+    if (std::ssize(prompts) > engine::kMaxPictures)
+      usage_error(field("prompt_file"),
+                  "{} holds {} prompts, and a run makes at most {} images; split the file", *run.prompt_file,
+                  prompts.size(), engine::kMaxPictures);
+    given["prompt"] = std::move(prompts);
+  }
   if (!run.request) return make_arguments(std::move(given));
   const Json record = read_record(*run.request);
   Json all = fields_of(record, *run.request);

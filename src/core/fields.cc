@@ -41,9 +41,17 @@ void check_range(const FieldInfo& info, const Json& value) {
   usage_error(field(info.name), "must be {}, got {}", allowed_values(info), shown(value));
 }
 
+// Many programs write 64.0 and 1e3 for integers. fp64 holds those up to 2^53 exactly.
+bool is_whole_float(const Json& value) {
+  if (!value.is_number_float()) return false;
+  const auto number = value.get<double>();
+  return std::trunc(number) == number && std::abs(number) <= 0x1p53;
+}
+
 void check_integer(const FieldInfo& info, const Json& value) {
   constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > kMost))
+  const bool is_integer = value.is_number_integer() || is_whole_float(value);
+  if (!is_integer || (value.is_number_unsigned() && value.get<uint64_t>() > kMost))
     expected(info, "an integer", value);
   check_range(info, value);
 }
@@ -86,7 +94,8 @@ void check_value(const FieldInfo& info, const Json& value) {
     case FieldKind::kInteger:
       return check_integer(info, value);
     case FieldKind::kSeed:
-      if (!value.is_number_unsigned() && !(value.is_number_integer() && value.get<int64_t>() >= 0))
+      if (!value.is_number_unsigned() &&
+          !((value.is_number_integer() || is_whole_float(value)) && value.get<int64_t>() >= 0))
         expected(info, "an integer " + allowed_values(info), value);
       return;
     case FieldKind::kNumber:

@@ -1,7 +1,7 @@
 """Tests `tessera mesh`."""
 import json
 
-from harness import MODEL, SMALL, test
+from harness import MODEL, ROOT, SMALL, test
 
 SIXTEEN = ["--world", "16", "--data-parallel-degree", "2", "--use-cfg-parallel", "--pipefusion-parallel-degree", "2",
            "--ulysses-degree", "2"]
@@ -51,6 +51,21 @@ def mesh_of_a_model(box):
     assert read == [share["weights_bytes"] for share in shares], (read, shares)
     text = box.run(*words, *degrees).out
     assert "blocks" in text and "heads" in text and "KiB" in text, text
+
+
+@test
+def mesh_of_a_model_without_weights(box):
+    """It needs shapes alone, as a trace does, and those of videos have frames."""
+    model = box.copy_model()
+    expected = box.run("mesh", "--model", MODEL, "--tensor-parallel-degree", "2", "--json").out
+    (model / "transformer" / "diffusion_pytorch_model.safetensors").unlink()
+    for given in (model, model / "transformer", model / "transformer" / "config.json"):
+        outcome = box.run("mesh", "--model", given, "--tensor-parallel-degree", "2", "--json")
+        assert outcome.code == 0 and outcome.out == expected, outcome
+    assert expected.startswith('{\n  "world_size": 2,\n'), expected
+    video = ROOT / "tests" / "golden" / "tiny-open-sora"
+    assert box.run("mesh", "--model", video, "--num-frames", "34", "--ulysses-degree", "2").code == 0
+    box.refuse(2, "[--num-frames] PixArt-Sigma does not support it", "mesh", "--model", MODEL, "--num-frames", "34")
 
 
 @test

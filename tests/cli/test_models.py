@@ -196,3 +196,15 @@ def help_and_version(box):
         assert max(map(len, box.run(*words).out.splitlines())) <= 128, words
     outcome = box.run("--version")
     assert outcome.code == 0 and outcome.out.startswith("tessera "), outcome
+
+
+@test
+def a_lone_config_is_described(box):
+    config = box.folder / "config.json"
+    config.write_bytes((MODEL / "transformer" / "config.json").read_bytes())
+    for given in (config, box.folder):
+        box.refuse(3, f"[{given}] is the config of a denoiser alone, as PixArt-Sigma has; tessera trace and tessera mesh take it, a run "
+                   "wants", "models", given)
+    config.write_bytes((MODEL / "vae" / "config.json").read_bytes())
+    box.refuse(3, "is of AutoencoderKL, but a denoiser is of", "models", config)
+    box.refuse(3, f"did you mean {MODEL}?", "models", MODEL / "vae")

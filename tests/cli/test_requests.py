@@ -60,10 +60,12 @@ def a_pipe_serves_as_a_file_of_prompts(box):
 def unusable_files_of_prompts_are_refused(box):
     words = ["generate", "--model", MODEL, *SMALL, "--prompt-file"]
     (box.folder / "empty.txt").write_text("\n  \n\r\n")
+    (box.folder / "many.txt").write_text("a cat\n" * 1025)
     (box.folder / "latin1.txt").write_bytes("a cat\na caf\u00e9\n".encode("latin-1"))
     for flags in ([], ["--use-cfg-parallel"]):
         box.refuse(3, "[empty.txt] holds no prompt; write one per line", *words, "empty.txt", *flags)
         box.refuse(3, "[latin1.txt] line 2 is not valid UTF-8 (byte 5)", *words, "latin1.txt", *flags)
+        box.refuse(2, "[--prompt-file] many.txt holds 1025 prompts, and a run makes at most 1024 images; split the file", *words, "many.txt", *flags)
         box.refuse(3, "[none.txt] no such file", *words, "none.txt", *flags)
         box.refuse(3, "[standard input] holds no prompt", *words, "-", *flags, stdin=b"")
         box.refuse(2, "[--prompt-file] there are prompts on the command line too", *words, "empty.txt", "a cat", *flags)
@@ -172,6 +174,18 @@ def options_replace_the_values_of_a_request(box):
             if value is not None and name != "use_cfg_parallel":
                 assert settings[name] == ([value] if name == "prompt" else value), (name, settings)
         assert "negative_prompt" not in settings, settings
+
+
+@test
+def integers_of_a_request_may_be_written_as_floats(box):
+    (box.folder / "request.json").write_text('{"prompt": "a", "height": 32.0, "width": 48, "num_inference_steps": 1e0, "seed": 1e3,'
+                                             ' "use_resolution_binning": false}')
+    box.generate("--request", "request.json", "--report", "run.json")
+    settings = box.report()["settings"]
+    assert [repr(settings[key]) for key in ("height", "num_inference_steps", "seed")] == ["32", "1", "1000"], settings
+    for text, needle in (("32.5", "expected an integer, got 32.5"), ("1e20", "expected an integer, got 1e+20")):
+        (box.folder / "request.json").write_text('{"prompt": "a", "height": %s}' % text)
+        box.refuse(3, needle, "generate", "--request", "request.json", "--model", MODEL)
 
 
 @test
