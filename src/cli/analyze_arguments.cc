@@ -12,18 +12,21 @@ namespace {
 
 constexpr const char* kFooter =
     R"(Of a trace, that tessera trace has written (docs/trace.md):
-  ops, sizes, comm, flops, memory   print a table of one rank; take --rank, --json and --csv, flops --as-printed too
+  ops, sizes, comm, flops, memory   print a table of one rank, with sums of a steady step and of the run; take --rank,
+                                    --json and --csv, flops --as-printed too
   report                            writes a page of all tables and of plots, of one trace or of several; takes --output,
                                     and --machine for times, with --link and --link-gb-per-s
-hardware estimates how long a rank of a trace takes on a machine, operator by operator: how each is split over the tiles,
-what that computes and moves, and which resource is the limit (docs/hardware.md). Without a trace, it does so for the
-transformer of Open-Sora 1.2 (STDiT3-XL) from the size of a video; --dies, --dtype, --batch and the size of the video are
-for that alone. Machines that ship: a100, cpu-amx, cpu-avx2, cpu-avx512, h100, h200, l20, l40, t4, tx8. Nothing is run.
+hardware estimates how long the run of a trace takes on a machine: its steps, how its ranks compute and wait, and operator
+by operator what it takes and which resource is the limit (docs/hardware.md); of several traces it compares the runs.
+Without a trace, it estimates the transformer of Open-Sora 1.2 (STDiT3-XL) from the size of a video; --dies, --dtype,
+--batch and the size of the video are for that alone. Machines that ship: a100, cpu-amx, cpu-avx2, cpu-avx512, h100,
+h200, l20, l40, t4, tx8. Nothing is run.
 
 Examples:
   tessera analyze comm trace.json --rank 1
   tessera analyze report ulysses.json ring.json --machine h100 -o report.html
-  tessera analyze hardware trace.json --machine a100 --rank 1
+  tessera analyze hardware trace.json --machine a100 --top 0
+  tessera analyze hardware ulysses.json ring.json --machine l40
   tessera analyze hardware --machine h100 --num-frames 51 --height 480 --width 854
   tessera analyze hardware --machine tx8 --num-frames 204 --height 360 --width 640 --dies 4 --link-gb-per-s 50)";
 
@@ -62,7 +65,12 @@ const Fields<AnalyzeArguments>& fields() {
                   {"as_printed", "Also count FLOPs as the published analysis of Open-Sora does", output}),
       plain_field(&A::preset_splits,
                   {"preset_splits", "Use the published fixed tiles instead of searching the best", output}),
-      plain_field(&A::rank, {"rank", "Rank of the table [the first in the trace]", output, "N", 0, 1 << 20}),
+      plain_field(
+          &A::rank,
+          {"rank", "Rank of the table [the first in the trace; of hardware, the one that computes longest]",
+           output, "N", 0, 1 << 20}),
+      plain_field(&A::top, {"top", "Most rows of hardware's table of operators, 0 for all [15]", output, "N",
+                            0, 1 << 20}),
       plain_field(&A::output, {"output", "File of the report [report.html]", output, "FILE"}),
       plain_field(&A::json, {"json", "Print JSON", output}),
       plain_field(&A::csv, {"csv", "Print CSV", output})};
@@ -89,10 +97,16 @@ std::vector<std::string> options_of(const AnalyzeArguments& arguments) {
   }
   if (arguments.what == "flops") return {"rank", "json", "csv", "as_printed"};
   if (arguments.what != "hardware") return {"rank", "json", "csv"};
-  if (!arguments.traces.empty())
-    return {"machine",       "rank",          "num_inference_steps",
-            "link",          "link_gb_per_s", "as_published",
-            "preset_splits", "json",          "csv"};
+  if (arguments.traces.size() > 1)
+    return {"machine",      "num_inference_steps", "link", "link_gb_per_s",
+            "as_published", "preset_splits",       "json", "csv"};
+  if (!arguments.traces.empty()) {
+    std::vector<std::string> options = {"machine",       "rank", "num_inference_steps", "link",
+                                        "link_gb_per_s", "top",  "as_published",        "preset_splits",
+                                        "json",          "csv"};
+    if (arguments.json || arguments.csv) std::erase(options, "top");
+    return options;
+  }
   return {"machine", "dtype",         "dies",         "link",  "link_gb_per_s",
           "height",  "width",         "num_frames",   "batch", "num_inference_steps",
           "json",    "preset_splits", "as_published", "csv"};
@@ -108,11 +122,14 @@ void require_operands(const AnalyzeArguments& arguments, const Json& given) {
   for (const auto& [name, value] : given.items()) {
     if (std::find(allowed.begin(), allowed.end(), name) == allowed.end())
       usage_error(field(name), "does not go with {}{}", what,
-                  is_hardware && traces > 0                      ? " of a trace"
+                  name == "top" && is_hardware && traces == 1    ? " as JSON or CSV, which have all rows"
+                  : is_hardware && traces > 1                    ? " of several traces"
+                  : is_hardware && traces > 0                    ? " of a trace"
                   : what == "report" && name.starts_with("link") ? " without a machine"
                                                                  : "");
   }
-  if (traces > 1 && what != "report") usage_error("analyze", "{} takes one trace, got {}", what, traces);
+  if (traces > 1 && what != "report" && !is_hardware)
+    usage_error("analyze", "{} takes one trace, got {}", what, traces);
   if (is_hardware) {
     for (const char* const needed : {"machine", "num_frames", "height", "width"}) {
       const bool is_needed = traces == 0 || std::string_view(needed) == "machine";

@@ -13,13 +13,14 @@ namespace tessera::cli {
 struct AnalyzeArguments {
   std::string what;  // "hardware", a view of a trace (cli/trace_views.h), or "report"
   std::vector<std::string>
-      traces;                   // files: one for a view, at most one for hardware, one or more for a report
+      traces;                   // files: one for a view, any number for hardware, one or more for a report
   std::optional<int64_t> rank;  // of a view, or of hardware
   std::optional<std::string> output;  // of a report
   std::string machine;  // a file, or the name of a machine that ships; may be empty for a report
   std::optional<std::string> dtype, link;
   std::optional<double> link_gb_per_s;
   int64_t dies = 1;
+  int64_t top = 15;  // rows of a table of operators for people; 0 for all
   int64_t num_frames = 0, height = 0, width = 0, batch = 2;
   std::optional<int64_t> num_inference_steps;
   bool as_published = false, as_printed = false, preset_splits = false, json = false, csv = false;

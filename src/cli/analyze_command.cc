@@ -9,6 +9,7 @@
 #include "cli/trace_report.h"
 #include "cli/trace_views.h"
 #include "cli/units.h"
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "plan/hardware/analysis.h"
@@ -67,6 +68,15 @@ Subject make_subject(const AnalyzeArguments& arguments) {
   return subject;
 }
 
+// Operators that take less time than their bound, as some of the published formulas have it.
+std::vector<std::string> beyond_bound(const plan::Analysis& analysis) {
+  std::vector<std::string> names;
+  for (const auto& [each, mapping] : analysis.operators) {
+    if (mapping.is_beyond_bound()) names.push_back(each.name);
+  }
+  return names;
+}
+
 OrderedJson operator_json(const plan::MappedOperator& mapped) {
   const auto& [each, mapping] = mapped;
   OrderedJson json = {{"name", each.name},
@@ -96,21 +106,24 @@ OrderedJson analysis_json(const AnalyzeArguments& arguments, const Subject& subj
     volumes[volume.method] = whole_number(volume.bytes);
   OrderedJson operators = OrderedJson::array();
   for (const plan::MappedOperator& mapped : analysis.operators) operators.push_back(operator_json(mapped));
-  return {{"machine", subject.machine.name},
-          {"dtype", subject.options.dtype},
-          {"as_published", arguments.as_published},
-          {"dies", arguments.dies},
-          {"latent_frames", subject.grid.frames},
-          {"tokens_per_frame", subject.grid.of_frame()},
-          {"operators", std::move(operators)},
-          {"without", analysis.obstacles},
-          {"pair_seconds", analysis.list_seconds},
-          {"exchange_bytes", whole_number(subject.exchange ? subject.exchange->bytes : 0)},
-          {"exchange_seconds", analysis.exchange_seconds},
-          {"published_bytes_per_step", std::move(volumes)},
-          {"pairs", subject.sizes.pairs},
-          {"num_inference_steps", steps},
-          {"total_seconds", analysis.total(subject.sizes.pairs * steps)}};
+  return {
+      {"machine", subject.machine.name},
+      {"dtype", subject.options.dtype},
+      {"as_published", arguments.as_published},
+      {"dies", arguments.dies},
+      {"latent_frames", subject.grid.frames},
+      {"tokens_per_frame", subject.grid.of_frame()},
+      {"operators", std::move(operators)},
+      {"without", analysis.obstacles},
+      {"beyond_bound", beyond_bound(analysis)},
+      {"pair_seconds", analysis.list_seconds},
+      {"exchange_bytes", whole_number(subject.exchange ? subject.exchange->bytes : 0)},
+      {"exchange_seconds", analysis.exchange_seconds},
+      {"method_bytes_per_step", std::move(volumes)},
+      {"pairs", subject.sizes.pairs},
+      {"num_inference_steps", steps},
+      {"total_seconds", analysis.obstacles.empty() ? OrderedJson(analysis.total(subject.sizes.pairs * steps))
+                                                   : OrderedJson()}};
 }
 
 Table operators_table(const plan::Analysis& analysis) {
@@ -146,20 +159,26 @@ void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
              subject.grid.of_frame(),
              arguments.dies > 1 ? fmt::format("; the busiest of {} devices", arguments.dies) : "");
   fmt::print("{}", operators_table(analysis).text(Table::Form::kText));
-  fmt::print("\nTimes of one run in ms. A pair of blocks: {} ms{}; {} pairs x {} steps: {} s\n",
-             milliseconds_text(analysis.list_seconds),
-             subject.exchange
-                 ? fmt::format(", and {} ms between devices", milliseconds_text(analysis.exchange_seconds))
-                 : "",
-             subject.sizes.pairs, steps, seconds_text(analysis.total(subject.sizes.pairs * steps)));
+  fmt::print(
+      "\nTimes of one run in ms. A pair of blocks: {} ms{}; {} pairs x {} steps: {} s{}\n",
+      milliseconds_text(analysis.list_seconds),
+      subject.exchange
+          ? fmt::format(", and {} ms between devices", milliseconds_text(analysis.exchange_seconds))
+          : "",
+      subject.sizes.pairs, steps, seconds_text(analysis.total(subject.sizes.pairs * steps)),
+      analysis.obstacles.empty()
+          ? ""
+          : fmt::format(" without {}", counted(static_cast<int64_t>(analysis.obstacles.size()), "operator")));
   for (const plan::PublishedVolume& volume : subject.published_volumes)
-    fmt::print("A device sends {:.3f} GB in a step by the published formula of {}\n", volume.bytes / 1e9,
-               volume.method);
+    fmt::print("A device sends {:.3f} GB in a step with {}{}\n", volume.bytes / 1e9, volume.method,
+               volume.is_ours ? ", by a formula of ours that gives the published figures" : "");
   if (const int64_t idle = arguments.dies - subject.grid.frames; idle > 0)
-    fmt::print("{} of the {} devices have no frame of their own: there are {} latent frames\n", idle,
-               arguments.dies, subject.grid.frames);
+    fmt::print("{} of the {} devices {} no frame: the video has {}\n", idle, arguments.dies,
+               idle == 1 ? "has" : "have", counted(subject.grid.frames, "latent frame"));
   if (!analysis.obstacles.empty())
     fmt::print("Not counted, since no split fits: {}\n", fmt::join(analysis.obstacles, ", "));
+  if (const auto names = beyond_bound(analysis); !names.empty())
+    fmt::print("Faster than their bound by the published formulas: {}\n", fmt::join(names, ", "));
 }
 
 void write_report(const AnalyzeArguments& arguments) {

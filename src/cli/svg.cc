@@ -190,20 +190,28 @@ std::string line_chart(const std::vector<Series>& series, const Axes& axes) {
   return legend_html(legend) + svg + "</svg>\n";
 }
 
-std::string lanes_chart(const std::vector<std::string>& lanes, const std::vector<LaneSpan>& spans,
-                        const std::vector<std::string>& legend, const NumberText& text) {
-  constexpr double kLaneLeft = 90;
+std::string lanes_chart(const std::vector<Lane>& lanes, const std::vector<LaneSpan>& spans,
+                        const std::vector<double>& marks, const std::vector<std::string>& legend,
+                        const NumberText& text) {
+  constexpr double kLaneLeft = 90, kNote = 130;
   double most = 0;
   for (const LaneSpan& span : spans) most = std::max(most, span.end);
   const double height = kRow * static_cast<double>(lanes.size());
   std::string svg = begin_svg(height + 28);
-  const double scale = most > 0 ? (kWidth - kLaneLeft - 20) / most : 0;
-  for (size_t i = 0; i < lanes.size(); ++i)
-    svg += text_at(kLaneLeft - 8, kRow * (static_cast<double>(i) + 0.65), "end", lanes[i]);
+  const double scale = most > 0 ? (kWidth - kLaneLeft - kNote) / most : 0;
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    const double y = kRow * (static_cast<double>(i) + 0.65);
+    svg += text_at(kLaneLeft - 8, y, "end", lanes[i].label);
+    svg += text_at(kWidth - kNote + 8, y, "start", lanes[i].note);
+  }
   for (const LaneSpan& span : spans)
     svg += rect(kLaneLeft + span.begin * scale, kRow * static_cast<double>(span.lane) + 2,
                 (span.end - span.begin) * scale, kRow - 5, colour(span.colour), span.label);
-  svg += text_at(kLaneLeft, height + 18, "start", "0") + text_at(kWidth - 20, height + 18, "end", text(most));
+  for (const double mark : marks)
+    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"0\" y2=\"{1:.1f}\" stroke=\"#222\"/>\n",
+                       kLaneLeft + mark * scale, height);
+  svg +=
+      text_at(kLaneLeft, height + 18, "start", "0") + text_at(kWidth - kNote, height + 18, "end", text(most));
   return legend_html(legend) + svg + "</svg>\n";
 }
 

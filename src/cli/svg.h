@@ -34,13 +34,19 @@ struct Axes {
 };
 std::string line_chart(const std::vector<Series>& series, const Axes& axes);
 
+struct Lane {
+  std::string label;
+  std::string note;  // after its end
+};
 struct LaneSpan {
   size_t lane = 0;
   double begin = 0, end = 0;
   size_t colour = 0;  // of the legend
   std::string label;
 };
-std::string lanes_chart(const std::vector<std::string>& lanes, const std::vector<LaneSpan>& spans,
-                        const std::vector<std::string>& legend, const NumberText& text);
+// With a line through all lanes at each of `marks`.
+std::string lanes_chart(const std::vector<Lane>& lanes, const std::vector<LaneSpan>& spans,
+                        const std::vector<double>& marks, const std::vector<std::string>& legend,
+                        const NumberText& text);
 
 }  // namespace tessera::cli

@@ -25,6 +25,8 @@ std::string shown(const OrderedJson& value, Table::Column::Unit unit) {
       return milliseconds_text(value.get<double>());
     case Table::Column::Unit::kShare:
       return fmt::format("{:.1f}%", value.get<double>() * 100);
+    case Table::Column::Unit::kRatio:
+      return fmt::format("{:.2f}", value.get<double>());
     case Table::Column::Unit::kPlain:
       break;
   }
@@ -58,6 +60,12 @@ void Table::add(std::vector<OrderedJson> row) {
   rows_.push_back(std::move(row));
 }
 
+void Table::add_sum(std::vector<OrderedJson> row) {
+  TESSERA_CHECK(row.size() == columns_.size(), "a row of {} cells for {} columns", row.size(),
+                columns_.size());
+  sum_ = std::move(row);
+}
+
 std::string Table::text(Form form) const {
   switch (form) {
     case Form::kText:
@@ -70,31 +78,39 @@ std::string Table::text(Form form) const {
   return json().dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
+std::vector<std::vector<std::string>> Table::cells() const {
+  std::vector<std::vector<std::string>> lines(1);
+  for (const Column& column : columns_) lines[0].push_back(column.title);
+  const auto add = [&](const std::vector<OrderedJson>& row) {
+    std::vector<std::string>& line = lines.emplace_back();
+    for (size_t i = 0; i < row.size(); ++i) line.push_back(shown(row[i], columns_[i].unit));
+  };
+  for (const auto& row : rows_) add(row);
+  if (!sum_.empty()) add(sum_);
+  return lines;
+}
+
 // Texts stand at the left and numbers at the right of their column.
 std::string Table::aligned() const {
-  std::vector<std::vector<std::string>> cells;
-  std::vector<size_t> widths;
-  std::vector<bool> are_texts(columns_.size(), false);
-  for (const Column& column : columns_) widths.push_back(column.title.size());
-  for (const auto& row : rows_) {
-    std::vector<std::string>& line = cells.emplace_back();
-    for (size_t i = 0; i < row.size(); ++i) {
-      line.push_back(shown(row[i], columns_[i].unit));
-      widths[i] = std::max(widths[i], line.back().size());
-      if (row[i].is_string()) are_texts[i] = true;
-    }
+  const std::vector<std::vector<std::string>> lines = cells();
+  std::vector<size_t> widths(columns_.size(), 0);
+  for (const auto& line : lines) {
+    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
   }
-  const auto join = [&](const auto& cell_of) {
-    std::string line;
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      if (i > 0) line += "  ";
-      line += are_texts[i] ? fmt::format("{:<{}}", cell_of(i), widths[i])
-                           : fmt::format("{:>{}}", cell_of(i), widths[i]);
+  std::vector<bool> are_texts(columns_.size(), false);
+  for (const auto& row : rows_) {
+    for (size_t i = 0; i < row.size(); ++i) are_texts[i] = are_texts[i] || row[i].is_string();
+  }
+  std::string text;
+  for (const auto& line : lines) {
+    std::string joined;
+    for (size_t i = 0; i < line.size(); ++i) {
+      if (i > 0) joined += "  ";
+      joined += are_texts[i] ? fmt::format("{:<{}}", line[i], widths[i])
+                             : fmt::format("{:>{}}", line[i], widths[i]);
     }
-    return line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  };
-  std::string text = join([&](size_t i) { return columns_[i].title; });
-  for (const auto& line : cells) text += join([&](size_t i) { return line[i]; });
+    text += joined.substr(0, joined.find_last_not_of(' ') + 1) + "\n";
+  }
   return text;
 }
 
@@ -110,13 +126,25 @@ std::string Table::csv() const {
   return fmt::format("{}\n", fmt::join(lines, "\n"));
 }
 
+OrderedJson Table::json(const std::vector<OrderedJson>& row) const {
+  OrderedJson object = OrderedJson::object();
+  for (size_t i = 0; i < row.size(); ++i) object[columns_[i].key] = row[i];
+  return object;
+}
+
 OrderedJson Table::json() const {
   OrderedJson list = OrderedJson::array();
-  for (const auto& row : rows_) {
-    OrderedJson& object = list.emplace_back(OrderedJson::object());
-    for (size_t i = 0; i < row.size(); ++i) object[columns_[i].key] = row[i];
-  }
+  for (const auto& row : rows_) list.push_back(json(row));
   return list;
+}
+
+OrderedJson Table::sum_json() const {
+  if (sum_.empty()) return {};
+  OrderedJson object = json(sum_);
+  for (size_t i = 0; i < sum_.size(); ++i) {
+    if (sum_[i].is_string()) object.erase(columns_[i].key);
+  }
+  return object;
 }
 
 }  // namespace tessera::cli

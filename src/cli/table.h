@@ -18,23 +18,30 @@ class Table {
     std::string title;  // for people
     // How people read its numbers; others are written as they are. Seconds become milliseconds, and shares
     // percents.
-    enum class Unit { kPlain, kBytes, kGiga, kSeconds, kShare } unit = Unit::kPlain;
+    enum class Unit { kPlain, kBytes, kGiga, kSeconds, kShare, kRatio } unit = Unit::kPlain;
   };
   enum class Form { kText, kCsv, kJson };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
   // One text or number for each column, or null for neither.
   void add(std::vector<OrderedJson> row);
+  // A last row for people alone: programs find it in sum_json().
+  void add_sum(std::vector<OrderedJson> row);
   bool empty() const { return rows_.empty(); }
   std::string text(Form form) const;
   OrderedJson json() const;
+  OrderedJson sum_json() const;  // its numbers; null without such a row
+  // Titles and rows as people read them.
+  std::vector<std::vector<std::string>> cells() const;
 
  private:
   std::string aligned() const;
   std::string csv() const;
+  OrderedJson json(const std::vector<OrderedJson>& row) const;
 
   std::vector<Column> columns_;
   std::vector<std::vector<OrderedJson>> rows_;
+  std::vector<OrderedJson> sum_;  // empty for none
 };
 
 }  // namespace tessera::cli

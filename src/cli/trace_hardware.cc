@@ -3,20 +3,22 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
+#include <array>
 
+#include "cli/costed_trace.h"
 #include "cli/find_machine.h"
 #include "cli/table.h"
 #include "cli/trace_views.h"
 #include "cli/units.h"
+#include "core/counted.h"
 #include "core/error.h"
-#include "plan/hardware/trace_analysis.h"
 
 namespace tessera::cli {
 namespace {
 
 using Unit = Table::Column::Unit;
 
+// All of them, for programs.
 Table operators_table(const plan::TraceAnalysis& analysis) {
   Table table({{"phase", "phase"},
                {"operation", "operation"},
@@ -31,19 +33,71 @@ Table operators_table(const plan::TraceAnalysis& analysis) {
                {"latency_seconds", "latency", Unit::kSeconds},
                {"utilization", "use", Unit::kShare},
                {"bound", "bound"},
-               {"seconds", "in all", Unit::kSeconds}});
+               {"seconds", "in all", Unit::kSeconds},
+               {"step_count", "times/step"},
+               {"kind", "kind"},
+               {"inputs", "inputs"},
+               {"output", "output"},
+               {"flops", "GFLOP", Unit::kGiga},
+               {"bytes", "bytes", Unit::kBytes}});
   for (const plan::TracedOperator& each : analysis.operators) {
-    const plan::Mapping& mapping = each.mapping;
-    const std::string phase = plan::phase_name(each.phase), shape = plan::shape_text(each.work);
+    const plan::Mapping& mapping = each.mapped->mapping;
+    std::vector<OrderedJson> row = {
+        plan::phase_name(each.phase), each.name,  each.role,
+        each.mapped->dtype,           each.count, plan::shape_text(each.mapped->work)};
     if (mapping.fits()) {
-      table.add({phase, each.name, each.role, each.dtype, each.count, shape, mapping.split, mapping.compute,
-                 mapping.dram, mapping.noc, mapping.latency, mapping.utilization,
-                 plan::roof_name(mapping.roof), each.seconds()});
+      row.insert(row.end(), {mapping.split, mapping.compute, mapping.dram, mapping.noc, mapping.latency,
+                             mapping.utilization, plan::roof_name(mapping.roof), each.seconds()});
     } else {
-      table.add({phase, each.name, each.role, each.dtype, each.count, shape,
-                 "does not fit: " + mapping.obstacle, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
-                 nullptr});
+      row.emplace_back("does not fit: " + mapping.obstacle);
+      row.insert(row.end(), 7, nullptr);
     }
+    row.insert(row.end(), {each.step_count, plan::kind_name(each.mapped->work), shapes_text(each.inputs),
+                           shape_text(each.output), each.flops, each.bytes});
+    table.add(std::move(row));
+  }
+  return table;
+}
+
+// For people: the longest first, and what is beyond the `top` in one row.
+Table longest_table(const plan::TraceAnalysis& analysis, size_t top) {
+  std::vector<const plan::TracedOperator*> sorted;
+  double all = 0;
+  for (const plan::TracedOperator& each : analysis.operators) {
+    sorted.push_back(&each);
+    all += each.seconds();
+  }
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto* a, const auto* b) { return a->seconds() > b->seconds(); });
+  Table table({{"phase", "phase"},
+               {"operation", "operation"},
+               {"role", "role"},
+               {"shape", "shape"},
+               {"count", "times"},
+               {"latency_seconds", "each", Unit::kSeconds},
+               {"utilization", "use", Unit::kShare},
+               {"bound", "bound"},
+               {"seconds", "in all", Unit::kSeconds},
+               {"share", "share", Unit::kShare},
+               {"split", "split"}});
+  const auto share = [&](double seconds) { return all > 0 ? seconds / all : 0; };
+  const size_t shown = top == 0 ? sorted.size() : std::min(top, sorted.size());
+  for (size_t i = 0; i < shown; ++i) {
+    const plan::TracedOperator& each = *sorted[i];
+    const plan::Mapping& mapping = each.mapped->mapping;
+    table.add({plan::phase_name(each.phase), each.name, each.role, plan::shape_text(each.mapped->work),
+               each.count, mapping.latency, mapping.utilization, plan::roof_name(mapping.roof),
+               each.seconds(), share(each.seconds()), mapping.split});
+  }
+  if (shown < sorted.size()) {
+    int64_t count = 0;
+    double seconds = 0;
+    for (size_t i = shown; i < sorted.size(); ++i) {
+      count += sorted[i]->count;
+      seconds += sorted[i]->seconds();
+    }
+    table.add({"", counted(static_cast<int64_t>(sorted.size() - shown), "other"), "", "", count, nullptr,
+               nullptr, "", seconds, share(seconds), ""});
   }
   return table;
 }
@@ -54,10 +108,12 @@ Table collectives_table(const plan::TraceAnalysis& analysis) {
                {"collective", "collective"},
                {"count", "times"},
                {"bytes", "bytes", Unit::kBytes},
-               {"seconds", "in all", Unit::kSeconds}});
+               {"seconds", "in all", Unit::kSeconds},
+               {"step_count", "times/step"},
+               {"step_bytes", "bytes/step", Unit::kBytes}});
   for (const plan::TracedCollective& each : analysis.collectives)
     table.add({plan::phase_name(each.phase), each.axis, each.name, each.count, whole_number(each.bytes),
-               each.seconds});
+               each.seconds, each.step_count, whole_number(each.step_bytes)});
   return table;
 }
 
@@ -90,26 +146,138 @@ Table roles_table(const plan::TraceAnalysis& analysis) {
   return table;
 }
 
-Table phases_table(const plan::TraceAnalysis& analysis) {
-  Table table({{"phase", "phase"},
-               {"computing_seconds", "computing", Unit::kSeconds},
-               {"sending_seconds", "sending", Unit::kSeconds},
-               {"seconds", "in all", Unit::kSeconds}});
-  for (const plan::Phase phase : plan::kAllPhases) {
-    const double computing = analysis.computing(phase), sending = analysis.sending(phase);
-    if (computing + sending > 0)
-      table.add({plan::phase_name(phase), computing, sending, computing + sending});
+// Operators whose bound would take longer than they do, as some of the published formulas have it.
+std::vector<std::string> beyond_bound(const plan::TraceAnalysis& analysis) {
+  std::vector<std::string> names;
+  for (const plan::TracedOperator& each : analysis.operators) {
+    const std::string name = each.role.empty() ? each.name : each.name + " " + each.role;
+    if (each.mapped->mapping.is_beyond_bound() && std::find(names.begin(), names.end(), name) == names.end())
+      names.push_back(name);
   }
-  return table;
+  return names;
 }
 
-// What does not fit, each once.
-std::vector<std::string> obstacles_of(const plan::TraceAnalysis& analysis) {
-  std::set<std::string> names;
-  for (const plan::TracedOperator& each : analysis.operators) {
-    if (!each.mapping.fits()) names.insert(each.role.empty() ? each.name : each.name + " " + each.role);
+OrderedJson phases_json(const CostedTrace& costed) {
+  OrderedJson phases = OrderedJson::array();
+  for (const plan::Phase phase : plan::kAllPhases) {
+    const double seconds = costed.run->phase_seconds(phase);
+    if (seconds > 0) phases.push_back({{"phase", plan::phase_name(phase)}, {"seconds", seconds}});
   }
-  return {names.begin(), names.end()};
+  return phases;
+}
+
+OrderedJson analysis_json(const AnalyzeArguments& arguments, const CostedTrace& costed,
+                          const plan::RankTrace& rank, const plan::TraceAnalysis& analysis) {
+  const bool is_whole = costed.seconds().has_value();
+  OrderedJson json = {{"machine", costed.costs->machine().name},
+                      {"model", costed.trace->model},
+                      {"world_size", costed.trace->world_size},
+                      {"num_inference_steps", costed.steps},
+                      {"traced_steps", costed.trace->traced_steps},
+                      {"as_published", arguments.as_published},
+                      {"total_seconds", is_whole ? OrderedJson(costed.run->seconds) : OrderedJson()},
+                      {"step_seconds", is_whole ? OrderedJson(costed.run->step_seconds) : OrderedJson()},
+                      {"without", costed.obstacles}};
+  json["parts"] = costed.run ? parts_table(costed).json() : OrderedJson();
+  json["phases"] = costed.run ? phases_json(costed) : OrderedJson();
+  json["ranks"] = costed.run ? ranks_table(costed).json() : OrderedJson();
+  json["busiest_rank"] = costed.run ? OrderedJson(costed.busiest().rank) : OrderedJson();
+  json["imbalance"] = costed.run ? OrderedJson(costed.run->imbalance()) : OrderedJson();
+  OrderedJson bounds = OrderedJson::object();
+  for (const auto& [name, seconds] : bounds_of(costed)) bounds[name] = seconds;
+  json["step_bounds"] = std::move(bounds);
+  json["rank"] = rank.rank;
+  json["operators"] = operators_table(analysis).json();
+  json["collectives"] = collectives_table(analysis).json();
+  json["roles"] = roles_table(analysis).json();
+  json["beyond_bound"] = beyond_bound(analysis);
+  return json;
+}
+
+std::string bounds_text(const CostedTrace& costed) {
+  const auto bounds = bounds_of(costed);
+  double all = 0;
+  for (const auto& [name, seconds] : bounds) all += seconds;
+  std::vector<std::string> texts;
+  for (const auto& [name, seconds] : bounds)
+    if (seconds >= 0.005 * all) texts.push_back(fmt::format("{} {:.0f} %", name, 100 * seconds / all));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+// The answer: how long the run takes, and of what.
+void print_run(const CostedTrace& costed) {
+  const plan::Trace& trace = *costed.trace;
+  if (!costed.run) {
+    fmt::print("No total: the trace holds {} of {} ranks, so nobody knows how they wait for each other\n\n",
+               trace.ranks.size(), trace.world_size);
+    return;
+  }
+  const plan::RunCosts& run = *costed.run;
+  const std::string left_out =
+      costed.obstacles.empty()
+          ? ""
+          : fmt::format(" without {} of which no split fits",
+                        counted(static_cast<int64_t>(costed.obstacles.size()), "operator"));
+  fmt::print("The run takes {} s{}; a steady step {} ms. A step is bound by: {}\n", seconds_text(run.seconds),
+             left_out, milliseconds_text(run.step_seconds), bounds_text(costed));
+  if (trace.world_size > 1)
+    fmt::print("Rank {} computes longest, {:.2f} times the mean of all\n", costed.busiest().rank,
+               run.imbalance());
+  fmt::print("\n{}\n{}\n", parts_table(costed).text(Table::Form::kText),
+             ranks_table(costed).text(Table::Form::kText));
+}
+
+void print_text(const AnalyzeArguments& arguments, const CostedTrace& costed, const plan::RankTrace& rank,
+                const plan::TraceAnalysis& analysis) {
+  const plan::Trace& trace = *costed.trace;
+  fmt::print("{}{}: {}, {}, {}. Times in ms\n\n", costed.costs->machine().name,
+             arguments.as_published ? ", as published" : "", trace.model, counted(trace.world_size, "rank"),
+             counted(costed.steps, "step"));
+  print_run(costed);
+  fmt::print("Operators of rank {}\n{}", rank.rank,
+             longest_table(analysis, static_cast<size_t>(arguments.top)).text(Table::Form::kText));
+  if (!analysis.collectives.empty())
+    fmt::print("\nMessages of rank {}, each by itself\n{}", rank.rank,
+               collectives_table(analysis).text(Table::Form::kText));
+  if (!costed.obstacles.empty())
+    fmt::print("\nNot counted, since no split fits: {}\n", fmt::join(costed.obstacles, ", "));
+  if (const auto names = beyond_bound(analysis); !names.empty())
+    fmt::print("\nFaster than their bound by the published formulas: {}\n", fmt::join(names, ", "));
+}
+
+void print_one(const AnalyzeArguments& arguments, const CostedTrace& costed) {
+  const plan::RankTrace& rank =
+      arguments.rank ? rank_of(*costed.trace, arguments.rank, costed.name) : costed.busiest();
+  const plan::TraceAnalysis analysis =
+      plan::analyze_trace(*costed.trace, rank, costed.steps, *costed.costs, costed.link);
+  if (arguments.json) {
+    const OrderedJson json = analysis_json(arguments, costed, rank, analysis);
+    fmt::print("{}\n", json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
+  } else if (arguments.csv) {
+    fmt::print("{}", operators_table(analysis).text(Table::Form::kCsv));
+  } else {
+    print_text(arguments, costed, rank, analysis);
+  }
+}
+
+void print_several(const AnalyzeArguments& arguments, const std::vector<CostedTrace>& traces) {
+  const Table table = comparison_table(traces);
+  if (arguments.json || arguments.csv) {
+    fmt::print("{}", table.text(arguments.json ? Table::Form::kJson : Table::Form::kCsv));
+    return;
+  }
+  fmt::print(
+      "{}{}. Times in ms; those of computing to overlap are of the run on the rank that computes "
+      "longest\n\n{}",
+      traces.front().costs->machine().name, arguments.as_published ? ", as published" : "",
+      table.text(Table::Form::kText));
+  for (const CostedTrace& costed : traces) {
+    if (!costed.run)
+      fmt::print("{}: no total, since it holds {} of {} ranks\n", costed.name, costed.trace->ranks.size(),
+                 costed.trace->world_size);
+    if (!costed.obstacles.empty())
+      fmt::print("{}: no total, since no split fits: {}\n", costed.name, fmt::join(costed.obstacles, ", "));
+  }
 }
 
 }  // namespace
@@ -123,51 +291,39 @@ plan::Link chosen_link(const AnalyzeArguments& arguments, const plan::Machine& m
   return link;
 }
 
+int64_t chosen_steps(const AnalyzeArguments& arguments, const plan::Trace& trace, const std::string& path) {
+  const int64_t steps = arguments.num_inference_steps.value_or(trace.steps);
+  if (steps < trace.traced_steps)
+    usage_error(field("num_inference_steps"),
+                "must be at least {}, the steps of the denoiser that {} holds, got {}", trace.traced_steps,
+                path, steps);
+  return steps;
+}
+
 void print_trace_hardware(const AnalyzeArguments& arguments) {
-  const std::string& path = arguments.traces.front();
-  const plan::Machine machine = plan::read_machine(find_machine(arguments.machine));
-  const plan::Trace trace = read_trace_file(path);
-  const plan::RankTrace& rank = rank_of(trace, arguments.rank, path);
+  const auto costs = std::make_shared<plan::OperationCosts>(
+      plan::read_machine(find_machine(arguments.machine)),
+      plan::MapOptions{.as_published = arguments.as_published, .preset = arguments.preset_splits});
+  std::vector<plan::Trace> traces;
+  for (const std::string& path : arguments.traces) traces.push_back(read_trace_file(path));
   std::optional<plan::Link> link;
-  if (plan::has_collectives(rank)) {
-    link = chosen_link(arguments, machine);
+  const bool has_messages = std::any_of(traces.begin(), traces.end(), [](const plan::Trace& trace) {
+    return std::any_of(trace.ranks.begin(), trace.ranks.end(), plan::has_collectives);
+  });
+  if (has_messages) {
+    link = chosen_link(arguments, costs->machine());
   } else if (arguments.link || arguments.link_gb_per_s) {
     usage_error(field(arguments.link ? "link" : "link_gb_per_s"),
-                "is between devices, but rank {} of {} sends nothing; leave it out", rank.rank, path);
+                "is between devices, but no rank of {} sends anything; leave it out",
+                fmt::join(arguments.traces, ", "));
   }
-  const int64_t steps = arguments.num_inference_steps.value_or(trace.steps);
-  const plan::TraceAnalysis analysis =
-      plan::analyze_trace(trace, rank, steps, machine,
-                          {.as_published = arguments.as_published, .preset = arguments.preset_splits}, link);
-  const std::vector<std::string> obstacles = obstacles_of(analysis);
-  if (arguments.json) {
-    const OrderedJson json = {{"machine", machine.name},
-                              {"model", trace.model},
-                              {"rank", rank.rank},
-                              {"world_size", trace.world_size},
-                              {"num_inference_steps", steps},
-                              {"as_published", arguments.as_published},
-                              {"operators", operators_table(analysis).json()},
-                              {"collectives", collectives_table(analysis).json()},
-                              {"roles", roles_table(analysis).json()},
-                              {"phases", phases_table(analysis).json()},
-                              {"without", obstacles},
-                              {"total_seconds", analysis.total()}};
-    fmt::print("{}\n", json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
-    return;
+  std::vector<CostedTrace> costed;
+  for (size_t i = 0; i < traces.size(); ++i) {
+    const std::string& path = arguments.traces[i];
+    costed.push_back(cost_trace(path, traces[i], chosen_steps(arguments, traces[i], path), costs, link));
   }
-  if (arguments.csv) {
-    fmt::print("{}", operators_table(analysis).text(Table::Form::kCsv));
-    return;
-  }
-  fmt::print("{}{}: {}, rank {} of {}, {} steps. Times in ms, those of compute to latency of one run\n\n{}\n",
-             machine.name, arguments.as_published ? ", as published" : "", trace.model, rank.rank,
-             trace.world_size, steps, operators_table(analysis).text(Table::Form::kText));
-  fmt::print("{}\n", roles_table(analysis).text(Table::Form::kText));
-  if (!analysis.collectives.empty()) fmt::print("{}\n", collectives_table(analysis).text(Table::Form::kText));
-  fmt::print("{}\nIn all, one after the other: {} s\n", phases_table(analysis).text(Table::Form::kText),
-             seconds_text(analysis.total()));
-  if (!obstacles.empty()) fmt::print("Not counted, since no split fits: {}\n", fmt::join(obstacles, ", "));
+  if (costed.size() == 1) return print_one(arguments, costed.front());
+  print_several(arguments, costed);
 }
 
 }  // namespace tessera::cli

@@ -1,13 +1,15 @@
 #include "cli/trace_report.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "cli/costed_trace.h"
 #include "cli/svg.h"
 #include "cli/units.h"
 #include "core/counted.h"
-#include "plan/simulation.h"
 #include "plan/views.h"
 
 namespace tessera::cli {
@@ -17,7 +19,11 @@ using plan::Phase;
 using plan::RankTrace;
 using plan::Trace;
 
+using plan::RunSteps;
+using Unit = Table::Column::Unit;
+
 constexpr size_t kMostRoles = 16, kMostPoints = 1500;
+constexpr int64_t kDrawnSteps = 3;  // of those that are alike
 
 constexpr const char* kStyle = R"(
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1000px; margin: 2em auto; padding: 0 1em; color: #222; }
@@ -45,48 +51,52 @@ std::string row_html(const std::vector<std::string>& cells, const char* tag) {
   return html + "</tr>\n";
 }
 
-// Sums are doubles: what a file says may be more than an integer holds.
-double sum_of_flops(const RankTrace& rank, Phase phase) {
-  double flops = 0;
-  for (const plan::FlopsRow& row : plan::flops_rows(rank)) {
-    if (row.phase == phase) flops += static_cast<double>(row.products) + static_cast<double>(row.elementwise);
+std::string table_html(const Table& table) {
+  std::string html = "<table>\n";
+  const char* tag = "th";
+  for (const std::vector<std::string>& cells : table.cells()) {
+    html += row_html(cells, tag);
+    tag = "td";
   }
-  return flops;
+  return html + "</table>\n";
 }
 
-double sum_of_sent(const RankTrace& rank, Phase phase) {
-  double sent = 0;
-  for (const plan::CollectiveRow& row : plan::collective_rows(rank)) {
-    if (row.phase == phase) sent += static_cast<double>(row.sent);
-  }
-  return sent;
+RunSteps steps_of(const Trace& trace) {
+  return {trace.traced_steps, trace.steps};
 }
 
+// By rank and phase, of a steady step and of the run.
 std::string summary(const Trace& trace) {
-  std::string html =
-      "<table>\n" + row_html({"rank", "phase", "FLOPs", "sent", "weights", "peak memory"}, "th");
+  const RunSteps steps = steps_of(trace);
+  Table table({{"rank", "rank"},
+               {"phase", "phase"},
+               {"step_flops", "GFLOP/step", Unit::kGiga},
+               {"flops", "GFLOP/run", Unit::kGiga},
+               {"step_sent", "sent/step", Unit::kBytes},
+               {"sent", "sent/run", Unit::kBytes},
+               {"weights", "weights", Unit::kBytes},
+               {"peak", "peak memory", Unit::kBytes}});
   for (const RankTrace& rank : trace.ranks) {
-    for (const plan::MemoryRow& row : plan::memory_rows(rank))
-      html += row_html(
-          {std::to_string(rank.rank), plan::phase_name(row.phase), flops_of(sum_of_flops(rank, row.phase)),
-           bytes_of(sum_of_sent(rank, row.phase)), bytes_of(static_cast<double>(row.weights)),
-           bytes_of(static_cast<double>(row.weights + row.peak))},
-          "td");
+    for (const plan::MemoryRow& row : plan::memory_rows(rank)) {
+      plan::Sum flops, sent;
+      for (const plan::OperationRow& each : plan::operation_rows(rank, steps))
+        if (each.phase == row.phase) flops += each.flops;
+      for (const plan::CollectiveRow& each : plan::collective_rows(rank, steps))
+        if (each.phase == row.phase) sent += each.sent;
+      const bool has_steps = row.phase == Phase::kDenoise;
+      table.add({rank.rank, plan::phase_name(row.phase), has_steps ? OrderedJson(flops.step) : OrderedJson(),
+                 flops.run, has_steps ? OrderedJson(sent.step) : OrderedJson(), sent.run, row.weights,
+                 row.weights + row.peak});
+    }
   }
-  html += "</table>\n";
-  if (trace.traced_steps < trace.steps)
-    html += fmt::format("<p>Of {} steps the first {} {} traced.</p>\n", trace.steps, trace.traced_steps,
-                        trace.traced_steps == 1 ? "is" : "are");
-  return html;
+  return table_html(table) +
+         fmt::format("<p>Of the run's {}, {} traced. A step is a steady one.</p>\n",
+                     counted(trace.steps, "step"),
+                     trace.traced_steps == 1 ? "the first is" : fmt::format("{} are", trace.traced_steps));
 }
 
-// The largest sums by role, of operations of the denoiser.
-std::string by_role(const RankTrace& rank, const NumberText& text, const auto& value_of) {
-  std::map<std::string, double> sums;
-  for (const plan::OperationRow& row : plan::operation_rows(rank)) {
-    if (row.phase != Phase::kDenoise) continue;
-    sums[row.role.empty() ? row.name : row.name + " " + row.role] += value_of(row);
-  }
+// The largest sums of a steady step by role.
+std::string by_role(const std::map<std::string, double>& sums, const NumberText& text) {
   std::vector<Bar> bars;
   for (const auto& [role, sum] : sums) {
     if (sum > 0) bars.push_back({role, {sum}});
@@ -101,22 +111,35 @@ std::string by_role(const RankTrace& rank, const NumberText& text, const auto& v
   return bar_chart(bars, {}, text);
 }
 
-// What the rank that sends most sends in the denoiser, by axis, for each trace.
+std::string name_of(const std::string& operation, const std::string& role) {
+  return role.empty() ? operation : operation + " " + role;
+}
+
+std::string flops_by_role(const Trace& trace, const RankTrace& rank) {
+  std::map<std::string, double> sums;
+  for (const plan::OperationRow& row : plan::operation_rows(rank, steps_of(trace)))
+    sums[name_of(row.name, row.role)] += static_cast<double>(row.flops.step);
+  return by_role(sums, flops_of);
+}
+
+// What the rank that sends most sends in a steady step, by axis, for each trace.
 std::string bytes_by_axis(const std::vector<NamedTrace>& traces) {
   std::set<std::string> axes;
   std::vector<std::map<std::string, double>> sent(traces.size());
   for (size_t i = 0; i < traces.size(); ++i) {
+    double most = 0;
     for (const RankTrace& rank : traces[i].trace.ranks) {
       std::map<std::string, double> of_rank;
-      double all = 0, most = 0;
-      for (const plan::CollectiveRow& row : plan::collective_rows(rank)) {
-        if (row.phase != Phase::kDenoise || row.sent == 0) continue;
-        of_rank[row.axis] += static_cast<double>(row.sent);
-        all += static_cast<double>(row.sent);
+      double all = 0;
+      for (const plan::CollectiveRow& row : plan::collective_rows(rank, steps_of(traces[i].trace))) {
+        if (row.sent.step == 0) continue;
+        of_rank[row.axis] += static_cast<double>(row.sent.step);
+        all += static_cast<double>(row.sent.step);
         axes.insert(row.axis);
       }
-      for (const auto& [axis, bytes] : sent[i]) most += bytes;
-      if (all > most) sent[i] = of_rank;
+      if (all <= most) continue;
+      most = all;
+      sent[i] = of_rank;
     }
   }
   std::vector<Bar> bars;
@@ -153,126 +176,135 @@ std::string memory_over_step(const Trace& trace) {
                              .y_text = bytes_of});
 }
 
-// The rate at which a machine runs an operation, and the time that it takes at least: for its arithmetic or
-// its bytes.
-struct Roof {
-  const plan::Machine& machine;
-
-  std::string dtype(const plan::TensorShape& shape) const {
-    const std::string name = c10::elementSize(shape.dtype) == 4 ? "fp32"
-                             : shape.dtype == at::kHalf         ? "fp16"
-                                                                : "bf16";
-    return plan::nearest_dtype(machine, name);
-  }
-  double rate(const plan::TensorShape& output, bool is_product) const {
-    return is_product ? machine.gemm_rate(dtype(output)) : machine.vector_rate(dtype(output));
-  }
-  double seconds(const plan::TensorShape& output, bool is_product, int64_t flops, int64_t bytes) const {
-    return std::max(static_cast<double>(flops) / rate(output, is_product),
-                    static_cast<double>(bytes) / machine.dram_bandwidth);
-  }
-};
-
-std::string roofline(const RankTrace& rank, const Roof& roof) {
+std::string roofline(const CostedTrace& costed, const plan::TraceAnalysis& analysis) {
+  const plan::Machine& machine = costed.costs->machine();
   Series products{"products", {}, false}, others{"others", {}, false};
   double least = 1, most = 1, peak = 0;
-  for (const plan::OperationRow& row : plan::operation_rows(rank)) {
-    if (row.phase != Phase::kDenoise || row.flops == 0 || row.bytes == 0) continue;
-    const double intensity = static_cast<double>(row.flops) / static_cast<double>(row.bytes);
-    const bool product = plan::is_product(row.name);
-    const double rate =
-        static_cast<double>(row.flops) / roof.seconds(row.output, product, row.flops, row.bytes);
-    (product ? products : others).points.emplace_back(intensity, rate);
+  for (const plan::TracedOperator& each : analysis.operators) {
+    if (each.step_count == 0 || each.flops == 0 || each.bytes == 0 || !each.mapped->mapping.fits()) continue;
+    const double intensity = static_cast<double>(each.flops) / static_cast<double>(each.bytes);
+    const bool product = plan::is_product(each.name);
+    (product ? products : others)
+        .points.emplace_back(intensity, static_cast<double>(each.flops) / each.mapped->mapping.latency);
     least = std::min(least, intensity);
     most = std::max(most, intensity);
-    peak = std::max(peak, roof.rate(row.output, product));
+    peak = std::max(
+        peak, product ? machine.gemm_rate(each.mapped->dtype) : machine.vector_rate(each.mapped->dtype));
   }
   if (products.points.empty() && others.points.empty()) return "<p>Nothing is computed.</p>\n";
   Series line{"the machine's roof", {}};
-  const double ridge = peak / roof.machine.dram_bandwidth;
+  const double ridge = peak / machine.dram_bandwidth;
   line.points = {
-      {least / 2, least / 2 * roof.machine.dram_bandwidth}, {ridge, peak}, {std::max(most, ridge) * 2, peak}};
+      {least / 2, least / 2 * machine.dram_bandwidth}, {ridge, peak}, {std::max(most, ridge) * 2, peak}};
   const auto rate_text = [](double x) {
     return x >= 1e12 ? fmt::format("{:.4g} TFLOP/s", x / 1e12) : fmt::format("{:.4g} GFLOP/s", x / 1e9);
   };
   return line_chart({products, others, line}, {.x = "FLOPs for each byte of inputs and outputs",
-                                               .y = "most FLOP/s",
+                                               .y = "FLOP/s as estimated",
                                                .x_text = [](double x) { return fmt::format("{:.3g}", x); },
                                                .y_text = rate_text,
                                                .logarithmic = true});
 }
 
-std::string timeline(const NamedTrace& named, const Roof& roof) {
-  const plan::Machine& machine = roof.machine;
-  const plan::Link* link = machine.links.empty() ? nullptr : &machine.links.front();
-  const Trace& trace = named.trace;
-  if (trace.world_size > 1 && (link == nullptr || !link->bandwidth))
-    return "<p>The machine's file says no bandwidth between devices, so no timeline of ranks is drawn.</p>\n";
-  if (static_cast<int64_t>(trace.ranks.size()) < trace.world_size)
-    return "<p>The trace does not hold all ranks, so no timeline is drawn.</p>\n";
-  Trace denoising = trace;
-  for (RankTrace& rank : denoising.ranks)
-    std::erase_if(rank.events, [](const plan::Event& event) { return event.phase != Phase::kDenoise; });
-  const plan::Costs costs{.operation =
-                              [&](const plan::OperationEvent& each) {
-                                return roof.seconds(each.output, plan::is_product(each.name), each.flops,
-                                                    each.bytes);
-                              },
-                          .bandwidth = link && link->bandwidth ? *link->bandwidth : 1,
-                          .latency = link ? link->latency : 0};
-  const std::vector<plan::RankTimeline> ranks = plan::simulate(denoising, costs, named.name);
-  std::vector<std::string> lanes;
+std::string timeline(const CostedTrace& costed) {
+  const Trace& trace = *costed.trace;
+  const int64_t all = costed.steps - trace.traced_steps + 1, drawn = std::min<int64_t>(all, kDrawnSteps);
+  const plan::Simulation simulation =
+      plan::simulate_run(trace, drawn, *costed.costs, costed.link, costed.name);
+  double begin = 0;
+  std::vector<double> marks;
+  for (const auto& [part, simulated] : simulation.parts) {
+    if (part.phase == Phase::kEncode) begin = std::max(begin, simulated.end);
+    if (part.phase == Phase::kDenoise && part.step < trace.traced_steps)
+      marks.push_back(simulated.end - begin);
+  }
+  std::vector<Lane> lanes;
   std::vector<LaneSpan> spans;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    lanes.push_back(fmt::format("rank {}", ranks[i].rank));
-    for (const plan::Span& span : ranks[i].spans) {
+  for (size_t i = 0; i < simulation.ranks.size(); ++i) {
+    const plan::RankTimeline& rank = simulation.ranks[i];
+    double busy = 0, until = 0;
+    for (const plan::Span& span : rank.spans) {
+      if (trace.ranks[i].events[span.event].phase != Phase::kDenoise) continue;
       const bool waits = span.kind == plan::Span::Kind::kWait;
+      busy += waits ? 0 : span.end - span.begin;
+      until = span.end - begin;
       // Work without a gap is one span of the picture.
       if (!spans.empty() && spans.back().lane == i && spans.back().colour == (waits ? 1 : 0) &&
-          spans.back().end == span.begin) {
-        spans.back().end = span.end;
+          spans.back().end == span.begin - begin) {
+        spans.back().end = span.end - begin;
         continue;
       }
-      spans.push_back({i, span.begin, span.end, waits ? size_t{1} : size_t{0}, waits ? "waits" : "computes"});
+      spans.push_back({i, std::max(span.begin - begin, 0.0), span.end - begin, waits ? size_t{1} : size_t{0},
+                       waits ? "waits" : "computes"});
     }
+    lanes.push_back({fmt::format("rank {}", rank.rank),
+                     until > 0 ? fmt::format("{:.0f} % computing", 100 * busy / until) : "idle"});
   }
-  return lanes_chart(lanes, spans, {"computes", "waits"}, seconds_of);
+  std::string html = lanes_chart(lanes, spans, marks, {"computes", "waits"}, seconds_of);
+  if (drawn < all)
+    html += fmt::format(
+        "<p>A steady step is drawn {} times, of {} in the run. A line marks the end of a step.</p>\n", drawn,
+        all);
+  return html;
 }
 
-std::string machine_section(const NamedTrace& named, const plan::Machine& machine) {
-  const Roof roof{machine};
-  const RankTrace& first = named.trace.ranks.front();
-  std::string html = "<h2>Roofline of " + html_escaped(machine.name) + "</h2>\n" + roofline(first, roof);
-  html += "<h2>Time of each role on " + html_escaped(machine.name) + ", at the least</h2>\n" +
-          by_role(first, seconds_of, [&](const plan::OperationRow& row) {
-            return roof.seconds(row.output, plan::is_product(row.name), row.flops, row.bytes);
-          });
-  return html + "<h2>Timeline of the ranks in the denoiser, at the least</h2>\n" + timeline(named, roof);
+std::string machine_section(const CostedTrace& costed) {
+  const std::string name = html_escaped(costed.costs->machine().name);
+  if (!costed.run)
+    return static_cast<int64_t>(costed.trace->ranks.size()) < costed.trace->world_size
+               ? "<p>The trace does not hold all ranks, so no times are given.</p>\n"
+               : "<p>The machine's file says no bandwidth between devices, so no times of ranks are "
+                 "given.</p>\n";
+  const RankTrace& rank = costed.busiest();
+  const plan::TraceAnalysis analysis =
+      plan::analyze_trace(*costed.trace, rank, costed.steps, *costed.costs, costed.link);
+  std::map<std::string, double> seconds;
+  for (const plan::TracedOperator& each : analysis.operators)
+    seconds[name_of(each.name, each.role)] += each.step_seconds();
+  std::string html = fmt::format("<h2>The run on {}: {}</h2>\n", name, seconds_of(costed.run->seconds));
+  if (!costed.obstacles.empty())
+    html += fmt::format("<p>Without operators of which no split fits: {}</p>\n",
+                        html_escaped(fmt::format("{}", fmt::join(costed.obstacles, ", "))));
+  html += "<p>Times in ms.</p>\n" + table_html(parts_table(costed)) + table_html(ranks_table(costed));
+  html += fmt::format("<h2>Time of each role in a steady step on {}, rank {}</h2>\n", name, rank.rank) +
+          by_role(seconds, seconds_of);
+  html += "<h2>Timeline of the ranks in the denoiser</h2>\n" + timeline(costed);
+  return html + "<h2>Roofline of " + name + "</h2>\n" + roofline(costed, analysis);
 }
 
 }  // namespace
 
 std::string report_html(const std::vector<NamedTrace>& traces, const std::optional<plan::Machine>& machine) {
   std::set<std::string> models;
-  for (const NamedTrace& named : traces) models.insert(named.trace.model);
+  std::vector<CostedTrace> costed;
+  const auto costs = machine ? std::make_shared<plan::OperationCosts>(*machine, plan::MapOptions()) : nullptr;
+  std::optional<plan::Link> link;
+  if (machine && !machine->links.empty() && machine->links.front().bandwidth) link = machine->links.front();
+  for (const NamedTrace& named : traces) {
+    models.insert(named.trace.model);
+    costed.push_back(cost_trace(named.name, named.trace, named.trace.steps, costs, link));
+  }
   const std::string title = fmt::format("{}", fmt::join(models, ", "));
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>{}</title>\n"
       "<style>{}</style></head>\n<body>\n<h1>{}</h1>\n",
       html_escaped(title), kStyle, html_escaped(title));
   if (traces.size() > 1)
-    html += "<h2>Bytes that the busiest rank sends in the denoiser</h2>\n" + bytes_by_axis(traces);
-  for (const NamedTrace& named : traces) {
-    const RankTrace& first = named.trace.ranks.front();
-    html += fmt::format("<h2>{}: {}, {}</h2>\n", html_escaped(named.name), html_escaped(named.trace.model),
-                        counted(named.trace.world_size, "rank")) +
-            summary(named.trace);
-    html += fmt::format("<h2>FLOPs of each role in the denoiser, rank {}</h2>\n", first.rank) +
-            by_role(first, flops_of,
-                    [](const plan::OperationRow& row) { return static_cast<double>(row.flops); });
-    if (traces.size() == 1) html += "<h2>Bytes sent in the denoiser</h2>\n" + bytes_by_axis(traces);
-    html += "<h2>Memory over the denoiser</h2>\n" + memory_over_step(named.trace);
-    if (machine) html += machine_section(named, *machine);
+    html += "<h2>The runs</h2>\n" + table_html(comparison_table(costed)) +
+            "<p>Times in ms. FLOPs, bytes and memory are of the rank that has most.</p>\n"
+            "<h2>Bytes that the busiest rank sends in a steady step</h2>\n" +
+            bytes_by_axis(traces);
+  for (size_t i = 0; i < traces.size(); ++i) {
+    const Trace& trace = traces[i].trace;
+    const RankTrace& first = trace.ranks.front();
+    html += fmt::format("<h2>{}: {}, {}</h2>\n", html_escaped(traces[i].name), html_escaped(trace.model),
+                        counted(trace.world_size, "rank")) +
+            summary(trace);
+    if (machine) html += machine_section(costed[i]);
+    html += fmt::format("<h2>FLOPs of each role in a steady step, rank {}</h2>\n", first.rank) +
+            flops_by_role(trace, first);
+    if (traces.size() == 1) html += "<h2>Bytes sent in a steady step</h2>\n" + bytes_by_axis(traces);
+    html += "<h2>Memory over the denoiser, in the traced steps</h2>\n" + memory_over_step(trace);
   }
   return html + "</body>\n</html>\n";
 }

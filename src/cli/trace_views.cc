@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "plan/views.h"
@@ -13,93 +14,113 @@ namespace tessera::cli {
 namespace {
 
 using Unit = Table::Column::Unit;
+using plan::RankTrace;
+using plan::RunSteps;
+using plan::Sum;
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;  // of a file
 
-std::string shape_text(const plan::TensorShape& shape) {
-  return fmt::format("{}", fmt::join(shape.sizes, "x"));
-}
-
-std::string shapes_text(const std::vector<plan::TensorShape>& shapes) {
-  std::vector<std::string> texts;
-  texts.reserve(shapes.size());
-  for (const plan::TensorShape& shape : shapes) texts.push_back(shape_text(shape));
-  return fmt::format("{}", fmt::join(texts, " "));
-}
-
-Table operations(const plan::RankTrace& trace) {
-  Table table({{"phase", "phase"},
-               {"operation", "operation"},
-               {"role", "role"},
-               {"inputs", "inputs"},
-               {"output", "output"},
-               {"count", "count"},
-               {"flops", "GFLOP", Unit::kGiga},
-               {"bytes", "bytes", Unit::kBytes}});
-  for (const plan::OperationRow& row : plan::operation_rows(trace))
-    table.add({plan::phase_name(row.phase), row.name, row.role, shapes_text(row.inputs),
-               shape_text(row.output), row.count, row.flops, row.bytes});
-  return table;
-}
-
-Table sizes(const plan::RankTrace& trace) {
-  Table table({{"name", "name"}, {"value", "value"}});
-  for (const plan::Size& size : plan::pair_sizes(trace)) table.add({size.name, size.value});
-  return table;
-}
-
-Table communication(const plan::RankTrace& trace) {
-  Table table({{"phase", "phase"},
-               {"axis", "axis"},
-               {"collective", "collective"},
-               {"ranks", "ranks"},
-               {"count", "count"},
-               {"messages", "messages"},
-               {"sent", "sent", Unit::kBytes},
-               {"received", "received", Unit::kBytes},
-               {"ring", "in a ring", Unit::kBytes},
-               {"direct", "direct", Unit::kBytes},
-               {"bruck", "Bruck", Unit::kBytes}});
-  const auto cell = [](const std::optional<int64_t>& bytes) {
-    return bytes ? OrderedJson(*bytes) : OrderedJson();
+// A table whose rows have a phase and texts, and then sums, of a steady step and of the run.
+class SumTable {
+ public:
+  struct Column {
+    std::string key, title;
+    Unit unit = Unit::kPlain;
   };
-  for (const plan::CollectiveRow& row : plan::collective_rows(trace))
-    table.add({plan::phase_name(row.phase), row.axis, row.name, row.ranks, row.count, row.messages, row.sent,
-               row.received, cell(row.ring), cell(row.direct), cell(row.bruck)});
+
+  SumTable(std::vector<Table::Column> columns, const std::vector<Column>& sums)
+      : texts_(columns.size() + 1), all_(sums.size()), table_(with_sums(std::move(columns), sums)) {}
+
+  // A sum that does not go with the row is empty.
+  void add(plan::Phase phase, const std::vector<OrderedJson>& texts,
+           const std::vector<std::optional<Sum>>& sums) {
+    std::vector<OrderedJson> cells = {plan::phase_name(phase)};
+    cells.insert(cells.end(), texts.begin(), texts.end());
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const bool has_step = sums[i] && phase == plan::Phase::kDenoise;
+      cells.push_back(has_step ? OrderedJson(sums[i]->step) : OrderedJson());
+      cells.push_back(sums[i] ? OrderedJson(sums[i]->run) : OrderedJson());
+      if (sums[i]) all_[i] += *sums[i];
+    }
+    table_.add(std::move(cells));
+  }
+
+  // With a row of the sums of all others.
+  Table take() {
+    if (table_.empty()) return std::move(table_);
+    std::vector<OrderedJson> cells(texts_, "");
+    cells[0] = "all";
+    for (const Sum& sum : all_) cells.insert(cells.end(), {sum.step, sum.run});
+    table_.add_sum(std::move(cells));
+    return std::move(table_);
+  }
+
+ private:
+  static Table with_sums(std::vector<Table::Column> columns, const std::vector<Column>& sums) {
+    columns.insert(columns.begin(), {"phase", "phase"});
+    for (const auto& [key, title, unit] : sums) {
+      columns.push_back({"step_" + key, title + "/step", unit});
+      columns.push_back({key, title + "/run", unit});
+    }
+    return Table(std::move(columns));
+  }
+
+  size_t texts_;
+  std::vector<Sum> all_;
+  Table table_;
+};
+
+Table operations(const RankTrace& trace, const RunSteps& steps) {
+  SumTable table({{"operation", "operation"}, {"role", "role"}, {"inputs", "inputs"}, {"output", "output"}},
+                 {{"count", "count"}, {"flops", "GFLOP", Unit::kGiga}, {"bytes", "bytes", Unit::kBytes}});
+  for (const plan::OperationRow& row : plan::operation_rows(trace, steps))
+    table.add(row.phase, {row.name, row.role, shapes_text(row.inputs), shape_text(row.output)},
+              {row.count, row.flops, row.bytes});
+  return table.take();
+}
+
+Table sizes(const RankTrace& trace, const RunSteps& steps) {
+  Table table({{"name", "name"}, {"value", "value"}});
+  for (const plan::Size& size : plan::pair_sizes(trace, steps)) table.add({size.name, size.value});
   return table;
 }
 
-// What is done outside of parts, as a step of the sampler, has none.
-std::string part_of(const plan::FlopsRow& row) {
-  return row.part.empty() ? "(no part)" : row.part;
+Table communication(const RankTrace& trace, const RunSteps& steps) {
+  SumTable table({{"axis", "axis"}, {"collective", "collective"}, {"ranks", "ranks"}},
+                 {{"count", "count"},
+                  {"messages", "messages"},
+                  {"sent", "sent", Unit::kBytes},
+                  {"received", "received", Unit::kBytes},
+                  {"bruck", "by Bruck", Unit::kBytes}});
+  for (const plan::CollectiveRow& row : plan::collective_rows(trace, steps))
+    table.add(row.phase, {row.axis, row.name, row.ranks},
+              {row.count, row.messages, row.sent, row.received, row.bruck});
+  return table.take();
 }
 
-Table flops(const plan::RankTrace& trace) {
-  Table table({{"phase", "phase"},
-               {"part", "part"},
-               {"products", "products, GFLOP", Unit::kGiga},
-               {"convolutions", "of them convolutions", Unit::kGiga},
-               {"elementwise", "elementwise, GFLOP", Unit::kGiga}});
-  for (const plan::FlopsRow& row : plan::flops_rows(trace))
-    table.add({plan::phase_name(row.phase), part_of(row), row.products, row.convolutions, row.elementwise});
-  return table;
+Table flops(const RankTrace& trace, const RunSteps& steps, bool as_printed) {
+  std::vector<SumTable::Column> columns = {{"products", "products", Unit::kGiga},
+                                           {"convolutions", "of them convolutions", Unit::kGiga},
+                                           {"elementwise", "elementwise", Unit::kGiga}};
+  if (as_printed) {
+    columns.push_back({"printed_products", "products as printed", Unit::kGiga});
+    columns.push_back({"printed_elementwise", "elementwise as printed", Unit::kGiga});
+  }
+  SumTable table({{"part", "part"}}, columns);
+  for (const plan::FlopsRow& row : plan::flops_rows(trace, steps)) {
+    std::vector<std::optional<Sum>> sums = {row.products, row.convolutions, row.elementwise};
+    if (as_printed) sums.insert(sums.end(), {row.printed_products, row.printed_elementwise});
+    // What is done outside of parts, as a step of the sampler, has none.
+    table.add(row.phase, {row.part.empty() ? "(no part)" : row.part}, sums);
+  }
+  return table.take();
 }
 
-Table flops_as_printed(const plan::RankTrace& trace) {
-  Table table({{"phase", "phase"},
-               {"part", "part"},
-               {"products", "products, GFLOP", Unit::kGiga},
-               {"convolutions", "of them convolutions", Unit::kGiga},
-               {"elementwise", "elementwise, GFLOP", Unit::kGiga},
-               {"printed_products", "products as printed", Unit::kGiga},
-               {"printed_elementwise", "elementwise as printed", Unit::kGiga}});
-  for (const plan::FlopsRow& row : plan::flops_rows(trace))
-    table.add({plan::phase_name(row.phase), part_of(row), row.products, row.convolutions, row.elementwise,
-               row.printed.products, row.printed.elementwise});
-  return table;
+Table flops_as_counted(const RankTrace& trace, const RunSteps& steps) {
+  return flops(trace, steps, false);
 }
 
-Table memory(const plan::RankTrace& trace) {
+Table memory(const RankTrace& trace, const RunSteps& /*steps*/) {
   Table table({{"phase", "phase"},
                {"weights", "weights", Unit::kBytes},
                {"tensors", "tensors at the peak", Unit::kBytes},
@@ -114,15 +135,28 @@ Table memory(const plan::RankTrace& trace) {
 
 struct View {
   const char* name;
-  Table (*table)(const plan::RankTrace&);
+  Table (*table)(const RankTrace&, const RunSteps&);
+  const char* what = "";                     // of which its sums are, for people
   const char* nothing = "has no operation";  // what an empty table says of a rank
 };
 constexpr std::array kViews = {
-    View{"ops", operations},
-    View{"sizes", sizes, "has no pair of blocks of Open-Sora's transformer, whose sizes these are"},
-    View{"comm", communication, "sends nothing"}, View{"flops", flops}, View{"memory", memory}};
+    View{"ops", operations, "GFLOP and bytes of operations"},
+    View{"sizes", sizes, "", "has no pair of blocks of Open-Sora's transformer, whose sizes these are"},
+    View{"comm", communication, "messages and bytes", "sends nothing"},
+    View{"flops", flops_as_counted, "GFLOP"}, View{"memory", memory}};
 
 }  // namespace
+
+std::string shape_text(const plan::TensorShape& shape) {
+  return fmt::format("{}", fmt::join(shape.sizes, "x"));
+}
+
+std::string shapes_text(const std::vector<plan::TensorShape>& shapes) {
+  std::vector<std::string> texts;
+  texts.reserve(shapes.size());
+  for (const plan::TensorShape& shape : shapes) texts.push_back(shape_text(shape));
+  return fmt::format("{}", fmt::join(texts, " "));
+}
 
 std::vector<std::string> trace_view_names() {
   std::vector<std::string> names;
@@ -156,10 +190,26 @@ void print_trace_view(const std::string& view, const std::string& path, std::opt
   TESSERA_CHECK(found != kViews.end(), "no view '{}'", view);
   const plan::Trace trace = read_trace_file(path);
   const plan::RankTrace& shown = rank_of(trace, rank, path);
-  const Table table = as_printed ? flops_as_printed(shown) : found->table(shown);
-  if (table.empty() && form == Table::Form::kText) {
+  const RunSteps steps{trace.traced_steps, trace.steps};
+  const Table table = as_printed ? flops(shown, steps, true) : found->table(shown, steps);
+  if (form == Table::Form::kCsv) {
+    fmt::print("{}", table.text(form));
+  } else if (form == Table::Form::kJson) {
+    const OrderedJson json = {{"model", trace.model},
+                              {"rank", shown.rank},
+                              {"world_size", trace.world_size},
+                              {"steps", trace.steps},
+                              {"traced_steps", trace.traced_steps},
+                              {"rows", table.json()},
+                              {"sum", table.sum_json()}};
+    fmt::print("{}\n", json.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
+  } else if (table.empty()) {
     fmt::print("Rank {} of {} {}\n", shown.rank, path, found->nothing);
   } else {
+    if (*found->what != '\0')
+      fmt::print("Rank {} of {}: {} of a steady step, and of the run of {}, of which {} traced\n\n",
+                 shown.rank, trace.world_size, found->what, counted(trace.steps, "step"),
+                 trace.traced_steps == 1 ? "1 is" : fmt::format("{} are", trace.traced_steps));
     fmt::print("{}", table.text(form));
   }
 }

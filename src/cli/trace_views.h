@@ -11,6 +11,10 @@
 
 namespace tessera::cli {
 
+// "2x4x64x64", and several of them
+std::string shape_text(const plan::TensorShape& shape);
+std::string shapes_text(const std::vector<plan::TensorShape>& shapes);
+
 // The names of the views.
 std::vector<std::string> trace_view_names();
 

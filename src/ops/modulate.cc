@@ -108,7 +108,7 @@ at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, co
   const int64_t width = x.size(-1);
   TESSERA_CHECK(scale.sizes() == shift.sizes(), "scales and shifts differ in shape");
   const Vectors by(scale, x), plus(shift, x);
-  record("modulated_layer_norm", "", x, 9 * x.numel(), {x, scale, shift});
+  record("modulated_layer_norm", "", x, 6 * x.numel(), {x, scale, shift});
   if (x.is_meta()) return at::empty_like(x);
   if (!has_kernel(x)) {
     // Kernels of other devices take weights in the dtype of x.

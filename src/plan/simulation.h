@@ -1,8 +1,12 @@
 // How long the ranks of a trace take, and when each waits for others: every rank does its events one after
-// the other, messages travel meanwhile, and a rank that waits for one goes on when it is there.
+// the other, messages travel meanwhile, and a rank that waits for one goes on when it is there. A step that
+// stands for those after it is done several times, with the messages that are under way from one to the next.
 #pragma once
 
-#include <functional>
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "plan/trace.h"
@@ -10,9 +14,9 @@
 namespace tessera::plan {
 
 struct Costs {
-  std::function<double(const OperationEvent&)> operation;  // seconds
-  double bandwidth = 1;                                    // bytes/s that a rank sends, and receives
-  double latency = 0;                                      // s, of a collective
+  std::vector<std::vector<double>> seconds;  // by rank of the trace, and event; of operations
+  double bandwidth = 1;                      // bytes/s that a rank sends, and as many that it receives
+  double latency = 0;                        // s, of a collective
 };
 
 // What a rank does from `begin` to `end`, in seconds from the begin of the trace.
@@ -22,15 +26,45 @@ struct Span {
   double begin = 0, end = 0;
 };
 
-struct RankTimeline {
-  int64_t rank = 0;
-  std::vector<Span> spans;
-  double computing = 0, waiting = 0, end = 0;
+// The seconds of a rank.
+struct RankTime {
+  double computing = 0, waiting = 0;
+  double hidden = 0;  // in which messages travelled while the rank computed
+
+  RankTime& operator+=(const RankTime& other);
 };
 
-// A collective ends on a rank when all ranks of its group have posted it, plus the time of the rank's own
-// bytes; a single message, when it was sent and asked for, plus that time. Throws Error(kInput) that names
-// `where` if the trace lacks ranks, or ranks wait for each other forever.
-std::vector<RankTimeline> simulate(const Trace& trace, const Costs& costs, const std::string& where);
+struct RankTimeline : RankTime {
+  int64_t rank = 0;
+  std::vector<Span> spans;
+  double end = 0;
+};
+
+// A phase of a run, or a step of its denoiser, in the order of the program.
+struct Part {
+  int64_t round = 0;  // counts how often the phases have begun anew, as for the parts of a long video
+  Phase phase = Phase::kDenoise;
+  int64_t step = 0;
+  int64_t repetition = 0;  // of the step that stands for others
+
+  auto operator<=>(const Part&) const = default;
+};
+
+struct SimulatedPart {
+  std::vector<RankTime> ranks;
+  double end = 0;  // when the last rank is through
+};
+
+struct Simulation {
+  std::vector<RankTimeline> ranks;
+  std::map<Part, SimulatedPart> parts;
+};
+
+// Does the steady step (plan/trace.h) `repetitions` times. A collective begins when all ranks of its group
+// have posted it, and the links of those that send or receive are free: a rank sends and receives one message
+// at a time, in the order in which they can begin. It ends on a rank after the time of the rank's own bytes
+// and the latency. Throws Error(kInput) that names `where` if the trace lacks ranks, or ranks wait for each
+// other forever.
+Simulation simulate(const Trace& trace, int64_t repetitions, const Costs& costs, const std::string& where);
 
 }  // namespace tessera::plan

@@ -218,10 +218,13 @@ std::string phase_name(Phase phase) {
   return kPhases.at(static_cast<size_t>(phase));
 }
 
+int64_t steady_step(int64_t traced_steps) {
+  return std::max<int64_t>(traced_steps - 2, 0);
+}
+
 int64_t times_in_run(const Event& event, int64_t traced_steps, int64_t steps) {
-  if (event.phase != Phase::kDenoise || event.step == kBeforeSteps || event.step >= traced_steps) return 1;
-  if (event.step >= steps) return 0;
-  return event.step == traced_steps - 1 ? steps - event.step : 1;
+  const bool is_steady = event.phase == Phase::kDenoise && event.step == steady_step(traced_steps);
+  return is_steady ? steps - traced_steps + 1 : 1;
 }
 
 int64_t RankTrace::peak_bytes(Phase phase) const {

@@ -82,8 +82,11 @@ struct Event {
   bool operator==(const Event&) const = default;
 };
 
-// How often the event happens in a run of `steps` steps of which the first `traced_steps` were traced: the
-// last of these stands for all after it, and those that such a run does not reach count 0. What is before or
+// The traced step that stands for those that were not traced: the only one, or the last but one. In the last
+// step of a run ranks send nothing for the next.
+int64_t steady_step(int64_t traced_steps);
+
+// How often the event happens in a run of `steps` steps, at least as many as were traced. What is before or
 // after the steps happens once.
 int64_t times_in_run(const Event& event, int64_t traced_steps, int64_t steps);
 

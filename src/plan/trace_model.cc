@@ -194,7 +194,7 @@ int64_t steps_to_trace(const engine::Settings& settings, const parallel::Layout&
   const bool is_pipeline = layout.sizes[parallel::Axis::kPipeline] > 1;
   if (!is_pipeline && !layout.displacement) return 1;
   const int64_t warmup = layout.displacement ? layout.displacement->warmup_steps : layout.warmup_steps;
-  return std::min(settings.steps, warmup + 2);
+  return std::min(settings.steps, warmup + 3);
 }
 
 bool encodes_prompts(const engine::Model& model) {

@@ -9,8 +9,9 @@
 
 namespace tessera::plan {
 
-// Returns how many of the first steps show all that a run does: one; where later steps use what earlier ones
-// have left, those that compute everything anew and two more.
+// Returns how many steps show all that a run does: one; where later steps use what earlier ones have left,
+// those that compute everything anew and three more: the first that uses what they leave, one that is like
+// all after it, and the last, which leaves nothing.
 int64_t steps_to_trace(const engine::Settings& settings, const parallel::Layout& layout);
 
 // Whether prompts are cut into tokens and encoded; otherwise the denoiser gets prompts of the greatest

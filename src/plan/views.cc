@@ -49,6 +49,18 @@ std::string without_numbers(const std::string& role) {
 
 }  // namespace
 
+void Sum::add(int64_t value, const Event& event, const RunSteps& steps) {
+  const bool is_steady = event.phase == Phase::kDenoise && event.step == steady_step(steps.traced);
+  if (is_steady) step = sum(step, value);
+  run = sum(run, product(value, times_in_run(event, steps.traced, steps.run)));
+}
+
+Sum& Sum::operator+=(const Sum& other) {
+  step = sum(step, other.step);
+  run = sum(run, other.run);
+  return *this;
+}
+
 bool is_attention(std::string_view name) {
   return name.find("attention") != std::string::npos;
 }
@@ -80,7 +92,7 @@ bool is_product(std::string_view name) {
   return name == "linear" || is_attention(name) || is_convolution(name);
 }
 
-std::vector<OperationRow> operation_rows(const RankTrace& trace) {
+std::vector<OperationRow> operation_rows(const RankTrace& trace, const RunSteps& steps) {
   using Key = std::tuple<Phase, std::string, std::string, std::vector<std::vector<int64_t>>>;
   std::map<Key, size_t> places;
   std::vector<OperationRow> rows;
@@ -100,19 +112,11 @@ std::vector<OperationRow> operation_rows(const RankTrace& trace) {
                       .output = operation->output});
     }
     OperationRow& row = rows[place->second];
-    ++row.count;
-    row.flops = sum(row.flops, operation->flops);
-    row.bytes = sum(row.bytes, operation->bytes);
+    row.count.add(1, trace.events[i], steps);
+    row.flops.add(operation->flops, trace.events[i], steps);
+    row.bytes.add(operation->bytes, trace.events[i], steps);
   }
   return rows;
-}
-
-int64_t ring_all_reduce(int64_t block, int64_t ranks) {
-  return product(block, 2 * (ranks - 1));
-}
-
-int64_t ring_all_gather(int64_t block, int64_t ranks) {
-  return product(block, ranks - 1);
 }
 
 int64_t bruck_blocks(int64_t ranks) {
@@ -121,7 +125,7 @@ int64_t bruck_blocks(int64_t ranks) {
   return blocks;
 }
 
-std::vector<CollectiveRow> collective_rows(const RankTrace& trace) {
+std::vector<CollectiveRow> collective_rows(const RankTrace& trace, const RunSteps& steps) {
   std::map<std::tuple<Phase, std::string, std::string, int64_t>, size_t> places;
   std::vector<CollectiveRow> rows;
   for (const Event& event : trace.events) {
@@ -134,26 +138,38 @@ std::vector<CollectiveRow> collective_rows(const RankTrace& trace) {
       rows.push_back(
           {.phase = event.phase, .axis = collective->axis, .name = collective->name, .ranks = ranks});
     CollectiveRow& row = rows[place->second];
-    ++row.count;
-    row.messages += static_cast<int64_t>(collective->sends.size());
-    row.sent = sum(row.sent, collective->bytes);
-    for (const Transfer& received : collective->receives) row.received = sum(row.received, received.bytes);
-    if (collective->name == "all_gather" || collective->name == "reduce_scatter") {
-      int64_t block = 0;
-      for (const Transfer& sent : collective->sends) block = std::max(block, sent.bytes);
-      row.ring = sum(row.ring.value_or(0), ring_all_gather(block, ranks));
-    }
-    if (collective->name == "all_to_all") {
-      const int64_t block = collective->bytes / std::max<int64_t>(ranks - 1, 1);
-      row.direct = sum(row.direct.value_or(0), collective->bytes);
-      row.bruck = sum(row.bruck.value_or(0), product(block, bruck_blocks(ranks)));
-    }
+    row.count.add(1, event, steps);
+    row.messages.add(static_cast<int64_t>(collective->sends.size()), event, steps);
+    row.sent.add(collective->bytes, event, steps);
+    for (const Transfer& received : collective->receives) row.received.add(received.bytes, event, steps);
+    if (collective->name != "all_to_all") continue;
+    const int64_t block = collective->bytes / std::max<int64_t>(ranks - 1, 1);
+    if (!row.bruck) row.bruck = Sum();
+    row.bruck->add(product(block, bruck_blocks(ranks)), event, steps);
   }
   return rows;
 }
 
-std::vector<Size> pair_sizes(const RankTrace& trace) {
-  const std::vector<OperationRow> rows = operation_rows(trace);
+Sum sent_bytes(const RankTrace& trace, const RunSteps& steps) {
+  Sum sent;
+  for (const Event& event : trace.events) {
+    if (const auto* const collective = std::get_if<CollectiveEvent>(&event.what))
+      sent.add(collective->bytes, event, steps);
+  }
+  return sent;
+}
+
+Sum all_flops(const RankTrace& trace, const RunSteps& steps) {
+  Sum flops;
+  for (const Event& event : trace.events) {
+    if (const auto* const operation = std::get_if<OperationEvent>(&event.what))
+      flops.add(operation->flops, event, steps);
+  }
+  return flops;
+}
+
+std::vector<Size> pair_sizes(const RankTrace& trace, const RunSteps& steps) {
+  const std::vector<OperationRow> rows = operation_rows(trace, steps);
   // The first of the denoiser's rows of this name whose role ends so.
   const auto find = [&](std::string_view name, std::string_view role) -> const OperationRow* {
     const auto found = std::find_if(rows.begin(), rows.end(), [&](const OperationRow& row) {
@@ -169,14 +185,17 @@ std::vector<Size> pair_sizes(const RankTrace& trace) {
       return;
     // Samples whose texts differ in length attend to them one by one.
     const OperationRow* const of_pair = find("attention", "spatial_blocks.*.attn.proj");
-    const int64_t calls = of_pair == nullptr ? 1 : std::max<int64_t>(row->count / of_pair->count, 1);
+    const int64_t calls =
+        of_pair == nullptr
+            ? 1
+            : std::max<int64_t>(row->count.step / std::max<int64_t>(of_pair->count.step, 1), 1);
     sizes.push_back({"B" + suffix, product(row->inputs[0].sizes[0], calls)});
     sizes.push_back({"S_Q" + suffix, row->inputs[0].sizes[2]});
     sizes.push_back({"S_KV" + suffix, row->inputs[1].sizes[3]});
     if (suffix != "_spt") return;
     sizes.push_back({"N_A", row->inputs[0].sizes[1]});
     sizes.push_back({"H_A", row->inputs[0].sizes[3]});
-    sizes.push_back({"L", row->count});
+    sizes.push_back({"L", row->count.step});
     sizes.push_back({"Q", 8 * static_cast<int64_t>(c10::elementSize(row->output.dtype))});
   };
   const auto add_layer = [&](const std::string& suffix, std::string_view role) {
@@ -198,12 +217,12 @@ std::vector<Size> pair_sizes(const RankTrace& trace) {
   return sizes;
 }
 
-std::vector<FlopsRow> flops_rows(const RankTrace& trace) {
+std::vector<FlopsRow> flops_rows(const RankTrace& trace, const RunSteps& steps) {
   std::map<std::pair<Phase, std::string>, size_t> places;
   std::vector<FlopsRow> rows;
   const std::vector<std::string> roles = roles_of(trace);
   int64_t texts = 1;
-  for (const Size& size : pair_sizes(trace)) texts = size.name == "B_cro" ? size.value : texts;
+  for (const Size& size : pair_sizes(trace, steps)) texts = size.name == "B_cro" ? size.value : texts;
   // By phase and block: the part of the last role in it, for what has no role.
   std::map<std::pair<Phase, int64_t>, std::string> parts;
   for (size_t i = 0; i < trace.events.size(); ++i) {
@@ -214,13 +233,13 @@ std::vector<FlopsRow> flops_rows(const RankTrace& trace) {
     const auto [place, is_new] = places.emplace(std::pair(trace.events[i].phase, last), rows.size());
     if (is_new) rows.push_back({.phase = trace.events[i].phase, .part = last});
     FlopsRow& row = rows[place->second];
-    int64_t& total = is_product(operation->name) ? row.products : row.elementwise;
-    total = sum(total, operation->flops);
-    if (is_convolution(operation->name)) row.convolutions = sum(row.convolutions, operation->flops);
+    const Event& event = trace.events[i];
+    (is_product(operation->name) ? row.products : row.elementwise).add(operation->flops, event, steps);
+    if (is_convolution(operation->name)) row.convolutions.add(operation->flops, event, steps);
     const bool is_cross = roles[i].find("cross_attn") != std::string::npos;
     const PrintedFlops printed = printed_flops(*operation, is_cross ? texts : 1);
-    row.printed.products = sum(row.printed.products, printed.products);
-    row.printed.elementwise = sum(row.printed.elementwise, printed.elementwise);
+    row.printed_products.add(printed.products, event, steps);
+    row.printed_elementwise.add(printed.elementwise, event, steps);
   }
   return rows;
 }

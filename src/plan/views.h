@@ -21,6 +21,21 @@ bool is_convolution(std::string_view name);
 // that takes its result.
 std::vector<std::string> roles_of(const RankTrace& trace);
 
+// How many steps a run has, and how many of these a trace holds (plan/trace.h).
+struct RunSteps {
+  int64_t traced = 1, run = 1;
+};
+
+// A sum over events: of one steady step, and of the whole run.
+struct Sum {
+  int64_t step = 0, run = 0;
+
+  // Adds the value of an event. What a file says may be more than an integer holds; a sum ends at the
+  // largest.
+  void add(int64_t value, const Event& event, const RunSteps& steps);
+  Sum& operator+=(const Sum& other);
+};
+
 // Operations that differ in nothing but the number of their block.
 struct OperationRow {
   Phase phase = Phase::kDenoise;
@@ -28,32 +43,28 @@ struct OperationRow {
   std::string role;  // of roles_of()
   std::vector<TensorShape> inputs;
   TensorShape output;
-  int64_t count = 0;
-  int64_t flops = 0, bytes = 0;  // of all of them
+  Sum count{}, flops{}, bytes{};
 };
 // In the order in which they first run.
-std::vector<OperationRow> operation_rows(const RankTrace& trace);
+std::vector<OperationRow> operation_rows(const RankTrace& trace, const RunSteps& steps = {});
 
 // Collectives of one kind.
 struct CollectiveRow {
   Phase phase = Phase::kDenoise;
   std::string axis, name;
   int64_t ranks = 0;  // of the group
-  int64_t count = 0;
-  int64_t messages = 0;            // that this rank sends
-  int64_t sent = 0, received = 0;  // bytes
-  // What this rank would send, for the tensors of these collectives, by the algorithms that libraries use: in
-  // a ring (all_gather and reduce_scatter), and directly or in ceil(log2 N) rounds by Bruck's algorithm
-  // (all_to_all). Parts are taken as equal: of a tensor that does not divide evenly the largest counts in a
-  // ring, their mean in an all-to-all.
-  std::optional<int64_t> ring{}, direct{}, bruck{};
+  Sum count{};
+  Sum messages{};          // that this rank sends
+  Sum sent{}, received{};  // bytes
+  // What this rank would send of an all_to_all in ceil(log2 N) rounds by Bruck's algorithm, with parts of
+  // equal size.
+  std::optional<Sum> bruck{};
 };
-std::vector<CollectiveRow> collective_rows(const RankTrace& trace);
+std::vector<CollectiveRow> collective_rows(const RankTrace& trace, const RunSteps& steps = {});
+// Bytes that the rank sends, and FLOPs of its operations.
+Sum sent_bytes(const RankTrace& trace, const RunSteps& steps);
+Sum all_flops(const RankTrace& trace, const RunSteps& steps);
 
-// Bytes that one of `ranks` sends. `block` are the bytes of one part of the tensor, of which every rank has
-// one.
-int64_t ring_all_reduce(int64_t block, int64_t ranks);  // the tensor is of `ranks` blocks
-int64_t ring_all_gather(int64_t block, int64_t ranks);  // and of a reduce-scatter
 // Blocks that one of `ranks` sends in all rounds of Bruck's all-to-all: in round k those whose index has bit
 // k.
 int64_t bruck_blocks(int64_t ranks);
@@ -66,17 +77,17 @@ struct Size {
   std::string name;
   int64_t value = 0;
 };
-std::vector<Size> pair_sizes(const RankTrace& trace);
+std::vector<Size> pair_sizes(const RankTrace& trace, const RunSteps& steps = {});
 
 struct FlopsRow {
   Phase phase = Phase::kDenoise;
-  std::string part;          // the first words of the role: "spatial_blocks", "down_blocks"
-  int64_t products = 0;      // of matrices, attention and convolutions
-  int64_t convolutions = 0;  // of these
-  int64_t elementwise = 0;   // everything else
-  PrintedFlops printed{};    // as the published analysis counts
+  std::string part;                           // the first words of the role: "spatial_blocks", "down_blocks"
+  Sum products{};                               // of matrices, attention and convolutions
+  Sum convolutions{};                           // of these
+  Sum elementwise{};                            // everything else
+  Sum printed_products{}, printed_elementwise{};  // as the published analysis counts
 };
-std::vector<FlopsRow> flops_rows(const RankTrace& trace);
+std::vector<FlopsRow> flops_rows(const RankTrace& trace, const RunSteps& steps = {});
 
 struct MemoryRow {
   Phase phase = Phase::kDenoise;

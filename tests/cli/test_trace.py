@@ -157,7 +157,7 @@ def a_misspelled_key_is_named(box):
 def views_of_a_denoiser_alone(box):
     assert box.run("trace", "--model", MODEL / "transformer", *SMALL, *DEGREES, "-o", "t.json").code == 0
     for view in ("ops", "comm", "flops", "memory"):
-        rows = json.loads(box.run("analyze", view, "t.json", "--json").out)
+        rows = json.loads(box.run("analyze", view, "t.json", "--json").out)["rows"]
         assert rows and {row["phase"] for row in rows if "phase" in row} <= {"denoise"}, (view, rows)
     page = Page(box.run("analyze", "report", "t.json", "-o", "/dev/stdout").out.removesuffix("/dev/stdout\n"))
     assert page.plots > 0, page.headings
@@ -338,8 +338,9 @@ def views_print_what_json_has(box):
     giga = {"ops": {"flops"}, "flops": {"products", "convolutions", "elementwise"}}  # columns in GFLOP
     for view in ("ops", "comm", "flops", "memory"):
         for rank in ("0", "3"):
-            _, *lines = box.run("analyze", view, "t.json", "--rank", rank).out.splitlines()
-            rows = json.loads(box.run("analyze", view, "t.json", "--rank", rank, "--json").out)
+            *_, table = box.run("analyze", view, "t.json", "--rank", rank).out.split("\n\n")  # after a line of what its sums are
+            _, *lines = table.splitlines()
+            rows = json.loads(box.run("analyze", view, "t.json", "--rank", rank, "--json").out)["rows"]
             assert len(lines) >= len(rows) > 0, (view, lines)
             for line, row in zip(lines, rows):
                 left = line
@@ -350,7 +351,7 @@ def views_print_what_json_has(box):
                         continue
                     cell = re.match(r"-(?= |$)|[\d.]+(?: [KMGT](?:iB)?)?(?= |$)", left)[0]
                     left = left[len(cell):].lstrip()
-                    exact = value / 1e9 if value is not None and key in giga.get(view, ()) else value
+                    exact = value / 1e9 if value is not None and key.removeprefix("step_") in giga.get(view, ()) else value
                     assert cell == "-" if value is None else says(cell, exact), (view, line, key, cell, value)
                 assert left == "", (view, line, left)
 
@@ -383,36 +384,41 @@ class Page(html.parser.HTMLParser):
 def views_of_a_trace(box):
     words = ["--model", MODEL, *SMALL, *DEGREES]
     assert box.run("trace", "a cat", *words, "-o", "t.json").code == 0
-    trace = json.loads((box.folder / "t.json").read_text())["ranks"]
+    trace = json.loads((box.folder / "t.json").read_text())
+    steps, trace = trace["steps"], trace["ranks"]
+
+    def view(name, *words):
+        return json.loads(box.run("analyze", name, *words, "--json").out)
+
+    def of_run(events, key):  # the one traced step stands for all
+        return sum(event[key] * (steps if event.get("step") == 0 else 1) for event in events)
+
     for rank in (0, 1):
-        table = json.loads(box.run("analyze", "comm", "t.json", "--rank", str(rank), "--json").out)
-        sent = sum(event["bytes"] for event in trace[rank]["events"] if "collective" in event)
-        assert sum(row["sent"] for row in table) == sent, (table, sent)
-        table = json.loads(box.run("analyze", "ops", "t.json", "--rank", str(rank), "--json").out)
+        table = view("comm", "t.json", "--rank", str(rank))
+        events = [event for event in trace[rank]["events"] if "collective" in event]
+        assert (table["steps"], table["traced_steps"], table["rank"]) == (steps, 1, rank), table
+        assert sum(row["sent"] for row in table["rows"]) == table["sum"]["sent"] == of_run(events, "bytes"), table
+        assert table["sum"]["step_sent"] == sum(event["bytes"] for event in events if event.get("step") == 0), table
         events = [event for event in trace[rank]["events"] if "operation" in event]
-        assert sum(row["count"] for row in table) == len(events), table
-        assert sum(row["flops"] for row in table) == sum(event["flops"] for event in events), table
-        flops = json.loads(box.run("analyze", "flops", "t.json", "--rank", str(rank), "--json").out)
-        assert sum(row["products"] + row["elementwise"] for row in flops) == sum(event["flops"] for event in events), flops
-        printed = json.loads(box.run("analyze", "flops", "t.json", "--rank", str(rank), "--json", "--as-printed").out)
+        table = view("ops", "t.json", "--rank", str(rank))
+        assert sum(row["count"] for row in table["rows"]) == sum(steps if event.get("step") == 0 else 1 for event in events), table
+        assert sum(row["flops"] for row in table["rows"]) == table["sum"]["flops"] == of_run(events, "flops"), table
+        flops = view("flops", "t.json", "--rank", str(rank))["rows"]
+        assert sum(row["products"] + row["elementwise"] for row in flops) == of_run(events, "flops"), flops
+        printed = view("flops", "t.json", "--rank", str(rank), "--as-printed")["rows"]
         assert [row["products"] for row in printed] == [row["products"] for row in flops], printed
         assert all(row["printed_products"] == row["products"] - row["convolutions"] for row in printed if row["phase"] == "denoise"), printed
-        memory = json.loads(box.run("analyze", "memory", "t.json", "--rank", str(rank), "--json").out)
-        for row in memory:
+        for row in view("memory", "t.json", "--rank", str(rank))["rows"]:
             assert row["tensors"] == max(event["peak"] for event in trace[rank]["events"] if event["phase"] == row["phase"]), row
     lines = box.run("analyze", "comm", "t.json", "--csv").out.splitlines()
     assert lines[0].split(",")[:3] == ["phase", "axis", "collective"] and any("ulysses" in line for line in lines), lines
-    # Directly, a rank sends what it sends here; a column that does not go with a collective is empty.
-    words = ["--model", ROOT / "models" / "shapes", "--num-inference-steps", "2", "--ulysses-degree", "3"]  # parts are uneven
-    assert box.run("trace", "a cat", *words, "-o", "three.json").code == 0
-    for name in ("t.json", "three.json"):
-        for row in json.loads(box.run("analyze", "comm", name, "--json").out):
-            assert row["direct"] == (row["sent"] if row["collective"] == "all_to_all" else None), row
-            assert (row["ring"] is None) == (row["collective"] not in ("all_gather", "reduce_scatter")), row
+    for row in view("comm", "t.json")["rows"]:
+        assert (row["bruck"] is None) == (row["collective"] != "all_to_all"), row
     text = box.run("analyze", "comm", "t.json").out
-    assert "ulysses" in text and "KiB" in text and "Bruck" in text, text
+    assert text.startswith("Rank 0 of 2: messages and bytes of a steady step, and of the run of ") and "1 is traced" in text, text
+    assert "ulysses" in text and "KiB" in text and "Bruck" in text and text.splitlines()[-1].startswith("all "), text
     # The last layers of attention are no pair of Open-Sora's.
-    assert json.loads(box.run("analyze", "sizes", "t.json", "--json").out) == []
+    assert view("sizes", "t.json")["rows"] == []
     assert box.run("analyze", "sizes", "t.json").out.startswith("Rank 0 of t.json has no pair of blocks of Open-Sora")
     assert box.run("trace", "a cat", "--model", MODEL, *SMALL, "-o", "one.json").code == 0
     assert box.run("analyze", "comm", "one.json").out == "Rank 0 of one.json sends nothing\n"

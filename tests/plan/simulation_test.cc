@@ -39,6 +39,11 @@ Event wait(int64_t number) {
   return {.what = WaitEvent{number}};
 }
 
+Event in_step(int64_t step, Event event) {
+  event.step = step;
+  return event;
+}
+
 Trace of_two(std::vector<Event> first, std::vector<Event> second) {
   Trace trace{.model = {}, .settings = Json::object(), .world_size = 2, .ranks = {}};
   trace.ranks = {{.rank = 0, .events = std::move(first)}, {.rank = 1, .events = std::move(second)}};
@@ -46,14 +51,22 @@ Trace of_two(std::vector<Event> first, std::vector<Event> second) {
 }
 
 // A FLOP takes a second; a message of 100 bytes 2 s, and half a second besides.
-const Costs kCosts{.operation = [](const OperationEvent& each) { return static_cast<double>(each.flops); },
-                   .bandwidth = 50,
-                   .latency = 0.5};
+Simulation simulated(const Trace& trace, int64_t repetitions = 1) {
+  Costs costs{.seconds = {}, .bandwidth = 50, .latency = 0.5};
+  for (const RankTrace& rank : trace.ranks) {
+    std::vector<double>& seconds = costs.seconds.emplace_back();
+    for (const Event& event : rank.events) {
+      const auto* const each = std::get_if<OperationEvent>(&event.what);
+      seconds.push_back(each != nullptr ? static_cast<double>(each->flops) : 0);
+    }
+  }
+  return simulate(trace, repetitions, costs, "file");
+}
 
 TEST(Simulation, WaitsForTheSlower) {
   const auto ranks =
-      simulate(of_two({operation(1), exchange(0, 0), wait(0)}, {operation(4), exchange(0, 1), wait(0)}),
-               kCosts, "file");
+      simulated(of_two({operation(1), exchange(0, 0), wait(0)}, {operation(4), exchange(0, 1), wait(0)}))
+          .ranks;
   EXPECT_DOUBLE_EQ(ranks[0].end, 6.5);
   EXPECT_DOUBLE_EQ(ranks[1].end, 6.5);
   EXPECT_DOUBLE_EQ(ranks[0].waiting, 5.5);
@@ -62,19 +75,61 @@ TEST(Simulation, WaitsForTheSlower) {
 
 TEST(Simulation, HidesMessagesBehindWork) {
   const auto ranks =
-      simulate(of_two({exchange(0, 0), operation(2), wait(0)}, {exchange(0, 1), operation(3), wait(0)}),
-               kCosts, "file");
+      simulated(of_two({exchange(0, 0), operation(2), wait(0)}, {exchange(0, 1), operation(3), wait(0)}))
+          .ranks;
   EXPECT_DOUBLE_EQ(ranks[0].end, 2.5);
   EXPECT_DOUBLE_EQ(ranks[1].end, 3);
   EXPECT_DOUBLE_EQ(ranks[1].waiting, 0);
+  // Of the 2.5 s that the message takes, those in which the rank computed.
+  EXPECT_DOUBLE_EQ(ranks[0].hidden, 2);
+  EXPECT_DOUBLE_EQ(ranks[1].hidden, 2.5);
+}
+
+// Two messages that a rank posts at once follow each other on its link.
+TEST(Simulation, SendsOneMessageAtATime) {
+  const auto ranks = simulated(of_two({exchange(0, 0), exchange(1, 0), wait(0), wait(1)},
+                                      {exchange(0, 1), exchange(1, 1), wait(0), wait(1)}))
+                         .ranks;
+  EXPECT_DOUBLE_EQ(ranks[0].end, 4.5);
+  EXPECT_DOUBLE_EQ(ranks[0].waiting, 4.5);
+}
+
+// What a rank waits for longer hides no other message a second time.
+TEST(Simulation, HidesNoMoreThanIsComputed) {
+  const auto ranks = simulated(of_two({exchange(0, 0), exchange(1, 0), operation(3), wait(0), wait(1)},
+                                      {exchange(0, 1), exchange(1, 1), operation(3), wait(0), wait(1)}))
+                         .ranks;
+  EXPECT_DOUBLE_EQ(ranks[0].end, 4.5);
+  EXPECT_DOUBLE_EQ(ranks[0].hidden, 3);
+}
+
+// The step in the middle is done three times; the message that one step leaves for the next is under way
+// between all of them.
+TEST(Simulation, RepeatsASteadyStep) {
+  const auto rank = [&](int64_t own, int64_t flops) {
+    return std::vector<Event>{in_step(0, operation(flops)), in_step(0, exchange(0, own)),
+                              in_step(1, operation(flops)), in_step(1, exchange(1, own)),
+                              in_step(1, wait(0)),          in_step(2, operation(flops)),
+                              in_step(2, wait(1))};
+  };
+  Trace trace = of_two(rank(0, 3), rank(1, 1));
+  trace.traced_steps = trace.steps = 3;
+  const Simulation once = simulated(trace), thrice = simulated(trace, 3);
+  // The message of a step comes 2.5 s after the slower rank is through, while that one computes again.
+  EXPECT_DOUBLE_EQ(once.ranks[0].end, 9);
+  EXPECT_DOUBLE_EQ(thrice.ranks[0].end, 15);
+  EXPECT_DOUBLE_EQ(thrice.ranks[0].hidden, 4 * 2.5);
+  EXPECT_DOUBLE_EQ(thrice.ranks[1].computing, 5);
+  EXPECT_EQ(thrice.parts.size(), 5U);
+  EXPECT_DOUBLE_EQ(thrice.parts.at({.step = 1, .repetition = 2}).end, 12);
 }
 
 // A pipeline: the second stage begins with a patch when it is there, while the first works on the next.
 TEST(Simulation, PassesSingleMessagesOn) {
   const auto ranks =
-      simulate(of_two({operation(3), single(0, true), operation(3), single(1, true), wait(0), wait(1)},
-                      {single(0, false), single(1, false), wait(0), operation(3), wait(1), operation(3)}),
-               kCosts, "file");
+      simulated(of_two({operation(3), single(0, true), operation(3), single(1, true), wait(0), wait(1)},
+                       {single(0, false), single(1, false), wait(0), operation(3), wait(1), operation(3)}))
+          .ranks;
   // 3 + 2.5 until the first patch is there; the second, there at 8.5, finds the stage free at that moment.
   EXPECT_DOUBLE_EQ(ranks[1].end, 11.5);
   EXPECT_DOUBLE_EQ(ranks[1].waiting, 5.5);
@@ -83,7 +138,7 @@ TEST(Simulation, PassesSingleMessagesOn) {
 TEST(Simulation, RefusesWhatNeverEnds) {
   const auto refuses = [](const Trace& trace) {
     try {
-      simulate(trace, kCosts, "file");
+      simulated(trace);
       ADD_FAILURE() << "was simulated";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInput);

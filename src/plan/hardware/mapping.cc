@@ -21,6 +21,11 @@ std::string roof_name(Roof roof) {
   return kNames[static_cast<int>(roof)];
 }
 
+bool Mapping::is_beyond_bound() const {
+  constexpr double kSlack = 1 + 1e-9;
+  return std::max({compute, dram, noc}) > latency * kSlack;
+}
+
 Mapping make_mapping(const Cost& cost, std::string split, const Work& work, const Machine& machine,
                      const std::string& dtype) {
   const Demand demand = demand_of(work);

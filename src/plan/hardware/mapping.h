@@ -50,6 +50,8 @@ struct Mapping {
 
   bool fits() const { return obstacle.empty(); }
   double communication() const { return dram + noc; }  // s, if nothing overlapped
+  // Whether a resource would be busy for longer than the operator takes, as by some published formulas.
+  bool is_beyond_bound() const;
 };
 
 struct MapOptions {

@@ -14,7 +14,8 @@ double product(std::initializer_list<int64_t> sizes) {
 Demand demand(const VectorWork& work) {
   const double elements = product({work.rows, work.width});
   return {.vector_operations = elements * work.operations_per_element,
-          .elements = elements * static_cast<double>(work.inputs + 1) + static_cast<double>(work.weights)};
+          .elements = elements * static_cast<double>(work.inputs + 1) + work.others +
+                      static_cast<double>(work.weights)};
 }
 
 Demand demand(const GemmWork& work) {

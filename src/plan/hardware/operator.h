@@ -2,6 +2,7 @@
 // attention that never stores its scores (flash attention). A list of them is all that an analysis needs.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -17,8 +18,9 @@ struct VectorWork {
   int64_t inputs = 1;    // tensors of that shape that are read
   int64_t weights = 0;   // elements that every row needs
   bool reduces = false;  // a norm, which needs a whole row at once
+  double others = 0;     // elements of smaller tensors, which are read once, a part with each row
 
-  bool operator==(const VectorWork&) const = default;
+  auto operator<=>(const VectorWork&) const = default;
 };
 
 // [rows, inner] x [inner, columns] -> [rows, columns], with an activation applied to what it stores.
@@ -30,7 +32,7 @@ struct GemmWork {
   double overlap = 1;
   int64_t bias = 0;  // elements, which are read once
 
-  bool operator==(const GemmWork&) const = default;
+  auto operator<=>(const GemmWork&) const = default;
 };
 
 // For each of batch x heads: [queries, head_dim], keys and values [keys, head_dim] -> [queries, head_dim].
@@ -38,7 +40,7 @@ struct AttentionWork {
   int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
   bool rotary = false;  // the published formulas alone count rotary positions here
 
-  bool operator==(const AttentionWork&) const = default;
+  auto operator<=>(const AttentionWork&) const = default;
 };
 
 using Work = std::variant<VectorWork, GemmWork, AttentionWork>;

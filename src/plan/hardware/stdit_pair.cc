@@ -173,9 +173,11 @@ std::vector<PublishedVolume> published_volumes(const Video& video, const TokenGr
   const int64_t divided_tokens = kTextTokens - kTextTokens % dies;
   const double divided_text = static_cast<double>(divided_tokens) * width;
   if (dies % 2 == 0)
-    volumes.push_back(
-        {"2D", kHalves * kBytes *
-                   ((5 * tokens + 2 * divided_text) * (n / 2 - 1) + (7 * tokens + 2 * divided_text)) / n});
+    volumes.push_back({"2D",
+                       kHalves * kBytes *
+                           ((5 * tokens + 2 * divided_text) * (n / 2 - 1) + (7 * tokens + 2 * divided_text)) /
+                           n,
+                       true});
   volumes.push_back({"Ring", kHalves * kBytes * 2 * (tokens + text) * (n - 1) / n});
   return volumes;
 }

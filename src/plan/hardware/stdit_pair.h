@@ -54,6 +54,7 @@ inline constexpr int64_t kExchanges = 2;  // in a pair
 struct PublishedVolume {
   std::string method;
   double bytes = 0;
+  bool is_ours = false;  // the formula, which has the published digits; none is published
 };
 std::vector<PublishedVolume> published_volumes(const Video& video, const TokenGrid& grid, int64_t dies);
 

@@ -9,9 +9,14 @@
 namespace tessera::plan {
 namespace {
 
+// Elements that are read for each row.
+double read_by_row(const VectorWork& work) {
+  return static_cast<double>(work.width * work.inputs) + work.others / static_cast<double>(work.rows);
+}
+
 // The SRAM that a tile needs for parts of `rows`, with one of each buffer or two.
 double sram_bytes(const VectorWork& work, int64_t rows, int64_t element_bytes, bool overlaps) {
-  const auto part = static_cast<double>(rows * work.width * (work.inputs + 1));
+  const auto part = static_cast<double>(rows) * (read_by_row(work) + static_cast<double>(work.width));
   return ((overlaps ? 2 : 1) * part + static_cast<double>(work.weights)) * static_cast<double>(element_bytes);
 }
 
@@ -31,7 +36,7 @@ Cost cost_of(const VectorWork& work, int64_t rows, const Machine& machine, const
     cost.noc_hops = static_cast<double>(machine.grid_rows + machine.grid_columns - 2);
   }
   cost.turns = static_cast<double>(turns);
-  cost.fill_bytes = (active_rows * width * static_cast<double>(work.inputs) + weights) * bytes;
+  cost.fill_bytes = (active_rows * read_by_row(work) + weights) * bytes;
   cost.drain_bytes = active_rows * width * bytes;
   cost.overlaps = overlaps;
   return cost;
