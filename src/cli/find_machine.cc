@@ -7,6 +7,7 @@
 
 #include "cli/shipped.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/nearest_word.h"
 #include "core/user_text.h"
 
@@ -18,8 +19,8 @@ std::vector<std::string> shipped_machines() {
   std::set<std::string> names;
   std::error_code code;
   for (const fs::path& folder : shipped_folders("machines", "TESSERA_MACHINES")) {
-    for (const fs::directory_entry& each : fs::directory_iterator(folder, code)) {
-      if (each.path().extension() == ".json") names.insert(each.path().stem().string());
+    for (const fs::path& each : list_folder(folder, code)) {
+      if (each.extension() == ".json") names.insert(each.stem().string());
     }
   }
   return {names.begin(), names.end()};

@@ -8,6 +8,7 @@
 
 #include "cli/shipped.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/nearest_word.h"
 #include "weights/single_file.h"
 
@@ -25,9 +26,8 @@ std::vector<std::string> names_in(const std::vector<fs::path>& folders) {
   std::vector<std::string> names;
   std::error_code code;
   for (const fs::path& folder : folders) {
-    for (const fs::directory_entry& each : fs::directory_iterator(folder, code)) {
-      if (fs::exists(each.path() / "model_index.json", code))
-        names.push_back(each.path().filename().string());
+    for (const fs::path& each : list_folder(folder, code)) {
+      if (fs::exists(each / "model_index.json", code)) names.push_back(each.filename().string());
     }
   }
   std::sort(names.begin(), names.end());
@@ -79,7 +79,8 @@ fs::path find_model(const std::optional<std::string>& name) {
     fs::path candidate = folder / plain;
     if (fs::exists(candidate / "model_index.json", code)) return candidate;
   }
-  if (name && fs::exists(*name, code)) return *name;  // the reader says what is wrong with it
+  if (name && type_at(*name) != fs::file_type::not_found)
+    return *name;  // the reader says what is wrong with it
   if (name) {
     const std::vector<std::string> names = names_in(folders);
     if (const auto nearest = nearest_word(plain, names))
@@ -115,8 +116,7 @@ ModelFiles find_model_files(const std::optional<std::string>& model,
     if (config) usage_error(field("config"), "is for a model that is one .safetensors file");
     return {find_model(model)};
   }
-  std::error_code code;
-  if (!fs::exists(path, code)) input_error(path.string(), "no such file; check the path");
+  if (type_at(path) == fs::file_type::not_found) input_error(path.string(), "no such file; check the path");
   weights::require_whole_model(weights::SafetensorsFile(path).header(), path.string());
   if (!config) {
     usage_error(
@@ -126,9 +126,10 @@ ModelFiles find_model_files(const std::optional<std::string>& model,
         path.string());
   }
   const fs::path folder = find_model(config);
-  if (!fs::exists(folder / "model_index.json", code)) {
+  if (type_at(folder / "model_index.json") == fs::file_type::not_found) {
     input_error(folder.string(), "{}; {} wants a folder in diffusers' format, with configs and tokenizers",
-                fs::exists(folder, code) ? "holds no model_index.json" : "no such folder", field("config"));
+                type_at(folder) != fs::file_type::not_found ? "holds no model_index.json" : "no such folder",
+                field("config"));
   }
   return {folder, path};
 }

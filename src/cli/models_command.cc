@@ -8,6 +8,7 @@
 #include "cli/units.h"
 #include "core/counted.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "engine/lone_denoiser.h"
 #include "engine/model.h"
@@ -33,8 +34,8 @@ struct WeightFiles {
 WeightFiles find_weight_files(const std::filesystem::path& folder) {
   WeightFiles result;
   std::error_code code;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
-    const std::filesystem::path extension = entry.path().extension();
+  for (const std::filesystem::path& path : list_folder(folder, code)) {
+    const std::filesystem::path extension = path.extension();
     result.any |= extension == ".safetensors";
     result.others |= extension == ".bin" || extension == ".msgpack" || extension == ".ckpt";
   }
@@ -81,8 +82,8 @@ Held measure(const weights::Checkpoint& checkpoint) {
   return held;
 }
 
-// Fills in what is said of a part's weights; what is wrong with them is added to `damages`.
-void describe_weights(PartRow& row, const Weights& weights, std::vector<std::string>& damages) {
+// Fills in what is said of a part's weights. Throws Error if they are damaged.
+void describe_weights(PartRow& row, const Weights& weights) {
   const Part& part = row.part;
   row.state.clear();
   if (weights.single_file) {
@@ -92,23 +93,24 @@ void describe_weights(PartRow& row, const Weights& weights, std::vector<std::str
     return;
   }
   const WeightFiles found = find_weight_files(part.folder);
-  if (!found.any) {
-    if (found.others) row.state = "no safetensors (only other weight files)";
-    return;
-  }
-  try {
+  if (found.any) {
     row.held = measure({part.folder, weights::library_named(part.library), weights.variant});
-  } catch (const Error& error) {
-    damages.push_back(spell(error.message(), option_name));
-    row.state = "damaged";
+  } else if (found.others) {
+    row.state = "no safetensors (only other weight files)";
   }
 }
 
+// What is wrong with the part is added to `damages`.
 PartRow describe_part(const std::string& name, Part part, const Weights& weights,
                       std::vector<std::string>& damages) {
   const bool is_named = !part.class_name.empty();
   PartRow row{.name = name, .part = std::move(part), .held = {}, .state = is_named ? "missing" : ""};
-  if (std::filesystem::is_directory(row.part.folder)) describe_weights(row, weights, damages);
+  try {
+    if (type_at(row.part.folder) == std::filesystem::file_type::directory) describe_weights(row, weights);
+  } catch (const Error& error) {
+    damages.push_back(spell(error.message(), option_name));
+    row.state = "damaged";
+  }
   if (is_named && engine::is_never_run(name)) row.state += row.state.empty() ? "not run" : ", not run";
   return row;
 }

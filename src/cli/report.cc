@@ -73,7 +73,8 @@ OrderedJson settings_json(const Job& job) {
 }
 
 std::string model_name(const engine::Model& model) {
-  const std::filesystem::path folder = std::filesystem::absolute(model.path()).lexically_normal();
+  std::error_code code;  // the working folder may be gone
+  const std::filesystem::path folder = std::filesystem::absolute(model.path(), code).lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 

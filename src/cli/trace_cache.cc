@@ -48,13 +48,13 @@ void remove_oldest(const fs::path& folder) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   std::error_code code;
   uint64_t bytes = 0;
-  for (const fs::directory_entry& each : fs::directory_iterator(folder, code)) {
-    std::error_code gone;
-    const uint64_t size = each.file_size(gone);
-    const fs::file_time_type time = each.last_write_time(gone);
-    if (gone) continue;
+  for (const fs::path& each : list_folder(folder, code)) {
+    std::error_code no_size, no_time;
+    const uint64_t size = fs::file_size(each, no_size);
+    const fs::file_time_type time = fs::last_write_time(each, no_time);
+    if (no_size || no_time) continue;
     bytes += size;
-    files.emplace_back(time, each.path());
+    files.emplace_back(time, each);
   }
   std::sort(files.begin(), files.end());
   for (const auto& [time, path] : files) {

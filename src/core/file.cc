@@ -1,9 +1,11 @@
 #include "core/file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <poll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <fstream>
@@ -11,12 +13,24 @@
 
 #include "core/error.h"
 #include "core/random_name.h"
+#include "core/replacement.h"
+#include "core/system_call.h"
 
 namespace tessera {
 namespace {
 
-std::string reason() {
-  return std::generic_category().message(errno);
+namespace fs = std::filesystem;
+
+// Throws Error(kInput) if a link on the way to `path` leads nowhere. A hub's cache holds links to its blobs.
+void refuse_dangling_link(const fs::path& path) {
+  std::error_code code;
+  for (fs::path each = path; each.has_relative_path(); each = each.parent_path()) {
+    const fs::file_type type = fs::symlink_status(each, code).type();
+    if (type == fs::file_type::symlink)
+      input_error(each.string(), "is a link to {}, which does not exist; download it again",
+                  fs::read_symlink(each, code).string());
+    if (type != fs::file_type::not_found) return;
+  }
 }
 
 // Returns the open descriptor that a name like /dev/stdout or /dev/fd/7 stands for, or -1. Opening such a
@@ -52,14 +66,18 @@ std::filesystem::path follow_links(std::filesystem::path path) {
 }
 
 std::filesystem::path temporary_name(const std::filesystem::path& path, const std::string& token) {
-  if (is_special(path)) return {};
-  return path.string() + fmt::format(".{}.tmp", token);
+  return is_special(path) ? std::filesystem::path() : temporary_beside(path, token);
 }
 
-// Fails if anything exists there, even a link, because anybody with write access to the folder could have put
-// it there.
-int create_new(const std::filesystem::path& path) {
-  return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+// Whether the reason in errno is that the folder of a file takes no other file, though the file itself may be
+// written to, as one that is mounted by itself into a container.
+bool only_folder_is_closed(const std::filesystem::path& path) {
+  if (errno != EACCES && errno != EPERM && errno != EROFS) return false;
+  const int reason = errno;
+  std::error_code code;
+  const bool is_open = std::filesystem::is_regular_file(path, code) && ::access(path.c_str(), W_OK) == 0;
+  errno = reason;
+  return is_open;
 }
 
 }  // namespace
@@ -69,15 +87,40 @@ void refuse_git_lfs_pointer(std::string_view beginning, const std::string& where
     input_error(where, "is a git-lfs pointer in the place of the file; fetch that with git lfs pull");
 }
 
-std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
+std::filesystem::file_type type_at(const std::filesystem::path& path) {
   std::error_code code;
-  if (!std::filesystem::exists(path, code)) input_error(path.string(), "no such file");
-  if (!std::filesystem::is_regular_file(path, code)) input_error(path.string(), "not a regular file");
+  const fs::file_type type = fs::status(path, code).type();
+  if (type == fs::file_type::not_found) refuse_dangling_link(path);
+  if (type == fs::file_type::none) input_error(path.string(), "cannot open: {}", code.message());
+  return type;
+}
+
+void require_regular_file(const std::filesystem::path& path) {
+  const fs::file_type type = type_at(path);
+  if (type == fs::file_type::not_found) input_error(path.string(), "no such file");
+  if (type != fs::file_type::regular) input_error(path.string(), "not a regular file");
+}
+
+void require_folder(const std::filesystem::path& path) {
+  if (type_at(path) != fs::file_type::directory) input_error(path.string(), "no such folder");
+}
+
+std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder, std::error_code& code) {
+  std::vector<fs::path> paths;
+  for (fs::directory_iterator each(folder, code), end; !code && each != end; each.increment(code))
+    paths.push_back(each->path());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
+  require_regular_file(path);
+  std::error_code code;
   const uint64_t size = std::filesystem::file_size(path, code);
   if (code) input_error(path.string(), "cannot read: {}", code.message());
   if (size > max_bytes) input_error(path.string(), "{} bytes, expected at most {}", size, max_bytes);
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) input_error(path.string(), "cannot open the file: {}", reason());
+  if (!stream) input_error(path.string(), "cannot open the file: {}", system_reason(errno));
   std::string text(size, '\0');
   if (!stream.read(text.data(), static_cast<std::streamsize>(size))) {
     input_error(path.string(), "cannot read the file");
@@ -88,8 +131,10 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
 
 bool write_to_descriptor(int descriptor, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
+    const ssize_t count = uninterrupted([&] { return ::write(descriptor, bytes.data(), bytes.size()); });
+    // A standard stream may be a pipe that does not block, as programs leave it that share it.
+    pollfd room = {.fd = descriptor, .events = POLLOUT, .revents = 0};
+    if (count < 0 && errno == EAGAIN && uninterrupted([&] { return ::poll(&room, 1, -1); }) > 0) continue;
     if (count <= 0) return false;
     bytes = bytes.subspan(static_cast<size_t>(count));
   }
@@ -102,12 +147,18 @@ AtomicFile::AtomicFile(const std::filesystem::path& path)
   if (const int named = named_descriptor(path_); named >= 0) {
     descriptor_ = ::fcntl(named, F_DUPFD_CLOEXEC, 0);
   } else if (temporary_.empty()) {
-    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    descriptor_ =
+        uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); });
   } else {
-    descriptor_ = create_new(temporary_);
+    descriptor_ = create_replacement(temporary_, path_);
     if (descriptor_ < 0 && errno == EEXIST) {  // this process writes the same file twice at the same time
       temporary_ = temporary_name(path_, random_name(2));
-      descriptor_ = create_new(temporary_);
+      descriptor_ = create_replacement(temporary_, path_);
+    }
+    if (descriptor_ < 0 && only_folder_is_closed(path_)) {
+      temporary_.clear();
+      is_in_memory_ = true;
+      descriptor_ = ::memfd_create("tessera-file", MFD_CLOEXEC);
     }
   }
   if (descriptor_ < 0) {
@@ -126,7 +177,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(const char* action) const {
-  usage_error(path_.string(), "cannot {} the file: {}", action, reason());
+  usage_error(path_.string(), "cannot {} the file: {}", action, system_reason(errno));
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
@@ -134,14 +185,21 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0 && errno != EINVAL && errno != EROFS) fail("write");
+  if (!flush_to_disk(descriptor_)) fail("write");
+  if (is_in_memory_ && !copy_over(descriptor_, path_)) fail("write");
   const int closed = ::close(std::exchange(descriptor_, -1));
-  if (closed != 0) fail("write");
+  if (closed != 0 && errno != EINTR) fail("write");
+  if (is_in_memory_) remember_finished_file();
   if (temporary_.empty()) return;
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write");
-  remember_finished_file();
+  const bool is_in_place = put_in_place(temporary_, path_);
+  const int reason = errno;
   name_.forget();
-  temporary_.clear();
+  const fs::path temporary = std::exchange(temporary_, {});
+  if (!is_in_place) {
+    usage_error(path_.string(), "cannot write the file: {}; what it was to hold is in {}",
+                system_reason(reason), keep_temporary(temporary, path_).string());
+  }
+  remember_finished_file();
 }
 
 void remove_unfinished_file(const std::filesystem::path& path) noexcept {
@@ -163,7 +221,7 @@ void require_writable(const std::filesystem::path& path) {
   }
   // Renaming would replace a file that its owner protects.
   if (std::filesystem::exists(path, code) && ::access(path.c_str(), W_OK) != 0)
-    usage_error(path.string(), "cannot write: {}", reason());
+    usage_error(path.string(), "cannot write: {}", system_reason(errno));
   if (is_special(path)) return;  // opening a pipe would disturb its reader
   const AtomicFile probe(path);  // removed again when it goes out of scope
 }

@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <vector>
 
 #include "core/unfinished.h"
 
@@ -13,6 +15,18 @@ namespace tessera {
 
 // Throws Error(kInput) for the beginning of a pointer that git-lfs left in the place of the file `where`.
 void refuse_git_lfs_pointer(std::string_view beginning, const std::string& where);
+
+// Returns what is at `path`, or at the end of links there; file_type::not_found if there is nothing. Throws
+// Error(kInput) that says why it cannot be reached: a link leads nowhere or in a circle, or a folder on the
+// way may not be entered.
+std::filesystem::file_type type_at(const std::filesystem::path& path);
+
+// Throw Error(kInput) unless there is such a thing.
+void require_regular_file(const std::filesystem::path& path);
+void require_folder(const std::filesystem::path& path);
+
+// Returns the paths of what a folder holds, in order. If that cannot be listed, `code` has the reason.
+std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder, std::error_code& code);
 
 // Returns the whole file. Throws Error(kInput) when it is missing, unreadable, larger than `max_bytes` or a
 // git-lfs pointer.
@@ -22,9 +36,12 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 bool write_to_descriptor(int descriptor, std::span<const std::byte> bytes);
 
 // Writes to a new file next to `path` with an unpredictable name; commit() renames it to `path`, and an
-// uncommitted file is removed. Links are followed. Anything but a regular file (a device, a pipe) and names
-// of open descriptors (/dev/stdout, /dev/fd/7) are written to directly, from their current position. Every
-// failure (no such folder, not writable, disk full) is an Error(kUsage) that names the path.
+// uncommitted file is removed. A file that is replaced so leaves its mode to the new one. Links are followed.
+// Where a file cannot be replaced (see put_in_place()), or its folder takes no other file, commit() writes
+// over it. Anything but a regular file (a device, a pipe) and names of open descriptors (/dev/stdout,
+// /dev/fd/7) are written to directly, from their current position. Every failure (no such folder, not
+// writable, disk full) is an Error(kUsage) that names the path; if commit() can neither rename nor write, it
+// also names the file next to `path` that has the whole content and stays.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);
@@ -40,7 +57,8 @@ class AtomicFile {
   [[noreturn]] void fail(const char* action) const;
 
   std::filesystem::path path_;
-  std::filesystem::path temporary_;  // empty if there is none (devices, or already renamed)
+  std::filesystem::path temporary_;  // empty if there is none (devices, in memory, or already renamed)
+  bool is_in_memory_ = false;
   int descriptor_ = -1;
   UnfinishedName name_;
 };

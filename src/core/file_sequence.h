@@ -15,7 +15,8 @@ std::filesystem::path numbered_path(const std::filesystem::path& path, int64_t n
 // Writes files into a new folder next to `path`, with an unpredictable name. commit() renames them to
 // NAME-0000.EXT, NAME-0001.EXT, ... where `path` is NAME.EXT; what is uncommitted is removed. Nothing that
 // needs space is left for commit(). Only a process that ends amid its renames leaves a part of the files; if
-// a rename fails, those before it are removed again. Failures are as of an AtomicFile.
+// one cannot take its place, those before it go back to that folder, which stays. Failures are as of an
+// AtomicFile.
 class AtomicSequence {
  public:
   explicit AtomicSequence(const std::filesystem::path& path);

@@ -10,19 +10,24 @@
 #include "core/random_name.h"
 
 namespace tessera {
+
 namespace {
-
-constexpr size_t kMostName = 4096;
+constexpr size_t kMostName = 4096;  // PATH_MAX
 constexpr int64_t kIsFile = -1;
+}  // namespace
 
-// Readable from a signal handler.
+// A name that a signal handler can read. Slots are never freed, but used again.
 struct Unfinished {
-  std::atomic<bool> used{false};
+  std::atomic<bool> used{true};
   std::atomic<bool> ready{false};
   std::atomic<int64_t> files{kIsFile};  // of a folder
   std::array<char, kMostName> name{};
+  Unfinished* next = nullptr;
 };
-std::array<Unfinished, 16> unfinished;
+
+namespace {
+
+std::atomic<Unfinished*> newest{nullptr};
 std::atomic<bool> has_finished{false};
 
 void remove_numbered_files(const Unfinished& folder) {
@@ -37,49 +42,56 @@ void remove_numbered_files(const Unfinished& folder) {
   ::rmdir(folder.name.data());
 }
 
-// The slot that holds the name from now on, or `none`. Only its holder writes to it, and nobody else reads
-// its name but a signal handler.
-size_t take_slot(const std::string& name, int64_t files, size_t none) {
-  if (name.size() >= kMostName) return none;
-  for (size_t i = 0; i < unfinished.size(); ++i) {
-    Unfinished& slot = unfinished[i];
-    if (slot.used.exchange(true)) continue;
-    std::memcpy(slot.name.data(), name.c_str(), name.size() + 1);
-    slot.files = files;
-    slot.ready = true;
-    return i;
+// Returns a slot that is the caller's until it sets `used` to false.
+Unfinished& free_slot() {
+  for (Unfinished* slot = newest; slot; slot = slot->next) {
+    if (!slot->used.exchange(true)) return *slot;
   }
-  return none;
+  auto* const slot = new Unfinished;  // NOLINT: a signal handler may read it as long as the process lives
+  slot->next = newest;
+  while (!newest.compare_exchange_weak(slot->next, slot)) {
+  }
+  return *slot;
+}
+
+// Only the holder of a slot writes to it, and nobody else reads its name but a signal handler.
+Unfinished* remember_in_slot(const std::string& name, int64_t files) {
+  if (name.size() >= kMostName) return nullptr;  // no call of the system takes such a name
+  Unfinished& slot = free_slot();
+  std::memcpy(slot.name.data(), name.c_str(), name.size() + 1);
+  slot.files = files;
+  slot.ready = true;
+  return &slot;
 }
 
 }  // namespace
 
 void UnfinishedName::remember(const std::string& file) {
   forget();
-  slot_ = take_slot(file, kIsFile, kNone);
+  slot_ = remember_in_slot(file, kIsFile);
 }
 
 void UnfinishedName::remember_folder(const std::string& folder) {
   forget();
-  slot_ = take_slot(folder, 0, kNone);
+  slot_ = remember_in_slot(folder, 0);
 }
 
 void UnfinishedName::set_files(int64_t count) {
-  if (slot_ != kNone) unfinished[slot_].files = count;
+  if (slot_) slot_->files = count;
 }
 
 void UnfinishedName::forget() {
-  if (slot_ == kNone) return;
-  unfinished[slot_].ready = false;
-  unfinished[slot_].used = false;
-  slot_ = kNone;
+  if (!slot_) return;
+  slot_->ready = false;
+  slot_->used = false;
+  slot_ = nullptr;
 }
 
 void remove_unfinished_files() noexcept {
-  for (const Unfinished& slot : unfinished) {
-    if (!slot.ready) continue;
-    if (slot.files == kIsFile) ::unlink(slot.name.data());
-    if (slot.files != kIsFile) remove_numbered_files(slot);
+  for (const Unfinished* slot = newest; slot; slot = slot->next) {
+    if (!slot->ready) continue;
+    if (slot->files == kIsFile) ::unlink(slot->name.data());
+    if (slot->files != kIsFile) remove_numbered_files(*slot);
   }
 }
 

@@ -1,11 +1,12 @@
 // The names of this process's temporary files, which a signal handler can remove.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
 namespace tessera {
+
+struct Unfinished;
 
 // What remove_unfinished_files() removes as long as this lives and is not told to forget it.
 class UnfinishedName {
@@ -21,8 +22,7 @@ class UnfinishedName {
   void forget();
 
  private:
-  static constexpr size_t kNone = static_cast<size_t>(-1);
-  size_t slot_ = kNone;
+  Unfinished* slot_ = nullptr;
 };
 
 // Removes the temporary files of every open AtomicFile and AtomicSequence of this process.

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "samplers/options.h"
 #include "weights/checkpoint.h"
@@ -77,7 +78,8 @@ std::optional<std::filesystem::path> model_near(const std::filesystem::path& fol
   std::ifstream(folder / "refs" / "main") >> newest;
   std::vector<std::filesystem::path> below = {folder / "snapshots" / newest};
   for (const auto& parent : {folder / "snapshots", folder}) {
-    for (const auto& each : std::filesystem::directory_iterator(parent, code)) below.push_back(each.path());
+    const std::vector<std::filesystem::path> there = list_folder(parent, code);
+    below.insert(below.end(), there.begin(), there.end());
   }
   for (const std::filesystem::path& each : below) {
     if (std::filesystem::exists(each / "model_index.json", code)) return each;
@@ -97,16 +99,16 @@ bool Model::has_part(const std::string& name) const {
 }
 
 JsonConfig read_model_index(const std::filesystem::path& folder) {
-  std::error_code code;
-  if (!std::filesystem::exists(folder, code)) {
+  const std::filesystem::file_type type = type_at(folder);
+  if (type == std::filesystem::file_type::not_found) {
     input_error(folder.empty() ? field("model") : folder.string(),
                 "no such folder; a model is a folder that diffusers' save_pretrained wrote, or that was "
                 "downloaded from a model hub (hf download)");
   }
-  if (!std::filesystem::is_directory(folder, code)) {
+  if (type != std::filesystem::file_type::directory) {
     input_error(folder.string(), "is a file; name the folder that holds model_index.json");
   }
-  if (!std::filesystem::exists(folder / "model_index.json", code)) {
+  if (type_at(folder / "model_index.json") == std::filesystem::file_type::not_found) {
     if (const auto model = model_near(folder))
       input_error(folder.string(), "holds no model_index.json; did you mean {}?", model->string());
     input_error(folder.string(), "holds no model_index.json, so diffusers' save_pretrained did not write it");

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/system_call.h"
 #include "media/codecs.h"
 #include "media/whole_file.h"
 
@@ -21,22 +22,17 @@ namespace {
 // A regular file that is open, as a source.
 Source open_source(const std::filesystem::path& path) {
   const std::string name = path.string();
-  std::error_code code;
-  if (!std::filesystem::exists(path, code)) input_error(name, "no such file");
-  if (!std::filesystem::is_regular_file(path, code)) input_error(name, "not a regular file");
-  const int number = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (number < 0) input_error(name, "cannot read: {}", std::generic_category().message(errno));
+  require_regular_file(path);
+  const int number = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
+  if (number < 0) input_error(name, "cannot read: {}", system_reason(errno));
   const auto close = [](const int* descriptor) {
     ::close(*descriptor);
     delete descriptor;
   };
   const std::shared_ptr<int> descriptor(new int(number), close);
   const auto read = [descriptor](int64_t offset, std::span<std::byte> to) {
-    ssize_t count = 0;
-    do {
-      count = ::pread(*descriptor, to.data(), to.size(), offset);
-    } while (count < 0 && errno == EINTR);
-    return static_cast<int64_t>(count);
+    return static_cast<int64_t>(
+        uninterrupted([&] { return ::pread(*descriptor, to.data(), to.size(), offset); }));
   };
   const off_t size = ::lseek(number, 0, SEEK_END);
   return {.size = std::max<int64_t>(size, 0), .read = read};

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "weights/single_file.h"
 
@@ -12,9 +13,11 @@ namespace tessera::models {
 namespace {
 
 bool has_weights(const std::filesystem::path& folder) {
-  const std::filesystem::directory_iterator files(folder);
-  return std::any_of(begin(files), end(files),
-                     [](const auto& file) { return file.path().extension() == ".safetensors"; });
+  std::error_code code;
+  const std::vector<std::filesystem::path> files = list_folder(folder, code);
+  if (code) input_error(folder.string(), "cannot list the folder: {}", code.message());
+  return std::any_of(files.begin(), files.end(),
+                     [](const auto& file) { return file.extension() == ".safetensors"; });
 }
 
 std::optional<weights::Checkpoint> open(const std::filesystem::path& folder, weights::Library library,

@@ -9,6 +9,7 @@
 #include "comm/collectives.h"
 #include "comm/recording.h"
 #include "core/device.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "engine/batch.h"
 #include "engine/component_cache.h"
@@ -198,7 +199,7 @@ int64_t steps_to_trace(const engine::Settings& settings, const parallel::Layout&
 }
 
 bool encodes_prompts(const engine::Model& model) {
-  return std::filesystem::exists(model.folder / "tokenizer");
+  return type_at(model.folder / "tokenizer") != std::filesystem::file_type::not_found;
 }
 
 RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,

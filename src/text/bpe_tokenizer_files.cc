@@ -126,15 +126,14 @@ BpeTokenizerFiles parse_bpe_tokenizer_json(const JsonConfig& document) {
 }
 
 BpeTokenizerFiles read_bpe_tokenizer_files(const fs::path& folder, const std::string& tokenizer_class) {
-  std::error_code code;
-  if (!fs::is_directory(folder, code)) input_error(folder.string(), "no such folder");
+  require_folder(folder);
   const TokenizerConfig config(folder);
   const std::string name = tokenizer_class.empty()
                                ? config.values().string("tokenizer_class", "", Null::kDefault)
                                : tokenizer_class;
   const TokenizerClass* row = find_tokenizer_class(name);
   const fs::path json = folder / "tokenizer.json";
-  const bool has_json = fs::is_regular_file(json, code);
+  const bool has_json = type_at(json) == fs::file_type::regular;
   if (!has_json && row == nullptr) {
     input_error(folder.string(), "there is no tokenizer.json, which tokenizers of class '{}' need", name);
   }

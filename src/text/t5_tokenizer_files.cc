@@ -43,12 +43,11 @@ void refuse_list_beside_table(const JsonConfig& config) {
 }  // namespace
 
 T5TokenizerFiles read_t5_tokenizer_files(const fs::path& folder) {
-  std::error_code code;
-  if (!fs::is_directory(folder, code)) input_error(folder.string(), "no such folder");
+  require_folder(folder);
   const fs::path json = folder / "tokenizer.json";
   const fs::path spiece = folder / "spiece.model";
-  const bool has_json = fs::is_regular_file(json, code);
-  if (!has_json && !fs::is_regular_file(spiece, code)) {
+  const bool has_json = type_at(json) == fs::file_type::regular;
+  if (!has_json && type_at(spiece) != fs::file_type::regular) {
     input_error(folder.string(), "no T5 tokenizer: neither spiece.model nor tokenizer.json");
   }
   const TokenizerConfig config(folder);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace tessera::text {
 namespace {
@@ -37,8 +38,8 @@ bool is_token(const Json& value) {
 }  // namespace
 
 JsonConfig read_json_if_there(const fs::path& path) {
-  std::error_code code;
-  return fs::is_regular_file(path, code) ? JsonConfig::read(path) : JsonConfig(Json::object(), path.string());
+  return type_at(path) == fs::file_type::regular ? JsonConfig::read(path)
+                                                 : JsonConfig(Json::object(), path.string());
 }
 
 AddedToken parse_added_token(const Json& value, bool normalized, const std::string& where) {

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/field_name.h"
+#include "core/file.h"
 #include "core/json.h"
 #include "weights/memory_counter.h"
 #include "weights/shard_index.h"
@@ -32,9 +33,8 @@ std::vector<std::string> names_of(Library library, const std::string& variant) {
 }
 
 std::optional<fs::path> find_variant(const fs::path& folder, Library library, const std::string& variant) {
-  std::error_code code;
   for (const std::string& name : names_of(library, variant)) {
-    if (fs::is_regular_file(folder / name, code)) return folder / name;
+    if (type_at(folder / name) == fs::file_type::regular) return folder / name;
   }
   return std::nullopt;
 }
@@ -44,15 +44,14 @@ std::optional<fs::path> find_variant(const fs::path& folder, Library library, co
   std::vector<std::string> others;
   bool other_format = false;
   std::error_code code;
-  for (const auto& item : fs::directory_iterator(folder, code)) {
-    const std::string name = item.path().filename().string();
+  for (const fs::path& path : list_folder(folder, code)) {
+    const std::string name = path.filename().string();
     // `model-00001-of-00002.safetensors` is a shard, which is only usable through an index.
     const bool is_shard = name.find("-of-") != std::string::npos;
     if (name.find(".safetensors") != std::string::npos && !is_shard) others.push_back(name);
     other_format |= name.ends_with(".bin") || name.ends_with(".ckpt") || name.ends_with(".pt");
   }
   if (code) input_error(folder.string(), "cannot list the folder: {}", code.message());
-  std::sort(others.begin(), others.end());
   const std::string wanted = names_of(library, "").at(library == Library::kDiffusers ? 1 : 0);
   if (!others.empty()) {
     input_error(
@@ -71,8 +70,7 @@ std::optional<fs::path> find_variant(const fs::path& folder, Library library, co
 
 // The file with which loading starts: the weights, or an index of them.
 fs::path find_weights(const fs::path& folder, Library library, const std::string& variant) {
-  std::error_code code;
-  if (!fs::is_directory(folder, code)) input_error(folder.string(), "no such folder");
+  require_folder(folder);
   for (const std::string& each : {variant, std::string(), std::string("fp16")}) {
     if (const auto found = find_variant(folder, library, each)) return *found;
   }

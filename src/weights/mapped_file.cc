@@ -8,9 +8,10 @@
 #include <atomic>
 #include <cerrno>
 #include <new>
-#include <system_error>
 
 #include "core/error.h"
+#include "core/file.h"
+#include "core/system_call.h"
 
 namespace tessera::weights {
 namespace {
@@ -50,14 +51,14 @@ bool same_time(const timespec& a, const timespec& b) {
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path.string()) {
   const auto refuse = [&](const char* action) {
-    input_error(path_, "cannot {} the file: {}", action, std::generic_category().message(errno));
+    input_error(path_, "cannot {} the file: {}", action, system_reason(errno));
   };
   message_ = fmt::format("[{}] {}", path_, kChanged);
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  require_regular_file(path);
+  descriptor_ = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
   if (descriptor_ < 0) refuse("open");
   try {
-    if (::fstat(descriptor_, &status_) != 0 || !S_ISREG(status_.st_mode))
-      input_error(path_, "not a regular file");
+    if (::fstat(descriptor_, &status_) != 0) refuse("read");
     size_ = static_cast<size_t>(status_.st_size);
     if (size_ == 0) input_error(path_, "the file is empty");
     void* const address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor_, 0);

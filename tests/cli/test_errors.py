@@ -149,6 +149,43 @@ def refuse_model(box, needle, model):
 
 
 @test
+def links_that_lead_nowhere(box):
+    model = box.copy_model()
+    weights = model / "vae" / "diffusion_pytorch_model.safetensors"
+    weights.unlink()
+    weights.symlink_to("../../blobs/gone")
+    gone = "vae/diffusion_pytorch_model.safetensors] is a link to ../../blobs/gone, which does not exist; download it again"
+    refuse_model(box, gone, model)
+    outcome = box.run("models", model)
+    assert "cannot run: " in outcome.out and outcome.out.count(gone) == 1 and outcome.err == "", outcome
+    shutil.rmtree(model / "vae")
+    (model / "vae").symlink_to("vae")
+    outcome = box.run("models", model)
+    assert "damaged" in outcome.out, outcome
+    assert "/vae] cannot open: Too many levels of symbolic links" in outcome.out, outcome
+    refuse_model(box, "Too many levels of symbolic links", model)
+    model = box.copy_model()
+    shutil.rmtree(model / "tokenizer")
+    (model / "tokenizer").symlink_to("tokenizer")
+    box.refuse(3, "/tokenizer] cannot open: Too many levels of symbolic links", "trace", "--model", model, "-o", "x.json")
+
+
+@test
+def outputs_that_cannot_be_replaced(box):
+    words = [box.program, "generate", "a cat", "--model", MODEL, "--quiet", *SMALL]
+    (box.folder / "host.png").write_text("old")
+    (box.folder / "out.png").write_text("old")
+    mount = shlex.join(["mount", "--bind", "host.png", "out.png"])
+    command = ["unshare", "-m", "sh", "-c", f"{mount} && {shlex.join(map(os.fspath, words))}"]
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "sh", "-c", mount], cwd=box.folder, capture_output=True).returncode != 0:
+        raise Skipped("no right to mount")
+    done = subprocess.run(command, cwd=box.folder, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "out.png\n", done
+    assert (box.folder / "host.png").read_bytes().startswith(b"\x89PNG"), done
+    assert box.files() == ["host.png", "out.png"]
+
+
+@test
 def weights_truncated_anywhere(box):
     model = box.copy_model()
     for part in (TRANSFORMER, "vae/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"):
@@ -281,7 +318,7 @@ def checkpoints_that_cannot_run(box):
 def full_disk(box):
     small = ["generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "64", "--width", "64",
              "--no-resolution-binning", "--num-inference-steps", "1"]
-    box.refuse(2, "File too large", *small, limits={resource.RLIMIT_FSIZE: 4096})
+    box.refuse(2, "File too large (ulimit -f)", *small, limits={resource.RLIMIT_FSIZE: 4096})
     outcome = box.run(*small, "--report", "/dev/full")
     assert outcome.code == 2 and "No space left" in outcome.err, outcome
     (box.folder / "out.png").unlink()

@@ -59,20 +59,34 @@ TEST_F(FileSequenceTest, TakesTurnsWithAnotherOfTheSameName) {
 
 TEST_F(FileSequenceTest, LeavesNothingIfItFails) {
   EXPECT_THROW(AtomicSequence(folder_ / "missing" / "a.txt"), Error);
-  fs::create_directory(folder_ / "a-0001.txt");
-  {
-    AtomicSequence sequence(folder_ / "a.txt");
-    for (int i = 0; i < 3; ++i) sequence.add("text");
-    EXPECT_THROW(sequence.commit(), Error);
-  }
-  EXPECT_EQ(names(), std::vector<std::string>{"a-0001.txt"}) << "the folder that was in the way";
   {
     const FileSizeLimit full(100);
     AtomicSequence sequence(folder_ / "b.txt");
     sequence.add("text");
     EXPECT_THROW(sequence.add(std::string(200, 'x')), Error);
   }
-  EXPECT_EQ(names().size(), 1U);
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_F(FileSequenceTest, KeepsAllFilesIfOneCannotTakeItsPlace) {
+  fs::create_directory(folder_ / "a-0001.txt");
+  std::string error;
+  {
+    AtomicSequence sequence(folder_ / "a.txt");
+    for (int i = 0; i < 3; ++i) sequence.add("text");
+    try {
+      sequence.commit();
+    } catch (const Error& refused) {
+      error = refused.what();
+    }
+  }
+  ASSERT_EQ(names().size(), 2U);
+  const fs::path kept = folder_ / names()[1];
+  EXPECT_EQ(names()[0], "a-0001.txt") << "the folder that was in the way";
+  EXPECT_TRUE(error.ends_with("Is a directory; all files are in " + kept.string())) << error;
+  for (const char* number : {"0", "1", "2"}) EXPECT_EQ(read_file(kept / number, 10), "text");
+  remove_unfinished_file(folder_ / "a.txt");  // as a launcher does after a failure
+  EXPECT_TRUE(fs::exists(kept));
 }
 
 }  // namespace

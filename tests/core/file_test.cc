@@ -1,11 +1,18 @@
 #include "core/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <fstream>
+#include <memory>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "core/error.h"
 #include "tests/support/folder_fixture.h"
@@ -69,6 +76,27 @@ TEST_F(FileTest, WritesToDevicesDirectly) {
   EXPECT_NO_THROW(require_writable("/dev/full"));
 }
 
+TEST_F(FileTest, WaitsForAPipeThatDoesNotBlock) {
+  std::array<int, 2> ends = {};
+  ASSERT_EQ(::pipe2(ends.data(), O_NONBLOCK), 0);
+  const std::string text(1 << 20, 'x');
+  size_t arrived = 0;
+  std::thread reader([&] {
+    std::array<char, 4096> part = {};
+    pollfd poll = {.fd = ends[0], .events = POLLIN, .revents = 0};
+    while (::poll(&poll, 1, -1) > 0) {
+      const ssize_t count = ::read(ends[0], part.data(), part.size());
+      if (count <= 0) return;
+      arrived += static_cast<size_t>(count);
+    }
+  });
+  EXPECT_TRUE(write_to_descriptor(ends[1], std::as_bytes(std::span(text))));
+  ::close(ends[1]);
+  reader.join();
+  ::close(ends[0]);
+  EXPECT_EQ(arrived, text.size());
+}
+
 TEST_F(FileTest, RemovesWhatIsHalfWritten) {
   AtomicFile first(folder_ / "a"), second(folder_ / "b");
   first.write("half");
@@ -83,6 +111,17 @@ TEST_F(FileTest, RemovesWhatIsHalfWritten) {
   std::ofstream(folder_ / "d.77.tmp") << "half";
   remove_unfinished_file(folder_ / "link");
   EXPECT_EQ(names(), (std::vector<std::string>{"c", "d.77.tmp", "link"}));
+}
+
+TEST_F(FileTest, RemovesAnyNumberOfFiles) {
+  std::vector<std::unique_ptr<AtomicFile>> files;
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 100; ++i) files.push_back(std::make_unique<AtomicFile>(folder_ / std::to_string(i)));
+    EXPECT_EQ(names().size(), 100U);
+    remove_unfinished_files();
+    EXPECT_TRUE(names().empty());
+    files.clear();
+  }
 }
 
 // Files for one path have one temporary name, one after the other. The end of one is not that of the next.
@@ -135,6 +174,42 @@ TEST_F(FileTest, ReadFileNamesWhatIsWrong) {
   file.commit();
   EXPECT_THROW(read_file(folder_ / "a", 4), Error);
   EXPECT_EQ(read_file(folder_ / "a", 5), "12345");
+}
+
+TEST_F(FileTest, SaysWhereALinkLeads) {
+  const auto refusal = [&](const fs::path& path) -> std::string {
+    try {
+      type_at(path);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInput);
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(type_at(folder_ / "missing" / "a"), fs::file_type::not_found);
+  std::ofstream(folder_ / "a") << "text";
+  fs::create_symlink("a", folder_ / "good");
+  EXPECT_EQ(type_at(folder_ / "good"), fs::file_type::regular);
+  EXPECT_EQ(type_at(folder_ / "a" / "below"), fs::file_type::not_found);
+  fs::create_symlink("../blobs/gone", folder_ / "dangling");
+  const std::string dangling = fmt::format(
+      "[{}/dangling] is a link to ../blobs/gone, which does not exist; download it again", folder_.string());
+  EXPECT_EQ(refusal(folder_ / "dangling"), dangling);
+  EXPECT_EQ(refusal(folder_ / "dangling" / "a"), dangling);
+  fs::create_symlink("loop", folder_ / "loop");
+  EXPECT_NE(refusal(folder_ / "loop").find("cannot open: Too many levels of symbolic links"),
+            std::string::npos);
+}
+
+TEST_F(FileTest, ListsWhatAFolderHolds) {
+  for (const char* name : {"b", "c", "a"}) std::ofstream(folder_ / name) << "text";
+  fs::create_symlink("loop", folder_ / "loop");
+  std::error_code code;
+  EXPECT_EQ(list_folder(folder_, code),
+            (std::vector<fs::path>{folder_ / "a", folder_ / "b", folder_ / "c", folder_ / "loop"}));
+  EXPECT_FALSE(code);
+  EXPECT_TRUE(list_folder(folder_ / "loop", code).empty());
+  EXPECT_EQ(code, std::errc::too_many_symbolic_link_levels);
 }
 
 TEST_F(FileTest, NamesAGitLfsPointer) {

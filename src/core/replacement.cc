@@ -1,0 +1,107 @@
+#include "core/replacement.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstddef>
+#include <cstdio>
+#include <span>
+
+#include "core/file.h"
+#include "core/hash.h"
+#include "core/random_name.h"
+#include "core/system_call.h"
+
+namespace tessera {
+namespace {
+
+// Closes a file that was written to. Linux has closed it even where a signal interrupts that.
+bool close_written(int descriptor) {
+  return ::close(descriptor) == 0 || errno == EINTR;
+}
+
+bool copy(int from, int to) {
+  if (::lseek(from, 0, SEEK_SET) < 0) return false;
+  std::array<std::byte, 1 << 16> part;
+  while (true) {
+    const ssize_t count = uninterrupted([&] { return ::read(from, part.data(), part.size()); });
+    if (count <= 0) return count == 0;
+    if (!write_to_descriptor(to, std::span(part).first(static_cast<size_t>(count)))) return false;
+  }
+}
+
+}  // namespace
+
+std::filesystem::path temporary_beside(const std::filesystem::path& path, const std::string& token) {
+  const std::filesystem::path folder = path.parent_path();
+  std::string name = path.filename().string();
+  const std::string end = fmt::format(".{}.tmp", token);
+  const long limit = ::pathconf(folder.empty() ? "." : folder.c_str(), _PC_NAME_MAX);
+  if (name.size() + end.size() > static_cast<size_t>(limit > 0 ? limit : NAME_MAX)) {
+    Hash hash;
+    hash.add(name);
+    name = hash.text();
+  }
+  return folder / (name + end);
+}
+
+int create_replacement(const std::filesystem::path& temporary, const std::filesystem::path& path) {
+  struct stat old = {};
+  const bool exists = ::stat(path.c_str(), &old) == 0;
+  if (!exists && errno == ENAMETOOLONG) return -1;  // the temporary name may be shorter
+  const bool replaces = exists && S_ISREG(old.st_mode);
+  const mode_t mode = replaces ? old.st_mode & 0777 : 0666;
+  // The mode counts from the start: who may not read the old file must not open the new one meanwhile.
+  const int descriptor = uninterrupted(
+      [&] { return ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode); });
+  if (descriptor < 0 || !replaces) return descriptor;
+  // Nobody but root may give a file to another user, and others only to a group of theirs.
+  if (::fchown(descriptor, old.st_uid, old.st_gid) != 0) {
+    [[maybe_unused]] const int ignored = ::fchown(descriptor, static_cast<uid_t>(-1), old.st_gid);
+  }
+  ::fchmod(descriptor, mode);  // the mask of the process does not count
+  return descriptor;
+}
+
+bool flush_to_disk(int descriptor) {
+  if (uninterrupted([&] { return ::fsync(descriptor); }) == 0) return true;
+  return errno == EINVAL || errno == EROFS || errno == ENOSYS || errno == ENOTSUP;
+}
+
+bool put_in_place(const std::filesystem::path& temporary, const std::filesystem::path& path) {
+  if (::rename(temporary.c_str(), path.c_str()) == 0) return true;
+  const int descriptor = uninterrupted([&] { return ::open(temporary.c_str(), O_RDONLY | O_CLOEXEC); });
+  if (descriptor < 0) return false;
+  const bool is_copied = copy_over(descriptor, path);
+  const int reason = errno;
+  ::close(descriptor);
+  if (is_copied) ::unlink(temporary.c_str());
+  errno = reason;
+  return is_copied;
+}
+
+bool copy_over(int descriptor, const std::filesystem::path& path) {
+  constexpr int kFlags = O_WRONLY | O_NOFOLLOW | O_CLOEXEC;
+  // Where anybody may create files, Linux may refuse to open another user's with O_CREAT.
+  int to = uninterrupted([&] { return ::open(path.c_str(), kFlags | O_TRUNC); });
+  if (to < 0 && errno == ENOENT)
+    to = uninterrupted([&] { return ::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0666); });
+  if (to < 0) return false;
+  const bool is_copied = copy(descriptor, to) && flush_to_disk(to);
+  const int reason = errno;
+  const bool is_closed = close_written(to);
+  if (!is_copied) errno = reason;
+  return is_copied && is_closed;
+}
+
+std::filesystem::path keep_temporary(const std::filesystem::path& temporary,
+                                     const std::filesystem::path& path) {
+  std::filesystem::path kept = temporary_beside(path, "kept-" + random_name(1));
+  return ::rename(temporary.c_str(), kept.c_str()) == 0 ? kept : temporary;
+}
+
+}  // namespace tessera
