@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iostream>
 #include <numeric>
 
 #include "cli/dry_run.h"
@@ -61,9 +62,12 @@ void pin_rank(const comm::Rendezvous& place) {
                                   at::get_num_threads()));
 }
 
-// Stops c10d from reporting lost peers on stderr with stack frames, unless TORCH_CPP_LOG_LEVEL is set.
+// Stops c10d and Gloo from reporting lost peers on stderr with stack frames, unless TORCH_CPP_LOG_LEVEL is
+// set.
 void silence_libtorch() {
-  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 3;  // only fatal errors
+  if (std::getenv("TORCH_CPP_LOG_LEVEL")) return;
+  FLAGS_caffe2_log_level = 3;  // only fatal errors
+  std::cerr.rdbuf(nullptr);    // where Gloo writes; nothing else here does
 }
 
 // Moves the job to the device of the rank with this number on its host.
@@ -255,12 +259,12 @@ int run_on_local_ranks(const Job& job) {
 
 }  // namespace
 
-int run_generate(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
+int run_generate(const GenerateArguments& arguments) {
   // Standard input may be a terminal that waits for a text.
   launch::end_at_first_interrupt();
   const GenerateArguments whole = with_files(arguments);
   launch::end_between_steps(/*quiet=*/false);
-  const Job job = plan_job(whole, world_size);
+  const Job job = plan_job(whole, std::nullopt);
   require_outputs(job);
   if (job.arguments.run.dry_run) {
     wish_threads(job.arguments.run.threads, job.ranks());  // the plan names them

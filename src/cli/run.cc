@@ -13,6 +13,7 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/heap.h"
+#include "core/system_call.h"
 #include "launch/failure.h"
 #include "launch/rank_environment.h"
 #include "launch/signals.h"
@@ -32,14 +33,14 @@ bool asks_for_text(const std::vector<std::string>& arguments) {
 
 int dispatch(const std::vector<std::string>& arguments) {
   const bool nothing_asked = arguments.empty();
-  std::optional<comm::Rendezvous> place;
   if (!nothing_asked && arguments[0] == "generate" && !asks_for_text(arguments)) {
-    place = launch::read_rank_environment(std::getenv);
+    const auto place = launch::read_rank_environment(std::getenv);
     if (place && place->world_size > 1) run_generate_as_rank(arguments, *place);
   }
   const Command command = parse_arguments(arguments);
   if (const auto* generate = std::get_if<GenerateArguments>(&command)) {
-    return run_generate(*generate, place ? std::optional(place->world_size) : std::nullopt);
+    // One rank alone has nobody to wait for, as in the shell of a scheduler's job: ranks are started here.
+    return run_generate(*generate);
   }
   if (const auto* trace = std::get_if<TraceArguments>(&command)) {
     run_trace(*trace);
@@ -68,6 +69,7 @@ int dispatch(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int run(const std::vector<std::string>& arguments) noexcept {
+  allow_many_descriptors();
   keep_freed_memory();
   launch::open_missing_streams();
   launch::install_signal_handlers();

@@ -7,9 +7,9 @@
 #include <array>
 #include <cerrno>
 #include <memory>
-#include <system_error>
 
 #include "core/error.h"
+#include "core/system_call.h"
 
 namespace tessera::comm {
 namespace {
@@ -31,13 +31,9 @@ std::string own_address(const addrinfo& peer) {
   return found ? text.data() : "";
 }
 
-}  // namespace
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-bool is_loopback(const std::string& host) {
-  return host.starts_with("127.") || host == "localhost" || host == "::1";
-}
-
-std::string address_towards(const std::string& host) {
+Addresses addresses_of(const std::string& host) {
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_DGRAM;
@@ -45,12 +41,25 @@ std::string address_towards(const std::string& host) {
   // A socket address needs a port; any will do.
   if (const int code = ::getaddrinfo(host.c_str(), "9", &hints, &all); code != 0)
     throw Error(ErrorKind::kPeer, host, fmt::format("has no address: {}", ::gai_strerror(code)));
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(all, &::freeaddrinfo);
-  for (const addrinfo* peer = all; peer; peer = peer->ai_next) {
+  return {all, &::freeaddrinfo};
+}
+
+}  // namespace
+
+void require_address(const std::string& host) {
+  addresses_of(host);
+}
+
+bool is_loopback(const std::string& host) {
+  return host.starts_with("127.") || host == "localhost" || host == "::1";
+}
+
+std::string address_towards(const std::string& host) {
+  const Addresses all = addresses_of(host);
+  for (const addrinfo* peer = all.get(); peer; peer = peer->ai_next) {
     if (std::string own = own_address(*peer); !own.empty()) return own;
   }
-  throw Error(ErrorKind::kPeer, host,
-              fmt::format("there is no route to it: {}", std::generic_category().message(errno)));
+  throw Error(ErrorKind::kPeer, host, fmt::format("there is no route to it: {}", system_reason(errno)));
 }
 
 }  // namespace tessera::comm

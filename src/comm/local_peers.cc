@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "core/random_name.h"
+#include "core/system_call.h"
 
 namespace tessera::comm {
 namespace {
@@ -25,7 +26,7 @@ namespace {
 }
 
 [[noreturn]] void cannot(const std::string& what) {
-  refused(fmt::format("cannot {}: {}", what, std::generic_category().message(errno)));
+  refused(fmt::format("cannot {}: {}", what, system_reason(errno)));
 }
 
 // The name is in the abstract namespace, which belongs to the network namespace and leaves nothing in the
@@ -37,16 +38,6 @@ std::optional<sockaddr_un> address_of(const std::string& name, socklen_t& length
   std::copy(name.begin(), name.end(), address.sun_path + 1);
   length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
-}
-
-// Identifies the host; empty if the kernel does not say.
-std::string host_text() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  std::getline(file, boot);
-  std::error_code none;
-  const std::string network = std::filesystem::read_symlink("/proc/self/ns/net", none).string();
-  return boot.empty() || network.empty() ? "" : boot + " " + network;
 }
 
 std::pair<std::string, std::string> host_and_name(const std::string& endpoint) {
@@ -105,14 +96,15 @@ void send_file(int socket, Greeting greeting, int file) {
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &file, sizeof(int));
-  if (::sendmsg(socket, &parcel.header, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(parcel.greeting)))
+  const ssize_t sent = uninterrupted([&] { return ::sendmsg(socket, &parcel.header, MSG_NOSIGNAL); });
+  if (sent != static_cast<ssize_t>(sizeof(parcel.greeting)))
     cannot(fmt::format("send memory to rank {}", greeting.to));
 }
 
 std::pair<Greeting, Descriptor> receive_file(int socket, Deadline deadline) {
   wait_for(socket, POLLIN, deadline);
   Parcel parcel;
-  const ssize_t bytes = ::recvmsg(socket, &parcel.header, MSG_CMSG_CLOEXEC);
+  const ssize_t bytes = uninterrupted([&] { return ::recvmsg(socket, &parcel.header, MSG_CMSG_CLOEXEC); });
   if (bytes < 0) cannot("get memory from another rank");
   Descriptor file;
   // Take the descriptor before checking anything, or it would stay open.
@@ -126,7 +118,8 @@ std::pair<Greeting, Descriptor> receive_file(int socket, Deadline deadline) {
   const auto greeting =
       parse_greeting(std::as_bytes(std::span(&parcel.greeting, 1)).first(static_cast<size_t>(bytes)));
   if (!greeting || file.number() < 0 || (parcel.header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    errno = ECONNRESET;
+    const bool no_descriptor_left = file.number() < 0 && (parcel.header.msg_flags & MSG_CTRUNC) != 0;
+    errno = no_descriptor_left ? EMFILE : ECONNRESET;
     cannot("get memory from another rank");
   }
   return {*greeting, std::move(file)};
@@ -145,8 +138,8 @@ Descriptor call(int64_t peer, const std::string& endpoint) {
   socklen_t length = 0;
   const auto address = address_of(host_and_name(endpoint).second, length);
   if (!address) refused(fmt::format("the name of rank {} is too long", peer));
-  if (socket.number() < 0 ||
-      ::connect(socket.number(), reinterpret_cast<const sockaddr*>(&*address), length) != 0) {
+  const auto* const to = reinterpret_cast<const sockaddr*>(&*address);
+  if (socket.number() < 0 || uninterrupted([&] { return ::connect(socket.number(), to, length); }) != 0) {
     cannot(fmt::format("connect to rank {}", peer));
   }
   return socket;
@@ -167,7 +160,16 @@ LocalEndpoint::LocalEndpoint() {
       ::listen(socket(), SOMAXCONN) != 0) {
     cannot("listen");
   }
-  text_ = host_text() + " " + name;
+  text_ = this_host() + name;
+}
+
+std::string this_host() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  std::error_code none;
+  const std::string network = std::filesystem::read_symlink("/proc/self/ns/net", none).string();
+  return boot.empty() || network.empty() ? " " : boot + " " + network + " ";
 }
 
 bool same_host(const std::string& endpoint, const std::string& other) {
@@ -205,6 +207,7 @@ PeerConnections connect_local_peers(int64_t rank, const LocalEndpoint& own,
   for (size_t came = 0; came < callers.size();) {
     wait_for(own.socket(), POLLIN, deadline);
     Descriptor socket(::accept4(own.socket(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket.number() < 0 && errno != EINTR && errno != ECONNABORTED) cannot("accept another rank");
     if (socket.number() < 0 || !is_of_this_user(socket.number())) continue;
     auto [greeting, file] = receive_file(socket.number(), deadline);
     const auto caller = callers.find(greeting.from);

@@ -32,6 +32,10 @@ class LocalEndpoint {
   Descriptor socket_;
 };
 
+// Returns the text of an endpoint of this host that has no socket; it names no host if the kernel does not
+// say.
+std::string this_host();
+
 // Whether ranks with these texts share a host.
 bool same_host(const std::string& endpoint, const std::string& other);
 

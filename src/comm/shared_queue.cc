@@ -9,11 +9,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <climits>
 #include <new>
 #include <utility>
 
 #include "comm/transport.h"
+#include "core/error.h"
+#include "core/system_call.h"
 
 namespace tessera::comm {
 
@@ -35,6 +38,12 @@ uint64_t round_up(uint64_t bytes, uint64_t unit) {
 
 BlockHead& block_at(const SharedFile& file, uint64_t offset) {
   return *reinterpret_cast<BlockHead*>(file.at(offset));
+}
+
+[[noreturn]] void cannot(const char* action, int code) {
+  if (code == ENOMEM || code == ENOSPC) throw std::bad_alloc();
+  usage_error("shared memory", "cannot {}: {}; raise that limit, or use {} to run without shared memory",
+              action, system_reason(code), field("shared_memory", false));
 }
 }  // namespace
 
@@ -73,7 +82,7 @@ void SharedFile::map(uint64_t size) {
   if (size <= size_) return;
   // mremap is avoided because ThreadSanitizer does not intercept it.
   void* const data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
-  if (data == MAP_FAILED) throw std::bad_alloc();
+  if (data == MAP_FAILED) cannot("map memory", errno);
   if (data_) ::munmap(data_, size_);
   data_ = static_cast<std::byte*>(data);
   size_ = size;
@@ -86,15 +95,18 @@ void SharedFile::release(uint64_t offset, uint64_t bytes) {
 }
 
 void SharedFile::restore(uint64_t offset, uint64_t bytes) {
-  if (::posix_fallocate(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0)
-    throw std::bad_alloc();
+  int code = 0;
+  do {  // any signal interrupts it, even one that has no handler
+    code = ::posix_fallocate(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (code == EINTR);
+  if (code != 0) cannot("take memory", code);
 }
 
 QueueWriter::QueueWriter()
     : file_(::memfd_create("tessera-messages", MFD_CLOEXEC | MFD_ALLOW_SEALING)), end_(kHeadBytes) {
   // The file grows with its messages. It must not shrink, because its reader would get SIGBUS.
   if (file_.descriptor() < 0 || ::fcntl(file_.descriptor(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0)
-    throw std::bad_alloc();
+    cannot("create a memory file", errno);
   file_.grow(end_);
 }
 

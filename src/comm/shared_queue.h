@@ -25,12 +25,13 @@ class SharedFile {
   int descriptor() const { return descriptor_; }
   std::byte* at(uint64_t offset) const { return data_ + offset; }
   uint64_t size() const { return size_; }
-  // Enlarges the file. Throws std::bad_alloc if there is no memory.
+  // Enlarges the file. Throws std::bad_alloc if there is no memory, and Error(kUsage) if a limit of the user
+  // forbids it.
   void grow(uint64_t size);
   // Maps what the other side has added.
   void follow();
   // release() returns the memory of a part to the system; restore() allocates it again, filled with zeros, or
-  // throws std::bad_alloc.
+  // throws as grow() does.
   void release(uint64_t offset, uint64_t bytes);
   void restore(uint64_t offset, uint64_t bytes);
 
@@ -55,7 +56,7 @@ struct QueueHead;
 // system.
 class QueueWriter {
  public:
-  QueueWriter();  // throws std::bad_alloc
+  QueueWriter();  // throws as SharedFile::grow() does
   int descriptor() const { return file_.descriptor(); }
 
   // Copies `bytes` into the file and wakes the reader. Returns false if 1,024 messages are unread.

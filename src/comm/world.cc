@@ -90,6 +90,18 @@ void wait_for_ranks(c10d::Store& store, const std::vector<std::string>& keys, in
   }
 }
 
+// Ranks of another job that was given the same port are turned away, before they read what rank 0 wants of
+// its own.
+void require_same_job(c10d::Store& store, const Rendezvous& rendezvous, Deadline deadline) {
+  constexpr const char* kKey = "tessera job";
+  if (rendezvous.rank == 0) return set_text(store, kKey, rendezvous.job);
+  wait_for_ranks(store, {kKey}, 0, rendezvous, deadline);
+  const std::string job = text_of(store, kKey);
+  if (job.empty() || rendezvous.job.empty() || job == rendezvous.job) return;
+  throw std::runtime_error(
+      fmt::format("port {} is in use by another job; set MASTER_PORT to a free one", rendezvous.port));
+}
+
 // Returns a namespace of the store that only this run knows, by a random name that rank 0 draws: runs that
 // use one store by mistake, at the same time or one after another, do not read each other's keys.
 c10::intrusive_ptr<c10d::Store> open_session(const c10::intrusive_ptr<c10d::Store>& store,
@@ -139,7 +151,8 @@ std::shared_ptr<Fabric> add_devices(const Rendezvous& rendezvous,
 // Joins over inherited sockets, to which no other process can connect.
 std::shared_ptr<Fabric> join_by_inheritance(const Rendezvous& rendezvous, Deadline deadline) {
   c10::intrusive_ptr<c10d::Store> store;
-  if (rendezvous.store_file >= 0) {
+  const bool needs_store = !rendezvous.shared_memory || has_nccl();
+  if (needs_store && rendezvous.store_file >= 0) {
     store = c10::make_intrusive<c10d::FileStore>(fmt::format("/proc/self/fd/{}", rendezvous.store_file),
                                                  static_cast<int>(rendezvous.world_size));
     store->setTimeout(rendezvous.timeout);
@@ -160,16 +173,37 @@ std::shared_ptr<Fabric> join_by_inheritance(const Rendezvous& rendezvous, Deadli
   return add_devices(rendezvous, store, std::move(fabric));
 }
 
+// Connects to the store, which rank 0 hosts unless a launcher does.
+c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& rendezvous,
+                                           const c10d::TCPStoreOptions& options) {
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
+  } catch (const std::exception& error) {
+    if (std::string_view(error.what()).find("EADDRINUSE") == std::string_view::npos) throw;
+    throw std::runtime_error(fmt::format(
+        "port {} is in use, perhaps by another job; set MASTER_PORT to a free one", rendezvous.port));
+  }
+}
+
+// `here` ranks have told that they are on this host; none where the system does not tell hosts apart.
+void require_local_size(const Rendezvous& rendezvous, int64_t here) {
+  if (here == 0 || rendezvous.local_world_size <= here || rendezvous.local_size_variable.empty()) return;
+  usage_error(rendezvous.local_size_variable, "says that {} ranks are on this host, but {} {}",
+              rendezvous.local_world_size, here, here == 1 ? "is" : "are");
+}
+
 std::shared_ptr<Fabric> join_by_store(const Rendezvous& rendezvous, Deadline deadline, std::string& step) {
   const int64_t rank = rendezvous.rank, size = rendezvous.world_size;
   const Milliseconds timeout = rendezvous.timeout;
+  require_address(rendezvous.address);
   c10d::TCPStoreOptions options;
   options.port = rendezvous.port;
   options.isServer = rendezvous.rank == 0 && !rendezvous.store_is_elsewhere;
   options.waitWorkers = false;
   options.timeout = timeout;
   const auto store = within(deadline, timeout, [=]() -> c10::intrusive_ptr<c10d::Store> {
-    c10::intrusive_ptr<c10d::Store> whole = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
+    c10::intrusive_ptr<c10d::Store> whole = open_store(rendezvous, options);
+    require_same_job(*whole, rendezvous, deadline);
     if (!rendezvous.store_prefix.empty())
       whole = c10::make_intrusive<c10d::PrefixStore>(rendezvous.store_prefix, whole);
     return open_session(whole, rendezvous, deadline);
@@ -177,11 +211,14 @@ std::shared_ptr<Fabric> join_by_store(const Rendezvous& rendezvous, Deadline dea
   const bool named = !rendezvous.interface.empty();
   const GlooPlace place{named ? rendezvous.interface : listening_address(rendezvous), named};
   const auto endpoint = rendezvous.shared_memory ? std::make_shared<LocalEndpoint>() : nullptr;
-  const std::string own = endpoint ? endpoint->text() : "";
+  const std::string own = endpoint ? endpoint->text() : this_host();
   const std::vector<std::string> all =
       within(deadline, timeout, [=] { return arrive(*store, rendezvous, own, deadline); });
+  const auto here =
+      std::count_if(all.begin(), all.end(), [&](const auto& text) { return same_host(own, text); });
+  require_local_size(rendezvous, here);
   std::shared_ptr<Fabric> fabric;
-  if (!std::all_of(all.begin(), all.end(), [&](const std::string& text) { return same_host(own, text); })) {
+  if (!endpoint || here < size) {
     step = fmt::format("connect to all others through {}", place.name);
     fabric = within(deadline, timeout, [=] { return connect_gloo(store, rank, size, place, timeout); });
   }

@@ -24,6 +24,8 @@ struct Rendezvous {
   uint16_t port = 29500;
   bool store_is_elsewhere = false;  // the launcher hosts the store, not rank 0
   std::string store_prefix;         // of all keys, in a store that others use too
+  std::string job;  // what the launcher calls the job of these ranks; empty if it does not say
+  std::string local_size_variable;  // that gave local_world_size; empty if none did
   // Connected to all other ranks and inherited from the process that started them all on this host; replaces
   // the store. World::join() takes ownership.
   std::map<int64_t, int> sockets;

@@ -63,10 +63,13 @@ Failure current_failure() {
     if (is_allocation_failure(error.what_without_backtrace())) return out_of_memory();
     return {kInternalError, fmt::format("[internal] {}", error.what_without_backtrace())};
   } catch (const std::system_error& error) {
-    // For example, a thread could not allocate its stack.
-    if (error.code() == std::errc::resource_unavailable_try_again ||
-        error.code() == std::errc::not_enough_memory) {
-      return out_of_memory();
+    if (error.code() == std::errc::not_enough_memory) return out_of_memory();
+    // The system names this for a stack that found no memory too.
+    if (error.code() == std::errc::resource_unavailable_try_again) {
+      return {static_cast<int>(ErrorKind::kMemory),
+              "[memory] cannot start a thread; raise the limit on processes, which counts threads (ulimit "
+              "-u, or of "
+              "a container), or free memory"};
     }
     return {kInternalError, fmt::format("[internal] {}", error.what())};
   } catch (const std::exception& error) {

@@ -1,10 +1,13 @@
 #include "launch/fingerprint.h"
 
 #include <fmt/format.h>
+#include <link.h>
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
 #include <fstream>
+#include <span>
+#include <string_view>
 
 #include "core/hash.h"
 
@@ -14,6 +17,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kPiece = 64 << 10;
+
+size_t padded(size_t bytes, size_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
 
 std::string describe(const fs::path& path) {
   std::error_code code;
@@ -43,9 +50,34 @@ bool is_read(const fs::path& path, int depth, bool is_model) {
   return extension == ".json" || extension == ".safetensors" || extension == ".model" || extension == ".txt";
 }
 
+// Returns the build id of the program, which its linker made of all that it linked; empty if it made none.
+std::string build_id() {
+  std::string id;
+  const auto read = [](dl_phdr_info* program, size_t, void* found) {
+    for (const ElfW(Phdr) & part : std::span(program->dlpi_phdr, program->dlpi_phnum)) {
+      if (part.p_type != PT_NOTE) continue;
+      const auto* const notes = reinterpret_cast<const char*>(program->dlpi_addr + part.p_vaddr);
+      for (size_t at = 0; at + sizeof(ElfW(Nhdr)) <= part.p_memsz;) {
+        const auto& note = *reinterpret_cast<const ElfW(Nhdr)*>(notes + at);
+        const std::string_view name(notes + at + sizeof(note), note.n_namesz);
+        const size_t content = at + sizeof(note) + padded(note.n_namesz, part.p_align);
+        if (note.n_type == NT_GNU_BUILD_ID && name == std::string_view("GNU\0", 4)) {
+          for (const char byte : std::string_view(notes + content, note.n_descsz))
+            *static_cast<std::string*>(found) += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+        }
+        at = content + padded(note.n_descsz, part.p_align);
+      }
+    }
+    return 1;  // the program itself is the first; its libraries follow
+  };
+  ::dl_iterate_phdr(read, &id);
+  return id;
+}
+
 std::string describe_build() {
+  const std::string id = build_id();
   return fmt::format("tessera {}, libtorch {}, {}", TESSERA_VERSION, TORCH_VERSION,
-                     describe("/proc/self/exe"));
+                     id.empty() ? describe("/proc/self/exe") : "build " + id);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace tessera::launch {
 // Describes what a rank has, by name: "build", "transformer/config.json", ...
 using Fingerprint = std::map<std::string, std::string>;
 
-// Covers this program (version, libtorch, a hash of the executable), and the size and a hash of
+// Covers this program (version, libtorch, the build id of its linker), and the size and a hash of
 // model_index.json and of each file that is read from the folders next to it. Small files are hashed whole,
 // others by their first and last 64 KiB, in which a safetensors header lies or begins; nothing else is read.
 // Unreadable files are marked as such. `single_file` holds the weights of a model whose folder has only

@@ -1,7 +1,6 @@
 #include "launch/launcher.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,10 +8,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <map>
-#include <system_error>
+#include <new>
 
 #include "comm/descriptor.h"
 #include "core/error.h"
+#include "core/system_call.h"
 #include "launch/supervisor.h"
 
 namespace tessera::launch {
@@ -21,16 +21,7 @@ namespace {
 using comm::Descriptor;
 
 [[noreturn]] void launcher_cannot(const std::string& what, int reason) {
-  throw Error(ErrorKind::kPeer, "launcher",
-              fmt::format("cannot {}: {}", what, std::generic_category().message(reason)));
-}
-
-// Every two ranks share a socket; many ranks need more descriptors than most shells allow initially.
-void allow_many_descriptors() {
-  rlimit limit = {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+  throw Error(ErrorKind::kPeer, "launcher", fmt::format("cannot {}: {}", what, system_reason(reason)));
 }
 
 // Pairs of connected sockets, created when the first rank of a pair is started.
@@ -69,7 +60,6 @@ class Sockets {
 
 Failure launch_ranks(int64_t ranks, std::chrono::milliseconds timeout,
                      const std::function<int(const Worker&)>& run) {
-  allow_many_descriptors();
   StatusTable statuses(ranks);
   const Descriptor store(::memfd_create("tessera-store", MFD_CLOEXEC));
   if (store.number() < 0) launcher_cannot("create a memory file", errno);
@@ -87,7 +77,12 @@ Failure launch_ranks(int64_t ranks, std::chrono::milliseconds timeout,
       place.store_file = store.number();
       for (const auto& [peer, socket] : own) place.sockets[peer] = socket.number();
       const pid_t process = ::fork();
-      if (process < 0) launcher_cannot(fmt::format("start rank {} of {}", rank, ranks), errno);
+      if (process < 0 && errno == ENOMEM) throw std::bad_alloc();
+      if (process < 0) {
+        const char* const limit =
+            errno == EAGAIN ? " within the limit on processes (ulimit -u, or of a container)" : "";
+        launcher_cannot(fmt::format("start rank {} of {}{}", rank, ranks, limit), errno);
+      }
       if (process == 0) run_fork({.rendezvous = place, .statuses = statuses}, launcher, sockets, run);
       supervisor.add(process);
     }

@@ -1,5 +1,6 @@
 #include "launch/rank_environment.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
@@ -12,12 +13,14 @@ namespace {
 struct Launcher {
   const char* title;
   const char *rank, *size, *local_rank, *local_size;
+  const char *job, *job_part;  // what it calls the job
 };
-constexpr Launcher kLaunchers[] = {{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-                                   {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                                    "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-                                   {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-                                   {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr}};
+constexpr Launcher kLaunchers[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", nullptr},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMIX_NAMESPACE", nullptr},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, "SLURM_JOB_ID", "SLURM_STEP_ID"}};
 
 constexpr int64_t kMostRanks = 1 << 20;
 
@@ -89,6 +92,30 @@ const Launcher* find_launcher(const Environment& get) {
   return nullptr;
 }
 
+// Only the launcher of the ranks counts: another one around it may have started each of them for itself.
+std::string job_of(const Launcher& launcher, const Environment& get) {
+  std::string job;
+  for (const char* name : {launcher.job, launcher.job_part}) {
+    const char* const text = name ? get(name) : nullptr;
+    if (text && *text != '\0') job += fmt::format("{}={} ", name, text);
+  }
+  return job;
+}
+
+// Reads a name or an address of a host; an address of IPv6 may stand in brackets.
+std::string read_address(const Environment& get, const std::string& otherwise) {
+  constexpr const char* kName = "MASTER_ADDR";
+  const char* const text = get(kName);
+  if (!text || *text == '\0') return otherwise;
+  std::string address = text;
+  if (address.starts_with('[') && address.ends_with(']')) address = address.substr(1, address.size() - 2);
+  if (address.find_first_of("[]/@ ") != std::string::npos)
+    usage_error(kName, "'{}' is not the name or the address of a host", text);
+  if (std::count(address.begin(), address.end(), ':') == 1)
+    usage_error(kName, "'{}' is not the name or the address of a host; the port stands in MASTER_PORT", text);
+  return address;
+}
+
 }  // namespace
 
 std::optional<comm::Rendezvous> read_rank_environment(const Environment& get) {
@@ -102,17 +129,18 @@ std::optional<comm::Rendezvous> read_rank_environment(const Environment& get) {
   place.world_size = read_integer(get, size, 1, kMostRanks).value_or(1);
   place.rank = read_integer(get, launcher->rank, 0, place.world_size - 1).value_or(0);
 
-  const char* address = get("MASTER_ADDR");
-  if (address && *address != '\0') place.address = address;
+  place.address = read_address(get, place.address);
   place.port = static_cast<uint16_t>(read_integer(get, "MASTER_PORT", 1, 65535).value_or(place.port));
 
   // If no variable says so, ranks that meet at a loopback address share this host.
   const auto local_size =
       slurm ? slurm_local_size(get) : read_integer(get, launcher->local_size, 1, place.world_size);
+  place.job = job_of(*launcher, get);
+  if (local_size) place.local_size_variable = slurm ? "SLURM_TASKS_PER_NODE" : launcher->local_size;
   place.local_world_size = local_size.value_or(comm::is_loopback(place.address) ? place.world_size : 1);
   place.local_rank = read_integer(get, launcher->local_rank, 0, place.local_world_size - 1)
                          .value_or(place.rank % place.local_world_size);
-  if (place.local_world_size < place.world_size && comm::is_loopback(place.address) && !address) {
+  if (place.local_world_size < place.world_size && comm::is_loopback(place.address) && !get("MASTER_ADDR")) {
     usage_error("MASTER_ADDR", "is not set: {} ranks on several hosts need the address of the host of rank 0",
                 place.world_size);
   }

@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <string_view>
 
 #include "core/error.h"
@@ -46,6 +48,22 @@ void on_bus_error(int number, siginfo_t* info, void*) {
   ::_exit(kExitCode);
 }
 
+// Ends the program as it would end without a handler, which a caller that wrote to a pipe expects.
+void on_closed_pipe(int number) {
+  remove_unfinished_files();
+  ::signal(number, SIG_DFL);
+  ::raise(number);
+}
+
+void on_signal(int number);
+
+// Whether the signal is neither ignored nor what a library in this process listens to, such as a profiler.
+bool is_free(int number) {
+  struct sigaction action = {};
+  ::sigaction(number, nullptr, &action);
+  return action.sa_handler == SIG_DFL || action.sa_handler == on_signal;
+}
+
 void on_signal(int number) {
   if (number == SIGINT && !asked_to_end.exchange(true)) {
     if (!is_quiet) write_to_stderr("\ntessera: stopping after this step; Ctrl-C again stops at once\n");
@@ -65,18 +83,23 @@ void install_signal_handlers() {
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
-  if (!ignores_hangup()) ::sigaction(SIGHUP, &action, nullptr);
+  ::sigaction(SIGINT, &action, nullptr);
+  for (const int number : ending_signals()) ::sigaction(number, &action, nullptr);
+  action.sa_handler = on_closed_pipe;
+  if (is_free(SIGPIPE)) ::sigaction(SIGPIPE, &action, nullptr);
   ::signal(SIGXFSZ, SIG_IGN);
   action.sa_sigaction = on_bus_error;
   action.sa_flags = SA_SIGINFO;
   ::sigaction(SIGBUS, &action, nullptr);
 }
 
-bool ignores_hangup() {
-  struct sigaction action = {};
-  ::sigaction(SIGHUP, nullptr, &action);
-  return action.sa_handler == SIG_IGN;
+std::vector<int> ending_signals() {
+  std::vector<int> numbers = {SIGTERM};
+  std::vector<int> others = {SIGHUP,  SIGQUIT, SIGUSR1,   SIGUSR2, SIGALRM, SIGVTALRM,
+                             SIGPROF, SIGXCPU, SIGSTKFLT, SIGPOLL, SIGPWR};
+  for (int number = SIGRTMIN; number <= SIGRTMAX; ++number) others.push_back(number);
+  std::copy_if(others.begin(), others.end(), std::back_inserter(numbers), is_free);
+  return numbers;
 }
 
 bool interrupted() {
@@ -85,12 +108,11 @@ bool interrupted() {
 
 void leave_signals_to_parent(RankStatus& status) {
   watched_status = &status;  // before a signal that has waited arrives
-  for (const int number : {SIGINT, SIGHUP, SIGPIPE}) ::signal(number, SIG_IGN);
-  // The launcher blocks these to wait for them, and its children inherit the mask.
-  sigset_t taken;
-  ::sigemptyset(&taken);
-  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&taken, number);
-  ::pthread_sigmask(SIG_UNBLOCK, &taken, nullptr);
+  for (const int number : {SIGINT, SIGQUIT, SIGHUP, SIGPIPE}) ::signal(number, SIG_IGN);
+  // The launcher blocks signals to wait for them, and its children inherit the mask.
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_UNBLOCK, &all, nullptr);
 }
 
 void end_at_first_interrupt() {

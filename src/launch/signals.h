@@ -1,25 +1,31 @@
-// Handling of SIGINT (Ctrl-C), SIGTERM and SIGHUP.
+// Handling of SIGINT (Ctrl-C), SIGTERM and the other signals that end a program.
 #pragma once
+
+#include <vector>
 
 namespace tessera::launch {
 
 class RankStatus;
 
-// The first SIGINT asks the run to end (see interrupted()). A second SIGINT, SIGTERM and SIGHUP (unless it is
-// already ignored) end the program at once, with the exit code 128 + the signal. Either way no half-written
-// file stays behind. A write beyond a file size limit fails instead of ending the program. SIGBUS, because a
-// file of weights was cut off while it was mapped, ends it with one line and the exit code of Error(kInput).
-void install_signal_handlers();
+// The signals that end a run at once: all that end a program by default and come from outside, such as
+// SIGTERM, SIGHUP, SIGUSR1 (which schedulers send before a time limit) and SIGXCPU. Signals that the caller
+// has this program ignore, as nohup does with SIGHUP, and those that a library listens to are left out; so
+// are SIGINT, SIGPIPE and what reports a fault.
+std::vector<int> ending_signals();
 
-// Whether the caller wants the run to outlive its terminal, as nohup does.
-bool ignores_hangup();
+// The first SIGINT asks the run to end (see interrupted()). A second one, and the ending_signals(), end the
+// program at once, with the exit code 128 + the signal. Either way no half-written file stays behind, nor
+// after a write to a closed pipe. A write beyond a file size limit fails instead of ending the program.
+// SIGBUS, because a file of weights was cut off while it was mapped, ends it with one line and the exit code
+// of Error(kInput).
+void install_signal_handlers();
 
 // True after the first SIGINT.
 bool interrupted();
 
 // For a rank that another process supervises, which prints why the rank ended: the rank prints nothing, and
-// reports SIGBUS in `status`, which must live as long as the process. A terminal sends SIGINT and SIGHUP to
-// both, and the supervisor decides what the rank does, so the rank ignores them. It unblocks the other
+// reports SIGBUS in `status`, which must live as long as the process. A terminal sends SIGINT, SIGQUIT and
+// SIGHUP to both, and the supervisor decides what the rank does, so the rank ignores them. It unblocks all
 // signals, and a write to a closed pipe fails instead of ending the rank.
 void leave_signals_to_parent(RankStatus& status);
 

@@ -33,8 +33,8 @@ BlockedSignals::BlockedSignals() {
   // If SIGCHLD were ignored, as the caller may have left it, ends of ranks would not be reported.
   ::signal(SIGCHLD, SIG_DFL);
   ::sigemptyset(&set_);
-  for (const int number : {SIGCHLD, SIGINT, SIGTERM}) ::sigaddset(&set_, number);
-  if (!ignores_hangup()) ::sigaddset(&set_, SIGHUP);
+  for (const int number : {SIGCHLD, SIGINT}) ::sigaddset(&set_, number);
+  for (const int number : ending_signals()) ::sigaddset(&set_, number);
   ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
 }
 
@@ -74,7 +74,7 @@ Failure Supervisor::run() {
       asked_to_end_ = true;
       say("\ntessera: stopping after this step; Ctrl-C again stops at once\n");
       statuses_.ask_to_end();
-    } else if (number == SIGINT || number == SIGTERM || number == SIGHUP) {
+    } else if (number != 0 && number != SIGCHLD) {
       end_all();
       return {128 + number, "stopped at once; " + what_is_left()};
     }
@@ -157,7 +157,7 @@ void Supervisor::note(size_t i, int status) {
   } else if (WEXITSTATUS(status) == 0) {
     end.state = State::kDone;
     return;
-  } else if (WEXITSTATUS(status) > 128) {  // as left by the handlers of SIGTERM and SIGHUP
+  } else if (WEXITSTATUS(status) > 128) {  // as left by the handler of ending signals
     end.state = State::kKilled;
     end.signal = WEXITSTATUS(status) - 128;
   } else {

@@ -7,6 +7,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "launch/signals.h"
 
 namespace tessera::launch {
 namespace {
@@ -33,6 +34,11 @@ bool all_alike(std::span<const RankEnd> ranks) {
   return std::all_of(ranks.begin(), ranks.end(), [&](const RankEnd& end) {
     return end.state == State::kFailed && end.failure.message == ranks[0].failure.message;
   });
+}
+
+bool may_be_of_all(int signal) {
+  const std::vector<int> all = ending_signals();
+  return std::find(all.begin(), all.end(), signal) != all.end();
 }
 
 Failure blame(size_t rank, const std::string& what) {
@@ -89,8 +95,9 @@ Failure judge(std::span<const RankEnd> ranks, std::chrono::milliseconds timeout)
 
 bool may_change(std::span<const RankEnd> ranks) {
   const bool certain = std::any_of(ranks.begin(), ranks.end(), [](const RankEnd& end) {
-    // SIGTERM may have been sent to all processes, and the supervisor may not have received its own yet.
-    return (end.state == State::kKilled && end.signal != SIGTERM) ||
+    // Such a signal may have been sent to all processes, and the supervisor may not have received its own
+    // yet.
+    return (end.state == State::kKilled && !may_be_of_all(end.signal)) ||
            (end.state == State::kFailed && is_of_users(end.failure.exit_code));
   });
   const bool over = std::all_of(ranks.begin(), ranks.end(), [](const RankEnd& end) {

@@ -58,7 +58,7 @@ class Box:
             for kind, value in (limits or {}).items():
                 if kind == resource.RLIMIT_AS and "ASAN_OPTIONS" in os.environ:
                     continue  # its shadow memory takes terabytes of addresses; max_allocation_size_mb is the limit instead
-                resource.setrlimit(kind, (value, value))
+                resource.setrlimit(kind, value if isinstance(value, tuple) else (value, value))
 
         # A value of None in `env` removes a variable.
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": os.fspath(self.cache), **(env or {})}

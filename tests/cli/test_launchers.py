@@ -1,5 +1,6 @@
 """Tests ranks that another launcher starts."""
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -7,7 +8,7 @@ import subprocess
 import time
 
 from files import assert_near, read_latents
-from harness import MODEL, SMALL, test
+from harness import MODEL, SMALL, Skipped, test
 from test_ranks import LATENT, NEAR
 
 
@@ -179,6 +180,75 @@ def invalid_launcher_variables(box):
                               ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "70000"}, "[MASTER_PORT]"),
                               ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "3"}, "[LOCAL_RANK]")]:
         box.refuse(2, needle, "generate", "a cat", "--model", MODEL, *SMALL, env=variables)
-    box.refuse(2, "launcher started 1 rank", "generate", "a cat", "--model", MODEL, "--nproc", "2",
-               "--use-cfg-parallel", env={"RANK": "0", "WORLD_SIZE": "1"})
-    box.generate("a cat", *SMALL, env={"RANK": "0", "WORLD_SIZE": "1"})
+    for address in ("127.0.0.1:29512", "tcp://127.0.0.1", "[::1]:29512"):
+        box.refuse(2, f"[MASTER_ADDR] '{address}' is not the name or the address of a host", "generate", "a cat", "--model", MODEL,
+                   *SMALL, env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": address})
+    box.refuse(4, "[no-such-host.invalid] has no address: ", "generate", "a cat", "--model", MODEL, *SMALL,
+               env={"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "no-such-host.invalid"}, timeout=60)
+
+
+@test
+def a_launched_rank_that_is_alone_starts_ranks(box):
+    # As in the shell of an interactive Slurm job, or in a container with these variables.
+    shell = {**slurm_variables(0, 1, free_port()), "SLURM_STEP_NUM_TASKS": "1"}
+    for variables in (shell, {"RANK": "0", "WORLD_SIZE": "1"}):
+        box.generate("a cat", *SMALL, env=variables)
+        box.generate("a cat", *SMALL, "--use-cfg-parallel", "--report", "run.json", env=variables)
+        assert len(box.report()["ranks"]) == 2
+        outcome = box.run("generate", "a cat", "--model", MODEL, *SMALL, "--use-cfg-parallel", "--dry-run", env=variables)
+        assert outcome.code == 0, outcome
+
+
+@test
+def a_port_in_use_is_named(box):
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", *SMALL]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for variables in (torchrun_variables, open_mpi_variables):
+            box.refuse(4, f"[127.0.0.1:{port}] rank 0 of 2 could not join: port {port} is in use, perhaps by another job; set MASTER_PORT "
+                       "to a free one", *words, env=variables(0, 2, port), timeout=60)
+
+
+@test
+def ranks_join_their_own_job_only(box):
+    words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", *SMALL]
+    port = free_port()
+
+    def start(job, rank):
+        return subprocess.Popen([box.program, *words, "-o", f"{job}.png"], cwd=box.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env={**os.environ, **open_mpi_variables(rank, 2, port), "PMIX_NAMESPACE": f"prterun-{job}"})
+
+    first = start("A", 0)
+    while True:  # until it listens
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", int(port))) == 0:
+                break
+        time.sleep(0.05)
+    others = [start("B", rank) for rank in range(2)]
+    for rank, (code, out, err) in enumerate(finish_ranks(others)):
+        assert code == 4 and out == "" and err.count("\n") == 1, (code, out, err)
+        assert f"rank {rank} of 2 could not join: port {port} is in use" in err and "by another job" in err, err
+    (code, out, err), second = finish_ranks([first, start("A", 1)])
+    assert (code, out) == (0, "A.png\n"), (code, out, err)
+    assert second == (0, "", ""), second
+
+
+@test
+def a_wrong_number_of_local_ranks_is_named(box):
+    # Another boot stands for another host, where the ranks cannot share memory.
+    boot = box.folder / "boot"
+    boot.write_text("another\n")
+    mount = shlex.join(["mount", "--bind", os.fspath(boot), "/proc/sys/kernel/random/boot_id"])
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode != 0:
+        raise Skipped("no right to mount")
+    for way in ([], ["--no-shared-memory"]):
+        words = [os.fspath(word) for word in [box.program, "generate", "a cat", "--model", MODEL, "--use-cfg-parallel", *SMALL, *way]]
+        port = free_port()
+        ranks = [subprocess.Popen(command, cwd=box.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env={**os.environ, **torchrun_variables(rank, 2, port)})
+                 for rank, command in enumerate([words, ["unshare", "-m", "sh", "-c", f"{mount} && {shlex.join(words)}"]])]
+        (code, out, err), _ = finish_ranks(ranks)  # rank 0 hosts the store, so that the other may find it gone
+        assert code == 2 and out == "" and err.count("\n") == 1, (code, out, err)
+        assert "[LOCAL_WORLD_SIZE] says that 2 ranks are on this host, but 1 is" in err, err

@@ -2,11 +2,13 @@
 import os
 import pathlib
 import resource
+import shlex
 import signal
+import subprocess
 import time
 
 from files import assert_near, difference, psnr, read_latents, read_png
-from harness import MODEL, SMALL, test
+from harness import MODEL, SMALL, Skipped, test
 from running import address_space, alive, start_long_run
 
 LATENT = ["--seed", "5", "--output-type", "latent", "-o", "out.safetensors"]
@@ -258,6 +260,31 @@ def a_rank_without_memory_ends_the_run(box):
 
 
 @test
+def a_limit_of_files_is_no_lack_of_memory(box):
+    for kilobytes in (16, 40):
+        box.refuse(2, "File too large (ulimit -f)", "generate", "a cat", "--model", MODEL, *SMALL, "--use-cfg-parallel",
+                   limits={resource.RLIMIT_FSIZE: kilobytes << 10})
+
+
+@test
+def ranks_have_all_descriptors_that_they_may_have(box):
+    box.generate("a cat", *SMALL, "--use-cfg-parallel", limits={resource.RLIMIT_NOFILE: (12, 4096)})
+    box.refuse(4, "Too many open files (ulimit -n)", "generate", "a cat", "--model", MODEL, *SMALL, "--data-parallel-degree", "16",
+               "--num-images-per-prompt", "16", limits={resource.RLIMIT_NOFILE: 40})
+
+
+@test
+def ranks_that_share_memory_need_no_proc(box):
+    words = [box.program, "generate", "a cat", "--model", MODEL, "--quiet", "--use-cfg-parallel", *SMALL]
+    mount = "mount -t tmpfs none /proc"
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode != 0:
+        raise Skipped("no right to mount")
+    done = subprocess.run(["unshare", "-m", "sh", "-c", f"{mount} && {shlex.join(map(os.fspath, words))}"], cwd=box.folder,
+                          capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "out.png\n"), done
+
+
+@test
 def out_of_memory_on_all_ranks(box):
     box.refuse(5, "not enough memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "16384",
                "--width", "16384", "--no-resolution-binning", "--num-images-per-prompt", "1024", "--num-inference-steps", "1",
@@ -327,11 +354,15 @@ def ctrl_c_twice_and_termination_end_at_once(box):
     run.process.send_signal(signal.SIGINT)
     code, _, lines = run.finish()
     assert code == 130, (code, lines)
-    run = start_long_run(box)
-    run.process.send_signal(signal.SIGTERM)
-    code, _, lines = run.finish()
-    assert code == 143, (code, lines)
-    assert box.files() == []
+    # A scheduler sends SIGUSR1 before a time limit, to the launcher or to all processes.
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGXCPU):
+        for to_ranks in (False, True):
+            run = start_long_run(box)
+            for process in [*(run.ranks if to_ranks else []), run.process.pid]:
+                os.kill(process, number)
+            code, _, lines = run.finish()
+            assert code == 128 + number, (code, lines)
+            assert box.files() == []
 
 
 @test

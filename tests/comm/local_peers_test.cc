@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -202,6 +203,22 @@ TEST(LocalPeersOfRanks, WhoDoesNotComeIsWaitedForUntilTheDeadline) {
         std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
   });
   EXPECT_NE(error.find("cannot reach another rank"), std::string::npos) << error;
+}
+
+TEST(LocalPeersOfRanks, AnEndOfDescriptorsIsNotWaitedFor) {
+  const LocalEndpoint own, other;
+  const Descriptor memory = file_with("own"), caller = connected_to(own.text());
+  rlimit limit = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none = {.rlim_cur = 1, .rlim_max = limit.rlim_max};  // poll() wants room for one
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::string error = error_of([&] {
+    connect_local_peers(
+        0, own, {own.text(), other.text()}, [&](int64_t) { return memory.number(); }, in_seconds(20));
+  });
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_NE(error.find("cannot accept another rank: Too many open files (ulimit -n)"), std::string::npos)
+      << error;
 }
 
 // A process of another user knows all names, but gets nothing.

@@ -7,12 +7,28 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <deque>
+#include <new>
 #include <random>
 #include <thread>
 
 #include "core/error.h"
+
+namespace {
+std::deque<int> failures_of_fallocate;  // of the next calls; then they succeed
+}  // namespace
+
+// Stands for the C library's, since no signal can be sent while it waits for the kernel.
+extern "C" int posix_fallocate(int descriptor, off_t offset, off_t length) {
+  if (!failures_of_fallocate.empty()) {
+    const int code = failures_of_fallocate.front();
+    failures_of_fallocate.pop_front();
+    return code;
+  }
+  return ::fallocate(descriptor, 0, offset, length) == 0 ? 0 : errno;
+}
 
 namespace tessera::comm {
 namespace {
@@ -170,6 +186,28 @@ TEST(SharedQueueOfRanks, TakesNoMemoryThatMayShrink) {
   ASSERT_EQ(::fcntl(small, F_ADD_SEALS, F_SEAL_SHRINK), 0);
   EXPECT_THROW(QueueReader(small, 1), Error);
   EXPECT_THROW(QueueReader(::open("/dev/zero", O_RDWR | O_CLOEXEC), 1), Error);
+}
+
+TEST(SharedQueueOfRanks, ASignalIsNoLackOfMemory) {
+  QueueWriter writer;
+  failures_of_fallocate = {EINTR, EINTR};
+  EXPECT_TRUE(writer.write(1, bytes_of(1, 100)));
+  EXPECT_TRUE(failures_of_fallocate.empty());
+}
+
+TEST(SharedQueueOfRanks, ALimitOfFilesIsNoLackOfMemory) {
+  QueueWriter writer;
+  failures_of_fallocate = {ENOSPC};
+  EXPECT_THROW(writer.write(1, bytes_of(1, 100)), std::bad_alloc);
+  failures_of_fallocate = {EFBIG};
+  try {
+    writer.write(1, bytes_of(1, 100));
+    FAIL() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(error.what()).find("File too large (ulimit -f)"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(SharedQueueOfRanks, RefusesWhatNobodyTakes) {

@@ -34,6 +34,16 @@ TEST(Failure, MemoryThatRunsOutInALibraryIsOneCode) {
   EXPECT_EQ(exit_code_of(c10::Error({"f", "a.cc", 1}, "could not create a primitive")), kMemory);
 }
 
+TEST(Failure, ALimitOnThreadsIsNamed) {
+  try {
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+  } catch (...) {
+    const std::string message = current_failure().message;
+    EXPECT_TRUE(message.starts_with("[memory] cannot start a thread; raise the limit on processes"))
+        << message;
+  }
+}
+
 TEST(Failure, WhatIsNoMatterOfMemoryIsNot) {
   EXPECT_EQ(exit_code_of(std::runtime_error("could not create a primitive descriptor for the sum primitive")),
             kInternalError);

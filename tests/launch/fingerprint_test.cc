@@ -32,6 +32,20 @@ class FingerprintTest : public testing::Test {
   const fs::path folder_ = temporary_.path();
 };
 
+TEST_F(FingerprintTest, NamesTheBuild) {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  const std::string program(std::istreambuf_iterator<char>(file), {});
+  // The head of the note: lengths of the name and of the id, the type, the name.
+  const std::string head("\4\0\0\0\24\0\0\0\3\0\0\0GNU\0", 16);
+  const size_t at = program.find(head);
+  ASSERT_NE(at, std::string::npos) << "this program was linked without a build id";
+  std::string id;
+  for (size_t i = 0; i < 20; ++i)
+    id += fmt::format("{:02x}", static_cast<unsigned char>(program[at + head.size() + i]));
+  EXPECT_TRUE(make_fingerprint(folder_)["build"].ends_with(", build " + id))
+      << make_fingerprint(folder_)["build"];
+}
+
 TEST_F(FingerprintTest, SaysWhatDiffers) {
   const Fingerprint first = make_fingerprint(folder_);
   EXPECT_EQ(first.size(), 4U);  // the build and three files

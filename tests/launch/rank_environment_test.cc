@@ -55,6 +55,37 @@ TEST(RankEnvironment, Torchrun) {
                    ->store_is_elsewhere);
 }
 
+TEST(RankEnvironment, TheLauncherNamesTheJob) {
+  const auto job = [](Variables variables) { return read(variables)->job; };
+  const Variables torchrun = {{"RANK", "0"}, {"WORLD_SIZE", "2"}};
+  const auto with = [](Variables variables, const Variables& more) {
+    variables.insert(more.begin(), more.end());
+    return variables;
+  };
+  EXPECT_EQ(job(torchrun), "");
+  EXPECT_EQ(job(with(torchrun, {{"TORCHELASTIC_RUN_ID", "7"}})), "TORCHELASTIC_RUN_ID=7 ");
+  // A step of Slurm may have started each rank for itself.
+  EXPECT_EQ(job(with(torchrun, {{"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "2"}})), "");
+  const Variables mpi = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
+  EXPECT_EQ(job(with(mpi, {{"PMIX_NAMESPACE", "a"}})), "PMIX_NAMESPACE=a ");
+  EXPECT_EQ(job(with(mpi, {{"OMPI_MCA_ess_base_jobid", "3"}})), "OMPI_MCA_ess_base_jobid=3 ");
+  EXPECT_EQ(
+      job({{"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "2"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}}),
+      "SLURM_JOB_ID=1 SLURM_STEP_ID=2 ");
+}
+
+TEST(RankEnvironment, AddressesOfHosts) {
+  const auto with = [](const std::string& address) {
+    return Variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", address}};
+  };
+  for (const char* address : {"node-17.example.org", "10.0.0.1", "::1", "fe80::1%eth0"})
+    EXPECT_EQ(read(with(address))->address, address);
+  EXPECT_EQ(read(with("[::1]"))->address, "::1");
+  EXPECT_EQ(read(with(""))->address, "127.0.0.1");
+  for (const char* address : {"host:29500", "tcp://host", "[::1]:29500", "user@host", "a b"})
+    EXPECT_NE(refusal(with(address)).find("[MASTER_ADDR] '"), std::string::npos) << address;
+}
+
 TEST(RankEnvironment, RanksWithoutAPlaceAreOfOneHost) {
   const auto place = read({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
   ASSERT_TRUE(place);

@@ -44,7 +44,9 @@ TEST(StatusOfRanks, KeepsWhyARankFailed) {
   EXPECT_EQ(table.rank(0).failure()->exit_code, 5);
   EXPECT_EQ(table.rank(0).failure()->message, std::string(4095, 'x'));
   EXPECT_FALSE(table.rank(0).failure()->peer);
-  table.rank(0).failed({5, std::string(4094, 'x') + "\u00e9"});
+  std::string message(4094, 'x');
+  message += "\u00e9";
+  table.rank(0).failed({5, message});
   EXPECT_EQ(table.rank(0).failure()->message, std::string(4094, 'x')) << "no half of a character";
   table.rank(0).failed({4, "[rank 3] lost", 3});
   EXPECT_EQ(table.rank(0).failure()->peer, 3);

@@ -89,6 +89,7 @@ TEST(Verdict, WhatMayStillChange) {
   EXPECT_TRUE(may_change(Ends{failed(1, 4, "x"), alive(State::kRunning)}));
   EXPECT_TRUE(may_change(Ends{failed(1, 5, "x"), alive(State::kStopped)}));
   EXPECT_TRUE(may_change(Ends{killed(1, SIGTERM), alive(State::kRunning)}));
+  EXPECT_TRUE(may_change(Ends{killed(1, SIGUSR2), alive(State::kRunning)})) << "as a scheduler sends it";
   EXPECT_FALSE(may_change(Ends{failed(1, 4, "x"), failed(2, 4, "x")}));
   EXPECT_FALSE(may_change(Ends{killed(1, SIGKILL), alive(State::kRunning)}));
   EXPECT_FALSE(may_change(Ends{failed(1, 3, "x"), alive(State::kRunning)}));
