@@ -12,6 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                          "a block lies within its file");
   for (const std::string_view block : {file, found}) {
     const auto text = tessera::media::exif_description(block);
+    tessera::media::exif_orientation(block);
     tessera::fuzz::require(!text || text->size() < block.size(), "a text lies within its block");
   }
   return 0;

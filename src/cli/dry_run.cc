@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <ranges>
 
+#include "cli/progress.h"
 #include "cli/report.h"
 #include "core/log.h"
-#include "launch/streams.h"
+#include "engine/references.h"
 #include "parallel/ranks.h"
 
 namespace tessera::cli {
@@ -29,16 +33,20 @@ uint64_t bytes_of(const Load& load, const Job& job, const models::LoadOptions& o
   return statistics.bytes_held;
 }
 
+// Ranks of equal places along these axes hold equal weights.
 uint64_t most_denoiser_bytes(const Job& job) {
-  uint64_t most = 0;
+  std::map<std::array<int64_t, 3>, uint64_t> bytes;
   for (int64_t rank = 0; rank < job.ranks(); ++rank) {
     const parallel::Ranks ranks(rank, job.layout);
+    const auto [place, is_new] =
+        bytes.try_emplace({ranks.pipeline.rank, ranks.tensor_inner.rank, ranks.tensor_outer.rank});
+    if (!is_new) continue;
     models::LoadOptions options = on_no_device(job);
     options.placement.groups = {ranks.tensor_inner, ranks.tensor_outer};
     if (ranks.pipeline.size > 1) options.blocks = job.layout.stage(ranks.pipeline.rank);
-    most = std::max(most, bytes_of(job.model.family->load_denoiser, job, options));
+    place->second = bytes_of(job.model.family->load_denoiser, job, options);
   }
-  return most;
+  return std::ranges::max(bytes | std::views::values);
 }
 
 }  // namespace
@@ -50,6 +58,8 @@ void print_plan(const Job& job) {
     const models::Family& family = *job.model.family;
     const models::LoadOptions options = on_no_device(job);
     weights["text_encoder"] = bytes_of(family.load_text_encoder, job, options);
+    if (job.settings.has_given())
+      weights["video_encoder"] = bytes_of(family.load_video_encoder, job, options);
     weights["denoiser"] = most_denoiser_bytes(job);
     weights["decoder"] = job.model.shape.is_video ? bytes_of(family.load_video_decoder, job, options)
                                                   : bytes_of(family.load_decoder, job, options);
@@ -58,8 +68,10 @@ void print_plan(const Job& job) {
   if (!job.arguments.run.threads) settings.erase("threads");
   const OrderedJson plan = {
       {"settings", settings}, {"outputs", job.outputs}, {"ranks", job.ranks()}, {"weights_bytes", weights}};
-  if (!job.arguments.run.quiet) launch::say(headline(job) + "\n");
+  Progress progress(job.arguments.run.quiet);  // prints warnings
+  if (!job.arguments.run.quiet) progress.line(headline(job));
   for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
+  if (job.settings.has_given()) engine::References({&job.settings, 1}, job.model.scale);
   fmt::print("{}\n", plan.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
 }
 

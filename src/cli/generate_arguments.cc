@@ -51,14 +51,14 @@ const Fields<RunOptions>& run_fields() {
                                     FieldGroup::kPrompt, "FILE"}),
       plain_field(&O::request, {"request",
                                 "Run a request again: JSON with the fields of a report's settings, a report, "
-                                "or an image or latents "
-                                "that tessera wrote; other options replace its values",
+                                "or an image, a video or latents "
+                                "that tessera wrote (not a GIF); other options replace its values",
                                 FieldGroup::kPrompt, "FILE"}),
       plain_field(&O::output, {"output",
                                "Output file: .png, .jpg or .webp; of videos .mp4, .webm, .gif or .png; - "
                                "for a PNG on standard output; %d or %03d in a name stands for the number "
-                               "[out.png; out.mp4 for a video; out.safetensors for "
-                               "latents]",
+                               "of the image or video, %% for a percent sign [out.png; out.mp4 for a video; "
+                               "out.safetensors for latents]",
                                output, "FILE"}),
       plain_field(&O::report,
                   {"report", "Write a JSON report of settings, times and memory", output, "FILE"}),

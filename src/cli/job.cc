@@ -23,6 +23,7 @@
 #include "core/log.h"
 #include "core/threads.h"
 #include "core/user_text.h"
+#include "engine/decode.h"
 #include "launch/streams.h"
 #include "launch/thread_share.h"
 #include "media/still_image.h"
@@ -63,12 +64,8 @@ std::string outputs_text(const Job& job) {
   return moves ? fmt::format("{} of {} frames", things, frames) : things;
 }
 
-std::optional<VideoFiles> open_videos(const Job& job) {
-  if (!job.model.shape.is_video || job.settings.request.output_type == engine::OutputType::kLatent)
-    return std::nullopt;
-  std::vector<ImageText> texts;
-  for (size_t i = 0; i < job.outputs.size(); ++i) texts.push_back(png_text(job, static_cast<int64_t>(i)));
-  return VideoFiles(job.outputs, job.settings, texts);
+media::VideoFormat format_of(const Job& job, int64_t video) {
+  return video_format(job.settings, png_text(job, video));
 }
 
 void write_image(const Job& job, int64_t number, const Image& image) {
@@ -86,6 +83,17 @@ void write_latents(const Job& job, const engine::Result& result) {
   weights::write_safetensors(job.outputs[0], {{"latents", result.latents}}, {text.begin(), text.end()});
 }
 
+// Throws Error for a size or a text that the files' formats cannot have. Videos differ in their texts alone,
+// which any of their formats takes.
+void require_encodable_outputs(const Job& job) {
+  const engine::Settings& settings = job.settings;
+  if (settings.request.output_type == engine::OutputType::kLatent) return;
+  if (!are_images(job.outputs, settings)) return media::require_encodable(job.outputs[0], format_of(job, 0));
+  for (size_t i = 0; i < job.outputs.size(); ++i)
+    media::require_encodable(job.outputs[i], settings.height, settings.width,
+                             png_text(job, static_cast<int64_t>(i)));
+}
+
 // Prints the files that are there.
 void print_paths(const Job& job, const std::vector<std::string>& outputs) {
   if (outputs.empty() || is_standard_output(job.outputs.front())) return;
@@ -96,15 +104,22 @@ void print_paths(const Job& job, const std::vector<std::string>& outputs) {
 class Writer {
  public:
   Writer(const Job& job, launch::RankStatus& status)
-      : job_(job), status_(status), videos_(open_videos(job)) {}
+      : job_(job), status_(status), videos_(job.outputs, job.settings.all_frames(), [this](int64_t video) {
+          return format_of(job_, video);
+        }) {}
 
   void follow(engine::Observer& observer) {
-    observer.decoded = [this](int64_t number, const at::Tensor& frames) {
-      if (videos_->add(number, frames)) finish(number);
-    };
-    observer.decoded_image = [this](int64_t number, const Image& image) {
+    const auto take_image = [this](int64_t number, const Image& image) {
       write_image(job_, number, image);
       finish(number);
+    };
+    observer.decoded_image = take_image;
+    observer.decoded = [this, take_image](int64_t number, const at::Tensor& frames) {
+      if (are_images(job_.outputs, job_.settings)) {
+        take_image(number, engine::image_of(frames[0]));
+      } else if (videos_.add(number, frames)) {
+        finish(number);
+      }
     };
   }
   // Prints the files that are finished, when a run fails.
@@ -133,7 +148,7 @@ class Writer {
 
   const Job& job_;
   launch::RankStatus& status_;
-  std::optional<VideoFiles> videos_;
+  VideoFiles videos_;
   std::vector<std::string> finished_;
   bool is_told_ = false;
 };
@@ -328,19 +343,14 @@ Job plan_job(const GenerateArguments& arguments, engine::Model model, std::optio
 
 void require_outputs(const Job& job) {
   const engine::Settings& settings = job.settings;
-  const bool are_images =
-      !job.model.shape.is_video && settings.request.output_type == engine::OutputType::kImage;
-  for (size_t i = 0; i < job.outputs.size(); ++i) {
-    if (is_standard_output(job.outputs[i])) {
-      if (::isatty(STDOUT_FILENO) == 1)
-        usage_error("--output", "standard output is a terminal; redirect it, or name a file");
-      if (launch::was_output_missing()) usage_error("--output", "standard output is closed; name a file");
-      continue;
-    }
-    require_writable_for("--output", job.outputs[i]);
-    if (are_images)
-      media::require_encodable(job.outputs[i], settings.height, settings.width,
-                               png_text(job, static_cast<int64_t>(i)));
+  if (is_standard_output(job.outputs.front())) {
+    if (::isatty(STDOUT_FILENO) == 1)
+      usage_error("--output", "standard output is a terminal; redirect it, or name a file");
+    if (launch::was_output_missing()) usage_error("--output", "standard output is closed; name a file");
+  } else {
+    for (const std::string& path : written_paths(job.outputs, settings))
+      require_writable_for("--output", path);
+    require_encodable_outputs(job);
   }
   std::vector<std::pair<std::string, std::filesystem::path>> more;  // option and path
   if (job.arguments.run.report) more.emplace_back("--report", *job.arguments.run.report);
@@ -348,7 +358,7 @@ void require_outputs(const Job& job) {
   for (size_t i = 0; i < more.size(); ++i) {
     const auto& [option, file] = more[i];
     require_writable_for(option, file);
-    for (const std::string& path : job.outputs) {
+    for (const std::string& path : written_paths(job.outputs, settings)) {
       if (same_file(path, file)) usage_error(option, "'{}' is also where a result goes", path);
     }
     if (i > 0 && same_file(more[0].second, file))

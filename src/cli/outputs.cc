@@ -84,20 +84,20 @@ void require_known_suffix(const GenerateArguments& arguments) {
 
 std::filesystem::path output_path(const GenerateArguments& arguments, const engine::Settings& settings,
                                   bool is_video) {
-  const bool moves = is_video && settings.frames > 1;
+  const bool moves = settings.all_frames() > 1;
   const std::string suffix = is_latent(arguments) ? kLatentSuffix : moves ? ".mp4" : kImageSuffix;
   std::filesystem::path path = arguments.run.output.value_or("out" + suffix);
   if (is_standard_output(path)) {
-    if (is_latent(arguments) || is_video || settings.pictures() > 1)
+    if (is_latent(arguments) || moves || settings.pictures() > 1)
       usage_error(field("output"), "standard output takes one image; name a file for {}",
                   is_latent(arguments) ? "latents"
-                  : is_video           ? "videos"
+                  : moves              ? "videos"
                                        : "several");
     return path;
   }
   if (is_latent(arguments)) {
     require_suffix(path, {kLatentSuffix}, "latents");
-  } else if (is_video) {
+  } else if (is_video && (moves || !media::is_image_path(path))) {
     require_suffix(path, media::video_suffixes(), "videos");
     if (suffix_of(path) == ".gif" && settings.shown_fps() > media::kMostGifFps)
       usage_error(field("fps"), "a GIF shows at most {} frames a second, got {}", media::kMostGifFps,
@@ -110,36 +110,69 @@ std::filesystem::path output_path(const GenerateArguments& arguments, const engi
 
 namespace {
 
-// The path with a number in the place of %d, or of %03d, which gives it three digits; empty where the name
-// has neither.
-std::optional<std::string> patterned_path(const std::filesystem::path& path, int64_t number) {
-  const std::string name = path.filename().string();
-  const size_t begin = name.find('%');
-  if (begin == std::string::npos) return std::nullopt;
-  size_t end = begin + 1;
+// The text of a number in a name: %d, or %03d, which has three digits. It has no length where there is none.
+struct Conversion {
+  size_t length = 0;
   int digits = 1;
-  if (end + 1 < name.size() && name[end] == '0' && name[end + 1] >= '1' && name[end + 1] <= '9') {
-    digits = name[end + 1] - '0';
-    end += 2;
+};
+
+Conversion conversion_at(std::string_view text) {
+  const bool is_padded = text.size() > 3 && text[1] == '0' && text[2] >= '1' && text[2] <= '9';
+  const size_t length = is_padded ? 4 : 2;
+  if (text.size() < length || text[0] != '%' || text[length - 1] != 'd') return {};
+  return {.length = length, .digits = is_padded ? text[2] - '0' : 1};
+}
+
+bool begins_with_letter(std::string_view text) {
+  return !text.empty() && std::isalpha(static_cast<unsigned char>(text.front())) != 0;
+}
+
+struct Named {
+  std::filesystem::path path;
+  bool is_numbered = false;
+};
+
+// The path with its name's %% and numbers in their places. One picture needs no number: then "50%dark.png"
+// has none either.
+Named named(const std::filesystem::path& pattern, int64_t number, bool is_one) {
+  const std::string text = pattern.filename().string();
+  std::string_view rest = text;
+  std::string name;
+  bool is_numbered = false;
+  while (!rest.empty()) {
+    const Conversion conversion = conversion_at(rest);
+    if (rest.starts_with("%%")) {
+      name += '%';
+      rest.remove_prefix(2);
+    } else if (conversion.length > 0 && !(is_one && begins_with_letter(rest.substr(conversion.length)))) {
+      name += fmt::format("{:0{}}", number, conversion.digits);
+      rest.remove_prefix(conversion.length);
+      is_numbered = true;
+    } else {
+      name += rest.front();
+      rest.remove_prefix(1);
+    }
   }
-  if (end == name.size() || name[end] != 'd') return std::nullopt;
-  return path.parent_path() /
-         fmt::format("{}{:0{}}{}", name.substr(0, begin), number, digits, name.substr(end + 1));
+  return {.path = pattern.parent_path() / name, .is_numbered = is_numbered};
 }
 
 }  // namespace
 
 std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings) {
-  const int64_t pictures = settings.pictures();
-  if (settings.request.output_type != engine::OutputType::kLatent && patterned_path(path, 0)) {
-    std::vector<std::string> paths;
-    for (int64_t i = 0; i < pictures; ++i) paths.push_back(*patterned_path(path, i));
-    return paths;
-  }
-  if (pictures == 1 || settings.request.output_type == engine::OutputType::kLatent) return {path.string()};
+  const bool is_latent = settings.request.output_type == engine::OutputType::kLatent;
+  const int64_t count = is_latent ? 1 : settings.pictures();
   std::vector<std::string> paths;
-  for (int64_t i = 0; i < pictures; ++i) paths.push_back(numbered_path(path, i, picture_digits(pictures)));
+  for (int64_t i = 0; i < count; ++i) {
+    const Named own = named(path, i, count == 1);
+    paths.push_back(own.is_numbered || count == 1 ? own.path
+                                                  : numbered_path(own.path, i, picture_digits(count)));
+  }
   return paths;
+}
+
+bool are_images(const std::vector<std::string>& outputs, const engine::Settings& settings) {
+  return settings.request.output_type == engine::OutputType::kImage && settings.all_frames() == 1 &&
+         (is_standard_output(outputs.front()) || media::is_image_path(outputs.front()));
 }
 
 std::vector<std::string> written_paths(const std::vector<std::string>& outputs,
@@ -161,41 +194,44 @@ std::vector<std::string> leftover_paths(const std::filesystem::path& path,
     while (std::filesystem::exists(numbered_path(unnumbered, number, digits), code))
       paths.push_back(numbered_path(unnumbered, number++, digits));
   };
+  const auto count = static_cast<int64_t>(outputs.size());
+  const Named first = named(path, count, count == 1);
   if (are_frames(outputs, settings)) {
     for (const std::string& output : outputs) add_from(output, settings.all_frames(), kFrameDigits);
-  } else if (patterned_path(path, 0)) {
+  } else if (first.is_numbered) {
     std::error_code code;
-    for (auto i = static_cast<int64_t>(outputs.size());
-         std::filesystem::exists(*patterned_path(path, i), code); ++i)
-      paths.push_back(*patterned_path(path, i));
-  } else if (outputs.size() > 1) {
+    for (int64_t i = count;; ++i) {
+      const std::filesystem::path next = named(path, i, count == 1).path;
+      if (!std::filesystem::exists(next, code)) break;
+      paths.push_back(next);
+    }
+  } else if (count > 1) {
     // Shorter and longer runs may have names with other numbers of digits.
-    const auto count = static_cast<int64_t>(outputs.size());
     for (int digits = 1; digits <= picture_digits(engine::kMaxPictures); ++digits)
-      add_from(path, digits == picture_digits(count) ? count : 0, digits);
+      add_from(first.path, digits == picture_digits(count) ? count : 0, digits);
   }
   return paths;
 }
 
-VideoFiles::VideoFiles(const std::vector<std::string>& paths, const engine::Settings& settings,
-                       const std::vector<ImageText>& texts) {
-  for (size_t i = 0; i < paths.size(); ++i)
-    files_.push_back({media::VideoWriter(paths[i], media::VideoFormat{.height = settings.height,
-                                                                      .width = settings.width,
-                                                                      .fps = settings.shown_fps(),
-                                                                      .text = texts[i]}),
-                      settings.all_frames()});
+media::VideoFormat video_format(const engine::Settings& settings, const ImageText& text) {
+  return {.height = settings.height, .width = settings.width, .fps = settings.shown_fps(), .text = text};
 }
 
 bool VideoFiles::add(int64_t video, const at::Tensor& frames) {
-  File& file = files_[static_cast<size_t>(video)];
+  File& file = files_[video];
+  if (!file.writer) {
+    file.writer.emplace(paths_[static_cast<size_t>(video)], format_(video));
+    file.missing = frames_;
+  }
   for (int64_t i = 0; i < frames.size(0); ++i) {
     const at::Tensor frame = frames[i].contiguous();
-    file.writer.write({frame.const_data_ptr<uint8_t>(), static_cast<size_t>(frame.numel())});
+    file.writer->write({frame.const_data_ptr<uint8_t>(), static_cast<size_t>(frame.numel())});
   }
   file.missing -= frames.size(0);
-  if (file.missing == 0) file.writer.commit();
-  return file.missing == 0;
+  if (file.missing > 0) return false;
+  file.writer->commit();
+  files_.erase(video);
+  return true;
 }
 
 }  // namespace tessera::cli

@@ -4,9 +4,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
-#include <memory>
+#include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/generate_arguments.h"
@@ -34,8 +37,12 @@ std::filesystem::path output_path(const GenerateArguments& arguments, const engi
 bool is_standard_output(const std::filesystem::path& path);
 
 // One file for one image or video, or for latents, otherwise name-0.png, name-1.png, ... or, of more than
-// ten, name-00.png, name-01.png, ... A name with %d or %03d gets the numbers there.
+// ten, name-00.png, name-01.png, ... A name with %d or %03d gets the numbers there, from 0 on; %% is a
+// percent sign.
 std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings);
+
+// Whether each output is an image, as that of a video model for one frame may be.
+bool are_images(const std::vector<std::string>& outputs, const engine::Settings& settings);
 
 // The files that stand there in the end: a .png of a video that moves is one for each frame.
 std::vector<std::string> written_paths(const std::vector<std::string>& outputs,
@@ -46,21 +53,28 @@ std::vector<std::string> leftover_paths(const std::filesystem::path& path,
                                         const std::vector<std::string>& outputs,
                                         const engine::Settings& settings);
 
-// Writes the videos of a run while it goes on. Each file appears when all its frames are there.
+media::VideoFormat video_format(const engine::Settings& settings, const ImageText& text);
+
+// Writes the videos of a run while it goes on. A file is opened at its first frame, and appears when all its
+// frames are there.
 class VideoFiles {
  public:
-  // `texts` go into the files at `paths`.
-  VideoFiles(const std::vector<std::string>& paths, const engine::Settings& settings,
-             const std::vector<ImageText>& texts);
+  // Videos of `frames` frames each go to `paths`, in the format that `format` gives for their numbers.
+  VideoFiles(const std::vector<std::string>& paths, int64_t frames,
+             std::function<media::VideoFormat(int64_t video)> format)
+      : paths_(paths), frames_(frames), format_(std::move(format)) {}
   // Takes frames as engine::Observer::decoded gives them. Returns whether the video is finished.
   bool add(int64_t video, const at::Tensor& frames);
 
  private:
   struct File {
-    media::VideoWriter writer;
-    int64_t missing;  // frames
+    std::optional<media::VideoWriter> writer;
+    int64_t missing = 0;  // frames
   };
-  std::vector<File> files_;
+  std::vector<std::string> paths_;
+  int64_t frames_;
+  std::function<media::VideoFormat(int64_t video)> format_;
+  std::map<int64_t, File> files_;  // that are begun, by their numbers
 };
 
 }  // namespace tessera::cli

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 #include <sys/resource.h>
 
+#include "engine/prompt_settings.h"
+
 namespace tessera::cli {
 namespace {
 
@@ -102,11 +104,25 @@ OrderedJson rank_report(int64_t rank, const engine::Result& result, OrderedJson 
           {"communication", std::move(communication)}};
 }
 
+namespace {
+
+// The request with names of references instead of their paths.
+engine::Request without_folders(const Job& job) {
+  engine::Request request = job.settings.request;
+  if (!job.model.shape.is_video) return request;
+  for (std::string& prompt : request.prompts) prompt = engine::prompt_without_folders(prompt);
+  for (std::string& paths : request.reference_paths) paths = engine::paths_without_folders(paths);
+  return request;
+}
+
+}  // namespace
+
 ImageText png_text(const Job& job, int64_t index) {
   const engine::Settings& settings = job.settings;
   const engine::Request& request = settings.request;
   const auto number = static_cast<size_t>(index / request.num_images_per_prompt);
-  std::string parameters = request.prompts.at(number);
+  const engine::Request published = without_folders(job);
+  std::string parameters = published.prompts.at(number);
   const std::string negative = settings.negative_prompt(number).text;
   if (!negative.empty()) parameters += "\nNegative prompt: " + negative;
   parameters += fmt::format(
@@ -114,8 +130,10 @@ ImageText png_text(const Job& job, int64_t index) {
       settings.steps, settings.scheduler, options_text(request), settings.guidance, *request.seed,
       image_text(settings, index), settings.width, settings.height, model_name(job.model), TESSERA_VERSION);
   OrderedJson json = settings_json(job);
-  json["model"] = model_name(job.model);  // the path describes the machine, not the picture
+  // Paths describe the machine, not the picture.
+  json["model"] = model_name(job.model);
   json.erase("config");
+  json.update(write_fields(engine::request_fields(), published));
   json["image"] = index;
   const std::string text = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   return {{"parameters", parameters}, {"tessera", text}, {"Software", "Tessera " TESSERA_VERSION}};

@@ -7,17 +7,19 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include "cli/find_model.h"
 #include "comm/descriptor.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/image.h"
 #include "core/nearest_word.h"
 #include "core/user_text.h"
 #include "core/utf8.h"
+#include "engine/prompt_settings.h"
 #include "launch/streams.h"
-#include "media/exif.h"
+#include "media/file_text.h"
+#include "media/source.h"
 #include "media/suffix.h"
 #include "weights/safetensors.h"
 
@@ -41,12 +43,16 @@ std::string read_stream(int descriptor, const std::string& where) {
 }
 
 // A shell gives a pipe for <(command).
-std::string read_any(const std::string& path) {
+bool is_stream(const std::string& path) {
   std::error_code code;
-  if (path == "-") return read_stream(STDIN_FILENO, kStandardInput);
   const std::filesystem::file_type type = std::filesystem::status(path, code).type();
-  if (type != std::filesystem::file_type::fifo && type != std::filesystem::file_type::character)
-    return read_file(path, kMostBytes);
+  return path == "-" || type == std::filesystem::file_type::fifo ||
+         type == std::filesystem::file_type::character;
+}
+
+std::string read_any(const std::string& path) {
+  if (path == "-") return read_stream(STDIN_FILENO, kStandardInput);
+  if (!is_stream(path)) return read_file(path, kMostBytes);
   const comm::Descriptor stream(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (stream.number() < 0) input_error(path, "cannot read: {}", std::strerror(errno));
   return read_stream(stream.number(), path);
@@ -76,36 +82,43 @@ Json read_prompts(const std::string& path) {
 constexpr std::array kDerived = {"model_class", "scheduler_class", "model_height", "model_width",
                                  "version",     "parallel",        "image"};
 
-// Returns the settings in an image or latents, whose bytes are `text`; nothing for a file of another kind.
-std::optional<std::string> embedded_settings(const std::string& path, std::string_view text) {
-  auto exif = media::exif_description(media::find_exif(text));
-  if (exif && exif->starts_with('{')) return exif;
-  if (!text.starts_with("\x89PNG")) return std::nullopt;
-  for (const auto& [key, value] : decode_png(text, path).text) {
-    if (key == "tessera") return value;
-  }
-  input_error(path, "a PNG without settings; give one that this program wrote, or a request in JSON");
+// Returns the settings in an image or a video; nothing for a file of another kind.
+std::optional<std::string> embedded_settings(const media::Source& source, const std::string& path) {
+  const auto found = media::read_file_text(source, path);
+  if (!found) return std::nullopt;
+  if (!found->may_have_settings)
+    input_error(path, "a {} holds no settings; give the report of its run, or a request in JSON",
+                found->kind);
+  if (!found->settings)
+    input_error(path, "holds no settings; give a file that this program wrote, or a request in JSON");
+  return found->settings;
 }
 
 std::string settings_of_latents(const std::string& path) {
   const weights::SafetensorsFile file(path);
   const auto found = file.header().metadata.find("tessera");
   if (found == file.header().metadata.end())
-    input_error(path, "holds no settings; give latents that this program wrote, or a request in JSON");
+    input_error(path, "holds no settings; give a file that this program wrote, or a request in JSON");
   return found->second;
 }
 
-// Returns the settings that a file of a request, a report, an image or latents holds.
+// Returns the settings that a file of a request, a report, an image, a video or latents holds.
 Json read_record(const std::string& path) {
   const auto settings_from = [&](const std::string& json) {
     return JsonConfig(parse_json(json, path), path).values();
   };
   if (media::suffix_of(path) == ".safetensors") return settings_from(settings_of_latents(path));
-  const std::string text = read_any(path);
-  if (const auto embedded = embedded_settings(path, text)) return settings_from(*embedded);
+  std::string text;
+  if (is_stream(path)) text = read_any(path);
+  const media::Source source =
+      is_stream(path) ? media::memory_source(std::as_bytes(std::span(text))) : media::open_source(path);
+  if (const auto embedded = embedded_settings(source, path)) return settings_from(*embedded);
+  if (!is_stream(path)) text = read_any(path);
   const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
   if (!text.substr(begin).starts_with('{'))
-    input_error(path, "neither a request in JSON, nor a report, an image or latents that this program wrote");
+    input_error(
+        path,
+        "neither a request in JSON, nor a report, an image, a video or latents that this program wrote");
   const Json all = parse_json(text, path);
   const auto settings = all.find("settings");
   return settings != all.end() && settings->is_object() ? *settings : all;
@@ -138,6 +151,24 @@ Json fields_of(const Json& record, const std::string& path) {
     throw Error(ErrorKind::kInput, path, error.message());
   }
   return fields;
+}
+
+// Files that are given to others name references without their folders.
+void require_references(const Json& record, const GenerateArguments& arguments, const std::string& path) {
+  if (!record.contains("image") || !record.contains("num_frames")) return;
+  const auto require = [&](const std::string& paths) {
+    for (const std::string& each : engine::split_paths(paths)) {
+      std::error_code code;
+      if (std::filesystem::exists(each, code)) continue;
+      input_error(path, "its reference '{}' is not here; run it in the folder of that, or say where with {}",
+                  each, field("reference_path"));
+    }
+  };
+  const engine::Request& request = arguments.request;
+  for (size_t i = 0; i < request.prompts.size(); ++i) {
+    const auto own = engine::split_settings(request.prompts[i]).reference_path;
+    require(own ? *own : engine::text_of(request.reference_paths, i).value_or(""));
+  }
 }
 
 // A PNG names a model without its path.
@@ -182,6 +213,8 @@ GenerateArguments with_files(const GenerateArguments& arguments) {
   all.update(given);
   GenerateArguments result = make_arguments(std::move(all));
   if (needs_model) require_model(result.run, *run.request);
+  if (!given.contains("reference_path") && !given.contains("prompt"))
+    require_references(record, result, *run.request);
   say_which(record, result);
   return result;
 }

@@ -53,6 +53,12 @@ bool read_all(png_structp png, png_infop info) {
   return true;
 }
 
+bool read_until_pixels(png_structp png, png_infop info) {
+  if (setjmp(png_jmpbuf(png))) return false;
+  png_read_info(png, info);
+  return true;
+}
+
 // libpng's two structs, freed with the life of the object.
 template <auto kDestroy>
 struct PngStructs {
@@ -108,6 +114,32 @@ PngFile read_png(const std::filesystem::path& path) {
   return decode_png(read_file(path, kMaxFileBytes), path.string());
 }
 
+namespace {
+
+ImageText text_of(png_structp png, png_infop info) {
+  ImageText text;
+  png_textp chunks = nullptr;
+  int count = 0;
+  png_get_text(png, info, &chunks, &count);
+  for (int i = 0; i < count; ++i) {
+    const bool utf8 = chunks[i].compression >= PNG_ITXT_COMPRESSION_NONE;
+    const std::string_view value(chunks[i].text, utf8 ? chunks[i].itxt_length : chunks[i].text_length);
+    text.emplace_back(chunks[i].key, utf8 ? std::string(value) : from_latin1(value));
+  }
+  return text;
+}
+
+}  // namespace
+
+ImageText decode_png_text(std::string_view bytes, const std::string& where) {
+  std::string message;
+  const PngStructs<destroy_reader> reader(
+      png_create_read_struct(PNG_LIBPNG_VER_STRING, &message, on_error, on_warning));
+  png_set_read_fn(reader.png, &bytes, take_bytes);
+  if (!read_until_pixels(reader.png, reader.info)) input_error(where, "not a valid PNG file: {}", message);
+  return text_of(reader.png, reader.info);
+}
+
 PngFile decode_png(std::string_view bytes, const std::string& where) {
   std::string_view rest = bytes;
   std::string message;
@@ -126,14 +158,7 @@ PngFile decode_png(std::string_view bytes, const std::string& where) {
   for (int64_t y = 0; y < file.image.height; ++y) {
     file.image.pixels.insert(file.image.pixels.end(), rows[y], rows[y] + row_bytes);
   }
-  png_textp chunks = nullptr;
-  int count = 0;
-  png_get_text(png, info, &chunks, &count);
-  for (int i = 0; i < count; ++i) {
-    const bool utf8 = chunks[i].compression >= PNG_ITXT_COMPRESSION_NONE;
-    const std::string_view value(chunks[i].text, utf8 ? chunks[i].itxt_length : chunks[i].text_length);
-    file.text.emplace_back(chunks[i].key, utf8 ? std::string(value) : from_latin1(value));
-  }
+  file.text = text_of(png, info);
   return file;
 }
 

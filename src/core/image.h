@@ -35,4 +35,7 @@ struct PngFile {
 PngFile decode_png(std::string_view bytes, const std::string& where);
 PngFile read_png(const std::filesystem::path& path);
 
+// Reads the text in a PNG file that ends where its pixels begin, or later.
+ImageText decode_png_text(std::string_view bytes, const std::string& where);
+
 }  // namespace tessera

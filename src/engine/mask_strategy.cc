@@ -89,6 +89,18 @@ std::vector<GivenRange> parse_mask_strategy(const std::string& text, const std::
   return ranges;
 }
 
+int64_t reference_of(const GivenRange& range, int64_t references) {
+  const int64_t number = range.reference < 0 ? references + range.reference : range.reference;
+  return number < references ? number : -1;
+}
+
+Placement placement_of(const GivenRange& range, int64_t from_frames, int64_t frames,
+                       std::optional<int64_t> align) {
+  const int64_t from = start_of(range.reference_start, from_frames, align, "the reference");
+  const int64_t to = start_of(range.target_start, frames, align, "the video");
+  return {.from = from, .to = to, .length = std::min({range.length, frames - to, from_frames - from})};
+}
+
 at::Tensor place_references(const std::vector<GivenRange>& ranges, int64_t loop,
                             const std::vector<at::Tensor>& references, std::optional<int64_t> align,
                             at::Tensor& z, at::Tensor& placed) {
@@ -97,14 +109,12 @@ at::Tensor place_references(const std::vector<GivenRange>& ranges, int64_t loop,
   for (const GivenRange& range : ranges) {
     if (range.loop != loop) continue;
     const auto count = static_cast<int64_t>(references.size());
-    const int64_t number = range.reference < 0 ? count + range.reference : range.reference;
-    if (number < 0 || number >= count)
+    const int64_t number = reference_of(range, count);
+    if (number < 0)
       usage_error(field("mask_strategy"), "there is no reference {}; there are {}, counted from 0",
                   range.reference, count);
     const at::Tensor& reference = references[static_cast<size_t>(number)];
-    const int64_t from = start_of(range.reference_start, reference.size(1), align, "the reference");
-    const int64_t to = start_of(range.target_start, frames, align, "the video");
-    const int64_t length = std::min({range.length, frames - to, reference.size(1) - from});
+    const auto [from, to, length] = placement_of(range, reference.size(1), frames, align);
     z.narrow(1, to, length).copy_(reference.narrow(1, from, length));
     placed.narrow(0, to, length).fill_(1);
     mask.narrow(0, to, length).fill_(range.edit);

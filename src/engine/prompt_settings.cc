@@ -1,6 +1,7 @@
 #include "engine/prompt_settings.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "core/error.h"
@@ -85,6 +86,37 @@ PromptSettings split_settings(const std::string& prompt) {
     (name == kReferencePath ? settings.reference_path : settings.mask_strategy) = value.get<std::string>();
   }
   return settings;
+}
+
+std::vector<std::string> split_paths(const std::string& text) {
+  std::vector<std::string> paths;
+  for (size_t begin = 0; begin <= text.size() && !text.empty();) {
+    const size_t end = std::min(text.find(';', begin), text.size());
+    std::string path = text.substr(begin, end - begin);
+    path.erase(0, path.find_first_not_of(' '));
+    path.erase(path.find_last_not_of(' ') + 1);
+    paths.push_back(std::move(path));
+    begin = end + 1;
+  }
+  return paths;
+}
+
+std::string paths_without_folders(const std::string& paths) {
+  std::string names;
+  for (const std::string& path : split_paths(paths)) {
+    if (!names.empty()) names += ';';
+    names += std::filesystem::path(path).filename().string();
+  }
+  return names;
+}
+
+std::string prompt_without_folders(const std::string& prompt) {
+  const PromptSettings settings = split_settings(prompt);
+  const std::string paths = settings.reference_path.value_or("");
+  if (paths.find('/') == std::string::npos) return prompt;
+  OrderedJson object = {{kReferencePath, paths_without_folders(paths)}};
+  if (settings.mask_strategy) object[kMaskStrategy] = *settings.mask_strategy;
+  return settings.text + object.dump();
 }
 
 }  // namespace tessera::engine

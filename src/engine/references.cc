@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
+#include "engine/mask_strategy.h"
 #include "media/resize.h"
 #include "media/video_reader.h"
 
@@ -17,47 +19,105 @@ constexpr int64_t kMostFrames = 16384;
 
 }  // namespace
 
-References::References(std::span<const Settings> requests, const models::VideoEncoder& encoder,
-                       const models::LatentScale& scale)
-    : requests_(requests), encoder_(encoder), scale_(scale) {
+References::References(std::span<const Settings> requests, const models::LatentScale& scale)
+    : requests_(requests), scale_(scale) {
   for (const Settings& each : requests) {
     for (size_t prompt = 0; prompt < each.references.size(); ++prompt) {
       Video video;
+      video.paths = each.references[prompt];
       video.ranges = each.given[prompt];
-      for (const std::string& path : each.references[prompt]) video.references.push_back(encode_file(path));
+      add_ranges(video);
       videos_.insert(videos_.end(), static_cast<size_t>(each.request.num_images_per_prompt), video);
+    }
+  }
+  for (auto& [path, file] : files_) examine(path, file);
+}
+
+std::optional<int64_t> References::align() const {
+  const int64_t align = settings().request.align.value_or(0);
+  return align > 0 ? std::optional(align) : std::nullopt;
+}
+
+void References::add_ranges(const Video& video) {
+  for (const std::string& path : video.paths) files_[path];
+  const auto files = static_cast<int64_t>(video.paths.size());
+  for (const GivenRange& range : video.ranges) {
+    const int64_t number = reference_of(range, files + range.loop);
+    if (number < files) {
+      files_[video.paths[static_cast<size_t>(number)]].ranges.push_back(range);
+    } else {
+      takes_parts_ = true;
     }
   }
 }
 
+int64_t References::frames_to_count(const GivenRange& range) const {
+  if (range.reference_start < 0) return kMostFrames + 1;
+  // A start moves by less than the alignment, and towards the end only if a whole multiple follows.
+  const int64_t unit = align().value_or(0);
+  const int64_t length = std::min(range.length, settings().latents.latent_frames);
+  const int64_t latents = std::min(range.reference_start, kMostFrames) + unit + std::max(unit, length);
+  return std::min((latents / clip_latents() + 1) * scale_.clip, kMostFrames + 1);
+}
+
+void References::examine(const std::string& path, File& file) const {
+  int64_t most = 0;
+  for (const GivenRange& range : file.ranges) most = std::max(most, frames_to_count(range));
+  media::VideoReader reader(path);
+  while (file.frames < most && reader.skip()) ++file.frames;
+  if (file.frames > kMostFrames) input_error(path, "has more than {} frames", kMostFrames);
+  const int64_t frames = scale_.latent_frames(file.frames), all = settings().latents.latent_frames;
+  for (const GivenRange& range : file.ranges) {
+    const auto [from, to, length] = placement_of(range, frames, all, align());
+    const int64_t wanted = std::min(range.length, all - to);
+    if (length < wanted)
+      log_warning("[{}] has {} of the {} latent frames that {} takes of it", path, length, wanted,
+                  field("mask_strategy"));
+    for (int64_t i = from; i < from + length; ++i) file.clips.insert(i / clip_latents());
+  }
+}
+
 // Encodes and forgets the frames ([1, 3, H, W] each). Returns latents [C, R, h, w].
-at::Tensor References::encode_clip(std::vector<at::Tensor>& frames) const {
+at::Tensor References::encode_clip(std::vector<at::Tensor>& frames,
+                                   const models::VideoEncoder& encoder) const {
   const at::Tensor all = at::concat(std::exchange(frames, {})).to(settings().request.device);
-  return encoder_.encode(all).cpu().transpose(0, 1);
+  return encoder.encode(all).cpu().transpose(0, 1);
 }
 
 // Clips do not depend on each other, so only one is held.
-at::Tensor References::encode_file(const std::string& path) const {
+at::Tensor References::encode_file(const std::string& path, const File& file,
+                                   const models::VideoEncoder& encoder) const {
   const int64_t height = settings().model_height, width = settings().model_width;
   media::VideoReader reader(path);
   const bool is_still = reader.fps() == 0;
-  std::vector<at::Tensor> frames, latents;
-  for (int64_t count = 0; const std::optional<Image> frame = reader.next(); ++count) {
-    if (count == kMostFrames) input_error(path, "has more than {} frames", kMostFrames);
-    const at::Tensor covered = is_still ? media::to_tensor(media::cover_image(*frame, height, width))
-                                        : media::cover_frame(*frame, height, width);
-    frames.push_back(covered.unsqueeze(0));
-    if (static_cast<int64_t>(frames.size()) == scale_.clip) latents.push_back(encode_clip(frames));
+  at::Tensor latents;
+  int64_t read = 0;
+  for (const int64_t clip : file.clips) {
+    const int64_t begin = clip * scale_.clip, end = std::min(begin + scale_.clip, file.frames);
+    for (; read < begin && reader.skip(); ++read) {
+    }
+    std::vector<at::Tensor> frames;
+    for (; read < end; ++read) {
+      const std::optional<Image> frame = reader.next();
+      if (!frame) input_error(path, "has fewer frames than before the run; it was changed");
+      const at::Tensor covered = is_still ? media::to_tensor(media::cover_image(*frame, height, width))
+                                          : media::cover_frame(*frame, reader.pixel_aspect(), height, width);
+      frames.push_back(covered.unsqueeze(0));
+    }
+    const at::Tensor encoded = encode_clip(frames, encoder);
+    if (!latents.defined())
+      latents =
+          at::zeros({encoded.size(0), scale_.latent_frames(file.frames), encoded.size(2), encoded.size(3)});
+    latents.narrow(1, clip * clip_latents(), encoded.size(1)).copy_(encoded);
   }
-  if (!frames.empty()) latents.push_back(encode_clip(frames));
-  return at::concat(latents, 1);
+  return latents;
 }
 
 int64_t References::first_needed() const {
-  const int64_t of_clip = scale_.latent_frames(scale_.clip);
+  if (takes_parts_) return 0;
   const int64_t all = settings().latents.latent_frames;
   const int64_t first = all - *settings().request.condition_frame_length;
-  return first / of_clip * scale_.clip;
+  return first / clip_latents() * scale_.clip;
 }
 
 void References::add_decoded(int64_t video, const at::Tensor& frames) {
@@ -68,38 +128,42 @@ void References::add_decoded(int64_t video, const at::Tensor& frames) {
 }
 
 // The whole part before is a reference, of which the first latent frames are never read.
-void References::add_previous_part(Video& video, int64_t loop) const {
+void References::add_previous_part(Video& video, int64_t loop, const models::VideoEncoder& encoder) const {
   const int64_t length = *settings().request.condition_frame_length;
   std::vector<at::Tensor> latents, clip;
   for (at::Tensor& frame : std::exchange(video.last_frames, {})) {
     clip.push_back(std::move(frame));
-    if (static_cast<int64_t>(clip.size()) == scale_.clip) latents.push_back(encode_clip(clip));
+    if (static_cast<int64_t>(clip.size()) == scale_.clip) latents.push_back(encode_clip(clip, encoder));
   }
-  if (!clip.empty()) latents.push_back(encode_clip(clip));
+  if (!clip.empty()) latents.push_back(encode_clip(clip, encoder));
   video.decoded = 0;
   const at::Tensor end = at::concat(latents, 1);
   at::Tensor whole = at::zeros({end.size(0), settings().latents.latent_frames, end.size(2), end.size(3)});
   whole.narrow(1, whole.size(1) - end.size(1), end.size(1)).copy_(end);
-  video.references.push_back(whole);
+  video.parts.push_back(whole);
   video.ranges.push_back({.loop = loop,
-                          .reference = static_cast<int64_t>(video.references.size()) - 1,
+                          .reference = -1,
                           .reference_start = -length,
                           .target_start = 0,
                           .length = length,
                           .edit = *settings().request.condition_frame_edit});
 }
 
-GivenLatents References::given(int64_t loop) {
+GivenLatents References::given(int64_t loop, const models::VideoEncoder& encoder) {
+  if (loop == 0) {
+    for (auto& [path, file] : files_) file.latents = encode_file(path, file, encoder);
+  }
   const models::LatentShape& shape = settings().latents;
-  const int64_t align = settings().request.align.value_or(0);
   std::vector<at::Tensor> z, masks, placed;
   for (Video& video : videos_) {
-    if (loop > 0) add_previous_part(video, loop);
+    if (loop > 0) add_previous_part(video, loop, encoder);
+    std::vector<at::Tensor> references;
+    for (const std::string& path : video.paths) references.push_back(files_.at(path).latents);
+    references.insert(references.end(), video.parts.begin(), video.parts.end());
     at::Tensor latents =
         at::zeros({scale_.channels, shape.latent_frames, shape.latent_height, shape.latent_width});
     at::Tensor is_placed = at::zeros({shape.latent_frames});
-    masks.push_back(place_references(video.ranges, loop, video.references,
-                                     align > 0 ? std::optional(align) : std::nullopt, latents, is_placed));
+    masks.push_back(place_references(video.ranges, loop, references, align(), latents, is_placed));
     z.push_back(std::move(latents));
     placed.push_back(std::move(is_placed));
   }

@@ -6,6 +6,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,36 +28,53 @@ struct GivenLatents {
 // The rank that has the files holds one of these.
 class References {
  public:
-  // Reads and encodes what the requests name. `requests` and `encoder` must outlive this. Throws
-  // Error(kInput) for a file that cannot be read.
-  References(std::span<const Settings> requests, const models::VideoEncoder& encoder,
-             const models::LatentScale& scale);
+  // Opens every file that the requests name, and counts its frames as far as a mask strategy depends on their
+  // number. `requests` must outlive this. Throws Error(kInput) for a file that cannot be read, and
+  // Error(kUsage) for a start outside of it; warns of a range that asks for more frames than there are.
+  References(std::span<const Settings> requests, const models::LatentScale& scale);
 
   // Takes the frames of a video as they are decoded, [F, 3, H, W] in [-1, 1], of which the next part may
   // need the last.
   void add_decoded(int64_t video, const at::Tensor& frames);
-  // What a part begins from; after the first part, also from the end of the one before.
-  GivenLatents given(int64_t loop);
+  // What a part begins from; after the first part, also from the end of the one before. Of a file, the clips
+  // of the autoencoder that some part uses are encoded, once.
+  GivenLatents given(int64_t loop, const models::VideoEncoder& encoder);
 
  private:
+  struct File {
+    std::vector<GivenRange> ranges;  // that take frames of it
+    int64_t frames = 0;              // all, or as many as the ranges depend on
+    std::set<int64_t> clips;         // that are used
+    at::Tensor latents;              // [C, R, h, w], zeros in other clips
+  };
   struct Video {
-    std::vector<at::Tensor> references;  // [C, R, h, w] each
+    std::vector<std::string> paths;
     std::vector<GivenRange> ranges;
+    std::vector<at::Tensor> parts;  // [C, T, h, w] each, which follow the files in the list of references
     std::vector<at::Tensor> last_frames;  // of the part before, from first_needed() on
     int64_t decoded = 0;                  // frames of the part
   };
 
   const Settings& settings() const { return requests_.front(); }
-  at::Tensor encode_file(const std::string& path) const;
-  at::Tensor encode_clip(std::vector<at::Tensor>& frames) const;
-  // The first frame of a part that the next part needs, which begins a clip of the autoencoder.
+  std::optional<int64_t> align() const;
+  // Latent frames of a clip of the autoencoder.
+  int64_t clip_latents() const { return scale_.latent_frames(scale_.clip); }
+  void add_ranges(const Video& video);
+  // Up to which frame of its reference a range depends on whether there are more.
+  int64_t frames_to_count(const GivenRange& range) const;
+  void examine(const std::string& path, File& file) const;
+  at::Tensor encode_file(const std::string& path, const File& file,
+                         const models::VideoEncoder& encoder) const;
+  at::Tensor encode_clip(std::vector<at::Tensor>& frames, const models::VideoEncoder& encoder) const;
+  // The first frame of a part that later parts need, which begins a clip of the autoencoder.
   int64_t first_needed() const;
-  void add_previous_part(Video& video, int64_t loop) const;
+  void add_previous_part(Video& video, int64_t loop, const models::VideoEncoder& encoder) const;
 
   std::span<const Settings> requests_;
-  const models::VideoEncoder& encoder_;
   models::LatentScale scale_;
   std::vector<Video> videos_;
+  std::map<std::string, File> files_;  // by path
+  bool takes_parts_ = false;           // a range takes frames of an earlier part, whichever
 };
 
 }  // namespace tessera::engine

@@ -115,6 +115,8 @@ struct Settings {
   // Frames of the whole video.
   int64_t all_frames() const { return frames + (loops - 1) * (frames - repeated); }
 
+  // Whether videos begin from frames: of references, or of the part before.
+  bool has_given() const;
   models::CaptionScores scores() const;  // of a video
   // Frames per second of a video's file.
   double shown_fps() const { return *request.fps / static_cast<double>(request.frame_interval.value_or(1)); }

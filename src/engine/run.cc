@@ -69,6 +69,7 @@ class Run {
     batch_.emplace(requests_);
     sampler_ = make_sampler(settings_, model_);
     noise_.emplace(batch_->noise);
+    if (has_given() && ranks_.world.rank == 0) references_.emplace(requests_, model_.scale);
     components_.expect(
         component_forms(*settings_.request.dtype, settings_.request.device, ranks_, has_given()));
   }
@@ -112,11 +113,8 @@ class Run {
 
   // Whether videos begin from frames: of references, or of the part before.
   bool has_given() const {
-    const auto has_ranges = [](const Settings& each) {
-      return std::any_of(each.given.begin(), each.given.end(),
-                         [](const auto& ranges) { return !ranges.empty(); });
-    };
-    return settings_.loops > 1 || std::any_of(requests_.begin(), requests_.end(), has_ranges);
+    return std::any_of(requests_.begin(), requests_.end(),
+                       [](const Settings& each) { return each.has_given(); });
   }
 
   // Encodes on rank 0 what a part of the videos begins from. Other ranks get it without contents, to receive
@@ -131,8 +129,7 @@ class Run {
     }
     stages_.run_phase(Phase::kEncodeFrames, result_.seconds.encode, Messages::kNone, [&] {
       if (encodes) {
-        if (!references_) references_.emplace(requests_, *video_encoder_, model_.scale);
-        given = references_->given(loop);
+        given = references_->given(loop, *video_encoder_);
         if (loop + 1 == settings_.loops) video_encoder_.reset();
       } else {
         const at::Tensor frames = at::empty({batch_->count(), settings_.latents.latent_frames});

@@ -97,18 +97,6 @@ void trim_spaces(std::string& text) {
   text.erase(std::find_if_not(text.rbegin(), text.rend(), is_space).base(), text.end());
 }
 
-std::vector<std::string> paths_of(const std::string& text) {
-  std::vector<std::string> paths;
-  for (size_t begin = 0; begin <= text.size() && !text.empty();) {
-    const size_t end = std::min(text.find(';', begin), text.size());
-    std::string path = text.substr(begin, end - begin);
-    trim_spaces(path);
-    paths.push_back(std::move(path));
-    begin = end + 1;
-  }
-  return paths;
-}
-
 // Whether a prompt begins as one for parts, but with a later part than the first.
 bool names_later_part(const std::string& prompt) {
   const size_t end = prompt.find_first_not_of("0123456789", 1);
@@ -129,7 +117,7 @@ void resolve_references(Settings& settings) {
     };
     const std::string of_paths = choose(own.reference_path, request.reference_paths, "reference_path");
     const std::string of_strategy = choose(own.mask_strategy, request.mask_strategies, "mask_strategy");
-    const std::vector<std::string> paths = paths_of(*own.reference_path);
+    const std::vector<std::string> paths = split_paths(*own.reference_path);
     if (std::any_of(paths.begin(), paths.end(), [](const std::string& path) { return path.empty(); }))
       usage_error(of_paths, "'{}' names no file before or after a ';'", *own.reference_path);
     std::vector<GivenRange> given = parse_mask_strategy(*own.mask_strategy, of_strategy);
@@ -186,6 +174,11 @@ std::string prompt_of_loop(const std::string& prompt, int64_t loop) {
   }
   trim_spaces(text);
   return text;
+}
+
+bool Settings::has_given() const {
+  return loops > 1 ||
+         std::any_of(given.begin(), given.end(), [](const auto& ranges) { return !ranges.empty(); });
 }
 
 models::CaptionScores Settings::scores() const {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/image.h"
+#include "media/orientation.h"
 #include "media/source.h"
 #include "media/video_reader.h"
 #include "media/video_writer.h"
@@ -27,14 +28,17 @@ class Encoder {
   virtual std::string finish() = 0;                                // once, after the last frame
 };
 
-// Decodes an image or a video as VideoReader does.
+// Decodes an image or a video as VideoReader does, but does not turn the frames.
 class Decoder {
  public:
   virtual ~Decoder() = default;
   virtual std::optional<Image> next() = 0;
+  virtual bool skip() = 0;
 
+  // As the file holds the frames, before they are turned.
   int64_t height = 0, width = 0;
-  double fps = 0;
+  double fps = 0, pixel_aspect = 1;
+  Orientation orientation;  // of a video
 };
 
 // What the module offers. `where` is the name of the file in messages.
@@ -44,6 +48,8 @@ struct Codecs {
                                            const VideoFormat& format);
   std::unique_ptr<Decoder> (*make_decoder)(const Source& source, const std::string& where,
                                            const ReadLimits& limits);
+  // Returns the comment of a video, empty if there is none. Decodes nothing.
+  std::string (*read_comment)(const Source& source, const std::string& where);
   std::string (*encode_image)(ImageFormat format, const std::string& where, const Image& image);
 };
 

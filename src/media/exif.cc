@@ -13,6 +13,7 @@ using namespace std::string_view_literals;
 
 enum Tag : uint16_t {
   kImageDescription = 0x010E,
+  kOrientation = 0x0112,
   kSoftware = 0x0131,
   kExifEntries = 0x8769,
   kUserComment = 0x9286
@@ -43,9 +44,10 @@ uint64_t number_at(std::string_view from, size_t at, size_t bytes) {
   return value;
 }
 
-uint64_t little_number_at(std::string_view from, size_t at) {
-  const std::string reversed(from.substr(at, 4).rbegin(), from.substr(at, 4).rend());
-  return number_at(reversed, 0, 4);
+uint64_t little_number_at(std::string_view from, size_t at, size_t bytes) {
+  uint64_t value = 0;
+  for (size_t i = bytes; i-- > 0;) value = value << 8 | number_at(from, at + i, 1);
+  return value;
 }
 
 std::string entry(Tag tag, Type type, size_t count, size_t value) {
@@ -109,6 +111,20 @@ std::optional<std::string> exif_description(std::string_view exif) {
   return std::nullopt;
 }
 
+int exif_orientation(std::string_view exif) {
+  const bool is_little = exif.starts_with("II*\0"sv);
+  if (!is_little && !exif.starts_with("MM\0*"sv)) return 1;
+  const auto number = [&](size_t at, size_t bytes) {
+    return static_cast<size_t>(is_little ? little_number_at(exif, at, bytes) : number_at(exif, at, bytes));
+  };
+  const size_t entries = number(4, 4);
+  for (size_t i = 0; i < number(entries, 2); ++i) {
+    const size_t at = entries + 2 + i * kEntryBytes;
+    if (number(at, 2) == kOrientation) return static_cast<int>(number(at + 8, 2));
+  }
+  return 1;
+}
+
 std::string jpeg_with_exif(std::string_view jpeg, std::string_view exif) {
   TESSERA_CHECK(jpeg.starts_with("\xFF\xD8") && exif.size() <= kMostJpegExif, "{} bytes of EXIF",
                 exif.size());
@@ -143,10 +159,22 @@ std::string_view find_exif(std::string_view file) {
     }
   } else if (file.starts_with("RIFF") && file.find("WEBP") == 8) {
     for (size_t at = 12; at + 8 <= file.size();) {
-      const size_t length = little_number_at(file, at + 4);
+      const size_t length = little_number_at(file, at + 4, 4);
       if (length > file.size() - at - 8) break;
-      if (file.substr(at).starts_with("EXIF")) return file.substr(at + 8, length);
+      if (file.substr(at).starts_with("EXIF")) {
+        std::string_view block = file.substr(at + 8, length);
+        if (block.starts_with(kJpegMark)) block.remove_prefix(kJpegMark.size());  // as some programs write it
+        return block;
+      }
       at += 8 + length + length % 2;
+    }
+  } else if (file.starts_with("\x89PNG")) {
+    constexpr size_t kSignature = 8, kAround = 12;  // length, type and checksum of a chunk
+    for (size_t at = kSignature; at + kAround <= file.size();) {
+      const size_t length = number_at(file, at, 4);
+      if (length > file.size() - at - kAround) break;
+      if (file.substr(at + 4).starts_with("eXIf")) return file.substr(at + 8, length);
+      at += kAround + length;
     }
   }
   return {};

@@ -12,7 +12,8 @@ namespace {
 class PngFrames : public VideoWriter::Sink {
  public:
   PngFrames(const std::filesystem::path& path, const VideoFormat& format) : path_(path), format_(format) {
-    require_writable(path);
+    constexpr int kDigits = 4;
+    require_writable(numbered_path(path, 0, kDigits));  // of the first frame, if there are several
   }
 
   void write(std::span<const uint8_t> frame) override {

@@ -17,9 +17,9 @@ struct Scaled {
   int64_t height, width;
 };
 
-Scaled cover(const Image& image, int64_t height, int64_t width) {
+Scaled cover(const Image& image, double pixel_aspect, int64_t height, int64_t width) {
   TESSERA_CHECK(image.height > 0 && image.width > 0 && height > 0 && width > 0, "an empty image");
-  const auto h = static_cast<double>(image.height), w = static_cast<double>(image.width);
+  const auto h = static_cast<double>(image.height), w = static_cast<double>(image.width) * pixel_aspect;
   const double by_height = static_cast<double>(height) / h, by_width = static_cast<double>(width) / w;
   if (by_height > by_width)
     return {.height = height, .width = static_cast<int64_t>(std::nearbyint(w * by_height))};
@@ -141,7 +141,7 @@ float to_network(float x) {
 }  // namespace
 
 Image cover_image(const Image& image, int64_t height, int64_t width) {
-  const Scaled scaled = cover(image, height, width);
+  const Scaled scaled = cover(image, /*pixel_aspect=*/1, height, width);
   const auto middle = [](int64_t total, int64_t length) {
     return Range{.begin = static_cast<int64_t>(std::nearbyint(static_cast<double>(total - length) / 2.0)),
                  .length = length};
@@ -159,8 +159,8 @@ at::Tensor to_tensor(const Image& image) {
   return result;
 }
 
-at::Tensor cover_frame(const Image& frame, int64_t height, int64_t width) {
-  const Scaled scaled = cover(frame, height, width);
+at::Tensor cover_frame(const Image& frame, double pixel_aspect, int64_t height, int64_t width) {
+  const Scaled scaled = cover(frame, pixel_aspect, height, width);
   const auto middle = [](int64_t total, int64_t length) {
     return Range{.begin = (total - length) / 2, .length = length};
   };

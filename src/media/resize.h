@@ -18,7 +18,8 @@ Image cover_image(const Image& image, int64_t height, int64_t width);
 at::Tensor to_tensor(const Image& image);
 
 // Scales by torch's interpolate(mode="bilinear", align_corners=False), which is not antialiased, over x /
-// 255. Crops at floor((scaled - wanted) / 2). [3, H, W] fp32 in [-1, 1].
-at::Tensor cover_frame(const Image& frame, int64_t height, int64_t width);
+// 255. Crops at floor((scaled - wanted) / 2). `pixel_aspect` is the width to the height of a pixel of
+// `frame`. [3, H, W] fp32 in [-1, 1].
+at::Tensor cover_frame(const Image& frame, double pixel_aspect, int64_t height, int64_t width);
 
 }  // namespace tessera::media

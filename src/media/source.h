@@ -1,10 +1,12 @@
-// Bytes that can be read at any place.
+// Bytes that are read from anywhere in them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <span>
+#include <string>
 
 namespace tessera::media {
 
@@ -14,5 +16,14 @@ struct Source {
   // reading fails.
   std::function<int64_t(int64_t offset, std::span<std::byte> to)> read;
 };
+
+// A regular file that stays open. Throws Error(kInput) if it cannot be opened, also for the address of one in
+// a network.
+Source open_source(const std::filesystem::path& path);
+// Bytes that outlive the source.
+Source memory_source(std::span<const std::byte> bytes);
+
+// Returns the bytes from `offset` on, at most `count`, fewer where the source ends or cannot be read.
+std::string read_bytes(const Source& source, int64_t offset, int64_t count);
 
 }  // namespace tessera::media

@@ -1,62 +1,38 @@
 #include "media/video_reader.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/system_call.h"
 #include "media/codecs.h"
+#include "media/exif.h"
+#include "media/source.h"
 #include "media/whole_file.h"
 
 namespace tessera::media {
 namespace {
 
-// A regular file that is open, as a source.
-Source open_source(const std::filesystem::path& path) {
-  const std::string name = path.string();
-  require_regular_file(path);
-  const int number = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
-  if (number < 0) input_error(name, "cannot read: {}", system_reason(errno));
-  const auto close = [](const int* descriptor) {
-    ::close(*descriptor);
-    delete descriptor;
-  };
-  const std::shared_ptr<int> descriptor(new int(number), close);
-  const auto read = [descriptor](int64_t offset, std::span<std::byte> to) {
-    return static_cast<int64_t>(
-        uninterrupted([&] { return ::pread(*descriptor, to.data(), to.size(), offset); }));
-  };
-  const off_t size = ::lseek(number, 0, SEEK_END);
-  return {.size = std::max<int64_t>(size, 0), .read = read};
-}
-
-Source memory_source(std::span<const std::byte> bytes) {
-  const auto read = [bytes](int64_t offset, std::span<std::byte> to) {
-    const auto from = bytes.subspan(static_cast<size_t>(offset));
-    const size_t count = std::min(from.size(), to.size());
-    std::memcpy(to.data(), from.data(), count);
-    return static_cast<int64_t>(count);
-  };
-  return {.size = static_cast<int64_t>(bytes.size()), .read = read};
-}
-
 void check_source(const Source& source, const std::string& where) {
   if (source.size == 0) input_error(where, "the file is empty");
-  std::array<char, 64> beginning = {};
-  const int64_t count = source.read(0, std::as_writable_bytes(std::span(beginning)));
-  if (count < 0) input_error(where, "cannot read the file");
-  refuse_git_lfs_pointer({beginning.data(), static_cast<size_t>(count)}, where);
+  constexpr int64_t kBeginning = 64;
+  const std::string beginning = read_bytes(source, 0, kBeginning);
+  if (beginning.empty()) input_error(where, "cannot read the file");
+  refuse_git_lfs_pointer(beginning, where);
   const std::optional<int64_t> stated = stated_size(source);
   if (stated && *stated > source.size)
     input_error(where, "the file is cut off: it has {} bytes and needs at least {}", source.size, *stated);
+  if (is_animated_webp(beginning))
+    input_error(where, "an animated WebP, which is not read; convert it to an MP4 or a GIF");
+}
+
+// How a file says that its pictures are turned: an image by its EXIF data, a video by its track.
+Orientation orientation_of(const Source& source, const Decoder& decoder) {
+  if (decoder.fps > 0) return decoder.orientation;
+  constexpr int64_t kMostBytes = int64_t{1} << 28;
+  const std::string file = read_bytes(source, 0, kMostBytes);
+  const std::string_view exif = find_exif(file);
+  return exif.empty() ? decoder.orientation : orientation_of_exif(exif_orientation(exif));
 }
 
 std::unique_ptr<Decoder> open_decoder(const Source& source, const std::string& where,
@@ -68,29 +44,42 @@ std::unique_ptr<Decoder> open_decoder(const Source& source, const std::string& w
 }  // namespace
 
 VideoReader::VideoReader(const std::filesystem::path& path, const ReadLimits& limits)
-    : decoder_(open_decoder(open_source(path), path.string(), limits)) {}
+    : VideoReader(open_source(path), path.string(), limits) {}
 
 VideoReader::VideoReader(std::span<const std::byte> bytes, const std::string& where, const ReadLimits& limits)
-    : decoder_(open_decoder(memory_source(bytes), where, limits)) {}
+    : VideoReader(memory_source(bytes), where, limits) {}
+
+VideoReader::VideoReader(const Source& source, const std::string& where, const ReadLimits& limits)
+    : decoder_(open_decoder(source, where, limits)), orientation_(orientation_of(source, *decoder_)) {}
 
 VideoReader::~VideoReader() = default;
 VideoReader::VideoReader(VideoReader&&) noexcept = default;
 VideoReader& VideoReader::operator=(VideoReader&&) noexcept = default;
 
 int64_t VideoReader::height() const {
-  return decoder_->height;
+  return orientation_.is_transposed ? decoder_->width : decoder_->height;
 }
 
 int64_t VideoReader::width() const {
-  return decoder_->width;
+  return orientation_.is_transposed ? decoder_->height : decoder_->width;
 }
 
 double VideoReader::fps() const {
   return decoder_->fps;
 }
 
+double VideoReader::pixel_aspect() const {
+  return orientation_.is_transposed ? 1 / decoder_->pixel_aspect : decoder_->pixel_aspect;
+}
+
 std::optional<Image> VideoReader::next() {
-  return decoder_->next();
+  std::optional<Image> frame = decoder_->next();
+  if (frame) *frame = oriented(std::move(*frame), orientation_);
+  return frame;
+}
+
+bool VideoReader::skip() {
+  return decoder_->skip();
 }
 
 Video read_video(const std::filesystem::path& path, int64_t max_frames) {

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "core/image.h"
+#include "media/orientation.h"
 
 namespace tessera::media {
 
 class Decoder;
+struct Source;
 
 struct ReadLimits {
   int64_t side = 16384;
@@ -22,8 +24,8 @@ struct ReadLimits {
 };
 
 // Reads PNG, JPEG, WebP and GIF files, and videos in MP4, MOV, WebM, MKV and AVI files, by their contents,
-// whatever their names. A video's first video track is read; its rotation and the shape of its pixels are
-// ignored, as by the reference, and so is the rotation of an image. media/libav/colours.h says how colours
+// whatever their names. A video's first video track is read. Frames are turned as players turn them: by the
+// matrix of the track, or the EXIF data of an image. media/libav/colours.h says how colours
 // are converted. A file is all that is opened: what it names elsewhere is not followed.
 //
 // A file that is missing, damaged, cut off, too large or of another kind is an Error(kInput) that names it,
@@ -39,14 +41,20 @@ class VideoReader {
 
   int64_t height() const;
   int64_t width() const;
-  double fps() const;  // on average, as libav estimates it; 0 of a still image
+  double fps() const;           // on average, as libav estimates it; 0 of a still image
+  double pixel_aspect() const;  // width to height of a pixel as it is shown; 1 of a still image
 
   // The next frame, all of one size, or nothing at the end. One frame is held at a time, and what the codec
   // needs.
   std::optional<Image> next();
+  // The same without converting the frame. Returns whether there was one.
+  bool skip();
 
  private:
+  VideoReader(const Source& source, const std::string& where, const ReadLimits& limits);
+
   std::unique_ptr<Decoder> decoder_;
+  Orientation orientation_;
 };
 
 struct Video {

@@ -1,6 +1,7 @@
 #include "media/video_writer.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -29,18 +30,24 @@ class EncodedFile : public VideoWriter::Sink {
   std::unique_ptr<Encoder> encoder_;
 };
 
-std::unique_ptr<VideoWriter::Sink> make_sink(const std::filesystem::path& path, const VideoFormat& format) {
+// Nothing for PNG frames, which need no codec.
+std::optional<Container> container_of(const std::filesystem::path& path, const VideoFormat& format) {
   const std::string suffix = suffix_of(path);
-  if (suffix == ".mp4") return std::make_unique<EncodedFile>(Container::kMp4, path, format);
-  if (suffix == ".webm") return std::make_unique<EncodedFile>(Container::kWebm, path, format);
-  if (suffix == ".gif") {
-    if (format.fps > kMostGifFps)
-      usage_error(path.string(), "a GIF shows at most {} frames a second, not {}", kMostGifFps, format.fps);
-    return std::make_unique<EncodedFile>(Container::kGif, path, format);
-  }
-  if (suffix == ".png") return write_png_frames(path, format);
-  usage_error(path.string(), "not the name of a video; give it one of the suffixes {}",
-              fmt::join(video_suffixes(), ", "));
+  if (suffix == ".mp4") return Container::kMp4;
+  if (suffix == ".webm") return Container::kWebm;
+  if (suffix == ".png") return std::nullopt;
+  if (suffix != ".gif")
+    usage_error(path.string(), "not the name of a video; give it one of the suffixes {}",
+                fmt::join(video_suffixes(), ", "));
+  if (format.fps > kMostGifFps)
+    usage_error(path.string(), "a GIF shows at most {} frames a second, not {}", kMostGifFps, format.fps);
+  return Container::kGif;
+}
+
+std::unique_ptr<VideoWriter::Sink> make_sink(const std::filesystem::path& path, const VideoFormat& format) {
+  const std::optional<Container> container = container_of(path, format);
+  if (container) return std::make_unique<EncodedFile>(*container, path, format);
+  return write_png_frames(path, format);
 }
 
 }  // namespace
@@ -52,6 +59,11 @@ const std::vector<std::string>& video_suffixes() {
 
 bool is_video_path(const std::filesystem::path& path) {
   return std::ranges::find(video_suffixes(), suffix_of(path)) != video_suffixes().end();
+}
+
+void require_encodable(const std::filesystem::path& path, const VideoFormat& format) {
+  if (const auto container = container_of(path, format))
+    codecs().make_encoder(*container, path.string(), format);
 }
 
 VideoWriter::VideoWriter(const std::filesystem::path& path, const VideoFormat& format)

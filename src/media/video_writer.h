@@ -36,6 +36,10 @@ struct VideoFormat {
   ImageText text = {};
 };
 
+// Throws Error(kUsage) that names `path` for a size or a rate that the encoder of its format refuses. Writes
+// nothing.
+void require_encodable(const std::filesystem::path& path, const VideoFormat& format);
+
 // Takes frames and encodes them; at most a few are held at once, and of an MP4 or WebM the encoded bytes. The
 // file appears at commit(). If that is not called, nothing appears and nothing stays. Every failure (as of an
 // AtomicFile; a suffix or a size that cannot be) is an Error(kUsage) that names the path.

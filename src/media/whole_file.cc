@@ -119,4 +119,12 @@ std::optional<int64_t> stated_size(const Source& source) {
   return {};
 }
 
+bool is_animated_webp(std::string_view beginning) {
+  constexpr size_t kFlags = 20;
+  constexpr unsigned kIsAnimated = 2;
+  return beginning.size() > kFlags && beginning.starts_with("RIFF") &&
+         beginning.substr(8).starts_with("WEBPVP8X") &&
+         (static_cast<unsigned char>(beginning[kFlags]) & kIsAnimated) != 0;
+}
+
 }  // namespace tessera::media

@@ -1,8 +1,9 @@
-// Whether a file has its end.
+// What the first bytes and the lengths in a file say of it: whether it has its end.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "media/source.h"
 
@@ -12,5 +13,8 @@ namespace tessera::media {
 // MKV, GIF, WebP), or nothing if it does not say. libav reads what there is of a video that was cut off and
 // does not complain.
 std::optional<int64_t> stated_size(const Source& source);
+
+// Whether the bytes begin a WebP of several pictures, of which libav finds none.
+bool is_animated_webp(std::string_view beginning);
 
 }  // namespace tessera::media

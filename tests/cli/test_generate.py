@@ -364,15 +364,21 @@ def words_without_quotes_are_warned_of(box):
 
 @test
 def a_pattern_numbers_images(box):
-    for count, pattern, names in ((2, "a-%03d.png", ["a-000.png", "a-001.png"]), (1, "b%d.jpg", ["b0.jpg"]), (1, "50%.png", ["50%.png"])):
+    for count, pattern, names in ((2, "a-%03d.png", ["a-000.png", "a-001.png"]), (1, "b%d.jpg", ["b0.jpg"]), (1, "50%.png", ["50%.png"]),
+                                  (1, "50%dark.png", ["50%dark.png"]), (2, "a%b-%d.png", ["a%b-0.png", "a%b-1.png"]),
+                                  (1, "%%d-%d-%02d.png", ["%d-0-00.png"]), (2, "100%%.png", ["100%-0.png", "100%-1.png"])):
         outcome = box.run("generate", "a cat", "--model", MODEL, *SMALL, "--num-images-per-prompt", str(count), "-o", pattern)
         assert outcome.code == 0 and outcome.out.split() == names and box.files() == names, (outcome, box.files())
-        if count == 2:
+        if pattern == "a-%03d.png":
             (box.folder / "a-002.png").write_bytes(b"")
             assert "[a-002.png] was left by another run" in box.run("generate", "a cat", "--model", MODEL, *SMALL, "-o", "a-%03d.png", "--num-images-per-prompt",
                                                                     "2").err
         for name in box.files():
             (box.folder / name).unlink()
+    latents = ["--num-images-per-prompt", "2", "--output-type", "latent", "-o"]
+    for pattern, name in (("q%d.safetensors", "q0.safetensors"), ("q%%.safetensors", "q%.safetensors")):
+        assert box.generate("a cat", *SMALL, *latents, pattern).out.split() == [name] == box.files()
+        (box.folder / name).unlink()
 
 
 @test

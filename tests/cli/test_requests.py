@@ -200,11 +200,11 @@ def unusable_requests_are_refused(box):
             ('{"prompt": "a", "device": "tpu"}', "[request.json] [--device] expected cpu"),
             ('{"prompt": "a", "model": "no-such-model"}', "[request.json] its model 'no-such-model' is not here; say where with --model"),
             ('{"prompt": ', "[request.json]"),
-            ("a cat", "[request.json] neither a request in JSON, nor a report, an image or latents"),
-            ("", "[request.json] neither a request in JSON, nor a report, an image or latents")):
+            ("a cat", "[request.json] neither a request in JSON, nor a report, an image, a video or latents"),
+            ("", "[request.json] neither a request in JSON, nor a report, an image, a video or latents")):
         (box.folder / "request.json").write_text(text)
         box.refuse(3, needle, "generate", "--request", "request.json")
-    box.refuse(3, "[plain.png] a PNG without settings", "generate", "--request", "plain.png")
+    box.refuse(3, "[plain.png] holds no settings; give a file that this program wrote", "generate", "--request", "plain.png")
     box.refuse(3, "[own.png] its model 'tiny-pixart' is not here; say where with --model", "generate", "--request", "own.png")
     box.refuse(3, "[none.png] no such file", "generate", "--request", "none.png")
 
@@ -224,8 +224,7 @@ def a_jpeg_or_webp_has_the_request_of_its_image(box):
             0x9286: b"UNICODE\0" + text["parameters"].encode("utf-16-be")}, name
     bytes_ = (box.folder / "image.webp").read_bytes()
     (box.folder / "image.webp").write_bytes(bytes_[:bytes_.index(b"EXIF")])
-    box.refuse(3, "[image.webp] neither a request in JSON, nor a report, an image or latents that this program wrote", "generate", "--request",
-               "image.webp")
+    box.refuse(3, "[image.webp] holds no settings; give a file that this program wrote", "generate", "--request", "image.webp")
 
 
 @test
@@ -242,7 +241,7 @@ def latents_have_their_request(box):
     box.generate("--request", "first.safetensors", "-o", "again.safetensors")
     assert (box.folder / "again.safetensors").read_bytes() == (box.folder / "first.safetensors").read_bytes()
     (box.folder / "weights.safetensors").symlink_to(ROOT / "models" / "shapes" / "vae" / "diffusion_pytorch_model.safetensors")
-    box.refuse(3, "[weights.safetensors] holds no settings; give latents that this program wrote", "generate", "--request",
+    box.refuse(3, "[weights.safetensors] holds no settings; give a file that this program wrote", "generate", "--request",
                "weights.safetensors")
 
 

@@ -69,6 +69,50 @@ def frames_are_numbered(box):
 
 
 @test
+def frames_are_checked_under_their_names(box):
+    """A frame that cannot be written ends a run before it begins, and a file with the name of none of them does not."""
+    (box.folder / "a-0003.png").mkdir()
+    outcome = box.refuse(2, "[--output] [a-0003.png] is a folder", *words(*SHORT, "-o", "a.png"))
+    assert "load" not in outcome.err, outcome
+    box.refuse(2, "[--report] 'b-0016.png' is also where a result goes", *words(*SHORT, "-o", "b.png", "--report", "b-0016.png"))
+    (box.folder / "c.png").mkdir()
+    assert len(generate(box, *SHORT, "-o", "c.png").out.split()) == 17
+
+
+@test
+def one_frame_is_an_image(box):
+    one = [*SHORT, "--num-frames", "1"]
+    generate(box, *one, "-o", "a.png")
+    for name, begin in (("a.jpg", b"\xff\xd8"), ("a.webp", b"RIFF"), ("a.mp4", b"\0\0\0")):
+        assert generate(box, *one, "-o", name).out == f"{name}\n"
+        assert (box.folder / name).read_bytes().startswith(begin), name
+    done = subprocess.run([box.program, *map(str, words(*one, "-o", "-"))], cwd=box.folder, capture_output=True)
+    assert done.returncode == 0 and done.stdout == (box.folder / "a.png").read_bytes(), done
+    for output in ("-", "b.jpg"):
+        box.refuse(2, "[--output]", *words(*SHORT, "-o", output))
+
+
+@test
+def what_an_encoder_refuses_is_refused_at_once(box):
+    for method in ((), ("--dry-run",), ("--use-cfg-parallel",)):
+        outcome = box.refuse(2, "[a.mp4] cannot encode the video: Picture size 16384x16384 is invalid",
+                             *words("--height", "16384", "--width", "16384", "--num-frames", "17", "-o", "a.mp4", *method))
+        assert "load" not in outcome.err, outcome
+
+
+@test
+def a_dry_run_counts_the_encoder_of_given_frames(box):
+    def plan(*arguments):
+        return json.loads(generate(box, *SHORT, *arguments, "--dry-run").out)["weights_bytes"]
+
+    alone = plan()
+    assert list(alone) == ["text_encoder", "denoiser", "decoder"], alone
+    for given in (["--reference-path", VIDEO / "golden" / "circle.png", "--mask-strategy", "0"], ["--num-frames", "34", "--loop", "2"]):
+        both = plan(*given)
+        assert both.pop("video_encoder") > 100000 and both == alone, both
+
+
+@test
 def frames_of_a_longer_run_are_named(box):
     def warnings(*arguments):
         return [line for line in generate(box, *SHORT, "--quiet", *arguments).err.splitlines() if "another run" in line]
@@ -149,17 +193,79 @@ def long_videos_and_references(box):
 @test
 def a_prompt_names_its_own_references(box):
     """The settings at the end of a prompt win over the options, and the recorded prompt runs again to the same video."""
-    circle, missing = VIDEO / "golden" / "circle.png", ["--reference-path", "missing.png", "--mask-strategy", "0"]
+    missing = ["--reference-path", "missing.png", "--mask-strategy", "0"]
+    circle = shutil.copy(VIDEO / "golden" / "circle.png", box.folder)
     prompt = "a red circle" + json.dumps({"reference_path": str(circle), "mask_strategy": "0"})
     plain = ["--model", VIDEO, "--dtype", "fp32", *SHORT]
     generate(box, *SHORT, "--reference-path", circle, "--mask-strategy", "0", "-o", "a.png")
-    names = box.files()
+    names = sorted(path.name for path in box.folder.glob("a-*.png"))
     expected = [read_png(box.folder / name)[2] for name in names]
     for _ in range(2):
         outcome = box.run("generate", prompt, *plain, *missing, "-o", "a.png")
         assert outcome.code == 0 and [read_png(box.folder / name)[2] for name in names] == expected, outcome
         prompt = json.loads(read_png(box.folder / names[0])[3]["tessera"])["prompt"]
         prompt = prompt if isinstance(prompt, str) else prompt[0]
+
+
+@test
+def references_are_checked_before_weights_are_read(box):
+    circle, moving = VIDEO / "golden" / "circle.png", VIDEO / "golden" / "moving.gif"
+    (box.folder / "text.png").write_text("not an image")
+    for code, needle, strategy, *paths in (
+            (3, "[missing.png] no such file", "0", "missing.png"),
+            (3, "[text.png] not an image or video", "0", f"{circle};text.png"),
+            (3, "[https://example.org/a.mp4] URLs are not fetched; download the file, and name that", "0", "https://example.org/a.mp4"),
+            (2, "[--mask-strategy] 7 is not a frame of the reference, which has 1 latent frame", "0,0,7", circle)):
+        for method in ((), ("--dry-run",), ("--use-cfg-parallel",)):
+            outcome = box.refuse(code, needle, *words(*SHORT, "--mask-strategy", strategy, "--reference-path", *paths, *method))
+            assert "load text" not in outcome.err, outcome
+    (box.folder / "text.png").unlink()
+    for method in ((), ("--dry-run",), ("--use-cfg-parallel",)):
+        outcome = generate(box, *SHORT, "--mask-strategy", "0,0,0,0,3", "--reference-path", circle, *method)
+        assert outcome.err.count(f"[{circle}] has 1 of the 3 latent frames that --mask-strategy takes of it") == 1, outcome
+        assert "warning" not in generate(box, *SHORT, "--mask-strategy", "0", "--reference-path", moving, *method).err
+
+
+@test
+def files_tell_nothing_of_the_machine(box):
+    """Only names of references are in the files of a run, and a run from such a file says which are missing."""
+    (box.folder / "secret").mkdir()
+    circle = shutil.copy(VIDEO / "golden" / "circle.png", box.folder / "secret")
+    own = "a red circle" + json.dumps({"reference_path": f"{circle}; secret/circle.png", "mask_strategy": "0"})
+    plain = ["generate", "--model", VIDEO, "--dtype", "fp32", *SHORT]
+    for prompt, *given in ((own,), ("a red circle", "--reference-path", circle, "--mask-strategy", "0")):
+        for name, *kind in (("a.png",), ("a.mp4",), ("a.webm",), ("a.safetensors", "--output-type", "latent")):
+            outcome = box.run(*plain, prompt, *given, *kind, "-o", name)
+            assert outcome.code == 0, outcome
+            first = outcome.out.split()[0]
+            data = (box.folder / first).read_bytes()
+            assert b"circle.png" in data and b"secret" not in data and os.fsencode(box.folder) not in data, name
+            again = ["generate", "--request", first, "--model", VIDEO]
+            box.refuse(3, f"[{first}] its reference 'circle.png' is not here; run it in the folder of that, or say where with --reference-path",
+                       *again)
+            if given:
+                outcome = box.run(*again, "--reference-path", circle, "-o", f"b-{name}")
+                assert outcome.code == 0 and (box.folder / outcome.out.split()[0]).read_bytes() == data, outcome
+            for path in box.folder.glob("*.*"):
+                path.unlink()
+
+
+@test
+def videos_have_their_request(box):
+    for name in ("a.mp4", "a.webm"):
+        generate(box, *SHORT, "-o", name)
+        outcome = box.run("generate", "--request", name, "--model", VIDEO, "-o", f"again-{name}")
+        assert outcome.code == 0, outcome
+        assert (box.folder / f"again-{name}").read_bytes() == (box.folder / name).read_bytes(), name
+    with open(box.folder / "a.mp4", "rb") as file:
+        data = file.read()
+    outcome = box.run("generate", "--request", "-", "--model", VIDEO, "-o", "b.mp4", stdin=data,
+                      env={"LANG": "C"})  # more than a pipe to a fork takes at once
+    assert outcome.code == 0 and (box.folder / "b.mp4").read_bytes() == data, outcome
+    generate(box, *SHORT, "-o", "a.gif")
+    box.refuse(3, "[a.gif] a GIF holds no settings; give the report of its run, or a request in JSON", "generate", "--request", "a.gif")
+    (box.folder / "other.mp4").write_bytes(data.replace(b"tessera: {", b"another: {"))
+    box.refuse(3, "[other.mp4] holds no settings; give a file that this program wrote", "generate", "--request", "other.mp4")
 
 
 @test

@@ -24,7 +24,7 @@ TEST(Cover, ScalesImagesAsPilAndFramesAsTorch) {
     const at::Tensor& frame = golden.at(prefix + ".frame");
     const int64_t height = image.size(0), width = image.size(1);
     EXPECT_EQ(cover_image(image_of(from), height, width), image_of(image)) << prefix;
-    const at::Tensor got = cover_frame(image_of(from), height, width);
+    const at::Tensor got = cover_frame(image_of(from), 1, height, width);
     ASSERT_EQ(got.sizes(), frame.sizes());
     EXPECT_LT((got - frame).abs().max().item<double>(), 2e-6) << prefix;
     ++cases;
@@ -36,7 +36,21 @@ TEST(Cover, TakesLittleMemoryForExtremeRatios) {
   // Scaled whole, this would be 240 x 3,932,160 pixels.
   const Image thread{.height = 1, .width = 16384, .pixels = std::vector<uint8_t>(size_t{16384} * 3, 77)};
   EXPECT_EQ(cover_image(thread, 240, 426).pixels, std::vector<uint8_t>(size_t{240} * 426 * 3, 77));
-  EXPECT_TRUE(cover_frame(thread, 240, 426).allclose(to_tensor(cover_image(thread, 240, 426))));
+  EXPECT_TRUE(cover_frame(thread, 1, 240, 426).allclose(to_tensor(cover_image(thread, 240, 426))));
+}
+
+TEST(Cover, StretchesPixelsThatAreNotSquare) {
+  Image narrow{.height = 8, .width = 6, .pixels = {}}, square{.height = 8, .width = 12, .pixels = {}};
+  for (int64_t y = 0; y < 8; ++y) {
+    for (int64_t x = 0; x < 6; ++x)
+      narrow.pixels.insert(narrow.pixels.end(), 3, static_cast<uint8_t>(20 * x + 20 * y));
+    for (int64_t x = 0; x < 12; ++x)
+      square.pixels.insert(square.pixels.end(), 3, static_cast<uint8_t>(20 * (x / 2) + 20 * y));
+  }
+  // Away from the edges between columns, both are the same picture.
+  const at::Tensor got = cover_frame(narrow, 2, 16, 24), expected = cover_frame(square, 1, 16, 24);
+  EXPECT_LT((got - expected).abs().max().item<double>(), 0.2);
+  EXPECT_GT((cover_frame(narrow, 1, 16, 24) - expected).abs().max().item<double>(), 0.2);
 }
 
 TEST(Cover, GivesTensorsTheirChannelsAndRange) {

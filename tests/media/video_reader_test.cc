@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <fstream>
 #include <string>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "media/exif.h"
+#include "media/still_image.h"
 #include "media/video_writer.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/golden.h"
@@ -176,6 +180,160 @@ TEST_F(VideoReaderTest, RefusesFramesThatAreTooLarge) {
   bomb.replace(16, 8, std::string("\x00\x00\x7f\xff\x00\x00\x7f\xff", 8));
   write_bytes(folder_ / "a.png", bomb);
   refusal(folder_ / "a.png");
+}
+
+std::string big_endian_bytes(uint32_t value) {
+  std::string bytes;
+  for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift & 0xFF);
+  return bytes;
+}
+
+// Where a pixel of the corner of an image goes says how it is turned.
+Image with_corner(int64_t height, int64_t width) {
+  Image image{.height = height, .width = width, .pixels = std::vector<uint8_t>(height * width * 3, 20)};
+  for (int64_t y = 0; y < height / 2; ++y) {
+    for (int64_t x = 0; x < width / 4; ++x) {
+      for (int64_t channel = 0; channel < 3; ++channel)
+        image.pixels[static_cast<size_t>((y * width + x) * 3 + channel)] = 230;
+    }
+  }
+  return image;
+}
+
+// "top left", "bottom right" and so on, with the size.
+std::string place_of_corner(const Image& image) {
+  const auto is_bright = [&](int64_t y, int64_t x) {
+    return image.pixels[static_cast<size_t>((y * image.width + x) * 3)] > 128;
+  };
+  std::string place = std::to_string(image.height) + " x " + std::to_string(image.width);
+  for (const auto& [name, y, x] : {std::tuple<const char*, int64_t, int64_t>{" top left", 1, 1},
+                                   {" top right", 1, image.width - 2},
+                                   {" bottom left", image.height - 2, 1},
+                                   {" bottom right", image.height - 2, image.width - 2}}) {
+    if (is_bright(y, x)) place += name;
+  }
+  // The corner is longer along one side.
+  const int64_t quarter_of_rows = image.height * 3 / 8, quarter_of_columns = image.width * 3 / 8;
+  for (const int64_t y : {quarter_of_rows, image.height - 1 - quarter_of_rows}) {
+    if (is_bright(y, 1) || is_bright(y, image.width - 2)) place += " upright";
+  }
+  for (const int64_t x : {quarter_of_columns, image.width - 1 - quarter_of_columns}) {
+    if (is_bright(1, x) || is_bright(image.height - 2, x)) place += " level";
+  }
+  return place;
+}
+
+TEST_F(VideoReaderTest, TurnsVideosByTheMatrixOfTheirTrack) {
+  const fs::path path = folder_ / "a.mp4";
+  {
+    VideoWriter writer(path, {.height = 32, .width = 64});
+    for (int i = 0; i < 2; ++i) writer.write(with_corner(32, 64).pixels);
+    writer.commit();
+  }
+  const std::string bytes = read_file(path, 1 << 20);
+  constexpr uint32_t kOne = 0x10000, kMinusOne = 0xFFFF0000;
+  for (const auto& [a, b, c, d, expected] : {std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, const char*>{
+                                                 kOne, 0, 0, kOne, "32 x 64 top left upright"},
+                                             {0, kOne, kMinusOne, 0, "64 x 32 top right level"},
+                                             {kMinusOne, 0, 0, kMinusOne, "32 x 64 bottom right upright"},
+                                             {0, kMinusOne, kOne, 0, "64 x 32 bottom left level"},
+                                             {kMinusOne, 0, 0, kOne, "32 x 64 top right upright"},
+                                             {0, kOne, kOne, 0, "64 x 32 top left level"}}) {
+    std::string turned = bytes;
+    constexpr size_t kMatrix = 44;  // behind the name of the box
+    turned.replace(turned.find("tkhd") + kMatrix, 20,
+                   big_endian_bytes(a) + big_endian_bytes(b) + big_endian_bytes(0) + big_endian_bytes(c) +
+                       big_endian_bytes(d));
+    VideoReader reader(std::as_bytes(std::span(turned)), "bytes");
+    const std::optional<Image> frame = reader.next();
+    ASSERT_TRUE(frame.has_value());
+    EXPECT_EQ(reader.height(), frame->height);
+    EXPECT_EQ(reader.width(), frame->width);
+    EXPECT_EQ(place_of_corner(*frame), expected);
+    EXPECT_EQ(reader.pixel_aspect(), 1);
+  }
+}
+
+TEST_F(VideoReaderTest, KnowsTheShapeOfPixels) {
+  const std::string bytes = video(".mp4");
+  std::string wide = bytes;
+  wide.replace(wide.find("pasp") + 4, 8, big_endian_bytes(4) + big_endian_bytes(3));
+  EXPECT_DOUBLE_EQ(VideoReader(std::as_bytes(std::span(wide)), "bytes").pixel_aspect(), 4.0 / 3);
+  std::string turned = wide;
+  turned.replace(turned.find("tkhd") + 44, 20,
+                 big_endian_bytes(0) + big_endian_bytes(0x10000) + big_endian_bytes(0) +
+                     big_endian_bytes(0xFFFF0000) + big_endian_bytes(0));
+  EXPECT_DOUBLE_EQ(VideoReader(std::as_bytes(std::span(turned)), "bytes").pixel_aspect(), 3.0 / 4);
+}
+
+// An EXIF block with one entry, as cameras write it, of either byte order.
+std::string exif_of(char orientation, bool is_little) {
+  using namespace std::string_literals;
+  return is_little ? "II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0"s + orientation + "\0\0\0\0\0\0\0"s
+                   : "MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0"s + orientation + "\0\0\0\0\0\0"s;
+}
+
+TEST_F(VideoReaderTest, TurnsImagesByTheirExif) {
+  const Image image = with_corner(32, 64);
+  const ImageText none;
+  std::string jpeg = encode_image("a.jpg", image, none), webp = encode_image("a.webp", image, none);
+  jpeg.erase(2, 2 + (static_cast<unsigned char>(jpeg[4]) << 8 | static_cast<unsigned char>(jpeg[5])));
+  const size_t exif_of_webp = webp.find("EXIF");
+  const std::array<std::string, 9> places = {"",
+                                             "32 x 64 top left upright",
+                                             "32 x 64 top right upright",
+                                             "32 x 64 bottom right upright",
+                                             "32 x 64 bottom left upright",
+                                             "64 x 32 top left level",
+                                             "64 x 32 top right level",
+                                             "64 x 32 bottom right level",
+                                             "64 x 32 bottom left level"};
+  for (char orientation = 1; orientation <= 8; ++orientation) {
+    for (const bool is_little : {false, true}) {
+      const std::string exif = exif_of(orientation, is_little);
+      const std::string with_size = {static_cast<char>(exif.size()), 0, 0, 0};
+      std::string riff = webp.substr(0, exif_of_webp) + "EXIF" + with_size + exif;
+      riff[4] = static_cast<char>((riff.size() - 8) & 0xFF);
+      riff[5] = static_cast<char>((riff.size() - 8) >> 8);
+      std::string png = encode_png(image);
+      constexpr size_t kHeader = 33;  // signature and first chunk
+      png.insert(kHeader, big_endian_bytes(static_cast<uint32_t>(exif.size())) + "eXIf" + exif + "sum ");
+      EXPECT_EQ(exif_orientation(find_exif(png)), orientation);
+      for (const std::string& file : {jpeg_with_exif(jpeg, exif), riff}) {
+        VideoReader reader(std::as_bytes(std::span(file)), "bytes");
+        EXPECT_EQ(place_of_corner(reader.next().value()), places[static_cast<size_t>(orientation)]);
+      }
+    }
+  }
+  EXPECT_EQ(exif_orientation(exif_of(9, true)), 9);
+  EXPECT_EQ(orientation_of_exif(9), Orientation());
+}
+
+TEST_F(VideoReaderTest, SaysThatAnimatedWebpIsNotRead) {
+  std::string webp = encode_image("a.webp", moving_frame(16, 16, 0), {});
+  webp[20] = static_cast<char>(webp[20] | 2);
+  write_bytes(folder_ / "a.webp", webp);
+  EXPECT_NE(
+      refusal(folder_ / "a.webp").find("an animated WebP, which is not read; convert it to an MP4 or a GIF"),
+      std::string::npos);
+}
+
+TEST_F(VideoReaderTest, SkipsFramesAsItReadsThem) {
+  const std::string bytes = video(".mp4");
+  VideoReader all(std::as_bytes(std::span(bytes)), "bytes"), some(std::as_bytes(std::span(bytes)), "bytes");
+  for (int i = 0; i < 8; ++i) {
+    const std::optional<Image> frame = all.next();
+    if (i % 3 == 1) {
+      EXPECT_EQ(some.next(), frame) << i;
+    } else {
+      EXPECT_TRUE(some.skip()) << i;
+    }
+  }
+  EXPECT_FALSE(some.skip());
+  EXPECT_FALSE(some.next().has_value());
+  VideoReader still(golden_folder("media") / "full.jpg");
+  EXPECT_TRUE(still.skip());
+  EXPECT_FALSE(still.skip());
 }
 
 }  // namespace

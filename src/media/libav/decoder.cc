@@ -5,6 +5,9 @@ extern "C" {
 #include <libavutil/pixdesc.h>
 }
 
+#include <array>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -28,47 +31,112 @@ int refuse_to_open(AVFormatContext*, AVIOContext**, const char*, int, AVDictiona
   return AVERROR(EACCES);
 }
 
+void check(int code, const std::string& where) {
+  // Damaged tables have lengths that no memory holds.
+  if (code == AVERROR(ENOMEM)) input_error(where, "needs more memory than there is, or is damaged");
+  if (code < 0) input_error(where, "cannot be read as an image or video: {}", libav_reason(code));
+}
+
+struct Opened {
+  Demuxer demuxer;
+  bool is_still;
+};
+
+Opened open_demuxer(const SourceReader& reader, const std::string& where) {
+  const AVInputFormat* kind = nullptr;
+  const int found = av_probe_input_buffer2(reader.io(), &kind, "", nullptr, 0, 0);
+  const bool is_still = found >= 0 && av_match_list(kind->name, kStills, ',') > 0;
+  if (found < 0 || (!is_still && av_match_list(kind->name, kVideos, ',') <= 0))
+    input_error(where, "not an image or video; {} files are read", kReadable);
+
+  AVFormatContext* made = avformat_alloc_context();
+  if (!made) throw std::bad_alloc();
+  made->pb = reader.io();
+  made->io_open = refuse_to_open;
+  AVDictionary* options = nullptr;
+  av_dict_set(&options, "codec_whitelist", kDecoders, 0);
+  const int opened = avformat_open_input(&made, "", kind, &options);  // frees the context if it fails
+  const Options left(options);
+  check(opened, where);
+  return {.demuxer = Demuxer(made), .is_still = is_still};
+}
+
+// The matrix of a track takes (x, y) to (a x + c y, b x + d y), in numbers of 16 bits after the point. One
+// that turns by no multiple of 90 degrees counts as the nearest that does.
+Orientation orientation_of(const AVStream& stream) {
+  constexpr size_t kNumbers = 9;
+#if LIBAVFORMAT_VERSION_MAJOR >= 61
+  const AVPacketSideData* const data = av_packet_side_data_get(
+      stream.codecpar->coded_side_data, stream.codecpar->nb_coded_side_data, AV_PKT_DATA_DISPLAYMATRIX);
+  const uint8_t* const bytes = data ? data->data : nullptr;
+  const size_t size = data ? data->size : 0;
+#else
+  size_t size = 0;
+  const uint8_t* const bytes = av_stream_get_side_data(&stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
+#endif
+  std::array<int32_t, kNumbers> matrix = {};
+  if (!bytes || size < sizeof(matrix)) return {};
+  std::memcpy(matrix.data(), bytes, sizeof(matrix));
+  const int64_t a = matrix[0], b = matrix[1], c = matrix[3], d = matrix[4];
+  if (std::abs(a) + std::abs(d) >= std::abs(b) + std::abs(c))
+    return {.is_transposed = false, .is_mirrored = a < 0, .is_upside_down = d < 0};
+  return {.is_transposed = true, .is_mirrored = c < 0, .is_upside_down = b < 0};
+}
+
 class LibavDecoder : public Decoder {
  public:
   LibavDecoder(Source source, std::string where, const ReadLimits& limits)
       : source_(std::move(source)), where_(std::move(where)), limits_(limits), reader_(source_) {
     silence_libav();
     begin_libav();
-    open_demuxer();
+    Opened opened = open_demuxer(reader_, where_);
+    demuxer_ = std::move(opened.demuxer);
+    is_still_ = opened.is_still;
+    find_stream();
     open_codec();
     packet_ = owned<Packet>(av_packet_alloc());
     frame_ = owned<Frame>(av_frame_alloc());
-    first_ = decode();
+    if (receive()) first_ = convert();
     if (!first_) input_error(where_, "holds no frame");
     height = first_->height;
     width = first_->width;
     const AVStream& stream = *demuxer_->streams[stream_];
     const AVRational rate = stream.avg_frame_rate.num > 0 ? stream.avg_frame_rate : stream.r_frame_rate;
     if (!is_still_ && rate.num > 0 && rate.den > 0) fps = av_q2d(rate);
+    orientation = orientation_of(stream);
+    // Browsers show animations with square pixels, whatever those say, as they show images.
+    const bool is_animation = codec_->codec_id == AV_CODEC_ID_GIF || codec_->codec_id == AV_CODEC_ID_APNG;
+    const AVRational aspect =
+        av_guess_sample_aspect_ratio(demuxer_.get(), demuxer_->streams[stream_], frame_.get());
+    if (!is_still_ && !is_animation && aspect.num > 0 && aspect.den > 0) pixel_aspect = av_q2d(aspect);
   }
 
   std::optional<Image> next() override {
     if (first_) return std::exchange(first_, {});
     if (is_still_) return {};
     begin_libav();
-    return decode();
+    if (!receive()) return {};
+    return convert();
+  }
+
+  bool skip() override {
+    if (std::exchange(first_, {})) return true;
+    begin_libav();
+    return !is_still_ && receive();
   }
 
  private:
-  void open_demuxer();
   void find_stream();
   void open_codec();
-  std::optional<Image> decode();
+  // Decodes a frame. Returns whether there was one.
+  bool receive();
+  Image convert() { return (*to_rgb_)(*frame_); }
   void feed();
   void check_size(int64_t frame_height, int64_t frame_width) const;
   void check(int code) const {
-    // Damaged tables have lengths that no memory holds.
-    if (code == AVERROR(ENOMEM)) input_error(where_, "needs more memory than there is, or is damaged");
-    if (code >= 0) return;
-    const std::string reason = libav_reason(code);
-    if (reason.find("max pixel count") != std::string::npos)
+    if (code < 0 && libav_reason(code).find("max pixel count") != std::string::npos)
       input_error(where_, "has frames of more than {} pixels", limits_.pixels);
-    input_error(where_, "cannot be read as an image or video: {}", reason);
+    media::check(code, where_);
   }
 
   Source source_;
@@ -84,26 +152,6 @@ class LibavDecoder : public Decoder {
   bool is_still_ = false;
   int stream_ = -1;
 };
-
-void LibavDecoder::open_demuxer() {
-  const AVInputFormat* kind = nullptr;
-  const int found = av_probe_input_buffer2(reader_.io(), &kind, "", nullptr, 0, 0);
-  is_still_ = found >= 0 && av_match_list(kind->name, kStills, ',') > 0;
-  if (found < 0 || (!is_still_ && av_match_list(kind->name, kVideos, ',') <= 0))
-    input_error(where_, "not an image or video; {} files are read", kReadable);
-
-  AVFormatContext* made = avformat_alloc_context();
-  if (!made) throw std::bad_alloc();
-  made->pb = reader_.io();
-  made->io_open = refuse_to_open;
-  AVDictionary* options = nullptr;
-  av_dict_set(&options, "codec_whitelist", kDecoders, 0);
-  const int opened = avformat_open_input(&made, "", kind, &options);  // frees the context if it fails
-  const Options left(options);
-  check(opened);
-  demuxer_.reset(made);
-  find_stream();
-}
 
 void LibavDecoder::find_stream() {
   const unsigned streams = demuxer_->nb_streams;
@@ -153,10 +201,10 @@ void LibavDecoder::feed() {
   }
 }
 
-std::optional<Image> LibavDecoder::decode() {
+bool LibavDecoder::receive() {
   while (true) {
     const int code = avcodec_receive_frame(codec_.get(), frame_.get());
-    if (code == AVERROR_EOF) return {};
+    if (code == AVERROR_EOF) return false;
     if (code == AVERROR(EAGAIN)) {
       feed();
       continue;
@@ -169,7 +217,7 @@ std::optional<Image> LibavDecoder::decode() {
     }
     if (sws_isSupportedInput(static_cast<AVPixelFormat>(frame_->format)) == 0)
       input_error(where_, "its pixels cannot be converted to RGB");
-    return (*to_rgb_)(*frame_);
+    return true;
   }
 }
 
@@ -187,6 +235,15 @@ void LibavDecoder::check_size(int64_t frame_height, int64_t frame_width) const {
 std::unique_ptr<Decoder> make_decoder(const Source& source, const std::string& where,
                                       const ReadLimits& limits) {
   return std::make_unique<LibavDecoder>(source, where, limits);
+}
+
+std::string read_comment(const Source& source, const std::string& where) {
+  silence_libav();
+  begin_libav();
+  const SourceReader reader(source);
+  const Opened opened = open_demuxer(reader, where);
+  const AVDictionaryEntry* const entry = av_dict_get(opened.demuxer->metadata, "comment", nullptr, 0);
+  return entry ? entry->value : "";
 }
 
 }  // namespace tessera::media

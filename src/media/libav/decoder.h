@@ -8,8 +8,10 @@
 
 namespace tessera::media {
 
-// Every failure is an Error(kInput), also of Decoder::next().
+// Every failure of both functions is an Error(kInput), also of Decoder::next().
 std::unique_ptr<Decoder> make_decoder(const Source& source, const std::string& where,
                                       const ReadLimits& limits);
+
+std::string read_comment(const Source& source, const std::string& where);
 
 }  // namespace tessera::media

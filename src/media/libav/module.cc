@@ -7,4 +7,5 @@
 const tessera::media::Codecs tessera_codecs = {.version = TESSERA_CODECS_VERSION,
                                                .make_encoder = tessera::media::make_encoder,
                                                .make_decoder = tessera::media::make_decoder,
+                                               .read_comment = tessera::media::read_comment,
                                                .encode_image = tessera::media::encode_image};
