@@ -50,7 +50,7 @@ def one_rank_cases():
 
 
 def feature_cases():
-    yield case("report and trace", [CIRCLE, *SHAPES], written=("--report", "--trace"))
+    yield case("report and trace", [CIRCLE, *SHAPES], written=("--report", "--timeline"))
     yield case("two prompts", [CIRCLE, STAR, *SHAPES])
     yield case("two images in bf16", [CIRCLE, *SHAPES, "--num-images-per-prompt", "2"], dtype="bf16", output=".png")
     yield case("negative prompts", [CIRCLE, STAR, *SHAPES, "--negative-prompt", "blue", "--negative-prompt", "square"])
@@ -160,4 +160,4 @@ def several_rank_cases():
                method=("--ring-degree", "2"), ranks=2)
     yield case("shapes-video dsp of a reference", [CIRCLE, *VIDEO, *GIVEN], method=("--ulysses-degree", "2"), ranks=2)
     yield case("shapes-video dsp, gif", [CIRCLE, *VIDEO], method=("--ulysses-degree", "2"), ranks=2, output=".gif")
-    yield case("shapes cfg, report and trace", words, method=(CFG,), ranks=2, written=("--report", "--trace"))
+    yield case("shapes cfg, report and trace", words, method=(CFG,), ranks=2, written=("--report", "--timeline"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws some steps of a timeline of `tessera generate --trace`, with a line of work and one of messages for each rank.
+"""Draws some steps of a timeline of `tessera generate --timeline`, with a line of work and one of messages for each rank.
 
 draw_timeline.py trace.json out.png [--steps 0 1 2]
 """

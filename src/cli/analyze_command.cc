@@ -183,7 +183,7 @@ void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
 
 void write_report(const AnalyzeArguments& arguments) {
   const std::string path = arguments.output.value_or("report.html");
-  require_writable_for("--output", path);
+  require_result_path("--output", path);
   std::vector<NamedTrace> traces;
   for (const std::string& file : arguments.traces) {
     if (same_file(file, path)) usage_error("--output", "'{}' is a trace that the report reads", path);
@@ -193,8 +193,7 @@ void write_report(const AnalyzeArguments& arguments) {
   if (!arguments.machine.empty()) machine = plan::read_machine(find_machine(arguments.machine));
   // A report draws messages over the first link.
   if (arguments.link || arguments.link_gb_per_s) machine->links = {chosen_link(arguments, *machine)};
-  write_text(path, report_html(traces, machine));
-  fmt::print("{}\n", path);
+  if (write_result(path, report_html(traces, machine))) fmt::print("{}\n", path);
 }
 
 }  // namespace

@@ -79,7 +79,8 @@ constexpr const char* kTraceFooter =
     R"(Runs the code of a model on tensors that have shapes alone, as each rank of the layout, and writes every operation,
 message and byte in use to a JSON file. It takes seconds, for any size and any number of ranks, and reads no weights. Without
 a prompt, the longest that the model takes is traced. --model may name the config.json of a denoiser alone. A trace is kept in
-~/.cache/tessera/traces, and the same one is read from there.
+~/.cache/tessera/traces, and the same one is read from there. It shows a plan for GPUs with --device cuda, on any machine. A seed
+changes nothing in a trace; without one it is 0.
 
 Examples:
   tessera trace --model path/to/PixArt-XL-2-1024-MS --ulysses-degree 4 -o trace.json

@@ -62,8 +62,12 @@ const Fields<RunOptions>& run_fields() {
                                output, "FILE"}),
       plain_field(&O::report,
                   {"report", "Write a JSON report of settings, times and memory", output, "FILE"}),
-      plain_field(&O::trace,
-                  {"trace", "Write a timeline of all ranks for Perfetto (ui.perfetto.dev)", output, "FILE"}),
+      plain_field(&O::timeline, {"timeline", "Write a timeline of all ranks for Perfetto (ui.perfetto.dev)",
+                                 output, "FILE"}),
+      plain_field(&O::record, {"record",
+                               "Record each operation and message of all ranks with its time, in the form of "
+                               "`tessera trace`, for `tessera analyze`; on CPUs",
+                               output, "FILE"}),
       plain_field(&O::quiet, {"quiet", "Print no progress on stderr; paths still go to stdout", output}),
       plain_field(&O::dry_run, {"dry_run",
                                 "Only check everything, and print as JSON what would run: settings, files, "

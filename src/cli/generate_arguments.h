@@ -17,7 +17,7 @@ namespace tessera::cli {
 struct RunOptions {
   std::optional<std::string> model, config;  // see find_model_files
   std::optional<std::string> variant;        // of the files with weights
-  std::optional<std::string> output, report, trace;
+  std::optional<std::string> output, report, timeline, record;
   std::optional<int> threads;  // of each rank
   bool quiet = false, dry_run = false;
   std::optional<std::string> prompt_file, request;  // see with_files()

@@ -249,7 +249,7 @@ int run_on_local_ranks(const Job& job) {
       job.ranks(), common.timeout, [&](const launch::Worker& worker) { return run_as_worker(job, worker); });
   if (failure.exit_code == 0) return 0;
   for (const std::string& path : job.outputs) remove_unfinished_file(path);
-  for (const auto& file : {job.arguments.run.report, job.arguments.run.trace}) {
+  for (const auto& file : {job.arguments.run.report, job.arguments.run.timeline, job.arguments.run.record}) {
     if (file) remove_unfinished_file(*file);
   }
   // A progress bar may be on the terminal's last line.

@@ -11,6 +11,7 @@
 #include "cli/find_model.h"
 #include "cli/outputs.h"
 #include "cli/progress.h"
+#include "cli/recording.h"
 #include "cli/report.h"
 #include "cli/timeline.h"
 #include "comm/collectives.h"
@@ -224,14 +225,14 @@ OrderedJson parse_told(const std::string& text, int64_t rank) {
   return told;
 }
 
-// Exchanges the final messages of all ranks, in the order of ranks. No rank returns before all have called.
-std::vector<OrderedJson> exchange(const OrderedJson& own, const comm::Group& world) {
-  std::vector<OrderedJson> all;
-  for (int64_t rank = 0; rank < world.size; ++rank) {
-    const std::string text = own.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-    all.push_back(parse_told(comm::broadcast_bytes(text, rank, world), rank));
-  }
+// Gathers the final messages of all ranks on rank 0, in the order of ranks. No rank returns before all have
+// called.
+std::vector<OrderedJson> gather_told(const OrderedJson& own, const comm::Group& world) {
+  const std::vector<std::string> texts =
+      comm::gather_bytes(own.dump(-1, ' ', false, OrderedJson::error_handler_t::replace), 0, world);
   comm::barrier(world);
+  std::vector<OrderedJson> all;
+  for (const std::string& text : texts) all.push_back(parse_told(text, static_cast<int64_t>(all.size())));
   return all;
 }
 
@@ -249,11 +250,11 @@ void tell_warnings(Progress& progress, const std::vector<OrderedJson>& told) {
 
 // The timeline and the report, where they are asked for.
 void write_reports(const Job& job, const engine::Result& result, std::vector<OrderedJson> told) {
-  if (job.arguments.run.trace) {
+  if (job.arguments.run.timeline) {
     OrderedJson events = OrderedJson::array();
     for (const OrderedJson& each : told)
       events.insert(events.end(), each["timeline"].begin(), each["timeline"].end());
-    write_text(*job.arguments.run.trace, OrderedJson{{"traceEvents", std::move(events)}}.dump());
+    write_text(*job.arguments.run.timeline, OrderedJson{{"traceEvents", std::move(events)}}.dump());
   }
   if (job.arguments.run.report) {
     std::vector<OrderedJson> reports;
@@ -263,6 +264,17 @@ void write_reports(const Job& job, const engine::Result& result, std::vector<Ord
     write_text(*job.arguments.run.report,
                report.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
   }
+}
+
+// Files beside the results: the option that names each, and its path.
+std::vector<std::pair<std::string, std::filesystem::path>> more_files(const Job& job) {
+  std::vector<std::pair<std::string, std::filesystem::path>> files;
+  const RunOptions& run = job.arguments.run;
+  for (const auto& [option, path] : {std::pair("--report", run.report), std::pair("--timeline", run.timeline),
+                                     std::pair("--record", run.record)}) {
+    if (path) files.emplace_back(option, *path);
+  }
+  return files;
 }
 
 // Words without quotes round them are a prompt each. Languages that write no spaces are none of the matter.
@@ -302,7 +314,13 @@ engine::Model read_model(const GenerateArguments& arguments) {
 
 Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
   require_known_suffix(arguments);
-  return plan_job(arguments, read_model(arguments), world_size);
+  Job job = plan_job(arguments, read_model(arguments), world_size);
+  if (job.ranks() > 1 && !arguments.request.device.is_cpu() && !comm::has_nccl())
+    usage_error(
+        "--device",
+        "several ranks need NCCL, with which this program was not built; use --device cpu, or one rank");
+  require_recordable(job);
+  return job;
 }
 
 Job plan_job(const GenerateArguments& arguments, engine::Model model, std::optional<int64_t> world_size) {
@@ -327,16 +345,11 @@ Job plan_job(const GenerateArguments& arguments, engine::Model model, std::optio
     refuse(arguments.messages.timeout.has_value(), field("timeout"));
     refuse(arguments.messages.interface.has_value(), field("interface"));
     refuse(!arguments.messages.shared_memory, field("shared_memory", false));
-  } else if (const at::Device device = arguments.request.device; !device.is_cpu()) {
-    if (!comm::has_nccl())
-      usage_error(
-          "--device",
-          "several ranks need NCCL, with which this program was not built; use --device cpu, or one rank");
-    if (device.has_index())
-      usage_error(
-          "--device",
-          "'{}' is one GPU for several ranks; with cuda, each rank takes the GPU of its number on its host",
-          device.str());
+  } else if (const at::Device device = arguments.request.device; !device.is_cpu() && device.has_index()) {
+    usage_error(
+        "--device",
+        "'{}' is one GPU for several ranks; with cuda, each rank takes the GPU of its number on its host",
+        device.str());
   }
   return job;
 }
@@ -352,17 +365,17 @@ void require_outputs(const Job& job) {
       require_writable_for("--output", path);
     require_encodable_outputs(job);
   }
-  std::vector<std::pair<std::string, std::filesystem::path>> more;  // option and path
-  if (job.arguments.run.report) more.emplace_back("--report", *job.arguments.run.report);
-  if (job.arguments.run.trace) more.emplace_back("--trace", *job.arguments.run.trace);
+  const std::vector<std::pair<std::string, std::filesystem::path>> more = more_files(job);
   for (size_t i = 0; i < more.size(); ++i) {
     const auto& [option, file] = more[i];
     require_writable_for(option, file);
     for (const std::string& path : written_paths(job.outputs, settings)) {
       if (same_file(path, file)) usage_error(option, "'{}' is also where a result goes", path);
     }
-    if (i > 0 && same_file(more[0].second, file))
-      usage_error(option, "'{}' is also where the report goes", file.string());
+    for (size_t j = 0; j < i; ++j) {
+      if (same_file(more[j].second, file))
+        usage_error(option, "'{}' is also the file of {}", file.string(), more[j].first);
+    }
   }
 }
 
@@ -382,7 +395,7 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
                   }});
   const parallel::Ranks ranks(world, job.layout);
   comm::barrier(ranks.world);
-  if (job.arguments.run.trace) timeline.emplace(world.rank());
+  if (job.arguments.run.timeline) timeline.emplace(world.rank());
   const bool first = world.rank() == 0;
   std::vector<std::string> warnings;
   std::optional<ScopedLogSink> collector;
@@ -406,14 +419,17 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
   std::optional<Writer> writer;
   if (first) writer.emplace(job, status).follow(observer);
   if (timeline) add_timeline(observer, *timeline);
+  std::optional<Recording> recording;
+  if (job.arguments.run.record) recording.emplace(job, world).follow(observer);
   const engine::Result result = generate(job, observer, cancelled, world);
 
   status.finishing();
+  if (recording) recording->write(ranks.world);
   std::vector<OrderedJson> told =
-      exchange({{"warnings", warnings},
-                {"report", rank_report(world.rank(), result, communication.report())},
-                {"timeline", timeline ? timeline->events() : OrderedJson::array()}},
-               ranks.world);
+      gather_told({{"warnings", warnings},
+                   {"report", rank_report(world.rank(), result, communication.report())},
+                   {"timeline", timeline ? timeline->events() : OrderedJson::array()}},
+                  ranks.world);
   if (!first) return;
   tell_warnings(*progress, told);
   if (job.settings.request.output_type == engine::OutputType::kLatent) write_latents(job, result);

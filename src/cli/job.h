@@ -28,6 +28,7 @@ struct Job {
 // Throws Error for everything that can be checked before the run. `world_size` is the number of ranks that a
 // launcher has started.
 Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_size);
+// The same for a run that may be traced instead, for which ranks need no way to send messages.
 Job plan_job(const GenerateArguments& arguments, engine::Model model, std::optional<int64_t> world_size);
 // Reads the JSON files of the model that the arguments name.
 engine::Model read_model(const GenerateArguments& arguments);

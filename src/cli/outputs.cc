@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/file_sequence.h"
+#include "launch/streams.h"
 #include "media/still_image.h"
 #include "media/suffix.h"
 
@@ -71,6 +72,21 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
 
 bool is_standard_output(const std::filesystem::path& path) {
   return path == "-";
+}
+
+void require_result_path(const std::string& option, const std::filesystem::path& path) {
+  if (!is_standard_output(path)) return require_writable_for(option, path);
+  if (launch::was_output_missing()) usage_error(option, "standard output is closed; name a file");
+}
+
+bool write_result(const std::filesystem::path& path, std::string_view text) {
+  const bool is_file = !is_standard_output(path) && path != "/dev/stdout";
+  if (is_file) {
+    write_text(path, text);
+  } else {
+    fmt::print("{}", text);
+  }
+  return is_file;
 }
 
 void require_known_suffix(const GenerateArguments& arguments) {

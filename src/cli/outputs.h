@@ -35,6 +35,10 @@ std::filesystem::path output_path(const GenerateArguments& arguments, const engi
                                   bool is_video);
 // Whether the one image goes to standard output, as a PNG, and no paths are printed.
 bool is_standard_output(const std::filesystem::path& path);
+// For a command with one result, which goes to a file, or alone to standard output ("-" or /dev/stdout). The
+// first refuses what cannot be written. The second writes, and returns whether a file has the result.
+void require_result_path(const std::string& option, const std::filesystem::path& path);
+bool write_result(const std::filesystem::path& path, std::string_view text);
 
 // One file for one image or video, or for latents, otherwise name-0.png, name-1.png, ... or, of more than
 // ten, name-00.png, name-01.png, ... A name with %d or %03d gets the numbers there, from 0 on; %% is a

@@ -30,14 +30,14 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 26;
 constexpr const char* kStandardInput = "standard input";
 
 // Reads a pipe, a terminal or a device to its end.
-std::string read_stream(int descriptor, const std::string& where) {
+std::string read_stream(int descriptor, const std::string& where, uint64_t max_bytes) {
   std::string text;
   std::array<char, 1 << 16> part;
   while (const ssize_t count = ::read(descriptor, part.data(), part.size())) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) input_error(where, "cannot read: {}", std::strerror(errno));
     text.append(part.data(), static_cast<size_t>(count));
-    if (text.size() > kMostBytes) input_error(where, "more than {} bytes", kMostBytes);
+    if (text.size() > max_bytes) input_error(where, "more than {} bytes", max_bytes);
   }
   return text;
 }
@@ -50,16 +50,8 @@ bool is_stream(const std::string& path) {
          type == std::filesystem::file_type::character;
 }
 
-std::string read_any(const std::string& path) {
-  if (path == "-") return read_stream(STDIN_FILENO, kStandardInput);
-  if (!is_stream(path)) return read_file(path, kMostBytes);
-  const comm::Descriptor stream(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (stream.number() < 0) input_error(path, "cannot read: {}", std::strerror(errno));
-  return read_stream(stream.number(), path);
-}
-
 Json read_prompts(const std::string& path) {
-  const std::string text = read_any(path), where = path == "-" ? kStandardInput : path;
+  const std::string text = read_any(path, kMostBytes), where = path == "-" ? kStandardInput : path;
   std::string_view rest = text;
   if (rest.starts_with("\xEF\xBB\xBF")) rest.remove_prefix(3);  // editors on Windows write this mark
   Json prompts = Json::array();
@@ -109,11 +101,11 @@ Json read_record(const std::string& path) {
   };
   if (media::suffix_of(path) == ".safetensors") return settings_from(settings_of_latents(path));
   std::string text;
-  if (is_stream(path)) text = read_any(path);
+  if (is_stream(path)) text = read_any(path, kMostBytes);
   const media::Source source =
       is_stream(path) ? media::memory_source(std::as_bytes(std::span(text))) : media::open_source(path);
   if (const auto embedded = embedded_settings(source, path)) return settings_from(*embedded);
-  if (!is_stream(path)) text = read_any(path);
+  if (!is_stream(path)) text = read_any(path, kMostBytes);
   const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
   if (!text.substr(begin).starts_with('{'))
     input_error(
@@ -191,6 +183,14 @@ void say_which(const Json& record, const GenerateArguments& arguments) {
 }
 
 }  // namespace
+
+std::string read_any(const std::string& path, uint64_t max_bytes) {
+  if (path == "-") return read_stream(STDIN_FILENO, kStandardInput, max_bytes);
+  if (!is_stream(path)) return read_file(path, max_bytes);
+  const comm::Descriptor stream(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (stream.number() < 0) input_error(path, "cannot read: {}", std::strerror(errno));
+  return read_stream(stream.number(), path, max_bytes);
+}
 
 GenerateArguments with_files(const GenerateArguments& arguments) {
   const RunOptions& run = arguments.run;

@@ -9,6 +9,7 @@
 #include "cli/job.h"
 #include "cli/outputs.h"
 #include "cli/progress.h"
+#include "cli/recording.h"
 #include "cli/report.h"
 #include "cli/trace_cache.h"
 #include "cli/units.h"
@@ -19,6 +20,7 @@
 #include "engine/lone_denoiser.h"
 #include "engine/observer.h"
 #include "launch/signals.h"
+#include "launch/streams.h"
 #include "plan/trace_model.h"
 
 namespace tessera::cli {
@@ -43,6 +45,7 @@ Job plan(GenerateArguments arguments) {
     arguments.request.prompts = {longest_prompt(job.settings)};
     job = plan_job(arguments, model, std::nullopt);
   }
+  require_one_part(job.settings);
   if (alone) job.settings.request.output_type = engine::OutputType::kLatent;
   return job;
 }
@@ -88,32 +91,67 @@ Sums sums_of(const plan::RankTrace& trace, plan::Phase phase) {
   return sums;
 }
 
-// What the config of a denoiser does not say.
-void print_defaults(const Job& job) {
+// What a reader of the summary has to know besides its numbers.
+std::vector<std::string> notes_of(const Job& job, const plan::Trace& trace) {
+  std::vector<std::string> notes;
+  if (trace.traced_steps < trace.steps)
+    notes.push_back(fmt::format("denoise: the first {} of {} steps", trace.traced_steps, trace.steps));
   const engine::Settings& settings = job.settings;
-  fmt::print(
-      "the denoiser alone, with what {} has otherwise: prompts of {} tokens, {}, {} pixels to a latent\n",
-      job.model.family->title, settings.max_sequence_length, settings.scheduler, job.model.scale.pixels);
+  if (job.model.parts.size() == 1) {  // what the config of a denoiser does not say
+    notes.push_back(fmt::format(
+        "the denoiser alone, with what {} has otherwise: prompts of {} tokens, {}, {} pixels to a latent",
+        job.model.family->title, settings.max_sequence_length, settings.scheduler, job.model.scale.pixels));
+  } else if (!plan::encodes_prompts(job.model)) {
+    notes.push_back(fmt::format("without a tokenizer: prompts of {} tokens, whose encoding is left out",
+                                settings.max_sequence_length));
+  }
+  return notes;
 }
 
 void print_summary(const Job& job, const plan::Trace& trace) {
-  fmt::print("{}, {}, {}\n", trace.model, engine::dtype_name(*job.settings.request.dtype),
-             counted(trace.world_size, "rank"));
-  fmt::print("{:>4}  {:<8} {:>10} {:>10} {:>11} {:>10} {:>10} {:>10}\n", "rank", "phase", "operations",
-             "FLOP", "collectives", "sent", "weights", "peak");
+  std::string text = fmt::format("{}, {}, {}\n", trace.model, engine::dtype_name(*job.settings.request.dtype),
+                                 counted(trace.world_size, "rank"));
+  text += fmt::format("{:>4}  {:<8} {:>10} {:>10} {:>11} {:>10} {:>10} {:>10}\n", "rank", "phase",
+                      "operations", "FLOP", "collectives", "sent", "weights", "peak");
   for (const plan::RankTrace& rank : trace.ranks) {
-    for (const plan::Phase phase : {plan::Phase::kEncode, plan::Phase::kDenoise, plan::Phase::kDecode}) {
+    for (const plan::Phase phase : plan::kAllPhases) {
       const Sums sums = sums_of(rank, phase);
       if (sums.operations == 0) continue;
-      fmt::print("{:>4}  {:<8} {:>10} {:>10} {:>11} {:>10} {:>10} {:>10}\n", rank.rank, phase_name(phase),
-                 sums.operations, count_text(static_cast<uint64_t>(sums.flops)), sums.collectives,
-                 bytes_text(static_cast<uint64_t>(sums.sent)),
-                 bytes_text(static_cast<uint64_t>(rank.weights_bytes[static_cast<size_t>(phase)])),
-                 bytes_text(static_cast<uint64_t>(rank.peak_bytes(phase))));
+      text += fmt::format("{:>4}  {:<8} {:>10} {:>10} {:>11} {:>10} {:>10} {:>10}\n", rank.rank,
+                          phase_name(phase), sums.operations, count_text(static_cast<uint64_t>(sums.flops)),
+                          sums.collectives, bytes_text(static_cast<uint64_t>(sums.sent)),
+                          bytes_text(static_cast<uint64_t>(rank.weights_bytes[static_cast<size_t>(phase)])),
+                          bytes_text(static_cast<uint64_t>(rank.peak_bytes(phase))));
     }
   }
-  if (trace.traced_steps < trace.steps)
-    fmt::print("denoise: the first {} of {} steps\n", trace.traced_steps, trace.steps);
+  for (const std::string& note : notes_of(job, trace)) text += note + '\n';
+  launch::say(text);
+}
+
+OrderedJson summary_json(const Job& job, const plan::Trace& trace, const std::string& path) {
+  OrderedJson rows = OrderedJson::array();
+  for (const plan::RankTrace& rank : trace.ranks) {
+    for (const plan::Phase phase : plan::kAllPhases) {
+      const Sums sums = sums_of(rank, phase);
+      if (sums.operations == 0) continue;
+      rows.push_back({{"rank", rank.rank},
+                      {"phase", plan::phase_name(phase)},
+                      {"operations", sums.operations},
+                      {"flops", sums.flops},
+                      {"collectives", sums.collectives},
+                      {"sent_bytes", sums.sent},
+                      {"weights_bytes", rank.weights_bytes[static_cast<size_t>(phase)]},
+                      {"peak_bytes", rank.peak_bytes(phase)}});
+    }
+  }
+  return {{"output", path},
+          {"model", trace.model},
+          {"dtype", engine::dtype_name(*job.settings.request.dtype)},
+          {"ranks", trace.world_size},
+          {"steps", trace.steps},
+          {"traced_steps", trace.traced_steps},
+          {"phases", std::move(rows)},
+          {"notes", notes_of(job, trace)}};
 }
 
 // What was kept of the same inputs, or what the ranks do, which is kept.
@@ -139,8 +177,11 @@ const Fields<TraceArguments>& trace_fields() {
   using T = TraceArguments;
   static const Fields<T> fields = {
       plain_field(&T::rank, {"rank", "Rank to trace, or all [all]", FieldGroup::kOutput, "R"}),
-      plain_field(&T::output,
-                  {"output", "File for the trace, JSON [trace.json]", FieldGroup::kOutput, "FILE"}),
+      plain_field(&T::output, {"output", "File for the trace, JSON; - for standard output [trace.json]",
+                               FieldGroup::kOutput, "FILE"}),
+      plain_field(&T::json, {"json", "Print the summary as JSON on standard output, instead of the path",
+                             FieldGroup::kOutput}),
+      plain_field(&T::quiet, {"quiet", "Print no summary on stderr", FieldGroup::kOutput}),
       plain_field(&T::cache,
                   {"cache", "Read the trace that the same inputs made before [yes]", FieldGroup::kOutput},
                   "Trace anew, and keep no copy for the next time")};
@@ -152,7 +193,9 @@ void run_trace(const TraceArguments& arguments) {
   const Job job = plan(arguments.run);
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
   const std::string path = arguments.output.value_or("trace.json");
-  require_writable_for("--output", path);
+  require_result_path("--output", path);
+  if (arguments.json && (is_standard_output(path) || path == "/dev/stdout"))
+    usage_error("--json", "prints the summary on standard output, where the trace goes; name a file for it");
   plan::Trace trace{.model = job.model.family->class_name,
                     .settings = settings_json(job),
                     .world_size = job.ranks(),
@@ -161,15 +204,13 @@ void run_trace(const TraceArguments& arguments) {
                     .ranks = {}};
   trace.ranks = trace_ranks(job, ranks, trace, arguments.cache, progress);
   for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
-  write_text(path, plan::write_trace(trace));
-  print_summary(job, trace);
-  if (job.model.parts.size() == 1) {
-    print_defaults(job);
-  } else if (!plan::encodes_prompts(job.model)) {
-    fmt::print("without a tokenizer: prompts of {} tokens, whose encoding is left out\n",
-               job.settings.max_sequence_length);
+  const bool is_file = write_result(path, plan::write_trace(trace));
+  if (!arguments.quiet) print_summary(job, trace);
+  if (arguments.json) {
+    fmt::print("{}\n", summary_json(job, trace, path).dump());
+  } else if (is_file) {
+    fmt::print("{}\n", path);
   }
-  fmt::print("{}\n", path);
 }
 
 }  // namespace tessera::cli

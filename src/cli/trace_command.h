@@ -13,7 +13,7 @@ struct TraceArguments {
   GenerateArguments run;
   std::optional<std::string> rank;  // a number, or "all"
   std::optional<std::string> output;
-  bool cache = true;
+  bool cache = true, json = false, quiet = false;
 };
 const Fields<TraceArguments>& trace_fields();
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
+#include "cli/request_files.h"
 #include "core/counted.h"
 #include "core/error.h"
-#include "core/file.h"
 #include "plan/views.h"
 
 namespace tessera::cli {
@@ -166,8 +166,9 @@ std::vector<std::string> trace_view_names() {
 }
 
 plan::Trace read_trace_file(const std::string& path) {
-  plan::Trace trace = plan::read_trace(read_file(path, kMostBytes), path);
-  if (trace.ranks.empty()) input_error(path, "holds no rank");
+  const std::string where = path == "-" ? "standard input" : path;
+  plan::Trace trace = plan::read_trace(read_any(path, kMostBytes), where);
+  if (trace.ranks.empty()) input_error(where, "holds no rank");
   return trace;
 }
 

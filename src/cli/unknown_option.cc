@@ -64,6 +64,7 @@ const std::map<std::string, std::string> kOtherNames = {{"--steps", "--num-infer
                                                         {"--batch-size", "--num-images-per-prompt"},
                                                         {"--precision", "--dtype"},
                                                         {"--type", "--dtype"},
+                                                        {"--trace", "--timeline"},
                                                         {"--tp", "--tensor-parallel-degree"},
                                                         {"-t", "--threads"}};
 

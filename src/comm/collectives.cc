@@ -7,8 +7,9 @@
 namespace tessera::comm {
 namespace {
 
-// The maximum size in bytes of a text that a rank may broadcast; requests and reports are far smaller.
+// The maximum size in bytes of a text that a rank may broadcast; requests are far smaller.
 constexpr int64_t kMostText = int64_t{1} << 28;
+constexpr int64_t kPiece = int64_t{1} << 24;  // bytes that gather_bytes() sends at a time
 
 int64_t next_number() {
   thread_local int64_t number = 0;
@@ -270,6 +271,37 @@ std::string broadcast_bytes(const std::string& bytes, int64_t root, const Group&
   const at::Tensor data = at::empty({size}, at::kByte);
   Pending(group, "broadcast", {}, {{root, data}}).wait();
   return {static_cast<const char*>(data.const_data_ptr()), static_cast<size_t>(data.numel())};
+}
+
+std::vector<std::string> gather_bytes(const std::string& bytes, int64_t root, const Group& group) {
+  if (group.rank != root) {
+    const auto size = static_cast<int64_t>(bytes.size());
+    Pending(group, "gather", {{root, at::tensor({size}, at::kLong)}}, {}).wait();
+    for (int64_t begin = 0; begin < size; begin += kPiece) {
+      const at::Tensor piece = at::empty({std::min(kPiece, size - begin)}, at::kByte);
+      std::copy_n(bytes.begin() + begin, piece.numel(), piece.mutable_data_ptr<uint8_t>());
+      Pending(group, "gather", {{root, piece}}, {}).wait();
+    }
+    return {};
+  }
+  std::vector<std::string> all(static_cast<size_t>(group.size));
+  all[static_cast<size_t>(root)] = bytes;
+  at::Tensor length = at::empty({1}, at::kLong);
+  for (int64_t peer = 0; peer < group.size; ++peer) {
+    if (peer == root) continue;
+    Pending(group, "gather", {}, {{peer, length}}).wait();
+    const int64_t size = length.item<int64_t>();
+    if (size < 0)
+      lost_peer(group.ranks[static_cast<size_t>(peer)], fmt::format("it announced {} bytes", size));
+    std::string& text = all[static_cast<size_t>(peer)];
+    while (static_cast<int64_t>(text.size()) < size) {
+      const at::Tensor piece =
+          at::empty({std::min(kPiece, size - static_cast<int64_t>(text.size()))}, at::kByte);
+      Pending(group, "gather", {}, {{peer, piece}}).wait();
+      text.append(static_cast<const char*>(piece.const_data_ptr()), static_cast<size_t>(piece.numel()));
+    }
+  }
+  return all;
 }
 
 void barrier(const Group& group) {

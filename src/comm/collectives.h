@@ -92,7 +92,10 @@ Pending receive(at::Tensor& x, int64_t peer, const Group& group);
 Pending send_receive(const at::Tensor& sent, int64_t to, at::Tensor& received, int64_t from,
                      const Group& group);
 
-// Returns the root's bytes on every rank.
+// Returns the bytes of all ranks on the root, and nothing on others. There may be any number of them: they
+// are sent in pieces.
+std::vector<std::string> gather_bytes(const std::string& bytes, int64_t root, const Group& group);
+// Returns the root's bytes on every rank, of which there may be 256 MiB.
 std::string broadcast_bytes(const std::string& bytes, int64_t root, const Group& group);
 
 // Returns when every rank has called it.

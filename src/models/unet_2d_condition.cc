@@ -101,6 +101,9 @@ class UNetForward final : public Forward {
         samples_(inputs.prompt_of.size()) {
     levels_.emplace_back(inputs.tokens);
     while (levels_.size() < model.config_.levels.size()) levels_.push_back(levels_.back().coarser());
+    for (const auto& down : model.down_blocks_) add_to_context(down.layers);
+    add_to_context(model.mid_block_);
+    for (const auto& up : model.up_blocks_) add_to_context(up.layers);
     if (model.add_embedding_) added_ = (*model.add_embedding_)(conditions(inputs));
     if (model.time_embedding_.cond_proj) guidance_ = (*model.time_embedding_.cond_proj)(guidance_of(inputs));
   }
@@ -143,6 +146,13 @@ class UNetForward final : public Forward {
     for (const Conditioning& prompt : inputs.prompts)
       prompts.push_back(prompt.at(kTokens).to(model.dtype_).unsqueeze(0));
     return prompts;
+  }
+
+  void add_to_context(const std::vector<UNetLayer>& layers) {
+    for (const UNetLayer& layer : layers) {
+      if (!layer.attention) continue;
+      for (const BasicTransformerBlock& block : layer.attention->transformer_blocks) context_.add(block.attn2);
+    }
   }
 
   // Concatenates the pooled text and the embeddings of the six size numbers: [B, addition_inputs].

@@ -1,6 +1,9 @@
 #include "ops/linear.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "core/device.h"
 #include "core/error.h"
@@ -153,6 +156,35 @@ at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const 
   return out;
 }
 
+namespace {
+
+// What layers are called that make one product: "to_qkv" for "to_q", "to_k" and "to_v".
+std::string joint_name(const std::vector<LayerPart>& layers) {
+  std::vector<std::string> names;
+  for (const LayerPart& layer : layers) {
+    if (names.empty() || layer.scope.name() != names.front()) names.push_back(layer.scope.name());
+  }
+  if (names.size() == 1) return names.front();
+  const std::string& first = names.front();
+  size_t before = first.size(), after = first.size();
+  for (const std::string& name : names)
+    before = std::min<size_t>(
+        before, std::mismatch(first.begin(), first.end(), name.begin(), name.end()).first - first.begin());
+  for (const std::string& name : names) {
+    const size_t alike =
+        std::mismatch(first.rbegin(), first.rend(), name.rbegin(), name.rend()).first - first.rbegin();
+    after = std::min({after, alike, name.size() - before});
+  }
+  std::vector<std::string> parts;
+  for (const std::string& name : names) parts.push_back(name.substr(before, name.size() - before - after));
+  const bool are_letters =
+      std::all_of(parts.begin(), parts.end(), [](const std::string& part) { return part.size() == 1; });
+  return fmt::format("{}{}{}", first.substr(0, before), fmt::join(parts, are_letters ? "" : "_"),
+                     first.substr(first.size() - after));
+}
+
+}  // namespace
+
 Linear read_linear(const std::vector<LayerPart>& layers, int64_t in, const Range& inputs,
                    LinearOptions options, bool with_bias) {
   std::vector<at::Tensor> weights, biases;
@@ -166,7 +198,7 @@ Linear read_linear(const std::vector<LayerPart>& layers, int64_t in, const Range
     return parts.empty() ? at::Tensor() : parts.size() == 1 ? parts[0] : at::concat(parts);
   };
   if (!with_bias) biases.clear();
-  return {join(weights).contiguous(), join(biases), options.packing, layers.front().scope.name()};
+  return {join(weights).contiguous(), join(biases), options.packing, joint_name(layers)};
 }
 
 }  // namespace tessera::ops

@@ -132,22 +132,13 @@ struct LibtorchCall : at::ObserverContext {
 Recorder::Recorder(comm::World& world, RankTrace& trace, bool is_timed)
     : trace_(trace),
       is_timed_(is_timed),
-      hooks_(world, {.began =
-                         [this](const comm::Collective& collective) {
-                           number_of_[collective.number] = collectives_;
-                           add(event_of(collective, collectives_++), seconds());
-                         },
-                     .ended =
-                         [this](const comm::Collective& collective, auto /*under_way*/,
-                                std::chrono::nanoseconds waited) {
-                           const auto known = number_of_.find(collective.number);
-                           if (known == number_of_.end()) return;  // it began before this recorder
-                           add(WaitEvent{known->second},
-                               seconds() - std::chrono::duration<double>(waited).count());
-                           number_of_.erase(known);
-                         }}),
+      world_(world),
       observe_([this](const ops::Operation& operation) { add_operation(operation); },
                is_timed ? ops::ScopeHook([this](bool begins) { scope_changed(begins); }) : ops::ScopeHook()) {
+  hooks_before_ = world.set_hooks(
+      {.began = [this](const comm::Collective& collective) { began(collective); },
+       .ended = [this](const comm::Collective& collective, std::chrono::nanoseconds under_way,
+                       std::chrono::nanoseconds waited) { ended(collective, under_way, waited); }});
   current_recorder = this;
   callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&LibtorchCall::begin, &LibtorchCall::end)
                                              .needsInputs(true)
@@ -158,6 +149,22 @@ Recorder::Recorder(comm::World& world, RankTrace& trace, bool is_timed)
 Recorder::~Recorder() {
   at::removeCallback(callback_);
   current_recorder = nullptr;
+  world_.set_hooks(std::move(hooks_before_));
+}
+
+void Recorder::began(const comm::Collective& collective) {
+  if (hooks_before_.began) hooks_before_.began(collective);
+  number_of_[collective.number] = collectives_;
+  add(event_of(collective, collectives_++), seconds());
+}
+
+void Recorder::ended(const comm::Collective& collective, std::chrono::nanoseconds under_way,
+                     std::chrono::nanoseconds waited) {
+  if (hooks_before_.ended) hooks_before_.ended(collective, under_way, waited);
+  const auto known = number_of_.find(collective.number);
+  if (known == number_of_.end()) return;  // it began before this recorder
+  add(WaitEvent{known->second}, seconds() - std::chrono::duration<double>(waited).count());
+  number_of_.erase(known);
 }
 
 void Recorder::begin_loading(Phase phase) {

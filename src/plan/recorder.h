@@ -43,6 +43,9 @@ class Recorder {
   // `begin` is that of an event that ends now.
   void add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what, double begin);
   void add_operation(const ops::Operation& operation);
+  void began(const comm::Collective& collective);
+  void ended(const comm::Collective& collective, std::chrono::nanoseconds under_way,
+             std::chrono::nanoseconds waited);
   void scope_changed(bool begins);
 
   RankTrace& trace_;
@@ -58,7 +61,8 @@ class Recorder {
   std::map<int64_t, int64_t> number_of_;  // of collectives under way, by comm::Collective::number
   int64_t collectives_ = 0;
   int64_t call_depth_ = 0;  // of calls of libtorch within each other
-  comm::ScopedHooks hooks_;
+  comm::World& world_;
+  comm::CollectiveHooks hooks_before_;  // they go on observing
   ops::ObserveOperations observe_;
   uint64_t callback_;
 };

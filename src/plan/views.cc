@@ -1,11 +1,14 @@
 #include "plan/views.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cctype>
 #include <limits>
 #include <map>
+#include <ranges>
 #include <tuple>
 
 namespace tessera::plan {
@@ -47,6 +50,18 @@ std::string without_numbers(const std::string& role) {
   return text;
 }
 
+// "blocks.*.attn1.to_out.*" -> "blocks.*.attn1.attention"
+std::string attention_before(const std::string& layer) {
+  std::vector<std::string> words = words_of(layer);
+  if (words.size() > 1 && words.back() == "*") words.pop_back();
+  words.back() = "attention";
+  return fmt::format("{}", fmt::join(words, "."));
+}
+
+std::string first_word(const std::string& role) {
+  return role.substr(0, role.find('.'));
+}
+
 }  // namespace
 
 void Sum::add(int64_t value, const Event& event, const RunSteps& steps) {
@@ -82,10 +97,37 @@ std::vector<std::string> roles_of(const RankTrace& trace) {
       roles[i] = without_numbers(operation->role);
       if (is_product(operation->name)) std::tie(next, block_of_next) = std::tuple(roles[i], operation->block);
     } else if (is_attention(operation->name) && operation->block == block_of_next) {
-      roles[i] = next;
+      roles[i] = attention_before(next);
     }
   }
   return roles;
+}
+
+std::vector<std::string> parts_of(const RankTrace& trace) {
+  const std::vector<std::string> roles = roles_of(trace);
+  std::vector<std::string> parts(trace.events.size());
+  // Gives what has no part yet that of the last role in its block, on the way through the events.
+  const auto fill = [&](const auto& order, bool only_norms) {
+    std::map<std::pair<Phase, int64_t>, std::string> last;
+    for (const size_t i : order) {
+      const Event& event = trace.events[i];
+      const auto* operation = std::get_if<OperationEvent>(&event.what);
+      if (operation == nullptr) continue;
+      std::string& part = last[{event.phase, operation->block}];
+      const bool is_outside = event.phase == Phase::kDenoise && operation->block < 0;
+      if (!roles[i].empty()) {
+        parts[i] = part = first_word(roles[i]);
+      } else if (parts[i].empty() && (!only_norms || operation->name.ends_with("norm")) &&
+                 !(is_outside && operation->name.starts_with("aten::"))) {
+        parts[i] = part;
+      }
+    }
+  };
+  const auto forward = std::views::iota(size_t{0}, parts.size());
+  fill(forward | std::views::reverse, /*only_norms=*/true);
+  fill(forward, /*only_norms=*/false);
+  fill(forward | std::views::reverse, /*only_norms=*/false);
+  return parts;
 }
 
 bool is_product(std::string_view name) {
@@ -184,7 +226,7 @@ std::vector<Size> pair_sizes(const RankTrace& trace, const RunSteps& steps) {
         row->inputs[1].sizes.size() != 5)
       return;
     // Samples whose texts differ in length attend to them one by one.
-    const OperationRow* const of_pair = find("attention", "spatial_blocks.*.attn.proj");
+    const OperationRow* const of_pair = find("attention", "spatial_blocks.*.attn.attention");
     const int64_t calls =
         of_pair == nullptr
             ? 1
@@ -205,9 +247,9 @@ std::vector<Size> pair_sizes(const RankTrace& trace, const RunSteps& steps) {
     sizes.push_back({"H_" + suffix, row->inputs[1].sizes[0]});
   };
   if (find("linear", "spatial_blocks.*.attn.qkv") == nullptr) return {};
-  add_attention("_spt", "spatial_blocks.*.attn.proj");
-  add_attention("_tmp", "temporal_blocks.*.attn.proj");
-  add_attention("_cro", "spatial_blocks.*.cross_attn.proj");
+  add_attention("_spt", "spatial_blocks.*.attn.attention");
+  add_attention("_tmp", "temporal_blocks.*.attn.attention");
+  add_attention("_cro", "spatial_blocks.*.cross_attn.attention");
   add_layer("QKV", "spatial_blocks.*.attn.qkv");
   add_layer("O_spt", "spatial_blocks.*.attn.proj");
   add_layer("O_tmp", "temporal_blocks.*.attn.proj");
@@ -220,26 +262,27 @@ std::vector<Size> pair_sizes(const RankTrace& trace, const RunSteps& steps) {
 std::vector<FlopsRow> flops_rows(const RankTrace& trace, const RunSteps& steps) {
   std::map<std::pair<Phase, std::string>, size_t> places;
   std::vector<FlopsRow> rows;
-  const std::vector<std::string> roles = roles_of(trace);
+  const std::vector<std::string> roles = roles_of(trace), parts = parts_of(trace);
   int64_t texts = 1;
   for (const Size& size : pair_sizes(trace, steps)) texts = size.name == "B_cro" ? size.value : texts;
-  // By phase and block: the part of the last role in it, for what has no role.
-  std::map<std::pair<Phase, int64_t>, std::string> parts;
   for (size_t i = 0; i < trace.events.size(); ++i) {
     const auto* operation = std::get_if<OperationEvent>(&trace.events[i].what);
     if (operation == nullptr) continue;
-    std::string& last = parts[{trace.events[i].phase, operation->block}];
-    if (!roles[i].empty()) last = words_of(roles[i]).front();
-    const auto [place, is_new] = places.emplace(std::pair(trace.events[i].phase, last), rows.size());
-    if (is_new) rows.push_back({.phase = trace.events[i].phase, .part = last});
+    const auto [place, is_new] = places.emplace(std::pair(trace.events[i].phase, parts[i]), rows.size());
+    if (is_new) rows.push_back({.phase = trace.events[i].phase, .part = parts[i]});
     FlopsRow& row = rows[place->second];
     const Event& event = trace.events[i];
     (is_product(operation->name) ? row.products : row.elementwise).add(operation->flops, event, steps);
     if (is_convolution(operation->name)) row.convolutions.add(operation->flops, event, steps);
     const bool is_cross = roles[i].find("cross_attn") != std::string::npos;
     const PrintedFlops printed = printed_flops(*operation, is_cross ? texts : 1);
-    row.printed_products.add(printed.products, event, steps);
-    row.printed_elementwise.add(printed.elementwise, event, steps);
+    // The published analysis has in each step what a run does once before its steps.
+    const bool is_before = event.phase == Phase::kDenoise && event.step == kBeforeSteps;
+    const Event in_steps = {.phase = event.phase,
+                            .step = is_before ? steady_step(steps.traced) : event.step,
+                            .what = WaitEvent{}};
+    row.printed_products.add(printed.products, in_steps, steps);
+    row.printed_elementwise.add(printed.elementwise, in_steps, steps);
   }
   return rows;
 }

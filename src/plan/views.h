@@ -17,9 +17,14 @@ bool is_product(std::string_view name);
 bool is_attention(std::string_view name);
 bool is_convolution(std::string_view name);
 
-// The role of each event: the key of the weights with numbers replaced by *. Attention has that of the layer
-// that takes its result.
+// The role of each event: the key of the weights with numbers replaced by *. Attention, which has no weights,
+// has a role beside the layer that takes its result: "blocks.*.attn1.attention" before
+// "blocks.*.attn1.to_out.*".
 std::vector<std::string> roles_of(const RankTrace& trace);
+// The part of the model to which each event belongs: the first word of its role, as "spatial_blocks". In a
+// block, a norm without a role belongs to the part of the next role in it, and all else to that of the last.
+// What the denoiser does outside of its blocks besides layers, as a step of the sampler, has no part.
+std::vector<std::string> parts_of(const RankTrace& trace);
 
 // How many steps a run has, and how many of these a trace holds (plan/trace.h).
 struct RunSteps {

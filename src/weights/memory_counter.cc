@@ -40,13 +40,16 @@ void use_meta_allocator() {
 
 // libtorch's allocators report to the memory profiler of the thread; this one only adds up sizes.
 struct MemoryCounter::Listener : c10::MemoryReportingInfoBase {
-  void reportMemoryUsage(void* /*data*/, int64_t size, size_t /*allocated*/, size_t /*reserved*/,
-                         c10::Device /*device*/) override {
+  void reportMemoryUsage(void* data, int64_t size, size_t allocated, size_t reserved,
+                         c10::Device device) override {
+    if (outer != nullptr) outer->reportMemoryUsage(data, size, allocated, reserved, device);
     bytes += size;
     peak = std::max(peak, bytes);
   }
   bool memoryProfilingEnabled() const override { return true; }
 
+  c10::MemoryReportingInfoBase* outer = static_cast<c10::MemoryReportingInfoBase*>(
+      c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE));
   int64_t bytes = 0, peak = 0;
 };
 

@@ -11,7 +11,7 @@ namespace tessera::weights {
 // Counts the bytes that tensors of this thread take from the construction of this object on: what libtorch's
 // allocators gave out and did not get back, on any device, and live views of mapped weights (even if their
 // pages have not been touched yet). Tensors on the meta device count with what they would take. Older tensors
-// must not be freed meanwhile. A thread can have only one at a time.
+// must not be freed meanwhile. A counter that lives within the life of another one counts for both.
 class MemoryCounter {
  public:
   MemoryCounter();

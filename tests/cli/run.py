@@ -13,6 +13,7 @@ import test_mesh  # noqa: F401
 import test_models  # noqa: F401
 import test_options  # noqa: F401
 import test_ranks  # noqa: F401
+import test_recording  # noqa: F401
 import test_requests  # noqa: F401
 import test_stable_diffusion  # noqa: F401
 import test_trace  # noqa: F401

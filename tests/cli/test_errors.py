@@ -70,7 +70,7 @@ USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the err
     (["-o", "/proc/out.png"], "[--output] [/proc/out.png] cannot create the file"),
     (["--report", "missing/run.json"], "[--report] [missing/run.json] its folder does not exist; create that first"),
     (["--report", "/"], "[--report] [/] is a folder"),
-    (["--trace", "missing/run.json"], "[--trace] [missing/run.json] its folder does not exist; create that first"),
+    (["--timeline", "missing/run.json"], "[--timeline] [missing/run.json] its folder does not exist; create that first"),
     (["--heigth", "64"], "did you mean --height?"),
     (["--guidance", "4"], "did you mean --guidance"),
     (["--steps-of-inference", "4"], "unknown option"),
@@ -83,7 +83,7 @@ USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the err
     (["-"], "[PROMPT] a lone - is no prompt; --prompt-file - reads prompts from standard input"),
     (["--guidance-scale", "-2"], "must be 0 or more, got -2"),
     (["--report", "-"], "[--report] '-' is not standard output here"),
-    (["--trace", "-"], "[--trace] '-' is not standard output here"),
+    (["--timeline", "-"], "[--timeline] '-' is not standard output here"),
     (["-z"], "unknown option"),
     (["--seed"], "needs a value"),
 ]
@@ -358,8 +358,8 @@ def standard_streams_that_cannot_be_written(box):
 def outputs_with_the_same_path(box):
     box.refuse(2, "[--report] 'x-1.png'", "generate", "a cat", "a dog", "--model", MODEL, "-o", "x.png", "--report",
                box.folder / "x-1.png", *SMALL)
-    box.refuse(2, "[--trace] 'run.json' is also where the report goes", "generate", "a cat", "--model", MODEL, "--report", "run.json",
-               "--trace", "run.json", *SMALL)
+    box.refuse(2, "[--timeline] 'run.json' is also the file of --report", "generate", "a cat", "--model", MODEL, "--report", "run.json",
+               "--timeline", "run.json", *SMALL)
 
 
 @test

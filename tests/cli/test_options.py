@@ -220,7 +220,7 @@ def bytes_match_the_closed_forms(box):
 
 @test
 def timeline(box):
-    words = ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "2", "--trace", "trace.json"]
+    words = ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "2", "--timeline", "trace.json"]
     box.latents("a cat", "--seed", "5", *words, "--height", "64", "--width", "48", "--no-resolution-binning",
                 "--num-inference-steps", "3")
     events = box.report("trace.json")["traceEvents"]
@@ -250,7 +250,7 @@ def timeline(box):
 
 @test
 def tracing_does_not_change_the_latents(box):
-    one = box.latents(*PICTURE, "--trace", "trace.json")
+    one = box.latents(*PICTURE, "--timeline", "trace.json")
     assert difference(one[1], box.latents(*PICTURE)[1]) == 0
     events = box.report("trace.json")["traceEvents"]
     assert [event["name"] for event in events if "step" in event["args"]] == [f"step {i}, patch 0" for i in range(3)], events

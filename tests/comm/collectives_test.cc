@@ -139,7 +139,17 @@ TEST_P(Collectives, RingAndBroadcast) {
     for (int64_t root = 0; root < group.size; ++root) {
       EXPECT_EQ(broadcast_bytes(group.rank == root ? text : "", root, group), text);
       EXPECT_EQ(broadcast_bytes("", root, group), "");
+      const std::vector<std::string> all = gather_bytes(text + std::to_string(group.rank), root, group);
+      ASSERT_EQ(all.size(), group.rank == root ? static_cast<size_t>(group.size) : 0U);
+      for (size_t rank = 0; rank < all.size(); ++rank) EXPECT_EQ(all[rank], text + std::to_string(rank));
     }
+    // More than one piece from the last rank, and nothing from the others.
+    std::string large((size_t{1} << 24) + 5, 'a');
+    large.back() = 'z';
+    const bool is_last = group.rank + 1 == group.size;
+    const std::vector<std::string> all = gather_bytes(is_last ? large : "", 0, group);
+    for (size_t rank = 0; rank < all.size(); ++rank)
+      EXPECT_TRUE(all[rank] == (rank + 1 == all.size() ? large : "")) << rank;
     barrier(group);
   });
 }

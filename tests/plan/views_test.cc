@@ -72,6 +72,28 @@ TEST_F(StditXl, HasThePublishedSizesOfAPair) {
   EXPECT_EQ(norms, 28 * 8 + 1);
 }
 
+// 28 pairs of blocks, of 8 norms each: none of them is part of a block of the other kind, or of no block.
+TEST_F(StditXl, CountsANormWithItsBlock) {
+  const RankTrace trace = trace_rank(settings(51, 240, 426), model_, whole(), 0, 1);
+  const std::vector<std::string> parts = parts_of(trace), roles = roles_of(trace);
+  std::map<std::string, int64_t> norms, attentions;
+  for (size_t i = 0; i < trace.events.size(); ++i) {
+    const auto* operation = std::get_if<OperationEvent>(&trace.events[i].what);
+    if (trace.events[i].phase != Phase::kDenoise || operation == nullptr) continue;
+    if (operation->name.ends_with("layer_norm")) ++norms[parts[i]];
+    if (is_attention(operation->name)) ++attentions[roles[i]];
+  }
+  // Half of the norms are those of queries and keys, which have roles.
+  EXPECT_EQ(norms, (std::map<std::string, int64_t>{
+                       {"final_layer", 1}, {"spatial_blocks", 28 * 2}, {"temporal_blocks", 28 * 2}}));
+  // Two samples of texts of their own.
+  EXPECT_EQ(attentions,
+            (std::map<std::string, int64_t>{{"spatial_blocks.*.attn.attention", 28},
+                                            {"spatial_blocks.*.cross_attn.attention", 28 * 2},
+                                            {"temporal_blocks.*.attn.attention", 28},
+                                            {"temporal_blocks.*.cross_attn.attention", 28 * 2}}));
+}
+
 // Tensor parallelism sums the output of a self-attention, a cross-attention and a feed-forward in each half
 // of 28 pairs. A published analysis counts 80.124 and 78.382 GB that each of 16 devices sends for that in a
 // step.

@@ -35,6 +35,7 @@ class STDiT2Forward final : public STDiTForward {
                         model.csize_embedder_(numbers.at("width")), model.ar_embedder_(numbers.at("ar"))},
                        1);
     length_ = model.fl_embedder_(numbers.at("num_frames")) + fps_;
+    for (const STDiT2Block& block : model.blocks_) prompts_.add(block.cross_attn);
   }
 
   void begin(const Timestep& timestep) override {

@@ -24,7 +24,12 @@ STDiT3::STDiT3(const weights::Scope& scope, const STDiTConfig& config, const Loc
 class STDiT3Forward final : public STDiTForward {
  public:
   STDiT3Forward(const STDiT3& model, const ForwardInputs& inputs)
-      : STDiTForward(model.ends_, inputs), model_(model) {}
+      : STDiTForward(model.ends_, inputs), model_(model) {
+    for (const STDiT3Block& block : model.blocks_) {
+      prompts_.add(block.spatial.cross_attn);
+      prompts_.add(block.temporal.cross_attn);
+    }
+  }
 
   void begin(const Timestep& timestep) override {
     time_ = ends_.t_embedder(timestep.on_device) + fps_;

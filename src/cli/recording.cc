@@ -1,0 +1,85 @@
+#include "cli/recording.h"
+
+#include <algorithm>
+
+#include "cli/outputs.h"
+#include "cli/report.h"
+#include "comm/collectives.h"
+#include "core/error.h"
+
+namespace tessera::cli {
+
+void require_one_part(const engine::Settings& settings) {
+  const auto refuse = [](bool is_given, const char* name) {
+    if (is_given)
+      usage_error(field(name),
+                  "a trace shows one part of a video without references; leave it out, also of the prompts");
+  };
+  const auto is_any = [](const auto& by_prompt) {
+    return std::any_of(by_prompt.begin(), by_prompt.end(), [](const auto& each) { return !each.empty(); });
+  };
+  refuse(settings.loops > 1, "loop");
+  refuse(is_any(settings.references), "reference_path");
+  refuse(is_any(settings.given), "mask_strategy");
+}
+
+void require_recordable(const Job& job) {
+  if (!job.arguments.run.record) return;
+  require_one_part(job.settings);
+  if (!job.settings.request.device.is_cpu())
+    usage_error("--record", "times what a CPU does; use --device cpu, or --timeline");
+}
+
+Recording::Recording(const Job& job, comm::World& world)
+    : job_(job), trace_{.rank = world.rank(), .events = {}} {
+  recorder_.emplace(world, trace_, /*is_timed=*/true);
+  recorder_->begin_loading(plan::Phase::kEncode);
+}
+
+void Recording::follow(engine::Observer& observer) {
+  observer.started = [this, started = observer.started](engine::Phase phase) {
+    switch (phase) {
+      case engine::Phase::kLoadTextEncoder:
+        recorder_->begin_loading(plan::Phase::kEncode);
+        break;
+      case engine::Phase::kLoadDenoiser:
+        recorder_->begin_loading(plan::Phase::kDenoise);
+        break;
+      case engine::Phase::kLoadDecoder:
+        recorder_->begin_loading(plan::Phase::kDecode);
+        break;
+      case engine::Phase::kEncode:
+      case engine::Phase::kDenoise:
+      case engine::Phase::kDecode:
+        recorder_->end_loading();
+        break;
+      default:
+        break;
+    }
+    if (started) started(phase);
+  };
+  observer.progressed = [this, progressed = observer.progressed](engine::Phase phase, int64_t done,
+                                                                 int64_t total) {
+    if (phase == engine::Phase::kDenoise) recorder_->begin_step(done);
+    if (progressed) progressed(phase, done, total);
+  };
+}
+
+void Recording::write(const comm::Group& world) {
+  recorder_.reset();
+  const int64_t steps = engine::make_sampler(job_.settings, job_.model)->steps();
+  plan::Trace trace{.model = job_.model.family->class_name,
+                    .settings = settings_json(job_),
+                    .world_size = world.size,
+                    .steps = steps,
+                    .traced_steps = steps,
+                    .ranks = {trace_}};
+  const std::vector<std::string> texts = comm::gather_bytes(plan::write_trace(trace), 0, world);
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    plan::Trace other = plan::read_trace(texts[rank], fmt::format("the recording of rank {}", rank));
+    std::move(other.ranks.begin(), other.ranks.end(), std::back_inserter(trace.ranks));
+  }
+  if (world.rank == 0) write_text(*job_.arguments.run.record, plan::write_trace(trace));
+}
+
+}  // namespace tessera::cli
