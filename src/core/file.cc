@@ -26,7 +26,7 @@ void refuse_dangling_link(const fs::path& path) {
   std::error_code code;
   for (fs::path each = path; each.has_relative_path(); each = each.parent_path()) {
     const fs::file_type type = fs::symlink_status(each, code).type();
-    if (type == fs::file_type::symlink)
+    if (type == fs::file_type::symlink && !fs::exists(each, code))
       input_error(each.string(), "is a link to {}, which does not exist; download it again",
                   fs::read_symlink(each, code).string());
     if (type != fs::file_type::not_found) return;

@@ -191,6 +191,9 @@ TEST_F(FileTest, SaysWhereALinkLeads) {
   fs::create_symlink("a", folder_ / "good");
   EXPECT_EQ(type_at(folder_ / "good"), fs::file_type::regular);
   EXPECT_EQ(type_at(folder_ / "a" / "below"), fs::file_type::not_found);
+  fs::create_directory(folder_ / "folder");
+  fs::create_symlink("folder", folder_ / "way");
+  EXPECT_EQ(type_at(folder_ / "way" / "missing"), fs::file_type::not_found);
   fs::create_symlink("../blobs/gone", folder_ / "dangling");
   const std::string dangling = fmt::format(
       "[{}/dangling] is a link to ../blobs/gone, which does not exist; download it again", folder_.string());

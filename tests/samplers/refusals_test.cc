@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"", "{}", 4, "3 [file.json] '_class_name' must be a string, but it is missing"},
         ErrorCase{"", R"({"_class_name": "ScoreSdeVeScheduler"})", 4,
                   "3 [file.json] the model's sampler, ScoreSdeVeScheduler, cannot run yet; give scheduler "
-                  "one of ddim, pndm, euler, "},
+                  "one of ddim, pndm, euler[-karras], "},
         ErrorCase{"PNDMScheduler", "{}", 3,
                   "2 [num_inference_steps] must be at least 4 for PNDM with skip_prk_steps = false, got 3"},
         ErrorCase{"pndm", R"({"prediction_type": "sample"})", 4,
