@@ -79,18 +79,25 @@ void Progress::summary(const engine::Seconds& seconds) {
 }
 
 void Progress::started(Phase phase) {
-  stage_start_ = last_line_ = std::chrono::steady_clock::now();
+  stage_start_ = std::chrono::steady_clock::now();
+  if (parts_[phase].done == 0) last_line_ = stage_start_;
   if (terminal_) draw(fmt::format("{} ...", engine::phase_name(phase)));
 }
 
 void Progress::finished(Phase phase, double seconds) {
-  if (!terminal_) line(fmt::format("{:<18} {}", engine::phase_name(phase), duration(seconds)));
+  Part& part = parts_[phase];
+  part.seconds += seconds;
+  if (terminal_ || part.done < part.total) return;
+  line(fmt::format("{:<18} {}", engine::phase_name(phase), duration(part.seconds)));
 }
 
 void Progress::progressed(Phase phase, int64_t done, int64_t total) {
   if (done == 0) return;  // nothing tells how long a step takes
   const auto now = std::chrono::steady_clock::now();
-  const double passed = std::chrono::duration<double>(now - stage_start_).count();
+  Part& part = parts_[phase];
+  part.done = done;
+  part.total = total;
+  const double passed = part.seconds + std::chrono::duration<double>(now - stage_start_).count();
   const double each = passed / static_cast<double>(done);
   if (!terminal_) {
     constexpr auto kOften = std::chrono::seconds(10);

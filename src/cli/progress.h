@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -35,11 +36,18 @@ class Progress {
   void draw(const std::string& text);
   void erase();
 
+  // Of a phase, which a run may enter many times.
+  struct Part {
+    double seconds = 0;  // of the times before
+    int64_t done = 0, total = 0;
+  };
+
   bool quiet_;
   bool terminal_;
   bool drawn_ = false;  // the terminal's last line is unfinished
+  std::map<engine::Phase, Part> parts_;
   std::chrono::steady_clock::time_point stage_start_;
-  std::chrono::steady_clock::time_point last_line_;  // in the stage, where there is no terminal
+  std::chrono::steady_clock::time_point last_line_;  // where there is no terminal
   std::vector<std::string> warnings_;
   LogSink previous_sink_;
 };

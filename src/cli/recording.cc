@@ -6,6 +6,7 @@
 #include "cli/report.h"
 #include "comm/collectives.h"
 #include "core/error.h"
+#include "plan/trace_model.h"
 
 namespace tessera::cli {
 
@@ -26,6 +27,9 @@ void require_one_part(const engine::Settings& settings) {
 void require_recordable(const Job& job) {
   if (!job.arguments.run.record) return;
   require_one_part(job.settings);
+  if (const int64_t groups = plan::groups_of(job.settings, job.layout); groups > 1)
+    usage_error("--record", "shows one group of pictures, and these are {} groups; ask for fewer pictures",
+                groups);
   if (!job.settings.request.device.is_cpu())
     usage_error("--record", "times what a CPU does; use --device cpu, or --timeline");
 }

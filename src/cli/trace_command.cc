@@ -97,6 +97,8 @@ std::vector<std::string> notes_of(const Job& job, const plan::Trace& trace) {
   if (trace.traced_steps < trace.steps)
     notes.push_back(fmt::format("denoise: the first {} of {} steps", trace.traced_steps, trace.steps));
   const engine::Settings& settings = job.settings;
+  if (const int64_t groups = plan::groups_of(settings, job.layout); groups > 1)
+    notes.push_back(fmt::format("pictures: the first of {} groups, which follow one another", groups));
   if (job.model.parts.size() == 1) {  // what the config of a denoiser does not say
     notes.push_back(fmt::format(
         "the denoiser alone, with what {} has otherwise: prompts of {} tokens, {}, {} pixels to a latent",

@@ -93,6 +93,11 @@ std::shared_ptr<const LoadedComponent> ComponentCache::find(ComponentKind kind) 
   return nullptr;
 }
 
+uint64_t ComponentCache::bytes_of(ComponentKind kind) const {
+  const Form* const form = expected_[static_cast<size_t>(kind)];
+  return form ? form->bytes : 0;
+}
+
 bool ComponentCache::is_loaded(ComponentKind kind) const {
   return find(kind) != nullptr;
 }

@@ -49,6 +49,8 @@ class ComponentCache {
   // loses little.
   void expect(const ComponentForms& forms);
 
+  // Returns the bytes of a component in the announced form, as the budget counts them; 0 if none is needed.
+  uint64_t bytes_of(ComponentKind kind) const;
   bool is_loaded(ComponentKind kind) const;
   // Returns the component in the announced form; loads it if necessary, and drops others for which the budget
   // has no room. A dropped component lives as long as a caller holds it, and others get the same one

@@ -2,21 +2,42 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "core/error.h"
+
 namespace tessera::engine {
 
 Noise::Noise(const std::vector<Share>& shares) : shares_(shares) {
-  for (const Share& share : shares) generators_.push_back(at::detail::createCPUGenerator(share.seed));
+  for (const Share& share : shares) {
+    generators_.push_back(at::detail::createCPUGenerator(share.seed));
+    pictures_.length += share.pictures;
+  }
 }
 
+Noise Noise::of(const Range& pictures) const {
+  Noise part = *this;
+  for (at::Generator& generator : part.generators_) generator = generator.clone();
+  part.pictures_ = {pictures_.begin + pictures.begin, pictures.length};
+  return part;
+}
+
+// A share is drawn whole, whichever of its pictures are needed: all of them have one sequence.
 at::Tensor Noise::draw(at::IntArrayRef shape) {
-  if (shares_.size() == 1) return at::randn(shape, generators_[0], at::kFloat);
+  if (shares_.size() == 1 && pictures_.length == shares_[0].pictures)
+    return at::randn(shape, generators_[0], at::kFloat);
+  TESSERA_CHECK(shape[0] == pictures_.length, "noise of {} pictures for {}", pictures_.length, shape[0]);
   std::vector<at::Tensor> parts;
-  std::vector<int64_t> part = shape.vec();
+  std::vector<int64_t> sizes = shape.vec();
+  int64_t begin = 0;
   for (size_t i = 0; i < shares_.size(); ++i) {
-    part[0] = shares_[i].pictures;
-    parts.push_back(at::randn(part, generators_[i], at::kFloat));
+    const Range share{begin, shares_[i].pictures};
+    begin = share.end();
+    const Range own = overlap(share, pictures_);
+    if (own.length == 0) continue;  // each share has a generator of its own
+    sizes[0] = share.length;
+    const at::Tensor whole = at::randn(sizes, generators_[i], at::kFloat);
+    parts.push_back(whole.narrow(0, own.begin - share.begin, own.length));
   }
-  return at::concat(parts);
+  return at::concat(parts);  // a copy, so that the noise of other pictures is freed
 }
 
 }  // namespace tessera::engine

@@ -1,6 +1,6 @@
 // Draws the random numbers of a run as diffusers does: one CPU generator per request, all its pictures at
-// once, in fp32. So a seed gives the same pictures as in diffusers, on every device, on any number of ranks
-// and in any batch.
+// once, in fp32. So a seed gives the same pictures as in diffusers, on every device, on any number of ranks,
+// in any batch and in any group of it.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <vector>
+
+#include "core/range.h"
 
 namespace tessera::engine {
 
@@ -20,11 +22,15 @@ class Noise {
   };
   explicit Noise(const std::vector<Share>& shares);
 
-  // Draws standard normal numbers in fp32 on the CPU, [N, ...] for the N pictures of all shares; the next
-  // draw continues the sequences.
+  // The same draws from here on, of which only the part of some pictures is returned.
+  Noise of(const Range& pictures) const;
+
+  // Draws standard normal numbers in fp32 on the CPU, [N, ...] for the N pictures of all shares, or the part
+  // of some of them; the next draw continues the sequences.
   at::Tensor draw(at::IntArrayRef shape);
 
  private:
+  Range pictures_;
   std::vector<Share> shares_;
   std::vector<at::Generator> generators_;
 };

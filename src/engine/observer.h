@@ -26,26 +26,28 @@ enum class Phase {
 
 const char* phase_name(Phase phase);
 
-// Unfinished pictures, as diffusers' callback_on_step_end has them.
+// Unfinished pictures of a group (engine/groups.h), as diffusers' callback_on_step_end has them.
 struct Preview {
   int64_t step = 0;     // the step just done, from 0
   double timestep = 0;  // of that step
-  at::Tensor latents;  // [N, C, (T,) h, w], fp32, on the CPU, of all pictures of the batch; not to be changed
+  at::Tensor
+      latents;  // [N, C, (T,) h, w], fp32, on the CPU, of the N pictures of the group; not to be changed
   std::vector<Image> images;  // N, decoded, in the model's size; only if asked for
+  int64_t first_picture = 0;  // the place of the group's first picture in the batch
 };
 
 // Every member may be empty. The thread that runs the request calls them all.
 struct Observer {
   std::function<void(Phase)> started;
   std::function<void(Phase, double seconds)> finished;
-  // Counts steps in kDenoise, from 0 when all is done that comes once before them, and in kDecode pictures or
-  // the frames of all videos.
+  // Counts the steps of all groups in kDenoise, from 0, or from the last number again, when all is done that
+  // comes once before a group's steps; and in kDecode pictures or the frames of all videos.
   std::function<void(Phase, int64_t done, int64_t total)> progressed;
   // Called on rank 0 of the world with frames of a video, in order, as they are decoded: 8 bits, [F, H, W,
-  // 3], on the CPU. The videos of a batch come one after the other, in each part of long videos.
+  // 3], on the CPU. The videos of a group come one after the other, in each part of long videos.
   std::function<void(int64_t video, const at::Tensor& frames)> decoded;
-  // Called on rank 0 of the world with each picture of the batch, in order: its own as they are decoded,
-  // those of other replicas when all are. What this and `decoded` take counts as Seconds::write.
+  // Called on rank 0 of the world with each picture of the batch, in order: of each group its own as they are
+  // decoded, those of other replicas when all are. What this and `decoded` take counts as Seconds::write.
   std::function<void(int64_t picture, const Image& image)> decoded_image;
   // Called after this rank has taken patches [first, first + count) through its blocks in a step, for
   // timelines.

@@ -22,9 +22,9 @@ struct Seconds {
 
 struct Result {
   at::Tensor latents;         // [N, C, h, w], fp32, on the CPU; the VAE's scaling is not undone
-  std::vector<Image> images;  // N; none for OutputType::kLatent
+  std::vector<Image> images;  // N; none for OutputType::kLatent, or if Observer::decoded_image takes them
   Seconds seconds;
-  std::vector<double> step_seconds;
+  std::vector<double> step_seconds;  // group after group of the pictures, and in each part after part
   // Sums over the components used, which need not be in memory at the same time: the memory of the loaded
   // weights in the dtype and layout of the layers (weights::MemoryCounter), and the bytes read from the
   // checkpoint's files. Neither counts tables of which only the rows that a prompt needs are read from the

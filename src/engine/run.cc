@@ -3,10 +3,12 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <functional>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "engine/decode.h"
 #include "engine/denoise.h"
 #include "engine/gather.h"
+#include "engine/groups.h"
 #include "engine/noise.h"
 #include "engine/overflow.h"
 #include "engine/references.h"
@@ -37,6 +40,7 @@ class Run {
         ranks_(ranks),
         stages_(ranks, observer) {
     this->observer().previewed = [this, show = observer.previewed](Preview preview) {
+      preview.first_picture = group_->pictures.begin;
       if (this->observer().preview_images) preview.images = decode_preview(preview.latents);
       show(preview);
     };
@@ -51,10 +55,9 @@ class Run {
       stages_.run(Messages::kSome, [&] { comm::connect(ranks_.world, settings_.request.device); });
     observer().preview_every = stages_.of_all().follow(observer().preview_every);
     const std::vector<models::Conditioning> prompts = encode();
-    for (int64_t loop = 0; loop < settings_.loops; ++loop) {
-      const std::optional<GivenLatents> given = encode_given(loop);
-      const at::Tensor z = denoise(prompts, loop, given);
-      if (settings_.request.output_type == OutputType::kImage) decode(z, loop);
+    for (const Group& group : groups_) {
+      group_ = &group;
+      generate(group.of(prompts));
     }
     std::vector<Result> all;
     stages_.run(Messages::kNone, [&] { all = results(); });
@@ -68,10 +71,36 @@ class Run {
   void prepare() {
     batch_.emplace(requests_);
     sampler_ = make_sampler(settings_, model_);
-    noise_.emplace(batch_->noise);
     if (has_given() && ranks_.world.rank == 0) references_.emplace(requests_, model_.scale);
+    groups_ = make_groups(*batch_, settings_, ranks_, has_given());
     components_.expect(
         component_forms(*settings_.request.dtype, settings_.request.device, ranks_, has_given()));
+    keeps_components_ = turns() > 1 && has_room_for_both();
+  }
+
+  // How often the run denoises and decodes: every group of pictures, in every part of a long video.
+  int64_t turns() const { return static_cast<int64_t>(groups_.size()) * settings_.loops; }
+
+  // Whether denoiser and decoder together leave half of the memory to what they compute. Otherwise each turn
+  // loads them anew: that takes longer, but no more memory than a run of one turn.
+  bool has_room_for_both() const {
+    const uint64_t bytes =
+        components_.bytes_of(ComponentKind::kDenoiser) + components_.bytes_of(ComponentKind::kDecoder);
+    const at::Device device = settings_.request.device;
+    const auto sharers = static_cast<uint64_t>(device.is_cpu() ? ranks_.world.size : 1);
+    return bytes * sharers <= static_cast<uint64_t>(memory_of(device)) / 2;
+  }
+
+  // Generates the pictures of the current group. `prompts` are its own.
+  void generate(const std::vector<models::Conditioning>& prompts) {
+    noise_.emplace(Noise(batch_->noise).of(group_->pictures));
+    for (int64_t loop = 0; loop < settings_.loops; ++loop) {
+      const std::optional<GivenLatents> given = encode_given(loop);
+      const at::Tensor z = denoise(prompts, loop, given);
+      if (settings_.request.output_type == OutputType::kImage) decode(z, loop);
+      ++turns_done_;
+    }
+    if (ranks_.world.rank == 0) latents_.push_back(std::exchange(result_.latents, {}));
   }
 
   // Returns the component, and loads it if it is not in memory. Returns null if this rank does not need it.
@@ -87,8 +116,11 @@ class Run {
       stages_.run_phase(phase, result_.seconds.load, Messages::kNone, get);
     }
     if (!loaded) return nullptr;
-    result_.weights_bytes += loaded->weights_bytes;
-    result_.bytes_read += loaded->bytes_read;
+    if (turns_done_ == 0) result_.weights_bytes += loaded->weights_bytes;
+    const bool is_of_turns = kind == ComponentKind::kDenoiser || kind == ComponentKind::kDecoder;
+    auto& kept = kept_[static_cast<size_t>(kind)];
+    if (kept != loaded) result_.bytes_read += loaded->bytes_read;
+    kept = is_of_turns && keeps_components_ && turns_done_ + 1 < turns() ? loaded : nullptr;
     return {loaded, static_cast<Component*>(loaded->part.get())};
   }
 
@@ -132,7 +164,7 @@ class Run {
         given = references_->given(loop, *video_encoder_);
         if (loop + 1 == settings_.loops) video_encoder_.reset();
       } else {
-        const at::Tensor frames = at::empty({batch_->count(), settings_.latents.latent_frames});
+        const at::Tensor frames = at::empty({group_->count(), settings_.latents.latent_frames});
         given = {at::empty(all_sizes()), frames, frames.clone()};
       }
     });
@@ -140,7 +172,7 @@ class Run {
   }
 
   std::vector<int64_t> all_sizes() const {
-    return model_.shape.latent_sizes(settings_.latents, batch_->count());
+    return model_.shape.latent_sizes(settings_.latents, group_->count());
   }
 
   // Sends what is given to all ranks. Returns the frames that the loop keeps or edits, and puts them into z.
@@ -165,7 +197,7 @@ class Run {
   std::map<std::string, at::Tensor> conditions() const {
     if (is_video()) return video_conditions(settings_);
     if (!model_.shape.takes_guidance_scale) return {};
-    const at::Tensor weights = at::tensor(at::ArrayRef<double>(batch_->guidance_weights), at::kDouble);
+    const at::Tensor weights = at::tensor(at::ArrayRef<double>(group_->guidance_weights), at::kDouble);
     return {{models::kGuidanceWeight, weights.to(at::kFloat)}};
   }
 
@@ -178,7 +210,7 @@ class Run {
     stages_.run_phase(Phase::kDenoise, result_.seconds.denoise, Messages::kSome, [&] {
       at::Tensor z = noise_->draw(all_sizes()).to(settings_.request.device) * sampler_->init_noise_sigma();
       const std::optional<GivenFrames> frames = place(given, z);
-      const Guidance& guidance = batch_->guidance[static_cast<size_t>(loop)];
+      const Guidance& guidance = group_->guidance[static_cast<size_t>(loop)];
       DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), settings_.latents,
                           ranks_, conditions());
       Denoising work{stage, *sampler_, guidance, ranks_};
@@ -187,23 +219,36 @@ class Run {
         work.denoised_frames = frames->denoised();
       }
       at::Tensor sums;
-      latents = engine::denoise(work, z, *noise_, observer(), result_.step_seconds, &sums);
+      latents =
+          engine::denoise(work, z, *noise_, counting(turns_done_, turns()), result_.step_seconds, &sums);
       require_finite(sums);
       share(latents);
     });
     return latents;
   }
 
+  // The observer, to whom each turn's part of a phase is one of `count` equal parts, of which `done` are
+  // over.
+  Observer counting(int64_t done, int64_t count) {
+    Observer counting = observer();
+    if (const auto progressed = counting.progressed) {
+      counting.progressed = [=](Phase phase, int64_t of_part, int64_t part) {
+        progressed(phase, done * part + of_part, count * part);
+      };
+    }
+    return counting;
+  }
+
   // Sends z, which the first rank of a replica has, to the ranks that decode it, and the latents of all
   // replicas to rank 0 of the world. All ranks decode each video together, so that its frames arrive in
   // order.
   void share(at::Tensor& z) {
-    if (z.defined()) result_.latents = gather_pictures(z.cpu(), batch_->count(), ranks_.data);
+    if (z.defined()) result_.latents = gather_pictures(z.cpu(), group_->count(), ranks_.data);
     if (is_video()) z = result_.latents;
     if (!decodes_together()) return;
     const comm::Group& group = decoding_ranks();
     if (!z.defined()) {
-      const int64_t count = is_video() ? batch_->count() : ranks_.data.part(batch_->count()).length;
+      const int64_t count = is_video() ? group_->count() : ranks_.data.part(group_->count()).length;
       z = at::empty(model_.shape.latent_sizes(settings_.latents, count), at::kFloat);
     }
     z = z.to(settings_.request.device);
@@ -277,7 +322,8 @@ class Run {
     const int64_t repeated = std::clamp<int64_t>(skipped - first, 0, frames.size(0));
     const at::Tensor fresh = frames.narrow(0, repeated, frames.size(0) - repeated);
     if (observer().decoded && fresh.size(0) > 0)
-      stages_.run_apart(result_.seconds.write, [&] { observer().decoded(video, fresh); });
+      stages_.run_apart(result_.seconds.write,
+                        [&] { observer().decoded(group_->pictures.begin + video, fresh); });
     frames_done_ += fresh.size(0);
     if (observer().progressed)
       observer().progressed(Phase::kDecode, frames_done_, batch_->count() * settings_.all_frames());
@@ -292,6 +338,11 @@ class Run {
       return;
     }
     Observer observer = this->observer();
+    if (observer.progressed) {
+      observer.progressed = [&](Phase phase, int64_t done, int64_t /*of_group*/) {
+        this->observer().progressed(phase, images_done_ + done, own_images());
+      };
+    }
     if (!together) observer.cancelled = [this] { return stages_.ask_replicas(); };
     const comm::Group group = together ? ranks_.replica : comm::Group();
     const Messages messages = together || ranks_.data.size > 1 ? Messages::kSome : Messages::kNone;
@@ -303,20 +354,32 @@ class Run {
       };
       std::vector<Image> images =
           engine::decode(*decoder, z, settings_.height, settings_.width, observer, group, options);
+      images_done_ += z.size(0);
       // The first replica has the most pictures; the others ask as often as it does.
-      for (int64_t i = z.size(0); i < ranks_.data.parts(batch_->count()).front().length; ++i)
+      for (int64_t i = z.size(0); i < ranks_.data.parts(group_->count()).front().length; ++i)
         check_cancelled(observer);
       if (group.rank != 0) return;
       const auto own = static_cast<int64_t>(images.size());
-      result_.images = gather_pictures(std::move(images), batch_->count(), ranks_.data);
-      for (auto i = own; i < static_cast<int64_t>(result_.images.size()); ++i) show_image(i, result_.images);
+      images = gather_pictures(std::move(images), group_->count(), ranks_.data);
+      for (auto i = own; i < static_cast<int64_t>(images.size()); ++i) show_image(i, images);
+      if (this->observer().decoded_image) return;
+      std::move(images.begin(), images.end(), std::back_inserter(result_.images));
     });
+  }
+
+  // How many pictures this replica decodes in all.
+  int64_t own_images() const {
+    const auto own = [this](int64_t sum, const Group& group) {
+      return sum + ranks_.data.part(group.count()).length;
+    };
+    return std::accumulate(groups_.begin(), groups_.end(), int64_t{0}, own);
   }
 
   void show_image(int64_t picture, const std::vector<Image>& images) {
     if (ranks_.world.rank == 0 && observer().decoded_image) {
       const Image& image = images[static_cast<size_t>(picture)];
-      stages_.run_apart(result_.seconds.write, [&] { observer().decoded_image(picture, image); });
+      stages_.run_apart(result_.seconds.write,
+                        [&] { observer().decoded_image(group_->pictures.begin + picture, image); });
     }
   }
 
@@ -359,6 +422,7 @@ class Run {
   std::vector<Result> results() {
     std::vector<Result> results;
     std::vector<Image> images = std::exchange(result_.images, {});
+    if (!latents_.empty() && latents_.front().defined()) result_.latents = at::concat(latents_);
     for (const Range& own : batch_->pictures) {
       Result& result = results.emplace_back(result_);
       if (result_.latents.defined()) result.latents = result_.latents.narrow(0, own.begin, own.length);
@@ -376,10 +440,16 @@ class Run {
   const parallel::Ranks& ranks_;
   Stages stages_;
   std::optional<Batch> batch_;
-  std::optional<Noise> noise_;
+  std::vector<Group> groups_;
+  const Group* group_ = nullptr;  // the current one
+  int64_t turns_done_ = 0;
+  bool keeps_components_ = false;  // from one turn to the next, if the cache does not
+  std::array<std::shared_ptr<const LoadedComponent>, kComponentKinds> kept_;
+  std::optional<Noise> noise_;                           // of the group
+  std::vector<at::Tensor> latents_;                      // by group, on rank 0
   std::shared_ptr<models::VideoEncoder> video_encoder_;  // on rank 0, as what follows
   std::optional<References> references_;
-  int64_t frames_done_ = 0;
+  int64_t frames_done_ = 0, images_done_ = 0;
   std::unique_ptr<samplers::Sampler> sampler_;
   std::shared_ptr<const LoadedComponent> preview_decoder_;
   Result result_;

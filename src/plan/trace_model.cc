@@ -16,6 +16,7 @@
 #include "engine/decode.h"
 #include "engine/denoise.h"
 #include "engine/gather.h"
+#include "engine/groups.h"
 #include "engine/overflow.h"
 #include "engine/video_decode.h"
 #include "parallel/mesh.h"
@@ -43,6 +44,7 @@ class TracedRun {
         batch_(std::span(&settings_, 1)),
         sampler_(engine::make_sampler(settings, model)),
         ranks_(world, layout),
+        group_(engine::make_groups(batch_, settings, ranks_, settings.has_given()).front()),
         forms_(engine::component_forms(*settings.request.dtype, at::kMeta, ranks_, false)),
         recorder_(world, trace) {
     for (auto& form : forms_) {
@@ -80,7 +82,8 @@ class TracedRun {
     const int64_t length = settings_.max_sequence_length;
     const auto options = kMeta.dtype(*settings_.request.dtype);
     std::vector<models::Conditioning> prompts;
-    for (const models::Prompt& prompt : batch_.prompts) {
+    for (const int64_t place : group_.prompts) {
+      const models::Prompt& prompt = batch_.prompts[static_cast<size_t>(place)];
       models::Conditioning& made = prompts.emplace_back();
       if (prompt.null_of) {
         made[models::kNullTokens] = at::scalar_tensor(length, at::kLong);
@@ -95,18 +98,19 @@ class TracedRun {
   at::Tensor denoise(const std::vector<models::Conditioning>& encoded) {
     const auto denoiser =
         load(Phase::kDenoise, engine::ComponentKind::kDenoiser, model_.family->load_denoiser);
-    const std::vector<models::Conditioning> prompts = encoded.empty() ? longest_prompts(*denoiser) : encoded;
-    engine::Noise noise(batch_.noise);
+    const std::vector<models::Conditioning> prompts =
+        encoded.empty() ? longest_prompts(*denoiser) : group_.of(encoded);
+    engine::Noise noise = engine::Noise(batch_.noise).of(group_.pictures);
     const at::Tensor z =
-        noise.draw(model_.shape.latent_sizes(settings_.latents, batch_.count())).to(at::kMeta) *
+        noise.draw(model_.shape.latent_sizes(settings_.latents, group_.count())).to(at::kMeta) *
         sampler_->init_noise_sigma();
     std::map<std::string, at::Tensor> numbers;
     if (model_.shape.is_video) numbers = engine::video_conditions(settings_);
     if (model_.shape.takes_guidance_scale) {
       numbers = {{models::kGuidanceWeight,
-                  at::tensor(at::ArrayRef<double>(batch_.guidance_weights)).to(at::kFloat)}};
+                  at::tensor(at::ArrayRef<double>(group_.guidance_weights)).to(at::kFloat)}};
     }
-    const engine::Guidance& guidance = batch_.guidance.front();
+    const engine::Guidance& guidance = group_.guidance.front();
     engine::DenoiserStage stage(*denoiser, model_.shape, prompts, guidance.samples(ranks_), settings_.latents,
                                 ranks_, numbers);
     engine::Observer observer;
@@ -129,12 +133,12 @@ class TracedRun {
 
   void share(at::Tensor& z) {
     if (z.defined()) {
-      latents_ = engine::gather_pictures(z, batch_.count(), ranks_.data);
+      latents_ = engine::gather_pictures(z, group_.count(), ranks_.data);
       if (model_.shape.is_video) z = latents_;
     }
     if (!decodes_together()) return;
     if (!z.defined()) {
-      const int64_t count = model_.shape.is_video ? batch_.count() : ranks_.data.part(batch_.count()).length;
+      const int64_t count = model_.shape.is_video ? group_.count() : ranks_.data.part(group_.count()).length;
       z = at::empty(model_.shape.latent_sizes(settings_.latents, count), kMeta);
     }
     comm::broadcast(z, 0, decoding_ranks());
@@ -163,7 +167,7 @@ class TracedRun {
     if (group.rank != 0) return;
     const at::Tensor images =
         at::empty({z.size(0), settings_.height, settings_.width, 3}, kMeta.dtype(at::kByte));
-    engine::gather_pictures(images, batch_.count(), ranks_.data);
+    engine::gather_pictures(images, group_.count(), ranks_.data);
   }
 
   void decode_videos(const at::Tensor& z, const comm::Group& group) {
@@ -184,6 +188,7 @@ class TracedRun {
   engine::Batch batch_;
   std::unique_ptr<samplers::Sampler> sampler_;
   parallel::Ranks ranks_;
+  engine::Group group_;  // the first; others are no larger
   engine::ComponentForms forms_;
   Recorder recorder_;
   at::Tensor latents_;  // part of a run's result
@@ -196,6 +201,12 @@ int64_t steps_to_trace(const engine::Settings& settings, const parallel::Layout&
   if (!is_pipeline && !layout.displacement) return 1;
   const int64_t warmup = layout.displacement ? layout.displacement->warmup_steps : layout.warmup_steps;
   return std::min(settings.steps, warmup + 3);
+}
+
+int64_t groups_of(const engine::Settings& settings, const parallel::Layout& layout) {
+  const engine::Batch batch(std::span(&settings, 1));
+  return static_cast<int64_t>(
+      engine::make_groups(batch, settings, parallel::Ranks(0, layout), settings.has_given()).size());
 }
 
 bool encodes_prompts(const engine::Model& model) {

@@ -14,12 +14,15 @@ namespace tessera::plan {
 // all after it, and the last, which leaves nothing.
 int64_t steps_to_trace(const engine::Settings& settings, const parallel::Layout& layout);
 
+// Returns how many groups of pictures a run generates one after another (engine/groups.h).
+int64_t groups_of(const engine::Settings& settings, const parallel::Layout& layout);
+
 // Whether prompts are cut into tokens and encoded; otherwise the denoiser gets prompts of the greatest
 // length.
 bool encodes_prompts(const engine::Model& model);
 
-// Traces `steps` steps of a run of `settings` on `rank`, with the encoding of the prompts before and the
-// decoding after them. Throws as loading does.
+// Traces `steps` steps of a run of `settings` on `rank`, with the encoding of all prompts before and the
+// decoding after them, for the first group of its pictures (engine/groups.h). Throws as loading does.
 RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, int64_t rank, int64_t steps);
 

@@ -408,6 +408,22 @@ def images_are_written_as_they_are_decoded(box):
 
 
 @test
+def groups_of_images_share_lines_and_memory(box):
+    """Images beyond the first group need no more memory, and a phase has one line, however many groups there are."""
+    peaks = []
+    for images in (8, 30):
+        outcome = box.run("generate", "a cat", "--model", MODEL, "--height", "256", "--width", "256", "--no-resolution-binning", "--num-inference-steps", "1",
+                          "--num-images-per-prompt", str(images), "--threads", "1", "--report", "run.json")
+        assert outcome.code == 0 and len(outcome.out.split()) == images, outcome
+        lines = [line.split("  ")[0] for line in outcome.err.splitlines()]
+        assert lines.count("denoise") == lines.count("decode") == lines.count("load denoiser") == 1, outcome.err
+        report = box.report()
+        assert len(report["step_seconds"]) == (images + 7) // 8, report["step_seconds"]
+        peaks.append(report["ranks"][0]["peak_rss_bytes"])
+    assert peaks[1] < peaks[0] + 16 * 2**20, peaks
+
+
+@test
 def termination_ends_at_once(box):
     process = start_long_run(box)
     process.send_signal(signal.SIGTERM)

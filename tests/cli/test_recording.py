@@ -102,6 +102,10 @@ def a_run_is_recorded_as_a_trace(box):
     assert box.run("analyze", "report", "run.json", "--machine", "h100", "-o", "r.html").code == 0
     box.refuse(2, "[--trace] unknown option; did you mean --timeline?", "generate", "a", "--trace", "x.json")
     box.refuse(2, "[--record]", "generate", "a", "--model", MODEL, *SMALL, "--record", "no/such/run.json")
+    many = ["a", "--model", MODEL, "--height", "256", "--width", "256", "--no-resolution-binning", "--num-images-per-prompt", "9"]
+    box.refuse(2, "[--record] shows one group of pictures, and these are 2 groups", "generate", *many, "--record", "x.json")
+    outcome = box.run("trace", *many)
+    assert outcome.code == 0 and "pictures: the first of 2 groups, which follow one another" in outcome.err, outcome
     box.refuse(2, "[--loop] a trace shows one part", "generate", "a", "--model", ROOT / "models" / "shapes-video", "--loop", "2",
                "--num-frames", "34", "--record", "x.json")
 

@@ -26,5 +26,18 @@ TEST(Noise, OfARequestIsTheSameInCompany) {
     EXPECT_TRUE(together.draw({3, 4, 5}).equal(at::concat({first.draw({2, 4, 5}), second.draw({1, 4, 5})})));
 }
 
+// The draws of a group are its part of those of all, whichever group draws first.
+TEST(Noise, OfAGroupIsItsPartOfAll) {
+  const Noise start({{3, 2}, {4, 3}, {5, 1}});
+  const Range groups[] = {{0, 1}, {1, 2}, {3, 3}};
+  for (const Range& own : groups) {
+    Noise all = start.of({0, 6}), part = start.of(own);
+    for (int draw = 0; draw < 2; ++draw) {
+      const at::Tensor expected = all.draw({6, 4, 5}).narrow(0, own.begin, own.length);
+      EXPECT_TRUE(part.draw({own.length, 4, 5}).equal(expected)) << own.begin << ", draw " << draw;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::engine

@@ -1,0 +1,81 @@
+#include "engine/groups.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/device.h"
+
+namespace tessera::engine {
+namespace {
+
+// How many numbers of a channel of latents a rank denoises at a time, if its share of one picture is no
+// larger. Eight pictures of 256 pixels fill the matrix products of a CPU: more of them take no less time
+// each. A GPU needs more rows for that.
+constexpr int64_t kLatentPixels = 8 * 32 * 32;
+constexpr int64_t kLatentPixelsOfGpu = 16 * kLatentPixels;
+
+// The place of a prompt among those of the group, which gets it if it is new.
+class Places {
+ public:
+  explicit Places(std::vector<int64_t>& prompts) : prompts_(prompts) {}
+
+  int64_t operator()(int64_t prompt) {
+    if (prompt < 0) return prompt;  // none
+    const auto [found, is_new] = places_.emplace(prompt, static_cast<int64_t>(prompts_.size()));
+    if (is_new) prompts_.push_back(prompt);
+    return found->second;
+  }
+
+ private:
+  std::vector<int64_t>& prompts_;
+  std::map<int64_t, int64_t> places_;
+};
+
+Group make_group(const Batch& batch, const Range& pictures) {
+  Group group{.pictures = pictures, .prompts = {}, .guidance = {}, .guidance_weights = {}};
+  Places place(group.prompts);
+  for (const Guidance& all : batch.guidance) {
+    Guidance& own = group.guidance.emplace_back();
+    own.rescale = all.rescale;
+    for (int64_t i = pictures.begin; i < pictures.end(); ++i) {
+      const Guidance::Picture& picture = all.pictures[static_cast<size_t>(i)];
+      own.pictures.push_back({place(picture.prompt), place(picture.negative), picture.scale});
+    }
+  }
+  const auto first = batch.guidance_weights.begin() + pictures.begin;
+  group.guidance_weights.assign(first, first + pictures.length);
+  return group;
+}
+
+}  // namespace
+
+std::vector<models::Conditioning> Group::of(const std::vector<models::Conditioning>& conditionings) const {
+  std::vector<models::Conditioning> own;
+  own.reserve(prompts.size());
+  for (const int64_t prompt : prompts) own.push_back(conditionings[static_cast<size_t>(prompt)]);
+  return own;
+}
+
+std::vector<Range> divide_pictures(int64_t count, int64_t latent_pixels, const parallel::Ranks& ranks,
+                                   at::Device device) {
+  const int64_t of_rank = is_for_cpu(device) ? kLatentPixels : kLatentPixelsOfGpu;
+  const int64_t of_replica = std::max<int64_t>(of_rank * ranks.replica.size / latent_pixels, 1);
+  const int64_t most = of_replica * ranks.data.size;
+  // Where replicas have no even number of pictures, a group may be larger, so that none of them is idle.
+  const int64_t groups = std::min((count + most - 1) / most, count / ranks.data.size);
+  return split_evenly(count, groups);
+}
+
+std::vector<Group> make_groups(const Batch& batch, const Settings& settings, const parallel::Ranks& ranks,
+                               bool has_given) {
+  const models::LatentShape& shape = settings.latents;
+  const int64_t pixels = shape.latent_frames * shape.latent_height * shape.latent_width;
+  const std::vector<Range> ranges =
+      has_given ? std::vector<Range>{{0, batch.count()}}
+                : divide_pictures(batch.count(), pixels, ranks, settings.request.device);
+  std::vector<Group> groups;
+  for (const Range& pictures : ranges) groups.push_back(make_group(batch, pictures));
+  return groups;
+}
+
+}  // namespace tessera::engine
