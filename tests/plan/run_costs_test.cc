@@ -1,16 +1,19 @@
 // Tests what runs cost: that a trace of a few steps says of a whole run what a trace of all its steps says,
-// for every method on 8 ranks.
+// for every method on 8 ranks, and what real ranks send.
 #include "plan/run_costs.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 
+#include "engine/engine.h"
 #include "plan/hardware/trace_analysis.h"
+#include "plan/recorder.h"
 #include "plan/trace_model.h"
 #include "plan/views.h"
 #include "tests/support/degrees.h"
 #include "tests/support/golden.h"
+#include "tests/support/rank_threads.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_pixart.h"
 
@@ -19,7 +22,7 @@ namespace {
 
 using parallel::degrees;
 
-constexpr int64_t kRunSteps = 24;  // of a run: more than are simulated one by one
+constexpr int64_t kRunSteps = 20;  // of a run: more than are simulated one by one, after a warm-up too
 
 double as_double(int64_t value) {
   return static_cast<double>(value);
@@ -45,29 +48,29 @@ std::vector<RunMethod> run_methods(int64_t ranks, bool cfg, bool is_video) {
   } else {
     all.push_back({"displaced", degrees(1, cfg, 1, 1, 1, 1)});
     all.back().options.displaced_patch_degree = n;
-    all.back().options.warmup_steps = 2;
+    all.back().options.warmup_steps = 1;
   }
   return all;
 }
 
-// Models with 8 blocks of 8 heads, without weights.
+// Models with blocks of 8 heads, without weights.
 class RunsOf : public ::testing::TestWithParam<bool> {
  protected:
-  void SetUp() override {
+  void make_model(int64_t blocks) {
     namespace fs = std::filesystem;
     const fs::path golden = golden_folder(GetParam() ? "tiny-open-sora" : "tiny-pixart");
     for (const auto& entry : fs::recursive_directory_iterator(golden)) {
       const fs::path name = fs::relative(entry.path(), golden);
       if (entry.path().extension() != ".json" || name.begin()->string().starts_with("token")) continue;
       fs::create_directories((folder_.path() / name).parent_path());
-      fs::copy_file(entry.path(), folder_.path() / name);
+      fs::copy_file(entry.path(), folder_.path() / name, fs::copy_options::overwrite_existing);
     }
     const fs::path path = folder_.path() / "transformer" / "config.json";
     Json config = read_json(path);
     if (GetParam()) {
-      config.update({{"depth", 8}, {"hidden_size", 64}, {"num_heads", 8}});
+      config.update({{"depth", blocks}, {"hidden_size", 64}, {"num_heads", 8}});
     } else {
-      config.update({{"num_layers", 8},
+      config.update({{"num_layers", blocks},
                      {"num_attention_heads", 8},
                      {"attention_head_dim", 8},
                      {"cross_attention_dim", 64}});
@@ -82,6 +85,7 @@ class RunsOf : public ::testing::TestWithParam<bool> {
     if (GetParam()) {
       request.resolution_binning = std::nullopt;
       request.num_frames = 34;
+      request.output_type = engine::OutputType::kLatent;  // decoding takes most of a trace
     } else {
       request.scheduler = "ddim";  // all of its steps are alike
     }
@@ -119,24 +123,35 @@ double least_seconds(const Trace& trace, OperationCosts& costs) {
   return most;
 }
 
+double end_of(const Simulation& simulation) {
+  double end = 0;
+  for (const RankTimeline& rank : simulation.ranks) end = std::max(end, rank.end);
+  return end;
+}
+
 TEST_P(RunsOf, FewStepsSayWhatAllSay) {
-  const engine::Settings all = settings();
   const Link link{.kind = "slow", .bandwidth = 2e8, .latency = 1e-6};
   OperationCosts costs(read_machine(golden_folder("../../machines/h100.json")), {});
-  std::vector<std::pair<double, double>> totals;
+  std::vector<std::vector<double>> figures;  // by method
   for (const bool cfg : {false, true}) {
+    make_model(cfg ? 4 : 8);  // a block for each stage
+    const engine::Settings all = settings();
     for (const RunMethod& method : run_methods(8, cfg, GetParam())) {
       SCOPED_TRACE(method.name + (cfg ? " with cfg" : ""));
       const parallel::Layout layout =
           parallel::resolve_layout(method.options, engine::workload(all, model_), std::nullopt);
-      // Open-Sora computes keys and values of the text in its first step.
-      const int64_t traced = std::max<int64_t>(steps_to_trace(all, layout), GetParam() ? 3 : 1);
+      const int64_t traced = steps_to_trace(all, layout);
       const Trace few = trace(all, layout, traced), whole = trace(all, layout, kRunSteps);
       ASSERT_EQ(few.ranks.size(), 8U);
       const RunCosts run = run_costs(few, kRunSteps, costs, link, "few");
       const RunCosts expected = run_costs(whole, kRunSteps, costs, link, "whole");
       EXPECT_NEAR(run.seconds / expected.seconds, 1, 1e-6);
-      totals.emplace_back(run.seconds, expected.seconds);
+      // The timeline of a report.
+      const double drawn = end_of(simulate_run(few, kRunSteps - traced + 1, costs, link, "few"));
+      EXPECT_NEAR(drawn / expected.seconds, 1, 1e-6);
+      EXPECT_DOUBLE_EQ(end_of(simulate_run(whole, 1, costs, link, "whole")), expected.seconds);
+      figures.push_back(
+          {expected.seconds, run.seconds, drawn, run.phase_seconds(Phase::kDenoise), run.step_seconds});
       for (size_t i = 0; i < 8; ++i) {
         EXPECT_NEAR(run.ranks[i].run.computing / expected.ranks[i].run.computing, 1, 1e-9) << "rank " << i;
         EXPECT_NEAR(run.ranks[i].run.waiting, expected.ranks[i].run.waiting, 1e-6 * run.seconds)
@@ -162,18 +177,72 @@ TEST_P(RunsOf, FewStepsSayWhatAllSay) {
       EXPECT_GT(run.step_seconds, 0);
     }
   }
-  // So methods are in one order.
-  for (const auto& [few, whole] : totals) {
-    for (const auto& [other_few, other_whole] : totals) {
-      if (std::abs(whole / other_whole - 1) > 1e-5) {
-        EXPECT_EQ(few < other_few, whole < other_whole);
-      }
+  // So methods are in one order, by whichever of the figures.
+  for (const std::vector<double>& one : figures) {
+    for (const std::vector<double>& other : figures) {
+      if (std::abs(one[0] / other[0] - 1) < 1e-5) continue;
+      for (size_t i = 1; i < one.size(); ++i)
+        EXPECT_EQ(one[i] < other[i], one[0] < other[0]) << i << ": " << one[i] << ", " << other[i];
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, RunsOf, ::testing::Values(false),
+INSTANTIATE_TEST_SUITE_P(Families, RunsOf, ::testing::Values(false, true),
                          [](const auto& info) { return info.param ? "OpenSora" : "PixArt"; });
+
+// Bytes that a rank sends in the denoiser, without the few by which ranks agree.
+int64_t sent_in_denoiser(const RankTrace& rank, const RunSteps& steps) {
+  constexpr int64_t kFewBytes = 16;
+  Sum sent;
+  for (const Event& event : rank.events) {
+    const auto* const collective = std::get_if<CollectiveEvent>(&event.what);
+    if (collective != nullptr && event.phase == Phase::kDenoise && collective->bytes >= kFewBytes)
+      sent.add(collective->bytes, event, steps);
+  }
+  return sent.run;
+}
+
+// What four real ranks send in a run is what the trace of a few steps says.
+TEST(RunsOfRanks, SendWhatTheTraceSays) {
+  engine::Request request = engine::tiny_request(128, 96, 1);
+  request.num_inference_steps = 7;
+  request.output_type = engine::OutputType::kLatent;
+  const engine::Settings settings = engine::resolve(request, engine::tiny());
+  int64_t tried = 0;
+  for (const bool cfg : {false, true}) {
+    for (const RunMethod& method : run_methods(4, cfg, false)) {
+      // The model has 2 heads and 2 blocks.
+      if (!parallel::refusal(method.options, engine::workload(settings, engine::tiny())).empty()) continue;
+      ++tried;
+      SCOPED_TRACE(method.name + (cfg ? " with cfg" : ""));
+      const parallel::Layout layout =
+          parallel::resolve_layout(method.options, engine::workload(settings, engine::tiny()), std::nullopt);
+      std::vector<int64_t> sent(4);
+      const auto run_rank = [&](comm::World world) {
+        RankTrace recorded{.rank = world.rank(), .events = {}};
+        {
+          Recorder recorder(world, recorded);
+          engine::Observer observer;
+          observer.started = [&](engine::Phase phase) {
+            if (phase == engine::Phase::kLoadDenoiser) recorder.begin_loading(Phase::kDenoise);
+            if (phase == engine::Phase::kDenoise) recorder.end_loading();
+          };
+          engine::Engine(engine::tiny(), engine::kNoLimit, world).run(settings, layout, observer);
+        }
+        sent[static_cast<size_t>(recorded.rank)] = sent_in_denoiser(recorded, {1, 1});
+      };
+      comm::run_ranks_as_threads(4, run_rank, comm::Wire::kShared);
+      for (int64_t rank = 0; rank < 4; ++rank) {
+        const int64_t traced = steps_to_trace(settings, layout);
+        EXPECT_EQ(sent_in_denoiser(trace_rank(settings, engine::tiny(), layout, rank, traced),
+                                   {traced, settings.steps}),
+                  sent[static_cast<size_t>(rank)])
+            << "rank " << rank;
+      }
+    }
+  }
+  EXPECT_GE(tried, 7);
+}
 
 }  // namespace
 }  // namespace tessera::plan
