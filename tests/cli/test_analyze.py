@@ -125,8 +125,7 @@ def the_hardware_of_ranks(box):
 @test
 def the_hardware_of_several_traces(box):
     """One table compares runs, however many steps their traces hold; it has the totals of each trace alone."""
-    methods = {"one": [], "ulysses": ["--ulysses-degree", "2"], "pipe": ["--pipefusion-parallel-degree", "2", "--warmup-steps", "1"],
-               "cfg": ["--use-cfg-parallel"], "displaced": ["--displaced-patch-degree", "2", "--warmup-steps", "1"]}
+    methods = {"one": [], "cfg": ["--use-cfg-parallel"], "pipe": ["--pipefusion-parallel-degree", "2", "--warmup-steps", "1"]}
     for name, words in methods.items():
         assert box.run("trace", "a cat", "--model", MODEL, *SMALL[:-2], *words, "--num-inference-steps", "9", "-o", f"{name}.json").code == 0
     paths = [f"{name}.json" for name in methods]
