@@ -23,6 +23,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/threads.h"
 #include "launch/cores.h"
 #include "launch/failure.h"
 #include "launch/fingerprint.h"
@@ -264,7 +265,10 @@ int run_generate(const GenerateArguments& arguments) {
   launch::end_at_first_interrupt();
   const GenerateArguments whole = with_files(arguments);
   launch::end_between_steps(/*quiet=*/false);
-  const Job job = plan_job(whole, std::nullopt);
+  const Job job = [&] {
+    const ComputesAlone alone;  // the ranks that it plans may be forks of this process
+    return plan_job(whole, std::nullopt);
+  }();
   require_outputs(job);
   if (job.arguments.run.dry_run) {
     wish_threads(job.arguments.run.threads, job.ranks());  // the plan names them

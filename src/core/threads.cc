@@ -82,4 +82,12 @@ int set_threads(int wanted) {
   return at::get_num_threads();
 }
 
+ComputesAlone::ComputesAlone() : before_(at::get_num_threads()) {
+  at::set_num_threads(1);
+}
+
+ComputesAlone::~ComputesAlone() {
+  at::set_num_threads(before_);
+}
+
 }  // namespace tessera

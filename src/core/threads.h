@@ -10,4 +10,17 @@ namespace tessera {
 // should have computed is never written.
 int set_threads(int wanted);
 
+// While it lives, the calling thread computes alone, so that OpenMP starts no threads. They do not survive a
+// fork, after which a process would wait for them for ever.
+class ComputesAlone {
+ public:
+  ComputesAlone();
+  ~ComputesAlone();
+  ComputesAlone(const ComputesAlone&) = delete;
+  ComputesAlone& operator=(const ComputesAlone&) = delete;
+
+ private:
+  int before_;
+};
+
 }  // namespace tessera

@@ -279,8 +279,8 @@ def ranks_that_share_memory_need_no_proc(box):
     mount = "mount -t tmpfs none /proc"
     if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode != 0:
         raise Skipped("no right to mount")
-    done = subprocess.run(["unshare", "-m", "sh", "-c", f"{mount} && {shlex.join(map(os.fspath, words))}"], cwd=box.folder,
-                          capture_output=True, text=True)
+    done = subprocess.run(["unshare", "-m", "sh", "-c", f"{mount} && exec {shlex.join(map(os.fspath, words))}"], cwd=box.folder,
+                          capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "out.png\n"), done
 
 

@@ -27,6 +27,16 @@ TEST(ThreadsDeathTest, AreThoseThatTheSystemStarts) {
   EXPECT_EXIT(compute(), ::testing::ExitedWithCode(0), "");
 }
 
+TEST(Threads, AreOneWhileAProcessThatForksComputesAlone) {
+  at::set_num_threads(2);
+  {
+    const ComputesAlone alone;
+    EXPECT_EQ(at::get_num_threads(), 1);
+  }
+  EXPECT_EQ(at::get_num_threads(), 2);
+  at::set_num_threads(1);
+}
+
 #ifdef _OPENMP
 TEST(Threads, AreThoseOfTheTeamThatOpenMpMakes) {
   omp_set_max_active_levels(0);

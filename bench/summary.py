@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Measures the few ratios that the README shows, in about a quarter of an hour, and writes them into it, with the commit and the
+processor: compare.py for one process against diffusers, ranks.py for two ranks against one. Run it on an idle machine, from a built
+tree without changes; `--print` leaves the README as it is.
+"""
+import argparse
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+BEGIN, END = "<!-- bench/summary.py writes what follows -->", "<!-- bench/summary.py wrote what precedes -->"
+
+# The titles of a row, and how its line of compare.py begins.
+AGAINST_DIFFUSERS = (
+    ("a denoising step", "denoiser-300", "eager"),
+    ("decoding an image", "decoder", "default"),
+)
+METHODS = {"cfg": "CFG", "ulysses": "Ulysses", "ring": "Ring", "tensor": "tensor", "displaced": "displaced patches",
+           "pipefusion": "PipeFusion"}
+RATIO = r"([\d.]+) \[([\d.]+) \.\. ([\d.]+)\]"
+
+
+def lines_of(script, *arguments):
+    command = [sys.executable, str(ROOT / "bench" / script), *arguments]
+    print("summary:", *command[1:], file=sys.stderr, flush=True)
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+
+
+def one(lines, pattern):
+    found = [match for line in lines if (match := re.match(pattern, line))]
+    if len(found) != 1:
+        sys.exit(f"summary: {len(found)} lines match {pattern}")
+    return found[0].groups()
+
+
+def dtypes():
+    """bf16 first where the processor multiplies it."""
+    return ["bf16", "fp32"] if "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text() else ["fp32"]
+
+
+def processor():
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    name = re.search(r"model name\s*: (.*)", text)
+    has = [title for flag, title in (("amx_bf16", "AMX"), ("avx512_bf16", "AVX-512 bf16"), ("avx512f", "AVX-512"), ("avx2", "AVX2"))
+           if re.search(rf"\b{flag}\b", text)]
+    return f"{name.group(1).strip() if name else platform.machine()} ({has[0] if has else 'no AVX2'})"
+
+
+def table(rounds):
+    threads = len(os.sched_getaffinity(0))
+    rows = []
+    for dtype in dtypes():
+        lines = lines_of("compare.py", "--rounds", str(rounds), "--threads", str(threads), "--dtypes", dtype, "--peers",
+                         "--parts", *(part for _, part, _ in AGAINST_DIFFUSERS))
+        for title, part, peer in AGAINST_DIFFUSERS:
+            middle, least, most = one(lines, rf"{part} +{dtype} .* against {peer} +time {RATIO}")
+            rows.append((f"{title}, {dtype}, {threads} threads", "diffusers", f"{1 / float(middle):.2f}",
+                         f"{1 / float(most):.2f} to {1 / float(least):.2f}"))
+    lines = lines_of("ranks.py", "--rounds", str(rounds), "--sizes", "512", "--dtype", dtypes()[0])
+    for name, title in METHODS.items():
+        middle, least, most = one(lines, rf"pixart .* {name} +on 2 ranks: times as fast: step {RATIO}")
+        rows.append((f"a denoising step, {dtypes()[0]}, 2 ranks: {title}", "one rank", f"{float(middle):.2f}",
+                     f"{float(least):.2f} to {float(most):.2f}"))
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--print", action="store_true", help="print the table instead of writing it into README.md")
+    args = parser.parse_args()
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    changed = subprocess.run([*git, "status", "--porcelain", "--", "src", "cmake", "CMakeLists.txt"], check=True, stdout=subprocess.PIPE,
+                             text=True).stdout
+    if changed and not args.print:
+        sys.exit("summary: src/ has changes that are not committed, so no commit names what would be measured")
+    rows = table(args.rounds)
+    text = "\n".join(["| what | against | times as fast | least to most |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows), "",
+                      f"PixArt-Sigma-XL's shape and the SDXL VAE with random weights, 512 x 512 pixels; medians of {args.rounds} rounds in turns, at "
+                      f"{commit}, on {len(os.sched_getaffinity(0))} cores of {processor()}."])
+    if args.print:
+        print(text)
+        return
+    readme = README.read_text()
+    begin, end = readme.find(BEGIN), readme.find(END)
+    if begin < 0 or end < begin:
+        sys.exit(f"summary: README.md lacks the line {BEGIN} or {END}")
+    README.write_text(f"{readme[:begin]}{BEGIN}\n{text}\n{readme[end:]}")
+
+
+if __name__ == "__main__":
+    main()
