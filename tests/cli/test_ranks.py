@@ -246,10 +246,11 @@ def a_stopped_rank_ends_the_run(box):
 
 @test
 def a_rank_without_memory_ends_the_run(box):
-    # There are too few addresses for a heap of tensors, which would serve all further steps from what it has. The tight limit is
+    # There are too few addresses for a heap of tensors, which would serve all further steps from what it has, and one picture is
+    # large enough to be given back to the system after each step. The tight limit is
     # set after a step, when all kernels exist, because oneDNN calls address 0 when there is no room for a kernel's code.
-    run = start_long_run(box, "--height", "512", "--width", "512", "--no-resolution-binning",
-                         method=("--data-parallel-degree", "2"), images="96", addresses=8 << 30)
+    run = start_long_run(box, "--height", "1536", "--width", "1536", "--no-resolution-binning",
+                         method=("--data-parallel-degree", "2"), images="2", addresses=8 << 30)
     limit = address_space(run.ranks[1])
     resource.prlimit(run.ranks[1], resource.RLIMIT_AS, (limit, limit))
     code, out, lines = run.finish()

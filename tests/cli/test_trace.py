@@ -262,7 +262,7 @@ def a_trace_that_is_read_again_has_these_options(box):
 
 @test
 def a_cache_that_cannot_be_used_is_no_error(box):
-    words = ["trace", "--model", MODEL, *SMALL, "-o", "t.json"]
+    words = ["trace", "--model", MODEL, *SMALL, "--quiet", "-o", "t.json"]
     (box.folder / "file").write_text("")
     for variables in ({"XDG_CACHE_HOME": os.fspath(box.folder / "file")}, {"XDG_CACHE_HOME": None, "HOME": None},
                       {"XDG_CACHE_HOME": "relative", "HOME": "relative"}):
