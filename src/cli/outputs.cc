@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/file_sequence.h"
+#include "core/replacement.h"
 #include "launch/streams.h"
 #include "media/still_image.h"
 #include "media/suffix.h"
@@ -59,7 +60,8 @@ void require_writable_for(const std::string& option, const std::filesystem::path
 bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   const auto canonical = [](const std::filesystem::path& path) {
     std::error_code code;
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, code), code);
+    const std::filesystem::path target = follow_links(path);  // which need not exist yet
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(target, code), code);
   };
   return canonical(a) == canonical(b);
 }

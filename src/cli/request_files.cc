@@ -50,10 +50,15 @@ bool is_stream(const std::string& path) {
          type == std::filesystem::file_type::character;
 }
 
+// Editors on Windows write a mark before a text in UTF-8.
+std::string_view without_mark(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  return text.substr(text.starts_with(kMark) ? kMark.size() : 0);
+}
+
 Json read_prompts(const std::string& path) {
   const std::string text = read_any(path, kMostBytes), where = path == "-" ? kStandardInput : path;
-  std::string_view rest = text;
-  if (rest.starts_with("\xEF\xBB\xBF")) rest.remove_prefix(3);  // editors on Windows write this mark
+  std::string_view rest = without_mark(text);
   Json prompts = Json::array();
   for (size_t number = 1; !rest.empty(); ++number) {
     const size_t end = std::min(rest.find('\n'), rest.size());
@@ -106,12 +111,12 @@ Json read_record(const std::string& path) {
       is_stream(path) ? media::memory_source(std::as_bytes(std::span(text))) : media::open_source(path);
   if (const auto embedded = embedded_settings(source, path)) return settings_from(*embedded);
   if (!is_stream(path)) text = read_any(path, kMostBytes);
-  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-  if (!text.substr(begin).starts_with('{'))
+  const std::string_view json = without_mark(text);
+  if (!json.substr(std::min(json.find_first_not_of(" \t\r\n"), json.size())).starts_with('{'))
     input_error(
         path,
         "neither a request in JSON, nor a report, an image, a video or latents that this program wrote");
-  const Json all = parse_json(text, path);
+  const Json all = parse_json(json, path);
   const auto settings = all.find("settings");
   return settings != all.end() && settings->is_object() ? *settings : all;
 }

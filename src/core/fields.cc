@@ -41,11 +41,11 @@ void check_range(const FieldInfo& info, const Json& value) {
   usage_error(field(info.name), "must be {}, got {}", allowed_values(info), shown(value));
 }
 
-// Many programs write 64.0 and 1e3 for integers. fp64 holds those up to 2^53 exactly.
+// Many programs write 64.0 and 1e3 for integers. fp64 holds those below 2^53 exactly.
 bool is_whole_float(const Json& value) {
   if (!value.is_number_float()) return false;
   const auto number = value.get<double>();
-  return std::trunc(number) == number && std::abs(number) <= 0x1p53;
+  return std::trunc(number) == number && std::abs(number) < 0x1p53;
 }
 
 void check_integer(const FieldInfo& info, const Json& value) {

@@ -55,16 +55,6 @@ bool is_special(const std::filesystem::path& path) {
          !std::filesystem::is_directory(status);
 }
 
-// The target of a chain of links, even if it does not exist yet.
-std::filesystem::path follow_links(std::filesystem::path path) {
-  std::error_code code;
-  constexpr int kMaxLinks = 40;  // Linux's limit; longer chains are loops
-  for (int i = 0; i < kMaxLinks && std::filesystem::is_symlink(path, code); ++i) {
-    path = path.parent_path() / std::filesystem::read_symlink(path, code);
-  }
-  return path;
-}
-
 std::filesystem::path temporary_name(const std::filesystem::path& path, const std::string& token) {
   return is_special(path) ? std::filesystem::path() : temporary_beside(path, token);
 }
@@ -220,7 +210,9 @@ void require_writable(const std::filesystem::path& path) {
     usage_error(path.string(), "is a folder; name a file in it");
   }
   // Renaming would replace a file that its owner protects.
-  if (std::filesystem::exists(path, code) && ::access(path.c_str(), W_OK) != 0)
+  const bool exists = std::filesystem::exists(path, code);
+  const bool is_loop = code == std::errc::too_many_symbolic_link_levels;
+  if ((exists || is_loop) && ::access(path.c_str(), W_OK) != 0)
     usage_error(path.string(), "cannot write: {}", system_reason(errno));
   if (is_special(path)) return;  // opening a pipe would disturb its reader
   const AtomicFile probe(path);  // removed again when it goes out of scope

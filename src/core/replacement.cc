@@ -36,6 +36,15 @@ bool copy(int from, int to) {
 
 }  // namespace
 
+std::filesystem::path follow_links(std::filesystem::path path) {
+  std::error_code code;
+  constexpr int kMaxLinks = 40;  // Linux's limit; longer chains are loops
+  for (int i = 0; i < kMaxLinks && std::filesystem::is_symlink(path, code); ++i) {
+    path = path.parent_path() / std::filesystem::read_symlink(path, code);
+  }
+  return path;
+}
+
 std::filesystem::path temporary_beside(const std::filesystem::path& path, const std::string& token) {
   const std::filesystem::path folder = path.parent_path();
   std::string name = path.filename().string();

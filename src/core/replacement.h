@@ -6,6 +6,10 @@
 
 namespace tessera {
 
+// Returns the target of a chain of links, even if it does not exist yet. A chain in a circle ends at one of
+// its links.
+std::filesystem::path follow_links(std::filesystem::path path);
+
 // Returns the name of a temporary file or folder beside `path` that has this token in it: NAME.TOKEN.tmp, or
 // a short name where the file system allows none that is so long.
 std::filesystem::path temporary_beside(const std::filesystem::path& path, const std::string& token);

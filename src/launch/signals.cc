@@ -1,6 +1,7 @@
 #include "launch/signals.h"
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,25 +28,39 @@ void write_to_stderr(std::string_view text) {
 // The status that this rank's supervisor reads; the supervisor prints why the rank failed.
 std::atomic<RankStatus*> watched_status{nullptr};
 
-// A page of a mapped file is gone. Anything else that raises SIGBUS ends the program as it would without
-// this.
-void on_bus_error(int number, siginfo_t* info, void*) {
-  const char* const message = info->si_code > 0 ? weights::changed_file_at(info->si_addr) : nullptr;
-  if (!message) {
-    ::signal(number, SIG_DFL);
-    ::raise(number);
-    return;
-  }
+[[noreturn]] void end_by_fault(ErrorKind kind, const char* message) {
   static std::atomic<bool> is_reported{false};
   while (is_reported.exchange(true)) ::pause();  // another thread was first
-  constexpr int kExitCode = static_cast<int>(ErrorKind::kInput);
+  const int exit_code = static_cast<int>(kind);
   if (RankStatus* const status = watched_status) {
-    status->failed(kExitCode, message, std::nullopt);
+    status->failed(exit_code, message, std::nullopt);
   } else {
     for (const std::string_view text : {"tessera: ", message, "\n"}) write_to_stderr(text);
   }
   remove_unfinished_files();
-  ::_exit(kExitCode);
+  ::_exit(exit_code);
+}
+
+// Whether the system refuses a little more memory, as under a limit (ulimit -v, -d) that is reached.
+bool is_memory_exhausted() {
+  constexpr size_t kLittle = size_t{16} << 20;  // glibc asks for 1 MiB even if a program needs a few bytes
+  void* const memory = ::mmap(nullptr, kLittle, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return true;
+  ::munmap(memory, kLittle);
+  return false;
+}
+
+// A page of a mapped file is gone, or a library uses memory that it was refused (oneDNN does not look). Any
+// other fault ends the program as it would without this.
+void on_fault(int number, siginfo_t* info, void*) {
+  if (info->si_code > 0) {
+    const char* const changed = number == SIGBUS ? weights::changed_file_at(info->si_addr) : nullptr;
+    if (changed) end_by_fault(ErrorKind::kInput, changed);
+    if (number == SIGSEGV && is_memory_exhausted())
+      end_by_fault(ErrorKind::kMemory, "[memory] not enough memory; a limit of this process is reached");
+  }
+  ::signal(number, SIG_DFL);
+  ::raise(number);
 }
 
 // Ends the program as it would end without a handler, which a caller that wrote to a pipe expects.
@@ -88,9 +103,10 @@ void install_signal_handlers() {
   action.sa_handler = on_closed_pipe;
   if (is_free(SIGPIPE)) ::sigaction(SIGPIPE, &action, nullptr);
   ::signal(SIGXFSZ, SIG_IGN);
-  action.sa_sigaction = on_bus_error;
+  action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO;
   ::sigaction(SIGBUS, &action, nullptr);
+  if (is_free(SIGSEGV)) ::sigaction(SIGSEGV, &action, nullptr);
 }
 
 std::vector<int> ending_signals() {

@@ -17,16 +17,17 @@ std::vector<int> ending_signals();
 // program at once, with the exit code 128 + the signal. Either way no half-written file stays behind, nor
 // after a write to a closed pipe. A write beyond a file size limit fails instead of ending the program.
 // SIGBUS, because a file of weights was cut off while it was mapped, ends it with one line and the exit code
-// of Error(kInput).
+// of Error(kInput). SIGSEGV where no more memory is to be had, because libraries use what they were refused,
+// ends it so with the code of Error(kMemory).
 void install_signal_handlers();
 
 // True after the first SIGINT.
 bool interrupted();
 
 // For a rank that another process supervises, which prints why the rank ended: the rank prints nothing, and
-// reports SIGBUS in `status`, which must live as long as the process. A terminal sends SIGINT, SIGQUIT and
-// SIGHUP to both, and the supervisor decides what the rank does, so the rank ignores them. It unblocks all
-// signals, and a write to a closed pipe fails instead of ending the rank.
+// reports SIGBUS and SIGSEGV in `status`, which must live as long as the process. A terminal sends SIGINT,
+// SIGQUIT and SIGHUP to both, and the supervisor decides what the rank does, so the rank ignores them. It
+// unblocks all signals, and a write to a closed pipe fails instead of ending the rank.
 void leave_signals_to_parent(RankStatus& status);
 
 // For a rank of another launcher that has not joined the others yet, and for work without steps: the first

@@ -360,6 +360,9 @@ def outputs_with_the_same_path(box):
                box.folder / "x-1.png", *SMALL)
     box.refuse(2, "[--timeline] 'run.json' is also the file of --report", "generate", "a cat", "--model", MODEL, "--report", "run.json",
                "--timeline", "run.json", *SMALL)
+    (box.folder / "link.json").symlink_to("x.png")  # which is not there yet
+    box.refuse(2, "[--report] 'x.png'", "generate", "a cat", "--model", MODEL, "-o", "x.png", "--report", "link.json", *SMALL)
+    (box.folder / "link.json").unlink()
 
 
 @test

@@ -183,9 +183,17 @@ def integers_of_a_request_may_be_written_as_floats(box):
     box.generate("--request", "request.json", "--report", "run.json")
     settings = box.report()["settings"]
     assert [repr(settings[key]) for key in ("height", "num_inference_steps", "seed")] == ["32", "1", "1000"], settings
-    for text, needle in (("32.5", "expected an integer, got 32.5"), ("1e20", "expected an integer, got 1e+20")):
+    for text, needle in (("32.5", "expected an integer, got 32.5"), ("1e20", "expected an integer, got 1e+20"),
+                         ("9007199254740993.0", "expected an integer, got 9007199254740992")):  # not the number that is written
         (box.folder / "request.json").write_text('{"prompt": "a", "height": %s}' % text)
         box.refuse(3, needle, "generate", "--request", "request.json", "--model", MODEL)
+
+
+@test
+def a_request_may_begin_with_the_mark_of_an_editor(box):
+    (box.folder / "request.json").write_text('{"prompt": "a", "seed": 7}', encoding="utf-8-sig")
+    box.generate("--request", "request.json", *SMALL, "--report", "run.json")
+    assert box.report()["settings"]["seed"] == 7
 
 
 @test

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <functional>
 
 #include "core/file.h"
@@ -36,6 +38,12 @@ class SignalsTest : public FolderFixture {
   }
 };
 
+bool has_handler(int number) {
+  struct sigaction action = {};
+  ::sigaction(number, nullptr, &action);
+  return action.sa_handler != SIG_DFL;
+}
+
 TEST_F(SignalsTest, WhateverEndsTheProgramLeavesNoFile) {
   for (const int number : {SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU,
                            SIGSTKFLT, SIGPOLL, SIGPWR, SIGRTMIN, SIGRTMAX}) {
@@ -55,6 +63,27 @@ TEST_F(SignalsTest, SignalsThatTheCallerIgnoresStayIgnored) {
   for (const int number : {SIGHUP, SIGUSR1, SIGPIPE})
     EXPECT_EQ(end_of_writer(number, [number] { ::signal(number, SIG_IGN); }), 0) << number;
   EXPECT_EQ(names(), std::vector<std::string>{"half"});
+}
+
+// A library that uses memory without looking whether it got any.
+void use_refused_memory() {
+  install_signal_handlers();
+  const volatile std::byte* const refused = nullptr;
+  [[maybe_unused]] const std::byte used = *refused;
+}
+
+TEST(SignalsDeathTest, MemoryThatWasRefusedEndsItWithOneLine) {
+  if (has_handler(SIGSEGV)) GTEST_SKIP() << "a sanitizer looks at faults";
+  const auto end = [] {
+    const rlimit none = {};
+    if (::setrlimit(RLIMIT_DATA, &none) == 0) use_refused_memory();
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(5), "^tessera: \\[memory\\] not enough memory[^\n]*\n$");
+}
+
+TEST(SignalsDeathTest, OtherFaultsAreWhatTheyAlwaysWere) {
+  if (has_handler(SIGSEGV)) GTEST_SKIP() << "a sanitizer looks at faults";
+  EXPECT_EXIT(use_refused_memory(), testing::KilledBySignal(SIGSEGV), "^$");
 }
 
 }  // namespace
