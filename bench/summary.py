@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measures the few ratios that the README shows, in about a quarter of an hour, and writes them into it, with the commit and the
-processor: compare.py for one process against diffusers, ranks.py for two ranks against one. Run it on an idle machine, from a built
-tree without changes; `--print` leaves the README as it is.
+"""Measures the few ratios that a front page needs, in about half an hour, and prints them as a table of Markdown, with the commit and
+the processor: compare.py for one process against diffusers, ranks.py for two ranks against one. Run it on an idle machine, from a built
+tree without changes.
 """
 import argparse
 import os
@@ -12,8 +12,6 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
-BEGIN, END = "<!-- bench/summary.py writes what follows -->", "<!-- bench/summary.py wrote what precedes -->"
 
 # The titles of a row, and how its line of compare.py begins.
 AGAINST_DIFFUSERS = (
@@ -72,26 +70,17 @@ def table(rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--print", action="store_true", help="print the table instead of writing it into README.md")
     args = parser.parse_args()
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     changed = subprocess.run([*git, "status", "--porcelain", "--", "src", "cmake", "CMakeLists.txt"], check=True, stdout=subprocess.PIPE,
                              text=True).stdout
-    if changed and not args.print:
+    if changed:
         sys.exit("summary: src/ has changes that are not committed, so no commit names what would be measured")
     rows = table(args.rounds)
-    text = "\n".join(["| what | against | times as fast | least to most |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows), "",
-                      f"PixArt-Sigma-XL's shape and the SDXL VAE with random weights, 512 x 512 pixels; medians of {args.rounds} rounds in turns, at "
-                      f"{commit}, on {len(os.sched_getaffinity(0))} cores of {processor()}."])
-    if args.print:
-        print(text)
-        return
-    readme = README.read_text()
-    begin, end = readme.find(BEGIN), readme.find(END)
-    if begin < 0 or end < begin:
-        sys.exit(f"summary: README.md lacks the line {BEGIN} or {END}")
-    README.write_text(f"{readme[:begin]}{BEGIN}\n{text}\n{readme[end:]}")
+    print("\n".join(["| what | against | times as fast | least to most |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows), "",
+                     f"PixArt-Sigma-XL's shape and the SDXL VAE with random weights, 512 x 512 pixels; medians of {args.rounds} rounds in turns, "
+                     f"at {commit}, on {len(os.sched_getaffinity(0))} cores of {processor()}."]))
 
 
 if __name__ == "__main__":
