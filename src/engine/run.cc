@@ -422,7 +422,8 @@ class Run {
   std::vector<Result> results() {
     std::vector<Result> results;
     std::vector<Image> images = std::exchange(result_.images, {});
-    if (!latents_.empty() && latents_.front().defined()) result_.latents = at::concat(latents_);
+    if (!latents_.empty() && latents_.front().defined())
+      result_.latents = latents_.size() == 1 ? latents_.front() : at::concat(latents_);
     for (const Range& own : batch_->pictures) {
       Result& result = results.emplace_back(result_);
       if (result_.latents.defined()) result.latents = result_.latents.narrow(0, own.begin, own.length);
