@@ -151,7 +151,8 @@ class UNetForward final : public Forward {
   void add_to_context(const std::vector<UNetLayer>& layers) {
     for (const UNetLayer& layer : layers) {
       if (!layer.attention) continue;
-      for (const BasicTransformerBlock& block : layer.attention->transformer_blocks) context_.add(block.attn2);
+      for (const BasicTransformerBlock& block : layer.attention->transformer_blocks)
+        context_.add(block.attn2);
     }
   }
 

@@ -86,10 +86,10 @@ std::vector<Size> pair_sizes(const RankTrace& trace, const RunSteps& steps = {})
 
 struct FlopsRow {
   Phase phase = Phase::kDenoise;
-  std::string part;                           // the first words of the role: "spatial_blocks", "down_blocks"
-  Sum products{};                               // of matrices, attention and convolutions
-  Sum convolutions{};                           // of these
-  Sum elementwise{};                            // everything else
+  std::string part;    // the first words of the role: "spatial_blocks", "down_blocks"
+  Sum products{};      // of matrices, attention and convolutions
+  Sum convolutions{};  // of these
+  Sum elementwise{};   // everything else
   Sum printed_products{}, printed_elementwise{};  // as the published analysis counts
 };
 std::vector<FlopsRow> flops_rows(const RankTrace& trace, const RunSteps& steps = {});

@@ -87,11 +87,10 @@ TEST_F(StditXl, CountsANormWithItsBlock) {
   EXPECT_EQ(norms, (std::map<std::string, int64_t>{
                        {"final_layer", 1}, {"spatial_blocks", 28 * 2}, {"temporal_blocks", 28 * 2}}));
   // Two samples of texts of their own.
-  EXPECT_EQ(attentions,
-            (std::map<std::string, int64_t>{{"spatial_blocks.*.attn.attention", 28},
-                                            {"spatial_blocks.*.cross_attn.attention", 28 * 2},
-                                            {"temporal_blocks.*.attn.attention", 28},
-                                            {"temporal_blocks.*.cross_attn.attention", 28 * 2}}));
+  EXPECT_EQ(attentions, (std::map<std::string, int64_t>{{"spatial_blocks.*.attn.attention", 28},
+                                                        {"spatial_blocks.*.cross_attn.attention", 28 * 2},
+                                                        {"temporal_blocks.*.attn.attention", 28},
+                                                        {"temporal_blocks.*.cross_attn.attention", 28 * 2}}));
 }
 
 // Tensor parallelism sums the output of a self-attention, a cross-attention and a feed-forward in each half

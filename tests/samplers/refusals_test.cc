@@ -68,7 +68,8 @@ TEST_P(ErrorTest, SaysWhatIsWrong) {
 INSTANTIATE_TEST_SUITE_P(
     All, ErrorTest,
     testing::Values(
-        ErrorCase{"magic", "{}", 4, "2 [scheduler] unknown sampler 'magic'; known are ddim, pndm, euler[-karras], "},
+        ErrorCase{"magic", "{}", 4,
+                  "2 [scheduler] unknown sampler 'magic'; known are ddim, pndm, euler[-karras], "},
         ErrorCase{"euler-b", "{}", 4,
                   "2 [scheduler] unknown sampler 'euler-b'; did you mean euler-a? known are ddim, pndm, "},
         ErrorCase{"", "{}", 4, "3 [file.json] '_class_name' must be a string, but it is missing"},
