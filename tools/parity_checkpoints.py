@@ -175,7 +175,8 @@ ROWS = [
         "addition_time_embed_dim": 7, "projection_class_embeddings_input_dim": 20 + 6 * 7}),
     # A single step of PixArt-alpha ends in the sample that it predicts.
     *[pixart(f"Alpha, one step of {name}", lambda folder: None, family="Alpha", steps=1, scheduler=(name, {**SCALED, **options}))
-      for name, options in ((DDIM, {"set_alpha_to_one": False}), (EULER, {"final_sigmas_type": "sigma_min"}), (ANCESTRAL, {}))],
+      for name, options in ((DDIM, {"set_alpha_to_one": False}), (EULER, {"final_sigmas_type": "sigma_min"}),
+                            (ANCESTRAL, {"timestep_spacing": "trailing", **V}))],
     pixart("Sigma, one step", lambda folder: None, steps=1, scheduler=(DDIM, {**MILD, "set_alpha_to_one": False})),
 ]
 
