@@ -232,6 +232,7 @@ std::vector<OrderedJson> gather_told(const OrderedJson& own, const comm::Group& 
       comm::gather_bytes(own.dump(-1, ' ', false, OrderedJson::error_handler_t::replace), 0, world);
   comm::barrier(world);
   std::vector<OrderedJson> all;
+  all.reserve(texts.size());
   for (const std::string& text : texts) all.push_back(parse_told(text, static_cast<int64_t>(all.size())));
   return all;
 }

@@ -8,7 +8,7 @@
 namespace tessera {
 
 std::string system_reason(int code) {
-  const std::string text = std::generic_category().message(code);
+  std::string text = std::generic_category().message(code);
   if (code == EFBIG) return text + " (ulimit -f)";
   if (code == EMFILE) return text + " (ulimit -n)";
   return text;

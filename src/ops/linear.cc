@@ -176,6 +176,7 @@ std::string joint_name(const std::vector<LayerPart>& layers) {
     after = std::min({after, alike, name.size() - before});
   }
   std::vector<std::string> parts;
+  parts.reserve(names.size());
   for (const std::string& name : names) parts.push_back(name.substr(before, name.size() - before - after));
   const bool are_letters =
       std::all_of(parts.begin(), parts.end(), [](const std::string& part) { return part.size() == 1; });

@@ -47,7 +47,7 @@ struct Part {
   int64_t step = 0;
   int64_t repetition = 0;  // of the step that stands for others
 
-  auto operator<=>(const Part&) const = default;
+  auto operator<=>(const Part&) const = default;  // NOLINT(modernize-use-nullptr): it has no pointer
 };
 
 struct SimulatedPart {

@@ -8,7 +8,7 @@
 #include <cctype>
 #include <limits>
 #include <map>
-#include <ranges>
+#include <numeric>
 #include <tuple>
 
 namespace tessera::plan {
@@ -107,7 +107,7 @@ std::vector<std::string> parts_of(const RankTrace& trace) {
   const std::vector<std::string> roles = roles_of(trace);
   std::vector<std::string> parts(trace.events.size());
   // Gives what has no part yet that of the last role in its block, on the way through the events.
-  const auto fill = [&](const auto& order, bool only_norms) {
+  const auto fill = [&](const std::vector<size_t>& order, bool only_norms) {
     std::map<std::pair<Phase, int64_t>, std::string> last;
     for (const size_t i : order) {
       const Event& event = trace.events[i];
@@ -123,10 +123,12 @@ std::vector<std::string> parts_of(const RankTrace& trace) {
       }
     }
   };
-  const auto forward = std::views::iota(size_t{0}, parts.size());
-  fill(forward | std::views::reverse, /*only_norms=*/true);
+  std::vector<size_t> forward(parts.size());
+  std::iota(forward.begin(), forward.end(), size_t{0});
+  const std::vector<size_t> backward(forward.rbegin(), forward.rend());
+  fill(backward, /*only_norms=*/true);
   fill(forward, /*only_norms=*/false);
-  fill(forward | std::views::reverse, /*only_norms=*/false);
+  fill(backward, /*only_norms=*/false);
   return parts;
 }
 

@@ -20,7 +20,7 @@ struct VectorWork {
   bool reduces = false;  // a norm, which needs a whole row at once
   double others = 0;     // elements of smaller tensors, which are read once, a part with each row
 
-  auto operator<=>(const VectorWork&) const = default;
+  auto operator<=>(const VectorWork&) const = default;  // NOLINT(modernize-use-nullptr): it has no pointer
 };
 
 // [rows, inner] x [inner, columns] -> [rows, columns], with an activation applied to what it stores.
@@ -32,7 +32,7 @@ struct GemmWork {
   double overlap = 1;
   int64_t bias = 0;  // elements, which are read once
 
-  auto operator<=>(const GemmWork&) const = default;
+  auto operator<=>(const GemmWork&) const = default;  // NOLINT(modernize-use-nullptr): as above
 };
 
 // For each of batch x heads: [queries, head_dim], keys and values [keys, head_dim] -> [queries, head_dim].
@@ -40,7 +40,7 @@ struct AttentionWork {
   int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
   bool rotary = false;  // the published formulas alone count rotary positions here
 
-  auto operator<=>(const AttentionWork&) const = default;
+  auto operator<=>(const AttentionWork&) const = default;  // NOLINT(modernize-use-nullptr): as above
 };
 
 using Work = std::variant<VectorWork, GemmWork, AttentionWork>;
