@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
-ASAN_OPTIONS+=:allocator_may_return_null=1:max_allocation_size_mb=32768
+ASAN_OPTIONS+=:allocator_may_return_null=1:max_allocation_size_mb=1500
 export UBSAN_OPTIONS=print_stacktrace=1
 
 # Ranks that are processes are tested without sanitizers, which survive neither the memory limits nor the signals of those

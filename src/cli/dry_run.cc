@@ -7,6 +7,7 @@
 #include <map>
 #include <ranges>
 
+#include "cli/memory_check.h"
 #include "cli/progress.h"
 #include "cli/report.h"
 #include "core/log.h"
@@ -64,12 +65,17 @@ void print_plan(const Job& job) {
     weights["decoder"] = job.model.shape.is_video ? bytes_of(family.load_video_decoder, job, options)
                                                   : bytes_of(family.load_decoder, job, options);
   }
+  const plan::MemoryNeed need = need_of(job);
   OrderedJson settings = settings_json(job);
   if (!job.arguments.run.threads) settings.erase("threads");
-  const OrderedJson plan = {
-      {"settings", settings}, {"outputs", job.outputs}, {"ranks", job.ranks()}, {"weights_bytes", weights}};
+  const OrderedJson plan = {{"settings", settings},
+                            {"outputs", job.outputs},
+                            {"ranks", job.ranks()},
+                            {"weights_bytes", weights},
+                            {"memory_bytes", {{"denoise", need.denoise}, {"decode", need.decode}}}};
   Progress progress(job.arguments.run.quiet);  // prints warnings
   if (!job.arguments.run.quiet) progress.line(headline(job));
+  if (const auto lack = find_lack(job, need, job.ranks())) log_warning("{}", lack->message);
   for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
   if (job.settings.has_given()) engine::References({&job.settings, 1}, job.model.scale);
   fmt::print("{}\n", plan.dump(2, ' ', false, OrderedJson::error_handler_t::replace));

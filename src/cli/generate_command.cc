@@ -15,6 +15,7 @@
 #include "cli/field_options.h"
 #include "cli/find_model.h"
 #include "cli/job.h"
+#include "cli/memory_check.h"
 #include "cli/report.h"
 #include "cli/request_files.h"
 #include "comm/collectives.h"
@@ -142,13 +143,16 @@ void require_same_fingerprints(const launch::Fingerprint& own, const std::string
 }
 
 // Returns, on all ranks, the job of rank 0's arguments, planned from the same model by the same program.
-Job agree(const std::function<GenerateArguments()>& read, const comm::Group& world) {
+Job agree(const std::function<GenerateArguments()>& read, const comm::Rendezvous& place,
+          const comm::Group& world) {
   if (world.rank == 0) {
     Job job;
     try {
       GenerateArguments arguments = read();
       job = plan_job(arguments, world.size);
       require_outputs(job);
+      const bool is_launched_here = !place.sockets.empty();  // by a process that has compared
+      if (!is_launched_here) require_memory(job, place.local_world_size);
       arguments.request = job.settings.request;
       comm::broadcast_bytes(write_arguments(arguments), 0, world);
     } catch (...) {
@@ -211,7 +215,7 @@ void run_as_rank(const MessageOptions& messages, const std::function<GenerateArg
   launch::end_between_steps(/*quiet=*/world.rank() != 0);
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
-  const Job job = agree(read, world.group(all, "world"));
+  const Job job = agree(read, place, world.group(all, "world"));
   wish_threads(job.arguments.run.threads, place.local_world_size);
   if (may_pin) pin_rank(place);
   run_job(on_local_device(job, place.local_rank), world, status, cancelled);
@@ -267,9 +271,11 @@ int run_generate(const GenerateArguments& arguments) {
   launch::end_between_steps(/*quiet=*/false);
   const Job job = [&] {
     const ComputesAlone alone;  // the ranks that it plans may be forks of this process
-    return plan_job(whole, std::nullopt);
+    Job planned = plan_job(whole, std::nullopt);
+    require_outputs(planned);
+    if (!planned.arguments.run.dry_run) require_memory(planned, planned.ranks());
+    return planned;
   }();
-  require_outputs(job);
   if (job.arguments.run.dry_run) {
     wish_threads(job.arguments.run.threads, job.ranks());  // the plan names them
     print_plan(job);

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/device.h"
+#include "engine/decode.h"
 
 namespace tessera::engine {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 // How many numbers of a channel of latents a rank denoises at a time, if its share of one picture is no
 // larger. Eight pictures of 256 pixels fill the matrix products of a CPU: more of them take no less time
 // each. A GPU needs more rows for that.
-constexpr int64_t kLatentPixels = 8 * 32 * 32;
+constexpr int64_t kLatentPixels = int64_t{8} * 32 * 32;
 constexpr int64_t kLatentPixelsOfGpu = 16 * kLatentPixels;
 
 // The place of a prompt among those of the group, which gets it if it is new.
@@ -66,6 +67,10 @@ std::vector<Range> divide_pictures(int64_t count, int64_t latent_pixels, const p
   return split_evenly(count, groups);
 }
 
+bool stay_between_turns(int64_t bytes, at::Device device) {
+  return bytes <= memory_of(device) / 2;
+}
+
 std::vector<Group> make_groups(const Batch& batch, const Settings& settings, const parallel::Ranks& ranks,
                                bool has_given) {
   const models::LatentShape& shape = settings.latents;
@@ -74,6 +79,7 @@ std::vector<Group> make_groups(const Batch& batch, const Settings& settings, con
       has_given ? std::vector<Range>{{0, batch.count()}}
                 : divide_pictures(batch.count(), pixels, ranks, settings.request.device);
   std::vector<Group> groups;
+  groups.reserve(ranges.size());
   for (const Range& pictures : ranges) groups.push_back(make_group(batch, pictures));
   return groups;
 }

@@ -35,4 +35,9 @@ std::vector<Range> divide_pictures(int64_t count, int64_t latent_pixels, const p
 std::vector<Group> make_groups(const Batch& batch, const Settings& settings, const parallel::Ranks& ranks,
                                bool has_given);
 
+// Whether denoiser and decoder, which take so many bytes on a device (on the CPU, those of all ranks), stay
+// in memory while more pictures are to come: together they leave half of the memory to what they compute.
+// Otherwise each turn loads them anew: that takes longer, but no more memory than a run of one turn.
+bool stay_between_turns(int64_t bytes, at::Device device);
+
 }  // namespace tessera::engine

@@ -6,7 +6,7 @@
 
 namespace tessera::engine {
 
-Noise::Noise(const std::vector<Share>& shares) : shares_(shares) {
+Noise::Noise(const std::vector<Share>& shares, at::Device device) : device_(device), shares_(shares) {
   for (const Share& share : shares) {
     generators_.push_back(at::detail::createCPUGenerator(share.seed));
     pictures_.length += share.pictures;
@@ -20,10 +20,14 @@ Noise Noise::of(const Range& pictures) const {
   return part;
 }
 
+at::Tensor Noise::randn(at::IntArrayRef shape, size_t share) {
+  if (device_.is_meta()) return at::randn(shape, at::dtype(at::kFloat).device(device_));
+  return at::randn(shape, generators_[share], at::kFloat);
+}
+
 // A share is drawn whole, whichever of its pictures are needed: all of them have one sequence.
 at::Tensor Noise::draw(at::IntArrayRef shape) {
-  if (shares_.size() == 1 && pictures_.length == shares_[0].pictures)
-    return at::randn(shape, generators_[0], at::kFloat);
+  if (shares_.size() == 1 && pictures_.length == shares_[0].pictures) return randn(shape, 0);
   TESSERA_CHECK(shape[0] == pictures_.length, "noise of {} pictures for {}", pictures_.length, shape[0]);
   std::vector<at::Tensor> parts;
   std::vector<int64_t> sizes = shape.vec();
@@ -34,7 +38,7 @@ at::Tensor Noise::draw(at::IntArrayRef shape) {
     const Range own = overlap(share, pictures_);
     if (own.length == 0) continue;  // each share has a generator of its own
     sizes[0] = share.length;
-    const at::Tensor whole = at::randn(sizes, generators_[i], at::kFloat);
+    const at::Tensor whole = randn(sizes, i);
     parts.push_back(whole.narrow(0, own.begin - share.begin, own.length));
   }
   return at::concat(parts);  // a copy, so that the noise of other pictures is freed

@@ -20,16 +20,20 @@ class Noise {
     uint64_t seed;
     int64_t pictures;
   };
-  explicit Noise(const std::vector<Share>& shares);
+  // On the meta device draws have shapes alone.
+  explicit Noise(const std::vector<Share>& shares, at::Device device = at::kCPU);
 
   // The same draws from here on, of which only the part of some pictures is returned.
   Noise of(const Range& pictures) const;
 
-  // Draws standard normal numbers in fp32 on the CPU, [N, ...] for the N pictures of all shares, or the part
-  // of some of them; the next draw continues the sequences.
+  // Draws standard normal numbers in fp32 on the device, [N, ...] for the N pictures of all shares, or the
+  // part of some of them; the next draw continues the sequences.
   at::Tensor draw(at::IntArrayRef shape);
 
  private:
+  at::Tensor randn(at::IntArrayRef shape, size_t share);
+
+  at::Device device_;
   Range pictures_;
   std::vector<Share> shares_;
   std::vector<at::Generator> generators_;

@@ -81,14 +81,12 @@ class Run {
   // How often the run denoises and decodes: every group of pictures, in every part of a long video.
   int64_t turns() const { return static_cast<int64_t>(groups_.size()) * settings_.loops; }
 
-  // Whether denoiser and decoder together leave half of the memory to what they compute. Otherwise each turn
-  // loads them anew: that takes longer, but no more memory than a run of one turn.
   bool has_room_for_both() const {
     const uint64_t bytes =
         components_.bytes_of(ComponentKind::kDenoiser) + components_.bytes_of(ComponentKind::kDecoder);
     const at::Device device = settings_.request.device;
-    const auto sharers = static_cast<uint64_t>(device.is_cpu() ? ranks_.world.size : 1);
-    return bytes * sharers <= static_cast<uint64_t>(memory_of(device)) / 2;
+    return stay_between_turns(static_cast<int64_t>(bytes) * (device.is_cpu() ? ranks_.world.size : 1),
+                              device);
   }
 
   // Generates the pictures of the current group. `prompts` are its own.

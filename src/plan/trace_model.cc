@@ -100,10 +100,9 @@ class TracedRun {
         load(Phase::kDenoise, engine::ComponentKind::kDenoiser, model_.family->load_denoiser);
     const std::vector<models::Conditioning> prompts =
         encoded.empty() ? longest_prompts(*denoiser) : group_.of(encoded);
-    engine::Noise noise = engine::Noise(batch_.noise).of(group_.pictures);
-    const at::Tensor z =
-        noise.draw(model_.shape.latent_sizes(settings_.latents, group_.count())).to(at::kMeta) *
-        sampler_->init_noise_sigma();
+    engine::Noise noise = engine::Noise(batch_.noise, at::kMeta).of(group_.pictures);
+    const at::Tensor z = noise.draw(model_.shape.latent_sizes(settings_.latents, group_.count())) *
+                         sampler_->init_noise_sigma();
     std::map<std::string, at::Tensor> numbers;
     if (model_.shape.is_video) numbers = engine::video_conditions(settings_);
     if (model_.shape.takes_guidance_scale) {

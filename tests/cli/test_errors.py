@@ -12,6 +12,7 @@ import tempfile
 
 from files import read_safetensors, write_safetensors
 from harness import MODEL, ROOT, SMALL, Skipped, test
+from test_launchers import finish_ranks, start_ranks, torchrun_variables
 
 USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the error must contain
     (["--height", "104", "--no-resolution-binning"], "96 and 112"),
@@ -367,7 +368,24 @@ def outputs_with_the_same_path(box):
 
 @test
 def out_of_memory(box):
-    # The noise takes 64 GiB; the libraries themselves need only a part of the limit of 32.
-    box.refuse(5, "memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "16384", "--width",
-               "16384", "--no-resolution-binning", "--num-images-per-prompt", "1024", "--num-inference-steps", "1",
-               limits={resource.RLIMIT_AS: 32 << 30})
+    # The noise takes as much as the limit, of which the libraries themselves need only a part.
+    box.refuse(5, "not enough memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "4096", "--width",
+               "4096", "--no-resolution-binning", "--num-images-per-prompt", "500", "--num-inference-steps", "1",
+               limits={resource.RLIMIT_AS: 2_000_000_000})
+
+
+@test
+def what_cannot_fit_is_refused_before_weights_are_read(box):
+    """The need is known from shapes alone: some terabytes here."""
+    words = ["generate", "a boat", "--model", "shapes-video", "--num-frames", "1700", "--height", "16384", "--width", "16384", "-o",
+             "boat.png"]
+    box.refuse(5, "[memory] the run needs about 4.", *words, "--dtype", "bf16")
+    assert box.files() == [], box.files()
+    plan = box.run(*words, "--dtype", "fp32", "--dry-run")
+    need = json.loads(plan.out)["memory_bytes"]
+    assert plan.code == 0 and max(need.values()) > 1 << 42, need
+    warnings = [line for line in plan.err.splitlines() if line.startswith("warning")]
+    assert len(warnings) == 1 and warnings[0].endswith("; try a smaller size or fewer frames or --dtype bf16"), plan
+    ranks = [*words, "--use-cfg-parallel"]
+    for code, _, err in finish_ranks(start_ranks(box, torchrun_variables, [ranks, ranks])):
+        assert code == 5 and (not err or "[memory] the run needs about " in err), (code, err)

@@ -287,9 +287,9 @@ def ranks_that_share_memory_need_no_proc(box):
 
 @test
 def out_of_memory_on_all_ranks(box):
-    box.refuse(5, "not enough memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "16384",
-               "--width", "16384", "--no-resolution-binning", "--num-images-per-prompt", "1024", "--num-inference-steps", "1",
-               "--use-cfg-parallel", limits={resource.RLIMIT_AS: 32 << 30})
+    box.refuse(5, "not enough memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "4096",
+               "--width", "4096", "--no-resolution-binning", "--num-images-per-prompt", "500", "--num-inference-steps", "1",
+               "--use-cfg-parallel", limits={resource.RLIMIT_AS: 2_000_000_000})
 
 
 @test

@@ -1,0 +1,99 @@
+#include "cli/memory_check.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "cli/units.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace tessera::cli {
+namespace {
+
+// Bytes of the files of weights below the model's folder. What cannot be read counts nothing.
+uint64_t bytes_of_files(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) return std::filesystem::file_size(path, ignored);
+  uint64_t sum = 0;
+  for (std::filesystem::recursive_directory_iterator each(path, ignored), end; !ignored && each != end;
+       each.increment(ignored)) {
+    std::error_code unreadable;
+    const uint64_t bytes = each->is_regular_file(unreadable) ? each->file_size(unreadable) : 0;
+    if (!unreadable) sum += bytes;
+  }
+  return sum;
+}
+
+// More than what ranks take, by a rule that costs nothing: weights in twice the bytes of their files on each
+// of them, and for each pixel of a group of pictures the tensors of a decoder of 256 channels in fp32.
+uint64_t bound_of(const Job& job, int64_t local_ranks) {
+  constexpr uint64_t kOfPixel = 4096, kOfGroup = uint64_t{1} << 31;
+  const engine::Settings& settings = job.settings;
+  const auto ranks = static_cast<uint64_t>(local_ranks);
+  const uint64_t one =
+      kOfPixel * static_cast<uint64_t>(settings.model_height * settings.model_width * settings.frames);
+  const uint64_t all = one * static_cast<uint64_t>(settings.pictures());
+  return 2 * ranks * bytes_of_files(job.model.path()) + std::min(all, std::max(one * ranks, kOfGroup));
+}
+
+// What may make a run smaller.
+std::string advice(const Job& job, const plan::MemoryNeed& need) {
+  std::vector<std::string> ways = {"a smaller size"};
+  if (job.model.shape.is_video) ways.push_back("fewer frames");
+  if (!job.model.shape.is_video && !job.settings.request.vae_tiling && need.decode > need.denoise)
+    ways.push_back("--vae-tiling");
+  if (*job.settings.request.dtype == at::kFloat) ways.push_back("--dtype bf16");
+  return fmt::format("{}", fmt::join(ways, " or "));
+}
+
+}  // namespace
+
+plan::MemoryNeed need_of(const Job& job) {
+  const SuppressLog suppress_log;  // the run gives the same warnings
+  return plan::memory_need(job.settings, job.model, job.layout);
+}
+
+std::optional<MemoryLack> find_lack(uint64_t need, const std::vector<MemoryLimit>& limits) {
+  const auto least = [&](uint64_t MemoryLimit::*bytes) {
+    return std::min_element(limits.begin(), limits.end(),
+                            [=](const MemoryLimit& a, const MemoryLimit& b) { return a.*bytes < b.*bytes; });
+  };
+  if (limits.empty()) return std::nullopt;
+  const std::string what = fmt::format("the run needs about {}", bytes_text(need));
+  if (const auto limit = least(&MemoryLimit::most); need > limit->most) {
+    return MemoryLack{fmt::format("{}, but {} has {}", what, limit->name, bytes_text(limit->most)),
+                      /*is_certain=*/true};
+  }
+  if (const auto limit = least(&MemoryLimit::available); need > limit->available) {
+    return MemoryLack{fmt::format("{}, but {} has {} free, beyond which the kernel may kill it", what,
+                                  limit->name, bytes_text(limit->available))};
+  }
+  return std::nullopt;
+}
+
+std::optional<MemoryLack> find_lack(const Job& job, const plan::MemoryNeed& need, int64_t local_ranks) {
+  if (!job.settings.request.device.is_cpu()) return std::nullopt;
+  const double share = static_cast<double>(local_ranks) / static_cast<double>(job.ranks());
+  auto lack = find_lack(static_cast<uint64_t>(static_cast<double>(need.most()) * share), memory_limits());
+  if (lack) lack->message += "; try " + advice(job, need);
+  return lack;
+}
+
+void require_memory(const Job& job, int64_t local_ranks) {
+  constexpr uint64_t kPart = 3;
+  const uint64_t bound = bound_of(job, local_ranks);
+  const std::vector<MemoryLimit> limits = memory_limits();
+  if (std::all_of(limits.begin(), limits.end(), [&](const MemoryLimit& limit) {
+        return bound <= std::min(limit.most, limit.available) / kPart;
+      }))
+    return;
+  const std::optional<MemoryLack> lack = find_lack(job, need_of(job), local_ranks);
+  if (!lack) return;
+  if (lack->is_certain) throw Error(ErrorKind::kMemory, "memory", lack->message);
+  log_warning("{}", lack->message);
+}
+
+}  // namespace tessera::cli
