@@ -66,7 +66,7 @@ USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the err
     (["--prompt2", "x"], "did you mean --prompt-2?"),
     (["\u2014seed", "3"], "[PROMPT] '\u2014seed' begins with a dash that is none of the keyboard"),
     (["-o", "out.bmp"], "must end in .png, .jpg, .jpeg, .webp for images"),
-    (["-o", "out.png", "--output-type", "latent"], "must end in .safetensors"),
+    (["-o", "out.png", "--output-type", "latent"], "must end in .safetensors: latents are written in that format"),
     (["-o", "missing/out.png"], "[--output] [missing/out.png] its folder does not exist; create that first"),
     (["-o", "/proc/out.png"], "[--output] [/proc/out.png] cannot create the file"),
     (["--report", "missing/run.json"], "[--report] [missing/run.json] its folder does not exist; create that first"),

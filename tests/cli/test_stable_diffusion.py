@@ -335,8 +335,9 @@ def invalid_sdxl_folders(box):
     box.refuse(3, "merges.txt", "generate", "a cat", "--model", folder, *SMALL)
     folder = change("tokenizer/tokenizer_config.json", model_max_length=1)
     box.refuse(3, "no prompt has room in 1 token", "generate", "a cat", "--model", folder, *SMALL)
-    folder = change("tokenizer/tokenizer_config.json", model_max_length=20)
-    box.refuse(3, "prompts of 20 and 77 tokens", "generate", "a cat", "--model", folder, *SMALL)
+    for length in (2, 20):  # with room for the two marks alone, and for words
+        folder = change("tokenizer/tokenizer_config.json", model_max_length=length)
+        box.refuse(3, f"prompts of {length} and 77 tokens", "generate", "a cat", "--model", folder, *SMALL)
     folder = change("text_encoder_2/config.json", projection_dim=4)  # half of the pooled prompt
     weights, _ = read_safetensors(folder / "text_encoder_2" / "model.safetensors")
     dtype, (rows, columns), data = weights["text_projection.weight"]

@@ -357,12 +357,13 @@ def views_print_what_json_has(box):
 
 
 class Page(html.parser.HTMLParser):
-    """Checks that every element of a page is closed, and collects its headings and what it would load from elsewhere."""
+    """Checks that every element of a page is closed, and collects its headings, the texts below each, and what it would load from
+    elsewhere."""
     EMPTY = {"meta"}
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.headings, self.plots, self.loads = [], [], 0, []
+        self.open, self.headings, self.texts, self.plots, self.loads = [], [], {}, 0, []
         self.feed(text)
         assert self.open == [], self.open
 
@@ -378,6 +379,8 @@ class Page(html.parser.HTMLParser):
     def handle_data(self, data):
         if self.open and self.open[-1] in ("h1", "h2"):
             self.headings.append(data)
+        elif self.open and self.open[-1] == "text":
+            self.texts.setdefault(self.headings[-1], []).append(data)
 
 
 @test
@@ -440,6 +443,11 @@ def a_report_of_traces(box):
     page = Page((box.folder / "r.html").read_text())
     assert page.loads == [] and page.plots == 11, (page.loads, page.plots)
     assert "one & <two>.json: PixArtSigmaPipeline, 2 ranks" in page.headings and "Roofline of h100" in page.headings, page.headings
+    bars = page.texts["Bytes that the busiest rank sends in a steady step"]
+    assert bars[::2] == ["u.json", "one & <two>.json"], bars
+    for name, bar in zip(bars[::2], bars[1::2]):
+        sent = [json.loads(box.run("analyze", "comm", name, "--rank", rank, "--json").out)["sum"]["step_sent"] for rank in ("0", "1")]
+        assert says(bar, max(sent)), (name, bar, sent)
     slow = box.run("analyze", "report", "u.json", "--machine", "tx8", "--link-gb-per-s", "1", "-o", "slow.html")
     assert slow.code == 0 and "says no bandwidth" not in (box.folder / "slow.html").read_text(), slow
     box.refuse(2, "[--link] does not go with report without a machine", "analyze", "report", "u.json", "--link", "pcie")

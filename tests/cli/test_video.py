@@ -302,7 +302,8 @@ def bad_requests_for_videos(box):
             (3, "[cut.gif]", *given, "cut.gif")):
         size = [] if "--height" in arguments or "--resolution" in arguments else SHORT[:4]
         box.refuse(code, needle, *words(*size, "--num-inference-steps", "2", *arguments))
-    box.refuse(2, "[--output] 'a.mp4' must end in .png", "generate", "a", "--model", GOLDEN.parent, "-o", "a.mp4")
+    box.refuse(2, "[--output] 'a.mp4' must end in .png, .jpg, .jpeg, .webp: images are written in these formats", "generate", "a",
+               "--model", GOLDEN.parent, "-o", "a.mp4")
     box.refuse(2, "[--num-frames] PixArt-Sigma does not support it", "generate", "a", "--model", GOLDEN.parent, "--num-frames", "5")
     box.refuse(3, "[missing.png]", *words(*SHORT, *given, "missing.png", "--use-cfg-parallel"))
 

@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <optional>
+
 #include "core/cpu.h"
 #include "core/error.h"
 #include "tests/support/golden.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tessera::engine {
 namespace {
@@ -186,6 +190,24 @@ TEST(Request, DropsWhatHasNoEffectAndSaysSo) {
       spell(settings.warnings[0]),
       "negative_prompt_2 has no effect: there is no negative_prompt, in whose place the model takes zeros");
   EXPECT_TRUE(settings.request.negative_prompts_2.empty());
+}
+
+// Of the key that says so, which a folder need not have.
+TEST(Request, DropsASecondNegativePromptWhereTheModelTakesZeros) {
+  Request request;
+  request.prompts = {"a"};
+  request.negative_prompts_2 = {"c"};
+  const char* const key = "force_zeros_for_empty_prompt";
+  for (const std::optional<bool> zeros : {std::optional<bool>(), {true}, {false}}) {
+    const TemporaryFolder temporary;
+    const std::filesystem::path folder = temporary.path() / "model";
+    std::filesystem::copy(golden_folder("tiny-sdxl"), folder, std::filesystem::copy_options::recursive);
+    Json index = read_json(folder / "model_index.json");
+    index.erase(key);
+    if (zeros) index[key] = *zeros;
+    std::ofstream(folder / "model_index.json") << index;
+    EXPECT_EQ(resolve(request, read_model(folder)).warnings.empty(), zeros == false) << index;
+  }
 }
 
 TEST(Request, TakesOneNegativePromptForAllOrOneForEach) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 
 #include "core/error.h"
@@ -51,6 +52,7 @@ TEST(RankEnvironment, Torchrun) {
   EXPECT_EQ(place->port, 1234);
   EXPECT_TRUE(place->store_is_elsewhere);
   EXPECT_EQ(place->store_prefix, "tessera/2");
+  EXPECT_EQ(place->timeout, std::chrono::seconds(300));  // as the help of --timeout says
   EXPECT_FALSE(read({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_USE_AGENT_STORE", "False"}})
                    ->store_is_elsewhere);
 }

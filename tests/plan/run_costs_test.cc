@@ -244,5 +244,21 @@ TEST(RunsOfRanks, SendWhatTheTraceSays) {
   EXPECT_GE(tried, 7);
 }
 
+RunCosts costs_of(const std::vector<double>& computing) {
+  RunCosts costs;
+  for (const double seconds : computing) costs.ranks.push_back({.run = {.computing = seconds}});
+  return costs;
+}
+
+// By hand; whether ranks compute for an hour or for a microsecond.
+TEST(RunCosts, ImbalanceIsTheTimeOfTheBusiestOverTheMean) {
+  for (const double unit : {3600.0, 1e-6}) {
+    EXPECT_DOUBLE_EQ(costs_of({1 * unit, 4 * unit, 1 * unit}).imbalance(), 2);
+    EXPECT_EQ(costs_of({1 * unit, 4 * unit, 1 * unit}).busiest(), 1U);
+    EXPECT_DOUBLE_EQ(costs_of({unit, unit}).imbalance(), 1);
+  }
+  EXPECT_EQ(costs_of({0, 0}).imbalance(), 1);  // nobody computes
+}
+
 }  // namespace
 }  // namespace tessera::plan
