@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace tessera::plan {
@@ -24,15 +26,15 @@ Event exchange(int64_t number, int64_t own) {
                                   .receives = {{1 - own, kMessage}}}};
 }
 
-Event single(int64_t number, bool sends) {
-  return {.what = CollectiveEvent{
-              .axis = "pp",
-              .name = sends ? "send" : "receive",
-              .number = number,
-              .bytes = sends ? kMessage : 0,
-              .ranks = {0, 1},
-              .sends = sends ? std::vector<Transfer>{{1, kMessage}} : std::vector<Transfer>{},
-              .receives = sends ? std::vector<Transfer>{} : std::vector<Transfer>{{0, kMessage}}}};
+Event single(int64_t number, bool sends, int64_t peer) {
+  const std::vector<Transfer> message = {{peer, kMessage}};
+  return {.what = CollectiveEvent{.axis = "pp",
+                                  .name = sends ? "send" : "receive",
+                                  .number = number,
+                                  .bytes = sends ? kMessage : 0,
+                                  .ranks = {0, 1, 2},
+                                  .sends = sends ? message : std::vector<Transfer>{},
+                                  .receives = sends ? std::vector<Transfer>{} : message}};
 }
 
 Event wait(int64_t number) {
@@ -94,6 +96,20 @@ TEST(Simulation, SendsOneMessageAtATime) {
   EXPECT_DOUBLE_EQ(ranks[0].waiting, 4.5);
 }
 
+// To whomever they go, and from whomever they come.
+TEST(Simulation, SendsAndReceivesOneMessageAtATime) {
+  for (const bool sends : {true, false}) {
+    Trace trace{.model = {}, .settings = Json::object(), .world_size = 3, .ranks = {}};
+    trace.ranks = {{.rank = 0, .events = {single(0, sends, 1), single(1, sends, 2), wait(0), wait(1)}},
+                   {.rank = 1, .events = {single(0, !sends, 0), wait(0)}},
+                   {.rank = 2, .events = {single(0, !sends, 0), wait(0)}}};
+    const auto ranks = simulated(trace).ranks;
+    EXPECT_DOUBLE_EQ(ranks[0].end, 4.5) << sends;
+    EXPECT_DOUBLE_EQ(std::min(ranks[1].end, ranks[2].end), 2.5) << sends;
+    EXPECT_DOUBLE_EQ(std::max(ranks[1].end, ranks[2].end), 4.5) << sends;
+  }
+}
+
 // What a rank waits for longer hides no other message a second time.
 TEST(Simulation, HidesNoMoreThanIsComputed) {
   const auto ranks = simulated(of_two({exchange(0, 0), exchange(1, 0), operation(3), wait(0), wait(1)},
@@ -127,8 +143,9 @@ TEST(Simulation, RepeatsASteadyStep) {
 // A pipeline: the second stage begins with a patch when it is there, while the first works on the next.
 TEST(Simulation, PassesSingleMessagesOn) {
   const auto ranks =
-      simulated(of_two({operation(3), single(0, true), operation(3), single(1, true), wait(0), wait(1)},
-                       {single(0, false), single(1, false), wait(0), operation(3), wait(1), operation(3)}))
+      simulated(
+          of_two({operation(3), single(0, true, 1), operation(3), single(1, true, 1), wait(0), wait(1)},
+                 {single(0, false, 0), single(1, false, 0), wait(0), operation(3), wait(1), operation(3)}))
           .ranks;
   // 3 + 2.5 until the first patch is there; the second, there at 8.5, finds the stage free at that moment.
   EXPECT_DOUBLE_EQ(ranks[1].end, 11.5);
