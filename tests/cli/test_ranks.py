@@ -269,7 +269,10 @@ def a_limit_of_files_is_no_lack_of_memory(box):
 
 @test
 def ranks_have_all_descriptors_that_they_may_have(box):
-    box.generate("a cat", *SMALL, "--use-cfg-parallel", limits={resource.RLIMIT_NOFILE: (12, 4096)})
+    words = ["a cat", *SMALL, "--use-cfg-parallel"]
+    few = 8
+    box.refuse(3, "Too many open files (ulimit -n)", "generate", *words, "--model", MODEL, limits={resource.RLIMIT_NOFILE: (few, few)})
+    box.generate(*words, limits={resource.RLIMIT_NOFILE: (few, 4096)})
     box.refuse(4, "Too many open files (ulimit -n)", "generate", "a cat", "--model", MODEL, *SMALL, "--data-parallel-degree", "16",
                "--num-images-per-prompt", "16", limits={resource.RLIMIT_NOFILE: 40})
 
