@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <new>
@@ -18,29 +17,43 @@ namespace {
 
 constexpr const char* kChanged = "was written to while it was in use; run again when it is complete";
 
-// Where files are mapped, readable from a signal handler.
-struct Slot {
-  std::atomic<bool> used{false};
+}  // namespace
+
+// Where a file is mapped, readable from a signal handler. A list holds all that there ever were: they are
+// used again, and never freed.
+struct MappedPlace {
+  std::atomic<bool> used{true};
   std::atomic<uintptr_t> begin{0}, end{0};
   std::atomic<const char*> message{nullptr};
+  MappedPlace* next = nullptr;
 };
-std::array<Slot, 1024> slots;
 
-std::optional<size_t> remember(std::span<const std::byte> bytes, const char* message) {
-  for (size_t i = 0; i < slots.size(); ++i) {
-    Slot& slot = slots[i];
-    if (slot.used.exchange(true)) continue;
-    slot.message = message;
-    slot.begin = reinterpret_cast<uintptr_t>(bytes.data());
-    slot.end = slot.begin + bytes.size();
-    return i;
+namespace {
+
+std::atomic<MappedPlace*> first_place{nullptr};
+
+MappedPlace& unused_place() {
+  for (MappedPlace* place = first_place; place; place = place->next) {
+    if (!place->used.exchange(true)) return *place;
   }
-  return std::nullopt;
+  auto* const place = new MappedPlace;
+  place->next = first_place;
+  while (!first_place.compare_exchange_weak(place->next, place)) {
+  }
+  return *place;
 }
 
-void unregister(size_t slot) {
-  slots[slot].end = 0;
-  slots[slot].used = false;
+MappedPlace& remember(std::span<const std::byte> bytes, const char* message) {
+  MappedPlace& place = unused_place();
+  place.message = message;
+  place.begin = reinterpret_cast<uintptr_t>(bytes.data());
+  place.end = place.begin + bytes.size();
+  return place;
+}
+
+void forget(MappedPlace& place) {
+  place.end = 0;
+  place.used = false;
 }
 
 bool same_time(const timespec& a, const timespec& b) {
@@ -65,15 +78,16 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path.string())
     if (address == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // no fault of the file
     if (address == MAP_FAILED) refuse("map");
     data_ = static_cast<const std::byte*>(address);
+    place_ = &remember(bytes(), message_.c_str());
   } catch (...) {
+    if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
     ::close(descriptor_);
     throw;
   }
-  slot_ = remember(bytes(), message_.c_str());
 }
 
 MappedFile::~MappedFile() {
-  if (slot_) unregister(*slot_);
+  forget(*place_);
   ::munmap(const_cast<std::byte*>(data_), size_);
   ::close(descriptor_);
 }
@@ -94,9 +108,9 @@ void MappedFile::release(uint64_t begin, uint64_t end) const noexcept {
 }
 
 const char* changed_file_at(const void* address) noexcept {
-  const auto place = reinterpret_cast<uintptr_t>(address);
-  for (const Slot& slot : slots) {
-    if (place >= slot.begin && place < slot.end) return slot.message;
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  for (const MappedPlace* place = first_place; place; place = place->next) {
+    if (at >= place->begin && at < place->end) return place->message;
   }
   return nullptr;
 }

@@ -5,11 +5,12 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 
 namespace tessera::weights {
+
+struct MappedPlace;
 
 // A file mapped read-only and shared: two processes that map one file share its pages, and only bytes that
 // are touched are read from disk. Replacing the file by another does not affect the mapping. Writing to it or
@@ -37,7 +38,7 @@ class MappedFile {
   struct stat status_ = {};
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
-  std::optional<size_t> slot_;  // among those that changed_file_at() looks at
+  MappedPlace* place_ = nullptr;  // among those that changed_file_at() looks at
 };
 
 // For a handler of SIGBUS: the line that says that the file which is mapped at `address` has changed; nullptr

@@ -7,6 +7,8 @@
 
 #include <csignal>
 #include <fstream>
+#include <memory>
+#include <vector>
 
 #include "core/error.h"
 #include "launch/signals.h"
@@ -78,6 +80,15 @@ TEST_F(MappedFileTest, IsKnownByItsAddresses) {
     EXPECT_EQ(changed_file_at(second.bytes().data()), expected());
     EXPECT_EQ(changed_file_at(&data), nullptr);
   }
+  EXPECT_EQ(changed_file_at(data), nullptr);
+}
+
+TEST_F(MappedFileTest, AnyNumberIsKnown) {
+  std::vector<std::unique_ptr<MappedFile>> files(1500);
+  for (auto& file : files) file = std::make_unique<MappedFile>(path_);
+  for (const auto& file : files) EXPECT_EQ(changed_file_at(file->bytes().data()), expected());
+  const std::byte* const data = files.back()->bytes().data();
+  files.clear();
   EXPECT_EQ(changed_file_at(data), nullptr);
 }
 
