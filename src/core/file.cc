@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,6 +69,13 @@ bool only_folder_is_closed(const std::filesystem::path& path) {
   const bool is_open = std::filesystem::is_regular_file(path, code) && ::access(path.c_str(), W_OK) == 0;
   errno = reason;
   return is_open;
+}
+
+// Whether names in the folder can be added but neither changed nor removed.
+bool is_append_only(const std::filesystem::path& folder) {
+  struct statx status = {};
+  return ::statx(AT_FDCWD, folder.empty() ? "." : folder.c_str(), 0, STATX_TYPE, &status) == 0 &&
+         (status.stx_attributes & STATX_ATTR_APPEND) != 0;
 }
 
 }  // namespace
@@ -215,6 +223,8 @@ void require_writable(const std::filesystem::path& path) {
   if ((exists || is_loop) && ::access(path.c_str(), W_OK) != 0)
     usage_error(path.string(), "cannot write: {}", system_reason(errno));
   if (is_special(path)) return;  // opening a pipe would disturb its reader
+  if (is_append_only(follow_links(path).parent_path()))
+    usage_error(path.string(), "cannot write: nothing can be renamed in its folder (chattr +a)");
   const AtomicFile probe(path);  // removed again when it goes out of scope
 }
 

@@ -326,6 +326,20 @@ def full_disk(box):
 
 
 @test
+def a_folder_in_which_nothing_can_be_renamed(box):
+    folder = box.folder / "log"
+    folder.mkdir()
+    if subprocess.run(["chattr", "+a", folder], capture_output=True).returncode != 0:
+        raise Skipped("no right to change attributes, or a file system without them")
+    try:
+        for option in ("-o", "--report", "--timeline"):
+            box.refuse(2, "nothing can be renamed in its folder (chattr +a)", "generate", "a cat", "--model", MODEL, *SMALL, option,
+                       folder / ("out.png" if option == "-o" else "out.json"))
+    finally:
+        subprocess.run(["chattr", "-a", folder], check=True)
+
+
+@test
 def full_file_system(box):
     with tempfile.TemporaryDirectory() as mount:
         words = ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", mount]
