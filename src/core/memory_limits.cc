@@ -67,17 +67,24 @@ struct Version {
   const char* used;
   std::vector<const char*> reclaimable;  // in memory.stat
   const char* high;                      // beyond it a group is slowed down; may be nullptr
+  const char* events;                    // counts the processes that the kernel ended
 };
 
 const std::vector<Version>& versions() {
-  static const std::vector<Version> both = {
-      {"cgroup2", "", "memory.max", "memory.current", {"inactive_file", "active_file"}, "memory.high"},
-      {"cgroup",
-       "memory",
-       "memory.limit_in_bytes",
-       "memory.usage_in_bytes",
-       {"total_inactive_file", "total_active_file"},
-       nullptr}};
+  static const std::vector<Version> both = {{"cgroup2",
+                                             "",
+                                             "memory.max",
+                                             "memory.current",
+                                             {"inactive_file", "active_file"},
+                                             "memory.high",
+                                             "memory.events"},
+                                            {"cgroup",
+                                             "memory",
+                                             "memory.limit_in_bytes",
+                                             "memory.usage_in_bytes",
+                                             {"total_inactive_file", "total_active_file"},
+                                             nullptr,
+                                             "memory.oom_control"}};
   return both;
 }
 
@@ -149,7 +156,20 @@ void add_groups(const fs::path& root, const Machine& machine, const Version& ver
   }
 }
 
+constexpr const char* kKills = "oom_kill";
+
 }  // namespace
+
+uint64_t memory_kills(const fs::path& root) {
+  for (const Version& version : versions()) {
+    const std::optional<std::string> own = group_of(root, version);
+    const std::optional<Mount> mount = mount_of(root, version);
+    if (!own || !mount) continue;
+    const auto numbers = numbers_of(mount->folder / within(*mount, *own).lexically_normal() / version.events);
+    if (const auto kills = numbers.find(kKills); kills != numbers.end()) return kills->second;
+  }
+  return numbers_of(root / "proc/vmstat")[kKills];
+}
 
 std::vector<MemoryLimit> memory_limits(const fs::path& root) {
   const Machine machine = machine_of(root);

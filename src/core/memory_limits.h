@@ -26,4 +26,8 @@ std::vector<MemoryLimit> memory_limits(const std::filesystem::path& root = "/");
 // how much of it is in use.
 uint64_t total_memory(const std::filesystem::path& root = "/");
 
+// Returns how many processes of this process's control group the kernel has ended for lack of memory; of the
+// machine where no group counts them.
+uint64_t memory_kills(const std::filesystem::path& root = "/");
+
 }  // namespace tessera

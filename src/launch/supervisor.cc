@@ -151,6 +151,7 @@ void Supervisor::note(size_t i, int status) {
   if (WIFSIGNALED(status)) {
     end.state = State::kKilled;
     end.signal = WTERMSIG(status);
+    end.no_memory = end.signal == SIGKILL && memory_kills() > memory_kills_before_;
   } else if (const auto failure = status_of_rank.failure()) {
     end.state = State::kFailed;
     end.failure = *failure;

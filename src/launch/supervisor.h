@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/memory_limits.h"
 #include "launch/failure.h"
 #include "launch/status.h"
 #include "launch/verdict.h"
@@ -72,6 +73,7 @@ class Supervisor {
   std::vector<Clock::duration> stopped_for_;  // by rank; zero if it runs
   Clock::time_point last_look_ = Clock::now();
   Clock::time_point first_failure_ = Clock::time_point::max();
+  uint64_t memory_kills_before_ = memory_kills();
   int64_t ends_seen_ = 0;
   bool asked_to_end_ = false;
 };

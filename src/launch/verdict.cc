@@ -46,6 +46,12 @@ Failure blame(size_t rank, const std::string& what) {
 }
 
 Failure blame_killed(size_t rank, const RankEnd& end) {
+  if (end.no_memory) {
+    Failure failure =
+        blame(rank, fmt::format("killed by the kernel {}: [memory] not enough memory", end.place));
+    failure.exit_code = static_cast<int>(ErrorKind::kMemory);
+    return failure;
+  }
   const char* name = ::sigabbrev_np(end.signal);
   std::string details = name ? fmt::format("SIG{}", name) : "";
   if (end.signal == SIGKILL) details += ", as the kernel does when memory runs out";

@@ -112,6 +112,28 @@ TEST(MemoryLimits, OfVersion1AreFoundBesideVersion2) {
 }
 
 // A container sees its own group as the root of what is mounted, under the path that the group has outside.
+TEST(MemoryKills, AreThoseOfTheGroup) {
+  FakeSystem system;
+  EXPECT_EQ(memory_kills(system.root()), 0U);
+  system.write("proc/vmstat", "pgfault 12\noom_kill 7\n");
+  EXPECT_EQ(memory_kills(system.root()), 7U);
+  system.mount_version_2();
+  EXPECT_EQ(memory_kills(system.root()), 7U) << "the group counts none";
+  system.write("sys/fs/cgroup/jobs/one/memory.events", "low 0\nmax 9\noom 3\noom_kill 2\n");
+  EXPECT_EQ(memory_kills(system.root()), 2U);
+}
+
+TEST(MemoryKills, OfVersion1AreFoundBesideVersion2) {
+  FakeSystem system;
+  system.write("proc/self/cgroup", "4:memory:/box\n0::/\n");
+  system.write("proc/self/mountinfo",
+               "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+               "32 23 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+  system.write("sys/fs/cgroup/memory/box/memory.oom_control",
+               "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n");
+  EXPECT_EQ(memory_kills(system.root()), 5U);
+}
+
 TEST(MemoryLimits, OfAContainerAreFound) {
   for (const char* mounted : {"/jobs/one", "/", "/elsewhere"}) {
     FakeSystem system;

@@ -35,6 +35,19 @@ TEST(Verdict, ASignalIsTheCauseOfLostPeers) {
             "[rank 1] killed by signal 11 (SIGSEGV) at step 3, in all_to_all (ulysses); the run is over");
 }
 
+TEST(Verdict, WhomTheKernelKillsForMemoryLackedIt) {
+  RankEnd end = killed(2, SIGKILL);
+  EXPECT_EQ(verdict({failed(1, 4, "[rank 1] lost: Connection closed"), end}, 4),
+            "[rank 1] killed by signal 9 (SIGKILL, as the kernel does when memory runs out) at step 3, in "
+            "all_to_all "
+            "(ulysses); the run is over");
+  end.no_memory = true;
+  EXPECT_EQ(verdict({failed(1, 4, "[rank 1] lost: Connection closed"), end}, 5),
+            "[rank 1] killed by the kernel at step 3, in all_to_all (ulysses): [memory] not enough memory; "
+            "the run is "
+            "over");
+}
+
 TEST(Verdict, TheFirstOfSeveralIsTheCause) {
   const std::string message = verdict({killed(2, SIGABRT), killed(1, SIGBUS), failed(3, 4, "x")}, 4);
   EXPECT_TRUE(message.starts_with("[rank 1] killed by signal 7")) << message;
