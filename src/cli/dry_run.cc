@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <ranges>
 
@@ -12,7 +11,6 @@
 #include "cli/report.h"
 #include "core/log.h"
 #include "engine/references.h"
-#include "parallel/ranks.h"
 
 namespace tessera::cli {
 namespace {
@@ -34,13 +32,11 @@ uint64_t bytes_of(const Load& load, const Job& job, const models::LoadOptions& o
   return statistics.bytes_held;
 }
 
-// Ranks of equal places along these axes hold equal weights.
 uint64_t most_denoiser_bytes(const Job& job) {
-  std::map<std::array<int64_t, 3>, uint64_t> bytes;
+  std::map<DenoiserPlace, uint64_t> bytes;
   for (int64_t rank = 0; rank < job.ranks(); ++rank) {
     const parallel::Ranks ranks(rank, job.layout);
-    const auto [place, is_new] =
-        bytes.try_emplace({ranks.pipeline.rank, ranks.tensor_inner.rank, ranks.tensor_outer.rank});
+    const auto [place, is_new] = bytes.try_emplace(denoiser_place(ranks));
     if (!is_new) continue;
     models::LoadOptions options = on_no_device(job);
     options.placement.groups = {ranks.tensor_inner, ranks.tensor_outer};
@@ -51,6 +47,10 @@ uint64_t most_denoiser_bytes(const Job& job) {
 }
 
 }  // namespace
+
+DenoiserPlace denoiser_place(const parallel::Ranks& ranks) {
+  return {ranks.pipeline.rank, ranks.tensor_inner.rank, ranks.tensor_outer.rank};
+}
 
 void print_plan(const Job& job) {
   OrderedJson weights = OrderedJson::object();

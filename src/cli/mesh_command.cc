@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <span>
 
+#include "cli/dry_run.h"
 #include "cli/find_model.h"
 #include "cli/units.h"
 #include "core/counted.h"
@@ -63,7 +65,19 @@ struct Share {
   uint64_t weights_bytes;
 };
 
-Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t rank) {
+uint64_t weights_bytes(const Subject& subject, const comm::TensorGroups& tensor_groups, Range blocks) {
+  // Nothing is read on the meta device.
+  models::LoadOptions options{{*subject.settings.request.dtype, at::kMeta, tensor_groups}, blocks};
+  options.may_lack_weights = true;
+  models::LoadStatistics statistics;
+  const ScopedLogSink silence({});
+  subject.model.family->load_denoiser(subject.model.folder, options, statistics);
+  return statistics.bytes_held;
+}
+
+using BytesByPlace = std::map<DenoiserPlace, uint64_t>;
+
+Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t rank, BytesByPlace& bytes) {
   const parallel::Ranks ranks(rank, layout);
   const comm::TensorGroups tensor_groups{ranks.tensor_inner, ranks.tensor_outer};
   const parallel::Cut cut = engine::make_cut(ranks, subject.model.shape, subject.settings.latents);
@@ -71,24 +85,20 @@ Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t r
   // Ranks that divide frames have all heads of a layer.
   const Range heads = layout.dsp ? Range{0, layer_heads.length} : ranks.ulysses.part(layer_heads.length);
   const Range blocks = layout.stage(ranks.pipeline.rank);
-
-  // Nothing is read on the meta device.
-  models::LoadOptions options{{*subject.settings.request.dtype, at::kMeta, tensor_groups}, blocks};
-  options.may_lack_weights = true;
-  models::LoadStatistics statistics;
-  const ScopedLogSink silence({});
-  subject.model.family->load_denoiser(subject.model.folder, options, statistics);
+  const auto [place, is_new] = bytes.try_emplace(denoiser_place(ranks));
+  if (is_new) place->second = weights_bytes(subject, tensor_groups, blocks);
   return {blocks,
           cut.held(cut.all_patches(), ranks.sequence.rank).rows,
           {layer_heads.begin + heads.begin, heads.length},
-          statistics.bytes_held};
+          place->second};
 }
 
 std::vector<Share> shares_of(const std::optional<Subject>& subject, const parallel::Layout& layout) {
   std::vector<Share> shares;
   if (!subject) return shares;
   const int64_t world_size = Mesh(layout.sizes).world_size();
-  for (int64_t rank = 0; rank < world_size; ++rank) shares.push_back(share_of(*subject, layout, rank));
+  BytesByPlace bytes;
+  for (int64_t rank = 0; rank < world_size; ++rank) shares.push_back(share_of(*subject, layout, rank, bytes));
   return shares;
 }
 
