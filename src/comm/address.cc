@@ -1,6 +1,7 @@
 #include "comm/address.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -48,6 +49,18 @@ Addresses addresses_of(const std::string& host) {
 
 void require_address(const std::string& host) {
   addresses_of(host);
+}
+
+bool is_wildcard(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* all = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &all) != 0) return false;
+  const Addresses address(all, &::freeaddrinfo);
+  if (all->ai_family == AF_INET)
+    return reinterpret_cast<const sockaddr_in*>(all->ai_addr)->sin_addr.s_addr == INADDR_ANY;
+  return all->ai_family == AF_INET6 &&
+         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(all->ai_addr)->sin6_addr);
 }
 
 bool is_loopback(const std::string& host) {

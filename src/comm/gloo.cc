@@ -8,6 +8,7 @@
 
 #include "comm/gloo_heartbeat.h"
 #include "core/error.h"
+#include "core/system_call.h"
 
 namespace tessera::comm {
 namespace {
@@ -126,6 +127,7 @@ class GlooTransport : public Transport {
     } catch (const c10::Error& error) {
       mesh_->lost(peer, error.what_without_backtrace());
     } catch (const std::exception& error) {  // from gloo itself, when a connection is already down
+      if (is_lack_of_resources(error)) throw;
       mesh_->lost(peer, error.what());
     }
   }
@@ -167,6 +169,7 @@ std::shared_ptr<Fabric> connect_gloo(const c10::intrusive_ptr<c10d::Store>& stor
   using Gloo = c10d::ProcessGroupGloo;
   // Gloo waits five times as long for a connection. Busy hosts need a moment whatever the timeout is.
   const auto options = Gloo::Options::create(std::max<Milliseconds>(timeout / 5, std::chrono::seconds(1)));
+  options->threads = 1;  // they run collectives of Gloo, which are not used
   options->devices.push_back(place.is_interface ? Gloo::createDeviceForInterface(place.name)
                                                 : Gloo::createDeviceForHostname(place.name));
   return std::make_shared<GlooFabric>(std::make_shared<GlooMesh>(

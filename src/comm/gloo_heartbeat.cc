@@ -25,11 +25,20 @@ GlooHeartbeat::GlooHeartbeat(c10::intrusive_ptr<Gloo> gloo, Milliseconds timeout
   for (int64_t peer = 0; peer < gloo_->getSize(); ++peer) {
     if (peer != gloo_->getRank()) peers_[peer];
   }
-  for (auto& [number, peer] : peers_)
-    peer.thread = std::thread([this, number = number, &peer = peer] { run(number, peer); });
+  try {
+    for (auto& [number, peer] : peers_)
+      peer.thread = std::thread([this, number = number, &peer = peer] { run(number, peer); });
+  } catch (...) {
+    end();  // those that run
+    throw;
+  }
 }
 
 GlooHeartbeat::~GlooHeartbeat() {
+  end();
+}
+
+void GlooHeartbeat::end() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
@@ -39,7 +48,9 @@ GlooHeartbeat::~GlooHeartbeat() {
     }
   }
   changed_.notify_all();
-  for (auto& [number, peer] : peers_) peer.thread.join();
+  for (auto& [number, peer] : peers_) {
+    if (peer.thread.joinable()) peer.thread.join();
+  }
 }
 
 std::optional<int64_t> GlooHeartbeat::silent() const {

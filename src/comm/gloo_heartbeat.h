@@ -44,6 +44,7 @@ class GlooHeartbeat {
   static constexpr int64_t kNever = INT64_MAX;
 
   bool is_late(int64_t asked, int64_t now) const;
+  void end();
   void run(int64_t number, Peer& peer);
   bool exchange(int64_t number, Peer& peer);
 

@@ -1,10 +1,12 @@
 #include "comm/world.h"
 
+#include <sys/resource.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <exception>
 #include <future>
 #include <stdexcept>
@@ -19,6 +21,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/random_name.h"
+#include "core/system_call.h"
 
 namespace tessera::comm {
 
@@ -148,11 +151,22 @@ std::shared_ptr<Fabric> add_devices(const Rendezvous& rendezvous,
                          std::move(fabric));
 }
 
+// A FileStore that cannot write a record whole is read forever by the others.
+void require_room_for_store(int64_t world_size) {
+  constexpr uint64_t kBytesOfPair = 4096;  // Gloo's addresses take a few hundred
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
+      limit.rlim_cur / kBytesOfPair < static_cast<uint64_t>(world_size * world_size))
+    usage_error("launcher", "cannot connect {} ranks: {}; raise that limit", world_size,
+                system_reason(EFBIG));
+}
+
 // Joins over inherited sockets, to which no other process can connect.
 std::shared_ptr<Fabric> join_by_inheritance(const Rendezvous& rendezvous, Deadline deadline) {
   c10::intrusive_ptr<c10d::Store> store;
   const bool needs_store = !rendezvous.shared_memory || has_nccl();
   if (needs_store && rendezvous.store_file >= 0) {
+    require_room_for_store(rendezvous.world_size);
     store = c10::make_intrusive<c10d::FileStore>(fmt::format("/proc/self/fd/{}", rendezvous.store_file),
                                                  static_cast<int>(rendezvous.world_size));
     store->setTimeout(rendezvous.timeout);
@@ -249,6 +263,7 @@ World World::join(const Rendezvous& rendezvous) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
+    if (is_lack_of_resources(error)) throw;
     throw Error(ErrorKind::kPeer,
                 inherits ? "launcher" : fmt::format("{}:{}", rendezvous.address, rendezvous.port),
                 fmt::format("rank {} of {} could not {}: {}", rendezvous.rank, rendezvous.world_size, step,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cerrno>
+#include <exception>
 #include <string>
 
 namespace tessera {
@@ -15,6 +16,10 @@ auto uninterrupted(const Call& call) {
     if (result >= 0 || errno != EINTR) return result;
   }
 }
+
+// Whether the system refused memory, or a process or thread (with the same error number as for a lack of
+// memory for its stack).
+bool is_lack_of_resources(const std::exception& error);
 
 // Returns the text of an error number, with the limit of the user that may be behind it: "File too large
 // (ulimit -f)".

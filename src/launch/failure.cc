@@ -16,11 +16,10 @@ namespace tessera::launch {
 namespace {
 
 Failure out_of_memory() {
-  return {
-      static_cast<int>(ErrorKind::kMemory),
-      fmt::format(
-          "[memory] not enough memory; try a smaller size, fewer images at once, {}, or, with fp32, {} bf16",
-          field("vae_tiling"), field("dtype"))};
+  return {static_cast<int>(ErrorKind::kMemory),
+          fmt::format("[memory] not enough memory; try a smaller size, fewer frames of a video, {}, or, with "
+                      "fp32, {} bf16",
+                      field("vae_tiling"), field("dtype"))};
 }
 
 // Recognises the messages of libraries that run out of memory. oneDNN names no cause; but once it has
@@ -67,9 +66,8 @@ Failure current_failure() {
     // The system names this for a stack that found no memory too.
     if (error.code() == std::errc::resource_unavailable_try_again) {
       return {static_cast<int>(ErrorKind::kMemory),
-              "[memory] cannot start a thread; raise the limit on processes, which counts threads (ulimit "
-              "-u, or of "
-              "a container), or free memory"};
+              "[memory] cannot start a thread; raise the limit on processes, which counts threads "
+              "(ulimit -u, or of a container), or on memory (ulimit -d, -v), or free memory"};
     }
     return {kInternalError, fmt::format("[internal] {}", error.what())};
   } catch (const std::exception& error) {

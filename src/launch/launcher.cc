@@ -78,11 +78,14 @@ Failure launch_ranks(int64_t ranks, std::chrono::milliseconds timeout,
       for (const auto& [peer, socket] : own) place.sockets[peer] = socket.number();
       const pid_t process = ::fork();
       if (process < 0 && errno == ENOMEM) throw std::bad_alloc();
-      if (process < 0) {
-        const char* const limit =
-            errno == EAGAIN ? " within the limit on processes (ulimit -u, or of a container)" : "";
-        launcher_cannot(fmt::format("start rank {} of {}{}", rank, ranks, limit), errno);
+      if (process < 0 && errno == EAGAIN) {
+        throw Error(
+            ErrorKind::kMemory, "launcher",
+            fmt::format("cannot start rank {} of {} within the limit on processes (ulimit -u, or of a "
+                        "container): {}",
+                        rank, ranks, system_reason(errno)));
       }
+      if (process < 0) launcher_cannot(fmt::format("start rank {} of {}", rank, ranks), errno);
       if (process == 0) run_fork({.rendezvous = place, .statuses = statuses}, launcher, sockets, run);
       supervisor.add(process);
     }

@@ -111,6 +111,9 @@ std::string read_address(const Environment& get, const std::string& otherwise) {
   if (address.starts_with('[') && address.ends_with(']')) address = address.substr(1, address.size() - 2);
   if (address.find_first_of("[]/@ ") != std::string::npos)
     usage_error(kName, "'{}' is not the name or the address of a host", text);
+  if (comm::is_wildcard(address))
+    usage_error(kName, "'{}' stands for every address of a host; name the one at which rank 0 is reached",
+                text);
   if (std::count(address.begin(), address.end(), ':') == 1)
     usage_error(kName, "'{}' is not the name or the address of a host; the port stands in MASTER_PORT", text);
   return address;

@@ -265,6 +265,34 @@ def a_limit_of_files_is_no_lack_of_memory(box):
     for kilobytes in (16, 40):
         box.refuse(2, "File too large (ulimit -f)", "generate", "a cat", "--model", MODEL, *SMALL, "--use-cfg-parallel",
                    limits={resource.RLIMIT_FSIZE: kilobytes << 10})
+    for size in (0, 20, 4096):
+        box.refuse(2, "cannot connect 2 ranks: File too large (ulimit -f)", "generate", "a cat", "--model", MODEL, *SMALL,
+                   "--use-cfg-parallel", "--no-shared-memory", limits={resource.RLIMIT_FSIZE: size})
+
+
+@test
+def a_process_or_thread_too_many_is_a_lack_of_resources(box):
+    user = 2_000_000_011  # of nobody else, since the limit counts all that a user runs; it does not hold for root
+    box.folder.parent.chmod(0o711)
+    box.folder.chmod(0o777)
+
+    def run(processes, *words):
+        def prepare():
+            resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+            os.setgid(user)
+            os.setuid(user)
+        return subprocess.run([box.program, "generate", "a cat", "--model", MODEL, "--quiet", "--use-cfg-parallel", *SMALL, *words],
+                              cwd=box.folder, capture_output=True, text=True, timeout=120, preexec_fn=prepare,
+                              env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if os.geteuid() != 0 or run(100).returncode != 0:
+        raise Skipped("no right to run as another user")
+    (box.folder / "out.png").unlink()
+    for words, most in (([], 4), (["--no-shared-memory"], 8)):  # three processes, and their threads
+        for processes in range(1, most + 1):
+            done = run(processes, *words)
+            assert done.returncode == 5 and done.stdout == "" and len(done.stderr.splitlines()) == 1, (processes, words, done)
+            assert "limit on processes" in done.stderr, (processes, words, done)
+            assert box.files() == []
 
 
 @test

@@ -34,6 +34,18 @@ TEST(Failure, MemoryThatRunsOutInALibraryIsOneCode) {
   EXPECT_EQ(exit_code_of(c10::Error({"f", "a.cc", 1}, "could not create a primitive")), kMemory);
 }
 
+// Their number does not count: they are computed in groups that hold little.
+TEST(Failure, AdviceForMemoryIsNotToAskForFewerImages) {
+  try {
+    throw std::bad_alloc();
+  } catch (...) {
+    const std::string message = current_failure().message;
+    EXPECT_TRUE(
+        message.starts_with("[memory] not enough memory; try a smaller size, fewer frames of a video, "))
+        << message;
+  }
+}
+
 TEST(Failure, ALimitOnThreadsIsNamed) {
   try {
     throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));

@@ -84,7 +84,8 @@ TEST(RankEnvironment, AddressesOfHosts) {
     EXPECT_EQ(read(with(address))->address, address);
   EXPECT_EQ(read(with("[::1]"))->address, "::1");
   EXPECT_EQ(read(with(""))->address, "127.0.0.1");
-  for (const char* address : {"host:29500", "tcp://host", "[::1]:29500", "user@host", "a b"})
+  for (const char* address :
+       {"host:29500", "tcp://host", "[::1]:29500", "user@host", "a b", "0.0.0.0", "0", "::", "[::]"})
     EXPECT_NE(refusal(with(address)).find("[MASTER_ADDR] '"), std::string::npos) << address;
 }
 
