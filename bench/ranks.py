@@ -182,7 +182,7 @@ def compare_methods(args, folder, size, table, report):
         latents = args.prompts * LATENT_CHANNELS * (size // ROW_PIXELS) ** 2 * 4 * (LATENT_FRAMES if args.family == "open-sora" else 1)
         expected = closed_form(name, args.ranks, args, size, folder)
         form = f", closed form {expected / 2**20:.2f} MiB (+ latents {latents / 2**20:.2f})" if expected is not None else ""
-        weights = max(r["weights_bytes"] for r in ranks) / alone["weights_bytes"]
+        weights = max(r["weights_memory_bytes"] for r in ranks) / alone["weights_memory_bytes"]
         memory = max(r["peak_rss_bytes"] for r in ranks) / alone["peak_rss_bytes"]
         print(f"{head} {name:10} on {args.ranks} ranks: times as fast: {'  '.join(ratio(name, what) for what in timed)}  "
               f"waiting {' '.join(f'{w:.1%}' for w in waited)}  sends {sent / 2**20:.2f} MiB a step{form}  memory {memory:.3f}, "

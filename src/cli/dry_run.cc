@@ -7,6 +7,7 @@
 #include <ranges>
 
 #include "cli/memory_check.h"
+#include "cli/outputs.h"
 #include "cli/progress.h"
 #include "cli/report.h"
 #include "core/log.h"
@@ -66,11 +67,9 @@ void print_plan(const Job& job) {
                                                   : bytes_of(family.load_decoder, job, options);
   }
   const plan::MemoryNeed need = need_of(job);
-  OrderedJson settings = settings_json(job);
-  if (!job.arguments.run.threads) settings.erase("threads");
-  const OrderedJson plan = {{"settings", settings},
-                            {"outputs", job.outputs},
-                            {"ranks", job.ranks()},
+  const OrderedJson plan = {{"settings", settings_json(job)},
+                            {"outputs", written_paths(job.outputs, job.settings)},
+                            {"world_size", job.ranks()},
                             {"weights_bytes", weights},
                             {"memory_bytes", {{"denoise", need.denoise}, {"decode", need.decode}}}};
   Progress progress(job.arguments.run.quiet);  // prints warnings

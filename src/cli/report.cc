@@ -67,7 +67,7 @@ OrderedJson settings_json(const Job& job) {
   json["scheduler_class"] = settings.scheduler;
   json["model_height"] = settings.model_height;
   json["model_width"] = settings.model_width;
-  json["threads"] = at::get_num_threads();
+  if (arguments.run.threads) json["threads"] = *arguments.run.threads;
   json["version"] = TESSERA_VERSION;
   if (parallel::Mesh(layout.sizes).world_size() > 1 || layout.patches > 1)
     json["parallel"] = parallel_json(layout);
@@ -98,8 +98,10 @@ OrderedJson make_report(const Job& job, const engine::Result& result, const std:
 
 OrderedJson rank_report(int64_t rank, const engine::Result& result, OrderedJson communication) {
   return {{"rank", rank},
+          {"threads", at::get_num_threads()},
           {"peak_rss_bytes", peak_rss_bytes()},
           {"weights_bytes", result.weights_bytes},
+          {"weights_memory_bytes", result.weights_memory_bytes},
           {"bytes_read", result.bytes_read},
           {"communication", std::move(communication)}};
 }

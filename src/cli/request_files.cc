@@ -21,6 +21,7 @@
 #include "media/file_text.h"
 #include "media/source.h"
 #include "media/suffix.h"
+#include "plan/trace.h"
 #include "weights/safetensors.h"
 
 namespace tessera::cli {
@@ -117,6 +118,8 @@ Json read_record(const std::string& path) {
         path,
         "neither a request in JSON, nor a report, an image, a video or latents that this program wrote");
   const Json all = parse_json(json, path);
+  if (plan::is_trace(all))
+    input_error(path, "a trace is not a request; give an image, a video, a report or a request in JSON");
   const auto settings = all.find("settings");
   return settings != all.end() && settings->is_object() ? *settings : all;
 }

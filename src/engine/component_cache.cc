@@ -131,7 +131,7 @@ std::shared_ptr<const LoadedComponent> ComponentCache::get(ComponentKind kind) {
   models::LoadStatistics cost;
   const weights::MemoryCounter memory;
   part->part = load(kind, options, cost);
-  part->weights_bytes = memory.bytes() + cost.bytes_at_use;
+  part->memory_bytes = memory.bytes() + cost.bytes_at_use;
   part->bytes_read = cost.bytes_read;
   if (options.stays) loaded_.push_back(part);
   in_use_[static_cast<size_t>(kind)] = part;

@@ -32,7 +32,7 @@ struct LoadedComponent {
   // A models::TextEncoder, VideoEncoder, Denoiser, and Decoder or VideoDecoder.
   std::shared_ptr<void> part;
   // The cost of loading it: memory of its weights, including those read at use, and bytes read from files.
-  uint64_t weights_bytes = 0, bytes_read = 0;
+  uint64_t memory_bytes = 0, bytes_read = 0;
 };
 
 // Keeps a component in each form (dtype, device, ranks, blocks) that requests need, as long as the budget

@@ -25,11 +25,12 @@ struct Result {
   std::vector<Image> images;  // N; none for OutputType::kLatent, or if Observer::decoded_image takes them
   Seconds seconds;
   std::vector<double> step_seconds;  // group after group of the pictures, and in each part after part
-  // Sums over the components used, which need not be in memory at the same time: the memory of the loaded
-  // weights in the dtype and layout of the layers (weights::MemoryCounter), and the bytes read from the
-  // checkpoint's files. Neither counts tables of which only the rows that a prompt needs are read from the
-  // file.
+  // Sums over the components used, which need not be in memory at the same time: the weights in the dtypes of
+  // the layers, what they take in memory in the layouts of the layers (weights::MemoryCounter), and what is
+  // read from the checkpoint's files. None counts tables of which only the rows that a prompt needs are read
+  // from the file.
   uint64_t weights_bytes = 0;
+  uint64_t weights_memory_bytes = 0;
   uint64_t bytes_read = 0;
 };
 

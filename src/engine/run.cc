@@ -114,7 +114,10 @@ class Run {
       stages_.run_phase(phase, result_.seconds.load, Messages::kNone, get);
     }
     if (!loaded) return nullptr;
-    if (turns_done_ == 0) result_.weights_bytes += loaded->weights_bytes;
+    if (turns_done_ == 0) {
+      result_.weights_bytes += loaded->bytes;
+      result_.weights_memory_bytes += loaded->memory_bytes;
+    }
     const bool is_of_turns = kind == ComponentKind::kDenoiser || kind == ComponentKind::kDecoder;
     auto& kept = kept_[static_cast<size_t>(kind)];
     if (kept != loaded) result_.bytes_read += loaded->bytes_read;

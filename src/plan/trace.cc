@@ -279,6 +279,10 @@ std::string write_trace(const Trace& trace) {
   return text;
 }
 
+bool is_trace(const Json& json) {
+  return json.is_object() && json.contains("tessera_trace");
+}
+
 Trace read_trace(std::string_view text, const std::string& where) {
   const Reader reader(parse_json(text, where), where);
   if (!reader.has("tessera_trace")) input_error(where, "is no trace; `tessera trace` makes one");

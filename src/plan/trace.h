@@ -114,6 +114,7 @@ struct Trace {
 // A trace as a JSON text, with a version; read_trace() throws Error(kInput) that names `where` for a text
 // that is cut, has another version, or holds anything but a trace.
 std::string write_trace(const Trace& trace);
+bool is_trace(const Json& json);  // of whatever version
 Trace read_trace(std::string_view text, const std::string& where);
 
 }  // namespace tessera::plan

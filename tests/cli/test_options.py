@@ -28,7 +28,7 @@ def threads(box):
     for words, env, count in ((["--threads", "1"], free, 1), (["--threads", "3"], free, 3), ([], free, cores),
                               (["--threads", "2", "--use-cfg-parallel"], free, 2), (["--use-cfg-parallel"], free, 1)):
         outcome = box.generate(*PICTURE, "--report", "run.json", *words, env=env)
-        assert box.report()["settings"]["threads"] == count, (words, count)
+        assert [rank["threads"] for rank in box.report()["ranks"]] == [count] * (1 + ("--use-cfg-parallel" in words)), (words, count)
         assert f"{count} thread" in outcome.err, outcome
     assert_near(box.latents(*PICTURE, "--threads", "3", env=free), box.latents(*PICTURE, "--threads", "1"), 1e-5)
 
@@ -38,7 +38,7 @@ def threads_that_openmp_does_not_give(box):
     """oneDNN divides its products among as many threads as were asked for."""
     def latents(*words, env):
         box.generate(*PICTURE, "--report", "run.json", "--output-type", "latent", "-o", "latents.safetensors", *words, env=env)
-        return box.report()["settings"]["threads"], read_latents(box.folder / "latents.safetensors")
+        return box.report()["ranks"][0]["threads"], read_latents(box.folder / "latents.safetensors")
 
     expected = box.latents(*PICTURE, "--threads", "1")
     free = {"OMP_NUM_THREADS": None}

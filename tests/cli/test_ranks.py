@@ -39,9 +39,10 @@ def ranks_generate_the_latents_of_one(box):
         assert outcome.out == "out.safetensors\n", outcome
         assert_near(read_latents(box.folder / "out.safetensors"), expected, NEAR)
         report = box.report()
-        assert report["settings"]["parallel"] == settings and report["settings"]["threads"] == 1, report
+        assert report["settings"]["parallel"] == settings, report
         assert [rank["rank"] for rank in report["ranks"]] == list(range(settings["world_size"])), report
         for rank in report["ranks"]:
+            assert rank["threads"] == 1, rank
             assert rank["peak_rss_bytes"] > 1 << 20 and rank["bytes_read"] > 0, rank
             for sum_ in rank["communication"]:
                 assert sorted(sum_) == sorted(["axis", "operation", "count", "bytes", "seconds", "waited_seconds"]), sum_

@@ -108,6 +108,27 @@ def a_request_gives_the_same_files_again(box):
 
 
 @test
+def a_record_has_the_threads_that_were_asked_for(box):
+    """How many a run took depends on what else ran beside it."""
+    for words, threads in (([], None), (["--threads", "3"], 3)):
+        box.generate("a cat", *SMALL, "-o", "a.png", "--report", "run.json", "--record", "record.json", *words,
+                     env={"OMP_NUM_THREADS": "3", "OMP_THREAD_LIMIT": "2"})
+        report, record = box.report(), json.loads((box.folder / "record.json").read_text())
+        settings = [json.loads(read_png(box.folder / "a.png")[3]["tessera"]), report["settings"], record["settings"]]
+        assert [each.get("threads") for each in settings] == [threads] * 3, settings
+        assert report["ranks"][0]["threads"] == 2, report
+
+
+@test
+def a_trace_is_not_a_request(box):
+    assert box.run("trace", "--model", MODEL, "-o", "trace.json").code == 0
+    box.generate("a cat", *SMALL, "--record", "record.json")
+    for name in ("trace.json", "record.json"):
+        box.refuse(3, f"[{name}] a trace is not a request; give an image, a video, a report or a request in JSON", "generate",
+                   "--request", name)
+
+
+@test
 def requests_of_other_families_give_the_same_files_again(box):
     golden = ROOT / "tests" / "golden"
     for model, options in (("tiny-sdxl", ["--prompt-2", "b", "--crops-coords-top-left", "3x4", "--clip-skip", "1"]),
@@ -295,9 +316,9 @@ def a_dry_run_says_what_would_run(box):
         outcome = box.generate(*words, *flags)
         report = box.report()
         assert plan["settings"] == report["settings"], (plan, report)
-        assert plan["outputs"] == outcome.out.split() and plan["ranks"] == len(report["ranks"])
+        assert plan["outputs"] == outcome.out.split() and plan["world_size"] == len(report["ranks"])
         # The weights of the rank that has the most, which is not the first one of a pipeline.
-        assert sum(plan["weights_bytes"].values()) == max(rank["bytes_read"] for rank in report["ranks"]), (plan, report)
+        assert sum(plan["weights_bytes"].values()) == max(rank["weights_bytes"] for rank in report["ranks"]), (plan, report)
         if not flags:
             whole = plan["weights_bytes"]
         else:
@@ -313,15 +334,16 @@ def a_dry_run_says_what_would_run(box):
 
 @test
 def a_dry_run_counts_the_weights_of_a_u_net(box):
-    for model in ("tiny-sd", "tiny-sdxl"):
-        words = ["generate", "a cat", "--model", ROOT / "tests" / "golden" / model, "--dtype", "fp32", "--height", "64", "--width", "64",
+    for model, dtype in (("tiny-sd", "fp32"), ("tiny-sdxl", "fp32"), ("tiny-sd", "bf16")):
+        words = ["generate", "a cat", "--model", ROOT / "tests" / "golden" / model, "--dtype", dtype, "--height", "64", "--width", "64",
                  "--num-inference-steps", "1", "--report", "run.json"]
         plan = json.loads(box.run(*words, "--seed", "5", "--dry-run").out)
         assert box.run(*words, "--seed", "5").code == 0
         report, weights = box.report(), plan["weights_bytes"]
-        assert sum(weights.values()) == report["ranks"][0]["bytes_read"] and all(weights.values()), (model, weights)
-        # How many threads a run takes is known when it runs.
-        assert plan["settings"] == {name: value for name, value in report["settings"].items() if name != "threads"}, (plan, report)
+        (rank,) = report["ranks"]
+        assert sum(weights.values()) == rank["weights_bytes"] and all(weights.values()), (model, weights)
+        assert (rank["bytes_read"] == rank["weights_bytes"]) == (dtype == "fp32"), (dtype, rank)  # the files are in fp32
+        assert plan["settings"] == report["settings"], (plan, report)
 
 
 @test

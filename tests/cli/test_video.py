@@ -93,6 +93,13 @@ def one_frame_is_an_image(box):
 
 
 @test
+def a_dry_run_names_the_files_of_frames(box):
+    frames = [f"v-{i:04}.png" for i in range(17)]
+    assert json.loads(generate(box, *SHORT, "--num-frames", "17", "-o", "v.png", "--dry-run").out)["outputs"] == frames
+    assert generate(box, *SHORT, "--num-frames", "17", "-o", "v.png").out.split() == frames
+
+
+@test
 def what_an_encoder_refuses_is_refused_at_once(box):
     for method in ((), ("--dry-run",), ("--use-cfg-parallel",)):
         outcome = box.refuse(2, "[a.mp4] cannot encode the video: Picture size 16384x16384 is invalid",

@@ -27,6 +27,7 @@ TEST(Engine, LoadsEachPartOnceWhereTheBudgetAllows) {
   const Result second = engine.run(tiny_settings(2), {}, observer);
   EXPECT_EQ(started, (std::vector<Phase>{Phase::kEncode, Phase::kDenoise, Phase::kDecode}));
   EXPECT_EQ(second.weights_bytes, first.weights_bytes);
+  EXPECT_EQ(second.weights_memory_bytes, first.weights_memory_bytes);
   EXPECT_TRUE(equal(first, generate(tiny_settings(1), tiny())));
   EXPECT_TRUE(equal(second, generate(tiny_settings(2), tiny())));
   EXPECT_FALSE(equal(first, second));
