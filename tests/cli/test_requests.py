@@ -129,6 +129,15 @@ def a_trace_is_not_a_request(box):
 
 
 @test
+def the_picture_of_the_readme_is_a_request(box):
+    outcome = box.run("generate", "--request", ROOT / "docs" / "first-picture.png", "--dry-run")
+    assert outcome.code == 0, outcome
+    settings = json.loads(outcome.out)["settings"]
+    (command,) = [line for line in (ROOT / "Makefile").read_text().splitlines() if "generate" in line and "out.png" in line]
+    assert f'"{settings["prompt"][0]}"' in command and f"--seed {settings['seed']} " in command, (settings, command)
+
+
+@test
 def requests_of_other_families_give_the_same_files_again(box):
     golden = ROOT / "tests" / "golden"
     for model, options in (("tiny-sdxl", ["--prompt-2", "b", "--crops-coords-top-left", "3x4", "--clip-skip", "1"]),
