@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/field_name.h"
 
 namespace tessera::plan {
 namespace {
@@ -285,7 +286,10 @@ bool is_trace(const Json& json) {
 
 Trace read_trace(std::string_view text, const std::string& where) {
   const Reader reader(parse_json(text, where), where);
-  if (!reader.has("tessera_trace")) input_error(where, "is no trace; `tessera trace` makes one");
+  if (!reader.has("tessera_trace"))
+    input_error(where, "is {}; `tessera trace` makes a trace, and so does `tessera generate` with {}",
+                reader.has("traceEvents") ? "a timeline, which shows no operations" : "no trace",
+                field("record"));
   if (const int64_t version = reader.number("tessera_trace"); version != kVersion)
     input_error(where, "is a trace of version {}, but {} is read here; make it anew", version, kVersion);
   Trace trace{.model = reader.text("model"),

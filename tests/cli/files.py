@@ -5,6 +5,8 @@ import math
 import struct
 import zlib
 
+DEGREES = ["--ulysses-degree", "2", "--dtype", "fp32"]  # of a trace of two ranks
+
 
 def read_safetensors(path):
     """Returns {name: (dtype, shape, bytes)} and the metadata."""
@@ -133,3 +135,10 @@ def says(cell, exact):
     """Returns whether a cell of a printed table, as "9.0 KiB" or "372", is the exact number rounded to the digits that it has."""
     digits, _, unit = cell.partition(" ")
     return abs(float(digits) * UNITS[unit] - exact) <= 0.501 * UNITS[unit] / 10 ** len(digits.partition(".")[2])
+
+
+def sums(rank, phase):
+    """Returns (FLOPs, bytes sent) of a rank of a trace in a phase."""
+    events = [event for event in rank["events"] if event["phase"] == phase]
+    return (sum(event["flops"] for event in events if "operation" in event),
+            sum(event["bytes"] for event in events if "collective" in event))

@@ -2,16 +2,8 @@
 import json
 import shutil
 
+from files import DEGREES, sums
 from harness import MODEL, ROOT, SMALL, test
-
-DEGREES = ["--ulysses-degree", "2", "--dtype", "fp32"]
-
-
-def sums(rank, phase):
-    """Returns (FLOPs, bytes sent) of a rank in a phase."""
-    events = [event for event in rank["events"] if event["phase"] == phase]
-    return (sum(event["flops"] for event in events if "operation" in event),
-            sum(event["bytes"] for event in events if "collective" in event))
 
 
 @test

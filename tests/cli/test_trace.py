@@ -5,17 +5,8 @@ import os
 import re
 import shutil
 
-from files import says
+from files import DEGREES, says, sums
 from harness import MODEL, ROOT, SMALL, test
-
-DEGREES = ["--ulysses-degree", "2", "--dtype", "fp32"]
-
-
-def sums(rank, phase):
-    """Returns (FLOPs, bytes sent) of a rank in a phase."""
-    events = [event for event in rank["events"] if event["phase"] == phase]
-    return (sum(event["flops"] for event in events if "operation" in event),
-            sum(event["bytes"] for event in events if "collective" in event))
 
 
 @test
@@ -484,6 +475,9 @@ def analyze_refuses_traces(box):
         box.refuse(3, why, "analyze", "report", f"{name}.json", "--machine", "h100", "-o", "r.html")
     box.refuse(3, ": it ends too early, as if it were cut off", "analyze", "ops", "cut.json")
     box.refuse(3, "none.json] is no trace", "analyze", "ops", "none.json")
+    box.generate("a cat", *SMALL, "--timeline", "timeline.json")
+    box.refuse(3, "[timeline.json] is a timeline, which shows no operations; `tessera trace` makes a trace, and so does `tessera "
+               "generate` with --record", "analyze", "ops", "timeline.json")
     box.refuse(3, "version 99", "analyze", "comm", "old.json")
     box.refuse(3, "missing.json", "analyze", "memory", "missing.json")
     box.refuse(2, "[--rank] is 7, but t.json holds ranks 0, 1", "analyze", "ops", "t.json", "--rank", "7")
