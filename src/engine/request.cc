@@ -19,14 +19,13 @@ bool has_bf16(const at::Device& device) {
   return device.is_cuda() || cpu_has_bf16();
 }
 
-// Throws Error(kUsage) unless a side in pixels is a multiple of `unit`.
-void check_side(const char* name, int64_t side, int64_t unit) {
-  if (side % unit == 0) return;
+// What is wrong with a side in pixels that is to be a multiple of `unit`; empty if it is one.
+std::string no_multiple(int64_t side, int64_t unit) {
+  if (side % unit == 0) return "";
   const int64_t below = side / unit * unit;
-  if (below == 0)
-    usage_error(field(name), "{} is not a multiple of {}; the nearest valid size is {}", side, unit, unit);
-  usage_error(field(name), "{} is not a multiple of {}; the nearest valid sizes are {} and {}", side, unit,
-              below, below + unit);
+  return fmt::format(
+      "{} is not a multiple of {}; the nearest valid {}", side, unit,
+      below == 0 ? fmt::format("size is {}", unit) : fmt::format("sizes are {} and {}", below, below + unit));
 }
 
 // The training size whose aspect ratio is nearest to the request's; nothing where the model has no such
@@ -44,8 +43,7 @@ void resolve_size(Settings& settings, const Model& model) {
   const std::pair model_size = request.resolution_binning.value_or(false) ? *binned(model, request) : wish;
   if (model_size == wish) {  // otherwise the image is resized, to any size
     const int64_t unit = model.scale.pixels * model.shape.patch.rows;
-    check_side("height", settings.height, unit);
-    check_side("width", settings.width, unit);
+    require_sides(request, [&](int64_t side) { return no_multiple(side, unit); });
   }
   settings.model_height = model_size.first;
   settings.model_width = model_size.second;
@@ -76,6 +74,18 @@ std::optional<std::string> second_text_of(const std::vector<std::string>& texts,
 }
 
 }  // namespace
+
+void require_sides(const Request& request, const std::function<std::string(int64_t side)>& fault_of) {
+  std::string faults, first;
+  for (const auto& [name, side] :
+       {std::pair("height", *request.height), std::pair("width", *request.width)}) {
+    const std::string fault = fault_of(side);
+    if (fault.empty()) continue;
+    faults += first.empty() ? fault : fmt::format("; [{}] {}", field(name), fault);
+    if (first.empty()) first = field(name);
+  }
+  if (!first.empty()) usage_error(first, "{}", faults);
+}
 
 std::optional<std::string> text_of(const std::vector<std::string>& texts, size_t index) {
   if (texts.empty()) return std::nullopt;

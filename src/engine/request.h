@@ -134,6 +134,10 @@ struct Settings {
 // seed.
 Settings resolve(const Request& request, const Model& model);
 
+// For resolve(): throws Error(kUsage) that says of each side in pixels what `fault_of` finds wrong with it;
+// what is right has an empty text.
+void require_sides(const Request& request, const std::function<std::string(int64_t side)>& fault_of);
+
 // The parts of resolve() that are of videos. choose_sampling() chooses steps and guidance where the model's
 // scheduler file says them, resolve_video() the size, the frames and what goes with them.
 void choose_sampling(Request& request, const Model& model);

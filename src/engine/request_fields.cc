@@ -160,8 +160,14 @@ Fields<Request> make_fields() {
            "Remove links, markup and other web-page residue from prompts [on where the model supports it]",
            prompt},
           "Only lower-case prompts and strip white space"),
-      plain_field(&R::height, {"height", "Image height [the model's]", image, "PIXELS", 1, kMaxSide}),
-      plain_field(&R::width, {"width", "Image width [the model's]", image, "PIXELS", 1, kMaxSide}),
+      plain_field(&R::height, {"height",
+                               "Image height: a multiple of 8, for PixArt of 16, or any with resolution "
+                               "binning; of videos any [the model's]",
+                               image, "PIXELS", 1, kMaxSide}),
+      plain_field(&R::width, {"width",
+                              "Image width: a multiple of 8, for PixArt of 16, or any with resolution "
+                              "binning; of videos any [the model's]",
+                              image, "PIXELS", 1, kMaxSide}),
       plain_field(&R::seed, {"seed", "Seed of the random numbers [random]", image, "N"}),
       plain_field(&R::num_images_per_prompt,
                   {"num_images_per_prompt", "Number of images per prompt [1]", image, "N", 1, kMaxPictures}),

@@ -50,11 +50,11 @@ int64_t default_frames(const Model& model) {
 void check_size(Settings& settings, const Model& model) {
   const Request& request = settings.request;
   const int64_t unit = model.scale.pixels;
-  for (const auto& [name, side] :
-       {std::pair("height", *request.height), std::pair("width", *request.width)}) {
-    if (side < unit)
-      usage_error(field(name), "must be at least {}, got {}; the nearest valid size is {}", unit, side, unit);
-  }
+  require_sides(request, [&](int64_t side) {
+    return side < unit
+               ? fmt::format("must be at least {}, got {}; the nearest valid size is {}", unit, side, unit)
+               : "";
+  });
   const models::VideoSize size{*request.height, *request.width};
   if ((size.height % unit == 0 && size.width % unit == 0) || models::is_video_size(size)) return;
   settings.warnings.push_back(fmt::format("frames will be {} x {}: sides are multiples of {}",
@@ -130,6 +130,9 @@ void resolve_references(Settings& settings) {
                     settings.loops, field("loop"));
       // Each part adds the one before to the list.
       const int64_t count = static_cast<int64_t>(paths.size()) + range.loop;
+      if (count == 0)
+        usage_error(of_strategy, "has no effect without {}, of which it takes frames",
+                    field("reference_path"));
       if (range.reference >= count || range.reference < -count)
         usage_error(of_strategy, "there is no reference {}: the prompt has {} ({}), counted from 0",
                     range.reference, paths.size(), field("reference_path"));

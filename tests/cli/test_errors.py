@@ -19,6 +19,9 @@ USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the err
     (["--no-resolution-binning=3"], "takes no value, got '3'"),
     (["--height", "3", "--no-resolution-binning"], "nearest valid size is 16"),
     (["--width", "100", "--no-resolution-binning"], "[--width] 100 is not a multiple of 16"),
+    (["--height", "8", "--width", "100", "--no-resolution-binning"],
+     "[--height] 8 is not a multiple of 16; the nearest valid size is 16; [--width] 100 is not a multiple of 16; the nearest valid "
+     "sizes are 96 and 112"),
     (["--height", "72", "--no-resolution-binning"], "nearest valid sizes are 64 and 80"),
     (["--height", "0"], "from 1 to"),
     (["--height", "-64"], "from 1 to"),

@@ -300,10 +300,10 @@ def bad_requests_for_videos(box):
             (2, "[--num-frames] must be 1, or 17 or more, got 5: the timesteps depend on the number of whole clips", "--num-frames", "5"),
             (2, "[--height] must be at least 8", "--height", "7", "--width", "40"),
             (2, "[--resolution]", "--resolution", "240"),
-            (2, "[--mask-strategy] there is no reference 0", "--mask-strategy", "0"),
+            (2, "[--mask-strategy] has no effect without --reference-path, of which it takes frames", "--mask-strategy", "0"),
             (2, "[--mask-strategy] '0,1,2,3,4,5,6' has 7 numbers", "--mask-strategy", "0,1,2,3,4,5,6"),
             (2, "[PROMPT] a prompt has no setting 'seed'", 'a {"seed": "1"}'),
-            (2, "[PROMPT: mask_strategy] there is no reference 0", 'a {"mask_strategy": "0"}'),
+            (2, "[PROMPT: mask_strategy] has no effect without --reference-path", 'a {"mask_strategy": "0"}'),
             (3, "[missing.png]", *given, "missing.png"),
             (3, "[text.png]", *given, "text.png"),
             (3, "[cut.gif]", *given, "cut.gif")):

@@ -230,6 +230,10 @@ TEST(VideoRequest, RefusesInOneLine) {
            {R"({"resolution": "240p", "height": 240})", "[resolution] '240p' is a size by name"},
            {R"({"height": 4, "width": 48})",
             "[height] must be at least 8, got 4; the nearest valid size is 8"},
+           {R"({"height": 4, "width": 7})",
+            "[height] must be at least 8, got 4; the nearest valid size is 8; [width] must be at least 8, "
+            "got "
+            "7; the nearest valid size is 8"},
            {R"({"resolution": "241p"})", "[resolution]"},
            {R"({"num_frames": 0})", "[num_frames]"},
            {R"({"scheduler": "euler"})", "[scheduler] Open-Sora 1.2 has one sampler only (RFLOW)"},
@@ -248,7 +252,8 @@ TEST(VideoRequest, RefusesInOneLine) {
            {R"({"reference_path": ["a.png;"], "mask_strategy": ["0"]})",
             "[reference_path] 'a.png;' names no file before or after a ';'"},
            {R"({"reference_path": ["a.png"]})", "[reference_path] 'a.png' has no effect without"},
-           {R"({"mask_strategy": ["0"]})", "[mask_strategy] there is no reference 0"},
+           {R"({"mask_strategy": ["0"]})",
+            "[mask_strategy] has no effect without reference_path, of which it takes"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["0,1"]})", "there is no reference 1"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["0,-2"]})", "there is no reference -2"},
            {R"({"reference_path": ["a.png"], "mask_strategy": ["1"]})", "[mask_strategy] there is no part 1"},
