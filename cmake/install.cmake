@@ -12,6 +12,8 @@ endif()
 set_target_properties(tessera_codecs PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 install(TARGETS tessera_codecs LIBRARY DESTINATION lib/tessera)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/models ${CMAKE_SOURCE_DIR}/machines DESTINATION share/tessera OPTIONAL)
-install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md DESTINATION share/doc/tessera OPTIONAL)
-# The pages that the program's help names, with their pictures.
+# The pages that the program's help names, with their pictures, and those to which they link.
+foreach(page LICENSE README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md)
+  install(FILES ${CMAKE_SOURCE_DIR}/${page} DESTINATION share/doc/tessera OPTIONAL)
+endforeach()
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs DESTINATION share/doc/tessera OPTIONAL)

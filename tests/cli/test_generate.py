@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -332,6 +333,10 @@ def an_installed_program_runs_from_any_folder(box):
              "--width", "40", "--num-frames", "17", "--num-inference-steps", "1", "-o", box.folder / "a.gif"]
     done = subprocess.run(words, cwd="/", env=env, capture_output=True, text=True)
     assert done.returncode == 0 and (box.folder / "a.gif").read_bytes().startswith(b"GIF89a"), done
+    pages = list((prefix / "share" / "doc" / "tessera").rglob("*.md"))
+    linked = {(page.name, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+              if not (page.parent / link).exists()}
+    assert len(pages) > 10 and not linked, linked
 
 
 def start_long_run(box):
