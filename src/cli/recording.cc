@@ -28,10 +28,10 @@ void require_recordable(const Job& job) {
   if (!job.arguments.run.record) return;
   require_one_part(job.settings);
   if (const int64_t groups = plan::groups_of(job.settings, job.layout); groups > 1)
-    usage_error("--record", "shows one group of pictures, and these are {} groups; ask for fewer pictures",
-                groups);
+    usage_error("--record",
+                "takes the pictures of one group, and these make {} groups; ask for fewer pictures", groups);
   if (!job.settings.request.device.is_cpu())
-    usage_error("--record", "times what a CPU does; use --device cpu, or --timeline");
+    usage_error("--record", "times the operations of CPUs alone; use --device cpu, or --timeline");
 }
 
 Recording::Recording(const Job& job, comm::World& world)

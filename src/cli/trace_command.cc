@@ -95,7 +95,9 @@ Sums sums_of(const plan::RankTrace& trace, plan::Phase phase) {
 std::vector<std::string> notes_of(const Job& job, const plan::Trace& trace) {
   std::vector<std::string> notes;
   if (trace.traced_steps < trace.steps)
-    notes.push_back(fmt::format("denoise: the first {} of {} steps", trace.traced_steps, trace.steps));
+    notes.push_back(fmt::format(
+        "denoise: of {}, {} traced", counted(trace.steps, "step"),
+        trace.traced_steps == 1 ? "the first is" : fmt::format("the first {} are", trace.traced_steps)));
   const engine::Settings& settings = job.settings;
   if (const int64_t groups = plan::groups_of(settings, job.layout); groups > 1)
     notes.push_back(fmt::format("pictures: the first of {} groups, which follow one another", groups));

@@ -204,6 +204,13 @@ std::string bounds_text(const CostedTrace& costed) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+std::string balance_text(const CostedTrace& costed) {
+  const std::string times = fmt::format("{:.2f}", costed.run->imbalance());
+  return times == "1.00" ? "All ranks compute as long, within 1 %"
+                         : fmt::format("Rank {} computes longest, {} times the mean of all",
+                                       costed.busiest().rank, times);
+}
+
 // The answer: how long the run takes, and of what.
 void print_run(const CostedTrace& costed) {
   const plan::Trace& trace = *costed.trace;
@@ -220,9 +227,7 @@ void print_run(const CostedTrace& costed) {
                         counted(static_cast<int64_t>(costed.obstacles.size()), "operator"));
   fmt::print("The run takes {} s{}; a steady step {} ms. A step is bound by: {}\n", seconds_text(run.seconds),
              left_out, milliseconds_text(run.step_seconds), bounds_text(costed));
-  if (trace.world_size > 1)
-    fmt::print("Rank {} computes longest, {:.2f} times the mean of all\n", costed.busiest().rank,
-               run.imbalance());
+  if (trace.world_size > 1) fmt::print("{}\n", balance_text(costed));
   fmt::print("\n{}\n{}\n", parts_table(costed).text(Table::Form::kText),
              ranks_table(costed).text(Table::Form::kText));
 }

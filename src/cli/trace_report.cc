@@ -201,7 +201,7 @@ std::string roofline(const CostedTrace& costed, const plan::TraceAnalysis& analy
   };
   return line_chart({products, others, line}, {.x = "FLOPs for each byte of inputs and outputs",
                                                .y = "FLOP/s as estimated",
-                                               .x_text = [](double x) { return fmt::format("{:.3g}", x); },
+                                               .x_text = [](double x) { return fmt::format("{}", x); },
                                                .y_text = rate_text,
                                                .logarithmic = true});
 }

@@ -135,6 +135,10 @@ def the_hardware_of_several_traces(box):
         alone = hardware(box, row["trace"], "l40")
         assert row["total_seconds"] == alone["total_seconds"] and row["step_seconds"] == alone["step_seconds"], (row, alone)
         assert row["num_inference_steps"] == 9 and row["imbalance"] == alone["imbalance"], row
+        if row["world_size"] > 1:
+            ratio = f"{row['imbalance']:.2f}"
+            said = "All ranks compute as long, within 1 %\n" if ratio == "1.00" else f" computes longest, {ratio} times the mean of all\n"
+            assert said in box.run("analyze", "hardware", row["trace"], "--machine", "l40").out, (said, row)
         sent = {}
         for rank in range(row["world_size"]):
             comm = json.loads(box.run("analyze", "comm", row["trace"], "--rank", str(rank), "--json").out)

@@ -10,7 +10,7 @@ from harness import MODEL, ROOT, SMALL, test
 def what_a_trace_prints(box):
     words = ["trace", "a cat", "--model", MODEL, *SMALL, *DEGREES]
     loud = box.run(*words, "-o", "t.json")
-    assert loud.out == "t.json\n" and "denoise: the first 1 of" in loud.err, loud
+    assert loud.out == "t.json\n" and "denoise: of 2 steps, the first is traced\n" in loud.err, loud
     quiet = box.run(*words, "-o", "t.json", "-q")
     assert quiet.code == 0 and quiet.out == "t.json\n" and quiet.err == "", quiet
     piped = box.run(*words, "-o", "-")
@@ -95,7 +95,7 @@ def a_run_is_recorded_as_a_trace(box):
     box.refuse(2, "[--trace] unknown option; did you mean --timeline?", "generate", "a", "--trace", "x.json")
     box.refuse(2, "[--record]", "generate", "a", "--model", MODEL, *SMALL, "--record", "no/such/run.json")
     many = ["a", "--model", MODEL, "--height", "256", "--width", "256", "--no-resolution-binning", "--num-images-per-prompt", "9"]
-    box.refuse(2, "[--record] shows one group of pictures, and these are 2 groups", "generate", *many, "--record", "x.json")
+    box.refuse(2, "[--record] takes the pictures of one group, and these make 2 groups", "generate", *many, "--record", "x.json")
     outcome = box.run("trace", *many)
     assert outcome.code == 0 and "pictures: the first of 2 groups, which follow one another" in outcome.err, outcome
     box.refuse(2, "[--loop] a trace shows one part", "generate", "a", "--model", ROOT / "models" / "shapes-video", "--loop", "2",
