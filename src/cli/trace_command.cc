@@ -151,7 +151,7 @@ OrderedJson summary_json(const Job& job, const plan::Trace& trace, const std::st
   return {{"output", path},
           {"model", trace.model},
           {"dtype", engine::dtype_name(*job.settings.request.dtype)},
-          {"ranks", trace.world_size},
+          {"world_size", trace.world_size},
           {"steps", trace.steps},
           {"traced_steps", trace.traced_steps},
           {"phases", std::move(rows)},

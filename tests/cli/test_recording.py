@@ -19,7 +19,7 @@ def what_a_trace_prints(box):
     assert device.code == 0 and device.out == piped.out and device.err == "", device.err
     summary = json.loads(box.run(*words, "-o", "t.json", "-q", "--json").out)
     trace = json.loads(piped.out)
-    assert (summary["output"], summary["ranks"], summary["traced_steps"]) == ("t.json", 2, trace["traced_steps"]), summary
+    assert (summary["output"], summary["world_size"], summary["traced_steps"]) == ("t.json", 2, trace["traced_steps"]), summary
     assert [(row["rank"], row["phase"]) for row in summary["phases"]] == [
         (rank, phase) for rank in (0, 1) for phase in ("encode", "denoise", "decode")], summary
     for row in summary["phases"]:
