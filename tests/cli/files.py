@@ -1,5 +1,6 @@
 """Reads what the program writes and prints, with nothing but the standard library."""
 import array
+import html.parser
 import json
 import math
 import struct
@@ -131,10 +132,10 @@ def psnr(a, b):
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
-def says(cell, exact):
+def says(cell, exact, units=UNITS):
     """Returns whether a cell of a printed table, as "9.0 KiB" or "372", is the exact number rounded to the digits that it has."""
     digits, _, unit = cell.partition(" ")
-    return abs(float(digits) * UNITS[unit] - exact) <= 0.501 * UNITS[unit] / 10 ** len(digits.partition(".")[2])
+    return abs(float(digits) * units[unit] - exact) <= 0.501 * units[unit] / 10 ** len(digits.partition(".")[2])
 
 
 def sums(rank, phase):
@@ -142,3 +143,30 @@ def sums(rank, phase):
     events = [event for event in rank["events"] if event["phase"] == phase]
     return (sum(event["flops"] for event in events if "operation" in event),
             sum(event["bytes"] for event in events if "collective" in event))
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that every element of a page is closed, and collects its headings, the texts below each, and what it would load from
+    elsewhere."""
+    EMPTY = {"meta"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.headings, self.texts, self.plots, self.loads = [], [], {}, 0, []
+        self.feed(text)
+        assert self.open == [], self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.plots += tag == "svg"
+        self.loads += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("h1", "h2"):
+            self.headings.append(data)
+        elif self.open and self.open[-1] == "text":
+            self.texts.setdefault(self.headings[-1], []).append(data)

@@ -1,7 +1,10 @@
 """Tests `tessera analyze`."""
+import collections
 import csv
 import json
+import re
 
+from files import Page, says
 from harness import MODEL, ROOT, SMALL, test
 
 VIDEO = ["--num-frames", "51", "--height", "240", "--width", "426"]
@@ -164,6 +167,36 @@ def the_hardware_of_several_traces(box):
         assert f"<td>{shown:.0f}</td>" in page or f"<td>{float(f'{shown:.3g}'):g}</td>" in page, (row, shown)
     box.refuse(2, "[--num-inference-steps] must be at least 4, the steps of the denoiser that pipe.json holds, got 3", "analyze", "hardware",
                "pipe.json", "--machine", "l40", "--num-inference-steps", "3")
+
+@test
+def the_plots_of_a_report(box):
+    """They have the numbers of the views."""
+    assert box.run("trace", "a cat", "--model", MODEL, *SMALL[:-2], "--dtype", "fp32", "--ulysses-degree", "2", "-o", "t.json").code == 0
+    assert box.run("analyze", "report", "t.json", "--machine", "h100", "-o", "r.html").code == 0
+    html = (box.folder / "r.html").read_text()
+    bars = Page(html).texts
+    rank = str(hardware(box, "t.json", "h100")["busiest_rank"])
+    operators = hardware(box, "t.json", "h100", "--rank", rank)["operators"]
+    rows = json.loads(box.run("analyze", "ops", "t.json", "--rank", "0", "--json").out)["rows"]
+    for heading, shown, units in [
+            ("FLOPs of each role in a steady step, rank 0", [(row, row["step_flops"] or 0) for row in rows], {"MFLOP": 1e6}),
+            (f"Time of each role in a steady step on h100, rank {rank}",
+             [(each, each["step_count"] * each["latency_seconds"]) for each in operators], {"ms": 1e-3, "us": 1e-6})]:
+        sums = collections.Counter()
+        for row, number in shown:
+            sums[f"{row['operation']} {row['role']}".strip()] += number
+        names, texts = bars[heading][::2], bars[heading][1::2]
+        most = [number for _, number in sums.most_common(16)]
+        assert len(names) > 3 and all(says(text, number, units) for text, number in zip(texts, most)), (heading, texts, most)
+        assert all(says(text, sums[name], units) for name, text in zip(names[:16], texts)), (heading, names, texts, sums)
+    # Both axes of the roofline are logarithmic; the roof bends where the arithmetic takes as long as the memory.
+    section = html[html.index("Roofline of h100"):]
+    ticks = [(float(x), float(text)) for x, text in re.findall(r'x="([\d.]+)" y="[\d.]+" text-anchor="middle">([\d.e+-]+)<', section)][:2]
+    (x0, least), (x1, next_to_it) = ticks
+    bend = float(re.search(r'<polyline points="\S+ ([\d.]+),', section)[1])
+    machine = json.loads((ROOT / "machines" / "h100.json").read_text())
+    ridge = machine["tiles"] * machine["gemm_tflops_per_tile"]["fp32"] * 1e3 / machine["dram_gb_per_s"]
+    assert abs(least * (next_to_it / least) ** ((bend - x0) / (x1 - x0)) / ridge - 1) < 0.01, (ticks, bend, ridge)
 
 
 @test

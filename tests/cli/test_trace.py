@@ -1,11 +1,10 @@
 """Tests `tessera trace`."""
-import html.parser
 import json
 import os
 import re
 import shutil
 
-from files import DEGREES, says, sums
+from files import DEGREES, Page, says, sums
 from harness import MODEL, ROOT, SMALL, test
 
 
@@ -345,33 +344,6 @@ def views_print_what_json_has(box):
                     exact = value / 1e9 if value is not None and key.removeprefix("step_") in giga.get(view, ()) else value
                     assert cell == "-" if value is None else says(cell, exact), (view, line, key, cell, value)
                 assert left == "", (view, line, left)
-
-
-class Page(html.parser.HTMLParser):
-    """Checks that every element of a page is closed, and collects its headings, the texts below each, and what it would load from
-    elsewhere."""
-    EMPTY = {"meta"}
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.headings, self.texts, self.plots, self.loads = [], [], {}, 0, []
-        self.feed(text)
-        assert self.open == [], self.open
-
-    def handle_starttag(self, tag, attributes):
-        self.plots += tag == "svg"
-        self.loads += [value for name, value in attributes if name in ("src", "href")]
-        if tag not in self.EMPTY:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag, tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] in ("h1", "h2"):
-            self.headings.append(data)
-        elif self.open and self.open[-1] == "text":
-            self.texts.setdefault(self.headings[-1], []).append(data)
 
 
 @test

@@ -83,6 +83,18 @@ TEST(VideoRequest, SplitsSettingsFromPrompts) {
   }
 }
 
+// Settings are no text, however deep their braces are, up to the limit of a search.
+TEST(VideoRequest, TakesDeepBracesInAPromptForAText) {
+  const auto nested = [](int depth) {
+    std::string text = "a {\"b\": ";
+    for (int i = 1; i < depth; ++i) text += "{\"a\": ";
+    return text + "0" + std::string(static_cast<size_t>(depth), '}');
+  };
+  EXPECT_THROW(split_settings(nested(100)), Error);
+  ASSERT_NO_THROW(split_settings(nested(101)));
+  EXPECT_EQ(split_settings(nested(101)).text, nested(101));
+}
+
 // Neither the depth nor the number of its braces can end the program or take it long.
 TEST(VideoRequest, TakesAnyBracesInAPrompt) {
   const auto repeated = [](const std::string& part) {
