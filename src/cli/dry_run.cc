@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <ranges>
+#include <set>
 
 #include "cli/memory_check.h"
 #include "cli/outputs.h"
@@ -34,17 +33,17 @@ uint64_t bytes_of(const Load& load, const Job& job, const models::LoadOptions& o
 }
 
 uint64_t most_denoiser_bytes(const Job& job) {
-  std::map<DenoiserPlace, uint64_t> bytes;
+  std::set<DenoiserPlace> counted;
+  uint64_t most = 0;
   for (int64_t rank = 0; rank < job.ranks(); ++rank) {
     const parallel::Ranks ranks(rank, job.layout);
-    const auto [place, is_new] = bytes.try_emplace(denoiser_place(ranks));
-    if (!is_new) continue;
+    if (!counted.insert(denoiser_place(ranks)).second) continue;
     models::LoadOptions options = on_no_device(job);
     options.placement.groups = {ranks.tensor_inner, ranks.tensor_outer};
     if (ranks.pipeline.size > 1) options.blocks = job.layout.stage(ranks.pipeline.rank);
-    place->second = bytes_of(job.model.family->load_denoiser, job, options);
+    most = std::max(most, bytes_of(job.model.family->load_denoiser, job, options));
   }
-  return std::ranges::max(bytes | std::views::values);
+  return most;
 }
 
 }  // namespace

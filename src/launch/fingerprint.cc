@@ -56,6 +56,7 @@ std::string build_id() {
   const auto read = [](dl_phdr_info* program, size_t, void* found) {
     for (const ElfW(Phdr) & part : std::span(program->dlpi_phdr, program->dlpi_phnum)) {
       if (part.p_type != PT_NOTE) continue;
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader tells addresses as numbers
       const auto* const notes = reinterpret_cast<const char*>(program->dlpi_addr + part.p_vaddr);
       for (size_t at = 0; at + sizeof(ElfW(Nhdr)) <= part.p_memsz;) {
         const auto& note = *reinterpret_cast<const ElfW(Nhdr)*>(notes + at);
