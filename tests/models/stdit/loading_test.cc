@@ -102,6 +102,22 @@ TEST_P(STDiTFolder, MayHaveALearnedTextOfAnotherLength) {
   }
 }
 
+// A token is multiplied with each weight of a block, except with those for the text.
+TEST_P(STDiTFolder, KnowsTheWorkOfItsEnds) {
+  double block = 0;
+  for (const auto& [name, tensor] : stored()) {
+    if (name.find("blocks.0.") != std::string::npos && name.ends_with(".weight") && tensor.dim() == 2 &&
+        name.find("kv_linear") == std::string::npos)
+      block += static_cast<double>(tensor.numel());
+  }
+  configure(stored().at("y_embedder.y_embedding").size(0));
+  const DenoiserShape shape = GetParam().read_shape(folder_);
+  const auto embedding = static_cast<double>(stored().at("x_embedder.proj.weight").numel());
+  EXPECT_DOUBLE_EQ(shape.embedding, embedding / block);
+  const int predicted = GetParam().load == load_stdit2 ? 2 : 1;  // for each channel of the latents
+  EXPECT_DOUBLE_EQ(shape.head, predicted * embedding / block);
+}
+
 INSTANTIATE_TEST_SUITE_P(Versions, STDiTFolder,
                          ::testing::Values(Version{"stdit2_a", read_stdit2_shape, load_stdit2, 2, 170'000},
                                            Version{"stdit3_a", read_stdit3_shape, load_stdit3, 3, 270'000}),
