@@ -6,6 +6,7 @@
 
 #include "engine/generate.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/tiny_open_sora.h"
 #include "tests/support/tiny_pixart.h"
 
 namespace tessera::engine {
@@ -125,6 +126,29 @@ TEST(Preview, ReadsTheDecoderOnceARunOfRanks) {
     EXPECT_EQ(decoders_loaded, runs);
     EXPECT_TRUE(equal(result, generate(tiny_settings(1), tiny())));
     EXPECT_EQ(result.bytes_read, generate(tiny_settings(1), tiny()).bytes_read);
+  }
+}
+
+// Of a video of one frame, of one clip of the decoder, and of two.
+TEST(Preview, ShowsAFrameOfEachVideo) {
+  for (const int64_t frames : {1, 17, 34}) {
+    Request request;
+    request.prompts = {"a", "b"};
+    request.seed = 1;
+    request.height = 16;
+    request.width = 32;
+    request.num_frames = frames;
+    request.num_inference_steps = 2;
+    request.dtype = at::kFloat;
+    std::vector<Image> shown;
+    Observer observer;
+    observer.preview_every = 1;
+    observer.preview_images = true;
+    observer.previewed = [&](const Preview& preview) { shown = preview.images; };
+    generate(resolve(request, tiny_video()), tiny_video(), observer);
+    ASSERT_EQ(shown.size(), 2U) << frames;
+    EXPECT_EQ(shown[0].height, 16) << frames;
+    EXPECT_EQ(shown[1].width, 32) << frames;
   }
 }
 

@@ -156,5 +156,17 @@ TEST_F(ReferencesTest, KeepsThePartsThatAStrategyNames) {
   EXPECT_EQ(z[5][0][0].item<float>(), 25) << "and takes its beginning";
 }
 
+TEST_F(ReferencesTest, EncodesOfThePartBeforeOnlyWhatIsContinued) {
+  const Settings settings = begun_from({image("a.png")}, {"0"}, 2);
+  References references({&settings, 1}, tiny_video().scale);
+  const CountingEncoder encoder;
+  references.given(0, encoder);
+  encoder.clips = 0;
+  for (const double value : {0.25, 0.75})
+    references.add_decoded(0, at::full({kClipFrames, 3, kReferenceSide, kReferenceSide}, value));
+  EXPECT_EQ(references.given(1, encoder).z[0][0][0][0][0].item<float>(), 75);
+  EXPECT_EQ(encoder.clips, 1) << "the last clip";
+}
+
 }  // namespace
 }  // namespace tessera::engine
