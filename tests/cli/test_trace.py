@@ -306,7 +306,9 @@ def a_trace_prints_what_it_writes(box):
         title, head, *lines, steps = outcome.err.splitlines()
         assert title == f"PixArtSigmaPipeline, fp32, {'4 ranks' if degrees else '1 rank'}" and outcome.out == "t.json\n", outcome
         assert cells_of(head) == ["rank", "phase", "operations", "FLOP collectives", "sent", "weights", "peak"], head
-        assert steps == f"denoise: the first {trace['traced_steps']} of 20 steps" and trace["steps"] == 20, steps
+        traced = trace["traced_steps"]
+        assert steps == f"denoise: of 20 steps, the first {f'{traced} are' if degrees else 'is'} traced" and trace["steps"] == 20, steps
+        assert (traced > 1) == bool(degrees), traced
         rows = [(rank, number, phase) for rank in trace["ranks"] for number, phase in enumerate(("encode", "denoise", "decode"))]
         assert len(lines) == len(rows) == 3 * trace["world_size"], outcome.err
         for line, (rank, number, phase) in zip(lines, rows):
