@@ -43,7 +43,7 @@ class ReplacementTest : public FolderFixture {
   void SetUp() override { fs::permissions(folder_, fs::perms(0755)); }  // for another user
 
   fs::path file_with(const std::string& name, mode_t mode) const {
-    const fs::path path = folder_ / name;
+    fs::path path = folder_ / name;
     std::ofstream(path) << "old, and longer than what replaces it";
     EXPECT_EQ(::chmod(path.c_str(), mode), 0);
     return path;

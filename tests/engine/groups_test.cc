@@ -57,19 +57,20 @@ TEST(Groups, AreFewAndEvenAndLeaveNoReplicaIdle) {
   const auto divided = [](int64_t count, int64_t pixels, int64_t data = 1, int64_t replica = 1) {
     return divide_pictures(count, pixels, ranks_of(data, replica), at::kCPU);
   };
-  EXPECT_EQ(divided(5, 64 * 64), (Ranges{{0, 2}, {2, 2}, {4, 1}}));
-  EXPECT_EQ(divided(9, 32 * 32), (Ranges{{0, 5}, {5, 4}}));
-  EXPECT_EQ(divided(3, 128 * 128), (Ranges{{0, 1}, {1, 1}, {2, 1}}));
-  EXPECT_EQ(divided(100, 8 * 8), (Ranges{{0, 100}}));
-  EXPECT_EQ(divided(4, 64 * 64, 1, 2), (Ranges{{0, 4}})) << "ranks that share a picture";
-  EXPECT_EQ(divided(8, 64 * 64, 2), (Ranges{{0, 4}, {4, 4}})) << "each replica has two";
-  EXPECT_EQ(divided(7, 128 * 128, 4), (Ranges{{0, 7}}))
+  EXPECT_EQ(divided(5, int64_t{64} * 64), (Ranges{{0, 2}, {2, 2}, {4, 1}}));
+  EXPECT_EQ(divided(9, int64_t{32} * 32), (Ranges{{0, 5}, {5, 4}}));
+  EXPECT_EQ(divided(3, int64_t{128} * 128), (Ranges{{0, 1}, {1, 1}, {2, 1}}));
+  EXPECT_EQ(divided(100, int64_t{8} * 8), (Ranges{{0, 100}}));
+  EXPECT_EQ(divided(4, int64_t{64} * 64, 1, 2), (Ranges{{0, 4}})) << "ranks that share a picture";
+  EXPECT_EQ(divided(8, int64_t{64} * 64, 2), (Ranges{{0, 4}, {4, 4}})) << "each replica has two";
+  EXPECT_EQ(divided(7, int64_t{128} * 128, 4), (Ranges{{0, 7}}))
       << "a second group would have three for four replicas";
-  EXPECT_EQ(divided(9, 128 * 128, 4), (Ranges{{0, 5}, {5, 4}}));
+  EXPECT_EQ(divided(9, int64_t{128} * 128, 4), (Ranges{{0, 5}, {5, 4}}));
 }
 
 TEST(Groups, OnAGpuAreLarger) {
-  EXPECT_EQ(divide_pictures(16, 128 * 128, ranks_of(1, 1), at::kCUDA), (std::vector<Range>{{0, 8}, {8, 8}}));
+  EXPECT_EQ(divide_pictures(16, int64_t{128} * 128, ranks_of(1, 1), at::kCUDA),
+            (std::vector<Range>{{0, 8}, {8, 8}}));
 }
 
 // A group encodes nothing anew and carries no prompts of others.

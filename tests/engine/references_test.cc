@@ -37,7 +37,7 @@ class ReferencesTest : public FolderFixture {
  protected:
   // Each frame has a grey of its own.
   std::string video(const std::string& name, int64_t frames) const {
-    const std::string path = folder_ / name;
+    std::string path = folder_ / name;
     media::VideoWriter writer(path, {.height = kReferenceSide, .width = kReferenceSide});
     for (int64_t i = 0; i < frames; ++i)
       writer.write(std::vector<uint8_t>(kReferenceSide * kReferenceSide * 3, static_cast<uint8_t>(2 * i)));
@@ -45,7 +45,7 @@ class ReferencesTest : public FolderFixture {
     return path;
   }
   std::string image(const std::string& name) const {
-    const std::string path = folder_ / name;
+    std::string path = folder_ / name;
     std::ofstream(path, std::ios::binary) << encode_png(
         {kReferenceSide, kReferenceSide, std::vector<uint8_t>(kReferenceSide * kReferenceSide * 3, 77)});
     return path;
@@ -69,7 +69,7 @@ class ReferencesTest : public FolderFixture {
     std::vector<std::string> warnings;
     const ScopedLogSink sink(
         [&](LogLevel, const std::string& message) { warnings.push_back(spell(message)); });
-    References({&settings, 1}, tiny_video().scale);
+    const References references({&settings, 1}, tiny_video().scale);
     return warnings;
   }
 

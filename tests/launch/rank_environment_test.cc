@@ -58,7 +58,7 @@ TEST(RankEnvironment, Torchrun) {
 }
 
 TEST(RankEnvironment, TheLauncherNamesTheJob) {
-  const auto job = [](Variables variables) { return read(variables)->job; };
+  const auto job = [](const Variables& variables) { return read(variables)->job; };
   const Variables torchrun = {{"RANK", "0"}, {"WORLD_SIZE", "2"}};
   const auto with = [](Variables variables, const Variables& more) {
     variables.insert(more.begin(), more.end());

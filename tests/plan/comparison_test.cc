@@ -202,7 +202,7 @@ TEST(Comparison, UnevenHeadsAreThoseOfTheBusiestRank) {
   const Sizes sizes = sizes_of_one_layer(3);
   const Method method = method_of(sizes, "TP", false);
   EXPECT_EQ(method.uneven, "16 heads among 3 ranks, 6 at most");
-  const int64_t rows = 2048, heads = 6 * 64, mlp = 16 * int64_t{1024} * 1024;
+  const int64_t rows = 2048, heads = int64_t{6} * 64, mlp = 16 * int64_t{1024} * 1024;
   EXPECT_EQ(method.flop.value, rows * (8 * 1024 + 4 * 2048) * heads + (rows * mlp + 2) / 3);
 }
 

@@ -192,7 +192,7 @@ TEST(TraceAnalysis, AVectorOperatorHasTheRowsOfItsTensors) {
       .output = shape({2, rows / 2, width}),
       .inputs = {shape({2, rows / 2, width}), shape({2, width}, at::kFloat), shape({2, width}, at::kFloat)},
       .flops = 6 * rows * width,
-      .bytes = 2 * 2 * rows * width + 2 * 4 * 2 * width};
+      .bytes = 4 * rows * width + 16 * width};
   const std::vector<Work> works = works_of(modulated, 2);
   ASSERT_EQ(works.size(), 1U);
   const auto& work = std::get<VectorWork>(works[0]);

@@ -32,7 +32,7 @@ int64_t counted(int64_t ranks, const Call& call, int64_t rank = 0) {
   return bytes;
 }
 
-at::Tensor activation(std::vector<int64_t> shape) {
+at::Tensor activation(const std::vector<int64_t>& shape) {
   return at::empty(shape, at::TensorOptions().dtype(at::kBFloat16).device(at::kMeta));
 }
 
@@ -132,6 +132,7 @@ int64_t most_of_five(const Call& call) {
 TEST(ComparisonOfUnevenTraffic, OfUlyssesAndRing) {
   const std::vector<Range> parts = split_evenly(97, 5), heads = split_evenly(kHeads, 5);
   std::vector<int64_t> tokens;
+  tokens.reserve(parts.size());
   for (const Range& part : parts) tokens.push_back(part.length);
   EXPECT_EQ(most_of_five([&](const comm::Group& group, int64_t rank) {
               const auto own = static_cast<size_t>(rank);
