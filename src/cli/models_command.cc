@@ -1,6 +1,9 @@
 #include "cli/models_command.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "cli/field_options.h"
 #include "cli/find_model.h"
@@ -62,11 +65,15 @@ struct PartRow {
   std::string state;  // "missing", "damaged", ...
 };
 
+// What a denoiser is given in a step, for one picture and one branch of guidance.
+using Inputs = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+
 struct Description {
   std::string path, class_name;
   std::vector<PartRow> parts;
   std::vector<std::string> warnings;
   std::string summary;   // empty when it cannot run
+  Inputs inputs;         // by default; none when it cannot run
   std::string obstacle;  // empty when it can
 };
 
@@ -115,19 +122,51 @@ PartRow describe_part(const std::string& name, Part part, const Weights& weights
   return row;
 }
 
-// Returns a line on what the model makes. Throws Error when it cannot run.
-std::string check(const ModelFiles& files, const std::string& variant) {
+engine::Request default_request() {
+  engine::Request request;
+  request.prompts = {""};
+  return request;
+}
+
+// Also adds to `statistics`.
+Inputs inputs_of(const engine::Model& model, const engine::Settings& settings,
+                 models::LoadStatistics& statistics) {
+  models::LoadOptions options;
+  options.placement.dtype = at::kFloat;
+  options.placement.device = at::kMeta;
+  options.single_file = model.single_file;
+  options.variant = model.variant;
+  options.may_lack_weights = true;
+  const auto denoiser = model.family->load_denoiser(model.folder, options, statistics);
+  Inputs inputs = {{"latents", model.shape.latent_sizes(settings.latents, 1)},
+                   {"timestep", {1}},
+                   {"prompt", {1, settings.max_sequence_length, denoiser->conditioning_width()}}};
+  if (denoiser->pooled_width() > 0) inputs.push_back({"pooled prompt", {1, denoiser->pooled_width()}});
+  const std::vector<std::string>& own = model.family->own_fields;
+  if (std::find(own.begin(), own.end(), "original_size") != own.end()) inputs.push_back({"sizes", {1, 6}});
+  if (model.shape.takes_guidance_scale) inputs.push_back({"guidance", {1}});
+  if (model.shape.is_video) {
+    for (const auto& [name, value] : engine::video_conditions(settings))
+      inputs.push_back({name, value.sizes().vec()});
+  }
+  return inputs;
+}
+
+// Adds what the model makes and its denoiser is given. Throws Error when it cannot run.
+void check(const ModelFiles& files, const std::string& variant, Description& result) {
   const engine::Model model = engine::read_model(files.folder, files.single_file, variant);
-  engine::Request defaults;
-  defaults.prompts = {""};
+  const engine::Request defaults = default_request();
   const engine::Settings settings = engine::resolve(defaults, model);
   engine::make_sampler(settings, model);
   engine::check_weights(model);
   for (const std::string& each : engine::stated_otherwise(model, defaults)) log_warning("{}", each);
-  return fmt::format("{}: {} of {} x {} by default, {}, guidance {}, {} a prompt", model.family->title,
-                     model.shape.is_video ? fmt::format("videos of {} frames", settings.frames) : "images",
-                     settings.width, settings.height, counted(settings.steps, "step"), settings.guidance,
-                     counted(settings.max_sequence_length, "token"));
+  models::LoadStatistics unused;
+  result.inputs = inputs_of(model, settings, unused);
+  result.summary =
+      fmt::format("{}: {} of {} x {} by default, {}, guidance {}, {} a prompt", model.family->title,
+                  model.shape.is_video ? fmt::format("videos of {} frames", settings.frames) : "images",
+                  settings.width, settings.height, counted(settings.steps, "step"), settings.guidance,
+                  counted(settings.max_sequence_length, "token"));
 }
 
 Description describe(const ModelFiles& files, const std::string& variant) {
@@ -155,7 +194,7 @@ Description describe(const ModelFiles& files, const std::string& variant) {
   };
   const ScopedLogSink sink([&](LogLevel, const std::string& message) { warn(spell(message, option_name)); });
   try {
-    result.summary = check(files, variant);
+    check(files, variant, result);
   } catch (const Error& error) {
     result.obstacle = spell(error.message(), option_name);
   }
@@ -174,13 +213,27 @@ std::string text_of(const PartRow& row) {
                      row.state.empty() ? "" : ", ", row.state);
 }
 
+std::string text_of(const Inputs& inputs) {
+  std::vector<std::string> texts;
+  for (const auto& [name, sizes] : inputs)
+    texts.push_back(fmt::format("{} [{}]", name, fmt::join(sizes, ", ")));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+OrderedJson json_of(const Inputs& inputs) {
+  OrderedJson json = OrderedJson::object();
+  for (const auto& [name, sizes] : inputs) json[name] = sizes;
+  return json;
+}
+
 void print(const Description& model, const ModelsArguments& arguments) {
   fmt::print("{}: {}\n", model.path, model.class_name);
   for (const PartRow& row : model.parts) {
     const std::string& class_name = row.part.class_name;
     fmt::print("  {:<14} {:<28} {}\n", row.name, class_name.empty() ? "-" : class_name, text_of(row));
   }
-  if (!model.summary.empty()) fmt::print("  {}\n", model.summary);
+  if (!model.summary.empty())
+    fmt::print("  {}\n  inputs of a step: {}\n", model.summary, text_of(model.inputs));
   for (const std::string& warning : model.warnings) fmt::print("  warning: {}\n", warning);
   if (!model.obstacle.empty()) {
     fmt::print("  cannot run: {}\n", model.obstacle);
@@ -212,6 +265,7 @@ OrderedJson json_of(const Description& model) {
           {"can_run", model.obstacle.empty()},
           {"reason", model.obstacle.empty() ? OrderedJson() : OrderedJson(model.obstacle)},
           {"warnings", model.warnings},
+          {"inputs", json_of(model.inputs)},
           {"parts", std::move(parts)}};
 }
 
@@ -238,23 +292,37 @@ int list_shipped(bool as_json) {
   return 0;
 }
 
-// Says what a config.json without a model round it is.
-void refuse_lone_denoiser(const std::optional<std::string>& model) {
+// Describes a config.json without a model round it. Returns false if `model` is none.
+bool describe_lone_denoiser(const std::optional<std::string>& model, bool as_json) {
   const auto alone = find_lone_part(model);
-  if (!alone || std::filesystem::exists(*alone / ".." / "model_index.json")) return;
+  if (!alone || std::filesystem::exists(*alone / ".." / "model_index.json")) return false;
   const engine::Model denoiser = engine::read_lone_denoiser(*alone);
-  input_error(
-      *model,
-      "is the config of a denoiser alone, as {} has; tessera trace and tessera mesh take it, a run wants "
-      "the folder of a whole model",
-      denoiser.family->title);
+  const engine::Settings settings = engine::resolve(default_request(), denoiser);
+  models::LoadStatistics statistics;
+  const Inputs inputs = inputs_of(denoiser, settings, statistics);
+  const uint64_t parameters = statistics.bytes_held / c10::elementSize(at::kFloat);
+  const std::string reason = "a run wants the folder of a whole model";
+  if (as_json) {
+    print(OrderedJson{{"model", *model},
+                      {"family", denoiser.family->title},
+                      {"can_run", false},
+                      {"reason", reason},
+                      {"parameters", parameters},
+                      {"inputs", json_of(inputs)}});
+  } else {
+    fmt::print(
+        "{}: the denoiser of {}, {} parameters\n  inputs of a step: {}\n  cannot run: {}; tessera trace and "
+        "tessera mesh take the config\n",
+        *model, denoiser.family->title, count_text(parameters), text_of(inputs), reason);
+  }
+  return true;
 }
 
 }  // namespace
 
 int run_models(const ModelsArguments& arguments) {
   if (!arguments.model && !arguments.config && !arguments.variant) return list_shipped(arguments.json);
-  refuse_lone_denoiser(arguments.model);
+  if (describe_lone_denoiser(arguments.model, arguments.json)) return static_cast<int>(ErrorKind::kInput);
   const Description model =
       describe(find_model_files(arguments.model, arguments.config), arguments.variant.value_or(""));
   if (arguments.json) {

@@ -1,5 +1,6 @@
 """Tests `tessera models`, --help and --version."""
 import json
+import math
 import re
 
 from files import read_latents, read_safetensors, write_safetensors
@@ -34,7 +35,7 @@ def describes_a_checkpoint_as_json(box):
         outcome = box.run("models", model, "--json")
         assert outcome.code == code and outcome.err == "", outcome
         described = json.loads(outcome.out)
-        assert list(described) == ["model", "class", "can_run", "reason", "warnings", "parts"], described
+        assert list(described) == ["model", "class", "can_run", "reason", "warnings", "inputs", "parts"], described
         assert (described["model"], described["class"], described["warnings"]) == (str(model), "PixArtSigmaPipeline", []), described
         assert described["can_run"] == (code == 0) and (described["reason"] is None) == (code == 0), described
         assert {name: (part["library"], part["class"]) for name, part in described["parts"].items()} == {
@@ -202,9 +203,17 @@ def help_and_version(box):
 def a_lone_config_is_described(box):
     config = box.folder / "config.json"
     config.write_bytes((MODEL / "transformer" / "config.json").read_bytes())
+    weights = read_safetensors(MODEL / "transformer" / "diffusion_pytorch_model.safetensors")[0]
+    parameters = sum(math.prod(shape) for _, shape, _ in weights.values())
+    has = json.loads(config.read_text())
+    inputs = {"latents": [1, has["in_channels"], has["sample_size"], has["sample_size"]], "timestep": [1],
+              "prompt": [1, 300, has["caption_channels"]]}
     for given in (config, box.folder):
-        box.refuse(3, f"[{given}] is the config of a denoiser alone, as PixArt-Sigma has; tessera trace and tessera mesh take it, a run "
-                   "wants", "models", given)
+        told = box.run("models", given, "--json")
+        described = json.loads(told.out)
+        assert told.code == 3 and (described["parameters"], described["inputs"]) == (parameters, inputs), told
+        told = box.run("models", given)
+        assert told.code == 3 and f"{given}: the denoiser of PixArt-Sigma, " in told.out and "cannot run: a run wants" in told.out, told
     config.write_bytes((MODEL / "vae" / "config.json").read_bytes())
     box.refuse(3, "is of AutoencoderKL, but a denoiser is of", "models", config)
     box.refuse(3, f"did you mean {MODEL}?", "models", MODEL / "vae")
