@@ -277,7 +277,7 @@ int run_generate(const GenerateArguments& arguments) {
     return planned;
   }();
   if (job.arguments.run.dry_run) {
-    wish_threads(job.arguments.run.threads, job.ranks());  // the plan names them
+    wish_threads(job.arguments.run.threads, job.ranks());  // the headline names them
     print_plan(job);
     return 0;
   }

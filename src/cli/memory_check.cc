@@ -83,6 +83,7 @@ std::optional<MemoryLack> find_lack(const Job& job, const plan::MemoryNeed& need
 }
 
 void require_memory(const Job& job, int64_t local_ranks) {
+  if (!job.settings.request.device.is_cpu()) return;
   constexpr uint64_t kPart = 3;
   const uint64_t bound = bound_of(job, local_ranks);
   const std::vector<MemoryLimit> limits = memory_limits();
