@@ -288,11 +288,13 @@ TEST_F(VideoReaderTest, TurnsImagesByTheirExif) {
                                              "64 x 32 top right level",
                                              "64 x 32 bottom right level",
                                              "64 x 32 bottom left level"};
-  for (char orientation = 1; orientation <= 8; ++orientation) {
+  for (size_t number = 1; number <= 8; ++number) {
+    const char orientation = static_cast<char>(number);
     for (const bool is_little : {false, true}) {
       const std::string exif = exif_of(orientation, is_little);
       const std::string with_size = {static_cast<char>(exif.size()), 0, 0, 0};
-      std::string riff = webp.substr(0, exif_of_webp) + "EXIF" + with_size + exif;
+      std::string riff = webp.substr(0, exif_of_webp);
+      riff.append("EXIF").append(with_size).append(exif);
       riff[4] = static_cast<char>((riff.size() - 8) & 0xFF);
       riff[5] = static_cast<char>((riff.size() - 8) >> 8);
       std::string png = encode_png(image);
@@ -301,7 +303,7 @@ TEST_F(VideoReaderTest, TurnsImagesByTheirExif) {
       EXPECT_EQ(exif_orientation(find_exif(png)), orientation);
       for (const std::string& file : {jpeg_with_exif(jpeg, exif), riff}) {
         VideoReader reader(std::as_bytes(std::span(file)), "bytes");
-        EXPECT_EQ(place_of_corner(reader.next().value()), places[static_cast<size_t>(orientation)]);
+        EXPECT_EQ(place_of_corner(reader.next().value()), places[number]);
       }
     }
   }
