@@ -20,8 +20,8 @@ OrderedJson settings_json(const Job& job);
 OrderedJson make_report(const Job& job, const engine::Result& result, const std::vector<OrderedJson>& ranks,
                         const std::vector<std::string>& outputs);
 
-// Returns one rank's numbers: `rank`, `threads`, `peak_rss_bytes`, `weights_bytes`, `weights_memory_bytes` and
-// `bytes_read` of engine::Result, and `communication` of Communication::report().
+// Returns one rank's numbers: `rank`, `threads`, `peak_rss_bytes`, `weights_bytes`, `weights_memory_bytes`
+// and `bytes_read` of engine::Result, and `communication` of Communication::report().
 OrderedJson rank_report(int64_t rank, const engine::Result& result, OrderedJson communication);
 
 // Returns the PNG text of picture `index` of the run: `parameters` as most image tools read it, and `tessera`

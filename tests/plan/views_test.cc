@@ -141,7 +141,8 @@ TEST(TraceFile, IsReadAsItWasWritten) {
   };
   refuses(text.substr(0, text.size() / 2), "file");
   refuses("{}", "is no trace; `tessera trace` makes a trace, and so does `tessera generate` with record");
-  refuses(R"({"traceEvents": []})", "is a timeline, which shows no operations; `tessera trace` makes a trace");
+  refuses(R"({"traceEvents": []})",
+          "is a timeline, which shows no operations; `tessera trace` makes a trace");
   timed.ranks[0].events[0].time = TimeSpan{1.5, 0.25};
   refuses(write_trace(timed), "'end'");
   std::string other = text;
