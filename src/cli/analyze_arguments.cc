@@ -3,9 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "cli/trace_views.h"
 #include "core/error.h"
 #include "core/user_text.h"
+#include "plan/trace_views.h"
 
 namespace tessera::cli {
 namespace {
@@ -84,7 +84,7 @@ FieldList all_fields() {
 }
 
 std::vector<std::string> subjects() {
-  std::vector<std::string> all = trace_view_names();
+  std::vector<std::string> all = plan::trace_view_names();
   all.insert(all.end(), {"report", "hardware"});
   return all;
 }

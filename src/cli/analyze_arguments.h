@@ -11,7 +11,7 @@
 namespace tessera::cli {
 
 struct AnalyzeArguments {
-  std::string what;  // "hardware", a view of a trace (cli/trace_views.h), or "report"
+  std::string what;  // "hardware", a view of a trace (plan/trace_views.h), or "report"
   std::vector<std::string>
       traces;                   // files: one for a view, any number for hardware, one or more for a report
   std::optional<int64_t> rank;  // of a view, or of hardware

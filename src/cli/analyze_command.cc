@@ -2,18 +2,18 @@
 
 #include <fmt/ranges.h>
 
-#include "cli/find_machine.h"
 #include "cli/outputs.h"
-#include "cli/table.h"
 #include "cli/trace_hardware.h"
-#include "cli/trace_report.h"
-#include "cli/trace_views.h"
-#include "cli/units.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/table.h"
+#include "core/units.h"
+#include "plan/find_machine.h"
 #include "plan/hardware/analysis.h"
 #include "plan/hardware/stdit_pair.h"
+#include "plan/trace_report.h"
+#include "plan/trace_views.h"
 
 namespace tessera::cli {
 namespace {
@@ -52,7 +52,7 @@ plan::Exchange make_exchange(const AnalyzeArguments& arguments, const Subject& s
 
 Subject make_subject(const AnalyzeArguments& arguments) {
   Subject subject;
-  subject.machine = plan::read_machine(find_machine(arguments.machine));
+  subject.machine = plan::read_machine(plan::find_machine(arguments.machine));
   subject.options = {.dtype = choose_dtype(subject.machine, arguments.dtype),
                      .as_published = arguments.as_published,
                      .preset = arguments.preset_splits};
@@ -184,16 +184,16 @@ void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
 void write_report(const AnalyzeArguments& arguments) {
   const std::string path = arguments.output.value_or("report.html");
   require_result_path("--output", path);
-  std::vector<NamedTrace> traces;
+  std::vector<plan::NamedTrace> traces;
   for (const std::string& file : arguments.traces) {
     if (same_file(file, path)) usage_error("--output", "'{}' is a trace that the report reads", path);
-    traces.push_back({file, read_trace_file(file)});
+    traces.push_back({file, plan::read_trace_file(file)});
   }
   std::optional<plan::Machine> machine;
-  if (!arguments.machine.empty()) machine = plan::read_machine(find_machine(arguments.machine));
+  if (!arguments.machine.empty()) machine = plan::read_machine(plan::find_machine(arguments.machine));
   // A report draws messages over the first link.
   if (arguments.link || arguments.link_gb_per_s) machine->links = {chosen_link(arguments, *machine)};
-  if (write_result(path, report_html(traces, machine))) fmt::print("{}\n", path);
+  if (write_result(path, plan::report_html(traces, machine))) fmt::print("{}\n", path);
 }
 
 }  // namespace
@@ -205,8 +205,8 @@ void run_analyze(const AnalyzeArguments& arguments) {
     const Table::Form form = arguments.json  ? Table::Form::kJson
                              : arguments.csv ? Table::Form::kCsv
                                              : Table::Form::kText;
-    return print_trace_view(arguments.what, arguments.traces.front(), arguments.rank, form,
-                            arguments.as_printed);
+    return plan::print_trace_view(arguments.what, arguments.traces.front(), arguments.rank, form,
+                                  arguments.as_printed);
   }
   const Subject subject = make_subject(arguments);
   const plan::Analysis analysis = plan::analyze(plan::stdit_pair(subject.sizes, arguments.as_published),

@@ -10,12 +10,12 @@
 #include "cli/compare_command.h"
 #include "cli/completion.h"
 #include "cli/field_options.h"
-#include "cli/find_model.h"
 #include "cli/manual_page.h"
 #include "cli/unknown_option.h"
 #include "core/error.h"
 #include "core/nearest_word.h"
 #include "core/user_text.h"
+#include "engine/find_model.h"
 
 namespace tessera::cli {
 namespace {
@@ -453,7 +453,7 @@ class CommandLine {
     const CompletionValues files{.files = true};
     all["generate"].first = all["generate"].others = all["trace"].first = all["trace"].others = files;
     CompletionValues models = files;
-    for (const auto& model : shipped_models()) models.words.push_back(model.filename().string());
+    for (const auto& model : engine::shipped_models()) models.words.push_back(model.filename().string());
     all["models"].first = all["models"].others = models;
     all["analyze"] = analyze_->completion();
     all["completion"].first.words = completion_shells();

@@ -6,10 +6,10 @@
 #include <cstdio>
 
 #include "cli/field_options.h"
-#include "cli/table.h"
-#include "cli/units.h"
 #include "core/counted.h"
 #include "core/json.h"
+#include "core/table.h"
+#include "core/units.h"
 #include "plan/comparison.h"
 #include "plan/printed.h"
 

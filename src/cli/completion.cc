@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "cli/field_options.h"
-#include "cli/find_machine.h"
-#include "cli/find_model.h"
 #include "core/error.h"
+#include "engine/find_model.h"
+#include "plan/find_machine.h"
 #include "samplers/sampler.h"
 
 namespace tessera::cli {
@@ -25,9 +25,9 @@ std::vector<std::string> known_names(const std::string& option) {
   if (option == option_name("scheduler")) {
     for (const auto& sampler : samplers::known_samplers()) names.push_back(sampler.short_name);
   } else if (option == option_name("model")) {
-    for (const auto& model : shipped_models()) names.push_back(model.filename().string());
+    for (const auto& model : engine::shipped_models()) names.push_back(model.filename().string());
   } else if (option == option_name("machine")) {
-    names = shipped_machines();
+    names = plan::shipped_machines();
   }
   return names;
 }

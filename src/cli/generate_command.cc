@@ -13,7 +13,6 @@
 
 #include "cli/dry_run.h"
 #include "cli/field_options.h"
-#include "cli/find_model.h"
 #include "cli/job.h"
 #include "cli/memory_check.h"
 #include "cli/report.h"
@@ -25,6 +24,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/threads.h"
+#include "engine/find_model.h"
 #include "launch/cores.h"
 #include "launch/failure.h"
 #include "launch/fingerprint.h"
@@ -112,8 +112,8 @@ GenerateArguments read_request(const std::string& text) {
   }
 }
 
-ModelFiles files_of(const GenerateArguments& arguments) {
-  return find_model_files(arguments.run.model, arguments.run.config);
+engine::ModelFiles files_of(const GenerateArguments& arguments) {
+  return engine::find_model_files(arguments.run.model, arguments.run.config);
 }
 
 // The name in a fingerprint under which a rank says why it could not read the model.
@@ -160,7 +160,7 @@ Job agree(const std::function<GenerateArguments()>& read, const comm::Rendezvous
       comm::broadcast_bytes(kFailed + std::to_string(failure.exit_code), 0, world);
       throw;
     }
-    const ModelFiles files = files_of(job.arguments);
+    const engine::ModelFiles files = files_of(job.arguments);
     require_same_fingerprints(launch::make_fingerprint(files.folder, files.single_file),
                               files.single_file.value_or(files.folder).string(), world);
     return job;
@@ -169,7 +169,7 @@ Job agree(const std::function<GenerateArguments()>& read, const comm::Rendezvous
   Job job;
   launch::Fingerprint own;
   try {
-    const ModelFiles files = files_of(arguments);
+    const engine::ModelFiles files = files_of(arguments);
     own = launch::make_fingerprint(files.folder, files.single_file);
     job = plan_job(arguments, world.size);
   } catch (...) {

@@ -8,7 +8,6 @@
 #include <cstdio>
 
 #include "cli/communication.h"
-#include "cli/find_model.h"
 #include "cli/outputs.h"
 #include "cli/progress.h"
 #include "cli/recording.h"
@@ -25,6 +24,7 @@
 #include "core/threads.h"
 #include "core/user_text.h"
 #include "engine/decode.h"
+#include "engine/find_model.h"
 #include "launch/streams.h"
 #include "launch/thread_share.h"
 #include "media/still_image.h"
@@ -309,7 +309,7 @@ int64_t Job::ranks() const {
 }
 
 engine::Model read_model(const GenerateArguments& arguments) {
-  const ModelFiles files = find_model_files(arguments.run.model, arguments.run.config);
+  const engine::ModelFiles files = engine::find_model_files(arguments.run.model, arguments.run.config);
   return engine::read_model(files.folder, files.single_file, arguments.run.variant.value_or(""));
 }
 

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <system_error>
 
-#include "cli/units.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/units.h"
 
 namespace tessera::cli {
 namespace {

@@ -8,13 +8,13 @@
 #include <span>
 
 #include "cli/dry_run.h"
-#include "cli/find_model.h"
-#include "cli/units.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/units.h"
 #include "engine/denoise.h"
+#include "engine/find_model.h"
 #include "engine/lone_denoiser.h"
 #include "parallel/ranks.h"
 
@@ -43,9 +43,9 @@ struct Subject {
 std::optional<Subject> read_subject(const MeshArguments& arguments) {
   if (!arguments.model) return std::nullopt;
   Subject subject;
-  const auto alone = find_lone_part(arguments.model);
+  const auto alone = engine::find_lone_part(arguments.model);
   subject.model =
-      alone ? engine::read_lone_denoiser(*alone) : engine::read_model(find_model(arguments.model));
+      alone ? engine::read_lone_denoiser(*alone) : engine::read_model(engine::find_model(arguments.model));
   subject.settings = engine::resolve(arguments.request, subject.model);
   return subject;
 }

@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "cli/field_options.h"
-#include "cli/find_model.h"
 #include "cli/report.h"
-#include "cli/units.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/units.h"
+#include "engine/find_model.h"
 #include "engine/lone_denoiser.h"
 #include "engine/model.h"
 #include "engine/stated_training.h"
@@ -153,7 +153,7 @@ Inputs inputs_of(const engine::Model& model, const engine::Settings& settings,
 }
 
 // Adds what the model makes and its denoiser is given. Throws Error when it cannot run.
-void check(const ModelFiles& files, const std::string& variant, Description& result) {
+void check(const engine::ModelFiles& files, const std::string& variant, Description& result) {
   const engine::Model model = engine::read_model(files.folder, files.single_file, variant);
   const engine::Request defaults = default_request();
   const engine::Settings settings = engine::resolve(defaults, model);
@@ -169,7 +169,7 @@ void check(const ModelFiles& files, const std::string& variant, Description& res
                   counted(settings.max_sequence_length, "token"));
 }
 
-Description describe(const ModelFiles& files, const std::string& variant) {
+Description describe(const engine::ModelFiles& files, const std::string& variant) {
   const std::filesystem::path path = files.single_file.value_or(files.folder);
   const JsonConfig index = engine::read_model_index(files.folder);
   Weights weights{.variant = variant, .single_file = nullptr};
@@ -275,7 +275,7 @@ void print(const OrderedJson& json) {
 
 int list_shipped(bool as_json) {
   OrderedJson list = OrderedJson::array();
-  for (const std::filesystem::path& folder : shipped_models()) {
+  for (const std::filesystem::path& folder : engine::shipped_models()) {
     const Description model = describe({folder}, "");
     const std::string name = folder.filename().string();
     list.push_back({{"name", name},
@@ -294,7 +294,7 @@ int list_shipped(bool as_json) {
 
 // Describes a config.json without a model round it. Returns false if `model` is none.
 bool describe_lone_denoiser(const std::optional<std::string>& model, bool as_json) {
-  const auto alone = find_lone_part(model);
+  const auto alone = engine::find_lone_part(model);
   if (!alone || std::filesystem::exists(*alone / ".." / "model_index.json")) return false;
   const engine::Model denoiser = engine::read_lone_denoiser(*alone);
   const engine::Settings settings = engine::resolve(default_request(), denoiser);
@@ -324,7 +324,7 @@ int run_models(const ModelsArguments& arguments) {
   if (!arguments.model && !arguments.config && !arguments.variant) return list_shipped(arguments.json);
   if (describe_lone_denoiser(arguments.model, arguments.json)) return static_cast<int>(ErrorKind::kInput);
   const Description model =
-      describe(find_model_files(arguments.model, arguments.config), arguments.variant.value_or(""));
+      describe(engine::find_model_files(arguments.model, arguments.config), arguments.variant.value_or(""));
   if (arguments.json) {
     print(json_of(model));
   } else {

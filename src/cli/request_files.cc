@@ -9,13 +9,12 @@
 #include <cstring>
 #include <span>
 
-#include "cli/find_model.h"
-#include "comm/descriptor.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/nearest_word.h"
 #include "core/user_text.h"
 #include "core/utf8.h"
+#include "engine/find_model.h"
 #include "engine/prompt_settings.h"
 #include "launch/streams.h"
 #include "media/file_text.h"
@@ -30,27 +29,6 @@ namespace {
 constexpr uint64_t kMostBytes = uint64_t{1} << 26;
 constexpr const char* kStandardInput = "standard input";
 
-// Reads a pipe, a terminal or a device to its end.
-std::string read_stream(int descriptor, const std::string& where, uint64_t max_bytes) {
-  std::string text;
-  std::array<char, 1 << 16> part;
-  while (const ssize_t count = ::read(descriptor, part.data(), part.size())) {
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) input_error(where, "cannot read: {}", std::strerror(errno));
-    text.append(part.data(), static_cast<size_t>(count));
-    if (text.size() > max_bytes) input_error(where, "more than {} bytes", max_bytes);
-  }
-  return text;
-}
-
-// A shell gives a pipe for <(command).
-bool is_stream(const std::string& path) {
-  std::error_code code;
-  const std::filesystem::file_type type = std::filesystem::status(path, code).type();
-  return path == "-" || type == std::filesystem::file_type::fifo ||
-         type == std::filesystem::file_type::character;
-}
-
 // Editors on Windows write a mark before a text in UTF-8.
 std::string_view without_mark(std::string_view text) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
@@ -58,7 +36,7 @@ std::string_view without_mark(std::string_view text) {
 }
 
 Json read_prompts(const std::string& path) {
-  const std::string text = read_any(path, kMostBytes), where = path == "-" ? kStandardInput : path;
+  const std::string text = read_file_or_stream(path, kMostBytes), where = path == "-" ? kStandardInput : path;
   std::string_view rest = without_mark(text);
   Json prompts = Json::array();
   for (size_t number = 1; !rest.empty(); ++number) {
@@ -107,11 +85,11 @@ Json read_record(const std::string& path) {
   };
   if (media::suffix_of(path) == ".safetensors") return settings_from(settings_of_latents(path));
   std::string text;
-  if (is_stream(path)) text = read_any(path, kMostBytes);
+  if (is_stream(path)) text = read_file_or_stream(path, kMostBytes);
   const media::Source source =
       is_stream(path) ? media::memory_source(std::as_bytes(std::span(text))) : media::open_source(path);
   if (const auto embedded = embedded_settings(source, path)) return settings_from(*embedded);
-  if (!is_stream(path)) text = read_any(path, kMostBytes);
+  if (!is_stream(path)) text = read_file_or_stream(path, kMostBytes);
   const std::string_view json = without_mark(text);
   if (!json.substr(std::min(json.find_first_not_of(" \t\r\n"), json.size())).starts_with('{'))
     input_error(
@@ -174,7 +152,7 @@ void require_references(const Json& record, const GenerateArguments& arguments, 
 // A PNG names a model without its path.
 void require_model(const RunOptions& run, const std::string& path) {
   try {
-    find_model_files(run.model, run.config);
+    engine::find_model_files(run.model, run.config);
   } catch (const Error&) {
     input_error(path, "its model '{}' is not here; say where with {}", *run.model, field("model"));
   }
@@ -191,14 +169,6 @@ void say_which(const Json& record, const GenerateArguments& arguments) {
 }
 
 }  // namespace
-
-std::string read_any(const std::string& path, uint64_t max_bytes) {
-  if (path == "-") return read_stream(STDIN_FILENO, kStandardInput, max_bytes);
-  if (!is_stream(path)) return read_file(path, max_bytes);
-  const comm::Descriptor stream(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (stream.number() < 0) input_error(path, "cannot read: {}", std::strerror(errno));
-  return read_stream(stream.number(), path, max_bytes);
-}
 
 GenerateArguments with_files(const GenerateArguments& arguments) {
   const RunOptions& run = arguments.run;

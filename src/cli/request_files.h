@@ -5,10 +5,6 @@
 
 namespace tessera::cli {
 
-// Returns all of a file, of a pipe (a shell gives one for <(command)) or, for "-", of standard input. Throws
-// Error(kInput).
-std::string read_any(const std::string& path, uint64_t max_bytes);
-
 // Returns the arguments with the prompts of their --prompt-file, whose lines are prompts unless they are
 // empty; "-" is standard input. Fields that are not given take the values of their --request. Throws Error.
 GenerateArguments with_files(const GenerateArguments& arguments);

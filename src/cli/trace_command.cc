@@ -5,18 +5,18 @@
 #include <algorithm>
 #include <charconv>
 
-#include "cli/find_model.h"
 #include "cli/job.h"
 #include "cli/outputs.h"
 #include "cli/progress.h"
 #include "cli/recording.h"
 #include "cli/report.h"
 #include "cli/trace_cache.h"
-#include "cli/units.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/units.h"
 #include "core/user_text.h"
+#include "engine/find_model.h"
 #include "engine/lone_denoiser.h"
 #include "engine/observer.h"
 #include "launch/signals.h"
@@ -34,7 +34,7 @@ std::string longest_prompt(const engine::Settings& settings) {
 }
 
 Job plan(GenerateArguments arguments) {
-  const auto alone = arguments.run.config ? std::nullopt : find_lone_part(arguments.run.model);
+  const auto alone = arguments.run.config ? std::nullopt : engine::find_lone_part(arguments.run.model);
   const engine::Model model = alone ? engine::read_lone_denoiser(*alone) : read_model(arguments);
   const bool has_prompts = !arguments.request.prompts.empty();
   // A trace does not depend on it, so equal traces are equal files.

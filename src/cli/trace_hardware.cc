@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <array>
 
-#include "cli/costed_trace.h"
-#include "cli/find_machine.h"
-#include "cli/table.h"
-#include "cli/trace_views.h"
-#include "cli/units.h"
 #include "core/counted.h"
 #include "core/error.h"
+#include "core/table.h"
+#include "core/units.h"
+#include "plan/costed_trace.h"
+#include "plan/find_machine.h"
+#include "plan/trace_views.h"
 
 namespace tessera::cli {
 namespace {
@@ -52,8 +52,9 @@ Table operators_table(const plan::TraceAnalysis& analysis) {
       row.emplace_back("does not fit: " + mapping.obstacle);
       row.insert(row.end(), 7, nullptr);
     }
-    row.insert(row.end(), {each.step_count, plan::kind_name(each.mapped->work), shapes_text(each.inputs),
-                           shape_text(each.output), each.flops, each.bytes});
+    row.insert(row.end(),
+               {each.step_count, plan::kind_name(each.mapped->work), plan::shapes_text(each.inputs),
+                plan::shape_text(each.output), each.flops, each.bytes});
     table.add(std::move(row));
   }
   return table;
@@ -157,7 +158,7 @@ std::vector<std::string> beyond_bound(const plan::TraceAnalysis& analysis) {
   return names;
 }
 
-OrderedJson phases_json(const CostedTrace& costed) {
+OrderedJson phases_json(const plan::CostedTrace& costed) {
   OrderedJson phases = OrderedJson::array();
   for (const plan::Phase phase : plan::kAllPhases) {
     const double seconds = costed.run->phase_seconds(phase);
@@ -166,7 +167,7 @@ OrderedJson phases_json(const CostedTrace& costed) {
   return phases;
 }
 
-OrderedJson analysis_json(const AnalyzeArguments& arguments, const CostedTrace& costed,
+OrderedJson analysis_json(const AnalyzeArguments& arguments, const plan::CostedTrace& costed,
                           const plan::RankTrace& rank, const plan::TraceAnalysis& analysis) {
   const bool is_whole = costed.seconds().has_value();
   OrderedJson json = {{"machine", costed.costs->machine().name},
@@ -178,13 +179,13 @@ OrderedJson analysis_json(const AnalyzeArguments& arguments, const CostedTrace& 
                       {"total_seconds", is_whole ? OrderedJson(costed.run->seconds) : OrderedJson()},
                       {"step_seconds", is_whole ? OrderedJson(costed.run->step_seconds) : OrderedJson()},
                       {"without", costed.obstacles}};
-  json["parts"] = costed.run ? parts_table(costed).json() : OrderedJson();
+  json["parts"] = costed.run ? plan::parts_table(costed).json() : OrderedJson();
   json["phases"] = costed.run ? phases_json(costed) : OrderedJson();
-  json["ranks"] = costed.run ? ranks_table(costed).json() : OrderedJson();
+  json["ranks"] = costed.run ? plan::ranks_table(costed).json() : OrderedJson();
   json["busiest_rank"] = costed.run ? OrderedJson(costed.busiest().rank) : OrderedJson();
   json["imbalance"] = costed.run ? OrderedJson(costed.run->imbalance()) : OrderedJson();
   OrderedJson bounds = OrderedJson::object();
-  for (const auto& [name, seconds] : bounds_of(costed)) bounds[name] = seconds;
+  for (const auto& [name, seconds] : plan::bounds_of(costed)) bounds[name] = seconds;
   json["step_bounds"] = std::move(bounds);
   json["rank"] = rank.rank;
   json["operators"] = operators_table(analysis).json();
@@ -194,8 +195,8 @@ OrderedJson analysis_json(const AnalyzeArguments& arguments, const CostedTrace& 
   return json;
 }
 
-std::string bounds_text(const CostedTrace& costed) {
-  const auto bounds = bounds_of(costed);
+std::string bounds_text(const plan::CostedTrace& costed) {
+  const auto bounds = plan::bounds_of(costed);
   double all = 0;
   for (const auto& [name, seconds] : bounds) all += seconds;
   std::vector<std::string> texts;
@@ -204,7 +205,7 @@ std::string bounds_text(const CostedTrace& costed) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-std::string balance_text(const CostedTrace& costed) {
+std::string balance_text(const plan::CostedTrace& costed) {
   const std::string times = fmt::format("{:.2f}", costed.run->imbalance());
   return times == "1.00" ? "All ranks compute as long, within 1 %"
                          : fmt::format("Rank {} computes longest, {} times the mean of all",
@@ -212,7 +213,7 @@ std::string balance_text(const CostedTrace& costed) {
 }
 
 // The answer: how long the run takes, and of what.
-void print_run(const CostedTrace& costed) {
+void print_run(const plan::CostedTrace& costed) {
   const plan::Trace& trace = *costed.trace;
   if (!costed.run) {
     fmt::print("No total: the trace holds {} of {} ranks, so nobody knows how they wait for each other\n\n",
@@ -228,12 +229,12 @@ void print_run(const CostedTrace& costed) {
   fmt::print("The run takes {} s{}; a steady step {} ms. A step is bound by: {}\n", seconds_text(run.seconds),
              left_out, milliseconds_text(run.step_seconds), bounds_text(costed));
   if (trace.world_size > 1) fmt::print("{}\n", balance_text(costed));
-  fmt::print("\n{}\n{}\n", parts_table(costed).text(Table::Form::kText),
-             ranks_table(costed).text(Table::Form::kText));
+  fmt::print("\n{}\n{}\n", plan::parts_table(costed).text(Table::Form::kText),
+             plan::ranks_table(costed).text(Table::Form::kText));
 }
 
-void print_text(const AnalyzeArguments& arguments, const CostedTrace& costed, const plan::RankTrace& rank,
-                const plan::TraceAnalysis& analysis) {
+void print_text(const AnalyzeArguments& arguments, const plan::CostedTrace& costed,
+                const plan::RankTrace& rank, const plan::TraceAnalysis& analysis) {
   const plan::Trace& trace = *costed.trace;
   fmt::print("{}{}: {}, {}, {}. Times in ms\n\n", costed.costs->machine().name,
              arguments.as_published ? ", as published" : "", trace.model, counted(trace.world_size, "rank"),
@@ -250,9 +251,9 @@ void print_text(const AnalyzeArguments& arguments, const CostedTrace& costed, co
     fmt::print("\nFaster than their bound by the published formulas: {}\n", fmt::join(names, ", "));
 }
 
-void print_one(const AnalyzeArguments& arguments, const CostedTrace& costed) {
+void print_one(const AnalyzeArguments& arguments, const plan::CostedTrace& costed) {
   const plan::RankTrace& rank =
-      arguments.rank ? rank_of(*costed.trace, arguments.rank, costed.name) : costed.busiest();
+      arguments.rank ? plan::rank_of(*costed.trace, arguments.rank, costed.name) : costed.busiest();
   const plan::TraceAnalysis analysis =
       plan::analyze_trace(*costed.trace, rank, costed.steps, *costed.costs, costed.link);
   if (arguments.json) {
@@ -265,8 +266,8 @@ void print_one(const AnalyzeArguments& arguments, const CostedTrace& costed) {
   }
 }
 
-void print_several(const AnalyzeArguments& arguments, const std::vector<CostedTrace>& traces) {
-  const Table table = comparison_table(traces);
+void print_several(const AnalyzeArguments& arguments, const std::vector<plan::CostedTrace>& traces) {
+  const Table table = plan::comparison_table(traces);
   if (arguments.json || arguments.csv) {
     fmt::print("{}", table.text(arguments.json ? Table::Form::kJson : Table::Form::kCsv));
     return;
@@ -276,7 +277,7 @@ void print_several(const AnalyzeArguments& arguments, const std::vector<CostedTr
       "longest\n\n{}",
       traces.front().costs->machine().name, arguments.as_published ? ", as published" : "",
       table.text(Table::Form::kText));
-  for (const CostedTrace& costed : traces) {
+  for (const plan::CostedTrace& costed : traces) {
     if (!costed.run)
       fmt::print("{}: no total, since it holds {} of {} ranks\n", costed.name, costed.trace->ranks.size(),
                  costed.trace->world_size);
@@ -307,10 +308,10 @@ int64_t chosen_steps(const AnalyzeArguments& arguments, const plan::Trace& trace
 
 void print_trace_hardware(const AnalyzeArguments& arguments) {
   const auto costs = std::make_shared<plan::OperationCosts>(
-      plan::read_machine(find_machine(arguments.machine)),
+      plan::read_machine(plan::find_machine(arguments.machine)),
       plan::MapOptions{.as_published = arguments.as_published, .preset = arguments.preset_splits});
   std::vector<plan::Trace> traces;
-  for (const std::string& path : arguments.traces) traces.push_back(read_trace_file(path));
+  for (const std::string& path : arguments.traces) traces.push_back(plan::read_trace_file(path));
   std::optional<plan::Link> link;
   const bool has_messages = std::any_of(traces.begin(), traces.end(), [](const plan::Trace& trace) {
     return std::any_of(trace.ranks.begin(), trace.ranks.end(), plan::has_collectives);
@@ -322,10 +323,11 @@ void print_trace_hardware(const AnalyzeArguments& arguments) {
                 "is between devices, but no rank of {} sends anything; leave it out",
                 fmt::join(arguments.traces, ", "));
   }
-  std::vector<CostedTrace> costed;
+  std::vector<plan::CostedTrace> costed;
   for (size_t i = 0; i < traces.size(); ++i) {
     const std::string& path = arguments.traces[i];
-    costed.push_back(cost_trace(path, traces[i], chosen_steps(arguments, traces[i], path), costs, link));
+    costed.push_back(
+        plan::cost_trace(path, traces[i], chosen_steps(arguments, traces[i], path), costs, link));
   }
   if (costed.size() == 1) return print_one(arguments, costed.front());
   print_several(arguments, costed);

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/descriptor.h"
 #include "core/clock.h"
+#include "core/descriptor.h"
 
 namespace tessera::comm {
 

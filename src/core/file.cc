@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <fstream>
 #include <utility>
 
+#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/random_name.h"
 #include "core/replacement.h"
@@ -78,6 +80,18 @@ bool is_append_only(const std::filesystem::path& folder) {
          (status.stx_attributes & STATX_ATTR_APPEND) != 0;
 }
 
+// Reads a pipe, a terminal or a device to its end.
+std::string read_stream(int descriptor, const std::string& where, uint64_t max_bytes) {
+  std::string text;
+  std::array<char, 1 << 16> part;
+  while (const ssize_t count = uninterrupted([&] { return ::read(descriptor, part.data(), part.size()); })) {
+    if (count < 0) input_error(where, "cannot read: {}", system_reason(errno));
+    text.append(part.data(), static_cast<size_t>(count));
+    if (text.size() > max_bytes) input_error(where, "more than {} bytes", max_bytes);
+  }
+  return text;
+}
+
 }  // namespace
 
 void refuse_git_lfs_pointer(std::string_view beginning, const std::string& where) {
@@ -125,6 +139,20 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
   }
   refuse_git_lfs_pointer(text, path.string());
   return text;
+}
+
+bool is_stream(const std::string& path) {
+  std::error_code code;
+  const fs::file_type type = fs::status(path, code).type();
+  return path == "-" || type == fs::file_type::fifo || type == fs::file_type::character;
+}
+
+std::string read_file_or_stream(const std::string& path, uint64_t max_bytes) {
+  if (path == "-") return read_stream(STDIN_FILENO, "standard input", max_bytes);
+  if (!is_stream(path)) return read_file(path, max_bytes);
+  const Descriptor stream(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (stream.number() < 0) input_error(path, "cannot read: {}", system_reason(errno));
+  return read_stream(stream.number(), path, max_bytes);
 }
 
 bool write_to_descriptor(int descriptor, std::span<const std::byte> bytes) {

@@ -32,6 +32,14 @@ std::vector<std::filesystem::path> list_folder(const std::filesystem::path& fold
 // git-lfs pointer.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 
+// Whether what `path` names can be read only once: "-", which is standard input, a pipe (a shell gives one
+// for
+// <(command)) or a terminal.
+bool is_stream(const std::string& path);
+
+// Returns the whole file or stream. Throws Error(kInput) as read_file().
+std::string read_file_or_stream(const std::string& path, uint64_t max_bytes);
+
 // Writes all of the bytes, or returns false and leaves the reason in errno.
 bool write_to_descriptor(int descriptor, std::span<const std::byte> bytes);
 

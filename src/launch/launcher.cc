@@ -10,7 +10,7 @@
 #include <map>
 #include <new>
 
-#include "comm/descriptor.h"
+#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/system_call.h"
 #include "launch/supervisor.h"
@@ -18,7 +18,6 @@
 namespace tessera::launch {
 namespace {
 
-using comm::Descriptor;
 
 [[noreturn]] void launcher_cannot(const std::string& what, int reason) {
   throw Error(ErrorKind::kPeer, "launcher", fmt::format("cannot {}: {}", what, system_reason(reason)));

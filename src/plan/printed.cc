@@ -15,12 +15,12 @@ constexpr DividedState kNothing{}, kOptimizer{false, false, true}, kAllButWeight
     kEverything{true, true, true};
 
 // A cost of the training table: the collectives and the volume as printed, and the number in the volume.
-struct Cost {
+struct PrintedCost {
   const char *collectives, *volume;
   int64_t times;  // h^2 (weights) or b s h (activations)
   const char* error;
 };
-constexpr Cost kNoCost{"0", "0", 0, ""}, kAllReduce{"AllReduce", "12O(h²)", 12, "E13"},
+constexpr PrintedCost kNoCost{"0", "0", 0, ""}, kAllReduce{"AllReduce", "12O(h²)", 12, "E13"},
     kZero{"AllGather + ReduceScatter", "12O(h²)", 12, "E13"},
     kZero3{"2*AllGather + ReduceScatter", "18O(h²)", 18, "E13"},
     kUsp{"P2P + 8*All2All", "≤ 4O(bsh)", 4, "O, E5"};
@@ -28,7 +28,7 @@ constexpr Cost kNoCost{"0", "0", 0, ""}, kAllReduce{"AllReduce", "12O(h²)", 12,
 // A row of the training table.
 struct TableRow {
   const char *method, *name;  // ours and the printed one
-  Cost weights, activations;
+  PrintedCost weights, activations;
   const char *divides, *divides_error, *divides_corrected;  // activations/weights
   DividedState state;
 };
@@ -261,7 +261,7 @@ void add_costs(Cells& cells, const TableRow& row) {
   const auto formula = [](int64_t times, const char* letters) {
     return times == 0 ? "0" : fmt::format("{} {}", times, letters);
   };
-  const auto add = [&](const Cost& cost, const std::string& what, const char* letters, Amount volume) {
+  const auto add = [&](const PrintedCost& cost, const std::string& what, const char* letters, Amount volume) {
     const bool activations = what == kSentBothWays;
     add_words(cells, method, activations ? "activations, collectives" : "parameters, collectives",
               cost.collectives, "", collectives_of(method, activations));

@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "comm/descriptor.h"
+#include "core/descriptor.h"
 
 namespace tessera::comm {
 namespace {

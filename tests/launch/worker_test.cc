@@ -10,7 +10,7 @@
 #include <array>
 #include <thread>
 
-#include "comm/descriptor.h"
+#include "core/descriptor.h"
 #include "launch/signals.h"
 
 namespace tessera::launch {
@@ -20,17 +20,17 @@ struct Pipe {
   Pipe() {
     std::array<int, 2> ends = {-1, -1};
     EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
-    from = comm::Descriptor(ends[0]);
-    to = comm::Descriptor(ends[1]);
+    from = Descriptor(ends[0]);
+    to = Descriptor(ends[1]);
   }
-  void close_to() { to = comm::Descriptor(); }
+  void close_to() { to = Descriptor(); }
   // Whether all processes have closed the other end, within the time.
   bool is_closed(int milliseconds) const {
     pollfd poll = {.fd = from.number(), .events = POLLIN, .revents = 0};
     return ::poll(&poll, 1, milliseconds) > 0;
   }
 
-  comm::Descriptor from, to;
+  Descriptor from, to;
 };
 
 constexpr int kLong = 20'000;

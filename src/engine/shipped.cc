@@ -1,8 +1,8 @@
-#include "cli/shipped.h"
+#include "engine/shipped.h"
 
 #include <cstdlib>
 
-namespace tessera::cli {
+namespace tessera::engine {
 
 namespace fs = std::filesystem;
 
@@ -20,4 +20,4 @@ std::vector<fs::path> shipped_folders(const std::string& kind, const char* varia
   return folders;
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::engine

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::cli {
+namespace tessera::plan {
 
 // The text with the characters that HTML gives a meaning replaced.
 std::string html_escaped(std::string_view text);
@@ -49,4 +49,4 @@ std::string lanes_chart(const std::vector<Lane>& lanes, const std::vector<LaneSp
                         const std::vector<double>& marks, const std::vector<std::string>& legend,
                         const NumberText& text);
 
-}  // namespace tessera::cli
+}  // namespace tessera::plan

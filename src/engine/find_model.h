@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::cli {
+namespace tessera::engine {
 
 // Names the model used when --model is left out.
 inline constexpr const char* kDefaultModel = "shapes";
@@ -35,4 +35,4 @@ struct ModelFiles {
 ModelFiles find_model_files(const std::optional<std::string>& model,
                             const std::optional<std::string>& config);
 
-}  // namespace tessera::cli
+}  // namespace tessera::engine

@@ -1,22 +1,18 @@
-#include "cli/trace_views.h"
+#include "plan/trace_views.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 
-#include "cli/request_files.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "plan/views.h"
 
-namespace tessera::cli {
+namespace tessera::plan {
 namespace {
 
 using Unit = Table::Column::Unit;
-using plan::RankTrace;
-using plan::RunSteps;
-using plan::Sum;
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;  // of a file
 
@@ -32,12 +28,11 @@ class SumTable {
       : texts_(columns.size() + 1), all_(sums.size()), table_(with_sums(std::move(columns), sums)) {}
 
   // A sum that does not go with the row is empty.
-  void add(plan::Phase phase, const std::vector<OrderedJson>& texts,
-           const std::vector<std::optional<Sum>>& sums) {
-    std::vector<OrderedJson> cells = {plan::phase_name(phase)};
+  void add(Phase phase, const std::vector<OrderedJson>& texts, const std::vector<std::optional<Sum>>& sums) {
+    std::vector<OrderedJson> cells = {phase_name(phase)};
     cells.insert(cells.end(), texts.begin(), texts.end());
     for (size_t i = 0; i < sums.size(); ++i) {
-      const bool has_step = sums[i] && phase == plan::Phase::kDenoise;
+      const bool has_step = sums[i] && phase == Phase::kDenoise;
       cells.push_back(has_step ? OrderedJson(sums[i]->step) : OrderedJson());
       cells.push_back(sums[i] ? OrderedJson(sums[i]->run) : OrderedJson());
       if (sums[i]) all_[i] += *sums[i];
@@ -73,7 +68,7 @@ class SumTable {
 Table operations(const RankTrace& trace, const RunSteps& steps) {
   SumTable table({{"operation", "operation"}, {"role", "role"}, {"inputs", "inputs"}, {"output", "output"}},
                  {{"count", "count"}, {"flops", "GFLOP", Unit::kGiga}, {"bytes", "bytes", Unit::kBytes}});
-  for (const plan::OperationRow& row : plan::operation_rows(trace, steps))
+  for (const OperationRow& row : operation_rows(trace, steps))
     table.add(row.phase, {row.name, row.role, shapes_text(row.inputs), shape_text(row.output)},
               {row.count, row.flops, row.bytes});
   return table.take();
@@ -81,7 +76,7 @@ Table operations(const RankTrace& trace, const RunSteps& steps) {
 
 Table sizes(const RankTrace& trace, const RunSteps& steps) {
   Table table({{"name", "name"}, {"value", "value"}});
-  for (const plan::Size& size : plan::pair_sizes(trace, steps)) table.add({size.name, size.value});
+  for (const Size& size : pair_sizes(trace, steps)) table.add({size.name, size.value});
   return table;
 }
 
@@ -92,7 +87,7 @@ Table communication(const RankTrace& trace, const RunSteps& steps) {
                   {"sent", "sent", Unit::kBytes},
                   {"received", "received", Unit::kBytes},
                   {"bruck", "by Bruck", Unit::kBytes}});
-  for (const plan::CollectiveRow& row : plan::collective_rows(trace, steps))
+  for (const CollectiveRow& row : collective_rows(trace, steps))
     table.add(row.phase, {row.axis, row.name, row.ranks},
               {row.count, row.messages, row.sent, row.received, row.bruck});
   return table.take();
@@ -107,7 +102,7 @@ Table flops(const RankTrace& trace, const RunSteps& steps, bool as_printed) {
     columns.push_back({"printed_elementwise", "elementwise as printed", Unit::kGiga});
   }
   SumTable table({{"part", "part"}}, columns);
-  for (const plan::FlopsRow& row : plan::flops_rows(trace, steps)) {
+  for (const FlopsRow& row : flops_rows(trace, steps)) {
     std::vector<std::optional<Sum>> sums = {row.products, row.convolutions, row.elementwise};
     if (as_printed) sums.insert(sums.end(), {row.printed_products, row.printed_elementwise});
     // What is done outside of parts, as a step of the sampler, has none.
@@ -127,9 +122,8 @@ Table memory(const RankTrace& trace, const RunSteps& /*steps*/) {
                {"peak", "peak", Unit::kBytes},
                {"event", "event"},
                {"what", "at"}});
-  for (const plan::MemoryRow& row : plan::memory_rows(trace))
-    table.add(
-        {plan::phase_name(row.phase), row.weights, row.peak, row.weights + row.peak, row.event, row.what});
+  for (const MemoryRow& row : memory_rows(trace))
+    table.add({phase_name(row.phase), row.weights, row.peak, row.weights + row.peak, row.event, row.what});
   return table;
 }
 
@@ -147,14 +141,14 @@ constexpr std::array kViews = {
 
 }  // namespace
 
-std::string shape_text(const plan::TensorShape& shape) {
+std::string shape_text(const TensorShape& shape) {
   return fmt::format("{}", fmt::join(shape.sizes, "x"));
 }
 
-std::string shapes_text(const std::vector<plan::TensorShape>& shapes) {
+std::string shapes_text(const std::vector<TensorShape>& shapes) {
   std::vector<std::string> texts;
   texts.reserve(shapes.size());
-  for (const plan::TensorShape& shape : shapes) texts.push_back(shape_text(shape));
+  for (const TensorShape& shape : shapes) texts.push_back(shape_text(shape));
   return fmt::format("{}", fmt::join(texts, " "));
 }
 
@@ -165,22 +159,21 @@ std::vector<std::string> trace_view_names() {
   return names;
 }
 
-plan::Trace read_trace_file(const std::string& path) {
+Trace read_trace_file(const std::string& path) {
   const std::string where = path == "-" ? "standard input" : path;
-  plan::Trace trace = plan::read_trace(read_any(path, kMostBytes), where);
+  Trace trace = read_trace(read_file_or_stream(path, kMostBytes), where);
   if (trace.ranks.empty()) input_error(where, "holds no rank");
   return trace;
 }
 
-const plan::RankTrace& rank_of(const plan::Trace& trace, std::optional<int64_t> rank,
-                               const std::string& path) {
+const RankTrace& rank_of(const Trace& trace, std::optional<int64_t> rank, const std::string& path) {
   if (!rank) return trace.ranks.front();
   std::vector<int64_t> held;
-  for (const plan::RankTrace& each : trace.ranks) {
+  for (const RankTrace& each : trace.ranks) {
     if (each.rank == *rank) return each;
     held.push_back(each.rank);
   }
-  usage_error("--rank", "is {}, but {} holds {} {}", *rank, path, held.size() == 1 ? "rank" : "ranks",
+  usage_error(field("rank"), "is {}, but {} holds {} {}", *rank, path, held.size() == 1 ? "rank" : "ranks",
               fmt::join(held, ", "));
 }
 
@@ -189,8 +182,8 @@ void print_trace_view(const std::string& view, const std::string& path, std::opt
   const auto found =
       std::find_if(kViews.begin(), kViews.end(), [&](const View& each) { return view == each.name; });
   TESSERA_CHECK(found != kViews.end(), "no view '{}'", view);
-  const plan::Trace trace = read_trace_file(path);
-  const plan::RankTrace& shown = rank_of(trace, rank, path);
+  const Trace trace = read_trace_file(path);
+  const RankTrace& shown = rank_of(trace, rank, path);
   const RunSteps steps{trace.traced_steps, trace.steps};
   const Table table = as_printed ? flops(shown, steps, true) : found->table(shown, steps);
   if (form == Table::Form::kCsv) {
@@ -215,4 +208,4 @@ void print_trace_view(const std::string& view, const std::string& path, std::opt
   }
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::plan

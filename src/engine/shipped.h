@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-namespace tessera::cli {
+namespace tessera::engine {
 
 // Returns where things of a kind ("models") may be, in the order of the search: the folder that the
 // environment variable names, beside the installed program (../share/tessera/models), in the source tree of a
 // build (../models).
 std::vector<std::filesystem::path> shipped_folders(const std::string& kind, const char* variable);
 
-}  // namespace tessera::cli
+}  // namespace tessera::engine

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tessera::cli {
+namespace tessera {
 
 std::string count_text(uint64_t count);  // "611.4 M"
 std::string bytes_text(uint64_t bytes);  // "1.14 GiB"
@@ -13,4 +13,4 @@ std::string milliseconds_text(double seconds);
 // The number alone, to four digits or to the second.
 std::string seconds_text(double seconds);
 
-}  // namespace tessera::cli
+}  // namespace tessera

@@ -1,4 +1,4 @@
-#include "cli/svg.h"
+#include "plan/svg.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-namespace tessera::cli {
+namespace tessera::plan {
 namespace {
 
 constexpr double kWidth = 960, kRight = 120, kRow = 22;
@@ -215,4 +215,4 @@ std::string lanes_chart(const std::vector<Lane>& lanes, const std::vector<LaneSp
   return legend_html(legend) + svg + "</svg>\n";
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::plan

@@ -1,8 +1,8 @@
-#include "cli/units.h"
+#include "core/units.h"
 
 #include <fmt/format.h>
 
-namespace tessera::cli {
+namespace tessera {
 
 std::string count_text(uint64_t count) {
   const auto value = static_cast<double>(count);
@@ -31,4 +31,4 @@ std::string seconds_text(double seconds) {
   return seconds >= 1000 ? fmt::format("{:.0f}", seconds) : fmt::format("{:.4g}", seconds);
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera

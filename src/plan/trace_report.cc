@@ -1,4 +1,4 @@
-#include "cli/trace_report.h"
+#include "plan/trace_report.h"
 
 #include <fmt/ranges.h>
 
@@ -6,20 +6,16 @@
 #include <map>
 #include <set>
 
-#include "cli/costed_trace.h"
-#include "cli/svg.h"
-#include "cli/units.h"
 #include "core/counted.h"
+#include "core/units.h"
+#include "plan/costed_trace.h"
+#include "plan/svg.h"
 #include "plan/views.h"
 
-namespace tessera::cli {
+namespace tessera::plan {
 namespace {
 
-using plan::Phase;
-using plan::RankTrace;
-using plan::Trace;
 
-using plan::RunSteps;
 using Unit = Table::Column::Unit;
 
 constexpr size_t kMostRoles = 16, kMostPoints = 1500;
@@ -77,14 +73,14 @@ std::string summary(const Trace& trace) {
                {"weights", "weights", Unit::kBytes},
                {"peak", "peak memory", Unit::kBytes}});
   for (const RankTrace& rank : trace.ranks) {
-    for (const plan::MemoryRow& row : plan::memory_rows(rank)) {
-      plan::Sum flops, sent;
-      for (const plan::OperationRow& each : plan::operation_rows(rank, steps))
+    for (const MemoryRow& row : memory_rows(rank)) {
+      Sum flops, sent;
+      for (const OperationRow& each : operation_rows(rank, steps))
         if (each.phase == row.phase) flops += each.flops;
-      for (const plan::CollectiveRow& each : plan::collective_rows(rank, steps))
+      for (const CollectiveRow& each : collective_rows(rank, steps))
         if (each.phase == row.phase) sent += each.sent;
       const bool has_steps = row.phase == Phase::kDenoise;
-      table.add({rank.rank, plan::phase_name(row.phase), has_steps ? OrderedJson(flops.step) : OrderedJson(),
+      table.add({rank.rank, phase_name(row.phase), has_steps ? OrderedJson(flops.step) : OrderedJson(),
                  flops.run, has_steps ? OrderedJson(sent.step) : OrderedJson(), sent.run, row.weights,
                  row.weights + row.peak});
     }
@@ -117,7 +113,7 @@ std::string name_of(const std::string& operation, const std::string& role) {
 
 std::string flops_by_role(const Trace& trace, const RankTrace& rank) {
   std::map<std::string, double> sums;
-  for (const plan::OperationRow& row : plan::operation_rows(rank, steps_of(trace)))
+  for (const OperationRow& row : operation_rows(rank, steps_of(trace)))
     sums[name_of(row.name, row.role)] += static_cast<double>(row.flops.step);
   return by_role(sums, flops_of);
 }
@@ -131,7 +127,7 @@ std::string bytes_by_axis(const std::vector<NamedTrace>& traces) {
     for (const RankTrace& rank : traces[i].trace.ranks) {
       std::map<std::string, double> of_rank;
       double all = 0;
-      for (const plan::CollectiveRow& row : plan::collective_rows(rank, steps_of(traces[i].trace))) {
+      for (const CollectiveRow& row : collective_rows(rank, steps_of(traces[i].trace))) {
         if (row.sent.step == 0) continue;
         of_rank[row.axis] += static_cast<double>(row.sent.step);
         all += static_cast<double>(row.sent.step);
@@ -158,7 +154,7 @@ std::string memory_over_step(const Trace& trace) {
     Series line{fmt::format("rank {}", rank.rank), {}};
     const auto weights = static_cast<double>(rank.weights_bytes.at(static_cast<size_t>(Phase::kDenoise)));
     std::vector<double> peaks;
-    for (const plan::Event& event : rank.events) {
+    for (const Event& event : rank.events) {
       if (event.phase == Phase::kDenoise) peaks.push_back(static_cast<double>(event.peak_bytes));
     }
     // Of so many events in a row the highest is drawn.
@@ -176,14 +172,14 @@ std::string memory_over_step(const Trace& trace) {
                              .y_text = bytes_of});
 }
 
-std::string roofline(const CostedTrace& costed, const plan::TraceAnalysis& analysis) {
-  const plan::Machine& machine = costed.costs->machine();
+std::string roofline(const CostedTrace& costed, const TraceAnalysis& analysis) {
+  const Machine& machine = costed.costs->machine();
   Series products{"products", {}, false}, others{"others", {}, false};
   double least = 1, most = 1, peak = 0;
-  for (const plan::TracedOperator& each : analysis.operators) {
+  for (const TracedOperator& each : analysis.operators) {
     if (each.step_count == 0 || each.flops == 0 || each.bytes == 0 || !each.mapped->mapping.fits()) continue;
     const double intensity = static_cast<double>(each.flops) / static_cast<double>(each.bytes);
-    const bool product = plan::is_product(each.name);
+    const bool product = is_product(each.name);
     (product ? products : others)
         .points.emplace_back(intensity, static_cast<double>(each.flops) / each.mapped->mapping.latency);
     least = std::min(least, intensity);
@@ -209,8 +205,7 @@ std::string roofline(const CostedTrace& costed, const plan::TraceAnalysis& analy
 std::string timeline(const CostedTrace& costed) {
   const Trace& trace = *costed.trace;
   const int64_t all = costed.steps - trace.traced_steps + 1, drawn = std::min<int64_t>(all, kDrawnSteps);
-  const plan::Simulation simulation =
-      plan::simulate_run(trace, drawn, *costed.costs, costed.link, costed.name);
+  const Simulation simulation = simulate_run(trace, drawn, *costed.costs, costed.link, costed.name);
   double begin = 0;
   std::vector<double> marks;
   for (const auto& [part, simulated] : simulation.parts) {
@@ -221,11 +216,11 @@ std::string timeline(const CostedTrace& costed) {
   std::vector<Lane> lanes;
   std::vector<LaneSpan> spans;
   for (size_t i = 0; i < simulation.ranks.size(); ++i) {
-    const plan::RankTimeline& rank = simulation.ranks[i];
+    const RankTimeline& rank = simulation.ranks[i];
     double busy = 0, until = 0;
-    for (const plan::Span& span : rank.spans) {
+    for (const Span& span : rank.spans) {
       if (trace.ranks[i].events[span.event].phase != Phase::kDenoise) continue;
-      const bool waits = span.kind == plan::Span::Kind::kWait;
+      const bool waits = span.kind == Span::Kind::kWait;
       busy += waits ? 0 : span.end - span.begin;
       until = span.end - begin;
       // Work without a gap is one span of the picture.
@@ -256,10 +251,9 @@ std::string machine_section(const CostedTrace& costed) {
                : "<p>The machine's file says no bandwidth between devices, so no times of ranks are "
                  "given.</p>\n";
   const RankTrace& rank = costed.busiest();
-  const plan::TraceAnalysis analysis =
-      plan::analyze_trace(*costed.trace, rank, costed.steps, *costed.costs, costed.link);
+  const TraceAnalysis analysis = analyze_trace(*costed.trace, rank, costed.steps, *costed.costs, costed.link);
   std::map<std::string, double> seconds;
-  for (const plan::TracedOperator& each : analysis.operators)
+  for (const TracedOperator& each : analysis.operators)
     seconds[name_of(each.name, each.role)] += each.step_seconds();
   std::string html = fmt::format("<h2>The run on {}: {}</h2>\n", name, seconds_of(costed.run->seconds));
   if (!costed.obstacles.empty())
@@ -274,11 +268,11 @@ std::string machine_section(const CostedTrace& costed) {
 
 }  // namespace
 
-std::string report_html(const std::vector<NamedTrace>& traces, const std::optional<plan::Machine>& machine) {
+std::string report_html(const std::vector<NamedTrace>& traces, const std::optional<Machine>& machine) {
   std::set<std::string> models;
   std::vector<CostedTrace> costed;
-  const auto costs = machine ? std::make_shared<plan::OperationCosts>(*machine, plan::MapOptions()) : nullptr;
-  std::optional<plan::Link> link;
+  const auto costs = machine ? std::make_shared<OperationCosts>(*machine, MapOptions()) : nullptr;
+  std::optional<Link> link;
   if (machine && !machine->links.empty() && machine->links.front().bandwidth) link = machine->links.front();
   for (const NamedTrace& named : traces) {
     models.insert(named.trace.model);
@@ -309,4 +303,4 @@ std::string report_html(const std::vector<NamedTrace>& traces, const std::option
   return html + "</body>\n</html>\n";
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::plan

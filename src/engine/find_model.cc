@@ -1,4 +1,4 @@
-#include "cli/find_model.h"
+#include "engine/find_model.h"
 
 #include <fmt/ranges.h>
 
@@ -6,13 +6,13 @@
 #include <fstream>
 #include <string_view>
 
-#include "cli/shipped.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/nearest_word.h"
+#include "engine/shipped.h"
 #include "weights/single_file.h"
 
-namespace tessera::cli {
+namespace tessera::engine {
 namespace {
 
 namespace fs = std::filesystem;
@@ -134,4 +134,4 @@ ModelFiles find_model_files(const std::optional<std::string>& model,
   return {folder, path};
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::engine

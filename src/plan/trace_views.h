@@ -6,29 +6,28 @@
 #include <string>
 #include <vector>
 
-#include "cli/table.h"
+#include "core/table.h"
 #include "plan/trace.h"
 
-namespace tessera::cli {
+namespace tessera::plan {
 
 // "2x4x64x64", and several of them
-std::string shape_text(const plan::TensorShape& shape);
-std::string shapes_text(const std::vector<plan::TensorShape>& shapes);
+std::string shape_text(const TensorShape& shape);
+std::string shapes_text(const std::vector<TensorShape>& shapes);
 
 // The names of the views.
 std::vector<std::string> trace_view_names();
 
 // Reads a trace that holds a rank. Throws Error for a file that holds none.
-plan::Trace read_trace_file(const std::string& path);
+Trace read_trace_file(const std::string& path);
 
 // The rank of a trace, the first that it holds by default. Throws Error(kUsage) that names the file for one
 // that it does not hold.
-const plan::RankTrace& rank_of(const plan::Trace& trace, std::optional<int64_t> rank,
-                               const std::string& path);
+const RankTrace& rank_of(const Trace& trace, std::optional<int64_t> rank, const std::string& path);
 
 // Prints the table of a view of a rank of the trace in the file; with `as_printed`, that of FLOPs with the
 // published counts. Throws Error for a file that is no trace, and for a rank that it does not hold.
 void print_trace_view(const std::string& view, const std::string& path, std::optional<int64_t> rank,
                       Table::Form form, bool as_printed);
 
-}  // namespace tessera::cli
+}  // namespace tessera::plan

@@ -1,40 +1,39 @@
-#include "cli/costed_trace.h"
+#include "plan/costed_trace.h"
 
 #include <algorithm>
 #include <map>
 
 #include "plan/views.h"
 
-namespace tessera::cli {
+namespace tessera::plan {
 namespace {
 
-using plan::Phase;
 using Unit = Table::Column::Unit;
 
 OrderedJson cell(const std::optional<double>& number) {
   return number ? OrderedJson(*number) : OrderedJson();
 }
 
-std::string part_name(const plan::RunPart& part, int64_t traced_steps) {
-  if (part.phase != Phase::kDenoise) return plan::phase_name(part.phase);
-  if (part.step == plan::kBeforeSteps) return "before the steps";
+std::string part_name(const RunPart& part, int64_t traced_steps) {
+  if (part.phase != Phase::kDenoise) return phase_name(part.phase);
+  if (part.step == kBeforeSteps) return "before the steps";
   if (part.step == traced_steps) return "after the steps";
-  if (part.step == plan::steady_step(traced_steps)) return traced_steps == 1 ? "steps" : "steady steps";
+  if (part.step == steady_step(traced_steps)) return traced_steps == 1 ? "steps" : "steady steps";
   return part.step < traced_steps - 1 ? fmt::format("step {}", part.step + 1) : "last step";
 }
 
-plan::Sum most(const plan::Sum& a, const plan::Sum& b) {
+Sum most(const Sum& a, const Sum& b) {
   return {std::max(a.step, b.step), std::max(a.run, b.run)};
 }
 
-int64_t peak_of(const plan::RankTrace& rank) {
+int64_t peak_of(const RankTrace& rank) {
   int64_t most = 0;
-  for (const Phase phase : plan::kAllPhases) most = std::max(most, rank.peak_bytes(phase));
+  for (const Phase phase : kAllPhases) most = std::max(most, rank.peak_bytes(phase));
   return most;
 }
 
-bool needs_link(const plan::Trace& trace) {
-  return std::any_of(trace.ranks.begin(), trace.ranks.end(), plan::has_collectives);
+bool needs_link(const Trace& trace) {
+  return std::any_of(trace.ranks.begin(), trace.ranks.end(), has_collectives);
 }
 
 }  // namespace
@@ -43,12 +42,12 @@ std::optional<double> CostedTrace::seconds() const {
   return run && obstacles.empty() ? std::optional(run->seconds) : std::nullopt;
 }
 
-const plan::RankTrace& CostedTrace::busiest() const {
+const RankTrace& CostedTrace::busiest() const {
   return run ? trace->ranks[run->busiest()] : trace->ranks.front();
 }
 
-CostedTrace cost_trace(std::string name, const plan::Trace& trace, int64_t steps,
-                       std::shared_ptr<plan::OperationCosts> costs, std::optional<plan::Link> link) {
+CostedTrace cost_trace(std::string name, const Trace& trace, int64_t steps,
+                       std::shared_ptr<OperationCosts> costs, std::optional<Link> link) {
   CostedTrace costed{.name = std::move(name),
                      .trace = &trace,
                      .steps = steps,
@@ -57,10 +56,10 @@ CostedTrace cost_trace(std::string name, const plan::Trace& trace, int64_t steps
                      .run = {},
                      .obstacles = {}};
   if (!costed.costs) return costed;
-  costed.obstacles = plan::obstacles_of(trace, *costed.costs);
+  costed.obstacles = obstacles_of(trace, *costed.costs);
   const bool has_all = static_cast<int64_t>(trace.ranks.size()) == trace.world_size;
   if (has_all && (costed.link || !needs_link(trace)))
-    costed.run = plan::run_costs(trace, steps, *costed.costs, costed.link, costed.name);
+    costed.run = run_costs(trace, steps, *costed.costs, costed.link, costed.name);
   return costed;
 }
 
@@ -80,18 +79,18 @@ Table comparison_table(const std::vector<CostedTrace>& traces) {
                {"sent", "sent/run", Unit::kBytes},
                {"peak", "memory", Unit::kBytes}});
   for (const CostedTrace& costed : traces) {
-    plan::Sum sent, flops;
+    Sum sent, flops;
     int64_t peak = 0;
-    const plan::RunSteps steps{costed.trace->traced_steps, costed.steps};
-    for (const plan::RankTrace& rank : costed.trace->ranks) {
-      sent = most(sent, plan::sent_bytes(rank, steps));
-      flops = most(flops, plan::all_flops(rank, steps));
+    const RunSteps steps{costed.trace->traced_steps, costed.steps};
+    for (const RankTrace& rank : costed.trace->ranks) {
+      sent = most(sent, sent_bytes(rank, steps));
+      flops = most(flops, all_flops(rank, steps));
       peak = std::max(peak, peak_of(rank));
     }
     std::vector<OrderedJson> row = {costed.name, costed.trace->world_size, costed.steps,
                                     cell(costed.seconds())};
     if (costed.run) {
-      const plan::RankCosts& busiest = costed.run->ranks[costed.run->busiest()];
+      const RankCosts& busiest = costed.run->ranks[costed.run->busiest()];
       const bool is_whole = costed.obstacles.empty();
       row.insert(row.end(),
                  {is_whole ? OrderedJson(costed.run->step_seconds) : OrderedJson(), busiest.run.computing,
@@ -112,10 +111,10 @@ Table parts_table(const CostedTrace& costed) {
                {"each_seconds", "each", Unit::kSeconds},
                {"seconds", "in all", Unit::kSeconds},
                {"share", "share", Unit::kShare}});
-  for (const plan::RunPart& part : costed.run->parts) {
+  for (const RunPart& part : costed.run->parts) {
     const double seconds = part.seconds * static_cast<double>(part.times);
-    table.add({plan::phase_name(part.phase), part_name(part, costed.trace->traced_steps), part.times,
-               part.seconds, seconds, costed.run->seconds > 0 ? seconds / costed.run->seconds : 0});
+    table.add({phase_name(part.phase), part_name(part, costed.trace->traced_steps), part.times, part.seconds,
+               seconds, costed.run->seconds > 0 ? seconds / costed.run->seconds : 0});
   }
   return table;
 }
@@ -132,7 +131,7 @@ Table ranks_table(const CostedTrace& costed) {
                {"step_overlap_seconds", "overlap/step", Unit::kSeconds},
                {"peak", "memory", Unit::kBytes}});
   for (size_t i = 0; i < costed.run->ranks.size(); ++i) {
-    const plan::RankCosts& rank = costed.run->ranks[i];
+    const RankCosts& rank = costed.run->ranks[i];
     table.add({rank.rank, rank.run.computing, rank.run.waiting, rank.run.hidden, rank.end,
                costed.run->seconds > 0 ? rank.run.computing / costed.run->seconds : 0, rank.step.computing,
                rank.step.waiting, rank.step.hidden, peak_of(costed.trace->ranks[i])});
@@ -142,11 +141,11 @@ Table ranks_table(const CostedTrace& costed) {
 
 std::vector<std::pair<std::string, double>> bounds_of(const CostedTrace& costed) {
   std::map<std::string, double> seconds;
-  const plan::TraceAnalysis analysis =
-      plan::analyze_trace(*costed.trace, costed.busiest(), costed.steps, *costed.costs, costed.link);
-  for (const plan::TracedOperator& each : analysis.operators) {
+  const TraceAnalysis analysis =
+      analyze_trace(*costed.trace, costed.busiest(), costed.steps, *costed.costs, costed.link);
+  for (const TracedOperator& each : analysis.operators) {
     if (each.step_count > 0 && each.mapped->mapping.fits())
-      seconds[plan::roof_name(each.mapped->mapping.roof)] += each.step_seconds();
+      seconds[roof_name(each.mapped->mapping.roof)] += each.step_seconds();
   }
   if (costed.run) seconds["waiting for ranks"] = costed.run->ranks[costed.run->busiest()].step.waiting;
   std::vector<std::pair<std::string, double>> bounds(seconds.begin(), seconds.end());
@@ -156,4 +155,4 @@ std::vector<std::pair<std::string, double>> bounds_of(const CostedTrace& costed)
   return bounds;
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::plan

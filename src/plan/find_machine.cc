@@ -1,24 +1,24 @@
-#include "cli/find_machine.h"
+#include "plan/find_machine.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
 
-#include "cli/shipped.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/nearest_word.h"
 #include "core/user_text.h"
+#include "engine/shipped.h"
 
-namespace tessera::cli {
+namespace tessera::plan {
 
 namespace fs = std::filesystem;
 
 std::vector<std::string> shipped_machines() {
   std::set<std::string> names;
   std::error_code code;
-  for (const fs::path& folder : shipped_folders("machines", "TESSERA_MACHINES")) {
+  for (const fs::path& folder : engine::shipped_folders("machines", "TESSERA_MACHINES")) {
     for (const fs::path& each : list_folder(folder, code)) {
       if (each.extension() == ".json") names.insert(each.stem().string());
     }
@@ -30,7 +30,7 @@ fs::path find_machine(const std::string& name) {
   std::error_code code;
   if (name.find('/') != std::string::npos || name.ends_with(".json") || fs::is_regular_file(name, code))
     return name;
-  for (const fs::path& folder : shipped_folders("machines", "TESSERA_MACHINES")) {
+  for (const fs::path& folder : engine::shipped_folders("machines", "TESSERA_MACHINES")) {
     fs::path file = folder / (name + ".json");
     if (!name.empty() && fs::exists(file, code)) return file;
   }
@@ -42,4 +42,4 @@ fs::path find_machine(const std::string& name) {
                               : fmt::format("; there are {}", fmt::join(names, ", ")));
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::plan

@@ -6,7 +6,7 @@
 
 #include "core/json.h"
 
-namespace tessera::cli {
+namespace tessera {
 
 // A sum of bytes without a fraction, as programs expect it; beyond 2^53 it stays a double.
 OrderedJson whole_number(double sum);
@@ -44,4 +44,4 @@ class Table {
   std::vector<OrderedJson> sum_;  // empty for none
 };
 
-}  // namespace tessera::cli
+}  // namespace tessera

@@ -9,15 +9,15 @@
 #include "plan/machine.h"
 #include "plan/trace.h"
 
-namespace tessera::cli {
+namespace tessera::plan {
 
 struct NamedTrace {
   std::string name;  // the file
-  plan::Trace trace;
+  Trace trace;
 };
 
 // With a machine, also times: a roofline, the time of each role, and a timeline of the ranks. Throws Error
 // for a machine without rates for the dtype of a trace.
-std::string report_html(const std::vector<NamedTrace>& traces, const std::optional<plan::Machine>& machine);
+std::string report_html(const std::vector<NamedTrace>& traces, const std::optional<Machine>& machine);
 
-}  // namespace tessera::cli
+}  // namespace tessera::plan

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::cli {
+namespace tessera::plan {
 
 // Returns the file that `--machine` names: a path (with a '/' or the ending .json), or a machine that ships,
 // which is searched in $TESSERA_MACHINES, ../share/tessera/machines and ../machines. Throws Error(kInput) for
@@ -15,4 +15,4 @@ std::filesystem::path find_machine(const std::string& name);
 // Returns the names of the machines that ship, sorted.
 std::vector<std::string> shipped_machines();
 
-}  // namespace tessera::cli
+}  // namespace tessera::plan

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace tessera::comm {
+namespace tessera {
 
 class Descriptor {
  public:
@@ -25,4 +25,4 @@ class Descriptor {
   int number_;
 };
 
-}  // namespace tessera::comm
+}  // namespace tessera

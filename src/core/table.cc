@@ -1,15 +1,15 @@
-#include "cli/table.h"
+#include "core/table.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "cli/units.h"
 #include "core/error.h"
+#include "core/units.h"
 #include "core/user_text.h"
 
-namespace tessera::cli {
+namespace tessera {
 namespace {
 
 std::string shown(const OrderedJson& value, Table::Column::Unit unit) {
@@ -147,4 +147,4 @@ OrderedJson Table::sum_json() const {
   return object;
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera
