@@ -320,7 +320,9 @@ def a_dry_run_says_what_would_run(box):
     words = ["a cat", "--seed", "5", *SMALL, "--report", "run.json", "--threads", "3"]
     whole_text = "--no-text-encoder-parallel"
     for flags in ([], ["--use-cfg-parallel", "--pipefusion-parallel-degree", "2", whole_text], ["--tensor-parallel-degree", "2", whole_text]):
-        plan = json.loads(box.generate(*words, *flags, "--dry-run").out)
+        dry = box.generate(*words, *flags, "--dry-run")
+        plan = json.loads(dry.out)
+        assert "3 threads" in dry.err, dry
         assert box.files() == [], box.files()
         outcome = box.generate(*words, *flags)
         report = box.report()

@@ -58,6 +58,7 @@ TEST(MemoryNeed, OfRanksIsTheirSum) {
   const MemoryNeed replicas = need_of(settings, parallel::degrees(2, false, 1, 1, 1, 1));
   EXPECT_GT(replicas.decode, one.decode * 19 / 10) << "each decodes a whole picture";
   const MemoryNeed ranks = need_of(settings, parallel::degrees(1, false, 1, 1, 2, 1));
+  EXPECT_GT(ranks.denoise, one.denoise * 9 / 10) << "each has all weights, and half of the tokens";
   EXPECT_GT(ranks.decode, one.decode * 9 / 10);
   EXPECT_LT(ranks.decode, one.decode * 13 / 10) << "each decodes half of the rows";
   EXPECT_GT(need_of(settings, parallel::degrees(1, false, 2, 1, 1, 1)).denoise, one.denoise * 9 / 10);
