@@ -8,7 +8,7 @@ import statistics
 import sys
 
 LADDER = ["core", "media", "comm", "weights", "parallel", "ops", "nn", "text", "samplers", "models", "engine", "launch", "plan",
-          "serve", "cli"]
+          "job", "serve", "cli"]
 # These folders are on the same rung and may not include each other.
 SIDEWAYS = {("text", "nn"), ("text", "ops"), ("text", "parallel"), ("text", "comm"), ("samplers", "text"),
             ("samplers", "nn"), ("samplers", "ops"), ("samplers", "parallel"), ("samplers", "comm"),

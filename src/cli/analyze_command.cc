@@ -2,13 +2,13 @@
 
 #include <fmt/ranges.h>
 
-#include "cli/outputs.h"
 #include "cli/trace_hardware.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/table.h"
 #include "core/units.h"
+#include "job/outputs.h"
 #include "plan/find_machine.h"
 #include "plan/hardware/analysis.h"
 #include "plan/hardware/stdit_pair.h"
@@ -183,17 +183,17 @@ void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
 
 void write_report(const AnalyzeArguments& arguments) {
   const std::string path = arguments.output.value_or("report.html");
-  require_result_path("--output", path);
+  job::require_result_path("--output", path);
   std::vector<plan::NamedTrace> traces;
   for (const std::string& file : arguments.traces) {
-    if (same_file(file, path)) usage_error("--output", "'{}' is a trace that the report reads", path);
+    if (job::same_file(file, path)) usage_error("--output", "'{}' is a trace that the report reads", path);
     traces.push_back({file, plan::read_trace_file(file)});
   }
   std::optional<plan::Machine> machine;
   if (!arguments.machine.empty()) machine = plan::read_machine(plan::find_machine(arguments.machine));
   // A report draws messages over the first link.
   if (arguments.link || arguments.link_gb_per_s) machine->links = {chosen_link(arguments, *machine)};
-  if (write_result(path, plan::report_html(traces, machine))) fmt::print("{}\n", path);
+  if (job::write_result(path, plan::report_html(traces, machine))) fmt::print("{}\n", path);
 }
 
 }  // namespace

@@ -114,10 +114,10 @@ const Fields<MeshArguments>& mesh_fields() {
 void add_generate_options(FieldOptions& options) {
   const auto all = [](const FieldInfo&) { return true; };
   FieldList fields;
-  append(fields, run_fields(), all);
+  append(fields, job::run_fields(), all);
   append(fields, engine::request_fields(), all);
   append(fields, parallel::parallel_fields(), all);
-  append(fields, message_fields(), all);
+  append(fields, job::message_fields(), all);
   options.add(std::move(fields), {"prompt", "model", "output", "height", "width", "num_inference_steps",
                                   "guidance_scale", "seed", "negative_prompt"});
 }
@@ -147,7 +147,7 @@ void add_trace_options(FieldOptions& options) {
   FieldList fields;
   const auto all = [](const FieldInfo&) { return true; };
   append(fields, trace_fields(), all);
-  append(fields, run_fields(), [](const FieldInfo& info) { return info.group == FieldGroup::kModel; });
+  append(fields, job::run_fields(), [](const FieldInfo& info) { return info.group == FieldGroup::kModel; });
   append(fields, engine::request_fields(), all);
   append(fields, parallel::parallel_fields(),
          [](const FieldInfo& info) { return info.name != "simulate_ranks"; });
@@ -267,12 +267,12 @@ void check_command(const CLI::App& app, const std::vector<std::string>& argument
               printable(word));
 }
 
-GenerateArguments generate_arguments(const FieldOptions& options, const Values& values) {
+job::GenerateArguments generate_arguments(const FieldOptions& options, const Values& values) {
   Json given = options.given(engine::request_fields(), values);
   given.update(options.given(parallel::parallel_fields(), values));
-  given.update(options.given(run_fields(), values));
-  given.update(options.given(message_fields(), values));
-  return make_arguments(std::move(given));
+  given.update(options.given(job::run_fields(), values));
+  given.update(options.given(job::message_fields(), values));
+  return job::make_arguments(std::move(given));
 }
 
 // Places in the values.
@@ -285,9 +285,9 @@ void add_models_options(CLI::App& models, ModelsPlaces& places) {
   const auto add = [&](const std::string& name, std::optional<size_t>& place, const FieldInfo& info) {
     models.add_option(name, place, help_of(info))->type_name(info.unit);
   };
-  add("MODEL", places.model, model_info());
-  add(option_name(config_info().name), places.config, config_info());
-  add(option_name(variant_info().name), places.variant, variant_info());
+  add("MODEL", places.model, job::model_info());
+  add(option_name(job::config_info().name), places.config, job::config_info());
+  add(option_name(job::variant_info().name), places.variant, job::variant_info());
   models.add_flag("--json", places.json, "Print JSON");
 }
 
@@ -322,10 +322,10 @@ TraceArguments trace_arguments(const FieldOptions& options, const Values& values
   TraceArguments arguments = options.read(trace_fields(), values);
   Json given = options.given(engine::request_fields(), values);
   given.update(options.given(parallel::parallel_fields(), values));
-  Json run = options.given(run_fields(), values);
+  Json run = options.given(job::run_fields(), values);
   for (const FieldInfo& own : trace_fields()) run.erase(own.name);
   given.update(run);
-  arguments.run = make_arguments(std::move(given));
+  arguments.run = job::make_arguments(std::move(given));
   return arguments;
 }
 

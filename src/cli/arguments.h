@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "cli/analyze_arguments.h"
-#include "cli/generate_arguments.h"
 #include "cli/trace_command.h"
 #include "engine/request.h"
+#include "job/arguments.h"
 #include "plan/sizes.h"
 
 namespace tessera::cli {
@@ -39,7 +39,7 @@ struct ShowText {
   std::string text;
 };
 
-using Command = std::variant<GenerateArguments, ModelsArguments, MeshArguments, TraceArguments,
+using Command = std::variant<job::GenerateArguments, ModelsArguments, MeshArguments, TraceArguments,
                              AnalyzeArguments, CompareArguments, ShowText>;
 
 // `arguments` lacks the program's name. Throws Error(kUsage) with one line that names the option and the

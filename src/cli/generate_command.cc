@@ -11,12 +11,7 @@
 #include <iostream>
 #include <numeric>
 
-#include "cli/dry_run.h"
 #include "cli/field_options.h"
-#include "cli/job.h"
-#include "cli/memory_check.h"
-#include "cli/report.h"
-#include "cli/request_files.h"
 #include "comm/collectives.h"
 #include "comm/nccl.h"
 #include "comm/peer_error.h"
@@ -25,6 +20,11 @@
 #include "core/file.h"
 #include "core/threads.h"
 #include "engine/find_model.h"
+#include "job/dry_run.h"
+#include "job/job.h"
+#include "job/memory_check.h"
+#include "job/report.h"
+#include "job/request_files.h"
 #include "launch/cores.h"
 #include "launch/failure.h"
 #include "launch/fingerprint.h"
@@ -39,7 +39,7 @@ namespace {
 // More ranks on one host must be a mistake.
 constexpr int64_t kMostRanks = 1024;
 
-comm::Rendezvous with_options(comm::Rendezvous place, const MessageOptions& messages) {
+comm::Rendezvous with_options(comm::Rendezvous place, const job::MessageOptions& messages) {
   if (messages.timeout) place.timeout = std::chrono::milliseconds(std::llround(*messages.timeout * 1000));
   if (messages.interface) place.interface = *messages.interface;
   place.shared_memory = messages.shared_memory;
@@ -47,7 +47,7 @@ comm::Rendezvous with_options(comm::Rendezvous place, const MessageOptions& mess
     usage_error("--interface",
                 "all ranks are on this host and share memory; leave it out, or add --no-shared-memory");
   }
-  if (!place.interface.empty()) require_interface(place.interface);
+  if (!place.interface.empty()) job::require_interface(place.interface);
   return place;
 }
 
@@ -73,22 +73,22 @@ void silence_libtorch() {
 }
 
 // Moves the job to the device of the rank with this number on its host.
-Job on_local_device(Job job, int64_t local_rank) {
+job::Job on_local_device(job::Job job, int64_t local_rank) {
   at::Device& device = job.settings.request.device;
   device = use_device(device, local_rank);
   return job;
 }
 
-int run_alone(const Job& job) {
+int run_alone(const job::Job& job) {
   wish_threads(job.arguments.run.threads, 1);
   comm::World world;
   launch::RankStatus status;
-  run_job(on_local_device(job, 0), world, status, launch::interrupted);
+  job::run_job(on_local_device(job, 0), world, status, launch::interrupted, option_name);
   return 0;
 }
 
-const GenerateArguments& require_generate(const Command& command) {
-  const auto* arguments = std::get_if<GenerateArguments>(&command);
+const job::GenerateArguments& require_generate(const Command& command) {
+  const auto* arguments = std::get_if<job::GenerateArguments>(&command);
   TESSERA_CHECK(arguments, "not a command line of generate");
   return *arguments;
 }
@@ -102,17 +102,17 @@ struct RefusedByFirst {
 constexpr const char* kFailed = "failed ";
 
 // Reads the message of rank 0. Throws RefusedByFirst, and Error for a malformed message.
-GenerateArguments read_request(const std::string& text) {
+job::GenerateArguments read_request(const std::string& text) {
   if (text.starts_with(kFailed))
     throw RefusedByFirst{launch::known_exit_code(std::atoi(text.c_str() + std::strlen(kFailed)))};
   try {
-    return read_arguments(text);
+    return job::read_arguments(text);
   } catch (const Error& error) {
     throw comm::PeerError(0, "sent no request: " + error.message());
   }
 }
 
-engine::ModelFiles files_of(const GenerateArguments& arguments) {
+engine::ModelFiles files_of(const job::GenerateArguments& arguments) {
   return engine::find_model_files(arguments.run.model, arguments.run.config);
 }
 
@@ -143,18 +143,18 @@ void require_same_fingerprints(const launch::Fingerprint& own, const std::string
 }
 
 // Returns, on all ranks, the job of rank 0's arguments, planned from the same model by the same program.
-Job agree(const std::function<GenerateArguments()>& read, const comm::Rendezvous& place,
-          const comm::Group& world) {
+job::Job agree(const std::function<job::GenerateArguments()>& read, const comm::Rendezvous& place,
+               const comm::Group& world) {
   if (world.rank == 0) {
-    Job job;
+    job::Job job;
     try {
-      GenerateArguments arguments = read();
-      job = plan_job(arguments, world.size);
-      require_outputs(job);
+      job::GenerateArguments arguments = read();
+      job = job::plan_job(arguments, world.size);
+      job::require_outputs(job);
       const bool is_launched_here = !place.sockets.empty();  // by a process that has compared
-      if (!is_launched_here) require_memory(job, place.local_world_size);
+      if (!is_launched_here) job::require_memory(job, place.local_world_size);
       arguments.request = job.settings.request;
-      comm::broadcast_bytes(write_arguments(arguments), 0, world);
+      comm::broadcast_bytes(job::write_arguments(arguments), 0, world);
     } catch (...) {
       const launch::Failure failure = launch::current_failure();
       comm::broadcast_bytes(kFailed + std::to_string(failure.exit_code), 0, world);
@@ -165,13 +165,13 @@ Job agree(const std::function<GenerateArguments()>& read, const comm::Rendezvous
                               files.single_file.value_or(files.folder).string(), world);
     return job;
   }
-  const GenerateArguments arguments = read_request(comm::broadcast_bytes({}, 0, world));
-  Job job;
+  const job::GenerateArguments arguments = read_request(comm::broadcast_bytes({}, 0, world));
+  job::Job job;
   launch::Fingerprint own;
   try {
     const engine::ModelFiles files = files_of(arguments);
     own = launch::make_fingerprint(files.folder, files.single_file);
-    job = plan_job(arguments, world.size);
+    job = job::plan_job(arguments, world.size);
   } catch (...) {
     own[kRefusal] = launch::current_failure().message;
   }
@@ -180,7 +180,7 @@ Job agree(const std::function<GenerateArguments()>& read, const comm::Rendezvous
 }
 
 // Reads the message options of this rank's command line. Rank 0 reports errors in it to all ranks.
-MessageOptions own_message_options(const std::vector<std::string>& words) {
+job::MessageOptions own_message_options(const std::vector<std::string>& words) {
   try {
     return require_generate(parse_arguments(words)).messages;
   } catch (const Error&) {
@@ -203,7 +203,7 @@ comm::World join(const comm::Rendezvous& place) {
 
 // Joins the other ranks and runs the job, whose arguments rank 0 reads. `may_pin` says that the launcher has
 // not chosen cores for this rank. Throws every error of this rank.
-void run_as_rank(const MessageOptions& messages, const std::function<GenerateArguments()>& read,
+void run_as_rank(const job::MessageOptions& messages, const std::function<job::GenerateArguments()>& read,
                  comm::Rendezvous place, launch::RankStatus& status, const std::function<bool()>& cancelled,
                  bool may_pin) {
   silence_libtorch();
@@ -215,16 +215,16 @@ void run_as_rank(const MessageOptions& messages, const std::function<GenerateArg
   launch::end_between_steps(/*quiet=*/world.rank() != 0);
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
-  const Job job = agree(read, place, world.group(all, "world"));
+  const job::Job job = agree(read, place, world.group(all, "world"));
   wish_threads(job.arguments.run.threads, place.local_world_size);
   if (may_pin) pin_rank(place);
-  run_job(on_local_device(job, place.local_rank), world, status, cancelled);
+  job::run_job(on_local_device(job, place.local_rank), world, status, cancelled, option_name);
   launch::flush_output();
 }
 
 // Runs as one of several ranks that run_on_local_ranks() has started. Returns the exit code; the status says
 // why the rank failed.
-int run_as_worker(const Job& job, const launch::Worker& worker) {
+int run_as_worker(const job::Job& job, const launch::Worker& worker) {
   launch::RankStatus& status = worker.status();
   comm::prepare_nccl();
   const auto read = [&] { return job.arguments; };
@@ -243,7 +243,7 @@ int run_as_worker(const Job& job, const launch::Worker& worker) {
   }
 }
 
-int run_on_local_ranks(const Job& job) {
+int run_on_local_ranks(const job::Job& job) {
   if (job.ranks() > kMostRanks)
     usage_error("--nproc", "{} ranks on one host, at most {}", job.ranks(), kMostRanks);
   comm::Rendezvous common;
@@ -264,21 +264,21 @@ int run_on_local_ranks(const Job& job) {
 
 }  // namespace
 
-int run_generate(const GenerateArguments& arguments) {
+int run_generate(const job::GenerateArguments& arguments) {
   // Standard input may be a terminal that waits for a text.
   launch::end_at_first_interrupt();
-  const GenerateArguments whole = with_files(arguments);
+  const job::GenerateArguments whole = job::with_files(arguments);
   launch::end_between_steps(/*quiet=*/false);
-  const Job job = [&] {
+  const job::Job job = [&] {
     const ComputesAlone alone;  // the ranks that it plans may be forks of this process
-    Job planned = plan_job(whole, std::nullopt);
-    require_outputs(planned);
-    if (!planned.arguments.run.dry_run) require_memory(planned, planned.ranks());
+    job::Job planned = job::plan_job(whole, std::nullopt);
+    job::require_outputs(planned);
+    if (!planned.arguments.run.dry_run) job::require_memory(planned, planned.ranks());
     return planned;
   }();
   if (job.arguments.run.dry_run) {
     wish_threads(job.arguments.run.threads, job.ranks());  // the headline names them
-    print_plan(job);
+    job::print_plan(job, option_name);
     return 0;
   }
   return job.ranks() == 1 ? run_alone(job) : run_on_local_ranks(job);
@@ -291,12 +291,12 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
   launch::end_at_first_interrupt();
   comm::prepare_nccl();
   const auto read = [&] {
-    const GenerateArguments arguments = require_generate(parse_arguments(words));
+    const job::GenerateArguments arguments = require_generate(parse_arguments(words));
     if (arguments.run.dry_run)
       usage_error(
           field("dry_run"),
           "one process prints the plan for all ranks; leave out the launcher, and give --nproc or degrees");
-    return with_files(arguments);
+    return job::with_files(arguments);
   };
   try {
     // The launcher may have chosen cores for its ranks already.

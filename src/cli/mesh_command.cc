@@ -7,7 +7,6 @@
 #include <map>
 #include <span>
 
-#include "cli/dry_run.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -16,6 +15,7 @@
 #include "engine/denoise.h"
 #include "engine/find_model.h"
 #include "engine/lone_denoiser.h"
+#include "job/dry_run.h"
 #include "parallel/ranks.h"
 
 namespace tessera::cli {
@@ -35,14 +35,14 @@ constexpr parallel::Workload kUnlimited{.heads = kPlenty,
                                         .guided = true};
 
 // The model and settings that ranks divide.
-struct Subject {
+struct MeshSubject {
   engine::Model model;
   engine::Settings settings;
 };
 
-std::optional<Subject> read_subject(const MeshArguments& arguments) {
+std::optional<MeshSubject> read_subject(const MeshArguments& arguments) {
   if (!arguments.model) return std::nullopt;
-  Subject subject;
+  MeshSubject subject;
   const auto alone = engine::find_lone_part(arguments.model);
   subject.model =
       alone ? engine::read_lone_denoiser(*alone) : engine::read_model(engine::find_model(arguments.model));
@@ -50,7 +50,7 @@ std::optional<Subject> read_subject(const MeshArguments& arguments) {
   return subject;
 }
 
-parallel::Workload workload_of(const Subject& subject) {
+parallel::Workload workload_of(const MeshSubject& subject) {
   parallel::Workload workload = engine::workload(subject.settings, subject.model);
   workload.steps = workload.pictures = kPlenty;
   workload.guided = !subject.settings.takes_guidance_scale;
@@ -65,7 +65,7 @@ struct Share {
   uint64_t weights_bytes;
 };
 
-uint64_t weights_bytes(const Subject& subject, const comm::TensorGroups& tensor_groups, Range blocks) {
+uint64_t weights_bytes(const MeshSubject& subject, const comm::TensorGroups& tensor_groups, Range blocks) {
   // Nothing is read on the meta device.
   models::LoadOptions options{{*subject.settings.request.dtype, at::kMeta, tensor_groups}, blocks};
   options.may_lack_weights = true;
@@ -75,9 +75,10 @@ uint64_t weights_bytes(const Subject& subject, const comm::TensorGroups& tensor_
   return statistics.bytes_held;
 }
 
-using BytesByPlace = std::map<DenoiserPlace, uint64_t>;
+using BytesByPlace = std::map<job::DenoiserPlace, uint64_t>;
 
-Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t rank, BytesByPlace& bytes) {
+Share share_of(const MeshSubject& subject, const parallel::Layout& layout, int64_t rank,
+               BytesByPlace& bytes) {
   const parallel::Ranks ranks(rank, layout);
   const comm::TensorGroups tensor_groups{ranks.tensor_inner, ranks.tensor_outer};
   const parallel::Cut cut = engine::make_cut(ranks, subject.model.shape, subject.settings.latents);
@@ -85,7 +86,7 @@ Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t r
   // Ranks that divide frames have all heads of a layer.
   const Range heads = layout.dsp ? Range{0, layer_heads.length} : ranks.ulysses.part(layer_heads.length);
   const Range blocks = layout.stage(ranks.pipeline.rank);
-  const auto [place, is_new] = bytes.try_emplace(denoiser_place(ranks));
+  const auto [place, is_new] = bytes.try_emplace(job::denoiser_place(ranks));
   if (is_new) place->second = weights_bytes(subject, tensor_groups, blocks);
   return {blocks,
           cut.held(cut.all_patches(), ranks.sequence.rank).rows,
@@ -93,7 +94,7 @@ Share share_of(const Subject& subject, const parallel::Layout& layout, int64_t r
           place->second};
 }
 
-std::vector<Share> shares_of(const std::optional<Subject>& subject, const parallel::Layout& layout) {
+std::vector<Share> shares_of(const std::optional<MeshSubject>& subject, const parallel::Layout& layout) {
   std::vector<Share> shares;
   if (!subject) return shares;
   const int64_t world_size = Mesh(layout.sizes).world_size();
@@ -199,7 +200,7 @@ void print_mesh(const Mesh& mesh, const std::vector<Share>& shares) {
 }  // namespace
 
 void run_mesh(const MeshArguments& arguments) {
-  const std::optional<Subject> subject = read_subject(arguments);
+  const std::optional<MeshSubject> subject = read_subject(arguments);
   const parallel::Workload workload = subject ? workload_of(*subject) : kUnlimited;
   if (!subject && !arguments.parallel.attn_layer_num_for_pp.empty())
     usage_error("--attn-layer-num-for-pp", "deals the blocks of a --model; give that too");

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "cli/field_options.h"
-#include "cli/report.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -16,6 +15,7 @@
 #include "engine/lone_denoiser.h"
 #include "engine/model.h"
 #include "engine/stated_training.h"
+#include "job/report.h"
 #include "samplers/sampler.h"
 #include "weights/checkpoint.h"
 #include "weights/single_file.h"

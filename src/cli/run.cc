@@ -38,7 +38,7 @@ int dispatch(const std::vector<std::string>& arguments) {
     if (place && place->world_size > 1) run_generate_as_rank(arguments, *place);
   }
   const Command command = parse_arguments(arguments);
-  if (const auto* generate = std::get_if<GenerateArguments>(&command)) {
+  if (const auto* generate = std::get_if<job::GenerateArguments>(&command)) {
     // One rank alone has nobody to wait for, as in the shell of a scheduler's job: ranks are started here.
     return run_generate(*generate);
   }

@@ -5,12 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "cli/job.h"
-#include "cli/outputs.h"
-#include "cli/progress.h"
-#include "cli/recording.h"
-#include "cli/report.h"
-#include "cli/trace_cache.h"
+#include "cli/field_options.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -19,6 +14,12 @@
 #include "engine/find_model.h"
 #include "engine/lone_denoiser.h"
 #include "engine/observer.h"
+#include "job/job.h"
+#include "job/outputs.h"
+#include "job/progress.h"
+#include "job/recording.h"
+#include "job/report.h"
+#include "job/trace_cache.h"
 #include "launch/signals.h"
 #include "launch/streams.h"
 #include "plan/trace_model.h"
@@ -33,19 +34,19 @@ std::string longest_prompt(const engine::Settings& settings) {
   return text;
 }
 
-Job plan(GenerateArguments arguments) {
+job::Job plan(job::GenerateArguments arguments) {
   const auto alone = arguments.run.config ? std::nullopt : engine::find_lone_part(arguments.run.model);
-  const engine::Model model = alone ? engine::read_lone_denoiser(*alone) : read_model(arguments);
+  const engine::Model model = alone ? engine::read_lone_denoiser(*alone) : job::read_model(arguments);
   const bool has_prompts = !arguments.request.prompts.empty();
   // A trace does not depend on it, so equal traces are equal files.
   if (!arguments.request.seed) arguments.request.seed = 0;
   if (!has_prompts) arguments.request.prompts = {""};
-  Job job = plan_job(arguments, model, std::nullopt);
+  job::Job job = job::plan_job(arguments, model, std::nullopt);
   if (!has_prompts) {
     arguments.request.prompts = {longest_prompt(job.settings)};
-    job = plan_job(arguments, model, std::nullopt);
+    job = job::plan_job(arguments, model, std::nullopt);
   }
-  require_one_part(job.settings);
+  job::require_one_part(job.settings);
   if (alone) job.settings.request.output_type = engine::OutputType::kLatent;
   return job;
 }
@@ -65,7 +66,7 @@ std::vector<int64_t> ranks_of(const std::optional<std::string>& text, int64_t co
 }
 
 // How often the sampler runs the denoiser in so many steps: Heun's method does so twice in all but the last.
-int64_t evaluations(const Job& job, int64_t steps) {
+int64_t evaluations(const job::Job& job, int64_t steps) {
   engine::Settings settings = job.settings;
   settings.request.num_inference_steps = settings.steps = steps;
   return engine::make_sampler(settings, job.model)->steps();
@@ -92,7 +93,7 @@ Sums sums_of(const plan::RankTrace& trace, plan::Phase phase) {
 }
 
 // What a reader of the summary has to know besides its numbers.
-std::vector<std::string> notes_of(const Job& job, const plan::Trace& trace) {
+std::vector<std::string> notes_of(const job::Job& job, const plan::Trace& trace) {
   std::vector<std::string> notes;
   if (trace.traced_steps < trace.steps)
     notes.push_back(fmt::format(
@@ -112,7 +113,7 @@ std::vector<std::string> notes_of(const Job& job, const plan::Trace& trace) {
   return notes;
 }
 
-void print_summary(const Job& job, const plan::Trace& trace) {
+void print_summary(const job::Job& job, const plan::Trace& trace) {
   std::string text = fmt::format("{}, {}, {}\n", trace.model, engine::dtype_name(*job.settings.request.dtype),
                                  counted(trace.world_size, "rank"));
   text += fmt::format("{:>4}  {:<8} {:>10} {:>10} {:>11} {:>10} {:>10} {:>10}\n", "rank", "phase",
@@ -132,7 +133,7 @@ void print_summary(const Job& job, const plan::Trace& trace) {
   launch::say(text);
 }
 
-OrderedJson summary_json(const Job& job, const plan::Trace& trace, const std::string& path) {
+OrderedJson summary_json(const job::Job& job, const plan::Trace& trace, const std::string& path) {
   OrderedJson rows = OrderedJson::array();
   for (const plan::RankTrace& rank : trace.ranks) {
     for (const plan::Phase phase : plan::kAllPhases) {
@@ -159,11 +160,11 @@ OrderedJson summary_json(const Job& job, const plan::Trace& trace, const std::st
 }
 
 // What was kept of the same inputs, or what the ranks do, which is kept.
-std::vector<plan::RankTrace> trace_ranks(const Job& job, const std::vector<int64_t>& ranks, plan::Trace trace,
-                                         bool uses_cache, const Progress& progress) {
-  const std::string inputs = uses_cache ? trace_inputs(job, ranks) : "";
+std::vector<plan::RankTrace> trace_ranks(const job::Job& job, const std::vector<int64_t>& ranks,
+                                         plan::Trace trace, bool uses_cache, const job::Progress& progress) {
+  const std::string inputs = uses_cache ? job::trace_inputs(job, ranks) : "";
   if (uses_cache) {
-    if (auto kept = read_kept_trace(inputs)) return std::move(kept->ranks);
+    if (auto kept = job::read_kept_trace(inputs)) return std::move(kept->ranks);
   }
   const int64_t steps = plan::steps_to_trace(job.settings, job.layout);
   for (const int64_t rank : ranks) {
@@ -171,7 +172,7 @@ std::vector<plan::RankTrace> trace_ranks(const Job& job, const std::vector<int64
     trace.ranks.push_back(plan::trace_rank(job.settings, job.model, job.layout, rank, steps));
   }
   // One with warnings is made anew, so that they are printed again.
-  if (uses_cache && progress.warnings().empty()) keep_trace(inputs, trace);
+  if (uses_cache && progress.warnings().empty()) job::keep_trace(inputs, trace);
   return std::move(trace.ranks);
 }
 
@@ -193,22 +194,22 @@ const Fields<TraceArguments>& trace_fields() {
 }
 
 void run_trace(const TraceArguments& arguments) {
-  Progress progress(/*quiet=*/true);  // prints warnings
-  const Job job = plan(arguments.run);
+  job::Progress progress(/*quiet=*/true, option_name);  // prints warnings
+  const job::Job job = plan(arguments.run);
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
   const std::string path = arguments.output.value_or("trace.json");
-  require_result_path("--output", path);
-  if (arguments.json && (is_standard_output(path) || path == "/dev/stdout"))
+  job::require_result_path("--output", path);
+  if (arguments.json && (job::is_standard_output(path) || path == "/dev/stdout"))
     usage_error("--json", "prints the summary on standard output, where the trace goes; name a file for it");
   plan::Trace trace{.model = job.model.family->class_name,
-                    .settings = settings_json(job),
+                    .settings = job::settings_json(job),
                     .world_size = job.ranks(),
                     .steps = evaluations(job, job.settings.steps),
                     .traced_steps = evaluations(job, plan::steps_to_trace(job.settings, job.layout)),
                     .ranks = {}};
   trace.ranks = trace_ranks(job, ranks, trace, arguments.cache, progress);
   for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
-  const bool is_file = write_result(path, plan::write_trace(trace));
+  const bool is_file = job::write_result(path, plan::write_trace(trace));
   if (!arguments.quiet) print_summary(job, trace);
   if (arguments.json) {
     fmt::print("{}\n", summary_json(job, trace, path).dump());

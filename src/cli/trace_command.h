@@ -4,13 +4,13 @@
 #include <optional>
 #include <string>
 
-#include "cli/generate_arguments.h"
+#include "job/arguments.h"
 
 namespace tessera::cli {
 
 struct TraceArguments {
   // Without prompts: the longest that the model takes. The model may be a denoiser alone.
-  GenerateArguments run;
+  job::GenerateArguments run;
   std::optional<std::string> rank;  // a number, or "all"
   std::optional<std::string> output;
   bool cache = true, json = false, quiet = false;

@@ -4,10 +4,10 @@
 #include <array>
 #include <cstdint>
 
-#include "cli/job.h"
+#include "job/job.h"
 #include "parallel/ranks.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 // Ranks of equal places along the axes that divide weights hold equal weights of the denoiser.
 using DenoiserPlace = std::array<int64_t, 3>;
@@ -19,6 +19,6 @@ DenoiserPlace denoiser_place(const parallel::Ranks& ranks);
 // count.) `memory_bytes` has the need of all ranks by phase (plan/memory_need.h). A
 // line on stderr says the same as that of a run. Reads configurations and the headers of weights, and throws
 // Error for what is wrong with them.
-void print_plan(const Job& job);
+void print_plan(const Job& job, const FieldSpelling& spelling);
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

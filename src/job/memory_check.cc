@@ -1,4 +1,4 @@
-#include "cli/memory_check.h"
+#include "job/memory_check.h"
 
 #include <fmt/ranges.h>
 
@@ -7,10 +7,11 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/field_name.h"
 #include "core/log.h"
 #include "core/units.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 namespace {
 
 // Bytes of the files of weights below the model's folder. What cannot be read counts nothing.
@@ -44,8 +45,8 @@ std::string advice(const Job& job, const plan::MemoryNeed& need) {
   std::vector<std::string> ways = {"a smaller size"};
   if (job.model.shape.is_video) ways.push_back("fewer frames");
   if (!job.model.shape.is_video && !job.settings.request.vae_tiling && need.decode > need.denoise)
-    ways.push_back("--vae-tiling");
-  if (*job.settings.request.dtype == at::kFloat) ways.push_back("--dtype bf16");
+    ways.push_back(field("vae_tiling"));
+  if (*job.settings.request.dtype == at::kFloat) ways.push_back(field("dtype") + " bf16");
   return fmt::format("{}", fmt::join(ways, " or "));
 }
 
@@ -97,4 +98,4 @@ void require_memory(const Job& job, int64_t local_ranks) {
   log_warning("{}", lack->message);
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

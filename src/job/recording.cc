@@ -1,14 +1,14 @@
-#include "cli/recording.h"
+#include "job/recording.h"
 
 #include <algorithm>
 
-#include "cli/outputs.h"
-#include "cli/report.h"
 #include "comm/collectives.h"
 #include "core/error.h"
+#include "job/outputs.h"
+#include "job/report.h"
 #include "plan/trace_model.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 void require_one_part(const engine::Settings& settings) {
   const auto refuse = [](bool is_given, const char* name) {
@@ -28,10 +28,11 @@ void require_recordable(const Job& job) {
   if (!job.arguments.run.record) return;
   require_one_part(job.settings);
   if (const int64_t groups = plan::groups_of(job.settings, job.layout); groups > 1)
-    usage_error("--record",
+    usage_error(field("record"),
                 "takes the pictures of one group, and these make {} groups; ask for fewer pictures", groups);
   if (!job.settings.request.device.is_cpu())
-    usage_error("--record", "times the operations of CPUs alone; use --device cpu, or --timeline");
+    usage_error(field("record"), "times the operations of CPUs alone; use {} cpu, or {}", field("device"),
+                field("timeline"));
 }
 
 Recording::Recording(const Job& job, comm::World& world)
@@ -86,4 +87,4 @@ void Recording::write(const comm::Group& world) {
   if (world.rank == 0) write_text(*job_.arguments.run.record, plan::write_trace(trace));
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -5,14 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "cli/arguments.h"
+#include "job/arguments.h"
 #include "comm/world.h"
+#include "core/field_name.h"
 #include "engine/model.h"
 #include "engine/request.h"
 #include "launch/status.h"
 #include "parallel/layout.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 // The command line with every choice made; no weight is read yet.
 struct Job {
@@ -40,8 +41,8 @@ std::string headline(const Job& job);
 void require_outputs(const Job& job);
 
 // Runs the job; rank 0 writes the files and prints their paths on stdout. All ranks of `world` must call it
-// with the same job. Throws Error and engine::Cancelled.
+// with the same job. What is printed spells fields as the front end does. Throws Error and engine::Cancelled.
 void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
-             const std::function<bool()>& cancelled);
+             const std::function<bool()>& cancelled, const FieldSpelling& spelling);
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -11,7 +11,7 @@
 #include "engine/request.h"
 #include "parallel/options.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 // The model, the output files and the threads of a run.
 struct RunOptions {
@@ -57,4 +57,4 @@ GenerateArguments read_arguments(const std::string& text);
 // this.
 void require_interface(const std::string& name);
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -1,4 +1,4 @@
-#include "cli/job.h"
+#include "job/job.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/ranges.h>
@@ -7,12 +7,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "cli/communication.h"
-#include "cli/outputs.h"
-#include "cli/progress.h"
-#include "cli/recording.h"
-#include "cli/report.h"
-#include "cli/timeline.h"
 #include "comm/collectives.h"
 #include "comm/nccl.h"
 #include "comm/peer_error.h"
@@ -25,13 +19,19 @@
 #include "core/user_text.h"
 #include "engine/decode.h"
 #include "engine/find_model.h"
+#include "job/communication.h"
+#include "job/outputs.h"
+#include "job/progress.h"
+#include "job/recording.h"
+#include "job/report.h"
+#include "job/timeline.h"
 #include "launch/streams.h"
 #include "launch/thread_share.h"
 #include "media/still_image.h"
 #include "parallel/ranks.h"
 #include "weights/safetensors.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 namespace {
 
 // A warm-up step computes what one rank would, with all messages of it.
@@ -271,9 +271,9 @@ void write_reports(const Job& job, const engine::Result& result, std::vector<Ord
 std::vector<std::pair<std::string, std::filesystem::path>> more_files(const Job& job) {
   std::vector<std::pair<std::string, std::filesystem::path>> files;
   const RunOptions& run = job.arguments.run;
-  for (const auto& [option, path] : {std::pair("--report", run.report), std::pair("--timeline", run.timeline),
-                                     std::pair("--record", run.record)}) {
-    if (path) files.emplace_back(option, *path);
+  for (const auto& [name, path] : {std::pair("report", run.report), std::pair("timeline", run.timeline),
+                                   std::pair("record", run.record)}) {
+    if (path) files.emplace_back(field(name), *path);
   }
   return files;
 }
@@ -317,9 +317,9 @@ Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_si
   require_known_suffix(arguments);
   Job job = plan_job(arguments, read_model(arguments), world_size);
   if (job.ranks() > 1 && !arguments.request.device.is_cpu() && !comm::has_nccl())
-    usage_error(
-        "--device",
-        "several ranks need NCCL, with which this program was not built; use --device cpu, or one rank");
+    usage_error(field("device"),
+                "several ranks need NCCL, with which this program was not built; use {} cpu, or one rank",
+                field("device"));
   require_recordable(job);
   return job;
 }
@@ -340,15 +340,15 @@ Job plan_job(const GenerateArguments& arguments, engine::Model model, std::optio
   if (job.ranks() == 1) {
     const auto refuse = [](bool given, const std::string& name) {
       if (given)
-        usage_error(name,
-                    "applies to runs with several ranks only; leave it out, or give --nproc or a degree");
+        usage_error(name, "applies to runs with several ranks only; leave it out, or give {} or a degree",
+                    field("nproc"));
     };
     refuse(arguments.messages.timeout.has_value(), field("timeout"));
     refuse(arguments.messages.interface.has_value(), field("interface"));
     refuse(!arguments.messages.shared_memory, field("shared_memory", false));
   } else if (const at::Device device = arguments.request.device; !device.is_cpu() && device.has_index()) {
     usage_error(
-        "--device",
+        field("device"),
         "'{}' is one GPU for several ranks; with cuda, each rank takes the GPU of its number on its host",
         device.str());
   }
@@ -359,11 +359,11 @@ void require_outputs(const Job& job) {
   const engine::Settings& settings = job.settings;
   if (is_standard_output(job.outputs.front())) {
     if (::isatty(STDOUT_FILENO) == 1)
-      usage_error("--output", "standard output is a terminal; redirect it, or name a file");
-    if (launch::was_output_missing()) usage_error("--output", "standard output is closed; name a file");
+      usage_error(field("output"), "standard output is a terminal; redirect it, or name a file");
+    if (launch::was_output_missing()) usage_error(field("output"), "standard output is closed; name a file");
   } else {
     for (const std::string& path : written_paths(job.outputs, settings))
-      require_writable_for("--output", path);
+      require_writable_for(field("output"), path);
     require_encodable_outputs(job);
   }
   const std::vector<std::pair<std::string, std::filesystem::path>> more = more_files(job);
@@ -381,7 +381,7 @@ void require_outputs(const Job& job) {
 }
 
 void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
-             const std::function<bool()>& cancelled) {
+             const std::function<bool()>& cancelled, const FieldSpelling& spelling) {
   status.preparing();
   Communication communication;
   std::optional<Timeline> timeline;
@@ -402,7 +402,7 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
   std::optional<ScopedLogSink> collector;
   std::optional<Progress> progress;
   if (first) {
-    progress.emplace(job.arguments.run.quiet);
+    progress.emplace(job.arguments.run.quiet, spelling);
     use_threads(job);
     if (!job.arguments.run.quiet) progress->line(headline(job));
     for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
@@ -440,4 +440,4 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
   writer->tell();
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -1,4 +1,4 @@
-#include "cli/request_files.h"
+#include "job/request_files.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@
 #include "plan/trace.h"
 #include "weights/safetensors.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 26;
@@ -197,4 +197,4 @@ GenerateArguments with_files(const GenerateArguments& arguments) {
   return result;
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -1,4 +1,4 @@
-#include "cli/generate_arguments.h"
+#include "job/arguments.h"
 
 #include <fmt/ranges.h>
 #include <net/if.h>
@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 namespace {
 
 // Reads a struct from an object that has other fields, too.
@@ -130,4 +130,4 @@ void require_interface(const std::string& name) {
               fmt::join(names, ", "));
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

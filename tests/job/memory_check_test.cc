@@ -1,8 +1,8 @@
-#include "cli/memory_check.h"
+#include "job/memory_check.h"
 
 #include <gtest/gtest.h>
 
-namespace tessera::cli {
+namespace tessera::job {
 namespace {
 
 constexpr uint64_t kGigabyte = uint64_t{1} << 30;
@@ -35,4 +35,4 @@ TEST(MemoryCheck, FindsNothingWithinLimits) {
 }
 
 }  // namespace
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -1,4 +1,4 @@
-#include "cli/report.h"
+#include "job/report.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/ranges.h>
@@ -6,7 +6,7 @@
 
 #include "engine/prompt_settings.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 namespace {
 
 OrderedJson parallel_json(const parallel::Layout& layout) {
@@ -141,4 +141,4 @@ ImageText png_text(const Job& job, int64_t index) {
   return {{"parameters", parameters}, {"tessera", text}, {"Software", "Tessera " TESSERA_VERSION}};
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -1,4 +1,4 @@
-#include "cli/progress.h"
+#include "job/progress.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -8,11 +8,9 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "cli/field_options.h"
-#include "core/field_name.h"
 #include "launch/streams.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 namespace {
 
 using engine::Phase;
@@ -39,7 +37,8 @@ std::string bar(int64_t done, int64_t total) {
 
 }  // namespace
 
-Progress::Progress(bool quiet) : quiet_(quiet), terminal_(can_redraw()) {
+Progress::Progress(bool quiet, FieldSpelling spelling)
+    : quiet_(quiet), spelling_(std::move(spelling)), terminal_(can_redraw()) {
   previous_sink_ = set_log_sink([this](LogLevel level, const std::string& message) {
     if (level == LogLevel::kWarning) {
       // Both halves of a part may find the same.
@@ -68,7 +67,7 @@ engine::Observer Progress::observer() {
 
 void Progress::line(const std::string& text) {
   erase();
-  launch::say(spell(text, option_name) + '\n');
+  launch::say(spell(text, spelling_) + '\n');
 }
 
 void Progress::summary(const engine::Seconds& seconds) {
@@ -124,4 +123,4 @@ void Progress::erase() {
   launch::say("\r\033[K");
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -1,18 +1,18 @@
-#include "cli/dry_run.h"
+#include "job/dry_run.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 
-#include "cli/memory_check.h"
-#include "cli/outputs.h"
-#include "cli/progress.h"
-#include "cli/report.h"
 #include "core/log.h"
 #include "engine/references.h"
+#include "job/memory_check.h"
+#include "job/outputs.h"
+#include "job/progress.h"
+#include "job/report.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 namespace {
 
 // Nothing is read on the meta device.
@@ -52,7 +52,7 @@ DenoiserPlace denoiser_place(const parallel::Ranks& ranks) {
   return {ranks.pipeline.rank, ranks.tensor_inner.rank, ranks.tensor_outer.rank};
 }
 
-void print_plan(const Job& job) {
+void print_plan(const Job& job, const FieldSpelling& spelling) {
   OrderedJson weights = OrderedJson::object();
   {
     const ScopedLogSink silence({});  // the run gives the same warnings
@@ -71,7 +71,7 @@ void print_plan(const Job& job) {
                             {"world_size", job.ranks()},
                             {"weights_bytes", weights},
                             {"memory_bytes", {{"denoise", need.denoise}, {"decode", need.decode}}}};
-  Progress progress(job.arguments.run.quiet);  // prints warnings
+  Progress progress(job.arguments.run.quiet, spelling);  // prints warnings
   if (!job.arguments.run.quiet) progress.line(headline(job));
   if (const auto lack = find_lack(job, need, job.ranks())) log_warning("{}", lack->message);
   for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
@@ -79,4 +79,4 @@ void print_plan(const Job& job) {
   fmt::print("{}\n", plan.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -1,4 +1,4 @@
-#include "cli/trace_cache.h"
+#include "job/trace_cache.h"
 
 #include <algorithm>
 #include <chrono>
@@ -6,15 +6,15 @@
 #include <filesystem>
 #include <utility>
 
-#include "cli/report.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
 #include "engine/decode.h"
+#include "job/report.h"
 #include "launch/fingerprint.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 namespace {
 
 namespace fs = std::filesystem;
@@ -117,4 +117,4 @@ void keep_trace(const std::string& inputs, const plan::Trace& trace) {
   remove_oldest(path->parent_path());
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

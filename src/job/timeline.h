@@ -10,7 +10,7 @@
 #include "core/json.h"
 #include "engine/observer.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 class Timeline {
  public:
@@ -36,4 +36,4 @@ class Timeline {
   nlohmann::ordered_json events_ = nlohmann::ordered_json::array();
 };
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

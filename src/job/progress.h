@@ -6,17 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "core/field_name.h"
 #include "core/log.h"
 #include "engine/generate.h"
 #include "engine/observer.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 class Progress {
  public:
   // Takes over the log sink, so that warnings and the bar do not mix, and restores it in the destructor.
   // `quiet` shows only warnings.
-  explicit Progress(bool quiet);
+  // Names of fields are spelled as by the front end.
+  Progress(bool quiet, FieldSpelling spelling);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -43,6 +45,7 @@ class Progress {
   };
 
   bool quiet_;
+  FieldSpelling spelling_;
   bool terminal_;
   bool drawn_ = false;  // the terminal's last line is unfinished
   std::map<engine::Phase, Part> parts_;
@@ -52,4 +55,4 @@ class Progress {
   LogSink previous_sink_;
 };
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "cli/generate_arguments.h"
 #include "core/image.h"
 #include "engine/request.h"
 #include "engine/result.h"
+#include "job/arguments.h"
 #include "media/video_writer.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 // Throws Error, which names the option that gave the path, unless a file can be written there.
 void require_writable_for(const std::string& option, const std::filesystem::path& path);
@@ -81,4 +81,4 @@ class VideoFiles {
   std::map<int64_t, File> files_;  // that are begun, by their numbers
 };
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

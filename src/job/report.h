@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "cli/job.h"
 #include "core/image.h"
 #include "core/json.h"
 #include "engine/generate.h"
+#include "job/job.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 // Returns the request with every choice made, and what follows from it.
 OrderedJson settings_json(const Job& job);
@@ -31,4 +31,4 @@ ImageText png_text(const Job& job, int64_t index);
 // Returns the name of the model's folder without its path.
 std::string model_name(const engine::Model& model);
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -1,4 +1,4 @@
-#include "cli/outputs.h"
+#include "job/outputs.h"
 
 #include <fmt/ranges.h>
 
@@ -14,7 +14,7 @@
 #include "media/still_image.h"
 #include "media/suffix.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 namespace {
 
 using media::suffix_of;
@@ -252,4 +252,4 @@ bool VideoFiles::add(int64_t video, const at::Tensor& frames) {
   return true;
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

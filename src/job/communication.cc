@@ -1,6 +1,6 @@
-#include "cli/communication.h"
+#include "job/communication.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 void Communication::add(const comm::Collective& collective, std::chrono::nanoseconds under_way,
                         std::chrono::nanoseconds waited) {
@@ -27,4 +27,4 @@ nlohmann::ordered_json Communication::report() const {
   return json;
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

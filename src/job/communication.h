@@ -9,7 +9,7 @@
 #include "comm/transport.h"
 #include "core/json.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 class Communication {
  public:
@@ -29,4 +29,4 @@ class Communication {
   std::map<std::pair<std::string, std::string>, Sum> sums_;
 };
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "cli/job.h"
 #include "core/memory_limits.h"
+#include "job/job.h"
 #include "plan/memory_need.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 plan::MemoryNeed need_of(const Job& job);
 
@@ -33,4 +33,4 @@ std::optional<MemoryLack> find_lack(const Job& job, const plan::MemoryNeed& need
 // not traced for that.
 void require_memory(const Job& job, int64_t local_ranks);
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -1,6 +1,6 @@
-#include "cli/timeline.h"
+#include "job/timeline.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 namespace {
 
 constexpr int64_t kWork = 0, kMessages = 1;
@@ -55,4 +55,4 @@ void Timeline::add_phase(engine::Phase phase, double seconds) {
   add(engine::phase_name(phase), kWork, now - duration, now, ordered_json::object());
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

@@ -3,11 +3,11 @@
 
 #include <optional>
 
-#include "cli/job.h"
+#include "job/job.h"
 #include "plan/recorder.h"
 #include "plan/trace.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 // Throws Error(kUsage) for what a trace does not show: parts of a long video, and references.
 void require_one_part(const engine::Settings& settings);
@@ -32,4 +32,4 @@ class Recording {
   std::optional<plan::Recorder> recorder_;
 };
 
-}  // namespace tessera::cli
+}  // namespace tessera::job

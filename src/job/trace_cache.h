@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/job.h"
+#include "job/job.h"
 #include "plan/trace.h"
 
-namespace tessera::cli {
+namespace tessera::job {
 
 // All that a trace depends on: the program, the processor, the memory and files of the model, the settings
 // and the ranks that are traced. Seeds and paths have no part in it.
@@ -20,4 +20,4 @@ std::optional<plan::Trace> read_kept_trace(const std::string& inputs);
 // Keeps a trace and removes those that were not used for longest, until all fit in 256 MiB.
 void keep_trace(const std::string& inputs, const plan::Trace& trace);
 
-}  // namespace tessera::cli
+}  // namespace tessera::job
