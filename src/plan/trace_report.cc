@@ -15,7 +15,6 @@
 namespace tessera::plan {
 namespace {
 
-
 using Unit = Table::Column::Unit;
 
 constexpr size_t kMostRoles = 16, kMostPoints = 1500;
@@ -195,9 +194,12 @@ std::string roofline(const CostedTrace& costed, const TraceAnalysis& analysis) {
   const auto rate_text = [](double x) {
     return x >= 1e12 ? fmt::format("{:.4g} TFLOP/s", x / 1e12) : fmt::format("{:.4g} GFLOP/s", x / 1e9);
   };
+  const auto intensity_text = [](double x) {
+    return x < 100 ? fmt::format("{:.3g}", x) : fmt::format("{:.0f}", x);  // never as a power
+  };
   return line_chart({products, others, line}, {.x = "FLOPs for each byte of inputs and outputs",
                                                .y = "FLOP/s as estimated",
-                                               .x_text = [](double x) { return fmt::format("{}", x); },
+                                               .x_text = intensity_text,
                                                .y_text = rate_text,
                                                .logarithmic = true});
 }

@@ -417,6 +417,8 @@ def a_report_of_traces(box):
     text = (box.folder / "slow.html").read_text()
     assert slow.code == 0 and "says no bandwidth" not in text, slow
     assert ">1000</text>" in text and "1e+03" not in text, "the roofline's intensities"
+    intensities = re.findall(r"<circle [^>]*><title>[^<]*: ([^<,]*), [^<]*FLOP/s</title>", text)
+    assert intensities and all(re.fullmatch(r"\d{3,}|(?=[\d.]{1,6}$)\d{1,2}(\.\d+)?", x) for x in intensities), intensities
     box.refuse(2, "[--link] does not go with report without a machine", "analyze", "report", "u.json", "--link", "pcie")
     box.refuse(2, "[--output] './u.json' is a trace that the report reads", "analyze", "report", "u.json", "-o", "./u.json")
     for name in ("/dev/stdout", "-"):
