@@ -125,7 +125,8 @@ def run(words, limit=LIMIT, folder=None, **environment):
         return None, child.communicate()[0].decode(errors="replace") + f"\nended after {limit} s"
     finally:
         RUNNING.discard(child)
-    return child.returncode == 0, text.decode(errors="replace")
+    ended = f"\nended by signal {-child.returncode}" if child.returncode < 0 else ""
+    return child.returncode == 0, text.decode(errors="replace") + ended
 
 
 def made(words, folder=None):
@@ -142,6 +143,7 @@ class Build:
     def __init__(self, tree, preset, folder, slots):
         self.tree, self.folder, self.slots = tree, folder, slots
         made(["tools/build.sh", preset, "tessera_forks", "tessera_tests"], tree)
+        self.rules = (self.folder / "build.ninja").read_bytes()
         self.compile = {}
         for entry in json.loads((self.folder / "compile_commands.json").read_text()):
             words = shlex.split(entry["command"])
@@ -172,6 +174,11 @@ class Build:
             if not (slots / name).exists():
                 (slots / name).symlink_to(ROOT / name)
         return Build(ROOT, "release", ROOT / "build", slots)
+
+    def require_unchanged(self):
+        """Ends the program if the build was configured anew since it was read: its objects may be others now."""
+        if (self.folder / "build.ninja").read_bytes() != self.rules:
+            sys.exit(f"mutants: {self.folder / 'build.ninja'} has changed; leave the build alone until all mutants are tried")
 
     def link_command(self, target):
         command = made(["ninja", "-t", "commands", target], self.folder).splitlines()[-1]
@@ -276,6 +283,13 @@ def run_tests(build, folder, kind, selection=None, workers=None):
     return run(words, limit, build.tree, GTEST_FAIL_FAST="1", TESSERA_TESTS_FAIL_FAST="1", **more)
 
 
+def what_failed(text):
+    """Returns the name of the first test that failed, how the tests ended if none has, or ""."""
+    failure = re.search(r"^(?:\[  FAILED  \]|FAILED) ([^\s,]+)", text, re.M)
+    crash = re.search(r"^ended by signal (\d+)", text, re.M)
+    return failure[1] if failure else f"by a crash ({signal.Signals(int(crash[1])).name})" if crash else ""
+
+
 def judge(slot, mutant, selected, workers=None):
     """Returns (verdict, the test that caught it or a reason). Runs the tests that the mutant names, or all."""
     path, reason = mutant.place(slot.build.tree)
@@ -293,8 +307,7 @@ def judge(slot, mutant, selected, workers=None):
         if not passed:
             if passed is None and not mutant.hangs:
                 return "timed out", mutant.says + slot.keep(mutant, "".join(printed))
-            failure = re.search(r"^(?:\[  FAILED  \]|FAILED) ([^\s,]+)", text, re.M)
-            return "caught", f"{kind} {failure[1] if failure else (selection or 'all')[:60]}"
+            return "caught", f"{kind} {what_failed(text) or (selection or 'all')[:60]}"
     return "not caught by the first" if selected else "survived", mutant.says + slot.keep(mutant, "".join(printed))
 
 
@@ -352,6 +365,7 @@ def try_all(build, mutants, only_first, cores):
     def attempt(slot, mutant, selected, workers=None):
         begin = time.monotonic()
         verdict, by = judge(slot, mutant, selected, workers)
+        build.require_unchanged()
         if verdict == "not caught by the first" and not only_first:
             alone.put(mutant)
         else:

@@ -13,7 +13,10 @@ for command in "$@"; do
 done
 result=0
 for i in "${!processes[@]}"; do
-  wait "${processes[$i]}" || result=1
+  code=0
+  wait "${processes[$i]}" || code=$?
   cat "$folder/$i"
+  [ $code -le 128 ] || echo "ended by signal $((code - 128))"
+  [ $code -eq 0 ] || result=1
 done
 exit $result

@@ -8,10 +8,11 @@ cd "$(dirname "$0")/.."
 filter=${2:-$(sed -nE 's/^TEST(_P|_F)?\((\w+),.*/*\2.*/p' tests/ops/*_test.cc tests/core/cpu_test.cc | sort -u | paste -sd:):Families/Traces.*/PixArt*}
 has() { grep -qw "$1" /proc/cpuinfo; }
 commands=()
-for isa in avx2 avx512; do
+for isa in avx2 avx512 avx512_bf16; do
   case $isa in
     avx2) is_below() { has avx512f; } ;;
     avx512) is_below() { has avx512_bf16; } ;;
+    avx512_bf16) is_below() { has amx_bf16; } ;;
   esac
   is_below && selected=$filter || selected='Cpu.*'
   commands+=("echo 'instruction sets up to $isa:'; TESSERA_MAX_ISA=$isa $1 --gtest_brief=1 --gtest_filter='$selected'")

@@ -1,5 +1,6 @@
 """Tests of requests that stand in files: prompts, one per line, and the settings of an earlier run."""
 import json
+import math
 import os
 import pty
 import subprocess
@@ -355,6 +356,36 @@ def a_dry_run_counts_the_weights_of_a_u_net(box):
         assert sum(weights.values()) == rank["weights_bytes"] and all(weights.values()), (model, weights)
         assert (rank["bytes_read"] == rank["weights_bytes"]) == (dtype == "fp32"), (dtype, rank)  # the files are in fp32
         assert plan["settings"] == report["settings"], (plan, report)
+
+
+def numbers_of(path, is_read):
+    """Returns how many numbers the tensors of a checkpoint have whose names `is_read` takes."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__" and is_read(name))
+
+
+@test
+def weights_are_counted_as_the_files_have_them(box):
+    """All but the embeddings of tokens, of which rows are read, and the encoder of the VAE. A U-Net reads the convolutions behind
+    its upsampling twice, in two layouts."""
+    for model, denoiser, stored in (("tests/golden/tiny-pixart", "transformer", 4), ("tests/golden/tiny-sd", "unet", 4),
+                                    ("tests/golden/tiny-sdxl", "unet", 4), ("models/shapes", "transformer", 2)):
+        def count(part, is_read, model=model):
+            return sum(numbers_of(path, is_read) for path in (ROOT / model).glob(f"{part}/*.safetensors"))
+
+        numbers = {"text_encoder": count("text_encoder*", lambda name: "token_embedding" not in name and "shared." not in name
+                                         and "embed_tokens" not in name),
+                   "denoiser": count(denoiser, lambda name: True) + count(denoiser, lambda name: "upsamplers" in name),
+                   "decoder": count("vae", lambda name: name.startswith(("decoder.", "post_quant_conv.")))}
+        words = ["generate", "a cat", "--model", ROOT / model, "--dtype", "fp32", "--height", "64", "--width", "64",
+                 "--num-inference-steps", "1"]
+        plan = json.loads(box.run(*words, "--dry-run").out)
+        assert plan["weights_bytes"] == {part: 4 * count for part, count in numbers.items()}, (model, plan, numbers)
+        assert box.run(*words, "--report", "run.json").code == 0
+        (rank,) = box.report()["ranks"]
+        assert rank["weights_bytes"] == 4 * sum(numbers.values()), (model, rank, numbers)
+        assert rank["bytes_read"] == stored * sum(numbers.values()), (model, rank, numbers)
 
 
 @test

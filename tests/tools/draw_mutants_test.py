@@ -1,4 +1,5 @@
-"""Test of tools/draw_mutants.py: which changes lines have, and that a seed draws the same ones again."""
+"""Test of tools/draw_mutants.py: which changes lines have, and that a seed draws the same ones again; and of what tools/mutants.py
+says of tests that fail."""
 import pathlib
 import sys
 import tempfile
@@ -7,6 +8,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import draw_mutants  # noqa: E402
+import mutants  # noqa: E402
 
 
 def changed(line):
@@ -47,6 +49,27 @@ class DrawMutantsTest(unittest.TestCase):
             source.write_text('if (name.starts_with(")")) return;\n')
             ((path, _, new),) = draw_mutants.draw(pathlib.Path(folder), 5, 1)
             self.assertEqual((str(path), new), ("src/a.cc", 'if (!(name.starts_with(")"))) return;\n'))
+
+    def test_a_crash_is_told_from_a_test_that_fails(self):
+        failed = "[  FAILED  ] Suite.Test, where GetParam() = 1 (2 ms)\n"
+        self.assertEqual(mutants.what_failed(failed + "ended by signal 11"), "Suite.Test")
+        self.assertEqual(mutants.what_failed("FAILED a_report_of_traces\n"), "a_report_of_traces")
+        for words in (["sh", "-c", "kill -SEGV $$"], ["tools/side_by_side.sh", "echo first", "kill -SEGV $$"]):
+            passed, text = mutants.run(words, folder=ROOT)
+            self.assertIs(passed, False)
+            self.assertEqual(mutants.what_failed(text), "by a crash (SIGSEGV)")
+        self.assertEqual(mutants.run(["sh", "-c", "exit 3"]), (False, ""))
+        self.assertEqual(mutants.what_failed("exit 3"), "")
+
+    def test_a_build_that_is_configured_anew_ends_the_trial(self):
+        with tempfile.TemporaryDirectory() as folder:
+            rules = pathlib.Path(folder) / "build.ninja"
+            rules.write_text("rule a")
+            build = object.__new__(mutants.Build)
+            build.folder, build.rules = pathlib.Path(folder), rules.read_bytes()
+            build.require_unchanged()
+            rules.write_text("rule b")
+            self.assertRaisesRegex(SystemExit, "build.ninja has changed", build.require_unchanged)
 
 
 if __name__ == "__main__":
