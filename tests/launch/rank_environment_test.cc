@@ -57,6 +57,15 @@ TEST(RankEnvironment, Torchrun) {
                    ->store_is_elsewhere);
 }
 
+TEST(RankEnvironment, RanksShareTheHostOfALoopbackAddressOnly) {
+  Variables variables = {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.1"}};
+  EXPECT_EQ(read(variables)->local_world_size, 1);
+  EXPECT_EQ(read(variables)->local_rank, 0);
+  variables["MASTER_ADDR"] = "127.0.0.1";
+  EXPECT_EQ(read(variables)->local_world_size, 4);
+  EXPECT_EQ(read(variables)->local_rank, 3);
+}
+
 TEST(RankEnvironment, TheLauncherNamesTheJob) {
   const auto job = [](const Variables& variables) { return read(variables)->job; };
   const Variables torchrun = {{"RANK", "0"}, {"WORLD_SIZE", "2"}};

@@ -232,13 +232,17 @@ TEST_F(VideoReaderTest, TurnsVideosByTheMatrixOfTheirTrack) {
   }
   const std::string bytes = read_file(path, 1 << 20);
   constexpr uint32_t kOne = 0x10000, kMinusOne = 0xFFFF0000;
-  for (const auto& [a, b, c, d, expected] : {std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, const char*>{
-                                                 kOne, 0, 0, kOne, "32 x 64 top left upright"},
-                                             {0, kOne, kMinusOne, 0, "64 x 32 top right level"},
-                                             {kMinusOne, 0, 0, kMinusOne, "32 x 64 bottom right upright"},
-                                             {0, kMinusOne, kOne, 0, "64 x 32 bottom left level"},
-                                             {kMinusOne, 0, 0, kOne, "32 x 64 top right upright"},
-                                             {0, kOne, kOne, 0, "64 x 32 top left level"}}) {
+  constexpr uint32_t kLittle = 3, kMinusLittle = 0xFFFFFFFD;  // where a program rounded cosines
+  for (const auto& [a, b, c, d, expected] :
+       {std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, const char*>{kOne, 0, 0, kOne,
+                                                                        "32 x 64 top left upright"},
+        {0, kOne, kMinusOne, 0, "64 x 32 top right level"},
+        {kMinusOne, 0, 0, kMinusOne, "32 x 64 bottom right upright"},
+        {0, kMinusOne, kOne, 0, "64 x 32 bottom left level"},
+        {kMinusOne, 0, 0, kOne, "32 x 64 top right upright"},
+        {0, kOne, kOne, 0, "64 x 32 top left level"},
+        {kOne, kLittle, kMinusLittle, kOne, "32 x 64 top left upright"},
+        {kLittle, kOne, kMinusOne, kMinusLittle, "64 x 32 top right level"}}) {
     std::string turned = bytes;
     constexpr size_t kMatrix = 44;  // behind the name of the box
     turned.replace(turned.find("tkhd") + kMatrix, 20,

@@ -8,6 +8,7 @@
 #include "models/clip.h"
 #include "models/pixart.h"
 #include "models/stdit/config.h"
+#include "models/stdit/video_vae.h"
 #include "models/t5.h"
 #include "models/unet_2d_condition.h"
 #include "tests/support/golden.h"
@@ -118,6 +119,21 @@ Json fields(const STDiTConfig& c) {
           {"qk_norm_legacy", c.qk_norm_legacy}};
 }
 
+Json fields(const VideoVaeConfig& c) {
+  return {{"vae_2d", fields(c.spatial)},
+          {"vae_temporal",
+           {{"in_out_channels", c.temporal.in_out_channels},
+            {"latent_embed_dim", c.temporal.latent_embed_dim},
+            {"embed_dim", c.temporal.embed_dim},
+            {"filters", c.temporal.filters},
+            {"num_res_blocks", c.temporal.num_res_blocks},
+            {"num_groups", c.temporal.norm_groups},
+            {"channel_multipliers", c.temporal.channel_multipliers},
+            {"temporal_downsample", c.temporal.temporal_downsample}}},
+          {"micro_frame_size", c.clip},
+          {"micro_batch_size", c.micro_batch}};
+}
+
 // `expected` are the fields that differ from the options that are given.
 template <typename Config>
 void expect_fields(const Json& options, const Json& expected) {
@@ -197,6 +213,56 @@ TEST(ModelDefaults, STDiT) {
                               {"patch_size", {1, 2, 2}},
                               {"skip_y_embedder", false}},
                              Json::object());
+}
+
+// Those of OpenSoraVAE_V1_2, whose two-dimensional VAE is that of Stable Diffusion XL.
+TEST(ModelDefaults, VideoVae) {
+  const Json temporal = {{"in_out_channels", 4},
+                         {"latent_embed_dim", 4},
+                         {"embed_dim", 4},
+                         {"filters", 128},
+                         {"num_res_blocks", 4},
+                         {"num_groups", 32},
+                         {"channel_multipliers", {1, 2, 2, 4}},
+                         {"temporal_downsample", {false, true, true}}};
+  Json spatial = defaults_of("AutoencoderKL");
+  spatial.update(
+      {{"block_out_channels", {128, 256, 512, 512}}, {"layers_per_block", 2}, {"sample_size", 1024}});
+  for (const char* key : {"down_block_types", "up_block_types"})
+    spatial.erase(key);  // follow from the channels
+  Json options = {{"model_type", "VideoAutoencoderPipeline"},
+                  {"micro_frame_size", 17},
+                  {"vae_2d", spatial},
+                  {"vae_temporal", temporal}};
+  options["vae_2d"].update({{"type", "VideoAutoencoderKL"}, {"micro_batch_size", 4}});
+  options["vae_temporal"]["type"] = "VAE_Temporal_SD";
+  const auto read = [](const Json& json) {
+    return fields(read_video_vae_config(JsonConfig(json, "config.json")));
+  };
+  const Json whole = read(options);
+  EXPECT_EQ(whole.at("vae_temporal"), temporal);
+  EXPECT_EQ(whole.at("micro_frame_size"), 17);
+  EXPECT_EQ(whole.at("micro_batch_size"), 4);
+  for (const auto& [key, value] : whole.at("vae_2d").items()) {
+    if (!spatial.at(key).is_null()) {
+      EXPECT_EQ(value, spatial.at(key)) << key;
+    }
+  }
+  const Json flat = options.flatten();
+  for (const auto& [path, value] : flat.items()) {
+    const Json::json_pointer place(path), parent = place.parent_pointer();
+    if (options.at(parent).is_array()) continue;
+    Json without = options;
+    without.at(parent).erase(place.back());
+    EXPECT_EQ(read(without), whole) << "without " << path;
+  }
+  for (const auto& [part, key] : {std::pair{"vae_2d", "block_out_channels"},
+                                  {"vae_temporal", "channel_multipliers"},
+                                  {"vae_temporal", "temporal_downsample"}}) {
+    Json without = options;
+    without.at(part).erase(key);
+    EXPECT_EQ(read(without), whole) << "without " << key;
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "samplers/class_options.h"
 #include "samplers/sampler.h"
+#include "samplers/video_sampler.h"
 #include "tests/support/golden.h"
 #include "tests/support/smooth_model.h"
 
@@ -93,6 +94,28 @@ TEST_P(SchedulerDefaults, AreThoseOfDiffusers) {
 
 INSTANTIATE_TEST_SUITE_P(Classes, SchedulerDefaults, testing::ValuesIn(scheduler_classes()),
                          [](const auto& info) { return info.param; });
+
+// Those of RFLOW and IDDPM of Open-Sora.
+TEST(VideoSchedulerDefaults, AreThoseOfOpenSora) {
+  const auto timesteps = [](const Json& options) {
+    return make_video_sampler({options, "scheduler_config.json"},
+                              {.steps = 7, .height = 480, .width = 320, .num_frames = 51})
+        ->timesteps();
+  };
+  for (const Json& options :
+       {Json{{"_class_name", "RFLOW"},
+             {"num_timesteps", 1000},
+             {"use_discrete_timesteps", false},
+             {"use_timestep_transform", false}},
+        Json{{"_class_name", "IDDPM"}, {"diffusion_steps", 1000}, {"cfg_channel", 3}}}) {
+    for (const auto& [key, value] : options.items()) {
+      if (key == "_class_name") continue;
+      Json without = options;
+      without.erase(key);
+      EXPECT_EQ(timesteps(without), timesteps(options)) << key;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace tessera::samplers

@@ -52,6 +52,14 @@ TEST(T5Tokenizer, CutsBeforeTheEndMarkAndSaysHowManyTokens) {
   set_log_sink(before);
 }
 
+// SentencePiece's rules nmt_nfkc say so.
+TEST(T5Tokenizer, RemovesControlCharacters) {
+  const T5Tokenizer tokenizer(golden_folder("t5_tokenizer"));
+  const std::vector<int64_t> expected = tokenizer.encode("a redcat", kNoLimit);
+  for (const char control : std::string("\x01\x02\x08\x0b\x0e\x1f\x7f"))
+    EXPECT_EQ(tokenizer.encode(std::string("a red") + control + "cat", kNoLimit), expected) << int{control};
+}
+
 TEST(T5Tokenizer, CountsTheSentinels) {
   EXPECT_EQ(T5Tokenizer(golden_folder("t5_tokenizer")).vocabulary_size(), 800);
   EXPECT_EQ(T5Tokenizer(golden_folder("t5_tokenizer_json")).vocabulary_size(), 700);
