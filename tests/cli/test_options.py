@@ -249,6 +249,25 @@ def timeline(box):
 
 
 @test
+def the_timeline_has_the_times_of_the_report(box):
+    """In microseconds, one after the other."""
+    outcome = box.run("generate", "a cat", "--model", ROOT / "tests" / "golden" / "tiny-sd", "--height", "64", "--width", "64",
+                      "--num-inference-steps", "2", "--report", "run.json", "--timeline", "line.json")
+    assert outcome.code == 0, outcome
+    report, events = box.report(), [event for event in box.report("line.json")["traceEvents"] if event["ph"] == "X"]
+    seconds = report["seconds"]
+    for phase, expected in (("load ", seconds["load"]), ("encode", seconds["encode"]), ("decode", seconds["decode"])):
+        shown = sum(event["dur"] for event in events if event["name"].startswith(phase))
+        assert abs(shown - 1e6 * expected) < 0.01, (phase, shown, expected)
+    steps = [event["dur"] for event in events if "step" in event["args"]]
+    assert len(steps) == len(report["step_seconds"]) == 3, steps  # PNDM takes one of the two twice
+    assert all(0 < dur <= 1e6 * whole for dur, whole in zip(steps, report["step_seconds"])), (steps, report["step_seconds"])
+    assert events[0]["ts"] > 0, events[0]
+    for before, after in zip(events, events[1:]):
+        assert before["ts"] + before["dur"] <= after["ts"] + 0.01, (before, after)
+
+
+@test
 def tracing_does_not_change_the_latents(box):
     one = box.latents(*PICTURE, "--timeline", "trace.json")
     assert difference(one[1], box.latents(*PICTURE)[1]) == 0

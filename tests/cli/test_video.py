@@ -323,6 +323,11 @@ def a_full_disk_ends_a_video(box):
         (box.folder / name).symlink_to("/dev/full")
         box.refuse(2, "No space left", *words(*SHORT, "-o", name, "--ulysses-degree", "2"))
         (box.folder / name).unlink()
+    (box.folder / "a-2.mp4").symlink_to("/dev/full")
+    outcome = box.run(*words(*SHORT, "-o", "a.mp4", "--num-images-per-prompt", "3"))
+    assert outcome.code == 2 and outcome.out.split() == ["a-0.mp4", "a-1.mp4"] and "No space left" in outcome.err, outcome
+    for name in box.files():
+        (box.folder / name).unlink()
     box.refuse(2, "[--output]", *words(*SHORT, "-o", "no/folder.mp4"))
 
 
