@@ -419,6 +419,11 @@ def a_report_of_traces(box):
     assert ">1000</text>" in text and "1e+03" not in text, "the roofline's intensities"
     intensities = re.findall(r"<circle [^>]*><title>[^<]*: ([^<,]*), [^<]*FLOP/s</title>", text)
     assert intensities and all(re.fullmatch(r"\d{3,}|(?=[\d.]{1,6}$)\d{1,2}(\.\d+)?", x) for x in intensities), intensities
+    # In each lane, what a rank does without a gap is one span, which ends where the next begins.
+    spans = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"[^>]*><title>(computes|waits)</title>', text)
+    assert {lane for _, lane, _, _ in spans} == {"2.0", "24.0"}, spans
+    for (x, lane, width, kind), (x_next, lane_next, _, kind_next) in zip(spans, spans[1:]):
+        assert lane != lane_next or (kind != kind_next and abs(float(x) + float(width) - float(x_next)) < 0.02), (x, lane, spans)
     box.refuse(2, "[--link] does not go with report without a machine", "analyze", "report", "u.json", "--link", "pcie")
     box.refuse(2, "[--output] './u.json' is a trace that the report reads", "analyze", "report", "u.json", "-o", "./u.json")
     for name in ("/dev/stdout", "-"):

@@ -56,6 +56,7 @@ std::vector<Json> variants(const std::string& class_name) {
                                {{"final_sigmas_type", "sigma_min"}},
                                {{"sigma_schedule", "exponential"}},
                                {{"solver_order", 3}},
+                               {{"thresholding", true}, {"sample_max_value", 100}},
                                {{"use_flow_sigmas", true}, {"prediction_type", "flow_prediction"}}};
   for (const OptionInfo& option : all_options())
     if (option.type == OptionType::kFlag && defaults.contains(option.name))

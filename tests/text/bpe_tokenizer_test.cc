@@ -109,6 +109,8 @@ TEST_F(BpeTokenizerFolder, TheClassMayStandInTheConfigOrBeAskedFor) {
   EXPECT_EQ(encode("ab! !"), (Ids{4, 3, 6, 6, 5}));
   EXPECT_EQ(BpeTokenizer(folder_).pad_id(), 6);
   EXPECT_EQ(BpeTokenizer(folder_).model_max_length(), 77);
+  write("tokenizer_config.json", R"({"tokenizer_class":"CLIPTokenizer","model_max_length":1})");
+  EXPECT_EQ(BpeTokenizer(folder_).model_max_length(), 1);
 }
 
 TEST_F(BpeTokenizerFolder, OlderFilesCountWhereTheConfigListsNoTokens) {

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "core/error.h"
 #include "core/log.h"
 #include "models/stdit/layers.h"
 #include "models/stdit/loading.h"
@@ -44,16 +45,30 @@ class STDiTFolder : public ::testing::TestWithParam<Version> {
     return read_golden("opensora/" + std::string(GetParam().golden) + ".weights.safetensors");
   }
 
-  void configure(int64_t model_max_length) const {
+  void configure(int64_t model_max_length, const Json& more = Json::object()) const {
     const std::string name = std::string(GetParam().golden) + ".json";
     Json config = JsonConfig::read(golden_folder("opensora") / name).values().at("config");
     config["model_max_length"] = model_max_length;
+    config.update(more);
     std::ofstream(folder_ / "transformer" / "config.json") << config.dump();
   }
 
   TemporaryFolder temporary_;
   const std::filesystem::path folder_ = temporary_.path();
 };
+
+TEST_P(STDiTFolder, SaysWhichLatentsItWasTrainedOn) {
+  const auto sample = [&](const Json& input_size) {
+    configure(8, {{"input_size", input_size}});
+    return GetParam().read_shape(folder_).video_sample;
+  };
+  EXPECT_EQ(sample(nullptr), std::nullopt);
+  EXPECT_EQ(sample({nullptr, nullptr, nullptr}), std::nullopt);
+  for (const auto& sizes : {std::array<int64_t, 3>{1, 1, 1}, {5, 32, 48}, {65536, 65536, 65536}})
+    EXPECT_EQ(sample(sizes), sizes);
+  for (const Json& wrong : {Json{0, 1, 1}, Json{1, 65537, 1}, Json{1, 1}, Json{1, 1, 1, 1}, Json("16")})
+    EXPECT_THROW(sample(wrong), Error) << wrong;
+}
 
 TEST_P(STDiTFolder, IsReadAsItIsPublished) {
   configure(stored().at("y_embedder.y_embedding").size(0));
