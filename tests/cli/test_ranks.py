@@ -263,8 +263,10 @@ def a_rank_without_memory_ends_the_run(box):
 
 @test
 def a_limit_of_files_is_no_lack_of_memory(box):
-    for kilobytes in (16, 40):
-        box.refuse(2, "File too large (ulimit -f)", "generate", "a cat", "--model", MODEL, *SMALL, "--use-cfg-parallel",
+    # The memory of messages does not fit; or it does, but a message of 64 KiB does not.
+    large = ["--height", "512", "--width", "512", "--no-resolution-binning", "--num-inference-steps", "1"]
+    for kilobytes, size in ((16, SMALL), (40, large)):
+        box.refuse(2, "File too large (ulimit -f)", "generate", "a cat", "--model", MODEL, *size, "--use-cfg-parallel",
                    limits={resource.RLIMIT_FSIZE: kilobytes << 10})
     for size in (0, 20, 4096):
         box.refuse(2, "cannot connect 2 ranks: File too large (ulimit -f)", "generate", "a cat", "--model", MODEL, *SMALL,
