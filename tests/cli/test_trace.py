@@ -424,6 +424,14 @@ def a_report_of_traces(box):
     assert {lane for _, lane, _, _ in spans} == {"2.0", "24.0"}, spans
     for (x, lane, width, kind), (x_next, lane_next, _, kind_next) in zip(spans, spans[1:]):
         assert lane != lane_next or (kind != kind_next and abs(float(x) + float(width) - float(x_next)) < 0.02), (x, lane, spans)
+    # The timeline ends with the denoiser, in the unit that fits.
+    for speed, unit in (("1", "us"), ("0.001", "ms"), ("0.000001", "s")):
+        machine = ["--machine", "tx8", "--link-gb-per-s", speed]
+        parts = json.loads(box.run("analyze", "hardware", "u.json", *machine, "--json").out)["parts"]
+        assert box.run("analyze", "report", "u.json", *machine, "-o", "timed.html").code == 0
+        end = Page((box.folder / "timed.html").read_text()).texts["Timeline of the ranks in the denoiser"][-1]
+        seconds = sum(part["seconds"] for part in parts if part["phase"] == "denoise")
+        assert end.endswith(" " + unit) and says(end, seconds, {"us": 1e-6, "ms": 1e-3, "s": 1}), (end, seconds)
     box.refuse(2, "[--link] does not go with report without a machine", "analyze", "report", "u.json", "--link", "pcie")
     box.refuse(2, "[--output] './u.json' is a trace that the report reads", "analyze", "report", "u.json", "-o", "./u.json")
     for name in ("/dev/stdout", "-"):
