@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "launch/cores.h"
 
 namespace tessera::launch {
 namespace {
@@ -96,15 +95,6 @@ TEST(StatusOfRanks, ARequestBeginsAnew) {
   status.collective_began({.axis = "world", .name = "gather"});
   status.collective_ended();
   EXPECT_EQ(status.place(), "in stage 'encode', after gather (world)");
-}
-
-TEST(Cores, AreSharedEvenly) {
-  const std::vector<int> cores = {1, 2, 4, 5, 7};
-  EXPECT_EQ(share_of(cores, 0, 2, 1), (std::vector<int>{1, 2}));
-  EXPECT_EQ(share_of(cores, 1, 2, 2), (std::vector<int>{4, 5}));
-  EXPECT_EQ(share_of(cores, 4, 5, 1), (std::vector<int>{7}));
-  EXPECT_TRUE(share_of(cores, 0, 2, 3).empty());  // more threads than cores
-  EXPECT_TRUE(share_of(cores, 5, 6, 1).empty());
 }
 
 }  // namespace
