@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "job/arguments.h"
 #include "comm/world.h"
 #include "core/field_name.h"
 #include "engine/model.h"
 #include "engine/request.h"
+#include "job/arguments.h"
 #include "launch/status.h"
 #include "parallel/layout.h"
 
