@@ -30,22 +30,21 @@ plan::Machine small_machine() {
 }
 
 void analyze(const plan::Trace& trace, const plan::RankTrace& rank) {
-  const plan::Machine machine = small_machine();
   const plan::Link link{.kind = "link", .bandwidth = 1e10, .latency = 1e-6};
   for (const bool as_published : {false, true}) {
-    const double total =
-        plan::analyze_trace(trace, rank, trace.steps, machine, {.as_published = as_published}, link).total();
+    plan::OperationCosts costs(small_machine(), {.as_published = as_published});
+    const plan::TraceAnalysis analysis = plan::analyze_trace(trace, rank, trace.steps, costs, link);
+    double total = 0;
+    for (const plan::Phase phase : plan::kAllPhases) total += analysis.computing(phase);
     require(as_published || (std::isfinite(total) && total >= 0), "a time is finite");
   }
 }
 
 void simulate(const plan::Trace& trace) {
   accepts([&] {
-    const auto seconds = [](const plan::OperationEvent& each) {
-      return static_cast<double>(each.bytes) / 1e9;
-    };
-    const plan::Costs costs{.operation = seconds, .bandwidth = 1e9, .latency = 1e-6};
-    for (const plan::RankTimeline& rank : plan::simulate(trace, costs, "file"))
+    plan::Costs costs{.seconds = {}, .bandwidth = 1e9, .latency = 1e-6};
+    for (const plan::RankTrace& rank : trace.ranks) costs.seconds.emplace_back(rank.events.size(), 1e-6);
+    for (const plan::RankTimeline& rank : plan::simulate(trace, /*repetitions=*/2, costs, "file").ranks)
       require(std::isfinite(rank.end) && rank.end >= 0, "a timeline ends");
   });
 }
@@ -58,9 +57,9 @@ void run(std::string_view text) {
           "a trace survives writing and reading");
   for (const plan::RankTrace& rank : trace.ranks) {
     int64_t operations = 0;
-    for (const plan::OperationRow& row : plan::operation_rows(rank)) operations += row.count;
+    for (const plan::OperationRow& row : plan::operation_rows(rank)) operations += row.count.run;
     int64_t collectives = 0;
-    for (const plan::CollectiveRow& row : plan::collective_rows(rank)) collectives += row.count;
+    for (const plan::CollectiveRow& row : plan::collective_rows(rank)) collectives += row.count.run;
     require(operations + collectives <= static_cast<int64_t>(rank.events.size()),
             "tables hold every event once");
     plan::flops_rows(rank);
