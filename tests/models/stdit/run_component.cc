@@ -14,7 +14,7 @@ int main(int count, char** words) try {
   arguments.insert(arguments.begin(), {"generate", "--output-type", "latent"});  // whose file is .safetensors
   std::replace(arguments.begin(), arguments.end(), std::string("--ranks"), std::string("--nproc"));
   const auto command = tessera::cli::parse_arguments(arguments);
-  const auto* const given = std::get_if<tessera::cli::GenerateArguments>(&command);
+  const auto* const given = std::get_if<tessera::job::GenerateArguments>(&command);
   if (!given || given->request.prompts.size() != 1 || !given->run.output) {
     std::cerr << "usage: run_component CASE.json -o OUT.safetensors [--ranks N] [methods]\n";
     return 2;
