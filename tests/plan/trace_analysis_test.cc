@@ -96,6 +96,25 @@ TEST(TraceAnalysis, NoOperationIsFasterThanItCanBe) {
   EXPECT_GT(mapped, 1000);
 }
 
+// Nor does an operation move more bytes than the trace says, but for the last row of a flat tensor.
+TEST(TraceAnalysis, AnOperationMovesItsBytes) {
+  constexpr int64_t kMostOfARow = 255;
+  for (const RankTrace& trace : traces()) {
+    for (const Event& event : trace.events) {
+      const auto* const operation = std::get_if<OperationEvent>(&event.what);
+      if (operation == nullptr) continue;
+      const int64_t element_bytes = c10::elementSize(operation->output.dtype);
+      double most = real(operation->bytes), moved = 0;
+      for (const Work& work : works_of(*operation, element_bytes)) {
+        if (std::holds_alternative<VectorWork>(work)) most += real(kMostOfARow * element_bytes);
+        moved += demand_of(work).elements * real(element_bytes);
+      }
+      EXPECT_GE(moved, real(operation->bytes) * kSlack) << event_text(event);
+      EXPECT_LE(moved * kSlack, most) << event_text(event);
+    }
+  }
+}
+
 TensorShape shape(std::vector<int64_t> sizes, at::ScalarType dtype = at::kBFloat16) {
   return {std::move(sizes), dtype};
 }

@@ -77,7 +77,7 @@ std::optional<AttentionWork> attention_work(const OperationEvent& operation) {
   return AttentionWork{queries[0], queries[1], queries[2], keys[keys.size() - 2], queries[3]};
 }
 
-// Reads the bias and adds it to the scores.
+// Adds the bias to the scores, which stay where they are: the bias alone moves, once.
 VectorWork bias_work(const OperationEvent& operation, const AttentionWork& attention, int64_t element_bytes) {
   const TensorShape& bias = operation.inputs[3];
   VectorWork work{.rows = 0, .width = kFlatWidth};
@@ -86,7 +86,7 @@ VectorWork bias_work(const OperationEvent& operation, const AttentionWork& atten
   const double scores =
       real(attention.batch) * real(attention.heads) * real(attention.queries) * real(attention.keys);
   work.operations_per_element = scores / (real(work.rows) * real(work.width));
-  work.inputs = 1;
+  work.inputs = 0;
   return work;
 }
 
