@@ -81,7 +81,6 @@ class Message {
 SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::string& where) {
   SentencePieceModel model;
   uint64_t model_type = kUnigram;
-  bool has_trainer = false;
   bool has_normalizer = false;
   Message message(bytes, where);
   Field field;
@@ -104,7 +103,6 @@ SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::
       if (type == kControl || type == kUserDefined) model.symbols.push_back(piece.text);
       model.pieces.push_back(std::move(piece));
     } else if (field.number == kModelTrainerSpec) {
-      has_trainer = true;
       while (part.next(inner)) {
         if (inner.number == kTrainerModelType) model_type = inner.varint;
       }
@@ -115,9 +113,9 @@ SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::
       }
     }
   }
-  // A file that is truncated between two pieces is still a valid message, but lacks the specs that follow
-  // them.
-  if (!has_trainer || !has_normalizer) message.fail();
+  // A file that is truncated between two fields is still a valid message, but lacks the normalizer's, which
+  // follows the pieces and the trainer's.
+  if (!has_normalizer) message.fail();
   if (model_type != kUnigram)
     input_error(where, "a SentencePiece model of another type than Unigram, which T5 needs");
   return model;
