@@ -13,7 +13,9 @@ OTHERS = {" == ": " != ", " != ": " == ", " < ": " <= ", " <= ": " < ", " > ": "
 TOKEN = re.compile("|".join(r"\b" + word + r"\b" if word[0].isalpha() else re.escape(word) for word in OTHERS))
 NUMBER = re.compile(r"(?<![\w.'])(\d[\d']*)(\.\d+)?(?=[^\w.'x]|$)")
 CONDITION = re.compile(r"\bif \(")
-DECLARES = re.compile(r"\s*(static_assert|template|using|namespace|enum|case)\b|\s*TESSERA_CHECK")
+DECLARES = re.compile(r"\s*(template|using|namespace|enum|case)\b")
+# Checks of what always holds, with the messages that nobody should see.
+CHECKS = re.compile(r"\b(static_assert|TESSERA_CHECK)\([^;]*;")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,9 +25,13 @@ class Change:
     text: str
 
 
+def blanked(found):
+    return re.sub(r"[^\n]", " ", found.group())
+
+
 def without_texts(text):
-    """Returns the text with blanks in place of comments, literals of text and directives."""
-    return NO_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
+    """Returns the text with blanks in place of comments, literals of text, directives, and checks."""
+    return CHECKS.sub(blanked, NO_CODE.sub(blanked, text))
 
 
 def end_of_condition(line, begin):

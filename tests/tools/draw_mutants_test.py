@@ -26,7 +26,7 @@ class DrawMutantsTest(unittest.TestCase):
 
     def test_what_is_no_code_stays(self):
         for line in ("// a == b", '#include "a1.h"', 'say("1 + 1");', "std::vector<at::Tensor> a(T&& b);", "a(x1, 0x10);",
-                     "static_assert(a == 1);", 'f(R"(a" == "b)");', "c = '+';"):
+                     "static_assert(a == 1);", 'TESSERA_CHECK(a == 1,\n  "{} of {}", a + 1, b);', 'f(R"(a" == "b)");', "c = '+';"):
             self.assertEqual(changed(line), [], line)
 
     def test_a_seed_draws_the_same_changes(self):
