@@ -228,6 +228,7 @@ ROWS = [
     ("order 3", DEIS, {**SCALED, "solver_order": 3, "lower_order_final": False}, FEW),
     ("v leading", DEIS, {**SD_V, "timestep_spacing": "leading", "solver_order": 3}, FEW),
     ("sample karras", DEIS, {**SCALED, "prediction_type": "sample", "use_karras_sigmas": True}, FEW),
+    ("order 3 around few steps", DEIS, {**SCALED, "solver_order": 3}, {"steps": (14, 15)}),
     ("defaults", EDM_EULER, {}, {"steps": (4, 7)}),
     ("exponential v", EDM_EULER, {"sigma_schedule": "exponential", "prediction_type": "v_prediction", "sigma_data": 1.0, "sigma_max": 20.0, "final_sigmas_type": "sigma_min"}, FEW),
     ("defaults", EDM_DPM, {}, FEW),

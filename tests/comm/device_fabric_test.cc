@@ -164,6 +164,29 @@ TEST(DeviceFabricOfRanks, ALostPeerEndsWhatTheDeviceWaitsFor) {
   }
 }
 
+// A fabric whose other ranks live.
+class LivingFabric : public Fabric {
+ public:
+  std::shared_ptr<Transport> transport(std::vector<int64_t>, int64_t) override { return nullptr; }
+  void require_alive() override {}
+};
+
+// Otherwise the thread that watches the other ranks would keep the program from ending.
+TEST(DeviceFabricOfRanks, NobodyIsWatchedAfterTheEnd) {
+  const auto make = [](const std::string&, int, int, at::Device) {
+    return c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<DeafCommunicator>(std::nullopt));
+  };
+  const auto host = std::make_shared<LivingFabric>();
+  {
+    World world(0, 2, connect_devices(0, at::kCPU, make, host));
+    const Group group = world.group({0, 1}, "test");
+    connect(group, at::kCPU, Posting::kOneWay);
+    at::Tensor x = at::empty({4});
+    receive(x, 1, group).wait();
+  }
+  EXPECT_EQ(host.use_count(), 1);
+}
+
 TEST(DeviceFabricOfRanks, TensorsOfTheHostTakeItsWay) {
   OrderedCommunicators host(kTimeout);
   const auto body = [&](int64_t rank) {
