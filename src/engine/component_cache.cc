@@ -109,7 +109,7 @@ uint64_t ComponentCache::bytes() const {
 }
 
 // Drops components until so many bytes fit in beside the rest: first those that the current request does not
-// need, then those that are cheapest to load again.
+// need, then those that are cheapest to load again; of equals, those that were loaded first.
 void ComponentCache::make_room(uint64_t bytes) {
   const auto need = [&](const std::shared_ptr<const LoadedComponent>& part) {
     const auto place = std::find(kByNeed.begin(), kByNeed.end(), part->kind);

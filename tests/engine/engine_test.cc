@@ -234,29 +234,46 @@ TEST(Engine, EndsTheOnlyStepOfPixArtAlphaInTheSample) {
   }
 }
 
+Settings settings_of(at::ScalarType dtype) {
+  Settings settings = tiny_settings(1);
+  settings.request.dtype = dtype;
+  return settings;
+}
+
+// What an engine without a limit keeps of a dtype.
+uint64_t bytes_of(at::ScalarType dtype) {
+  Engine engine(tiny(), kNoLimit);
+  engine.run(settings_of(dtype));
+  return engine.bytes_loaded();
+}
+
+const std::vector<Phase> kWithoutLoading = {Phase::kEncode, Phase::kDenoise, Phase::kDecode};
+
+std::vector<Phase> phases_of(Engine& engine, at::ScalarType dtype) {
+  std::vector<Phase> started;
+  Observer observer;
+  observer.started = [&](Phase phase) { started.push_back(phase); };
+  engine.run(settings_of(dtype), {}, observer);
+  return started;
+}
+
 // The cache drops first what the request does not need, and keeps nothing beyond the budget.
 TEST(Engine, DropsComponentsOfAnotherDtypeFirst) {
-  const auto settings_of = [](at::ScalarType dtype) {
-    Settings settings = tiny_settings(1);
-    settings.request.dtype = dtype;
-    return settings;
-  };
-  const auto bytes_of = [&](at::ScalarType dtype) {
-    Engine engine(tiny(), kNoLimit);
-    engine.run(settings_of(dtype));
-    return engine.bytes_loaded();
-  };
   const uint64_t budget = bytes_of(at::kFloat) + bytes_of(at::kBFloat16) / 2;  // no room for both
   Engine engine(tiny(), budget);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kFloat}) {
     engine.run(settings_of(dtype));
     EXPECT_LE(engine.bytes_loaded(), budget) << dtype;
-    std::vector<Phase> started;
-    Observer observer;
-    observer.started = [&](Phase phase) { started.push_back(phase); };
-    engine.run(settings_of(dtype), {}, observer);
-    EXPECT_EQ(started, (std::vector<Phase>{Phase::kEncode, Phase::kDenoise, Phase::kDecode})) << dtype;
+    EXPECT_EQ(phases_of(engine, dtype), kWithoutLoading) << dtype;
   }
+}
+
+// Of two that no request needs, the one goes that was loaded first.
+TEST(Engine, DropsTheOlderOfEquals) {
+  Engine engine(tiny(), bytes_of(at::kFloat) + bytes_of(at::kBFloat16) + bytes_of(at::kHalf) - 1);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) engine.run(settings_of(dtype));
+  EXPECT_EQ(phases_of(engine, at::kBFloat16), kWithoutLoading);
+  EXPECT_NE(phases_of(engine, at::kFloat), kWithoutLoading);
 }
 
 // The shape that the last denoiser was started with.
