@@ -68,9 +68,9 @@ const Fields<AnalyzeArguments>& fields() {
       plain_field(
           &A::rank,
           {"rank", "Rank of the table [the first in the trace; of hardware, the one that computes longest]",
-           output, "N", 0, 1 << 20}),
-      plain_field(&A::top, {"top", "Most rows of hardware's table of operators, 0 for all [15]", output, "N",
-                            0, 1 << 20}),
+           output, "N", 0}),
+      plain_field(&A::top,
+                  {"top", "Most rows of hardware's table of operators, 0 for all [15]", output, "N", 0}),
       plain_field(&A::output, {"output", "File of the report [report.html]", output, "FILE"}),
       plain_field(&A::json, {"json", "Print JSON", output}),
       plain_field(&A::csv, {"csv", "Print CSV", output})};

@@ -92,6 +92,7 @@ def the_hardware_of_traces_of_every_family(box):
     text = box.run("analyze", "hardware", "t.json", "--machine", "a100", "--top", "0").out
     assert text.startswith("a100: OpenSoraPipeline, 1 rank, 7 steps. Times in ms\n\nThe run takes "), text
     assert "spatial_blocks.*.attn.qkv" in text and " others " not in text, text
+    assert box.run("analyze", "hardware", "t.json", "--machine", "a100", "--top", str(2**63 - 1)).out == text, "more rows than there are"
     short = box.run("analyze", "hardware", "t.json", "--machine", "a100").out
     table = short[short.index("Operators of rank 0"):].splitlines()[1:]
     assert len(table) == 17 and " others " in table[-1] and len(short.splitlines()) < len(text.splitlines()), short
