@@ -12,6 +12,7 @@
 #include "plan/costed_trace.h"
 #include "plan/find_machine.h"
 #include "plan/trace_views.h"
+#include "plan/views.h"
 
 namespace tessera::cli {
 namespace {
@@ -71,8 +72,7 @@ Table longest_table(const plan::TraceAnalysis& analysis, size_t top) {
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto* a, const auto* b) { return a->seconds() > b->seconds(); });
   Table table({{"phase", "phase"},
-               {"operation", "operation"},
-               {"role", "role"},
+               {"operation", "operation, role"},
                {"shape", "shape"},
                {"count", "times"},
                {"latency_seconds", "each", Unit::kSeconds},
@@ -86,9 +86,9 @@ Table longest_table(const plan::TraceAnalysis& analysis, size_t top) {
   for (size_t i = 0; i < shown; ++i) {
     const plan::TracedOperator& each = *sorted[i];
     const plan::Mapping& mapping = each.mapped->mapping;
-    table.add({plan::phase_name(each.phase), each.name, each.role, plan::shape_text(each.mapped->work),
-               each.count, mapping.latency, mapping.utilization, plan::roof_name(mapping.roof),
-               each.seconds(), share(each.seconds()), mapping.split});
+    table.add({plan::phase_name(each.phase), plan::name_with_role(each.name, each.role),
+               plan::shape_text(each.mapped->work), each.count, mapping.latency, mapping.utilization,
+               plan::roof_name(mapping.roof), each.seconds(), share(each.seconds()), mapping.split});
   }
   if (shown < sorted.size()) {
     int64_t count = 0;
@@ -97,8 +97,8 @@ Table longest_table(const plan::TraceAnalysis& analysis, size_t top) {
       count += sorted[i]->count;
       seconds += sorted[i]->seconds();
     }
-    table.add({"", counted(static_cast<int64_t>(sorted.size() - shown), "other"), "", "", count, nullptr,
-               nullptr, "", seconds, share(seconds), ""});
+    table.add({"", counted(static_cast<int64_t>(sorted.size() - shown), "other"), "", count, nullptr, nullptr,
+               "", seconds, share(seconds), ""});
   }
   return table;
 }
@@ -151,7 +151,7 @@ Table roles_table(const plan::TraceAnalysis& analysis) {
 std::vector<std::string> beyond_bound(const plan::TraceAnalysis& analysis) {
   std::vector<std::string> names;
   for (const plan::TracedOperator& each : analysis.operators) {
-    const std::string name = each.role.empty() ? each.name : each.name + " " + each.role;
+    const std::string name = plan::name_with_role(each.name, each.role);
     if (each.mapped->mapping.is_beyond_bound() && std::find(names.begin(), names.end(), name) == names.end())
       names.push_back(name);
   }

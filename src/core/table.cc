@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/units.h"
 #include "core/user_text.h"
+#include "core/utf8.h"
 
 namespace tessera {
 namespace {
@@ -47,6 +48,91 @@ std::string csv_cell(const OrderedJson& value) {
   return quoted;
 }
 
+using Cells = std::vector<std::string>;
+
+constexpr size_t kMostWidth = 150, kLeastText = 12, kGap = 2;
+
+// Columns in a row whose titles are alike before a slash, as `sent/step` and `sent/run`.
+struct SharedTitle {
+  std::string title;
+  size_t begin, end;
+};
+
+// What is shared moves from the titles to the line above them.
+std::vector<SharedTitle> shared_titles(Cells& titles) {
+  std::vector<SharedTitle> shared;
+  for (size_t begin = 0, end = 0; begin < titles.size(); begin = end) {
+    const size_t slash = titles[begin].find('/');
+    const std::string start = titles[begin].substr(0, slash == std::string::npos ? slash : slash + 1);
+    end = begin + 1;
+    if (slash == std::string::npos) continue;
+    while (end < titles.size() && titles[end].starts_with(start)) ++end;
+    if (end == begin + 1) continue;
+    shared.push_back({start.substr(0, slash), begin, end});
+    for (size_t i = begin; i < end; ++i) titles[i].erase(0, start.size());
+  }
+  return shared;
+}
+
+size_t width_of(const std::vector<size_t>& widths, size_t begin, size_t end) {
+  size_t width = kGap * (end - begin - 1);
+  for (size_t i = begin; i < end; ++i) width += widths[i];
+  return width;
+}
+
+// Of a table that would be too wide, the widest texts become narrower.
+std::vector<size_t> fitting_widths(const std::vector<Cells>& lines, const std::vector<SharedTitle>& shared,
+                                   const std::vector<bool>& are_texts) {
+  std::vector<size_t> widths(are_texts.size(), 0);
+  for (const Cells& line : lines) {
+    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  for (const auto& [title, begin, end] : shared) {
+    const size_t width = width_of(widths, begin, end);
+    widths[end - 1] += title.size() - std::min(title.size(), width);
+  }
+  while (width_of(widths, 0, widths.size()) > kMostWidth) {
+    size_t* widest = nullptr;
+    for (size_t i = 0; i < widths.size(); ++i) {
+      if (are_texts[i] && (!widest || widths[i] > *widest)) widest = &widths[i];
+    }
+    if (!widest || *widest <= kLeastText) break;
+    --*widest;
+  }
+  return widths;
+}
+
+std::string without_trailing_spaces(const std::string& line) {
+  return line.substr(0, line.find_last_not_of(' ') + 1);
+}
+
+// "---- sent ----" above the columns that it goes with; without dashes where there is no room for them.
+std::string line_of(const std::vector<SharedTitle>& shared, const std::vector<size_t>& widths) {
+  std::string line;
+  for (const auto& [title, begin, end] : shared) {
+    line.resize(begin > 0 ? width_of(widths, 0, begin) + kGap : 0, ' ');
+    const size_t width = width_of(widths, begin, end);
+    line += width < title.size() + 4 ? fmt::format("{:^{}}", title, width)
+                                     : fmt::format("{:-^{}}", " " + title + " ", width);
+  }
+  return without_trailing_spaces(line) + "\n";
+}
+
+// The lines of a text in a column: it is broken after a space, a dot or a slash, or else anywhere.
+Cells wrapped(const std::string& text, size_t width) {
+  Cells lines;
+  std::string_view rest = text;
+  while (rest.size() > width) {
+    const size_t mark = rest.find_last_of(" ./", width - 1);
+    const std::string_view line =
+        mark == std::string_view::npos ? cut_utf8(rest, width) : rest.substr(0, mark + 1);
+    lines.emplace_back(line);
+    rest.remove_prefix(line.size());
+  }
+  lines.emplace_back(rest);
+  return lines;
+}
+
 }  // namespace
 
 OrderedJson whole_number(double sum) {
@@ -78,11 +164,11 @@ std::string Table::text(Form form) const {
   return json().dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
-std::vector<std::vector<std::string>> Table::cells() const {
-  std::vector<std::vector<std::string>> lines(1);
+std::vector<Cells> Table::cells() const {
+  std::vector<Cells> lines(1);
   for (const Column& column : columns_) lines[0].push_back(column.title);
   const auto add = [&](const std::vector<OrderedJson>& row) {
-    std::vector<std::string>& line = lines.emplace_back();
+    Cells& line = lines.emplace_back();
     for (size_t i = 0; i < row.size(); ++i) line.push_back(shown(row[i], columns_[i].unit));
   };
   for (const auto& row : rows_) add(row);
@@ -92,30 +178,37 @@ std::vector<std::vector<std::string>> Table::cells() const {
 
 // Texts stand at the left and numbers at the right of their column.
 std::string Table::aligned() const {
-  const std::vector<std::vector<std::string>> lines = cells();
-  std::vector<size_t> widths(columns_.size(), 0);
-  for (const auto& line : lines) {
-    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  }
+  std::vector<Cells> lines = cells();
+  const std::vector<SharedTitle> shared = shared_titles(lines[0]);
   std::vector<bool> are_texts(columns_.size(), false);
   for (const auto& row : rows_) {
     for (size_t i = 0; i < row.size(); ++i) are_texts[i] = are_texts[i] || row[i].is_string();
   }
-  std::string text;
-  for (const auto& line : lines) {
-    std::string joined;
+  const std::vector<size_t> widths = fitting_widths(lines, shared, are_texts);
+  std::string text = shared.empty() ? "" : line_of(shared, widths);
+  for (const Cells& line : lines) {
+    std::vector<Cells> parts;
+    size_t height = 1;
     for (size_t i = 0; i < line.size(); ++i) {
-      if (i > 0) joined += "  ";
-      joined += are_texts[i] ? fmt::format("{:<{}}", line[i], widths[i])
-                             : fmt::format("{:>{}}", line[i], widths[i]);
+      parts.push_back(wrapped(line[i], widths[i]));
+      height = std::max(height, parts.back().size());
     }
-    text += joined.substr(0, joined.find_last_not_of(' ') + 1) + "\n";
+    for (size_t y = 0; y < height; ++y) {
+      std::string joined;
+      for (size_t i = 0; i < line.size(); ++i) {
+        if (i > 0) joined.append(kGap, ' ');
+        const std::string part = y < parts[i].size() ? parts[i][y] : "";
+        joined +=
+            are_texts[i] ? fmt::format("{:<{}}", part, widths[i]) : fmt::format("{:>{}}", part, widths[i]);
+      }
+      text += without_trailing_spaces(joined) + "\n";
+    }
   }
   return text;
 }
 
 std::string Table::csv() const {
-  std::vector<std::string> lines(1), cells;
+  Cells lines(1), cells;
   for (const Column& column : columns_) cells.push_back(column.key);
   lines[0] = fmt::format("{}", fmt::join(cells, ","));
   for (const auto& row : rows_) {

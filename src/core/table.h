@@ -15,7 +15,7 @@ class Table {
  public:
   struct Column {
     std::string key;    // in JSON and CSV
-    std::string title;  // for people
+    std::string title;  // for people; neighbours such as `sent/step` and `sent/run` share a heading
     // How people read its numbers; others are written as they are. Seconds become milliseconds, and shares
     // percents.
     enum class Unit { kPlain, kBytes, kGiga, kSeconds, kShare, kRatio } unit = Unit::kPlain;
@@ -28,6 +28,8 @@ class Table {
   // A last row for people alone: programs find it in sum_json().
   void add_sum(std::vector<OrderedJson> row);
   bool empty() const { return rows_.empty(); }
+  // For people no line is longer than 150 columns, unless its numbers alone are: long texts take several
+  // lines.
   std::string text(Form form) const;
   OrderedJson json() const;
   OrderedJson sum_json() const;  // its numbers; null without such a row

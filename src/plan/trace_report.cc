@@ -106,14 +106,10 @@ std::string by_role(const std::map<std::string, double>& sums, const NumberText&
   return bar_chart(bars, {}, text);
 }
 
-std::string name_of(const std::string& operation, const std::string& role) {
-  return role.empty() ? operation : operation + " " + role;
-}
-
 std::string flops_by_role(const Trace& trace, const RankTrace& rank) {
   std::map<std::string, double> sums;
   for (const OperationRow& row : operation_rows(rank, steps_of(trace)))
-    sums[name_of(row.name, row.role)] += static_cast<double>(row.flops.step);
+    sums[name_with_role(row.name, row.role)] += static_cast<double>(row.flops.step);
   return by_role(sums, flops_of);
 }
 
@@ -256,7 +252,7 @@ std::string machine_section(const CostedTrace& costed) {
   const TraceAnalysis analysis = analyze_trace(*costed.trace, rank, costed.steps, *costed.costs, costed.link);
   std::map<std::string, double> seconds;
   for (const TracedOperator& each : analysis.operators)
-    seconds[name_of(each.name, each.role)] += each.step_seconds();
+    seconds[name_with_role(each.name, each.role)] += each.step_seconds();
   std::string html = fmt::format("<h2>The run on {}: {}</h2>\n", name, seconds_of(costed.run->seconds));
   if (!costed.obstacles.empty())
     html += fmt::format("<p>Without operators of which no split fits: {}</p>\n",

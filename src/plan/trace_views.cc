@@ -65,11 +65,24 @@ class SumTable {
   Table table_;
 };
 
+const std::vector<SumTable::Column> kOperationSums = {
+    {"count", "count"}, {"flops", "GFLOP", Unit::kGiga}, {"bytes", "bytes", Unit::kBytes}};
+
 Table operations(const RankTrace& trace, const RunSteps& steps) {
   SumTable table({{"operation", "operation"}, {"role", "role"}, {"inputs", "inputs"}, {"output", "output"}},
-                 {{"count", "count"}, {"flops", "GFLOP", Unit::kGiga}, {"bytes", "bytes", Unit::kBytes}});
+                 kOperationSums);
   for (const OperationRow& row : operation_rows(trace, steps))
     table.add(row.phase, {row.name, row.role, shapes_text(row.inputs), shape_text(row.output)},
+              {row.count, row.flops, row.bytes});
+  return table.take();
+}
+
+Table operations_for_people(const RankTrace& trace, const RunSteps& steps) {
+  SumTable table({{"operation", "operation, role"}, {"shapes", "inputs -> output"}}, kOperationSums);
+  for (const OperationRow& row : operation_rows(trace, steps))
+    table.add(row.phase,
+              {name_with_role(row.name, row.role),
+               fmt::format("{} -> {}", shapes_text(row.inputs), shape_text(row.output))},
               {row.count, row.flops, row.bytes});
   return table.take();
 }
@@ -132,9 +145,11 @@ struct View {
   Table (*table)(const RankTrace&, const RunSteps&);
   const char* what = "";                     // of which its sums are, for people
   const char* nothing = "has no operation";  // what an empty table says of a rank
+  // What people see instead, if that is another table.
+  Table (*for_people)(const RankTrace&, const RunSteps&) = nullptr;
 };
 constexpr std::array kViews = {
-    View{"ops", operations, "GFLOP and bytes of operations"},
+    View{"ops", operations, "GFLOP and bytes of operations", "has no operation", operations_for_people},
     View{"sizes", sizes, "", "has no pair of blocks of Open-Sora's transformer, whose sizes these are"},
     View{"comm", communication, "messages and bytes", "sends nothing"},
     View{"flops", flops_as_counted, "GFLOP"}, View{"memory", memory}};
@@ -185,7 +200,8 @@ void print_trace_view(const std::string& view, const std::string& path, std::opt
   const Trace trace = read_trace_file(path);
   const RankTrace& shown = rank_of(trace, rank, path);
   const RunSteps steps{trace.traced_steps, trace.steps};
-  const Table table = as_printed ? flops(shown, steps, true) : found->table(shown, steps);
+  const auto make = form == Table::Form::kText && found->for_people ? found->for_people : found->table;
+  const Table table = as_printed ? flops(shown, steps, true) : make(shown, steps);
   if (form == Table::Form::kCsv) {
     fmt::print("{}", table.text(form));
   } else if (form == Table::Form::kJson) {

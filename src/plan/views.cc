@@ -136,6 +136,10 @@ bool is_product(std::string_view name) {
   return name == "linear" || is_attention(name) || is_convolution(name);
 }
 
+std::string name_with_role(const std::string& name, const std::string& role) {
+  return role.empty() ? name : name + " " + role;
+}
+
 std::vector<OperationRow> operation_rows(const RankTrace& trace, const RunSteps& steps) {
   using Key = std::tuple<Phase, std::string, std::string, std::vector<std::vector<int64_t>>>;
   std::map<Key, size_t> places;

@@ -50,6 +50,8 @@ struct OperationRow {
   TensorShape output;
   Sum count{}, flops{}, bytes{};
 };
+// The name of an operation followed by its role, if it has one.
+std::string name_with_role(const std::string& name, const std::string& role);
 // In the order in which they first run.
 std::vector<OperationRow> operation_rows(const RankTrace& trace, const RunSteps& steps = {});
 

@@ -3,6 +3,7 @@ import array
 import html.parser
 import json
 import math
+import re
 import struct
 import zlib
 
@@ -130,6 +131,20 @@ def psnr(a, b):
 
 
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+def table_rows(text):
+    """The rows of a table of a trace without their titles, each in one line: what goes on below, after a space, a dot or a slash, is
+    put back into its cell."""
+    rows = []
+    for line in text[text.index("phase"):].splitlines()[1:]:
+        cells = {found.start(): found[0] for found in re.finditer(r"\S+(?: \S+)*", line)}
+        if not line.startswith(" "):
+            rows.append(cells)
+            continue
+        for start, rest in cells.items():
+            rows[-1][start] += rest if rows[-1][start].endswith((".", "/")) else " " + rest
+    return ["  ".join(row.values()) for row in rows]
 
 
 def says(cell, exact, units=UNITS):

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 
-from files import DEGREES, Page, says, sums
+from files import DEGREES, Page, says, sums, table_rows
 from harness import MODEL, ROOT, SMALL, test
 
 
@@ -331,13 +331,14 @@ def views_print_what_json_has(box):
     for view in ("ops", "comm", "flops", "memory"):
         for rank in ("0", "3"):
             *_, table = box.run("analyze", view, "t.json", "--rank", rank).out.split("\n\n")  # after a line of what its sums are
-            _, *lines = table.splitlines()
+            lines = table_rows(table)
             rows = json.loads(box.run("analyze", view, "t.json", "--rank", rank, "--json").out)["rows"]
             assert len(lines) >= len(rows) > 0, (view, lines)
             for line, row in zip(lines, rows):
                 left = line
                 for key, value in row.items():
                     if isinstance(value, str):
+                        left = left.removeprefix("-> ")  # between inputs and output
                         assert left.startswith(value), (view, line, key, value)
                         left = left[len(value):].lstrip()
                         continue
