@@ -14,6 +14,7 @@
 #include "comm/heartbeat.h"
 #include "comm/peer_error.h"
 #include "comm/shared_queue.h"
+#include "core/counted.h"
 #include "core/error.h"
 
 namespace tessera::comm {
@@ -79,7 +80,8 @@ class Channel {
     const auto entry = stream.arrived.extract(number);
     const std::span<const std::byte> bytes = reader_->bytes(entry.mapped());
     if (bytes.size() != tensor.nbytes())
-      lost_peer(peer_, fmt::format("it sent {} bytes instead of {}", bytes.size(), tensor.nbytes()));
+      lost_peer(peer_, fmt::format("it sent {} instead of {}",
+                                   counted(static_cast<int64_t>(bytes.size()), "byte"), tensor.nbytes()));
     std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
     reader_->drop(entry.mapped());
   }

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "comm/transport.h"
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/system_call.h"
 
@@ -197,8 +198,9 @@ std::optional<QueueEntry> QueueReader::next() {
   };
   if (!lies_inside()) file_.follow();
   if (entry.offset % kPage != 0 || entry.offset < kHeadBytes || !lies_inside()) {
-    lost_peer(peer_, fmt::format("it sent {} bytes at {} of a memory of {}", entry.bytes, entry.offset,
-                                 file_.size()));
+    lost_peer(peer_,
+              fmt::format("it sent {} at {} of a memory of {}",
+                          counted(static_cast<int64_t>(entry.bytes), "byte"), entry.offset, file_.size()));
   }
   return entry;
 }

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/utf8.h"
 #include "text/unicode.h"
@@ -38,8 +39,8 @@ Charsmap::Charsmap(std::string_view blob, const std::string& where) {
   if (blob.size() >= sizeof(trie_bytes)) std::memcpy(&trie_bytes, blob.data(), sizeof(trie_bytes));
   if (trie_bytes == 0 || trie_bytes % sizeof(uint32_t) != 0 ||
       trie_bytes > blob.size() - sizeof(trie_bytes)) {
-    input_error(where, "the normaliser's character map is damaged: {} bytes with a trie of {} bytes",
-                blob.size(), trie_bytes);
+    input_error(where, "the normaliser's character map is damaged: {} with a trie of {}",
+                counted(static_cast<int64_t>(blob.size()), "byte"), counted(trie_bytes, "byte"));
   }
   units_.resize(trie_bytes / sizeof(uint32_t));
   std::memcpy(units_.data(), blob.data() + sizeof(trie_bytes), trie_bytes);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/utf8.h"
 #include "text/unicode.h"
@@ -24,8 +25,8 @@ struct Best {
 Unigram::Unigram(std::vector<Piece> pieces, int64_t unknown_id, const std::string& where)
     : unknown_id_(unknown_id) {
   if (unknown_id >= static_cast<int64_t>(pieces.size())) {
-    input_error(where, "the vocabulary has {} pieces, but {} is the id of the unknown one", pieces.size(),
-                unknown_id);
+    input_error(where, "the vocabulary has {}, but {} is the id of the unknown one",
+                counted(static_cast<int64_t>(pieces.size()), "piece"), unknown_id);
   }
   double min_score = std::numeric_limits<double>::infinity();
   scores_.reserve(pieces.size());

@@ -73,7 +73,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path.string())
   try {
     if (::fstat(descriptor_, &status_) != 0) refuse("read");
     size_ = static_cast<size_t>(status_.st_size);
-    if (size_ == 0) input_error(path_, "the file is empty");
+    if (size_ == 0) input_error(path_, "is empty; get the file again");
     void* const address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor_, 0);
     if (address == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // no fault of the file
     if (address == MAP_FAILED) refuse("map");

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -16,6 +17,11 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "tensors are read as they lie: little endian");
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+constexpr const char* kGetAgain = "it is cut off or damaged; get the file again";
+
+std::string counted_bytes(uint64_t count) {
+  return counted(static_cast<int64_t>(count), "byte");
+}
 
 struct DtypeName {
   std::string_view name;
@@ -96,14 +102,11 @@ TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data
   }
   if (entry.begin > entry.end) refuse("data_offsets run backwards");
   if (entry.end > data_bytes) {
-    input_error(
-        where,
-        "'{}': ends at byte {} of the data, but the file holds only {}: it is cut off or damaged; get "
-        "the file again",
-        key, entry.end, data_bytes);
+    input_error(where, "'{}': ends at byte {} of the data, but the file holds only {}: {}", key, entry.end,
+                data_bytes, kGetAgain);
   }
   if (entry.end - entry.begin != bytes) {
-    input_error(where, "'{}': expected {} bytes, got {}", key, bytes, entry.end - entry.begin);
+    input_error(where, "'{}': expected {}, got {}", key, counted_bytes(bytes), entry.end - entry.begin);
   }
   return entry;
 }
@@ -119,7 +122,8 @@ void check_layout(const SafetensorsHeader& header, uint64_t data_bytes, const st
   for (const auto& [key, entry] : order) {
     if (entry->begin < end) input_error(where, "'{}': overlaps the tensor before it", *key);
     if (entry->begin > end)
-      input_error(where, "'{}': {} bytes before it belong to no tensor", *key, entry->begin - end);
+      input_error(where, "'{}': a gap of {} before it belongs to no tensor", *key,
+                  counted_bytes(entry->begin - end));
     end = entry->end;
   }
   if (end != data_bytes) {
@@ -133,7 +137,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t fi
                                     const std::string& where) {
   uint64_t header_bytes = 0;
   if (file_bytes < sizeof(header_bytes) || file.size() < sizeof(header_bytes)) {
-    input_error(where, "{} bytes are too few for a safetensors file; get the file again", file_bytes);
+    input_error(where, "a file of {} is too short for safetensors: {}", counted_bytes(file_bytes), kGetAgain);
   }
   refuse_git_lfs_pointer({reinterpret_cast<const char*>(file.data()), file.size()}, where);
   std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
@@ -142,8 +146,8 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t fi
                 kMaxHeaderBytes);
   }
   if (header_bytes > file_bytes - sizeof(header_bytes) || header_bytes > file.size() - sizeof(header_bytes)) {
-    input_error(where, "the header should have {} bytes, but the file ends after {}: it is cut off",
-                header_bytes, file_bytes - sizeof(header_bytes));
+    input_error(where, "the header should have {}, but the file ends after {}: {}",
+                counted_bytes(header_bytes), file_bytes - sizeof(header_bytes), kGetAgain);
   }
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + sizeof(header_bytes),
                               header_bytes);

@@ -197,7 +197,8 @@ def weights_truncated_anywhere(box):
         (header,) = struct.unpack("<Q", whole[:8])
         for length in (0, 1, 7, 8, 9, 100, header + 7, header + 8, header + 9, len(whole) // 2, len(whole) - 1):
             (model / part).write_bytes(whole[:length])
-            refuse_model(box, part, model)
+            outcome = refuse_model(box, part, model)
+            assert outcome.err.endswith("; get the file again\n"), (length, outcome)
         (model / part).write_bytes(whole)
 
 

@@ -116,7 +116,7 @@ TEST_F(T5TokenizerFolder, RefusesOtherTokenizers) {
   write("tokenizer.json", R"({"model":{"type":"Unigram","vocab":[["a",0],["b"]]}})");
   expect_refusal("'vocab' row 1 must be [piece, score]");
   write("tokenizer.json", R"({"model":{"type":"Unigram","vocab":[["a",0]]}})");
-  expect_refusal("1 pieces");
+  expect_refusal("has 1 piece, but");
   write("tokenizer.json", R"({"version":"1.0"})");
   expect_refusal("'model' must be an object");
   write("tokenizer.json", R"({"model":)");

@@ -47,7 +47,9 @@ TEST(Safetensors, ReadsEntriesAndMetadata) {
 TEST(Safetensors, RefusesAFileCutAtAnyByte) {
   const std::string whole = make_file(kTwoTensors, std::string(10, 'x'));
   for (size_t length = 0; length < whole.size(); ++length) {
-    EXPECT_NE(refusal(whole.substr(0, length)), "accepted") << length;
+    const std::string message = refusal(whole.substr(0, length));
+    EXPECT_TRUE(message.ends_with("it is cut off or damaged; get the file again"))
+        << length << ": " << message;
   }
   EXPECT_NE(refusal(whole + "x"), "accepted");
 }
@@ -77,7 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadHeader{R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", "expected 12 bytes, got 8"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", "backwards"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})", "cut off or damaged"},
-        BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", "belong to no tensor"},
+        BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                  "a gap of 4 bytes before it belongs to no tensor"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "end at byte 4"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
                   R"("b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
@@ -89,6 +92,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadHeader{R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"x":1}})",
                   "strings"},
         BadHeader{std::string(200, '['), "nested deeper"}));
+
+TEST(Safetensors, OneByteIsNoPlural) {
+  const auto header = [](const char* shape, const char* offsets) {
+    return fmt::format(R"({{"a":{{"dtype":"U8","shape":[{}],"data_offsets":{}}}}})", shape, offsets);
+  };
+  for (const std::string& message : {refusal("x"), refusal(make_file("{", "").substr(0, sizeof(uint64_t))),
+                                     refusal(make_file(header("1", "[0,8]"), "12345678")),
+                                     refusal(make_file(header("7", "[1,8]"), "12345678"))}) {
+    EXPECT_NE(message.find("1 byte"), std::string::npos) << message;
+    EXPECT_EQ(message.find("1 bytes"), std::string::npos) << message;
+  }
+}
 
 TEST(Safetensors, RefusesAnAbsurdHeaderLength) {
   const uint64_t length = uint64_t{1} << 60;
