@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "comm/collectives.h"
 #include "comm/nccl.h"
@@ -278,6 +279,20 @@ std::vector<std::pair<std::string, std::filesystem::path>> more_files(const Job&
   return files;
 }
 
+// Files that the run reads, and the options that name them.
+std::map<std::filesystem::path, std::string> given_files(const Job& job) {
+  std::map<std::filesystem::path, std::string> files;
+  const RunOptions& run = job.arguments.run;
+  for (const auto& [name, path] :
+       {std::pair("request", run.request), std::pair("prompt_file", run.prompt_file)}) {
+    if (path && !is_stream(*path)) files.emplace(real_path(*path), field(name));
+  }
+  for (const std::vector<std::string>& paths : job.settings.references) {
+    for (const std::string& path : paths) files.emplace(real_path(path), field("reference_path"));
+  }
+  return files;
+}
+
 // Words without quotes round them are a prompt each. Languages that write no spaces are none of the matter.
 void warn_of_single_words(Job& job) {
   const std::vector<std::string>& prompts = job.arguments.request.prompts;
@@ -357,18 +372,26 @@ Job plan_job(const GenerateArguments& arguments, engine::Model model, std::optio
 
 void require_outputs(const Job& job) {
   const engine::Settings& settings = job.settings;
+  const auto given = given_files(job);
+  const auto keep_given = [&](const std::string& option, const std::string& path) {
+    if (const auto found = given.find(real_path(path)); found != given.end())
+      usage_error(option, "'{}' is the file of {}, which would be lost; name another", path, found->second);
+  };
   if (is_standard_output(job.outputs.front())) {
     if (::isatty(STDOUT_FILENO) == 1)
       usage_error(field("output"), "standard output is a terminal; redirect it, or name a file");
     if (launch::was_output_missing()) usage_error(field("output"), "standard output is closed; name a file");
   } else {
-    for (const std::string& path : written_paths(job.outputs, settings))
+    for (const std::string& path : written_paths(job.outputs, settings)) {
+      keep_given(field("output"), path);
       require_writable_for(field("output"), path);
+    }
     require_encodable_outputs(job);
   }
   const std::vector<std::pair<std::string, std::filesystem::path>> more = more_files(job);
   for (size_t i = 0; i < more.size(); ++i) {
     const auto& [option, file] = more[i];
+    keep_given(option, file);
     require_writable_for(option, file);
     for (const std::string& path : written_paths(job.outputs, settings)) {
       if (same_file(path, file)) usage_error(option, "'{}' is also where a result goes", path);

@@ -57,13 +57,13 @@ void require_writable_for(const std::string& option, const std::filesystem::path
   }
 }
 
+std::filesystem::path real_path(const std::filesystem::path& path) {
+  std::error_code code;
+  return std::filesystem::weakly_canonical(std::filesystem::absolute(follow_links(path), code), code);
+}
+
 bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
-  const auto canonical = [](const std::filesystem::path& path) {
-    std::error_code code;
-    const std::filesystem::path target = follow_links(path);  // which need not exist yet
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(target, code), code);
-  };
-  return canonical(a) == canonical(b);
+  return real_path(a) == real_path(b);
 }
 
 void write_text(const std::filesystem::path& path, std::string_view text) {

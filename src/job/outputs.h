@@ -22,6 +22,8 @@ namespace tessera::job {
 
 // Throws Error, which names the option that gave the path, unless a file can be written there.
 void require_writable_for(const std::string& option, const std::filesystem::path& path);
+// What is at the end of all links, and need not exist yet.
+std::filesystem::path real_path(const std::filesystem::path& path);
 bool same_file(const std::filesystem::path& a, const std::filesystem::path& b);
 // The file is there when all of it is written.
 void write_text(const std::filesystem::path& path, std::string_view text);

@@ -121,6 +121,24 @@ def a_record_has_the_threads_that_were_asked_for(box):
 
 
 @test
+def what_a_run_reads_is_not_overwritten(box):
+    """Records do not have the names of their outputs, so the default could be the very file that is read."""
+    box.generate("a cat", *SMALL, "-o", "cat.png", "--report", "run.json")
+    assert box.generate("--request", "run.json").out == "out.png\n"
+    (box.folder / "prompts.txt").write_text("a dog\n")
+    (box.folder / "link.png").symlink_to("out.png")
+    before = {name: (box.folder / name).read_bytes() for name in box.files()}
+    lost = "which would be lost; name another"
+    for name in ("out.png", "link.png"):
+        box.refuse(2, f"[--output] 'out.png' is the file of --request, {lost}", "generate", "--request", name, "--model", MODEL)
+    box.refuse(2, f"[--report] './run.json' is the file of --request, {lost}", "generate", "--request", "run.json", "-o", "b.png",
+               "--report", "./run.json")
+    box.refuse(2, f"[--timeline] 'prompts.txt' is the file of --prompt-file, {lost}", "generate", "--prompt-file", "prompts.txt",
+               "--model", MODEL, *SMALL, "-o", "b.png", "--timeline", "prompts.txt")
+    assert {name: (box.folder / name).read_bytes() for name in box.files()} == before
+
+
+@test
 def a_trace_is_not_a_request(box):
     assert box.run("trace", "--model", MODEL, "-o", "trace.json").code == 0
     box.generate("a cat", *SMALL, "--record", "record.json")

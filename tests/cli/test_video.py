@@ -75,6 +75,10 @@ def frames_are_checked_under_their_names(box):
     outcome = box.refuse(2, "[--output] [a-0003.png] is a folder", *words(*SHORT, "-o", "a.png"))
     assert "load" not in outcome.err, outcome
     box.refuse(2, "[--report] 'b-0016.png' is also where a result goes", *words(*SHORT, "-o", "b.png", "--report", "b-0016.png"))
+    shutil.copy(VIDEO / "golden" / "circle.png", box.folder / "d-0004.png")
+    box.refuse(2, "[--output] 'd-0004.png' is the file of --reference-path, which would be lost; name another",
+               *words(*SHORT, "-o", "d.png", "--reference-path", "d-0004.png", "--mask-strategy", "0"))
+    (box.folder / "d-0004.png").unlink()
     (box.folder / "c.png").mkdir()
     assert len(generate(box, *SHORT, "-o", "c.png").out.split()) == 17
 
