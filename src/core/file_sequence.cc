@@ -68,8 +68,10 @@ std::filesystem::path AtomicSequence::target(int64_t number) const {
 void AtomicSequence::add(std::string_view file) {
   const int64_t number = count_++;
   name_.set_files(count_);  // before there is one to remove
-  if (const int code = write_new(temporary(number), target(number), file); code != 0)
+  if (const int code = write_new(temporary(number), target(number), file); code != 0) {
+    require_temporary(folder_, path_);
     cannot("write", path_, code);
+  }
 }
 
 void AtomicSequence::commit() {

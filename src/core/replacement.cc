@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <span>
 
+#include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/random_name.h"
@@ -107,8 +108,16 @@ bool copy_over(int descriptor, const std::filesystem::path& path) {
   return is_copied && is_closed;
 }
 
+void require_temporary(const std::filesystem::path& temporary, const std::filesystem::path& path) {
+  std::error_code code;
+  if (!std::filesystem::exists(temporary, code) && !code)
+    usage_error(path.string(),
+                "what was written of it is gone, as if its folder had been removed; run again");
+}
+
 std::filesystem::path keep_temporary(const std::filesystem::path& temporary,
                                      const std::filesystem::path& path) {
+  require_temporary(temporary, path);
   std::filesystem::path kept = temporary_beside(path, "kept-" + random_name(1));
   return ::rename(temporary.c_str(), kept.c_str()) == 0 ? kept : temporary;
 }

@@ -32,8 +32,12 @@ bool put_in_place(const std::filesystem::path& temporary, const std::filesystem:
 // Writes the whole content of an open file over that of the file at `path`.
 bool copy_over(int descriptor, const std::filesystem::path& path);
 
+// Throws Error if the temporary file or folder that is to take the place of `path` is no longer there.
+void require_temporary(const std::filesystem::path& temporary, const std::filesystem::path& path);
+
 // For a temporary file or folder that could not be put in the place of `path` and whose content must not be
-// lost: gives it a name that no cleaning up looks for, and returns it.
+// lost: gives it a name that no cleaning up looks for, and returns it. Throws Error if it is
+// no longer there.
 std::filesystem::path keep_temporary(const std::filesystem::path& temporary,
                                      const std::filesystem::path& path);
 

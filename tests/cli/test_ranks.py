@@ -9,7 +9,7 @@ import time
 
 from files import assert_near, difference, psnr, read_latents, read_png
 from harness import MODEL, SMALL, Skipped, test
-from running import address_space, alive, start_long_run
+from running import address_space, alive, start, start_long_run
 
 LATENT = ["--seed", "5", "--output-type", "latent", "-o", "out.safetensors"]
 DEGREES = [  # words, and the report's settings; the model has 2 heads and 2 blocks, and takes 3 steps
@@ -177,6 +177,17 @@ def ranks_open_no_port(box):
 def interrupt(run):
     for process in (run.process.pid, *run.ranks):  # a terminal sends the signal to all processes
         os.kill(process, signal.SIGINT)
+
+
+@test
+def the_folder_of_an_output_is_removed_meanwhile(box):
+    for method in ([], ["--use-cfg-parallel"]):
+        (box.folder / "out").mkdir()
+        run = start(box.program, box.folder, "a cat", "--model", MODEL, "--num-inference-steps", "900", *method, "-o", "out/cat.png")
+        run.wait_for("denoise [")
+        (box.folder / "out").rmdir()
+        assert run.finish() == (2, "", ["tessera: [out/cat.png] its folder does not exist; create that first"]), (method, run.shown)
+        assert box.files() == [], box.files()
 
 
 @test

@@ -68,6 +68,25 @@ TEST_F(FileSequenceTest, LeavesNothingIfItFails) {
   EXPECT_TRUE(names().empty());
 }
 
+TEST_F(FileSequenceTest, SaysIfItsFolderIsRemovedMeanwhile) {
+  const fs::path folder = folder_ / "removed";
+  for (const bool is_complete : {false, true}) {
+    fs::create_directory(folder);
+    AtomicSequence sequence(folder / "a.txt");
+    sequence.add("text");
+    fs::remove_all(folder);
+    std::string why;
+    try {
+      is_complete ? sequence.commit() : sequence.add("text");
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    EXPECT_TRUE(
+        why.ends_with("/a.txt] what was written of it is gone, as if its folder had been removed; run again"))
+        << is_complete << why;
+  }
+}
+
 TEST_F(FileSequenceTest, KeepsAllFilesIfOneCannotTakeItsPlace) {
   fs::create_directory(folder_ / "a-0001.txt");
   std::string error;

@@ -40,6 +40,23 @@ TEST_F(FileTest, AppearsWholeOrNotAtAll) {
   EXPECT_EQ(names(), std::vector<std::string>{"a"});
 }
 
+TEST_F(FileTest, SaysIfItsFolderIsRemovedMeanwhile) {
+  const fs::path folder = folder_ / "removed";
+  fs::create_directory(folder);
+  AtomicFile file(folder / "a");
+  file.write("text");
+  fs::remove_all(folder);
+  std::string why;
+  try {
+    file.commit();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    why = error.what();
+  }
+  EXPECT_EQ(why, "[" + (folder / "a").string() +
+                     "] what was written of it is gone, as if its folder had been removed; run again");
+}
+
 TEST_F(FileTest, SaysWhyItCannotBeOpened) {
   std::ofstream(folder_ / "a") << "text";
   rlimit limit{};
