@@ -30,8 +30,8 @@ using Milliseconds = std::chrono::milliseconds;
 World::World(int64_t rank, int64_t size, std::shared_ptr<Fabric> fabric)
     : rank_(rank), size_(size), fabric_(std::move(fabric)) {}
 
-Group World::group(const std::vector<int64_t>& ranks, const std::string& axis) {
-  const auto [made, is_new] = groups_->try_emplace({ranks, axis});
+Group World::group(const std::vector<int64_t>& ranks, const std::string& axis, int64_t lane) {
+  const auto [made, is_new] = groups_->try_emplace({ranks, axis, lane});
   Group& group = made->second;
   const auto place = std::find(ranks.begin(), ranks.end(), rank_);
   if (!is_new || place == ranks.end()) return group;

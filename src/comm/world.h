@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -50,9 +51,10 @@ class World {
   int64_t size() const { return size_; }
 
   // The group of these ranks of the world; a default-constructed one if this rank is not among them. Groups
-  // are kept: the same ranks and axis give the same connections again. All ranks must ask for groups in the
-  // same order, including those that they are not in, so that each group gets the same tag on all members.
-  Group group(const std::vector<int64_t>& ranks, const std::string& axis);
+  // are kept: the same ranks, axis and lane give the same connections again. Messages of different lanes do
+  // not mix, so that several runs can be under way. All ranks must ask for groups in the same order,
+  // including those that they are not in, so that each group gets the same tag on all members.
+  Group group(const std::vector<int64_t>& ranks, const std::string& axis, int64_t lane = 0);
 
   // Replaces the hooks and returns the previous ones.
   CollectiveHooks set_hooks(CollectiveHooks hooks) { return std::exchange(*hooks_, std::move(hooks)); }
@@ -68,7 +70,8 @@ class World {
   }
 
  private:
-  using Groups = std::map<std::pair<std::vector<int64_t>, std::string>, Group>;  // by ranks and axis
+  // By ranks, axis and lane.
+  using Groups = std::map<std::tuple<std::vector<int64_t>, std::string, int64_t>, Group>;
 
   int64_t rank_ = 0;
   int64_t size_ = 1;

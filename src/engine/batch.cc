@@ -11,6 +11,8 @@ namespace {
   usage_error(field(name), "differs between the requests of one batch");
 }
 
+}  // namespace
+
 void require_alike(const Settings& a, const Settings& b) {
   const auto require = [](bool same, const char* name) {
     if (!same) refuse_difference(name);
@@ -35,8 +37,6 @@ void require_alike(const Settings& a, const Settings& b) {
   require(a.request.device == b.request.device, "device");
   require(a.request.output_type == b.request.output_type, "output_type");
 }
-
-}  // namespace
 
 Batch::Batch(std::span<const Settings> requests) {
   TESSERA_CHECK(!requests.empty(), "no requests");

@@ -11,6 +11,9 @@
 
 namespace tessera::engine {
 
+// Throws Error(kUsage) for requests that cannot share a batch, naming the first field in which they differ.
+void require_alike(const Settings& a, const Settings& b);
+
 struct Batch {
   // Throws Error(kUsage) for requests that cannot share a batch, naming the first field in which they differ.
   explicit Batch(std::span<const Settings> requests);

@@ -24,6 +24,7 @@ ComponentForms component_forms(at::ScalarType dtype, at::Device device, const pa
   models::LoadOptions whole;
   whole.placement.dtype = dtype;
   whole.placement.device = device;
+  whole.may_lack_weights = device.is_meta();
   models::LoadOptions text = whole, stage = whole;
   if (ranks.layout.text_encoder_parallel) text.placement.groups.inner = ranks.replica;
   stage.placement.groups = {ranks.tensor_inner, ranks.tensor_outer};
@@ -62,6 +63,7 @@ const ComponentCache::Form& ComponentCache::form_of(ComponentKind kind, const mo
   for (const Form& form : forms_) {
     if (form.kind == kind && same_form(form.options, options)) return form;
   }
+  if (options.placement.device.is_meta()) return forms_.emplace_back(Form{kind, options});
   models::LoadOptions shapes = options;
   shapes.placement.device = at::kMeta;
   shapes.stays = false;
@@ -78,7 +80,7 @@ void ComponentCache::expect(const ComponentForms& forms) {
     expected_[i] = forms[i] ? &form_of(kind, *forms[i]) : nullptr;
     stays_[i] = false;
     if (!forms[i]) continue;
-    stays_[i] = expected_[i]->bytes <= left;
+    stays_[i] = !forms[i]->placement.device.is_meta() && expected_[i]->bytes <= left;
     if (stays_[i]) left -= expected_[i]->bytes;
   }
 }
@@ -125,15 +127,16 @@ std::shared_ptr<const LoadedComponent> ComponentCache::get(ComponentKind kind) {
   if (auto there = find(kind)) return there;
   const Form& form = expected(kind);
   models::LoadOptions options = form.options;
-  options.stays = stays_[static_cast<size_t>(kind)];
-  make_room(form.bytes - (options.stays ? 0 : form.bytes_at_use));
+  const bool stays = stays_[static_cast<size_t>(kind)];
+  options.stays = stays || options.placement.device.is_meta();  // shapes are not read at their use
+  make_room(form.bytes - (stays ? 0 : form.bytes_at_use));
   auto part = std::make_shared<LoadedComponent>(LoadedComponent{kind, options, form.bytes, nullptr});
   models::LoadStatistics cost;
   const weights::MemoryCounter memory;
   part->part = load(kind, options, cost);
   part->memory_bytes = memory.bytes() + cost.bytes_at_use;
   part->bytes_read = cost.bytes_read;
-  if (options.stays) loaded_.push_back(part);
+  if (stays) loaded_.push_back(part);
   in_use_[static_cast<size_t>(kind)] = part;
   return part;
 }

@@ -49,6 +49,7 @@ void require_numbers(const at::Tensor& x, const DecodeOptions& options, const co
 }  // namespace
 
 Image image_of(const at::Tensor& pixels) {
+  if (pixels.is_meta()) return {pixels.size(0), pixels.size(1), {}};
   const uint8_t* data = pixels.const_data_ptr<uint8_t>();
   return {pixels.size(0), pixels.size(1), std::vector<uint8_t>(data, data + pixels.numel())};
 }

@@ -24,7 +24,7 @@ at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width);
 // nothing is read), rounding half to even. NaN becomes black with a warning, whose advice depends on the
 // decoder's `dtype`.
 at::Tensor to_pixels(const at::Tensor& x, at::ScalarType dtype);
-// The image of pixels [H, W, 3] of 8 bits.
+// The image of pixels [H, W, 3] of 8 bits; of meta it has a size alone.
 Image image_of(const at::Tensor& pixels);
 
 // Both of them.

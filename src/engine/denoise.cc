@@ -1,6 +1,8 @@
 #include "engine/denoise.h"
 
+#include <array>
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "comm/collectives.h"
@@ -11,45 +13,77 @@
 #include "engine/step_clock.h"
 
 namespace tessera::engine {
-namespace {
 
-// Runs the denoising on this rank: its pictures, its branch, its lines of the latents, its stage.
-class Loop final : public parallel::PipelineStage {
+// The work of this rank in the pipeline.
+class DenoiseLoop::Stage final : public parallel::PipelineStage {
  public:
-  Loop(const Denoising& work, const at::Tensor& z, Noise& noise, const Observer& observer,
-       std::vector<double>& step_seconds, at::Tensor* step_sums)
+  Stage(const Denoising& work, DenoiseState start, const Observer& observer,
+        std::vector<double>& step_seconds)
       : work_(work),
         ranks_(work.ranks),
-        noise_(noise),
+        start_(std::move(start)),
         observer_(observer),
-        clock_(ranks_.world, z.device(), step_seconds),
-        step_sums_(step_sums),
+        clock_(ranks_.world, start_.latents.device(), step_seconds),
         timesteps_(at::tensor(at::ArrayRef<double>(sampler().timesteps()), at::kDouble)
                        .to(at::kFloat)
-                       .to(z.device())),
-        latents_(z, work.stage, ranks_),
+                       .to(start_.latents.device())),
+        latents_(start_.latents, work.stage, ranks_),
         guide_(work.guidance, work.stage.denoiser(), ranks_, latents_),
-        states_(static_cast<size_t>(cut().patches)) {
-    if (step_sums_) *step_sums_ = at::zeros({sampler().steps()}, z.options().dtype(at::kDouble));
-    TESSERA_CHECK(static_cast<int64_t>(work.guidance.pictures.size()) == z.size(0),
-                  "{} conditionings for {} pictures", work.guidance.pictures.size(), z.size(0));
+        solvers_(static_cast<size_t>(cut().patches)),
+        pipeline_(schedule(), *this, ranks_.pipeline) {
+    step_sums_ = at::zeros({sampler().steps()}, start_.latents.options().dtype(at::kDouble));
+    TESSERA_CHECK(static_cast<int64_t>(work.guidance.pictures.size()) == start_.latents.size(0),
+                  "{} conditionings for {} pictures", work.guidance.pictures.size(), start_.latents.size(0));
+    for (int64_t patch = 0; patch < cut().patches; ++patch) {
+      for (const auto member : kSolverTensors) {
+        for (const at::Tensor& whole : start_.solver.*member)
+          (solver(patch).*member).push_back(latents_.select(on_device(whole), {patch, 1}).contiguous());
+      }
+    }
+    if (observer_.progressed) observer_.progressed(Phase::kDenoise, start_.next_step, sampler().steps());
   }
 
-  at::Tensor run() {
-    clock_.start();
-    if (observer_.progressed) observer_.progressed(Phase::kDenoise, 0, sampler().steps());
-    const parallel::Layout& layout = ranks_.layout;
-    const int64_t warmup_steps = layout.is_all_warmup ? sampler().steps() : layout.warmup_steps;
-    const at::Device device = latents_.options().device();
-    const parallel::PipelineSchedule schedule{.steps = sampler().steps(),
-                                              .patches = cut().patches,
-                                              .warmup_steps = warmup_steps,
-                                              .receives_late = !device.is_cpu() && !device.is_meta()};
-    if (!parallel::run_pipeline(schedule, *this, ranks_.pipeline)) {
+  const parallel::Pipeline& pipeline() const { return pipeline_; }
+  const at::Tensor& step_sums() const { return step_sums_; }
+  const Noise& noise() const { return start_.noise; }
+
+  void advance() {
+    clock_.go_on();
+    if (!pipeline_.advance()) {
       work_.stage.drain();
       throw Cancelled();
     }
-    return gather();
+  }
+
+  void drop() {
+    pipeline_.drop();
+    work_.stage.drain();
+  }
+
+  // Gathers the latents of the replica's pictures on its rank 0.
+  at::Tensor gather() const {
+    if (ranks_.replica.size == 1) return latents_.joined(cut().all_patches());
+    at::Tensor z = has_latents() ? latents_.gather() : at::Tensor();
+    comm::barrier(ranks_.replica);  // a rank may leave only after its messages have arrived
+    return z;
+  }
+
+  DenoiseState save() {
+    pipeline_.catch_up();
+    DenoiseState state{
+        .next_step = pipeline_.next_step(), .latents = {}, .solver = {}, .noise = start_.noise.copy()};
+    state.latents = gather_all(has_latents() ? latents_.gather() : at::Tensor());
+    for (const auto member : kSolverTensors) {
+      const auto own = static_cast<int64_t>((solver(0).*member).size());
+      const int64_t last = ranks_.pipeline.size - 1;
+      const int64_t count = std::stoll(comm::broadcast_bytes(std::to_string(own), last, ranks_.pipeline));
+      for (int64_t i = 0; i < count; ++i) {
+        at::Tensor whole = gather_all(of_last_stage(member, static_cast<size_t>(i)));
+        if (whole.defined()) (state.solver.*member).push_back(std::move(whole));
+      }
+    }
+    comm::barrier(ranks_.world);
+    return state;
   }
 
   parallel::Tensors compute(int64_t step, Range patches, parallel::Tensors hidden) override {
@@ -59,8 +93,8 @@ class Loop final : public parallel::PipelineStage {
     }
     // Only the last stage takes the step's noise, but the next part of a long video continues the sequence of
     // all ranks.
-    const bool is_last = ranks_.pipeline.rank + 1 == ranks_.pipeline.size;
-    if (!is_last && sampler().needs_noise(step) && patches.begin == 0) noise_.draw(latents_.sizes());
+    if (!is_last_stage() && sampler().needs_noise(step) && patches.begin == 0)
+      start_.noise.draw(latents_.sizes());
     const auto begin = std::chrono::steady_clock::now();
     const Step now{step,
                    sampler().steps(),
@@ -75,7 +109,7 @@ class Loop final : public parallel::PipelineStage {
   // Applies the sampler's step, which is elementwise, to each patch with the patch's history.
   at::Tensor update(int64_t step, Range patches, const parallel::Tensors& output) override {
     const bool needs_noise = sampler().needs_noise(step);
-    if (needs_noise && patches.begin == 0) fresh_ = on_device(noise_.draw(latents_.sizes()));
+    if (needs_noise && patches.begin == 0) fresh_ = on_device(start_.noise.draw(latents_.sizes()));
     if (ranks_.pipeline.size > 1) enter_frames(step, patches);  // of this stage's latents
     const std::vector<at::Tensor> predictions = latents_.split(guide_(output[0]), patches);
     const at::Tensor changing = work_.given ? work_.given->masks(step).changing : at::Tensor();
@@ -83,10 +117,10 @@ class Loop final : public parallel::PipelineStage {
       const at::Tensor& z = latents_.patch(patch);
       const at::Tensor fresh = needs_noise ? latents_.select(fresh_, {patch, 1}) : at::Tensor();
       at::Tensor next = sampler().step(predictions[static_cast<size_t>(patch - patches.begin)], step, z,
-                                       states_[static_cast<size_t>(patch)], fresh);
+                                       solver(patch), fresh);
       if (changing.defined())
         next = at::where(of_latents(latents_.select_frames(changing, {patch, 1})), next, z);
-      if (step_sums_) step_sums_->select(0, step).add_(next.sum(at::kDouble));
+      step_sums_.select(0, step).add_(next.sum(at::kDouble));
       latents_.set_patch(patch, std::move(next));
     }
     return latents_.joined(patches);
@@ -118,8 +152,21 @@ class Loop final : public parallel::PipelineStage {
   }
 
  private:
+  static constexpr std::array kSolverTensors = {&samplers::SamplerState::history,
+                                                &samplers::SamplerState::extra};
+
   const samplers::Sampler& sampler() const { return work_.sampler; }
   const parallel::Cut& cut() const { return work_.stage.cut(); }
+  samplers::SamplerState& solver(int64_t patch) { return solvers_[static_cast<size_t>(patch)]; }
+  parallel::PipelineSchedule schedule() const {
+    const parallel::Layout& layout = ranks_.layout;
+    const at::Device device = start_.latents.device();
+    return {.steps = sampler().steps(),
+            .first_step = start_.next_step,
+            .patches = cut().patches,
+            .warmup_steps = layout.is_all_warmup ? sampler().steps() : layout.warmup_steps,
+            .receives_late = !device.is_cpu() && !device.is_meta()};
+  }
   at::Tensor on_device(const at::Tensor& x) const { return upload(x, latents_.options().device()); }
 
   // Adds this step's noise to the frames whose denoising begins in it.
@@ -141,10 +188,10 @@ class Loop final : public parallel::PipelineStage {
     return guide_.by_sample(work_.denoised_frames[step].narrow(0, own.begin, own.length));
   }
 
-  // Among the ranks with the same lines, one sends them.
-  bool has_latents() const {
-    return ranks_.pipeline.rank == 0 && ranks_.cfg.rank == 0 && ranks_.tensor.rank == 0;
-  }
+  // Among the ranks of a stage with the same lines, one sends them.
+  bool is_first_copy() const { return ranks_.cfg.rank == 0 && ranks_.tensor.rank == 0; }
+  bool has_latents() const { return ranks_.pipeline.rank == 0 && is_first_copy(); }
+  bool is_last_stage() const { return ranks_.pipeline.rank + 1 == ranks_.pipeline.size; }
 
   void preview(int64_t step) const {
     if (!has_latents()) return;
@@ -154,33 +201,93 @@ class Loop final : public parallel::PipelineStage {
     if (z.defined()) observer_.previewed({step, sampler().timesteps()[static_cast<size_t>(step)], z, {}});
   }
 
-  // Gathers the latents of the replica's pictures on its rank 0.
-  at::Tensor gather() const {
-    if (ranks_.replica.size == 1) return latents_.joined(cut().all_patches());
-    at::Tensor z = has_latents() ? latents_.gather() : at::Tensor();
-    comm::barrier(ranks_.replica);  // a rank may leave only after its messages have arrived
-    return z;
+  // One of the solver's tensors for the pictures of the replica, on its rank 0. The last stage has the
+  // solver.
+  at::Tensor of_last_stage(std::vector<at::Tensor> samplers::SamplerState::*member, size_t i) const {
+    at::Tensor whole;
+    if (is_last_stage() && is_first_copy()) {
+      std::vector<at::Tensor> by_patch;
+      for (const samplers::SamplerState& each : solvers_) by_patch.push_back((each.*member)[i]);
+      whole = latents_.gather(latents_.join(by_patch));
+    }
+    const int64_t last = ranks_.pipeline.size - 1;
+    if (last == 0 || ranks_.sequence.rank > 0 || !is_first_copy()) return whole;
+    if (is_last_stage()) comm::send(whole.contiguous(), 0, ranks_.pipeline).wait();
+    if (ranks_.pipeline.rank > 0) return {};
+    std::vector<int64_t> sizes = latents_.sizes();
+    sizes[0] = latents_.pictures().length;
+    whole = at::empty(sizes, latents_.options());
+    comm::receive(whole, last, ranks_.pipeline).wait();
+    return whole;
+  }
+
+  // What the first ranks of replicas have of their own pictures -> all of it on rank 0 of the world, on the
+  // CPU.
+  at::Tensor gather_all(const at::Tensor& of_replica) const {
+    if (!of_replica.defined()) return {};
+    const at::Tensor all = gather_pictures(of_replica.cpu(), latents_.sizes()[0], ranks_.data);
+    return all.defined() ? all.clone() : all;  // the loop goes on with its own
   }
 
   const Denoising& work_;
   const parallel::Ranks& ranks_;
-  Noise& noise_;
+  DenoiseState start_;  // its noise goes on with the steps
   const Observer& observer_;
   StepClock clock_;
-  at::Tensor* step_sums_;  // may be nullptr
-  at::Tensor timesteps_;   // fp32, one per step
+  at::Tensor step_sums_;
+  at::Tensor timesteps_;  // fp32, one per step
   LocalLatents latents_;
   BranchCombiner guide_;
-  std::vector<samplers::SamplerState> states_;  // by patch
-  at::Tensor noise_of_frames_;                  // of those that enter in the step, shaped like all latents
-  at::Tensor fresh_;                            // the step's noise, shaped like all latents
+  std::vector<samplers::SamplerState> solvers_;  // by patch
+  at::Tensor noise_of_frames_;                   // of those that enter in the step, shaped like all latents
+  at::Tensor fresh_;                             // the step's noise, shaped like all latents
+  parallel::Pipeline pipeline_;
 };
 
-}  // namespace
+DenoiseLoop::DenoiseLoop(const Denoising& work, DenoiseState start, const Observer& observer,
+                         std::vector<double>& step_seconds)
+    : stage_(std::make_unique<Stage>(work, std::move(start), observer, step_seconds)) {}
 
-at::Tensor denoise(const Denoising& work, const at::Tensor& z, Noise& noise, const Observer& observer,
-                   std::vector<double>& step_seconds, at::Tensor* step_sums) {
-  return Loop(work, z, noise, observer, step_seconds, step_sums).run();
+DenoiseLoop::~DenoiseLoop() = default;
+
+int64_t DenoiseLoop::next_step() const {
+  return stage_->pipeline().next_step();
+}
+
+bool DenoiseLoop::is_done() const {
+  return stage_->pipeline().is_done();
+}
+
+void DenoiseLoop::advance() {
+  stage_->advance();
+}
+
+at::Tensor DenoiseLoop::latents() const {
+  return stage_->gather();
+}
+
+void DenoiseLoop::drop() {
+  stage_->drop();
+}
+
+DenoiseState DenoiseLoop::save() {
+  return stage_->save();
+}
+
+const at::Tensor& DenoiseLoop::step_sums() const {
+  return stage_->step_sums();
+}
+
+const Noise& DenoiseLoop::noise() const {
+  return stage_->noise();
+}
+
+at::Tensor denoise(const Denoising& work, const at::Tensor& z, const Noise& noise, const Observer& observer,
+                   std::vector<double>& step_seconds) {
+  DenoiseLoop loop(work, {.next_step = 0, .latents = z, .solver = {}, .noise = noise}, observer,
+                   step_seconds);
+  while (!loop.is_done()) loop.advance();
+  return loop.latents();
 }
 
 }  // namespace tessera::engine

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <vector>
 
 #include "engine/denoiser_stage.h"
@@ -31,12 +32,52 @@ struct Denoising {
   const GivenFrames* given = nullptr;
 };
 
+// Where the denoising of N pictures stands between two steps. It does not depend on how ranks divide the
+// pictures: one that was saved in one layout can go on in another.
+struct DenoiseState {
+  int64_t next_step = 0;
+  at::Tensor latents;             // [N, C, (T,) h, w], fp32; at first the noise times init_noise_sigma
+  samplers::SamplerState solver;  // of all pictures; its tensors are shaped like the latents
+  Noise noise;                    // goes on after what the steps before have drawn
+};
+
+// This rank's part of the denoising loop: its pictures, its branch, its lines of the latents, its stage. It
+// advances step by step; all ranks must make the same calls.
+class DenoiseLoop {
+ public:
+  // `work` and `observer` must outlive it. `start` is the same on all ranks. Appends the seconds of each step
+  // to `step_seconds`. `observer.preview_every` must be the same on all ranks.
+  DenoiseLoop(const Denoising& work, DenoiseState start, const Observer& observer,
+              std::vector<double>& step_seconds);
+  ~DenoiseLoop();
+  DenoiseLoop(const DenoiseLoop&) = delete;
+  DenoiseLoop& operator=(const DenoiseLoop&) = delete;
+
+  int64_t next_step() const;
+  bool is_done() const;
+  // Takes the next step. Throws Cancelled before it.
+  void advance();
+  // The latents after the last step: [n, ...] on rank 0 of each replica, undefined on others.
+  at::Tensor latents() const;
+  // The state after the steps so far. Its tensors are on the CPU of rank 0 of the world, and undefined on
+  // others. It is all that the rest of the loop depends on if ranks do not work with activations of earlier
+  // steps (parallel::Layout::is_exact()).
+  DenoiseState save();
+  // Ends it before the last step, so that no message is under way.
+  void drop();
+  // fp64 [steps]: for each step the sum of the latents that this rank has updated; it is not finite if one of
+  // them is not.
+  const at::Tensor& step_sums() const;
+  const Noise& noise() const;
+
+ private:
+  class Stage;
+  std::unique_ptr<Stage> stage_;
+};
+
 // Denoises z [N, C, (T,) h, w] (fp32, already scaled by init_noise_sigma), which is the same on all ranks.
-// Rank 0 of each replica gets the clean latents [n, ...]; other ranks get an undefined tensor. Appends the
-// seconds of each step to `step_seconds`. Throws Cancelled between steps. `observer.preview_every` must be
-// the same on all ranks. `step_sums` [steps], fp64, receives for each step the sum of the latents that this
-// rank has updated; the sum is not finite if one of them is not.
-at::Tensor denoise(const Denoising& work, const at::Tensor& z, Noise& noise, const Observer& observer,
-                   std::vector<double>& step_seconds, at::Tensor* step_sums = nullptr);
+// Returns DenoiseLoop::latents().
+at::Tensor denoise(const Denoising& work, const at::Tensor& z, const Noise& noise, const Observer& observer,
+                   std::vector<double>& step_seconds);
 
 }  // namespace tessera::engine

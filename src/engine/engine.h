@@ -55,6 +55,10 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
  private:
+  friend class Session;
+  // Gives up all messages after a failure amid them. The next run can use the world if all ranks come here.
+  void give_up();
+
   Model model_;
   ComponentCache components_;
   comm::World world_;

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "comm/collectives.h"
 #include "core/error.h"
@@ -38,10 +39,12 @@ std::vector<int64_t> LocalLatents::line_counts() const {
 }
 
 at::Tensor LocalLatents::joined(Range patches) const {
-  if (patches.length == 1) return patch(patches.begin);
-  return at::concat(
-      at::TensorList(latents_).slice(static_cast<size_t>(patches.begin), static_cast<size_t>(patches.length)),
-      of(cut().patch_axis).dim);
+  return join(at::TensorList(latents_).slice(static_cast<size_t>(patches.begin),
+                                             static_cast<size_t>(patches.length)));
+}
+
+at::Tensor LocalLatents::join(at::TensorList by_patch) const {
+  return by_patch.size() == 1 ? by_patch[0] : at::concat(by_patch, of(cut().patch_axis).dim);
 }
 
 std::vector<at::Tensor> LocalLatents::split(const at::Tensor& x, Range patches) const {
@@ -83,7 +86,7 @@ at::Tensor LocalLatents::empty(Range patches) const {
   return at::empty(sizes_of(patches, stage_.sequence_rank()), options_);
 }
 
-at::Tensor LocalLatents::gather() const {
+at::Tensor LocalLatents::gather(at::Tensor own) const {
   const comm::Group& group = ranks_.sequence;
   const Range all = cut().all_patches();
   const LatentAxis& axis = of(cut().rank_axis);
@@ -91,7 +94,7 @@ at::Tensor LocalLatents::gather() const {
   for (int64_t rank = 0; rank < group.size; ++rank)
     parts.push_back(
         {parts.empty() ? 0 : parts.back().end(), sizes_of(all, rank)[static_cast<size_t>(axis.dim)]});
-  at::Tensor by_rank = comm::gather(joined(all), axis.dim, parts, 0, group);
+  at::Tensor by_rank = comm::gather(std::exchange(own, {}), axis.dim, parts, 0, group);
   if (!by_rank.defined() || cut().patches == 1 || cut().patch_axis != cut().rank_axis) return by_rank;
   at::Tensor z = at::empty_like(by_rank);
   for (int64_t rank = 0; rank < group.size; ++rank) {

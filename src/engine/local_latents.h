@@ -28,7 +28,9 @@ class LocalLatents {
   const at::Tensor& patch(int64_t i) const { return latents_[static_cast<size_t>(i)]; }
   void set_patch(int64_t i, at::Tensor z) { latents_[static_cast<size_t>(i)] = std::move(z); }
   at::Tensor joined(Range patches) const;
-  // The inverse of joined(): the parts of x that belong to each of the patches. Checks the number of lines.
+  // The same of other tensors that are shaped like the latents, one for each patch.
+  at::Tensor join(at::TensorList by_patch) const;
+  // The inverse: the parts of x that belong to each of the patches. Checks the number of lines.
   std::vector<at::Tensor> split(const at::Tensor& x, Range patches) const;
 
   // This rank's part of a tensor that is shaped like the whole latents, or like frames [N, T] of them.
@@ -39,7 +41,9 @@ class LocalLatents {
 
   // Gathers the lines of all ranks of the sequence axes, which must call this together, on the first of them:
   // [n, C, (T,) h, w]; undefined on the others.
-  at::Tensor gather() const;
+  at::Tensor gather() const { return gather(joined(cut().all_patches())); }
+  // The same of another tensor that is shaped like all patches of the latents, joined.
+  at::Tensor gather(at::Tensor own) const;
 
  private:
   const parallel::Cut& cut() const { return stage_.cut(); }

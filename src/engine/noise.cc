@@ -13,9 +13,26 @@ Noise::Noise(const std::vector<Share>& shares, at::Device device) : device_(devi
   }
 }
 
+Noise Noise::copy() const {
+  Noise copy = *this;
+  for (at::Generator& generator : copy.generators_) generator = generator.clone();
+  return copy;
+}
+
+std::vector<at::Tensor> Noise::states() const {
+  std::vector<at::Tensor> states;
+  for (const at::Generator& generator : generators_) states.push_back(generator.get_state());
+  return states;
+}
+
+void Noise::set_states(const std::vector<at::Tensor>& states) {
+  TESSERA_CHECK(states.size() == generators_.size(), "{} states for {} generators", states.size(),
+                generators_.size());
+  for (size_t i = 0; i < states.size(); ++i) generators_[i].set_state(states[i]);
+}
+
 Noise Noise::of(const Range& pictures) const {
-  Noise part = *this;
-  for (at::Generator& generator : part.generators_) generator = generator.clone();
+  Noise part = copy();
   part.pictures_ = {pictures_.begin + pictures.begin, pictures.length};
   return part;
 }

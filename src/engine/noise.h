@@ -13,6 +13,7 @@
 
 namespace tessera::engine {
 
+// Copies share their generators.
 class Noise {
  public:
   // A request of the batch.
@@ -20,11 +21,18 @@ class Noise {
     uint64_t seed;
     int64_t pictures;
   };
+  Noise() = default;  // of no pictures
   // On the meta device draws have shapes alone.
   explicit Noise(const std::vector<Share>& shares, at::Device device = at::kCPU);
 
-  // The same draws from here on, of which only the part of some pictures is returned.
+  // The same draws from here on, with generators of its own.
+  Noise copy() const;
+  // The same, of which only the part of some pictures is returned.
   Noise of(const Range& pictures) const;
+
+  // The states of the generators, one for each share, and a noise that goes on from such states.
+  std::vector<at::Tensor> states() const;
+  void set_states(const std::vector<at::Tensor>& states);
 
   // Draws standard normal numbers in fp32 on the device, [N, ...] for the N pictures of all shares, or the
   // part of some of them; the next draw continues the sequences.
@@ -33,7 +41,7 @@ class Noise {
  private:
   at::Tensor randn(at::IntArrayRef shape, size_t share);
 
-  at::Device device_;
+  at::Device device_ = at::kCPU;
   Range pictures_;
   std::vector<Share> shares_;
   std::vector<at::Generator> generators_;

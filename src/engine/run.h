@@ -1,21 +1,55 @@
 // One run of an engine: what happens to a batch of requests, from prompts to images.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "engine/component_cache.h"
 #include "engine/observer.h"
+#include "engine/phases.h"
 #include "engine/request.h"
 #include "engine/result.h"
+#include "engine/run_context.h"
+#include "engine/saved_run.h"
 #include "parallel/ranks.h"
 
 namespace tessera::engine {
 
-// Runs `requests` as Engine::run() does, on this rank. Throws SettledEnd (engine/stages.h); or another
-// exception when this rank fails while messages may be under way. The results lack the total time.
-std::vector<Result> run_batch(std::span<const Settings> requests, const Model& model,
-                              ComponentCache& components, const parallel::Ranks& ranks,
-                              const Observer& observer);
+// A run that advances, on this rank. Each function throws SettledEnd (engine/stages.h); or another exception
+// when this rank fails while messages may be under way. All ranks must make the same calls.
+class Run {
+ public:
+  // The arguments must outlive it. `saved`, if it is not null, is where the run stands; that of rank 0
+  // counts.
+  Run(std::span<const Settings> requests, const Model& model, ComponentCache& components,
+      const parallel::Ranks& ranks, const Observer& observer, const SavedRun* saved = nullptr)
+      : context_(requests, model, components, ranks, observer), saved_(saved) {}
+
+  // Does what comes next: everything up to a denoising step, or that step; after the last step of a turn,
+  // the decoding and what comes before the first step of the next turn.
+  void advance();
+  bool is_done() const { return stands_ == Stands::kAtEnd; }
+  // Returns one result per request, which lack the total time. Call this once, when it is done.
+  std::vector<Result> results() { return finish(context_); }
+  // Session::save(), between two steps. require_savable() throws Error(kUsage), alike on all ranks.
+  void require_savable() const;
+  SavedRun save();
+  // Ends the run between two steps, so that no message is under way.
+  void drop() {
+    if (denoising_) denoising_->drop();
+  }
+
+ private:
+  enum class Stands { kAtStart, kInSteps, kAtEnd };
+
+  void begin_turn(std::optional<DenoiseState> state);
+  void end_turn();
+
+  RunContext context_;
+  const SavedRun* saved_;  // until the run has been taken up
+  Stands stands_ = Stands::kAtStart;
+  std::unique_ptr<DenoisePhase> denoising_;
+};
 
 }  // namespace tessera::engine

@@ -1,13 +1,15 @@
 #include "engine/stages.h"
 
+#include <utility>
+
 namespace tessera::engine {
 
-Stages::Stages(const parallel::Ranks& ranks, const Observer& observer)
-    : world_(ranks.world),
+Stages::Stages(comm::Group world, comm::Group replicas, const Observer& observer)
+    : world_(std::move(world)),
       observer_(observer),
       is_wished_to_end_(observer.cancelled),
-      of_all_(ranks.world),
-      of_replicas_(ranks.data) {
+      of_all_(world_),
+      of_replicas_(std::move(replicas)) {
   observer_.cancelled = [this] { return of_all_.ask(is_wished_to_end_); };
 }
 

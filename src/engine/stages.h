@@ -8,9 +8,9 @@
 #include <functional>
 #include <utility>
 
+#include "comm/group.h"
 #include "engine/agreement.h"
 #include "engine/observer.h"
-#include "parallel/ranks.h"
 
 namespace tessera::engine {
 
@@ -26,8 +26,9 @@ enum class Messages { kNone, kSome };
 
 class Stages {
  public:
-  // `observer` is the caller's. `ranks` must outlive this.
-  Stages(const parallel::Ranks& ranks, const Observer& observer);
+  // `world` and `replicas` are those of parallel::Ranks (`world` and `data`), or groups of one for a rank
+  // that is alone. `observer` is the caller's.
+  Stages(comm::Group world, comm::Group replicas, const Observer& observer);
   Stages(const Stages&) = delete;
   Stages& operator=(const Stages&) = delete;
 
@@ -45,23 +46,9 @@ class Stages {
   // Throws SettledEnd; or another exception when this rank fails while messages may be under way.
   template <typename Work, typename Conclude>
   void run(Messages messages, const Work& work, const Conclude& conclude) {
-    bool is_amid_messages = false;
-    std::exception_ptr failure;
-    try {
-      check_cancelled(observer_);
-      is_amid_messages = messages == Messages::kSome && world_.size > 1;
-      work();
-      is_amid_messages = false;
-      check_alone();
-      conclude();
-    } catch (const SettledEnd&) {
-      throw;
-    } catch (...) {
-      // If rank 0 has answered yes, all ranks that wait for each other stop at this place.
-      if (is_amid_messages && !of_all_.has_said_yes() && !of_replicas_.has_said_yes()) throw;
-      failure = std::current_exception();
-    }
-    settle(failure);
+    begin();
+    go_on(messages, work);
+    end(conclude);
   }
   template <typename Work>
   void run(Messages messages, const Work& work) {
@@ -71,18 +58,33 @@ class Stages {
   // Runs a stage that the observer knows as `phase`, and adds its time to `total`.
   template <typename Work>
   void run_phase(Phase phase, double& total, Messages messages, const Work& work) {
-    double seconds = 0;
-    run(
-        messages,
-        [&] {
-          if (observer_.started) observer_.started(phase);
-          apart_ = 0;
-          seconds = seconds_of(work) - apart_;
-          total += seconds;
-        },
-        [&] {
-          if (observer_.finished) observer_.finished(phase, seconds);
-        });
+    begin_phase(phase, messages);
+    go_on_with_phase(total, messages, work);
+    end_phase(phase);
+  }
+
+  // The same in pieces, for a phase with messages that the caller leaves and takes up again: any number of
+  // pieces of work come between beginning and end. All ranks must make the same calls.
+  void begin_phase(Phase phase, Messages messages) {
+    begin();
+    phase_seconds_ = 0;
+    go_on(messages, [&] {
+      if (observer_.started) observer_.started(phase);
+    });
+  }
+  template <typename Work>
+  void go_on_with_phase(double& total, Messages messages, const Work& work) {
+    go_on(messages, [&] {
+      apart_ = 0;
+      const double seconds = seconds_of(work) - apart_;
+      phase_seconds_ += seconds;
+      total += seconds;
+    });
+  }
+  void end_phase(Phase phase) {
+    end([&] {
+      if (observer_.finished) observer_.finished(phase, phase_seconds_);
+    });
   }
 
   // Within a phase: runs what belongs to none, and adds its time to `total` alone.
@@ -98,6 +100,32 @@ class Stages {
   void settle(const std::exception_ptr& failure);
 
  private:
+  void begin() {
+    go_on(Messages::kNone, [&] { check_cancelled(observer_); });
+  }
+  // A failure ends the stage here, on all ranks that wait for each other.
+  template <typename Work>
+  void go_on(Messages messages, const Work& work) {
+    try {
+      work();
+    } catch (const SettledEnd&) {
+      throw;
+    } catch (...) {
+      // If rank 0 has answered yes, all ranks that wait for each other stop at this place.
+      const bool is_amid_messages = messages == Messages::kSome && world_.size > 1;
+      if (is_amid_messages && !of_all_.has_said_yes() && !of_replicas_.has_said_yes()) throw;
+      settle(std::current_exception());
+    }
+  }
+  template <typename Conclude>
+  void end(const Conclude& conclude) {
+    go_on(Messages::kNone, [&] {
+      check_alone();
+      conclude();
+    });
+    settle(nullptr);
+  }
+
   template <typename Work>
   static double seconds_of(const Work& work) {
     using Clock = std::chrono::steady_clock;
@@ -106,11 +134,12 @@ class Stages {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  const comm::Group& world_;
+  comm::Group world_;
   Observer observer_;
   std::function<bool()> is_wished_to_end_;  // of the caller; asked on rank 0
   Agreement of_all_, of_replicas_;
-  double apart_ = 0;  // seconds of the current phase
+  double phase_seconds_ = 0;  // of the current phase
+  double apart_ = 0;          // of the current piece of work, what belongs to no phase
 };
 
 }  // namespace tessera::engine

@@ -22,13 +22,17 @@ class StepClock {
   StepClock(const comm::Group& world, at::Device device, std::vector<double>& seconds)
       : world_(world), device_(device), seconds_(seconds) {}
 
-  void start() { start_ = std::chrono::steady_clock::now(); }
+  // Called before the work of a step, to leave out what came between it and the step before.
+  void go_on() {
+    if (under_way_.empty()) start();
+  }
   // Called when all work of a step has been queued. Calls `reached`, for each step that has ended since the
   // last call, with the number of steps that are still under way. If it `waits`, all steps have ended when it
   // returns. Throws Error(kPeer) if a peer is lost, because the device might wait for it.
   void ended(bool waits, const std::function<void(int64_t under_way)>& reached);
 
  private:
+  void start() { start_ = std::chrono::steady_clock::now(); }
   void wait_for(const QueueMark& mark) const;
 
   const comm::Group& world_;

@@ -41,35 +41,6 @@ Recording::Recording(const Job& job, comm::World& world)
   recorder_->begin_loading(plan::Phase::kEncode);
 }
 
-void Recording::follow(engine::Observer& observer) {
-  observer.started = [this, started = observer.started](engine::Phase phase) {
-    switch (phase) {
-      case engine::Phase::kLoadTextEncoder:
-        recorder_->begin_loading(plan::Phase::kEncode);
-        break;
-      case engine::Phase::kLoadDenoiser:
-        recorder_->begin_loading(plan::Phase::kDenoise);
-        break;
-      case engine::Phase::kLoadDecoder:
-        recorder_->begin_loading(plan::Phase::kDecode);
-        break;
-      case engine::Phase::kEncode:
-      case engine::Phase::kDenoise:
-      case engine::Phase::kDecode:
-        recorder_->end_loading();
-        break;
-      default:
-        break;
-    }
-    if (started) started(phase);
-  };
-  observer.progressed = [this, progressed = observer.progressed](engine::Phase phase, int64_t done,
-                                                                 int64_t total) {
-    if (phase == engine::Phase::kDenoise) recorder_->begin_step(done);
-    if (progressed) progressed(phase, done, total);
-  };
-}
-
 void Recording::write(const comm::Group& world) {
   recorder_.reset();
   const int64_t steps = engine::make_sampler(job_.settings, job_.model)->steps();

@@ -22,7 +22,7 @@ class Recording {
   Recording& operator=(const Recording&) = delete;
 
   // Has the recording follow the phases and steps of a run.
-  void follow(engine::Observer& observer);
+  void follow(engine::Observer& observer) { recorder_->follow(observer); }
   // Ends it. All ranks must call this; rank 0 writes the file.
   void write(const comm::Group& world);
 

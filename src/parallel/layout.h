@@ -32,6 +32,8 @@ struct Layout {
   bool text_encoder_parallel = true;        // split over the ranks of a replica; else each holds it whole
   bool vae_parallel = true;                 // done by all ranks of a replica; else by its first rank alone
 
+  // Whether no rank works with activations of an earlier step.
+  bool is_exact() const { return is_all_warmup || (patches == 1 && !displacement); }
   Range stage(int64_t rank) const;  // the blocks of a rank of the pipeline
 };
 

@@ -5,14 +5,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <deque>
 #include <vector>
 
-#include "comm/group.h"
+#include "comm/collectives.h"
 
 namespace tessera::parallel {
 
 struct PipelineSchedule {
   int64_t steps = 1;
+  int64_t first_step = 0;  // of those, the one with which the pipeline begins
   int64_t patches = 1;
   int64_t warmup_steps = 0;  // the first steps, which process all patches at once
   // Receives are posted after the work that they depend on has been queued, not before. A device needs this:
@@ -56,10 +58,64 @@ class PipelineStage {
   virtual void ended(int64_t step) = 0;
 };
 
-// Runs all steps; returns false when began() ended the run early. All ranks of `group`, in the order of the
-// stages, must call this with the same schedule. No rank waits for a send, and receives are posted before the
-// work that hides them. On return, also after an early end, all messages have been received, unless a stage
-// throws.
-bool run_pipeline(const PipelineSchedule& schedule, PipelineStage& stage, const comm::Group& group);
+// A rank's part of the pipeline, which advances step by step. All ranks of `group`, in the order of the
+// stages, must make the same calls with the same schedule. No rank waits for a send, and receives are posted
+// before the work that hides them, also for the next step.
+class Pipeline {
+ public:
+  // The arguments must outlive it.
+  Pipeline(const PipelineSchedule& schedule, PipelineStage& stage, const comm::Group& group)
+      : schedule_(schedule), stage_(stage), group_(group), next_step_(schedule.first_step) {}
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  int64_t next_step() const { return next_step_; }
+  bool is_done() const { return next_step_ == schedule_.steps; }
+
+  // Runs the next step. Returns false when began() has ended the run before it. Then, and after the last
+  // step, all messages have been received, unless a stage throws.
+  bool advance();
+  // First stage: waits for the latents of the last step that was run; other stages do nothing.
+  void catch_up();
+  // Ends the run before its last step, between two steps. Afterwards all messages have been received.
+  void drop();
+
+ private:
+  // Consecutive patches of a step. All ranks process these runs in the same order.
+  struct PatchRun {
+    int64_t step;
+    Range patches;
+  };
+  // The tensors of a run that are being sent or received. Sent tensors must not change until they have
+  // arrived.
+  struct Moving {
+    void wait() {
+      for (comm::Pending& one : pending) one.wait();
+    }
+    PatchRun run;
+    Tensors tensors;
+    std::vector<comm::Pending> pending;
+  };
+
+  PatchRun first_run(int64_t step) const { return {step, {0, schedule_.run_length(step)}}; }
+  bool is_first() const { return group_.rank == 0; }
+  bool is_last() const { return group_.rank + 1 == group_.size; }
+  bool is_alone() const { return group_.size == 1; }
+  void work(const PatchRun& run);
+  void receive_next(const PatchRun& run);
+  static Moving arriving(const PatchRun& run, Tensors tensors, int64_t from, const comm::Group& group);
+  void receive_hidden(const PatchRun& run);
+  void receive_latents(const PatchRun& run);
+  void wait_for_latents(int64_t step, int64_t end);
+  void send_on(const PatchRun& run, Tensors tensors, int64_t to);
+  void drain(int64_t step);
+
+  PipelineSchedule schedule_;
+  PipelineStage& stage_;
+  const comm::Group& group_;
+  int64_t next_step_;
+  Moving hidden_;
+  std::deque<Moving> latents_, sent_;
+};
 
 }  // namespace tessera::parallel

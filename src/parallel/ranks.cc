@@ -23,14 +23,15 @@ void Ranks::fill(const MakeGroup& make_group) {
   data = of_axis(Axis::kData);
 }
 
-Ranks::Ranks(comm::World& all, const Layout& made_layout, at::Device device) : layout(made_layout) {
+Ranks::Ranks(comm::World& all, const Layout& made_layout, at::Device device, int64_t lane)
+    : layout(made_layout) {
   const Mesh mesh(layout.sizes);
   TESSERA_CHECK(mesh.world_size() == all.size(), "a layout of {} ranks in a world of {}", mesh.world_size(),
                 all.size());
   fill([&](std::span<const Axis> axes, std::string_view name) {
     comm::Group own;
     for (const std::vector<int64_t>& members : mesh.groups(axes)) {
-      const comm::Group group = all.group(members, std::string(name));
+      const comm::Group group = all.group(members, std::string(name), lane);
       if (!group.ranks.empty()) own = group;
     }
     return own;

@@ -14,8 +14,8 @@ struct Ranks {
   Ranks() = default;
   // All ranks must call this, with the same layout of world.size() ranks, before messages are under way,
   // because it connects the groups for tensors on `device`. Later calls with the same layout reuse the
-  // connections.
-  Ranks(comm::World& world, const Layout& layout, at::Device device = at::kCPU);
+  // connections. Runs that are under way at a time need lanes of their own (comm::World::group()).
+  Ranks(comm::World& world, const Layout& layout, at::Device device = at::kCPU, int64_t lane = 0);
   // The place of `rank` without connections, to find out what that rank would hold and do.
   Ranks(int64_t rank, const Layout& layout);
 

@@ -152,6 +152,25 @@ Recorder::~Recorder() {
   world_.set_hooks(std::move(hooks_before_));
 }
 
+void Recorder::follow(engine::Observer& observer) {
+  using enum engine::Phase;
+  observer.started = [this, started = observer.started](engine::Phase phase) {
+    if (phase == kLoadTextEncoder) begin_loading(Phase::kEncode);
+    if (phase == kLoadDenoiser) begin_loading(Phase::kDenoise);
+    if (phase == kLoadDecoder) begin_loading(Phase::kDecode);
+    if (started) started(phase);
+  };
+  observer.finished = [this, finished = observer.finished](engine::Phase phase, double seconds) {
+    if (phase == kLoadTextEncoder || phase == kLoadDenoiser || phase == kLoadDecoder) end_loading();
+    if (finished) finished(phase, seconds);
+  };
+  observer.progressed = [this, progressed = observer.progressed](engine::Phase phase, int64_t done,
+                                                                 int64_t total) {
+    if (phase == kDenoise) begin_step(done);
+    if (progressed) progressed(phase, done, total);
+  };
+}
+
 void Recorder::began(const comm::Collective& collective) {
   if (hooks_before_.began) hooks_before_.began(collective);
   number_of_[collective.number] = collectives_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/world.h"
+#include "engine/observer.h"
 #include "ops/operation.h"
 #include "plan/trace.h"
 #include "weights/memory_counter.h"
@@ -25,6 +26,8 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
+  // Has the recording follow the phases and steps of a run.
+  void follow(engine::Observer& observer);
   // Begins a phase: loading its part comes next, of which nothing is recorded, and whose tensors count as
   // weights.
   void begin_loading(Phase phase);

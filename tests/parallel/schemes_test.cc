@@ -25,6 +25,15 @@ comm::Group pipeline_of_all(comm::World& world) {
   return group;
 }
 
+// Returns false if the stage has ended the run early.
+bool run_pipeline(const PipelineSchedule& schedule, PipelineStage& stage, const comm::Group& group) {
+  Pipeline pipeline(schedule, stage, group);
+  while (!pipeline.is_done()) {
+    if (!pipeline.advance()) return false;
+  }
+  return true;
+}
+
 class Schemes : public ::testing::TestWithParam<int64_t> {};  // ranks
 
 TEST_P(Schemes, UlyssesGivesAllTokensOfOwnHeadsAndBack) {
@@ -144,7 +153,7 @@ TEST_P(Schemes, ThePipelineFollowsItsSchedule) {
   for (const int64_t warmup : {0, 1, 2, 6}) {
     const auto run = [&](const comm::Group& group, int64_t first_stage, int64_t stages) {
       ToyStage stage(kPatches, first_stage, stages);
-      run_pipeline({kSteps, kPatches, warmup}, stage, group);
+      run_pipeline({kSteps, 0, kPatches, warmup}, stage, group);
       EXPECT_EQ(stage.begun, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
       EXPECT_EQ(stage.steps_ended, stage.begun);
       return stage.joined({0, kPatches});
@@ -174,7 +183,7 @@ TEST_P(Schemes, ThePipelineWarmsUpForAsManySteps) {
     comm::run_ranks_as_threads(GetParam(), [&](comm::World world) {
       const comm::Group group = pipeline_of_all(world);
       ToyStage stage(kPatches, group.rank, 1);
-      run_pipeline({kSteps, kPatches, warmup}, stage, group);
+      run_pipeline({kSteps, 0, kPatches, warmup}, stage, group);
       EXPECT_EQ(stage.runs, expected) << "warm-up " << warmup;
     });
   }
@@ -193,7 +202,7 @@ TEST_P(Schemes, APipelineThatEndsEarlyLeavesNothingBehind) {
             const auto run = [&](const comm::Group& over, int64_t stages, int64_t last_step) {
               ToyStage stage(kPatches, over.rank, stages);
               stage.last_step = last_step;
-              EXPECT_EQ(run_pipeline({kSteps, kPatches, warmup}, stage, over), last_step < 0);
+              EXPECT_EQ(run_pipeline({kSteps, 0, kPatches, warmup}, stage, over), last_step < 0);
               const auto steps = static_cast<size_t>(last_step < 0 ? kSteps : last_step);
               EXPECT_EQ(stage.begun.size(), steps);
               EXPECT_EQ(stage.steps_ended.size(), steps);

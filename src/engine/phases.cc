@@ -1,0 +1,96 @@
+#include "engine/phases.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <utility>
+
+#include "comm/collectives.h"
+#include "core/error.h"
+
+namespace tessera::engine {
+namespace {
+
+bool has_room_for_both(const RunContext& run) {
+  const uint64_t bytes =
+      run.components.bytes_of(ComponentKind::kDenoiser) + run.components.bytes_of(ComponentKind::kDecoder);
+  const at::Device device = run.settings.request.device;
+  return stay_between_turns(static_cast<int64_t>(bytes) * (device.is_cpu() ? run.ranks.world.size : 1),
+                            device);
+}
+
+}  // namespace
+
+void prepare(RunContext& run) {
+  const Request& request = run.settings.request;
+  run.stages.run(Messages::kNone, [&] {
+    run.batch.emplace(run.requests);
+    run.sampler = make_sampler(run.settings, run.model);
+    if (run.has_given() && run.ranks.world.rank == 0) run.references.emplace(run.requests, run.model.scale);
+    run.groups = make_groups(*run.batch, run.settings, run.ranks, run.has_given());
+    run.components.expect(component_forms(*request.dtype, request.device, run.ranks, run.has_given()));
+    // A trace shows one turn alone.
+    run.keeps_components = !request.device.is_meta() && run.turns() > 1 && has_room_for_both(run);
+  });
+  // Frames of videos go between all ranks; the others connect their tensors in parallel::Ranks.
+  if (run.is_video())
+    run.stages.run(Messages::kSome, [&] { comm::connect(run.ranks.world, request.device); });
+  run.observer().preview_every = run.stages.of_all().follow(run.observer().preview_every);
+}
+
+void encode(RunContext& run) {
+  const auto encoder = run.load<models::TextEncoder>(ComponentKind::kTextEncoder, Phase::kLoadTextEncoder);
+  const bool is_split = run.ranks.layout.text_encoder_parallel && run.ranks.replica.size > 1;
+  run.stages.run_phase(
+      Phase::kEncode, run.result.seconds.encode, is_split ? Messages::kSome : Messages::kNone, [&] {
+        try {
+          run.prompts = encoder->encode(run.batch->prompts, run.settings.max_sequence_length);
+        } catch (const Error& error) {
+          // All ranks refuse a prompt alike, where no message is under way.
+          if (is_split && error.kind() == ErrorKind::kUsage) run.stages.settle(std::current_exception());
+          throw;
+        }
+      });
+}
+
+std::optional<GivenLatents> encode_given(RunContext& run) {
+  if (!run.has_given()) return std::nullopt;
+  const bool encodes = run.ranks.world.rank == 0;
+  std::optional<GivenLatents> given;
+  if (run.turn.part == 0) {
+    run.video_encoder =
+        run.load<models::VideoEncoder>(ComponentKind::kVideoEncoder, Phase::kLoadVideoEncoder, encodes);
+  }
+  run.stages.run_phase(Phase::kEncodeFrames, run.result.seconds.encode, Messages::kNone, [&] {
+    if (encodes) {
+      given = run.references->given(run.turn.part, *run.video_encoder);
+      if (run.turn.part + 1 == run.settings.loops) run.video_encoder.reset();
+    } else {
+      const at::Tensor frames = at::empty({run.group().count(), run.settings.latents.latent_frames});
+      given = {at::empty(run.latent_sizes()), frames, frames.clone()};
+    }
+  });
+  return given;
+}
+
+std::vector<Result> finish(RunContext& run) {
+  std::vector<Result> results;
+  run.stages.run(Messages::kNone, [&] {
+    Result& all = run.result;
+    std::vector<Image> images = std::exchange(all.images, {});
+    if (!run.latents.empty() && run.latents.front().defined())
+      all.latents = run.latents.size() == 1 ? run.latents.front() : at::concat(run.latents);
+    for (const Range& own : run.batch->pictures) {
+      Result& result = results.emplace_back(all);
+      if (all.latents.defined()) result.latents = all.latents.narrow(0, own.begin, own.length);
+      if (images.empty()) continue;
+      const auto first = std::make_move_iterator(images.begin() + own.begin);
+      result.images = {first, first + own.length};
+    }
+  });
+  return results;
+}
+
+}  // namespace tessera::engine

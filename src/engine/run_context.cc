@@ -1,0 +1,63 @@
+#include "engine/run_context.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/phases.h"
+
+namespace tessera::engine {
+
+RunContext::RunContext(std::span<const Settings> batch_requests, const Model& run_model,
+                       ComponentCache& cache, const parallel::Ranks& run_ranks, const Observer& of_caller,
+                       Agreeing agreeing)
+    : requests(batch_requests),
+      settings(requests.front()),
+      model(run_model),
+      components(cache),
+      ranks(run_ranks),
+      stages(agreeing == Agreeing::kRanks ? ranks.world : comm::Group(),
+             agreeing == Agreeing::kRanks ? ranks.data : comm::Group(), of_caller) {
+  observer().previewed = [this, show = of_caller.previewed](Preview preview) {
+    preview.first_picture = group().pictures.begin;
+    if (observer().preview_images) preview.images = decode_preview(*this, preview.latents);
+    show(preview);
+  };
+  if (!of_caller.previewed) observer().preview_every = 0;
+}
+
+bool RunContext::has_given() const {
+  return std::any_of(requests.begin(), requests.end(), [](const Settings& each) { return each.has_given(); });
+}
+
+bool RunContext::next_turn() {
+  if (++turn.part == settings.loops) {
+    if (ranks.world.rank == 0) latents.push_back(std::exchange(result.latents, {}));
+    turn = {.group = turn.group + 1, .part = 0};
+  }
+  return turn.group < groups.size();
+}
+
+std::shared_ptr<const LoadedComponent> RunContext::load_part(ComponentKind kind, Phase phase,
+                                                             bool is_needed) {
+  std::shared_ptr<const LoadedComponent> loaded;
+  const auto get = [&] {
+    if (is_needed) loaded = components.get(kind);
+  };
+  if (!is_needed || components.is_loaded(kind)) {
+    stages.run(Messages::kNone, get);
+  } else {
+    stages.run_phase(phase, result.seconds.load, Messages::kNone, get);
+  }
+  if (!loaded) return nullptr;
+  if (!std::exchange(is_counted_[static_cast<size_t>(kind)], true)) {
+    result.weights_bytes += loaded->bytes;
+    result.weights_memory_bytes += loaded->memory_bytes;
+  }
+  const bool is_of_turns = kind == ComponentKind::kDenoiser || kind == ComponentKind::kDecoder;
+  auto& kept = kept_[static_cast<size_t>(kind)];
+  if (kept != loaded) result.bytes_read += loaded->bytes_read;
+  kept = is_of_turns && keeps_components && turns_done() + 1 < turns() ? loaded : nullptr;
+  return loaded;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,127 @@
+// What the phases of a run (engine/phases.h) share on a rank.
+//
+// Shapes: N pictures of a group, C latent channels, h x w latent size (T frames of it for a video).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/batch.h"
+#include "engine/component_cache.h"
+#include "engine/groups.h"
+#include "engine/noise.h"
+#include "engine/observer.h"
+#include "engine/references.h"
+#include "engine/request.h"
+#include "engine/result.h"
+#include "engine/stages.h"
+#include "parallel/ranks.h"
+#include "samplers/sampler.h"
+
+namespace tessera::engine {
+
+// Whose agreement a phase needs to end.
+enum class Agreeing {
+  kRanks,  // that of all ranks
+  kNobody  // none: the rank is traced alone (comm/recording.h)
+};
+
+// A turn denoises and decodes one group of pictures, in one part of a long video. They come group by group,
+// and within a group part by part.
+struct Turn {
+  size_t group = 0;
+  int64_t part = 0;
+};
+
+struct RunContext {
+  // `requests` are of one batch. Everything must outlive this. The caller's observer gets previews in the
+  // numbers of the batch.
+  RunContext(std::span<const Settings> requests, const Model& model, ComponentCache& components,
+             const parallel::Ranks& ranks, const Observer& observer, Agreeing agreeing = Agreeing::kRanks);
+  RunContext(const RunContext&) = delete;
+  RunContext& operator=(const RunContext&) = delete;
+
+  std::span<const Settings> requests;
+  const Settings& settings;  // of the first request, for everything that all have in common
+  const Model& model;
+  ComponentCache& components;
+  const parallel::Ranks& ranks;
+  Stages stages;
+
+  // Of prepare().
+  std::optional<Batch> batch;
+  std::vector<Group> groups;
+  std::unique_ptr<samplers::Sampler> sampler;
+  // On rank 0, if videos begin from frames. The encoder is that of the turns so far.
+  std::optional<References> references;
+  std::shared_ptr<models::VideoEncoder> video_encoder;
+  bool keeps_components = false;  // from one turn to the next, if the cache does not
+  // Of encode(): by prompt of the batch.
+  std::vector<models::Conditioning> prompts;
+
+  Turn turn;
+  std::optional<Noise> noise;  // of the group's pictures, in all parts
+
+  // What the turns so far have made.
+  std::vector<at::Tensor> latents;  // [N, C, (T,) h, w] of each group that is done, on rank 0
+  int64_t frames_done = 0, images_done = 0;
+  Result result;
+
+  Observer& observer() { return stages.observer(); }
+  // Where tensors are that leave the device: on the CPU, or nowhere if all are shapes.
+  at::Device host() const { return settings.request.device.is_meta() ? at::kMeta : at::kCPU; }
+  bool is_video() const { return model.shape.is_video; }
+  bool has_images() const { return settings.request.output_type == OutputType::kImage; }
+  const Group& group() const { return groups[turn.group]; }
+  // Whether videos begin from frames: of references, or of the part before.
+  bool has_given() const;
+
+  // Ends the turn, and returns whether another follows.
+  bool next_turn();
+  // How often the run denoises and decodes, and how many of these turns are done.
+  int64_t turns() const { return static_cast<int64_t>(groups.size()) * settings.loops; }
+  int64_t turns_done() const { return static_cast<int64_t>(turn.group) * settings.loops + turn.part; }
+
+  // The sizes [N, C, (T,) h, w] of the group's latents.
+  std::vector<int64_t> latent_sizes() const {
+    return model.shape.latent_sizes(settings.latents, group().count());
+  }
+  // The ranks that share the work of decoding a picture, those of a replica, or a video, all; and whether
+  // they do.
+  const comm::Group& decoding_ranks() const { return is_video() ? ranks.world : ranks.replica; }
+  bool decodes_together() const {
+    return ranks.layout.vae_parallel && decoding_ranks().size > 1 && has_images();
+  }
+
+  // Returns the component, and loads it if it is not in memory. Returns null if this rank does not need it.
+  // All ranks must call this.
+  template <typename Component>
+  std::shared_ptr<Component> load(ComponentKind kind, Phase phase, bool is_needed = true) {
+    auto loaded = load_part(kind, phase, is_needed);
+    if (!loaded) return nullptr;
+    auto* const part = static_cast<Component*>(loaded->part.get());
+    return {std::move(loaded), part};
+  }
+  // Returns the decoder for a preview, on rank 0 of the world alone. It is kept until the run ends, whether
+  // or not it stays after that.
+  template <typename Component>
+  const Component& preview_decoder() {
+    if (!preview_decoder_) preview_decoder_ = components.get(ComponentKind::kDecoder);
+    return *static_cast<const Component*>(preview_decoder_->part.get());
+  }
+
+ private:
+  std::shared_ptr<const LoadedComponent> load_part(ComponentKind kind, Phase phase, bool is_needed);
+
+  std::array<bool, kComponentKinds> is_counted_{};  // among the weights of the result
+  std::array<std::shared_ptr<const LoadedComponent>, kComponentKinds> kept_;
+  std::shared_ptr<const LoadedComponent> preview_decoder_;
+};
+
+}  // namespace tessera::engine

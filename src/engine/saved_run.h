@@ -1,0 +1,28 @@
+// Where a run stands between two steps, as a value that outlives its engine.
+//
+// Shapes: N pictures of a group, C latent channels, h x w latent size (T frames of it for a video).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "core/image.h"
+#include "engine/denoise.h"
+#include "engine/request.h"
+
+namespace tessera::engine {
+
+struct SavedRun {
+  std::vector<Settings> requests;
+  // All that follows is empty for a run that has not begun its first step, and on ranks other than 0.
+  std::optional<DenoiseState> denoising;  // of the pictures of the group
+  size_t group = 0;                       // groups before it are done
+  std::vector<at::Tensor> latents;        // [N, C, (T,) h, w] of each of them
+  std::vector<Image> images;              // of them, unless the observer has taken them
+  std::vector<double> step_seconds;
+};
+
+}  // namespace tessera::engine
