@@ -34,6 +34,13 @@ enum class FieldGroup {
   kLaunch
 };
 
+// Between which requests the values of a field may differ.
+enum class FieldScope {
+  kPicture,  // each picture of a batch may have its own
+  kBatch,    // the requests that share a batch have one
+  kRank      // so have they, but it says where ranks compute, not what
+};
+
 // What a front end needs to know about a field.
 struct FieldInfo {
   std::string name;  // in JSON; diffusers' name if it has one
@@ -48,6 +55,7 @@ struct FieldInfo {
   bool may_miss = false;               // null or left out means that it is chosen later
   bool is_on = false;                  // a flag that is true by default
   std::string help_off{};              // one line on the effect of turning a flag off
+  FieldScope scope = FieldScope::kBatch;
 };
 
 // Returns the range or the choices of a field, "from 1 to 64 pixels", "1 or more" or "1d or 2d"; empty if it

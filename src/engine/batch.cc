@@ -7,35 +7,32 @@
 namespace tessera::engine {
 namespace {
 
-[[noreturn]] void refuse_difference(const char* name) {
-  usage_error(field(name), "differs between the requests of one batch");
+bool is_of_batch(const FieldInfo& info) {
+  return info.scope != FieldScope::kPicture;
+}
+
+Json value_of(const Field<Request>& each, const Settings& settings) {
+  if (each.name == "guidance_rescale") return settings.guidance_rescale;  // none is 0
+  return each.get(settings.request);
 }
 
 }  // namespace
 
+std::string batch_key(const Settings& settings) {
+  OrderedJson key = OrderedJson::object();
+  for (const Field<Request>& each : request_fields()) {
+    if (is_of_batch(each)) key[each.name] = value_of(each, settings);
+  }
+  return key.dump();
+}
+
 void require_alike(const Settings& a, const Settings& b) {
-  const auto require = [](bool same, const char* name) {
-    if (!same) refuse_difference(name);
-  };
-  require(a.height == b.height && a.model_height == b.model_height, "height");
-  require(a.width == b.width && a.model_width == b.model_width, "width");
-  require(a.frames == b.frames, "num_frames");
-  require(a.request.fps == b.request.fps, "fps");
-  require(a.loops == b.loops, "loop");
-  require(a.request.align == b.request.align, "align");
-  require(a.request.condition_frame_length == b.request.condition_frame_length, "condition_frame_length");
-  require(a.request.condition_frame_edit == b.request.condition_frame_edit, "condition_frame_edit");
-  require(a.steps == b.steps, "num_inference_steps");
-  require(a.scheduler == b.scheduler && a.request.scheduler == b.request.scheduler, "scheduler");
-  require(a.request.scheduler_options == b.request.scheduler_options, "scheduler_option");
-  require(a.request.eta == b.request.eta, "eta");
-  require(a.request.vae_tiling == b.request.vae_tiling, "vae_tiling");
-  require(a.request.vae_block_size == b.request.vae_block_size, "vae_block_size");
-  require(a.max_sequence_length == b.max_sequence_length, "max_sequence_length");
-  require(a.latents.sizes == b.latents.sizes, "original_size, target_size or crops_coords_top_left");
-  require(a.request.dtype == b.request.dtype, "dtype");
-  require(a.request.device == b.request.device, "device");
-  require(a.request.output_type == b.request.output_type, "output_type");
+  for (const Field<Request>& each : request_fields()) {
+    const bool is_of_guided = each.name == "guidance_rescale";
+    if (!is_of_batch(each) || (is_of_guided && a.guided() != b.guided())) continue;
+    if (value_of(each, a) != value_of(each, b))
+      usage_error(field(each.name), "differs between the requests of one batch");
+  }
 }
 
 Batch::Batch(std::span<const Settings> requests) {
@@ -52,7 +49,7 @@ Batch::Batch(std::span<const Settings> requests) {
     require_alike(requests.front(), settings);
     if (settings.guided()) {
       if (!guided) guided = &settings;
-      if (settings.guidance_rescale != guided->guidance_rescale) refuse_difference("guidance_rescale");
+      require_alike(*guided, settings);
       for (Guidance& each : guidance) each.rescale = guided->guidance_rescale;
     }
     const Request& request = settings.request;

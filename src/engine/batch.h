@@ -11,7 +11,11 @@
 
 namespace tessera::engine {
 
+// The fields of a request, as JSON with their values, that all requests of a batch have in common: those
+// whose scope is not FieldScope::kPicture. Requests with the same key can share a batch.
+std::string batch_key(const Settings& settings);
 // Throws Error(kUsage) for requests that cannot share a batch, naming the first field in which they differ.
+// They can also if only one of them is guided and so has a guidance_rescale.
 void require_alike(const Settings& a, const Settings& b);
 
 struct Batch {

@@ -43,11 +43,10 @@ class ComponentCache {
   // shapes and dtypes. A component larger than the budget is alone in memory while it is used.
   ComponentCache(const Model& model, uint64_t budget) : model_(model), budget_(budget) {}
 
-  // On the meta device nothing is kept, and nothing counts.
   // Announces the forms that the next request needs (`stays` is ignored), and decides which components stay
   // after use: first the denoiser, then the decoder, then the encoder of given frames, then the text encoder.
   // The text encoder comes last because it reads each weight once for all prompts, so reading from the files
-  // loses little.
+  // loses little. On the meta device none stays, and none counts.
   void expect(const ComponentForms& forms);
 
   // Returns the bytes of a component in the announced form, as the budget counts them; 0 if none is needed.

@@ -73,6 +73,16 @@ std::string scheduler_help() {
       fmt::join(names, ", "));
 }
 
+Field<Request> with_scope(FieldScope scope, Field<Request> field) {
+  field.scope = scope;
+  return field;
+}
+
+// A field in which the requests of a batch may differ.
+Field<Request> of_picture(Field<Request> field) {
+  return with_scope(FieldScope::kPicture, std::move(field));
+}
+
 // A field that is one of several names.
 Field<Request> named_field(std::optional<std::string> Request::*member, FieldInfo info,
                            std::vector<std::string> names) {
@@ -87,36 +97,38 @@ Fields<Request> video_fields() {
       plain_field(&R::num_frames,
                   {"num_frames", "Number of frames; 1 gives an image [the model's, or 51; Open-Sora 1.1 16]",
                    video, "N", 1, kMaxFrames}),
-      named_field(&R::resolution,
-                  {"resolution", "Size by name, with an aspect ratio [240p where the model has no size]",
-                   video, "NAME"},
-                  models::video_resolutions()),
-      named_field(&R::aspect_ratio,
-                  {"aspect_ratio", "Height to width of a size by name [9:16]", video, "RATIO"},
-                  models::video_aspect_ratios()),
+      of_picture(
+          named_field(&R::resolution,
+                      {"resolution", "Size by name, with an aspect ratio [240p where the model has no size]",
+                       video, "NAME"},
+                      models::video_resolutions())),
+      of_picture(named_field(&R::aspect_ratio,
+                             {"aspect_ratio", "Height to width of a size by name [9:16]", video, "RATIO"},
+                             models::video_aspect_ratios())),
       plain_field(&R::fps, {"fps", "Frames per second [24]", video, "X", 1, kMaxFps}),
-      plain_field(&R::frame_interval,
-                  {"frame_interval", "Open-Sora 1.1: show a frame for so many of that rate [3]", video, "N",
-                   1, kMaxFrameInterval}),
-      plain_field(
-          &R::aesthetic_score,
-          {"aesthetic_score", "Score of beauty to ask for; 0 asks for none [6.5]", video, "X", 0, kMaxScore}),
-      plain_field(&R::motion_score,
-                  {"motion_score", "Amount of motion to ask for [none]", video, "X", 0, kMaxScore}),
-      plain_field(
+      of_picture(plain_field(&R::frame_interval,
+                             {"frame_interval", "Open-Sora 1.1: show a frame for so many of that rate [3]",
+                              video, "N", 1, kMaxFrameInterval})),
+      of_picture(plain_field(&R::aesthetic_score,
+                             {"aesthetic_score", "Score of beauty to ask for; 0 asks for none [6.5]", video,
+                              "X", 0, kMaxScore})),
+      of_picture(plain_field(&R::motion_score, {"motion_score", "Amount of motion to ask for [none]", video,
+                                                "X", 0, kMaxScore})),
+      of_picture(plain_field(
           &R::camera_motion,
-          {"camera_motion", "Motion of the camera to ask for, as \"pan right\" [none]", video, "TEXT"}),
-      plain_field(
+          {"camera_motion", "Motion of the camera to ask for, as \"pan right\" [none]", video, "TEXT"})),
+      of_picture(plain_field(
           &R::reference_paths,
           {"reference_path",
            "Images and videos to begin from, separated by \";\": one text for all prompts, or one per "
            "prompt (repeat the option) [none]",
-           video, "PATHS"}),
-      plain_field(&R::mask_strategies,
-                  {"mask_strategy",
-                   "Which frames of them go where, and how much they may change: groups of part, reference, "
-                   "its start, start, length and edit ratio, in latent frames, separated by \";\" [none]",
-                   video, "NUMBERS"}),
+           video, "PATHS"})),
+      of_picture(plain_field(
+          &R::mask_strategies,
+          {"mask_strategy",
+           "Which frames of them go where, and how much they may change: groups of part, reference, "
+           "its start, start, length and edit ratio, in latent frames, separated by \";\" [none]",
+           video, "NUMBERS"})),
       plain_field(&R::loop, {"loop", "Parts of a long video, each of which continues the one before [1]",
                              video, "N", 1, kMaxLoops}),
       plain_field(&R::condition_frame_length,
@@ -139,27 +151,30 @@ Fields<Request> make_fields() {
                   "TYPE"};
   dtype.choices = {"auto", "fp32", "bf16", "fp16"};
   return {
-      plain_field(&R::prompts,
-                  {"prompt", "Text prompt; several prompts give several images or videos", prompt, "TEXT"}),
-      plain_field(&R::prompts_2, {"prompt_2",
-                                  "Prompt for the second text encoder: one for all, or one per prompt "
-                                  "(repeat the option) [the prompt]",
-                                  prompt, "TEXT"}),
-      plain_field(
+      of_picture(plain_field(
+          &R::prompts,
+          {"prompt", "Text prompt; several prompts give several images or videos", prompt, "TEXT"})),
+      of_picture(
+          plain_field(&R::prompts_2, {"prompt_2",
+                                      "Prompt for the second text encoder: one for all, or one per prompt "
+                                      "(repeat the option) [the prompt]",
+                                      prompt, "TEXT"})),
+      of_picture(plain_field(
           &R::negative_prompts,
           {"negative_prompt", "Negative prompt: one for all, or one per prompt (repeat the option) [none]",
-           prompt, "TEXT"}),
-      plain_field(&R::negative_prompts_2, {"negative_prompt_2",
-                                           "Negative prompt for the second text encoder: one for all, or one "
-                                           "per prompt (repeat the option) [the "
-                                           "negative prompt]",
-                                           prompt, "TEXT"}),
-      plain_field(
+           prompt, "TEXT"})),
+      of_picture(plain_field(&R::negative_prompts_2,
+                             {"negative_prompt_2",
+                              "Negative prompt for the second text encoder: one for all, or one "
+                              "per prompt (repeat the option) [the "
+                              "negative prompt]",
+                              prompt, "TEXT"})),
+      of_picture(plain_field(
           &R::clean_caption,
           {"clean_caption",
            "Remove links, markup and other web-page residue from prompts [on where the model supports it]",
            prompt},
-          "Only lower-case prompts and strip white space"),
+          "Only lower-case prompts and strip white space")),
       plain_field(&R::height, {"height",
                                "Image height: a multiple of 8, for PixArt of 16, or any with resolution "
                                "binning; of videos any [the model's]",
@@ -168,9 +183,10 @@ Fields<Request> make_fields() {
                               "Image width: a multiple of 8, for PixArt of 16, or any with resolution "
                               "binning; of videos any [the model's]",
                               image, "PIXELS", 1, kMaxSide}),
-      plain_field(&R::seed, {"seed", "Seed of the random numbers [random]", image, "N"}),
-      plain_field(&R::num_images_per_prompt,
-                  {"num_images_per_prompt", "Number of images per prompt [1]", image, "N", 1, kMaxPictures}),
+      of_picture(plain_field(&R::seed, {"seed", "Seed of the random numbers [random]", image, "N"})),
+      of_picture(plain_field(
+          &R::num_images_per_prompt,
+          {"num_images_per_prompt", "Number of images per prompt [1]", image, "N", 1, kMaxPictures})),
       plain_field(
           &R::vae_tiling,
           {"vae_tiling", "Decode in overlapping tiles: less memory, slightly different images", memory}),
@@ -191,15 +207,16 @@ Fields<Request> make_fields() {
           &R::num_inference_steps,
           {"num_inference_steps",
            "Number of denoising steps [20; Stable Diffusion 50, Open-Sora 30, 1.1 100]", sampling, "N", 1}),
-      plain_field(&R::guidance_scale,
-                  {"guidance_scale",
-                   "Guidance scale: higher values follow the prompt more closely, 1 "
-                   "turns guidance off [PixArt 4.5, Stable Diffusion 7.5, XL 5, Open-Sora 7]",
-                   sampling, "X", 0}),
+      of_picture(plain_field(&R::guidance_scale,
+                             {"guidance_scale",
+                              "Guidance scale: higher values follow the prompt more closely, 1 "
+                              "turns guidance off [PixArt 4.5, Stable Diffusion 7.5, XL 5, Open-Sora 7]",
+                              sampling, "X", 0})),
       plain_field(&R::guidance_rescale,
                   {"guidance_rescale", "Guidance rescale factor [0]", sampling, "X", 0, 1}),
-      plain_field(&R::clip_skip, {"clip_skip", "Skip the last N CLIP layers (diffusers' count) [0]", prompt,
-                                  "N", 0, kMaxLayers}),
+      of_picture(plain_field(
+          &R::clip_skip,
+          {"clip_skip", "Skip the last N CLIP layers (diffusers' count) [0]", prompt, "N", 0, kMaxLayers})),
       text_field(&R::original_size,
                  {"original_size", "SDXL: original size to condition on [the image's size]", image, "HxW"},
                  write_pair, read_pair("original_size")),
@@ -224,9 +241,10 @@ Fields<Request> make_fields() {
           &R::output_type,
           {"output_type", "Kind of output: image or latent [image]", FieldGroup::kOutput, "TYPE"},
           [](OutputType type) { return type == OutputType::kImage ? "image" : "latent"; }, read_output_type),
-      text_field(
-          &R::device, {"device", "Device: cpu, cuda or cuda:N [cpu]", machine, "DEVICE"},
-          [](const at::Device& device) { return device.str(); }, read_device),
+      with_scope(FieldScope::kRank,
+                 text_field(
+                     &R::device, {"device", "Device: cpu, cuda or cuda:N [cpu]", machine, "DEVICE"},
+                     [](const at::Device& device) { return device.str(); }, read_device)),
       text_field(&R::dtype, std::move(dtype), dtype_name, read_dtype)};
 }
 

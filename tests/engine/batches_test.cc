@@ -98,29 +98,33 @@ TEST(Batch, IsLaidOutByAllOfItsRequests) {
 TEST(Batch, RefusesWhatOneRunCannotDoForAll) {
   using Change = std::function<void(Settings&)>;
   const std::vector<std::pair<std::string, Change>> changes = {
-      {"num_inference_steps", [](Settings& s) { s.steps = 3; }},
-      {"scheduler", [](Settings& s) { s.scheduler = "DDIMScheduler"; }},
+      {"num_inference_steps", [](Settings& s) { s.request.num_inference_steps = 3; }},
       {"scheduler", [](Settings& s) { s.request.scheduler = "ddim"; }},
       {"scheduler_option", [](Settings& s) { s.request.scheduler_options = {"steps_offset=1"}; }},
       {"eta", [](Settings& s) { s.request.eta = 0.5; }},
       {"vae_tiling", [](Settings& s) { s.request.vae_tiling = true; }},
       {"vae_block_size", [](Settings& s) { s.request.vae_block_size = 8; }},
-      {"max_sequence_length", [](Settings& s) { s.max_sequence_length = 7; }},
+      {"max_sequence_length", [](Settings& s) { s.request.max_sequence_length = 7; }},
       {"guidance_rescale",
        [](Settings& s) {
          s.guidance = 2;
          s.guidance_rescale = 0.5;
        }},
-      {"original_size", [](Settings& s) { s.latents.sizes.original_height = 7; }},
-      {"crops_coords_top_left", [](Settings& s) { s.latents.sizes.crop_left = 7; }},
+      {"original_size",
+       [](Settings& s) {
+         s.request.original_size = Pair{7, 32};
+       }},
+      {"crops_coords_top_left",
+       [](Settings& s) {
+         s.request.crops_coords_top_left = Pair{0, 7};
+       }},
       {"device", [](Settings& s) { s.request.device = at::kCUDA; }},
       {"dtype", [](Settings& s) { s.request.dtype = at::kBFloat16; }},
       {"output_type", [](Settings& s) { s.request.output_type = OutputType::kLatent; }},
-      {"height", [](Settings& s) { s.height = 40; }},
-      {"width", [](Settings& s) { s.width = 24; }},
+      {"height", [](Settings& s) { s.request.height = 40; }},
+      {"width", [](Settings& s) { s.request.width = 24; }},
       // The same image by way of another size of the model.
-      {"height", [](Settings& s) { s.model_height = 40; }},
-      {"width", [](Settings& s) { s.model_width = 24; }}};
+      {"use_resolution_binning", [](Settings& s) { s.request.resolution_binning = true; }}};
   Engine engine(tiny());
   for (const auto& [name, change] : changes) {
     std::vector<Settings> batch = five_pictures();
