@@ -28,7 +28,8 @@ void prepare(RunContext& run) {
   run.stages.run(Messages::kNone, [&] {
     run.batch.emplace(run.requests);
     run.sampler = make_sampler(run.settings, run.model);
-    if (run.has_given() && run.ranks.world.rank == 0) run.references.emplace(run.requests, run.model.scale);
+    if (run.has_given() && run.ranks.world.rank == 0 && !request.device.is_meta())
+      run.references.emplace(run.requests, run.model.scale);
     run.groups = make_groups(*run.batch, run.settings, run.ranks, run.has_given());
     run.components.expect(component_forms(*request.dtype, request.device, run.ranks, run.has_given()));
     // A trace shows one turn alone.

@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <exception>
 #include <span>
 
 #include "comm/recording.h"
@@ -92,10 +93,14 @@ RankTrace trace_rank(const engine::Settings& settings, const engine::Model& mode
   const parallel::Ranks ranks(world, layout);
   engine::ComponentCache components(model, 0);
   engine::RunContext run(std::span(&traced, 1), model, components, ranks, {}, engine::Agreeing::kNobody);
-  engine::prepare(run);
-  Recorder recorder(world, trace);
-  recorder.follow(run.observer());
-  engine::decode(run, encode_and_denoise(run));
+  try {
+    engine::prepare(run);
+    Recorder recorder(world, trace);
+    recorder.follow(run.observer());
+    engine::decode(run, encode_and_denoise(run));
+  } catch (const engine::SettledEnd& end) {
+    std::rethrow_exception(end.cause);
+  }
   return trace;
 }
 
