@@ -47,8 +47,8 @@ void decode_one_video(RunContext& run, const models::VideoDecoder& decoder, int6
   // What the ranks ask each other otherwise; shapes cannot answer.
   if (latents.is_meta())
     options.deals_clips = has_memory_for_clips(decoder, latents, group.size, memory_of(latents.device()));
-  // The next part begins with the frames as the decoder gives them.
-  const bool is_continued = run.turn.part + 1 < run.settings.loops;
+  // The next part, of which a trace shows nothing, begins with the frames as the decoder gives them.
+  const bool is_continued = !latents.is_meta() && run.turn.part + 1 < run.settings.loops;
   if (is_continued) options.convert = [](const at::Tensor& x) { return x.permute({0, 2, 3, 1}); };
   int64_t done = 0;
   decode_video(decoder, latents, run.settings.frames, group, options, [&](at::Tensor frames) {
