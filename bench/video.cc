@@ -107,11 +107,12 @@ models::VideoVaeConfig vae_config() {
 }
 
 // Decodes the latents of frames alone.
-class TemporalHalf final : public models::VideoDecoder {
+class TemporalHalf final : public models::Decoder {
  public:
   TemporalHalf(const weights::Scope& scope, const models::VideoVaeConfig& config)
       : config_(config), decoder_(scope / "temporal_vae", config.temporal) {}
-  at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const override {
+  at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens,
+                         models::ClipMemory* /*memory*/) const override {
     return decoder_(z, frames, nn::Rows(tokens));
   }
   Clip clip() const override { return {config_.clip, config_.latent_clip()}; }
@@ -129,7 +130,7 @@ Work decoder_work(const weights::Placement& placement, const Video& video, comm:
   RandomSource source;
   const weights::Scope scope(source, placement);
   const models::VideoVaeConfig config = vae_config();
-  std::shared_ptr<const models::VideoDecoder> decoder;
+  std::shared_ptr<const models::Decoder> decoder;
   if (temporal) {
     decoder = std::make_shared<TemporalHalf>(scope, config);
   } else {

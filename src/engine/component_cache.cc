@@ -8,8 +8,8 @@
 namespace tessera::engine {
 namespace {
 
-constexpr std::array kByNeed = {ComponentKind::kDenoiser, ComponentKind::kDecoder,
-                                ComponentKind::kVideoEncoder, ComponentKind::kTextEncoder};
+constexpr std::array kByNeed = {ComponentKind::kDenoiser, ComponentKind::kDecoder, ComponentKind::kEncoder,
+                                ComponentKind::kTextEncoder};
 
 bool same_form(const models::LoadOptions& a, const models::LoadOptions& b) {
   const weights::Placement &p = a.placement, &q = b.placement;
@@ -43,10 +43,9 @@ std::shared_ptr<void> ComponentCache::load(ComponentKind kind, models::LoadOptio
         return family.load_text_encoder(model_.folder, options, cost);
       case ComponentKind::kDenoiser:
         return family.load_denoiser(model_.folder, options, cost);
-      case ComponentKind::kVideoEncoder:
-        return family.load_video_encoder(model_.folder, options, cost);
+      case ComponentKind::kEncoder:
+        return family.load_encoder(model_.folder, options, cost);
       case ComponentKind::kDecoder:
-        if (family.load_video_decoder) return family.load_video_decoder(model_.folder, options, cost);
         return family.load_decoder(model_.folder, options, cost);
     }
     return nullptr;

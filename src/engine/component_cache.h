@@ -15,7 +15,7 @@
 namespace tessera::engine {
 
 // Components in the order in which a request needs them.
-enum class ComponentKind { kTextEncoder, kVideoEncoder, kDenoiser, kDecoder };
+enum class ComponentKind { kTextEncoder, kEncoder, kDenoiser, kDecoder };
 inline constexpr size_t kComponentKinds = 4;
 // By kind, the form of each component that a request needs.
 using ComponentForms = std::array<std::optional<models::LoadOptions>, kComponentKinds>;
@@ -29,7 +29,7 @@ struct LoadedComponent {
   ComponentKind kind;
   models::LoadOptions options;
   uint64_t bytes = 0;  // as the budget counts it
-  // A models::TextEncoder, VideoEncoder, Denoiser, and Decoder or VideoDecoder.
+  // A models::TextEncoder, Encoder, Denoiser or Decoder.
   std::shared_ptr<void> part;
   // The cost of loading it: memory of its weights, including those read at use, and bytes read from files.
   uint64_t memory_bytes = 0, bytes_read = 0;

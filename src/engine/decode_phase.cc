@@ -40,8 +40,8 @@ void take_frames(RunContext& run, int64_t video, int64_t first, const at::Tensor
     observer.progressed(Phase::kDecode, run.frames_done, run.batch->count() * run.settings.all_frames());
 }
 
-void decode_one_video(RunContext& run, const models::VideoDecoder& decoder, int64_t video,
-                      const at::Tensor& z, VideoDecodeOptions options) {
+void decode_one_video(RunContext& run, const models::Decoder& decoder, int64_t video, const at::Tensor& z,
+                      VideoDecodeOptions options) {
   const at::Tensor latents = z.transpose(0, 1).to(run.settings.request.device);  // [T, C, h, w]
   const comm::Group group = run.decodes_together() ? run.ranks.world : comm::Group();
   // What the ranks ask each other otherwise; shapes cannot answer.
@@ -63,20 +63,14 @@ void decode_one_video(RunContext& run, const models::VideoDecoder& decoder, int6
 }
 
 // Turns latents into frames, which the observer of rank 0 gets.
-void decode_videos(RunContext& run, const at::Tensor& z) {
-  const bool together = run.decodes_together(), takes_part = z.defined();
-  const auto decoder =
-      run.load<models::VideoDecoder>(ComponentKind::kDecoder, Phase::kLoadDecoder, takes_part);
-  if (!takes_part) {
-    run.stages.run(Messages::kNone, [] {});
-    return;
-  }
+void decode_videos(RunContext& run, const models::Decoder& decoder, const at::Tensor& z) {
+  const bool together = run.decodes_together();
   VideoDecodeOptions options = video_options(run);
   options.before_clips = [&] { together ? check_cancelled(run.observer()) : run.stages.check_alone(); };
   run.stages.run_phase(Phase::kDecode, run.result.seconds.decode,
                        together ? Messages::kSome : Messages::kNone, [&] {
                          for (int64_t video = 0; video < z.size(0); ++video)
-                           decode_one_video(run, *decoder, video, z[video], options);
+                           decode_one_video(run, decoder, video, z[video], options);
                        });
 }
 
@@ -119,13 +113,8 @@ void decode_and_gather(RunContext& run, const models::Decoder& decoder, const at
 }
 
 // Turns latents into pictures. Rank 0 of the world gets those of all replicas.
-void decode_images(RunContext& run, const at::Tensor& z) {
-  const bool together = run.decodes_together(), takes_part = z.defined();
-  const auto decoder = run.load<models::Decoder>(ComponentKind::kDecoder, Phase::kLoadDecoder, takes_part);
-  if (!takes_part) {
-    run.stages.run(Messages::kNone, [] {});
-    return;
-  }
+void decode_images(RunContext& run, const models::Decoder& decoder, const at::Tensor& z) {
+  const bool together = run.decodes_together();
   Observer observer = run.observer();
   if (observer.progressed) {
     observer.progressed = [&](Phase phase, int64_t done, int64_t /*of_group*/) {
@@ -135,26 +124,33 @@ void decode_images(RunContext& run, const at::Tensor& z) {
   if (!together) observer.cancelled = [&] { return run.stages.ask_replicas(); };
   const Messages messages = together || run.ranks.data.size > 1 ? Messages::kSome : Messages::kNone;
   run.stages.run_phase(Phase::kDecode, run.result.seconds.decode, messages,
-                       [&] { decode_and_gather(run, *decoder, z, observer); });
+                       [&] { decode_and_gather(run, decoder, z, observer); });
 }
 
 }  // namespace
 
 void decode(RunContext& run, const at::Tensor& z) {
   if (!run.has_images()) return;
-  run.is_video() ? decode_videos(run, z) : decode_images(run, z);
+  const bool takes_part = z.defined();
+  const auto decoder = run.load<models::Decoder>(ComponentKind::kDecoder, Phase::kLoadDecoder, takes_part);
+  if (!takes_part) {
+    run.stages.run(Messages::kNone, [] {});
+  } else if (run.is_video()) {
+    decode_videos(run, *decoder, z);
+  } else {
+    decode_images(run, *decoder, z);
+  }
 }
 
 std::vector<Image> decode_preview(RunContext& run, const at::Tensor& z) {
   const Settings& settings = run.settings;
+  const models::Decoder& decoder = run.preview_decoder();
   if (!run.is_video()) {
-    const auto& decoder = run.preview_decoder<models::Decoder>();
     return decode(decoder, z.to(settings.request.device), settings.height, settings.width, {}, {},
                   image_options(run));
   }
-  const auto& decoder = run.preview_decoder<models::VideoDecoder>();
-  const models::VideoDecoder::Clip clip = decoder.clip();
-  const int64_t frames = std::min(clip.frames, settings.frames);
+  const models::Decoder::Clip clip = decoder.clip();
+  const int64_t frames = frames_of_clip(0, settings.frames, clip).length;
   std::vector<Image> images;
   for (const at::Tensor& video : z.unbind(0)) {
     const at::Tensor latents = video.narrow(1, 0, std::min(clip.latents, video.size(1))).transpose(0, 1);

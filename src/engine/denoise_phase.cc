@@ -82,10 +82,10 @@ void require_finite(RunContext& run, const at::Tensor& sums) {
 void share(RunContext& run, at::Tensor& z) {
   const int64_t pictures = run.group().count();
   if (z.defined()) run.result.latents = gather_pictures(to_host(z), pictures, run.ranks.data);
-  if (run.is_video()) z = run.result.latents;
+  if (!run.replicas_decode()) z = run.result.latents;
   if (!run.decodes_together()) return;
   if (!z.defined()) {
-    const int64_t count = run.is_video() ? pictures : run.ranks.data.part(pictures).length;
+    const int64_t count = run.replicas_decode() ? run.ranks.data.part(pictures).length : pictures;
     z = at::empty(run.model.shape.latent_sizes(run.settings.latents, count),
                   at::dtype(at::kFloat).device(run.host()));
   }

@@ -172,12 +172,8 @@ void check_weights(const Model& model) {
                 denoiser->pooled_width(),
                 encoder->pooled_width() == 0 ? "none" : std::to_string(encoder->pooled_width()));
   }
-  if (model.family->load_decoder) {
-    model.family->load_decoder(model.folder, options, cost);
-  } else {
-    model.family->load_video_decoder(model.folder, options, cost);
-    model.family->load_video_encoder(model.folder, options, cost);
-  }
+  model.family->load_decoder(model.folder, options, cost);
+  if (model.family->load_encoder) model.family->load_encoder(model.folder, options, cost);
 }
 
 }  // namespace tessera::engine

@@ -36,7 +36,7 @@ void prepare(RunContext& run) {
     run.keeps_components = !request.device.is_meta() && run.turns() > 1 && has_room_for_both(run);
   });
   // Frames of videos go between all ranks; the others connect their tensors in parallel::Ranks.
-  if (run.is_video())
+  if (!run.replicas_decode())
     run.stages.run(Messages::kSome, [&] { comm::connect(run.ranks.world, request.device); });
   run.observer().preview_every = run.stages.of_all().follow(run.observer().preview_every);
 }
@@ -61,13 +61,12 @@ std::optional<GivenLatents> encode_given(RunContext& run) {
   const bool encodes = run.ranks.world.rank == 0;
   std::optional<GivenLatents> given;
   if (run.turn.part == 0) {
-    run.video_encoder =
-        run.load<models::VideoEncoder>(ComponentKind::kVideoEncoder, Phase::kLoadVideoEncoder, encodes);
+    run.frame_encoder = run.load<models::Encoder>(ComponentKind::kEncoder, Phase::kLoadVideoEncoder, encodes);
   }
   run.stages.run_phase(Phase::kEncodeFrames, run.result.seconds.encode, Messages::kNone, [&] {
     if (encodes) {
-      given = run.references->given(run.turn.part, *run.video_encoder);
-      if (run.turn.part + 1 == run.settings.loops) run.video_encoder.reset();
+      given = run.references->given(run.turn.part, *run.frame_encoder);
+      if (run.turn.part + 1 == run.settings.loops) run.frame_encoder.reset();
     } else {
       const at::Tensor frames = at::empty({run.group().count(), run.settings.latents.latent_frames});
       given = {at::empty(run.latent_sizes()), frames, frames.clone()};

@@ -78,15 +78,14 @@ void References::examine(const std::string& path, File& file) const {
 }
 
 // Encodes and forgets the frames ([1, 3, H, W] each). Returns latents [C, R, h, w].
-at::Tensor References::encode_clip(std::vector<at::Tensor>& frames,
-                                   const models::VideoEncoder& encoder) const {
+at::Tensor References::encode_clip(std::vector<at::Tensor>& frames, const models::Encoder& encoder) const {
   const at::Tensor all = at::concat(std::exchange(frames, {})).to(settings().request.device);
   return encoder.encode(all).cpu().transpose(0, 1);
 }
 
 // Clips do not depend on each other, so only one is held.
 at::Tensor References::encode_file(const std::string& path, const File& file,
-                                   const models::VideoEncoder& encoder) const {
+                                   const models::Encoder& encoder) const {
   const int64_t height = settings().model_height, width = settings().model_width;
   media::VideoReader reader(path);
   const bool is_still = reader.fps() == 0;
@@ -128,7 +127,7 @@ void References::add_decoded(int64_t video, const at::Tensor& frames) {
 }
 
 // The whole part before is a reference, of which the first latent frames are never read.
-void References::add_previous_part(Video& video, int64_t loop, const models::VideoEncoder& encoder) const {
+void References::add_previous_part(Video& video, int64_t loop, const models::Encoder& encoder) const {
   const int64_t length = *settings().request.condition_frame_length;
   std::vector<at::Tensor> latents, clip;
   for (at::Tensor& frame : std::exchange(video.last_frames, {})) {
@@ -149,7 +148,7 @@ void References::add_previous_part(Video& video, int64_t loop, const models::Vid
                           .edit = *settings().request.condition_frame_edit});
 }
 
-GivenLatents References::given(int64_t loop, const models::VideoEncoder& encoder) {
+GivenLatents References::given(int64_t loop, const models::Encoder& encoder) {
   if (loop == 0) {
     for (auto& [path, file] : files_) file.latents = encode_file(path, file, encoder);
   }

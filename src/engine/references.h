@@ -38,7 +38,7 @@ class References {
   void add_decoded(int64_t video, const at::Tensor& frames);
   // What a part begins from; after the first part, also from the end of the one before. Of a file, the clips
   // of the autoencoder that some part uses are encoded, once.
-  GivenLatents given(int64_t loop, const models::VideoEncoder& encoder);
+  GivenLatents given(int64_t loop, const models::Encoder& encoder);
 
  private:
   struct File {
@@ -63,12 +63,11 @@ class References {
   // Up to which frame of its reference a range depends on whether there are more.
   int64_t frames_to_count(const GivenRange& range) const;
   void examine(const std::string& path, File& file) const;
-  at::Tensor encode_file(const std::string& path, const File& file,
-                         const models::VideoEncoder& encoder) const;
-  at::Tensor encode_clip(std::vector<at::Tensor>& frames, const models::VideoEncoder& encoder) const;
+  at::Tensor encode_file(const std::string& path, const File& file, const models::Encoder& encoder) const;
+  at::Tensor encode_clip(std::vector<at::Tensor>& frames, const models::Encoder& encoder) const;
   // The first frame of a part that later parts need, which begins a clip of the autoencoder.
   int64_t first_needed() const;
-  void add_previous_part(Video& video, int64_t loop, const models::VideoEncoder& encoder) const;
+  void add_previous_part(Video& video, int64_t loop, const models::Encoder& encoder) const;
 
   std::span<const Settings> requests_;
   models::LatentScale scale_;

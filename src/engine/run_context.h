@@ -60,7 +60,7 @@ struct RunContext {
   std::unique_ptr<samplers::Sampler> sampler;
   // On rank 0, if videos begin from frames. The encoder is that of the turns so far.
   std::optional<References> references;
-  std::shared_ptr<models::VideoEncoder> video_encoder;
+  std::shared_ptr<models::Encoder> frame_encoder;
   bool keeps_components = false;  // from one turn to the next, if the cache does not
   // Of encode(): by prompt of the batch.
   std::vector<models::Conditioning> prompts;
@@ -92,9 +92,11 @@ struct RunContext {
   std::vector<int64_t> latent_sizes() const {
     return model.shape.latent_sizes(settings.latents, group().count());
   }
-  // The ranks that share the work of decoding a picture, those of a replica, or a video, all; and whether
-  // they do.
-  const comm::Group& decoding_ranks() const { return is_video() ? ranks.world : ranks.replica; }
+  // Whether each replica decodes its own pictures. Of videos all ranks decode each together, so that its
+  // frames arrive in order.
+  bool replicas_decode() const { return !is_video(); }
+  // The ranks that share the work of decoding a picture, and whether they do.
+  const comm::Group& decoding_ranks() const { return replicas_decode() ? ranks.replica : ranks.world; }
   bool decodes_together() const {
     return ranks.layout.vae_parallel && decoding_ranks().size > 1 && has_images();
   }
@@ -110,10 +112,9 @@ struct RunContext {
   }
   // Returns the decoder for a preview, on rank 0 of the world alone. It is kept until the run ends, whether
   // or not it stays after that.
-  template <typename Component>
-  const Component& preview_decoder() {
+  const models::Decoder& preview_decoder() {
     if (!preview_decoder_) preview_decoder_ = components.get(ComponentKind::kDecoder);
-    return *static_cast<const Component*>(preview_decoder_->part.get());
+    return *static_cast<const models::Decoder*>(preview_decoder_->part.get());
   }
 
  private:

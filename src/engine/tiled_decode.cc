@@ -39,7 +39,8 @@ void blend(const at::Tensor& before, const at::Tensor& tile, int64_t dim, int64_
 }  // namespace
 
 bool has_several_tiles(const models::Decoder& decoder, const at::Tensor& z) {
-  return std::max(z.size(2), z.size(3)) > decoder.tile_size() / decoder.scale_factor();
+  const int64_t tile = decoder.tile_size() / decoder.scale_factor();
+  return tile > 0 && std::max(z.size(2), z.size(3)) > tile;
 }
 
 at::Tensor decode_tiled(const models::Decoder& decoder, const at::Tensor& z, const comm::Group& group,

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "comm/collectives.h"
@@ -16,8 +17,8 @@ namespace {
 
 class ClipDecoding {
  public:
-  ClipDecoding(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t frames,
-               const comm::Group& group, const VideoDecodeOptions& options)
+  ClipDecoding(const models::Decoder& decoder, const at::Tensor& z, int64_t frames, const comm::Group& group,
+               const VideoDecodeOptions& options)
       : decoder_(decoder),
         z_(z),
         frames_(frames),
@@ -27,7 +28,8 @@ class ClipDecoding {
                                    : automatic_blocks(z.device(), group.size)),
         cut_({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1, group.size) {}
 
-  int64_t clips() const { return (frames_ + clip_.frames - 1) / clip_.frames; }
+  int64_t clips() const { return count_clips(frames_, clip_); }
+  bool depend_on_each_other() const { return memory_ != nullptr; }
 
   // Decodes a clip for each rank, from `first` on. Returns the frames of all on rank 0.
   at::Tensor dealt(int64_t first) const {
@@ -54,22 +56,23 @@ class ClipDecoding {
     const int64_t first = clip * clip_.latents;
     const at::Tensor latents =
         z_.narrow(0, first, std::min(clip_.latents, z_.size(0) - first)).narrow(2, rows.begin, rows.length);
-    const int64_t frames = std::min(clip_.frames, frames_ - clip * clip_.frames);
-    return options_.convert(decoder_.decode_clip(latents, frames, tokens)).contiguous();
+    const int64_t frames = frames_of_clip(clip, frames_, clip_).length;
+    return options_.convert(decoder_.decode_clip(latents, frames, tokens, memory_.get())).contiguous();
   }
 
-  const models::VideoDecoder& decoder_;
+  const models::Decoder& decoder_;
   const at::Tensor& z_;
   int64_t frames_;
   const comm::Group& group_;
   const VideoDecodeOptions& options_;
   ops::ConvBlocks blocks_;
   parallel::Cut cut_;
-  models::VideoDecoder::Clip clip_ = decoder_.clip();
+  models::Decoder::Clip clip_ = decoder_.clip();
+  std::unique_ptr<models::ClipMemory> memory_ = decoder_.begin_video();  // of this rank's rows
 };
 
 // Machines and devices differ in their memory, but all ranks must decode in the same way.
-bool have_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor& z, const comm::Group& group,
+bool have_memory_for_clips(const models::Decoder& decoder, const at::Tensor& z, const comm::Group& group,
                            std::optional<int64_t> memory) {
   const bool has = has_memory_for_clips(decoder, z, group.size, memory ? *memory : memory_of(z.device()));
   const at::Tensor count = comm::all_reduce(at::full({1}, has ? 1 : 0, z.options().dtype(at::kFloat)), group);
@@ -89,23 +92,35 @@ at::Tensor to_frames(const at::Tensor& x, at::ScalarType dtype) {
   return pixels.is_meta() ? pixels : pixels.cpu();
 }
 
-bool has_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t ranks,
+bool has_memory_for_clips(const models::Decoder& decoder, const at::Tensor& z, int64_t ranks,
                           int64_t memory) {
   const int64_t sharers = is_for_cpu(z.device()) ? ranks : 1;
   return decoder.clip_bytes(z.size(2), z.size(3)) <= memory / 2 / sharers;
 }
 
-int64_t dealt_clips(int64_t frames, const models::VideoDecoder::Clip& clip, int64_t ranks) {
+Range frames_of_clip(int64_t index, int64_t frames, const models::Decoder::Clip& clip) {
+  const int64_t first = clip.first_frames.value_or(clip.frames);
+  const auto begin = [&](int64_t i) { return i == 0 ? 0 : first + (i - 1) * clip.frames; };
+  return overlap({begin(index), begin(index + 1) - begin(index)}, {0, frames});
+}
+
+int64_t count_clips(int64_t frames, const models::Decoder::Clip& clip) {
+  const int64_t rest = frames - clip.first_frames.value_or(clip.frames);
+  return rest <= 0 ? 1 : 1 + (rest + clip.frames - 1) / clip.frames;
+}
+
+int64_t dealt_clips(int64_t frames, const models::Decoder::Clip& clip, int64_t ranks) {
   return frames / clip.frames / ranks * ranks;
 }
 
-void decode_video(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t frames,
+void decode_video(const models::Decoder& decoder, const at::Tensor& z, int64_t frames,
                   const comm::Group& group, const VideoDecodeOptions& options,
                   const std::function<void(const at::Tensor& frames)>& take) {
   const ClipDecoding decoding(decoder, z, frames, group, options);
   const bool deals =
       options.deals_clips ? *options.deals_clips : have_memory_for_clips(decoder, z, group, options.memory);
-  const int64_t dealt = deals ? dealt_clips(frames, decoder.clip(), group.size) : 0;
+  const int64_t dealt =
+      deals && !decoding.depend_on_each_other() ? dealt_clips(frames, decoder.clip(), group.size) : 0;
   const auto take_clips = [&](const at::Tensor& gathered) {
     if (!gathered.defined()) return;
     for (const at::Tensor& clip : gathered.split(decoder.clip().frames)) take(clip);

@@ -34,17 +34,20 @@ struct VideoDecodeOptions {
 
 // Whether a clip of z on each of `ranks` ranks, which share the memory of a machine or have a device each,
 // takes at most half of the memory.
-bool has_memory_for_clips(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t ranks,
-                          int64_t memory);
+bool has_memory_for_clips(const models::Decoder& decoder, const at::Tensor& z, int64_t ranks, int64_t memory);
 
-// Returns how many of the first clips of a video of `frames` frames are decoded whole, each by one of `ranks`
-// ranks: the largest number of full-length clips that divides evenly among them. The ranks divide the rows of
-// the clips that are left.
-int64_t dealt_clips(int64_t frames, const models::VideoDecoder::Clip& clip, int64_t ranks);
+// The frames of a clip of a video of `frames` frames, and how many clips that makes.
+Range frames_of_clip(int64_t index, int64_t frames, const models::Decoder::Clip& clip);
+int64_t count_clips(int64_t frames, const models::Decoder::Clip& clip);
+
+// Returns how many of the first clips of a video of `frames` frames, which do not depend on each other, are
+// decoded whole, each by one of `ranks` ranks: the largest number of full-length clips that divides evenly
+// among them. The ranks divide the rows of the clips that are left.
+int64_t dealt_clips(int64_t frames, const models::Decoder::Clip& clip, int64_t ranks);
 
 // Decodes z [T, C, h, w], which every rank of `group` has whole, to `frames` frames. Rank 0 calls `take` with
 // converted frames of one clip after the other, in order. All ranks must call this.
-void decode_video(const models::VideoDecoder& decoder, const at::Tensor& z, int64_t frames,
+void decode_video(const models::Decoder& decoder, const at::Tensor& z, int64_t frames,
                   const comm::Group& group, const VideoDecodeOptions& options,
                   const std::function<void(const at::Tensor& frames)>& take);
 

@@ -60,10 +60,9 @@ void print_plan(const Job& job, const FieldSpelling& spelling) {
     const models::LoadOptions options = on_no_device(job);
     weights["text_encoder"] = bytes_of(family.load_text_encoder, job, options);
     if (job.settings.has_given())
-      weights["video_encoder"] = bytes_of(family.load_video_encoder, job, options);
+      weights["video_encoder"] = bytes_of(family.load_encoder, job, options);
     weights["denoiser"] = most_denoiser_bytes(job);
-    weights["decoder"] = job.model.shape.is_video ? bytes_of(family.load_video_decoder, job, options)
-                                                  : bytes_of(family.load_decoder, job, options);
+    weights["decoder"] = bytes_of(family.load_decoder, job, options);
   }
   const plan::MemoryNeed need = need_of(job);
   const OrderedJson plan = {{"settings", settings_json(job)},

@@ -115,7 +115,8 @@ AutoencoderKLDecoder::AutoencoderKLDecoder(const weights::Scope& scope, const Au
       conv_out(scope / "decoder" / "conv_out", config.block_out_channels.front(), config.out_channels, 3, 1,
                1) {}
 
-at::Tensor AutoencoderKLDecoder::decode(const at::Tensor& z, nn::Tokens& tokens) const {
+at::Tensor AutoencoderKLDecoder::decode_clip(const at::Tensor& z, int64_t /*frames*/, nn::Tokens& tokens,
+                                             ClipMemory* /*memory*/) const {
   TESSERA_CHECK(z.dim() == 4 && z.size(1) == config.latent_channels && z.size(2) == tokens.held().rows &&
                     z.size(3) == tokens.grid().columns,
                 "latents {} of a picture of {} x {}", fmt::join(z.sizes(), " x "), tokens.grid().rows,

@@ -63,11 +63,16 @@ struct AutoencoderKLDecoder final : Decoder {
   // `scope`: the root of the checkpoint.
   AutoencoderKLDecoder(const weights::Scope& scope, const AutoencoderKLConfig& config);
 
-  using Decoder::decode;
-  at::Tensor decode(const at::Tensor& z, nn::Tokens& tokens) const override;
+  // Each of the latents is a frame.
+  at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens,
+                         ClipMemory* memory) const override;
   int64_t scale_factor() const override { return config.scale_factor(); }
   int64_t tile_size() const override { return config.sample_size; }
-  int64_t bytes_per_pixel() const override;
+  int64_t clip_bytes(int64_t height, int64_t width) const override {
+    return height * width * scale_factor() * scale_factor() * bytes_per_pixel();
+  }
+  // What the tensors of decode() take at their peak, in bytes per pixel of all pictures.
+  int64_t bytes_per_pixel() const;
 
   AutoencoderKLConfig config;
   at::ScalarType dtype;

@@ -33,46 +33,53 @@ class TextEncoder {
   virtual int64_t pooled_width() const { return 0; }  // width of kPooled; 0 if there is none
 };
 
+// What a clip of a video takes from the clips before it, for an autoencoder that is causal: of the
+// rows that are decoded together.
+class ClipMemory {
+ public:
+  virtual ~ClipMemory() = default;
+};
+
+// Turns latents into frames. A picture is a video of one frame.
 class Decoder {
  public:
+  // Videos are decoded in clips, all of so many frames and latent frames, but the last one, which may be
+  // shorter. The first may have fewer frames of as many latents.
+  struct Clip {
+    int64_t frames = 1, latents = 1;
+    std::optional<int64_t> first_frames = {};
+  };
+
   virtual ~Decoder() = default;
-  // Decodes latents [B, C, h, w] as the denoiser returns them (fp32; scaling and shift are undone here) to
-  // pictures [B, 3, H, W], fp32 in [-1, 1] (not clamped), H = h * scale_factor(). h counts the local rows of
-  // the grid of `tokens`, which is that of the latents.
-  virtual at::Tensor decode(const at::Tensor& z, nn::Tokens& tokens) const = 0;
-  // Decodes whole pictures.
+  // Decodes latents of a clip [T, C, h', w] as the denoiser returns them (fp32; scaling and shift are undone
+  // here) to its `frames` frames [F, 3, H', W], fp32 in [-1, 1] (not clamped), H' = h' * scale_factor(). h'
+  // counts the local rows of the grid of `tokens`, which is that of the latents of a frame. `memory` is that
+  // of begin_video(), for the clips of a video in their order.
+  virtual at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens,
+                                 ClipMemory* memory) const = 0;
+  // Null if the clips of a video do not depend on each other.
+  virtual std::unique_ptr<ClipMemory> begin_video() const { return nullptr; }
+  virtual Clip clip() const { return {}; }
+  virtual int64_t scale_factor() const = 0;        // 8 for the Stable Diffusion VAE
+  virtual int64_t tile_size() const { return 0; }  // side in pixels of a tile, for tiled decoding; 0: none
+  // What the tensors of decode_clip() take at their peak, for a whole clip of h x w latents.
+  virtual int64_t clip_bytes(int64_t height, int64_t width) const = 0;
+
+  // Decodes pictures [B, C, h', w], or whole ones, to [B, 3, H', W], of a decoder whose latents each are a
+  // frame.
+  at::Tensor decode(const at::Tensor& z, nn::Tokens& tokens) const {
+    return decode_clip(z, z.size(0), tokens, nullptr);
+  }
   at::Tensor decode(const at::Tensor& z) const {
     nn::Tokens whole(parallel::Grid{.rows = z.size(2), .columns = z.size(3)});
     return decode(z, whole);
   }
-  virtual int64_t scale_factor() const = 0;  // 8 for the Stable Diffusion VAE
-  virtual int64_t tile_size() const = 0;     // side in pixels of a tile, for tiled decoding
-  // What the tensors of decode() take at their peak, in bytes per pixel of all pictures.
-  virtual int64_t bytes_per_pixel() const = 0;
 };
 
-// Decodes the frames of videos, in clips that do not depend on each other.
-class VideoDecoder {
+// Turns frames into latents, for what continues or edits what is given.
+class Encoder {
  public:
-  struct Clip {
-    int64_t frames, latents;  // of every clip but the last, which may be shorter
-  };
-
-  virtual ~VideoDecoder() = default;
-  // Decodes latents of a clip [T, C, h', w] as the denoiser returns them to its `frames` frames
-  // [F, 3, H', W], fp32 in [-1, 1] (not clamped). h' counts the local rows of the grid of `tokens`, which is
-  // that of the latents of a frame.
-  virtual at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const = 0;
-  virtual Clip clip() const = 0;
-  virtual int64_t scale_factor() const = 0;
-  // What the tensors of decode_clip() take at their peak, for a whole clip of h x w latents.
-  virtual int64_t clip_bytes(int64_t height, int64_t width) const = 0;
-};
-
-// Turns frames into latents, for videos that continue or edit what is given.
-class VideoEncoder {
- public:
-  virtual ~VideoEncoder() = default;
+  virtual ~Encoder() = default;
   // Frames [F, 3, H, W] in [-1, 1] -> latents [T, C, h, w] as the denoiser takes them, fp32: the means of the
   // encoder's distribution, so that nothing of what is given depends on a seed.
   virtual at::Tensor encode(const at::Tensor& frames) const = 0;
@@ -178,14 +185,11 @@ struct Family {
                                                     LoadStatistics&);
   std::unique_ptr<Denoiser> (*load_denoiser)(const std::filesystem::path& model, const LoadOptions&,
                                              LoadStatistics&);
-  // Of images; null for a family of videos.
   std::unique_ptr<Decoder> (*load_decoder)(const std::filesystem::path& model, const LoadOptions&,
                                            LoadStatistics&);
-  // Of videos; null for a family of images.
-  std::unique_ptr<VideoDecoder> (*load_video_decoder)(const std::filesystem::path& model, const LoadOptions&,
-                                                      LoadStatistics&) = nullptr;
-  std::unique_ptr<VideoEncoder> (*load_video_encoder)(const std::filesystem::path& model, const LoadOptions&,
-                                                      LoadStatistics&) = nullptr;
+  // Null for a family that takes no frames.
+  std::unique_ptr<Encoder> (*load_encoder)(const std::filesystem::path& model, const LoadOptions&,
+                                           LoadStatistics&) = nullptr;
 };
 
 // Whether model_index.json has null for the part, or [null, null], or does not name it.

@@ -153,9 +153,8 @@ Family open_sora_1_1() {
           .read_latent_scale = read_autoencoder_kl_scale,
           .load_text_encoder = load_open_sora_text_encoder,
           .load_denoiser = load_stdit2,
-          .load_decoder = nullptr,
-          .load_video_decoder = load_frame_decoder,
-          .load_video_encoder = load_frame_encoder};
+          .load_decoder = load_frame_decoder,
+          .load_encoder = load_frame_encoder};
 }
 
 Family open_sora_1_2() {
@@ -182,9 +181,8 @@ Family open_sora_1_2() {
           .read_latent_scale = read_video_vae_scale,
           .load_text_encoder = load_open_sora_text_encoder,
           .load_denoiser = load_stdit3,
-          .load_decoder = nullptr,
-          .load_video_decoder = load_video_vae_decoder,
-          .load_video_encoder = load_video_vae_encoder};
+          .load_decoder = load_video_vae_decoder,
+          .load_encoder = load_video_vae_encoder};
 }
 
 }  // namespace

@@ -97,14 +97,14 @@ TEST(AutomaticBlocks, AreTheSameWhateverIsFree) {
 }
 
 struct FakeDecoder : models::Decoder {
-  using Decoder::decode;
-  at::Tensor decode(const at::Tensor& z, nn::Tokens& /*tokens*/) const override {
+  at::Tensor decode_clip(const at::Tensor& z, int64_t /*frames*/, nn::Tokens& /*tokens*/,
+                         models::ClipMemory* /*memory*/) const override {
     sizes.push_back(z.size(0));
     return z.narrow(1, 0, 1).expand({1, 3, -1, -1}).repeat_interleave(8, 2).repeat_interleave(8, 3);
   }
   int64_t tile_size() const override { return 64; }
   int64_t scale_factor() const override { return 8; }
-  int64_t bytes_per_pixel() const override { return 0; }
+  int64_t clip_bytes(int64_t /*height*/, int64_t /*width*/) const override { return 0; }
   mutable std::vector<int64_t> sizes;
 };
 

@@ -58,14 +58,16 @@ class FailingDenoiser final : public models::Denoiser {
 class FailingDecoder final : public models::Decoder {
  public:
   explicit FailingDecoder(std::unique_ptr<models::Decoder> real) : real_(std::move(real)) {}
-  using Decoder::decode;
-  at::Tensor decode(const at::Tensor& z, nn::Tokens& tokens) const override {
+  at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens,
+                         models::ClipMemory* memory) const override {
     if (failure == Failure::kDecoding) throw std::bad_alloc();
-    return real_->decode(z, tokens);
+    return real_->decode_clip(z, frames, tokens, memory);
   }
   int64_t tile_size() const override { return real_->tile_size(); }
   int64_t scale_factor() const override { return real_->scale_factor(); }
-  int64_t bytes_per_pixel() const override { return real_->bytes_per_pixel(); }
+  int64_t clip_bytes(int64_t height, int64_t width) const override {
+    return real_->clip_bytes(height, width);
+  }
 
  private:
   std::unique_ptr<models::Decoder> real_;

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kReferenceSide = 16, kClipFrames = 17, kClipLatents = 5;
 
 // Latents are the mean of the frames of each clip, and count on from there.
-class CountingEncoder : public models::VideoEncoder {
+class CountingEncoder : public models::Encoder {
  public:
   at::Tensor encode(const at::Tensor& frames) const override {
     ++clips;

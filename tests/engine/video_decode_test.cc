@@ -18,13 +18,14 @@
 namespace tessera::engine {
 namespace {
 
-constexpr models::VideoDecoder::Clip kClip{4, 2};
+constexpr models::Decoder::Clip kClip{4, 2};
 
 // Two frames of a latent: its values, then their negatives; the second clip of each latent depends on the
 // first one of the clip. Keeps the number of rows of every call.
-class ToyDecoder final : public models::VideoDecoder {
+class ToyDecoder final : public models::Decoder {
  public:
-  at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const override {
+  at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens,
+                         models::ClipMemory* /*memory*/) const override {
     rows.push_back(z.size(2));
     EXPECT_EQ(tokens.held().rows, z.size(2));
     const at::Tensor x = z + 0.5 * z.narrow(0, 0, 1);
@@ -53,7 +54,7 @@ at::Tensor expected(int64_t frames) {
   for (int64_t first = 0; first < frames; first += kClip.frames) {
     nn::Tokens tokens(parallel::Grid{.rows = z.size(2), .columns = z.size(3)});
     const int64_t count = std::min(kClip.frames, frames - first);
-    clips.push_back(decoder.decode_clip(z.narrow(0, first / 2, (count + 1) / 2), count, tokens));
+    clips.push_back(decoder.decode_clip(z.narrow(0, first / 2, (count + 1) / 2), count, tokens, nullptr));
   }
   return at::concat(clips).permute({0, 2, 3, 1});
 }
@@ -133,11 +134,63 @@ TEST(VideoDecode, DealsClipsWhereHalfOfTheMemoryHoldsThem) {
   EXPECT_TRUE(has_memory_for_clips(decoder, z.to(at::kMeta), 3, 4000));
 }
 
+// Each frame is the latent plus half of the one before, whose rows the clip before has left; the first latent
+// makes one frame, the others two.
+class CausalDecoder final : public models::Decoder {
+ public:
+  struct Memory final : models::ClipMemory {
+    at::Tensor latent;
+  };
+
+  at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& /*tokens*/,
+                         models::ClipMemory* memory) const override {
+    at::Tensor& before = dynamic_cast<Memory&>(*memory).latent;
+    EXPECT_EQ(before.defined() ? 2 : 1, frames);
+    const at::Tensor x = before.defined() ? z + 0.5 * before : z;
+    before = z;
+    return x.expand({frames, -1, -1, -1});
+  }
+  std::unique_ptr<models::ClipMemory> begin_video() const override { return std::make_unique<Memory>(); }
+  Clip clip() const override { return {.frames = 2, .latents = 1, .first_frames = 1}; }
+  int64_t scale_factor() const override { return 1; }
+  int64_t clip_bytes(int64_t /*height*/, int64_t /*width*/) const override { return 0; }
+};
+
+// Also where every rank would have memory for whole clips.
+TEST(VideoDecodeOnRanks, ClipsTakeWhatTheClipBeforeHasLeft) {
+  constexpr int64_t kLatents = 4, kFrames = 1 + 2 * (kLatents - 1);
+  const at::Tensor z = at::arange(kLatents * 3 * 5 * 2, at::kFloat).view({kLatents, 3, 5, 2}).sin();
+  std::vector<at::Tensor> frames = {z[0]};
+  for (int64_t i = 1; i < kLatents; ++i) frames.insert(frames.end(), 2, z[i] + 0.5 * z[i - 1]);
+  const at::Tensor whole = at::stack(frames);
+  for (const int64_t ranks : {1, 2, 3}) {
+    comm::run_ranks_as_threads(ranks, [&](comm::World world) {
+      std::vector<int64_t> all(static_cast<size_t>(ranks));
+      std::iota(all.begin(), all.end(), 0);
+      const comm::Group group = world.group(all, "vae");
+      comm::connect(group, at::kCPU);
+      const VideoDecodeOptions options{.convert =
+                                           [](const at::Tensor& x) {
+                                             return x.permute({0, 2, 3, 1});
+                                           },
+                                       .deals_clips = true};
+      for (int video = 0; video < 2; ++video) {  // each begins without a memory
+        std::vector<at::Tensor> clips;
+        decode_video(CausalDecoder(), z, kFrames, group, options,
+                     [&](const at::Tensor& x) { clips.push_back(x); });
+        if (world.rank() != 0) continue;
+        ASSERT_EQ(clips.size(), 4U);
+        EXPECT_TRUE(at::concat(clips).permute({0, 3, 1, 2}).equal(whole)) << ranks << " ranks";
+      }
+    });
+  }
+}
+
 // As Open-Sora 1.1 does.
 TEST(VideoDecode, DecodesEachFrameApart) {
   const c10::InferenceMode inference_mode;
   models::LoadStatistics statistics;
-  const std::shared_ptr<models::Decoder> image_decoder =
+  const std::shared_ptr<models::AutoencoderKLDecoder> image_decoder =
       models::load_autoencoder_kl_decoder(golden_folder("vae-quant"), {}, statistics);
   const models::FrameDecoder decoder(image_decoder);
   const int64_t channels = read_golden("vae-quant/golden/golden.safetensors").at("latents").size(1);

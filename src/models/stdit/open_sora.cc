@@ -90,15 +90,15 @@ LatentScale read_video_vae_scale(const std::filesystem::path& model, int64_t cha
           .frames = config.temporal.time_factor()};
 }
 
-std::unique_ptr<VideoDecoder> load_video_vae_decoder(const std::filesystem::path& model,
-                                                     const LoadOptions& options, LoadStatistics& statistics) {
+std::unique_ptr<Decoder> load_video_vae_decoder(const std::filesystem::path& model,
+                                                const LoadOptions& options, LoadStatistics& statistics) {
   return load_vae_half<VideoVaeDecoder>(model, options, statistics,
                                         {"spatial_vae.module.encoder.", "spatial_vae.module.quant_conv.",
                                          "temporal_vae.encoder.", "temporal_vae.quant_conv."});
 }
 
-std::unique_ptr<VideoEncoder> load_video_vae_encoder(const std::filesystem::path& model,
-                                                     const LoadOptions& options, LoadStatistics& statistics) {
+std::unique_ptr<Encoder> load_video_vae_encoder(const std::filesystem::path& model,
+                                                const LoadOptions& options, LoadStatistics& statistics) {
   return load_vae_half<VideoVaeEncoder>(model, options, statistics,
                                         {"spatial_vae.module.decoder.", "spatial_vae.module.post_quant_conv.",
                                          "temporal_vae.decoder.", "temporal_vae.post_quant_conv."});

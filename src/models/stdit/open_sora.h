@@ -16,9 +16,9 @@ std::unique_ptr<TextEncoder> load_open_sora_text_encoder(const std::filesystem::
 
 // From `vae`, as hpcai-tech/OpenSora-VAE-v1.2 is published.
 LatentScale read_video_vae_scale(const std::filesystem::path& model, int64_t channels);
-std::unique_ptr<VideoDecoder> load_video_vae_decoder(const std::filesystem::path& model,
-                                                     const LoadOptions& options, LoadStatistics& statistics);
-std::unique_ptr<VideoEncoder> load_video_vae_encoder(const std::filesystem::path& model,
-                                                     const LoadOptions& options, LoadStatistics& statistics);
+std::unique_ptr<Decoder> load_video_vae_decoder(const std::filesystem::path& model,
+                                                const LoadOptions& options, LoadStatistics& statistics);
+std::unique_ptr<Encoder> load_video_vae_encoder(const std::filesystem::path& model,
+                                                const LoadOptions& options, LoadStatistics& statistics);
 
 }  // namespace tessera::models

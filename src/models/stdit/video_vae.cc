@@ -107,7 +107,8 @@ VideoVaeDecoder::VideoVaeDecoder(const weights::Scope& scope, const VideoVaeConf
       temporal_(scope / "temporal_vae", config.temporal),
       statistics_(scope, config.temporal.embed_dim) {}
 
-at::Tensor VideoVaeDecoder::decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const {
+at::Tensor VideoVaeDecoder::decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens,
+                                        ClipMemory* /*memory*/) const {
   TESSERA_CHECK(frames <= config_.clip && z.size(0) == config_.latent_frames(frames),
                 "{} latent frames for a clip of {} frames", z.size(0), frames);
   const at::Tensor x =

@@ -42,7 +42,7 @@ struct VideoVaeNoise {
   at::Tensor temporal;  // [T, C, h, w]
 };
 
-class VideoVaeEncoder final : public VideoEncoder {
+class VideoVaeEncoder final : public Encoder {
  public:
   // `scope`: the root of the checkpoint.
   VideoVaeEncoder(const weights::Scope& scope, const VideoVaeConfig& config);
@@ -60,11 +60,12 @@ class VideoVaeEncoder final : public VideoEncoder {
   LatentStatistics statistics_;
 };
 
-class VideoVaeDecoder final : public VideoDecoder {
+class VideoVaeDecoder final : public Decoder {
  public:
   // `scope`: the root of the checkpoint.
   VideoVaeDecoder(const weights::Scope& scope, const VideoVaeConfig& config);
-  at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens) const override;
+  at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens,
+                         ClipMemory* memory) const override;
   Clip clip() const override { return {config_.clip, config_.latent_clip()}; }
   int64_t scale_factor() const override { return spatial_.scale_factor(); }
   int64_t clip_bytes(int64_t height, int64_t width) const override;

@@ -278,8 +278,7 @@ VideoVaeConfig video_vae_config(const Case& one) {
 }
 
 // The frames of latents z [T, C, h, w], [F, 3, H, W], on rank 0.
-at::Tensor decoded(const VideoDecoder& decoder, const at::Tensor& z, int64_t frames,
-                   const comm::Group& group) {
+at::Tensor decoded(const Decoder& decoder, const at::Tensor& z, int64_t frames, const comm::Group& group) {
   const engine::VideoDecodeOptions options{.convert = [](const at::Tensor& x) {
     return x.permute({0, 2, 3, 1});
   }};
