@@ -3,7 +3,6 @@
 #include <ATen/Functions.h>
 
 #include "comm/collectives.h"
-#include "ops/heads.h"
 #include "ops/operation.h"
 
 namespace tessera::nn {
@@ -11,9 +10,9 @@ namespace tessera::nn {
 HeadNorm::HeadNorm(const weights::Scope& scope, int64_t depth, double epsilon)
     : weight(scope.with_dtype(at::kFloat).tensor("weight", {depth})), epsilon(epsilon), role(scope.name()) {}
 
-at::Tensor HeadNorm::operator()(const at::Tensor& x, const at::Tensor& angles, bool rotates_first) const {
-  return ops::prepare_heads(
-      x, {.weight = weight, .epsilon = epsilon, .angles = angles, .rotates_first = rotates_first}, role);
+at::Tensor HeadNorm::operator()(const at::Tensor& x, const at::Tensor& angles, bool rotates_first,
+                                ops::RotaryPairs pairs) const {
+  return ops::prepare_heads(x, {weight, epsilon, angles, rotates_first, pairs}, role);
 }
 
 AcrossHeadsNorm::AcrossHeadsNorm(const weights::Scope& scope, Split heads, double epsilon)

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "nn/tensor_parallel.h"
+#include "ops/heads.h"
 
 namespace tessera::nn {
 
@@ -14,7 +15,8 @@ namespace tessera::nn {
 struct HeadNorm {
   HeadNorm(const weights::Scope& scope, int64_t depth, double epsilon);
   // x [B, n, H * D]. With `angles` (nn/rotary.h), also rotates it, after the norm or before.
-  at::Tensor operator()(const at::Tensor& x, const at::Tensor& angles = {}, bool rotates_first = false) const;
+  at::Tensor operator()(const at::Tensor& x, const at::Tensor& angles = {}, bool rotates_first = false,
+                        ops::RotaryPairs pairs = ops::RotaryPairs::kAdjacent) const;
 
   at::Tensor weight;  // fp32 [D]
   double epsilon;

@@ -2,31 +2,37 @@
 
 #include <ATen/Functions.h>
 
-#include "ops/heads.h"
+#include "core/error.h"
 
 namespace tessera::nn {
 
-at::Tensor rotary_table(const parallel::Grid& grid, const RotaryAxes& axes, at::Device device) {
-  std::vector<at::Tensor> angles;  // [frames, rows, columns, features / 2]
-  const auto add = [&](int64_t count, int64_t features, int64_t axis) {
-    if (features == 0) return;
-    const at::Tensor exponent = at::arange(0, features, 2, at::kDouble) / static_cast<double>(features);
-    const at::Tensor frequency = at::pow(axes.theta, exponent).reciprocal();
-    std::vector<int64_t> shape{1, 1, 1, features / 2};
-    shape[static_cast<size_t>(axis)] = count;
-    angles.push_back(at::outer(at::arange(count, at::kDouble), frequency)
-                         .view(shape)
-                         .expand({grid.frames, grid.rows, grid.columns, features / 2}));
-  };
-  add(grid.frames, axes.frames, 0);
-  add(grid.rows, axes.rows, 1);
-  add(grid.columns, axes.columns, 2);
-  const at::Tensor all = at::concat(angles, 3).flatten(0, 2);
+at::Tensor grid_positions(const parallel::Grid& grid, const std::array<double, 3>& first) {
+  const auto count = [](int64_t length, double from) { return at::arange(length, at::kDouble) + from; };
+  const std::vector<at::Tensor> axes = at::meshgrid(
+      {count(grid.frames, first[0]), count(grid.rows, first[1]), count(grid.columns, first[2])}, "ij");
+  return at::stack(axes, 3).flatten(0, 2);
+}
+
+at::Tensor rotary_table(const at::Tensor& positions, const std::vector<RotaryAxis>& axes, at::Device device,
+                        const RotaryRounding& rounding) {
+  TESSERA_CHECK(positions.dim() == 2 && positions.size(1) == static_cast<int64_t>(axes.size()),
+                "positions on {} axes do not fit {} axes", positions.size(-1), axes.size());
+  std::vector<at::Tensor> angles;  // [n, features / 2]
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto& [features, theta] = axes[i];
+    const at::Tensor exponent =
+        at::arange(0, features, 2, rounding.frequencies) / static_cast<double>(features);
+    const at::Tensor frequency = at::pow(theta, exponent).reciprocal();
+    // The product of two numbers in fp32 is exact in fp64, so that it is rounded once in any case.
+    angles.push_back(
+        at::outer(positions.select(1, static_cast<int64_t>(i)).to(at::kDouble), frequency.to(at::kDouble)));
+  }
+  const at::Tensor all = at::concat(angles, 1).to(rounding.angles);
   return at::stack({at::cos(all), at::sin(all)}, 2).to(device, at::kFloat);
 }
 
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& table) {
-  return ops::prepare_heads(x, {.angles = table});
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& table, RotaryPairs pairs) {
+  return ops::prepare_heads(x, {.angles = table, .pairs = pairs});
 }
 
 }  // namespace tessera::nn

@@ -1,27 +1,46 @@
-// Rotary position embedding (RoFormer, arXiv:2104.09864) of tokens on a grid. Each axis rotates its share of
-// a head's features.
+// Rotary position embedding (RoFormer, arXiv:2104.09864) of tokens that have a position on each of several
+// axes. Each axis rotates its share of a head's features.
+//
+// Shapes: n tokens, A axes, H heads of D features.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <vector>
 
+#include "ops/heads.h"
 #include "parallel/grid.h"
 
 namespace tessera::nn {
 
-// The number of features of a head that the frame, the row and the column of a token rotate. Each is even,
-// and their sum is the size of a head; 0 leaves an axis out.
-struct RotaryAxes {
-  int64_t frames = 0, rows = 0, columns = 0;
+using ops::RotaryPairs;
+
+// The number of features of a head that an axis rotates, which is even (0 leaves the axis out). Pair i of
+// them turns by position / theta^(2 i / features).
+struct RotaryAxis {
+  int64_t features = 0;
   double theta = 10000;
 };
 
-// The cosine and sine of each token's angles: fp32 [N, D / 2, 2].
-at::Tensor rotary_table(const parallel::Grid& grid, const RotaryAxes& axes, at::Device device = at::kCPU);
+// To what frequencies, and then angles, are rounded before cosines and sines are taken. fp64 for both is the
+// default of diffusers; some models take fp32 for the angles, or for both.
+struct RotaryRounding {
+  at::ScalarType frequencies = at::kDouble, angles = at::kDouble;
+};
 
-// Rotates each adjacent pair (2 i, 2 i + 1) of x [B, n, H * D] by the angle of its token, given table [n, D /
-// 2, 2]. Computed in fp32, rounded once.
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& table);
+// The positions of the tokens of a grid on its axes, fp64 [N, 3]: frame, row and column, counted from
+// `first`, which may be negative.
+at::Tensor grid_positions(const parallel::Grid& grid, const std::array<double, 3>& first = {});
+
+// The cosine and sine of each token's angles, fp32 [n, D / 2, 2]: the pairs of the first axis, then those of
+// the next. positions [n, A] are any numbers, on the host. A row depends on its token alone, so that
+// Tokens::local() and local_other() select the rows of local tokens.
+at::Tensor rotary_table(const at::Tensor& positions, const std::vector<RotaryAxis>& axes,
+                        at::Device device = at::kCPU, const RotaryRounding& rounding = {});
+
+// Rotates the pairs of x [B, n, H * D] by the angles of their tokens, given table [n, D / 2, 2]. Computed in
+// fp32, rounded once.
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& table, RotaryPairs pairs = RotaryPairs::kAdjacent);
 
 }  // namespace tessera::nn

@@ -15,8 +15,25 @@ namespace {
 
 constexpr int64_t kMaxDepth = 512;  // of heads that the kernel takes
 
-// Turns adjacent pairs; `angles` has the cosine and the sine of each.
-TESSERA_INLINE void turn(float* head, const float* angles, int64_t depth) {
+// The angles of a token, or null; the other members as in HeadPreparation.
+struct Rotation {
+  const float* angles;  // the cosine and the sine of each pair
+  bool comes_first;
+  RotaryPairs pairs;
+};
+
+TESSERA_INLINE void turn(float* head, const Rotation& rotation, int64_t depth) {
+  const float* const angles = rotation.angles;
+  if (rotation.pairs == RotaryPairs::kHalves) {
+    float* const other = head + depth / 2;
+    TESSERA_INDEPENDENT
+    for (int64_t i = 0; i < depth / 2; ++i) {
+      const float first = head[i], second = other[i];
+      head[i] = first * angles[2 * i] - second * angles[2 * i + 1];
+      other[i] = first * angles[2 * i + 1] + second * angles[2 * i];
+    }
+    return;
+  }
   TESSERA_INDEPENDENT
   for (int64_t i = 0; i < depth; i += 2) {
     const float even = head[i], odd = head[i + 1];
@@ -33,16 +50,17 @@ TESSERA_INLINE void norm(float* head, const float* weight, float epsilon, int64_
   for (int64_t i = 0; i < depth; ++i) head[i] = head[i] * factor * weight[i];
 }
 
-// One token. `weight` or `angles` may be null.
+// One token. `weight` may be null.
 template <typename T>
-TESSERA_INLINE void prepare_token(const T* from, T* to, const float* weight, const float* angles,
-                                  int64_t heads, int64_t depth, float epsilon, bool rotates_first) {
+TESSERA_INLINE void prepare_token(const T* from, T* to, const float* weight, const Rotation& rotation,
+                                  int64_t heads, int64_t depth, float epsilon) {
+  const bool rotates = rotation.angles != nullptr;
   float head[kMaxDepth];
   for (int64_t h = 0; h < heads; ++h, from += depth, to += depth) {
     widen(from, head, depth);
-    if (rotates_first && angles != nullptr) turn(head, angles, depth);
+    if (rotates && rotation.comes_first) turn(head, rotation, depth);
     if (weight != nullptr) norm(head, weight, epsilon, depth);
-    if (!rotates_first && angles != nullptr) turn(head, angles, depth);
+    if (rotates && !rotation.comes_first) turn(head, rotation, depth);
     for (int64_t i = 0; i < depth; ++i) store(to + i, head[i]);
   }
 }
@@ -54,29 +72,31 @@ struct Tokens {
 // Tokens [begin, end) of all samples.
 template <typename T>
 TESSERA_INLINE void prepare_tokens(const T* x, T* out, const Tokens& tokens, const float* weight,
-                                   const float* angles, int64_t begin, int64_t end, int64_t heads,
-                                   int64_t depth, float epsilon, bool rotates_first) {
+                                   Rotation rotation, int64_t begin, int64_t end, int64_t heads,
+                                   int64_t depth, float epsilon) {
+  const float* const angles = rotation.angles;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t sample = i / tokens.per_sample, token = i % tokens.per_sample;
+    rotation.angles = angles == nullptr ? nullptr : angles + token * depth;
     prepare_token(x + sample * tokens.stride_of_sample + token * tokens.stride_of_token,
-                  out + i * heads * depth, weight, angles == nullptr ? nullptr : angles + token * depth,
-                  heads, depth, epsilon, rotates_first);
+                  out + i * heads * depth, weight, rotation, heads, depth, epsilon);
   }
 }
 
-at::Tensor rotated(const at::Tensor& x, const at::Tensor& angles) {  // x [B, n, H, D]
-  const at::Tensor pairs = x.unflatten(3, {-1, 2});
-  const at::Tensor cos = angles.select(2, 0).unsqueeze(1), sin = angles.select(2, 1).unsqueeze(1);
-  const at::Tensor even = pairs.select(4, 0), odd = pairs.select(4, 1);
-  return at::stack({even * cos - odd * sin, even * sin + odd * cos}, 4).flatten(3);
+at::Tensor rotated(const at::Tensor& x, const HeadPreparation& how) {  // x [B, n, H, D]
+  const int64_t member = how.pairs == RotaryPairs::kHalves ? 3 : 4;    // the dimension of a pair's two
+  const at::Tensor pairs = member == 3 ? x.unflatten(3, {2, -1}) : x.unflatten(3, {-1, 2});
+  const at::Tensor cos = how.angles.select(2, 0).unsqueeze(1), sin = how.angles.select(2, 1).unsqueeze(1);
+  const at::Tensor first = pairs.select(member, 0), second = pairs.select(member, 1);
+  return at::stack({first * cos - second * sin, first * sin + second * cos}, member).flatten(3);
 }
 
 at::Tensor prepared_by_aten(const at::Tensor& x, const HeadPreparation& how, int64_t depth) {
   at::Tensor y = x.to(at::kFloat).unflatten(2, {-1, depth});
-  if (how.rotates_first && how.angles.defined()) y = rotated(y, how.angles);
+  if (how.rotates_first && how.angles.defined()) y = rotated(y, how);
   if (how.weight.defined())
     y = y * at::rsqrt(y.square().mean(-1, /*keepdim=*/true) + how.epsilon) * how.weight;
-  if (!how.rotates_first && how.angles.defined()) y = rotated(y, how.angles);
+  if (!how.rotates_first && how.angles.defined()) y = rotated(y, how);
   return y.flatten(2).to(x.scalar_type());
 }
 
@@ -92,8 +112,8 @@ void prepare(const at::Tensor& x, const at::Tensor& out, const HeadPreparation& 
   at::parallel_for(0, x.size(0) * x.size(1), kGrain, [&](int64_t begin, int64_t end) {
     run_kernel<prepare_tokens<T>>(static_cast<const T*>(x.const_data_ptr()),
                                   static_cast<T*>(out.mutable_data_ptr()), tokens, floats(weight),
-                                  floats(angles), begin, end, x.size(2) / depth, depth,
-                                  static_cast<float>(how.epsilon), how.rotates_first);
+                                  Rotation{floats(angles), how.rotates_first, how.pairs}, begin, end,
+                                  x.size(2) / depth, depth, static_cast<float>(how.epsilon));
   });
 }
 

@@ -83,7 +83,7 @@ TEST_P(AxialAttentionOnRanks, EqualsOneRank) {
   at::manual_seed(7);
   const Layers layers;
   const at::Tensor x = at::randn({kBatch, kGrid.tokens(), kWidth});
-  const at::Tensor angles = rotary_table({.frames = kGrid.frames}, {.frames = kDepth}, at::kCPU);
+  const at::Tensor angles = rotary_table(at::arange(kGrid.frames).unsqueeze(1), {{kDepth}});
   Tokens alone(kGrid);
   const at::Tensor expected = attend(alone, layers, x, angles, way.over);
   std::vector<Sent> sent(static_cast<size_t>(way.ulysses * way.ring));

@@ -27,10 +27,14 @@ class HeadsTest : public ::testing::TestWithParam<Case> {
     return x / at::sqrt(x.square().mean(-1, true) + 1e-6) * weight;
   }
   // As products of complex numbers.
-  static at::Tensor turned(const at::Tensor& x, const at::Tensor& angles) {
-    const at::Tensor numbers = at::view_as_complex(x.unflatten(3, {-1, 2}).contiguous());
+  static at::Tensor turned(const at::Tensor& x, const at::Tensor& angles,
+                           RotaryPairs pairs = RotaryPairs::kAdjacent) {
+    const bool halves = pairs == RotaryPairs::kHalves;
+    const at::Tensor by_pair = halves ? x.unflatten(3, {2, -1}).transpose(3, 4) : x.unflatten(3, {-1, 2});
+    const at::Tensor numbers = at::view_as_complex(by_pair.contiguous());
     const at::Tensor turns = at::view_as_complex(angles.to(at::kDouble).contiguous());
-    return at::view_as_real(numbers * turns.unsqueeze(1)).flatten(3);
+    const at::Tensor result = at::view_as_real(numbers * turns.unsqueeze(1));
+    return (halves ? result.transpose(3, 4) : result).flatten(3);
   }
   void expect_near(const at::Tensor& got, const at::Tensor& expected) const {
     const at::ScalarType dtype = GetParam().dtype;
@@ -51,6 +55,14 @@ TEST_P(HeadsTest, AreNormedAndRotatedInEitherOrder) {
               turned(normed(split(x), weight), table));
   expect_near(prepare_heads(x, {.weight = weight, .epsilon = 1e-6, .angles = table, .rotates_first = true}),
               normed(turned(split(x), table), weight));
+}
+
+TEST_P(HeadsTest, AreRotatedInHalves) {
+  const at::Tensor weight = at::randn({GetParam().depth}), table = angles(), x = draw();
+  constexpr RotaryPairs kHalves = RotaryPairs::kHalves;
+  expect_near(prepare_heads(x, {.angles = table, .pairs = kHalves}), turned(split(x), table, kHalves));
+  expect_near(prepare_heads(x, {.weight = weight, .epsilon = 1e-6, .angles = table, .pairs = kHalves}),
+              turned(normed(split(x), weight), table, kHalves));
 }
 
 // Queries are a part of the product of queries, keys and values.

@@ -25,7 +25,8 @@ STDiTForward::STDiTForward(const STDiTEnds& ends, const ForwardInputs& inputs)
       fps_(ends.fps_embedder(inputs.by_sample.at("fps"))) {
   const parallel::Grid& grid = tokens_.grid();
   positions_ = stdit_positions(ends.config, grid, inputs.by_sample).to(fps_.device()).to(ends.dtype);
-  angles_ = nn::rotary_table({.frames = grid.frames}, {.frames = ends.config.head_dim()}, fps_.device());
+  const at::Tensor frames = at::arange(grid.frames, at::kDouble).unsqueeze(1);
+  angles_ = nn::rotary_table(frames, {{ends.config.head_dim()}}, fps_.device());
 }
 
 Hidden STDiTForward::embed(const at::Tensor& latents) {

@@ -72,7 +72,7 @@ std::unique_ptr<Denoiser> load(PartFiles& files, const LoadOptions& options, Loa
   if (text && !text->empty() && text->front() > 0) config.stored_text_length = text->front();
   auto transformer = std::make_unique<Transformer>(files.scope(), config, local_blocks, Range{0, predicted});
   const auto features = static_cast<double>(config.head_dim());
-  files.compare("rope.freqs", at::pow(nn::RotaryAxes().theta, -at::arange(0, features, 2) / features));
+  files.compare("rope.freqs", at::pow(nn::RotaryAxis().theta, -at::arange(0, features, 2) / features));
   files.finish(statistics, local_blocks.is_all(), {"pos_embed"});  // positions are computed
   return transformer;
 }

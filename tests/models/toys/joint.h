@@ -55,7 +55,8 @@ class JointForward final : public Forward {
         tokens_(inputs.tokens),
         text_(weights.text_in(inputs.of_samples(kTokens))),
         pooled_(weights.pooled_in(inputs.of_samples("pooled"))),
-        angles_(nn::rotary_table(inputs.tokens.grid(), {.rows = 4, .columns = 4}, text_.device())) {}
+        angles_(nn::rotary_table(nn::grid_positions(inputs.tokens.grid()), {{0}, {4}, {4}}, text_.device())) {
+  }
 
   void begin(const Timestep& timestep) override { time_ = pooled_ * std::cos(timestep.value); }
   Hidden embed(const at::Tensor& latents) override {

@@ -45,8 +45,8 @@ class VideoForward final : public Forward {
         tokens_(inputs.tokens),
         prompt_(weights.prompt_in(inputs.of_samples("pooled")).unsqueeze(1)),  // [B, 1, C]
         frames_(at::arange(inputs.tokens.grid().frames, prompt_.options()).view({1, -1, 1})),
-        angles_(nn::rotary_table(inputs.tokens.grid(), {.frames = 4, .rows = 2, .columns = 2},
-                                 prompt_.device())) {}
+        angles_(
+            nn::rotary_table(nn::grid_positions(inputs.tokens.grid()), {{4}, {2}, {2}}, prompt_.device())) {}
 
   // A frame's time depends on the step and the frame's number: [B, T, C].
   // Given frames have timestep 0.
