@@ -156,6 +156,15 @@ struct PipelinePart {
   bool may_be_absent = false;
 };
 
+// What a family says of a model of which only the config of the denoiser is there.
+struct LoneConfig {
+  // Whether a config of the denoiser's class is of this family; the families of one class exclude each other.
+  bool (*is_of_family)(const Json& config);
+  // What its published models have in other parts: the scheduler's file as JSON, and the decoder's scale.
+  std::string scheduler;
+  LatentScale scale = {};
+};
+
 // `model` is the folder that holds model_index.json.
 struct Family {
   std::string class_name;  // `_class_name` of model_index.json
@@ -169,6 +178,7 @@ struct Family {
   int64_t default_frames = 0, default_condition_frames = 0;
   // Names the fields of a request that this family takes and others may not.
   std::vector<std::string> own_fields;
+  LoneConfig lone;
   bool has_single_files;  // can be read by weights/single_file.h
   // Whether samplers::with_stable_diffusion_options() adjusts scheduler files.
   bool overrides_scheduler_file;

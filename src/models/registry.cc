@@ -27,6 +27,35 @@ std::unique_ptr<Decoder> load_scaled_decoder(const std::filesystem::path& model,
   return decoder;
 }
 
+bool is_of_sigma(const Json& config) {
+  return config.value("use_additional_conditions", Json()) == Json(false);
+}
+
+bool is_of_alpha(const Json& config) {
+  return !is_of_sigma(config);
+}
+
+bool is_of_xl(const Json& config) {
+  return config.value("addition_embed_type", Json()) == Json("text_time");
+}
+
+bool takes_guidance_scale(const Json& config) {
+  return !config.value("time_cond_proj_dim", Json()).is_null();
+}
+
+bool is_of_latent_consistency(const Json& config) {
+  return !is_of_xl(config) && takes_guidance_scale(config);
+}
+
+bool is_of_stable_diffusion(const Json& config) {
+  return !is_of_xl(config) && !takes_guidance_scale(config);
+}
+
+// Of a family whose denoiser has a class of its own.
+bool is_any(const Json& /*config*/) {
+  return true;
+}
+
 // transformers has two names for one tokenizer.
 PipelinePart tokenizer(std::string name, const std::string& class_name) {
   return {std::move(name), "transformers", {class_name, class_name + "Fast"}};
@@ -47,6 +76,7 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
                     kDecoderPart},
           .default_max_sequence_length = max_sequence_length,
           .own_fields = {"clean_caption", "max_sequence_length", "use_resolution_binning"},
+          .lone = {is_alpha ? is_of_alpha : is_of_sigma, R"({"_class_name": "DPMSolverMultistepScheduler"})"},
           .has_single_files = false,
           .overrides_scheduler_file = false,
           .takes_sample_of_single_step = is_alpha,
@@ -98,6 +128,9 @@ Family stable_diffusion(std::string class_name, std::string title, double guidan
       .parts = std::move(parts),
       .default_max_sequence_length = kClipTokens,
       .own_fields = std::move(own),
+      .lone = is_xl ? LoneConfig{is_of_xl, R"({"_class_name": "EulerDiscreteScheduler"})"}
+                    : LoneConfig{is_of_stable_diffusion,
+                                 R"({"_class_name": "PNDMScheduler", "skip_prk_steps": true})"},
       .has_single_files = true,
       .overrides_scheduler_file = !is_xl,
       .takes_sample_of_single_step = false,
@@ -123,6 +156,7 @@ Family latent_consistency() {
       stable_diffusion("LatentConsistencyModelPipeline", "Latent consistency model", 8.5, /*is_xl=*/false);
   family.default_steps = 4;
   family.own_fields = {"clip_skip"};
+  family.lone = {is_of_latent_consistency, R"({"_class_name": "LCMScheduler"})"};
   family.has_single_files = false;
   family.overrides_scheduler_file = false;
   family.read_shape = read_latent_consistency_shape;
@@ -145,6 +179,7 @@ Family open_sora_1_1() {
           .own_fields = {"clean_caption", "max_sequence_length", "num_frames", "fps", "frame_interval",
                          "resolution", "aspect_ratio", "reference_path", "mask_strategy", "loop",
                          "condition_frame_length", "condition_frame_edit"},
+          .lone = {is_any, R"({"_class_name": "IDDPM"})"},
           .has_single_files = false,
           .overrides_scheduler_file = false,
           .takes_sample_of_single_step = false,
@@ -173,6 +208,7 @@ Family open_sora_1_2() {
           .own_fields = {"clean_caption", "max_sequence_length", "num_frames", "fps", "resolution",
                          "aspect_ratio", "aesthetic_score", "motion_score", "camera_motion", "reference_path",
                          "mask_strategy", "loop", "condition_frame_length", "condition_frame_edit", "align"},
+          .lone = {is_any, R"({"_class_name": "RFLOW"})", {.clip = 17, .frames = 4}},
           .has_single_files = false,
           .overrides_scheduler_file = false,
           .takes_sample_of_single_step = false,

@@ -168,5 +168,36 @@ TEST(Families, HaveTheirOwnDefaults) {
   }
 }
 
+// Of the families whose denoisers have one class, a config is of exactly one.
+TEST(Families, ALoneConfigIsOfOneFamily) {
+  const std::vector<std::pair<std::string, Json>> configs = {
+      {"PixArtAlphaPipeline", {{"_class_name", "PixArtTransformer2DModel"}}},
+      {"PixArtSigmaPipeline",
+       {{"_class_name", "PixArtTransformer2DModel"}, {"use_additional_conditions", false}}},
+      {"StableDiffusionPipeline", {{"_class_name", "UNet2DConditionModel"}, {"time_cond_proj_dim", nullptr}}},
+      {"StableDiffusionXLPipeline",
+       {{"_class_name", "UNet2DConditionModel"}, {"addition_embed_type", "text_time"}}},
+      // A latent consistency model of XL runs in XL's pipeline.
+      {"StableDiffusionXLPipeline",
+       {{"_class_name", "UNet2DConditionModel"},
+        {"addition_embed_type", "text_time"},
+        {"time_cond_proj_dim", 256}}},
+      {"LatentConsistencyModelPipeline",
+       {{"_class_name", "UNet2DConditionModel"}, {"time_cond_proj_dim", 256}}},
+      {"OpenSoraV1_1Pipeline", {{"_class_name", "STDiT2"}}},
+      {"OpenSoraPipeline", {{"_class_name", "STDiT3"}}}};
+  for (const auto& [expected, config] : configs) {
+    std::vector<std::string> fitting;
+    for (const Family& family : families()) {
+      const bool has_class = std::any_of(family.parts.begin(), family.parts.end(), [&](const auto& part) {
+        return std::find(part.classes.begin(), part.classes.end(), config["_class_name"]) !=
+               part.classes.end();
+      });
+      if (has_class && family.lone.is_of_family(config)) fitting.push_back(family.class_name);
+    }
+    EXPECT_EQ(fitting, std::vector<std::string>{expected}) << config;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::models
