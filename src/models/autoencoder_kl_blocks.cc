@@ -25,7 +25,7 @@ ops::Linear read_qkv(const weights::Scope& scope, int64_t channels) {
   for (const char* name :
        old_names ? std::array{"query", "key", "value"} : std::array{"to_q", "to_k", "to_v"})
     parts.push_back({scope / name, channels, all});
-  return ops::read_linear(parts, channels, all);
+  return ops::read_linear(parts, channels, {all});
 }
 
 ops::Linear read_out(const weights::Scope& scope, int64_t channels) {

@@ -1,22 +1,58 @@
 #include "nn/tensor_parallel.h"
 
+#include <utility>
+
 #include "comm/collectives.h"
-#include "core/error.h"
 
 namespace tessera::nn {
 namespace {
 
+// The features of a split that rank `peer` of `outer` has, and ranks with the same place in `inner`.
+Range share_of(const Split& split, const comm::TensorGroups& groups, int64_t peer) {
+  const Range over_inner = groups.inner.part(split.units);
+  const Range over_outer = split_evenly(over_inner.length, peer, groups.outer.size);
+  return times({over_inner.begin + over_outer.begin, over_outer.length}, split.unit);
+}
+
+// The features that each rank of `outer` has of all splits together, one rank after the other.
+std::vector<Range> by_outer_rank(const std::vector<Split>& splits, const comm::TensorGroups& groups) {
+  std::vector<Range> ranges;
+  for (int64_t peer = 0; peer < groups.outer.size; ++peer) {
+    ranges.push_back({ranges.empty() ? 0 : ranges.back().end(), 0});
+    for (const Split& split : splits) ranges.back().length += share_of(split, groups, peer).length;
+  }
+  return ranges;
+}
+
+// One message then carries what a rank of `outer` has of every layer.
 ops::Linear read_columns(const std::vector<ColumnParallel::Layer>& layers, int64_t in,
                          ops::LinearOptions options) {
   const comm::TensorGroups& groups = *layers.front().scope.groups();
   std::vector<ops::LayerPart> parts;
-  for (const auto& [scope, out, first, all] : layers) {
-    TESSERA_CHECK(out.units == layers.front().out.units, "layers split into {} and {} units", out.units,
-                  layers.front().out.units);
-    const Range own = times(groups.inner.part(out.units), out.unit);
-    parts.push_back({scope, all, {first + own.begin, own.length}});
+  for (int64_t peer = 0; peer < groups.outer.size; ++peer) {
+    for (const auto& [scope, out, first, all] : layers) {
+      const Range own = share_of(out, groups, peer);
+      parts.push_back({scope, all, {first + own.begin, own.length}});
+    }
   }
-  return ops::read_linear(parts, in, groups.outer.part(in), options, groups.outer.rank == 0);
+  return ops::read_linear(parts, in, {groups.outer.part(in)}, options, groups.outer.rank == 0);
+}
+
+ops::Linear read_rows(const weights::Scope& scope, const std::vector<Split>& in, int64_t out,
+                      ops::LinearOptions options) {
+  const comm::TensorGroups& groups = *scope.groups();
+  std::vector<Range> inputs;
+  int64_t all = 0;
+  for (int64_t peer = 0; peer < groups.outer.size; ++peer) {
+    all = 0;
+    for (const Split& split : in) {
+      const Range own = share_of(split, groups, peer);
+      inputs.push_back({all + own.begin, own.length});
+      all += split.features();
+    }
+  }
+  return ops::read_linear({{scope, out, groups.outer.part(out)}}, all, inputs, options,
+                          groups.inner.rank == 0);
 }
 
 }  // namespace
@@ -34,33 +70,17 @@ at::Tensor ColumnParallel::operator()(const at::Tensor& x, ops::Activation activ
   if (outer.size == 1) return linear_(x, activation);
   const Range inputs = outer.part(in_);
   const at::Tensor terms = linear_(x.narrow(-1, inputs.begin, inputs.length).contiguous());
-  // Groups the outputs by unit across all layers, so that one message carries a rank's units of every layer.
-  const int64_t last = terms.dim() - 1, units = groups_->inner.part(out_.front().units).length;
-  std::vector<at::Tensor> by_unit;
-  int64_t from = 0;
-  for (const Split& split : out_) {
-    by_unit.push_back(terms.narrow(last, from, units * split.unit).unflatten(last, {units, split.unit}));
-    from += units * split.unit;
-  }
-  const at::Tensor own =
-      comm::reduce_scatter(by_unit.size() == 1 ? by_unit[0] : at::concat(by_unit, last + 1), last,
-                           outer.parts(units), outer);  // [..., local units, outputs per unit]
-  std::vector<at::Tensor> outputs;
-  from = 0;
-  for (const Split& split : out_) {
-    outputs.push_back(own.narrow(last + 1, from, split.unit).flatten(last));
-    from += split.unit;
-  }
-  return ops::activate(outputs.size() == 1 ? outputs[0] : at::concat(outputs, last), activation);
+  const at::Tensor own = comm::reduce_scatter(terms, terms.dim() - 1, by_outer_rank(out_, *groups_), outer);
+  return ops::activate(own, activation);
 }
 
 std::vector<at::Tensor> ColumnParallel::split(const at::Tensor& outputs) const {
-  const int64_t units = groups_->part(out_.front().units).length;
   std::vector<at::Tensor> parts;
   int64_t from = 0;
   for (const Split& split : out_) {
-    parts.push_back(outputs.narrow(-1, from, units * split.unit));
-    from += units * split.unit;
+    const int64_t own = groups_->part(split.units).length * split.unit;
+    parts.push_back(outputs.narrow(-1, from, own));
+    from += own;
   }
   return parts;
 }
@@ -69,18 +89,14 @@ std::vector<at::Tensor> ColumnParallel::each(const at::Tensor& x) const {
   return split((*this)(x));
 }
 
-RowParallel::RowParallel(const weights::Scope& scope, Split in, int64_t out, ops::LinearOptions options)
-    : linear_(ops::read_linear({{scope, out, scope.groups()->outer.part(out)}}, in.features(),
-                               times(scope.groups()->inner.part(in.units), in.unit), options,
-                               scope.groups()->inner.rank == 0)),
-      in_(in),
-      out_(out),
-      groups_(scope.groups()) {}
+RowParallel::RowParallel(const weights::Scope& scope, std::vector<Split> in, int64_t out,
+                         ops::LinearOptions options)
+    : linear_(read_rows(scope, in, out, options)), in_(std::move(in)), out_(out), groups_(scope.groups()) {}
 
 at::Tensor RowParallel::operator()(const at::Tensor& x) const {
   const comm::Group &inner = groups_->inner, &outer = groups_->outer;
-  const int64_t last = x.dim() - 1, units = inner.part(in_.units).length;
-  const at::Tensor inputs = comm::all_gather(x, last, times(outer.parts(units), in_.unit), outer);
+  const int64_t last = x.dim() - 1;
+  const at::Tensor inputs = comm::all_gather(x, last, by_outer_rank(in_, *groups_), outer);
   const at::Tensor own = comm::all_reduce(linear_(inputs), inner);
   return comm::all_gather(own, last, outer.parts(out_), outer);
 }

@@ -8,6 +8,9 @@
 // `inner`, and the sums over `outer` are scattered, so that each rank ends with its part of the outputs.
 // Before the second layer these are gathered over `outer` again; its weights are split into inputs over
 // `inner` times outputs over `outer`. Each rank then holds 1 / (inner * outer) of the weights.
+//
+// What lies between the layers may have parts that are split in different units, such as the heads of
+// attention and the columns of a feed-forward layer beside it. Each rank has its share of every part.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,7 +43,7 @@ class ColumnParallel {
 
   ColumnParallel() = default;
   ColumnParallel(const weights::Scope& scope, int64_t in, Split out, ops::LinearOptions options = {});
-  // Computes several layers of one input as one product. They must have the same number of units.
+  // Computes several layers of one input as one product.
   ColumnParallel(const std::vector<Layer>& layers, int64_t in, ops::LinearOptions options = {});
 
   // x [..., in], the same on all ranks -> [..., local outputs], the layers' local outputs side by side.
@@ -50,7 +53,7 @@ class ColumnParallel {
   std::vector<at::Tensor> split(const at::Tensor& outputs) const;
 
  private:
-  ops::Linear linear_;
+  ops::Linear linear_;  // its outputs are ordered by rank of `outer`, then by layer
   int64_t in_ = 0;
   std::vector<Split> out_;
   std::shared_ptr<const comm::TensorGroups> groups_;
@@ -61,15 +64,19 @@ class RowParallel {
  public:
   RowParallel() = default;
   // Reads `weight` [out, in.features()].
-  RowParallel(const weights::Scope& scope, Split in, int64_t out, ops::LinearOptions options = {});
+  RowParallel(const weights::Scope& scope, Split in, int64_t out, ops::LinearOptions options = {})
+      : RowParallel(scope, std::vector<Split>{in}, out, options) {}
+  // The inputs have several parts, one after the other.
+  RowParallel(const weights::Scope& scope, std::vector<Split> in, int64_t out,
+              ops::LinearOptions options = {});
 
-  // x [..., local], the output of a ColumnParallel of one layer with the same split -> [..., out] on all
-  // ranks.
+  // x [..., local], the local outputs of layers of a ColumnParallel with the same splits, side by side ->
+  // [..., out] on all ranks.
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
-  ops::Linear linear_;
-  Split in_;
+  ops::Linear linear_;  // its inputs are ordered by rank of `outer`, then by part
+  std::vector<Split> in_;
   int64_t out_ = 0;
   std::shared_ptr<const comm::TensorGroups> groups_;
 };

@@ -162,7 +162,8 @@ namespace {
 std::string joint_name(const std::vector<LayerPart>& layers) {
   std::vector<std::string> names;
   for (const LayerPart& layer : layers) {
-    if (names.empty() || layer.scope.name() != names.front()) names.push_back(layer.scope.name());
+    if (std::find(names.begin(), names.end(), layer.scope.name()) == names.end())
+      names.push_back(layer.scope.name());
   }
   if (names.size() == 1) return names.front();
   const std::string& first = names.front();
@@ -184,22 +185,52 @@ std::string joint_name(const std::vector<LayerPart>& layers) {
                      first.substr(first.size() - after));
 }
 
+// Parts that lie side by side are read at once.
+std::vector<Range> joined(const std::vector<Range>& ranges) {
+  std::vector<Range> result;
+  for (const Range& range : ranges) {
+    if (!result.empty() && result.back().end() == range.begin) {
+      result.back().length += range.length;
+    } else {
+      result.push_back(range);
+    }
+  }
+  return result;
+}
+
+std::vector<LayerPart> joined(const std::vector<LayerPart>& layers) {
+  std::vector<LayerPart> result;
+  for (const LayerPart& layer : layers) {
+    if (!result.empty() && result.back().scope.name() == layer.scope.name() &&
+        result.back().outputs.end() == layer.outputs.begin) {
+      result.back().outputs.length += layer.outputs.length;
+    } else {
+      result.push_back(layer);
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
-Linear read_linear(const std::vector<LayerPart>& layers, int64_t in, const Range& inputs,
+Linear read_linear(const std::vector<LayerPart>& all_layers, int64_t in, const std::vector<Range>& all_inputs,
                    LinearOptions options, bool with_bias) {
+  const std::vector<LayerPart> layers = joined(all_layers);
+  const std::vector<Range> inputs = joined(all_inputs);
+  const auto join = [](const std::vector<at::Tensor>& parts, int64_t dim) {
+    return parts.empty() ? at::Tensor() : parts.size() == 1 ? parts[0] : at::concat(parts, dim);
+  };
   std::vector<at::Tensor> weights, biases;
   for (const LayerPart& layer : layers) {
     const weights::Slice rows{0, layer.outputs.begin, layer.outputs.length};
-    weights.push_back(
-        layer.scope.tensor("weight", {layer.out, in}, {rows, {1, inputs.begin, inputs.length}}));
+    std::vector<at::Tensor> blocks;
+    for (const Range& range : inputs)
+      blocks.push_back(layer.scope.tensor("weight", {layer.out, in}, {rows, {1, range.begin, range.length}}));
+    weights.push_back(join(blocks, 1));
     if (options.bias) biases.push_back(layer.scope.tensor("bias", {layer.out}, rows));
   }
-  const auto join = [](const std::vector<at::Tensor>& parts) {
-    return parts.empty() ? at::Tensor() : parts.size() == 1 ? parts[0] : at::concat(parts);
-  };
   if (!with_bias) biases.clear();
-  return {join(weights).contiguous(), join(biases), options.packing, joint_name(layers)};
+  return {join(weights, 0).contiguous(), join(biases, 0), options.packing, joint_name(layers)};
 }
 
 }  // namespace tessera::ops

@@ -53,8 +53,9 @@ struct LayerPart {
 };
 
 // Reads several layers of one input as one product: the block W[outputs, inputs] of each, one below the
-// other. Biases are left out if `with_bias` is false (another rank adds them).
-Linear read_linear(const std::vector<LayerPart>& layers, int64_t in, const Range& inputs,
+// other. `inputs` are ranges of the layers' `in` inputs, in the order in which the product takes them. Biases
+// are left out if `with_bias` is false (another rank adds them).
+Linear read_linear(const std::vector<LayerPart>& layers, int64_t in, const std::vector<Range>& inputs,
                    LinearOptions options = {}, bool with_bias = true);
 
 }  // namespace tessera::ops

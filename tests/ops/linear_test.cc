@@ -76,7 +76,7 @@ TEST(Linear, JoinsLayersWithOneInput) {
   const Range outputs{.begin = 1, .length = 2};
   const Linear joined =
       read_linear({{fixture.scope() / "q", 4, outputs}, {fixture.scope() / "k", 4, outputs}}, 6,
-                  {.length = 6}, {.bias = false});
+                  {{.length = 6}}, {.bias = false});
   const at::Tensor x = at::randn({3, 6});
   const at::Tensor expected =
       at::concat({at::linear(x, q.narrow(0, 1, 2)), at::linear(x, k.narrow(0, 1, 2))}, 1);
