@@ -2,6 +2,8 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "models/family.h"
 
@@ -14,6 +16,18 @@ at::Tensor ForwardInputs::of_samples(const std::string& name) const {
     TESSERA_CHECK(all.back().sizes() == all.front().sizes(), "'{}' differs in shape between prompts", name);
   }
   return at::stack(all);
+}
+
+Sequences ForwardInputs::sequences_of_samples(const std::string& name) const {
+  std::vector<at::Tensor> all;
+  std::vector<int64_t> lengths;
+  for (const int64_t prompt : prompt_of) {
+    all.push_back(prompts[static_cast<size_t>(prompt)].at(name));
+    lengths.push_back(all.back().size(0));
+  }
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  for (at::Tensor& one : all) one = at::constant_pad_nd(one, {0, 0, 0, longest - one.size(0)});
+  return {at::stack(all), lengths};
 }
 
 parallel::Grid DenoiserShape::token_grid(const LatentShape& latents) const {

@@ -55,6 +55,13 @@ struct LatentShape {
   SizeConditions sizes = {};  // for models that are conditioned on them
 };
 
+// Sequences of samples, of different lengths: [B, L, D], of which sample b has the first lengths[b] tokens
+// and zeros behind them, up to the longest. See nn::Tokens::joint_attention().
+struct Sequences {
+  at::Tensor tokens;
+  std::vector<int64_t> lengths;  // [B]
+};
+
 // The inputs of a run; they outlive its Forward.
 struct ForwardInputs {
   const std::vector<Conditioning>& prompts;  // the distinct ones
@@ -66,6 +73,8 @@ struct ForwardInputs {
 
   // Stacks the tensor `name` of every sample's prompt, all of one shape: [B, ...].
   at::Tensor of_samples(const std::string& name) const;
+  // The sequence `name` [L, D] of every sample's prompt, at its own length.
+  Sequences sequences_of_samples(const std::string& name) const;
 };
 
 // The timestep that the model is conditioned on in a step. All timesteps of a run are on the device before

@@ -24,6 +24,16 @@ at::Tensor unfold(const at::Tensor& x, Over over, int64_t batch) {
   return (over == Over::kSpatial ? by_sample : by_sample.transpose(1, 2)).flatten(1, 2);
 }
 
+// Adjacent samples whose sequences have the same length attend together.
+std::vector<Range> runs_of_equals(at::ArrayRef<int64_t> lengths) {
+  std::vector<Range> runs;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    if (i == 0 || lengths[i] != lengths[i - 1]) runs.push_back({static_cast<int64_t>(i), 0});
+    ++runs.back().length;
+  }
+  return runs;
+}
+
 // Whether the tokens that attend to each other are divided where lines of that axis are dealt out.
 bool are_divided_by(Over over, parallel::GridAxis axis) {
   return over == Over::kAll || (over == Over::kSpatial) == (axis == parallel::GridAxis::kRows);
@@ -71,6 +81,18 @@ at::Tensor Tokens::local_other(const at::Tensor& x, int64_t dim) const {
 
 int64_t Tokens::local_other_length(int64_t length) const {
   return cut_.patches > 1 ? length : split_evenly(length, rank(), cut_.ranks).length;
+}
+
+at::Tensor Tokens::local_other(const at::Tensor& x, at::ArrayRef<int64_t> lengths) const {
+  TESSERA_CHECK(x.size(0) == static_cast<int64_t>(lengths.size()), "{} lengths for {} samples",
+                lengths.size(), x.size(0));
+  const int64_t longest = local_other_length(x.size(1));
+  std::vector<at::Tensor> parts;
+  for (int64_t b = 0; b < x.size(0); ++b) {
+    const at::Tensor own = local_other(x[b].narrow(0, 0, lengths[static_cast<size_t>(b)]), 0);
+    parts.push_back(at::constant_pad_nd(own, {0, 0, 0, longest - own.size(0)}));
+  }
+  return at::stack(parts);
 }
 
 bool Tokens::ranks_divide(Over over) const {
@@ -143,6 +165,30 @@ std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValue
   const at::Tensor attended = attend(both, depth, sequence(Over::kAll, other_length), Over::kAll);
   const int64_t length = own.q.size(1);
   return {attended.narrow(1, 0, length), attended.narrow(1, length, other.q.size(1))};
+}
+
+std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValues& own,
+                                                          const QueriesKeysValues& other,
+                                                          at::ArrayRef<int64_t> other_lengths,
+                                                          int64_t depth) {
+  const std::vector<Range> runs = runs_of_equals(other_lengths);
+  TESSERA_CHECK(!runs.empty() && runs.back().end() == own.q.size(0), "{} lengths for {} samples",
+                other_lengths.size(), own.q.size(0));
+  const auto length_of = [&](const Range& run) { return other_lengths[static_cast<size_t>(run.begin)]; };
+  if (runs.size() == 1) return joint_attention(own, other, length_of(runs[0]), depth);
+  const at::Tensor of_own = at::empty(own.q.sizes(), own.q.options());
+  const at::Tensor of_other = at::zeros(other.q.sizes(), other.q.options());
+  for (const Range& run : runs) {
+    const int64_t local = local_other_length(length_of(run));
+    const auto samples = [&](const at::Tensor& x) { return x.narrow(0, run.begin, run.length); };
+    const auto part = [&](const at::Tensor& x) { return samples(x).narrow(1, 0, local); };
+    const auto [attended, attended_other] =
+        joint_attention({samples(own.q), samples(own.k), samples(own.v)},
+                        {part(other.q), part(other.k), part(other.v)}, length_of(run), depth);
+    samples(of_own).copy_(attended);
+    part(of_other).copy_(attended_other);
+  }
+  return {of_own, of_other};
 }
 
 at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const TokenSequence& sequence,

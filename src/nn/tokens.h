@@ -61,6 +61,10 @@ class Tokens {
   // patches each takes all of it, because every pass of a patch carries the other sequence along.
   at::Tensor local_other(const at::Tensor& x, int64_t dim) const;
   int64_t local_other_length(int64_t length) const;
+  // The local parts of other sequences that have a length of their own in each sample: x [B, L, C], of which
+  // sample b has the first lengths[b] tokens -> [B, l, C]. L is the longest length, l the longest local part;
+  // what lies behind a sample's part is unspecified but finite.
+  at::Tensor local_other(const at::Tensor& x, at::ArrayRef<int64_t> lengths) const;
 
   // Attention between the tokens of the grid -> [B, n, H * D]. Queries attend to the tokens of the current
   // patches. They also attend to those of other patches, and with displaced patches those of other ranks,
@@ -79,6 +83,11 @@ class Tokens {
   std::pair<at::Tensor, at::Tensor> joint_attention(const QueriesKeysValues& own,
                                                     const QueriesKeysValues& other, int64_t other_length,
                                                     int64_t depth);
+  // The same where the other sequence has a length of its own in each sample, as in local_other(). A sample
+  // attends to its own tokens only, exactly as it does alone; the result behind them is zero.
+  std::pair<at::Tensor, at::Tensor> joint_attention(const QueriesKeysValues& own,
+                                                    const QueriesKeysValues& other,
+                                                    at::ArrayRef<int64_t> other_lengths, int64_t depth);
 
   // ---- Called by the denoising loop.
 

@@ -15,7 +15,7 @@ struct Toy {
   int64_t frames, rows, columns;
   nn::PatchSize patch = {};
   bool is_video = false;
-  std::vector<int64_t> prompt_lengths = {5, 5, 5};  // negative, and two prompts
+  std::vector<int64_t> prompt_lengths = {3, 7, 5};  // negative, and two prompts
 
   DenoiserShape shape() const {
     return {.heads = kKeyHeads,

@@ -53,14 +53,15 @@ class JointForward final : public Forward {
   JointForward(const JointWeights& weights, const ForwardInputs& inputs)
       : weights_(weights),
         tokens_(inputs.tokens),
-        text_(weights.text_in(inputs.of_samples(kTokens))),
+        prompts_(inputs.sequences_of_samples(kTokens)),
+        text_(weights.text_in(prompts_.tokens)),
         pooled_(weights.pooled_in(inputs.of_samples("pooled"))),
         angles_(nn::rotary_table(nn::grid_positions(inputs.tokens.grid()), {{0}, {4}, {4}}, text_.device())) {
   }
 
   void begin(const Timestep& timestep) override { time_ = pooled_ * std::cos(timestep.value); }
   Hidden embed(const at::Tensor& latents) override {
-    return {weights_.image_in(nn::patchify(latents, {})), tokens_.local_other(text_, 1)};
+    return {weights_.image_in(nn::patchify(latents, {})), tokens_.local_other(text_, prompts_.lengths)};
   }
   void block(int64_t i, Hidden& hidden) override {
     const JointBlock& block = weights_.blocks[i];
@@ -72,7 +73,7 @@ class JointForward final : public Forward {
     own.q = nn::rotate(own.q, tokens_.local(angles_, 0));
     own.k = nn::rotate(own.k, tokens_.local(angles_, 0));
     const auto [of_image, of_text] =
-        tokens_.joint_attention(own, block.text.queries_keys_values(normed(text)), text_.size(1), kDepth);
+        tokens_.joint_attention(own, block.text.queries_keys_values(normed(text)), prompts_.lengths, kDepth);
     ops::add_gated_(image, block.image.out(of_image), shift_scale_gate[2]);
     text = text + block.text.out(of_text);
     image = image + block.image.feed_forward(normed(image));
@@ -88,6 +89,7 @@ class JointForward final : public Forward {
  private:
   const JointWeights& weights_;
   nn::Tokens& tokens_;
+  Sequences prompts_;
   at::Tensor text_, pooled_, angles_, time_;
 };
 

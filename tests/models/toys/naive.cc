@@ -5,7 +5,7 @@ namespace tessera::models::toys::naive {
 at::Tensor joint(Network& network, const at::Tensor& x, double timestep,
                  const std::vector<int64_t>& prompt_of) {
   at::Tensor image = network.linear("image_in", x, kWidth);
-  at::Tensor text = network.linear("text_in", network.of_samples(prompt_of, kTokens), kWidth);
+  at::Tensor text = network.linear("text_in", network.padded(prompt_of), kWidth);
   const at::Tensor time =
       network.linear("pooled_in", network.of_samples(prompt_of, "pooled"), kWidth) * std::cos(timestep);
   for (int64_t i = 0; i < kBlocks; ++i) {
@@ -35,10 +35,11 @@ at::Tensor joint(Network& network, const at::Tensor& x, double timestep,
     const at::Tensor text_k = norm("text", "norm_k", project("text", "to_k", text_normed, kKeyHeads));
     const at::Tensor text_v = project("text", "to_v", text_normed, kKeyHeads);
     const at::Tensor queries = at::concat({text_q, q}, 1);
-    const at::Tensor mask = at::concat({at::ones({text.size(1)}, at::kBool), seen.seen}).unsqueeze(0);
+    const at::Tensor mask =  // [B, 1, keys]
+        at::concat({network.are_real(prompt_of), seen.seen.expand({x.size(0), -1})}, 1).unsqueeze(1);
     const at::Tensor attended =
         network.attend(queries, at::concat({text_k, seen.k}, 1), at::concat({text_v, seen.v}, 1),
-                       mask.expand({queries.size(1), -1}));
+                       mask.expand({-1, queries.size(1), -1}));
     const int64_t length = text.size(1);
     image = image + part(2) * network.linear(block + "image.to_out", attended.slice(1, length), kWidth);
     text = text + network.linear(block + "text.to_out", attended.slice(1, 0, length), kWidth);

@@ -54,8 +54,8 @@ class Network {
   at::Tensor frame_of(const at::Tensor& t) const { return t.div(problem_.rows * problem_.columns, "floor"); }
   at::Tensor place_of(const at::Tensor& t) const { return t.remainder(problem_.rows * problem_.columns); }
 
-  // Attends with a softmax over the keys `k`; mask [queries, keys] tells which queries see which keys.
-  // Several heads of queries share one of keys.
+  // Attends with a softmax over the keys `k`; mask [queries, keys], or one for each sample, tells which
+  // queries see which keys. Several heads of queries share one of keys.
   static at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& mask) {
     std::vector<at::Tensor> heads;
@@ -117,6 +117,19 @@ class Network {
     all.reserve(prompt_of.size());
     for (const int64_t i : prompt_of) all.push_back(problem_.prompts.at(static_cast<size_t>(i)).at(name));
     return at::stack(all);
+  }
+
+  // The prompts of samples, filled up to the longest, and which of those tokens are theirs, [B, L].
+  at::Tensor padded(const std::vector<int64_t>& prompt_of) const {
+    std::vector<at::Tensor> all;
+    for (const int64_t i : prompt_of) all.push_back(problem_.prompts.at(static_cast<size_t>(i)).at(kTokens));
+    return at::pad_sequence(all, /*batch_first=*/true);
+  }
+  at::Tensor are_real(const std::vector<int64_t>& prompt_of) const {
+    std::vector<at::Tensor> all;
+    for (const int64_t i : prompt_of)
+      all.push_back(at::ones({problem_.prompts.at(static_cast<size_t>(i)).at(kTokens).size(0)}, at::kBool));
+    return at::pad_sequence(all, /*batch_first=*/true);
   }
 
   const Problem& problem_;
