@@ -3,9 +3,9 @@
 #include <ATen/Functions.h>
 #include <benchmark/benchmark.h>
 
-#include "ops/gemm.h"
+#include "kernels/gemm.h"
+#include "kernels/tile_gemm.h"
 #include "ops/linear.h"
-#include "ops/tile_gemm.h"
 
 namespace tessera {
 namespace {
@@ -23,19 +23,19 @@ void measure(benchmark::State& state, at::ScalarType dtype, const Multiply& mult
                                                 benchmark::Counter::kIsIterationInvariantRate);
 }
 
-void own_product(benchmark::State& state, at::ScalarType dtype, ops::Activation activation) {
+void own_product(benchmark::State& state, at::ScalarType dtype, kernels::Activation activation) {
   measure(state, dtype, [&](const at::Tensor& weight, const at::Tensor& bias) {
-    return [packed = ops::gemm_pack(weight), bias, activation](const at::Tensor& x) {
-      return ops::gemm_linear(x, packed, bias, activation);
+    return [packed = kernels::gemm_pack(weight), bias, activation](const at::Tensor& x) {
+      return kernels::gemm_linear(x, packed, bias, activation);
     };
   });
 }
 
 void tile_product(benchmark::State& state, at::ScalarType dtype) {
-  if (!ops::tile_gemm_runs()) return state.SkipWithError("this machine has no tiles");
+  if (!kernels::tile_gemm_runs()) return state.SkipWithError("this machine has no tiles");
   measure(state, dtype, [](const at::Tensor& weight, const at::Tensor& bias) {
-    return [packed = ops::tile_gemm_pack(weight), bias](const at::Tensor& x) {
-      return ops::tile_gemm_linear(x, packed, bias, ops::Activation::kNone);
+    return [packed = kernels::tile_gemm_pack(weight), bias](const at::Tensor& x) {
+      return kernels::tile_gemm_linear(x, packed, bias, kernels::Activation::kNone);
     };
   });
 }
@@ -63,10 +63,10 @@ void shapes(benchmark::internal::Benchmark* benchmark) {
       ->Unit(benchmark::kMillisecond);
 }
 
-BENCHMARK_CAPTURE(own_product, fp32, at::kFloat, ops::Activation::kNone)->Apply(shapes);
-BENCHMARK_CAPTURE(own_product, fp32_gelu, at::kFloat, ops::Activation::kGeluTanh)->Apply(shapes);
-BENCHMARK_CAPTURE(own_product, bf16, at::kBFloat16, ops::Activation::kNone)->Apply(shapes);
-BENCHMARK_CAPTURE(own_product, fp16, at::kHalf, ops::Activation::kNone)->Apply(shapes);
+BENCHMARK_CAPTURE(own_product, fp32, at::kFloat, kernels::Activation::kNone)->Apply(shapes);
+BENCHMARK_CAPTURE(own_product, fp32_gelu, at::kFloat, kernels::Activation::kGeluTanh)->Apply(shapes);
+BENCHMARK_CAPTURE(own_product, bf16, at::kBFloat16, kernels::Activation::kNone)->Apply(shapes);
+BENCHMARK_CAPTURE(own_product, fp16, at::kHalf, kernels::Activation::kNone)->Apply(shapes);
 BENCHMARK_CAPTURE(aten_product, fp32, at::kFloat)->Apply(shapes);
 BENCHMARK_CAPTURE(tile_product, bf16, at::kBFloat16)->Apply(shapes);
 BENCHMARK_CAPTURE(layer_product, bf16, at::kBFloat16)->Apply(shapes);

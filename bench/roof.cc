@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "core/cpu.h"
-#include "ops/kernel.h"
-#include "ops/tile_gemm.h"
+#include "kernels/kernel.h"
+#include "kernels/tile_gemm.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -88,7 +88,7 @@ void amx(int64_t times) {
 
 Kernel kernel_for(bool bf16) {
   const Isa isa = cpu_isa();
-  if (bf16 && isa >= Isa::kAmx && ops::tile_gemm_runs()) return {amx, 6 * 2.0 * 16 * 16 * 32};
+  if (bf16 && isa >= Isa::kAmx && kernels::tile_gemm_runs()) return {amx, 6 * 2.0 * 16 * 16 * 32};
   if (bf16 && isa >= Isa::kAvx512Bf16) return {avx512_bf16, kWideSums * 2.0 * 32};
   if (isa >= Isa::kAvx512) return {avx512, kWideSums * 2.0 * 16};
   if (isa >= Isa::kAvx2) return {avx2, kSums * 2.0 * 8};

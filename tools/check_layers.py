@@ -1,20 +1,33 @@
 #!/usr/bin/env python3
-"""Fails on an include that points up or sideways on the ladder of ARCHITECTURE.md, on a file under models/ that knows of
+"""Fails on an include that points up or sideways on the ladder of ARCHITECTURE.md or out of a folder in a folder, on a file under models/ that knows of
 ranks, on an option of the command line in the words of a folder below cli/, on files over 500 lines, on functions over 60,
 and when the median file of src/ has over 110 lines."""
+import collections
 import pathlib
 import re
 import statistics
 import sys
 
-LADDER = ["core", "media", "comm", "weights", "parallel", "ops", "nn", "text", "samplers", "models", "engine", "launch", "plan",
-          "job", "serve", "cli"]
+LADDER = ["core", "media", "comm", "weights", "parallel", "kernels", "ops", "nn", "text", "samplers", "models", "engine",
+          "launch", "plan", "job", "serve", "cli"]
 # These folders are on the same rung and may not include each other.
 SIDEWAYS = {("text", "nn"), ("text", "ops"), ("text", "parallel"), ("text", "comm"), ("samplers", "text"),
             ("samplers", "nn"), ("samplers", "ops"), ("samplers", "parallel"), ("samplers", "comm"),
-            ("samplers", "weights"), ("parallel", "weights"), ("ops", "parallel")}
+            ("samplers", "weights"), ("parallel", "weights"), ("ops", "parallel"), ("kernels", "comm"),
+            ("kernels", "weights"), ("kernels", "parallel")}
+# What is above computes by operations, which check their input and record what they do.
+SIDEWAYS |= {(folder, "kernels") for folder in LADDER[LADDER.index("ops") + 1:]}
 # Videos are files that go in and out, which networks know nothing of.
 SIDEWAYS |= {(folder, "media") for folder in LADDER[LADDER.index("comm"):LADDER.index("engine")]}
+# A folder in a folder: the files around it that it includes, by their names, none of which includes it; and the folders of the
+# ladder that include it.
+Nested = collections.namedtuple("Nested", "reads readers")
+NESTED = {
+    # A module of its own, which is loaded and not linked.
+    "media/libav": Nested({"codecs", "palette", "source"}, set()),
+    "models/stdit": Nested({"autoencoder_kl", "denoiser", "family", "loading", "local_blocks", "t5"}, {"models", "engine"}),
+    "plan/hardware": Nested({"machine", "trace", "views"}, {"plan", "cli"}),
+}
 MAX_LINES = 500
 MAX_MEDIAN = 110
 MAX_FUNCTION = 60
@@ -60,6 +73,29 @@ def check_includes(root, problems):
                 problems.append(f"{path.relative_to(root)}:{number}: {folder}/ may not include {match[1]}/")
 
 
+def nesting_allows(file, included):
+    """Whether a file of src/ may include another as far as folders in folders go, given both paths in src/."""
+    here, there = (str(path.parent) for path in (file, included))
+    if here == there:
+        return True
+    reads = NESTED.get(here, Nested(set(), set())).reads
+    if "/" in here and there == file.parts[0] and included.stem not in reads:
+        return False
+    if "/" not in there:
+        return True
+    inner = NESTED.get(there, Nested(set(), set()))
+    return here in inner.readers and not (here == included.parts[0] and file.stem in inner.reads)
+
+
+def check_nested(root, problems):
+    for path in sorted((root / "src").rglob("*.[hc]*")):
+        file = path.relative_to(root / "src")
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = re.match(r'#include "([a-z_]+/[^"]+)"', line)
+            if match and not nesting_allows(file, pathlib.PurePath(match[1])):
+                problems.append(f"{path.relative_to(root)}:{number}: {file.parent}/ may not include {match[1]}: see NESTED")
+
+
 def check_models(root, problems):
     for path in sorted((root / "src" / "models").rglob("*.[hc]*")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -95,6 +131,7 @@ def check(root):
     """(what is wrong, a line each; the median length of a file)."""
     problems = []
     check_includes(root, problems)
+    check_nested(root, problems)
     check_models(root, problems)
     return problems, check_sizes(root, problems)
 

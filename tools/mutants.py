@@ -19,8 +19,8 @@ so that a mutant takes longer to compile, but there is no second build.
 
 With --draw there is no list: lines of src/ are drawn at random, one token of each is changed (tools/draw_mutants.py), and they are
 linked with the release build. First the unit tests of the folder in tests/ that
-mirrors the file's run, or those of the command line for cli/ and job/, then all unit tests and those of the command line, and for ops/ and
-core/ those under caps. Whether one that survives changes anything that can be seen is for a person to judge. What the tests of a
+mirrors the file's run, or those of the command line for cli/ and job/, then all unit tests and those of the command line, and for kernels/,
+ops/ and core/ those under caps. Whether one that survives changes anything that can be seen is for a person to judge. What the tests of a
 survivor printed is kept beside the build."""
 import argparse
 import concurrent.futures
@@ -107,7 +107,7 @@ def drawn_mutants(count, seed):
         folder = path.parts[1]
         suites = "" if folder == "job" else suites_of(folder)  # whose tests are those of the command line
         first = (("unit", suites),) if suites else (("cli", None),)
-        rest = [test for test in ALL_TESTS if test not in first and (test[0] != "capped" or folder in ("ops", "core"))]
+        rest = [test for test in ALL_TESTS if test not in first and (test[0] != "capped" or folder in ("kernels", "ops", "core"))]
         mutants.append(Mutant(f"drawn-{seed}-{number}", says, str(path), first, old, new, rest=tuple(rest)))
     return mutants
 

@@ -5,7 +5,7 @@
 # nothing, so only the tests of the cap itself run under it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-filter=${2:-$(sed -nE 's/^TEST(_P|_F)?\((\w+),.*/*\2.*/p' tests/ops/*_test.cc tests/core/cpu_test.cc | sort -u | paste -sd:):Families/Traces.*/PixArt*}
+filter=${2:-$(sed -nE 's/^TEST(_P|_F)?\((\w+),.*/*\2.*/p' tests/{kernels,ops}/*_test.cc tests/core/cpu_test.cc | sort -u | paste -sd:):Families/Traces.*/PixArt*}
 has() { grep -qw "$1" /proc/cpuinfo; }
 commands=()
 for isa in avx2 avx512 avx512_bf16; do

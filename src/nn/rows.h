@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "nn/tokens.h"
-#include "ops/halo.h"
+#include "ops/conv.h"
 #include "parallel/halo.h"
 
 namespace tessera::nn {

@@ -10,7 +10,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
-#include "ops/choices.h"
+#include "kernels/choices.h"
 #include "ops/operation.h"
 
 namespace tessera::ops {
@@ -33,7 +33,7 @@ constexpr std::array<int64_t, 2> kNoDilation = {1, 1};
 
 bool can_pack(const Tensor& weight) {
   if (!weight.is_cpu() || !at::hasMKLDNN() || weight.numel() == 0) return false;
-  return is_multiplied(weight.scalar_type());
+  return kernels::is_multiplied(weight.scalar_type());
 }
 
 Tensor pack(const Tensor& weight, int64_t stride, IntArrayRef padding) {
@@ -49,7 +49,8 @@ Conv2d::Conv2d(const weights::Scope& scope, int64_t in, int64_t out, int64_t siz
                int64_t pad) {
   const Tensor bias_vector = scope.tensor("bias", {out});
   const std::array<int64_t, 4> shape = {out, in, size, size};
-  if (size == 3 && step == 1 && pad == 1 && winograd_is_faster(in, out, scope.dtype(), scope.device())) {
+  if (size == 3 && step == 1 && pad == 1 &&
+      kernels::winograd_is_faster(in, out, scope.dtype(), scope.device())) {
     in_channels = in;
     out_channels = out;
     kernel = {size, size};
@@ -84,7 +85,7 @@ void Conv2d::record_operation(at::IntArrayRef x, const Tensor& y) const {
 
 Tensor Conv2d::apply(const Tensor& x, std::array<int64_t, 2> pad) const {
   const std::array<int64_t, 2> step = {stride, stride};
-  if (x.is_cpu() && !is_multiplied(weight.scalar_type())) return apply_narrow(x, pad);
+  if (x.is_cpu() && !kernels::is_multiplied(weight.scalar_type())) return apply_narrow(x, pad);
   if (!packed) return at::conv2d(x, weight, bias, step, pad).contiguous(kChannelsLast);
   static const auto conv = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("mkldnn::_convolution_pointwise", "")
@@ -259,7 +260,7 @@ bool Conv2d::needs_whole_input(const ConvInput& input) const {
   const at::Tensor& x = input.x;
   if (!x.is_meta() || !is_for_cpu(x.device()) || x.size(2) == 0) return false;
   const bool is_winograd = kernel == std::array<int64_t, 2>{3, 3} && stride == 1 &&
-                           winograd_is_faster(in_channels, out_channels, x.scalar_type(), at::kCPU);
+                           kernels::winograd_is_faster(in_channels, out_channels, x.scalar_type(), at::kCPU);
   return !is_winograd && rows_at_once(input) >= rows_out(input);
 }
 
@@ -411,7 +412,7 @@ void place_corners(const Tensor& corners, Tensor& image, int64_t first, int64_t 
 }  // namespace
 
 Upsample2d::Upsample2d(const weights::Scope& scope, int64_t num_channels) : channels(num_channels) {
-  if (winograd_is_faster(channels, channels, scope.dtype(), scope.device())) {
+  if (kernels::winograd_is_faster(channels, channels, scope.dtype(), scope.device())) {
     const weights::Scope wide = (scope / "conv").with_dtype(at::kFloat);
     winograd.emplace(wide.tensor("weight", {channels, channels, 3, 3}), wide.tensor("bias", {channels}),
                      scope.dtype());

@@ -9,13 +9,15 @@
 #include <optional>
 #include <string>
 
+#include "kernels/halo.h"
+#include "kernels/winograd.h"
+#include "kernels/winograd_upsample.h"
 #include "ops/group_norm.h"
-#include "ops/halo.h"
-#include "ops/winograd.h"
-#include "ops/winograd_upsample.h"
 #include "weights/scope.h"
 
 namespace tessera::ops {
+
+using kernels::Halo;
 
 // Limits how much of its input a convolution may copy, to normalise it or to join it with the rows around it,
 // if its kernel does not do so while reading. Results may differ by rounding: oneDNN picks kernels by size.
@@ -69,7 +71,7 @@ struct Conv2d {
   at::Tensor weight;  // in oneDNN's layout if `packed`; undefined if `winograd`
   at::Tensor bias;
   bool packed = false;
-  std::optional<Winograd> winograd;
+  std::optional<kernels::Winograd> winograd;
   std::string role = {};  // key of the weights in the checkpoint, for Operation
 
  private:
@@ -106,7 +108,7 @@ struct Upsample2d {
                         const ConvBlocks& blocks = {}) const;
 
   int64_t channels = 0;
-  std::optional<WinogradUpsample> winograd;
+  std::optional<kernels::WinogradUpsample> winograd;
   Conv2d whole;    // on other devices: applied to the upsampled tensor
   Conv2d corners;  // on the CPU without `winograd`: [4 C, C, 2, 2]; its outputs are the upper left, upper
                    // right, lower left and lower right pixel of the corner

@@ -5,25 +5,13 @@
 
 #include <string>
 
-#include "ops/gemm.h"
-#include "ops/kernel.h"
+#include "kernels/group_norm.h"
 #include "weights/scope.h"
 
 namespace tessera::ops {
 
-// The affine map of each channel of a sample, y = (x - mean) * scale + bias: [C] each.
-struct ChannelMap {
-  const float *mean, *scale, *bias;
-};
-
-// The maps of all samples: fp32 [B, C], [B, C] and [C].
-struct ChannelMaps {
-  ChannelMap sample(int64_t b) const {
-    return {mean[b].const_data_ptr<float>(), scale[b].const_data_ptr<float>(), bias.const_data_ptr<float>()};
-  }
-  ChannelMaps of_sample(int64_t b) const { return {mean.narrow(0, b, 1), scale.narrow(0, b, 1), bias}; }
-  at::Tensor mean, scale, bias;
-};
+using kernels::Activation;
+using kernels::ChannelMaps;
 
 // y = (x - mean) / sqrt(variance + eps) * weight + bias, with the moments of each group of channels of a
 // sample, followed by SiLU if `activation` says so. Moments are computed in fp32 over a few positions,
@@ -61,9 +49,5 @@ struct GroupNorm {
  private:
   void record_operation(const at::Tensor& x) const;
 };
-
-// y = SiLU of the mapped x, in fp32. x and y [positions, channels].
-void map_silu(const float* x, float* y, int64_t positions, int64_t channels, ChannelMap map);
-void map_silu(const Bf16* x, float* y, int64_t positions, int64_t channels, ChannelMap map);
 
 }  // namespace tessera::ops

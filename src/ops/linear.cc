@@ -7,9 +7,9 @@
 
 #include "core/device.h"
 #include "core/error.h"
-#include "ops/choices.h"
+#include "kernels/choices.h"
+#include "kernels/tile_gemm.h"
 #include "ops/operation.h"
-#include "ops/tile_gemm.h"
 
 namespace tessera::ops {
 namespace {
@@ -24,10 +24,10 @@ LinearKernel kernel_for(const at::Tensor& weight) {
   const bool known = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
   if (weight.is_meta() && is_for_cpu(weight.device()) && known) return LinearKernel::kNone;
   if (!weight.is_cpu() || weight.numel() == 0 || !known) return LinearKernel::kAten;
-  const LinearKernel kernel = !is_multiplied(dtype) ? choices().narrow_linear
-                              : dtype == at::kFloat ? choices().linear
-                                                    : choices().bf16_linear;
-  if (kernel == LinearKernel::kTiles && !tile_gemm_runs()) return LinearKernel::kOneDnn;
+  const LinearKernel kernel = !kernels::is_multiplied(dtype) ? kernels::choices().narrow_linear
+                              : dtype == at::kFloat          ? kernels::choices().linear
+                                                             : kernels::choices().bf16_linear;
+  if (kernel == LinearKernel::kTiles && !kernels::tile_gemm_runs()) return LinearKernel::kOneDnn;
   return kernel == LinearKernel::kOneDnn && !at::hasMKLDNN() ? LinearKernel::kAten : kernel;
 }
 
@@ -116,8 +116,8 @@ Linear::Linear(at::Tensor weight_matrix, at::Tensor bias_vector, Packing packing
       kernel(packing == Packing::kForSpeed ? kernel_for(weight_matrix) : LinearKernel::kAten),
       role(std::move(place)) {
   weight = kernel == LinearKernel::kOneDnn  ? pack(weight_matrix)
-           : kernel == LinearKernel::kOwn   ? gemm_pack(weight_matrix)
-           : kernel == LinearKernel::kTiles ? tile_gemm_pack(weight_matrix)
+           : kernel == LinearKernel::kOwn   ? kernels::gemm_pack(weight_matrix)
+           : kernel == LinearKernel::kTiles ? kernels::tile_gemm_pack(weight_matrix)
                                             : std::move(weight_matrix);
 }
 
@@ -129,9 +129,10 @@ at::Tensor apply(const Linear& linear, const at::Tensor& x, Activation activatio
     shape.back() = linear.out_features;
     return at::empty(shape, x.options().dtype(linear.weight.scalar_type()));
   }
-  if (linear.kernel == LinearKernel::kOwn) return gemm_linear(x, linear.weight, linear.bias, activation);
+  if (linear.kernel == LinearKernel::kOwn)
+    return kernels::gemm_linear(x, linear.weight, linear.bias, activation);
   if (linear.kernel == LinearKernel::kTiles)
-    return tile_gemm_linear(x, linear.weight, linear.bias, activation);
+    return kernels::tile_gemm_linear(x, linear.weight, linear.bias, activation);
   if (linear.kernel == LinearKernel::kNone) return at::linear(x, linear.weight, optional(linear.bias));
   if (linear.kernel == LinearKernel::kAten)
     return activated(at::linear(x, linear.weight, optional(linear.bias)), activation);

@@ -7,11 +7,14 @@
 #include <vector>
 
 #include "core/range.h"
-#include "ops/choices.h"
-#include "ops/gemm.h"
+#include "kernels/activation.h"
+#include "kernels/choices.h"
 #include "weights/scope.h"
 
 namespace tessera::ops {
+
+using kernels::Activation;
+using kernels::LinearKernel;
 
 // How a layer stores its weights.
 enum class Packing {

@@ -12,13 +12,13 @@
 #include <string>
 #include <vector>
 
-#include "ops/kernel.h"
+#include "kernels/kernel.h"
 
 namespace tessera {
 namespace {
 
 TESSERA_INLINE void nothing(int /*unused*/) {}
-using Code = ops::KernelCode<nothing>;
+using Code = kernels::KernelCode<nothing>;
 
 struct Set {
   std::string name;                // of TESSERA_MAX_ISA

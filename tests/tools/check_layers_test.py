@@ -23,6 +23,37 @@ class CheckLayersTest(unittest.TestCase):
                          ["src/comm/a.cc:1: comm/ may not include engine/"])
         self.assertEqual(self.problems({"src/core/a/b.cc": '#include "cli/run.h"\n'}), ["src/core/a/b.cc:1: core/ may not include cli/"])
 
+    def test_only_operations_include_kernels(self):
+        kernel = '#include "kernels/gemm.h"\n'
+        self.assertEqual(self.problems({"src/ops/a.cc": kernel, "src/kernels/a.cc": kernel}), [])
+        self.assertEqual(self.problems({"src/models/a.cc": kernel}), ["src/models/a.cc:1: models/ may not include kernels/"])
+        self.assertEqual(self.problems({"src/kernels/a.cc": '#include "ops/operation.h"\n'}),
+                         ["src/kernels/a.cc:1: kernels/ may not include ops/"])
+        self.assertEqual(self.problems({"src/kernels/a.cc": '#include "weights/scope.h"\n'}),
+                         ["src/kernels/a.cc:1: kernels/ may not include weights/"])
+
+    def test_folders_in_folders_include_what_is_declared(self):
+        inner = '#include "plan/hardware/mapping.h"\n'
+        self.assertEqual(self.problems({"src/plan/costs.cc": inner, "src/cli/a.cc": inner, "src/plan/hardware/a.cc": inner}), [])
+        self.assertEqual(self.problems({"src/plan/hardware/a.cc": '#include "plan/machine.h"\n#include "core/error.h"\n'}), [])
+
+    def test_folders_in_folders_include_nothing_else_of_the_outer_one(self):
+        self.assertEqual(self.problems({"src/plan/hardware/a.cc": '#include "plan/simulation.h"\n'}),
+                         ["src/plan/hardware/a.cc:1: plan/hardware/ may not include plan/simulation.h: see NESTED"])
+        self.assertEqual(self.problems({"src/core/a/b.cc": '#include "core/error.h"\n'}),
+                         ["src/core/a/b.cc:1: core/a/ may not include core/error.h: see NESTED"])
+        self.assertEqual(self.problems({"src/plan/hardware/a.cc": '#include "plan/tables/table.h"\n'}),
+                         ["src/plan/hardware/a.cc:1: plan/hardware/ may not include plan/tables/table.h: see NESTED"])
+
+    def test_folders_in_folders_have_declared_readers(self):
+        inner = '#include "plan/hardware/mapping.h"\n'
+        self.assertEqual(self.problems({"src/plan/machine.cc": inner}),  # which the folder includes itself
+                         ["src/plan/machine.cc:1: plan/ may not include plan/hardware/mapping.h: see NESTED"])
+        self.assertEqual(self.problems({"src/job/a.cc": inner}),
+                         ["src/job/a.cc:1: job/ may not include plan/hardware/mapping.h: see NESTED"])
+        self.assertEqual(self.problems({"src/media/a.cc": '#include "media/libav/libav.h"\n'}),
+                         ["src/media/a.cc:1: media/ may not include media/libav/libav.h: see NESTED"])
+
     def test_models_in_folders_know_no_ranks(self):
         self.assertEqual(self.problems({"src/models/dit/dit.cc": "int norm_num_groups;\nint numRanks;\n"}),
                          ["src/models/dit/dit.cc:2: a model does not know of a 'ranks'"])

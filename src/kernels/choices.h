@@ -8,13 +8,13 @@
 
 #include "core/cpu.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 
 enum class LinearKernel {
   kAten,    // at::linear and a separate activation; on x86 that is MKL in fp32
   kOneDnn,  // weights in oneDNN's layout, with a fused activation
-  kOwn,     // ops/gemm.h: fp32 sums, weights in any dtype, with a fused activation
-  kTiles,   // ops/tile_gemm.h: bf16 by AMX, with a fused activation
+  kOwn,     // kernels/gemm.h: fp32 sums, weights in any dtype, with a fused activation
+  kTiles,   // kernels/tile_gemm.h: bf16 by AMX, with a fused activation
   kNone,    // the shape of the result alone, of meta tensors that stand for the CPU
 };
 
@@ -22,8 +22,8 @@ struct Choices {
   LinearKernel linear;         // in fp32
   LinearKernel bf16_linear;    // in bf16 if the processor multiplies it
   LinearKernel narrow_linear;  // in a 16-bit dtype that the processor does not multiply
-  bool own_attention;          // ops/attention_kernels.h; else ATen's
-  bool panels;         // products within the project's kernels: ops/gemm.h; else oneDNN's, through ATen
+  bool own_attention;          // kernels/attention_kernels.h; else ATen's
+  bool panels;         // products within the project's kernels: kernels/gemm.h; else oneDNN's, through ATen
   bool winograd;       // 3x3 convolutions and upsampling in fp32 by minimal filtering; else oneDNN's
   bool winograd_bf16;  // the same in bf16
 };
@@ -61,4 +61,4 @@ inline bool is_multiplied(at::ScalarType dtype) {
   return dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16());
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

@@ -1,4 +1,4 @@
-#include "ops/winograd.h"
+#include "kernels/winograd.h"
 
 #include <ATen/Parallel.h>
 
@@ -7,10 +7,10 @@
 #include <type_traits>
 
 #include "core/error.h"
-#include "ops/choices.h"
-#include "ops/winograd_tiles.h"
+#include "kernels/choices.h"
+#include "kernels/winograd_tiles.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 namespace {
 
 constexpr int64_t kTaps = 16;  // products per tile and pair of channels
@@ -257,4 +257,4 @@ void Winograd::operator()(const at::Tensor& x, at::Tensor& y, bool add, const Ch
   }
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

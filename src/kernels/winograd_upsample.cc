@@ -1,14 +1,14 @@
-#include "ops/winograd_upsample.h"
+#include "kernels/winograd_upsample.h"
 
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 
 #include "core/error.h"
-#include "ops/choices.h"
-#include "ops/winograd_tiles.h"
+#include "kernels/choices.h"
+#include "kernels/winograd_tiles.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 namespace {
 
 // The products along one dimension: four of the filter before a corner, of which the filter after it shares
@@ -214,4 +214,4 @@ at::Tensor WinogradUpsample::operator()(const at::Tensor& x, const std::optional
   return y;
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

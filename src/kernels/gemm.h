@@ -7,9 +7,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/kernel.h"
+#include "kernels/activation.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 
 constexpr int64_t kPanel = 16;
 
@@ -18,17 +18,6 @@ constexpr int64_t kPanel = 16;
 // so a row of c does not depend on other rows.
 void gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t panel_stride,
           float* c, int64_t ldc, bool add);
-
-enum class Activation { kNone, kGelu, kGeluTanh, kRelu, kSilu };
-
-// Activates one number within a kernel. kGelu has no effect here; the caller applies it.
-TESSERA_INLINE float activate(float x, Activation activation) {
-  // x (1 + tanh(z)) / 2 = x sigmoid(2 z), with z = sqrt(2 / pi) (x + 0.044715 x^3).
-  if (activation == Activation::kGeluTanh) return silu_of(x, 1.5957691216F * (x + 0.044715F * x * x * x));
-  if (activation == Activation::kSilu) return silu(x);
-  if (activation == Activation::kRelu) return x < 0 ? 0.0F : x;
-  return x;
-}
 
 // Packs the weight [N, K] of a linear layer (fp32, bf16 or fp16) into panels of its transpose, [ceil(N / 16),
 // K, 16], in its dtype. The result has sizes [N, K]; the padding of the last panel follows in the same
@@ -40,4 +29,4 @@ at::Tensor gemm_pack(const at::Tensor& weight);
 at::Tensor gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                        Activation activation);
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

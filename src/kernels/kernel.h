@@ -34,7 +34,7 @@
 
 #define TESSERA_INLINE inline __attribute__((always_inline))
 
-namespace tessera::ops {
+namespace tessera::kernels {
 
 // The code of one kernel for each instruction set, and the choice for this process.
 template <auto kKernel, typename Function = decltype(kKernel)>
@@ -142,4 +142,4 @@ TESSERA_INLINE float silu(float x) {
   return silu_of(x, x);
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

@@ -1,4 +1,4 @@
-#include "ops/tile_gemm.h"
+#include "kernels/tile_gemm.h"
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
@@ -20,7 +20,7 @@
              "avx512bw,avx512cd,avx512dq,avx512vl,amx-tile,amx-bf16")))
 #endif
 
-namespace tessera::ops {
+namespace tessera::kernels {
 namespace {
 
 constexpr int64_t kTileRows = 16;
@@ -361,4 +361,4 @@ at::Tensor tile_gemm_linear(const at::Tensor& x, const at::Tensor& weight, const
   return activation == Activation::kGelu ? at::gelu(y) : y;
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

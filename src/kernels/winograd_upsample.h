@@ -12,9 +12,9 @@
 
 #include <optional>
 
-#include "ops/halo.h"
+#include "kernels/halo.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 
 // Faster than the direct convolution if winograd_is_faster().
 struct WinogradUpsample {
@@ -28,8 +28,8 @@ struct WinogradUpsample {
   at::Tensor operator()(const at::Tensor& x, const std::optional<Halo>& halo = {}) const;
 
   int64_t in_channels, out_channels;
-  at::Tensor taps;  // 7 x 7, in the layout of make_taps() in ops/winograd_tiles.h
+  at::Tensor taps;  // 7 x 7, in the layout of make_taps() in kernels/winograd_tiles.h
   at::Tensor bias;  // fp32 [out]
 };
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

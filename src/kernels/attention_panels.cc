@@ -1,11 +1,11 @@
-#include "ops/attention_panels.h"
+#include "kernels/attention_panels.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "ops/gemm.h"
+#include "kernels/gemm.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 namespace {
 
 // 2^x for x <= 0, at least 2^-126, as a polynomial for 2^(x - n) times 2^n, where n is the integer nearest to
@@ -110,4 +110,4 @@ void normalise_loop(const SoftmaxState& state, float* out, int64_t stride, int64
   run_kernel<normalise_rows>(state, out, stride, rows);
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

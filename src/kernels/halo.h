@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera::ops {
+namespace tessera::kernels {
 
 // The rows before the first and after the last row of the input of a convolution, [B, C, rows, W], as the
 // convolution sees them. Undefined at the edges of the image, where the convolution pads with zeros.
@@ -11,4 +11,4 @@ struct Halo {
   at::Tensor above, below;
 };
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

@@ -1,4 +1,4 @@
-#include "ops/kernel.h"
+#include "kernels/kernel.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-namespace tessera::ops {
+namespace tessera::kernels {
 namespace {
 
 TESSERA_INLINE void exp_all(const float* x, float* y, int64_t n) {
@@ -132,4 +132,4 @@ TEST(ParallelFor, UsesTheThreadsThatItIsGiven) {
 #endif
 
 }  // namespace
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

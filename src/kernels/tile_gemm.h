@@ -6,9 +6,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/gemm.h"
+#include "kernels/gemm.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 
 // Whether this process can run the functions below: the processor has tiles, and the system permits their
 // use.
@@ -24,4 +24,4 @@ at::Tensor tile_gemm_pack(const at::Tensor& weight);
 at::Tensor tile_gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                             Activation activation);
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

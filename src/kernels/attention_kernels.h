@@ -3,7 +3,8 @@
 // attention_kernels_run() first.
 //
 // A block is `rows` queries times `keys` keys. The layout that products read is, for fp32, plain rows, or the
-// panels of ops/gemm.h if choices() says so; for bf16, the two elements of a pair of a column side by side
+// panels of kernels/gemm.h if choices() says so; for bf16, the two elements of a pair of a column side by
+// side
 // ("VNNI"), [K / 2, N, 2].
 #pragma once
 
@@ -11,9 +12,9 @@
 
 #include <cstdint>
 
-#include "ops/kernel.h"
+#include "kernels/kernel.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 
 // Whether this machine has the kernels for the dtype.
 bool attention_kernels_run(at::ScalarType dtype);
@@ -52,4 +53,4 @@ void softmax_block(const float* scores, Bf16* probabilities, const SoftmaxState&
 void normalise_block(const SoftmaxState& state, float* out, int64_t stride, int64_t rows);
 void normalise_block(const SoftmaxState& state, Bf16* out, int64_t stride, int64_t rows);
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

@@ -1,16 +1,16 @@
 // The kernels that layers take on the processor at hand, in each dtype. `make test` runs this without a cap
 // of the instruction set and under caps, so that a processor with the newest instructions sees all rows but
 // the first.
-#include "ops/choices.h"
+#include "kernels/choices.h"
 
 #include <gtest/gtest.h>
 
-#include "ops/attention_kernels.h"
+#include "kernels/attention_kernels.h"
+#include "kernels/tile_gemm.h"
+#include "kernels/winograd.h"
 #include "ops/linear.h"
-#include "ops/tile_gemm.h"
-#include "ops/winograd.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 namespace {
 
 struct Expected {
@@ -37,15 +37,15 @@ Expected expected_kernels() {
 
 TEST(Choices, LayersTakeTheFastestKernelOfTheirDtype) {
   const Expected expected = expected_kernels();
-  const auto linear = [](at::ScalarType dtype, Packing packing = Packing::kForSpeed) {
-    return Linear(at::zeros({64, 64}, dtype), at::Tensor(), packing).kernel;
+  const auto linear = [](at::ScalarType dtype, ops::Packing packing = ops::Packing::kForSpeed) {
+    return ops::Linear(at::zeros({64, 64}, dtype), at::Tensor(), packing).kernel;
   };
   EXPECT_EQ(linear(at::kFloat), expected.fp32);
   EXPECT_EQ(linear(at::kBFloat16), expected.bf16);
   EXPECT_EQ(linear(at::kHalf), expected.fp16);
   EXPECT_EQ(linear(at::kDouble), kAten);
-  EXPECT_EQ(linear(at::kFloat, Packing::kAsStored), kAten);
-  EXPECT_EQ(Linear(at::zeros({0, 64}), at::Tensor()).kernel, kAten);
+  EXPECT_EQ(linear(at::kFloat, ops::Packing::kAsStored), kAten);
+  EXPECT_EQ(ops::Linear(at::zeros({0, 64}), at::Tensor()).kernel, kAten);
   EXPECT_EQ(attention_kernels_run(at::kFloat), expected.attention_fp32);
   EXPECT_EQ(attention_kernels_run(at::kBFloat16), expected.attention_bf16);
   EXPECT_FALSE(attention_kernels_run(at::kHalf));
@@ -66,4 +66,4 @@ TEST(Choices, ConvolutionsOfManyChannelsAreFiltered) {
 }
 
 }  // namespace
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

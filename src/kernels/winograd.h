@@ -7,12 +7,12 @@
 
 #include <optional>
 
-#include "ops/group_norm.h"
-#include "ops/halo.h"
+#include "kernels/group_norm.h"
+#include "kernels/halo.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 
-// Whether this is faster than oneDNN's direct convolution: if ops/choices.h says so, from 64 channels on.
+// Whether this is faster than oneDNN's direct convolution: if kernels/choices.h says so, from 64 channels on.
 bool winograd_is_faster(int64_t in, int64_t out, at::ScalarType dtype, at::Device device);
 
 struct Winograd {
@@ -28,8 +28,8 @@ struct Winograd {
                   const std::optional<Halo>& halo = {}) const;
 
   int64_t in_channels, out_channels;
-  at::Tensor taps;  // 16, in the layout of make_taps() in ops/winograd_tiles.h
+  at::Tensor taps;  // 16, in the layout of make_taps() in kernels/winograd_tiles.h
   at::Tensor bias;  // fp32 [out]
 };
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

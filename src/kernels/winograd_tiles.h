@@ -11,10 +11,10 @@
 #include <optional>
 #include <vector>
 
-#include "ops/halo.h"
-#include "ops/kernel.h"
+#include "kernels/halo.h"
+#include "kernels/kernel.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 
 // P, chosen so that one product and its transform stay in the second-level cache.
 int64_t winograd_panel(int64_t out);
@@ -101,4 +101,4 @@ void multiply(const float* a, const float* b, float* c, int64_t rows, int64_t in
 void multiply(const float* a, const Bf16* b, float* c, int64_t rows, int64_t in, int64_t panel, float* wide);
 void multiply(const Bf16* a, const Bf16* b, float* c, int64_t rows, int64_t in, int64_t panel, float* wide);
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

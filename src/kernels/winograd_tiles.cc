@@ -1,4 +1,4 @@
-#include "ops/winograd_tiles.h"
+#include "kernels/winograd_tiles.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
@@ -7,10 +7,10 @@
 #include <iterator>
 
 #include "core/error.h"
-#include "ops/choices.h"
-#include "ops/gemm.h"
+#include "kernels/choices.h"
+#include "kernels/gemm.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 namespace {
 
 struct Four {
@@ -167,4 +167,4 @@ Halo checked_halo(const std::optional<Halo>& halo, const at::Tensor& x) {
   return {checked(halo->above), checked(halo->below)};
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

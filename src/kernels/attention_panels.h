@@ -1,10 +1,10 @@
 // The fp32 functions of attention_kernels.h for processors without AVX-512, as loops that the compiler
-// vectorises. Keys and values are stored in the panels of ops/gemm.h.
+// vectorises. Keys and values are stored in the panels of kernels/gemm.h.
 #pragma once
 
-#include "ops/attention_kernels.h"
+#include "kernels/attention_kernels.h"
 
-namespace tessera::ops {
+namespace tessera::kernels {
 
 // Packs k [keys, depth], whose rows are `stride` apart, into columns [place, place + keys) of the panels of
 // k^T, each [depth, 16].
@@ -20,4 +20,4 @@ void softmax_loop(const float* scores, float* probabilities, const SoftmaxState&
                   int64_t keys, int64_t columns, float scale);
 void normalise_loop(const SoftmaxState& state, float* out, int64_t stride, int64_t rows);
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

@@ -1,4 +1,4 @@
-#include "ops/gemm.h"
+#include "kernels/gemm.h"
 
 #include <ATen/Parallel.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-namespace tessera::ops {
+namespace tessera::kernels {
 namespace {
 
 // The rows, times vectors of 8 columns, that are summed in registers: 12 sums, 2 vectors of b and one element
@@ -258,4 +258,4 @@ at::Tensor gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::
   return activation == Activation::kGelu ? at::gelu(y) : y;
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::kernels

@@ -1,20 +1,17 @@
-#include "ops/attention_kernels.h"
-
-#include <algorithm>
-#include <cmath>
-
-#include "ops/attention_panels.h"
-#include "ops/choices.h"
+#include "kernels/attention_avx512.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
+#include <algorithm>
+#include <cmath>
+
 // All functions have the same target, so that helpers can be inlined. fp32 code contains no AVX512-BF16
 // instructions, as the compiler emits these only for their intrinsics.
 #define TESSERA_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
 
-namespace tessera::ops {
+namespace tessera::kernels {
 namespace {
 
 constexpr int64_t kLanes = 16;  // fp32 elements, or pairs of bf16, per register
@@ -200,28 +197,17 @@ TESSERA_AVX512 void normalise_rows(const SoftmaxState& state, T* out, int64_t st
 
 }  // namespace
 
-bool attention_kernels_run(at::ScalarType dtype) {
-  return choices().own_attention && is_multiplied(dtype);
+void transpose_keys(const float* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns,
+                    float* packed) {
+  transpose_lanes(k, stride, keys, depth, columns, packed);
+}
+void transpose_keys(const Bf16* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns,
+                    Bf16* packed) {
+  transpose_lanes(k, stride, keys, depth, columns, packed);
 }
 
-void pack_keys(const float* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,
-               float* packed) {
-  if (choices().panels) return pack_key_panels(k, stride, keys, depth, place, packed);
-  transpose_lanes(k, stride, keys, depth, columns, packed + place);
-}
-void pack_keys(const Bf16* k, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,
-               Bf16* packed) {
-  transpose_lanes(k, stride, keys, depth, columns, packed + 2 * place);
-}
-
-void pack_values(const float* v, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,
-                 float* packed) {
-  if (choices().panels) return pack_value_panels(v, stride, keys, depth, columns, place, packed);
-  for (int64_t key = 0; key < keys; ++key)
-    std::copy_n(v + key * stride, depth, packed + (place + key) * depth);
-}
-TESSERA_AVX512 void pack_values(const Bf16* v, int64_t stride, int64_t keys, int64_t depth,
-                                int64_t /*columns*/, int64_t place, Bf16* packed) {
+TESSERA_AVX512 void pack_value_pairs(const Bf16* v, int64_t stride, int64_t keys, int64_t depth,
+                                     int64_t place, Bf16* packed) {
   // Element d of a key is at 2 * d, or 2 * d + 1, of its pair.
   const auto pack_one = [&](int64_t key) {
     Bf16* const pair = packed + (place + key) / 2 * 2 * depth + (place + key) % 2;
@@ -242,36 +228,22 @@ TESSERA_AVX512 void pack_values(const Bf16* v, int64_t stride, int64_t keys, int
   if (key < keys) pack_one(key);
 }
 
-void softmax_block(const float* scores, float* probabilities, const SoftmaxState& state, int64_t rows,
-                   int64_t keys, int64_t columns, float scale) {
-  if (cpu_isa() < Isa::kAvx512) return softmax_loop(scores, probabilities, state, rows, keys, columns, scale);
+void softmax_avx512(const float* scores, float* probabilities, const SoftmaxState& state, int64_t rows,
+                    int64_t keys, int64_t columns, float scale) {
   softmax_rows(scores, probabilities, state, rows, keys, columns, scale);
 }
-void softmax_block(const float* scores, Bf16* probabilities, const SoftmaxState& state, int64_t rows,
-                   int64_t keys, int64_t columns, float scale) {
+void softmax_avx512(const float* scores, Bf16* probabilities, const SoftmaxState& state, int64_t rows,
+                    int64_t keys, int64_t columns, float scale) {
   softmax_rows(scores, probabilities, state, rows, keys, columns, scale);
 }
 
-void normalise_block(const SoftmaxState& state, float* out, int64_t stride, int64_t rows) {
-  if (cpu_isa() < Isa::kAvx512) return normalise_loop(state, out, stride, rows);
+void normalise_avx512(const SoftmaxState& state, float* out, int64_t stride, int64_t rows) {
   normalise_rows(state, out, stride, rows);
 }
-void normalise_block(const SoftmaxState& state, Bf16* out, int64_t stride, int64_t rows) {
+void normalise_avx512(const SoftmaxState& state, Bf16* out, int64_t stride, int64_t rows) {
   normalise_rows(state, out, stride, rows);
 }
 
-}  // namespace tessera::ops
-
-#else
-
-#include "core/error.h"
-
-namespace tessera::ops {
-
-bool attention_kernels_run(at::ScalarType /*dtype*/) {
-  return false;
-}
-
-}  // namespace tessera::ops
+}  // namespace tessera::kernels
 
 #endif
