@@ -202,7 +202,9 @@ TEST(Session, TakesUpARunOfSeveralGroups) {
   for (const int64_t calls : {2, 3, 4}) {
     const SavedRun saved = saved_after(engine, {}, settings, calls);
     EXPECT_EQ(saved.group, calls < 3 ? 0U : 1U);
-    EXPECT_TRUE(equal(resumed(engine, {}, saved), whole)) << calls;
+    const Result result = resumed(engine, {}, saved);
+    EXPECT_TRUE(equal(result, whole)) << calls;
+    EXPECT_EQ(result.step_seconds.size(), whole.step_seconds.size()) << calls;  // no step was taken twice
   }
 }
 
