@@ -9,10 +9,10 @@
 #include "core/utf8.h"
 #include "fuzz/check.h"
 #include "text/bpe_tokenizer.h"
+#include "text/bpe_tokenizer_files.h"
 #include "text/regex.h"
+#include "text/sentencepiece_model.h"
 #include "text/t5_tokenizer.h"
-#include "text/tokenizer_classes.h"
-#include "text/tokenizer_json.h"
 
 namespace tessera {
 namespace {

@@ -1,7 +1,7 @@
 // Byte-pair encoding: joins adjacent symbols of a word, always the pair that was merged first in training,
 // until no merge applies. Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units",
 // 2016 (https://arxiv.org/abs/1508.07909), section 3.2. Bytes are represented as characters
-// (text/byte_alphabet.h).
+// (to_byte_alphabet()). Tokens and merges are in vocab.json and merges.txt or in a tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,25 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/bpe_vocabulary.h"
+#include "core/json.h"
+#include "text/tokens.h"
 
 namespace tessera::text {
+
+struct Merge {
+  std::string left, right;
+};
+
+// Parses an object of tokens and their ids. Throws Error(kInput) with `where` if an id is not a non-negative
+// number, belongs to two tokens, or follows a gap of more than 10,000 unused ids.
+TokenMap parse_vocabulary(const Json& tokens, const std::string& where);
+
+// Parses merges, in order, from lines "a b"; lines that begin with #version are skipped. Throws Error(kInput)
+// with `where` and the line.
+std::vector<Merge> parse_merge_lines(std::string_view lines, const std::string& where);
+
+// Parses an array of "a b" or ["a", "b"].
+std::vector<Merge> parse_merge_rows(const Json& rows, const std::string& where);
 
 struct BpeOptions {
   // Replaces characters without a token; they are dropped if it is not set.

@@ -40,7 +40,7 @@ void BpeTokenizer::add_tokens(const BpeTokenizerFiles& files) {
     }
     added.emplace(token.text, *id);
     if (token.normalized) token.text = normalizer_.normalize(token.text);
-    (token.normalized ? normalized_tokens_ : raw_tokens_).add(token, *id);
+    tokens_.add(token, *id);
   }
   vocabulary_size_ = std::max(vocabulary_size_, next);
   for (const auto& [token, id] : added) {
@@ -75,12 +75,10 @@ std::vector<int64_t> BpeTokenizer::encode(std::string_view text, int64_t max_len
 std::vector<int64_t> BpeTokenizer::ids_of(std::string_view text) const {
   require_utf8(text, field("prompt"));
   std::vector<int64_t> ids;
-  raw_tokens_.split(text, [&](std::optional<int64_t> id, std::string_view part) {
-    if (id) {
-      ids.push_back(*id);
-    } else {
-      encode_between_tokens(part, ids);
-    }
+  const auto normalize = [&](std::string_view part) { return normalizer_.normalize(part); };
+  tokens_.split(text, normalize, [&](std::optional<int64_t> id, std::string_view part) {
+    if (id) return ids.push_back(*id);
+    for (const std::string& piece : pre_tokenizer_.split(part)) bpe_.encode(piece, ids);
   });
   return ids;
 }
@@ -104,14 +102,6 @@ std::vector<int64_t> BpeTokenizer::encode_padded(std::string_view text, int64_t 
   std::vector<int64_t> ids = encode(text, length);
   ids.insert(pads_left_ ? ids.begin() : ids.end(), length - ids.size(), *pad_id_);
   return ids;
-}
-
-void BpeTokenizer::encode_between_tokens(std::string_view text, std::vector<int64_t>& ids) const {
-  const std::string normalized = normalizer_.normalize(text);
-  normalized_tokens_.split(normalized, [&](std::optional<int64_t> id, std::string_view part) {
-    if (id) return ids.push_back(*id);
-    for (const std::string& piece : pre_tokenizer_.split(part)) bpe_.encode(piece, ids);
-  });
 }
 
 }  // namespace tessera::text

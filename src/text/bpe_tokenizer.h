@@ -12,12 +12,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/bpe_tokenizer_files.h"
-#include "text/normalizer.h"
-#include "text/post_processor.h"
-#include "text/pre_tokenizer.h"
+#include "text/tokenizer_parts.h"
+#include "text/tokens.h"
 
 namespace tessera::text {
 
@@ -56,15 +54,13 @@ class BpeTokenizer {
   std::vector<int64_t> ids_of(std::string_view text) const;  // without the surrounding tokens
   // Assigns ids to the tokens of `files`.
   void add_tokens(const BpeTokenizerFiles& files);
-  void encode_between_tokens(std::string_view text, std::vector<int64_t>& ids) const;
 
   std::string where_;
   Bpe bpe_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   SurroundingIds surrounding_;
-  AddedTokens raw_tokens_;                        // matched in the raw text
-  AddedTokens normalized_tokens_;                 // matched in the normalised text
+  AddedTokens tokens_;
   std::unordered_map<int64_t, Vectors> vectors_;  // of the tokens that have several, by id
   TruncationSide truncation_side_;
   std::optional<int64_t> pad_id_;

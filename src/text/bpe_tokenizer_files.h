@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/json.h"
-#include "text/added_tokens.h"
 #include "text/bpe.h"
-#include "text/truncation.h"
+#include "text/tokens.h"
 
 namespace tessera::text {
 
@@ -37,5 +37,21 @@ BpeTokenizerFiles read_bpe_tokenizer_files(const std::filesystem::path& folder,
 
 // Reads a tokenizer.json alone. Throws Error(kInput) as above.
 BpeTokenizerFiles parse_bpe_tokenizer_json(const JsonConfig& document);
+
+// The settings that a class of tokenizers in transformers fixes itself, with or without a folder's
+// tokenizer.json.
+struct TokenizerClass {
+  std::string_view name;
+  // `normalizer`, `pre_tokenizer` and `model` as in tokenizer.json, without vocabulary and merges, and the
+  // default `special_tokens` for those that no file names.
+  std::string_view description;
+  bool surrounds_text;   // BOS and EOS surround every text
+  bool maps_to_unknown;  // text without a token becomes the unknown token; else it is dropped
+  bool finds_raw;        // special tokens are matched in the raw text, whatever the files say
+};
+
+// Finds a class by name, with or without a final "Fast"; nullptr if it takes all settings from
+// tokenizer.json.
+const TokenizerClass* find_tokenizer_class(std::string_view name);
 
 }  // namespace tessera::text

@@ -8,7 +8,7 @@
 #include "core/utf8.h"
 #include "text/html_text.h"
 #include "text/html_unescape.h"
-#include "text/python_regex.h"
+#include "text/regex.h"
 #include "text/text_fixer.h"
 #include "text/unicode.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "text/python_regex.h"
+#include "text/regex.h"
 
 namespace tessera::text {
 namespace {

@@ -3,11 +3,19 @@
 
 #include <unicode/unistr.h>
 
+#include <string>
 #include <string_view>
 
-#include "text/html_entities.h"
-
 namespace tessera::text {
+
+// The named character references of HTML 5, such as &eacute;.
+struct HtmlEntity {
+  std::u32string text;
+  bool counts_without_semicolon = false;  // &eacute, for the references of the first HTML versions
+};
+
+// Returns the entity of a name without its semicolon, or null if HTML 5 has none. Capitals count.
+const HtmlEntity* find_html_entity(std::string_view name);
 
 // The character of Windows-1252 at a byte from 0x80 to 0x9f. The five free bytes stay control characters.
 UChar32 windows_1252_character(UChar32 byte);

@@ -25,12 +25,8 @@ T5Tokenizer::T5Tokenizer(T5TokenizerFiles files)
     const int64_t id = unigram_.find(token.text).value_or(vocabulary_size_);
     if (id == vocabulary_size_) ++vocabulary_size_;
     if (token.text == files.end_token) end_id = id;
-    if (token.normalized) {
-      token.text = charsmap_.normalize(token.text);
-      normalized_tokens_.add(token, id);
-    } else {
-      raw_tokens_.add(token, id);
-    }
+    if (token.normalized) token.text = charsmap_.normalize(token.text);
+    tokens_.add(token, id);
   }
   TESSERA_CHECK(end_id.has_value(), "'{}' is not among the tokens of {}", files.end_token, files.where);
   end_id_ = *end_id;
@@ -40,27 +36,14 @@ std::vector<int64_t> T5Tokenizer::encode(std::string_view text, int64_t max_leng
   TESSERA_CHECK(max_length >= 1, "max_length {}", max_length);
   require_utf8(text, field("prompt"));
   std::vector<int64_t> ids;
-  raw_tokens_.split(text, [&](std::optional<int64_t> id, std::string_view part) {
-    if (id) {
-      ids.push_back(*id);
-    } else {
-      encode_between_tokens(part, ids);
-    }
+  const auto normalize = [&](std::string_view part) { return charsmap_.normalize(part); };
+  tokens_.split(text, normalize, [&](std::optional<int64_t> id, std::string_view part) {
+    if (id) return ids.push_back(*id);
+    encode_words(part, ids);
   });
   truncate(ids, max_length - 1, truncation_side_, text, max_length, where_);
   ids.push_back(end_id_);
   return ids;
-}
-
-void T5Tokenizer::encode_between_tokens(std::string_view text, std::vector<int64_t>& ids) const {
-  const std::string normalized = charsmap_.normalize(text);
-  normalized_tokens_.split(normalized, [&](std::optional<int64_t> id, std::string_view part) {
-    if (id) {
-      ids.push_back(*id);
-    } else {
-      encode_words(part, ids);
-    }
-  });
 }
 
 void T5Tokenizer::encode_words(std::string_view text, std::vector<int64_t>& ids) const {

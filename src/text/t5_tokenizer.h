@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "text/added_tokens.h"
-#include "text/charsmap.h"
+#include "text/sentencepiece_model.h"
 #include "text/t5_tokenizer_files.h"
+#include "text/tokens.h"
 #include "text/unigram.h"
 
 namespace tessera::text {
@@ -32,15 +32,13 @@ class T5Tokenizer {
   int64_t vocabulary_size() const { return vocabulary_size_; }
 
  private:
-  void encode_between_tokens(std::string_view text, std::vector<int64_t>& ids) const;
   void encode_words(std::string_view text, std::vector<int64_t>& ids) const;
 
   std::string where_;
   TruncationSide truncation_side_;
   Charsmap charsmap_;
   Unigram unigram_;
-  AddedTokens raw_tokens_;         // matched in the raw text
-  AddedTokens normalized_tokens_;  // matched in the normalised text
+  AddedTokens tokens_;
   int64_t end_id_ = 0;
   int64_t vocabulary_size_ = 0;
 };

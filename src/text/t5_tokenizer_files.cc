@@ -1,11 +1,9 @@
 #include "text/t5_tokenizer_files.h"
 
-#include <algorithm>
-
 #include "core/error.h"
 #include "core/file.h"
+#include "text/sentencepiece_model.h"
 #include "text/tokenizer_config.h"
-#include "text/tokenizer_json.h"
 
 namespace tessera::text {
 namespace {
@@ -21,8 +19,7 @@ std::string sentinel(int64_t index) {
 }
 
 void add(std::vector<AddedToken>& tokens, AddedToken token) {
-  const auto same = [&](const AddedToken& other) { return other.text == token.text; };
-  if (std::none_of(tokens.begin(), tokens.end(), same)) tokens.push_back(std::move(token));
+  if (!has_text(tokens, token.text)) tokens.push_back(std::move(token));
 }
 
 // transformers takes no notice of a list of extra tokens beside a table of them with names. That of the

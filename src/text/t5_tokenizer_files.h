@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "text/added_tokens.h"
 #include "text/sentencepiece_model.h"
-#include "text/truncation.h"
+#include "text/tokens.h"
 
 namespace tessera::text {
 

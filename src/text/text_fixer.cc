@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "text/html_unescape.h"
-#include "text/python_regex.h"
+#include "text/regex.h"
 
 namespace tessera::text {
 namespace {

@@ -26,8 +26,7 @@ void append_list(const JsonConfig& file, const char* key, std::vector<AddedToken
   if (!value_of(file, key).is_array()) return;
   for (const Json& value : value_of(file, key)) {
     AddedToken token = parse_added_token(value, false, file.where());
-    const auto same = [&](const AddedToken& other) { return other.text == token.text; };
-    if (std::none_of(tokens.begin(), tokens.end(), same)) tokens.push_back(std::move(token));
+    if (!has_text(tokens, token.text)) tokens.push_back(std::move(token));
   }
 }
 
@@ -146,8 +145,7 @@ std::map<int64_t, AddedToken> TokenizerConfig::saved_tokens(const JsonConfig& do
   }
   const std::vector<AddedToken> named = named_tokens();
   for (const auto& item : added_tokens_.values().items()) {
-    const bool special =
-        std::any_of(named.begin(), named.end(), [&](const AddedToken& t) { return t.text == item.key(); });
+    const bool special = has_text(named, item.key());
     tokens.insert_or_assign(added_tokens_.integer(item.key()),
                             AddedToken{.text = item.key(), .normalized = !special});
   }

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "core/json.h"
-#include "text/added_tokens.h"
-#include "text/truncation.h"
+#include "text/tokens.h"
 
 namespace tessera::text {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/token_map.h"
+#include "text/tokens.h"
 
 namespace tessera::text {
 

@@ -9,7 +9,7 @@
 #include "core/log.h"
 #include "core/utf8.h"
 #include "tests/support/golden.h"
-#include "text/html_entities.h"
+#include "text/html_unescape.h"
 
 namespace tessera::text {
 namespace {

@@ -3,8 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "text/byte_alphabet.h"
-#include "text/unicode_versions.h"
+#include "text/unicode.h"
 
 namespace tessera::text {
 namespace {
@@ -95,12 +94,6 @@ TEST(UnicodeVersions, AreThoseOfTheTokenizersParts) {
   // Unicode 13 composes these, and Unicode 7 ordered the other marks.
   EXPECT_EQ(to_nfc("\U00011935\U00011930"), "\U00011935\U00011930");
   EXPECT_EQ(to_nfc("a\u0301\u1ab0\u0316"), "\u00e1\u0316\u1ab0");
-}
-
-TEST(ByteAlphabet, HasACharacterForEachByte) {
-  EXPECT_EQ(to_byte_alphabet("a \n~\x7f"), "a\u0120\u010a~\u0121");
-  EXPECT_EQ(to_byte_alphabet("\u00e9\u00ad"), "\u00c3\u00a9\u00c2\u0143");
-  EXPECT_EQ(to_byte_alphabet(std::string_view("\0", 1)), "\u0100");
 }
 
 }  // namespace

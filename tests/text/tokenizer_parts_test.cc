@@ -1,10 +1,8 @@
-// Tests the parts of a tokenizer.json: normalizer, pre-tokenizer and post-processor.
+#include "text/tokenizer_parts.h"
+
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "text/normalizer.h"
-#include "text/post_processor.h"
-#include "text/pre_tokenizer.h"
 
 namespace tessera::text {
 namespace {
@@ -85,6 +83,12 @@ TEST(PreTokenizer, MakesBytesCharacters) {
       R"({"type":"Split","pattern":{"Regex":"\\d"},"behavior":"Isolated","invert":false},{"type":"ByteLevel"})";
   expect_refusal([&] { split(R"({"type":"Sequence","pretokenizers":[)" + parts + "]}", ""); },
                  R"(has '\d' at byte 0)");
+}
+
+TEST(ByteAlphabet, HasACharacterForEachByte) {
+  EXPECT_EQ(to_byte_alphabet("a \n~\x7f"), "a\u0120\u010a~\u0121");
+  EXPECT_EQ(to_byte_alphabet("\u00e9\u00ad"), "\u00c3\u00a9\u00c2\u0143");
+  EXPECT_EQ(to_byte_alphabet(std::string_view("\0", 1)), "\u0100");
 }
 
 TEST(PreTokenizer, PutsASpaceBeforeEachPiece) {

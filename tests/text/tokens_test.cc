@@ -1,4 +1,4 @@
-#include "text/added_tokens.h"
+#include "text/tokens.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,8 @@ namespace {
 // Returns "(7)" for a token, and the text otherwise.
 std::string split(const AddedTokens& tokens, std::string_view text) {
   std::string result;
-  tokens.split(text, [&](std::optional<int64_t> id, std::string_view part) {
+  const auto unchanged = [](std::string_view part) { return std::string(part); };
+  tokens.split(text, unchanged, [&](std::optional<int64_t> id, std::string_view part) {
     result += id ? "(" + std::to_string(*id) + ")" : std::string(part);
   });
   return result;
