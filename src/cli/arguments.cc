@@ -304,7 +304,7 @@ MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) 
   arguments.request = options.read(engine::request_fields(), values);
   arguments.request.prompts = {""};
   const engine::Request& request = arguments.request;
-  if (!arguments.model && (request.height || request.width || request.num_frames || request.dtype))
+  if (!arguments.model && (request.height || request.width || request.video.num_frames || request.dtype))
     usage_error("mesh", "--height, --width, --num-frames and --dtype need a --model; give that too");
   return arguments;
 }

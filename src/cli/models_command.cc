@@ -145,10 +145,7 @@ Inputs inputs_of(const engine::Model& model, const engine::Settings& settings,
   const std::vector<std::string>& own = model.family->own_fields;
   if (std::find(own.begin(), own.end(), "original_size") != own.end()) inputs.push_back({"sizes", {1, 6}});
   if (model.shape.takes_guidance_scale) inputs.push_back({"guidance", {1}});
-  if (model.shape.is_video) {
-    for (const auto& [name, value] : engine::video_conditions(settings))
-      inputs.push_back({name, value.sizes().vec()});
-  }
+  for (const auto& [name, value] : settings.video.conditions) inputs.push_back({name, {1}});
   return inputs;
 }
 
@@ -164,7 +161,7 @@ void check(const engine::ModelFiles& files, const std::string& variant, Descript
   result.inputs = inputs_of(model, settings, unused);
   result.summary =
       fmt::format("{}: {} of {} x {} by default, {}, guidance {}, {} a prompt", model.family->title,
-                  model.shape.is_video ? fmt::format("videos of {} frames", settings.frames) : "images",
+                  settings.frames > 1 ? fmt::format("videos of {} frames", settings.frames) : "images",
                   settings.width, settings.height, counted(settings.steps, "step"), settings.guidance,
                   counted(settings.max_sequence_length, "token"));
 }

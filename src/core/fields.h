@@ -171,6 +171,28 @@ Field<Struct> plain_field(Member Struct::*member, FieldInfo info, std::string he
   return {std::move(info), get, set, [member](Struct& from) { from.*member = Struct().*member; }};
 }
 
+// A field with another scope than that of the batch.
+template <typename Struct>
+Field<Struct> with_scope(FieldScope scope, Field<Struct> field) {
+  field.scope = scope;
+  return field;
+}
+
+// A field in which the requests of a batch may differ.
+template <typename Struct>
+Field<Struct> of_picture(Field<Struct> field) {
+  return with_scope(FieldScope::kPicture, std::move(field));
+}
+
+// Appends the fields of a member to those of the struct that holds it.
+template <typename Struct, typename Member>
+void add_fields(Fields<Struct>& all, Member Struct::*member, const Fields<Member>& fields) {
+  for (const Field<Member>& each : fields)
+    all.push_back({each, [=](const Struct& from) { return each.get(from.*member); },
+                   [=](Struct& to, const Json& value) { each.set(to.*member, value); },
+                   [=](Struct& from) { each.clear(from.*member); }});
+}
+
 // Throws as check_value() does.
 template <typename Struct>
 void check_fields(const Fields<Struct>& fields, const Struct& from) {

@@ -43,7 +43,7 @@ Batch::Batch(std::span<const Settings> requests) {
     if (found == prompts.end()) prompts.push_back(prompt);
     return place;
   };
-  guidance.resize(static_cast<size_t>(requests.front().loops));
+  guidance.resize(static_cast<size_t>(requests.front().video.loops));
   const Settings* guided = nullptr;
   for (const Settings& settings : requests) {
     require_alike(requests.front(), settings);
@@ -57,7 +57,7 @@ Batch::Batch(std::span<const Settings> requests) {
                             settings.guidance - 1);
     pictures.push_back({pictures.empty() ? 0 : count(), settings.pictures()});
     noise.push_back({*request.seed, settings.pictures()});
-    for (int64_t loop = 0; loop < settings.loops; ++loop) {
+    for (int64_t loop = 0; loop < settings.video.loops; ++loop) {
       for (size_t i = 0; i < request.prompts.size(); ++i) {
         const int64_t negative = settings.guided() ? place_of(settings.negative_prompt(i, loop)) : -1;
         guidance[static_cast<size_t>(loop)].add(place_of(settings.prompt(i, loop)), negative,

@@ -29,7 +29,7 @@ VideoDecodeOptions video_options(const RunContext& run) {
 // too.
 void take_frames(RunContext& run, int64_t video, int64_t first, const at::Tensor& frames) {
   Observer& observer = run.observer();
-  const int64_t skipped = run.turn.part == 0 ? 0 : run.settings.repeated;
+  const int64_t skipped = run.turn.part == 0 ? 0 : run.settings.video.repeated;
   const int64_t repeated = std::clamp<int64_t>(skipped - first, 0, frames.size(0));
   const at::Tensor fresh = frames.narrow(0, repeated, frames.size(0) - repeated);
   if (observer.decoded && fresh.size(0) > 0)
@@ -48,7 +48,7 @@ void decode_one_video(RunContext& run, const models::Decoder& decoder, int64_t v
   if (latents.is_meta())
     options.deals_clips = has_memory_for_clips(decoder, latents, group.size, memory_of(latents.device()));
   // The next part, of which a trace shows nothing, begins with the frames as the decoder gives them.
-  const bool is_continued = !latents.is_meta() && run.turn.part + 1 < run.settings.loops;
+  const bool is_continued = !latents.is_meta() && run.turn.part + 1 < run.settings.video.loops;
   if (is_continued) options.convert = [](const at::Tensor& x) { return x.permute({0, 2, 3, 1}); };
   int64_t done = 0;
   decode_video(decoder, latents, run.settings.frames, group, options, [&](at::Tensor frames) {
@@ -135,17 +135,15 @@ void decode(RunContext& run, const at::Tensor& z) {
   const auto decoder = run.load<models::Decoder>(ComponentKind::kDecoder, Phase::kLoadDecoder, takes_part);
   if (!takes_part) {
     run.stages.run(Messages::kNone, [] {});
-  } else if (run.is_video()) {
-    decode_videos(run, *decoder, z);
   } else {
-    decode_images(run, *decoder, z);
+    (run.replicas_decode() ? decode_images : decode_videos)(run, *decoder, z);
   }
 }
 
 std::vector<Image> decode_preview(RunContext& run, const at::Tensor& z) {
   const Settings& settings = run.settings;
   const models::Decoder& decoder = run.preview_decoder();
-  if (!run.is_video()) {
+  if (run.replicas_decode()) {
     return decode(decoder, z.to(settings.request.device), settings.height, settings.width, {}, {},
                   image_options(run));
   }

@@ -21,10 +21,13 @@ at::Tensor to_host(const at::Tensor& x) {
 
 // Conditions of the pictures that are numbers, by name.
 std::map<std::string, at::Tensor> conditions(const RunContext& run) {
-  if (run.is_video()) return video_conditions(run.settings);
-  if (!run.model.shape.takes_guidance_scale) return {};
+  std::map<std::string, at::Tensor> all;
+  for (const auto& [name, value] : run.settings.video.conditions)
+    all[name] = at::full({1}, value, at::kFloat);
+  if (!run.model.shape.takes_guidance_scale) return all;
   const at::Tensor weights = at::tensor(at::ArrayRef<double>(run.group().guidance_weights), at::kDouble);
-  return {{models::kGuidanceWeight, weights.to(at::kFloat)}};
+  all[models::kGuidanceWeight] = weights.to(at::kFloat);
+  return all;
 }
 
 // Sends what is given to all ranks. Returns the frames that the loop keeps or edits, and puts them into z.

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "engine/prompt_settings.h"
 #include "samplers/sampler.h"
 
 namespace tessera::engine {
@@ -99,29 +98,17 @@ const std::vector<Condition>& conditions() {
                                 field("negative_prompt"));
            },
        .fields = {"negative_prompt_2"}},
-      {.holds = [](const Request& request, const Model&) { return request.loop.value_or(1) == 1; },
+      {.holds = [](const Request& request, const Model&) { return request.video.loop.value_or(1) == 1; },
        .reason = [](const Request&) { return field("loop") + " is 1, and no part continues another"; },
-       .fields = {"condition_frame_length", "condition_frame_edit"}},
-      {.holds = [](const Request& request, const Model&) { return !has_given_frames(request); },
-       .reason = [](const Request&) { return std::string("no frames are given"); },
-       .fields = {"align"}}};
+       .fields = {"condition_frame_length", "condition_frame_edit"}}};
   return all;
 }
 
 }  // namespace
 
-bool has_given_frames(const Request& request) {
-  const auto gives = [](const std::string& prompt) {
-    return split_settings(prompt).mask_strategy.has_value();
-  };
-  return request.loop.value_or(1) > 1 || !request.mask_strategies.empty() ||
-         std::any_of(request.prompts.begin(), request.prompts.end(), gives);
-}
-
 bool uses_field(const Model& model, const std::string& sampler, const std::string& name) {
   if (!families_with(name).empty()) return contains(model.family->own_fields, name);
-  // The sampler of videos has no such fields.
-  return samplers_with(name).empty() || (!model.shape.is_video && sampler_uses(sampler, name));
+  return samplers_with(name).empty() || (!model.family->has_own_sampler() && sampler_uses(sampler, name));
 }
 
 void require_used_fields(const Request& request, const Model& model, const std::string& sampler) {

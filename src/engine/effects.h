@@ -15,9 +15,6 @@ bool uses_field(const Model& model, const std::string& sampler, const std::strin
 // names the field, its value and the families or samplers that have it.
 void require_used_fields(const Request& request, const Model& model, const std::string& sampler);
 
-// Returns whether latent frames of references, or of the part before, are given to a video.
-bool has_given_frames(const Request& request);
-
 // Clears the fields that were given and have no effect because of the value of another field, or because of
 // the model's shape. Returns one warning for each such reason.
 std::vector<std::string> drop_without_effect(Request& request, const Model& model);

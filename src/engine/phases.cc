@@ -66,7 +66,7 @@ std::optional<GivenLatents> encode_given(RunContext& run) {
   run.stages.run_phase(Phase::kEncodeFrames, run.result.seconds.encode, Messages::kNone, [&] {
     if (encodes) {
       given = run.references->given(run.turn.part, *run.frame_encoder);
-      if (run.turn.part + 1 == run.settings.loops) run.frame_encoder.reset();
+      if (run.turn.part + 1 == run.settings.video.loops) run.frame_encoder.reset();
     } else {
       const at::Tensor frames = at::empty({run.group().count(), run.settings.latents.latent_frames});
       given = {at::empty(run.latent_sizes()), frames, frames.clone()};

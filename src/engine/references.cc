@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "engine/mask_strategy.h"
 #include "media/resize.h"
 #include "media/video_reader.h"
 
@@ -17,15 +17,64 @@ namespace {
 // More frames of a reference must be a mistake: they would take hours to encode.
 constexpr int64_t kMostFrames = 16384;
 
+// The nearest multiple of `unit`, the lower one of two, before `end`.
+int64_t aligned(int64_t value, int64_t unit, int64_t end) {
+  int64_t multiple = value / unit;
+  if (2 * (value % unit) > unit && multiple < end / unit - 1) ++multiple;
+  return multiple * unit;
+}
+
+// Where a range starts among `frames` frames.
+int64_t start_of(int64_t start, int64_t frames, std::optional<int64_t> align, const char* of) {
+  const int64_t from_begin = start < 0 ? frames + start : start;
+  if (from_begin < 0 || from_begin >= frames)
+    usage_error(field("mask_strategy"), "{} is not a frame of {}, which has {}", start, of,
+                counted(frames, "latent frame"));
+  return align ? aligned(from_begin, *align, frames) : from_begin;
+}
+
 }  // namespace
+
+int64_t reference_of(const GivenRange& range, int64_t references) {
+  const int64_t number = range.reference < 0 ? references + range.reference : range.reference;
+  return number < references ? number : -1;
+}
+
+Placement placement_of(const GivenRange& range, int64_t from_frames, int64_t frames,
+                       std::optional<int64_t> align) {
+  const int64_t from = start_of(range.reference_start, from_frames, align, "the reference");
+  const int64_t to = start_of(range.target_start, frames, align, "the video");
+  return {.from = from, .to = to, .length = std::min({range.length, frames - to, from_frames - from})};
+}
+
+at::Tensor place_references(const std::vector<GivenRange>& ranges, int64_t loop,
+                            const std::vector<at::Tensor>& references, std::optional<int64_t> align,
+                            at::Tensor& z, at::Tensor& placed) {
+  const int64_t frames = z.size(1);
+  at::Tensor mask = at::ones({frames}, at::kFloat);
+  for (const GivenRange& range : ranges) {
+    if (range.loop != loop) continue;
+    const auto count = static_cast<int64_t>(references.size());
+    const int64_t number = reference_of(range, count);
+    if (number < 0)
+      usage_error(field("mask_strategy"), "there is no reference {}; there are {}, counted from 0",
+                  range.reference, count);
+    const at::Tensor& reference = references[static_cast<size_t>(number)];
+    const auto [from, to, length] = placement_of(range, reference.size(1), frames, align);
+    z.narrow(1, to, length).copy_(reference.narrow(1, from, length));
+    placed.narrow(0, to, length).fill_(1);
+    mask.narrow(0, to, length).fill_(range.edit);
+  }
+  return mask;
+}
 
 References::References(std::span<const Settings> requests, const models::LatentScale& scale)
     : requests_(requests), scale_(scale) {
   for (const Settings& each : requests) {
-    for (size_t prompt = 0; prompt < each.references.size(); ++prompt) {
+    for (size_t prompt = 0; prompt < each.video.references.size(); ++prompt) {
       Video video;
-      video.paths = each.references[prompt];
-      video.ranges = each.given[prompt];
+      video.paths = each.video.references[prompt];
+      video.ranges = each.video.given[prompt];
       add_ranges(video);
       videos_.insert(videos_.end(), static_cast<size_t>(each.request.num_images_per_prompt), video);
     }
@@ -34,7 +83,7 @@ References::References(std::span<const Settings> requests, const models::LatentS
 }
 
 std::optional<int64_t> References::align() const {
-  const int64_t align = settings().request.align.value_or(0);
+  const int64_t align = settings().request.video.align.value_or(0);
   return align > 0 ? std::optional(align) : std::nullopt;
 }
 
@@ -115,7 +164,7 @@ at::Tensor References::encode_file(const std::string& path, const File& file,
 int64_t References::first_needed() const {
   if (takes_parts_) return 0;
   const int64_t all = settings().latents.latent_frames;
-  const int64_t first = all - *settings().request.condition_frame_length;
+  const int64_t first = all - *settings().request.video.condition_frame_length;
   return first / clip_latents() * scale_.clip;
 }
 
@@ -128,7 +177,7 @@ void References::add_decoded(int64_t video, const at::Tensor& frames) {
 
 // The whole part before is a reference, of which the first latent frames are never read.
 void References::add_previous_part(Video& video, int64_t loop, const models::Encoder& encoder) const {
-  const int64_t length = *settings().request.condition_frame_length;
+  const int64_t length = *settings().request.video.condition_frame_length;
   std::vector<at::Tensor> latents, clip;
   for (at::Tensor& frame : std::exchange(video.last_frames, {})) {
     clip.push_back(std::move(frame));
@@ -145,7 +194,7 @@ void References::add_previous_part(Video& video, int64_t loop, const models::Enc
                           .reference_start = -length,
                           .target_start = 0,
                           .length = length,
-                          .edit = *settings().request.condition_frame_edit});
+                          .edit = *settings().request.video.condition_frame_edit});
 }
 
 GivenLatents References::given(int64_t loop, const models::Encoder& encoder) {

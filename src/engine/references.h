@@ -1,6 +1,7 @@
 // The frames of references that videos of a batch begin from, in latents.
 //
-// Shapes: N videos, F frames, C latent channels, T latent frames, h x w latent size, H x W frame size.
+// Shapes: N videos, F frames, C latent channels, T latent frames of a video, R of a reference, h x w latent
+// size, H x W frame size.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +18,27 @@
 #include "models/family.h"
 
 namespace tessera::engine {
+
+using models::GivenRange;
+
+// The reference of a range among `references`, or -1 if there is none.
+int64_t reference_of(const GivenRange& range, int64_t references);
+
+// Where latent frames of a reference of `from_frames` go in a video of `frames`. With `align`, starts move to
+// the nearest multiple, so that clips of the autoencoder stay whole. The length is cut at both ends. Throws
+// Error(kUsage) for a start outside of its frames.
+struct Placement {
+  int64_t from = 0, to = 0, length = 0;
+};
+Placement placement_of(const GivenRange& range, int64_t from_frames, int64_t frames,
+                       std::optional<int64_t> align);
+
+// Copies frames of `references` ([C, R, h, w] each) into z [C, T, h, w] as `ranges` of this loop say, sets
+// `placed` [T] to 1 for them, and returns the mask [T] fp32 of samplers::VideoSampler::masks(). Throws
+// Error(kUsage) for a reference that does not exist, and as placement_of() does.
+at::Tensor place_references(const std::vector<GivenRange>& ranges, int64_t loop,
+                            const std::vector<at::Tensor>& references, std::optional<int64_t> align,
+                            at::Tensor& z, at::Tensor& placed);
 
 // What the videos of a part begin from.
 struct GivenLatents {

@@ -1,19 +1,24 @@
 #include "engine/request.h"
 
+#include <algorithm>
+#include <functional>
 #include <random>
 
 #include "core/counted.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/user_text.h"
 #include "engine/denoiser_stage.h"
 #include "engine/effects.h"
 #include "engine/stated_training.h"
 #include "samplers/class_options.h"
-#include "samplers/sampler.h"
+#include "samplers/video_sampler.h"
 
 namespace tessera::engine {
 namespace {
+
+using models::text_of;
 
 bool has_bf16(const at::Device& device) {
   return device.is_cuda() || cpu_has_bf16();
@@ -34,47 +39,8 @@ std::optional<std::pair<int64_t, int64_t>> binned(const Model& model, const Requ
   return model.family->bin_resolution(*request.height, *request.width, model.shape.sample_size);
 }
 
-// Sets the sizes of the output, of the model's images and of the latents.
-void resolve_size(Settings& settings, const Model& model) {
-  const Request& request = settings.request;
-  settings.height = *request.height;
-  settings.width = *request.width;
-  const std::pair wish(settings.height, settings.width);
-  const std::pair model_size = request.resolution_binning.value_or(false) ? *binned(model, request) : wish;
-  if (model_size == wish) {  // otherwise the image is resized, to any size
-    const int64_t unit = model.scale.pixels * model.shape.patch.rows;
-    require_sides(request, [&](int64_t side) { return no_multiple(side, unit); });
-  }
-  settings.model_height = model_size.first;
-  settings.model_width = model_size.second;
-  settings.latents = {.latent_height = model_size.first / model.scale.pixels,
-                      .latent_width = model_size.second / model.scale.pixels,
-                      .scale_factor = model.scale.pixels};
-}
-
-// Texts that go with the prompts are one for all, or one for each.
-void check_counts(const Request& request) {
-  const auto require = [&](const std::vector<std::string>& texts, const char* name) {
-    if (texts.size() > 1 && texts.size() != request.prompts.size())
-      usage_error(field(name), "{} of them for {}; give one for all, or one for each", texts.size(),
-                  counted(std::ssize(request.prompts), "prompt"));
-  };
-  require(request.prompts_2, "prompt_2");
-  require(request.negative_prompts, "negative_prompt");
-  require(request.negative_prompts_2, "negative_prompt_2");
-  require(request.reference_paths, "reference_path");
-  require(request.mask_strategies, "mask_strategy");
-}
-
-// A text for the second encoder, which otherwise takes the first one's. As diffusers' `prompt_2 or prompt`
-// has it, one empty text for all is none; in a list with a text for each prompt, an empty one is a text.
-std::optional<std::string> second_text_of(const std::vector<std::string>& texts, size_t index) {
-  if (texts.size() == 1 && texts.front().empty()) return std::nullopt;
-  return text_of(texts, index);
-}
-
-}  // namespace
-
+// Throws Error(kUsage) that says of each side in pixels what `fault_of` finds wrong with it; what is right
+// has an empty text.
 void require_sides(const Request& request, const std::function<std::string(int64_t side)>& fault_of) {
   std::string faults, first;
   for (const auto& [name, side] :
@@ -87,10 +53,102 @@ void require_sides(const Request& request, const std::function<std::string(int64
   if (!first.empty()) usage_error(first, "{}", faults);
 }
 
-std::optional<std::string> text_of(const std::vector<std::string>& texts, size_t index) {
-  if (texts.empty()) return std::nullopt;
-  return texts.size() == 1 ? texts.front() : texts.at(index);
+// Sets the sizes of the output, of the model's images and of the latents.
+void resolve_size(Settings& settings, const Model& model) {
+  const Request& request = settings.request;
+  const std::pair wish(*request.height, *request.width);
+  const std::pair size = request.resolution_binning.value_or(false) ? *binned(model, request) : wish;
+  const int64_t pixels = model.scale.pixels;
+  if (model.family->resolve_video) {
+    require_sides(request, [&](int64_t side) {
+      return side < pixels
+                 ? fmt::format("must be at least {0}, got {1}; the nearest valid size is {0}", pixels, side)
+                 : "";
+    });
+  } else if (size == wish) {  // otherwise the image is resized, to any size
+    require_sides(request, [&](int64_t side) { return no_multiple(side, pixels * model.shape.patch.rows); });
+  }
+  settings.model_height = size.first;
+  settings.model_width = size.second;
+  settings.frames = request.video.num_frames.value_or(1);
+  settings.latents = {.latent_height = size.first / pixels,
+                      .latent_width = size.second / pixels,
+                      .scale_factor = pixels,
+                      .latent_frames = model.scale.latent_frames(settings.frames)};
+  settings.height = size == wish ? settings.latents.latent_height * pixels : wish.first;
+  settings.width = size == wish ? settings.latents.latent_width * pixels : wish.second;
 }
+
+// Makes the choices for a video.
+void resolve_video(Settings& settings, const Model& model) {
+  Request& request = settings.request;
+  settings.video =
+      model.family->resolve_video(request.video, {.prompts = request.prompts,
+                                                  .height = request.height,
+                                                  .width = request.width,
+                                                  .is_decoded = request.output_type == OutputType::kImage,
+                                                  .shape = model.shape,
+                                                  .scale = model.scale});
+  request.height = settings.video.height;
+  request.width = settings.video.width;
+  for (const std::string& each : settings.video.warnings) settings.warnings.push_back(each);
+}
+
+// A model that has a sampler of its own has no other, and its file may say the steps and the guidance.
+void choose_own_sampling(Request& request, const Model& model) {
+  const JsonConfig& file = model.scheduler;
+  const auto refuse = [&](const char* name, const std::string& value) {
+    usage_error(field(name), "{} has one sampler only ({}), got '{}'; leave it out", model.family->title,
+                file.string("_class_name"), printable(value));
+  };
+  if (request.scheduler) refuse("scheduler", *request.scheduler);
+  if (!request.scheduler_options.empty()) refuse("scheduler_option", request.scheduler_options.front());
+  if (!request.num_inference_steps && file.has("num_sampling_steps"))
+    request.num_inference_steps = file.integer("num_sampling_steps");
+  if (!request.guidance_scale && file.has("cfg_scale")) request.guidance_scale = file.number("cfg_scale");
+}
+
+void choose_text_length(Request& request, const Model& model) {
+  const auto& longest = model.shape.text_length;
+  if (!request.max_sequence_length)
+    request.max_sequence_length = longest.value_or(model.family->default_max_sequence_length);
+  if (longest && *request.max_sequence_length > *longest)
+    usage_error(field("max_sequence_length"), "must be at most the model's {}, got {}", *longest,
+                *request.max_sequence_length);
+}
+
+void choose_binning(Request& request, const Model& model) {
+  const bool has_bins = binned(model, request).has_value();
+  if (request.resolution_binning.value_or(false) && !has_bins) {
+    usage_error(field("use_resolution_binning", true),
+                "models of {} x {} pixels have no sizes to choose from; leave it out",
+                model.shape.sample_size * model.scale.pixels, model.shape.sample_size * model.scale.pixels);
+  }
+  request.resolution_binning = request.resolution_binning.value_or(has_bins);
+}
+
+// Texts that go with the prompts are one for all, or one for each.
+void check_counts(const Request& request) {
+  const auto require = [&](const std::vector<std::string>& texts, const char* name) {
+    if (texts.size() > 1 && texts.size() != request.prompts.size())
+      usage_error(field(name), "{} of them for {}; give one for all, or one for each", texts.size(),
+                  counted(std::ssize(request.prompts), "prompt"));
+  };
+  require(request.prompts_2, "prompt_2");
+  require(request.negative_prompts, "negative_prompt");
+  require(request.negative_prompts_2, "negative_prompt_2");
+  require(request.video.reference_paths, "reference_path");
+  require(request.video.mask_strategies, "mask_strategy");
+}
+
+// A text for the second encoder, which otherwise takes the first one's. As diffusers' `prompt_2 or prompt`
+// has it, one empty text for all is none; in a list with a text for each prompt, an empty one is a text.
+std::optional<std::string> second_text_of(const std::vector<std::string>& texts, size_t index) {
+  if (texts.size() == 1 && texts.front().empty()) return std::nullopt;
+  return text_of(texts, index);
+}
+
+}  // namespace
 
 std::string scheduler_class(const Request& request, const Model& model) {
   if (!request.scheduler) return model.scheduler.string("_class_name");
@@ -104,27 +162,18 @@ Settings resolve(const Request& wish, const Model& model) {
   const auto choose = [](auto& value, auto chosen) {
     if (!value) value = chosen;
   };
-  if (!model.shape.is_video) {
+  if (!family.resolve_video) {
     choose(request.height, model.shape.sample_size * model.scale.pixels);
     choose(request.width, model.shape.sample_size * model.scale.pixels);
   }
-  if (model.shape.is_video) choose_sampling(request, model);
+  if (family.has_own_sampler()) choose_own_sampling(request, model);
   choose(request.num_inference_steps, family.default_steps);
   choose(request.guidance_scale, family.default_guidance);
   settings.scheduler = scheduler_class(request, model);
   require_used_fields(request, model, settings.scheduler);
   const auto uses = [&](const char* name) { return uses_field(model, settings.scheduler, name); };
-  if (uses("max_sequence_length"))
-    choose(request.max_sequence_length, model.shape.text_length.value_or(family.default_max_sequence_length));
-  if (uses("use_resolution_binning")) {
-    const bool has_bins = binned(model, request).has_value();
-    if (request.resolution_binning.value_or(false) && !has_bins) {
-      usage_error(field("use_resolution_binning", true),
-                  "models of {} x {} pixels have no sizes to choose from; leave it out",
-                  model.shape.sample_size * model.scale.pixels, model.shape.sample_size * model.scale.pixels);
-    }
-    choose(request.resolution_binning, has_bins);
-  }
+  if (uses("max_sequence_length")) choose_text_length(request, model);
+  if (uses("use_resolution_binning")) choose_binning(request, model);
   if (uses("clean_caption")) choose(request.clean_caption, true);
   if (uses("eta")) choose(request.eta, 0.0);
   choose(request.dtype, has_bf16(request.device) ? at::kBFloat16 : at::kFloat);
@@ -144,10 +193,12 @@ Settings resolve(const Request& wish, const Model& model) {
     settings.warnings.emplace_back(
         "the model's safety checker is not run: images are written whatever they show");
   }
-  model.shape.is_video ? resolve_video(settings, model) : resolve_size(settings, model);
+  if (family.resolve_video) resolve_video(settings, model);
+  resolve_size(settings, model);
   settings.steps = *request.num_inference_steps;
   settings.guidance = *request.guidance_scale;
   settings.takes_guidance_scale = model.shape.takes_guidance_scale;
+  settings.has_null_text = model.shape.has_null_text;
   settings.max_sequence_length = request.max_sequence_length.value_or(family.default_max_sequence_length);
   settings.guidance_rescale = request.guidance_rescale.value_or(0);
   const Pair own{settings.height, settings.width};
@@ -159,8 +210,8 @@ Settings resolve(const Request& wish, const Model& model) {
 }
 
 models::Prompt Settings::prompt(size_t index, int64_t loop) const {
-  const std::string& text = has_null_text ? texts.at(index) : request.prompts.at(index);
-  return {.text = has_null_text ? models::with_scores(prompt_of_loop(text, loop), scores()) : text,
+  return {.text = video.texts.empty() ? request.prompts.at(index)
+                                      : video.texts.at(index).at(static_cast<size_t>(loop)),
           .second = second_text_of(request.prompts_2, index),
           .clip_skip = request.clip_skip.value_or(0),
           .clean_caption = request.clean_caption.value_or(false)};
@@ -175,8 +226,18 @@ models::Prompt Settings::negative_prompt(size_t index, int64_t loop) const {
           .clean_caption = request.clean_caption.value_or(false)};
 }
 
+bool Settings::has_given() const {
+  return video.loops > 1 || std::any_of(video.given.begin(), video.given.end(),
+                                        [](const auto& ranges) { return !ranges.empty(); });
+}
+
 std::unique_ptr<samplers::Sampler> make_sampler(const Settings& settings, const Model& model) {
-  if (model.shape.is_video) return make_video_sampler(settings, model);
+  if (model.family->has_own_sampler())
+    return samplers::make_video_sampler(model.scheduler,
+                                        {.steps = settings.steps,
+                                         .height = static_cast<double>(settings.model_height),
+                                         .width = static_cast<double>(settings.model_width),
+                                         .num_frames = settings.frames});
   const int64_t tokens = model.shape.token_grid(settings.latents).tokens();
   const bool ends_in_sample = model.family->takes_sample_of_single_step && settings.steps == 1;
   const Request& request = settings.request;

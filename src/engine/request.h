@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,11 +10,10 @@
 #include <vector>
 
 #include "core/fields.h"
-#include "engine/mask_strategy.h"
 #include "engine/model.h"
-#include "models/stdit/scores.h"
+#include "models/video_request.h"
 #include "parallel/layout.h"
-#include "samplers/video_sampler.h"
+#include "samplers/sampler.h"
 
 namespace tessera::engine {
 
@@ -57,20 +55,7 @@ struct Request {
   std::optional<int64_t> vae_block_size;
   std::optional<bool>
       resolution_binning;  // generate at the nearest size of the training, then resize and crop
-  // Of videos.
-  std::optional<int64_t> num_frames;
-  std::optional<double> fps;
-  std::optional<int64_t> frame_interval;                // the file shows one frame for so many of that rate
-  std::optional<std::string> resolution, aspect_ratio;  // names of a size, instead of height and width
-  std::optional<double> aesthetic_score, motion_score;  // models::CaptionScores; 0: none
-  std::optional<std::string> camera_motion;
-  // Paths of images and videos, those of one prompt separated by ";", and which of their frames the video
-  // takes (engine/mask_strategy.h): none, one text for all prompts, or one for each.
-  std::vector<std::string> reference_paths, mask_strategies;
-  std::optional<int64_t> loop;  // parts of a long video, each of which begins with the end of the one before
-  std::optional<int64_t> condition_frame_length;  // latent frames of that end
-  std::optional<double> condition_frame_edit;     // GivenRange::edit of them
-  std::optional<int64_t> align;                   // place_references(); 0: none
+  models::VideoRequest video;
   OutputType output_type = OutputType::kImage;
   at::Device device = at::kCPU;
   std::optional<at::ScalarType> dtype;  // default: bf16 where the device multiplies it in hardware, else fp32
@@ -103,23 +88,16 @@ struct Settings {
   double guidance_rescale = 0;
   bool takes_guidance_scale = false;  // DenoiserShape::takes_guidance_scale
   bool has_null_text = false;         // DenoiserShape::has_null_text
-  // Of videos. A part of a long video but the first begins with `repeated` frames of the part before.
-  int64_t loops = 1, repeated = 0;
-  std::vector<std::string> texts;                    // the prompts without settings of their own
-  std::vector<std::vector<std::string>> references;  // paths, by prompt
-  std::vector<std::vector<GivenRange>> given;        // by prompt
+  models::VideoSettings video;
 
   // The prompts of both branches of guidance for the request's prompt `index`, in a part of a long video.
   models::Prompt prompt(size_t index, int64_t loop = 0) const;
   models::Prompt negative_prompt(size_t index, int64_t loop = 0) const;
   // Frames of the whole video.
-  int64_t all_frames() const { return frames + (loops - 1) * (frames - repeated); }
+  int64_t all_frames() const { return frames + (video.loops - 1) * (frames - video.repeated); }
 
   // Whether videos begin from frames: of references, or of the part before.
   bool has_given() const;
-  models::CaptionScores scores() const;  // of a video
-  // Frames per second of a video's file.
-  double shown_fps() const { return *request.fps / static_cast<double>(request.frame_interval.value_or(1)); }
 
   // Whether there is an unconditional branch.
   bool guided() const { return guidance > 1.0 && !takes_guidance_scale; }
@@ -134,29 +112,10 @@ struct Settings {
 // seed.
 Settings resolve(const Request& request, const Model& model);
 
-// For resolve(): throws Error(kUsage) that says of each side in pixels what `fault_of` finds wrong with it;
-// what is right has an empty text.
-void require_sides(const Request& request, const std::function<std::string(int64_t side)>& fault_of);
-
-// The parts of resolve() that are of videos. choose_sampling() chooses steps and guidance where the model's
-// scheduler file says them, resolve_video() the size, the frames and what goes with them.
-void choose_sampling(Request& request, const Model& model);
-void resolve_video(Settings& settings, const Model& model);
-
-// The text of a part of a long video: that of "|0|TEXT|3|TEXT", which names the parts from which its texts
-// hold, or the whole prompt. Throws Error(kUsage) for a prompt that begins so, but does not go on so.
-std::string prompt_of_loop(const std::string& prompt, int64_t loop);
-// Returns the text that goes with the prompt `index`, of one for all or one for each; nothing of none.
-std::optional<std::string> text_of(const std::vector<std::string>& texts, size_t index);
-
 // The class of a run's sampler, which may be unknown: make_sampler() refuses it then.
 std::string scheduler_class(const Request& request, const Model& model);
 // Makes the sampler of a run. Throws Error for one that does not exist or cannot take so many steps.
 std::unique_ptr<samplers::Sampler> make_sampler(const Settings& settings, const Model& model);
-std::unique_ptr<samplers::VideoSampler> make_video_sampler(const Settings& settings, const Model& model);
-
-// Conditions of a video that are numbers (ForwardInputs::by_sample), [1] each.
-std::map<std::string, at::Tensor> video_conditions(const Settings& settings);
 
 // Returns what the rules of parallel layouts need to know about the requests of a batch.
 parallel::Workload workload(std::span<const Settings> batch, const Model& model);

@@ -5,15 +5,12 @@
 
 #include "core/error.h"
 #include "engine/request.h"
-#include "models/stdit/sizes.h"
 #include "samplers/sampler.h"
 
 namespace tessera::engine {
 namespace {
 
 constexpr double kMaxSide = 16384, kMaxTokens = 4096, kMaxLayers = 256;
-constexpr double kMaxFrames = 16384, kMaxFps = 1000, kMaxScore = 1000, kMaxLoops = 1024;
-constexpr double kMaxFrameInterval = 100;  // of which a file at the least rate can say how slow it is
 
 const std::vector<std::pair<std::string, at::ScalarType>> kDtypes = {
     {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
@@ -71,76 +68,6 @@ std::string scheduler_help() {
       "Sampler: {}, or a class name of diffusers; -karras, -exponential or -beta after a short name whose "
       "class has these noise levels [the model's]",
       fmt::join(names, ", "));
-}
-
-Field<Request> with_scope(FieldScope scope, Field<Request> field) {
-  field.scope = scope;
-  return field;
-}
-
-// A field in which the requests of a batch may differ.
-Field<Request> of_picture(Field<Request> field) {
-  return with_scope(FieldScope::kPicture, std::move(field));
-}
-
-// A field that is one of several names.
-Field<Request> named_field(std::optional<std::string> Request::*member, FieldInfo info,
-                           std::vector<std::string> names) {
-  info.choices = std::move(names);
-  return plain_field(member, std::move(info));
-}
-
-Fields<Request> video_fields() {
-  using R = Request;
-  const FieldGroup video = FieldGroup::kVideo;
-  return {
-      plain_field(&R::num_frames,
-                  {"num_frames", "Number of frames; 1 gives an image [the model's, or 51; Open-Sora 1.1 16]",
-                   video, "N", 1, kMaxFrames}),
-      of_picture(
-          named_field(&R::resolution,
-                      {"resolution", "Size by name, with an aspect ratio [240p where the model has no size]",
-                       video, "NAME"},
-                      models::video_resolutions())),
-      of_picture(named_field(&R::aspect_ratio,
-                             {"aspect_ratio", "Height to width of a size by name [9:16]", video, "RATIO"},
-                             models::video_aspect_ratios())),
-      plain_field(&R::fps, {"fps", "Frames per second [24]", video, "X", 1, kMaxFps}),
-      of_picture(plain_field(&R::frame_interval,
-                             {"frame_interval", "Open-Sora 1.1: show a frame for so many of that rate [3]",
-                              video, "N", 1, kMaxFrameInterval})),
-      of_picture(plain_field(&R::aesthetic_score,
-                             {"aesthetic_score", "Score of beauty to ask for; 0 asks for none [6.5]", video,
-                              "X", 0, kMaxScore})),
-      of_picture(plain_field(&R::motion_score, {"motion_score", "Amount of motion to ask for [none]", video,
-                                                "X", 0, kMaxScore})),
-      of_picture(plain_field(
-          &R::camera_motion,
-          {"camera_motion", "Motion of the camera to ask for, as \"pan right\" [none]", video, "TEXT"})),
-      of_picture(plain_field(
-          &R::reference_paths,
-          {"reference_path",
-           "Images and videos to begin from, separated by \";\": one text for all prompts, or one per "
-           "prompt (repeat the option) [none]",
-           video, "PATHS"})),
-      of_picture(plain_field(
-          &R::mask_strategies,
-          {"mask_strategy",
-           "Which frames of them go where, and how much they may change: groups of part, reference, "
-           "its start, start, length and edit ratio, in latent frames, separated by \";\" [none]",
-           video, "NUMBERS"})),
-      plain_field(&R::loop, {"loop", "Parts of a long video, each of which continues the one before [1]",
-                             video, "N", 1, kMaxLoops}),
-      plain_field(&R::condition_frame_length,
-                  {"condition_frame_length",
-                   "Latent frames of the part before that a part begins with [5; Open-Sora 1.1 4]", video,
-                   "N", 1, kMaxFrames}),
-      plain_field(&R::condition_frame_edit,
-                  {"condition_frame_edit", "How much these frames may change [0]", video, "X", 0, 1}),
-      plain_field(&R::align, {"align",
-                              "Move frames that are given to multiples of so many latent frames; 0 leaves "
-                              "them [5, those of a clip of the decoder]",
-                              video, "N", 0, kMaxFrames})};
 }
 
 Fields<Request> make_fields() {
@@ -253,8 +180,7 @@ Fields<Request> make_fields() {
 const Fields<Request>& request_fields() {
   static const Fields<Request> fields = [] {
     Fields<Request> all = make_fields();
-    Fields<Request> video = video_fields();
-    std::move(video.begin(), video.end(), std::back_inserter(all));
+    add_fields(all, &Request::video, models::video_fields());
     return all;
   }();
   return fields;

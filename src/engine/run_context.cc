@@ -30,7 +30,7 @@ bool RunContext::has_given() const {
 }
 
 bool RunContext::next_turn() {
-  if (++turn.part == settings.loops) {
+  if (++turn.part == settings.video.loops) {
     if (ranks.world.rank == 0) latents.push_back(std::exchange(result.latents, {}));
     turn = {.group = turn.group + 1, .part = 0};
   }

@@ -76,7 +76,6 @@ struct RunContext {
   Observer& observer() { return stages.observer(); }
   // Where tensors are that leave the device: on the CPU, or nowhere if all are shapes.
   at::Device host() const { return settings.request.device.is_meta() ? at::kMeta : at::kCPU; }
-  bool is_video() const { return model.shape.is_video; }
   bool has_images() const { return settings.request.output_type == OutputType::kImage; }
   const Group& group() const { return groups[turn.group]; }
   // Whether videos begin from frames: of references, or of the part before.
@@ -85,8 +84,8 @@ struct RunContext {
   // Ends the turn, and returns whether another follows.
   bool next_turn();
   // How often the run denoises and decodes, and how many of these turns are done.
-  int64_t turns() const { return static_cast<int64_t>(groups.size()) * settings.loops; }
-  int64_t turns_done() const { return static_cast<int64_t>(turn.group) * settings.loops + turn.part; }
+  int64_t turns() const { return static_cast<int64_t>(groups.size()) * settings.video.loops; }
+  int64_t turns_done() const { return static_cast<int64_t>(turn.group) * settings.video.loops + turn.part; }
 
   // The sizes [N, C, (T,) h, w] of the group's latents.
   std::vector<int64_t> latent_sizes() const {
@@ -94,7 +93,7 @@ struct RunContext {
   }
   // Whether each replica decodes its own pictures. Of videos all ranks decode each together, so that its
   // frames arrive in order.
-  bool replicas_decode() const { return !is_video(); }
+  bool replicas_decode() const { return !model.shape.is_video; }
   // The ranks that share the work of decoding a picture, and whether they do.
   const comm::Group& decoding_ranks() const { return replicas_decode() ? ranks.replica : ranks.world; }
   bool decodes_together() const {

@@ -43,6 +43,8 @@ struct GenerateArguments {
   RunOptions run;
   MessageOptions messages;
   Json given = Json::object();  // the fields of the four that were given, by name
+  // The file for others that named the references, without their folders.
+  std::optional<std::string> names_from = {};
 };
 
 // Reads the fields of all four from one object. Throws Error(kUsage).

@@ -61,7 +61,7 @@ std::string machine_text(const Job& job) {
 // "2 images", "1 video of 51 frames"
 std::string outputs_text(const Job& job) {
   const int64_t count = job.settings.pictures(), frames = job.settings.all_frames();
-  const bool moves = job.model.shape.is_video && frames > 1;
+  const bool moves = frames > 1;
   const std::string things = counted(count, moves ? "video" : "image");
   return moves ? fmt::format("{} of {} frames", things, frames) : things;
 }
@@ -157,7 +157,7 @@ class Writer {
 
 // Files that nothing replaces are not removed either: they may be another's.
 void warn_of_leftovers(const Job& job) {
-  const auto path = output_path(job.arguments, job.settings, job.model.shape.is_video);
+  const auto path = output_path(job.arguments, job.settings);
   const std::vector<std::string> paths = leftover_paths(path, job.outputs, job.settings);
   if (paths.size() == 1)
     log_warning("[{}] was left by another run; remove it unless it belongs to the new files", paths[0]);
@@ -287,10 +287,24 @@ std::map<std::filesystem::path, std::string> given_files(const Job& job) {
        {std::pair("request", run.request), std::pair("prompt_file", run.prompt_file)}) {
     if (path && !is_stream(*path)) files.emplace(real_path(*path), field(name));
   }
-  for (const std::vector<std::string>& paths : job.settings.references) {
+  for (const std::vector<std::string>& paths : job.settings.video.references) {
     for (const std::string& path : paths) files.emplace(real_path(path), field("reference_path"));
   }
   return files;
+}
+
+// Files that are given to others name references without their folders.
+void require_references(const Job& job) {
+  if (!job.arguments.names_from) return;
+  for (const std::vector<std::string>& paths : job.settings.video.references) {
+    for (const std::string& path : paths) {
+      std::error_code code;
+      if (!std::filesystem::exists(path, code))
+        input_error(*job.arguments.names_from,
+                    "its reference '{}' is not here; run it in the folder of that, or say where with {}",
+                    path, field("reference_path"));
+    }
+  }
 }
 
 // Words without quotes round them are a prompt each. Languages that write no spaces are none of the matter.
@@ -344,6 +358,7 @@ Job plan_job(const GenerateArguments& arguments, engine::Model model, std::optio
   job.arguments = arguments;
   job.model = std::move(model);
   job.settings = engine::resolve(arguments.request, job.model);
+  require_references(job);
   {
     const SuppressLog suppress_log;  // the run gives the same warnings
     engine::make_sampler(job.settings, job.model);
@@ -351,7 +366,7 @@ Job plan_job(const GenerateArguments& arguments, engine::Model model, std::optio
   job.layout = resolve_layout(arguments.parallel, workload(job.settings, job.model), world_size);
   warn_of_endless_warmup(job);
   warn_of_single_words(job);
-  job.outputs = output_paths(output_path(arguments, job.settings, job.model.shape.is_video), job.settings);
+  job.outputs = output_paths(output_path(arguments, job.settings), job.settings);
   if (job.ranks() == 1) {
     const auto refuse = [](bool given, const std::string& name) {
       if (given)

@@ -43,7 +43,7 @@ uint64_t bound_of(const Job& job, int64_t local_ranks) {
 // What may make a run smaller.
 std::string advice(const Job& job, const plan::MemoryNeed& need) {
   std::vector<std::string> ways = {"a smaller size"};
-  if (job.model.shape.is_video) ways.push_back("fewer frames");
+  if (job.settings.frames > 1) ways.push_back("fewer frames");
   if (!job.model.shape.is_video && !job.settings.request.vae_tiling && need.decode > need.denoise)
     ways.push_back(field("vae_tiling"));
   if (*job.settings.request.dtype == at::kFloat) ways.push_back(field("dtype") + " bf16");

@@ -100,8 +100,7 @@ void require_known_suffix(const GenerateArguments& arguments) {
               fmt::join(media::image_suffixes(), ", "), fmt::join(media::video_suffixes(), ", "));
 }
 
-std::filesystem::path output_path(const GenerateArguments& arguments, const engine::Settings& settings,
-                                  bool is_video) {
+std::filesystem::path output_path(const GenerateArguments& arguments, const engine::Settings& settings) {
   const bool moves = settings.all_frames() > 1;
   const std::string suffix = is_latent(arguments) ? kLatentSuffix : moves ? ".mp4" : kImageSuffix;
   std::filesystem::path path = arguments.run.output.value_or("out" + suffix);
@@ -115,11 +114,11 @@ std::filesystem::path output_path(const GenerateArguments& arguments, const engi
   }
   if (is_latent(arguments)) {
     require_suffix(path, {kLatentSuffix}, "latents");
-  } else if (is_video && (moves || !media::is_image_path(path))) {
+  } else if (settings.video.shown_fps > 0 && (moves || !media::is_image_path(path))) {
     require_suffix(path, media::video_suffixes(), "videos");
-    if (suffix_of(path) == ".gif" && settings.shown_fps() > media::kMostGifFps)
+    if (suffix_of(path) == ".gif" && settings.video.shown_fps > media::kMostGifFps)
       usage_error(field("fps"), "a GIF shows at most {} frames a second, got {}", media::kMostGifFps,
-                  settings.shown_fps());
+                  settings.video.shown_fps);
   } else {
     require_suffix(path, media::image_suffixes(), "images");
   }
@@ -232,7 +231,7 @@ std::vector<std::string> leftover_paths(const std::filesystem::path& path,
 }
 
 media::VideoFormat video_format(const engine::Settings& settings, const ImageText& text) {
-  return {.height = settings.height, .width = settings.width, .fps = settings.shown_fps(), .text = text};
+  return {.height = settings.height, .width = settings.width, .fps = settings.video.shown_fps, .text = text};
 }
 
 bool VideoFiles::add(int64_t video, const at::Tensor& frames) {

@@ -33,8 +33,7 @@ void require_known_suffix(const GenerateArguments& arguments);
 
 // The path of the output: the given one, or the default for what the model makes. Throws Error(kUsage) if its
 // suffix is of another kind of file.
-std::filesystem::path output_path(const GenerateArguments& arguments, const engine::Settings& settings,
-                                  bool is_video);
+std::filesystem::path output_path(const GenerateArguments& arguments, const engine::Settings& settings);
 // Whether the one image goes to standard output, as a PNG, and no paths are printed.
 bool is_standard_output(const std::filesystem::path& path);
 // For a command with one result, which goes to a file, or alone to standard output ("-" or /dev/stdout). The

@@ -19,9 +19,9 @@ void require_one_part(const engine::Settings& settings) {
   const auto is_any = [](const auto& by_prompt) {
     return std::any_of(by_prompt.begin(), by_prompt.end(), [](const auto& each) { return !each.empty(); });
   };
-  refuse(settings.loops > 1, "loop");
-  refuse(is_any(settings.references), "reference_path");
-  refuse(is_any(settings.given), "mask_strategy");
+  refuse(settings.video.loops > 1, "loop");
+  refuse(is_any(settings.video.references), "reference_path");
+  refuse(is_any(settings.video.given), "mask_strategy");
 }
 
 void require_recordable(const Job& job) {

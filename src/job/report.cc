@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 #include <sys/resource.h>
 
-#include "engine/prompt_settings.h"
-
 namespace tessera::job {
 namespace {
 
@@ -106,24 +104,13 @@ OrderedJson rank_report(int64_t rank, const engine::Result& result, OrderedJson 
           {"communication", std::move(communication)}};
 }
 
-namespace {
-
-// The request with names of references instead of their paths.
-engine::Request without_folders(const Job& job) {
-  engine::Request request = job.settings.request;
-  if (!job.model.shape.is_video) return request;
-  for (std::string& prompt : request.prompts) prompt = engine::prompt_without_folders(prompt);
-  for (std::string& paths : request.reference_paths) paths = engine::paths_without_folders(paths);
-  return request;
-}
-
-}  // namespace
-
 ImageText png_text(const Job& job, int64_t index) {
   const engine::Settings& settings = job.settings;
   const engine::Request& request = settings.request;
   const auto number = static_cast<size_t>(index / request.num_images_per_prompt);
-  const engine::Request published = without_folders(job);
+  engine::Request published = request;
+  published.video.reference_paths = settings.video.published_paths;
+  if (!settings.video.published_prompts.empty()) published.prompts = settings.video.published_prompts;
   std::string parameters = published.prompts.at(number);
   const std::string negative = settings.negative_prompt(number).text;
   if (!negative.empty()) parameters += "\nNegative prompt: " + negative;

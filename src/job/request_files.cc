@@ -15,7 +15,6 @@
 #include "core/user_text.h"
 #include "core/utf8.h"
 #include "engine/find_model.h"
-#include "engine/prompt_settings.h"
 #include "launch/streams.h"
 #include "media/file_text.h"
 #include "media/source.h"
@@ -131,24 +130,6 @@ Json fields_of(const Json& record, const std::string& path) {
   return fields;
 }
 
-// Files that are given to others name references without their folders.
-void require_references(const Json& record, const GenerateArguments& arguments, const std::string& path) {
-  if (!record.contains("image") || !record.contains("num_frames")) return;
-  const auto require = [&](const std::string& paths) {
-    for (const std::string& each : engine::split_paths(paths)) {
-      std::error_code code;
-      if (std::filesystem::exists(each, code)) continue;
-      input_error(path, "its reference '{}' is not here; run it in the folder of that, or say where with {}",
-                  each, field("reference_path"));
-    }
-  };
-  const engine::Request& request = arguments.request;
-  for (size_t i = 0; i < request.prompts.size(); ++i) {
-    const auto own = engine::split_settings(request.prompts[i]).reference_path;
-    require(own ? *own : engine::text_of(request.reference_paths, i).value_or(""));
-  }
-}
-
 // A PNG names a model without its path.
 void require_model(const RunOptions& run, const std::string& path) {
   try {
@@ -191,8 +172,8 @@ GenerateArguments with_files(const GenerateArguments& arguments) {
   all.update(given);
   GenerateArguments result = make_arguments(std::move(all));
   if (needs_model) require_model(result.run, *run.request);
-  if (!given.contains("reference_path") && !given.contains("prompt"))
-    require_references(record, result, *run.request);
+  if (record.contains("image") && !given.contains("reference_path") && !given.contains("prompt"))
+    result.names_from = run.request;
   say_which(record, result);
   return result;
 }

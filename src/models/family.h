@@ -22,6 +22,10 @@
 
 namespace tessera::models {
 
+struct VideoInputs;
+struct VideoRequest;
+struct VideoSettings;
+
 class TextEncoder {
  public:
   virtual ~TextEncoder() = default;
@@ -174,8 +178,6 @@ struct Family {
   std::vector<PipelinePart> parts;  // besides the scheduler
   std::string scheduler_library = "diffusers";
   int64_t default_max_sequence_length;
-  // Of videos: frames, and latent frames of the part before in a long video.
-  int64_t default_frames = 0, default_condition_frames = 0;
   // Names the fields of a request that this family takes and others may not.
   std::vector<std::string> own_fields;
   LoneConfig lone;
@@ -200,6 +202,12 @@ struct Family {
   // Null for a family that takes no frames.
   std::unique_ptr<Encoder> (*load_encoder)(const std::filesystem::path& model, const LoadOptions&,
                                            LoadStatistics&) = nullptr;
+  // Makes every choice in what a request says of videos (models/video_request.h). Throws Error(kUsage). Null
+  // for a family of pictures.
+  VideoSettings (*resolve_video)(VideoRequest& request, const VideoInputs& inputs) = nullptr;
+
+  // Whether schedulers are not of diffusers: the model then has one sampler only.
+  bool has_own_sampler() const { return scheduler_library != "diffusers"; }
 };
 
 // Whether model_index.json has null for the part, or [null, null], or does not name it.

@@ -150,8 +150,7 @@ class PixArtForward final : public Forward {
     constexpr double kEpsilon = 1e-6;
     const at::Tensor table = model_.scale_shift_table_ + time_;  // [2, C]: shift, scale
     const at::Tensor normed = ops::modulated_layer_norm(hidden[0], table[1], table[0], kEpsilon);
-    return nn::unpatchify(model_.proj_out_(normed).to(at::kFloat), tokens_.held(), patch(),
-                          /*is_video=*/false);
+    return nn::unpatchify(model_.proj_out_(normed).to(at::kFloat), tokens_.held(), patch()).squeeze(2);
   }
 
   std::vector<Stream> streams(int64_t /*i*/) const override { return {{.width = model_.config_.width()}}; }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::models {
 
@@ -21,5 +22,11 @@ struct Prompt {
 
   bool operator==(const Prompt&) const = default;
 };
+
+// Returns the text that goes with the prompt `index`, of one for all or one for each; nothing of none.
+inline std::optional<std::string> text_of(const std::vector<std::string>& texts, size_t index) {
+  if (texts.empty()) return std::nullopt;
+  return texts.size() == 1 ? texts.front() : texts.at(index);
+}
 
 }  // namespace tessera::models

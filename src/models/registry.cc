@@ -10,8 +10,10 @@
 #include "models/stdit/frame_vae.h"
 #include "models/stdit/loading.h"
 #include "models/stdit/open_sora.h"
+#include "models/stdit/video_settings.h"
 #include "models/t5.h"
 #include "models/unet_2d_condition.h"
+#include "models/video_request.h"
 
 namespace tessera::models {
 namespace {
@@ -174,8 +176,6 @@ Family open_sora_1_1() {
                     kDecoderPart},
           .scheduler_library = "opensora",
           .default_max_sequence_length = 200,
-          .default_frames = 16,
-          .default_condition_frames = 4,
           .own_fields = {"clean_caption", "max_sequence_length", "num_frames", "fps", "frame_interval",
                          "resolution", "aspect_ratio", "reference_path", "mask_strategy", "loop",
                          "condition_frame_length", "condition_frame_edit"},
@@ -189,7 +189,8 @@ Family open_sora_1_1() {
           .load_text_encoder = load_open_sora_text_encoder,
           .load_denoiser = load_stdit2,
           .load_decoder = load_frame_decoder,
-          .load_encoder = load_frame_encoder};
+          .load_encoder = load_frame_encoder,
+          .resolve_video = resolve_open_sora_1_1_video};
 }
 
 Family open_sora_1_2() {
@@ -203,8 +204,6 @@ Family open_sora_1_2() {
                     {"vae", "opensora", {"OpenSoraVAE_V1_2"}}},
           .scheduler_library = "opensora",
           .default_max_sequence_length = 300,
-          .default_frames = 51,
-          .default_condition_frames = 5,
           .own_fields = {"clean_caption", "max_sequence_length", "num_frames", "fps", "resolution",
                          "aspect_ratio", "aesthetic_score", "motion_score", "camera_motion", "reference_path",
                          "mask_strategy", "loop", "condition_frame_length", "condition_frame_edit", "align"},
@@ -218,7 +217,8 @@ Family open_sora_1_2() {
           .load_text_encoder = load_open_sora_text_encoder,
           .load_denoiser = load_stdit3,
           .load_decoder = load_video_vae_decoder,
-          .load_encoder = load_video_vae_encoder};
+          .load_encoder = load_video_vae_encoder,
+          .resolve_video = resolve_open_sora_1_2_video};
 }
 
 }  // namespace

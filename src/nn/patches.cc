@@ -14,15 +14,13 @@ at::Tensor patchify(const at::Tensor& z, const PatchSize& patch) {
       .flatten(1, 3);
 }
 
-at::Tensor unpatchify(const at::Tensor& x, const parallel::Grid& grid, const PatchSize& patch,
-                      bool is_video) {
+at::Tensor unpatchify(const at::Tensor& x, const parallel::Grid& grid, const PatchSize& patch) {
   const int64_t batch = x.size(0), channels = x.size(2) / patch.size();
-  const at::Tensor video =
-      x.view({batch, grid.frames, grid.rows, grid.columns, patch.frames, patch.rows, patch.columns, channels})
-          .permute({0, 7, 1, 4, 2, 5, 3, 6})
-          .reshape({batch, channels, grid.frames * patch.frames, grid.rows * patch.rows,
-                    grid.columns * patch.columns});
-  return is_video ? video : video.squeeze(2);
+  return x
+      .view({batch, grid.frames, grid.rows, grid.columns, patch.frames, patch.rows, patch.columns, channels})
+      .permute({0, 7, 1, 4, 2, 5, 3, 6})
+      .reshape({batch, channels, grid.frames * patch.frames, grid.rows * patch.rows,
+                grid.columns * patch.columns});
 }
 
 }  // namespace tessera::nn

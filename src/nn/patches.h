@@ -16,7 +16,7 @@ struct PatchSize {
 // z [B, C, h, w] or [B, C, T, h, w] -> [B, n, C * p_t * p_h * p_w], with the tokens in grid order.
 at::Tensor patchify(const at::Tensor& z, const PatchSize& patch);
 
-// x [B, n, p_t * p_h * p_w * C], the n tokens of `grid` -> [B, C, h, w], or [B, C, T, h, w] if `is_video`.
-at::Tensor unpatchify(const at::Tensor& x, const parallel::Grid& grid, const PatchSize& patch, bool is_video);
+// x [B, n, p_t * p_h * p_w * C], the n tokens of `grid` -> [B, C, T, h, w].
+at::Tensor unpatchify(const at::Tensor& x, const parallel::Grid& grid, const PatchSize& patch);
 
 }  // namespace tessera::nn

@@ -29,7 +29,7 @@ MemoryNeed memory_need(const engine::Settings& settings, const engine::Model& mo
     weights += trace.weights_bytes[static_cast<size_t>(Phase::kDecode)] * decoding;
   }
   weights += denoisers;
-  if (groups_of(settings, layout) * settings.loops > 1 && engine::stay_between_turns(weights, at::kCPU))
+  if (groups_of(settings, layout) * settings.video.loops > 1 && engine::stay_between_turns(weights, at::kCPU))
     need.decode += denoisers;
   return need;
 }

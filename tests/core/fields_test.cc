@@ -110,6 +110,23 @@ TEST(Fields, TakeTheOnlyElementOfAListAndNullForWhatIsLeftOut) {
   EXPECT_EQ(wish.seed, 0U);
 }
 
+TEST(Fields, OfAMemberAreFieldsOfTheWhole) {
+  struct Whole {
+    bool flag = false;
+    Wish wish;
+  };
+  Fields<Whole> fields = {plain_field(&Whole::flag, {"whole", "help", FieldGroup::kPrompt})};
+  add_fields(fields, &Whole::wish, wish_fields());
+  const Json json = {{"whole", true}, {"count", 3}};
+  Whole whole = read_fields(fields, json);
+  EXPECT_TRUE(whole.flag);
+  EXPECT_EQ(whole.wish.count, 3);
+  EXPECT_EQ(write_fields(fields, whole).dump().find(R"({"whole":true,"flag":false,"use_on":true,"count":3,)"),
+            0U);
+  for (const Field<Whole>& each : fields) each.clear(whole);
+  EXPECT_EQ(whole.wish, Wish());
+}
+
 TEST(Fields, RefuseWhatIsWrong) {
   const std::pair<const char*, const char*> rows[] = {
       {R"({"heigth": 3})", "[heigth] is not a known field; known fields are flag, use_on, count, "},

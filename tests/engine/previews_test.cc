@@ -137,7 +137,7 @@ TEST(Preview, ShowsAFrameOfEachVideo) {
     request.seed = 1;
     request.height = 16;
     request.width = 32;
-    request.num_frames = frames;
+    request.video.num_frames = frames;
     request.num_inference_steps = 2;
     request.dtype = at::kFloat;
     std::vector<Image> shown;

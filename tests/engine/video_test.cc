@@ -45,23 +45,24 @@ Request golden_request(const GoldenRun& golden) {
   };
   read("height", request.height);
   read("width", request.width);
-  read("num_frames", request.num_frames);
+  read("num_frames", request.video.num_frames);
   read("steps", request.num_inference_steps);
   read("guidance", request.guidance_scale);
-  read("fps", request.fps);
-  read("aesthetic", request.aesthetic_score);
-  if (run.contains("aesthetic") && run.at("aesthetic").is_null()) request.aesthetic_score = 0;
-  read("motion", request.motion_score);
-  read("camera_motion", request.camera_motion);
-  read("loops", request.loop);
-  read("condition_frames", request.condition_frame_length);
-  read("condition_edit", request.condition_frame_edit);
+  read("fps", request.video.fps);
+  read("aesthetic", request.video.aesthetic_score);
+  if (run.contains("aesthetic") && run.at("aesthetic").is_null()) request.video.aesthetic_score = 0;
+  read("motion", request.video.motion_score);
+  read("camera_motion", request.video.camera_motion);
+  read("loops", request.video.loop);
+  read("condition_frames", request.video.condition_frame_length);
+  read("condition_edit", request.video.condition_frame_edit);
   request.num_images_per_prompt = run.value("videos_per_prompt", int64_t{1});
   std::string paths;
   for (const std::string& file : run.value("references", std::vector<std::string>()))
     paths += (paths.empty() ? "" : ";") + (golden.folder() / file).string();
-  if (!paths.empty()) request.reference_paths = {paths};
-  if (run.contains("mask_strategy")) request.mask_strategies = {run.at("mask_strategy").get<std::string>()};
+  if (!paths.empty()) request.video.reference_paths = {paths};
+  if (run.contains("mask_strategy"))
+    request.video.mask_strategies = {run.at("mask_strategy").get<std::string>()};
   return request;
 }
 
@@ -89,7 +90,8 @@ Videos generate_videos(const Model& model, const Settings& settings, const paral
 void expect_golden(const GoldenRun& golden, const Videos& videos, const Settings& settings) {
   const auto latents = read_golden((golden.folder() / "latents.safetensors").string());
   const auto frames = read_golden((golden.folder() / "frames.safetensors").string());
-  const std::string name = name_of(golden), part = fmt::format("{}.{}", golden.name, settings.loops - 1);
+  const std::string name = name_of(golden),
+                    part = fmt::format("{}.{}", golden.name, settings.video.loops - 1);
   EXPECT_LT(relative_error(videos.latents, latents.at(part)), 1e-4) << name;
   const at::Tensor& expected = frames.at(golden.name);
   ASSERT_EQ(videos.frames.sizes(), expected.sizes()) << name;

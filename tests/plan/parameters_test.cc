@@ -82,7 +82,7 @@ TEST_P(Parameters, AreThoseOfThePublishedDenoiser) {
   const engine::Model model = engine::read_lone_denoiser(folder.path());
   engine::Request request;
   if (model.shape.is_video) {
-    request.num_frames = 17;
+    request.video.num_frames = 17;
     request.height = 144;
     request.width = 256;
   }
@@ -101,7 +101,7 @@ TEST_F(StditXl, HasThePublishedParametersOfTheVideoDecoder) {
   for (const char* name : {"filters", "num_groups"}) config["vae_temporal"].erase(name);
   std::ofstream(file) << config;
   engine::Request request;
-  request.num_frames = 17;
+  request.video.num_frames = 17;
   request.height = 144;
   request.width = 256;
   constexpr int64_t kSpatial = 49'490'179, kTemporal = 165'265'924, kConvolutions = 2 * (4 * 4 + 4);

@@ -84,7 +84,7 @@ class RunsOf : public ::testing::TestWithParam<bool> {
     request.num_inference_steps = kRunSteps;
     if (GetParam()) {
       request.resolution_binning = std::nullopt;
-      request.num_frames = 34;
+      request.video.num_frames = 34;
       request.output_type = engine::OutputType::kLatent;  // decoding takes most of a trace
     } else {
       request.scheduler = "ddim";  // all of its steps are alike

@@ -38,7 +38,7 @@ class StditXl : public ::testing::Test {
   engine::Settings settings(int64_t frames, int64_t height, int64_t width) const {
     engine::Request request;
     request.prompts = {"a cat"};
-    request.num_frames = frames;
+    request.video.num_frames = frames;
     request.height = height;
     request.width = width;
     request.guidance_scale = 7;

@@ -36,7 +36,7 @@ RankTrace trace_of(const engine::Model& model, engine::Request request, at::Scal
 std::vector<RankTrace> traces() {
   engine::Request image, video;
   image.height = image.width = 64;
-  video.num_frames = 20;
+  video.video.num_frames = 20;
   video.height = 48;
   video.width = 40;
   std::vector<RankTrace> all;

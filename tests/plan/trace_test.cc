@@ -48,7 +48,7 @@ engine::Request video_request() {
   request.prompts = {"a cat"};
   request.height = 48;
   request.width = 40;
-  request.num_frames = 20;
+  request.video.num_frames = 20;
   request.num_inference_steps = 2;
   request.seed = 1;
   return request;

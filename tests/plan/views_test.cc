@@ -118,7 +118,7 @@ TEST(TraceFile, IsReadAsItWasWritten) {
   const engine::Model model = engine::read_model(golden_folder("tiny-open-sora"));
   engine::Request request;
   request.prompts = {"a cat"};
-  request.num_frames = 20;
+  request.video.num_frames = 20;
   request.height = 48;
   request.width = 40;
   request.seed = 1;

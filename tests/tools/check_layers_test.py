@@ -55,7 +55,7 @@ class CheckLayersTest(unittest.TestCase):
                          ["src/media/a.cc:1: media/ may not include media/libav/libav.h: see NESTED"])
 
     def test_models_in_folders_know_no_ranks(self):
-        self.assertEqual(self.problems({"src/models/dit/dit.cc": "int norm_num_groups;\nint numRanks;\n"}),
+        self.assertEqual(self.problems({"src/models/dit/dit.cc": "int norm_num_groups;\nint numRanks;\nf(FieldGroup::kVideo, \"of \\\"groups\\\"\");\n"}),
                          ["src/models/dit/dit.cc:2: a model does not know of a 'ranks'"])
 
     def test_functions_fit_on_a_screen(self):

@@ -123,7 +123,7 @@ at::Tensor stdit_positions(const STDiTConfig& config, const parallel::Grid& grid
 }
 
 at::Tensor stdit_latents(const at::Tensor& patches, const LatentShape& latents, const nn::Tokens& tokens) {
-  return nn::unpatchify(patches, tokens.held(), kSTDiTPatch, /*is_video=*/true)
+  return nn::unpatchify(patches, tokens.held(), kSTDiTPatch)
       .narrow(3, 0, tokens.local_rows(latents.latent_height, kSTDiTPatch.rows))
       .narrow(4, 0, latents.latent_width);
 }

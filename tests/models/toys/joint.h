@@ -80,7 +80,7 @@ class JointForward final : public Forward {
     text = text + block.text.feed_forward(normed(text));
   }
   at::Tensor head(const Hidden& hidden) override {
-    return nn::unpatchify(weights_.out(normed(hidden[0])), tokens_.held(), {}, /*is_video=*/false);
+    return nn::unpatchify(weights_.out(normed(hidden[0])), tokens_.held(), {}).squeeze(2);
   }
   std::vector<Stream> streams(int64_t /*i*/) const override {
     return {{.width = kWidth}, {.width = kWidth, .tokens = text_.size(1)}};

@@ -72,7 +72,7 @@ class SkipForward final : public Forward {
     if (!block.skip) hidden.push_back(hidden[0]);
   }
   at::Tensor head(const Hidden& hidden) override {
-    return nn::unpatchify(weights_.out(normed(hidden[0])), tokens_.held(), {}, /*is_video=*/false);
+    return nn::unpatchify(weights_.out(normed(hidden[0])), tokens_.held(), {}).squeeze(2);
   }
   std::vector<Stream> streams(int64_t i) const override {
     return std::vector<Stream>(static_cast<size_t>(1 + std::min(i, kBlocks - i)), {.width = kWidth});

@@ -73,7 +73,7 @@ class VideoForward final : public Forward {
     x = x + block.feed_forward(normed(x));
   }
   at::Tensor head(const Hidden& hidden) override {
-    return nn::unpatchify(weights_.out(normed(hidden[0])), tokens_.held(), kVideoPatch, /*is_video=*/true);
+    return nn::unpatchify(weights_.out(normed(hidden[0])), tokens_.held(), kVideoPatch);
   }
   std::vector<Stream> streams(int64_t /*i*/) const override { return {{.width = kWidth}}; }
 

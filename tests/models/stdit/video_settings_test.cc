@@ -1,14 +1,18 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "engine/prompt_settings.h"
 #include "engine/request.h"
 #include "models/stdit/sizes.h"
+#include "models/stdit/video_settings.h"
 #include "tests/support/golden.h"
 #include "tests/support/tiny_open_sora.h"
 
 namespace tessera::engine {
 namespace {
+
+using models::prompt_of_loop;
+using models::PromptSettings;
+using models::split_settings;
 
 const Json& golden_of_requests() {
   static const Json json = read_json(golden_folder("open_sora_request.json"));
@@ -115,18 +119,18 @@ TEST(VideoRequest, TakesTheSettingsOfAPromptInsteadOfThoseOfAll) {
       R"({"prompt": ["a{\"reference_path\": \"b.png;c.png\", \"mask_strategy\": \"0,1\"}", "a"],
           "reference_path": ["d.png"], "mask_strategy": ["0,0,0,5"]})");
   const std::vector<std::vector<std::string>> paths = {{"b.png", "c.png"}, {"d.png"}};
-  EXPECT_EQ(settings.references, paths);
-  ASSERT_EQ(settings.given[0].size(), 1U);
-  EXPECT_EQ(settings.given[0][0].reference, 1);
-  EXPECT_EQ(settings.given[0][0].target_start, 0);
-  EXPECT_EQ(settings.given[1][0].target_start, 5);
+  EXPECT_EQ(settings.video.references, paths);
+  ASSERT_EQ(settings.video.given[0].size(), 1U);
+  EXPECT_EQ(settings.video.given[0][0].reference, 1);
+  EXPECT_EQ(settings.video.given[0][0].target_start, 0);
+  EXPECT_EQ(settings.video.given[1][0].target_start, 5);
   EXPECT_EQ(settings.prompt(0).text, settings.prompt(1).text);
   EXPECT_EQ(settings.negative_prompt(0).null_of, settings.prompt(1).text);
   // A setting may be of all and the other of the prompt.
   const Settings mixed = settings_of(
       R"({"prompt": ["|0|a|1|b{\"mask_strategy\": \"\"}"], "mask_strategy": ["0"], "loop": 2,
           "num_frames": 34})");
-  EXPECT_TRUE(mixed.given[0].empty());
+  EXPECT_TRUE(mixed.video.given[0].empty());
   EXPECT_EQ(mixed.prompt(0, 1).text, "b aesthetic score: 6.5.");
 }
 
@@ -144,9 +148,9 @@ TEST(VideoRequest, TakesFramesFromSeveralPlaces) {
         R"({"align": 2, "prompt": ["a {\"reference_path\": \"a.png\", \"mask_strategy\": \"0\"}"]})"}) {
     const Settings given = settings_of(text);
     EXPECT_TRUE(given.warnings.empty()) << text;
-    EXPECT_EQ(given.request.align, 2) << text;
-    if (!given.references[0].empty()) {
-      EXPECT_EQ(given.references[0][0], "a.png") << text;
+    EXPECT_EQ(given.request.video.align, 2) << text;
+    if (!given.video.references[0].empty()) {
+      EXPECT_EQ(given.video.references[0][0], "a.png") << text;
     }
   }
 }
@@ -157,7 +161,7 @@ TEST(VideoRequest, WarnsOfWhatOnlyLongVideosTake) {
   EXPECT_EQ(spell(settings.warnings[0]),
             "condition_frame_length, condition_frame_edit have no effect: loop is 1, and no part continues "
             "another");
-  EXPECT_FALSE(settings.request.condition_frame_length || settings.request.condition_frame_edit);
+  EXPECT_FALSE(settings.request.video.condition_frame_length || settings.request.video.condition_frame_edit);
   EXPECT_TRUE(settings_of(R"({"loop": 2, "num_frames": 51, "condition_frame_edit": 0.5})").warnings.empty());
   const Settings alone = settings_of(R"({"align": 2})");
   ASSERT_EQ(alone.warnings.size(), 1U);
@@ -197,12 +201,12 @@ TEST(VideoRequest, ChoosesAsVersion11IsPublished) {
   EXPECT_EQ(settings.steps, 100);
   EXPECT_EQ(settings.guidance, 7);
   EXPECT_EQ(settings.prompt(0).text, "a");
-  EXPECT_EQ(settings.shown_fps(), 8);
-  EXPECT_EQ(video_conditions(settings).at("fps").item<double>(), 24);
-  EXPECT_EQ(settings_of(R"({"fps": 30, "frame_interval": 1})", tiny_video_1_1()).shown_fps(), 30);
-  EXPECT_EQ(settings_of("{}").shown_fps(), 24);
+  EXPECT_EQ(settings.video.shown_fps, 8);
+  EXPECT_EQ(settings.video.conditions.at("fps"), 24);
+  EXPECT_EQ(settings_of(R"({"fps": 30, "frame_interval": 1})", tiny_video_1_1()).video.shown_fps, 30);
+  EXPECT_EQ(settings_of("{}").video.shown_fps, 24);
   const Settings parts = settings_of(R"({"loop": 3, "num_frames": 10})", tiny_video_1_1());
-  EXPECT_EQ(parts.repeated, 4);
+  EXPECT_EQ(parts.video.repeated, 4);
   EXPECT_EQ(parts.all_frames(), 10 + 2 * 6);
   const Settings again = resolve(parts.request, tiny_video_1_1());
   EXPECT_EQ(write_fields(request_fields(), again.request), write_fields(request_fields(), parts.request));
@@ -226,15 +230,15 @@ TEST(VideoRequest, IsResolvedAgainToTheSame) {
     EXPECT_EQ(write_fields(request_fields(), again.request), write_fields(request_fields(), once.request));
     EXPECT_EQ(again.model_width, once.model_width) << json;
     EXPECT_EQ(again.prompt(0).text, once.prompt(0).text) << json;
-    EXPECT_EQ(again.references, once.references) << json;
+    EXPECT_EQ(again.video.references, once.video.references) << json;
   }
 }
 
 // A request that was written without given frames runs again without a warning.
 TEST(VideoRequest, HasAnAlignmentWhereFramesAreGivenAlone) {
-  EXPECT_EQ(settings_of("{}").request.align, std::nullopt);
-  EXPECT_EQ(settings_of(R"({"reference_path": ["a.png"], "mask_strategy": ["0"]})").request.align, 5);
-  EXPECT_EQ(settings_of(R"({"loop": 2, "num_frames": 34})").request.align, 5);
+  EXPECT_EQ(settings_of("{}").request.video.align, std::nullopt);
+  EXPECT_EQ(settings_of(R"({"reference_path": ["a.png"], "mask_strategy": ["0"]})").request.video.align, 5);
+  EXPECT_EQ(settings_of(R"({"loop": 2, "num_frames": 34})").request.video.align, 5);
 }
 
 TEST(VideoRequest, RefusesInOneLine) {
