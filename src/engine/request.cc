@@ -119,11 +119,10 @@ void choose_text_length(Request& request, const Model& model) {
 
 void choose_binning(Request& request, const Model& model) {
   const bool has_bins = binned(model, request).has_value();
-  if (request.resolution_binning.value_or(false) && !has_bins) {
+  if (request.resolution_binning.value_or(false) && !has_bins)
     usage_error(field("use_resolution_binning", true),
-                "models of {} x {} pixels have no sizes to choose from; leave it out",
-                model.shape.sample_size * model.scale.pixels, model.shape.sample_size * model.scale.pixels);
-  }
+                "models of {0} x {0} pixels have no sizes to choose from; leave it out",
+                model.shape.sample_size * model.scale.pixels);
   request.resolution_binning = request.resolution_binning.value_or(has_bins);
 }
 

@@ -26,12 +26,11 @@ struct Version {
 
 // A size is given in pixels or by its name, but not both.
 void check_names(const VideoRequest& request, const VideoInputs& inputs) {
-  if (!request.resolution && !request.aspect_ratio) return;
-  const char* const name = request.resolution ? "resolution" : "aspect_ratio";
-  const std::string& value = request.resolution ? *request.resolution : *request.aspect_ratio;
-  if (inputs.height || inputs.width)
-    usage_error(field(name), "'{}' is a size by name; leave out {} and {}, or give no name", value,
-                field("height"), field("width"));
+  const auto& size = request.resolution ? request.resolution : request.aspect_ratio;
+  if (size && (inputs.height || inputs.width))
+    usage_error(field(request.resolution ? "resolution" : "aspect_ratio"),
+                "'{}' is a size by name; leave out {} and {}, or give no name", *size, field("height"),
+                field("width"));
 }
 
 VideoSize default_size(const VideoRequest& request, const VideoInputs& inputs) {
