@@ -12,7 +12,7 @@
 #include "engine/denoiser_stage.h"
 #include "engine/effects.h"
 #include "engine/stated_training.h"
-#include "samplers/class_options.h"
+#include "samplers/options.h"
 #include "samplers/video_sampler.h"
 
 namespace tessera::engine {

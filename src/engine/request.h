@@ -46,7 +46,7 @@ struct Request {
   std::optional<uint64_t> seed;  // default: random
   int64_t num_images_per_prompt = 1;
   std::optional<std::string> scheduler;        // default: the model's
-  std::vector<std::string> scheduler_options;  // of its class, as "KEY=VALUE" (samplers/class_options.h)
+  std::vector<std::string> scheduler_options;  // of its class, as "KEY=VALUE" (samplers/options.h)
   std::optional<double> eta;                   // only some samplers have it
   std::optional<int64_t> max_sequence_length;
   bool vae_tiling = false;  // decode tile by tile

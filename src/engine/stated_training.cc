@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/field_name.h"
-#include "samplers/class_options.h"
+#include "samplers/options.h"
 #include "samplers/schedule.h"
 #include "weights/checkpoint.h"
 #include "weights/single_file.h"

@@ -1,4 +1,7 @@
-#include "samplers/consistency.h"
+// Samplers of distilled models that reach x_0 from any noise level in one step, and add fresh noise to go on:
+// latent consistency models (https://arxiv.org/abs/2310.04378, algorithm 1) and trajectory consistency
+// distillation (https://arxiv.org/abs/2402.19159, strategic stochastic sampling).
+#include "samplers/solvers.h"
 
 #include <cmath>
 

@@ -1,4 +1,6 @@
-#include "samplers/ddim.h"
+// Denoising diffusion implicit models (https://arxiv.org/abs/2010.02502, eq. 12 and 16): deterministic with
+// eta = 0, as noisy as the diffusion process with eta = 1.
+#include "samplers/solvers.h"
 
 #include <cmath>
 

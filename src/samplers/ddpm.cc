@@ -1,4 +1,6 @@
-#include "samplers/ddpm.h"
+// Denoising diffusion probabilistic models: ancestral sampling with a variance that is not learned
+// (https://arxiv.org/abs/2006.11239, eq. 6 and 7).
+#include "samplers/solvers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +14,8 @@ namespace {
 // Whether the fresh noise has all the variance of the process, beta, instead of that given x_0. The logarithm
 // makes no difference.
 bool has_large_variance(const JsonConfig& config) {
+  refuse_learned_variance(config);
   const std::string type = config.string("variance_type", "fixed_small", Null::kDefault);
-  if (type == "learned" || type == "learned_range") refuse_option(config, "variance_type");
   if (type != "fixed_small" && type != "fixed_small_log" && type != "fixed_large")
     config.fail("variance_type", "one of fixed_small, fixed_small_log, fixed_large");
   return type == "fixed_large";

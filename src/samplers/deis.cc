@@ -1,11 +1,13 @@
-#include "samplers/deis.h"
+// The diffusion exponential integrator sampler: multistep, with polynomials of log rho, rho = sigma / alpha
+// (https://arxiv.org/abs/2204.13902, section 4, "rhoAB").
+#include "samplers/solvers.h"
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 
-#include "samplers/lagrange.h"
-#include "samplers/sigma_levels.h"
+#include "samplers/linear_sampler.h"
+#include "samplers/schedule.h"
 
 namespace tessera::samplers {
 namespace {
@@ -56,9 +58,7 @@ std::unique_ptr<Sampler> make_deis(const JsonConfig& config, const SamplerRun& r
   LinearSolver solver;
   solver.limit = read_thresholding(config);
   solver.has_too_many_steps = repeats({raw.sigmas.begin(), raw.sigmas.end() - 1});
-  std::vector<NoiseLevel> levels;
-  levels.reserve(raw.sigmas.size());
-  for (const double sigma : raw.sigmas) levels.push_back(noise_level(static_cast<float>(sigma), flow));
+  const std::vector<NoiseLevel> levels = noise_levels({raw.sigmas.begin(), raw.sigmas.end()}, flow);
   for (int64_t i = 0; i < count; ++i) {
     const NoiseLevel& source = levels[static_cast<size_t>(i)];
     const NoiseLevel& target = levels[static_cast<size_t>(i) + 1];

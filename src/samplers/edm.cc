@@ -1,8 +1,10 @@
-#include "samplers/edm.h"
+// Samplers of models with the preconditioning of EDM, which works on latents x_0 + sigma * noise
+// (https://arxiv.org/abs/2206.00364, section 5 and table 1).
+#include "samplers/solvers.h"
 
 #include <cmath>
 
-#include "samplers/dpm_step.h"
+#include "samplers/dpm_solver.h"
 #include "samplers/schedule.h"
 
 namespace tessera::samplers {

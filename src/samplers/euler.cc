@@ -1,10 +1,14 @@
-#include "samplers/euler.h"
+// Euler's method on the probability-flow ODE in x_0 + sigma * noise, and its ancestral variant, which steps
+// below the next noise level and adds fresh noise to reach it (https://arxiv.org/abs/2206.00364, algorithm 2
+// without churn; https://github.com/crowsonkb/k-diffusion for the ancestral variant).
+#include "samplers/solvers.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
-#include "samplers/sigma_levels.h"
+#include "samplers/linear_sampler.h"
+#include "samplers/schedule.h"
 
 namespace tessera::samplers {
 namespace {

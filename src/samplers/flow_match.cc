@@ -1,4 +1,6 @@
-#include "samplers/flow_match.h"
+// Flow matching, x = (1 - sigma) * x_0 + sigma * noise: Euler's method on the velocity that the model
+// predicts (https://arxiv.org/abs/2210.02747, https://arxiv.org/abs/2403.03206).
+#include "samplers/solvers.h"
 
 #include <cmath>
 

@@ -1,9 +1,15 @@
-#include "samplers/heun.h"
+// Second-order methods on the probability-flow ODE in x_0 + sigma * noise. Each step but the last evaluates
+// the model twice: Heun's at both ends (https://arxiv.org/abs/2206.00364, algorithm 1), KDPM2 at the start
+// and at the geometric mean of both ends, also with fresh noise (DPM-Solver-2 of
+// https://arxiv.org/abs/2206.00927; https://github.com/crowsonkb/k-diffusion, sample_dpm_2 and
+// sample_dpm_2_ancestral).
+#include "samplers/solvers.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "samplers/sigma_levels.h"
+#include "samplers/linear_sampler.h"
+#include "samplers/schedule.h"
 
 namespace tessera::samplers {
 namespace {

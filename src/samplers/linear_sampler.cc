@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "core/error.h"
 
@@ -106,6 +107,12 @@ NoiseLevel noise_level(double sigma, bool flow) {
   return {alpha, sigma * alpha};
 }
 
+std::vector<NoiseLevel> noise_levels(const std::vector<float>& sigmas, bool flow) {
+  std::vector<NoiseLevel> levels;
+  for (const float sigma : sigmas) levels.push_back(noise_level(sigma, flow));
+  return levels;
+}
+
 Conversion to_sample(Prediction prediction, const NoiseLevel& level) {
   switch (prediction) {
     case Prediction::kEpsilon:
@@ -132,6 +139,22 @@ Conversion to_epsilon(Prediction prediction, const NoiseLevel& level) {
       break;
   }
   return {0, 1, 1};
+}
+
+// The model works on latents of unit variance, which are alpha times those here.
+Conversion to_sample_at(Prediction prediction, double sigma) {
+  const NoiseLevel level = noise_level(sigma, /*flow=*/false);
+  const Conversion sample = to_sample(prediction, level);
+  return {sample.z / sample.divisor * level.alpha, sample.output / sample.divisor, 1};
+}
+
+LinearStep slope_step(Prediction prediction, double sigma, double timestep) {
+  LinearStep step;
+  step.timestep = timestep;
+  step.input_divisor = std::sqrt(sigma * sigma + 1);
+  step.convert = to_sample_at(prediction, sigma);
+  step.to_noise = {1, sigma};
+  return step;
 }
 
 Combination renoised(Prediction prediction, const NoiseLevel& level, const NoiseLevel& next) {
@@ -227,6 +250,26 @@ at::Tensor LinearSampler::step(const at::Tensor& model_output, int64_t index, co
     if (solver_.steps[position + 1].corrector->noise) state.extra.push_back(noise.clone());
   }
   return result;
+}
+
+std::vector<std::vector<double>> lagrange_polynomials(const std::vector<double>& nodes) {
+  std::vector<std::vector<double>> polynomials;
+  for (size_t one = 0; one < nodes.size(); ++one) {
+    std::vector<double> polynomial = {1};
+    for (size_t zero = 0; zero < nodes.size(); ++zero) {
+      if (zero == one) continue;
+      // Multiplies by (x - nodes[zero]) / (nodes[one] - nodes[zero]).
+      const double distance = nodes[one] - nodes[zero];
+      std::vector<double> product(polynomial.size() + 1, 0);
+      for (size_t power = 0; power < polynomial.size(); ++power) {
+        product[power] -= polynomial[power] * (nodes[zero] - nodes[0]) / distance;
+        product[power + 1] += polynomial[power] / distance;
+      }
+      polynomial = std::move(product);
+    }
+    polynomials.push_back(std::move(polynomial));
+  }
+  return polynomials;
 }
 
 }  // namespace tessera::samplers

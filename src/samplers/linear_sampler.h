@@ -22,6 +22,7 @@ struct NoiseLevel {
 // Converts a solver's sigma: that of x_0 + sigma * noise, scaled to unit variance, or with `flow` that of (1
 // - sigma) * x_0 + sigma * noise.
 NoiseLevel noise_level(double sigma, bool flow);
+std::vector<NoiseLevel> noise_levels(const std::vector<float>& sigmas, bool flow);
 
 // m = (z * (latents) + output * (model output)) / divisor.
 struct Conversion {
@@ -32,6 +33,8 @@ struct Conversion {
 Conversion to_sample(Prediction prediction, const NoiseLevel& level);  // m = x_0
 Conversion to_epsilon(Prediction prediction,
                       const NoiseLevel& level);  // m = noise; not for Prediction::kFlow
+// m = x_0, of latents x_0 + sigma * noise.
+Conversion to_sample_at(Prediction prediction, double sigma);
 
 // z * (latents) + output * (model output) + sum_k history[k] * m[k] + noise * (fresh noise). Noise is drawn
 // if it has a weight, even 0.
@@ -54,6 +57,10 @@ struct LinearStep {
   std::optional<Combination> corrector;  // replaces the latents, given those that entered the step before
   Combination predictor;                 // yields the latents that leave the step
 };
+
+// An evaluation whose m is the slope dz / dsigma = (z - x_0) / sigma, of latents z = x_0 + sigma * noise. The
+// predictor is left to the caller.
+LinearStep slope_step(Prediction prediction, double sigma, double timestep);
 
 // Limits x_0: m is clamped to [-s, s], where s is `most`, or, with a quantile, that quantile of the
 // magnitudes in each picture, if it is from 1 to `most` (dynamic thresholding, arXiv:2205.11487). `divides`
@@ -105,5 +112,10 @@ class LinearSampler final : public Sampler {
   LinearSolver solver_;
   size_t max_history_ = 0;  // over all steps
 };
+
+// Polynomials through the outputs of earlier steps, for multistep methods that integrate them exactly: for
+// each node the polynomial that is 1 there and 0 at the other nodes, as coefficients of the powers of (x -
+// nodes[0]), from 0 up. They are infinite or NaN if two nodes are equal.
+std::vector<std::vector<double>> lagrange_polynomials(const std::vector<double>& nodes);
 
 }  // namespace tessera::samplers

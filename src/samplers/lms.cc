@@ -1,9 +1,11 @@
-#include "samplers/lms.h"
+// The linear multistep method of order 4 on the probability-flow ODE in x_0 + sigma * noise
+// (https://arxiv.org/abs/2206.00364, eq. 3; https://github.com/crowsonkb/k-diffusion, sample_lms).
+#include "samplers/solvers.h"
 
 #include <algorithm>
 
-#include "samplers/lagrange.h"
-#include "samplers/sigma_levels.h"
+#include "samplers/linear_sampler.h"
+#include "samplers/schedule.h"
 
 namespace tessera::samplers {
 namespace {

@@ -1,13 +1,43 @@
-// The options of a scheduler_config.json: checks which are known, reads those with a choice of words, and
-// refuses unsupported ones.
+// The options of the scheduler classes of diffusers, which are the parameters of their constructors: which
+// each class has, those of a scheduler_config.json, and those that a request gives, as
+// CLASS.from_config(config, key=value) takes them.
 #pragma once
 
 #include <initializer_list>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "core/error.h"
 #include "core/json.h"
 
 namespace tessera::samplers {
+
+// The type of an option's value; kPython is an object or a function of Python, which no JSON holds.
+enum class OptionType { kFlag, kInteger, kNumber, kText, kIntegers, kNumbers, kPython };
+
+struct OptionInfo {
+  std::string name;
+  OptionType type;
+};
+
+// All options of the classes that run here; an option has one type, whichever class has it.
+const std::vector<OptionInfo>& all_options();
+
+// The names of the options of a class; none of an unknown class.
+const std::vector<std::string>& options_of(const std::string& class_name);
+bool has_option(const std::string& class_name, std::string_view option);
+
+// Reads texts "KEY=VALUE" into an object. VALUE is JSON, or a bare word, which is a text. Throws
+// Error(kUsage) for another form and for a key that is given twice.
+Json parse_options(const std::vector<std::string>& texts);
+
+// Throws Error(kUsage) for an option that the class lacks, which it then lists, and for a value of another
+// type. Null is Python's None, and what reads the option judges it.
+void check_options(const std::string& class_name, const Json& options);
+
+// Throws what an Error about `where` says, as an Error(kUsage) about the options of the request.
+[[noreturn]] void blame_options(const Error& error, const std::string& where);
 
 // Warns in one line of options that no scheduler of diffusers has, which diffusers ignores as well. Options
 // of other classes pass without a warning, as diffusers ignores them when it loads one scheduler from the
@@ -29,6 +59,9 @@ std::string read_choice(const JsonConfig& config, const std::string& key, const 
 
 // Throws Error(kInput) if `key` is set to anything but null or false, because it would change the result.
 void refuse_option(const JsonConfig& config, const std::string& key);
+
+// Refuses a `variance_type` that the model has learned.
+void refuse_learned_variance(const JsonConfig& config);
 
 // The quantity that the model predicts, in the order of the names of `prediction_type`.
 enum class Prediction { kEpsilon, kSample, kVelocity, kFlow };

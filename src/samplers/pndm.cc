@@ -1,4 +1,6 @@
-#include "samplers/pndm.h"
+// Pseudo numerical methods (https://arxiv.org/abs/2202.09778): DDIM's step with a linear multistep
+// combination of model outputs, after a warm-up of one repeated step or of three Runge-Kutta steps.
+#include "samplers/solvers.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,10 +1,11 @@
-#include "samplers/sa_solver.h"
+// SA-Solver: a stochastic Adams method with predictor and corrector (https://arxiv.org/abs/2309.05019).
+#include "samplers/solvers.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "samplers/lagrange.h"
-#include "samplers/sigma_levels.h"
+#include "samplers/linear_sampler.h"
+#include "samplers/schedule.h"
 
 namespace tessera::samplers {
 namespace {
@@ -26,8 +27,7 @@ int64_t read_order(const JsonConfig& config, const std::string& key) {
 
 SaOptions read_sa_options(const JsonConfig& config) {
   refuse_option(config, "tau_func");
-  const std::string variance = config.string("variance_type", "", Null::kDefault);
-  if (variance == "learned" || variance == "learned_range") refuse_option(config, "variance_type");
+  refuse_learned_variance(config);
   SaOptions options{};
   options.on_samples = read_choice(config, "algorithm_type", "data_prediction",
                                    {"data_prediction", "noise_prediction"}) == "data_prediction";
@@ -95,18 +95,14 @@ Combination sa_step(const SaOptions& options, const std::vector<NoiseLevel>& lev
 std::unique_ptr<Sampler> make_sa_solver(const JsonConfig& config, const SamplerRun& run) {
   const SaOptions options = read_sa_options(config);
   const TrainingSchedule schedule = training_schedule(config, ZeroSnr::kIgnored);
-  const int64_t end = schedule.count_above(config.number("lambda_min_clipped", -INFINITY));
-  if (end < 1) config.fail("lambda_min_clipped", "below the largest lambda of the schedule");
+  const int64_t end = schedule.count_unclipped(config);
   const SigmaLevels raw = levels_above_zero(config, schedule, run.steps, end, options.flow);
   const auto count = static_cast<int64_t>(raw.timesteps.size());
 
   LinearSolver solver;
   solver.limit = options.limit;
   solver.has_too_many_steps = repeats({raw.sigmas.begin(), raw.sigmas.end() - 1});
-  std::vector<NoiseLevel> levels;
-  levels.reserve(raw.sigmas.size());
-  for (const double sigma : raw.sigmas)
-    levels.push_back(noise_level(static_cast<float>(sigma), options.flow));
+  const std::vector<NoiseLevel> levels = noise_levels({raw.sigmas.begin(), raw.sigmas.end()}, options.flow);
   bool stochastic = false;  // in the step before
   for (int64_t i = 0; i < count; ++i) {
     const NoiseLevel& level = levels[static_cast<size_t>(i)];

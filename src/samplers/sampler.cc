@@ -1,30 +1,67 @@
 #include "samplers/sampler.h"
 
 #include <algorithm>
+#include <cctype>
 #include <exception>
+#include <map>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_word.h"
-#include "samplers/class_options.h"
-#include "samplers/consistency.h"
-#include "samplers/ddim.h"
-#include "samplers/ddpm.h"
-#include "samplers/deis.h"
-#include "samplers/dpm_solver.h"
-#include "samplers/edm.h"
-#include "samplers/euler.h"
-#include "samplers/flow_match.h"
-#include "samplers/heun.h"
-#include "samplers/lms.h"
 #include "samplers/options.h"
-#include "samplers/other_names.h"
-#include "samplers/pndm.h"
-#include "samplers/sa_solver.h"
-#include "samplers/unipc.h"
+#include "samplers/solvers.h"
 
 namespace tessera::samplers {
 namespace {
+
+// By their names in lower case with dashes, without "k-" and "-gpu", and with "dpm++" for "dpmpp".
+const std::map<std::string, std::string> kOtherNames = {{"dpm++-2m", "dpm++"},
+                                                        {"dpm++-2m-sde", "dpm++-sde"},
+                                                        {"dpm++-2s", "dpm++-singlestep"},
+                                                        {"dpm++-2s-a", "dpm++-singlestep"},
+                                                        {"dpm++-2s-ancestral", "dpm++-singlestep"},
+                                                        {"dpm++-sde", "dpm++-singlestep"},
+                                                        {"dpm-2", "kdpm2"},
+                                                        {"dpm2", "kdpm2"},
+                                                        {"dpm-2-a", "kdpm2-a"},
+                                                        {"dpm2-a", "kdpm2-a"},
+                                                        {"dpm-2-ancestral", "kdpm2-a"},
+                                                        {"dpm2-ancestral", "kdpm2-a"},
+                                                        {"euler-ancestral", "euler-a"},
+                                                        {"plms", "pndm"},
+                                                        {"uni-pc", "unipc"},
+                                                        {"uni-pc-bh2", "unipc"}};
+
+void replace_first(std::string& text, const std::string& from, const std::string& to) {
+  if (const size_t place = text.find(from); place != std::string::npos) text.replace(place, from.size(), to);
+}
+
+// Splits the ending that names noise levels from a sampler's name: "dpm++-karras" into "dpm++" and "karras".
+// The second is empty where there is none.
+std::pair<std::string, std::string> split_levels(const std::string& name) {
+  for (const char* levels : {"karras", "exponential", "beta"}) {
+    const std::string ending = std::string("-") + levels;
+    if (name.ends_with(ending)) return {name.substr(0, name.size() - ending.size()), levels};
+  }
+  return {name, ""};
+}
+
+// Translates a sampler's name in web UIs and ComfyUI ("DPM++ 2M Karras", "dpmpp_2m_karras", "k_euler_a") into
+// the one that a sampler has here, as the table of diffusers' documentation does ("Schedulers"); a name that
+// means nothing there stays as it is, but for its spelling.
+std::string translated_name(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char letter) {
+    return letter == ' ' || letter == '_' ? '-' : static_cast<char>(std::tolower(letter));
+  });
+  if (name.starts_with("k-")) name.erase(0, 2);
+  replace_first(name, "dpmpp", "dpm++");
+  replace_first(name, "dpm++2", "dpm++-2");
+  replace_first(name, "-gpu", "");
+  const auto [base, levels] = split_levels(name);
+  const auto found = kOtherNames.find(base);
+  const std::string known = found == kOtherNames.end() ? base : found->second;
+  return levels.empty() ? known : known + "-" + levels;
+}
 
 struct Row {
   SamplerName name;

@@ -65,7 +65,7 @@ struct SamplerRun {
   // with the latents; other samplers ignore it. The two differ if the options let the last step end at some
   // noise.
   bool ends_in_sample = false;
-  // Options of the sampler's class that take the place of the file's, by name (samplers/class_options.h).
+  // Options of the sampler's class that take the place of the file's, by name (samplers/options.h).
   Json options = Json::object();
 };
 

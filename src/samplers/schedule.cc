@@ -141,10 +141,13 @@ float TrainingSchedule::timestep_at(float sigma) const {
   return interpolated_index(log_sigmas, sigma);
 }
 
-int64_t TrainingSchedule::count_above(double lambda) const {
+int64_t TrainingSchedule::count_unclipped(const JsonConfig& config) const {
   const at::Tensor products = at::tensor(alphas_cumprod, at::kFloat);
   const at::Tensor lambdas = products.sqrt().log() - (1.0 - products).sqrt().log();
-  return (lambdas >= lambda).sum().item<int64_t>();
+  const double least = config.number("lambda_min_clipped", -INFINITY);
+  const int64_t count = (lambdas >= least).sum().item<int64_t>();
+  if (count < 1) config.fail("lambda_min_clipped", "below the largest lambda of the schedule");
+  return count;
 }
 
 TrainingSchedule training_schedule(const JsonConfig& config, ZeroSnr zero_snr) {
@@ -260,6 +263,85 @@ void stretch_to_terminal(const JsonConfig& config, std::vector<double>& sigmas) 
 
 double shifted_sigma(double shift, double sigma) {
   return shift * sigma / (1 + (shift - 1) * sigma);
+}
+
+std::vector<double> float_timesteps(const JsonConfig& config, int64_t steps,
+                                    const TrainingSchedule& schedule) {
+  std::vector<double> timesteps =
+      spaced_timesteps(config, "linspace", steps, schedule.size(), /*skip_last=*/false);
+  for (double& timestep : timesteps) timestep = static_cast<float>(timestep);
+  return timesteps;
+}
+
+void respace(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps, SigmaLevels& levels) {
+  double last = levels.sigmas.back();
+  // Where a rounding error gives diffusers the timestep -1 (spaced_timesteps()), the sigmas end at the lowest
+  // level.
+  const auto size = static_cast<double>(schedule.size());
+  const bool trailing = config.string("timestep_spacing", "linspace") == "trailing";
+  if (trailing && std::ceil(size / (size / static_cast<double>(steps))) > static_cast<double>(steps))
+    last = schedule.sigmas.front();
+  const auto respaced = respaced_sigmas(config, levels.sigmas.front(), last, steps);
+  if (!respaced) return;
+  levels.sigmas = *respaced;
+  levels.timesteps.clear();
+  for (const double sigma : levels.sigmas)
+    levels.timesteps.push_back(static_cast<float>(schedule.timestep_at(sigma)));
+}
+
+SigmaLevels sigma_levels(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps) {
+  SigmaLevels levels{.timesteps = float_timesteps(config, steps, schedule), .sigmas = {}};
+  for (const double timestep : levels.timesteps) levels.sigmas.push_back(schedule.sigma_at(timestep));
+  respace(config, schedule, steps, levels);
+  return levels;
+}
+
+SigmaLevels rounded_levels(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps,
+                           int64_t end) {
+  SigmaLevels levels;
+  for (const double timestep : spaced_timesteps(config, "linspace", steps, end, /*skip_last=*/true)) {
+    levels.timesteps.push_back(std::nearbyint(timestep));
+    levels.sigmas.push_back(schedule.sigma_at(levels.timesteps.back()));
+  }
+  return levels;
+}
+
+SigmaLevels flow_sigma_levels(const JsonConfig& config, int64_t train_timesteps, int64_t steps) {
+  const auto count = static_cast<double>(train_timesteps);
+  const double shift = config.number("flow_shift", 1);
+  std::vector<double> alphas = linspace(1, 1 / count, steps + 1);
+  SigmaLevels levels;
+  for (size_t i = alphas.size() - 1; i > 0; --i) {
+    levels.sigmas.push_back(shifted_sigma(shift, 1 - alphas[i]));
+    levels.timesteps.push_back(levels.sigmas.back() * count);
+  }
+  return levels;
+}
+
+SigmaLevels levels_above_zero(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps,
+                              int64_t end, bool flow) {
+  SigmaLevels levels;
+  if (auto respaced = respaced_sigmas(config, schedule.sigmas.back(), schedule.sigmas.front(), steps)) {
+    levels.sigmas = std::move(*respaced);
+    const bool round = config.boolean("use_karras_sigmas", false);
+    for (const double sigma : levels.sigmas) {
+      const double timestep = schedule.timestep_at(sigma);
+      levels.timesteps.push_back(round ? std::nearbyint(timestep) : timestep);
+    }
+  } else if (flow) {
+    levels = flow_sigma_levels(config, schedule.size(), steps);
+  } else {
+    levels = rounded_levels(config, schedule, steps, end);
+    levels.sigmas.push_back(schedule.sigmas.front());
+    return levels;
+  }
+  levels.sigmas.push_back(levels.sigmas.back());
+  return levels;
+}
+
+double initial_sigma(const JsonConfig& config, double largest) {
+  const bool leading = config.string("timestep_spacing", "linspace") == "leading";
+  return leading ? std::sqrt(largest * largest + 1) : largest;
 }
 
 }  // namespace tessera::samplers

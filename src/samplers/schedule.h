@@ -24,8 +24,9 @@ struct TrainingSchedule {
   // The inverse, linear in log sigma, computed with the precision of its argument.
   double timestep_at(double sigma) const;
   float timestep_at(float sigma) const;
-  int64_t count_above(
-      double lambda) const;  // counts timesteps whose log(sqrt(a) / sqrt(1 - a)) is at least `lambda`
+  // Counts the timesteps whose log(sqrt(a) / sqrt(1 - a)) is at least the option lambda_min_clipped. Throws
+  // Error(kInput) if there are none.
+  int64_t count_unclipped(const JsonConfig& config) const;
 };
 
 // The effect of rescale_betas_zero_snr (https://arxiv.org/abs/2305.08891, algorithm 1) on the last a: none,
@@ -70,5 +71,39 @@ void stretch_to_terminal(const JsonConfig& config, std::vector<double>& sigmas);
 // shift * sigma / (1 + (shift - 1) * sigma): the timestep shift of flow matching
 // (https://arxiv.org/abs/2403.03206).
 double shifted_sigma(double shift, double sigma);
+
+// The noise levels of solvers that keep latents x_0 + sigma * noise, which the model sees divided by
+// sqrt(sigma^2 + 1).
+struct SigmaLevels {
+  std::vector<double> timesteps;
+  std::vector<double> sigmas;  // without the last level, except in levels_above_zero()
+};
+
+// The timesteps of `timestep_spacing`, linspace by default, in float32.
+std::vector<double> float_timesteps(const JsonConfig& config, int64_t steps,
+                                    const TrainingSchedule& schedule);
+
+// Replaces both by respaced_sigmas() between their ends, if one of its options is set.
+void respace(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps, SigmaLevels& levels);
+
+// The levels at float_timesteps(), respaced.
+SigmaLevels sigma_levels(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps);
+
+// The levels of multistep solvers at the rounded timesteps of `timestep_spacing` below `end`.
+SigmaLevels rounded_levels(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps,
+                           int64_t end);
+
+// The levels of flow matching for multistep solvers: `flow_shift` applied to equal steps, without the last
+// level.
+SigmaLevels flow_sigma_levels(const JsonConfig& config, int64_t train_timesteps, int64_t steps);
+
+// The levels of multistep solvers that never reach 0, with the last one: that of timestep 0, or, for respaced
+// sigmas and those of flow matching, the last step's own. Without these, timesteps lie below `end`.
+SigmaLevels levels_above_zero(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps,
+                              int64_t end, bool flow);
+
+// The deviation of the noise that a run begins with, given its largest sigma. `leading` starts below the last
+// noise level, so it needs latents of variance sigma^2 + 1.
+double initial_sigma(const JsonConfig& config, double largest);
 
 }  // namespace tessera::samplers

@@ -1,4 +1,6 @@
-#include "samplers/unipc.h"
+// UniPC: a multistep predictor, and a corrector that needs no further model output
+// (https://arxiv.org/abs/2302.04867).
+#include "samplers/solvers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -130,13 +132,9 @@ Levels solver_levels(const JsonConfig& config, const TrainingSchedule& schedule,
   } else if (flow) {
     return flow_levels(config, schedule.size(), steps);
   } else {
-    std::vector<double> sigmas;
-    for (const double timestep :
-         spaced_timesteps(config, "linspace", steps, schedule.size(), /*skip_last=*/true)) {
-      levels.timesteps.push_back(std::nearbyint(timestep));
-      sigmas.push_back(schedule.sigma_at(levels.timesteps.back()));
-    }
-    levels.sigmas = with_final_sigma(config, sigmas, schedule.sigmas.front());
+    SigmaLevels rounded = rounded_levels(config, schedule, steps, schedule.size());
+    levels.timesteps = std::move(rounded.timesteps);
+    levels.sigmas = with_final_sigma(config, rounded.sigmas, schedule.sigmas.front());
   }
   return levels;
 }
@@ -151,9 +149,7 @@ std::unique_ptr<Sampler> make_unipc(const JsonConfig& config, const SamplerRun& 
   LinearSolver solver;
   solver.limit = options.limit;
   solver.has_too_many_steps = repeats({raw.sigmas.begin(), raw.sigmas.end() - 1});
-  std::vector<NoiseLevel> levels;
-  levels.reserve(raw.sigmas.size());
-  for (const float sigma : raw.sigmas) levels.push_back(noise_level(sigma, options.flow));
+  const std::vector<NoiseLevel> levels = noise_levels(raw.sigmas, options.flow);
   const auto count = static_cast<int64_t>(raw.timesteps.size());
   int64_t last_order = 0;
   for (int64_t i = 0; i < count; ++i) {

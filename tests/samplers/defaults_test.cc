@@ -5,7 +5,7 @@
 #include <ATen/Functions.h>
 
 #include "core/error.h"
-#include "samplers/class_options.h"
+#include "samplers/options.h"
 #include "samplers/sampler.h"
 #include "samplers/video_sampler.h"
 #include "tests/support/golden.h"

@@ -11,7 +11,6 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "engine/noise.h"
-#include "samplers/class_options.h"
 #include "samplers/options.h"
 #include "samplers/sampler.h"
 #include "tests/support/smooth_model.h"
