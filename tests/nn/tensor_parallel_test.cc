@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "comm/collectives.h"
+#include "tests/support/drawn_weights.h"
 #include "tests/support/rank_threads.h"
 
 namespace tessera::nn {
@@ -16,20 +17,9 @@ namespace {
 
 // Small whole numbers, whose sums of products are exact also in bf16: results must be equal, whatever the
 // order in which ranks add.
-class WholeNumbers final : public weights::Source {
- public:
-  bool has(const std::string& /*key*/) const override { return true; }
-  at::Tensor load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
-                  at::ArrayRef<weights::Slice> slices, at::Device /*device*/) override {
-    at::Tensor part = stored(key, shape);
-    for (const weights::Slice& slice : slices) part = part.narrow(slice.dim, slice.begin, slice.length);
-    return part.to(dtype).contiguous();
-  }
-  at::Tensor stored(const std::string& key, at::IntArrayRef shape) override {
-    auto generator = at::detail::createCPUGenerator(std::hash<std::string>()(key));
-    return at::randint(-1, 2, shape, generator, at::kFloat);
-  }
-};
+at::Tensor whole_numbers(const std::string& /*key*/, at::IntArrayRef shape, at::Generator& generator) {
+  return at::randint(-1, 2, shape, generator, at::kFloat);
+}
 
 constexpr int64_t kIn = 6, kOut = 5, kHeadDepth = 4;
 // Five key heads, each shared by two query heads, beside the columns of a gated feed-forward layer: no number
@@ -72,7 +62,7 @@ class PartsOnRanks : public ::testing::TestWithParam<Division> {
 // what comes of them.
 TEST_P(PartsOnRanks, HaveUnitsOfTheirOwn) {
   const Division way = GetParam();
-  WholeNumbers numbers;
+  weights::DrawnWeights numbers(whole_numbers);
   auto generator = at::detail::createCPUGenerator(3);
   const at::Tensor x = at::randint(-1, 2, {2, 3, kIn}, generator, at::kFloat);
   const auto weight = [&](const std::string& layer, int64_t out, int64_t in) {

@@ -3,37 +3,21 @@
 #pragma once
 
 #include <cmath>
-#include <functional>
-#include <map>
 
 #include "models/family.h"
 #include "models/local_blocks.h"
 #include "nn/tensor_parallel.h"
-#include "weights/source.h"
+#include "tests/support/drawn_weights.h"
 
 namespace tessera::models::toys {
 
 // Provides every weight, random by its name. Attention is sharp, so that reading wrong keys changes results.
-class RandomWeights final : public weights::Source {
+class RandomWeights final : public weights::DrawnWeights {
  public:
-  bool has(const std::string& /*key*/) const override { return true; }
-  at::Tensor load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
-                  at::ArrayRef<weights::Slice> slices, at::Device /*device*/) override {
-    at::Tensor part = stored(key, shape);
-    for (const weights::Slice& slice : slices) part = part.narrow(slice.dim, slice.begin, slice.length);
-    return part.to(dtype).contiguous();
-  }
-  at::Tensor stored(const std::string& key, at::IntArrayRef shape) override {
-    // Drawing takes longer than what the families do with them. Each rank is a thread, and shares none.
-    thread_local std::map<std::pair<std::string, std::vector<int64_t>>, at::Tensor> drawn;
-    at::Tensor& tensor = drawn[{key, shape.vec()}];
-    if (!tensor.defined()) tensor = draw(key, shape);
-    return tensor;
-  }
+  RandomWeights() : DrawnWeights(draw) {}
 
  private:
-  static at::Tensor draw(const std::string& key, at::IntArrayRef shape) {
-    auto generator = at::detail::createCPUGenerator(std::hash<std::string>()(key));
+  static at::Tensor draw(const std::string& key, at::IntArrayRef shape, at::Generator& generator) {
     const bool is_sharp = key.find("to_q") != std::string::npos || key.find("to_k") != std::string::npos;
     const double scale =
         shape.size() > 1 ? (is_sharp ? 3 : 1) / std::sqrt(static_cast<double>(shape[1])) : 0.1;
