@@ -25,7 +25,7 @@ Nested = collections.namedtuple("Nested", "reads readers")
 NESTED = {
     # A module of its own, which is loaded and not linked.
     "media/libav": Nested({"codecs", "palette", "source"}, set()),
-    "models/stdit": Nested({"autoencoder_kl", "denoiser", "family", "loading", "local_blocks", "prompt", "t5", "video_request"}, {"models"}),
+    "models/stdit": Nested({"autoencoder_kl", "denoiser", "family", "loading", "local_blocks", "prompt", "t5_prompt", "video_request"}, {"models"}),
     "plan/hardware": Nested({"machine", "trace", "views"}, {"plan", "cli"}),
 }
 MAX_LINES = 500

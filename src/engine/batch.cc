@@ -53,8 +53,8 @@ Batch::Batch(std::span<const Settings> requests) {
       for (Guidance& each : guidance) each.rescale = guided->guidance_rescale;
     }
     const Request& request = settings.request;
-    guidance_weights.insert(guidance_weights.end(), static_cast<size_t>(settings.pictures()),
-                            settings.guidance - 1);
+    guidance_scales.insert(guidance_scales.end(), static_cast<size_t>(settings.pictures()),
+                           settings.guidance);
     pictures.push_back({pictures.empty() ? 0 : count(), settings.pictures()});
     noise.push_back({*request.seed, settings.pictures()});
     for (int64_t loop = 0; loop < settings.video.loops; ++loop) {

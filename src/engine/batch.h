@@ -25,7 +25,7 @@ struct Batch {
   std::vector<models::Prompt> prompts;  // the distinct prompts of all requests, including negative ones
   // By picture, request after request; one for each part of long videos, one in all for others.
   std::vector<Guidance> guidance;
-  std::vector<double> guidance_weights;  // models::kGuidanceWeight by picture
+  std::vector<double> guidance_scales;  // models::kGuidanceScale by picture
   std::vector<Noise::Share> noise;
   std::vector<Range> pictures;  // of each request
 

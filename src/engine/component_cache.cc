@@ -1,54 +1,56 @@
 #include "engine/component_cache.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "core/error.h"
 #include "core/log.h"
 #include "weights/memory_counter.h"
 
 namespace tessera::engine {
 namespace {
 
-constexpr std::array kByNeed = {ComponentKind::kDenoiser, ComponentKind::kDecoder, ComponentKind::kEncoder,
-                                ComponentKind::kTextEncoder};
-
-bool same_form(const models::LoadOptions& a, const models::LoadOptions& b) {
-  const weights::Placement &p = a.placement, &q = b.placement;
-  return p.dtype == q.dtype && p.device == q.device && p.groups.inner.ranks == q.groups.inner.ranks &&
-         p.groups.outer.ranks == q.groups.outer.ranks && a.blocks == b.blocks;
+// Compares everything that changes what is loaded, but not whether it stays.
+bool same_form(const ComponentForm& a, const ComponentForm& b) {
+  const weights::Placement &p = a.options.placement, &q = b.options.placement;
+  return a.name == b.name && p.dtype == q.dtype && p.device == q.device &&
+         p.groups.inner.ranks == q.groups.inner.ranks && p.groups.outer.ranks == q.groups.outer.ranks &&
+         a.options.blocks == b.options.blocks;
 }
 
 }  // namespace
 
-ComponentForms component_forms(at::ScalarType dtype, at::Device device, const parallel::Ranks& ranks,
-                               bool encodes_frames) {
+// Text encoders come last because they read each weight once for all prompts, so reading from the files loses
+// little.
+std::vector<ComponentForm> component_forms(const Model& model, at::ScalarType dtype, at::Device device,
+                                           const parallel::Ranks& ranks, bool encodes_frames) {
   models::LoadOptions whole;
   whole.placement.dtype = dtype;
   whole.placement.device = device;
   whole.may_lack_weights = device.is_meta();
+  whole.single_file = model.single_file;
+  whole.variant = model.variant;
   models::LoadOptions text = whole, stage = whole;
   if (ranks.layout.text_encoder_parallel) text.placement.groups.inner = ranks.replica;
   stage.placement.groups = {ranks.tensor_inner, ranks.tensor_outer};
   if (ranks.pipeline.size > 1) stage.blocks = ranks.layout.stage(ranks.pipeline.rank);
-  return {text, encodes_frames ? std::optional(whole) : std::nullopt, stage, whole};
+  std::vector<ComponentForm> forms = {{kDenoiser, stage}, {kDecoder, whole}};
+  if (encodes_frames) forms.push_back({kEncoder, whole});
+  for (const models::TextEncoderPart& each : model.text_encoders()) forms.push_back({each.name, text});
+  return forms;
 }
 
-std::shared_ptr<void> ComponentCache::load(ComponentKind kind, models::LoadOptions options,
-                                           models::LoadStatistics& cost) const {
-  options.single_file = model_.single_file;
-  options.variant = model_.variant;
+std::unique_ptr<models::Component> ComponentCache::load(const ComponentForm& form,
+                                                        models::LoadStatistics& cost) const {
   const models::Family& family = *model_.family;
-  const auto load_part = [&]() -> std::shared_ptr<void> {
-    switch (kind) {
-      case ComponentKind::kTextEncoder:
-        return family.load_text_encoder(model_.folder, options, cost);
-      case ComponentKind::kDenoiser:
-        return family.load_denoiser(model_.folder, options, cost);
-      case ComponentKind::kEncoder:
-        return family.load_encoder(model_.folder, options, cost);
-      case ComponentKind::kDecoder:
-        return family.load_decoder(model_.folder, options, cost);
+  const auto load_part = [&]() -> std::unique_ptr<models::Component> {
+    if (form.name == kDenoiser) return family.load_denoiser(model_.folder, form.options, cost);
+    if (form.name == kDecoder) return family.load_decoder(model_.folder, form.options, cost);
+    if (form.name == kEncoder) return family.load_encoder(model_.folder, form.options, cost);
+    for (const models::TextEncoderPart& each : family.text_encoders) {
+      if (each.name == form.name) return each.load(model_.folder, form.options, cost);
     }
-    return nullptr;
+    TESSERA_CHECK(false, "{} has no component '{}'", family.title, form.name);
   };
   model_.stamps.require_unchanged();  // says more than what does not fit any more
   auto part = load_part();
@@ -58,49 +60,54 @@ std::shared_ptr<void> ComponentCache::load(ComponentKind kind, models::LoadOptio
 }
 
 // The first call for a form finds its size on the meta device.
-const ComponentCache::Form& ComponentCache::form_of(ComponentKind kind, const models::LoadOptions& options) {
-  for (const Form& form : forms_) {
-    if (form.kind == kind && same_form(form.options, options)) return form;
+const ComponentCache::Sized& ComponentCache::sized(const ComponentForm& form) {
+  for (const Sized& each : sized_) {
+    if (same_form(each.form, form)) return each;
   }
-  if (options.placement.device.is_meta()) return forms_.emplace_back(Form{kind, options});
-  models::LoadOptions shapes = options;
-  shapes.placement.device = at::kMeta;
-  shapes.stays = false;
+  if (form.options.placement.device.is_meta()) return sized_.emplace_back(Sized{form});
+  ComponentForm shapes = form;
+  shapes.options.placement.device = at::kMeta;
+  shapes.options.stays = false;
   models::LoadStatistics cost;
   const SuppressLog suppress_log;  // loading gives the same warnings later
-  load(kind, shapes, cost);
-  return forms_.emplace_back(Form{kind, options, cost.bytes_held, cost.bytes_at_use});
+  load(shapes, cost);
+  return sized_.emplace_back(Sized{form, cost.bytes_held, cost.bytes_at_use});
 }
 
-void ComponentCache::expect(const ComponentForms& forms) {
+void ComponentCache::expect(const std::vector<ComponentForm>& forms) {
   uint64_t left = budget_;
-  for (const ComponentKind kind : kByNeed) {
-    const auto i = static_cast<size_t>(kind);
-    expected_[i] = forms[i] ? &form_of(kind, *forms[i]) : nullptr;
-    stays_[i] = false;
-    if (!forms[i]) continue;
-    stays_[i] = !forms[i]->placement.device.is_meta() && expected_[i]->bytes <= left;
-    if (stays_[i]) left -= expected_[i]->bytes;
+  expected_.clear();
+  for (const ComponentForm& form : forms) {
+    const Sized& each = sized(form);
+    const bool stays = !form.options.placement.device.is_meta() && each.bytes <= left;
+    expected_.push_back({&each, stays});
+    if (stays) left -= each.bytes;
   }
 }
 
-std::shared_ptr<const LoadedComponent> ComponentCache::find(ComponentKind kind) const {
-  if (!expected_[static_cast<size_t>(kind)]) return nullptr;
-  for (const auto& part : loaded_) {
-    if (part->kind == kind && same_form(part->options, expected(kind).options)) return part;
+const ComponentCache::Expected* ComponentCache::expected(const std::string& name) const {
+  const auto found = std::find_if(expected_.begin(), expected_.end(),
+                                  [&](const Expected& each) { return each.sized->form.name == name; });
+  return found == expected_.end() ? nullptr : &*found;
+}
+
+std::shared_ptr<const LoadedComponent> ComponentCache::find(const std::string& name) const {
+  const Expected* const wanted = expected(name);
+  if (!wanted) return nullptr;
+  for (const auto& each : in_use_) {
+    const auto part = each.lock();
+    if (part && same_form(part->form, wanted->sized->form)) return part;
   }
-  auto in_use = in_use_[static_cast<size_t>(kind)].lock();
-  if (in_use && same_form(in_use->options, expected(kind).options)) return in_use;
   return nullptr;
 }
 
-uint64_t ComponentCache::bytes_of(ComponentKind kind) const {
-  const Form* const form = expected_[static_cast<size_t>(kind)];
-  return form ? form->bytes : 0;
+uint64_t ComponentCache::bytes_of(const std::string& name) const {
+  const Expected* const each = expected(name);
+  return each ? each->sized->bytes : 0;
 }
 
-bool ComponentCache::is_loaded(ComponentKind kind) const {
-  return find(kind) != nullptr;
+bool ComponentCache::is_loaded(const std::string& name) const {
+  return find(name) != nullptr;
 }
 
 uint64_t ComponentCache::bytes() const {
@@ -110,11 +117,13 @@ uint64_t ComponentCache::bytes() const {
 }
 
 // Drops components until so many bytes fit in beside the rest: first those that the current request does not
-// need, then those that are cheapest to load again; of equals, those that were loaded first.
+// need, then those that it needs least; of equals, those that were loaded first.
 void ComponentCache::make_room(uint64_t bytes) {
   const auto need = [&](const std::shared_ptr<const LoadedComponent>& part) {
-    const auto place = std::find(kByNeed.begin(), kByNeed.end(), part->kind);
-    return std::pair(find(part->kind) == part, kByNeed.end() - place);
+    const auto place = std::find_if(expected_.begin(), expected_.end(), [&](const Expected& each) {
+      return each.sized->form.name == part->form.name;
+    });
+    return std::pair(find(part->form.name) == part, expected_.end() - place);
   };
   while (!loaded_.empty() && this->bytes() + bytes > budget_) {
     loaded_.erase(std::min_element(loaded_.begin(), loaded_.end(),
@@ -122,21 +131,23 @@ void ComponentCache::make_room(uint64_t bytes) {
   }
 }
 
-std::shared_ptr<const LoadedComponent> ComponentCache::get(ComponentKind kind) {
-  if (auto there = find(kind)) return there;
-  const Form& form = expected(kind);
-  models::LoadOptions options = form.options;
-  const bool stays = stays_[static_cast<size_t>(kind)];
-  options.stays = stays || options.placement.device.is_meta();  // shapes are not read at their use
-  make_room(form.bytes - (stays ? 0 : form.bytes_at_use));
-  auto part = std::make_shared<LoadedComponent>(LoadedComponent{kind, options, form.bytes, nullptr});
+std::shared_ptr<const LoadedComponent> ComponentCache::get(const std::string& name) {
+  if (auto there = find(name)) return there;
+  const Expected* const wanted = expected(name);
+  TESSERA_CHECK(wanted, "component '{}' was not announced", name);
+  ComponentForm form = wanted->sized->form;
+  form.options.stays =
+      wanted->stays || form.options.placement.device.is_meta();  // shapes are not read at use
+  make_room(wanted->sized->bytes - (wanted->stays ? 0 : wanted->sized->bytes_at_use));
+  auto part = std::make_shared<LoadedComponent>(LoadedComponent{form, wanted->sized->bytes, nullptr});
   models::LoadStatistics cost;
   const weights::MemoryCounter memory;
-  part->part = load(kind, options, cost);
+  part->part = load(form, cost);
   part->memory_bytes = memory.bytes() + cost.bytes_at_use;
   part->bytes_read = cost.bytes_read;
-  if (stays) loaded_.push_back(part);
-  in_use_[static_cast<size_t>(kind)] = part;
+  if (wanted->stays) loaded_.push_back(part);
+  std::erase_if(in_use_, [](const auto& each) { return each.expired(); });
+  in_use_.push_back(part);
   return part;
 }
 

@@ -132,7 +132,7 @@ void decode_images(RunContext& run, const models::Decoder& decoder, const at::Te
 void decode(RunContext& run, const at::Tensor& z) {
   if (!run.has_images()) return;
   const bool takes_part = z.defined();
-  const auto decoder = run.load<models::Decoder>(ComponentKind::kDecoder, Phase::kLoadDecoder, takes_part);
+  const auto decoder = run.load<models::Decoder>(kDecoder, Phase::kLoadDecoder, takes_part);
   if (!takes_part) {
     run.stages.run(Messages::kNone, [] {});
   } else {

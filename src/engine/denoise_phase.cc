@@ -25,8 +25,7 @@ std::map<std::string, at::Tensor> conditions(const RunContext& run) {
   for (const auto& [name, value] : run.settings.video.conditions)
     all[name] = at::full({1}, value, at::kFloat);
   if (!run.model.shape.takes_guidance_scale) return all;
-  const at::Tensor weights = at::tensor(at::ArrayRef<double>(run.group().guidance_weights), at::kDouble);
-  all[models::kGuidanceWeight] = weights.to(at::kFloat);
+  all[models::kGuidanceScale] = at::tensor(at::ArrayRef<double>(run.group().guidance_scales), at::kDouble);
   return all;
 }
 
@@ -113,7 +112,7 @@ DenoisePhase::DenoisePhase(RunContext& run, std::optional<GivenLatents> given,
                            std::optional<DenoiseState> state)
     : run_(run), work_(std::make_unique<Work>()) {
   Work& work = *work_;
-  work.denoiser = run.load<models::Denoiser>(ComponentKind::kDenoiser, Phase::kLoadDenoiser);
+  work.denoiser = run.load<models::Denoiser>(kDenoiser, Phase::kLoadDenoiser);
   work.prompts = run.group().of(run.prompts);
   work.observer = counting_turns(run);
   if (run.turn.part == 0 && !state) run.noise = Noise(run.batch->noise, run.host()).of(run.group().pictures);

@@ -33,7 +33,7 @@ class Places {
 };
 
 Group make_group(const Batch& batch, const Range& pictures) {
-  Group group{.pictures = pictures, .prompts = {}, .guidance = {}, .guidance_weights = {}};
+  Group group{.pictures = pictures, .prompts = {}, .guidance = {}, .guidance_scales = {}};
   Places place(group.prompts);
   for (const Guidance& all : batch.guidance) {
     Guidance& own = group.guidance.emplace_back();
@@ -43,8 +43,8 @@ Group make_group(const Batch& batch, const Range& pictures) {
       own.pictures.push_back({place(picture.prompt), place(picture.negative), picture.scale});
     }
   }
-  const auto first = batch.guidance_weights.begin() + pictures.begin;
-  group.guidance_weights.assign(first, first + pictures.length);
+  const auto first = batch.guidance_scales.begin() + pictures.begin;
+  group.guidance_scales.assign(first, first + pictures.length);
   return group;
 }
 

@@ -17,7 +17,7 @@ struct Group {
   Range pictures;
   std::vector<int64_t> prompts;    // those that it needs, as places in Batch::prompts
   std::vector<Guidance> guidance;  // by part, of its pictures; prompts are places in `prompts` above
-  std::vector<double> guidance_weights;
+  std::vector<double> guidance_scales;
 
   int64_t count() const { return pictures.length; }
   // Of all prompts of the batch, those of the group.

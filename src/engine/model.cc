@@ -98,6 +98,18 @@ bool Model::has_part(const std::string& name) const {
                      [&](const models::PipelinePart& part) { return part.name == name; });
 }
 
+std::vector<models::TextEncoderPart> Model::text_encoders() const {
+  std::vector<models::TextEncoderPart> there;
+  for (const models::TextEncoderPart& each : family->text_encoders) {
+    if (has_part(each.name)) there.push_back(each);
+  }
+  return there;
+}
+
+models::Conditioning Model::conditioning(const std::vector<models::Conditioning>& parts) const {
+  return parts.size() == 1 ? parts.front() : family->join(parts, folder.string());
+}
+
 JsonConfig read_model_index(const std::filesystem::path& folder) {
   const std::filesystem::file_type type = type_at(folder);
   if (type == std::filesystem::file_type::not_found) {
@@ -157,20 +169,28 @@ void check_weights(const Model& model) {
   options.single_file = model.single_file;
   options.variant = model.variant;
   models::LoadStatistics cost;
-  const auto encoder = model.family->load_text_encoder(model.folder, options, cost);
   const auto denoiser = model.family->load_denoiser(model.folder, options, cost);
-  if (encoder->width() != denoiser->conditioning_width()) {
+  std::vector<models::Conditioning> parts;  // of an empty prompt
+  for (const models::TextEncoderPart& each : model.text_encoders())
+    parts.push_back(each.load(model.folder, options, cost)
+                        ->encode({models::Prompt()}, model.family->default_max_sequence_length)
+                        .front());
+  const models::Conditioning prompt = model.conditioning(parts);
+  const auto width_of = [&](const char* name) {
+    return prompt.contains(name) ? prompt.at(name).size(-1) : 0;
+  };
+  if (width_of(models::kTokens) != denoiser->conditioning_width()) {
     input_error(
         model.folder.string(),
         "the text encoder gives tokens of width {}, but the denoiser takes {}; are they of one model?",
-        encoder->width(), denoiser->conditioning_width());
+        width_of(models::kTokens), denoiser->conditioning_width());
   }
-  if (denoiser->pooled_width() != 0 && denoiser->pooled_width() != encoder->pooled_width()) {
+  if (denoiser->pooled_width() != 0 && denoiser->pooled_width() != width_of(models::kPooled)) {
     input_error(model.folder.string(),
                 "the denoiser takes a pooled prompt of width {}, but the text encoder gives {}; are they of "
                 "one model?",
                 denoiser->pooled_width(),
-                encoder->pooled_width() == 0 ? "none" : std::to_string(encoder->pooled_width()));
+                prompt.contains(models::kPooled) ? std::to_string(width_of(models::kPooled)) : "none");
   }
   model.family->load_decoder(model.folder, options, cost);
   if (model.family->load_encoder) model.family->load_encoder(model.folder, options, cost);

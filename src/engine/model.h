@@ -27,6 +27,9 @@ struct Model {
   FileStamps stamps;                // of the files in the folder when it was read
 
   bool has_part(const std::string& name) const;
+  // The text encoders that the model has, and the conditioning of a prompt from what each gives for it.
+  std::vector<models::TextEncoderPart> text_encoders() const;
+  models::Conditioning conditioning(const std::vector<models::Conditioning>& parts) const;
 
   // The path that the user gave.
   const std::filesystem::path& path() const { return single_file ? single_file->path() : folder; }

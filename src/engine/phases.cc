@@ -14,11 +14,24 @@ namespace tessera::engine {
 namespace {
 
 bool has_room_for_both(const RunContext& run) {
-  const uint64_t bytes =
-      run.components.bytes_of(ComponentKind::kDenoiser) + run.components.bytes_of(ComponentKind::kDecoder);
+  const uint64_t bytes = run.components.bytes_of(kDenoiser) + run.components.bytes_of(kDecoder);
   const at::Device device = run.settings.request.device;
   return stay_between_turns(static_cast<int64_t>(bytes) * (device.is_cpu() ? run.ranks.world.size : 1),
                             device);
+}
+
+std::vector<models::Conditioning> conditionings_of(
+    const RunContext& run, const std::vector<std::shared_ptr<models::TextEncoder>>& encoders) {
+  std::vector<std::vector<models::Conditioning>> parts(run.batch->prompts.size());  // by prompt and encoder
+  for (size_t i = 0; i < encoders.size(); ++i) {
+    std::vector<models::Prompt> texts;
+    for (const models::Prompt& prompt : run.batch->prompts) texts.push_back(prompt.of_encoder(i));
+    std::vector<models::Conditioning> made = encoders[i]->encode(texts, run.settings.max_sequence_length);
+    for (size_t j = 0; j < made.size(); ++j) parts[j].push_back(std::move(made[j]));
+  }
+  std::vector<models::Conditioning> all;
+  for (const std::vector<models::Conditioning>& each : parts) all.push_back(run.model.conditioning(each));
+  return all;
 }
 
 }  // namespace
@@ -31,7 +44,8 @@ void prepare(RunContext& run) {
     if (run.has_given() && run.ranks.world.rank == 0 && !request.device.is_meta())
       run.references.emplace(run.requests, run.model.scale);
     run.groups = make_groups(*run.batch, run.settings, run.ranks, run.has_given());
-    run.components.expect(component_forms(*request.dtype, request.device, run.ranks, run.has_given()));
+    run.components.expect(
+        component_forms(run.model, *request.dtype, request.device, run.ranks, run.has_given()));
     // A trace shows one turn alone.
     run.keeps_components = !request.device.is_meta() && run.turns() > 1 && has_room_for_both(run);
   });
@@ -42,12 +56,14 @@ void prepare(RunContext& run) {
 }
 
 void encode(RunContext& run) {
-  const auto encoder = run.load<models::TextEncoder>(ComponentKind::kTextEncoder, Phase::kLoadTextEncoder);
+  std::vector<std::shared_ptr<models::TextEncoder>> encoders;
+  for (const models::TextEncoderPart& each : run.model.text_encoders())
+    encoders.push_back(run.load<models::TextEncoder>(each.name, Phase::kLoadTextEncoder));
   const bool is_split = run.ranks.layout.text_encoder_parallel && run.ranks.replica.size > 1;
   run.stages.run_phase(
       Phase::kEncode, run.result.seconds.encode, is_split ? Messages::kSome : Messages::kNone, [&] {
         try {
-          run.prompts = encoder->encode(run.batch->prompts, run.settings.max_sequence_length);
+          run.prompts = conditionings_of(run, encoders);
         } catch (const Error& error) {
           // All ranks refuse a prompt alike, where no message is under way.
           if (is_split && error.kind() == ErrorKind::kUsage) run.stages.settle(std::current_exception());
@@ -61,7 +77,7 @@ std::optional<GivenLatents> encode_given(RunContext& run) {
   const bool encodes = run.ranks.world.rank == 0;
   std::optional<GivenLatents> given;
   if (run.turn.part == 0) {
-    run.frame_encoder = run.load<models::Encoder>(ComponentKind::kEncoder, Phase::kLoadVideoEncoder, encodes);
+    run.frame_encoder = run.load<models::Encoder>(kEncoder, Phase::kLoadVideoEncoder, encodes);
   }
   run.stages.run_phase(Phase::kEncodeFrames, run.result.seconds.encode, Messages::kNone, [&] {
     if (encodes) {

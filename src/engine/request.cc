@@ -128,23 +128,31 @@ void choose_binning(Request& request, const Model& model) {
 
 // Texts that go with the prompts are one for all, or one for each.
 void check_counts(const Request& request) {
-  const auto require = [&](const std::vector<std::string>& texts, const char* name) {
+  const auto require = [&](const std::vector<std::string>& texts, const std::string& name) {
     if (texts.size() > 1 && texts.size() != request.prompts.size())
       usage_error(field(name), "{} of them for {}; give one for all, or one for each", texts.size(),
                   counted(std::ssize(request.prompts), "prompt"));
   };
-  require(request.prompts_2, "prompt_2");
+  const auto require_others = [&](const auto& by_encoder, const char* name) {
+    for (size_t i = 0; i < kOtherPrompts; ++i) require(by_encoder[i], fmt::format("{}_{}", name, i + 2));
+  };
+  require_others(request.other_prompts, "prompt");
   require(request.negative_prompts, "negative_prompt");
-  require(request.negative_prompts_2, "negative_prompt_2");
+  require_others(request.other_negative_prompts, "negative_prompt");
   require(request.video.reference_paths, "reference_path");
   require(request.video.mask_strategies, "mask_strategy");
 }
 
-// A text for the second encoder, which otherwise takes the first one's. As diffusers' `prompt_2 or prompt`
-// has it, one empty text for all is none; in a list with a text for each prompt, an empty one is a text.
-std::optional<std::string> second_text_of(const std::vector<std::string>& texts, size_t index) {
-  if (texts.size() == 1 && texts.front().empty()) return std::nullopt;
-  return text_of(texts, index);
+// Prompt::others of the prompt `index`. As diffusers' `prompt_2 or prompt` has it, one empty text for all is
+// none; in a list with a text for each prompt, an empty one is a text.
+std::vector<std::optional<std::string>> other_texts_of(
+    const std::array<std::vector<std::string>, kOtherPrompts>& by_encoder, size_t index) {
+  std::vector<std::optional<std::string>> others;
+  for (const std::vector<std::string>& texts : by_encoder) {
+    const bool is_none = texts.size() == 1 && texts.front().empty();
+    others.push_back(is_none ? std::nullopt : text_of(texts, index));
+  }
+  return others;
 }
 
 }  // namespace
@@ -211,7 +219,7 @@ Settings resolve(const Request& wish, const Model& model) {
 models::Prompt Settings::prompt(size_t index, int64_t loop) const {
   return {.text = video.texts.empty() ? request.prompts.at(index)
                                       : video.texts.at(index).at(static_cast<size_t>(loop)),
-          .second = second_text_of(request.prompts_2, index),
+          .others = other_texts_of(request.other_prompts, index),
           .clip_skip = request.clip_skip.value_or(0),
           .clean_caption = request.clean_caption.value_or(false)};
 }
@@ -219,7 +227,7 @@ models::Prompt Settings::prompt(size_t index, int64_t loop) const {
 models::Prompt Settings::negative_prompt(size_t index, int64_t loop) const {
   const std::optional<std::string> text = text_of(request.negative_prompts, index);
   return {.text = text.value_or(""),
-          .second = second_text_of(request.negative_prompts_2, index),
+          .others = other_texts_of(request.other_negative_prompts, index),
           .is_absent = !text,
           .null_of = has_null_text && !text ? std::optional(prompt(index, loop).text) : std::nullopt,
           .clean_caption = request.clean_caption.value_or(false)};

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +20,9 @@ namespace tessera::engine {
 
 inline constexpr int64_t kMaxPictures = 1024;  // images or videos of a run
 
+// Text encoders of a model that have prompts of their own, besides the first.
+inline constexpr size_t kOtherPrompts = 1;
+
 enum class OutputType { kImage, kLatent };
 
 // Two numbers of pixels: height and width, or top and left.
@@ -29,10 +33,12 @@ struct Pair {
 
 // The request as given. resolve() chooses whatever is left out.
 struct Request {
-  std::vector<std::string> prompts;    // UTF-8; at least one, each may be empty
-  std::vector<std::string> prompts_2;  // for a second text encoder: none, one for all, or one each
-  std::vector<std::string> negative_prompts, negative_prompts_2;  // as prompts_2
-  std::optional<int64_t> height;                                  // in pixels; default: the model's
+  std::vector<std::string> prompts;  // UTF-8; at least one, each may be empty
+  // For the second text encoder and those after it: of each none, one for all, or one for each prompt.
+  std::array<std::vector<std::string>, kOtherPrompts> other_prompts;
+  std::vector<std::string> negative_prompts;  // as for one of those
+  std::array<std::vector<std::string>, kOtherPrompts> other_negative_prompts;
+  std::optional<int64_t> height;  // in pixels; default: the model's
   std::optional<int64_t> width;
   std::optional<int64_t> num_inference_steps;
   // At 1 and below only the positive branch is computed. DenoiserShape::takes_guidance_scale: always.

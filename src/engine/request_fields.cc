@@ -70,6 +70,22 @@ std::string scheduler_help() {
       fmt::join(names, ", "));
 }
 
+// The texts for the text encoder `i` behind the first.
+Field<Request> of_encoder(size_t i, std::array<std::vector<std::string>, kOtherPrompts> Request::*member,
+                          FieldInfo info) {
+  struct Texts {
+    std::vector<std::string> all;
+  };
+  const Field<Texts> texts = plain_field(&Texts::all, std::move(info));
+  return {texts, [=](const Request& from) { return texts.get({(from.*member)[i]}); },
+          [=](Request& to, const Json& value) {
+            Texts given;
+            texts.set(given, value);
+            (to.*member)[i] = std::move(given.all);
+          },
+          [=](Request& from) { (from.*member)[i].clear(); }};
+}
+
 Fields<Request> make_fields() {
   using R = Request;
   const FieldGroup prompt = FieldGroup::kPrompt, image = FieldGroup::kImage, sampling = FieldGroup::kSampling,
@@ -81,21 +97,21 @@ Fields<Request> make_fields() {
       of_picture(plain_field(
           &R::prompts,
           {"prompt", "Text prompt; several prompts give several images or videos", prompt, "TEXT"})),
-      of_picture(
-          plain_field(&R::prompts_2, {"prompt_2",
-                                      "Prompt for the second text encoder: one for all, or one per prompt "
-                                      "(repeat the option) [the prompt]",
-                                      prompt, "TEXT"})),
+      of_picture(of_encoder(0, &R::other_prompts,
+                            {"prompt_2",
+                             "Prompt for the second text encoder: one for all, or one per prompt "
+                             "(repeat the option) [the prompt]",
+                             prompt, "TEXT"})),
       of_picture(plain_field(
           &R::negative_prompts,
           {"negative_prompt", "Negative prompt: one for all, or one per prompt (repeat the option) [none]",
            prompt, "TEXT"})),
-      of_picture(plain_field(&R::negative_prompts_2,
-                             {"negative_prompt_2",
-                              "Negative prompt for the second text encoder: one for all, or one "
-                              "per prompt (repeat the option) [the "
-                              "negative prompt]",
-                              prompt, "TEXT"})),
+      of_picture(of_encoder(0, &R::other_negative_prompts,
+                            {"negative_prompt_2",
+                             "Negative prompt for the second text encoder: one for all, or one "
+                             "per prompt (repeat the option) [the "
+                             "negative prompt]",
+                             prompt, "TEXT"})),
       of_picture(plain_field(
           &R::clean_caption,
           {"clean_caption",

@@ -37,24 +37,24 @@ bool RunContext::next_turn() {
   return turn.group < groups.size();
 }
 
-std::shared_ptr<const LoadedComponent> RunContext::load_part(ComponentKind kind, Phase phase,
+std::shared_ptr<const LoadedComponent> RunContext::load_part(const std::string& name, Phase phase,
                                                              bool is_needed) {
   std::shared_ptr<const LoadedComponent> loaded;
   const auto get = [&] {
-    if (is_needed) loaded = components.get(kind);
+    if (is_needed) loaded = components.get(name);
   };
-  if (!is_needed || components.is_loaded(kind)) {
+  if (!is_needed || components.is_loaded(name)) {
     stages.run(Messages::kNone, get);
   } else {
     stages.run_phase(phase, result.seconds.load, Messages::kNone, get);
   }
   if (!loaded) return nullptr;
-  if (!std::exchange(is_counted_[static_cast<size_t>(kind)], true)) {
+  if (counted_.insert(name).second) {
     result.weights_bytes += loaded->bytes;
     result.weights_memory_bytes += loaded->memory_bytes;
   }
-  const bool is_of_turns = kind == ComponentKind::kDenoiser || kind == ComponentKind::kDecoder;
-  auto& kept = kept_[static_cast<size_t>(kind)];
+  const bool is_of_turns = name == kDenoiser || name == kDecoder;
+  auto& kept = kept_[name];
   if (kept != loaded) result.bytes_read += loaded->bytes_read;
   kept = is_of_turns && keeps_components && turns_done() + 1 < turns() ? loaded : nullptr;
   return loaded;

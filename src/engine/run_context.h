@@ -5,13 +5,16 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "engine/batch.h"
 #include "engine/component_cache.h"
 #include "engine/groups.h"
@@ -103,24 +106,25 @@ struct RunContext {
   // Returns the component, and loads it if it is not in memory. Returns null if this rank does not need it.
   // All ranks must call this.
   template <typename Component>
-  std::shared_ptr<Component> load(ComponentKind kind, Phase phase, bool is_needed = true) {
-    auto loaded = load_part(kind, phase, is_needed);
+  std::shared_ptr<Component> load(const std::string& name, Phase phase, bool is_needed = true) {
+    auto loaded = load_part(name, phase, is_needed);
     if (!loaded) return nullptr;
-    auto* const part = static_cast<Component*>(loaded->part.get());
+    auto* const part = dynamic_cast<Component*>(loaded->part.get());
+    TESSERA_CHECK(part, "component '{}' is of another class", name);
     return {std::move(loaded), part};
   }
   // Returns the decoder for a preview, on rank 0 of the world alone. It is kept until the run ends, whether
   // or not it stays after that.
   const models::Decoder& preview_decoder() {
-    if (!preview_decoder_) preview_decoder_ = components.get(ComponentKind::kDecoder);
-    return *static_cast<const models::Decoder*>(preview_decoder_->part.get());
+    if (!preview_decoder_) preview_decoder_ = components.get(kDecoder);
+    return dynamic_cast<const models::Decoder&>(*preview_decoder_->part);
   }
 
  private:
-  std::shared_ptr<const LoadedComponent> load_part(ComponentKind kind, Phase phase, bool is_needed);
+  std::shared_ptr<const LoadedComponent> load_part(const std::string& name, Phase phase, bool is_needed);
 
-  std::array<bool, kComponentKinds> is_counted_{};  // among the weights of the result
-  std::array<std::shared_ptr<const LoadedComponent>, kComponentKinds> kept_;
+  std::set<std::string> counted_;  // components, among the weights of the result
+  std::map<std::string, std::shared_ptr<const LoadedComponent>> kept_;
   std::shared_ptr<const LoadedComponent> preview_decoder_;
 };
 

@@ -58,9 +58,11 @@ void print_plan(const Job& job, const FieldSpelling& spelling) {
     const ScopedLogSink silence({});  // the run gives the same warnings
     const models::Family& family = *job.model.family;
     const models::LoadOptions options = on_no_device(job);
-    weights["text_encoder"] = bytes_of(family.load_text_encoder, job, options);
-    if (job.settings.has_given())
-      weights["video_encoder"] = bytes_of(family.load_encoder, job, options);
+    uint64_t text_encoders = 0;
+    for (const models::TextEncoderPart& each : job.model.text_encoders())
+      text_encoders += bytes_of(each.load, job, options);
+    weights["text_encoder"] = text_encoders;
+    if (job.settings.has_given()) weights["video_encoder"] = bytes_of(family.load_encoder, job, options);
     weights["denoiser"] = most_denoiser_bytes(job);
     weights["decoder"] = bytes_of(family.load_decoder, job, options);
   }

@@ -55,6 +55,7 @@ class CLIPTextEncoder {
   Output operator()(const std::vector<int64_t>& ids, int64_t skip, bool normed) const;
 
   const CLIPTextConfig& config() const { return config_; }
+  at::TensorOptions options() const { return position_embedding_.options().dtype(dtype_); }  // of the output
 
  private:
   int64_t end_of(const std::vector<int64_t>& ids) const;

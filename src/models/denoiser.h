@@ -19,7 +19,7 @@
 
 namespace tessera::models {
 
-// The text encoders turn one prompt into named tensors; a family's encoder and denoiser agree on the names.
+// The text encoders turn one prompt into named tensors; a family's encoders and denoiser agree on the names.
 // They are sequences [L, D] of real tokens only (padding is dropped), pooled vectors [D], or scalars [].
 using Conditioning = std::map<std::string, at::Tensor>;
 
@@ -30,8 +30,8 @@ inline constexpr const char* kPooled = "pooled";  // one vector for the whole pr
 inline constexpr const char* kNullTokens = "null_tokens";
 
 // The number of a sample (ForwardInputs::by_sample) that models with DenoiserShape::takes_guidance_scale
-// read: the guidance scale less 1, subtracted before it is rounded to fp32.
-inline constexpr const char* kGuidanceWeight = "guidance_weight";
+// read, in fp64, because some subtract 1 before they round it.
+inline constexpr const char* kGuidanceScale = "guidance_scale";
 
 // SDXL is conditioned on these sizes, in pixels (arXiv:2307.01952, section 2.2).
 struct SizeConditions {
@@ -68,7 +68,8 @@ struct ForwardInputs {
   at::ArrayRef<int64_t> prompt_of;           // [B], positions in `prompts`
   const LatentShape& latent_shape;
   nn::Tokens& tokens;
-  // Conditions that are numbers, by name, on the host: fp32 [B], or [1] if all samples have the same.
+  // Conditions that are numbers, by name, on the host: [B], or [1] if all samples have the same; fp32 unless
+  // their name says otherwise.
   const std::map<std::string, at::Tensor>& by_sample = {};
 
   // Stacks the tensor `name` of every sample's prompt, all of one shape: [B, ...].
@@ -117,9 +118,14 @@ class Forward {
   virtual std::vector<Stream> streams(int64_t /*i*/) const { return {}; }
 };
 
-class Denoiser {
+// A part of a model that is loaded, kept and dropped as one.
+class Component {
  public:
-  virtual ~Denoiser() = default;
+  virtual ~Component() = default;
+};
+
+class Denoiser : public Component {
+ public:
   virtual std::unique_ptr<Forward> start(const ForwardInputs& inputs) const = 0;
   virtual at::ScalarType dtype() const = 0;           // of the weights and of hidden states
   virtual int64_t conditioning_width() const = 0;     // D

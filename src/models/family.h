@@ -1,5 +1,6 @@
-// The engine's view of a model family: three components that are chosen at run time (text encoder, denoiser,
-// decoder), and functions that load them from a diffusers folder. registry.cc holds the table of families.
+// The engine's view of a model family: components that are chosen at run time (text encoders, denoiser,
+// decoder, encoder), and functions that load them from a diffusers folder. registry.cc holds the table of
+// families.
 //
 // Shapes: L tokens of a prompt, D its width, C latent channels, h x w latent size, H x W image size.
 #pragma once
@@ -26,15 +27,13 @@ struct VideoInputs;
 struct VideoRequest;
 struct VideoSettings;
 
-class TextEncoder {
+class TextEncoder : public Component {
  public:
-  virtual ~TextEncoder() = default;
-  // Returns one conditioning per prompt; a prompt may be empty. At most `max_length` tokens including the end
-  // token are kept; a warning says how many were dropped. An encoder that does not stay loaded (LoadOptions)
-  // reads its weights during the call. Throws Error(kUsage) for text that is not UTF-8.
+  // Returns one conditioning per prompt, of which it takes Prompt::text, which may be empty. At most
+  // `max_length` tokens including the end token are kept; a warning says how many were dropped. An encoder
+  // that does not stay loaded (LoadOptions) reads its weights during the call. Throws Error(kUsage) for text
+  // that is not UTF-8.
   virtual std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t max_length) = 0;
-  virtual int64_t width() const = 0;                  // D
-  virtual int64_t pooled_width() const { return 0; }  // width of kPooled; 0 if there is none
 };
 
 // What a clip of a video takes from the clips before it, for an autoencoder that is causal: of the
@@ -45,7 +44,7 @@ class ClipMemory {
 };
 
 // Turns latents into frames. A picture is a video of one frame.
-class Decoder {
+class Decoder : public Component {
  public:
   // Videos are decoded in clips, all of so many frames and latent frames, but the last one, which may be
   // shorter. The first may have fewer frames of as many latents.
@@ -54,7 +53,6 @@ class Decoder {
     std::optional<int64_t> first_frames = {};
   };
 
-  virtual ~Decoder() = default;
   // Decodes latents of a clip [T, C, h', w] as the denoiser returns them (fp32; scaling and shift are undone
   // here) to its `frames` frames [F, 3, H', W], fp32 in [-1, 1] (not clamped), H' = h' * scale_factor(). h'
   // counts the local rows of the grid of `tokens`, which is that of the latents of a frame. `memory` is that
@@ -81,9 +79,8 @@ class Decoder {
 };
 
 // Turns frames into latents, for what continues or edits what is given.
-class Encoder {
+class Encoder : public Component {
  public:
-  virtual ~Encoder() = default;
   // Frames [F, 3, H, W] in [-1, 1] -> latents [T, C, h, w] as the denoiser takes them, fp32: the means of the
   // encoder's distribution, so that nothing of what is given depends on a seed.
   virtual at::Tensor encode(const at::Tensor& frames) const = 0;
@@ -160,6 +157,17 @@ struct PipelinePart {
   bool may_be_absent = false;
 };
 
+// One of the text encoders of a family.
+struct TextEncoderPart {
+  std::string name;  // of its part, which a model may lack (PipelinePart::may_be_absent)
+  std::unique_ptr<TextEncoder> (*load)(const std::filesystem::path& model, const LoadOptions&,
+                                       LoadStatistics&);
+};
+
+// Makes one conditioning of those that several text encoders of a model give for a prompt, in their order:
+// all tensors; of those of one name the first. `where` is for errors.
+Conditioning join_conditionings(const std::vector<Conditioning>& parts, const std::string& where);
+
 // What a family says of a model of which only the config of the denoiser is there.
 struct LoneConfig {
   // Whether a config of the denoiser's class is of this family; the families of one class exclude each other.
@@ -193,8 +201,9 @@ struct Family {
   DenoiserShape (*read_shape)(const std::filesystem::path& model);
   // Throws Error(kInput) for a decoder of other latents than `channels`.
   LatentScale (*read_latent_scale)(const std::filesystem::path& model, int64_t channels);
-  std::unique_ptr<TextEncoder> (*load_text_encoder)(const std::filesystem::path& model, const LoadOptions&,
-                                                    LoadStatistics&);
+  // In the order in which they take the texts of a prompt (Prompt::of_encoder()), counting those that the
+  // model has.
+  std::vector<TextEncoderPart> text_encoders;
   std::unique_ptr<Denoiser> (*load_denoiser)(const std::filesystem::path& model, const LoadOptions&,
                                              LoadStatistics&);
   std::unique_ptr<Decoder> (*load_decoder)(const std::filesystem::path& model, const LoadOptions&,
@@ -202,6 +211,7 @@ struct Family {
   // Null for a family that takes no frames.
   std::unique_ptr<Encoder> (*load_encoder)(const std::filesystem::path& model, const LoadOptions&,
                                            LoadStatistics&) = nullptr;
+  Conditioning (*join)(const std::vector<Conditioning>& parts, const std::string& where) = join_conditionings;
   // Makes every choice in what a request says of videos (models/video_request.h). Throws Error(kUsage). Null
   // for a family of pictures.
   VideoSettings (*resolve_video)(VideoRequest& request, const VideoInputs& inputs) = nullptr;

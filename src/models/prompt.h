@@ -9,8 +9,9 @@
 namespace tessera::models {
 
 struct Prompt {
-  std::string text;                        // UTF-8
-  std::optional<std::string> second = {};  // for the second text encoder, which otherwise takes `text`
+  std::string text;  // UTF-8
+  // For the second text encoder and those after it, which otherwise take `text`.
+  std::vector<std::optional<std::string>> others = {};
   // True for a negative prompt that was not given: the empty prompt, or for some models zeros instead of an
   // encoded text.
   bool is_absent = false;
@@ -21,6 +22,14 @@ struct Prompt {
   bool clean_caption = false;  // encode text::clean_caption(text), if the model can
 
   bool operator==(const Prompt&) const = default;
+
+  // What the text encoder `i` takes, counted from 0: a prompt with one text.
+  Prompt of_encoder(size_t i) const {
+    Prompt own = *this;
+    own.others.clear();
+    if (i > 0 && i <= others.size()) own.text = others[i - 1].value_or(text);
+    return own;
+  }
 };
 
 // Returns the text that goes with the prompt `index`, of one for all or one for each; nothing of none.

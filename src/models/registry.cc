@@ -11,7 +11,7 @@
 #include "models/stdit/loading.h"
 #include "models/stdit/open_sora.h"
 #include "models/stdit/video_settings.h"
-#include "models/t5.h"
+#include "models/t5_prompt.h"
 #include "models/unet_2d_condition.h"
 #include "models/video_request.h"
 
@@ -85,7 +85,7 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
           .bin_resolution = pixart_bin_resolution,
           .read_shape = read_pixart_shape,
           .read_latent_scale = read_autoencoder_kl_scale,
-          .load_text_encoder = load_t5_text_encoder,
+          .text_encoders = {{"text_encoder", load_t5_of_captions}},
           .load_denoiser = load_pixart,
           .load_decoder = load_scaled_decoder};
 }
@@ -109,6 +109,8 @@ constexpr int64_t kClipTokens = 77;
 
 Family stable_diffusion(std::string class_name, std::string title, double guidance, bool is_xl) {
   std::vector<std::string> own = {"guidance_rescale", "clip_skip"};
+  std::vector<TextEncoderPart> text_encoders = {
+      {"text_encoder", is_xl ? load_stable_diffusion_xl_text_encoder : load_stable_diffusion_text_encoder}};
   std::vector<PipelinePart> parts = {tokenizer("tokenizer", "CLIPTokenizer"),
                                      {"text_encoder", "transformers", {"CLIPTextModel"}},
                                      {"unet", "diffusers", {"UNet2DConditionModel"}},
@@ -118,30 +120,31 @@ Family stable_diffusion(std::string class_name, std::string title, double guidan
     parts.push_back(tokenizer("tokenizer_2", "CLIPTokenizer"));
     parts.push_back({"text_encoder_2", "transformers", parts[1].classes});
     parts[0].may_be_absent = parts[1].may_be_absent = true;
+    text_encoders.push_back({"text_encoder_2", load_stable_diffusion_xl_text_encoder_2});
     for (const char* name :
          {"prompt_2", "negative_prompt_2", "original_size", "target_size", "crops_coords_top_left"})
       own.emplace_back(name);
   }
-  return {
-      .class_name = std::move(class_name),
-      .title = std::move(title),
-      .default_steps = 50,
-      .default_guidance = guidance,
-      .parts = std::move(parts),
-      .default_max_sequence_length = kClipTokens,
-      .own_fields = std::move(own),
-      .lone = is_xl ? LoneConfig{is_of_xl, R"({"_class_name": "EulerDiscreteScheduler"})"}
-                    : LoneConfig{is_of_stable_diffusion,
-                                 R"({"_class_name": "PNDMScheduler", "skip_prk_steps": true})"},
-      .has_single_files = true,
-      .overrides_scheduler_file = !is_xl,
-      .takes_sample_of_single_step = false,
-      .bin_resolution = no_binning,
-      .read_shape = is_xl ? read_unet_shape : read_stable_diffusion_shape,
-      .read_latent_scale = read_autoencoder_kl_scale,
-      .load_text_encoder = is_xl ? load_stable_diffusion_xl_text_encoder : load_stable_diffusion_text_encoder,
-      .load_denoiser = load_unet,
-      .load_decoder = is_xl ? load_stable_diffusion_xl_decoder : load_scaled_decoder};
+  return {.class_name = std::move(class_name),
+          .title = std::move(title),
+          .default_steps = 50,
+          .default_guidance = guidance,
+          .parts = std::move(parts),
+          .default_max_sequence_length = kClipTokens,
+          .own_fields = std::move(own),
+          .lone = is_xl ? LoneConfig{is_of_xl, R"({"_class_name": "EulerDiscreteScheduler"})"}
+                        : LoneConfig{is_of_stable_diffusion,
+                                     R"({"_class_name": "PNDMScheduler", "skip_prk_steps": true})"},
+          .has_single_files = true,
+          .overrides_scheduler_file = !is_xl,
+          .takes_sample_of_single_step = false,
+          .bin_resolution = no_binning,
+          .read_shape = is_xl ? read_unet_shape : read_stable_diffusion_shape,
+          .read_latent_scale = read_autoencoder_kl_scale,
+          .text_encoders = std::move(text_encoders),
+          .load_denoiser = load_unet,
+          .load_decoder = is_xl ? load_stable_diffusion_xl_decoder : load_scaled_decoder,
+          .join = is_xl ? join_stable_diffusion_xl : join_conditionings};
 }
 
 DenoiserShape read_latent_consistency_shape(const std::filesystem::path& model) {
@@ -186,7 +189,7 @@ Family open_sora_1_1() {
           .bin_resolution = no_binning,
           .read_shape = read_stdit2_shape,
           .read_latent_scale = read_autoencoder_kl_scale,
-          .load_text_encoder = load_open_sora_text_encoder,
+          .text_encoders = {{"text_encoder", load_open_sora_text_encoder}},
           .load_denoiser = load_stdit2,
           .load_decoder = load_frame_decoder,
           .load_encoder = load_frame_encoder,
@@ -214,7 +217,7 @@ Family open_sora_1_2() {
           .bin_resolution = no_binning,
           .read_shape = read_stdit3_shape,
           .read_latent_scale = read_video_vae_scale,
-          .load_text_encoder = load_open_sora_text_encoder,
+          .text_encoders = {{"text_encoder", load_open_sora_text_encoder}},
           .load_denoiser = load_stdit3,
           .load_decoder = load_video_vae_decoder,
           .load_encoder = load_video_vae_encoder,
@@ -244,6 +247,12 @@ const Family& find_family(const std::string& class_name, const std::string& wher
   }
   input_error(where, "pipelines of class '{}' cannot run here; these can: {}", class_name,
               fmt::join(known, ", "));
+}
+
+Conditioning join_conditionings(const std::vector<Conditioning>& parts, const std::string& /*where*/) {
+  Conditioning all;
+  for (const Conditioning& part : parts) all.insert(part.begin(), part.end());
+  return all;
 }
 
 bool is_absent(const JsonConfig& index, const std::string& part) {

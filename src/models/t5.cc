@@ -7,8 +7,6 @@
 
 #include "core/error.h"
 #include "ops/text_attention.h"
-#include "text/caption_cleaner.h"
-#include "text/unicode.h"
 
 namespace tessera::models {
 namespace {
@@ -137,63 +135,6 @@ std::vector<at::Tensor> T5Encoder::operator()(const std::vector<std::vector<int6
   }
   for (at::Tensor& x : hidden) x = final_norm_(x);
   return hidden;
-}
-
-namespace {
-
-class T5TextEncoder final : public TextEncoder {
- public:
-  T5TextEncoder(const std::filesystem::path& model, const LoadOptions& options, LoadStatistics& statistics)
-      : tokenizer_(model / "tokenizer"),
-        files_(std::in_place, model / "text_encoder", weights::Library::kTransformers, options),
-        config_(files_->config()),
-        encoder_(options.stays ? T5Encoder(files_->scope(), config_)
-                               : T5Encoder::read_at_use(files_->scope(), config_)) {
-    const std::vector<std::string_view> of_whole_models = {"decoder.", "lm_head."};
-    if (options.stays) {
-      files_->finish(statistics, /*is_all=*/true, of_whole_models);
-      files_.reset();
-      return;
-    }
-    // The blocks that will be read later are checked and counted now.
-    LoadOptions shapes = options;
-    shapes.placement.device = at::kMeta;
-    PartFiles files(model / "text_encoder", weights::Library::kTransformers, shapes);
-    LoadStatistics all, here;
-    const T5Encoder shapes_alone(files.scope(), T5Config(files.config()));
-    files.finish(all, /*is_all=*/true, of_whole_models);
-    files_->finish(here, /*is_all=*/false);
-    statistics.bytes_read += all.bytes_read;
-    statistics.bytes_held += all.bytes_held;
-    statistics.bytes_at_use += all.bytes_held - here.bytes_held;
-  }
-
-  std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t max_length) override {
-    std::vector<std::vector<int64_t>> ids;
-    ids.reserve(prompts.size());
-    for (const Prompt& prompt : prompts) {
-      const std::string caption =
-          prompt.clean_caption ? text::clean_caption(prompt.text) : text::lower_and_strip(prompt.text);
-      ids.push_back(tokenizer_.encode(caption, max_length));
-    }
-    std::vector<Conditioning> conditionings;
-    for (const at::Tensor& tokens : encoder_(ids)) conditionings.push_back({{kTokens, tokens}});
-    return conditionings;
-  }
-  int64_t width() const override { return encoder_.width(); }
-
- private:
-  text::T5Tokenizer tokenizer_;
-  std::optional<PartFiles> files_;  // set while blocks are read at use
-  T5Config config_;
-  T5Encoder encoder_;
-};
-
-}  // namespace
-
-std::unique_ptr<TextEncoder> load_t5_text_encoder(const std::filesystem::path& model,
-                                                  const LoadOptions& options, LoadStatistics& statistics) {
-  return std::make_unique<T5TextEncoder>(model, options, statistics);
 }
 
 }  // namespace tessera::models

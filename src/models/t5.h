@@ -7,16 +7,12 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <filesystem>
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include "core/json.h"
-#include "models/loading.h"
 #include "nn/norm.h"
 #include "nn/tensor_parallel.h"
-#include "text/t5_tokenizer.h"
 
 namespace tessera::models {
 
@@ -82,7 +78,6 @@ class T5Encoder {
   // Maps the ids of each prompt (at least one) to [L, D], in the dtype of the scope. Throws Error(kUsage) for
   // an id outside the vocabulary.
   std::vector<at::Tensor> operator()(const std::vector<std::vector<int64_t>>& ids) const;
-  int64_t width() const { return config_.d_model; }
 
  private:
   T5Encoder(const weights::Scope& scope, const T5Config& config, bool blocks_stay);
@@ -94,9 +89,5 @@ class T5Encoder {
   std::vector<T5Block> blocks_;  // empty where blocks are read at use
   nn::RmsNorm final_norm_;
 };
-
-// Loads `model`/tokenizer and `model`/text_encoder.
-std::unique_ptr<TextEncoder> load_t5_text_encoder(const std::filesystem::path& model,
-                                                  const LoadOptions& options, LoadStatistics& statistics);
 
 }  // namespace tessera::models

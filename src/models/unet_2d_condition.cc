@@ -167,7 +167,8 @@ class UNetForward final : public Forward {
 
   // Embeds the guidance scales, on the host as in diffusers: [B or 1, time_cond_proj_dim].
   at::Tensor guidance_of(const ForwardInputs& inputs) const {
-    return nn::guidance_embedding(inputs.by_sample.at(kGuidanceWeight), model_.config_.time_cond_proj_dim)
+    return nn::guidance_embedding((inputs.by_sample.at(kGuidanceScale) - 1).to(at::kFloat),
+                                  model_.config_.time_cond_proj_dim)
         .to(inputs.prompts.front().at(kTokens).device());
   }
 

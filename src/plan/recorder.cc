@@ -187,11 +187,12 @@ void Recorder::ended(const comm::Collective& collective, std::chrono::nanosecond
 }
 
 void Recorder::begin_loading(Phase phase) {
+  // One text encoder after the other is loaded.
+  if (phase_ != phase) bytes_before_ = static_cast<int64_t>(memory_.bytes());
   phase_ = phase;
   step_ = phase == Phase::kDenoise ? kBeforeSteps : 0;
   is_loading_ = true;
   weights_bytes_ = 0;
-  bytes_before_ = static_cast<int64_t>(memory_.bytes());
 }
 
 void Recorder::end_loading() {

@@ -56,7 +56,7 @@ at::Tensor encode_and_denoise(engine::RunContext& run) {
     const SuppressLog suppress_log;  // a prompt that stands for the longest is cut
     engine::encode(run);
   } else {
-    denoiser = run.load<models::Denoiser>(engine::ComponentKind::kDenoiser, engine::Phase::kLoadDenoiser);
+    denoiser = run.load<models::Denoiser>(engine::kDenoiser, engine::Phase::kLoadDenoiser);
     run.prompts = longest_prompts(run, *denoiser);
   }
   engine::DenoisePhase phase(run, std::nullopt);

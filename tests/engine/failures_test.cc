@@ -81,8 +81,6 @@ class FailingTextEncoder final : public models::TextEncoder {
     if (failure == Failure::kEncoding) throw std::bad_alloc();
     return real_->encode(prompts, max_length);
   }
-  int64_t width() const override { return real_->width(); }
-  int64_t pooled_width() const override { return real_->pooled_width(); }
 
  private:
   std::unique_ptr<models::TextEncoder> real_;
@@ -101,10 +99,10 @@ Model fragile() {
       if (failure == Failure::kLoading && !options.placement.device.is_meta()) throw std::bad_alloc();
       return std::make_unique<FailingDenoiser>(real().load_denoiser(folder, options, cost));
     };
-    with_failures.load_text_encoder =
+    with_failures.text_encoders.front().load =
         [](const std::filesystem::path& folder, const models::LoadOptions& options,
            models::LoadStatistics& cost) -> std::unique_ptr<models::TextEncoder> {
-      return std::make_unique<FailingTextEncoder>(real().load_text_encoder(folder, options, cost));
+      return std::make_unique<FailingTextEncoder>(real().text_encoders.front().load(folder, options, cost));
     };
     with_failures.load_decoder = [](const std::filesystem::path& folder, const models::LoadOptions& options,
                                     models::LoadStatistics& cost) -> std::unique_ptr<models::Decoder> {

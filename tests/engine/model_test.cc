@@ -78,8 +78,8 @@ TEST_P(ModelConfig, NoticesThatFilesHaveChangedSinceItWasRead) {
   const parallel::Ranks ranks(world, parallel::Layout());
   const auto load = [&](const Model& model) {
     ComponentCache components(model, 0);
-    components.expect(component_forms(at::kFloat, at::kCPU, ranks, false));
-    components.get(ComponentKind::kDecoder);
+    components.expect(component_forms(model, at::kFloat, at::kCPU, ranks, false));
+    components.get(kDecoder);
   };
   const Model model = read_model(folder_);
   std::ofstream(folder_ / "vae" / "image.png") << "not of the model";

@@ -64,12 +64,12 @@ TEST(Request, PromptsMayHaveASecondOneEach) {
   const Model model = read_model(golden_folder("tiny-sdxl"));
   Request request;
   request.prompts = {"a cat", "a dog"};
-  EXPECT_EQ(resolve(request, model).prompt(1).second, std::nullopt);
-  request.prompts_2 = {"a star"};
-  EXPECT_EQ(resolve(request, model).prompt(1).second, "a star");
-  request.prompts_2 = {"a star", "a square"};
-  EXPECT_EQ(resolve(request, model).prompt(0).second, "a star");
-  EXPECT_EQ(resolve(request, model).prompt(1).second, "a square");
+  EXPECT_EQ(resolve(request, model).prompt(1).others.at(0), std::nullopt);
+  request.other_prompts[0] = {"a star"};
+  EXPECT_EQ(resolve(request, model).prompt(1).others.at(0), "a star");
+  request.other_prompts[0] = {"a star", "a square"};
+  EXPECT_EQ(resolve(request, model).prompt(0).others.at(0), "a star");
+  EXPECT_EQ(resolve(request, model).prompt(1).others.at(0), "a square");
 }
 
 // The message with which `json` is refused for this model, or "accepted".
@@ -157,7 +157,7 @@ TEST(Request, DropsWhatHasNoEffectAndSaysSo) {
   Request request;
   request.prompts = {"a"};
   request.negative_prompts = {"b"};
-  request.negative_prompts_2 = {"c"};
+  request.other_negative_prompts[0] = {"c"};
   request.guidance_rescale = 0.5;
   request.vae_tiling = true;
   request.vae_block_size = 8;
@@ -177,26 +177,27 @@ TEST(Request, DropsWhatHasNoEffectAndSaysSo) {
             "only above 1");
   EXPECT_EQ(spell(settings.warnings[1]),
             "vae_tiling: true, vae_block_size have no effect: output_type is latent, and nothing is decoded");
-  EXPECT_TRUE(settings.request.negative_prompts.empty() && settings.request.negative_prompts_2.empty());
+  EXPECT_TRUE(settings.request.negative_prompts.empty() &&
+              settings.request.other_negative_prompts[0].empty());
   EXPECT_FALSE(settings.request.guidance_rescale || settings.request.vae_tiling ||
                settings.request.vae_block_size);
   EXPECT_TRUE(resolve(settings.request, xl).warnings.empty());
   request = {};
   request.prompts = {"a"};
-  request.negative_prompts_2 = {"c"};
+  request.other_negative_prompts[0] = {"c"};
   settings = resolve(request, xl);
   ASSERT_EQ(settings.warnings.size(), 1U);
   EXPECT_EQ(
       spell(settings.warnings[0]),
       "negative_prompt_2 has no effect: there is no negative_prompt, in whose place the model takes zeros");
-  EXPECT_TRUE(settings.request.negative_prompts_2.empty());
+  EXPECT_TRUE(settings.request.other_negative_prompts[0].empty());
 }
 
 // Of the key that says so, which a folder need not have.
 TEST(Request, DropsASecondNegativePromptWhereTheModelTakesZeros) {
   Request request;
   request.prompts = {"a"};
-  request.negative_prompts_2 = {"c"};
+  request.other_negative_prompts[0] = {"c"};
   const char* const key = "force_zeros_for_empty_prompt";
   for (const std::optional<bool> zeros : {std::optional<bool>(), {true}, {false}}) {
     const TemporaryFolder temporary;
@@ -220,12 +221,12 @@ TEST(Request, TakesOneNegativePromptForAllOrOneForEach) {
   EXPECT_EQ(one.negative_prompt(1), one.negative_prompt(0));
   const Settings each =
       settings_of(R"({"prompt": ["a", "b"], "negative_prompt": ["x", "y"], "negative_prompt_2": ["z", ""]})");
-  EXPECT_EQ(each.negative_prompt(0), (models::Prompt{.text = "x", .second = "z"}));
-  EXPECT_EQ(each.negative_prompt(1), (models::Prompt{.text = "y", .second = ""}));
+  EXPECT_EQ(each.negative_prompt(0), (models::Prompt{.text = "x", .others = {"z"}}));
+  EXPECT_EQ(each.negative_prompt(1), (models::Prompt{.text = "y", .others = {""}}));
   const Settings empty = settings_of(
       R"({"prompt": ["a", "b"], "prompt_2": "", "negative_prompt": "x", "negative_prompt_2": ""})");
-  EXPECT_EQ(empty.prompt(1), (models::Prompt{.text = "b"}));
-  EXPECT_EQ(empty.negative_prompt(1), (models::Prompt{.text = "x"}));
+  EXPECT_EQ(empty.prompt(1), (models::Prompt{.text = "b", .others = {std::nullopt}}));
+  EXPECT_EQ(empty.negative_prompt(1), (models::Prompt{.text = "x", .others = {std::nullopt}}));
   EXPECT_TRUE(settings_of(R"({"prompt": "a"})").negative_prompt(0).is_absent);
   EXPECT_EQ(refusal(R"({"prompt": ["a", "b"], "negative_prompt": ["x", "y", "z"]})", xl),
             "[negative_prompt] 3 of them for 2 prompts; give one for all, or one for each");

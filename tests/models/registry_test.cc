@@ -68,13 +68,27 @@ TEST(Families, TextModelsOfWholeClipModels) {
   std::filesystem::create_symlink(clip / "model.safetensors", folder / "text_encoder" / "model.safetensors");
   const Family& family = find_family("StableDiffusionPipeline", "");
   LoadStatistics cost;
-  const auto plain = family.load_text_encoder(golden_folder("tiny-sd"), {}, cost);
+  const auto plain = family.text_encoders.front().load(golden_folder("tiny-sd"), {}, cost);
   Json options = read_json(clip / "config.json");
   const Json whole = {{"model_type", "clip"}, {"text_config", options}, {"projection_dim", 7}};
   std::ofstream(folder / "text_encoder" / "config.json") << whole;
-  const auto nested = family.load_text_encoder(folder, {}, cost);
+  const auto nested = family.text_encoders.front().load(folder, {}, cost);
   EXPECT_TRUE(at::equal(nested->encode({{.text = "a square"}}, 77).front().at(kTokens),
                         plain->encode({{.text = "a square"}}, 77).front().at(kTokens)));
+}
+
+// What the text encoders of a family give for a prompt, of those that are in the folder.
+Conditioning encoded(const std::string& class_name, const std::filesystem::path& folder, const Prompt& prompt,
+                     const std::vector<std::string>& parts) {
+  const Family& family = find_family(class_name, "");
+  std::vector<Conditioning> by_encoder;
+  for (const TextEncoderPart& each : family.text_encoders) {
+    LoadStatistics cost;
+    if (std::find(parts.begin(), parts.end(), each.name) == parts.end()) continue;
+    const auto encoder = each.load(folder, {}, cost);
+    by_encoder.push_back(encoder->encode({prompt.of_encoder(by_encoder.size())}, 77).front());
+  }
+  return family.join(by_encoder, "here");
 }
 
 // Without its first encoder, XL encodes the first prompt with the second one.
@@ -84,15 +98,16 @@ TEST(Families, XlRunsWithoutItsFirstEncoder) {
   for (const char* part : {"tokenizer", "text_encoder", "tokenizer_2", "text_encoder_2"})
     std::filesystem::create_directory_symlink(golden_folder("tiny-sdxl") / part, folder / part);
   Json index = read_json(golden_folder("tiny-sdxl") / "model_index.json");
-  const auto load = [&] {
+  const auto encode = [&](const Prompt& prompt, const std::vector<std::string>& parts) {
     std::ofstream(folder / "model_index.json") << index;
-    LoadStatistics cost;
-    return find_family("StableDiffusionXLPipeline", "").load_text_encoder(folder, {}, cost);
+    return encoded("StableDiffusionXLPipeline", folder, prompt, parts);
   };
-  const auto both = load();
+  const Conditioning expected =
+      encode({.text = "a square", .others = {"a red circle"}}, {"text_encoder", "text_encoder_2"});
+  const Prompt second{.text = "a red circle", .others = {"ignored"}};
   index["text_encoder"] = {nullptr, nullptr};
   try {
-    load();
+    encode(second, {"text_encoder_2"});
     ADD_FAILURE() << "a tokenizer without an encoder was accepted";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("'text_encoder' must be there if 'tokenizer' is"),
@@ -100,14 +115,29 @@ TEST(Families, XlRunsWithoutItsFirstEncoder) {
         << error.what();
   }
   index["tokenizer"] = {nullptr, nullptr};
-  const auto second = load();
-  EXPECT_EQ(second->pooled_width(), both->pooled_width());
-
-  const Conditioning expected = both->encode({{.text = "a square", .second = "a red circle"}}, 77).front();
-  const Conditioning actual = second->encode({{.text = "a red circle", .second = "ignored"}}, 77).front();
-  const int64_t first_width = both->width() - second->width();
-  EXPECT_TRUE(at::equal(actual.at(kTokens), expected.at(kTokens).narrow(1, first_width, second->width())));
+  const Conditioning actual = encode(second, {"text_encoder_2"});
+  const int64_t width = actual.at(kTokens).size(1), both = expected.at(kTokens).size(1);
+  EXPECT_GT(both, width);
+  EXPECT_TRUE(at::equal(actual.at(kTokens), expected.at(kTokens).narrow(1, both - width, width)));
   EXPECT_TRUE(at::equal(actual.at(kPooled), expected.at(kPooled)));
+}
+
+// Of two encoders the tokens are those of the first, and then of the second, and the first pooled vector
+// counts; a tensor that one alone has is taken from it.
+TEST(Families, JoinWhatSeveralTextEncodersGive) {
+  const at::Tensor ones = at::ones({2, 3}), twos = at::full({2, 4}, 2.0), pooled = at::ones({5});
+  const Conditioning all = join_conditionings({{{kPooled, pooled}}, {{kTokens, twos}, {kPooled, twos}}}, "");
+  EXPECT_TRUE(all.at(kPooled).is_same(pooled));
+  EXPECT_TRUE(all.at(kTokens).is_same(twos));
+  const auto join = find_family("StableDiffusionXLPipeline", "").join;
+  EXPECT_TRUE(
+      at::equal(join({{{kTokens, ones}}, {{kTokens, twos}}}, "").at(kTokens), at::concat({ones, twos}, 1)));
+  try {
+    join({{{kTokens, ones}}, {{kTokens, at::ones({3, 3})}}}, "FOLDER");
+    ADD_FAILURE() << "prompts of different lengths were joined";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()), "[FOLDER] the two text encoders take prompts of 2 and 3 tokens");
+  }
 }
 
 // diffusers' pipelines divide by the scaling factor and ignore the shift in the VAE's config.

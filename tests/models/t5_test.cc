@@ -1,4 +1,4 @@
-#include "models/t5.h"
+#include "models/t5_prompt.h"
 
 #include <gtest/gtest.h>
 
@@ -211,8 +211,8 @@ TEST_F(T5TextEncoderTest, TurnsPromptsIntoWhatDiffusersConditionsOn) {
   const LogSink before =
       set_log_sink([&](LogLevel, const std::string& message) { warnings.push_back(message); });
   LoadStatistics statistics, at_use;
-  const auto encoder = load_t5_text_encoder(folder_, {}, statistics);
-  const auto reader = load_t5_text_encoder(folder_, {.placement = {}, .blocks = {}, .stays = false}, at_use);
+  const auto encoder = load_t5_of_captions(folder_, {}, statistics);
+  const auto reader = load_t5_of_captions(folder_, {.placement = {}, .blocks = {}, .stays = false}, at_use);
   weights::Checkpoint checkpoint(folder_ / "text_encoder", weights::Library::kTransformers);
   uint64_t bytes = 0;  // all but the embeddings, of which only some rows are read
   for (const std::string& key : checkpoint.keys()) {

@@ -40,7 +40,8 @@ class UNetGolden : public DenoiserGolden {
                                    .sizes = {96, 80, 3, 5, 100, 90}};
     const std::vector<int64_t> prompt_of = {0, 1, 1};
     std::map<std::string, at::Tensor> numbers;
-    if (golden_.contains(kGuidanceWeight)) numbers[kGuidanceWeight] = golden_.at(kGuidanceWeight);
+    if (golden_.contains("guidance_weight"))
+      numbers[kGuidanceScale] = golden_.at("guidance_weight").to(at::kDouble) + 1;
     const auto forward = model.start({prompts, prompt_of, latent_shape, tokens, numbers});
     forward->begin({timestep, at::tensor({timestep}, at::kFloat)});
     const Range rows = tokens.cut().part(0, tokens.rank());

@@ -3,33 +3,36 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "core/device.h"
 #include "core/error.h"
 #include "models/loading.h"
 #include "models/stdit/layers.h"
 #include "models/stdit/video_vae.h"
-#include "models/t5.h"
+#include "models/t5_prompt.h"
 #include "text/caption_cleaner.h"
+#include "text/unicode.h"
 
 namespace tessera::models {
 namespace {
 
+std::string caption_of(const Prompt& prompt) {
+  return text::lower_and_strip(
+      prompt.clean_caption ? text::clean_caption(prompt.text, text::CaptionStyle::kOpenSora) : prompt.text);
+}
+
 class OpenSoraTextEncoder final : public TextEncoder {
  public:
-  explicit OpenSoraTextEncoder(std::unique_ptr<TextEncoder> t5) : t5_(std::move(t5)) {}
+  OpenSoraTextEncoder(const std::filesystem::path& model, const LoadOptions& options,
+                      LoadStatistics& statistics)
+      : t5_(model / "tokenizer", model / "text_encoder", caption_of, options, statistics) {}
 
   std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t max_length) override {
-    std::vector<Prompt> texts, cleaned;
+    std::vector<Prompt> texts;
     for (const Prompt& prompt : prompts) {
-      if (prompt.null_of) continue;
-      texts.push_back(prompt);
-      cleaned.push_back(prompt);
-      if (!std::exchange(cleaned.back().clean_caption, false)) continue;
-      cleaned.back().text = text::clean_caption(prompt.text, text::CaptionStyle::kOpenSora);
+      if (!prompt.null_of) texts.push_back(prompt);
     }
-    const std::vector<Conditioning> encoded = t5_->encode(cleaned, max_length);
+    const std::vector<Conditioning> encoded = t5_.encode(texts, max_length);
     const auto length_of_prompt = [&](const Prompt& null) {
       const auto found = std::find_if(texts.begin(), texts.end(), [&](const Prompt& prompt) {
         return prompt.text == *null.null_of && prompt.clean_caption == null.clean_caption;
@@ -48,10 +51,9 @@ class OpenSoraTextEncoder final : public TextEncoder {
     }
     return all;
   }
-  int64_t width() const override { return t5_->width(); }
 
  private:
-  std::unique_ptr<TextEncoder> t5_;
+  T5TextEncoder t5_;
 };
 
 // Convolutions of the CPU have no fp16.
@@ -75,7 +77,7 @@ std::unique_ptr<Half> load_vae_half(const std::filesystem::path& model, const Lo
 std::unique_ptr<TextEncoder> load_open_sora_text_encoder(const std::filesystem::path& model,
                                                          const LoadOptions& options,
                                                          LoadStatistics& statistics) {
-  return std::make_unique<OpenSoraTextEncoder>(load_t5_text_encoder(model, options, statistics));
+  return std::make_unique<OpenSoraTextEncoder>(model, options, statistics);
 }
 
 LatentScale read_video_vae_scale(const std::filesystem::path& model, int64_t channels) {
