@@ -123,6 +123,7 @@ Subject toy(const models::toys::Toy& family) {
   subject.latents = family.noise(2).sizes().vec();
   subject.prompts = family.prompts();
   subject.prompts.resize(2);
+  if (family.takes_guidance_scale) subject.numbers[models::kGuidanceScale] = at::full({1}, 3.5, at::kDouble);
   return subject;
 }
 
@@ -279,7 +280,7 @@ TEST(RecordingOfUNets, EqualsARealRunOnEveryRankWithAScaleForEachPicture) {
   Json config = sdxl_config({8, 16, 24}, {1, 2, 3}, {1, 1, 2});
   config["time_cond_proj_dim"] = 8;
   Subject subject = unet(config, {2, 4, 22, 16}, /*steps=*/2);
-  subject.numbers[models::kGuidanceWeight] = at::tensor({6.5, 0.0}, at::kFloat);
+  subject.numbers[models::kGuidanceScale] = at::tensor({7.5, 1.0}, at::kDouble);
   expect_recordings_of_all_ranks(
       subject, {parallel::degrees(1, false, 1, 1, 1, 1), parallel::degrees(2, false, 1, 1, 1, 1),
                 parallel::degrees(1, false, 1, 1, 1, 2)});
@@ -378,10 +379,13 @@ TEST(RecordingOfUNets, SendsTheBytesOfTheFormula) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Recording, ::testing::Range(size_t{0}, kNetworks + 3), [](const auto& info) {
-  if (info.param < kNetworks) return std::string(info.param == 0 ? "PixArt" : "STDiT3");
-  return models::toys::all_toys()[info.param - kNetworks].name;
-});
+INSTANTIATE_TEST_SUITE_P(Ranks, Recording,
+                         ::testing::Range(size_t{0}, kNetworks + models::toys::all_toys().size()),
+                         [](const auto& info) {
+                           if (info.param < kNetworks)
+                             return std::string(info.param == 0 ? "PixArt" : "STDiT3");
+                           return models::toys::all_toys()[info.param - kNetworks].name;
+                         });
 
 // Returns PixArt-XL at 1024 pixels, from its config alone.
 Subject pixart_xl() {

@@ -16,13 +16,16 @@ struct Toy {
   nn::PatchSize patch = {};
   bool is_video = false;
   std::vector<int64_t> prompt_lengths = {3, 7, 5};  // negative, and two prompts
+  bool takes_guidance_scale = false;
+  Family (*family)() = nullptr;  // for those that are whole
 
   DenoiserShape shape() const {
     return {.heads = kKeyHeads,
             .blocks = kBlocks,
             .latent_channels = kChannels,
             .patch = patch,
-            .is_video = is_video};
+            .is_video = is_video,
+            .takes_guidance_scale = takes_guidance_scale};
   }
   at::Tensor noise(int64_t pictures) const {
     std::vector<int64_t> size = {pictures, kChannels, frames, rows * patch.rows, columns * patch.columns};

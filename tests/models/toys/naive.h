@@ -19,6 +19,7 @@ struct Problem {
   std::vector<Conditioning> prompts = {};
   std::vector<int64_t> prompt_of = {};  // of each picture
   double guidance = 1;                  // 1 means no negative branch
+  double guidance_input = 1;            // for a network that takes it instead
   double rescale = 0;                   // of its result, where all tokens go at once
   std::vector<double> timesteps = {};
   double step = -0.1;  // of the latents along the prediction
