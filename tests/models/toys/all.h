@@ -1,6 +1,7 @@
 // Lists the toy families, each with a grid that no number of ranks divides, prompts and the oracle's result.
 #pragma once
 
+#include "tests/models/toys/double_single.h"
 #include "tests/models/toys/joint.h"
 #include "tests/models/toys/naive.h"
 #include "tests/models/toys/skips.h"
@@ -58,6 +59,17 @@ inline const std::vector<Toy>& all_toys() {
       // The cut goes along frames because there are too few rows.
       {"Video", naive::video, load_toy<Video>, 11, 5, 2, kVideoPatch, true},
       {"Skips", naive::skips, load_toy<Skips>, 1, 11, 3, {}, false, {4, 1, 7}},
+      {"DoubleSingle",
+       naive::double_single,
+       load_double_single,
+       1,
+       11,
+       5,
+       {},
+       false,
+       {3, 7, 5},
+       true,
+       double_single_family},
   };
   return toys;
 }
