@@ -19,6 +19,7 @@ test: setup           ## set up, build, and run every test (a few minutes)
 	@python3 tests/tools/check_layers_test.py --quiet
 	@python3 tests/tools/draw_mutants_test.py --quiet
 	@python3 tests/tools/layout_open_sora_test.py --quiet
+	@python3 tests/tools/published_test.py --quiet
 	@tools/side_by_side.sh "tools/run_unit_tests.sh $(BUILD)/tests/tessera_tests" "tests/cli/run.sh $(BUILD)/tessera --together" \
 	  "tools/test_capped.sh $(BUILD)/tests/tessera_tests"
 	@tests/cli/run.sh $(BUILD)/tessera --alone

@@ -58,13 +58,8 @@ const Fields<AnalyzeArguments>& fields() {
                   {"num_inference_steps",
                    "Steps, of the denoiser where samplers have more [those of the trace, or 30]", video, "N",
                    1, 100000}),
-      plain_field(
-          &A::as_published,
-          {"as_published", "Use the published formulas and list of operators with their errors", output}),
       plain_field(&A::as_printed,
                   {"as_printed", "Also count FLOPs as the published analysis of Open-Sora does", output}),
-      plain_field(&A::preset_splits,
-                  {"preset_splits", "Use the published fixed tiles instead of searching the best", output}),
       plain_field(
           &A::rank,
           {"rank", "Rank of the table [the first in the trace; of hardware, the one that computes longest]",
@@ -98,18 +93,16 @@ std::vector<std::string> options_of(const AnalyzeArguments& arguments) {
   if (arguments.what == "flops") return {"rank", "json", "csv", "as_printed"};
   if (arguments.what != "hardware") return {"rank", "json", "csv"};
   if (arguments.traces.size() > 1)
-    return {"machine",      "num_inference_steps", "link", "link_gb_per_s",
-            "as_published", "preset_splits",       "json", "csv"};
+    return {"machine", "num_inference_steps", "link", "link_gb_per_s", "json", "csv"};
   if (!arguments.traces.empty()) {
-    std::vector<std::string> options = {"machine",       "rank", "num_inference_steps", "link",
-                                        "link_gb_per_s", "top",  "as_published",        "preset_splits",
-                                        "json",          "csv"};
+    std::vector<std::string> options = {
+        "machine", "rank", "num_inference_steps", "link", "link_gb_per_s", "top", "json", "csv"};
     if (arguments.json || arguments.csv) std::erase(options, "top");
     return options;
   }
-  return {"machine", "dtype",         "dies",         "link",  "link_gb_per_s",
-          "height",  "width",         "num_frames",   "batch", "num_inference_steps",
-          "json",    "preset_splits", "as_published", "csv"};
+  return {"machine", "dtype", "dies",       "link",  "link_gb_per_s",
+          "height",  "width", "num_frames", "batch", "num_inference_steps",
+          "json",    "csv"};
 }
 
 void require_operands(const AnalyzeArguments& arguments, const Json& given) {

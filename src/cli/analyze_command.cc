@@ -21,17 +21,16 @@ namespace {
 // What is analyzed, and where.
 struct Subject {
   plan::Machine machine;
-  plan::MapOptions options;
+  std::string dtype;
   plan::Video video;
   plan::TokenGrid grid;
   plan::StditSizes sizes;
   std::optional<plan::Exchange> exchange;
-  std::vector<plan::PublishedVolume> published_volumes;
 };
 
 using Unit = Table::Column::Unit;
 
-constexpr int64_t kPublishedSteps = 30;
+constexpr int64_t kSteps = 30;  // of Open-Sora 1.2 by default
 
 std::string choose_dtype(const plan::Machine& machine, const std::optional<std::string>& asked) {
   if (asked) return *asked;
@@ -44,7 +43,7 @@ std::string choose_dtype(const plan::Machine& machine, const std::optional<std::
 plan::Exchange make_exchange(const AnalyzeArguments& arguments, const Subject& subject) {
   const plan::Link link = chosen_link(arguments, subject.machine);
   return {.bytes = plan::exchanged_bytes(subject.video, subject.grid, arguments.dies,
-                                         plan::dtype_bytes(subject.options.dtype)),
+                                         plan::dtype_bytes(subject.dtype)),
           .messages = plan::kExchanges,
           .bandwidth = *link.bandwidth,
           .latency = link.latency};
@@ -53,28 +52,12 @@ plan::Exchange make_exchange(const AnalyzeArguments& arguments, const Subject& s
 Subject make_subject(const AnalyzeArguments& arguments) {
   Subject subject;
   subject.machine = plan::read_machine(plan::find_machine(arguments.machine));
-  subject.options = {.dtype = choose_dtype(subject.machine, arguments.dtype),
-                     .as_published = arguments.as_published,
-                     .preset = arguments.preset_splits};
+  subject.dtype = choose_dtype(subject.machine, arguments.dtype);
   subject.video = {arguments.num_frames, arguments.height, arguments.width, arguments.batch};
-  subject.grid = plan::token_grid(subject.video, arguments.as_published);
-  if (subject.grid.frames == 0)
-    usage_error(field("num_frames"), "{} frames have no latent frame by the published rule; the fewest are 4",
-                arguments.num_frames);
+  subject.grid = plan::token_grid(subject.video);
   subject.sizes = plan::stdit_xl_sizes(subject.video, subject.grid, arguments.dies);
   if (arguments.dies > 1) subject.exchange = make_exchange(arguments, subject);
-  if (arguments.dies > 1 && arguments.as_published)
-    subject.published_volumes = plan::published_volumes(subject.video, subject.grid, arguments.dies);
   return subject;
-}
-
-// Operators that take less time than their bound, as some of the published formulas have it.
-std::vector<std::string> beyond_bound(const plan::Analysis& analysis) {
-  std::vector<std::string> names;
-  for (const auto& [each, mapping] : analysis.operators) {
-    if (mapping.is_beyond_bound()) names.push_back(each.name);
-  }
-  return names;
 }
 
 OrderedJson operator_json(const plan::MappedOperator& mapped) {
@@ -100,26 +83,24 @@ OrderedJson operator_json(const plan::MappedOperator& mapped) {
 
 OrderedJson analysis_json(const AnalyzeArguments& arguments, const Subject& subject,
                           const plan::Analysis& analysis) {
-  const int64_t steps = arguments.num_inference_steps.value_or(kPublishedSteps);
-  OrderedJson volumes = OrderedJson::object();
-  for (const plan::PublishedVolume& volume : subject.published_volumes)
-    volumes[volume.method] = whole_number(volume.bytes);
+  const int64_t steps = arguments.num_inference_steps.value_or(kSteps);
   OrderedJson operators = OrderedJson::array();
   for (const plan::MappedOperator& mapped : analysis.operators) operators.push_back(operator_json(mapped));
   return {
       {"machine", subject.machine.name},
-      {"dtype", subject.options.dtype},
-      {"as_published", arguments.as_published},
+      {"dtype", subject.dtype},
+      {"num_frames", arguments.num_frames},
+      {"height", arguments.height},
+      {"width", arguments.width},
+      {"batch", arguments.batch},
       {"dies", arguments.dies},
       {"latent_frames", subject.grid.frames},
       {"tokens_per_frame", subject.grid.of_frame()},
       {"operators", std::move(operators)},
       {"without", analysis.obstacles},
-      {"beyond_bound", beyond_bound(analysis)},
       {"pair_seconds", analysis.list_seconds},
       {"exchange_bytes", whole_number(subject.exchange ? subject.exchange->bytes : 0)},
       {"exchange_seconds", analysis.exchange_seconds},
-      {"method_bytes_per_step", std::move(volumes)},
       {"pairs", subject.sizes.pairs},
       {"num_inference_steps", steps},
       {"total_seconds", analysis.obstacles.empty() ? OrderedJson(analysis.total(subject.sizes.pairs * steps))
@@ -152,11 +133,10 @@ Table operators_table(const plan::Analysis& analysis) {
 
 void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
                     const plan::Analysis& analysis) {
-  const int64_t steps = arguments.num_inference_steps.value_or(kPublishedSteps);
-  fmt::print("{}, {}{}: STDiT3-XL, {} frames of {} x {}, {} samples of {} x {} tokens{}\n\n",
-             subject.machine.name, subject.options.dtype, arguments.as_published ? ", as published" : "",
-             arguments.num_frames, arguments.height, arguments.width, arguments.batch, subject.grid.frames,
-             subject.grid.of_frame(),
+  const int64_t steps = arguments.num_inference_steps.value_or(kSteps);
+  fmt::print("{}, {}: STDiT3-XL, {} frames of {} x {}, {} samples of {} x {} tokens{}\n\n",
+             subject.machine.name, subject.dtype, arguments.num_frames, arguments.height, arguments.width,
+             arguments.batch, subject.grid.frames, subject.grid.of_frame(),
              arguments.dies > 1 ? fmt::format("; the busiest of {} devices", arguments.dies) : "");
   fmt::print("{}", operators_table(analysis).text(Table::Form::kText));
   fmt::print(
@@ -169,16 +149,11 @@ void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
       analysis.obstacles.empty()
           ? ""
           : fmt::format(" without {}", counted(static_cast<int64_t>(analysis.obstacles.size()), "operator")));
-  for (const plan::PublishedVolume& volume : subject.published_volumes)
-    fmt::print("A device sends {:.3f} GB in a step with {}{}\n", volume.bytes / 1e9, volume.method,
-               volume.is_ours ? ", by a formula of ours that gives the published figures" : "");
   if (const int64_t idle = arguments.dies - subject.grid.frames; idle > 0)
     fmt::print("{} of the {} devices {} no frame: the video has {}\n", idle, arguments.dies,
                idle == 1 ? "has" : "have", counted(subject.grid.frames, "latent frame"));
   if (!analysis.obstacles.empty())
     fmt::print("Not counted, since no split fits: {}\n", fmt::join(analysis.obstacles, ", "));
-  if (const auto names = beyond_bound(analysis); !names.empty())
-    fmt::print("Faster than their bound by the published formulas: {}\n", fmt::join(names, ", "));
 }
 
 void write_report(const AnalyzeArguments& arguments) {
@@ -209,8 +184,8 @@ void run_analyze(const AnalyzeArguments& arguments) {
                                   arguments.as_printed);
   }
   const Subject subject = make_subject(arguments);
-  const plan::Analysis analysis = plan::analyze(plan::stdit_pair(subject.sizes, arguments.as_published),
-                                                subject.machine, subject.options, subject.exchange);
+  const plan::Analysis analysis =
+      plan::analyze(plan::stdit_pair(subject.sizes), subject.machine, subject.dtype, subject.exchange);
   if (arguments.json) {
     fmt::print("{}\n", analysis_json(arguments, subject, analysis).dump());
   } else if (arguments.csv) {

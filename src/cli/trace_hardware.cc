@@ -147,17 +147,6 @@ Table roles_table(const plan::TraceAnalysis& analysis) {
   return table;
 }
 
-// Operators whose bound would take longer than they do, as some of the published formulas have it.
-std::vector<std::string> beyond_bound(const plan::TraceAnalysis& analysis) {
-  std::vector<std::string> names;
-  for (const plan::TracedOperator& each : analysis.operators) {
-    const std::string name = plan::name_with_role(each.name, each.role);
-    if (each.mapped->mapping.is_beyond_bound() && std::find(names.begin(), names.end(), name) == names.end())
-      names.push_back(name);
-  }
-  return names;
-}
-
 OrderedJson phases_json(const plan::CostedTrace& costed) {
   OrderedJson phases = OrderedJson::array();
   for (const plan::Phase phase : plan::kAllPhases) {
@@ -175,7 +164,6 @@ OrderedJson analysis_json(const AnalyzeArguments& arguments, const plan::CostedT
                       {"world_size", costed.trace->world_size},
                       {"num_inference_steps", costed.steps},
                       {"traced_steps", costed.trace->traced_steps},
-                      {"as_published", arguments.as_published},
                       {"total_seconds", is_whole ? OrderedJson(costed.run->seconds) : OrderedJson()},
                       {"step_seconds", is_whole ? OrderedJson(costed.run->step_seconds) : OrderedJson()},
                       {"without", costed.obstacles}};
@@ -191,7 +179,6 @@ OrderedJson analysis_json(const AnalyzeArguments& arguments, const plan::CostedT
   json["operators"] = operators_table(analysis).json();
   json["collectives"] = collectives_table(analysis).json();
   json["roles"] = roles_table(analysis).json();
-  json["beyond_bound"] = beyond_bound(analysis);
   return json;
 }
 
@@ -236,9 +223,8 @@ void print_run(const plan::CostedTrace& costed) {
 void print_text(const AnalyzeArguments& arguments, const plan::CostedTrace& costed,
                 const plan::RankTrace& rank, const plan::TraceAnalysis& analysis) {
   const plan::Trace& trace = *costed.trace;
-  fmt::print("{}{}: {}, {}, {}. Times in ms\n\n", costed.costs->machine().name,
-             arguments.as_published ? ", as published" : "", trace.model, counted(trace.world_size, "rank"),
-             counted(costed.steps, "step"));
+  fmt::print("{}: {}, {}, {}. Times in ms\n\n", costed.costs->machine().name, trace.model,
+             counted(trace.world_size, "rank"), counted(costed.steps, "step"));
   print_run(costed);
   fmt::print("Operators of rank {}\n{}", rank.rank,
              longest_table(analysis, static_cast<size_t>(arguments.top)).text(Table::Form::kText));
@@ -247,8 +233,6 @@ void print_text(const AnalyzeArguments& arguments, const plan::CostedTrace& cost
                collectives_table(analysis).text(Table::Form::kText));
   if (!costed.obstacles.empty())
     fmt::print("\nNot counted, since no split fits: {}\n", fmt::join(costed.obstacles, ", "));
-  if (const auto names = beyond_bound(analysis); !names.empty())
-    fmt::print("\nFaster than their bound by the published formulas: {}\n", fmt::join(names, ", "));
 }
 
 void print_one(const AnalyzeArguments& arguments, const plan::CostedTrace& costed) {
@@ -273,10 +257,9 @@ void print_several(const AnalyzeArguments& arguments, const std::vector<plan::Co
     return;
   }
   fmt::print(
-      "{}{}. Times in ms; those of computing to overlap are of the run on the rank that computes "
+      "{}. Times in ms; those of computing to overlap are of the run on the rank that computes "
       "longest\n\n{}",
-      traces.front().costs->machine().name, arguments.as_published ? ", as published" : "",
-      table.text(Table::Form::kText));
+      traces.front().costs->machine().name, table.text(Table::Form::kText));
   for (const plan::CostedTrace& costed : traces) {
     if (!costed.run)
       fmt::print("{}: no total, since it holds {} of {} ranks\n", costed.name, costed.trace->ranks.size(),
@@ -307,9 +290,8 @@ int64_t chosen_steps(const AnalyzeArguments& arguments, const plan::Trace& trace
 }
 
 void print_trace_hardware(const AnalyzeArguments& arguments) {
-  const auto costs = std::make_shared<plan::OperationCosts>(
-      plan::read_machine(plan::find_machine(arguments.machine)),
-      plan::MapOptions{.as_published = arguments.as_published, .preset = arguments.preset_splits});
+  const auto costs =
+      std::make_shared<plan::OperationCosts>(plan::read_machine(plan::find_machine(arguments.machine)));
   std::vector<plan::Trace> traces;
   for (const std::string& path : arguments.traces) traces.push_back(plan::read_trace_file(path));
   std::optional<plan::Link> link;

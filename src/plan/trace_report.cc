@@ -269,7 +269,7 @@ std::string machine_section(const CostedTrace& costed) {
 std::string report_html(const std::vector<NamedTrace>& traces, const std::optional<Machine>& machine) {
   std::set<std::string> models;
   std::vector<CostedTrace> costed;
-  const auto costs = machine ? std::make_shared<OperationCosts>(*machine, MapOptions()) : nullptr;
+  const auto costs = machine ? std::make_shared<OperationCosts>(*machine) : nullptr;
   std::optional<Link> link;
   if (machine && !machine->links.empty() && machine->links.front().bandwidth) link = machine->links.front();
   for (const NamedTrace& named : traces) {

@@ -8,7 +8,6 @@ from files import Page, says, table_rows
 from harness import MODEL, ROOT, SMALL, test
 
 VIDEO = ["--num-frames", "51", "--height", "240", "--width", "426"]
-LARGE = ["--num-frames", "204", "--height", "360", "--width", "640"]
 MACHINES = sorted(path.stem for path in (ROOT / "machines").glob("*.json"))
 
 
@@ -24,6 +23,7 @@ def analyzes_on_every_machine_that_ships(box):
     for machine in MACHINES:
         found = analysis(box, machine, *VIDEO)
         assert found["machine"] == machine and found["without"] == [], found
+        assert [found[key] for key in ("num_frames", "height", "width", "batch", "dies")] == [51, 240, 426, 2, 1], found
         assert (found["latent_frames"], found["tokens_per_frame"], found["pairs"]) == (15, 405, 28), found
         pair = sum(each["count"] * each["latency_seconds"] for each in found["operators"])
         assert abs(found["pair_seconds"] / pair - 1) < 1e-9, found
@@ -100,7 +100,6 @@ def the_hardware_of_traces_of_every_family(box):
                "a100", "--csv", "--top", "3")
     lines = box.run("analyze", "hardware", "t.json", "--machine", "a100", "--csv").out.splitlines()
     assert lines[0].startswith("phase,operation,role,dtype,count,shape,split,compute_seconds,dram_seconds"), lines[0]
-    assert hardware(box, "t.json", "tx8", "--as-published")["as_published"], "--as-published"
 
 
 @test
@@ -236,6 +235,13 @@ def no_total_without_what_does_not_fit(box):
     assert found["total_seconds"] is None and len(found["without"]) > 3, found["without"]
     text = box.run("analyze", "hardware", "t.json", "--machine", "mine.json").out
     assert f" without {len(found['without'])} operators of which no split fits" in text, text
+    # Nor of a video.
+    found = analysis(box, "mine.json", *VIDEO)
+    assert found["total_seconds"] is None and "spatial_norm" in found["without"], found["without"]
+    assert all("obstacle" in each for each in found["operators"] if each["name"] in found["without"]), found
+    text = box.run("analyze", "hardware", "--machine", "mine.json", *VIDEO).out
+    assert "does not fit: " in text and f" s without {len(found['without'])} operators\n" in text, text
+    assert f"Not counted, since no split fits: {', '.join(found['without'])}\n" in text, text
 
 
 @test
@@ -272,30 +278,6 @@ def the_published_machine_has_no_link(box):
     box.refuse(2, "tx8.json does not tell the bandwidth of its link 'die-to-die'", *tx8, "--dies", "16")
     found = analysis(box, "tx8", *VIDEO, "--dies", "16", "--link-gb-per-s", "50")
     assert abs(found["exchange_seconds"] / (found["exchange_bytes"] / 50e9) - 1) < 1e-9, found
-    assert found["method_bytes_per_step"] == {}, found
-    # The published volumes of a step, for 16 devices: 10^9 bytes of Megatron and Ulysses.
-    found = analysis(box, "tx8", *LARGE, "--dies", "16", "--link-gb-per-s", "50", "--as-published")["method_bytes_per_step"]
-    assert (f"{found['Megatron'] / 1e9:.3f}", f"{found['Ulysses'] / 1e9:.3f}") == ("80.124", "16.054"), found
-
-
-@test
-def the_published_mode_says_what_does_not_fit(box):
-    found = analysis(box, "tx8", *LARGE, "--as-published")
-    names = [each["name"] for each in found["operators"]]
-    assert "spatial_o_proj" not in names and "spatial_q_norm" not in names, names
-    # Norms along 60 frames: a sequence cannot be cut into parts small enough.
-    assert found["without"] == ["temporal_norm"], found["without"]
-    assert all("obstacle" in each for each in found["operators"] if each["name"] in found["without"]), found
-    text = box.run("analyze", "hardware", "--machine", "tx8", *LARGE, "--as-published").out
-    assert "temporal_norm" in text and "does not fit" in text and "no split fits: temporal_norm\n" in text, text
-    assert found["total_seconds"] is None and " s without 1 operator\n" in text, text
-    # Some of its formulas give an operator less time than its bound takes.
-    assert "mlp_up" in found["beyond_bound"] and "Faster than their bound by the published formulas: " in text, found["beyond_bound"]
-    assert analysis(box, "tx8", *LARGE)["beyond_bound"] == [], "--as-published"
-    preset = analysis(box, "tx8", *LARGE, "--as-published", "--preset-splits")["without"]
-    assert {"spatial_attention", "temporal_attention"} <= set(preset), preset
-    box.refuse(2, "no latent frame by the published rule", "analyze", "hardware", "--machine", "tx8", "--as-published", "--num-frames",
-               "1", "--height", "240", "--width", "426")
 
 
 @test
@@ -348,7 +330,7 @@ def analyze_refuses(box):
 def help_page_and_completion_know_analyze(box):
     text, page = box.run("analyze", "--help").out, box.run("man").out.replace("\\-", "-")
     script = box.run("completion", "bash").out
-    for option in ("--machine", "--dies", "--link-gb-per-s", "--num-frames", "--as-published", "--preset-splits", "--json"):
+    for option in ("--machine", "--dies", "--link-gb-per-s", "--num-frames", "--json"):
         assert option in text and f"\\fB{option}\\fR" in page and option in script, option
     for machine in MACHINES:
         assert machine in text, machine

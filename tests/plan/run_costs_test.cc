@@ -131,7 +131,7 @@ double end_of(const Simulation& simulation) {
 
 TEST_P(RunsOf, FewStepsSayWhatAllSay) {
   const Link link{.kind = "slow", .bandwidth = 2e8, .latency = 1e-6};
-  OperationCosts costs(read_machine(golden_folder("../../machines/h100.json")), {});
+  OperationCosts costs(read_machine(golden_folder("../../machines/h100.json")));
   std::vector<std::vector<double>> figures;  // by method
   for (const bool cfg : {false, true}) {
     make_model(cfg ? 4 : 8);  // a block for each stage

@@ -18,24 +18,18 @@ TEST(StditPair, TokensOfPublishedSizes) {
   for (const Case& each :
        {Case{{51, 240, 426}, 15, 405}, Case{{204, 360, 640}, 60, 920}, Case{{51, 720, 1280}, 15, 3600},
         Case{{408, 360, 640}, 120, 920}, Case{{102, 720, 1280}, 30, 3600}, Case{{51, 480, 854}, 15, 1590}}) {
-    for (const bool as_published : {false, true}) {
-      const TokenGrid grid = token_grid(each.video, as_published);
-      EXPECT_EQ(grid.frames, each.frames);
-      EXPECT_EQ(grid.of_frame(), each.of_frame);
-    }
+    const TokenGrid grid = token_grid(each.video);
+    EXPECT_EQ(grid.frames, each.frames);
+    EXPECT_EQ(grid.of_frame(), each.of_frame);
   }
-  struct Frames {
-    int64_t frames, latent, published;
-  };
-  for (const Frames& each : {Frames{1, 1, 0}, Frames{52, 16, 15}, Frames{60, 18, 17}, Frames{64, 19, 18}}) {
-    EXPECT_EQ(token_grid({each.frames, 240, 426}, false).frames, each.latent);
-    EXPECT_EQ(token_grid({each.frames, 240, 426}, true).frames, each.published);
-  }
+  for (const auto& [frames, latent] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {52, 16}, {60, 18}, {64, 19}})
+    EXPECT_EQ(token_grid({frames, 240, 426}).frames, latent);
 }
 
 TEST(StditPair, SizesOfAPublishedTrace) {
   const Video video{51, 240, 426, 2};
-  const StditSizes sizes = stdit_xl_sizes(video, token_grid(video, false), 1);
+  const StditSizes sizes = stdit_xl_sizes(video, token_grid(video), 1);
   EXPECT_EQ(sizes.spatial.rows(), 12150);
   EXPECT_EQ(sizes.spatial.batch, 30);
   EXPECT_EQ(sizes.spatial.queries, 405);
@@ -54,9 +48,9 @@ TEST(StditPair, SizesOfAPublishedTrace) {
 // (56 B N + 8 B TOKEN) h^2 + 4 B N h (S + T + 2 TOKEN), with N = T S.
 TEST(StditPair, ProductsAreThoseOfTheFormula) {
   for (const Video& video : {Video{204, 360, 640, 2}, Video{51, 720, 1280, 1}}) {
-    const TokenGrid grid = token_grid(video, false);
+    const TokenGrid grid = token_grid(video);
     double operations = 0;
-    for (const Operator& each : stdit_pair(stdit_xl_sizes(video, grid, 1), false))
+    for (const Operator& each : stdit_pair(stdit_xl_sizes(video, grid, 1)))
       operations += demand_of(each.work).gemm_operations * static_cast<double>(each.count);
     const auto b = static_cast<double>(video.batch), n = static_cast<double>(grid.tokens());
     const auto s = static_cast<double>(grid.of_frame()), t = static_cast<double>(grid.frames);
@@ -66,71 +60,47 @@ TEST(StditPair, ProductsAreThoseOfTheFormula) {
   }
 }
 
-TEST(StditPair, ThePublishedListLacksWhatItLacks) {
+// Rotary positions are along frames alone.
+TEST(StditPair, HasEveryOperator) {
   const Video video{204, 360, 640, 2};
-  const StditSizes sizes = stdit_xl_sizes(video, token_grid(video, true), 1);
-  std::map<std::string, int64_t> published, whole;
-  for (const Operator& each : stdit_pair(sizes, true)) published[each.name] += each.count;
-  for (const Operator& each : stdit_pair(sizes, false)) whole[each.name] += each.count;
-  for (const char* const name : {"spatial_o_proj", "temporal_o_proj", "cross_o_proj", "spatial_q_norm",
-                                 "temporal_k_norm", "temporal_q_rope", "mlp_norm"}) {
-    EXPECT_FALSE(published.contains(name)) << name;
-    EXPECT_TRUE(whole.contains(name)) << name;
-  }
-  EXPECT_EQ(published["cross_residual"], 1);
-  EXPECT_EQ(whole["cross_residual"], 2);
-  EXPECT_EQ(whole["cross_o_proj"], 2);
-  EXPECT_FALSE(whole.contains("spatial_q_rope"));  // only along frames
+  std::map<std::string, int64_t> counts;
+  for (const Operator& each : stdit_pair(stdit_xl_sizes(video, token_grid(video), 1)))
+    counts[each.name] += each.count;
+  for (const char* const name :
+       {"spatial_o_proj", "temporal_o_proj", "spatial_q_norm", "temporal_k_norm", "temporal_q_rope"})
+    EXPECT_EQ(counts[name], 1) << name;
+  for (const char* const name : {"cross_o_proj", "cross_residual", "mlp_norm"})
+    EXPECT_EQ(counts[name], 2) << name;
+  EXPECT_FALSE(counts.contains("spatial_q_rope"));
 }
 
 // The table of docs/video.md, whose bytes were counted in runs: 13.35 MiB for two ranks, 10.01 for four.
 TEST(StditPair, ExchangesAreThoseThatRunsCount) {
   const Video video{51, 240, 426, 2};
-  const TokenGrid grid = token_grid(video, false);
+  const TokenGrid grid = token_grid(video);
   EXPECT_NEAR(exchanged_bytes(video, grid, 2, 2) / (1 << 20), 13.35, 0.005);
   EXPECT_NEAR(exchanged_bytes(video, grid, 4, 2) / (1 << 20), 10.01, 0.005);
   EXPECT_EQ(exchanged_bytes(video, grid, 1, 2), 0);
 }
 
-// Of 16 devices, in 10^9 bytes and in GiB, to the published digits; 2D, of which no form is published, within
-// 0.01 %.
-TEST(StditPair, PublishedVolumesOfAStep) {
-  constexpr double kGibi = 1 << 30;
-  struct Case {
-    Video video;
-    double megatron, ulysses, mesh, ring;
-  };
-  for (const Case& each : {Case{{204, 360, 640}, 80.124, 16.054, 34.892, 25.009},
-                           Case{{51, 720, 1280}, 78.382, 15.705, 34.135, 24.468}}) {
-    std::map<std::string, double> volumes;
-    for (const PublishedVolume& volume : published_volumes(each.video, token_grid(each.video, true), 16))
-      volumes[volume.method] = volume.bytes;
-    EXPECT_NEAR(volumes["Megatron"] / 1e9, each.megatron, 0.0005);
-    EXPECT_NEAR(volumes["Ulysses"] / 1e9, each.ulysses, 0.0005);
-    EXPECT_NEAR(volumes["2D"] / kGibi, each.mesh, 0.0005);
-    EXPECT_NEAR(volumes["Ring"] / kGibi, each.ring, 0.0005);
-  }
-}
-
 TEST(StditPair, TheBusiestDieHasItsShare) {
   const Video video{51, 240, 426, 2};
-  const StditSizes sizes = stdit_xl_sizes(video, token_grid(video, false), 4);
+  const StditSizes sizes = stdit_xl_sizes(video, token_grid(video), 4);
   EXPECT_EQ(sizes.spatial.batch, 2 * 4);     // of 15 frames
   EXPECT_EQ(sizes.temporal.batch, 2 * 102);  // of 405 positions
   EXPECT_EQ(sizes.cross.queries, 4 * 405);
 }
 
 TEST(Analysis, AddsUpOperatorsAndExchanges) {
-  const VectorWork norm{
-      .rows = 100, .width = 64, .sequence = 100, .operations_per_element = 4, .reduces = true};
+  const VectorWork norm{.rows = 100, .width = 64, .operations_per_element = 4};
   const GemmWork product{128, 128, 128};
-  const VectorWork huge{.rows = 1, .width = int64_t{1} << 40, .sequence = 1};
-  const MapOptions options{.dtype = "bf16"};
+  const VectorWork huge{.rows = 1, .width = int64_t{1} << 40};
+  const std::string dtype = "bf16";
   const Exchange exchange{.bytes = 3e9, .messages = 2, .bandwidth = 1e9, .latency = 0.25};
   const Analysis analysis =
-      analyze({{"a", norm, 2}, {"b", product}, {"c", norm}, {"d", huge}}, tx8(), options, exchange);
+      analyze({{"a", norm, 2}, {"b", product}, {"c", norm}, {"d", huge}}, tx8(), dtype, exchange);
   const double expected =
-      3 * map_vector(norm, tx8(), options).latency + map_gemm(product, tx8(), options).latency;
+      3 * map_vector(norm, tx8(), dtype).latency + map_gemm(product, tx8(), dtype).latency;
   EXPECT_NEAR(analysis.list_seconds, expected, 1e-15);
   EXPECT_DOUBLE_EQ(analysis.exchange_seconds, 3.5);
   EXPECT_DOUBLE_EQ(analysis.total(10), 10 * (analysis.list_seconds + 3.5));

@@ -69,7 +69,7 @@ TEST(TraceAnalysis, NoOperationIsFasterThanItCanBe) {
       double latency = 0, noc_bytes = 0, compute = 0;
       bool fits = true;
       for (const Work& work : works_of(*operation, dtype_bytes(dtype))) {
-        const Mapping mapping = map_operator({"op", work}, machine, {.dtype = dtype});
+        const Mapping mapping = map_operator({"op", work}, machine, dtype);
         fits = fits && mapping.fits();
         latency += mapping.latency;
         compute += mapping.compute;
@@ -147,7 +147,7 @@ TEST(TraceAnalysis, AConvolutionIsAProduct) {
   EXPECT_DOUBLE_EQ(demand_of(work).elements, real(operation.bytes) / 2);
   Machine machine = tx8();
   machine.sram_bytes = 1e9;  // all at once
-  const Mapping mapping = map_gemm(work, machine, {.dtype = "bf16"});
+  const Mapping mapping = map_gemm(work, machine, "bf16");
   EXPECT_NEAR(mapping.dram_bytes / real(operation.bytes), 1, 1e-4);
 }
 
@@ -178,12 +178,12 @@ TEST(TraceAnalysis, AddsUpARun) {
            event(Phase::kDenoise, 1, WaitEvent{0}), event(Phase::kDenoise, 2, layer(512, 256, 1024)),
            event(Phase::kDenoise, 3, layer(32, 32, 32)), event(Phase::kDecode, 0, layer(128, 64, 64))}});
   const Machine machine = tx8();
-  const MapOptions options{.dtype = "bf16"};
-  OperationCosts costs(machine, options);
+  const std::string dtype = "bf16";
+  OperationCosts costs(machine);
   const Link link{.kind = "die-to-die", .bandwidth = 1e6, .latency = 0.5};
   const TraceAnalysis analysis = analyze_trace(trace, trace.ranks[0], 10, costs, link);
   const auto seconds = [&](int64_t rows, int64_t inner, int64_t columns, double activation) {
-    return map_gemm({rows, inner, columns, activation}, machine, options).latency;
+    return map_gemm({rows, inner, columns, activation}, machine, dtype).latency;
   };
   EXPECT_NEAR(analysis.computing(Phase::kEncode), seconds(64, 64, 64, 0), 1e-12);
   EXPECT_NEAR(analysis.computing(Phase::kDenoise),
@@ -252,7 +252,7 @@ TEST_F(StditXl, IsFasterThanWasMeasured) {
     }
     EXPECT_NEAR(30 * printed / machine.gemm_rate("bf16") / c.seconds, c.utilization, 0.001)
         << c.frames << " frames of " << c.height;
-    OperationCosts costs(machine, {});
+    OperationCosts costs(machine);
     const double estimated =
         run_costs(trace, 30, costs, std::nullopt, "trace").phase_seconds(Phase::kDenoise);
     EXPECT_LT(estimated, c.seconds) << c.frames << " frames of " << c.height;
@@ -275,7 +275,7 @@ TEST_F(StditXl, IsFasterThanWasMeasuredOnEight) {
         parallel::resolve_layout(options, engine::workload(all, model_), std::nullopt);
     Trace trace{.model = "m", .settings = {}, .world_size = 8, .steps = 30, .traced_steps = 1, .ranks = {}};
     for (int64_t rank = 0; rank < 8; ++rank) trace.ranks.push_back(trace_rank(all, model_, layout, rank, 1));
-    OperationCosts costs(machine, {});
+    OperationCosts costs(machine);
     const RunCosts run = run_costs(trace, 30, costs, find_link(machine, std::nullopt), "trace");
     EXPECT_LT(run.phase_seconds(Phase::kDenoise), c.seconds) << c.frames << " frames of " << c.height;
     EXPECT_GT(run.ranks[0].run.waiting, 0);

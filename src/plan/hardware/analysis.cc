@@ -4,7 +4,7 @@
 
 namespace tessera::plan {
 
-Analysis analyze(const std::vector<Operator>& operators, const Machine& machine, const MapOptions& options,
+Analysis analyze(const std::vector<Operator>& operators, const Machine& machine, const std::string& dtype,
                  const std::optional<Exchange>& exchange) {
   Analysis analysis;
   analysis.operators.reserve(operators.size());
@@ -13,7 +13,7 @@ Analysis analyze(const std::vector<Operator>& operators, const Machine& machine,
         std::find_if(analysis.operators.begin(), analysis.operators.end(),
                      [&](const MappedOperator& other) { return other.each.work == each.work; });
     const Mapping mapping =
-        equal != analysis.operators.end() ? equal->mapping : map_operator(each, machine, options);
+        equal != analysis.operators.end() ? equal->mapping : map_operator(each, machine, dtype);
     analysis.operators.push_back({each, mapping});
     if (mapping.fits()) {
       analysis.list_seconds += mapping.latency * static_cast<double>(each.count);

@@ -32,7 +32,7 @@ struct Analysis {
 };
 
 // Operators run one after the other, and exchanges between dies after them. Equal operators are mapped once.
-Analysis analyze(const std::vector<Operator>& operators, const Machine& machine, const MapOptions& options,
+Analysis analyze(const std::vector<Operator>& operators, const Machine& machine, const std::string& dtype,
                  const std::optional<Exchange>& exchange = std::nullopt);
 
 }  // namespace tessera::plan

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "plan/hardware/mapping.h"
-#include "plan/hardware/published.h"
 
 namespace tessera::plan {
 namespace {
@@ -81,12 +80,6 @@ void try_split(Best& best, const AttentionWork& work, Split split, const Machine
   best = {true, latency, cost, split};
 }
 
-std::vector<int64_t> block_sizes(int64_t size, bool preset) {
-  std::vector<int64_t> sizes = tile_sizes(size, kGranule);
-  if (preset) sizes = {std::min(sizes.back(), kPresetScores)};
-  return sizes;
-}
-
 // Short sequences: several problems in one part, so that loads are not too small.
 void try_whole_problems(Best& best, const AttentionWork& work, const Machine& machine,
                         const std::string& dtype) {
@@ -100,28 +93,27 @@ void try_whole_problems(Best& best, const AttentionWork& work, const Machine& ma
 
 }  // namespace
 
-Mapping map_attention(const AttentionWork& work, const Machine& machine, const MapOptions& options) {
-  if (options.as_published) return map_attention_as_published(work, machine, options);
-  const std::vector<int64_t> all_keys = block_sizes(work.keys, options.preset);
-  const int64_t bytes = dtype_bytes(options.dtype);
+Mapping map_attention(const AttentionWork& work, const Machine& machine, const std::string& dtype) {
+  const std::vector<int64_t> all_queries = tile_sizes(work.queries, kGranule),
+                             all_keys = tile_sizes(work.keys, kGranule);
+  const int64_t bytes = dtype_bytes(dtype);
   Best best;
-  for (const int64_t queries : block_sizes(work.queries, options.preset)) {
+  for (const int64_t queries : all_queries) {
     for (const int64_t keys : all_keys) {
       const Split split{1, queries, keys, false};
       if (sram_bytes(work, split, bytes, false) > machine.sram_bytes) break;
-      try_split(best, work, split, machine, options.dtype);
+      try_split(best, work, split, machine, dtype);
     }
   }
-  const bool whole = !options.preset || std::max(work.queries, work.keys) <= kPresetScores;
-  if (whole) try_whole_problems(best, work, machine, options.dtype);
+  try_whole_problems(best, work, machine, dtype);
   if (best.found) {
     std::string text = fmt::format("{} queries x {} keys", best.split.queries, best.split.keys);
     if (best.split.problems > 1) text += fmt::format(", {} heads at once", best.split.problems);
     if (!best.split.overlaps) text += ", single buffers";
-    return make_mapping(best.cost, text, work, machine, options.dtype);
+    return make_mapping(best.cost, text, work, machine, dtype);
   }
   Mapping none;
-  const Split least{1, block_sizes(work.queries, options.preset)[0], all_keys[0], false};
+  const Split least{1, all_queries[0], all_keys[0], false};
   none.obstacle =
       fmt::format("a block of {} x {} scores takes {:.1f} KiB, the SRAM has {:.1f} KiB", least.queries,
                   least.keys, sram_bytes(work, least, bytes, false) / 1024, machine.sram_bytes / 1024);

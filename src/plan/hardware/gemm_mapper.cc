@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "plan/hardware/mapping.h"
-#include "plan/hardware/published.h"
 
 namespace tessera::plan {
 namespace {
@@ -176,13 +175,6 @@ struct TileChoices {
   std::vector<int64_t> rows, columns;
 };
 
-TileChoices tile_choices(const GemmWork& work, bool preset) {
-  if (!preset) return {tile_sizes(work.rows, kGranule), tile_sizes(work.columns, kGranule)};
-  const auto [rows, columns] = preset_tile(work);
-  const int64_t padded_columns = divide_up(work.columns, kGranule) * kGranule;
-  return {{std::max(rows, kGranule)}, {std::min(columns, padded_columns)}};
-}
-
 // What a tile needs grows with each of its sizes, so the first that does not fit ends a loop.
 void try_output_stationary(Search& search, const Problem& problem, const TileChoices& choices) {
   const std::vector<int64_t> steps = tile_sizes(problem.work.inner, kGranule);
@@ -220,16 +212,14 @@ void try_rings(Search& search, const Problem& problem, const TileChoices& choice
 
 }  // namespace
 
-Mapping map_gemm(const GemmWork& work, const Machine& machine, const MapOptions& options) {
-  if (options.as_published) return map_gemm_as_published(work, machine, options);
-  const Problem problem{work, machine, real(dtype_bytes(options.dtype)), machine.gemm_rates.at(options.dtype),
-                        machine.vector_rates.at(options.dtype)};
-  const TileChoices choices = tile_choices(work, options.preset);
+Mapping map_gemm(const GemmWork& work, const Machine& machine, const std::string& dtype) {
+  const Problem problem{work, machine, real(dtype_bytes(dtype)), machine.gemm_rates.at(dtype),
+                        machine.vector_rates.at(dtype)};
+  const TileChoices choices{tile_sizes(work.rows, kGranule), tile_sizes(work.columns, kGranule)};
   Search search(problem);
   try_output_stationary(search, problem, choices);
   try_rings(search, problem, choices);
-  if (search.found())
-    return make_mapping(search.cost(), split_text(search.split()), work, machine, options.dtype);
+  if (search.found()) return make_mapping(search.cost(), split_text(search.split()), work, machine, dtype);
   Mapping none;
   const Split least{.rows = choices.rows[0], .inner = kGranule, .columns = choices.columns[0]};
   none.obstacle =

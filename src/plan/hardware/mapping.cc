@@ -21,11 +21,6 @@ std::string roof_name(Roof roof) {
   return kNames[static_cast<int>(roof)];
 }
 
-bool Mapping::is_beyond_bound() const {
-  constexpr double kSlack = 1 + 1e-9;
-  return std::max({compute, dram, noc}) > latency * kSlack;
-}
-
 Mapping make_mapping(const Cost& cost, std::string split, const Work& work, const Machine& machine,
                      const std::string& dtype) {
   const Demand demand = demand_of(work);
@@ -49,11 +44,11 @@ Mapping make_mapping(const Cost& cost, std::string split, const Work& work, cons
   return mapping;
 }
 
-Mapping map_operator(const Operator& each, const Machine& machine, const MapOptions& options) {
-  require_dtype(machine, options.dtype);
-  if (const auto* vector = std::get_if<VectorWork>(&each.work)) return map_vector(*vector, machine, options);
-  if (const auto* gemm = std::get_if<GemmWork>(&each.work)) return map_gemm(*gemm, machine, options);
-  return map_attention(std::get<AttentionWork>(each.work), machine, options);
+Mapping map_operator(const Operator& each, const Machine& machine, const std::string& dtype) {
+  require_dtype(machine, dtype);
+  if (const auto* vector = std::get_if<VectorWork>(&each.work)) return map_vector(*vector, machine, dtype);
+  if (const auto* gemm = std::get_if<GemmWork>(&each.work)) return map_gemm(*gemm, machine, dtype);
+  return map_attention(std::get<AttentionWork>(each.work), machine, dtype);
 }
 
 std::vector<int64_t> tile_sizes(int64_t size, int64_t granule) {
@@ -67,11 +62,6 @@ std::vector<int64_t> tile_sizes(int64_t size, int64_t granule) {
   }
   std::reverse(sizes.begin(), sizes.end());
   return sizes;
-}
-
-std::pair<int64_t, int64_t> preset_tile(const GemmWork& work) {
-  const bool narrows = work.columns < work.inner;  // as FFN-down does
-  return narrows ? std::pair<int64_t, int64_t>{4, 128} : std::pair<int64_t, int64_t>{256, 32};
 }
 
 }  // namespace tessera::plan

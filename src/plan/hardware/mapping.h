@@ -11,9 +11,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "plan/hardware/operator.h"
@@ -50,27 +48,16 @@ struct Mapping {
 
   bool fits() const { return obstacle.empty(); }
   double communication() const { return dram + noc; }  // s, if nothing overlapped
-  // Whether a resource would be busy for longer than the operator takes, as by some published formulas.
-  bool is_beyond_bound() const;
-};
-
-struct MapOptions {
-  std::string dtype = "bf16";  // one that the machine has
-  // The published formulas instead of those above; see published.h.
-  bool as_published = false;
-  // The published fixed tiles instead of a search: 256 x 32 of a product, or 4 x 128 where it narrows; 256 x
-  // 256 of scores.
-  bool preset = false;
 };
 
 // Throws Error(kInput) when the machine lacks the dtype. An operator that fits in no way is a Mapping that
 // says so.
-Mapping map_operator(const Operator& each, const Machine& machine, const MapOptions& options);
+Mapping map_operator(const Operator& each, const Machine& machine, const std::string& dtype);
 
 // The mappers of map_operator().
-Mapping map_vector(const VectorWork& work, const Machine& machine, const MapOptions& options);
-Mapping map_gemm(const GemmWork& work, const Machine& machine, const MapOptions& options);
-Mapping map_attention(const AttentionWork& work, const Machine& machine, const MapOptions& options);
+Mapping map_vector(const VectorWork& work, const Machine& machine, const std::string& dtype);
+Mapping map_gemm(const GemmWork& work, const Machine& machine, const std::string& dtype);
+Mapping map_attention(const AttentionWork& work, const Machine& machine, const std::string& dtype);
 
 // A mapping with the cost of the chosen split.
 Mapping make_mapping(const Cost& cost, std::string split, const Work& work, const Machine& machine,
@@ -79,10 +66,6 @@ Mapping make_mapping(const Cost& cost, std::string split, const Work& work, cons
 // Tile sizes along a dimension, ascending: multiples of `granule`, the smallest for each number of parts. A
 // larger tile with as many parts is never better.
 std::vector<int64_t> tile_sizes(int64_t size, int64_t granule);
-
-// The tile of a product that presets fix: rows and columns.
-std::pair<int64_t, int64_t> preset_tile(const GemmWork& work);
-inline constexpr int64_t kPresetScores = 256;  // rows and columns of a block of scores
 
 // What a matrix unit multiplies at once in each dimension.
 inline constexpr int64_t kGranule = 16;

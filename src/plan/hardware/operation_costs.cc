@@ -29,8 +29,8 @@ VectorWork vector_work(const OperationEvent& operation, int64_t element_bytes) {
   const std::vector<int64_t>& sizes = operation.output.sizes;
   const int64_t last = sizes.empty() ? 1 : sizes.back();
   VectorWork work;
-  work.reduces = operation.name.ends_with("layer_norm") || operation.name == "rms_norm";
-  work.width = work.reduces || (last >= kLeastWidth && last <= kMostWidth) ? last : kFlatWidth;
+  const bool reduces = operation.name.ends_with("layer_norm") || operation.name == "rms_norm";
+  work.width = reduces || (last >= kLeastWidth && last <= kMostWidth) ? last : kFlatWidth;
   int64_t largest = elements_of(operation.output);
   for (const TensorShape& input : operation.inputs) largest = std::max(largest, elements_of(input));
   work.rows = divide_up(largest, work.width);
@@ -38,8 +38,6 @@ VectorWork vector_work(const OperationEvent& operation, int64_t element_bytes) {
   const double elements = real(divide_up(operation.bytes, element_bytes));
   work.inputs = std::max<int64_t>(static_cast<int64_t>(elements / row_elements) - 1, 0);
   work.others = std::max(elements - row_elements * real(work.inputs + 1), 0.0);
-  const bool has_samples = sizes.size() > 1 && work.rows % sizes.front() == 0;
-  work.sequence = has_samples ? work.rows / sizes.front() : work.rows;
   work.operations_per_element = real(operation.flops) / row_elements;
   return work;
 }
@@ -82,7 +80,6 @@ VectorWork bias_work(const OperationEvent& operation, const AttentionWork& atten
   const TensorShape& bias = operation.inputs[3];
   VectorWork work{.rows = 0, .width = kFlatWidth};
   work.rows = divide_up(divide_up(bias.bytes(), element_bytes), work.width);
-  work.sequence = work.rows;
   const double scores =
       real(attention.batch) * real(attention.heads) * real(attention.queries) * real(attention.keys);
   work.operations_per_element = scores / (real(work.rows) * real(work.width));
@@ -126,11 +123,7 @@ std::vector<Work> works_of(const OperationEvent& operation, int64_t element_byte
 
 const MappedWork& OperationCosts::mapped(const Work& work, const std::string& dtype) {
   const auto [place, is_new] = mapped_.try_emplace({dtype, work});
-  if (is_new) {
-    MapOptions options = options_;
-    options.dtype = dtype;
-    place->second = {dtype, work, map_operator({{}, work}, machine_, options)};
-  }
+  if (is_new) place->second = {dtype, work, map_operator({{}, work}, machine_, dtype)};
   return place->second;
 }
 

@@ -25,11 +25,10 @@ struct MappedWork {
 };
 
 // Maps each kind of work once. An operation runs in its own dtype, or the nearest that the machine has; a
-// product and the activation of what it writes are one operator. `options.dtype` does not count.
+// product and the activation of what it writes are one operator.
 class OperationCosts {
  public:
-  OperationCosts(Machine machine, MapOptions options)
-      : machine_(std::move(machine)), options_(std::move(options)) {}
+  explicit OperationCosts(Machine machine) : machine_(std::move(machine)) {}
 
   const Machine& machine() const { return machine_; }
   // The operators of an event: none of one that is no operation, and of an activation that its product
@@ -45,7 +44,6 @@ class OperationCosts {
   const MappedWork& mapped(const Work& work, const std::string& dtype);
 
   Machine machine_;
-  MapOptions options_;
   std::map<std::pair<std::string, Work>, MappedWork> mapped_;
 };
 

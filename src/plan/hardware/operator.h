@@ -13,12 +13,10 @@ namespace tessera::plan {
 // [rows, width] -> [rows, width]; a row is a token, so that batch and sequence are one dimension.
 struct VectorWork {
   int64_t rows = 0, width = 0;
-  int64_t sequence = 0;  // rows of one sample
   double operations_per_element = 0;
-  int64_t inputs = 1;    // tensors of that shape that are read
-  int64_t weights = 0;   // elements that every row needs
-  bool reduces = false;  // a norm, which needs a whole row at once
-  double others = 0;     // elements of smaller tensors, which are read once, a part with each row
+  int64_t inputs = 1;   // tensors of that shape that are read
+  int64_t weights = 0;  // elements that every row needs
+  double others = 0;    // elements of smaller tensors, which are read once, a part with each row
 
   auto operator<=>(const VectorWork&) const = default;  // NOLINT(modernize-use-nullptr): it has no pointer
 };
@@ -38,7 +36,6 @@ struct GemmWork {
 // For each of batch x heads: [queries, head_dim], keys and values [keys, head_dim] -> [queries, head_dim].
 struct AttentionWork {
   int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
-  bool rotary = false;  // the published formulas alone count rotary positions here
 
   auto operator<=>(const AttentionWork&) const = default;  // NOLINT(modernize-use-nullptr): as above
 };

@@ -1,7 +1,6 @@
 #include "plan/hardware/stdit_pair.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "plan/hardware/mapping.h"
 
@@ -29,27 +28,24 @@ class Operators {
   void add(const std::string& name, Work work) { list_.push_back({prefix_ + name, work, count_}); }
 
   void norm(const StditSizes::Attention& part) {
-    add("norm", VectorWork{part.rows(), sizes_.hidden, part.queries, kNorm, 1, 0, true});
+    add("norm", VectorWork{part.rows(), sizes_.hidden, kNorm, 1, 0});
   }
   void modulate(const StditSizes::Attention& part, int64_t weights) {
-    add("modulate", VectorWork{part.rows(), sizes_.hidden, part.queries, kModulate, 1, weights, false});
+    add("modulate", VectorWork{part.rows(), sizes_.hidden, kModulate, 1, weights});
   }
   void residual(const StditSizes::Attention& part, double operations, int64_t inputs, int64_t weights) {
-    add("residual", VectorWork{part.rows(), sizes_.hidden, part.queries, operations, inputs, weights, false});
+    add("residual", VectorWork{part.rows(), sizes_.hidden, operations, inputs, weights});
   }
   void projections(const StditSizes::Attention& part) {
     add("q_proj", GemmWork{part.rows(), sizes_.hidden, sizes_.projected, 0});
     add("k_proj", GemmWork{part.batch * part.keys, sizes_.hidden, sizes_.projected, 0});
     add("v_proj", GemmWork{part.batch * part.keys, sizes_.hidden, sizes_.projected, 0});
   }
-  void head_norm(const std::string& name, const StditSizes::Attention& part, double operations,
-                 bool reduces) {
-    add(name, VectorWork{part.rows() * sizes_.heads, sizes_.head_dim, part.queries * sizes_.heads, operations,
-                         1, sizes_.head_dim, reduces});
+  void head_norm(const std::string& name, const StditSizes::Attention& part, double operations) {
+    add(name, VectorWork{part.rows() * sizes_.heads, sizes_.head_dim, operations, 1, sizes_.head_dim});
   }
-  void attention(const StditSizes::Attention& part, bool rotary) {
-    add("attention",
-        AttentionWork{part.batch, sizes_.heads, part.queries, part.keys, sizes_.head_dim, rotary});
+  void attention(const StditSizes::Attention& part) {
+    add("attention", AttentionWork{part.batch, sizes_.heads, part.queries, part.keys, sizes_.head_dim});
   }
   void output_projection(const StditSizes::Attention& part) {
     add("o_proj", GemmWork{part.rows(), sizes_.projected, sizes_.hidden, 0});
@@ -68,66 +64,11 @@ class Operators {
   std::vector<Operator> list_;
 };
 
-std::vector<Operator> published_pair(const StditSizes& sizes) {
-  Operators list(sizes);
-  for (const bool is_spatial : {true, false}) {
-    const StditSizes::Attention& part = is_spatial ? sizes.spatial : sizes.temporal;
-    list.begin(is_spatial ? "spatial_" : "temporal_");
-    list.modulate(part, 0);
-    list.norm(part);
-    list.projections(part);
-    list.attention(part, true);
-    list.residual(part, kGate, 1, sizes.hidden);
-  }
-  list.begin("cross_", 2);
-  list.projections(sizes.cross);
-  list.attention(sizes.cross, false);
-  list.begin("cross_");  // one stands for both
-  list.residual(sizes.cross, kGate, 1, sizes.hidden);
-  list.begin("mlp_", 2);
-  list.modulate(sizes.cross, 0);
-  list.feed_forward(sizes.cross);
-  list.residual(sizes.cross, kGate, 1, sizes.hidden);
-  return list.take();
-}
-
-std::vector<Operator> whole_pair(const StditSizes& sizes) {
-  Operators list(sizes);
-  for (const bool is_spatial : {true, false}) {
-    const StditSizes::Attention& part = is_spatial ? sizes.spatial : sizes.temporal;
-    list.begin(is_spatial ? "spatial_" : "temporal_");
-    list.norm(part);
-    list.modulate(part, 2 * sizes.hidden);
-    list.projections(part);
-    list.head_norm("q_norm", part, kNorm, true);
-    list.head_norm("k_norm", part, kNorm, true);
-    if (!is_spatial) {
-      list.head_norm("q_rope", part, kRotary, false);
-      list.head_norm("k_rope", part, kRotary, false);
-    }
-    list.attention(part, false);
-    list.output_projection(part);
-    list.residual(part, kGate, 2, sizes.hidden);
-  }
-  list.begin("cross_", 2);
-  list.projections(sizes.cross);
-  list.attention(sizes.cross, false);
-  list.output_projection(sizes.cross);
-  list.residual(sizes.cross, kAdd, 2, 0);
-  list.begin("mlp_", 2);
-  list.norm(sizes.cross);
-  list.modulate(sizes.cross, 2 * sizes.hidden);
-  list.feed_forward(sizes.cross);
-  list.residual(sizes.cross, kGate, 2, sizes.hidden);
-  return list.take();
-}
-
 }  // namespace
 
-TokenGrid token_grid(const Video& video, bool as_published) {
+TokenGrid token_grid(const Video& video) {
   const int64_t clips = video.frames / kClip, left = video.frames % kClip;
-  const int64_t frames =
-      as_published ? video.frames * kLatentClip / kClip : clips * kLatentClip + divide_up(left, kTimeFactor);
+  const int64_t frames = clips * kLatentClip + divide_up(left, kTimeFactor);
   const auto patches = [](int64_t pixels) { return divide_up(pixels / kLatentScale, kPatch); };
   return {frames, patches(video.height), patches(video.width)};
 }
@@ -153,37 +94,35 @@ double exchanged_bytes(const Video& video, const TokenGrid& grid, int64_t dies, 
   return static_cast<double>(kExchanges) * activations * (number - 1) / (number * number);
 }
 
-std::vector<PublishedVolume> published_volumes(const Video& video, const TokenGrid& grid, int64_t dies) {
-  constexpr double kBytes = 2, kHalves = 2 * kPairs;
-  const auto n = static_cast<double>(dies), width = static_cast<double>(video.batch * kHidden);
-  const double tokens = static_cast<double>(grid.tokens()) * width;
-  const double text = static_cast<double>(kTextTokens) * width;
-  std::vector<PublishedVolume> volumes;
-  // Three sums of all tokens, each scattered and gathered.
-  volumes.push_back({"Megatron", kHalves * kBytes * 6 * tokens * (n - 1) / n});
-  // Queries, keys, values and result of self-attention, queries and result of cross-attention, and its keys
-  // and values, in groups of a side of the square, of which each has its share of the tensor.
-  const double side = std::round(std::sqrt(n));
-  if (side * side == n)
-    volumes.push_back({"Ulysses", kHalves * kBytes * (6 * tokens + 2 * text) * (side - 1) / n});
-  // The inputs of five layers of the tokens' width and those of the text's keys and values are gathered along
-  // rows; the outputs, 7 and 2 widths, are scattered between them. No form is published: this one is ours,
-  // and it has the printed digits if the text's tokens are divided among the dies by integers, 18 to each
-  // of 16.
-  const int64_t divided_tokens = kTextTokens - kTextTokens % dies;
-  const double divided_text = static_cast<double>(divided_tokens) * width;
-  if (dies % 2 == 0)
-    volumes.push_back({"2D",
-                       kHalves * kBytes *
-                           ((5 * tokens + 2 * divided_text) * (n / 2 - 1) + (7 * tokens + 2 * divided_text)) /
-                           n,
-                       true});
-  volumes.push_back({"Ring", kHalves * kBytes * 2 * (tokens + text) * (n - 1) / n});
-  return volumes;
-}
-
-std::vector<Operator> stdit_pair(const StditSizes& sizes, bool as_published) {
-  return as_published ? published_pair(sizes) : whole_pair(sizes);
+std::vector<Operator> stdit_pair(const StditSizes& sizes) {
+  Operators list(sizes);
+  for (const bool is_spatial : {true, false}) {
+    const StditSizes::Attention& part = is_spatial ? sizes.spatial : sizes.temporal;
+    list.begin(is_spatial ? "spatial_" : "temporal_");
+    list.norm(part);
+    list.modulate(part, 2 * sizes.hidden);
+    list.projections(part);
+    list.head_norm("q_norm", part, kNorm);
+    list.head_norm("k_norm", part, kNorm);
+    if (!is_spatial) {
+      list.head_norm("q_rope", part, kRotary);
+      list.head_norm("k_rope", part, kRotary);
+    }
+    list.attention(part);
+    list.output_projection(part);
+    list.residual(part, kGate, 2, sizes.hidden);
+  }
+  list.begin("cross_", 2);
+  list.projections(sizes.cross);
+  list.attention(sizes.cross);
+  list.output_projection(sizes.cross);
+  list.residual(sizes.cross, kAdd, 2, 0);
+  list.begin("mlp_", 2);
+  list.norm(sizes.cross);
+  list.modulate(sizes.cross, 2 * sizes.hidden);
+  list.feed_forward(sizes.cross);
+  list.residual(sizes.cross, kGate, 2, sizes.hidden);
+  return list.take();
 }
 
 }  // namespace tessera::plan

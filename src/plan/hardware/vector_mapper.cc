@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "plan/hardware/mapping.h"
-#include "plan/hardware/published.h"
 
 namespace tessera::plan {
 namespace {
@@ -44,15 +44,14 @@ Cost cost_of(const VectorWork& work, int64_t rows, const Machine& machine, const
 
 }  // namespace
 
-Mapping map_vector(const VectorWork& work, const Machine& machine, const MapOptions& options) {
-  if (options.as_published) return map_vector_as_published(work, machine, options);
-  const int64_t bytes = dtype_bytes(options.dtype);
+Mapping map_vector(const VectorWork& work, const Machine& machine, const std::string& dtype) {
+  const int64_t bytes = dtype_bytes(dtype);
   std::optional<Cost> best;
   int64_t best_rows = 0;
   for (const int64_t rows : tile_sizes(work.rows, 1)) {
     if (sram_bytes(work, rows, bytes, false) > machine.sram_bytes) break;
     const bool overlaps = sram_bytes(work, rows, bytes, true) <= machine.sram_bytes;
-    const Cost cost = cost_of(work, rows, machine, options.dtype, overlaps);
+    const Cost cost = cost_of(work, rows, machine, dtype, overlaps);
     if (best && latency_of(*best, machine) <= latency_of(cost, machine)) continue;
     best = cost;
     best_rows = rows;
@@ -64,7 +63,7 @@ Mapping map_vector(const VectorWork& work, const Machine& machine, const MapOpti
     return none;
   }
   return make_mapping(*best, fmt::format("{} rows{}", best_rows, best->overlaps ? "" : ", single buffers"),
-                      work, machine, options.dtype);
+                      work, machine, dtype);
 }
 
 }  // namespace tessera::plan
