@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kFooter =
     R"(Of a trace, that tessera trace has written (docs/trace.md):
   ops, sizes, comm, flops, memory   print a table of one rank, with sums of a steady step and of the run; take --rank,
-                                    --json and --csv, flops --as-printed too
+                                    --json and --csv
   report                            writes a page of all tables and of plots, of one trace or of several; takes --output,
                                     and --machine for times, with --link and --link-gb-per-s
 hardware estimates how long the run of a trace takes on a machine: its steps, how its ranks compute and wait, and operator
@@ -58,8 +58,6 @@ const Fields<AnalyzeArguments>& fields() {
                   {"num_inference_steps",
                    "Steps, of the denoiser where samplers have more [those of the trace, or 30]", video, "N",
                    1, 100000}),
-      plain_field(&A::as_printed,
-                  {"as_printed", "Also count FLOPs as the published analysis of Open-Sora does", output}),
       plain_field(
           &A::rank,
           {"rank", "Rank of the table [the first in the trace; of hardware, the one that computes longest]",
@@ -90,7 +88,6 @@ std::vector<std::string> options_of(const AnalyzeArguments& arguments) {
     if (arguments.machine.empty()) return {"output"};
     return {"machine", "output", "link", "link_gb_per_s"};
   }
-  if (arguments.what == "flops") return {"rank", "json", "csv", "as_printed"};
   if (arguments.what != "hardware") return {"rank", "json", "csv"};
   if (arguments.traces.size() > 1)
     return {"machine", "num_inference_steps", "link", "link_gb_per_s", "json", "csv"};

@@ -23,7 +23,7 @@ struct AnalyzeArguments {
   int64_t top = 15;  // rows of a table of operators for people; 0 for all
   int64_t num_frames = 0, height = 0, width = 0, batch = 2;
   std::optional<int64_t> num_inference_steps;
-  bool as_printed = false, json = false, csv = false;
+  bool json = false, csv = false;
 };
 
 // The options of the command, and their values after CLI11 is done. The app must not outlive this object.

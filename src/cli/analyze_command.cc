@@ -180,8 +180,7 @@ void run_analyze(const AnalyzeArguments& arguments) {
     const Table::Form form = arguments.json  ? Table::Form::kJson
                              : arguments.csv ? Table::Form::kCsv
                                              : Table::Form::kText;
-    return plan::print_trace_view(arguments.what, arguments.traces.front(), arguments.rank, form,
-                                  arguments.as_printed);
+    return plan::print_trace_view(arguments.what, arguments.traces.front(), arguments.rank, form);
   }
   const Subject subject = make_subject(arguments);
   const plan::Analysis analysis =

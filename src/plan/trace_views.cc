@@ -106,26 +106,15 @@ Table communication(const RankTrace& trace, const RunSteps& steps) {
   return table.take();
 }
 
-Table flops(const RankTrace& trace, const RunSteps& steps, bool as_printed) {
-  std::vector<SumTable::Column> columns = {{"products", "products", Unit::kGiga},
-                                           {"convolutions", "of them convolutions", Unit::kGiga},
-                                           {"elementwise", "elementwise", Unit::kGiga}};
-  if (as_printed) {
-    columns.push_back({"printed_products", "products as printed", Unit::kGiga});
-    columns.push_back({"printed_elementwise", "elementwise as printed", Unit::kGiga});
-  }
-  SumTable table({{"part", "part"}}, columns);
-  for (const FlopsRow& row : flops_rows(trace, steps)) {
-    std::vector<std::optional<Sum>> sums = {row.products, row.convolutions, row.elementwise};
-    if (as_printed) sums.insert(sums.end(), {row.printed_products, row.printed_elementwise});
-    // What is done outside of parts, as a step of the sampler, has none.
-    table.add(row.phase, {row.part.empty() ? "(no part)" : row.part}, sums);
-  }
+Table flops(const RankTrace& trace, const RunSteps& steps) {
+  SumTable table({{"part", "part"}}, {{"products", "products", Unit::kGiga},
+                                      {"convolutions", "of them convolutions", Unit::kGiga},
+                                      {"elementwise", "elementwise", Unit::kGiga}});
+  // What is done outside of parts, as a step of the sampler, has none.
+  for (const FlopsRow& row : flops_rows(trace, steps))
+    table.add(row.phase, {row.part.empty() ? "(no part)" : row.part},
+              {row.products, row.convolutions, row.elementwise});
   return table.take();
-}
-
-Table flops_as_counted(const RankTrace& trace, const RunSteps& steps) {
-  return flops(trace, steps, false);
 }
 
 Table memory(const RankTrace& trace, const RunSteps& /*steps*/) {
@@ -151,8 +140,8 @@ struct View {
 constexpr std::array kViews = {
     View{"ops", operations, "GFLOP and bytes of operations", "has no operation", operations_for_people},
     View{"sizes", sizes, "", "has no pair of blocks of Open-Sora's transformer, whose sizes these are"},
-    View{"comm", communication, "messages and bytes", "sends nothing"},
-    View{"flops", flops_as_counted, "GFLOP"}, View{"memory", memory}};
+    View{"comm", communication, "messages and bytes", "sends nothing"}, View{"flops", flops, "GFLOP"},
+    View{"memory", memory}};
 
 }  // namespace
 
@@ -193,7 +182,7 @@ const RankTrace& rank_of(const Trace& trace, std::optional<int64_t> rank, const 
 }
 
 void print_trace_view(const std::string& view, const std::string& path, std::optional<int64_t> rank,
-                      Table::Form form, bool as_printed) {
+                      Table::Form form) {
   const auto found =
       std::find_if(kViews.begin(), kViews.end(), [&](const View& each) { return view == each.name; });
   TESSERA_CHECK(found != kViews.end(), "no view '{}'", view);
@@ -201,7 +190,7 @@ void print_trace_view(const std::string& view, const std::string& path, std::opt
   const RankTrace& shown = rank_of(trace, rank, path);
   const RunSteps steps{trace.traced_steps, trace.steps};
   const auto make = form == Table::Form::kText && found->for_people ? found->for_people : found->table;
-  const Table table = as_printed ? flops(shown, steps, true) : make(shown, steps);
+  const Table table = make(shown, steps);
   if (form == Table::Form::kCsv) {
     fmt::print("{}", table.text(form));
   } else if (form == Table::Form::kJson) {

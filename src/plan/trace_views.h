@@ -25,9 +25,9 @@ Trace read_trace_file(const std::string& path);
 // that it does not hold.
 const RankTrace& rank_of(const Trace& trace, std::optional<int64_t> rank, const std::string& path);
 
-// Prints the table of a view of a rank of the trace in the file; with `as_printed`, that of FLOPs with the
-// published counts. Throws Error for a file that is no trace, and for a rank that it does not hold.
+// Prints the table of a view of a rank of the trace in the file. Throws Error for a file that is no trace,
+// and for a rank that it does not hold.
 void print_trace_view(const std::string& view, const std::string& path, std::optional<int64_t> rank,
-                      Table::Form form, bool as_printed);
+                      Table::Form form);
 
 }  // namespace tessera::plan

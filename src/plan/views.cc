@@ -268,9 +268,7 @@ std::vector<Size> pair_sizes(const RankTrace& trace, const RunSteps& steps) {
 std::vector<FlopsRow> flops_rows(const RankTrace& trace, const RunSteps& steps) {
   std::map<std::pair<Phase, std::string>, size_t> places;
   std::vector<FlopsRow> rows;
-  const std::vector<std::string> roles = roles_of(trace), parts = parts_of(trace);
-  int64_t texts = 1;
-  for (const Size& size : pair_sizes(trace, steps)) texts = size.name == "B_cro" ? size.value : texts;
+  const std::vector<std::string> parts = parts_of(trace);
   for (size_t i = 0; i < trace.events.size(); ++i) {
     const auto* operation = std::get_if<OperationEvent>(&trace.events[i].what);
     if (operation == nullptr) continue;
@@ -280,15 +278,6 @@ std::vector<FlopsRow> flops_rows(const RankTrace& trace, const RunSteps& steps) 
     const Event& event = trace.events[i];
     (is_product(operation->name) ? row.products : row.elementwise).add(operation->flops, event, steps);
     if (is_convolution(operation->name)) row.convolutions.add(operation->flops, event, steps);
-    const bool is_cross = roles[i].find("cross_attn") != std::string::npos;
-    const PrintedFlops printed = printed_flops(*operation, is_cross ? texts : 1);
-    // The published analysis has in each step what a run does once before its steps.
-    const bool is_before = event.phase == Phase::kDenoise && event.step == kBeforeSteps;
-    const Event in_steps = {.phase = event.phase,
-                            .step = is_before ? steady_step(steps.traced) : event.step,
-                            .what = WaitEvent{}};
-    row.printed_products.add(printed.products, in_steps, steps);
-    row.printed_elementwise.add(printed.elementwise, in_steps, steps);
   }
   return rows;
 }

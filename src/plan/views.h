@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "plan/printed_flops.h"
 #include "plan/trace.h"
 
 namespace tessera::plan {
@@ -92,7 +91,6 @@ struct FlopsRow {
   Sum products{};      // of matrices, attention and convolutions
   Sum convolutions{};  // of these
   Sum elementwise{};   // everything else
-  Sum printed_products{}, printed_elementwise{};  // as the published analysis counts
 };
 std::vector<FlopsRow> flops_rows(const RankTrace& trace, const RunSteps& steps = {});
 

@@ -179,7 +179,7 @@ def tables_fit_into_150_columns(box):
     for words in (video, [*video, *eight], ["--model", ROOT / "models" / "shapes"], ["--model", ROOT / "models" / "shapes-xl", *eight]):
         traces.append(f"a-file-with-a-long-name-{len(traces)}.json")
         assert box.run("trace", "a cat", *words, "--rank", "0", "-o", traces[-1]).code == 0
-    views = [(view, trace) for trace in traces for view in (["ops"], ["comm"], ["flops"], ["flops", "--as-printed"], ["memory"])]
+    views = [(view, trace) for trace in traces for view in (["ops"], ["comm"], ["flops"], ["memory"])]
     views += [(["hardware", "--machine", "h100", "--top", "0"], trace) for trace in traces]
     for words, trace in views:
         text = box.run("analyze", words[0], trace, *words[1:]).out
@@ -255,7 +255,7 @@ def the_hardware_of_a_trace_refuses(box):
     box.refuse(2, "[--link] is between devices, but no rank of t.json sends anything", *words, "--link", "pcie")
     box.refuse(2, "[--machine] is needed; see", "analyze", "hardware", "t.json")
     box.refuse(2, "[--rank] does not go with hardware of several traces", *words, "t.json", "--rank", "0")
-    box.refuse(2, "[--as-printed] does not go with ops", "analyze", "ops", "t.json", "--as-printed")
+    box.refuse(2, "[--top] does not go with ops", "analyze", "ops", "t.json", "--top", "3")
     box.refuse(3, "not the name of a machine", "analyze", "hardware", "t.json", "--machine", "h1000x")
     (box.folder / "none.json").write_text("{}")
     box.refuse(3, "none.json] is no trace", "analyze", "hardware", "none.json", "--machine", "h100")

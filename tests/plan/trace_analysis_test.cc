@@ -231,27 +231,22 @@ TEST(TraceAnalysis, RunsInTheNearestDtype) {
   EXPECT_EQ(nearest_dtype(machine, "fp16"), "fp32");
 }
 
-// Published: seconds of 30 steps of the transformer on one A100, and the share of its 312 TFLOP/s that this
-// is with the products of the published graphs. What is estimated is a bound of what is possible, so it is
-// below what was measured, and above what the products take.
+// Published: seconds of 30 steps of the transformer on one A100. What is estimated is a bound of what is
+// possible, so it is below what was measured, and above what the products take.
 TEST_F(StditXl, IsFasterThanWasMeasured) {
   struct Case {
     int64_t frames, height, width;
-    double seconds, utilization;
+    double seconds;
   };
   const Machine machine = read_machine(golden_folder("../../machines/a100.json"));
-  for (const Case& c : {Case{204, 360, 640, 99.00, 0.253}, Case{408, 360, 640, 202.3, 0.248},
-                        Case{51, 720, 1280, 104.24, 0.269}, Case{102, 720, 1280, 206.92, 0.271}}) {
+  for (const Case& c : {Case{204, 360, 640, 99.00}, Case{408, 360, 640, 202.3}, Case{51, 720, 1280, 104.24},
+                        Case{102, 720, 1280, 206.92}}) {
     Trace trace{.model = "m", .settings = {}, .steps = 30, .traced_steps = 1, .ranks = {}};
     trace.ranks.push_back(trace_rank(settings(c.frames, c.height, c.width), model_, whole(), 0, 1));
-    double products = 0, printed = 0;
+    double products = 0;
     for (const FlopsRow& row : flops_rows(trace.ranks[0])) {
-      if (row.phase != Phase::kDenoise) continue;
-      products += real(row.products.run);
-      printed += real(row.printed_products.run);
+      if (row.phase == Phase::kDenoise) products += real(row.products.run);
     }
-    EXPECT_NEAR(30 * printed / machine.gemm_rate("bf16") / c.seconds, c.utilization, 0.001)
-        << c.frames << " frames of " << c.height;
     OperationCosts costs(machine);
     const double estimated =
         run_costs(trace, 30, costs, std::nullopt, "trace").phase_seconds(Phase::kDenoise);
