@@ -313,8 +313,6 @@ CompareArguments compare_arguments(const FieldOptions& options, const Values& va
   CompareArguments arguments = options.read(compare_fields(), values);
   arguments.sizes = plan::resolve(options.read(plan::sizes_fields(), values));
   if (arguments.json && arguments.csv) usage_error("--csv", "and --json are two forms; leave one out");
-  if (arguments.as_printed && arguments.train)
-    usage_error("--as-printed", "shows training and forward passes together; leave out --train");
   return arguments;
 }
 

@@ -26,7 +26,7 @@ struct MeshArguments {
 
 struct CompareArguments {
   plan::Sizes sizes;
-  bool train = false, as_printed = false, json = false, csv = false;
+  bool train = false, json = false, csv = false;
 };
 
 struct ModelsArguments {

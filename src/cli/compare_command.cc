@@ -11,13 +11,11 @@
 #include "core/table.h"
 #include "core/units.h"
 #include "plan/comparison.h"
-#include "plan/printed.h"
 
 namespace tessera::cli {
 namespace {
 
 using plan::Method;
-using plan::PrintedCell;
 using plan::Quantity;
 using plan::Sizes;
 
@@ -88,26 +86,6 @@ OrderedJson comparison_json(const Sizes& sizes, bool train) {
           {"methods", std::move(methods)}};
 }
 
-OrderedJson printed_json(const Sizes& sizes) {
-  OrderedJson cells = OrderedJson::array(), errors = OrderedJson::object();
-  for (const PrintedCell& each : plan::printed_cells(sizes)) {
-    const auto number = [](const std::optional<int64_t>& value) {
-      return value ? OrderedJson(*value) : OrderedJson();
-    };
-    cells.push_back(
-        {{"subject", each.subject},
-         {"cell", each.what},
-         {"where", each.where},
-         {"unit", each.unit},
-         {"obstacle", each.obstacle.empty() ? OrderedJson() : OrderedJson(each.obstacle)},
-         {"printed", {{"text", each.text}, {"formula", each.formula}, {"value", number(each.value)}}},
-         {"corrected", {{"formula", each.corrected}, {"value", number(each.corrected_value)}}},
-         {"error", each.error.empty() ? OrderedJson() : OrderedJson(each.error)}});
-  }
-  for (const auto& [number, text] : plan::printed_errors()) errors[number] = text;
-  return {{"sizes", sizes_json(sizes)}, {"cells", std::move(cells)}, {"errors", std::move(errors)}};
-}
-
 // ---- CSV
 
 Table table_of(const std::vector<std::string>& keys) {
@@ -146,19 +124,6 @@ Table methods_table(const Sizes& sizes, bool train) {
     }
     row.push_back(method.idle ? OrderedJson(*method.idle) : OrderedJson());
     table.add(std::move(row));
-  }
-  return table;
-}
-
-Table printed_table(const Sizes& sizes) {
-  Table table = table_of({"subject", "cell", "where", "unit", "printed", "printed_formula", "printed_value",
-                          "corrected_formula", "corrected_value", "error"});
-  for (const PrintedCell& each : plan::printed_cells(sizes)) {
-    const auto number = [](const std::optional<int64_t>& value) {
-      return value ? OrderedJson(*value) : OrderedJson();
-    };
-    table.add({each.subject, each.what, each.where, each.unit, each.text, each.formula, number(each.value),
-               each.corrected, number(each.corrected_value), each.error});
   }
   return table;
 }
@@ -290,33 +255,6 @@ void print_comparison(const Sizes& sizes, bool train) {
   for (const Method& method : methods) print_formulas(method, train);
 }
 
-void print_printed(const Sizes& sizes) {
-  const std::vector<PrintedCell> cells = plan::printed_cells(sizes);
-  constexpr const char* kLine = "{:<11} {:<29} {:<5} {:<29} {:>10} {:>10} {}\n";
-  constexpr const char* kWordsLine = "{:<11} {:<29} {:<5} {:<29} {:>21} {}\n";
-  print_sizes(sizes);
-  print_line(kLine, "", "cell", "in", "as printed", "its value", "corrected", "errors");
-  Remarks obstacles;
-  for (const PrintedCell& each : cells) {
-    const auto number = [&](const std::optional<int64_t>& value) {
-      return value ? value_text(*value, each.unit) : "-";
-    };
-    obstacles.add(each.subject, each.obstacle);
-    if (each.formula.empty() && !each.corrected_value) {
-      print_line(kWordsLine, each.subject, each.what, each.where, each.text, each.corrected, each.error);
-    } else {
-      print_line(kLine, each.subject, each.what, each.where, each.text, number(each.value),
-                 number(each.corrected_value), each.error);
-    }
-  }
-  obstacles.print("- needs equal parts:");
-  fmt::print(
-      "\nThe document's N is n, its α (n-1)/n; its costs are those of a layer, and values those of all "
-      "layers.\n"
-      "P, G and OS are parameters, gradients and the optimizer's state, in 16-bit parameters.\n\n");
-  for (const auto& [number, text] : plan::printed_errors()) fmt::print("{:<4} {}\n", number, text);
-}
-
 }  // namespace
 
 const Fields<CompareArguments>& compare_fields() {
@@ -324,24 +262,17 @@ const Fields<CompareArguments>& compare_fields() {
   static const Fields<C> fields = {
       plain_field(&C::train,
                   {"train", "Compare training steps instead of forward passes", FieldGroup::kOutput}),
-      plain_field(&C::as_printed,
-                  {"as_printed", "Print the published comparison with its errors instead, cell by cell",
-                   FieldGroup::kOutput}),
       plain_field(&C::json, {"json", "Print JSON", FieldGroup::kOutput}),
       plain_field(&C::csv, {"csv", "Print the table as CSV", FieldGroup::kOutput})};
   return fields;
 }
 
 void run_compare(const CompareArguments& arguments) {
-  const auto& [sizes, train, as_printed, json, csv] = arguments;
+  const auto& [sizes, train, json, csv] = arguments;
   if (csv) {
-    fmt::print("{}",
-               (as_printed ? printed_table(sizes) : methods_table(sizes, train)).text(Table::Form::kCsv));
+    fmt::print("{}", methods_table(sizes, train).text(Table::Form::kCsv));
   } else if (json) {
-    const OrderedJson result = as_printed ? printed_json(sizes) : comparison_json(sizes, train);
-    fmt::print("{}\n", result.dump(2));
-  } else if (as_printed) {
-    print_printed(sizes);
+    fmt::print("{}\n", comparison_json(sizes, train).dump(2));
   } else {
     print_comparison(sizes, train);
   }

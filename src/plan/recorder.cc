@@ -56,8 +56,7 @@ thread_local Recorder* current_recorder = nullptr;
 // some numbers each, would otherwise be 99 of 100 events of a decoder.
 constexpr size_t kLeastBytes = 1024;
 
-// Functions that compute a number per element of the result; all
-// others move or compare data, or are rare.
+// Functions that compute a number per element of the result; all others move or compare data, or are rare.
 constexpr std::array<std::string_view, 12> kElementwise = {
     "aten::add",  "aten::sub",   "aten::mul", "aten::div", "aten::neg",     "aten::exp",
     "aten::sqrt", "aten::rsqrt", "aten::sin", "aten::cos", "aten::sigmoid", "aten::silu"};

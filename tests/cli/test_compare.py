@@ -75,34 +75,6 @@ def compare_has_the_value_of_each_formula(box):
 
 
 @test
-def compare_as_printed_has_the_value_of_each_printed_formula(box):
-    words = [*EIGHT, "--batch", "8", "--mesh", "2x4", "--vocabulary", "50304"]
-    result = json.loads(compare(box, *words, "--as-printed", "--json"))
-    letters = letters_of(result)
-    model = json.loads(compare(box, *words, "--train", "--json"))["model"]
-    letters |= {each["symbol"]: fractions.Fraction(each["value"]) for each in model if "symbol" in each}
-    count = 0
-    for cell in result["cells"]:
-        for side in ("printed", "corrected"):
-            if cell[side]["value"] is not None:
-                assert value_of(cell[side]["formula"], letters) == cell[side]["value"], cell
-                count += 1
-        for error in (cell["error"] or "").split(", "):
-            assert error == "" or error in result["errors"], cell
-    assert count > 120, count
-    assert list(result["errors"]) == [*(f"E{number}" for number in range(1, 16)), "O"], result["errors"]
-    text = compare(box, *words, "--as-printed")
-    assert re.search(r"^USP\+ZeRO-3 +parameters, collectives +table +2\*AllGather \+ ReduceScatter +1 ReduceScatter \+ 2 AllGather a step", text, re.M), text
-    assert re.search(r"^USP\+ZeRO-3 +activations sent, both ways +table +≤ 4O\(bsh\) +1.61 G +352.3 M O, E5$", text, re.M), text
-    assert "needs equal parts" not in text
-    alone = compare(box, *EIGHT, "--as-printed")
-    assert re.search(r"^DP +optimizer +table +6P +- +- $", alone, re.M), alone
-    assert "- needs equal parts:\n  DP, ZeRO-1: 1 sample is too few for 8 ranks\n" in alone, alone
-    assert re.search(r"^Ulysses +activations kept +text +bsh\(34/n\+5sa/h\) .* E8$", text, re.M), text
-    assert re.search(r"^E8 +The text leaves scores whole", text, re.M), text
-
-
-@test
 def compare_prints_a_table(box):
     text = compare(box, *EIGHT)
     for line in (r"TP +heads, weights +336.0 MiB +0 +72.1 MiB .*", r"Ring +tokens +168.0 MiB\* .*",
@@ -179,15 +151,6 @@ def compare_as_csv_has_what_json_has(box):
             for key, value in numbers.items():
                 assert row[key] == ("" if row["obstacle"] else str(value)), (key, row, method)
             assert row["idle"] == (str(method["idle"]["value"]) if "idle" in method else ""), (row, method)
-    rows = list(csv.DictReader(box.run("compare", *EIGHT, "--batch", "8", "--as-printed", "--csv").out.splitlines()))
-    cells = json.loads(compare(box, *EIGHT, "--batch", "8", "--as-printed", "--json"))["cells"]
-    assert len(rows) == len(cells), len(rows)
-    for row, cell in zip(rows, cells):
-        for side in ("printed", "corrected"):
-            value = cell[side]["value"]
-            assert row["printed"] == cell["printed"]["text"], (row, cell)
-            assert (row[side + "_formula"], row[side + "_value"]) == (cell[side]["formula"], "" if value is None else str(value)), row
-        assert (row["subject"], row["cell"], row["error"]) == (cell["subject"], cell["cell"], cell["error"] or ""), (row, cell)
 
 
 @test
@@ -212,7 +175,5 @@ def compare_refuses(box):
     box.refuse(2, "[--key-value-heads] 3 do not divide 16 heads", "compare", *EIGHT, "--key-value-heads", "3")
     box.refuse(2, "too large", "compare", *EIGHT, "--sequence", "1000000000000")
     box.refuse(2, "too large", "compare", *EIGHT, "--batch", "9000000000000000000", "--train")
-    box.refuse(2, "has no grouped queries", "compare", *EIGHT, "--key-value-heads", "8", "--as-printed")
-    box.refuse(2, "leave out --train", "compare", *EIGHT, "--train", "--as-printed")
     box.refuse(2, "unknown option; did you mean --layers?", "compare", "--layer", "24")
     box.refuse(2, "one argument too many", "compare", *EIGHT, "24")
