@@ -12,6 +12,7 @@
 #include "plan/find_machine.h"
 #include "plan/hardware/analysis.h"
 #include "plan/hardware/stdit_pair.h"
+#include "plan/hardware_tables.h"
 #include "plan/trace_report.h"
 #include "plan/trace_views.h"
 
@@ -27,8 +28,6 @@ struct Subject {
   plan::StditSizes sizes;
   std::optional<plan::Exchange> exchange;
 };
-
-using Unit = Table::Column::Unit;
 
 constexpr int64_t kSteps = 30;  // of Open-Sora 1.2 by default
 
@@ -107,30 +106,6 @@ OrderedJson analysis_json(const AnalyzeArguments& arguments, const Subject& subj
                                                    : OrderedJson()}};
 }
 
-Table operators_table(const plan::Analysis& analysis) {
-  Table table({{"name", "operator"},
-               {"count", "times"},
-               {"shape", "shape"},
-               {"split", "split"},
-               {"compute_seconds", "compute", Unit::kSeconds},
-               {"dram_seconds", "DRAM", Unit::kSeconds},
-               {"noc_seconds", "NoC", Unit::kSeconds},
-               {"latency_seconds", "latency", Unit::kSeconds},
-               {"utilization", "use", Unit::kShare},
-               {"bound", "bound"}});
-  for (const auto& [each, mapping] : analysis.operators) {
-    const std::string shape = plan::shape_text(each.work);
-    if (mapping.fits()) {
-      table.add({each.name, each.count, shape, mapping.split, mapping.compute, mapping.dram, mapping.noc,
-                 mapping.latency, mapping.utilization, plan::roof_name(mapping.roof)});
-    } else {
-      table.add({each.name, each.count, shape, "does not fit: " + mapping.obstacle, nullptr, nullptr, nullptr,
-                 nullptr, nullptr, nullptr});
-    }
-  }
-  return table;
-}
-
 void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
                     const plan::Analysis& analysis) {
   const int64_t steps = arguments.num_inference_steps.value_or(kSteps);
@@ -138,7 +113,7 @@ void print_analysis(const AnalyzeArguments& arguments, const Subject& subject,
              subject.machine.name, subject.dtype, arguments.num_frames, arguments.height, arguments.width,
              arguments.batch, subject.grid.frames, subject.grid.of_frame(),
              arguments.dies > 1 ? fmt::format("; the busiest of {} devices", arguments.dies) : "");
-  fmt::print("{}", operators_table(analysis).text(Table::Form::kText));
+  fmt::print("{}", plan::operators_table(analysis).text(Table::Form::kText));
   fmt::print(
       "\nTimes of one run in ms. A pair of blocks: {} ms{}; {} pairs x {} steps: {} s{}\n",
       milliseconds_text(analysis.list_seconds),
@@ -188,7 +163,7 @@ void run_analyze(const AnalyzeArguments& arguments) {
   if (arguments.json) {
     fmt::print("{}\n", analysis_json(arguments, subject, analysis).dump());
   } else if (arguments.csv) {
-    fmt::print("{}", operators_table(analysis).text(Table::Form::kCsv));
+    fmt::print("{}", plan::operators_table(analysis).text(Table::Form::kCsv));
   } else {
     print_analysis(arguments, subject, analysis);
   }

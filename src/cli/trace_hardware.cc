@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
 #include "core/counted.h"
 #include "core/error.h"
@@ -11,141 +10,11 @@
 #include "core/units.h"
 #include "plan/costed_trace.h"
 #include "plan/find_machine.h"
+#include "plan/hardware_tables.h"
 #include "plan/trace_views.h"
-#include "plan/views.h"
 
 namespace tessera::cli {
 namespace {
-
-using Unit = Table::Column::Unit;
-
-// All of them, for programs.
-Table operators_table(const plan::TraceAnalysis& analysis) {
-  Table table({{"phase", "phase"},
-               {"operation", "operation"},
-               {"role", "role"},
-               {"dtype", "dtype"},
-               {"count", "times"},
-               {"shape", "shape"},
-               {"split", "split"},
-               {"compute_seconds", "compute", Unit::kSeconds},
-               {"dram_seconds", "DRAM", Unit::kSeconds},
-               {"noc_seconds", "NoC", Unit::kSeconds},
-               {"latency_seconds", "latency", Unit::kSeconds},
-               {"utilization", "use", Unit::kShare},
-               {"bound", "bound"},
-               {"seconds", "in all", Unit::kSeconds},
-               {"step_count", "times/step"},
-               {"kind", "kind"},
-               {"inputs", "inputs"},
-               {"output", "output"},
-               {"flops", "GFLOP", Unit::kGiga},
-               {"bytes", "bytes", Unit::kBytes}});
-  for (const plan::TracedOperator& each : analysis.operators) {
-    const plan::Mapping& mapping = each.mapped->mapping;
-    std::vector<OrderedJson> row = {
-        plan::phase_name(each.phase), each.name,  each.role,
-        each.mapped->dtype,           each.count, plan::shape_text(each.mapped->work)};
-    if (mapping.fits()) {
-      row.insert(row.end(), {mapping.split, mapping.compute, mapping.dram, mapping.noc, mapping.latency,
-                             mapping.utilization, plan::roof_name(mapping.roof), each.seconds()});
-    } else {
-      row.emplace_back("does not fit: " + mapping.obstacle);
-      row.insert(row.end(), 7, nullptr);
-    }
-    row.insert(row.end(),
-               {each.step_count, plan::kind_name(each.mapped->work), plan::shapes_text(each.inputs),
-                plan::shape_text(each.output), each.flops, each.bytes});
-    table.add(std::move(row));
-  }
-  return table;
-}
-
-// For people: the longest first, and what is beyond the `top` in one row.
-Table longest_table(const plan::TraceAnalysis& analysis, size_t top) {
-  std::vector<const plan::TracedOperator*> sorted;
-  double all = 0;
-  for (const plan::TracedOperator& each : analysis.operators) {
-    sorted.push_back(&each);
-    all += each.seconds();
-  }
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto* a, const auto* b) { return a->seconds() > b->seconds(); });
-  Table table({{"phase", "phase"},
-               {"operation", "operation, role"},
-               {"shape", "shape"},
-               {"count", "times"},
-               {"latency_seconds", "each", Unit::kSeconds},
-               {"utilization", "use", Unit::kShare},
-               {"bound", "bound"},
-               {"seconds", "in all", Unit::kSeconds},
-               {"share", "share", Unit::kShare},
-               {"split", "split"}});
-  const auto share = [&](double seconds) { return all > 0 ? seconds / all : 0; };
-  const size_t shown = top == 0 ? sorted.size() : std::min(top, sorted.size());
-  for (size_t i = 0; i < shown; ++i) {
-    const plan::TracedOperator& each = *sorted[i];
-    const plan::Mapping& mapping = each.mapped->mapping;
-    table.add({plan::phase_name(each.phase), plan::name_with_role(each.name, each.role),
-               plan::shape_text(each.mapped->work), each.count, mapping.latency, mapping.utilization,
-               plan::roof_name(mapping.roof), each.seconds(), share(each.seconds()), mapping.split});
-  }
-  if (shown < sorted.size()) {
-    int64_t count = 0;
-    double seconds = 0;
-    for (size_t i = shown; i < sorted.size(); ++i) {
-      count += sorted[i]->count;
-      seconds += sorted[i]->seconds();
-    }
-    table.add({"", counted(static_cast<int64_t>(sorted.size() - shown), "other"), "", count, nullptr, nullptr,
-               "", seconds, share(seconds), ""});
-  }
-  return table;
-}
-
-Table collectives_table(const plan::TraceAnalysis& analysis) {
-  Table table({{"phase", "phase"},
-               {"axis", "axis"},
-               {"collective", "collective"},
-               {"count", "times"},
-               {"bytes", "bytes", Unit::kBytes},
-               {"seconds", "in all", Unit::kSeconds},
-               {"step_count", "times/step"},
-               {"step_bytes", "bytes/step", Unit::kBytes}});
-  for (const plan::TracedCollective& each : analysis.collectives)
-    table.add({plan::phase_name(each.phase), each.axis, each.name, each.count, whole_number(each.bytes),
-               each.seconds, each.step_count, whole_number(each.step_bytes)});
-  return table;
-}
-
-// The longest first; what has no role stands under its own name.
-Table roles_table(const plan::TraceAnalysis& analysis) {
-  struct Row {
-    plan::Phase phase;
-    std::string role;
-    double seconds = 0;
-  };
-  std::vector<Row> rows;
-  double all = 0;
-  for (const plan::TracedOperator& each : analysis.operators) {
-    const std::string& role = each.role.empty() ? each.name : each.role;
-    auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& other) {
-      return other.phase == each.phase && other.role == role;
-    });
-    if (row == rows.end()) row = rows.insert(rows.end(), {each.phase, role, 0});
-    row->seconds += each.seconds();
-    all += each.seconds();
-  }
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const Row& a, const Row& b) { return a.seconds > b.seconds; });
-  Table table({{"phase", "phase"},
-               {"role", "role"},
-               {"seconds", "in all", Unit::kSeconds},
-               {"share", "of computing", Unit::kShare}});
-  for (const Row& row : rows)
-    table.add({plan::phase_name(row.phase), row.role, row.seconds, all > 0 ? row.seconds / all : 0});
-  return table;
-}
 
 OrderedJson phases_json(const plan::CostedTrace& costed) {
   OrderedJson phases = OrderedJson::array();
@@ -156,8 +25,8 @@ OrderedJson phases_json(const plan::CostedTrace& costed) {
   return phases;
 }
 
-OrderedJson analysis_json(const AnalyzeArguments& arguments, const plan::CostedTrace& costed,
-                          const plan::RankTrace& rank, const plan::TraceAnalysis& analysis) {
+OrderedJson analysis_json(const plan::CostedTrace& costed, const plan::RankTrace& rank,
+                          const plan::TraceAnalysis& analysis) {
   const bool is_whole = costed.seconds().has_value();
   OrderedJson json = {{"machine", costed.costs->machine().name},
                       {"model", costed.trace->model},
@@ -176,9 +45,9 @@ OrderedJson analysis_json(const AnalyzeArguments& arguments, const plan::CostedT
   for (const auto& [name, seconds] : plan::bounds_of(costed)) bounds[name] = seconds;
   json["step_bounds"] = std::move(bounds);
   json["rank"] = rank.rank;
-  json["operators"] = operators_table(analysis).json();
-  json["collectives"] = collectives_table(analysis).json();
-  json["roles"] = roles_table(analysis).json();
+  json["operators"] = plan::operators_table(analysis).json();
+  json["collectives"] = plan::collectives_table(analysis).json();
+  json["roles"] = plan::roles_table(analysis).json();
   return json;
 }
 
@@ -227,10 +96,10 @@ void print_text(const AnalyzeArguments& arguments, const plan::CostedTrace& cost
              counted(trace.world_size, "rank"), counted(costed.steps, "step"));
   print_run(costed);
   fmt::print("Operators of rank {}\n{}", rank.rank,
-             longest_table(analysis, static_cast<size_t>(arguments.top)).text(Table::Form::kText));
+             plan::longest_table(analysis, static_cast<size_t>(arguments.top)).text(Table::Form::kText));
   if (!analysis.collectives.empty())
     fmt::print("\nMessages of rank {}, each by itself\n{}", rank.rank,
-               collectives_table(analysis).text(Table::Form::kText));
+               plan::collectives_table(analysis).text(Table::Form::kText));
   if (!costed.obstacles.empty())
     fmt::print("\nNot counted, since no split fits: {}\n", fmt::join(costed.obstacles, ", "));
 }
@@ -241,10 +110,10 @@ void print_one(const AnalyzeArguments& arguments, const plan::CostedTrace& coste
   const plan::TraceAnalysis analysis =
       plan::analyze_trace(*costed.trace, rank, costed.steps, *costed.costs, costed.link);
   if (arguments.json) {
-    const OrderedJson json = analysis_json(arguments, costed, rank, analysis);
+    const OrderedJson json = analysis_json(costed, rank, analysis);
     fmt::print("{}\n", json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
   } else if (arguments.csv) {
-    fmt::print("{}", operators_table(analysis).text(Table::Form::kCsv));
+    fmt::print("{}", plan::operators_table(analysis).text(Table::Form::kCsv));
   } else {
     print_text(arguments, costed, rank, analysis);
   }
