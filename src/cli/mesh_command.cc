@@ -15,7 +15,6 @@
 #include "engine/denoise.h"
 #include "engine/find_model.h"
 #include "engine/lone_denoiser.h"
-#include "job/dry_run.h"
 #include "parallel/ranks.h"
 
 namespace tessera::cli {
@@ -75,7 +74,7 @@ uint64_t weights_bytes(const MeshSubject& subject, const comm::TensorGroups& ten
   return statistics.bytes_held;
 }
 
-using BytesByPlace = std::map<job::DenoiserPlace, uint64_t>;
+using BytesByPlace = std::map<parallel::DenoiserPlace, uint64_t>;
 
 Share share_of(const MeshSubject& subject, const parallel::Layout& layout, int64_t rank,
                BytesByPlace& bytes) {
@@ -86,7 +85,7 @@ Share share_of(const MeshSubject& subject, const parallel::Layout& layout, int64
   // Ranks that divide frames have all heads of a layer.
   const Range heads = layout.dsp ? Range{0, layer_heads.length} : ranks.ulysses.part(layer_heads.length);
   const Range blocks = layout.stage(ranks.pipeline.rank);
-  const auto [place, is_new] = bytes.try_emplace(job::denoiser_place(ranks));
+  const auto [place, is_new] = bytes.try_emplace(parallel::denoiser_place(ranks));
   if (is_new) place->second = weights_bytes(subject, tensor_groups, blocks);
   return {blocks,
           cut.held(cut.all_patches(), ranks.sequence.rank).rows,

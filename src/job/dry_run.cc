@@ -11,6 +11,7 @@
 #include "job/outputs.h"
 #include "job/progress.h"
 #include "job/report.h"
+#include "parallel/ranks.h"
 
 namespace tessera::job {
 namespace {
@@ -33,11 +34,11 @@ uint64_t bytes_of(const Load& load, const Job& job, const models::LoadOptions& o
 }
 
 uint64_t most_denoiser_bytes(const Job& job) {
-  std::set<DenoiserPlace> counted;
+  std::set<parallel::DenoiserPlace> counted;
   uint64_t most = 0;
   for (int64_t rank = 0; rank < job.ranks(); ++rank) {
     const parallel::Ranks ranks(rank, job.layout);
-    if (!counted.insert(denoiser_place(ranks)).second) continue;
+    if (!counted.insert(parallel::denoiser_place(ranks)).second) continue;
     models::LoadOptions options = on_no_device(job);
     options.placement.groups = {ranks.tensor_inner, ranks.tensor_outer};
     if (ranks.pipeline.size > 1) options.blocks = job.layout.stage(ranks.pipeline.rank);
@@ -47,10 +48,6 @@ uint64_t most_denoiser_bytes(const Job& job) {
 }
 
 }  // namespace
-
-DenoiserPlace denoiser_place(const parallel::Ranks& ranks) {
-  return {ranks.pipeline.rank, ranks.tensor_inner.rank, ranks.tensor_outer.rank};
-}
 
 void print_plan(const Job& job, const FieldSpelling& spelling) {
   OrderedJson weights = OrderedJson::object();

@@ -1,17 +1,9 @@
 // `tessera generate --dry-run`: says what would run.
 #pragma once
 
-#include <array>
-#include <cstdint>
-
 #include "job/job.h"
-#include "parallel/ranks.h"
 
 namespace tessera::job {
-
-// Ranks of equal places along the axes that divide weights hold equal weights of the denoiser.
-using DenoiserPlace = std::array<int64_t, 3>;
-DenoiserPlace denoiser_place(const parallel::Ranks& ranks);
 
 // Prints JSON on stdout: `settings` as a report has them, which with_files() reads, `outputs` (paths),
 // `world_size`, and `weights_bytes`: of each component of the model in the dtypes of the run, of the denoiser

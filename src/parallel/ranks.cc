@@ -55,4 +55,8 @@ Ranks::Ranks(int64_t rank, const Layout& made_layout) : layout(made_layout) {
   });
 }
 
+DenoiserPlace denoiser_place(const Ranks& ranks) {
+  return {ranks.pipeline.rank, ranks.tensor_inner.rank, ranks.tensor_outer.rank};
+}
+
 }  // namespace tessera::parallel

@@ -1,7 +1,8 @@
 // This rank's place in a layout: its group on each axis. Layers and schedules take the groups as arguments.
 #pragma once
 
-#include <vector>
+#include <array>
+#include <cstdint>
 
 #include "comm/group.h"
 #include "comm/world.h"
@@ -34,5 +35,9 @@ struct Ranks {
   template <typename MakeGroup>
   void fill(const MakeGroup& make_group);
 };
+
+// Ranks of equal places along the axes that divide weights hold equal weights of the denoiser.
+using DenoiserPlace = std::array<int64_t, 3>;
+DenoiserPlace denoiser_place(const Ranks& ranks);
 
 }  // namespace tessera::parallel
