@@ -43,7 +43,8 @@ def analyzes_on_every_machine_that_ships(box):
 def more_steps_samples_and_devices(box):
     one = analysis(box, "h100", *VIDEO)
     assert abs(analysis(box, "h100", *VIDEO, "--num-inference-steps", "60")["total_seconds"] / one["total_seconds"] - 2) < 1e-9
-    assert 1.5 < analysis(box, "h100", *VIDEO, "--batch", "4")["total_seconds"] / one["total_seconds"] < 2.1
+    more = analysis(box, "h100", *VIDEO, "--batch", "4")
+    assert more["batch"] == 4 and 1.5 < more["total_seconds"] / one["total_seconds"] < 2.1, more
     four = analysis(box, "h100", *VIDEO, "--dies", "4")
     # docs/video.md: 10.01 MiB for each pair; the first link of the file is NVLink, and a pair has two exchanges.
     assert abs(four["exchange_bytes"] / 2**20 - 10.01) < 0.005, four
@@ -78,6 +79,8 @@ def the_hardware_of_traces_of_every_family(box):
             for parts in (found["phases"], found["roles"], rows):
                 assert abs(sum(row["seconds"] for row in parts) / total - 1) < 1e-9, (machine, total)
             assert abs(found["total_seconds"] / total - 1) < 1e-9, found["total_seconds"]
+            seconds = [row["seconds"] for row in found["roles"]]
+            assert seconds == sorted(seconds, reverse=True), seconds
             # Steps are alike: a run of fourteen takes seven of them more, and what it does once no longer.
             longer = hardware(box, "t.json", machine, "--num-inference-steps", "14")["total_seconds"]
             assert abs(longer - total - 7 * found["step_seconds"]) < 1e-9 * total, (total, found["step_seconds"], longer)

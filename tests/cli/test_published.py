@@ -230,3 +230,4 @@ def published_comparison_refuses(box):
     for files in ((grouped[0], other), (grouped[1], grouped[0])):
         assert "takes two files for the same sizes" in published(box, "comparison", *files, code=1)
     assert published(box, "comparison", "none.json", other, code=1).startswith("tools/published: none.json: ")
+    assert "o.json is no trace" in published(box, "flops", other, code=1)

@@ -24,10 +24,14 @@ class Refused(Exception):
 
 
 def read(path):
+    """The object in a file."""
     try:
-        return json.loads(sys.stdin.read() if path == "-" else pathlib.Path(path).read_text())
+        value = json.loads(sys.stdin.read() if path == "-" else pathlib.Path(path).read_text())
     except (OSError, ValueError) as error:
         raise Refused(f"{path}: {error}") from error
+    if not isinstance(value, dict):
+        raise Refused(f"{path} is no JSON object")
+    return value
 
 
 def print_json(value):
@@ -42,10 +46,7 @@ def print_table(head, rows):
 
 
 def print_comparison(arguments):
-    try:
-        result = comparison.compare(read(arguments.forward), read(arguments.training))
-    except comparison.Refused as error:
-        raise Refused(error) from error
+    result = comparison.compare(read(arguments.forward), read(arguments.training))
     if arguments.json:
         return print_json(result)
     if not arguments.csv:
@@ -58,6 +59,8 @@ def print_comparison(arguments):
 
 def print_flops(arguments):
     trace = read(arguments.trace)
+    if "tessera_trace" not in trace:
+        raise Refused(f"{arguments.trace} is no trace; tessera trace makes one")
     ranks = [each["rank"] for each in trace["ranks"]]
     if arguments.rank is not None and arguments.rank not in ranks:
         raise Refused(f"{arguments.trace} does not hold rank {arguments.rank}")
@@ -73,7 +76,7 @@ def print_flops(arguments):
 
 def hardware_sizes(path):
     hardware = read(path)
-    if not isinstance(hardware, dict) or "num_frames" not in hardware:
+    if "num_frames" not in hardware:
         raise Refused(f"{path} is not what tessera analyze hardware --json prints without a trace")
     sizes = open_sora.Sizes(hardware)
     if sizes.frames == 0:
@@ -156,7 +159,7 @@ def main():
     arguments = parse()
     try:
         arguments.run(arguments)
-    except Refused as error:
+    except (Refused, comparison.Refused) as error:
         sys.exit(f"tools/published: {error}")
 
 

@@ -193,7 +193,7 @@ def add_row(cells, name, printed_name, weights, activations, divides, state):
 
 def compare(forward, training):
     """The cells, from what `tessera compare --json` and `tessera compare --train --json` print for the same sizes."""
-    if (forward["pass"], training["pass"]) != ("forward", "training step") or forward["sizes"] != training["sizes"]:
+    if (forward.get("pass"), training.get("pass")) != ("forward", "training step") or forward["sizes"] != training["sizes"]:
         raise Refused("takes two files for the same sizes: what tessera compare --json prints, and with --train")
     if training["sizes"]["key_value_heads"] != training["sizes"]["heads"]:
         raise Refused("the printed document has no grouped queries; leave out --key-value-heads")
