@@ -22,6 +22,8 @@
 #include "job/trace_cache.h"
 #include "launch/signals.h"
 #include "launch/streams.h"
+#include "plan/record_program.h"
+#include "plan/stablehlo.h"
 #include "plan/trace_model.h"
 
 namespace tessera::cli {
@@ -184,6 +186,16 @@ const Fields<TraceArguments>& trace_fields() {
       plain_field(&T::rank, {"rank", "Rank to trace, or all [all]", FieldGroup::kOutput, "R"}),
       plain_field(&T::output, {"output", "File for the trace, JSON; - for standard output [trace.json]",
                                FieldGroup::kOutput, "FILE"}),
+      plain_field(&T::stablehlo,
+                  {"stablehlo",
+                   "Write a part of the model as a program in StableHLO, and its description beside "
+                   "it, instead of a trace (docs/stablehlo.md)",
+                   FieldGroup::kOutput, "FILE.mlir"}),
+      plain_field(&T::part,
+                  {"part",
+                   "Part for --stablehlo: denoiser (one evaluation), decoder (a picture, or a clip), "
+                   "or a text encoder by its name in model_index.json [denoiser]",
+                   FieldGroup::kOutput, "NAME"}),
       plain_field(&T::json, {"json", "Print the summary as JSON on standard output, instead of the path",
                              FieldGroup::kOutput}),
       plain_field(&T::quiet, {"quiet", "Print no summary on stderr", FieldGroup::kOutput}),
@@ -193,10 +205,36 @@ const Fields<TraceArguments>& trace_fields() {
   return fields;
 }
 
+namespace {
+
+// Writes the programs of these ranks, each beside its description.
+void write_programs(const TraceArguments& arguments, const job::Job& job, const std::vector<int64_t>& ranks) {
+  const std::string name = *arguments.stablehlo;
+  constexpr std::string_view kSuffix = ".mlir";
+  if (!name.ends_with(kSuffix) || name.size() == kSuffix.size())
+    usage_error("--stablehlo", "must name a file that ends in .mlir, got '{}'", printable(name));
+  const std::string stem = name.substr(0, name.size() - kSuffix.size());
+  job::require_result_path("--stablehlo", name);
+  const std::string part = arguments.part.value_or("denoiser");
+  for (const int64_t rank : ranks) {
+    if (launch::interrupted()) throw engine::Cancelled();
+    const plan::Program program = plan::stablehlo_program(
+        plan::record_program(part, job.settings, job.model, job.layout, rank),
+        {.model = job.model.family->class_name, .part = part, .rank = rank, .world_size = job.ranks()});
+    const std::string path = ranks.size() == 1 ? stem : fmt::format("{}.{}", stem, rank);
+    job::write_result(path + ".json", program.description.dump() + '\n');
+    job::write_result(path + ".mlir", program.text);
+    fmt::print("{}.mlir\n", path);
+  }
+}
+
+}  // namespace
+
 void run_trace(const TraceArguments& arguments) {
   job::Progress progress(/*quiet=*/true, option_name);  // prints warnings
   const job::Job job = plan(arguments.run);
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
+  if (arguments.stablehlo) return write_programs(arguments, job, ranks);
   const std::string path = arguments.output.value_or("trace.json");
   job::require_result_path("--output", path);
   if (arguments.json && (job::is_standard_output(path) || path == "/dev/stdout"))

@@ -11,7 +11,9 @@ namespace tessera::cli {
 struct TraceArguments {
   // Without prompts: the longest that the model takes. The model may be a denoiser alone.
   job::GenerateArguments run;
-  std::optional<std::string> rank;  // a number, or "all"
+  std::optional<std::string> stablehlo;  // a file ending in .mlir
+  std::optional<std::string> part;       // of the model, as a program
+  std::optional<std::string> rank;       // a number, or "all"
   std::optional<std::string> output;
   bool cache = true, json = false, quiet = false;
 };

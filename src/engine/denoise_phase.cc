@@ -19,16 +19,6 @@ at::Tensor to_host(const at::Tensor& x) {
   return x.is_meta() ? x : x.cpu();
 }
 
-// Conditions of the pictures that are numbers, by name.
-std::map<std::string, at::Tensor> conditions(const RunContext& run) {
-  std::map<std::string, at::Tensor> all;
-  for (const auto& [name, value] : run.settings.video.conditions)
-    all[name] = at::full({1}, value, at::kFloat);
-  if (!run.model.shape.takes_guidance_scale) return all;
-  all[models::kGuidanceScale] = at::tensor(at::ArrayRef<double>(run.group().guidance_scales), at::kDouble);
-  return all;
-}
-
 // Sends what is given to all ranks. Returns the frames that the loop keeps or edits, and puts them into z.
 GivenFrames place(RunContext& run, GivenLatents given, at::Tensor& z) {
   for (at::Tensor* const each : {&given.z, &given.placed, &given.mask}) {
@@ -129,7 +119,7 @@ DenoisePhase::DenoisePhase(RunContext& run, std::optional<GivenLatents> given,
     state->latents = work.z;
     const Guidance& guidance = run.group().guidance[static_cast<size_t>(run.turn.part)];
     work.stage.emplace(*work.denoiser, run.model.shape, work.prompts, guidance.samples(run.ranks),
-                       run.settings.latents, run.ranks, conditions(run));
+                       run.settings.latents, run.ranks, run.conditions());
     work.inputs.emplace(Denoising{*work.stage, *run.sampler, guidance, run.ranks});
     if (work.frames) {
       work.inputs->given = &*work.frames;

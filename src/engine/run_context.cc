@@ -1,5 +1,7 @@
 #include "engine/run_context.h"
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -27,6 +29,14 @@ RunContext::RunContext(std::span<const Settings> batch_requests, const Model& ru
 
 bool RunContext::has_given() const {
   return std::any_of(requests.begin(), requests.end(), [](const Settings& each) { return each.has_given(); });
+}
+
+std::map<std::string, at::Tensor> RunContext::conditions() const {
+  std::map<std::string, at::Tensor> all;
+  for (const auto& [name, value] : settings.video.conditions) all[name] = at::full({1}, value, at::kFloat);
+  if (!model.shape.takes_guidance_scale) return all;
+  all[models::kGuidanceScale] = at::tensor(at::ArrayRef<double>(group().guidance_scales), at::kDouble);
+  return all;
 }
 
 bool RunContext::next_turn() {

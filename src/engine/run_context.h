@@ -94,6 +94,8 @@ struct RunContext {
   std::vector<int64_t> latent_sizes() const {
     return model.shape.latent_sizes(settings.latents, group().count());
   }
+  // Conditions of the group's pictures that are numbers, by name (models::ForwardInputs::by_sample).
+  std::map<std::string, at::Tensor> conditions() const;
   // Whether each replica decodes its own pictures. Of videos all ranks decode each together, so that its
   // frames arrive in order.
   bool replicas_decode() const { return !model.shape.is_video; }

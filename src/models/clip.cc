@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/field_name.h"
 #include "ops/activations.h"
+#include "ops/operation.h"
 #include "ops/text_attention.h"
 
 namespace tessera::models {
@@ -64,11 +65,9 @@ CLIPTextEncoder::CLIPTextEncoder(const weights::Scope& scope, const CLIPTextConf
 
 // With the legacy id, transformers takes the token of the largest id, which is the end token in CLIP's
 // vocabulary.
-int64_t CLIPTextEncoder::end_of(const std::vector<int64_t>& ids) const {
-  const auto end = config_.eos_token_id == kLegacyEnd
-                       ? std::max_element(ids.begin(), ids.end())
-                       : std::find(ids.begin(), ids.end(), config_.eos_token_id);
-  return end == ids.end() ? 0 : end - ids.begin();
+at::Tensor CLIPTextEncoder::end_of(const at::Tensor& ids) const {
+  const bool is_legacy = config_.eos_token_id == kLegacyEnd;
+  return (is_legacy ? ids : (ids == config_.eos_token_id).to(at::kLong)).argmax(0, /*keepdim=*/true);
 }
 
 CLIPTextEncoder::Output CLIPTextEncoder::operator()(const std::vector<int64_t>& ids, int64_t skip,
@@ -82,8 +81,9 @@ CLIPTextEncoder::Output CLIPTextEncoder::operator()(const std::vector<int64_t>& 
     usage_error(field("prompt"), "holds a token (id {}) that the text encoder, with {} tokens, does not know",
                 largest, config_.vocab_size);
   }
-  const at::Tensor rows =
-      token_embedding_.index_select(0, at::tensor(ids, at::kLong).to(token_embedding_.device()));
+  const at::Tensor tokens = at::tensor(ids, at::kLong).to(token_embedding_.device());
+  ops::record_dataflow([&] { return ops::Dataflow{ops::kProgramInput, "tokens", {}, {tokens}}; });
+  const at::Tensor rows = token_embedding_.index_select(0, tokens);
   at::Tensor x = (rows.to(position_embedding_.device(), dtype_) + position_embedding_.narrow(0, 0, length))
                      .unsqueeze(0);  // [1, L, D]
   const int64_t last = config_.num_hidden_layers - skip;
@@ -96,7 +96,7 @@ CLIPTextEncoder::Output CLIPTextEncoder::operator()(const std::vector<int64_t>& 
   if (skip == 0) output.hidden = x;
   output.hidden = (normed ? final_layer_norm_(output.hidden) : output.hidden).squeeze(0);
   if (config_.has_projection) {
-    const at::Tensor end = x.narrow(1, end_of(ids), 1);  // [1, 1, D]
+    const at::Tensor end = ops::token_at(x, end_of(tokens));  // [1, 1, D]
     output.pooled = text_projection_(final_layer_norm_(end)).flatten();
   }
   return output;

@@ -58,7 +58,8 @@ class CLIPTextEncoder {
   at::TensorOptions options() const { return position_embedding_.options().dtype(dtype_); }  // of the output
 
  private:
-  int64_t end_of(const std::vector<int64_t>& ids) const;
+  // The place of the end token among ids [L]: int64 [1].
+  at::Tensor end_of(const at::Tensor& ids) const;
 
   CLIPTextConfig config_;
   at::Tensor token_embedding_;     // [vocabulary, D] as stored in the file

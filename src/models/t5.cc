@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "ops/operation.h"
 #include "ops/text_attention.h"
 
 namespace tessera::models {
@@ -122,8 +123,9 @@ std::vector<at::Tensor> T5Encoder::operator()(const std::vector<std::vector<int6
                                    .to(device);
     biases.push_back(relative_bias_.index({buckets}).permute({2, 0, 1}).unsqueeze(0).contiguous());
     // The residual stream stays in fp32 for every dtype of the layers, because fp16 would overflow.
-    hidden.push_back(embedding_.index_select(0, at::tensor(prompt, at::kLong).to(embedding_.device()))
-                         .to(device, at::kFloat));
+    const at::Tensor tokens = at::tensor(prompt, at::kLong).to(embedding_.device());
+    ops::record_dataflow([&] { return ops::Dataflow{ops::kProgramInput, "tokens", {}, {tokens}}; });
+    hidden.push_back(embedding_.index_select(0, tokens).to(device, at::kFloat));
   }
   const auto run = [&](const T5Block& block) {
     for (size_t i = 0; i < hidden.size(); ++i) block(hidden[i], biases[i]);

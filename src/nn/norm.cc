@@ -16,7 +16,11 @@ at::Tensor RmsNorm::operator()(const at::Tensor& x) const {
   ops::record("rms_norm", role, x, 4 * x.numel(), {x, weight});
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor scale = at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + epsilon);
-  return (wide * scale).mul_(weight).to(dtype);
+  at::Tensor out = (wide * scale).mul_(weight).to(dtype);
+  ops::record_dataflow([&] {
+    return ops::Dataflow{"rms_norm", role, {x, weight}, {out}, {{"epsilon", epsilon}}};
+  });
+  return out;
 }
 
 LayerNorm::LayerNorm(const weights::Scope& scope, int64_t width, double epsilon)

@@ -29,7 +29,11 @@ at::Tensor AcrossHeadsNorm::operator()(const at::Tensor& x) const {
   at::Tensor squares = wide.square().sum(-1, /*keepdim=*/true);
   squares = comm::all_reduce(comm::all_reduce(squares, groups_->inner), groups_->outer);
   const at::Tensor scale = at::rsqrt(squares / heads_.features() + epsilon_);
-  return (wide * scale).mul_(weight_).to(dtype_);
+  at::Tensor out = (wide * scale).mul_(weight_).to(dtype_);
+  ops::record_dataflow([&] {
+    return ops::Dataflow{"rms_norm", "", {x, weight_}, {out}, {{"epsilon", epsilon_}}};
+  });
+  return out;
 }
 
 }  // namespace tessera::nn

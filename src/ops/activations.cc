@@ -17,6 +17,7 @@ at::Tensor gated_gelu(const at::Tensor& x, const at::Tensor& gate) {
   if (!x.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16)) {
     at::Tensor y = at::gelu(gate).mul_(x);
     record("gated_gelu", "", y, 2 * y.numel(), {x, gate});
+    record_dataflow([&] { return Dataflow{"gated_gelu", "", {x, gate}, {y}}; });
     return y;
   }
   at::Tensor y = at::empty(x.sizes(), x.options());
@@ -29,6 +30,7 @@ at::Tensor quick_gelu(const at::Tensor& x) {
   const OperationScope scope;
   at::Tensor y = at::sigmoid(x * 1.702).mul_(x);
   record("quick_gelu", "", y, 3 * y.numel(), {x});
+  record_dataflow([&] { return Dataflow{"quick_gelu", "", {x}, {y}}; });
   return y;
 }
 

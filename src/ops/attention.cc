@@ -116,6 +116,7 @@ void attention_into(const at::Tensor& out, const at::Tensor& q, const at::Tensor
                 "attention: the output must have the shape of the queries");
   TESSERA_CHECK(k.size(1) > 0, "attention: there are no keys");
   record_attention("attention", q, heads, k.size(1), k.size(2));
+  record_dataflow([&] { return Dataflow{"attention", "", {q, k, v}, {out}, {{"heads", heads}}}; });
   if (is_widened(q)) {
     const at::Tensor wide = at::empty(q.sizes(), q.options().dtype(at::kFloat));
     const at::Tensor queries = q.to(at::kFloat), keys = k.to(at::kFloat), values = v.to(at::kFloat);
@@ -181,6 +182,7 @@ PartialAttention::PartialAttention(const at::Tensor& q, int64_t heads)
   sums_ = at::zeros({batch, heads, queries, depth}, options);
   maxima_ = at::full({batch, heads, queries}, -INFINITY, options);
   totals_ = at::zeros({batch, heads, queries}, options);
+  record_dataflow([&] { return Dataflow{"no_attention", "", {}, {sums_, maxima_, totals_}}; });
 }
 
 void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
@@ -188,6 +190,13 @@ void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
   check(q_, k, v, heads_);
   if (k.size(1) == 0 || q_.size(1) == 0) return;
   record_attention("attention_part", q_, heads_, k.size(1), k.size(2));
+  record_dataflow([&] {
+    return Dataflow{"attention_part",
+                    "",
+                    {q_, k, v, sums_, maxima_, totals_},
+                    {sums_, maxima_, totals_},
+                    {{"heads", heads_}}};
+  });
   if (q_.is_meta()) return;
   if (has_own_kernel(q_)) {
     const at::Tensor keys = k.to(q_.scalar_type()), values = v.to(q_.scalar_type());
@@ -209,7 +218,9 @@ void PartialAttention::add(const at::Tensor& k, const at::Tensor& v) {
 at::Tensor PartialAttention::result() const {
   const OperationScope scope;
   const at::Tensor normalised = has_own_kernel(q_) ? sums_ / totals_.unsqueeze(-1) : sums_;
-  return normalised.transpose(1, 2).flatten(2).to(dtype_);
+  at::Tensor out = normalised.transpose(1, 2).flatten(2).to(dtype_);
+  record_dataflow([&] { return Dataflow{"attention_of_parts", "", {sums_, totals_}, {out}}; });
+  return out;
 }
 
 }  // namespace tessera::ops

@@ -83,6 +83,21 @@ void Conv2d::record_operation(at::IntArrayRef x, const Tensor& y) const {
          {Operand(x, y.scalar_type()), Operand(weights, y.scalar_type()), bias});
 }
 
+void Conv2d::record_values(const ConvInput& input, const Tensor& sum, const Tensor& y) const {
+  record_dataflow([&] {
+    const Halo halo = input.halo.value_or(Halo());
+    const ChannelMaps maps = input.maps != nullptr ? *input.maps : ChannelMaps();
+    return Dataflow{"conv2d",
+                    role,
+                    {input.x, weight, bias, sum, halo.above, halo.below, maps.mean, maps.scale, maps.bias},
+                    {y},
+                    {{"stride", stride},
+                     {"padding_rows", padding[0]},
+                     {"padding_columns", padding[1]},
+                     {"silu", input.norm != nullptr && input.norm->activation == Activation::kSilu}}};
+  });
+}
+
 Tensor Conv2d::apply(const Tensor& x, std::array<int64_t, 2> pad) const {
   const std::array<int64_t, 2> step = {stride, stride};
   if (x.is_cpu() && !kernels::is_multiplied(weight.scalar_type())) return apply_narrow(x, pad);
@@ -276,6 +291,7 @@ Tensor Conv2d::operator()(ConvInput input) const {
     const int64_t columns = (input.x.size(3) + 2 * padding[1] - kernel[1]) / stride + 1;
     y = at::empty({input.x.size(0), out_channels, rows_out(input), columns}, input.x.options(),
                   kChannelsLast);
+    record_values(input, {}, y);
   } else if (winograd) {
     TESSERA_CHECK(input.norm == nullptr || input.norm->activation == Activation::kSilu,
                   "a Winograd convolution needs a norm with SiLU");
@@ -327,6 +343,7 @@ void Conv2d::add_to(Tensor& sum, ConvInput input) const {
   record_operation(input.x.sizes(), sum);
   TESSERA_CHECK(sum.is_contiguous(kChannelsLast), "a convolution needs a channels-last sum");
   if (computes_nothing(input.x)) {
+    record_values(input, sum, sum);
     if (needs_whole_input(input)) gathered(input, padding[0]);
     return;
   }
@@ -430,6 +447,11 @@ Tensor Upsample2d::operator()(const Tensor& x, const std::optional<Halo>& halo,
   Tensor y = apply(x, halo, blocks);
   const std::array<int64_t, 4> weights = {channels, channels, 3, 3};
   record("upsample2d_conv2d", role, y, 2 * y.numel() * channels * 9, {x, Operand(weights, x.scalar_type())});
+  record_dataflow([&] {
+    const Halo around = halo.value_or(Halo());
+    return Dataflow{
+        "upsample2d_conv2d", role, {x, whole.weight, whole.bias, around.above, around.below}, {y}};
+  });
   return y;
 }
 

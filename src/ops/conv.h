@@ -90,6 +90,8 @@ struct Conv2d {
   // Of meta tensors that stand for the CPU: whether a kernel would take a copy of all of its input.
   bool needs_whole_input(const ConvInput& input) const;
   void record_operation(at::IntArrayRef x, const at::Tensor& y) const;  // `x`: the shape of the input
+  // y is the result, or the `sum` to which it is added.
+  void record_values(const ConvInput& input, const at::Tensor& sum, const at::Tensor& y) const;
 };
 
 // Nearest-neighbour upsampling by two followed by a 3x3 convolution with padding 1, without the upsampled

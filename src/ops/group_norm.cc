@@ -60,7 +60,17 @@ at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
   if (x.is_cpu()) return apply(maps(moments(x)), x);
   check_input(*this, x);
   record_operation(x);
-  if (x.is_meta()) return at::empty_like(x);
+  if (x.is_meta()) {
+    at::Tensor y = at::empty_like(x);
+    record_dataflow([&] {
+      return Dataflow{"group_norm",
+                      role,
+                      {x, weight, bias},
+                      {y},
+                      {{"groups", groups}, {"epsilon", eps}, {"silu", activation == Activation::kSilu}}};
+    });
+    return y;
+  }
   // Other devices have one kernel for the whole norm, whose memory format may differ from that of its input.
   return activated(*this, at::group_norm(x, groups, weight.to(x.scalar_type()), bias.to(x.scalar_type()), eps)
                               .contiguous(at::MemoryFormat::ChannelsLast));
@@ -70,7 +80,13 @@ at::Tensor GroupNorm::moments(const at::Tensor& x, const at::Tensor& offset) con
   const OperationScope scope;
   check_input(*this, x);
   record_operation(x);
-  if (x.is_meta()) return at::empty({x.size(0), groups, 2}, x.options().dtype(at::kDouble));
+  if (x.is_meta()) {
+    at::Tensor of_groups = at::empty({x.size(0), groups, 2}, x.options().dtype(at::kDouble));
+    record_dataflow([&] {
+      return Dataflow{"group_moments", role, {x, offset}, {of_groups}, {{"groups", groups}}};
+    });
+    return of_groups;
+  }
   if (!x.is_cpu()) {
     const at::Tensor wide = offset.defined() ? x.to(at::kFloat) + over_positions(offset) : x.to(at::kFloat);
     const auto [variance, mean] =
@@ -89,7 +105,12 @@ ChannelMaps GroupNorm::maps(const at::Tensor& moments, const at::Tensor& offset)
   const at::Tensor inverse = (moments.select(2, 1).to(at::kDouble) + eps).sqrt().reciprocal();
   at::Tensor mean = of_channels(moments.select(2, 0));
   if (offset.defined()) mean = mean - offset;
-  return {mean.to(at::kFloat), (of_channels(inverse) * weight).to(at::kFloat), bias};
+  ChannelMaps maps{mean.to(at::kFloat), (of_channels(inverse) * weight).to(at::kFloat), bias};
+  record_dataflow([&] {
+    return Dataflow{
+        "channel_maps", role, {moments, offset, weight}, {maps.mean, maps.scale}, {{"epsilon", eps}}};
+  });
+  return maps;
 }
 
 at::Tensor GroupNorm::apply(const ChannelMaps& maps, const at::Tensor& x) const {
@@ -108,6 +129,13 @@ void GroupNorm::apply_into(const at::Tensor& y, const ChannelMaps& maps, const a
   const OperationScope scope;
   check_input(*this, x);
   check_input(*this, y);
+  record_dataflow([&] {
+    return Dataflow{"apply_maps",
+                    role,
+                    {x, maps.mean, maps.scale, maps.bias},
+                    {y},
+                    {{"silu", activation == Activation::kSilu}}};
+  });
   if (x.is_meta() || x.numel() == 0) return;
   if (!x.is_cpu()) {
     const at::Tensor centred = x.to(at::kFloat) - over_positions(maps.mean);

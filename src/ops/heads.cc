@@ -41,11 +41,24 @@ at::Tensor prepare_heads(const at::Tensor& x, const HeadPreparation& how, std::s
   const bool has_kernel =
       is_for_cpu(x.device()) && depth <= kernels::kMaxHeadDepth &&
       (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf);
-  if (!has_kernel) return prepared_by_aten(x, how, depth);
-  const at::Tensor rows = x.stride(2) == 1 ? x : x.contiguous();
-  at::Tensor out = at::empty(x.sizes(), x.options());
-  if (x.is_meta()) return out;
-  kernels::prepare_heads_into(out, rows, how, depth);
+  at::Tensor out;
+  if (!has_kernel) {
+    out = prepared_by_aten(x, how, depth);
+  } else {
+    const at::Tensor rows = x.stride(2) == 1 ? x : x.contiguous();
+    out = at::empty(x.sizes(), x.options());
+    if (!x.is_meta()) kernels::prepare_heads_into(out, rows, how, depth);
+  }
+  record_dataflow([&] {
+    return Dataflow{"prepare_heads",
+                    role,
+                    {x, how.weight, how.angles},
+                    {out},
+                    {{"depth", depth},
+                     {"epsilon", how.epsilon},
+                     {"rotates_first", how.rotates_first},
+                     {"pairs_are_halves", how.pairs == RotaryPairs::kHalves}}};
+  });
   return out;
 }
 

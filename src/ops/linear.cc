@@ -101,7 +101,9 @@ std::optional<at::Tensor> optional(const at::Tensor& tensor) {
 at::Tensor activate(const at::Tensor& x, Activation activation) {
   const OperationScope scope;
   at::Tensor out = activated(x, activation);
-  if (activation != Activation::kNone) record(name_of(activation), "", out, out.numel(), {x});
+  if (activation == Activation::kNone) return out;
+  record(name_of(activation), "", out, out.numel(), {x});
+  record_dataflow([&] { return Dataflow{name_of(activation), "", {x}, {out}}; });
   return out;
 }
 
@@ -153,7 +155,10 @@ at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const 
   const std::array<int64_t, 2> sizes = {out_features, in_features};
   record("linear", role, out, 2 * rows * in_features * out_features,
          {x, Operand(sizes, weight.scalar_type()), bias});
-  if (activation != Activation::kNone) record_fused(name_of(activation), role, out, out.numel());
+  record_dataflow([&] { return Dataflow{"linear", role, {x, weight, bias}, {out}}; });
+  if (activation == Activation::kNone) return out;
+  record_fused(name_of(activation), role, out, out.numel());
+  record_dataflow([&] { return Dataflow{name_of(activation), role, {out}, {out}}; });
   return out;
 }
 

@@ -52,7 +52,13 @@ at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale, co
   TESSERA_CHECK(scale.sizes() == shift.sizes(), "scales and shifts differ in shape");
   const Vectors by(scale, x), plus(shift, x);
   record("modulated_layer_norm", "", x, 6 * x.numel(), {x, scale, shift});
-  if (x.is_meta()) return at::empty_like(x);
+  if (x.is_meta()) {
+    at::Tensor out = at::empty_like(x);
+    record_dataflow([&] {
+      return Dataflow{"modulated_layer_norm", "", {x, scale, shift}, {out}, {{"epsilon", epsilon}}};
+    });
+    return out;
+  }
   if (!has_kernel(x)) {
     // Kernels of other devices take weights in the dtype of x.
     const auto like_x = [&](const at::Tensor& vector) { return vector.to(x.scalar_type()); };
@@ -72,6 +78,7 @@ void add_gated_(at::Tensor& x, const at::Tensor& y, const at::Tensor& gate) {
   TESSERA_CHECK(x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type(), "shapes differ");
   const Vectors by(gate, x);
   record("gated_add", "", x, 2 * x.numel(), {x, y, gate});
+  record_dataflow([&] { return Dataflow{"gated_add", "", {x, y, gate}, {x}}; });
   if (x.is_meta()) return;
   if (!has_kernel(x) || !y.is_contiguous()) {
     by.view(x).addcmul_(by.view(y), by.broadcast());

@@ -7,6 +7,7 @@ namespace {
 
 thread_local const OperationHook* current_hook = nullptr;
 thread_local const ScopeHook* current_scope_hook = nullptr;
+thread_local const DataflowHook* current_dataflow_hook = nullptr;
 thread_local int64_t block_number = -1;
 thread_local int64_t depth = 0;  // of operations that compute
 
@@ -16,7 +17,6 @@ Operand::Operand(const at::Tensor& x) : is_defined(x.defined()) {
   if (!is_defined) return;
   shape = x.sizes();
   dtype = x.scalar_type();
-  if (x.has_storage()) storage = x.storage().unsafeGetStorageImpl();
 }
 
 ObserveOperations::ObserveOperations(OperationHook hook, ScopeHook scope_hook)
@@ -28,6 +28,22 @@ ObserveOperations::ObserveOperations(OperationHook hook, ScopeHook scope_hook)
 ObserveOperations::~ObserveOperations() {
   current_hook = before_;
   current_scope_hook = scope_before_;
+}
+
+ObserveDataflow::ObserveDataflow(DataflowHook hook)
+    : hook_(std::move(hook)), before_(std::exchange(current_dataflow_hook, &hook_)) {}
+
+ObserveDataflow::~ObserveDataflow() {
+  current_dataflow_hook = before_;
+}
+
+bool observes_dataflow() {
+  return current_dataflow_hook != nullptr;
+}
+
+void pass_dataflow(Dataflow dataflow) {
+  dataflow.block = block_number;
+  (*current_dataflow_hook)(dataflow);
 }
 
 OperationScope::OperationScope() {

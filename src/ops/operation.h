@@ -15,6 +15,8 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace tessera::ops {
@@ -32,8 +34,6 @@ struct Operand {
   bool is_defined = true;
   at::IntArrayRef shape;
   at::ScalarType dtype = at::kFloat;
-  // Identifies the memory, on the meta device too: tensors that share it are views of each other.
-  const void* storage = nullptr;
 };
 
 // The views hold during the call of the hook.
@@ -46,7 +46,26 @@ struct Operation {
   int64_t flops = 0, bytes = 0;
 };
 
+// What decides what an operation computes, besides its inputs.
+using Attribute = std::variant<bool, int64_t, double, std::string_view>;
+
+// An operation as the values that it reads and writes, for who records a program. Costs are recorded apart
+// because what is one operation there may be several here, and the other way round.
+struct Dataflow {
+  std::string_view name, role;
+  // In the order that record_dataflow() is given them; undefined where an operation does without.
+  std::vector<at::Tensor> reads;
+  // Written whole. What is also read gets a new value.
+  std::vector<at::Tensor> writes;
+  std::vector<std::pair<std::string_view, Attribute>> attributes = {};
+  int64_t block = -1;
+};
+
+// The name of a Dataflow that computes nothing: a program is given what it writes, under the name `role`.
+inline constexpr std::string_view kProgramInput = "input";
+
 using OperationHook = std::function<void(const Operation&)>;
+using DataflowHook = std::function<void(const Dataflow&)>;
 // Called when an OperationScope begins and when it ends, for who wants to know how long operations take.
 using ScopeHook = std::function<void(bool begins)>;
 
@@ -64,6 +83,19 @@ class ObserveOperations {
   ScopeHook scope_hook_;
   const OperationHook* before_;
   const ScopeHook* scope_before_;
+};
+
+// The same for the values of operations.
+class ObserveDataflow {
+ public:
+  explicit ObserveDataflow(DataflowHook hook);
+  ~ObserveDataflow();
+  ObserveDataflow(const ObserveDataflow&) = delete;
+  ObserveDataflow& operator=(const ObserveDataflow&) = delete;
+
+ private:
+  DataflowHook hook_;
+  const DataflowHook* before_;
 };
 
 // Lives while an operation computes: what it calls of libtorch meanwhile is its own work, which record()
@@ -98,5 +130,14 @@ void record(std::string_view name, std::string_view role, const at::Tensor& out,
             std::initializer_list<Operand> inputs);
 // Of what is done to each element of `out` before it is written: nothing moves for it alone.
 void record_fused(std::string_view name, std::string_view role, const at::Tensor& out, int64_t flops);
+
+// Called by operations when they are done: passes what make() returns, a Dataflow without its block, to the
+// hook of this thread, if there is one.
+bool observes_dataflow();
+void pass_dataflow(Dataflow dataflow);
+template <typename Make>
+void record_dataflow(const Make& make) {
+  if (observes_dataflow()) pass_dataflow(make());
+}
 
 }  // namespace tessera::ops

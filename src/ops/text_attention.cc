@@ -19,7 +19,11 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   const std::array<int64_t, 5> keys_values = {2, batch, heads, tokens, depth};
   record("causal_attention", "", q, 4 * q.numel() * tokens,
          {Operand(queries, q.scalar_type()), Operand(keys_values, q.scalar_type())});
-  if (q.is_meta()) return at::empty(q.sizes(), q.options());
+  if (q.is_meta()) {
+    at::Tensor out = at::empty(q.sizes(), q.options());
+    record_dataflow([&] { return Dataflow{"causal_attention", "", {q, k, v}, {out}, {{"heads", heads}}}; });
+    return out;
+  }
   const auto by_heads = [&](const at::Tensor& x) { return x.unflatten(2, {heads, -1}).transpose(1, 2); };
   return at::scaled_dot_product_attention(by_heads(q), by_heads(k), by_heads(v), /*attn_mask=*/{},
                                           /*dropout_p=*/0, /*is_causal=*/true)
@@ -38,6 +42,14 @@ at::Tensor biased_attention(const at::Tensor& q, const at::Tensor& k, const at::
   // Two products, and the bias.
   record("biased_attention", "", out,
          4 * q.numel() * k.size(2) + q.size(0) * q.size(1) * q.size(2) * k.size(2), {q, k, v, bias});
+  record_dataflow([&] { return Dataflow{"biased_attention", "", {q, k, v, bias}, {out}}; });
+  return out;
+}
+
+at::Tensor token_at(const at::Tensor& x, const at::Tensor& place) {
+  const OperationScope scope;
+  at::Tensor out = x.narrow(1, place.item<int64_t>(), 1).clone();
+  record_dataflow([&] { return Dataflow{"token_at", "", {x, place}, {out}}; });
   return out;
 }
 

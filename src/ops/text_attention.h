@@ -13,4 +13,7 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
 at::Tensor biased_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const at::Tensor& bias);
 
+// The token of x [1, L, D] at `place`, int64 [1] on the host -> [1, 1, D].
+at::Tensor token_at(const at::Tensor& x, const at::Tensor& place);
+
 }  // namespace tessera::ops

@@ -31,8 +31,22 @@ engine::Settings with_steps(engine::Settings settings, int64_t steps) {
   return settings;
 }
 
-// What the text encoders would make of the longest prompts: without a tokenizer nobody knows the length of
-// others.
+at::Tensor encode_and_denoise(engine::RunContext& run) {
+  std::shared_ptr<models::Denoiser> denoiser;  // held, so that it is loaded once
+  if (encodes_prompts(run.model)) {
+    const SuppressLog suppress_log;  // a prompt that stands for the longest is cut
+    engine::encode(run);
+  } else {
+    denoiser = run.load<models::Denoiser>(engine::kDenoiser, engine::Phase::kLoadDenoiser);
+    run.prompts = longest_prompts(run, *denoiser);
+  }
+  engine::DenoisePhase phase(run, std::nullopt);
+  while (!phase.is_done()) phase.advance();
+  return phase.end();
+}
+
+}  // namespace
+
 std::vector<models::Conditioning> longest_prompts(const engine::RunContext& run,
                                                   const models::Denoiser& denoiser) {
   const int64_t length = run.settings.max_sequence_length;
@@ -49,22 +63,6 @@ std::vector<models::Conditioning> longest_prompts(const engine::RunContext& run,
   }
   return prompts;
 }
-
-at::Tensor encode_and_denoise(engine::RunContext& run) {
-  std::shared_ptr<models::Denoiser> denoiser;  // held, so that it is loaded once
-  if (encodes_prompts(run.model)) {
-    const SuppressLog suppress_log;  // a prompt that stands for the longest is cut
-    engine::encode(run);
-  } else {
-    denoiser = run.load<models::Denoiser>(engine::kDenoiser, engine::Phase::kLoadDenoiser);
-    run.prompts = longest_prompts(run, *denoiser);
-  }
-  engine::DenoisePhase phase(run, std::nullopt);
-  while (!phase.is_done()) phase.advance();
-  return phase.end();
-}
-
-}  // namespace
 
 int64_t steps_to_trace(const engine::Settings& settings, const parallel::Layout& layout) {
   const bool is_pipeline = layout.sizes[parallel::Axis::kPipeline] > 1;

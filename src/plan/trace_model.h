@@ -4,6 +4,7 @@
 
 #include "engine/model.h"
 #include "engine/request.h"
+#include "engine/run_context.h"
 #include "parallel/layout.h"
 #include "plan/trace.h"
 
@@ -25,5 +26,10 @@ bool encodes_prompts(const engine::Model& model);
 // decoding after them, for the first group of its pictures (engine/groups.h). Throws as loading does.
 RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, int64_t rank, int64_t steps);
+
+// What the text encoders would make of the longest prompts, on the meta device, for a model whose prompts are
+// not encoded. By prompt of the run's batch.
+std::vector<models::Conditioning> longest_prompts(const engine::RunContext& run,
+                                                  const models::Denoiser& denoiser);
 
 }  // namespace tessera::plan

@@ -7,6 +7,7 @@
 
 #include "core/counted.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "plan/views.h"
 
 namespace tessera::plan {

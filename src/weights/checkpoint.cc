@@ -10,6 +10,7 @@
 #include "core/field_name.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "weights/loading_hook.h"
 #include "weights/memory_counter.h"
 #include "weights/shard_index.h"
 
@@ -228,15 +229,20 @@ at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::S
   };
   bytes_held_ += static_cast<uint64_t>(bytes_in(dtype));
   bytes_used_ += static_cast<uint64_t>(bytes_in(entry.dtype));
-  if (device.is_meta()) return at::empty(part_shape, at::TensorOptions().device(device).dtype(dtype));
-
+  if (device.is_meta()) {
+    at::Tensor part = at::empty(part_shape, at::TensorOptions().device(device).dtype(dtype));
+    record_loading({key, shape, slices, entry.dtype, part});
+    return part;
+  }
   at::Tensor part = view(place, bytes_in(entry.dtype));
   for (const Slice& slice : slices) part = part.narrow(slice.dim, slice.begin, slice.length);
   return part.to(device, dtype).contiguous();
 }
 
 at::Tensor Checkpoint::stored(const std::string& key, at::IntArrayRef shape) {
-  return view(use(key, shape), /*held_bytes=*/0);
+  at::Tensor table = view(use(key, shape), /*held_bytes=*/0);
+  record_loading({key, shape, {}, table.scalar_type(), table});
+  return table;
 }
 
 at::Tensor Checkpoint::buffer(const std::string& key) {

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include "core/error.h"
+#include "weights/loading_hook.h"
 
 namespace tessera::weights {
 
@@ -23,13 +24,16 @@ at::Tensor ShapeOnlySource::load(const std::string& key, at::IntArrayRef shape, 
   at::Tensor part =
       at::empty(sliced_shape(key, shape, slices), at::TensorOptions().device(at::kMeta).dtype(dtype));
   bytes_held_ += part.nbytes();
+  record_loading({key, shape, slices, dtype, part});
   return part;
 }
 
 // One number, at all places: rows of it can be selected on the CPU, as of a table in a file, and it takes no
 // memory.
-at::Tensor ShapeOnlySource::stored(const std::string& /*key*/, at::IntArrayRef shape) {
-  return at::zeros({}, at::kFloat).expand(shape);
+at::Tensor ShapeOnlySource::stored(const std::string& key, at::IntArrayRef shape) {
+  at::Tensor table = at::zeros({}, at::kFloat).expand(shape);
+  record_loading({key, shape, {}, at::kFloat, table});
+  return table;
 }
 
 }  // namespace tessera::weights

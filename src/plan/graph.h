@@ -1,0 +1,85 @@
+// What a rank computes in one evaluation of a part of a model, value by value: a program in static single
+// assignment. It is recorded from shapes alone, as a trace is, but it knows which value each operation reads,
+// where a trace knows only its shape.
+//
+// The memory of tensors is a value too. A tensor is a view of the value that its storage holds, and a write
+// to a part of a storage makes a new value of all of it; so views and writes in place need no rules of their
+// own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "plan/trace.h"
+#include "weights/source.h"
+
+namespace tessera::plan {
+
+using ValueId = int64_t;
+inline constexpr ValueId kNoValue = -1;  // of an operand that an operation does without
+
+// Where the elements of a tensor are in its storage, counted in elements.
+struct Geometry {
+  int64_t offset = 0;
+  std::vector<int64_t> sizes, strides;
+
+  static Geometry of(const at::Tensor& x);
+  bool operator==(const Geometry&) const = default;
+};
+
+struct ValueRef {
+  ValueId id = kNoValue;
+  bool operator==(const ValueRef&) const = default;
+};
+using GraphAttribute = std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<int64_t>,
+                                    std::vector<double>, ValueRef, std::vector<ValueRef>>;
+
+struct GraphNode {
+  // Of an operation (ops::Dataflow); "aten::NAME" of libtorch; "view", of the value of a storage; "write",
+  // into a part of it: what it held and the new part; "empty", of which nothing is known; or of a collective.
+  std::string name;
+  std::string role = {};
+  int64_t block = -1;
+  std::vector<ValueId> reads = {}, writes = {};
+  std::vector<std::pair<std::string, GraphAttribute>> attributes = {};
+  // Of libtorch: the arguments in the order of the schema, tensors as references.
+  std::vector<GraphAttribute> arguments = {};
+  // Of a view or a write: of the value of the storage, and of the part.
+  Geometry whole = {}, part = {};
+
+  const GraphAttribute* find(const std::string& attribute) const;
+};
+
+// What a program is given.
+struct GraphArgument {
+  enum class Kind { kWeight, kInput, kConstant };
+  Kind kind = Kind::kInput;
+  ValueId value = kNoValue;
+  std::string name = {};                    // of an input or a constant
+  std::string part = {}, key = {};          // of a weight: its folder, and its name in the file
+  std::vector<int64_t> shape_in_file = {};  // of a weight
+  std::vector<weights::Slice> slices = {};  // of a weight: what the program takes of it
+  at::Tensor contents = {};                 // of a constant, on the CPU
+};
+
+struct GraphResult {
+  std::string name;
+  ValueId value = kNoValue;
+};
+
+struct Graph {
+  std::vector<int64_t> prompt_of_sample;  // of a denoiser: the numbers of its prompts
+  std::map<std::string, double> numbers;  // inputs of one number, and what they are in the run
+  std::vector<TensorShape> values;        // by id
+  std::vector<GraphArgument> arguments;
+  std::vector<GraphNode> nodes;  // in the order of the program
+  std::vector<GraphResult> results;
+};
+
+}  // namespace tessera::plan

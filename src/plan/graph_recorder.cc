@@ -1,0 +1,309 @@
+#include "plan/graph_recorder.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/function_schema.h>
+#include <ATen/record_function.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "core/error.h"
+
+namespace tessera::plan {
+namespace {
+
+thread_local GraphRecorder* current_recorder = nullptr;
+
+const void* address_of(const at::Tensor& x) {
+  return x.storage().unsafeGetStorageImpl();
+}
+
+int64_t elements_of(const at::Tensor& x) {
+  return static_cast<int64_t>(x.storage().nbytes() / x.element_size());
+}
+
+// Whether the elements of a tensor are all of its storage.
+bool is_whole(const at::Tensor& x) {
+  return x.numel() == elements_of(x) && x.is_non_overlapping_and_dense();
+}
+
+void for_each_tensor(const c10::IValue& value, const auto& visit) {
+  if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor());
+  if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor> x : value.toOptionalTensorList()) {
+      if (x && x->defined()) visit(*x);
+    }
+  }
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+  }
+}
+
+bool writes_an_argument(const at::RecordFunction& call) {
+  const auto schema = call.operator_schema();
+  if (!schema) return false;
+  const auto& arguments = schema->arguments();
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
+    return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+  });
+}
+
+GraphAttribute owned(const ops::Attribute& attribute) {
+  return std::visit(
+      [](const auto& value) -> GraphAttribute {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string_view>) {
+          return std::string(value);
+        } else {
+          return value;
+        }
+      },
+      attribute);
+}
+
+}  // namespace
+
+// A call of libtorch that no operation of ours makes, and that is not part of another call.
+struct GraphCall : at::ObserverContext {
+  std::vector<at::Tensor> inputs;
+  bool is_symbolic = false;
+  std::vector<c10::IValue> constants;  // the arguments, if no input is symbolic
+  std::vector<GraphAttribute> arguments;
+
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
+    if (current_recorder->depth_++ > 0 || ops::is_in_operation()) return nullptr;
+    auto made = std::make_unique<GraphCall>();
+    for (const c10::IValue& value : call.inputs())
+      for_each_tensor(value, [&](const at::Tensor& x) { made->inputs.push_back(x); });
+    made->is_symbolic = std::any_of(made->inputs.begin(), made->inputs.end(),
+                                    [](const at::Tensor& x) { return current_recorder->is_symbolic(x); });
+    // Values are read now: a call in place replaces them.
+    for (const c10::IValue& value : call.inputs()) {
+      if (made->is_symbolic) made->arguments.push_back(current_recorder->attribute_of(value));
+      if (!made->is_symbolic) made->constants.push_back(value);
+    }
+    return made;
+  }
+
+  static void end(const at::RecordFunction& call, at::ObserverContext* context) {
+    --current_recorder->depth_;
+    if (context == nullptr) return;
+    auto& made = *static_cast<GraphCall*>(context);
+    const std::string_view name = call.name();
+    const bool is_in_place = writes_an_argument(call);
+    for (const c10::IValue& value : call.outputs()) {
+      for_each_tensor(value, [&](const at::Tensor& out) {
+        const auto shares = [&](const at::Tensor& x) { return x.is_alias_of(out); };
+        const bool is_alias = std::any_of(made.inputs.begin(), made.inputs.end(), shares);
+        if ((!made.is_symbolic && !out.is_meta()) || (is_alias && !is_in_place)) return;
+        for (const c10::IValue& each : std::exchange(made.constants, {}))
+          made.arguments.push_back(current_recorder->attribute_of(each));
+        current_recorder->add_call(name, made.arguments, out);
+      });
+    }
+  }
+};
+
+GraphRecorder::GraphRecorder()
+    : observe_([this](const ops::Dataflow& dataflow) { add(dataflow); }),
+      observe_loading_([this](const weights::LoadedWeight& weight) { add_weight(weight); }) {
+  TESSERA_CHECK(current_recorder == nullptr, "a thread records one graph at a time");
+  current_recorder = this;
+  callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&GraphCall::begin, &GraphCall::end)
+                                             .needsInputs(true)
+                                             .needsOutputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
+}
+
+GraphRecorder::~GraphRecorder() {
+  at::removeCallback(callback_);
+  current_recorder = nullptr;
+}
+
+bool GraphRecorder::is_known(const at::Tensor& x) const {
+  return x.has_storage() && storages_.contains(address_of(x));
+}
+
+ValueId GraphRecorder::add_value(const at::Tensor& like) {
+  graph_.values.push_back({like.sizes().vec(), like.scalar_type()});
+  return std::ssize(graph_.values) - 1;
+}
+
+// A constant is known by its contents, so that the same one is held once.
+ValueId GraphRecorder::constant(const at::Tensor& x) {
+  const at::Tensor contents = x.contiguous().clone();
+  std::string key(static_cast<const char*>(contents.const_data_ptr()), contents.nbytes());
+  key += fmt::format("|{} {}", static_cast<int>(x.scalar_type()), fmt::join(x.sizes(), ","));
+  const auto [found, is_new] = constants_.emplace(std::move(key), kNoValue);
+  if (!is_new) return found->second;
+  found->second = add_value(x);
+  graph_.arguments.push_back({.kind = GraphArgument::Kind::kConstant,
+                              .value = found->second,
+                              .name = fmt::format("constant.{}", constants_.size() - 1),
+                              .contents = contents});
+  return found->second;
+}
+
+ValueId GraphRecorder::read(const at::Tensor& x) {
+  if (!x.defined()) return kNoValue;
+  if (!is_symbolic(x)) return constant(x);
+  auto& storage = storages_[address_of(x)];
+  if (storage.value == kNoValue) {  // nothing was written before
+    storage.held = x.storage();
+    storage.dtype = x.scalar_type();
+    storage.geometry = {.sizes = {elements_of(x)}, .strides = {1}};
+    graph_.values.push_back({storage.geometry.sizes, storage.dtype});
+    storage.value = std::ssize(graph_.values) - 1;
+    graph_.nodes.push_back({.name = "empty", .writes = {storage.value}});
+  }
+  TESSERA_CHECK(storage.dtype == x.scalar_type(), "a tensor is read as another dtype than it was written");
+  const Geometry geometry = Geometry::of(x);
+  for (const auto& [of_view, value] : storage.views) {
+    if (of_view == geometry) return value;
+  }
+  const ValueId value = add_value(x);
+  graph_.nodes.push_back({.name = "view",
+                          .reads = {storage.value},
+                          .writes = {value},
+                          .whole = storage.geometry,
+                          .part = geometry});
+  storage.views.emplace_back(geometry, value);
+  return value;
+}
+
+void GraphRecorder::write(const at::Tensor& x, ValueId value) {
+  if (x.numel() == 0 && elements_of(x) > 0) return;
+  const Geometry geometry = Geometry::of(x);
+  ValueId whole = value;
+  if (is_whole(x) || x.numel() == 0 || !is_known(x)) {
+    Storage& storage = storages_[address_of(x)];
+    // A part of a storage of which nothing is known yet.
+    if (!is_whole(x) && x.numel() > 0) {
+      read(x);
+      return write(x, value);
+    }
+    storage = {
+        .held = x.storage(), .value = value, .geometry = geometry, .dtype = x.scalar_type(), .views = {}};
+    storage.views.emplace_back(geometry, value);
+    return;
+  }
+  Storage& storage = storages_.at(address_of(x));
+  graph_.values.push_back({storage.geometry.sizes, storage.dtype});
+  whole = std::ssize(graph_.values) - 1;
+  graph_.nodes.push_back({.name = "write",
+                          .reads = {storage.value, value},
+                          .writes = {whole},
+                          .whole = storage.geometry,
+                          .part = geometry});
+  storage.value = whole;
+  storage.views = {{storage.geometry, whole}, {geometry, value}};
+}
+
+void GraphRecorder::add_input(const std::string& name, const at::Tensor& x) {
+  const ValueId value = add_value(x);
+  graph_.arguments.push_back({.kind = GraphArgument::Kind::kInput, .value = value, .name = name});
+  storages_[address_of(x)] = {.held = x.storage(),
+                              .value = value,
+                              .geometry = Geometry::of(x),
+                              .dtype = x.scalar_type(),
+                              .views = {{Geometry::of(x), value}}};
+}
+
+void GraphRecorder::add_result(const std::string& name, const at::Tensor& x) {
+  graph_.results.push_back({name, read(x)});
+}
+
+void GraphRecorder::add_weight(const weights::LoadedWeight& weight) {
+  const at::Tensor& x = weight.tensor;
+  const bool is_converted = weight.stored_dtype != x.scalar_type();
+  ValueId value = add_value(x);
+  graph_.values.back().dtype = weight.stored_dtype;
+  graph_.arguments.push_back({.kind = GraphArgument::Kind::kWeight,
+                              .value = value,
+                              .part = part_,
+                              .key = weight.key,
+                              .shape_in_file = weight.shape.vec(),
+                              .slices = weight.slices.vec()});
+  if (is_converted) {
+    const ValueId converted = add_value(x);
+    graph_.nodes.push_back({.name = "convert", .reads = {value}, .writes = {converted}});
+    value = converted;
+  }
+  storages_[address_of(x)] = {.held = x.storage(),
+                              .value = value,
+                              .geometry = Geometry::of(x),
+                              .dtype = x.scalar_type(),
+                              .views = {{Geometry::of(x), value}}};
+}
+
+GraphAttribute GraphRecorder::attribute_of(const c10::IValue& value) {
+  if (value.isTensor())
+    return value.toTensor().defined() ? GraphAttribute(ValueRef{read(value.toTensor())}) : GraphAttribute();
+  if (value.isTensorList()) {
+    std::vector<ValueRef> all;
+    for (const at::Tensor& x : value.toTensorVector()) all.push_back({read(x)});
+    return all;
+  }
+  if (value.isOptionalTensorList()) {
+    std::vector<ValueRef> all;
+    for (const std::optional<at::Tensor> x : value.toOptionalTensorList())
+      all.push_back({x && x->defined() ? read(*x) : kNoValue});
+    return all;
+  }
+  if (value.isBool()) return value.toBool();
+  if (value.isInt()) return value.toInt();
+  if (value.isDouble()) return value.toDouble();
+  if (value.isString()) return value.toStringRef();
+  if (value.isIntList()) return value.toIntVector();
+  if (value.isDoubleList()) return value.toDoubleVector();
+  return {};
+}
+
+void GraphRecorder::add_call(std::string_view name, std::vector<GraphAttribute> arguments,
+                             const at::Tensor& out) {
+  if (name.starts_with("aten::empty") || name.starts_with("aten::new_empty")) return;
+  GraphNode node{.name = std::string(name), .block = ops::current_block(), .arguments = std::move(arguments)};
+  for (const GraphAttribute& argument : node.arguments) {
+    if (const auto* one = std::get_if<ValueRef>(&argument)) node.reads.push_back(one->id);
+    if (const auto* several = std::get_if<std::vector<ValueRef>>(&argument)) {
+      for (const ValueRef& each : *several) node.reads.push_back(each.id);
+    }
+  }
+  const ValueId value = add_value(out);
+  node.writes = {value};
+  graph_.nodes.push_back(std::move(node));
+  write(out, value);
+}
+
+void GraphRecorder::add(const ops::Dataflow& dataflow) {
+  if (dataflow.name == ops::kProgramInput)
+    return add_input(std::string(dataflow.role), dataflow.writes.front());
+  GraphNode node{
+      .name = std::string(dataflow.name), .role = std::string(dataflow.role), .block = dataflow.block};
+  for (const at::Tensor& x : dataflow.reads) node.reads.push_back(read(x));
+  for (const auto& [name, value] : dataflow.attributes) node.attributes.emplace_back(name, owned(value));
+  for (const at::Tensor& x : dataflow.writes) node.writes.push_back(add_value(x));
+  const std::vector<ValueId> writes = node.writes;
+  graph_.nodes.push_back(std::move(node));
+  for (size_t i = 0; i < writes.size(); ++i) write(dataflow.writes[i], writes[i]);
+}
+
+Graph GraphRecorder::take() {
+  std::set<ValueId> needed;
+  for (const GraphResult& result : graph_.results) needed.insert(result.value);
+  std::vector<GraphNode> nodes;
+  for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
+    const auto is_needed = [&](ValueId value) { return needed.contains(value); };
+    if (std::none_of(node->writes.begin(), node->writes.end(), is_needed)) continue;
+    needed.insert(node->reads.begin(), node->reads.end());
+    nodes.push_back(std::move(*node));
+  }
+  graph_.nodes = {std::make_move_iterator(nodes.rbegin()), std::make_move_iterator(nodes.rend())};
+  std::erase_if(graph_.arguments, [&](const GraphArgument& argument) {
+    return argument.kind != GraphArgument::Kind::kInput && !needed.contains(argument.value);
+  });
+  return std::move(graph_);
+}
+
+}  // namespace tessera::plan

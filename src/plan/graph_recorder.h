@@ -1,0 +1,68 @@
+// Records what the current thread computes as a graph.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/operation.h"
+#include "plan/graph.h"
+#include "weights/loading_hook.h"
+
+namespace tessera::plan {
+
+// Records from its construction to its destruction: operations (ops::record_dataflow()), what is called of
+// libtorch besides, and weights that are loaded. Tensors are on the meta device; those on the CPU are
+// constants, unless they are declared. A thread can have one at a time. It holds all storages, so that each
+// has an address of its own.
+class GraphRecorder {
+ public:
+  GraphRecorder();
+  ~GraphRecorder();
+  GraphRecorder(const GraphRecorder&) = delete;
+  GraphRecorder& operator=(const GraphRecorder&) = delete;
+
+  // Weights that are loaded from here on are of this folder.
+  void begin_part(std::string folder) { part_ = std::move(folder); }
+  // Declares a tensor as an argument of the program.
+  void add_input(const std::string& name, const at::Tensor& x);
+  // Declares the present value of a tensor as a result.
+  void add_result(const std::string& name, const at::Tensor& x);
+  // What was recorded, without what no result needs.
+  Graph take();
+
+ private:
+  friend struct GraphCall;
+  struct Storage {
+    c10::Storage held;
+    ValueId value = kNoValue;
+    Geometry geometry;  // of the value
+    at::ScalarType dtype = at::kFloat;
+    std::vector<std::pair<Geometry, ValueId>> views;  // of the value, that were read
+  };
+
+  bool is_known(const at::Tensor& x) const;
+  // Whether the value of x depends on an argument.
+  bool is_symbolic(const at::Tensor& x) const { return x.is_meta() || is_known(x); }
+  ValueId add_value(const at::Tensor& like);
+  ValueId read(const at::Tensor& x);
+  ValueId constant(const at::Tensor& x);
+  // The tensor has this value from now on.
+  void write(const at::Tensor& x, ValueId value);
+  GraphAttribute attribute_of(const c10::IValue& value);
+  void add(const ops::Dataflow& dataflow);
+  void add_weight(const weights::LoadedWeight& weight);
+  void add_call(std::string_view name, std::vector<GraphAttribute> arguments, const at::Tensor& out);
+
+  Graph graph_;
+  std::map<const void*, Storage> storages_;
+  std::map<std::string, ValueId> constants_;  // by contents
+  std::string part_;
+  int64_t depth_ = 0;  // of calls of libtorch within each other
+  ops::ObserveDataflow observe_;
+  weights::ObserveLoading observe_loading_;
+  uint64_t callback_;
+};
+
+}  // namespace tessera::plan

@@ -1,0 +1,96 @@
+// Writes the body of a function in StableHLO's text form (github.com/openxla/stablehlo, docs/spec.md), with a
+// name for each value and its type beside every use. Shapes are static.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "plan/trace.h"
+
+namespace tessera::plan {
+
+using Sizes64 = std::vector<int64_t>;
+
+// "tensor<2x3xf32>"
+std::string mlir_type(const TensorShape& shape);
+// "f32"
+std::string_view mlir_dtype(at::ScalarType dtype);
+
+struct MlirValue {
+  std::string name;  // "%5"
+  TensorShape type;
+
+  const Sizes64& sizes() const { return type.sizes; }
+  int64_t size(int64_t dim) const { return type.sizes.at(static_cast<size_t>(dim)); }
+  int64_t dims() const { return std::ssize(type.sizes); }
+};
+
+class MlirBuilder {
+ public:
+  const std::string& text() const { return text_; }
+  MlirValue argument(const TensorShape& type);  // the next one: "%arg3"
+  int64_t arguments() const { return arguments_; }
+
+  // Writes "%N = stablehlo.NAME WORDS : (types of the operands) -> TYPE".
+  MlirValue op(std::string_view name, const std::vector<MlirValue>& operands, const std::string& words,
+               TensorShape result);
+
+  // Values that stay as they are where nothing changes.
+  MlirValue reshape(const MlirValue& x, Sizes64 sizes);
+  MlirValue transpose(const MlirValue& x, const Sizes64& order);
+  MlirValue convert(const MlirValue& x, at::ScalarType dtype);
+  // The elements [begins, begins + lengths) of each dimension.
+  MlirValue slice(const MlirValue& x, const Sizes64& begins, const Sizes64& lengths);
+  // Dimension i of x becomes dimension dims[i] of `sizes`, equal or repeated.
+  MlirValue broadcast(const MlirValue& x, const Sizes64& sizes, const Sizes64& dims);
+  // As libtorch broadcasts: from the last dimension on.
+  MlirValue broadcast(const MlirValue& x, const Sizes64& sizes);
+
+  MlirValue scalar(double value, at::ScalarType dtype);
+  MlirValue filled(double value, const TensorShape& type);
+  MlirValue constant(const at::Tensor& contents);  // on the CPU
+  MlirValue iota(const TensorShape& type, int64_t dim);
+
+  MlirValue unary(std::string_view name, const MlirValue& x) { return op(name, {x}, "", x.type); }
+  // Operands of one dtype, broadcast to one shape.
+  MlirValue binary(std::string_view name, const MlirValue& a, const MlirValue& b);
+  MlirValue binary(std::string_view name, const MlirValue& a, double b);
+  MlirValue compare(std::string_view direction, const MlirValue& a, const MlirValue& b);  // "LT"
+  MlirValue select(const MlirValue& which, const MlirValue& a, const MlirValue& b);
+  // Sums or maxima over dimensions, which go.
+  MlirValue reduce(std::string_view name, const MlirValue& x, const Sizes64& dims);
+  // The same; they stay with one element.
+  MlirValue reduce_keeping(std::string_view name, const MlirValue& x, const Sizes64& dims);
+  MlirValue concat(const std::vector<MlirValue>& parts, int64_t dim);
+  // Zeros before and behind, by dimension.
+  MlirValue pad(const MlirValue& x, const Sizes64& low, const Sizes64& high);
+  // Sums of products over a dimension of each, with leading batch dimensions; the result has the dimensions
+  // of a, then those of b.
+  MlirValue dot(const MlirValue& a, const MlirValue& b, int64_t batch_dims, int64_t of_a, int64_t of_b,
+                at::ScalarType dtype);
+  // The rows x[.., index[i], ..] of a dimension; `offsets` are the others, `sizes` those of one row.
+  MlirValue gather(const MlirValue& x, const MlirValue& index, int64_t dim, const Sizes64& offsets,
+                   const Sizes64& sizes, const TensorShape& result);
+  // x [B, C, H, W], weight [O, C, rows, columns]; zeros beyond both ends of rows and of columns.
+  MlirValue convolution(const MlirValue& x, const MlirValue& weight, int64_t stride,
+                        const std::array<std::array<int64_t, 2>, 2>& padding, const TensorShape& result);
+  // x with `part` in place of its elements from `begins` on.
+  MlirValue update(const MlirValue& x, const MlirValue& part, const Sizes64& begins);
+
+ private:
+  MlirValue line(std::string_view name, const std::string& words, TensorShape result);
+
+  std::string text_;
+  int64_t values_ = 0, arguments_ = 0;
+  std::map<std::string, MlirValue> reshaped_;  // by name, what it is a reshape of
+};
+
+}  // namespace tessera::plan

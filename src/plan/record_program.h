@@ -1,0 +1,36 @@
+// Records the program of a part of a model on one rank, from shapes alone.
+#pragma once
+
+#include <string>
+
+#include "engine/model.h"
+#include "engine/request.h"
+#include "parallel/layout.h"
+#include "plan/graph.h"
+
+namespace tessera::plan {
+
+// One evaluation of the denoiser by a rank: all of it, or the blocks of the rank's stage. Inputs: `latents`
+// (those of the rank's samples and rows), `timestep`, and of each distinct prompt `prompt.N` [L, D] and
+// `pooled.N`; L is the request's max_sequence_length, or as many tokens as the prompt has. Result:
+// `prediction`.
+Graph record_denoiser(const engine::Settings& settings, const engine::Model& model,
+                      const parallel::Layout& layout, int64_t rank);
+
+// Of a part by its name: "denoiser", "decoder", or that of a text encoder of the model. Throws Error(kUsage)
+// for another, naming those that there are.
+Graph record_program(const std::string& part, const engine::Settings& settings, const engine::Model& model,
+                     const parallel::Layout& layout, int64_t rank);
+
+// The text encoder number `encoder` of the model, for the first of the request's prompts. Input: `tokens`
+// [L], int64, as the tokenizer gives them for this prompt: another of as many tokens can take their place.
+// Results: `states` [L, D], and `pooled` [D] where the encoder has one.
+Graph record_text_encoder(const engine::Settings& settings, const engine::Model& model,
+                          const parallel::Layout& layout, int64_t rank, size_t encoder = 0);
+
+// The decoder, of one picture or the first clip of a video. Input: `latents` [T, C, h', w] as the denoiser
+// gives them, of the rank's rows. Result: `frames` [F, 3, H', W] in [-1, 1], not clamped.
+Graph record_decoder(const engine::Settings& settings, const engine::Model& model,
+                     const parallel::Layout& layout, int64_t rank);
+
+}  // namespace tessera::plan

@@ -1,0 +1,56 @@
+// Turns the nodes of a graph into StableHLO. Files of rules: operations of ours (stablehlo_operations.cc, and
+// those of images in stablehlo_images.cc),
+// calls of libtorch (stablehlo_libtorch.cc), views and writes (stablehlo_views.cc).
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/graph.h"
+#include "plan/mlir_builder.h"
+
+namespace tessera::plan {
+
+// The program so far, and the values of the graph that it has computed.
+class Lowering {
+ public:
+  explicit Lowering(const Graph& graph) : graph_(graph), values_(graph.values.size()) {}
+
+  MlirBuilder& builder() { return builder_; }
+  const TensorShape& type_of(ValueId value) const { return graph_.values.at(static_cast<size_t>(value)); }
+
+  // An operand of a node, by its number in `reads`; nothing where the operation does without.
+  std::optional<MlirValue> maybe_read(const GraphNode& node, size_t i);
+  MlirValue read(const GraphNode& node, size_t i);
+  MlirValue read_wide(const GraphNode& node, size_t i) { return builder_.convert(read(node, i), at::kFloat); }
+  MlirValue value(ValueId id);
+  // Sets a result of a node, in its dtype; its shape must be that of the graph.
+  void write(const GraphNode& node, size_t i, const MlirValue& value);
+  void set(ValueId id, const MlirValue& value);
+
+ private:
+  const Graph& graph_;
+  MlirBuilder builder_;
+  std::vector<std::optional<MlirValue>> values_;
+};
+
+using LoweringRule = void (*)(Lowering&, const GraphNode&);
+using LoweringRules = std::map<std::string, LoweringRule, std::less<>>;
+
+const LoweringRules& operation_rules();
+const LoweringRules& image_rules();
+const LoweringRules& libtorch_rules();
+const LoweringRules& view_rules();
+
+// An attribute of a node, which must be there.
+template <typename T>
+T attribute(const GraphNode& node, const std::string& name) {
+  const GraphAttribute* const found = node.find(name);
+  TESSERA_CHECK(found != nullptr && std::holds_alternative<T>(*found), "{} has no {}", node.name, name);
+  return std::get<T>(*found);
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,41 @@
+// The hook that observes which weights a thread loads, for whoever records a program.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "weights/source.h"
+
+namespace tessera::weights {
+
+// The references hold during the call of the hook.
+struct LoadedWeight {
+  const std::string& key;
+  at::IntArrayRef shape;  // of all of it
+  at::ArrayRef<Slice> slices;
+  at::ScalarType stored_dtype;  // in the file; that of the tensor where there is none
+  const at::Tensor& tensor;     // what was loaded, in the dtype that was asked for
+};
+
+using LoadingHook = std::function<void(const LoadedWeight&)>;
+
+// Makes the hook observe what this thread loads during its lifetime. If nested, only the innermost observes.
+class ObserveLoading {
+ public:
+  explicit ObserveLoading(LoadingHook hook);
+  ~ObserveLoading();
+  ObserveLoading(const ObserveLoading&) = delete;
+  ObserveLoading& operator=(const ObserveLoading&) = delete;
+
+ private:
+  LoadingHook hook_;
+  const LoadingHook* before_;
+};
+
+// Called by sources when they have loaded a weight.
+void record_loading(const LoadedWeight& weight);
+
+}  // namespace tessera::weights

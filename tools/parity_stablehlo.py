@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Exports programs with `tessera trace --stablehlo`, runs them with XLA on a checkpoint's weights, and compares them with diffusers
+(Open-Sora: with the oracles of tools/).
+
+    tools/parity_stablehlo.py [build/tessera] [NAME ...]
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import stablehlo
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+MOST = 1e-4  # of the largest number
+
+
+def weights_of(folder):
+    return {key: value.float() for key, value in stablehlo.read_weights(folder).items()}
+
+
+def padded(texts):
+    """Prompts [L, D] of different lengths as a batch, and the mask of their tokens."""
+    mask = torch.zeros(len(texts), max(len(text) for text in texts))
+    for row, text in zip(mask, texts):
+        row[: len(text)] = 1
+    return torch.nn.utils.rnn.pad_sequence(texts, batch_first=True), mask
+
+
+def pixart(folder, latents, texts, given):
+    from diffusers import PixArtTransformer2DModel
+
+    model = PixArtTransformer2DModel.from_pretrained(folder / "transformer").float().eval()
+    hidden, mask = padded(texts)
+    y = model(latents, encoder_hidden_states=hidden, encoder_attention_mask=mask, timestep=given["timestep"].expand(len(texts)),
+              added_cond_kwargs={"resolution": None, "aspect_ratio": None}).sample
+    return y[:, : latents.shape[1]]  # the other channels are a variance
+
+
+def unet(folder, latents, texts, given):
+    from diffusers import UNet2DConditionModel
+
+    model = UNet2DConditionModel.from_pretrained(folder / "unet").float().eval()
+    added = {}
+    if "pooled" in given:
+        height, width = (8 * size for size in latents.shape[2:])
+        ids = torch.tensor([[height, width, 0, 0, height, width]] * len(texts), dtype=torch.float32)
+        added = {"text_embeds": torch.stack(given["pooled"]), "time_ids": ids}
+    return model(latents, given["timestep"], torch.stack(texts), added_cond_kwargs=added).sample
+
+
+def stdit3(folder, latents, texts, given):
+    from stdit3 import STDiT3
+
+    model = STDiT3(weights_of(folder / "transformer"), json.loads((folder / "transformer" / "config.json").read_text()))
+    count = len(latents)
+    texts = [model.text(text if text is not None else model.null_text(given["null"])) for text in texts]
+    return model(latents, given["timestep"].expand(count), texts, given["fps"].expand(count), given["height"].item(),
+                 given["width"].item())[:, : latents.shape[1]]
+
+
+def stdit2(folder, latents, texts, given):
+    from stdit2 import STDiT2
+
+    model = STDiT2(weights_of(folder / "transformer"), json.loads((folder / "transformer" / "config.json").read_text()))
+    count = len(latents)
+    texts = [model.text(text if text is not None else model.null_text(given["null"])) for text in texts]
+    numbers = {name: given[name].expand(count) for name in ("fps", "num_frames", "ar", "height", "width")}
+    return model(latents, given["timestep"].expand(count), texts, numbers)
+
+
+def t5(folder, inputs):
+    from transformers import T5EncoderModel
+
+    model = T5EncoderModel.from_pretrained(folder / "text_encoder").float().eval()
+    return {"states": model(inputs["tokens"][None]).last_hidden_state[0]}
+
+
+def clip(folder, inputs, part="text_encoder", layer=None):
+    """The states before the last layers, or after the last norm, and the pooled vector where there is one."""
+    from transformers import CLIPTextModel, CLIPTextModelWithProjection
+
+    has_projection = json.loads((folder / "model_index.json").read_text())[part][1].endswith("WithProjection")
+    model = (CLIPTextModelWithProjection if has_projection else CLIPTextModel).from_pretrained(folder / part).float().eval()
+    made = model(inputs["tokens"][None], output_hidden_states=True)
+    results = {"states": (made.last_hidden_state if layer is None else made.hidden_states[layer])[0]}
+    if has_projection:
+        results["pooled"] = made.text_embeds[0]
+    return results
+
+
+def autoencoder(folder, inputs):
+    from diffusers import AutoencoderKL
+
+    model = AutoencoderKL.from_pretrained(folder / "vae").float().eval()
+    return {"frames": model.decode(inputs["latents"] / model.config.scaling_factor).sample}
+
+
+def video_vae(folder, inputs):
+    from open_sora import OpenSora
+
+    return {"frames": OpenSora(folder).vae.decode(inputs["latents"].transpose(0, 1)[None], 17)}
+
+
+IMAGE = ["--height", "48", "--width", "80", "--no-resolution-binning"]
+PICTURE = ["--height", "64", "--width", "48"]
+VIDEO = ["--height", "43", "--width", "61", "--num-frames", "22"]
+DENOISERS = {
+    # name: the model's folder, flags, the reference
+    "pixart": ("tiny-pixart", IMAGE, pixart),
+    "pixart without guidance": ("tiny-pixart", [*IMAGE, "--guidance-scale", "1"], pixart),
+    "sd": ("tiny-sd", PICTURE, unet),
+    "sdxl": ("tiny-sdxl", PICTURE, unet),
+    "stdit3": ("tiny-open-sora", VIDEO, stdit3),
+    "stdit2": ("tiny-open-sora-1.1", VIDEO, stdit2),
+}
+PARTS = {
+    # name: the model's folder, flags, the part, the reference
+    "t5": ("tiny-pixart", IMAGE, "text_encoder", t5),
+    "clip": ("tiny-sd", PICTURE, "text_encoder", clip),
+    "clip of sdxl": ("tiny-sdxl", PICTURE, "text_encoder", lambda *given: clip(*given, layer=-2)),
+    "second clip of sdxl": ("tiny-sdxl", PICTURE, "text_encoder_2", lambda *given: clip(*given, part="text_encoder_2", layer=-2)),
+    "decoder": ("tiny-sd", PICTURE, "decoder", autoencoder),
+    "video decoder": ("tiny-open-sora", VIDEO, "decoder", video_vae),
+}
+
+
+def export(program, scratch, folder, flags, part):
+    path = pathlib.Path(scratch) / f"{part}.mlir"
+    command = [program, "trace", "a red circle left of a star", "--model", folder, "--dtype", "fp32", *flags, "--part", part,
+               "--stablehlo", path]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return stablehlo.Program(path)
+
+
+def random_inputs(program):
+    random = np.random.default_rng(0)
+    inputs = {}
+    for each in program.inputs():
+        if each["name"] == "tokens":
+            inputs["tokens"] = random.integers(3, 90, each["shape"])
+        else:
+            inputs[each["name"]] = random.standard_normal(each["shape"]).astype(np.float32)
+    return inputs
+
+
+def relative(result, expected, name):
+    if expected.shape != result.shape:
+        raise SystemExit(f"{name}: the program gives {result.shape}, the reference {expected.shape}")
+    return float(np.abs(result - expected).max() / np.abs(expected).max())
+
+
+def check_denoiser(program, name):
+    folder, flags, reference = DENOISERS[name]
+    folder = GOLDEN / folder
+    with tempfile.TemporaryDirectory() as scratch:
+        exported = export(program, scratch, folder, flags, "denoiser")
+    inputs = random_inputs(exported)
+    inputs["timestep"] = np.array([321.0], np.float32)
+    inputs.update({key: np.full([1], value, np.float32) for key, value in exported.description["values"].items()})
+    result = exported.run(folder, inputs)["prediction"]
+    given = {key: torch.from_numpy(value) for key, value in inputs.items()}
+    samples = exported.description["prompt_of_sample"]
+    # The unconditional branch of Open-Sora has as many tokens of a learned text as its prompt has.
+    texts = [given.get(f"prompt.{i}") for i in samples]
+    if "pooled.0" in given:
+        given["pooled"] = [given[f"pooled.{i}"] for i in samples]
+    given["null"] = next(len(text) for text in texts if text is not None)
+    with torch.inference_mode():
+        expected = reference(folder, given["latents"], texts, given).numpy()
+    return relative(result, expected, name)
+
+
+def check_part(program, name):
+    folder, flags, part, reference = PARTS[name]
+    folder = GOLDEN / folder
+    with tempfile.TemporaryDirectory() as scratch:
+        exported = export(program, scratch, folder, flags, part)
+    inputs = random_inputs(exported)
+    results = exported.run(folder, inputs)
+    with torch.inference_mode():
+        expected = reference(folder, {key: torch.from_numpy(value) for key, value in inputs.items()})
+    if results.keys() != expected.keys():
+        raise SystemExit(f"{name}: the program gives {sorted(results)}, the reference {sorted(expected)}")
+    return max(relative(results[key], expected[key].numpy(), name) for key in results)
+
+
+def check(program, name):
+    return check_denoiser(program, name) if name in DENOISERS else check_part(program, name)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", nargs="?", default=ROOT / "build" / "tessera")
+    parser.add_argument("names", nargs="*", default=[])
+    arguments = parser.parse_args()
+    failed = 0
+    for name in arguments.names or [*DENOISERS, *PARTS]:
+        difference = check(arguments.program, name)
+        failed += difference > MOST
+        print(f"{name:32} {difference:.1e}{'  FAILED' if difference > MOST else ''}", flush=True)
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Runs a program that `tessera trace --stablehlo` wrote with XLA, on the weights of a checkpoint.
+
+It knows nothing of Tessera: the description beside the program says which tensor of which file is which argument.
+"""
+import json
+import pathlib
+
+import ml_dtypes
+import numpy as np
+from safetensors import safe_open
+
+DTYPES = {"f32": np.float32, "f64": np.float64, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "i64": np.int64, "i32": np.int32,
+          "i1": np.bool_}
+
+
+def read_weights(folder):
+    """The tensors of a component's folder, by key, as torch tensors."""
+    tensors = {}
+    for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for key in file.keys():
+                tensors[key] = file.get_tensor(key)
+    return tensors
+
+
+def to_numpy(tensor, dtype):
+    """A torch tensor as an array, of bf16 too."""
+    import torch
+
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).contiguous().numpy().view(ml_dtypes.bfloat16).astype(dtype)
+    return tensor.contiguous().numpy().astype(dtype)
+
+
+class Program:
+    def __init__(self, path):
+        self.text = pathlib.Path(path).read_text()
+        self.description = json.loads(pathlib.Path(path).with_suffix(".json").read_text())
+        self.compiled = None
+
+    def inputs(self):
+        return [each for each in self.description["arguments"] if each["kind"] == "input"]
+
+    def arguments(self, model, inputs):
+        """`inputs` are arrays by name; weights come from the folder of the model."""
+        parts, arrays = {}, []
+        for each in self.description["arguments"]:
+            dtype = DTYPES[each["dtype"]]
+            if each["kind"] == "input":
+                array = np.asarray(inputs[each["name"]], dtype)
+            else:
+                part = each["part"]
+                parts.setdefault(part, read_weights(pathlib.Path(model) / part))
+                tensor = parts[part][each["key"]]
+                array = to_numpy(tensor[tuple(slice(*ends) for ends in each["slice"])], dtype)
+            if list(array.shape) != each["shape"]:
+                raise SystemExit(f"{each['name']} has shape {list(array.shape)}, and the program takes {each['shape']}")
+            arrays.append(array)
+        return arrays
+
+    def run(self, model, inputs):
+        """Returns the results by name."""
+        import jax
+        from jax._src import xla_bridge
+        from jax._src.interpreters import mlir
+        from jax._src.lib import xla_client
+        from jaxlib.mlir import ir
+
+        backend = xla_bridge.get_backend("cpu")
+        device = backend.local_devices()[0]
+        if self.compiled is None:
+            with mlir.make_ir_context():
+                module = ir.Module.parse(self.text)
+                module.operation.verify()
+                self.compiled = backend.compile_and_load(module, xla_client.DeviceList((device,)), xla_client.CompileOptions())
+        with jax.enable_x64(True):
+            arrays = [jax.device_put(array, device) for array in self.arguments(model, inputs)]
+        results = self.compiled.execute_sharded(arrays).disassemble_into_single_device_arrays()
+        return {each["name"]: np.asarray(result[0]) for each, result in zip(self.description["results"], results)}
