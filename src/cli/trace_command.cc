@@ -234,6 +234,8 @@ void run_trace(const TraceArguments& arguments) {
   job::Progress progress(/*quiet=*/true, option_name);  // prints warnings
   const job::Job job = plan(arguments.run);
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
+  if (arguments.part && !arguments.stablehlo)
+    usage_error("--part", "names a part of a program; give --stablehlo too");
   if (arguments.stablehlo) return write_programs(arguments, job, ranks);
   const std::string path = arguments.output.value_or("trace.json");
   job::require_result_path("--output", path);

@@ -42,7 +42,8 @@ using GraphAttribute = std::variant<std::monostate, bool, int64_t, double, std::
 
 struct GraphNode {
   // Of an operation (ops::Dataflow); "aten::NAME" of libtorch; "view", of the value of a storage; "write",
-  // into a part of it: what it held and the new part; "empty", of which nothing is known; or of a collective.
+  // into a part of it: what it held and the new part; "empty", a storage that is written part by part; or
+  // "unwritten", one that is read before: then something that writes it was not recorded.
   std::string name;
   std::string role = {};
   int64_t block = -1;

@@ -50,6 +50,13 @@ bool writes_an_argument(const at::RecordFunction& call) {
   });
 }
 
+bool is_only_written(const at::RecordFunction& call, size_t argument) {
+  const std::string_view name = call.name();
+  const bool overwrites = name == "aten::copy_" || name == "aten::zero_" || name == "aten::fill_";
+  const auto schema = call.operator_schema();
+  return (overwrites && argument == 0) || (schema && schema->arguments()[argument].is_out());
+}
+
 GraphAttribute owned(const ops::Attribute& attribute) {
   return std::visit(
       [](const auto& value) -> GraphAttribute {
@@ -78,10 +85,15 @@ struct GraphCall : at::ObserverContext {
       for_each_tensor(value, [&](const at::Tensor& x) { made->inputs.push_back(x); });
     made->is_symbolic = std::any_of(made->inputs.begin(), made->inputs.end(),
                                     [](const at::Tensor& x) { return current_recorder->is_symbolic(x); });
-    // Values are read now: a call in place replaces them.
-    for (const c10::IValue& value : call.inputs()) {
-      if (made->is_symbolic) made->arguments.push_back(current_recorder->attribute_of(value));
-      if (!made->is_symbolic) made->constants.push_back(value);
+    // Values are read now: a call in place replaces them. What is only written is not read.
+    for (size_t i = 0; i < call.inputs().size(); ++i) {
+      const c10::IValue& value = call.inputs()[i];
+      if (!made->is_symbolic) {
+        made->constants.push_back(value);
+      } else {
+        made->arguments.push_back(is_only_written(call, i) ? GraphAttribute()
+                                                           : current_recorder->attribute_of(value));
+      }
     }
     return made;
   }
@@ -148,15 +160,11 @@ ValueId GraphRecorder::constant(const at::Tensor& x) {
 ValueId GraphRecorder::read(const at::Tensor& x) {
   if (!x.defined()) return kNoValue;
   if (!is_symbolic(x)) return constant(x);
-  auto& storage = storages_[address_of(x)];
-  if (storage.value == kNoValue) {  // nothing was written before
-    storage.held = x.storage();
-    storage.dtype = x.scalar_type();
-    storage.geometry = {.sizes = {elements_of(x)}, .strides = {1}};
-    graph_.values.push_back({storage.geometry.sizes, storage.dtype});
-    storage.value = std::ssize(graph_.values) - 1;
-    graph_.nodes.push_back({.name = "empty", .writes = {storage.value}});
+  if (!is_known(x)) {  // a call that only makes a view of it does no harm
+    graph_.nodes.push_back({.name = "unwritten", .writes = {add_value(x)}});
+    return graph_.nodes.back().writes.front();
   }
+  Storage& storage = storages_.at(address_of(x));
   TESSERA_CHECK(storage.dtype == x.scalar_type(), "a tensor is read as another dtype than it was written");
   const Geometry geometry = Geometry::of(x);
   for (const auto& [of_view, value] : storage.views) {
@@ -173,24 +181,27 @@ ValueId GraphRecorder::read(const at::Tensor& x) {
 }
 
 void GraphRecorder::write(const at::Tensor& x, ValueId value) {
-  if (x.numel() == 0 && elements_of(x) > 0) return;
   const Geometry geometry = Geometry::of(x);
-  ValueId whole = value;
-  if (is_whole(x) || x.numel() == 0 || !is_known(x)) {
-    Storage& storage = storages_[address_of(x)];
-    // A part of a storage of which nothing is known yet.
-    if (!is_whole(x) && x.numel() > 0) {
-      read(x);
-      return write(x, value);
-    }
-    storage = {
-        .held = x.storage(), .value = value, .geometry = geometry, .dtype = x.scalar_type(), .views = {}};
-    storage.views.emplace_back(geometry, value);
+  Storage& storage = storages_[address_of(x)];
+  if (is_whole(x)) {
+    storage = {.held = x.storage(),
+               .value = value,
+               .geometry = geometry,
+               .dtype = x.scalar_type(),
+               .views = {{geometry, value}}};
     return;
   }
-  Storage& storage = storages_.at(address_of(x));
+  if (x.numel() == 0) return;
+  if (storage.value == kNoValue) {
+    storage.held = x.storage();
+    storage.dtype = x.scalar_type();
+    storage.geometry = {.sizes = {elements_of(x)}, .strides = {1}};
+    graph_.values.push_back({storage.geometry.sizes, storage.dtype});
+    storage.value = std::ssize(graph_.values) - 1;
+    graph_.nodes.push_back({.name = "empty", .writes = {storage.value}});
+  }
   graph_.values.push_back({storage.geometry.sizes, storage.dtype});
-  whole = std::ssize(graph_.values) - 1;
+  const ValueId whole = std::ssize(graph_.values) - 1;
   graph_.nodes.push_back({.name = "write",
                           .reads = {storage.value, value},
                           .writes = {whole},

@@ -88,9 +88,30 @@ MlirValue MlirBuilder::argument(const TensorShape& type) {
   return {fmt::format("%arg{}", arguments_++), type};
 }
 
-MlirValue MlirBuilder::line(std::string_view name, const std::string& words, TensorShape result) {
-  MlirValue value{fmt::format("%{}", values_++), std::move(result)};
-  text_ += fmt::format("    {} = stablehlo.{}{}\n", value.name, name, words);
+std::string MlirBuilder::text(const std::vector<MlirValue>& results) const {
+  std::vector<bool> is_needed(lines_.size());
+  const auto need = [&](int64_t line) {
+    if (line >= 0) is_needed[static_cast<size_t>(line)] = true;
+  };
+  for (const MlirValue& each : results) need(each.line);
+  for (size_t i = lines_.size(); i-- > 0;) {
+    if (!is_needed[i]) continue;
+    for (const int64_t line : lines_[i].needs) need(line);
+  }
+  std::string all;
+  for (size_t i = 0; i < lines_.size(); ++i) {
+    if (is_needed[i]) all += lines_[i].text;
+  }
+  return all;
+}
+
+MlirValue MlirBuilder::line(std::string_view name, const std::vector<MlirValue>& operands,
+                            const std::string& words, TensorShape result) {
+  const int64_t number = std::ssize(lines_);
+  MlirValue value{fmt::format("%{}", number), std::move(result), number};
+  Line line{fmt::format("    {} = {}{}\n", value.name, name, words), {}};
+  for (const MlirValue& each : operands) line.needs.push_back(each.line);
+  lines_.push_back(std::move(line));
   return value;
 }
 
@@ -98,7 +119,7 @@ MlirValue MlirBuilder::op(std::string_view name, const std::vector<MlirValue>& o
                           const std::string& words, TensorShape result) {
   std::string rest = fmt::format(" {}{}{} : ({}) -> {}", names_of(operands), words.empty() ? "" : ", ", words,
                                  types_of(operands), mlir_type(result));
-  return line(name, rest, std::move(result));
+  return line(fmt::format("stablehlo.{}", name), operands, rest, std::move(result));
 }
 
 MlirValue MlirBuilder::reshape(const MlirValue& x, Sizes64 sizes) {
@@ -133,7 +154,7 @@ MlirValue MlirBuilder::slice(const MlirValue& x, const Sizes64& begins, const Si
   for (size_t i = 0; i < begins.size(); ++i)
     ranges += fmt::format("{}{}:{}", i == 0 ? "" : ", ", begins[i], begins[i] + lengths[i]);
   const TensorShape result{lengths, x.type.dtype};
-  return line("slice",
+  return line("stablehlo.slice", {x},
               fmt::format(" {} [{}] : ({}) -> {}", x.name, ranges, mlir_type(x.type), mlir_type(result)),
               result);
 }
@@ -154,7 +175,8 @@ MlirValue MlirBuilder::scalar(double value, at::ScalarType dtype) {
 }
 
 MlirValue MlirBuilder::filled(double value, const TensorShape& type) {
-  return line("constant", fmt::format(" dense<{}> : {}", literal(value, type.dtype), mlir_type(type)), type);
+  return line("stablehlo.constant", {},
+              fmt::format(" dense<{}> : {}", literal(value, type.dtype), mlir_type(type)), type);
 }
 
 MlirValue MlirBuilder::constant(const at::Tensor& contents) {
@@ -177,11 +199,11 @@ MlirValue MlirBuilder::constant(const at::Tensor& contents) {
     }
     words += '"';
   }
-  return line("constant", words + fmt::format("> : {}", mlir_type(type)), type);
+  return line("stablehlo.constant", {}, words + fmt::format("> : {}", mlir_type(type)), type);
 }
 
 MlirValue MlirBuilder::iota(const TensorShape& type, int64_t dim) {
-  return line("iota", fmt::format(" dim = {} : {}", dim, mlir_type(type)), type);
+  return line("stablehlo.iota", {}, fmt::format(" dim = {} : {}", dim, mlir_type(type)), type);
 }
 
 MlirValue MlirBuilder::binary(std::string_view name, const MlirValue& a, const MlirValue& b) {
@@ -198,7 +220,7 @@ MlirValue MlirBuilder::binary(std::string_view name, const MlirValue& a, double 
 MlirValue MlirBuilder::compare(std::string_view direction, const MlirValue& a, const MlirValue& b) {
   const Sizes64 sizes = at::infer_size(a.sizes(), b.sizes());
   const MlirValue left = broadcast(a, sizes), right = broadcast(b, sizes);
-  return line("compare",
+  return line("stablehlo.compare", {left, right},
               fmt::format(" {}, {}, {} : ({}) -> {}", direction, left.name, right.name,
                           types_of({left, right}), mlir_type({sizes, at::kBool})),
               {sizes, at::kBool});
@@ -222,7 +244,7 @@ MlirValue MlirBuilder::reduce(std::string_view name, const MlirValue& x, const S
   const double most = is_float ? kInfinity : kLargest;
   const MlirValue first = scalar(name == "maximum" ? -most : name == "minimum" ? most : 0, x.type.dtype);
   const TensorShape result{sizes, x.type.dtype};
-  return line("reduce",
+  return line("stablehlo.reduce", {x, first},
               fmt::format("({} init: {}) applies stablehlo.{} across dimensions = {} : ({}) -> {}", x.name,
                           first.name, name, list(dims), types_of({x, first}), mlir_type(result)),
               result);
@@ -270,22 +292,20 @@ MlirValue MlirBuilder::dot(const MlirValue& a, const MlirValue& b, int64_t batch
 
 MlirValue MlirBuilder::gather(const MlirValue& x, const MlirValue& index, int64_t dim, const Sizes64& offsets,
                               const Sizes64& sizes, const TensorShape& result) {
-  MlirValue value{fmt::format("%{}", values_++), result};
-  text_ += fmt::format(
-      "    {} = \"stablehlo.gather\"({}, {}) <{{dimension_numbers = #stablehlo.gather<offset_dims = {}, "
-      "collapsed_slice_dims = [{}], start_index_map = [{}], index_vector_dim = 1>, slice_sizes = array<i64: "
-      "{}>, "
-      "indices_are_sorted = false}}> : ({}, {}) -> {}\n",
-      value.name, x.name, index.name, list(offsets), dim, dim, fmt::join(sizes, ", "), mlir_type(x.type),
-      mlir_type(index.type), mlir_type(result));
-  return value;
+  const std::string words = fmt::format(
+      "({}, {}) <{{dimension_numbers = #stablehlo.gather<offset_dims = {}, collapsed_slice_dims = [{}], "
+      "start_index_map = [{}], index_vector_dim = 1>, slice_sizes = array<i64: {}>, indices_are_sorted = "
+      "false}}> : ({}) -> {}",
+      x.name, index.name, list(offsets), dim, dim, fmt::join(sizes, ", "), types_of({x, index}),
+      mlir_type(result));
+  return line("\"stablehlo.gather\"", {x, index}, words, result);
 }
 
 MlirValue MlirBuilder::convolution(const MlirValue& x, const MlirValue& weight, int64_t stride,
                                    const std::array<std::array<int64_t, 2>, 2>& padding,
                                    const TensorShape& result) {
   return line(
-      "convolution",
+      "stablehlo.convolution", {x, weight},
       fmt::format(
           "({}, {}) dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1], window = {{stride = [{}, {}], "
           "pad = [[{}, {}], [{}, {}]]}} {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}} : "

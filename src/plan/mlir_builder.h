@@ -27,6 +27,7 @@ std::string_view mlir_dtype(at::ScalarType dtype);
 struct MlirValue {
   std::string name;  // "%5"
   TensorShape type;
+  int64_t line = -1;  // in which it is computed; -1 for an argument
 
   const Sizes64& sizes() const { return type.sizes; }
   int64_t size(int64_t dim) const { return type.sizes.at(static_cast<size_t>(dim)); }
@@ -35,7 +36,8 @@ struct MlirValue {
 
 class MlirBuilder {
  public:
-  const std::string& text() const { return text_; }
+  // The lines that these results need.
+  std::string text(const std::vector<MlirValue>& results) const;
   MlirValue argument(const TensorShape& type);  // the next one: "%arg3"
   int64_t arguments() const { return arguments_; }
 
@@ -86,10 +88,16 @@ class MlirBuilder {
   MlirValue update(const MlirValue& x, const MlirValue& part, const Sizes64& begins);
 
  private:
-  MlirValue line(std::string_view name, const std::string& words, TensorShape result);
+  struct Line {
+    std::string text;
+    std::vector<int64_t> needs;  // other lines
+  };
+  // `words` come after "stablehlo.NAME".
+  MlirValue line(std::string_view name, const std::vector<MlirValue>& operands, const std::string& words,
+                 TensorShape result);
 
-  std::string text_;
-  int64_t values_ = 0, arguments_ = 0;
+  std::vector<Line> lines_;
+  int64_t arguments_ = 0;
   std::map<std::string, MlirValue> reshaped_;  // by name, what it is a reshape of
 };
 

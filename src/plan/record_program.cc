@@ -53,6 +53,18 @@ class TracedRun {
     engine::prepare(*context);
   }
 
+  // From here on a message to another rank is an error.
+  void expect_no_messages() {
+    const auto refuse = [](const comm::Collective& collective) {
+      throw Error(
+          ErrorKind::kUsage, "stablehlo",
+          fmt::format("the rank works with others ({} along {}), for which there is no form yet; CFG and "
+                      "data parallelism have programs",
+                      collective.name, collective.axis));
+    };
+    world_.set_hooks({.began = refuse, .ended = {}});
+  }
+
  private:
   const c10::InferenceMode inference_mode_;
   // What stands for a GPU takes no other way than the plain one, which has a form for each operation.
@@ -84,6 +96,7 @@ Graph record_denoiser(const engine::Settings& settings, const engine::Model& mod
   const at::Tensor z = on_meta(run.latent_sizes());
   const models::Timestep timestep{.value = 0, .on_device = on_meta({1})};
 
+  traced.expect_no_messages();
   GraphRecorder recorder;
   recorder.begin_part(denoiser_folder(model));
   const auto denoiser = run.load<models::Denoiser>(engine::kDenoiser, engine::Phase::kLoadDenoiser);
@@ -128,6 +141,7 @@ Graph record_text_encoder(const engine::Settings& settings, const engine::Model&
   TracedRun traced(settings, model, layout, rank);
   engine::RunContext& run = *traced.context;
   const std::string name = model.text_encoders().at(encoder).name;
+  traced.expect_no_messages();
   GraphRecorder recorder;
   recorder.begin_part(name);
   const auto loaded = run.load<models::TextEncoder>(name, engine::Phase::kLoadTextEncoder);
@@ -142,6 +156,7 @@ Graph record_decoder(const engine::Settings& settings, const engine::Model& mode
                      const parallel::Layout& layout, int64_t rank) {
   TracedRun traced(settings, model, layout, rank);
   engine::RunContext& run = *traced.context;
+  traced.expect_no_messages();
   GraphRecorder recorder;
   recorder.begin_part("vae");
   const auto decoder = run.load<models::Decoder>(engine::kDecoder, engine::Phase::kLoadDecoder);

@@ -90,8 +90,10 @@ Program stablehlo_program(const Graph& graph, const ProgramInfo& info) {
   }
   for (const GraphNode& node : graph.nodes) lower(lowering, node);
   std::vector<std::string> names, types;
+  std::vector<MlirValue> values;
   for (const GraphResult& each : graph.results) {
     const MlirValue value = lowering.value(each.value);
+    values.push_back(value);
     names.push_back(value.name);
     types.push_back(mlir_type(value.type));
     results.push_back(
@@ -99,7 +101,7 @@ Program stablehlo_program(const Graph& graph, const ProgramInfo& info) {
   }
   return {.text = fmt::format(
               "module @tessera {{\n  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n  }}\n}}\n",
-              fmt::join(parameters, ", "), fmt::join(types, ", "), lowering.builder().text(),
+              fmt::join(parameters, ", "), fmt::join(types, ", "), lowering.builder().text(values),
               fmt::join(names, ", "), fmt::join(types, ", ")),
           .description = {{"version", kVersion},
                           {"model", info.model},

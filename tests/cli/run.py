@@ -17,6 +17,7 @@ import test_ranks  # noqa: F401
 import test_recording  # noqa: F401
 import test_requests  # noqa: F401
 import test_stable_diffusion  # noqa: F401
+import test_stablehlo  # noqa: F401
 import test_trace  # noqa: F401
 import test_video  # noqa: F401
 from harness import run_all

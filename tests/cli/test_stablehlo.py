@@ -1,0 +1,51 @@
+"""Tests `tessera trace --stablehlo`; tools/parity_stablehlo.py runs the programs."""
+import json
+
+from harness import MODEL, SMALL, test
+
+
+@test
+def a_program_and_its_description(box):
+    outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, "--dtype", "fp32", "--stablehlo", "p.mlir")
+    assert outcome.code == 0 and outcome.out == "p.mlir\n", outcome
+    text = (box.folder / "p.mlir").read_text()
+    description = json.loads((box.folder / "p.json").read_text())
+    assert text.startswith("module @tessera {\n  func.func public @main(%arg0: tensor<"), text[:80]
+    assert text.count("%arg") >= len(description["arguments"]) == text.splitlines()[1].count("%arg"), description
+    assert (description["part"], description["rank"], description["world_size"]) == ("denoiser", 0, 1), description
+    names = [each["name"] for each in description["arguments"] if each["kind"] == "input"]
+    assert names == ["prompt.0", "prompt.1", "timestep", "latents"], names
+    assert [each["name"] for each in description["results"]] == ["prediction"], description["results"]
+    weights = [each for each in description["arguments"] if each["kind"] == "weight"]
+    assert {each["part"] for each in weights} == {"transformer"}, weights
+    assert all([end - begin for begin, end in each["slice"]] == each["shape"] for each in weights), weights
+
+
+@test
+def programs_of_ranks_that_work_alone(box):
+    words = ["trace", "a cat", "--model", MODEL, *SMALL, "--dtype", "fp32", "--use-cfg-parallel", "--stablehlo"]
+    outcome = box.run(*words, "p.mlir")
+    assert outcome.code == 0 and outcome.out == "p.0.mlir\np.1.mlir\n", outcome
+    samples = [json.loads((box.folder / f"p.{rank}.json").read_text())["prompt_of_sample"] for rank in (0, 1)]
+    assert samples[0] != samples[1] and all(len(each) == 1 for each in samples), samples
+
+
+@test
+def parts_of_a_program(box):
+    for part, inputs, results in (("text_encoder", ["tokens"], ["states"]), ("decoder", ["latents"], ["frames"])):
+        outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, "--part", part, "--stablehlo", "p.mlir")
+        assert outcome.code == 0, outcome
+        description = json.loads((box.folder / "p.json").read_text())
+        found = [each["name"] for each in description["arguments"] if each["kind"] == "input"]
+        assert found == inputs and [each["name"] for each in description["results"]] == results, description
+
+
+@test
+def refused_programs(box):
+    words = ["trace", "a cat", "--model", MODEL, *SMALL]
+    box.refuse(2, "[--stablehlo] must name a file that ends in .mlir, got 'p.txt'", *words, "--stablehlo", "p.txt")
+    box.refuse(2, "[--part] the model has no 'unet'; its parts are denoiser, decoder, text_encoder", *words, "--part", "unet",
+               "--stablehlo", "p.mlir")
+    box.refuse(2, "[--part] names a part of a program; give --stablehlo too", *words, "--part", "decoder")
+    box.refuse(2, "the rank works with others (all_to_all along ulysses)", *words, "--ulysses-degree", "2", "--stablehlo", "p.mlir")
+    assert not list(box.folder.glob("p*")), list(box.folder.iterdir())

@@ -1,0 +1,163 @@
+// The recorder of programs: what is read and written, in memory that tensors share.
+#include "plan/graph_recorder.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "ops/linear.h"
+#include "ops/modulate.h"
+#include "plan/stablehlo.h"
+
+namespace tessera::plan {
+namespace {
+
+at::Tensor meta(at::IntArrayRef sizes) {
+  return at::empty(sizes, at::dtype(at::kFloat).device(at::kMeta));
+}
+
+std::vector<std::string> names(const Graph& graph) {
+  std::vector<std::string> all;
+  for (const GraphNode& node : graph.nodes) all.push_back(node.name);
+  return all;
+}
+
+using Names = std::vector<std::string>;
+
+class GraphRecording : public ::testing::Test {
+ private:
+  const c10::InferenceMode inference_mode_;
+};
+
+TEST_F(GraphRecording, ViewsAreOfTheValueOfAStorage) {
+  const at::Tensor x = meta({4, 6});
+  GraphRecorder recorder;
+  recorder.add_input("x", x);
+  const at::Tensor part = x.narrow(1, 2, 3).t();
+  recorder.add_result("twice", part * 2);
+  const Graph graph = recorder.take();
+  ASSERT_EQ(names(graph), (Names{"view", "aten::mul"}));
+  EXPECT_EQ(graph.nodes[0].reads, std::vector<ValueId>{graph.arguments[0].value});
+  EXPECT_EQ(graph.nodes[0].part, (Geometry{.offset = 2, .sizes = {3, 4}, .strides = {1, 6}}));
+  EXPECT_EQ(graph.results[0].value, graph.nodes[1].writes[0]);
+}
+
+// What was read before a write is not what is read after it.
+TEST_F(GraphRecording, WritesMakeNewValues) {
+  const at::Tensor x = meta({2, 3});
+  GraphRecorder recorder;
+  recorder.add_input("x", x);
+  const at::Tensor before = x + 1;
+  x.select(0, 1).mul_(3);
+  const at::Tensor after = x + 1;
+  recorder.add_result("before", before);
+  recorder.add_result("after", after);
+  const Graph graph = recorder.take();
+  ASSERT_EQ(names(graph), (Names{"aten::add", "view", "aten::mul_", "write", "aten::add"}));
+  EXPECT_EQ(graph.nodes[0].reads[0], graph.arguments[0].value);
+  EXPECT_EQ(graph.nodes[3].reads, (std::vector<ValueId>{graph.arguments[0].value, graph.nodes[2].writes[0]}));
+  EXPECT_EQ(graph.nodes[4].reads[0], graph.nodes[3].writes[0]);
+}
+
+TEST_F(GraphRecording, PartsOfMemoryAreWrittenOneByOne) {
+  const at::Tensor x = meta({2, 3});
+  GraphRecorder recorder;
+  recorder.add_input("x", x);
+  const at::Tensor both = at::empty({4, 3}, x.options());
+  both.narrow(0, 0, 2).copy_(x);
+  both.narrow(0, 2, 2).copy_(x);
+  recorder.add_result("both", both);
+  const Graph graph = recorder.take();
+  // A storage of which nothing was known is a row of elements.
+  EXPECT_EQ(names(graph), (Names{"aten::copy_", "empty", "write", "aten::copy_", "write", "view"}));
+}
+
+// What no result needs is left out, weights too; contents that are the same are one constant.
+TEST_F(GraphRecording, KeepsWhatResultsNeed) {
+  const at::Tensor x = meta({2, 3});
+  GraphRecorder recorder;
+  recorder.add_input("x", x);
+  const at::Tensor unused = x * at::full({3}, 7.0F).to(at::kMeta);
+  const at::Tensor a = at::arange(3, at::kFloat).to(at::kMeta), b = at::arange(3, at::kFloat).to(at::kMeta);
+  const at::Tensor sum = x + a + b;
+  recorder.add_result("sum", sum);
+  const Graph graph = recorder.take();
+  EXPECT_EQ(names(graph), (Names{"aten::to", "aten::to", "aten::add", "aten::add"}));
+  ASSERT_EQ(graph.arguments.size(), 2U);
+  EXPECT_EQ(graph.arguments[1].kind, GraphArgument::Kind::kConstant);
+  EXPECT_EQ(graph.nodes[0].reads, graph.nodes[1].reads);
+}
+
+// Operations are what they are, with the attributes that decide what they compute, and not what they call.
+TEST_F(GraphRecording, OperationsAreNodes) {
+  const at::Tensor x = meta({1, 4, 8}), vector = meta({8});
+  const ops::Linear layer(meta({8, 8}), meta({8}), ops::Packing::kAsStored, "layer");
+  GraphRecorder recorder;
+  recorder.add_input("x", x);
+  recorder.add_input("vector", vector);
+  recorder.add_result("y", layer(ops::modulated_layer_norm(x, vector, vector, 1e-5), ops::Activation::kSilu));
+  const Graph graph = recorder.take();
+  EXPECT_EQ(names(graph).front(), "modulated_layer_norm");
+  EXPECT_EQ(names(graph).back(), "silu");
+  EXPECT_EQ(std::get<double>(*graph.nodes[0].find("epsilon")), 1e-5);
+  EXPECT_EQ(graph.nodes.back().role, "layer");
+}
+
+// Something that writes it was not recorded.
+TEST_F(GraphRecording, MemoryThatNothingWroteIsNoValue) {
+  const at::Tensor x = meta({2, 3});
+  GraphRecorder recorder;
+  recorder.add_input("x", x);
+  recorder.add_result("y", x + at::empty({3}, x.options()));
+  EXPECT_EQ(names(recorder.take()), (Names{"unwritten", "aten::add"}));
+}
+
+TEST_F(GraphRecording, AnOperationWithoutAFormIsNamed) {
+  const at::Tensor x = meta({2, 3});
+  GraphRecorder recorder;
+  recorder.add_input("x", x);
+  recorder.add_result("y", at::cumsum(x, 0));
+  try {
+    stablehlo_program(recorder.take(), {});
+    ADD_FAILURE() << "a program without a form for it";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()), "[stablehlo] the operation 'aten::cumsum' has no form in StableHLO");
+  }
+}
+
+// Strides that do not divide one another make no box of the memory.
+TEST_F(GraphRecording, AViewWithoutAFormIsNamed) {
+  const at::Tensor x = meta({3, 3});
+  GraphRecorder recorder;
+  recorder.add_input("x", x);
+  recorder.add_result("y", x.as_strided({2, 2}, {3, 2}) * 2);
+  EXPECT_THROW(stablehlo_program(recorder.take(), {}), Error);
+}
+
+TEST_F(GraphRecording, AProgramSaysWhatItIsGivenAndGives) {
+  const at::Tensor x = meta({2, 3});
+  GraphRecorder recorder;
+  recorder.add_input("x", x);
+  recorder.add_result("y", x.t() * 2);
+  const Program program =
+      stablehlo_program(recorder.take(), {.model = "M", .part = "P", .rank = 1, .world_size = 2});
+  EXPECT_EQ(program.text,
+            "module @tessera {\n"
+            "  func.func public @main(%arg0: tensor<2x3xf32>) -> (tensor<3x2xf32>) {\n"
+            "    %1 = stablehlo.transpose %arg0, dims = [1, 0] : (tensor<2x3xf32>) -> tensor<3x2xf32>\n"
+            "    %2 = stablehlo.constant dense<2.00000000000000000e+00> : tensor<f32>\n"
+            "    %3 = stablehlo.broadcast_in_dim %2, dims = [] : (tensor<f32>) -> tensor<3x2xf32>\n"
+            "    %4 = stablehlo.multiply %1, %3 : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>\n"
+            "    return %4 : tensor<3x2xf32>\n"
+            "  }\n"
+            "}\n");
+  EXPECT_EQ(program.description["arguments"],
+            OrderedJson::parse(R"([{"name": "x", "kind": "input", "dtype": "f32", "shape": [2, 3]}])"));
+  EXPECT_EQ(program.description["results"],
+            OrderedJson::parse(R"([{"name": "y", "dtype": "f32", "shape": [3, 2]}])"));
+  EXPECT_EQ(program.description["rank"], 1);
+}
+
+}  // namespace
+}  // namespace tessera::plan
