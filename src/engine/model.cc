@@ -169,13 +169,13 @@ void check_weights(const Model& model) {
   options.single_file = model.single_file;
   options.variant = model.variant;
   models::LoadStatistics cost;
-  const auto denoiser = model.family->load_denoiser(model.folder, options, cost);
   std::vector<models::Conditioning> parts;  // of an empty prompt
   for (const models::TextEncoderPart& each : model.text_encoders())
     parts.push_back(each.load(model.folder, options, cost)
                         ->encode({models::Prompt()}, model.family->default_max_sequence_length)
                         .front());
   const models::Conditioning prompt = model.conditioning(parts);
+  const auto denoiser = model.family->load_denoiser(model.folder, options, cost);
   const auto width_of = [&](const char* name) {
     return prompt.contains(name) ? prompt.at(name).size(-1) : 0;
   };
