@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a program that `tessera trace --stablehlo` wrote with XLA, on the weights of a checkpoint.
+"""Runs a program that `tessera trace --stablehlo` wrote with XLA or IREE, on the weights of a checkpoint.
 
 It knows nothing of Tessera: the description beside the program says which tensor of which file is which argument.
 """
@@ -59,8 +59,25 @@ class Program:
             arrays.append(array)
         return arrays
 
-    def run(self, model, inputs):
-        """Returns the results by name."""
+    def run(self, model, inputs, engine="xla"):
+        """Returns the results by name. `engine` is "xla" or "iree"."""
+        arrays = self.arguments(model, inputs)
+        results = self.run_iree(arrays) if engine == "iree" else self.run_xla(arrays)
+        return {each["name"]: result for each, result in zip(self.description["results"], results, strict=True)}
+
+    def run_iree(self, arrays):
+        import iree.compiler
+        import iree.runtime
+
+        if self.compiled is None:
+            binary = iree.compiler.compile_str(self.text, input_type="stablehlo", target_backends=["llvm-cpu"],
+                                               extra_args=["--iree-llvmcpu-target-cpu=host"])
+            config = iree.runtime.Config("local-task")
+            self.compiled = iree.runtime.load_vm_module(iree.runtime.VmModule.copy_buffer(config.vm_instance, binary), config)
+        results = self.compiled.main(*arrays)
+        return [np.asarray(each) for each in (results if isinstance(results, (list, tuple)) else [results])]
+
+    def run_xla(self, arrays):
         import jax
         from jax._src import xla_bridge
         from jax._src.interpreters import mlir
@@ -75,6 +92,5 @@ class Program:
                 module.operation.verify()
                 self.compiled = backend.compile_and_load(module, xla_client.DeviceList((device,)), xla_client.CompileOptions())
         with jax.enable_x64(True):
-            arrays = [jax.device_put(array, device) for array in self.arguments(model, inputs)]
-        results = self.compiled.execute_sharded(arrays).disassemble_into_single_device_arrays()
-        return {each["name"]: np.asarray(result[0]) for each, result in zip(self.description["results"], results)}
+            placed = [jax.device_put(array, device) for array in arrays]
+        return [np.asarray(each[0]) for each in self.compiled.execute_sharded(placed).disassemble_into_single_device_arrays()]
