@@ -26,7 +26,7 @@ def commands(build, short):
     rows = ["--tessera", f"{build}/tessera", *(["--short"] if short else [])]
     tokenize = ["--binary", f"{build}/tests/tokenize_lines", "--count", str(lines)]
     return [["parity_stable_diffusion.py", *rows], ["parity.py", *rows], ["parity_parallel.py", *rows], ["parity_checkpoints.py", *rows],
-            ["parity_stablehlo.py", f"{build}/tessera"],
+            ["parity_stablehlo.py", f"{build}/tessera", *(["--short"] if short else [])],
             ["parity_images.py", "--tessera", f"{build}/tessera"],
             ["parity_generated.py", "--tessera", f"{build}/tessera", "--count", str(generated)],
             ["parity_samplers.py", "--binary", f"{build}/tests/run_samplers", "--count", str(samplers)],
