@@ -13,7 +13,7 @@
 #include "bench/video.h"
 #include "bench/worker.h"
 #include "core/cpu.h"
-#include "core/heap.h"
+#include "core/tensor_heap.h"
 
 int main(int argc, char** argv) {
   tessera::cap_libraries();

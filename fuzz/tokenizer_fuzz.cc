@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/utf8.h"
+#include "core/text.h"
 #include "fuzz/check.h"
 #include "text/bpe_tokenizer.h"
 #include "text/bpe_tokenizer_files.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/user_text.h"
+#include "core/text.h"
 #include "plan/trace_views.h"
 
 namespace tessera::cli {

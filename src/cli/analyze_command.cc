@@ -3,11 +3,10 @@
 #include <fmt/ranges.h>
 
 #include "cli/trace_hardware.h"
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/table.h"
-#include "core/units.h"
+#include "core/text.h"
 #include "job/outputs.h"
 #include "plan/find_machine.h"
 #include "plan/hardware/analysis.h"

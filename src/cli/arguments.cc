@@ -13,8 +13,7 @@
 #include "cli/manual_page.h"
 #include "cli/unknown_option.h"
 #include "core/error.h"
-#include "core/nearest_word.h"
-#include "core/user_text.h"
+#include "core/text.h"
 #include "engine/find_model.h"
 
 namespace tessera::cli {

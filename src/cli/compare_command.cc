@@ -6,10 +6,9 @@
 #include <cstdio>
 
 #include "cli/field_options.h"
-#include "core/counted.h"
 #include "core/json.h"
 #include "core/table.h"
-#include "core/units.h"
+#include "core/text.h"
 #include "plan/comparison.h"
 
 namespace tessera::cli {

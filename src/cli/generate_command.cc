@@ -4,8 +4,8 @@
 
 #include "cli/field_options.h"
 #include "comm/nccl.h"
+#include "core/cpu.h"
 #include "core/error.h"
-#include "core/threads.h"
 #include "job/dry_run.h"
 #include "job/memory_check.h"
 #include "job/ranks.h"

@@ -7,11 +7,10 @@
 #include <map>
 #include <span>
 
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "core/units.h"
+#include "core/text.h"
 #include "engine/denoise.h"
 #include "engine/find_model.h"
 #include "engine/lone_denoiser.h"

@@ -6,11 +6,9 @@
 #include <charconv>
 
 #include "cli/field_options.h"
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/units.h"
-#include "core/user_text.h"
+#include "core/text.h"
 #include "engine/find_model.h"
 #include "engine/lone_denoiser.h"
 #include "engine/observer.h"

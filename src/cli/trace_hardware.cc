@@ -4,10 +4,9 @@
 
 #include <algorithm>
 
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/table.h"
-#include "core/units.h"
+#include "core/text.h"
 #include "plan/costed_trace.h"
 #include "plan/find_machine.h"
 #include "plan/hardware_tables.h"

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/nearest_word.h"
-#include "core/user_text.h"
+#include "core/text.h"
 
 namespace tessera::cli {
 namespace {

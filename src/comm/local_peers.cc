@@ -14,8 +14,8 @@
 #include <system_error>
 
 #include "core/error.h"
-#include "core/random_name.h"
 #include "core/system_call.h"
+#include "core/text.h"
 
 namespace tessera::comm {
 namespace {

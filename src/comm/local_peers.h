@@ -12,8 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/clock.h"
-#include "core/descriptor.h"
+#include "core/system_call.h"
 
 namespace tessera::comm {
 

@@ -14,8 +14,8 @@
 #include "comm/heartbeat.h"
 #include "comm/peer_error.h"
 #include "comm/shared_queue.h"
-#include "core/counted.h"
 #include "core/error.h"
+#include "core/text.h"
 
 namespace tessera::comm {
 namespace {

@@ -15,9 +15,9 @@
 #include <utility>
 
 #include "comm/transport.h"
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/system_call.h"
+#include "core/text.h"
 
 namespace tessera::comm {
 

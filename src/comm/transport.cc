@@ -1,7 +1,7 @@
 #include "comm/transport.h"
 
 #include "comm/peer_error.h"
-#include "core/clock.h"
+#include "core/text.h"
 
 namespace tessera::comm {
 

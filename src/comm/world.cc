@@ -18,10 +18,9 @@
 #include "comm/gloo.h"
 #include "comm/nccl.h"
 #include "comm/shared_memory.h"
-#include "core/clock.h"
 #include "core/error.h"
-#include "core/random_name.h"
 #include "core/system_call.h"
+#include "core/text.h"
 
 namespace tessera::comm {
 

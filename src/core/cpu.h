@@ -1,4 +1,5 @@
-// The instruction sets of this machine's processor, and which of them are used.
+// The instruction sets of this machine's processor, which of them are used, and the threads that compute on
+// it, which are those of OpenMP for ATen, oneDNN and MKL alike.
 //
 // TESSERA_MAX_ISA=avx2|avx512|avx512_bf16 in the environment limits everything, libraries included, to that
 // instruction set, so that any machine can test and time what older processors run. It has no effect on
@@ -34,5 +35,25 @@ void cap_libraries();
 // that call at the same time, one may run code with relative errors of 1e-4 (pytorch/pytorch#188792; oneMKL
 // before 2025.0). Thread-safe.
 void make_first_calls();
+
+// Sets the number of threads with which the calling thread computes from now on, and returns it: `wanted`, or
+// fewer where OpenMP or the system gives no more (OMP_THREAD_LIMIT, OMP_MAX_ACTIVE_LEVELS, a limit on
+// processes or on memory). OpenMP does not change the number afterwards, whatever OMP_DYNAMIC says. Call it
+// before anything computes: oneDNN divides its work among as many threads as are set, and what missing ones
+// should have computed is never written.
+int set_threads(int wanted);
+
+// While it lives, the calling thread computes alone, so that OpenMP starts no threads. They do not survive a
+// fork, after which a process would wait for them for ever.
+class ComputesAlone {
+ public:
+  ComputesAlone();
+  ~ComputesAlone();
+  ComputesAlone(const ComputesAlone&) = delete;
+  ComputesAlone& operator=(const ComputesAlone&) = delete;
+
+ private:
+  int before_;
+};
 
 }  // namespace tessera

@@ -6,8 +6,7 @@
 #include <cctype>
 #include <cmath>
 
-#include "core/user_text.h"
-#include "core/utf8.h"
+#include "core/text.h"
 
 namespace tessera {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/utf8.h"
+#include "core/text.h"
 
 namespace tessera {
 namespace {

@@ -1,9 +1,14 @@
-// What system calls have in common.
+// What system calls have in common: interruptions, errors, deadlines, descriptors.
 #pragma once
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <exception>
 #include <string>
+#include <utility>
 
 namespace tessera {
 
@@ -28,5 +33,33 @@ std::string system_reason(int code);
 // Raises the number of files that this process may have open to the most that it may give itself: ranks share
 // a socket with every other rank, and shells allow few at first.
 void allow_many_descriptors();
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+// The time until the deadline, at least 1 ms: many interfaces take zero as "no limit".
+inline std::chrono::milliseconds time_left(Deadline deadline) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  return std::max(left, std::chrono::milliseconds(1));
+}
+
+// A file descriptor that is closed on destruction.
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  Descriptor(Descriptor&& other) noexcept : number_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  int number() const { return number_; }
+  int release() { return std::exchange(number_, -1); }
+
+ private:
+  int number_;
+};
 
 }  // namespace tessera

@@ -6,9 +6,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/units.h"
-#include "core/user_text.h"
-#include "core/utf8.h"
+#include "core/text.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>  // says whether this is glibc
+#include <fstream>
+#include <limits>
 #include <vector>
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+#include "core/memory_limits.h"
 
 namespace tessera {
 namespace {
@@ -17,6 +26,14 @@ constexpr size_t kStagger = 5 * kAlignment;
 
 size_t round_up(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
+}
+
+// Under this policy addresses count as memory from the time they are reserved.
+bool never_overcommits() {
+  constexpr int kNeverOvercommit = 2;
+  std::ifstream file("/proc/sys/vm/overcommit_memory");
+  int policy = 0;
+  return file >> policy && policy == kNeverOvercommit;
 }
 
 }  // namespace
@@ -127,6 +144,17 @@ void TensorHeap::copy_data(void* to, const void* from, size_t bytes) const {
 size_t TensorHeap::used() const {
   const std::lock_guard lock(mutex_);
   return used_bytes_;
+}
+
+void keep_freed_memory() {
+  if (never_overcommits()) return;
+  static auto* const tensors = new TensorHeap(total_memory());  // NOLINT: used until the process ends
+  c10::SetCPUAllocator(tensors);
+#if defined(__GLIBC__)
+  // For what is no tensor, such as the scratch memory of oneDNN.
+  ::mallopt(M_MMAP_MAX, 0);
+  ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+#endif
 }
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// An allocator for the tensors of the CPU: large ones share a heap of their own, which keeps freed memory for
-// the tensors that follow.
+// How this process takes memory from the system and returns it: an allocator for the tensors of the CPU.
+// Large ones share a heap of their own, which keeps freed memory for the tensors that follow.
 //
 // glibc maps and unmaps tensors above 32 MiB one by one, and the kernel zeroes and maps their pages each
 // time. If they lie in glibc's heap instead, small allocations that outlive them end up between them, so that
@@ -49,5 +49,10 @@ class TensorHeap final : public c10::Allocator {
   std::unordered_map<size_t, size_t> used_;  // lengths of tensors by offset
   size_t used_bytes_ = 0;
 };
+
+// From now on, the process keeps freed memory for the next tensors: see TensorHeap. Meant for programs, when
+// they start, before there are tensors. Does nothing where the system never promises more memory than it
+// has.
+void keep_freed_memory();
 
 }  // namespace tessera

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/nearest_word.h"
+#include "core/text.h"
 #include "engine/shipped.h"
 #include "weights/single_file.h"
 

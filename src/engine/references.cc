@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "media/resize.h"
 #include "media/video_reader.h"
 

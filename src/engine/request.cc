@@ -4,11 +4,10 @@
 #include <functional>
 #include <random>
 
-#include "core/counted.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/user_text.h"
+#include "core/text.h"
 #include "engine/denoiser_stage.h"
 #include "engine/effects.h"
 #include "engine/stated_training.h"

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/field_name.h"
 #include "core/log.h"
-#include "core/units.h"
+#include "core/text.h"
 
 namespace tessera::job {
 namespace {

@@ -8,8 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/file_sequence.h"
-#include "core/replacement.h"
+#include "core/temporary_file.h"
 #include "launch/streams.h"
 #include "media/still_image.h"
 #include "media/suffix.h"

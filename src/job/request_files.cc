@@ -11,9 +11,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/nearest_word.h"
-#include "core/user_text.h"
-#include "core/utf8.h"
+#include "core/text.h"
 #include "engine/find_model.h"
 #include "launch/streams.h"
 #include "media/file_text.h"

@@ -9,7 +9,7 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/hash.h"
+#include "core/text.h"
 #include "engine/decode.h"
 #include "job/report.h"
 #include "launch/fingerprint.h"

@@ -7,8 +7,8 @@
 
 #include "comm/peer_error.h"
 #include "core/error.h"
-#include "core/unfinished.h"
-#include "core/user_text.h"
+#include "core/temporary_file.h"
+#include "core/text.h"
 #include "engine/observer.h"
 #include "launch/streams.h"
 

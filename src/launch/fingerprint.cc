@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-#include "core/hash.h"
+#include "core/text.h"
 
 namespace tessera::launch {
 namespace {

@@ -10,14 +10,12 @@
 #include <map>
 #include <new>
 
-#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/system_call.h"
 #include "launch/supervisor.h"
 
 namespace tessera::launch {
 namespace {
-
 
 [[noreturn]] void launcher_cannot(const std::string& what, int reason) {
   throw Error(ErrorKind::kPeer, "launcher", fmt::format("cannot {}: {}", what, system_reason(reason)));

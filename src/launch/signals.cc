@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/unfinished.h"
+#include "core/temporary_file.h"
 #include "launch/status.h"
 #include "weights/mapped_file.h"
 

@@ -7,7 +7,7 @@
 #include <new>
 
 #include "core/error.h"
-#include "core/utf8.h"
+#include "core/text.h"
 
 namespace tessera::launch {
 

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "core/threads.h"
+#include "core/cpu.h"
 #include "launch/cores.h"
 
 namespace tessera::launch {

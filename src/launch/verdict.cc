@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "core/clock.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "launch/signals.h"
 
 namespace tessera::launch {

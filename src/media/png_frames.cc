@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/file.h"
-#include "core/file_sequence.h"
 
 namespace tessera::media {
 namespace {

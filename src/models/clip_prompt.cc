@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/field_name.h"
+#include "core/text.h"
 #include "models/loading.h"
 
 namespace tessera::models {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "core/counted.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "parallel/layout_advice.h"
 #include "parallel/layout_rules.h"
 

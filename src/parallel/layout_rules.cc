@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/counted.h"
 #include "core/error.h"
+#include "core/text.h"
 
 namespace tessera::parallel {
 namespace {

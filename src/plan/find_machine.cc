@@ -7,8 +7,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/nearest_word.h"
-#include "core/user_text.h"
+#include "core/text.h"
 #include "engine/shipped.h"
 
 namespace tessera::plan {

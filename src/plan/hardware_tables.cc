@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/counted.h"
+#include "core/text.h"
 #include "plan/trace_views.h"
 #include "plan/views.h"
 

@@ -7,8 +7,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/nearest_word.h"
-#include "core/user_text.h"
+#include "core/text.h"
 
 namespace tessera::plan {
 namespace {

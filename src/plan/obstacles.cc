@@ -1,6 +1,6 @@
 #include "plan/obstacles.h"
 
-#include "core/counted.h"
+#include "core/text.h"
 
 namespace tessera::plan {
 namespace {

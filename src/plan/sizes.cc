@@ -4,7 +4,7 @@
 #include <charconv>
 #include <numeric>
 
-#include "core/counted.h"
+#include "core/text.h"
 
 namespace tessera::plan {
 namespace {

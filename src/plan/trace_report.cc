@@ -6,8 +6,7 @@
 #include <map>
 #include <set>
 
-#include "core/counted.h"
-#include "core/units.h"
+#include "core/text.h"
 #include "plan/costed_trace.h"
 #include "plan/svg.h"
 #include "plan/views.h"

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "plan/views.h"
 
 namespace tessera::plan {

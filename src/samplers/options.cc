@@ -10,8 +10,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/nearest_word.h"
-#include "core/user_text.h"
+#include "core/text.h"
 
 namespace tessera::samplers {
 namespace {

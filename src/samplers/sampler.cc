@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/nearest_word.h"
+#include "core/text.h"
 #include "samplers/options.h"
 #include "samplers/solvers.h"
 

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "core/error.h"
-#include "core/utf8.h"
+#include "core/text.h"
 #include "text/unicode.h"
 
 namespace tessera::text {

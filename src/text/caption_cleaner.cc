@@ -4,8 +4,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/user_text.h"
-#include "core/utf8.h"
+#include "core/text.h"
 #include "text/html_text.h"
 #include "text/html_unescape.h"
 #include "text/regex.h"

@@ -3,9 +3,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/counted.h"
 #include "core/error.h"
-#include "core/utf8.h"
+#include "core/text.h"
 #include "text/unicode.h"
 
 namespace tessera::text {

@@ -1,7 +1,7 @@
 #include "text/t5_tokenizer.h"
 
 #include "core/error.h"
-#include "core/utf8.h"
+#include "core/text.h"
 #include "text/unicode.h"
 
 namespace tessera::text {

@@ -12,7 +12,7 @@
 #include <array>
 
 #include "core/error.h"
-#include "core/utf8.h"
+#include "core/text.h"
 
 namespace tessera::text {
 namespace {

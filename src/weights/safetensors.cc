@@ -6,10 +6,10 @@
 #include <cstring>
 #include <new>
 
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/text.h"
 
 namespace tessera::weights {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "core/descriptor.h"
+#include "core/system_call.h"
 
 namespace tessera::comm {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "core/user_text.h"
+#include "core/text.h"
 
 namespace tessera {
 namespace {

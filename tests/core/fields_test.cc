@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/utf8.h"
+#include "core/text.h"
 
 namespace tessera {
 namespace {

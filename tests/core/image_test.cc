@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "core/error.h"
-#include "core/utf8.h"
+#include "core/text.h"
 
 namespace tessera {
 namespace {

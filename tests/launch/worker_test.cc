@@ -10,7 +10,7 @@
 #include <array>
 #include <thread>
 
-#include "core/descriptor.h"
+#include "core/system_call.h"
 #include "launch/signals.h"
 
 namespace tessera::launch {

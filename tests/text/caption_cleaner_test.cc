@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "core/utf8.h"
+#include "core/text.h"
 #include "tests/support/golden.h"
 #include "text/html_unescape.h"
 

@@ -13,7 +13,7 @@ extern "C" {
 #include <new>
 #include <utility>
 
-#include "core/user_text.h"
+#include "core/text.h"
 
 namespace tessera::media {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "core/user_text.h"
+#include "core/text.h"
 #include "models/prompt.h"
 #include "models/stdit/sizes.h"
 

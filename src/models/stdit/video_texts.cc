@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/user_text.h"
+#include "core/text.h"
 #include "models/stdit/video_settings.h"
 
 namespace tessera::models {

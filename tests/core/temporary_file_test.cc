@@ -1,4 +1,4 @@
-#include "core/replacement.h"
+#include "core/temporary_file.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -14,7 +14,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/file_sequence.h"
 #include "tests/support/folder_fixture.h"
 
 namespace tessera {

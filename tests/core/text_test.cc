@@ -1,4 +1,4 @@
-#include "core/counted.h"
+#include "core/text.h"
 
 #include <gtest/gtest.h>
 

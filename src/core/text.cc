@@ -1,0 +1,175 @@
+#include "core/text.h"
+
+#include <fmt/format-inl.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <utility>
+
+// The compiled part of fmt, once for the whole program: the headers that libtorch ships come without fmt's
+// library, and as a header-only library fmt costs every source that formats a text five seconds of compiling.
+FMT_BEGIN_NAMESPACE
+namespace detail {
+
+template FMT_API auto dragonbox::to_decimal(float x) noexcept -> dragonbox::decimal_fp<float>;
+template FMT_API auto dragonbox::to_decimal(double x) noexcept -> dragonbox::decimal_fp<double>;
+template FMT_API auto thousands_sep_impl(locale_ref) -> thousands_sep_result<char>;
+template FMT_API auto decimal_point_impl(locale_ref) -> char;
+template FMT_API void buffer<char>::append(const char*, const char*);
+
+}  // namespace detail
+FMT_END_NAMESPACE
+
+namespace tessera {
+namespace {
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+// The length in bytes of the sequence that begins with `lead`; 0 if no sequence does.
+size_t sequence_length(unsigned char lead) {
+  if (lead < 0x80) return 1;
+  if (lead >= 0xC2 && lead <= 0xDF) return 2;
+  if (lead >= 0xE0 && lead <= 0xEF) return 3;
+  if (lead >= 0xF0 && lead <= 0xF4) return 4;
+  return 0;
+}
+
+bool valid_sequence(std::string_view bytes) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
+  for (size_t i = 1; i < bytes.size(); ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return false;
+  }
+  if (bytes.size() < 3) return true;
+  switch (byte(0)) {
+    case 0xE0:
+      return byte(1) >= 0xA0;  // overlong
+    case 0xED:
+      return byte(1) <= 0x9F;  // surrogates
+    case 0xF0:
+      return byte(1) >= 0x90;  // overlong
+    case 0xF4:
+      return byte(1) <= 0x8F;  // above U+10FFFF
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
+std::string count_text(uint64_t count) {
+  const auto value = static_cast<double>(count);
+  if (count < 1000) return fmt::format("{}", count);
+  if (value < 1e6) return fmt::format("{:.1f} K", value / 1e3);
+  if (value < 1e9) return fmt::format("{:.1f} M", value / 1e6);
+  if (value < 1e12) return fmt::format("{:.2f} G", value / 1e9);
+  if (value < 1e15) return fmt::format("{:.2f} T", value / 1e12);
+  return fmt::format("{:.2f} P", value / 1e15);
+}
+
+std::string bytes_text(uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (value < 1 << 20) return fmt::format("{:.1f} KiB", value / 1024);
+  if (value < 1 << 30) return fmt::format("{:.1f} MiB", value / (1 << 20));
+  if (value < 1024.0 * (1 << 30)) return fmt::format("{:.2f} GiB", value / (1 << 30));
+  return fmt::format("{:.2f} TiB", value / (1024.0 * (1 << 30)));
+}
+
+std::string milliseconds_text(double seconds) {
+  const double value = seconds * 1e3;
+  return value >= 100 ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
+}
+
+std::string seconds_text(double seconds) {
+  return seconds >= 1000 ? fmt::format("{:.0f}", seconds) : fmt::format("{:.4g}", seconds);
+}
+
+std::string printable(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  }
+  return result;
+}
+
+std::optional<std::string> nearest_word(const std::string& word, const std::vector<std::string>& known) {
+  std::optional<std::string> best;
+  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    // A prefix of a word counts as close to it.
+    const size_t distance = candidate.starts_with(word) ? 1 : edit_distance(word, candidate);
+    if (distance < best_distance) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+std::optional<size_t> find_invalid_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = sequence_length(static_cast<unsigned char>(text[i]));
+    if (length == 0 || length > text.size() - i || !valid_sequence(text.substr(i, length))) return i;
+    i += length;
+  }
+  return std::nullopt;
+}
+
+std::string_view cut_utf8(std::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  size_t end = most;
+  // A continuation at the cut belongs to a character that began before it, at most three bytes.
+  while (end > 0 && most - end < 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
+std::optional<std::string> to_latin1(std::string_view utf8) {
+  std::string result;
+  for (size_t i = 0; i < utf8.size(); ++i) {
+    const auto lead = static_cast<unsigned char>(utf8[i]);
+    if (lead < 0x80) {
+      result += utf8[i];
+    } else if (lead <= 0xC3 && i + 1 < utf8.size()) {
+      const auto next = static_cast<unsigned char>(utf8[++i]);
+      result += static_cast<char>((lead & 0x03) << 6 | (next & 0x3F));
+    } else {
+      return std::nullopt;
+    }
+  }
+  return result;
+}
+
+std::string from_latin1(std::string_view latin1) {
+  std::string result;
+  for (const char c : latin1) {
+    const auto code = static_cast<unsigned char>(c);
+    if (code < 0x80) {
+      result += c;
+    } else {
+      result += static_cast<char>(0xC0 | code >> 6);
+      result += static_cast<char>(0x80 | (code & 0x3F));
+    }
+  }
+  return result;
+}
+
+std::string random_name(int words) {
+  std::random_device random;
+  std::string name;
+  for (int i = 0; i < words; ++i) name += fmt::format("{:08x}", random());
+  return name;
+}
+
+}  // namespace tessera
