@@ -7,7 +7,7 @@
 #include <map>
 #include <memory>
 
-#include "cli/compare_command.h"
+#include "cli/commands.h"
 #include "cli/completion.h"
 #include "cli/field_options.h"
 #include "cli/manual_page.h"

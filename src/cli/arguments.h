@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "cli/analyze_arguments.h"
-#include "cli/trace_command.h"
 #include "engine/request.h"
 #include "job/arguments.h"
 #include "plan/sizes.h"
@@ -22,6 +21,17 @@ struct MeshArguments {
   // With a model, each rank's share of this request is shown; without one, only groups.
   std::optional<std::string> model;
   engine::Request request;
+};
+
+// What each rank of a run would do, from shapes alone.
+struct TraceArguments {
+  // Without prompts: the longest that the model takes. The model may be a denoiser alone.
+  job::GenerateArguments run;
+  std::optional<std::string> stablehlo;  // a file ending in .mlir
+  std::optional<std::string> part;       // of the model, as a program
+  std::optional<std::string> rank;       // a number, or "all"
+  std::optional<std::string> output;
+  bool cache = true, json = false, quiet = false;
 };
 
 struct CompareArguments {

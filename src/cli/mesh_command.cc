@@ -1,4 +1,4 @@
-#include "cli/mesh_command.h"
+#include "cli/commands.h"
 
 #include <fmt/ranges.h>
 

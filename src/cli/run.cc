@@ -3,13 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "cli/analyze_command.h"
-#include "cli/arguments.h"
-#include "cli/compare_command.h"
+#include "cli/commands.h"
 #include "cli/field_options.h"
-#include "cli/generate_command.h"
-#include "cli/mesh_command.h"
-#include "cli/models_command.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/system_call.h"

@@ -1,0 +1,41 @@
+// The commands: each runs with its arguments and prints what it finds.
+#pragma once
+
+#include "cli/arguments.h"
+#include "comm/world.h"
+
+namespace tessera::cli {
+
+// Generates pictures, writes the files and prints their paths on stdout; starts the ranks if there are
+// several. Returns the exit code; the message of a failed rank is already printed. Throws Error and
+// engine::Cancelled.
+int run_generate(const job::GenerateArguments& arguments);
+
+// Runs as one of several ranks that a launcher has started. The command line of rank 0 counts, whatever the
+// others have; only --timeout, --interface and --no-shared-memory are read by each rank for itself. Ends the
+// process.
+[[noreturn]] void run_generate_as_rank(const std::vector<std::string>& words, const comm::Rendezvous& place);
+
+// Prints what is in a checkpoint and whether it can run, or, without a model, those that ship. Returns 0 when
+// it can, 3 when not. Throws Error(kInput) when the folder is no checkpoint at all.
+int run_models(const ModelsArguments& arguments);
+
+// Prints the groups of each axis and the coordinates of each rank. Throws Error(kUsage) when the product of
+// the degrees is not --world.
+void run_mesh(const MeshArguments& arguments);
+
+const Fields<TraceArguments>& trace_fields();
+
+// Throws Error.
+void run_trace(const TraceArguments& arguments);
+
+// Prints the analysis. Throws Error(kInput) for a machine file that is wrong or lacks what is asked for.
+void run_analyze(const AnalyzeArguments& arguments);
+
+const Fields<CompareArguments>& compare_fields();  // beside the sizes
+
+// Prints what each parallel method makes a rank send, hold and compute (plan/comparison.h). Throws
+// Error(kUsage) for sizes whose results are too large.
+void run_compare(const CompareArguments& arguments);
+
+}  // namespace tessera::cli
