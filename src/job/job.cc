@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <map>
 
@@ -18,6 +19,7 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "engine/decode.h"
+#include "engine/engine.h"
 #include "engine/find_model.h"
 #include "job/communication.h"
 #include "job/outputs.h"
@@ -199,7 +201,11 @@ engine::Result generate(const Job& job, engine::Observer observer, const std::fu
     if (share) share->fit();
     return cancelled();
   };
-  return engine::generate(job.settings, job.model, observer, world, job.layout);
+  const auto start = std::chrono::steady_clock::now();
+  engine::Result result =
+      engine::Engine(job.model, /*budget=*/0, world).run(job.settings, job.layout, observer);
+  result.seconds.total = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
 }
 
 void add_timeline(engine::Observer& observer, Timeline& timeline) {

@@ -8,8 +8,8 @@
 
 #include "core/field_name.h"
 #include "core/log.h"
-#include "engine/generate.h"
 #include "engine/observer.h"
+#include "engine/result.h"
 
 namespace tessera::job {
 
@@ -23,7 +23,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Returns the observer for generate(). This object must outlive it.
+  // Returns the observer for the engine. This object must outlive it.
   engine::Observer observer();
 
   void line(const std::string& text);            // prints a separate line

@@ -6,7 +6,7 @@
 
 #include "core/image.h"
 #include "core/json.h"
-#include "engine/generate.h"
+#include "engine/result.h"
 #include "job/job.h"
 
 namespace tessera::job {

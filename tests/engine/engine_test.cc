@@ -8,8 +8,8 @@
 
 #include "core/cpu.h"
 #include "core/error.h"
-#include "engine/generate.h"
 #include "samplers/sampler.h"
+#include "tests/support/generate.h"
 #include "tests/support/tiny_pixart.h"
 
 namespace tessera::engine {

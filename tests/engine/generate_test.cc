@@ -1,5 +1,3 @@
-#include "engine/generate.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -8,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/support/generate.h"
 #include "tests/support/golden.h"
 
 namespace tessera::engine {

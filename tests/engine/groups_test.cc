@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "core/cpu.h"
-#include "engine/generate.h"
+#include "tests/support/generate.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tiny_pixart.h"
 #include "tests/support/tiny_stable_diffusion.h"

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/field_name.h"
-#include "engine/generate.h"
+#include "tests/support/generate.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_pixart.h"

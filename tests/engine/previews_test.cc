@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "engine/generate.h"
+#include "tests/support/generate.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tiny_open_sora.h"
 #include "tests/support/tiny_pixart.h"

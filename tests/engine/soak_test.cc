@@ -22,7 +22,7 @@
 #endif
 
 #include "comm/collectives.h"
-#include "engine/generate.h"
+#include "tests/support/generate.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tiny_pixart.h"
 #include "weights/safetensors.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/generate.h"
+#include "tests/support/generate.h"
 #include "tests/support/peak_memory.h"
 #include "tests/support/tiny_pixart.h"
 
