@@ -6,6 +6,7 @@
 """
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import stablehlo
 import torch
 import transformers
 from diffusers.utils import logging
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"  # before JAX is imported
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -136,6 +139,21 @@ PARTS = {
 }
 
 
+EVEN = ["--height", "64", "--width", "96", "--no-resolution-binning"]
+EVEN_VIDEO = ["--height", "64", "--width", "96", "--num-frames", "17"]
+RANKS = {
+    # name: the model's folder, flags, those of the ranks, how many there are, and how many have the same rows
+    "pixart ulysses": ("tiny-pixart", EVEN, ["--ulysses-degree", "2"], 2, 1),
+    "pixart ring": ("tiny-pixart", EVEN, ["--ring-degree", "2"], 2, 1),
+    "pixart ring of four": ("tiny-pixart", EVEN, ["--ring-degree", "4"], 4, 1),
+    "pixart usp": ("tiny-pixart", EVEN, ["--ulysses-degree", "2", "--ring-degree", "2"], 4, 1),
+    "pixart tensor": ("tiny-pixart", EVEN, ["--tensor-parallel-degree", "2"], 2, 2),
+    "pixart ring and tensor": ("tiny-pixart", EVEN, ["--ring-degree", "2", "--tensor-parallel-degree", "2"], 4, 2),
+    "stdit3 ulysses": ("tiny-open-sora", EVEN_VIDEO, ["--ulysses-degree", "2"], 2, 1),
+    "stdit3 ring": ("tiny-open-sora", EVEN_VIDEO, ["--ring-degree", "2"], 2, 1),
+    "stdit2 ulysses": ("tiny-open-sora-1.1", EVEN_VIDEO, ["--ulysses-degree", "2"], 2, 1),
+    "stdit2 ring": ("tiny-open-sora-1.1", EVEN_VIDEO, ["--ring-degree", "2"], 2, 1),
+}
 SHORT = ["pixart", "sdxl", "stdit3", "t5", "decoder"]
 
 
@@ -214,6 +232,28 @@ def check(program, name, dtype, engine):
     return is_near
 
 
+def check_ranks(program, name):
+    """Compares the programs of all ranks, on as many devices, with that of one rank, which check() compares with a reference."""
+    folder, flags, of_ranks, count, alike = RANKS[name]
+    folder = GOLDEN / folder
+    with tempfile.TemporaryDirectory() as scratch:
+        alone = export(program, scratch, folder, flags, "denoiser", "fp32")
+        subprocess.run([program, "trace", "a red circle left of a star", "--model", folder, "--dtype", "fp32", *flags, *of_ranks,
+                        "--stablehlo", pathlib.Path(scratch) / "ranks.mlir"], check=True, stdout=subprocess.DEVNULL)
+        programs = [stablehlo.Program(pathlib.Path(scratch) / f"ranks.{rank}.mlir") for rank in range(count)]
+    inputs = random_inputs(alone)
+    inputs["timestep"] = np.array([321.0], np.float32)
+    inputs.update({key: np.full([1], value, np.float32) for key, value in alone.description["values"].items()})
+    latents = [next(each["shape"] for each in one.inputs() if each["name"] == "latents") for one in programs]
+    dim = next((dim for dim, size in enumerate(latents[0]) if size != inputs["latents"].shape[dim]), 0)
+    parts = np.split(inputs["latents"], count // alike, dim) if alike < count else [inputs["latents"]]
+    results = stablehlo.Program.run_together(programs, folder, [inputs | {"latents": parts[rank // alike]} for rank in range(count)])
+    joined = np.concatenate([each["prediction"] for each in results[::alike]], dim) if len(parts) > 1 else results[0]["prediction"]
+    found = difference(joined, torch.tensor(alone.run(folder, inputs)["prediction"]), name)
+    print(f"{name:26} fp32 prediction {found:.1e}{'' if found <= MOST else '  FAILED'}", flush=True)
+    return found <= MOST
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", nargs="?", default=ROOT / "build" / "tessera")
@@ -221,11 +261,14 @@ def main():
     parser.add_argument("--short", action="store_true", help="some programs, in fp32")
     parser.add_argument("--engine", choices=["xla", "iree"], default="xla")
     arguments = parser.parse_args()
-    names = arguments.names or (SHORT if arguments.short else [*DENOISERS, *PARTS])
+    chosen = arguments.names or ([*SHORT, "pixart usp"] if arguments.short else [*DENOISERS, *PARTS, *RANKS])
+    names = [name for name in chosen if name not in RANKS]
     # The references of videos are in fp32.
     with_bf16 = [] if arguments.short else [name for name in names if not name.startswith(("stdit", "video"))]
     passed = [check(arguments.program, name, "fp32", arguments.engine) for name in names]
     passed += [check(arguments.program, name, "bf16", arguments.engine) for name in with_bf16]
+    if arguments.engine == "xla":
+        passed += [check_ranks(arguments.program, name) for name in chosen if name in RANKS]
     sys.exit(not all(passed))
 
 

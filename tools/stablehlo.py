@@ -49,6 +49,8 @@ class Program:
             dtype = DTYPES[each["dtype"]]
             if each["kind"] == "input":
                 array = np.asarray(inputs[each["name"]], dtype)
+            elif each["kind"] == "constant":
+                array = np.full(each["shape"], each["value"], dtype)
             else:
                 part = each["part"]
                 parts.setdefault(part, read_weights(pathlib.Path(model) / part))
@@ -64,6 +66,43 @@ class Program:
         arrays = self.arguments(model, inputs)
         results = self.run_iree(arrays) if engine == "iree" else self.run_xla(arrays)
         return {each["name"]: result for each, result in zip(self.description["results"], results, strict=True)}
+
+    @staticmethod
+    def run_together(programs, model, inputs):
+        """Runs the programs of all ranks, which are one, on as many devices of XLA (before JAX is imported, XLA_FLAGS must ask for
+        them). `inputs` are by rank; returns the results by rank and name."""
+        import jax
+        from jax._src import xla_bridge
+        from jax._src.interpreters import mlir
+        from jax._src.lib import xla_client
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+        from jaxlib.mlir import ir
+
+        count = len(programs)
+        if any(each.text != programs[0].text for each in programs):
+            raise ValueError("the programs of these ranks are not one")
+        backend = xla_bridge.get_backend("cpu")
+        devices = backend.local_devices()[:count]
+        options = xla_client.CompileOptions()
+        options.num_partitions = count
+        build = options.executable_build_options
+        build.num_partitions = count
+        build.use_spmd_partitioning = True
+        build.device_assignment = xla_client.DeviceAssignment.create(np.arange(count).reshape(1, count))
+        with mlir.make_ir_context():
+            module = ir.Module.parse(programs[0].text)
+            module.operation.verify()
+            compiled = backend.compile_and_load(module, xla_client.DeviceList(tuple(devices)), options)
+        sharding = NamedSharding(Mesh(np.array(devices), ("rank",)), PartitionSpec("rank"))
+        arguments = []
+        with jax.enable_x64(True):
+            for parts in zip(*(each.arguments(model, inputs[rank]) for rank, each in enumerate(programs)), strict=True):
+                placed = [jax.device_put(part, device) for part, device in zip(parts, devices, strict=True)]
+                whole = (count * parts[0].shape[0], *parts[0].shape[1:])
+                arguments.append(jax.make_array_from_single_device_arrays(whole, sharding, placed))
+        results = compiled.execute_sharded(arguments).disassemble_into_single_device_arrays()
+        names = [each["name"] for each in programs[0].description["results"]]
+        return [{name: np.asarray(parts[rank]) for name, parts in zip(names, results, strict=True)} for rank in range(count)]
 
     def run_iree(self, arrays):
         import iree.compiler

@@ -7,6 +7,7 @@
 
 #include "cli/field_options.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "engine/find_model.h"
@@ -214,14 +215,30 @@ void write_programs(const TraceArguments& arguments, const job::Job& job, const 
   const std::string stem = name.substr(0, name.size() - kSuffix.size());
   job::require_result_path("--stablehlo", name);
   const std::string part = arguments.part.value_or("denoiser");
-  for (const int64_t rank : ranks) {
+  std::vector<plan::Graph> of_ranks;
+  for (int64_t rank = 0; rank < job.ranks(); ++rank) {
     if (launch::interrupted()) throw engine::Cancelled();
-    const plan::Program program = plan::stablehlo_program(
-        plan::record_program(part, job.settings, job.model, job.layout, rank),
-        {.model = job.model.family->class_name, .part = part, .rank = rank, .world_size = job.ranks()});
+    of_ranks.push_back(plan::record_program(part, job.settings, job.model, job.layout, rank));
+  }
+  for (const int64_t rank : ranks) {
+    const auto number = static_cast<size_t>(rank);
+    const bool is_shared = plan::works_with_others(of_ranks[number]);
+    const std::span<const plan::Graph> all(of_ranks), one = all.subspan(number, 1);
+    const plan::Program program =
+        plan::stablehlo_program(is_shared ? all : one, is_shared ? number : 0,
+                                {.model = job.model.family->class_name,
+                                 .part = part,
+                                 .dtype = engine::dtype_name(*job.settings.request.dtype),
+                                 .rank = rank,
+                                 .world_size = job.ranks()});
+    if (launch::interrupted()) throw engine::Cancelled();
     const std::string path = ranks.size() == 1 ? stem : fmt::format("{}.{}", stem, rank);
-    job::write_result(path + ".json", program.description.dump() + '\n');
-    job::write_result(path + ".mlir", program.text);
+    // Both, or neither.
+    AtomicFile text(path + ".mlir"), description(path + ".json");
+    text.write(program.text);
+    description.write(program.description.dump() + '\n');
+    text.commit();
+    description.commit();
     fmt::print("{}.mlir\n", path);
   }
 }
@@ -234,6 +251,12 @@ void run_trace(const TraceArguments& arguments) {
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
   if (arguments.part && !arguments.stablehlo)
     usage_error("--part", "names a part of a program; give --stablehlo too");
+  if (arguments.stablehlo && (arguments.output || arguments.json))
+    usage_error(arguments.output ? "--output" : "--json",
+                "is of a trace, and --stablehlo writes none; leave it out");
+  for (const std::string& warning : job.settings.warnings) {
+    if (arguments.stablehlo) log_warning("{}", warning);
+  }
   if (arguments.stablehlo) return write_programs(arguments, job, ranks);
   const std::string path = arguments.output.value_or("trace.json");
   job::require_result_path("--output", path);

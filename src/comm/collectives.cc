@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/collective_values.h"
 #include "core/error.h"
 
 namespace tessera::comm {
@@ -85,10 +86,13 @@ at::Tensor all_reduce(at::Tensor x, const Group& group) {
     return sum;
   }
   // Each rank sums one part and sends the sum to the others: two messages of 1 / size to every peer.
+  const CollectiveScope scope;
   const at::Tensor flat = x.contiguous().view({-1});
   const std::vector<Range> parts = group.parts(flat.numel());
   const at::Tensor own = reduce_scatter(flat, 0, parts, group);
-  return all_gather(own, 0, parts, group).view(x.sizes());
+  at::Tensor sum = all_gather(own, 0, parts, group).view(x.sizes());
+  scope.record({"all_reduce", group, {x}, {sum}});
+  return sum;
 }
 
 at::Tensor all_gather(const at::Tensor& part, int64_t dim, std::span<const Range> parts, const Group& group) {
@@ -107,6 +111,7 @@ at::Tensor all_gather(const at::Tensor& part, int64_t dim, std::span<const Range
         .wait();
     return whole.movedim(0, dim).flatten(dim, dim + 1);
   }
+  const CollectiveScope scope;
   std::vector<int64_t> shape = part.sizes().vec();
   shape[static_cast<size_t>(dim)] = parts.back().end();
   at::Tensor whole = at::empty(shape, part.options());
@@ -126,11 +131,19 @@ at::Tensor all_gather(const at::Tensor& part, int64_t dim, std::span<const Range
     for (const Message& message : receives)
       part_of(whole, dim, parts[static_cast<size_t>(message.peer)]).copy_(message.tensor);
   }
+  scope.record({"all_gather", group, {part}, {whole}, dim, {parts.begin(), parts.end()}});
   return whole;
 }
 
 void all_gather_into(at::Tensor& whole, std::span<const Range> parts, const Group& group) {
   if (group.size == 1) return;
+  const CollectiveScope scope;
+  scope.record({"all_gather",
+                group,
+                {part_of(whole, 0, parts[static_cast<size_t>(group.rank)])},
+                {whole},
+                0,
+                {parts.begin(), parts.end()}});
   std::vector<Message> sends, receives;
   for (int64_t peer = 0; peer < group.size; ++peer) {
     if (peer == group.rank) continue;
@@ -202,6 +215,7 @@ at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, std::span<const Rang
   if (group.size == 1) return x;
   TESSERA_CHECK(static_cast<int64_t>(parts.size()) == group.size, "{} parts for {} ranks", parts.size(),
                 group.size);
+  const CollectiveScope scope;
   const at::Tensor own = part_of(x, dim, parts[static_cast<size_t>(group.rank)]);
   std::vector<at::Tensor> terms(static_cast<size_t>(group.size));
   std::vector<Message> sends, receives;
@@ -213,13 +227,21 @@ at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, std::span<const Rang
   }
   Pending(group, "reduce_scatter", std::move(sends), std::move(receives)).wait();
   terms[static_cast<size_t>(group.rank)] = own;
-  if (group.size == 2) return terms[0] + terms[1];  // rounded once, like the sum below
-  at::Tensor sum = terms[0].to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-  for (size_t i = 1; i < terms.size(); ++i) sum += terms[i];
-  return sum.to(x.scalar_type());
+  at::Tensor sum;
+  if (group.size == 2) {
+    sum = terms[0] + terms[1];  // rounded once, like the sum below
+  } else {
+    sum = terms[0].to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    for (size_t i = 1; i < terms.size(); ++i) sum += terms[i];
+    sum = sum.to(x.scalar_type());
+  }
+  scope.record({"reduce_scatter", group, {x}, {sum}, dim, {parts.begin(), parts.end()}});
+  return sum;
 }
 
 Pending all_to_all(std::vector<at::Tensor> sends, std::vector<at::Tensor> receives, const Group& group) {
+  const CollectiveScope scope;
+  if (group.size > 1) scope.record({"all_to_all", group, sends, receives});
   std::vector<Message> out, in;
   for (int64_t peer = 0; peer < group.size; ++peer) {
     const size_t i = static_cast<size_t>(peer);
@@ -243,6 +265,13 @@ Pending receive(at::Tensor& x, int64_t peer, const Group& group) {
 
 Pending send_receive(const at::Tensor& sent, int64_t to, at::Tensor& received, int64_t from,
                      const Group& group) {
+  const CollectiveScope scope;
+  scope.record({.name = "send_receive",
+                .group = group,
+                .reads = {sent},
+                .writes = {received},
+                .to = to,
+                .from = from});
   return Pending(group, "send_receive", {{to, sent}}, {{from, received}});
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include "comm/collective_values.h"
 #include "comm/collectives.h"
 #include "core/error.h"
 
@@ -10,6 +11,7 @@ namespace tessera::parallel {
 std::vector<at::Tensor> tokens_to_heads(const std::vector<at::Tensor>& parts, int64_t units,
                                         std::span<const int64_t> tokens, const comm::Group& group) {
   if (group.size == 1) return parts;
+  const comm::CollectiveScope scope;
   const int64_t batch = parts[0].size(0);
   TESSERA_CHECK(parts[0].size(1) == tokens[static_cast<size_t>(group.rank)], "{} tokens, the cut says {}",
                 parts[0].size(1), tokens[static_cast<size_t>(group.rank)]);
@@ -45,11 +47,13 @@ std::vector<at::Tensor> tokens_to_heads(const std::vector<at::Tensor>& parts, in
     result.push_back(whole.transpose(0, 1).narrow(2, from, width));
     from += width;
   }
+  scope.record({"tokens_to_heads", group, parts, result});
   return result;
 }
 
 at::Tensor heads_to_tokens(const at::Tensor& x, int64_t width, int64_t units, std::span<const int64_t> tokens,
                            const comm::Group& group) {
+  const comm::CollectiveScope scope;
   const std::vector<Range> ranges = times(group.parts(units), width / units);
   const size_t self = static_cast<size_t>(group.rank);
   const int64_t batch = x.size(1);
@@ -66,6 +70,7 @@ at::Tensor heads_to_tokens(const at::Tensor& x, int64_t width, int64_t units, st
   at::Tensor joined = at::empty({batch, tokens[self], width}, x.options());
   for (size_t i = 0; i < receives.size(); ++i)
     joined.narrow(2, ranges[i].begin, ranges[i].length).copy_(receives[i].transpose(0, 1));
+  if (group.size > 1) scope.record({"heads_to_tokens", group, {x}, {joined}});
   return joined;
 }
 

@@ -40,6 +40,14 @@ struct ValueRef {
 using GraphAttribute = std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<int64_t>,
                                     std::vector<double>, ValueRef, std::vector<ValueRef>>;
 
+// What a collective says of itself.
+struct GraphCollective {
+  std::vector<int64_t> ranks;  // of the group, in the world
+  int64_t dim = 0;
+  std::vector<int64_t> parts;  // sizes along `dim`, by rank of the group
+  int64_t to = -1, from = -1;  // of send_receive, in the world
+};
+
 struct GraphNode {
   // Of an operation (ops::Dataflow); "aten::NAME" of libtorch; "view", of the value of a storage; "write",
   // into a part of it: what it held and the new part; "empty", a storage that is written part by part; or
@@ -51,6 +59,7 @@ struct GraphNode {
   std::vector<std::pair<std::string, GraphAttribute>> attributes = {};
   // Of libtorch: the arguments in the order of the schema, tensors as references.
   std::vector<GraphAttribute> arguments = {};
+  GraphCollective collective = {};  // of "collective.NAME"
   // Of a view or a write: of the value of the storage, and of the part.
   Geometry whole = {}, part = {};
 
@@ -67,6 +76,7 @@ struct GraphArgument {
   std::vector<int64_t> shape_in_file = {};  // of a weight
   std::vector<weights::Slice> slices = {};  // of a weight: what the program takes of it
   at::Tensor contents = {};                 // of a constant, on the CPU
+  bool is_zero = false;                     // a weight that other ranks add, in the program of all ranks
 };
 
 struct GraphResult {

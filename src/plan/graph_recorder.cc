@@ -79,7 +79,7 @@ struct GraphCall : at::ObserverContext {
   std::vector<GraphAttribute> arguments;
 
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
-    if (current_recorder->depth_++ > 0 || ops::is_in_operation()) return nullptr;
+    if (current_recorder->depth_++ > 0 || ops::is_in_operation() || comm::is_in_collective()) return nullptr;
     auto made = std::make_unique<GraphCall>();
     for (const c10::IValue& value : call.inputs())
       for_each_tensor(value, [&](const at::Tensor& x) { made->inputs.push_back(x); });
@@ -119,6 +119,7 @@ struct GraphCall : at::ObserverContext {
 
 GraphRecorder::GraphRecorder()
     : observe_([this](const ops::Dataflow& dataflow) { add(dataflow); }),
+      observe_collectives_([this](const comm::CollectiveValues& collective) { add(collective); }),
       observe_loading_([this](const weights::LoadedWeight& weight) { add_weight(weight); }) {
   TESSERA_CHECK(current_recorder == nullptr, "a thread records one graph at a time");
   current_recorder = this;
@@ -298,6 +299,24 @@ void GraphRecorder::add(const ops::Dataflow& dataflow) {
   const std::vector<ValueId> writes = node.writes;
   graph_.nodes.push_back(std::move(node));
   for (size_t i = 0; i < writes.size(); ++i) write(dataflow.writes[i], writes[i]);
+}
+
+void GraphRecorder::add(const comm::CollectiveValues& collective) {
+  const std::vector<int64_t>& ranks = collective.group.ranks;
+  const auto in_world = [&](int64_t rank) { return rank < 0 ? rank : ranks[static_cast<size_t>(rank)]; };
+  GraphNode node{.name = fmt::format("collective.{}", collective.name),
+                 .block = ops::current_block(),
+                 .collective = {.ranks = ranks,
+                                .dim = collective.dim,
+                                .parts = {},
+                                .to = in_world(collective.to),
+                                .from = in_world(collective.from)}};
+  for (const Range& part : collective.parts) node.collective.parts.push_back(part.length);
+  for (const at::Tensor& x : collective.reads) node.reads.push_back(read(x));
+  for (const at::Tensor& x : collective.writes) node.writes.push_back(add_value(x));
+  const std::vector<ValueId> writes = node.writes;
+  graph_.nodes.push_back(std::move(node));
+  for (size_t i = 0; i < writes.size(); ++i) write(collective.writes[i], writes[i]);
 }
 
 Graph GraphRecorder::take() {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/collective_values.h"
 #include "ops/operation.h"
 #include "plan/graph.h"
 #include "weights/loading_hook.h"
@@ -52,6 +53,7 @@ class GraphRecorder {
   void write(const at::Tensor& x, ValueId value);
   GraphAttribute attribute_of(const c10::IValue& value);
   void add(const ops::Dataflow& dataflow);
+  void add(const comm::CollectiveValues& collective);
   void add_weight(const weights::LoadedWeight& weight);
   void add_call(std::string_view name, std::vector<GraphAttribute> arguments, const at::Tensor& out);
 
@@ -61,6 +63,7 @@ class GraphRecorder {
   std::string part_;
   int64_t depth_ = 0;  // of calls of libtorch within each other
   ops::ObserveDataflow observe_;
+  comm::ObserveCollectiveValues observe_collectives_;
   weights::ObserveLoading observe_loading_;
   uint64_t callback_;
 };

@@ -315,11 +315,78 @@ MlirValue MlirBuilder::convolution(const MlirValue& x, const MlirValue& weight, 
       result);
 }
 
+// Each partition sends its number j to partition j, so number i gets i from all. StableHLO's partition_id is
+// no way to know: XLA's partitioner refuses it.
+MlirValue MlirBuilder::partition() {
+  if (!partition_) {
+    std::vector<int64_t> all(static_cast<size_t>(partitions_));
+    std::iota(all.begin(), all.end(), int64_t{0});
+    const TensorShape numbers{{partitions_}, at::kInt};
+    const MlirValue received = collective(
+        "all_to_all", iota(numbers, 0),
+        fmt::format("split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = {0} : i64, "
+                    "replica_groups = dense<[{1}]> : tensor<1x{0}xi64>",
+                    partitions_, list(all)),
+        false, numbers);
+    partition_ = reshape(slice(received, {0}, {1}), {});
+  }
+  return *partition_;
+}
+
+MlirValue MlirBuilder::by_partition(const Sizes64& numbers) {
+  const bool are_equal =
+      std::adjacent_find(numbers.begin(), numbers.end(), std::not_equal_to<>()) == numbers.end();
+  if (are_equal) return scalar(static_cast<double>(numbers.front()), at::kInt);
+  const MlirValue table = constant(at::tensor(numbers, at::kLong).to(at::kInt));
+  return reshape(slice_at(table, {partition()}, {1}), {});
+}
+
+MlirValue MlirBuilder::by_partition(const std::vector<at::Tensor>& contents) {
+  const MlirValue table = constant(at::stack(contents));
+  std::vector<MlirValue> begins = {partition()};
+  Sizes64 lengths = table.sizes();
+  lengths.front() = 1;
+  for (int64_t i = 1; i < table.dims(); ++i) begins.push_back(scalar(0, at::kInt));
+  return reshape(slice_at(table, begins, lengths), contents.front().sizes().vec());
+}
+
+MlirValue MlirBuilder::slice_at(const MlirValue& x, const std::vector<MlirValue>& begins,
+                                const Sizes64& lengths) {
+  std::vector<MlirValue> operands = {x};
+  operands.insert(operands.end(), begins.begin(), begins.end());
+  return op("dynamic_slice", operands, "sizes = " + list(lengths), {lengths, x.type.dtype});
+}
+
+MlirValue MlirBuilder::update_at(const MlirValue& x, const MlirValue& part,
+                                 const std::vector<MlirValue>& begins) {
+  std::vector<MlirValue> operands = {x, part};
+  operands.insert(operands.end(), begins.begin(), begins.end());
+  return op("dynamic_update_slice", operands, "", x.type);
+}
+
+MlirValue MlirBuilder::collective(std::string_view name, const MlirValue& x, const std::string& attributes,
+                                  bool is_sum, const TensorShape& result) {
+  const std::string number = mlir_type({{}, x.type.dtype});
+  const std::string sum = is_sum ? fmt::format(
+                                       " ({{\n    ^bb0(%a: {0}, %b: {0}):\n      %s = stablehlo.add %a, %b : "
+                                       "{0}\n      stablehlo.return %s : "
+                                       "{0}\n    }})",
+                                       number)
+                                 : "";
+  const std::string channel =
+      fmt::format("channel_handle = #stablehlo.channel_handle<handle = {}, type = 1>", ++channels_);
+  const std::string ids = name == "all_gather" || is_sum ? ", use_global_device_ids" : "";
+  return line(fmt::format("\"stablehlo.{}\"", name), {x},
+              fmt::format("({}){} {{{}, {}{}}} : ({}) -> {}", x.name, sum, attributes, channel, ids,
+                          mlir_type(x.type), mlir_type(result)),
+              result);
+}
+
 MlirValue MlirBuilder::update(const MlirValue& x, const MlirValue& part, const Sizes64& begins) {
   if (part.sizes() == x.sizes()) return part;
-  std::vector<MlirValue> operands = {x, part};
-  for (const int64_t begin : begins) operands.push_back(scalar(static_cast<double>(begin), at::kInt));
-  return op("dynamic_update_slice", operands, "", x.type);
+  std::vector<MlirValue> places;
+  for (const int64_t begin : begins) places.push_back(scalar(static_cast<double>(begin), at::kInt));
+  return update_at(x, part, places);
 }
 
 }  // namespace tessera::plan

@@ -36,6 +36,9 @@ struct MlirValue {
 
 class MlirBuilder {
  public:
+  // `partitions` run the program together.
+  explicit MlirBuilder(int64_t partitions = 1) : partitions_(partitions) {}
+
   // The lines that these results need.
   std::string text(const std::vector<MlirValue>& results) const;
   MlirValue argument(const TensorShape& type);  // the next one: "%arg3"
@@ -84,6 +87,18 @@ class MlirBuilder {
   // x [B, C, H, W], weight [O, C, rows, columns]; zeros beyond both ends of rows and of columns.
   MlirValue convolution(const MlirValue& x, const MlirValue& weight, int64_t stride,
                         const std::array<std::array<int64_t, 2>, 2>& padding, const TensorShape& result);
+  // The number of the partition that runs the program, int32.
+  MlirValue partition();
+  // Of numbers by partition that of the one that runs, and of tensors of one shape.
+  MlirValue by_partition(const Sizes64& numbers);
+  MlirValue by_partition(const std::vector<at::Tensor>& contents);
+  // The same as slice() and update(), from places that are values.
+  MlirValue slice_at(const MlirValue& x, const std::vector<MlirValue>& begins, const Sizes64& lengths);
+  MlirValue update_at(const MlirValue& x, const MlirValue& part, const std::vector<MlirValue>& begins);
+  // A collective among partitions: `attributes` besides the channel. Sums take a function of two numbers.
+  MlirValue collective(std::string_view name, const MlirValue& x, const std::string& attributes, bool is_sum,
+                       const TensorShape& result);
+
   // x with `part` in place of its elements from `begins` on.
   MlirValue update(const MlirValue& x, const MlirValue& part, const Sizes64& begins);
 
@@ -96,7 +111,10 @@ class MlirBuilder {
   MlirValue line(std::string_view name, const std::vector<MlirValue>& operands, const std::string& words,
                  TensorShape result);
 
+  int64_t partitions_;
   std::vector<Line> lines_;
+  std::optional<MlirValue> partition_;
+  int64_t channels_ = 0;
   int64_t arguments_ = 0;
   std::map<std::string, MlirValue> reshaped_;  // by name, what it is a reshape of
 };

@@ -4,6 +4,8 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/ranges.h>
 
+#include <exception>
+
 #include "comm/recording.h"
 #include "core/device.h"
 #include "core/error.h"
@@ -53,18 +55,6 @@ class TracedRun {
     engine::prepare(*context);
   }
 
-  // From here on a message to another rank is an error.
-  void expect_no_messages() {
-    const auto refuse = [](const comm::Collective& collective) {
-      throw Error(
-          ErrorKind::kUsage, "stablehlo",
-          fmt::format("the rank works with others ({} along {}), for which there is no form yet; CFG and "
-                      "data parallelism have programs",
-                      collective.name, collective.axis));
-    };
-    world_.set_hooks({.began = refuse, .ended = {}});
-  }
-
  private:
   const c10::InferenceMode inference_mode_;
   // What stands for a GPU takes no other way than the plain one, which has a form for each operation.
@@ -96,7 +86,6 @@ Graph record_denoiser(const engine::Settings& settings, const engine::Model& mod
   const at::Tensor z = on_meta(run.latent_sizes());
   const models::Timestep timestep{.value = 0, .on_device = on_meta({1})};
 
-  traced.expect_no_messages();
   GraphRecorder recorder;
   recorder.begin_part(denoiser_folder(model));
   const auto denoiser = run.load<models::Denoiser>(engine::kDenoiser, engine::Phase::kLoadDenoiser);
@@ -123,11 +112,15 @@ Graph record_denoiser(const engine::Settings& settings, const engine::Model& mod
   return graph;
 }
 
-Graph record_program(const std::string& part, const engine::Settings& settings, const engine::Model& model,
-                     const parallel::Layout& layout, int64_t rank) {
-  std::vector<std::string> known = {engine::kDenoiser, engine::kDecoder};
+namespace {
+
+Graph record_named(const std::string& part, const engine::Settings& settings, const engine::Model& model,
+                   const parallel::Layout& layout, int64_t rank) {
+  const bool has_decoder = model.has_part("vae");
+  std::vector<std::string> known = {engine::kDenoiser};
+  if (has_decoder) known.emplace_back(engine::kDecoder);
   if (part == engine::kDenoiser) return record_denoiser(settings, model, layout, rank);
-  if (part == engine::kDecoder) return record_decoder(settings, model, layout, rank);
+  if (part == engine::kDecoder && has_decoder) return record_decoder(settings, model, layout, rank);
   const std::vector<models::TextEncoderPart> encoders = model.text_encoders();
   for (size_t i = 0; i < encoders.size(); ++i) {
     if (encoders[i].name == part) return record_text_encoder(settings, model, layout, rank, i);
@@ -136,12 +129,28 @@ Graph record_program(const std::string& part, const engine::Settings& settings, 
   usage_error(field("part"), "the model has no '{}'; its parts are {}", part, fmt::join(known, ", "));
 }
 
+}  // namespace
+
+Graph record_program(const std::string& part, const engine::Settings& settings, const engine::Model& model,
+                     const parallel::Layout& layout, int64_t rank) {
+  if (layout.sizes[parallel::Axis::kPipeline] > 1 || layout.displacement)
+    throw Error(ErrorKind::kUsage, "stablehlo",
+                "PipeFusion and displaced patches take activations of earlier steps, for which there is no "
+                "program yet");
+  if (part == engine::kDecoder && settings.request.vae_tiling)
+    usage_error(field("vae_tiling"), "decodes tile by tile, for which there is no program; leave it out");
+  try {
+    return record_named(part, settings, model, layout, rank);
+  } catch (const engine::SettledEnd& end) {
+    std::rethrow_exception(end.cause);
+  }
+}
+
 Graph record_text_encoder(const engine::Settings& settings, const engine::Model& model,
                           const parallel::Layout& layout, int64_t rank, size_t encoder) {
   TracedRun traced(settings, model, layout, rank);
   engine::RunContext& run = *traced.context;
   const std::string name = model.text_encoders().at(encoder).name;
-  traced.expect_no_messages();
   GraphRecorder recorder;
   recorder.begin_part(name);
   const auto loaded = run.load<models::TextEncoder>(name, engine::Phase::kLoadTextEncoder);
@@ -156,7 +165,6 @@ Graph record_decoder(const engine::Settings& settings, const engine::Model& mode
                      const parallel::Layout& layout, int64_t rank) {
   TracedRun traced(settings, model, layout, rank);
   engine::RunContext& run = *traced.context;
-  traced.expect_no_messages();
   GraphRecorder recorder;
   recorder.begin_part("vae");
   const auto decoder = run.load<models::Decoder>(engine::kDecoder, engine::Phase::kLoadDecoder);

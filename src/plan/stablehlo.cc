@@ -2,7 +2,11 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
+
 #include "core/error.h"
+#include "plan/align_graphs.h"
 #include "plan/stablehlo_lowering.h"
 
 namespace tessera::plan {
@@ -15,6 +19,10 @@ OrderedJson description_of(const GraphArgument& argument, const TensorShape& typ
   if (argument.kind == GraphArgument::Kind::kInput) {
     json["name"] = argument.name;
     json["kind"] = "input";
+  } else if (argument.is_zero) {
+    json["name"] = argument.part + "/" + argument.key;
+    json["kind"] = "constant";
+    json["value"] = 0;
   } else {
     json["name"] = argument.part + "/" + argument.key;
     json["kind"] = "weight";
@@ -31,14 +39,14 @@ OrderedJson description_of(const GraphArgument& argument, const TensorShape& typ
   return json;
 }
 
-void lower(Lowering& lowering, const GraphNode& node) {
-  for (const LoweringRules* rules : {&operation_rules(), &image_rules(), &libtorch_rules(), &view_rules()}) {
-    const auto rule = rules->find(node.name);
-    if (rule != rules->end()) return rule->second(lowering, node);
+MlirValue constant_of(MlirBuilder& b, std::span<const Graph> ranks, size_t argument) {
+  std::vector<at::Tensor> contents;
+  bool are_equal = true;
+  for (const Graph& each : ranks) {
+    contents.push_back(each.arguments[argument].contents);
+    are_equal = are_equal && contents.back().equal(contents.front());
   }
-  throw Error(ErrorKind::kUsage, "stablehlo",
-              fmt::format("the operation '{}'{} has no form in StableHLO", node.name,
-                          node.role.empty() ? "" : " of " + node.role));
+  return are_equal ? b.constant(contents.front()) : b.by_partition(contents);
 }
 
 }  // namespace
@@ -72,8 +80,37 @@ void Lowering::write(const GraphNode& node, size_t i, const MlirValue& value) {
   set(id, builder_.convert(value, type.dtype));
 }
 
-Program stablehlo_program(const Graph& graph, const ProgramInfo& info) {
-  Lowering lowering(graph);
+void Lowering::run() {
+  for (node_ = 0; node_ < ranks_[0].nodes.size(); ++node_) {
+    const GraphNode& node = ranks_[0].nodes[node_];
+    const auto has_rule = [&](const LoweringRules* rules) { return rules->contains(node.name); };
+    const std::array all = {&operation_rules(), &image_rules(), &libtorch_rules(), &view_rules(),
+                            &collective_rules()};
+    const auto found = std::find_if(all.begin(), all.end(), has_rule);
+    if (found == all.end())
+      throw Error(ErrorKind::kUsage, "stablehlo",
+                  fmt::format("the operation '{}'{} has no form in StableHLO", node.name,
+                              node.role.empty() ? "" : " of " + node.role));
+    (*found)->at(node.name)(*this, node);
+  }
+}
+
+std::vector<const GraphNode*> Lowering::by_rank() const {
+  std::vector<const GraphNode*> nodes;
+  for (const Graph& each : ranks_) nodes.push_back(&each.nodes[node_]);
+  return nodes;
+}
+
+bool works_with_others(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [](const GraphNode& node) { return node.name.starts_with("collective."); });
+}
+
+Program stablehlo_program(std::span<const Graph> given, size_t shown, const ProgramInfo& info) {
+  const std::vector<Graph> aligned = align_graphs(given);
+  const std::span<const Graph> ranks(aligned);
+  const Graph& graph = ranks[shown];
+  Lowering lowering(ranks);
   OrderedJson arguments = OrderedJson::array(), results = OrderedJson::array();
   std::vector<std::string> parameters;
   for (const GraphArgument& each : graph.arguments) {
@@ -84,11 +121,11 @@ Program stablehlo_program(const Graph& graph, const ProgramInfo& info) {
     parameters.push_back(fmt::format("{}: {}", value.name, mlir_type(type)));
     arguments.push_back(description_of(each, type));
   }
-  for (const GraphArgument& each : graph.arguments) {
-    if (each.kind == GraphArgument::Kind::kConstant)
-      lowering.set(each.value, lowering.builder().constant(each.contents));
+  for (size_t i = 0; i < graph.arguments.size(); ++i) {
+    if (graph.arguments[i].kind == GraphArgument::Kind::kConstant)
+      lowering.set(graph.arguments[i].value, constant_of(lowering.builder(), ranks, i));
   }
-  for (const GraphNode& node : graph.nodes) lower(lowering, node);
+  lowering.run();
   std::vector<std::string> names, types;
   std::vector<MlirValue> values;
   for (const GraphResult& each : graph.results) {
@@ -106,6 +143,7 @@ Program stablehlo_program(const Graph& graph, const ProgramInfo& info) {
           .description = {{"version", kVersion},
                           {"model", info.model},
                           {"part", info.part},
+                          {"dtype", info.dtype},
                           {"rank", info.rank},
                           {"world_size", info.world_size},
                           {"prompt_of_sample", graph.prompt_of_sample},

@@ -2,6 +2,7 @@
 // description of its arguments and results.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "core/json.h"
@@ -12,6 +13,7 @@ namespace tessera::plan {
 struct ProgramInfo {
   std::string model;  // the class of the pipeline
   std::string part;   // "denoiser", "text_encoder" or "decoder"
+  std::string dtype;  // of the run
   int64_t rank = 0, world_size = 1;
 };
 
@@ -20,7 +22,13 @@ struct Program {
   OrderedJson description;  // {"version", "model", "part", "rank", "world_size", "arguments", "results"}
 };
 
-// Throws Error(kUsage) that names an operation which has no form.
-Program stablehlo_program(const Graph& graph, const ProgramInfo& info);
+// Whether the rank of this graph sends messages to others.
+bool works_with_others(const Graph& graph);
+
+// The program of graph number `shown`. There is one graph, of a rank that works alone; or those of all ranks
+// of the world, in their order, which then have one program for all partitions, and differ in which parts of
+// weights and inputs they are given. Throws Error(kUsage) that names an operation which has no form, and for
+// ranks whose parts are of different shapes.
+Program stablehlo_program(std::span<const Graph> ranks, size_t shown, const ProgramInfo& info);
 
 }  // namespace tessera::plan

@@ -60,11 +60,6 @@ void conv2d(Lowering& lowering, const GraphNode& node) {
   lowering.write(node, 0, y);
 }
 
-MlirValue doubled(MlirBuilder& b, const MlirValue& x) {
-  const Sizes64 sizes = {x.size(0), x.size(1), x.size(2), 2, x.size(3), 2};
-  return b.reshape(b.broadcast(x, sizes, {0, 1, 2, 4}), {x.size(0), x.size(1), 2 * x.size(2), 2 * x.size(3)});
-}
-
 // Reads: x, weight, bias, a row above and one below.
 void upsample2d_conv2d(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
@@ -74,7 +69,7 @@ void upsample2d_conv2d(Lowering& lowering, const GraphNode& node) {
     const auto found = lowering.maybe_read(node, i);
     return found ? *found : b.filled(0, row);
   };
-  const MlirValue large = doubled(b, b.concat({or_zeros(3), x, or_zeros(4)}, 2));
+  const MlirValue large = doubled_image(b, b.concat({or_zeros(3), x, or_zeros(4)}, 2));
   const MlirValue needed =
       b.slice(large, {0, 0, 1, 0}, {x.size(0), x.size(1), large.size(2) - 2, large.size(3)});
   lowering.write(node, 0,
@@ -144,6 +139,11 @@ void apply_maps(Lowering& lowering, const GraphNode& node) {
 }
 
 }  // namespace
+
+MlirValue doubled_image(MlirBuilder& b, const MlirValue& x) {
+  const Sizes64 sizes = {x.size(0), x.size(1), x.size(2), 2, x.size(3), 2};
+  return b.reshape(b.broadcast(x, sizes, {0, 1, 2, 4}), {x.size(0), x.size(1), 2 * x.size(2), 2 * x.size(3)});
+}
 
 const LoweringRules& image_rules() {
   static const LoweringRules rules = {{"conv2d", conv2d},

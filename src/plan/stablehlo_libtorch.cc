@@ -275,6 +275,14 @@ void constant_pad(Lowering& lowering, const GraphNode& node) {
   lowering.write(node, 0, b.pad(x, low, high));
 }
 
+// (self, output size, ...)
+void upsample_nearest2d(Lowering& lowering, const GraphNode& node) {
+  const MlirValue x = tensor(lowering, node, 0);
+  const Sizes64& sizes = result_type(lowering, node).sizes;
+  TESSERA_CHECK(sizes[2] == 2 * x.size(2) && sizes[3] == 2 * x.size(3), "an image that is not doubled");
+  lowering.write(node, 0, doubled_image(lowering.builder(), x));
+}
+
 // (condition, self, other)
 void where(Lowering& lowering, const GraphNode& node) {
   const at::ScalarType dtype = result_type(lowering, node).dtype;
@@ -344,6 +352,7 @@ const LoweringRules& libtorch_rules() {
                                       {"aten::argmax", argmax},
                                       {"aten::constant_pad_nd", constant_pad},
                                       {"aten::where", where},
+                                      {"aten::upsample_nearest2d", upsample_nearest2d},
                                       {"aten::addcmul", addcmul},
                                       {"aten::addcmul_", addcmul}};
   return rules;

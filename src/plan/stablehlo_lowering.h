@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,10 +18,12 @@ namespace tessera::plan {
 // The program so far, and the values of the graph that it has computed.
 class Lowering {
  public:
-  explicit Lowering(const Graph& graph) : graph_(graph), values_(graph.values.size()) {}
+  // The graphs of all ranks, which differ in places and contents alone, or of one.
+  explicit Lowering(std::span<const Graph> ranks)
+      : ranks_(ranks), builder_(std::ssize(ranks)), values_(ranks[0].values.size()) {}
 
   MlirBuilder& builder() { return builder_; }
-  const TensorShape& type_of(ValueId value) const { return graph_.values.at(static_cast<size_t>(value)); }
+  const TensorShape& type_of(ValueId value) const { return ranks_[0].values.at(static_cast<size_t>(value)); }
 
   // An operand of a node, by its number in `reads`; nothing where the operation does without.
   std::optional<MlirValue> maybe_read(const GraphNode& node, size_t i);
@@ -31,8 +34,14 @@ class Lowering {
   void write(const GraphNode& node, size_t i, const MlirValue& value);
   void set(ValueId id, const MlirValue& value);
 
+  // Lowers all nodes, in their order. Throws Error(kUsage) for one without a form.
+  void run();
+  // The present node as each rank has it.
+  std::vector<const GraphNode*> by_rank() const;
+
  private:
-  const Graph& graph_;
+  std::span<const Graph> ranks_;
+  size_t node_ = 0;  // the number of the present one
   MlirBuilder builder_;
   std::vector<std::optional<MlirValue>> values_;
 };
@@ -40,10 +49,14 @@ class Lowering {
 using LoweringRule = void (*)(Lowering&, const GraphNode&);
 using LoweringRules = std::map<std::string, LoweringRule, std::less<>>;
 
+// The rows and columns of x [B, C, H, W], each twice.
+MlirValue doubled_image(MlirBuilder& builder, const MlirValue& x);
+
 const LoweringRules& operation_rules();
 const LoweringRules& image_rules();
 const LoweringRules& libtorch_rules();
 const LoweringRules& view_rules();
+const LoweringRules& collective_rules();
 
 // An attribute of a node, which must be there.
 template <typename T>

@@ -197,6 +197,47 @@ void attention(Lowering& lowering, const GraphNode& node) {
                  join_heads(b, attended(b, scores, split_heads(b, lowering.read(node, 2), depth, heads))));
 }
 
+// Attention to some keys after others: sums [B, H, S, D] of values by exp(score - maximum), the maxima and
+// the totals [B, H, S] of these exponentials. Reads q, k, v and these three; gives the three with these keys.
+void attention_part(Lowering& lowering, const GraphNode& node) {
+  MlirBuilder& b = lowering.builder();
+  const MlirValue q = lowering.read(node, 0);
+  const auto heads = attribute<int64_t>(node, "heads");
+  const int64_t depth = q.size(2) / heads;
+  const MlirValue of_q = split_heads(b, q, depth, heads),
+                  of_k = split_heads(b, lowering.read(node, 1), depth, heads);
+  const MlirValue v = split_heads(b, lowering.read(node, 2), depth, heads);
+  const MlirValue scores =
+      b.binary("multiply", b.dot(of_q, of_k, 2, 3, 3, at::kFloat), 1 / std::sqrt(static_cast<double>(depth)));
+  const MlirValue before = lowering.read(node, 4);
+  const MlirValue most = b.binary("maximum", before, b.reduce("maximum", scores, {3}));
+  const Sizes64 rows = {0, 1, 2};
+  const auto over = [&](const MlirValue& x, const Sizes64& sizes) { return b.broadcast(x, sizes, rows); };
+  const MlirValue exponentials =
+      b.unary("exponential", b.binary("subtract", scores, over(most, scores.sizes())));
+  const MlirValue kept = b.unary("exponential", b.binary("subtract", before, most));
+  const MlirValue fresh = b.dot(b.convert(exponentials, v.type.dtype), v, 2, 3, 2, at::kFloat);
+  const MlirValue sums = lowering.read(node, 3);
+  lowering.write(node, 0, b.binary("add", b.binary("multiply", sums, over(kept, sums.sizes())), fresh));
+  lowering.write(node, 1, most);
+  lowering.write(node, 2,
+                 b.binary("add", b.binary("multiply", lowering.read(node, 5), kept),
+                          b.reduce("add", exponentials, {3})));
+}
+
+void no_attention(Lowering& lowering, const GraphNode& node) {
+  MlirBuilder& b = lowering.builder();
+  for (size_t i = 0; i < node.writes.size(); ++i)
+    lowering.write(node, i, b.filled(i == 1 ? -INFINITY : 0, lowering.type_of(node.writes[i])));
+}
+
+void attention_of_parts(Lowering& lowering, const GraphNode& node) {
+  MlirBuilder& b = lowering.builder();
+  const MlirValue sums = lowering.read(node, 0), totals = lowering.read(node, 1);
+  lowering.write(node, 0,
+                 join_heads(b, b.binary("divide", sums, b.broadcast(totals, sums.sizes(), {0, 1, 2}))));
+}
+
 // q, k, v [B, H, S or T, D], without a scale; bias [1 or B, H, S, T]
 void biased_attention(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
@@ -231,6 +272,9 @@ const LoweringRules& operation_rules() {
                                       {"attention", attention},
                                       {"causal_attention", attention},
                                       {"biased_attention", biased_attention},
+                                      {"attention_part", attention_part},
+                                      {"no_attention", no_attention},
+                                      {"attention_of_parts", attention_of_parts},
                                       {"token_at", token_at}};
   return rules;
 }

@@ -105,13 +105,36 @@ MlirValue view_of_box(MlirBuilder& b, const MlirValue& box, const Box& at, const
   return b.broadcast(b.reshape(ordered, sizes), part.sizes);
 }
 
+// Where the box of the present node begins in its row, which ranks may see at different places.
+std::vector<MlirValue> begins_of(Lowering& lowering, const Box& box, int64_t elements) {
+  std::vector<Sizes64> by_dim(box.begins.size());
+  for (const GraphNode* const node : lowering.by_rank()) {
+    const Box own = box_of(node->part, elements);
+    TESSERA_CHECK(own.row == box.row, "ranks see memory in different shapes");
+    for (size_t i = 0; i < by_dim.size(); ++i) by_dim[i].push_back(own.begins[i]);
+  }
+  std::vector<MlirValue> begins;
+  for (const Sizes64& numbers : by_dim) begins.push_back(lowering.builder().by_partition(numbers));
+  return begins;
+}
+
+bool is_at_one_place(const Lowering& lowering) {
+  const std::vector<const GraphNode*> nodes = lowering.by_rank();
+  return std::all_of(nodes.begin(), nodes.end(),
+                     [&](const GraphNode* node) { return node->part == nodes.front()->part; });
+}
+
 void view(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue whole = lowering.read(node, 0);
   const bool is_repeated = product(whole.sizes()) == 1 || whole.sizes().empty();
-  const Box box = box_of(node.part, is_repeated ? 1 : product(whole.sizes()));
+  const int64_t elements = is_repeated ? 1 : product(whole.sizes());
+  const Box box = box_of(node.part, elements);
   const MlirValue row = in_shape(b, row_of(b, whole, node.whole), box.row);
-  lowering.write(node, 0, view_of_box(b, b.slice(row, box.begins, box.lengths), box, node.part));
+  const MlirValue found = is_at_one_place(lowering)
+                              ? b.slice(row, box.begins, box.lengths)
+                              : b.slice_at(row, begins_of(lowering, box, elements), box.lengths);
+  lowering.write(node, 0, view_of_box(b, found, box, node.part));
 }
 
 void write_part(Lowering& lowering, const GraphNode& node) {
@@ -131,7 +154,8 @@ void write_part(Lowering& lowering, const GraphNode& node) {
     order.push_back(std::find(sorted.begin(), sorted.end(), dim) - sorted.begin());
   const MlirValue fresh = b.reshape(b.transpose(b.reshape(part, sizes), order), box.lengths);
   const MlirValue row = in_shape(b, row_of(b, whole, node.whole), box.row);
-  MlirValue written = b.update(row, fresh, box.begins);
+  MlirValue written = is_at_one_place(lowering) ? b.update(row, fresh, box.begins)
+                                                : b.update_at(row, fresh, begins_of(lowering, box, elements));
   if (product(box.row) != elements)
     written = b.slice(b.reshape(written, {product(box.row)}), {0}, {elements});
   lowering.write(node, 0, whole_of(b, written, node.whole));

@@ -31,6 +31,21 @@ def programs_of_ranks_that_work_alone(box):
 
 
 @test
+def ranks_that_work_together_have_one_program(box):
+    words = ["trace", "a cat", "--model", MODEL, "--height", "64", "--width", "64", "--no-resolution-binning", "--dtype", "fp32"]
+    for flag, collective in (("--ulysses-degree", "all_to_all"), ("--ring-degree", "collective_permute"), ("--tensor-parallel-degree", "all_reduce")):
+        outcome = box.run(*words, flag, "2", "--stablehlo", "p.mlir")
+        assert outcome.code == 0, outcome
+        texts = [(box.folder / f"p.{rank}.mlir").read_text() for rank in (0, 1)]
+        assert texts[0] == texts[1] and f'"stablehlo.{collective}"' in texts[0], flag
+        assert "replica_groups = dense<[[0, 1]]>" in texts[0] or "source_target_pairs = dense<[[0, 1], [1, 0]]>" in texts[0], flag
+    # Of a bias that one rank adds, the others have zeros.
+    arguments = [json.loads((box.folder / f"p.{rank}.json").read_text())["arguments"] for rank in (0, 1)]
+    kinds = {(one["kind"], other["kind"]) for one, other in zip(*arguments, strict=True)}
+    assert kinds == {("weight", "weight"), ("weight", "constant"), ("input", "input")}, kinds
+
+
+@test
 def parts_of_a_program(box):
     for part, inputs, results in (("text_encoder", ["tokens"], ["states"]), ("decoder", ["latents"], ["frames"])):
         outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, "--part", part, "--stablehlo", "p.mlir")
@@ -47,5 +62,7 @@ def refused_programs(box):
     box.refuse(2, "[--part] the model has no 'unet'; its parts are denoiser, decoder, text_encoder", *words, "--part", "unet",
                "--stablehlo", "p.mlir")
     box.refuse(2, "[--part] names a part of a program; give --stablehlo too", *words, "--part", "decoder")
-    box.refuse(2, "the rank works with others (all_to_all along ulysses)", *words, "--ulysses-degree", "2", "--stablehlo", "p.mlir")
+    box.refuse(2, "PipeFusion and displaced patches take activations of earlier steps", *words, "--pipefusion-parallel-degree", "2",
+               "--stablehlo", "p.mlir")
+    box.refuse(2, "the ranks work together on parts that differ", *words, "--ring-degree", "3", "--stablehlo", "p.mlir")
     assert not list(box.folder.glob("p*")), list(box.folder.iterdir())

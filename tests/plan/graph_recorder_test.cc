@@ -119,7 +119,8 @@ TEST_F(GraphRecording, AnOperationWithoutAFormIsNamed) {
   recorder.add_input("x", x);
   recorder.add_result("y", at::cumsum(x, 0));
   try {
-    stablehlo_program(recorder.take(), {});
+    const Graph graph = recorder.take();
+    stablehlo_program({&graph, 1}, 0, {});
     ADD_FAILURE() << "a program without a form for it";
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()), "[stablehlo] the operation 'aten::cumsum' has no form in StableHLO");
@@ -132,7 +133,8 @@ TEST_F(GraphRecording, AViewWithoutAFormIsNamed) {
   GraphRecorder recorder;
   recorder.add_input("x", x);
   recorder.add_result("y", x.as_strided({2, 2}, {3, 2}) * 2);
-  EXPECT_THROW(stablehlo_program(recorder.take(), {}), Error);
+  const Graph graph = recorder.take();
+  EXPECT_THROW(stablehlo_program({&graph, 1}, 0, {}), Error);
 }
 
 TEST_F(GraphRecording, AProgramSaysWhatItIsGivenAndGives) {
@@ -140,8 +142,9 @@ TEST_F(GraphRecording, AProgramSaysWhatItIsGivenAndGives) {
   GraphRecorder recorder;
   recorder.add_input("x", x);
   recorder.add_result("y", x.t() * 2);
-  const Program program =
-      stablehlo_program(recorder.take(), {.model = "M", .part = "P", .rank = 1, .world_size = 2});
+  const Graph graph = recorder.take();
+  const Program program = stablehlo_program(
+      {&graph, 1}, 0, {.model = "M", .part = "P", .dtype = "fp32", .rank = 1, .world_size = 2});
   EXPECT_EQ(program.text,
             "module @tessera {\n"
             "  func.func public @main(%arg0: tensor<2x3xf32>) -> (tensor<3x2xf32>) {\n"
