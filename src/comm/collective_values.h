@@ -12,8 +12,8 @@
 
 namespace tessera::comm {
 
-// A function of comm/collectives.h, or one that calls such and is told as a whole ("tokens_to_heads"), in a group
-// of several ranks.
+// A function of comm/collectives.h, or one that calls such and is told as a whole ("tokens_to_heads"), in a
+// group of several ranks.
 struct CollectiveValues {
   std::string_view name;
   const Group& group;

@@ -60,16 +60,17 @@ void encode(RunContext& run) {
   for (const models::TextEncoderPart& each : run.model.text_encoders())
     encoders.push_back(run.load<models::TextEncoder>(each.name, Phase::kLoadTextEncoder));
   const bool is_split = run.ranks.layout.text_encoder_parallel && run.ranks.replica.size > 1;
-  run.stages.run_phase(
-      Phase::kEncode, run.result.seconds.encode, is_split ? Messages::kSome : Messages::kNone, [&] {
-        try {
-          run.prompts = conditionings_of(run, encoders);
-        } catch (const Error& error) {
-          // All ranks refuse a prompt alike, where no message is under way.
-          if (is_split && error.kind() == ErrorKind::kUsage) run.stages.settle(std::current_exception());
-          throw;
-        }
-      });
+  run.stages.run_phase(Phase::kEncode, run.result.seconds.encode,
+                       is_split ? Messages::kSome : Messages::kNone, [&] {
+                         try {
+                           run.prompts = conditionings_of(run, encoders);
+                         } catch (const Error& error) {
+                           // All ranks refuse a prompt alike, where no message is under way.
+                           if (is_split && error.kind() == ErrorKind::kUsage)
+                             run.stages.settle(std::current_exception());
+                           throw;
+                         }
+                       });
 }
 
 std::optional<GivenLatents> encode_given(RunContext& run) {

@@ -68,7 +68,7 @@ at::Tensor activated(const at::Tensor& x, Activation activation) {
     case Activation::kGeluTanh:
       return at::gelu(x, "tanh");
     case Activation::kRelu:
-      return at::relu(x);
+      return at::clamp_min(x, 0);  // at::relu() of meta tensors is missing
     case Activation::kSilu:
       return at::silu(x);
   }

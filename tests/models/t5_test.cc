@@ -247,5 +247,22 @@ TEST_F(T5TextEncoderTest, TurnsPromptsIntoWhatDiffusersConditionsOn) {
   set_log_sink(before);
 }
 
+// From shapes alone, as models are checked and traced, whatever the activation.
+TEST(T5, EncodesOnMetaWithEachActivation) {
+  for (const char* activation : {"relu", "gated-gelu", "gelu", "silu"}) {
+    const JsonConfig json(Json{{"vocab_size", 20},
+                               {"d_model", 8},
+                               {"d_kv", 4},
+                               {"d_ff", 16},
+                               {"num_heads", 2},
+                               {"num_layers", 1},
+                               {"feed_forward_proj", activation}},
+                          "config");
+    weights::ShapeOnlySource shapes;
+    const T5Encoder encoder(weights::Scope(shapes, {.device = at::kMeta}), T5Config(json));
+    EXPECT_EQ(encoder({{1, 2, 3}}).front().sizes(), (at::IntArrayRef{3, 8})) << activation;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::models
