@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Exports programs with `tessera trace --stablehlo`, runs them with XLA (or IREE) on a checkpoint's weights, and compares them with diffusers
-(Open-Sora: with the oracles of tools/).
+"""Exports programs with `tessera trace --stablehlo`, runs them with XLA (or IREE) on a checkpoint's weights, and compares them with
+diffusers (Open-Sora: with the oracles of tools/).
 
     tools/parity_stablehlo.py [build/tessera] [NAME ...]
 """
@@ -46,7 +46,8 @@ def pixart(folder, latents, texts, given, dtype):
 
     model = PixArtTransformer2DModel.from_pretrained(folder / "transformer").to(dtype).eval()
     hidden, mask = padded(texts)
-    y = model(latents.to(dtype), encoder_hidden_states=hidden.to(dtype), encoder_attention_mask=mask.to(dtype), timestep=given["timestep"].expand(len(texts)),
+    y = model(latents.to(dtype), encoder_hidden_states=hidden.to(dtype), encoder_attention_mask=mask.to(dtype),
+              timestep=given["timestep"].expand(len(texts)),
               added_cond_kwargs={"resolution": None, "aspect_ratio": None}).sample
     return y[:, : latents.shape[1]]  # the other channels are a variance
 
@@ -247,7 +248,8 @@ def check_ranks(program, name):
     latents = [next(each["shape"] for each in one.inputs() if each["name"] == "latents") for one in programs]
     dim = next((dim for dim, size in enumerate(latents[0]) if size != inputs["latents"].shape[dim]), 0)
     parts = np.split(inputs["latents"], count // alike, dim) if alike < count else [inputs["latents"]]
-    results = stablehlo.Program.run_together(programs, folder, [inputs | {"latents": parts[rank // alike]} for rank in range(count)])
+    given = [inputs | {"latents": parts[rank // alike]} for rank in range(count)]
+    results = stablehlo.Program.run_together(programs, folder, given)
     joined = np.concatenate([each["prediction"] for each in results[::alike]], dim) if len(parts) > 1 else results[0]["prediction"]
     found = difference(joined, torch.tensor(alone.run(folder, inputs)["prediction"]), name)
     print(f"{name:26} fp32 prediction {found:.1e}{'' if found <= MOST else '  FAILED'}", flush=True)

@@ -1,7 +1,8 @@
 """Tests `tessera trace --stablehlo`; tools/parity_stablehlo.py runs the programs."""
 import json
+import shutil
 
-from harness import MODEL, SMALL, test
+from harness import MODEL, ROOT, SMALL, test
 
 
 @test
@@ -33,7 +34,8 @@ def programs_of_ranks_that_work_alone(box):
 @test
 def ranks_that_work_together_have_one_program(box):
     words = ["trace", "a cat", "--model", MODEL, "--height", "64", "--width", "64", "--no-resolution-binning", "--dtype", "fp32"]
-    for flag, collective in (("--ulysses-degree", "all_to_all"), ("--ring-degree", "collective_permute"), ("--tensor-parallel-degree", "all_reduce")):
+    for flag, collective in (("--ulysses-degree", "all_to_all"), ("--ring-degree", "collective_permute"),
+                             ("--tensor-parallel-degree", "all_reduce")):
         outcome = box.run(*words, flag, "2", "--stablehlo", "p.mlir")
         assert outcome.code == 0, outcome
         texts = [(box.folder / f"p.{rank}.mlir").read_text() for rank in (0, 1)]
@@ -64,5 +66,14 @@ def refused_programs(box):
     box.refuse(2, "[--part] names a part of a program; give --stablehlo too", *words, "--part", "decoder")
     box.refuse(2, "PipeFusion and displaced patches take activations of earlier steps", *words, "--pipefusion-parallel-degree", "2",
                "--stablehlo", "p.mlir")
-    box.refuse(2, "the ranks work together on parts that differ", *words, "--ring-degree", "3", "--stablehlo", "p.mlir")
+    odd = ["trace", "a cat", "--model", MODEL, "--height", "80", "--width", "64", "--no-resolution-binning"]
+    box.refuse(2, "the ranks work together on parts that differ (latents)", *odd, "--ring-degree", "2", "--stablehlo", "p.mlir")
+    box.refuse(2, "[--vae-tiling] decodes tile by tile", *words, "--vae-tiling", "--part", "decoder", "--stablehlo", "p.mlir")
+    box.refuse(2, "[--json] is of a trace", *words, "--json", "--stablehlo", "p.mlir")
+    box.refuse(2, "[--output] is of a trace", *words, "-o", "t.json", "--stablehlo", "p.mlir")
+    model = box.folder / "cut"
+    shutil.copytree(ROOT / MODEL, model)
+    weights = next((model / "transformer").glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:1000])
+    box.refuse(3, "get the file again", "trace", "a cat", "--model", model, *SMALL, "--stablehlo", "p.mlir")
     assert not list(box.folder.glob("p*")), list(box.folder.iterdir())
