@@ -42,6 +42,7 @@ using GraphAttribute = std::variant<std::monostate, bool, int64_t, double, std::
 
 // What a collective says of itself.
 struct GraphCollective {
+  std::string axis;
   std::vector<int64_t> ranks;  // of the group, in the world
   int64_t dim = 0;
   std::vector<int64_t> parts;  // sizes along `dim`, by rank of the group

@@ -173,6 +173,7 @@ ValueId GraphRecorder::read(const at::Tensor& x) {
   }
   const ValueId value = add_value(x);
   graph_.nodes.push_back({.name = "view",
+                          .block = ops::current_block(),
                           .reads = {storage.value},
                           .writes = {value},
                           .whole = storage.geometry,
@@ -204,6 +205,7 @@ void GraphRecorder::write(const at::Tensor& x, ValueId value) {
   graph_.values.push_back({storage.geometry.sizes, storage.dtype});
   const ValueId whole = std::ssize(graph_.values) - 1;
   graph_.nodes.push_back({.name = "write",
+                          .block = ops::current_block(),
                           .reads = {storage.value, value},
                           .writes = {whole},
                           .whole = storage.geometry,
@@ -306,7 +308,8 @@ void GraphRecorder::add(const comm::CollectiveValues& collective) {
   const auto in_world = [&](int64_t rank) { return rank < 0 ? rank : ranks[static_cast<size_t>(rank)]; };
   GraphNode node{.name = fmt::format("collective.{}", collective.name),
                  .block = ops::current_block(),
-                 .collective = {.ranks = ranks,
+                 .collective = {.axis = collective.group.axis,
+                                .ranks = ranks,
                                 .dim = collective.dim,
                                 .parts = {},
                                 .to = in_world(collective.to),

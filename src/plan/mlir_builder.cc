@@ -88,7 +88,11 @@ MlirValue MlirBuilder::argument(const TensorShape& type) {
   return {fmt::format("%arg{}", arguments_++), type};
 }
 
-std::string MlirBuilder::text(const std::vector<MlirValue>& results) const {
+void MlirBuilder::begin_node(NodeLocation location) {
+  locations_.push_back(std::move(location));
+}
+
+MlirBuilder::Text MlirBuilder::text(const std::vector<MlirValue>& results) const {
   std::vector<bool> is_needed(lines_.size());
   const auto need = [&](int64_t line) {
     if (line >= 0) is_needed[static_cast<size_t>(line)] = true;
@@ -98,9 +102,16 @@ std::string MlirBuilder::text(const std::vector<MlirValue>& results) const {
     if (!is_needed[i]) continue;
     for (const int64_t line : lines_[i].needs) need(line);
   }
-  std::string all;
+  Text all;
+  std::vector<bool> is_named(locations_.size());
   for (size_t i = 0; i < lines_.size(); ++i) {
-    if (is_needed[i]) all += lines_[i].text;
+    if (!is_needed[i]) continue;
+    const size_t location = lines_[i].location;
+    all.lines += lines_[i].text;
+    fmt::format_to(std::back_inserter(all.lines), " loc(#loc{})\n", location);
+    if (!is_named[location])
+      all.locations += fmt::format("#loc{} = {}\n", location, mlir_location(locations_[location]));
+    is_named[location] = true;
   }
   return all;
 }
@@ -109,7 +120,7 @@ MlirValue MlirBuilder::line(std::string_view name, const std::vector<MlirValue>&
                             const std::string& words, TensorShape result) {
   const int64_t number = std::ssize(lines_);
   MlirValue value{fmt::format("%{}", number), std::move(result), number};
-  Line line{fmt::format("    {} = {}{}\n", value.name, name, words), {}};
+  Line line{fmt::format("    {} = {}{}", value.name, name, words), {}, locations_.size() - 1};
   for (const MlirValue& each : operands) line.needs.push_back(each.line);
   lines_.push_back(std::move(line));
   return value;
@@ -319,6 +330,8 @@ MlirValue MlirBuilder::convolution(const MlirValue& x, const MlirValue& weight, 
 // no way to know: XLA's partitioner refuses it.
 MlirValue MlirBuilder::partition() {
   if (!partition_) {
+    const NodeLocation node = locations_.back();
+    begin_node({.name = "collective.all_to_all", .role = "partition"});
     std::vector<int64_t> all(static_cast<size_t>(partitions_));
     std::iota(all.begin(), all.end(), int64_t{0});
     const TensorShape numbers{{partitions_}, at::kInt};
@@ -329,6 +342,7 @@ MlirValue MlirBuilder::partition() {
                     partitions_, list(all)),
         false, numbers);
     partition_ = reshape(slice(received, {0}, {1}), {});
+    begin_node(node);
   }
   return *partition_;
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/mlir_location.h"
 #include "plan/trace.h"
 
 namespace tessera::plan {
@@ -39,8 +40,13 @@ class MlirBuilder {
   // `partitions` run the program together.
   explicit MlirBuilder(int64_t partitions = 1) : partitions_(partitions) {}
 
-  // The lines that these results need.
-  std::string text(const std::vector<MlirValue>& results) const;
+  // The lines from here on are part of this node.
+  void begin_node(NodeLocation location);
+  // The lines that these results need, and the locations that they name.
+  struct Text {
+    std::string lines, locations;
+  };
+  Text text(const std::vector<MlirValue>& results) const;
   MlirValue argument(const TensorShape& type);  // the next one: "%arg3"
   int64_t arguments() const { return arguments_; }
 
@@ -106,6 +112,7 @@ class MlirBuilder {
   struct Line {
     std::string text;
     std::vector<int64_t> needs;  // other lines
+    size_t location = 0;         // in `locations_`
   };
   // `words` come after "stablehlo.NAME".
   MlirValue line(std::string_view name, const std::vector<MlirValue>& operands, const std::string& words,
@@ -113,6 +120,7 @@ class MlirBuilder {
 
   int64_t partitions_;
   std::vector<Line> lines_;
+  std::vector<NodeLocation> locations_ = {{.name = "constant"}};
   std::optional<MlirValue> partition_;
   int64_t channels_ = 0;
   int64_t arguments_ = 0;

@@ -83,6 +83,10 @@ void Lowering::write(const GraphNode& node, size_t i, const MlirValue& value) {
 void Lowering::run() {
   for (node_ = 0; node_ < ranks_[0].nodes.size(); ++node_) {
     const GraphNode& node = ranks_[0].nodes[node_];
+    builder_.begin_node({.name = node.name,
+                         .role = roles_[node_],
+                         .block = node.block,
+                         .number = static_cast<int64_t>(node_) + 1});
     const auto has_rule = [&](const LoweringRules* rules) { return rules->contains(node.name); };
     const std::array all = {&operation_rules(), &image_rules(), &libtorch_rules(), &view_rules(),
                             &collective_rules()};
@@ -122,8 +126,9 @@ Program stablehlo_program(std::span<const Graph> given, size_t shown, const Prog
     arguments.push_back(description_of(each, type));
   }
   for (size_t i = 0; i < graph.arguments.size(); ++i) {
-    if (graph.arguments[i].kind == GraphArgument::Kind::kConstant)
-      lowering.set(graph.arguments[i].value, constant_of(lowering.builder(), ranks, i));
+    if (graph.arguments[i].kind != GraphArgument::Kind::kConstant) continue;
+    lowering.builder().begin_node({.name = "constant", .role = graph.arguments[i].name});
+    lowering.set(graph.arguments[i].value, constant_of(lowering.builder(), ranks, i));
   }
   lowering.run();
   std::vector<std::string> names, types;
@@ -136,10 +141,12 @@ Program stablehlo_program(std::span<const Graph> given, size_t shown, const Prog
     results.push_back(
         {{"name", each.name}, {"dtype", mlir_dtype(value.type.dtype)}, {"shape", value.sizes()}});
   }
+  const MlirBuilder::Text body = lowering.builder().text(values);
   return {.text = fmt::format(
-              "module @tessera {{\n  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n  }}\n}}\n",
-              fmt::join(parameters, ", "), fmt::join(types, ", "), lowering.builder().text(values),
-              fmt::join(names, ", "), fmt::join(types, ", ")),
+              "module @tessera {{\n  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n"
+              "  }}\n}} loc(\"{}\"(\"{}\"))\n{}",
+              fmt::join(parameters, ", "), fmt::join(types, ", "), body.lines, fmt::join(names, ", "),
+              fmt::join(types, ", "), info.part, info.model, body.locations),
           .description = {{"version", kVersion},
                           {"model", info.model},
                           {"part", info.part},

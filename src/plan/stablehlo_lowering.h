@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "plan/graph.h"
+#include "plan/graph_roles.h"
 #include "plan/mlir_builder.h"
 
 namespace tessera::plan {
@@ -20,7 +21,10 @@ class Lowering {
  public:
   // The graphs of all ranks, which differ in places and contents alone, or of one.
   explicit Lowering(std::span<const Graph> ranks)
-      : ranks_(ranks), builder_(std::ssize(ranks)), values_(ranks[0].values.size()) {}
+      : ranks_(ranks),
+        roles_(roles_of(ranks[0])),
+        builder_(std::ssize(ranks)),
+        values_(ranks[0].values.size()) {}
 
   MlirBuilder& builder() { return builder_; }
   const TensorShape& type_of(ValueId value) const { return ranks_[0].values.at(static_cast<size_t>(value)); }
@@ -41,7 +45,8 @@ class Lowering {
 
  private:
   std::span<const Graph> ranks_;
-  size_t node_ = 0;  // the number of the present one
+  std::vector<std::string> roles_;  // of the nodes
+  size_t node_ = 0;                 // the number of the present one
   MlirBuilder builder_;
   std::vector<std::optional<MlirValue>> values_;
 };

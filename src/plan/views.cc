@@ -50,14 +50,6 @@ std::string without_numbers(const std::string& role) {
   return text;
 }
 
-// "blocks.*.attn1.to_out.*" -> "blocks.*.attn1.attention"
-std::string attention_before(const std::string& layer) {
-  std::vector<std::string> words = words_of(layer);
-  if (words.size() > 1 && words.back() == "*") words.pop_back();
-  words.back() = "attention";
-  return fmt::format("{}", fmt::join(words, "."));
-}
-
 std::string first_word(const std::string& role) {
   return role.substr(0, role.find('.'));
 }
@@ -74,6 +66,13 @@ Sum& Sum::operator+=(const Sum& other) {
   step = sum(step, other.step);
   run = sum(run, other.run);
   return *this;
+}
+
+std::string attention_beside(const std::string& layer) {
+  std::vector<std::string> words = words_of(layer);
+  if (words.size() > 1 && (words.back() == "*" || is_number(words.back()))) words.pop_back();
+  words.back() = "attention";
+  return fmt::format("{}", fmt::join(words, "."));
 }
 
 bool is_attention(std::string_view name) {
@@ -97,7 +96,7 @@ std::vector<std::string> roles_of(const RankTrace& trace) {
       roles[i] = without_numbers(operation->role);
       if (is_product(operation->name)) std::tie(next, block_of_next) = std::tuple(roles[i], operation->block);
     } else if (is_attention(operation->name) && operation->block == block_of_next) {
-      roles[i] = attention_before(next);
+      roles[i] = attention_beside(next);
     }
   }
   return roles;

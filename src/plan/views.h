@@ -20,6 +20,8 @@ bool is_convolution(std::string_view name);
 // has a role beside the layer that takes its result: "blocks.*.attn1.attention" before
 // "blocks.*.attn1.to_out.*".
 std::vector<std::string> roles_of(const RankTrace& trace);
+// The role of attention beside a layer: "blocks.0.attn1.attention" of "blocks.0.attn1.to_out.0".
+std::string attention_beside(const std::string& layer);
 // The part of the model to which each event belongs: the first word of its role, as "spatial_blocks". In a
 // block, a norm without a role belongs to the part of the next role in it, and all else to that of the last.
 // What the denoiser does outside of its blocks besides layers, as a step of the sampler, has no part.

@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "ops/attention.h"
 #include "ops/linear.h"
 #include "ops/modulate.h"
+#include "plan/graph_roles.h"
 #include "plan/stablehlo.h"
 
 namespace tessera::plan {
@@ -104,6 +106,29 @@ TEST_F(GraphRecording, OperationsAreNodes) {
   EXPECT_EQ(graph.nodes.back().role, "layer");
 }
 
+// Attention is what the layer that reads its result makes of it, through whatever has no weights.
+TEST_F(GraphRecording, AttentionHasItsRoleFromItsReader) {
+  const at::Tensor q = meta({1, 4, 8}), weight = meta({8, 8}), bias = meta({8});
+  const auto layer = [&](const char* role) {
+    return ops::Linear(weight, bias, ops::Packing::kAsStored, role);
+  };
+  const ops::InBlock in_block(3);
+  GraphRecorder recorder;
+  for (const at::Tensor& each : {q, weight, bias}) recorder.add_input("input", each);
+  const at::Tensor first = ops::attention(q, q, q, 2), second = ops::attention(q, q, q, 2);
+  const at::Tensor of_second = layer("blocks.3.attn2.to_out.0")(second * 2);
+  recorder.add_result("y", of_second + layer("blocks.3.attn1.proj")(first.transpose(0, 1)));
+  const Graph graph = recorder.take();
+  std::vector<std::string> roles;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (graph.nodes[i].name == "attention") roles.push_back(roles_of(graph)[i]);
+  }
+  EXPECT_EQ(roles, (Names{"blocks.3.attn1.attention", "blocks.3.attn2.attention"}));
+  const std::string text = stablehlo_program({&graph, 1}, 0, {}).text;
+  EXPECT_NE(text.find("loc(\"attention blocks.3.attn2.attention\"(\"block 3\":2:0))"), std::string::npos)
+      << text;
+}
+
 // Something that writes it was not recorded.
 TEST_F(GraphRecording, MemoryThatNothingWroteIsNoValue) {
   const at::Tensor x = meta({2, 3});
@@ -145,16 +170,20 @@ TEST_F(GraphRecording, AProgramSaysWhatItIsGivenAndGives) {
   const Graph graph = recorder.take();
   const Program program = stablehlo_program(
       {&graph, 1}, 0, {.model = "M", .part = "P", .dtype = "fp32", .rank = 1, .world_size = 2});
-  EXPECT_EQ(program.text,
-            "module @tessera {\n"
-            "  func.func public @main(%arg0: tensor<2x3xf32>) -> (tensor<3x2xf32>) {\n"
-            "    %1 = stablehlo.transpose %arg0, dims = [1, 0] : (tensor<2x3xf32>) -> tensor<3x2xf32>\n"
-            "    %2 = stablehlo.constant dense<2.00000000000000000e+00> : tensor<f32>\n"
-            "    %3 = stablehlo.broadcast_in_dim %2, dims = [] : (tensor<f32>) -> tensor<3x2xf32>\n"
-            "    %4 = stablehlo.multiply %1, %3 : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>\n"
-            "    return %4 : tensor<3x2xf32>\n"
-            "  }\n"
-            "}\n");
+  EXPECT_EQ(
+      program.text,
+      "module @tessera {\n"
+      "  func.func public @main(%arg0: tensor<2x3xf32>) -> (tensor<3x2xf32>) {\n"
+      "    %1 = stablehlo.transpose %arg0, dims = [1, 0] : (tensor<2x3xf32>) -> tensor<3x2xf32> loc(#loc1)\n"
+      "    %2 = stablehlo.constant dense<2.00000000000000000e+00> : tensor<f32> loc(#loc2)\n"
+      "    %3 = stablehlo.broadcast_in_dim %2, dims = [] : (tensor<f32>) -> tensor<3x2xf32> loc(#loc2)\n"
+      "    %4 = stablehlo.multiply %1, %3 : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32> "
+      "loc(#loc2)\n"
+      "    return %4 : tensor<3x2xf32>\n"
+      "  }\n"
+      "} loc(\"P\"(\"M\"))\n"
+      "#loc1 = loc(\"view\"(\"program\":1:0))\n"
+      "#loc2 = loc(\"aten::mul\"(\"program\":2:0))\n");
   EXPECT_EQ(program.description["arguments"],
             OrderedJson::parse(R"([{"name": "x", "kind": "input", "dtype": "f32", "shape": [2, 3]}])"));
   EXPECT_EQ(program.description["results"],
