@@ -155,6 +155,24 @@ RANKS = {
     "stdit2 ulysses": ("tiny-open-sora-1.1", EVEN_VIDEO, ["--ulysses-degree", "2"], 2, 1),
     "stdit2 ring": ("tiny-open-sora-1.1", EVEN_VIDEO, ["--ring-degree", "2"], 2, 1),
 }
+SHARDED = {
+    # name: the model's folder, flags, the part, those of the methods, and which kind of collective is as in the engine's trace: where
+    # XLA chooses others (docs/stablehlo.md), None
+    "sharded pixart tensor": ("tiny-pixart", EVEN, "denoiser", ["--tensor-parallel-degree", "2"], "all-reduce"),
+    "sharded pixart ulysses": ("tiny-pixart", EVEN, "denoiser", ["--ulysses-degree", "2"], "all-to-all"),
+    "sharded pixart ring": ("tiny-pixart", EVEN, "denoiser", ["--ring-degree", "2"], None),
+    "sharded pixart cfg": ("tiny-pixart", EVEN, "denoiser", ["--use-cfg-parallel"], "nothing"),
+    "sharded pixart data": ("tiny-pixart", [*EVEN, "--num-images-per-prompt", "2"], "denoiser", ["--data-parallel-degree", "2"],
+                            "nothing"),
+    "sharded pixart cfg and ulysses": ("tiny-pixart", EVEN, "denoiser", ["--use-cfg-parallel", "--ulysses-degree", "2"], "all-to-all"),
+    "sharded pixart ring and tensor": ("tiny-pixart", EVEN, "denoiser", ["--ring-degree", "2", "--tensor-parallel-degree", "2"], None),
+    "sharded stdit3 tensor": ("tiny-open-sora", EVEN_VIDEO, "denoiser", ["--tensor-parallel-degree", "2"], "all-reduce"),
+    "sharded stdit3 2d tensor": ("tiny-open-sora", EVEN_VIDEO, "denoiser", ["--tensor-parallel-degree", "4", "--split-scheme", "2d"], None),
+    "sharded stdit3 ulysses": ("tiny-open-sora", EVEN_VIDEO, "denoiser", ["--ulysses-degree", "2"], None),
+    "sharded stdit3 cfg": ("tiny-open-sora", EVEN_VIDEO, "denoiser", ["--use-cfg-parallel"], "nothing"),
+    "sharded stdit2 tensor": ("tiny-open-sora-1.1", EVEN_VIDEO, "denoiser", ["--tensor-parallel-degree", "2"], "all-reduce"),
+    "sharded stdit2 ulysses": ("tiny-open-sora-1.1", EVEN_VIDEO, "denoiser", ["--ulysses-degree", "2"], None),
+}
 SHORT = ["pixart", "sdxl", "stdit3", "t5", "decoder"]
 
 
@@ -256,6 +274,45 @@ def check_ranks(program, name):
     return found <= MOST
 
 
+# What the engine calls the collectives of XLA; a sum is scattered and gathered.
+OF_ENGINE = {"all-reduce": {"reduce_scatter", "all_gather"}, "all-to-all": {"all_to_all"}, "nothing": set()}
+
+
+def sent_by_engine(program, folder, flags):
+    """The bytes that a rank sends in one evaluation, by kind, as a trace tells them."""
+    with tempfile.TemporaryDirectory() as scratch:
+        trace = pathlib.Path(scratch) / "trace.json"
+        subprocess.run([program, "trace", "a red circle left of a star", "--model", folder, "--dtype", "fp32", *flags,
+                        "--num-inference-steps", "2", "--no-cache", "--quiet", "-o", trace], check=True, stdout=subprocess.DEVNULL)
+        told = subprocess.run([program, "analyze", "comm", trace, "--json"], check=True, stdout=subprocess.PIPE).stdout
+    own = [row for row in json.loads(told)["rows"] if row["phase"] == "denoise" and row["step_count"] and row["axis"] != "cfg"]
+    return {kind: sum(row["step_sent"] for row in own if row["collective"] == kind) for kind in {row["collective"] for row in own}}
+
+
+def check_sharded(program, name):
+    """Compares a program with shardings, divided by XLA, with that of one rank, and what XLA sends with what the engine does."""
+    folder, flags, part, methods, kind = SHARDED[name]
+    folder = GOLDEN / folder
+    with tempfile.TemporaryDirectory() as scratch:
+        alone = export(program, scratch, folder, flags, part, "fp32")
+        sharded = export(program, scratch, folder, [*flags, *methods, "--sharding", "sdy"], part, "fp32")
+    inputs = random_inputs(alone)
+    inputs["timestep"] = np.array([321.0], np.float32)
+    inputs.update({key: np.full([1], value, np.float32) for key, value in alone.description["values"].items()})
+    expected = alone.run(folder, inputs)
+    results, sent = sharded.run_sharded(folder, inputs)
+    found = {key: difference(results[key], torch.tensor(expected[key]), name) for key in expected}
+    is_near = max(found.values()) <= MOST
+    if kind is not None:
+        by_engine = sent_by_engine(program, folder, [*flags, *methods])
+        is_near = is_near and set(by_engine) == OF_ENGINE[kind] and set(sent) <= {kind}
+        is_near = is_near and sum(by_engine.values()) == sum(count for _, count in sent.values())
+    shown = ", ".join(f"{key} {value:.1e}" for key, value in found.items())
+    words = ", ".join(f"{calls} {key} of {count} bytes" for key, (calls, count) in sorted(sent.items()))
+    print(f"{name:31} fp32 {shown}; {words or 'nothing sent'}{'' if is_near else '  FAILED'}", flush=True)
+    return is_near
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", nargs="?", default=ROOT / "build" / "tessera")
@@ -263,14 +320,15 @@ def main():
     parser.add_argument("--short", action="store_true", help="some programs, in fp32")
     parser.add_argument("--engine", choices=["xla", "iree"], default="xla")
     arguments = parser.parse_args()
-    chosen = arguments.names or ([*SHORT, "pixart usp"] if arguments.short else [*DENOISERS, *PARTS, *RANKS])
-    names = [name for name in chosen if name not in RANKS]
+    chosen = arguments.names or ([*SHORT, "pixart usp", "sharded pixart ulysses"] if arguments.short else [*DENOISERS, *PARTS, *RANKS, *SHARDED])
+    names = [name for name in chosen if name not in RANKS and name not in SHARDED]
     # The references of videos are in fp32.
     with_bf16 = [] if arguments.short else [name for name in names if not name.startswith(("stdit", "video"))]
     passed = [check(arguments.program, name, "fp32", arguments.engine) for name in names]
     passed += [check(arguments.program, name, "bf16", arguments.engine) for name in with_bf16]
     if arguments.engine == "xla":
         passed += [check_ranks(arguments.program, name) for name in chosen if name in RANKS]
+        passed += [check_sharded(arguments.program, name) for name in chosen if name in SHARDED]
     sys.exit(not all(passed))
 
 

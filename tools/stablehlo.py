@@ -5,6 +5,7 @@ It knows nothing of Tessera: the description beside the program says which tenso
 """
 import json
 import pathlib
+import re
 
 import ml_dtypes
 import numpy as np
@@ -31,6 +32,49 @@ def to_numpy(tensor, dtype):
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).contiguous().numpy().view(ml_dtypes.bfloat16).astype(dtype)
     return tensor.contiguous().numpy().astype(dtype)
+
+
+COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)\(.*?\)(.*)")
+ARRAY = re.compile(r"\b(pred|[a-z]+\d+)\[([\d,]*)\]")
+
+
+def bytes_of(text):
+    """Of all arrays of a type of HLO: "f32[2,4]{1,0}", or several in brackets."""
+    total = 0
+    for dtype, dims in ARRAY.findall(text):
+        bits = 8 if dtype == "pred" else int(re.sub(r"\D", "", dtype))
+        total += bits // 8 * int(np.prod([int(size) for size in dims.split(",") if size], dtype=int))
+    return total
+
+
+def group_size(attributes):
+    """How many devices a collective is among: its groups are a list, "[2,2]<=[4]" (groups, members), or axes of a mesh."""
+    if found := re.search(r"replica_groups=\{\{([\d,]*)\}", attributes):
+        return len(found[1].split(","))
+    if found := re.search(r"replica_groups=\[\d+,(\d+)\]<=", attributes):
+        return int(found[1])
+    found = re.search(r"replica_groups=mesh\[(.*?)\].*?\{(.*?)\}", attributes)
+    sizes = dict(re.findall(r"'(\w+)'=(\d+)", found[1]))
+    return int(np.prod([int(sizes[axis]) for axis in re.findall(r"'(\w+)'", found[2])]))
+
+
+def collectives_of(hlo):
+    """What a device sends in a compiled program, by kind: [calls, bytes], where a sum is a ring's, scattered and gathered."""
+    found = {}
+    for line in hlo.splitlines():
+        match = COLLECTIVE.search(line)
+        if not match:
+            continue
+        result, kind, attributes = match.groups()
+        size = bytes_of(result)
+        if kind != "collective-permute":
+            count = group_size(attributes)
+            share = (count - 1) / count
+            size = size * {"all-reduce": 2 * share, "reduce-scatter": count * share}.get(kind, share)
+        calls = found.setdefault(kind, [0, 0])
+        calls[0] += 1
+        calls[1] += round(size)
+    return found
 
 
 class Program:
@@ -103,6 +147,56 @@ class Program:
         results = compiled.execute_sharded(arguments).disassemble_into_single_device_arrays()
         names = [each["name"] for each in programs[0].description["results"]]
         return [{name: np.asarray(parts[rank]) for name, parts in zip(names, results, strict=True)} for rank in range(count)]
+
+    def compile_sharded(self):
+        """The program for as many devices of XLA as its mesh has (before JAX is imported, XLA_FLAGS must ask for them), with what
+        the partitioner puts in, and the devices as a jax.sharding.Mesh."""
+        from jax._src import xla_bridge
+        from jax._src.interpreters import mlir
+        from jax._src.lib import xla_client
+        from jax.sharding import Mesh
+        from jaxlib.mlir import ir
+
+        mesh = self.description["mesh"]
+        count = int(np.prod(list(mesh.values()), dtype=int))
+        backend = xla_bridge.get_backend("cpu")
+        devices = backend.local_devices()[:count]
+        options = xla_client.CompileOptions()
+        options.num_partitions = count
+        build = options.executable_build_options
+        build.num_partitions = count
+        build.use_spmd_partitioning = True
+        build.use_shardy_partitioner = True
+        build.device_assignment = xla_client.DeviceAssignment.create(np.arange(count).reshape(1, count))
+        with mlir.make_ir_context():
+            module = ir.Module.parse(self.text)
+            module.operation.verify()
+            compiled = backend.compile_and_load(module, xla_client.DeviceList(tuple(devices)), options)
+        return compiled, Mesh(np.array(devices).reshape(tuple(mesh.values())), tuple(mesh))
+
+    def run_sharded(self, model, inputs):
+        """Runs a program with shardings on all devices of its mesh. Returns the results by name, and what the devices send each
+        other: {kind: [calls, bytes]}, of each device."""
+        import jax
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        compiled, mesh = self.compile_sharded()
+
+        def sharding(described):
+            return NamedSharding(mesh, PartitionSpec(*(tuple(axes) or None for axes in described["sharding"])))
+
+        with jax.enable_x64(True):
+            placed = [jax.device_put(array, sharding(each))
+                      for array, each in zip(self.arguments(model, inputs), self.description["arguments"], strict=True)]
+        parts = compiled.execute_sharded(placed).disassemble_into_single_device_arrays()
+        results = {}
+        for each, of_devices in zip(self.description["results"], parts, strict=True):
+            result = np.empty(each["shape"], DTYPES[each["dtype"]])
+            places = sharding(each).devices_indices_map(tuple(each["shape"]))
+            for part in of_devices:
+                result[places[next(iter(part.devices()))]] = np.asarray(part)
+            results[each["name"]] = result
+        return results, collectives_of(compiled.hlo_modules()[0].to_string())
 
     def run_iree(self, arrays):
         import iree.compiler

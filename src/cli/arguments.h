@@ -29,6 +29,7 @@ struct TraceArguments {
   job::GenerateArguments run;
   std::optional<std::string> stablehlo;  // a file ending in .mlir
   std::optional<std::string> part;       // of the model, as a program
+  std::optional<std::string> sharding;   // "sdy": of one program for all ranks
   std::optional<std::string> rank;       // a number, or "all"
   std::optional<std::string> output;
   bool cache = true, json = false, quiet = false;

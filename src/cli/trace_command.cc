@@ -195,6 +195,11 @@ const Fields<TraceArguments>& trace_fields() {
                    "Part for --stablehlo: denoiser (one evaluation), decoder (a picture, or a clip), "
                    "or a text encoder by its name in model_index.json [denoiser]",
                    FieldGroup::kOutput, "NAME"}),
+      plain_field(&T::sharding,
+                  {"sharding",
+                   "sdy: with --stablehlo, write one program of the whole model with Shardy's shardings of "
+                   "these methods, instead of one for each rank",
+                   FieldGroup::kOutput, "sdy"}),
       plain_field(&T::json, {"json", "Print the summary as JSON on standard output, instead of the path",
                              FieldGroup::kOutput}),
       plain_field(&T::quiet, {"quiet", "Print no summary on stderr", FieldGroup::kOutput}),
@@ -206,40 +211,63 @@ const Fields<TraceArguments>& trace_fields() {
 
 namespace {
 
-// Writes the programs of these ranks, each beside its description.
-void write_programs(const TraceArguments& arguments, const job::Job& job, const std::vector<int64_t>& ranks) {
-  const std::string name = *arguments.stablehlo;
+// The file for programs without its ".mlir".
+std::string stem_of(const TraceArguments& arguments) {
+  const std::string& name = *arguments.stablehlo;
   constexpr std::string_view kSuffix = ".mlir";
   if (!name.ends_with(kSuffix) || name.size() == kSuffix.size())
     usage_error("--stablehlo", "must name a file that ends in .mlir, got '{}'", printable(name));
-  const std::string stem = name.substr(0, name.size() - kSuffix.size());
   job::require_result_path("--stablehlo", name);
-  const std::string part = arguments.part.value_or("denoiser");
+  return name.substr(0, name.size() - kSuffix.size());
+}
+
+plan::ProgramInfo info_of(const TraceArguments& arguments, const job::Job& job) {
+  return {.model = job.model.family->class_name,
+          .part = arguments.part.value_or("denoiser"),
+          .dtype = engine::dtype_name(*job.settings.request.dtype)};
+}
+
+// Writes a program and its description: both, or neither.
+void write_program(const std::string& path, const plan::Program& program) {
+  if (launch::interrupted()) throw engine::Cancelled();
+  AtomicFile text(path + ".mlir"), description(path + ".json");
+  text.write(program.text);
+  description.write(program.description.dump() + '\n');
+  text.commit();
+  description.commit();
+  fmt::print("{}.mlir\n", path);
+}
+
+// Writes one program with the shardings of all ranks.
+void write_sharded_program(const TraceArguments& arguments, const job::Job& job) {
+  if (*arguments.sharding != "sdy")
+    usage_error("--sharding", "must be sdy, got '{}'", printable(*arguments.sharding));
+  if (arguments.rank)
+    usage_error("--rank", "names a rank, and --sharding writes one program for all; leave it out");
+  const std::string stem = stem_of(arguments);
+  const plan::ProgramInfo info = info_of(arguments, job);
+  const plan::ShardedGraph sharded =
+      plan::record_sharded_program(info.part, job.settings, job.model, job.layout);
+  write_program(stem, plan::stablehlo_program({&sharded.graph, 1}, 0, info, &sharded.sharding));
+}
+
+// Writes the programs of these ranks, each beside its description.
+void write_programs(const TraceArguments& arguments, const job::Job& job, const std::vector<int64_t>& ranks) {
+  const std::string stem = stem_of(arguments);
+  plan::ProgramInfo info = info_of(arguments, job);
   std::vector<plan::Graph> of_ranks;
   for (int64_t rank = 0; rank < job.ranks(); ++rank) {
     if (launch::interrupted()) throw engine::Cancelled();
-    of_ranks.push_back(plan::record_program(part, job.settings, job.model, job.layout, rank));
+    of_ranks.push_back(plan::record_program(info.part, job.settings, job.model, job.layout, rank));
   }
   for (const int64_t rank : ranks) {
     const auto number = static_cast<size_t>(rank);
     const bool is_shared = plan::works_with_others(of_ranks[number]);
     const std::span<const plan::Graph> all(of_ranks), one = all.subspan(number, 1);
-    const plan::Program program =
-        plan::stablehlo_program(is_shared ? all : one, is_shared ? number : 0,
-                                {.model = job.model.family->class_name,
-                                 .part = part,
-                                 .dtype = engine::dtype_name(*job.settings.request.dtype),
-                                 .rank = rank,
-                                 .world_size = job.ranks()});
-    if (launch::interrupted()) throw engine::Cancelled();
-    const std::string path = ranks.size() == 1 ? stem : fmt::format("{}.{}", stem, rank);
-    // Both, or neither.
-    AtomicFile text(path + ".mlir"), description(path + ".json");
-    text.write(program.text);
-    description.write(program.description.dump() + '\n');
-    text.commit();
-    description.commit();
-    fmt::print("{}.mlir\n", path);
+    info.rank = rank;
+    info.world_size = job.ranks();
+    write_program(ranks.size() == 1 ? stem : fmt::format("{}.{}", stem, rank),
+                  plan::stablehlo_program(is_shared ? all : one, is_shared ? number : 0, info));
   }
 }
 
@@ -251,12 +279,15 @@ void run_trace(const TraceArguments& arguments) {
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
   if (arguments.part && !arguments.stablehlo)
     usage_error("--part", "names a part of a program; give --stablehlo too");
+  if (arguments.sharding && !arguments.stablehlo)
+    usage_error("--sharding", "is of a program; give --stablehlo too");
   if (arguments.stablehlo && (arguments.output || arguments.json))
     usage_error(arguments.output ? "--output" : "--json",
                 "is of a trace, and --stablehlo writes none; leave it out");
   for (const std::string& warning : job.settings.warnings) {
     if (arguments.stablehlo) log_warning("{}", warning);
   }
+  if (arguments.sharding) return write_sharded_program(arguments, job);
   if (arguments.stablehlo) return write_programs(arguments, job, ranks);
   const std::string path = arguments.output.value_or("trace.json");
   job::require_result_path("--output", path);

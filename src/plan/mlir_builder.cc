@@ -396,6 +396,11 @@ MlirValue MlirBuilder::collective(std::string_view name, const MlirValue& x, con
               result);
 }
 
+MlirValue MlirBuilder::constrained(const MlirValue& x, const std::string& sharding) {
+  return line("sdy.sharding_constraint", {x}, fmt::format(" {} {} : {}", x.name, sharding, mlir_type(x.type)),
+              x.type);
+}
+
 MlirValue MlirBuilder::update(const MlirValue& x, const MlirValue& part, const Sizes64& begins) {
   if (part.sizes() == x.sizes()) return part;
   std::vector<MlirValue> places;

@@ -105,6 +105,9 @@ class MlirBuilder {
   MlirValue collective(std::string_view name, const MlirValue& x, const std::string& attributes, bool is_sum,
                        const TensorShape& result);
 
+  // x as a partitioner has to divide it: "<@mesh, [{}, {"x"}]>".
+  MlirValue constrained(const MlirValue& x, const std::string& sharding);
+
   // x with `part` in place of its elements from `begins` on.
   MlirValue update(const MlirValue& x, const MlirValue& part, const Sizes64& begins);
 

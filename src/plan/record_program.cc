@@ -4,7 +4,9 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <exception>
+#include <utility>
 
 #include "comm/recording.h"
 #include "core/device.h"
@@ -20,6 +22,8 @@
 
 namespace tessera::plan {
 namespace {
+
+using parallel::Axis;
 
 // The folder of the denoiser among the parts of a family.
 std::string denoiser_folder(const engine::Model& model) {
@@ -133,7 +137,7 @@ Graph record_named(const std::string& part, const engine::Settings& settings, co
 
 Graph record_program(const std::string& part, const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, int64_t rank) {
-  if (layout.sizes[parallel::Axis::kPipeline] > 1 || layout.displacement)
+  if (layout.sizes[Axis::kPipeline] > 1 || layout.displacement)
     throw Error(ErrorKind::kUsage, "stablehlo",
                 "PipeFusion and displaced patches take activations of earlier steps, for which there is no "
                 "program yet");
@@ -144,6 +148,50 @@ Graph record_program(const std::string& part, const engine::Settings& settings, 
   } catch (const engine::SettledEnd& end) {
     std::rethrow_exception(end.cause);
   }
+}
+
+namespace {
+
+// In this order methods divide what several of them divide: samples into branches of guidance, of which each
+// has the pictures in their order, sequences into the parts of Ring and then of
+// Ulysses, heads into those of tensor parallelism, by outputs and then by inputs, and then of Ulysses.
+constexpr std::array kDividingOrder = {Axis::kCfg,  Axis::kData,        Axis::kPipeline,    Axis::kDisplaced,
+                                       Axis::kRing, Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses};
+static_assert(kDividingOrder.size() == parallel::kAllAxes.size());
+
+// The layout of one method of several.
+parallel::Layout with_axis_alone(parallel::Layout layout, Axis axis, int64_t size) {
+  layout.sizes = parallel::PerAxis(1);
+  layout.sizes[axis] = size;
+  return layout;
+}
+
+}  // namespace
+
+ShardedGraph record_sharded_program(const std::string& part, const engine::Settings& settings,
+                                    const engine::Model& model, const parallel::Layout& layout) {
+  parallel::Layout divided = layout;
+  const int64_t frames = model.shape.token_grid(settings.latents).frames,
+                sequence = parallel::Mesh(layout.sizes).size(parallel::kSequenceAxes);
+  // Tokens are in the order of their frames, and a sharding has contiguous parts.
+  if (sequence > 1 && frames % sequence == 0) divided.rank_axis = parallel::GridAxis::kFrames;
+  const auto record = [&](Axis axis, int64_t size) {
+    return record_program(part, settings, model, with_axis_alone(divided, axis, size), 0);
+  };
+  std::vector<MeshAxis> mesh;
+  for (auto axis = parallel::kAllAxes.rbegin(); axis != parallel::kAllAxes.rend(); ++axis) {
+    if (layout.sizes[*axis] > 1)
+      mesh.push_back({std::string(parallel::axis_name(*axis)), layout.sizes[*axis]});
+  }
+  std::vector<MethodGraph> methods;
+  for (const Axis axis : kDividingOrder) {
+    const int64_t size = layout.sizes[axis];
+    if (size == 1) continue;
+    const bool divides_samples = part == engine::kDenoiser && (axis == Axis::kCfg || axis == Axis::kData);
+    methods.push_back(
+        {{{std::string(parallel::axis_name(axis)), size}}, divides_samples, record(axis, size)});
+  }
+  return shard_graph(record(Axis::kData, 1), methods, std::move(mesh));
 }
 
 Graph record_text_encoder(const engine::Settings& settings, const engine::Model& model,

@@ -7,6 +7,7 @@
 #include "engine/request.h"
 #include "parallel/layout.h"
 #include "plan/graph.h"
+#include "plan/stablehlo_sharding.h"
 
 namespace tessera::plan {
 
@@ -21,6 +22,12 @@ Graph record_denoiser(const engine::Settings& settings, const engine::Model& mod
 // for another, naming those that there are.
 Graph record_program(const std::string& part, const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, int64_t rank);
+
+// The graph of one rank, sharded as the layout's methods divide it over a mesh of their axes, by the names of
+// parallel::axis_name(). Throws Error(kUsage) for a method that no sharding says (stages, stale activations)
+// and for parts of different sizes.
+ShardedGraph record_sharded_program(const std::string& part, const engine::Settings& settings,
+                                    const engine::Model& model, const parallel::Layout& layout);
 
 // The text encoder number `encoder` of the model, for the first of the request's prompts. Input: `tokens`
 // [L], int64, as the tokenizer gives them for this prompt: another of as many tokens can take their place.

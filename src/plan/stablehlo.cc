@@ -39,6 +39,23 @@ OrderedJson description_of(const GraphArgument& argument, const TensorShape& typ
   return json;
 }
 
+OrderedJson description_of(const std::vector<MeshAxis>& mesh) {
+  OrderedJson json = OrderedJson::object();
+  for (const MeshAxis& axis : mesh) json[axis.name] = axis.size;
+  return json;
+}
+
+// Of an argument or a result.
+std::string attribute_of(const ValueSharding* sharding) {
+  return sharding == nullptr ? ""
+                             : fmt::format(" {{sdy.sharding = #sdy.sharding{}}}", sdy_sharding(*sharding));
+}
+
+OrderedJson with_sharding(OrderedJson json, const ValueSharding* sharding) {
+  if (sharding != nullptr) json["sharding"] = *sharding;
+  return json;
+}
+
 MlirValue constant_of(MlirBuilder& b, std::span<const Graph> ranks, size_t argument) {
   std::vector<at::Tensor> contents;
   bool are_equal = true;
@@ -53,7 +70,7 @@ MlirValue constant_of(MlirBuilder& b, std::span<const Graph> ranks, size_t argum
 
 std::optional<MlirValue> Lowering::maybe_read(const GraphNode& node, size_t i) {
   if (i >= node.reads.size() || node.reads[i] == kNoValue) return std::nullopt;
-  return value(node.reads[i]);
+  return constrained(value(node.reads[i]), &NodeSharding::reads, i);
 }
 
 MlirValue Lowering::read(const GraphNode& node, size_t i) {
@@ -77,7 +94,15 @@ void Lowering::write(const GraphNode& node, size_t i, const MlirValue& value) {
   const TensorShape& type = type_of(id);
   TESSERA_CHECK(value.sizes() == type.sizes, "{} gives {}, and not {}", node.name, mlir_type(value.type),
                 mlir_type(type));
-  set(id, builder_.convert(value, type.dtype));
+  set(id, constrained(builder_.convert(value, type.dtype), &NodeSharding::writes, i));
+}
+
+MlirValue Lowering::constrained(const MlirValue& value, Constraints of, size_t i) {
+  if (constraints_.empty() || i >= (constraints_[node_].*of).size()) return value;
+  MlirValue constrained = value;
+  for (const ValueSharding& each : (constraints_[node_].*of)[i])
+    constrained = builder_.constrained(constrained, sdy_sharding(each));
+  return constrained;
 }
 
 void Lowering::run() {
@@ -110,20 +135,24 @@ bool works_with_others(const Graph& graph) {
                      [](const GraphNode& node) { return node.name.starts_with("collective."); });
 }
 
-Program stablehlo_program(std::span<const Graph> given, size_t shown, const ProgramInfo& info) {
+Program stablehlo_program(std::span<const Graph> given, size_t shown, const ProgramInfo& info,
+                          const ProgramSharding* sharding) {
   const std::vector<Graph> aligned = align_graphs(given);
   const std::span<const Graph> ranks(aligned);
   const Graph& graph = ranks[shown];
   Lowering lowering(ranks);
+  if (sharding != nullptr) lowering.constrain(sharding->nodes);
   OrderedJson arguments = OrderedJson::array(), results = OrderedJson::array();
   std::vector<std::string> parameters;
-  for (const GraphArgument& each : graph.arguments) {
+  for (size_t i = 0; i < graph.arguments.size(); ++i) {
+    const GraphArgument& each = graph.arguments[i];
     if (each.kind == GraphArgument::Kind::kConstant) continue;
     const TensorShape& type = lowering.type_of(each.value);
     const MlirValue value = lowering.builder().argument(type);
     lowering.set(each.value, value);
-    parameters.push_back(fmt::format("{}: {}", value.name, mlir_type(type)));
-    arguments.push_back(description_of(each, type));
+    const ValueSharding* const own = sharding != nullptr ? &sharding->arguments[i] : nullptr;
+    parameters.push_back(fmt::format("{}: {}{}", value.name, mlir_type(type), attribute_of(own)));
+    arguments.push_back(with_sharding(description_of(each, type), own));
   }
   for (size_t i = 0; i < graph.arguments.size(); ++i) {
     if (graph.arguments[i].kind != GraphArgument::Kind::kConstant) continue;
@@ -131,32 +160,38 @@ Program stablehlo_program(std::span<const Graph> given, size_t shown, const Prog
     lowering.set(graph.arguments[i].value, constant_of(lowering.builder(), ranks, i));
   }
   lowering.run();
-  std::vector<std::string> names, types;
+  std::vector<std::string> names, types, declared;
   std::vector<MlirValue> values;
-  for (const GraphResult& each : graph.results) {
+  for (size_t i = 0; i < graph.results.size(); ++i) {
+    const GraphResult& each = graph.results[i];
     const MlirValue value = lowering.value(each.value);
+    const ValueSharding* const own = sharding != nullptr ? &sharding->results[i] : nullptr;
     values.push_back(value);
     names.push_back(value.name);
     types.push_back(mlir_type(value.type));
-    results.push_back(
-        {{"name", each.name}, {"dtype", mlir_dtype(value.type.dtype)}, {"shape", value.sizes()}});
+    declared.push_back(types.back() + attribute_of(own));
+    results.push_back(with_sharding(
+        {{"name", each.name}, {"dtype", mlir_dtype(value.type.dtype)}, {"shape", value.sizes()}}, own));
   }
   const MlirBuilder::Text body = lowering.builder().text(values);
-  return {.text = fmt::format(
-              "module @tessera {{\n  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n"
-              "  }}\n}} loc(\"{}\"(\"{}\"))\n{}",
-              fmt::join(parameters, ", "), fmt::join(types, ", "), body.lines, fmt::join(names, ", "),
-              fmt::join(types, ", "), info.part, info.model, body.locations),
-          .description = {{"version", kVersion},
-                          {"model", info.model},
-                          {"part", info.part},
-                          {"dtype", info.dtype},
-                          {"rank", info.rank},
-                          {"world_size", info.world_size},
-                          {"prompt_of_sample", graph.prompt_of_sample},
-                          {"values", graph.numbers},
-                          {"arguments", std::move(arguments)},
-                          {"results", std::move(results)}}};
+  Program program{.text = fmt::format(
+                      "module @tessera {{\n{}  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n"
+                      "  }}\n}} loc(\"{}\"(\"{}\"))\n{}",
+                      sharding == nullptr ? "" : fmt::format("  {}\n", sdy_mesh(sharding->mesh)),
+                      fmt::join(parameters, ", "), fmt::join(declared, ", "), body.lines,
+                      fmt::join(names, ", "), fmt::join(types, ", "), info.part, info.model, body.locations),
+                  .description = {{"version", kVersion},
+                                  {"model", info.model},
+                                  {"part", info.part},
+                                  {"dtype", info.dtype},
+                                  {"rank", info.rank},
+                                  {"world_size", info.world_size},
+                                  {"prompt_of_sample", graph.prompt_of_sample},
+                                  {"values", graph.numbers},
+                                  {"arguments", std::move(arguments)},
+                                  {"results", std::move(results)}}};
+  if (sharding != nullptr) program.description["mesh"] = description_of(sharding->mesh);
+  return program;
 }
 
 }  // namespace tessera::plan

@@ -7,6 +7,7 @@
 
 #include "core/json.h"
 #include "plan/graph.h"
+#include "plan/stablehlo_sharding.h"
 
 namespace tessera::plan {
 
@@ -29,6 +30,9 @@ bool works_with_others(const Graph& graph);
 // of the world, in their order, which then have one program for all partitions, and differ in which parts of
 // weights and inputs they are given. Throws Error(kUsage) that names an operation which has no form, and for
 // ranks whose parts are of different shapes.
-Program stablehlo_program(std::span<const Graph> ranks, size_t shown, const ProgramInfo& info);
+// With a sharding, of the one graph, the program has its mesh and shardings, and the description says them:
+// "mesh" has the sizes of the axes by name, and "sharding" of each argument and result the axes by dimension.
+Program stablehlo_program(std::span<const Graph> ranks, size_t shown, const ProgramInfo& info,
+                          const ProgramSharding* sharding = nullptr);
 
 }  // namespace tessera::plan

@@ -13,6 +13,7 @@
 #include "plan/graph.h"
 #include "plan/graph_roles.h"
 #include "plan/mlir_builder.h"
+#include "plan/stablehlo_sharding.h"
 
 namespace tessera::plan {
 
@@ -38,15 +39,23 @@ class Lowering {
   void write(const GraphNode& node, size_t i, const MlirValue& value);
   void set(ValueId id, const MlirValue& value);
 
+  // Constrains what nodes read and write.
+  void constrain(const std::vector<NodeSharding>& nodes) { constraints_ = nodes; }
+
   // Lowers all nodes, in their order. Throws Error(kUsage) for one without a form.
   void run();
   // The present node as each rank has it.
   std::vector<const GraphNode*> by_rank() const;
 
  private:
+  using Constraints = std::vector<std::vector<ValueSharding>> NodeSharding::*;
+  // The value as the present node's operand or result number i is constrained.
+  MlirValue constrained(const MlirValue& value, Constraints of, size_t i);
+
   std::span<const Graph> ranks_;
   std::vector<std::string> roles_;  // of the nodes
   size_t node_ = 0;                 // the number of the present one
+  std::span<const NodeSharding> constraints_;
   MlirBuilder builder_;
   std::vector<std::optional<MlirValue>> values_;
 };

@@ -1,5 +1,8 @@
 // The operations of ops/ and nn/ in StableHLO, as they compute in fp32; sums are fp32, results are rounded
 // once.
+#include <ATen/Functions.h>
+
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -197,6 +200,49 @@ void attention(Lowering& lowering, const GraphNode& node) {
                  join_heads(b, attended(b, scores, split_heads(b, lowering.read(node, 2), depth, heads))));
 }
 
+// Keys or values [1, T, C] of prompts, of which each belongs to some samples in a row -> [B, longest T, C],
+// with zeros behind.
+MlirValue by_sample(MlirBuilder& b, const std::vector<MlirValue>& prompts, int64_t longest,
+                    const std::vector<int64_t>& prompt_of) {
+  std::vector<MlirValue> padded;
+  for (const MlirValue& each : prompts)
+    padded.push_back(b.pad(each, {0, 0, 0}, {0, longest - each.size(1), 0}));
+  const MlirValue all = b.concat(padded, 0);
+  const auto samples = std::ssize(prompt_of);
+  return b.gather(all, b.constant(at::tensor(prompt_of, at::kLong)), 0, {1, 2}, {1, longest, all.size(2)},
+                  {{samples, longest, all.size(2)}, all.type.dtype});
+}
+
+// Reads q [B, S, C], then keys and values of each prompt. What stands for the tokens that a prompt lacks is
+// left out by its score.
+void attention_to_prompts(Lowering& lowering, const GraphNode& node) {
+  MlirBuilder& b = lowering.builder();
+  const MlirValue q = lowering.read(node, 0);
+  const auto heads = attribute<int64_t>(node, "heads");
+  const int64_t depth = q.size(2) / heads;
+  std::vector<MlirValue> keys, values;
+  Sizes64 prompt_of, lengths;
+  int64_t longest = 0;
+  for (const int64_t samples : attribute<Sizes64>(node, "samples")) {
+    keys.push_back(lowering.read(node, 1 + 2 * keys.size()));
+    values.push_back(lowering.read(node, 2 * keys.size()));
+    prompt_of.insert(prompt_of.end(), static_cast<size_t>(samples), std::ssize(keys) - 1);
+    lengths.insert(lengths.end(), static_cast<size_t>(samples), keys.back().size(1));
+    longest = std::max(longest, lengths.back());
+  }
+  const auto of_heads = [&](const std::vector<MlirValue>& prompts) {
+    return split_heads(b, by_sample(b, prompts, longest, prompt_of), depth, heads);
+  };
+  MlirValue scores =
+      b.binary("multiply", b.dot(split_heads(b, q, depth, heads), of_heads(keys), 2, 3, 3, at::kFloat),
+               1 / std::sqrt(static_cast<double>(depth)));
+  const TensorShape places{{q.size(0), longest}, at::kLong};
+  const MlirValue is_token = b.compare(
+      "LT", b.iota(places, 1), b.broadcast(b.constant(at::tensor(lengths, at::kLong)), places.sizes, {0}));
+  scores = b.select(b.broadcast(is_token, scores.sizes(), {0, 3}), scores, b.filled(-INFINITY, scores.type));
+  lowering.write(node, 0, join_heads(b, attended(b, scores, of_heads(values))));
+}
+
 // Attention to some keys after others: sums [B, H, S, D] of values by exp(score - maximum), the maxima and
 // the totals [B, H, S] of these exponentials. Reads q, k, v and these three; gives the three with these keys.
 void attention_part(Lowering& lowering, const GraphNode& node) {
@@ -271,6 +317,7 @@ const LoweringRules& operation_rules() {
                                       {"prepare_heads", prepare_heads},
                                       {"attention", attention},
                                       {"causal_attention", attention},
+                                      {"attention_to_prompts", attention_to_prompts},
                                       {"biased_attention", biased_attention},
                                       {"attention_part", attention_part},
                                       {"no_attention", no_attention},

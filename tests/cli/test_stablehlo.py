@@ -58,6 +58,43 @@ def parts_of_a_program(box):
 
 
 @test
+def one_program_with_the_shardings_of_all_ranks(box):
+    words = ["trace", "a cat", "--model", MODEL, "--height", "64", "--width", "64", "--no-resolution-binning", "--dtype", "fp32",
+             "--sharding", "sdy", "--stablehlo", "p.mlir"]
+    outcome = box.run(*words, "--use-cfg-parallel", "--ulysses-degree", "2", "--tensor-parallel-degree", "2")
+    assert outcome.code == 2, outcome  # the model has two heads
+    outcome = box.run(*words, "--use-cfg-parallel", "--ring-degree", "2", "--tensor-parallel-degree", "2")
+    assert outcome.code == 0 and outcome.out == "p.mlir\n", outcome
+    text = (box.folder / "p.mlir").read_text()
+    description = json.loads((box.folder / "p.json").read_text())
+    assert text.splitlines()[1] == '  sdy.mesh @mesh = <["cfg"=2, "ring"=2, "tp"=2]>', text.splitlines()[1]
+    assert description["mesh"] == {"cfg": 2, "ring": 2, "tp": 2} and description["world_size"] == 1, description
+    arguments = {each["name"]: each for each in description["arguments"]}
+    assert arguments["latents"]["sharding"] == [["cfg"], [], ["ring"], []], arguments["latents"]
+    weight = arguments["transformer/transformer_blocks.0.attn1.to_q.weight"]
+    assert weight["sharding"] == [["tp"], []] and weight["slice"] == [[0, 16], [0, 16]], weight
+    assert '"stablehlo.all_reduce"' not in text and "sdy.sharding_constraint" in text, text[:200]
+
+
+@test
+def refused_shardings(box):
+    words = ["trace", "a cat", "--model", MODEL, *SMALL]
+    box.refuse(2, "[--sharding] must be sdy, got 'mhlo'", *words, "--sharding", "mhlo", "--stablehlo", "p.mlir")
+    box.refuse(2, "[--sharding] is of a program; give --stablehlo too", *words, "--sharding", "sdy")
+    box.refuse(2, "[--rank] names a rank, and --sharding writes one program for all", *words, "--sharding", "sdy", "--rank", "0",
+               "--stablehlo", "p.mlir")
+    box.refuse(2, "PipeFusion and displaced patches take activations of earlier steps", *words, "--sharding", "sdy",
+               "--pipefusion-parallel-degree", "2", "--stablehlo", "p.mlir")
+    odd = ["trace", "a cat", "--model", MODEL, "--height", "80", "--width", "64", "--no-resolution-binning"]
+    box.refuse(2, "[stablehlo] a rank has [2, 4, 6, 8] of latents [2, 4, 10, 8], which is no equal part of 2", *odd, "--ring-degree", "2",
+               "--sharding", "sdy", "--stablehlo", "p.mlir")
+    large = ["trace", "a cat", "--model", MODEL, "--height", "2304", "--width", "2304", "--no-resolution-binning"]
+    box.refuse(2, "one rank denoises the pictures one after the other", *large, "--num-images-per-prompt", "2",
+               "--data-parallel-degree", "2", "--sharding", "sdy", "--stablehlo", "p.mlir")
+    assert not list(box.folder.glob("p*")), list(box.folder.iterdir())
+
+
+@test
 def refused_programs(box):
     words = ["trace", "a cat", "--model", MODEL, *SMALL]
     box.refuse(2, "[--stablehlo] must name a file that ends in .mlir, got 'p.txt'", *words, "--stablehlo", "p.txt")
