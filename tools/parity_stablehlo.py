@@ -172,6 +172,10 @@ SHARDED = {
     "sharded stdit3 cfg": ("tiny-open-sora", EVEN_VIDEO, "denoiser", ["--use-cfg-parallel"], "nothing"),
     "sharded stdit2 tensor": ("tiny-open-sora-1.1", EVEN_VIDEO, "denoiser", ["--tensor-parallel-degree", "2"], "all-reduce"),
     "sharded stdit2 ulysses": ("tiny-open-sora-1.1", EVEN_VIDEO, "denoiser", ["--ulysses-degree", "2"], None),
+    "sharded t5 tensor": ("tiny-open-sora", EVEN_VIDEO, "text_encoder", ["--tensor-parallel-degree", "2"], "all-reduce"),
+    "sharded pixart stages": ("tiny-pixart", EVEN, "denoiser", ["--ulysses-degree", "2", "--stages", "0-0,1-1"], None),
+    "sharded stdit3 mesh": ("tiny-open-sora", EVEN_VIDEO, "denoiser",
+                            ["--use-cfg-parallel", "--tensor-parallel-degree", "2", "--mesh", "2x2"], "all-reduce"),
 }
 SHORT = ["pixart", "sdxl", "stdit3", "t5", "decoder"]
 
@@ -278,15 +282,23 @@ def check_ranks(program, name):
 OF_ENGINE = {"all-reduce": {"reduce_scatter", "all_gather"}, "all-to-all": {"all_to_all"}, "nothing": set()}
 
 
-def sent_by_engine(program, folder, flags):
+def sent_by_engine(program, folder, flags, part):
     """The bytes that a rank sends in one evaluation, by kind, as a trace tells them."""
     with tempfile.TemporaryDirectory() as scratch:
         trace = pathlib.Path(scratch) / "trace.json"
         subprocess.run([program, "trace", "a red circle left of a star", "--model", folder, "--dtype", "fp32", *flags,
                         "--num-inference-steps", "2", "--no-cache", "--quiet", "-o", trace], check=True, stdout=subprocess.DEVNULL)
         told = subprocess.run([program, "analyze", "comm", trace, "--json"], check=True, stdout=subprocess.PIPE).stdout
-    own = [row for row in json.loads(told)["rows"] if row["phase"] == "denoise" and row["step_count"] and row["axis"] != "cfg"]
-    return {kind: sum(row["step_sent"] for row in own if row["collective"] == kind) for kind in {row["collective"] for row in own}}
+    phase, sent = ("denoise", "step_sent") if part == "denoiser" else ("encode", "sent")
+    own = [row for row in json.loads(told)["rows"] if row["phase"] == phase and row[sent] and row["axis"] != "cfg"]
+    return {kind: sum(row[sent] for row in own if row["collective"] == kind) for kind in {row["collective"] for row in own}}
+
+
+def export_sharded(program, scratch, folder, flags, part):
+    """The program, or one for each stage."""
+    subprocess.run([program, "trace", "a red circle left of a star", "--model", folder, "--dtype", "fp32", *flags, "--part", part,
+                    "--sharding", "sdy", "--stablehlo", pathlib.Path(scratch) / "sharded.mlir"], check=True, stdout=subprocess.DEVNULL)
+    return [stablehlo.Program(path) for path in sorted(pathlib.Path(scratch).glob("sharded*.mlir"))]
 
 
 def check_sharded(program, name):
@@ -295,20 +307,26 @@ def check_sharded(program, name):
     folder = GOLDEN / folder
     with tempfile.TemporaryDirectory() as scratch:
         alone = export(program, scratch, folder, flags, part, "fp32")
-        sharded = export(program, scratch, folder, [*flags, *methods, "--sharding", "sdy"], part, "fp32")
+        stages = export_sharded(program, scratch, folder, [*flags, *methods], part)
     inputs = random_inputs(alone)
     inputs["timestep"] = np.array([321.0], np.float32)
     inputs.update({key: np.full([1], value, np.float32) for key, value in alone.description["values"].items()})
+    results, sent = {}, {}
+    for stage in stages:
+        results, of_stage = stage.run_sharded(folder, inputs | results)
+        for key, (calls, size) in of_stage.items():
+            before = sent.get(key, (0, 0))
+            sent[key] = (before[0] + calls, before[1] + size)
     expected = alone.run(folder, inputs)
-    results, sent = sharded.run_sharded(folder, inputs)
     found = {key: difference(results[key], torch.tensor(expected[key]), name) for key in expected}
     is_near = max(found.values()) <= MOST
     if kind is not None:
-        by_engine = sent_by_engine(program, folder, [*flags, *methods])
+        without_mesh = methods[: methods.index("--mesh")] if "--mesh" in methods else methods
+        by_engine = sent_by_engine(program, folder, [*flags, *without_mesh], part)
         is_near = is_near and set(by_engine) == OF_ENGINE[kind] and set(sent) <= {kind}
-        is_near = is_near and sum(by_engine.values()) == sum(count for _, count in sent.values())
+        is_near = is_near and sum(by_engine.values()) == sum(size for _, size in sent.values())
     shown = ", ".join(f"{key} {value:.1e}" for key, value in found.items())
-    words = ", ".join(f"{calls} {key} of {count} bytes" for key, (calls, count) in sorted(sent.items()))
+    words = ", ".join(f"{calls} {key} of {size} bytes" for key, (calls, size) in sorted(sent.items()))
     print(f"{name:31} fp32 {shown}; {words or 'nothing sent'}{'' if is_near else '  FAILED'}", flush=True)
     return is_near
 

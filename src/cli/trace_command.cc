@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "cli/field_options.h"
@@ -200,6 +201,16 @@ const Fields<TraceArguments>& trace_fields() {
                    "sdy: with --stablehlo, write one program of the whole model with Shardy's shardings of "
                    "these methods, instead of one for each rank",
                    FieldGroup::kOutput, "sdy"}),
+      plain_field(
+          &T::mesh,
+          {"mesh", "With --sharding: the mesh has axes x and y of these sizes [an axis for each method]",
+           FieldGroup::kOutput, "XxY"}),
+      plain_field(
+          &T::stages,
+          {"stages",
+           "With --sharding: blocks of the denoiser, first and last of each stage, that are a program "
+           "each, such as 0-13,14-27 [one program]",
+           FieldGroup::kOutput, "A-B,..."}),
       plain_field(&T::json, {"json", "Print the summary as JSON on standard output, instead of the path",
                              FieldGroup::kOutput}),
       plain_field(&T::quiet, {"quiet", "Print no summary on stderr", FieldGroup::kOutput}),
@@ -238,17 +249,77 @@ void write_program(const std::string& path, const plan::Program& program) {
   fmt::print("{}.mlir\n", path);
 }
 
-// Writes one program with the shardings of all ranks.
-void write_sharded_program(const TraceArguments& arguments, const job::Job& job) {
+// The two numbers of a text such as "2x4"; nothing if it is no such.
+std::optional<std::array<int64_t, 2>> two_numbers(std::string_view text, char between) {
+  std::array<int64_t, 2> numbers{};
+  const char *const end = text.data() + text.size(), *at = text.data();
+  for (size_t i = 0; i < 2; ++i) {
+    if (at == end || *at < '0' || *at > '9') return std::nullopt;
+    const auto [next, error] = std::from_chars(at, end, numbers[i]);
+    const bool is_followed = i == 0 ? next != end && *next == between : next == end;
+    if (error != std::errc() || !is_followed) return std::nullopt;
+    at = next + 1;
+  }
+  return numbers;
+}
+
+std::array<int64_t, 2> mesh_of(const std::string& text) {
+  const auto sizes = two_numbers(text, 'x');
+  if (!sizes || sizes->front() < 1 || sizes->back() < 1)
+    usage_error("--mesh", "must be two sizes such as 2x4, got '{}'", printable(text));
+  return *sizes;
+}
+
+// The first and the last block of each stage.
+std::vector<std::array<int64_t, 2>> stages_of(const std::string& text, const job::Job& job) {
+  if (!job.model.shape.has_streams)
+    usage_error("--stages", "divides blocks, and those of this model do not divide");
+  const int64_t blocks = job.model.shape.blocks;
+  std::vector<std::array<int64_t, 2>> stages;
+  int64_t next = 0;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string each = text.substr(begin, end - begin);
+    const auto range = two_numbers(each, '-');
+    if (!range || range->back() < range->front())
+      usage_error("--stages", "must be first and last blocks such as 0-13,14-27, got '{}'", printable(text));
+    if (range->front() != next)
+      usage_error("--stages", "'{}' begins at block {} where block {} is next", each, range->front(), next);
+    next = range->back() + 1;
+    stages.push_back(*range);
+    begin = end + 1;
+  }
+  if (next != blocks)
+    usage_error("--stages", "end at block {}, and the last block of the model is {}", next - 1, blocks - 1);
+  return stages;
+}
+
+// Writes programs with the shardings of all ranks: one, or one for each stage.
+void write_sharded_programs(const TraceArguments& arguments, const job::Job& job) {
   if (*arguments.sharding != "sdy")
     usage_error("--sharding", "must be sdy, got '{}'", printable(*arguments.sharding));
   if (arguments.rank)
     usage_error("--rank", "names a rank, and --sharding writes one program for all; leave it out");
   const std::string stem = stem_of(arguments);
   const plan::ProgramInfo info = info_of(arguments, job);
-  const plan::ShardedGraph sharded =
-      plan::record_sharded_program(info.part, job.settings, job.model, job.layout);
-  write_program(stem, plan::stablehlo_program({&sharded.graph, 1}, 0, info, &sharded.sharding));
+  plan::ShardingOptions options;
+  if (arguments.mesh) options.mesh = mesh_of(*arguments.mesh);
+  std::vector<std::array<int64_t, 2>> stages;
+  if (arguments.stages) {
+    if (info.part != engine::kDenoiser)
+      usage_error("--stages", "are of the denoiser, not of '{}'", info.part);
+    stages = stages_of(*arguments.stages, job);
+  }
+  for (const auto& [first, last] : stages) options.stage_blocks.push_back(last - first + 1);
+  const std::vector<plan::ShardedGraph> graphs =
+      plan::record_sharded_programs(info.part, job.settings, job.model, job.layout, options);
+  std::vector<plan::Program> programs;
+  for (size_t i = 0; i < graphs.size(); ++i) {
+    programs.push_back(plan::stablehlo_program({&graphs[i].graph, 1}, 0, info, &graphs[i].sharding));
+    if (!stages.empty()) programs[i].description["blocks"] = stages[i];
+  }
+  for (size_t i = 0; i < programs.size(); ++i)
+    write_program(stages.empty() ? stem : fmt::format("{}.{}", stem, i), programs[i]);
 }
 
 // Writes the programs of these ranks, each beside its description.
@@ -281,13 +352,16 @@ void run_trace(const TraceArguments& arguments) {
     usage_error("--part", "names a part of a program; give --stablehlo too");
   if (arguments.sharding && !arguments.stablehlo)
     usage_error("--sharding", "is of a program; give --stablehlo too");
+  if ((arguments.mesh || arguments.stages) && !arguments.sharding)
+    usage_error(arguments.mesh ? "--mesh" : "--stages",
+                "is of a program with shardings; give --sharding sdy too");
   if (arguments.stablehlo && (arguments.output || arguments.json))
     usage_error(arguments.output ? "--output" : "--json",
                 "is of a trace, and --stablehlo writes none; leave it out");
   for (const std::string& warning : job.settings.warnings) {
     if (arguments.stablehlo) log_warning("{}", warning);
   }
-  if (arguments.sharding) return write_sharded_program(arguments, job);
+  if (arguments.sharding) return write_sharded_programs(arguments, job);
   if (arguments.stablehlo) return write_programs(arguments, job, ranks);
   const std::string path = arguments.output.value_or("trace.json");
   job::require_result_path("--output", path);

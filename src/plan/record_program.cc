@@ -6,6 +6,7 @@
 
 #include <array>
 #include <exception>
+#include <map>
 #include <utility>
 
 #include "comm/recording.h"
@@ -102,12 +103,21 @@ Graph record_denoiser(const engine::Settings& settings, const engine::Model& mod
   engine::DenoiserStage stage(*denoiser, model.shape, prompts, samples, run.settings.latents, run.ranks,
                               conditions);
   const Range patches = stage.cut().all_patches();
-  std::vector<int64_t> sizes = engine::LocalLatents(z, stage, run.ranks).empty(patches).sizes().vec();
-  sizes.front() = stage.samples();
-  const at::Tensor latents = on_meta(sizes);
-  recorder.add_input("latents", latents);
-  const parallel::Tensors out = stage.run({.index = 0, .count = 1, .timestep = timestep}, patches, {latents});
-  recorder.add_result("prediction", out.front());
+  const comm::Group& stages = run.ranks.pipeline;
+  const bool is_first = stages.rank == 0, is_last = stages.rank + 1 == stages.size;
+  parallel::Tensors given;
+  if (is_first) {
+    std::vector<int64_t> sizes = engine::LocalLatents(z, stage, run.ranks).empty(patches).sizes().vec();
+    sizes.front() = stage.samples();
+    given = {on_meta(sizes)};
+  } else {
+    given = stage.empty_hidden(patches);
+  }
+  for (size_t i = 0; i < given.size(); ++i)
+    recorder.add_input(is_first ? "latents" : fmt::format("hidden.{}", i), given[i]);
+  const parallel::Tensors out = stage.run({.index = 0, .count = 1, .timestep = timestep}, patches, given);
+  for (size_t i = 0; i < out.size(); ++i)
+    recorder.add_result(is_last ? "prediction" : fmt::format("hidden.{}", i), out[i]);
   Graph graph = recorder.take();
   graph.prompt_of_sample = samples;
   for (const auto& [name, numbers] : conditions) {
@@ -133,21 +143,32 @@ Graph record_named(const std::string& part, const engine::Settings& settings, co
   usage_error(field("part"), "the model has no '{}'; its parts are {}", part, fmt::join(known, ", "));
 }
 
-}  // namespace
-
-Graph record_program(const std::string& part, const engine::Settings& settings, const engine::Model& model,
+Graph record_settled(const std::string& part, const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, int64_t rank) {
+  try {
+    return record_named(part, settings, model, layout, rank);
+  } catch (const engine::SettledEnd& end) {
+    std::rethrow_exception(end.cause);
+  }
+}
+
+// Refuses what has no program.
+void require_program(const std::string& part, const engine::Settings& settings,
+                     const parallel::Layout& layout) {
   if (layout.sizes[Axis::kPipeline] > 1 || layout.displacement)
     throw Error(ErrorKind::kUsage, "stablehlo",
                 "PipeFusion and displaced patches take activations of earlier steps, for which there is no "
                 "program yet");
   if (part == engine::kDecoder && settings.request.vae_tiling)
     usage_error(field("vae_tiling"), "decodes tile by tile, for which there is no program; leave it out");
-  try {
-    return record_named(part, settings, model, layout, rank);
-  } catch (const engine::SettledEnd& end) {
-    std::rethrow_exception(end.cause);
-  }
+}
+
+}  // namespace
+
+Graph record_program(const std::string& part, const engine::Settings& settings, const engine::Model& model,
+                     const parallel::Layout& layout, int64_t rank) {
+  require_program(part, settings, layout);
+  return record_settled(part, settings, model, layout, rank);
 }
 
 namespace {
@@ -159,39 +180,78 @@ constexpr std::array kDividingOrder = {Axis::kCfg,  Axis::kData,        Axis::kP
                                        Axis::kRing, Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses};
 static_assert(kDividingOrder.size() == parallel::kAllAxes.size());
 
-// The layout of one method of several.
-parallel::Layout with_axis_alone(parallel::Layout layout, Axis axis, int64_t size) {
+// The layout of one method of several, and of stages.
+parallel::Layout with_axis_alone(parallel::Layout layout, Axis axis, int64_t size,
+                                 const std::vector<int64_t>& stage_blocks) {
   layout.sizes = parallel::PerAxis(1);
   layout.sizes[axis] = size;
+  if (stage_blocks.empty()) return layout;
+  layout.sizes[Axis::kPipeline] = std::ssize(stage_blocks);
+  layout.stage_blocks = stage_blocks;
   return layout;
+}
+
+// The axes of the mesh that each axis of the layout is: one of its own, or of a mesh that is asked for.
+std::map<Axis, std::vector<MeshAxis>> mesh_axes(const parallel::Layout& layout,
+                                                const std::optional<std::array<int64_t, 2>>& mesh) {
+  std::map<Axis, std::vector<MeshAxis>> axes;
+  std::vector<std::string> shown;
+  for (const Axis axis : parallel::kAllAxes) {
+    const MeshAxis own{std::string(parallel::axis_name(axis)), layout.sizes[axis]};
+    if (own.size == 1) continue;
+    axes[axis] = {own};
+    shown.insert(shown.begin(), fmt::format("{} {}", own.name, own.size));
+  }
+  if (!mesh) return axes;
+  const MeshAxis x{"x", mesh->front()}, y{"y", mesh->back()};
+  // The faster axis of the layout comes first.
+  if (axes.size() == 1 && axes.begin()->second.front().size == x.size * y.size) {
+    axes.begin()->second = {x, y};
+  } else if (axes.size() == 2 && axes.begin()->second.front().size == y.size &&
+             axes.rbegin()->second.front().size == x.size) {
+    axes.begin()->second = {y};
+    axes.rbegin()->second = {x};
+  } else {
+    usage_error(field("mesh"), "{}x{} is no mesh of one or two methods with {} ranks ({})", x.size, y.size,
+                parallel::Mesh(layout.sizes).world_size(),
+                shown.empty() ? "none" : fmt::format("{}", fmt::join(shown, ", ")));
+  }
+  return axes;
 }
 
 }  // namespace
 
-ShardedGraph record_sharded_program(const std::string& part, const engine::Settings& settings,
-                                    const engine::Model& model, const parallel::Layout& layout) {
+std::vector<ShardedGraph> record_sharded_programs(const std::string& part, const engine::Settings& settings,
+                                                  const engine::Model& model, const parallel::Layout& layout,
+                                                  const ShardingOptions& options) {
+  require_program(part, settings, layout);
+  const std::map<Axis, std::vector<MeshAxis>> axes = mesh_axes(layout, options.mesh);
+  std::vector<MeshAxis> mesh;
+  for (auto each = axes.rbegin(); each != axes.rend(); ++each)
+    mesh.insert(mesh.end(), each->second.begin(), each->second.end());
   parallel::Layout divided = layout;
   const int64_t frames = model.shape.token_grid(settings.latents).frames,
                 sequence = parallel::Mesh(layout.sizes).size(parallel::kSequenceAxes);
   // Tokens are in the order of their frames, and a sharding has contiguous parts.
   if (sequence > 1 && frames % sequence == 0) divided.rank_axis = parallel::GridAxis::kFrames;
-  const auto record = [&](Axis axis, int64_t size) {
-    return record_program(part, settings, model, with_axis_alone(divided, axis, size), 0);
-  };
-  std::vector<MeshAxis> mesh;
-  for (auto axis = parallel::kAllAxes.rbegin(); axis != parallel::kAllAxes.rend(); ++axis) {
-    if (layout.sizes[*axis] > 1)
-      mesh.push_back({std::string(parallel::axis_name(*axis)), layout.sizes[*axis]});
+  std::vector<ShardedGraph> programs;
+  const auto stages = std::max<int64_t>(std::ssize(options.stage_blocks), 1);
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    const auto record = [&](Axis axis, int64_t size) {
+      const parallel::Layout alone = with_axis_alone(divided, axis, size, options.stage_blocks);
+      parallel::PerAxis first(0);
+      first[Axis::kPipeline] = stage;
+      return record_settled(part, settings, model, alone, parallel::Mesh(alone.sizes).rank_at(first));
+    };
+    std::vector<MethodGraph> methods;
+    for (const Axis axis : kDividingOrder) {
+      if (!axes.contains(axis)) continue;
+      const bool divides_samples = part == engine::kDenoiser && (axis == Axis::kCfg || axis == Axis::kData);
+      methods.push_back({axes.at(axis), divides_samples, record(axis, layout.sizes[axis])});
+    }
+    programs.push_back(shard_graph(record(Axis::kData, 1), methods, mesh));
   }
-  std::vector<MethodGraph> methods;
-  for (const Axis axis : kDividingOrder) {
-    const int64_t size = layout.sizes[axis];
-    if (size == 1) continue;
-    const bool divides_samples = part == engine::kDenoiser && (axis == Axis::kCfg || axis == Axis::kData);
-    methods.push_back(
-        {{{std::string(parallel::axis_name(axis)), size}}, divides_samples, record(axis, size)});
-  }
-  return shard_graph(record(Axis::kData, 1), methods, std::move(mesh));
+  return programs;
 }
 
 Graph record_text_encoder(const engine::Settings& settings, const engine::Model& model,

@@ -1,7 +1,10 @@
 // Records the program of a part of a model on one rank, from shapes alone.
 #pragma once
 
+#include <array>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/model.h"
 #include "engine/request.h"
@@ -14,7 +17,8 @@ namespace tessera::plan {
 // One evaluation of the denoiser by a rank: all of it, or the blocks of the rank's stage. Inputs: `latents`
 // (those of the rank's samples and rows), `timestep`, and of each distinct prompt `prompt.N` [L, D] and
 // `pooled.N`; L is the request's max_sequence_length, or as many tokens as the prompt has. Result:
-// `prediction`.
+// `prediction`. A later stage is given `hidden.N`, the tokens of the one before, and an earlier one gives
+// them.
 Graph record_denoiser(const engine::Settings& settings, const engine::Model& model,
                       const parallel::Layout& layout, int64_t rank);
 
@@ -23,11 +27,22 @@ Graph record_denoiser(const engine::Settings& settings, const engine::Model& mod
 Graph record_program(const std::string& part, const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, int64_t rank);
 
-// The graph of one rank, sharded as the layout's methods divide it over a mesh of their axes, by the names of
-// parallel::axis_name(). Throws Error(kUsage) for a method that no sharding says (stages, stale activations)
-// and for parts of different sizes.
-ShardedGraph record_sharded_program(const std::string& part, const engine::Settings& settings,
-                                    const engine::Model& model, const parallel::Layout& layout);
+// How programs with shardings are wanted.
+struct ShardingOptions {
+  // The mesh has two axes of these sizes, "x" and "y", instead of one for each method.
+  std::optional<std::array<int64_t, 2>> mesh = {};
+  // The numbers of blocks of the stages, of which each is a program; empty: one program.
+  std::vector<int64_t> stage_blocks = {};
+};
+
+// The graphs of one rank, a stage each, sharded as the layout's methods divide them over a mesh of their
+// axes, by the names of parallel::axis_name(). Stages but the first are given the tokens of the one before,
+// `hidden.N`, instead of `latents`, and those but the last give them instead of `prediction`. Throws
+// Error(kUsage) for a method that no sharding says (PipeFusion, stale activations), for parts of different
+// sizes, and for a mesh that is not that of the methods.
+std::vector<ShardedGraph> record_sharded_programs(const std::string& part, const engine::Settings& settings,
+                                                  const engine::Model& model, const parallel::Layout& layout,
+                                                  const ShardingOptions& options = {});
 
 // The text encoder number `encoder` of the model, for the first of the request's prompts. Input: `tokens`
 // [L], int64, as the tokenizer gives them for this prompt: another of as many tokens can take their place.

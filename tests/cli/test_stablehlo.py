@@ -77,8 +77,34 @@ def one_program_with_the_shardings_of_all_ranks(box):
 
 
 @test
+def a_program_for_each_stage(box):
+    words = ["trace", "a cat", "--model", MODEL, *SMALL, "--ring-degree", "2", "--sharding", "sdy", "--stablehlo", "p.mlir"]
+    outcome = box.run(*words, "--stages", "0-0,1-1", "--mesh", "1x2")
+    assert outcome.code == 0 and outcome.out == "p.0.mlir\np.1.mlir\n", outcome
+    first, last = (json.loads((box.folder / f"p.{stage}.json").read_text()) for stage in (0, 1))
+    assert (first["blocks"], last["blocks"]) == ([0, 0], [1, 1]) and first["mesh"] == {"x": 1, "y": 2}, first
+    given = [each["name"] for each in last["arguments"] if each["kind"] == "input"]
+    assert given == ["prompt.0", "prompt.1", "timestep", "hidden.0"], given
+    hidden = first["results"][0]
+    assert hidden["name"] == "hidden.0" and hidden["sharding"] == [[], ["x", "y"], []], hidden
+    assert [each["name"] for each in last["results"]] == ["prediction"], last["results"]
+
+
+@test
 def refused_shardings(box):
     words = ["trace", "a cat", "--model", MODEL, *SMALL]
+    shard = [*words, "--sharding", "sdy", "--stablehlo", "p.mlir"]
+    box.refuse(2, "[--mesh] must be two sizes such as 2x4, got '2'", *shard, "--mesh", "2")
+    box.refuse(2, "[--mesh] 2x4 is no mesh of one or two methods with 2 ranks (ring 2)", *shard, "--mesh", "2x4", "--ring-degree", "2")
+    box.refuse(2, "[--mesh] is of a program with shardings", *words, "--mesh", "2x4")
+    for stages, why in (("0-0", "end at block 0, and the last block of the model is 1"),
+                        ("1-1", "'1-1' begins at block 1 where block 0 is next"),
+                        ("0-0,0-1", "'0-1' begins at block 0 where block 1 is next"),
+                        ("", "must be first and last blocks such as 0-13,14-27, got ''"),
+                        ("0-0,", "must be first and last blocks such as 0-13,14-27, got '0-0,'"),
+                        ("1-0", "must be first and last blocks such as 0-13,14-27, got '1-0'")):
+        box.refuse(2, "[--stages] " + why, *shard, "--stages", stages)
+    box.refuse(2, "[--stages] are of the denoiser, not of 'text_encoder'", *shard, "--stages", "0-1", "--part", "text_encoder")
     box.refuse(2, "[--sharding] must be sdy, got 'mhlo'", *words, "--sharding", "mhlo", "--stablehlo", "p.mlir")
     box.refuse(2, "[--sharding] is of a program; give --stablehlo too", *words, "--sharding", "sdy")
     box.refuse(2, "[--rank] names a rank, and --sharding writes one program for all", *words, "--sharding", "sdy", "--rank", "0",

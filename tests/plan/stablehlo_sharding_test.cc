@@ -24,11 +24,11 @@ engine::Request request() {
 }
 
 ShardedGraph sharded_pixart(const parallel::ParallelOptions& options, const engine::Request& of = request(),
-                            const std::string& part = "denoiser") {
+                            const ShardingOptions& wanted = {}) {
   const engine::Settings settings = engine::resolve(of, engine::tiny());
   const parallel::Layout layout =
       parallel::resolve_layout(options, engine::workload(settings, engine::tiny()), std::nullopt);
-  return record_sharded_program(part, settings, engine::tiny(), layout);
+  return record_sharded_programs("denoiser", settings, engine::tiny(), layout, wanted).front();
 }
 
 Dims of_argument(const ShardedGraph& sharded, const std::string& name) {
@@ -101,7 +101,7 @@ TEST(Sharding, LayersOfOneTensorAreArgumentsOfTheirOwn) {
   const engine::Settings settings = engine::resolve(request, model);
   const parallel::Layout layout = parallel::resolve_layout(degrees(1, false, 1, 1, 1, 2),
                                                            engine::workload(settings, model), std::nullopt);
-  const ShardedGraph sharded = record_sharded_program("denoiser", settings, model, layout);
+  const ShardedGraph sharded = record_sharded_programs("denoiser", settings, model, layout).front();
   std::vector<int64_t> begins;
   int64_t rows = 0;
   for (const GraphArgument& each : sharded.graph.arguments) {
@@ -119,6 +119,17 @@ TEST(Sharding, LayersOfOneTensorAreArgumentsOfTheirOwn) {
                                     return node.name == "linear" && node.role == "spatial_blocks.0.attn.qkv";
                                   }),
             3);
+}
+
+TEST(Sharding, AMeshOfTwoAxes) {
+  const ShardingOptions wanted{.mesh = {{2, 2}}};
+  const ShardedGraph two = sharded_pixart(degrees(1, false, 1, 2, 1, 2), request(), wanted);
+  EXPECT_EQ(sdy_mesh(two.sharding.mesh), "sdy.mesh @mesh = <[\"x\"=2, \"y\"=2]>");
+  EXPECT_EQ(of_argument(two, "latents"), (Dims{{}, {}, {"x"}, {}}));
+  EXPECT_EQ(of_argument(two, kBlock + "attn1.to_q.weight"), (Dims{{"y"}, {}}));
+  const ShardedGraph one = sharded_pixart(degrees(1, false, 1, 4, 1, 1), request(), wanted);
+  EXPECT_EQ(of_argument(one, "latents"), (Dims{{}, {}, {"x", "y"}, {}}));
+  EXPECT_THROW(sharded_pixart(degrees(1, false, 1, 1, 2, 1), request(), wanted), Error);
 }
 
 TEST(Sharding, PartsOfDifferentSizesAreRefused) {
