@@ -13,7 +13,8 @@ namespace {
 constexpr const char* kFooter =
     R"(Of a trace, that tessera trace has written (docs/trace.md):
   ops, sizes, comm, flops, memory   print a table of one rank, with sums of a steady step and of the run; take --rank,
-                                    --json and --csv
+                                    --json and --csv. All but memory also read a program in StableHLO (.mlir,
+                                    docs/stablehlo.md), ours or another's
   report                            writes a page of all tables and of plots, of one trace or of several; takes --output,
                                     and --machine for times, with --link and --link-gb-per-s
 hardware estimates how long the run of a trace takes on a machine: its steps, how its ranks compute and wait, and operator
@@ -24,6 +25,7 @@ h200, l20, l40, t4, tx8. Nothing is run.
 
 Examples:
   tessera analyze comm trace.json --rank 1
+  tessera analyze flops denoiser.mlir
   tessera analyze report ulysses.json ring.json --machine h100 -o report.html
   tessera analyze hardware trace.json --machine a100 --top 0
   tessera analyze hardware ulysses.json ring.json --machine l40

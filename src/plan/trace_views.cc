@@ -8,6 +8,8 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/text.h"
+#include "plan/program_trace.h"
+#include "plan/stablehlo_reader.h"
 #include "plan/views.h"
 
 namespace tessera::plan {
@@ -137,12 +139,13 @@ struct View {
   const char* nothing = "has no operation";  // what an empty table says of a rank
   // What people see instead, if that is another table.
   Table (*for_people)(const RankTrace&, const RunSteps&) = nullptr;
+  bool is_of_programs = true;  // too
 };
 constexpr std::array kViews = {
     View{"ops", operations, "GFLOP and bytes of operations", "has no operation", operations_for_people},
     View{"sizes", sizes, "", "has no pair of blocks of Open-Sora's transformer, whose sizes these are"},
     View{"comm", communication, "messages and bytes", "sends nothing"}, View{"flops", flops, "GFLOP"},
-    View{"memory", memory}};
+    View{.name = "memory", .table = memory, .is_of_programs = false}};
 
 }  // namespace
 
@@ -164,11 +167,33 @@ std::vector<std::string> trace_view_names() {
   return names;
 }
 
-Trace read_trace_file(const std::string& path) {
-  const std::string where = path == "-" ? "standard input" : path;
-  Trace trace = read_trace(read_file_or_stream(path, kMostBytes), where);
+namespace {
+
+std::string where_of(const std::string& path) {
+  return path == "-" ? "standard input" : path;
+}
+
+Trace read_held_trace(const std::string& text, const std::string& where) {
+  Trace trace = read_trace(text, where);
   if (trace.ranks.empty()) input_error(where, "holds no rank");
   return trace;
+}
+
+[[noreturn]] void refuse_program(const std::string& where) {
+  std::vector<std::string> names;
+  for (const View& view : kViews) {
+    if (view.is_of_programs) names.emplace_back(view.name);
+  }
+  input_error(where, "is a program, of which there are {}; this needs a trace, which tessera trace makes",
+              fmt::join(names, ", "));
+}
+
+}  // namespace
+
+Trace read_trace_file(const std::string& path) {
+  const std::string text = read_file_or_stream(path, kMostBytes);
+  if (is_mlir(text)) refuse_program(where_of(path));
+  return read_held_trace(text, where_of(path));
 }
 
 const RankTrace& rank_of(const Trace& trace, std::optional<int64_t> rank, const std::string& path) {
@@ -187,7 +212,10 @@ void print_trace_view(const std::string& view, const std::string& path, std::opt
   const auto found =
       std::find_if(kViews.begin(), kViews.end(), [&](const View& each) { return view == each.name; });
   TESSERA_CHECK(found != kViews.end(), "no view '{}'", view);
-  const Trace trace = read_trace_file(path);
+  const std::string text = read_file_or_stream(path, kMostBytes), where = where_of(path);
+  const bool is_program = is_mlir(text);
+  if (is_program && !found->is_of_programs) refuse_program(where);
+  const Trace trace = is_program ? trace_program(text, where, rank) : read_held_trace(text, where);
   const RankTrace& shown = rank_of(trace, rank, path);
   const RunSteps steps{trace.traced_steps, trace.steps};
   const auto make = form == Table::Form::kText && found->for_people ? found->for_people : found->table;
@@ -206,7 +234,10 @@ void print_trace_view(const std::string& view, const std::string& path, std::opt
   } else if (table.empty()) {
     fmt::print("Rank {} of {} {}\n", shown.rank, path, found->nothing);
   } else {
-    if (*found->what != '\0')
+    if (*found->what != '\0' && is_program)
+      fmt::print("Rank {} of {}: {} of the program, which runs once\n\n", shown.rank, trace.world_size,
+                 found->what);
+    else if (*found->what != '\0')
       fmt::print("Rank {} of {}: {} of a steady step, and of the run of {}, of which {} traced\n\n",
                  shown.rank, trace.world_size, found->what, counted(trace.steps, "step"),
                  trace.traced_steps == 1 ? "1 is" : fmt::format("{} are", trace.traced_steps));

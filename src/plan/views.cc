@@ -6,23 +6,14 @@
 #include <array>
 #include <bit>
 #include <cctype>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <tuple>
 
+#include "plan/saturating.h"
+
 namespace tessera::plan {
 namespace {
-
-// Sums and products of what a file says end at the largest number instead of wrapping.
-int64_t sum(int64_t a, int64_t b) {
-  int64_t result = 0;
-  return __builtin_add_overflow(a, b, &result) ? std::numeric_limits<int64_t>::max() : result;
-}
-int64_t product(int64_t a, int64_t b) {
-  int64_t result = 0;
-  return __builtin_mul_overflow(a, b, &result) ? std::numeric_limits<int64_t>::max() : result;
-}
 
 bool is_number(std::string_view word) {
   return !word.empty() &&
@@ -80,7 +71,7 @@ bool is_attention(std::string_view name) {
 }
 
 bool is_convolution(std::string_view name) {
-  return name.find("conv") != std::string::npos;
+  return name.find("conv") != std::string::npos && name.find("convert") == std::string::npos;
 }
 
 // In the order of the program, the layer that takes the result of an attention is the next product with
@@ -132,7 +123,7 @@ std::vector<std::string> parts_of(const RankTrace& trace) {
 }
 
 bool is_product(std::string_view name) {
-  return name == "linear" || is_attention(name) || is_convolution(name);
+  return name == "linear" || name.starts_with("dot") || is_attention(name) || is_convolution(name);
 }
 
 std::string name_with_role(const std::string& name, const std::string& role) {

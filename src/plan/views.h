@@ -11,7 +11,8 @@
 
 namespace tessera::plan {
 
-// Whether an operation of this name is a product of matrices, attention or a convolution.
+// Whether an operation of this name, of a trace or of a program, is a product of matrices, attention or a
+// convolution.
 bool is_product(std::string_view name);
 bool is_attention(std::string_view name);
 bool is_convolution(std::string_view name);

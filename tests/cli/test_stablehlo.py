@@ -140,3 +140,69 @@ def refused_programs(box):
     weights.write_bytes(weights.read_bytes()[:1000])
     box.refuse(3, "get the file again", "trace", "a cat", "--model", model, *SMALL, "--stablehlo", "p.mlir")
     assert not list(box.folder.glob("p*")), list(box.folder.iterdir())
+
+
+IMAGE = ["--height", "64", "--width", "96", "--no-resolution-binning"]
+VIDEO = ["--height", "64", "--width", "96", "--num-frames", "17"]
+# The model, its sizes, and the ranks that work together.
+READ_BACK = [("tiny-pixart", IMAGE, []), ("tiny-pixart", IMAGE, ["--ulysses-degree", "2", "--ring-degree", "2"]),
+             ("tiny-pixart", IMAGE, ["--tensor-parallel-degree", "2"]), ("tiny-open-sora", VIDEO, []),
+             ("tiny-open-sora", VIDEO, ["--ulysses-degree", "2"]), ("tiny-open-sora", VIDEO, ["--ring-degree", "2"]),
+             ("tiny-sdxl", ["--height", "64", "--width", "48"], [])]
+
+
+def products(row):
+    """Whether a row is one of the engine's products: a program has those of its lines too, as additions of biases."""
+    return row["operation"].startswith(("linear", "attention")) or "conv2d" in row["operation"]
+
+
+@test
+def a_program_that_is_read_back_has_the_rows_of_its_trace(box):
+    """Of a run of one step: the products, what ranks that share a picture send each other in an evaluation, FLOPs, and sizes."""
+    for model, sizes, ranks in READ_BACK:
+        words = ["trace", "a red circle left of a star", "--model", ROOT / "tests" / "golden" / model, *sizes, *ranks, "--dtype", "fp32"]
+        assert box.run(*words, "--num-inference-steps", "1", "-o", "t.json").code == 0
+        outcome = box.run(*words, "--stablehlo", "p.mlir")
+        assert outcome.code == 0, outcome
+        program = outcome.out.split()[0]
+
+        def both(view, *keys, keep=lambda row: True):
+            found = []
+            for path in ("t.json", program):
+                outcome = box.run("analyze", view, path, "--rank", "0", "--json")
+                assert outcome.code == 0 and outcome.err == "", outcome
+                rows = json.loads(outcome.out)["rows"]
+                rows = [row for row in rows if row.get("phase", "denoise") == "denoise" and keep(row)]
+                found.append(sorted(str([row[key] for key in keys]) for row in rows))
+            assert found[0] == found[1], (model, ranks, view, set(found[0]) ^ set(found[1]))
+            return found[0]
+
+        assert both("ops", "operation", "role", "inputs", "output", "count", "flops", "bytes", keep=products), model
+        # The latents are gathered after the last evaluation. A program also finds the number of its partition, for which a trace sends
+        # nothing.
+        sent = both("comm", "axis", "collective", "ranks", "count", "messages", "sent", "received", "bruck",
+                    keep=lambda row: row["collective"] != "gather" and row["axis"] in ("ulysses", "ring", "sp", "tp"))
+        assert bool(sent) == bool(ranks), (model, ranks)
+        assert both("flops", "part", "products", "convolutions", keep=lambda row: row["products"] > 0), model
+        assert bool(both("sizes", "name", "value")) == (model == "tiny-open-sora")
+
+
+@test
+def views_of_programs(box):
+    golden = ROOT / "tests" / "golden" / "stablehlo" / "transformer.mlir"
+    outcome = box.run("analyze", "ops", golden)
+    assert outcome.code == 0 and outcome.out.startswith("Rank 0 of 1: GFLOP and bytes of operations of the program, which runs once\n"), outcome
+    assert box.run("analyze", "comm", golden).out == f"Rank 0 of {golden} sends nothing\n"
+    assert json.loads(box.run("analyze", "flops", golden, "--json").out)["model"] == "jit_transformer"
+    through_stdin = box.run("analyze", "flops", "-", stdin=golden.read_bytes())
+    assert through_stdin.out == box.run("analyze", "flops", golden).out, through_stdin
+    why = "is a program, of which there are ops, sizes, comm, flops; this needs a trace"
+    box.refuse(3, f"[{golden}] {why}", "analyze", "memory", golden)
+    box.refuse(3, f"[{golden}] {why}", "analyze", "report", golden, "-o", "r.html")
+    box.refuse(3, f"[{golden}] {why}", "analyze", "hardware", golden, "--machine", "h100")
+    box.refuse(2, f"[--rank] is 1, but the program in {golden} is for 1 partition", "analyze", "ops", golden, "--rank", "1")
+    text = golden.read_text()
+    (box.folder / "cut.mlir").write_text(text[:text.index("cond {")])
+    box.refuse(3, "[cut.mlir: line 5] the text ends before 'cond'", "analyze", "ops", "cut.mlir")
+    (box.folder / "other.mlir").write_text("module {\n  llvm.func @f()\n}\n")
+    box.refuse(3, "[other.mlir: line 2] 'llvm.func' is no function of a program", "analyze", "ops", "other.mlir")

@@ -1,0 +1,62 @@
+// Reads a program in StableHLO's text form (github.com/openxla/stablehlo, docs/spec.md): its operations with
+// the types of what they read and write. Nothing is executed, and the contents of constants are passed over.
+//
+// The short form of operations is read and the generic one, as our programs have them and those of JAX and
+// torch_xla. Shapes are static. Regions in which numbers are combined, as in a sort, are passed over; a while
+// has its two; an operation that chooses between regions is refused.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/mlir_types.h"
+
+namespace tessera::plan {
+
+struct ProgramOperation;
+
+struct ProgramBlock {
+  std::vector<size_t> arguments;
+  std::vector<ProgramOperation> operations;  // the last one returns
+};
+
+struct ProgramOperation {
+  std::string_view name;              // without "stablehlo." and "func.": "dot_general", "call", "chlo.erf"
+  std::string_view words;             // what is between the name and the types: operands and attributes
+  std::vector<size_t> reads, writes;  // values of the function
+  std::string_view callee = {};       // of a call
+  std::string_view location = {};     // what is within loc(...); empty without one
+  std::vector<ProgramBlock> regions = {};  // of a while: the condition and the body
+  size_t place = 0;                        // in the text
+};
+
+struct ProgramFunction {
+  MlirTypes values;
+  std::map<size_t, int64_t> integers;  // values that are constants of one whole number
+  ProgramBlock body;
+};
+
+// Parts of the text, which must outlive it.
+struct StablehloModule {
+  std::string_view text;
+  std::string where;
+  std::string_view name, location;
+  std::map<std::string_view, ProgramFunction> functions;
+  std::string_view entry;                                // "main", or the first function
+  std::map<std::string_view, std::string_view> aliases;  // of locations: "loc4" -> what is within loc(...)
+
+  // Throws Error(kInput) that names the line of the operation.
+  [[noreturn]] void fail(const ProgramOperation& operation, const std::string& what) const;
+};
+
+// Whether a text looks like a program and not like JSON.
+bool is_mlir(std::string_view text);
+
+// Throws Error(kInput) that names `where` and the line for a text that is damaged, that has operations of
+// other dialects, or a shape that is not known or has more than 2^52 elements.
+StablehloModule read_stablehlo(std::string_view text, const std::string& where);
+
+}  // namespace tessera::plan
