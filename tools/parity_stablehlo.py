@@ -177,6 +177,7 @@ SHARDED = {
     "sharded stdit3 mesh": ("tiny-open-sora", EVEN_VIDEO, "denoiser",
                             ["--use-cfg-parallel", "--tensor-parallel-degree", "2", "--mesh", "2x2"], "all-reduce"),
 }
+JAX = "read from jax"
 SHORT = ["pixart", "sdxl", "stdit3", "t5", "decoder"]
 
 
@@ -331,6 +332,22 @@ def check_sharded(program, name):
     return is_near
 
 
+def check_jax(program):
+    """A transformer that JAX lowers is read, and counts what a closed form says, with and without JAX's locations."""
+    import jax_transformer
+
+    found = []
+    with tempfile.TemporaryDirectory() as scratch:
+        path = pathlib.Path(scratch) / "transformer.mlir"
+        for has_locations in (False, True):
+            path.write_text(jax_transformer.lowered().as_text(debug_info=has_locations))
+            told = subprocess.run([program, "analyze", "flops", path, "--json"], check=True, stdout=subprocess.PIPE).stdout
+            found.append({key: value for key, value in json.loads(told)["sum"].items() if key in ("products", "elementwise")})
+    is_equal = all(each == jax_transformer.flops() for each in found)
+    print(f"{JAX:26} {found[0]['products']} FLOP of products, {found[0]['elementwise']} elementwise{'' if is_equal else '  FAILED'}", flush=True)
+    return is_equal
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", nargs="?", default=ROOT / "build" / "tessera")
@@ -338,8 +355,9 @@ def main():
     parser.add_argument("--short", action="store_true", help="some programs, in fp32")
     parser.add_argument("--engine", choices=["xla", "iree"], default="xla")
     arguments = parser.parse_args()
-    chosen = arguments.names or ([*SHORT, "pixart usp", "sharded pixart ulysses"] if arguments.short else [*DENOISERS, *PARTS, *RANKS, *SHARDED])
-    names = [name for name in chosen if name not in RANKS and name not in SHARDED]
+    chosen = arguments.names or ([*SHORT, "pixart usp", "sharded pixart ulysses", JAX] if arguments.short else
+                                 [*DENOISERS, *PARTS, *RANKS, *SHARDED, JAX])
+    names = [name for name in chosen if name in DENOISERS or name in PARTS]
     # The references of videos are in fp32.
     with_bf16 = [] if arguments.short else [name for name in names if not name.startswith(("stdit", "video"))]
     passed = [check(arguments.program, name, "fp32", arguments.engine) for name in names]
@@ -347,6 +365,8 @@ def main():
     if arguments.engine == "xla":
         passed += [check_ranks(arguments.program, name) for name in chosen if name in RANKS]
         passed += [check_sharded(arguments.program, name) for name in chosen if name in SHARDED]
+    if JAX in chosen:
+        passed.append(check_jax(arguments.program))
     sys.exit(not all(passed))
 
 

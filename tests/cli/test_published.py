@@ -96,6 +96,26 @@ def published_flops_of_open_sora(box):
     assert "t.json does not hold rank 1" in published(box, "flops", "t.json", "--rank", "1", code=1)
 
 
+@test
+def published_flops_of_exported_programs(box):
+    """Of one evaluation of STDiT3-XL, with two samples of 300 tokens of text, as a program: each sample with its own text, and with the
+    texts of both as in the graphs of the analysis."""
+    config = json.loads((ROOT / "tests" / "golden" / "tiny-open-sora" / "transformer" / "config.json").read_text())
+    config |= {"depth": 28, "hidden_size": 1152, "num_heads": 16, "caption_channels": 4096, "model_max_length": 300}
+    (box.folder / "config.json").write_text(json.dumps(config))
+    for frames, height, width, own, all_texts in ((204, 360, 640, 252.431, 260.978), (51, 720, 1280, 283.665, 292.026)):
+        outcome = box.run("trace", "--model", "config.json", "--num-frames", str(frames), "--height", str(height), "--width", str(width),
+                          "--dtype", "bf16", "--stablehlo", "p.mlir")
+        assert outcome.code == 0, outcome
+        counted = json.loads((box.folder / save(box, "f.json", "analyze", "flops", "p.mlir")).read_text())["sum"]
+        assert abs(counted["products"] / 1e12 - own) < 0.001, counted
+        rows = save(box, "o.json", "analyze", "ops", "p.mlir")
+        found = published_json(box, "flops", rows)
+        assert abs(found["step"]["products"] / 1e12 - all_texts) < 0.001, found
+        assert found["step"]["elementwise"] > counted["elementwise"], (found, counted)
+    assert "without --seconds and --rank" in published(box, "flops", rows, "--seconds", "99", code=1)
+
+
 def comparison(box, *words, extra=()):
     files = [save(box, "forward.json", "compare", *words), save(box, "training.json", "compare", *words, "--train")]
     return published_json(box, "comparison", *files), published(box, "comparison", *files, *extra)

@@ -124,6 +124,18 @@ class FlopsTest(unittest.TestCase):
         self.assertEqual(open_sora.counted_flops(event, 2), (8 * scores * depth, 6 * scores + self.ROWS * self.WIDTH))
 
 
+    def test_rows_of_a_program(self):
+        """Two samples, of which each attends to a text of its own: a program with the texts of both has those products twice."""
+        def row(operation, role, count, flops, inputs="1x2x3x4 2x1x2x5x4"):
+            return {"operation": operation, "role": role, "count": count, "flops": flops, "inputs": inputs}
+
+        rows = [row("attention", "spatial_blocks.*.attn.attention", 7, 100), row("attention", "spatial_blocks.*.cross_attn.attention", 14, 10),
+                row("exponential", "spatial_blocks.*.cross_attn.attention", 14, 3), row("linear", "spatial_blocks.*.attn.qkv", 7, 1000),
+                row("conv2d", "x_embedder.proj", 1, 50000), row("convert", "", 9, 0), row("add", "", 9, 6)]
+        expected = {"products": 1000 + 100 + 2 * 10, "elementwise": 6 + 2 * 3}
+        self.assertEqual(open_sora.count_rows(rows), {"step": expected, "run": {"denoise": expected}})
+
+
 class FormulaTest(unittest.TestCase):
     def test_factors_stand_beside_each_other(self):
         for formula, value in (("8 (n-1)/n b s h L", 8 * 7 * 3 * 2), ("3 (F - 2 b)", 3 * 95), ("(2 P + 2 P)/n", 6), ("5 a s^2/h", 20), ("0", 0)):

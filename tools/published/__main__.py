@@ -2,7 +2,7 @@
 (docs/published.md):
 
     comparison   the cells of a comparison of parallel methods, beside those of tessera compare
-    flops        the FLOPs of an analysis of Open-Sora, from a trace
+    flops        the FLOPs of an analysis of Open-Sora, from a trace, or from what tessera analyze ops --json prints of a program
     volumes      what each of its devices sends in a step, from the JSON of tessera analyze hardware
     tx8          its times of the operators of a pair of blocks, from the same JSON
     operators    its times of single operators"""
@@ -57,14 +57,22 @@ def print_comparison(arguments):
     writer.writerows(rows)
 
 
-def print_flops(arguments):
-    trace = read(arguments.trace)
+def counted_flops(arguments, trace):
+    if "rows" in trace and all("operation" in row for row in trace["rows"]):
+        if trace["steps"] > 1 or arguments.seconds or arguments.rank is not None:
+            raise Refused(f"{arguments.trace} has rows of one rank; of one step, and without --seconds and --rank, they can be counted")
+        return open_sora.count_rows(trace["rows"])
     if "tessera_trace" not in trace:
         raise Refused(f"{arguments.trace} is no trace; tessera trace makes one")
     ranks = [each["rank"] for each in trace["ranks"]]
     if arguments.rank is not None and arguments.rank not in ranks:
         raise Refused(f"{arguments.trace} does not hold rank {arguments.rank}")
-    counted = open_sora.count_trace(trace, ranks[0] if arguments.rank is None else arguments.rank)
+    return open_sora.count_trace(trace, ranks[0] if arguments.rank is None else arguments.rank)
+
+
+def print_flops(arguments):
+    trace = read(arguments.trace)
+    counted = counted_flops(arguments, trace)
     if arguments.seconds:
         counted["use"] = trace["steps"] * counted["step"]["products"] / (arguments.tflops * 1e12 * arguments.seconds)
     if arguments.json:

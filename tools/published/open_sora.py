@@ -98,6 +98,26 @@ def count_trace(trace, rank):
     return {"step": step, "run": run}
 
 
+def count_rows(rows):
+    """The same of the rows that tessera analyze ops prints of one step, or of a program. Elementwise work is what the rows say."""
+    def first_size(row):
+        return int(row["inputs"].partition("x")[0])
+
+    def calls(suffix):
+        return [row for row in rows if is_attention(row) and row["role"] == f"spatial_blocks.*.{suffix}.attention"]
+
+    pairs = sum(row["count"] for row in calls("attn"))
+    texts = sum(row["count"] * first_size(row) for row in calls("cross_attn")) // max(pairs, 1) or 1
+    sums = {"products": 0, "elementwise": 0}
+    for row in rows:
+        times = texts if row["role"].endswith(".cross_attn.attention") else 1
+        if is_attention(row) or row["operation"] == "linear":
+            sums["products"] += times * row["flops"]
+        elif "conv" not in row["operation"] or "convert" in row["operation"]:
+            sums["elementwise"] += times * row["flops"]
+    return {"step": sums, "run": {"denoise": sums}}
+
+
 class Sizes:
     """The sizes of a pair of blocks on the busiest device, from the JSON of `tessera analyze hardware` without a trace. 5/17 of the
     frames, rounded down, are taken for the latent frames."""
