@@ -114,7 +114,8 @@ def refused_shardings(box):
     odd = ["trace", "a cat", "--model", MODEL, "--height", "80", "--width", "64", "--no-resolution-binning"]
     box.refuse(2, "[stablehlo] a rank has [2, 4, 6, 8] of latents [2, 4, 10, 8], which is no equal part of 2", *odd, "--ring-degree", "2",
                "--sharding", "sdy", "--stablehlo", "p.mlir")
-    heads = ["trace", "a cat", "--model", "tests/golden/tiny-open-sora", "--height", "96", "--width", "64", "--num-frames", "17"]
+    video = ROOT / "tests" / "golden" / "tiny-open-sora"
+    heads = ["trace", "a cat", "--model", video, "--height", "96", "--width", "64", "--num-frames", "17"]
     box.refuse(2, "a rank has [10, 24, 20] of attention [10, 24, 40], which is no equal part of 3", *heads, "--ulysses-degree", "3",
                "--no-dynamic-sequence-parallel", "--sharding", "sdy", "--stablehlo", "p.mlir")
     large = ["trace", "a cat", "--model", MODEL, "--height", "2304", "--width", "2304", "--no-resolution-binning"]
