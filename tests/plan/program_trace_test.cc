@@ -91,7 +91,7 @@ TEST(ProgramTrace, CountsWhatCollectivesSend) {
   const std::string groups = "replica_groups = dense<[[0, 1, 2], [3, 4, 5]]> : tensor<2x3xi64>";
   const std::string sum =
       "({\n^bb0(%a: tensor<f32>, %b: tensor<f32>):\n stablehlo.return %a : tensor<f32>\n})";
-  constexpr int64_t kRanks = 3, kBytes = 4 * 48;
+  constexpr int64_t kRanks = 3, kBytes = 192;
   const std::vector<Volume> volumes = {
       {"\"stablehlo.all_reduce\"(%x) <{" + groups + "}> " + sum, "48", 2 * kBytes / kRanks * (kRanks - 1)},
       {"\"stablehlo.all_gather\"(%x) <{all_gather_dim = 0 : i64, " + groups + "}>", "144",
@@ -181,7 +181,7 @@ TEST(ProgramTrace, CountsATransformerOfJax) {
   constexpr int64_t kLayers = 3, kBatch = 2, kTokens = 5, kHeads = 2, kDepth = 4, kWidth = 8, kInner = 16;
   constexpr int64_t kRows = kBatch * kTokens, kScores = kBatch * kHeads * kTokens * kTokens;
   constexpr int64_t kProducts =
-      2 * kRows * kWidth * (4 * kHeads * kDepth + 2 * kInner) + 2 * 2 * kScores * kDepth;
+      2 * kRows * kWidth * (4 * kHeads * kDepth + 2 * kInner) + 4 * kScores * kDepth;
   // Two norms: the square, its mean, epsilon, the root and the product; a softmax: the difference, the
   // exponential and the quotient; two sums; and the counter of the scan.
   constexpr int64_t kElementwise =
