@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Exports programs with `tessera trace --stablehlo`, runs them with XLA (or IREE) on a checkpoint's weights, and compares them with
-diffusers (Open-Sora: with the oracles of tools/).
+diffusers (Open-Sora: with the oracles of tools/). It also has a program that JAX lowers read by `tessera analyze`.
 
     tools/parity_stablehlo.py [build/tessera] [NAME ...]
 """
