@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -142,19 +143,43 @@ PARTS = {
 
 EVEN = ["--height", "64", "--width", "96", "--no-resolution-binning"]
 EVEN_VIDEO = ["--height", "64", "--width", "96", "--num-frames", "17"]
-RANKS = {
-    # name: the model's folder, flags, those of the ranks, how many there are, and how many have the same rows
-    "pixart ulysses": ("tiny-pixart", EVEN, ["--ulysses-degree", "2"], 2, 1),
-    "pixart ring": ("tiny-pixart", EVEN, ["--ring-degree", "2"], 2, 1),
-    "pixart ring of four": ("tiny-pixart", EVEN, ["--ring-degree", "4"], 4, 1),
-    "pixart usp": ("tiny-pixart", EVEN, ["--ulysses-degree", "2", "--ring-degree", "2"], 4, 1),
-    "pixart tensor": ("tiny-pixart", EVEN, ["--tensor-parallel-degree", "2"], 2, 2),
-    "pixart ring and tensor": ("tiny-pixart", EVEN, ["--ring-degree", "2", "--tensor-parallel-degree", "2"], 4, 2),
-    "stdit3 ulysses": ("tiny-open-sora", EVEN_VIDEO, ["--ulysses-degree", "2"], 2, 1),
-    "stdit3 ring": ("tiny-open-sora", EVEN_VIDEO, ["--ring-degree", "2"], 2, 1),
-    "stdit2 ulysses": ("tiny-open-sora-1.1", EVEN_VIDEO, ["--ulysses-degree", "2"], 2, 1),
-    "stdit2 ring": ("tiny-open-sora-1.1", EVEN_VIDEO, ["--ring-degree", "2"], 2, 1),
-}
+TALL = ["--height", "96", "--width", "64"]
+ULYSSES, RING, TENSOR = ["--ulysses-degree", "2"], ["--ring-degree", "2"], ["--tensor-parallel-degree", "2"]
+CFG = ["--use-cfg-parallel"]
+TENSOR_2D = ["--tensor-parallel-degree", "4", "--split-scheme", "2d"]
+DATA = ["--guidance-scale", "1", "--prompt", "a star", "--data-parallel-degree", "2"]
+
+
+# Heads for four ranks, of the same weights: the folder, the part, and what is written into its config.
+WIDE = {"wide pixart": ("tiny-pixart", "transformer", {"num_attention_heads": 4, "attention_head_dim": 4}),
+        "wide sd": ("tiny-sd", "unet", {"attention_head_dim": 4}),
+        "wide sdxl": ("tiny-sdxl", "unet", {"attention_head_dim": [2, 4]})}
+
+
+def layouts(name, folder, flags):
+    """Rows of RANKS: two and four ranks of each method, and of several."""
+    rows = {f"{name} {method} {count}": [flag, count] for count in ("2", "4")
+            for method, flag in (("ulysses", "--ulysses-degree"), ("ring", "--ring-degree"), ("tensor", "--tensor-parallel-degree"))}
+    rows |= {f"{name} tensor 2 x 2": TENSOR_2D, f"{name} cfg": CFG, f"{name} data": DATA, f"{name} cfg and ulysses": [*CFG, *ULYSSES],
+             f"{name} usp": [*ULYSSES, *RING], f"{name} ring and tensor": [*RING, *TENSOR]}
+    return {row: (folder, flags, of_ranks, "denoiser") for row, of_ranks in rows.items()}
+
+
+# name: the model, flags, those of the ranks, the part
+RANKS = (layouts("pixart", "wide pixart", EVEN) | layouts("sd", "wide sd", TALL) | layouts("sdxl", "wide sdxl", TALL)
+         | layouts("stdit3", "tiny-open-sora", EVEN_VIDEO) | layouts("stdit2", "tiny-open-sora-1.1", EVEN_VIDEO))
+# All ranks divide the other parts, whatever the method.
+RANKS |= {f"{name} {count}": (folder, flags, ["--ring-degree", count], part) for count in ("2", "4") for name, folder, flags, part in (
+    ("t5", "wide pixart", EVEN, "text_encoder"), ("clip", "wide sd", TALL, "text_encoder"),
+    ("second clip of sdxl", "wide sdxl", TALL, "text_encoder_2"), ("decoder", "wide sd", TALL, "decoder"),
+    ("video decoder", "tiny-open-sora", EVEN_VIDEO, "decoder"))}
+# Parts of different sizes: rows of tokens, frames, heads.
+RANKS |= {f"uneven {name}": (folder, flags, of_ranks, "denoiser") for name, folder, flags, of_ranks in (
+    ("pixart ulysses 2", "tiny-pixart", IMAGE, ULYSSES), ("pixart ring 3", "tiny-pixart", IMAGE, ["--ring-degree", "3"]),
+    ("pixart tensor 3", "wide pixart", IMAGE, ["--tensor-parallel-degree", "3"]),
+    ("sd ring 3", "wide sd", TALL, ["--ring-degree", "3"]), ("stdit3 ulysses 3", "tiny-open-sora", VIDEO, ["--ulysses-degree", "3"]),
+    ("stdit3 ring 2", "tiny-open-sora", VIDEO, RING), ("stdit3 usp", "tiny-open-sora", VIDEO, [*ULYSSES, *RING]),
+    ("stdit2 tensor 3", "tiny-open-sora-1.1", VIDEO, ["--tensor-parallel-degree", "3"]))}
 SHARDED = {
     # name: the model's folder, flags, the part, those of the methods, and which kind of collective is as in the engine's trace: where
     # XLA chooses others (docs/stablehlo.md), None
@@ -256,27 +281,67 @@ def check(program, name, dtype, engine):
     return is_near
 
 
+def checkpoint(name, scratch):
+    """The folder of a model."""
+    if name not in WIDE:
+        return GOLDEN / name
+    source, part, changes = WIDE[name]
+    folder = pathlib.Path(scratch) / "model"
+    shutil.copytree(GOLDEN / source, folder)
+    config = folder / part / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    return folder
+
+
+def part_of(whole, samples, slices):
+    """What a rank has of an array of all samples, or of one that has none (`samples` is None)."""
+    own = whole if samples is None else whole[samples]
+    return own[tuple(slice(*ends) for ends in slices)] if slices else own
+
+
+def export_ranks(program, scratch, folder, flags, part):
+    subprocess.run([program, "trace", "a red circle left of a star", "--model", folder, "--dtype", "fp32", *flags, "--part", part,
+                    "--stablehlo", pathlib.Path(scratch) / "ranks.mlir"], check=True, stdout=subprocess.DEVNULL)
+    paths = sorted(pathlib.Path(scratch).glob("ranks*.mlir"), key=lambda path: [int(word) for word in path.stem.split(".")[1:]])
+    return [stablehlo.Program(path) for path in paths]
+
+
 def check_ranks(program, name):
-    """Compares the programs of all ranks, on as many devices, with that of one rank, which check() compares with a reference."""
-    folder, flags, of_ranks, count, alike = RANKS[name]
-    folder = GOLDEN / folder
+    """Compares the programs of all ranks, on as many devices where they work together, with that of one rank, which check() compares
+    with a reference."""
+    model, flags, of_ranks, part = RANKS[name]
     with tempfile.TemporaryDirectory() as scratch:
-        alone = export(program, scratch, folder, flags, "denoiser", "fp32")
-        subprocess.run([program, "trace", "a red circle left of a star", "--model", folder, "--dtype", "fp32", *flags, *of_ranks,
-                        "--stablehlo", pathlib.Path(scratch) / "ranks.mlir"], check=True, stdout=subprocess.DEVNULL)
-        programs = [stablehlo.Program(pathlib.Path(scratch) / f"ranks.{rank}.mlir") for rank in range(count)]
+        folder = checkpoint(model, scratch)
+        alone = export(program, scratch, folder, [*flags, *(DATA[:4] if of_ranks == DATA else [])], part, "fp32")
+        programs = export_ranks(program, scratch, folder, [*flags, *of_ranks], part)
+        return compare_ranks(name, folder, alone, programs)
+
+
+def compare_ranks(name, folder, alone, programs):
+    """Runs them on random inputs."""
     inputs = random_inputs(alone)
-    inputs["timestep"] = np.array([321.0], np.float32)
+    if "timestep" in inputs:
+        inputs["timestep"] = np.array([321.0], np.float32)
     inputs.update({key: np.full([1], value, np.float32) for key, value in alone.description["values"].items()})
-    latents = [next(each["shape"] for each in one.inputs() if each["name"] == "latents") for one in programs]
-    dim = next((dim for dim, size in enumerate(latents[0]) if size != inputs["latents"].shape[dim]), 0)
-    parts = np.split(inputs["latents"], count // alike, dim) if alike < count else [inputs["latents"]]
-    given = [inputs | {"latents": parts[rank // alike]} for rank in range(count)]
-    results = stablehlo.Program.run_together(programs, folder, given)
-    joined = np.concatenate([each["prediction"] for each in results[::alike]], dim) if len(parts) > 1 else results[0]["prediction"]
-    found = difference(joined, torch.tensor(alone.run(folder, inputs)["prediction"]), name)
-    print(f"{name:26} fp32 prediction {found:.1e}{'' if found <= MOST else '  FAILED'}", flush=True)
-    return found <= MOST
+    numbers = alone.description["prompt_of_sample"]
+    samples = [[numbers.index(number) for number in each.description["prompt_of_sample"]] if numbers else None for each in programs]
+    given = [{each["name"]: part_of(inputs[each["name"]], own if each["name"] == "latents" else None, each.get("slice"))
+              for each in one.inputs()} for one, own in zip(programs, samples, strict=True)]
+    if programs[0].description["partitions"] > 1:
+        results = stablehlo.Program.run_together(programs, folder, given)
+    else:
+        results = [one.run(folder, own) for one, own in zip(programs, given, strict=True)]
+    expected = alone.run(folder, inputs)
+    found, missing = 0.0, {key: np.ones(value.shape, bool) for key, value in expected.items()}
+    for one, own, result in zip(programs, samples, results, strict=True):
+        for each in one.description["results"]:
+            key, places = each["name"], (own, each.get("slice"))
+            found = max(found, difference(result[key], torch.tensor(part_of(expected[key], *places)), name))
+            everywhere = np.arange(expected[key].size).reshape(expected[key].shape)
+            missing[key].flat[part_of(everywhere, *places).ravel()] = False
+    is_near = found <= MOST and not any(each.any() for each in missing.values())
+    print(f"{name:26} fp32 {', '.join(expected)} {found:.1e}{'' if is_near else '  FAILED'}", flush=True)
+    return is_near
 
 
 # What the engine calls the collectives of XLA; a sum is scattered and gathered.
@@ -355,8 +420,8 @@ def main():
     parser.add_argument("--short", action="store_true", help="some programs, in fp32")
     parser.add_argument("--engine", choices=["xla", "iree"], default="xla")
     arguments = parser.parse_args()
-    chosen = arguments.names or ([*SHORT, "pixart usp", "sharded pixart ulysses", JAX] if arguments.short else
-                                 [*DENOISERS, *PARTS, *RANKS, *SHARDED, JAX])
+    some = [*SHORT, "pixart usp", "sd ulysses 2", "sharded pixart ulysses", JAX]
+    chosen = arguments.names or (some if arguments.short else [*DENOISERS, *PARTS, *RANKS, *SHARDED, JAX])
     names = [name for name in chosen if name in DENOISERS or name in PARTS]
     # The references of videos are in fp32.
     with_bf16 = [] if arguments.short else [name for name in names if not name.startswith(("stdit", "video"))]

@@ -102,7 +102,8 @@ class Program:
                 array = to_numpy(tensor[tuple(slice(*ends) for ends in each["slice"])], dtype)
             if list(array.shape) != each["shape"]:
                 raise SystemExit(f"{each['name']} has shape {list(array.shape)}, and the program takes {each['shape']}")
-            arrays.append(array)
+            behind = [(0, all - own) for all, own in zip(each.get("padded_shape", each["shape"]), each["shape"], strict=True)]
+            arrays.append(np.pad(array, behind))
         return arrays
 
     def run(self, model, inputs, engine="xla"):
@@ -145,8 +146,9 @@ class Program:
                 whole = (count * parts[0].shape[0], *parts[0].shape[1:])
                 arguments.append(jax.make_array_from_single_device_arrays(whole, sharding, placed))
         results = compiled.execute_sharded(arguments).disassemble_into_single_device_arrays()
-        names = [each["name"] for each in programs[0].description["results"]]
-        return [{name: np.asarray(parts[rank]) for name, parts in zip(names, results, strict=True)} for rank in range(count)]
+        return [{each["name"]: np.asarray(parts[rank])[tuple(map(slice, each["shape"]))]
+                 for each, parts in zip(program.description["results"], results, strict=True)}
+                for rank, program in enumerate(programs)]
 
     def compile_sharded(self):
         """The program for as many devices of XLA as its mesh has (before JAX is imported, XLA_FLAGS must ask for them), with what

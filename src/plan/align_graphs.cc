@@ -1,82 +1,62 @@
 #include "plan/align_graphs.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <string>
-#include <string_view>
+#include <utility>
 
 #include "core/error.h"
 
 namespace tessera::plan {
 namespace {
 
-[[noreturn]] void refuse(std::string_view why) {
-  throw Error(
-      ErrorKind::kUsage, "stablehlo",
-      fmt::format("the ranks work together on parts that differ ({}), for which there is no program yet",
-                  why));
+// What a rank's argument is called among those of all. A constant has no name but its type.
+std::string name_of(const GraphArgument& argument, const TensorShape& type) {
+  switch (argument.kind) {
+    case GraphArgument::Kind::kInput:
+      return "input " + argument.name;
+    case GraphArgument::Kind::kWeight:
+      return fmt::format("weight {} {}", argument.part, argument.key);
+    case GraphArgument::Kind::kConstant:
+      return fmt::format("constant {} {}", at::toString(type.dtype), fmt::join(type.sizes, "x"));
+  }
+  return {};
 }
 
-// What an argument is called among those of its rank: a weight may be read in several parts.
+// Those of a rank, with a number: it may read a weight in several parts.
 std::vector<std::string> names_of(const Graph& graph) {
   std::vector<std::string> names;
   std::map<std::string, int> seen;
   for (const GraphArgument& each : graph.arguments) {
-    const std::string name = fmt::format("{} {} {} {}", static_cast<int>(each.kind), each.part, each.key,
-                                         each.kind == GraphArgument::Kind::kInput ? each.name : "");
+    const std::string name = name_of(each, graph.values[static_cast<size_t>(each.value)]);
     names.push_back(fmt::format("{} {}", name, seen[name]++));
   }
   return names;
 }
 
-// The arguments of all ranks, each once, in the order in which a rank first has it.
-struct Arguments {
-  std::vector<std::string> names;
-  std::vector<GraphArgument> all;
-  std::vector<TensorShape> shapes;
-};
-
-Arguments arguments_of(std::span<const Graph> ranks) {
-  Arguments arguments;
-  for (const Graph& graph : ranks) {
-    const std::vector<std::string> names = names_of(graph);
-    for (size_t i = 0; i < names.size(); ++i) {
-      const TensorShape& shape = graph.values[static_cast<size_t>(graph.arguments[i].value)];
-      const auto found = std::find(arguments.names.begin(), arguments.names.end(), names[i]);
-      if (found == arguments.names.end()) {
-        arguments.names.push_back(names[i]);
-        arguments.all.push_back(graph.arguments[i]);
-        arguments.shapes.push_back(shape);
-      } else if (arguments.shapes[static_cast<size_t>(found - arguments.names.begin())] != shape) {
-        refuse(graph.arguments[i].name + graph.arguments[i].key);
-      }
-    }
-  }
-  return arguments;
+// Makes `shape` hold another one.
+void extend(TensorShape& shape, const TensorShape& other, const GraphArgument& argument) {
+  if (shape.dtype != other.dtype || shape.sizes.size() != other.sizes.size())
+    throw Error(ErrorKind::kUsage, "stablehlo",
+                fmt::format("ranks have '{}' in different forms", argument.name + argument.key));
+  for (size_t i = 0; i < shape.sizes.size(); ++i) shape.sizes[i] = std::max(shape.sizes[i], other.sizes[i]);
 }
 
 // Gives the values of a graph the numbers that they have on all ranks: arguments, then results in the order
 // of the nodes.
 class Renumbering {
  public:
-  Renumbering(const Graph& graph, const Arguments& arguments) : graph_(graph) {
+  Renumbering(const Graph& graph, const SharedArguments& shared, size_t rank) : graph_(graph) {
     aligned_.prompt_of_sample = graph.prompt_of_sample;
     aligned_.numbers = graph.numbers;
-    const std::vector<std::string> own = names_of(graph);
-    for (size_t i = 0; i < arguments.names.size(); ++i) {
-      const auto found = std::find(own.begin(), own.end(), arguments.names[i]);
-      GraphArgument argument = arguments.all[i];
-      if (found != own.end()) {
-        argument = graph.arguments[static_cast<size_t>(found - own.begin())];
-        numbers_[argument.value] = static_cast<ValueId>(i);
-      } else if (argument.kind == GraphArgument::Kind::kWeight) {
-        argument.is_zero = true;
-      } else {
-        refuse("in their inputs");
-      }
-      argument.value = static_cast<ValueId>(i);
-      aligned_.arguments.push_back(std::move(argument));
-      aligned_.values.push_back(arguments.shapes[i]);
+    aligned_.arguments = shared.of_ranks[rank];
+    aligned_.values = shared.shapes;
+    for (size_t i = 0; i < aligned_.arguments.size(); ++i) {
+      ValueId& value = aligned_.arguments[i].value;
+      if (value != kNoValue) numbers_[value] = static_cast<ValueId>(i);
+      value = static_cast<ValueId>(i);
     }
   }
 
@@ -90,8 +70,8 @@ class Renumbering {
       }
       aligned_.nodes.push_back(std::move(node));
     }
-    for (const GraphResult& each : graph_.results)
-      aligned_.results.push_back({each.name, number(each.value)});
+    aligned_.results = graph_.results;
+    for (GraphResult& each : aligned_.results) each.value = number(each.value);
     return std::move(aligned_);
   }
 
@@ -125,29 +105,80 @@ void share_operands(std::vector<Graph>& ranks) {
   }
 }
 
-void require_alike(const Graph& a, const Graph& b) {
-  for (size_t i = 0; i < a.nodes.size(); ++i) {
-    const GraphNode &x = a.nodes[i], &y = b.nodes[i];
-    if (x.reads != y.reads || x.attributes != y.attributes || x.arguments != y.arguments) refuse(x.name);
+// Whether the arguments of all ranks are of one shape, and only weights are missing: a rank would compute
+// something else without an input.
+bool have_one_shape(const SharedArguments& shared, std::span<const Graph> ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (size_t i = 0; i < shared.shapes.size(); ++i) {
+      const GraphArgument& argument = shared.of_ranks[rank][i];
+      if (argument.is_zero ? argument.kind != GraphArgument::Kind::kWeight
+                           : ranks[rank].values[static_cast<size_t>(argument.value)] != shared.shapes[i])
+        return false;
+    }
   }
-  if (a.values != b.values) refuse("in their shapes");
+  return true;
+}
+
+// Whether the nodes of both read as many values.
+bool have_one_form(const Graph& a, const Graph& b) {
+  return std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(),
+                    [](const GraphNode& x, const GraphNode& y) {
+                      return x.name == y.name && x.reads.size() == y.reads.size();
+                    });
+}
+
+bool are_alike(const Graph& a, const Graph& b) {
+  return a.values == b.values && std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(),
+                                            [](const GraphNode& x, const GraphNode& y) {
+                                              return x.reads == y.reads && x.attributes == y.attributes &&
+                                                     x.arguments == y.arguments;
+                                            });
 }
 
 }  // namespace
 
-std::vector<Graph> align_graphs(std::span<const Graph> ranks) {
-  const Arguments arguments = arguments_of(ranks);
-  std::vector<Graph> aligned;
-  for (const Graph& each : ranks) aligned.push_back(Renumbering(each, arguments).aligned());
-  for (const Graph& each : aligned) {
-    if (each.nodes.size() != aligned.front().nodes.size()) refuse("in what they compute");
-    for (size_t i = 0; i < each.nodes.size(); ++i) {
-      const GraphNode &a = aligned.front().nodes[i], &b = each.nodes[i];
-      if (a.name != b.name || a.reads.size() != b.reads.size()) refuse(a.name);
+SharedArguments share_arguments(std::span<const Graph> ranks) {
+  SharedArguments shared;
+  std::map<std::string, size_t> places;
+  std::vector<GraphArgument> all;  // each as the first rank that has it
+  std::vector<std::vector<std::string>> names;
+  for (const Graph& graph : ranks) {
+    names.push_back(names_of(graph));
+    for (size_t i = 0; i < graph.arguments.size(); ++i) {
+      const GraphArgument& argument = graph.arguments[i];
+      const TensorShape& shape = graph.values[static_cast<size_t>(argument.value)];
+      const auto [place, is_new] = places.emplace(names.back()[i], all.size());
+      if (is_new) {
+        all.push_back(argument);
+        shared.shapes.push_back(shape);
+      } else {
+        extend(shared.shapes[place->second], shape, argument);
+      }
     }
   }
+  for (GraphArgument& each : all) {
+    each.value = kNoValue;
+    each.is_zero = true;
+  }
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::vector<GraphArgument>& own = shared.of_ranks.emplace_back(all);
+    for (size_t i = 0; i < names[rank].size(); ++i) own[places.at(names[rank][i])] = ranks[rank].arguments[i];
+  }
+  return shared;
+}
+
+std::optional<std::vector<Graph>> align_graphs(std::span<const Graph> ranks) {
+  const SharedArguments shared = share_arguments(ranks);
+  if (!have_one_shape(shared, ranks)) return std::nullopt;
+  std::vector<Graph> aligned;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    aligned.push_back(Renumbering(ranks[rank], shared, rank).aligned());
+    if (!have_one_form(aligned.front(), aligned.back())) return std::nullopt;
+  }
   share_operands(aligned);
-  for (const Graph& each : aligned) require_alike(aligned.front(), each);
+  for (const Graph& each : aligned) {
+    if (!are_alike(aligned.front(), each)) return std::nullopt;
+  }
   return aligned;
 }
 

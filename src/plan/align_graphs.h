@@ -1,6 +1,7 @@
 // Brings the graphs of all ranks into one form, so that one program serves all of them.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -8,10 +9,21 @@
 
 namespace tessera::plan {
 
+// The arguments of a program that all ranks run. A weight may be read in several parts, which are arguments
+// of their own.
+struct SharedArguments {
+  std::vector<TensorShape> shapes;  // the smallest that hold those of every rank
+  // By rank, in the order of `shapes`. What only other ranks have, because they add it for all or because
+  // it is of their samples, is zero (GraphArgument::is_zero) and has no value.
+  std::vector<std::vector<GraphArgument>> of_ranks;
+};
+
+// Throws Error(kUsage) for arguments of one name that differ in dtype or in the number of their dimensions.
+SharedArguments share_arguments(std::span<const Graph> ranks);
+
 // Returns the graphs with the same arguments, numbers of values and nodes; they differ in places, in contents
-// of constants, and in the parts of weights. A weight that only some ranks have, because they add it for all,
-// is zero on the others. Throws Error(kUsage) for ranks that compute different things, or parts of different
-// shapes.
-std::vector<Graph> align_graphs(std::span<const Graph> ranks);
+// of constants, and in the parts of weights. Nothing for ranks that compute different things, or parts of
+// different shapes.
+std::optional<std::vector<Graph>> align_graphs(std::span<const Graph> ranks);
 
 }  // namespace tessera::plan

@@ -72,17 +72,22 @@ struct GraphArgument {
   enum class Kind { kWeight, kInput, kConstant };
   Kind kind = Kind::kInput;
   ValueId value = kNoValue;
-  std::string name = {};                    // of an input or a constant
-  std::string part = {}, key = {};          // of a weight: its folder, and its name in the file
-  std::vector<int64_t> shape_in_file = {};  // of a weight
-  std::vector<weights::Slice> slices = {};  // of a weight: what the program takes of it
-  at::Tensor contents = {};                 // of a constant, on the CPU
-  bool is_zero = false;                     // a weight that other ranks add, in the program of all ranks
+  std::string name = {};            // of an input or a constant
+  std::string part = {}, key = {};  // of a weight: its folder, and its name in the file
+  // Of a weight, the sizes of the tensor in the file, and what the program takes of it. Of the latents of a
+  // rank, the same of those of all lines.
+  std::vector<int64_t> whole = {};
+  std::vector<weights::Slice> slices = {};
+  at::Tensor contents = {};  // of a constant, on the CPU
+  bool is_zero = false;      // in a program of all ranks: only others have it
 };
 
 struct GraphResult {
   std::string name;
   ValueId value = kNoValue;
+  // Where the result of a rank is in that of all of them.
+  std::vector<int64_t> whole = {};
+  std::vector<weights::Slice> slices = {};
 };
 
 struct Graph {

@@ -162,7 +162,7 @@ ValueId GraphRecorder::read(const at::Tensor& x) {
   if (!x.defined()) return kNoValue;
   if (!is_symbolic(x)) return constant(x);
   if (!is_known(x)) {  // a call that only makes a view of it does no harm
-    graph_.nodes.push_back({.name = "unwritten", .writes = {add_value(x)}});
+    graph_.nodes.push_back({.name = x.numel() == 0 ? "empty" : "unwritten", .writes = {add_value(x)}});
     return graph_.nodes.back().writes.front();
   }
   Storage& storage = storages_.at(address_of(x));
@@ -214,9 +214,14 @@ void GraphRecorder::write(const at::Tensor& x, ValueId value) {
   storage.views = {{storage.geometry, whole}, {geometry, value}};
 }
 
-void GraphRecorder::add_input(const std::string& name, const at::Tensor& x) {
+void GraphRecorder::add_input(const std::string& name, const at::Tensor& x, at::IntArrayRef whole,
+                              std::vector<weights::Slice> slices) {
   const ValueId value = add_value(x);
-  graph_.arguments.push_back({.kind = GraphArgument::Kind::kInput, .value = value, .name = name});
+  graph_.arguments.push_back({.kind = GraphArgument::Kind::kInput,
+                              .value = value,
+                              .name = name,
+                              .whole = whole.vec(),
+                              .slices = std::move(slices)});
   storages_[address_of(x)] = {.held = x.storage(),
                               .value = value,
                               .geometry = Geometry::of(x),
@@ -224,8 +229,9 @@ void GraphRecorder::add_input(const std::string& name, const at::Tensor& x) {
                               .views = {{Geometry::of(x), value}}};
 }
 
-void GraphRecorder::add_result(const std::string& name, const at::Tensor& x) {
-  graph_.results.push_back({name, read(x)});
+void GraphRecorder::add_result(const std::string& name, const at::Tensor& x, at::IntArrayRef whole,
+                               std::vector<weights::Slice> slices) {
+  graph_.results.push_back({name, read(x), whole.vec(), std::move(slices)});
 }
 
 void GraphRecorder::add_weight(const weights::LoadedWeight& weight) {
@@ -237,7 +243,7 @@ void GraphRecorder::add_weight(const weights::LoadedWeight& weight) {
                               .value = value,
                               .part = part_,
                               .key = weight.key,
-                              .shape_in_file = weight.shape.vec(),
+                              .whole = weight.shape.vec(),
                               .slices = weight.slices.vec()});
   if (is_converted) {
     const ValueId converted = add_value(x);
@@ -328,7 +334,10 @@ Graph GraphRecorder::take() {
   std::vector<GraphNode> nodes;
   for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
     const auto is_needed = [&](ValueId value) { return needed.contains(value); };
-    if (std::none_of(node->writes.begin(), node->writes.end(), is_needed)) continue;
+    // Others may need what a rank sends them, even where it does nothing with what they send.
+    if (!node->name.starts_with("collective.") &&
+        std::none_of(node->writes.begin(), node->writes.end(), is_needed))
+      continue;
     needed.insert(node->reads.begin(), node->reads.end());
     nodes.push_back(std::move(*node));
   }

@@ -26,10 +26,12 @@ class GraphRecorder {
 
   // Weights that are loaded from here on are of this folder.
   void begin_part(std::string folder) { part_ = std::move(folder); }
-  // Declares a tensor as an argument of the program.
-  void add_input(const std::string& name, const at::Tensor& x);
-  // Declares the present value of a tensor as a result.
-  void add_result(const std::string& name, const at::Tensor& x);
+  // Declares a tensor as an argument of the program. It may be slices of another one, which ranks share.
+  void add_input(const std::string& name, const at::Tensor& x, at::IntArrayRef whole = {},
+                 std::vector<weights::Slice> slices = {});
+  // Declares the present value of a tensor as a result, which may be slices of that of all ranks.
+  void add_result(const std::string& name, const at::Tensor& x, at::IntArrayRef whole = {},
+                  std::vector<weights::Slice> slices = {});
   // What was recorded, without what no result needs.
   Graph take();
 

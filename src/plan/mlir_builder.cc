@@ -2,6 +2,7 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
+#include <c10/util/accumulate.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -13,10 +14,6 @@
 
 namespace tessera::plan {
 namespace {
-
-int64_t elements(const Sizes64& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-}
 
 std::string list(const Sizes64& values) {
   return fmt::format("[{}]", fmt::join(values, ", "));
@@ -89,10 +86,11 @@ MlirValue MlirBuilder::argument(const TensorShape& type) {
 }
 
 void MlirBuilder::begin_node(NodeLocation location) {
-  locations_.push_back(std::move(location));
+  location_ = locations_->size();
+  locations_->push_back(std::move(location));
 }
 
-MlirBuilder::Text MlirBuilder::text(const std::vector<MlirValue>& results) const {
+std::string MlirBuilder::lines_of(const std::vector<MlirValue>& results, std::set<size_t>& named) const {
   std::vector<bool> is_needed(lines_.size());
   const auto need = [&](int64_t line) {
     if (line >= 0) is_needed[static_cast<size_t>(line)] = true;
@@ -102,25 +100,71 @@ MlirBuilder::Text MlirBuilder::text(const std::vector<MlirValue>& results) const
     if (!is_needed[i]) continue;
     for (const int64_t line : lines_[i].needs) need(line);
   }
-  Text all;
-  std::vector<bool> is_named(locations_.size());
+  std::string all;
   for (size_t i = 0; i < lines_.size(); ++i) {
     if (!is_needed[i]) continue;
-    const size_t location = lines_[i].location;
-    all.lines += lines_[i].text;
-    fmt::format_to(std::back_inserter(all.lines), " loc(#loc{})\n", location);
-    if (!is_named[location])
-      all.locations += fmt::format("#loc{} = {}\n", location, mlir_location(locations_[location]));
-    is_named[location] = true;
+    all += lines_[i].text;
+    fmt::format_to(std::back_inserter(all), " loc(#loc{})\n", lines_[i].locations.front());
+    named.insert(lines_[i].locations.begin(), lines_[i].locations.end());
   }
   return all;
 }
 
+MlirBuilder::Text MlirBuilder::text(const std::vector<MlirValue>& results) const {
+  std::set<size_t> named;
+  Text all{.lines = lines_of(results, named), .locations = {}};
+  for (const size_t location : named)
+    all.locations += fmt::format("#loc{} = {}\n", location, mlir_location((*locations_)[location]));
+  return all;
+}
+
+MlirBuilder MlirBuilder::region() const {
+  MlirBuilder made;
+  made.depth_ = depth_ + 2;
+  made.next_ = next_;
+  made.locations_ = locations_;
+  return made;
+}
+
+MlirValue MlirBuilder::outer(const MlirValue& value) {
+  if (value.line >= 0) outer_.insert(value.line);
+  MlirValue seen = value;
+  seen.line = -1;
+  return seen;
+}
+
+std::vector<MlirValue> MlirBuilder::branches(const MlirValue& index, const std::vector<MlirBuilder>& regions,
+                                             const std::vector<std::vector<MlirValue>>& results) {
+  const std::string indent(static_cast<size_t>(2 * depth_), ' ');
+  std::vector<std::string> bodies;
+  std::set<int64_t> needs = {index.line};
+  std::set<size_t> named;
+  for (size_t i = 0; i < regions.size(); ++i) {
+    bodies.push_back(fmt::format("{{\n{}{}    stablehlo.return {} : {}\n{}}}",
+                                 regions[i].lines_of(results[i], named), indent, names_of(results[i]),
+                                 types_of(results[i]), indent));
+    needs.insert(regions[i].outer_.begin(), regions[i].outer_.end());
+    next_ = std::max(next_, regions[i].next_);
+  }
+  const std::vector<MlirValue>& types = results.front();
+  const std::string name = fmt::format("%{}", next_++);
+  Line line{fmt::format("{}{}:{} = \"stablehlo.case\"({}) ({}) : ({}) -> ({})", indent, name, types.size(),
+                        index.name, fmt::join(bodies, ", "), mlir_type(index.type), types_of(types)),
+            {needs.begin(), needs.end()},
+            {location_}};
+  line.locations.insert(line.locations.end(), named.begin(), named.end());
+  std::vector<MlirValue> values;
+  for (size_t i = 0; i < types.size(); ++i)
+    values.push_back(
+        {types.size() == 1 ? name : fmt::format("{}#{}", name, i), types[i].type, std::ssize(lines_)});
+  lines_.push_back(std::move(line));
+  return values;
+}
+
 MlirValue MlirBuilder::line(std::string_view name, const std::vector<MlirValue>& operands,
                             const std::string& words, TensorShape result) {
-  const int64_t number = std::ssize(lines_);
-  MlirValue value{fmt::format("%{}", number), std::move(result), number};
-  Line line{fmt::format("    {} = {}{}", value.name, name, words), {}, locations_.size() - 1};
+  MlirValue value{fmt::format("%{}", next_++), std::move(result), std::ssize(lines_)};
+  Line line{fmt::format("{:{}}{} = {}{}", "", 2 * depth_, value.name, name, words), {}, {location_}};
   for (const MlirValue& each : operands) line.needs.push_back(each.line);
   lines_.push_back(std::move(line));
   return value;
@@ -134,8 +178,8 @@ MlirValue MlirBuilder::op(std::string_view name, const std::vector<MlirValue>& o
 }
 
 MlirValue MlirBuilder::reshape(const MlirValue& x, Sizes64 sizes) {
-  TESSERA_CHECK(elements(x.sizes()) == elements(sizes), "{} is no shape for {}", list(sizes),
-                mlir_type(x.type));
+  TESSERA_CHECK(c10::multiply_integers(x.sizes()) == c10::multiply_integers(sizes), "{} is no shape for {}",
+                list(sizes), mlir_type(x.type));
   const auto found = reshaped_.find(x.name);
   const MlirValue& from = found == reshaped_.end() ? x : found->second;
   if (sizes == x.sizes()) return x;
@@ -330,7 +374,7 @@ MlirValue MlirBuilder::convolution(const MlirValue& x, const MlirValue& weight, 
 // no way to know: XLA's partitioner refuses it.
 MlirValue MlirBuilder::partition() {
   if (!partition_) {
-    const NodeLocation node = locations_.back();
+    const size_t around = location_;
     begin_node({.name = "collective.all_to_all", .role = "partition"});
     std::vector<int64_t> all(static_cast<size_t>(partitions_));
     std::iota(all.begin(), all.end(), int64_t{0});
@@ -342,7 +386,7 @@ MlirValue MlirBuilder::partition() {
                     partitions_, list(all)),
         false, numbers);
     partition_ = reshape(slice(received, {0}, {1}), {});
-    begin_node(node);
+    location_ = around;
   }
   return *partition_;
 }

@@ -7,7 +7,9 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,11 +44,18 @@ class MlirBuilder {
 
   // The lines from here on are part of this node.
   void begin_node(NodeLocation location);
-  // The lines that these results need, and the locations that they name.
+  // The lines that these results need, and the definitions of the locations that they name.
   struct Text {
     std::string lines, locations;
   };
   Text text(const std::vector<MlirValue>& results) const;
+  // A builder of a region in this program. Until branches() takes it, this builder must write nothing.
+  MlirBuilder region() const;
+  // In a region: a value of the program around it.
+  MlirValue outer(const MlirValue& value);
+  // Runs the region number `index`, int32 []; the results of all regions have the same types.
+  std::vector<MlirValue> branches(const MlirValue& index, const std::vector<MlirBuilder>& regions,
+                                  const std::vector<std::vector<MlirValue>>& results);
   MlirValue argument(const TensorShape& type);  // the next one: "%arg3"
   int64_t arguments() const { return arguments_; }
 
@@ -114,16 +123,24 @@ class MlirBuilder {
  private:
   struct Line {
     std::string text;
-    std::vector<int64_t> needs;  // other lines
-    size_t location = 0;         // in `locations_`
+    std::vector<int64_t> needs;     // other lines
+    std::vector<size_t> locations;  // in `locations_`: its own, then those of its regions
   };
   // `words` come after "stablehlo.NAME".
   MlirValue line(std::string_view name, const std::vector<MlirValue>& operands, const std::string& words,
                  TensorShape result);
+  // The lines that these results need, and the locations that they name.
+  std::string lines_of(const std::vector<MlirValue>& results, std::set<size_t>& named) const;
 
   int64_t partitions_;
+  int64_t depth_ = 2;        // of the lines, in levels of indentation
+  int64_t next_ = 0;         // number of a name
+  std::set<int64_t> outer_;  // lines of the program around this region that it needs
   std::vector<Line> lines_;
-  std::vector<NodeLocation> locations_ = {{.name = "constant"}};
+  // Regions share them with what is around them.
+  std::shared_ptr<std::vector<NodeLocation>> locations_ =
+      std::make_shared<std::vector<NodeLocation>>(1, NodeLocation{.name = "constant"});
+  size_t location_ = 0;  // of the lines from here on
   std::optional<MlirValue> partition_;
   int64_t channels_ = 0;
   int64_t arguments_ = 0;

@@ -77,6 +77,24 @@ at::Tensor on_meta(at::IntArrayRef sizes) {
   return at::empty(sizes, at::dtype(at::kFloat).device(at::kMeta));
 }
 
+// What this rank holds of the latents of its samples.
+std::vector<weights::Slice> local_lines(const engine::DenoiserStage& stage) {
+  std::vector<weights::Slice> slices;
+  for (const engine::LatentAxis& axis : stage.latent_axes()) {
+    const parallel::Cut& cut = stage.cut();
+    const std::vector<Range> lines =
+        axis.of(cut.lines_of(axis.axis, cut.all_patches(), stage.sequence_rank()));
+    TESSERA_CHECK(lines.size() == 1, "a rank holds {} runs of lines", lines.size());
+    if (lines[0].length < axis.all) slices.push_back({axis.dim, lines[0].begin, lines[0].length});
+  }
+  return slices;
+}
+
+std::vector<int64_t> sliced(std::vector<int64_t> sizes, const std::vector<weights::Slice>& slices) {
+  for (const weights::Slice& each : slices) sizes[static_cast<size_t>(each.dim)] = each.length;
+  return sizes;
+}
+
 }  // namespace
 
 Graph record_denoiser(const engine::Settings& settings, const engine::Model& model,
@@ -88,7 +106,6 @@ Graph record_denoiser(const engine::Settings& settings, const engine::Model& mod
     engine::encode(run);
   }
   const std::map<std::string, at::Tensor> conditions = run.conditions();
-  const at::Tensor z = on_meta(run.latent_sizes());
   const models::Timestep timestep{.value = 0, .on_device = on_meta({1})};
 
   GraphRecorder recorder;
@@ -105,19 +122,21 @@ Graph record_denoiser(const engine::Settings& settings, const engine::Model& mod
   const Range patches = stage.cut().all_patches();
   const comm::Group& stages = run.ranks.pipeline;
   const bool is_first = stages.rank == 0, is_last = stages.rank + 1 == stages.size;
-  parallel::Tensors given;
-  if (is_first) {
-    std::vector<int64_t> sizes = engine::LocalLatents(z, stage, run.ranks).empty(patches).sizes().vec();
-    sizes.front() = stage.samples();
-    given = {on_meta(sizes)};
-  } else {
-    given = stage.empty_hidden(patches);
-  }
-  for (size_t i = 0; i < given.size(); ++i)
-    recorder.add_input(is_first ? "latents" : fmt::format("hidden.{}", i), given[i]);
+  std::vector<int64_t> whole = run.latent_sizes();
+  whole.front() = stage.samples();
+  const std::vector<weights::Slice> lines = local_lines(stage);
+  const parallel::Tensors given =
+      is_first ? parallel::Tensors{on_meta(sliced(whole, lines))} : stage.empty_hidden(patches);
+  if (is_first) recorder.add_input("latents", given.front(), whole, lines);
+  for (size_t i = 0; i < given.size() && !is_first; ++i)
+    recorder.add_input(fmt::format("hidden.{}", i), given[i]);
   const parallel::Tensors out = stage.run({.index = 0, .count = 1, .timestep = timestep}, patches, given);
-  for (size_t i = 0; i < out.size(); ++i)
-    recorder.add_result(is_last ? "prediction" : fmt::format("hidden.{}", i), out[i]);
+  if (is_last) {
+    whole[1] = out.front().size(1);  // it may have more channels
+    recorder.add_result("prediction", out.front(), whole, lines);
+  }
+  for (size_t i = 0; i < out.size() && !is_last; ++i)
+    recorder.add_result(fmt::format("hidden.{}", i), out[i]);
   Graph graph = recorder.take();
   graph.prompt_of_sample = samples;
   for (const auto& [name, numbers] : conditions) {
@@ -283,11 +302,17 @@ Graph record_decoder(const engine::Settings& settings, const engine::Model& mode
   nn::Tokens tokens(parallel::Cut({.rows = shape.latent_height, .columns = shape.latent_width},
                                   parallel::GridAxis::kRows, 1, group.size),
                     {.ring = group, .all = group});
-  const at::Tensor latents =
-      on_meta({count, model.shape.latent_channels, tokens.held().rows, shape.latent_width});
-  recorder.add_input("latents", latents);
+  const Range rows = tokens.cut().part(0, group.rank);
+  std::vector<int64_t> whole = {count, model.shape.latent_channels, shape.latent_height, shape.latent_width};
+  const std::vector<weights::Slice> own = {{2, rows.begin, rows.length}};
+  const at::Tensor latents = on_meta(sliced(whole, own));
+  recorder.add_input("latents", latents, whole, own);
   const int64_t frames = std::min(clip.first_frames.value_or(clip.frames), run.settings.frames);
-  recorder.add_result("frames", decoder->decode_clip(latents, frames, tokens, decoder->begin_video().get()));
+  const at::Tensor made = decoder->decode_clip(latents, frames, tokens, decoder->begin_video().get());
+  const Range pixels = times(rows, shape.scale_factor);
+  whole = made.sizes().vec();
+  whole[2] = shape.latent_height * shape.scale_factor;
+  recorder.add_result("frames", made, whole, {{2, pixels.begin, pixels.length}});
   return recorder.take();
 }
 

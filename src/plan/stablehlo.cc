@@ -7,6 +7,8 @@
 
 #include "core/error.h"
 #include "plan/align_graphs.h"
+#include "plan/stablehlo_by_rank.h"
+#include "plan/stablehlo_collectives.h"
 #include "plan/stablehlo_lowering.h"
 
 namespace tessera::plan {
@@ -14,28 +16,46 @@ namespace {
 
 constexpr int64_t kVersion = 1;
 
-OrderedJson description_of(const GraphArgument& argument, const TensorShape& type) {
+OrderedJson shape_json(const TensorShape& own, const TensorShape& type) {
+  OrderedJson json = {{"dtype", mlir_dtype(type.dtype)}, {"shape", own.sizes}};
+  if (own.sizes != type.sizes) json["padded_shape"] = type.sizes;
+  return json;
+}
+
+// [begin, end] of each dimension.
+std::vector<std::array<int64_t, 2>> slice_of(const std::vector<int64_t>& whole,
+                                             const std::vector<weights::Slice>& slices) {
+  std::vector<std::array<int64_t, 2>> ranges;
+  for (const int64_t size : whole) ranges.push_back({0, size});
+  for (const weights::Slice& slice : slices)
+    ranges[static_cast<size_t>(slice.dim)] = {slice.begin, slice.begin + slice.length};
+  return ranges;
+}
+
+// `own` is the rank's part, and `type` what the program takes.
+OrderedJson description_of(const GraphArgument& argument, const TensorShape& own, const TensorShape& type) {
   OrderedJson json = OrderedJson::object();
-  if (argument.kind == GraphArgument::Kind::kInput) {
-    json["name"] = argument.name;
-    json["kind"] = "input";
-  } else if (argument.is_zero) {
-    json["name"] = argument.part + "/" + argument.key;
+  const bool is_input = argument.kind == GraphArgument::Kind::kInput;
+  json["name"] = is_input ? argument.name : argument.part + "/" + argument.key;
+  if (argument.is_zero) {
     json["kind"] = "constant";
     json["value"] = 0;
+  } else if (is_input) {
+    json["kind"] = "input";
   } else {
-    json["name"] = argument.part + "/" + argument.key;
     json["kind"] = "weight";
     json["part"] = argument.part;
     json["key"] = argument.key;
-    std::vector<std::array<int64_t, 2>> ranges;
-    for (const int64_t size : argument.shape_in_file) ranges.push_back({0, size});
-    for (const weights::Slice& slice : argument.slices)
-      ranges[static_cast<size_t>(slice.dim)] = {slice.begin, slice.begin + slice.length};
-    json["slice"] = ranges;
   }
-  json["dtype"] = mlir_dtype(type.dtype);
-  json["shape"] = type.sizes;
+  if (!argument.is_zero && !argument.whole.empty()) json["slice"] = slice_of(argument.whole, argument.slices);
+  json.update(shape_json(own, type));
+  return json;
+}
+
+OrderedJson description_of(const GraphResult& result, const TensorShape& own, const TensorShape& type) {
+  OrderedJson json = {{"name", result.name}};
+  if (!result.whole.empty()) json["slice"] = slice_of(result.whole, result.slices);
+  json.update(shape_json(own, type));
   return json;
 }
 
@@ -43,6 +63,12 @@ OrderedJson description_of(const std::vector<MeshAxis>& mesh) {
   OrderedJson json = OrderedJson::object();
   for (const MeshAxis& axis : mesh) json[axis.name] = axis.size;
   return json;
+}
+
+int64_t devices(const std::vector<MeshAxis>& mesh) {
+  int64_t count = 1;
+  for (const MeshAxis& axis : mesh) count *= axis.size;
+  return count;
 }
 
 // Of an argument or a result.
@@ -56,6 +82,7 @@ OrderedJson with_sharding(OrderedJson json, const ValueSharding* sharding) {
   return json;
 }
 
+// Of graphs that are aligned.
 MlirValue constant_of(MlirBuilder& b, std::span<const Graph> ranks, size_t argument) {
   std::vector<at::Tensor> contents;
   bool are_equal = true;
@@ -64,6 +91,48 @@ MlirValue constant_of(MlirBuilder& b, std::span<const Graph> ranks, size_t argum
     are_equal = are_equal && contents.back().equal(contents.front());
   }
   return are_equal ? b.constant(contents.front()) : b.by_partition(contents);
+}
+
+// What all ranks do alike. `arguments` are those of the program.
+std::vector<MlirValue> lower_together(std::span<const Graph> ranks, const std::vector<MlirValue>& arguments,
+                                      MlirBuilder& builder, const ProgramSharding* sharding) {
+  Lowering lowering(ranks, builder);
+  if (sharding != nullptr) lowering.constrain(sharding->nodes);
+  const Graph& graph = ranks.front();
+  size_t next = 0;
+  for (size_t i = 0; i < graph.arguments.size(); ++i) {
+    const GraphArgument& argument = graph.arguments[i];
+    if (argument.kind != GraphArgument::Kind::kConstant) {
+      lowering.set(argument.value, arguments.at(next++));
+    } else {
+      builder.begin_node({.name = "constant", .role = argument.name});
+      lowering.set(argument.value, constant_of(builder, ranks, i));
+    }
+  }
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!is_collective(graph.nodes[i])) {
+      lowering.lower(i);
+      continue;
+    }
+    lowering.begin(i);
+    CollectiveCall call{.graphs = ranks, .nodes = {}};
+    for (const Graph& each : ranks) call.nodes.push_back(&each.nodes[i]);
+    const CollectiveRule& rule = collective_rule(call.node());
+    std::vector<MlirValue> values = rule.pack(lowering, call);
+    for (MlirValue& each : values) each = rule.exchange(builder, call, each);
+    rule.unpack(lowering, call, values);
+  }
+  std::vector<MlirValue> results;
+  for (const GraphResult& each : graph.results) results.push_back(lowering.value(each.value));
+  return results;
+}
+
+std::vector<MlirValue> lower(std::span<const Graph> ranks, const SharedArguments& shared,
+                             const std::vector<MlirValue>& arguments, MlirBuilder& builder,
+                             const ProgramSharding* sharding) {
+  if (const std::optional<std::vector<Graph>> aligned = align_graphs(ranks))
+    return lower_together(*aligned, arguments, builder, sharding);
+  return lower_by_rank(ranks, shared, arguments, builder);
 }
 
 }  // namespace
@@ -80,9 +149,18 @@ MlirValue Lowering::read(const GraphNode& node, size_t i) {
 }
 
 MlirValue Lowering::value(ValueId id) {
-  const auto& found = values_.at(static_cast<size_t>(id));
+  std::optional<MlirValue>& found = values_.at(static_cast<size_t>(id));
+  if (const std::optional<MlirValue>& held = held_[static_cast<size_t>(id)]; !found && held) {
+    const Sizes64& sizes = type_of(id).sizes;
+    found = builder_->slice(builder_->outer(*held), Sizes64(sizes.size()), sizes);
+  }
   TESSERA_CHECK(found, "value {} is used before it is computed", id);
   return *found;
+}
+
+void Lowering::enter(MlirBuilder& region) {
+  builder_ = &region;
+  values_.assign(values_.size(), std::nullopt);
 }
 
 void Lowering::set(ValueId id, const MlirValue& value) {
@@ -94,34 +172,41 @@ void Lowering::write(const GraphNode& node, size_t i, const MlirValue& value) {
   const TensorShape& type = type_of(id);
   TESSERA_CHECK(value.sizes() == type.sizes, "{} gives {}, and not {}", node.name, mlir_type(value.type),
                 mlir_type(type));
-  set(id, constrained(builder_.convert(value, type.dtype), &NodeSharding::writes, i));
+  set(id, constrained(builder_->convert(value, type.dtype), &NodeSharding::writes, i));
 }
 
 MlirValue Lowering::constrained(const MlirValue& value, Constraints of, size_t i) {
   if (constraints_.empty() || i >= (constraints_[node_].*of).size()) return value;
   MlirValue constrained = value;
   for (const ValueSharding& each : (constraints_[node_].*of)[i])
-    constrained = builder_.constrained(constrained, sdy_sharding(each));
+    constrained = builder_->constrained(constrained, sdy_sharding(each));
   return constrained;
 }
 
-void Lowering::run() {
-  for (node_ = 0; node_ < ranks_[0].nodes.size(); ++node_) {
-    const GraphNode& node = ranks_[0].nodes[node_];
-    builder_.begin_node({.name = node.name,
-                         .role = roles_[node_],
-                         .block = node.block,
-                         .number = static_cast<int64_t>(node_) + 1});
-    const auto has_rule = [&](const LoweringRules* rules) { return rules->contains(node.name); };
-    const std::array all = {&operation_rules(), &image_rules(), &libtorch_rules(), &view_rules(),
-                            &collective_rules()};
-    const auto found = std::find_if(all.begin(), all.end(), has_rule);
-    if (found == all.end())
-      throw Error(ErrorKind::kUsage, "stablehlo",
-                  fmt::format("the operation '{}'{} has no form in StableHLO", node.name,
-                              node.role.empty() ? "" : " of " + node.role));
-    (*found)->at(node.name)(*this, node);
-  }
+NodeLocation Lowering::location_of(size_t number) const {
+  const GraphNode& node = ranks_[0].nodes.at(number);
+  return {.name = node.name,
+          .role = roles_[number],
+          .block = node.block,
+          .number = static_cast<int64_t>(number) + 1};
+}
+
+void Lowering::begin(size_t number) {
+  node_ = number;
+  builder_->begin_node(location_of(number));
+}
+
+void Lowering::lower(size_t number) {
+  begin(number);
+  const GraphNode& node = ranks_[0].nodes[node_];
+  const auto has_rule = [&](const LoweringRules* rules) { return rules->contains(node.name); };
+  const std::array all = {&operation_rules(), &image_rules(), &libtorch_rules(), &view_rules()};
+  const auto found = std::find_if(all.begin(), all.end(), has_rule);
+  if (found == all.end())
+    throw Error(ErrorKind::kUsage, "stablehlo",
+                fmt::format("the operation '{}'{} has no form in StableHLO", node.name,
+                            node.role.empty() ? "" : " of " + node.role));
+  (*found)->at(node.name)(*this, node);
 }
 
 std::vector<const GraphNode*> Lowering::by_rank() const {
@@ -131,67 +216,59 @@ std::vector<const GraphNode*> Lowering::by_rank() const {
 }
 
 bool works_with_others(const Graph& graph) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                     [](const GraphNode& node) { return node.name.starts_with("collective."); });
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), is_collective);
 }
 
-Program stablehlo_program(std::span<const Graph> given, size_t shown, const ProgramInfo& info,
+Program stablehlo_program(std::span<const Graph> ranks, size_t shown, const ProgramInfo& info,
                           const ProgramSharding* sharding) {
-  const std::vector<Graph> aligned = align_graphs(given);
-  const std::span<const Graph> ranks(aligned);
+  const SharedArguments shared = share_arguments(ranks);
   const Graph& graph = ranks[shown];
-  Lowering lowering(ranks);
-  if (sharding != nullptr) lowering.constrain(sharding->nodes);
+  const auto type_in = [&](ValueId value) { return graph.values.at(static_cast<size_t>(value)); };
+  MlirBuilder builder(std::ssize(ranks));
   OrderedJson arguments = OrderedJson::array(), results = OrderedJson::array();
   std::vector<std::string> parameters;
-  for (size_t i = 0; i < graph.arguments.size(); ++i) {
-    const GraphArgument& each = graph.arguments[i];
-    if (each.kind == GraphArgument::Kind::kConstant) continue;
-    const TensorShape& type = lowering.type_of(each.value);
-    const MlirValue value = lowering.builder().argument(type);
-    lowering.set(each.value, value);
+  std::vector<MlirValue> given;
+  for (size_t i = 0; i < shared.shapes.size(); ++i) {
+    const GraphArgument& argument = shared.of_ranks[shown][i];
+    if (argument.kind == GraphArgument::Kind::kConstant) continue;
+    const TensorShape& type = shared.shapes[i];
     const ValueSharding* const own = sharding != nullptr ? &sharding->arguments[i] : nullptr;
-    parameters.push_back(fmt::format("{}: {}{}", value.name, mlir_type(type), attribute_of(own)));
-    arguments.push_back(with_sharding(description_of(each, type), own));
+    given.push_back(builder.argument(type));
+    parameters.push_back(fmt::format("{}: {}{}", given.back().name, mlir_type(type), attribute_of(own)));
+    arguments.push_back(with_sharding(
+        description_of(argument, argument.is_zero ? type : type_in(argument.value), type), own));
   }
-  for (size_t i = 0; i < graph.arguments.size(); ++i) {
-    if (graph.arguments[i].kind != GraphArgument::Kind::kConstant) continue;
-    lowering.builder().begin_node({.name = "constant", .role = graph.arguments[i].name});
-    lowering.set(graph.arguments[i].value, constant_of(lowering.builder(), ranks, i));
-  }
-  lowering.run();
+  const std::vector<MlirValue> made = lower(ranks, shared, given, builder, sharding);
   std::vector<std::string> names, types, declared;
-  std::vector<MlirValue> values;
-  for (size_t i = 0; i < graph.results.size(); ++i) {
-    const GraphResult& each = graph.results[i];
-    const MlirValue value = lowering.value(each.value);
+  for (size_t i = 0; i < made.size(); ++i) {
     const ValueSharding* const own = sharding != nullptr ? &sharding->results[i] : nullptr;
-    values.push_back(value);
-    names.push_back(value.name);
-    types.push_back(mlir_type(value.type));
+    names.push_back(made[i].name);
+    types.push_back(mlir_type(made[i].type));
     declared.push_back(types.back() + attribute_of(own));
-    results.push_back(with_sharding(
-        {{"name", each.name}, {"dtype", mlir_dtype(value.type.dtype)}, {"shape", value.sizes()}}, own));
+    const GraphResult& result = graph.results[i];
+    results.push_back(with_sharding(description_of(result, type_in(result.value), made[i].type), own));
   }
-  const MlirBuilder::Text body = lowering.builder().text(values);
-  Program program{.text = fmt::format(
-                      "module @tessera {{\n{}  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n"
-                      "  }}\n}} loc(\"{}\"(\"{}\"))\n{}",
-                      sharding == nullptr ? "" : fmt::format("  {}\n", sdy_mesh(sharding->mesh)),
-                      fmt::join(parameters, ", "), fmt::join(declared, ", "), body.lines,
-                      fmt::join(names, ", "), fmt::join(types, ", "), info.part, info.model, body.locations),
-                  .description = {{"version", kVersion},
-                                  {"model", info.model},
-                                  {"part", info.part},
-                                  {"dtype", info.dtype},
-                                  {"rank", info.rank},
-                                  {"world_size", info.world_size},
-                                  {"prompt_of_sample", graph.prompt_of_sample},
-                                  {"values", graph.numbers},
-                                  {"arguments", std::move(arguments)},
-                                  {"results", std::move(results)}}};
-  if (sharding != nullptr) program.description["mesh"] = description_of(sharding->mesh);
-  return program;
+  const MlirBuilder::Text body = builder.text(made);
+  OrderedJson description = {
+      {"version", kVersion},
+      {"model", info.model},
+      {"part", info.part},
+      {"dtype", info.dtype},
+      {"rank", info.rank},
+      {"world_size", info.world_size},
+      {"partitions", sharding == nullptr ? std::ssize(ranks) : devices(sharding->mesh)},
+      {"prompt_of_sample", graph.prompt_of_sample},
+      {"values", graph.numbers},
+      {"arguments", std::move(arguments)},
+      {"results", std::move(results)}};
+  if (sharding != nullptr) description["mesh"] = description_of(sharding->mesh);
+  return {.text = fmt::format(
+              "module @tessera {{\n{}  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n"
+              "  }}\n}} loc(\"{}\"(\"{}\"))\n{}",
+              sharding == nullptr ? "" : fmt::format("  {}\n", sdy_mesh(sharding->mesh)),
+              fmt::join(parameters, ", "), fmt::join(declared, ", "), body.lines, fmt::join(names, ", "),
+              fmt::join(types, ", "), info.part, info.model, body.locations),
+          .description = std::move(description)};
 }
 
 }  // namespace tessera::plan

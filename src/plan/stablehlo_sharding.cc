@@ -72,7 +72,7 @@ bool add_axes(ValueSharding& sharding, std::string_view what, const std::vector<
 
 FileBox file_box_of(const GraphArgument& weight) {
   FileBox box;
-  for (const int64_t size : weight.shape_in_file) box.push_back({0, size});
+  for (const int64_t size : weight.whole) box.push_back({0, size});
   for (const weights::Slice& slice : weight.slices)
     box[static_cast<size_t>(slice.dim)] = {slice.begin, slice.length};
   return box;

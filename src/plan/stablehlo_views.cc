@@ -1,5 +1,7 @@
 // Views of what a storage holds, and writes into it. A storage is a row of elements. A view whose strides
 // divide one another is a box in that row, seen as a shape with one dimension for each stride.
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -16,10 +18,6 @@ struct Box {
   Sizes64 begins = {};   // by dimension of `row`
   Sizes64 lengths = {};  // the same; the last is 1
 };
-
-int64_t product(const Sizes64& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-}
 
 // The dimensions of more than one element, from the largest stride to the smallest, without those that only
 // repeat.
@@ -84,9 +82,9 @@ MlirValue whole_of(MlirBuilder& b, const MlirValue& row, const Geometry& geometr
 }
 
 MlirValue in_shape(MlirBuilder& b, const MlirValue& row, const Sizes64& shape) {
-  const int64_t missing = product(shape) - product(row.sizes());
+  const int64_t missing = c10::multiply_integers(shape) - c10::multiply_integers(row.sizes());
   if (missing == 0) return b.reshape(row, shape);
-  return b.reshape(b.pad(b.reshape(row, {product(row.sizes())}), {0}, {missing}), shape);
+  return b.reshape(b.pad(b.reshape(row, {c10::multiply_integers(row.sizes())}), {0}, {missing}), shape);
 }
 
 // Elements of a box [lengths] as the view's sizes, and back.
@@ -127,8 +125,8 @@ bool is_at_one_place(const Lowering& lowering) {
 void view(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue whole = lowering.read(node, 0);
-  const bool is_repeated = product(whole.sizes()) == 1 || whole.sizes().empty();
-  const int64_t elements = is_repeated ? 1 : product(whole.sizes());
+  const bool is_repeated = c10::multiply_integers(whole.sizes()) == 1 || whole.sizes().empty();
+  const int64_t elements = is_repeated ? 1 : c10::multiply_integers(whole.sizes());
   const Box box = box_of(node.part, elements);
   const MlirValue row = in_shape(b, row_of(b, whole, node.whole), box.row);
   const MlirValue found = is_at_one_place(lowering)
@@ -140,9 +138,10 @@ void view(Lowering& lowering, const GraphNode& node) {
 void write_part(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue whole = lowering.read(node, 0), part = lowering.read(node, 1);
-  const int64_t elements = product(whole.sizes());
+  const int64_t elements = c10::multiply_integers(whole.sizes());
   const Box box = box_of(node.part, elements);
-  TESSERA_CHECK(product(part.sizes()) == product(box.lengths), "a write to a tensor that repeats");
+  TESSERA_CHECK(c10::multiply_integers(part.sizes()) == c10::multiply_integers(box.lengths),
+                "a write to a tensor that repeats");
   Sizes64 sizes;  // of the part without dimensions of one element
   for (const int64_t size : part.sizes()) {
     if (size != 1) sizes.push_back(size);
@@ -156,8 +155,8 @@ void write_part(Lowering& lowering, const GraphNode& node) {
   const MlirValue row = in_shape(b, row_of(b, whole, node.whole), box.row);
   MlirValue written = is_at_one_place(lowering) ? b.update(row, fresh, box.begins)
                                                 : b.update_at(row, fresh, begins_of(lowering, box, elements));
-  if (product(box.row) != elements)
-    written = b.slice(b.reshape(written, {product(box.row)}), {0}, {elements});
+  if (c10::multiply_integers(box.row) != elements)
+    written = b.slice(b.reshape(written, {c10::multiply_integers(box.row)}), {0}, {elements});
   lowering.write(node, 0, whole_of(b, written, node.whole));
 }
 

@@ -48,6 +48,22 @@ def ranks_that_work_together_have_one_program(box):
 
 
 @test
+def ranks_with_other_parts_have_branches(box):
+    words = ["trace", "a cat", "--model", MODEL, "--height", "80", "--width", "64", "--no-resolution-binning", "--dtype", "fp32"]
+    outcome = box.run(*words, "--ring-degree", "2", "--stablehlo", "p.mlir")
+    assert outcome.code == 0, outcome
+    texts = [(box.folder / f"p.{rank}.mlir").read_text() for rank in (0, 1)]
+    assert texts[0] == texts[1] and '"stablehlo.case"' in texts[0] and '"stablehlo.collective_permute"' in texts[0]
+    # Five rows of tokens: three and two, of two rows of latents each.
+    for rank, rows, more in ((0, [0, 6], {}), (1, [6, 10], {"padded_shape": [2, 4, 6, 8]})):
+        description = json.loads((box.folder / f"p.{rank}.json").read_text())
+        latents = next(each for each in description["arguments"] if each["name"] == "latents")
+        part = {"slice": [[0, 2], [0, 4], rows, [0, 8]], "dtype": "f32", "shape": [2, 4, rows[1] - rows[0], 8], **more}
+        assert latents == {"name": "latents", "kind": "input", **part}, latents
+        assert description["results"] == [{"name": "prediction", **part}] and description["partitions"] == 2, description
+
+
+@test
 def parts_of_a_program(box):
     for part, inputs, results in (("text_encoder", ["tokens"], ["states"]), ("decoder", ["latents"], ["frames"])):
         outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, "--part", part, "--stablehlo", "p.mlir")
@@ -133,8 +149,6 @@ def refused_programs(box):
     box.refuse(2, "[--part] names a part of a program; give --stablehlo too", *words, "--part", "decoder")
     box.refuse(2, "PipeFusion and displaced patches take activations of earlier steps", *words, "--pipefusion-parallel-degree", "2",
                "--stablehlo", "p.mlir")
-    odd = ["trace", "a cat", "--model", MODEL, "--height", "80", "--width", "64", "--no-resolution-binning"]
-    box.refuse(2, "the ranks work together on parts that differ (latents)", *odd, "--ring-degree", "2", "--stablehlo", "p.mlir")
     box.refuse(2, "[--vae-tiling] decodes tile by tile", *words, "--vae-tiling", "--part", "decoder", "--stablehlo", "p.mlir")
     box.refuse(2, "[--json] is of a trace", *words, "--json", "--stablehlo", "p.mlir")
     box.refuse(2, "[--output] is of a trace", *words, "-o", "t.json", "--stablehlo", "p.mlir")

@@ -106,7 +106,7 @@ TEST(Sharding, LayersOfOneTensorAreArgumentsOfTheirOwn) {
   int64_t rows = 0;
   for (const GraphArgument& each : sharded.graph.arguments) {
     if (each.key != "spatial_blocks.0.attn.qkv.weight") continue;
-    rows = each.shape_in_file.front();
+    rows = each.whole.front();
     for (const weights::Slice& slice : each.slices) {
       if (slice.dim == 0) begins.push_back(slice.begin);
     }

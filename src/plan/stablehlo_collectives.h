@@ -1,0 +1,37 @@
+// What ranks send each other, in StableHLO: collectives among the partitions that run one program.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plan/stablehlo_lowering.h"
+
+namespace tessera::plan {
+
+// A collective as each rank of the world recorded it; `rank` is the one whose values are at hand.
+struct CollectiveCall {
+  std::span<const Graph> graphs;
+  std::vector<const GraphNode*> nodes;  // by rank
+  size_t rank = 0;
+
+  const GraphNode& node() const { return *nodes[rank]; }
+  const std::vector<int64_t>& members() const { return node().collective.ranks; }  // of the rank's group
+  const Sizes64& read_sizes(size_t of_rank, size_t i) const;
+  const Sizes64& written_sizes(size_t of_rank, size_t i) const;
+};
+
+// A collective has three steps. The first and the last are what a rank does by itself; the operation between
+// them is one for all ranks, so their parts are padded to the largest.
+struct CollectiveRule {
+  // Reads what the rank gives, one value for each operation.
+  std::vector<MlirValue> (*pack)(Lowering&, const CollectiveCall&);
+  MlirValue (*exchange)(MlirBuilder&, const CollectiveCall&, const MlirValue& packed);
+  // Writes what it gets.
+  void (*unpack)(Lowering&, const CollectiveCall&, const std::vector<MlirValue>& received);
+};
+
+bool is_collective(const GraphNode& node);
+const CollectiveRule& collective_rule(const GraphNode& node);
+
+}  // namespace tessera::plan
