@@ -332,13 +332,10 @@ void write_programs(const TraceArguments& arguments, const job::Job& job, const 
     of_ranks.push_back(plan::record_program(info.part, job.settings, job.model, job.layout, rank));
   }
   for (const int64_t rank : ranks) {
-    const auto number = static_cast<size_t>(rank);
-    const bool is_shared = plan::works_with_others(of_ranks[number]);
-    const std::span<const plan::Graph> all(of_ranks), one = all.subspan(number, 1);
     info.rank = rank;
     info.world_size = job.ranks();
     write_program(ranks.size() == 1 ? stem : fmt::format("{}.{}", stem, rank),
-                  plan::stablehlo_program(is_shared ? all : one, is_shared ? number : 0, info));
+                  plan::stablehlo_program(of_ranks, static_cast<size_t>(rank), info));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -136,6 +137,36 @@ bool are_alike(const Graph& a, const Graph& b) {
 }
 
 }  // namespace
+
+std::vector<int64_t> partners_of(std::span<const Graph> world, int64_t rank) {
+  std::set<int64_t> partners = {rank};
+  for (std::vector<int64_t> fresh = {rank}; !fresh.empty();) {
+    const Graph& graph = world[static_cast<size_t>(fresh.back())];
+    fresh.pop_back();
+    for (const GraphNode& node : graph.nodes) {
+      for (const int64_t peer : node.collective.ranks) {
+        if (partners.insert(peer).second) fresh.push_back(peer);
+      }
+    }
+  }
+  return {partners.begin(), partners.end()};
+}
+
+std::vector<Graph> graphs_of(std::span<const Graph> world, const std::vector<int64_t>& partners) {
+  const auto renumber = [&](int64_t& rank) {
+    if (rank >= 0) rank = std::lower_bound(partners.begin(), partners.end(), rank) - partners.begin();
+  };
+  std::vector<Graph> graphs;
+  for (const int64_t rank : partners) {
+    graphs.push_back(world[static_cast<size_t>(rank)]);
+    for (GraphNode& node : graphs.back().nodes) {
+      for (int64_t& each : node.collective.ranks) renumber(each);
+      renumber(node.collective.to);
+      renumber(node.collective.from);
+    }
+  }
+  return graphs;
+}
 
 SharedArguments share_arguments(std::span<const Graph> ranks) {
   SharedArguments shared;

@@ -9,6 +9,11 @@
 
 namespace tessera::plan {
 
+// The ranks that a rank exchanges messages with, itself among them, by itself or through others; in order.
+std::vector<int64_t> partners_of(std::span<const Graph> world, int64_t rank);
+// Their graphs, in which ranks are numbered from 0.
+std::vector<Graph> graphs_of(std::span<const Graph> world, const std::vector<int64_t>& partners);
+
 // The arguments of a program that all ranks run. A weight may be read in several parts, which are arguments
 // of their own.
 struct SharedArguments {

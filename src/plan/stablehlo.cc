@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "core/error.h"
 #include "plan/align_graphs.h"
@@ -65,10 +66,12 @@ OrderedJson description_of(const std::vector<MeshAxis>& mesh) {
   return json;
 }
 
-int64_t devices(const std::vector<MeshAxis>& mesh) {
+std::vector<int64_t> devices(const std::vector<MeshAxis>& mesh) {
   int64_t count = 1;
   for (const MeshAxis& axis : mesh) count *= axis.size;
-  return count;
+  std::vector<int64_t> all(static_cast<size_t>(count));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return all;
 }
 
 // Of an argument or a result.
@@ -215,12 +218,12 @@ std::vector<const GraphNode*> Lowering::by_rank() const {
   return nodes;
 }
 
-bool works_with_others(const Graph& graph) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), is_collective);
-}
-
-Program stablehlo_program(std::span<const Graph> ranks, size_t shown, const ProgramInfo& info,
+Program stablehlo_program(std::span<const Graph> world, size_t rank, const ProgramInfo& info,
                           const ProgramSharding* sharding) {
+  const std::vector<int64_t> partners = partners_of(world, static_cast<int64_t>(rank));
+  const std::vector<Graph> ranks = graphs_of(world, partners);
+  const auto shown = static_cast<size_t>(
+      std::find(partners.begin(), partners.end(), static_cast<int64_t>(rank)) - partners.begin());
   const SharedArguments shared = share_arguments(ranks);
   const Graph& graph = ranks[shown];
   const auto type_in = [&](ValueId value) { return graph.values.at(static_cast<size_t>(value)); };
@@ -249,18 +252,17 @@ Program stablehlo_program(std::span<const Graph> ranks, size_t shown, const Prog
     results.push_back(with_sharding(description_of(result, type_in(result.value), made[i].type), own));
   }
   const MlirBuilder::Text body = builder.text(made);
-  OrderedJson description = {
-      {"version", kVersion},
-      {"model", info.model},
-      {"part", info.part},
-      {"dtype", info.dtype},
-      {"rank", info.rank},
-      {"world_size", info.world_size},
-      {"partitions", sharding == nullptr ? std::ssize(ranks) : devices(sharding->mesh)},
-      {"prompt_of_sample", graph.prompt_of_sample},
-      {"values", graph.numbers},
-      {"arguments", std::move(arguments)},
-      {"results", std::move(results)}};
+  OrderedJson description = {{"version", kVersion},
+                             {"model", info.model},
+                             {"part", info.part},
+                             {"dtype", info.dtype},
+                             {"rank", info.rank},
+                             {"world_size", info.world_size},
+                             {"partitions", sharding == nullptr ? partners : devices(sharding->mesh)},
+                             {"prompt_of_sample", graph.prompt_of_sample},
+                             {"values", graph.numbers},
+                             {"arguments", std::move(arguments)},
+                             {"results", std::move(results)}};
   if (sharding != nullptr) description["mesh"] = description_of(sharding->mesh);
   return {.text = fmt::format(
               "module @tessera {{\n{}  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n"

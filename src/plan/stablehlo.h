@@ -23,16 +23,12 @@ struct Program {
   OrderedJson description;  // {"version", "model", "part", "rank", "world_size", "arguments", "results"}
 };
 
-// Whether the rank of this graph sends messages to others.
-bool works_with_others(const Graph& graph);
-
-// The program of graph number `shown`. There is one graph, of a rank that works alone; or those of all ranks
-// of the world, in their order, which then have one program for all partitions, and differ in which parts of
-// weights and inputs they are given. Throws Error(kUsage) that names an operation which has no form, and for
-// ranks whose parts are of different shapes.
+// The program of rank `rank` of the world, of which these are the graphs. Ranks that send each other messages
+// have one program, of which each is a partition; they differ in which parts of weights and inputs they are
+// given. Throws Error(kUsage) that names an operation which has no form.
 // With a sharding, of the one graph, the program has its mesh and shardings, and the description says them:
 // "mesh" has the sizes of the axes by name, and "sharding" of each argument and result the axes by dimension.
-Program stablehlo_program(std::span<const Graph> ranks, size_t shown, const ProgramInfo& info,
+Program stablehlo_program(std::span<const Graph> world, size_t rank, const ProgramInfo& info,
                           const ProgramSharding* sharding = nullptr);
 
 }  // namespace tessera::plan

@@ -49,7 +49,26 @@ TEST_F(RankPrograms, EqualPartsHaveNoBranches) {
   const Program program = stablehlo_program(graphs, 1, {});
   EXPECT_EQ(program.text.find("stablehlo.case"), std::string::npos) << program.text;
   EXPECT_NE(program.text.find("(tensor<1x2x3xf32>) -> tensor<2x2x3xf32>"), std::string::npos) << program.text;
-  EXPECT_EQ(program.description["partitions"], 2);
+  EXPECT_EQ(program.description["partitions"], OrderedJson({0, 1}));
+}
+
+// Ranks 0 and 1 exchange messages, and so do 2 and 3.
+TEST_F(RankPrograms, RanksThatExchangeNothingHaveOtherPrograms) {
+  std::vector<Graph> graphs;
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    comm::World world = comm::recording_world(rank, 4);
+    const int64_t first = rank / 2 * 2;
+    const comm::Group group = world.group({first, first + 1}, "ring");
+    const at::Tensor x = meta({2, 3});
+    GraphRecorder recorder;
+    recorder.add_input(rank < 2 ? "x" : "z", x);
+    recorder.add_result("y", gathered(x, group, {{0, 2}, {2, 2}}));
+    graphs.push_back(recorder.take());
+  }
+  const Program program = stablehlo_program(graphs, 3, {});
+  EXPECT_EQ(program.description["partitions"], OrderedJson({2, 3}));
+  EXPECT_NE(program.text.find("replica_groups = dense<[[0, 1]]>"), std::string::npos) << program.text;
+  EXPECT_EQ(program.description["arguments"].size(), 1);
 }
 
 TEST_F(RankPrograms, UnequalPartsArePaddedAndCutInBranches) {
