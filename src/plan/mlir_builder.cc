@@ -90,6 +90,14 @@ void MlirBuilder::begin_node(NodeLocation location) {
   locations_->push_back(std::move(location));
 }
 
+MlirValue MlirBuilder::in_node(NodeLocation location, const std::function<MlirValue()>& write) {
+  const size_t around = location_;
+  begin_node(std::move(location));
+  MlirValue value = write();
+  location_ = around;
+  return value;
+}
+
 std::string MlirBuilder::lines_of(const std::vector<MlirValue>& results, std::set<size_t>& named) const {
   std::vector<bool> is_needed(lines_.size());
   const auto need = [&](int64_t line) {
@@ -373,9 +381,8 @@ MlirValue MlirBuilder::convolution(const MlirValue& x, const MlirValue& weight, 
 // Each partition sends its number j to partition j, so number i gets i from all. StableHLO's partition_id is
 // no way to know: XLA's partitioner refuses it.
 MlirValue MlirBuilder::partition() {
-  if (!partition_) {
-    const size_t around = location_;
-    begin_node({.name = "collective.all_to_all", .role = "partition"});
+  if (partition_) return *partition_;
+  partition_ = in_node({.name = "collective.all_to_all", .role = "partition"}, [&] {
     std::vector<int64_t> all(static_cast<size_t>(partitions_));
     std::iota(all.begin(), all.end(), int64_t{0});
     const TensorShape numbers{{partitions_}, at::kInt};
@@ -385,9 +392,8 @@ MlirValue MlirBuilder::partition() {
                     "replica_groups = dense<[{1}]> : tensor<1x{0}xi64>",
                     partitions_, list(all)),
         false, numbers);
-    partition_ = reshape(slice(received, {0}, {1}), {});
-    location_ = around;
-  }
+    return reshape(slice(received, {0}, {1}), {});
+  });
   return *partition_;
 }
 

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -44,6 +45,8 @@ class MlirBuilder {
 
   // The lines from here on are part of this node.
   void begin_node(NodeLocation location);
+  // What `write` writes is part of another node; the lines behind it are of the present one again.
+  MlirValue in_node(NodeLocation location, const std::function<MlirValue()>& write);
   // The lines that these results need, and the definitions of the locations that they name.
   struct Text {
     std::string lines, locations;

@@ -189,6 +189,11 @@ bool is_collective(const ProgramOperation& operation) {
   return std::find(kCollectives.begin(), kCollectives.end(), operation.name) != kCollectives.end();
 }
 
+std::vector<std::vector<int64_t>> replica_groups(const StablehloModule& module,
+                                                 const ProgramOperation& operation) {
+  return rows_of(module, operation, "replica_groups");
+}
+
 int64_t partitions_of(const StablehloModule& module) {
   int64_t last = 0;
   for (const auto& [name, function] : module.functions) {

@@ -15,6 +15,10 @@ bool is_collective(const ProgramOperation& operation);
 // How many partitions the collectives of a program name: the largest number and one.
 int64_t partitions_of(const StablehloModule& module);
 
+// The groups of partitions that exchange with each other. Throws Error(kInput) for damaged ones.
+std::vector<std::vector<int64_t>> replica_groups(const StablehloModule& module,
+                                                 const ProgramOperation& operation);
+
 // A collective by itself, with M the part of one of N partitions: all_reduce sends 2 M (N - 1) round a ring,
 // all_gather and reduce_scatter M (N - 1), all_to_all a part to each other, and collective_permute what it
 // says. Nothing for a partition that takes no part. Throws Error(kInput) for groups that are damaged, and for

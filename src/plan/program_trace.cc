@@ -15,7 +15,7 @@
 #include "plan/program_collectives.h"
 #include "plan/saturating.h"
 #include "plan/stablehlo_costs.h"
-#include "plan/stablehlo_loops.h"
+#include "plan/stablehlo_regions.h"
 #include "plan/views.h"
 
 namespace tessera::plan {
@@ -28,10 +28,10 @@ struct Line {
   const ProgramOperation* operation = nullptr;
 };
 
-// Follows calls and loops.
+// Follows calls and loops, and the branches of a partition.
 class Walk {
  public:
-  explicit Walk(const StablehloModule& module) : module_(module) {}
+  Walk(const StablehloModule& module, int64_t rank) : module_(module), rank_(rank) {}
 
   std::vector<Line> lines() {
     call(module_.entry);
@@ -59,6 +59,8 @@ class Walk {
           run(function, each.regions[0]);
           run(function, each.regions[1]);
         }
+      } else if (each.name == "case") {
+        run(function, branch_of(module_, function, each, rank_));
       } else if (each.name != "return" && each.name != "sdy.sharding_constraint") {
         lines_.push_back({calls_.back(), &function, &each});
       }
@@ -76,6 +78,7 @@ class Walk {
   }
 
   const StablehloModule& module_;
+  int64_t rank_;
   std::vector<std::string_view> calls_;
   std::vector<Line> lines_;
   int64_t count_ = 0;
@@ -94,6 +97,10 @@ std::string role_of_jax(std::string_view name, std::string_view otherwise) {
   return words.empty() ? std::string(otherwise) : fmt::format("{}", fmt::join(words, "."));
 }
 
+bool multiplies(const ProgramOperation& operation) {
+  return is_dot(operation) || operation.name == "convolution";
+}
+
 class ProgramTracer {
  public:
   ProgramTracer(const StablehloModule& module, int64_t rank)
@@ -102,7 +109,7 @@ class ProgramTracer {
         trace_{.rank = rank, .events = {}} {}
 
   RankTrace trace() {
-    for (const Line& line : Walk(module_).lines()) sort_in(line);
+    for (const Line& line : Walk(module_, trace_.rank).lines()) sort_in(line);
     for (const auto& [node, lines] : nodes_) add(node, lines);
     if (trace_.events.empty()) input_error(module_.where, "a program that does nothing");
     return std::move(trace_);
@@ -140,7 +147,7 @@ class ProgramTracer {
         if (node.is_ours) continue;
         for (CollectiveEvent& event : collective_events(module_, *line.function, operation, trace_.rank))
           add_event(std::move(event));
-      } else if (operation.name != "constant" && (!is_product || !plan::is_product(operation.name))) {
+      } else if (operation.name != "constant" && (!is_product || !multiplies(operation))) {
         add_line(node.location, line);
       }
     }
@@ -191,7 +198,7 @@ class ProgramTracer {
   void add_product(const NodeLocation& location, const Lines& lines) {
     Lines products;
     for (const Line& line : lines) {
-      if (is_product(line.operation->name)) products.push_back(line);
+      if (multiplies(*line.operation)) products.push_back(line);
     }
     if (products.empty()) return;
     OperationEvent event = event_of(location, products.front());
@@ -220,27 +227,47 @@ class ProgramTracer {
     event.output = {{queries[0], queries[2], product(queries[1], queries[3])}, event.inputs[0].dtype};
   }
 
-  // What comes from other nodes: x first; after the product with the weight a bias [O]. An upsampling tells a
+  // What comes from other nodes: x, and after the product with the weight a bias [O]. An upsampling tells a
   // trace nothing of its own. The result has the dtype of the last line.
   void as_layer(OperationEvent& event, const Lines& lines) const {
     const ProgramFunction& function = *lines[0].function;
     std::set<size_t> own;
-    std::optional<TensorShape> first, bias;
+    std::optional<TensorShape> bias;
     bool is_behind = false;
     for (const Line& line : lines) {
       for (const size_t value : line.operation->reads) {
         const MlirType& type = function.values[value];
-        if (own.contains(value) || !type) continue;
-        if (!first) first = type;
-        if (is_behind && !bias && type->sizes.size() == 1) bias = type;
+        if (is_behind && !bias && !own.contains(value) && type && type->sizes.size() == 1) bias = type;
       }
       own.insert(line.operation->writes.begin(), line.operation->writes.end());
-      is_behind = is_behind || is_product(line.operation->name);
+      is_behind = is_behind || multiplies(*line.operation);
     }
-    if (first) event.inputs[0] = *first;
+    event.inputs[0] = factor_of(lines);
     if (bias && event.name != "upsample2d_conv2d") event.inputs.push_back(*bias);
     const std::vector<TensorShape> last = shapes_of(function, lines.back().operation->writes);
     if (!last.empty()) event.output.dtype = last.front().dtype;
+  }
+
+  // The largest tensor of other nodes of which the first factor of the product is made. Besides x these are
+  // the vectors of a norm that it applies first, and rows of an image that neighbours send.
+  static TensorShape factor_of(const Lines& lines) {
+    std::set<size_t> needed;
+    for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+      const ProgramOperation& operation = *line->operation;
+      if (multiplies(operation)) needed = {operation.reads[0]};
+      size_t found = 0;
+      for (const size_t value : operation.writes) found += needed.erase(value);
+      if (found > 0) needed.insert(operation.reads.begin(), operation.reads.end());
+    }
+    const auto size = [](const TensorShape& shape) {
+      return std::pair(elements_of(shape.sizes), shape.sizes.size());
+    };
+    const std::vector<TensorShape> shapes = shapes_of(*lines[0].function, {needed.begin(), needed.end()});
+    TensorShape largest;
+    for (const TensorShape& each : shapes) {
+      if (size(each) > size(largest)) largest = each;
+    }
+    return largest;
   }
 
   const StablehloModule& module_;

@@ -155,7 +155,9 @@ MlirValue Lowering::value(ValueId id) {
   std::optional<MlirValue>& found = values_.at(static_cast<size_t>(id));
   if (const std::optional<MlirValue>& held = held_[static_cast<size_t>(id)]; !found && held) {
     const Sizes64& sizes = type_of(id).sizes;
-    found = builder_->slice(builder_->outer(*held), Sizes64(sizes.size()), sizes);
+    found = builder_->in_node(between_branches(), [&] {
+      return builder_->slice(builder_->outer(*held), Sizes64(sizes.size()), sizes);
+    });
   }
   TESSERA_CHECK(found, "value {} is used before it is computed", id);
   return *found;

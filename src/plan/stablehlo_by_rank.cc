@@ -98,7 +98,7 @@ class RankProgram {
 MlirValue in_slot(MlirBuilder& b, const MlirValue& x, const TensorShape& type) {
   Sizes64 behind = type.sizes;
   for (size_t i = 0; i < behind.size(); ++i) behind[i] -= x.sizes()[i];
-  return b.pad(x, Sizes64(behind.size()), behind);
+  return b.in_node(between_branches(), [&] { return b.pad(x, Sizes64(behind.size()), behind); });
 }
 
 class Interleaving {
@@ -215,7 +215,7 @@ std::vector<MlirValue> Interleaving::run_branches(std::optional<CollectiveCall> 
                                 : in_slot(regions[rank], programs_[rank].lowering().value(value), slot.type));
     }
   }
-  builder_.begin_node({.name = "branches"});
+  builder_.begin_node(between_branches());
   std::vector<MlirValue> results = builder_.branches(index_, regions, given);
   if (!next) return results;
   for (size_t i = 0; i < slots.size(); ++i) {

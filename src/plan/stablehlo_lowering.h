@@ -18,6 +18,11 @@
 
 namespace tessera::plan {
 
+// Of lines that pass values from branch to branch, padded to the largest, which are part of no node.
+inline NodeLocation between_branches() {
+  return {.name = "branches"};
+}
+
 // The values of the graph that a program has computed so far.
 class Lowering {
  public:

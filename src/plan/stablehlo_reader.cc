@@ -285,13 +285,13 @@ class FunctionReader {
 
   // "({...}, {...})"
   void regions(ProgramOperation& made) {
-    if (made.name != "while" &&
-        std::find(kCombining.begin(), kCombining.end(), made.name) == kCombining.end())
+    const bool is_followed = made.name == "while" || made.name == "case";
+    if (!is_followed && std::find(kCombining.begin(), kCombining.end(), made.name) == kCombining.end())
       text_.fail_at(made.place,
                     fmt::format("stablehlo.{} has regions, and what it runs of them is not known; "
                                 "no views of it",
                                 made.name));
-    if (made.name != "while") return static_cast<void>(text_.group());
+    if (!is_followed) return static_cast<void>(text_.group());
     text_.expect("(");
     do {
       text_.expect("{");

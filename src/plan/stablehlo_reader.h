@@ -3,7 +3,7 @@
 //
 // The short form of operations is read and the generic one, as our programs have them and those of JAX and
 // torch_xla. Shapes are static. Regions in which numbers are combined, as in a sort, are passed over; a while
-// has its two; an operation that chooses between regions is refused.
+// has its two, and a case its branches; an `if` is refused.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct ProgramOperation {
   std::vector<size_t> reads, writes;  // values of the function
   std::string_view callee = {};       // of a call
   std::string_view location = {};     // what is within loc(...); empty without one
-  std::vector<ProgramBlock> regions = {};  // of a while: the condition and the body
+  std::vector<ProgramBlock> regions = {};  // of a while: the condition and the body; of a case
   size_t place = 0;                        // in the text
 };
 

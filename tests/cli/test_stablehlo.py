@@ -162,11 +162,16 @@ def refused_programs(box):
 
 IMAGE = ["--height", "64", "--width", "96", "--no-resolution-binning"]
 VIDEO = ["--height", "64", "--width", "96", "--num-frames", "17"]
-# The model, its sizes, and the ranks that work together.
-READ_BACK = [("tiny-pixart", IMAGE, []), ("tiny-pixart", IMAGE, ["--ulysses-degree", "2", "--ring-degree", "2"]),
-             ("tiny-pixart", IMAGE, ["--tensor-parallel-degree", "2"]), ("tiny-open-sora", VIDEO, []),
-             ("tiny-open-sora", VIDEO, ["--ulysses-degree", "2"]), ("tiny-open-sora", VIDEO, ["--ring-degree", "2"]),
-             ("tiny-sdxl", ["--height", "64", "--width", "48"], [])]
+TENSOR = ["--tensor-parallel-degree", "2"]
+# The model, its sizes, the ranks that work together, the dtype, and which ranks are compared: of those with branches both.
+READ_BACK = [("tiny-pixart", IMAGE, [], "fp32", [0]), ("tiny-pixart", IMAGE, ["--ulysses-degree", "2", "--ring-degree", "2"], "fp32", [0]),
+             ("tiny-pixart", IMAGE, TENSOR, "fp32", [0]), ("tiny-open-sora", VIDEO, [], "fp32", [0]),
+             ("tiny-open-sora", VIDEO, ["--ulysses-degree", "2"], "fp32", [0]), ("tiny-open-sora", VIDEO, ["--ring-degree", "2"], "fp32", [0]),
+             ("tiny-sdxl", ["--height", "64", "--width", "48"], [], "fp32", [0]),
+             ("tiny-pixart", ["--height", "80", "--width", "64", "--no-resolution-binning"], ["--ring-degree", "2"], "fp32", [0, 1]),
+             ("tiny-sd", ["--height", "96", "--width", "64"], ["--ulysses-degree", "2"], "fp32", [0, 1]),
+             ("tiny-pixart", IMAGE, TENSOR, "bf16", [0, 1]), ("tiny-open-sora", VIDEO, TENSOR, "fp32", [0, 1])]
+MOST = ("messages", "sent", "received", "bruck")  # of a collective
 
 
 def products(row):
@@ -174,35 +179,55 @@ def products(row):
     return row["operation"].startswith(("linear", "attention")) or "conv2d" in row["operation"]
 
 
+def rows_of(box, view, path, rank, keep=lambda row: True):
+    outcome = box.run("analyze", view, path, "--rank", str(rank), "--json")
+    assert outcome.code == 0 and outcome.err == "", outcome
+    rows = json.loads(outcome.out)["rows"]
+    return [row for row in rows if row.get("phase", "denoise") == "denoise" and keep(row)]
+
+
+def between_ranks(row):
+    """Whether ranks that share a picture send each other this in an evaluation. The latents are gathered after the last one. A program
+    also finds the number of its partition, for which a trace sends nothing."""
+    return row["collective"] != "gather" and row["axis"] in ("ulysses", "ring", "sp", "tp")
+
+
+def largest(of_ranks):
+    """The rows of collectives of one rank, whose messages are padded to the largest part."""
+    return [row | {key: max(each[i][key] or 0 for each in of_ranks) for key in MOST} for i, row in enumerate(of_ranks[0])]
+
+
 @test
 def a_program_that_is_read_back_has_the_rows_of_its_trace(box):
     """Of a run of one step: the products, what ranks that share a picture send each other in an evaluation, FLOPs, and sizes."""
-    for model, sizes, ranks in READ_BACK:
-        words = ["trace", "a red circle left of a star", "--model", ROOT / "tests" / "golden" / model, *sizes, *ranks, "--dtype", "fp32"]
+    for model, sizes, ranks, dtype, compared in READ_BACK:
+        words = ["trace", "a red circle left of a star", "--model", ROOT / "tests" / "golden" / model, *sizes, *ranks, "--dtype", dtype]
         assert box.run(*words, "--num-inference-steps", "1", "-o", "t.json").code == 0
         outcome = box.run(*words, "--stablehlo", "p.mlir")
         assert outcome.code == 0, outcome
-        program = outcome.out.split()[0]
-
-        def both(view, *keys, keep=lambda row: True):
-            found = []
-            for path in ("t.json", program):
-                outcome = box.run("analyze", view, path, "--rank", "0", "--json")
-                assert outcome.code == 0 and outcome.err == "", outcome
-                rows = json.loads(outcome.out)["rows"]
-                rows = [row for row in rows if row.get("phase", "denoise") == "denoise" and keep(row)]
-                found.append(sorted(str([row[key] for key in keys]) for row in rows))
-            assert found[0] == found[1], (model, ranks, view, set(found[0]) ^ set(found[1]))
-            return found[0]
-
-        assert both("ops", "operation", "role", "inputs", "output", "count", "flops", "bytes", keep=products), model
-        # The latents are gathered after the last evaluation. A program also finds the number of its partition, for which a trace sends
-        # nothing.
-        sent = both("comm", "axis", "collective", "ranks", "count", "messages", "sent", "received", "bruck",
-                    keep=lambda row: row["collective"] != "gather" and row["axis"] in ("ulysses", "ring", "sp", "tp"))
+        programs = outcome.out.split()
+        sent = largest([rows_of(box, "comm", "t.json", rank, between_ranks) for rank in compared])
         assert bool(sent) == bool(ranks), (model, ranks)
-        assert both("flops", "part", "products", "convolutions", keep=lambda row: row["products"] > 0), model
-        assert bool(both("sizes", "name", "value")) == (model == "tiny-open-sora")
+
+        for rank in compared:
+            def check(view, expected, keys, keep=lambda row: True):
+                found = rows_of(box, view, programs[rank], rank, keep)
+                both = [sorted(str([row[key] or 0 for key in keys]) for row in rows) for rows in (expected, found)]
+                assert both[0] == both[1], (model, ranks, rank, view, set(both[0]) ^ set(both[1]))
+
+            def of_trace(view, keep=lambda row: True):
+                return rows_of(box, view, "t.json", rank, keep)
+
+            made = of_trace("ops", products)
+            assert made, model
+            check("ops", made, ("operation", "role", "inputs", "output", "count", "flops", "bytes"), products)
+            check("comm", sent, ("axis", "collective", "ranks", "count", *MOST), between_ranks)
+            counted = of_trace("flops", lambda row: row["products"] > 0)
+            assert counted, model
+            check("flops", counted, ("part", "products", "convolutions"), lambda row: row["products"] > 0)
+            named = of_trace("sizes")
+            assert bool(named) == (model == "tiny-open-sora"), model
+            check("sizes", named, ("name", "value"))
 
 
 @test

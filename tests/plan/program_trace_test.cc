@@ -147,6 +147,52 @@ TEST(ProgramTrace, FollowsCallsAndLoops) {
   EXPECT_EQ(rows[1].count.run, 10);
 }
 
+// Two partitions that find their numbers and take a branch each; `groups` are of the exchange of numbers.
+std::string branches(const std::string& index, const std::string& groups) {
+  return one_function(
+      "%x: tensor<2xf32>, %i: tensor<i32>",
+      "    %0 = stablehlo.iota dim = 0 : tensor<2xi32>\n"
+      "    %1 = \"stablehlo.all_to_all\"(%0) <{replica_groups = dense<" +
+          groups +
+          "> : tensor<1x2xi64>, split_count = 2 : i64}> : (tensor<2xi32>) -> tensor<2xi32>\n"
+          "    %2 = stablehlo.slice %1 [0:1] : (tensor<2xi32>) -> tensor<1xi32>\n"
+          "    %3 = stablehlo.reshape %2 : (tensor<1xi32>) -> tensor<i32>\n"
+          "    %4 = stablehlo.negate %3 : tensor<i32>\n"
+          "    %5:1 = \"stablehlo.case\"(" +
+          index +
+          ") ({\n      %6 = stablehlo.multiply %x, %x : tensor<2xf32>\n"
+          "      stablehlo.return %6 : tensor<2xf32>\n    }, {\n"
+          "      %6 = stablehlo.add %x, %x : tensor<2xf32>\n      %7 = stablehlo.add %6, %x : tensor<2xf32>\n"
+          "      stablehlo.return %7 : tensor<2xf32>\n    }) : (tensor<i32>) -> tensor<2xf32>\n");
+}
+
+TEST(ProgramTrace, FollowsTheBranchOfThePartition) {
+  const std::string text = branches("%3", "[[0, 1]]");
+  for (const auto& [rank, name, count] : {std::tuple(0, "multiply", 1), std::tuple(1, "add", 2)}) {
+    const std::vector<OperationRow> rows = operation_rows(traced_program(text, rank));
+    const auto found =
+        std::find_if(rows.begin(), rows.end(), [&](const OperationRow& row) { return row.name == name; });
+    ASSERT_NE(found, rows.end()) << rank;
+    EXPECT_EQ(found->count.run, count);
+    EXPECT_EQ(rows.size(), 5U);  // besides iota, slice, reshape and negate
+  }
+}
+
+TEST(ProgramTrace, RefusesBranchesThatSomethingElseChooses) {
+  for (const auto& [index, groups] :
+       {std::pair("%4", "[[0, 1]]"), std::pair("%i", "[[0, 1]]"), std::pair("%3", "[[1, 0]]")}) {
+    try {
+      traced_program(branches(index, groups));
+      ADD_FAILURE() << index;
+    } catch (const Error& error) {
+      EXPECT_EQ(
+          std::string(error.what()),
+          "[p.mlir: line 8] which branch of stablehlo.case runs is not known; those are followed that the "
+          "number of the partition chooses, as in programs of ours");
+    }
+  }
+}
+
 TEST(ProgramTrace, RefusesWhatItCannotFollow) {
   const auto refusal = [](const std::string& text) -> std::string {
     try {

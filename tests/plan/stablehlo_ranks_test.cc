@@ -86,7 +86,10 @@ TEST_F(RankPrograms, UnequalPartsArePaddedAndCutInBranches) {
   EXPECT_TRUE(has("stablehlo.slice %9 [0:1, 0:2, 0:3]")) << program.text;
   EXPECT_TRUE(has("stablehlo.slice %9 [1:2, 0:1, 0:3]")) << program.text;
   EXPECT_TRUE(has("stablehlo.concatenate %11, %13, dim = 0")) << program.text;
-  EXPECT_TRUE(has("#loc5 = loc(\"collective.all_gather ring\"(\"program\":1:0))")) << program.text;
+  // That is no part of the collective.
+  EXPECT_TRUE(has("tensor<1x3xf32> loc(#loc5)")) << program.text;
+  EXPECT_TRUE(has("#loc5 = loc(\"branches\"(\"program\":0:0))")) << program.text;
+  EXPECT_TRUE(has("= loc(\"collective.all_gather ring\"(\"program\":1:0))")) << program.text;
   EXPECT_EQ(program.description["arguments"],
             OrderedJson::parse(R"([{"name": "x", "kind": "input", "dtype": "f32", "shape": [1, 3],
                                     "padded_shape": [2, 3]}])"));

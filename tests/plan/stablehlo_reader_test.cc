@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "plan/mlir_location.h"
 #include "plan/stablehlo_costs.h"
-#include "plan/stablehlo_loops.h"
+#include "plan/stablehlo_regions.h"
 
 namespace tessera::plan {
 namespace {
@@ -134,8 +134,8 @@ TEST(StablehloReader, NamesTheLineOfWhatItRefuses) {
       {"    %0:2 = stablehlo.add %x, %x : tensor<2x3xf32>\n", "add has 2 results, and types of 1"},
       {"    %0 = stablehlo.convert %x : (tensor<3x2xf32>) -> tensor<3x2xf32>\n",
        "convert reads values of other types than it says"},
-      {"    %0 = \"stablehlo.case\"(%x) ({\n    }) : (tensor<2x3xf32>) -> tensor<2x3xf32>\n",
-       "stablehlo.case has regions, and what it runs of them is not known; no views of it"},
+      {"    %0 = \"stablehlo.if\"(%x) ({\n    }) : (tensor<2x3xf32>) -> tensor<2x3xf32>\n",
+       "stablehlo.if has regions, and what it runs of them is not known; no views of it"},
       {"    %0 = stablehlo.slice %x [0:1, 0:2 : (tensor<2x3xf32>) -> tensor<1x2xf32>\n",
        "a bracket is not closed"},
       {"    what is this\n", "'what' is no operation of StableHLO"},

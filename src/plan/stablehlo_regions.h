@@ -1,4 +1,4 @@
-// How often a loop of a program in StableHLO runs.
+// Which regions of a program in StableHLO run, and how often.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +11,10 @@ namespace tessera::plan {
 // constant, as scans and loops of JAX do. Throws Error(kInput) that names the line of any other.
 int64_t trips_of(const StablehloModule& module, const ProgramFunction& function,
                  const ProgramOperation& loop);
+
+// The branch of a case that a partition takes, where the partition's number chooses it, as in our programs
+// (MlirBuilder::partition). Throws Error(kInput) that names the line of any other.
+const ProgramBlock& branch_of(const StablehloModule& module, const ProgramFunction& function,
+                              const ProgramOperation& choice, int64_t rank);
 
 }  // namespace tessera::plan

@@ -1,10 +1,21 @@
-#include "plan/stablehlo_loops.h"
+#include "plan/stablehlo_regions.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
+
+#include "plan/program_collectives.h"
 
 namespace tessera::plan {
 namespace {
+
+// The operation of a block that computes a value alone; null if none does.
+const ProgramOperation* writer(const ProgramBlock& block, size_t value) {
+  for (const ProgramOperation& each : block.operations) {
+    if (each.writes.size() == 1 && each.writes[0] == value) return &each;
+  }
+  return nullptr;
+}
 
 class Loop {
  public:
@@ -28,13 +39,6 @@ class Loop {
   }
 
  private:
-  static const ProgramOperation* writer(const ProgramBlock& block, size_t value) {
-    for (const ProgramOperation& each : block.operations) {
-      if (each.writes.size() == 1 && each.writes[0] == value) return &each;
-    }
-    return nullptr;
-  }
-
   std::optional<int64_t> integer(size_t value) const {
     const auto found = function_.integers.find(value);
     return found == function_.integers.end() ? std::nullopt : std::optional(found->second);
@@ -58,6 +62,25 @@ class Loop {
   const ProgramBlock &condition_, &body_;
 };
 
+// Whether a value is the number of the partition, as MlirBuilder::partition() finds it: a number of those
+// that arrive when every partition sends its number j, of 0, 1, .., to partition j.
+bool is_partition(const StablehloModule& module, const ProgramFunction& function, size_t value) {
+  const ProgramOperation* found = nullptr;
+  for (const std::string_view name : {"reshape", "slice", "all_to_all", "iota"}) {
+    found = writer(function.body, found == nullptr ? value : found->reads[0]);
+    if (found == nullptr || found->name != name || found->reads.size() != (name == "iota" ? 0 : 1))
+      return false;
+    if (name != "all_to_all") continue;
+    const MlirType& sent = function.values[found->reads[0]];
+    const std::vector<std::vector<int64_t>> groups = replica_groups(module, *found);
+    std::vector<int64_t> all(groups.front().size());
+    std::iota(all.begin(), all.end(), int64_t{0});
+    if (groups.size() != 1 || groups.front() != all || !sent || sent->sizes != std::vector{std::ssize(all)})
+      return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int64_t trips_of(const StablehloModule& module, const ProgramFunction& function,
@@ -69,6 +92,16 @@ int64_t trips_of(const StablehloModule& module, const ProgramFunction& function,
                 "how often stablehlo.while runs is not known; loops that count from a constant to a constant "
                 "are counted");
   return *trips;
+}
+
+const ProgramBlock& branch_of(const StablehloModule& module, const ProgramFunction& function,
+                              const ProgramOperation& choice, int64_t rank) {
+  if (choice.regions.empty()) module.fail(choice, "a case has no branches");
+  if (choice.reads.empty() || !is_partition(module, function, choice.reads[0]))
+    module.fail(choice,
+                "which branch of stablehlo.case runs is not known; those are followed that the number of the "
+                "partition chooses, as in programs of ours");
+  return choice.regions[std::min(static_cast<size_t>(rank), choice.regions.size() - 1)];
 }
 
 }  // namespace tessera::plan
