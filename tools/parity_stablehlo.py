@@ -145,7 +145,7 @@ EVEN = ["--height", "64", "--width", "96", "--no-resolution-binning"]
 EVEN_VIDEO = ["--height", "64", "--width", "96", "--num-frames", "17"]
 TALL = ["--height", "96", "--width", "64"]
 ULYSSES, RING, TENSOR = ["--ulysses-degree", "2"], ["--ring-degree", "2"], ["--tensor-parallel-degree", "2"]
-CFG = ["--use-cfg-parallel"]
+CFG, SEQUENCE = ["--use-cfg-parallel"], ["--sequence-parallel"]
 TENSOR_2D = ["--tensor-parallel-degree", "4", "--split-scheme", "2d"]
 DATA = ["--guidance-scale", "1", "--prompt", "a star", "--data-parallel-degree", "2"]
 
@@ -181,9 +181,12 @@ RANKS |= {f"uneven {name}": (folder, flags, of_ranks, "denoiser") for name, fold
     ("stdit3 ring 2", "tiny-open-sora", VIDEO, RING), ("stdit3 usp", "tiny-open-sora", VIDEO, [*ULYSSES, *RING]),
     ("stdit2 tensor 3", "tiny-open-sora-1.1", VIDEO, ["--tensor-parallel-degree", "3"]))}
 SHARDED = {
-    # name: the model's folder, flags, the part, those of the methods, and which kind of collective is as in the engine's trace: where
-    # XLA chooses others (docs/stablehlo.md), None
+    # name: the model, flags, the part, those of the methods, and a kind of AS_ENGINE: where XLA chooses others (docs/stablehlo.md), None
     "sharded pixart tensor": ("tiny-pixart", EVEN, "denoiser", ["--tensor-parallel-degree", "2"], "all-reduce"),
+    "sharded pixart sequence": ("tiny-pixart", EVEN, "denoiser", [*TENSOR, *SEQUENCE], "sequence"),
+    "sharded pixart sequence 4": ("wide pixart", EVEN, "denoiser", ["--tensor-parallel-degree", "4", *SEQUENCE], "sequence"),
+    "sharded pixart cfg and sequence": ("tiny-pixart", EVEN, "denoiser", [*CFG, *TENSOR, *SEQUENCE], "sequence"),
+    "sharded pixart ring and sequence": ("tiny-pixart", EVEN, "denoiser", [*RING, *TENSOR, *SEQUENCE], None),
     "sharded pixart ulysses": ("tiny-pixart", EVEN, "denoiser", ["--ulysses-degree", "2"], "all-to-all"),
     "sharded pixart ring": ("tiny-pixart", EVEN, "denoiser", ["--ring-degree", "2"], None),
     "sharded pixart cfg": ("tiny-pixart", EVEN, "denoiser", ["--use-cfg-parallel"], "nothing"),
@@ -192,6 +195,8 @@ SHARDED = {
     "sharded pixart cfg and ulysses": ("tiny-pixart", EVEN, "denoiser", ["--use-cfg-parallel", "--ulysses-degree", "2"], "all-to-all"),
     "sharded pixart ring and tensor": ("tiny-pixart", EVEN, "denoiser", ["--ring-degree", "2", "--tensor-parallel-degree", "2"], None),
     "sharded stdit3 tensor": ("tiny-open-sora", EVEN_VIDEO, "denoiser", ["--tensor-parallel-degree", "2"], "all-reduce"),
+    "sharded stdit3 sequence": ("tiny-open-sora", EVEN_VIDEO, "denoiser", [*TENSOR, *SEQUENCE], "sequence"),
+    "sharded stdit2 sequence": ("tiny-open-sora-1.1", EVEN_VIDEO, "denoiser", [*TENSOR, *SEQUENCE], None),
     "sharded stdit3 2d tensor": ("tiny-open-sora", EVEN_VIDEO, "denoiser", ["--tensor-parallel-degree", "4", "--split-scheme", "2d"], None),
     "sharded stdit3 ulysses": ("tiny-open-sora", EVEN_VIDEO, "denoiser", ["--ulysses-degree", "2"], None),
     "sharded stdit3 cfg": ("tiny-open-sora", EVEN_VIDEO, "denoiser", ["--use-cfg-parallel"], "nothing"),
@@ -357,8 +362,11 @@ def compare_ranks(name, folder, alone, programs):
     return is_near
 
 
-# What the engine calls the collectives of XLA; a sum is scattered and gathered.
-OF_ENGINE = {"all-reduce": {"reduce_scatter", "all_gather"}, "all-to-all": {"all_to_all"}, "nothing": set()}
+# For each collective of XLA those of the engine's trace that send as many bytes. The engine scatters a sum and gathers it; XLA on CPU
+# does all of it even where a device goes on with its own part.
+AS_ENGINE = {"all-reduce": {"all-reduce": ["reduce_scatter", "all_gather"]},
+             "sequence": {"all-reduce": ["reduce_scatter", "reduce_scatter"], "all-gather": ["all_gather"]},
+             "all-to-all": {"all-to-all": ["all_to_all"]}, "nothing": {}}
 
 
 def sent_by_engine(program, folder, flags, part):
@@ -380,13 +388,27 @@ def export_sharded(program, scratch, folder, flags, part):
     return [stablehlo.Program(path) for path in sorted(pathlib.Path(scratch).glob("sharded*.mlir"))]
 
 
+def expected_sends(program, folder, flags, part, methods, kind):
+    """The bytes that a device sends, by the kind of XLA, where it does as the engine does."""
+    of_sharding = next((i for i, word in enumerate(methods) if word in ("--mesh", *SEQUENCE)), len(methods))
+    by_engine = sent_by_engine(program, folder, [*flags, *methods[:of_sharding]], part)
+    if {each for kinds in AS_ENGINE[kind].values() for each in kinds} != set(by_engine):
+        raise SystemExit(f"the engine sends {by_engine}, which is not what '{kind}' is for")
+    return {key: sum(by_engine[each] for each in kinds) for key, kinds in AS_ENGINE[kind].items()}
+
+
 def check_sharded(program, name):
     """Compares a program with shardings, divided by XLA, with that of one rank, and what XLA sends with what the engine does."""
-    folder, flags, part, methods, kind = SHARDED[name]
-    folder = GOLDEN / folder
+    model, flags, part, methods, kind = SHARDED[name]
     with tempfile.TemporaryDirectory() as scratch:
+        folder = checkpoint(model, scratch)
         alone = export(program, scratch, folder, flags, part, "fp32")
         stages = export_sharded(program, scratch, folder, [*flags, *methods], part)
+        return compare_sharded(name, folder, alone, stages, None if kind is None else expected_sends(program, folder, flags, part, methods, kind))
+
+
+def compare_sharded(name, folder, alone, stages, expected_bytes):
+    """Runs them on random inputs. `expected_bytes`, unless it is None, is what a device sends, by kind."""
     inputs = random_inputs(alone)
     inputs["timestep"] = np.array([321.0], np.float32)
     inputs.update({key: np.full([1], value, np.float32) for key, value in alone.description["values"].items()})
@@ -398,12 +420,7 @@ def check_sharded(program, name):
             sent[key] = (before[0] + calls, before[1] + size)
     expected = alone.run(folder, inputs)
     found = {key: difference(results[key], torch.tensor(expected[key]), name) for key in expected}
-    is_near = max(found.values()) <= MOST
-    if kind is not None:
-        without_mesh = methods[: methods.index("--mesh")] if "--mesh" in methods else methods
-        by_engine = sent_by_engine(program, folder, [*flags, *without_mesh], part)
-        is_near = is_near and set(by_engine) == OF_ENGINE[kind] and set(sent) <= {kind}
-        is_near = is_near and sum(by_engine.values()) == sum(size for _, size in sent.values())
+    is_near = max(found.values()) <= MOST and expected_bytes in (None, {key: size for key, (_, size) in sent.items()})
     shown = ", ".join(f"{key} {value:.1e}" for key, value in found.items())
     words = ", ".join(f"{calls} {key} of {size} bytes" for key, (calls, size) in sorted(sent.items()))
     print(f"{name:31} fp32 {shown}; {words or 'nothing sent'}{'' if is_near else '  FAILED'}", flush=True)
@@ -433,7 +450,7 @@ def main():
     parser.add_argument("--short", action="store_true", help="some programs, in fp32")
     parser.add_argument("--engine", choices=["xla", "iree"], default="xla")
     arguments = parser.parse_args()
-    some = [*SHORT, "pixart usp", "sd ulysses 2", "sharded pixart ulysses", JAX]
+    some = [*SHORT, "pixart usp", "sd ulysses 2", "sharded pixart ulysses", "sharded pixart sequence", JAX]
     chosen = arguments.names or (some if arguments.short else [*DENOISERS, *PARTS, *RANKS, *SHARDED, JAX])
     names = [name for name in chosen if name in DENOISERS or name in PARTS]
     # The references of videos are in fp32.

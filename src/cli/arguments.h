@@ -32,6 +32,7 @@ struct TraceArguments {
   std::optional<std::string> sharding;   // "sdy": of one program for all ranks
   std::optional<std::string> mesh;       // "2x4": of these
   std::optional<std::string> stages;     // "0-13,14-27": blocks of a program each
+  bool sequence_parallel = false;        // of these
   std::optional<std::string> rank;       // a number, or "all"
   std::optional<std::string> output;
   bool cache = true, json = false, quiet = false;

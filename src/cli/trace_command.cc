@@ -211,6 +211,12 @@ const Fields<TraceArguments>& trace_fields() {
            "With --sharding: blocks of the denoiser, first and last of each stage, that are a program "
            "each, such as 0-13,14-27 [one program]",
            FieldGroup::kOutput, "A-B,..."}),
+      plain_field(
+          &T::sequence_parallel,
+          {"sequence_parallel",
+           "With --sharding and tensor parallelism: what is between the layers is divided by tokens, as in "
+           "Megatron-LM",
+           FieldGroup::kOutput}),
       plain_field(&T::json, {"json", "Print the summary as JSON on standard output, instead of the path",
                              FieldGroup::kOutput}),
       plain_field(&T::quiet, {"quiet", "Print no summary on stderr", FieldGroup::kOutput}),
@@ -303,6 +309,7 @@ void write_sharded_programs(const TraceArguments& arguments, const job::Job& job
   const std::string stem = stem_of(arguments);
   const plan::ProgramInfo info = info_of(arguments, job);
   plan::ShardingOptions options;
+  options.sequence_parallel = arguments.sequence_parallel;
   if (arguments.mesh) options.mesh = mesh_of(*arguments.mesh);
   std::vector<std::array<int64_t, 2>> stages;
   if (arguments.stages) {
@@ -349,8 +356,10 @@ void run_trace(const TraceArguments& arguments) {
     usage_error("--part", "names a part of a program; give --stablehlo too");
   if (arguments.sharding && !arguments.stablehlo)
     usage_error("--sharding", "is of a program; give --stablehlo too");
-  if ((arguments.mesh || arguments.stages) && !arguments.sharding)
-    usage_error(arguments.mesh ? "--mesh" : "--stages",
+  if ((arguments.mesh || arguments.stages || arguments.sequence_parallel) && !arguments.sharding)
+    usage_error(arguments.mesh     ? "--mesh"
+                : arguments.stages ? "--stages"
+                                   : "--sequence-parallel",
                 "is of a program with shardings; give --sharding sdy too");
   if (arguments.stablehlo && (arguments.output || arguments.json))
     usage_error(arguments.output ? "--output" : "--json",

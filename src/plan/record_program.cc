@@ -244,6 +244,13 @@ std::vector<ShardedGraph> record_sharded_programs(const std::string& part, const
                                                   const engine::Model& model, const parallel::Layout& layout,
                                                   const ShardingOptions& options) {
   require_program(part, settings, layout);
+  if (options.sequence_parallel &&
+      (layout.sizes[Axis::kTensorInner] == 1 || layout.sizes[Axis::kTensorOuter] > 1))
+    usage_error(
+        field("sequence_parallel"),
+        "divides what is between the layers of tensor parallelism by one axis; give {} of at least 2, "
+        "without {}",
+        field("tensor_parallel_degree"), field("split_scheme"));
   const std::map<Axis, std::vector<MeshAxis>> axes = mesh_axes(layout, options.mesh);
   std::vector<MeshAxis> mesh;
   for (auto each = axes.rbegin(); each != axes.rend(); ++each)
@@ -266,7 +273,10 @@ std::vector<ShardedGraph> record_sharded_programs(const std::string& part, const
     for (const Axis axis : kDividingOrder) {
       if (!axes.contains(axis)) continue;
       const bool divides_samples = part == engine::kDenoiser && (axis == Axis::kCfg || axis == Axis::kData);
-      methods.push_back({axes.at(axis), divides_samples, record(axis, layout.sizes[axis])});
+      methods.push_back({.axes = axes.at(axis),
+                         .divides_samples = divides_samples,
+                         .graph = record(axis, layout.sizes[axis]),
+                         .divides_sums = options.sequence_parallel && axis == Axis::kTensorInner});
     }
     programs.push_back(shard_graph(record(Axis::kData, 1), methods, mesh));
   }

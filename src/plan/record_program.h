@@ -33,13 +33,17 @@ struct ShardingOptions {
   std::optional<std::array<int64_t, 2>> mesh = {};
   // The numbers of blocks of the stages, of which each is a program; empty: one program.
   std::vector<int64_t> stage_blocks = {};
+  // What tensor parallelism leaves whole on every rank, between its pairs of layers, is divided by tokens
+  // over its axis (MethodGraph::divides_sums).
+  bool sequence_parallel = false;
 };
 
 // The graphs of one rank, a stage each, sharded as the layout's methods divide them over a mesh of their
 // axes, by the names of parallel::axis_name(). Stages but the first are given the tokens of the one before,
 // `hidden.N`, instead of `latents`, and those but the last give them instead of `prediction`. Throws
 // Error(kUsage) for a method that no sharding says (PipeFusion, stale activations), for parts of different
-// sizes, and for a mesh that is not that of the methods.
+// sizes, for a mesh that is not that of the methods, and for sequence parallelism without tensor
+// parallelism by one axis.
 std::vector<ShardedGraph> record_sharded_programs(const std::string& part, const engine::Settings& settings,
                                                   const engine::Model& model, const parallel::Layout& layout,
                                                   const ShardingOptions& options = {});

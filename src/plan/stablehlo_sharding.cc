@@ -381,6 +381,10 @@ class Constraints {
       std::vector<ValueId> sums;
       for (size_t j = 0; j < same.size(); ++j) sums.push_back(exchanges_[j].sum_of(same[j]->writes[i]));
       sharding.writes.push_back(constraints(node, node.writes[i], {sums}));
+      for (size_t j = 0; j < same.size(); ++j) {
+        if (methods_[j].divides_sums && sums[j] != same[j]->writes[i])
+          divide_tokens(sharding.writes.back(), node, node.writes[i], methods_[j]);
+      }
     }
     return sharding;
   }
@@ -396,6 +400,31 @@ class Constraints {
       if (sharding && (all.empty() || all.back() != *sharding)) all.push_back(*sharding);
     }
     return all;
+  }
+
+  // Of [.., tokens, channels].
+  void divide_tokens(std::vector<ValueSharding>& constraints, const GraphNode& node, ValueId value,
+                     const MethodGraph& method) const {
+    const std::vector<int64_t>& sizes = sizes_of(whole_, value);
+    for (ValueSharding& sharding : constraints) {
+      std::vector<std::string>& axes = sharding.at(sharding.size() - 2);
+      for (const MeshAxis& axis : method.axes) axes.push_back(axis.name);
+      std::vector<int64_t> part = sizes;
+      int64_t& tokens = part[part.size() - 2];
+      const int64_t parts = parts_of_axes(axes);
+      tokens = (tokens + parts - 1) / parts;
+      if (tokens * parts != sizes[sizes.size() - 2]) refuse(node.role, part, sizes, parts);
+    }
+  }
+
+  int64_t parts_of_axes(const std::vector<std::string>& axes) const {
+    int64_t parts = 1;
+    for (const MethodGraph& method : methods_) {
+      for (const MeshAxis& axis : method.axes) {
+        if (std::ranges::find(axes, axis.name) != axes.end()) parts *= axis.size;
+      }
+    }
+    return parts;
   }
 
   const Graph& whole_;

@@ -40,7 +40,10 @@ struct ProgramSharding {
 struct MethodGraph {
   std::vector<MeshAxis> axes;    // over which it divides, the one with the largest parts first
   bool divides_samples = false;  // and nothing else: CFG and data
-  Graph graph;
+  Graph graph = {};
+  // Sums over its ranks are divided by tokens until a layer takes them whole: what is between the layers of
+  // tensor parallelism in Megatron-LM's sequence parallelism (arXiv:2205.05198).
+  bool divides_sums = false;
 };
 
 struct ShardedGraph {

@@ -113,6 +113,15 @@ def refused_shardings(box):
     box.refuse(2, "[--mesh] must be two sizes such as 2x4, got '2'", *shard, "--mesh", "2")
     box.refuse(2, "[--mesh] 2x4 is no mesh of one or two methods with 2 ranks (ring 2)", *shard, "--mesh", "2x4", "--ring-degree", "2")
     box.refuse(2, "[--mesh] is of a program with shardings", *words, "--mesh", "2x4")
+    alone = "[--sequence-parallel] divides what is between the layers of tensor parallelism by one axis; give --tensor-parallel-degree of at least 2"
+    box.refuse(2, alone, *shard, "--sequence-parallel", "--ring-degree", "2")
+    video = ROOT / "tests" / "golden" / "tiny-open-sora"
+    box.refuse(2, alone, "trace", "a cat", "--model", video, "--tensor-parallel-degree", "4", "--split-scheme", "2d", "--sharding", "sdy",
+               "--stablehlo", "p.mlir", "--sequence-parallel")
+    box.refuse(2, "[--sequence-parallel] is of a program with shardings", *words, "--sequence-parallel")
+    box.refuse(2, "[stablehlo] a rank has [2, 13, 16] of transformer_blocks.0.attn1.to_out.0 [2, 25, 16], which is no equal part of 2",
+               "trace", "a cat", "--model", MODEL, "--height", "80", "--width", "80", "--no-resolution-binning", "--sharding", "sdy",
+               "--stablehlo", "p.mlir", "--tensor-parallel-degree", "2", "--sequence-parallel")
     for stages, why in (("0-0", "end at block 0, and the last block of the model is 1"),
                         ("1-1", "'1-1' begins at block 1 where block 0 is next"),
                         ("0-0,0-1", "'0-1' begins at block 0 where block 1 is next"),
@@ -130,7 +139,6 @@ def refused_shardings(box):
     odd = ["trace", "a cat", "--model", MODEL, "--height", "80", "--width", "64", "--no-resolution-binning"]
     box.refuse(2, "[stablehlo] a rank has [2, 4, 6, 8] of latents [2, 4, 10, 8], which is no equal part of 2", *odd, "--ring-degree", "2",
                "--sharding", "sdy", "--stablehlo", "p.mlir")
-    video = ROOT / "tests" / "golden" / "tiny-open-sora"
     heads = ["trace", "a cat", "--model", video, "--height", "96", "--width", "64", "--num-frames", "17"]
     box.refuse(2, "a rank has [10, 24, 20] of attention [10, 24, 40], which is no equal part of 3", *heads, "--ulysses-degree", "3",
                "--no-dynamic-sequence-parallel", "--sharding", "sdy", "--stablehlo", "p.mlir")

@@ -67,6 +67,24 @@ TEST(Sharding, TensorDividesWeightsByOutputsAndThenByInputs) {
   EXPECT_EQ(sdy_mesh(sharded.sharding.mesh), "sdy.mesh @mesh = <[\"tp\"=2]>");
 }
 
+// As in Megatron-LM: the sum is divided by tokens, and the next pair of layers takes it whole.
+TEST(Sharding, SequenceParallelismDividesSumsByTokens) {
+  const ShardingOptions wanted{.sequence_parallel = true};
+  const ShardedGraph sharded = sharded_pixart(degrees(1, false, 1, 1, 1, 2), request(), wanted);
+  for (const char* const role : {"attn1.to_out.0", "attn2.to_out.0", "ff.net.2"})
+    EXPECT_EQ(of_node(sharded, "linear", kBlock + role).writes,
+              (std::vector<std::vector<Dims>>{{{{}, {"tp"}, {}}}}))
+        << role;
+  const NodeSharding& first = of_node(sharded, "linear", kBlock + "ff.net.0.proj");
+  EXPECT_EQ(first.reads, (std::vector<std::vector<Dims>>{{{{}, {}, {}}}}));
+  EXPECT_EQ(first.writes, (std::vector<std::vector<Dims>>{{{{}, {}, {"tp"}}}}));
+  EXPECT_EQ(of_argument(sharded, kBlock + "ff.net.2.weight"), (Dims{{}, {"tp"}}));
+  EXPECT_EQ(of_argument(sharded, "latents"), (Dims{{}, {}, {}, {}}));
+  const ShardedGraph with_ring = sharded_pixart(degrees(1, false, 1, 2, 1, 2), request(), wanted);
+  EXPECT_EQ(of_node(with_ring, "linear", kBlock + "ff.net.2").writes,
+            (std::vector<std::vector<Dims>>{{{{}, {"ring", "tp"}, {}}}}));
+}
+
 TEST(Sharding, UlyssesChangesFromTokensToHeads) {
   const ShardedGraph sharded = sharded_pixart(degrees(1, false, 1, 1, 2, 1));
   EXPECT_EQ(of_argument(sharded, kBlock + "attn1.to_q.weight"), (Dims{{}, {}}));
@@ -143,6 +161,10 @@ TEST(Sharding, PartsOfDifferentSizesAreRefused) {
     EXPECT_NE(std::string(error.what()).find("which is no equal part of"), std::string::npos) << error.what();
   }
   EXPECT_THROW(sharded_pixart(degrees(1, false, 2, 1, 1, 1)), Error);  // PipeFusion
+  // Five rows of five tokens.
+  odd.width = 80;
+  EXPECT_NO_THROW(sharded_pixart(degrees(1, false, 1, 1, 1, 2), odd));
+  EXPECT_THROW(sharded_pixart(degrees(1, false, 1, 1, 1, 2), odd, {.sequence_parallel = true}), Error);
 }
 
 TEST(Sharding, AProgramSaysItsMeshAndShardings) {
