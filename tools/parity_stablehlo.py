@@ -18,13 +18,10 @@ import stablehlo
 import torch
 import transformers
 from diffusers.utils import logging
+from parity_stablehlo_steps import STALE, check_stale
+from stablehlo_runs import GOLDEN, MOST, PROMPT, ROOT, difference, export_ranks, part_of, random_inputs, run_ranks
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"  # before JAX is imported
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-GOLDEN = ROOT / "tests" / "golden"
-MOST = 1e-4  # of the largest number
-
 
 logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -213,29 +210,10 @@ SHORT = ["pixart", "sdxl", "stdit3", "t5", "decoder"]
 
 def export(program, scratch, folder, flags, part, dtype):
     path = pathlib.Path(scratch) / f"{part}.mlir"
-    command = [program, "trace", "a red circle left of a star", "--model", folder, "--dtype", dtype, *flags, "--part", part,
+    command = [program, "trace", PROMPT, "--model", folder, "--dtype", dtype, *flags, "--part", part,
                "--stablehlo", path]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return stablehlo.Program(path)
-
-
-def random_inputs(program):
-    random = np.random.default_rng(0)
-    inputs = {}
-    for each in program.inputs():
-        if each["name"] == "tokens":
-            inputs["tokens"] = random.integers(3, 90, each["shape"])
-        else:
-            inputs[each["name"]] = random.standard_normal(each["shape"]).astype(np.float32)
-    return inputs
-
-
-def difference(result, expected, name):
-    """The largest, as a share of the largest number."""
-    expected = expected.float().numpy()
-    if expected.shape != result.shape:
-        raise SystemExit(f"{name}: the program gives {result.shape}, the reference {expected.shape}")
-    return float(np.abs(result.astype(np.float32) - expected).max() / np.abs(expected).max())
 
 
 def denoiser(program, name, dtype, engine):
@@ -298,19 +276,6 @@ def checkpoint(name, scratch):
     return folder
 
 
-def part_of(whole, samples, slices):
-    """What a rank has of an array of all samples, or of one that has none (`samples` is None)."""
-    own = whole if samples is None else whole[samples]
-    return own[tuple(slice(*ends) for ends in slices)] if slices else own
-
-
-def export_ranks(program, scratch, folder, flags, part):
-    subprocess.run([program, "trace", "a red circle left of a star", "--model", folder, "--dtype", "fp32", *flags, "--part", part,
-                    "--stablehlo", pathlib.Path(scratch) / "ranks.mlir"], check=True, stdout=subprocess.DEVNULL)
-    paths = sorted(pathlib.Path(scratch).glob("ranks*.mlir"), key=lambda path: [int(word) for word in path.stem.split(".")[1:]])
-    return [stablehlo.Program(path) for path in paths]
-
-
 def check_ranks(program, name):
     """Compares the programs of all ranks, on as many devices where they work together, with that of one rank, which check() compares
     with a reference."""
@@ -318,24 +283,8 @@ def check_ranks(program, name):
     with tempfile.TemporaryDirectory() as scratch:
         folder = checkpoint(model, scratch)
         alone = export(program, scratch, folder, [*flags, *(DATA[:4] if of_ranks == DATA else [])], part, "fp32")
-        programs = export_ranks(program, scratch, folder, [*flags, *of_ranks], part)
+        programs = export_ranks(program, pathlib.Path(scratch) / "ranks", folder, [*flags, *of_ranks], part)
         return compare_ranks(name, folder, alone, programs)
-
-
-def run_ranks(programs, folder, given):
-    """The results by rank. Those that are partitions of one program run together."""
-    results = [None] * len(programs)
-    for one in programs:
-        ranks = one.description["partitions"]
-        if ranks[0] != one.description["rank"]:
-            continue
-        if len(ranks) == 1:
-            results[ranks[0]] = one.run(folder, given[ranks[0]])
-            continue
-        together = stablehlo.Program.run_together([programs[rank] for rank in ranks], folder, [given[rank] for rank in ranks])
-        for rank, result in zip(ranks, together, strict=True):
-            results[rank] = result
-    return results
 
 
 def compare_ranks(name, folder, alone, programs):
@@ -450,8 +399,8 @@ def main():
     parser.add_argument("--short", action="store_true", help="some programs, in fp32")
     parser.add_argument("--engine", choices=["xla", "iree"], default="xla")
     arguments = parser.parse_args()
-    some = [*SHORT, "pixart usp", "sd ulysses 2", "sharded pixart ulysses", "sharded pixart sequence", JAX]
-    chosen = arguments.names or (some if arguments.short else [*DENOISERS, *PARTS, *RANKS, *SHARDED, JAX])
+    some = [*SHORT, "pixart usp", "sd ulysses 2", "pixart pipefusion", "sharded pixart ulysses", "sharded pixart sequence", JAX]
+    chosen = arguments.names or (some if arguments.short else [*DENOISERS, *PARTS, *RANKS, *STALE, *SHARDED, JAX])
     names = [name for name in chosen if name in DENOISERS or name in PARTS]
     # The references of videos are in fp32.
     with_bf16 = [] if arguments.short else [name for name in names if not name.startswith(("stdit", "video"))]
@@ -460,6 +409,7 @@ def main():
     if arguments.engine == "xla":
         passed += [check_ranks(arguments.program, name) for name in chosen if name in RANKS]
         passed += [check_sharded(arguments.program, name) for name in chosen if name in SHARDED]
+        passed += [check_stale(arguments.program, name) for name in chosen if name in STALE]
     if JAX in chosen:
         passed.append(check_jax(arguments.program))
     sys.exit(not all(passed))

@@ -91,7 +91,7 @@ class Program:
         parts, arrays = {}, []
         for each in self.description["arguments"]:
             dtype = DTYPES[each["dtype"]]
-            if each["kind"] == "input":
+            if each["kind"] in ("input", "cache"):
                 array = np.asarray(inputs[each["name"]], dtype)
             elif each["kind"] == "constant":
                 array = np.full(each["shape"], each["value"], dtype)
@@ -128,16 +128,19 @@ class Program:
             raise ValueError("the programs of these ranks are not one")
         backend = xla_bridge.get_backend("cpu")
         devices = backend.local_devices()[:count]
-        options = xla_client.CompileOptions()
-        options.num_partitions = count
-        build = options.executable_build_options
-        build.num_partitions = count
-        build.use_spmd_partitioning = True
-        build.device_assignment = xla_client.DeviceAssignment.create(np.arange(count).reshape(1, count))
-        with mlir.make_ir_context():
-            module = ir.Module.parse(programs[0].text)
-            module.operation.verify()
-            compiled = backend.compile_and_load(module, xla_client.DeviceList(tuple(devices)), options)
+        compiled = programs[0].compiled
+        if compiled is None:
+            options = xla_client.CompileOptions()
+            options.num_partitions = count
+            build = options.executable_build_options
+            build.num_partitions = count
+            build.use_spmd_partitioning = True
+            build.device_assignment = xla_client.DeviceAssignment.create(np.arange(count).reshape(1, count))
+            with mlir.make_ir_context():
+                module = ir.Module.parse(programs[0].text)
+                module.operation.verify()
+                compiled = backend.compile_and_load(module, xla_client.DeviceList(tuple(devices)), options)
+            programs[0].compiled = compiled
         sharding = NamedSharding(Mesh(np.array(devices), ("rank",)), PartitionSpec("rank"))
         arguments = []
         with jax.enable_x64(True):
@@ -147,7 +150,7 @@ class Program:
                 arguments.append(jax.make_array_from_single_device_arrays(whole, sharding, placed))
         results = compiled.execute_sharded(arguments).disassemble_into_single_device_arrays()
         return [{each["name"]: np.asarray(parts[rank])[tuple(map(slice, each["shape"]))]
-                 for each, parts in zip(program.description["results"], results, strict=True)}
+                 for each, parts in zip(program.description["results"], results, strict=True) if each.get("kind") != "padding"}
                 for rank, program in enumerate(programs)]
 
     def compile_sharded(self):

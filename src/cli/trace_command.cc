@@ -191,11 +191,13 @@ const Fields<TraceArguments>& trace_fields() {
                    "Write a part of the model as a program in StableHLO, and its description beside "
                    "it, instead of a trace (docs/stablehlo.md)",
                    FieldGroup::kOutput, "FILE.mlir"}),
-      plain_field(&T::part,
-                  {"part",
-                   "Part for --stablehlo: denoiser (one evaluation), decoder (a picture, or a clip), "
-                   "or a text encoder by its name in model_index.json [denoiser]",
-                   FieldGroup::kOutput, "NAME"}),
+      plain_field(
+          &T::part,
+          {"part",
+           "Part for --stablehlo: denoiser (one evaluation), first_step (of PipeFusion and displaced "
+           "patches: gives the caches that denoiser takes), decoder (a picture, or a clip), or a text "
+           "encoder by its name in model_index.json [denoiser]",
+           FieldGroup::kOutput, "NAME"}),
       plain_field(&T::sharding,
                   {"sharding",
                    "sdy: with --stablehlo, write one program of the whole model with Shardy's shardings of "

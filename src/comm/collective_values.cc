@@ -17,6 +17,10 @@ ObserveCollectiveValues::~ObserveCollectiveValues() {
   current_hook = before_;
 }
 
+bool observes_collective_values() {
+  return current_hook != nullptr;
+}
+
 CollectiveScope::CollectiveScope() {
   ++depth;
 }

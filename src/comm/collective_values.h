@@ -38,6 +38,9 @@ class ObserveCollectiveValues {
   const CollectiveValuesHook* before_;
 };
 
+// Whether the collectives of this thread are observed.
+bool observes_collective_values();
+
 // Lives while a collective is posted: what it calls meanwhile, collectives too, is its own work.
 class CollectiveScope {
  public:

@@ -64,6 +64,15 @@ DisplacedExchange::Transfers moments_parts(const at::Tensor& own, const comm::Gr
   return parts;
 }
 
+// Writes into the memory of the step before, where there is one, so that it is the same in every step.
+void keep(at::Tensor& kept, const at::Tensor& moments) {
+  if (kept.defined()) {
+    kept.copy_(moments);
+  } else {
+    kept = moments.clone();
+  }
+}
+
 }  // namespace
 
 std::vector<Range> Rows::bands() const {
@@ -145,11 +154,12 @@ at::Tensor Rows::moments(const at::Tensor& own) const {
   }
   if (displaced->is_synchronous() || mode == DisplacedMode::kSyncGn) {
     displaced->exchange(place);
-    place.kept = rounded;
+    keep(place.kept, rounded);
     return merged(place.parts.receives);
   }
   if (!are_old) return own;
-  const at::Tensor before = std::exchange(place.kept, rounded);
+  const at::Tensor before = place.kept.defined() ? place.kept.clone() : at::Tensor();
+  keep(place.kept, rounded);
   at::Tensor result = own;
   if (place.has_come) {
     std::vector<at::Tensor> parts = place.parts.receives;

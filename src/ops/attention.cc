@@ -151,8 +151,11 @@ void KvCache::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
                 "KV cache: {} keys of width {} do not fit at {} of {}", count, k.size(2), first, tokens_);
   record("write_kv_cache", "", k, 0, {k, v, v});
   if (!is_packed_) {
-    keys_values_[0].narrow(1, first, count).copy_(k);
-    keys_values_[1].narrow(1, first, count).copy_(v);
+    const at::Tensor keys = keys_values_[0].narrow(1, first, count),
+                     values = keys_values_[1].narrow(1, first, count);
+    keys.copy_(k);
+    values.copy_(v);
+    record_dataflow([&] { return Dataflow{"write_kv_cache", "", {k, v}, {keys, values}}; });
     return;
   }
   if (k.is_meta()) return;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "comm/collective_values.h"
 #include "core/error.h"
 
 namespace tessera::parallel {
@@ -97,8 +98,9 @@ void DisplacedExchange::make_spans() {
   for (comm::Pending& pending : std::exchange(of_first_step_, {})) pending.wait();
   for (const Place& place : places_) {
     const Travel travel = place.parts.travel;
+    // A program that is recorded has no memory of several dtypes.
     const bool joins = travel == Travel::kTogether && !spans_.empty() && spans_.back().travel == travel &&
-                       spans_.back().count < kTogether;
+                       spans_.back().count < kTogether && !comm::observes_collective_values();
     if (joins) {
       ++spans_.back().count;
     } else {

@@ -40,7 +40,10 @@ at::Tensor displaced_moments(const at::Tensor& whole_before, const at::Tensor& o
   const at::Tensor mean = mean_of(whole_before) + share * (mean_of(own) - mean_of(own_before));
   const at::Tensor square = square_of(whole_before) + share * (square_of(own) - square_of(own_before));
   const at::Tensor variance = square - mean.square();
-  if (variance.is_meta()) return at::stack({mean, variance}, -1);  // ATen has no `where` for meta tensors
+  if (variance.is_meta()) {  // ATen has no `where` for meta tensors
+    const at::Tensor is_negative = (variance < 0).to(at::kDouble);
+    return at::stack({mean, variance * (1 - is_negative) + variance_of(own) * is_negative}, -1);
+  }
   return at::stack({mean, at::where(variance < 0, variance_of(own), variance)}, -1);
 }
 

@@ -20,6 +20,9 @@ std::string name_of(const GraphArgument& argument, const TensorShape& type) {
       return "input " + argument.name;
     case GraphArgument::Kind::kWeight:
       return fmt::format("weight {} {}", argument.part, argument.key);
+    case GraphArgument::Kind::kCache:
+      return fmt::format("{} {} of {} dimensions", argument.name, at::toString(type.dtype),
+                         type.sizes.size());
     case GraphArgument::Kind::kConstant:
       return fmt::format("constant {} {}", at::toString(type.dtype), fmt::join(type.sizes, "x"));
   }
@@ -37,11 +40,10 @@ std::vector<std::string> names_of(const Graph& graph) {
   return names;
 }
 
-// Makes `shape` hold another one.
-void extend(TensorShape& shape, const TensorShape& other, const GraphArgument& argument) {
+// Makes `shape` hold another one, of the same name.
+void extend(TensorShape& shape, const TensorShape& other, const std::string& name) {
   if (shape.dtype != other.dtype || shape.sizes.size() != other.sizes.size())
-    throw Error(ErrorKind::kUsage, "stablehlo",
-                fmt::format("ranks have '{}' in different forms", argument.name + argument.key));
+    throw Error(ErrorKind::kUsage, "stablehlo", fmt::format("ranks have '{}' in different forms", name));
   for (size_t i = 0; i < shape.sizes.size(); ++i) shape.sizes[i] = std::max(shape.sizes[i], other.sizes[i]);
 }
 
@@ -120,8 +122,11 @@ bool have_one_shape(const SharedArguments& shared, std::span<const Graph> ranks)
   return true;
 }
 
-// Whether the nodes of both read as many values.
+// Whether both give results of the same names, and their nodes read as many values.
 bool have_one_form(const Graph& a, const Graph& b) {
+  const auto have_one_name = [](const GraphResult& x, const GraphResult& y) { return x.name == y.name; };
+  if (!std::equal(a.results.begin(), a.results.end(), b.results.begin(), b.results.end(), have_one_name))
+    return false;
   return std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(),
                     [](const GraphNode& x, const GraphNode& y) {
                       return x.name == y.name && x.reads.size() == y.reads.size();
@@ -183,7 +188,7 @@ SharedArguments share_arguments(std::span<const Graph> ranks) {
         all.push_back(argument);
         shared.shapes.push_back(shape);
       } else {
-        extend(shared.shapes[place->second], shape, argument);
+        extend(shared.shapes[place->second], shape, argument.name + argument.key);
       }
     }
   }
@@ -194,6 +199,35 @@ SharedArguments share_arguments(std::span<const Graph> ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     std::vector<GraphArgument>& own = shared.of_ranks.emplace_back(all);
     for (size_t i = 0; i < names[rank].size(); ++i) own[places.at(names[rank][i])] = ranks[rank].arguments[i];
+  }
+  return shared;
+}
+
+SharedResults share_results(std::span<const Graph> ranks) {
+  SharedResults shared;
+  std::map<std::string, size_t> places;
+  std::vector<GraphResult> all;
+  const auto type_of = [](const Graph& graph, const GraphResult& result) -> const TensorShape& {
+    return graph.values[static_cast<size_t>(result.value)];
+  };
+  // Ranks number their caches each for itself.
+  const auto key_of = [&](const Graph& graph, const GraphResult& result) {
+    return fmt::format("{} {}", result.name, type_of(graph, result).sizes.size());
+  };
+  for (const Graph& graph : ranks) {
+    for (const GraphResult& result : graph.results) {
+      const auto [place, is_new] = places.emplace(key_of(graph, result), all.size());
+      if (is_new) {
+        all.push_back({.name = result.name});
+        shared.shapes.push_back(type_of(graph, result));
+      } else {
+        extend(shared.shapes[place->second], type_of(graph, result), result.name);
+      }
+    }
+  }
+  for (const Graph& graph : ranks) {
+    std::vector<GraphResult>& own = shared.of_ranks.emplace_back(all);
+    for (const GraphResult& result : graph.results) own[places.at(key_of(graph, result))] = result;
   }
   return shared;
 }

@@ -26,7 +26,14 @@ struct SharedArguments {
 // Throws Error(kUsage) for arguments of one name that differ in dtype or in the number of their dimensions.
 SharedArguments share_arguments(std::span<const Graph> ranks);
 
-// Returns the graphs with the same arguments, numbers of values and nodes; they differ in places, in contents
+// The same of results: one that only other ranks give has no value.
+struct SharedResults {
+  std::vector<TensorShape> shapes;
+  std::vector<std::vector<GraphResult>> of_ranks;
+};
+SharedResults share_results(std::span<const Graph> ranks);
+
+// Returns the graphs with the same arguments, results, numbers of values and nodes; they differ in places, in contents
 // of constants, and in the parts of weights. Nothing for ranks that compute different things, or parts of
 // different shapes.
 std::optional<std::vector<Graph>> align_graphs(std::span<const Graph> ranks);

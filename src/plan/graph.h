@@ -69,7 +69,7 @@ struct GraphNode {
 
 // What a program is given.
 struct GraphArgument {
-  enum class Kind { kWeight, kInput, kConstant };
+  enum class Kind { kWeight, kInput, kConstant, kCache };
   Kind kind = Kind::kInput;
   ValueId value = kNoValue;
   std::string name = {};            // of an input or a constant

@@ -161,8 +161,12 @@ ValueId GraphRecorder::constant(const at::Tensor& x) {
 ValueId GraphRecorder::read(const at::Tensor& x) {
   if (!x.defined()) return kNoValue;
   if (!is_symbolic(x)) return constant(x);
+  if (x.numel() == 0) {  // whatever was done to its memory
+    graph_.nodes.push_back({.name = "empty", .writes = {add_value(x)}});
+    return graph_.nodes.back().writes.front();
+  }
   if (!is_known(x)) {  // a call that only makes a view of it does no harm
-    graph_.nodes.push_back({.name = x.numel() == 0 ? "empty" : "unwritten", .writes = {add_value(x)}});
+    graph_.nodes.push_back({.name = "unwritten", .writes = {add_value(x)}});
     return graph_.nodes.back().writes.front();
   }
   Storage& storage = storages_.at(address_of(x));
@@ -227,6 +231,12 @@ void GraphRecorder::add_input(const std::string& name, const at::Tensor& x, at::
                               .geometry = Geometry::of(x),
                               .dtype = x.scalar_type(),
                               .views = {{Geometry::of(x), value}}};
+}
+
+void GraphRecorder::add_step_input(const std::string& name, const at::Tensor& x, at::IntArrayRef whole,
+                                   std::vector<weights::Slice> slices) {
+  add_input(name, x, whole, std::move(slices));
+  step_inputs_.insert(graph_.arguments.back().value);
 }
 
 void GraphRecorder::add_result(const std::string& name, const at::Tensor& x, at::IntArrayRef whole,
@@ -328,24 +338,101 @@ void GraphRecorder::add(const comm::CollectiveValues& collective) {
   for (size_t i = 0; i < writes.size(); ++i) write(collective.writes[i], writes[i]);
 }
 
-Graph GraphRecorder::take() {
-  std::set<ValueId> needed;
-  for (const GraphResult& result : graph_.results) needed.insert(result.value);
-  std::vector<GraphNode> nodes;
-  for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
-    const auto is_needed = [&](ValueId value) { return needed.contains(value); };
-    // Others may need what a rank sends them, even where it does nothing with what they send.
-    if (!node->name.starts_with("collective.") &&
-        std::none_of(node->writes.begin(), node->writes.end(), is_needed))
-      continue;
-    needed.insert(node->reads.begin(), node->reads.end());
-    nodes.push_back(std::move(*node));
+void GraphRecorder::begin_later_step() {
+  std::set<ValueId> of_step = step_inputs_;
+  const auto is_of_step = [&](ValueId value) { return of_step.contains(value); };
+  const auto is_empty = [&](ValueId value) {
+    const std::vector<int64_t>& sizes = graph_.values[static_cast<size_t>(value)].sizes;
+    return std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+  };
+  for (const GraphNode& node : graph_.nodes) {
+    // Where a rank only receives, what it receives is of the step on those that send.
+    const bool only_receives =
+        node.name.starts_with("collective.") && std::all_of(node.reads.begin(), node.reads.end(), is_empty);
+    if (only_receives || std::any_of(node.reads.begin(), node.reads.end(), is_of_step))
+      of_step.insert(node.writes.begin(), node.writes.end());
   }
-  graph_.nodes = {std::make_move_iterator(nodes.rbegin()), std::make_move_iterator(nodes.rend())};
-  std::erase_if(graph_.arguments, [&](const GraphArgument& argument) {
-    return argument.kind != GraphArgument::Kind::kInput && !needed.contains(argument.value);
-  });
-  return std::move(graph_);
+  first_inputs_ = std::exchange(step_inputs_, {});
+  first_results_ = std::exchange(graph_.results, {});
+  later_step_ = graph_.nodes.size();
+  for (const auto& [address, storage] : storages_) {
+    if (of_step.contains(storage.value)) caches_.push_back({address, storage.value});
+  }
+  std::sort(caches_.begin(), caches_.end(),
+            [](const Cache& a, const Cache& b) { return a.before < b.before; });
+  for (Cache& each : caches_) {
+    const TensorShape type = graph_.values[static_cast<size_t>(each.before)];
+    graph_.values.push_back(type);
+    each.argument = std::ssize(graph_.values) - 1;
+    graph_.arguments.push_back({.kind = GraphArgument::Kind::kCache, .value = each.argument});
+    Storage& storage = storages_.at(each.storage);
+    storage.value = each.argument;
+    storage.views = {{storage.geometry, each.argument}};
+  }
+}
+
+std::pair<std::vector<size_t>, std::set<ValueId>> GraphRecorder::needed_for(
+    const std::vector<GraphResult>& results, const Span& span) const {
+  std::set<ValueId> values;
+  for (const GraphResult& result : results) values.insert(result.value);
+  std::vector<size_t> numbers;
+  for (size_t i = span.end; i-- > 0;) {
+    const GraphNode& node = graph_.nodes[i];
+    const bool is_sent = i >= span.begin && node.name.starts_with("collective.");
+    if (!is_sent && std::none_of(node.writes.begin(), node.writes.end(),
+                                 [&](ValueId value) { return values.contains(value); }))
+      continue;
+    values.insert(node.reads.begin(), node.reads.end());
+    numbers.push_back(i);
+  }
+  std::reverse(numbers.begin(), numbers.end());
+  return {std::move(numbers), std::move(values)};
+}
+
+Graph GraphRecorder::program(std::vector<GraphResult> results, const Span& span,
+                             const std::set<ValueId>& without) const {
+  const auto [numbers, values] = needed_for(results, span);
+  Graph graph;
+  graph.values = graph_.values;
+  graph.results = std::move(results);
+  for (const GraphArgument& argument : graph_.arguments) {
+    const bool is_input = argument.kind == GraphArgument::Kind::kInput;
+    if (is_input ? !without.contains(argument.value) : values.contains(argument.value))
+      graph.arguments.push_back(argument);
+  }
+  for (const size_t number : numbers) graph.nodes.push_back(graph_.nodes[number]);
+  return graph;
+}
+
+Graph GraphRecorder::take() {
+  return program(graph_.results, {0, graph_.nodes.size()}, {});
+}
+
+std::pair<Graph, Graph> GraphRecorder::take_steps() {
+  const Span first{0, later_step_}, later{later_step_, graph_.nodes.size()};
+  std::vector<GraphResult> all = graph_.results;  // what the later step gives, with all that it leaves
+  std::set<ValueId> taken;                        // caches, as arguments
+  for (size_t count = 0; count != all.size();) {
+    count = all.size();
+    const std::set<ValueId> values = needed_for(all, later).second;
+    for (const Cache& each : caches_) {
+      if (values.contains(each.argument) && taken.insert(each.argument).second)
+        all.push_back({.name = {}, .value = storages_.at(each.storage).value});
+    }
+  }
+  std::vector<GraphResult> left = std::move(first_results_), results = graph_.results;
+  int64_t number = 0;
+  for (const Cache& each : caches_) {
+    if (!taken.contains(each.argument)) continue;
+    const std::string name = fmt::format("cache.{}", number++);
+    std::find_if(graph_.arguments.begin(), graph_.arguments.end(), [&](const GraphArgument& argument) {
+      return argument.value == each.argument;
+    })->name = name;
+    left.push_back({name, each.before});
+    if (const ValueId after = storages_.at(each.storage).value; after != each.argument)
+      results.push_back({name, after});
+  }
+  return {program(std::move(left), first, step_inputs_), program(std::move(results), later, first_inputs_)};
 }
 
 }  // namespace tessera::plan

@@ -3,7 +3,9 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/collective_values.h"
@@ -29,11 +31,21 @@ class GraphRecorder {
   // Declares a tensor as an argument of the program. It may be slices of another one, which ranks share.
   void add_input(const std::string& name, const at::Tensor& x, at::IntArrayRef whole = {},
                  std::vector<weights::Slice> slices = {});
+  // The same of what is another in every step.
+  void add_step_input(const std::string& name, const at::Tensor& x, at::IntArrayRef whole = {},
+                      std::vector<weights::Slice> slices = {});
+  // Begins a program of a later step, with inputs and results of its own. What it reads of memory that an
+  // earlier step left, as far as that depends on inputs of a step, are caches: arguments `cache.N`, and,
+  // where it writes that memory again, results of the same name.
+  void begin_later_step();
   // Declares the present value of a tensor as a result, which may be slices of that of all ranks.
   void add_result(const std::string& name, const at::Tensor& x, at::IntArrayRef whole = {},
                   std::vector<weights::Slice> slices = {});
   // What was recorded, without what no result needs.
   Graph take();
+  // The program of the first step, which gives all caches that the later one takes, and that of the later
+  // one.
+  std::pair<Graph, Graph> take_steps();
 
  private:
   friend struct GraphCall;
@@ -44,6 +56,23 @@ class GraphRecorder {
     at::ScalarType dtype = at::kFloat;
     std::vector<std::pair<Geometry, ValueId>> views;  // of the value, that were read
   };
+
+  // Memory that an earlier step left.
+  struct Cache {
+    const void* storage;
+    ValueId before, argument = kNoValue;  // what the step left, and what stands for it
+  };
+  // Nodes, by their numbers.
+  struct Span {
+    size_t begin, end;
+  };
+
+  // The numbers of the nodes before span.end that the results need, in their order, and the values that these
+  // read, with the results. Collectives of the span are needed: others may need what a rank sends them.
+  std::pair<std::vector<size_t>, std::set<ValueId>> needed_for(const std::vector<GraphResult>& results,
+                                                               const Span& span) const;
+  // A program of the span, without these inputs.
+  Graph program(std::vector<GraphResult> results, const Span& span, const std::set<ValueId>& without) const;
 
   bool is_known(const at::Tensor& x) const;
   // Whether the value of x depends on an argument.
@@ -63,7 +92,11 @@ class GraphRecorder {
   std::map<const void*, Storage> storages_;
   std::map<std::string, ValueId> constants_;  // by contents
   std::string part_;
-  int64_t depth_ = 0;  // of calls of libtorch within each other
+  std::set<ValueId> step_inputs_, first_inputs_;  // of the present step, and of the one before
+  std::vector<GraphResult> first_results_;
+  std::vector<Cache> caches_;  // in the order of their values
+  size_t later_step_ = 0;      // its first node
+  int64_t depth_ = 0;          // of calls of libtorch within each other
   ops::ObserveDataflow observe_;
   comm::ObserveCollectiveValues observe_collectives_;
   weights::ObserveLoading observe_loading_;

@@ -7,6 +7,7 @@
 #include <array>
 #include <exception>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "comm/recording.h"
@@ -77,13 +78,12 @@ at::Tensor on_meta(at::IntArrayRef sizes) {
   return at::empty(sizes, at::dtype(at::kFloat).device(at::kMeta));
 }
 
-// What this rank holds of the latents of its samples.
-std::vector<weights::Slice> local_lines(const engine::DenoiserStage& stage) {
+// What this rank holds of the latents of its samples in a patch.
+std::vector<weights::Slice> local_lines(const engine::DenoiserStage& stage, int64_t patch) {
   std::vector<weights::Slice> slices;
   for (const engine::LatentAxis& axis : stage.latent_axes()) {
-    const parallel::Cut& cut = stage.cut();
     const std::vector<Range> lines =
-        axis.of(cut.lines_of(axis.axis, cut.all_patches(), stage.sequence_rank()));
+        axis.of(stage.cut().lines_of(axis.axis, {patch, 1}, stage.sequence_rank()));
     TESSERA_CHECK(lines.size() == 1, "a rank holds {} runs of lines", lines.size());
     if (lines[0].length < axis.all) slices.push_back({axis.dim, lines[0].begin, lines[0].length});
   }
@@ -97,8 +97,94 @@ std::vector<int64_t> sliced(std::vector<int64_t> sizes, const std::vector<weight
 
 }  // namespace
 
-Graph record_denoiser(const engine::Settings& settings, const engine::Model& model,
-                      const parallel::Layout& layout, int64_t rank) {
+namespace {
+
+// Records the evaluation of a step by a rank's stage.
+class StepRecording {
+ public:
+  StepRecording(GraphRecorder& recorder, engine::DenoiserStage& stage, const engine::RunContext& run)
+      : recorder_(recorder),
+        stage_(stage),
+        stages_(run.ranks.pipeline),
+        whole_(run.latent_sizes()),
+        patches_(stage.cut().patches) {
+    whole_.front() = stage.samples();
+  }
+
+  // All patches at once, or one after another.
+  void run(int64_t step, int64_t steps, bool is_together) {
+    const models::Timestep timestep{.value = 0, .on_device = on_meta({1})};
+    recorder_.add_step_input("timestep", timestep.on_device);
+    const engine::Step of_step{.index = step, .count = steps, .timestep = timestep};
+    parallel::Tensors latents;
+    for (int64_t patch = 0; patch < patches_ && is_first(); ++patch) {
+      const std::vector<weights::Slice> lines = local_lines(stage_, patch);
+      latents.push_back(on_meta(sliced(whole_, lines)));
+      recorder_.add_step_input("latents" + suffix(patch), latents.back(), whole_, lines);
+    }
+    if (is_together) {
+      run_patches(of_step, {0, patches_}, latents, "");
+    } else {
+      for (int64_t patch = 0; patch < patches_; ++patch)
+        run_patches(of_step, {patch, 1}, latents, suffix(patch));
+    }
+  }
+
+ private:
+  bool is_first() const { return stages_.rank == 0; }
+  bool is_last() const { return stages_.rank + 1 == stages_.size; }
+  std::string suffix(int64_t patch) const { return patches_ == 1 ? "" : fmt::format(".{}", patch); }
+
+  // `latents` are those of each patch of the picture, on the first stage. Hidden states are called
+  // `hidden{of_run}.N`.
+  void run_patches(const engine::Step& step, Range patches, const parallel::Tensors& latents,
+                   const std::string& of_run) {
+    const auto hidden_name = [&](size_t i) { return fmt::format("hidden{}.{}", of_run, i); };
+    parallel::Tensors given;
+    if (is_first()) {
+      const at::TensorList own = at::TensorList(latents).slice(static_cast<size_t>(patches.begin),
+                                                               static_cast<size_t>(patches.length));
+      given = {own.size() == 1 ? own.front() : at::concat(own, patch_dim())};
+    } else {
+      given = stage_.empty_hidden(patches);
+      for (size_t i = 0; i < given.size(); ++i) recorder_.add_step_input(hidden_name(i), given[i]);
+    }
+    const parallel::Tensors out = stage_.run(step, patches, std::move(given));
+    for (size_t i = 0; i < out.size() && !is_last(); ++i) recorder_.add_result(hidden_name(i), out[i]);
+    if (is_last()) add_predictions(out.front(), patches);
+  }
+
+  void add_predictions(const at::Tensor& prediction, Range patches) {
+    std::vector<int64_t> whole = whole_;
+    whole[1] = prediction.size(1);  // it may have more channels
+    int64_t line = 0;
+    for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
+      const std::vector<weights::Slice> lines = local_lines(stage_, patch);
+      const int64_t length = sliced(whole, lines)[static_cast<size_t>(patch_dim())];
+      recorder_.add_result("prediction" + suffix(patch), prediction.narrow(patch_dim(), line, length), whole,
+                           lines);
+      line += length;
+    }
+  }
+
+  int64_t patch_dim() const {
+    for (const engine::LatentAxis& axis : stage_.latent_axes()) {
+      if (axis.axis == stage_.cut().patch_axis) return axis.dim;
+    }
+    TESSERA_CHECK(false, "images have no frames to cut");
+  }
+
+  GraphRecorder& recorder_;
+  engine::DenoiserStage& stage_;
+  const comm::Group& stages_;
+  std::vector<int64_t> whole_;  // of the latents of the samples
+  int64_t patches_;
+};
+
+}  // namespace
+
+DenoiserGraphs record_denoiser(const engine::Settings& settings, const engine::Model& model,
+                               const parallel::Layout& layout, int64_t rank) {
   TracedRun traced(settings, model, layout, rank);
   engine::RunContext& run = *traced.context;
   if (encodes_prompts(model)) {
@@ -106,7 +192,6 @@ Graph record_denoiser(const engine::Settings& settings, const engine::Model& mod
     engine::encode(run);
   }
   const std::map<std::string, at::Tensor> conditions = run.conditions();
-  const models::Timestep timestep{.value = 0, .on_device = on_meta({1})};
 
   GraphRecorder recorder;
   recorder.begin_part(denoiser_folder(model));
@@ -115,34 +200,32 @@ Graph record_denoiser(const engine::Settings& settings, const engine::Model& mod
   const std::vector<models::Conditioning> prompts = run.group().of(run.prompts);
   add_prompts(recorder, prompts);
   for (const auto& [name, numbers] : conditions) recorder.add_input(name, numbers);
-  recorder.add_input("timestep", timestep.on_device);
   const std::vector<int64_t> samples = run.group().guidance.front().samples(run.ranks);
   engine::DenoiserStage stage(*denoiser, model.shape, prompts, samples, run.settings.latents, run.ranks,
                               conditions);
-  const Range patches = stage.cut().all_patches();
-  const comm::Group& stages = run.ranks.pipeline;
-  const bool is_first = stages.rank == 0, is_last = stages.rank + 1 == stages.size;
-  std::vector<int64_t> whole = run.latent_sizes();
-  whole.front() = stage.samples();
-  const std::vector<weights::Slice> lines = local_lines(stage);
-  const parallel::Tensors given =
-      is_first ? parallel::Tensors{on_meta(sliced(whole, lines))} : stage.empty_hidden(patches);
-  if (is_first) recorder.add_input("latents", given.front(), whole, lines);
-  for (size_t i = 0; i < given.size() && !is_first; ++i)
-    recorder.add_input(fmt::format("hidden.{}", i), given[i]);
-  const parallel::Tensors out = stage.run({.index = 0, .count = 1, .timestep = timestep}, patches, given);
-  if (is_last) {
-    whole[1] = out.front().size(1);  // it may have more channels
-    recorder.add_result("prediction", out.front(), whole, lines);
+  StepRecording recording(recorder, stage, run);
+  DenoiserGraphs graphs;
+  if (layout.is_exact()) {
+    recording.run(/*step=*/0, /*steps=*/1, /*is_together=*/true);
+    graphs.steady = recorder.take();
+  } else {
+    // The first step without warm-up, which is not the last: that one sends nothing for the next.
+    const int64_t warmup = layout.displacement ? layout.displacement->warmup_steps : layout.warmup_steps;
+    const int64_t steady = std::max<int64_t>(warmup, 1);
+    recording.run(/*step=*/0, steady + 2, /*is_together=*/true);
+    recorder.begin_later_step();
+    recording.run(steady, steady + 2, /*is_together=*/false);
+    stage.drain();
+    std::tie(graphs.first_step.emplace(), graphs.steady) = recorder.take_steps();
   }
-  for (size_t i = 0; i < out.size() && !is_last; ++i)
-    recorder.add_result(fmt::format("hidden.{}", i), out[i]);
-  Graph graph = recorder.take();
-  graph.prompt_of_sample = samples;
-  for (const auto& [name, numbers] : conditions) {
-    if (numbers.numel() == 1) graph.numbers[name] = numbers.item<double>();
+  for (Graph* const graph : {&graphs.steady, graphs.first_step ? &*graphs.first_step : nullptr}) {
+    if (graph == nullptr) continue;
+    graph->prompt_of_sample = samples;
+    for (const auto& [name, numbers] : conditions) {
+      if (numbers.numel() == 1) graph->numbers[name] = numbers.item<double>();
+    }
   }
-  return graph;
+  return graphs;
 }
 
 namespace {
@@ -152,7 +235,11 @@ Graph record_named(const std::string& part, const engine::Settings& settings, co
   const bool has_decoder = model.has_part("vae");
   std::vector<std::string> known = {engine::kDenoiser};
   if (has_decoder) known.emplace_back(engine::kDecoder);
-  if (part == engine::kDenoiser) return record_denoiser(settings, model, layout, rank);
+  if (part == engine::kDenoiser) return record_denoiser(settings, model, layout, rank).steady;
+  if (!layout.is_exact()) {
+    known.emplace_back(kFirstStep);
+    if (part == kFirstStep) return *record_denoiser(settings, model, layout, rank).first_step;
+  }
   if (part == engine::kDecoder && has_decoder) return record_decoder(settings, model, layout, rank);
   const std::vector<models::TextEncoderPart> encoders = model.text_encoders();
   for (size_t i = 0; i < encoders.size(); ++i) {
@@ -172,12 +259,7 @@ Graph record_settled(const std::string& part, const engine::Settings& settings, 
 }
 
 // Refuses what has no program.
-void require_program(const std::string& part, const engine::Settings& settings,
-                     const parallel::Layout& layout) {
-  if (layout.sizes[Axis::kPipeline] > 1 || layout.displacement)
-    throw Error(ErrorKind::kUsage, "stablehlo",
-                "PipeFusion and displaced patches take activations of earlier steps, for which there is no "
-                "program yet");
+void require_program(const std::string& part, const engine::Settings& settings) {
   if (part == engine::kDecoder && settings.request.vae_tiling)
     usage_error(field("vae_tiling"), "decodes tile by tile, for which there is no program; leave it out");
 }
@@ -186,7 +268,7 @@ void require_program(const std::string& part, const engine::Settings& settings,
 
 Graph record_program(const std::string& part, const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, int64_t rank) {
-  require_program(part, settings, layout);
+  require_program(part, settings);
   return record_settled(part, settings, model, layout, rank);
 }
 
@@ -243,7 +325,9 @@ std::map<Axis, std::vector<MeshAxis>> mesh_axes(const parallel::Layout& layout,
 std::vector<ShardedGraph> record_sharded_programs(const std::string& part, const engine::Settings& settings,
                                                   const engine::Model& model, const parallel::Layout& layout,
                                                   const ShardingOptions& options) {
-  require_program(part, settings, layout);
+  require_program(part, settings);
+  if (layout.sizes[Axis::kPipeline] > 1 || layout.displacement)
+    usage_error(field("sharding"), "says no PipeFusion and no displaced patches; leave it out");
   if (options.sequence_parallel &&
       (layout.sizes[Axis::kTensorInner] == 1 || layout.sizes[Axis::kTensorOuter] > 1))
     usage_error(

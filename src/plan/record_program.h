@@ -14,16 +14,25 @@
 
 namespace tessera::plan {
 
+// The part of a program that is the denoiser's first step, where ranks use what an earlier step left.
+inline constexpr const char* kFirstStep = "first_step";
+
+struct DenoiserGraphs {
+  Graph steady;
+  // Of a layout that is not exact (Layout::is_exact()): gives the caches that `steady` takes.
+  std::optional<Graph> first_step;
+};
+
 // One evaluation of the denoiser by a rank: all of it, or the blocks of the rank's stage. Inputs: `latents`
 // (those of the rank's samples and rows), `timestep`, and of each distinct prompt `prompt.N` [L, D] and
 // `pooled.N`; L is the request's max_sequence_length, or as many tokens as the prompt has. Result:
 // `prediction`. A later stage is given `hidden.N`, the tokens of the one before, and an earlier one gives
-// them.
-Graph record_denoiser(const engine::Settings& settings, const engine::Model& model,
-                      const parallel::Layout& layout, int64_t rank);
+// them. With patches P these are `latents.P`, `prediction.P` and, but in the first step, `hidden.P.N`.
+DenoiserGraphs record_denoiser(const engine::Settings& settings, const engine::Model& model,
+                               const parallel::Layout& layout, int64_t rank);
 
-// Of a part by its name: "denoiser", "decoder", or that of a text encoder of the model. Throws Error(kUsage)
-// for another, naming those that there are.
+// Of a part by its name: "denoiser", "first_step", "decoder", or that of a text encoder of the model. Throws
+// Error(kUsage) for another, naming those that there are.
 Graph record_program(const std::string& part, const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, int64_t rank);
 

@@ -36,13 +36,13 @@ std::vector<std::array<int64_t, 2>> slice_of(const std::vector<int64_t>& whole,
 // `own` is the rank's part, and `type` what the program takes.
 OrderedJson description_of(const GraphArgument& argument, const TensorShape& own, const TensorShape& type) {
   OrderedJson json = OrderedJson::object();
-  const bool is_input = argument.kind == GraphArgument::Kind::kInput;
-  json["name"] = is_input ? argument.name : argument.part + "/" + argument.key;
+  json["name"] =
+      argument.kind == GraphArgument::Kind::kWeight ? argument.part + "/" + argument.key : argument.name;
   if (argument.is_zero) {
     json["kind"] = "constant";
     json["value"] = 0;
-  } else if (is_input) {
-    json["kind"] = "input";
+  } else if (argument.kind != GraphArgument::Kind::kWeight) {
+    json["kind"] = argument.kind == GraphArgument::Kind::kCache ? "cache" : "input";
   } else {
     json["kind"] = "weight";
     json["part"] = argument.part;
@@ -55,6 +55,7 @@ OrderedJson description_of(const GraphArgument& argument, const TensorShape& own
 
 OrderedJson description_of(const GraphResult& result, const TensorShape& own, const TensorShape& type) {
   OrderedJson json = {{"name", result.name}};
+  if (result.value == kNoValue) json["kind"] = "padding";
   if (!result.whole.empty()) json["slice"] = slice_of(result.whole, result.slices);
   json.update(shape_json(own, type));
   return json;
@@ -243,6 +244,7 @@ Program stablehlo_program(std::span<const Graph> world, size_t rank, const Progr
     arguments.push_back(with_sharding(
         description_of(argument, argument.is_zero ? type : type_in(argument.value), type), own));
   }
+  const SharedResults given_back = share_results(ranks);
   const std::vector<MlirValue> made = lower(ranks, shared, given, builder, sharding);
   std::vector<std::string> names, types, declared;
   for (size_t i = 0; i < made.size(); ++i) {
@@ -250,8 +252,10 @@ Program stablehlo_program(std::span<const Graph> world, size_t rank, const Progr
     names.push_back(made[i].name);
     types.push_back(mlir_type(made[i].type));
     declared.push_back(types.back() + attribute_of(own));
-    const GraphResult& result = graph.results[i];
-    results.push_back(with_sharding(description_of(result, type_in(result.value), made[i].type), own));
+    const GraphResult& result = given_back.of_ranks[shown][i];
+    const TensorShape& type = made[i].type;
+    results.push_back(with_sharding(
+        description_of(result, result.value == kNoValue ? type : type_in(result.value), type), own));
   }
   const MlirBuilder::Text body = builder.text(made);
   OrderedJson description = {{"version", kVersion},

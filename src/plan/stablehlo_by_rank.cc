@@ -166,15 +166,11 @@ std::optional<CollectiveCall> Interleaving::next_collective() const {
 }
 
 std::vector<Slot> Interleaving::slots_of_results() const {
+  const SharedResults shared = share_results(ranks_);
   std::vector<Slot> slots;
-  for (size_t i = 0; i < ranks_[0].results.size(); ++i) {
-    Slot slot{ranks_[0].values[static_cast<size_t>(ranks_[0].results[i].value)], {}};
-    for (const Graph& each : ranks_) {
-      const ValueId value = each.results.at(i).value;
-      slot.values.push_back(value);
-      extend(slot.type, each.values[static_cast<size_t>(value)]);
-    }
-    slots.push_back(std::move(slot));
+  for (size_t i = 0; i < shared.shapes.size(); ++i) {
+    slots.push_back({shared.shapes[i], {}});
+    for (const std::vector<GraphResult>& own : shared.of_ranks) slots.back().values.push_back(own[i].value);
   }
   return slots;
 }

@@ -244,9 +244,16 @@ void index(Lowering& lowering, const GraphNode& node) {
   lowering.write(node, 0, b.reshape(chosen, result_type(lowering, node).sizes));
 }
 
-void equal(Lowering& lowering, const GraphNode& node) {
+// (self, value)
+void fill(Lowering& lowering, const GraphNode& node) {
+  const TensorShape& type = result_type(lowering, node);
+  lowering.write(node, 0, lowering.builder().broadcast(operand(lowering, node, 1, type.dtype), type.sizes));
+}
+
+void compared(Lowering& lowering, const GraphNode& node) {
   const MlirValue x = tensor(lowering, node, 0);
-  lowering.write(node, 0, lowering.builder().compare("EQ", x, operand(lowering, node, 1, x.type.dtype)));
+  const char* const direction = node.name == "aten::lt" ? "LT" : "EQ";
+  lowering.write(node, 0, lowering.builder().compare(direction, x, operand(lowering, node, 1, x.type.dtype)));
 }
 
 // (self, dim, keepdim) of one dimension: the first of the largest
@@ -348,7 +355,9 @@ const LoweringRules& libtorch_rules() {
                                       {"aten::repeat_interleave", repeat_interleave},
                                       {"aten::index_select", index_select},
                                       {"aten::index", index},
-                                      {"aten::eq", equal},
+                                      {"aten::fill_", fill},
+                                      {"aten::eq", compared},
+                                      {"aten::lt", compared},
                                       {"aten::argmax", argmax},
                                       {"aten::constant_pad_nd", constant_pad},
                                       {"aten::where", where},

@@ -293,6 +293,11 @@ void biased_attention(Lowering& lowering, const GraphNode& node) {
   lowering.write(node, 0, attended(b, scores, lowering.read(node, 2)));
 }
 
+// Reads keys and values, which take the place of others.
+void write_kv_cache(Lowering& lowering, const GraphNode& node) {
+  for (size_t i = 0; i < node.writes.size(); ++i) lowering.write(node, i, lowering.read(node, i));
+}
+
 // Reads x [1, L, D] and a place [1].
 void token_at(Lowering& lowering, const GraphNode& node) {
   const MlirValue x = lowering.read(node, 0);
@@ -322,6 +327,7 @@ const LoweringRules& operation_rules() {
                                       {"attention_part", attention_part},
                                       {"no_attention", no_attention},
                                       {"attention_of_parts", attention_of_parts},
+                                      {"write_kv_cache", write_kv_cache},
                                       {"token_at", token_at}};
   return rules;
 }

@@ -64,6 +64,32 @@ def ranks_with_other_parts_have_branches(box):
 
 
 @test
+def stages_take_caches_that_the_first_step_gives(box):
+    words = ["trace", "a cat", "--model", MODEL, "--height", "64", "--width", "64", "--no-resolution-binning", "--dtype", "fp32",
+             "--pipefusion-parallel-degree", "2", "--stablehlo"]
+    names = {}
+    for part in ("first_step", "denoiser"):
+        outcome = box.run(*words, f"{part}.mlir", "--part", part)
+        assert outcome.code == 0, outcome
+        for rank in (0, 1):
+            description = json.loads((box.folder / f"{part}.{rank}.json").read_text())
+            assert description["partitions"] == [rank], description
+            given = [each["name"] for each in description["arguments"] if each["kind"] in ("input", "cache")]
+            names[part, rank] = ([name for name in given if not name.startswith(("prompt", "timestep"))],
+                                 [each["name"] for each in description["results"]])
+            kinds = {each["name"]: each["kind"] for each in description["arguments"]}
+            assert all((kind == "cache") == name.startswith("cache") for name, kind in kinds.items()), kinds
+    # The stage's block has one cache of keys and values. Patches come one after another behind the first step.
+    patches = ["0", "1"]
+    assert names["first_step", 0] == ([f"latents.{i}" for i in patches], ["hidden.0", "cache.0"]), names
+    assert names["first_step", 1] == (["hidden.0"], [*(f"prediction.{i}" for i in patches), "cache.0"]), names
+    assert names["denoiser", 0] == (["cache.0", *(f"latents.{i}" for i in patches)],
+                                    [*(f"hidden.{i}.0" for i in patches), "cache.0"]), names
+    assert names["denoiser", 1] == (["cache.0", *(f"hidden.{i}.0" for i in patches)],
+                                    [*(f"prediction.{i}" for i in patches), "cache.0"]), names
+
+
+@test
 def parts_of_a_program(box):
     for part, inputs, results in (("text_encoder", ["tokens"], ["states"]), ("decoder", ["latents"], ["frames"])):
         outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, "--part", part, "--stablehlo", "p.mlir")
@@ -134,7 +160,7 @@ def refused_shardings(box):
     box.refuse(2, "[--sharding] is of a program; give --stablehlo too", *words, "--sharding", "sdy")
     box.refuse(2, "[--rank] names a rank, and --sharding writes one program for all", *words, "--sharding", "sdy", "--rank", "0",
                "--stablehlo", "p.mlir")
-    box.refuse(2, "PipeFusion and displaced patches take activations of earlier steps", *words, "--sharding", "sdy",
+    box.refuse(2, "[--sharding] says no PipeFusion and no displaced patches", *words, "--sharding", "sdy",
                "--pipefusion-parallel-degree", "2", "--stablehlo", "p.mlir")
     odd = ["trace", "a cat", "--model", MODEL, "--height", "80", "--width", "64", "--no-resolution-binning"]
     box.refuse(2, "[stablehlo] a rank has [2, 4, 6, 8] of latents [2, 4, 10, 8], which is no equal part of 2", *odd, "--ring-degree", "2",
@@ -155,8 +181,8 @@ def refused_programs(box):
     box.refuse(2, "[--part] the model has no 'unet'; its parts are denoiser, decoder, text_encoder", *words, "--part", "unet",
                "--stablehlo", "p.mlir")
     box.refuse(2, "[--part] names a part of a program; give --stablehlo too", *words, "--part", "decoder")
-    box.refuse(2, "PipeFusion and displaced patches take activations of earlier steps", *words, "--pipefusion-parallel-degree", "2",
-               "--stablehlo", "p.mlir")
+    box.refuse(2, "[--part] the model has no 'first_step'; its parts are denoiser, decoder, text_encoder", *words, "--part",
+               "first_step", "--stablehlo", "p.mlir")
     box.refuse(2, "[--vae-tiling] decodes tile by tile", *words, "--vae-tiling", "--part", "decoder", "--stablehlo", "p.mlir")
     box.refuse(2, "[--json] is of a trace", *words, "--json", "--stablehlo", "p.mlir")
     box.refuse(2, "[--output] is of a trace", *words, "-o", "t.json", "--stablehlo", "p.mlir")

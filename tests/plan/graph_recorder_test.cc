@@ -129,6 +129,42 @@ TEST_F(GraphRecording, AttentionHasItsRoleFromItsReader) {
       << text;
 }
 
+// What a step leaves in memory, as far as it comes of its inputs, is an argument of the next one; all else
+// that was computed before is computed anew.
+TEST_F(GraphRecording, ALaterStepTakesWhatAnEarlierOneLeft) {
+  const at::Tensor weight = meta({2, 3}), first = meta({2, 3}), second = meta({2, 3}), empty = meta({0, 3});
+  GraphRecorder recorder;
+  recorder.add_input("weight", weight);
+  const at::Tensor prepared = weight * 2, kept = at::empty({4, 3}, weight.options());
+  recorder.add_step_input("x", first);
+  kept.narrow(0, 0, 2).copy_(first + prepared);
+  kept.narrow(0, 2, 2).copy_(first);
+  recorder.add_result("y", first * 3);
+  recorder.begin_later_step();
+  recorder.add_step_input("x", second);
+  kept.narrow(0, 0, 2).copy_(second);
+  recorder.add_result("y", kept.narrow(0, 1, 2) + prepared);
+  const auto [before, after] = recorder.take_steps();
+
+  const auto arguments = [](const Graph& graph) {
+    Names all;
+    for (const GraphArgument& each : graph.arguments) all.push_back(each.name);
+    return all;
+  };
+  const auto results = [](const Graph& graph) {
+    Names all;
+    for (const GraphResult& each : graph.results) all.push_back(each.name);
+    return all;
+  };
+  EXPECT_EQ(arguments(before), (Names{"weight", "x"}));
+  EXPECT_EQ(results(before), (Names{"y", "cache.0"}));
+  EXPECT_EQ(arguments(after), (Names{"weight", "cache.0", "x"}));
+  EXPECT_EQ(results(after), (Names{"y", "cache.0"}));
+  EXPECT_EQ(after.arguments[1].kind, GraphArgument::Kind::kCache);
+  EXPECT_EQ(after.values[static_cast<size_t>(after.arguments[1].value)].sizes, std::vector<int64_t>{12});
+  EXPECT_EQ(names(after), (Names{"aten::mul", "aten::copy_", "write", "view", "aten::add"}));
+}
+
 // Something that writes it was not recorded.
 TEST_F(GraphRecording, MemoryThatNothingWroteIsNoValue) {
   const at::Tensor x = meta({2, 3});
