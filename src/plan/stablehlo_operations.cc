@@ -182,22 +182,27 @@ MlirValue join_heads(MlirBuilder& b, const MlirValue& x) {
   return b.reshape(b.transpose(x, {0, 2, 1, 3}), {x.size(0), x.size(2), x.size(1) * x.size(3)});
 }
 
+// q [B, S, heads * D], k [B, T, ..] -> [B, heads, S, T], scaled
+MlirValue scores_of(MlirBuilder& b, const MlirValue& q, const MlirValue& k, int64_t heads) {
+  const int64_t depth = q.size(2) / heads;
+  const MlirValue products =
+      b.dot(split_heads(b, q, depth, heads), split_heads(b, k, depth, heads), 2, 3, 3, at::kFloat);
+  return b.binary("multiply", products, 1 / std::sqrt(static_cast<double>(depth)));
+}
+
 void attention(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue q = lowering.read(node, 0);
   const auto heads = attribute<int64_t>(node, "heads");
-  const int64_t depth = q.size(2) / heads;
-  const MlirValue of_q = split_heads(b, q, depth, heads),
-                  of_k = split_heads(b, lowering.read(node, 1), depth, heads);
-  MlirValue scores =
-      b.binary("multiply", b.dot(of_q, of_k, 2, 3, 3, at::kFloat), 1 / std::sqrt(static_cast<double>(depth)));
+  MlirValue scores = scores_of(b, q, lowering.read(node, 1), heads);
   if (node.name == "causal_attention") {
     const TensorShape square{{scores.size(2), scores.size(3)}, at::kInt};
     const MlirValue seen = b.compare("GE", b.iota(square, 0), b.iota(square, 1));
     scores = b.select(seen, scores, b.filled(-INFINITY, {scores.sizes(), at::kFloat}));
   }
-  lowering.write(node, 0,
-                 join_heads(b, attended(b, scores, split_heads(b, lowering.read(node, 2), depth, heads))));
+  lowering.write(
+      node, 0,
+      join_heads(b, attended(b, scores, split_heads(b, lowering.read(node, 2), q.size(2) / heads, heads))));
 }
 
 // Keys or values [1, T, C] of prompts, of which each belongs to some samples in a row -> [B, longest T, C],
@@ -219,7 +224,6 @@ void attention_to_prompts(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue q = lowering.read(node, 0);
   const auto heads = attribute<int64_t>(node, "heads");
-  const int64_t depth = q.size(2) / heads;
   std::vector<MlirValue> keys, values;
   Sizes64 prompt_of, lengths;
   int64_t longest = 0;
@@ -230,17 +234,13 @@ void attention_to_prompts(Lowering& lowering, const GraphNode& node) {
     lengths.insert(lengths.end(), static_cast<size_t>(samples), keys.back().size(1));
     longest = std::max(longest, lengths.back());
   }
-  const auto of_heads = [&](const std::vector<MlirValue>& prompts) {
-    return split_heads(b, by_sample(b, prompts, longest, prompt_of), depth, heads);
-  };
-  MlirValue scores =
-      b.binary("multiply", b.dot(split_heads(b, q, depth, heads), of_heads(keys), 2, 3, 3, at::kFloat),
-               1 / std::sqrt(static_cast<double>(depth)));
+  MlirValue scores = scores_of(b, q, by_sample(b, keys, longest, prompt_of), heads);
   const TensorShape places{{q.size(0), longest}, at::kLong};
   const MlirValue is_token = b.compare(
       "LT", b.iota(places, 1), b.broadcast(b.constant(at::tensor(lengths, at::kLong)), places.sizes, {0}));
   scores = b.select(b.broadcast(is_token, scores.sizes(), {0, 3}), scores, b.filled(-INFINITY, scores.type));
-  lowering.write(node, 0, join_heads(b, attended(b, scores, of_heads(values))));
+  const MlirValue v = split_heads(b, by_sample(b, values, longest, prompt_of), q.size(2) / heads, heads);
+  lowering.write(node, 0, join_heads(b, attended(b, scores, v)));
 }
 
 // Attention to some keys after others: sums [B, H, S, D] of values by exp(score - maximum), the maxima and
@@ -249,12 +249,8 @@ void attention_part(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue q = lowering.read(node, 0);
   const auto heads = attribute<int64_t>(node, "heads");
-  const int64_t depth = q.size(2) / heads;
-  const MlirValue of_q = split_heads(b, q, depth, heads),
-                  of_k = split_heads(b, lowering.read(node, 1), depth, heads);
-  const MlirValue v = split_heads(b, lowering.read(node, 2), depth, heads);
-  const MlirValue scores =
-      b.binary("multiply", b.dot(of_q, of_k, 2, 3, 3, at::kFloat), 1 / std::sqrt(static_cast<double>(depth)));
+  const MlirValue v = split_heads(b, lowering.read(node, 2), q.size(2) / heads, heads);
+  const MlirValue scores = scores_of(b, q, lowering.read(node, 1), heads);
   const MlirValue before = lowering.read(node, 4);
   const MlirValue most = b.binary("maximum", before, b.reduce("maximum", scores, {3}));
   const Sizes64 rows = {0, 1, 2};

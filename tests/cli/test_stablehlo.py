@@ -90,6 +90,24 @@ def stages_take_caches_that_the_first_step_gives(box):
 
 
 @test
+def displaced_patches_take_what_an_earlier_step_left(box):
+    words = ["trace", "a cat", "--model", ROOT / "tests" / "golden" / "tiny-sd", "--height", "96", "--width", "64", "--dtype", "fp32",
+             "--displaced-patch-degree", "2", "--stablehlo"]
+    caches = {}
+    for part in ("first_step", "denoiser"):
+        outcome = box.run(*words, f"{part}.mlir", "--part", part)
+        assert outcome.code == 0, outcome
+        for rank in (0, 1):
+            description = json.loads((box.folder / f"{part}.{rank}.json").read_text())
+            assert description["partitions"] == [0, 1], description
+            caches[part, rank] = [{each["name"]: each["shape"] for each in description[of] if each.get("kind", "cache") == "cache"
+                                   and each["name"].startswith("cache")} for of in ("arguments", "results")]
+    for rank in (0, 1):
+        assert not caches["first_step", rank][0] and caches["denoiser", rank][0], caches
+        assert caches["first_step", rank][1] == caches["denoiser", rank][0] == caches["denoiser", rank][1], caches
+
+
+@test
 def parts_of_a_program(box):
     for part, inputs, results in (("text_encoder", ["tokens"], ["states"]), ("decoder", ["latents"], ["frames"])):
         outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, "--part", part, "--stablehlo", "p.mlir")
