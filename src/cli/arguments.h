@@ -35,7 +35,7 @@ struct TraceArguments {
   bool sequence_parallel = false;        // of these
   std::optional<std::string> rank;       // a number, or "all"
   std::optional<std::string> output;
-  bool cache = true, json = false, quiet = false;
+  bool cache = true, graph = false, json = false, quiet = false;
 };
 
 struct CompareArguments {

@@ -163,15 +163,18 @@ OrderedJson summary_json(const job::Job& job, const plan::Trace& trace, const st
 
 // What was kept of the same inputs, or what the ranks do, which is kept.
 std::vector<plan::RankTrace> trace_ranks(const job::Job& job, const std::vector<int64_t>& ranks,
-                                         plan::Trace trace, bool uses_cache, const job::Progress& progress) {
-  const std::string inputs = uses_cache ? job::trace_inputs(job, ranks) : "";
+                                         plan::Trace trace, const TraceArguments& arguments,
+                                         const job::Progress& progress) {
+  const bool uses_cache = arguments.cache;
+  const std::string inputs = uses_cache ? job::trace_inputs(job, ranks, arguments.graph) : "";
   if (uses_cache) {
     if (auto kept = job::read_kept_trace(inputs)) return std::move(kept->ranks);
   }
   const int64_t steps = plan::steps_to_trace(job.settings, job.layout);
   for (const int64_t rank : ranks) {
     if (launch::interrupted()) throw engine::Cancelled();
-    trace.ranks.push_back(plan::trace_rank(job.settings, job.model, job.layout, rank, steps));
+    trace.ranks.push_back(
+        plan::trace_rank(job.settings, job.model, job.layout, rank, steps, arguments.graph));
   }
   // One with warnings is made anew, so that they are printed again.
   if (uses_cache && progress.warnings().empty()) job::keep_trace(inputs, trace);
@@ -186,6 +189,12 @@ const Fields<TraceArguments>& trace_fields() {
       plain_field(&T::rank, {"rank", "Rank to trace, or all [all]", FieldGroup::kOutput, "R"}),
       plain_field(&T::output, {"output", "File for the trace, JSON; - for standard output [trace.json]",
                                FieldGroup::kOutput, "FILE"}),
+      plain_field(
+          &T::graph,
+          {"graph",
+           "Write into the trace, beside its operations, which values a step of the denoiser reads and "
+           "writes (docs/trace.md)",
+           FieldGroup::kOutput}),
       plain_field(&T::stablehlo,
                   {"stablehlo",
                    "Write a part of the model as a program in StableHLO, and its description beside "
@@ -363,8 +372,10 @@ void run_trace(const TraceArguments& arguments) {
                 : arguments.stages ? "--stages"
                                    : "--sequence-parallel",
                 "is of a program with shardings; give --sharding sdy too");
-  if (arguments.stablehlo && (arguments.output || arguments.json))
-    usage_error(arguments.output ? "--output" : "--json",
+  if (arguments.stablehlo && (arguments.output || arguments.json || arguments.graph))
+    usage_error(arguments.output ? "--output"
+                : arguments.json ? "--json"
+                                 : "--graph",
                 "is of a trace, and --stablehlo writes none; leave it out");
   for (const std::string& warning : job.settings.warnings) {
     if (arguments.stablehlo) log_warning("{}", warning);
@@ -381,7 +392,7 @@ void run_trace(const TraceArguments& arguments) {
                     .steps = evaluations(job, job.settings.steps),
                     .traced_steps = evaluations(job, plan::steps_to_trace(job.settings, job.layout)),
                     .ranks = {}};
-  trace.ranks = trace_ranks(job, ranks, trace, arguments.cache, progress);
+  trace.ranks = trace_ranks(job, ranks, trace, arguments, progress);
   for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
   const bool is_file = job::write_result(path, plan::write_trace(trace));
   if (!arguments.quiet) print_summary(job, trace);

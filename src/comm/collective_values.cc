@@ -6,23 +6,28 @@ namespace tessera::comm {
 namespace {
 
 thread_local const CollectiveValuesHook* current_hook = nullptr;
+thread_local bool has_program = false;
 thread_local int64_t depth = 0;
+thread_local int64_t begun = 0;  // collectives that are no part of another one
 
 }  // namespace
 
-ObserveCollectiveValues::ObserveCollectiveValues(CollectiveValuesHook hook)
-    : hook_(std::move(hook)), before_(std::exchange(current_hook, &hook_)) {}
+ObserveCollectiveValues::ObserveCollectiveValues(CollectiveValuesHook hook, bool is_program)
+    : hook_(std::move(hook)),
+      before_(std::exchange(current_hook, &hook_)),
+      program_before_(std::exchange(has_program, is_program)) {}
 
 ObserveCollectiveValues::~ObserveCollectiveValues() {
   current_hook = before_;
+  has_program = program_before_;
 }
 
-bool observes_collective_values() {
-  return current_hook != nullptr;
+bool is_for_program() {
+  return has_program;
 }
 
 CollectiveScope::CollectiveScope() {
-  ++depth;
+  if (depth++ == 0) ++begun;
 }
 
 CollectiveScope::~CollectiveScope() {
@@ -35,6 +40,10 @@ void CollectiveScope::record(const CollectiveValues& values) const {
 
 bool is_in_collective() {
   return depth > 0;
+}
+
+int64_t collective_number() {
+  return begun;
 }
 
 }  // namespace tessera::comm

@@ -20,15 +20,16 @@ struct CollectiveValues {
   std::vector<at::Tensor> reads, writes;  // all_to_all: by rank
   int64_t dim = 0;                        // of all_gather and reduce_scatter
   std::vector<Range> parts = {};          // the same, by rank
-  int64_t to = -1, from = -1;             // of send_receive: ranks of the group
+  int64_t to = -1, from = -1;             // of send, receive and send_receive: ranks of the group
 };
 
 using CollectiveValuesHook = std::function<void(const CollectiveValues&)>;
 
-// Makes the hook observe the collectives of this thread during its lifetime.
+// Makes the hook observe the collectives of this thread during its lifetime, for a program, whose messages
+// have one dtype each, or for a trace, whose messages are those of the run.
 class ObserveCollectiveValues {
  public:
-  explicit ObserveCollectiveValues(CollectiveValuesHook hook);
+  ObserveCollectiveValues(CollectiveValuesHook hook, bool is_program);
   ~ObserveCollectiveValues();
   ObserveCollectiveValues(const ObserveCollectiveValues&) = delete;
   ObserveCollectiveValues& operator=(const ObserveCollectiveValues&) = delete;
@@ -36,10 +37,11 @@ class ObserveCollectiveValues {
  private:
   CollectiveValuesHook hook_;
   const CollectiveValuesHook* before_;
+  bool program_before_;
 };
 
-// Whether the collectives of this thread are observed.
-bool observes_collective_values();
+// Whether the collectives of this thread are observed for a program.
+bool is_for_program();
 
 // Lives while a collective is posted: what it calls meanwhile, collectives too, is its own work.
 class CollectiveScope {
@@ -52,5 +54,7 @@ class CollectiveScope {
   void record(const CollectiveValues& values) const;
 };
 bool is_in_collective();
+// How many collectives of this thread have begun that are no part of another one.
+int64_t collective_number();
 
 }  // namespace tessera::comm

@@ -256,10 +256,14 @@ Pending all_to_all(std::vector<at::Tensor> sends, std::vector<at::Tensor> receiv
 }
 
 Pending send(const at::Tensor& x, int64_t peer, const Group& group) {
+  const CollectiveScope scope;
+  scope.record({.name = "send", .group = group, .reads = {x}, .writes = {}, .to = peer});
   return Pending(group, "send", {{peer, x}}, {}, Posting::kOneWay);
 }
 
 Pending receive(at::Tensor& x, int64_t peer, const Group& group) {
+  const CollectiveScope scope;
+  scope.record({.name = "receive", .group = group, .reads = {}, .writes = {x}, .from = peer});
   return Pending(group, "receive", {}, {{peer, x}}, Posting::kOneWay);
 }
 

@@ -66,7 +66,7 @@ void remove_oldest(const fs::path& folder) {
 
 }  // namespace
 
-std::string trace_inputs(const Job& job, const std::vector<int64_t>& ranks) {
+std::string trace_inputs(const Job& job, const std::vector<int64_t>& ranks, bool keeps_graphs) {
   const auto& file = job.model.single_file;
   Json settings = settings_json(job);
   for (const char* name : {"model", "config", "seed"}) settings.erase(name);
@@ -75,7 +75,8 @@ std::string trace_inputs(const Job& job, const std::vector<int64_t>& ranks) {
               {"instructions", static_cast<int>(cpu_isa())},
               {"memory", engine::memory_of(at::kCPU)},
               {"settings", std::move(settings)},
-              {"ranks", ranks}}
+              {"ranks", ranks},
+              {"graphs", keeps_graphs}}
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

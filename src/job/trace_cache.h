@@ -11,9 +11,9 @@
 
 namespace tessera::job {
 
-// All that a trace depends on: the program, the processor, the memory and files of the model, the settings
-// and the ranks that are traced. Seeds and paths have no part in it.
-std::string trace_inputs(const Job& job, const std::vector<int64_t>& ranks);
+// All that a trace depends on: the program, the processor, the memory and files of the model, the settings,
+// the ranks that are traced, and whether it holds their graphs. Seeds and paths have no part in it.
+std::string trace_inputs(const Job& job, const std::vector<int64_t>& ranks, bool keeps_graphs);
 
 // Returns the trace that these inputs made, if it is kept; its settings are those of the run that made it.
 std::optional<plan::Trace> read_kept_trace(const std::string& inputs);

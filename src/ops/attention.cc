@@ -142,6 +142,7 @@ KvCache::KvCache(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
   // Zeros, because the slot beside the last of an odd number of keys is multiplied by zero and must be
   // finite.
   keys_values_ = at::zeros({batch * heads, elements}, options);
+  record_dataflow([&] { return Dataflow{"kv_cache", "", {}, {keys_values_}}; });
 }
 
 void KvCache::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
@@ -158,6 +159,9 @@ void KvCache::write(int64_t first, const at::Tensor& k, const at::Tensor& v) {
     record_dataflow([&] { return Dataflow{"write_kv_cache", "", {k, v}, {keys, values}}; });
     return;
   }
+  record_dataflow([&] {
+    return Dataflow{"write_kv_cache", "", {keys_values_, k, v}, {keys_values_}, {{"first", first}}};
+  });
   if (k.is_meta()) return;
   kernels::pack_tokens({keys_values_, tokens_, heads_, depth_}, first, k, v);
 }
@@ -171,6 +175,10 @@ void KvCache::attend(const at::Tensor& out, const at::Tensor& q, int64_t count) 
     return;
   }
   record_attention("attention", q, q.size(2) / depth_, count, heads_ * depth_);
+  record_dataflow([&] {
+    return Dataflow{
+        "attention", "", {q, keys_values_}, {out}, {{"heads", q.size(2) / depth_}, {"keys", count}}};
+  });
   if (q.is_meta()) return;
   TESSERA_CHECK(out.sizes() == q.sizes() && out.stride(2) == 1 && q.stride(2) == 1,
                 "attention: rows must be contiguous");

@@ -264,12 +264,11 @@ Tensor Conv2d::operator()(ConvInput input) const {
                 in_channels, fmt::join(input.x.sizes(), " x "));
   Tensor y;
   if (computes_nothing(input.x)) {
-    Tensor whole;
-    if (needs_whole_input(input)) whole = gathered(input, padding[0]);  // so that its memory counts
     const int64_t columns = (input.x.size(3) + 2 * padding[1] - kernel[1]) / stride + 1;
     y = at::empty({input.x.size(0), out_channels, rows_out(input), columns}, input.x.options(),
                   kChannelsLast);
     record_values(input, {}, y);
+    if (needs_whole_input(input)) gathered(input, padding[0]);  // so that its memory counts
   } else if (winograd) {
     TESSERA_CHECK(input.norm == nullptr || input.norm->activation == Activation::kSilu,
                   "a Winograd convolution needs a norm with SiLU");

@@ -10,6 +10,7 @@ thread_local const ScopeHook* current_scope_hook = nullptr;
 thread_local const DataflowHook* current_dataflow_hook = nullptr;
 thread_local int64_t block_number = -1;
 thread_local int64_t depth = 0;  // of operations that compute
+thread_local int64_t begun = 0;  // operations that are no part of another one
 
 }  // namespace
 
@@ -47,7 +48,7 @@ void pass_dataflow(Dataflow dataflow) {
 }
 
 OperationScope::OperationScope() {
-  ++depth;
+  if (depth++ == 0) ++begun;
   if (current_scope_hook != nullptr) (*current_scope_hook)(/*begins=*/true);
 }
 
@@ -64,6 +65,10 @@ InBlock::InBlock(int64_t block) : before_(std::exchange(block_number, block)) {}
 
 InBlock::~InBlock() {
   block_number = before_;
+}
+
+int64_t operation_number() {
+  return begun;
 }
 
 int64_t current_block() {

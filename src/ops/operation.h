@@ -109,6 +109,9 @@ class OperationScope {
 };
 // Whether an operation of this thread computes.
 bool is_in_operation();
+// How many operations of this thread have begun that are no part of another one: what is recorded while one
+// computes is of that number.
+int64_t operation_number();
 // The block to which this thread's operations are attributed; -1 outside of blocks.
 int64_t current_block();
 

@@ -100,7 +100,7 @@ void DisplacedExchange::make_spans() {
     const Travel travel = place.parts.travel;
     // A program that is recorded has no memory of several dtypes.
     const bool joins = travel == Travel::kTogether && !spans_.empty() && spans_.back().travel == travel &&
-                       spans_.back().count < kTogether && !comm::observes_collective_values();
+                       spans_.back().count < kTogether && !comm::is_for_program();
     if (joins) {
       ++spans_.back().count;
     } else {

@@ -46,13 +46,14 @@ struct GraphCollective {
   std::vector<int64_t> ranks;  // of the group, in the world
   int64_t dim = 0;
   std::vector<int64_t> parts;  // sizes along `dim`, by rank of the group
-  int64_t to = -1, from = -1;  // of send_receive, in the world
+  int64_t to = -1, from = -1;  // of messages to one rank, in the world
 };
 
 struct GraphNode {
   // Of an operation (ops::Dataflow); "aten::NAME" of libtorch; "view", of the value of a storage; "write",
-  // into a part of it: what it held and the new part; "empty", a storage that is written part by part; or
-  // "unwritten", one that is read before: then something that writes it was not recorded.
+  // into a part of it: what it held and the new part; "bitcast", its bytes as another dtype; "empty", a
+  // storage that is written part by part; or "unwritten", one that is read before: then something that writes
+  // it was not recorded.
   std::string name;
   std::string role = {};
   int64_t block = -1;
@@ -67,18 +68,19 @@ struct GraphNode {
   const GraphAttribute* find(const std::string& attribute) const;
 };
 
-// What a program is given.
+// What a program is given. A cache is what something before it has left.
 struct GraphArgument {
   enum class Kind { kWeight, kInput, kConstant, kCache };
   Kind kind = Kind::kInput;
   ValueId value = kNoValue;
-  std::string name = {};            // of an input or a constant
+  std::string name = {};            // of all but a weight
   std::string part = {}, key = {};  // of a weight: its folder, and its name in the file
   // Of a weight, the sizes of the tensor in the file, and what the program takes of it. Of the latents of a
   // rank, the same of those of all lines.
   std::vector<int64_t> whole = {};
   std::vector<weights::Slice> slices = {};
   at::Tensor contents = {};  // of a constant, on the CPU
+  std::string shown = {};    // of a constant that was read from a trace: its contents there, as JSON
   bool is_zero = false;      // in a program of all ranks: only others have it
 };
 

@@ -3,9 +3,11 @@
 #include <ATen/Functions.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -111,21 +113,22 @@ struct GraphCall : at::ObserverContext {
         if ((!made.is_symbolic && !out.is_meta()) || (is_alias && !is_in_place)) return;
         for (const c10::IValue& each : std::exchange(made.constants, {}))
           made.arguments.push_back(current_recorder->attribute_of(each));
-        current_recorder->add_call(name, made.arguments, out);
+        current_recorder->add_call(name, made.arguments, out, call.handle());
       });
     }
   }
 };
 
-GraphRecorder::GraphRecorder()
+GraphRecorder::GraphRecorder(bool is_program)
     : observe_([this](const ops::Dataflow& dataflow) { add(dataflow); }),
-      observe_collectives_([this](const comm::CollectiveValues& collective) { add(collective); }),
+      observe_collectives_([this](const comm::CollectiveValues& collective) { add(collective); }, is_program),
       observe_loading_([this](const weights::LoadedWeight& weight) { add_weight(weight); }) {
   TESSERA_CHECK(current_recorder == nullptr, "a thread records one graph at a time");
   current_recorder = this;
   callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&GraphCall::begin, &GraphCall::end)
                                              .needsInputs(true)
                                              .needsOutputs(true)
+                                             .needsIds(true)
                                              .scopes({at::RecordScope::FUNCTION}));
 }
 
@@ -145,16 +148,21 @@ ValueId GraphRecorder::add_value(const at::Tensor& like) {
 
 // A constant is known by its contents, so that the same one is held once.
 ValueId GraphRecorder::constant(const at::Tensor& x) {
-  const at::Tensor contents = x.contiguous().clone();
-  std::string key(static_cast<const char*>(contents.const_data_ptr()), contents.nbytes());
+  // Another recorder of this thread does not see what this one does.
+  const at::DisableRecordFunctionGuard unrecorded;
+  const c10::DebugInfoGuard uncounted(c10::DebugInfoKind::PROFILER_STATE, nullptr);
+  std::string key;
+  {
+    const at::Tensor contents = x.contiguous();
+    key.assign(static_cast<const char*>(contents.const_data_ptr()), contents.nbytes());
+  }
   key += fmt::format("|{} {}", static_cast<int>(x.scalar_type()), fmt::join(x.sizes(), ","));
   const auto [found, is_new] = constants_.emplace(std::move(key), kNoValue);
   if (!is_new) return found->second;
   found->second = add_value(x);
   graph_.arguments.push_back({.kind = GraphArgument::Kind::kConstant,
                               .value = found->second,
-                              .name = fmt::format("constant.{}", constants_.size() - 1),
-                              .contents = contents});
+                              .name = fmt::format("constant.{}", constants_.size() - 1)});
   return found->second;
 }
 
@@ -170,7 +178,7 @@ ValueId GraphRecorder::read(const at::Tensor& x) {
     return graph_.nodes.back().writes.front();
   }
   Storage& storage = storages_.at(address_of(x));
-  TESSERA_CHECK(storage.dtype == x.scalar_type(), "a tensor is read as another dtype than it was written");
+  if (storage.dtype != x.scalar_type()) reinterpret(storage, x);
   const Geometry geometry = Geometry::of(x);
   for (const auto& [of_view, value] : storage.views) {
     if (of_view == geometry) return value;
@@ -186,26 +194,52 @@ ValueId GraphRecorder::read(const at::Tensor& x) {
   return value;
 }
 
+void GraphRecorder::reinterpret(Storage& storage, const at::Tensor& as) {
+  const int64_t bytes = graph_.values[static_cast<size_t>(storage.value)].bytes(),
+                elements = bytes / static_cast<int64_t>(c10::elementSize(storage.dtype));
+  const Geometry flat{.sizes = {elements}, .strides = {1}};
+  ValueId value = storage.value;
+  if (storage.geometry != flat) {
+    graph_.values.push_back({flat.sizes, storage.dtype});
+    graph_.nodes.push_back({.name = "view",
+                            .block = ops::current_block(),
+                            .reads = {value},
+                            .writes = {std::ssize(graph_.values) - 1},
+                            .whole = storage.geometry,
+                            .part = flat});
+    value = graph_.nodes.back().writes.front();
+  }
+  const Geometry geometry{.sizes = {elements_of(as)}, .strides = {1}};
+  graph_.values.push_back({geometry.sizes, as.scalar_type()});
+  storage.value = std::ssize(graph_.values) - 1;
+  graph_.nodes.push_back(
+      {.name = "bitcast", .block = ops::current_block(), .reads = {value}, .writes = {storage.value}});
+  storage.geometry = geometry;
+  storage.dtype = as.scalar_type();
+  storage.views = {{geometry, storage.value}};
+}
+
 void GraphRecorder::write(const at::Tensor& x, ValueId value) {
+  if (x.numel() == 0 && !is_whole(x)) return;
   const Geometry geometry = Geometry::of(x);
   Storage& storage = storages_[address_of(x)];
   if (is_whole(x)) {
-    storage = {.held = x.storage(),
+    storage = {.held = x.storage().getWeakStorageImpl(),
                .value = value,
                .geometry = geometry,
                .dtype = x.scalar_type(),
                .views = {{geometry, value}}};
     return;
   }
-  if (x.numel() == 0) return;
   if (storage.value == kNoValue) {
-    storage.held = x.storage();
+    storage.held = x.storage().getWeakStorageImpl();
     storage.dtype = x.scalar_type();
     storage.geometry = {.sizes = {elements_of(x)}, .strides = {1}};
     graph_.values.push_back({storage.geometry.sizes, storage.dtype});
     storage.value = std::ssize(graph_.values) - 1;
-    graph_.nodes.push_back({.name = "empty", .writes = {storage.value}});
+    graph_.nodes.push_back({.name = "empty", .block = ops::current_block(), .writes = {storage.value}});
   }
+  if (storage.dtype != x.scalar_type()) reinterpret(storage, x);
   graph_.values.push_back({storage.geometry.sizes, storage.dtype});
   const ValueId whole = std::ssize(graph_.values) - 1;
   graph_.nodes.push_back({.name = "write",
@@ -226,7 +260,7 @@ void GraphRecorder::add_input(const std::string& name, const at::Tensor& x, at::
                               .name = name,
                               .whole = whole.vec(),
                               .slices = std::move(slices)});
-  storages_[address_of(x)] = {.held = x.storage(),
+  storages_[address_of(x)] = {.held = x.storage().getWeakStorageImpl(),
                               .value = value,
                               .geometry = Geometry::of(x),
                               .dtype = x.scalar_type(),
@@ -260,7 +294,7 @@ void GraphRecorder::add_weight(const weights::LoadedWeight& weight) {
     graph_.nodes.push_back({.name = "convert", .reads = {value}, .writes = {converted}});
     value = converted;
   }
-  storages_[address_of(x)] = {.held = x.storage(),
+  storages_[address_of(x)] = {.held = x.storage().getWeakStorageImpl(),
                               .value = value,
                               .geometry = Geometry::of(x),
                               .dtype = x.scalar_type(),
@@ -291,7 +325,7 @@ GraphAttribute GraphRecorder::attribute_of(const c10::IValue& value) {
 }
 
 void GraphRecorder::add_call(std::string_view name, std::vector<GraphAttribute> arguments,
-                             const at::Tensor& out) {
+                             const at::Tensor& out, uint64_t call) {
   if (name.starts_with("aten::empty") || name.starts_with("aten::new_empty")) return;
   GraphNode node{.name = std::string(name), .block = ops::current_block(), .arguments = std::move(arguments)};
   for (const GraphAttribute& argument : node.arguments) {
@@ -302,7 +336,7 @@ void GraphRecorder::add_call(std::string_view name, std::vector<GraphAttribute> 
   }
   const ValueId value = add_value(out);
   node.writes = {value};
-  graph_.nodes.push_back(std::move(node));
+  add_node(std::move(node), {Origin::Kind::kLibtorchCall, call});
   write(out, value);
 }
 
@@ -315,7 +349,7 @@ void GraphRecorder::add(const ops::Dataflow& dataflow) {
   for (const auto& [name, value] : dataflow.attributes) node.attributes.emplace_back(name, owned(value));
   for (const at::Tensor& x : dataflow.writes) node.writes.push_back(add_value(x));
   const std::vector<ValueId> writes = node.writes;
-  graph_.nodes.push_back(std::move(node));
+  add_node(std::move(node), Origin::operation());
   for (size_t i = 0; i < writes.size(); ++i) write(dataflow.writes[i], writes[i]);
 }
 
@@ -334,8 +368,32 @@ void GraphRecorder::add(const comm::CollectiveValues& collective) {
   for (const at::Tensor& x : collective.reads) node.reads.push_back(read(x));
   for (const at::Tensor& x : collective.writes) node.writes.push_back(add_value(x));
   const std::vector<ValueId> writes = node.writes;
-  graph_.nodes.push_back(std::move(node));
+  add_node(std::move(node), Origin::collective());
   for (size_t i = 0; i < writes.size(); ++i) write(collective.writes[i], writes[i]);
+}
+
+void GraphRecorder::add_node(GraphNode node, Origin origin) {
+  graph_.nodes.push_back(std::move(node));
+  origins_.resize(graph_.nodes.size());
+  origins_.back() = origin;
+}
+
+std::pair<Graph, std::vector<Origin>> GraphRecorder::take_all() {
+  fill_constants();
+  origins_.resize(graph_.nodes.size());
+  return {std::move(graph_), std::move(origins_)};
+}
+
+void GraphRecorder::fill_constants() {
+  std::map<ValueId, const std::string*> contents;
+  for (const auto& [key, value] : constants_) contents[value] = &key;
+  for (GraphArgument& argument : graph_.arguments) {
+    if (argument.kind != GraphArgument::Kind::kConstant) continue;
+    const TensorShape& shape = graph_.values[static_cast<size_t>(argument.value)];
+    argument.contents = at::empty(shape.sizes, shape.dtype);
+    std::memcpy(argument.contents.mutable_data_ptr(), contents.at(argument.value)->data(),
+                argument.contents.nbytes());
+  }
 }
 
 void GraphRecorder::begin_later_step() {
@@ -405,10 +463,12 @@ Graph GraphRecorder::program(std::vector<GraphResult> results, const Span& span,
 }
 
 Graph GraphRecorder::take() {
+  fill_constants();
   return program(graph_.results, {0, graph_.nodes.size()}, {});
 }
 
 std::pair<Graph, Graph> GraphRecorder::take_steps() {
+  fill_constants();
   const Span first{0, later_step_}, later{later_step_, graph_.nodes.size()};
   std::vector<GraphResult> all = graph_.results;  // what the later step gives, with all that it leaves
   std::set<ValueId> taken;                        // caches, as arguments

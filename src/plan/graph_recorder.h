@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -11,17 +12,19 @@
 #include "comm/collective_values.h"
 #include "ops/operation.h"
 #include "plan/graph.h"
+#include "plan/origin.h"
 #include "weights/loading_hook.h"
 
 namespace tessera::plan {
 
 // Records from its construction to its destruction: operations (ops::record_dataflow()), what is called of
 // libtorch besides, and weights that are loaded. Tensors are on the meta device; those on the CPU are
-// constants, unless they are declared. A thread can have one at a time. It holds all storages, so that each
-// has an address of its own.
+// constants, unless they are declared. A thread can have one at a time. It frees no storage's address, so
+// that each has one of its own, and holds no memory of tensors.
 class GraphRecorder {
  public:
-  GraphRecorder();
+  // Of a trace, messages are those of the run, which may have several dtypes in one (`bitcast`).
+  explicit GraphRecorder(bool is_program = true);
   ~GraphRecorder();
   GraphRecorder(const GraphRecorder&) = delete;
   GraphRecorder& operator=(const GraphRecorder&) = delete;
@@ -46,11 +49,15 @@ class GraphRecorder {
   // The program of the first step, which gives all caches that the later one takes, and that of the later
   // one.
   std::pair<Graph, Graph> take_steps();
+  // All that was recorded, and what each node was recorded of; those of views and writes are of nothing.
+  std::pair<Graph, std::vector<Origin>> take_all();
+  // How many nodes were recorded.
+  int64_t size() const { return std::ssize(graph_.nodes); }
 
  private:
   friend struct GraphCall;
   struct Storage {
-    c10::Storage held;
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> held;
     ValueId value = kNoValue;
     Geometry geometry;  // of the value
     at::ScalarType dtype = at::kFloat;
@@ -80,15 +87,22 @@ class GraphRecorder {
   ValueId add_value(const at::Tensor& like);
   ValueId read(const at::Tensor& x);
   ValueId constant(const at::Tensor& x);
+  void fill_constants();
   // The tensor has this value from now on.
   void write(const at::Tensor& x, ValueId value);
   GraphAttribute attribute_of(const c10::IValue& value);
   void add(const ops::Dataflow& dataflow);
   void add(const comm::CollectiveValues& collective);
   void add_weight(const weights::LoadedWeight& weight);
-  void add_call(std::string_view name, std::vector<GraphAttribute> arguments, const at::Tensor& out);
+  void add_call(std::string_view name, std::vector<GraphAttribute> arguments, const at::Tensor& out,
+                uint64_t call);
+  // Adds what was recorded of something.
+  void add_node(GraphNode node, Origin origin);
+  // Has the bytes of a storage read as another dtype.
+  void reinterpret(Storage& storage, const at::Tensor& as);
 
   Graph graph_;
+  std::vector<Origin> origins_;  // of the first nodes
   std::map<const void*, Storage> storages_;
   std::map<std::string, ValueId> constants_;  // by contents
   std::string part_;

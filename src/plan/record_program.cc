@@ -19,32 +19,12 @@
 #include "engine/phases.h"
 #include "parallel/mesh.h"
 #include "parallel/ranks.h"
-#include "plan/graph_recorder.h"
 #include "plan/trace_model.h"
 
 namespace tessera::plan {
 namespace {
 
 using parallel::Axis;
-
-// The folder of the denoiser among the parts of a family.
-std::string denoiser_folder(const engine::Model& model) {
-  for (const char* name : {"transformer", "unet"}) {
-    if (model.has_part(name)) return name;
-  }
-  TESSERA_CHECK(false, "{} has no denoiser", model.family->title);
-}
-
-// Declares what the text encoders give. `conditionings` are by prompt.
-void add_prompts(GraphRecorder& recorder, const std::vector<models::Conditioning>& conditionings) {
-  for (size_t i = 0; i < conditionings.size(); ++i) {
-    for (const auto& [name, tensor] : conditionings[i]) {
-      if (!tensor.is_meta()) continue;  // a number of tokens
-      const std::string shown = name == models::kTokens ? "prompt" : name;
-      recorder.add_input(fmt::format("{}.{}", shown, i), tensor);
-    }
-  }
-}
 
 // A run on meta tensors, by a rank without the others.
 class TracedRun {
@@ -96,6 +76,23 @@ std::vector<int64_t> sliced(std::vector<int64_t> sizes, const std::vector<weight
 }
 
 }  // namespace
+
+std::string denoiser_folder(const engine::Model& model) {
+  for (const char* name : {"transformer", "unet"}) {
+    if (model.has_part(name)) return name;
+  }
+  TESSERA_CHECK(false, "{} has no denoiser", model.family->title);
+}
+
+void add_prompts(GraphRecorder& recorder, const std::vector<models::Conditioning>& conditionings) {
+  for (size_t i = 0; i < conditionings.size(); ++i) {
+    for (const auto& [name, tensor] : conditionings[i]) {
+      if (!tensor.is_meta()) continue;  // a number of tokens
+      const std::string shown = name == models::kTokens ? "prompt" : name;
+      recorder.add_input(fmt::format("{}.{}", shown, i), tensor);
+    }
+  }
+}
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include "engine/model.h"
 #include "engine/request.h"
 #include "parallel/layout.h"
-#include "plan/graph.h"
+#include "plan/graph_recorder.h"
 #include "plan/stablehlo_sharding.h"
 
 namespace tessera::plan {
@@ -22,6 +22,12 @@ struct DenoiserGraphs {
   // Of a layout that is not exact (Layout::is_exact()): gives the caches that `steady` takes.
   std::optional<Graph> first_step;
 };
+
+// The folder of the denoiser among the parts of a model.
+std::string denoiser_folder(const engine::Model& model);
+
+// Declares what the text encoders give, `prompt.N` and `pooled.N` of prompt N.
+void add_prompts(GraphRecorder& recorder, const std::vector<models::Conditioning>& conditionings);
 
 // One evaluation of the denoiser by a rank: all of it, or the blocks of the rank's stage. Inputs: `latents`
 // (those of the rank's samples and rows), `timestep`, and of each distinct prompt `prompt.N` [L, D] and

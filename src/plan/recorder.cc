@@ -80,11 +80,14 @@ void for_each_tensor(const c10::IValue& value, const auto& visit) {
 struct LibtorchCall : at::ObserverContext {
   std::vector<at::Tensor> inputs;
   double start = 0;
+  Origin origin;  // the collective of which it is a part, or the call itself
 
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
     if (current_recorder->call_depth_++ > 0 || ops::is_in_operation()) return nullptr;
     auto made = std::make_unique<LibtorchCall>();
     made->start = current_recorder->seconds();
+    made->origin =
+        comm::is_in_collective() ? Origin::collective() : Origin{Origin::Kind::kLibtorchCall, call.handle()};
     for (const c10::IValue& value : call.inputs())
       for_each_tensor(value, [&](const at::Tensor& x) { made->inputs.push_back(x); });
     return made;
@@ -96,12 +99,12 @@ struct LibtorchCall : at::ObserverContext {
     const auto& made = *static_cast<LibtorchCall*>(context);
     const std::string_view name = call.name();
     for (const c10::IValue& value : call.outputs())
-      for_each_tensor(value, [&](const at::Tensor& out) { tell(name, out, made.inputs, made.start); });
+      for_each_tensor(value, [&](const at::Tensor& out) { tell(name, out, made); });
   }
 
  private:
-  static void tell(std::string_view name, const at::Tensor& out, const std::vector<at::Tensor>& inputs,
-                   double begin) {
+  static void tell(std::string_view name, const at::Tensor& out, const LibtorchCall& made) {
+    const std::vector<at::Tensor>& inputs = made.inputs;
     const bool is_in_place = name.ends_with('_');
     const auto shares = [&](const at::Tensor& x) {
       return x.has_storage() && out.has_storage() && x.is_alias_of(out);
@@ -124,7 +127,7 @@ struct LibtorchCall : at::ObserverContext {
       event.inputs.push_back(shape_of(input));
       event.bytes += static_cast<int64_t>(input.nbytes());
     }
-    current_recorder->add(std::move(event), begin);
+    current_recorder->add(std::move(event), made.start, made.origin);
   }
 };
 
@@ -142,6 +145,7 @@ Recorder::Recorder(comm::World& world, RankTrace& trace, bool is_timed)
   callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&LibtorchCall::begin, &LibtorchCall::end)
                                              .needsInputs(true)
                                              .needsOutputs(true)
+                                             .needsIds(true)
                                              .scopes({at::RecordScope::FUNCTION}));
 }
 
@@ -173,7 +177,7 @@ void Recorder::follow(engine::Observer& observer) {
 void Recorder::began(const comm::Collective& collective) {
   if (hooks_before_.began) hooks_before_.began(collective);
   number_of_[collective.number] = collectives_;
-  add(event_of(collective, collectives_++), seconds());
+  add(event_of(collective, collectives_++), seconds(), Origin::collective());
 }
 
 void Recorder::ended(const comm::Collective& collective, std::chrono::nanoseconds under_way,
@@ -207,7 +211,7 @@ double Recorder::seconds() const {
 
 void Recorder::add_operation(const ops::Operation& operation) {
   const size_t before = trace_.events.size();
-  add(event_of(operation), open_.empty() ? seconds() : open_.back().begin);
+  add(event_of(operation), open_.empty() ? seconds() : open_.back().begin, Origin::operation());
   if (!open_.empty() && trace_.events.size() > before) open_.back().events.push_back(before);
 }
 
@@ -222,8 +226,10 @@ void Recorder::scope_changed(bool begins) {
   open_.pop_back();
 }
 
-void Recorder::add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what, double begin) {
+void Recorder::add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what, double begin,
+                   Origin origin) {
   if (is_loading_) return;
+  origins_.push_back(origin);
   const auto beside_weights = [&](uint64_t bytes) {
     return std::max<int64_t>(static_cast<int64_t>(bytes) - weights_bytes_, 0);
   };

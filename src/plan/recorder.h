@@ -10,6 +10,7 @@
 #include "comm/world.h"
 #include "engine/observer.h"
 #include "ops/operation.h"
+#include "plan/origin.h"
 #include "plan/trace.h"
 #include "weights/memory_counter.h"
 
@@ -34,6 +35,13 @@ class Recorder {
   void end_loading();
   void begin_step(int64_t step) { step_ = step; }
 
+  // What each event was recorded of.
+  const std::vector<Origin>& origins() const { return origins_; }
+  // Where the recording is. While a part loads, nothing is recorded.
+  Phase phase() const { return phase_; }
+  int64_t step() const { return step_; }
+  bool is_loading() const { return is_loading_; }
+
  private:
   friend struct LibtorchCall;
   // An operation that computes, and the events of which the time is its own.
@@ -44,7 +52,7 @@ class Recorder {
 
   double seconds() const;  // since the recording began
   // `begin` is that of an event that ends now.
-  void add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what, double begin);
+  void add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what, double begin, Origin origin = {});
   void add_operation(const ops::Operation& operation);
   void began(const comm::Collective& collective);
   void ended(const comm::Collective& collective, std::chrono::nanoseconds under_way,
@@ -55,6 +63,7 @@ class Recorder {
   bool is_timed_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<Open> open_;
+  std::vector<Origin> origins_;
   Phase phase_ = Phase::kEncode;
   int64_t step_ = 0;
   bool is_loading_ = false;

@@ -2,42 +2,21 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 
 #include "core/error.h"
 #include "core/field_name.h"
+#include "plan/graph_json.h"
+#include "plan/trace_json.h"
 
 namespace tessera::plan {
 namespace {
 
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 1, kVersionWithGraphs = 2;
 constexpr std::array kPhases = {"encode", "denoise", "decode"};
-constexpr int64_t kMost = int64_t{1} << 52;  // beyond, doubles are not exact
-
-struct NamedDtype {
-  at::ScalarType dtype;
-  std::string_view name;
-};
-constexpr std::array kDtypes = {
-    NamedDtype{at::kFloat, "fp32"}, NamedDtype{at::kBFloat16, "bf16"}, NamedDtype{at::kHalf, "fp16"},
-    NamedDtype{at::kDouble, "fp64"}, NamedDtype{at::kByte, "uint8"}, NamedDtype{at::kChar, "int8"},
-    NamedDtype{at::kShort, "int16"}, NamedDtype{at::kInt, "int32"}, NamedDtype{at::kLong, "int64"},
-    NamedDtype{at::kBool, "bool"},
-    // Those that only a checkpoint has.
-    NamedDtype{at::kFloat8_e4m3fn, "fp8_e4m3"}, NamedDtype{at::kFloat8_e5m2, "fp8_e5m2"},
-    NamedDtype{at::kUInt16, "uint16"}, NamedDtype{at::kUInt32, "uint32"}, NamedDtype{at::kUInt64, "uint64"}};
-
-std::string_view name_of(at::ScalarType dtype) {
-  const auto found = std::find_if(kDtypes.begin(), kDtypes.end(),
-                                  [&](const NamedDtype& each) { return each.dtype == dtype; });
-  TESSERA_CHECK(found != kDtypes.end(), "a trace has no name for {}", c10::toString(dtype));
-  return found->name;
-}
-
-Json json_of(const TensorShape& shape) {
-  return {{"shape", shape.sizes}, {"dtype", name_of(shape.dtype)}};
-}
 
 Json json_of(const std::vector<Transfer>& transfers) {
   Json list = Json::array();
@@ -64,7 +43,7 @@ struct WriteEvent {
     json["axis"] = collective.axis;
     json["number"] = collective.number;
     json["bytes"] = collective.bytes;
-    json["dtype"] = name_of(collective.dtype);
+    json["dtype"] = trace_name(collective.dtype);
     json["ranks"] = collective.ranks;
     json["sends"] = json_of(collective.sends);
     json["receives"] = json_of(collective.receives);
@@ -72,75 +51,13 @@ struct WriteEvent {
   void operator()(const WaitEvent& wait) const { json["wait"] = wait.number; }
 };
 
-// Reads an object of the file; every failure names where in the file it is.
-class Reader {
- public:
-  Reader(const Json& json, std::string where) : config_(json, std::move(where)) {}
-
-  int64_t number(const std::string& key, int64_t least = 0) const {
-    const int64_t value = config_.integer(key);
-    if (value < least || value > kMost)
-      config_.fail(key, fmt::format("a number from {} to {}", least, kMost));
-    return value;
-  }
-  // Absent in a trace of meta tensors.
-  std::optional<TimeSpan> time() const {
-    if (!has("begin") && !has("end")) return std::nullopt;
-    constexpr double kMostSeconds = 1e9;
-    const double begin = config_.number_within("begin", 0, kMostSeconds);
-    return TimeSpan{begin, config_.number_within("end", begin, kMostSeconds)};
-  }
-  std::string text(const std::string& key) const { return config_.string(key); }
-  bool has(const std::string& key) const { return config_.has(key); }
-  std::vector<int64_t> numbers(const std::string& key) const {
-    std::vector<int64_t> values = config_.integers(key);
-    for (const int64_t value : values) {
-      if (value < 0 || value > kMost) config_.fail(key, fmt::format("numbers from 0 to {}", kMost));
-    }
-    return values;
-  }
-  at::ScalarType dtype(const std::string& key) const {
-    const std::string name = text(key);
-    const auto found = std::find_if(kDtypes.begin(), kDtypes.end(),
-                                    [&](const NamedDtype& each) { return each.name == name; });
-    if (found == kDtypes.end()) config_.fail(key, "a dtype");
-    return found->dtype;
-  }
-  const Json& list(const std::string& key) const {
-    const Json* value = config_.value(key);
-    if (value == nullptr || !value->is_array()) config_.fail(key, "a list");
-    return *value;
-  }
-  const Json& object(const std::string& key) const {
-    const Json* value = config_.value(key);
-    if (value == nullptr || !value->is_object()) config_.fail(key, "an object");
-    return *value;
-  }
-  [[noreturn]] void fail(const std::string& key, const std::string& expected) const {
-    config_.fail(key, expected);
-  }
-  const std::string& where() const { return config_.where(); }
-
- private:
-  JsonConfig config_;
-};
-
-TensorShape read_shape(const Json& json, const std::string& where) {
-  const Reader reader(json, where);
-  TensorShape shape{reader.numbers("shape"), reader.dtype("dtype")};
-  double elements = 1;
-  for (const int64_t size : shape.sizes) elements *= static_cast<double>(size);
-  if (elements > static_cast<double>(kMost)) reader.fail("shape", "a shape of fewer elements");
-  return shape;
-}
-
-std::vector<Transfer> read_transfers(const Reader& reader, const std::string& key, int64_t world_size) {
+std::vector<Transfer> read_transfers(const TraceReader& reader, const std::string& key, int64_t world_size) {
   std::vector<Transfer> transfers;
   for (const Json& pair : reader.list(key)) {
     const bool is_pair = pair.is_array() && pair.size() == 2 && pair[0].is_number_unsigned() &&
                          pair[1].is_number_unsigned() &&
                          pair[0].get<uint64_t>() < static_cast<uint64_t>(world_size) &&
-                         pair[1].get<uint64_t>() <= static_cast<uint64_t>(kMost);
+                         pair[1].get<uint64_t>() <= static_cast<uint64_t>(kMostInTrace);
     if (!is_pair) reader.fail(key, fmt::format("pairs of a rank below {} and bytes", world_size));
     transfers.push_back({pair[0].get<int64_t>(), pair[1].get<int64_t>()});
   }
@@ -148,7 +65,7 @@ std::vector<Transfer> read_transfers(const Reader& reader, const std::string& ke
 }
 
 Event read_event(const Json& json, const std::string& where, int64_t world_size) {
-  const Reader reader(json, where);
+  const TraceReader reader(json, where);
   Event event;
   const auto phase = std::find(kPhases.begin(), kPhases.end(), reader.text("phase"));
   if (phase == kPhases.end()) reader.fail("phase", "encode, denoise or decode");
@@ -157,6 +74,7 @@ Event read_event(const Json& json, const std::string& where, int64_t world_size)
   event.time = reader.time();
   event.live_bytes = reader.number("live");
   event.peak_bytes = reader.number("peak", event.live_bytes);
+  if (reader.has("node")) event.node = reader.number("node");
   if (reader.has("operation")) {
     OperationEvent operation{.name = reader.text("operation"),
                              .role = reader.has("role") ? reader.text("role") : "",
@@ -192,18 +110,39 @@ Event read_event(const Json& json, const std::string& where, int64_t world_size)
   return event;
 }
 
-RankTrace read_rank(const Json& json, const std::string& where, int64_t world_size) {
-  const Reader reader(json, where);
+// Checks that the node of an event is there, and of a collective one. What a collective computes is its node
+// too.
+void check_node(const Event& event, const Graph* graph, const std::string& where) {
+  if (event.node < 0) return;
+  if (graph == nullptr || event.node >= std::ssize(graph->nodes))
+    input_error(where, "is node {}, and the graph of the rank has {}", event.node,
+                graph == nullptr ? 0 : graph->nodes.size());
+  const bool is_collective = std::holds_alternative<CollectiveEvent>(event.what);
+  const std::string& name = graph->nodes[static_cast<size_t>(event.node)].name;
+  if (std::holds_alternative<WaitEvent>(event.what) || (is_collective && !name.starts_with("collective.")))
+    input_error(where, "is node {}, which is of another kind", event.node);
+}
+
+using Graphs = std::vector<std::shared_ptr<const Graph>>;
+
+RankTrace read_rank(const Json& json, const std::string& where, int64_t world_size, const Graphs& graphs) {
+  const TraceReader reader(json, where);
   RankTrace trace{
       .rank = reader.number("rank"), .weights_bytes = reader.numbers("weights_bytes"), .events = {}};
   if (trace.rank >= world_size) reader.fail("rank", fmt::format("below {}", world_size));
   if (trace.weights_bytes.size() != kPhases.size())
     reader.fail("weights_bytes", fmt::format("{} numbers", kPhases.size()));
   if (reader.list("events").empty()) reader.fail("events", "a list of at least one event");
+  if (reader.has("graph")) {
+    const auto graph = static_cast<size_t>(reader.number("graph"));
+    if (graph >= graphs.size()) reader.fail("graph", fmt::format("below {}", graphs.size()));
+    trace.graph = graphs[graph];
+  }
   std::set<int64_t> posted;
   for (const Json& json_event : reader.list("events")) {
     const std::string place = fmt::format("{}: event {}", where, trace.events.size());
     const Event& event = trace.events.emplace_back(read_event(json_event, place, world_size));
+    check_node(event, trace.graph.get(), place);
     if (const auto* collective = std::get_if<CollectiveEvent>(&event.what)) posted.insert(collective->number);
     if (const auto* wait = std::get_if<WaitEvent>(&event.what);
         wait != nullptr && !posted.contains(wait->number))
@@ -252,30 +191,63 @@ Json json_of(const Event& event) {
     json["begin"] = event.time->begin;
     json["end"] = event.time->end;
   }
+  if (event.node >= 0) json["node"] = event.node;
   std::visit(WriteEvent{json}, event.what);
   return json;
 }
 
 // Objects of one event at a time: those of a million take gigabytes.
-void append(std::string& text, const RankTrace& rank) {
+void append(std::string& text, const RankTrace& rank, std::optional<size_t> graph) {
   text += R"({"events":[)";
   for (const Event& event : rank.events) {
     if (&event != &rank.events.front()) text += ',';
     text += text_of(json_of(event));
   }
-  text += fmt::format(R"(],"rank":{},"weights_bytes":{}}})", rank.rank, text_of(rank.weights_bytes));
+  text += "],";
+  if (graph) text += fmt::format(R"("graph":{},)", *graph);
+  text += fmt::format(R"("rank":{},"weights_bytes":{}}})", rank.rank, text_of(rank.weights_bytes));
 }
+
+// The graphs of all ranks, equal ones once, and which each rank has.
+struct GraphTexts {
+  explicit GraphTexts(const std::vector<RankTrace>& ranks) {
+    std::map<std::string, size_t> known;
+    for (const RankTrace& rank : ranks) {
+      of_rank.push_back(std::nullopt);
+      if (rank.graph == nullptr) continue;
+      const auto [place, is_new] = known.emplace(text_of(write_graph(*rank.graph)), known.size());
+      if (is_new) all += (all.empty() ? "" : ",") + place->first;
+      of_rank.back() = place->second;
+    }
+  }
+
+  std::string all;
+  std::vector<std::optional<size_t>> of_rank;
+};
 
 }  // namespace
 
+bool RankTrace::operator==(const RankTrace& other) const {
+  const auto graph_of = [](const RankTrace& trace) {
+    return trace.graph == nullptr ? Json() : write_graph(*trace.graph);
+  };
+  return rank == other.rank && weights_bytes == other.weights_bytes && events == other.events &&
+         graph_of(*this) == graph_of(other);
+}
+
 std::string write_trace(const Trace& trace) {
-  std::string text = fmt::format(R"({{"model":{},"ranks":[)", text_of(trace.model));
-  for (const RankTrace& rank : trace.ranks) {
-    if (&rank != &trace.ranks.front()) text += ',';
-    append(text, rank);
+  const GraphTexts graphs(trace.ranks);
+  std::string text = "{";
+  if (!graphs.all.empty()) text += fmt::format(R"("graphs":[{}],)", graphs.all);
+  text += fmt::format(R"("model":{},"ranks":[)", text_of(trace.model));
+  for (size_t i = 0; i < trace.ranks.size(); ++i) {
+    if (i > 0) text += ',';
+    append(text, trace.ranks[i], graphs.of_rank[i]);
   }
-  text += fmt::format(R"(],"settings":{},"steps":{},"tessera_trace":{},"traced_steps":{},"world_size":{}}})",
-                      text_of(trace.settings), trace.steps, kVersion, trace.traced_steps, trace.world_size);
+  text +=
+      fmt::format(R"(],"settings":{},"steps":{},"tessera_trace":{},"traced_steps":{},"world_size":{}}})",
+                  text_of(trace.settings), trace.steps, graphs.all.empty() ? kVersion : kVersionWithGraphs,
+                  trace.traced_steps, trace.world_size);
   text += "\n";
   return text;
 }
@@ -285,13 +257,15 @@ bool is_trace(const Json& json) {
 }
 
 Trace read_trace(std::string_view text, const std::string& where) {
-  const Reader reader(parse_json(text, where), where);
+  const TraceReader reader(parse_json(text, where), where);
   if (!reader.has("tessera_trace"))
     input_error(where, "is {}; `tessera trace` makes a trace, and so does `tessera generate` with {}",
                 reader.has("traceEvents") ? "a timeline, which shows no operations" : "no trace",
                 field("record"));
-  if (const int64_t version = reader.number("tessera_trace"); version != kVersion)
-    input_error(where, "is a trace of version {}, but {} is read here; make it anew", version, kVersion);
+  if (const int64_t version = reader.number("tessera_trace");
+      version != kVersion && version != kVersionWithGraphs)
+    input_error(where, "is a trace of version {}, but {} and {} are read here; make it anew", version,
+                kVersion, kVersionWithGraphs);
   Trace trace{.model = reader.text("model"),
               .settings = reader.object("settings"),
               .world_size = reader.number("world_size", 1),
@@ -300,10 +274,16 @@ Trace read_trace(std::string_view text, const std::string& where) {
               .ranks = {}};
   if (trace.traced_steps > trace.steps)
     reader.fail("traced_steps", fmt::format("at most the number of steps, {}", trace.steps));
+  Graphs graphs;
+  if (reader.has("graphs")) {
+    for (const Json& graph : reader.list("graphs"))
+      graphs.push_back(
+          read_graph(graph, fmt::format("{}: graphs[{}]", where, graphs.size()), trace.world_size));
+  }
   std::set<int64_t> numbers;
   for (const Json& rank : reader.list("ranks")) {
     const std::string place = fmt::format("{}: ranks[{}]", where, trace.ranks.size());
-    trace.ranks.push_back(read_rank(rank, place, trace.world_size));
+    trace.ranks.push_back(read_rank(rank, place, trace.world_size, graphs));
     const RankTrace& read = trace.ranks.back();
     if (!numbers.insert(read.rank).second) input_error(place, "rank {} is there twice", read.rank);
     for (const Event& event : read.events) {

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -24,7 +25,8 @@ struct TensorShape {
   int64_t bytes() const;
 };
 
-// See ops/operation.h for names, roles, FLOPs and bytes.
+// See ops/operation.h for names, roles, FLOPs and bytes. Attention, which has no weights, has a role beside
+// the layer that takes its result in traces from shapes: "blocks.0.attn1.attention".
 struct OperationEvent {
   std::string name, role;
   int64_t block = -1;
@@ -56,6 +58,8 @@ struct WaitEvent {
   bool operator==(const WaitEvent&) const = default;
 };
 
+struct Graph;
+
 enum class Phase { kEncode, kDenoise, kDecode };
 inline constexpr std::array kAllPhases = {Phase::kEncode, Phase::kDenoise, Phase::kDecode};
 std::string phase_name(Phase phase);
@@ -79,6 +83,8 @@ struct Event {
   std::variant<OperationEvent, CollectiveEvent, WaitEvent> what;
   // What tensors take besides weights when the event is over, and at most since the event before.
   int64_t live_bytes = 0, peak_bytes = 0;
+  // Of an operation or a collective: its node in the graph of the rank; -1 if that does not hold it.
+  int64_t node = -1;
   bool operator==(const Event&) const = default;
 };
 
@@ -95,7 +101,10 @@ struct RankTrace {
   // Weights of the part that each phase runs, by Phase.
   std::vector<int64_t> weights_bytes = {0, 0, 0};
   std::vector<Event> events;
-  bool operator==(const RankTrace&) const = default;
+  // What is done once before the steps of the denoiser, and a steady one of these, value by value
+  // (plan/graph.h); null if the trace holds no graph.
+  std::shared_ptr<const Graph> graph = {};
+  bool operator==(const RankTrace& other) const;
 
   // The most that tensors take in a phase, with the weights of its part.
   int64_t peak_bytes(Phase phase) const;
@@ -111,8 +120,9 @@ struct Trace {
   bool operator==(const Trace&) const = default;
 };
 
-// A trace as a JSON text, with a version; read_trace() throws Error(kInput) that names `where` for a text
-// that is cut, has another version, or holds anything but a trace.
+// A trace as a JSON text: of version 2 if it holds graphs, otherwise of version 1. read_trace() reads both;
+// it throws Error(kInput) that names `where` for a text that is cut, has another version, or holds anything
+// but a trace.
 std::string write_trace(const Trace& trace);
 bool is_trace(const Json& json);  // of whatever version
 Trace read_trace(std::string_view text, const std::string& where);

@@ -18,6 +18,8 @@
 #include "engine/run_context.h"
 #include "parallel/mesh.h"
 #include "parallel/ranks.h"
+#include "plan/graph_trace.h"
+#include "plan/record_program.h"
 #include "plan/recorder.h"
 
 namespace tessera::plan {
@@ -31,7 +33,7 @@ engine::Settings with_steps(engine::Settings settings, int64_t steps) {
   return settings;
 }
 
-at::Tensor encode_and_denoise(engine::RunContext& run) {
+at::Tensor encode_and_denoise(engine::RunContext& run, GraphRecorder& graph) {
   std::shared_ptr<models::Denoiser> denoiser;  // held, so that it is loaded once
   if (encodes_prompts(run.model)) {
     const SuppressLog suppress_log;  // a prompt that stands for the longest is cut
@@ -40,6 +42,7 @@ at::Tensor encode_and_denoise(engine::RunContext& run) {
     denoiser = run.load<models::Denoiser>(engine::kDenoiser, engine::Phase::kLoadDenoiser);
     run.prompts = longest_prompts(run, *denoiser);
   }
+  add_prompts(graph, run.prompts);
   engine::DenoisePhase phase(run, std::nullopt);
   while (!phase.is_done()) phase.advance();
   return phase.end();
@@ -82,7 +85,7 @@ bool encodes_prompts(const engine::Model& model) {
 }
 
 RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,
-                     const parallel::Layout& layout, int64_t rank, int64_t steps) {
+                     const parallel::Layout& layout, int64_t rank, int64_t steps, bool keeps_graph) {
   const c10::InferenceMode inference_mode;
   const MetaStandsFor device(settings.request.device.type());
   RankTrace trace{.rank = rank, .events = {}};
@@ -93,9 +96,13 @@ RankTrace trace_rank(const engine::Settings& settings, const engine::Model& mode
   engine::RunContext run(std::span(&traced, 1), model, components, ranks, {}, engine::Agreeing::kNobody);
   try {
     engine::prepare(run);
+    GraphRecorder graph(/*is_program=*/false);
     Recorder recorder(world, trace);
+    GraphTracer tracer(recorder, graph, denoiser_folder(model));
     recorder.follow(run.observer());
-    engine::decode(run, encode_and_denoise(run));
+    tracer.follow(run.observer());
+    engine::decode(run, encode_and_denoise(run, graph));
+    tracer.finish(trace, run.sampler->steps(), keeps_graph);
   } catch (const engine::SettledEnd& end) {
     std::rethrow_exception(end.cause);
   }

@@ -23,9 +23,11 @@ int64_t groups_of(const engine::Settings& settings, const parallel::Layout& layo
 bool encodes_prompts(const engine::Model& model);
 
 // Traces `steps` steps of a run of `settings` on `rank`, with the encoding of all prompts before and the
-// decoding after them, for the first group of its pictures (engine/groups.h). Throws as loading does.
+// decoding after them, for the first group of its pictures (engine/groups.h). Attention has its role from the
+// values that it computes; with `keeps_graph`, the trace has these too (plan/graph_trace.h). Throws as
+// loading does.
 RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,
-                     const parallel::Layout& layout, int64_t rank, int64_t steps);
+                     const parallel::Layout& layout, int64_t rank, int64_t steps, bool keeps_graph = false);
 
 // What the text encoders would make of the longest prompts, on the meta device, for a model whose prompts are
 // not encoded. By prompt of the run's batch.

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "plan/graph_roles.h"
 #include "plan/saturating.h"
 
 namespace tessera::plan {
@@ -74,8 +75,6 @@ bool is_convolution(std::string_view name) {
   return name.find("conv") != std::string::npos && name.find("convert") == std::string::npos;
 }
 
-// In the order of the program, the layer that takes the result of an attention is the next product with
-// weights in its block.
 std::vector<std::string> roles_of(const RankTrace& trace) {
   std::vector<std::string> roles(trace.events.size());
   std::string next;
@@ -85,7 +84,8 @@ std::vector<std::string> roles_of(const RankTrace& trace) {
     if (operation == nullptr) continue;
     if (!operation->role.empty()) {
       roles[i] = without_numbers(operation->role);
-      if (is_product(operation->name)) std::tie(next, block_of_next) = std::tuple(roles[i], operation->block);
+      if (is_product(operation->name) && !is_attention(operation->name))
+        std::tie(next, block_of_next) = std::tuple(roles[i], operation->block);
     } else if (is_attention(operation->name) && operation->block == block_of_next) {
       roles[i] = attention_beside(next);
     }
@@ -96,6 +96,8 @@ std::vector<std::string> roles_of(const RankTrace& trace) {
 std::vector<std::string> parts_of(const RankTrace& trace) {
   const std::vector<std::string> roles = roles_of(trace);
   std::vector<std::string> parts(trace.events.size());
+  const std::vector<std::string> of_nodes =
+      trace.graph == nullptr ? std::vector<std::string>() : parts_of(*trace.graph);
   // Gives what has no part yet that of the last role in its block, on the way through the events.
   const auto fill = [&](const std::vector<size_t>& order, bool only_norms) {
     std::map<std::pair<Phase, int64_t>, std::string> last;
@@ -107,6 +109,8 @@ std::vector<std::string> parts_of(const RankTrace& trace) {
       const bool is_outside = event.phase == Phase::kDenoise && operation->block < 0;
       if (!roles[i].empty()) {
         parts[i] = part = first_word(roles[i]);
+      } else if (event.node >= 0 && !(is_outside && operation->name.starts_with("aten::"))) {
+        parts[i] = of_nodes.at(static_cast<size_t>(event.node));
       } else if (parts[i].empty() && (!only_norms || operation->name.ends_with("norm")) &&
                  !(is_outside && operation->name.starts_with("aten::"))) {
         parts[i] = part;

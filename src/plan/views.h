@@ -19,13 +19,16 @@ bool is_convolution(std::string_view name);
 
 // The role of each event: the key of the weights with numbers replaced by *. Attention, which has no weights,
 // has a role beside the layer that takes its result: "blocks.*.attn1.attention" before
-// "blocks.*.attn1.to_out.*".
+// "blocks.*.attn1.to_out.*". A trace from shapes says which layer that is. The recording of a run does not;
+// there it is, by a rule of order, the next product with weights in the block.
 std::vector<std::string> roles_of(const RankTrace& trace);
 // The role of attention beside a layer: "blocks.0.attn1.attention" of "blocks.0.attn1.to_out.0".
 std::string attention_beside(const std::string& layer);
 // The part of the model to which each event belongs: the first word of its role, as "spatial_blocks". In a
 // block, a norm without a role belongs to the part of the next role in it, and all else to that of the last.
-// What the denoiser does outside of its blocks besides layers, as a step of the sampler, has no part.
+// What the denoiser does outside of its blocks besides layers, as a step of the sampler, has no part. Next
+// and last are those that values go to and come from, where the trace has the node of the event; otherwise
+// they are so by a rule of order, in the program.
 std::vector<std::string> parts_of(const RankTrace& trace);
 
 // How many steps a run has, and how many of these a trace holds (plan/trace.h).

@@ -121,7 +121,9 @@ struct Text {
   std::string operator()(const OperationEvent& event) const {
     std::string inputs;
     for (const TensorShape& input : event.inputs) inputs += " " + shape_text(input);
-    return fmt::format("block {} {} '{}' {} of{}, {} FLOPs, {} bytes", event.block, event.name, event.role,
+    // That of attention, which has no weights, is known of shapes alone.
+    const std::string role = is_attention(event.name) ? "" : event.role;
+    return fmt::format("block {} {} '{}' {} of{}, {} FLOPs, {} bytes", event.block, event.name, role,
                        shape_text(event.output), inputs, event.flops, event.bytes);
   }
   std::string operator()(const CollectiveEvent& event) const {

@@ -1,0 +1,24 @@
+// Graphs in the file of a trace (docs/trace.md). Blocks that differ in nothing but numbers are held once.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "core/json.h"
+#include "plan/graph.h"
+
+namespace tessera::plan {
+
+// How the file calls each GraphArgument::Kind.
+inline constexpr std::array kKinds = {"weight", "input", "constant", "cache"};
+
+// Values of `graph` must have the numbers that reading gives them: arguments in their order, then what nodes
+// write, in the order of the program.
+Json write_graph(const Graph& graph);
+
+// Throws Error(kInput) that names `where` for anything but a graph whose nodes read what is there before
+// them, with shapes that fit.
+std::shared_ptr<const Graph> read_graph(const Json& json, const std::string& where, int64_t world_size);
+
+}  // namespace tessera::plan
