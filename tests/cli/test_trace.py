@@ -212,7 +212,7 @@ def a_trace_is_read_again(box):
 
 OF_OTHER_OPTIONS = {  # all of them give different traces
     "tiny-pixart": [
-        [], ["--dtype", "bf16"], ["--height", "48"], ["--width", "32"], ["--num-images-per-prompt", "2"], ["--prompt", "a dog and a cat"],
+        [], ["--graph"], ["--dtype", "bf16"], ["--height", "48"], ["--width", "32"], ["--num-images-per-prompt", "2"], ["--prompt", "a dog and a cat"],
         ["--negative-prompt", "a longer one"], ["--max-sequence-length", "2"], ["--guidance-scale", "1"], ["--output-type", "latent"],
         ["--vae-block-size", "1"], ["--height", "512", "--width", "512"], ["--height", "512", "--width", "512", "--vae-tiling"],
         ["--use-cfg-parallel"], ["--data-parallel-degree", "2", "--num-images-per-prompt", "2"], ["--ring-degree", "2"],
@@ -248,6 +248,33 @@ def a_trace_that_is_read_again_has_these_options(box):
                     expected = trace, outcome.err
                     assert made.setdefault(json.dumps(ranks), (model, more)) == (model, more), (more, "changes nothing")
                 assert (trace, outcome.err) == expected, (model, more)
+
+
+@test
+def a_trace_with_its_graph(box):
+    """Is written where it is asked for, beside the same events, and has the same tables."""
+    words = ["trace", "--model", MODEL, "--prompt", "a cat", *SMALL, "--tensor-parallel-degree", "2", "--no-cache", "-q"]
+    traces = []
+    for options, name in (([], "plain.json"), (["--graph"], "graph.json")):
+        outcome = box.run(*words, *options, "-o", name)
+        assert outcome.code == 0 and outcome.err == "", outcome
+        traces.append(json.loads((box.folder / name).read_text()))
+    plain, graph = traces
+    assert (plain.pop("tessera_trace"), graph.pop("tessera_trace")) == (1, 2)
+    graphs = graph.pop("graphs")
+    assert len(graphs) == 2 and [rank.pop("graph") for rank in graph["ranks"]] == [0, 1]
+    nodes = [event.pop("node") for rank in graph["ranks"] for event in rank["events"] if "node" in event]
+    assert len(nodes) > 100 and graph == plain
+    attention = [event["role"] for event in plain["ranks"][0]["events"] if event.get("operation") == "attention"]
+    assert "transformer_blocks.0.attn1.attention" in attention, attention
+    for view in ("ops", "comm", "sizes", "memory"):
+        tables = [box.run("analyze", view, name, "--json").out for name in ("plain.json", "graph.json")]
+        assert tables[0] == tables[1] != "", view
+    assert box.run("analyze", "flops", "graph.json").code == 0
+    text = (box.folder / "graph.json").read_text()
+    (box.folder / "damaged.json").write_text(text.replace('"reads":[0', '"reads":[99999', 1))
+    box.refuse(3, "damaged.json: graphs[0]", "analyze", "ops", "damaged.json")
+    box.refuse(2, "--graph", "trace", "--model", MODEL, "--graph", "--stablehlo", "p.mlir")
 
 
 @test
