@@ -256,6 +256,10 @@ plan::ProgramInfo info_of(const TraceArguments& arguments, const job::Job& job) 
 }
 
 // Writes a program and its description: both, or neither.
+void require_program_path(const std::string& path) {
+  for (const char* const suffix : {".mlir", ".json"}) job::require_result_path("--stablehlo", path + suffix);
+}
+
 void write_program(const std::string& path, const plan::Program& program) {
   if (launch::interrupted()) throw engine::Cancelled();
   AtomicFile text(path + ".mlir"), description(path + ".json");
@@ -328,6 +332,8 @@ void write_sharded_programs(const TraceArguments& arguments, const job::Job& job
       usage_error("--stages", "are of the denoiser, not of '{}'", info.part);
     stages = stages_of(*arguments.stages, job);
   }
+  const auto path_of = [&](size_t i) { return stages.empty() ? stem : fmt::format("{}.{}", stem, i); };
+  for (size_t i = 0; i < std::max<size_t>(stages.size(), 1); ++i) require_program_path(path_of(i));
   for (const auto& [first, last] : stages) options.stage_blocks.push_back(last - first + 1);
   const std::vector<plan::ShardedGraph> graphs =
       plan::record_sharded_programs(info.part, job.settings, job.model, job.layout, options);
@@ -336,14 +342,17 @@ void write_sharded_programs(const TraceArguments& arguments, const job::Job& job
     programs.push_back(plan::stablehlo_program({&graphs[i].graph, 1}, 0, info, &graphs[i].sharding));
     if (!stages.empty()) programs[i].description["blocks"] = stages[i];
   }
-  for (size_t i = 0; i < programs.size(); ++i)
-    write_program(stages.empty() ? stem : fmt::format("{}.{}", stem, i), programs[i]);
+  for (size_t i = 0; i < programs.size(); ++i) write_program(path_of(i), programs[i]);
 }
 
 // Writes the programs of these ranks, each beside its description.
 void write_programs(const TraceArguments& arguments, const job::Job& job, const std::vector<int64_t>& ranks) {
   const std::string stem = stem_of(arguments);
   plan::ProgramInfo info = info_of(arguments, job);
+  const auto path_of = [&](int64_t rank) {
+    return job.ranks() == 1 ? stem : fmt::format("{}.{}", stem, rank);
+  };
+  for (const int64_t rank : ranks) require_program_path(path_of(rank));
   std::vector<plan::Graph> of_ranks;
   for (int64_t rank = 0; rank < job.ranks(); ++rank) {
     if (launch::interrupted()) throw engine::Cancelled();
@@ -352,8 +361,7 @@ void write_programs(const TraceArguments& arguments, const job::Job& job, const 
   for (const int64_t rank : ranks) {
     info.rank = rank;
     info.world_size = job.ranks();
-    write_program(ranks.size() == 1 ? stem : fmt::format("{}.{}", stem, rank),
-                  plan::stablehlo_program(of_ranks, static_cast<size_t>(rank), info));
+    write_program(path_of(rank), plan::stablehlo_program(of_ranks, static_cast<size_t>(rank), info));
   }
 }
 

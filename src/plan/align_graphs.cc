@@ -192,9 +192,11 @@ SharedArguments share_arguments(std::span<const Graph> ranks) {
       }
     }
   }
-  for (GraphArgument& each : all) {
-    each.value = kNoValue;
-    each.is_zero = true;
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].value = kNoValue;
+    all[i].is_zero = true;
+    // Ranks number their caches each for itself.
+    if (all[i].kind == GraphArgument::Kind::kCache) all[i].name = fmt::format("padding.{}", i);
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     std::vector<GraphArgument>& own = shared.of_ranks.emplace_back(all);
@@ -210,7 +212,6 @@ SharedResults share_results(std::span<const Graph> ranks) {
   const auto type_of = [](const Graph& graph, const GraphResult& result) -> const TensorShape& {
     return graph.values[static_cast<size_t>(result.value)];
   };
-  // Ranks number their caches each for itself.
   const auto key_of = [&](const Graph& graph, const GraphResult& result) {
     return fmt::format("{} {}", result.name, type_of(graph, result).sizes.size());
   };
@@ -218,7 +219,7 @@ SharedResults share_results(std::span<const Graph> ranks) {
     for (const GraphResult& result : graph.results) {
       const auto [place, is_new] = places.emplace(key_of(graph, result), all.size());
       if (is_new) {
-        all.push_back({.name = result.name});
+        all.push_back({.name = fmt::format("padding.{}", all.size())});
         shared.shapes.push_back(type_of(graph, result));
       } else {
         extend(shared.shapes[place->second], type_of(graph, result), result.name);

@@ -33,9 +33,9 @@ struct SharedResults {
 };
 SharedResults share_results(std::span<const Graph> ranks);
 
-// Returns the graphs with the same arguments, results, numbers of values and nodes; they differ in places, in contents
-// of constants, and in the parts of weights. Nothing for ranks that compute different things, or parts of
-// different shapes.
+// Returns the graphs with the same arguments, results, numbers of values and nodes; they differ in places, in
+// contents of constants, and in the parts of weights. Nothing for ranks that compute different things, or
+// parts of different shapes.
 std::optional<std::vector<Graph>> align_graphs(std::span<const Graph> ranks);
 
 }  // namespace tessera::plan

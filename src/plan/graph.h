@@ -11,11 +11,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "core/range.h"
 #include "plan/trace.h"
 #include "weights/source.h"
 
@@ -94,6 +96,7 @@ struct GraphResult {
 
 struct Graph {
   std::vector<int64_t> prompt_of_sample;  // of a denoiser: the numbers of its prompts
+  std::optional<Range> images = {};       // of a denoiser: those of the request that the rank has
   std::map<std::string, double> numbers;  // inputs of one number, and what they are in the run
   std::vector<TensorShape> values;        // by id
   std::vector<GraphArgument> arguments;

@@ -218,6 +218,7 @@ DenoiserGraphs record_denoiser(const engine::Settings& settings, const engine::M
   for (Graph* const graph : {&graphs.steady, graphs.first_step ? &*graphs.first_step : nullptr}) {
     if (graph == nullptr) continue;
     graph->prompt_of_sample = samples;
+    graph->images = run.ranks.data.part(run.group().count());
     for (const auto& [name, numbers] : conditions) {
       if (numbers.numel() == 1) graph->numbers[name] = numbers.item<double>();
     }
@@ -233,9 +234,11 @@ Graph record_named(const std::string& part, const engine::Settings& settings, co
   std::vector<std::string> known = {engine::kDenoiser};
   if (has_decoder) known.emplace_back(engine::kDecoder);
   if (part == engine::kDenoiser) return record_denoiser(settings, model, layout, rank).steady;
-  if (!layout.is_exact()) {
-    known.emplace_back(kFirstStep);
-    if (part == kFirstStep) return *record_denoiser(settings, model, layout, rank).first_step;
+  if (part == kFirstStep) {
+    if (layout.is_exact())
+      usage_error(field("part"), "'{}' is of ranks that use what an earlier step left; give {} or {}", part,
+                  field("pipefusion_parallel_degree"), field("displaced_patch_degree"));
+    return *record_denoiser(settings, model, layout, rank).first_step;
   }
   if (part == engine::kDecoder && has_decoder) return record_decoder(settings, model, layout, rank);
   const std::vector<models::TextEncoderPart> encoders = model.text_encoders();
@@ -324,7 +327,7 @@ std::vector<ShardedGraph> record_sharded_programs(const std::string& part, const
                                                   const ShardingOptions& options) {
   require_program(part, settings);
   if (layout.sizes[Axis::kPipeline] > 1 || layout.displacement)
-    usage_error(field("sharding"), "says no PipeFusion and no displaced patches; leave it out");
+    usage_error(field("sharding"), "cannot express PipeFusion and displaced patches; leave it out");
   if (options.sequence_parallel &&
       (layout.sizes[Axis::kTensorInner] == 1 || layout.sizes[Axis::kTensorOuter] > 1))
     usage_error(

@@ -269,6 +269,7 @@ Program stablehlo_program(std::span<const Graph> world, size_t rank, const Progr
                              {"values", graph.numbers},
                              {"arguments", std::move(arguments)},
                              {"results", std::move(results)}};
+  if (graph.images) description["images"] = {graph.images->begin, graph.images->end()};
   if (sharding != nullptr) description["mesh"] = description_of(sharding->mesh);
   return {.text = fmt::format(
               "module @tessera {{\n{}  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n"

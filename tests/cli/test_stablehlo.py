@@ -29,6 +29,10 @@ def programs_of_ranks_that_work_alone(box):
     assert outcome.code == 0 and outcome.out == "p.0.mlir\np.1.mlir\n", outcome
     samples = [json.loads((box.folder / f"p.{rank}.json").read_text())["prompt_of_sample"] for rank in (0, 1)]
     assert samples[0] != samples[1] and all(len(each) == 1 for each in samples), samples
+    outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, "--num-images-per-prompt", "3", "--data-parallel-degree", "2",
+                      "--rank", "1", "--stablehlo", "d.mlir")
+    assert outcome.code == 0 and outcome.out == "d.1.mlir\n", outcome
+    assert json.loads((box.folder / "d.1.json").read_text())["images"] == [2, 3]
 
 
 @test
@@ -178,7 +182,7 @@ def refused_shardings(box):
     box.refuse(2, "[--sharding] is of a program; give --stablehlo too", *words, "--sharding", "sdy")
     box.refuse(2, "[--rank] names a rank, and --sharding writes one program for all", *words, "--sharding", "sdy", "--rank", "0",
                "--stablehlo", "p.mlir")
-    box.refuse(2, "[--sharding] says no PipeFusion and no displaced patches", *words, "--sharding", "sdy",
+    box.refuse(2, "[--sharding] cannot express PipeFusion and displaced patches", *words, "--sharding", "sdy",
                "--pipefusion-parallel-degree", "2", "--stablehlo", "p.mlir")
     odd = ["trace", "a cat", "--model", MODEL, "--height", "80", "--width", "64", "--no-resolution-binning"]
     box.refuse(2, "[stablehlo] a rank has [2, 4, 6, 8] of latents [2, 4, 10, 8], which is no equal part of 2", *odd, "--ring-degree", "2",
@@ -199,8 +203,10 @@ def refused_programs(box):
     box.refuse(2, "[--part] the model has no 'unet'; its parts are denoiser, decoder, text_encoder", *words, "--part", "unet",
                "--stablehlo", "p.mlir")
     box.refuse(2, "[--part] names a part of a program; give --stablehlo too", *words, "--part", "decoder")
-    box.refuse(2, "[--part] the model has no 'first_step'; its parts are denoiser, decoder, text_encoder", *words, "--part",
-               "first_step", "--stablehlo", "p.mlir")
+    box.refuse(2, "[--part] 'first_step' is of ranks that use what an earlier step left; give --pipefusion-parallel-degree or "
+               "--displaced-patch-degree", *words, "--part", "first_step", "--stablehlo", "p.mlir")
+    (box.folder / "q.1.json").mkdir()
+    box.refuse(2, "[--stablehlo] [q.1.json] is a folder", *words, "--use-cfg-parallel", "--stablehlo", "q.mlir")
     box.refuse(2, "[--vae-tiling] decodes tile by tile", *words, "--vae-tiling", "--part", "decoder", "--stablehlo", "p.mlir")
     box.refuse(2, "[--json] is of a trace", *words, "--json", "--stablehlo", "p.mlir")
     box.refuse(2, "[--output] is of a trace", *words, "-o", "t.json", "--stablehlo", "p.mlir")
