@@ -53,28 +53,15 @@ def counted_flops(event, texts=1):
     return 0, elements * of_element + elements // width * of_row
 
 
-def cross_attentions(events):
-    """The place of each cross-attention, with that of the layer that takes its result: in the order of the program, the next product
-    with weights in its block."""
-    layers, following = {}, None
-    for place, event in reversed(list(enumerate(events))):
-        if "operation" not in event:
-            continue
-        if "role" in event:
-            if event["operation"] == "linear" or "conv" in event["operation"]:
-                following = place
-        elif is_attention(event) and following is not None:
-            layer = events[following]
-            if event.get("block") == layer.get("block") and "cross_attn" in layer["role"]:
-                layers[place] = following
-    return layers
+def is_cross_attention(event):
+    return is_attention(event) and event.get("role", "").endswith(".cross_attn.attention")
 
 
-def texts_of(events, layers, steady):
-    """The samples of a step, each of which may have a cross-attention of its own before the layer."""
-    spatial = [place for place in sorted(layers) if events[place]["step"] == steady
-               and events[layers[place]]["role"].startswith("spatial_blocks.")]
-    return sum(events[place]["inputs"][0]["shape"][0] for place in spatial if layers[place] == layers[spatial[0]]) or 1
+def texts_of(events, steady):
+    """The samples of a step, each of which may have a cross-attention of its own in a block."""
+    spatial = [event for event in events if "operation" in event and event["step"] == steady and is_cross_attention(event)
+               and event["role"].startswith("spatial_blocks.")]
+    return sum(event["inputs"][0]["shape"][0] for event in spatial if event["role"] == spatial[0]["role"]) or 1
 
 
 def count_trace(trace, rank):
@@ -82,17 +69,16 @@ def count_trace(trace, rank):
     steps. The steady step of a trace stands for those that were not traced."""
     events = next(each for each in trace["ranks"] if each["rank"] == rank)["events"]
     steady = max(trace["traced_steps"] - 2, 0)
-    layers = cross_attentions(events)
-    texts = texts_of(events, layers, steady)
+    texts = texts_of(events, steady)
     names = ("products", "elementwise")
     step, run = dict.fromkeys(names, 0), {}
-    for place, event in enumerate(events):
+    for event in events:
         if "operation" not in event:
             continue
         in_step = event["phase"] == "denoise" and event["step"] in (-1, steady)
         times = trace["steps"] - trace["traced_steps"] + 1 if in_step else 1
         of_phase = run.setdefault(event["phase"], dict.fromkeys(names, 0))
-        for name, number in zip(names, counted_flops(event, texts if place in layers else 1)):
+        for name, number in zip(names, counted_flops(event, texts if is_cross_attention(event) else 1)):
             of_phase[name] += times * number
             step[name] += number if in_step else 0
     return {"step": step, "run": run}
