@@ -19,6 +19,7 @@ import stablehlo
 import torch
 import transformers
 from diffusers.utils import logging
+from parity_stablehlo_jax import JAX, check_jax
 from parity_stablehlo_steps import STALE, check_stale
 from stablehlo_runs import GOLDEN, MOST, PROMPT, ROOT, difference, export_ranks, part_of, random_inputs, run_ranks
 
@@ -30,8 +31,8 @@ logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
 
-def weights_of(folder):
-    return {key: value.float() for key, value in stablehlo.read_weights(folder).items()}
+def weights_of(folder, dtype=torch.float32):
+    return {key: value.to(dtype) for key, value in stablehlo.read_weights(folder).items()}
 
 
 def padded(texts):
@@ -69,12 +70,12 @@ def unet(folder, latents, texts, given, dtype):
     return model(latents.to(dtype), given["timestep"], torch.stack(texts).to(dtype), timestep_cond=scale, added_cond_kwargs=added).sample
 
 
-def stdit3(folder, latents, texts, given, dtype=None):
+def stdit3(folder, latents, texts, given, dtype):
     from stdit3 import STDiT3
 
-    model = STDiT3(weights_of(folder / "transformer"), json.loads((folder / "transformer" / "config.json").read_text()))
+    model = STDiT3(weights_of(folder / "transformer", dtype), json.loads((folder / "transformer" / "config.json").read_text()))
     count = len(latents)
-    texts = [model.text(text if text is not None else model.null_text(given["null"])) for text in texts]
+    texts = [model.text(text.to(dtype) if text is not None else model.null_text(given["null"])) for text in texts]
     return model(latents, given["timestep"].expand(count), texts, given["fps"].expand(count), given["height"].item(),
                  given["width"].item())[:, : latents.shape[1]]
 
@@ -186,6 +187,9 @@ RANKS |= {f"uneven {name}": (folder, flags, of_ranks, "denoiser") for name, fold
     ("sd ring 3", "wide sd", TALL, ["--ring-degree", "3"]), ("stdit3 ulysses 3", "tiny-open-sora", VIDEO, ["--ulysses-degree", "3"]),
     ("stdit3 ring 2", "tiny-open-sora", VIDEO, RING), ("stdit3 usp", "tiny-open-sora", VIDEO, [*ULYSSES, *RING]),
     ("stdit2 tensor 3", "tiny-open-sora-1.1", VIDEO, ["--tensor-parallel-degree", "3"]))}
+# Of these bf16 too, beside the reference.
+RANKS_IN_BF16 = {"pixart ulysses 2": pixart, "pixart tensor 2": pixart, "pixart tensor 2 x 2": pixart, "sd ulysses 2": unet,
+                 "stdit3 ring 2": stdit3}
 SHARDED = {
     # name: the model, flags, the part, those of the methods, and a kind of AS_ENGINE: where XLA chooses others (docs/stablehlo.md), None
     "sharded pixart tensor": ("tiny-pixart", EVEN, "denoiser", ["--tensor-parallel-degree", "2"], "all-reduce"),
@@ -218,14 +222,13 @@ SHARDED = {
     "sharded stdit3 mesh": ("tiny-open-sora", EVEN_VIDEO, "denoiser",
                             ["--use-cfg-parallel", "--tensor-parallel-degree", "2", "--mesh", "2x2"], "all-reduce"),
 }
-JAX = "read from jax"
 SHORT = ["pixart", "sdxl", "stdit3", "t5", "decoder"]
 
 
 def export(program, scratch, folder, flags, part, dtype):
     path = pathlib.Path(scratch) / f"{part}.mlir"
     command = [program, "trace", PROMPT, "--model", folder, "--dtype", dtype, *flags, "--part", part,
-               "--stablehlo", path]
+               "--quiet", "--stablehlo", path]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return stablehlo.Program(path)
 
@@ -236,6 +239,18 @@ def mean_square(result, expected):
     return float(np.mean(((result.astype(np.float32) - expected) / np.abs(expected).max()) ** 2))
 
 
+def reference_of(exported, reference, folder, inputs):
+    """A function from a dtype to the results of the reference."""
+    given = {key: torch.from_numpy(value) for key, value in inputs.items()}
+    samples = exported.description["prompt_of_sample"]
+    # The unconditional branch of Open-Sora has as many tokens of a learned text as its prompt has.
+    texts = [given.get(f"prompt.{i}") for i in samples]
+    if "pooled.0" in given:
+        given["pooled"] = [given[f"pooled.{i}"] for i in samples]
+    given["null"] = next(len(text) for text in texts if text is not None)
+    return lambda of: {"prediction": reference(folder, given["latents"], texts, given, of)}
+
+
 def denoiser(program, name, dtype, engine, scratch):
     """A function from the number of a draw of inputs to the program's results, and a function from a dtype to those of the reference."""
     model, flags, reference = DENOISERS[name]
@@ -244,16 +259,7 @@ def denoiser(program, name, dtype, engine, scratch):
 
     def run(draw):
         inputs = random_inputs(exported, draw)
-        inputs["timestep"] = np.array([321.0], np.float32)
-        inputs.update({key: np.full([1], value, np.float32) for key, value in exported.description["values"].items()})
-        given = {key: torch.from_numpy(value) for key, value in inputs.items()}
-        samples = exported.description["prompt_of_sample"]
-        # The unconditional branch of Open-Sora has as many tokens of a learned text as its prompt has.
-        texts = [given.get(f"prompt.{i}") for i in samples]
-        if "pooled.0" in given:
-            given["pooled"] = [given[f"pooled.{i}"] for i in samples]
-        given["null"] = next(len(text) for text in texts if text is not None)
-        return exported.run(folder, inputs, engine), lambda of: {"prediction": reference(folder, given["latents"], texts, given, of)}
+        return exported.run(folder, inputs, engine), reference_of(exported, reference, folder, inputs)
 
     return run
 
@@ -271,12 +277,31 @@ def other_part(program, name, dtype, engine, scratch):
     return run
 
 
+def denoiser_of_ranks(program, name, dtype, engine, scratch):
+    """As denoiser(), of the programs of all ranks, whose results are joined."""
+    model, flags, of_ranks, part = RANKS[name]
+    folder = checkpoint(model, scratch)
+    alone = export(program, scratch, folder, flags, part, dtype)
+    programs = export_ranks(program, pathlib.Path(scratch) / "ranks", folder, [*flags, *of_ranks], part, dtype)
+
+    def run(draw):
+        inputs = random_inputs(alone, draw)
+        whole = {each["name"]: np.full(each["shape"], np.nan, np.float32) for each in alone.description["results"]}
+        for one, own, result in results_of_ranks(programs, folder, inputs, alone):
+            for each in one.description["results"]:
+                made = whole[each["name"]]
+                made.flat[places_of(made, own, each)] = result[each["name"]].astype(np.float32).ravel()
+        return whole, reference_of(alone, RANKS_IN_BF16[name], folder, inputs)
+
+    return run
+
+
 @torch.inference_mode()
 def check(program, name, dtype, engine):
     """Prints how far the program is from the reference, and returns whether it is near enough. In bf16, one draw of inputs tells
     little of so small a model: the root mean square over several is at most 1.2 times that of the reference's own bf16."""
     with tempfile.TemporaryDirectory() as scratch:
-        run = (denoiser if name in DENOISERS else other_part)(program, name, dtype, engine, scratch)
+        run = (denoiser if name in DENOISERS else other_part if name in PARTS else denoiser_of_ranks)(program, name, dtype, engine, scratch)
         squares, found = [], {}
         for draw in range(DRAWS if dtype == "bf16" else 1):
             results, reference = run(draw)
@@ -327,25 +352,30 @@ def check_ranks(program, name):
         return compare_ranks(name, folder, alone, programs)
 
 
-def compare_ranks(name, folder, alone, programs):
-    """Runs them on random inputs."""
-    inputs = random_inputs(alone)
-    if "timestep" in inputs:
-        inputs["timestep"] = np.array([321.0], np.float32)
-    inputs.update({key: np.full([1], value, np.float32) for key, value in alone.description["values"].items()})
+def results_of_ranks(programs, folder, inputs, alone):
+    """Runs them on their parts of the inputs of `alone`, the program of one rank. Yields each with the samples that it has and its results."""
     numbers = alone.description["prompt_of_sample"]
     samples = [[numbers.index(number) for number in each.description["prompt_of_sample"]] if numbers else None for each in programs]
     given = [{each["name"]: part_of(inputs[each["name"]], own if each["name"] == "latents" else None, each.get("slice"))
               for each in one.inputs()} for one, own in zip(programs, samples, strict=True)]
-    results = run_ranks(programs, folder, given)
+    return zip(programs, samples, run_ranks(programs, folder, given), strict=True)
+
+
+def places_of(whole, samples, result):
+    """Where in an array of all samples a rank's result lies, which its description tells."""
+    return part_of(np.arange(whole.size).reshape(whole.shape), samples, result.get("slice")).ravel()
+
+
+def compare_ranks(name, folder, alone, programs):
+    """Runs them on random inputs."""
+    inputs = random_inputs(alone)
     expected = alone.run(folder, inputs)
-    found, missing = 0.0, {key: np.ones(value.shape, bool) for key, value in expected.items()}
-    for one, own, result in zip(programs, samples, results, strict=True):
+    found, missing = 0.0, {key: np.ones(value.size, bool) for key, value in expected.items()}
+    for one, own, result in results_of_ranks(programs, folder, inputs, alone):
         for each in one.description["results"]:
-            key, places = each["name"], (own, each.get("slice"))
-            found = max(found, difference(result[key], torch.tensor(part_of(expected[key], *places)), name))
-            everywhere = np.arange(expected[key].size).reshape(expected[key].shape)
-            missing[key].flat[part_of(everywhere, *places).ravel()] = False
+            key = each["name"]
+            found = max(found, difference(result[key], torch.tensor(part_of(expected[key], own, each.get("slice"))), name))
+            missing[key][places_of(expected[key], own, each)] = False
     is_near = found <= MOST and not any(each.any() for each in missing.values())
     print(f"{name:26} fp32 {', '.join(expected)} {found:.1e}{'' if is_near else '  FAILED'}", flush=True)
     return is_near
@@ -373,7 +403,7 @@ def sent_by_engine(program, folder, flags, part):
 def export_sharded(program, scratch, folder, flags, part):
     """The program, or one for each stage."""
     subprocess.run([program, "trace", "a red circle left of a star", "--model", folder, "--dtype", "fp32", *flags, "--part", part,
-                    "--sharding", "sdy", "--stablehlo", pathlib.Path(scratch) / "sharded.mlir"], check=True, stdout=subprocess.DEVNULL)
+                    "--sharding", "sdy", "--quiet", "--stablehlo", pathlib.Path(scratch) / "sharded.mlir"], check=True, stdout=subprocess.DEVNULL)
     return [stablehlo.Program(path) for path in sorted(pathlib.Path(scratch).glob("sharded*.mlir"))]
 
 
@@ -400,8 +430,6 @@ def check_sharded(program, name):
 def compare_sharded(name, folder, alone, stages, expected_bytes):
     """Runs them on random inputs. `expected_bytes`, unless it is None, is what a device sends, by kind."""
     inputs = random_inputs(alone)
-    inputs["timestep"] = np.array([321.0], np.float32)
-    inputs.update({key: np.full([1], value, np.float32) for key, value in alone.description["values"].items()})
     results, sent = {}, {}
     for stage in stages:
         results, of_stage = stage.run_sharded(folder, inputs | results)
@@ -417,37 +445,23 @@ def compare_sharded(name, folder, alone, stages, expected_bytes):
     return is_near
 
 
-def check_jax(program):
-    """A transformer that JAX lowers is read, and counts what a closed form says, with and without JAX's locations."""
-    import jax_transformer
-
-    found = []
-    with tempfile.TemporaryDirectory() as scratch:
-        path = pathlib.Path(scratch) / "transformer.mlir"
-        for has_locations in (False, True):
-            path.write_text(jax_transformer.lowered().as_text(debug_info=has_locations))
-            told = subprocess.run([program, "analyze", "flops", path, "--json"], check=True, stdout=subprocess.PIPE).stdout
-            found.append({key: value for key, value in json.loads(told)["sum"].items() if key in ("products", "elementwise")})
-    is_equal = all(each == jax_transformer.flops() for each in found)
-    print(f"{JAX:26} {found[0]['products']} FLOP of products, {found[0]['elementwise']} elementwise{'' if is_equal else '  FAILED'}", flush=True)
-    return is_equal
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", nargs="?", default=ROOT / "build" / "tessera")
     parser.add_argument("names", nargs="*", default=[])
-    parser.add_argument("--short", action="store_true", help="some programs, in fp32")
+    parser.add_argument("--short", action="store_true", help="some programs, of one rank in fp32")
     parser.add_argument("--engine", choices=["xla", "iree"], default="xla")
     arguments = parser.parse_args()
     some = [*SHORT, "pixart usp", "sd ulysses 2", "pixart pipefusion", "sharded pixart ulysses", "sharded pixart sequence", JAX]
     chosen = arguments.names or (some if arguments.short else [*DENOISERS, *PARTS, *RANKS, *STALE, *SHARDED, JAX])
     names = [name for name in chosen if name in DENOISERS or name in PARTS]
-    # The references of videos are in fp32.
-    with_bf16 = [] if arguments.short else [name for name in names if not name.startswith(("stdit", "video"))]
+    # The other references of videos are in fp32.
+    with_bf16 = [] if arguments.short else [name for name in names if not name.startswith(("stdit2", "video"))]
+    ranks_in_bf16 = ["pixart ulysses 2"] if arguments.short else [name for name in chosen if name in RANKS_IN_BF16]
     passed = [check(arguments.program, name, "fp32", arguments.engine) for name in names]
     passed += [check(arguments.program, name, "bf16", arguments.engine) for name in with_bf16]
     if arguments.engine == "xla":
+        passed += [check(arguments.program, name, "bf16", "xla") for name in ranks_in_bf16]
         passed += [check_ranks(arguments.program, name) for name in chosen if name in RANKS]
         passed += [check_sharded(arguments.program, name) for name in chosen if name in SHARDED]
         passed += [check_stale(arguments.program, name) for name in chosen if name in STALE]

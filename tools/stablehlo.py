@@ -209,7 +209,7 @@ class Program:
 
         if self.compiled is None:
             binary = iree.compiler.compile_str(self.text, input_type="stablehlo", target_backends=["llvm-cpu"],
-                                               extra_args=["--iree-llvmcpu-target-cpu=host"])
+                                               extra_args=["--iree-llvmcpu-target-cpu=host", "--iree-input-demote-f64-to-f32=false"])
             config = iree.runtime.Config("local-task")
             self.compiled = iree.runtime.load_vm_module(iree.runtime.VmModule.copy_buffer(config.vm_instance, binary), config)
         results = self.compiled.main(*arrays)

@@ -11,9 +11,9 @@ MOST = 1e-4  # of the largest number
 PROMPT = "a red circle left of a star"
 
 
-def export_ranks(program, scratch, folder, flags, part):
+def export_ranks(program, scratch, folder, flags, part, dtype="fp32"):
     scratch.mkdir(exist_ok=True)
-    subprocess.run([program, "trace", PROMPT, "--model", folder, "--dtype", "fp32", *flags, "--part", part,
+    subprocess.run([program, "trace", PROMPT, "--model", folder, "--dtype", dtype, *flags, "--part", part, "--quiet",
                     "--stablehlo", scratch / "ranks.mlir"], check=True, stdout=subprocess.DEVNULL)
     paths = sorted(scratch.glob("ranks*.mlir"), key=lambda path: [int(word) for word in path.stem.split(".")[1:]])
     return [stablehlo.Program(path) for path in paths]
@@ -50,11 +50,14 @@ def difference(result, expected, name):
 
 
 def random_inputs(program, draw=0):
+    """By name; what the program is conditioned on has the request's values."""
     random = np.random.default_rng(draw)
-    inputs = {}
+    inputs = {key: np.full([1], value, np.float32) for key, value in program.description["values"].items()}
     for each in program.inputs():
         if each["name"] == "tokens":
             inputs["tokens"] = random.integers(3, 90, each["shape"])
-        else:
+        elif each["name"] == "timestep":
+            inputs["timestep"] = np.array([320.0], np.float32)  # which bf16 has: Open-Sora rounds it
+        elif each["name"] not in inputs:
             inputs[each["name"]] = random.standard_normal(each["shape"]).astype(np.float32)
     return inputs

@@ -3,10 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include "cli/field_options.h"
+#include "cli/trace_programs.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -22,8 +22,6 @@
 #include "job/trace_cache.h"
 #include "launch/signals.h"
 #include "launch/streams.h"
-#include "plan/record_program.h"
-#include "plan/stablehlo.h"
 #include "plan/trace_model.h"
 
 namespace tessera::cli {
@@ -237,159 +235,15 @@ const Fields<TraceArguments>& trace_fields() {
   return fields;
 }
 
-namespace {
-
-// The file for programs without its ".mlir".
-std::string stem_of(const TraceArguments& arguments) {
-  const std::string& name = *arguments.stablehlo;
-  constexpr std::string_view kSuffix = ".mlir";
-  if (!name.ends_with(kSuffix) || name.size() == kSuffix.size())
-    usage_error("--stablehlo", "must name a file that ends in .mlir, got '{}'", printable(name));
-  job::require_result_path("--stablehlo", name);
-  return name.substr(0, name.size() - kSuffix.size());
-}
-
-plan::ProgramInfo info_of(const TraceArguments& arguments, const job::Job& job) {
-  return {.model = job.model.family->class_name,
-          .part = arguments.part.value_or("denoiser"),
-          .dtype = engine::dtype_name(*job.settings.request.dtype)};
-}
-
-// Writes a program and its description: both, or neither.
-void require_program_path(const std::string& path) {
-  for (const char* const suffix : {".mlir", ".json"}) job::require_result_path("--stablehlo", path + suffix);
-}
-
-void write_program(const std::string& path, const plan::Program& program) {
-  if (launch::interrupted()) throw engine::Cancelled();
-  AtomicFile text(path + ".mlir"), description(path + ".json");
-  text.write(program.text);
-  description.write(program.description.dump() + '\n');
-  text.commit();
-  description.commit();
-  fmt::print("{}.mlir\n", path);
-}
-
-// The two numbers of a text such as "2x4"; nothing if it is no such.
-std::optional<std::array<int64_t, 2>> two_numbers(std::string_view text, char between) {
-  std::array<int64_t, 2> numbers{};
-  const char *const end = text.data() + text.size(), *at = text.data();
-  for (size_t i = 0; i < 2; ++i) {
-    if (at == end || *at < '0' || *at > '9') return std::nullopt;
-    const auto [next, error] = std::from_chars(at, end, numbers[i]);
-    const bool is_followed = i == 0 ? next != end && *next == between : next == end;
-    if (error != std::errc() || !is_followed) return std::nullopt;
-    at = next + 1;
-  }
-  return numbers;
-}
-
-std::array<int64_t, 2> mesh_of(const std::string& text) {
-  const auto sizes = two_numbers(text, 'x');
-  if (!sizes || sizes->front() < 1 || sizes->back() < 1)
-    usage_error("--mesh", "must be two sizes such as 2x4, got '{}'", printable(text));
-  return *sizes;
-}
-
-// The first and the last block of each stage.
-std::vector<std::array<int64_t, 2>> stages_of(const std::string& text, const job::Job& job) {
-  if (!job.model.shape.has_streams)
-    usage_error("--stages", "divides blocks, and those of this model do not divide");
-  const int64_t blocks = job.model.shape.blocks;
-  std::vector<std::array<int64_t, 2>> stages;
-  int64_t next = 0;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string each = text.substr(begin, end - begin);
-    const auto range = two_numbers(each, '-');
-    if (!range || range->back() < range->front())
-      usage_error("--stages", "must be first and last blocks such as 0-13,14-27, got '{}'", printable(text));
-    if (range->front() != next)
-      usage_error("--stages", "'{}' begins at block {} where block {} is next", each, range->front(), next);
-    next = range->back() + 1;
-    stages.push_back(*range);
-    begin = end + 1;
-  }
-  if (next != blocks)
-    usage_error("--stages", "end at block {}, and the last block of the model is {}", next - 1, blocks - 1);
-  return stages;
-}
-
-// Writes programs with the shardings of all ranks: one, or one for each stage.
-void write_sharded_programs(const TraceArguments& arguments, const job::Job& job) {
-  if (*arguments.sharding != "sdy")
-    usage_error("--sharding", "must be sdy, got '{}'", printable(*arguments.sharding));
-  if (arguments.rank)
-    usage_error("--rank", "names a rank, and --sharding writes one program for all; leave it out");
-  const std::string stem = stem_of(arguments);
-  const plan::ProgramInfo info = info_of(arguments, job);
-  plan::ShardingOptions options;
-  options.sequence_parallel = arguments.sequence_parallel;
-  if (arguments.mesh) options.mesh = mesh_of(*arguments.mesh);
-  std::vector<std::array<int64_t, 2>> stages;
-  if (arguments.stages) {
-    if (info.part != engine::kDenoiser)
-      usage_error("--stages", "are of the denoiser, not of '{}'", info.part);
-    stages = stages_of(*arguments.stages, job);
-  }
-  const auto path_of = [&](size_t i) { return stages.empty() ? stem : fmt::format("{}.{}", stem, i); };
-  for (size_t i = 0; i < std::max<size_t>(stages.size(), 1); ++i) require_program_path(path_of(i));
-  for (const auto& [first, last] : stages) options.stage_blocks.push_back(last - first + 1);
-  const std::vector<plan::ShardedGraph> graphs =
-      plan::record_sharded_programs(info.part, job.settings, job.model, job.layout, options);
-  std::vector<plan::Program> programs;
-  for (size_t i = 0; i < graphs.size(); ++i) {
-    programs.push_back(plan::stablehlo_program({&graphs[i].graph, 1}, 0, info, &graphs[i].sharding));
-    if (!stages.empty()) programs[i].description["blocks"] = stages[i];
-  }
-  for (size_t i = 0; i < programs.size(); ++i) write_program(path_of(i), programs[i]);
-}
-
-// Writes the programs of these ranks, each beside its description.
-void write_programs(const TraceArguments& arguments, const job::Job& job, const std::vector<int64_t>& ranks) {
-  const std::string stem = stem_of(arguments);
-  plan::ProgramInfo info = info_of(arguments, job);
-  const auto path_of = [&](int64_t rank) {
-    return job.ranks() == 1 ? stem : fmt::format("{}.{}", stem, rank);
-  };
-  for (const int64_t rank : ranks) require_program_path(path_of(rank));
-  std::vector<plan::Graph> of_ranks;
-  for (int64_t rank = 0; rank < job.ranks(); ++rank) {
-    if (launch::interrupted()) throw engine::Cancelled();
-    of_ranks.push_back(plan::record_program(info.part, job.settings, job.model, job.layout, rank));
-  }
-  for (const int64_t rank : ranks) {
-    info.rank = rank;
-    info.world_size = job.ranks();
-    write_program(path_of(rank), plan::stablehlo_program(of_ranks, static_cast<size_t>(rank), info));
-  }
-}
-
-}  // namespace
-
 void run_trace(const TraceArguments& arguments) {
   job::Progress progress(/*quiet=*/true, option_name);  // prints warnings
   const job::Job job = plan(arguments.run);
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
-  if (arguments.part && !arguments.stablehlo)
-    usage_error("--part", "names a part of a program; give --stablehlo too");
-  if (arguments.sharding && !arguments.stablehlo)
-    usage_error("--sharding", "is of a program; give --stablehlo too");
-  if ((arguments.mesh || arguments.stages || arguments.sequence_parallel) && !arguments.sharding)
-    usage_error(arguments.mesh     ? "--mesh"
-                : arguments.stages ? "--stages"
-                                   : "--sequence-parallel",
-                "is of a program with shardings; give --sharding sdy too");
-  if (arguments.stablehlo && (arguments.output || arguments.json || arguments.graph))
-    usage_error(arguments.output ? "--output"
-                : arguments.json ? "--json"
-                                 : "--graph",
-                "is of a trace, and --stablehlo writes none; leave it out");
-  for (const std::string& warning : job.settings.warnings) {
-    if (arguments.stablehlo) log_warning("{}", warning);
+  require_options_of_programs(arguments);
+  if (arguments.stablehlo) {
+    for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
+    return write_programs(arguments, job, ranks);
   }
-  if (arguments.sharding) return write_sharded_programs(arguments, job);
-  if (arguments.stablehlo) return write_programs(arguments, job, ranks);
   const std::string path = arguments.output.value_or("trace.json");
   job::require_result_path("--output", path);
   if (arguments.json && (job::is_standard_output(path) || path == "/dev/stdout"))

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/field_name.h"
 
 namespace tessera::plan {
 namespace {
@@ -43,7 +44,8 @@ std::vector<std::string> names_of(const Graph& graph) {
 // Makes `shape` hold another one, of the same name.
 void extend(TensorShape& shape, const TensorShape& other, const std::string& name) {
   if (shape.dtype != other.dtype || shape.sizes.size() != other.sizes.size())
-    throw Error(ErrorKind::kUsage, "stablehlo", fmt::format("ranks have '{}' in different forms", name));
+    throw Error(ErrorKind::kUsage, field("stablehlo"),
+                fmt::format("ranks have '{}' in different forms", name));
   for (size_t i = 0; i < shape.sizes.size(); ++i) shape.sizes[i] = std::max(shape.sizes[i], other.sizes[i]);
 }
 

@@ -17,8 +17,8 @@ namespace {
 constexpr std::array<std::string_view, 5> kCollectives = {"all_reduce", "all_gather", "reduce_scatter",
                                                           "all_to_all", "collective_permute"};
 // Messages that depend on more than the operation, as in an asynchronous pair.
-constexpr std::array<std::string_view, 5> kUnknown = {"collective_broadcast", "send", "recv", "infeed",
-                                                      "outfeed"};
+constexpr std::array<std::string_view, 6> kUnknown = {
+    "collective_broadcast", "cross-replica-sum", "send", "recv", "infeed", "outfeed"};
 constexpr int64_t kMostPartitions = 1 << 20;
 
 // "dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>": the rows of a table of whole numbers.

@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/field_name.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "engine/local_latents.h"
 #include "engine/phases.h"
 #include "parallel/mesh.h"
@@ -236,7 +237,7 @@ Graph record_named(const std::string& part, const engine::Settings& settings, co
   if (part == engine::kDenoiser) return record_denoiser(settings, model, layout, rank).steady;
   if (part == kFirstStep) {
     if (layout.is_exact())
-      usage_error(field("part"), "'{}' is of ranks that use what an earlier step left; give {} or {}", part,
+      usage_error(field("part"), "'{}' needs ranks that use what an earlier step left; give {} or {}", part,
                   field("pipefusion_parallel_degree"), field("displaced_patch_degree"));
     return *record_denoiser(settings, model, layout, rank).first_step;
   }
@@ -313,9 +314,15 @@ std::map<Axis, std::vector<MeshAxis>> mesh_axes(const parallel::Layout& layout,
     axes.begin()->second = {y};
     axes.rbegin()->second = {x};
   } else {
-    usage_error(field("mesh"), "{}x{} is no mesh of one or two methods with {} ranks ({})", x.size, y.size,
-                parallel::Mesh(layout.sizes).world_size(),
-                shown.empty() ? "none" : fmt::format("{}", fmt::join(shown, ", ")));
+    const int64_t ranks = parallel::Mesh(layout.sizes).world_size();
+    const std::string advice =
+        axes.empty() ? fmt::format("give the degree of a method too, as {}", field("tensor_parallel_degree"))
+        : axes.size() == 1 ? fmt::format("give two sizes whose product is {}", ranks)
+        : axes.size() == 2
+            ? fmt::format("give {}x{}", axes.rbegin()->second.front().size, axes.begin()->second.front().size)
+            : "it is of one method or two; leave it out";
+    usage_error(field("mesh"), "{}x{} does not fit {}{}; {}", x.size, y.size, counted(ranks, "rank"),
+                shown.empty() ? "" : fmt::format(" ({})", fmt::join(shown, ", ")), advice);
   }
   return axes;
 }

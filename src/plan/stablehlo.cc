@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/field_name.h"
 #include "plan/align_graphs.h"
 #include "plan/stablehlo_by_rank.h"
 #include "plan/stablehlo_collectives.h"
@@ -73,6 +74,19 @@ std::vector<int64_t> devices(const std::vector<MeshAxis>& mesh) {
   std::vector<int64_t> all(static_cast<size_t>(count));
   std::iota(all.begin(), all.end(), int64_t{0});
   return all;
+}
+
+// `partners` are the ranks of a program without shardings.
+OrderedJson beginning_of_description(const ProgramInfo& info, const std::vector<int64_t>& partners,
+                                     const ProgramSharding* sharding) {
+  const std::vector<int64_t> partitions = sharding == nullptr ? partners : devices(sharding->mesh);
+  return {{"version", kVersion},
+          {"model", info.model},
+          {"part", info.part},
+          {"dtype", info.dtype},
+          {"rank", info.rank},
+          {"world_size", sharding == nullptr ? info.world_size : std::ssize(partitions)},
+          {"partitions", partitions}};
 }
 
 // Of an argument or a result.
@@ -209,9 +223,8 @@ void Lowering::lower(size_t number) {
   const std::array all = {&operation_rules(), &image_rules(), &libtorch_rules(), &view_rules()};
   const auto found = std::find_if(all.begin(), all.end(), has_rule);
   if (found == all.end())
-    throw Error(ErrorKind::kUsage, "stablehlo",
-                fmt::format("the operation '{}'{} has no form in StableHLO", node.name,
-                            node.role.empty() ? "" : " of " + node.role));
+    usage_error(field("stablehlo"), "the operation '{}'{} has no form in StableHLO", node.name,
+                node.role.empty() ? "" : " of " + node.role);
   (*found)->at(node.name)(*this, node);
 }
 
@@ -219,6 +232,12 @@ std::vector<const GraphNode*> Lowering::by_rank() const {
   std::vector<const GraphNode*> nodes;
   for (const Graph& each : ranks_) nodes.push_back(&each.nodes[node_]);
   return nodes;
+}
+
+bool is_program_description(const Json& json) {
+  if (!json.is_object()) return false;
+  const auto has = [&](const char* key) { return json.contains(key); };
+  return has("part") && has("partitions") && has("arguments") && has("results");
 }
 
 Program stablehlo_program(std::span<const Graph> world, size_t rank, const ProgramInfo& info,
@@ -234,15 +253,17 @@ Program stablehlo_program(std::span<const Graph> world, size_t rank, const Progr
   OrderedJson arguments = OrderedJson::array(), results = OrderedJson::array();
   std::vector<std::string> parameters;
   std::vector<MlirValue> given;
+  int64_t weights_bytes = 0;
   for (size_t i = 0; i < shared.shapes.size(); ++i) {
     const GraphArgument& argument = shared.of_ranks[shown][i];
     if (argument.kind == GraphArgument::Kind::kConstant) continue;
     const TensorShape& type = shared.shapes[i];
+    const TensorShape& part = argument.is_zero ? type : type_in(argument.value);
+    if (argument.kind == GraphArgument::Kind::kWeight && !argument.is_zero) weights_bytes += part.bytes();
     const ValueSharding* const own = sharding != nullptr ? &sharding->arguments[i] : nullptr;
     given.push_back(builder.argument(type));
     parameters.push_back(fmt::format("{}: {}{}", given.back().name, mlir_type(type), attribute_of(own)));
-    arguments.push_back(with_sharding(
-        description_of(argument, argument.is_zero ? type : type_in(argument.value), type), own));
+    arguments.push_back(with_sharding(description_of(argument, part, type), own));
   }
   const SharedResults given_back = share_results(ranks);
   const std::vector<MlirValue> made = lower(ranks, shared, given, builder, sharding);
@@ -258,17 +279,11 @@ Program stablehlo_program(std::span<const Graph> world, size_t rank, const Progr
         description_of(result, result.value == kNoValue ? type : type_in(result.value), type), own));
   }
   const MlirBuilder::Text body = builder.text(made);
-  OrderedJson description = {{"version", kVersion},
-                             {"model", info.model},
-                             {"part", info.part},
-                             {"dtype", info.dtype},
-                             {"rank", info.rank},
-                             {"world_size", info.world_size},
-                             {"partitions", sharding == nullptr ? partners : devices(sharding->mesh)},
-                             {"prompt_of_sample", graph.prompt_of_sample},
-                             {"values", graph.numbers},
-                             {"arguments", std::move(arguments)},
-                             {"results", std::move(results)}};
+  OrderedJson description = beginning_of_description(info, partners, sharding);
+  description.update({{"prompt_of_sample", graph.prompt_of_sample},
+                      {"values", graph.numbers},
+                      {"arguments", std::move(arguments)},
+                      {"results", std::move(results)}});
   if (graph.images) description["images"] = {graph.images->begin, graph.images->end()};
   if (sharding != nullptr) description["mesh"] = description_of(sharding->mesh);
   return {.text = fmt::format(
@@ -277,7 +292,8 @@ Program stablehlo_program(std::span<const Graph> world, size_t rank, const Progr
               sharding == nullptr ? "" : fmt::format("  {}\n", sdy_mesh(sharding->mesh)),
               fmt::join(parameters, ", "), fmt::join(declared, ", "), body.lines, fmt::join(names, ", "),
               fmt::join(types, ", "), info.part, info.model, body.locations),
-          .description = std::move(description)};
+          .description = std::move(description),
+          .weights_bytes = weights_bytes};
 }
 
 }  // namespace tessera::plan

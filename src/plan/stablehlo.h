@@ -12,16 +12,20 @@
 namespace tessera::plan {
 
 struct ProgramInfo {
-  std::string model;  // the class of the pipeline
-  std::string part;   // "denoiser", "text_encoder" or "decoder"
-  std::string dtype;  // of the run
-  int64_t rank = 0, world_size = 1;
+  std::string model;                 // the class of the pipeline
+  std::string part;                  // "denoiser", "text_encoder" or "decoder"
+  std::string dtype;                 // of the run
+  int64_t rank = 0, world_size = 1;  // of a program without shardings
 };
 
 struct Program {
-  std::string text;         // a module with one function, @main
-  OrderedJson description;  // {"version", "model", "part", "rank", "world_size", "arguments", "results"}
+  std::string text;           // a module with one function, @main
+  OrderedJson description;    // {"version", "model", "part", "rank", "world_size", "arguments", "results"}
+  int64_t weights_bytes = 0;  // of the arguments that are weights
 };
+
+// Whether a file holds the description of a program, of whatever version.
+bool is_program_description(const Json& json);
 
 // The program of rank `rank` of the world, of which these are the graphs. Ranks that send each other messages
 // have one program, of which each is a partition; they differ in which parts of weights and inputs they are

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/field_name.h"
 #include "plan/stablehlo_collectives.h"
 #include "plan/stablehlo_lowering.h"
 
@@ -158,7 +159,7 @@ std::optional<CollectiveCall> Interleaving::next_collective() const {
   };
   if (!std::all_of(call.nodes.begin(), call.nodes.end(), fits))
     throw Error(
-        ErrorKind::kUsage, "stablehlo",
+        ErrorKind::kUsage, field("stablehlo"),
         "the ranks do not send each other messages of the same kinds in the same order, for which there "
         "is no program");
   if (first == nullptr) return std::nullopt;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <set>
 #include <utility>
 
 #include "core/text.h"
@@ -18,6 +19,35 @@ constexpr int64_t kMostRegions = 64;  // within one another
 constexpr std::array<std::string_view, 9> kCombining = {"reduce",        "all_reduce", "reduce_scatter",
                                                         "reduce_window", "scatter",    "select_and_scatter",
                                                         "sort",          "map",        "top_k"};
+
+// The operations of the dialect (github.com/openxla/stablehlo, StablehloOps.td), each with a space behind it.
+constexpr std::string_view kOperations =
+    "abs add after_all all_gather all_reduce all_to_all and async_done async_start atan2 "
+    "batch_norm_grad batch_norm_inference batch_norm_training bitcast_convert broadcast "
+    "broadcast_in_dim case cbrt ceil cholesky clamp collective_broadcast collective_permute compare "
+    "complex composite concatenate constant convert convolution cosine count_leading_zeros create_token "
+    "cross-replica-sum custom_call divide dot dot_general dynamic_broadcast_in_dim dynamic_conv "
+    "dynamic_gather dynamic_iota dynamic_pad dynamic_reshape dynamic_slice dynamic_update_slice einsum "
+    "exponential exponential_minus_one fft floor gather get_dimension_size get_tuple_element if imag "
+    "infeed iota is_finite log log_plus_one logistic map maximum minimum multiply negate not "
+    "optimization_barrier or outfeed pad partition_id popcnt power real real_dynamic_slice recv reduce "
+    "reduce_precision reduce_scatter reduce_window remainder replica_id reshape return reverse rng "
+    "rng_bit_generator round_nearest_afz round_nearest_even rsqrt scatter select select_and_scatter "
+    "send set_dimension_size shift_left shift_right_arithmetic shift_right_logical sign sine slice sort "
+    "sqrt subtract tan tanh torch_index_select transpose triangular_solve tuple unary_einsum "
+    "uniform_dequantize uniform_quantize while xor ";
+
+bool is_operation(std::string_view name) {
+  static const std::set<std::string_view> all = [] {
+    std::set<std::string_view> words;
+    for (size_t begin = 0, end = 0; begin < kOperations.size(); begin = end + 1) {
+      end = kOperations.find(' ', begin);
+      words.insert(kOperations.substr(begin, end - begin));
+    }
+    return words;
+  }();
+  return all.contains(name);
+}
 
 std::string_view without(std::string_view text, std::string_view prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
@@ -200,10 +230,13 @@ class FunctionReader {
          {"call", "return", "func.call", "func.return", "sdy.sharding_constraint"}) {
       if (name == known) return without(name, "func.");
     }
-    if (!name.starts_with("stablehlo.") && !name.starts_with("chlo."))
+    constexpr std::string_view kDialect = "stablehlo.";
+    const bool is_known =
+        name.starts_with(kDialect) ? is_operation(name.substr(kDialect.size())) : name.starts_with("chlo.");
+    if (!is_known)
       text_.fail(name.empty() ? std::string("an operation is missing")
                               : fmt::format("'{}' is no operation of StableHLO", name));
-    return without(name, "stablehlo.");
+    return without(name, kDialect);
   }
 
   // "(%a = %x, %b = %y)" of a while: names that both of its regions know.
@@ -419,8 +452,8 @@ bool is_mlir(std::string_view text) {
   const std::string nowhere;
   MlirText cursor(text, nowhere);
   cursor.skip_space();
-  return cursor.next() == '#' || cursor.begins_with("module") || cursor.begins_with("builtin.module") ||
-         cursor.begins_with("func.func");
+  return cursor.next() == '#' || cursor.next() == '!' || cursor.begins_with("module") ||
+         cursor.begins_with("builtin.module") || cursor.begins_with("func.func");
 }
 
 StablehloModule read_stablehlo(std::string_view text, const std::string& where) {

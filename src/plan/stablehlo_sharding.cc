@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/field_name.h"
 #include "core/range.h"
 #include "plan/shardable_graph.h"
 
@@ -30,11 +31,10 @@ int64_t parts_of(const MethodGraph& method) {
 
 [[noreturn]] void refuse(std::string_view what, const std::vector<int64_t>& part,
                          const std::vector<int64_t>& whole, int64_t parts) {
-  throw Error(
-      ErrorKind::kUsage, "stablehlo",
-      fmt::format("a rank has [{}] of {} [{}], which is no equal part of {}, and shardings have equal "
-                  "parts only",
-                  fmt::join(part, ", "), what, fmt::join(whole, ", "), parts));
+  usage_error(field("sharding"),
+              "divides into equal parts only, and a rank has [{}] of {} [{}], which is no equal part of {}; "
+              "choose other sizes or degrees, or leave it out for a program of each rank",
+              fmt::join(part, ", "), what, fmt::join(whole, ", "), parts);
 }
 
 int64_t elements_of(const std::vector<int64_t>& sizes) {
@@ -455,10 +455,10 @@ ShardedGraph shard_graph(Graph whole, std::span<const MethodGraph> given, std::v
       of_ranks.push_back(method.graph.results.at(i).value);
       if (method.divides_samples &&
           sizes_of(method.graph, of_ranks.back()) == sizes_of(graph, graph.results[i].value))
-        throw Error(
-            ErrorKind::kUsage, "stablehlo",
-            "one rank denoises the pictures one after the other, so that no program has several of them "
-            "to divide; ask for smaller ones");
+        usage_error(
+            field("sharding"),
+            "finds no pictures to divide: one rank denoises the pictures one after the other; ask for "
+            "smaller ones");
     }
     const auto sharding =
         sharding_of_value(graph, graph.results[i].value, graph.results[i].name, methods, of_ranks);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/field_name.h"
 #include "plan/stablehlo_lowering.h"
 
 namespace tessera::plan {
@@ -36,7 +37,7 @@ Sizes64 dims_by_stride(const Geometry& geometry) {
 Box box_of(const Geometry& part, int64_t elements) {
   Box box{.dims = dims_by_stride(part)};
   const auto refuse = [&] {
-    throw Error(ErrorKind::kUsage, "stablehlo",
+    throw Error(ErrorKind::kUsage, field("stablehlo"),
                 fmt::format("a view of sizes [{}] and strides [{}] has no form", fmt::join(part.sizes, ", "),
                             fmt::join(part.strides, ", ")));
   };

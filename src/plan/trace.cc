@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/field_name.h"
 #include "plan/graph_json.h"
+#include "plan/stablehlo.h"
 #include "plan/trace_json.h"
 
 namespace tessera::plan {
@@ -256,12 +257,25 @@ bool is_trace(const Json& json) {
   return json.is_object() && json.contains("tessera_trace");
 }
 
+namespace {
+
+[[noreturn]] void refuse_other_json(const Json& json, const std::string& where) {
+  constexpr std::string_view kSuffix = ".json";
+  if (is_program_description(json))
+    input_error(where, "is the description of a program, and no trace; the program is {}",
+                where.ends_with(kSuffix)
+                    ? fmt::format("'{}.mlir'", where.substr(0, where.size() - kSuffix.size()))
+                    : "in the .mlir beside it");
+  input_error(where, "is {}; `tessera trace` makes a trace, and so does `tessera generate` with {}",
+              json.contains("traceEvents") ? "a timeline, which shows no operations" : "no trace",
+              field("record"));
+}
+
+}  // namespace
+
 Trace read_trace(std::string_view text, const std::string& where) {
   const TraceReader reader(parse_json(text, where), where);
-  if (!reader.has("tessera_trace"))
-    input_error(where, "is {}; `tessera trace` makes a trace, and so does `tessera generate` with {}",
-                reader.has("traceEvents") ? "a timeline, which shows no operations" : "no trace",
-                field("record"));
+  if (!reader.has("tessera_trace")) refuse_other_json(reader.values(), where);
   if (const int64_t version = reader.number("tessera_trace");
       version != kVersion && version != kVersionWithGraphs)
     input_error(where, "is a trace of version {}, but {} and {} are read here; make it anew", version,

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/field_name.h"
 #include "core/file.h"
 #include "core/text.h"
 #include "plan/program_trace.h"
@@ -173,7 +174,21 @@ std::string where_of(const std::string& path) {
   return path == "-" ? "standard input" : path;
 }
 
+// Refuses what is not even JSON, which would otherwise be a mistake at some place of it.
+void require_json(std::string_view text, const std::string& where) {
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos)
+    input_error(where, "is empty; tessera trace makes a trace, or a program with {}", field("stablehlo"));
+  constexpr std::string_view kBytecode = "ML\xEFR", kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kBytecode)) input_error(where, "is bytecode of MLIR; give the program as text");
+  if (text[begin] != '{' && text[begin] != '[' && !text.starts_with(kByteOrderMark))
+    input_error(where,
+                "is neither a trace, which is JSON, nor the text of a program in StableHLO, which begins "
+                "with 'module'");
+}
+
 Trace read_held_trace(const std::string& text, const std::string& where) {
+  require_json(text, where);
   Trace trace = read_trace(text, where);
   if (trace.ranks.empty()) input_error(where, "holds no rank");
   return trace;

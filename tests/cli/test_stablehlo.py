@@ -1,5 +1,6 @@
 """Tests `tessera trace --stablehlo`; tools/parity_stablehlo.py runs the programs."""
 import json
+import math
 import shutil
 
 from harness import MODEL, ROOT, SMALL, test
@@ -20,6 +21,29 @@ def a_program_and_its_description(box):
     weights = [each for each in description["arguments"] if each["kind"] == "weight"]
     assert {each["part"] for each in weights} == {"transformer"}, weights
     assert all([end - begin for begin, end in each["slice"]] == each["shape"] for each in weights), weights
+    size = 4 * sum(math.prod(each["shape"]) for each in weights) / 1024
+    count = len(description["arguments"])
+    assert outcome.err == (f"p.mlir: PixArtSigmaPipeline, denoiser, fp32, 1 rank: {count} arguments, {size:.1f} KiB of weights, "
+                           f"{len(text) / 1024:.1f} KiB of text\n"), outcome
+    outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, "--dtype", "fp32", "--stablehlo", "p.mlir", "-q")
+    assert outcome.code == 0 and outcome.err == "", outcome
+
+
+@test
+def a_file_that_is_no_description_is_kept(box):
+    words = ["trace", "a cat", "--model", MODEL, *SMALL, "--use-cfg-parallel", "--stablehlo", "p.mlir"]
+    kept = box.folder / "p.1.json"
+    for content in ("", "not JSON", "[1]", '{"part": "denoiser"}'):
+        kept.write_text(content)
+        box.refuse(2, "[--stablehlo] writes the description of the program to 'p.1.json', which holds something else; move that file, or "
+                      "name another FILE.mlir", *words)
+        assert kept.read_text() == content
+    kept.unlink()
+    for _ in range(2):  # its own are replaced
+        outcome = box.run(*words)
+        assert outcome.code == 0 and json.loads(kept.read_text())["rank"] == 1, outcome
+        told = [line.split(": ")[1].split(", ", 3)[-1] for line in outcome.err.splitlines()]
+        assert told == ["rank 0 of 2, 1 partition", "rank 1 of 2, 1 partition"], outcome
 
 
 @test
@@ -132,7 +156,9 @@ def one_program_with_the_shardings_of_all_ranks(box):
     text = (box.folder / "p.mlir").read_text()
     description = json.loads((box.folder / "p.json").read_text())
     assert text.splitlines()[1] == '  sdy.mesh @mesh = <["cfg"=2, "ring"=2, "tp"=2]>', text.splitlines()[1]
-    assert description["mesh"] == {"cfg": 2, "ring": 2, "tp": 2} and description["world_size"] == 1, description
+    assert description["mesh"] == {"cfg": 2, "ring": 2, "tp": 2} and description["world_size"] == 8, description
+    assert description["partitions"] == list(range(8)), description
+    assert outcome.err.startswith("p.mlir: PixArtSigmaPipeline, denoiser, fp32, 8 devices: "), outcome
     arguments = {each["name"]: each for each in description["arguments"]}
     assert arguments["latents"]["sharding"] == [["cfg"], [], ["ring"], []], arguments["latents"]
     weight = arguments["transformer/transformer_blocks.0.attn1.to_q.weight"]
@@ -159,15 +185,20 @@ def refused_shardings(box):
     words = ["trace", "a cat", "--model", MODEL, *SMALL]
     shard = [*words, "--sharding", "sdy", "--stablehlo", "p.mlir"]
     box.refuse(2, "[--mesh] must be two sizes such as 2x4, got '2'", *shard, "--mesh", "2")
-    box.refuse(2, "[--mesh] 2x4 is no mesh of one or two methods with 2 ranks (ring 2)", *shard, "--mesh", "2x4", "--ring-degree", "2")
-    box.refuse(2, "[--mesh] is of a program with shardings", *words, "--mesh", "2x4")
+    box.refuse(2, "[--mesh] 2x4 does not fit 2 ranks (ring 2); give two sizes whose product is 2", *shard, "--mesh", "2x4",
+               "--ring-degree", "2")
+    box.refuse(2, "[--mesh] 2x4 does not fit 1 rank; give the degree of a method too, as --tensor-parallel-degree", *shard, "--mesh", "2x4")
+    box.refuse(2, "[--mesh] 4x1 does not fit 4 ranks (cfg 2, ring 2); give 2x2", *shard, "--mesh", "4x1", "--ring-degree", "2",
+               "--use-cfg-parallel")
+    box.refuse(2, "[--mesh] needs --sharding sdy", *words, "--mesh", "2x4")
     alone = "[--sequence-parallel] divides what is between the layers of tensor parallelism by one axis; give --tensor-parallel-degree"
     box.refuse(2, alone, *shard, "--sequence-parallel", "--ring-degree", "2")
     video = ROOT / "tests" / "golden" / "tiny-open-sora"
     box.refuse(2, alone, "trace", "a cat", "--model", video, "--tensor-parallel-degree", "4", "--split-scheme", "2d", "--sharding", "sdy",
                "--stablehlo", "p.mlir", "--sequence-parallel")
-    box.refuse(2, "[--sequence-parallel] is of a program with shardings", *words, "--sequence-parallel")
-    box.refuse(2, "[stablehlo] a rank has [2, 13, 16] of transformer_blocks.0.attn1.to_out.0 [2, 25, 16], which is no equal part of 2",
+    box.refuse(2, "[--sequence-parallel] needs --sharding sdy", *words, "--sequence-parallel")
+    box.refuse(2, "[--sharding] divides into equal parts only, and a rank has [2, 13, 16] of transformer_blocks.0.attn1.to_out.0 [2, 25, 16], "
+               "which is no equal part of 2; choose other sizes or degrees, or leave it out for a program of each rank",
                "trace", "a cat", "--model", MODEL, "--height", "80", "--width", "80", "--no-resolution-binning", "--sharding", "sdy",
                "--stablehlo", "p.mlir", "--tensor-parallel-degree", "2", "--sequence-parallel")
     for stages, why in (("0-0", "end at block 0, and the last block of the model is 1"),
@@ -177,16 +208,19 @@ def refused_shardings(box):
                         ("0-0,", "must be first and last blocks such as 0-13,14-27, got '0-0,'"),
                         ("1-0", "must be first and last blocks such as 0-13,14-27, got '1-0'")):
         box.refuse(2, "[--stages] " + why, *shard, "--stages", stages)
-    box.refuse(2, "[--stages] are of the denoiser, not of 'text_encoder'", *shard, "--stages", "0-1", "--part", "text_encoder")
+    box.refuse(2, "[--stages] divides the blocks of the denoiser, and --part names 'text_encoder'", *shard, "--stages", "0-1", "--part", "text_encoder")
+    box.refuse(2, "[--stages] divides a model between its blocks, which the skip connections of a U-Net join; leave it out", "trace",
+               "a cat", "--model", ROOT / "tests" / "golden" / "tiny-sd", "--height", "64", "--width", "64", "--sharding", "sdy",
+               "--stablehlo", "p.mlir", "--stages", "0-0")
     box.refuse(2, "[--sharding] must be sdy, got 'mhlo'", *words, "--sharding", "mhlo", "--stablehlo", "p.mlir")
-    box.refuse(2, "[--sharding] is of a program; give --stablehlo too", *words, "--sharding", "sdy")
-    box.refuse(2, "[--rank] names a rank, and --sharding writes one program for all", *words, "--sharding", "sdy", "--rank", "0",
+    box.refuse(2, "[--sharding] needs --stablehlo", *words, "--sharding", "sdy")
+    box.refuse(2, "[--rank] does not go with --sharding, which writes one program for all ranks", *words, "--sharding", "sdy", "--rank", "0",
                "--stablehlo", "p.mlir")
     box.refuse(2, "[--sharding] cannot express PipeFusion and displaced patches", *words, "--sharding", "sdy",
                "--pipefusion-parallel-degree", "2", "--stablehlo", "p.mlir")
     odd = ["trace", "a cat", "--model", MODEL, "--height", "80", "--width", "64", "--no-resolution-binning"]
-    box.refuse(2, "[stablehlo] a rank has [2, 4, 6, 8] of latents [2, 4, 10, 8], which is no equal part of 2", *odd, "--ring-degree", "2",
-               "--sharding", "sdy", "--stablehlo", "p.mlir")
+    box.refuse(2, "[--sharding] divides into equal parts only, and a rank has [2, 4, 6, 8] of latents [2, 4, 10, 8], which is no equal part of 2",
+               *odd, "--ring-degree", "2", "--sharding", "sdy", "--stablehlo", "p.mlir")
     heads = ["trace", "a cat", "--model", video, "--height", "96", "--width", "64", "--num-frames", "17"]
     box.refuse(2, "a rank has [10, 24, 20] of attention [10, 24, 40], which is no equal part of 3", *heads, "--ulysses-degree", "3",
                "--no-dynamic-sequence-parallel", "--sharding", "sdy", "--stablehlo", "p.mlir")
@@ -202,14 +236,14 @@ def refused_programs(box):
     box.refuse(2, "[--stablehlo] must name a file that ends in .mlir, got 'p.txt'", *words, "--stablehlo", "p.txt")
     box.refuse(2, "[--part] the model has no 'unet'; its parts are denoiser, decoder, text_encoder", *words, "--part", "unet",
                "--stablehlo", "p.mlir")
-    box.refuse(2, "[--part] names a part of a program; give --stablehlo too", *words, "--part", "decoder")
-    box.refuse(2, "[--part] 'first_step' is of ranks that use what an earlier step left; give --pipefusion-parallel-degree or "
+    box.refuse(2, "[--part] needs --stablehlo", *words, "--part", "decoder")
+    box.refuse(2, "[--part] 'first_step' needs ranks that use what an earlier step left; give --pipefusion-parallel-degree or "
                "--displaced-patch-degree", *words, "--part", "first_step", "--stablehlo", "p.mlir")
     (box.folder / "q.1.json").mkdir()
     box.refuse(2, "[--stablehlo] [q.1.json] is a folder", *words, "--use-cfg-parallel", "--stablehlo", "q.mlir")
     box.refuse(2, "[--vae-tiling] decodes tile by tile", *words, "--vae-tiling", "--part", "decoder", "--stablehlo", "p.mlir")
-    box.refuse(2, "[--json] is of a trace", *words, "--json", "--stablehlo", "p.mlir")
-    box.refuse(2, "[--output] is of a trace", *words, "-o", "t.json", "--stablehlo", "p.mlir")
+    box.refuse(2, "[--json] does not go with --stablehlo", *words, "--json", "--stablehlo", "p.mlir")
+    box.refuse(2, "[--output] does not go with --stablehlo", *words, "-o", "t.json", "--stablehlo", "p.mlir")
     model = box.folder / "cut"
     shutil.copytree(ROOT / MODEL, model)
     weights = next((model / "transformer").glob("*.safetensors"))
@@ -307,5 +341,18 @@ def views_of_programs(box):
     text = golden.read_text()
     (box.folder / "cut.mlir").write_text(text[:text.index("cond {")])
     box.refuse(3, "[cut.mlir: line 5] the text ends before 'cond'", "analyze", "ops", "cut.mlir")
+    for content, why in (("", "is empty; tessera trace makes a trace, or a program with --stablehlo"),
+                         (" \n", "is empty"), ("some words\n", "is neither a trace, which is JSON, nor the text of a program in StableHLO"),
+                         (b"ML\xefR\x01", "is bytecode of MLIR; give the program as text")):
+        (box.folder / "none.mlir").write_bytes(content if isinstance(content, bytes) else content.encode())
+        for view in (["ops"], ["memory"], ["hardware", "--machine", "h100"]):
+            box.refuse(3, f"[none.mlir] {why}", "analyze", *view, "none.mlir")
+    assert box.run("trace", "a cat", "--model", MODEL, *SMALL, "--stablehlo", "p.mlir").code == 0
+    box.refuse(3, "[p.json] is the description of a program, and no trace; the program is 'p.mlir'", "analyze", "ops", "p.json")
+    box.refuse(3, "[standard input] is the description of a program, and no trace; the program is in the .mlir beside it", "analyze", "flops",
+               "-", stdin=b'{"part": "decoder", "partitions": [0], "arguments": [], "results": []}')
+    (box.folder / "unknown.mlir").write_text((box.folder / "p.mlir").read_text().replace(" stablehlo.add ", " stablehlo.addition ", 1))
+    line = (box.folder / "unknown.mlir").read_text().split("stablehlo.addition")[0].count("\n") + 1
+    box.refuse(3, f"[unknown.mlir: line {line}] 'stablehlo.addition' is no operation of StableHLO", "analyze", "flops", "unknown.mlir")
     (box.folder / "other.mlir").write_text("module {\n  llvm.func @f()\n}\n")
     box.refuse(3, "[other.mlir: line 2] 'llvm.func' is no function of a program", "analyze", "ops", "other.mlir")

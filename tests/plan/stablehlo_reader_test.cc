@@ -121,6 +121,10 @@ TEST(StablehloReader, NamesTheLineOfWhatItRefuses) {
       {"    %0 = stablehlo.add %x, %y : tensor<2x3xf32>\n", "%y is read before it is computed"},
       {"    %x = stablehlo.add %x, %x : tensor<2x3xf32>\n", "%x is there twice"},
       {"    %0 = arith.addf %x, %x : tensor<2x3xf32>\n", "'arith.addf' is no operation of StableHLO"},
+      {"    %0 = stablehlo.softmax %x : tensor<2x3xf32>\n",
+       "'stablehlo.softmax' is no operation of StableHLO"},
+      {"    %0 = \"stablehlo.adds\"(%x, %x) : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>\n",
+       "'stablehlo.adds' is no operation of StableHLO"},
       {"    %0 = stablehlo.add %x, %x : tensor<2x?xf32>\n",
        "a shape that is not known; programs of static shapes are "
        "read here"},
