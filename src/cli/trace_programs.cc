@@ -56,7 +56,7 @@ void require_program_path(const std::string& path) {
     usage_error("--stablehlo",
                 "writes the description of the program to '{}', which holds something else; move that file, "
                 "or name another FILE.mlir",
-                description);
+                printable(description));
 }
 
 std::string ranks_text(const OrderedJson& description) {
