@@ -36,6 +36,7 @@ def methods(ranks, patches, family="pixart", prompts=1):
         table["dsp"] = table["ulysses"]
         table["ulysses"] = [*table["dsp"], "--no-dynamic-sequence-parallel"]
     table["ring"] = ["--ring-degree", str(ranks)]
+    table["gather"] = ["--kv-gather-degree", str(ranks)]
     table["tensor"] = ["--tensor-parallel-degree", str(ranks)]
     if family != "open-sora":
         table["displaced"] = ["--displaced-patch-degree", str(ranks), "--warmup-steps", "1"]
@@ -65,6 +66,7 @@ def closed_form(method, ranks, args, size, folder):
             "dsp": 2 * activation / ranks * share * layers,  # to whole frames and back
             "ulysses": 4 * activation / ranks * share * layers,  # queries, keys, values and the result
             "ring": keys_values,
+            "gather": keys_values,
             "displaced": keys_values,
             "tensor": sums * 2 * activation * share * layers,  # each sum is scattered and gathered
             "pipefusion": activation}[method]  # once to the next stage
@@ -132,7 +134,7 @@ def main():
     parser.add_argument("--steps", type=int, default=6, help="denoising steps; the first two, and a transformer's last, are not counted")
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--patches", type=int, default=4, help="number of patches of PipeFusion")
-    parser.add_argument("--methods", nargs="*", help="data, cfg, ulysses, ring, tensor, displaced, pipefusion, for SDXL full_sync, "
+    parser.add_argument("--methods", nargs="*", help="data, cfg, ulysses, ring, gather, tensor, displaced, pipefusion, for SDXL full_sync, "
                         "for Open-Sora dsp (default: all that the model and the number of prompts allow)")
     parser.add_argument("--prompts", type=int, default=1, help="pictures of a run; with one for each rank also data parallelism")
     parser.add_argument("--pictures", action="store_true", help="also decode, and time that")

@@ -18,7 +18,7 @@ AGAINST_DIFFUSERS = (
     ("a denoising step", "denoiser-300", "eager"),
     ("decoding an image", "decoder", "default"),
 )
-METHODS = {"cfg": "CFG", "ulysses": "Ulysses", "ring": "Ring", "tensor": "tensor", "displaced": "displaced patches",
+METHODS = {"cfg": "CFG", "ulysses": "Ulysses", "ring": "Ring", "gather": "gathered keys and values", "tensor": "tensor", "displaced": "displaced patches",
            "pipefusion": "PipeFusion"}
 RATIO = r"([\d.]+) \[([\d.]+) \.\. ([\d.]+)\]"
 

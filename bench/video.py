@@ -51,7 +51,8 @@ def serve(work):
 
 
 METHODS = {"cfg": {"use_cfg_parallel": True}, "dsp": {"ulysses_degree": 2}, "ulysses": {"ulysses_degree": 2,
-           "dynamic_sequence_parallel": False}, "ring": {"ring_degree": 2}, "tensor": {"tensor_parallel_degree": 2},
+           "dynamic_sequence_parallel": False}, "ring": {"ring_degree": 2}, "gather": {"kv_gather_degree": 2},
+           "tensor": {"tensor_parallel_degree": 2},
            "pipefusion-rows": {"pipefusion_parallel_degree": 2, "num_pipeline_patch": 5, "warmup_steps": 1, "pipeline_patch_axis": "h"},
            "pipefusion-frames": {"pipefusion_parallel_degree": 2, "num_pipeline_patch": 5, "warmup_steps": 1, "pipeline_patch_axis": "t"}}
 DECODER_METHODS = {"rows": {}, "clips": {"deals_clips": True}}

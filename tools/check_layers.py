@@ -35,7 +35,7 @@ TABLES = {"make_fields"}  # a table is as long as what it lists
 # A family is written as for one device. These words, alone or in a name, say otherwise; what they mean in norms, in tables of
 # fields and in texts for users is another thing.
 RANK_WORDS = {"rank", "ranks", "group", "groups", "cut", "cuts", "stage", "stages", "degree", "degrees", "communicator",
-              "communicators", "ulysses", "ring", "collective", "collectives", "world", "mesh"}
+              "communicators", "ulysses", "ring", "gather", "collective", "collectives", "world", "mesh"}
 # Messages name fields (core/field_name.h) because only the command line knows which option sets a field.
 OPTION = re.compile(r'"(?:[^"\\]|\\.)*--[a-z](?:[^"\\]|\\.)*"')
 OF_OTHERS = re.compile(r'GroupNorm|group_norm|norm_groups|num_groups|FieldGroup|"(?:[^"\\]|\\.)*"')

@@ -152,6 +152,7 @@ EVEN = ["--height", "64", "--width", "96", "--no-resolution-binning"]
 EVEN_VIDEO = ["--height", "64", "--width", "96", "--num-frames", "17"]
 TALL = ["--height", "96", "--width", "64"]
 ULYSSES, RING, TENSOR = ["--ulysses-degree", "2"], ["--ring-degree", "2"], ["--tensor-parallel-degree", "2"]
+GATHER = ["--kv-gather-degree", "2"]
 CFG, SEQUENCE = ["--use-cfg-parallel"], ["--sequence-parallel"]
 TENSOR_2D = ["--tensor-parallel-degree", "4", "--split-scheme", "2d"]
 DATA = ["--guidance-scale", "1", "--prompt", "a star", "--data-parallel-degree", "2"]
@@ -166,9 +167,10 @@ WIDE = {"wide pixart": ("tiny-pixart", "transformer", {"num_attention_heads": 4,
 def layouts(name, folder, flags):
     """Rows of RANKS: two and four ranks of each method, and of several."""
     rows = {f"{name} {method} {count}": [flag, count] for count in ("2", "4")
-            for method, flag in (("ulysses", "--ulysses-degree"), ("ring", "--ring-degree"), ("tensor", "--tensor-parallel-degree"))}
+            for method, flag in (("ulysses", "--ulysses-degree"), ("ring", "--ring-degree"), ("gather", "--kv-gather-degree"),
+                                 ("tensor", "--tensor-parallel-degree"))}
     rows |= {f"{name} tensor 2 x 2": TENSOR_2D, f"{name} cfg": CFG, f"{name} data": DATA, f"{name} cfg and ulysses": [*CFG, *ULYSSES],
-             f"{name} usp": [*ULYSSES, *RING], f"{name} ring and tensor": [*RING, *TENSOR]}
+             f"{name} usp": [*ULYSSES, *RING], f"{name} ring and tensor": [*RING, *TENSOR], f"{name} gather and ring": [*GATHER, *RING]}
     return {row: (folder, flags, of_ranks, "denoiser") for row, of_ranks in rows.items()}
 
 
@@ -183,6 +185,7 @@ RANKS |= {f"{name} {count}": (folder, flags, ["--ring-degree", count], part) for
 # Parts of different sizes: rows of tokens, frames, heads.
 RANKS |= {f"uneven {name}": (folder, flags, of_ranks, "denoiser") for name, folder, flags, of_ranks in (
     ("pixart ulysses 2", "tiny-pixart", IMAGE, ULYSSES), ("pixart ring 3", "tiny-pixart", IMAGE, ["--ring-degree", "3"]),
+    ("pixart gather 3", "tiny-pixart", IMAGE, ["--kv-gather-degree", "3"]),
     ("pixart tensor 3", "wide pixart", IMAGE, ["--tensor-parallel-degree", "3"]),
     ("sd ring 3", "wide sd", TALL, ["--ring-degree", "3"]), ("stdit3 ulysses 3", "tiny-open-sora", VIDEO, ["--ulysses-degree", "3"]),
     ("stdit3 ring 2", "tiny-open-sora", VIDEO, RING), ("stdit3 usp", "tiny-open-sora", VIDEO, [*ULYSSES, *RING]),
@@ -199,6 +202,7 @@ SHARDED = {
     "sharded pixart ring and sequence": ("tiny-pixart", EVEN, "denoiser", [*RING, *TENSOR, *SEQUENCE], None),
     "sharded pixart ulysses": ("tiny-pixart", EVEN, "denoiser", ["--ulysses-degree", "2"], "all-to-all"),
     "sharded pixart ring": ("tiny-pixart", EVEN, "denoiser", ["--ring-degree", "2"], None),
+    "sharded pixart gather": ("tiny-pixart", EVEN, "denoiser", GATHER, "all-gather"),
     "sharded pixart cfg": ("tiny-pixart", EVEN, "denoiser", ["--use-cfg-parallel"], "nothing"),
     "sharded pixart data": ("tiny-pixart", [*EVEN, "--num-images-per-prompt", "2"], "denoiser", ["--data-parallel-degree", "2"],
                             "nothing"),
@@ -385,7 +389,7 @@ def compare_ranks(name, folder, alone, programs):
 # does all of it even where a device goes on with its own part.
 AS_ENGINE = {"all-reduce": {"all-reduce": ["reduce_scatter", "all_gather"]},
              "sequence": {"all-reduce": ["reduce_scatter", "reduce_scatter"], "all-gather": ["all_gather"]},
-             "all-to-all": {"all-to-all": ["all_to_all"]}, "nothing": {}}
+             "all-to-all": {"all-to-all": ["all_to_all"]}, "all-gather": {"all-gather": ["all_gather"]}, "nothing": {}}
 
 
 def sent_by_engine(program, folder, flags, part):

@@ -18,6 +18,7 @@ STALE = {
     "pixart pipefusion of four patches": ("tiny-pixart", EVEN, [*PIPEFUSION, "--num-pipeline-patch", "4"]),
     "pixart pipefusion and ulysses": ("tiny-pixart", EVEN, [*PIPEFUSION, "--ulysses-degree", "2"]),
     "pixart pipefusion and ring": ("tiny-pixart", EVEN, [*PIPEFUSION, "--ring-degree", "2"]),
+    "pixart pipefusion and gather": ("tiny-pixart", EVEN, [*PIPEFUSION, "--kv-gather-degree", "2"]),
     "sd displaced": ("tiny-sd", TALL, DISPLACED),
     "sd displaced, stale norms": ("tiny-sd", TALL, [*DISPLACED, "--displaced-mode", "stale_gn"]),
     "pixart displaced": ("tiny-pixart", EVEN, DISPLACED),

@@ -66,8 +66,8 @@ constexpr const char* kManualFooter = "To read it:  tessera man | man -l -";
 
 constexpr const char* kMeshFooter =
     R"(Prints the groups of ranks along each axis and the coordinates of each rank. The axes, fastest first: tp, tp2,
-ulysses, ring, displaced, pp, cfg, dp. A replica is the set of ranks that generate the same images together. With --model,
-each rank's share of the denoiser is printed too: blocks, rows, heads and weights.
+ulysses, gather, ring, displaced, pp, cfg, dp. A replica is the set of ranks that generate the same images together.
+With --model, each rank's share of the denoiser is printed too: blocks, rows, heads and weights.
 
 Examples:
   tessera mesh --model shapes --pipefusion-parallel-degree 2 --ulysses-degree 2

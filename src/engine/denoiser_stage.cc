@@ -77,8 +77,8 @@ DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::Den
       all_blocks_(shape.blocks),
       prompt_of_(std::move(prompt_of)),
       by_sample_(of_samples(by_picture, ranks, prompt_of_.size())),
-      tokens_(make_cut(ranks, shape, latent_shape),
-              {ranks.ulysses, ranks.ring, ranks.sequence, displacement_of(ranks.layout), ranks.layout.dsp}),
+      tokens_(make_cut(ranks, shape, latent_shape), {ranks.ulysses, ranks.gather, ranks.ring, ranks.sequence,
+                                                     displacement_of(ranks.layout), ranks.layout.dsp}),
       forward_(denoiser.start({prompts, prompt_of_, latent_shape, tokens_, by_sample_})) {}
 
 std::vector<Range> LatentAxis::of(const std::vector<Range>& token_lines) const {

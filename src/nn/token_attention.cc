@@ -40,18 +40,41 @@ class WholeAttention final : public TokenAttention {
   }
 };
 
+// The keys and values of all ranks of the gather group, side by side.
+at::Tensor gather_keys_values(const AttentionCall& call) {
+  const auto& [q, k, v] = call.own;
+  const comm::Group& gather = call.sequence.groups().gather;
+  const std::vector<Range> parts = call.sequence.of_gather();
+  at::Tensor whole = at::empty({parts.back().end(), k.size(0), 2 * k.size(2)}, k.options());
+  const Range& mine = parts[static_cast<size_t>(gather.rank)];
+  fill_side_by_side(whole.narrow(0, mine.begin, mine.length), k, v);
+  comm::all_gather_into(whole, parts, gather);
+  return whole;
+}
+
+// Each rank gathers the keys and values of all tokens.
+class GatherAttention final : public TokenAttention {
+ public:
+  at::Tensor operator()(const AttentionCall& call) override {
+    const auto [keys, values] = separate(gather_keys_values(call));
+    const QueriesKeysValues own{call.own.q, keys, values};
+    return whole_({.own = own, .depth = call.depth, .sequence = call.sequence, .by_token = call.by_token});
+  }
+
+ private:
+  WholeAttention whole_;
+};
+
+// What a gather group has goes round the ring.
 class RingAttention final : public TokenAttention {
  public:
   explicit RingAttention(const comm::Group& ring) : ring_(ring) {}
 
   at::Tensor operator()(const AttentionCall& call) override {
-    const auto& [q, k, v] = call.own;
     std::vector<int64_t> lengths;
     for (const Range& part : call.sequence.of_ring()) lengths.push_back(part.length);
-    const at::Tensor keys_values = at::empty({k.size(1), k.size(0), 2 * k.size(2)}, k.options());
-    fill_side_by_side(keys_values, k, v);
-    ops::PartialAttention attention(q, call.heads());
-    parallel::ring_pass(keys_values, lengths, ring_, [&](const at::Tensor& block) {
+    ops::PartialAttention attention(call.own.q, call.heads());
+    parallel::ring_pass(gather_keys_values(call), lengths, ring_, [&](const at::Tensor& block) {
       const auto [keys, values] = separate(block);
       attention.add(keys, values);
     });
@@ -96,7 +119,7 @@ class CachedAttention final : public TokenAttention {
     }
     if (call.other != nullptr) entry.keys_values->write(0, call.other->k, call.other->v);
     const std::vector<Range> order = write_own(*entry.keys_values, call, before);
-    if (groups_.ring.size > 1) write_ring(*entry.keys_values, call, before, order);
+    if (groups_.ulysses_groups() > 1) write_others(*entry.keys_values, call, before, order);
     entry.seen = std::max(entry.seen, before + sequence.begin_of_patch(sequence.run().end()));
     return entry;
   }
@@ -104,11 +127,12 @@ class CachedAttention final : public TokenAttention {
   // Writes the tokens of the Ulysses group; returns them in the order of the cache.
   std::vector<Range> write_own(ops::KvCache& cache, const AttentionCall& call, int64_t before) const {
     const auto& [q, k, v] = call.own;
+    const int64_t own_group = groups_.own_ulysses_group();
     std::vector<Range> order;
     for (int64_t patch = call.sequence.run().begin; patch < call.sequence.run().end(); ++patch) {
-      int64_t to = before + call.sequence.begin_of_patch(patch, groups_.part(groups_.ring.rank, 0)), from = 0;
+      int64_t to = before + call.sequence.begin_of_patch(patch, groups_.part(own_group, 0)), from = 0;
       for (int64_t i = 0; i < groups_.ulysses.size; ++i) {
-        const int64_t part = groups_.part(groups_.ring.rank, i);
+        const int64_t part = groups_.part(own_group, i);
         for (const Range& range : call.sequence.within(patch, part)) {
           order.push_back({from + range.begin, range.length});
           cache.write(to, k.narrow(1, order.back().begin, range.length),
@@ -121,24 +145,27 @@ class CachedAttention final : public TokenAttention {
     return order;
   }
 
-  // Exchanges with the ring, and writes the tokens of its other ranks.
-  void write_ring(ops::KvCache& cache, const AttentionCall& call, int64_t before,
-                  const std::vector<Range>& order) const {
+  // Exchanges with the other Ulysses groups, those of the gather group and then those of the ring, and writes
+  // their tokens.
+  void write_others(ops::KvCache& cache, const AttentionCall& call, int64_t before,
+                    const std::vector<Range>& order) const {
     const auto& [q, k, v] = call.own;
-    const std::vector<Range> parts = call.sequence.of_ring();
-    at::Tensor whole = at::empty({parts.back().end(), k.size(0), 2 * k.size(2)}, k.options());
-    const Range& mine = parts[static_cast<size_t>(groups_.ring.rank)];
-    fill_side_by_side(whole.narrow(0, mine.begin, mine.length), parallel::select_ranges(k, 1, order),
+    const std::vector<Range> in_ring = call.sequence.of_ring(), in_gather = call.sequence.of_gather();
+    at::Tensor whole = at::empty({in_ring.back().end(), k.size(0), 2 * k.size(2)}, k.options());
+    const Range& of_gather = in_ring[static_cast<size_t>(groups_.ring.rank)];
+    const Range& mine = in_gather[static_cast<size_t>(groups_.gather.rank)];
+    at::Tensor gathered = whole.narrow(0, of_gather.begin, of_gather.length);
+    fill_side_by_side(gathered.narrow(0, mine.begin, mine.length), parallel::select_ranges(k, 1, order),
                       parallel::select_ranges(v, 1, order));
-    comm::all_gather_into(whole, parts, groups_.ring);
-    for (int64_t rank = 0; rank < groups_.ring.size; ++rank) {
-      if (rank == groups_.ring.rank) continue;
-      int64_t from = parts[static_cast<size_t>(rank)].begin;
+    comm::all_gather_into(gathered, in_gather, groups_.gather);
+    comm::all_gather_into(whole, in_ring, groups_.ring);
+    int64_t from = 0;
+    for (int64_t group = 0; group < groups_.ulysses_groups(); ++group) {
       for (int64_t patch = call.sequence.run().begin; patch < call.sequence.run().end(); ++patch) {
-        const int64_t to = call.sequence.begin_of_patch(patch, groups_.part(rank, 0));
-        const int64_t count = call.sequence.begin_of_patch(patch, groups_.part(rank + 1, 0)) - to;
+        const int64_t to = call.sequence.begin_of_patch(patch, groups_.part(group, 0));
+        const int64_t count = call.sequence.begin_of_patch(patch, groups_.part(group + 1, 0)) - to;
         const auto [keys, values] = separate(whole.narrow(0, from, count));
-        cache.write(before + to, keys, values);
+        if (group != groups_.own_ulysses_group()) cache.write(before + to, keys, values);
         from += count;
       }
     }
@@ -206,6 +233,7 @@ std::unique_ptr<TokenAttention> make_token_attention(const TokenGroups& groups, 
   if (exchange != nullptr) return std::make_unique<DisplacedAttention>(groups.all, *exchange);
   if (patches > 1) return std::make_unique<CachedAttention>(groups);
   if (groups.ring.size > 1) return std::make_unique<RingAttention>(groups.ring);
+  if (groups.gather.size > 1) return std::make_unique<GatherAttention>();
   return std::make_unique<WholeAttention>();
 }
 

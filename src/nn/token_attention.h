@@ -1,6 +1,6 @@
 // How the queries of a rank meet the keys of all ranks, patches and steps: one interface, and what implements
-// it for ranks that have all keys, for a ring, for patches that come one after the other, and for displaced
-// patches.
+// it for ranks that have all keys, for those that gather them, for a ring, for patches that come one after
+// the other, and for displaced patches.
 //
 // Shapes: B samples, n tokens of this rank (of its Ulysses group, in the order of its ranks), H query heads
 // and K key heads (of this rank's share), D size of a head, l tokens of another sequence.

@@ -31,15 +31,24 @@ std::vector<Range> TokenSequence::within(int64_t patch, int64_t part) const {
 std::vector<int64_t> TokenSequence::of_ulysses() const {
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < groups_.ulysses.size; ++i)
-    lengths.push_back(length(groups_.part(groups_.ring.rank, i)));
+    lengths.push_back(length(groups_.part(groups_.own_ulysses_group(), i)));
   return lengths;
 }
 
+std::vector<Range> TokenSequence::of_gather() const {
+  return of_groups(groups_.ring.rank * groups_.gather.size, groups_.gather.size, 1);
+}
+
 std::vector<Range> TokenSequence::of_ring() const {
+  return of_groups(0, groups_.ring.size, groups_.gather.size);
+}
+
+std::vector<Range> TokenSequence::of_groups(int64_t first, int64_t ranges, int64_t count) const {
   std::vector<Range> parts;
-  for (int64_t rank = 0; rank < groups_.ring.size; ++rank) {
+  for (int64_t i = 0; i < ranges; ++i) {
+    const int64_t begin = groups_.part(first + i * count, 0), end = groups_.part(first + (i + 1) * count, 0);
     int64_t all = 0;
-    for (int64_t i = 0; i < groups_.ulysses.size; ++i) all += length(groups_.part(rank, i));
+    for (int64_t part = begin; part < end; ++part) all += length(part);
     parts.push_back({parts.empty() ? 0 : parts.back().end(), all});
   }
   return parts;

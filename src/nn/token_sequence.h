@@ -14,13 +14,16 @@ namespace tessera::nn {
 
 // The ranks that share the tokens of a run.
 struct TokenGroups {
-  comm::Group ulysses = {}, ring = {};
-  comm::Group all = {};  // both, in the order of the cut; or the ranks of `displaced`
+  comm::Group ulysses = {}, gather = {}, ring = {};
+  comm::Group all = {};  // all three, in the order of the cut; or the ranks of `displaced`
   std::optional<parallel::Displacement> displaced = {};
   bool dsp = false;  // axial_attention() does not divide heads among the Ulysses ranks, but frames or places
 
-  // The part of the cut that belongs to a rank, by its numbers in its ring and in its Ulysses group.
-  int64_t part(int64_t in_ring, int64_t in_ulysses) const { return in_ring * ulysses.size + in_ulysses; }
+  // Ulysses groups are numbered in the order of the cut.
+  int64_t ulysses_groups() const { return gather.size * ring.size; }
+  int64_t own_ulysses_group() const { return ring.rank * gather.size + gather.rank; }
+  // The part of the cut that belongs to a rank, by the number of its Ulysses group and its number in it.
+  int64_t part(int64_t group, int64_t in_ulysses) const { return group * ulysses.size + in_ulysses; }
 };
 
 // The tokens that a query attends to: all, those of its frame, or those at its position in every frame.
@@ -48,11 +51,16 @@ class TokenSequence {
 
   // The numbers of local tokens of the ranks of this rank's Ulysses group.
   std::vector<int64_t> of_ulysses() const;
-  // The local tokens of each rank of the ring, including those of its Ulysses group, one after the other.
+  // The local tokens of each rank of the gather group, including those of its Ulysses group, one after the
+  // other.
+  std::vector<Range> of_gather() const;
+  // Those of each rank of the ring, including those of its gather group.
   std::vector<Range> of_ring() const;
 
  private:
   int64_t length(Range patches, int64_t part) const;
+  // The local tokens of consecutive Ulysses groups, `count` of them to each range.
+  std::vector<Range> of_groups(int64_t first, int64_t ranges, int64_t count) const;
 
   const parallel::Cut& cut_;
   const TokenGroups& groups_;

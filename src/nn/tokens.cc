@@ -43,12 +43,13 @@ bool are_divided_by(Over over, parallel::GridAxis axis) {
 
 Tokens::Tokens(parallel::Cut cut, TokenGroups groups)
     : cut_(cut), groups_(std::move(groups)), run_(cut_.all_patches()) {
-  const comm::Group &ulysses = groups_.ulysses, &ring = groups_.ring;
-  TESSERA_CHECK(cut_.ranks == groups_.all.size &&
-                    (groups_.displaced || cut_.ranks == ulysses.size * ring.size) &&
-                    (groups_.displaced || groups_.all.rank == groups_.part(ring.rank, ulysses.rank)),
-                "a cut into {} parts does not fit {} x {} (Ulysses x ring) of {} ranks", cut_.ranks,
-                ulysses.size, ring.size, groups_.all.size);
+  const comm::Group& ulysses = groups_.ulysses;
+  TESSERA_CHECK(
+      cut_.ranks == groups_.all.size &&
+          (groups_.displaced || cut_.ranks == ulysses.size * groups_.ulysses_groups()) &&
+          (groups_.displaced || groups_.all.rank == groups_.part(groups_.own_ulysses_group(), ulysses.rank)),
+      "a cut into {} parts does not fit {} x {} x {} (Ulysses x gather x ring) of {} ranks", cut_.ranks,
+      ulysses.size, groups_.gather.size, groups_.ring.size, groups_.all.size);
   if (groups_.displaced && cut_.ranks > 1)
     displaced_ = std::make_unique<parallel::DisplacedExchange>(groups_.all, *groups_.displaced);
   for (const Over over : kOvers) {
@@ -126,7 +127,7 @@ at::Tensor Tokens::of_frames_together(const at::Tensor& angles) const {
   std::vector<Range> frames;
   for (int64_t i = 0; i < groups_.ulysses.size; ++i) {
     const std::vector<Range> parts =
-        cut_.lines_of(parallel::GridAxis::kFrames, run_, groups_.part(groups_.ring.rank, i));
+        cut_.lines_of(parallel::GridAxis::kFrames, run_, groups_.part(groups_.own_ulysses_group(), i));
     frames.insert(frames.end(), parts.begin(), parts.end());
   }
   return parallel::select_ranges(angles, 0, frames);

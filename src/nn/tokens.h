@@ -1,7 +1,7 @@
-// The tokens of a run and the attention between them, however they are spread over ranks (Ulysses, Ring, or
-// both: USP, arXiv:2405.07719; DSP, arXiv:2403.10266; displaced patches, arXiv:2402.19481), all at once or
-// patch by patch (PipeFusion, arXiv:2405.14430). A model passes in its local tokens and knows of none of
-// these.
+// The tokens of a run and the attention between them, however they are spread over ranks (Ulysses, gathered
+// keys and values, Ring, and products of these: USP, arXiv:2405.07719; DSP, arXiv:2403.10266; displaced
+// patches, arXiv:2402.19481), all at once or patch by patch (PipeFusion, arXiv:2405.14430). A model passes in
+// its local tokens and knows of none of these.
 //
 // Shapes: B samples, n local tokens of the grid (this rank's part of the current patches; all of them on one
 // rank), N tokens of the grid, l local tokens of another sequence (a text), L all of its tokens, H query
@@ -39,13 +39,13 @@ class Tokens {
   // One rank holds the whole grid.
   explicit Tokens(const parallel::Grid& grid) : Tokens(parallel::Cut(grid), TokenGroups()) {}
   // `cut` must have groups.all.size parts, of which this rank holds number groups.all.rank. Without
-  // displacement that rank must be ring.rank * ulysses.size + ulysses.rank.
+  // displacement that rank must be (ring.rank * gather.size + gather.rank) * ulysses.size + ulysses.rank.
   Tokens(parallel::Cut cut, TokenGroups groups);
   Tokens(const Tokens&) = delete;
   Tokens& operator=(const Tokens&) = delete;
   ~Tokens() = default;
 
-  // ---- Called by models. All ranks of both groups must make the same calls in the same order.
+  // ---- Called by models. All ranks of the groups must make the same calls in the same order.
 
   const parallel::Grid& grid() const { return cut_.grid; }
   parallel::Grid held() const { return cut_.held(run_, groups_.all.rank); }  // of the local tokens

@@ -37,6 +37,7 @@ Layout make_layout(const ParallelOptions& options, const Workload& workload) {
   layout.sizes[Axis::kTensorInner] = inner;
   layout.sizes[Axis::kTensorOuter] = outer;
   layout.sizes[Axis::kUlysses] = options.ulysses_degree;
+  layout.sizes[Axis::kGather] = options.kv_gather_degree;
   layout.sizes[Axis::kRing] = options.ring_degree;
   layout.sizes[Axis::kDisplaced] = options.displaced_patch_degree;
   layout.sizes[Axis::kPipeline] = options.pipefusion_parallel_degree;

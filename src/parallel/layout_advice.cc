@@ -43,8 +43,9 @@ class Nearest {
   std::optional<ParallelOptions> best_;
 };
 
-// An upper bound of a degree in valid settings. Methods that change the image (PipeFusion, displaced patches)
-// are only suggested when the wish has them.
+// An upper bound of a degree in valid settings. Methods that change the image (PipeFusion, displaced
+// patches), and gathered keys and values, which divide what Ring does, are only suggested when the wish has
+// them.
 int64_t most_of(const Degree& degree, const ParallelOptions& wish, const Workload& workload) {
   using O = ParallelOptions;
   const bool divides_images = workload.has_elementwise_sampler;
@@ -107,14 +108,17 @@ std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const 
         candidate.ulysses_degree = std::min(most.ulysses_degree, bound);
         if (!divide(candidate, workload).dsp)
           candidate.ulysses_degree = std::min(candidate.ulysses_degree, workload.heads / tensor);
-        candidate.ring_degree = std::min(most.ring_degree, lines / candidate.ulysses_degree);
+        const int64_t per_ulysses = lines / candidate.ulysses_degree;
+        candidate.kv_gather_degree = std::min(most.kv_gather_degree, per_ulysses);
+        candidate.ring_degree = std::min(most.ring_degree, per_ulysses / candidate.kv_gather_degree);
         nearest.visit(candidate);
       }
     }
   };
   ParallelOptions fresh = wish, displaced = wish;
   fresh.displaced_patch_degree = 1;
-  displaced.ring_degree = displaced.ulysses_degree = displaced.pipefusion_parallel_degree = 1;
+  displaced.ring_degree = displaced.kv_gather_degree = displaced.ulysses_degree =
+      displaced.pipefusion_parallel_degree = 1;
   for (const ParallelOptions& candidate : {wish, fresh, displaced}) visit(candidate);
   return nearest.best();
 }

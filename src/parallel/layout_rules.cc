@@ -109,10 +109,14 @@ std::string given(const char* name, int64_t degree) {
   return fmt::format("{} {}", field(name), degree);
 }
 
-// A product names only the degrees that are above 1.
-std::string product(const char* first, int64_t a, const char* second, int64_t b) {
-  if (a == 1) return given(second, b);
-  return b == 1 ? given(first, a) : given(first, a) + " x " + given(second, b);
+// A product names only the degrees that are above 1, and the last one if none is.
+std::string product(std::initializer_list<std::pair<const char*, int64_t>> degrees) {
+  std::vector<std::string> factors;
+  for (const auto& [name, degree] : degrees) {
+    if (degree > 1) factors.push_back(given(name, degree));
+  }
+  if (factors.empty()) return given(std::rbegin(degrees)->first, 1);
+  return fmt::format("{}", fmt::join(factors, " x "));
 }
 
 std::string unit_name(const Division& division, const Workload& workload) {
@@ -123,9 +127,9 @@ std::string unit_name(const Division& division, const Workload& workload) {
 std::string describe_heads(const ParallelOptions& options, const Workload& workload) {
   const bool dsp = divide(options, workload).dsp;
   const int64_t ulysses = dsp ? 1 : options.ulysses_degree;
-  const std::string degrees =
-      dsp ? given("tensor_parallel_degree", options.tensor_parallel_degree)
-          : product("tensor_parallel_degree", options.tensor_parallel_degree, "ulysses_degree", ulysses);
+  const std::string degrees = dsp ? given("tensor_parallel_degree", options.tensor_parallel_degree)
+                                  : product({{"tensor_parallel_degree", options.tensor_parallel_degree},
+                                             {"ulysses_degree", ulysses}});
   return workload.axial_attention && !dsp && options.dynamic_sequence_parallel.value_or(ulysses > 1)
              ? fmt::format("{} needs a head or a frame of latents for each rank, there are {} and {}",
                            degrees, workload.heads, workload.token_frames)
@@ -166,22 +170,26 @@ std::string describe_degrees(const Violation& violation, const ParallelOptions& 
     case Rule::kHeads:
       return describe_heads(options, workload);
     case Rule::kSequence:
-      return fmt::format(
-          "{} needs {} for each rank, there are {}",
-          product("ring_degree", options.ring_degree, "ulysses_degree", options.ulysses_degree),
-          unit_name(division, workload), available);
+      return fmt::format("{} needs {} for each rank, there are {}",
+                         product({{"ring_degree", options.ring_degree},
+                                  {"kv_gather_degree", options.kv_gather_degree},
+                                  {"ulysses_degree", options.ulysses_degree}}),
+                         unit_name(division, workload), available);
     case Rule::kDisplacedRows:
       return fmt::format("{} needs {} for each rank, there are {}", given("displaced_patch_degree", wished),
                          unit_name(division, workload), available);
     case Rule::kDisplacedAlone:
-      return fmt::format("{} cannot be combined with {}, {} or {}", given("displaced_patch_degree", wished),
-                         field("ulysses_degree"), field("ring_degree"), field("pipefusion_parallel_degree"));
+      return fmt::format("{} cannot be combined with {}, {}, {} or {}",
+                         given("displaced_patch_degree", wished), field("ulysses_degree"),
+                         field("kv_gather_degree"), field("ring_degree"),
+                         field("pipefusion_parallel_degree"));
     case Rule::kElementwise:
       return fmt::format(
-          "{}, {}, {} and {} divide an image, but the sampler thresholds each image as a whole (thresholding "
+          "{}, {}, {}, {} and {} divide an image, but the sampler thresholds each image as a whole "
+          "(thresholding "
           "with sample_max_value above 1)",
-          field("ulysses_degree"), field("ring_degree"), field("displaced_patch_degree"),
-          field("pipefusion_parallel_degree"));
+          field("ulysses_degree"), field("kv_gather_degree"), field("ring_degree"),
+          field("displaced_patch_degree"), field("pipefusion_parallel_degree"));
     default:
       return fmt::format("{} 2d needs a {} that is a product (4, 6, 8, 9, ...), not {}",
                          field("split_scheme"), field("tensor_parallel_degree"), wished);

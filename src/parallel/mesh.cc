@@ -7,7 +7,7 @@
 namespace tessera::parallel {
 
 std::string_view axis_name(Axis axis) {
-  constexpr std::array<std::string_view, kAxes> kNames = {"tp",        "tp2", "ulysses", "ring",
+  constexpr std::array<std::string_view, kAxes> kNames = {"tp",        "tp2", "ulysses", "gather", "ring",
                                                           "displaced", "pp",  "cfg",     "dp"};
   return kNames[static_cast<size_t>(axis)];
 }

@@ -11,20 +11,22 @@ namespace tessera::parallel {
 
 // The fastest axis comes first, so its neighbours have adjacent rank numbers and hence the fastest links. 2-d
 // tensor parallelism uses two axes; in 1-d the second one has size 1.
-enum class Axis { kTensorInner, kTensorOuter, kUlysses, kRing, kDisplaced, kPipeline, kCfg, kData };
-inline constexpr int64_t kAxes = 8;
+enum class Axis { kTensorInner, kTensorOuter, kUlysses, kGather, kRing, kDisplaced, kPipeline, kCfg, kData };
+inline constexpr int64_t kAxes = 9;
 inline constexpr std::array<Axis, kAxes> kAllAxes = {Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses,
-                                                     Axis::kRing,        Axis::kDisplaced,   Axis::kPipeline,
-                                                     Axis::kCfg,         Axis::kData};
+                                                     Axis::kGather,      Axis::kRing,        Axis::kDisplaced,
+                                                     Axis::kPipeline,    Axis::kCfg,         Axis::kData};
 // The axes that layers which split weights, and layers which split tokens, see as one.
 inline constexpr std::array<Axis, 2> kTensorAxes = {Axis::kTensorInner, Axis::kTensorOuter};
-inline constexpr std::array<Axis, 3> kSequenceAxes = {Axis::kUlysses, Axis::kRing, Axis::kDisplaced};
+inline constexpr std::array<Axis, 4> kSequenceAxes = {Axis::kUlysses, Axis::kGather, Axis::kRing,
+                                                      Axis::kDisplaced};
 // The axes over which ranks work on the same images.
-inline constexpr std::array<Axis, 7> kReplicaAxes = {Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses,
-                                                     Axis::kRing,        Axis::kDisplaced,   Axis::kPipeline,
-                                                     Axis::kCfg};
+inline constexpr std::array<Axis, 8> kReplicaAxes = {Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses,
+                                                     Axis::kGather,      Axis::kRing,        Axis::kDisplaced,
+                                                     Axis::kPipeline,    Axis::kCfg};
 
-std::string_view axis_name(Axis axis);  // "tp", "tp2", "ulysses", "ring", "displaced", "pp", "cfg", "dp"
+// "tp", "tp2", "ulysses", "gather", "ring", "displaced", "pp", "cfg", "dp"
+std::string_view axis_name(Axis axis);
 
 // One number for each axis: sizes, or a rank's coordinates.
 class PerAxis {

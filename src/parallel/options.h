@@ -21,6 +21,7 @@ struct ParallelOptions {
   bool use_cfg_parallel = false;
   int64_t pipefusion_parallel_degree = 1;
   int64_t ring_degree = 1;
+  int64_t kv_gather_degree = 1;
   int64_t ulysses_degree = 1;
   int64_t displaced_patch_degree = 1;
   int64_t tensor_parallel_degree = 1;
@@ -37,7 +38,7 @@ struct ParallelOptions {
 
   int64_t degrees() const;  // the product, at most the largest int64_t
   int64_t cfg_degree() const { return use_cfg_parallel ? 2 : 1; }
-  int64_t sequence_degree() const { return ring_degree * ulysses_degree; }
+  int64_t sequence_degree() const { return ring_degree * kv_gather_degree * ulysses_degree; }
   bool operator==(const ParallelOptions&) const = default;
 };
 
@@ -57,6 +58,8 @@ inline constexpr Degree kDegrees[] = {
     {"pipefusion_parallel_degree", &ParallelOptions::pipefusion_parallel_degree,
      "PipeFusion: stages that divide the blocks [1]"},
     {"ring_degree", &ParallelOptions::ring_degree, "Ring Attention: ranks that divide the rows [1]"},
+    {"kv_gather_degree", &ParallelOptions::kv_gather_degree,
+     "Gathered keys and values: ranks that divide the rows and gather the keys and values of all [1]"},
     {"ulysses_degree", &ParallelOptions::ulysses_degree,
      "Ulysses: ranks that divide the rows, and in attention the heads [1]"},
     {"displaced_patch_degree", &ParallelOptions::displaced_patch_degree,

@@ -16,6 +16,7 @@ void Ranks::fill(const MakeGroup& make_group) {
   tensor_outer = of_axis(Axis::kTensorOuter);
   tensor = make_group(kTensorAxes, "tp");
   ulysses = of_axis(Axis::kUlysses);
+  gather = of_axis(Axis::kGather);
   ring = of_axis(Axis::kRing);
   sequence = make_group(kSequenceAxes, "sp");
   pipeline = of_axis(Axis::kPipeline);
@@ -38,7 +39,8 @@ Ranks::Ranks(comm::World& all, const Layout& made_layout, at::Device device, int
   });
   // These groups carry the tensors of a run; the others exchange data on the host. A rank is in one group of
   // each axis, so all ranks move from axis to axis together.
-  for (const comm::Group* group : {&replica, &tensor_inner, &tensor_outer, &ulysses, &ring, &sequence, &cfg})
+  for (const comm::Group* group :
+       {&replica, &tensor_inner, &tensor_outer, &ulysses, &gather, &ring, &sequence, &cfg})
     comm::connect(*group, device);
   comm::connect(pipeline, device, comm::Posting::kOneWay);
 }

@@ -25,8 +25,8 @@ struct Ranks {
   comm::Group replica;                     // ranks that work on the same images
   comm::Group tensor_inner, tensor_outer;  // split a layer's weights by outputs, by inputs
   comm::Group tensor;                      // both
-  comm::Group ulysses, ring;
-  comm::Group sequence;  // both, and displaced patches: split the rows of the image
+  comm::Group ulysses, gather, ring;
+  comm::Group sequence;  // all three, and displaced patches: split the rows of the image
   comm::Group pipeline;  // split the blocks into stages
   comm::Group cfg;       // split the branches of guidance
   comm::Group data;      // split the images

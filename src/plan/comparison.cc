@@ -341,6 +341,22 @@ Method ring(const Problem& problem) {
   return method;
 }
 
+// As with Megatron-SP, the largest part goes to all, and the rank that has it sends the most.
+Method key_value_gather(const Problem& problem) {
+  Method method =
+      start(problem, "KV gather", "tokens", tokens_division(problem.sizes), by_tokens(problem), kWhole);
+  if (!method.obstacle.empty()) return method;
+  const Symbols& of = problem.of;
+  const Amount part = part_of(of.K, largest_share(of.s, of.n));
+  const Amount gather = (of.n - 1) * part * of.L, scatter = (of.K - part) * of.L;
+  method.traffic.push_back({"activations",
+                            problem.train ? "2 AllGather + 1 ReduceScatter a layer" : "1 AllGather a layer",
+                            pick(problem, "3 (n-1)/n K L", 2 * gather + scatter, "(n-1)/n K L", gather)});
+  if (!problem.train) method.key_value_bytes = cell("2 K", kElementBytes * of.K);
+  add_gradients(problem, method);
+  return method;
+}
+
 Method usp_alone(const Problem& problem) {
   Method method = usp(problem, "USP", "tokens, heads", kWhole);
   add_gradients(problem, method);
@@ -439,6 +455,7 @@ std::vector<Method> compare(const Sizes& sizes, bool train) {
   methods.push_back(pipeline(problem));
   methods.push_back(ulysses(problem));
   methods.push_back(ring(problem));
+  methods.push_back(key_value_gather(problem));
   methods.push_back(usp_alone(problem));
   for (int64_t stage = first_stage; stage <= 3; ++stage) methods.push_back(usp_with_zero(problem, stage));
   methods.push_back(dynamic_sp(problem));

@@ -22,6 +22,8 @@
 //   and the result.
 // - Ring (arXiv:2310.01889): tokens. Keys and values make n-1 hops; backward they do so again, and so do
 //   their gradients.
+// - KV gather: tokens. An AllGather of the keys and values; backward they are gathered again, and their
+//   gradients scattered.
 // - USP (arXiv:2405.07719): Ulysses in groups of u, rings of r of these, n = u r.
 // - DSP (arXiv:2403.10266): tokens of models whose layers see in turn a frame, and a place in all f frames:
 //   two AllToAll of one activation for two layers.

@@ -276,10 +276,12 @@ Graph record_program(const std::string& part, const engine::Settings& settings, 
 namespace {
 
 // In this order methods divide what several of them divide: samples into branches of guidance, of which each
-// has the pictures in their order, sequences into the parts of Ring and then of
-// Ulysses, heads into those of tensor parallelism, by outputs and then by inputs, and then of Ulysses.
-constexpr std::array kDividingOrder = {Axis::kCfg,  Axis::kData,        Axis::kPipeline,    Axis::kDisplaced,
-                                       Axis::kRing, Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses};
+// has the pictures in their order, sequences into the parts of Ring, then of gathered keys and values, and
+// then of Ulysses, heads into those of tensor parallelism, by outputs and then by inputs, and then of
+// Ulysses.
+constexpr std::array kDividingOrder = {Axis::kCfg,         Axis::kData,        Axis::kPipeline,
+                                       Axis::kDisplaced,   Axis::kRing,        Axis::kGather,
+                                       Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses};
 static_assert(kDividingOrder.size() == parallel::kAllAxes.size());
 
 // The layout of one method of several, and of stages.

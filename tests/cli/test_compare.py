@@ -77,7 +77,7 @@ def compare_has_the_value_of_each_formula(box):
 @test
 def compare_prints_a_table(box):
     text = compare(box, *EIGHT)
-    for line in (r"TP +heads, weights +336.0 MiB +0 +72.1 MiB .*", r"Ring +tokens +168.0 MiB\* .*",
+    for line in (r"TP +heads, weights +336.0 MiB +0 +72.1 MiB .*", r"Ring +tokens +168.0 MiB\* .*", r"KV gather +tokens +168.0 MiB +0 .*",
                  r"Ulysses +tokens, heads +42.0 MiB +0 .*", r"DP +no: 1 sample is too few for 8 ranks",
                  r"DSP +no: --frames says how tokens divide", r"TP +activations +2 AllReduce a layer +4 \(n-1\)/n b s h L",
                  r"P +parameters +302.3 M .* = \(12 h\^2 \+ 13 h\) L", r"F +products .* 1.65 T FLOP +=.*"):

@@ -25,7 +25,7 @@ def mesh_of_sixteen_ranks(box):
     assert groups["cfg"] == [[rank, rank + 4] for rank in (0, 1, 2, 3, 8, 9, 10, 11)], groups
     assert sorted(groups["pp"]) == [[rank, rank + 2] for rank in (0, 1, 4, 5, 8, 9, 12, 13)], groups
     assert groups["sp"] == groups["ulysses"] == [[rank, rank + 1] for rank in range(0, 16, 2)], groups
-    assert mesh["ranks"][13] == {"rank": 13, "coordinates": {"dp": 1, "cfg": 1, "pp": 0, "displaced": 0, "ring": 0, "ulysses": 1,
+    assert mesh["ranks"][13] == {"rank": 13, "coordinates": {"dp": 1, "cfg": 1, "pp": 0, "displaced": 0, "ring": 0, "gather": 0, "ulysses": 1,
                                                               "tp2": 0, "tp": 0}}, mesh["ranks"][13]
 
 

@@ -209,6 +209,8 @@ def bytes_match_the_closed_forms(box):
             (["--ulysses-degree", "2"], "ulysses", [4 * activation // 2 // 2 * layers * steps] * 2),
             (["--ring-degree", "2"], "ring", [2 * activation // 2 * layers * steps] * 2),
             (["--ring-degree", "4"], "ring", [2 * activation // 4 * 3 * layers * steps] * 4),
+            (["--kv-gather-degree", "2"], "gather", [2 * activation // 2 * layers * steps] * 2),
+            (["--kv-gather-degree", "4"], "gather", [2 * activation // 4 * 3 * layers * steps] * 4),
             (["--tensor-parallel-degree", "2"], "tp", [6 * activation // 2 * layers * steps] * 2),
             # Hidden states go to the second stage, and latents come back.
             (["--pipefusion-parallel-degree", "2"], "pp", [activation * steps, latents * steps])):

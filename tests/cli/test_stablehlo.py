@@ -62,7 +62,7 @@ def programs_of_ranks_that_work_alone(box):
 @test
 def ranks_that_work_together_have_one_program(box):
     words = ["trace", "a cat", "--model", MODEL, "--height", "64", "--width", "64", "--no-resolution-binning", "--dtype", "fp32"]
-    for flag, collective in (("--ulysses-degree", "all_to_all"), ("--ring-degree", "collective_permute"),
+    for flag, collective in (("--ulysses-degree", "all_to_all"), ("--ring-degree", "collective_permute"), ("--kv-gather-degree", "all_gather"),
                              ("--tensor-parallel-degree", "all_reduce")):
         outcome = box.run(*words, flag, "2", "--stablehlo", "p.mlir")
         assert outcome.code == 0, outcome

@@ -110,6 +110,7 @@ std::string name_of(const parallel::ParallelOptions& o) {
   std::string name =
       fmt::format("dp{}_cfg{}_pp{}_ring{}_ulysses{}_tp{}", o.data_parallel_degree, o.use_cfg_parallel ? 2 : 1,
                   o.pipefusion_parallel_degree, o.ring_degree, o.ulysses_degree, o.tensor_parallel_degree);
+  if (o.kv_gather_degree > 1) name += fmt::format("_gather{}", o.kv_gather_degree);
   if (o.displaced_patch_degree > 1) name += fmt::format("_displaced{}", o.displaced_patch_degree);
   if (o.split_scheme) name += "_2d";
   if (o.num_pipeline_patch) name += fmt::format("_patches{}", *o.num_pipeline_patch);
@@ -126,13 +127,15 @@ std::vector<Case> exact_cases() {
         for (const int64_t ring : {1, 2, 3, 4, 6}) {
           for (const int64_t ulysses : {1, 2, 3, 4}) {
             for (const int64_t tp : {1, 2, 3, 4}) {
-              const auto options = degrees(dp, cfg, 1, ring, ulysses, tp);
-              if (options.degrees() != world || tp * ulysses > kHeads) continue;
-              cases.push_back({name_of(options), options});
-              if (tp != 4) continue;
-              cases.push_back({"", options});
-              cases.back().options.split_scheme = parallel::SplitScheme::k2d;
-              cases.back().name = name_of(cases.back().options);
+              for (const int64_t gather : {1, 2, 3, 4}) {
+                const auto options = degrees(dp, cfg, 1, ring, ulysses, tp, gather);
+                if (options.degrees() != world || tp * ulysses > kHeads) continue;
+                cases.push_back({name_of(options), options});
+                if (tp != 4) continue;
+                cases.push_back({"", options});
+                cases.back().options.split_scheme = parallel::SplitScheme::k2d;
+                cases.back().name = name_of(cases.back().options);
+              }
             }
           }
         }
@@ -155,6 +158,7 @@ std::vector<Case> exact_cases() {
     add_displaced(degrees(1, false, 1, 1, 1, 2));
   }
   cases.push_back({"unguided", degrees(1, false, 1, 2, 2, 1), false});
+  cases.push_back({"gathered", degrees(1, false, 1, 1, 1, 1, 6)});
   cases.push_back({"noisy_sampler", degrees(2, true, 1, 1, 2, 1), true, "EulerAncestralDiscreteScheduler"});
   return cases;
 }
@@ -227,6 +231,10 @@ std::vector<Case> pipeline_cases() {
     add(degrees(2, false, 2, 1, 1, 1), 3, warmup);
     add(degrees(1, false, 2, 1, 2, 1), 3, warmup);
     add(degrees(1, false, 2, 2, 1, 1), 3, warmup);
+    add(degrees(1, false, 2, 1, 1, 1, 2), 3, warmup);
+    add(degrees(1, false, 2, 1, 1, 1, 3), 2, warmup);
+    add(degrees(1, false, 2, 1, 2, 1, 2), 3, warmup);
+    add(degrees(1, false, 2, 2, 1, 1, 2), 3, warmup);
     add(degrees(1, false, 2, 1, 1, 2), 3, warmup);
     add(degrees(1, false, 2, 2, 2, 1), 3, warmup);
     add(degrees(1, true, 2, 1, 2, 1), 4, warmup);

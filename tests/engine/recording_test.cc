@@ -203,8 +203,9 @@ Subject subject_of(size_t number) {
 std::vector<parallel::ParallelOptions> all_options() {
   std::vector<parallel::ParallelOptions> all(1);
   const auto add = [&](int64_t dp, bool cfg, int64_t pp, int64_t ring, int64_t ulysses, int64_t tp,
-                       bool two = false) {
-    parallel::ParallelOptions& options = all.emplace_back(parallel::degrees(dp, cfg, pp, ring, ulysses, tp));
+                       bool two = false, int64_t gather = 1) {
+    parallel::ParallelOptions& options =
+        all.emplace_back(parallel::degrees(dp, cfg, pp, ring, ulysses, tp, gather));
     if (two) options.split_scheme = parallel::SplitScheme::k2d;
     if (pp > 1) options.num_pipeline_patch = 2;
   };
@@ -223,6 +224,9 @@ std::vector<parallel::ParallelOptions> all_options() {
   add(1, true, 1, 2, 2, 1);
   add(1, false, 2, 2, 2, 1);
   add(1, true, 2, 1, 1, 2);
+  add(1, false, 1, 1, 1, 1, false, 3);
+  add(1, false, 1, 2, 1, 1, false, 2);
+  add(1, false, 2, 1, 2, 1, false, 2);
   return all;
 }
 

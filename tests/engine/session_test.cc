@@ -33,6 +33,7 @@ std::vector<Way> exact_ways() {
           {"cfg", degrees(1, true, 1, 1, 1, 1)},
           {"ulysses", degrees(1, false, 1, 1, 2, 1)},
           {"ring", degrees(1, false, 1, 2, 1, 1)},
+          {"gather", degrees(1, false, 1, 1, 1, 1, 2)},
           {"tensor", degrees(1, false, 1, 1, 1, 2)},
           {"pipefusion of one patch", degrees(1, false, 2, 1, 1, 1)}};
 }

@@ -136,7 +136,7 @@ TEST(OnAStrictDevice, AStepNeitherWaitsNorCopiesFromTheHost) {
 TEST(OnAStrictDevice, EveryMethodEqualsOneRank) {
   const PixArtRun pixart;
   const at::Tensor expected = pixart(at::kCPU);
-  std::vector<parallel::ParallelOptions> all(7);
+  std::vector<parallel::ParallelOptions> all(8);
   all[0].use_cfg_parallel = true;
   all[1].ulysses_degree = 2;
   all[2].ring_degree = 3;
@@ -147,6 +147,7 @@ TEST(OnAStrictDevice, EveryMethodEqualsOneRank) {
   all[6].pipefusion_parallel_degree = 2;
   all[6].num_pipeline_patch = 2;
   all[6].warmup_steps = PixArtRun::kSteps;  // nothing is stale
+  all[7].kv_gather_degree = all[7].ring_degree = 2;
   for (const parallel::ParallelOptions& options : all) {
     comm::run_ranks_as_threads(
         options.degrees(),

@@ -94,10 +94,10 @@ at::Tensor expect(const Toy& toy, const parallel::Layout& layout, double guidanc
 struct Degrees {
   int64_t dp, cfg, pp, ring, ulysses, tp;
   bool two_dimensions = false;
-  int64_t patches = 0, warmup = 0;
+  int64_t patches = 0, warmup = 0, gather = 1;
 
   parallel::ParallelOptions options() const {
-    parallel::ParallelOptions all = parallel::degrees(dp, cfg == 2, pp, ring, ulysses, tp);
+    parallel::ParallelOptions all = parallel::degrees(dp, cfg == 2, pp, ring, ulysses, tp, gather);
     if (two_dimensions) all.split_scheme = parallel::SplitScheme::k2d;
     if (pp > 1) {
       all.num_pipeline_patch = patches;
@@ -152,7 +152,16 @@ const std::vector<Degrees>& all_degrees() {
                                            {1, 2, 1, 2, 1, 2},
                                            {1, 1, 2, 2, 2, 1, false, 2, 1},
                                            {1, 2, 2, 1, 2, 1, false, 2, 0},
-                                           {1, 1, 2, 1, 1, 4, true, 3, 1}};
+                                           {1, 1, 2, 1, 1, 4, true, 3, 1},
+                                           {1, 1, 1, 1, 1, 1, false, 0, 0, 2},
+                                           {1, 1, 1, 1, 1, 1, false, 0, 0, 3},
+                                           {1, 1, 1, 1, 2, 1, false, 0, 0, 2},
+                                           {1, 1, 1, 2, 1, 1, false, 0, 0, 2},
+                                           {1, 2, 1, 1, 1, 1, false, 0, 0, 2},
+                                           {1, 1, 2, 1, 1, 1, false, 2, 1, 2},
+                                           {1, 1, 1, 1, 1, 2, false, 0, 0, 3},
+                                           {1, 1, 1, 2, 2, 1, false, 0, 0, 2},
+                                           {1, 1, 2, 2, 1, 1, false, 2, 1, 2}};
   return all;
 }
 

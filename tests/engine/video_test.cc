@@ -142,6 +142,7 @@ std::vector<Way> ways() {
   using parallel::degrees;
   std::vector<Way> all = {{"ulysses", degrees(1, false, 1, 1, 2, 1)},
                           {"ring", degrees(1, false, 1, 3, 1, 1)},
+                          {"gather", degrees(1, false, 1, 1, 1, 1, 3)},
                           {"tensor", degrees(1, false, 1, 1, 1, 2)},
                           {"cfg and ulysses", degrees(1, true, 1, 1, 2, 1), true},
                           {"pipefusion", degrees(1, false, 2, 1, 1, 1)},

@@ -65,16 +65,16 @@ TEST_P(UNetGolden, IsAsNearTheTruthInBf16AsDiffusers) {
   expect_to_be_as_near_the_truth_in_bf16();
 }
 
-// The rows lie on several ranks, synchronously: with Ulysses, the ring and both schemes of tensor
-// parallelism.
+// The rows lie on several ranks, synchronously, with each method that divides the tokens.
 TEST_P(UNetGolden, RowsOnManyRanksGiveTheSame) {
   const at::Tensor z = golden_.at("latents"), whole = run(at::kFloat, 417.5);
   const int64_t unit = int64_t{1} << (config().levels.size() - 1);
   for (const int64_t ranks : {2, 3}) {
     int64_t heads = config().mid_heads;
     for (const UNet2DConfig::Level& level : config().levels) heads = std::min(heads, level.heads);
-    for (const bool by_ring : {true, false}) {
-      if (!by_ring && ranks > heads) continue;
+    for (const auto method : {&nn::TokenGroups::ring, &nn::TokenGroups::gather, &nn::TokenGroups::ulysses}) {
+      const bool by_heads = method == &nn::TokenGroups::ulysses;
+      if (by_heads && ranks > heads) continue;
       comm::run_ranks_as_threads(ranks, [&](comm::World world) {
         std::vector<int64_t> all(static_cast<size_t>(ranks));
         std::iota(all.begin(), all.end(), 0);
@@ -82,13 +82,17 @@ TEST_P(UNetGolden, RowsOnManyRanksGiveTheSame) {
         comm::connect(group, at::kCPU);
         const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1,
                                 ranks, unit);
-        nn::Tokens tokens(cut, by_ring ? nn::TokenGroups{.ring = group, .all = group}
-                                       : nn::TokenGroups{.ulysses = group, .all = group});
+        nn::TokenGroups groups{.all = group};
+        groups.*method = group;
+        nn::Tokens tokens(cut, groups);
         const Range rows = cut.part(0, group.rank);
         const at::Tensor out = run(*load(at::kFloat), tokens, 417.5);
         ASSERT_EQ(out.size(2), rows.length);
         EXPECT_LE(relative_error(out, whole.narrow(2, rows.begin, rows.length)), 1e-4)
-            << ranks << (by_ring ? " ring" : " ulysses");
+            << ranks
+            << (by_heads                           ? " ulysses"
+                : method == &nn::TokenGroups::ring ? " ring"
+                                                   : " gather");
       });
     }
   }

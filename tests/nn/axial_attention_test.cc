@@ -33,9 +33,11 @@ struct Layers {
 
 struct Ways {
   parallel::GridAxis axis, patch_axis;
-  int64_t ulysses, ring, patches;
+  int64_t ulysses, gather, ring, patches;
   bool dsp;
   Over over;
+
+  int64_t ranks() const { return ulysses * gather * ring; }
 };
 
 class AxialAttentionOnRanks : public ::testing::TestWithParam<Ways> {};
@@ -62,17 +64,23 @@ at::Tensor attend(Tokens& tokens, const Layers& layers, const at::Tensor& x, con
 
 TokenGroups groups_of(comm::World& world, const Ways& way) {
   TokenGroups groups;
-  const int64_t rank = world.rank();
-  for (int64_t i = 0; i < way.ring; ++i) {
+  const int64_t rank = world.rank(), slice = way.ulysses * way.gather;
+  for (int64_t i = 0; i < way.gather * way.ring; ++i) {
     const comm::Group own = subgroup(world, i * way.ulysses, 1, way.ulysses, "ulysses");
     if (i == rank / way.ulysses) groups.ulysses = own;
   }
-  for (int64_t i = 0; i < way.ulysses; ++i) {
-    const comm::Group own = subgroup(world, i, way.ulysses, way.ring, "ring");
-    if (i == rank % way.ulysses) groups.ring = own;
+  for (int64_t i = 0; i < way.ring; ++i) {
+    for (int64_t j = 0; j < way.ulysses; ++j) {
+      const comm::Group own = subgroup(world, i * slice + j, way.ulysses, way.gather, "gather");
+      if (i == rank / slice && j == rank % way.ulysses) groups.gather = own;
+    }
   }
-  groups.all = subgroup(world, 0, 1, way.ulysses * way.ring, "sp");
-  for (const comm::Group* group : {&groups.ulysses, &groups.ring, &groups.all})
+  for (int64_t i = 0; i < slice; ++i) {
+    const comm::Group own = subgroup(world, i, slice, way.ring, "ring");
+    if (i == rank % slice) groups.ring = own;
+  }
+  groups.all = subgroup(world, 0, 1, way.ranks(), "sp");
+  for (const comm::Group* group : {&groups.ulysses, &groups.gather, &groups.ring, &groups.all})
     comm::connect(*group, at::kCPU);
   groups.dsp = way.dsp;
   return groups;
@@ -86,8 +94,8 @@ TEST_P(AxialAttentionOnRanks, EqualsOneRank) {
   const at::Tensor angles = rotary_table(at::arange(kGrid.frames).unsqueeze(1), {{kDepth}});
   Tokens alone(kGrid);
   const at::Tensor expected = attend(alone, layers, x, angles, way.over);
-  std::vector<Sent> sent(static_cast<size_t>(way.ulysses * way.ring));
-  comm::run_ranks_as_threads(way.ulysses * way.ring, [&](comm::World world) {
+  std::vector<Sent> sent(static_cast<size_t>(way.ranks()));
+  comm::run_ranks_as_threads(way.ranks(), [&](comm::World world) {
     const c10::InferenceMode inference_mode;
     comm::CollectiveHooks hooks;
     hooks.began = [&](const comm::Collective& collective) {
@@ -100,7 +108,7 @@ TEST_P(AxialAttentionOnRanks, EqualsOneRank) {
     EXPECT_TRUE(at::allclose(own, tokens.local(expected, 1), 1e-5, 1e-5)) << "rank " << world.rank();
     world.set_hooks({});
   });
-  if (way.ring > 1 || way.patches > 1) return;
+  if (way.gather * way.ring > 1 || way.patches > 1) return;
   int64_t bytes = 0;
   for (const Sent& one : sent) bytes += one.bytes;
   const int64_t activation = kBatch * kGrid.tokens() * kWidth * 4;
@@ -115,13 +123,15 @@ std::vector<Ways> all_ways() {
   for (const auto axis : {parallel::GridAxis::kRows, parallel::GridAxis::kFrames}) {
     for (const auto over : {Over::kSpatial, Over::kTemporal}) {
       for (const bool dsp : {false, true}) {
-        for (const auto& [ulysses, ring, patches] :
-             {std::array{2, 1, 1}, std::array{4, 1, 1}, std::array{3, 2, 1}, std::array{2, 1, 2}}) {
-          ways.push_back({axis, axis, ulysses, ring, patches, dsp, over});
+        for (const auto& [ulysses, gather, ring, patches] :
+             {std::array{2, 1, 1, 1}, std::array{4, 1, 1, 1}, std::array{3, 1, 2, 1}, std::array{3, 2, 1, 1},
+              std::array{2, 1, 1, 2}, std::array{1, 2, 2, 1}, std::array{1, 2, 1, 2}}) {
+          if (dsp && ulysses == 1) continue;
+          ways.push_back({axis, axis, ulysses, gather, ring, patches, dsp, over});
           if (patches == 1) continue;
           const bool rows = axis == parallel::GridAxis::kRows;
           const auto other = rows ? parallel::GridAxis::kFrames : parallel::GridAxis::kRows;
-          ways.push_back({axis, other, ulysses, ring, patches, dsp, over});
+          ways.push_back({axis, other, ulysses, gather, ring, patches, dsp, over});
         }
       }
     }
@@ -131,10 +141,10 @@ std::vector<Ways> all_ways() {
 
 INSTANTIATE_TEST_SUITE_P(All, AxialAttentionOnRanks, ::testing::ValuesIn(all_ways()), [](const auto& info) {
   const Ways& way = info.param;
-  return fmt::format("{}_{}_{}Ulysses{}Ring{}Patches{}{}",
-                     way.over == Over::kSpatial ? "Spatial" : "Temporal",
-                     way.axis == parallel::GridAxis::kRows ? "Rows" : "Frames", way.dsp ? "Dsp" : "",
-                     way.ulysses, way.ring, way.patches, way.patch_axis == way.axis ? "" : "OfTheOtherAxis");
+  return fmt::format(
+      "{}_{}_{}Ulysses{}Gather{}Ring{}Patches{}{}", way.over == Over::kSpatial ? "Spatial" : "Temporal",
+      way.axis == parallel::GridAxis::kRows ? "Rows" : "Frames", way.dsp ? "Dsp" : "", way.ulysses,
+      way.gather, way.ring, way.patches, way.patch_axis == way.axis ? "" : "OfTheOtherAxis");
 });
 
 }  // namespace

@@ -22,12 +22,16 @@ struct JointWay {
   int64_t ulysses, ring, patches;
   bool displaced;
   at::ScalarType dtype;
+  int64_t gather = 1;
+
+  int64_t ranks() const { return ulysses * gather * ring; }
 };
 
 class JointAttentionOnRanks : public ::testing::TestWithParam<JointWay> {
  protected:
   static TokenGroups groups_of(comm::World& world) {
-    const auto& [ulysses, ring, patches, displaced, dtype] = GetParam();
+    const auto& [ulysses, ring, patches, displaced, dtype, gather] = GetParam();
+    const int64_t slice = ulysses * gather;
     TokenGroups groups;
     const auto add = [&](comm::Group& group, int64_t begin, int64_t stride, int64_t size, const char* name) {
       std::vector<int64_t> ranks;
@@ -35,10 +39,13 @@ class JointAttentionOnRanks : public ::testing::TestWithParam<JointWay> {
       const comm::Group one = world.group(ranks, name);
       if (std::find(ranks.begin(), ranks.end(), world.rank()) != ranks.end()) group = one;
     };
-    for (int64_t i = 0; i < ring; ++i) add(groups.ulysses, i * ulysses, 1, ulysses, "ulysses");
-    for (int64_t i = 0; i < ulysses; ++i) add(groups.ring, i, ulysses, ring, "ring");
-    add(groups.all, 0, 1, ulysses * ring, "sp");
-    for (const comm::Group* group : {&groups.ulysses, &groups.ring, &groups.all})
+    for (int64_t i = 0; i < gather * ring; ++i) add(groups.ulysses, i * ulysses, 1, ulysses, "ulysses");
+    for (int64_t i = 0; i < ring; ++i) {
+      for (int64_t j = 0; j < ulysses; ++j) add(groups.gather, i * slice + j, ulysses, gather, "gather");
+    }
+    for (int64_t i = 0; i < slice; ++i) add(groups.ring, i, slice, ring, "ring");
+    add(groups.all, 0, 1, slice * ring, "sp");
+    for (const comm::Group* group : {&groups.ulysses, &groups.gather, &groups.ring, &groups.all})
       comm::connect(*group, at::kCPU);
     if (displaced) groups.displaced = {.mode = parallel::DisplacedMode::kCorrectedAsyncGn, .warmup_steps = 1};
     return groups;
@@ -77,7 +84,7 @@ TEST_P(JointAttentionOnRanks, OfEachSampleIsThatOfTheSampleAlone) {
     grid.push_back(at::randn({batch, kJointGrid.tokens(), kJointWidth}).to(way.dtype));
     texts.push_back(at::randn({batch, longest, kJointWidth}).to(way.dtype));
   }
-  comm::run_ranks_as_threads(way.ulysses * way.ring, [&](comm::World world) {
+  comm::run_ranks_as_threads(way.ranks(), [&](comm::World world) {
     const c10::InferenceMode inference_mode;
     TokenGroups groups = groups_of(world);
     if (way.displaced) groups.ulysses = groups.ring = {};
@@ -126,10 +133,12 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(JointWay{1, 1, 1, false, at::kFloat}, JointWay{1, 1, 1, false, at::kBFloat16},
                       JointWay{2, 1, 1, false, at::kFloat}, JointWay{3, 1, 1, false, at::kFloat},
                       JointWay{1, 2, 1, false, at::kFloat}, JointWay{1, 3, 1, false, at::kBFloat16},
-                      JointWay{2, 2, 1, false, at::kFloat}, JointWay{1, 1, 3, false, at::kFloat},
-                      JointWay{1, 1, 3, false, at::kBFloat16}, JointWay{2, 1, 2, false, at::kFloat},
-                      JointWay{1, 2, 2, false, at::kFloat}, JointWay{2, 1, 1, true, at::kFloat},
-                      JointWay{4, 1, 1, true, at::kFloat}));
+                      JointWay{2, 2, 1, false, at::kFloat}, JointWay{1, 1, 1, false, at::kFloat, 2},
+                      JointWay{1, 1, 1, false, at::kBFloat16, 3}, JointWay{2, 2, 1, false, at::kFloat, 2},
+                      JointWay{1, 1, 2, false, at::kFloat, 2}, JointWay{1, 2, 2, false, at::kFloat, 2},
+                      JointWay{1, 1, 3, false, at::kFloat}, JointWay{1, 1, 3, false, at::kBFloat16},
+                      JointWay{2, 1, 2, false, at::kFloat}, JointWay{1, 2, 2, false, at::kFloat},
+                      JointWay{2, 1, 1, true, at::kFloat}, JointWay{4, 1, 1, true, at::kFloat}));
 
 }  // namespace
 }  // namespace tessera::nn

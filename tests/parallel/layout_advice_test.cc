@@ -47,12 +47,14 @@ TEST(Layout, AdviceIsValid) {
         for (const int64_t ring : {1, 2, 5}) {
           for (const int64_t ulysses : {1, 4}) {
             for (const int64_t tp : {1, 3}) {
-              const std::string line = refusal(degrees(dp, cfg, pp, ring, ulysses, tp), small);
-              if (line.empty()) continue;
-              const std::vector<ParallelOptions> advised = advised_in(line);
-              ASSERT_FALSE(advised.empty()) << line;
-              for (const ParallelOptions& each : advised) EXPECT_EQ(refusal(each, small), "") << line;
-              pairs += advised.size() == 2 ? 1 : 0;
+              for (const int64_t gather : {1, 3}) {
+                const std::string line = refusal(degrees(dp, cfg, pp, ring, ulysses, tp, gather), small);
+                if (line.empty()) continue;
+                const std::vector<ParallelOptions> advised = advised_in(line);
+                ASSERT_FALSE(advised.empty()) << line;
+                for (const ParallelOptions& each : advised) EXPECT_EQ(refusal(each, small), "") << line;
+                pairs += advised.size() == 2 ? 1 : 0;
+              }
             }
           }
         }
@@ -80,6 +82,9 @@ TEST(Layout, AdviceKeepsTheMethodsOfTheWish) {
             "nearest valid: ring_degree 8 on 8 ranks, or use_cfg_parallel ring_degree 8 "
             "tensor_parallel_degree 3 on 48 "
             "ranks");
+  EXPECT_EQ(advice(degrees(1, false, 1, 1, 1, 1, 100)),
+            "nearest valid: kv_gather_degree 8 on 8 ranks, or use_cfg_parallel kv_gather_degree 8 "
+            "tensor_parallel_degree 3 on 48 ranks");
   EXPECT_EQ(advice(degrees(1, false, 1, 5, 3, 1)),
             "nearest valid: ring_degree 2 ulysses_degree 3 on 6 ranks, or ring_degree 5 "
             "tensor_parallel_degree 3 on 15 ranks");

@@ -70,7 +70,7 @@ TEST(LayoutRules, AreBrokenExactlyWhereALayoutIsRefused) {
   Wishes wishes;
   std::set<Rule> seen;
   int64_t kept = 0;
-  for (int i = 0; i < 4000; ++i) {
+  for (int i = 0; i < 5000; ++i) {
     const ParallelOptions options = wishes.options();
     const Workload workload = wishes.workload();
     const std::optional<int64_t> world = wishes.world();

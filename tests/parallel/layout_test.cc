@@ -197,6 +197,7 @@ std::vector<Refused> refused() {
     add(degrees(bad, false, 1, 1, 1, 1), {}, {"[data_parallel_degree]", "from 1 to 4096"});
     add(degrees(1, false, bad, 1, 1, 1), {}, {"[pipefusion_parallel_degree]", "from 1 to 4096"});
     add(degrees(1, false, 1, bad, 1, 1), {}, {"[ring_degree]", "from 1 to 4096"});
+    add(degrees(1, false, 1, 1, 1, 1, bad), {}, {"[kv_gather_degree]", "from 1 to 4096"});
     add(degrees(1, false, 1, 1, bad, 1), {}, {"[ulysses_degree]", "from 1 to 4096"});
     add(degrees(1, false, 1, 1, 1, bad), {}, {"[tensor_parallel_degree]", "from 1 to 4096"});
   }
@@ -247,6 +248,10 @@ std::vector<Refused> refused() {
   // Sequence parallelism needs a row of tokens for each rank.
   add(degrees(1, false, 1, 33, 1, 1), {}, {"needs a row of tokens for each rank, there are 32"});
   add(degrees(1, false, 1, 12, 3, 1), {}, {"ring_degree 12 x ulysses_degree 3 needs a row"});
+  add(degrees(1, false, 1, 1, 1, 1, 33), {},
+      {"kv_gather_degree 33 needs a row of tokens for each rank, there are 32", "kv_gather_degree 32 on 32"});
+  add(degrees(1, false, 1, 4, 3, 1, 3), {},
+      {"ring_degree 4 x kv_gather_degree 3 x ulysses_degree 3 needs a row"});
   Workload small{.heads = 3, .blocks = 2, .token_rows = 4, .steps = 2, .pictures = 1, .guided = false};
   add(degrees(1, false, 1, 5, 1, 1), {}, {"there are 4", "nearest valid"}, small);
   add(degrees(2, true, 3, 5, 4, 1), {},
@@ -358,6 +363,8 @@ std::vector<Refused> refused() {
       {"displaced_patch_degree 2 cannot be combined"});
   add(with(displaced(2), [](O& o) { o.ring_degree = 2; }), {},
       {"displaced_patch_degree 2 cannot be combined"});
+  add(with(displaced(2), [](O& o) { o.kv_gather_degree = 2; }), {},
+      {"displaced_patch_degree 2 cannot be combined", "kv_gather_degree, ring_degree"});
   add(with(displaced(2), [](O& o) { o.pipefusion_parallel_degree = 2; }), {},
       {"displaced_patch_degree 2 cannot be combined"});
   add(with(displaced(2), [](O& o) { o.simulate_ranks = true; }), {}, {"simulate_ranks does not simulate"});

@@ -30,16 +30,18 @@ TEST(Mesh, SixteenRanks) {
   EXPECT_EQ(mesh.groups(kReplicaAxes), (Groups{{0, 1, 2, 3, 4, 5, 6, 7}, {8, 9, 10, 11, 12, 13, 14, 15}}));
 }
 
-TEST(Mesh, TensorRanksAreNeighboursAndUlyssesIsInsideRing) {
+TEST(Mesh, TensorRanksAreNeighboursAndUlyssesIsInsideGatherInsideRing) {
   PerAxis sizes(1);
   sizes[Axis::kTensorInner] = 2;
   sizes[Axis::kUlysses] = 3;
+  sizes[Axis::kGather] = 2;
   sizes[Axis::kRing] = 2;
   const Mesh mesh(sizes);
   EXPECT_EQ(mesh.group(0, kTensorAxes), (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(mesh.group(0, std::array{Axis::kUlysses}), (std::vector<int64_t>{0, 2, 4}));
-  EXPECT_EQ(mesh.group(0, std::array{Axis::kRing}), (std::vector<int64_t>{0, 6}));
-  EXPECT_EQ(mesh.group(3, kSequenceAxes), (std::vector<int64_t>{1, 3, 5, 7, 9, 11}));
+  EXPECT_EQ(mesh.group(0, std::array{Axis::kGather}), (std::vector<int64_t>{0, 6}));
+  EXPECT_EQ(mesh.group(0, std::array{Axis::kRing}), (std::vector<int64_t>{0, 12}));
+  EXPECT_EQ(mesh.group(3, kSequenceAxes), (std::vector<int64_t>{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23}));
 }
 
 TEST(Mesh, EveryAxisPartsTheWorld) {

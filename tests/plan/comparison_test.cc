@@ -262,6 +262,7 @@ TEST(Comparison, EveryMethodOverThreeRanks) {
                                           {"PP", 2592, 0, 28896, 28896, 173376, 146448},
                                           {"Ulysses", 13824, 57792, 86688, 86688, 520128, 146448},
                                           {"Ring", 31104, 57792, 86688, 86688, 520128, 146448},
+                                          {"KV gather", 31104, 57792, 86688, 86688, 520128, 146448},
                                           {"USP", 13824, 57792, 86688, 86688, 520128, 146448},
                                           {"USP+ZeRO-1", 13824, 57792, 86688, 86688, 173376, 146448},
                                           {"USP+ZeRO-2", 13824, 57792, 86688, 28896, 173376, 146448},
@@ -275,6 +276,7 @@ TEST(Comparison, EveryMethodOverThreeRanks) {
                                     {"PP", 1296, 0, 28896, 0, 0, 1728},
                                     {"Ulysses", 6912, 0, 86688, 0, 0, 1728},
                                     {"Ring", 10368, 0, 86688, 0, 0, 1728},
+                                    {"KV gather", 10368, 0, 86688, 0, 0, 5184},
                                     {"USP", 6912, 0, 86688, 0, 0, 1728},
                                     {"USP+ZeRO-3", 6912, 28896, 28896, 0, 0, 1728},
                                     {"DSP", 1728, 0, 86688, 0, 0, 1728},
@@ -345,7 +347,7 @@ TEST(ComparisonConclusions, MegatronSendsTheMostActivations) {
   }
   Sizes grouped = all_layers(1, 4);
   grouped.key_value_heads = 4;
-  for (const char* name : {"Ulysses", "Ring", "USP"})
+  for (const char* name : {"Ulysses", "Ring", "KV gather", "USP"})
     EXPECT_LT(elements_sent(method_of(grouped, name, true)),
               elements_sent(method_of(all_layers(1, 4), name, true)));
   EXPECT_EQ(elements_sent(method_of(grouped, "Megatron-SP", true)),

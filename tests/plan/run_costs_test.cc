@@ -42,6 +42,7 @@ std::vector<RunMethod> run_methods(int64_t ranks, bool cfg, bool is_video) {
                                 {"tensor", degrees(1, cfg, 1, 1, 1, n)},
                                 {"pipefusion", degrees(1, cfg, n, 1, 1, 1)}};
   all[4].options.warmup_steps = 1;
+  all.push_back({"gather", degrees(1, cfg, 1, 1, 1, 1, n)});
   if (is_video) {
     all[0].options.dynamic_sequence_parallel = false;
     all.push_back({"dsp", degrees(1, cfg, 1, 1, n, 1)});

@@ -188,11 +188,18 @@ parallel::ParallelOptions tensor_2d(bool cfg, int64_t degree) {
 }
 
 std::vector<parallel::ParallelOptions> methods() {
-  return {degrees(1, false, 1, 1, 1, 1), degrees(1, true, 1, 1, 1, 1),
-          degrees(2, false, 1, 1, 1, 1), degrees(1, false, 1, 2, 1, 1),
-          degrees(1, false, 1, 1, 2, 1), degrees(1, false, 1, 1, 1, 2),
-          degrees(1, false, 1, 3, 1, 1), pipefusion(false, 2, 1),
-          displaced(false, 2),           displaced(false, 3)};
+  return {degrees(1, false, 1, 1, 1, 1),
+          degrees(1, true, 1, 1, 1, 1),
+          degrees(2, false, 1, 1, 1, 1),
+          degrees(1, false, 1, 2, 1, 1),
+          degrees(1, false, 1, 1, 2, 1),
+          degrees(1, false, 1, 1, 1, 2),
+          degrees(1, false, 1, 3, 1, 1),
+          degrees(1, false, 1, 1, 1, 1, 2),
+          degrees(1, false, 1, 1, 1, 1, 3),
+          pipefusion(false, 2, 1),
+          displaced(false, 2),
+          displaced(false, 3)};
 }
 
 std::vector<parallel::ParallelOptions> products() {
@@ -205,6 +212,8 @@ std::vector<parallel::ParallelOptions> products() {
           degrees(1, false, 1, 2, 1, 2),
           degrees(1, false, 1, 1, 1, 4),
           degrees(1, false, 1, 4, 1, 1),
+          degrees(1, false, 1, 1, 2, 1, 2),
+          degrees(1, false, 1, 2, 1, 1, 2),
           degrees(2, false, 1, 1, 2, 1),
           tensor_2d(false, 4),
           pipefusion(true, 2, 1),

@@ -8,6 +8,7 @@
 
 #include "comm/collectives.h"
 #include "comm/recording.h"
+#include "nn/tokens.h"
 #include "parallel/dsp.h"
 #include "parallel/ring.h"
 #include "parallel/ulysses.h"
@@ -59,6 +60,16 @@ int64_t bytes_of(const std::string& name, int64_t ranks, int64_t key_heads = kHe
   return 0;
 }
 
+// Attention of `keys` features of keys on a rank of a group that gathers them.
+void gather_of(int64_t tokens, int64_t keys, const comm::Group& group) {
+  nn::Tokens of_run(parallel::Cut({.rows = tokens, .columns = 1}, parallel::GridAxis::kRows, 1, group.size),
+                    {.gather = group, .all = group});
+  const int64_t own = of_run.held().tokens();
+  of_run.attention(
+      {activation({kBatch, own, kWidth}), activation({kBatch, own, keys}), activation({kBatch, own, keys})},
+      kWidth / kHeads);
+}
+
 class ComparisonTraffic : public ::testing::TestWithParam<int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ComparisonTraffic, ::testing::Values(1, 2, 4));
 
@@ -85,6 +96,16 @@ TEST_P(ComparisonTraffic, OfRing) {
                         [](const at::Tensor&) {});
   });
   EXPECT_EQ(bytes, bytes_of("Ring", ranks));
+}
+
+TEST_P(ComparisonTraffic, OfGatheredKeysAndValues) {
+  const int64_t ranks = GetParam();
+  for (const int64_t key_heads : {kHeads, kHeads / 3}) {
+    const int64_t keys = kWidth / kHeads * key_heads, own = kTokens / ranks;
+    const int64_t bytes = counted(ranks, [&](const comm::Group& group) { gather_of(kTokens, keys, group); });
+    EXPECT_EQ(bytes, 2 * kBatch * own * 2 * keys * (ranks - 1));  // 2 of bf16
+    EXPECT_EQ(bytes, bytes_of("KV gather", ranks, key_heads));
+  }
 }
 
 // Two layers take one change to whole samples and one back.
@@ -129,7 +150,7 @@ int64_t most_of_five(const Call& call) {
   return most;
 }
 
-TEST(ComparisonOfUnevenTraffic, OfUlyssesAndRing) {
+TEST(ComparisonOfUnevenTraffic, OfMethodsThatDivideTokens) {
   const std::vector<Range> parts = split_evenly(97, 5), heads = split_evenly(kHeads, 5);
   std::vector<int64_t> tokens;
   tokens.reserve(parts.size());
@@ -148,6 +169,8 @@ TEST(ComparisonOfUnevenTraffic, OfUlyssesAndRing) {
         parallel::ring_pass(activation({own, kBatch, 2 * kWidth}), tokens, group, [](const at::Tensor&) {});
       }),
       bytes_of("Ring", 5, kHeads, 97, 97));
+  EXPECT_EQ(most_of_five([&](const comm::Group& group, int64_t) { gather_of(97, kWidth, group); }),
+            bytes_of("KV gather", 5, kHeads, 97, 97));
 }
 
 TEST(ComparisonOfUnevenTraffic, OfDsp) {
