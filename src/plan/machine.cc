@@ -12,7 +12,8 @@
 namespace tessera::plan {
 namespace {
 
-constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6, kKibi = 1024;
+constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6, kKibi = 1024, kGibi = 1024 * 1024 * 1024;
+constexpr double kMostMicroseconds = 1e9, kMostSpeed = 1e6;
 constexpr int64_t kMostTiles = 1 << 20;
 constexpr double kLeastRate = 1e-6;  // of GB/s, TFLOP/s and 10^12 operations/s
 
@@ -64,34 +65,15 @@ std::map<std::string, double> rates_of(const JsonConfig& config, const std::stri
   return result;
 }
 
-Link read_link(const JsonConfig& config) {
-  refuse_unknown_keys(config, {"kind", "gb_per_s", "latency_us"}, "key of a link");
-  Link link;
-  link.kind = text_of(config, "kind");
-  const auto is_null = [&](const std::string& key) {
-    const Json* const value = config.value(key);
-    return value && value->is_null();
-  };
-  if (!is_null("gb_per_s"))
-    link.bandwidth = rate(config, "gb_per_s", "GB/s, or null where only the user knows it") * kGiga;
-  if (!is_null("latency_us"))
-    link.latency =
-        positive_number(config, "latency_us", "microseconds, or null where it is unknown") * kMicro;
-  return link;
-}
-
-std::vector<Link> read_links(const JsonConfig& config) {
-  const Json* const list = config.value("links");
-  if (!list || !list->is_array()) config.fail("links", "a list of links between devices");
-  std::vector<Link> links;
-  for (const Json& each : *list) {
-    const JsonConfig entry(each, fmt::format("{}: links[{}]", config.where(), links.size()));
-    Link link = read_link(entry);
-    if (std::any_of(links.begin(), links.end(), [&](const Link& other) { return other.kind == link.kind; }))
-      entry.fail("kind", "a kind that no link before it has");
-    links.push_back(std::move(link));
-  }
-  return links;
+// Numbers of 0 < share <= most.
+std::vector<double> shares_of(const JsonConfig& config, const std::string& key, double most) {
+  if (!config.has(key)) return {};
+  std::vector<double> shares = config.numbers(key);
+  const bool are_shares = !shares.empty() && std::all_of(shares.begin(), shares.end(), [&](double share) {
+    return share > 0 && share <= most;
+  });
+  if (!are_shares) config.fail(key, fmt::format("a list of numbers above 0, at most {}", most));
+  return shares;
 }
 
 }  // namespace
@@ -106,7 +88,8 @@ Machine read_machine(const JsonConfig& config) {
   refuse_unknown_keys(
       config,
       {"name", "source", "tiles", "grid", "sram_kib_per_tile", "noc_gb_per_s_per_tile", "hop_latency_us",
-       "dram_gb_per_s", "dram_latency_us", "gemm_tflops_per_tile", "vector_tops_per_tile", "links"},
+       "dram_gb_per_s", "dram_latency_us", "gemm_tflops_per_tile", "vector_tops_per_tile", "links",
+       "efficiency", "launch_us", "memory_gib", "sharing", "speeds", "calibration"},
       "key of a machine");
   Machine machine;
   machine.where = config.where();
@@ -134,6 +117,12 @@ Machine read_machine(const JsonConfig& config) {
                   fmt::format("an object with {}, which the other rate has", dtype));
   }
   machine.links = read_links(config);
+  machine.efficiency = Efficiency::read(config.object("efficiency"));
+  machine.launch = config.number_within("launch_us", 0, kMostMicroseconds, 0) * kMicro;
+  if (config.has("memory_gib")) machine.memory_bytes = positive_number(config, "memory_gib", "GiB") * kGibi;
+  machine.sharing = shares_of(config, "sharing", 1);
+  machine.speeds = shares_of(config, "speeds", kMostSpeed);
+  machine.text = config.values();
   return machine;
 }
 
@@ -155,6 +144,15 @@ std::string nearest_dtype(const Machine& machine, const std::string& dtype) {
                                   [&](const std::string& each) { return machine.gemm_rates.contains(each); });
   TESSERA_CHECK(found != kOrder.end(), "{} has no rates", machine.name);
   return *found;
+}
+
+double Machine::shared_speed(int64_t devices) const {
+  if (sharing.empty() || devices < 1) return 1;
+  return sharing[std::min(static_cast<size_t>(devices), sharing.size()) - 1];
+}
+
+double Machine::speed(int64_t rank) const {
+  return speeds.empty() ? 1 : speeds[std::min(static_cast<size_t>(rank), speeds.size() - 1)];
 }
 
 const Link& find_link(const Machine& machine, const std::optional<std::string>& kind) {

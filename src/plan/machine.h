@@ -11,15 +11,10 @@
 #include <vector>
 
 #include "core/json.h"
+#include "plan/efficiency.h"
+#include "plan/link.h"
 
 namespace tessera::plan {
-
-// How devices reach each other.
-struct Link {
-  std::string kind;                 // "nvlink", "pcie", "ethernet", ...
-  std::optional<double> bandwidth;  // bytes/s that a device sends; empty if only the user knows it
-  double latency = 0;               // s; 0 if it is unknown
-};
 
 struct Machine {
   std::string name;
@@ -34,6 +29,21 @@ struct Machine {
   std::map<std::string, double> gemm_rates;    // FLOP/s
   std::map<std::string, double> vector_rates;  // elementwise operations/s
   std::vector<Link> links;                     // the first is the default
+
+  // What a data sheet does not tell; `tessera calibrate` measures or fits it. Without it, kernels reach the
+  // rates above, and the host is never in the way.
+  Efficiency efficiency;
+  double launch = 0;                   // s for which the host is busy with an operation of the model
+  std::optional<double> memory_bytes;  // of a device
+  // The share of its speed that a device has while so many devices of the host compute: [0] for one. The last
+  // holds for more. Empty: they do not disturb each other.
+  std::vector<double> sharing;
+  std::vector<double> speeds;  // of the devices, by rank, where they differ: 1 is the speed of this machine
+  Json text;                   // the file
+
+  // The share of its speed that one of so many devices has.
+  double shared_speed(int64_t devices) const;
+  double speed(int64_t rank) const;
 
   // Of all tiles.
   double gemm_rate(const std::string& dtype) const {

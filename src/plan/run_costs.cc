@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "core/error.h"
 
@@ -37,31 +38,39 @@ double RunCosts::imbalance() const {
   return sum > 0 ? ranks[busiest()].run.computing * static_cast<double>(ranks.size()) / sum : 1;
 }
 
-std::vector<std::vector<double>> event_seconds(const Trace& trace, OperationCosts& costs) {
+Schedule schedule_of(const Trace& trace, OperationCosts& costs, const std::string& where,
+                     const std::vector<size_t>& stands_for) {
   std::vector<std::vector<double>> seconds;
+  std::vector<std::vector<WorkKind>> kinds;
   for (const RankTrace& rank : trace.ranks) {
     std::vector<double>& of_rank = seconds.emplace_back(rank.events.size());
-    for (size_t event = 0; event < of_rank.size(); ++event) of_rank[event] = costs.seconds(rank, event);
+    std::vector<WorkKind>& kinds_of_rank = kinds.emplace_back(rank.events.size(), WorkKind::kVector);
+    for (size_t event = 0; event < of_rank.size(); ++event) {
+      const auto operators = costs.operators(rank, event);
+      for (const MappedWork* const each : operators) of_rank[event] += each->mapping.latency;
+      if (!operators.empty()) kinds_of_rank[event] = work_kind(operators.front()->work);
+    }
   }
-  return seconds;
+  return make_schedule(trace, seconds, kinds, where, stands_for);
 }
 
-Simulation simulate_run(const Trace& trace, int64_t repetitions, OperationCosts& costs,
-                        const std::optional<Link>& link, const std::string& where) {
-  return simulate(trace, repetitions,
-                  {.seconds = event_seconds(trace, costs),
-                   .bandwidth = link && link->bandwidth ? *link->bandwidth : 1,
-                   .latency = link ? link->latency : 0},
-                  where);
+Costs costs_on(const Machine& machine, std::vector<Link> links) {
+  Costs costs;
+  costs.links = std::move(links);
+  costs.launch = machine.launch;
+  return costs;
 }
 
-RunCosts run_costs(const Trace& trace, int64_t steps, OperationCosts& costs, const std::optional<Link>& link,
-                   const std::string& where) {
-  const int64_t steady = steady_step(trace.traced_steps);
-  const int64_t repetitions = steps - trace.traced_steps + 1;
-  TESSERA_CHECK(repetitions > 0, "a run of {} steps, of which {} were traced", steps, trace.traced_steps);
+std::vector<Link> links_of(const std::optional<Link>& link) {
+  return link ? std::vector{*link} : std::vector<Link>{};
+}
+
+RunCosts run_costs(const Schedule& schedule, int64_t steps, const Costs& costs, const std::string& where) {
+  const int64_t steady = steady_step(schedule.traced_steps);
+  const int64_t repetitions = steps - schedule.traced_steps + 1;
+  TESSERA_CHECK(repetitions > 0, "a run of {} steps, of which {} were traced", steps, schedule.traced_steps);
   const int64_t simulated = std::min(repetitions, kMostRepetitions);
-  const Simulation simulation = simulate_run(trace, simulated, costs, link, where);
+  const Simulation simulation = simulate(schedule, simulated, costs, where);
   // The last of those that are simulated, which stand for all that are not, and how often each happens.
   const int64_t measured = std::max<int64_t>(simulated / 2, 1);
   const double weight = 1 + real(repetitions - simulated) / real(measured);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/hardware/operation_costs.h"
+#include "plan/schedule.h"
 #include "plan/simulation.h"
 
 namespace tessera::plan {
@@ -42,16 +43,18 @@ struct RunCosts {
 // mean time of the later half of these: what the first ranks gain at the begin of a pipeline is gone by then.
 inline constexpr int64_t kMostRepetitions = 16;
 
-// Returns the time of each event of each rank, by rank of the trace.
-std::vector<std::vector<double>> event_seconds(const Trace& trace, OperationCosts& costs);
+// What ranks do on a machine (plan/schedule.h). `where` is for errors.
+Schedule schedule_of(const Trace& trace, OperationCosts& costs, const std::string& where,
+                     const std::vector<size_t>& stands_for = {});
 
-// A run of `steps` steps. Operators of which no split fits take no time. `link` must have a bandwidth if
-// ranks exchange anything. Throws Error(kInput) as simulate() does.
-RunCosts run_costs(const Trace& trace, int64_t steps, OperationCosts& costs, const std::optional<Link>& link,
-                   const std::string& where);
+// What the machine and its links, from `links` on, make of it. `links` may be empty if ranks exchange
+// nothing.
+Costs costs_on(const Machine& machine, std::vector<Link> links);
 
-// The simulation below run_costs(), of a run whose steady step happens so often.
-Simulation simulate_run(const Trace& trace, int64_t repetitions, OperationCosts& costs,
-                        const std::optional<Link>& link, const std::string& where);
+std::vector<Link> links_of(const std::optional<Link>& link);
+
+// A run of `steps` steps. Operators of which no split fits take no time. Throws Error(kInput) as simulate()
+// does.
+RunCosts run_costs(const Schedule& schedule, int64_t steps, const Costs& costs, const std::string& where);
 
 }  // namespace tessera::plan

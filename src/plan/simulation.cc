@@ -1,21 +1,21 @@
 #include "plan/simulation.h"
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <queue>
 #include <utility>
 
 #include "core/error.h"
+#include "plan/schedule.h"
 
 namespace tessera::plan {
 namespace {
 
-// The ranks of a group and their axis, or the sender and the receiver of single messages.
-using Channel = std::pair<std::vector<int64_t>, std::string>;
-
 struct Posted {
-  size_t rank = 0;  // index in the trace
-  double sent = 0, received = 0;
+  size_t rank = 0;  // index in the schedule
+  TransferTime time;
+  bool sends = false, receives = false;
 };
 
 // An exchange on a channel. It begins when all of them have posted it.
@@ -23,13 +23,6 @@ struct Meeting {
   std::vector<Posted> posted;
   std::vector<double> arrivals;  // when it ends on each of these; empty until it begins
   double begin = 0;
-};
-
-// Consecutive events of a rank, as part of a run. Collectives of repeated events have other numbers.
-struct Stretch {
-  Part part;
-  size_t begin = 0, end = 0;  // events
-  int64_t shift = 0;          // of the numbers
 };
 
 // What a rank has under way.
@@ -40,53 +33,33 @@ struct UnderWay {
 };
 
 struct Place {
-  std::vector<Stretch> program;
-  size_t stretch = 0, event = 0;
+  size_t stretch = 0, task = 0;
+  int64_t repetition = 0, shift = 0;  // of the steady step; of the numbers of posts
   const Meeting* blocked_by = nullptr;
   std::map<int64_t, UnderWay> under_way;  // by number
-  std::map<Channel, int64_t> counts;      // of meetings
+  std::vector<int64_t> counts;            // of meetings, by channel
+  double host = 0;                        // until when the host is busy
   double sends_until = 0, receives_until = 0;
   double hides_until = 0;  // of the seconds for which it computes, those that have hidden a message
-
-  bool is_done() const { return stretch == program.size(); }
+  SimulatedPart* part = nullptr;
 };
-
-std::vector<Stretch> program_of(const RankTrace& rank, int64_t steady, int64_t repetitions) {
-  std::vector<Stretch> program;
-  Part part;
-  int64_t shift = 0;
-  for (size_t begin = 0; begin < rank.events.size();) {
-    const Event& first = rank.events[begin];
-    if (begin > 0 && first.phase < part.phase) ++part.round;
-    part = {part.round, first.phase, first.phase == Phase::kDenoise ? first.step : 0, 0};
-    size_t end = begin;
-    int64_t collectives = 0;
-    for (; end < rank.events.size(); ++end) {
-      const Event& event = rank.events[end];
-      if (event.phase != first.phase || event.step != first.step) break;
-      collectives += std::holds_alternative<CollectiveEvent>(event.what) ? 1 : 0;
-    }
-    const bool repeats = first.phase == Phase::kDenoise && first.step == steady;
-    for (int64_t i = 0; i < (repeats ? repetitions : 1); ++i) {
-      if (i > 0) shift += collectives;
-      part.repetition = i;
-      program.push_back({part, begin, end, shift});
-    }
-    begin = end;
-  }
-  return program;
-}
 
 class Simulator {
  public:
-  Simulator(const Trace& trace, int64_t repetitions, const Costs& costs, const std::string& where)
-      : trace_(trace), costs_(costs), where_(where), places_(trace.ranks.size()) {
+  Simulator(const Schedule& schedule, int64_t repetitions, const Costs& costs, const std::string& where)
+      : schedule_(schedule),
+        repetitions_(repetitions),
+        costs_(costs),
+        where_(where),
+        places_(schedule.ranks.size()),
+        channels_(static_cast<size_t>(schedule.channels)) {
+    for (const MeetingKind& kind : schedule.meetings)
+      times_.push_back(costs.links.empty() ? TransferTime{}
+                                           : transfer_time(link_of(kind), kind.transmission));
     for (size_t i = 0; i < places_.size(); ++i) {
-      result_.ranks.emplace_back().rank = trace.ranks[i].rank;
-      places_[i].program = program_of(trace.ranks[i], steady_step(trace.traced_steps), repetitions);
-      if (!places_[i].is_done()) places_[i].event = places_[i].program[0].begin;
-      for (const Stretch& stretch : places_[i].program)
-        result_.parts[stretch.part].ranks.resize(places_.size());
+      result_.ranks.emplace_back().rank = schedule.ranks[i].rank;
+      places_[i].counts.resize(channels_.size());
+      enter(i);
     }
   }
 
@@ -96,15 +69,18 @@ class Simulator {
     while (!ready_.empty()) {
       const size_t i = ready_.top().second;
       ready_.pop();
-      if (places_[i].is_done()) continue;
-      if (step(i)) ready_.emplace(result_.ranks[i].end, i);
+      while (!is_done(i) && step(i)) {
+        if (ready_.empty() || ready_.top().first > result_.ranks[i].end) continue;
+        ready_.emplace(result_.ranks[i].end, i);
+        break;
+      }
     }
     for (size_t i = 0; i < places_.size(); ++i) {
-      if (!places_[i].is_done())
+      if (!is_done(i))
         input_error(
             where_,
             "rank {} waits forever at event {}; the file is damaged or lacks ranks, so make the trace anew",
-            trace_.ranks[i].rank, places_[i].event);
+            schedule_.ranks[i].rank, places_[i].task);
     }
     return std::move(result_);
   }
@@ -112,70 +88,99 @@ class Simulator {
  private:
   using Ready = std::pair<double, size_t>;
 
-  // Does the next event of a rank, if nothing that it waits for is missing.
+  const Link& link_of(const MeetingKind& kind) const {
+    return link_between(costs_.links, kind.first, kind.last);
+  }
+  bool is_done(size_t i) const { return places_[i].stretch == schedule_.ranks[i].program.size(); }
+
+  // Begins the stretch, or its next repetition.
+  void enter(size_t i) {
+    if (is_done(i)) return;
+    Place& place = places_[i];
+    const Stretch& stretch = schedule_.ranks[i].program[place.stretch];
+    place.task = stretch.begin;
+    Part part = stretch.part;
+    part.repetition = place.repetition;
+    place.part = &result_.parts[part];
+    place.part->ranks.resize(places_.size());
+  }
+
+  void leave(size_t i) {
+    Place& place = places_[i];
+    const Stretch& stretch = schedule_.ranks[i].program[place.stretch];
+    if (stretch.is_steady && ++place.repetition < repetitions_) {
+      place.shift += stretch.posts;
+    } else {
+      place.repetition = 0;
+      ++place.stretch;
+    }
+    enter(i);
+  }
+
+  // Does the next task of a rank, if nothing that it waits for is missing.
   bool step(size_t i) {
     Place& place = places_[i];
-    const Stretch& stretch = place.program[place.stretch];
-    const auto& what = trace_.ranks[i].events[place.event].what;
+    const Task& task = schedule_.ranks[i].tasks[place.task];
     RankTime time;
-    if (std::holds_alternative<OperationEvent>(what)) {
-      time.computing = costs_.seconds[i][place.event];
-      advance(i, Span::Kind::kOperation, result_.ranks[i].end + time.computing);
-    } else if (const auto* collective = std::get_if<CollectiveEvent>(&what)) {
-      post(i, *collective, stretch.shift);
-    } else if (!wait(i, std::get<WaitEvent>(what).number + stretch.shift, time)) {
+    if (task.kind == Task::Kind::kWork) {
+      work(i, task, time);
+    } else if (task.kind == Task::Kind::kPost) {
+      post(i, task);
+    } else if (!wait(i, task, time)) {
       return false;
     }
     result_.ranks[i] += time;
-    SimulatedPart& part = result_.parts[stretch.part];
-    part.ranks[i] += time;
-    part.end = std::max(part.end, result_.ranks[i].end);
-    if (++place.event == stretch.end && ++place.stretch < place.program.size())
-      place.event = place.program[place.stretch].begin;
+    place.part->ranks[i] += time;
+    place.part->end = std::max(place.part->end, result_.ranks[i].end);
+    if (++place.task == schedule_.ranks[i].program[place.stretch].end) leave(i);
     return true;
   }
 
   void advance(size_t i, Span::Kind kind, double end) {
     RankTimeline& timeline = result_.ranks[i];
-    if (end > timeline.end) timeline.spans.push_back({kind, places_[i].event, timeline.end, end});
+    if (costs_.keeps_spans && end > timeline.end)
+      timeline.spans.push_back({kind, places_[i].task, timeline.end, end});
     timeline.end = std::max(timeline.end, end);
   }
 
-  Channel channel_of(size_t i, const CollectiveEvent& collective) const {
-    if (collective.name != "send" && collective.name != "receive") return {collective.ranks, collective.axis};
-    const int64_t own = trace_.ranks[i].rank;
-    const bool sends = !collective.sends.empty();
-    const auto& transfers = sends ? collective.sends : collective.receives;
-    const int64_t peer = transfers.empty() ? own : transfers.front().peer;
-    return {sends ? std::vector{own, peer} : std::vector{peer, own}, collective.axis + " single"};
+  void work(size_t i, const Task& task, RankTime& time) {
+    Place& place = places_[i];
+    if (task.launches && costs_.launch > 0) {
+      place.host += costs_.launch;
+      time.waiting = std::max(place.host - result_.ranks[i].end, 0.0);
+      advance(i, Span::Kind::kWait, place.host);
+    }
+    time.computing = task.seconds * costs_.factors[static_cast<size_t>(task.work)] *
+                     (costs_.slow.empty() ? 1 : costs_.slow[i]);
+    advance(i, Span::Kind::kOperation, result_.ranks[i].end + time.computing);
   }
 
-  void post(size_t i, const CollectiveEvent& collective, int64_t shift) {
+  void post(size_t i, const Task& task) {
     Place& place = places_[i];
-    Channel channel = channel_of(i, collective);
-    const int64_t count = place.counts[channel]++;
-    const size_t ranks = channel.first.size();
-    Meeting& meeting = meetings_[{std::move(channel), count}];
-    place.under_way[collective.number + shift] = {&meeting, meeting.posted.size(),
+    const MeetingKind& kind = schedule_.meetings[static_cast<size_t>(task.meeting)];
+    std::deque<Meeting>& channel = channels_[static_cast<size_t>(kind.channel)];
+    const auto count = static_cast<size_t>(place.counts[static_cast<size_t>(kind.channel)]++);
+    while (channel.size() <= count) channel.emplace_back();
+    Meeting& meeting = channel[count];
+    if (task.sent + task.received > 0 && !costs_.links.empty()) place.host += link_of(kind).launch;
+    place.under_way[task.number + place.shift] = {&meeting, meeting.posted.size(),
                                                   result_.ranks[i].computing};
-    double received = 0;  // what a file says may be more than an integer holds
-    for (const Transfer& transfer : collective.receives) received += static_cast<double>(transfer.bytes);
-    meeting.posted.push_back({i, static_cast<double>(collective.bytes), received});
-    meeting.begin = std::max(meeting.begin, result_.ranks[i].end);
-    if (meeting.posted.size() == ranks) begin(meeting);
+    meeting.posted.push_back(
+        {i, times_[static_cast<size_t>(task.meeting)], task.sent > 0, task.received > 0});
+    meeting.begin = std::max({meeting.begin, result_.ranks[i].end, place.host});
+    if (static_cast<int32_t>(meeting.posted.size()) == kind.members) begin(meeting);
   }
 
   void begin(Meeting& meeting) {
     for (const Posted& each : meeting.posted) {
-      if (each.sent > 0) meeting.begin = std::max(meeting.begin, places_[each.rank].sends_until);
-      if (each.received > 0) meeting.begin = std::max(meeting.begin, places_[each.rank].receives_until);
+      if (each.sends) meeting.begin = std::max(meeting.begin, places_[each.rank].sends_until);
+      if (each.receives) meeting.begin = std::max(meeting.begin, places_[each.rank].receives_until);
     }
     for (const Posted& each : meeting.posted) {
       Place& place = places_[each.rank];
-      if (each.sent > 0) place.sends_until = meeting.begin + each.sent / costs_.bandwidth;
-      if (each.received > 0) place.receives_until = meeting.begin + each.received / costs_.bandwidth;
-      const double arrival =
-          meeting.begin + std::max(each.sent, each.received) / costs_.bandwidth + costs_.latency;
+      if (each.sends) place.sends_until = meeting.begin + each.time.busy;
+      if (each.receives) place.receives_until = meeting.begin + each.time.busy;
+      const double arrival = meeting.begin + each.time.busy + each.time.latency;
       meeting.arrivals.push_back(arrival);
       if (place.blocked_by != &meeting) continue;
       place.blocked_by = nullptr;
@@ -183,35 +188,40 @@ class Simulator {
     }
   }
 
-  bool wait(size_t i, int64_t number, RankTime& time) {
+  bool wait(size_t i, const Task& task, RankTime& time) {
     Place& place = places_[i];
-    const auto found = place.under_way.find(number);
+    const auto found = place.under_way.find(task.number + place.shift);
     if (found == place.under_way.end())
       input_error(where_, "rank {} waits at event {} for a collective that it has not begun",
-                  trace_.ranks[i].rank, place.event);
+                  schedule_.ranks[i].rank, place.task);
     const UnderWay one = found->second;
     if (one.index >= one.meeting->arrivals.size()) {
       place.blocked_by = one.meeting;
       return false;
     }
     const RankTimeline& timeline = result_.ranks[i];
+    const Posted& posted = one.meeting->posted[one.index];
     const double arrival = one.meeting->arrivals[one.index];
-    time.waiting = std::max(arrival - timeline.end, 0.0);
+    const double unhidden = posted.receives ? posted.time.busy * (1 - overlap_) : 0;
+    time.waiting = std::max(arrival - timeline.end, unhidden);
     const double before = std::max(one.computing, place.hides_until);
     const double unseen = std::max(arrival - one.meeting->begin - time.waiting, 0.0);
     time.hidden = std::min(unseen, timeline.computing - before);
     place.hides_until = before + time.hidden;
-    advance(i, Span::Kind::kWait, arrival);
+    advance(i, Span::Kind::kWait, timeline.end + time.waiting);
     place.under_way.erase(found);
     return true;
   }
 
-  const Trace& trace_;
+  const Schedule& schedule_;
+  int64_t repetitions_;
   const Costs& costs_;
   const std::string& where_;
+  double overlap_ = costs_.links.empty() ? 1 : costs_.links.front().overlap;
   std::vector<Place> places_;
   Simulation result_;
-  std::map<std::pair<Channel, int64_t>, Meeting> meetings_;
+  std::vector<std::deque<Meeting>> channels_;
+  std::vector<TransferTime> times_;  // by kind of meeting
   std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready_;
 };
 
@@ -224,10 +234,9 @@ RankTime& RankTime::operator+=(const RankTime& other) {
   return *this;
 }
 
-Simulation simulate(const Trace& trace, int64_t repetitions, const Costs& costs, const std::string& where) {
-  if (static_cast<int64_t>(trace.ranks.size()) < trace.world_size)
-    input_error(where, "holds {} of {} ranks; a timeline needs all", trace.ranks.size(), trace.world_size);
-  return Simulator(trace, repetitions, costs, where).run();
+Simulation simulate(const Schedule& schedule, int64_t repetitions, const Costs& costs,
+                    const std::string& where) {
+  return Simulator(schedule, repetitions, costs, where).run();
 }
 
 }  // namespace tessera::plan

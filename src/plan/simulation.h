@@ -3,20 +3,29 @@
 // stands for those after it is done several times, with the messages that are under way from one to the next.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "plan/efficiency.h"
+#include "plan/link.h"
 #include "plan/trace.h"
 
 namespace tessera::plan {
 
+struct Schedule;
+
+// What the time of a schedule depends on besides its work.
 struct Costs {
-  std::vector<std::vector<double>> seconds;  // by rank of the trace, and event; of operations
-  double bandwidth = 1;                      // bytes/s that a rank sends, and as many that it receives
-  double latency = 0;                        // s, of a collective
+  std::vector<Link> links;  // the first joins near ranks, the last all; may be empty where nothing is sent
+  double launch = 0;        // s for which the host is busy with an operation of the model
+  std::vector<double>
+      slow;  // how many times as long a rank works as the schedule says, by its index; 1 if empty
+  std::array<double, kAllWorkKinds.size()> factors = {1, 1, 1, 1};  // of the seconds of each kind of work
+  bool keeps_spans = true;
 };
 
 // What a rank does from `begin` to `end`, in seconds from the begin of the trace.
@@ -60,11 +69,14 @@ struct Simulation {
   std::map<Part, SimulatedPart> parts;
 };
 
-// Does the steady step (plan/trace.h) `repetitions` times. A collective begins when all ranks of its group
-// have posted it, and the links of those that send or receive are free: a rank sends and receives one message
-// at a time, in the order in which they can begin. It ends on a rank after the time of the rank's own bytes
-// and the latency. Throws Error(kInput) that names `where` if the trace lacks ranks, or ranks wait for each
-// other forever.
-Simulation simulate(const Trace& trace, int64_t repetitions, const Costs& costs, const std::string& where);
+// Does the steady step (plan/trace.h) `repetitions` times.
+//
+// A device does what its host has launched, in that order; the host goes on without waiting for it. A
+// collective begins when all ranks of its group have posted it, and the links of those that send or receive
+// are free: a rank sends and receives one message at a time, in the order in which they can begin. It ends on
+// a rank after the time of the rank's own bytes and the latency (plan/link.h). Throws Error(kInput) that
+// names `where` if ranks wait for each other forever.
+Simulation simulate(const Schedule& schedule, int64_t repetitions, const Costs& costs,
+                    const std::string& where);
 
 }  // namespace tessera::plan

@@ -202,7 +202,9 @@ std::string roofline(const CostedTrace& costed, const TraceAnalysis& analysis) {
 std::string timeline(const CostedTrace& costed) {
   const Trace& trace = *costed.trace;
   const int64_t all = costed.steps - trace.traced_steps + 1, drawn = std::min<int64_t>(all, kDrawnSteps);
-  const Simulation simulation = simulate_run(trace, drawn, *costed.costs, costed.link, costed.name);
+  const Simulation simulation =
+      simulate(schedule_of(trace, *costed.costs, costed.name), drawn,
+               costs_on(costed.costs->machine(), links_of(costed.link)), costed.name);
   double begin = 0;
   std::vector<double> marks;
   for (const auto& [part, simulated] : simulation.parts) {

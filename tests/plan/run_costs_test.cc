@@ -131,7 +131,7 @@ double end_of(const Simulation& simulation) {
 }
 
 TEST_P(RunsOf, FewStepsSayWhatAllSay) {
-  const Link link{.kind = "slow", .bandwidth = 2e8, .latency = 1e-6};
+  const Link link{.kind = "slow", .bandwidth = 2e8, .latency = 1e-6, .measured = {}};
   OperationCosts costs(read_machine(golden_folder("../../machines/h100.json")));
   std::vector<std::vector<double>> figures;  // by method
   for (const bool cfg : {false, true}) {
@@ -144,13 +144,15 @@ TEST_P(RunsOf, FewStepsSayWhatAllSay) {
       const int64_t traced = steps_to_trace(all, layout);
       const Trace few = trace(all, layout, traced), whole = trace(all, layout, kRunSteps);
       ASSERT_EQ(few.ranks.size(), 8U);
-      const RunCosts run = run_costs(few, kRunSteps, costs, link, "few");
-      const RunCosts expected = run_costs(whole, kRunSteps, costs, link, "whole");
+      const Costs on = costs_on(costs.machine(), {link});
+      const Schedule of_few = schedule_of(few, costs, "few"), of_whole = schedule_of(whole, costs, "whole");
+      const RunCosts run = run_costs(of_few, kRunSteps, on, "few");
+      const RunCosts expected = run_costs(of_whole, kRunSteps, on, "whole");
       EXPECT_NEAR(run.seconds / expected.seconds, 1, 1e-6);
       // The timeline of a report.
-      const double drawn = end_of(simulate_run(few, kRunSteps - traced + 1, costs, link, "few"));
+      const double drawn = end_of(simulate(of_few, kRunSteps - traced + 1, on, "few"));
       EXPECT_NEAR(drawn / expected.seconds, 1, 1e-6);
-      EXPECT_DOUBLE_EQ(end_of(simulate_run(whole, 1, costs, link, "whole")), expected.seconds);
+      EXPECT_DOUBLE_EQ(end_of(simulate(of_whole, 1, on, "whole")), expected.seconds);
       figures.push_back(
           {expected.seconds, run.seconds, drawn, run.phase_seconds(Phase::kDenoise), run.step_seconds});
       for (size_t i = 0; i < 8; ++i) {

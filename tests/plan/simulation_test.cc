@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "plan/schedule.h"
 
 namespace tessera::plan {
 namespace {
@@ -54,15 +55,18 @@ Trace of_two(std::vector<Event> first, std::vector<Event> second) {
 
 // A FLOP takes a second; a message of 100 bytes 2 s, and half a second besides.
 Simulation simulated(const Trace& trace, int64_t repetitions = 1) {
-  Costs costs{.seconds = {}, .bandwidth = 50, .latency = 0.5};
+  Link wire{.kind = "wire", .bandwidth = 50, .latency = 0.5, .measured = {}};
+  Costs costs;
+  costs.links = {wire};
+  std::vector<std::vector<double>> all_seconds;
   for (const RankTrace& rank : trace.ranks) {
-    std::vector<double>& seconds = costs.seconds.emplace_back();
+    std::vector<double>& seconds = all_seconds.emplace_back();
     for (const Event& event : rank.events) {
       const auto* const each = std::get_if<OperationEvent>(&event.what);
       seconds.push_back(each != nullptr ? static_cast<double>(each->flops) : 0);
     }
   }
-  return simulate(trace, repetitions, costs, "file");
+  return simulate(make_schedule(trace, all_seconds, {}, "file"), repetitions, costs, "file");
 }
 
 TEST(Simulation, WaitsForTheSlower) {

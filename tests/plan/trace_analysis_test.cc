@@ -180,7 +180,7 @@ TEST(TraceAnalysis, AddsUpARun) {
   const Machine machine = tx8();
   const std::string dtype = "bf16";
   OperationCosts costs(machine);
-  const Link link{.kind = "die-to-die", .bandwidth = 1e6, .latency = 0.5};
+  const Link link{.kind = "die-to-die", .bandwidth = 1e6, .latency = 0.5, .measured = {}};
   const TraceAnalysis analysis = analyze_trace(trace, trace.ranks[0], 10, costs, link);
   const auto seconds = [&](int64_t rows, int64_t inner, int64_t columns, double activation) {
     return map_gemm({rows, inner, columns, activation}, machine, dtype).latency;
@@ -249,7 +249,8 @@ TEST_F(StditXl, IsFasterThanWasMeasured) {
     }
     OperationCosts costs(machine);
     const double estimated =
-        run_costs(trace, 30, costs, std::nullopt, "trace").phase_seconds(Phase::kDenoise);
+        run_costs(schedule_of(trace, costs, "trace"), 30, costs_on(costs.machine(), {}), "trace")
+            .phase_seconds(Phase::kDenoise);
     EXPECT_LT(estimated, c.seconds) << c.frames << " frames of " << c.height;
     EXPECT_GT(estimated, 30 * products / machine.gemm_rate("bf16"));
   }
@@ -271,7 +272,8 @@ TEST_F(StditXl, IsFasterThanWasMeasuredOnEight) {
     Trace trace{.model = "m", .settings = {}, .world_size = 8, .steps = 30, .traced_steps = 1, .ranks = {}};
     for (int64_t rank = 0; rank < 8; ++rank) trace.ranks.push_back(trace_rank(all, model_, layout, rank, 1));
     OperationCosts costs(machine);
-    const RunCosts run = run_costs(trace, 30, costs, find_link(machine, std::nullopt), "trace");
+    const RunCosts run = run_costs(schedule_of(trace, costs, "trace"), 30,
+                                   costs_on(machine, {find_link(machine, std::nullopt)}), "trace");
     EXPECT_LT(run.phase_seconds(Phase::kDenoise), c.seconds) << c.frames << " frames of " << c.height;
     EXPECT_GT(run.ranks[0].run.waiting, 0);
   }

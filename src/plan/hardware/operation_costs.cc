@@ -123,7 +123,12 @@ std::vector<Work> works_of(const OperationEvent& operation, int64_t element_byte
 
 const MappedWork& OperationCosts::mapped(const Work& work, const std::string& dtype) {
   const auto [place, is_new] = mapped_.try_emplace({dtype, work});
-  if (is_new) place->second = {dtype, work, map_operator({{}, work}, machine_, dtype)};
+  if (is_new) {
+    place->second = {dtype, work, map_operator({{}, work}, machine_, dtype)};
+    const double share = machine_.efficiency.share(work, dtype);
+    place->second.mapping.latency /= share;
+    place->second.mapping.utilization *= share;
+  }
   return place->second;
 }
 

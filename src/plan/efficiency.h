@@ -1,0 +1,64 @@
+// How much of the rate that a machine's data sheet promises its kernels reach: a share for each kind of work,
+// or a table of shares by dtype and size, which `tessera calibrate` measures or fits.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "plan/hardware/operator.h"
+
+namespace tessera::plan {
+
+// The kinds of work that have a share of their own.
+enum class WorkKind { kGemm, kConvolution, kAttention, kVector };
+inline constexpr std::array kAllWorkKinds = {WorkKind::kGemm, WorkKind::kConvolution, WorkKind::kAttention,
+                                             WorkKind::kVector};
+std::string work_kind_name(WorkKind kind);  // "gemm", "convolution", "attention", "vector"
+
+// A product whose rows overlap in the input is a convolution.
+WorkKind work_kind(const Work& work);
+
+// What the share of a kind depends on, each above 0: of a product or a convolution rows, inner and columns;
+// of attention batch x heads, queries, keys and the size of a head; of a vector operator the elements that it
+// reads and writes.
+std::vector<double> size_of(const Work& work);
+size_t size_count(WorkKind kind);
+
+// Shares at measured sizes. Between them the logarithm of the share follows from the measured sizes around,
+// each weighing the inverse square of its distance in the logarithms of all sizes; beyond them the nearest
+// count most.
+struct ShareTable {
+  struct Point {
+    std::vector<double> log_size;
+    double log_share = 0;
+  };
+  std::vector<Point> points;
+
+  double share(const std::vector<double>& size) const;
+};
+
+class Efficiency {
+ public:
+  // The share of the time by the data sheet that work of this size really gets; 1 where nothing is known.
+  double share(const Work& work, const std::string& dtype) const;
+
+  bool empty() const { return tables_.empty(); }
+  // One number for the kind and all dtypes, in place of what was there.
+  void set(WorkKind kind, double share);
+  // Multiplies what is known of the kind, or 1.
+  void scale(WorkKind kind, double factor);
+
+  // The value of a machine's key `efficiency`: {"gemm": 0.5, "attention": {"bf16": [[32, 4096, 4096, 72,
+  // 0.4],
+  // ...]}}. Throws Error(kInput) that names the file and the key.
+  static Efficiency read(const JsonConfig& config);
+  OrderedJson json() const;
+
+ private:
+  std::map<WorkKind, std::map<std::string, ShareTable>> tables_;  // by dtype; "" is for all
+};
+
+}  // namespace tessera::plan
