@@ -87,6 +87,10 @@ ROWS = [
     exact("--use-cfg-parallel --ulysses-degree 2", "shipped", **{**SHIPPED, "steps": None}, prompts=SHAPES),
     exact("--use-cfg-parallel --ulysses-degree 2 --ring-degree 2", size=(112, 80), scheduler=SDE, prompts=THREE),
     exact(f"--data-parallel-degree 2 --tensor-parallel-degree 2 {PIPELINE} 2 --warmup-steps 5", prompts=THREE),
+    # Ranks of unequal shares.
+    exact("--ulysses-degree 2 --rank-shares 3,2"),
+    exact("--use-cfg-parallel --ring-degree 2 --rank-shares 1,1,1,7", size=(112, 80)),
+    exact("--tensor-parallel-degree 3 --rank-shares 2.5,1,1", heads=(5, 8)),
     # bf16.
     bf16("--ulysses-degree 2"),
     bf16("--ulysses-degree 2 --ring-degree 2", size=(112, 80)),
@@ -107,6 +111,7 @@ ROWS = [
     stale(3, 5, 0, "--tensor-parallel-degree 2", heads=(5, 8), layers=5, scheduler=(EULER, MILD)),
     stale(2, 3, 3, "--data-parallel-degree 2", prompts=THREE, scheduler=SDE),
     stale(2, 3, 1, "--tensor-parallel-degree 4 --split-scheme 2d", heads=(4, 12), guidance=1.0),
+    stale(2, 3, 1, "--rank-shares 1,5", layers=7),
     stale(3, 5, 1, "--attn-layer-num-for-pp 1 4 2", layers=7, scheduler=(UNIPC, MILD)),
     stale(2, 2, 0, "--attn-layer-num-for-pp 1,3 --use-cfg-parallel --ulysses-degree 2", scheduler=(DPM, {
         **MILD, "solver_order": 3})),

@@ -186,6 +186,7 @@ RANKS |= {f"{name} {count}": (folder, flags, ["--ring-degree", count], part) for
 RANKS |= {f"uneven {name}": (folder, flags, of_ranks, "denoiser") for name, folder, flags, of_ranks in (
     ("pixart ulysses 2", "tiny-pixart", IMAGE, ULYSSES), ("pixart ring 3", "tiny-pixart", IMAGE, ["--ring-degree", "3"]),
     ("pixart gather 3", "tiny-pixart", IMAGE, ["--kv-gather-degree", "3"]),
+    ("pixart shares", "wide pixart", EVEN, [*ULYSSES, *RING, "--rank-shares", "1,1,1,7"]),
     ("pixart tensor 3", "wide pixart", IMAGE, ["--tensor-parallel-degree", "3"]),
     ("sd ring 3", "wide sd", TALL, ["--ring-degree", "3"]), ("stdit3 ulysses 3", "tiny-open-sora", VIDEO, ["--ulysses-degree", "3"]),
     ("stdit3 ring 2", "tiny-open-sora", VIDEO, RING), ("stdit3 usp", "tiny-open-sora", VIDEO, [*ULYSSES, *RING]),

@@ -32,21 +32,22 @@ Json number_in(const std::string& text) {
 }
 
 // Reads "14 14" and "14,14".
-Json integers_in(std::string text) {
+template <typename Number>
+Json numbers_in(std::string text) {
   std::replace(text.begin(), text.end(), ',', ' ');
   Json numbers = Json::array();
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(' ', begin), text.size());
-    if (end > begin) numbers.push_back(number_in<int64_t>(text.substr(begin, end - begin)));
+    if (end > begin) numbers.push_back(number_in<Number>(text.substr(begin, end - begin)));
     begin = end + 1;
   }
   return numbers.empty() ? Json(text) : numbers;
 }
 
-bool is_integer(const std::string& word) {
-  const size_t sign = word.starts_with("-") ? 1 : 0;
-  return word.size() > sign && std::all_of(word.begin() + static_cast<int64_t>(sign), word.end(),
-                                           [](unsigned char c) { return std::isdigit(c); });
+// "14", "-1", "2.5"
+bool is_number(const std::string& word) {
+  const bool begins = word.find_first_of("0123456789") <= word.find_first_not_of("-.");
+  return begins && number_in<double>(word).is_number();
 }
 
 std::string title(FieldGroup group) {
@@ -146,7 +147,7 @@ void FieldOptions::add_value(const FieldInfo& info, const std::string& group, Gi
   // Words after a repeated option's value are prompts.
   if (info.kind == FieldKind::kTexts && !option->get_positional())
     option->allow_extra_args(false)->option_text(info.unit);
-  if (info.kind == FieldKind::kIntegers) lists_.push_back(names);
+  if (info.kind == FieldKind::kIntegers || info.kind == FieldKind::kNumbers) lists_.push_back(names);
 }
 
 void FieldOptions::add_flag(const FieldInfo& info, const std::string& group, Given& given) {
@@ -183,7 +184,9 @@ Json FieldOptions::value_of(const FieldInfo& info, const Values& values) const {
     case FieldKind::kNumber:
       return number_in<double>(text);
     case FieldKind::kIntegers:
-      return integers_in(text);
+      return numbers_in<int64_t>(text);
+    case FieldKind::kNumbers:
+      return numbers_in<double>(text);
     default:
       return text;
   }
@@ -195,7 +198,7 @@ bool FieldOptions::takes_list(const std::string& option) const {
 
 size_t list_length(const std::vector<std::string>& words, size_t first) {
   size_t count = 0;
-  while (first + count < words.size() && is_integer(words[first + count])) ++count;
+  while (first + count < words.size() && is_number(words[first + count])) ++count;
   return count;
 }
 

@@ -67,7 +67,7 @@ class FieldOptions {
     return read_fields(fields, given(fields, values));
   }
 
-  // Returns whether the option takes a list of integers. CLI11 would take a prompt after the list as one
+  // Returns whether the option takes a list of numbers. CLI11 would take a prompt after the list as one
   // more, so the numbers are joined into one word, "14 14".
   bool takes_list(const std::string& option) const;
 
@@ -90,7 +90,7 @@ class FieldOptions {
   std::map<std::string, std::vector<std::string>> choices_;
 };
 
-// Returns how many words from `first` on are integers.
+// Returns how many words from `first` on are numbers.
 size_t list_length(const std::vector<std::string>& words, size_t first);
 
 }  // namespace tessera::cli

@@ -132,12 +132,14 @@ OrderedJson share_json(const Share& share) {
           {"weights_bytes", share.weights_bytes}};
 }
 
-OrderedJson mesh_json(const Mesh& mesh, const std::vector<Share>& shares) {
+OrderedJson mesh_json(const Mesh& mesh, const std::vector<double>& rank_shares,
+                      const std::vector<Share>& shares) {
   OrderedJson groups = OrderedJson::object();
   for (const NamedGroups& each : all_groups(mesh)) groups[each.name] = each.groups;
   OrderedJson ranks = OrderedJson::array();
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
     ranks.push_back({{"rank", rank}, {"coordinates", per_axis(mesh.coordinates(rank))}});
+    if (!rank_shares.empty()) ranks.back()["rank_share"] = rank_shares[static_cast<size_t>(rank)];
     if (!shares.empty()) ranks.back()["share"] = share_json(shares[static_cast<size_t>(rank)]);
   }
   return {{"world_size", mesh.world_size()},
@@ -156,7 +158,7 @@ std::string range_text(const Range& range) {
   return fmt::format("{}-{}", range.begin, range.end() - 1);
 }
 
-void print_mesh(const Mesh& mesh, const std::vector<Share>& shares) {
+void print_mesh(const Mesh& mesh, const std::vector<double>& rank_shares, const std::vector<Share>& shares) {
   std::vector<Axis> axes;  // the axes with more than one rank
   std::vector<std::string> sizes;
   for (auto axis = parallel::kAllAxes.rbegin(); axis != parallel::kAllAxes.rend(); ++axis) {
@@ -181,11 +183,13 @@ void print_mesh(const Mesh& mesh, const std::vector<Share>& shares) {
   if (axes.empty() && shares.empty()) return;
   fmt::print("\nrank");
   for (const Axis axis : axes) fmt::print(" {:>9}", parallel::axis_name(axis));
+  if (!rank_shares.empty()) fmt::print(" {:>9}", "share");
   if (!shares.empty()) fmt::print(" {:>8} {:>6} {:>8} {:>12}", "blocks", "rows", "heads", "weights");
   fmt::print("\n");
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
     fmt::print("{:>4}", rank);
     for (const Axis axis : axes) fmt::print(" {:>9}", mesh.coordinates(rank)[axis]);
+    if (!rank_shares.empty()) fmt::print(" {:>9.3g}", rank_shares[static_cast<size_t>(rank)]);
     if (!shares.empty()) {
       const Share& share = shares[static_cast<size_t>(rank)];
       fmt::print(" {:>8} {:>6} {:>8} {:>12}", range_text(share.blocks), share.rows, range_text(share.heads),
@@ -209,9 +213,9 @@ void run_mesh(const MeshArguments& arguments) {
   const Mesh mesh(layout.sizes);
   const std::vector<Share> shares = shares_of(subject, layout);
   if (arguments.json) {
-    fmt::print("{}\n", mesh_json(mesh, shares).dump(2));
+    fmt::print("{}\n", mesh_json(mesh, arguments.parallel.rank_shares, shares).dump(2));
   } else {
-    print_mesh(mesh, shares);
+    print_mesh(mesh, arguments.parallel.rank_shares, shares);
   }
 }
 

@@ -88,7 +88,7 @@ at::Tensor all_reduce(at::Tensor x, const Group& group) {
   // Each rank sums one part and sends the sum to the others: two messages of 1 / size to every peer.
   const CollectiveScope scope;
   const at::Tensor flat = x.contiguous().view({-1});
-  const std::vector<Range> parts = group.parts(flat.numel());
+  const std::vector<Range> parts = split_evenly(flat.numel(), group.size);
   const at::Tensor own = reduce_scatter(flat, 0, parts, group);
   at::Tensor sum = all_gather(own, 0, parts, group).view(x.sizes());
   scope.record({"all_reduce", group, {x}, {sum}});

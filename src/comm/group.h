@@ -21,10 +21,14 @@ struct Group {
   std::vector<int64_t> ranks = {};            // the members' ranks in the world, by their rank in the group
   std::shared_ptr<Transport> transport = {};  // empty in a group of one
   std::shared_ptr<CollectiveHooks> hooks = {};
+  Shares shares = {};  // of the members
 
-  // The share of this rank, and those of all ranks, when `total` things are split.
-  Range part(int64_t total) const { return split_evenly(total, rank, size); }
-  std::vector<Range> parts(int64_t total) const { return split_evenly(total, size); }
+  // The part of a member (this rank), and those of all, when `total` things are split by their shares.
+  Range part(int64_t total) const { return part(total, rank); }
+  Range part(int64_t total, int64_t member) const { return split_by_shares(total, member, size, shares); }
+  std::vector<Range> parts(int64_t total) const { return split_by_shares(total, size, shares); }
+  // How many things the members take at a time, where they take things one after another.
+  int64_t round() const { return things_of_round(size, shares); }
 };
 
 // The ranks that the weights of a layer are split over: a pair of layers has its inner dimension split over

@@ -55,6 +55,11 @@ void check_integer(const FieldInfo& info, const Json& value) {
   check_range(info, value);
 }
 
+void check_number(const FieldInfo& info, const Json& value) {
+  if (!value.is_number()) expected(info, "a number", value);
+  check_range(info, value);
+}
+
 void check_text(const FieldInfo& info, const Json& value) {
   if (!value.is_string()) expected(info, "a text", value);
   const auto text = value.get<std::string>();
@@ -98,14 +103,15 @@ void check_value(const FieldInfo& info, const Json& value) {
         expected(info, "an integer " + allowed_values(info), value);
       return;
     case FieldKind::kNumber:
-      if (!value.is_number()) expected(info, "a number", value);
-      return check_range(info, value);
+      return check_number(info, value);
     case FieldKind::kText:
       return check_text(info, value);
     case FieldKind::kTexts:
       return check_list(info, value, check_text);
     case FieldKind::kIntegers:
       return check_list(info, value, check_integer);
+    case FieldKind::kNumbers:
+      return check_list(info, value, check_number);
   }
 }
 

@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-enum class FieldKind { kFlag, kInteger, kSeed, kNumber, kText, kTexts, kIntegers };
+enum class FieldKind { kFlag, kInteger, kSeed, kNumber, kText, kTexts, kIntegers, kNumbers };
 
 // The help shows fields by group, in this order.
 enum class FieldGroup {
@@ -97,6 +97,7 @@ constexpr FieldKind kind_of() {
   if constexpr (std::is_floating_point_v<T>) return FieldKind::kNumber;
   if constexpr (std::is_same_v<T, std::vector<std::string>>) return FieldKind::kTexts;
   if constexpr (std::is_same_v<T, std::vector<int64_t>>) return FieldKind::kIntegers;
+  if constexpr (std::is_same_v<T, std::vector<double>>) return FieldKind::kNumbers;
   return FieldKind::kText;
 }
 

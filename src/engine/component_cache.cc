@@ -13,8 +13,11 @@ namespace {
 // Compares everything that changes what is loaded, but not whether it stays.
 bool same_form(const ComponentForm& a, const ComponentForm& b) {
   const weights::Placement &p = a.options.placement, &q = b.options.placement;
+  const auto same_parts = [](const comm::Group& one, const comm::Group& other) {
+    return one.ranks == other.ranks && one.shares == other.shares;
+  };
   return a.name == b.name && p.dtype == q.dtype && p.device == q.device &&
-         p.groups.inner.ranks == q.groups.inner.ranks && p.groups.outer.ranks == q.groups.outer.ranks &&
+         same_parts(p.groups.inner, q.groups.inner) && same_parts(p.groups.outer, q.groups.outer) &&
          a.options.blocks == b.options.blocks;
 }
 

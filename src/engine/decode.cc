@@ -83,8 +83,8 @@ at::Tensor decode_pixels(const models::Decoder& decoder, const at::Tensor& z, in
     require_numbers(whole, options);
     return fitted(whole);
   }
-  const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1,
-                          group.size);
+  const parallel::Cut cut({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1, group.size,
+                          1, group.shares);
   std::vector<Range> pixel_rows;
   for (int64_t rank = 0; rank < group.size; ++rank)
     pixel_rows.push_back(times(cut.part(0, rank), decoder.scale_factor()));

@@ -102,8 +102,10 @@ void decode_and_gather(RunContext& run, const models::Decoder& decoder, const at
   std::vector<Image> images =
       decode(decoder, z, run.settings.height, run.settings.width, observer, group, options);
   run.images_done += z.size(0);
-  // The first replica has the most pictures; the others ask as often as it does.
-  for (int64_t i = z.size(0); i < run.ranks.data.parts(count).front().length; ++i) check_cancelled(observer);
+  // All replicas ask as often as the one with the most pictures.
+  int64_t most = 0;
+  for (const Range& part : run.ranks.data.parts(count)) most = std::max(most, part.length);
+  for (int64_t i = z.size(0); i < most; ++i) check_cancelled(observer);
   if (group.rank != 0) return;
   const int64_t own = std::ssize(images);
   images = gather_pictures(std::move(images), count, run.ranks.data, run.host());

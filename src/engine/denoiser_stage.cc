@@ -62,7 +62,8 @@ parallel::Workload workload_of(const models::DenoiserShape& shape, const models:
 parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape& shape,
                        const models::LatentShape& latent_shape) {
   return {shape.token_grid(latent_shape), ranks.layout.patch_axis, ranks.layout.patches,
-          ranks.layout.rank_axis,         ranks.sequence.size,     shape.row_unit};
+          ranks.layout.rank_axis,         ranks.sequence.size,     shape.row_unit,
+          ranks.sequence.shares};
 }
 
 DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::DenoiserShape& shape,

@@ -61,9 +61,9 @@ std::vector<Range> divide_pictures(int64_t count, int64_t latent_pixels, const p
                                    at::Device device) {
   const int64_t of_rank = is_for_cpu(device) ? kLatentPixels : kLatentPixelsOfGpu;
   const int64_t of_replica = std::max<int64_t>(of_rank * ranks.replica.size / latent_pixels, 1);
-  const int64_t most = of_replica * ranks.data.size;
-  // Where replicas have no even number of pictures, a group may be larger, so that none of them is idle.
-  const int64_t groups = std::min((count + most - 1) / most, count / ranks.data.size);
+  const int64_t round = ranks.data.round(), most = of_replica * round;
+  // Where pictures do not fill rounds, a group may be larger, so that no replica is idle.
+  const int64_t groups = std::min((count + most - 1) / most, std::max<int64_t>(count / round, 1));
   return split_evenly(count, groups);
 }
 

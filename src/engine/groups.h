@@ -25,8 +25,9 @@ struct Group {
 };
 
 // Divides `count` pictures, whose latents have `latent_pixels` numbers in each channel, into the ranges of
-// groups: as few as possible, as even as possible, each with a picture for every replica. The answer follows
-// from shapes alone, so that it is the same on all ranks and on every machine.
+// groups: as few as possible, as even as possible, each with a picture for every replica, and with more for
+// those with larger shares. The answer follows from shapes and shares alone, so that it is the same on all
+// ranks and on every machine.
 std::vector<Range> divide_pictures(int64_t count, int64_t latent_pixels, const parallel::Ranks& ranks,
                                    at::Device device);
 

@@ -25,6 +25,12 @@ std::vector<Range> places(int64_t length, int64_t tile) {
   return all;
 }
 
+int64_t longest(const std::vector<Range>& parts) {
+  int64_t most = 0;
+  for (const Range& part : parts) most = std::max(most, part.length);
+  return most;
+}
+
 // Blends the first pixels of `tile` along `dim` with the last ones of `before`, whose share falls to zero.
 void blend(const at::Tensor& before, const at::Tensor& tile, int64_t dim, int64_t extent) {
   extent = std::min({extent, before.size(dim), tile.size(dim)});
@@ -34,6 +40,23 @@ void blend(const at::Tensor& before, const at::Tensor& tile, int64_t dim, int64_
   const at::Tensor share = (at::arange(extent, tile.options()) / static_cast<double>(extent)).view(shape);
   const at::Tensor first = tile.narrow(dim, 0, extent);
   first.copy_(before.narrow(dim, before.size(dim) - extent, extent) * (1 - share) + first * share);
+}
+
+// Joins tiles of `pixels` pixels a side, which start `step` apart, into a picture. They are in the order of
+// rows, and are overwritten.
+at::Tensor joined(const std::vector<at::Tensor>& tiles, size_t columns, int64_t pixels, int64_t step) {
+  std::vector<at::Tensor> lines;
+  for (size_t first = 0; first < tiles.size(); first += columns) {
+    std::vector<at::Tensor> line;
+    for (size_t i = first; i < first + columns; ++i) {
+      const at::Tensor& own = tiles[i];
+      if (first > 0) blend(tiles[i - columns], own, 2, pixels - step);
+      if (i > first) blend(tiles[i - 1], own, 3, pixels - step);
+      line.push_back(own.narrow(2, 0, std::min(own.size(2), step)).narrow(3, 0, std::min(own.size(3), step)));
+    }
+    lines.push_back(at::concat(line, 3));
+  }
+  return at::concat(lines, 2);
 }
 
 }  // namespace
@@ -52,48 +75,46 @@ at::Tensor decode_tiled(const models::Decoder& decoder, const at::Tensor& z, con
     const auto width = static_cast<int64_t>(columns.size());
     return std::pair(rows[static_cast<size_t>(index / width)], columns[static_cast<size_t>(index % width)]);
   };
-  std::vector<at::Tensor> tiles;  // [1, 3, h', w'], on rank 0
-  for (int64_t first = 0; first < count; first += group.size) {
-    const int64_t mine = first + group.rank;
-    at::Tensor own = at::empty({0}, z.options());
-    if (mine < count) {
-      const auto [row, column] = place(mine);
-      nn::Tokens tokens(parallel::Grid{.rows = row.length, .columns = column.length});
-      tokens.limit_convolutions(blocks);
-      own = decoder.decode(z.narrow(2, row.begin, row.length).narrow(3, column.begin, column.length), tokens)
-                .contiguous();
-    }
-    std::vector<at::Tensor> parts;
-    for (int64_t index = first; group.rank == 0 && index < first + group.size; ++index) {
-      if (index == mine) {
-        parts.push_back(own);
-      } else if (index < count) {
-        const auto [row, column] = place(index);
-        parts.push_back(
-            at::empty({1, own.size(1), row.length * factor, column.length * factor}, z.options()));
-      } else {
-        parts.push_back(at::empty({0}, z.options()));
+  const auto decode = [&](int64_t index) {
+    const auto [row, column] = place(index);
+    nn::Tokens tokens(parallel::Grid{.rows = row.length, .columns = column.length});
+    tokens.limit_convolutions(blocks);
+    return decoder.decode(z.narrow(2, row.begin, row.length).narrow(3, column.begin, column.length), tokens)
+        .contiguous();
+  };
+  const auto room_for = [&](int64_t index) {
+    const auto [row, column] = place(index);
+    return at::empty({1, 3, row.length * factor, column.length * factor}, z.options());
+  };
+  std::vector<at::Tensor> tiles(static_cast<size_t>(count));  // [1, 3, h', w']; all of them on rank 0 alone
+  const int64_t round = group.round();
+  for (int64_t first = 0; first < count; first += round) {
+    const std::vector<Range> parts = group.parts(std::min(round, count - first));
+    const Range& mine = parts[static_cast<size_t>(group.rank)];
+    for (int64_t i = mine.begin; i < mine.end(); ++i)
+      tiles[static_cast<size_t>(first + i)] = decode(first + i);
+    for (int64_t turn = 0; group.size > 1 && turn < longest(parts); ++turn) {
+      std::vector<at::Tensor> of_turn;  // a tile of each rank that has so many
+      for (int64_t rank = 0; rank < group.size; ++rank) {
+        const Range& part = parts[static_cast<size_t>(rank)];
+        const int64_t index = first + part.begin + turn;
+        if (turn >= part.length) {
+          of_turn.push_back(at::empty({0}, z.options()));
+        } else {
+          at::Tensor& tile = tiles[static_cast<size_t>(index)];
+          if (group.rank == 0 && rank != 0) tile = room_for(index);
+          of_turn.push_back(tile);
+        }
       }
+      const at::Tensor own = of_turn[static_cast<size_t>(group.rank)];
+      if (group.rank != 0) of_turn.clear();
+      comm::gather(own, of_turn, 0, group);
+      if (group.rank != 0 && turn < mine.length)
+        tiles[static_cast<size_t>(first + mine.begin + turn)].reset();
     }
-    if (group.size > 1) comm::gather(own, parts, 0, group);
-    tiles.insert(tiles.end(), parts.begin(), parts.end());
   }
-  if (group.rank != 0) return {};
-
-  const int64_t kept_pixels = step_of(tile) * factor, extent = tile * factor - kept_pixels;
-  std::vector<at::Tensor> lines;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    std::vector<at::Tensor> line;
-    for (size_t j = 0; j < columns.size(); ++j) {
-      const at::Tensor& own = tiles[i * columns.size() + j];
-      if (i > 0) blend(tiles[(i - 1) * columns.size() + j], own, 2, extent);
-      if (j > 0) blend(tiles[i * columns.size() + j - 1], own, 3, extent);
-      const auto kept = [&](int64_t size) { return std::min(size, kept_pixels); };
-      line.push_back(own.narrow(2, 0, kept(own.size(2))).narrow(3, 0, kept(own.size(3))));
-    }
-    lines.push_back(at::concat(line, 3));
-  }
-  return at::concat(lines, 2);
+  return group.rank == 0 ? joined(tiles, columns.size(), tile * factor, step_of(tile) * factor)
+                         : at::Tensor();
 }
 
 }  // namespace tessera::engine

@@ -26,18 +26,23 @@ class ClipDecoding {
         options_(options),
         blocks_(options.block_rows ? ops::ConvBlocks{.rows = *options.block_rows}
                                    : automatic_blocks(z.device(), group.size)),
-        cut_({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1, group.size) {}
+        cut_({.rows = z.size(2), .columns = z.size(3)}, parallel::GridAxis::kRows, 1, group.size, 1,
+             group.shares) {}
 
   int64_t clips() const { return count_clips(frames_, clip_); }
   bool depend_on_each_other() const { return memory_ != nullptr; }
 
-  // Decodes a clip for each rank, from `first` on. Returns the frames of all on rank 0.
+  // Decodes a round of clips, from `first` on, each on one rank. Returns the frames of all on rank 0.
   at::Tensor dealt(int64_t first) const {
-    nn::Tokens whole(cut_.grid);
-    const at::Tensor own = decode(first + group_.rank, {0, z_.size(2)}, whole);
-    std::vector<Range> parts;
-    for (int64_t rank = 0; rank < group_.size; ++rank) parts.push_back({rank * own.size(0), own.size(0)});
-    return comm::gather(own, /*dim=*/0, parts, 0, group_);
+    const std::vector<Range> parts = group_.parts(group_.round());
+    const Range& mine = parts[static_cast<size_t>(group_.rank)];
+    std::vector<at::Tensor> own;
+    for (int64_t clip = mine.begin; clip < mine.end(); ++clip) {
+      nn::Tokens whole(cut_.grid);
+      own.push_back(decode(first + clip, {0, z_.size(2)}, whole));
+    }
+    const at::Tensor frames = own.size() == 1 ? own.front() : at::concat(own);
+    return comm::gather(frames, /*dim=*/0, times(parts, clip_.frames), 0, group_);
   }
 
   // Decodes a clip, each rank some of its rows. Returns its frames on rank 0.
@@ -109,8 +114,8 @@ int64_t count_clips(int64_t frames, const models::Decoder::Clip& clip) {
   return rest <= 0 ? 1 : 1 + (rest + clip.frames - 1) / clip.frames;
 }
 
-int64_t dealt_clips(int64_t frames, const models::Decoder::Clip& clip, int64_t ranks) {
-  return frames / clip.frames / ranks * ranks;
+int64_t dealt_clips(int64_t frames, const models::Decoder::Clip& clip, int64_t round) {
+  return frames / clip.frames / round * round;
 }
 
 void decode_video(const models::Decoder& decoder, const at::Tensor& z, int64_t frames,
@@ -119,8 +124,9 @@ void decode_video(const models::Decoder& decoder, const at::Tensor& z, int64_t f
   const ClipDecoding decoding(decoder, z, frames, group, options);
   const bool deals =
       options.deals_clips ? *options.deals_clips : have_memory_for_clips(decoder, z, group, options.memory);
+  const int64_t round = group.round();
   const int64_t dealt =
-      deals && !decoding.depend_on_each_other() ? dealt_clips(frames, decoder.clip(), group.size) : 0;
+      deals && !decoding.depend_on_each_other() ? dealt_clips(frames, decoder.clip(), round) : 0;
   const auto take_clips = [&](const at::Tensor& gathered) {
     if (!gathered.defined()) return;
     for (const at::Tensor& clip : gathered.split(decoder.clip().frames)) take(clip);
@@ -128,7 +134,7 @@ void decode_video(const models::Decoder& decoder, const at::Tensor& z, int64_t f
   const auto begin = [&] {
     if (options.before_clips) options.before_clips();
   };
-  for (int64_t clip = 0; clip < dealt; clip += group.size) {
+  for (int64_t clip = 0; clip < dealt; clip += round) {
     begin();
     take_clips(decoding.dealt(clip));
   }

@@ -41,9 +41,9 @@ Range frames_of_clip(int64_t index, int64_t frames, const models::Decoder::Clip&
 int64_t count_clips(int64_t frames, const models::Decoder::Clip& clip);
 
 // Returns how many of the first clips of a video of `frames` frames, which do not depend on each other, are
-// decoded whole, each by one of `ranks` ranks: the largest number of full-length clips that divides evenly
-// among them. The ranks divide the rows of the clips that are left.
-int64_t dealt_clips(int64_t frames, const models::Decoder::Clip& clip, int64_t ranks);
+// decoded whole, each by one rank: as many rounds of `round` full-length clips (comm::Group::round()) as
+// there are. The ranks divide the rows of the clips that are left.
+int64_t dealt_clips(int64_t frames, const models::Decoder::Clip& clip, int64_t round);
 
 // Decodes z [T, C, h, w], which every rank of `group` has whole, to `frames` frames. Rank 0 calls `take` with
 // converted frames of one clip after the other, in order. All ranks must call this.

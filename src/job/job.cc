@@ -56,6 +56,8 @@ std::string machine_text(const Job& job) {
     const int64_t size = job.layout.sizes[*axis];
     if (size > 1) sizes.push_back(fmt::format("{} {}", parallel::axis_name(*axis), size));
   }
+  if (!job.layout.rank_shares.empty())
+    sizes.push_back(fmt::format("shares {}", fmt::join(job.arguments.parallel.rank_shares, ":")));
   return fmt::format("{} ranks ({}) with {} each", job.ranks(), fmt::join(sizes, ", "), threads_text);
 }
 

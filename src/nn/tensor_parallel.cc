@@ -10,7 +10,7 @@ namespace {
 // The features of a split that rank `peer` of `outer` has, and ranks with the same place in `inner`.
 Range share_of(const Split& split, const comm::TensorGroups& groups, int64_t peer) {
   const Range over_inner = groups.inner.part(split.units);
-  const Range over_outer = split_evenly(over_inner.length, peer, groups.outer.size);
+  const Range over_outer = groups.outer.part(over_inner.length, peer);
   return times({over_inner.begin + over_outer.begin, over_outer.length}, split.unit);
 }
 

@@ -7,7 +7,7 @@ TokenSequence::TokenSequence(const parallel::Cut& cut, const TokenGroups& groups
     : cut_(cut), groups_(groups), run_(run), over_(over), other_(other) {}
 
 int64_t TokenSequence::length(int64_t part) const {
-  return length(run_, part) + split_evenly(other_, part, groups_.all.size).length;
+  return length(run_, part) + groups_.all.part(other_, part).length;
 }
 
 int64_t TokenSequence::length(Range patches, int64_t part) const {

@@ -76,12 +76,12 @@ int64_t Tokens::local_rows(int64_t rows, int64_t of_each) const {
 
 at::Tensor Tokens::local_other(const at::Tensor& x, int64_t dim) const {
   if (cut_.patches > 1) return x;
-  const Range own = split_evenly(x.size(dim), rank(), cut_.ranks);
+  const Range own = groups_.all.part(x.size(dim));
   return x.narrow(dim, own.begin, own.length);
 }
 
 int64_t Tokens::local_other_length(int64_t length) const {
-  return cut_.patches > 1 ? length : split_evenly(length, rank(), cut_.ranks).length;
+  return cut_.patches > 1 ? length : groups_.all.part(length).length;
 }
 
 at::Tensor Tokens::local_other(const at::Tensor& x, at::ArrayRef<int64_t> lengths) const {

@@ -10,8 +10,8 @@ namespace tessera::parallel {
 namespace {
 
 // The part `index` of `parts` of `whole`, split in units of `unit` lines; the last unit may be short.
-Range in_units(const Range& whole, int64_t index, int64_t parts, int64_t unit) {
-  const Range units = split_evenly((whole.length + unit - 1) / unit, index, parts);
+Range in_units(const Range& whole, int64_t index, int64_t parts, int64_t unit, const Shares& shares = {}) {
+  const Range units = split_by_shares((whole.length + unit - 1) / unit, index, parts, shares);
   const int64_t begin = std::min(units.begin * unit, whole.length);
   return {whole.begin + begin, std::min(units.end() * unit, whole.length) - begin};
 }
@@ -19,13 +19,14 @@ Range in_units(const Range& whole, int64_t index, int64_t parts, int64_t unit) {
 }  // namespace
 
 Cut::Cut(Grid all, GridAxis axis_of_patches, int64_t patch_count, GridAxis axis_of_ranks, int64_t rank_count,
-         int64_t unit_lines)
+         int64_t unit_lines, Shares shares_of_ranks)
     : grid(all),
       patch_axis(axis_of_patches),
       rank_axis(axis_of_ranks),
       patches(patch_count),
       ranks(rank_count),
-      unit(unit_lines) {
+      unit(unit_lines),
+      shares(std::move(shares_of_ranks)) {
   TESSERA_CHECK(unit >= 1 && patches >= 1 && ranks >= 1 && patches <= (lines(patch_axis) + unit - 1) / unit,
                 "{} patches on {} ranks, {} lines in units of {}", patches, ranks, lines(patch_axis), unit);
 }
@@ -37,18 +38,19 @@ Cut Cut::coarser() const {
           rank_axis,
           1,
           ranks,
-          std::max<int64_t>(unit / 2, 1)};
+          std::max<int64_t>(unit / 2, 1),
+          shares};
 }
 
 Cut Cut::finer() const {
   TESSERA_CHECK(rank_axis == GridAxis::kRows && patches == 1, "only a cut along rows can be made finer");
-  return {{grid.frames, 2 * grid.rows, 2 * grid.columns}, rank_axis, 1, ranks, 2 * unit};
+  return {{grid.frames, 2 * grid.rows, 2 * grid.columns}, rank_axis, 1, ranks, 2 * unit, shares};
 }
 
 Range Cut::part(int64_t patch, int64_t rank) const {
   Range all{0, lines(rank_axis)};
   if (rank_axis == patch_axis) all = in_units(all, patch, patches, unit);
-  return in_units(all, rank, ranks, unit);
+  return in_units(all, rank, ranks, unit, shares);
 }
 
 std::vector<Range> Cut::lines_of(GridAxis axis, Range run, int64_t rank) const {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/range.h"
@@ -24,21 +25,24 @@ enum class GridAxis { kFrames, kRows };
 // The lines (rows or frames) of one axis are dealt to patches, which are computed one after another
 // (PipeFusion), and those of the same or the other axis to the sequence ranks. If it is the same axis, the
 // lines of each patch are divided among the ranks; otherwise all lines are. Lines are dealt in units of
-// `unit`, and the shares differ by at most one unit. A rank keeps its lines for the whole denoising loop.
+// `unit`: equally to patches, and to ranks by their shares. A rank keeps its lines for the whole denoising
+// loop.
 //
 // The tokens that a rank holds of a run of patches are in the order of the grid.
 struct Cut {
   // Puts the whole grid on one rank.
   explicit Cut(Grid grid) : Cut(grid, GridAxis::kRows, 1, 1) {}
-  // Checks that every patch has at least one unit. The last unit may be short; ranks beyond the number of
-  // units get nothing.
-  Cut(Grid grid, GridAxis axis, int64_t patches, int64_t ranks, int64_t unit = 1)
-      : Cut(grid, axis, patches, axis, ranks, unit) {}
-  Cut(Grid grid, GridAxis patch_axis, int64_t patches, GridAxis rank_axis, int64_t ranks, int64_t unit = 1);
+  // Checks that every patch has at least one unit. The last unit may be short; where there are fewer units
+  // than ranks, some get nothing.
+  Cut(Grid grid, GridAxis axis, int64_t patches, int64_t ranks, int64_t unit = 1, Shares shares = {})
+      : Cut(grid, axis, patches, axis, ranks, unit, std::move(shares)) {}
+  Cut(Grid grid, GridAxis patch_axis, int64_t patches, GridAxis rank_axis, int64_t ranks, int64_t unit = 1,
+      Shares shares = {});
 
   Grid grid;
   GridAxis patch_axis, rank_axis;
   int64_t patches, ranks, unit;
+  Shares shares;  // of the ranks
 
   int64_t lines(GridAxis axis) const { return axis == GridAxis::kRows ? grid.rows : grid.frames; }
   Range all_patches() const { return {0, patches}; }

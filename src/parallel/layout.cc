@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "core/error.h"
 #include "core/text.h"
@@ -28,6 +29,16 @@ std::string advice(const ParallelOptions& options, const Workload& workload,
   return fmt::format("; nearest valid: {}", fmt::join(found, ", or "));
 }
 
+// The shares in relation to the largest one, so that their sums are finite; none if all are equal.
+std::vector<double> relative(std::vector<double> shares) {
+  if (shares.empty()) return shares;
+  const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
+  if (*least == *most) return {};
+  const double largest = *most;
+  for (double& share : shares) share /= largest;
+  return shares;
+}
+
 // Makes the layout of options that break no rule.
 Layout make_layout(const ParallelOptions& options, const Workload& workload) {
   Layout layout;
@@ -47,8 +58,11 @@ Layout make_layout(const ParallelOptions& options, const Workload& workload) {
   layout.patch_axis = division.patch_axis;
   layout.rank_axis = division.rank_axis;
   layout.dsp = division.dsp;
+  layout.rank_shares = relative(options.rank_shares);
+  constexpr Axis kPipeline = Axis::kPipeline, kDisplaced = Axis::kDisplaced;
   layout.stage_blocks = options.attn_layer_num_for_pp.empty()
-                            ? balanced_stages(workload, options.pipefusion_parallel_degree)
+                            ? balanced_stages(workload, options.pipefusion_parallel_degree,
+                                              layout.shares(std::span(&kPipeline, 1)))
                             : options.attn_layer_num_for_pp;
   if (options.pipefusion_parallel_degree > 1) {
     layout.patches = options.num_pipeline_patch.value_or(
@@ -57,8 +71,11 @@ Layout make_layout(const ParallelOptions& options, const Workload& workload) {
   }
   if (options.displaced_patch_degree > 1) {
     // In a transformer, only attention sees the rows of other ranks.
+    const std::vector<Range> parts = split_by_shares(division.units, options.displaced_patch_degree,
+                                                     layout.shares(std::span(&kDisplaced, 1)));
     const bool has_few_rows =
-        workload.has_group_norms && division.units / options.displaced_patch_degree < kFewRows;
+        workload.has_group_norms &&
+        std::any_of(parts.begin(), parts.end(), [](const Range& part) { return part.length < kFewRows; });
     layout.displaced_mode_was_changed = has_few_rows && !options.displaced_mode;
     layout.displacement = {.mode = options.displaced_mode.value_or(
                                has_few_rows ? DisplacedMode::kSyncGn : DisplacedMode::kCorrectedAsyncGn),
@@ -81,6 +98,30 @@ Range Layout::stage(int64_t rank) const {
   Range blocks;
   for (int64_t i = 0; i <= rank; ++i) blocks = {blocks.end(), stage_blocks[static_cast<size_t>(i)]};
   return blocks;
+}
+
+Shares Layout::shares(std::span<const Axis> axes) const {
+  Shares made;
+  const auto has = [&](Axis axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); };
+  // What other methods divide further.
+  const int64_t of_ulysses = dsp ? 1 : sizes[Axis::kUlysses];
+  if (has(Axis::kTensorOuter)) {
+    made.least = of_ulysses;
+  } else if (has(Axis::kTensorInner)) {
+    made.least = of_ulysses * sizes[Axis::kTensorOuter];
+  }
+  if (rank_shares.empty()) return made;
+  const Mesh mesh(sizes);
+  TESSERA_CHECK(std::ssize(rank_shares) == mesh.world_size(), "{} shares for {} ranks", rank_shares.size(),
+                mesh.world_size());
+  std::map<int64_t, double> sums;  // by the first rank with the member's coordinates
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    PerAxis place = mesh.coordinates(rank);
+    for (const Axis axis : kAllAxes) place[axis] = has(axis) ? place[axis] : 0;
+    sums[mesh.rank_at(place)] += rank_shares[static_cast<size_t>(rank)];
+  }
+  for (const auto& [first, sum] : sums) made.of_parts.push_back(sum);
+  return made;
 }
 
 Layout resolve_layout(const ParallelOptions& options, const Workload& workload,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ namespace tessera::parallel {
 
 struct Layout {
   PerAxis sizes{1};
-  std::vector<int64_t> stage_blocks;  // the number of blocks of each stage
+  std::vector<double> rank_shares = {};  // by rank of the world, at most 1; empty if all are equal
+  std::vector<int64_t> stage_blocks;     // the number of blocks of each stage
   // The axes that the ranks of the sequence axes and the patches of PipeFusion divide.
   GridAxis rank_axis = GridAxis::kRows, patch_axis = GridAxis::kRows;
   bool dsp = false;          // instead of Ulysses, in attention within frames or along them
@@ -35,6 +37,10 @@ struct Layout {
   // Whether no rank works with activations of an earlier step.
   bool is_exact() const { return is_all_warmup || (patches == 1 && !displacement); }
   Range stage(int64_t rank) const;  // the blocks of a rank of the pipeline
+  // The shares of the members of a group along `axes`, in their order: each is the sum over all ranks with
+  // the member's coordinates on these axes. So all groups along the same axes split alike, as products of
+  // methods need it: ranks of a ring send each other the heads that both have.
+  Shares shares(std::span<const Axis> axes) const;
 };
 
 // Throws Error(kUsage) for a field that is out of range, else one line with every broken rule and the nearest

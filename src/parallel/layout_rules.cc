@@ -58,9 +58,16 @@ class Judge {
     require(!is_displaced || !options_.simulate_ranks, Rule::kDisplacedSimulated);
     require(!options_.split_scheme || options_.tensor_parallel_degree > 1, Rule::kSplitScheme);
     require(!options_.simulate_ranks || options_.degrees() > 1, Rule::kSimulated);
-    const bool is_alone = ranks_of(options_, world_size) == 1;
+    const int64_t ranks = ranks_of(options_, world_size);
+    const bool is_alone = ranks == 1;
     require(!options_.text_encoder_parallel || !is_alone, Rule::kTextEncoder);
     require(!options_.vae_parallel || !is_alone, Rule::kVae);
+    const std::vector<double>& shares = options_.rank_shares;
+    require(shares.empty() || !is_alone, Rule::kSharesAlone);
+    require(shares.empty() || is_alone ||
+                (std::ssize(shares) == ranks &&
+                 std::all_of(shares.begin(), shares.end(), [](double share) { return share > 0; })),
+            Rule::kShares, std::ssize(shares), ranks);
   }
 
   void judge_pipeline() {
@@ -196,14 +203,14 @@ std::string describe_degrees(const Violation& violation, const ParallelOptions& 
   }
 }
 
-std::string describe_modes(Rule rule, const ParallelOptions& options) {
+std::string describe_modes(const Violation& violation, const ParallelOptions& options) {
   const auto needs = [](const std::string& option, const char* degree) {
     return fmt::format("{} needs {} 2 or more", option, field(degree));
   };
-  const auto several = [](const char* name, const std::optional<bool>& wish) {
-    return fmt::format("{} applies to runs with several ranks only", field(name, wish.value_or(true)));
+  const auto several = [](const std::string& option) {
+    return option + " applies to runs with several ranks only";
   };
-  switch (rule) {
+  switch (violation.rule) {
     case Rule::kDspDegree:
       return needs(field("dynamic_sequence_parallel", options.dynamic_sequence_parallel.value_or(true)),
                    "ulysses_degree");
@@ -223,9 +230,14 @@ std::string describe_modes(Rule rule, const ParallelOptions& options) {
     case Rule::kSimulated:
       return field("simulate_ranks") + " needs the degrees of the ranks to simulate";
     case Rule::kTextEncoder:
-      return several("text_encoder_parallel", options.text_encoder_parallel);
+      return several(field("text_encoder_parallel", options.text_encoder_parallel.value_or(true)));
+    case Rule::kVae:
+      return several(field("vae_parallel", options.vae_parallel.value_or(true)));
+    case Rule::kSharesAlone:
+      return several(field("rank_shares"));
     default:
-      return several("vae_parallel", options.vae_parallel);
+      return fmt::format("{} {} must be {} positive numbers, one for each rank", field("rank_shares"),
+                         fmt::join(options.rank_shares, " "), violation.available);
   }
 }
 
@@ -285,7 +297,7 @@ std::string describe(const Violation& violation, const ParallelOptions& options,
   TESSERA_CHECK(violation.rule != Rule::kRange, "check_fields() describes it");
   if (violation.rule < Rule::kPictures) return describe_ranks(violation, options);
   if (violation.rule <= Rule::kSquare) return describe_degrees(violation, options, workload);
-  if (violation.rule <= Rule::kVae) return describe_modes(violation.rule, options);
+  if (violation.rule <= Rule::kShares) return describe_modes(violation, options);
   return describe_pipeline(violation, options, workload);
 }
 

@@ -39,6 +39,8 @@ enum class Rule {
   kSimulated,
   kTextEncoder,
   kVae,
+  kSharesAlone,
+  kShares,  // a positive share for each rank
   // Of PipeFusion's own.
   kPatchesAlone,
   kPatchAxisAlone,

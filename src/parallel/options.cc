@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 
@@ -22,6 +23,12 @@ Fields<ParallelOptions> make_fields() {
   fields.push_back(
       plain_field(&O::attn_layer_num_for_pp,
                   {"attn_layer_num_for_pp", "PipeFusion: number of blocks in each stage [balanced]",
+                   FieldGroup::kDegrees, "N ..."}));
+  fields.push_back(
+      plain_field(&O::rank_shares,
+                  {"rank_shares",
+                   "How much work each rank gets in relation to the others, for ranks of unequal speed: one "
+                   "positive number for each [equal]",
                    FieldGroup::kDegrees, "N ..."}));
   fields.push_back(choice_field<O, std::optional<SplitScheme>, SplitScheme>(
       &O::split_scheme,
@@ -88,6 +95,8 @@ bool are_in_range(const ParallelOptions& options) {
                        const int64_t value = options.*degree.value;
                        return value >= 1 && value <= kLargestDegree;
                      }) &&
+         std::all_of(options.rank_shares.begin(), options.rank_shares.end(),
+                     [](double share) { return std::isfinite(share); }) &&
          options.nproc.value_or(1) >= 1 && options.warmup_steps.value_or(0) >= 0;
 }
 

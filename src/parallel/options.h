@@ -25,6 +25,7 @@ struct ParallelOptions {
   int64_t ulysses_degree = 1;
   int64_t displaced_patch_degree = 1;
   int64_t tensor_parallel_degree = 1;
+  std::vector<double> rank_shares;  // of the work, by rank of the world; empty: equal
   std::optional<SplitScheme> split_scheme;
   std::optional<bool> dynamic_sequence_parallel;  // in place of Ulysses
   std::optional<int64_t> num_pipeline_patch;

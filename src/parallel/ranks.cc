@@ -8,7 +8,12 @@
 namespace tessera::parallel {
 
 template <typename MakeGroup>
-void Ranks::fill(const MakeGroup& make_group) {
+void Ranks::fill(const MakeGroup& make_members) {
+  const auto make_group = [&](std::span<const Axis> axes, std::string_view name) {
+    comm::Group group = make_members(axes, name);
+    group.shares = layout.shares(axes);
+    return group;
+  };
   const auto of_axis = [&](Axis axis) { return make_group(std::span(&axis, 1), axis_name(axis)); };
   world = make_group(kAllAxes, "world");
   replica = make_group(kReplicaAxes, "replica");

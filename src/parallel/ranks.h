@@ -33,7 +33,7 @@ struct Ranks {
 
  private:
   template <typename MakeGroup>
-  void fill(const MakeGroup& make_group);
+  void fill(const MakeGroup& make_members);
 };
 
 // Ranks of equal places along the axes that divide weights hold equal weights of the denoiser.

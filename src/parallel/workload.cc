@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace tessera::parallel {
 namespace {
@@ -62,18 +63,36 @@ Division divide(const ParallelOptions& options, const Workload& workload) {
           .most_patches = std::max<int64_t>(1, units_of(patch_axis, workload) / ranks)};
 }
 
-std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages) {
-  // The blocks that every stage gets in any case.
-  const auto ends = static_cast<int64_t>(std::ceil(std::max(workload.embedding, workload.head)));
-  const int64_t common = std::max<int64_t>(workload.blocks / stages - ends, 1);
-  std::vector<int64_t> blocks(static_cast<size_t>(stages), common);
-  std::vector<double> work(static_cast<size_t>(stages), static_cast<double>(common));
-  work.front() += workload.embedding;
-  work.back() += workload.head;
-  for (int64_t dealt = stages * common; dealt < workload.blocks; ++dealt) {
-    const auto least = static_cast<size_t>(std::min_element(work.begin(), work.end()) - work.begin());
+// Each block goes to the stage that is then the least busy. Most of them are dealt at once: halving finds the
+// level of work by share below which there are not too many.
+std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages, const Shares& shares) {
+  std::vector<double> others(static_cast<size_t>(stages));  // work besides blocks
+  others.front() += workload.embedding;
+  others.back() += workload.head;
+  const auto share = [&](size_t i) { return shares.of_parts.empty() ? 1.0 : shares.of_parts[i]; };
+  const auto below = [&](double level) {
+    std::vector<int64_t> blocks;
+    for (size_t i = 0; i < others.size(); ++i)
+      blocks.push_back(std::max<int64_t>(static_cast<int64_t>(level * share(i) - others[i]), 1));
+    return blocks;
+  };
+  double largest = 0;
+  for (size_t i = 0; i < others.size(); ++i) largest = std::max(largest, share(i));
+  double low = 0, high = static_cast<double>(workload.blocks) / largest + others.front() + others.back();
+  for (double level = high / 2; low < level && level < high; level = low + (high - low) / 2) {
+    const std::vector<int64_t> blocks = below(level);
+    (std::accumulate(blocks.begin(), blocks.end(), int64_t{0}) <= workload.blocks ? low : high) = level;
+  }
+  std::vector<int64_t> blocks = below(low);
+  for (int64_t& each : blocks) each = std::max<int64_t>(each - 1, 1);  // the last ones are dealt one by one
+  const auto work_with_next = [&](size_t i) {
+    return (static_cast<double>(blocks[i] + 1) + others[i]) / share(i);
+  };
+  for (int64_t left = workload.blocks - std::accumulate(blocks.begin(), blocks.end(), int64_t{0}); left > 0;
+       --left) {
+    size_t least = 0;
+    for (size_t i = 1; i < blocks.size(); ++i) least = work_with_next(i) < work_with_next(least) ? i : least;
     ++blocks[least];
-    ++work[least];
   }
   return blocks;
 }

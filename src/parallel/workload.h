@@ -39,9 +39,9 @@ struct Division {
 };
 Division divide(const ParallelOptions& options, const Workload& workload);
 
-// The number of blocks of each stage, with as little work as possible on the busiest stage: after an equal
-// share, each block goes to the stage with the least work.
-std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages);
+// The number of blocks of each stage, at least one, so that the largest quotient of a stage's work and its
+// share is as small as possible. Of stages that are equally good for a block the first one gets it.
+std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages, const Shares& shares = {});
 
 // Returns m x n = `degree` with m <= n as close to each other as possible; m is 1 for a prime.
 std::pair<int64_t, int64_t> near_square(int64_t degree);

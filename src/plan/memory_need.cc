@@ -7,25 +7,31 @@
 
 namespace tessera::plan {
 
-// The first rank of a stage of the pipeline needs no less than others of the stage, since larger parts come
-// first; only stages hold different blocks.
+// Of ranks with equal shares, the first one of a stage needs no less than others of the stage, since larger
+// parts come first, and stands for them; only stages hold different blocks. Otherwise each rank stands for
+// itself.
 MemoryNeed memory_need(const engine::Settings& settings, const engine::Model& model,
                        const parallel::Layout& layout) {
   const int64_t world = parallel::Mesh(layout.sizes).world_size();
-  const int64_t stages = layout.sizes[parallel::Axis::kPipeline];
-  const int64_t replicas = layout.sizes[parallel::Axis::kData];
+  const bool are_equal = layout.rank_shares.empty();
+  const int64_t alike = are_equal ? world / layout.sizes[parallel::Axis::kPipeline] : 1;
+  const int64_t replicas = are_equal ? layout.sizes[parallel::Axis::kData] : 1;
   const int64_t steps = steps_to_trace(settings, layout);
   MemoryNeed need;
   int64_t weights = 0, denoisers = 0;  // of denoiser and decoder, and of the denoiser alone
-  for (int64_t rank = 0, traced = 0; rank < world && traced < stages; ++rank) {
-    if (parallel::Ranks(rank, layout).pipeline.rank != traced) continue;
-    ++traced;
+  for (int64_t rank = 0, stage = 0; rank < world; ++rank) {
+    const parallel::Ranks ranks(rank, layout);
+    if (are_equal && ranks.pipeline.rank != stage) continue;
+    ++stage;
     const RankTrace trace = trace_rank(settings, model, layout, rank, steps);
-    const int64_t ranks = world / stages;
-    const int64_t decoding = layout.vae_parallel ? ranks : rank > 0 ? 0 : model.shape.is_video ? 1 : replicas;
-    need.denoise += trace.peak_bytes(Phase::kDenoise) * ranks;
+    const bool is_first = (model.shape.is_video ? ranks.world : ranks.replica).rank == 0;
+    const int64_t decoding = layout.vae_parallel    ? alike
+                             : !is_first            ? 0
+                             : model.shape.is_video ? 1
+                                                    : replicas;
+    need.denoise += trace.peak_bytes(Phase::kDenoise) * alike;
     need.decode += trace.peak_bytes(Phase::kDecode) * decoding;
-    denoisers += trace.weights_bytes[static_cast<size_t>(Phase::kDenoise)] * ranks;
+    denoisers += trace.weights_bytes[static_cast<size_t>(Phase::kDenoise)] * alike;
     weights += trace.weights_bytes[static_cast<size_t>(Phase::kDecode)] * decoding;
   }
   weights += denoisers;

@@ -337,6 +337,9 @@ std::vector<ShardedGraph> record_sharded_programs(const std::string& part, const
   require_program(part, settings);
   if (layout.sizes[Axis::kPipeline] > 1 || layout.displacement)
     usage_error(field("sharding"), "cannot express PipeFusion and displaced patches; leave it out");
+  if (!layout.rank_shares.empty())
+    usage_error(field("rank_shares"), "cannot be expressed by shardings, whose parts are equal; leave out {}",
+                field("sharding"));
   if (options.sequence_parallel &&
       (layout.sizes[Axis::kTensorInner] == 1 || layout.sizes[Axis::kTensorOuter] > 1))
     usage_error(
@@ -403,7 +406,7 @@ Graph record_decoder(const engine::Settings& settings, const engine::Model& mode
   const int64_t count = std::min(clip.latents, shape.latent_frames);
   const comm::Group group = run.decodes_together() ? run.decoding_ranks() : comm::Group();
   nn::Tokens tokens(parallel::Cut({.rows = shape.latent_height, .columns = shape.latent_width},
-                                  parallel::GridAxis::kRows, 1, group.size),
+                                  parallel::GridAxis::kRows, 1, group.size, 1, group.shares),
                     {.ring = group, .all = group});
   const Range rows = tokens.cut().part(0, group.rank);
   std::vector<int64_t> whole = {count, model.shape.latent_channels, shape.latent_height, shape.latent_width};

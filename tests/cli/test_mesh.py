@@ -54,6 +54,24 @@ def mesh_of_a_model(box):
 
 
 @test
+def mesh_of_unequal_ranks(box):
+    """Rows and blocks are dealt by the sums of the shares; a trace has the same parts."""
+    words = ["--model", MODEL, "--dtype", "fp32", "--height", "512", "--width", "512", "--no-resolution-binning"]
+    usp = ["--ring-degree", "2", "--ulysses-degree", "2", "--rank-shares", "1", "1", "1.5", "4.5"]
+    mesh = json.loads(box.run("mesh", *words, *usp, "--json").out)
+    assert [rank["rank_share"] for rank in mesh["ranks"]] == [1, 1, 1.5, 4.5], mesh
+    assert [rank["share"]["rows"] for rank in mesh["ranks"]] == [4, 4, 6, 18], mesh
+    text = box.run("mesh", *words, *usp).out
+    assert "share" in text and "      4.5 " in text, text
+    stages = json.loads(box.run("mesh", *words, "--pipefusion-parallel-degree", "2", "--rank-shares", "1,9", "--json").out)
+    assert [rank["share"]["blocks"] for rank in stages["ranks"]] == [[0, 1], [1, 2]], stages
+    box.run("trace", "a cat", *words, "--ring-degree", "2", "--rank-shares", "3,1", "-q", "-o", "t.json")
+    flops = [sum(row["products"] for row in json.loads(box.run("analyze", "flops", "t.json", "--rank", rank, "--json").out)["rows"])
+             for rank in ("0", "1")]
+    assert 2.5 < flops[0] / flops[1] < 3.1, flops
+
+
+@test
 def mesh_of_a_model_without_weights(box):
     """It needs shapes alone, as a trace does, and those of videos have frames."""
     model = box.copy_model()
@@ -77,6 +95,8 @@ def mesh_refuses(box):
     box.refuse(2, "unknown option", "mesh", "--nproc", "2")
     box.refuse(2, "deals the blocks of a --model", "mesh", "--attn-layer-num-for-pp", "1", "1")
     box.refuse(2, "give that too", "mesh", "--height", "512")
+    box.refuse(2, "--rank-shares 3 1 must be 4 positive numbers, one for each rank", "mesh", "--world", "4", "--ulysses-degree", "4",
+               "--rank-shares", "3,1")
     box.refuse(2, "a block for each stage", "mesh", "--model", MODEL, "--pipefusion-parallel-degree", "3")
     box.refuse(3, "no such folder", "mesh", "--model", "nowhere")
     assert "1 rank\n" in box.run("mesh").out

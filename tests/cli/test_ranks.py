@@ -21,6 +21,7 @@ DEGREES = [  # words, and the report's settings; the model has 2 heads and 2 blo
       "--warmup_steps", "3"],
      {"world_size": 2, "pp": 2, "num_pipeline_patch": 2, "attn_layer_num_for_pp": [1, 1], "warmup_steps": 3}),
     (["--data-parallel-degree", "2", "--num-images-per-prompt", "2"], {"world_size": 2, "dp": 2}),
+    (["--ulysses-degree", "2", "--rank-shares", "2.5,1"], {"world_size": 2, "ulysses": 2}),
     (["--use-cfg-parallel", "--width", "16"], {"world_size": 2, "cfg": 2}),  # one column of tokens
 ]
 THREE_STEPS = [*SMALL[:-1], "3"]
@@ -115,6 +116,10 @@ def rules_of_degrees(box):
             (["--pipefusion-parallel-degree", "2", "--attn-layer-num-for-pp", "9", "9"], "with the sum 2, such as 1 1"),
             (["--pipefusion-parallel-degree", "2", "--attn-layer-num-for-pp", "one"], "expected an integer"),
             (["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "1000"], "must be from 1 to"),
+            (["--ring-degree", "2", "--rank-shares", "3", "2", "1"],
+             "--rank-shares 3 2 1 must be 2 positive numbers, one for each rank"),
+            (["--ring-degree", "2", "--rank-shares", "fast"], "[--rank-shares] expected a number, got 'fast'"),
+            (["--rank-shares", "1"], "--rank-shares applies to runs with several ranks only"),
             (["--pipefusion-parallel-degree", "2", "--warmup-steps", "-1"], "must be 0 or more"),
             (["--num-pipeline-patch", "2"], "--num-pipeline-patch applies to PipeFusion only"),
             (["--split-scheme", "2d"], "--split-scheme needs --tensor-parallel-degree"),
@@ -151,7 +156,7 @@ def an_error_of_all_ranks_is_reported_once(box):
 def help_names_every_option(box):
     text = box.run("generate", "--help").out
     for name in ("nproc", "data-parallel-degree", "use-cfg-parallel", "ulysses-degree", "ring-degree", "timeout",
-                 "pipefusion-parallel-degree", "num-pipeline-patch", "attn-layer-num-for-pp", "warmup-steps",
+                 "pipefusion-parallel-degree", "num-pipeline-patch", "attn-layer-num-for-pp", "warmup-steps", "rank-shares",
                  "tensor-parallel-degree", "split-scheme", "dynamic-sequence-parallel", "interface", "no-shared-memory", "simulate-ranks", "text-encoder-parallel"):
         assert f"--{name}" in text, name
 

@@ -68,6 +68,18 @@ TEST(Groups, AreFewAndEvenAndLeaveNoReplicaIdle) {
   EXPECT_EQ(divided(9, int64_t{128} * 128, 4), (Ranges{{0, 5}, {5, 4}}));
 }
 
+// A replica takes one large picture at a time, and one of twice the share two.
+TEST(Groups, HaveRoundsOfUnequalReplicas) {
+  parallel::Ranks ranks = ranks_of(2, 1);
+  ranks.data.shares = {{2, 1}};
+  const auto divided = [&](int64_t count) {
+    return divide_pictures(count, int64_t{128} * 128, ranks, at::kCPU);
+  };
+  EXPECT_EQ(divided(6), (std::vector<Range>{{0, 3}, {3, 3}}));
+  EXPECT_EQ(divided(2), (std::vector<Range>{{0, 2}}));
+  EXPECT_EQ(divided(7), (std::vector<Range>{{0, 4}, {4, 3}}));
+}
+
 TEST(Groups, OnAGpuAreLarger) {
   EXPECT_EQ(divide_pictures(16, int64_t{128} * 128, ranks_of(1, 1), at::kCUDA),
             (std::vector<Range>{{0, 8}, {8, 8}}));

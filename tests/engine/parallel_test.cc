@@ -168,14 +168,36 @@ std::vector<Case> of_world(std::vector<Case> cases, int64_t size) {
   return cases;
 }
 
+// The same with shares of the ranks, drawn anew for each.
+std::vector<Case> with_shares(std::vector<Case> cases) {
+  constexpr std::array kShares = {1.0, 1.5, 2.0, 3.0, 7.0};
+  uint32_t seed = 5;
+  for (Case& c : cases) {
+    for (int64_t rank = 0; rank < c.options.degrees(); ++rank) {
+      seed = seed * 1664525 + 1013904223;
+      c.options.rank_shares.push_back(kShares[(seed >> 16) % kShares.size()]);
+    }
+    c.name += fmt::format(", shares {}", fmt::join(c.options.rank_shares, " "));
+  }
+  return cases;
+}
+
 class Worlds : public ::testing::TestWithParam<int64_t> {};
 
-TEST_P(Worlds, ExactMethodsEqualOneRank) {
+void expect_one_rank(const std::vector<Case>& cases) {
   const at::Tensor guided = run({}, {"", {}}, at::kFloat);
-  compare(of_world(exact_cases(), GetParam()), 1e-4, [&](const Case& c) {
+  compare(cases, 1e-4, [&](const Case& c) {
     const bool usual = c.guided && std::string_view(c.scheduler) == Case().scheduler;
     return usual ? guided : run({}, c, at::kFloat);
   });
+}
+
+TEST_P(Worlds, ExactMethodsEqualOneRank) {
+  expect_one_rank(of_world(exact_cases(), GetParam()));
+}
+
+TEST_P(Worlds, ExactMethodsOfUnequalRanksEqualOneRank) {
+  expect_one_rank(with_shares(of_world(exact_cases(), GetParam())));
 }
 
 using SmallWorlds = Worlds;
@@ -245,14 +267,20 @@ std::vector<Case> pipeline_cases() {
   return cases;
 }
 
+at::Tensor with_the_same_schedule(const Case& c) {
+  const parallel::Layout layout = layout_of(c);
+  parallel::Ranks alone;
+  alone.layout.patches = layout.patches;
+  alone.layout.warmup_steps = layout.warmup_steps;
+  return run(alone, c, at::kFloat);
+}
+
 TEST_P(Worlds, PipeFusionEqualsOneRankWithTheSameSchedule) {
-  compare(of_world(pipeline_cases(), GetParam()), 1e-4, [](const Case& c) {
-    const parallel::Layout layout = layout_of(c);
-    parallel::Ranks alone;
-    alone.layout.patches = layout.patches;
-    alone.layout.warmup_steps = layout.warmup_steps;
-    return run(alone, c, at::kFloat);
-  });
+  compare(of_world(pipeline_cases(), GetParam()), 1e-4, with_the_same_schedule);
+}
+
+TEST_P(Worlds, PipeFusionOfUnequalRanksEqualsOneRankWithTheSameSchedule) {
+  compare(with_shares(of_world(pipeline_cases(), GetParam())), 1e-4, with_the_same_schedule);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Worlds, ::testing::Values(2, 3, 4, 6, 8));

@@ -160,24 +160,31 @@ TEST_F(TiledDecoding, EqualsDiffusers) {
   expect_tiny_sd_golden(generate(settings(), tiny_sd()), "tiled", "one rank");
 }
 
-// Four ranks decode six tiles; previews are decoded in tiles as well.
+// Four ranks decode six tiles, of which the last one has three if its share is large; previews are decoded in
+// tiles as well.
 TEST_F(TiledDecoding, IsTheSameOnManyRanksAndInPreviews) {
-  const auto layout = parallel::resolve_layout(parallel::degrees(1, true, 1, 1, 2, 1),
-                                               workload(settings(), tiny_sd()), std::nullopt);
+  parallel::ParallelOptions options = parallel::degrees(1, true, 1, 1, 2, 1);
+  std::vector<parallel::Layout> layouts;
+  for (const std::vector<double>& shares : {std::vector<double>(), {1, 1, 1, 7}, {5, 1, 1, 1}}) {
+    options.rank_shares = shares;
+    layouts.push_back(parallel::resolve_layout(options, workload(settings(), tiny_sd()), std::nullopt));
+  }
   comm::run_ranks_as_threads(
       4,
       [&](const comm::World& world) {
         Engine engine(tiny_sd(), kNoLimit, world);
-        Observer observer;
-        std::vector<Image> shown;
-        observer.preview_every = 1;
-        observer.preview_images = true;
-        observer.previewed = [&](const Preview& preview) { shown = preview.images; };
-        const Result result = engine.run(settings(), layout, observer);
-        if (world.rank() != 0) return;
-        expect_tiny_sd_golden(result, "tiled", "four ranks");
-        ASSERT_EQ(shown.size(), 1U);
-        EXPECT_LE(pixel_difference(pixels_of(shown), pixels_of(result.images)), 1);
+        for (const parallel::Layout& layout : layouts) {
+          Observer observer;
+          std::vector<Image> shown;
+          observer.preview_every = 1;
+          observer.preview_images = true;
+          observer.previewed = [&](const Preview& preview) { shown = preview.images; };
+          const Result result = engine.run(settings(), layout, observer);
+          if (world.rank() != 0) continue;
+          expect_tiny_sd_golden(result, "tiled", "four ranks");
+          ASSERT_EQ(shown.size(), 1U);
+          EXPECT_LE(pixel_difference(pixels_of(shown), pixels_of(result.images)), 1);
+        }
       },
       comm::Wire::kShared);
 }

@@ -116,6 +116,27 @@ INSTANTIATE_TEST_SUITE_P(Sizes, VideoDecodeOnRanks,
                                               info.param.deals ? "" : "InRows");
                          });
 
+// Of five whole clips the first rank takes three; the sixth is cut into three and two rows.
+TEST(VideoDecodeRanks, OfUnequalSharesTakeClipsByThem) {
+  constexpr int64_t kFrames = 5 * 4 + 2;
+  std::vector<std::vector<int64_t>> rows(2);
+  comm::run_ranks_as_threads(2, [&](comm::World world) {
+    const c10::InferenceMode inference_mode;
+    comm::Group group = world.group({0, 1}, "vae");
+    group.shares = {{3, 2}};
+    const ToyDecoder decoder;
+    std::vector<at::Tensor> clips;
+    decode_video(decoder, latents(kFrames), kFrames, group, options_of(true),
+                 [&](const at::Tensor& x) { clips.push_back(x); });
+    rows[static_cast<size_t>(world.rank())] = decoder.rows;
+    if (world.rank() != 0) return;
+    EXPECT_TRUE(at::equal(at::concat(clips), expected(kFrames)));
+    EXPECT_EQ(clips.size(), 6U);
+  });
+  EXPECT_EQ(rows[0], (std::vector<int64_t>{5, 5, 5, 3}));
+  EXPECT_EQ(rows[1], (std::vector<int64_t>{5, 5, 2}));
+}
+
 // A clip takes 2000 bytes, and three ranks share a machine.
 TEST(VideoDecodeRanks, UnlikeMachinesDealClipsWhereAllHaveTheMemory) {
   expect_frames(22, 3, true, [](int64_t rank) { return options_of({}, 12000 + 1000 * rank); });

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 #include <set>
@@ -32,6 +33,10 @@ class Wishes {
     if (one_in(12)) wish.displaced_mode = DisplacedMode::kNoSync;
     if (one_in(12)) wish.warmup_steps = any_of({-1, 0, 1, 30});
     if (one_in(12)) wish.attn_layer_num_for_pp = {any_of({14, 1, 0}), any_of({14, 2})};
+    const int64_t shares = one_in(4) ? std::clamp<int64_t>(wish.degrees(), 1, 64) : one_in(60) ? 1 : 0;
+    for (int64_t i = 0; i < shares; ++i)
+      wish.rank_shares.push_back(static_cast<double>(any_of({1, 2, 3, 9})));
+    if (shares > 0 && one_in(12)) wish.rank_shares.front() = one_in(2) ? 0 : std::nan("");
     if (one_in(12)) wish.text_encoder_parallel = one_in(2);
     if (one_in(12)) wish.vae_parallel = one_in(2);
     return wish;
@@ -104,7 +109,7 @@ TEST(LayoutRules, LeaveWorkForEveryRank) {
     EXPECT_EQ(mesh.world_size(), options.simulate_ranks ? 1 : options.degrees());
     const int64_t ranks = mesh.size(kSequenceAxes);
     const Cut cut({.frames = workload.token_frames, .rows = workload.token_rows}, layout.patch_axis,
-                  layout.patches, layout.rank_axis, ranks, workload.row_unit);
+                  layout.patches, layout.rank_axis, ranks, workload.row_unit, layout.shares(kSequenceAxes));
     for (int64_t rank = 0; rank < ranks; ++rank) {
       for (int64_t patch = 0; patch < layout.patches; ++patch)
         EXPECT_GE(cut.held({patch, 1}, rank).tokens(), 1);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fmt/ranges.h>
+
 #include <limits>
 
 #include "core/error.h"
@@ -352,6 +354,23 @@ std::vector<Refused> refused() {
     options.nproc.reset();
     options.text_encoder_parallel = false;
     add(options, {}, {"text_encoder_parallel: false applies to runs with several ranks only"});
+  }
+  // Shares are one for each rank, and positive.
+  for (const std::vector<double>& shares :
+       {std::vector<double>{3}, {3, 2}, {3, 2, 1, 1}, {3, 0, 1}, {3, 1, -2}}) {
+    O options = degrees(1, false, 1, 3, 1, 1);
+    options.rank_shares = shares;
+    add(options, {}, {fmt::format("rank_shares {} must be 3 positive numbers", fmt::join(shares, " "))});
+  }
+  {
+    O options = degrees(1, false, 1, 2, 1, 1);
+    options.rank_shares = {1, std::numeric_limits<double>::infinity()};
+    add(options, {}, {"[rank_shares] must be a finite number, got inf"});
+    options.rank_shares = {1, 2};
+    options.simulate_ranks = true;
+    add(options, {}, {"rank_shares applies to runs with several ranks only"});
+    add(with({}, [](O& o) { o.rank_shares = {1}; }), {},
+        {"rank_shares applies to runs with several ranks only"});
   }
   // Displaced patches have a limit and exclude other methods.
   for (const int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{4097}})

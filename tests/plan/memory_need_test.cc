@@ -52,6 +52,20 @@ TEST(MemoryNeed, IsThatOfAGroup) {
   EXPECT_LT(of(9).decode, of(2).decode + of(2).decode / 8);
 }
 
+// Each rank has other parts, of which the first is not the largest.
+TEST(MemoryNeed, OfUnequalRanksIsTheirSum) {
+  const engine::Settings settings = settings_of(512, at::kFloat, engine::OutputType::kImage);
+  const auto of = [&](std::vector<double> shares) {
+    parallel::ParallelOptions options = parallel::degrees(1, false, 1, 2, 1, 1);
+    options.rank_shares = std::move(shares);
+    return need_of(settings, options);
+  };
+  for (const std::vector<double>& shares : {std::vector<double>{1, 3}, {3, 1}}) {
+    EXPECT_NEAR(static_cast<double>(of(shares).denoise) / static_cast<double>(of({}).denoise), 1, 0.1);
+    EXPECT_NEAR(static_cast<double>(of(shares).decode) / static_cast<double>(of({}).decode), 1, 0.1);
+  }
+}
+
 TEST(MemoryNeed, OfRanksIsTheirSum) {
   const engine::Settings settings = settings_of(512, at::kFloat, engine::OutputType::kImage, 2);
   const MemoryNeed one = need_of(settings);

@@ -83,6 +83,12 @@ std::vector<Subject> subjects_of_products() {
           {"OpenSora1_1", engine::tiny_video_1_1, video_request, at::kFloat, 3}};
 }
 
+std::vector<Subject> subjects_of_unequal_ranks() {
+  return {{"PixArt", engine::tiny, exact_request, at::kFloat, 0},
+          {"StableDiffusionXL", tiny_sdxl, wide_request, at::kFloat, 1},
+          {"OpenSora", engine::tiny_video, video_request, at::kFloat, 1}};
+}
+
 // Records a rank of a real run, whose engine keeps each part until the end.
 RankTrace record_run(const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, comm::World world) {
@@ -222,6 +228,18 @@ std::vector<parallel::ParallelOptions> products() {
           displaced(false, 4)};
 }
 
+parallel::ParallelOptions unequal(std::vector<double> shares, parallel::ParallelOptions options) {
+  options.rank_shares = std::move(shares);
+  return options;
+}
+
+std::vector<parallel::ParallelOptions> unequal_layouts() {
+  return {unequal({3, 2}, degrees(1, false, 1, 1, 2, 1)),     unequal({1, 5}, degrees(1, false, 1, 2, 1, 1)),
+          unequal({3, 2}, degrees(1, false, 1, 1, 1, 2)),     unequal({1, 5}, degrees(2, false, 1, 1, 1, 1)),
+          unequal({1, 5}, pipefusion(false, 2, 1)),           unequal({3, 1}, displaced(false, 2)),
+          unequal({1, 1, 1, 7}, degrees(1, true, 1, 1, 2, 1))};
+}
+
 std::string what_at(const RankTrace& trace, Phase phase) {
   for (const MemoryRow& row : memory_rows(trace)) {
     if (row.phase == phase) return fmt::format("{}: {}", row.event, row.what);
@@ -335,6 +353,12 @@ TEST_P(TracesOfProducts, EqualARealRunOnEveryRank) {
   expect_equal_traces(GetParam(), products());
 }
 
+class TracesOfUnequalRanks : public Traces {};
+
+TEST_P(TracesOfUnequalRanks, EqualARealRunOnEveryRank) {
+  expect_equal_traces(GetParam(), unequal_layouts());
+}
+
 // The time that a run takes holds the times of its operations, one after the other.
 TEST(MeasuredTraces, HaveTheTimeOfEachEventOnEveryRank) {
   const engine::Model& model = engine::tiny();
@@ -411,6 +435,8 @@ TEST(TracedSteps, StandForThoseOfARun) {
 const auto kName = [](const auto& info) { return info.param.name; };
 INSTANTIATE_TEST_SUITE_P(Families, Traces, ::testing::ValuesIn(subjects()), kName);
 INSTANTIATE_TEST_SUITE_P(Families, TracesOfProducts, ::testing::ValuesIn(subjects_of_products()), kName);
+INSTANTIATE_TEST_SUITE_P(Families, TracesOfUnequalRanks, ::testing::ValuesIn(subjects_of_unequal_ranks()),
+                         kName);
 
 }  // namespace
 }  // namespace tessera::plan
