@@ -95,6 +95,8 @@ METHODS = {  # model and size: methods; shapes has 3 heads, shapes-video too
         method("ulysses", "--ulysses-degree", "2", ranks=2),
         method("ring", "--ring-degree", "2", ranks=2),
         method("gather", "--kv-gather-degree", "2", ranks=2),
+        method("unequal ulysses", "--ulysses-degree", "2", "--rank-shares", "3,2", ranks=2),
+        method("unequal tensor", TENSOR, "2", "--rank-shares", "3,2", ranks=2),
         method("tensor", TENSOR, "2", ranks=2),
         method("pipefusion warm", PIPE, "2", *WARM, ranks=2),
         stale("2", "--warmup-steps", "1"),

@@ -97,10 +97,13 @@ std::vector<parallel::ParallelOptions> layouts(int64_t ranks, int64_t steps) {
             with_shares({1, 5}, pipefusion(false, 2, 1, steps))};
   if (ranks == 3)
     return {with_shares({2.5, 1, 1}, degrees(1, false, 1, 3, 1, 1)),
-            with_shares({1, 1, 2.5}, degrees(3, false, 1, 1, 1, 1)), with_shares({1, 2.5, 1}, displaced(3))};
+            with_shares({1, 1, 2.5}, degrees(3, false, 1, 1, 1, 1)),
+            with_shares({2.5, 1, 1}, degrees(1, false, 1, 1, 1, 1, 3)),
+            with_shares({1, 2.5, 1}, displaced(3))};
   return {with_shares({1, 1, 1, 7}, degrees(1, true, 1, 1, 2, 1)),
           with_shares({1, 2, 3, 4}, degrees(1, true, 1, 2, 1, 1)),
           with_shares({1, 1, 1, 7}, degrees(1, false, 1, 2, 2, 1)),
+          with_shares({1, 1, 1, 7}, degrees(1, false, 1, 1, 2, 1, 2)),
           with_shares({7, 1, 1, 1}, degrees(2, false, 1, 1, 2, 1)),
           with_shares({1, 2, 1, 2}, degrees(2, false, 1, 1, 1, 2)),
           with_shares({4, 3, 2, 1}, degrees(1, false, 1, 2, 1, 2)),

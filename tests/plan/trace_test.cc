@@ -234,10 +234,11 @@ parallel::ParallelOptions unequal(std::vector<double> shares, parallel::Parallel
 }
 
 std::vector<parallel::ParallelOptions> unequal_layouts() {
-  return {unequal({3, 2}, degrees(1, false, 1, 1, 2, 1)),     unequal({1, 5}, degrees(1, false, 1, 2, 1, 1)),
-          unequal({3, 2}, degrees(1, false, 1, 1, 1, 2)),     unequal({1, 5}, degrees(2, false, 1, 1, 1, 1)),
-          unequal({1, 5}, pipefusion(false, 2, 1)),           unequal({3, 1}, displaced(false, 2)),
-          unequal({1, 1, 1, 7}, degrees(1, true, 1, 1, 2, 1))};
+  return {
+      unequal({3, 2}, degrees(1, false, 1, 1, 2, 1)), unequal({1, 5}, degrees(1, false, 1, 2, 1, 1)),
+      unequal({3, 2}, degrees(1, false, 1, 1, 1, 2)), unequal({1, 5}, degrees(1, false, 1, 1, 1, 1, 2)),
+      unequal({1, 5}, degrees(2, false, 1, 1, 1, 1)), unequal({1, 5}, pipefusion(false, 2, 1)),
+      unequal({3, 1}, displaced(false, 2)),           unequal({1, 1, 1, 7}, degrees(1, true, 1, 1, 2, 1))};
 }
 
 std::string what_at(const RankTrace& trace, Phase phase) {
