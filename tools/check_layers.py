@@ -26,7 +26,8 @@ NESTED = {
     # A module of its own, which is loaded and not linked.
     "media/libav": Nested({"codecs", "palette", "source"}, set()),
     "models/stdit": Nested({"autoencoder_kl", "denoiser", "family", "loading", "local_blocks", "prompt", "t5_prompt", "video_request"}, {"models"}),
-    "plan/hardware": Nested({"machine", "trace", "views"}, {"plan", "cli"}),
+    "plan/hardware": Nested({"machine", "trace", "views"}, {"plan", "plan/calibration", "cli"}),
+    "plan/calibration": Nested({"efficiency", "link", "machine", "recorder"}, {"cli"}),
 }
 MAX_LINES = 500
 MAX_MEDIAN = 110

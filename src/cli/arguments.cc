@@ -94,6 +94,14 @@ Examples:
   tessera compare --layers 28 --hidden 1152 --heads 16 --sequence 4096 --batch 2 --degree 4
   tessera compare --layers 24 --hidden 1024 --heads 16 --sequence 2048 --batch 8 --degree 8 --train)";
 
+constexpr const char* kCalibrateFooter =
+    R"(Times operations, messages between ranks and ranks side by side on the processors of this host, and writes a machine
+file for tessera analyze hardware --machine. It is best done while nothing else runs. docs/planning.md says what it measures.
+
+Examples:
+  tessera calibrate -o machine.json
+  tessera calibrate --threads 8 --nproc 2 --dtype bf16 -o machine.json)";
+
 // The fields that only `tessera mesh` has.
 const Fields<MeshArguments>& mesh_fields() {
   using M = MeshArguments;
@@ -138,6 +146,12 @@ void add_compare_options(FieldOptions& options) {
   FieldList fields;
   append(fields, plan::sizes_fields(), all);
   append(fields, compare_fields(), all);
+  options.add(std::move(fields));
+}
+
+void add_calibrate_options(FieldOptions& options) {
+  FieldList fields;
+  append(fields, calibrate_fields(), [](const FieldInfo&) { return true; });
   options.add(std::move(fields));
 }
 
@@ -315,6 +329,10 @@ CompareArguments compare_arguments(const FieldOptions& options, const Values& va
   return arguments;
 }
 
+CalibrateArguments calibrate_arguments(const FieldOptions& options, const Values& values) {
+  return options.read(calibrate_fields(), values);
+}
+
 TraceArguments trace_arguments(const FieldOptions& options, const Values& values) {
   TraceArguments arguments = options.read(trace_fields(), values);
   Json given = options.given(engine::request_fields(), values);
@@ -379,6 +397,8 @@ class CommandLine {
     add_analyze();
     add_of_fields("compare", "Compare parallel methods by formula", kCompareFooter, add_compare_options,
                   compare_arguments);
+    add_of_fields("calibrate", "Measure this host, for estimates of how long runs take on it",
+                  kCalibrateFooter, add_calibrate_options, calibrate_arguments);
     add_commands_of_texts();
   }
 

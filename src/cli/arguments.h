@@ -43,6 +43,15 @@ struct CompareArguments {
   bool train = false, json = false, csv = false;
 };
 
+// What is measured of this host, for a machine file.
+struct CalibrateArguments {
+  std::optional<std::string> output;
+  std::optional<int64_t> threads, nproc;  // of a rank; the most ranks
+  std::optional<at::ScalarType> dtype;
+  std::optional<double> seconds;
+  bool quiet = false;
+};
+
 struct ModelsArguments {
   std::optional<std::string> model, config, variant;
   bool json = false;
@@ -54,7 +63,7 @@ struct ShowText {
 };
 
 using Command = std::variant<job::GenerateArguments, ModelsArguments, MeshArguments, TraceArguments,
-                             AnalyzeArguments, CompareArguments, ShowText>;
+                             AnalyzeArguments, CompareArguments, CalibrateArguments, ShowText>;
 
 // `arguments` lacks the program's name. Throws Error(kUsage) with one line that names the option and the
 // valid values; for an unknown option or command it names the nearest known one.

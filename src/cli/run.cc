@@ -41,6 +41,7 @@ int dispatch(const std::vector<std::string>& arguments) {
     run_trace(*trace);
     return 0;
   }
+  if (const auto* calibrate = std::get_if<CalibrateArguments>(&command)) return run_calibrate(*calibrate);
   launch::end_at_first_interrupt();
   if (launch::was_output_missing() && !nothing_asked)
     usage_error("standard output", "is closed, and the result would go there");

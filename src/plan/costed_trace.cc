@@ -59,8 +59,9 @@ CostedTrace cost_trace(std::string name, const Trace& trace, int64_t steps,
   costed.obstacles = obstacles_of(trace, *costed.costs);
   const bool has_all = static_cast<int64_t>(trace.ranks.size()) == trace.world_size;
   if (has_all && (costed.link || !needs_link(trace)))
-    costed.run = run_costs(schedule_of(trace, *costed.costs, costed.name), steps,
-                           costs_on(costed.costs->machine(), links_of(costed.link)), costed.name);
+    costed.run =
+        run_costs(schedule_of(trace, *costed.costs, costed.name), steps,
+                  costs_on(costed.costs->machine(), links_of(costed.link), trace.world_size), costed.name);
   return costed;
 }
 

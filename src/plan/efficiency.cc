@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "core/error.h"
 #include "core/text.h"
@@ -12,6 +13,10 @@ namespace {
 
 constexpr double kLeastShare = 1e-6, kMostShare = 1e3, kMostSize = 1e18;
 constexpr double kLeastDistance = 1e-9;  // squared, in logarithms: it is the same size
+constexpr size_t kNeighbours = 8;
+constexpr double kLevel = 1e-2;  // how much a plane wants to be level, of the weight of what it fits
+constexpr double kBeyond =
+    0.25;  // how far a share may lie beyond those around, of the logarithm of their ratio
 constexpr const char* kDtypes[] = {"fp32", "fp16", "bf16", "fp8"};
 
 double real(int64_t value) {
@@ -62,11 +67,58 @@ OrderedJson table_json(const ShareTable& table) {
   OrderedJson points = OrderedJson::array();
   for (const ShareTable::Point& point : table.points) {
     OrderedJson row = OrderedJson::array();
-    for (const double size : point.log_size) row.push_back(std::round(std::exp(size)));
+    for (const double size : point.log_size) row.push_back(std::round(std::exp(size) * 1000) / 1000);
     row.push_back(std::exp(point.log_share));
     points.push_back(std::move(row));
   }
   return points;
+}
+
+double squared_distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t k = 0; k < a.size(); ++k) sum += (a[k] - b[k]) * (a[k] - b[k]);
+  return sum;
+}
+
+// Solves the equations of n unknowns, whose matrix [n, n + 1] is symmetric and positive before its last
+// column.
+std::vector<double> solve(std::vector<std::vector<double>> rows) {
+  const size_t n = rows.size();
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t below = i + 1; below < n; ++below) {
+      const double factor = rows[below][i] / rows[i][i];
+      for (size_t k = i; k <= n; ++k) rows[below][k] -= factor * rows[i][k];
+    }
+  }
+  std::vector<double> values(n);
+  for (size_t i = n; i-- > 0;) {
+    values[i] = rows[i][n];
+    for (size_t k = i + 1; k < n; ++k) values[i] -= rows[i][k] * values[k];
+    values[i] /= rows[i][i];
+  }
+  return values;
+}
+
+// The slopes of the plane through a point that fits the others best, each by the inverse fourth power of its
+// distance. Along what the points around do not tell, it is level.
+std::vector<double> slopes_at(const std::vector<ShareTable::Point>& points, const ShareTable::Point& point) {
+  const size_t dims = point.log_size.size();
+  std::vector<std::vector<double>> rows(dims, std::vector<double>(dims + 1));
+  double weights = 0;
+  for (const ShareTable::Point& other : points) {
+    const double distance = squared_distance(point.log_size, other.log_size);
+    if (distance < kLeastDistance) continue;
+    const double weight = 1 / (distance * distance);
+    weights += weight * distance;
+    for (size_t k = 0; k < dims; ++k) {
+      const double step = weight * (other.log_size[k] - point.log_size[k]);
+      for (size_t l = 0; l < dims; ++l) rows[k][l] += step * (other.log_size[l] - point.log_size[l]);
+      rows[k][dims] += step * (other.log_share - point.log_share);
+    }
+  }
+  if (weights == 0) return std::vector<double>(dims);
+  for (size_t k = 0; k < dims; ++k) rows[k][k] += kLevel * weights;
+  return solve(std::move(rows));
 }
 
 }  // namespace
@@ -88,16 +140,19 @@ WorkKind work_kind(const Work& work) {
   if (std::holds_alternative<AttentionWork>(work)) return WorkKind::kAttention;
   const auto* const gemm = std::get_if<GemmWork>(&work);
   if (gemm == nullptr) return WorkKind::kVector;
-  return gemm->overlap == 1 ? WorkKind::kGemm : WorkKind::kConvolution;
+  return gemm->is_convolution ? WorkKind::kConvolution : WorkKind::kGemm;
 }
 
 size_t size_count(WorkKind kind) {
-  return kind == WorkKind::kAttention ? 4 : kind == WorkKind::kVector ? 1 : 3;
+  return kind == WorkKind::kVector ? 1 : kind == WorkKind::kGemm ? 3 : 4;
 }
 
 std::vector<double> size_of(const Work& work) {
-  if (const auto* gemm = std::get_if<GemmWork>(&work))
-    return {real(gemm->rows), real(gemm->inner), real(gemm->columns)};
+  if (const auto* gemm = std::get_if<GemmWork>(&work)) {
+    std::vector<double> size = {real(gemm->rows), real(gemm->inner), real(gemm->columns)};
+    if (work_kind(work) == WorkKind::kConvolution) size.push_back(gemm->overlap);
+    return size;
+  }
   if (const auto* attention = std::get_if<AttentionWork>(&work))
     return {real(attention->batch) * real(attention->heads), real(attention->queries), real(attention->keys),
             real(attention->head_dim)};
@@ -105,19 +160,35 @@ std::vector<double> size_of(const Work& work) {
 }
 
 double ShareTable::share(const std::vector<double>& size) const {
-  double sum = 0, weights = 0;
-  for (const Point& point : points) {
-    double distance = 0;
-    for (size_t i = 0; i < point.log_size.size(); ++i) {
-      const double difference = std::log(size[i]) - point.log_size[i];
-      distance += difference * difference;
-    }
-    if (distance < kLeastDistance) return std::exp(point.log_share);
-    const double weight = 1 / (distance * distance);
-    sum += weight * point.log_share;
-    weights += weight;
+  // Where a point has no sizes, it is the share of all.
+  const size_t dims = points.front().log_size.size();
+  std::vector<double> at(dims);
+  for (size_t k = 0; k < dims; ++k) {
+    const auto [least, most] =
+        std::minmax_element(points.begin(), points.end(),
+                            [k](const Point& a, const Point& b) { return a.log_size[k] < b.log_size[k]; });
+    at[k] = std::clamp(std::log(size[k]), least->log_size[k], most->log_size[k]);
   }
-  return std::exp(sum / weights);
+  std::vector<std::pair<double, const Point*>> nearest;
+  for (const Point& point : points) nearest.emplace_back(squared_distance(point.log_size, at), &point);
+  const size_t count = std::min(nearest.size(), kNeighbours);
+  std::partial_sort(nearest.begin(), nearest.begin() + static_cast<std::ptrdiff_t>(count), nearest.end());
+  double sum = 0, weights = 0, least = nearest.front().second->log_share, most = least;
+  for (size_t i = 0; i < count; ++i) {
+    const auto& [distance, point] = nearest[i];
+    const std::vector<double> slopes =
+        distance < kLeastDistance ? std::vector<double>(dims) : slopes_at(points, *point);
+    double value = point->log_share;
+    for (size_t k = 0; k < dims; ++k) value += slopes[k] * (at[k] - point->log_size[k]);
+    const double weight = 1 / std::pow(std::max(distance, kLeastDistance), 2);
+    sum += weight * value;
+    weights += weight;
+    least = std::min(least, point->log_share);
+    most = std::max(most, point->log_share);
+  }
+  // Planes do not lead far beyond what was measured around.
+  const double beyond = kBeyond * (most - least);
+  return std::exp(std::clamp(sum / weights, least - beyond, most + beyond));
 }
 
 double Efficiency::share(const Work& work, const std::string& dtype) const {

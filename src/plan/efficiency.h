@@ -18,18 +18,21 @@ inline constexpr std::array kAllWorkKinds = {WorkKind::kGemm, WorkKind::kConvolu
                                              WorkKind::kVector};
 std::string work_kind_name(WorkKind kind);  // "gemm", "convolution", "attention", "vector"
 
-// A product whose rows overlap in the input is a convolution.
 WorkKind work_kind(const Work& work);
 
-// What the share of a kind depends on, each above 0: of a product or a convolution rows, inner and columns;
-// of attention batch x heads, queries, keys and the size of a head; of a vector operator the elements that it
-// reads and writes.
+// What the share of a kind depends on, each above 0: of a product rows, inner and columns; of a convolution
+// these, and in how many rows an element of its input is (GemmWork::overlap), by which windows, strides and
+// upsampling differ; of attention batch x heads, queries, keys and the size of a head; of a vector operator
+// the elements that it reads and writes.
 std::vector<double> size_of(const Work& work);
 size_t size_count(WorkKind kind);
 
-// Shares at measured sizes. Between them the logarithm of the share follows from the measured sizes around,
-// each weighing the inverse square of its distance in the logarithms of all sizes; beyond them the nearest
-// count most.
+// Shares at measured sizes. Between them the logarithm of the share is a function of the logarithms of the
+// sizes by the modified method of Shepard (Franke and Nielson, Int. J. Numer. Methods Eng. 15, 1980): through
+// each measured size goes the plane that fits those around it best, and the planes of the nearest weigh the
+// inverse fourth power of their distance. So measured shares are met, and shares that are powers of the sizes
+// are too. Sizes beyond the measured ones have the share of the nearest of these. Equal sizes have their
+// mean.
 struct ShareTable {
   struct Point {
     std::vector<double> log_size;

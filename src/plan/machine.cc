@@ -76,6 +76,26 @@ std::vector<double> shares_of(const JsonConfig& config, const std::string& key, 
   return shares;
 }
 
+std::map<WorkKind, std::vector<double>> sharing_of(const JsonConfig& config) {
+  std::map<WorkKind, std::vector<double>> sharing;
+  const Json* const value = config.value("sharing");
+  if (value == nullptr || !value->is_object()) {
+    const std::vector<double> shares = shares_of(config, "sharing", 1);
+    for (const WorkKind kind : kAllWorkKinds) {
+      if (!shares.empty()) sharing[kind] = shares;
+    }
+    return sharing;
+  }
+  const JsonConfig object = config.object("sharing");
+  std::vector<std::string> kinds;
+  for (const WorkKind kind : kAllWorkKinds) kinds.push_back(work_kind_name(kind));
+  refuse_unknown_keys(object, kinds, "kind of work");
+  for (const WorkKind kind : kAllWorkKinds) {
+    if (object.has(work_kind_name(kind))) sharing[kind] = shares_of(object, work_kind_name(kind), 1);
+  }
+  return sharing;
+}
+
 }  // namespace
 
 int64_t dtype_bytes(const std::string& dtype) {
@@ -120,7 +140,7 @@ Machine read_machine(const JsonConfig& config) {
   machine.efficiency = Efficiency::read(config.object("efficiency"));
   machine.launch = config.number_within("launch_us", 0, kMostMicroseconds, 0) * kMicro;
   if (config.has("memory_gib")) machine.memory_bytes = positive_number(config, "memory_gib", "GiB") * kGibi;
-  machine.sharing = shares_of(config, "sharing", 1);
+  machine.sharing = sharing_of(config);
   machine.speeds = shares_of(config, "speeds", kMostSpeed);
   machine.text = config.values();
   return machine;
@@ -146,9 +166,10 @@ std::string nearest_dtype(const Machine& machine, const std::string& dtype) {
   return *found;
 }
 
-double Machine::shared_speed(int64_t devices) const {
-  if (sharing.empty() || devices < 1) return 1;
-  return sharing[std::min(static_cast<size_t>(devices), sharing.size()) - 1];
+double Machine::shared_speed(WorkKind kind, int64_t devices) const {
+  const auto shares = sharing.find(kind);
+  if (shares == sharing.end() || devices < 1) return 1;
+  return shares->second[std::min(static_cast<size_t>(devices), shares->second.size()) - 1];
 }
 
 double Machine::speed(int64_t rank) const {

@@ -36,13 +36,13 @@ struct Machine {
   double launch = 0;                   // s for which the host is busy with an operation of the model
   std::optional<double> memory_bytes;  // of a device
   // The share of its speed that a device has while so many devices of the host compute: [0] for one. The last
-  // holds for more. Empty: they do not disturb each other.
-  std::vector<double> sharing;
+  // holds for more. A kind without shares is not disturbed.
+  std::map<WorkKind, std::vector<double>> sharing;
   std::vector<double> speeds;  // of the devices, by rank, where they differ: 1 is the speed of this machine
   Json text;                   // the file
 
-  // The share of its speed that one of so many devices has.
-  double shared_speed(int64_t devices) const;
+  // The share of its speed that one of so many devices has for work of a kind.
+  double shared_speed(WorkKind kind, int64_t devices) const;
   double speed(int64_t rank) const;
 
   // Of all tiles.

@@ -54,8 +54,12 @@ Schedule schedule_of(const Trace& trace, OperationCosts& costs, const std::strin
   return make_schedule(trace, seconds, kinds, where, stands_for);
 }
 
-Costs costs_on(const Machine& machine, std::vector<Link> links) {
+Costs costs_on(const Machine& machine, std::vector<Link> links, int64_t ranks) {
   Costs costs;
+  // Ranks of one host disturb each other.
+  if (!links.empty() && links.front().devices > 0) ranks = std::min(ranks, links.front().devices);
+  for (const WorkKind kind : kAllWorkKinds)
+    costs.factors[static_cast<size_t>(kind)] = 1 / machine.shared_speed(kind, ranks);
   costs.links = std::move(links);
   costs.launch = machine.launch;
   return costs;

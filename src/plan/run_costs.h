@@ -47,9 +47,9 @@ inline constexpr int64_t kMostRepetitions = 16;
 Schedule schedule_of(const Trace& trace, OperationCosts& costs, const std::string& where,
                      const std::vector<size_t>& stands_for = {});
 
-// What the machine and its links, from `links` on, make of it. `links` may be empty if ranks exchange
-// nothing.
-Costs costs_on(const Machine& machine, std::vector<Link> links);
+// What the machine and its links, from `links` on, make of it where so many ranks compute at once. `links`
+// may be empty if ranks exchange nothing.
+Costs costs_on(const Machine& machine, std::vector<Link> links, int64_t ranks);
 
 std::vector<Link> links_of(const std::optional<Link>& link);
 

@@ -204,7 +204,7 @@ std::string timeline(const CostedTrace& costed) {
   const int64_t all = costed.steps - trace.traced_steps + 1, drawn = std::min<int64_t>(all, kDrawnSteps);
   const Simulation simulation =
       simulate(schedule_of(trace, *costed.costs, costed.name), drawn,
-               costs_on(costed.costs->machine(), links_of(costed.link)), costed.name);
+               costs_on(costed.costs->machine(), links_of(costed.link), trace.world_size), costed.name);
   double begin = 0;
   std::vector<double> marks;
   for (const auto& [part, simulated] : simulation.parts) {

@@ -64,10 +64,10 @@ def address_space(process):
     return int(pathlib.Path(f"/proc/{process}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def start(program, folder, *words, addresses=resource.RLIM_INFINITY):
+def start(program, folder, *words, addresses=resource.RLIM_INFINITY, command="generate"):
     """`addresses` limits the bytes of each process's address space."""
     terminal, follower = pty.openpty()
-    process = subprocess.Popen([program, "generate", *words], cwd=folder, stdout=subprocess.PIPE, stderr=follower, text=True,
+    process = subprocess.Popen([program, command, *words], cwd=folder, stdout=subprocess.PIPE, stderr=follower, text=True,
                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (addresses, resource.RLIM_INFINITY)))
     os.close(follower)
     return Run(process, terminal)

@@ -144,7 +144,7 @@ TEST_P(RunsOf, FewStepsSayWhatAllSay) {
       const int64_t traced = steps_to_trace(all, layout);
       const Trace few = trace(all, layout, traced), whole = trace(all, layout, kRunSteps);
       ASSERT_EQ(few.ranks.size(), 8U);
-      const Costs on = costs_on(costs.machine(), {link});
+      const Costs on = costs_on(costs.machine(), {link}, few.world_size);
       const Schedule of_few = schedule_of(few, costs, "few"), of_whole = schedule_of(whole, costs, "whole");
       const RunCosts run = run_costs(of_few, kRunSteps, on, "few");
       const RunCosts expected = run_costs(of_whole, kRunSteps, on, "whole");

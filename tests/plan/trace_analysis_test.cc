@@ -249,7 +249,7 @@ TEST_F(StditXl, IsFasterThanWasMeasured) {
     }
     OperationCosts costs(machine);
     const double estimated =
-        run_costs(schedule_of(trace, costs, "trace"), 30, costs_on(costs.machine(), {}), "trace")
+        run_costs(schedule_of(trace, costs, "trace"), 30, costs_on(costs.machine(), {}, 1), "trace")
             .phase_seconds(Phase::kDenoise);
     EXPECT_LT(estimated, c.seconds) << c.frames << " frames of " << c.height;
     EXPECT_GT(estimated, 30 * products / machine.gemm_rate("bf16"));
@@ -272,8 +272,9 @@ TEST_F(StditXl, IsFasterThanWasMeasuredOnEight) {
     Trace trace{.model = "m", .settings = {}, .world_size = 8, .steps = 30, .traced_steps = 1, .ranks = {}};
     for (int64_t rank = 0; rank < 8; ++rank) trace.ranks.push_back(trace_rank(all, model_, layout, rank, 1));
     OperationCosts costs(machine);
-    const RunCosts run = run_costs(schedule_of(trace, costs, "trace"), 30,
-                                   costs_on(machine, {find_link(machine, std::nullopt)}), "trace");
+    const RunCosts run =
+        run_costs(schedule_of(trace, costs, "trace"), 30,
+                  costs_on(machine, {find_link(machine, std::nullopt)}, trace.world_size), "trace");
     EXPECT_LT(run.phase_seconds(Phase::kDenoise), c.seconds) << c.frames << " frames of " << c.height;
     EXPECT_GT(run.ranks[0].run.waiting, 0);
   }

@@ -62,6 +62,7 @@ std::optional<GemmWork> convolution_work(const OperationEvent& operation) {
   const int64_t inner = operation.flops / (2 * outputs);
   if (outputs % columns != 0 || inner < 1) return std::nullopt;
   GemmWork work{outputs / columns, inner, columns};
+  work.is_convolution = true;
   work.overlap = real(work.rows) * real(inner) / real(elements_of(operation.inputs[0]));
   return work;
 }

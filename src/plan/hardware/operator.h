@@ -28,7 +28,8 @@ struct GemmWork {
   // In how many rows an element of the input is: those of a convolution overlap, and neighbours are read
   // once.
   double overlap = 1;
-  int64_t bias = 0;  // elements, which are read once
+  int64_t bias = 0;             // elements, which are read once
+  bool is_convolution = false;  // other kernels than those of products do it, also where no rows overlap
 
   auto operator<=>(const GemmWork&) const = default;  // NOLINT(modernize-use-nullptr): as above
 };

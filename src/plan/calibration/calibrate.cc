@@ -1,0 +1,238 @@
+#include "plan/calibration/calibrate.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <map>
+
+#include "core/cpu.h"
+#include "core/error.h"
+#include "core/memory_limits.h"
+#include "core/text.h"
+#include "engine/observer.h"
+#include "launch/signals.h"
+#include "plan/calibration/probes.h"
+#include "plan/calibration/stopwatch.h"
+#include "plan/hardware/mapping.h"
+
+namespace tessera::plan {
+namespace {
+
+constexpr double kGiga = 1e9, kTera = 1e12, kKibi = 1024, kGibi = 1024 * 1024 * 1024;
+// By order of magnitude, as in the files of data sheets. What they do to times is in the shares.
+constexpr double kHopMicroseconds = 0.01, kDramMicroseconds = 0.1;
+constexpr double kNear = 1.1;                                 // ratio of sizes that count as one
+constexpr double kShareOfRanks = 0.25;                        // of the seconds
+constexpr double kMostForProbe = 0.5, kLeastForProbe = 0.02;  // s
+constexpr int64_t kDefaultTileBytes = 512 << 10, kDefaultCacheBytes = 32 << 20;
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// More digits would be those of noise.
+double rounded(double value) {
+  return std::stod(fmt::format("{:.4g}", value));
+}
+
+std::string dtype_text(at::ScalarType dtype) {
+  return dtype == at::kFloat ? "fp32" : dtype == at::kHalf ? "fp16" : "bf16";
+}
+
+// The best rates of a tile, by dtype.
+struct Rates {
+  std::map<std::string, double> gemm, vector;
+};
+
+Rates rates_of(const HostFigures& host, const std::vector<TimedWork>& timed) {
+  Rates rates;
+  const auto keep_best = [&](std::map<std::string, double>& best, const TimedWork& each, double operations) {
+    const double rate = operations / each.seconds / static_cast<double>(host.threads);
+    best[each.dtype] = std::max(best[each.dtype], rate);
+  };
+  for (const TimedWork& each : timed) {
+    const Demand demand = demand_of(each.work);
+    const WorkKind kind = work_kind(each.work);
+    if (kind == WorkKind::kGemm) keep_best(rates.gemm, each, demand.gemm_operations);
+    if (kind == WorkKind::kVector) keep_best(rates.vector, each, demand.vector_operations);
+  }
+  return rates;
+}
+
+OrderedJson rates_json(const std::map<std::string, double>& rates) {
+  OrderedJson json = OrderedJson::object();
+  for (const auto& [dtype, rate] : rates) json[dtype] = rounded(rate / kTera);
+  return json;
+}
+
+// A share of operators of one size, in logarithms.
+struct SharePoint {
+  std::vector<double> size;
+  double log_share = 0;
+  int64_t count = 1;
+};
+
+bool are_near(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(),
+                    [](double x, double y) { return std::max(x, y) <= kNear * std::min(x, y); });
+}
+
+// Operators of nearly one size, which differ in what they do with elements, have one share, their geometric
+// mean: a table cannot tell them apart.
+OrderedJson efficiency_json(const Machine& machine, const std::vector<TimedWork>& timed) {
+  std::map<std::pair<WorkKind, std::string>, std::vector<SharePoint>> tables;
+  for (const TimedWork& each : timed) {
+    const Mapping mapping = map_operator({{}, each.work}, machine, each.dtype);
+    if (!mapping.fits()) continue;
+    SharePoint point{size_of(each.work), std::log(mapping.latency / each.seconds)};
+    std::vector<SharePoint>& table = tables[{work_kind(each.work), each.dtype}];
+    const auto near = std::find_if(table.begin(), table.end(),
+                                   [&](const SharePoint& other) { return are_near(other.size, point.size); });
+    if (near == table.end()) {
+      table.push_back(std::move(point));
+    } else {
+      near->log_share += (point.log_share - near->log_share) / static_cast<double>(++near->count);
+    }
+  }
+  OrderedJson json = OrderedJson::object();
+  for (const auto& [of, table] : tables) {
+    for (const SharePoint& each : table) {
+      OrderedJson point = OrderedJson::array();
+      for (const double size : each.size) point.push_back(rounded(size));
+      point.push_back(rounded(std::exp(each.log_share)));
+      json[work_kind_name(of.first)][of.second].push_back(std::move(point));
+    }
+  }
+  return json;
+}
+
+OrderedJson sharing_json(const std::map<WorkKind, std::vector<double>>& sharing) {
+  OrderedJson json = OrderedJson::object();
+  for (const auto& [kind, shares] : sharing) {
+    for (const double share : shares) json[work_kind_name(kind)].push_back(rounded(share));
+  }
+  return json;
+}
+
+OrderedJson links_of_ranks(Link link) {
+  if (link.measured.empty()) return OrderedJson::array();
+  link.overlap = rounded(link.overlap);
+  link.latency = rounded(link.latency);
+  if (link.bandwidth) link.bandwidth = rounded(*link.bandwidth);
+  for (auto& [name, rows] : link.measured) {
+    for (auto& row : rows) row[2] = rounded(row[2]);
+  }
+  return links_json({link});
+}
+
+// The size of the cache of this level of the first core, in bytes, or nothing where the kernel does not say.
+std::optional<int64_t> cache_size(int level) {
+  for (int index = 0; index < 8; ++index) {
+    const std::string folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);
+    std::ifstream level_file(folder + "level"), size_file(folder + "size"), type_file(folder + "type");
+    int found = 0;
+    int64_t kib = 0;
+    std::string type;
+    if (!(level_file >> found) || !(size_file >> kib) || !(type_file >> type)) continue;
+    if (found == level && type != "Instruction") return kib << 10;
+  }
+  return std::nullopt;
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos)
+      return printable(line.substr(colon + 2));
+  }
+  return "a processor without a name";
+}
+
+// Bytes that a copy of so many bytes reads and writes in a second.
+double copy_bandwidth(int64_t bytes, double seconds, const Clock& clock) {
+  const at::Tensor from = at::full({bytes / 4}, 0.5), to = at::empty_like(from);
+  return 2 * static_cast<double>(bytes) / time_of([&] { to.copy_(from); }, seconds, clock);
+}
+
+// Times the probes of all dtypes in turns, as many as there is time for, at least those that are typical.
+std::vector<TimedWork> time_probes(const CalibrationOptions& options, int64_t cache_bytes, double deadline,
+                                   const Say& say) {
+  std::vector<TimedWork> timed;
+  const Clock clock = clock_for(options.threads);
+  for (size_t i = 0; i < options.dtypes.size(); ++i) {
+    const std::string name = dtype_text(options.dtypes[i]);
+    const double begin = wall_seconds();
+    const double end = begin + (deadline - begin) / static_cast<double>(options.dtypes.size() - i);
+    const std::vector<Probe> probes = make_probes(options.dtypes[i], cache_bytes);
+    say(fmt::format("{} in {}", counted(static_cast<int64_t>(probes.size()), "operation"), name));
+    size_t done = 0;
+    for (const Probe& probe : probes) {
+      const double left = end - wall_seconds();
+      if (left <= 0 && done >= kAllWorkKinds.size()) break;
+      const double budget =
+          std::clamp(left / static_cast<double>(probes.size() - done) / 2, kLeastForProbe, kMostForProbe);
+      timed.push_back({name, work_of(probe), time_of(probe.prepare(at::kCPU), budget, clock)});
+      ++done;
+    }
+    if (done < probes.size()) say(fmt::format("{} of them were timed; more seconds give more", done));
+  }
+  return timed;
+}
+
+}  // namespace
+
+OrderedJson machine_json(const HostFigures& host, const std::vector<TimedWork>& timed) {
+  const Rates rates = rates_of(host, timed);
+  OrderedJson json = {{"name", host.name},
+                      {"source", host.source},
+                      {"tiles", host.threads},
+                      {"grid", {1, host.threads}},
+                      {"sram_kib_per_tile", host.tile_bytes / kKibi},
+                      {"noc_gb_per_s_per_tile", rounded(host.cache_bandwidth / kGiga)},
+                      {"hop_latency_us", kHopMicroseconds},
+                      {"dram_gb_per_s", rounded(host.dram_bandwidth / kGiga)},
+                      {"dram_latency_us", kDramMicroseconds},
+                      {"gemm_tflops_per_tile", rates_json(rates.gemm)},
+                      {"vector_tops_per_tile", rates_json(rates.vector)},
+                      {"links", links_of_ranks(host.of_ranks.link)}};
+  json["efficiency"] = efficiency_json(read_machine(JsonConfig(json, "calibration")), timed);
+  if (host.memory_bytes > 0)
+    json["memory_gib"] = rounded(host.memory_bytes / kGibi / static_cast<double>(host.ranks));
+  if (!host.of_ranks.sharing.empty()) json["sharing"] = sharing_json(host.of_ranks.sharing);
+  json["calibration"] = {{"version", TESSERA_VERSION},
+                         {"threads", host.threads},
+                         {"ranks", host.ranks},
+                         {"operations", timed.size()}};
+  return json;
+}
+
+OrderedJson calibrate(const CalibrationOptions& options, const Say& say) {
+  const c10::InferenceMode inference_mode;
+  const double begin = wall_seconds();
+  HostFigures host;
+  const std::string processor = processor_name();
+  host.threads = options.threads;
+  host.ranks = options.ranks;
+  host.name = fmt::format("{}, {} a rank", processor, counted(options.threads, "thread"));
+  host.source = fmt::format("measured by tessera {} on {}", TESSERA_VERSION, processor);
+  const int64_t tile = cache_size(2).value_or(kDefaultTileBytes);
+  const int64_t cache = std::max(cache_size(3).value_or(kDefaultCacheBytes), tile);
+  host.tile_bytes = static_cast<double>(tile);
+  host.memory_bytes = static_cast<double>(total_memory());
+  host.of_ranks = measure_ranks(options.ranks, options.threads, cache, options.seconds * kShareOfRanks, say);
+  // The launcher of ranks no longer waits for signals.
+  if (launch::interrupted()) throw engine::Cancelled();
+  launch::end_at_first_interrupt();
+  set_threads(static_cast<int>(options.threads));
+  const Clock clock = clock_for(options.threads);
+  host.cache_bandwidth = copy_bandwidth(tile / 4, kLeastForProbe, clock);
+  host.dram_bandwidth = copy_bandwidth(4 * cache, kMostForProbe, clock);
+  return machine_json(host, time_probes(options, cache, begin + options.seconds, say));
+}
+
+}  // namespace tessera::plan
