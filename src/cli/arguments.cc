@@ -395,6 +395,8 @@ class CommandLine {
     add_of_fields("trace", "Record what each rank of a run would do, without weights", kTraceFooter,
                   add_trace_options, trace_arguments);
     add_analyze();
+    add_of_fields("plan", "Find the layouts in which devices finish a request soonest", kPlanFooter,
+                  add_plan_options, plan_arguments);
     add_of_fields("compare", "Compare parallel methods by formula", kCompareFooter, add_compare_options,
                   compare_arguments);
     add_of_fields("calibrate", "Measure this host, for estimates of how long runs take on it",

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/analyze_arguments.h"
+#include "cli/plan_arguments.h"
 #include "engine/request.h"
 #include "job/arguments.h"
 #include "plan/sizes.h"
@@ -63,7 +64,7 @@ struct ShowText {
 };
 
 using Command = std::variant<job::GenerateArguments, ModelsArguments, MeshArguments, TraceArguments,
-                             AnalyzeArguments, CompareArguments, CalibrateArguments, ShowText>;
+                             AnalyzeArguments, PlanArguments, CompareArguments, CalibrateArguments, ShowText>;
 
 // `arguments` lacks the program's name. Throws Error(kUsage) with one line that names the option and the
 // valid values; for an unknown option or command it names the nearest known one.

@@ -42,6 +42,10 @@ int dispatch(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (const auto* calibrate = std::get_if<CalibrateArguments>(&command)) return run_calibrate(*calibrate);
+  if (const auto* plan = std::get_if<PlanArguments>(&command)) {
+    run_plan(*plan);
+    return 0;
+  }
   launch::end_at_first_interrupt();
   if (launch::was_output_missing() && !nothing_asked)
     usage_error("standard output", "is closed, and the result would go there");

@@ -7,6 +7,7 @@
 
 #include "cli/field_options.h"
 #include "cli/trace_programs.h"
+#include "cli/traced_job.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -26,30 +27,6 @@
 
 namespace tessera::cli {
 namespace {
-
-// A text of so many tokens that every tokenizer cuts it.
-std::string longest_prompt(const engine::Settings& settings) {
-  std::string text = "a";
-  for (int64_t i = 0; i < settings.max_sequence_length; ++i) text += " a";
-  return text;
-}
-
-job::Job plan(job::GenerateArguments arguments) {
-  const auto alone = arguments.run.config ? std::nullopt : engine::find_lone_part(arguments.run.model);
-  const engine::Model model = alone ? engine::read_lone_denoiser(*alone) : job::read_model(arguments);
-  const bool has_prompts = !arguments.request.prompts.empty();
-  // A trace does not depend on it, so equal traces are equal files.
-  if (!arguments.request.seed) arguments.request.seed = 0;
-  if (!has_prompts) arguments.request.prompts = {""};
-  job::Job job = job::plan_job(arguments, model, std::nullopt);
-  if (!has_prompts) {
-    arguments.request.prompts = {longest_prompt(job.settings)};
-    job = job::plan_job(arguments, model, std::nullopt);
-  }
-  job::require_one_part(job.settings);
-  if (alone) job.settings.request.output_type = engine::OutputType::kLatent;
-  return job;
-}
 
 std::vector<int64_t> ranks_of(const std::optional<std::string>& text, int64_t count) {
   std::vector<int64_t> ranks;
@@ -172,7 +149,7 @@ std::vector<plan::RankTrace> trace_ranks(const job::Job& job, const std::vector<
   for (const int64_t rank : ranks) {
     if (launch::interrupted()) throw engine::Cancelled();
     trace.ranks.push_back(
-        plan::trace_rank(job.settings, job.model, job.layout, rank, steps, arguments.graph));
+        plan::trace_rank(job.settings, job.model, job.layout, rank, steps, {.keeps_graph = arguments.graph}));
   }
   // One with warnings is made anew, so that they are printed again.
   if (uses_cache && progress.warnings().empty()) job::keep_trace(inputs, trace);
@@ -237,7 +214,7 @@ const Fields<TraceArguments>& trace_fields() {
 
 void run_trace(const TraceArguments& arguments) {
   job::Progress progress(/*quiet=*/true, option_name);  // prints warnings
-  const job::Job job = plan(arguments.run);
+  const job::Job job = traced_job(arguments.run);
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
   require_options_of_programs(arguments);
   if (arguments.stablehlo) {

@@ -37,6 +37,8 @@ std::map<std::string, at::Tensor> of_samples(const std::map<std::string, at::Ten
   return by_sample;
 }
 
+thread_local const std::function<bool(int64_t)>* sampled_blocks = nullptr;
+
 std::optional<parallel::Displacement> displacement_of(const parallel::Layout& layout) {
   std::optional<parallel::Displacement> displacement = layout.displacement;
   if (displacement && layout.is_all_warmup) displacement->mode = parallel::DisplacedMode::kFullSync;
@@ -44,6 +46,19 @@ std::optional<parallel::Displacement> displacement_of(const parallel::Layout& la
 }
 
 }  // namespace
+
+SampleBlocks::SampleBlocks(std::function<bool(int64_t block)> runs) : runs_(std::move(runs)) {
+  TESSERA_CHECK(sampled_blocks == nullptr, "blocks of a thread are sampled once at a time");
+  sampled_blocks = &runs_;
+}
+
+SampleBlocks::~SampleBlocks() {
+  sampled_blocks = nullptr;
+}
+
+bool SampleBlocks::runs(int64_t block) {
+  return sampled_blocks == nullptr || (*sampled_blocks)(block);
+}
 
 parallel::Workload workload_of(const models::DenoiserShape& shape, const models::LatentShape& latent_shape) {
   const parallel::Grid grid = shape.token_grid(latent_shape);
@@ -105,6 +120,7 @@ parallel::Tensors DenoiserStage::run(const Step& step, Range patches, parallel::
   tokens_.enter(patches);
   models::Hidden hidden = is_first() ? forward_->embed(input.at(0)) : std::move(input);
   for (int64_t i = blocks_.begin; i < blocks_.end(); ++i) {
+    if (!SampleBlocks::runs(i)) continue;
     const ops::InBlock in_block(i);
     tokens_.enter_block(i);
     forward_->block(i, hidden);

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -39,6 +40,22 @@ struct LatentAxis {
 struct Step {
   int64_t index, count;
   models::Timestep timestep;
+};
+
+// While it lives, stages of this thread run only blocks for which `runs` is true and hand on the input of
+// others: for traces in which equal blocks count once (plan/sampled_trace.h).
+class SampleBlocks {
+ public:
+  explicit SampleBlocks(std::function<bool(int64_t block)> runs);
+  ~SampleBlocks();
+  SampleBlocks(const SampleBlocks&) = delete;
+  SampleBlocks& operator=(const SampleBlocks&) = delete;
+
+  // Whether a stage of this thread runs the block.
+  static bool runs(int64_t block);
+
+ private:
+  std::function<bool(int64_t)> runs_;
 };
 
 class DenoiserStage {

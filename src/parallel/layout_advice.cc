@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "parallel/layout_rules.h"
+#include "parallel/layout_search.h"
 
 namespace tessera::parallel {
 namespace {
@@ -63,26 +64,9 @@ int64_t most_of(const Degree& degree, const ParallelOptions& wish, const Workloa
 std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, const Workload& workload,
                                                int64_t world_size) {
   Nearest nearest(wish, workload);
-  ParallelOptions candidate = wish;
-  candidate.nproc.reset();
-  // Every way to write world_size as a product of the degrees.
-  const auto deal = [&](const auto& self, size_t place, int64_t rest) -> void {
-    if (place == std::size(kDegrees)) {
-      if (rest == 1) nearest.visit(candidate);
-      return;
-    }
-    const Degree& degree = kDegrees[place];
-    for (int64_t value = 1; value <= std::min(rest, most_of(degree, wish, workload)); ++value) {
-      if (rest % value != 0) continue;
-      candidate.*degree.value = value;
-      self(self, place + 1, rest / value);
-    }
-  };
-  for (const bool cfg : {wish.use_cfg_parallel, !wish.use_cfg_parallel}) {
-    candidate.use_cfg_parallel = cfg;
-    const int64_t rest = world_size / candidate.cfg_degree();
-    if (rest * candidate.cfg_degree() == world_size) deal(deal, 0, rest);
-  }
+  for_each_product(
+      wish, world_size, [&](const Degree& degree) { return most_of(degree, wish, workload); },
+      [&](const ParallelOptions& candidate) { nearest.visit(candidate); });
   return nearest.best();
 }
 

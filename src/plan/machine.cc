@@ -109,12 +109,14 @@ Machine read_machine(const JsonConfig& config) {
       config,
       {"name", "source", "tiles", "grid", "sram_kib_per_tile", "noc_gb_per_s_per_tile", "hop_latency_us",
        "dram_gb_per_s", "dram_latency_us", "gemm_tflops_per_tile", "vector_tops_per_tile", "links",
-       "efficiency", "launch_us", "memory_gib", "sharing", "speeds", "calibration"},
+       "efficiency", "launch_us", "memory_gib", "sharing", "speeds", "calibration", "device"},
       "key of a machine");
   Machine machine;
   machine.where = config.where();
   machine.name = text_of(config, "name");
   text_of(config, "source");
+  machine.device = config.string("device", "cpu");
+  if (machine.device != "cpu" && machine.device != "cuda") config.fail("device", "cpu or cuda");
   machine.tiles = config.count("tiles", kMostTiles);
   const std::vector<int64_t> grid = config.integers("grid");
   const bool is_grid = grid.size() == 2 && std::all_of(grid.begin(), grid.end(), [](int64_t size) {

@@ -18,7 +18,8 @@ namespace tessera::plan {
 
 struct Machine {
   std::string name;
-  std::string where;  // the file, for messages
+  std::string where;           // the file, for messages
+  std::string device = "cpu";  // "cpu" or "cuda": that which runs on it take by default
 
   int64_t tiles = 0, grid_rows = 0, grid_columns = 0;
   double sram_bytes = 0;                      // of a tile

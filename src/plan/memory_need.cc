@@ -23,7 +23,7 @@ MemoryNeed memory_need(const engine::Settings& settings, const engine::Model& mo
     const parallel::Ranks ranks(rank, layout);
     if (are_equal && ranks.pipeline.rank != stage) continue;
     ++stage;
-    const RankTrace trace = trace_rank(settings, model, layout, rank, steps);
+    const RankTrace trace = trace_rank(settings, model, layout, rank, steps, {.names_roles = false});
     const bool is_first = (model.shape.is_video ? ranks.world : ranks.replica).rank == 0;
     const int64_t decoding = layout.vae_parallel    ? alike
                              : !is_first            ? 0

@@ -230,6 +230,7 @@ void Recorder::add(std::variant<OperationEvent, CollectiveEvent, WaitEvent> what
                    Origin origin) {
   if (is_loading_) return;
   origins_.push_back(origin);
+  blocks_.push_back(ops::current_block());
   const auto beside_weights = [&](uint64_t bytes) {
     return std::max<int64_t>(static_cast<int64_t>(bytes) - weights_bytes_, 0);
   };

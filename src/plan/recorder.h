@@ -37,6 +37,8 @@ class Recorder {
 
   // What each event was recorded of.
   const std::vector<Origin>& origins() const { return origins_; }
+  // The block in which each event happened (ops::current_block()).
+  const std::vector<int64_t>& blocks() const { return blocks_; }
   // Where the recording is. While a part loads, nothing is recorded.
   Phase phase() const { return phase_; }
   int64_t step() const { return step_; }
@@ -64,6 +66,7 @@ class Recorder {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<Open> open_;
   std::vector<Origin> origins_;
+  std::vector<int64_t> blocks_;
   Phase phase_ = Phase::kEncode;
   int64_t step_ = 0;
   bool is_loading_ = false;

@@ -18,6 +18,15 @@ bool is_single(const CollectiveEvent& collective) {
   return collective.name == "send" || collective.name == "receive";
 }
 
+// Of an operation of the model. What is between them, views and copies, goes with them: eager frameworks have
+// more of it than Tessera, so that a fit to their runs would not be one of kernels.
+int64_t launches_of(const std::string& name) {
+  if (name.starts_with("aten::")) return 0;
+  // Attention to a block of keys is merged with that to the blocks before by seven more kernels
+  // (ops/attention.cc).
+  return name == "attention_part" ? 8 : 1;
+}
+
 class Maker {
  public:
   Maker(const Trace& trace, const std::vector<size_t>& stands_for) : trace_(trace), stands_for_(stands_for) {}
@@ -25,7 +34,7 @@ class Maker {
   Task task_of(const RankTrace& rank, const Event& event) {
     Task task;
     if (const auto* const operation = std::get_if<OperationEvent>(&event.what)) {
-      task.launches = !operation->name.starts_with("aten::");
+      task.launches = launches_of(operation->name);
     } else if (const auto* const collective = std::get_if<CollectiveEvent>(&event.what)) {
       task.kind = Task::Kind::kPost;
       task.number = collective->number;
@@ -69,6 +78,11 @@ class Maker {
                          .peers = static_cast<int64_t>(collective.sends.size()),
                          .sent = task.sent,
                          .received = task.received};
+    // A single message to or from a rank that is not simulated has nobody to meet.
+    const bool is_alone =
+        is_single(collective) && std::any_of(members.begin(), members.end(),
+                                             [&](int64_t member) { return stand_in(member) != member; });
+    if (is_alone) members = {own};
     for (int64_t& member : members) member = stand_in(member);
     if (!is_single(collective)) {
       std::sort(members.begin(), members.end());

@@ -17,8 +17,7 @@ namespace tessera::plan {
 struct Task {
   enum class Kind : uint8_t { kWork, kPost, kWait } kind = Kind::kWork;
   WorkKind work = WorkKind::kVector;
-  bool launches =
-      false;             // an operation of the model, which the host launches; what is between does not count
+  int64_t launches = 0;  // of kernels, by the host of an accelerator
   int32_t meeting = -1;  // of a post: index of Schedule::meetings
   int64_t number = 0;    // of a post and its wait, in the rank
   double seconds = 0;    // of work, on a device that is alone

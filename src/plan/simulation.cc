@@ -145,8 +145,8 @@ class Simulator {
 
   void work(size_t i, const Task& task, RankTime& time) {
     Place& place = places_[i];
-    if (task.launches && costs_.launch > 0) {
-      place.host += costs_.launch;
+    if (task.launches > 0 && costs_.launch > 0) {
+      place.host += static_cast<double>(task.launches) * costs_.launch;
       time.waiting = std::max(place.host - result_.ranks[i].end, 0.0);
       advance(i, Span::Kind::kWait, place.host);
     }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <span>
 
 #include "comm/recording.h"
@@ -33,16 +34,16 @@ engine::Settings with_steps(engine::Settings settings, int64_t steps) {
   return settings;
 }
 
-at::Tensor encode_and_denoise(engine::RunContext& run, GraphRecorder& graph) {
+at::Tensor encode_and_denoise(engine::RunContext& run, GraphRecorder* graph, bool encodes) {
   std::shared_ptr<models::Denoiser> denoiser;  // held, so that it is loaded once
-  if (encodes_prompts(run.model)) {
+  if (encodes && encodes_prompts(run.model)) {
     const SuppressLog suppress_log;  // a prompt that stands for the longest is cut
     engine::encode(run);
   } else {
     denoiser = run.load<models::Denoiser>(engine::kDenoiser, engine::Phase::kLoadDenoiser);
     run.prompts = longest_prompts(run, *denoiser);
   }
-  add_prompts(graph, run.prompts);
+  if (graph != nullptr) add_prompts(*graph, run.prompts);
   engine::DenoisePhase phase(run, std::nullopt);
   while (!phase.is_done()) phase.advance();
   return phase.end();
@@ -85,7 +86,8 @@ bool encodes_prompts(const engine::Model& model) {
 }
 
 RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,
-                     const parallel::Layout& layout, int64_t rank, int64_t steps, bool keeps_graph) {
+                     const parallel::Layout& layout, int64_t rank, int64_t steps,
+                     const TraceOptions& options) {
   const c10::InferenceMode inference_mode;
   const MetaStandsFor device(settings.request.device.type());
   RankTrace trace{.rank = rank, .events = {}};
@@ -96,13 +98,15 @@ RankTrace trace_rank(const engine::Settings& settings, const engine::Model& mode
   engine::RunContext run(std::span(&traced, 1), model, components, ranks, {}, engine::Agreeing::kNobody);
   try {
     engine::prepare(run);
-    GraphRecorder graph(/*is_program=*/false);
+    std::optional<GraphRecorder> graph;
+    if (options.names_roles || options.keeps_graph) graph.emplace(/*is_program=*/false);
     Recorder recorder(world, trace);
-    GraphTracer tracer(recorder, graph, denoiser_folder(model));
     recorder.follow(run.observer());
-    tracer.follow(run.observer());
-    engine::decode(run, encode_and_denoise(run, graph));
-    tracer.finish(trace, run.sampler->steps(), keeps_graph);
+    std::optional<GraphTracer> tracer;
+    if (graph) tracer.emplace(recorder, *graph, denoiser_folder(model)).follow(run.observer());
+    engine::decode(run, encode_and_denoise(run, graph ? &*graph : nullptr, options.encodes));
+    if (options.blocks != nullptr) *options.blocks = recorder.blocks();
+    if (tracer) tracer->finish(trace, run.sampler->steps(), options.keeps_graph);
   } catch (const engine::SettledEnd& end) {
     std::rethrow_exception(end.cause);
   }

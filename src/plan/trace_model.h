@@ -22,12 +22,20 @@ int64_t groups_of(const engine::Settings& settings, const parallel::Layout& layo
 // length.
 bool encodes_prompts(const engine::Model& model);
 
+struct TraceOptions {
+  bool keeps_graph = false;  // of the denoiser (plan/graph_trace.h)
+  bool names_roles = true;   // attention has its role from the values that it computes
+  bool encodes = true;       // the prompts, where a tokenizer is there
+  // Gets the block of the denoiser in which each event happens, or -1; unlike OperationEvent::block, also of
+  // collectives and waits.
+  std::vector<int64_t>* blocks = nullptr;
+};
+
 // Traces `steps` steps of a run of `settings` on `rank`, with the encoding of all prompts before and the
-// decoding after them, for the first group of its pictures (engine/groups.h). Attention has its role from the
-// values that it computes; with `keeps_graph`, the trace has these too (plan/graph_trace.h). Throws as
-// loading does.
+// decoding after them, for the first group of its pictures (engine/groups.h). Throws as loading does.
 RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,
-                     const parallel::Layout& layout, int64_t rank, int64_t steps, bool keeps_graph = false);
+                     const parallel::Layout& layout, int64_t rank, int64_t steps,
+                     const TraceOptions& options = {});
 
 // What the text encoders would make of the longest prompts, on the meta device, for a model whose prompts are
 // not encoded. By prompt of the run's batch.

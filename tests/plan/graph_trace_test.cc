@@ -183,7 +183,7 @@ TEST_P(GraphTraces, HaveANodeForEachEventOnEveryRank) {
                   .traced_steps = steps,
                   .ranks = {}};
       for (int64_t rank = 0; rank < trace.world_size; ++rank) {
-        trace.ranks.push_back(trace_rank(settings, model, layout, rank, to_trace, /*keeps_graph=*/true));
+        trace.ranks.push_back(trace_rank(settings, model, layout, rank, to_trace, {.keeps_graph = true}));
         expect_nodes(trace.ranks.back(), steps);
       }
       const std::string text = write_trace(trace);
@@ -207,7 +207,7 @@ Trace traced(const parallel::ParallelOptions& options, int64_t ranks) {
       parallel::resolve_layout(options, engine::workload(settings, engine::tiny()), std::nullopt);
   Trace trace{.model = "model", .settings = Json::object(), .world_size = ranks, .ranks = {}};
   for (int64_t rank = 0; rank < ranks; ++rank)
-    trace.ranks.push_back(trace_rank(settings, engine::tiny(), layout, rank, 1, /*keeps_graph=*/true));
+    trace.ranks.push_back(trace_rank(settings, engine::tiny(), layout, rank, 1, {.keeps_graph = true}));
   return trace;
 }
 
@@ -227,7 +227,7 @@ TEST(TraceGraph, IsWrittenWhenItIsAskedFor) {
 // Pairs of blocks differ in their number, and in what they bind: the first makes views that others read too.
 TEST_F(StditXl, HoldsEqualBlocksAndRanksOnce) {
   Trace trace{.model = "model", .settings = Json::object(), .world_size = 3, .ranks = {}};
-  trace.ranks.push_back(trace_rank(settings(51, 240, 426), model_, whole(), 0, 1, /*keeps_graph=*/true));
+  trace.ranks.push_back(trace_rank(settings(51, 240, 426), model_, whole(), 0, 1, {.keeps_graph = true}));
   Graph graph = *trace.ranks[0].graph;
   for (int64_t rank = 1; rank < 3; ++rank) {
     trace.ranks.push_back(trace.ranks[0]);
@@ -324,7 +324,7 @@ TEST(TraceGraph, GivesAttentionTheRoleOfWhoReadsIt) {
 // Norms and elementwise work belong to the parts from which and to which values go. That is what the order of
 // the program says too, but for what the second half of a pair computes before its first layer.
 TEST_F(StditXl, HasThePartsOfItsValues) {
-  RankTrace trace = trace_rank(settings(51, 240, 426), model_, whole(), 0, 1, /*keeps_graph=*/true);
+  RankTrace trace = trace_rank(settings(51, 240, 426), model_, whole(), 0, 1, {.keeps_graph = true});
   const std::vector<std::string> by_values = parts_of(trace);
   trace.graph = nullptr;
   for (Event& event : trace.events) event.node = -1;

@@ -1,0 +1,308 @@
+#include "plan/planner/planner.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "core/error.h"
+#include "core/text.h"
+#include "engine/observer.h"
+#include "parallel/layout_rules.h"
+#include "parallel/layout_search.h"
+
+namespace tessera::plan {
+namespace {
+
+using parallel::ParallelOptions;
+using Unit = Table::Column::Unit;
+
+struct Candidate {
+  ParallelOptions wish;
+  parallel::Layout layout;
+  double least = 0;  // seconds
+};
+
+std::vector<int64_t> divisors(int64_t devices) {
+  std::vector<int64_t> all;
+  for (int64_t count = devices; count >= 1; --count) {
+    if (devices % count == 0) all.push_back(count);
+  }
+  return all;
+}
+
+// "cfg 2 x ulysses 4"
+std::string name_of(const ParallelOptions& wish, const parallel::Layout& layout) {
+  using parallel::Axis;
+  static const std::map<Axis, std::string> kNames = {{Axis::kUlysses, "ulysses"},
+                                                     {Axis::kGather, "gather"},
+                                                     {Axis::kRing, "ring"},
+                                                     {Axis::kDisplaced, "displaced"},
+                                                     {Axis::kPipeline, "pipefusion"},
+                                                     {Axis::kCfg, "cfg"},
+                                                     {Axis::kData, "data"}};
+  std::vector<std::string> parts;
+  for (auto axis = parallel::kAllAxes.rbegin(); axis != parallel::kAllAxes.rend(); ++axis) {
+    const auto name = kNames.find(*axis);
+    const int64_t size = layout.sizes[*axis];
+    if (name == kNames.end() || size == 1) continue;
+    parts.push_back(fmt::format("{} {}", *axis == Axis::kUlysses && layout.dsp ? "dsp" : name->second, size));
+    if (*axis == Axis::kPipeline && layout.patches > 1)
+      parts.back() += fmt::format(" ({} patches)", layout.patches);
+  }
+  if (wish.tensor_parallel_degree > 1) {
+    const int64_t outer = layout.sizes[Axis::kTensorOuter];
+    parts.push_back(outer > 1 ? fmt::format("tensor {}x{}", outer, layout.sizes[Axis::kTensorInner])
+                              : fmt::format("tensor {}", wish.tensor_parallel_degree));
+  }
+  return parts.empty() ? "one device" : fmt::format("{}", fmt::join(parts, " x "));
+}
+
+bool fits(const Prediction& prediction, const std::optional<double>& memory) {
+  return !memory || static_cast<double>(prediction.most_bytes()) <= *memory;
+}
+
+class Planner {
+ public:
+  Planner(const engine::Settings& settings, const engine::Model& model, const Machine& machine,
+          const std::vector<Link>& links, const PlanOptions& options,
+          const std::function<bool()>& interrupted)
+      : settings_(settings),
+        options_(options),
+        machine_(machine),
+        memory_(options.memory_bytes ? options.memory_bytes : machine.memory_bytes),
+        interrupted_(interrupted),
+        workload_(engine::workload(settings, model)),
+        predictor_(settings, model, machine, links) {}
+
+  Plan run() {
+    std::vector<Candidate> candidates = list();
+    plan_.considered = static_cast<int64_t>(candidates.size());
+    cost(std::move(candidates));
+    choose();
+    add_obvious();
+    return std::move(plan_);
+  }
+
+ private:
+  void check() const {
+    if (interrupted_ && interrupted_()) throw engine::Cancelled();
+  }
+
+  // All valid layouts, those that can be soonest first.
+  std::vector<Candidate> list() {
+    std::vector<Candidate> candidates;
+    for (const int64_t count : divisors(options_.devices)) {
+      for (ParallelOptions& wish :
+           parallel::valid_wishes(workload_, count, {.stale = options_.allows_stale})) {
+        wish.rank_shares = shares_of(count);
+        if (!parallel::violations(wish, workload_).empty()) continue;
+        parallel::Layout layout = parallel::resolve_layout(wish, workload_, std::nullopt);
+        const double least = predictor_.least_seconds(layout);
+        candidates.push_back({wish, std::move(layout), least});
+      }
+    }
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.least < b.least; });
+    return candidates;
+  }
+
+  // Devices of different speeds get so much of the work.
+  std::vector<double> shares_of(int64_t devices) const {
+    std::vector<double> shares;
+    for (int64_t rank = 0; rank < devices; ++rank) shares.push_back(machine_.speed(rank));
+    const bool are_equal =
+        std::all_of(shares.begin(), shares.end(), [&](double share) { return share == shares.front(); });
+    return are_equal ? std::vector<double>{} : shares;
+  }
+
+  // Of each set of degrees the best variant counts, so that ten plans are ten answers.
+  void cost(std::vector<Candidate> candidates) {
+    for (Candidate& each : candidates) {
+      check();
+      if (each.least > bar()) break;
+      ++plan_.costed;
+      Prediction prediction = predictor_.predict_denoiser(each.layout);
+      predictor_.add_ends(each.layout, prediction);
+      ParallelOptions degrees = each.wish;
+      degrees.num_pipeline_patch.reset();
+      degrees.pipeline_patch_axis.reset();
+      degrees.split_scheme.reset();
+      degrees.dynamic_sequence_parallel.reset();
+      PlannedLayout planned{each.wish, std::move(each.layout), std::move(prediction), {}};
+      planned.name = name_of(planned.wish, planned.layout);
+      const auto found = std::find_if(costed_.begin(), costed_.end(),
+                                      [&](const auto& other) { return other.first == degrees; });
+      if (found == costed_.end()) {
+        costed_.emplace_back(std::move(degrees), std::move(planned));
+      } else if (planned.prediction.seconds < found->second.prediction.seconds) {
+        found->second = std::move(planned);
+      }
+    }
+    std::stable_sort(costed_.begin(), costed_.end(), [](const auto& a, const auto& b) {
+      return a.second.prediction.seconds < b.second.prediction.seconds;
+    });
+  }
+
+  // The time that a layout must be able to beat. With a limit of memory, slower ones may be the best that
+  // fit.
+  double bar() const {
+    if (memory_ || costed_.size() < options_.count) return std::numeric_limits<double>::infinity();
+    std::vector<double> seconds;
+    for (const auto& [degrees, planned] : costed_) seconds.push_back(planned.prediction.seconds);
+    std::nth_element(seconds.begin(), seconds.begin() + static_cast<int64_t>(options_.count) - 1,
+                     seconds.end());
+    return seconds[options_.count - 1];
+  }
+
+  void choose() {
+    for (auto& [degrees, planned] : costed_) {
+      if (plan_.best.size() == options_.count) return;
+      check();
+      predictor_.add_memory(planned.layout, planned.prediction);
+      if (fits(planned.prediction, memory_)) {
+        plan_.best.push_back(planned);
+      } else if (!plan_.least_memory ||
+                 planned.prediction.most_bytes() < plan_.least_memory->prediction.most_bytes()) {
+        plan_.least_memory = planned;
+      }
+    }
+  }
+
+  void add_obvious() {
+    for (ParallelOptions wish : obvious_wishes()) {
+      check();
+      if (!parallel::violations(wish, workload_).empty()) continue;
+      plan_.obvious.push_back(predict_wish(predictor_, wish, workload_));
+    }
+  }
+
+  // Each method alone, and with CFG parallelism.
+  std::vector<ParallelOptions> obvious_wishes() const {
+    std::vector<ParallelOptions> wishes = {{}};
+    for (const bool cfg : {false, true}) {
+      const int64_t rest = cfg ? options_.devices / 2 : options_.devices;
+      if (cfg && (options_.devices % 2 != 0 || !workload_.guided)) break;
+      for (const parallel::Degree& degree : parallel::kDegrees) {
+        if (degree.value == &ParallelOptions::displaced_patch_degree && !options_.allows_stale) continue;
+        ParallelOptions wish;
+        wish.use_cfg_parallel = cfg;
+        wish.*degree.value = rest;
+        wish.rank_shares = shares_of(options_.devices);
+        if (!options_.allows_stale && wish.pipefusion_parallel_degree > 1) wish.num_pipeline_patch = 1;
+        if (std::find(wishes.begin(), wishes.end(), wish) == wishes.end()) wishes.push_back(wish);
+      }
+    }
+    return wishes;
+  }
+
+  const engine::Settings& settings_;
+  const PlanOptions& options_;
+  const Machine& machine_;
+  std::optional<double> memory_;
+  const std::function<bool()>& interrupted_;
+  parallel::Workload workload_;
+  Predictor predictor_;
+  std::vector<std::pair<ParallelOptions, PlannedLayout>> costed_;  // by degrees
+  Plan plan_;
+};
+
+double share(double part, double whole) {
+  return whole > 0 ? part / whole : 0;
+}
+
+std::string bytes_of(double bytes) {
+  return bytes_text(static_cast<uint64_t>(bytes));
+}
+
+std::string seconds_of_plan(double seconds) {
+  return seconds >= 100 ? fmt::format("{:.0f} s", seconds)
+         : seconds >= 1 ? fmt::format("{:.2f} s", seconds)
+                        : fmt::format("{:.1f} ms", 1e3 * seconds);
+}
+
+// Why `planned` takes longer than `best`.
+std::string loss(const PlannedLayout& planned, const PlannedLayout& best) {
+  const RankTime &own = planned.prediction.step, &other = best.prediction.step;
+  const double computing = own.computing - other.computing, waiting = own.waiting - other.waiting;
+  if (waiting > computing)
+    return fmt::format("its ranks wait {:.0f} % of a step, for {} that each sends",
+                       100 * share(own.waiting, planned.prediction.step_seconds),
+                       bytes_of(planned.prediction.sent));
+  const std::string uneven = planned.prediction.imbalance > 1.05
+                                 ? fmt::format(", {:.2f} times the mean of all", planned.prediction.imbalance)
+                                 : "";
+  return fmt::format("its longest rank computes {} a step{}, where the best computes {}",
+                     seconds_of_plan(own.computing), uneven, seconds_of_plan(other.computing));
+}
+
+}  // namespace
+
+Plan make_plan(const engine::Settings& settings, const engine::Model& model, const Machine& machine,
+               const std::vector<Link>& links, const PlanOptions& options,
+               const std::function<bool()>& interrupted) {
+  return Planner(settings, model, machine, links, options, interrupted).run();
+}
+
+PlannedLayout predict_wish(Predictor& predictor, const parallel::ParallelOptions& wish,
+                           const parallel::Workload& workload) {
+  parallel::Layout layout = parallel::resolve_layout(wish, workload, std::nullopt);
+  Prediction prediction = predictor.predict(layout);
+  std::string name = name_of(wish, layout);
+  return {wish, std::move(layout), std::move(prediction), std::move(name)};
+}
+
+Table plan_table(const std::vector<PlannedLayout>& layouts) {
+  Table table({{"layout", "layout"},
+               {"world_size", "devices"},
+               {"seconds", "run", Unit::kSeconds},
+               {"step_seconds", "a step", Unit::kSeconds},
+               {"computing", "computing", Unit::kShare},
+               {"waiting", "waiting", Unit::kShare},
+               {"imbalance", "imbalance", Unit::kRatio},
+               {"step_sent", "sent/step", Unit::kBytes},
+               {"peak_bytes", "memory", Unit::kBytes},
+               {"exact", "result"}});
+  for (const PlannedLayout& each : layouts) {
+    const Prediction& prediction = each.prediction;
+    table.add({each.name, parallel::Mesh(each.layout.sizes).world_size(), prediction.seconds,
+               prediction.step_seconds, share(prediction.step.computing, prediction.step_seconds),
+               share(prediction.step.waiting, prediction.step_seconds), prediction.imbalance,
+               static_cast<int64_t>(prediction.sent), prediction.most_bytes(),
+               prediction.is_exact ? "exact" : "stale"});
+  }
+  return table;
+}
+
+std::vector<std::string> reasons(const Plan& plan) {
+  std::vector<std::string> sentences;
+  if (plan.best.empty()) return sentences;
+  const PlannedLayout& best = plan.best.front();
+  sentences.push_back(
+      fmt::format("{} is the soonest: a step takes {}, of which its longest rank computes {:.0f} % and waits "
+                  "{:.0f} %, and a "
+                  "rank sends {}.",
+                  best.name, seconds_of_plan(best.prediction.step_seconds),
+                  100 * share(best.prediction.step.computing, best.prediction.step_seconds),
+                  100 * share(best.prediction.step.waiting, best.prediction.step_seconds),
+                  bytes_of(best.prediction.sent)));
+  std::set<std::string> told = {best.name};
+  for (const PlannedLayout& each : plan.obvious) {
+    if (!told.insert(each.name).second) continue;
+    const double times = share(each.prediction.seconds, best.prediction.seconds);
+    if (times <= 1) {
+      sentences.push_back(fmt::format("{} would take {:.2f} of its time, but does not fit: it needs {}.",
+                                      each.name, times,
+                                      bytes_of(static_cast<double>(each.prediction.most_bytes()))));
+      continue;
+    }
+    sentences.push_back(
+        fmt::format("{} takes {:.2f} times as long: {}.", each.name, times, loss(each, best)));
+  }
+  return sentences;
+}
+
+}  // namespace tessera::plan

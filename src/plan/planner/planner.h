@@ -1,0 +1,55 @@
+// Finds the layouts in which a request is done soonest.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/table.h"
+#include "parallel/options.h"
+#include "plan/planner/prediction.h"
+
+namespace tessera::plan {
+
+struct PlanOptions {
+  int64_t devices = 1;
+  // Of a device; that of the machine if it has one, otherwise any.
+  std::optional<double> memory_bytes;
+  bool allows_stale = true;  // layouts that work with activations of the step before
+  size_t count = 10;         // of plans that are returned
+};
+
+struct PlannedLayout {
+  parallel::ParallelOptions wish;
+  parallel::Layout layout;
+  Prediction prediction;
+  std::string name;  // the options that ask for it; "one device" without any
+};
+
+struct Plan {
+  std::vector<PlannedLayout> best;  // the soonest first, all of which fit
+  // What people try first, each method alone or with CFG parallelism, whether it fits or not.
+  std::vector<PlannedLayout> obvious;
+  std::optional<PlannedLayout> least_memory;  // where nothing fits: what comes nearest
+  int64_t considered = 0, costed = 0;         // layouts
+};
+
+// Of all valid layouts of up to so many devices. A layout is costed unless its least time is above that of
+// the `count` best. `interrupted` is asked often; the search then throws engine::Cancelled.
+Plan make_plan(const engine::Settings& settings, const engine::Model& model, const Machine& machine,
+               const std::vector<Link>& links, const PlanOptions& options,
+               const std::function<bool()>& interrupted = {});
+
+// The same of one wish.
+PlannedLayout predict_wish(Predictor& predictor, const parallel::ParallelOptions& wish,
+                           const parallel::Workload& workload);
+
+// A row for each layout.
+Table plan_table(const std::vector<PlannedLayout>& layouts);
+
+// Why the first wins and why the obvious ones lose, a sentence each.
+std::vector<std::string> reasons(const Plan& plan);
+
+}  // namespace tessera::plan

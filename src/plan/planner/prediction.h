@@ -1,0 +1,74 @@
+// How long a run takes in a layout, and what it holds, without tracing more of it than differs: equal blocks
+// once, and of ranks that do the same at the same time the one with the largest parts.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "engine/model.h"
+#include "engine/request.h"
+#include "parallel/layout.h"
+#include "plan/hardware/operation_costs.h"
+#include "plan/planner/fit.h"
+#include "plan/run_costs.h"
+
+namespace tessera::plan {
+
+struct Prediction {
+  double seconds = 0;       // of the whole request
+  double step_seconds = 0;  // of a steady step
+  double encode = 0, denoise = 0, decode = 0;
+  RankTime step{};       // of the rank that computes longest, in a steady step
+  double imbalance = 1;  // its work over the mean of the simulated ranks
+  double sent = 0;       // bytes that it sends in a steady step
+  // The most that a rank holds, by simulated rank: the first of each stage.
+  std::vector<int64_t> peak_bytes;
+  bool is_exact = true;
+
+  int64_t most_bytes() const;
+};
+
+// For one request on devices of a machine. Not for several threads at a time.
+class Predictor {
+ public:
+  // Everything must outlive it. `links` as Costs::links.
+  Predictor(const engine::Settings& settings, const engine::Model& model, const Machine& machine,
+            std::vector<Link> links);
+
+  // Throws as tracing does.
+  Prediction predict(const parallel::Layout& layout);
+  // Its pieces: the denoiser alone, which add_ends() completes by encoding and decoding, and add_memory() by
+  // `peak_bytes`.
+  Prediction predict_denoiser(const parallel::Layout& layout);
+  void add_ends(const parallel::Layout& layout, Prediction& prediction);
+  void add_memory(const parallel::Layout& layout, Prediction& prediction) const;
+
+  // All that a request does in the layout, for a fit (plan/planner/fit.h).
+  std::vector<MeasuredRun::Piece> pieces(const parallel::Layout& layout);
+
+  // Seconds below which the run cannot be in the layout: what one device computes, dealt without loss.
+  double least_seconds(const parallel::Layout& layout);
+
+ private:
+  struct Ends {
+    double encode = 0, decode = 0;
+  };
+  const Ends& ends(const parallel::Layout& layout);
+  Schedule ends_schedule(const parallel::Layout& layout);
+  // How often the run denoises and decodes.
+  double turns(const parallel::Layout& layout) const;
+  Trace sample(const parallel::Layout& layout, std::vector<size_t>& stands_for);
+  Costs costs_of(const parallel::Layout& layout) const;
+
+  const engine::Settings& settings_;
+  const engine::Model& model_;
+  OperationCosts costs_;
+  std::vector<Link> links_;
+  std::vector<int64_t> equal_;
+  std::map<std::vector<int64_t>, Ends> ends_;  // by what they depend on
+  std::optional<double> alone_;                // seconds of the denoiser on one device
+};
+
+}  // namespace tessera::plan
