@@ -85,9 +85,11 @@ OrderedJson layout_json(const plan::PlannedLayout& planned) {
   const plan::Prediction& prediction = planned.prediction;
   const parallel::Mesh mesh(planned.layout.sizes);
   OrderedJson peaks = OrderedJson::array();
-  for (int64_t rank = 0; rank < mesh.world_size() && !prediction.peak_bytes.empty(); ++rank)
-    peaks.push_back(
-        prediction.peak_bytes[static_cast<size_t>(mesh.coordinates(rank)[parallel::Axis::kPipeline])]);
+  const bool by_rank = static_cast<int64_t>(prediction.peak_bytes.size()) == mesh.world_size();
+  for (int64_t rank = 0; rank < mesh.world_size() && !prediction.peak_bytes.empty(); ++rank) {
+    const int64_t stage = mesh.coordinates(rank)[parallel::Axis::kPipeline];
+    peaks.push_back(prediction.peak_bytes[static_cast<size_t>(by_rank ? rank : stage)]);
+  }
   return {{"layout", planned.name},
           {"options", options_json(planned)},
           {"devices", mesh.world_size()},

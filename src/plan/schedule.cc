@@ -52,9 +52,8 @@ class Maker {
   Schedule schedule;
 
  private:
-  // Of a rank of the world, the one that is simulated in its place.
-  int64_t stand_in(int64_t rank) const {
-    return stands_for_.empty() ? rank : trace_.ranks[stands_for_[static_cast<size_t>(rank)]].rank;
+  bool is_simulated(int64_t rank) const {
+    return stands_for_.empty() || trace_.ranks[stands_for_[static_cast<size_t>(rank)]].rank == rank;
   }
 
   std::vector<int64_t> members_of(int64_t own, const CollectiveEvent& collective) const {
@@ -78,16 +77,9 @@ class Maker {
                          .peers = static_cast<int64_t>(collective.sends.size()),
                          .sent = task.sent,
                          .received = task.received};
-    // A single message to or from a rank that is not simulated has nobody to meet.
-    const bool is_alone =
-        is_single(collective) && std::any_of(members.begin(), members.end(),
-                                             [&](int64_t member) { return stand_in(member) != member; });
-    if (is_alone) members = {own};
-    for (int64_t& member : members) member = stand_in(member);
-    if (!is_single(collective)) {
-      std::sort(members.begin(), members.end());
-      members.erase(std::unique(members.begin(), members.end()), members.end());
-    }
+    // Ranks that are not simulated are there when those are that do the same.
+    std::erase_if(members, [&](int64_t member) { return !is_simulated(member); });
+    if (!is_single(collective)) std::sort(members.begin(), members.end());
     kind.members = members.size() == 2 && members[0] == members[1] ? 1 : static_cast<int32_t>(members.size());
     const Channel channel = {std::move(members),
                              is_single(collective) ? collective.axis + " single" : collective.axis};

@@ -72,10 +72,9 @@ std::vector<Number> numbers_of(const Machine& machine, bool has_ranks) {
   return numbers;
 }
 
-double time_with(Costs& costs, const Machine& machine, const MeasuredRun& run) {
+double time_with(const Costs& costs, const MeasuredRun& run) {
   double seconds = 0;
   for (const MeasuredRun::Piece& piece : run.pieces) {
-    costs.slow.assign(piece.schedule.ranks.size(), 1 / machine.shared_speed(run.devices));
     if (!piece.schedule.ranks.front().tasks.empty())
       seconds += piece.times * run_costs(piece.schedule, piece.steps, costs, run.name).seconds;
   }
@@ -157,15 +156,15 @@ class Fitter {
 
   double time_of(const std::vector<double>& point, const MeasuredRun& run) const {
     const auto [machine, links] = at(point);
-    Costs costs = costs_on(machine, links);
+    Costs costs = costs_on(machine, links, run.devices);
     costs.keeps_spans = false;
     // The schedules have the shares of the machine before the fit.
-    costs.factors = begin_factors_;
+    for (size_t kind = 0; kind < costs.factors.size(); ++kind) costs.factors[kind] *= begin_factors_[kind];
     const double gemm = numbers_[0].value(point[0]), attention = numbers_[1].value(point[1]);
     costs.factors[static_cast<size_t>(WorkKind::kGemm)] /= gemm;
     costs.factors[static_cast<size_t>(WorkKind::kConvolution)] /= gemm;
     costs.factors[static_cast<size_t>(WorkKind::kAttention)] /= attention;
-    return time_with(costs, machine, run);
+    return time_with(costs, run);
   }
 
   static double loss_of(const std::vector<double>& residuals) {

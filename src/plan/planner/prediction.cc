@@ -69,13 +69,11 @@ Predictor::Predictor(const engine::Settings& settings, const engine::Model& mode
       equal_(equal_blocks(settings, model)) {}
 
 Costs Predictor::costs_of(const parallel::Layout& layout) const {
-  Costs costs = costs_on(costs_.machine(), links_);
+  Costs costs = costs_on(costs_.machine(), links_, parallel::Mesh(layout.sizes).world_size());
   costs.keeps_spans = false;
-  const parallel::Mesh mesh(layout.sizes);
   std::vector<size_t> stands_for;
   for (const int64_t rank : representatives(layout, stands_for))
-    costs.slow.push_back(1 /
-                         (costs_.machine().shared_speed(mesh.world_size()) * costs_.machine().speed(rank)));
+    costs.slow.push_back(1 / costs_.machine().speed(rank));
   return costs;
 }
 
