@@ -399,7 +399,7 @@ class CommandLine {
                   add_plan_options, plan_arguments);
     add_of_fields("compare", "Compare parallel methods by formula", kCompareFooter, add_compare_options,
                   compare_arguments);
-    add_of_fields("calibrate", "Measure this host, for estimates of how long runs take on it",
+    add_of_fields("calibrate", "Measure this host, or fit a machine to measured runs, for estimates",
                   kCalibrateFooter, add_calibrate_options, calibrate_arguments);
     add_commands_of_texts();
   }

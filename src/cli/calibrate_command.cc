@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "cli/commands.h"
+#include "cli/measured_table.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "engine/request.h"
@@ -28,6 +31,14 @@ const Fields<CalibrateArguments>& calibrate_fields() {
   static const Fields<C> fields = {
       plain_field(&C::output, {"output", "File for the machine, JSON; - for standard output [machine.json]",
                                FieldGroup::kOutput, "FILE"}),
+      plain_field(
+          &C::from_table,
+          {"from_table",
+           "Fit a machine to the runs of this table instead of measuring this host: a CSV with the columns "
+           "model, height, width, frames, steps, batch, devices, flags and seconds (docs/planning.md)",
+           FieldGroup::kMachine, "FILE.csv"}),
+      plain_field(&C::machine, {"machine", "The machine of the table: a file, or the name of one that ships",
+                                FieldGroup::kMachine, "FILE"}),
       plain_field(&C::threads, {"threads", "Threads of a rank, as a run has them [1]", FieldGroup::kMachine,
                                 "N", 1, 1024}),
       plain_field(&C::nproc, {"nproc", "The most ranks that compute at once on this host [cores / threads]",
@@ -43,9 +54,42 @@ const Fields<CalibrateArguments>& calibrate_fields() {
   return fields;
 }
 
+namespace {
+
+// Writes the machine that fits a table of runs, and tells how well each is met.
+void calibrate_from_table(const CalibrateArguments& arguments, const std::string& path) {
+  if (!arguments.machine)
+    usage_error(field("from_table"), "needs {}: the file or the name of the machine on which the runs were",
+                field("machine"));
+  for (const auto& [given, name] :
+       {std::pair(arguments.threads.has_value(), "threads"), std::pair(arguments.nproc.has_value(), "nproc"),
+        std::pair(arguments.dtype.has_value(), "dtype"),
+        std::pair(arguments.seconds.has_value(), "seconds")}) {
+    if (given)
+      usage_error(field(name), "is for measuring this host, and {} measures nothing; leave it out",
+                  field("from_table"));
+  }
+  const TableFit fitted = fit_table(*arguments.from_table, *arguments.machine);
+  const bool is_file = job::write_result(path, fitted_machine(fitted).dump(2) + "\n");
+  if (!arguments.quiet) {
+    launch::say(fmt::format("{}\n", rows_table(fitted).text(Table::Form::kText)));
+    for (const plan::FittedNumber& number : fitted.fit.numbers)
+      launch::say(fmt::format("{:<24} {:.3g}{}\n", number.name, number.value, number.unit));
+  }
+  if (is_file) fmt::print("{}\n", path);
+}
+
+}  // namespace
+
 int run_calibrate(const CalibrateArguments& arguments) {
   const std::string path = arguments.output.value_or("machine.json");
   job::require_result_path("--output", path);
+  if (arguments.from_table) {
+    calibrate_from_table(arguments, path);
+    return 0;
+  }
+  if (arguments.machine)
+    usage_error(field("machine"), "needs {}; without it this host is measured", field("from_table"));
   const auto cores = static_cast<int64_t>(launch::allowed_cores().size());
   plan::CalibrationOptions options;
   options.threads = arguments.threads.value_or(1);

@@ -186,8 +186,8 @@ OrderedJson fitted_machine(const TableFit& fitted) {
 Table rows_table(const TableFit& fitted) {
   Table table({{"run", "run"},
                {"devices", "devices"},
-               {"measured_seconds", "measured (s)"},
-               {"predicted_seconds", "predicted (s)"},
+               {"measured_seconds", "measured", Unit::kSeconds},
+               {"predicted_seconds", "predicted", Unit::kSeconds},
                {"error", "error", Unit::kShare}});
   for (size_t i = 0; i < fitted.runs.size(); ++i) {
     const plan::MeasuredRun& run = fitted.runs[i];

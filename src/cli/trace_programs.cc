@@ -14,6 +14,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/text.h"
+#include "engine/component_cache.h"
 #include "engine/observer.h"
 #include "job/outputs.h"
 #include "launch/signals.h"
