@@ -128,7 +128,7 @@ std::vector<std::string> words_of(const std::string& path, const Line& line, con
 job::Job job_of(const std::string& path, const Line& line, const std::string& machine) {
   try {
     auto arguments = std::get<PlanArguments>(parse_arguments(words_of(path, line, machine)));
-    const plan::Machine read = plan::read_machine(plan::find_machine(machine));
+    const plan::Machine read = plan::read_named_machine(machine);
     take_from_machine(arguments, read);
     return traced_job(arguments.run);
   } catch (const Error& error) {
@@ -158,7 +158,7 @@ plan::MeasuredRun run_of(const std::string& path, const Line& line, const std::s
 
 TableFit fit_table(const std::string& path, const std::string& machine_name) {
   const std::vector<Line> lines = read_lines(path);
-  const plan::Machine machine = plan::read_machine(plan::find_machine(machine_name));
+  const plan::Machine machine = plan::read_named_machine(machine_name);
   TableFit fitted;
   for (const Line& line : lines)
     fitted.runs.push_back(run_of(path, line, machine_name, machine, machine.links));
@@ -173,6 +173,7 @@ TableFit fit_table(const std::string& path, const std::string& machine_name) {
 OrderedJson fitted_machine(const TableFit& fitted) {
   const plan::Machine& machine = fitted.fit.machine;
   OrderedJson json = OrderedJson::parse(machine.text.dump());
+  json["name"] = machine.name;
   json["efficiency"] = machine.efficiency.json();
   json["launch_us"] = machine.launch * 1e6;
   json["links"] = plan::links_json(machine.links);

@@ -180,7 +180,7 @@ void print_plan(const PlanArguments& arguments, const job::Job& job, const plan:
 
 void run_plan(const PlanArguments& given) {
   PlanArguments arguments = given;
-  const plan::Machine machine = plan::read_machine(plan::find_machine(arguments.machine));
+  const plan::Machine machine = plan::read_named_machine(arguments.machine);
   take_from_machine(arguments, machine);
   allows_stale(arguments.max_staleness);
   const job::Job job = traced_job(arguments.run);

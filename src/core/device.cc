@@ -1,6 +1,7 @@
 #include "core/device.h"
 
 #include <ATen/Context.h>
+#include <ATen/Functions.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstdlib>
@@ -13,6 +14,7 @@ namespace tessera {
 namespace {
 
 thread_local std::optional<c10::DeviceType> meta_stands_for;
+thread_local bool constants_are_shapes = false;
 
 // NCCL 2.30 and later lets ranks share a GPU if this variable says so, which is for trying things out.
 bool ranks_share_gpus() {
@@ -26,6 +28,17 @@ MetaStandsFor::MetaStandsFor(c10::DeviceType kind) : before_(std::exchange(meta_
 
 MetaStandsFor::~MetaStandsFor() {
   meta_stands_for = before_;
+}
+
+ConstantsAreShapes::ConstantsAreShapes(bool are_shapes)
+    : before_(std::exchange(constants_are_shapes, are_shapes)) {}
+
+ConstantsAreShapes::~ConstantsAreShapes() {
+  constants_are_shapes = before_;
+}
+
+at::Tensor as_constant(at::Tensor x) {
+  return constants_are_shapes ? at::empty_like(x, x.options().device(at::kMeta)) : x;
 }
 
 bool is_for_cpu(c10::Device device) {

@@ -26,6 +26,21 @@ class MetaStandsFor {
  private:
   std::optional<c10::DeviceType> before_;
 };
+// While it lives, constants that this thread computes on the host may have shapes alone, because nobody reads
+// them: positions of a large picture take longer than all the rest of a run on shapes.
+class ConstantsAreShapes {
+ public:
+  explicit ConstantsAreShapes(bool are_shapes);
+  ~ConstantsAreShapes();
+  ConstantsAreShapes(const ConstantsAreShapes&) = delete;
+  ConstantsAreShapes& operator=(const ConstantsAreShapes&) = delete;
+
+ private:
+  bool before_;
+};
+// Returns the constant, or its shape on the meta device where that is enough.
+at::Tensor as_constant(at::Tensor x);
+
 // Whether tensors are of the CPU, or stand for it.
 bool is_for_cpu(c10::Device device);
 

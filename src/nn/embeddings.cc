@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "core/device.h"
+
 namespace tessera::nn {
 
 at::Tensor sinusoidal_embedding(const at::Tensor& values, int64_t dim) {
@@ -37,10 +39,10 @@ at::Tensor sincos_position_embedding(int64_t dim, int64_t rows, int64_t columns,
   // Positions are rounded to fp32 as in training; the angles need double.
   const auto places = [&](int64_t count) {
     const double spread = static_cast<double>(count) / static_cast<double>(base_size);
-    return (at::arange(count, at::kFloat) / spread / interpolation_scale).to(at::kDouble);
+    return as_constant((at::arange(count, at::kFloat) / spread / interpolation_scale).to(at::kDouble));
   };
   const at::Tensor exponent = at::arange(dim / 4, at::kDouble) / (static_cast<double>(dim) / 4.0);
-  const at::Tensor frequency = at::pow(10000.0, exponent).reciprocal();
+  const at::Tensor frequency = as_constant(at::pow(10000.0, exponent).reciprocal());
   const auto encode = [&](const at::Tensor& place) {
     const at::Tensor angle = at::outer(place, frequency);
     return at::concat({at::sin(angle), at::cos(angle)}, 1).to(at::kFloat);  // [count, dim / 2]

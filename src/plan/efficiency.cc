@@ -11,6 +11,7 @@
 namespace tessera::plan {
 namespace {
 
+constexpr double kAbovePoints = 1.5;
 constexpr double kLeastShare = 1e-6, kMostShare = 1e3, kMostSize = 1e18;
 constexpr double kLeastDistance = 1e-9;  // squared, in logarithms: it is the same size
 constexpr size_t kNeighbours = 8;
@@ -197,6 +198,17 @@ double Efficiency::share(const Work& work, const std::string& dtype) const {
   auto found = of_kind->second.find(dtype);
   if (found == of_kind->second.end()) found = of_kind->second.find("");
   return found == of_kind->second.end() ? 1 : found->second.share(size_of(work));
+}
+
+double Efficiency::most(WorkKind kind, const std::string& dtype) const {
+  const auto of_kind = tables_.find(kind);
+  if (of_kind == tables_.end()) return 1;
+  auto found = of_kind->second.find(dtype);
+  if (found == of_kind->second.end()) found = of_kind->second.find("");
+  if (found == of_kind->second.end()) return 1;
+  double most = found->second.points.front().log_share;
+  for (const ShareTable::Point& point : found->second.points) most = std::max(most, point.log_share);
+  return std::exp(most) * (found->second.points.size() > 1 ? kAbovePoints : 1);
 }
 
 void Efficiency::set(WorkKind kind, double share) {

@@ -48,6 +48,10 @@ class Efficiency {
   // The share of the time by the data sheet that work of this size really gets; 1 where nothing is known.
   double share(const Work& work, const std::string& dtype) const;
 
+  // No less than any share() of the kind: the greatest that is known, and for a table a little more, since
+  // planes through its points may rise above them.
+  double most(WorkKind kind, const std::string& dtype) const;
+
   bool empty() const { return tables_.empty(); }
   // One number for the kind and all dtypes, in place of what was there.
   void set(WorkKind kind, double share);

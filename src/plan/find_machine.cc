@@ -41,4 +41,25 @@ fs::path find_machine(const std::string& name) {
                               : fmt::format("; there are {}", fmt::join(names, ", ")));
 }
 
+Machine read_named_machine(const std::string& name) {
+  const std::vector<std::string> names = shipped_machines();
+  const size_t dash = name.rfind('-');
+  const bool is_known = std::find(names.begin(), names.end(), name) != names.end();
+  const std::string device = name.substr(0, dash);
+  if (is_known || dash == std::string::npos || std::find(names.begin(), names.end(), device) == names.end())
+    return read_machine(find_machine(name));
+  Machine machine = read_machine(find_machine(device));
+  std::vector<Link>& links = machine.links;
+  const auto chosen = std::find_if(links.begin(), links.end(),
+                                   [&](const Link& link) { return link.kind == name.substr(dash + 1); });
+  if (chosen == links.end()) return read_machine(find_machine(name));
+  std::rotate(links.begin(), chosen, chosen + 1);
+  // Of the others, those that join more devices.
+  std::erase_if(links, [&](const Link& link) {
+    return &link != &links.front() && link.devices == links.front().devices;
+  });
+  machine.name = name;
+  return machine;
+}
+
 }  // namespace tessera::plan

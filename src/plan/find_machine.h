@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "plan/machine.h"
+
 namespace tessera::plan {
 
 // Returns the file that `--machine` names: a path (with a '/' or the ending .json), or a machine that ships,
@@ -14,5 +16,9 @@ std::filesystem::path find_machine(const std::string& name);
 
 // Returns the names of the machines that ship, sorted.
 std::vector<std::string> shipped_machines();
+
+// Reads the machine in a file or of a name. A device that ships with several links also has the name
+// DEVICE-LINK, such as l40-pcie: its devices are then joined by that link. Throws Error(kInput).
+Machine read_named_machine(const std::string& name);
 
 }  // namespace tessera::plan

@@ -90,6 +90,8 @@ RankTrace trace_rank(const engine::Settings& settings, const engine::Model& mode
                      const TraceOptions& options) {
   const c10::InferenceMode inference_mode;
   const MetaStandsFor device(settings.request.device.type());
+  // A graph holds the contents of constants.
+  const ConstantsAreShapes constants(!options.keeps_graph && !options.names_roles);
   RankTrace trace{.rank = rank, .events = {}};
   comm::World world = comm::recording_world(rank, parallel::Mesh(layout.sizes).world_size());
   const engine::Settings traced = with_steps(settings, steps);

@@ -13,6 +13,7 @@ import test_launchers  # noqa: F401
 import test_mesh  # noqa: F401
 import test_models  # noqa: F401
 import test_options  # noqa: F401
+import test_plan  # noqa: F401
 import test_published  # noqa: F401
 import test_ranks  # noqa: F401
 import test_recording  # noqa: F401

@@ -3,9 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <map>
+#include <memory>
 #include <set>
+#include <span>
+#include <thread>
 #include <utility>
 
 #include "core/error.h"
@@ -24,6 +28,7 @@ struct Candidate {
   ParallelOptions wish;
   parallel::Layout layout;
   double least = 0;  // seconds
+  bool is_costed = false;
 };
 
 std::vector<int64_t> divisors(int64_t devices) {
@@ -65,6 +70,17 @@ bool fits(const Prediction& prediction, const std::optional<double>& memory) {
   return !memory || static_cast<double>(prediction.most_bytes()) <= *memory;
 }
 
+constexpr unsigned kMostThreads = 16;
+
+std::vector<std::unique_ptr<Predictor>> make_predictors(const engine::Settings& settings,
+                                                        const engine::Model& model, const Machine& machine,
+                                                        const std::vector<Link>& links) {
+  std::vector<std::unique_ptr<Predictor>> made;
+  const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads);
+  while (made.size() < threads) made.push_back(std::make_unique<Predictor>(settings, model, machine, links));
+  return made;
+}
+
 class Planner {
  public:
   Planner(const engine::Settings& settings, const engine::Model& model, const Machine& machine,
@@ -76,13 +92,13 @@ class Planner {
         memory_(options.memory_bytes ? options.memory_bytes : machine.memory_bytes),
         interrupted_(interrupted),
         workload_(engine::workload(settings, model)),
-        predictor_(settings, model, machine, links) {}
+        predictors_(make_predictors(settings, model, machine, links)),
+        predictor_(*predictors_.front()) {}
 
   Plan run() {
     std::vector<Candidate> candidates = list();
     plan_.considered = static_cast<int64_t>(candidates.size());
-    cost(std::move(candidates));
-    choose();
+    search(std::move(candidates));
     add_obvious();
     return std::move(plan_);
   }
@@ -102,7 +118,7 @@ class Planner {
         if (!parallel::violations(wish, workload_).empty()) continue;
         parallel::Layout layout = parallel::resolve_layout(wish, workload_, std::nullopt);
         const double least = predictor_.least_seconds(layout);
-        candidates.push_back({wish, std::move(layout), least});
+        candidates.push_back({wish, std::move(layout), least, false});
       }
     }
     std::stable_sort(candidates.begin(), candidates.end(),
@@ -119,50 +135,117 @@ class Planner {
     return are_equal ? std::vector<double>{} : shares;
   }
 
-  // Of each set of degrees the best variant counts, so that ten plans are ten answers.
-  void cost(std::vector<Candidate> candidates) {
-    for (Candidate& each : candidates) {
-      check();
-      if (each.least > bar()) break;
-      ++plan_.costed;
-      Prediction prediction = predictor_.predict_denoiser(each.layout);
-      predictor_.add_ends(each.layout, prediction);
-      ParallelOptions degrees = each.wish;
-      degrees.num_pipeline_patch.reset();
-      degrees.pipeline_patch_axis.reset();
-      degrees.split_scheme.reset();
-      degrees.dynamic_sequence_parallel.reset();
-      PlannedLayout planned{each.wish, std::move(each.layout), std::move(prediction), {}};
-      planned.name = name_of(planned.wish, planned.layout);
-      const auto found = std::find_if(costed_.begin(), costed_.end(),
-                                      [&](const auto& other) { return other.first == degrees; });
-      if (found == costed_.end()) {
-        costed_.emplace_back(std::move(degrees), std::move(planned));
-      } else if (planned.prediction.seconds < found->second.prediction.seconds) {
-        found->second = std::move(planned);
+  // Layouts are costed in the order of their least times, until that is above those of the best; of each set
+  // of degrees the best variant counts, so that ten plans are ten answers. Where few of them fit the memory,
+  // slower ones are costed too.
+  void search(std::vector<Candidate> candidates) {
+    // More patches than stages divide the same work further: they come after the others, which bound them.
+    const auto first_more =
+        std::stable_partition(candidates.begin(), candidates.end(), [](const Candidate& each) {
+          return each.layout.patches <= each.layout.sizes[parallel::Axis::kPipeline];
+        });
+    const std::span<Candidate> all(candidates);
+    const std::span<Candidate> base = all.first(static_cast<size_t>(first_more - candidates.begin()));
+    const std::span<Candidate> more = all.subspan(base.size());
+    size_t next = 0;
+    for (size_t wanted = options_.count;; wanted *= 2) {
+      while (next < base.size() && base[next].least <= bar(wanted)) {
+        const size_t end = std::min(next + predictors_.size(), base.size());
+        std::vector<Candidate*> batch;
+        for (; next < end; ++next) batch.push_back(&base[next]);
+        cost(batch);
       }
+      for (size_t i = 0; i < more.size();) {
+        std::vector<Candidate*> batch;
+        for (; i < more.size() && batch.size() < predictors_.size(); ++i) {
+          if (!more[i].is_costed && std::max(more[i].least, least_of(more[i])) <= bar(wanted))
+            batch.push_back(&more[i]);
+        }
+        cost(batch);
+      }
+      std::stable_sort(costed_.begin(), costed_.end(), [](const auto& a, const auto& b) {
+        return a.second.prediction.seconds < b.second.prediction.seconds;
+      });
+      choose(wanted);
+      if (plan_.best.size() >= options_.count || next == base.size()) return;
     }
-    std::stable_sort(costed_.begin(), costed_.end(), [](const auto& a, const auto& b) {
-      return a.second.prediction.seconds < b.second.prediction.seconds;
-    });
   }
 
-  // The time that a layout must be able to beat. With a limit of memory, slower ones may be the best that
-  // fit.
-  double bar() const {
-    if (memory_ || costed_.size() < options_.count) return std::numeric_limits<double>::infinity();
+  // What the same degrees compute with fewer patches; with more they compute no less. Infinite if they were
+  // too slow themselves.
+  double least_of(const Candidate& each) const {
+    double least = std::numeric_limits<double>::infinity();
+    const ParallelOptions degrees = degrees_of(each.wish);
+    for (const auto& [other, planned] : costed_) {
+      const int64_t steps = settings_.steps - planned.layout.warmup_steps - 1;
+      if (other == degrees)
+        least = std::min(
+            least, planned.prediction.step.computing * static_cast<double>(std::max<int64_t>(steps, 0)));
+    }
+    return least;
+  }
+
+  static ParallelOptions degrees_of(ParallelOptions wish) {
+    wish.num_pipeline_patch.reset();
+    wish.pipeline_patch_axis.reset();
+    wish.split_scheme.reset();
+    wish.dynamic_sequence_parallel.reset();
+    return wish;
+  }
+
+  // Costs at most as many candidates as there are predictors, each in a thread of its own.
+  void cost(const std::vector<Candidate*>& batch) {
+    check();
+    std::vector<Prediction> predictions(batch.size());
+    std::vector<std::exception_ptr> errors(batch.size());
+    std::vector<std::thread> threads;
+    const auto predict = [&](size_t i) {
+      try {
+        predictions[i] = predictors_[i]->predict_denoiser(batch[i]->layout);
+        predictors_[i]->add_ends(batch[i]->layout, predictions[i]);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    };
+    for (size_t i = 1; i < batch.size(); ++i) threads.emplace_back(predict, i);
+    if (!batch.empty()) predict(0);
+    for (std::thread& thread : threads) thread.join();
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (errors[i]) std::rethrow_exception(errors[i]);
+      keep(*batch[i], std::move(predictions[i]));
+    }
+  }
+
+  void keep(Candidate& each, Prediction prediction) {
+    ++plan_.costed;
+    each.is_costed = true;
+    PlannedLayout planned{each.wish, each.layout, std::move(prediction), name_of(each.wish, each.layout)};
+    ParallelOptions degrees = degrees_of(each.wish);
+    const auto found = std::find_if(costed_.begin(), costed_.end(),
+                                    [&](const auto& other) { return other.first == degrees; });
+    if (found == costed_.end()) {
+      costed_.emplace_back(std::move(degrees), std::move(planned));
+    } else if (planned.prediction.seconds < found->second.prediction.seconds) {
+      found->second = std::move(planned);
+    }
+  }
+
+  // The time that a layout must be able to beat to be among so many.
+  double bar(size_t wanted) const {
+    if (costed_.size() < wanted) return std::numeric_limits<double>::infinity();
     std::vector<double> seconds;
     for (const auto& [degrees, planned] : costed_) seconds.push_back(planned.prediction.seconds);
-    std::nth_element(seconds.begin(), seconds.begin() + static_cast<int64_t>(options_.count) - 1,
-                     seconds.end());
-    return seconds[options_.count - 1];
+    std::nth_element(seconds.begin(), seconds.begin() + static_cast<int64_t>(wanted) - 1, seconds.end());
+    return seconds[wanted - 1];
   }
 
-  void choose() {
-    for (auto& [degrees, planned] : costed_) {
-      if (plan_.best.size() == options_.count) return;
+  // The best of the `wanted` soonest that fit.
+  void choose(size_t wanted) {
+    plan_.best.clear();
+    for (size_t i = 0; i < std::min(wanted, costed_.size()) && plan_.best.size() < options_.count; ++i) {
+      PlannedLayout& planned = costed_[i].second;
       check();
-      predictor_.add_memory(planned.layout, planned.prediction);
+      if (planned.prediction.peak_bytes.empty()) predictor_.add_memory(planned.layout, planned.prediction);
       if (fits(planned.prediction, memory_)) {
         plan_.best.push_back(planned);
       } else if (!plan_.least_memory ||
@@ -205,7 +288,8 @@ class Planner {
   std::optional<double> memory_;
   const std::function<bool()>& interrupted_;
   parallel::Workload workload_;
-  Predictor predictor_;
+  std::vector<std::unique_ptr<Predictor>> predictors_;  // one for each thread
+  Predictor& predictor_;
   std::vector<std::pair<ParallelOptions, PlannedLayout>> costed_;  // by degrees
   Plan plan_;
 };

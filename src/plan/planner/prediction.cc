@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/denoiser_stage.h"
+#include "parallel/layout_rules.h"
 #include "parallel/mesh.h"
 #include "parallel/ranks.h"
 #include "plan/planner/sampled_trace.h"
@@ -16,17 +17,19 @@ namespace {
 using parallel::Axis;
 
 constexpr const char* kWhere = "plan";
+// Of bytes by formula: parts that do not divide evenly differ by a few.
+constexpr double kBoundMargin = 0.95;
 
 double real(int64_t value) {
   return static_cast<double>(value);
 }
 
-// The first rank of each stage, and which of them does what a rank of the world does. Ranks of unequal shares
-// all do something of their own.
-std::vector<int64_t> representatives(const parallel::Layout& layout, std::vector<size_t>& stands_for) {
+// The first rank of each stage, or all, and which of them does what a rank of the world does.
+std::vector<int64_t> representatives(const parallel::Layout& layout, bool are_all,
+                                     std::vector<size_t>& stands_for) {
   const parallel::Mesh mesh(layout.sizes);
   std::vector<int64_t> ranks;
-  for (int64_t rank = 0; !layout.rank_shares.empty() && rank < mesh.world_size(); ++rank) {
+  for (int64_t rank = 0; are_all && rank < mesh.world_size(); ++rank) {
     ranks.push_back(rank);
     stands_for.push_back(static_cast<size_t>(rank));
   }
@@ -68,11 +71,20 @@ Predictor::Predictor(const engine::Settings& settings, const engine::Model& mode
       links_(std::move(links)),
       equal_(equal_blocks(settings, model)) {}
 
+// Ranks of unequal shares or speeds all take a time of their own.
+bool Predictor::all_differ(const parallel::Layout& layout) const {
+  if (!layout.rank_shares.empty()) return true;
+  for (int64_t rank = 1; rank < parallel::Mesh(layout.sizes).world_size(); ++rank) {
+    if (costs_.machine().speed(rank) != costs_.machine().speed(0)) return true;
+  }
+  return false;
+}
+
 Costs Predictor::costs_of(const parallel::Layout& layout) const {
   Costs costs = costs_on(costs_.machine(), links_, parallel::Mesh(layout.sizes).world_size());
   costs.keeps_spans = false;
   std::vector<size_t> stands_for;
-  for (const int64_t rank : representatives(layout, stands_for))
+  for (const int64_t rank : representatives(layout, all_differ(layout), stands_for))
     costs.slow.push_back(1 / costs_.machine().speed(rank));
   return costs;
 }
@@ -81,8 +93,9 @@ Trace Predictor::sample(const parallel::Layout& layout, std::vector<size_t>& sta
   const int64_t steps = steps_to_trace(settings_, layout);
   Trace trace;
   trace.world_size = parallel::Mesh(layout.sizes).world_size();
-  for (const int64_t rank : representatives(layout, stands_for))
-    trace.ranks.push_back(sampled_trace(settings_, model_, layout, rank, steps, equal_));
+  SampledTraces traces(settings_, model_, layout, steps, equal_);
+  for (const int64_t rank : representatives(layout, all_differ(layout), stands_for))
+    trace.ranks.push_back(traces.of(rank));
   // Of the run, how often it evaluates the denoiser.
   const auto evaluations = [&](int64_t count) {
     engine::Settings settings = settings_;
@@ -123,7 +136,7 @@ Schedule Predictor::ends_schedule(const parallel::Layout& layout) {
   trace.world_size = parallel::Mesh(layout.sizes).world_size();
   std::vector<size_t> stands_for;
   for (int64_t rank = 0; rank < trace.world_size; ++rank) {
-    if (rank > 1 && rank + 1 < trace.world_size && layout.rank_shares.empty()) {
+    if (rank > 1 && rank + 1 < trace.world_size && !all_differ(layout)) {
       stands_for.push_back(1);
       continue;
     }
@@ -140,7 +153,7 @@ const Predictor::Ends& Predictor::ends(const parallel::Layout& layout) {
   if (!is_new) return place->second;
   const Schedule schedule = ends_schedule(layout);
   Costs costs = costs_of(layout);
-  if (layout.rank_shares.empty()) costs.slow.assign(schedule.ranks.size(), costs.slow.front());
+  if (!all_differ(layout)) costs.slow.assign(schedule.ranks.size(), costs.slow.front());
   const RunCosts run = run_costs(schedule, 1, costs, kWhere);
   place->second = {run.phase_seconds(Phase::kEncode), run.phase_seconds(Phase::kDecode) * turns(layout)};
   return place->second;
@@ -157,7 +170,7 @@ void Predictor::add_memory(const parallel::Layout& layout, Prediction& predictio
   prediction.peak_bytes.clear();
   const int64_t steps = steps_to_trace(settings_, layout);
   std::vector<size_t> stands_for;
-  for (const int64_t rank : representatives(layout, stands_for))
+  for (const int64_t rank : representatives(layout, all_differ(layout), stands_for))
     prediction.peak_bytes.push_back(
         peak_of(trace_rank(settings_, model_, layout, rank, steps, {.names_roles = false})));
 }
@@ -176,24 +189,78 @@ Prediction Predictor::predict(const parallel::Layout& layout) {
   return prediction;
 }
 
-double Predictor::least_seconds(const parallel::Layout& layout) {
-  if (!alone_) {
-    parallel::Layout alone;
-    alone.stage_blocks = {model_.shape.blocks};
-    const Trace trace = [&] {
-      std::vector<size_t> stands_for;
-      return sample(alone, stands_for);
-    }();
-    double seconds = 0;
-    const RankTrace& rank = trace.ranks.front();
-    for (size_t event = 0; event < rank.events.size(); ++event) {
-      for (const MappedWork* const mapped : costs_.operators(rank, event))
-        seconds += costs_.least_seconds(*mapped) *
-                   real(times_in_run(rank.events[event], trace.traced_steps, trace.steps));
-    }
-    alone_ = seconds;
+double Predictor::least_computing() {
+  if (alone_) return *alone_;
+  parallel::Layout alone;
+  alone.stage_blocks = {model_.shape.blocks};
+  std::vector<size_t> stands_for;
+  const Trace trace = sample(alone, stands_for);
+  double seconds = 0;
+  const RankTrace& rank = trace.ranks.front();
+  for (size_t event = 0; event < rank.events.size(); ++event) {
+    for (const MappedWork* const mapped : costs_.operators(rank, event))
+      seconds += costs_.least_seconds(*mapped) /
+                 costs_.machine().efficiency.most(work_kind(mapped->work), mapped->dtype) *
+                 real(times_in_run(rank.events[event], trace.traced_steps, trace.steps));
   }
-  return *alone_ / real(parallel::Mesh(layout.sizes).world_size());
+  alone_ = seconds;
+  return seconds;
+}
+
+// What a rank of two sends in a step and waits for at once; of a ring what it sends while it computes, which
+// is as much as a gather.
+double Predictor::unhidden_bytes(Axis axis) {
+  const auto [place, is_new] = unhidden_.try_emplace(axis, 0);
+  if (!is_new) return place->second;
+  parallel::ParallelOptions wish;
+  if (axis == Axis::kTensorInner) wish.tensor_parallel_degree = 2;
+  if (axis == Axis::kUlysses) wish.ulysses_degree = 2;
+  if (axis == Axis::kGather || axis == Axis::kRing) wish.kv_gather_degree = 2;
+  const parallel::Workload workload = engine::workload(settings_, model_);
+  if (!parallel::violations(wish, workload).empty()) return 0;
+  std::vector<size_t> stands_for;
+  const Trace trace = sample(parallel::resolve_layout(wish, workload, std::nullopt), stands_for);
+  const std::vector<Event>& events = trace.ranks.front().events;
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    const auto* const collective = std::get_if<CollectiveEvent>(&events[i].what);
+    const auto* const wait = std::get_if<WaitEvent>(&events[i + 1].what);
+    if (collective == nullptr || wait == nullptr || wait->number != collective->number) continue;
+    if (events[i].phase == Phase::kDenoise && events[i].step == 0) place->second += real(collective->bytes);
+  }
+  return place->second;
+}
+
+double Predictor::least_seconds(const parallel::Layout& layout) {
+  const parallel::PerAxis& sizes = layout.sizes;
+  // In the warm-up, stages work one after the other.
+  const double serial = real(layout.warmup_steps) * real(sizes[Axis::kPipeline] - 1) / real(settings_.steps);
+  const double computing = least_computing() / real(parallel::Mesh(sizes).world_size()) * (1 + serial);
+  double bandwidth = 0;  // of the best link
+  for (const Link& link : links_) {
+    if (!link.measured.empty() || !link.bandwidth) return computing;
+    bandwidth = std::max(bandwidth, *link.bandwidth);
+  }
+  if (bandwidth == 0 || layout.displacement || !layout.rank_shares.empty()) return computing;
+  // With n ranks, of the bytes with two: of gathers and sums 2 (n - 1) / n, of exchanges 4 (n - 1) / n^2,
+  // over what other methods divide.
+  const auto count = [&](Axis axis) { return real(sizes[axis]); };
+  const double tokens = count(Axis::kUlysses) * count(Axis::kGather) * count(Axis::kRing);
+  const double others = count(Axis::kPipeline) * count(Axis::kCfg) * count(Axis::kData);
+  double bytes = 0;
+  if (const double n = count(Axis::kTensorInner); n > 1 && sizes[Axis::kTensorOuter] == 1)
+    bytes += unhidden_bytes(Axis::kTensorInner) * 2 * (n - 1) / n / tokens;
+  if (const double n = count(Axis::kUlysses); n > 1 && !layout.dsp)
+    bytes += unhidden_bytes(Axis::kUlysses) * 4 * (n - 1) / (n * tokens) / count(Axis::kTensorInner) /
+             count(Axis::kTensorOuter);
+  if (const double n = count(Axis::kGather); n > 1)
+    bytes += unhidden_bytes(Axis::kGather) * 2 * (n - 1) / tokens / count(Axis::kTensorInner) /
+             count(Axis::kTensorOuter);
+  double hidden = 0;
+  if (const double n = count(Axis::kRing); n > 1)
+    hidden = unhidden_bytes(Axis::kRing) * 2 * (n - 1) * count(Axis::kGather) / tokens /
+             count(Axis::kTensorInner) / count(Axis::kTensorOuter);
+  const double seconds = real(settings_.steps) * kBoundMargin / others / bandwidth;
+  return std::max(computing, hidden * seconds) + bytes * seconds;
 }
 
 }  // namespace tessera::plan

@@ -48,7 +48,9 @@ class Predictor {
   // All that a request does in the layout, for a fit (plan/planner/fit.h).
   std::vector<MeasuredRun::Piece> pieces(const parallel::Layout& layout);
 
-  // Seconds below which the run cannot be in the layout: what one device computes, dealt without loss.
+  // Seconds below which the denoiser cannot be in the layout: what one device computes at the rates of the
+  // data sheet, dealt without loss, and the messages that nothing is done beside, at the bandwidth of the
+  // best link.
   double least_seconds(const parallel::Layout& layout);
 
  private:
@@ -60,7 +62,10 @@ class Predictor {
   // How often the run denoises and decodes.
   double turns(const parallel::Layout& layout) const;
   Trace sample(const parallel::Layout& layout, std::vector<size_t>& stands_for);
+  bool all_differ(const parallel::Layout& layout) const;
   Costs costs_of(const parallel::Layout& layout) const;
+  double least_computing();
+  double unhidden_bytes(parallel::Axis axis);
 
   const engine::Settings& settings_;
   const engine::Model& model_;
@@ -68,7 +73,8 @@ class Predictor {
   std::vector<Link> links_;
   std::vector<int64_t> equal_;
   std::map<std::vector<int64_t>, Ends> ends_;  // by what they depend on
-  std::optional<double> alone_;                // seconds of the denoiser on one device
+  std::optional<double> alone_;                // seconds of the denoiser on one device, at the least
+  std::map<parallel::Axis, double> unhidden_;  // bytes of a step with two ranks on the axis
 };
 
 }  // namespace tessera::plan

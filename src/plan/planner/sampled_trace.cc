@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/denoiser_stage.h"
+#include "parallel/mesh.h"
 #include "parallel/ranks.h"
 #include "plan/trace_model.h"
 
@@ -56,6 +57,36 @@ class Renumbered {
   int64_t next_ = 0;
 };
 
+Range stage_of(const parallel::Layout& layout, int64_t rank, int64_t blocks) {
+  return layout.sizes[parallel::Axis::kPipeline] > 1
+             ? layout.stage(parallel::Ranks(rank, layout).pipeline.rank)
+             : Range{0, blocks};
+}
+
+bool is_first_of_stage(const parallel::Layout& layout, int64_t rank) {
+  const parallel::PerAxis place = parallel::Mesh(layout.sizes).coordinates(rank);
+  return std::all_of(parallel::kAllAxes.begin(), parallel::kAllAxes.end(), [&](parallel::Axis axis) {
+    return axis == parallel::Axis::kPipeline || place[axis] == 0;
+  });
+}
+
+// Makes the trace of a rank of a stage between others one of `rank`, at the same place in another such stage.
+void move_to(RankTrace& trace, int64_t rank, const parallel::Layout& layout) {
+  const parallel::Mesh mesh(layout.sizes);
+  const int64_t shift = rank - std::exchange(trace.rank, rank);
+  const auto stage = [&](int64_t member) { return mesh.coordinates(member)[parallel::Axis::kPipeline]; };
+  for (Event& event : trace.events) {
+    auto* const collective = std::get_if<CollectiveEvent>(&event.what);
+    if (collective == nullptr) continue;
+    const bool is_between_stages = collective->axis == parallel::axis_name(parallel::Axis::kPipeline);
+    const bool is_within = stage(collective->ranks.front()) == stage(collective->ranks.back());
+    for (int64_t& member : collective->ranks) member += is_within ? shift : 0;
+    for (auto* const transfers : {&collective->sends, &collective->receives}) {
+      for (Transfer& transfer : *transfers) transfer.peer += is_within || is_between_stages ? shift : 0;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<int64_t> equal_blocks(const engine::Settings& settings, const engine::Model& model) {
@@ -78,7 +109,7 @@ std::vector<int64_t> equal_blocks(const engine::Settings& settings, const engine
 }
 
 RankTrace repeat_blocks(const RankTrace& trace, const std::vector<int64_t>& blocks,
-                        const std::vector<int64_t>& times) {
+                        const std::map<int64_t, int64_t>& times) {
   RankTrace made{.rank = trace.rank, .weights_bytes = trace.weights_bytes, .events = {}};
   Renumbered renumbered;
   const std::vector<Event>& events = trace.events;
@@ -87,7 +118,7 @@ RankTrace repeat_blocks(const RankTrace& trace, const std::vector<int64_t>& bloc
     for (end = begin + 1; block >= 0 && end < events.size(); ++end) {
       if (blocks[end] != block || events[end].step != events[begin].step) break;
     }
-    const int64_t copies = block < 0 ? 1 : times[static_cast<size_t>(block)];
+    const int64_t copies = block < 0 ? 1 : times.at(block);
     for (int64_t copy = 0; copy < copies; ++copy) {
       for (size_t i = begin; i < end; ++i) renumbered.add(events[i], copy, made.events);
     }
@@ -95,25 +126,49 @@ RankTrace repeat_blocks(const RankTrace& trace, const std::vector<int64_t>& bloc
   return made;
 }
 
-RankTrace sampled_trace(const engine::Settings& settings, const engine::Model& model,
-                        const parallel::Layout& layout, int64_t rank, int64_t steps,
-                        const std::vector<int64_t>& equal) {
-  std::vector<int64_t> blocks;
-  const TraceOptions options{.names_roles = false, .encodes = false, .blocks = &blocks};
+SampledTraces::SampledTraces(const engine::Settings& settings, const engine::Model& model,
+                             const parallel::Layout& layout, int64_t steps, const std::vector<int64_t>& equal)
+    : settings_(settings), model_(model), layout_(layout), steps_(steps), equal_(equal) {}
+
+SampledTraces::Sample SampledTraces::run(int64_t rank, const std::vector<int64_t>& kinds) const {
+  const Range own = stage_of(layout_, rank, static_cast<int64_t>(equal_.size()));
+  Sample sample{.rank = rank, .trace = {}, .blocks = {}, .first = {}};
+  for (int64_t i = 0; i < own.length; ++i)
+    sample.first.try_emplace(kinds[static_cast<size_t>(i)], own.begin + i);
+  const engine::SampleBlocks sampled([&](int64_t block) {
+    return std::any_of(sample.first.begin(), sample.first.end(),
+                       [&](const auto& each) { return each.second == block; });
+  });
+  sample.trace = trace_rank(without_decoding(settings_), model_, layout_, rank, steps_,
+                            {.names_roles = false, .encodes = false, .blocks = &sample.blocks});
+  return sample;
+}
+
+RankTrace SampledTraces::of(int64_t rank) {
   // Displaced patches exchange in one step what the next one uses, outside of its blocks.
-  if (equal.empty() || layout.displacement)
-    return trace_rank(without_decoding(settings), model, layout, rank, steps, options);
-  const Range own = layout.sizes[parallel::Axis::kPipeline] > 1
-                        ? layout.stage(parallel::Ranks(rank, layout).pipeline.rank)
-                        : Range{0, static_cast<int64_t>(equal.size())};
-  // The first of its kind on the rank runs for all of them.
-  std::vector<int64_t> times(equal.size(), 0);
-  std::map<int64_t, int64_t> first;  // by kind
-  for (int64_t block = own.begin; block < own.end(); ++block)
-    ++times[static_cast<size_t>(first.try_emplace(equal[static_cast<size_t>(block)], block).first->second)];
-  const engine::SampleBlocks sample([&](int64_t block) { return times[static_cast<size_t>(block)] > 0; });
-  const RankTrace trace = trace_rank(without_decoding(settings), model, layout, rank, steps, options);
-  return repeat_blocks(trace, blocks, times);
+  if (equal_.empty() || layout_.displacement)
+    return trace_rank(without_decoding(settings_), model_, layout_, rank, steps_,
+                      {.names_roles = false, .encodes = false, .blocks = nullptr});
+  const Range own = stage_of(layout_, rank, static_cast<int64_t>(equal_.size()));
+  const std::vector<int64_t> kinds(equal_.begin() + own.begin, equal_.begin() + own.end());
+  std::map<int64_t, int64_t> counts;  // by kind
+  for (const int64_t kind : kinds) ++counts[kind];
+  const auto repeated = [&](const Sample& sample) {
+    std::map<int64_t, int64_t> times;  // by block
+    for (const auto& [kind, block] : sample.first) times[block] = counts.at(kind);
+    return repeat_blocks(sample.trace, sample.blocks, times);
+  };
+  const int64_t stage = parallel::Ranks(rank, layout_).pipeline.rank;
+  const bool is_between = stage > 0 && stage + 1 < layout_.sizes[parallel::Axis::kPipeline];
+  if (!is_between || !layout_.rank_shares.empty() || !is_first_of_stage(layout_, rank))
+    return repeated(run(rank, kinds));
+  std::vector<int64_t> key;
+  for (const auto& [kind, count] : counts) key.push_back(kind);
+  auto found = between_.find(key);
+  if (found == between_.end()) found = between_.emplace(std::move(key), run(rank, kinds)).first;
+  RankTrace made = repeated(found->second);
+  move_to(made, rank, layout_);
+  return made;
 }
 
 }  // namespace tessera::plan
