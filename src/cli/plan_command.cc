@@ -113,6 +113,16 @@ OrderedJson list_json(const std::vector<plan::PlannedLayout>& layouts) {
   return list;
 }
 
+// What the times rest on.
+std::string basis_of(const plan::Machine& machine) {
+  const auto found = machine.text.find("calibration");
+  if (found == machine.text.end()) return "the rates of a data sheet, which kernels do not reach";
+  const auto rows = found->find("rows");
+  return rows == found->end()
+             ? "measurements of the machine"
+             : fmt::format("a fit to {}", counted(static_cast<int64_t>(rows->size()), "measured run"));
+}
+
 void print_json(const OrderedJson& json) {
   fmt::print("{}\n", json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
 }
@@ -128,11 +138,13 @@ void print_prediction(const PlanArguments& arguments, const job::Job& job, const
   if (arguments.json) {
     OrderedJson json = layout_json(planned);
     json["machine"] = machine.name;
+    json["basis"] = basis_of(machine);
     print_json(json);
     return;
   }
-  fmt::print("{}: {} on {}. Times in ms\n\n{}", machine.name, job.model.family->class_name,
-             counted(job.ranks(), "device"), plan::plan_table({planned}).text(Table::Form::kText));
+  fmt::print("{}: {} on {}. Times in ms, by {}\n\n{}", machine.name, job.model.family->class_name,
+             counted(job.ranks(), "device"), basis_of(machine),
+             plan::plan_table({planned}).text(Table::Form::kText));
 }
 
 [[noreturn]] void refuse_memory(const plan::Plan& plan, double limit) {
@@ -160,6 +172,7 @@ void print_plan(const PlanArguments& arguments, const job::Job& job, const plan:
   const std::vector<std::string> why = plan::reasons(found);
   if (arguments.json) {
     print_json({{"machine", machine.name},
+                {"basis", basis_of(machine)},
                 {"model", job.model.family->class_name},
                 {"devices", options.devices},
                 {"considered", found.considered},
@@ -169,9 +182,10 @@ void print_plan(const PlanArguments& arguments, const job::Job& job, const plan:
                 {"reasons", why}});
     return;
   }
-  fmt::print("{}: {}, up to {}. The soonest of {}. Times in ms\n\n{}\n", machine.name,
+  fmt::print("{}: {}, up to {}. The soonest of {}. Times in ms, by {}\n\n{}\n", machine.name,
              job.model.family->class_name, counted(options.devices, "device"),
-             counted(found.considered, "layout"), plan::plan_table(found.best).text(Table::Form::kText));
+             counted(found.considered, "layout"), basis_of(machine),
+             plan::plan_table(found.best).text(Table::Form::kText));
   for (const std::string& sentence : why) fmt::print("{}\n", sentence);
   if (found.best.front().wish.degrees() > 1) fmt::print("\n{}\n", options_text(found.best.front()));
 }
@@ -183,6 +197,8 @@ void run_plan(const PlanArguments& given) {
   const plan::Machine machine = plan::read_named_machine(arguments.machine);
   take_from_machine(arguments, machine);
   allows_stale(arguments.max_staleness);
+  if (arguments.memory_limit && !(*arguments.memory_limit > 0))
+    usage_error(field("memory_limit"), "must be above 0, got {}", *arguments.memory_limit);
   const job::Job job = traced_job(arguments.run);
   if (job.ranks() > 1 || job.arguments.parallel.nproc) {
     print_prediction(arguments, job, machine);

@@ -23,6 +23,7 @@ def a_plan_names_the_soonest_layouts_and_why(box):
     found = plan(box, "--machine", "l40-pcie", "--devices", "4")
     seconds = [each["seconds"] for each in found["layouts"]]
     assert len(seconds) == 10 and seconds == sorted(seconds), seconds
+    assert "data sheet" in found["basis"], found["basis"]
     best = found["layouts"][0]
     assert best["devices"] == 4 and len(best["peak_bytes"]) == 4 and min(best["peak_bytes"]) > 0, best
     assert found["reasons"][0].startswith(best["layout"]) and len(found["reasons"]) > 5, found["reasons"]
@@ -64,6 +65,7 @@ def a_plan_refuses_what_it_cannot_be(box):
     box.refuse(2, "--devices", "plan", *MODEL, "--machine", "l40", "--devices", "4", "--ulysses-degree", "2")
     box.refuse(2, "--max-staleness", "plan", *MODEL, "--machine", "l40", "--devices", "2", "--max-staleness", "some")
     box.refuse(2, "--images", "plan", *MODEL, "--machine", "l40", "--devices", "2", "--images", "2", "--num-images-per-prompt", "2")
+    box.refuse(2, "above 0", "plan", *MODEL, "--machine", "l40", "--devices", "2", "--memory-limit", "0")
     box.refuse(3, "no such file", "plan", *MODEL, "--machine", "l41", "--devices", "2")
     box.refuse(2, "a head for each rank", "plan", *MODEL, "--machine", "l40", "--tensor-parallel-degree", "32")
 

@@ -312,6 +312,10 @@ std::string seconds_of_plan(double seconds) {
 std::string loss(const PlannedLayout& planned, const PlannedLayout& best) {
   const RankTime &own = planned.prediction.step, &other = best.prediction.step;
   const double computing = own.computing - other.computing, waiting = own.waiting - other.waiting;
+  if (planned.prediction.step_seconds <= best.prediction.step_seconds)
+    return fmt::format(
+        "a steady step takes {}, but its first steps use nothing of earlier ones and take longer",
+        seconds_of_plan(planned.prediction.step_seconds));
   if (waiting > computing)
     return fmt::format("its ranks wait {:.0f} % of a step, for {} that each sends",
                        100 * share(own.waiting, planned.prediction.step_seconds),
