@@ -51,10 +51,10 @@ std::vector<int64_t> ends_key(const parallel::Layout& layout) {
           layout.text_encoder_parallel ? 1 : 0};
 }
 
+// Without the encoding of prompts: a trace holds all weights of a text encoder, a run reads the layers of a
+// T5 one after the other where they are needed.
 int64_t peak_of(const RankTrace& rank) {
-  int64_t most = 0;
-  for (const Phase phase : kAllPhases) most = std::max(most, rank.peak_bytes(phase));
-  return most;
+  return std::max(rank.peak_bytes(Phase::kDenoise), rank.peak_bytes(Phase::kDecode));
 }
 
 }  // namespace

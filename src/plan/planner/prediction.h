@@ -23,7 +23,8 @@ struct Prediction {
   RankTime step{};       // of the rank that computes longest, in a steady step
   double imbalance = 1;  // its work over the mean of the simulated ranks
   double sent = 0;       // bytes that it sends in a steady step
-  // The most that a rank holds, by simulated rank: the first of each stage.
+  // The most that a rank holds while it denoises or decodes, by simulated rank: the first of each stage.
+  // Encoding prompts does not count, as in plan/memory_need.h.
   std::vector<int64_t> peak_bytes;
   bool is_exact = true;
 
