@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Compares what tessera plan tells of one and of two ranks on this machine with what the runs take: seconds of a steady step, seconds of
+the request (encoding, denoising and decoding; loading is no part of a plan), and the most memory that a rank holds.
+
+The machine is calibrated first, unless --machine names a file. The models have random weights and the widths of PixArt-Sigma-XL, SDXL and
+Open-Sora 1.2, with few blocks. A measured step is the lower quartile of those of all rounds, and a part of a request that of its rounds.
+How long decoding takes depends on the number of ranks alone, so the first layout of each number decodes, once. A run during which other
+programs took more than --others of a core is repeated, and the least disturbed counts. Memory is that of the process less that of a run of
+the smallest model that ships.
+"""
+import argparse
+import json
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import models
+import ranks
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TESSERA = ROOT / "build" / "tessera"
+TITLES = {"pixart": "PixArt-Sigma-XL", "sdxl": "SDXL's U-Net", "open-sora": "STDiT3-XL"}
+SIZES = {"pixart": ["256x256", "512x512"], "sdxl": ["256x256", "384x384"], "open-sora": ["144x256x17", "192x336x17"]}
+BLOCKS = {"pixart": 8, "sdxl": 1, "open-sora": 2}  # as in models.LAYERS
+LATENT = ["--output-type", "latent"]
+FIGURES = ("step", "request", "memory")
+
+
+def layouts(family):
+    """Name -> flags of the layouts of up to two ranks; `data` makes two pictures."""
+    table = {"one rank": []}
+    for name, flags in ranks.methods(2, 2, family, prompts=2).items():
+        if name == "pipefusion":
+            for patches in (2, 4):
+                table[f"PipeFusion 2, {patches} patches"] = [*flags[:2], "--num-pipeline-patch", str(patches), *flags[4:]]
+        elif name != "full_sync":
+            table[f"{name} 2"] = flags
+    return table
+
+
+def option_flags(options):
+    """Of the `options` of a plan."""
+    flags = []
+    for name, value in options.items():
+        name = name.replace("_", "-")
+        flags += [f"--{name}" if value else f"--no-{name}"] if isinstance(value, bool) else [f"--{name}", str(value)]
+    return flags
+
+
+def request_flags(family, folder, size, steps, dtype):
+    sides = size.split("x")
+    more = {"pixart": ["--no-resolution-binning"], "open-sora": ["--num-frames", sides[-1]]}.get(family, [])
+    return ["--model", str(folder), "--dtype", dtype, "--height", sides[0], "--width", sides[1], "--num-inference-steps", str(steps), *more]
+
+
+def prompts_of(flags):
+    return ["a red circle"] * (2 if "--data-parallel-degree" in flags else 1)
+
+
+def plan(args, request, flags, prompts):
+    """The JSON of a plan, or None where the layout is refused."""
+    done = subprocess.run([str(TESSERA), "plan", *prompts, *request, *flags, "--machine", str(args.machine), "--json"],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        print(f"planned: {' '.join(flags)}: {done.stderr.strip()}", file=sys.stderr, flush=True)
+        return None
+    return json.loads(done.stdout)
+
+
+def busy_seconds():
+    """For which the cores of the machine have worked, and the children of this process among them."""
+    fields = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]  # user nice system idle iowait irq softirq steal
+    ticks = sum(int(field) for number, field in enumerate(fields) if number not in (3, 4))
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ticks / os.sysconf("SC_CLK_TCK"), own.ru_utime + own.ru_stime
+
+
+def generate(command, report):
+    """The report of one run, with the cores that others had meanwhile."""
+    alone = "degree" not in " ".join(command) and "cfg-parallel" not in " ".join(command)
+    begin, (all_before, own_before) = time.monotonic(), busy_seconds()
+    done = subprocess.run([*command, "--report", str(report)], stdout=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"),
+                          preexec_fn=(lambda: ranks.pin(0, 2)) if alone else None)
+    if done.returncode != 0:
+        sys.exit(f"planned: {' '.join(command)} failed")
+    all_after, own_after = busy_seconds()
+    others = (all_after - all_before - (own_after - own_before)) / (time.monotonic() - begin)
+    return json.loads(report.read_text()) | {"others": max(others, 0)}
+
+
+def wait_until_idle(args):
+    """Waits until other programs leave the cores alone, for some time at most."""
+    for _ in range(args.patience):
+        before, _ = busy_seconds()
+        time.sleep(1)
+        if busy_seconds()[0] - before <= args.others:
+            return
+
+
+def quiet(args, command, report):
+    wait_until_idle(args)
+    best = generate(command, report)
+    for _ in range(1, args.tries):
+        if best["others"] <= args.others:
+            break
+        wait_until_idle(args)
+        best = min(best, generate(command, report), key=lambda each: each["others"])
+    return best
+
+
+def lower_quartile(values):
+    return sorted(values)[(len(values) - 1) // 4]
+
+
+def memory_of(report):
+    return max(rank["peak_rss_bytes"] for rank in report["ranks"])
+
+
+def measure(args, family, request, flags, report, decodes):
+    """Runs all rounds of a layout, the first of which decodes if it does; returns the measured figures and the cores that others had."""
+    reports = []
+    for number in range(args.rounds):
+        for left in report.parent.glob("picture*"):
+            left.unlink()
+        latent = number > 0 or not decodes
+        suffix = ".safetensors" if latent else ".mp4" if family == "open-sora" else ".png"
+        output = [*(LATENT if latent else []), "-o", str(report.with_name("picture%d" + suffix))]
+        reports.append(quiet(args, [str(TESSERA), "generate", *prompts_of(flags), *request, *flags, "--threads", "1", "--seed", "1", "-q",
+                                    *output], report))
+    last = -1 if "--pipefusion-parallel-degree" in flags else None  # it drains in the last step
+    steps = [step for each in reports for step in each["step_seconds"][2:last]]
+    parts = [lower_quartile([each["seconds"][part] for each in reports]) for part in ("encode", "denoise")]
+    return {"step": lower_quartile(steps), "request": sum(parts), "decode": reports[0]["seconds"]["decode"],
+            "memory": max(map(memory_of, reports)), "others": max(each["others"] for each in reports),
+            "seconds": [each["seconds"] for each in reports], "step_seconds": [each["step_seconds"] for each in reports]}
+
+
+def rows_of(args, family, size, report, empty):
+    folder = models.folder_with(family, BLOCKS[family], args.text_layers, args.models_folder)
+    request = request_flags(family, folder, size, args.steps, args.dtype)
+    table = layouts(family)
+    found = plan(args, request, ["--devices", "2"], ["a red circle"])
+    first = option_flags(found["layouts"][0]["options"])
+    if first not in [[flag for flag in flags if flag not in ("--warmup-steps", "1")] for flags in table.values()]:
+        table["the plan's first: " + found["layouts"][0]["layout"]] = first
+    rows, decode = [], {}
+    for name, flags in table.items():
+        ranks_of = "data" if "data" in name else len(flags) > 0
+        decodes = ranks_of not in decode
+        told = plan(args, request, flags or ["--devices", "1"], prompts_of(flags))
+        if told is None:
+            continue
+        as_run = told if decodes else plan(args, request, [*(flags or ["--devices", "1"]), *LATENT], prompts_of(flags))
+        measured = args.before.get((TITLES[family], size, name))
+        if measured is None and args.before:
+            continue
+        if measured is None:
+            measured = measure(args, family, request, flags, report, decodes)
+            measured["memory"] -= empty
+            measured["request"] += decode.setdefault(ranks_of, measured["decode"])
+        decode.setdefault(ranks_of, measured["decode"])
+        row = {"model": TITLES[family], "size": size, "layout": name, "measured": measured, "planned": {
+            "step": told["step_seconds"], "request": told["seconds"], "memory": max(as_run["peak_bytes"]), "plan": told}}
+        rows.append(row)
+        print(f"{TITLES[family]:16} {size:11} {name:24} " + "  ".join(
+            f"{what} {row['planned'][what] / scale:.3f} / {row['measured'][what] / scale:.3f} = {ratio(row, what):.2f}"
+            for what, scale in zip(FIGURES, (1, 1, 2**30))) + f"  others {row['measured']['others']:.2f}", flush=True)
+    return rows
+
+
+def ratio(row, what):
+    return row["planned"][what] / row["measured"][what]
+
+
+def error(row, what):
+    return abs(ratio(row, what) - 1)
+
+
+def summarize(rows):
+    """A sentence for each figure, and one for each request: how much longer than the soonest the plan's first takes."""
+    for what in FIGURES:
+        worst = max(rows, key=lambda row: error(row, what))
+        print(f"{what}: median error {statistics.median(error(row, what) for row in rows):.1%}, worst {error(worst, what):.1%} "
+              f"({worst['model']}, {worst['size']}, {worst['layout']})")
+    for case in dict.fromkeys((row["model"], row["size"]) for row in rows):
+        # Two pictures are another request.
+        of_case = [row for row in rows if (row["model"], row["size"]) == case and not row["layout"].startswith("data")]
+        chosen = min(of_case, key=lambda row: row["planned"]["request"])
+        best = min(of_case, key=lambda row: row["measured"]["request"])
+        print(f"{' '.join(case)}: the plan's first is {chosen['layout']}, the soonest {best['layout']}; "
+              f"it takes {chosen['measured']['request'] / best['measured']['request'] - 1:.1%} longer")
+
+
+def print_markdown(rows):
+    print("| model | size | layout | step | | request | | memory | |\n|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        cells = [f"{row['planned'][what] / scale:.3g} / {row['measured'][what] / scale:.3g} | {ratio(row, what):.2f}"
+                 for what, scale in zip(FIGURES, (1, 1, 2**30))]
+        print(f"| {row['model']} | {row['size'].replace('x', ' x ')} | {row['layout']} | {' | '.join(cells)} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--sizes", nargs="*", help="HEIGHTxWIDTH, of videos HEIGHTxWIDTHxFRAMES (default: two for each model)")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=5, help="denoising steps, of which the first two are not counted")
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--others", type=float, default=0.1, help="cores that other programs may have during a run")
+    parser.add_argument("--patience", type=int, default=30, help="seconds to wait for them before a run")
+    parser.add_argument("--tries", type=int, default=3, help="at most so many runs until one is not disturbed")
+    parser.add_argument("--machine", type=pathlib.Path, help="machine file (default: calibrate into build/planned-machine.json)")
+    parser.add_argument("--text-layers", type=int, default=2)
+    parser.add_argument("--models-folder", type=pathlib.Path, default=models.MODELS)
+    parser.add_argument("--markdown", action="store_true", help="also print the rows as Markdown")
+    parser.add_argument("--measured", type=pathlib.Path, help="take what was measured from the JSON of a run before, and only plan again")
+    parser.add_argument("-o", "--output", type=pathlib.Path, help="also write all figures as JSON")
+    args = parser.parse_args()
+    if not args.machine:
+        args.machine = ROOT / "build" / "planned-machine.json"
+        subprocess.run([str(TESSERA), "calibrate", "-o", str(args.machine)], check=True)
+    before = json.loads(args.measured.read_text()) if args.measured else []
+    args.before = {(row["model"], row["size"], row["layout"]): row["measured"] for row in before}
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        report = pathlib.Path(scratch) / "report.json"
+        smallest = [str(TESSERA), "generate", "a red circle", "--model", "shapes", "--dtype", args.dtype, "--threads", "1", "-q"]
+        empty = memory_of(generate([*smallest, "--num-inference-steps", "1", "-o", str(report.with_suffix(".png"))], report))
+        for family in args.models:
+            for size in args.sizes or SIZES[family]:
+                rows += rows_of(args, family, size, report, empty)
+                if args.output:
+                    args.output.write_text(json.dumps(rows, indent=1))
+    summarize(rows)
+    if args.markdown:
+        print_markdown(rows)
+
+
+if __name__ == "__main__":
+    main()
