@@ -21,7 +21,7 @@ hardware estimates how long the run of a trace takes on a machine: its steps, ho
 by operator what it takes and which resource is the limit (docs/hardware.md); of several traces it compares the runs.
 Without a trace, it estimates the transformer of Open-Sora 1.2 (STDiT3-XL) from the size of a video; --dies, --dtype,
 --batch and the size of the video are for that alone. Machines that ship: a100, cpu-amx, cpu-avx2, cpu-avx512, h100,
-h200, l20, l40, t4, tx8. Nothing is run.
+h200, l20, l40, t4, tx8; fitted to measured runs: a100-nvlink, a100-pcie, l20-pcie, t4-pcie. Nothing is run.
 
 Examples:
   tessera analyze comm trace.json --rank 1

@@ -19,7 +19,8 @@ def analysis(box, machine, *arguments):
 
 @test
 def analyzes_on_every_machine_that_ships(box):
-    assert {"a100", "h100", "h200", "l40", "l20", "t4", "tx8", "cpu-avx2", "cpu-avx512", "cpu-amx"} == set(MACHINES), MACHINES
+    sheets = {"a100", "h100", "h200", "l40", "l20", "t4", "tx8", "cpu-avx2", "cpu-avx512", "cpu-amx"}
+    assert sheets | {"a100-nvlink", "a100-pcie", "l20-pcie", "t4-pcie"} == set(MACHINES), MACHINES
     for machine in MACHINES:
         found = analysis(box, machine, *VIDEO)
         assert found["machine"] == machine and found["without"] == [], found
