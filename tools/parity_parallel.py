@@ -61,10 +61,6 @@ ROWS = [
     exact("--ulysses-degree 2", "alpha 1024", **ALPHA_1024, size=(80, 112), prompts=THREE),
     exact("--ring-degree 2", size=(80, 96), prompts=THREE, negative="blurry, a Cat"),
     exact("--ring-degree 3", "flow", size=(112, 48), scheduler=(FLOW, {"shift": 3.0})),
-    exact("--kv-gather-degree 2", size=(80, 96), prompts=THREE, negative="blurry, a Cat"),
-    exact("--kv-gather-degree 3", "flow", size=(112, 48), scheduler=(FLOW, {"shift": 3.0})),
-    exact("--ulysses-degree 2 --kv-gather-degree 2", size=(112, 80), heads=(3, 20), scheduler=(UNIPC, MILD)),
-    exact("--kv-gather-degree 2 --ring-degree 2", size=(112, 80), scheduler=(EULER, MILD)),
     exact("--ulysses-degree 2 --ring-degree 2", size=(112, 80), heads=(3, 20), scheduler=(UNIPC, MILD)),
     exact("--tensor-parallel-degree 2", prompts=["a cat", LONG], transformer={"attention_bias": False}),
     exact("--tensor-parallel-degree 3", heads=(5, 8), transformer={"patch_size": 4}, size=(96, 160)),
@@ -87,14 +83,9 @@ ROWS = [
     exact("--use-cfg-parallel --ulysses-degree 2", "shipped", **{**SHIPPED, "steps": None}, prompts=SHAPES),
     exact("--use-cfg-parallel --ulysses-degree 2 --ring-degree 2", size=(112, 80), scheduler=SDE, prompts=THREE),
     exact(f"--data-parallel-degree 2 --tensor-parallel-degree 2 {PIPELINE} 2 --warmup-steps 5", prompts=THREE),
-    # Ranks of unequal shares.
-    exact("--ulysses-degree 2 --rank-shares 3,2"),
-    exact("--use-cfg-parallel --ring-degree 2 --rank-shares 1,1,1,7", size=(112, 80)),
-    exact("--tensor-parallel-degree 3 --rank-shares 2.5,1,1", heads=(5, 8)),
     # bf16.
     bf16("--ulysses-degree 2"),
     bf16("--ulysses-degree 2 --ring-degree 2", size=(112, 80)),
-    bf16("--kv-gather-degree 2", size=(112, 80)),
     bf16("--tensor-parallel-degree 2", heads=(4, 36), layers=4),
     bf16("--tensor-parallel-degree 4 --split-scheme 2d", **ALPHA_1024, heads=(4, 18)),
     bf16("--use-cfg-parallel", guidance=7.5),
@@ -107,15 +98,24 @@ ROWS = [
     stale(2, 5, 1, "--ulysses-degree 2", scheduler=(ANCESTRAL, MILD)),
     stale(2, 3, 0, "--ring-degree 3", scheduler=(ANCESTRAL, MILD), size=(160, 80)),
     stale(2, 2, 1, "--ulysses-degree 2 --ring-degree 2", **ALPHA_1024, scheduler=PLAIN_DDIM),
-    stale(2, 3, 0, "--kv-gather-degree 3", scheduler=(ANCESTRAL, MILD), size=(160, 80)),
     stale(3, 5, 0, "--tensor-parallel-degree 2", heads=(5, 8), layers=5, scheduler=(EULER, MILD)),
     stale(2, 3, 3, "--data-parallel-degree 2", prompts=THREE, scheduler=SDE),
     stale(2, 3, 1, "--tensor-parallel-degree 4 --split-scheme 2d", heads=(4, 12), guidance=1.0),
-    stale(2, 3, 1, "--rank-shares 1,5", layers=7),
     stale(3, 5, 1, "--attn-layer-num-for-pp 1 4 2", layers=7, scheduler=(UNIPC, MILD)),
     stale(2, 2, 0, "--attn-layer-num-for-pp 1,3 --use-cfg-parallel --ulysses-degree 2", scheduler=(DPM, {
         **MILD, "solver_order": 3})),
     stale(4, 9, 0, "--use-cfg-parallel", transformer={"patch_size": 1}, size=(80, 48), scheduler=(FLOW, {})),
+    # The number of a row is its seed, so newer rows come last. Gathered keys and values, and ranks of unequal shares.
+    exact("--kv-gather-degree 2", size=(80, 96), prompts=THREE, negative="blurry, a Cat"),
+    exact("--kv-gather-degree 3", "flow", size=(112, 48), scheduler=(FLOW, {"shift": 3.0})),
+    exact("--ulysses-degree 2 --kv-gather-degree 2", size=(112, 80), heads=(3, 20), scheduler=(UNIPC, MILD)),
+    exact("--kv-gather-degree 2 --ring-degree 2", size=(112, 80), scheduler=(EULER, MILD)),
+    exact("--ulysses-degree 2 --rank-shares 3,2"),
+    exact("--use-cfg-parallel --ring-degree 2 --rank-shares 1,1,1,7", size=(112, 80)),
+    exact("--tensor-parallel-degree 3 --rank-shares 2.5,1,1", heads=(5, 8)),
+    bf16("--kv-gather-degree 2", size=(112, 80)),
+    stale(2, 3, 0, "--kv-gather-degree 3", scheduler=(ANCESTRAL, MILD), size=(160, 80)),
+    stale(2, 3, 1, "--rank-shares 1,5", layers=7),
 ]
 
 

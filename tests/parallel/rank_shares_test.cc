@@ -11,10 +11,10 @@
 namespace tessera::parallel {
 namespace {
 
-constexpr Workload kPixArt{.heads = 16, .blocks = 28, .token_rows = 32, .steps = 20, .pictures = 2};
+constexpr Workload kSharedPixArt{.heads = 16, .blocks = 28, .token_rows = 32, .steps = 20, .pictures = 2};
 
 // 16 rows of the coarsest scale.
-constexpr Workload kUNet{
+constexpr Workload kSharedUNet{
     .heads = 5, .blocks = 7, .token_rows = 64, .row_unit = 4, .has_streams = false, .has_group_norms = true};
 
 // The least possible largest quotient of work and share, by trying every division.
@@ -63,7 +63,7 @@ TEST(RankShares, AddsTheSharesOfRanksWithTheSameCoordinate) {
   ParallelOptions options = degrees(1, false, 1, 2, 2, 1);
   options.rank_shares = {1, 2, 4, 8};
   const auto shares_of = [&](std::span<const Axis> axes) {
-    std::vector<double> shares = resolve_layout(options, kPixArt, std::nullopt).shares(axes).of_parts;
+    std::vector<double> shares = resolve_layout(options, kSharedPixArt, std::nullopt).shares(axes).of_parts;
     for (double& share : shares) share *= 8;  // of the largest rank
     return shares;
   };
@@ -74,7 +74,7 @@ TEST(RankShares, AddsTheSharesOfRanksWithTheSameCoordinate) {
   EXPECT_EQ(shares_of(kAllAxes), options.rank_shares);
   EXPECT_EQ(shares_of(kData), (std::vector<double>{15}));
   options.rank_shares = {7, 7, 7, 7};
-  EXPECT_TRUE(resolve_layout(options, kPixArt, std::nullopt).rank_shares.empty()) << "equal ones are none";
+  EXPECT_TRUE(resolve_layout(options, kSharedPixArt, std::nullopt).rank_shares.empty()) << "equal ones are none";
   EXPECT_TRUE(shares_of(kSequenceAxes).empty());
 }
 
@@ -82,7 +82,7 @@ TEST(RankShares, AddsTheSharesOfRanksWithTheSameCoordinate) {
 TEST(RankShares, LeavesHeadsForTheMethodsThatDivideThemFurther) {
   ParallelOptions options = degrees(1, false, 1, 1, 3, 2);
   options.rank_shares = {1, 9, 1, 9, 1, 9};
-  const Layout layout = resolve_layout(options, kPixArt, std::nullopt);
+  const Layout layout = resolve_layout(options, kSharedPixArt, std::nullopt);
   constexpr std::array kInner = {Axis::kTensorInner};
   EXPECT_EQ(split_by_shares(16, 2, layout.shares(kInner)), (std::vector<Range>{{0, 3}, {3, 13}}));
 }
@@ -90,9 +90,9 @@ TEST(RankShares, LeavesHeadsForTheMethodsThatDivideThemFurther) {
 TEST(RankShares, KnowsTheFewestRowsOfUnequalRanks) {
   ParallelOptions options;
   options.displaced_patch_degree = 2;
-  EXPECT_FALSE(resolve_layout(options, kUNet, std::nullopt).displaced_mode_was_changed);
+  EXPECT_FALSE(resolve_layout(options, kSharedUNet, std::nullopt).displaced_mode_was_changed);
   options.rank_shares = {1, 7};  // 2 and 14 rows
-  EXPECT_TRUE(resolve_layout(options, kUNet, std::nullopt).displaced_mode_was_changed);
+  EXPECT_TRUE(resolve_layout(options, kSharedUNet, std::nullopt).displaced_mode_was_changed);
 }
 
 }  // namespace
