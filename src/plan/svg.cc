@@ -19,9 +19,10 @@ const char* colour(size_t i) {
   return kColours[i % kColours.size()];
 }
 
-std::string begin_svg(double height) {
-  return fmt::format("<svg viewBox=\"0 0 {:.0f} {:.0f}\" width=\"{:.0f}\" role=\"img\">\n", kWidth, height,
-                     kWidth);
+std::string begin_svg(const std::string& name, double height) {
+  return fmt::format(
+      "<svg viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" role=\"img\" aria-label=\"{2}\">\n", kWidth,
+      height, html_escaped(name));
 }
 
 std::string text_at(double x, double y, std::string_view anchor, std::string_view text) {
@@ -139,8 +140,8 @@ std::string html_escaped(std::string_view text) {
   return result;
 }
 
-std::string bar_chart(const std::vector<Bar>& bars, const std::vector<std::string>& legend,
-                      const NumberText& text) {
+std::string bar_chart(const std::string& name, const std::vector<Bar>& bars,
+                      const std::vector<std::string>& legend, const NumberText& text) {
   constexpr size_t kLongest = 76;
   double most = 0;
   size_t longest = 0;
@@ -149,7 +150,7 @@ std::string bar_chart(const std::vector<Bar>& bars, const std::vector<std::strin
     longest = std::max(longest, bar.label.size());
   }
   const double left = 20 + kCharacter * static_cast<double>(std::min(longest, kLongest));
-  std::string svg = begin_svg(kRow * static_cast<double>(bars.size()) + 8);
+  std::string svg = begin_svg(name, kRow * static_cast<double>(bars.size()) + 8);
   const double scale = most > 0 ? (kWidth - left - kRight) / most : 0;
   for (size_t i = 0; i < bars.size(); ++i) {
     const double y = kRow * static_cast<double>(i) + 4;
@@ -167,10 +168,10 @@ std::string bar_chart(const std::vector<Bar>& bars, const std::vector<std::strin
   return legend_html(legend) + svg + "</svg>\n";
 }
 
-std::string line_chart(const std::vector<Series>& series, const Axes& axes) {
+std::string line_chart(const std::string& name, const std::vector<Series>& series, const Axes& axes) {
   const Scale x = scale_of(series, true, axes.logarithmic, kPlotLeft, kWidth - 20);
   const Scale y = scale_of(series, false, axes.logarithmic, kPlotTop + kPlotHeight, kPlotTop + 12);
-  std::string svg = begin_svg(kPlotTop + kPlotHeight + kPlotBottom) + axes_svg(x, y, axes);
+  std::string svg = begin_svg(name, kPlotTop + kPlotHeight + kPlotBottom) + axes_svg(x, y, axes);
   std::vector<std::string> legend;
   for (size_t i = 0; i < series.size(); ++i) {
     legend.push_back(series[i].name);
@@ -190,28 +191,32 @@ std::string line_chart(const std::vector<Series>& series, const Axes& axes) {
   return legend_html(legend) + svg + "</svg>\n";
 }
 
-std::string lanes_chart(const std::vector<Lane>& lanes, const std::vector<LaneSpan>& spans,
-                        const std::vector<double>& marks, const std::vector<std::string>& legend,
-                        const NumberText& text) {
-  constexpr double kLaneLeft = 90, kNote = 130;
+std::string lanes_chart(const std::string& name, const std::vector<Lane>& lanes,
+                        const std::vector<LaneSpan>& spans, const std::vector<LaneMark>& marks,
+                        const std::vector<std::string>& legend, const NumberText& text) {
+  constexpr double kNote = 130;
+  size_t longest = 0;
+  for (const Lane& lane : lanes) longest = std::max(longest, lane.label.size());
+  const double left = std::max(90.0, 20 + kCharacter * static_cast<double>(longest));
   double most = 0;
   for (const LaneSpan& span : spans) most = std::max(most, span.end);
   const double height = kRow * static_cast<double>(lanes.size());
-  std::string svg = begin_svg(height + 28);
-  const double scale = most > 0 ? (kWidth - kLaneLeft - kNote) / most : 0;
+  std::string svg = begin_svg(name, height + 28);
+  const double scale = most > 0 ? (kWidth - left - kNote) / most : 0;
   for (size_t i = 0; i < lanes.size(); ++i) {
     const double y = kRow * (static_cast<double>(i) + 0.65);
-    svg += text_at(kLaneLeft - 8, y, "end", lanes[i].label);
+    svg += text_at(left - 8, y, "end", lanes[i].label);
     svg += text_at(kWidth - kNote + 8, y, "start", lanes[i].note);
   }
   for (const LaneSpan& span : spans)
-    svg += rect(kLaneLeft + span.begin * scale, kRow * static_cast<double>(span.lane) + 2,
+    svg += rect(left + span.begin * scale, kRow * static_cast<double>(span.lane) + 2,
                 (span.end - span.begin) * scale, kRow - 5, colour(span.colour), span.label);
-  for (const double mark : marks)
-    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"0\" y2=\"{1:.1f}\" stroke=\"#222\"/>\n",
-                       kLaneLeft + mark * scale, height);
-  svg +=
-      text_at(kLaneLeft, height + 18, "start", "0") + text_at(kWidth - kNote, height + 18, "end", text(most));
+  for (const LaneMark& mark : marks)
+    svg +=
+        fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#222\"/>\n",
+                    left + mark.at * scale, kRow * static_cast<double>(mark.first),
+                    kRow * static_cast<double>(mark.first + mark.lanes));
+  svg += text_at(left, height + 18, "start", "0") + text_at(kWidth - kNote, height + 18, "end", text(most));
   return legend_html(legend) + svg + "</svg>\n";
 }
 

@@ -1,4 +1,5 @@
-// Plots as SVG texts, for pages that need nothing from elsewhere.
+// Plots as SVG texts, for pages that need nothing from elsewhere. The name of a plot is what screen readers
+// say of it.
 #pragma once
 
 #include <functional>
@@ -19,8 +20,8 @@ struct Bar {
   std::vector<double> parts;  // one after the other
 };
 // Horizontal bars; `legend` names the parts.
-std::string bar_chart(const std::vector<Bar>& bars, const std::vector<std::string>& legend,
-                      const NumberText& text);
+std::string bar_chart(const std::string& name, const std::vector<Bar>& bars,
+                      const std::vector<std::string>& legend, const NumberText& text);
 
 struct Series {
   std::string name;
@@ -32,7 +33,7 @@ struct Axes {
   NumberText x_text, y_text;
   bool logarithmic = false;  // both; then all numbers are above 0
 };
-std::string line_chart(const std::vector<Series>& series, const Axes& axes);
+std::string line_chart(const std::string& name, const std::vector<Series>& series, const Axes& axes);
 
 struct Lane {
   std::string label;
@@ -44,9 +45,13 @@ struct LaneSpan {
   size_t colour = 0;  // of the legend
   std::string label;
 };
-// With a line through all lanes at each of `marks`.
-std::string lanes_chart(const std::vector<Lane>& lanes, const std::vector<LaneSpan>& spans,
-                        const std::vector<double>& marks, const std::vector<std::string>& legend,
-                        const NumberText& text);
+// A line through some lanes.
+struct LaneMark {
+  double at = 0;
+  size_t first = 0, lanes = 0;
+};
+std::string lanes_chart(const std::string& name, const std::vector<Lane>& lanes,
+                        const std::vector<LaneSpan>& spans, const std::vector<LaneMark>& marks,
+                        const std::vector<std::string>& legend, const NumberText& text);
 
 }  // namespace tessera::plan

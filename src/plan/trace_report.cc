@@ -8,7 +8,9 @@
 
 #include "core/text.h"
 #include "plan/costed_trace.h"
+#include "plan/report_parts.h"
 #include "plan/svg.h"
+#include "plan/timeline_plot.h"
 #include "plan/views.h"
 
 namespace tessera::plan {
@@ -17,7 +19,6 @@ namespace {
 using Unit = Table::Column::Unit;
 
 constexpr size_t kMostRoles = 16, kMostPoints = 1500;
-constexpr int64_t kDrawnSteps = 3;  // of those that are alike
 
 constexpr const char* kStyle = R"(
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1000px; margin: 2em auto; padding: 0 1em; color: #222; }
@@ -34,27 +35,6 @@ std::string flops_of(double flops) {
   if (flops >= 1e12) return fmt::format("{:.2f} TFLOP", flops / 1e12);
   return flops >= 1e9 ? fmt::format("{:.2f} GFLOP", flops / 1e9) : fmt::format("{:.2f} MFLOP", flops / 1e6);
 }
-std::string seconds_of(double seconds) {
-  if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
-  return seconds >= 1e-3 ? fmt::format("{:.2f} ms", seconds * 1e3) : fmt::format("{:.1f} us", seconds * 1e6);
-}
-
-std::string row_html(const std::vector<std::string>& cells, const char* tag) {
-  std::string html = "<tr>";
-  for (const std::string& cell : cells) html += fmt::format("<{0}>{1}</{0}>", tag, html_escaped(cell));
-  return html + "</tr>\n";
-}
-
-std::string table_html(const Table& table) {
-  std::string html = "<table>\n";
-  const char* tag = "th";
-  for (const std::vector<std::string>& cells : table.cells()) {
-    html += row_html(cells, tag);
-    tag = "td";
-  }
-  return html + "</table>\n";
-}
-
 RunSteps steps_of(const Trace& trace) {
   return {trace.traced_steps, trace.steps};
 }
@@ -90,7 +70,8 @@ std::string summary(const Trace& trace) {
 }
 
 // The largest sums of a steady step by role.
-std::string by_role(const std::map<std::string, double>& sums, const NumberText& text) {
+std::string by_role(const std::string& name, const std::map<std::string, double>& sums,
+                    const NumberText& text) {
   std::vector<Bar> bars;
   for (const auto& [role, sum] : sums) {
     if (sum > 0) bars.push_back({role, {sum}});
@@ -102,14 +83,14 @@ std::string by_role(const std::map<std::string, double>& sums, const NumberText&
     bars.resize(kMostRoles);
     bars.push_back(std::move(rest));
   }
-  return bar_chart(bars, {}, text);
+  return bar_chart(name, bars, {}, text);
 }
 
 std::string flops_by_role(const Trace& trace, const RankTrace& rank) {
   std::map<std::string, double> sums;
   for (const OperationRow& row : operation_rows(rank, steps_of(trace)))
     sums[name_with_role(row.name, row.role)] += static_cast<double>(row.flops.step);
-  return by_role(sums, flops_of);
+  return by_role("FLOPs of each role in a steady step", sums, flops_of);
 }
 
 // What the rank that sends most sends in a steady step, by axis, for each trace.
@@ -139,7 +120,7 @@ std::string bytes_by_axis(const std::vector<NamedTrace>& traces) {
     bars.push_back(std::move(bar));
   }
   if (axes.empty()) return "<p>Nothing is sent.</p>\n";
-  return bar_chart(bars, {axes.begin(), axes.end()}, bytes_of);
+  return bar_chart("Bytes sent in a steady step", bars, {axes.begin(), axes.end()}, bytes_of);
 }
 
 std::string memory_over_step(const Trace& trace) {
@@ -160,10 +141,11 @@ std::string memory_over_step(const Trace& trace) {
     }
     series.push_back(std::move(line));
   }
-  return line_chart(series, {.x = "events of the denoiser, in the order of the program",
-                             .y = "bytes in use, with weights",
-                             .x_text = [](double x) { return fmt::format("{:.0f}", x); },
-                             .y_text = bytes_of});
+  return line_chart("Memory over the denoiser", series,
+                    {.x = "events of the denoiser, in the order of the program",
+                     .y = "bytes in use, with weights",
+                     .x_text = [](double x) { return fmt::format("{:.0f}", x); },
+                     .y_text = bytes_of});
 }
 
 std::string roofline(const CostedTrace& costed, const TraceAnalysis& analysis) {
@@ -192,54 +174,12 @@ std::string roofline(const CostedTrace& costed, const TraceAnalysis& analysis) {
   const auto intensity_text = [](double x) {
     return x < 100 ? fmt::format("{:.3g}", x) : fmt::format("{:.0f}", x);  // never as a power
   };
-  return line_chart({products, others, line}, {.x = "FLOPs for each byte of inputs and outputs",
-                                               .y = "FLOP/s as estimated",
-                                               .x_text = intensity_text,
-                                               .y_text = rate_text,
-                                               .logarithmic = true});
-}
-
-std::string timeline(const CostedTrace& costed) {
-  const Trace& trace = *costed.trace;
-  const int64_t all = costed.steps - trace.traced_steps + 1, drawn = std::min<int64_t>(all, kDrawnSteps);
-  const Simulation simulation =
-      simulate(schedule_of(trace, *costed.costs, costed.name), drawn,
-               costs_on(costed.costs->machine(), links_of(costed.link), trace.world_size), costed.name);
-  double begin = 0;
-  std::vector<double> marks;
-  for (const auto& [part, simulated] : simulation.parts) {
-    if (part.phase == Phase::kEncode) begin = std::max(begin, simulated.end);
-    if (part.phase == Phase::kDenoise && part.step < trace.traced_steps)
-      marks.push_back(simulated.end - begin);
-  }
-  std::vector<Lane> lanes;
-  std::vector<LaneSpan> spans;
-  for (size_t i = 0; i < simulation.ranks.size(); ++i) {
-    const RankTimeline& rank = simulation.ranks[i];
-    double busy = 0, until = 0;
-    for (const Span& span : rank.spans) {
-      if (trace.ranks[i].events[span.event].phase != Phase::kDenoise) continue;
-      const bool waits = span.kind == Span::Kind::kWait;
-      busy += waits ? 0 : span.end - span.begin;
-      until = span.end - begin;
-      // Work without a gap is one span of the picture.
-      if (!spans.empty() && spans.back().lane == i && spans.back().colour == (waits ? 1 : 0) &&
-          spans.back().end == span.begin - begin) {
-        spans.back().end = span.end - begin;
-        continue;
-      }
-      spans.push_back({i, std::max(span.begin - begin, 0.0), span.end - begin, waits ? size_t{1} : size_t{0},
-                       waits ? "waits" : "computes"});
-    }
-    lanes.push_back({fmt::format("rank {}", rank.rank),
-                     until > 0 ? fmt::format("{:.0f} % computing", 100 * busy / until) : "idle"});
-  }
-  std::string html = lanes_chart(lanes, spans, marks, {"computes", "waits"}, seconds_of);
-  if (drawn < all)
-    html += fmt::format(
-        "<p>A steady step is drawn {} times, of {} in the run. A line marks the end of a step.</p>\n", drawn,
-        all);
-  return html;
+  return line_chart("Roofline", {products, others, line},
+                    {.x = "FLOPs for each byte of inputs and outputs",
+                     .y = "FLOP/s as estimated",
+                     .x_text = intensity_text,
+                     .y_text = rate_text,
+                     .logarithmic = true});
 }
 
 std::string machine_section(const CostedTrace& costed) {
@@ -260,8 +200,8 @@ std::string machine_section(const CostedTrace& costed) {
                         html_escaped(fmt::format("{}", fmt::join(costed.obstacles, ", "))));
   html += "<p>Times in ms.</p>\n" + table_html(parts_table(costed)) + table_html(ranks_table(costed));
   html += fmt::format("<h2>Time of each role in a steady step on {}, rank {}</h2>\n", name, rank.rank) +
-          by_role(seconds, seconds_of);
-  html += "<h2>Timeline of the ranks in the denoiser</h2>\n" + timeline(costed);
+          by_role("Time of each role in a steady step", seconds, seconds_of);
+  html += "<h2>Timeline of the ranks in the denoiser</h2>\n" + timeline_html(costed);
   return html + "<h2>Roofline of " + name + "</h2>\n" + roofline(costed, analysis);
 }
 

@@ -22,8 +22,9 @@ using Texts = std::vector<std::string>;
 
 TEST(Svg, BarsHaveTheLengthsOfTheirParts) {
   // The longest label has 5 characters of 6.8 pixels; 960 - 54 - 120 pixels are for 8.
-  const std::string html = bar_chart({{"whole", {2, 6}}, {"half", {4, 0}}}, {"a", "b"}, whole);
-  EXPECT_EQ(elements(html, "<svg")[0], R"(<svg viewBox="0 0 960 52" width="960" role="img">)");
+  const std::string html = bar_chart("Plot", {{"whole", {2, 6}}, {"half", {4, 0}}}, {"a", "b"}, whole);
+  EXPECT_EQ(elements(html, "<svg")[0],
+            R"(<svg viewBox="0 0 960 52" width="960" role="img" aria-label="Plot">)");
   EXPECT_EQ(
       elements(html, "<rect"),
       (Texts{
@@ -40,16 +41,16 @@ TEST(Svg, BarsHaveTheLengthsOfTheirParts) {
 }
 
 TEST(Svg, BarsWithoutALegendHaveTheirLabels) {
-  const std::string html = bar_chart({{"x<y", {1}}, {"none", {0}}}, {}, whole);
+  const std::string html = bar_chart("Plot", {{"x<y", {1}}, {"none", {0}}}, {}, whole);
   EXPECT_NE(html.find("<title>x&lt;y: 1</title>"), std::string::npos) << html;
   EXPECT_EQ(elements(html, "<rect").size(), 1U) << html;
   EXPECT_EQ(html.find("legend"), std::string::npos);
-  EXPECT_EQ(elements(bar_chart({{"none", {0}}}, {"one"}, whole), "<rect"), Texts());
+  EXPECT_EQ(elements(bar_chart("Plot", {{"none", {0}}}, {"one"}, whole), "<rect"), Texts());
 }
 
 TEST(Svg, LongLabelsKeepTheirEnds) {
   const auto label = [](const std::string& text) {
-    const std::string element = elements(bar_chart({{text, {1}}}, {}, whole), "<text")[0];
+    const std::string element = elements(bar_chart("Plot", {{text, {1}}}, {}, whole), "<text")[0];
     EXPECT_EQ(element.substr(0, element.find('>')),
               R"(<text x="528.8" y="18.3" text-anchor="end")");  // 20 - 8 + 76 * 6.8
     return element.substr(element.find('>') + 1, element.rfind('<') - element.find('>') - 1);
@@ -62,10 +63,12 @@ TEST(Svg, LongLabelsKeepTheirEnds) {
 
 TEST(Svg, PointsLieWhereTheAxesSay) {
   const std::string html = line_chart(
+      "Plot",
       {{.name = "line", .points = {{0, 0}, {5, 20}, {10, 40}}},
        {.name = "<marks>", .points = {{10, 10}}, .is_line = false}},
       {.x = "X", .y = "Y", .x_text = whole, .y_text = [](double y) { return fmt::format("{:.1f}", y); }});
-  EXPECT_EQ(elements(html, "<svg")[0], R"(<svg viewBox="0 0 960 380" width="960" role="img">)");
+  EXPECT_EQ(elements(html, "<svg")[0],
+            R"(<svg viewBox="0 0 960 380" width="960" role="img" aria-label="Plot">)");
   // From 105 to 940 pixels, and from 332 up to 24.
   EXPECT_EQ(
       elements(html, "<polyline"),
@@ -89,7 +92,7 @@ TEST(Svg, PointsLieWhereTheAxesSay) {
 // From 10 / 1.5 to 1000 * 1.5; the logarithm of their ratio, 225, is 2.352.
 TEST(Svg, LogarithmicAxesHaveThePowersOfTen) {
   const std::string html =
-      line_chart({{.name = "line", .points = {{10, 10}, {1000, 1000}}}},
+      line_chart("Plot", {{.name = "line", .points = {{10, 10}, {1000, 1000}}}},
                  {.x = "X", .y = "Y", .x_text = whole, .y_text = whole, .logarithmic = true});
   const Texts texts = elements(html, "<text");
   ASSERT_EQ(texts.size(), 8U);
@@ -102,7 +105,7 @@ TEST(Svg, LogarithmicAxesHaveThePowersOfTen) {
 TEST(Svg, APlotOfZerosOrOfNothingHasAScale) {
   for (const std::vector<std::pair<double, double>>& points :
        {std::vector<std::pair<double, double>>{{0, 0}}, {}}) {
-    const std::string html = line_chart({{.name = "line", .points = points}},
+    const std::string html = line_chart("Plot", {{.name = "line", .points = points}},
                                         {.x = "X", .y = "Y", .x_text = whole, .y_text = whole});
     EXPECT_EQ(elements(html, "<text")[5], R"(<text x="940.0" y="348.0" text-anchor="middle">1</text>)");
     EXPECT_EQ(html.find("nan"), std::string::npos) << html;
@@ -111,12 +114,13 @@ TEST(Svg, APlotOfZerosOrOfNothingHasAScale) {
 
 // From 90 to 830 pixels.
 TEST(Svg, SpansLieInTheirLanes) {
-  const std::string html = lanes_chart({{"rank 0", "90 %"}, {"rank 1", "<1 %"}},
+  const std::string html = lanes_chart("Plot", {{"rank 0", "90 %"}, {"rank 1", "<1 %"}},
                                        {{.lane = 0, .begin = 0, .end = 5, .colour = 0, .label = "first"},
                                         {.lane = 1, .begin = 5, .end = 10, .colour = 9, .label = "a & b"},
                                         {.lane = 1, .begin = 2, .end = 2, .colour = 1, .label = "short"}},
-                                       {2.5}, {"work", "wait"}, whole);
-  EXPECT_EQ(elements(html, "<svg")[0], R"(<svg viewBox="0 0 960 72" width="960" role="img">)");
+                                       {{2.5, 0, 2}, {5, 1, 1}}, {"work", "wait"}, whole);
+  EXPECT_EQ(elements(html, "<svg")[0],
+            R"(<svg viewBox="0 0 960 72" width="960" role="img" aria-label="Plot">)");
   EXPECT_EQ(
       elements(html, "<rect"),
       (Texts{
@@ -124,14 +128,15 @@ TEST(Svg, SpansLieInTheirLanes) {
           R"(<rect x="460.00" y="24.0" width="370.00" height="17.0" fill="#d9822b"><title>a &amp; b</title></rect>)",
           R"(<rect x="238.00" y="24.0" width="0.20" height="17.0" fill="#d9822b"><title>short</title></rect>)"}));
   EXPECT_EQ(elements(html, "<line"),
-            (Texts{R"(<line x1="275.0" x2="275.0" y1="0" y2="44.0" stroke="#222"/>)"}));
+            (Texts{R"(<line x1="275.0" x2="275.0" y1="0.0" y2="44.0" stroke="#222"/>)",
+                   R"(<line x1="460.0" x2="460.0" y1="22.0" y2="44.0" stroke="#222"/>)"}));
   EXPECT_EQ(elements(html, "<text"), (Texts{R"(<text x="82.0" y="14.3" text-anchor="end">rank 0</text>)",
                                             R"(<text x="838.0" y="14.3" text-anchor="start">90 %</text>)",
                                             R"(<text x="82.0" y="36.3" text-anchor="end">rank 1</text>)",
                                             R"(<text x="838.0" y="36.3" text-anchor="start">&lt;1 %</text>)",
                                             R"(<text x="90.0" y="62.0" text-anchor="start">0</text>)",
                                             R"(<text x="830.0" y="62.0" text-anchor="end">10</text>)"}));
-  EXPECT_EQ(elements(lanes_chart({{"rank 0", ""}}, {}, {}, {}, whole), "<rect"), Texts());
+  EXPECT_EQ(elements(lanes_chart("Plot", {{"rank 0", ""}}, {}, {}, {}, whole), "<rect"), Texts());
 }
 
 }  // namespace
