@@ -11,6 +11,7 @@
 #include "cli/completion.h"
 #include "cli/field_options.h"
 #include "cli/manual_page.h"
+#include "cli/run_plan.h"
 #include "cli/unknown_option.h"
 #include "core/error.h"
 #include "core/text.h"
@@ -49,6 +50,8 @@ Examples:
     tessera generate "a red star on a white background" --use-cfg-parallel --ulysses-degree 2 --threads 2
   Two ranks with displaced patches (DistriFusion), with the model in the form of Stable Diffusion XL:
     tessera generate "a red star on a white background" --model shapes-xl --displaced-patch-degree 2
+  Two ranks in the layout that a plan finds soonest; the first such run measures this host:
+    tessera generate "a red star on a white background" --nproc 2 --parallel auto
   Ranks started by torchrun, mpirun or srun, on one host or several:
     torchrun --no-python --nproc-per-node 2 tessera generate "a red star on a white background" --use-cfg-parallel
   One image for each line of a file:
@@ -285,6 +288,7 @@ job::GenerateArguments generate_arguments(const FieldOptions& options, const Val
   given.update(options.given(parallel::parallel_fields(), values));
   given.update(options.given(job::run_fields(), values));
   given.update(options.given(job::message_fields(), values));
+  require_plan_options(given);
   return job::make_arguments(std::move(given));
 }
 

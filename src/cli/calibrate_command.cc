@@ -4,7 +4,6 @@
 
 #include "cli/commands.h"
 #include "cli/measured_table.h"
-#include "core/cpu.h"
 #include "core/error.h"
 #include "engine/request.h"
 #include "job/outputs.h"
@@ -14,18 +13,6 @@
 #include "plan/machine.h"
 
 namespace tessera::cli {
-namespace {
-
-// The dtypes in which networks compute here: fp32, and bf16 where the processor multiplies it.
-std::vector<at::ScalarType> dtypes_of(const CalibrateArguments& arguments) {
-  if (arguments.dtype) return {*arguments.dtype};
-  std::vector<at::ScalarType> dtypes = {at::kFloat};
-  if (cpu_has_bf16()) dtypes.push_back(at::kBFloat16);
-  return dtypes;
-}
-
-}  // namespace
-
 const Fields<CalibrateArguments>& calibrate_fields() {
   using C = CalibrateArguments;
   static const Fields<C> fields = {
@@ -94,7 +81,7 @@ int run_calibrate(const CalibrateArguments& arguments) {
   plan::CalibrationOptions options;
   options.threads = arguments.threads.value_or(1);
   options.ranks = arguments.nproc.value_or(std::max<int64_t>(cores / options.threads, 1));
-  options.dtypes = dtypes_of(arguments);
+  options.dtypes = arguments.dtype ? std::vector{*arguments.dtype} : plan::host_dtypes();
   options.seconds = arguments.seconds.value_or(options.seconds);
   const auto say = [&](const std::string& what) {
     if (!arguments.quiet) launch::say(fmt::format("measuring {}\n", what));

@@ -1,5 +1,7 @@
 #include "cli/field_options.h"
 
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
@@ -103,6 +105,19 @@ std::string wrapped(std::string text) {
 }
 
 }  // namespace
+
+std::string options_text(const OrderedJson& fields) {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : fields.items()) {
+    if (value.is_boolean()) {
+      words.push_back(option_name(name, value.get<bool>()));
+    } else {
+      words.push_back(fmt::format("{} {}", option_name(name),
+                                  value.is_string() ? value.get<std::string>() : value.dump()));
+    }
+  }
+  return fmt::format("{}", fmt::join(words, " "));
+}
 
 std::string help_of(const FieldInfo& info) {
   const std::string allowed = allowed_values(info);

@@ -21,6 +21,9 @@ inline constexpr size_t kHelpColumn = 38;
 // "PROMPT".
 std::string option_name(const std::string& field, std::optional<bool> value = std::nullopt);
 
+// Returns the words that give these fields: "--use-cfg-parallel --ulysses-degree 4".
+std::string options_text(const OrderedJson& fields);
+
 // Returns the description of an option with the values that it allows, in lines.
 std::string help_of(const FieldInfo& info);
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "cli/field_options.h"
+#include "cli/run_plan.h"
 #include "comm/nccl.h"
 #include "core/cpu.h"
 #include "core/error.h"
@@ -10,6 +11,7 @@
 #include "job/memory_check.h"
 #include "job/ranks.h"
 #include "job/request_files.h"
+#include "launch/aside.h"
 #include "launch/cores.h"
 #include "launch/failure.h"
 #include "launch/signals.h"
@@ -35,9 +37,14 @@ job::MessageOptions own_message_options(const std::vector<std::string>& words) {
 }  // namespace
 
 int run_generate(const job::GenerateArguments& arguments) {
-  // Standard input may be a terminal that waits for a text.
+  // Standard input may be a terminal that waits for a text, and a plan takes its time.
   launch::end_at_first_interrupt();
-  const job::GenerateArguments whole = job::with_files(arguments);
+  job::GenerateArguments whole;
+  try {
+    whole = with_plan(job::with_files(arguments));
+  } catch (const launch::FailedAside& failed) {
+    return launch::print_failure(failed.failure, option_name);
+  }
   launch::end_between_steps(/*quiet=*/false);
   const job::Job job = [&] {
     const ComputesAlone alone;  // the ranks that it plans may be forks of this process
@@ -68,6 +75,7 @@ void run_generate_as_rank(const std::vector<std::string>& words, const comm::Ren
       usage_error(
           field("dry_run"),
           "one process prints the plan for all ranks; leave out the launcher, and give --nproc or degrees");
+    refuse_plan_of_ranks(arguments);
     return job::with_files(arguments);
   };
   try {

@@ -155,7 +155,11 @@ The newest instructions to use: avx2, avx512 or avx512_bf16.
 Threads, where \-\-threads is not given, and how they wait.
 .TP
 .BR XDG_CACHE_HOME ", " HOME
-Traces are kept in tessera/traces of the first, or in .cache/tessera/traces of the second.
+Traces are kept in tessera/traces of the first, or in .cache/tessera/traces of the second; beside them, in
+machines, what \-\-parallel auto has measured of this host.
+.TP
+.B TESSERA_CALIBRATION_SECONDS
+About how long \-\-parallel auto measures this host, 1 to 3600.
 .TP
 .BR MASTER_ADDR ", " MASTER_PORT
 The host and the port (29500) on which rank 0 listens.
@@ -181,6 +185,9 @@ The pages docs/*.md.
 .TP
 .I ~/.cache/tessera/traces
 Traces that were made before; they may be deleted at any time.
+.TP
+.I ~/.cache/tessera/machines
+What was measured of this host; deleted, it is measured again when it is needed.
 )";
 
 constexpr const char* kExitStatus = R"(.SH EXIT STATUS

@@ -1,6 +1,9 @@
 #include "cli/plan_arguments.h"
 
+#include <charconv>
+
 #include "core/error.h"
+#include "core/text.h"
 #include "engine/request.h"
 #include "parallel/options.h"
 
@@ -53,6 +56,16 @@ void add_plan_options(FieldOptions& options) {
   append(fields, parallel::parallel_fields(),
          [](const FieldInfo& info) { return info.name != "simulate_ranks"; });
   options.add(std::move(fields), {"model", "devices", "machine", "height", "width", "num_inference_steps"});
+}
+
+bool allows_stale(const std::string& text) {
+  if (text == "none") return false;
+  if (text == "any") return true;
+  int64_t steps = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), steps);
+  if (error != std::errc() || end != text.data() + text.size() || steps < 0)
+    usage_error(field("max_staleness"), "must be none, any or a number of steps, got '{}'", printable(text));
+  return steps >= 1;  // no layout works with anything older than one step
 }
 
 void take_from_machine(PlanArguments& arguments, const plan::Machine& machine) {

@@ -29,6 +29,10 @@ extern const char* const kPlanFooter;
 void add_plan_options(FieldOptions& options);
 PlanArguments plan_arguments(const FieldOptions& options, const Values& values);
 
+// Whether layouts may work with activations of earlier steps, as a text says it: "none", "any", or a number
+// of steps. Throws Error(kUsage).
+bool allows_stale(const std::string& text);
+
 // Chooses what the arguments leave open and the machine tells: the device, and the dtype.
 void take_from_machine(PlanArguments& arguments, const plan::Machine& machine);
 

@@ -79,7 +79,24 @@ const Fields<RunOptions>& run_fields() {
       plain_field(&O::threads, {"threads",
                                 "Threads of each rank [1 where ranks share a host, else as many as there are "
                                 "cores that other programs leave]",
-                                FieldGroup::kMachine, "N", 1, 1024})};
+                                FieldGroup::kMachine, "N", 1, 1024}),
+      plain_field(&O::machine,
+                  {"machine",
+                   "Machine file, or the name of a machine that ships, by which the run is planned "
+                   "(docs/planning.md) [none; where a plan chooses the layout, this host, measured once]",
+                   FieldGroup::kMachine, "FILE"}),
+      choice_field<O, std::optional<std::string>, std::string>(
+          &O::parallel,
+          {"parallel",
+           "auto: a plan chooses the layout in which all ranks finish the request soonest, in place of "
+           "degrees",
+           FieldGroup::kDegrees, ""},
+          {{"auto", "auto"}}),
+      plain_field(&O::max_staleness,
+                  {"max_staleness",
+                   "How old the activations of other ranks may be that a layout of a plan works with: none "
+                   "(exact results), any, or a number of steps [none]",
+                   FieldGroup::kDegrees, "none|any|N"})};
   return fields;
 }
 

@@ -19,6 +19,8 @@ struct RunOptions {
   std::optional<std::string> variant;        // of the files with weights
   std::optional<std::string> output, report, timeline, record;
   std::optional<int> threads;  // of each rank
+  // "auto": a plan chooses the layout, of those that `max_staleness` allows, with the times of `machine`.
+  std::optional<std::string> parallel, machine, max_staleness;
   bool quiet = false, dry_run = false;
   std::optional<std::string> prompt_file, request;  // see with_files()
 };
@@ -45,6 +47,8 @@ struct GenerateArguments {
   Json given = Json::object();  // the fields of the four that were given, by name
   // The file for others that named the references, without their folders.
   std::optional<std::string> names_from = {};
+  // What a plan told of this run before its ranks started, for the report; null without one.
+  OrderedJson plan = {};
 };
 
 // Reads the fields of all four from one object. Throws Error(kUsage).

@@ -428,6 +428,7 @@ void require_outputs(const Job& job) {
 void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
              const std::function<bool()>& cancelled, const FieldSpelling& spelling) {
   status.preparing();
+  const uint64_t first_rss_bytes = resident_bytes();
   Communication communication;
   std::optional<Timeline> timeline;
   const comm::ScopedHooks hooks(
@@ -473,7 +474,7 @@ void run_job(const Job& job, comm::World& world, launch::RankStatus& status,
   if (recording) recording->write(ranks.world);
   std::vector<OrderedJson> told =
       gather_told({{"warnings", warnings},
-                   {"report", rank_report(world.rank(), result, communication.report())},
+                   {"report", rank_report(world.rank(), first_rss_bytes, result, communication.report())},
                    {"timeline", timeline ? timeline->events() : OrderedJson::array()}},
                   ranks.world);
   if (!first) return;

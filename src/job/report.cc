@@ -3,6 +3,10 @@
 #include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 #include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
 
 namespace tessera::job {
 namespace {
@@ -47,6 +51,28 @@ std::string options_text(const engine::Request& request) {
   return fmt::format("Sampler options: {}, ", Json(options).dump());
 }
 
+// What a plan told of the run, beside what was measured. Loading and writing are no part of a plan, and the
+// memory of a rank is what it took beyond what it had when it began.
+OrderedJson compared_plan(OrderedJson plan, const engine::Result& result,
+                          const std::vector<OrderedJson>& ranks, bool is_cpu) {
+  const auto compare = [&](const char* name, OrderedJson measured) {
+    plan[name] = {{"predicted", plan.at(name)}, {"measured", std::move(measured)}};
+  };
+  const engine::Seconds& seconds = result.seconds;
+  compare("seconds", seconds.encode + seconds.denoise + seconds.decode);
+  compare("encode_seconds", seconds.encode);
+  compare("denoise_seconds", seconds.denoise);
+  compare("decode_seconds", seconds.decode);
+  std::vector<double> steps = result.step_seconds;
+  std::sort(steps.begin(), steps.end());
+  compare("step_seconds", steps.empty() ? OrderedJson() : OrderedJson(steps[(steps.size() - 1) / 2]));
+  OrderedJson peaks = OrderedJson::array();
+  for (const OrderedJson& rank : ranks)
+    peaks.push_back(rank.at("peak_rss_bytes").get<int64_t>() - rank.at("first_rss_bytes").get<int64_t>());
+  compare("peak_bytes", is_cpu ? std::move(peaks) : OrderedJson());
+  return plan;
+}
+
 uint64_t peak_rss_bytes() {
   rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -81,22 +107,34 @@ std::string model_name(const engine::Model& model) {
 OrderedJson make_report(const Job& job, const engine::Result& result, const std::vector<OrderedJson>& ranks,
                         const std::vector<std::string>& outputs) {
   const engine::Seconds& seconds = result.seconds;
-  return {{"settings", settings_json(job)},
-          {"seconds",
-           {{"load", seconds.load},
-            {"encode", seconds.encode},
-            {"denoise", seconds.denoise},
-            {"decode", seconds.decode},
-            {"write", seconds.write},
-            {"total", seconds.total}}},
-          {"step_seconds", result.step_seconds},
-          {"ranks", ranks},
-          {"outputs", outputs}};
+  OrderedJson report = {{"settings", settings_json(job)},
+                        {"seconds",
+                         {{"load", seconds.load},
+                          {"encode", seconds.encode},
+                          {"denoise", seconds.denoise},
+                          {"decode", seconds.decode},
+                          {"write", seconds.write},
+                          {"total", seconds.total}}},
+                        {"step_seconds", result.step_seconds},
+                        {"ranks", ranks},
+                        {"outputs", outputs}};
+  if (!job.arguments.plan.is_null())
+    report["plan"] = compared_plan(job.arguments.plan, result, ranks, job.settings.request.device.is_cpu());
+  return report;
 }
 
-OrderedJson rank_report(int64_t rank, const engine::Result& result, OrderedJson communication) {
+uint64_t resident_bytes() {
+  int64_t size = 0, resident = 0;
+  std::ifstream file("/proc/self/statm");
+  file >> size >> resident;
+  return static_cast<uint64_t>(resident) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+OrderedJson rank_report(int64_t rank, uint64_t first_rss_bytes, const engine::Result& result,
+                        OrderedJson communication) {
   return {{"rank", rank},
           {"threads", at::get_num_threads()},
+          {"first_rss_bytes", first_rss_bytes},
           {"peak_rss_bytes", peak_rss_bytes()},
           {"weights_bytes", result.weights_bytes},
           {"weights_memory_bytes", result.weights_memory_bytes},

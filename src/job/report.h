@@ -16,13 +16,19 @@ OrderedJson settings_json(const Job& job);
 
 // Returns `settings`, `seconds` {load, encode, denoise, decode, total}, `step_seconds` [one per step],
 // `ranks` [rank_report() of each] and `outputs` [paths]. With several ranks or patches, the settings include
-// `parallel`. with_files() reads the settings.
+// `parallel`. with_files() reads the settings. If the run was planned, `plan` has what was predicted beside
+// what was measured.
 OrderedJson make_report(const Job& job, const engine::Result& result, const std::vector<OrderedJson>& ranks,
                         const std::vector<std::string>& outputs);
 
-// Returns one rank's numbers: `rank`, `threads`, `peak_rss_bytes`, `weights_bytes`, `weights_memory_bytes`
-// and `bytes_read` of engine::Result, and `communication` of Communication::report().
-OrderedJson rank_report(int64_t rank, const engine::Result& result, OrderedJson communication);
+// The memory that this process has now, as the kernel counts it.
+uint64_t resident_bytes();
+
+// Returns one rank's numbers: `rank`, `threads`, `first_rss_bytes` (its resident_bytes() when it began),
+// `peak_rss_bytes`, `weights_bytes`, `weights_memory_bytes` and `bytes_read` of engine::Result, and
+// `communication` of Communication::report().
+OrderedJson rank_report(int64_t rank, uint64_t first_rss_bytes, const engine::Result& result,
+                        OrderedJson communication);
 
 // Returns the PNG text of picture `index` of the run: `parameters` as most image tools read it, and `tessera`
 // with everything as JSON, which with_files() reads.

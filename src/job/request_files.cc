@@ -166,6 +166,10 @@ GenerateArguments with_files(const GenerateArguments& arguments) {
   const Json record = read_record(*run.request);
   Json all = fields_of(record, *run.request);
   if (given.contains("model")) all.erase("config");
+  // A plan chooses anew what the run of the record had.
+  if (given.contains("parallel")) {
+    for (const FieldInfo& info : parallel::parallel_fields()) all.erase(info.name);
+  }
   const bool needs_model = all.contains("model") && !given.contains("model");
   all.update(given);
   GenerateArguments result = make_arguments(std::move(all));

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
+#include "core/cache_folder.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -27,21 +27,10 @@ std::string hash_of(std::string_view text) {
   return hash.text();
 }
 
-// As the XDG base directory specification says, which has relative paths ignored.
-std::optional<fs::path> cache_folder() {
-  const auto from = [](const char* variable, const char* below) -> std::optional<fs::path> {
-    const char* const value = std::getenv(variable);
-    if (value == nullptr || !fs::path(value).is_absolute()) return std::nullopt;
-    return fs::path(value) / below / "tessera" / "traces";
-  };
-  const auto own = from("XDG_CACHE_HOME", "");
-  return own ? own : from("HOME", ".cache");
-}
-
 std::optional<fs::path> path_of(const std::string& inputs) {
   const auto folder = cache_folder();
   if (!folder) return std::nullopt;
-  return *folder / (hash_of(inputs) + ".trace");
+  return *folder / "traces" / (hash_of(inputs) + ".trace");
 }
 
 void remove_oldest(const fs::path& folder) {

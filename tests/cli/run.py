@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 import test_analyze  # noqa: F401  (registers its tests)
+import test_auto  # noqa: F401
 import test_calibrate  # noqa: F401
 import test_compare  # noqa: F401  (registers its tests)
 import test_errors  # noqa: F401

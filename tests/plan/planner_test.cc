@@ -135,6 +135,23 @@ TEST(Planner, IsExactOnDemandAndDealsPictures) {
   EXPECT_TRUE(deals);
 }
 
+// A run has all of its ranks, encodes and decodes as it was asked to, and needs no comparison.
+TEST(Planner, PlansARunOfAllRanks) {
+  const Machine machine = shipped("l20");
+  PlanOptions options{.devices = 4, .memory_bytes = {}, .allows_stale = false, .uses_all = true, .count = 40};
+  options.compares = false;
+  options.ends.vae_parallel = false;
+  options.ends.ulysses_degree = 4;  // is for the plan to choose
+  const Plan plan = make_plan(settings_of(), engine::tiny(), machine, machine.links, options);
+  EXPECT_TRUE(plan.obvious.empty());
+  ASSERT_GT(plan.best.size(), 3U);
+  for (const PlannedLayout& each : plan.best) {
+    EXPECT_EQ(each.wish.degrees(), 4) << each.name;
+    EXPECT_FALSE(each.layout.vae_parallel) << each.name;
+    EXPECT_TRUE(each.layout.text_encoder_parallel) << each.name;
+  }
+}
+
 TEST(Planner, GivesASlowDeviceLess) {
   Machine machine = shipped("l20");
   machine.speeds = {1, 0.5};

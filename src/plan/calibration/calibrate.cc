@@ -143,16 +143,6 @@ std::optional<int64_t> cache_size(int level) {
   return std::nullopt;
 }
 
-std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos)
-      return printable(line.substr(colon + 2));
-  }
-  return "a processor without a name";
-}
-
 // Bytes that a copy of so many bytes reads and writes in a second.
 double copy_bandwidth(int64_t bytes, double seconds, const Clock& clock) {
   const at::Tensor from = at::full({bytes / 4}, 0.5), to = at::empty_like(from);
@@ -185,6 +175,22 @@ std::vector<TimedWork> time_probes(const CalibrationOptions& options, int64_t ca
 }
 
 }  // namespace
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos)
+      return printable(line.substr(colon + 2));
+  }
+  return "a processor without a name";
+}
+
+std::vector<at::ScalarType> host_dtypes() {
+  std::vector<at::ScalarType> dtypes = {at::kFloat};
+  if (cpu_has_bf16()) dtypes.push_back(at::kBFloat16);
+  return dtypes;
+}
 
 OrderedJson machine_json(const HostFigures& host, const std::vector<TimedWork>& timed) {
   const Rates rates = rates_of(host, timed);

@@ -36,6 +36,15 @@ struct HostFigures {
 // give each time that was. `timed` has a product and a vector operator of each of its dtypes.
 OrderedJson machine_json(const HostFigures& host, const std::vector<TimedWork>& timed);
 
+// Of what is measured and how. A file of another version does not stand for this host.
+inline constexpr int kCalibrationVersion = 1;
+
+// As the kernel names it.
+std::string processor_name();
+
+// The dtypes in which networks compute here: fp32, and bf16 where the processor multiplies it.
+std::vector<at::ScalarType> host_dtypes();
+
 struct CalibrationOptions {
   int64_t threads = 1;  // of a rank
   int64_t ranks = 1;    // that compute at once, at most

@@ -99,7 +99,7 @@ class Planner {
     std::vector<Candidate> candidates = list();
     plan_.considered = static_cast<int64_t>(candidates.size());
     search(std::move(candidates));
-    add_obvious();
+    if (options_.compares) add_obvious();
     return std::move(plan_);
   }
 
@@ -112,9 +112,12 @@ class Planner {
   std::vector<Candidate> list() {
     std::vector<Candidate> candidates;
     for (const int64_t count : divisors(options_.devices)) {
+      if (options_.uses_all && count < options_.devices) break;
       for (ParallelOptions& wish :
            parallel::valid_wishes(workload_, count, {.stale = options_.allows_stale})) {
         wish.rank_shares = shares_of(count);
+        wish.text_encoder_parallel = options_.ends.text_encoder_parallel;
+        wish.vae_parallel = options_.ends.vae_parallel;
         if (!parallel::violations(wish, workload_).empty()) continue;
         parallel::Layout layout = parallel::resolve_layout(wish, workload_, std::nullopt);
         const double least = predictor_.least_seconds(layout);
@@ -341,6 +344,78 @@ PlannedLayout predict_wish(Predictor& predictor, const parallel::ParallelOptions
   Prediction prediction = predictor.predict(layout);
   std::string name = name_of(wish, layout);
   return {wish, std::move(layout), std::move(prediction), std::move(name)};
+}
+
+std::vector<Link> links_of_machine(const Machine& machine, int64_t devices,
+                                   const std::optional<std::string>& kind, std::optional<double> gb_per_s) {
+  if (devices == 1 && machine.links.empty()) return {};
+  const Link& chosen = find_link(machine, kind);
+  std::vector<Link> links;
+  for (const Link& link : machine.links) {
+    if (&link == &chosen || !links.empty()) links.push_back(link);
+  }
+  if (gb_per_s) links.front().bandwidth = *gb_per_s * 1e9;
+  for (const Link& link : links) {
+    if (!link.bandwidth && link.measured.empty() && devices > 1)
+      usage_error(field("link_gb_per_s"), "is needed: {} does not tell the bandwidth of its link '{}'",
+                  machine.where, link.kind);
+  }
+  return links;
+}
+
+std::string basis_of(const Machine& machine) {
+  const auto found = machine.text.find("calibration");
+  if (found == machine.text.end()) return "the rates of a data sheet, which kernels do not reach";
+  const auto rows = found->find("rows");
+  return rows == found->end()
+             ? "measurements of the machine"
+             : fmt::format("a fit to {}", counted(static_cast<int64_t>(rows->size()), "measured run"));
+}
+
+OrderedJson options_json(const PlannedLayout& planned) {
+  const ParallelOptions& wish = planned.wish;
+  OrderedJson options = OrderedJson::object();
+  if (wish.use_cfg_parallel) options["use_cfg_parallel"] = true;
+  for (const parallel::Degree& degree : parallel::kDegrees) {
+    if (wish.*degree.value > 1) options[degree.name] = wish.*degree.value;
+  }
+  if (!wish.rank_shares.empty()) {
+    std::vector<std::string> shares;
+    for (const double share : wish.rank_shares) shares.push_back(fmt::format("{:.4g}", share));
+    options["rank_shares"] = fmt::format("{}", fmt::join(shares, ","));
+  }
+  if (wish.split_scheme == parallel::SplitScheme::k2d) options["split_scheme"] = "2d";
+  if (wish.dynamic_sequence_parallel) options["dynamic_sequence_parallel"] = *wish.dynamic_sequence_parallel;
+  if (wish.num_pipeline_patch) options["num_pipeline_patch"] = *wish.num_pipeline_patch;
+  if (wish.pipeline_patch_axis)
+    options["pipeline_patch_axis"] = *wish.pipeline_patch_axis == parallel::GridAxis::kRows ? "h" : "t";
+  return options;
+}
+
+OrderedJson layout_json(const PlannedLayout& planned) {
+  const Prediction& prediction = planned.prediction;
+  const parallel::Mesh mesh(planned.layout.sizes);
+  OrderedJson peaks = OrderedJson::array();
+  const bool by_rank = static_cast<int64_t>(prediction.peak_bytes.size()) == mesh.world_size();
+  for (int64_t rank = 0; rank < mesh.world_size() && !prediction.peak_bytes.empty(); ++rank) {
+    const int64_t stage = mesh.coordinates(rank)[parallel::Axis::kPipeline];
+    peaks.push_back(prediction.peak_bytes[static_cast<size_t>(by_rank ? rank : stage)]);
+  }
+  return {{"layout", planned.name},
+          {"options", options_json(planned)},
+          {"devices", mesh.world_size()},
+          {"seconds", prediction.seconds},
+          {"step_seconds", prediction.step_seconds},
+          {"encode_seconds", prediction.encode},
+          {"denoise_seconds", prediction.denoise},
+          {"decode_seconds", prediction.decode},
+          {"step_computing_seconds", prediction.step.computing},
+          {"step_waiting_seconds", prediction.step.waiting},
+          {"step_hidden_seconds", prediction.step.hidden},
+          {"imbalance", prediction.imbalance},
+          {"step_sent_bytes", prediction.sent},
+          {"peak_bytes", std::move(peaks)},
+          {"exact", prediction.is_exact}};
 }
 
 Table plan_table(const std::vector<PlannedLayout>& layouts) {

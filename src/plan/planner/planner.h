@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/json.h"
 #include "core/table.h"
 #include "parallel/options.h"
 #include "plan/planner/prediction.h"
@@ -18,7 +19,11 @@ struct PlanOptions {
   // Of a device; that of the machine if it has one, otherwise any.
   std::optional<double> memory_bytes;
   bool allows_stale = true;  // layouts that work with activations of the step before
+  bool uses_all = false;     // layouts of all devices alone
   size_t count = 10;         // of plans that are returned
+  bool compares = true;      // also costs what people try first
+  // What every wish has besides what it divides: how prompts are encoded and pictures decoded.
+  parallel::ParallelOptions ends = {};
 };
 
 struct PlannedLayout {
@@ -45,6 +50,20 @@ Plan make_plan(const engine::Settings& settings, const engine::Model& model, con
 // The same of one wish.
 PlannedLayout predict_wish(Predictor& predictor, const parallel::ParallelOptions& wish,
                            const parallel::Workload& workload);
+
+// The link of this kind, or the first, and those after it, which join devices further apart; with
+// `gb_per_s`, that is the bandwidth of the first. Throws Error where the machine has no such link, or where
+// nobody tells its bandwidth.
+std::vector<Link> links_of_machine(const Machine& machine, int64_t devices,
+                                   const std::optional<std::string>& kind = std::nullopt,
+                                   std::optional<double> gb_per_s = std::nullopt);
+
+// What the times of a plan rest on: "measurements of the machine".
+std::string basis_of(const Machine& machine);
+
+// The options that ask for a layout, and the layout with what is predicted of it, `peak_bytes` by rank.
+OrderedJson options_json(const PlannedLayout& planned);
+OrderedJson layout_json(const PlannedLayout& planned);
 
 // A row for each layout.
 Table plan_table(const std::vector<PlannedLayout>& layouts);
