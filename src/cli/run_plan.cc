@@ -30,7 +30,7 @@ namespace {
 constexpr std::array<std::string_view, 3> kBesidesLayout = {"nproc", "text_encoder_parallel", "vae_parallel"};
 
 // About how long the first plan measures this host. See docs/planning.md for what fewer seconds change.
-constexpr double kSecondsToMeasure = 45, kFewestSeconds = 1, kMostSeconds = 3600;
+constexpr double kSecondsToMeasure = 20, kFewestSeconds = 1, kMostSeconds = 3600;
 
 void say(const job::GenerateArguments& arguments, const std::string& line) {
   if (!arguments.run.quiet) launch::say(spell(line, option_name) + "\n");
