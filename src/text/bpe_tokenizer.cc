@@ -61,12 +61,13 @@ void BpeTokenizer::add_tokens(const BpeTokenizerFiles& files) {
   if (files.pad_token) pad_id_ = id_of(*files.pad_token);
 }
 
-std::vector<int64_t> BpeTokenizer::encode(std::string_view text, int64_t max_length) const {
+std::vector<int64_t> BpeTokenizer::encode(std::string_view text, int64_t max_length,
+                                          std::optional<std::string_view> prompt) const {
   const auto& [before, after] = surrounding_;
   const auto num_surrounding = static_cast<int64_t>(before.size() + after.size());
   TESSERA_CHECK(max_length >= num_surrounding, "max_length {}", max_length);
   std::vector<int64_t> ids = ids_of(text);
-  truncate(ids, max_length - num_surrounding, truncation_side_, text, max_length, where_);
+  truncate(ids, max_length - num_surrounding, truncation_side_, prompt.value_or(text), max_length, where_);
   ids.insert(ids.begin(), before.begin(), before.end());
   ids.insert(ids.end(), after.begin(), after.end());
   return ids;

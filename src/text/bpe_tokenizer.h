@@ -28,9 +28,10 @@ class BpeTokenizer {
   explicit BpeTokenizer(BpeTokenizerFiles files);
 
   // Returns the ids of `text` with the tokens that surround every text, BOS and EOS for CLIP. If there are
-  // more than `max_length`, ids of the text are cut as truncate() does. Throws Error(kUsage) if `text` is not
-  // UTF-8.
-  std::vector<int64_t> encode(std::string_view text, int64_t max_length) const;
+  // more than `max_length`, ids of the text are cut as truncate() does, whose warning shows `prompt` where
+  // that is only a part of the text. Throws Error(kUsage) if `text` is not UTF-8.
+  std::vector<int64_t> encode(std::string_view text, int64_t max_length,
+                              std::optional<std::string_view> prompt = {}) const;
 
   // The same, padded with pad tokens to `length` ids. Throws Error(kInput) if no file names a pad token.
   std::vector<int64_t> encode_padded(std::string_view text, int64_t length) const;
@@ -43,6 +44,7 @@ class BpeTokenizer {
   // The maximum number of ids that the model accepts; a very large number if no file sets it.
   int64_t model_max_length() const { return model_max_length_; }
   std::optional<int64_t> pad_id() const { return pad_id_; }
+  bool pads_left() const { return pads_left_; }
   // One more than the largest id.
   int64_t vocabulary_size() const { return vocabulary_size_; }
 
