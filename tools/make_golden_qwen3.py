@@ -88,6 +88,7 @@ def write_model(name, options, number, tokenizer):
         config.update(rope_scaling=None, sliding_window=None, use_sliding_window=False)
         del config["layer_types"]
         bpe.write_json(ROOT / name / "config.json", config)
+        (ROOT / name / "generation_config.json").unlink()
 
     ids = {str(length): (torch.randint(options["vocab_size"], (length,)), length) for length in LENGTHS}
     ids["padded"] = (torch.cat([ids[str(VALID)][0], torch.full((PADDED - VALID,), 3)]), VALID)

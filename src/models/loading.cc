@@ -159,4 +159,20 @@ void PartFiles::finish(LoadStatistics& statistics, bool is_all,
                 unused.size(), unused.front(), unused.back());
 }
 
+void finish_with_layers_at_use(PartFiles& files, const std::filesystem::path& folder,
+                               weights::Library library, const LoadOptions& options,
+                               const std::function<void(const weights::Scope&, const JsonConfig&)>& build,
+                               const std::vector<std::string_view>& ignored, LoadStatistics& statistics) {
+  LoadOptions on_meta = options;
+  on_meta.placement.device = at::kMeta;
+  PartFiles shapes(folder, library, on_meta);
+  LoadStatistics all, here;
+  build(shapes.scope(), shapes.config());
+  shapes.finish(all, /*is_all=*/true, ignored);
+  files.finish(here, /*is_all=*/false);
+  statistics.bytes_read += all.bytes_read;
+  statistics.bytes_held += all.bytes_held;
+  statistics.bytes_at_use += all.bytes_held - here.bytes_held;
+}
+
 }  // namespace tessera::models

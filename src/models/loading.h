@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,5 +48,12 @@ class PartFiles {
   bool warns_;  // false for a single file, which holds more than the config names (unused layers, training
                 // state)
 };
+
+// The same for `files` of a component of which some layers are read at each use: checks and counts these too.
+// `build` builds all layers, which it is given on the meta device.
+void finish_with_layers_at_use(PartFiles& files, const std::filesystem::path& folder,
+                               weights::Library library, const LoadOptions& options,
+                               const std::function<void(const weights::Scope&, const JsonConfig&)>& build,
+                               const std::vector<std::string_view>& ignored, LoadStatistics& statistics);
 
 }  // namespace tessera::models

@@ -19,17 +19,10 @@ T5TextEncoder::T5TextEncoder(const std::filesystem::path& tokenizer, const std::
     files_.reset();
     return;
   }
-  // The blocks that will be read later are checked and counted now.
-  LoadOptions shapes = options;
-  shapes.placement.device = at::kMeta;
-  PartFiles files(encoder, weights::Library::kTransformers, shapes);
-  LoadStatistics all, here;
-  const T5Encoder shapes_alone(files.scope(), T5Config(files.config()));
-  files.finish(all, /*is_all=*/true, of_whole_models);
-  files_->finish(here, /*is_all=*/false);
-  statistics.bytes_read += all.bytes_read;
-  statistics.bytes_held += all.bytes_held;
-  statistics.bytes_at_use += all.bytes_held - here.bytes_held;
+  finish_with_layers_at_use(
+      *files_, encoder, weights::Library::kTransformers, options,
+      [](const weights::Scope& scope, const JsonConfig& json) { T5Encoder(scope, T5Config(json)); },
+      of_whole_models, statistics);
 }
 
 std::vector<Conditioning> T5TextEncoder::encode(const std::vector<Prompt>& prompts, int64_t max_length) {

@@ -11,12 +11,14 @@ namespace tessera::ops {
 
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads) {
   const OperationScope scope;
-  TESSERA_CHECK(q.sizes() == k.sizes() && k.sizes() == v.sizes() && q.size(2) % heads == 0,
+  const int64_t batch = q.size(0), tokens = q.size(1), depth = q.size(2) / heads;
+  const int64_t key_heads = k.size(2) / depth;
+  TESSERA_CHECK(k.sizes() == v.sizes() && k.size(1) == tokens && q.size(2) == heads * depth &&
+                    k.size(2) == key_heads * depth && heads % key_heads == 0,
                 "attention of a text: q, k, v have widths {}, {}, {} for {} heads", q.size(2), k.size(2),
                 v.size(2), heads);
-  const int64_t batch = q.size(0), tokens = q.size(1), depth = q.size(2) / heads;
   const std::array<int64_t, 4> queries = {batch, heads, tokens, depth};
-  const std::array<int64_t, 5> keys_values = {2, batch, heads, tokens, depth};
+  const std::array<int64_t, 5> keys_values = {2, batch, key_heads, tokens, depth};
   record("causal_attention", "", q, 4 * q.numel() * tokens,
          {Operand(queries, q.scalar_type()), Operand(keys_values, q.scalar_type())});
   if (q.is_meta()) {
@@ -24,9 +26,10 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
     record_dataflow([&] { return Dataflow{"causal_attention", "", {q, k, v}, {out}, {{"heads", heads}}}; });
     return out;
   }
-  const auto by_heads = [&](const at::Tensor& x) { return x.unflatten(2, {heads, -1}).transpose(1, 2); };
+  const auto by_heads = [&](const at::Tensor& x) { return x.unflatten(2, {-1, depth}).transpose(1, 2); };
   return at::scaled_dot_product_attention(by_heads(q), by_heads(k), by_heads(v), /*attn_mask=*/{},
-                                          /*dropout_p=*/0, /*is_causal=*/true)
+                                          /*dropout_p=*/0, /*is_causal=*/true, /*scale=*/std::nullopt,
+                                          /*enable_gqa=*/key_heads != heads)
       .transpose(1, 2)
       .flatten(2);
 }

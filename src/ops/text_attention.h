@@ -5,7 +5,9 @@
 
 namespace tessera::ops {
 
-// Attention of q, k and v [B, L, heads * D] in which each token attends to itself and to earlier ones.
+// Attention of q [B, L, heads * D] to k and v [B, L, K * D], in which each token attends to itself and to
+// earlier ones. K divides `heads`: each key head serves heads / K query heads (grouped queries,
+// arXiv:2305.13245).
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads);
 
 // Attention of T5: the scores are not scaled, and `bias`, which broadcasts to [B, heads, S, S], is added to

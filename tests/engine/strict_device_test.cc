@@ -8,6 +8,7 @@
 
 #include "engine/denoise.h"
 #include "models/autoencoder_kl.h"
+#include "models/qwen3.h"
 #include "models/t5.h"
 #include "parallel/layout.h"
 #include "tests/support/golden.h"
@@ -228,6 +229,20 @@ TEST(OnAStrictDevice, T5EqualsTransformers) {
   const int64_t* first = ids.const_data_ptr<int64_t>();
   const at::Tensor out = encoder({{first, first + ids.numel()}}).at(0);
   EXPECT_LE(relative_error(out.cpu(), golden.at("output.7")), kComponentTolerance);
+}
+
+TEST(OnAStrictDevice, Qwen3EqualsTransformers) {
+  const c10::InferenceMode inference_mode;
+  const std::string name = "qwen3-grouped";
+  const auto golden = read_golden(name + "/golden/golden.safetensors");
+  weights::Checkpoint checkpoint(golden_folder(name), weights::Library::kTransformers);
+  const models::Qwen3Encoder encoder(
+      weights::Scope(checkpoint, {.device = strict_device()}),
+      models::Qwen3Config(JsonConfig::read(golden_folder(name) / "config.json")), {4, -1});
+  const at::Tensor ids = golden.at("ids.padded"), states = golden.at("states.padded");
+  const int64_t* first = ids.const_data_ptr<int64_t>();
+  const at::Tensor out = encoder({{{first, first + ids.numel()}, 7}}).at(0);
+  EXPECT_LE(relative_error(out.cpu(), at::concat({states[4], states[5]}, 1)), kComponentTolerance);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "models/autoencoder_kl.h"
 #include "models/clip.h"
 #include "models/pixart.h"
+#include "models/qwen3.h"
 #include "models/stdit/config.h"
 #include "models/stdit/video_vae.h"
 #include "models/t5.h"
@@ -75,6 +76,17 @@ Json fields(const T5Config& c) {
           {"relative_attention_max_distance", c.relative_attention_max_distance},
           {"layer_norm_epsilon", c.layer_norm_epsilon},
           {"feed_forward_proj", !c.gated && c.activation == ops::Activation::kRelu ? "relu" : "another"}};
+}
+
+Json fields(const Qwen3Config& c) {
+  return {{"vocab_size", c.vocab_size},
+          {"hidden_size", c.hidden_size},
+          {"intermediate_size", c.intermediate_size},
+          {"num_hidden_layers", c.num_hidden_layers},
+          {"num_attention_heads", c.num_attention_heads},
+          {"num_key_value_heads", c.num_key_value_heads},
+          {"head_dim", c.head_dim},
+          {"rms_norm_eps", c.rms_norm_eps}};
 }
 
 Json fields(const UNet2DConfig& c) {
@@ -164,6 +176,10 @@ TEST(ModelDefaults, CLIP) {
 
 TEST(ModelDefaults, T5) {
   expect_fields<T5Config>(defaults_of("T5Config"), Json::object());
+}
+
+TEST(ModelDefaults, Qwen3) {
+  expect_fields<Qwen3Config>(defaults_of("Qwen3Config"), Json::object());
 }
 
 // Where the file says nothing or null, two options follow from sample_size.

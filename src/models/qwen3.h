@@ -1,0 +1,108 @@
+// The decoder trunk of Qwen3 (arXiv:2505.09388), whose hidden states serve diffusion models as a text
+// encoding. Weights and names: transformers' Qwen3Model, or Qwen3ForCausalLM, which has `model.` in front.
+//
+// Shapes: L tokens of a prompt, D model width, H local query heads, K local key heads, d width of a head, S
+// hidden states that are read.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "nn/norm.h"
+#include "nn/query_key_norm.h"
+#include "nn/tensor_parallel.h"
+
+namespace tessera::models {
+
+struct Qwen3Config {
+  // Reads a text encoder's config.json. Throws Error(kInput) for options that Qwen3Encoder does not support.
+  explicit Qwen3Config(const JsonConfig& json);
+
+  int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
+  int64_t num_attention_heads, num_key_value_heads, head_dim;
+  double rms_norm_eps, rope_theta;
+  std::string where;  // the file, for errors
+};
+
+// Heads of queries that share a key are divided together with it.
+struct Qwen3Attention {
+  Qwen3Attention(const weights::Scope& scope, const Qwen3Config& config);
+
+  // x [1, L, D], of which the first `valid` tokens see themselves and those before them, and the others see
+  // those `valid`. angles [L, d / 2, 2]
+  at::Tensor operator()(const at::Tensor& x, const at::Tensor& angles, int64_t valid) const;
+
+  nn::ColumnParallel q_proj, k_proj, v_proj;
+  nn::HeadNorm q_norm, k_norm;
+  nn::RowParallel o_proj;
+  int64_t depth;
+};
+
+struct Qwen3MLP {  // SwiGLU (arXiv:2002.05202)
+  Qwen3MLP(const weights::Scope& scope, const Qwen3Config& config);
+
+  at::Tensor operator()(const at::Tensor& x) const;  // [1, L, D]
+
+  nn::ColumnParallel gate_proj, up_proj;
+  nn::RowParallel down_proj;
+};
+
+struct Qwen3DecoderLayer {
+  Qwen3DecoderLayer(const weights::Scope& scope, const Qwen3Config& config);
+
+  // Adds the outputs of both layers to x, fp32 [1, L, D].
+  void operator()(at::Tensor& x, const at::Tensor& angles, int64_t valid) const;
+
+  nn::RmsNorm input_layernorm;
+  Qwen3Attention self_attn;
+  nn::RmsNorm post_attention_layernorm;
+  Qwen3MLP mlp;
+};
+
+class Qwen3Encoder {
+ public:
+  // `states` are places in transformers' `hidden_states`: 0 is the embedding, i the output of i blocks, and
+  // the last one, after all blocks, has also passed through the final norm; those below 0 count from the end.
+  // Blocks after the last state are not read. Throws Error(kInput) for a state that the model does not have,
+  // and for weights that are missing or of another shape.
+  Qwen3Encoder(const weights::Scope& scope, const Qwen3Config& config, const std::vector<int64_t>& states);
+  // Reads blocks when they are used and frees them afterwards; `scope` must stay valid until then.
+  static Qwen3Encoder read_at_use(const weights::Scope& scope, const Qwen3Config& config,
+                                  const std::vector<int64_t>& states);
+
+  // The ids of a prompt.
+  struct Tokens {
+    std::vector<int64_t> ids;
+    // Those from here on are padding, which transformers masks: no token sees it, but it sees the tokens
+    // before it. None if empty.
+    std::optional<int64_t> valid = {};
+  };
+  // Maps each prompt (at least one token each, not counting padding) to [L, S * D], the states side by side,
+  // in the dtype of the scope. Throws Error(kUsage) for an id outside the vocabulary.
+  std::vector<at::Tensor> operator()(const std::vector<Tokens>& prompts) const;
+
+  // Prefixes of the keys of a file that a state behind the last that is read would need, and of the head.
+  std::vector<std::string> unused_prefixes() const;
+
+ private:
+  Qwen3Encoder(const weights::Scope& scope, const Qwen3Config& config, const std::vector<int64_t>& states,
+               bool blocks_stay);
+  // Runs the blocks on `hidden`, each prompt's [1, L, D], and returns the states [L, S * D] of each.
+  std::vector<at::Tensor> read_states(const std::vector<at::Tensor>& hidden,
+                                      const std::function<void(const Qwen3DecoderLayer&)>& run) const;
+
+  Qwen3Config config_;
+  weights::Scope scope_;
+  std::vector<int64_t> states_;            // counted from 0
+  int64_t num_blocks_;                     // that are needed
+  at::Tensor embedding_;                   // [vocabulary, D] as stored in the file
+  std::vector<Qwen3DecoderLayer> blocks_;  // empty where blocks are read at use
+  std::optional<nn::RmsNorm> norm_;        // if the last state is read
+};
+
+}  // namespace tessera::models

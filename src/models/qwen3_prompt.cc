@@ -1,0 +1,58 @@
+#include "models/qwen3_prompt.h"
+
+#include "core/error.h"
+
+namespace tessera::models {
+namespace {
+
+// Padding on the left would move the tokens to other positions.
+void require_right_padding(const text::BpeTokenizer& tokenizer, const std::filesystem::path& folder) {
+  const std::string where = (folder / "tokenizer_config.json").string();
+  if (!tokenizer.pad_id()) input_error(where, "'pad_token' must be a token: the model takes padded prompts");
+  if (tokenizer.pads_left())
+    input_error(where, "'padding_side' must be \"right\": the model takes padded prompts");
+}
+
+}  // namespace
+
+Qwen3TextEncoder::Qwen3TextEncoder(const std::filesystem::path& tokenizer,
+                                   const std::filesystem::path& encoder, const Qwen3PromptOptions& own,
+                                   const LoadOptions& options, LoadStatistics& statistics)
+    : own_(own),
+      tokenizer_(tokenizer, "Qwen2Tokenizer"),
+      template_(text::read_chat_template(tokenizer)),
+      files_(std::in_place, encoder, weights::Library::kTransformers, options),
+      config_(files_->config()),
+      encoder_(options.stays ? Qwen3Encoder(files_->scope(), config_, own.states)
+                             : Qwen3Encoder::read_at_use(files_->scope(), config_, own.states)) {
+  if (own_.pads) require_right_padding(tokenizer_, tokenizer);
+  const std::vector<std::string> unused = encoder_.unused_prefixes();
+  const std::vector<std::string_view> ignored(unused.begin(), unused.end());
+  if (options.stays) {
+    files_->finish(statistics, /*is_all=*/true, ignored);
+    files_.reset();
+    return;
+  }
+  finish_with_layers_at_use(
+      *files_, encoder, weights::Library::kTransformers, options,
+      [&](const weights::Scope& scope, const JsonConfig& json) {
+        Qwen3Encoder(scope, Qwen3Config(json), own_.states);
+      },
+      ignored, statistics);
+}
+
+std::vector<Conditioning> Qwen3TextEncoder::encode(const std::vector<Prompt>& prompts, int64_t max_length) {
+  std::vector<Qwen3Encoder::Tokens> tokens;
+  for (const Prompt& prompt : prompts) {
+    std::vector<int64_t> ids =
+        tokenizer_.encode(template_.user_turn(prompt.text, own_.enable_thinking), max_length, prompt.text);
+    const auto valid = static_cast<int64_t>(ids.size());
+    if (own_.pads) ids.resize(static_cast<size_t>(max_length), *tokenizer_.pad_id());
+    tokens.push_back({std::move(ids), valid});
+  }
+  std::vector<Conditioning> conditionings;
+  for (const at::Tensor& states : encoder_(tokens)) conditionings.push_back({{kTokens, states}});
+  return conditionings;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,45 @@
+// Qwen3 and its tokenizer as the text encoder of a family. The network is in models/qwen3.h.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "models/family.h"
+#include "models/loading.h"
+#include "models/qwen3.h"
+#include "text/bpe_tokenizer.h"
+#include "text/chat_template.h"
+
+namespace tessera::models {
+
+// What a family takes of Qwen3. A prompt is a turn of the user in the tokenizer's chat template.
+struct Qwen3PromptOptions {
+  std::vector<int64_t> states;  // see Qwen3Encoder
+  bool enable_thinking = true;  // of the chat template
+  // Gives as many tokens as encode() may keep, those behind the prompt of padding, which take part where the
+  // denoiser does not mask them. Otherwise the tokens of the prompt alone.
+  bool pads = false;
+};
+
+// Gives kTokens, the states side by side.
+class Qwen3TextEncoder final : public TextEncoder {
+ public:
+  // Reads two folders. Weights are read at each use unless options.stays. Throws Error(kInput) for a chat
+  // template that is not known.
+  Qwen3TextEncoder(const std::filesystem::path& tokenizer, const std::filesystem::path& encoder,
+                   const Qwen3PromptOptions& own, const LoadOptions& options, LoadStatistics& statistics);
+
+  // A prompt that is too long loses its end, and with it the end of the template.
+  std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t max_length) override;
+
+ private:
+  Qwen3PromptOptions own_;
+  text::BpeTokenizer tokenizer_;
+  text::ChatTemplate template_;
+  std::optional<PartFiles> files_;  // set while blocks are read at use
+  Qwen3Config config_;
+  Qwen3Encoder encoder_;
+};
+
+}  // namespace tessera::models
