@@ -84,14 +84,24 @@ int64_t Tokens::local_other_length(int64_t length) const {
   return cut_.patches > 1 ? length : groups_.all.part(length).length;
 }
 
-at::Tensor Tokens::local_other(const at::Tensor& x, at::ArrayRef<int64_t> lengths) const {
+at::Tensor Tokens::local_other(const at::Tensor& x, at::ArrayRef<int64_t> lengths, int64_t before) const {
   TESSERA_CHECK(x.size(0) == static_cast<int64_t>(lengths.size()), "{} lengths for {} samples",
                 lengths.size(), x.size(0));
-  const int64_t longest = local_other_length(x.size(1));
+  const auto part_of = [&](int64_t length) {
+    return cut_.patches > 1 ? Range{0, length} : groups_.all.part(length);
+  };
+  // The order of the tokens does not matter to attention, so that a rank may have any of them, as long as it
+  // has as many as its part.
+  const auto behind = [&](int64_t length) {
+    const Range whole = part_of(before + length), there = part_of(before);
+    return Range{whole.begin - there.begin, whole.length - there.length};
+  };
+  const int64_t longest = behind(x.size(1)).length;
   std::vector<at::Tensor> parts;
   for (int64_t b = 0; b < x.size(0); ++b) {
-    const at::Tensor own = local_other(x[b].narrow(0, 0, lengths[static_cast<size_t>(b)]), 0);
-    parts.push_back(at::constant_pad_nd(own, {0, 0, 0, longest - own.size(0)}));
+    const Range own = behind(lengths[static_cast<size_t>(b)]);
+    parts.push_back(
+        at::constant_pad_nd(x[b].narrow(0, own.begin, own.length), {0, 0, 0, longest - own.length}));
   }
   return at::stack(parts);
 }

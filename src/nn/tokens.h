@@ -63,8 +63,9 @@ class Tokens {
   int64_t local_other_length(int64_t length) const;
   // The local parts of other sequences that have a length of their own in each sample: x [B, L, C], of which
   // sample b has the first lengths[b] tokens -> [B, l, C]. L is the longest length, l the longest local part;
-  // what lies behind a sample's part is unspecified but finite.
-  at::Tensor local_other(const at::Tensor& x, at::ArrayRef<int64_t> lengths) const;
+  // what lies behind a sample's part is unspecified but finite. Behind a sequence of `before` tokens, of
+  // which the local part is already there, they are what completes the local part of both together.
+  at::Tensor local_other(const at::Tensor& x, at::ArrayRef<int64_t> lengths, int64_t before = 0) const;
 
   // Attention between the tokens of the grid -> [B, n, H * D]. Queries attend to the tokens of the current
   // patches. They also attend to those of other patches, and with displaced patches those of other ranks,

@@ -33,17 +33,32 @@ double dynamic_shift(const JsonConfig& config, int64_t tokens) {
   return linear ? mu : std::exp(mu);
 }
 
-std::vector<double> flow_sigmas(const JsonConfig& config, int64_t train_timesteps, int64_t steps,
-                                int64_t sample_tokens) {
-  const bool dynamic = config.boolean("use_dynamic_shifting", false);
-  const double fixed_shift = config.number("shift", 1);
-  const auto [largest, smallest] = training_range(dynamic ? 1 : fixed_shift, train_timesteps);
+// 1, (N - 1) / N, ..., 1 / N, in float32.
+std::vector<double> even_sigmas(int64_t steps) {
+  std::vector<double> sigmas = linspace(1, 1 / static_cast<double>(steps), steps);
+  for (double& sigma : sigmas) sigma = static_cast<float>(sigma);
+  return sigmas;
+}
+
+// Between the ends of training.
+std::vector<double> training_sigmas(double shift, int64_t train_timesteps, int64_t steps) {
+  const auto [largest, smallest] = training_range(shift, train_timesteps);
   const auto scale = static_cast<double>(train_timesteps);
   std::vector<double> sigmas = linspace(largest * scale, smallest * scale, steps);
-  const double shift = dynamic ? dynamic_shift(config, sample_tokens) : fixed_shift;
-  for (double& sigma : sigmas) sigma = shifted_sigma(shift, sigma / scale);
+  for (double& sigma : sigmas) sigma /= scale;
+  return sigmas;
+}
+
+std::vector<double> flow_sigmas(const JsonConfig& config, int64_t train_timesteps, const SamplerRun& run) {
+  const bool dynamic = config.boolean("use_dynamic_shifting", false);
+  const double fixed_shift = config.number("shift", 1);
+  std::vector<double> sigmas = run.has_even_sigmas
+                                   ? even_sigmas(run.steps)
+                                   : training_sigmas(dynamic ? 1 : fixed_shift, train_timesteps, run.steps);
+  const double shift = dynamic ? dynamic_shift(config, run.sample_tokens) : fixed_shift;
+  for (double& sigma : sigmas) sigma = shifted_sigma(shift, sigma);
   stretch_to_terminal(config, sigmas);
-  return respaced_sigmas(config, sigmas.front(), sigmas.back(), steps).value_or(sigmas);
+  return respaced_sigmas(config, sigmas.front(), sigmas.back(), run.steps).value_or(sigmas);
 }
 
 }  // namespace
@@ -52,7 +67,7 @@ std::unique_ptr<Sampler> make_flow_euler(const JsonConfig& config, const Sampler
   const int64_t train_timesteps = config.integer("num_train_timesteps", 1000);
   const bool invert = config.boolean("invert_sigmas", false);
   std::vector<float> sigmas;
-  for (const double sigma : flow_sigmas(config, train_timesteps, run.steps, run.sample_tokens)) {
+  for (const double sigma : flow_sigmas(config, train_timesteps, run)) {
     sigmas.push_back(invert ? 1.0F - static_cast<float>(sigma) : static_cast<float>(sigma));
   }
   sigmas.push_back(invert ? 1.0F : 0.0F);

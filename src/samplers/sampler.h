@@ -67,6 +67,9 @@ struct SamplerRun {
   bool ends_in_sample = false;
   // Options of the sampler's class that take the place of the file's, by name (samplers/options.h).
   Json options = Json::object();
+  // Flow matching begins with the noise levels 1, (N - 1) / N, ..., 1 / N, which many pipelines of diffusers
+  // hand to their schedulers, rather than with those of training; other samplers ignore it.
+  bool has_even_sigmas = false;
 };
 
 // Makes the sampler that `config` (a scheduler_config.json) describes, or, if `name` is given, the sampler of
