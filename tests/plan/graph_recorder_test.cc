@@ -5,12 +5,17 @@
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "core/device.h"
 #include "core/error.h"
+#include "models/qwen3.h"
 #include "ops/attention.h"
 #include "ops/linear.h"
 #include "ops/modulate.h"
 #include "plan/graph_roles.h"
 #include "plan/stablehlo.h"
+#include "tests/support/golden.h"
 
 namespace tessera::plan {
 namespace {
@@ -225,6 +230,30 @@ TEST_F(GraphRecording, AProgramSaysWhatItIsGivenAndGives) {
   EXPECT_EQ(program.description["results"],
             OrderedJson::parse(R"([{"name": "y", "dtype": "f32", "shape": [3, 2]}])"));
   EXPECT_EQ(program.description["rank"], 1);
+}
+
+TEST_F(GraphRecording, EachOperationOfQwen3HasAForm) {
+  const MetaStandsFor device{at::kCUDA};
+  const JsonConfig json = JsonConfig::read(golden_folder("qwen3-grouped") / "config.json");
+  weights::ShapeOnlySource shapes;
+  GraphRecorder recorder;
+  const models::Qwen3Encoder encoder(weights::Scope(shapes, {.device = at::kMeta}), models::Qwen3Config(json),
+                                     {1, -1});
+  recorder.add_result("states", encoder({{{4, 2, 7, 3, 3}, /*valid=*/3}}).at(0));
+  const Graph graph = recorder.take();
+  const Program program = stablehlo_program({&graph, 1}, 0, {});
+  // Scores of three tokens, which see those before them, and of two of padding.
+  EXPECT_NE(program.text.find("tensor<1x6x3x3xf32>"), std::string::npos);
+  EXPECT_NE(program.text.find("tensor<1x6x2x3xf32>"), std::string::npos);
+  EXPECT_EQ(program.description["results"],
+            OrderedJson::parse(R"([{"name": "states", "dtype": "f32", "shape": [5, 44]}])"));
+  const OrderedJson& arguments = program.description["arguments"];
+  const auto named = [&](const char* name) {
+    return std::count_if(arguments.begin(), arguments.end(),
+                         [&](const OrderedJson& each) { return each["name"] == name; });
+  };
+  EXPECT_EQ(named("tokens"), 1) << arguments;
+  EXPECT_EQ(arguments.size(), 2U + 5 * 11 + 1);
 }
 
 }  // namespace
