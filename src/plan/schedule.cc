@@ -18,15 +18,6 @@ bool is_single(const CollectiveEvent& collective) {
   return collective.name == "send" || collective.name == "receive";
 }
 
-// Of an operation of the model. What is between them, views and copies, goes with them: eager frameworks have
-// more of it than Tessera, so that a fit to their runs would not be one of kernels.
-int64_t launches_of(const std::string& name) {
-  if (name.starts_with("aten::")) return 0;
-  // Attention to a block of keys is merged with that to the blocks before by seven more kernels
-  // (ops/attention.cc).
-  return name == "attention_part" ? 8 : 1;
-}
-
 class Maker {
  public:
   Maker(const Trace& trace, const std::vector<size_t>& stands_for) : trace_(trace), stands_for_(stands_for) {}
@@ -120,6 +111,11 @@ std::vector<Stretch> program_of(const RankTrace& rank, int64_t steady) {
 }
 
 }  // namespace
+
+int64_t launches_of(const std::string& name) {
+  if (name.starts_with("aten::")) return 0;
+  return name == "attention_part" ? kLaunchesOfAttentionPart : 1;
+}
 
 Schedule make_schedule(const Trace& trace, const std::vector<std::vector<double>>& seconds,
                        const std::vector<std::vector<WorkKind>>& kinds, const std::string& where,

@@ -13,14 +13,22 @@
 
 namespace tessera::plan {
 
+// Kernels of an operation of the model, which the host of an accelerator launches. What is between them,
+// views and copies, goes with them: eager frameworks have more of it than Tessera, so that a fit to their
+// runs would not be one of kernels.
+int64_t launches_of(const std::string& name);
+// Attention to a block of keys, which is merged with that to the blocks before by seven more kernels
+// (ops/attention.cc).
+inline constexpr int64_t kLaunchesOfAttentionPart = 8;
+
 // An event of a trace.
 struct Task {
   enum class Kind : uint8_t { kWork, kPost, kWait } kind = Kind::kWork;
   WorkKind work = WorkKind::kVector;
-  int64_t launches = 0;  // of kernels, by the host of an accelerator
-  int32_t meeting = -1;  // of a post: index of Schedule::meetings
-  int64_t number = 0;    // of a post and its wait, in the rank
-  double seconds = 0;    // of work, on a device that is alone
+  int64_t launches = 0;           // of kernels, by the host of an accelerator
+  int32_t meeting = -1;           // of a post: index of Schedule::meetings
+  int64_t number = 0;             // of a post and its wait, in the rank
+  double seconds = 0;             // of work, on a device that is alone
   double sent = 0, received = 0;  // bytes
 };
 

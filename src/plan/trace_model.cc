@@ -81,6 +81,10 @@ int64_t groups_of(const engine::Settings& settings, const parallel::Layout& layo
       engine::make_groups(batch, settings, parallel::Ranks(0, layout), settings.has_given()).size());
 }
 
+double turns_of(const engine::Settings& settings, const parallel::Layout& layout) {
+  return static_cast<double>(groups_of(settings, layout)) * static_cast<double>(settings.video.loops);
+}
+
 bool encodes_prompts(const engine::Model& model) {
   return type_at(model.folder / "tokenizer") != std::filesystem::file_type::not_found;
 }

@@ -17,6 +17,8 @@ int64_t steps_to_trace(const engine::Settings& settings, const parallel::Layout&
 
 // Returns how many groups of pictures a run generates one after another (engine/groups.h).
 int64_t groups_of(const engine::Settings& settings, const parallel::Layout& layout);
+// How often a run denoises and decodes: for each of these, and for each part of a long video.
+double turns_of(const engine::Settings& settings, const parallel::Layout& layout);
 
 // Whether prompts are cut into tokens and encoded; otherwise the denoiser gets prompts of the greatest
 // length.

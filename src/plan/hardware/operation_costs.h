@@ -40,9 +40,9 @@ class OperationCosts {
   // must read and write, whichever is longer.
   double least_seconds(const MappedWork& mapped) const;
 
- private:
   const MappedWork& mapped(const Work& work, const std::string& dtype);
 
+ private:
   Machine machine_;
   std::map<std::pair<std::string, Work>, MappedWork> mapped_;
 };

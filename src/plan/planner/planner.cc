@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <limits>
 #include <map>
@@ -196,26 +197,37 @@ class Planner {
     return wish;
   }
 
-  // Costs at most as many candidates as there are predictors, each in a thread of its own.
   void cost(const std::vector<Candidate*>& batch) {
-    check();
     std::vector<Prediction> predictions(batch.size());
-    std::vector<std::exception_ptr> errors(batch.size());
-    std::vector<std::thread> threads;
-    const auto predict = [&](size_t i) {
+    in_threads(batch.size(), [&](Predictor& predictor, size_t i) {
+      predictions[i] = predictor.predict_denoiser(batch[i]->layout);
+      predictor.add_ends(batch[i]->layout, predictions[i]);
+    });
+    for (size_t i = 0; i < batch.size(); ++i) keep(*batch[i], std::move(predictions[i]));
+  }
+
+  // Does so much work, in a thread for each predictor.
+  void in_threads(size_t count, const std::function<void(Predictor& predictor, size_t i)>& work) {
+    std::vector<std::exception_ptr> errors(predictors_.size());
+    std::atomic<size_t> next = 0;
+    const auto take = [&](size_t thread) {
       try {
-        predictions[i] = predictors_[i]->predict_denoiser(batch[i]->layout);
-        predictors_[i]->add_ends(batch[i]->layout, predictions[i]);
+        for (size_t i = next++; i < count; i = next++) {
+          check();
+          work(*predictors_[thread], i);
+        }
       } catch (...) {
-        errors[i] = std::current_exception();
+        errors[thread] = std::current_exception();
+        next = count;
       }
     };
-    for (size_t i = 1; i < batch.size(); ++i) threads.emplace_back(predict, i);
-    if (!batch.empty()) predict(0);
+    std::vector<std::thread> threads;
+    for (size_t thread = 1; thread < std::min(predictors_.size(), count); ++thread)
+      threads.emplace_back(take, thread);
+    take(0);
     for (std::thread& thread : threads) thread.join();
-    for (size_t i = 0; i < batch.size(); ++i) {
-      if (errors[i]) std::rethrow_exception(errors[i]);
-      keep(*batch[i], std::move(predictions[i]));
+    for (const std::exception_ptr& error : errors) {
+      if (error) std::rethrow_exception(error);
     }
   }
 
@@ -245,10 +257,14 @@ class Planner {
   // The best of the `wanted` soonest that fit.
   void choose(size_t wanted) {
     plan_.best.clear();
-    for (size_t i = 0; i < std::min(wanted, costed_.size()) && plan_.best.size() < options_.count; ++i) {
-      PlannedLayout& planned = costed_[i].second;
-      check();
-      if (planned.prediction.peak_bytes.empty()) predictor_.add_memory(planned.layout, planned.prediction);
+    const std::span<std::pair<ParallelOptions, PlannedLayout>> soonest(costed_.data(),
+                                                                       std::min(wanted, costed_.size()));
+    in_threads(soonest.size(), [&](Predictor& predictor, size_t i) {
+      PlannedLayout& planned = soonest[i].second;
+      if (planned.prediction.peak_bytes.empty()) predictor.add_memory(planned.layout, planned.prediction);
+    });
+    for (const auto& [degrees, planned] : soonest) {
+      if (plan_.best.size() == options_.count) break;
       if (fits(planned.prediction, memory_)) {
         plan_.best.push_back(planned);
       } else if (!plan_.least_memory ||
@@ -259,11 +275,13 @@ class Planner {
   }
 
   void add_obvious() {
-    for (ParallelOptions wish : obvious_wishes()) {
-      check();
-      if (!parallel::violations(wish, workload_).empty()) continue;
-      plan_.obvious.push_back(predict_wish(predictor_, wish, workload_));
-    }
+    std::vector<ParallelOptions> wishes = obvious_wishes();
+    std::erase_if(
+        wishes, [&](const ParallelOptions& wish) { return !parallel::violations(wish, workload_).empty(); });
+    plan_.obvious.resize(wishes.size());
+    in_threads(wishes.size(), [&](Predictor& predictor, size_t i) {
+      plan_.obvious[i] = predict_wish(predictor, wishes[i], workload_);
+    });
   }
 
   // Each method alone, and with CFG parallelism.

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <vector>
 
 #include "engine/model.h"
@@ -12,6 +11,7 @@
 #include "parallel/layout.h"
 #include "plan/hardware/operation_costs.h"
 #include "plan/planner/fit.h"
+#include "plan/planner/least_time.h"
 #include "plan/run_costs.h"
 
 namespace tessera::plan {
@@ -49,9 +49,7 @@ class Predictor {
   // All that a request does in the layout, for a fit (plan/planner/fit.h).
   std::vector<MeasuredRun::Piece> pieces(const parallel::Layout& layout);
 
-  // Seconds below which the denoiser cannot be in the layout: what one device computes at the rates of the
-  // data sheet, dealt without loss, and the messages that nothing is done beside, at the bandwidth of the
-  // best link.
+  // Seconds below which the denoiser cannot be in the layout (plan/planner/least_time.h).
   double least_seconds(const parallel::Layout& layout);
 
  private:
@@ -60,22 +58,19 @@ class Predictor {
   };
   const Ends& ends(const parallel::Layout& layout);
   Schedule ends_schedule(const parallel::Layout& layout);
-  // How often the run denoises and decodes.
-  double turns(const parallel::Layout& layout) const;
-  Trace sample(const parallel::Layout& layout, std::vector<size_t>& stands_for);
+  SampledRanks sample(const parallel::Layout& layout);
+  // Of `ranks`, with all repeats.
+  Schedule schedule(const SampledRanks& ranks);
   bool all_differ(const parallel::Layout& layout) const;
   Costs costs_of(const parallel::Layout& layout) const;
-  double least_computing();
-  double unhidden_bytes(parallel::Axis axis);
 
   const engine::Settings& settings_;
   const engine::Model& model_;
   OperationCosts costs_;
   std::vector<Link> links_;
   std::vector<int64_t> equal_;
+  LeastTime least_;
   std::map<std::vector<int64_t>, Ends> ends_;  // by what they depend on
-  std::optional<double> alone_;                // seconds of the denoiser on one device, at the least
-  std::map<parallel::Axis, double> unhidden_;  // bytes of a step with two ranks on the axis
 };
 
 }  // namespace tessera::plan

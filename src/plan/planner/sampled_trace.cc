@@ -34,22 +34,36 @@ std::string signature(const OperationEvent& operation) {
   return text + '\n';
 }
 
-// Numbers the collectives of a trace whose events are repeated.
-class Renumbered {
- public:
-  // Adds an event, of the copy number `copy` of its block. What the block waits for that began outside of it
-  // is waited for once.
-  void add(const Event& event, int64_t copy, std::vector<Event>& events) {
-    Event made = event;
-    if (auto* const collective = std::get_if<CollectiveEvent>(&made.what)) {
-      numbers_[{collective->number, copy}] = next_;
-      collective->number = next_++;
-    } else if (auto* const wait = std::get_if<WaitEvent>(&made.what)) {
-      const auto found = numbers_.find({wait->number, copy});
-      if (found == numbers_.end()) return;
-      wait->number = found->second;
+// By block, how often it happens.
+std::vector<Repeat> repeats_of(const RankTrace& trace, const std::vector<int64_t>& blocks,
+                               const std::map<int64_t, int64_t>& times) {
+  std::vector<Repeat> repeats;
+  const std::vector<Event>& events = trace.events;
+  for (size_t begin = 0, end = 0; begin < events.size(); begin = end) {
+    const int64_t block = is_in_steps(events[begin]) ? blocks[begin] : -1;
+    for (end = begin + 1; block >= 0 && end < events.size(); ++end) {
+      if (blocks[end] != block || events[end].step != events[begin].step) break;
     }
-    events.push_back(std::move(made));
+    if (block >= 0) repeats.push_back({begin, end, times.at(block)});
+  }
+  return repeats;
+}
+
+// Gives the posts of repeated tasks numbers of their own.
+class Numbers {
+ public:
+  // False for a wait for what is not under way.
+  bool renumber(Task& task, int64_t copy) {
+    if (task.kind == Task::Kind::kPost) {
+      numbers_[{task.number, copy}] = next_;
+      task.number = next_++;
+    } else if (task.kind == Task::Kind::kWait) {
+      const auto found = numbers_.find({task.number, copy});
+      if (found == numbers_.end()) return false;
+      task.number = found->second;
+      numbers_.erase(found);
+    }
+    return true;
   }
 
  private:
@@ -108,22 +122,43 @@ std::vector<int64_t> equal_blocks(const engine::Settings& settings, const engine
   return equal;
 }
 
-RankTrace repeat_blocks(const RankTrace& trace, const std::vector<int64_t>& blocks,
-                        const std::map<int64_t, int64_t>& times) {
-  RankTrace made{.rank = trace.rank, .weights_bytes = trace.weights_bytes, .events = {}};
-  Renumbered renumbered;
-  const std::vector<Event>& events = trace.events;
-  for (size_t begin = 0, end = 0; begin < events.size(); begin = end) {
-    const int64_t block = is_in_steps(events[begin]) ? blocks[begin] : -1;
-    for (end = begin + 1; block >= 0 && end < events.size(); ++end) {
-      if (blocks[end] != block || events[end].step != events[begin].step) break;
-    }
-    const int64_t copies = block < 0 ? 1 : times.at(block);
-    for (int64_t copy = 0; copy < copies; ++copy) {
-      for (size_t i = begin; i < end; ++i) renumbered.add(events[i], copy, made.events);
-    }
+std::vector<int64_t> copies_of(const std::vector<Repeat>& repeats, size_t events) {
+  std::vector<int64_t> copies(events, 1);
+  for (const Repeat& repeat : repeats) {
+    for (size_t event = repeat.begin; event < repeat.end; ++event) copies[event] = repeat.copies;
   }
-  return made;
+  return copies;
+}
+
+void repeat_tasks(RankSchedule& rank, const std::vector<Repeat>& repeats) {
+  std::vector<Task> tasks;
+  Numbers numbers;
+  const auto add = [&](size_t begin, size_t end, int64_t copies) {
+    for (int64_t copy = 0; copy < copies; ++copy) {
+      for (size_t i = begin; i < end; ++i) {
+        Task task = rank.tasks[i];
+        if (numbers.renumber(task, copy)) tasks.push_back(task);
+      }
+    }
+  };
+  auto repeat = repeats.begin();
+  for (Stretch& stretch : rank.program) {
+    const size_t first = tasks.size();
+    for (size_t begin = stretch.begin; begin < stretch.end;) {
+      const bool is_repeated = repeat != repeats.end() && repeat->begin == begin;
+      const size_t end = is_repeated               ? repeat->end
+                         : repeat != repeats.end() ? std::min(repeat->begin, stretch.end)
+                                                   : stretch.end;
+      add(begin, end, is_repeated ? repeat->copies : 1);
+      if (is_repeated) ++repeat;
+      begin = end;
+    }
+    stretch.begin = first;
+    stretch.end = tasks.size();
+    stretch.posts = std::count_if(tasks.begin() + static_cast<int64_t>(first), tasks.end(),
+                                  [](const Task& task) { return task.kind == Task::Kind::kPost; });
+  }
+  rank.tasks = std::move(tasks);
 }
 
 SampledTraces::SampledTraces(const engine::Settings& settings, const engine::Model& model,
@@ -132,7 +167,7 @@ SampledTraces::SampledTraces(const engine::Settings& settings, const engine::Mod
 
 SampledTraces::Sample SampledTraces::run(int64_t rank, const std::vector<int64_t>& kinds) const {
   const Range own = stage_of(layout_, rank, static_cast<int64_t>(equal_.size()));
-  Sample sample{.rank = rank, .trace = {}, .blocks = {}, .first = {}};
+  Sample sample;
   for (int64_t i = 0; i < own.length; ++i)
     sample.first.try_emplace(kinds[static_cast<size_t>(i)], own.begin + i);
   const engine::SampleBlocks sampled([&](int64_t block) {
@@ -144,30 +179,34 @@ SampledTraces::Sample SampledTraces::run(int64_t rank, const std::vector<int64_t
   return sample;
 }
 
-RankTrace SampledTraces::of(int64_t rank) {
+SampledTrace SampledTraces::of(int64_t rank) {
   // Displaced patches exchange in one step what the next one uses, outside of its blocks.
   if (equal_.empty() || layout_.displacement)
-    return trace_rank(without_decoding(settings_), model_, layout_, rank, steps_,
-                      {.names_roles = false, .encodes = false, .blocks = nullptr});
+    return {trace_rank(without_decoding(settings_), model_, layout_, rank, steps_,
+                       {.names_roles = false, .encodes = false, .blocks = nullptr}),
+            {}};
   const Range own = stage_of(layout_, rank, static_cast<int64_t>(equal_.size()));
   const std::vector<int64_t> kinds(equal_.begin() + own.begin, equal_.begin() + own.end());
   std::map<int64_t, int64_t> counts;  // by kind
   for (const int64_t kind : kinds) ++counts[kind];
-  const auto repeated = [&](const Sample& sample) {
+  const auto repeats = [&](const Sample& sample) {
     std::map<int64_t, int64_t> times;  // by block
     for (const auto& [kind, block] : sample.first) times[block] = counts.at(kind);
-    return repeat_blocks(sample.trace, sample.blocks, times);
+    return repeats_of(sample.trace, sample.blocks, times);
   };
   const int64_t stage = parallel::Ranks(rank, layout_).pipeline.rank;
   const bool is_between = stage > 0 && stage + 1 < layout_.sizes[parallel::Axis::kPipeline];
-  if (!is_between || !layout_.rank_shares.empty() || !is_first_of_stage(layout_, rank))
-    return repeated(run(rank, kinds));
+  if (!is_between || !layout_.rank_shares.empty() || !is_first_of_stage(layout_, rank)) {
+    Sample sample = run(rank, kinds);
+    std::vector<Repeat> of_sample = repeats(sample);
+    return {std::move(sample.trace), std::move(of_sample)};
+  }
   std::vector<int64_t> key;
   for (const auto& [kind, count] : counts) key.push_back(kind);
   auto found = between_.find(key);
   if (found == between_.end()) found = between_.emplace(std::move(key), run(rank, kinds)).first;
-  RankTrace made = repeated(found->second);
-  move_to(made, rank, layout_);
+  SampledTrace made{found->second.trace, repeats(found->second)};
+  move_to(made.trace, rank, layout_);
   return made;
 }
 

@@ -2,6 +2,7 @@
 // trace of a layout then takes a few milliseconds, so that a planner can afford hundreds.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "engine/model.h"
 #include "engine/request.h"
 #include "parallel/layout.h"
+#include "plan/schedule.h"
 #include "plan/trace.h"
 
 namespace tessera::plan {
@@ -16,6 +18,27 @@ namespace tessera::plan {
 // Which blocks of a denoiser are equal: by block, the first that does the same operations on the same shapes.
 // A model whose blocks do not divide (a U-Net) has none that count as equal: the list is empty.
 std::vector<int64_t> equal_blocks(const engine::Settings& settings, const engine::Model& model);
+
+// Events of a rank that happen so often, one after the other.
+struct Repeat {
+  size_t begin = 0, end = 0;
+  int64_t copies = 1;
+};
+
+// What a rank does, with the repeats of its steps in the order of its events.
+struct SampledTrace {
+  RankTrace trace;
+  std::vector<Repeat> repeats;
+};
+
+std::vector<int64_t> copies_of(const std::vector<Repeat>& repeats, size_t events);  // by event
+
+// Ranks of which each does something of its own.
+struct SampledRanks {
+  Trace trace;
+  std::vector<std::vector<Repeat>> repeats;  // by rank of the trace
+  std::vector<size_t> stands_for;            // by rank of the world, as in make_schedule()
+};
 
 // Traces ranks of a layout as trace_rank() does, the denoiser alone with the prompts of the greatest length:
 // no encoding, no decoding. Roles of attention and weights of repeated blocks are left out, and the memory at
@@ -27,11 +50,10 @@ class SampledTraces {
                 int64_t steps, const std::vector<int64_t>& equal);
 
   // Stages between others do the same with other blocks and peers, and are run once.
-  RankTrace of(int64_t rank);
+  SampledTrace of(int64_t rank);
 
  private:
   struct Sample {
-    int64_t rank = 0;
     RankTrace trace;
     std::vector<int64_t> blocks;       // by event
     std::map<int64_t, int64_t> first;  // by kind, the block that ran for it
@@ -46,9 +68,8 @@ class SampledTraces {
   std::map<std::vector<int64_t>, Sample> between_;  // of stages between others, by their kinds of blocks
 };
 
-// Repeats, in the steps of the denoiser, what a trace has of each block so often as `times` says, by block.
-// `blocks` is by event (TraceOptions::blocks). Collectives get numbers of their own.
-RankTrace repeat_blocks(const RankTrace& trace, const std::vector<int64_t>& blocks,
-                        const std::map<int64_t, int64_t>& times);
+// Does so the tasks of a rank, which were made of its events. What a repeat waits for that began outside of
+// it is waited for once.
+void repeat_tasks(RankSchedule& rank, const std::vector<Repeat>& repeats);
 
 }  // namespace tessera::plan

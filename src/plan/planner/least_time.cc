@@ -1,0 +1,286 @@
+#include "plan/planner/least_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "parallel/layout_rules.h"
+#include "parallel/mesh.h"
+#include "plan/run_costs.h"
+#include "plan/schedule.h"
+#include "plan/trace_model.h"
+
+namespace tessera::plan {
+namespace {
+
+using parallel::Axis;
+
+// Of numbers by formula: parts that do not divide evenly differ by a little.
+constexpr double kLeastTimeMargin = 0.95;
+// What a block computes for rows has at most so many times as many elements as what it computes for each
+// step.
+constexpr int64_t kMostExpansion = 16;
+
+// Of the first rank, by event: how often it happens in an evaluation of the denoiser, on the mean.
+std::vector<double> times_in_step(const SampledRanks& ranks) {
+  const std::vector<Event>& events = ranks.trace.ranks.front().events;
+  const std::vector<int64_t> copies = copies_of(ranks.repeats.front(), events.size());
+  std::vector<double> times;
+  for (size_t i = 0; i < events.size(); ++i)
+    times.push_back(static_cast<double>(
+                        copies[i] * times_in_run(events[i], ranks.trace.traced_steps, ranks.trace.steps)) /
+                    static_cast<double>(ranks.trace.steps));
+  return times;
+}
+
+// Kernels of the blocks that the first rank launches in a step.
+double launches_in_step(const SampledRanks& ranks) {
+  const std::vector<Event>& events = ranks.trace.ranks.front().events;
+  const std::vector<double> times = times_in_step(ranks);
+  double launches = 0;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const auto* const operation = std::get_if<OperationEvent>(&events[i].what);
+    if (operation != nullptr && operation->block >= 0)
+      launches += static_cast<double>(launches_of(operation->name)) * times[i];
+  }
+  return launches;
+}
+
+int64_t elements_of_output(const OperationEvent& operation) {
+  return c10::multiply_integers(operation.output.sizes);
+}
+
+// Parts that do not divide evenly are at least as large as the whole quotient.
+int64_t part_of(int64_t size, int64_t parts) {
+  return std::max<int64_t>(size / parts, 1);
+}
+
+// What work can become where `parts` divide its rows and `heads` its weights and heads.
+std::vector<Work> parts_of_work(const Work& work, int64_t parts, int64_t heads) {
+  if (const auto* const gemm = std::get_if<GemmWork>(&work)) {
+    GemmWork columns = *gemm, inner = *gemm;
+    columns.rows = inner.rows = part_of(gemm->rows, parts);
+    columns.columns = part_of(gemm->columns, heads);
+    inner.inner = part_of(gemm->inner, heads);
+    return {columns, inner};
+  }
+  if (const auto* const attention = std::get_if<AttentionWork>(&work)) {
+    AttentionWork part = *attention;
+    part.heads = part_of(attention->heads, heads);
+    part.queries = part_of(attention->queries, parts);
+    return {part};
+  }
+  VectorWork part = std::get<VectorWork>(work);
+  part.rows = part_of(part.rows, parts * heads);
+  part.others = 0;
+  return {part};
+}
+
+}  // namespace
+
+LeastTime::LeastTime(const engine::Settings& settings, const engine::Model& model, OperationCosts& costs,
+                     const std::vector<Link>& links, bool blocks_are_equal, Sampler sample)
+    : settings_(settings),
+      model_(model),
+      costs_(costs),
+      links_(links),
+      blocks_are_equal_(blocks_are_equal),
+      sample_(std::move(sample)) {}
+
+std::optional<SampledRanks> LeastTime::sample(const parallel::ParallelOptions& wish) const {
+  const parallel::Workload workload = engine::workload(settings_, model_);
+  if (!parallel::violations(wish, workload).empty()) return std::nullopt;
+  return sample_(parallel::resolve_layout(wish, workload, std::nullopt));
+}
+
+const LeastTime::Alone& LeastTime::alone() {
+  if (alone_) return *alone_;
+  parallel::Layout layout;
+  layout.stage_blocks = {model_.shape.blocks};
+  const SampledRanks ranks = sample_(layout);
+  const std::vector<double> times = times_in_step(ranks);
+  Alone found;
+  const RankTrace& rank = ranks.trace.ranks.front();
+  int64_t largest = 0;
+  for (const Event& event : rank.events) {
+    const auto* const operation = std::get_if<OperationEvent>(&event.what);
+    if (operation != nullptr && operation->block >= 0 && event.step != kBeforeSteps)
+      largest = std::max(largest, elements_of_output(*operation));
+  }
+  std::map<const MappedWork*, double> counts;
+  for (size_t i = 0; i < rank.events.size(); ++i) {
+    const Event& event = rank.events[i];
+    const auto* const operation = std::get_if<OperationEvent>(&event.what);
+    const bool is_of_rows = operation != nullptr && operation->block >= 0 && event.step != kBeforeSteps &&
+                            elements_of_output(*operation) * kMostExpansion >= largest;
+    for (const MappedWork* const mapped : costs_.operators(rank, i)) {
+      found.seconds += costs_.least_seconds(*mapped) / most_share(*mapped) * times[i];
+      if (is_of_rows) counts[mapped] += times[i];
+    }
+  }
+  for (const auto& [mapped, count] : counts) found.of_rows.push_back({mapped, count});
+  found.turns = turns_of(settings_, layout);
+  found.evaluations = static_cast<double>(ranks.trace.steps);
+  found.launches = launches_in_step(ranks);
+  parallel::ParallelOptions cfg;
+  cfg.use_cfg_parallel = true;
+  if (const std::optional<SampledRanks> half = sample(cfg); half && found.launches > 0)
+    found.passes_with_cfg = std::min(1.0, launches_in_step(*half) / found.launches);
+  if (costs_.machine().launch > 0) {
+    // All of a stage, and the same in two patches.
+    parallel::ParallelOptions wish;
+    wish.pipefusion_parallel_degree = 2;
+    wish.num_pipeline_patch = 1;
+    const std::optional<SampledRanks> whole = sample(wish);
+    wish.num_pipeline_patch = 2;
+    if (const std::optional<SampledRanks> cut = sample(wish); whole && cut)
+      found.per_patch = std::max(0.0, launches_in_step(*cut) - launches_in_step(*whole)) * found.launches /
+                        std::max(1.0, launches_in_step(*whole));
+  }
+  alone_ = found;
+  return *alone_;
+}
+
+double LeastTime::most_share(const MappedWork& mapped) const {
+  return costs_.machine().efficiency.most(work_kind(mapped.work), mapped.dtype);
+}
+
+// Of the operations on rows in an evaluation of the denoiser, of a part of them.
+double LeastTime::seconds_of_part(int64_t parts, int64_t heads) {
+  const auto [place, is_new] = parts_.try_emplace({parts, heads}, 0);
+  if (!is_new) return place->second;
+  for (const auto& [mapped, count] : alone().of_rows) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const Work& work : parts_of_work(mapped->work, parts, heads)) {
+      const MappedWork& part = costs_.mapped(work, mapped->dtype);
+      least = std::min(least, part.mapping.latency * costs_.machine().efficiency.share(work, mapped->dtype));
+    }
+    place->second += kLeastTimeMargin * least / most_share(*mapped) * count;
+  }
+  return place->second;
+}
+
+const LeastTime::Exchanges& LeastTime::exchanges(Axis axis) {
+  const auto [place, is_new] = exchanges_.try_emplace(axis);
+  if (!is_new) return place->second;
+  parallel::ParallelOptions wish;
+  if (axis == Axis::kTensorInner) wish.tensor_parallel_degree = 2;
+  if (axis == Axis::kPipeline) {
+    wish.pipefusion_parallel_degree = 2;
+    wish.num_pipeline_patch = 2;
+  }
+  if (axis == Axis::kTensorOuter) {
+    wish.tensor_parallel_degree = 4;
+    wish.split_scheme = parallel::SplitScheme::k2d;
+  }
+  if (axis == Axis::kUlysses) wish.ulysses_degree = 2;
+  if (axis == Axis::kGather || axis == Axis::kRing) wish.kv_gather_degree = 2;
+  const std::optional<SampledRanks> ranks = sample(wish);
+  if (!ranks) return place->second;
+  const std::vector<Event>& events = ranks->trace.ranks.front().events;
+  const std::vector<double> times = times_in_step(*ranks);
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    const auto* const collective = std::get_if<CollectiveEvent>(&events[i].what);
+    if (collective == nullptr) continue;
+    const auto* const wait = std::get_if<WaitEvent>(&events[i + 1].what);
+    const bool is_waited_for = wait != nullptr && wait->number == collective->number;
+    if (!is_waited_for && axis != Axis::kPipeline) continue;
+    place->second.bytes += static_cast<double>(collective->bytes) * times[i];
+    place->second.count += times[i];
+  }
+  return place->second;
+}
+
+const Link* LeastTime::link(const parallel::Mesh& mesh, Axis axis) const {
+  if (links_.empty() || mesh.sizes()[axis] == 1) return nullptr;
+  const std::vector<int64_t> ranks = mesh.group(0, std::span(&axis, 1));
+  const Link& found = link_between(links_, ranks.front(), ranks.back());
+  return found.measured.empty() && found.bandwidth ? &found : nullptr;
+}
+
+double LeastTime::of(const parallel::Layout& layout) {
+  const auto size = [&](Axis axis) { return static_cast<double>(layout.sizes[axis]); };
+  const double stages = size(Axis::kPipeline);
+  // Of the blocks, those of the stage that has most.
+  const double share =
+      blocks_are_equal_
+          ? static_cast<double>(*std::max_element(layout.stage_blocks.begin(), layout.stage_blocks.end())) /
+                static_cast<double>(model_.shape.blocks)
+          : 1 / stages;
+  const parallel::Mesh mesh(layout.sizes);
+  const double world = static_cast<double>(mesh.world_size());
+  const double turns = turns_of(settings_, layout);
+  const double patches = layout.is_all_warmup ? 1 : static_cast<double>(layout.patches);
+  const double passes = layout.sizes[Axis::kCfg] > 1 ? alone().passes_with_cfg : 1;
+
+  // Of a step, on the ranks that hold a stage after the other: of all its rows and turns, and of each patch.
+  const double computing =
+      (stages > 1 ? kLeastTimeMargin : 1) * alone().seconds * alone().turns * stages / world;
+  Cost waiting, hops;  // of messages that nothing is done beside, and of those of a ring
+  double collectives = 0, launches = alone().launches * passes;  // by the host, for all rows at once
+  const double tokens = size(Axis::kUlysses) * size(Axis::kGather) * size(Axis::kRing);
+  const double heads = size(Axis::kTensorInner) * size(Axis::kTensorOuter);
+  const bool is_known = layout.rank_shares.empty();
+  const auto add = [&](Axis axis, double bytes, double count, Cost& cost) {
+    const Link* const link = this->link(mesh, axis == Axis::kTensorOuter ? Axis::kTensorInner : axis);
+    if (!is_known || link == nullptr) return;
+    const Exchanges& of_two = exchanges(axis);
+    const double crowd = axis == Axis::kUlysses ? 1 + link->contention * std::max(size(axis) - 2, 0.0) : 1;
+    cost.rows += kLeastTimeMargin * of_two.bytes * bytes * crowd * alone().turns /
+                 (*link->bandwidth * size(Axis::kCfg) * size(Axis::kData));
+    cost.patch += of_two.count * count * passes * link->latency * turns;
+    collectives += of_two.count * count * passes * link->launch;
+  };
+  // With n ranks, of the bytes with two: of gathers and sums 2 (n - 1) / n, of exchanges 4 (n - 1) / n^2,
+  // over what other methods divide.
+  if (layout.sizes[Axis::kTensorOuter] == 1) {
+    add(Axis::kTensorInner, 2 * (heads - 1) / heads / (tokens * size(Axis::kDisplaced)), 1, waiting);
+  } else {
+    add(Axis::kTensorOuter, 0, 1, waiting);  // of 2d parallelism, their number alone
+  }
+  if (const double n = size(Axis::kUlysses); !layout.dsp)
+    add(Axis::kUlysses, 4 * (n - 1) / (n * tokens * heads), 1, waiting);
+  add(Axis::kGather, 2 * (size(Axis::kGather) - 1) / (tokens * heads), 1, waiting);
+  if (const double n = size(Axis::kRing); n > 1) {
+    add(Axis::kRing, 2 * (n - 1) * size(Axis::kGather) / (tokens * heads), n - 1, hops);
+    launches +=
+        exchanges(Axis::kRing).count * passes * (n * static_cast<double>(kLaunchesOfAttentionPart) - 1);
+  }
+
+  // Pictures are divided as far as turns are not.
+  const double pictures = std::max(size(Axis::kData) * turns / alone().turns, 1.0);
+  const auto computing_of = [&](double parts) {
+    const double rows = std::ceil(parts * tokens * size(Axis::kDisplaced) * size(Axis::kCfg) * pictures);
+    const double seconds = seconds_of_part(static_cast<int64_t>(rows), static_cast<int64_t>(heads)) * turns;
+    return layout.rank_shares.empty() ? std::max(computing, parts * seconds) : computing;
+  };
+
+  // The busiest of the stages computes its share of all patches; a patch goes through all of them before its
+  // next step. In a warm-up stages work one after the other.
+  const auto of_rows = [&](double parts) {
+    return std::max(computing_of(parts), hops.rows + parts * hops.patch) + waiting.rows +
+           parts * waiting.patch;
+  };
+  const Link* const between = link(mesh, Axis::kPipeline);
+  double hand_on = 0;
+  if (between != nullptr && is_known) {
+    const double bytes = kLeastTimeMargin * exchanges(Axis::kPipeline).bytes * alone().turns /
+                         (patches * tokens * heads * size(Axis::kCfg) * size(Axis::kData));
+    hand_on = stages * between->latency * turns + (stages - 1) * bytes / *between->bandwidth;
+  }
+  const double of_patch =
+      std::max(computing_of(patches), hops.rows) / patches + waiting.rows / patches + waiting.patch + hand_on;
+  const double steady = std::max(of_rows(patches) * share, of_patch);
+  const double warm = layout.is_all_warmup
+                          ? 1
+                          : static_cast<double>(layout.warmup_steps) / static_cast<double>(settings_.steps);
+  const double launch = costs_.machine().launch;
+  const double further = alone().per_patch * passes * launch + collectives;
+  const double host =
+      (launches * launch + collectives + (1 - warm) * (patches - 1) * further) * turns * share;
+  return alone().evaluations * std::max(warm * of_rows(1) + (1 - warm) * steady, host);
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,76 @@
+// Seconds below which no layout of some degrees can be, from a few traces: so a planner need not cost layouts
+// that cannot be among the best.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/model.h"
+#include "engine/request.h"
+#include "parallel/layout.h"
+#include "parallel/mesh.h"
+#include "plan/hardware/operation_costs.h"
+#include "plan/link.h"
+#include "plan/planner/sampled_trace.h"
+
+namespace tessera::plan {
+
+class LeastTime {
+ public:
+  // Traces the first rank of each stage of a layout, of the denoiser alone.
+  using Sampler = std::function<SampledRanks(const parallel::Layout& layout)>;
+
+  // Everything must outlive it. `links` as Costs::links.
+  LeastTime(const engine::Settings& settings, const engine::Model& model, OperationCosts& costs,
+            const std::vector<Link>& links, bool blocks_are_equal, Sampler sample);
+
+  // Of the denoiser in a request: what one device computes at the best shares of its rates, dealt without
+  // loss, the messages that nothing is done beside, and what the hosts launch. In a warm-up stages work one
+  // after the other, and a patch goes through all of them before its next step.
+  double of(const parallel::Layout& layout);
+
+ private:
+  // What a rank exchanges in a step: of stages what they hand on, otherwise what it waits for at once.
+  struct Exchanges {
+    double bytes = 0;
+    double count = 0;
+  };
+  // What one device does.
+  struct Alone {
+    std::vector<std::pair<const MappedWork*, double>> of_rows = {};  // how often an evaluation does it
+    double seconds = 0;          // of an evaluation of the denoiser, on the mean
+    double evaluations = 0;      // of a turn
+    double turns = 1;            // groups of pictures and parts of a video, one after the other
+    double launches = 0;         // of an evaluation
+    double per_patch = 0;        // of each further patch of PipeFusion
+    double passes_with_cfg = 1;  // of two ranks that divide the guidance, in launches
+  };
+  // Seconds of a step: those that grow with the rows, and those that each patch takes anew.
+  struct Cost {
+    double rows = 0, patch = 0;
+  };
+  const Alone& alone();
+  double seconds_of_part(int64_t parts, int64_t heads);
+  double most_share(const MappedWork& mapped) const;
+  // Of two ranks on the axis; of a ring as of a gather, which sends as much.
+  const Exchanges& exchanges(parallel::Axis axis);
+  std::optional<SampledRanks> sample(const parallel::ParallelOptions& wish) const;
+  // That of the first rank's group; null if there is none, or none with a bandwidth.
+  const Link* link(const parallel::Mesh& mesh, parallel::Axis axis) const;
+
+  const engine::Settings& settings_;
+  const engine::Model& model_;
+  OperationCosts& costs_;
+  const std::vector<Link>& links_;
+  bool blocks_are_equal_;
+  Sampler sample_;
+  std::optional<Alone> alone_;
+  std::map<parallel::Axis, Exchanges> exchanges_;
+  std::map<std::pair<int64_t, int64_t>, double> parts_;  // of seconds_of_part()
+};
+
+}  // namespace tessera::plan
