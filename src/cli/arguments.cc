@@ -97,14 +97,6 @@ Examples:
   tessera compare --layers 28 --hidden 1152 --heads 16 --sequence 4096 --batch 2 --degree 4
   tessera compare --layers 24 --hidden 1024 --heads 16 --sequence 2048 --batch 8 --degree 8 --train)";
 
-constexpr const char* kCalibrateFooter =
-    R"(Times operations, messages between ranks and ranks side by side on the processors of this host, and writes a machine
-file for tessera analyze hardware --machine. It is best done while nothing else runs. docs/planning.md says what it measures.
-
-Examples:
-  tessera calibrate -o machine.json
-  tessera calibrate --threads 8 --nproc 2 --dtype bf16 -o machine.json)";
-
 // The fields that only `tessera mesh` has.
 const Fields<MeshArguments>& mesh_fields() {
   using M = MeshArguments;

@@ -47,8 +47,10 @@ struct CompareArguments {
 // What is measured of this host, for a machine file.
 struct CalibrateArguments {
   std::optional<std::string> output;
-  // A table of measured runs, and the machine that is fitted to them instead of measuring this host.
+  // A table of measured runs or recordings of runs, and the machine that is fitted to them instead of
+  // measuring this host.
   std::optional<std::string> from_table, machine;
+  std::vector<std::string> from_records;
   std::optional<int64_t> threads, nproc;  // of a rank; the most ranks
   std::optional<at::ScalarType> dtype;
   std::optional<double> seconds;

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "cli/commands.h"
-#include "cli/measured_table.h"
+#include "cli/measured_runs.h"
 #include "core/error.h"
 #include "engine/request.h"
 #include "job/outputs.h"
@@ -13,6 +13,17 @@
 #include "plan/machine.h"
 
 namespace tessera::cli {
+const char* const kCalibrateFooter =
+    R"(Times operations, messages between ranks and ranks side by side on the processors of this host, and writes a machine
+file for tessera plan --machine and tessera analyze hardware --machine; it is best done while nothing else runs. Or fits the file of a
+machine to runs that were measured on it. docs/planning.md says what is measured and fitted.
+
+Examples:
+  tessera calibrate -o machine.json
+  tessera calibrate --threads 8 --nproc 2 --dtype bf16 -o machine.json
+  tessera calibrate --from-records run.json two-ranks.json --machine machine.json -o fitted.json
+  tessera calibrate --from-table rows.csv --machine l20-pcie -o fitted.json)";
+
 const Fields<CalibrateArguments>& calibrate_fields() {
   using C = CalibrateArguments;
   static const Fields<C> fields = {
@@ -24,7 +35,11 @@ const Fields<CalibrateArguments>& calibrate_fields() {
            "Fit a machine to the runs of this table instead of measuring this host: a CSV with the columns "
            "model, height, width, frames, steps, batch, devices, flags and seconds (docs/planning.md)",
            FieldGroup::kMachine, "FILE.csv"}),
-      plain_field(&C::machine, {"machine", "The machine of the table: a file, or the name of one that ships",
+      plain_field(&C::from_records,
+                  {"from_records",
+                   "The same to runs that tessera generate recorded with its option --record: the files",
+                   FieldGroup::kMachine, "FILE ..."}),
+      plain_field(&C::machine, {"machine", "The machine of the runs: a file, or the name of one that ships",
                                 FieldGroup::kMachine, "FILE"}),
       plain_field(&C::threads, {"threads", "Threads of a rank, as a run has them [1]", FieldGroup::kMachine,
                                 "N", 1, 1024}),
@@ -43,10 +58,14 @@ const Fields<CalibrateArguments>& calibrate_fields() {
 
 namespace {
 
-// Writes the machine that fits a table of runs, and tells how well each is met.
-void calibrate_from_table(const CalibrateArguments& arguments, const std::string& path) {
+// Writes the machine that fits measured runs, and tells how well each is met.
+void calibrate_from_runs(const CalibrateArguments& arguments, const std::string& path) {
+  const char* const given_as = arguments.from_table ? "from_table" : "from_records";
+  if (arguments.from_table && !arguments.from_records.empty())
+    usage_error(field("from_table"), "and {} are two ways to give runs; leave one out",
+                field("from_records"));
   if (!arguments.machine)
-    usage_error(field("from_table"), "needs {}: the file or the name of the machine on which the runs were",
+    usage_error(field(given_as), "needs {}: the file or the name of the machine on which the runs were",
                 field("machine"));
   for (const auto& [given, name] :
        {std::pair(arguments.threads.has_value(), "threads"), std::pair(arguments.nproc.has_value(), "nproc"),
@@ -54,14 +73,13 @@ void calibrate_from_table(const CalibrateArguments& arguments, const std::string
         std::pair(arguments.seconds.has_value(), "seconds")}) {
     if (given)
       usage_error(field(name), "is for measuring this host, and {} measures nothing; leave it out",
-                  field("from_table"));
+                  field(given_as));
   }
-  const TableFit fitted = fit_table(*arguments.from_table, *arguments.machine);
+  const RunsFit fitted = arguments.from_table ? fit_table(*arguments.from_table, *arguments.machine)
+                                              : fit_records(arguments.from_records, *arguments.machine);
   const bool is_file = job::write_result(path, fitted_machine(fitted).dump(2) + "\n");
   if (!arguments.quiet) {
-    launch::say(fmt::format("{}\n", rows_table(fitted).text(Table::Form::kText)));
-    for (const plan::FittedNumber& number : fitted.fit.numbers)
-      launch::say(fmt::format("{:<24} {:.3g}{}\n", number.name, number.value, number.unit));
+    launch::say(fmt::format("{}\n{}", runs_table(fitted).text(Table::Form::kText), numbers_text(fitted)));
   }
   if (is_file) fmt::print("{}\n", path);
 }
@@ -71,12 +89,13 @@ void calibrate_from_table(const CalibrateArguments& arguments, const std::string
 int run_calibrate(const CalibrateArguments& arguments) {
   const std::string path = arguments.output.value_or("machine.json");
   job::require_result_path("--output", path);
-  if (arguments.from_table) {
-    calibrate_from_table(arguments, path);
+  if (arguments.from_table || !arguments.from_records.empty()) {
+    calibrate_from_runs(arguments, path);
     return 0;
   }
   if (arguments.machine)
-    usage_error(field("machine"), "needs {}; without it this host is measured", field("from_table"));
+    usage_error(field("machine"), "needs {} or {}; without them this host is measured", field("from_table"),
+                field("from_records"));
   const auto cores = static_cast<int64_t>(launch::allowed_cores().size());
   plan::CalibrationOptions options;
   options.threads = arguments.threads.value_or(1);

@@ -38,10 +38,11 @@ const Fields<CompareArguments>& compare_fields();  // beside the sizes
 // Error(kUsage) for sizes whose results are too large.
 void run_compare(const CompareArguments& arguments);
 
+extern const char* const kCalibrateFooter;
 const Fields<CalibrateArguments>& calibrate_fields();
 
-// Measures this host, writes a machine file (docs/planning.md) and prints its path. Returns the exit code;
-// the message of a rank that failed is already printed. Throws Error.
+// Measures this host or fits a machine to runs, writes a machine file (docs/planning.md) and prints its path.
+// Returns the exit code; the message of a rank that failed is already printed. Throws Error.
 int run_calibrate(const CalibrateArguments& arguments);
 
 }  // namespace tessera::cli

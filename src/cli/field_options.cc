@@ -159,9 +159,9 @@ void FieldOptions::add_value(const FieldInfo& info, const std::string& group, Gi
   if (info.name == "prompt_file" || info.name == "request" || info.name == "output")
     option->multi_option_policy(CLI::MultiOptionPolicy::Throw);
   option->type_name(info.unit)->group(group);
-  // Words after a repeated option's value are prompts.
+  // Words after a repeated option's value are prompts, where there are prompts.
   if (info.kind == FieldKind::kTexts && !option->get_positional())
-    option->allow_extra_args(false)->option_text(info.unit);
+    option->allow_extra_args(info.unit.ends_with("..."))->option_text(info.unit);
   if (info.kind == FieldKind::kIntegers || info.kind == FieldKind::kNumbers) lists_.push_back(names);
 }
 

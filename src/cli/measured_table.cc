@@ -1,4 +1,4 @@
-#include "cli/measured_table.h"
+#include "cli/measured_runs.h"
 
 #include <fmt/ranges.h>
 
@@ -22,7 +22,6 @@ namespace tessera::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using Unit = Table::Column::Unit;
 
 constexpr uint64_t kMostTableBytes = 16 << 20;
 constexpr std::array kColumns = {"model", "height",  "width", "frames", "steps",
@@ -156,10 +155,10 @@ plan::MeasuredRun run_of(const std::string& path, const Line& line, const std::s
 
 }  // namespace
 
-TableFit fit_table(const std::string& path, const std::string& machine_name) {
+RunsFit fit_table(const std::string& path, const std::string& machine_name) {
   const std::vector<Line> lines = read_lines(path);
   const plan::Machine machine = plan::read_named_machine(machine_name);
-  TableFit fitted;
+  RunsFit fitted;
   for (const Line& line : lines)
     fitted.runs.push_back(run_of(path, line, machine_name, machine, machine.links));
   const bool has_ranks = std::any_of(fitted.runs.begin(), fitted.runs.end(),
@@ -168,34 +167,6 @@ TableFit fit_table(const std::string& path, const std::string& machine_name) {
     input_error(machine.where, "'links' is empty, but rows of {} are of several devices", path);
   fitted.fit = plan::fit_machine(machine, machine.links, fitted.runs);
   return fitted;
-}
-
-OrderedJson fitted_machine(const TableFit& fitted) {
-  const plan::Machine& machine = fitted.fit.machine;
-  OrderedJson json = OrderedJson::parse(machine.text.dump());
-  json["name"] = machine.name;
-  json["efficiency"] = machine.efficiency.json();
-  json["launch_us"] = machine.launch * 1e6;
-  json["links"] = plan::links_json(machine.links);
-  OrderedJson& told = json["calibration"] = OrderedJson::object();
-  told["fitted"] = OrderedJson::object();
-  for (const plan::FittedNumber& number : fitted.fit.numbers) told["fitted"][number.name] = number.value;
-  told["rows"] = rows_table(fitted).json();
-  return json;
-}
-
-Table rows_table(const TableFit& fitted) {
-  Table table({{"run", "run"},
-               {"devices", "devices"},
-               {"measured_seconds", "measured", Unit::kSeconds},
-               {"predicted_seconds", "predicted", Unit::kSeconds},
-               {"error", "error", Unit::kShare}});
-  for (size_t i = 0; i < fitted.runs.size(); ++i) {
-    const plan::MeasuredRun& run = fitted.runs[i];
-    table.add(
-        {run.name, run.devices, run.seconds, fitted.fit.seconds[i], fitted.fit.seconds[i] / run.seconds - 1});
-  }
-  return table;
 }
 
 }  // namespace tessera::cli

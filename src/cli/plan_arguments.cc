@@ -11,20 +11,22 @@ namespace tessera::cli {
 
 const char* const kPlanFooter =
     R"(Finds the layouts in which devices of a machine finish a request soonest, from shapes alone, and says why. With
-degrees (--ulysses-degree 4 ...) it tells what that layout takes instead. Machines come from docs/hardware.md and
+degrees (--ulysses-degree 4 ...) it tells what that layout takes instead; with --requests-per-minute, how many worlds of how many
+devices serve such requests best. Machines come from docs/hardware.md and
 docs/planning.md, which says how far off the figures are. --model may name the config.json of a denoiser alone.
 
 Examples:
   tessera plan --model path/to/PixArt-Sigma-XL-2-1024-MS --devices 8 --machine l40 --height 2048 --width 2048
   tessera plan --model path/to/OpenSora/transformer/config.json --num-frames 51 --resolution 720p --devices 4 --machine h100
-  tessera plan --model path/to/PixArt-Sigma-XL-2-1024-MS --machine a100 --link pcie --use-cfg-parallel --ulysses-degree 2 --json)";
+  tessera plan --model path/to/PixArt-Sigma-XL-2-1024-MS --machine a100 --link pcie --use-cfg-parallel --ulysses-degree 2 --json
+  tessera plan --model path/to/PixArt-Sigma-XL-2-1024-MS --devices 64 --machine l40-pcie --requests-per-minute 90)";
 
 const Fields<PlanArguments>& plan_fields() {
   using P = PlanArguments;
   const FieldGroup machine = FieldGroup::kMachine;
   static const Fields<P> fields = {
-      plain_field(&P::devices,
-                  {"devices", "Number of devices, of which a plan may leave some idle", machine, "N", 1}),
+      plain_field(&P::devices, {"devices", "Number of devices, of which a plan may leave some idle", machine,
+                                "N", 1, 4096}),
       plain_field(&P::machine,
                   {"machine", "Machine file (JSON), or the name of a machine that ships", machine, "FILE"}),
       plain_field(&P::link,
@@ -43,6 +45,10 @@ const Fields<PlanArguments>& plan_fields() {
            FieldGroup::kDegrees, "none|any|N"}),
       plain_field(&P::images, {"images", "Images or videos of the request; replicas divide them [1]",
                                FieldGroup::kDegrees, "N", 1}),
+      plain_field(&P::requests_per_minute,
+                  {"requests_per_minute",
+                   "Deal the devices of a server to worlds, so that so many requests take the least time",
+                   FieldGroup::kMachine, "R"}),
       plain_field(&P::json, {"json", "Print JSON", FieldGroup::kOutput})};
   return fields;
 }

@@ -21,6 +21,7 @@ struct PlanArguments {
   std::optional<double> memory_limit;  // GiB of a device
   std::string max_staleness = "any";   // "none", "any", or a number of steps
   std::optional<int64_t> images;
+  std::optional<double> requests_per_minute;  // at a server
   bool json = false;
 };
 
@@ -36,7 +37,7 @@ bool allows_stale(const std::string& text);
 // Chooses what the arguments leave open and the machine tells: the device, and the dtype.
 void take_from_machine(PlanArguments& arguments, const plan::Machine& machine);
 
-// Prints the soonest layouts, or what the given one takes. Throws Error.
+// Prints the soonest layouts, what the given one takes, or how a server deals its devices. Throws Error.
 void run_plan(const PlanArguments& arguments);
 
 }  // namespace tessera::cli

@@ -1,5 +1,3 @@
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
 #include "cli/field_options.h"
@@ -10,11 +8,13 @@
 #include "launch/signals.h"
 #include "plan/find_machine.h"
 #include "plan/planner/planner.h"
+#include "plan/planner/server_plan.h"
 
 namespace tessera::cli {
 namespace {
 
 constexpr double kBytesPerGib = 1024.0 * 1024 * 1024;
+constexpr double kSecondsPerMinute = 60;
 
 std::vector<plan::Link> links_of(const PlanArguments& arguments, const plan::Machine& machine,
                                  int64_t devices) {
@@ -51,8 +51,7 @@ void print_prediction(const PlanArguments& arguments, const job::Job& job, const
              plan::plan_table({planned}).text(Table::Form::kText));
 }
 
-[[noreturn]] void refuse_memory(const plan::Plan& plan, double limit) {
-  const plan::PlannedLayout& nearest = *plan.least_memory;
+[[noreturn]] void refuse_memory(const plan::PlannedLayout& nearest, double limit) {
   usage_error(field("memory_limit"),
               "no layout fits into {:.3g} GiB a device; nearest is {} ({}), which needs {:.3g} GiB",
               limit / kBytesPerGib, nearest.name,
@@ -60,19 +59,37 @@ void print_prediction(const PlanArguments& arguments, const job::Job& job, const
               static_cast<double>(nearest.prediction.most_bytes()) / kBytesPerGib);
 }
 
-void print_plan(const PlanArguments& arguments, const job::Job& job, const plan::Machine& machine) {
+// Of a search. The options of one layout that it chooses itself are refused.
+plan::PlanOptions plan_options(const PlanArguments& arguments, const plan::Machine& machine) {
+  const parallel::ParallelOptions& given = arguments.run.parallel;
+  const auto refuse = [](bool is_given, const char* name) {
+    if (is_given)
+      usage_error(field(name), "is chosen by the search; leave it out, or give degrees such as {} 4",
+                  field("ulysses_degree"));
+  };
+  refuse(!given.rank_shares.empty(), "rank_shares");
+  refuse(!given.attn_layer_num_for_pp.empty(), "attn_layer_num_for_pp");
+  refuse(given.split_scheme.has_value(), "split_scheme");
+  refuse(given.dynamic_sequence_parallel.has_value(), "dynamic_sequence_parallel");
+  refuse(given.num_pipeline_patch.has_value(), "num_pipeline_patch");
+  refuse(given.pipeline_patch_axis.has_value(), "pipeline_patch_axis");
   if (!arguments.devices)
     usage_error(field("devices"), "is needed: how many devices there are, or degrees such as {} 4",
                 field("ulysses_degree"));
   plan::PlanOptions options{.devices = *arguments.devices,
-                            .memory_bytes = {},
-                            .allows_stale = allows_stale(arguments.max_staleness)};
+                            .memory_bytes = machine.memory_bytes,
+                            .allows_stale = allows_stale(arguments.max_staleness),
+                            .fixed = given};
   if (arguments.memory_limit) options.memory_bytes = *arguments.memory_limit * kBytesPerGib;
+  return options;
+}
+
+void print_plan(const PlanArguments& arguments, const plan::PlanOptions& options, const job::Job& job,
+                const plan::Machine& machine) {
   const plan::Plan found =
       plan::make_plan(job.settings, job.model, machine, links_of(arguments, machine, options.devices),
                       options, [] { return launch::interrupted(); });
-  if (found.best.empty())
-    refuse_memory(found, options.memory_bytes.value_or(machine.memory_bytes.value_or(0)));
+  if (found.best.empty()) refuse_memory(*found.least_memory, options.memory_bytes.value_or(0));
   const std::vector<std::string> why = plan::reasons(found);
   if (arguments.json) {
     print_json({{"machine", machine.name},
@@ -95,6 +112,54 @@ void print_plan(const PlanArguments& arguments, const job::Job& job, const plan:
     fmt::print("\n{}\n", options_text(plan::options_json(found.best.front())));
 }
 
+// "4 worlds of 16 devices"
+std::string worlds_text(const plan::WorldsPlan& choice) {
+  return fmt::format("{} of {}", counted(choice.worlds, "world"), counted(choice.devices, "device"));
+}
+
+std::string verdict(const plan::ServerPlan& found, double rate) {
+  if (!found.best)
+    return fmt::format("No choice meets {:.4g} requests a minute: at most {:.4g} can be done.",
+                       rate * kSecondsPerMinute, found.most_capacity() * kSecondsPerMinute);
+  const plan::WorldsPlan& best = found.choices[*found.best];
+  return fmt::format("{} {} best: a request takes {:.4g} s in the mean, and 95 of 100 take at most {:.4g} s.",
+                     worlds_text(best), best.worlds == 1 ? "is" : "are", *best.mean_seconds,
+                     *best.p95_seconds);
+}
+
+// How the devices are best dealt to worlds that serve so many requests.
+void print_server(const PlanArguments& arguments, const plan::PlanOptions& options, const job::Job& job,
+                  const plan::Machine& machine) {
+  const double rate = *arguments.requests_per_minute / kSecondsPerMinute;
+  const plan::ServerPlan found =
+      plan::make_server_plan(job.settings, job.model, machine, links_of(arguments, machine, options.devices),
+                             options, rate, [] { return launch::interrupted(); });
+  if (found.choices.empty()) refuse_memory(*found.least_memory, options.memory_bytes.value_or(0));
+  const Table table = plan::server_table(found, rate);
+  if (arguments.json) {
+    OrderedJson choices = table.json();
+    for (size_t i = 0; i < choices.size(); ++i) {
+      choices[i]["capacity_per_minute"] = found.choices[i].capacity() * kSecondsPerMinute;
+      choices[i]["options"] = plan::options_json(found.choices[i].planned);
+    }
+    print_json({{"machine", machine.name},
+                {"basis", plan::basis_of(machine)},
+                {"model", job.model.family->class_name},
+                {"devices", options.devices},
+                {"requests_per_minute", *arguments.requests_per_minute},
+                {"most_per_minute", found.most_capacity() * kSecondsPerMinute},
+                {"best", found.best ? OrderedJson(*found.best) : OrderedJson()},
+                {"choices", std::move(choices)},
+                {"considered", found.considered},
+                {"costed", found.costed}});
+    return;
+  }
+  fmt::print("{}: {}, {}, {:.4g} requests a minute. Times in ms, by {}\n\n{}\n{}\n", machine.name,
+             job.model.family->class_name, counted(options.devices, "device"), *arguments.requests_per_minute,
+             plan::basis_of(machine), table.text(Table::Form::kText), verdict(found, rate));
+  if (found.best) fmt::print("\n{}\n", options_text(plan::options_json(found.choices[*found.best].planned)));
+}
+
 }  // namespace
 
 void run_plan(const PlanArguments& given) {
@@ -104,15 +169,26 @@ void run_plan(const PlanArguments& given) {
   allows_stale(arguments.max_staleness);
   if (arguments.memory_limit && !(*arguments.memory_limit > 0))
     usage_error(field("memory_limit"), "must be above 0, got {}", *arguments.memory_limit);
+  if (arguments.requests_per_minute && !(*arguments.requests_per_minute > 0))
+    usage_error(field("requests_per_minute"), "must be above 0, got {}", *arguments.requests_per_minute);
+  // Degrees ask for one layout.
+  const parallel::ParallelOptions& wish = arguments.run.parallel;
+  if (wish.degrees() > 1 || wish.nproc) {
+    if (arguments.requests_per_minute)
+      usage_error(field("requests_per_minute"), "is for a search of layouts; leave out the degrees");
+    print_prediction(arguments, traced_job(arguments.run), machine);
+    return;
+  }
+  const plan::PlanOptions options = plan_options(arguments, machine);
+  // What the layouts are to have says nothing of the one device that the job begins with.
+  arguments.run.parallel = {};
   const job::Job job = traced_job(arguments.run);
-  if (job.ranks() > 1 || job.arguments.parallel.nproc) {
+  if (arguments.requests_per_minute) {
+    print_server(arguments, options, job, machine);
+  } else if (options.devices == 1) {
     print_prediction(arguments, job, machine);
-  } else if (!arguments.devices || *arguments.devices == 1) {
-    PlanArguments alone = arguments;
-    alone.devices = 1;
-    arguments.devices ? print_prediction(alone, job, machine) : print_plan(arguments, job, machine);
   } else {
-    print_plan(arguments, job, machine);
+    print_plan(arguments, options, job, machine);
   }
 }
 

@@ -122,7 +122,7 @@ plan::PlannedLayout soonest(const job::GenerateArguments& arguments, const job::
   options.uses_all = true;
   options.count = 1;
   options.compares = false;
-  options.ends = arguments.parallel;
+  options.fixed = arguments.parallel;
   plan::Plan found =
       plan::make_plan(job.settings, job.model, machine, plan::links_of_machine(machine, ranks), options);
   if (!found.best.empty()) return std::move(found.best.front());

@@ -1,6 +1,9 @@
 #include "job/recording.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "comm/collectives.h"
 #include "core/error.h"
@@ -44,8 +47,10 @@ Recording::Recording(const Job& job, comm::World& world)
 void Recording::write(const comm::Group& world) {
   recorder_.reset();
   const int64_t steps = engine::make_sampler(job_.settings, job_.model)->steps();
+  OrderedJson settings = settings_json(job_);
+  settings["threads"] = at::get_num_threads();  // as many as it was, whoever chose them
   plan::Trace trace{.model = job_.model.family->class_name,
-                    .settings = settings_json(job_),
+                    .settings = std::move(settings),
                     .world_size = world.size,
                     .steps = steps,
                     .traced_steps = steps,

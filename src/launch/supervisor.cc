@@ -72,7 +72,7 @@ Failure Supervisor::run() {
     const int number = signals_.next(next_deadline());
     if (number == SIGINT && !asked_to_end_) {
       asked_to_end_ = true;
-      say("\ntessera: stopping after this step; Ctrl-C again stops at once\n");
+      say(fmt::format("\ntessera: stopping after {}; Ctrl-C again stops at once\n", unit_));
       statuses_.ask_to_end();
     } else if (number != 0 && number != SIGCHLD) {
       end_all();

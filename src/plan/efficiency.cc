@@ -211,6 +211,17 @@ double Efficiency::most(WorkKind kind, const std::string& dtype) const {
   return std::exp(most) * (found->second.points.size() > 1 ? kAbovePoints : 1);
 }
 
+double Efficiency::mean(WorkKind kind) const {
+  const auto of_kind = tables_.find(kind);
+  if (of_kind == tables_.end()) return 1;
+  double sum = 0, count = 0;
+  for (const auto& [dtype, table] : of_kind->second) {
+    for (const ShareTable::Point& point : table.points) sum += point.log_share;
+    count += static_cast<double>(table.points.size());
+  }
+  return count > 0 ? std::exp(sum / count) : 1;
+}
+
 void Efficiency::set(WorkKind kind, double share) {
   tables_[kind] = {{"", constant(share)}};
 }

@@ -52,6 +52,9 @@ class Efficiency {
   // planes through its points may rise above them.
   double most(WorkKind kind, const std::string& dtype) const;
 
+  // The geometric mean of all that is known of the kind; 1 where nothing is.
+  double mean(WorkKind kind) const;
+
   bool empty() const { return tables_.empty(); }
   // One number for the kind and all dtypes, in place of what was there.
   void set(WorkKind kind, double share);

@@ -105,6 +105,10 @@ int64_t dtype_bytes(const std::string& dtype) {
 }
 
 Machine read_machine(const JsonConfig& config) {
+  if (!config.has("tiles") && !config.has("gemm_tflops_per_tile") && !config.has("vector_tops_per_tile"))
+    input_error(config.where(),
+                "is no machine file: it has no 'tiles' and no rates of them; give the name of a machine that "
+                "ships, or what tessera calibrate wrote");
   refuse_unknown_keys(
       config,
       {"name", "source", "tiles", "grid", "sram_kib_per_tile", "noc_gb_per_s_per_tile", "hop_latency_us",

@@ -49,4 +49,6 @@ def ends_a_calibration_without_a_file(box):
         run.process.send_signal(signal.SIGINT)
         code, out, _ = run.finish()
         assert code == 130 and out == "", (code, out, run.shown)
+        assert "this step" not in run.shown, run.shown
+        assert ("stopping after this measurement" in run.shown) == ("ranks" in until), run.shown
         assert box.files() == [], box.files()

@@ -223,7 +223,7 @@ class MeasuringRank {
 std::vector<double> run_ranks(int64_t ranks, int64_t threads, int64_t cache_bytes, double seconds) {
   const size_t count = MeasuringRank::numbers();
   SharedNumbers numbers(count * static_cast<size_t>(ranks));
-  const launch::Failure failure = launch::launch_ranks(ranks, kTimeout, [&](const launch::Worker& worker) {
+  const auto run = [&](const launch::Worker& worker) {
     const auto rank = static_cast<size_t>(worker.rendezvous.rank);
     try {
       const c10::InferenceMode inference_mode;
@@ -234,7 +234,8 @@ std::vector<double> run_ranks(int64_t ranks, int64_t threads, int64_t cache_byte
       worker.status().failed(own);
       return own.exit_code;
     }
-  });
+  };
+  const launch::Failure failure = launch::launch_ranks(ranks, kTimeout, run, "this measurement");
   if (failure.exit_code != 0) throw RanksFailed{failure};
   std::vector<double> means(count);
   for (size_t i = 0; i < count; ++i) {

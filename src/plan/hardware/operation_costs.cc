@@ -146,12 +146,6 @@ std::vector<const MappedWork*> OperationCosts::operators(const RankTrace& rank, 
   return all;
 }
 
-double OperationCosts::seconds(const RankTrace& rank, size_t event) {
-  double seconds = 0;
-  for (const MappedWork* const each : operators(rank, event)) seconds += each->mapping.latency;
-  return seconds;
-}
-
 double OperationCosts::least_seconds(const MappedWork& mapped) const {
   const Demand demand = demand_of(mapped.work);
   const double computing = demand.gemm_operations / machine_.gemm_rate(mapped.dtype) +

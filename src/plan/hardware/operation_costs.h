@@ -32,10 +32,8 @@ class OperationCosts {
 
   const Machine& machine() const { return machine_; }
   // The operators of an event: none of one that is no operation, and of an activation that its product
-  // applies. They last as long as this object.
+  // applies. They last as long as this object. Those that fit in no way take no time.
   std::vector<const MappedWork*> operators(const RankTrace& rank, size_t event);
-  // Their time; operators that fit in no way take none.
-  double seconds(const RankTrace& rank, size_t event);
   // The time below which no machine with these rates can do it: that of what it must compute or of what it
   // must read and write, whichever is longer.
   double least_seconds(const MappedWork& mapped) const;

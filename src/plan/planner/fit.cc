@@ -22,6 +22,10 @@ constexpr double kRunError = 0.08, kWeightOfBegin = 0.3;
 
 constexpr int kMostRounds = 30;
 constexpr double kStep = 1e-2, kGood = 1e-5;
+// A move of a number by a step changes the time of a run that depends on it by more than this share.
+constexpr double kLeastEffect = 1e-9;
+
+constexpr double kMicro = 1e-6, kBytesPerGb = 1e9;
 
 struct Number {
   std::string name, unit;
@@ -29,6 +33,8 @@ struct Number {
   double spread = 1;  // how far from there it is likely to be
   double (*value)(double coordinate);
   void (*apply)(double value, Machine& machine, std::vector<Link>& links);
+  // What it is on the fitted machine; null where `value` is absolute.
+  double (*absolute)(const Machine& machine, const std::vector<Link>& links);
 };
 
 double exponential(double coordinate) {
@@ -38,37 +44,56 @@ double logistic(double coordinate) {
   return 1 / (1 + std::exp(-coordinate));
 }
 
+double bandwidth_of(const Machine&, const std::vector<Link>& links) {
+  return links.empty() ? 0 : links.front().bandwidth.value_or(0) / kBytesPerGb;
+}
+
+// Measured times of messages become those of a link of so many times the bandwidth.
+void scale_bandwidth(double factor, Machine&, std::vector<Link>& links) {
+  for (Link& link : links) {
+    if (link.bandwidth) link.bandwidth = *link.bandwidth * factor;
+    for (auto& [name, rows] : link.measured) {
+      for (auto& row : rows) row[2] /= factor;
+    }
+  }
+}
+
 // All numbers are relative to the machine's own but the contention and the overlap, which are absolute.
-std::vector<Number> numbers_of(const Machine& machine, bool has_ranks) {
+std::vector<Number> numbers_of(const Machine& machine, const std::vector<Link>& links, bool has_ranks) {
   std::vector<Number> numbers = {
-      {"gemm efficiency", "x", 0, 0.5, exponential,
+      {"gemm efficiency", "", 0, 0.5, exponential,
        [](double value, Machine& to, std::vector<Link>&) {
          to.efficiency.scale(WorkKind::kGemm, value);
          to.efficiency.scale(WorkKind::kConvolution, value);
-       }},
-      {"attention efficiency", "x", 0, 0.5, exponential,
+       },
+       [](const Machine& of, const std::vector<Link>&) { return of.efficiency.mean(WorkKind::kGemm); }},
+      {"attention efficiency", "", 0, 0.5, exponential,
        [](double value, Machine& to, std::vector<Link>&) {
          to.efficiency.scale(WorkKind::kAttention, value);
-       }},
-      {"launch", "x", 0, 1, exponential, [](double value, Machine& to, std::vector<Link>& links) {
-         to.launch *= value;
-         for (Link& link : links) link.launch *= value;
-       }}};
+       },
+       [](const Machine& of, const std::vector<Link>&) { return of.efficiency.mean(WorkKind::kAttention); }}};
+  if (machine.launch > 0) {
+    numbers.push_back({"launch", "us", 0, 1, exponential,
+                       [](double value, Machine& to, std::vector<Link>& of) {
+                         to.launch *= value;
+                         for (Link& link : of) link.launch *= value;
+                       },
+                       [](const Machine& of, const std::vector<Link>&) { return of.launch / kMicro; }});
+  }
   if (!has_ranks) return numbers;
-  numbers.push_back(
-      {"link bandwidth", "x", 0, 1, exponential, [](double value, Machine&, std::vector<Link>& links) {
-         for (Link& link : links) {
-           if (link.bandwidth) link.bandwidth = *link.bandwidth * value;
-         }
-       }});
-  const double contention = machine.links.empty() ? 0 : machine.links.front().contention;
+  numbers.push_back({"link bandwidth", "GB/s", 0, 1, exponential, scale_bandwidth, bandwidth_of});
+  const double contention = links.empty() ? 0 : links.front().contention;
   numbers.push_back({"all-to-all contention", "", std::log(contention > 0 ? contention : kContention), 1.5,
-                     exponential, [](double value, Machine&, std::vector<Link>& links) {
-                       for (Link& link : links) link.contention = value;
-                     }});
-  numbers.push_back({"overlap", "", 0, 1, logistic, [](double value, Machine&, std::vector<Link>& links) {
-                       for (Link& link : links) link.overlap = value;
-                     }});
+                     exponential,
+                     [](double value, Machine&, std::vector<Link>& of) {
+                       for (Link& link : of) link.contention = value;
+                     },
+                     nullptr});
+  numbers.push_back({"overlap", "", 0, 1, logistic,
+                     [](double value, Machine&, std::vector<Link>& of) {
+                       for (Link& link : of) link.overlap = value;
+                     },
+                     nullptr});
   return numbers;
 }
 
@@ -81,14 +106,13 @@ double time_with(const Costs& costs, const MeasuredRun& run) {
   return seconds;
 }
 
-// What the data sheet lacks, as the fit begins.
+// What the data sheet lacks, as the fit begins. Shares that were measured hold what launching takes.
 Machine with_defaults(Machine machine, std::vector<Link>& links) {
-  if (machine.efficiency.empty()) {
-    machine.efficiency.set(WorkKind::kGemm, kGemmShare);
-    machine.efficiency.set(WorkKind::kConvolution, kGemmShare);
-    machine.efficiency.set(WorkKind::kAttention, kAttentionShare);
-    machine.efficiency.set(WorkKind::kVector, kVectorShare);
-  }
+  if (!machine.efficiency.empty()) return machine;
+  machine.efficiency.set(WorkKind::kGemm, kGemmShare);
+  machine.efficiency.set(WorkKind::kConvolution, kGemmShare);
+  machine.efficiency.set(WorkKind::kAttention, kAttentionShare);
+  machine.efficiency.set(WorkKind::kVector, kVectorShare);
   if (machine.launch == 0) {
     machine.launch = kLaunch;
     for (Link& link : links) link.launch = link.launch > 0 ? link.launch : kCollectiveLaunch;
@@ -103,7 +127,7 @@ class Fitter {
       : machine_(machine), begin_factors_(begin_factors), links_(std::move(links)), runs_(runs) {
     const bool has_ranks =
         std::any_of(runs.begin(), runs.end(), [](const MeasuredRun& run) { return run.devices > 1; });
-    numbers_ = numbers_of(machine, has_ranks);
+    numbers_ = numbers_of(machine, links_, has_ranks);
     for (const Number& number : numbers_) at_.push_back(number.begin);
   }
 
@@ -201,11 +225,25 @@ class Fitter {
     return step;
   }
 
+  bool is_told(size_t number) const {
+    std::vector<double> moved = at_;
+    moved[number] += kStep;
+    return std::any_of(runs_.begin(), runs_.end(), [&](const MeasuredRun& run) {
+      return std::abs(time_of(moved, run) / time_of(at_, run) - 1) > kLeastEffect;
+    });
+  }
+
   Fit result() const {
     auto [machine, links] = at(at_);
     Fit fit;
-    for (size_t i = 0; i < numbers_.size(); ++i)
-      fit.numbers.push_back({numbers_[i].name, numbers_[i].value(at_[i]), numbers_[i].unit});
+    for (size_t i = 0; i < numbers_.size(); ++i) {
+      const Number& number = numbers_[i];
+      const double value = number.value(at_[i]);
+      if (number.absolute != nullptr)
+        fit.numbers.push_back({number.name, number.absolute(machine, links), number.unit, value, is_told(i)});
+      else
+        fit.numbers.push_back({number.name, value, number.unit, std::nullopt, is_told(i)});
+    }
     for (const MeasuredRun& run : runs_) fit.seconds.push_back(time_of(at_, run));
     machine.links = std::move(links);
     fit.machine = std::move(machine);

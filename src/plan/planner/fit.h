@@ -2,6 +2,7 @@
 // with a meaning of its own, so that the machine then tells runs that it was not fitted to.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,10 +25,14 @@ struct MeasuredRun {
   std::vector<Piece> pieces;
 };
 
+// What a number is on the fitted machine: of a share its geometric mean where it depends on sizes, of links
+// that of the first.
 struct FittedNumber {
   std::string name;
   double value = 0;
-  std::string unit;
+  std::string unit;              // "us", "GB/s"; empty for a share or a number of its own
+  std::optional<double> factor;  // in relation to where the fit began; not of what begins anywhere
+  bool is_told = true;           // some run depends on it; otherwise it keeps its value
 };
 
 struct Fit {
@@ -38,9 +43,10 @@ struct Fit {
 
 // `machine` is what the schedules were made on, from which the fit begins; `links` as Costs::links, and those
 // of the result. The numbers are the shares of its rates that products and attention reach, how long the host
-// takes to launch (operations and collectives alike), and with runs on several devices the bandwidth of the
-// links, the contention of all-to-all, and the share of messages that hides behind computing. Minimises the
-// squared logarithms of predicted over measured; a number that no run depends on keeps its value. Throws
+// takes to launch (operations and collectives alike; not where measured shares of the machine hold that
+// already), and with runs on several devices the bandwidth of the links, measured rows of theirs included,
+// the contention of all-to-all, and the share of messages that hides behind computing. Minimises the squared
+// logarithms of predicted over measured; a number that no run depends on keeps its value. Throws
 // Error(kInput) as simulate() does.
 Fit fit_machine(const Machine& machine, const std::vector<Link>& links, const std::vector<MeasuredRun>& runs);
 

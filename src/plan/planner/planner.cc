@@ -8,7 +8,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <thread>
 #include <utility>
@@ -23,7 +22,6 @@ namespace tessera::plan {
 namespace {
 
 using parallel::ParallelOptions;
-using Unit = Table::Column::Unit;
 
 struct Candidate {
   ParallelOptions wish;
@@ -75,10 +73,12 @@ constexpr unsigned kMostThreads = 16;
 
 std::vector<std::unique_ptr<Predictor>> make_predictors(const engine::Settings& settings,
                                                         const engine::Model& model, const Machine& machine,
-                                                        const std::vector<Link>& links) {
+                                                        const std::vector<Link>& links,
+                                                        int64_t busy_devices) {
   std::vector<std::unique_ptr<Predictor>> made;
   const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads);
-  while (made.size() < threads) made.push_back(std::make_unique<Predictor>(settings, model, machine, links));
+  while (made.size() < threads)
+    made.push_back(std::make_unique<Predictor>(settings, model, machine, links, busy_devices));
   return made;
 }
 
@@ -93,7 +93,7 @@ class Planner {
         memory_(options.memory_bytes ? options.memory_bytes : machine.memory_bytes),
         interrupted_(interrupted),
         workload_(engine::workload(settings, model)),
-        predictors_(make_predictors(settings, model, machine, links)),
+        predictors_(make_predictors(settings, model, machine, links, options.busy_devices)),
         predictor_(*predictors_.front()) {}
 
   Plan run() {
@@ -117,8 +117,7 @@ class Planner {
       for (ParallelOptions& wish :
            parallel::valid_wishes(workload_, count, {.stale = options_.allows_stale})) {
         wish.rank_shares = shares_of(count);
-        wish.text_encoder_parallel = options_.ends.text_encoder_parallel;
-        wish.vae_parallel = options_.ends.vae_parallel;
+        add_fixed(wish);
         if (!parallel::violations(wish, workload_).empty()) continue;
         parallel::Layout layout = parallel::resolve_layout(wish, workload_, std::nullopt);
         const double least = predictor_.least_seconds(layout);
@@ -128,6 +127,15 @@ class Planner {
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.least < b.least; });
     return candidates;
+  }
+
+  void add_fixed(ParallelOptions& wish) const {
+    const ParallelOptions& fixed = options_.fixed;
+    const bool has_displaced = wish.displaced_patch_degree > 1;
+    if (has_displaced) wish.displaced_mode = fixed.displaced_mode;
+    if (has_displaced || wish.pipefusion_parallel_degree > 1) wish.warmup_steps = fixed.warmup_steps;
+    wish.text_encoder_parallel = fixed.text_encoder_parallel;
+    wish.vae_parallel = fixed.vae_parallel;
   }
 
   // Devices of different speeds get so much of the work.
@@ -194,6 +202,8 @@ class Planner {
     wish.pipeline_patch_axis.reset();
     wish.split_scheme.reset();
     wish.dynamic_sequence_parallel.reset();
+    wish.text_encoder_parallel.reset();
+    wish.vae_parallel.reset();
     return wish;
   }
 
@@ -201,7 +211,7 @@ class Planner {
     std::vector<Prediction> predictions(batch.size());
     in_threads(batch.size(), [&](Predictor& predictor, size_t i) {
       predictions[i] = predictor.predict_denoiser(batch[i]->layout);
-      predictor.add_ends(batch[i]->layout, predictions[i]);
+      predictor.choose_ends(batch[i]->wish, batch[i]->layout, predictions[i]);
     });
     for (size_t i = 0; i < batch.size(); ++i) keep(*batch[i], std::move(predictions[i]));
   }
@@ -261,7 +271,7 @@ class Planner {
                                                                        std::min(wanted, costed_.size()));
     in_threads(soonest.size(), [&](Predictor& predictor, size_t i) {
       PlannedLayout& planned = soonest[i].second;
-      if (planned.prediction.peak_bytes.empty()) predictor.add_memory(planned.layout, planned.prediction);
+      if (planned.prediction.peak_bytes.empty()) add_memory(predictor, planned);
     });
     for (const auto& [degrees, planned] : soonest) {
       if (plan_.best.size() == options_.count) break;
@@ -272,15 +282,37 @@ class Planner {
         plan_.least_memory = planned;
       }
     }
+    std::stable_sort(plan_.best.begin(), plan_.best.end(), [](const auto& left, const auto& right) {
+      return left.prediction.seconds < right.prediction.seconds;
+    });
+  }
+
+  // A picture that one rank decodes alone may take too much of its memory; divided it takes a part.
+  void add_memory(Predictor& predictor, PlannedLayout& planned) const {
+    Prediction& prediction = planned.prediction;
+    predictor.add_memory(planned.layout, prediction);
+    if (fits(prediction, memory_) || planned.layout.vae_parallel || options_.fixed.vae_parallel) return;
+    planned.wish.vae_parallel.reset();
+    planned.layout.vae_parallel = true;
+    prediction.other_decode.reset();
+    predictor.add_ends(planned.layout, prediction);
+    predictor.add_memory(planned.layout, prediction);
   }
 
   void add_obvious() {
     std::vector<ParallelOptions> wishes = obvious_wishes();
+    for (ParallelOptions& wish : wishes) add_fixed(wish);
     std::erase_if(
         wishes, [&](const ParallelOptions& wish) { return !parallel::violations(wish, workload_).empty(); });
     plan_.obvious.resize(wishes.size());
     in_threads(wishes.size(), [&](Predictor& predictor, size_t i) {
-      plan_.obvious[i] = predict_wish(predictor, wishes[i], workload_);
+      PlannedLayout& planned = plan_.obvious[i];
+      planned.wish = wishes[i];
+      planned.layout = parallel::resolve_layout(planned.wish, workload_, std::nullopt);
+      planned.prediction = predictor.predict_denoiser(planned.layout);
+      predictor.choose_ends(planned.wish, planned.layout, planned.prediction);
+      predictor.add_memory(planned.layout, planned.prediction);
+      planned.name = name_of(planned.wish, planned.layout);
     });
   }
 
@@ -315,39 +347,6 @@ class Planner {
   Plan plan_;
 };
 
-double share(double part, double whole) {
-  return whole > 0 ? part / whole : 0;
-}
-
-std::string bytes_of(double bytes) {
-  return bytes_text(static_cast<uint64_t>(bytes));
-}
-
-std::string seconds_of_plan(double seconds) {
-  return seconds >= 100 ? fmt::format("{:.0f} s", seconds)
-         : seconds >= 1 ? fmt::format("{:.2f} s", seconds)
-                        : fmt::format("{:.1f} ms", 1e3 * seconds);
-}
-
-// Why `planned` takes longer than `best`.
-std::string loss(const PlannedLayout& planned, const PlannedLayout& best) {
-  const RankTime &own = planned.prediction.step, &other = best.prediction.step;
-  const double computing = own.computing - other.computing, waiting = own.waiting - other.waiting;
-  if (planned.prediction.step_seconds <= best.prediction.step_seconds)
-    return fmt::format(
-        "a steady step takes {}, but its first steps use nothing of earlier ones and take longer",
-        seconds_of_plan(planned.prediction.step_seconds));
-  if (waiting > computing)
-    return fmt::format("its ranks wait {:.0f} % of a step, for {} that each sends",
-                       100 * share(own.waiting, planned.prediction.step_seconds),
-                       bytes_of(planned.prediction.sent));
-  const std::string uneven = planned.prediction.imbalance > 1.05
-                                 ? fmt::format(", {:.2f} times the mean of all", planned.prediction.imbalance)
-                                 : "";
-  return fmt::format("its longest rank computes {} a step{}, where the best computes {}",
-                     seconds_of_plan(own.computing), uneven, seconds_of_plan(other.computing));
-}
-
 }  // namespace
 
 Plan make_plan(const engine::Settings& settings, const engine::Model& model, const Machine& machine,
@@ -379,111 +378,6 @@ std::vector<Link> links_of_machine(const Machine& machine, int64_t devices,
                   machine.where, link.kind);
   }
   return links;
-}
-
-std::string basis_of(const Machine& machine) {
-  const auto found = machine.text.find("calibration");
-  if (found == machine.text.end()) return "the rates of a data sheet, which kernels do not reach";
-  const auto rows = found->find("rows");
-  return rows == found->end()
-             ? "measurements of the machine"
-             : fmt::format("a fit to {}", counted(static_cast<int64_t>(rows->size()), "measured run"));
-}
-
-OrderedJson options_json(const PlannedLayout& planned) {
-  const ParallelOptions& wish = planned.wish;
-  OrderedJson options = OrderedJson::object();
-  if (wish.use_cfg_parallel) options["use_cfg_parallel"] = true;
-  for (const parallel::Degree& degree : parallel::kDegrees) {
-    if (wish.*degree.value > 1) options[degree.name] = wish.*degree.value;
-  }
-  if (!wish.rank_shares.empty()) {
-    std::vector<std::string> shares;
-    for (const double share : wish.rank_shares) shares.push_back(fmt::format("{:.4g}", share));
-    options["rank_shares"] = fmt::format("{}", fmt::join(shares, ","));
-  }
-  if (wish.split_scheme == parallel::SplitScheme::k2d) options["split_scheme"] = "2d";
-  if (wish.dynamic_sequence_parallel) options["dynamic_sequence_parallel"] = *wish.dynamic_sequence_parallel;
-  if (wish.num_pipeline_patch) options["num_pipeline_patch"] = *wish.num_pipeline_patch;
-  if (wish.pipeline_patch_axis)
-    options["pipeline_patch_axis"] = *wish.pipeline_patch_axis == parallel::GridAxis::kRows ? "h" : "t";
-  return options;
-}
-
-OrderedJson layout_json(const PlannedLayout& planned) {
-  const Prediction& prediction = planned.prediction;
-  const parallel::Mesh mesh(planned.layout.sizes);
-  OrderedJson peaks = OrderedJson::array();
-  const bool by_rank = static_cast<int64_t>(prediction.peak_bytes.size()) == mesh.world_size();
-  for (int64_t rank = 0; rank < mesh.world_size() && !prediction.peak_bytes.empty(); ++rank) {
-    const int64_t stage = mesh.coordinates(rank)[parallel::Axis::kPipeline];
-    peaks.push_back(prediction.peak_bytes[static_cast<size_t>(by_rank ? rank : stage)]);
-  }
-  return {{"layout", planned.name},
-          {"options", options_json(planned)},
-          {"devices", mesh.world_size()},
-          {"seconds", prediction.seconds},
-          {"step_seconds", prediction.step_seconds},
-          {"encode_seconds", prediction.encode},
-          {"denoise_seconds", prediction.denoise},
-          {"decode_seconds", prediction.decode},
-          {"step_computing_seconds", prediction.step.computing},
-          {"step_waiting_seconds", prediction.step.waiting},
-          {"step_hidden_seconds", prediction.step.hidden},
-          {"imbalance", prediction.imbalance},
-          {"step_sent_bytes", prediction.sent},
-          {"peak_bytes", std::move(peaks)},
-          {"exact", prediction.is_exact}};
-}
-
-Table plan_table(const std::vector<PlannedLayout>& layouts) {
-  Table table({{"layout", "layout"},
-               {"world_size", "devices"},
-               {"seconds", "run", Unit::kSeconds},
-               {"step_seconds", "a step", Unit::kSeconds},
-               {"computing", "computing", Unit::kShare},
-               {"waiting", "waiting", Unit::kShare},
-               {"imbalance", "imbalance", Unit::kRatio},
-               {"step_sent", "sent/step", Unit::kBytes},
-               {"peak_bytes", "memory", Unit::kBytes},
-               {"exact", "result"}});
-  for (const PlannedLayout& each : layouts) {
-    const Prediction& prediction = each.prediction;
-    table.add({each.name, parallel::Mesh(each.layout.sizes).world_size(), prediction.seconds,
-               prediction.step_seconds, share(prediction.step.computing, prediction.step_seconds),
-               share(prediction.step.waiting, prediction.step_seconds), prediction.imbalance,
-               static_cast<int64_t>(prediction.sent), prediction.most_bytes(),
-               prediction.is_exact ? "exact" : "stale"});
-  }
-  return table;
-}
-
-std::vector<std::string> reasons(const Plan& plan) {
-  std::vector<std::string> sentences;
-  if (plan.best.empty()) return sentences;
-  const PlannedLayout& best = plan.best.front();
-  sentences.push_back(
-      fmt::format("{} is the soonest: a step takes {}, of which its longest rank computes {:.0f} % and waits "
-                  "{:.0f} %, and a "
-                  "rank sends {}.",
-                  best.name, seconds_of_plan(best.prediction.step_seconds),
-                  100 * share(best.prediction.step.computing, best.prediction.step_seconds),
-                  100 * share(best.prediction.step.waiting, best.prediction.step_seconds),
-                  bytes_of(best.prediction.sent)));
-  std::set<std::string> told = {best.name};
-  for (const PlannedLayout& each : plan.obvious) {
-    if (!told.insert(each.name).second) continue;
-    const double times = share(each.prediction.seconds, best.prediction.seconds);
-    if (times <= 1) {
-      sentences.push_back(fmt::format("{} would take {:.2f} of its time, but does not fit: it needs {}.",
-                                      each.name, times,
-                                      bytes_of(static_cast<double>(each.prediction.most_bytes()))));
-      continue;
-    }
-    sentences.push_back(
-        fmt::format("{} takes {:.2f} times as long: {}.", each.name, times, loss(each, best)));
-  }
-  return sentences;
 }
 
 }  // namespace tessera::plan

@@ -22,8 +22,11 @@ struct PlanOptions {
   bool uses_all = false;     // layouts of all devices alone
   size_t count = 10;         // of plans that are returned
   bool compares = true;      // also costs what people try first
-  // What every wish has besides what it divides: how prompts are encoded and pictures decoded.
-  parallel::ParallelOptions ends = {};
+  // What layouts are to have besides what the search chooses: `displaced_mode`, `warmup_steps`,
+  // `text_encoder_parallel` and `vae_parallel` of it.
+  parallel::ParallelOptions fixed = {};
+  // So many compute at once, with those of other runs.
+  int64_t busy_devices = 1;
 };
 
 struct PlannedLayout {
@@ -41,8 +44,9 @@ struct Plan {
   int64_t considered = 0, costed = 0;         // layouts
 };
 
-// Of all valid layouts of up to so many devices. A layout is costed unless its least time is above that of
-// the `count` best. `interrupted` is asked often; the search then throws engine::Cancelled.
+// Of all valid layouts of up to so many devices, each with the soonest way to encode and decode. A layout is
+// costed unless its least time is above that of the `count` best. `interrupted` is asked often; the search
+// then throws engine::Cancelled.
 Plan make_plan(const engine::Settings& settings, const engine::Model& model, const Machine& machine,
                const std::vector<Link>& links, const PlanOptions& options,
                const std::function<bool()>& interrupted = {});

@@ -16,6 +16,8 @@ namespace {
 using parallel::Axis;
 
 constexpr const char* kWhere = "plan";
+// Of the seconds of a request: what is less is no reason to leave a default.
+constexpr double kLeastGain = 1e-3;
 
 bool are_equal(const std::vector<int64_t>& blocks) {
   return !blocks.empty() && std::all_of(blocks.begin(), blocks.end(), [](int64_t kind) { return kind == 0; });
@@ -70,9 +72,10 @@ int64_t Prediction::most_bytes() const {
 }
 
 Predictor::Predictor(const engine::Settings& settings, const engine::Model& model, const Machine& machine,
-                     std::vector<Link> links)
+                     std::vector<Link> links, int64_t busy_devices)
     : settings_(settings),
       model_(model),
+      busy_devices_(busy_devices),
       costs_(machine),
       links_(std::move(links)),
       equal_(equal_blocks(settings, model)),
@@ -89,7 +92,8 @@ bool Predictor::all_differ(const parallel::Layout& layout) const {
 }
 
 Costs Predictor::costs_of(const parallel::Layout& layout) const {
-  Costs costs = costs_on(costs_.machine(), links_, parallel::Mesh(layout.sizes).world_size());
+  Costs costs =
+      costs_on(costs_.machine(), links_, std::max(parallel::Mesh(layout.sizes).world_size(), busy_devices_));
   costs.keeps_spans = false;
   std::vector<size_t> stands_for;
   for (const int64_t rank : representatives(layout, all_differ(layout), stands_for))
@@ -191,6 +195,28 @@ void Predictor::add_ends(const parallel::Layout& layout, Prediction& prediction)
   prediction.encode = of_request.encode;
   prediction.decode = of_request.decode;
   prediction.seconds = prediction.denoise + prediction.encode + prediction.decode;
+}
+
+void Predictor::choose_ends(parallel::ParallelOptions& wish, parallel::Layout& layout,
+                            Prediction& prediction) {
+  if (parallel::Mesh(layout.sizes).size(parallel::kReplicaAxes) > 1) {
+    parallel::Layout other = layout;
+    if (!wish.text_encoder_parallel) other.text_encoder_parallel = !layout.text_encoder_parallel;
+    if (!wish.vae_parallel) other.vae_parallel = !layout.vae_parallel;
+    const Ends own = ends(layout), others = ends(other);
+    const double least = kLeastGain * (prediction.denoise + own.encode + own.decode);
+    const auto choose = [&](std::optional<bool>& of_wish, bool& of_layout, double here, double there,
+                            std::optional<double>& not_chosen) {
+      if (of_wish || here == there) return;
+      const bool is_better = here - there > least;
+      not_chosen = is_better ? here : there;
+      if (is_better) of_wish = of_layout = !of_layout;
+    };
+    choose(wish.text_encoder_parallel, layout.text_encoder_parallel, own.encode, others.encode,
+           prediction.other_encode);
+    choose(wish.vae_parallel, layout.vae_parallel, own.decode, others.decode, prediction.other_decode);
+  }
+  add_ends(layout, prediction);
 }
 
 Prediction Predictor::predict(const parallel::Layout& layout) {

@@ -9,6 +9,7 @@
 #include "engine/model.h"
 #include "engine/request.h"
 #include "parallel/layout.h"
+#include "parallel/options.h"
 #include "plan/hardware/operation_costs.h"
 #include "plan/planner/fit.h"
 #include "plan/planner/least_time.h"
@@ -22,7 +23,9 @@ struct Prediction {
   double encode = 0, denoise = 0, decode = 0;
   RankTime step{};       // of the rank that computes longest, in a steady step
   double imbalance = 1;  // its work over the mean of the simulated ranks
-  double sent = 0;       // bytes that it sends in a steady step
+  // Where choose_ends() has had a choice: what the other way to encode and to decode takes.
+  std::optional<double> other_encode, other_decode;
+  double sent = 0;  // bytes that it sends in a steady step
   // The most that a rank holds while it denoises or decodes, by simulated rank: the first of each stage.
   // Encoding prompts does not count, as in plan/memory_need.h.
   std::vector<int64_t> peak_bytes;
@@ -34,9 +37,10 @@ struct Prediction {
 // For one request on devices of a machine. Not for several threads at a time.
 class Predictor {
  public:
-  // Everything must outlive it. `links` as Costs::links.
+  // Everything must outlive it. `links` as Costs::links. Ranks of one host disturb each other: so do those of
+  // other runs, if as many devices as `busy_devices` compute at once.
   Predictor(const engine::Settings& settings, const engine::Model& model, const Machine& machine,
-            std::vector<Link> links);
+            std::vector<Link> links, int64_t busy_devices = 1);
 
   // Throws as tracing does.
   Prediction predict(const parallel::Layout& layout);
@@ -45,6 +49,10 @@ class Predictor {
   Prediction predict_denoiser(const parallel::Layout& layout);
   void add_ends(const parallel::Layout& layout, Prediction& prediction);
   void add_memory(const parallel::Layout& layout, Prediction& prediction) const;
+  // add_ends() for the soonest way to encode and to decode that `wish` leaves open, which it and `layout`
+  // then ask for: all ranks of a replica together, which is the default, or one alone. A way has to save a
+  // thousandth of the request to be chosen over the default.
+  void choose_ends(parallel::ParallelOptions& wish, parallel::Layout& layout, Prediction& prediction);
 
   // All that a request does in the layout, for a fit (plan/planner/fit.h).
   std::vector<MeasuredRun::Piece> pieces(const parallel::Layout& layout);
@@ -66,6 +74,7 @@ class Predictor {
 
   const engine::Settings& settings_;
   const engine::Model& model_;
+  int64_t busy_devices_;
   OperationCosts costs_;
   std::vector<Link> links_;
   std::vector<int64_t> equal_;

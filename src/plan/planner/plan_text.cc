@@ -1,0 +1,171 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "core/text.h"
+#include "parallel/mesh.h"
+#include "plan/planner/planner.h"
+
+namespace tessera::plan {
+namespace {
+
+using parallel::ParallelOptions;
+using Unit = Table::Column::Unit;
+
+double share(double part, double whole) {
+  return whole > 0 ? part / whole : 0;
+}
+
+std::string bytes_of(double bytes) {
+  return bytes_text(static_cast<uint64_t>(bytes));
+}
+
+std::string seconds_of_plan(double seconds) {
+  return seconds >= 100 ? fmt::format("{:.0f} s", seconds)
+         : seconds >= 1 ? fmt::format("{:.2f} s", seconds)
+                        : fmt::format("{:.1f} ms", 1e3 * seconds);
+}
+
+// Why `planned` takes longer than `best`.
+std::string loss(const PlannedLayout& planned, const PlannedLayout& best) {
+  const RankTime &own = planned.prediction.step, &other = best.prediction.step;
+  const double computing = own.computing - other.computing, waiting = own.waiting - other.waiting;
+  if (planned.prediction.step_seconds <= best.prediction.step_seconds)
+    return fmt::format(
+        "a steady step takes {}, but its first steps use nothing of earlier ones and take longer",
+        seconds_of_plan(planned.prediction.step_seconds));
+  if (waiting > computing)
+    return fmt::format("its ranks wait {:.0f} % of a step, for {} that each sends",
+                       100 * share(own.waiting, planned.prediction.step_seconds),
+                       bytes_of(planned.prediction.sent));
+  const std::string uneven = planned.prediction.imbalance > 1.05
+                                 ? fmt::format(", {:.2f} times the mean of all", planned.prediction.imbalance)
+                                 : "";
+  return fmt::format("its longest rank computes {} a step{}, where the best computes {}",
+                     seconds_of_plan(own.computing), uneven, seconds_of_plan(other.computing));
+}
+
+}  // namespace
+
+std::string basis_of(const Machine& machine) {
+  const auto found = machine.text.find("calibration");
+  if (found == machine.text.end()) return "the rates of a data sheet, which kernels do not reach";
+  const auto rows = found->find("rows");
+  return rows == found->end()
+             ? "measurements of the machine"
+             : fmt::format("a fit to {}", counted(static_cast<int64_t>(rows->size()), "measured run"));
+}
+
+OrderedJson options_json(const PlannedLayout& planned) {
+  const ParallelOptions& wish = planned.wish;
+  OrderedJson options = OrderedJson::object();
+  if (wish.use_cfg_parallel) options["use_cfg_parallel"] = true;
+  for (const parallel::Degree& degree : parallel::kDegrees) {
+    if (wish.*degree.value > 1) options[degree.name] = wish.*degree.value;
+  }
+  if (!wish.rank_shares.empty()) {
+    std::vector<std::string> shares;
+    for (const double share : wish.rank_shares) shares.push_back(fmt::format("{:.4g}", share));
+    options["rank_shares"] = fmt::format("{}", fmt::join(shares, ","));
+  }
+  if (wish.split_scheme == parallel::SplitScheme::k2d) options["split_scheme"] = "2d";
+  if (wish.dynamic_sequence_parallel) options["dynamic_sequence_parallel"] = *wish.dynamic_sequence_parallel;
+  if (wish.num_pipeline_patch) options["num_pipeline_patch"] = *wish.num_pipeline_patch;
+  if (wish.pipeline_patch_axis)
+    options["pipeline_patch_axis"] = *wish.pipeline_patch_axis == parallel::GridAxis::kRows ? "h" : "t";
+  if (wish.displaced_mode) options["displaced_mode"] = parallel::mode_name(*wish.displaced_mode);
+  if (wish.warmup_steps) options["warmup_steps"] = *wish.warmup_steps;
+  if (wish.text_encoder_parallel) options["text_encoder_parallel"] = *wish.text_encoder_parallel;
+  if (wish.vae_parallel) options["vae_parallel"] = *wish.vae_parallel;
+  return options;
+}
+
+OrderedJson layout_json(const PlannedLayout& planned) {
+  const Prediction& prediction = planned.prediction;
+  const parallel::Mesh mesh(planned.layout.sizes);
+  OrderedJson peaks = OrderedJson::array();
+  const bool by_rank = static_cast<int64_t>(prediction.peak_bytes.size()) == mesh.world_size();
+  for (int64_t rank = 0; rank < mesh.world_size() && !prediction.peak_bytes.empty(); ++rank) {
+    const int64_t stage = mesh.coordinates(rank)[parallel::Axis::kPipeline];
+    peaks.push_back(prediction.peak_bytes[static_cast<size_t>(by_rank ? rank : stage)]);
+  }
+  return {{"layout", planned.name},
+          {"options", options_json(planned)},
+          {"devices", mesh.world_size()},
+          {"seconds", prediction.seconds},
+          {"step_seconds", prediction.step_seconds},
+          {"encode_seconds", prediction.encode},
+          {"denoise_seconds", prediction.denoise},
+          {"decode_seconds", prediction.decode},
+          {"step_computing_seconds", prediction.step.computing},
+          {"step_waiting_seconds", prediction.step.waiting},
+          {"step_hidden_seconds", prediction.step.hidden},
+          {"imbalance", prediction.imbalance},
+          {"step_sent_bytes", prediction.sent},
+          {"peak_bytes", std::move(peaks)},
+          {"exact", prediction.is_exact}};
+}
+
+Table plan_table(const std::vector<PlannedLayout>& layouts) {
+  Table table({{"layout", "layout"},
+               {"world_size", "devices"},
+               {"seconds", "run", Unit::kSeconds},
+               {"step_seconds", "a step", Unit::kSeconds},
+               {"computing", "computing", Unit::kShare},
+               {"waiting", "waiting", Unit::kShare},
+               {"imbalance", "imbalance", Unit::kRatio},
+               {"step_sent", "sent/step", Unit::kBytes},
+               {"peak_bytes", "memory", Unit::kBytes},
+               {"exact", "result"}});
+  for (const PlannedLayout& each : layouts) {
+    const Prediction& prediction = each.prediction;
+    table.add({each.name, parallel::Mesh(each.layout.sizes).world_size(), prediction.seconds,
+               prediction.step_seconds, share(prediction.step.computing, prediction.step_seconds),
+               share(prediction.step.waiting, prediction.step_seconds), prediction.imbalance,
+               static_cast<int64_t>(prediction.sent), prediction.most_bytes(),
+               prediction.is_exact ? "exact" : "stale"});
+  }
+  return table;
+}
+
+std::vector<std::string> reasons(const Plan& plan) {
+  std::vector<std::string> sentences;
+  if (plan.best.empty()) return sentences;
+  const PlannedLayout& best = plan.best.front();
+  sentences.push_back(
+      fmt::format("{} is the soonest: a step takes {}, of which its longest rank computes {:.0f} % and waits "
+                  "{:.0f} %, and a "
+                  "rank sends {}.",
+                  best.name, seconds_of_plan(best.prediction.step_seconds),
+                  100 * share(best.prediction.step.computing, best.prediction.step_seconds),
+                  100 * share(best.prediction.step.waiting, best.prediction.step_seconds),
+                  bytes_of(best.prediction.sent)));
+  const auto tell_other = [&](const std::optional<bool>& chosen, const std::optional<double>& other,
+                              double seconds, const char* alone, const char* together) {
+    if (chosen && !*chosen && other)
+      sentences.push_back(fmt::format("{} in {}, where {} take {}.", alone, seconds_of_plan(seconds),
+                                      together, seconds_of_plan(*other)));
+  };
+  tell_other(best.wish.text_encoder_parallel, best.prediction.other_encode, best.prediction.encode,
+             "Each rank encodes the prompts by itself", "ranks that divide the text encoder");
+  tell_other(best.wish.vae_parallel, best.prediction.other_decode, best.prediction.decode,
+             "One rank of a replica decodes", "ranks that divide the rows");
+  std::set<std::string> told = {best.name};
+  for (const PlannedLayout& each : plan.obvious) {
+    if (!told.insert(each.name).second) continue;
+    const double times = share(each.prediction.seconds, best.prediction.seconds);
+    if (times <= 1) {
+      sentences.push_back(fmt::format("{} would take {:.2f} of its time, but does not fit: it needs {}.",
+                                      each.name, times,
+                                      bytes_of(static_cast<double>(each.prediction.most_bytes()))));
+      continue;
+    }
+    sentences.push_back(
+        fmt::format("{} takes {:.2f} times as long: {}.", each.name, times, loss(each, best)));
+  }
+  return sentences;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,28 @@
+// Runs that `tessera generate --record` wrote, as what a machine is fitted to (plan/planner/fit.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/hardware/operation_costs.h"
+#include "plan/planner/fit.h"
+#include "plan/trace.h"
+
+namespace tessera::plan {
+
+// What the machine of a record must have in common with those that it is fitted beside.
+struct RecordedOn {
+  std::string dtype;    // "bf16"
+  int64_t threads = 1;  // of each rank
+};
+
+// Throws Error(kInput) that names `where` for a trace from shapes, one that lacks ranks, and one of a program
+// that did not write what this needs yet.
+RecordedOn recorded_on(const Trace& trace, const std::string& where);
+
+// Its denoising and, if it has one, its decoding. Each takes as long as the rank that took longest from the
+// begin of its first event to the end of its last, by its own clock. Encoding is left out: a run reads the
+// weights of text encoders meanwhile. `where` is for names and errors.
+std::vector<MeasuredRun> measured_phases(const Trace& trace, OperationCosts& costs, const std::string& where);
+
+}  // namespace tessera::plan
