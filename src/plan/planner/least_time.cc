@@ -245,8 +245,9 @@ double LeastTime::of(const parallel::Layout& layout) {
   add(Axis::kGather, 2 * (size(Axis::kGather) - 1) / (tokens * heads), 1, waiting);
   if (const double n = size(Axis::kRing); n > 1) {
     add(Axis::kRing, 2 * (n - 1) * size(Axis::kGather) / (tokens * heads), n - 1, hops);
-    launches +=
-        exchanges(Axis::kRing).count * passes * (n * static_cast<double>(kLaunchesOfAttentionPart) - 1);
+    // Without a pipeline, whose stages keep keys of other patches: all parts but the first are merged.
+    if (stages == 1)
+      launches += exchanges(Axis::kRing).count * passes * (n - 1) * (kLaunchesOfAttentionPart - 1);
   }
 
   // Pictures are divided as far as turns are not.
