@@ -123,6 +123,15 @@ class Verdict:
     skipped: str = ""
 
 
+def words_of(options):
+    """The options of a layout, as a plan names them, in the words of the command line."""
+    words = []
+    for name, value in options.items():
+        name = name.replace("_", "-")
+        words += [f"--{name}" if value else f"--no-{name}"] if isinstance(value, bool) else [f"--{name}", str(value)]
+    return words
+
+
 def run_one(program, name, server):
     function = next(function for function in TESTS if function.__name__ == name)
     verdict, start = Verdict(name, 0), time.monotonic()

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from files import assert_near, read_latents
-from harness import MODEL, ROOT, SMALL, test
+from harness import MODEL, ROOT, SMALL, test, words_of
 from running import alive, children, start
 from test_launchers import finish_ranks, start_ranks, torchrun_variables
 from test_ranks import NEAR
@@ -21,13 +21,6 @@ def write_machine(box, **changes):
     machine = json.loads((ROOT / "machines" / "l40.json").read_text()) | {"device": "cpu", "name": "mine"} | changes
     (box.folder / "mine.json").write_text(json.dumps(machine))
     return ["--machine", "mine.json"]
-
-
-def words_of(options):
-    words = []
-    for name, value in options.items():
-        words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-    return words
 
 
 @test

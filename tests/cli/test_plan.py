@@ -5,7 +5,7 @@ import pathlib
 import shutil
 import statistics
 
-from harness import MODEL as MODEL_FOLDER, SMALL, test
+from harness import MODEL as MODEL_FOLDER, SMALL, test, words_of
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "planning"
 MODEL = ["--model", str(DOCS / "pixart-alpha" / "config.json")]
@@ -16,14 +16,6 @@ def plan(box, *words):
     outcome = box.run("plan", *MODEL, *SIZE, "--json", *words)
     assert outcome.code == 0 and outcome.err == "", outcome
     return json.loads(outcome.out)
-
-
-def words_of(options):
-    words = []
-    for name, value in options.items():
-        name = name.replace("_", "-")
-        words += [f"--{name}" if value else f"--no-{name}"] if isinstance(value, bool) else [f"--{name}", str(value)]
-    return words
 
 
 @test
