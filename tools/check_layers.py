@@ -28,7 +28,7 @@ NESTED = {
     "models/stdit": Nested({"autoencoder_kl", "denoiser", "family", "loading", "local_blocks", "prompt", "t5_prompt", "video_request"}, {"models"}),
     "plan/hardware": Nested({"machine", "trace", "views"}, {"plan", "plan/calibration", "plan/planner", "cli"}),
     "plan/calibration": Nested({"efficiency", "link", "machine", "recorder"}, {"cli"}),
-    "plan/planner": Nested({"machine", "run_costs", "schedule", "trace", "trace_model", "views"}, {"cli"}),
+    "plan/planner": Nested({"link", "machine", "run_costs", "schedule", "trace", "trace_model", "views"}, {"cli"}),
 }
 MAX_LINES = 500
 MAX_MEDIAN = 110

@@ -200,87 +200,97 @@ const Link* LeastTime::link(const parallel::Mesh& mesh, Axis axis) const {
   return found.measured.empty() && found.bandwidth ? &found : nullptr;
 }
 
-double LeastTime::of(const parallel::Layout& layout) {
+LeastTime::Messages LeastTime::messages(const parallel::Layout& layout, const parallel::Mesh& mesh) {
+  Messages all;
+  if (!layout.rank_shares.empty()) return all;
   const auto size = [&](Axis axis) { return static_cast<double>(layout.sizes[axis]); };
-  const double stages = size(Axis::kPipeline);
+  const double tokens = size(Axis::kUlysses) * size(Axis::kGather) * size(Axis::kRing);
+  const double heads = size(Axis::kTensorInner) * size(Axis::kTensorOuter);
+  const double turns = turns_of(settings_, layout), passes = passes_of(layout);
+  const double replicas = size(Axis::kCfg) * size(Axis::kData);
+  const auto add = [&](Axis axis, double bytes, double count, Cost& cost) {
+    // Of 2d tensor parallelism, whose groups of two kinds take turns, the nearer ones.
+    const Link* const link = this->link(mesh, axis == Axis::kTensorOuter ? Axis::kTensorInner : axis);
+    if (link == nullptr) return;
+    const Exchanges& of_two = exchanges(axis);
+    const double crowd = axis == Axis::kUlysses ? 1 + link->contention * std::max(size(axis) - 2, 0.0) : 1;
+    cost.rows +=
+        kLeastTimeMargin * of_two.bytes * bytes * crowd * alone().turns / (*link->bandwidth * replicas);
+    cost.patch += of_two.count * count * passes * link->latency * turns;
+    all.host += of_two.count * count * passes * link->launch;
+  };
+  // With n ranks, of the bytes with two: of gathers and sums 2 (n - 1) / n, of exchanges 4 (n - 1) / n^2,
+  // over what other methods divide.
+  if (layout.sizes[Axis::kTensorOuter] == 1) {
+    add(Axis::kTensorInner, 2 * (heads - 1) / heads / (tokens * size(Axis::kDisplaced)), 1, all.waiting);
+  } else {
+    add(Axis::kTensorOuter, 0, 1, all.waiting);  // their number alone
+  }
+  if (const double n = size(Axis::kUlysses); !layout.dsp)
+    add(Axis::kUlysses, 4 * (n - 1) / (n * tokens * heads), 1, all.waiting);
+  add(Axis::kGather, 2 * (size(Axis::kGather) - 1) / (tokens * heads), 1, all.waiting);
+  if (const double n = size(Axis::kRing); n > 1) {
+    add(Axis::kRing, 2 * (n - 1) * size(Axis::kGather) / (tokens * heads), n - 1, all.ring);
+    // Without a pipeline, whose stages keep keys of other patches: all parts but the first are merged.
+    if (layout.sizes[Axis::kPipeline] == 1)
+      all.merges = exchanges(Axis::kRing).count * passes * (n - 1) * (kLaunchesOfAttentionPart - 1);
+  }
+  if (const Link* const between = link(mesh, Axis::kPipeline)) {
+    const double stages = size(Axis::kPipeline);
+    all.hand_on.patch = stages * between->latency * turns;
+    all.hand_on.rows = (stages - 1) * kLeastTimeMargin * exchanges(Axis::kPipeline).bytes * alone().turns /
+                       (tokens * heads * replicas * *between->bandwidth);
+  }
+  return all;
+}
+
+double LeastTime::passes_of(const parallel::Layout& layout) {
+  return layout.sizes[Axis::kCfg] > 1 ? alone().passes_with_cfg : 1;
+}
+
+// On the ranks that hold a stage after the other, of a step whose rows are so many patches.
+double LeastTime::computing(const parallel::Layout& layout, double patches) {
+  const auto size = [&](Axis axis) { return static_cast<double>(layout.sizes[axis]); };
+  const double stages = size(Axis::kPipeline), turns = turns_of(settings_, layout);
+  const double at_best = (stages > 1 ? kLeastTimeMargin : 1) * alone().seconds * alone().turns * stages /
+                         static_cast<double>(parallel::Mesh(layout.sizes).world_size());
+  if (!layout.rank_shares.empty()) return at_best;
+  // Pictures are divided as far as turns are not.
+  const double pictures = std::max(size(Axis::kData) * turns / alone().turns, 1.0);
+  const double parts = std::ceil(patches * size(Axis::kUlysses) * size(Axis::kGather) * size(Axis::kRing) *
+                                 size(Axis::kDisplaced) * size(Axis::kCfg) * pictures);
+  const int64_t heads = layout.sizes[Axis::kTensorInner] * layout.sizes[Axis::kTensorOuter];
+  return std::max(at_best, patches * turns * seconds_of_part(static_cast<int64_t>(parts), heads));
+}
+
+double LeastTime::of(const parallel::Layout& layout) {
   // Of the blocks, those of the stage that has most.
   const double share =
       blocks_are_equal_
           ? static_cast<double>(*std::max_element(layout.stage_blocks.begin(), layout.stage_blocks.end())) /
                 static_cast<double>(model_.shape.blocks)
-          : 1 / stages;
-  const parallel::Mesh mesh(layout.sizes);
-  const double world = static_cast<double>(mesh.world_size());
+          : 1 / static_cast<double>(layout.sizes[Axis::kPipeline]);
   const double turns = turns_of(settings_, layout);
   const double patches = layout.is_all_warmup ? 1 : static_cast<double>(layout.patches);
-  const double passes = layout.sizes[Axis::kCfg] > 1 ? alone().passes_with_cfg : 1;
-
-  // Of a step, on the ranks that hold a stage after the other: of all its rows and turns, and of each patch.
-  const double computing =
-      (stages > 1 ? kLeastTimeMargin : 1) * alone().seconds * alone().turns * stages / world;
-  Cost waiting, hops;  // of messages that nothing is done beside, and of those of a ring
-  double collectives = 0, launches = alone().launches * passes;  // by the host, for all rows at once
-  const double tokens = size(Axis::kUlysses) * size(Axis::kGather) * size(Axis::kRing);
-  const double heads = size(Axis::kTensorInner) * size(Axis::kTensorOuter);
-  const bool is_known = layout.rank_shares.empty();
-  const auto add = [&](Axis axis, double bytes, double count, Cost& cost) {
-    const Link* const link = this->link(mesh, axis == Axis::kTensorOuter ? Axis::kTensorInner : axis);
-    if (!is_known || link == nullptr) return;
-    const Exchanges& of_two = exchanges(axis);
-    const double crowd = axis == Axis::kUlysses ? 1 + link->contention * std::max(size(axis) - 2, 0.0) : 1;
-    cost.rows += kLeastTimeMargin * of_two.bytes * bytes * crowd * alone().turns /
-                 (*link->bandwidth * size(Axis::kCfg) * size(Axis::kData));
-    cost.patch += of_two.count * count * passes * link->latency * turns;
-    collectives += of_two.count * count * passes * link->launch;
-  };
-  // With n ranks, of the bytes with two: of gathers and sums 2 (n - 1) / n, of exchanges 4 (n - 1) / n^2,
-  // over what other methods divide.
-  if (layout.sizes[Axis::kTensorOuter] == 1) {
-    add(Axis::kTensorInner, 2 * (heads - 1) / heads / (tokens * size(Axis::kDisplaced)), 1, waiting);
-  } else {
-    add(Axis::kTensorOuter, 0, 1, waiting);  // of 2d parallelism, their number alone
-  }
-  if (const double n = size(Axis::kUlysses); !layout.dsp)
-    add(Axis::kUlysses, 4 * (n - 1) / (n * tokens * heads), 1, waiting);
-  add(Axis::kGather, 2 * (size(Axis::kGather) - 1) / (tokens * heads), 1, waiting);
-  if (const double n = size(Axis::kRing); n > 1) {
-    add(Axis::kRing, 2 * (n - 1) * size(Axis::kGather) / (tokens * heads), n - 1, hops);
-    // Without a pipeline, whose stages keep keys of other patches: all parts but the first are merged.
-    if (stages == 1)
-      launches += exchanges(Axis::kRing).count * passes * (n - 1) * (kLaunchesOfAttentionPart - 1);
-  }
-
-  // Pictures are divided as far as turns are not.
-  const double pictures = std::max(size(Axis::kData) * turns / alone().turns, 1.0);
-  const auto computing_of = [&](double parts) {
-    const double rows = std::ceil(parts * tokens * size(Axis::kDisplaced) * size(Axis::kCfg) * pictures);
-    const double seconds = seconds_of_part(static_cast<int64_t>(rows), static_cast<int64_t>(heads)) * turns;
-    return layout.rank_shares.empty() ? std::max(computing, parts * seconds) : computing;
-  };
-
+  const Messages messages = this->messages(layout, parallel::Mesh(layout.sizes));
   // The busiest of the stages computes its share of all patches; a patch goes through all of them before its
   // next step. In a warm-up stages work one after the other.
   const auto of_rows = [&](double parts) {
-    return std::max(computing_of(parts), hops.rows + parts * hops.patch) + waiting.rows +
-           parts * waiting.patch;
+    return std::max(computing(layout, parts), messages.ring.rows + parts * messages.ring.patch) +
+           messages.waiting.rows + parts * messages.waiting.patch;
   };
-  const Link* const between = link(mesh, Axis::kPipeline);
-  double hand_on = 0;
-  if (between != nullptr && is_known) {
-    const double bytes = kLeastTimeMargin * exchanges(Axis::kPipeline).bytes * alone().turns /
-                         (patches * tokens * heads * size(Axis::kCfg) * size(Axis::kData));
-    hand_on = stages * between->latency * turns + (stages - 1) * bytes / *between->bandwidth;
-  }
-  const double of_patch =
-      std::max(computing_of(patches), hops.rows) / patches + waiting.rows / patches + waiting.patch + hand_on;
+  const double of_patch = (std::max(computing(layout, patches), messages.ring.rows) + messages.waiting.rows +
+                           messages.hand_on.rows) /
+                              patches +
+                          messages.waiting.patch + messages.hand_on.patch;
   const double steady = std::max(of_rows(patches) * share, of_patch);
   const double warm = layout.is_all_warmup
                           ? 1
                           : static_cast<double>(layout.warmup_steps) / static_cast<double>(settings_.steps);
-  const double launch = costs_.machine().launch;
-  const double further = alone().per_patch * passes * launch + collectives;
-  const double host =
-      (launches * launch + collectives + (1 - warm) * (patches - 1) * further) * turns * share;
+  const double launch = costs_.machine().launch, passes = passes_of(layout);
+  const double first = (alone().launches * passes + messages.merges) * launch + messages.host;
+  const double further = alone().per_patch * passes * launch + messages.host;
+  const double host = (first + (1 - warm) * (patches - 1) * further) * turns * share;
   return alone().evaluations * std::max(warm * of_rows(1) + (1 - warm) * steady, host);
 }
 

@@ -53,12 +53,20 @@ class LeastTime {
   struct Cost {
     double rows = 0, patch = 0;
   };
+  struct Messages {
+    Cost waiting{}, ring{}, hand_on{};  // that nothing is done beside, of a ring, and between stages
+    double host = 0;                    // s for which it is busy with them, for each patch
+    double merges = 0;                  // kernels that merge what attention gives for parts of the keys
+  };
   const Alone& alone();
   double seconds_of_part(int64_t parts, int64_t heads);
   double most_share(const MappedWork& mapped) const;
   // Of two ranks on the axis; of a ring as of a gather, which sends as much.
   const Exchanges& exchanges(parallel::Axis axis);
   std::optional<SampledRanks> sample(const parallel::ParallelOptions& wish) const;
+  Messages messages(const parallel::Layout& layout, const parallel::Mesh& mesh);
+  double passes_of(const parallel::Layout& layout);
+  double computing(const parallel::Layout& layout, double patches);
   // That of the first rank's group; null if there is none, or none with a bandwidth.
   const Link* link(const parallel::Mesh& mesh, parallel::Axis axis) const;
 
