@@ -111,7 +111,8 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
     const bool needs_noise = sampler().needs_noise(step);
     if (needs_noise && patches.begin == 0) fresh_ = on_device(start_.noise.draw(latents_.sizes()));
     if (ranks_.pipeline.size > 1) enter_frames(step, patches);  // of this stage's latents
-    const std::vector<at::Tensor> predictions = latents_.split(guide_(output[0]), patches);
+    const std::vector<at::Tensor> predictions =
+        latents_.split(guide_(output[0], sampler().timesteps()[static_cast<size_t>(step)]), patches);
     const at::Tensor changing = work_.given ? work_.given->masks(step).changing : at::Tensor();
     for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
       const at::Tensor& z = latents_.patch(patch);

@@ -38,6 +38,8 @@ Group make_group(const Batch& batch, const Range& pictures) {
   for (const Guidance& all : batch.guidance) {
     Guidance& own = group.guidance.emplace_back();
     own.rescale = all.rescale;
+    own.normalization = all.normalization;
+    own.truncation = all.truncation;
     for (int64_t i = pictures.begin; i < pictures.end(); ++i) {
       const Guidance::Picture& picture = all.pictures[static_cast<size_t>(i)];
       own.pictures.push_back({place(picture.prompt), place(picture.negative), picture.scale});

@@ -39,21 +39,24 @@ at::Tensor BranchCombiner::by_sample(const at::Tensor& x) const {
   return has_both_branches() ? at::concat({x, x}) : x;
 }
 
-at::Tensor BranchCombiner::operator()(const at::Tensor& prediction) const {
+at::Tensor BranchCombiner::operator()(const at::Tensor& prediction, double timestep) const {
   if (has_both_branches()) {
     const auto parts = prediction.chunk(2);
-    return combine(parts[0], parts[1]);
+    return combine(parts[0], parts[1], timestep);
   }
   if (ranks_.cfg.size == 1) return prediction;
   const at::Tensor own = prediction.contiguous();  // patches of one pixel or column are transposed
   at::Tensor other = at::empty_like(own);
   const int64_t peer = 1 - ranks_.cfg.rank;
   comm::send_receive(own, peer, other, peer, ranks_.cfg).wait();
-  return ranks_.cfg.rank == 0 ? combine(prediction, other) : combine(other, prediction);
+  return ranks_.cfg.rank == 0 ? combine(prediction, other, timestep) : combine(other, prediction, timestep);
 }
 
 // Adjacent pictures of one scale are combined in one call.
-at::Tensor BranchCombiner::combine(const at::Tensor& negative, const at::Tensor& positive) const {
+at::Tensor BranchCombiner::combine(const at::Tensor& negative, const at::Tensor& positive,
+                                   double timestep) const {
+  constexpr float kTimesteps = 1000;
+  if ((kTimesteps - static_cast<float>(timestep)) / kTimesteps > guidance_.truncation) return positive;
   const auto& pictures = guidance_.pictures;
   const Range& local = latents_.pictures();
   std::vector<at::Tensor> parts;
@@ -63,9 +66,12 @@ at::Tensor BranchCombiner::combine(const at::Tensor& negative, const at::Tensor&
                          [&](const auto& picture) { return picture.scale != own->scale; }) -
             own;
     const at::Tensor part = positive.narrow(0, i, count);
-    parts.push_back(own->is_guided()
-                        ? rescaled(denoiser_.guide(negative.narrow(0, i, count), part, own->scale), part)
-                        : part);
+    if (!own->is_guided()) {
+      parts.push_back(part);
+      continue;
+    }
+    const at::Tensor sum = denoiser_.guide(negative.narrow(0, i, count), part, own->scale);
+    parts.push_back(normalized(rescaled(sum, part), part));
   }
   return parts.size() == 1 ? parts[0] : at::concat(parts);
 }
@@ -75,6 +81,19 @@ at::Tensor BranchCombiner::rescaled(const at::Tensor& sum, const at::Tensor& pos
   if (share == 0) return sum;
   const std::vector<at::Tensor> deviations = deviations_of({positive, sum});
   return share * (sum * (deviations[0] / deviations[1])) + (1 - share) * sum;
+}
+
+at::Tensor BranchCombiner::normalized(const at::Tensor& sum, const at::Tensor& positive) const {
+  if (guidance_.normalization == 0) return sum;
+  TESSERA_CHECK(latents_.line_counts().size() > 0,
+                "norms of whole pictures");  // which do not come in patches
+  const auto squares = [](const at::Tensor& x) { return x.flatten(1).to(at::kDouble).square().sum(1); };
+  const at::Tensor norms =
+      comm::all_reduce(at::stack({squares(positive), squares(sum)}), ranks_.sequence).sqrt();
+  const at::Tensor most = norms[0] * guidance_.normalization;
+  std::vector<int64_t> shape(static_cast<size_t>(sum.dim()), 1);
+  shape[0] = -1;
+  return sum * at::where(norms[1] > most, most / norms[1], at::ones_like(most)).to(at::kFloat).view(shape);
 }
 
 std::vector<at::Tensor> BranchCombiner::deviations_of(const std::vector<at::Tensor>& parts) const {

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <limits>
 #include <vector>
 
 #include "engine/local_latents.h"
@@ -25,6 +26,11 @@ struct Guidance {
   // Interpolates the deviation of the result towards that of the positive branch, 0 to 1 (Lin et al.,
   // arXiv:2305.08891, section 3.4).
   double rescale = 0;
+  // If positive, the norm of a guided prediction is at most so many times that of its positive branch, over a
+  // whole picture.
+  double normalization = 0;
+  // There is no guidance in steps whose time, which goes from 0 (noise) to 1 (data), is above this.
+  double truncation = std::numeric_limits<double>::infinity();
 
   // Adds `count` pictures. A picture without guidance needs no negative prompt.
   void add(int64_t prompt, int64_t negative, double scale, int64_t count = 1);
@@ -46,11 +52,13 @@ class BranchCombiner {
   // A tensor by picture -> by sample of this rank.
   at::Tensor by_sample(const at::Tensor& x) const;
   // The prediction for this rank's samples -> the guided one for its pictures, [n, C, (T',) h', w]. The ranks
-  // of the cfg axis must call this together; where deviations are rescaled, those of the sequence axes too.
-  at::Tensor operator()(const at::Tensor& prediction) const;
+  // of the cfg axis must call this together; where deviations or norms are those of whole pictures, those of
+  // the sequence axes too.
+  at::Tensor operator()(const at::Tensor& prediction, double timestep) const;
 
  private:
-  at::Tensor combine(const at::Tensor& negative, const at::Tensor& positive) const;
+  at::Tensor combine(const at::Tensor& negative, const at::Tensor& positive, double timestep) const;
+  at::Tensor normalized(const at::Tensor& sum, const at::Tensor& positive) const;
   at::Tensor rescaled(const at::Tensor& sum, const at::Tensor& positive) const;
   // Returns the standard deviations [n, 1, 1, (1,) 1] of whole pictures or videos, of which each tensor
   // [n, C, (T',) h', w] is this rank's part.

@@ -164,7 +164,7 @@ ZImageTransformer::ZImageTransformer(const weights::Scope& scope, const ZImageCo
 
 at::Tensor ZImageTransformer::guide(const at::Tensor& negative, const at::Tensor& positive,
                                     double scale) const {
-  return positive + scale * (positive - negative);
+  return positive + (scale - 1) * (positive - negative);
 }
 
 class ZImageForward final : public Forward {

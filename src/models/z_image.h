@@ -77,7 +77,8 @@ class ZImageTransformer final : public Denoiser {
   std::unique_ptr<Forward> start(const ForwardInputs& inputs) const override;
   at::ScalarType dtype() const override { return dtype_; }
   int64_t conditioning_width() const override { return config_.cap_feat_dim; }
-  // Adds the guidance to the positive branch: positive + scale (positive - negative).
+  // diffusers' pipeline adds what it calls the guidance scale to the positive branch, positive + g (positive
+  // - negative), and has guidance above 0. So `scale` is g + 1, and rounding is that of diffusers.
   at::Tensor guide(const at::Tensor& negative, const at::Tensor& positive, double scale) const override;
 
  private:

@@ -15,6 +15,7 @@ namespace tessera::engine {
 namespace {
 
 constexpr int64_t kZImagePictures = 3, kZImageSteps = 4;
+constexpr double kZImageScale = 1.5;
 
 const std::map<std::string, at::Tensor>& z_image_golden() {
   static const std::map<std::string, at::Tensor> golden = read_golden("z-image/golden/golden.safetensors");
@@ -33,8 +34,13 @@ models::DenoiserShape z_image_shape() {
           .patch = {1, 2, 2}};
 }
 
+// What diffusers' pipeline takes.
+struct ZImageGuidance {
+  double scale = 0, normalization = 0, truncation = 1;
+};
+
 // Two pictures have the prompt of 35 tokens and one that of 32; the negative one has 5.
-at::Tensor z_image_loop(const parallel::Ranks& ranks, double guidance) {
+at::Tensor z_image_loop(const parallel::Ranks& ranks, const ZImageGuidance& guidance) {
   const c10::InferenceMode inference_mode;
   const models::ZImageConfig config = z_image_config();
   weights::Checkpoint checkpoint(golden_folder("z-image"), weights::Library::kDiffusers);
@@ -46,8 +52,9 @@ at::Tensor z_image_loop(const parallel::Ranks& ranks, double guidance) {
   std::vector<models::Conditioning> prompts;
   for (const char* name : {"prompt.0", "prompt.1", "prompt.2"})
     prompts.push_back({{models::kTokens, z_image_golden().at(name)}});
-  Guidance branches;
-  for (const int64_t prompt : {1, 2, 1}) branches.add(prompt, 0, guidance);
+  Guidance branches{
+      .pictures = {}, .normalization = guidance.normalization, .truncation = guidance.truncation};
+  for (const int64_t prompt : {1, 2, 1}) branches.add(prompt, 0, guidance.scale + 1);
   const at::Tensor z = z_image_golden().at("latents");
   const models::LatentShape latent_shape{z.size(2), z.size(3), 8};
   const auto sampler = samplers::make_sampler(
@@ -70,7 +77,8 @@ double z_image_deviation(const at::Tensor& x, const at::Tensor& expected) {
 }
 
 // Returns the latents of rank 0 with each of the options, which have one number of ranks.
-std::vector<at::Tensor> z_image_on_ranks(const std::vector<parallel::ParallelOptions>& all, double guidance) {
+std::vector<at::Tensor> z_image_on_ranks(const std::vector<parallel::ParallelOptions>& all,
+                                         const ZImageGuidance& guidance) {
   std::vector<at::Tensor> results(all.size());
   const models::ZImageConfig config = z_image_config();
   comm::run_ranks_as_threads(all.front().degrees(), [&](comm::World world) {
@@ -89,14 +97,31 @@ std::vector<at::Tensor> z_image_on_ranks(const std::vector<parallel::ParallelOpt
   return results;
 }
 
-TEST(ZImageLoop, EqualsDiffusersWithoutGuidance) {
-  const at::Tensor latents = z_image_on_ranks({parallel::ParallelOptions{}}, 1).front();
-  EXPECT_LE(z_image_deviation(latents, z_image_golden().at("loop.turbo")), 1e-4);
+// By the names of the golden.
+const std::map<std::string, ZImageGuidance> kZImageGuidances = {
+    {"turbo", {}},
+    {"guided", {kZImageScale}},
+    {"below_one", {0.5}},
+    {"normalized", {kZImageScale, 1}},
+    {"truncated", {.scale = kZImageScale, .truncation = 0.2}}};
+
+TEST(ZImageLoop, EqualsDiffusers) {
+  for (const auto& [name, guidance] : kZImageGuidances) {
+    const at::Tensor latents = z_image_on_ranks({parallel::ParallelOptions{}}, guidance).front();
+    EXPECT_LE(z_image_deviation(latents, z_image_golden().at("loop." + name)), 1e-4) << name;
+  }
 }
 
-TEST(ZImageLoop, EqualsDiffusersWithGuidance) {
-  const at::Tensor latents = z_image_on_ranks({parallel::ParallelOptions{}}, 1.5).front();
-  EXPECT_LE(z_image_deviation(latents, z_image_golden().at("loop.guided")), 1e-4);
+// Norms are those of whole pictures, of which the ranks have rows.
+TEST(ZImageGuidanceOnRanks, EqualsDiffusers) {
+  for (const auto& [name, guidance] : kZImageGuidances) {
+    for (const bool cfg : {false, true}) {
+      const parallel::ParallelOptions options = parallel::degrees(1, cfg, 1, 1, 2, 1);
+      if (cfg && guidance.scale == 0) continue;
+      const at::Tensor latents = z_image_on_ranks({options}, guidance).front();
+      EXPECT_LE(z_image_deviation(latents, z_image_golden().at("loop." + name)), 1e-4) << name << cfg;
+    }
+  }
 }
 
 // Five heads, 28 tokens in four rows, which are filled up to 32, and texts of three lengths in one batch.
@@ -130,8 +155,8 @@ TEST_P(ZImageOnRanks, ExactMethodsEqualOneRank) {
   displaced.displaced_patch_degree = GetParam();
   displaced.displaced_mode = parallel::DisplacedMode::kFullSync;
   all.push_back(displaced);
-  const at::Tensor expected = z_image_on_ranks({parallel::ParallelOptions{}}, 1.5).front();
-  const std::vector<at::Tensor> results = z_image_on_ranks(all, 1.5);
+  const at::Tensor expected = z_image_on_ranks({parallel::ParallelOptions{}}, {kZImageScale}).front();
+  const std::vector<at::Tensor> results = z_image_on_ranks(all, {kZImageScale});
   for (size_t i = 0; i < all.size(); ++i)
     EXPECT_LE(z_image_deviation(results[i], expected), 1e-4) << parallel::degrees_text(all[i]);
 }
@@ -143,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ZImageOnRanks, ::testing::Values(2, 3, 4));
 void expect_z_image_oracle(const std::string& way, int64_t parts, const parallel::ParallelOptions& options) {
   const at::Tensor expected = z_image_golden().at(fmt::format("loop.{}.{}", way, parts));
   EXPECT_GE(z_image_deviation(expected, z_image_golden().at("loop.turbo")), 1e-1);
-  EXPECT_LE(z_image_deviation(z_image_on_ranks({options}, 1).front(), expected), 1e-4)
+  EXPECT_LE(z_image_deviation(z_image_on_ranks({options}, {}).front(), expected), 1e-4)
       << way << " " << parts << ", " << parallel::degrees_text(options);
 }
 
