@@ -24,7 +24,10 @@ double real(int64_t value) {
   return static_cast<double>(value);
 }
 
+constexpr const char* kHeads = "heads";
+
 std::optional<WorkKind> find_kind(const std::string& name) {
+  if (name == kHeads) return WorkKind::kVector;
   for (const WorkKind kind : kAllWorkKinds) {
     if (work_kind_name(kind) == name) return kind;
   }
@@ -144,6 +147,11 @@ WorkKind work_kind(const Work& work) {
   return gemm->is_convolution ? WorkKind::kConvolution : WorkKind::kGemm;
 }
 
+std::string share_name(const Work& work) {
+  const auto* const vector = std::get_if<VectorWork>(&work);
+  return vector != nullptr && vector->is_by_head ? kHeads : work_kind_name(work_kind(work));
+}
+
 size_t size_count(WorkKind kind) {
   return kind == WorkKind::kVector ? 1 : kind == WorkKind::kGemm ? 3 : 4;
 }
@@ -192,27 +200,34 @@ double ShareTable::share(const std::vector<double>& size) const {
   return std::exp(std::clamp(sum / weights, least - beyond, most + beyond));
 }
 
+const ShareTable* Efficiency::find(const std::string& name, const std::string& dtype) const {
+  const auto of_name = tables_.find(name);
+  if (of_name == tables_.end()) return nullptr;
+  auto found = of_name->second.find(dtype);
+  if (found == of_name->second.end()) found = of_name->second.find("");
+  return found == of_name->second.end() ? nullptr : &found->second;
+}
+
 double Efficiency::share(const Work& work, const std::string& dtype) const {
-  const auto of_kind = tables_.find(work_kind(work));
-  if (of_kind == tables_.end()) return 1;
-  auto found = of_kind->second.find(dtype);
-  if (found == of_kind->second.end()) found = of_kind->second.find("");
-  return found == of_kind->second.end() ? 1 : found->second.share(size_of(work));
+  const ShareTable* found = find(share_name(work), dtype);
+  if (found == nullptr) found = find(work_kind_name(work_kind(work)), dtype);
+  return found == nullptr ? 1 : found->share(size_of(work));
 }
 
 double Efficiency::most(WorkKind kind, const std::string& dtype) const {
-  const auto of_kind = tables_.find(kind);
-  if (of_kind == tables_.end()) return 1;
-  auto found = of_kind->second.find(dtype);
-  if (found == of_kind->second.end()) found = of_kind->second.find("");
-  if (found == of_kind->second.end()) return 1;
-  double most = found->second.points.front().log_share;
-  for (const ShareTable::Point& point : found->second.points) most = std::max(most, point.log_share);
-  return std::exp(most) * (found->second.points.size() > 1 ? kAbovePoints : 1);
+  const ShareTable* const found = find(work_kind_name(kind), dtype);
+  const ShareTable* const heads = kind == WorkKind::kVector ? find(kHeads, dtype) : nullptr;
+  double most = found == nullptr ? 1 : 0;
+  for (const ShareTable* const table : {found, heads}) {
+    if (table == nullptr) continue;
+    for (const ShareTable::Point& point : table->points)
+      most = std::max(most, std::exp(point.log_share) * (table->points.size() > 1 ? kAbovePoints : 1));
+  }
+  return most;
 }
 
 double Efficiency::mean(WorkKind kind) const {
-  const auto of_kind = tables_.find(kind);
+  const auto of_kind = tables_.find(work_kind_name(kind));
   if (of_kind == tables_.end()) return 1;
   double sum = 0, count = 0;
   for (const auto& [dtype, table] : of_kind->second) {
@@ -223,15 +238,21 @@ double Efficiency::mean(WorkKind kind) const {
 }
 
 void Efficiency::set(WorkKind kind, double share) {
-  tables_[kind] = {{"", constant(share)}};
+  tables_[work_kind_name(kind)] = {{"", constant(share)}};
+  if (kind == WorkKind::kVector) tables_.erase(kHeads);
 }
 
 void Efficiency::scale(WorkKind kind, double factor) {
-  auto& of_kind = tables_[kind];
+  ByDtype& of_kind = tables_[work_kind_name(kind)];
   if (of_kind.empty()) of_kind[""] = constant(1);
-  for (auto& [dtype, table] : of_kind) {
-    for (ShareTable::Point& point : table.points) point.log_share += std::log(factor);
-  }
+  const auto all = [&](ByDtype& tables) {
+    for (auto& [dtype, table] : tables) {
+      for (ShareTable::Point& point : table.points) point.log_share += std::log(factor);
+    }
+  };
+  all(of_kind);
+  const auto heads = tables_.find(kHeads);
+  if (kind == WorkKind::kVector && heads != tables_.end()) all(heads->second);
 }
 
 Efficiency Efficiency::read(const JsonConfig& config) {
@@ -239,9 +260,10 @@ Efficiency Efficiency::read(const JsonConfig& config) {
   for (const auto& [name, value] : config.values().items()) {
     const auto kind = find_kind(name);
     if (!kind)
-      input_error(config.where(), "'{}' is no kind of work; there are gemm, convolution, attention, vector",
+      input_error(config.where(),
+                  "'{}' is no kind of work; there are gemm, convolution, attention, vector, heads",
                   printable(name));
-    auto& of_kind = efficiency.tables_[*kind];
+    ByDtype& of_kind = efficiency.tables_[name];
     if (!value.is_object()) {
       of_kind[""] = read_table(config, name, *kind);
       continue;
@@ -259,8 +281,8 @@ Efficiency Efficiency::read(const JsonConfig& config) {
 
 OrderedJson Efficiency::json() const {
   OrderedJson json = OrderedJson::object();
-  for (const auto& [kind, by_dtype] : tables_) {
-    OrderedJson& of_kind = json[work_kind_name(kind)];
+  for (const auto& [name, by_dtype] : tables_) {
+    OrderedJson& of_kind = json[name];
     for (const auto& [dtype, table] : by_dtype) {
       if (dtype.empty()) {
         of_kind = table_json(table);

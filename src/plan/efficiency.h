@@ -20,6 +20,11 @@ std::string work_kind_name(WorkKind kind);  // "gemm", "convolution", "attention
 
 WorkKind work_kind(const Work& work);
 
+// What an efficiency table is found by: the name of the kind, and "heads" of norms of heads, whose short rows
+// take several times as long as other vector operators. Where there is no such table, they are vector
+// operators.
+std::string share_name(const Work& work);
+
 // What the share of a kind depends on, each above 0: of a product rows, inner and columns; of a convolution
 // these, and in how many rows an element of its input is (GemmWork::overlap), by which windows, strides and
 // upsampling differ; of attention batch x heads, queries, keys and the size of a head; of a vector operator
@@ -68,7 +73,10 @@ class Efficiency {
   OrderedJson json() const;
 
  private:
-  std::map<WorkKind, std::map<std::string, ShareTable>> tables_;  // by dtype; "" is for all
+  using ByDtype = std::map<std::string, ShareTable>;  // "" is for all
+  const ShareTable* find(const std::string& name, const std::string& dtype) const;
+
+  std::map<std::string, ByDtype> tables_;  // by share_name()
 };
 
 }  // namespace tessera::plan

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <set>
@@ -64,7 +65,7 @@ TEST(Calibration, EstimatesWhatWasTimed) {
   std::vector<double> vectors;
   for (const TimedWork& each : timed) {
     const double ratio = estimate(machine, each.work, each.dtype) / each.seconds;
-    if (work_kind(each.work) == WorkKind::kVector) {
+    if (share_name(each.work) == "vector") {
       vectors.push_back(std::log(ratio));
     } else {
       EXPECT_NEAR(ratio, 1, 0.002) << kind_name(each.work) << " " << shape_text(each.work);
@@ -99,7 +100,7 @@ TEST(Calibration, FileHasWhatRanksMeasured) {
   EXPECT_NEAR(transfer_time(machine.links[0], {.name = "all_to_all", .ranks = 2, .sent = 1024}).busy, 3e-6,
               1e-9);
   EXPECT_EQ(links_json(machine.links), json["links"]);
-  EXPECT_EQ(machine.efficiency.json().size(), 4);
+  EXPECT_EQ(machine.efficiency.json().size(), 5);
 }
 
 // Ranks that compute at once are slower by the shares of their work, but only those of one host.
@@ -136,6 +137,41 @@ TEST(ShareTable, TakesTheMeanOfEqualSizes) {
   const ShareTable table = {{{{std::log(8.)}, std::log(0.25)}, {{std::log(8.)}, std::log(1.)}}};
   EXPECT_NEAR(table.share({8}), 0.5, 1e-6);
   EXPECT_NEAR(table.share({80}), 0.5, 1e-6);
+}
+
+// Norms of heads take six times as long as other vector operators of their size, and have shares of their
+// own; a file without these counts them as vector operators.
+TEST(Calibration, NormsOfHeadsHaveTheirOwnShares) {
+  std::vector<TimedWork> timed = toy_times(at::kFloat, "fp32");
+  const auto is_of_heads = [](const TimedWork& each) { return share_name(each.work) == "heads"; };
+  for (TimedWork& each : timed) each.seconds *= is_of_heads(each) ? 6 : 1;
+  ASSERT_GE(std::count_if(timed.begin(), timed.end(), is_of_heads), 4);
+  OrderedJson json = machine_json(toy_host(), timed);
+  const Machine machine = machine_of(json);
+  json["efficiency"].erase("heads");
+  const Machine without = machine_of(json);
+  for (const TimedWork& each : timed) {
+    if (!is_of_heads(each)) continue;
+    EXPECT_NEAR(estimate(machine, each.work, "fp32") / each.seconds, 1, 0.002) << shape_text(each.work);
+    EXPECT_LT(estimate(without, each.work, "fp32") / each.seconds, 0.4) << shape_text(each.work);
+  }
+  EXPECT_EQ(machine.efficiency.json().size(), without.efficiency.json().size() + 1);
+}
+
+// No share of a kind is above most(), those of heads neither; what scales a kind scales them too.
+TEST(Calibration, SharesOfHeadsBelongToVectorOperators) {
+  Efficiency efficiency =
+      Efficiency::read(JsonConfig(Json{{"vector", 0.25}, {"heads", 0.5}}, "machine.json"));
+  const VectorWork plain{.rows = 64, .width = 64};
+  VectorWork heads = plain;
+  heads.is_by_head = true;
+  EXPECT_NEAR(efficiency.share(plain, "fp32"), 0.25, 1e-9);
+  EXPECT_NEAR(efficiency.share(heads, "fp32"), 0.5, 1e-9);
+  EXPECT_NEAR(efficiency.most(WorkKind::kVector, "fp32"), 0.5, 1e-9);
+  efficiency.scale(WorkKind::kVector, 0.5);
+  EXPECT_NEAR(efficiency.share(heads, "fp32"), 0.25, 1e-9);
+  efficiency.set(WorkKind::kVector, 0.75);
+  EXPECT_NEAR(efficiency.share(heads, "fp32"), 0.75, 1e-9);
 }
 
 // The first are of each kind, and each is one operator of its kind, which work_of() checks.

@@ -221,6 +221,21 @@ TEST(TraceAnalysis, AVectorOperatorHasTheRowsOfItsTensors) {
   EXPECT_DOUBLE_EQ(demand_of(work).elements, real(modulated.bytes) / 2);
 }
 
+// The weights of a norm of heads are those of one head.
+TEST(TraceAnalysis, ANormOfHeadsIsTold) {
+  const auto is_by_head = [](int64_t weights) {
+    const OperationEvent norm{.name = "rms_norm",
+                              .role = {},
+                              .output = shape({2, 64, 1152}),
+                              .inputs = {shape({2, 64, 1152}), shape({weights})},
+                              .flops = 4 * 2 * 64 * 1152,
+                              .bytes = 4 * 2 * 64 * 1152 + 2 * weights};
+    return std::get<VectorWork>(works_of(norm, 2).at(0)).is_by_head;
+  };
+  EXPECT_TRUE(is_by_head(72));
+  EXPECT_FALSE(is_by_head(1152));
+}
+
 TEST(TraceAnalysis, RunsInTheNearestDtype) {
   Machine machine = tx8();
   EXPECT_EQ(nearest_dtype(machine, "fp32"), "bf16");

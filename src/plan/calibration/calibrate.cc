@@ -84,12 +84,12 @@ bool are_near(const std::vector<double>& a, const std::vector<double>& b) {
 // Operators of nearly one size, which differ in what they do with elements, have one share, their geometric
 // mean: a table cannot tell them apart.
 OrderedJson efficiency_json(const Machine& machine, const std::vector<TimedWork>& timed) {
-  std::map<std::pair<WorkKind, std::string>, std::vector<SharePoint>> tables;
+  std::map<std::pair<std::string, std::string>, std::vector<SharePoint>> tables;
   for (const TimedWork& each : timed) {
     const Mapping mapping = map_operator({{}, each.work}, machine, each.dtype);
     if (!mapping.fits()) continue;
     SharePoint point{size_of(each.work), std::log(mapping.latency / each.seconds)};
-    std::vector<SharePoint>& table = tables[{work_kind(each.work), each.dtype}];
+    std::vector<SharePoint>& table = tables[{share_name(each.work), each.dtype}];
     const auto near = std::find_if(table.begin(), table.end(),
                                    [&](const SharePoint& other) { return are_near(other.size, point.size); });
     if (near == table.end()) {
@@ -104,7 +104,7 @@ OrderedJson efficiency_json(const Machine& machine, const std::vector<TimedWork>
       OrderedJson point = OrderedJson::array();
       for (const double size : each.size) point.push_back(rounded(size));
       point.push_back(rounded(std::exp(each.log_share)));
-      json[work_kind_name(of.first)][of.second].push_back(std::move(point));
+      json[of.first][of.second].push_back(std::move(point));
     }
   }
   return json;

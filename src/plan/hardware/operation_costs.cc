@@ -24,6 +24,12 @@ bool is_positive(const TensorShape& shape) {
   return std::all_of(shape.sizes.begin(), shape.sizes.end(), [](int64_t size) { return size > 0; });
 }
 
+// Whether the weights of a norm are those of a head, of which a row of its input has several.
+bool is_by_head(const OperationEvent& operation) {
+  return operation.name == "rms_norm" && operation.inputs.size() == 2 && !operation.output.sizes.empty() &&
+         elements_of(operation.inputs[1]) < operation.output.sizes.back();
+}
+
 // Reads and writes as many bytes as the operation, in rows of its largest tensor: most often its output.
 VectorWork vector_work(const OperationEvent& operation, int64_t element_bytes) {
   const std::vector<int64_t>& sizes = operation.output.sizes;
@@ -39,6 +45,7 @@ VectorWork vector_work(const OperationEvent& operation, int64_t element_bytes) {
   work.inputs = std::max<int64_t>(static_cast<int64_t>(elements / row_elements) - 1, 0);
   work.others = std::max(elements - row_elements * real(work.inputs + 1), 0.0);
   work.operations_per_element = real(operation.flops) / row_elements;
+  work.is_by_head = is_by_head(operation);
   return work;
 }
 

@@ -14,9 +14,10 @@ namespace tessera::plan {
 struct VectorWork {
   int64_t rows = 0, width = 0;
   double operations_per_element = 0;
-  int64_t inputs = 1;   // tensors of that shape that are read
-  int64_t weights = 0;  // elements that every row needs
-  double others = 0;    // elements of smaller tensors, which are read once, a part with each row
+  int64_t inputs = 1;       // tensors of that shape that are read
+  int64_t weights = 0;      // elements that every row needs
+  double others = 0;        // elements of smaller tensors, which are read once, a part with each row
+  bool is_by_head = false;  // each head of a row is normed by itself
 
   auto operator<=>(const VectorWork&) const = default;  // NOLINT(modernize-use-nullptr): it has no pointer
 };

@@ -42,7 +42,9 @@ class Operators {
     add("v_proj", GemmWork{part.batch * part.keys, sizes_.hidden, sizes_.projected, 0});
   }
   void head_norm(const std::string& name, const StditSizes::Attention& part, double operations) {
-    add(name, VectorWork{part.rows() * sizes_.heads, sizes_.head_dim, operations, 1, sizes_.head_dim});
+    VectorWork work{part.rows() * sizes_.heads, sizes_.head_dim, operations, 1, sizes_.head_dim};
+    work.is_by_head = operations == kNorm;
+    add(name, work);
   }
   void attention(const StditSizes::Attention& part) {
     add("attention", AttentionWork{part.batch, sizes_.heads, part.queries, part.keys, sizes_.head_dim});
