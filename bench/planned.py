@@ -6,7 +6,7 @@ The machine is calibrated first, unless --machine names a file. The models have 
 Open-Sora 1.2, with few blocks. A measured step is the lower quartile of those of all rounds, and a part of a request that of its rounds.
 How long decoding takes depends on the number of ranks alone, so the first layout of each number decodes, once. A run during which other
 programs took more than --others of a core is repeated, and the least disturbed counts. Memory is that of the process less that of a run of
-the smallest model that ships.
+the smallest model that ships on as many ranks: ranks are forks, which have fewer pages of the libraries.
 """
 import argparse
 import json
@@ -161,7 +161,7 @@ def rows_of(args, family, size, report, empty):
             continue
         if measured is None:
             measured = measure(args, family, request, flags, report, decodes)
-            measured["memory"] -= empty
+            measured["memory"] -= empty[len(flags) > 0]
             measured["request"] += decode.setdefault(ranks_of, measured["decode"])
         decode.setdefault(ranks_of, measured["decode"])
         row = {"model": TITLES[family], "size": size, "layout": name, "measured": measured, "planned": {
@@ -229,8 +229,9 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         report = pathlib.Path(scratch) / "report.json"
-        smallest = [str(TESSERA), "generate", "a red circle", "--model", "shapes", "--dtype", args.dtype, "--threads", "1", "-q"]
-        empty = memory_of(generate([*smallest, "--num-inference-steps", "1", "-o", str(report.with_suffix(".png"))], report))
+        smallest = [str(TESSERA), "generate", "a red circle", "--model", "shapes", "--dtype", args.dtype, "--threads", "1", "-q",
+                    "--num-inference-steps", "1", "-o", str(report.with_suffix(".png"))]
+        empty = [memory_of(generate([*smallest, *flags], report)) for flags in ([], ["--use-cfg-parallel"])]
         for family in args.models:
             for size in args.sizes or SIZES[family]:
                 rows += rows_of(args, family, size, report, empty)
