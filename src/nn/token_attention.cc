@@ -52,9 +52,9 @@ at::Tensor gather_keys_values(const AttentionCall& call) {
   return whole;
 }
 
-// Each rank gathers the keys and values of all tokens, and attends when it has them. To attend to its own block
-// meanwhile, and merge the parts, takes 1.03 of the time of a step where messages are short, and the same time
-// where they are long (ARCHITECTURE.md).
+// Each rank gathers the keys and values of all tokens, and attends when it has them. To attend to its own
+// block meanwhile, and merge the parts, takes 1.03 of the time of a step where messages are short, and the
+// same time where they are long (ARCHITECTURE.md).
 class GatherAttention final : public TokenAttention {
  public:
   at::Tensor operator()(const AttentionCall& call) override {
