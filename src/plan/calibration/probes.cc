@@ -183,11 +183,11 @@ Probe vector_probe(const Common& of, Elementwise what, int64_t rows, int64_t wid
       case Elementwise::kCopy:
         return [x = tensor({1, width, rows}, of.dtype, device).transpose(1, 2)] { at::clone(x); };
       case Elementwise::kHeadNorm:
-        return [=, norm = at::full({kHeadDim}, 1.0, at::TensorOptions().device(device))] {
-          ops::prepare_heads(x, {.weight = norm, .epsilon = 1e-6});
-        };
+        break;
     }
-    TESSERA_CHECK(false, "vector operator {}", static_cast<int>(what));
+    return [=, norm = at::full({kHeadDim}, 1.0, at::TensorOptions().device(device))] {
+      ops::prepare_heads(x, {.weight = norm, .epsilon = 1e-6});
+    };
   };
   return {fmt::format("{} {} x {}", kNames[static_cast<size_t>(what)], rows, width), WorkKind::kVector,
           of.dtype, prepare};

@@ -109,7 +109,6 @@ const LeastTime::Alone& LeastTime::alone() {
     if (operation != nullptr && operation->block >= 0 && event.step != kBeforeSteps)
       largest = std::max(largest, elements_of_output(*operation));
   }
-  std::map<const MappedWork*, double> counts;
   for (size_t i = 0; i < rank.events.size(); ++i) {
     const Event& event = rank.events[i];
     const auto* const operation = std::get_if<OperationEvent>(&event.what);
@@ -117,10 +116,16 @@ const LeastTime::Alone& LeastTime::alone() {
                             elements_of_output(*operation) * kMostExpansion >= largest;
     for (const MappedWork* const mapped : costs_.operators(rank, i)) {
       found.seconds += costs_.least_seconds(*mapped) / most_share(*mapped) * times[i];
-      if (is_of_rows) counts[mapped] += times[i];
+      if (!is_of_rows) continue;
+      const auto same = std::find_if(found.of_rows.begin(), found.of_rows.end(),
+                                     [&](const auto& each) { return each.first == mapped; });
+      if (same == found.of_rows.end()) {
+        found.of_rows.emplace_back(mapped, times[i]);
+      } else {
+        same->second += times[i];
+      }
     }
   }
-  for (const auto& [mapped, count] : counts) found.of_rows.push_back({mapped, count});
   found.turns = turns_of(settings_, layout);
   found.evaluations = static_cast<double>(ranks.trace.steps);
   found.launches = launches_in_step(ranks);
