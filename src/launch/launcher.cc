@@ -56,13 +56,13 @@ class Sockets {
 }  // namespace
 
 Failure launch_ranks(int64_t ranks, std::chrono::milliseconds timeout,
-                     const std::function<int(const Worker&)>& run, const std::string& unit) {
+                     const std::function<int(const Worker&)>& run) {
   StatusTable statuses(ranks);
   const Descriptor store(::memfd_create("tessera-store", MFD_CLOEXEC));
   if (store.number() < 0) launcher_cannot("create a memory file", errno);
   const pid_t launcher = ::getpid();
   const BlockedSignals signals;
-  Supervisor supervisor(statuses, timeout, signals, unit);
+  Supervisor supervisor(statuses, timeout, signals);
   try {
     Sockets sockets;
     std::fflush(nullptr);

@@ -19,13 +19,13 @@ namespace tessera::launch {
 //
 // A rank fails when it reports so or a signal ends it; a rank that is stopped for longer than the timeout
 // counts as lost. The first failure ends the other ranks: by SIGTERM, and by SIGKILL after two seconds. So do
-// SIGTERM, SIGHUP and the second SIGINT here; the first SIGINT asks the ranks to end together, after what
-// `unit` names, as a line then says. When this process dies, the ranks die. Returns what failed, with an exit
+// SIGTERM, SIGHUP and the second SIGINT here; the first SIGINT asks the ranks to end together, and a line
+// says so (see finish_before_end()). When this process dies, the ranks die. Returns what failed, with an exit
 // code of 0 if all ranks are done. Throws Error(kPeer) if a rank cannot be started.
 //
 // Must be called while this is the only thread, before anything has computed in parallel or used a GPU: a
 // fork has no other threads, though OpenMP's pool in it believes so, and CUDA does not survive a fork.
 Failure launch_ranks(int64_t ranks, std::chrono::milliseconds timeout,
-                     const std::function<int(const Worker&)>& run, const std::string& unit = "this step");
+                     const std::function<int(const Worker&)>& run);
 
 }  // namespace tessera::launch

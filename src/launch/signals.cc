@@ -19,6 +19,7 @@ namespace tessera::launch {
 namespace {
 
 std::atomic<bool> asked_to_end{false}, is_quiet{false};
+std::atomic<const char*> last_unit{"this step"};
 
 void write_to_stderr(std::string_view text) {
   // A signal handler cannot do anything about a failed write.
@@ -81,7 +82,7 @@ bool is_free(int number) {
 
 void on_signal(int number) {
   if (number == SIGINT && !asked_to_end.exchange(true)) {
-    if (!is_quiet) write_to_stderr("\ntessera: stopping after this step; Ctrl-C again stops at once\n");
+    say_end();
     return;
   }
   remove_unfinished_files();
@@ -116,6 +117,17 @@ std::vector<int> ending_signals() {
   for (int number = SIGRTMIN; number <= SIGRTMAX; ++number) others.push_back(number);
   std::copy_if(others.begin(), others.end(), std::back_inserter(numbers), is_free);
   return numbers;
+}
+
+void finish_before_end(const char* unit) {
+  last_unit = unit;
+}
+
+void say_end() {
+  if (is_quiet) return;
+  for (const std::string_view text :
+       {"\ntessera: stopping after ", last_unit.load(), "; Ctrl-C again stops at once\n"})
+    write_to_stderr(text);
 }
 
 bool interrupted() {

@@ -24,6 +24,11 @@ void install_signal_handlers();
 // True after the first SIGINT.
 bool interrupted();
 
+// What is finished after it, as say_end() names it: a literal, "this step" unless another is given.
+void finish_before_end(const char* unit);
+// Tells standard error that the first SIGINT has come. Safe in a signal handler.
+void say_end();
+
 // For a rank that another process supervises, which prints why the rank ended: the rank prints nothing, and
 // reports SIGBUS and SIGSEGV in `status`, which must live as long as the process. A terminal sends SIGINT,
 // SIGQUIT and SIGHUP to both, and the supervisor decides what the rank does, so the rank ignores them. It

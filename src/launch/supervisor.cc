@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "launch/signals.h"
-#include "launch/streams.h"
 
 namespace tessera::launch {
 namespace {
@@ -72,7 +71,7 @@ Failure Supervisor::run() {
     const int number = signals_.next(next_deadline());
     if (number == SIGINT && !asked_to_end_) {
       asked_to_end_ = true;
-      say(fmt::format("\ntessera: stopping after {}; Ctrl-C again stops at once\n", unit_));
+      say_end();
       statuses_.ask_to_end();
     } else if (number != 0 && number != SIGCHLD) {
       end_all();

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/memory_limits.h"
@@ -38,11 +37,9 @@ class BlockedSignals {
 
 class Supervisor {
  public:
-  // `timeout` limits how long a rank may be stopped by a signal or a debugger. `unit` is what ranks finish
-  // when they are asked to end: "this step".
-  Supervisor(StatusTable& statuses, std::chrono::milliseconds timeout, const BlockedSignals& signals,
-             std::string unit)
-      : statuses_(statuses), timeout_(timeout), signals_(signals), unit_(std::move(unit)) {}
+  // `timeout` limits how long a rank may be stopped by a signal or a debugger.
+  Supervisor(StatusTable& statuses, std::chrono::milliseconds timeout, const BlockedSignals& signals)
+      : statuses_(statuses), timeout_(timeout), signals_(signals) {}
 
   // Adds a rank. Must be called in the order of the ranks.
   void add(pid_t process);
@@ -72,7 +69,6 @@ class Supervisor {
   StatusTable& statuses_;
   std::chrono::milliseconds timeout_;
   const BlockedSignals& signals_;
-  std::string unit_;
   std::vector<pid_t> processes_;
   std::vector<RankEnd> ends_;
   std::vector<Clock::duration> stopped_for_;  // by rank; zero if it runs

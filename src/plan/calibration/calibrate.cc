@@ -230,6 +230,7 @@ OrderedJson calibrate(const CalibrationOptions& options, const Say& say) {
   const int64_t cache = std::max(cache_size(3).value_or(kDefaultCacheBytes), tile);
   host.tile_bytes = static_cast<double>(tile);
   host.memory_bytes = static_cast<double>(total_memory());
+  launch::finish_before_end("this measurement");
   host.of_ranks = measure_ranks(options.ranks, options.threads, cache, options.seconds * kShareOfRanks, say);
   // The launcher of ranks no longer waits for signals.
   if (launch::interrupted()) throw engine::Cancelled();

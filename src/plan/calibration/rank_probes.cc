@@ -235,7 +235,7 @@ std::vector<double> run_ranks(int64_t ranks, int64_t threads, int64_t cache_byte
       return own.exit_code;
     }
   };
-  const launch::Failure failure = launch::launch_ranks(ranks, kTimeout, run, "this measurement");
+  const launch::Failure failure = launch::launch_ranks(ranks, kTimeout, run);
   if (failure.exit_code != 0) throw RanksFailed{failure};
   std::vector<double> means(count);
   for (size_t i = 0; i < count; ++i) {
