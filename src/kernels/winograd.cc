@@ -13,7 +13,7 @@
 namespace tessera::kernels {
 namespace {
 
-constexpr int64_t kTaps = 16;  // products per tile and pair of channels
+constexpr int64_t kTaps = kWinogradTaps;
 
 // The pixels that receive the 2x2 outputs of a tile.
 template <typename T>

@@ -14,6 +14,7 @@ namespace {
 // The products along one dimension: four of the filter before a corner, of which the filter after it shares
 // the second, and three more of the latter. Each uses one of the tile's four transformed rows.
 constexpr int64_t kTaps = 7;
+static_assert(kTaps * kTaps == kUpsampleTaps);
 constexpr int64_t kRowOfTap[kTaps] = {0, 1, 2, 3, 0, 2, 3};
 constexpr int64_t kTapsOfPhase[2][4] = {{0, 1, 2, 3}, {4, 1, 5, 6}};
 

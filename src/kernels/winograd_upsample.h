@@ -16,6 +16,8 @@
 
 namespace tessera::kernels {
 
+constexpr int64_t kUpsampleTaps = 7 * 7;  // products per tile and pair of channels
+
 // Faster than the direct convolution if winograd_is_faster().
 struct WinogradUpsample {
   // weight [out, in, 3, 3] in fp32, bias [out]; channels must be multiples of 32 (checked). Computes in

@@ -11,12 +11,12 @@ namespace tessera::nn {
 CausalConv3d::CausalConv3d(const weights::Scope& scope, int64_t in, int64_t out, Options options)
     : time_stride_(options.time_stride) {
   const int64_t k = options.kernel, pad = (k - 1) / 2;
-  const at::Tensor weight = scope.tensor("weight", {out, in, k, k, k});
+  const at::Tensor weight = ops::Conv2d::reading(scope, {out, in, k, k}, /*stride=*/1, {pad, pad})
+                                .tensor("weight", {out, in, k, k, k});
   const at::Tensor bias = options.bias ? scope.tensor("bias", {out}) : at::Tensor();
   for (int64_t i = 0; i < k; ++i) {
-    taps_.emplace_back(weight.select(2, i), i + 1 == k ? bias : at::Tensor(), /*stride=*/1,
+    taps_.emplace_back(scope, weight.select(2, i), i + 1 == k ? bias : at::Tensor(), /*stride=*/1,
                        std::array<int64_t, 2>{pad, pad});
-    taps_.back().role = scope.name();
   }
 }
 

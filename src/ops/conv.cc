@@ -19,8 +19,6 @@ namespace {
 using at::IntArrayRef;
 using at::Tensor;
 using Scalars = c10::List<std::optional<at::Scalar>>;
-using PackSignature = Tensor(const Tensor&, IntArrayRef, IntArrayRef, IntArrayRef, int64_t,
-                             at::OptionalIntArrayRef);
 using ConvSignature = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, IntArrayRef,
                              IntArrayRef, IntArrayRef, int64_t, c10::string_view, Scalars,
                              std::optional<c10::string_view>);
@@ -31,53 +29,12 @@ using AddSignature = Tensor&(Tensor&, const Tensor&, const Tensor&, const std::o
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 constexpr std::array<int64_t, 2> kNoDilation = {1, 1};
 
-bool can_pack(const Tensor& weight) {
-  if (!weight.is_cpu() || !at::hasMKLDNN() || weight.numel() == 0) return false;
-  return kernels::is_multiplied(weight.scalar_type());
-}
-
-Tensor pack(const Tensor& weight, int64_t stride, IntArrayRef padding) {
-  static const auto reorder = c10::Dispatcher::singleton()
-                                  .findSchemaOrThrow("mkldnn::_reorder_convolution_weight", "")
-                                  .typed<PackSignature>();
-  return reorder.call(weight, padding, {stride, stride}, kNoDilation, 1, std::nullopt);
-}
-
 }  // namespace
-
-Conv2d::Conv2d(const weights::Scope& scope, int64_t in, int64_t out, int64_t size, int64_t step,
-               int64_t pad) {
-  const Tensor bias_vector = scope.tensor("bias", {out});
-  const std::array<int64_t, 4> shape = {out, in, size, size};
-  if (size == 3 && step == 1 && pad == 1 &&
-      kernels::winograd_is_faster(in, out, scope.dtype(), scope.device())) {
-    in_channels = in;
-    out_channels = out;
-    kernel = {size, size};
-    padding = {pad, pad};
-    bias = bias_vector;
-    // Reads fp32 weights, so that the transformed ones are rounded to the dtype of the layer only once.
-    winograd.emplace(scope.with_dtype(at::kFloat).tensor("weight", shape), bias_vector, scope.dtype());
-  } else {
-    *this = Conv2d(scope.tensor("weight", shape), bias_vector, step, {pad, pad});
-  }
-  role = scope.name();
-}
-
-Conv2d::Conv2d(const Tensor& taps, Tensor bias_vector, int64_t step, std::array<int64_t, 2> pad)
-    : in_channels(taps.size(1)),
-      out_channels(taps.size(0)),
-      kernel{taps.size(2), taps.size(3)},
-      stride(step),
-      padding(pad),
-      weight(taps.contiguous(kChannelsLast)),
-      bias(std::move(bias_vector)),
-      packed(can_pack(taps)) {
-  if (packed) weight = pack(weight, stride, padding);
-}
 
 Tensor Conv2d::apply(const Tensor& x, std::array<int64_t, 2> pad) const {
   const std::array<int64_t, 2> step = {stride, stride};
+  if (product)  // pixels are rows of channels
+    return product->multiply(x.contiguous(kChannelsLast).permute({0, 2, 3, 1})).permute({0, 3, 1, 2});
   if (x.is_cpu() && !kernels::is_multiplied(weight.scalar_type())) return apply_narrow(x, pad);
   if (!packed) return at::conv2d(x, weight, bias, step, pad).contiguous(kChannelsLast);
   static const auto conv = c10::Dispatcher::singleton()
@@ -252,9 +209,7 @@ Tensor Conv2d::with_edges(const Tensor& sum, ConvInput input) const {
 bool Conv2d::needs_whole_input(const ConvInput& input) const {
   const at::Tensor& x = input.x;
   if (!x.is_meta() || !is_for_cpu(x.device()) || x.size(2) == 0) return false;
-  const bool is_winograd = kernel == std::array<int64_t, 2>{3, 3} && stride == 1 &&
-                           kernels::winograd_is_faster(in_channels, out_channels, x.scalar_type(), at::kCPU);
-  return !is_winograd && rows_at_once(input) >= rows_out(input);
+  return !room.defined() && rows_at_once(input) >= rows_out(input);
 }
 
 Tensor Conv2d::operator()(ConvInput input) const {
@@ -358,28 +313,6 @@ void Conv2d::add_whole(Tensor& sum, const Tensor& x, std::array<int64_t, 2> pad)
 
 namespace {
 
-// Combines the 3x3 taps w [O, I, 3, 3] into those of the pixels around a corner: [4 O, I, 2, 2]. Along one
-// dimension, the pixel before the corner has taps 0 and 1 on the input pixel before it and tap 2 on the one
-// after; the pixel after the corner has tap 0 on the one before, and taps 1 and 2 on the one after.
-Tensor corner_taps(const Tensor& w) {
-  const auto split = [](const Tensor& taps, int64_t dim) {
-    const Tensor first = taps.select(dim, 0), middle = taps.select(dim, 1), last = taps.select(dim, 2);
-    return std::array<Tensor, 2>{at::stack({first + middle, last}, dim),
-                                 at::stack({first, middle + last}, dim)};
-  };
-  std::vector<Tensor> parts;
-  for (const Tensor& rows : split(w, 2)) {
-    for (const Tensor& both : split(rows, 3)) parts.push_back(both);
-  }
-  return at::concat(parts);
-}
-
-// Reads fp32 weights, so that sums of taps are rounded to the dtype of the layer only once.
-Conv2d corner_conv(const weights::Scope& scope, int64_t channels) {
-  const Tensor taps = scope.with_dtype(at::kFloat).tensor("weight", {channels, channels, 3, 3});
-  return {corner_taps(taps).to(scope.dtype()), scope.tensor("bias", {channels}).repeat({4}), 1, {0, 1}};
-}
-
 // Copies the pixels around `count` rows of corners, [count, W + 1, 2 (row), 2 (column), C], to their
 // positions in the image [2 H, 2 W, C]. `first` is the first row of corners; pixels outside the image are
 // dropped.
@@ -404,19 +337,6 @@ void place_corners(const Tensor& corners, Tensor& image, int64_t first, int64_t 
 }
 
 }  // namespace
-
-Upsample2d::Upsample2d(const weights::Scope& scope, int64_t num_channels) : channels(num_channels) {
-  if (kernels::winograd_is_faster(channels, channels, scope.dtype(), scope.device())) {
-    const weights::Scope wide = (scope / "conv").with_dtype(at::kFloat);
-    winograd.emplace(wide.tensor("weight", {channels, channels, 3, 3}), wide.tensor("bias", {channels}),
-                     scope.dtype());
-  } else if (scope.device().is_cpu()) {
-    corners = corner_conv(scope / "conv", channels);
-  } else {
-    whole = Conv2d(scope / "conv", channels, channels, 3, 1, 1);
-  }
-  role = (scope / "conv").name();
-}
 
 Tensor Upsample2d::operator()(const Tensor& x, const std::optional<Halo>& halo,
                               const ConvBlocks& blocks) const {

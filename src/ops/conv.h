@@ -13,6 +13,7 @@
 #include "kernels/winograd.h"
 #include "kernels/winograd_upsample.h"
 #include "ops/group_norm.h"
+#include "ops/linear.h"
 #include "weights/scope.h"
 
 namespace tessera::ops {
@@ -47,9 +48,16 @@ struct Conv2d {
   // Reads `weight` [out, in, kernel, kernel] and `bias` [out].
   Conv2d(const weights::Scope& scope, int64_t in, int64_t out, int64_t kernel, int64_t stride = 1,
          int64_t padding = 0);
-  // weight [out, in, kh, kw], bias [out]. `padding` counts the rows at top and bottom and the columns at left
-  // and right.
+  // weight [out, in, kh, kw], bias [out] or undefined. `padding` counts the rows at top and bottom and the
+  // columns at left and right.
   Conv2d(const at::Tensor& weight, at::Tensor bias, int64_t stride, std::array<int64_t, 2> padding);
+  // The same as a layer at `scope`; the weight is read from reading(), and may be a part of what is there.
+  Conv2d(const weights::Scope& scope, const at::Tensor& weight, const at::Tensor& bias, int64_t stride,
+         std::array<int64_t, 2> padding);
+  // `scope` with the dtype in which such a layer reads its weight [out, in, kh, kw]: fp32 where minimal
+  // filtering transforms it, so that it is rounded to the dtype of the layer only once.
+  static weights::Scope reading(const weights::Scope& scope, at::IntArrayRef shape, int64_t stride,
+                                std::array<int64_t, 2> padding);
 
   // -> [B, out, H', W'], channels-last, in the dtype of the weights. An input without rows gives no rows,
   // whatever the halo.
@@ -68,14 +76,21 @@ struct Conv2d {
   std::array<int64_t, 2> kernel = {1, 1};
   int64_t stride = 1;
   std::array<int64_t, 2> padding = {0, 0};
-  at::Tensor weight;  // in oneDNN's layout if `packed`; undefined if `winograd`
+  at::Tensor weight;  // in oneDNN's layout if `packed`; undefined if `winograd` or `product`
   at::Tensor bias;
   bool packed = false;
   std::optional<kernels::Winograd> winograd;
+  // A 1x1 convolution of stride 1 on the CPU. oneDNN lays weights of convolutions out for one size of the
+  // image, and anew at every call with some others, which takes several times as long as the product.
+  std::optional<Linear> product;
+  at::Tensor room;  // of meta tensors that stand for the CPU: what transformed weights take beyond `weight`
   std::string role = {};  // key of the weights in the checkpoint, for Operation
 
  private:
   friend struct Upsample2d;
+  // Whether the CPU computes such a layer by minimal filtering. `shape` is that of the weight.
+  static bool is_filtered(const weights::Scope& scope, at::IntArrayRef shape, int64_t stride,
+                          std::array<int64_t, 2> padding);
   int64_t rows_out(const ConvInput& input) const;
   int64_t rows_at_once(const ConvInput& input) const;
   // Whether two more products of a few rows cost less than a copy of x with the rows around it.

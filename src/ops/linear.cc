@@ -123,34 +123,27 @@ Linear::Linear(at::Tensor weight_matrix, at::Tensor bias_vector, Packing packing
                                             : std::move(weight_matrix);
 }
 
-namespace {
-
-at::Tensor apply(const Linear& linear, const at::Tensor& x, Activation activation) {
+at::Tensor Linear::multiply(const at::Tensor& x, Activation activation) const {
   if (x.numel() == 0) {  // a rank without tokens of a short sequence
     std::vector<int64_t> shape = x.sizes().vec();
-    shape.back() = linear.out_features;
-    return at::empty(shape, x.options().dtype(linear.weight.scalar_type()));
+    shape.back() = out_features;
+    return at::empty(shape, x.options().dtype(weight.scalar_type()));
   }
-  if (linear.kernel == LinearKernel::kOwn)
-    return kernels::gemm_linear(x, linear.weight, linear.bias, activation);
-  if (linear.kernel == LinearKernel::kTiles)
-    return kernels::tile_gemm_linear(x, linear.weight, linear.bias, activation);
-  if (linear.kernel == LinearKernel::kNone) return at::linear(x, linear.weight, optional(linear.bias));
-  if (linear.kernel == LinearKernel::kAten)
-    return activated(at::linear(x, linear.weight, optional(linear.bias)), activation);
+  if (kernel == LinearKernel::kOwn) return kernels::gemm_linear(x, weight, bias, activation);
+  if (kernel == LinearKernel::kTiles) return kernels::tile_gemm_linear(x, weight, bias, activation);
+  if (kernel == LinearKernel::kNone) return at::linear(x, weight, optional(bias));
+  if (kernel == LinearKernel::kAten) return activated(at::linear(x, weight, optional(bias)), activation);
   static const auto product = c10::Dispatcher::singleton()
                                   .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
                                   .typed<LinearSignature>();
   const PointwiseName name = pointwise_name(activation);
-  return product.call(x, linear.weight, optional(linear.bias), name.attribute, Scalars(), name.algorithm);
+  return product.call(x, weight, optional(bias), name.attribute, Scalars(), name.algorithm);
 }
-
-}  // namespace
 
 at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const {
   const OperationScope scope;
   TESSERA_CHECK(x.size(-1) == in_features, "linear of {} inputs got {}", in_features, x.size(-1));
-  at::Tensor out = apply(*this, x, activation);
+  at::Tensor out = multiply(x, activation);
   const int64_t rows = x.numel() / in_features;
   const std::array<int64_t, 2> sizes = {out_features, in_features};
   record("linear", role, out, 2 * rows * in_features * out_features,

@@ -37,6 +37,8 @@ struct Linear {
   // x [..., in] -> [..., out], in the dtype of the weights. The activation is fused into the product if the
   // backend can do that. 2 rows * in * out FLOPs.
   at::Tensor operator()(const at::Tensor& x, Activation activation = Activation::kNone) const;
+  // The same as a part of another operation, which tells what it does.
+  at::Tensor multiply(const at::Tensor& x, Activation activation = Activation::kNone) const;
 
   int64_t in_features = 0;
   int64_t out_features = 0;

@@ -196,6 +196,7 @@ TEST_P(ConvTest, ThreadsDoNotChangeTheResult) {
 INSTANTIATE_TEST_SUITE_P(Shapes, ConvTest,
                          ::testing::Values(Case{1, 3, 8, 7, 9, 3, 1, 1}, Case{2, 5, 7, 11, 6, 3, 2, 1},
                                            Case{2, 16, 16, 8, 8, 3, 2, 0}, Case{1, 12, 4, 5, 9, 1, 1, 0},
+                                           Case{2, 64, 96, 9, 6, 1, 1, 0}, Case{2, 33, 7, 5, 4, 1, 2, 0},
                                            Case{3, 1, 1, 4, 4, 3, 1, 1}, Case{1, 64, 96, 13, 17, 3, 1, 1},
                                            Case{2, 128, 64, 1, 5, 3, 1, 1}, Case{1, 64, 64, 40, 40, 3, 1, 1},
                                            Case{2, 512, 64, 7, 8, 3, 1, 1}, Case{1, 64, 3, 16, 16, 3, 1, 1},

@@ -18,9 +18,10 @@ int64_t weights_of(const engine::Model& model, engine::Request request, Phase ph
   request.prompts = {"a cat"};
   request.dtype = at::kFloat;
   if (phase == Phase::kDenoise) request.output_type = engine::OutputType::kLatent;
-  const engine::Settings settings = engine::resolve(request, model);
+  engine::Settings settings = engine::resolve(request, model);
   const parallel::Layout layout =
       parallel::resolve_layout({}, engine::workload(settings, model), std::nullopt);
+  settings.request.device = at::kCUDA;  // which holds weights as they are in the file
   const RankTrace trace = trace_rank(settings, model, layout, 0, 1);
   return trace.weights_bytes.at(static_cast<size_t>(phase)) / static_cast<int64_t>(sizeof(float));
 }

@@ -19,7 +19,9 @@ class CheckpointFixture {
     checkpoint_ = std::make_unique<weights::Checkpoint>(folder(), weights::Library::kTransformers);
   }
 
-  weights::Scope scope(at::ScalarType dtype = at::kFloat) const { return {*checkpoint_, {.dtype = dtype}}; }
+  weights::Scope scope(at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU) const {
+    return {*checkpoint_, {.dtype = dtype, .device = device}};
+  }
   const std::filesystem::path& folder() const { return folder_.path(); }
 
  private:
