@@ -29,12 +29,23 @@ using AddSignature = Tensor&(Tensor&, const Tensor&, const Tensor&, const std::o
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 constexpr std::array<int64_t, 2> kNoDilation = {1, 1};
 
+// What each output pixel reads of x [B, C, H, W], as rows [B, H', W', kh kw C].
+Tensor windows_of(const Tensor& x, const Conv2d& conv, std::array<int64_t, 2> pad) {
+  const Tensor pixels = x.contiguous(kChannelsLast).permute({0, 2, 3, 1});
+  const auto [height, width] = conv.kernel;
+  if (height == 1 && width == 1 && conv.stride == 1) return pixels;
+  return at::constant_pad_nd(pixels, {0, 0, pad[1], pad[1], pad[0], pad[0]})
+      .unfold(1, height, conv.stride)
+      .unfold(2, width, conv.stride)
+      .permute({0, 1, 2, 4, 5, 3})
+      .flatten(3);
+}
+
 }  // namespace
 
 Tensor Conv2d::apply(const Tensor& x, std::array<int64_t, 2> pad) const {
   const std::array<int64_t, 2> step = {stride, stride};
-  if (product)  // pixels are rows of channels
-    return product->multiply(x.contiguous(kChannelsLast).permute({0, 2, 3, 1})).permute({0, 3, 1, 2});
+  if (product) return product->multiply(windows_of(x, *this, pad)).permute({0, 3, 1, 2});
   if (x.is_cpu() && !kernels::is_multiplied(weight.scalar_type())) return apply_narrow(x, pad);
   if (!packed) return at::conv2d(x, weight, bias, step, pad).contiguous(kChannelsLast);
   static const auto conv = c10::Dispatcher::singleton()

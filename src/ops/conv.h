@@ -80,8 +80,9 @@ struct Conv2d {
   at::Tensor bias;
   bool packed = false;
   std::optional<kernels::Winograd> winograd;
-  // A 1x1 convolution of stride 1 on the CPU. oneDNN lays weights of convolutions out for one size of the
-  // image, and anew at every call with some others, which takes several times as long as the product.
+  // Of 1x1 convolutions and those with strides on the CPU, with the weight as [out, kh kw in]. oneDNN lays
+  // weights out for one size of the image, and anew at every call with some others, which takes many times as
+  // long as the product.
   std::optional<Linear> product;
   at::Tensor room;  // of meta tensors that stand for the CPU: what transformed weights take beyond `weight`
   std::string role = {};  // key of the weights in the checkpoint, for Operation

@@ -112,8 +112,8 @@ Conv2d::Conv2d(const Tensor& taps, Tensor bias_vector, int64_t step, std::array<
       packed(can_pack(taps)) {
   const bool is_pointwise =
       kernel == std::array<int64_t, 2>{1, 1} && stride == 1 && padding == std::array<int64_t, 2>{0, 0};
-  if (is_pointwise && taps.is_cpu()) {
-    Linear layer(taps.reshape({out_channels, in_channels}), bias);
+  if ((is_pointwise || stride > 1) && taps.is_cpu()) {
+    Linear layer(taps.permute({0, 2, 3, 1}).flatten(1), bias);
     if (layer.kernel != LinearKernel::kAten) {
       product = std::move(layer);
       weight.reset();
