@@ -139,8 +139,7 @@ std::shared_ptr<const LoadedComponent> ComponentCache::get(const std::string& na
   const Expected* const wanted = expected(name);
   TESSERA_CHECK(wanted, "component '{}' was not announced", name);
   ComponentForm form = wanted->sized->form;
-  form.options.stays =
-      wanted->stays || form.options.placement.device.is_meta();  // shapes are not read at use
+  form.options.stays = wanted->stays;
   make_room(wanted->sized->bytes - (wanted->stays ? 0 : wanted->sized->bytes_at_use));
   auto part = std::make_shared<LoadedComponent>(LoadedComponent{form, wanted->sized->bytes, nullptr});
   models::LoadStatistics cost;

@@ -26,12 +26,6 @@ Sum most(const Sum& a, const Sum& b) {
   return {std::max(a.step, b.step), std::max(a.run, b.run)};
 }
 
-int64_t peak_of(const RankTrace& rank) {
-  int64_t most = 0;
-  for (const Phase phase : kAllPhases) most = std::max(most, rank.peak_bytes(phase));
-  return most;
-}
-
 bool needs_link(const Trace& trace) {
   return std::any_of(trace.ranks.begin(), trace.ranks.end(), has_collectives);
 }
@@ -87,7 +81,7 @@ Table comparison_table(const std::vector<CostedTrace>& traces) {
     for (const RankTrace& rank : costed.trace->ranks) {
       sent = most(sent, sent_bytes(rank, steps));
       flops = most(flops, all_flops(rank, steps));
-      peak = std::max(peak, peak_of(rank));
+      peak = std::max(peak, rank.peak_bytes());
     }
     std::vector<OrderedJson> row = {costed.name, costed.trace->world_size, costed.steps,
                                     cell(costed.seconds())};
@@ -136,7 +130,7 @@ Table ranks_table(const CostedTrace& costed) {
     const RankCosts& rank = costed.run->ranks[i];
     table.add({rank.rank, rank.run.computing, rank.run.waiting, rank.run.hidden, rank.end,
                costed.run->seconds > 0 ? rank.run.computing / costed.run->seconds : 0, rank.step.computing,
-               rank.step.waiting, rank.step.hidden, peak_of(costed.trace->ranks[i])});
+               rank.step.waiting, rank.step.hidden, costed.trace->ranks[i].peak_bytes()});
   }
   return table;
 }

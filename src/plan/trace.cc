@@ -179,6 +179,12 @@ int64_t RankTrace::peak_bytes(Phase phase) const {
   return most + weights_bytes.at(static_cast<size_t>(phase));
 }
 
+int64_t RankTrace::peak_bytes() const {
+  int64_t most = 0;
+  for (const Phase phase : kAllPhases) most = std::max(most, peak_bytes(phase));
+  return most;
+}
+
 namespace {
 
 std::string text_of(const Json& json) {

@@ -108,6 +108,7 @@ struct RankTrace {
 
   // The most that tensors take in a phase, with the weights of its part.
   int64_t peak_bytes(Phase phase) const;
+  int64_t peak_bytes() const;  // in any phase
 };
 
 struct Trace {

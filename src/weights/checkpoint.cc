@@ -1,6 +1,7 @@
 #include "weights/checkpoint.h"
 
 #include <ATen/Functions.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 #include <cstring>
@@ -230,10 +231,14 @@ at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::S
   bytes_held_ += static_cast<uint64_t>(bytes_in(dtype));
   bytes_used_ += static_cast<uint64_t>(bytes_in(entry.dtype));
   if (device.is_meta()) {
+    // What is mapped stands beside its copy for a moment, which counts in the peak
+    // (weights/memory_counter.h).
+    const at::Tensor mapped = at::empty(part_shape, at::TensorOptions().device(device).dtype(entry.dtype));
     at::Tensor part = at::empty(part_shape, at::TensorOptions().device(device).dtype(dtype));
     record_loading({key, shape, slices, entry.dtype, part});
     return part;
   }
+  const at::DisableRecordFunctionGuard unrecorded;  // laying a weight out is no operation of the model
   at::Tensor part = view(place, bytes_in(entry.dtype));
   for (const Slice& slice : slices) part = part.narrow(slice.dim, slice.begin, slice.length);
   return part.to(device, dtype).contiguous();

@@ -115,7 +115,7 @@ RankTrace record_run(const engine::Settings& settings, const engine::Model& mode
   observer.progressed = [&](engine::Phase phase, int64_t done, int64_t /*total*/) {
     if (phase == engine::Phase::kDenoise) recorder.begin_step(done);
   };
-  engine::Engine(model, engine::kNoLimit, world).run(settings, layout, observer);
+  engine::Engine(model, /*budget=*/0, world).run(settings, layout, observer);
   return trace;
 }
 
@@ -257,17 +257,9 @@ int64_t live_bytes(const RankTrace& trace, Phase phase) {
   return most;
 }
 
-// Of the part of this phase, and of those before, which are still in memory.
-int64_t weights_until(const RankTrace& real, Phase phase) {
-  int64_t bytes = 0;
-  for (const Phase each : kAllPhases)
-    bytes += each <= phase ? real.weights_bytes[static_cast<size_t>(each)] : 0;
-  return bytes;
-}
-
-// The most that tensors of a real run take besides weights.
+// The most that tensors of a real run take besides weights that stay for a phase.
 int64_t peak_beside_weights(const RankTrace& real, Phase phase) {
-  return real.peak_bytes(phase) - weights_until(real, phase);
+  return real.peak_bytes(phase) - real.weights_bytes[static_cast<size_t>(phase)];
 }
 
 // oneDNN's bf16 kernels take room for rearranged inputs, some KiB, which a trace does not have and which only
@@ -275,9 +267,7 @@ int64_t peak_beside_weights(const RankTrace& real, Phase phase) {
 void expect_near_live_bytes(const RankTrace& traced, const RankTrace& real) {
   for (const Phase phase : {Phase::kEncode, Phase::kDenoise, Phase::kDecode}) {
     const int64_t weights = traced.weights_bytes.at(static_cast<size_t>(phase));
-    const int64_t of_parts_before =
-        weights_until(real, phase) - real.weights_bytes[static_cast<size_t>(phase)];
-    const auto expected = static_cast<double>(weights + live_bytes(real, phase) - of_parts_before);
+    const auto expected = static_cast<double>(weights + live_bytes(real, phase));
     const auto found = static_cast<double>(weights + live_bytes(traced, phase));
     EXPECT_NEAR(found / expected, 1, 0.05) << phase_name(phase) << ", rank " << real.rank;
     EXPECT_LE(static_cast<double>(traced.peak_bytes(phase)),
@@ -286,16 +276,34 @@ void expect_near_live_bytes(const RankTrace& traced, const RankTrace& real) {
   }
 }
 
-// Weights of a real run are packed for the processor, so the traced ones count for both.
+// Weights of a real run are packed for the processor, so the traced ones count for both. Blocks of a text
+// encoder are packed where they are read, among the tensors that are compared: of models as small as these,
+// whose widths are rounded up, packed weights are up to a third larger.
 void expect_near_peaks(const RankTrace& traced, const RankTrace& real) {
   for (const Phase phase : {Phase::kEncode, Phase::kDenoise, Phase::kDecode}) {
     const auto weights = static_cast<double>(traced.weights_bytes.at(static_cast<size_t>(phase)));
     const auto expected = weights + static_cast<double>(peak_beside_weights(real, phase));
-    EXPECT_NEAR(static_cast<double>(traced.peak_bytes(phase)) / expected, 1, 0.05)
+    EXPECT_NEAR(static_cast<double>(traced.peak_bytes(phase)) / expected, 1,
+                phase == Phase::kEncode ? 0.1 : 0.05)
         << phase_name(phase) << ", rank " << real.rank << ": " << traced.peak_bytes(phase) << " at '"
         << what_at(traced, phase) << "', " << real.peak_bytes(phase) << " at '" << what_at(real, phase)
         << "', weights " << weights;
   }
+}
+
+// As a run does that ends with its pictures: a T5 holds one block at a time.
+TEST(Trace, ReadsBlocksOfATextEncoderWhereTheyAreNeeded) {
+  engine::Request request = engine::tiny_request(64, 64, 1);
+  request.dtype = at::kFloat;
+  const engine::Settings settings = engine::resolve(request, engine::tiny());
+  const parallel::Layout layout =
+      parallel::resolve_layout({}, engine::workload(settings, engine::tiny()), std::nullopt);
+  const RankTrace trace = trace_rank(settings, engine::tiny(), layout, 0, 1);
+  constexpr int64_t kWidth = 12, kInner = 20, kBlock = 4 * kWidth * kWidth + 3 * kWidth * kInner + 2 * kWidth;
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(float));
+  const int64_t weights = trace.weights_bytes.at(static_cast<size_t>(Phase::kEncode));
+  EXPECT_LT(weights, kBytes * kBlock);
+  EXPECT_GT(trace.peak_bytes(Phase::kEncode), weights + kBytes * kBlock);
 }
 
 class Traces : public ::testing::TestWithParam<Subject> {};
