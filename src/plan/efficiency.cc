@@ -18,6 +18,8 @@ constexpr size_t kNeighbours = 8;
 constexpr double kLevel = 1e-2;  // how much a plane wants to be level, of the weight of what it fits
 constexpr double kBeyond =
     0.25;  // how far a share may lie beyond those around, of the logarithm of their ratio
+// Other kernels compute other windows: twice as many windows are as far away as 16 times as many rows.
+constexpr double kOfWindows = 4;
 constexpr const char* kDtypes[] = {"fp32", "fp16", "bf16", "fp8"};
 
 double real(int64_t value) {
@@ -51,6 +53,7 @@ ShareTable read_table(const JsonConfig& config, const std::string& key, WorkKind
   if (is_share(value)) return constant(value.get<double>());
   if (!value.is_array() || value.empty()) config.fail(key, expected);
   ShareTable table;
+  if (kind == WorkKind::kConvolution) table.scales = {1, 1, 1, kOfWindows};
   for (const Json& each : value) {
     const bool is_point =
         each.is_array() && each.size() == sizes + 1 && is_share(each.back()) &&
@@ -78,9 +81,10 @@ OrderedJson table_json(const ShareTable& table) {
   return points;
 }
 
-double squared_distance(const std::vector<double>& a, const std::vector<double>& b) {
+double squared_distance(const ShareTable& table, const std::vector<double>& a, const std::vector<double>& b) {
   double sum = 0;
-  for (size_t k = 0; k < a.size(); ++k) sum += (a[k] - b[k]) * (a[k] - b[k]);
+  for (size_t k = 0; k < a.size(); ++k)
+    sum += std::pow((a[k] - b[k]) * (table.scales.empty() ? 1 : table.scales[k]), 2);
   return sum;
 }
 
@@ -105,12 +109,12 @@ std::vector<double> solve(std::vector<std::vector<double>> rows) {
 
 // The slopes of the plane through a point that fits the others best, each by the inverse fourth power of its
 // distance. Along what the points around do not tell, it is level.
-std::vector<double> slopes_at(const std::vector<ShareTable::Point>& points, const ShareTable::Point& point) {
+std::vector<double> slopes_at(const ShareTable& table, const ShareTable::Point& point) {
   const size_t dims = point.log_size.size();
   std::vector<std::vector<double>> rows(dims, std::vector<double>(dims + 1));
   double weights = 0;
-  for (const ShareTable::Point& other : points) {
-    const double distance = squared_distance(point.log_size, other.log_size);
+  for (const ShareTable::Point& other : table.points) {
+    const double distance = squared_distance(table, point.log_size, other.log_size);
     if (distance < kLeastDistance) continue;
     const double weight = 1 / (distance * distance);
     weights += weight * distance;
@@ -179,14 +183,14 @@ double ShareTable::share(const std::vector<double>& size) const {
     at[k] = std::clamp(std::log(size[k]), least->log_size[k], most->log_size[k]);
   }
   std::vector<std::pair<double, const Point*>> nearest;
-  for (const Point& point : points) nearest.emplace_back(squared_distance(point.log_size, at), &point);
+  for (const Point& point : points) nearest.emplace_back(squared_distance(*this, point.log_size, at), &point);
   const size_t count = std::min(nearest.size(), kNeighbours);
   std::partial_sort(nearest.begin(), nearest.begin() + static_cast<std::ptrdiff_t>(count), nearest.end());
   double sum = 0, weights = 0, least = nearest.front().second->log_share, most = least;
   for (size_t i = 0; i < count; ++i) {
     const auto& [distance, point] = nearest[i];
     const std::vector<double> slopes =
-        distance < kLeastDistance ? std::vector<double>(dims) : slopes_at(points, *point);
+        distance < kLeastDistance ? std::vector<double>(dims) : slopes_at(*this, *point);
     double value = point->log_share;
     for (size_t k = 0; k < dims; ++k) value += slopes[k] * (at[k] - point->log_size[k]);
     const double weight = 1 / std::pow(std::max(distance, kLeastDistance), 2);

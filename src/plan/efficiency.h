@@ -44,6 +44,8 @@ struct ShareTable {
     double log_share = 0;
   };
   std::vector<Point> points;
+  // How far apart sizes that differ by a factor of e are, where it is not 1.
+  std::vector<double> scales = {};
 
   double share(const std::vector<double>& size) const;
 };

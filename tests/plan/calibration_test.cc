@@ -139,6 +139,27 @@ TEST(ShareTable, TakesTheMeanOfEqualSizes) {
   EXPECT_NEAR(table.share({80}), 0.5, 1e-6);
 }
 
+// Other windows are other kernels: an upsampling convolution of as many rows tells less of a 3 x 3 one than 3
+// x 3 convolutions of fewer rows do.
+TEST(Calibration, WindowsAreFurtherApartThanRows) {
+  OrderedJson json = machine_json(toy_host(), toy_times(at::kFloat, "fp32"));
+  json["efficiency"]["convolution"]["fp32"] = {{256, 4608, 512, 9, 1.5},    {1024, 4608, 512, 9, 1.5},
+                                               {16384, 1152, 128, 9, 1.5},  {4096, 1152, 128, 36, 3.5},
+                                               {16384, 1152, 128, 36, 3.5}, {16384, 2880, 320, 36, 3.5}};
+  const Machine machine = machine_of(json);
+  const auto convolution = [](int64_t rows, int64_t inner, int64_t columns, double windows) {
+    GemmWork work;
+    work.rows = rows;
+    work.inner = inner;
+    work.columns = columns;
+    work.is_convolution = true;
+    work.overlap = windows;
+    return work;
+  };
+  EXPECT_NEAR(machine.efficiency.share(convolution(16384, 4608, 512, 9), "fp32"), 1.5, 0.1);
+  EXPECT_NEAR(machine.efficiency.share(convolution(16384, 1152, 256, 36), "fp32"), 3.5, 0.2);
+}
+
 // Norms of heads take six times as long as other vector operators of their size, and have shares of their
 // own; a file without these counts them as vector operators.
 TEST(Calibration, NormsOfHeadsHaveTheirOwnShares) {
@@ -188,15 +209,16 @@ TEST(Probes, AreOperatorsOfAllKinds) {
   EXPECT_EQ(std::get<AttentionWork>(work_of(probes[2])), (AttentionWork{1, 16, 256, 256, 72}));
 }
 
-// A clock by which the runs take 9, 1, 5, 3, 7, ... seconds: the first does not count, and others only ever
-// make a run longer.
-TEST(Stopwatch, TakesTheLowerQuartile) {
+// A clock by which the runs take 9, 1, 5, 3, 7, ... seconds: the first does not count.
+TEST(Stopwatch, TakesTheMedianOfOneThread) {
   EXPECT_EQ(lower_quartile({5, 1, 4, 2, 3}), 2);
+  EXPECT_EQ(typical({5, 1, 4, 2, 3}, 1), 3);
+  EXPECT_EQ(typical({5, 1, 4, 2, 3}, 2), 2);
   double now = 0;
   std::vector<double> runs = {9, 1, 5, 3};
   size_t next = 0;
-  const double seconds = time_of([&] { now += runs[next++ % runs.size()]; }, 0, [&] { return now; });
-  EXPECT_EQ(seconds, 1);
+  const auto run = [&] { now += runs[next++ % runs.size()]; };
+  EXPECT_EQ(times_of(run, 0, [&] { return now; }), (std::vector<double>{1, 5, 3}));
   EXPECT_EQ(next, 4);
 }
 

@@ -25,8 +25,9 @@ namespace {
 constexpr double kGiga = 1e9, kTera = 1e12, kKibi = 1024, kGibi = 1024 * 1024 * 1024;
 // By order of magnitude, as in the files of data sheets. What they do to times is in the shares.
 constexpr double kHopMicroseconds = 0.01, kDramMicroseconds = 0.1;
-constexpr double kNear = 1.1;                                 // ratio of sizes that count as one
-constexpr double kShareOfRanks = 0.25;                        // of the seconds
+constexpr double kNear = 1.1;           // ratio of sizes that count as one
+constexpr double kShareOfRanks = 0.25;  // of the seconds
+constexpr size_t kPasses = 2;
 constexpr double kMostForProbe = 0.5, kLeastForProbe = 0.02;  // s
 constexpr int64_t kDefaultTileBytes = 512 << 10, kDefaultCacheBytes = 32 << 20;
 
@@ -144,34 +145,51 @@ std::optional<int64_t> cache_size(int level) {
 }
 
 // Bytes that a copy of so many bytes reads and writes in a second.
-double copy_bandwidth(int64_t bytes, double seconds, const Clock& clock) {
+double copy_bandwidth(int64_t bytes, double seconds, int64_t threads) {
   const at::Tensor from = at::full({bytes / 4}, 0.5), to = at::empty_like(from);
-  return 2 * static_cast<double>(bytes) / time_of([&] { to.copy_(from); }, seconds, clock);
+  const std::vector<double> times = times_of([&] { to.copy_(from); }, seconds, clock_for(threads));
+  return 2 * static_cast<double>(bytes) / typical(times, threads);
 }
 
-// Times the probes of all dtypes in turns, as many as there is time for, at least those that are typical.
-std::vector<TimedWork> time_probes(const CalibrationOptions& options, int64_t cache_bytes, double deadline,
-                                   const Say& say) {
+// Times the probes in turns, as many as there is time for, at least those that are typical; each at two
+// times, so that no moment counts for all of an operation.
+std::vector<TimedWork> time_probes(const std::string& dtype, const std::vector<Probe>& probes,
+                                   int64_t threads, double end) {
+  const Clock clock = clock_for(threads);
+  std::vector<std::vector<double>> times(probes.size());
+  size_t left = kPasses * probes.size();
+  for (size_t pass = 0; pass < kPasses; ++pass) {
+    for (size_t i = 0; i < probes.size(); ++i, --left) {
+      const double seconds = end - wall_seconds();
+      if (seconds <= 0 && (pass > 0 || i >= kAllWorkKinds.size())) break;
+      const double budget =
+          std::clamp(seconds / static_cast<double>(left) / 2, kLeastForProbe, kMostForProbe);
+      const std::vector<double> more = times_of(probes[i].prepare(at::kCPU), budget, clock);
+      times[i].insert(times[i].end(), more.begin(), more.end());
+    }
+  }
   std::vector<TimedWork> timed;
-  const Clock clock = clock_for(options.threads);
+  for (size_t i = 0; i < probes.size() && !times[i].empty(); ++i)
+    timed.push_back({dtype, work_of(probes[i]), typical(times[i], threads)});
+  return timed;
+}
+
+// Of all dtypes.
+std::vector<TimedWork> time_operations(const CalibrationOptions& options, int64_t cache_bytes,
+                                       double deadline, const Say& say) {
+  std::vector<TimedWork> all;
   for (size_t i = 0; i < options.dtypes.size(); ++i) {
     const std::string name = dtype_text(options.dtypes[i]);
     const double begin = wall_seconds();
     const double end = begin + (deadline - begin) / static_cast<double>(options.dtypes.size() - i);
     const std::vector<Probe> probes = make_probes(options.dtypes[i], cache_bytes);
     say(fmt::format("{} in {}", counted(static_cast<int64_t>(probes.size()), "operation"), name));
-    size_t done = 0;
-    for (const Probe& probe : probes) {
-      const double left = end - wall_seconds();
-      if (left <= 0 && done >= kAllWorkKinds.size()) break;
-      const double budget =
-          std::clamp(left / static_cast<double>(probes.size() - done) / 2, kLeastForProbe, kMostForProbe);
-      timed.push_back({name, work_of(probe), time_of(probe.prepare(at::kCPU), budget, clock)});
-      ++done;
-    }
-    if (done < probes.size()) say(fmt::format("{} of them were timed; more seconds give more", done));
+    const std::vector<TimedWork> timed = time_probes(name, probes, options.threads, end);
+    if (timed.size() < probes.size())
+      say(fmt::format("{} of them were timed; more seconds give more", timed.size()));
+    all.insert(all.end(), timed.begin(), timed.end());
   }
-  return timed;
+  return all;
 }
 
 }  // namespace
@@ -236,10 +254,9 @@ OrderedJson calibrate(const CalibrationOptions& options, const Say& say) {
   if (launch::interrupted()) throw engine::Cancelled();
   launch::end_at_first_interrupt();
   set_threads(static_cast<int>(options.threads));
-  const Clock clock = clock_for(options.threads);
-  host.cache_bandwidth = copy_bandwidth(tile / 4, kLeastForProbe, clock);
-  host.dram_bandwidth = copy_bandwidth(4 * cache, kMostForProbe, clock);
-  return machine_json(host, time_probes(options, cache, begin + options.seconds, say));
+  host.cache_bandwidth = copy_bandwidth(tile / 4, kLeastForProbe, options.threads);
+  host.dram_bandwidth = copy_bandwidth(4 * cache, kMostForProbe, options.threads);
+  return machine_json(host, time_operations(options, cache, begin + options.seconds, say));
 }
 
 }  // namespace tessera::plan

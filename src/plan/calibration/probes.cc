@@ -27,8 +27,9 @@ namespace tessera::plan {
 namespace {
 
 constexpr int64_t kMostCopies = 256;
-constexpr double kMostFlops = 6e9;           // of a probe of a product: beyond, the share does not change
-constexpr int64_t kMostUpsampled = 1 << 21;  // elements of what an upsampling convolution writes
+constexpr double kMostFlops = 6e9;              // of a probe of a product: beyond, the share does not change
+constexpr double kMostConvolutionFlops = 2e10;  // until images of 256 channels are beyond the caches
+constexpr int64_t kMostUpsampled = 1 << 21;     // elements of what an upsampling convolution writes
 constexpr int64_t kNormGroups = 32, kHeadDim = 64, kVectorWidth = 1024;
 
 class FilledSource final : public weights::Source {
@@ -224,7 +225,7 @@ std::deque<Probe> convolution_probes(const Common& of) {
   const auto add = [&](const Window& window, std::initializer_list<int64_t> sizes) {
     for (const int64_t size : sizes) {
       const double taps = static_cast<double>(window.kernel * window.kernel);
-      if (2 * taps * static_cast<double>(size * size * window.in * window.out) <= kMostFlops)
+      if (2 * taps * static_cast<double>(size * size * window.in * window.out) <= kMostConvolutionFlops)
         probes.push_back(conv_probe(of, size, window));
     }
   };
@@ -238,7 +239,7 @@ std::deque<Probe> convolution_probes(const Common& of) {
                                                                {1920, 640},
                                                                {1280, 1280},
                                                                {2560, 1280}}};
-  for (const auto& [in, out] : kLayers) add({in, out, 3, 1}, {8, 16, 32, 64, 128});
+  for (const auto& [in, out] : kLayers) add({in, out, 3, 1}, {8, 16, 32, 64, 128, 256});
   add({4, 320, 3, 1}, {32, 64});
   // Beside the windows of a residual block whose channels change.
   for (const auto& [in, out] :

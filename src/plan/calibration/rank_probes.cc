@@ -151,7 +151,7 @@ class MeasuringRank {
       run();
       if (group.size > 1) comm::barrier(group);
       require_going_on();
-      add(time_of(run, seconds, clock_for(threads_)));
+      add(typical(times_of(run, seconds, clock_for(threads_)), threads_));
     }
   }
 

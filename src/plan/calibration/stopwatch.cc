@@ -19,6 +19,13 @@ double seconds_of(clockid_t id) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+// The value below which one of so many parts of all are.
+double quantile(std::vector<double> values, size_t parts) {
+  const auto place = values.begin() + static_cast<std::ptrdiff_t>(values.size() / parts);
+  std::nth_element(values.begin(), place, values.end());
+  return *place;
+}
+
 }  // namespace
 
 Clock clock_for(int64_t threads) {
@@ -27,12 +34,14 @@ Clock clock_for(int64_t threads) {
 }
 
 double lower_quartile(std::vector<double> values) {
-  const auto quartile = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
-  std::nth_element(values.begin(), quartile, values.end());
-  return *quartile;
+  return quantile(std::move(values), 4);
 }
 
-double time_of(const std::function<void()>& run, double budget, const Clock& clock) {
+double typical(std::vector<double> times, int64_t threads) {
+  return quantile(std::move(times), threads == 1 ? 2 : 4);
+}
+
+std::vector<double> times_of(const std::function<void()>& run, double budget, const Clock& clock) {
   const double deadline = seconds_of(CLOCK_MONOTONIC) + budget, begin = clock();
   run();
   const int64_t together = clock() - begin < kShort ? kTogether : 1;
@@ -42,7 +51,7 @@ double time_of(const std::function<void()>& run, double budget, const Clock& clo
     for (int64_t i = 0; i < together; ++i) run();
     times.push_back((clock() - before) / static_cast<double>(together));
   }
-  return lower_quartile(std::move(times));
+  return times;
 }
 
 }  // namespace tessera::plan

@@ -13,9 +13,13 @@ using Clock = std::function<double()>;
 Clock clock_for(int64_t threads);
 
 // Does `run` once before the others, then at least three times, and until `budget` seconds of the wall are
-// over or it is done often enough. Returns the lower quartile of the times of one, in seconds: other programs
-// only ever make it longer.
-double time_of(const std::function<void()>& run, double budget, const Clock& clock);
+// over or it is done often enough. Returns the times of one, in seconds.
+std::vector<double> times_of(const std::function<void()>& run, double budget, const Clock& clock);
+
+// Of such times. On one thread the median: how fast a core is changes with what its neighbours do, and a
+// network meets all of it. On several the lower quartile, because other programs only ever make the wall's
+// time longer.
+double typical(std::vector<double> times, int64_t threads);
 double lower_quartile(std::vector<double> values);
 
 }  // namespace tessera::plan
