@@ -28,23 +28,31 @@ std::string seconds_of_plan(double seconds) {
                         : fmt::format("{:.1f} ms", 1e3 * seconds);
 }
 
-// Why `planned` takes longer than `best`.
-std::string loss(const PlannedLayout& planned, const PlannedLayout& best) {
-  const RankTime &own = planned.prediction.step, &other = best.prediction.step;
-  const double computing = own.computing - other.computing, waiting = own.waiting - other.waiting;
-  if (planned.prediction.step_seconds <= best.prediction.step_seconds)
-    return fmt::format(
-        "a steady step takes {}, but its first steps use nothing of earlier ones and take longer",
-        seconds_of_plan(planned.prediction.step_seconds));
-  if (waiting > computing)
+// Of denoising, what its first steps take beyond steady ones.
+double beyond_steady(const Prediction& prediction) {
+  return prediction.denoise - prediction.steps * prediction.step_seconds;
+}
+
+// Why a layout takes longer than the best: by what the most of its request is lost.
+std::string loss(const Prediction& own, const Prediction& best) {
+  const double computing = own.steps * own.step.computing - best.steps * best.step.computing;
+  const double waiting = own.steps * own.step.waiting - best.steps * best.step.waiting;
+  const double first = beyond_steady(own) - beyond_steady(best);
+  const double ends = own.encode + own.decode - best.encode - best.decode;
+  const double most = std::max({computing, waiting, first, ends});
+  if (most == ends)
+    return fmt::format("it encodes and decodes in {}, the best in {}",
+                       seconds_of_plan(own.encode + own.decode), seconds_of_plan(best.encode + best.decode));
+  if (most == first)
+    return fmt::format("a steady step takes {}, but its first steps use nothing of earlier ones: they add {}",
+                       seconds_of_plan(own.step_seconds), seconds_of_plan(beyond_steady(own)));
+  if (most == waiting)
     return fmt::format("its ranks wait {:.0f} % of a step, for {} that each sends",
-                       100 * share(own.waiting, planned.prediction.step_seconds),
-                       bytes_of(planned.prediction.sent));
-  const std::string uneven = planned.prediction.imbalance > 1.05
-                                 ? fmt::format(", {:.2f} times the mean of all", planned.prediction.imbalance)
-                                 : "";
+                       100 * share(own.step.waiting, own.step_seconds), bytes_of(own.sent));
+  const std::string uneven =
+      own.imbalance > 1.05 ? fmt::format(", {:.2f} times the mean of all", own.imbalance) : "";
   return fmt::format("its longest rank computes {} a step{}, where the best computes {}",
-                     seconds_of_plan(own.computing), uneven, seconds_of_plan(other.computing));
+                     seconds_of_plan(own.step.computing), uneven, seconds_of_plan(best.step.computing));
 }
 
 }  // namespace
@@ -162,8 +170,8 @@ std::vector<std::string> reasons(const Plan& plan) {
                                       bytes_of(static_cast<double>(each.prediction.most_bytes()))));
       continue;
     }
-    sentences.push_back(
-        fmt::format("{} takes {:.2f} times as long: {}.", each.name, times, loss(each, best)));
+    sentences.push_back(fmt::format("{} takes {:.2f} times as long: {}.", each.name, times,
+                                    loss(each.prediction, best.prediction)));
   }
   return sentences;
 }

@@ -59,12 +59,6 @@ double sent_in_step(const RankSchedule& rank) {
   return sent;
 }
 
-// Without the encoding of prompts: a trace holds all weights of a text encoder, a run reads the layers of a
-// T5 one after the other where they are needed.
-int64_t peak_of(const RankTrace& rank) {
-  return std::max(rank.peak_bytes(Phase::kDenoise), rank.peak_bytes(Phase::kDecode));
-}
-
 }  // namespace
 
 int64_t Prediction::most_bytes() const {
@@ -137,6 +131,7 @@ Prediction Predictor::predict_denoiser(const parallel::Layout& layout) {
   prediction.denoise = run.seconds * turns_of(settings_, layout);
   prediction.seconds = prediction.denoise;
   prediction.step_seconds = run.step_seconds;
+  prediction.steps = static_cast<double>(ranks.trace.steps * turns_of(settings_, layout));
   prediction.step = run.ranks[busiest].step;
   prediction.imbalance = run.imbalance();
   prediction.sent = sent_in_step(of_ranks.ranks[busiest]);
@@ -187,7 +182,7 @@ void Predictor::add_memory(const parallel::Layout& layout, Prediction& predictio
   std::vector<size_t> stands_for;
   for (const int64_t rank : representatives(layout, all_differ(layout), stands_for))
     prediction.peak_bytes.push_back(
-        peak_of(trace_rank(settings_, model_, layout, rank, steps, {.names_roles = false})));
+        trace_rank(settings_, model_, layout, rank, steps, {.names_roles = false}).peak_bytes());
 }
 
 void Predictor::add_ends(const parallel::Layout& layout, Prediction& prediction) {

@@ -20,14 +20,14 @@ namespace tessera::plan {
 struct Prediction {
   double seconds = 0;       // of the whole request
   double step_seconds = 0;  // of a steady step
+  double steps = 0;         // how many there are, the first ones included
   double encode = 0, denoise = 0, decode = 0;
   RankTime step{};       // of the rank that computes longest, in a steady step
   double imbalance = 1;  // its work over the mean of the simulated ranks
   // Where choose_ends() has had a choice: what the other way to encode and to decode takes.
   std::optional<double> other_encode, other_decode;
   double sent = 0;  // bytes that it sends in a steady step
-  // The most that a rank holds while it denoises or decodes, by simulated rank: the first of each stage.
-  // Encoding prompts does not count, as in plan/memory_need.h.
+  // The most that a rank holds, by simulated rank: the first of each stage.
   std::vector<int64_t> peak_bytes;
   bool is_exact = true;
 
