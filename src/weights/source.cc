@@ -21,8 +21,10 @@ std::vector<int64_t> sliced_shape(const std::string& key, at::IntArrayRef shape,
 
 at::Tensor ShapeOnlySource::load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
                                  at::ArrayRef<Slice> slices, at::Device /*device*/) {
-  at::Tensor part =
+  // Beside it stands for a moment what is read, as if files had this dtype (Checkpoint::load()).
+  const at::Tensor read =
       at::empty(sliced_shape(key, shape, slices), at::TensorOptions().device(at::kMeta).dtype(dtype));
+  at::Tensor part = at::empty_like(read);
   bytes_held_ += part.nbytes();
   record_loading({key, shape, slices, dtype, part});
   return part;
