@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -81,11 +82,17 @@ OrderedJson table_json(const ShareTable& table) {
   return points;
 }
 
-double squared_distance(const ShareTable& table, const std::vector<double>& a, const std::vector<double>& b) {
-  double sum = 0;
-  for (size_t k = 0; k < a.size(); ++k)
-    sum += std::pow((a[k] - b[k]) * (table.scales.empty() ? 1 : table.scales[k]), 2);
-  return sum;
+// From one size to another, in what the table takes for distances.
+std::vector<double> steps_between(const ShareTable& table, const std::vector<double>& from,
+                                  const std::vector<double>& to) {
+  std::vector<double> steps(from.size());
+  for (size_t k = 0; k < from.size(); ++k)
+    steps[k] = (to[k] - from[k]) * (table.scales.empty() ? 1 : table.scales[k]);
+  return steps;
+}
+
+double squared(const std::vector<double>& steps) {
+  return std::inner_product(steps.begin(), steps.end(), steps.begin(), 0.0);
 }
 
 // Solves the equations of n unknowns, whose matrix [n, n + 1] is symmetric and positive before its last
@@ -114,14 +121,14 @@ std::vector<double> slopes_at(const ShareTable& table, const ShareTable::Point& 
   std::vector<std::vector<double>> rows(dims, std::vector<double>(dims + 1));
   double weights = 0;
   for (const ShareTable::Point& other : table.points) {
-    const double distance = squared_distance(table, point.log_size, other.log_size);
+    const std::vector<double> steps = steps_between(table, point.log_size, other.log_size);
+    const double distance = squared(steps);
     if (distance < kLeastDistance) continue;
     const double weight = 1 / (distance * distance);
     weights += weight * distance;
     for (size_t k = 0; k < dims; ++k) {
-      const double step = weight * (other.log_size[k] - point.log_size[k]);
-      for (size_t l = 0; l < dims; ++l) rows[k][l] += step * (other.log_size[l] - point.log_size[l]);
-      rows[k][dims] += step * (other.log_share - point.log_share);
+      for (size_t l = 0; l < dims; ++l) rows[k][l] += weight * steps[k] * steps[l];
+      rows[k][dims] += weight * steps[k] * (other.log_share - point.log_share);
     }
   }
   if (weights == 0) return std::vector<double>(dims);
@@ -183,7 +190,8 @@ double ShareTable::share(const std::vector<double>& size) const {
     at[k] = std::clamp(std::log(size[k]), least->log_size[k], most->log_size[k]);
   }
   std::vector<std::pair<double, const Point*>> nearest;
-  for (const Point& point : points) nearest.emplace_back(squared_distance(*this, point.log_size, at), &point);
+  for (const Point& point : points)
+    nearest.emplace_back(squared(steps_between(*this, point.log_size, at)), &point);
   const size_t count = std::min(nearest.size(), kNeighbours);
   std::partial_sort(nearest.begin(), nearest.begin() + static_cast<std::ptrdiff_t>(count), nearest.end());
   double sum = 0, weights = 0, least = nearest.front().second->log_share, most = least;
@@ -191,8 +199,8 @@ double ShareTable::share(const std::vector<double>& size) const {
     const auto& [distance, point] = nearest[i];
     const std::vector<double> slopes =
         distance < kLeastDistance ? std::vector<double>(dims) : slopes_at(*this, *point);
-    double value = point->log_share;
-    for (size_t k = 0; k < dims; ++k) value += slopes[k] * (at[k] - point->log_size[k]);
+    const std::vector<double> steps = steps_between(*this, point->log_size, at);
+    const double value = std::inner_product(slopes.begin(), slopes.end(), steps.begin(), point->log_share);
     const double weight = 1 / std::pow(std::max(distance, kLeastDistance), 2);
     sum += weight * value;
     weights += weight;

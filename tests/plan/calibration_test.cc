@@ -143,9 +143,10 @@ TEST(ShareTable, TakesTheMeanOfEqualSizes) {
 // x 3 convolutions of fewer rows do.
 TEST(Calibration, WindowsAreFurtherApartThanRows) {
   OrderedJson json = machine_json(toy_host(), toy_times(at::kFloat, "fp32"));
-  json["efficiency"]["convolution"]["fp32"] = {{256, 4608, 512, 9, 1.5},    {1024, 4608, 512, 9, 1.5},
-                                               {16384, 1152, 128, 9, 1.5},  {4096, 1152, 128, 36, 3.5},
-                                               {16384, 1152, 128, 36, 3.5}, {16384, 2880, 320, 36, 3.5}};
+  json["efficiency"]["convolution"]["fp32"] = {{1024, 4608, 512, 9, 1.5},
+                                               {4096, 1152, 128, 36, 3.5},
+                                               {16384, 1152, 128, 36, 3.5},
+                                               {16384, 2880, 320, 36, 3.5}};
   const Machine machine = machine_of(json);
   const auto convolution = [](int64_t rows, int64_t inner, int64_t columns, double windows) {
     GemmWork work;
@@ -156,7 +157,7 @@ TEST(Calibration, WindowsAreFurtherApartThanRows) {
     work.overlap = windows;
     return work;
   };
-  EXPECT_NEAR(machine.efficiency.share(convolution(16384, 4608, 512, 9), "fp32"), 1.5, 0.1);
+  EXPECT_NEAR(machine.efficiency.share(convolution(16384, 4608, 512, 9), "fp32"), 1.5, 0.25);
   EXPECT_NEAR(machine.efficiency.share(convolution(16384, 1152, 256, 36), "fp32"), 3.5, 0.2);
 }
 
