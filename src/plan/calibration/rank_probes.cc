@@ -29,6 +29,7 @@ constexpr std::array<int64_t, 6> kBytes = {1 << 10, 16 << 10, 128 << 10, 1 << 20
 constexpr size_t kBytesOfOverlap = 4;  // the index of the size with which overlap is measured
 // More where a message takes as long as a look at the other rank does.
 constexpr int64_t kFewBytes = 256 << 10, kRepetitionsOfFew = 40, kRepetitions = 12;
+constexpr int64_t kRoundsOfSharing = 5;
 constexpr auto kTimeout = std::chrono::minutes(2);
 
 // Numbers that forks write and this process reads.
@@ -135,7 +136,7 @@ class MeasuringRank {
     std::iota(all.begin(), all.end(), 0);
     const comm::Group group = world.group(all, "calibration");
     measure_sharing(group, seconds / 2 / static_cast<double>(kAllWorkKinds.size()));
-    if (group.size > 1) measure_messages(world, group);
+    measure_messages(world, group);
   }
 
  private:
@@ -144,14 +145,27 @@ class MeasuringRank {
     if (worker_.statuses.must_end()) throw engine::Cancelled();
   }
 
+  // The first rank works alone and with all others in turns: the speed of cores changes from one moment to
+  // the next for reasons outside of this host, too.
   void measure_sharing(const comm::Group& group, double seconds) {
     const std::vector<Probe> probes = make_probes(at::kFloat, cache_bytes_);
     for (size_t i = 0; i < kAllWorkKinds.size(); ++i) {
       const auto run = probes[i].prepare(at::kCPU);
-      run();
-      if (group.size > 1) comm::barrier(group);
-      require_going_on();
-      add(typical(times_of(run, seconds, clock_for(threads_)), threads_));
+      const auto time = [&] {
+        return typical(times_of(run, seconds / (2 * kRoundsOfSharing), clock_for(threads_)), threads_);
+      };
+      std::vector<double> shares;
+      for (int64_t round = 0; round < kRoundsOfSharing; ++round) {
+        require_going_on();
+        const double alone = group.rank == 0 ? time() : 0;
+        comm::barrier(group);
+        shares.push_back(alone / time());
+        comm::barrier(group);
+      }
+      std::sort(shares.begin(), shares.end());
+      at::Tensor median = at::full({1}, shares[shares.size() / 2], at::kDouble);
+      comm::broadcast(median, 0, group);
+      add(median.item<double>());
     }
   }
 
@@ -219,7 +233,7 @@ class MeasuringRank {
   double* next_;
 };
 
-// What so many ranks measure: the means over them, in their order.
+// What so many ranks, at least two, measure: the means over them, in their order.
 std::vector<double> run_ranks(int64_t ranks, int64_t threads, int64_t cache_bytes, double seconds) {
   const size_t count = MeasuringRank::numbers();
   SharedNumbers numbers(count * static_cast<size_t>(ranks));
@@ -245,11 +259,11 @@ std::vector<double> run_ranks(int64_t ranks, int64_t threads, int64_t cache_byte
   return means;
 }
 
-// 1, 2, 4, ... and all.
+// 2, 4, ... and all.
 std::vector<int64_t> numbers_of_ranks(int64_t most) {
   std::vector<int64_t> numbers;
-  for (int64_t ranks = 1; ranks < most; ranks *= 2) numbers.push_back(ranks);
-  numbers.push_back(most);
+  for (int64_t ranks = 2; ranks < most; ranks *= 2) numbers.push_back(ranks);
+  if (most > 1) numbers.push_back(most);
   return numbers;
 }
 
@@ -274,23 +288,22 @@ RankFigures measure_ranks(int64_t ranks, int64_t threads, int64_t cache_bytes, d
                           const Say& say) {
   RankFigures result;
   result.link.kind = "shared-memory";
+  for (const WorkKind kind : kAllWorkKinds) result.sharing[kind] = {1};
   const std::vector<int64_t> numbers = numbers_of_ranks(ranks);
-  std::vector<double> alone;
   for (const int64_t number : numbers) {
-    say(fmt::format("{} of {}", number == 1 ? "1 rank" : fmt::format("{} ranks", number), ranks));
+    say(fmt::format("{} ranks of {}", number, ranks));
     const std::vector<double> figures =
         run_ranks(number, threads, cache_bytes, seconds / static_cast<double>(numbers.size()));
-    if (number == 1) alone = figures;
     for (size_t i = 0; i < kAllWorkKinds.size(); ++i) {
       std::vector<double>& shares = result.sharing[kAllWorkKinds[i]];
       // Between those that were measured, the share is taken to fall evenly.
-      const double share = std::min(alone[i] / figures[i], 1.0), before = shares.empty() ? 1 : shares.back();
+      const double share = std::min(figures[i], 1.0), before = shares.back();
       const auto first = static_cast<int64_t>(shares.size());
       for (int64_t k = first + 1; k <= number; ++k)
         shares.push_back(before + (share - before) * static_cast<double>(k - first) /
                                       static_cast<double>(number - first));
     }
-    if (number > 1) add_messages(result.link, number, figures);
+    add_messages(result.link, number, figures);
   }
   return result;
 }
