@@ -44,13 +44,14 @@ def step_seconds(args, request, flags, folder, core=None):
     return statistics.median(steps[2:-1] if "--pipefusion-parallel-degree" in flags else steps[1:])
 
 
-def picked_shares(args, request, flags, speeds, folder):
+def picked_shares(args, request, speeds, folder):
+    """Those that a plan gives two devices of these speeds, the same in all layouts."""
     machine = json.loads(args.machine.read_text()) | {"speeds": speeds}
     path = folder / "machine.json"
     path.write_text(json.dumps(machine))
-    done = subprocess.run([str(TESSERA), "plan", "a red circle", *request, *flags, "--devices", "2", "--machine", str(path), "--json"],
+    done = subprocess.run([str(TESSERA), "plan", "a red circle", *request, "--devices", "2", "--machine", str(path), "--json"],
                           stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout)["layouts"][0]["options"]["rank_shares"]
+    return next(each["options"]["rank_shares"] for each in json.loads(done.stdout)["layouts"] if "rank_shares" in each["options"])
 
 
 def main():
@@ -76,8 +77,8 @@ def main():
                 alone = [step_seconds(args, request, [], folder, core) for core in (free, busy)]
                 speeds = [1, alone[0] / alone[1]]
                 print(f"one rank: {alone[0]:.3f} s on the free core, {alone[1]:.3f} s on the other", flush=True)
+                shares = picked_shares(args, request, speeds, folder)
                 for name in args.methods:
-                    shares = picked_shares(args, request, METHODS[name], speeds, folder)
                     for place, flags in enumerate(([], ["--rank-shares", shares])):
                         step = step_seconds(args, request, [*METHODS[name], *flags], folder)
                         found[name][place].append(alone[0] / step / sum(speeds))
