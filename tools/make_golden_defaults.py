@@ -11,6 +11,7 @@ import transformers
 from make_golden_samplers import ROWS
 
 MODELS = (diffusers.AutoencoderKL, diffusers.PixArtTransformer2DModel, diffusers.UNet2DConditionModel,
+          diffusers.ZImageTransformer2DModel,
           transformers.CLIPTextConfig, transformers.T5Config, transformers.Qwen3Config)
 SCHEDULERS = [getattr(diffusers, name) for name in sorted({row[1] for row in ROWS})]
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import typing
 import warnings
 
 import diffusers
@@ -29,6 +30,7 @@ import parity
 import parity_checkpoints as checkpoints
 import parity_samplers as samplers
 import parity_stable_diffusion as stable_diffusion
+import parity_z_image as z_image
 
 TOLERANCE = 1e-3
 # Options of a part, and those that few or no published models have. A case has some of the former and at most one of the latter,
@@ -69,11 +71,28 @@ PIXART = {
     "patch_size": [1, 4]}
 RARE_PIXART = {"activation_fn": ["gelu", "geglu", "silu"], "norm_type": ["layer_norm"], "norm_elementwise_affine": [True],
                "attention_type": ["gated"]}
+Z_IMAGE = {
+    "qk_norm": [False], "norm_eps": [1e-3], "rope_theta": [100.0, 10000.0], "t_scale": [300.0], "n_refiner_layers": [0, 1, 3],
+    "n_layers": [1, 3], "n_kv_heads": [1], "axes_dims": [[2, 4, 6], [8, 2, 2], [0, 6, 6]], "axes_lens": [[640, 8, 8]]}
+RARE_Z_IMAGE = {"all_patch_size": [(2, 4), (4,)], "siglip_feat_dim": [8], "axes_lens": [[40, 64, 64], [33, 8, 8], [640, 3, 64]],
+                "n_refiner_layers": [-1]}
+QWEN3 = {
+    "num_key_value_heads": [1, 4], "head_dim": [6, 10], "num_hidden_layers": [1, 2, 4], "rms_norm_eps": [1e-3], "intermediate_size": [44],
+    "hidden_size": [24], "tie_word_embeddings": [True], "rope_parameters": [{"rope_type": "default", "rope_theta": 300.0}],
+    "initializer_range": [0.1], "attention_dropout": [0.3]}
+RARE_QWEN3 = {"hidden_act": ["gelu", "swish"], "attention_bias": [True], "max_position_embeddings": [64],
+              "layer_types": [["full_attention", "sliding_attention", "full_attention"]]}
+FLOW = {
+    "shift": [1.0, 6.0], "use_dynamic_shifting": [True], "time_shift_type": ["linear"], "base_shift": [0.7], "max_shift": [2.0],
+    "base_image_seq_len": [100], "max_image_seq_len": [2000], "shift_terminal": [0.1], "use_karras_sigmas": [True],
+    "use_exponential_sigmas": [True], "use_beta_sigmas": [True], "num_train_timesteps": [500], "invert_sigmas": [True]}
 RARE_SHARE = 0.25
+FAMILIES = ("1.5", "2.1", "XL", "Alpha", "Sigma", "Z-Image")
 INDEX = {"force_zeros_for_empty_prompt": [False, None]}
 # Keys that a file may have null, lack, or hold although no class has them.
 PARTS = {"SD": ("unet", "vae", "text_encoder", "scheduler", "index"),
-         "PixArt": ("transformer", "vae", "text_encoder", "scheduler", "index")}
+         "PixArt": ("transformer", "vae", "text_encoder", "scheduler", "index"),
+         "Z-Image": ("transformer", "vae", "text_encoder", "scheduler", "index")}
 FILES = [checkpoints.stray_files, checkpoints.weights_and_index]
 
 
@@ -139,15 +158,43 @@ def merge(parts, request, rare):
         (parts if name in parts else request)[name].update(options)
 
 
+@dataclasses.dataclass(frozen=True)
+class ZImage(checkpoints.Edited, z_image.Row):
+    edit: typing.Callable = lambda folder: None
+    pieces: str = "qwen"
+
+
+def random_z_image(source, share, edit, texts):
+    scheduler = (source.choice([parity.FLOW] * 18 + [parity.EULER, parity.UNIPC]), {"shift": 3.0, **some(source, FLOW, share)})
+    if scheduler[0] != parity.FLOW:
+        scheduler = (scheduler[0], parity.MILD)
+    prompts = source.choice([[parity.CIRCLE], [""], parity.THREE, [parity.LONG, "a"], z_image.SPECIAL])
+    # A single step cannot end at a noise level of its own.
+    least = 2 if "shift_terminal" in scheduler[1] else 1
+    request = {"steps": source.randint(least, 5), "guidance": source.choice([0.0, 0.4, 1.0, 3.0, 5.0]), "scheduler": scheduler,
+               "size": (16 * source.randint(1, 6), 16 * source.randint(1, 6)), "negative": source.choice([None, "blurry, white"]),
+               "images": source.choice([1, 1, 2]), "tokens": source.choice([None, None, 7, 40, 200]), "prompts": prompts,
+               "cfg_normalization": source.choice([None, None, 0.5, 1]), "cfg_truncation": source.choice([None, None, 0.0, 0.4, 1]),
+               "channels": source.choice([4, 4, 16]), "causal": source.random() < 0.2, "vae": some(source, VAE, share)}
+    parts = {"transformer": some(source, Z_IMAGE, share), "text": some(source, QWEN3, share)}
+    if request["channels"] != 4:  # statistics are of four
+        request["vae"] = {key: value for key, value in request["vae"].items() if not key.startswith("latents_")}
+    merge(parts, request, one_rare(source, [("transformer", RARE_Z_IMAGE), ("text", RARE_QWEN3), ("vae", RARE_VAE)]))
+    texts.insert(0, {**request, **parts})
+    return Case(ZImage("case", edit=edit, **request, **parts), texts)
+
+
 def random_case(source, family):
     share = source.choice([0.05, 0.1, 0.2])
-    base = {"1.5": "SD", "2.1": "SD", "XL": "SD"}.get(family, "PixArt")
+    base = {"1.5": "SD", "2.1": "SD", "XL": "SD", "Z-Image": "Z-Image"}.get(family, "PixArt")
     name, options = source.choice([stable_diffusion.RELEASED_PNDM, (parity.EULER, parity.MILD), (parity.DDIM, parity.SCALED),
                                    (parity.DPM, parity.MILD), (parity.UNIPC, parity.MILD)])
     if source.random() < 0.3:
         name = source.choice(samplers.CLASSES)
         options = {**options, **some(source, samplers.OPTIONS, 0.1)}
     edits, texts = random_edits(source, base)
+    if base == "Z-Image":
+        return random_z_image(source, share, checkpoints.both(*edits), texts)
     request = {"steps": source.randint(1, 5), "guidance": source.choice([1.0, 0.5, 3.0, 7.5]), "size": (64, 64),
                "negative": source.choice([None, "blurry, white"]), "images": source.choice([1, 1, 2]), "scheduler": (name, options),
                "prompts": [source.choice([parity.CIRCLE, "", parity.UNICODE])], "vae": some(source, VAE, share)}
@@ -213,7 +260,7 @@ def compare(case, seed, program, folder, pieces):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tessera", type=pathlib.Path, default=pathlib.Path("build/tessera"), help="the program")
-    parser.add_argument("--family", action="append", choices=("1.5", "2.1", "XL", "Alpha", "Sigma"), help="(may be repeated)")
+    parser.add_argument("--family", action="append", choices=FAMILIES, help="(may be repeated)")
     parser.add_argument("--count", type=int, default=100, help="cases of each family")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--case", type=int, help="run this one alone")
@@ -225,9 +272,10 @@ def main():
     logging.disable(logging.ERROR)
     diffusers.logging.disable_progress_bar()
     transformers.logging.disable_progress_bar()
-    pieces = {"spiece": parity.train_spiece(), "clip": clip_tokenizers.train_clip(31, stable_diffusion.WORDS)}
+    pieces = {"spiece": parity.train_spiece(), "clip": clip_tokenizers.train_clip(31, stable_diffusion.WORDS),
+              "qwen": z_image.train()}
     failed = 0
-    for family in options.family or ("1.5", "2.1", "XL", "Alpha", "Sigma"):
+    for family in options.family or FAMILIES:
         tally = collections.Counter()
         for number in range(options.count) if options.case is None else [options.case]:
             case = random_case(random.Random(f"{options.seed} {family} {number}"), family)

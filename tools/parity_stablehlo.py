@@ -90,6 +90,14 @@ def stdit2(folder, latents, texts, given, dtype=None):
     return model(latents, given["timestep"].expand(count), texts, numbers)
 
 
+def z_image(folder, latents, texts, given, dtype):
+    from diffusers import ZImageTransformer2DModel
+
+    model = ZImageTransformer2DModel.from_pretrained(folder / "transformer").to(dtype).eval()
+    time = (1000 - given["timestep"].expand(len(texts))) / 1000
+    return -torch.stack(model(list(latents.unsqueeze(2).to(dtype)), time, [text.to(dtype) for text in texts]).sample).squeeze(2)
+
+
 def t5(folder, inputs, dtype):
     from transformers import T5EncoderModel
 
@@ -108,6 +116,13 @@ def clip(folder, inputs, dtype, part="text_encoder", layer=None):
     if has_projection:
         results["pooled"] = made.text_embeds[0]
     return results
+
+
+def qwen3(folder, inputs, dtype):
+    from transformers import Qwen3Model
+
+    model = Qwen3Model.from_pretrained(folder / "text_encoder", dtype=dtype).eval()
+    return {"states": model(inputs["tokens"][None], output_hidden_states=True).hidden_states[-2][0]}
 
 
 def autoencoder(folder, inputs, dtype):
@@ -136,6 +151,8 @@ DENOISERS = {
     "lcm of two pictures": ("lcm", [*PICTURE, "--num-images-per-prompt", "2"], unet),
     "stdit3": ("tiny-open-sora", VIDEO, stdit3),
     "stdit2": ("tiny-open-sora-1.1", VIDEO, stdit2),
+    "z-image": ("tiny-z-image", PICTURE, z_image),
+    "z-image without guidance": ("tiny-z-image", [*PICTURE, "--guidance-scale", "0"], z_image),
 }
 PARTS = {
     # name: the model, flags, the part, the reference
@@ -143,6 +160,7 @@ PARTS = {
     "clip": ("tiny-sd", PICTURE, "text_encoder", clip),
     "clip of sdxl": ("tiny-sdxl", PICTURE, "text_encoder", lambda *given: clip(*given, layer=-2)),
     "second clip of sdxl": ("tiny-sdxl", PICTURE, "text_encoder_2", lambda *given: clip(*given, part="text_encoder_2", layer=-2)),
+    "qwen3": ("tiny-z-image", PICTURE, "text_encoder", qwen3),
     "decoder": ("tiny-sd", PICTURE, "decoder", autoencoder),
     "video decoder": ("tiny-open-sora", VIDEO, "decoder", video_vae),
 }

@@ -15,6 +15,7 @@ import traceback
 import diffusers  # noqa: F401  (for all tools)
 import diffusers.pipelines.pixart_alpha  # noqa: F401
 import diffusers.pipelines.stable_diffusion_xl  # noqa: F401
+import diffusers.pipelines.z_image  # noqa: F401
 import torch  # noqa: F401
 import transformers  # noqa: F401
 
@@ -30,7 +31,7 @@ def commands(build, short):
             ["parity_images.py", "--tessera", f"{build}/tessera"],
             ["parity_generated.py", "--tessera", f"{build}/tessera", "--count", str(generated)],
             ["parity_samplers.py", "--binary", f"{build}/tests/run_samplers", "--count", str(samplers)],
-            ["parity_tokenizer.py", *tokenize], ["parity_bpe_tokenizer.py", *tokenize]]
+            ["parity_tokenizer.py", *tokenize], ["parity_bpe_tokenizer.py", *tokenize], ["parity_z_image.py", *rows]]
 
 
 def start(command, output):

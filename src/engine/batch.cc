@@ -11,9 +11,17 @@ bool is_of_batch(const FieldInfo& info) {
   return info.scope != FieldScope::kPicture;
 }
 
+// What only guided requests use, as it was chosen.
+std::optional<double> value_of_guidance(const std::string& name, const Settings& settings) {
+  if (name == "guidance_rescale") return settings.guidance_rescale;
+  if (name == "cfg_normalization") return settings.cfg_normalization;
+  if (name == "cfg_truncation") return settings.cfg_truncation;
+  return std::nullopt;
+}
+
 Json value_of(const Field<Request>& each, const Settings& settings) {
-  if (each.name == "guidance_rescale") return settings.guidance_rescale;  // none is 0
-  return each.get(settings.request);
+  const auto of_guidance = value_of_guidance(each.name, settings);
+  return of_guidance ? Json(*of_guidance) : each.get(settings.request);
 }
 
 }  // namespace
@@ -28,7 +36,7 @@ std::string batch_key(const Settings& settings) {
 
 void require_alike(const Settings& a, const Settings& b) {
   for (const Field<Request>& each : request_fields()) {
-    const bool is_of_guided = each.name == "guidance_rescale";
+    const bool is_of_guided = value_of_guidance(each.name, a).has_value();
     if (!is_of_batch(each) || (is_of_guided && a.guided() != b.guided())) continue;
     if (value_of(each, a) != value_of(each, b))
       usage_error(field(each.name), "differs between the requests of one batch");
@@ -50,7 +58,11 @@ Batch::Batch(std::span<const Settings> requests) {
     if (settings.guided()) {
       if (!guided) guided = &settings;
       require_alike(*guided, settings);
-      for (Guidance& each : guidance) each.rescale = guided->guidance_rescale;
+      for (Guidance& each : guidance) {
+        each.rescale = guided->guidance_rescale;
+        each.normalization = guided->cfg_normalization;
+        each.truncation = guided->cfg_truncation;
+      }
     }
     const Request& request = settings.request;
     guidance_scales.insert(guidance_scales.end(), static_cast<size_t>(settings.pictures()),
@@ -61,8 +73,7 @@ Batch::Batch(std::span<const Settings> requests) {
       for (size_t i = 0; i < request.prompts.size(); ++i) {
         const int64_t negative = settings.guided() ? place_of(settings.negative_prompt(i, loop)) : -1;
         guidance[static_cast<size_t>(loop)].add(place_of(settings.prompt(i, loop)), negative,
-                                                settings.guided() ? settings.guidance : 1,
-                                                request.num_images_per_prompt);
+                                                settings.branch_scale(), request.num_images_per_prompt);
       }
     }
   }

@@ -15,7 +15,7 @@ namespace tessera::engine {
 // whose scope is not FieldScope::kPicture. Requests with the same key can share a batch.
 std::string batch_key(const Settings& settings);
 // Throws Error(kUsage) for requests that cannot share a batch, naming the first field in which they differ.
-// They can also if only one of them is guided and so has a guidance_rescale.
+// They can also if only one of them is guided and so has fields of guidance, as guidance_rescale.
 void require_alike(const Settings& a, const Settings& b);
 
 struct Batch {

@@ -89,18 +89,17 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
   parallel::Tensors compute(int64_t step, Range patches, parallel::Tensors hidden) override {
     if (ranks_.pipeline.rank == 0) {
       enter_frames(step, patches);
-      hidden = {guide_.by_sample(sampler().scale_model_input(latents_.joined(patches), step))};
+      hidden = {by_sample(step, sampler().scale_model_input(latents_.joined(patches), step))};
     }
     // Only the last stage takes the step's noise, but the next part of a long video continues the sequence of
     // all ranks.
     if (!is_last_stage() && sampler().needs_noise(step) && patches.begin == 0)
       start_.noise.draw(latents_.sizes());
     const auto begin = std::chrono::steady_clock::now();
-    const Step now{step,
-                   sampler().steps(),
-                   {sampler().timesteps()[static_cast<size_t>(step)], timesteps_.narrow(0, step, 1),
-                    denoised_frames(step)}};
-    parallel::Tensors output = work_.stage.run(now, patches, std::move(hidden));
+    const Step now{
+        step, sampler().steps(), {timestep_of(step), timesteps_.narrow(0, step, 1), denoised_frames(step)}};
+    DenoiserStage& stage = is_positive_alone(step) ? *work_.unguided : work_.stage;
+    parallel::Tensors output = stage.run(now, patches, std::move(hidden));
     if (observer_.computed)
       observer_.computed(step, patches.begin, patches.length, begin, std::chrono::steady_clock::now());
     return output;
@@ -112,7 +111,7 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
     if (needs_noise && patches.begin == 0) fresh_ = on_device(start_.noise.draw(latents_.sizes()));
     if (ranks_.pipeline.size > 1) enter_frames(step, patches);  // of this stage's latents
     const std::vector<at::Tensor> predictions =
-        latents_.split(guide_(output[0], sampler().timesteps()[static_cast<size_t>(step)]), patches);
+        latents_.split(is_positive_alone(step) ? output[0] : guide_(output[0], timestep_of(step)), patches);
     const at::Tensor changing = work_.given ? work_.given->masks(step).changing : at::Tensor();
     for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
       const at::Tensor& z = latents_.patch(patch);
@@ -158,6 +157,13 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
 
   const samplers::Sampler& sampler() const { return work_.sampler; }
   const parallel::Cut& cut() const { return work_.stage.cut(); }
+  double timestep_of(int64_t step) const { return sampler().timesteps()[static_cast<size_t>(step)]; }
+  bool is_positive_alone(int64_t step) const {
+    return work_.unguided != nullptr && work_.guidance.is_over(timestep_of(step));
+  }
+  at::Tensor by_sample(int64_t step, const at::Tensor& x) const {
+    return is_positive_alone(step) ? x : guide_.by_sample(x);
+  }
   samplers::SamplerState& solver(int64_t patch) { return solvers_[static_cast<size_t>(patch)]; }
   parallel::PipelineSchedule schedule() const {
     const parallel::Layout& layout = ranks_.layout;
@@ -186,7 +192,7 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
   at::Tensor denoised_frames(int64_t step) const {
     if (!work_.denoised_frames.defined()) return {};
     const Range& own = latents_.pictures();
-    return guide_.by_sample(work_.denoised_frames[step].narrow(0, own.begin, own.length));
+    return by_sample(step, work_.denoised_frames[step].narrow(0, own.begin, own.length));
   }
 
   // Among the ranks of a stage with the same lines, one sends them.
@@ -199,7 +205,7 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
     at::Tensor z = ranks_.replica.size == 1 ? latents_.joined(cut().all_patches()) : latents_.gather();
     if (!z.defined()) return;
     z = gather_pictures(z.cpu(), latents_.sizes()[0], ranks_.data);
-    if (z.defined()) observer_.previewed({step, sampler().timesteps()[static_cast<size_t>(step)], z, {}});
+    if (z.defined()) observer_.previewed({step, timestep_of(step), z, {}});
   }
 
   // One of the solver's tensors for the pictures of the replica, on its rank 0. The last stage has the

@@ -30,6 +30,9 @@ struct Denoising {
   at::Tensor denoised_frames = {};
   // Frames that the loop keeps or edits, if some are given.
   const GivenFrames* given = nullptr;
+  // Has the positive samples alone, for steps in which guidance is over, where `stage` has both branches of
+  // an exact layout without stages; null where it serves those steps too.
+  DenoiserStage* unguided = nullptr;
 };
 
 // Where the denoising of N pictures stands between two steps. It does not depend on how ranks divide the

@@ -85,6 +85,15 @@ void share(RunContext& run, at::Tensor& z) {
   comm::broadcast(z, 0, run.decoding_ranks());
 }
 
+// Whether steps in which guidance is over are evaluated for the positive branch alone. Ranks of CFG have a
+// branch each, and methods that keep activations of earlier steps keep them by sample.
+bool saves_negative(const RunContext& run, const Guidance& guidance) {
+  const auto& timesteps = run.sampler->timesteps();
+  return guidance.is_guided() && run.ranks.cfg.size == 1 && run.ranks.pipeline.size == 1 &&
+         run.ranks.layout.patches == 1 && !run.ranks.layout.displacement &&
+         std::any_of(timesteps.begin(), timesteps.end(), [&](double time) { return guidance.is_over(time); });
+}
+
 }  // namespace
 
 struct DenoisePhase::Work {
@@ -93,7 +102,7 @@ struct DenoisePhase::Work {
   Observer observer;
   at::Tensor z;
   std::optional<GivenFrames> frames;
-  std::optional<DenoiserStage> stage;
+  std::optional<DenoiserStage> stage, unguided;
   std::optional<Denoising> inputs;
   std::optional<DenoiseLoop> loop;
 };
@@ -121,6 +130,12 @@ DenoisePhase::DenoisePhase(RunContext& run, std::optional<GivenLatents> given,
     work.stage.emplace(*work.denoiser, run.model.shape, work.prompts, guidance.samples(run.ranks),
                        run.settings.latents, run.ranks, run.conditions());
     work.inputs.emplace(Denoising{*work.stage, *run.sampler, guidance, run.ranks});
+    if (saves_negative(run, guidance)) {
+      work.unguided.emplace(*work.denoiser, run.model.shape, work.prompts,
+                            guidance.positive_samples(run.ranks), run.settings.latents, run.ranks,
+                            run.conditions());
+      work.inputs->unguided = &*work.unguided;
+    }
     if (work.frames) {
       work.inputs->given = &*work.frames;
       work.inputs->denoised_frames = work.frames->denoised();

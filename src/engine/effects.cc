@@ -60,46 +60,52 @@ bool takes_zeros(const Model& model) {
 // If it holds, `fields` have no effect.
 struct Condition {
   bool (*holds)(const Request&, const Model&);
-  std::string (*reason)(const Request&);
+  std::string (*reason)(const Request&, const Model&);
   std::vector<std::string> fields;
 };
 
 const std::vector<Condition>& conditions() {
   // What both branches of guidance take. The first condition that holds says why it has no effect.
-  static const std::vector<std::string> of_guidance = {"negative_prompt", "negative_prompt_2",
-                                                       "guidance_rescale"};
+  static const std::vector<std::string> of_guidance = {
+      "negative_prompt", "negative_prompt_2", "guidance_rescale", "cfg_normalization", "cfg_truncation"};
   static const std::vector<Condition> all = {
       {.holds = [](const Request&, const Model& model) { return model.shape.takes_guidance_scale; },
        .reason =
-           [](const Request&) {
+           [](const Request&, const Model&) {
              return fmt::format("the model takes {} as an input and has no negative branch",
                                 field("guidance_scale"));
            },
        .fields = of_guidance},
-      {.holds = [](const Request& request, const Model&) { return request.guidance_scale.value_or(2) <= 1; },
+      {.holds =
+           [](const Request& request, const Model& model) {
+             const double unguided = model.family->unguided_scale;
+             return request.guidance_scale.value_or(unguided + 1) <= unguided;
+           },
        .reason =
-           [](const Request& request) {
-             return fmt::format("{} is {}, and there is guidance only above 1", field("guidance_scale"),
-                                *request.guidance_scale);
+           [](const Request& request, const Model& model) {
+             return fmt::format("{} is {}, and there is guidance only above {}", field("guidance_scale"),
+                                *request.guidance_scale, model.family->unguided_scale);
            },
        .fields = of_guidance},
       {.holds = [](const Request& request,
                    const Model&) { return request.output_type == OutputType::kLatent; },
-       .reason = [](const Request&) { return field("output_type") + " is latent, and nothing is decoded"; },
+       .reason = [](const Request&,
+                    const Model&) { return field("output_type") + " is latent, and nothing is decoded"; },
        .fields = {"vae_tiling", "vae_block_size"}},
       {.holds = [](const Request&, const Model& model) { return !model.has_part("text_encoder"); },
-       .reason = [](const Request&) { return std::string("the model has one text encoder"); },
+       .reason = [](const Request&, const Model&) { return std::string("the model has one text encoder"); },
        .fields = {"prompt_2", "negative_prompt_2"}},
       {.holds = [](const Request& request,
                    const Model& model) { return request.negative_prompts.empty() && takes_zeros(model); },
        .reason =
-           [](const Request&) {
+           [](const Request&, const Model&) {
              return fmt::format("there is no {}, in whose place the model takes zeros",
                                 field("negative_prompt"));
            },
        .fields = {"negative_prompt_2"}},
       {.holds = [](const Request& request, const Model&) { return request.video.loop.value_or(1) == 1; },
-       .reason = [](const Request&) { return field("loop") + " is 1, and no part continues another"; },
+       .reason = [](const Request&,
+                    const Model&) { return field("loop") + " is 1, and no part continues another"; },
        .fields = {"condition_frame_length", "condition_frame_edit"}}};
   return all;
 }
@@ -136,7 +142,7 @@ std::vector<std::string> drop_without_effect(Request& request, const Model& mode
       each->clear(request);
     }
     warnings.push_back(fmt::format("{} {} no effect: {}", fmt::join(dropped, ", "),
-                                   dropped.size() == 1 ? "has" : "have", condition.reason(request)));
+                                   dropped.size() == 1 ? "has" : "have", condition.reason(request, model)));
   }
   return warnings;
 }

@@ -4,7 +4,6 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "comm/collectives.h"
 #include "core/error.h"
@@ -23,15 +22,28 @@ bool Guidance::is_guided() const {
   return std::any_of(pictures.begin(), pictures.end(), [](const Picture& one) { return one.is_guided(); });
 }
 
+bool Guidance::is_over(double timestep) const {
+  constexpr float kTimesteps = 1000;
+  return (kTimesteps - static_cast<float>(timestep)) / kTimesteps > truncation;
+}
+
 std::vector<int64_t> Guidance::samples(const parallel::Ranks& ranks) const {
   const Range own = ranks.data.part(static_cast<int64_t>(pictures.size()));
   const bool has_negative = is_guided() && ranks.cfg.rank == 0,
              has_positive = !has_negative || ranks.cfg.size == 1;
-  const auto begin = pictures.begin() + own.begin, end = pictures.begin() + own.end();
   std::vector<int64_t> all;
-  if (has_negative)
-    std::transform(begin, end, std::back_inserter(all), [](auto& one) { return one.negative; });
-  if (has_positive) std::transform(begin, end, std::back_inserter(all), [](auto& one) { return one.prompt; });
+  for (int64_t i = own.begin; has_negative && i < own.end(); ++i)
+    all.push_back(pictures[static_cast<size_t>(i)].negative);
+  if (!has_positive) return all;
+  const std::vector<int64_t> positive = positive_samples(ranks);
+  all.insert(all.end(), positive.begin(), positive.end());
+  return all;
+}
+
+std::vector<int64_t> Guidance::positive_samples(const parallel::Ranks& ranks) const {
+  const Range own = ranks.data.part(static_cast<int64_t>(pictures.size()));
+  std::vector<int64_t> all;
+  for (int64_t i = own.begin; i < own.end(); ++i) all.push_back(pictures[static_cast<size_t>(i)].prompt);
   return all;
 }
 
@@ -55,8 +67,7 @@ at::Tensor BranchCombiner::operator()(const at::Tensor& prediction, double times
 // Adjacent pictures of one scale are combined in one call.
 at::Tensor BranchCombiner::combine(const at::Tensor& negative, const at::Tensor& positive,
                                    double timestep) const {
-  constexpr float kTimesteps = 1000;
-  if ((kTimesteps - static_cast<float>(timestep)) / kTimesteps > guidance_.truncation) return positive;
+  if (guidance_.is_over(timestep)) return positive;
   const auto& pictures = guidance_.pictures;
   const Range& local = latents_.pictures();
   std::vector<at::Tensor> parts;
@@ -90,10 +101,12 @@ at::Tensor BranchCombiner::normalized(const at::Tensor& sum, const at::Tensor& p
   const auto squares = [](const at::Tensor& x) { return x.flatten(1).to(at::kDouble).square().sum(1); };
   const at::Tensor norms =
       comm::all_reduce(at::stack({squares(positive), squares(sum)}), ranks_.sequence).sqrt();
-  const at::Tensor most = norms[0] * guidance_.normalization;
+  // A prediction of zeros has a quotient that is no number, for which fmin() takes the other one.
+  const at::Tensor factors =
+      at::fmin(norms[0] * guidance_.normalization / norms[1], at::ones({}, norms.options()));
   std::vector<int64_t> shape(static_cast<size_t>(sum.dim()), 1);
   shape[0] = -1;
-  return sum * at::where(norms[1] > most, most / norms[1], at::ones_like(most)).to(at::kFloat).view(shape);
+  return sum * factors.to(at::kFloat).view(shape);
 }
 
 std::vector<at::Tensor> BranchCombiner::deviations_of(const std::vector<at::Tensor>& parts) const {

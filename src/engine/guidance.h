@@ -36,8 +36,11 @@ struct Guidance {
   void add(int64_t prompt, int64_t negative, double scale, int64_t count = 1);
   // Returns whether any picture is guided; then both branches are computed for all pictures.
   bool is_guided() const;
-  // Returns the prompt of each sample of this rank's pictures.
+  // Whether there is no guidance any more in a step.
+  bool is_over(double timestep) const;
+  // Returns the prompt of each sample of this rank's pictures, and that of its positive samples alone.
   std::vector<int64_t> samples(const parallel::Ranks& ranks) const;
+  std::vector<int64_t> positive_samples(const parallel::Ranks& ranks) const;
 };
 
 // Combines the branches of this rank's pictures. The arguments must outlive it.

@@ -38,13 +38,30 @@ std::optional<std::pair<int64_t, int64_t>> binned(const Model& model, const Requ
   return model.family->bin_resolution(*request.height, *request.width, model.shape.sample_size);
 }
 
-// Throws Error(kUsage) that says of each side in pixels what `fault_of` finds wrong with it; what is right
-// has an empty text.
-void require_sides(const Request& request, const std::function<std::string(int64_t side)>& fault_of) {
+// What is wrong with a side of so many pixels, `unit` of which are a line of tokens, where the model has
+// positions for `most` lines; empty if nothing is.
+std::string no_positions(int64_t side, int64_t unit, int64_t most) {
+  return side <= most * unit ? ""
+                             : fmt::format("must be at most {}, for which the model has positions, got {}",
+                                           most * unit, side);
+}
+
+// Of height (0) and width (1): no more than the model has positions for.
+int64_t default_side(const Model& model, size_t axis) {
+  const models::DenoiserShape& shape = model.shape;
+  const int64_t side = model.family->default_side.value_or(shape.sample_size * model.scale.pixels);
+  if (!shape.most_tokens) return side;
+  return std::min(side, (*shape.most_tokens)[axis] * shape.patch.rows * model.scale.pixels);
+}
+
+// Throws Error(kUsage) that says of each side in pixels, height (0) and width (1), what `fault_of` finds
+// wrong with it; what is right has an empty text.
+void require_sides(const Request& request,
+                   const std::function<std::string(int64_t side, size_t axis)>& fault_of) {
   std::string faults, first;
-  for (const auto& [name, side] :
-       {std::pair("height", *request.height), std::pair("width", *request.width)}) {
-    const std::string fault = fault_of(side);
+  for (const auto& [name, side, axis] :
+       {std::tuple("height", *request.height, size_t{0}), {"width", *request.width, size_t{1}}}) {
+    const std::string fault = fault_of(side, axis);
     if (fault.empty()) continue;
     faults += first.empty() ? fault : fmt::format("; [{}] {}", field(name), fault);
     if (first.empty()) first = field(name);
@@ -59,13 +76,18 @@ void resolve_size(Settings& settings, const Model& model) {
   const std::pair size = request.resolution_binning.value_or(false) ? *binned(model, request) : wish;
   const int64_t pixels = model.scale.pixels;
   if (model.family->resolve_video) {
-    require_sides(request, [&](int64_t side) {
+    require_sides(request, [&](int64_t side, size_t /*axis*/) {
       return side < pixels
                  ? fmt::format("must be at least {0}, got {1}; the nearest valid size is {0}", pixels, side)
                  : "";
     });
   } else if (size == wish) {  // otherwise the image is resized, to any size
-    require_sides(request, [&](int64_t side) { return no_multiple(side, pixels * model.shape.patch.rows); });
+    const int64_t unit = pixels * model.shape.patch.rows;
+    const auto& most = model.shape.most_tokens;
+    require_sides(request, [&](int64_t side, size_t axis) {
+      const std::string fault = no_multiple(side, unit);
+      return fault.empty() && most ? no_positions(side, unit, (*most)[axis]) : fault;
+    });
   }
   settings.model_height = size.first;
   settings.model_width = size.second;
@@ -169,8 +191,8 @@ Settings resolve(const Request& wish, const Model& model) {
     if (!value) value = chosen;
   };
   if (!family.resolve_video) {
-    choose(request.height, model.shape.sample_size * model.scale.pixels);
-    choose(request.width, model.shape.sample_size * model.scale.pixels);
+    choose(request.height, default_side(model, 0));
+    choose(request.width, default_side(model, 1));
   }
   if (family.has_own_sampler()) choose_own_sampling(request, model);
   choose(request.num_inference_steps, family.default_steps);
@@ -206,7 +228,10 @@ Settings resolve(const Request& wish, const Model& model) {
   settings.takes_guidance_scale = model.shape.takes_guidance_scale;
   settings.has_null_text = model.shape.has_null_text;
   settings.max_sequence_length = request.max_sequence_length.value_or(family.default_max_sequence_length);
+  settings.unguided_scale = family.unguided_scale;
   settings.guidance_rescale = request.guidance_rescale.value_or(0);
+  settings.cfg_normalization = request.cfg_normalization.value_or(0);
+  settings.cfg_truncation = request.cfg_truncation.value_or(1);
   const Pair own{settings.height, settings.width};
   const Pair original = request.original_size.value_or(own), target = request.target_size.value_or(own),
              crop = request.crops_coords_top_left.value_or(Pair());
@@ -247,9 +272,10 @@ std::unique_ptr<samplers::Sampler> make_sampler(const Settings& settings, const 
   const int64_t tokens = model.shape.token_grid(settings.latents).tokens();
   const bool ends_in_sample = model.family->takes_sample_of_single_step && settings.steps == 1;
   const Request& request = settings.request;
-  return samplers::make_sampler(model.scheduler, request.scheduler,
-                                {settings.steps, tokens, request.eta.value_or(0), ends_in_sample,
-                                 samplers::parse_options(request.scheduler_options)});
+  return samplers::make_sampler(
+      model.scheduler, request.scheduler,
+      {settings.steps, tokens, request.eta.value_or(0), ends_in_sample,
+       samplers::parse_options(request.scheduler_options), model.family->has_even_sigmas});
 }
 
 parallel::Workload workload(const Settings& settings, const Model& model) {
@@ -267,9 +293,11 @@ parallel::Workload workload(std::span<const Settings> batch, const Model& model)
   all.steps = settings.steps;
   all.pictures = 0;
   all.guided = false;
+  all.unguided_scale = settings.unguided_scale;
   for (const Settings& each : batch) {
     all.pictures += each.pictures();
     all.guided |= each.guided();
+    all.has_elementwise_guidance &= !each.guided() || each.cfg_normalization == 0;
   }
   return all;
 }

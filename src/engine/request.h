@@ -41,12 +41,14 @@ struct Request {
   std::optional<int64_t> height;  // in pixels; default: the model's
   std::optional<int64_t> width;
   std::optional<int64_t> num_inference_steps;
-  // At 1 and below only the positive branch is computed. DenoiserShape::takes_guidance_scale: always.
+  // At Family::unguided_scale (1 for most) and below only the positive branch is computed.
+  // DenoiserShape::takes_guidance_scale: always.
   std::optional<double> guidance_scale;
   // Interpolates the deviation of the guided prediction towards that of the positive branch
   // (arXiv:2305.08891), 0 to 1.
   std::optional<double> guidance_rescale;
-  std::optional<bool> clean_caption;  // clean prompts as text::clean_caption() does
+  std::optional<double> cfg_normalization, cfg_truncation;  // Guidance::normalization and truncation
+  std::optional<bool> clean_caption;                        // clean prompts as text::clean_caption() does
   std::optional<int64_t> clip_skip;
   std::optional<Pair> original_size, target_size, crops_coords_top_left;
   std::optional<uint64_t> seed;  // default: random
@@ -91,7 +93,8 @@ struct Settings {
   double guidance = 0;
   int64_t max_sequence_length = 0;
   std::string scheduler;  // class name
-  double guidance_rescale = 0;
+  double guidance_rescale = 0, cfg_normalization = 0, cfg_truncation = 1;
+  double unguided_scale = 1;          // Family::unguided_scale
   bool takes_guidance_scale = false;  // DenoiserShape::takes_guidance_scale
   bool has_null_text = false;         // DenoiserShape::has_null_text
   models::VideoSettings video;
@@ -106,7 +109,9 @@ struct Settings {
   bool has_given() const;
 
   // Whether there is an unconditional branch.
-  bool guided() const { return guidance > 1.0 && !takes_guidance_scale; }
+  bool guided() const { return guidance > unguided_scale && !takes_guidance_scale; }
+  // The scale of Denoiser::guide().
+  double branch_scale() const { return guided() ? guidance + (1 - unguided_scale) : 1; }
   // Returns the number of images of the run; those of one prompt are adjacent.
   int64_t pictures() const {
     return static_cast<int64_t>(request.prompts.size()) * request.num_images_per_prompt;

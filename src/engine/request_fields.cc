@@ -119,12 +119,12 @@ Fields<Request> make_fields() {
            prompt},
           "Only lower-case prompts and strip white space")),
       plain_field(&R::height, {"height",
-                               "Image height: a multiple of 8, for PixArt of 16, or any with resolution "
-                               "binning; of videos any [the model's]",
+                               "Image height: a multiple of 8, for PixArt and Z-Image of 16, or any with "
+                               "resolution binning; of videos any [the model's]",
                                image, "PIXELS", 1, kMaxSide}),
       plain_field(&R::width, {"width",
-                              "Image width: a multiple of 8, for PixArt of 16, or any with resolution "
-                              "binning; of videos any [the model's]",
+                              "Image width: a multiple of 8, for PixArt and Z-Image of 16, or any with "
+                              "resolution binning; of videos any [the model's]",
                               image, "PIXELS", 1, kMaxSide}),
       of_picture(plain_field(&R::seed, {"seed", "Seed of the random numbers [random]", image, "N"})),
       of_picture(plain_field(
@@ -146,17 +146,29 @@ Fields<Request> make_fields() {
                    "such sizes]",
                    image},
                   "Generate at exactly the requested size"),
-      plain_field(
-          &R::num_inference_steps,
-          {"num_inference_steps",
-           "Number of denoising steps [20; Stable Diffusion 50, Open-Sora 30, 1.1 100]", sampling, "N", 1}),
+      plain_field(&R::num_inference_steps,
+                  {"num_inference_steps",
+                   "Number of denoising steps [20; Stable Diffusion and Z-Image 50, Open-Sora 30, 1.1 100]",
+                   sampling, "N", 1}),
       of_picture(plain_field(&R::guidance_scale,
                              {"guidance_scale",
-                              "Guidance scale: higher values follow the prompt more closely, 1 "
-                              "turns guidance off [PixArt 4.5, Stable Diffusion 7.5, XL 5, Open-Sora 7]",
+                              "Guidance scale: higher values follow the prompt more closely, 1 (of "
+                              "Z-Image 0) turns guidance off [PixArt 4.5, Stable Diffusion 7.5, XL and "
+                              "Z-Image 5, Open-Sora 7]",
                               sampling, "X", 0})),
       plain_field(&R::guidance_rescale,
                   {"guidance_rescale", "Guidance rescale factor [0]", sampling, "X", 0, 1}),
+      plain_field(
+          &R::cfg_normalization,
+          {"cfg_normalization",
+           "Limit the norm of a guided prediction to X times that of the prediction for the prompt; 0 "
+           "sets no limit [0]",
+           sampling, "X", 0}),
+      plain_field(
+          &R::cfg_truncation,
+          {"cfg_truncation",
+           "Guide only while the time of a step, which goes from 0 (noise) to 1 (image), is at most X [1]",
+           sampling, "X", 0, 1}),
       of_picture(plain_field(
           &R::clip_skip,
           {"clip_skip", "Skip the last N CLIP layers (diffusers' count) [0]", prompt, "N", 0, kMaxLayers})),

@@ -133,6 +133,8 @@ struct DenoiserShape {
   // Frames, rows and columns of the latents of a video that the model was trained on, if it says so.
   std::optional<std::array<int64_t, 3>> video_sample = {};
   std::optional<int64_t> text_length = {};  // most tokens of a prompt, if the model has a limit of its own
+  // Most rows and columns of tokens, if the model has positions for so many only.
+  std::optional<std::array<int64_t, 2>> most_tokens = {};
   // The guidance scale is an input of the model, which then predicts what guidance would give; there is no
   // unconditional branch (arXiv:2210.03142).
   bool takes_guidance_scale = false;
@@ -194,6 +196,12 @@ struct Family {
   bool overrides_scheduler_file;
   // Whether a run of one step ends in the sample that the model predicts, wherever the step would lead.
   bool takes_sample_of_single_step;
+  bool has_even_sigmas = false;  // SamplerRun::has_even_sigmas
+  // The guidance scale that adds nothing to the positive branch: that of Denoiser::guide() is larger by one
+  // less this. Only above it there is a negative branch.
+  double unguided_scale = 1;
+  // Pixels of a side by default; otherwise the size that the model was trained on.
+  std::optional<int64_t> default_side = {};
   // Maps a requested height and width by the model's resolution binning; nothing where a model of this sample
   // size has none.
   std::optional<std::pair<int64_t, int64_t>> (*bin_resolution)(int64_t height, int64_t width,

@@ -1,6 +1,7 @@
 #include "models/qwen3_prompt.h"
 
 #include "core/error.h"
+#include "core/field_name.h"
 
 namespace tessera::models {
 namespace {
@@ -11,6 +12,15 @@ void require_right_padding(const text::BpeTokenizer& tokenizer, const std::files
   if (!tokenizer.pad_id()) input_error(where, "'pad_token' must be a token: the model takes padded prompts");
   if (tokenizer.pads_left())
     input_error(where, "'padding_side' must be \"right\": the model takes padded prompts");
+}
+
+void require_positions(int64_t tokens, const std::optional<int64_t>& most) {
+  if (!most || tokens <= *most) return;
+  usage_error(
+      field("prompt"),
+      "has {} tokens with its template, or the negative prompt has, but the model has positions for {} "
+      "('axes_lens' of its transformer); shorten it, or give {} {}",
+      tokens, *most, field("max_sequence_length"), *most);
 }
 
 }  // namespace
@@ -47,6 +57,7 @@ std::vector<Conditioning> Qwen3TextEncoder::encode(const std::vector<Prompt>& pr
     std::vector<int64_t> ids =
         tokenizer_.encode(template_.user_turn(prompt.text, own_.enable_thinking), max_length, prompt.text);
     const auto valid = static_cast<int64_t>(ids.size());
+    require_positions(valid, own_.most_tokens);
     if (own_.pads) ids.resize(static_cast<size_t>(max_length), *tokenizer_.pad_id());
     tokens.push_back({std::move(ids), valid});
   }

@@ -20,6 +20,8 @@ struct Qwen3PromptOptions {
   // Gives as many tokens as encode() may keep, those behind the prompt of padding, which take part where the
   // denoiser does not mask them. Otherwise the tokens of the prompt alone.
   bool pads = false;
+  // Of a prompt with its template, where the denoiser has positions for so many only.
+  std::optional<int64_t> most_tokens = {};
 };
 
 // Gives kTokens, the states side by side.
@@ -30,7 +32,8 @@ class Qwen3TextEncoder final : public TextEncoder {
   Qwen3TextEncoder(const std::filesystem::path& tokenizer, const std::filesystem::path& encoder,
                    const Qwen3PromptOptions& own, const LoadOptions& options, LoadStatistics& statistics);
 
-  // A prompt that is too long loses its end, and with it the end of the template.
+  // A prompt that is too long loses its end, and with it the end of the template. Throws Error(kUsage) for
+  // one that still has more tokens than the denoiser has positions for.
   std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t max_length) override;
 
  private:

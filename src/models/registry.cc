@@ -14,6 +14,7 @@
 #include "models/t5_prompt.h"
 #include "models/unet_2d_condition.h"
 #include "models/video_request.h"
+#include "models/z_image.h"
 
 namespace tessera::models {
 namespace {
@@ -168,6 +169,41 @@ Family latent_consistency() {
   return family;
 }
 
+// Its pipeline in diffusers undoes the shift of latents, but not the mean and deviation of their channels.
+std::unique_ptr<Decoder> load_shifted_decoder(const std::filesystem::path& model, const LoadOptions& options,
+                                              LoadStatistics& statistics) {
+  auto decoder = load_autoencoder_kl_decoder(model / "vae", options, statistics);
+  decoder->config.latents_mean.clear();
+  decoder->config.latents_std.clear();
+  return decoder;
+}
+
+Family z_image() {
+  return {.class_name = "ZImagePipeline",
+          .title = "Z-Image",
+          .default_steps = 50,
+          .default_guidance = 5.0,
+          .parts = {tokenizer("tokenizer", "Qwen2Tokenizer"),
+                    {"text_encoder", "transformers", {"Qwen3Model", "Qwen3ForCausalLM"}},
+                    {"transformer", "diffusers", {"ZImageTransformer2DModel"}},
+                    kDecoderPart},
+          .default_max_sequence_length = 512,
+          .own_fields = {"max_sequence_length", "cfg_normalization", "cfg_truncation"},
+          .lone = {is_any, R"({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0})"},
+          .has_single_files = false,
+          .overrides_scheduler_file = false,
+          .takes_sample_of_single_step = false,
+          .has_even_sigmas = true,
+          .unguided_scale = 0,
+          .default_side = 1024,
+          .bin_resolution = no_binning,
+          .read_shape = read_z_image_shape,
+          .read_latent_scale = read_autoencoder_kl_scale,
+          .text_encoders = {{"text_encoder", load_z_image_text_encoder}},
+          .load_denoiser = load_z_image,
+          .load_decoder = load_shifted_decoder};
+}
+
 Family open_sora_1_1() {
   return {.class_name = "OpenSoraV1_1Pipeline",
           .title = "Open-Sora 1.1",
@@ -235,6 +271,7 @@ const std::vector<Family>& families() {
       latent_consistency(),
       open_sora_1_1(),
       open_sora_1_2(),
+      z_image(),
   };
   return table;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/loading.h"
+#include "models/qwen3_prompt.h"
 #include "nn/embeddings.h"
 #include "nn/patches.h"
 #include "ops/attention.h"
@@ -14,13 +15,12 @@ namespace tessera::models {
 namespace {
 
 constexpr int64_t kZImageTimeChannels = 256, kZImageTimeInner = 1024;
-constexpr int64_t kFilledTo = 32;  // sequences have a multiple of so many tokens
 constexpr double kHeadNormEps = 1e-5, kFinalNormEps = 1e-6;
 constexpr nn::PatchSize kZImagePatch{1, 2, 2};
 constexpr ops::LinearOptions kZImageNoBias{.bias = false};
 
 int64_t filling_of(int64_t length) {
-  return (kFilledTo - length % kFilledTo) % kFilledTo;
+  return (ZImageConfig::kFilledTo - length % ZImageConfig::kFilledTo) % ZImageConfig::kFilledTo;
 }
 
 int64_t feed_forward_width(const ZImageConfig& config) {
@@ -308,7 +308,8 @@ DenoiserShape read_z_image_shape(const std::filesystem::path& model) {
           .head = ends / block,
           .latent_channels = config.in_channels,
           .sample_size = 128,
-          .patch = kZImagePatch};
+          .patch = kZImagePatch,
+          .most_tokens = {{config.axes_lens[1], config.axes_lens[2]}}};
 }
 
 std::unique_ptr<Denoiser> load_z_image(const std::filesystem::path& model, const LoadOptions& options,
@@ -319,6 +320,15 @@ std::unique_ptr<Denoiser> load_z_image(const std::filesystem::path& model, const
   auto transformer = std::make_unique<ZImageTransformer>(files.scope(), config, local_blocks);
   files.finish(statistics, local_blocks.is_all());
   return transformer;
+}
+
+std::unique_ptr<TextEncoder> load_z_image_text_encoder(const std::filesystem::path& model,
+                                                       const LoadOptions& options,
+                                                       LoadStatistics& statistics) {
+  const ZImageConfig config(JsonConfig::read(part_folder(model, "transformer") / "config.json"));
+  return std::make_unique<Qwen3TextEncoder>(
+      model / "tokenizer", model / "text_encoder",
+      Qwen3PromptOptions{.states = {-2}, .most_tokens = config.most_text()}, options, statistics);
 }
 
 }  // namespace tessera::models

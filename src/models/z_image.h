@@ -29,6 +29,8 @@
 namespace tessera::models {
 
 struct ZImageConfig {
+  static constexpr int64_t kFilledTo = 32;  // sequences have a multiple of so many tokens
+
   // Reads transformer/config.json; Error(kInput) names an unsupported option.
   explicit ZImageConfig(const JsonConfig& json);
 
@@ -40,6 +42,8 @@ struct ZImageConfig {
 
   int64_t depth() const { return dim / n_heads; }
   int64_t time_width() const;  // T
+  // Most tokens of a text, which has positions of its own with its filling, and the picture one behind it.
+  int64_t most_text() const;
   // The blocks that are divided: those that refine the picture, then those over both sequences.
   int64_t blocks() const { return n_refiner_layers + n_layers; }
 };
@@ -114,5 +118,11 @@ class ZImageTransformer final : public Denoiser {
 DenoiserShape read_z_image_shape(const std::filesystem::path& model);
 std::unique_ptr<Denoiser> load_z_image(const std::filesystem::path& model, const LoadOptions& options,
                                        LoadStatistics& statistics);
+
+// Loads the text encoder of a diffusers folder: Qwen3, of which the denoiser takes the last hidden state but
+// one.
+std::unique_ptr<TextEncoder> load_z_image_text_encoder(const std::filesystem::path& model,
+                                                       const LoadOptions& options,
+                                                       LoadStatistics& statistics);
 
 }  // namespace tessera::models

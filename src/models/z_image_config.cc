@@ -42,13 +42,19 @@ ZImageConfig::ZImageConfig(const JsonConfig& json)
   if (axes_dims.size() != 3 || std::any_of(axes_dims.begin(), axes_dims.end(), is_no_axis) ||
       std::accumulate(axes_dims.begin(), axes_dims.end(), int64_t{0}) != depth())
     json.fail("axes_dims", fmt::format("three even numbers with the sum {} (dim / n_heads)", depth()));
-  if (axes_lens.size() != 3 || *std::min_element(axes_lens.begin(), axes_lens.end()) < 1)
-    json.fail("axes_lens", "three positive numbers");
+  if (axes_lens.size() != 3 || *std::min_element(axes_lens.begin(), axes_lens.end()) < 1 || most_text() == 0)
+    json.fail("axes_lens",
+              fmt::format("three positive numbers, of which the first is at least {}", kFilledTo + 2));
   if (!(rope_theta > 0)) json.fail("rope_theta", "a positive number");
 }
 
 int64_t ZImageConfig::time_width() const {
   return std::min(dim, kMostTimeWidth);
+}
+
+int64_t ZImageConfig::most_text() const {
+  // Positions of the text begin with 1.
+  return (axes_lens[0] - 2) / kFilledTo * kFilledTo;
 }
 
 }  // namespace tessera::models

@@ -49,15 +49,15 @@ class Nearest {
 // them.
 int64_t most_of(const Degree& degree, const ParallelOptions& wish, const Workload& workload) {
   using O = ParallelOptions;
-  const bool divides_images = workload.has_elementwise_sampler;
-  const int64_t lines = divides_images ? std::max(workload.token_rows, workload.token_frames) : 1;
+  const int64_t lines =
+      workload.has_elementwise_sampler ? std::max(workload.token_rows, workload.token_frames) : 1;
   if (degree.value == &O::data_parallel_degree) return workload.pictures;
   if (degree.value == &O::tensor_parallel_degree) return workload.heads;
   if (degree.value == &O::ulysses_degree)
     return workload.axial_attention ? lines : std::min(workload.heads, lines);
   if (degree.value == &O::ring_degree) return lines;
   if (wish.*degree.value == 1) return 1;
-  return degree.value == &O::pipefusion_parallel_degree && divides_images ? workload.blocks : lines;
+  return degree.value == &O::pipefusion_parallel_degree ? workload.most_stages() : lines;
 }
 
 // The nearest valid degrees for exactly `world_size` ranks.
@@ -79,9 +79,7 @@ std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const 
     candidate.use_cfg_parallel &= workload.guided;
     candidate.data_parallel_degree = std::min(candidate.data_parallel_degree, workload.pictures);
     candidate.pipefusion_parallel_degree =
-        workload.has_streams && workload.has_elementwise_sampler
-            ? std::min(candidate.pipefusion_parallel_degree, workload.blocks)
-            : 1;
+        std::min(candidate.pipefusion_parallel_degree, workload.most_stages());
     const int64_t lines = workload.has_elementwise_sampler ? divide(candidate, workload).units : 1;
     candidate.displaced_patch_degree = std::min(candidate.displaced_patch_degree, lines);
     const int64_t most_tensor = std::min(candidate.tensor_parallel_degree, workload.heads);

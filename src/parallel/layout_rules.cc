@@ -43,6 +43,7 @@ class Judge {
     require(displaced == 1 || (sequence == 1 && stages == 1), Rule::kDisplacedAlone, displaced);
     require(workload_.has_elementwise_sampler || (sequence * displaced == 1 && stages == 1),
             Rule::kElementwise);
+    require(workload_.has_elementwise_guidance || stages == 1, Rule::kGuidance, stages);
     require(options_.split_scheme != SplitScheme::k2d || tensor == 1 || near_square(tensor).first > 1,
             Rule::kSquare, tensor);
   }
@@ -164,8 +165,8 @@ std::string describe_degrees(const Violation& violation, const ParallelOptions& 
       return fmt::format("{} needs as many {}, the request has {}", given("data_parallel_degree", wished),
                          workload.token_frames > 1 ? "videos" : "images", available);
     case Rule::kBranches:
-      return fmt::format("{} needs a guidance scale above 1 and a negative branch",
-                         field("use_cfg_parallel"));
+      return fmt::format("{} needs a guidance scale above {} and a negative branch",
+                         field("use_cfg_parallel"), workload.unguided_scale);
     case Rule::kStreams:
       return fmt::format(
           "{}: PipeFusion does not support this model, a U-Net, because its blocks read each other's inner "
@@ -197,6 +198,11 @@ std::string describe_degrees(const Violation& violation, const ParallelOptions& 
           "with sample_max_value above 1)",
           field("ulysses_degree"), field("kv_gather_degree"), field("ring_degree"),
           field("displaced_patch_degree"), field("pipefusion_parallel_degree"));
+    case Rule::kGuidance:
+      return fmt::format(
+          "{} combines the branches of guidance patch by patch, but {} limits the norm of a whole "
+          "image",
+          given("pipefusion_parallel_degree", wished), field("cfg_normalization"));
     default:
       return fmt::format("{} 2d needs a {} that is a product (4, 6, 8, 9, ...), not {}",
                          field("split_scheme"), field("tensor_parallel_degree"), wished);

@@ -28,6 +28,7 @@ enum class Rule {
   kDisplacedRows,   // and for each rank of displaced patches
   kDisplacedAlone,  // displaced patches go without other methods that divide an image
   kElementwise,     // methods that divide an image have a sampler that steps a part of it
+  kGuidance,        // PipeFusion has guidance that combines a patch alone
   kSquare,          // a degree of 2d tensor parallelism is a product
   // Of the other options.
   kDspDegree,

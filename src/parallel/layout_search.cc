@@ -107,8 +107,7 @@ std::vector<ParallelOptions> valid_wishes(const Workload& workload, int64_t rank
     if (degree.value == &O::data_parallel_degree) return workload.pictures;
     if (degree.value == &O::tensor_parallel_degree) return workload.heads;
     if (degree.value == &O::displaced_patch_degree) return options.stale ? lines : 1;
-    if (degree.value == &O::pipefusion_parallel_degree)
-      return workload.has_streams && workload.has_elementwise_sampler ? workload.blocks : 1;
+    if (degree.value == &O::pipefusion_parallel_degree) return workload.most_stages();
     return lines;
   };
   for_each_product({}, ranks, most, [&](const ParallelOptions& degrees) { search.visit(degrees); });

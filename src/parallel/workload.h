@@ -25,9 +25,17 @@ struct Workload {
   bool has_group_norms = false;  // the model has norms over all positions of an image
   int64_t steps = 1;
   int64_t pictures = 1;
-  bool guided = true;  // has an unconditional branch
+  bool guided = true;  // has an unconditional branch, as it has with guidance scales above the next number
+  double unguided_scale = 1;
   // Whether the sampler may step slices of the latents separately (samplers::Sampler::is_elementwise()).
   bool has_elementwise_sampler = true;
+  // Whether the branches of guidance may be combined patch by patch.
+  bool has_elementwise_guidance = true;
+
+  // The most stages of a pipeline.
+  int64_t most_stages() const {
+    return has_streams && has_elementwise_sampler && has_elementwise_guidance ? blocks : 1;
+  }
 };
 
 // What a wish leaves open, chosen. All degrees must be at least 1.

@@ -73,6 +73,7 @@ struct Row {
   Json defaults = Json::object();
   // The values of options that the file lacks, where this class has others in diffusers than most.
   Json class_defaults = Json::object();
+  bool takes_sigmas = false;  // SamplerRun::has_even_sigmas
 };
 
 constexpr int64_t kMaxTrainTimesteps = 1'000'000;
@@ -114,7 +115,9 @@ const std::vector<Row>& rows() {
       {.name = {"edm-dpm++", "EDMDPMSolverMultistepScheduler"},
        .make = make_edm_dpm_solver,
        .overrides = {{"algorithm_type", "dpmsolver++"}}},
-      {.name = {"flow-euler", "FlowMatchEulerDiscreteScheduler"}, .make = make_flow_euler},
+      {.name = {"flow-euler", "FlowMatchEulerDiscreteScheduler"},
+       .make = make_flow_euler,
+       .takes_sigmas = true},
   };
   return table;
 }
@@ -203,6 +206,20 @@ std::unique_ptr<Sampler> make_with_steps(const Row& row, const JsonConfig& confi
               fewer.steps, row.name.short_name, origin, run.steps);
 }
 
+// Of samplers to which a pipeline hands noise levels. `name` is the user's, if the sampler is not the file's.
+void require_sigmas(const Row& row, const std::optional<std::string>& name, const std::string& where) {
+  if (row.takes_sigmas) return;
+  std::vector<std::string> others;
+  for (const Row& each : rows()) {
+    if (each.takes_sigmas) others.push_back(each.name.short_name);
+  }
+  const std::string words = fmt::format(
+      "the model hands its noise levels to its sampler; {} cannot take them", row.name.class_name);
+  const std::string can = fmt::format("{}", fmt::join(others, ", "));
+  if (name) usage_error(field("scheduler"), "{}, got '{}'; {} can", words, *name, can);
+  input_error(where, "{}; give {} {}", words, field("scheduler"), can);
+}
+
 // The file's options as the chosen sampler takes them, with those of the run in their place.
 Json effective_options(const JsonConfig& config, const Choice& choice, bool keeps_pipeline_defaults,
                        const Json& given) {
@@ -278,6 +295,7 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
   if (!choice.row)
     input_error(config.where(), "the model's sampler, {}, cannot run yet; give {} one of {}", file_class,
                 field("scheduler"), known_names());
+  if (run.has_even_sigmas) require_sigmas(*choice.row, name, config.where());
   warn_of_unknown_options(config);
   const std::string& class_name = choice.row->name.class_name;
   check_options(class_name, run.options);

@@ -68,7 +68,7 @@ struct SamplerRun {
   // Options of the sampler's class that take the place of the file's, by name (samplers/options.h).
   Json options = Json::object();
   // Flow matching begins with the noise levels 1, (N - 1) / N, ..., 1 / N, which many pipelines of diffusers
-  // hand to their schedulers, rather than with those of training; other samplers ignore it.
+  // hand to their schedulers, rather than with those of training; other samplers are refused.
   bool has_even_sigmas = false;
 };
 

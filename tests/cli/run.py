@@ -23,6 +23,7 @@ import test_stable_diffusion  # noqa: F401
 import test_stablehlo  # noqa: F401
 import test_trace  # noqa: F401
 import test_video  # noqa: F401
+import test_z_image  # noqa: F401
 from harness import run_all
 
 if __name__ == "__main__":

@@ -115,7 +115,8 @@ def trace_of_a_denoiser_alone(box):
                                               ("tiny-sd", "unet", "Stable Diffusion", 4, []),
                                               ("tiny-sdxl", "unet", "Stable Diffusion XL", 8, []),
                                               ("tiny-open-sora", "transformer", "Open-Sora 1.2", 8, ["--num-frames", "34"]),
-                                              ("tiny-open-sora-1.1", "transformer", "Open-Sora 1.1", 8, ["--num-frames", "4"])):
+                                              ("tiny-open-sora-1.1", "transformer", "Open-Sora 1.1", 8, ["--num-frames", "4"]),
+                                              ("tiny-z-image", "transformer", "Z-Image", 4, ["--cfg-normalization", "1"])):
         folder = box.folder / model
         copy_configs(ROOT / "tests" / "golden" / model, folder)
         words = [*words, "--tensor-parallel-degree", "2", "--dtype", "fp32"]

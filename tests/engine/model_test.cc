@@ -45,7 +45,7 @@ class ModelConfig : public FolderFixture, public testing::WithParamInterface<con
 
 INSTANTIATE_TEST_SUITE_P(All, ModelConfig,
                          testing::Values("tiny-pixart", "tiny-sd", "tiny-sdxl", "tiny-open-sora",
-                                         "tiny-open-sora-1.1"));
+                                         "tiny-open-sora-1.1", "tiny-z-image"));
 
 TEST_P(ModelConfig, HasNoKeyThatNobodyReads) {
   EXPECT_EQ(warnings(), std::vector<std::string>()) << fmt::format("{}", fmt::join(warnings(), "; "));

@@ -12,6 +12,7 @@
 #include "models/stdit/video_vae.h"
 #include "models/t5.h"
 #include "models/unet_2d_condition.h"
+#include "models/z_image.h"
 #include "tests/support/golden.h"
 
 namespace tessera::models {
@@ -87,6 +88,15 @@ Json fields(const Qwen3Config& c) {
           {"num_key_value_heads", c.num_key_value_heads},
           {"head_dim", c.head_dim},
           {"rms_norm_eps", c.rms_norm_eps}};
+}
+
+Json fields(const ZImageConfig& c) {
+  return {{"in_channels", c.in_channels}, {"dim", c.dim},
+          {"n_layers", c.n_layers},       {"n_refiner_layers", c.n_refiner_layers},
+          {"n_heads", c.n_heads},         {"cap_feat_dim", c.cap_feat_dim},
+          {"norm_eps", c.norm_eps},       {"rope_theta", c.rope_theta},
+          {"t_scale", c.t_scale},         {"qk_norm", c.qk_norm},
+          {"axes_dims", c.axes_dims},     {"axes_lens", c.axes_lens}};
 }
 
 Json fields(const UNet2DConfig& c) {
@@ -180,6 +190,10 @@ TEST(ModelDefaults, T5) {
 
 TEST(ModelDefaults, Qwen3) {
   expect_fields<Qwen3Config>(defaults_of("Qwen3Config"), Json::object());
+}
+
+TEST(ModelDefaults, ZImage) {
+  expect_fields<ZImageConfig>(defaults_of("ZImageTransformer2DModel"), Json::object());
 }
 
 // Where the file says nothing or null, two options follow from sample_size.

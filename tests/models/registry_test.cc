@@ -140,8 +140,8 @@ TEST(Families, JoinWhatSeveralTextEncodersGive) {
   }
 }
 
-// diffusers' pipelines divide by the scaling factor and ignore the shift in the VAE's config.
-TEST(Families, LatentsAreNotShifted) {
+// Most of diffusers' pipelines divide by the scaling factor and ignore the shift in the VAE's config.
+TEST(Families, OnlyZImagesLatentsAreShifted) {
   const CheckpointFixture model({});
   std::filesystem::create_directory_symlink(golden_folder("vae-shift"), model.folder() / "vae");
   const at::Tensor z = read_golden("vae-shift/golden/golden.safetensors").at("latents");
@@ -154,6 +154,8 @@ TEST(Families, LatentsAreNotShifted) {
     const auto decoder = find_family(name, "").load_decoder(model.folder(), {}, cost);
     EXPECT_LE(relative_error(decoder->decode(z), plain->decode(shifted_back)), kComponentTolerance) << name;
   }
+  const auto shifted = find_family("ZImagePipeline", "").load_decoder(model.folder(), {}, cost);
+  EXPECT_LE(relative_error(shifted->decode(z), plain->decode(z)), kComponentTolerance);
 }
 
 // Some VAEs give a mean and a deviation for each channel, which only diffusers' XL pipeline undoes.
@@ -175,7 +177,8 @@ TEST(Families, OnlyXlUndoesMeanAndDeviation) {
   };
   const double scale = decoder->config.scaling_factor;
   const at::Tensor undone = (z / scale * vector("latents_std") + vector("latents_mean")) * scale;
-  for (const char* name : {"PixArtSigmaPipeline", "StableDiffusionPipeline", "StableDiffusionXLPipeline"}) {
+  for (const char* name :
+       {"PixArtSigmaPipeline", "StableDiffusionPipeline", "StableDiffusionXLPipeline", "ZImagePipeline"}) {
     const bool is_xl = name == std::string("StableDiffusionXLPipeline");
     const at::Tensor image = find_family(name, "").load_decoder(model.folder(), {}, cost)->decode(z);
     EXPECT_LE(relative_error(image, decoder->decode(is_xl ? undone : z)), kComponentTolerance) << name;
@@ -189,7 +192,8 @@ TEST(Families, HaveTheirOwnDefaults) {
         {"PixArtSigmaPipeline", 20, 4.5, 300, false},
         {"StableDiffusionPipeline", 50, 7.5, 77, false},
         {"StableDiffusionXLPipeline", 50, 5.0, 77, false},
-        {"LatentConsistencyModelPipeline", 4, 8.5, 77, false}}) {
+        {"LatentConsistencyModelPipeline", 4, 8.5, 77, false},
+        {"ZImagePipeline", 50, 5.0, 512, false}}) {
     const Family& family = find_family(name, "");
     EXPECT_EQ(family.default_steps, steps) << name;
     EXPECT_EQ(family.default_guidance, guidance) << name;
@@ -215,7 +219,8 @@ TEST(Families, ALoneConfigIsOfOneFamily) {
       {"LatentConsistencyModelPipeline",
        {{"_class_name", "UNet2DConditionModel"}, {"time_cond_proj_dim", 256}}},
       {"OpenSoraV1_1Pipeline", {{"_class_name", "STDiT2"}}},
-      {"OpenSoraPipeline", {{"_class_name", "STDiT3"}}}};
+      {"OpenSoraPipeline", {{"_class_name", "STDiT3"}}},
+      {"ZImagePipeline", {{"_class_name", "ZImageTransformer2DModel"}}}};
   for (const auto& [expected, config] : configs) {
     std::vector<std::string> fitting;
     for (const Family& family : families()) {

@@ -49,7 +49,8 @@ class Wishes {
                   .steps = 20,
                   .pictures = any_of({1, 2, 8}),
                   .guided = !one_in(4),
-                  .has_elementwise_sampler = !one_in(4)};
+                  .has_elementwise_sampler = !one_in(4),
+                  .has_elementwise_guidance = !one_in(4)};
     if (one_in(4)) {  // a U-Net
       made.row_unit = 4;
       made.has_streams = false;

@@ -402,6 +402,19 @@ std::vector<Refused> refused() {
     add(degrees(1, true, 2, 1, 1, 1), {}, {rule, "nearest valid: use_cfg_parallel on 2 ranks"}, workload);
     add(displaced(2), {}, {rule, "nearest valid: "}, workload);
   }
+  // Guidance that limits the norm of a whole image leaves methods that do not take it patch by patch.
+  {
+    Workload workload = kPixArt;
+    workload.has_elementwise_guidance = false;
+    add(degrees(1, true, 2, 1, 1, 1), {},
+        {"pipefusion_parallel_degree 2 combines the branches of guidance patch by patch, but "
+         "cfg_normalization",
+         "nearest valid: use_cfg_parallel on 2 ranks"},
+        workload);
+    workload.unguided_scale = 0;
+    workload.guided = false;
+    add(degrees(1, true, 1, 1, 1, 1), {}, {"use_cfg_parallel needs a guidance scale above 0"}, workload);
+  }
   // One message reports everything that is wrong.
   {
     O options = degrees(3, false, 2, 1, 17, 1);

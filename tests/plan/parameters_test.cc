@@ -57,6 +57,11 @@ constexpr const char* kStdit3 = R"({"architectures": ["STDiT3"], "depth": 28, "h
   "num_heads": 16, "caption_channels": 4096, "model_max_length": 300, "patch_size": [1, 2, 2],
   "in_channels": 4, "pred_sigma": true, "qk_norm": true, "mlp_ratio": 4.0, "input_sq_size": 512})";
 
+constexpr const char* kZImage = R"({"_class_name": "ZImageTransformer2DModel", "all_patch_size": [2],
+  "all_f_patch_size": [1], "in_channels": 16, "dim": 3840, "n_layers": 30, "n_refiner_layers": 2, "n_heads": 30,
+  "n_kv_heads": 30, "norm_eps": 1e-5, "qk_norm": true, "cap_feat_dim": 2560, "rope_theta": 256.0,
+  "t_scale": 1000.0, "axes_dims": [32, 48, 48], "axes_lens": [1536, 512, 512]})";
+
 // The rows of the last layer that give variances. PixArt and STDiT3 sample without them.
 constexpr int64_t kVariances = 16 * 1152 + 16;
 constexpr int64_t kRotaryFrequencies = 36;  // computed instead
@@ -72,7 +77,8 @@ std::vector<PublishedDenoiser> denoisers() {
           {"StableDiffusionXL", kStableDiffusionXl, 2'567'463'684, 0, upsampler(1280) + upsampler(640)},
           // The text of unconditional samples is a buffer.
           {"OpenSora1_1", kStdit2, 767'452'100, kRotaryFrequencies, 200 * 4096},
-          {"OpenSora1_2", kStdit3, 1'207'643'972, kVariances + kRotaryFrequencies, 300 * 4096}};
+          {"OpenSora1_2", kStdit3, 1'207'643'972, kVariances + kRotaryFrequencies, 300 * 4096},
+          {"ZImage", kZImage, 6'154'908'736, 0}};
 }
 
 class Parameters : public ::testing::TestWithParam<PublishedDenoiser> {};

@@ -46,6 +46,29 @@ TEST(MakeSampler, NamesTheLargestNumberOfStepsThatWorks) {
   }
 }
 
+// Pipelines that hand noise levels to their schedulers have others that cannot take them.
+TEST(MakeSampler, NamesASamplerThatTakesNoiseLevels) {
+  const auto error = [](const char* file, const std::optional<std::string>& name) {
+    try {
+      make_sampler({parse_json(file, "file.json"), "file.json"}, name, {.steps = 4, .has_even_sigmas = true});
+    } catch (const Error& error) {
+      return fmt::format("{} {}", error.exit_code(), error.what());
+    }
+    return std::string("none");
+  };
+  const char* const flow = R"({"_class_name": "FlowMatchEulerDiscreteScheduler"})";
+  EXPECT_EQ(error(flow, std::nullopt), "none");
+  EXPECT_EQ(error(flow, "flow-euler"), "none");
+  EXPECT_EQ(
+      error(flow, "euler"),
+      "2 [scheduler] the model hands its noise levels to its sampler; EulerDiscreteScheduler cannot take "
+      "them, got 'euler'; flow-euler can");
+  EXPECT_EQ(
+      error(R"({"_class_name": "UniPCMultistepScheduler"})", std::nullopt),
+      "3 [file.json] the model hands its noise levels to its sampler; UniPCMultistepScheduler cannot take "
+      "them; give scheduler flow-euler");
+}
+
 struct ErrorCase {
   std::string name, options;
   int64_t steps;
