@@ -10,8 +10,8 @@ import diffusers
 import transformers
 from make_golden_samplers import ROWS
 
-MODELS = (diffusers.AutoencoderKL, diffusers.PixArtTransformer2DModel, diffusers.UNet2DConditionModel,
-          diffusers.ZImageTransformer2DModel,
+MODELS = (diffusers.AutoencoderKL, diffusers.AutoencoderKLFlux2, diffusers.Flux2Transformer2DModel,
+          diffusers.PixArtTransformer2DModel, diffusers.UNet2DConditionModel, diffusers.ZImageTransformer2DModel,
           transformers.CLIPTextConfig, transformers.T5Config, transformers.Qwen3Config)
 SCHEDULERS = [getattr(diffusers, name) for name in sorted({row[1] for row in ROWS})]
 

@@ -25,8 +25,9 @@ at::Tensor guidance_embedding(const at::Tensor& weights, int64_t dim) {
   return dim % 2 == 0 ? pairs : at::constant_pad_nd(pairs, {0, 1});
 }
 
-TimestepEmbedding::TimestepEmbedding(const weights::Scope& scope, int64_t in, int64_t out, int64_t condition)
-    : linear_1(scope / "linear_1", in, out), linear_2(scope / "linear_2", out, out) {
+TimestepEmbedding::TimestepEmbedding(const weights::Scope& scope, int64_t in, int64_t out, int64_t condition,
+                                     ops::LinearOptions options)
+    : linear_1(scope / "linear_1", in, out, options), linear_2(scope / "linear_2", out, out, options) {
   if (condition > 0) cond_proj.emplace(scope / "cond_proj", condition, in, ops::LinearOptions{.bias = false});
 }
 

@@ -22,7 +22,8 @@ at::Tensor guidance_embedding(const at::Tensor& weights, int64_t dim);
 // diffusers' TimestepEmbedding: linear_1, SiLU, linear_2 applied to a sinusoidal embedding. Where a condition
 // has `condition` numbers, cond_proj turns it into what the caller adds to that embedding.
 struct TimestepEmbedding {
-  TimestepEmbedding(const weights::Scope& scope, int64_t in, int64_t out, int64_t condition = 0);
+  TimestepEmbedding(const weights::Scope& scope, int64_t in, int64_t out, int64_t condition = 0,
+                    ops::LinearOptions options = {});
   at::Tensor operator()(const at::Tensor& x) const;  // [N, in] -> [N, out]
 
   ops::Linear linear_1, linear_2;

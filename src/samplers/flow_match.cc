@@ -20,14 +20,18 @@ std::pair<float, float> training_range(double shift, int64_t train_timesteps) {
   return {shifted(1.0F), shifted(1.0F / static_cast<float>(train_timesteps))};
 }
 
-// The shift for an image of `tokens` tokens, linear in their number between two fixed points.
-double dynamic_shift(const JsonConfig& config, int64_t tokens) {
+// Linear in the number of image tokens between two fixed points.
+double mu_of_file(const JsonConfig& config, int64_t tokens) {
   TESSERA_CHECK(tokens > 0, "the number of image tokens is not known");
   const double base_length = static_cast<double>(config.integer("base_image_seq_len", 256));
   const double max_length = static_cast<double>(config.integer("max_image_seq_len", 4096));
   const double base_shift = config.number("base_shift", 0.5);
   const double slope = (config.number("max_shift", 1.15) - base_shift) / (max_length - base_length);
-  const double mu = static_cast<double>(tokens) * slope + (base_shift - slope * base_length);
+  return static_cast<double>(tokens) * slope + (base_shift - slope * base_length);
+}
+
+double dynamic_shift(const JsonConfig& config, const SamplerRun& run) {
+  const double mu = run.mu ? *run.mu : mu_of_file(config, run.sample_tokens);
   const bool linear =
       read_choice(config, "time_shift_type", "exponential", {"exponential", "linear"}) == "linear";
   return linear ? mu : std::exp(mu);
@@ -55,7 +59,7 @@ std::vector<double> flow_sigmas(const JsonConfig& config, int64_t train_timestep
   std::vector<double> sigmas = run.has_even_sigmas
                                    ? even_sigmas(run.steps)
                                    : training_sigmas(dynamic ? 1 : fixed_shift, train_timesteps, run.steps);
-  const double shift = dynamic ? dynamic_shift(config, run.sample_tokens) : fixed_shift;
+  const double shift = dynamic ? dynamic_shift(config, run) : fixed_shift;
   for (double& sigma : sigmas) sigma = shifted_sigma(shift, sigma);
   stretch_to_terminal(config, sigmas);
   return respaced_sigmas(config, sigmas.front(), sigmas.back(), run.steps).value_or(sigmas);

@@ -70,6 +70,9 @@ struct SamplerRun {
   // Flow matching begins with the noise levels 1, (N - 1) / N, ..., 1 / N, which many pipelines of diffusers
   // hand to their schedulers, rather than with those of training; other samplers are refused.
   bool has_even_sigmas = false;
+  // The exponent of flow matching's shift where it depends on the picture (use_dynamic_shifting), for models
+  // that have a rule of their own in place of the file's numbers; other samplers ignore it.
+  std::optional<double> mu = {};
 };
 
 // Makes the sampler that `config` (a scheduler_config.json) describes, or, if `name` is given, the sampler of

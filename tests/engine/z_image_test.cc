@@ -1,37 +1,22 @@
 // Runs the whole denoising loop of Z-Image on the tiny transformer of tests/golden/z-image: on one rank
 // against the latents of diffusers' pipeline, and on ranks, which are threads, against one.
-#include <c10/core/InferenceMode.h>
+#include "models/z_image.h"
+
 #include <gtest/gtest.h>
 
-#include "comm/collectives.h"
-#include "engine/denoise.h"
-#include "models/z_image.h"
 #include "tests/support/degrees.h"
+#include "tests/support/denoiser_loop.h"
 #include "tests/support/golden.h"
-#include "tests/support/rank_threads.h"
-#include "weights/checkpoint.h"
 
 namespace tessera::engine {
 namespace {
 
-constexpr int64_t kZImagePictures = 3, kZImageSteps = 4;
+constexpr int64_t kZImageSteps = 4, kZImageHeads = 5;
 constexpr double kZImageScale = 1.5;
 
 const std::map<std::string, at::Tensor>& z_image_golden() {
   static const std::map<std::string, at::Tensor> golden = read_golden("z-image/golden/golden.safetensors");
   return golden;
-}
-
-models::ZImageConfig z_image_config() {
-  return models::ZImageConfig(JsonConfig::read(golden_folder("z-image") / "config.json"));
-}
-
-models::DenoiserShape z_image_shape() {
-  const models::ZImageConfig config = z_image_config();
-  return {.heads = config.n_heads,
-          .blocks = config.blocks(),
-          .latent_channels = config.in_channels,
-          .patch = {1, 2, 2}};
 }
 
 // What diffusers' pipeline takes.
@@ -40,61 +25,29 @@ struct ZImageGuidance {
 };
 
 // Two pictures have the prompt of 35 tokens and one that of 32; the negative one has 5.
-at::Tensor z_image_loop(const parallel::Ranks& ranks, const ZImageGuidance& guidance) {
-  const c10::InferenceMode inference_mode;
-  const models::ZImageConfig config = z_image_config();
-  weights::Checkpoint checkpoint(golden_folder("z-image"), weights::Library::kDiffusers);
-  std::optional<Range> blocks;
-  if (ranks.pipeline.size > 1) blocks = ranks.layout.stage(ranks.pipeline.rank);
-  const models::ZImageTransformer denoiser(
-      {checkpoint, {.dtype = at::kFloat, .groups = {ranks.tensor_inner, ranks.tensor_outer}}}, config,
-      models::LocalBlocks(config.blocks(), blocks));
-  std::vector<models::Conditioning> prompts;
+DenoiserLoop z_image_loop(const ZImageGuidance& guidance) {
+  const models::ZImageConfig config(JsonConfig::read(golden_folder("z-image") / "config.json"));
+  DenoiserLoop loop;
+  loop.folder = "z-image";
+  loop.shape = {.heads = config.n_heads,
+                .blocks = config.blocks(),
+                .latent_channels = config.in_channels,
+                .patch = {1, 2, 2}};
+  loop.load = [config](const weights::Scope& scope, const models::LocalBlocks& local_blocks) {
+    return std::make_unique<models::ZImageTransformer>(scope, config, local_blocks);
+  };
+  loop.make_sampler = [] {
+    return samplers::make_sampler(
+        JsonConfig(Json{{"_class_name", "FlowMatchEulerDiscreteScheduler"}, {"shift", 3.0}}, "scheduler"),
+        std::nullopt, {.steps = kZImageSteps, .has_even_sigmas = true});
+  };
   for (const char* name : {"prompt.0", "prompt.1", "prompt.2"})
-    prompts.push_back({{models::kTokens, z_image_golden().at(name)}});
-  Guidance branches{
-      .pictures = {}, .normalization = guidance.normalization, .truncation = guidance.truncation};
-  for (const int64_t prompt : {1, 2, 1}) branches.add(prompt, 0, guidance.scale + 1);
-  const at::Tensor z = z_image_golden().at("latents");
-  const models::LatentShape latent_shape{z.size(2), z.size(3), 8};
-  const auto sampler = samplers::make_sampler(
-      JsonConfig(Json{{"_class_name", "FlowMatchEulerDiscreteScheduler"}, {"shift", 3.0}}, "scheduler"),
-      std::nullopt, {.steps = kZImageSteps, .has_even_sigmas = true});
-  DenoiserStage stage(denoiser, z_image_shape(), prompts, branches.samples(ranks), latent_shape, ranks);
-  Noise noise({{0, kZImagePictures}});
-  std::vector<double> seconds;
-  at::Tensor result = denoise({stage, *sampler, branches, ranks}, z, noise, {}, seconds);
-  if (!result.defined() || ranks.data.size == 1) return result;
-  std::vector<at::Tensor> parts;
-  for (const Range& part : ranks.data.parts(kZImagePictures))
-    parts.push_back(at::empty_like(z.narrow(0, part.begin, part.length)));
-  comm::gather(result.contiguous(), ranks.data.rank == 0 ? parts : std::vector<at::Tensor>(), 0, ranks.data);
-  return at::concat(parts);
-}
-
-double z_image_deviation(const at::Tensor& x, const at::Tensor& expected) {
-  return ((x - expected).abs().max() / expected.std()).item<double>();
-}
-
-// Returns the latents of rank 0 with each of the options, which have one number of ranks.
-std::vector<at::Tensor> z_image_on_ranks(const std::vector<parallel::ParallelOptions>& all,
-                                         const ZImageGuidance& guidance) {
-  std::vector<at::Tensor> results(all.size());
-  const models::ZImageConfig config = z_image_config();
-  comm::run_ranks_as_threads(all.front().degrees(), [&](comm::World world) {
-    for (size_t i = 0; i < all.size(); ++i) {
-      const parallel::Workload workload{.heads = config.n_heads,
-                                        .blocks = config.blocks(),
-                                        .token_rows = z_image_golden().at("latents").size(2) / 2,
-                                        .steps = kZImageSteps,
-                                        .pictures = kZImagePictures,
-                                        .guided = true};
-      const parallel::Ranks ranks(world, parallel::resolve_layout(all[i], workload, std::nullopt));
-      const at::Tensor own = z_image_loop(ranks, guidance);
-      if (world.rank() == 0) results[i] = own;
-    }
-  });
-  return results;
+    loop.prompts.push_back({{models::kTokens, z_image_golden().at(name)}});
+  loop.guidance.normalization = guidance.normalization;
+  loop.guidance.truncation = guidance.truncation;
+  for (const int64_t prompt : {1, 2, 1}) loop.guidance.add(prompt, 0, guidance.scale + 1);
+  loop.latents = z_image_golden().at("latents");
+  return loop;
 }
 
 // By the names of the golden.
@@ -107,8 +60,8 @@ const std::map<std::string, ZImageGuidance> kZImageGuidances = {
 
 TEST(ZImageLoop, EqualsDiffusers) {
   for (const auto& [name, guidance] : kZImageGuidances) {
-    const at::Tensor latents = z_image_on_ranks({parallel::ParallelOptions{}}, guidance).front();
-    EXPECT_LE(z_image_deviation(latents, z_image_golden().at("loop." + name)), 1e-4) << name;
+    const at::Tensor latents = latents_of_rank_loop(z_image_loop(guidance));
+    EXPECT_LE(deviation_from(latents, z_image_golden().at("loop." + name)), 1e-4) << name;
   }
 }
 
@@ -118,8 +71,8 @@ TEST(ZImageGuidanceOnRanks, EqualsDiffusers) {
     for (const bool cfg : {false, true}) {
       const parallel::ParallelOptions options = parallel::degrees(1, cfg, 1, 1, 2, 1);
       if (cfg && guidance.scale == 0) continue;
-      const at::Tensor latents = z_image_on_ranks({options}, guidance).front();
-      EXPECT_LE(z_image_deviation(latents, z_image_golden().at("loop." + name)), 1e-4) << name << cfg;
+      const at::Tensor latents = latents_of_rank_loop(z_image_loop(guidance), options);
+      EXPECT_LE(deviation_from(latents, z_image_golden().at("loop." + name)), 1e-4) << name << cfg;
     }
   }
 }
@@ -128,37 +81,12 @@ TEST(ZImageGuidanceOnRanks, EqualsDiffusers) {
 class ZImageOnRanks : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(ZImageOnRanks, ExactMethodsEqualOneRank) {
-  std::vector<parallel::ParallelOptions> all;
-  for (const int64_t dp : {1, 2, 3}) {
-    for (const bool cfg : {false, true}) {
-      for (const int64_t ring : {1, 2, 3, 4}) {
-        for (const int64_t ulysses : {1, 2, 3, 4}) {
-          for (const int64_t tp : {1, 2, 3, 4}) {
-            for (const int64_t gather : {1, 2, 3, 4}) {
-              parallel::ParallelOptions options = parallel::degrees(dp, cfg, 1, ring, ulysses, tp, gather);
-              if (options.degrees() != GetParam() || tp * ulysses > 5) continue;
-              all.push_back(options);
-              if (tp != 4) continue;
-              options.split_scheme = parallel::SplitScheme::k2d;
-              all.push_back(options);
-            }
-          }
-        }
-      }
-    }
-  }
-  // Where all blocks of a step take all patches, PipeFusion is exact.
-  parallel::ParallelOptions pipeline = parallel::degrees(1, false, GetParam(), 1, 1, 1);
-  pipeline.num_pipeline_patch = 1;
-  all.push_back(pipeline);
-  parallel::ParallelOptions displaced;
-  displaced.displaced_patch_degree = GetParam();
-  displaced.displaced_mode = parallel::DisplacedMode::kFullSync;
-  all.push_back(displaced);
-  const at::Tensor expected = z_image_on_ranks({parallel::ParallelOptions{}}, {kZImageScale}).front();
-  const std::vector<at::Tensor> results = z_image_on_ranks(all, {kZImageScale});
+  const DenoiserLoop loop = z_image_loop({kZImageScale});
+  const std::vector<parallel::ParallelOptions> all = exact_layouts(GetParam(), kZImageHeads);
+  const at::Tensor expected = latents_of_rank_loop(loop);
+  const std::vector<at::Tensor> results = latents_of_rank_loops(loop, all);
   for (size_t i = 0; i < all.size(); ++i)
-    EXPECT_LE(z_image_deviation(results[i], expected), 1e-4) << parallel::degrees_text(all[i]);
+    EXPECT_LE(deviation_from(results[i], expected), 1e-4) << parallel::degrees_text(all[i]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ZImageOnRanks, ::testing::Values(2, 3, 4));
@@ -167,8 +95,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ZImageOnRanks, ::testing::Values(2, 3, 4));
 // by the definition of each method, after one step of warm-up.
 void expect_z_image_oracle(const std::string& way, int64_t parts, const parallel::ParallelOptions& options) {
   const at::Tensor expected = z_image_golden().at(fmt::format("loop.{}.{}", way, parts));
-  EXPECT_GE(z_image_deviation(expected, z_image_golden().at("loop.turbo")), 1e-1);
-  EXPECT_LE(z_image_deviation(z_image_on_ranks({options}, {}).front(), expected), 1e-4)
+  EXPECT_GE(deviation_from(expected, z_image_golden().at("loop.turbo")), 1e-1);
+  EXPECT_LE(deviation_from(latents_of_rank_loop(z_image_loop({}), options), expected), 1e-4)
       << way << " " << parts << ", " << parallel::degrees_text(options);
 }
 

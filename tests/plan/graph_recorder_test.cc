@@ -9,6 +9,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "models/flux2.h"
 #include "models/qwen3.h"
 #include "ops/attention.h"
 #include "ops/linear.h"
@@ -254,6 +255,33 @@ TEST_F(GraphRecording, EachOperationOfQwen3HasAForm) {
   };
   EXPECT_EQ(named("tokens"), 1) << arguments;
   EXPECT_EQ(arguments.size(), 2U + 5 * 11 + 1);
+}
+
+TEST_F(GraphRecording, EachOperationOfFlux2HasAForm) {
+  const MetaStandsFor device{at::kCUDA};
+  const models::Flux2Config config(JsonConfig::read(golden_folder("flux2") / "config.json"));
+  weights::ShapeOnlySource shapes;
+  GraphRecorder recorder;
+  const models::Flux2Transformer model(weights::Scope(shapes, {.device = at::kMeta}), config,
+                                       models::LocalBlocks(config.blocks()));
+  const std::vector<models::Conditioning> prompts = {{{models::kTokens, meta({7, 14})}}};
+  const at::Tensor latents = meta({1, 8, 4, 7}), time = meta({1});
+  recorder.add_input("text", prompts[0].at(models::kTokens));
+  recorder.add_input("latents", latents);
+  recorder.add_input("timestep", time);
+  const std::vector<int64_t> prompt_of = {0};
+  const models::LatentShape latent_shape{4, 7, 16};
+  nn::Tokens tokens(parallel::Grid{.rows = 4, .columns = 7});
+  const auto forward = model.start({prompts, prompt_of, latent_shape, tokens});
+  forward->begin({500, time});
+  models::Hidden hidden = forward->embed(latents);
+  for (int64_t i = 0; i < config.blocks(); ++i) forward->block(i, hidden);
+  recorder.add_result("prediction", forward->head(hidden));
+  const Graph graph = recorder.take();
+  const Program program = stablehlo_program({&graph, 1}, 0, {});
+  EXPECT_NE(program.text.find("tensor<1x5x35x35xf32>"), std::string::npos);  // scores of picture and text
+  EXPECT_EQ(program.description["results"],
+            OrderedJson::parse(R"([{"name": "prediction", "dtype": "f32", "shape": [1, 8, 4, 7]}])"));
 }
 
 }  // namespace
