@@ -125,8 +125,11 @@ at::Tensor AutoencoderKLDecoder::decode_clip(const at::Tensor& z, int64_t /*fram
   if (!config.latents_mean.empty()) {
     x = x * channel_vector(config.latents_std, x) + channel_vector(config.latents_mean, x);
   }
-  x = (x + config.shift_factor).to(dtype).contiguous(kChannelsLast);
-  nn::Rows rows(tokens);
+  return decode_rows(x + config.shift_factor, nn::Rows(tokens));
+}
+
+at::Tensor AutoencoderKLDecoder::decode_rows(const at::Tensor& z, nn::Rows rows) const {
+  at::Tensor x = z.to(dtype).contiguous(kChannelsLast);
   if (post_quant_conv) x = (*post_quant_conv)(x, rows);
   x = mid_block(conv_in(x, rows), rows);
   for (const UpDecoderBlock2D& block : up_blocks) x = block(std::move(x), rows);

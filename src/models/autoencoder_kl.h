@@ -66,6 +66,8 @@ struct AutoencoderKLDecoder final : Decoder {
   // Each of the latents is a frame.
   at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens,
                          ClipMemory* memory) const override;
+  // The same of latents as the network takes them, at the scale of `rows`.
+  at::Tensor decode_rows(const at::Tensor& z, nn::Rows rows) const;
   int64_t scale_factor() const override { return config.scale_factor(); }
   int64_t tile_size() const override { return config.sample_size; }
   int64_t clip_bytes(int64_t height, int64_t width) const override {

@@ -5,7 +5,9 @@
 #include <functional>
 
 #include "models/autoencoder_kl.h"
+#include "models/autoencoder_kl_flux2.h"
 #include "models/clip.h"
+#include "models/flux2.h"
 #include "models/pixart.h"
 #include "models/qwen3.h"
 #include "models/stdit/config.h"
@@ -35,6 +37,35 @@ Json fields(const AutoencoderKLConfig& c) {
           {"use_post_quant_conv", c.use_post_quant_conv},
           {"mid_block_add_attention", c.mid_block_add_attention},
           {"force_upcast", c.force_upcast}};
+}
+
+Json fields(const AutoencoderKLFlux2Config& c) {
+  return {{"in_channels", c.decoder.in_channels},
+          {"out_channels", c.decoder.out_channels},
+          {"latent_channels", c.decoder.latent_channels},
+          {"block_out_channels", c.decoder.block_out_channels},
+          {"layers_per_block", c.decoder.layers_per_block},
+          {"norm_num_groups", c.decoder.norm_num_groups},
+          {"sample_size", c.decoder.sample_size},
+          {"use_quant_conv", c.decoder.use_quant_conv},
+          {"use_post_quant_conv", c.decoder.use_post_quant_conv},
+          {"mid_block_add_attention", c.decoder.mid_block_add_attention},
+          {"batch_norm_eps", c.batch_norm_eps}};
+}
+
+Json fields(const Flux2Config& c) {
+  return {{"in_channels", c.in_channels},
+          {"num_layers", c.num_layers},
+          {"num_single_layers", c.num_single_layers},
+          {"attention_head_dim", c.attention_head_dim},
+          {"num_attention_heads", c.num_attention_heads},
+          {"joint_attention_dim", c.joint_attention_dim},
+          {"timestep_guidance_channels", c.timestep_guidance_channels},
+          {"mlp_ratio", c.mlp_ratio},
+          {"axes_dims_rope", c.axes_dims_rope},
+          {"rope_theta", c.rope_theta},
+          {"eps", c.eps},
+          {"guidance_embeds", c.guidance_embeds}};
 }
 
 Json fields(const PixArtConfig& c) {
@@ -178,6 +209,14 @@ TEST(ModelDefaults, AutoencoderKL) {
   expect_fields<AutoencoderKLConfig>(
       defaults_of("AutoencoderKL"),
       {{"shift_factor", 0}, {"latents_mean", Json::array()}, {"latents_std", Json::array()}});
+}
+
+TEST(ModelDefaults, AutoencoderKLFlux2) {
+  expect_fields<AutoencoderKLFlux2Config>(defaults_of("AutoencoderKLFlux2"), Json::object());
+}
+
+TEST(ModelDefaults, Flux2) {
+  expect_fields<Flux2Config>(defaults_of("Flux2Transformer2DModel"), Json::object());
 }
 
 TEST(ModelDefaults, CLIP) {
