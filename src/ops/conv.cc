@@ -29,23 +29,38 @@ using AddSignature = Tensor&(Tensor&, const Tensor&, const Tensor&, const std::o
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 constexpr std::array<int64_t, 2> kNoDilation = {1, 1};
 
-// What each output pixel reads of x [B, C, H, W], as rows [B, H', W', kh kw C].
-Tensor windows_of(const Tensor& x, const Conv2d& conv, std::array<int64_t, 2> pad) {
-  const Tensor pixels = x.contiguous(kChannelsLast).permute({0, 2, 3, 1});
+// The product of what each output pixel reads of x [B, C, H, W], rows of kh kw C, with a few lines of the
+// image at a time, because pixels stand in several rows. -> [B, out, H', W'], channels-last.
+Tensor product_of_windows(const Tensor& x, const Conv2d& conv, std::array<int64_t, 2> pad) {
+  constexpr int64_t kRoomBytes = 16 << 20;
+  Tensor pixels = x.contiguous(kChannelsLast).permute({0, 2, 3, 1});
   const auto [height, width] = conv.kernel;
-  if (height == 1 && width == 1 && conv.stride == 1) return pixels;
-  return at::constant_pad_nd(pixels, {0, 0, pad[1], pad[1], pad[0], pad[0]})
-      .unfold(1, height, conv.stride)
-      .unfold(2, width, conv.stride)
-      .permute({0, 1, 2, 4, 5, 3})
-      .flatten(3);
+  if (height == 1 && width == 1 && conv.stride == 1)
+    return conv.product->multiply(pixels).permute({0, 3, 1, 2});
+  if (pad[0] + pad[1] > 0) pixels = at::constant_pad_nd(pixels, {0, 0, pad[1], pad[1], pad[0], pad[0]});
+  const Tensor windows =
+      pixels.unfold(1, height, conv.stride).unfold(2, width, conv.stride).permute({0, 1, 2, 4, 5, 3});
+  const int64_t lines = windows.size(1), columns = windows.size(2);
+  const int64_t line_bytes = columns * height * width * conv.in_channels * x.element_size();
+  const int64_t block =
+      std::clamp<int64_t>(kRoomBytes / std::max<int64_t>(line_bytes, 1), 1, std::max<int64_t>(lines, 1));
+  Tensor y = at::empty({x.size(0), lines, columns, conv.out_channels}, x.options());
+  for (int64_t b = 0; b < x.size(0); ++b) {
+    for (int64_t first = 0; first < lines; first += block) {
+      const auto part = [&](const Tensor& all) {
+        return all.narrow(0, b, 1).narrow(1, first, std::min(block, lines - first));
+      };
+      part(y).copy_(conv.product->multiply(part(windows).flatten(3)));
+    }
+  }
+  return y.permute({0, 3, 1, 2});
 }
 
 }  // namespace
 
 Tensor Conv2d::apply(const Tensor& x, std::array<int64_t, 2> pad) const {
   const std::array<int64_t, 2> step = {stride, stride};
-  if (product) return product->multiply(windows_of(x, *this, pad)).permute({0, 3, 1, 2});
+  if (product) return product_of_windows(x, *this, pad);
   if (x.is_cpu() && !kernels::is_multiplied(weight.scalar_type())) return apply_narrow(x, pad);
   if (!packed) return at::conv2d(x, weight, bias, step, pad).contiguous(kChannelsLast);
   static const auto conv = c10::Dispatcher::singleton()
