@@ -16,7 +16,7 @@
 
 namespace tessera::kernels {
 
-constexpr int64_t kUpsampleTaps = 7 * 7;  // products per tile and pair of channels
+constexpr int64_t kUpsampleTaps = int64_t{7} * 7;  // products per tile and pair of channels
 
 // Faster than the direct convolution if winograd_is_faster().
 struct WinogradUpsample {

@@ -18,7 +18,7 @@ using PackSignature = Tensor(const Tensor&, IntArrayRef, IntArrayRef, IntArrayRe
 
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 constexpr std::array<int64_t, 2> kNoDilation = {1, 1};
-constexpr int64_t kCornerTaps = 4 * 2 * 2;  // of an upsampling convolution that is not filtered
+constexpr int64_t kCornerTaps = int64_t{4} * 2 * 2;  // of an upsampling convolution that is not filtered
 
 bool can_pack(const Tensor& weight) {
   if (!weight.is_cpu() || !at::hasMKLDNN() || weight.numel() == 0) return false;

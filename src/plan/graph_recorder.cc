@@ -391,6 +391,7 @@ void GraphRecorder::fill_constants() {
     if (argument.kind != GraphArgument::Kind::kConstant) continue;
     const TensorShape& shape = graph_.values[static_cast<size_t>(argument.value)];
     argument.contents = at::empty(shape.sizes, shape.dtype);
+    if (argument.contents.numel() == 0) continue;  // there is no data to copy to
     std::memcpy(argument.contents.mutable_data_ptr(), contents.at(argument.value)->data(),
                 argument.contents.nbytes());
   }
