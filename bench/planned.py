@@ -2,10 +2,10 @@
 """Compares what tessera plan tells of one and of two ranks on this machine with what the runs take: seconds of a steady step, seconds of
 the request (encoding, denoising and decoding; loading is no part of a plan), and the most memory that a rank holds.
 
-The machine is calibrated first, unless --machine names a file. The models have random weights and the widths of PixArt-Sigma-XL, SDXL and
-Open-Sora 1.2, with few blocks. A measured step is the lower quartile of those of all rounds, and a part of a request that of its rounds.
-How long decoding takes depends on the number of ranks alone, so the first layout of each number decodes, once. A run during which other
-programs took more than --others of a core is repeated, and the least disturbed counts. Memory is that of the process less that of a run of
+The machine is calibrated before each model and size, since shared hosts change their speed within minutes, unless --machine names a
+file. The models have random weights and the widths of PixArt-Sigma-XL, SDXL and Open-Sora 1.2, with few blocks. A measured step is the
+median of those of all rounds, as a calibration takes that of its times, and a part of a request that of its rounds. How long decoding
+takes depends on the number of ranks alone, so the first layout of each number decodes, once. A run during which other programs took more than --others of a core is repeated, and the least disturbed counts. Memory is that of the process less that of a run of
 the smallest model that ships on as many ranks: ranks are forks, which have fewer pages of the libraries.
 """
 import argparse
@@ -113,10 +113,6 @@ def quiet(args, command, report):
     return best
 
 
-def lower_quartile(values):
-    return sorted(values)[(len(values) - 1) // 4]
-
-
 def memory_of(report):
     return max(rank["peak_rss_bytes"] for rank in report["ranks"])
 
@@ -134,8 +130,8 @@ def measure(args, family, request, flags, report, decodes):
                                     *output], report))
     last = -1 if "--pipefusion-parallel-degree" in flags else None  # it drains in the last step
     steps = [step for each in reports for step in each["step_seconds"][2:last]]
-    parts = [lower_quartile([each["seconds"][part] for each in reports]) for part in ("encode", "denoise")]
-    return {"step": lower_quartile(steps), "request": sum(parts), "decode": reports[0]["seconds"]["decode"],
+    parts = [statistics.median([each["seconds"][part] for each in reports]) for part in ("encode", "denoise")]
+    return {"step": statistics.median(steps), "request": sum(parts), "decode": reports[0]["seconds"]["decode"],
             "memory": max(map(memory_of, reports)), "others": max(each["others"] for each in reports),
             "seconds": [each["seconds"] for each in reports], "step_seconds": [each["step_seconds"] for each in reports]}
 
@@ -214,16 +210,16 @@ def main():
     parser.add_argument("--others", type=float, default=0.1, help="cores that other programs may have during a run")
     parser.add_argument("--patience", type=int, default=30, help="seconds to wait for them before a run")
     parser.add_argument("--tries", type=int, default=3, help="at most so many runs until one is not disturbed")
-    parser.add_argument("--machine", type=pathlib.Path, help="machine file (default: calibrate into build/planned-machine.json)")
+    parser.add_argument("--machine", type=pathlib.Path, help="machine file (default: that of calibrations, build/planned-machine.json)")
     parser.add_argument("--text-layers", type=int, default=2)
     parser.add_argument("--models-folder", type=pathlib.Path, default=models.MODELS)
     parser.add_argument("--markdown", action="store_true", help="also print the rows as Markdown")
     parser.add_argument("--measured", type=pathlib.Path, help="take what was measured from the JSON of a run before, and only plan again")
     parser.add_argument("-o", "--output", type=pathlib.Path, help="also write all figures as JSON")
     args = parser.parse_args()
-    if not args.machine:
+    calibrates = args.machine is None and args.measured is None
+    if args.machine is None:
         args.machine = ROOT / "build" / "planned-machine.json"
-        subprocess.run([str(TESSERA), "calibrate", "-o", str(args.machine)], check=True)
     before = json.loads(args.measured.read_text()) if args.measured else []
     args.before = {(row["model"], row["size"], row["layout"]): row["measured"] for row in before}
     rows = []
@@ -234,6 +230,9 @@ def main():
         empty = [memory_of(generate([*smallest, *flags], report)) for flags in ([], ["--use-cfg-parallel"])]
         for family in args.models:
             for size in args.sizes or SIZES[family]:
+                if calibrates:
+                    args.machine.unlink(missing_ok=True)
+                    subprocess.run([str(TESSERA), "calibrate", "-o", str(args.machine)], check=True)
                 rows += rows_of(args, family, size, report, empty)
                 if args.output:
                     args.output.write_text(json.dumps(rows, indent=1))

@@ -23,7 +23,7 @@ constexpr size_t kMostRoles = 16, kMostPoints = 1500;
 constexpr const char* kStyle = R"(
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1000px; margin: 2em auto; padding: 0 1em; color: #222; }
 h1 { font-size: 1.5em; } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ccc; }
-table { border-collapse: collapse; margin: 0.5em 0; } th, td { padding: 2px 10px; text-align: right; }
+table { border-collapse: collapse; margin: 0.5em 0; display: block; max-width: 100%; overflow-x: auto; } th, td { padding: 2px 10px; text-align: right; }
 th { border-bottom: 1px solid #888; } td:first-child, th:first-child { text-align: left; }
 svg { max-width: 100%; height: auto; font-size: 12px; } .grid { stroke: #ddd; } .legend { margin: 0.2em 0; font-size: 13px; }
 )";

@@ -223,5 +223,28 @@ TEST(Stopwatch, TakesTheMedianOfOneThread) {
   EXPECT_EQ(next, 4);
 }
 
+// Looks take 2, 4, 4 and 8 seconds of another clock: a time has the mean of those around it.
+TEST(Stopwatch, LooksAtThePaceAroundEachTime) {
+  double now = 0;
+  std::vector<double> looks = {2, 4, 4, 8};
+  size_t next = 0;
+  const std::vector<PacedTime> times =
+      paced_times_of([&] { now += 3; }, 0, [&] { return now; }, [&] { return looks[next++ % looks.size()]; });
+  ASSERT_EQ(times.size(), 3);
+  for (size_t i = 0; i < times.size(); ++i) {
+    EXPECT_EQ(times[i].seconds, 3);
+    EXPECT_EQ(times[i].pace, (std::vector<double>{3, 4, 6})[i]);
+  }
+  EXPECT_GT(look_at_pace(), 0);
+}
+
+TEST(Stopwatch, MemoryHasNoPace) {
+  const PacedTime slow{.seconds = 6, .pace = 3};
+  EXPECT_NEAR(slow.at_pace(2, 0), 4, 1e-12);
+  EXPECT_NEAR(slow.at_pace(2, 3), 5, 1e-12);  // half of the time it waits
+  EXPECT_NEAR(slow.at_pace(2, 6), 6, 1e-12);
+  EXPECT_NEAR(slow.at_pace(2, 100), 6, 1e-12);
+}
+
 }  // namespace
 }  // namespace tessera::plan

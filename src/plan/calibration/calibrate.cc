@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <map>
 
 #include "core/cpu.h"
@@ -151,12 +152,21 @@ double copy_bandwidth(int64_t bytes, double seconds, int64_t threads) {
   return 2 * static_cast<double>(bytes) / typical(times, threads);
 }
 
+// What was timed of a probe.
+struct TimedProbe {
+  std::string dtype;
+  Work work;
+  double bytes = 0;  // read and written
+  std::vector<PacedTime> times;
+};
+
 // Times the probes in turns, as many as there is time for, at least those that are typical; each at two
 // times, so that no moment counts for all of an operation.
-std::vector<TimedWork> time_probes(const std::string& dtype, const std::vector<Probe>& probes,
-                                   int64_t threads, double end) {
+std::vector<TimedProbe> time_probes(const std::string& dtype, const std::vector<Probe>& probes,
+                                    int64_t threads, double end) {
   const Clock clock = clock_for(threads);
-  std::vector<std::vector<double>> times(probes.size());
+  const std::function<double()> look = threads == 1 ? look_at_pace : [] { return 1.0; };
+  std::vector<std::vector<PacedTime>> times(probes.size());
   size_t left = kPasses * probes.size();
   for (size_t pass = 0; pass < kPasses; ++pass) {
     for (size_t i = 0; i < probes.size(); ++i, --left) {
@@ -164,30 +174,51 @@ std::vector<TimedWork> time_probes(const std::string& dtype, const std::vector<P
       if (seconds <= 0 && (pass > 0 || i >= kAllWorkKinds.size())) break;
       const double budget =
           std::clamp(seconds / static_cast<double>(left) / 2, kLeastForProbe, kMostForProbe);
-      const std::vector<double> more = times_of(probes[i].prepare(at::kCPU), budget, clock);
+      const std::vector<PacedTime> more = paced_times_of(probes[i].prepare(at::kCPU), budget, clock, look);
       times[i].insert(times[i].end(), more.begin(), more.end());
     }
   }
+  std::vector<TimedProbe> timed;
+  for (size_t i = 0; i < probes.size() && !times[i].empty(); ++i) {
+    const Work work = work_of(probes[i]);
+    const double bytes = demand_of(work).elements * static_cast<double>(c10::elementSize(probes[i].dtype));
+    timed.push_back({dtype, work, bytes, std::move(times[i])});
+  }
+  return timed;
+}
+
+// All of them at one pace, that of the machine in the mean.
+std::vector<TimedWork> at_usual_pace(const std::vector<TimedProbe>& probes, double dram_bandwidth,
+                                     int64_t threads) {
+  double sum = 0, count = 0;
+  for (const TimedProbe& probe : probes) {
+    for (const PacedTime& each : probe.times) sum += each.pace;
+    count += static_cast<double>(probe.times.size());
+  }
   std::vector<TimedWork> timed;
-  for (size_t i = 0; i < probes.size() && !times[i].empty(); ++i)
-    timed.push_back({dtype, work_of(probes[i]), typical(times[i], threads)});
+  for (const TimedProbe& probe : probes) {
+    std::vector<double> times;
+    for (const PacedTime& each : probe.times)
+      times.push_back(each.at_pace(sum / count, probe.bytes / dram_bandwidth));
+    timed.push_back({probe.dtype, probe.work, typical(std::move(times), threads)});
+  }
   return timed;
 }
 
 // Of all dtypes.
-std::vector<TimedWork> time_operations(const CalibrationOptions& options, int64_t cache_bytes,
-                                       double deadline, const Say& say) {
-  std::vector<TimedWork> all;
+std::vector<TimedProbe> time_operations(const CalibrationOptions& options, int64_t cache_bytes,
+                                        double deadline, const Say& say) {
+  std::vector<TimedProbe> all;
   for (size_t i = 0; i < options.dtypes.size(); ++i) {
     const std::string name = dtype_text(options.dtypes[i]);
     const double begin = wall_seconds();
     const double end = begin + (deadline - begin) / static_cast<double>(options.dtypes.size() - i);
     const std::vector<Probe> probes = make_probes(options.dtypes[i], cache_bytes);
     say(fmt::format("{} in {}", counted(static_cast<int64_t>(probes.size()), "operation"), name));
-    const std::vector<TimedWork> timed = time_probes(name, probes, options.threads, end);
+    std::vector<TimedProbe> timed = time_probes(name, probes, options.threads, end);
     if (timed.size() < probes.size())
       say(fmt::format("{} of them were timed; more seconds give more", timed.size()));
-    all.insert(all.end(), timed.begin(), timed.end());
+    std::move(timed.begin(), timed.end(), std::back_inserter(all));
   }
   return all;
 }
@@ -256,7 +287,8 @@ OrderedJson calibrate(const CalibrationOptions& options, const Say& say) {
   set_threads(static_cast<int>(options.threads));
   host.cache_bandwidth = copy_bandwidth(tile / 4, kLeastForProbe, options.threads);
   host.dram_bandwidth = copy_bandwidth(4 * cache, kMostForProbe, options.threads);
-  return machine_json(host, time_operations(options, cache, begin + options.seconds, say));
+  const std::vector<TimedProbe> timed = time_operations(options, cache, begin + options.seconds, say);
+  return machine_json(host, at_usual_pace(timed, host.dram_bandwidth, options.threads));
 }
 
 }  // namespace tessera::plan

@@ -1,5 +1,6 @@
 #include "plan/calibration/stopwatch.h"
 
+#include <ATen/Functions.h>
 #include <time.h>
 
 #include <algorithm>
@@ -12,6 +13,8 @@ constexpr size_t kFewest = 3, kMost = 200;
 // Work that is shorter is done several times between two looks at the clock.
 constexpr double kShort = 20e-6;
 constexpr int64_t kTogether = 16;
+constexpr int64_t kSideOfProduct = 160;  // whose three matrices take 300 KB
+constexpr int kProducts = 4;
 
 double seconds_of(clockid_t id) {
   timespec now = {};
@@ -42,14 +45,38 @@ double typical(std::vector<double> times, int64_t threads) {
 }
 
 std::vector<double> times_of(const std::function<void()>& run, double budget, const Clock& clock) {
+  std::vector<double> times;
+  for (const PacedTime& each : paced_times_of(run, budget, clock, [] { return 1.0; }))
+    times.push_back(each.seconds);
+  return times;
+}
+
+double PacedTime::at_pace(double usual, double memory_seconds) const {
+  const double computing = 1 - std::min(memory_seconds / seconds, 1.0);
+  return seconds * (1 + computing * (usual / pace - 1));
+}
+
+double look_at_pace() {
+  static const at::Tensor a = at::full({kSideOfProduct, kSideOfProduct}, 0.5), b = a.clone();
+  static at::Tensor product = at::empty_like(a);
+  const double begin = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+  for (int i = 0; i < kProducts; ++i) at::mm_out(product, a, b);
+  return seconds_of(CLOCK_THREAD_CPUTIME_ID) - begin;
+}
+
+std::vector<PacedTime> paced_times_of(const std::function<void()>& run, double budget, const Clock& clock,
+                                      const std::function<double()>& look) {
   const double deadline = seconds_of(CLOCK_MONOTONIC) + budget, begin = clock();
   run();
   const int64_t together = clock() - begin < kShort ? kTogether : 1;
-  std::vector<double> times;
+  std::vector<PacedTime> times;
+  double pace = look();
   while (times.size() < kFewest || (times.size() < kMost && seconds_of(CLOCK_MONOTONIC) < deadline)) {
     const double before = clock();
     for (int64_t i = 0; i < together; ++i) run();
-    times.push_back((clock() - before) / static_cast<double>(together));
+    const double after = clock(), next = look();
+    times.push_back({(after - before) / static_cast<double>(together), (pace + next) / 2});
+    pace = next;
   }
   return times;
 }
